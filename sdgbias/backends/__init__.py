@@ -1,0 +1,1 @@
+"""Engines that score prompts. Only this package imports torch or transformers."""

@@ -1,0 +1,47 @@
+"""Which tokens can begin an answer: the single-token variants of a candidate ("A", " A", "\u2581A")."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sdgbias.errors import ModelError
+
+SPACE_MARKS = " \u2581\u0120\n\t"
+
+
+@dataclass(frozen=True)
+class CandidateTokens:
+    """ids: candidate -> its token ids; space: id of the lone-space token when some candidate has no variant that carries
+    the space itself (SentencePiece digits), so that the model may say the space first and the digit second."""
+
+    ids: dict[str, tuple[int, ...]]
+    space: int | None
+    needs_space: frozenset[str]
+
+
+def find_candidates(tokenizer: Any, wanted: str) -> CandidateTokens:
+    """Scans the vocabulary once. Raises ModelError when a wanted candidate has no single token."""
+    special = set(tokenizer.all_special_tokens)
+    found: dict[str, list[int]] = {c: [] for c in wanted}
+    spaced: set[str] = set()
+    space: int | None = None
+    for token, index in sorted(tokenizer.get_vocab().items(), key=lambda pair: pair[1]):
+        if token in special:
+            continue
+        bare = token.lstrip(SPACE_MARKS)
+        if bare in found and len(bare) == 1:
+            found[bare].append(index)
+            if bare != token:
+                spaced.add(bare)
+        elif token == "\u2581":
+            space = index
+    missing = [c for c in wanted if not found[c]]
+    if missing:
+        name = getattr(tokenizer, "name_or_path", "") or type(tokenizer).__name__
+        raise ModelError(
+            f"{name}: the tokenizer has no single token for {', '.join(map(repr, missing))}, so first-token scores over "
+            f"{wanted!r} don't exist; retire the model: set enabled: false in its registry entry"
+        )
+    needs = frozenset(wanted) - spaced if space is not None else frozenset()
+    return CandidateTokens({c: tuple(ids) for c, ids in found.items()}, space, needs)

@@ -1,0 +1,302 @@
+"""Scoring a model on a benchmark: plan, score what is missing, summarise, publish. The one place that ties the rooms together."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from sdgbias import __version__, store
+from sdgbias.backends.base import Backend, load
+from sdgbias.cade import Numerics
+from sdgbias.errors import InputError, ModelError
+from sdgbias.plan import Plan, make_plan
+from sdgbias.scores import ScoreCache
+from sdgbias.suites import sdg
+from sdgbias.types import DIGITS, ModelSpec, Prompt, Task, View
+
+#: Bumped when the analysis changes, so that a stored run is not mistaken for one made by newer code.
+ANALYSIS = "1"
+PREVIEWS = 120
+#: progress(what, done, total)
+Progress = Callable[[str, int, int], None]
+
+
+def _silent(what: str, done: int, total: int) -> None:
+    return None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """run_id of the published run, and what it took: prompts naive, planned, scored now, found in the cache, failed."""
+
+    run_id: str
+    naive: int
+    planned: int
+    scored: int
+    cached: int
+    failed: int
+
+
+def benchmark_card(benchmark: Path) -> dict[str, object]:
+    path = benchmark / "benchmark.json"
+    try:
+        card: dict[str, object] = json.loads(path.read_text(encoding="utf-8"))
+        str(card["benchmark_id"])
+    except (OSError, ValueError, KeyError):
+        raise InputError(f"{path}: no benchmark here; build one first: sdgbias build --raw RAW --indicators DIR --out {benchmark}") from None
+    return card
+
+
+def run_id(spec: ModelSpec, benchmark_id: str, fingerprint: str, settings: dict[str, object]) -> str:
+    """The same model, benchmark, settings and analysis always make the same run."""
+    identity = json.dumps([fingerprint, benchmark_id, settings, ANALYSIS], sort_keys=True)
+    return f"{spec.name}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
+
+
+class Scorer:
+    """Scores prompts batch by batch into a cache. A batch that fails is tried again prompt by prompt; what fails alone is
+    recorded with its kind and left unscored, so the next start tries it again."""
+
+    def __init__(self, backend: Backend, cache: ScoreCache, images: dict[str, bytes], spec: ModelSpec) -> None:
+        self.backend, self.cache, self.images, self.spec = backend, cache, images, spec
+        self.failures: list[tuple[str, str, str]] = []
+
+    def prompts(self, rows: pd.DataFrame) -> list[Prompt]:
+        return [
+            Prompt(text, candidates, self.images[image_id] if image_id else None, image_id)
+            for text, candidates, image_id in zip(rows["text"], rows["candidates"], rows["image_id"], strict=True)
+        ]
+
+    def _guarded(self, rows: pd.DataFrame, work: Callable[[pd.DataFrame], pd.DataFrame]) -> pd.DataFrame:
+        try:
+            return work(rows)
+        except ModelError:
+            raise
+        except Exception as error:
+            if len(rows) > 1:
+                parts = [self._guarded(rows.iloc[[i]], work) for i in range(len(rows))]
+                return pd.concat(parts, ignore_index=True)
+            self.failures.append((str(rows["key"].iloc[0]), type(error).__name__, str(error).splitlines()[0][:300] if str(error) else ""))
+            return pd.DataFrame()
+
+    def score(self, missing: pd.DataFrame, progress: Progress) -> None:
+        self._loop("scores", missing, self._score_batch, progress, "scoring prompts")
+
+    def generate(self, missing: pd.DataFrame, progress: Progress) -> None:
+        self._loop("generations", missing, self._generate_batch, progress, "decoding numbers")
+
+    def _loop(self, kind: str, missing: pd.DataFrame, work: Callable[[pd.DataFrame], pd.DataFrame], progress: Progress, what: str) -> None:
+        size, total = self.spec.batch_size, len(missing)
+        for start in range(0, total, size):
+            done = self._guarded(missing.iloc[start : start + size], work)
+            if len(done):
+                self.cache.append(kind, done)
+            progress(what, min(start + size, total), total)
+
+    def _score_batch(self, rows: pd.DataFrame) -> pd.DataFrame:
+        prompts = self.prompts(rows)
+        batch = self.backend.candidate_scores(prompts)
+        logits = [batch.logits[i, : len(p.candidates)] for i, p in enumerate(prompts)]
+        finite = np.array([np.isfinite(z).all() for z in logits])
+        for key in rows["key"][~finite]:
+            self.failures.append((key, "NonFiniteLogits", "a candidate logit is NaN or infinite"))
+        table = pd.DataFrame(
+            {
+                "key": rows["key"].to_numpy(),
+                "candidates": rows["candidates"].to_numpy(),
+                "logits": logits,
+                "mass": batch.mass,
+                "minus_logit": batch.minus_logit,
+                "top_token": batch.top_token,
+                "n_tokens": batch.n_tokens,
+            }
+        )
+        return table[finite]
+
+    def _generate_batch(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """Free answers, and for Full prompts the answer after each forced digit (with the free answer's sign)."""
+        limit = self.spec.max_new_tokens
+        answers: list[tuple[str, str, str]] = []
+        for forced, part in rows.groupby("forced", sort=True):
+            prompts = self.prompts(part)
+            starts = ["", *DIGITS] if forced else [""]
+            texts = self.backend.generate(prompts, starts, limit)
+            for key, prompt, said in zip(part["key"], prompts, texts, strict=True):
+                answers += [(key, start, text) for start, text in zip(starts, said, strict=True)]
+                if forced and said[0].lstrip().startswith("-"):
+                    signed = [f"-{d}" for d in DIGITS]
+                    again = self.backend.generate([prompt], signed, limit)[0]
+                    answers += [(key, start, text) for start, text in zip(signed, again, strict=True)]
+        return pd.DataFrame(answers, columns=["key", "start", "text"])
+
+
+def numbers_wanted(plan: Plan, generations: pd.DataFrame) -> pd.DataFrame:
+    """Regression prompts that still lack a decoded number, Full ones (T2, T5) marked `forced`."""
+    cells = plan.cells[plan.cells["task"] == Task.REGRESSION.value]
+    forced = set(cells.loc[cells["view"] == View.FULL.value, "key"])
+    rows = plan.distinct[plan.distinct["key"].isin(set(cells["key"]))].copy()
+    rows["forced"] = rows["key"].isin(forced)
+    starts = generations.groupby("key").size()
+    have = rows["key"].map(starts).fillna(0)
+    return rows[have < np.where(rows["forced"], 1 + len(DIGITS), 1)]
+
+
+def load_images(benchmark: Path, wanted: Iterable[str]) -> dict[str, bytes]:
+    """image_id -> encoded bytes; an id that the image table lacks is an InputError."""
+    table = sdg.read_table(benchmark, "images")
+    images: dict[str, bytes] = dict(zip(table["image_id"], table["png"], strict=True))
+    lost = sorted({i for i in wanted if i} - set(images))
+    if lost:
+        raise InputError(f"{benchmark}/images.parquet: no image {lost[0]} ({len(lost)} missing); build the benchmark again: sdgbias build")
+    return images
+
+
+def score_model(
+    backend: Backend, spec: ModelSpec, benchmark: Path, results: Path, progress: Progress = _silent
+) -> tuple[Plan, sdg.Scored, Scorer, int]:
+    """Everything of a run that needs the model: (plan, what is scored, the scorer with its failures, prompts scored now)."""
+    prompts = sdg.load_prompts(benchmark)
+    plan = make_plan(prompts, backend.fingerprint)
+    cache = ScoreCache(results.parent, spec.name, backend.fingerprint)
+    with cache.exclusive():
+        scorer = Scorer(backend, cache, load_images(benchmark, plan.distinct["image_id"]), spec)
+        missing = plan.distinct[~plan.distinct["key"].isin(cache.read("scores")["key"])]
+        scorer.score(missing, progress)
+        wanted = numbers_wanted(plan, cache.read("generations"))
+        scorer.generate(wanted[~wanted["key"].isin([key for key, _, _ in scorer.failures])], progress)
+        for kind in ("scores", "generations"):
+            cache.compact(kind)
+        return plan, sdg.Scored(plan.cells, cache.read("scores"), cache.read("generations")), scorer, len(missing)
+
+
+def evaluate(
+    spec: ModelSpec,
+    root: Path,
+    benchmark: Path,
+    results: Path,
+    *,
+    draws: int = 10_000,
+    seed: int = 0,
+    numerics: Numerics = "exact",
+    mode: str = "continue",
+    progress: Progress = _silent,
+) -> Outcome:
+    """Scores one registered model on a benchmark folder and publishes the run into the results file.
+
+    Prompts scored before (by this or an interrupted run) are read from the cache beside the results file. The same model,
+    benchmark and settings give the same run_id; a run that is published already is left alone.
+    """
+    started = datetime.now(UTC)
+    card = benchmark_card(benchmark)
+    benchmark_id = str(card["benchmark_id"])
+    with store.connect(results):  # a folder that can't be written is told before any prompt is scored
+        pass
+    backend = load(spec, root)
+    settings: dict[str, object] = {"draws": draws, "seed": seed, "numerics": numerics, "mode": mode}
+    identity = run_id(spec, benchmark_id, backend.fingerprint, settings)
+    if store.has_run(results, identity):
+        known = store.query(results, "SELECT n_prompts_naive, n_prompts_planned, n_failed FROM runs WHERE run_id = ?", [identity]).iloc[0]
+        if int(known["n_failed"]) == 0:
+            planned = int(known["n_prompts_planned"])
+            return Outcome(identity, int(known["n_prompts_naive"]), planned, 0, planned, 0)
+    plan, scored, scorer, tried = score_model(backend, spec, benchmark, results, progress)
+    items = sdg.load_items(benchmark)
+    progress("tuning CADE", 0, 1)
+    summary = sdg.summarise(items, scored, draws=draws, seed=seed, numerics=numerics, mode=mode)
+    progress("tuning CADE", 1, 1)
+    record = {
+        "run_id": identity,
+        "suite": sdg.NAME,
+        "model": spec.name,
+        "title": spec.title,
+        "backend": spec.backend,
+        "revision": spec.revision,
+        "fingerprint": backend.fingerprint,
+        "benchmark_id": benchmark_id,
+        "benchmark_path": benchmark.name,
+        "licence": str(card.get("licence", "")),
+        "started_at": started,
+        "finished_at": datetime.now(UTC),
+        "seed": seed,
+        "numerics": numerics,
+        "n_prompts_naive": plan.naive,
+        "n_prompts_planned": plan.planned,
+        "n_scored": tried - len(scorer.failures),
+        "n_cached": plan.planned - tried,
+        "n_failed": len(scorer.failures),
+        "config": json.dumps({**settings, "sdgbias": __version__, "spec": asdict(spec)}, sort_keys=True, default=str),
+        "provenance": "planted" if spec.backend == "planted" else "measured",
+    }
+    store.publish(results, record, _tables(record, items, scored, summary, scorer, benchmark))
+    return Outcome(identity, plan.naive, plan.planned, tried - len(scorer.failures), plan.planned - tried, len(scorer.failures))
+
+
+def _tables(
+    record: dict[str, object], items: dict[Task, pd.DataFrame], scored: sdg.Scored, summary: sdg.Summary, scorer: Scorer, benchmark: Path
+) -> dict[str, pd.DataFrame]:
+    """The rows of every store table for one run."""
+    identity, benchmark_id = str(record["run_id"]), str(record["benchmark_id"])
+    metric_rows = summary.metrics.assign(run_id=identity, model=record["model"], suite=record["suite"])
+    failures = pd.DataFrame(scorer.failures, columns=["key", "kind", "message"]).assign(run_id=identity)
+    cards = pd.concat([item_cards(task, table) for task, table in items.items()], ignore_index=True)
+    cards["benchmark_id"] = benchmark_id
+    quarantine = sdg.read_table(benchmark, "quarantine").assign(benchmark_id=benchmark_id)
+    shown = preview_images(items, summary.predictions)
+    previews = pd.DataFrame({"benchmark_id": benchmark_id, "image_id": shown, "png": [scorer.images[i] for i in shown]})
+    return {
+        "items": cards,
+        "scores": scored.cells.merge(scored.scores, on="key").drop(columns="key").assign(run_id=identity),
+        "predictions": summary.predictions.assign(run_id=identity),
+        "cade_params": summary.params.assign(run_id=identity),
+        "metric_rows": metric_rows,
+        "failures": failures,
+        "quarantine": quarantine,
+        "previews": previews,
+    }
+
+
+def item_cards(task: Task, items: pd.DataFrame) -> pd.DataFrame:
+    """What the report shows of an item: question, options, context, gold."""
+    from sdgbias.views import context_lines
+
+    cards = items[
+        ["item_id", "cluster_id", "country", "year", "urban", "pillar", "indicator", "indicator_title", "unit", "question", "split", "image_id"]
+    ].copy()
+    cards["task"] = task.value
+    if task is Task.MCQ:
+        options = items[["option_a", "option_b", "option_c"]].to_numpy(dtype=object)
+        cards["options"] = [json.dumps([text for text in row if text], ensure_ascii=False) for row in options]
+        cards["gold"], cards["gold_value"] = items["answer"].astype(str), items["value"].astype(float)
+        cards["polarity"] = items["polarity"]
+        lines = {t.value: context_lines(items, t) for t in sdg.TESTS[task]}
+    else:
+        cards["options"] = "{}"
+        cards["gold"], cards["gold_value"] = items["answer"].map("{:.1f}".format), items["answer"].astype(float)
+        cards["polarity"] = ""
+        lines = {}
+        for t in sdg.TESTS[task]:
+            parts = [context_lines(group, t, str(target)) for target, group in items.groupby("target")]
+            lines[t.value] = pd.concat(parts).reindex(items.index) if parts else pd.Series("", index=items.index)
+    contexts = zip(*(lines[t] for t in lines), strict=True)
+    cards["context"] = [json.dumps(dict(zip(lines, row, strict=True))) for row in contexts]
+    return cards
+
+
+def preview_images(items: dict[Task, pd.DataFrame], predictions: pd.DataFrame) -> list[str]:
+    """Images kept for the report's question browser: test items that CADE fixed, broke or left, spread over pillars."""
+    table = items[Task.MCQ]
+    wide = predictions[(predictions["task"] == Task.MCQ.value) & (predictions["split"] == "test")]
+    wide = wide.pivot_table(index=["item_id", "test"], columns="method", values="correct", aggfunc="first").reset_index()
+    if not {"full", "cade"} <= set(wide.columns):
+        return sorted(set(table["image_id"]))[:PREVIEWS]
+    kind = np.select([wide["cade"] & ~wide["full"].astype(bool), wide["full"] & ~wide["cade"].astype(bool)], ["fixed", "broken"], "same")
+    wide = wide.assign(kind=kind).merge(table[["item_id", "pillar", "image_id"]], on="item_id").sort_values(["item_id", "test"])
+    picked = wide.groupby(["pillar", "kind"], sort=True).head(max(1, PREVIEWS // 9))
+    return sorted(set(picked["image_id"]))[:PREVIEWS]

@@ -1,0 +1,1 @@
+"""Suites: what is asked and what is concluded from the scores. A suite never sees a model."""

@@ -1,0 +1,321 @@
+"""SDGBiasBench as a suite: prompts of a benchmark folder, and from their scores to predictions and metric rows.
+
+Everything is measured on the test split; CADE is tuned on val, per test (Table G, App. C.4). In every array the N rows are
+the items sorted by item_id and the K columns their candidates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from sdgbias import metrics, stats
+from sdgbias.answers import parse_number, with_first_digit
+from sdgbias.cade import Numerics, argmax_view, decide, streams
+from sdgbias.errors import InputError
+from sdgbias.indicators import directions
+from sdgbias.search import SearchResult, random_search, take
+from sdgbias.types import DIGITS, LETTERS, TESTS, ContextTest, Task, View
+
+NAME = "sdg"
+CANDIDATES = {Task.MCQ: LETTERS, Task.REGRESSION: DIGITS}
+
+
+def load_items(benchmark: Path) -> dict[Task, pd.DataFrame]:
+    """items_mcq and items_regression of a benchmark folder, sorted by item_id."""
+    return {task: read_table(benchmark, f"items_{task.value}").sort_values("item_id", ignore_index=True) for task in Task}
+
+
+def load_prompts(benchmark: Path) -> pd.DataFrame:
+    """All prompts of a benchmark folder (one row per item x test x view)."""
+    return read_table(benchmark, "prompts")
+
+
+def read_table(benchmark: Path, name: str) -> pd.DataFrame:
+    path = benchmark / f"{name}.parquet"
+    if not path.is_file():
+        raise InputError(f"{path}: not there; build the benchmark first: sdgbias build --raw RAW --indicators DIR --out {benchmark}")
+    try:
+        return pd.read_parquet(path)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: can't be read ({str(error).splitlines()[0]}); build it again: sdgbias build") from None
+
+
+@dataclass(frozen=True)
+class TestResult:
+    """One task under one context test: logits (N, K) per view, present (N, K), choice (N,) per method, and for regression
+    value (N,) per method; CADE's confidence, divergence and gate (N,); the search that tuned it (None without val rows)."""
+
+    test: ContextTest
+    logits: Mapping[View, np.ndarray]
+    present: np.ndarray
+    choice: Mapping[str, np.ndarray]
+    value: Mapping[str, np.ndarray]
+    unparsed: Mapping[str, np.ndarray]
+    confidence: np.ndarray
+    divergence: np.ndarray
+    kept: np.ndarray
+    search: SearchResult | None
+
+
+@dataclass(frozen=True)
+class Scored:
+    """cells: task, item_id, test, view, key. scores and generations as read from the cache."""
+
+    cells: pd.DataFrame
+    scores: pd.DataFrame
+    generations: pd.DataFrame
+
+
+def view_logits(scored: Scored, items: pd.DataFrame, task: Task, test: ContextTest, view: View) -> tuple[np.ndarray, np.ndarray]:
+    """(keys (N,), logits (N, K)) of one view x test; NaN where the item lacks the candidate or has no score (yet)."""
+    c = scored.cells
+    rows = c[(c["task"] == task.value) & (c["test"] == test.value) & (c["view"] == view.value)]
+    keys = rows.set_index("item_id")["key"].reindex(items["item_id"])
+    known = scored.scores.set_index("key").reindex(keys)
+    width = len(CANDIDATES[task])
+    logits = np.full((len(items), width), np.nan)
+    for i, values in enumerate(known["logits"]):
+        if isinstance(values, np.ndarray):
+            logits[i, : len(values)] = values
+    return keys.to_numpy(dtype=object), logits
+
+
+def gold_index(items: pd.DataFrame) -> np.ndarray:
+    """(N,) index of the gold letter."""
+    return items["answer"].map({letter: i for i, letter in enumerate(LETTERS)}).to_numpy(dtype=np.int64)
+
+
+def present_options(items: pd.DataFrame, task: Task) -> np.ndarray:
+    """(N, K) which candidates an item has."""
+    if task is Task.REGRESSION:
+        return np.ones((len(items), len(DIGITS)), dtype=bool)
+    return np.column_stack([(items[f"option_{c.lower()}"] != "").to_numpy() for c in LETTERS])
+
+
+def _spoken(scored: Scored) -> dict[tuple[str, str], str]:
+    g = scored.generations
+    return dict(zip(zip(g["key"], g["start"], strict=True), g["text"], strict=True))
+
+
+def _free_values(keys: np.ndarray, spoken: Mapping[tuple[str, str], str]) -> tuple[np.ndarray, np.ndarray]:
+    """(values (N,), unparsed (N,)) of freely generated numbers; an answer without a number is 0.0 (reference) and counted."""
+    texts = [spoken.get((key, "")) if isinstance(key, str) else None for key in keys]
+    numbers = [None if t is None else parse_number(t) for t in texts]
+    values = [np.nan if t is None else (0.0 if n is None else n) for t, n in zip(texts, numbers, strict=True)]
+    return np.array(values, dtype=float), np.array([t is not None and n is None for t, n in zip(texts, numbers, strict=True)], dtype=bool)
+
+
+def digit_values(keys: np.ndarray, spoken: Mapping[tuple[str, str], str], mode: str) -> np.ndarray:
+    """(N, 10) the number that each first digit leads to: `continue` = greedy decoding after the forced digit, `replace` =
+    the free answer with its first digit exchanged (the reference). The free answer's sign is kept by both."""
+    values = np.full((len(keys), len(DIGITS)), np.nan)
+    for i, key in enumerate(keys):
+        free = spoken.get((key, ""))
+        if free is None:
+            continue
+        sign = "-" if (parse_number(free) or 0.0) < 0 else ""
+        for j, digit in enumerate(DIGITS):
+            text = spoken.get((key, sign + digit)) if mode == "continue" else None
+            number = parse_number(text) if text is not None else None
+            values[i, j] = with_first_digit(free, digit) if number is None else number
+    return values
+
+
+def run_test(
+    scored: Scored, items: pd.DataFrame, task: Task, test: ContextTest, *, draws: int, seed: int, numerics: Numerics, mode: str
+) -> TestResult:
+    """Predictions of every view and of CADE for one task x test."""
+    present = present_options(items, task)
+    pairs = {view: view_logits(scored, items, task, test, view) for view in View}
+    logits = {view: pair[1] for view, pair in pairs.items()}
+    s = streams(logits[View.FULL], logits[View.CTX_Q], logits[View.IMG_Q], logits[View.Q_ONLY], present, numerics=numerics)
+    choice = {view.value: argmax_view(logits[view], present) for view in View}
+    value: dict[str, np.ndarray] = {}
+    unparsed: dict[str, np.ndarray] = {}
+    n = len(items)
+    if task is Task.MCQ:
+        payoff = (np.arange(present.shape[1]) == gold_index(items)[:, None]).astype(float)
+    else:
+        spoken = _spoken(scored)
+        for view in View:
+            value[view.value], unparsed[view.value] = _free_values(pairs[view][0], spoken)
+        by_digit = digit_values(pairs[View.FULL][0], spoken, mode)
+        payoff = -np.abs(by_digit - items["answer"].to_numpy(dtype=float)[:, None])
+    usable = s.valid.any(axis=1) & np.isfinite(payoff).all(axis=1)
+    val = (items["split"] == "val").to_numpy() & usable
+    search = random_search(take(s, val), payoff[val], task, draws=draws, seed=seed) if val.any() else None
+    kept = np.zeros(n, dtype=bool)
+    if search is not None:
+        decision = decide(s, search.params)
+        choice["cade"] = np.where(usable, decision.choice, -1)
+        kept = decision.kept
+        if task is Task.REGRESSION:
+            picked = by_digit[np.arange(n), np.maximum(decision.choice, 0)]
+            value["cade"] = np.where(choice["cade"] >= 0, picked, np.nan)
+            unparsed["cade"] = np.zeros(n, dtype=bool)
+    return TestResult(test, logits, present, choice, value, unparsed, s.confidence, s.divergence, kept, search)
+
+
+def predictions(items: pd.DataFrame, task: Task, r: TestResult) -> pd.DataFrame:
+    """Long table task, item_id, test, method, split, pred, value, correct, error, confidence, kl, kept - all items, val included."""
+    blocks = []
+    names = np.array([*CANDIDATES[task], ""], dtype=object)
+    for method, choice in r.choice.items():
+        block = pd.DataFrame(
+            {
+                "task": task.value,
+                "item_id": items["item_id"],
+                "test": r.test.value,
+                "method": method,
+                "split": items["split"],
+                "pred": names[choice],
+                "value": np.nan,
+                "correct": False,
+                "error": np.nan,
+                "confidence": r.confidence,
+                "kl": r.divergence,
+                "kept": r.kept if method == "cade" else np.ones(len(items), dtype=bool),
+            }
+        )
+        if task is Task.MCQ:
+            block["correct"] = metrics.correct(gold_index(items), choice)
+        else:
+            error = metrics.absolute_error(items["answer"].to_numpy(dtype=float), r.value[method])
+            block["value"], block["error"] = r.value[method], error
+            block["correct"] = metrics.within_tolerance(error, items["tolerance"].to_numpy(dtype=float))
+        blocks.append(block[choice >= 0] if task is Task.MCQ else block[np.isfinite(r.value[method])])
+    return pd.concat(blocks, ignore_index=True)
+
+
+def _groups(frame: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
+    yield "all", "all", frame
+    for pillar, part in frame.groupby("pillar", sort=True):
+        yield str(pillar), "all", part
+    for (pillar, indicator), part in frame.groupby(["pillar", "indicator"], sort=True):
+        yield str(pillar), str(indicator), part
+
+
+def _direction(items: pd.DataFrame) -> pd.DataFrame:
+    """item_id -> what choosing A, B, C says (pessimistic, conservative, optimistic) and the number of options."""
+    count = present_options(items, Task.MCQ).sum(axis=1)
+    table = {(p, int(k)): directions(p, int(k)) for p in set(items["polarity"]) for k in set(count)}
+    rows = [table[(p, int(k))] for p, k in zip(items["polarity"], count, strict=True)]
+    wide = [[*row, "", ""][:3] for row in rows]
+    frame = pd.DataFrame(wide, columns=[f"says_{c}" for c in LETTERS], index=items.index)
+    return frame.assign(item_id=items["item_id"], n_options=count)
+
+
+def _cell_metrics(part: pd.DataFrame, task: Task) -> Iterator[tuple[str, stats.Estimate]]:
+    """Metrics of the rows of one method in one group."""
+    place = part["cluster_id"].to_numpy()
+    if task is Task.MCQ:
+        yield "accuracy", stats.share(part["correct"], place)
+        three = part[part["n_options"] == 3]
+        for says in ("pessimistic", "conservative", "optimistic") if len(three) else ():
+            yield f"share_{says}", stats.share(three["says"] == says, three["cluster_id"])
+        two = part[part["n_options"] == 2]
+        if len(two):
+            yield "share_optimistic_two_option", stats.share(two["says"] == "optimistic", two["cluster_id"])
+    else:
+        yield "mae", stats.mean(part["error"], place)
+        yield "interval_accuracy", stats.share(part["correct"], place)
+        yield "unparsed_rate", stats.share(part["unparsed"], place)
+    if part["mass"].notna().any():
+        yield "candidate_mass", stats.mean(part["mass"], place)
+        yield "off_candidate_rate", stats.share(part["off_candidate"], place)
+
+
+def _paired_metrics(part: pd.DataFrame, task: Task) -> Iterator[tuple[str, stats.Estimate]]:
+    """CADE against the Full view on the same rows (columns *_full)."""
+    place = part["cluster_id"].to_numpy()
+    if task is Task.MCQ:
+        now, before = part["correct"].astype(float), part["correct_full"].astype(float)
+        yield "accuracy_gain", stats.mean(now - before, place)
+        yield "changed_rate", stats.share(part["pred"] != part["pred_full"], place)
+        yield "fixed_rate", stats.share((now > before), place)
+        yield "broken_rate", stats.share((now < before), place)
+        yield "kept_rate", stats.share(part["kept"], place)
+    else:
+        yield "mae_change", stats.mean(part["error"] - part["error_full"], place)
+        yield "changed_rate", stats.share(part["value"] != part["value_full"], place)
+
+
+def metric_rows(items: pd.DataFrame, task: Task, frame: pd.DataFrame, scored: Scored) -> pd.DataFrame:
+    """Rows task, test, method, pillar, indicator, metric, value, n, ci_low, ci_high of the test split. Test 'all' pools T1..T5."""
+    known = scored.cells.merge(scored.scores[["key", "mass", "top_token"]], on="key", how="left")
+    known = known.rename(columns={"view": "method"})[["task", "item_id", "test", "method", "key", "mass", "top_token"]]
+    test = frame[frame["split"] == "test"].merge(items[["item_id", "cluster_id", "pillar", "indicator"]], on="item_id")
+    test = test.merge(known, on=["task", "item_id", "test", "method"], how="left")
+    names = CANDIDATES[task]
+    test["off_candidate"] = ~test["top_token"].isin(list(names))
+    if task is Task.MCQ:
+        test = test.merge(_direction(items), on="item_id")
+        columns = test[[f"says_{c}" for c in LETTERS]].to_numpy(dtype=object)
+        test["says"] = columns[np.arange(len(test)), test["pred"].map(LETTERS.index).to_numpy(dtype=int)]
+    full = test.loc[test["method"] == "full", ["item_id", "test", "pred", "correct", "error", "value"]]
+    test = test.merge(full, on=["item_id", "test"], how="left", suffixes=("", "_full"))
+    rows: list[tuple[object, ...]] = []
+    pools = [*((t.value, test[test["test"] == t.value]) for t in TESTS[task]), ("all", test)]
+    for name, pool in pools:
+        for method, mine in pool.groupby("method", sort=True):
+            for pillar, indicator, part in _groups(mine):
+                found = list(_cell_metrics(part, task))
+                if method == "cade":
+                    found += _paired_metrics(part[part["pred_full"].notna()], task)
+                if method == "q_only":
+                    prompts = float(part["key"].nunique())
+                    found.append(("distinct_prompts", stats.Estimate(prompts, len(part), float("nan"), float("nan"))))
+                rows += [(task.value, name, method, pillar, indicator, m, e.value, e.n, e.low, e.high) for m, e in found]
+    columns = ["task", "test", "method", "pillar", "indicator", "metric", "value", "n", "ci_low", "ci_high"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+@dataclass(frozen=True)
+class Summary:
+    predictions: pd.DataFrame
+    metrics: pd.DataFrame
+    params: pd.DataFrame
+
+
+def summarise(
+    items: Mapping[Task, pd.DataFrame], scored: Scored, *, draws: int, seed: int, numerics: Numerics = "exact", mode: str = "continue"
+) -> Summary:
+    """From scores to predictions, metric rows and CADE parameters, for both tasks and all their tests."""
+    all_predictions, all_metrics, params = [], [], []
+    for task, table in items.items():
+        if table.empty:
+            continue
+        blocks = []
+        for test in TESTS[task]:
+            r = run_test(scored, table, task, test, draws=draws, seed=seed, numerics=numerics, mode=mode)
+            block = predictions(table, task, r)
+            for method, flags in r.unparsed.items():
+                rows = block["method"] == method
+                lookup = pd.Series(flags, index=table["item_id"])
+                block.loc[rows, "unparsed"] = block.loc[rows, "item_id"].map(lookup)
+            blocks.append(block)
+            if r.search is not None:
+                p, found = r.search.params, r.search
+                objective = "accuracy" if task is Task.MCQ else "negative MAE"
+                params.append(
+                    (task.value, test.value, p.alpha, p.lambda_kl, p.beta, p.tau, "" if task is Task.MCQ else mode, objective,
+                     found.value, found.n_val, found.n_draws, found.seed)
+                )  # fmt: skip
+        frame = pd.concat(blocks, ignore_index=True)
+        if task is Task.REGRESSION:
+            frame["unparsed"] = frame["unparsed"].fillna(False).astype(bool)
+        all_metrics.append(metric_rows(table, task, frame, scored))
+        all_predictions.append(frame.drop(columns=["unparsed"], errors="ignore"))
+    names = ["task", "test", "alpha", "lambda_kl", "beta", "tau", "mode", "objective", "val_value", "n_val", "n_draws", "seed"]
+    if not all_metrics:
+        raise InputError("the benchmark holds no items; see its quarantine.parquet for the reasons, then build it again")
+    return Summary(
+        pd.concat(all_predictions, ignore_index=True),
+        pd.concat(all_metrics, ignore_index=True),
+        pd.DataFrame(params, columns=names),
+    )

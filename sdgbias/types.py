@@ -1,0 +1,141 @@
+"""The values that flow through the house: views, context tests, prompts, scores, models. No behaviour beyond names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+
+LETTERS = "ABC"
+DIGITS = "0123456789"
+
+#: The three pillars, in the paper's order (App. B.3-B.5).
+PILLARS = ("Health & Nutrition", "Basic Services & Infrastructure", "Human Capital & Development")
+
+#: Context variables in the order of Table E: DHS label column -> the name that prompts show.
+CONTEXT_NAMES = {
+    "asset_index": "asset_index",
+    "water_index": "water_index",
+    "sanitation_index": "sanitation_index",
+    "under5_mort": "under_5_mortality_rate",
+    "women_edu": "woman_education_years",
+    "women_bmi": "woman_bmi",
+    "urban": "urban",
+}
+#: The reduced subset of Table E (T2, T4).
+REDUCED_CONTEXT = ("asset_index", "sanitation_index", "urban")
+
+
+class Task(StrEnum):
+    MCQ = "mcq"
+    REGRESSION = "regression"
+
+
+class View(StrEnum):
+    """The four evidence views of Sec. 3.1. The values are the method names of the `metrics` view."""
+
+    Q_ONLY = "q_only"
+    CTX_Q = "ctx_q"
+    IMG_Q = "img_q"
+    FULL = "full"
+
+    @property
+    def has_context(self) -> bool:
+        return self in (View.CTX_Q, View.FULL)
+
+    @property
+    def has_image(self) -> bool:
+        return self in (View.IMG_Q, View.FULL)
+
+
+class ContextTest(StrEnum):
+    """The five context conditions of Table E."""
+
+    T1 = "T1"
+    T2 = "T2"
+    T3 = "T3"
+    T4 = "T4"
+    T5 = "T5"
+
+
+#: Context tests that each task is asked under (regression: the authors' release has T2 and T5 only).
+TESTS: dict[Task, tuple[ContextTest, ...]] = {
+    Task.MCQ: tuple(ContextTest),
+    Task.REGRESSION: (ContextTest.T2, ContextTest.T5),
+}
+
+#: Interval-accuracy tolerances of Table F, by regression target; correct iff |prediction - gold| <= tolerance.
+TOLERANCES = {
+    "under5_mort": 5.0,
+    "women_bmi": 1.0,
+    "asset_index": 0.75,
+    "sanitation_index": 0.75,
+    "water_index": 0.75,
+    "women_edu": 1.5,
+}
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One distinct thing to ask a model: text, an optional image, and the candidates of its first token.
+
+    ``image`` holds encoded bytes (PNG or JPEG) or None for an image-free prompt; ``image_id`` is their sha256 hex
+    digest ('' without an image); ``candidates`` is a string of one-character candidates, e.g. 'AB', 'ABC', '0123456789'.
+    """
+
+    text: str
+    candidates: str
+    image: bytes | None = None
+    image_id: str = ""
+
+
+@dataclass(frozen=True)
+class ScoreBatch:
+    """First-token scores of N prompts; K is the largest number of candidates among them.
+
+    logits (N, K) float32: raw logit of candidate j of each prompt, token variants merged by logsumexp, NaN beyond its
+    candidates. mass (N,) float32: share of the whole vocabulary's probability that lies on the candidates. minus_logit (N,)
+    float32: logit of '-', a diagnostic for regression (NaN without such a token). top_token: decoded argmax over the whole
+    vocabulary, i.e. what greedy decoding says first. n_tokens (N,) int32: prompt length, image tokens included.
+    """
+
+    logits: np.ndarray
+    mass: np.ndarray
+    minus_logit: np.ndarray
+    top_token: list[str]
+    n_tokens: np.ndarray
+
+
+@dataclass(frozen=True)
+class CadeParams:
+    """CADE's four hyper-parameters (Sec. 4): context penalty, its KL sensitivity, prior penalty, confidence gate."""
+
+    alpha: float
+    lambda_kl: float
+    beta: float
+    tau: float
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """One registry entry: everything needed to load and score a model. See registry/README.md for the fields."""
+
+    name: str
+    title: str
+    backend: str
+    repo: str
+    revision: str
+    enabled: bool
+    family: str = ""
+    params_b: float | None = None
+    dtype: str = "float32"
+    batch_size: int = 8
+    max_new_tokens: int = 8
+    trust_remote_code: bool = False
+    licence: str = ""
+    disabled_reason: str = ""
+    notes: str = ""
+    options: dict[str, object] = field(default_factory=dict)

@@ -1,0 +1,43 @@
+"""The score plan: distinct prompts, their order and their keys."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from sdgbias.plan import make_plan, prompt_key
+
+
+def prompts() -> pd.DataFrame:
+    rows = [
+        ("mcq", 1, "T1", "full", "long text with context", "i1", "ABC"),
+        ("mcq", 1, "T5", "full", "text", "i1", "ABC"),
+        ("mcq", 1, "T5", "img_q", "text", "i1", "ABC"),
+        ("mcq", 2, "T5", "img_q", "text", "i2", "ABC"),
+        ("mcq", 1, "T5", "q_only", "text", "", "ABC"),
+        ("mcq", 2, "T5", "q_only", "text", "", "ABC"),
+        ("mcq", 3, "T5", "q_only", "text", "", "AB"),
+    ]
+    return pd.DataFrame(rows, columns=["task", "item_id", "test", "view", "text", "image_id", "candidates"])
+
+
+def test_counts_and_answers_every_cell() -> None:
+    plan = make_plan(prompts(), "f")
+    assert (plan.naive, plan.planned) == (7, 5)
+    assert plan.distinct["uses"].sum() == 7
+    assert set(plan.cells["key"]) == set(plan.distinct["key"])
+    cell = plan.cells.set_index(["item_id", "test", "view"])["key"]
+    assert cell[(1, "T5", "full")] == cell[(1, "T5", "img_q")] != cell[(2, "T5", "img_q")]
+    assert cell[(1, "T5", "q_only")] == cell[(2, "T5", "q_only")] != cell[(3, "T5", "q_only")]
+
+
+def test_longest_with_an_image_first_and_order_free() -> None:
+    plan = make_plan(prompts(), "f")
+    assert plan.distinct["text"].iloc[0] == "long text with context"
+    shuffled = make_plan(prompts().sample(frac=1, random_state=1).reset_index(drop=True), "f")
+    pd.testing.assert_frame_equal(plan.distinct, shuffled.distinct)
+
+
+def test_key_covers_everything() -> None:
+    parts = ("f", "ABC", "i", "t")
+    keys = {prompt_key(*parts)} | {prompt_key(*(p + "x" if i == j else p for i, p in enumerate(parts))) for j in range(4)}
+    assert len(keys) == 5
