@@ -7,6 +7,7 @@ countries of the benchmark; README.md beside them states origin, licence, citati
 file. Same dumps, same bytes.
 """
 
+# ruff: noqa: E501  (the table rows of README.md are long)
 from __future__ import annotations
 
 import argparse

@@ -221,10 +221,10 @@ def register_model(
     """Add a model to the registry as registry/models/<name>.yaml, its revision pinned to a commit."""
     from dataclasses import replace
 
-    from sdgbias import registry
+    from sdgbias import register, registry
 
     root = registry.find_root()
-    spec = registry.propose(repo, name=name or None, backend=backend, revision=revision or None, dtype=dtype or None)
+    spec = register.propose(repo, name=name or None, backend=backend, revision=revision or None, dtype=dtype or None)
     if not enable:
         spec = replace(spec, enabled=False, disabled_reason="registered with --disable")
     path = registry.write(root, spec, overwrite=overwrite)

@@ -15,7 +15,7 @@ import pandas as pd
 from sdgbias import __version__, store
 from sdgbias.backends.base import Backend, load
 from sdgbias.cade import Numerics
-from sdgbias.errors import InputError, ModelError
+from sdgbias.errors import InfrastructureError, InputError, ModelError, StoreError
 from sdgbias.plan import Plan, make_plan
 from sdgbias.scores import ScoreCache
 from sdgbias.suites import sdg
@@ -77,7 +77,7 @@ class Scorer:
     def _guarded(self, rows: pd.DataFrame, work: Callable[[pd.DataFrame], pd.DataFrame]) -> pd.DataFrame:
         try:
             return work(rows)
-        except ModelError:
+        except (ModelError, StoreError):
             raise
         except Exception as error:
             if len(rows) > 1:
@@ -207,6 +207,12 @@ def evaluate(
             planned = int(known["n_prompts_planned"])
             return Outcome(identity, int(known["n_prompts_naive"]), planned, 0, planned, 0)
     plan, scored, scorer, tried = score_model(backend, spec, benchmark, results, progress)
+    if scored.scores.empty:
+        _, kind, message = scorer.failures[0] if scorer.failures else ("", "NoPrompts", "the benchmark holds no prompts")
+        raise InfrastructureError(
+            f"{spec.name}: no prompt could be scored, {len(scorer.failures)} failed, the first with {kind}: {message}; "
+            f"nothing is published; mend it, then again: sdgbias evaluate {spec.name}"
+        )
     items = sdg.load_items(benchmark)
     progress("tuning CADE", 0, 1)
     summary = sdg.summarise(items, scored, draws=draws, seed=seed, numerics=numerics, mode=mode)

@@ -96,7 +96,8 @@ def build_items(
 def authors_split(task: str, ids: Sequence[int] | np.ndarray | pd.Series) -> np.ndarray:
     """'val' or 'test' per item id (N,) by the authors' rule.
 
-    The first 15 hex digits of the md5 of '<task>-<id>', as a fraction of 1, lie below 0.2 for val. The rule knows nothing of places: two questions about one country can stand on both sides (see split_by_country).
+    The first 15 hex digits of the md5 of '<task>-<id>', as a fraction of 1, lie below 0.2 for val. The rule knows
+    nothing of places: two questions about one country can stand on both sides (see split_by_country).
     """
     if task not in [known.value for known in Task]:
         raise InputError(one_of("task", task, [known.value for known in Task]))
@@ -217,30 +218,28 @@ def _lookup(rows: pd.DataFrame, series: pd.DataFrame, entry: Indicator, max_gap:
 
     Two years equally near: the earlier. NaN where no level has a value within the gap (years) of the survey year.
     """
-    wanted = rows[["iso3", "gdl_region", "urban", "year"]].drop_duplicates().reset_index(drop=True)
-    wanted["stratum"] = wanted["urban"].map({"U": "urban", "R": "rural"}).fillna("")
-    found: list[pd.DataFrame] = []
-    left = wanted
-    for level in entry.levels:
-        for ref in entry.series:
-            own = series[series["series"] == ref.name].rename(columns={"year": "value_year"})
-            if level == "subnational":
-                own, keys = own[own["region"] != ""].rename(columns={"region": "gdl_region"}), ["iso3", "gdl_region"]
-            elif level == "urban-rural":
-                own, keys = own[(own["region"] == "") & (own["stratum"] != "all")], ["iso3", "stratum"]
-            else:
-                own, keys = own[(own["region"] == "") & (own["stratum"] == "all")], ["iso3"]
-            pairs = left.merge(own[[*keys, "value_year", "value", "source"]], on=keys)
-            gap = (pairs["value_year"] - pairs["year"]).abs()
-            limit = max_gap if ref.max_gap is None else ref.max_gap
-            pairs = pairs.assign(gap=gap, level=level)[gap <= limit].sort_values(["gap", "value_year"], kind="stable")
-            pairs = pairs.drop_duplicates(["iso3", "gdl_region", "urban", "year"])
-            found.append(pairs)
-            done = pd.MultiIndex.from_frame(pairs[["iso3", "gdl_region", "urban", "year"]])
-            left = left[~pd.MultiIndex.from_frame(left[["iso3", "gdl_region", "urban", "year"]]).isin(done)]
     keys = ["iso3", "gdl_region", "urban", "year"]
-    values = _concat(found, [*keys, "value", "value_year", "source", "level"])
-    return rows.merge(values, on=keys, how="left")
+    wanted = rows[keys].drop_duplicates()
+    wanted["stratum"] = wanted["urban"].map({"U": "urban", "R": "rural"}).fillna("")
+    used = [(ref.name, at, max_gap if ref.max_gap is None else ref.max_gap) for at, ref in enumerate(entry.series)]
+    own = series.merge(pd.DataFrame(used, columns=["series", "rank", "limit"]), on="series")
+    own = own.rename(columns={"year": "value_year", "region": "gdl_region"})
+    regional, whole = own["gdl_region"] != "", own["stratum"] == "all"
+    places = {
+        "subnational": (own[regional].drop(columns="stratum"), ["iso3", "gdl_region"]),
+        "urban-rural": (own[~regional & ~whole].drop(columns="gdl_region"), ["iso3", "stratum"]),
+        "national": (own[~regional & whole].drop(columns=["gdl_region", "stratum"]), ["iso3"]),
+    }
+    found: list[pd.DataFrame] = []
+    for level in entry.levels:
+        known, place = places[level]
+        pairs = wanted[[*place, "year"]].drop_duplicates().merge(known, on=place)
+        pairs["gap"] = (pairs["value_year"] - pairs["year"]).abs()
+        pairs = pairs[pairs["gap"] <= pairs["limit"]].sort_values(["rank", "gap", "value_year"], kind="stable")
+        best = pairs.drop_duplicates([*place, "year"])[[*place, "year", "value", "value_year", "source"]]
+        found.append(wanted.merge(best, on=[*place, "year"]).assign(level=level))
+    near = pd.concat(found, ignore_index=True).drop_duplicates(keys)
+    return rows.merge(near.drop(columns="stratum"), on=keys, how="left")
 
 
 def _once(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:

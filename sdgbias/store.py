@@ -253,8 +253,7 @@ def _version(con: duckdb.DuckDBPyConnection, path: Path) -> int:
         if tables:
             raise StoreError(f"{path} is a DuckDB file but holds no sdgbias results; choose another --results")
         return 0
-    found = con.execute("SELECT coalesce(max(version), 0) FROM schema_version").fetchone()
-    version = int(found[0]) if found else 0
+    [(version,)] = con.execute("SELECT coalesce(max(version), 0)::INT FROM schema_version").fetchall()
     if version > _latest():
         raise StoreError(f"{path} has schema {version}, this version knows {_latest()}: upgrade sdgbias")
     return version

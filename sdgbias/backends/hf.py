@@ -216,7 +216,7 @@ class HuggingFace:
             greedy = logits.argmax(-1).tolist()
             token = [queue[step] if step < len(queue) else greedy[i] for i, queue in enumerate(forced)]
             for i, t in enumerate(token):
-                done[i] = done[i] or t in ends
+                done[i] = done[i] or t in ends or step >= len(forced[i]) + max_new_tokens
                 if not done[i]:
                     said[i].append(t)
             if all(done):

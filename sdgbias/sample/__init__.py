@@ -1,7 +1,7 @@
 """A synthetic raw folder in SustainBench's exact layout whose images truly carry the signal.
 
-``write_sample`` is the whole face: labels, satellite tiles, street photos and indicator series, all of them functions of
-one hidden wealth per cluster (latent.py). Made for trying the pipeline, for teaching and for tests; nothing in it is
+``write_sample`` is the whole face: labels, satellite tiles, street photos and indicator series, all of them functions
+of one hidden wealth per cluster (latent.py). Made for trying the pipeline, for teaching and for tests; nothing in it is
 real. Photos are denser than in SustainBench on purpose: 97 % of the clusters have some, there 18.7 %.
 """
 
@@ -11,9 +11,10 @@ import csv
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
-from sdgbias.errors import UsageError
+from sdgbias.errors import InfrastructureError, StoreError, UsageError
 from sdgbias.sample.latent import COLUMNS, DEFAULT_COUNTRIES, Cluster, check_countries, draw_cluster, plan_clusters
 from sdgbias.sample.photos import jpeg_bytes, photo_records, render_photo
 from sdgbias.sample.series import write_series
@@ -53,21 +54,32 @@ def write_sample(
     one per available CPU. Returns counts: out, seed, clusters, countries, tiles, photos, missing_tile, missing_photo,
     series_files. About 2 % of the clusters lack the tile and 3 % the photos, so that the rules about missing pictures
     have something to see. Raises UsageError for an unknown country, a bad number, or a folder that holds anything else
-    than this very sample.
+    than this very sample, StoreError when the disk is full or read-only, InfrastructureError when a worker is killed.
     """
     codes = check_countries(countries)
     if clusters < 1:
         raise UsageError(f"clusters {clusters}: write at least 1, e.g. --clusters 300")
-    readme = _README.format(seed=seed, clusters=clusters, countries=" ".join(codes), images="yes" if images else "no")
+    if workers is not None and workers < 1:
+        raise UsageError(f"workers {workers}: use at least 1, or none for one per CPU")
     out = Path(out)
-    _claim(out, readme)
     plan = plan_clusters(clusters, codes)
     rows = [draw_cluster(seed, cc, k) for cc, k in plan]
-    series_files = write_series(out / "indicators", seed, codes)
-    if images:
-        _metadata(out / "mapillary" / "metadata", rows)
-        _pictures(out, seed, plan, progress, workers)
-    _labels(out / "dhs_final_labels.csv", rows)  # last: a folder that has it is complete
+    yes_no = "yes" if images else "no"
+    try:
+        _claim(out, _README.format(seed=seed, clusters=clusters, countries=" ".join(codes), images=yes_no))
+        series_files = write_series(out / "indicators", seed, codes)
+        if images:
+            _metadata(out / "mapillary" / "metadata", rows)
+            _pictures(out, seed, plan, progress, workers)
+        _labels(out / "dhs_final_labels.csv", rows)  # last: a folder that has it is complete
+    except OSError as error:
+        raise StoreError(
+            f"can't write {error.filename or out} ({error.strerror}); free space or name another folder"
+        ) from error
+    except BrokenProcessPool as error:
+        raise InfrastructureError(
+            f"a process drawing {out} was killed (out of memory?); run the same command again to complete the folder"
+        ) from error
     return {
         "out": str(out),
         "seed": seed,
@@ -84,13 +96,11 @@ def write_sample(
 def _claim(out: Path, readme: str) -> None:
     """Make the folder; refuse one with other contents. A sample that was cut short is completed in place."""
     note = out / "README.txt"
-    try:
-        if out.exists() and not (out.is_dir() and (not any(out.iterdir()) or (note.is_file() and note.read_text("utf-8") == readme))):
-            raise UsageError(f"{out} already holds something else; name a new folder or remove this one")
-        out.mkdir(parents=True, exist_ok=True)
-        note.write_text(readme, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"can't write {out} ({error.strerror}); name a folder that you may write to") from error
+    taken = any(out.iterdir()) if out.is_dir() else out.exists()
+    if taken and not (note.is_file() and note.read_bytes() == readme.encode()):
+        raise UsageError(f"{out} already holds something else; name a new folder or remove this one")
+    out.mkdir(parents=True, exist_ok=True)
+    note.write_bytes(readme.encode())
 
 
 def _labels(path: Path, rows: Sequence[Cluster]) -> None:
@@ -142,7 +152,8 @@ def _pictures(
 
 
 def _run(out: Path, seed: int, chunks: Sequence[Sequence[tuple[str, int]]], workers: int | None) -> Iterator[int]:
-    n = min(len(chunks), workers if workers is not None else len(os.sched_getaffinity(0)))
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    n = min(len(chunks), workers or cpus)
     if n <= 1:
         for chunk in chunks:
             yield _draw_files(out, seed, chunk)

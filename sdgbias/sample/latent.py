@@ -1,8 +1,8 @@
-"""The hidden causes of the synthetic sample: country and cluster wealth, urbanity, and the 21 label columns they lead to.
+"""The hidden causes of the synthetic sample: wealth and urbanity, and the 21 label columns that they lead to.
 
-Everything here is pure and keyed: a draw depends only on (seed, country[, cluster number]), so one country never changes
-because another was added, and the k-th cluster of a country is always the same one. Wealth is in abstract units, about
--3 (poorest) to 3 (richest). Column order, units, ranges and missing rates are those of SustainBench's
+Everything here is pure and keyed: a draw depends only on (seed, country[, cluster number]), so one country never
+changes because another was added, and the k-th cluster of a country is always the same one. Wealth is in abstract
+units, about -3 (poorest) to 3 (richest). Column order, units, ranges and missing rates are those of SustainBench's
 dhs_final_labels.csv (DHS surveys 1996-2019); the values are invented.
 """
 
@@ -200,7 +200,7 @@ def draw_cluster(seed: int, cc: str, k: int) -> Cluster:
         counts[name] = None if gone else float(n_base[i])
         out[name] = None if gone else labels[name]
     n_photos = 0 if u[14] < NO_PHOTO else 1 + (u[15] > 0.45) + (u[15] > 0.8)
-    # the four regions are the four quarters of the country's box: 1 south-west, 2 south-east, 3 north-west, 4 north-east
+    # the regions are the quarters of the country's box: 1 south-west, 2 south-east, 3 north-west, 4 north-east
     return Cluster(
         seed=seed,
         cname=cc,

@@ -51,6 +51,16 @@ class _Scene:
     def quad(self, *points: tuple[float, float, float]) -> list[tuple[float, float]]:
         return [self.at(*p) for p in points]
 
+    def front(
+        self, d: ImageDraw.ImageDraw, x: tuple[float, float], up: tuple[float, float], z: float, colour: Colour
+    ) -> None:
+        """A rectangle that faces the camera."""
+        d.polygon(self.quad((x[0], up[0], z), (x[1], up[0], z), (x[1], up[1], z), (x[0], up[1], z)), colour)
+
+    def strip(self, d: ImageDraw.ImageDraw, x: tuple[float, float], z: tuple[float, float], colour: Colour) -> None:
+        """A rectangle that lies on the ground."""
+        d.polygon(self.quad((x[0], 0, z[0]), (x[1], 0, z[0]), (x[1], 0, z[1]), (x[0], 0, z[1])), colour)
+
     def pick(self, colours: Sequence[Colour]) -> Colour:
         return colours[int(self.rng.integers(len(colours)))]
 
@@ -69,10 +79,8 @@ def _ground(s: _Scene, d: ImageDraw.ImageDraw) -> None:
     lawn = _mix((96, 132, 70), (134, 138, 88), s.dry)
     green = 0.55 * (1 - s.dry) * (1 - s.urban) + 0.45 * s.rich * (1 - 0.5 * s.urban)
     d.rectangle((0, s.hy, WIDTH, HEIGHT), fill=_mix(_mix(soil, lawn, green), (158, 156, 150), s.rich * s.urban))
-    hills = [(0, s.hy + 1)]
-    for x in range(0, WIDTH + 80, 80):
-        hills.append((x, s.hy - s.rng.uniform(2, 26)))
-    d.polygon([*hills, (WIDTH, s.hy + 1)], fill=_mix((104, 122, 100), (150, 136, 112), s.dry))
+    ridge = [(float(at), s.hy - s.rng.uniform(2, 26)) for at in range(0, WIDTH + 80, 80)]
+    d.polygon([(0, s.hy + 1), *ridge, (WIDTH, s.hy + 1)], fill=_mix((104, 122, 100), (150, 136, 112), s.dry))
     if s.urban * s.rich > 0.3:  # skyline
         for _ in range(int(26 * s.urban * s.rich)):
             x, w, h = s.rng.uniform(0, WIDTH), s.rng.uniform(14, 34), s.rng.uniform(18, 34 + 70 * s.rich * s.urban)
@@ -85,15 +93,15 @@ def _road(s: _Scene, d: ImageDraw.ImageDraw) -> None:
         if s.rich * s.urban > 0.2:  # pavements with a kerb
             for side in (-1, 1):
                 edge, outer = side * w, side * (w + 2.0)
-                d.polygon(s.quad((edge, 0, near), (outer, 0, near), (outer, 0, far), (edge, 0, far)), (186, 184, 178))
+                s.strip(d, (edge, outer), (near, far), (186, 184, 178))
         tone = _mix((118, 110, 102), (72, 74, 78), (s.rich - 0.35) / 0.35)
-        d.polygon(s.quad((-w, 0, near), (w, 0, near), (w, 0, far), (-w, 0, far)), tone)
+        s.strip(d, (-w, w), (near, far), tone)
         if s.rich > 0.52:
             for z in np.geomspace(2.6, 60, 11):
-                d.polygon(s.quad((-0.1, 0, z), (0.1, 0, z), (0.1, 0, z * 1.16), (-0.1, 0, z * 1.16)), (238, 236, 226))
+                s.strip(d, (-0.1, 0.1), (z, z * 1.16), (238, 236, 226))
             for side in (-1, 1):
                 x = side * (w - 0.3)
-                d.polygon(s.quad((x - 0.08, 0, near), (x + 0.08, 0, near), (x + 0.08, 0, far), (x - 0.08, 0, far)), (230, 228, 220))
+                s.strip(d, (x - 0.08, x + 0.08), (near, far), (230, 228, 220))
     else:
         dirt = _mix((176, 132, 92), (204, 164, 118), s.dry)
         d.polygon(s.quad((-w, 0, near), (w, 0, near), (w * 0.8, 0, far), (-w * 0.8, 0, far)), dirt)
@@ -124,8 +132,8 @@ def _hut(s: _Scene, d: ImageDraw.ImageDraw, x: float, side: int, z: float) -> No
     """A round mud hut with a thatched cone."""
     r, wall, top = s.rng.uniform(1.6, 2.4), s.rng.uniform(1.5, 1.9), s.rng.uniform(3.3, 4.0)
     c = x + side * (r + 0.5)
-    d.polygon(s.quad((c - r, 0, z), (c + r, 0, z), (c + r, wall, z), (c - r, wall, z)), s.pick(_MUD))
-    d.polygon(s.quad((c - 0.4, 0, z), (c + 0.4, 0, z), (c + 0.4, 1.4, z), (c - 0.4, 1.4, z)), (52, 38, 28))
+    s.front(d, (c - r, c + r), (0, wall), z, s.pick(_MUD))
+    s.front(d, (c - 0.4, c + 0.4), (0, 1.4), z, (52, 38, 28))
     thatch = _mix((128, 106, 70), (104, 84, 54), s.rng.random())
     d.polygon(s.quad((c - r * 1.3, wall - 0.25, z), (c + r * 1.3, wall - 0.25, z), (c, top, z)), thatch)
 
@@ -133,7 +141,7 @@ def _hut(s: _Scene, d: ImageDraw.ImageDraw, x: float, side: int, z: float) -> No
 def _house(s: _Scene, d: ImageDraw.ImageDraw, x: float, side: int, z: float) -> None:
     """A box with a front towards the camera and a flank along the road; roof and storeys by wealth and urbanity."""
     own = s.rich + s.rng.normal(0, 0.05)
-    if own < 0.36 and s.urban < 0.6 and s.rng.random() < 0.85 or own < 0.2:
+    if own < 0.2 or (own < 0.36 and s.urban < 0.6 and s.rng.random() < 0.85):
         _hut(s, d, x, side, z)
         return
     wall = s.pick(_MUD) if own < 0.3 else s.pick(_BRICK) if own < 0.48 else s.pick(_PAINT)
@@ -144,20 +152,25 @@ def _house(s: _Scene, d: ImageDraw.ImageDraw, x: float, side: int, z: float) -> 
     h = floors * storey
     x1, back = x + side * width, z + depth
     d.polygon(s.quad((x, 0, z), (x, 0, back), (x, h, back), (x, h, z)), _mix(wall, (40, 36, 40), 0.25))
-    d.polygon(s.quad((x, 0, z), (x1, 0, z), (x1, h, z), (x, h, z)), wall)
+    s.front(d, (x, x1), (0, h), z, wall)
     if own > 0.33:
         _windows(s, d, x, x1, z, floors, storey)
+        for floor in range(floors):  # and along the flank
+            for zw in np.arange(z + 1, back - 1, 2.6).tolist():
+                low, high = storey * floor + 1.0, storey * floor + 2.2
+                d.polygon(s.quad((x, low, zw), (x, low, zw + 1.3), (x, high, zw + 1.3), (x, high, zw)), (66, 78, 92))
     door = x + side * width * 0.45
-    d.polygon(s.quad((door, 0, z), (door + side, 0, z), (door + side, 2, z), (door, 2, z)), _mix((66, 46, 34), (120, 70, 50), own))
+    s.front(d, (door, door + side), (0, 2), z, _mix((66, 46, 34), (120, 70, 50), own))
     if floors >= 3 or (own > 0.6 and s.urban > 0.6):  # flat roof with a parapet
-        d.polygon(s.quad((x, h, z), (x1, h, z), (x1, h + 0.5, z), (x, h + 0.5, z)), _mix(wall, (255, 255, 255), 0.3))
+        s.front(d, (x, x1), (h, h + 0.5), z, _mix(wall, (255, 255, 255), 0.3))
         return
     rise = 0.5 if own < 0.5 else 1.6
     tin = _mix((142, 96, 72), (196, 200, 204), (own - 0.28) / 0.25)
     roof = tin if own < 0.55 else _mix((178, 84, 58), (150, 66, 50), s.rng.random())
     mid = (x + x1) / 2
-    d.polygon(s.quad((x - side * 0.4, h, z), (x1 + side * 0.4, h, z), (mid, h + rise, z)), _mix(roof, (20, 20, 20), 0.2))
-    d.polygon(s.quad((x - side * 0.4, h, z), (mid, h + rise, z), (mid, h + rise, back), (x - side * 0.4, h, back)), roof)
+    eaves, far_eaves = x - side * 0.4, x1 + side * 0.4
+    d.polygon(s.quad((eaves, h, z), (far_eaves, h, z), (mid, h + rise, z)), _mix(roof, (20, 20, 20), 0.2))
+    d.polygon(s.quad((eaves, h, z), (mid, h + rise, z), (mid, h + rise, back), (eaves, h, back)), roof)
 
 
 def _tree(s: _Scene, d: ImageDraw.ImageDraw, x: float, z: float) -> None:
@@ -184,17 +197,20 @@ def _poles(s: _Scene, d: ImageDraw.ImageDraw) -> None:
         for z in (30, 17, 9.5):
             for side in (-1, 1):
                 x = side * (s.road + 0.8)
-                d.line(s.quad((x, 0, z), (x, 6, z), (x - side * 1.6, 6.3, z)), fill=(120, 124, 130), width=max(1, int(36 / z)))
+                arm = s.quad((x, 0, z), (x, 6, z), (x - side * 1.6, 6.3, z))
+                d.line(arm, fill=(120, 124, 130), width=max(1, int(36 / z)))
 
 
 def _car(s: _Scene, d: ImageDraw.ImageDraw, x: float, z: float) -> None:
     paint, w = s.pick(_CARS), 0.9
-    d.polygon(s.quad((x - w, 0.3, z), (x + w, 0.3, z), (x + w, 1.0, z), (x - w, 1.0, z)), paint)
-    d.polygon(s.quad((x - w, 1.0, z), (x + w, 1.0, z), (x + w * 0.75, 1.55, z), (x - w * 0.75, 1.55, z)), _mix(paint, (30, 30, 34), 0.25))
-    d.polygon(s.quad((x - w * 0.8, 1.02, z), (x + w * 0.8, 1.02, z), (x + w * 0.62, 1.45, z), (x - w * 0.62, 1.45, z)), (46, 58, 72))
+    s.front(d, (x - w, x + w), (0.3, 1.0), z, paint)
+    roof, glass = _mix(paint, (30, 30, 34), 0.25), (46, 58, 72)
+    for foot, top, low, high, colour in ((1, 0.75, 1.0, 1.55, roof), (0.8, 0.62, 1.02, 1.45, glass)):
+        a, b = w * foot, w * top
+        d.polygon(s.quad((x - a, low, z), (x + a, low, z), (x + b, high, z), (x - b, high, z)), colour)
     for side in (-1, 1):
-        d.polygon(s.quad((x + side * 0.5, 0, z), (x + side * 0.85, 0, z), (x + side * 0.85, 0.4, z), (x + side * 0.5, 0.4, z)), (22, 22, 24))
-        d.polygon(s.quad((x + side * 0.55, 0.7, z), (x + side * 0.85, 0.7, z), (x + side * 0.85, 0.85, z), (x + side * 0.55, 0.85, z)), (220, 60, 50))
+        s.front(d, (x + side * 0.5, x + side * 0.85), (0, 0.4), z, (22, 22, 24))
+        s.front(d, (x + side * 0.55, x + side * 0.85), (0.7, 0.85), z, (220, 60, 50))
 
 
 def _bicycle(s: _Scene, d: ImageDraw.ImageDraw, x: float, z: float) -> None:
@@ -202,7 +218,8 @@ def _bicycle(s: _Scene, d: ImageDraw.ImageDraw, x: float, z: float) -> None:
     for dx in (-0.5, 0.5):
         cx, cy = s.at(x + dx, 0.33, z)
         d.ellipse((cx - r, cy - r, cx + r, cy + r), outline=(30, 28, 28), width=max(1, int(14 / z)))
-    d.line(s.quad((x - 0.5, 0.33, z), (x - 0.1, 0.9, z), (x + 0.4, 0.9, z), (x + 0.5, 0.33, z)), fill=(60, 40, 40), width=max(1, int(14 / z)))
+    frame = s.quad((x - 0.5, 0.33, z), (x - 0.1, 0.9, z), (x + 0.4, 0.9, z), (x + 0.5, 0.33, z))
+    d.line(frame, fill=(60, 40, 40), width=max(1, int(14 / z)))
 
 
 def _person(s: _Scene, d: ImageDraw.ImageDraw, x: float, z: float) -> None:

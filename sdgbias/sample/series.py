@@ -11,7 +11,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from pathlib import Path
 
@@ -25,6 +25,14 @@ from sdgbias.sample.latent import (
     surveys,
 )
 
+
+@cache
+def crosswalk() -> dict[str, dict[str, str]]:
+    """DHS country code -> its row of data/countries.csv (cname, iso2, iso3, m49, name, official_split)."""
+    with files("sdgbias").joinpath("data/countries.csv").open(encoding="utf-8") as lines:
+        return {row["cname"]: row for row in csv.DictReader(lines)}
+
+
 PLACE_SD = 0.12  # wealth units: how far a place's indicator strays from what its wealth says
 GAIN = 0.03  # wealth units a year, 0 in 2010
 WORLD = "WLD"
@@ -35,9 +43,8 @@ _OWID = {
     "CD": "Democratic Republic of Congo", "BO": "Bolivia", "CI": "Cote d'Ivoire", "MB": "Moldova", "TZ": "Tanzania",
     "SZ": "Swaziland",
 }  # fmt: skip
-_AFRO = "AO BF BJ BU CD CI CM ET GA GH GN KE KM LB LS MD ML MW MZ NG NI NM RW SL SN SZ TD TG TZ UG ZM ZW".split()
 _WHO_REGIONS = {
-    **dict.fromkeys(_AFRO, "AFR"), **dict.fromkeys(("BO", "CO", "DR", "GU", "GY", "HN", "HT", "PE"), "AMR"),
+    **dict.fromkeys(crosswalk(), "AFR"), **dict.fromkeys(("BO", "CO", "DR", "GU", "GY", "HN", "HT", "PE"), "AMR"),
     **dict.fromkeys(("EG", "JO", "MA", "PK"), "EMR"), **dict.fromkeys(("AL", "AM", "KY", "MB", "TJ"), "EUR"),
     **dict.fromkeys(("BD", "IA", "ID", "MM", "NP"), "SEAR"), **dict.fromkeys(("KH", "PH"), "WPR"),
 }  # fmt: skip
@@ -82,13 +89,6 @@ def _offset(seed: int, series: str, cc: str, place: str) -> float:
     return float(keyed(seed, "series", series, cc, place).normal())
 
 
-@cache
-def crosswalk() -> dict[str, dict[str, str]]:
-    """DHS country code -> its row of data/countries.csv (cname, iso2, iso3, m49, name, official_split)."""
-    with files("sdgbias").joinpath("data/countries.csv").open(encoding="utf-8") as lines:
-        return {row["cname"]: row for row in csv.DictReader(lines)}
-
-
 def gdl_code(cc: str, region: int) -> str:
     """Global Data Lab code of a region in lower case, e.g. 'senr101'."""
     return f"{crosswalk()[cc]['iso3'].lower()}r{100 + region}"
@@ -119,7 +119,9 @@ def _sparse(seed: int, series: str, cc: str) -> list[int]:
 def _unsd(out: Path, seed: int, countries: Sequence[str]) -> None:
     places = _places(seed, countries)
 
-    def rows(series: str, years: Callable[[str], Iterable[int]], before: tuple[str, ...], after: tuple[str, ...]) -> list:
+    def rows(
+        series: str, years: Callable[[str], Iterable[int]], before: tuple[str, ...], after: tuple[str, ...]
+    ) -> list[tuple[object, ...]]:
         return [
             (*before, m49, *after, year, value_at(seed, series, cc, "all", w, year))
             for cc, m49, w in places
@@ -130,7 +132,7 @@ def _unsd(out: Path, seed: int, countries: Sequence[str]) -> None:
         _write(
             out / f"ddf--datapoints--{series}--by--age--geo_area--nature--units--year.csv",
             f"age,geo_area,nature,units,year,{series}",
-            rows(series, lambda cc, s=series: _sparse(seed, s, cc), ("lt5y",), ("ca", "per_pop_u5")),  # type: ignore[misc]
+            rows(series, partial(_sparse, seed, series), ("lt5y",), ("ca", "per_pop_u5")),
         )
     _write(
         out / "ddf--datapoints--sh_acs_unhc--by--geo_area--nature--units--year.csv",
@@ -154,17 +156,19 @@ def _unsd(out: Path, seed: int, countries: Sequence[str]) -> None:
                 for year in range(2000, 2019)
             ),
         )
+    school = "se_tot_cplr"
+    by = "education_level,geo_area,location,nature,quantile,sex,units,year"
     _write(
-        out / "ddf--datapoints--se_tot_cplr--by--education_level--geo_area--location--nature--quantile--sex--units--year.csv",
-        "education_level,geo_area,location,nature,quantile,sex,units,year,se_tot_cplr",
+        out / f"ddf--datapoints--{school}--by--{by.replace(',', '--')}.csv",
+        f"{by},{school}",
         (
-            (level, m49, "allarea", "e", quantile, sex, "percent", year, value_at(seed, "se_tot_cplr", cc, "all", shifted, year))
+            (level, m49, "allarea", "e", fifth, sex, "percent", y, value_at(seed, school, cc, "all", w + ahead, y))
             for level, easier in (("lowsec", 0.0), ("primar", 0.9))
             for cc, m49, w in places[1:]
-            for quantile, fifth in (("q1", -0.9), ("q5", 0.9), ("t", 0.0))
+            for fifth, richer in (("q1", -0.9), ("q5", 0.9), ("t", 0.0))
             for sex, gap in (("bothsex", 0.1), ("female", 0.0), ("male", 0.2))
-            for shifted in (w + easier + fifth + gap,)
-            for year in _sparse(seed, "se_tot_cplr", cc)
+            for ahead in (easier + richer + gap,)
+            for y in _sparse(seed, school, cc)
         ),
     )
 
@@ -180,11 +184,12 @@ def _others(out: Path, seed: int, countries: Sequence[str]) -> None:
             value = round(middle * factor, 5)
             low, high = round(value * 0.6, 5), round(value * 1.5, 5)
             shown = ("No data", "", "", "") if silent else (f"{value:.1f} [{low:.1f}-{high:.1f}]", value, low, high)
-            iso3 = table[cc]["iso3"]
-            who.append(("NCD_PAC", "PUBLISHED", "2010", _WHO_REGIONS[cc], "", iso3, "YEARS18-PLUS", sex, *map(str, shown), ""))
+            place = (_WHO_REGIONS[cc], "", table[cc]["iso3"])
+            who.append(("NCD_PAC", "PUBLISHED", "2010", *place, "YEARS18-PLUS", sex, *map(str, shown), ""))
     _write(
         out / "who_gho" / "NCD_PAC.csv",
-        "GHO,PUBLISHSTATE,YEAR,REGION,WORLDBANKINCOMEGROUP,COUNTRY,AGEGROUP,SEX,Display Value,Numeric,Low,High,Comments",
+        "GHO,PUBLISHSTATE,YEAR,REGION,WORLDBANKINCOMEGROUP,COUNTRY,AGEGROUP,SEX,"
+        "Display Value,Numeric,Low,High,Comments",
         who,
         csv.QUOTE_ALL,
     )
@@ -192,8 +197,9 @@ def _others(out: Path, seed: int, countries: Sequence[str]) -> None:
         out / "ihme_haq" / "ihme_haq_gbd2015_owid.csv",
         "Entity,Year,HAQ Index (IHME (2017))",
         sorted(
-            ("World" if cc == WORLD else _OWID.get(cc, table[cc]["name"]), year, value_at(seed, "haq", cc, "all", w, year))
+            (name, year, value_at(seed, "haq", cc, "all", w, year))
             for cc, _, w in places
+            for name in ("World" if cc == WORLD else _OWID.get(cc, table[cc]["name"]),)
             for year in range(1990, 2016, 5)
         ),
     )
@@ -204,8 +210,9 @@ def _others(out: Path, seed: int, countries: Sequence[str]) -> None:
             out / "gdl_shdi" / f"{series}--by--national--year.csv",
             f"national,year,{series}",
             (
-                (f"{table[cc]['iso3'].lower()}t", year, value_at(seed, series, cc, "all", country_wealth(seed, cc), year))
+                (f"{table[cc]['iso3'].lower()}t", year, value_at(seed, series, cc, "all", wealth, year))
                 for cc in ordered
+                for wealth in (country_wealth(seed, cc),)
                 for year in range(1990, 2020)
             ),
         )

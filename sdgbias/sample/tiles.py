@@ -1,9 +1,9 @@
 """Synthetic satellite tiles: 8 bands, 255 x 255 pixels of 30 m, drawn from a cluster's wealth and urbanity.
 
-What grows with wealth and urbanity, and can still be seen at 48 x 48 pixels: the size of the settlement, how regular its
-street grid is, bright metal and tiled roofs instead of brown thatch, paved (dark) instead of dirt (pale) roads, and above
-all the extent and brightness of the night lights. Aridity, fields, rivers and the settlement's place are nuisances.
-Reflectances keep roughly the band means of SustainBench's table; few distinct values keep the files small.
+What grows with wealth and urbanity, and can still be seen at 48 x 48 pixels: the size of the settlement, how regular
+its street grid is, bright metal and tiled roofs instead of brown thatch, paved (dark) instead of dirt (pale) roads, and
+above all the extent and brightness of the night lights. Aridity, fields, rivers and the settlement's place are
+nuisances. Reflectances keep roughly the band means of SustainBench's table; few distinct values keep the files small.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ def layout(cluster: Cluster) -> Layout:
     rng = keyed(cluster.seed, "layout", cluster.cname, cluster.k)
     east, north = rng.uniform(-45, 45, 2)
     grown = 0.6 * cluster.urbanity + 0.4 * cluster.level
-    return Layout(float(east), float(north), 10 + 100 * grown**1.4, float(rng.uniform(0, 1.57)), bool(rng.random() < 0.3))
+    angle, rivers = float(rng.uniform(0, 1.57)), bool(rng.random() < 0.3)
+    return Layout(float(east), float(north), 10 + 100 * grown**1.4, angle, rivers)
 
 
 def _smooth(rng: np.random.Generator, cells: int) -> np.ndarray:
@@ -89,23 +90,27 @@ def _background(rng: np.random.Generator, cluster: Cluster) -> np.ndarray:
     pick = rng.random((32, 32))
     kind = np.where(pick < green, _CODE["crop"], np.where(pick < (1 + green) / 2, _CODE["stubble"], _CODE["fallow"]))
     farmed = (rng.random((32, 32)) < 0.75)[i, j] & (_smooth(rng, 5) > -0.15)
-    return np.where(farmed, kind.astype(np.int16)[i, j], codes)
+    land: np.ndarray = np.where(farmed, kind.astype(np.int16)[i, j], codes)
+    return land
 
 
 def _density(rng: np.random.Generator, cluster: Cluster, place: Layout) -> np.ndarray:
     """(255, 255) float32 share of built-up land, 0..1: one settlement, and hamlets around it in the country."""
     dx, dy = _X - (127 + place.east), _Y - (127 - place.north)
     dist = np.hypot(dx, dy) * (1 + 0.3 * _smooth(rng, 6))
-    dens = 1 / (1 + np.exp(np.clip((dist - place.radius) / (0.10 * place.radius + 2), -30, 30)))
+    dens: np.ndarray = 1 / (1 + np.exp(np.clip((dist - place.radius) / (0.10 * place.radius + 2), -30, 30)))
     for _ in range(int(rng.integers(2, 6)) if cluster.urbanity < 0.5 else 2):
         x, y, r = rng.uniform(15, 240), rng.uniform(15, 240), rng.uniform(4, 6 + 6 * cluster.level)
         x0, x1, y0, y1 = max(0, int(x - 20)), int(x + 21), max(0, int(y - 20)), int(y + 21)
         d2 = (_X[y0:y1, x0:x1] - x) ** 2 + (_Y[y0:y1, x0:x1] - y) ** 2
         np.maximum(dens[y0:y1, x0:x1], 0.8 * np.exp(-d2 / (r * r)), out=dens[y0:y1, x0:x1])
-    return dens.astype(np.float32)
+    share: np.ndarray = dens.astype(np.float32)
+    return share
 
 
-def _settle(rng: np.random.Generator, cluster: Cluster, place: Layout, dens: np.ndarray, codes: np.ndarray) -> np.ndarray:
+def _settle(
+    rng: np.random.Generator, cluster: Cluster, place: Layout, dens: np.ndarray, codes: np.ndarray
+) -> np.ndarray:
     """Draws streets, roofs and through roads over ``codes``; returns the (255, 255) bool mask of built-up pixels."""
     rich, urbanity = cluster.level, cluster.urbanity
     dx, dy = _X - (127 + place.east), _Y - (127 - place.north)
@@ -122,7 +127,7 @@ def _settle(rng: np.random.Generator, cluster: Cluster, place: Layout, dens: np.
     names = ("thatch", "rust", "tile_roof", "metal", "concrete")
     roof = np.array([_CODE[n] for n in names], np.int16)[np.minimum(np.searchsorted(edges, roofs), 4)]
     free = np.where(rng.random((128, 128)) < 0.15 + 0.35 * rich, _CODE["park"], _CODE["yard"]).astype(np.int16)
-    built = town & (rng.random((128, 128), dtype=np.float32)[i, j] < (0.30 + 0.45 * urbanity + 0.2 * rich) * dens)
+    built: np.ndarray = town & (rng.random((128, 128), dtype=np.float32)[i, j] < (0.30 + 0.45 * urbanity + 0.2 * rich) * dens)
     codes[town] = free[i[town], j[town]]
     codes[built] = roof[i[built], j[built]]
     # streets between blocks; each is paved or not
@@ -146,18 +151,20 @@ def _settle(rng: np.random.Generator, cluster: Cluster, place: Layout, dens: np.
 
 def _nearest(grid: np.ndarray) -> np.ndarray:
     at = np.arange(SIZE) * len(grid) // SIZE
-    return grid[at][:, at]
+    upsampled: np.ndarray = grid[at][:, at]
+    return upsampled
 
 
 def _pool(field: np.ndarray, cells: int) -> np.ndarray:
     """(cells, cells) means of the pixels that ``_nearest`` would fill from each cell."""
     starts = -(-np.arange(cells) * SIZE // cells)
     counts = np.diff(np.append(starts, SIZE))
-    return np.add.reduceat(np.add.reduceat(field, starts, 0), starts, 1) / np.outer(counts, counts)
+    means: np.ndarray = np.add.reduceat(np.add.reduceat(field, starts, 0), starts, 1) / np.outer(counts, counts)
+    return means
 
 
 def _night(rng: np.random.Generator, cluster: Cluster, dens: np.ndarray) -> np.ndarray:
-    """(255, 255) float32 >= 0: VIIRS (15-pixel cells) from 2012, DMSP (28-pixel cells, about 12 times larger) before."""
+    """(255, 255) float32 >= 0: VIIRS (15-pixel cells) from 2012, before it DMSP (28-pixel cells, 12 x the value)."""
     dmsp = cluster.year <= LAST_DMSP_YEAR
     cells = 9 if dmsp else 17
     lit = _pool(dens, cells)
@@ -195,7 +202,7 @@ def render_tile(cluster: Cluster) -> np.ndarray:
 def tile_bytes(tile: np.ndarray) -> bytes:
     """The .npz file of a tile (key x). Fixed time stamps: the same tile gives the same bytes."""
     raw = io.BytesIO()
-    np.lib.format.write_array(raw, tile, allow_pickle=False)
+    np.lib.format.write_array(raw, tile, allow_pickle=False)  # type: ignore[no-untyped-call]
     entry = zipfile.ZipInfo("x.npy", date_time=(1980, 1, 1, 0, 0, 0))
     entry.compress_type = zipfile.ZIP_DEFLATED
     entry.external_attr = 0o644 << 16

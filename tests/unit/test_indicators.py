@@ -82,7 +82,7 @@ def test_a_long_unit_is_said_once_in_the_middle_range() -> None:
     assert made.labels == ("below 31 per 100,000", "31 to under 60 per 100,000", "60 per 100,000 or more")
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(40))
 def test_tercile_ranges_cover_everything_exclude_each_other_and_none_is_empty(seed: int) -> None:
     rng = np.random.default_rng(seed)
     decimals = int(rng.integers(0, 4))

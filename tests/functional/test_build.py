@@ -1,0 +1,116 @@
+"""Raw folder to benchmark folder as a person does it, with good data, real data and bad data."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from person import ok, refused, sdgbias
+
+
+@pytest.fixture(scope="module")
+def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("raw") / "raw"
+    ok("sample", "--out", folder, "--clusters", 40, "--seed", 9, "--countries", "NM,KE,IA,BF")
+    return folder
+
+
+def copy(raw: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(raw, tmp_path / "raw"))
+
+
+def build(raw: Path, out: Path) -> dict:  # type: ignore[type-arg]
+    ok("build", "--raw", raw, "--indicators", raw / "indicators", "--out", out)
+    return dict(json.loads((out / "benchmark.json").read_text()))
+
+
+def test_same_inputs_same_benchmark(raw: Path, tmp_path: Path) -> None:
+    one, two = build(raw, tmp_path / "a"), build(raw, tmp_path / "b")
+    assert one == two
+    for path in sorted((tmp_path / "a").glob("*.parquet")):
+        twin = tmp_path / "b" / path.name
+        assert hashlib.sha256(path.read_bytes()).digest() == hashlib.sha256(twin.read_bytes()).digest(), path.name
+
+
+def test_namibia_is_not_missing(raw: Path, tmp_path: Path) -> None:
+    build(raw, tmp_path / "b")
+    items = pd.read_parquet(tmp_path / "b" / "items_mcq.parquet")
+    assert (items.loc[items["cname"] == "NM", "iso3"] == "NAM").all()
+    assert (items["cname"] == "NM").any()
+
+
+def test_bad_files_leave_with_their_reason_and_the_rest_is_built(raw: Path, tmp_path: Path) -> None:
+    raw = copy(raw, tmp_path)
+    tiles = sorted(raw.glob("dhs_npzs/*/*.npz"))
+    tiles[0].write_bytes(tiles[0].read_bytes()[:2000])
+    np.savez(tiles[1], x=np.zeros((255, 255, 8), dtype=np.float32))
+    np.savez(tiles[2], x=np.zeros((8, 255, 255), dtype=np.float32))
+    photos = sorted(raw.glob("mapillary/imagery/*/*/*.jpeg"))
+    cluster = next(p.parent for p in photos if p.parent.name not in {t.stem for t in tiles[:3]})
+    for photo in cluster.iterdir():
+        photo.write_bytes(b"\xff\xd8\xff not a picture")
+    labels = raw / "dhs_final_labels.csv"
+    table = pd.read_csv(labels, keep_default_na=False)
+    table.loc[table.index[-1], "cname"] = "XX"
+    table.to_csv(labels, index=False)
+    card = build(raw, tmp_path / "b")
+    found = card["quarantined"]
+    for rule in ("tile-truncated", "tile-wrong-shape", "tile-all-zero", "photo-corrupt", "unknown-country"):
+        assert found.get(rule, 0) >= 1, found
+    assert card["counts"]["items_mcq"] > 0
+
+
+def test_missing_column(raw: Path, tmp_path: Path) -> None:
+    raw = copy(raw, tmp_path)
+    labels = raw / "dhs_final_labels.csv"
+    pd.read_csv(labels, keep_default_na=False).drop(columns="women_bmi").to_csv(labels, index=False)
+    words = refused(3, "build", "--raw", raw, "--indicators", raw / "indicators", "--out", tmp_path / "b")
+    assert "dhs_final_labels.csv" in words
+    assert "women_bmi" in words
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "word"),
+    [
+        (("sample", "--out", "x", "--countries", "XX"), 2, "valid"),
+        (("build", "--raw", "nowhere", "--out", "x"), 3, "nowhere"),
+        (("build", "--stage", "everything", "--out", "x"), 2, "clusters"),
+        (("cade", "apply", "--pred-dir", "p", "--task", "essay", "--level", "1", "--out", "o"), 2, "give --params"),
+        (("cade", "search", "--pred-dir", "p", "--task", "essay", "--level", "1", "--out", "o"), 2, "valid: mcq, regression"),
+        (("results", "--results", "nowhere.duckdb"), 7, "nowhere.duckdb"),
+    ],
+)
+def test_one_clear_line(arguments: tuple[str, ...], code: int, word: str, tmp_path: Path) -> None:
+    assert word in refused(code, *arguments, cwd=tmp_path)
+
+
+def test_a_path_that_climbs_out_of_the_raw_folder(raw: Path, tmp_path: Path) -> None:
+    raw = copy(raw, tmp_path)
+    table = next(raw.glob("mapillary/metadata/*.csv"))
+    frame = pd.read_csv(table, dtype=str)
+    (tmp_path / "secret.jpeg").write_bytes(b"")
+    frame["path"] = "../../../secret.jpeg"
+    frame.to_csv(table, index=False)
+    done = sdgbias("build", "--raw", raw, "--indicators", raw / "indicators", "--out", tmp_path / "b")
+    assert "Traceback" not in done.stderr
+    assert done.returncode == 3
+    assert "climbs out" in done.stderr
+
+
+@pytest.mark.slow
+def test_real_bytes(shared: Path, tmp_path: Path) -> None:
+    """Real labels, real Landsat pixels, real street photos, real series: whatever lacks a modality leaves with its reason."""
+    out = tmp_path / "b"
+    said = ok("build", "--raw", shared / "realpack", "--indicators", shared / "indicators", "--out", out)
+    assert "missing-photo" in said
+    quarantine = pd.read_parquet(out / "quarantine.parquet")
+    images = pd.read_parquet(out / "images.parquet")
+    lost = set(quarantine.loc[quarantine["rule"].isin(["missing-photo", "missing-tile"]), "key"])
+    assert len(images) + len(lost) == 30
+    ok("evaluate", "tiny-llava", "--benchmark", out, "--results", tmp_path / "r.duckdb", "--draws", 500)
+    assert "accuracy" in ok("results", "--results", tmp_path / "r.duckdb")

@@ -1,0 +1,199 @@
+"""From a benchmark folder to the results file: correctness against a recomputation, idempotence, crashes, two at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from person import REPOSITORY, add_model, environment, metrics, ok, refused, sdgbias
+
+from sdgbias import store
+from sdgbias.types import LETTERS
+
+COLUMNS = ["run_id", "model", "suite", "task", "test", "method", "pillar", "indicator", "metric", "value", "n", "ci_low", "ci_high"]
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory, small_benchmark: Path) -> Path:
+    """A results file with one planted model scored on the small benchmark."""
+    folder = tmp_path_factory.mktemp("planted")
+    add_model(folder, "optimist", options={"optimism": 1.5})
+    ok("evaluate", "optimist", "--benchmark", small_benchmark, "--results", folder / "r.duckdb", "--draws", 500, registry=folder)
+    return folder / "r.duckdb"
+
+
+def test_the_public_view(planted: Path) -> None:
+    table = metrics(planted)
+    assert list(table.columns) == COLUMNS
+    assert set(table["method"]) == {"q_only", "ctx_q", "img_q", "full", "cade"}
+    assert set(table.loc[table["task"] == "mcq", "test"]) == {"T1", "T2", "T3", "T4", "T5", "all"}
+    assert set(table.loc[table["task"] == "regression", "test"]) == {"T2", "T5", "all"}
+    whole = table[(table["pillar"] == "all") & (table["indicator"] == "all")]
+    assert {"accuracy", "mae", "interval_accuracy", "share_optimistic"} <= set(whole["metric"])
+    bounded = table.dropna(subset=["ci_low"])
+    assert (bounded["ci_low"] <= bounded["value"] + 1e-9).all()
+    assert (bounded["value"] <= bounded["ci_high"] + 1e-9).all()
+    assert not table.duplicated(COLUMNS[:9]).any()
+
+
+def test_accuracy_is_what_the_scores_say(planted: Path, small_benchmark: Path) -> None:
+    """Recomputed from the stored logits with nothing of the package's analysis."""
+    items = pd.read_parquet(small_benchmark / "items_mcq.parquet")
+    scores = store.query(planted, "SELECT item_id, test, view, logits FROM scores WHERE task = 'mcq'")
+    scores["pred"] = [LETTERS[int(np.argmax(z))] for z in scores["logits"]]
+    joined = scores.merge(items[["item_id", "answer", "split", "pillar"]], on="item_id")
+    joined = joined[joined["split"] == "test"]
+    joined["hit"] = joined["pred"] == joined["answer"]
+    table = metrics(planted, "task = 'mcq' AND metric = 'accuracy' AND indicator = 'all' AND method <> 'cade'")
+    for _, row in table.iterrows():
+        mine = joined[joined["view"] == row["method"]]
+        mine = mine if row["test"] == "all" else mine[mine["test"] == row["test"]]
+        mine = mine if row["pillar"] == "all" else mine[mine["pillar"] == row["pillar"]]
+        assert row["n"] == len(mine)
+        assert row["value"] == pytest.approx(mine["hit"].mean())
+
+
+def test_the_planted_optimism_is_seen_and_t5_views_coincide(planted: Path) -> None:
+    shares = metrics(planted, "method = 'q_only' AND test = 'T1' AND pillar = 'all' AND metric LIKE 'share_%'").set_index("metric")["value"]
+    assert shares["share_optimistic"] + shares["share_conservative"] + shares["share_pessimistic"] == pytest.approx(1)
+    pair = metrics(planted, "task = 'mcq' AND test = 'T5' AND pillar = 'all' AND metric = 'accuracy'").set_index("method")["value"]
+    assert pair["full"] == pair["img_q"]
+    assert pair["ctx_q"] == pair["q_only"]
+
+
+def test_again_is_free_and_identical(planted: Path, small_benchmark: Path) -> None:
+    before = metrics(planted)
+    said = ok("evaluate", "optimist", "--benchmark", small_benchmark, "--results", planted, "--draws", 500, registry=planted.parent)
+    assert " 0 scored now" in said
+    pd.testing.assert_frame_equal(before, metrics(planted))
+
+
+def test_batch_size_never_changes_a_result(planted: Path, small_benchmark: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.duckdb"
+    ok("evaluate", "optimist", "--benchmark", small_benchmark, "--results", other, "--draws", 500, "--batch-size", 5, registry=planted.parent)
+    order = COLUMNS[:9]
+    a, b = (metrics(p).sort_values(order, ignore_index=True) for p in (planted, other))
+    pd.testing.assert_frame_equal(a, b)
+
+
+def test_results_prints_and_takes_sql(planted: Path) -> None:
+    assert "accuracy" in ok("results", "--results", planted)
+    assert ok("results", "--results", planted, "--csv", "--sql", "SELECT count(*) AS runs FROM runs").split() == ["runs", "1"]
+
+
+def test_report_from_the_store(planted: Path, tmp_path: Path) -> None:
+    ok("report", "--results", planted, "--out", tmp_path)
+    page = (tmp_path / "index.html").read_text()
+    assert "optimist" in page
+    assert "CC BY-SA 4.0" in page
+
+
+def start(model: str, benchmark: Path, results: Path, registry: Path | None = None) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "sdgbias.cli", "evaluate", model, "--benchmark", str(benchmark), "--results", str(results)]
+    return subprocess.Popen(
+        [*command, "--draws", "200", "--batch-size", "16"], cwd=REPOSITORY, env=environment(registry),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_kill_9_loses_at_most_one_batch(small_benchmark: Path, tmp_path: Path) -> None:
+    """A real model in a real process, killed in the middle: the next start scores only what is missing."""
+    results = tmp_path / "r.duckdb"
+    process = start("tiny-llava", small_benchmark, results)
+    shards: list[Path] = []
+    deadline = time.monotonic() + 120
+    while len(shards) < 4 and time.monotonic() < deadline:
+        shards = list((tmp_path / "scores").glob("tiny-llava/*/scores-*.parquet"))
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    shards = list((tmp_path / "scores").glob("tiny-llava/*/scores-*.parquet"))
+    kept = pd.concat([pd.read_parquet(p) for p in shards])
+    assert 4 * 16 <= len(kept)
+    said = ok("evaluate", "tiny-llava", "--benchmark", small_benchmark, "--results", results, "--draws", 200, "--batch-size", 16)
+    run = store.query(results, "SELECT * FROM runs").iloc[0]
+    assert run["n_cached"] == len(kept), said
+    assert run["n_scored"] + run["n_cached"] == run["n_prompts_planned"]
+    final = pd.concat([pd.read_parquet(p) for p in (tmp_path / "scores").glob("tiny-llava/*/scores-*.parquet")])
+    assert len(final) == run["n_prompts_planned"]
+    old, new = (f.set_index("key").sort_index()["logits"].map(tuple) for f in (kept, final))
+    assert (new.loc[old.index] == old).all(), "what was finished was not scored again"
+
+
+def test_two_processes_one_results_file(small_benchmark: Path, tmp_path: Path) -> None:
+    """Two models evaluated at the same time into one file: both runs are there, whole."""
+    for name, seed in (("left", 1), ("right", 2)):
+        add_model(tmp_path, name, options={"seed": seed})
+    results = tmp_path / "r.duckdb"
+    both = [start(name, small_benchmark, results, tmp_path) for name in ("left", "right")]
+    said = [p.communicate(timeout=200) for p in both]
+    assert [p.returncode for p in both] == [0, 0], said
+    counts = store.query(results, "SELECT model, count(*) AS n FROM metrics GROUP BY model ORDER BY model")
+    assert list(counts["model"]) == ["left", "right"]
+    assert counts["n"].nunique() == 1
+
+
+def test_a_second_process_on_the_same_model_is_told(small_benchmark: Path, tmp_path: Path) -> None:
+    add_model(tmp_path, "left", options={"seed": 1})
+    from sdgbias import registry
+    from sdgbias.backends.base import load
+    from sdgbias.scores import ScoreCache
+
+    spec = registry.load(tmp_path, "left")
+    with ScoreCache(tmp_path, "left", load(spec, tmp_path).fingerprint).exclusive():
+        words = refused(7, "evaluate", "left", "--benchmark", small_benchmark, "--results", tmp_path / "r.duckdb", registry=tmp_path)
+    assert "another evaluation" in words
+
+
+def test_a_broken_model_is_reported_not_scored(small_benchmark: Path, tmp_path: Path) -> None:
+    """A model that yields NaN: nothing is scored as wrong, the failures are in the store, the next start tries again."""
+    add_model(tmp_path, "nan", options={"noise": float("nan")})
+    done = sdgbias("evaluate", "nan", "--benchmark", small_benchmark, "--results", tmp_path / "r.duckdb", registry=tmp_path)
+    assert "Traceback" not in done.stderr
+    assert done.returncode == 8, done.stderr
+    assert "no prompt could be scored" in done.stderr
+
+
+def test_missing_benchmark_unknown_model_and_unwritable_results(small_benchmark: Path, tmp_path: Path) -> None:
+    assert "sdgbias build" in refused(3, "evaluate", "tiny-llava", "--benchmark", tmp_path, "--results", tmp_path / "r.duckdb")
+    assert "tiny-llava" in refused(4, "evaluate", "nobody", "--benchmark", small_benchmark, "--results", tmp_path / "r.duckdb")
+    (tmp_path / "file").write_text("")
+    add_model(tmp_path, "left")
+    words = refused(7, "evaluate", "left", "--benchmark", small_benchmark, "--results", tmp_path / "file" / "r.duckdb", registry=tmp_path)
+    assert "file" in words
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root for a read-only mount")
+def test_a_full_disk_keeps_what_is_finished(small_benchmark: Path, tmp_path: Path) -> None:
+    """A real file system with no room left (a tiny tmpfs): one clear line, and the rest is scored once there is room."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1200k", "tmpfs", str(disk)], capture_output=True, check=False).returncode:
+        pytest.skip("this machine does not allow mounting a tmpfs")
+    try:
+        add_model(tmp_path, "left", batch_size=16)
+        command = ("evaluate", "left", "--benchmark", small_benchmark, "--results", disk / "r.duckdb", "--draws", 50)
+        words = refused(7, *command, registry=tmp_path)
+        assert "disk" in words or "space" in words
+        subprocess.run(["mount", "-o", "remount,size=64m", str(disk)], check=True)
+        ok(*command, registry=tmp_path)
+        assert len(metrics(disk / "r.duckdb")) > 100
+    finally:
+        subprocess.run(["umount", str(disk)], check=False)
+
+
+def test_benchmark_card(small_benchmark: Path) -> None:
+    card = json.loads((small_benchmark / "benchmark.json").read_text())
+    assert card["licence"] == "CC BY-SA 4.0"
+    assert any("SustainBench" in s for s in card["sources"])
+    assert card["counts"]["items_mcq"] == 120
+    assert card["counts"]["prompts"] == 120 * 20 + 40 * 8
