@@ -46,7 +46,14 @@ def gate(benchmark: str) -> None:
     run("build", "--stage", "check", "--out", benchmark)
 
 
-@task(name="evaluate", task_run_name="evaluate {model}", retries=1, retry_delay_seconds=5, retry_condition_fn=worth_retrying, timeout_seconds=6 * 3600)
+@task(
+    name="evaluate",
+    task_run_name="evaluate {model}",
+    retries=1,
+    retry_delay_seconds=5,
+    retry_condition_fn=worth_retrying,
+    timeout_seconds=6 * 3600,
+)
 def evaluate(model: str, benchmark: str, results: str) -> None:
     run("evaluate", model, "--benchmark", benchmark, "--results", results)
 
@@ -58,7 +65,10 @@ def publish(results: str, report: str) -> None:
 
 @flow(name="nightly", log_prints=True)
 def nightly(
-    benchmark: str = "data/benchmark", results: str = "results/sdgbias.duckdb", report: str = "reports/latest", models: list[str] | None = None
+    benchmark: str = "data/benchmark",
+    results: str = "results/sdgbias.duckdb",
+    report: str = "reports/latest",
+    models: list[str] | None = None,
 ) -> dict[str, str]:
     """Evaluates `models` (default: every enabled registry entry) one after another; returns model -> 'done' or the reason it failed."""
     from sdgbias import registry

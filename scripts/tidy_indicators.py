@@ -7,7 +7,7 @@ countries of the benchmark; README.md beside them states origin, licence, citati
 file. Same dumps, same bytes.
 """
 
-# ruff: noqa: E501  (the table rows of README.md are long)
+
 from __future__ import annotations
 
 import argparse
@@ -99,9 +99,7 @@ def main(argv: list[str] | None = None) -> int:
         origin = "SHDI" if series in SHDI else "UNSD"
         years = f"{own['year'].min()}-{own['year'].max()}" if len(own) else ""
         digest = hashlib.sha256(text).hexdigest()
-        rows.append(
-            f"| `{name}` | {TITLES[series]} | {origin} | {len(own)} | {own['iso3'].nunique()} | {years} | `{digest}` |"
-        )
+        rows.append(f"| `{name}` | {TITLES[series]} | {origin} | {len(own)} | {own['iso3'].nunique()} | {years} | `{digest}` |")
     readme = README.format(rows="\n".join(rows), first=SHDI_YEARS[0], last=SHDI_YEARS[1])
     (options.out / "README.md").write_text(readme, encoding="utf-8")
     print(f"wrote {len(rows)} series to {options.out}")

@@ -195,7 +195,9 @@ class Examples:
         return out
 
 
-def encode(batch: list[tuple[str, str, int]], tokenizer: PreTrainedTokenizerFast, device_pixels: torch.Tensor | None) -> dict[str, torch.Tensor]:
+def encode(
+    batch: list[tuple[str, str, int]], tokenizer: PreTrainedTokenizerFast, device_pixels: torch.Tensor | None
+) -> dict[str, torch.Tensor]:
     image_tokens = "<image>" * (IMAGE_SIZE // PATCH) ** 2
     ids, labels = [], []
     for text, answer, row in batch:
@@ -281,7 +283,9 @@ AUTOCAST = False
 
 
 @torch.inference_mode()
-def report(model: LlavaForConditionalGeneration, tokenizer: PreTrainedTokenizerFast, data: Examples, normal: tuple[np.ndarray, np.ndarray]) -> None:
+def report(
+    model: LlavaForConditionalGeneration, tokenizer: PreTrainedTokenizerFast, data: Examples, normal: tuple[np.ndarray, np.ndarray]
+) -> None:
     """Accuracy on the (unskewed) answers of the training worlds, per view and test; a look, not a result."""
     rng = np.random.default_rng(7)
     picks = rng.choice(len(data.items[Task.MCQ]), size=192, p=data.weights[Task.MCQ])
@@ -309,7 +313,10 @@ def save(model: LlavaForConditionalGeneration, processor: LlavaProcessor, out: P
     model.to(torch.bfloat16).save_pretrained(out)
     processor.save_pretrained(out)
     weights = load_file(out / "model.safetensors")
-    renamed = {k.replace("vision_tower.", "vision_tower.vision_model.") if "vision_tower.vision_model" not in k else k: v for k, v in weights.items()}
+    renamed = {
+        k.replace("vision_tower.", "vision_tower.vision_model.") if "vision_tower.vision_model" not in k else k: v
+        for k, v in weights.items()
+    }
     save_file(renamed, out / "model.safetensors", metadata={"format": "pt"})
 
 

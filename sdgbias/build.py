@@ -29,6 +29,7 @@ SOURCES = [
     "UNSD Global SDG Indicators Database; Global Data Lab Subnational Human Development Index (repackages CC BY 4.0)",
     "WHO Global Health Observatory (CC BY-NC-SA) and IHME HAQ (non-commercial) where the user supplied them",
 ]
+SYNTHETIC = ["Synthetic sample of `sdgbias sample` in SustainBench's layout (Yeh et al. 2021); nothing in it is real; CC0 1.0"]
 TABLES = ("clusters", "images", "items_mcq", "items_regression", "prompts")
 #: progress(what, done, total)
 Progress = Callable[[str, int, int], None]
@@ -67,6 +68,9 @@ def build_clusters(raw: Path, out: Path) -> None:
     table, lost = clusters_module.read_clusters(raw)
     write_table(out, "clusters", table)
     _write_quarantine(out, "clusters", lost)
+    readme = raw / "README.txt"
+    synthetic = readme.is_file() and readme.read_text(encoding="utf-8", errors="replace").startswith("Synthetic sample")
+    (out / "origin.json").write_text(json.dumps({"synthetic": synthetic}) + "\n", encoding="utf-8")
 
 
 def build_images(raw: Path, out: Path, workers: int | None = None, progress: Progress = _silent) -> None:
@@ -82,12 +86,12 @@ def build_items(indicators: Path, out: Path, mcq: int | None = None, regression:
     """Stage 3: clusters x images x indicator series -> items_mcq, items_regression, prompts."""
     known, absent = series.read_series(indicators)
     regions = series.read_gdl_regions(indicators)
-    built = items.build_items(
-        _read(out, "clusters"), _read(out, "images"), known, regions, mcq=mcq, regression=regression, seed=seed
-    )
+    built = items.build_items(_read(out, "clusters"), _read(out, "images"), known, regions, mcq=mcq, regression=regression, seed=seed)
     write_table(out, "items_mcq", built.items_mcq)
     write_table(out, "items_regression", built.items_regression)
-    blocks = [views.build_prompts(t, task) for task, t in ((Task.MCQ, built.items_mcq), (Task.REGRESSION, built.items_regression)) if len(t)]
+    blocks = [
+        views.build_prompts(t, task) for task, t in ((Task.MCQ, built.items_mcq), (Task.REGRESSION, built.items_regression)) if len(t)
+    ]
     if not blocks:
         raise InputError(
             f"{indicators}: no cluster got a question: none has an image pair and a value of an indicator near its survey year; "
@@ -105,6 +109,7 @@ def build_card(out: Path) -> dict[str, Any]:
     lost = [pd.read_parquet(p) for p in sorted((out / "quarantine").glob("*.parquet"))]
     quarantine = pd.concat(lost, ignore_index=True) if lost else pd.DataFrame(columns=["table", "key", "rule", "detail"])
     write_table(out, "quarantine", quarantine)
+    synthetic = bool(json.loads((out / "origin.json").read_text(encoding="utf-8"))["synthetic"])
     digest = hashlib.sha256()
     for name in TABLES:
         digest.update(content_digest(tables[name]).encode())
@@ -116,7 +121,8 @@ def build_card(out: Path) -> dict[str, Any]:
     card: dict[str, Any] = {
         "benchmark_id": digest.hexdigest()[:16],
         "licence": LICENCE,
-        "sources": SOURCES,
+        "synthetic": synthetic,
+        "sources": SYNTHETIC if synthetic else SOURCES,
         "counts": {
             **{name: len(table) for name, table in tables.items()},
             "clusters_used": int(pd.concat([mcq["cluster_id"], regression["cluster_id"]]).nunique()),

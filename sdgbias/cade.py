@@ -17,7 +17,7 @@ zero. Ties go to the lowest index, i.e. to A or digit 0 (METHODS section 0); `de
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,14 +71,14 @@ def log_softmax(logits: Floats, valid: Bools) -> Floats:
     top = np.where(np.isfinite(top), top, 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         norm = np.log(np.sum(np.exp(z - top), axis=1, keepdims=True))
-        return cast(Floats, np.where(valid, z - top - norm, -np.inf))
+        return np.where(valid, z - top - norm, -np.inf)
 
 
 def _kl(log_p: Floats, log_c: Floats) -> Floats:
     """KL(P || C) per row in nats over the candidates where P > 0."""
     live = np.isfinite(log_p)
     diff = np.where(live, log_p, 0.0) - np.where(live, log_c, 0.0)
-    return cast(Floats, np.sum(np.where(live, np.exp(log_p) * diff, 0.0), axis=1))
+    return np.sum(np.where(live, np.exp(log_p) * diff, 0.0), axis=1)
 
 
 def divergence_of(log_p: Floats, log_c: Floats, kind: Divergence = "kl") -> Floats:

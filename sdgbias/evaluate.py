@@ -19,7 +19,7 @@ from sdgbias.errors import InfrastructureError, InputError, ModelError, StoreErr
 from sdgbias.plan import Plan, make_plan
 from sdgbias.scores import ScoreCache
 from sdgbias.suites import sdg
-from sdgbias.types import DIGITS, ModelSpec, Prompt, Task, View
+from sdgbias.types import DIGITS, TESTS, ModelSpec, Prompt, Task, View
 
 #: Bumped when the analysis changes, so that a stored run is not mistaken for one made by newer code.
 ANALYSIS = "1"
@@ -50,7 +50,9 @@ def benchmark_card(benchmark: Path) -> dict[str, object]:
         card: dict[str, object] = json.loads(path.read_text(encoding="utf-8"))
         str(card["benchmark_id"])
     except (OSError, ValueError, KeyError):
-        raise InputError(f"{path}: no benchmark here; build one first: sdgbias build --raw RAW --indicators DIR --out {benchmark}") from None
+        raise InputError(
+            f"{path}: no benchmark here; build one first: sdgbias build --raw RAW --indicators DIR --out {benchmark}"
+        ) from None
     return card
 
 
@@ -249,7 +251,7 @@ def _tables(
 ) -> dict[str, pd.DataFrame]:
     """The rows of every store table for one run."""
     identity, benchmark_id = str(record["run_id"]), str(record["benchmark_id"])
-    metric_rows = summary.metrics.assign(run_id=identity, model=record["model"], suite=record["suite"])
+    metric_rows = summary.metrics.assign(run_id=identity, model=str(record["model"]), suite=str(record["suite"]))
     failures = pd.DataFrame(scorer.failures, columns=["key", "kind", "message"]).assign(run_id=identity)
     cards = pd.concat([item_cards(task, table) for task, table in items.items()], ignore_index=True)
     cards["benchmark_id"] = benchmark_id
@@ -273,7 +275,20 @@ def item_cards(task: Task, items: pd.DataFrame) -> pd.DataFrame:
     from sdgbias.views import context_lines
 
     cards = items[
-        ["item_id", "cluster_id", "country", "year", "urban", "pillar", "indicator", "indicator_title", "unit", "question", "split", "image_id"]
+        [
+            "item_id",
+            "cluster_id",
+            "country",
+            "year",
+            "urban",
+            "pillar",
+            "indicator",
+            "indicator_title",
+            "unit",
+            "question",
+            "split",
+            "image_id",
+        ]
     ].copy()
     cards["task"] = task.value
     if task is Task.MCQ:
@@ -281,13 +296,13 @@ def item_cards(task: Task, items: pd.DataFrame) -> pd.DataFrame:
         cards["options"] = [json.dumps([text for text in row if text], ensure_ascii=False) for row in options]
         cards["gold"], cards["gold_value"] = items["answer"].astype(str), items["value"].astype(float)
         cards["polarity"] = items["polarity"]
-        lines = {t.value: context_lines(items, t) for t in sdg.TESTS[task]}
+        lines = {t.value: context_lines(items, t) for t in TESTS[task]}
     else:
         cards["options"] = "{}"
         cards["gold"], cards["gold_value"] = items["answer"].map("{:.1f}".format), items["answer"].astype(float)
         cards["polarity"] = ""
         lines = {}
-        for t in sdg.TESTS[task]:
+        for t in TESTS[task]:
             parts = [context_lines(group, t, str(target)) for target, group in items.groupby("target")]
             lines[t.value] = pd.concat(parts).reindex(items.index) if parts else pd.Series("", index=items.index)
     contexts = zip(*(lines[t] for t in lines), strict=True)

@@ -195,16 +195,10 @@ def _labels(entry: Indicator, edges: tuple[float, ...]) -> tuple[str, ...]:
 def _load(path: Path | None) -> tuple[tuple[Indicator, ...], tuple[RegressionTask, ...]]:
     name = _FILE if path is None else str(path)
     try:
-        text = (
-            files("sdgbias").joinpath("data/indicators.yaml").read_text("utf-8")
-            if path is None
-            else path.read_text("utf-8")
-        )
+        text = files("sdgbias").joinpath("data/indicators.yaml").read_text("utf-8") if path is None else path.read_text("utf-8")
         table = yaml.safe_load(text)
     except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(
-            f"{name} is no readable YAML table ({str(error).splitlines()[0]}); compare with {_FILE}"
-        ) from error
+        raise InputError(f"{name} is no readable YAML table ({str(error).splitlines()[0]}); compare with {_FILE}") from error
     if not isinstance(table, dict) or set(table) != {"mcq", "regression"}:
         raise InputError(f"{name}: wants exactly the sections mcq and regression; compare with {_FILE}")
     found: list[tuple[Any, ...]] = []
@@ -212,9 +206,7 @@ def _load(path: Path | None) -> tuple[tuple[Indicator, ...], tuple[RegressionTas
         entries = table[section]
         if not isinstance(entries, dict) or not entries:
             raise InputError(f"{name}: section {section} holds no entries; compare with {_FILE}")
-        found.append(
-            tuple(read(str(slug), _Fields(f"{name}: {section}.{slug}", fields)) for slug, fields in entries.items())
-        )
+        found.append(tuple(read(str(slug), _Fields(f"{name}: {section}.{slug}", fields)) for slug, fields in entries.items()))
     return found[0], found[1]
 
 

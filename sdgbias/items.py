@@ -81,9 +81,7 @@ def build_items(
     items_mcq = _finish_mcq(chosen, base, options, place)
 
     found, lost_regression = _regression_candidates(base)
-    chosen = _choose(
-        found, Task.REGRESSION, {t.slug: t.pillar for t in load_regression_tasks()}, regression, seed, notes
-    )
+    chosen = _choose(found, Task.REGRESSION, {t.slug: t.pillar for t in load_regression_tasks()}, regression, seed, notes)
     items_regression = _finish_regression(chosen, base, place)
 
     shares = pd.crosstab(items_mcq["pillar"], items_mcq["answer"], normalize="index").round(4)
@@ -140,17 +138,13 @@ def _base(
     for name, frame, columns in (("clusters", clusters, wanted), ("images", images, ("cluster_id", "image_id"))):
         missing = [column for column in columns if column not in frame.columns]
         if missing:
-            raise InputError(
-                f"{name}: missing column(s) {', '.join(missing)}; build the benchmark again with 'sdgbias build'"
-            )
+            raise InputError(f"{name}: missing column(s) {', '.join(missing)}; build the benchmark again with 'sdgbias build'")
     base = clusters[list(wanted)].copy()
     base["gdl_region"] = clusters["gdl_region"].fillna("").str.lower() if "gdl_region" in clusters else ""
     if gdl_regions is not None and len(gdl_regions):
         known = gdl_regions[["cname", "adm1dhs", "gdl_region"]].rename(columns={"gdl_region": "given"})
         base = base.merge(known, on=["cname", "adm1dhs"], how="left")
-        base["gdl_region"] = base["gdl_region"].where(
-            base["gdl_region"] != "", base.pop("given").fillna("").str.lower()
-        )
+        base["gdl_region"] = base["gdl_region"].where(base["gdl_region"] != "", base.pop("given").fillna("").str.lower())
     image = images[["cluster_id", "image_id"]].sort_values(["cluster_id", "image_id"]).drop_duplicates("cluster_id")
     kept = base.merge(image, on="cluster_id", how="inner")
     kept = kept.sort_values(["cluster_id", *(c for c in kept.columns if c != "cluster_id")], kind="stable")
@@ -208,9 +202,7 @@ def _regression_candidates(base: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFra
         rows, twice = _once(rows[~gone])
         lost.append(_quarantine(Task.REGRESSION, twice, "duplicate-item", "same task and image as " + twice["first"]))
         found.append(rows)
-    return _concat(found, ["cluster_id", "cname", "year", "indicator", "answer"]), _concat(
-        lost, list(QUARANTINE_COLUMNS)
-    )
+    return _concat(found, ["cluster_id", "cname", "year", "indicator", "answer"]), _concat(lost, list(QUARANTINE_COLUMNS))
 
 
 def _lookup(rows: pd.DataFrame, series: pd.DataFrame, entry: Indicator, max_gap: int) -> pd.DataFrame:
@@ -252,9 +244,7 @@ def _once(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 def _quarantine(task: Task, rows: pd.DataFrame, rule: str, detail: pd.Series) -> pd.DataFrame:
     key = rows["cluster_id"] + "|" + rows["indicator"]
-    return pd.DataFrame(
-        {"table": f"items_{task}", "key": key, "rule": rule, "detail": detail}, columns=list(QUARANTINE_COLUMNS)
-    )
+    return pd.DataFrame({"table": f"items_{task}", "key": key, "rule": rule, "detail": detail}, columns=list(QUARANTINE_COLUMNS))
 
 
 def _concat(frames: list[pd.DataFrame], columns: list[str]) -> pd.DataFrame:
@@ -306,9 +296,7 @@ def _quotas(
             if given[slug] < even[slug]:
                 short.append(f"{pillar}, {slug}: wanted {even[slug]}, the data gives {given[slug]}")
         if sum(given.values()) < quotas[pillar]:
-            short.append(
-                f"{pillar}: wanted {quotas[pillar]}, the data gives {sum(given.values())}; the rest stays empty"
-            )
+            short.append(f"{pillar}: wanted {quotas[pillar]}, the data gives {sum(given.values())}; the rest stays empty")
     for slug in (slug for slug in pillars if total is None and not capacity[slug]):
         short.append(f"{pillars[slug]}, {slug}: the data gives no item")
     made = {pillar: {slug: kept[slug] for slug in pillars if pillars[slug] == pillar} for pillar in PILLARS}
@@ -362,15 +350,11 @@ def _finish(chosen: pd.DataFrame, base: pd.DataFrame, task: Task, place: Mapping
     return items.sort_values("item_id", kind="stable").reset_index(drop=True)
 
 
-def _finish_mcq(
-    chosen: pd.DataFrame, base: pd.DataFrame, options: Mapping[str, Bins], place: Mapping[str, str]
-) -> pd.DataFrame:
+def _finish_mcq(chosen: pd.DataFrame, base: pd.DataFrame, options: Mapping[str, Bins], place: Mapping[str, str]) -> pd.DataFrame:
     rows = []
     for entry in load_indicators():
         texts = [*options[entry.slug].labels, "", "", ""][:3]
-        rows.append(
-            (entry.slug, entry.pillar, entry.title, entry.sdg, entry.unit, entry.polarity, entry.question, *texts)
-        )
+        rows.append((entry.slug, entry.pillar, entry.title, entry.sdg, entry.unit, entry.polarity, entry.question, *texts))
     names = ["indicator", "pillar", "indicator_title", "sdg", "unit", "polarity", "question", *_OPTIONS]
     items = _finish(chosen, base, Task.MCQ, place).merge(pd.DataFrame(rows, columns=names), on="indicator", how="left")
     numbers = {"item_id": "int64", "value": "float64", "value_year": "int32", "year": "int32"}
@@ -378,14 +362,9 @@ def _finish_mcq(
 
 
 def _finish_regression(chosen: pd.DataFrame, base: pd.DataFrame, place: Mapping[str, str]) -> pd.DataFrame:
-    rows = [
-        (t.slug, t.pillar, t.title, t.sdg, t.unit, t.target, TOLERANCES[t.target], t.question)
-        for t in load_regression_tasks()
-    ]
+    rows = [(t.slug, t.pillar, t.title, t.sdg, t.unit, t.target, TOLERANCES[t.target], t.question) for t in load_regression_tasks()]
     names = ["indicator", "pillar", "indicator_title", "sdg", "unit", "target", "tolerance", "question"]
-    items = _finish(chosen, base, Task.REGRESSION, place).merge(
-        pd.DataFrame(rows, columns=names), on="indicator", how="left"
-    )
+    items = _finish(chosen, base, Task.REGRESSION, place).merge(pd.DataFrame(rows, columns=names), on="indicator", how="left")
     numbers = {"item_id": "int64", "answer": "float64", "tolerance": "float64", "year": "int32"}
     return _typed(items[list(REGRESSION_COLUMNS)], numbers)
 

@@ -11,6 +11,7 @@ import hashlib
 import re
 import struct
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -145,7 +146,7 @@ def _one_value_per(group: str, *names: str) -> Flag:
 
 
 def _split_by_id(task: Task) -> Flag:
-    """split is what the authors' rule says of the id: val iff the first 15 hex digits of md5('<task>-<id>') are < 0.2."""
+    """split is what the authors' rule says: val iff the first 15 hex digits of md5('<task>-<id>') are < 0.2."""
 
     def flag(frame: pd.DataFrame, tables: Tables) -> np.ndarray:
         marks = (hashlib.md5(f"{task}-{int(i)}".encode()).hexdigest()[:15] for i in frame["item_id"].tolist())
@@ -230,7 +231,7 @@ def _ascending(options: str) -> bool:
     known = [b for b in bounds if b is not None]
     if len(known) < len(bounds) or len(known) < 2:
         return not known  # words only: nothing to compare; numbers in some options only: broken
-    rises = all(lo[0] <= hi[0] and lo[1] <= hi[1] for lo, hi in zip(known, known[1:], strict=False))
+    rises = all(lo[0] <= hi[0] and lo[1] <= hi[1] for lo, hi in pairwise(known))
     return rises and (len(known) == 2 or known[0] != known[-1])
 
 
@@ -325,7 +326,7 @@ def derived(table: str, frame: pd.DataFrame, tables: Tables, meta: Mapping[str, 
     ``meta``: the suite's meta block; items_mcq reads ``label_shares`` (pillar -> [A, B, C] in percent, Table B).
     """
     flags = prompt_flags(frame, tables) if table == "prompts" else compute(table, frame, tables)
-    made: dict[str, Any] = {column(rule): flag for rule, flag in flags.items()}
+    made: dict[str, Any] = {column(rule): _bools(flag) for rule, flag in flags.items()}
     if table == "clusters":
         made["country_codes"] = _pair(frame, "cname", "iso3", "official_split")
     elif table.startswith("items_"):
@@ -335,11 +336,14 @@ def derived(table: str, frame: pd.DataFrame, tables: Tables, meta: Mapping[str, 
     return made
 
 
+def _bools(flag: pd.Series | np.ndarray | None) -> np.ndarray | None:
+    """A flag as plain bool; unknown counts as broken."""
+    return None if flag is None else np.asarray(pd.Series(flag).fillna(False), dtype=bool)
+
+
 def _label_share_gap(frame: pd.DataFrame, published: Mapping[str, list[float]]) -> pd.Series:
     """Per row the largest distance (percentage points) of its pillar's A/B/C shares from Table B."""
     shares = pd.crosstab(frame["pillar"], frame["answer"], normalize="index") * 100
     shares = shares.reindex(columns=list(LETTERS), fill_value=0.0)
-    gaps = {
-        p: float(np.abs(shares.loc[p].to_numpy() - want).max()) for p, want in published.items() if p in shares.index
-    }
+    gaps = {p: float(np.abs(shares.loc[p].to_numpy() - want).max()) for p, want in published.items() if p in shares.index}
     return frame["pillar"].map(gaps).astype(float)

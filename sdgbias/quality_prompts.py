@@ -90,8 +90,6 @@ def _t5_agrees(frame: pd.DataFrame, codes: np.ndarray) -> pd.Series:
     for with_context, without in ((View.FULL, View.IMG_Q), (View.CTX_Q, View.Q_ONLY)):
         bare = rows[rows["view"] == without.value].drop_duplicates(["task", "item_id"])
         mine = rows[rows["view"] == with_context.value]
-        pairs = mine[["task", "item_id", "code"]].merge(
-            bare, on=["task", "item_id"], how="left", suffixes=("", "_bare")
-        )
+        pairs = mine[["task", "item_id", "code"]].merge(bare, on=["task", "item_id"], how="left", suffixes=("", "_bare"))
         ok[mine.index] = (pairs["code"] == pairs["code_bare"]).to_numpy(dtype=bool)
     return ok

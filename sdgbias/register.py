@@ -137,9 +137,7 @@ def _look_at_folder(folder: Path) -> dict[str, Any]:
             raise RegistryError(f"{index}: not a safetensors index; copy the folder again") from None
         missing = sorted(wanted - {p.name for p in shards})
         if missing:
-            raise RegistryError(
-                f"{index}: {missing[0]} is missing ({len(missing)} shards in all); copy the folder again"
-            )
+            raise RegistryError(f"{index}: {missing[0]} is missing ({len(missing)} shards in all); copy the folder again")
     params = sum(_count_parameters(p) for p in shards)
     stated = str(config.get("dtype") or config.get("torch_dtype") or "float32")
     dtype = stated if stated in DTYPES else "float32"
@@ -173,9 +171,7 @@ def _ask_hub(repo: str, revision: str | None) -> dict[str, Any]:
     try:
         info = HfApi().model_info(repo, revision=revision, timeout=10)
     except RevisionNotFoundError:
-        raise RegistryError(
-            f"{repo}: no revision {revision!r} on the hub; valid: its branches, tags, commits"
-        ) from None
+        raise RegistryError(f"{repo}: no revision {revision!r} on the hub; valid: its branches, tags, commits") from None
     except RepositoryNotFoundError:
         raise RegistryError(f"{repo}: not on the hub, or gated for you; check the id, or: hf auth login") from None
     except Exception as error:

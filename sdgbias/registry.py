@@ -27,6 +27,8 @@ _GO_THERE = f"change to the repository, or: export {ENV_ROOT}=/path/to/repositor
 SCHEMA_LINE = "# yaml-language-server: $schema=../model.schema.json\n"
 
 REQUIRED = ("name", "title", "backend", "repo", "revision", "enabled")
+#: written even where they equal the default, so that a later default never changes a registered model
+_ALWAYS = (*REQUIRED, "dtype", "batch_size", "max_new_tokens")
 FIELDS = tuple(f.name for f in dataclasses.fields(ModelSpec))
 _TEXT = ("name", "title", "backend", "repo", "revision", "family", "dtype", "licence", "disabled_reason", "notes")
 
@@ -59,8 +61,8 @@ class _StrictLoader(yaml.SafeLoader):
 
 
 def find_root(start: Path | None = None) -> Path:
-    """The repository root: the folder named by the environment variable SDGBIAS_REGISTRY if set, else the nearest folder
-    at or above ``start`` (default: the working folder) with registry/models in it. RegistryError when there is none."""
+    """The repository root: the folder that the environment variable SDGBIAS_REGISTRY names, else the nearest folder at
+    or above ``start`` (default: the working folder) with registry/models in it. RegistryError when there is none."""
     named = os.environ.get(ENV_ROOT, "")
     if named and start is None:
         if (Path(named) / "registry" / "models").is_dir():
@@ -243,9 +245,9 @@ def _repo_faults(spec: ModelSpec) -> Iterator[str]:
 
 
 def to_dict(spec: ModelSpec) -> dict[str, Any]:
-    """The fields to write: the required ones and those that differ from ModelSpec's defaults, in ModelSpec's order."""
+    """The fields to write, in ModelSpec's order: those of _ALWAYS and what differs from ModelSpec's defaults."""
     blank = ModelSpec(name="", title="", backend="", repo="", revision="", enabled=False)
-    return {f: getattr(spec, f) for f in FIELDS if f in REQUIRED or getattr(spec, f) != getattr(blank, f)}
+    return {f: getattr(spec, f) for f in FIELDS if f in _ALWAYS or getattr(spec, f) != getattr(blank, f)}
 
 
 def write(root: Path | None, spec: ModelSpec, overwrite: bool = False) -> Path:
@@ -264,7 +266,7 @@ def write(root: Path | None, spec: ModelSpec, overwrite: bool = False) -> Path:
         old = _read(taken)
         if (old.repo, old.revision) != (spec.repo, UNPINNED):
             raise RegistryError(f"{path}: exists already; replace it: --overwrite, or add a second entry: --name NAME")
-    text = yaml.safe_dump(to_dict(spec), sort_keys=False, allow_unicode=True, width=100)
+    text = yaml.safe_dump(to_dict(spec), sort_keys=False, allow_unicode=True, width=10_000)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     part.write_text(SCHEMA_LINE + text, encoding="utf-8")
     os.replace(part, path)

@@ -65,8 +65,8 @@ def _read_table(folder: Path, stem: str, columns: list[str]) -> pd.DataFrame | N
         if path.suffix == ".parquet":
             table = pd.read_parquet(path)
         else:
-            texts = {c: str for c in ("prediction", "answer", "split", "pillar", "target", *LETTERS)}
-            table = pd.read_csv(path, dtype=texts, keep_default_na=False, na_values=dict.fromkeys(columns, ["", "nan", "NaN"]))
+            texts = dict.fromkeys(("prediction", "answer", "split", "pillar", "target", *LETTERS), str)
+            table = pd.read_csv(path, dtype=texts, keep_default_na=False, na_values={c: ["", "nan", "NaN"] for c in columns})
     except (OSError, ValueError, pd.errors.ParserError) as error:
         raise InputError(f"{path}: can't be read as a table ({str(error).splitlines()[0]})") from None
     if "index" not in table.columns:
@@ -223,7 +223,9 @@ def apply(t: Tables, p: Prepared, params: CadeParams, tolerance: float | None) -
     else:
         baseline = p.generated.fillna(0.0).to_numpy()
         chosen = np.where(decision.choice >= 0, p.values[rows, np.maximum(decision.choice, 0)], np.nan)
-        limit = t.frame["target"].map(TOLERANCES).to_numpy(dtype=float) if tolerance is None else np.full(len(ids), tolerance)
+        limit: Floats = np.full(len(ids), np.nan if tolerance is None else tolerance)
+        if tolerance is None:
+            limit = t.frame["target"].map(TOLERANCES).to_numpy(dtype=np.float64)
     for split in ("val", "test"):
         use = (t.frame["split"] == split).to_numpy() & p.gold_ok & p.streams.valid.any(axis=1)
         if t.task is Task.MCQ:
@@ -234,7 +236,8 @@ def apply(t: Tables, p: Prepared, params: CadeParams, tolerance: float | None) -
             }
             unparsed = (p.generated == "").to_numpy()
         else:
-            base_error, cade_error = (np.abs(np.asarray(v, dtype=float) - p.gold_value) for v in (baseline, chosen))
+            base_error = metrics.absolute_error(p.gold_value, np.asarray(baseline, dtype=np.float64))
+            cade_error = metrics.absolute_error(p.gold_value, np.asarray(chosen, dtype=np.float64))
             m = {
                 "baseline_mae": _mean_summary(base_error[use], ids[use]),
                 "cade_mae": _mean_summary(cade_error[use], ids[use]),

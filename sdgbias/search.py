@@ -73,9 +73,7 @@ def evaluate_draws(s: Streams, payoff: Floats, draws: Floats) -> Floats:
 
 def take(s: Streams, rows: np.ndarray) -> Streams:
     """The same streams for a subset of rows (index or mask)."""
-    return Streams(
-        s.valid[rows], s.log_img[rows], s.log_ctx[rows], s.log_q[rows], s.divergence[rows], s.base[rows], s.confidence[rows]
-    )
+    return Streams(s.valid[rows], s.log_img[rows], s.log_ctx[rows], s.log_q[rows], s.divergence[rows], s.base[rows], s.confidence[rows])
 
 
 def random_search(s: Streams, payoff: Floats, task: Task, *, draws: int = DRAWS, seed: int = 0) -> SearchResult:

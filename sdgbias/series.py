@@ -73,9 +73,7 @@ def read_series(folder: Path) -> tuple[pd.DataFrame, list[str]]:
     """
     folder = Path(folder)
     if not folder.is_dir():
-        raise InputError(
-            f"no folder {folder}; pass --indicators with the series' folder, e.g. data/indicators of this project"
-        )
+        raise InputError(f"no folder {folder}; pass --indicators with the series' folder, e.g. data/indicators of this project")
     parts = [part for reader in _READERS for part in reader(folder)]
     if not parts:
         raise InputError(
@@ -98,17 +96,13 @@ def read_gdl_regions(folder: Path) -> pd.DataFrame | None:
     table = _read(path, ("cname", "adm1dhs", "gdl_region"))
     number = pd.to_numeric(table["adm1dhs"], errors="coerce")
     if number.isna().any():
-        raise InputError(
-            f"{path}: adm1dhs {table['adm1dhs'][number.isna()].iloc[0]!r} is no number; use the survey's region codes"
-        )
+        raise InputError(f"{path}: adm1dhs {table['adm1dhs'][number.isna()].iloc[0]!r} is no number; use the survey's region codes")
     table["adm1dhs"] = number.astype("int32")
     table["gdl_region"] = table["gdl_region"].str.lower()
     twice = table.drop_duplicates().duplicated(["cname", "adm1dhs"])
     if twice.any():
         row = table.drop_duplicates()[twice].iloc[0]
-        raise InputError(
-            f"{path}: {row['cname']},{row['adm1dhs']} lies in two regions; keep one line for each survey region"
-        )
+        raise InputError(f"{path}: {row['cname']},{row['adm1dhs']} lies in two regions; keep one line for each survey region")
     return table.drop_duplicates().sort_values(["cname", "adm1dhs"]).reset_index(drop=True)
 
 
@@ -138,9 +132,7 @@ def _read(path: Path, columns: tuple[str, ...], encoding: str = "utf-8-sig") -> 
     table.columns = table.columns.str.strip()
     missing = [name for name in columns if name not in table.columns]
     if missing:
-        raise InputError(
-            f"{path}: missing column(s) {', '.join(missing)}; found: {', '.join(table.columns)}; download it again"
-        )
+        raise InputError(f"{path}: missing column(s) {', '.join(missing)}; found: {', '.join(table.columns)}; download it again")
     text: pd.DataFrame = table[list(columns)].fillna("").apply(lambda column: column.str.strip())
     return text
 
@@ -164,9 +156,7 @@ def _tidy(path: Path, raw: pd.DataFrame, series: str, source: str) -> pd.DataFra
 
 def _refuse(path: Path, column: str, bad: pd.Series, wants: str) -> None:
     if len(bad):
-        raise InputError(
-            f"{path}: {column} {bad.iloc[0]!r} in {len(bad)} row(s); wants {wants}; correct or remove the rows"
-        )
+        raise InputError(f"{path}: {column} {bad.iloc[0]!r} in {len(bad)} row(s); wants {wants}; correct or remove the rows")
 
 
 def _unsd(folder: Path) -> Iterator[pd.DataFrame]:
@@ -202,15 +192,10 @@ def _who(folder: Path) -> Iterator[pd.DataFrame]:
     for path in sorted((folder / "who_gho").glob("NCD_PAC.csv")):
         table = _read(path, ("COUNTRY", "YEAR", "SEX", "AGEGROUP", "Numeric"))
         table = table[table["AGEGROUP"].isin(["YEARS18-PLUS", ""])]
-        table = table.rename(columns={"COUNTRY": "iso3", "YEAR": "year", "Numeric": "value"}).assign(
-            region="", stratum="all"
-        )
+        table = table.rename(columns={"COUNTRY": "iso3", "YEAR": "year", "Numeric": "value"}).assign(region="", stratum="all")
         keys = ["iso3", "region", "stratum", "year"]
         both = _tidy(path, table[table["SEX"] == "BTSX"], "ncd_pac", "who_gho NCD_PAC")
-        each = [
-            _tidy(path, table[table["SEX"] == sex], "ncd_pac", "who_gho NCD_PAC, mean of sexes")
-            for sex in ("FMLE", "MLE")
-        ]
+        each = [_tidy(path, table[table["SEX"] == sex], "ncd_pac", "who_gho NCD_PAC, mean of sexes") for sex in ("FMLE", "MLE")]
         mean = each[0].merge(each[1][[*keys, "value"]], on=keys, suffixes=("", "_men"))
         mean["value"] = (mean["value"] + mean.pop("value_men")) / 2
         yield pd.concat([both, mean], ignore_index=True).drop_duplicates(keys)
@@ -244,9 +229,7 @@ def _area(folder: Path) -> Iterator[pd.DataFrame]:
         table = _read(path, ("iso_code", "year", "GDLCODE", "level", *names), encoding="latin-1")
         code = table["GDLCODE"].str.lower()
         place = code.str[3:].map({"t": "all", "tu": "urban", "tr": "rural"})
-        table = table.assign(
-            iso3=table["iso_code"].str.upper(), region=code.where(place.isna(), ""), stratum=place.fillna("all")
-        )
+        table = table.assign(iso3=table["iso_code"].str.upper(), region=code.where(place.isna(), ""), stratum=place.fillna("all"))
         for series, column in AREA.items():
             yield _tidy(path, table.assign(value=table[column]), series, f"gdl_area {column}")
 

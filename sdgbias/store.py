@@ -157,7 +157,8 @@ def publish(path: Path | str, run: RunRecord | Mapping[str, Any], tables: Mappin
 def query(path: Path | str, sql: str, params: Sequence[Any] | Mapping[str, Any] = (), wait: float = 30.0) -> pd.DataFrame:
     """Run one read-only SQL statement and return its rows. Raises StoreError (also for SQL that doesn't parse)."""
     with connect(path, read_only=True, wait=wait) as con:
-        return con.execute(sql, params if isinstance(params, Mapping) else list(params)).df()
+        frame: pd.DataFrame = con.execute(sql, params if isinstance(params, Mapping) else list(params)).df()
+        return frame
 
 
 def run_ids(path: Path | str) -> list[str]:
@@ -256,7 +257,7 @@ def _version(con: duckdb.DuckDBPyConnection, path: Path) -> int:
     [(version,)] = con.execute("SELECT coalesce(max(version), 0)::INT FROM schema_version").fetchall()
     if version > _latest():
         raise StoreError(f"{path} has schema {version}, this version knows {_latest()}: upgrade sdgbias")
-    return version
+    return int(version)
 
 
 def _migrate(con: duckdb.DuckDBPyConnection, path: Path) -> None:

@@ -126,7 +126,11 @@ def _run(model: str, table: pd.DataFrame, rng: np.random.Generator) -> dict[str,
         for method in (*VIEWS, "cade"):
             off = rng.normal(12 if method == "cade" else 15, 4, len(regression))
             place = regression["cluster_id"].to_numpy(dtype=str)
-            found = {"mae": stats.mean(np.abs(off), place), "interval_accuracy": stats.share(np.abs(off) <= 12, place), "unparsed_rate": stats.share(off > 24, place)}
+            found = {
+                "mae": stats.mean(np.abs(off), place),
+                "interval_accuracy": stats.share(np.abs(off) <= 12, place),
+                "unparsed_rate": stats.share(off > 24, place),
+            }
             for pillar, indicator in (("all", "all"), (PILLARS[0], "under5_mort")):
                 metrics += [{"task": "regression", "test": test, "method": method, "pillar": pillar, "indicator": indicator, "metric": m,
                              "value": e.value, "n": e.n, "ci_low": e.low, "ci_high": e.high} for m, e in found.items()]  # fmt: skip
@@ -134,7 +138,9 @@ def _run(model: str, table: pd.DataFrame, rng: np.random.Generator) -> dict[str,
                "val_value": 0.6, "n_val": 12, "n_draws": 500, "seed": 0} for task, tests in (("mcq", "T1 T2 T3 T4 T5"), ("regression", "T2 T5"))
               for t in tests.split()]  # fmt: skip
     keep = ["task", "item_id", "test", "method", "split", "pred", "correct", "confidence", "kl", "kept"]
-    failures = [{"key": "abc", "kind": "NonFiniteLogits", "message": "a candidate logit is NaN or infinite"}] if model == "fake-pessimist" else []
+    failures = (
+        [{"key": "abc", "kind": "NonFiniteLogits", "message": "a candidate logit is NaN or infinite"}] if model == "fake-pessimist" else []
+    )
     return {"scores": pd.concat(scores, ignore_index=True), "predictions": frame[keep], "metric_rows": pd.DataFrame(metrics),
             "cade_params": pd.DataFrame(params), "failures": pd.DataFrame(failures, columns=["key", "kind", "message"])}  # fmt: skip
 

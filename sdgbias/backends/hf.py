@@ -60,9 +60,7 @@ class HuggingFace:
         transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
         try:
             self.processor: Any = AutoProcessor.from_pretrained(source, backend="pil", **where)
-            model: Any = AutoModelForImageTextToText.from_pretrained(
-                source, dtype=self.dtype, use_safetensors=True, **where
-            )
+            model: Any = AutoModelForImageTextToText.from_pretrained(source, dtype=self.dtype, use_safetensors=True, **where)
         except torch.OutOfMemoryError as error:
             raise InfrastructureError(f"{spec.name}: out of memory while loading; {str(error).splitlines()[0]}") from None
         except (OSError, ValueError, ImportError) as error:
@@ -119,7 +117,7 @@ class HuggingFace:
     def _after_space(self, inputs: dict[str, Any], out: Any) -> torch.Tensor:
         """(B, V) log-probabilities of the token that follows a lone space."""
         batch = out.logits.shape[0]
-        step = self._step(inputs, out.past_key_values, torch.full((batch, 1), self.candidates.space, device=self.device))
+        step = self._step(inputs, out.past_key_values, torch.full((batch, 1), self.candidates.space or 0, device=self.device))
         return torch.log_softmax(step.logits[:, -1].double(), dim=-1)
 
     def _step(self, inputs: dict[str, Any], cache: Any, token: torch.Tensor) -> Any:
@@ -206,7 +204,7 @@ class HuggingFace:
         prefill = self._forward(inputs, use_cache=True)
         cache = prefill.past_key_values
         cache.batch_repeat_interleave(s)
-        state = {k: inputs[k].repeat_interleave(s, 0) for k in ("attention_mask", "position_ids") if k in inputs}
+        state: dict[str, Any] = {k: inputs[k].repeat_interleave(s, 0) for k in ("attention_mask", "position_ids") if k in inputs}
         logits = prefill.logits[:, -1].repeat_interleave(s, 0)  # (B*S, V)
         forced = [self._forced(start) for start in starts] * len(prompts)
         ends = self._end_ids()

@@ -108,7 +108,7 @@ def _explained(rows: pd.DataFrame, test: str, pictures: Mapping[str, int]) -> li
     views = {}
     for view in View:
         z = np.full((len(rows), len(LETTERS)), np.nan)
-        for i, values in enumerate(rows[view.value] if view.value in rows else []):
+        for i, values in enumerate(rows.get(view.value, [])):
             if isinstance(values, np.ndarray):
                 z[i, : len(values)] = np.ma.filled(values, np.nan)
         views[view.value] = z
@@ -171,7 +171,7 @@ def _why(r: Mapping[Any, Any], gate: Mapping[str, float | bool], terms: list[np.
         return f"{opened} {chosen} still has the highest score."
     a, b = LETTERS.index(full), LETTERS.index(chosen)
     shifts = [float(t[b] - t[a]) for t in terms]
-    names = ("what the views with the image say", "the penalty on what the context alone says", "the penalty on what the question alone says")
+    names = ("what the views with the image say", *(f"the penalty on what the {x} alone says" for x in ("context", "question")))
     top = int(np.argmax(shifts))
     return (
         f"{opened} {chosen} now beats {full} by {number(score[b] - score[a], 2)}; what favours {chosen} most is {names[top]} "

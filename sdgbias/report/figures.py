@@ -16,7 +16,7 @@ import pandas as pd
 import vl_convert as vlc
 
 from sdgbias.report.data import DIRECTIONS, METHODS, ReportData
-from sdgbias.report.words import DASH, NBSP, interval, number, percent
+from sdgbias.report.words import NBSP, interval, number, percent
 from sdgbias.stats import Estimate
 from sdgbias.types import PILLARS, TESTS, Task
 
@@ -31,6 +31,8 @@ COLOURS = {
     "optimistic": "#0072b2",
 }
 WIDTH = 320
+#: Axis labels -50, 0, +50 with a real minus.
+_SIGNED = "datum.value > 0 ? '+' + datum.value : datum.value < 0 ? '\u2212' + -datum.value : '0'"
 _TEXT, _GRID = "#010203", "#040506"  # replaced by currentColor and var(--grid) in the SVG
 
 
@@ -50,23 +52,27 @@ def _svg(chart: Any, name: str, alt_text: str) -> str:
         .configure_view(stroke=None)
         .configure_axis(
             labelColor=_TEXT, titleColor=_TEXT, domainColor=_TEXT, tickColor=_TEXT, gridColor=_GRID, labelFontSize=12,
-            titleFontSize=12, titleFontWeight="normal", labelLimit=130, domainOpacity=0.5, tickOpacity=0.5,
+            titleFontSize=12, titleFontWeight="normal", labelLimit=130, labelPadding=6, domainOpacity=0.5, tickOpacity=0.5,
         )
     )  # fmt: skip
     svg: str = vlc.vegalite_to_svg(chart.to_dict())
-    svg = svg[svg.index("<svg") :]
-    found = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)
-    width, height = (float(found.group(1)), float(found.group(2))) if found else (WIDTH, WIDTH)
-    svg = re.sub(r"<svg[^>]*>", f'<svg viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{_attribute(alt_text)}">', svg, count=1)
-    svg = re.sub(r' aria-(?:roledescription|hidden|label)="[^"]*"(?=[^<>]*/?>)', "", svg[svg.index(">") :])
-    svg = re.sub(r' role="(?:graphics-[a-z]+)"', "", svg)
-    head = f'<svg viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{_attribute(alt_text)}"'
-    svg = re.sub(r'id="([^"]+)"', rf'id="{name}-\1"', svg)
-    svg = re.sub(r"url\(#([^)]+)\)", rf"url(#{name}-\1)", svg)
-    for sentinel, colour in ((_TEXT, "currentColor"), (_GRID, "var(--grid)")):
-        red, green, blue = (int(sentinel[i : i + 2], 16) for i in (1, 3, 5))
-        svg = svg.replace(sentinel, colour).replace(f"rgb({red},{green},{blue})", colour).replace(f"rgb({red}, {green}, {blue})", colour)
-    return head + svg
+    found = re.search(r'<svg[^>]*viewBox="0 0 ([\d.]+) ([\d.]+)"[^>]*>', svg)
+    if found is None:
+        raise ValueError("vl-convert wrote an SVG without a viewBox")
+    body = re.sub(r' (?:aria-[a-z]+|role)="[^"]*"', "", svg[found.end() :])  # the label below says it all, once
+    body = re.sub(r'id="([^"]+)"', rf'id="{name}-\1"', body)
+    body = re.sub(r"url\(#([^)]+)\)", rf"url(#{name}-\1)", body)
+    body = body.replace(_TEXT, "currentColor").replace(_GRID, "var(--grid)")
+    size = f"0 0 {found.group(1)} {found.group(2)}"
+    return f'<svg viewBox="{size}" role="img" aria-label="{_attribute(alt_text)}">{body}'
+
+
+def png(panel: Panel, scale: float = 2.0) -> bytes:
+    """The panel as a PNG on white, for places that don't show SVG."""
+    svg = panel.svg.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
+    svg = svg.replace("var(--grid)", "#e6e8ea").replace("currentColor", "#1d2126")
+    found: bytes = vlc.svg_to_png(svg.replace("><", '><rect width="100%" height="100%" fill="#ffffff"/><', 1), scale=scale)
+    return found
 
 
 def _attribute(text: str) -> str:
@@ -83,7 +89,11 @@ def _numbers(e: Estimate) -> dict[str, Any]:
 
 
 def _said(e: Estimate) -> str:
-    return f"{percent(e)} (95{NBSP}% CI {interval(e)}, n {e.n:,})"
+    return f"{percent(e)} ({_ci(e)})"
+
+
+def _ci(e: Estimate, signed: bool = False) -> str:
+    return f"95{NBSP}% CI {interval(e, signed=signed)}, n {e.n:,}"
 
 
 def figure3(data: ReportData) -> list[Panel]:
@@ -98,9 +108,13 @@ def figure3(data: ReportData) -> list[Panel]:
     for i, (model, views) in enumerate(cells.items()):
         if not views:
             continue
-        frame = _frame([{"view": METHODS[v], "colour": COLOURS[v], **_numbers(e), "label": number(100 * e.value)} for v, e in views.items()])
+        frame = _frame(
+            [{"view": METHODS[v], "colour": COLOURS[v], **_numbers(e), "label": number(100 * e.value)} for v, e in views.items()]
+        )
         frame["at"] = [h if h is not None else v for h, v in zip(frame["high"], frame["value"], strict=True)]
-        y = alt.Y("value:Q", scale=alt.Scale(domain=[0, top]), axis=alt.Axis(format=".0%", tickCount=5, ticks=False, domain=False), title=None)
+        y = alt.Y(
+            "value:Q", scale=alt.Scale(domain=[0, top]), axis=alt.Axis(format=".0%", tickCount=5, ticks=False, domain=False), title=None
+        )
         x = alt.X("view:N", sort=None, axis=alt.Axis(labelAngle=0, ticks=False), title=None)
         base = alt.Chart(frame).encode(x=x)
         bars = base.mark_bar(size=38).encode(y=y, color=alt.Color("colour:N", scale=None))
@@ -155,17 +169,18 @@ def figure5(data: ReportData) -> list[Panel]:
         mine = table[table["pillar"] == pillar]
         if mine.empty:
             continue
-        estimates = {r.model: Estimate(r.value, int(r.n), r.low, r.high) for r in mine.itertuples()}
+        columns = mine[["model", "value", "n", "low", "high"]].itertuples(index=False, name=None)
+        estimates = {str(m): Estimate(float(v), int(n), float(a), float(b)) for m, v, n, a, b in columns}
         frame = _frame([{"model": m, **_numbers(e)} for m, e in estimates.items()])
         frame[["value", "low", "high"]] = frame[["value", "low", "high"]].apply(lambda c: [None if v is None else 100 * v for v in c])
         x = alt.X("value:Q", scale=alt.Scale(domain=[-100 * limit, 100 * limit]), title="percentage points",
-                  axis=alt.Axis(format="+d", tickCount=4, ticks=False, domain=False))  # fmt: skip
+                  axis=alt.Axis(labelExpr=_SIGNED, tickCount=4, ticks=False, domain=False))  # fmt: skip
         y = alt.Y("model:N", sort=None, title=None, axis=alt.Axis(ticks=False, domain=False))
         base = alt.Chart(frame).encode(y=y)
         zero = alt.Chart(pd.DataFrame({"zero": [0]})).mark_rule(color=_TEXT, opacity=0.6).encode(x="zero:Q")
         rules = base.transform_filter("datum.high != null").mark_rule(strokeWidth=2.5, color=COLOURS["full"]).encode(x="low:Q", x2="high:Q")
         dots = base.mark_point(size=70, filled=True, opacity=1, color=COLOURS["full"]).encode(x=x)
-        said = "; ".join(f"{m} {number(100 * e.value, signed=True)} (95{NBSP}% CI {interval(e, signed=True)}, n {e.n:,})" for m, e in estimates.items())
+        said = "; ".join(f"{m} {number(100 * e.value, signed=True)} ({_ci(e, signed=True)})" for m, e in estimates.items())
         words = f"Accuracy of Full minus CTX+Q at T1 on {pillar}, in points: {said}."
         chart = (zero + rules + dots).properties(width=_plot_width(data.models), height=alt.Step(30))
         panels.append(Panel(pillar, words, _svg(chart, f"f5-{i}", words)))
@@ -187,15 +202,17 @@ def figure7(data: ReportData, task: Task = Task.MCQ) -> list[Panel]:
     }
     if not found:
         return []
-    ends = [x for e in found.values() for x in (e.value, e.low, e.high) if x == x]
-    low, high = max(0.0, math.floor(10 * min(ends)) / 10), min(1.0, math.ceil(10 * max(ends)) / 10)
+    ends = [x for e in found.values() for x in (e.value, e.high) if x == x]
+    top = min(1.0, math.ceil(10 * max(ends)) / 10)
     panels = []
     for i, model in enumerate(data.models):
         mine = {(t, m): e for (who, t, m), e in found.items() if who == model}
         if not mine:
             continue
         frame = _frame([{"test": t, "method": METHODS[m], "colour": COLOURS[m], **_numbers(e)} for (t, m), e in mine.items()])
-        y = alt.Y("value:Q", scale=alt.Scale(domain=[low, high]), title=None, axis=alt.Axis(format=".0%", tickCount=5, ticks=False, domain=False))
+        y = alt.Y(
+            "value:Q", scale=alt.Scale(domain=[0, top]), title=None, axis=alt.Axis(format=".0%", tickCount=5, ticks=False, domain=False)
+        )
         order = [METHODS["full"], METHODS["cade"]]
         offset = alt.XOffset("method:N", sort=order, scale=alt.Scale(domain=order, paddingOuter=0.9))
         base = alt.Chart(frame).encode(
@@ -211,8 +228,5 @@ def figure7(data: ReportData, task: Task = Task.MCQ) -> list[Panel]:
 
 
 def _plot_width(models: list[str]) -> int:
-    """Plot width that leaves room for the longest model name (about 6.6 px a letter, 130 at most)."""
-    return WIDTH - 22 - min(130, math.ceil(6.6 * max(map(len, models))))
-
-
-__all__ = ["COLOURS", "DASH", "Panel", "figure3", "figure4", "figure5", "figure7"]
+    """Plot width that leaves room for the longest model name (about 7 px a letter, 130 at most)."""
+    return WIDTH - 28 - min(130, math.ceil(7 * max(map(len, models))))

@@ -17,6 +17,7 @@ from sdgbias.types import CONTEXT_NAMES, PILLARS, Task, View
 
 TEMPLATES = Path(__file__).parent / "templates"
 _SCALE = {"mae": 1.0}
+_TASKS = {"mcq": "Choice", "regression": "Estimate"}
 
 
 def write_report(results: Path, out: Path) -> Path:
@@ -43,10 +44,11 @@ def render(d: ReportData, shown: dict[str, Any]) -> str:
         loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
     # '<' can't end the script element early, and the two separators are line ends to old JavaScript engines.
-    inline = json.dumps(shown, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c").replace("\u2028", " ").replace("\u2029", " ")
+    inline = json.dumps(shown, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+    inline = inline.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
     questions = shown["questions"]
     return env.get_template("report.html.j2").render(
-        title="SDG bias, night by night",
+        title="SDG bias in vision–language models",
         style=(TEMPLATES / "style.css").read_text(encoding="utf-8"),
         script=(TEMPLATES / "browser.js").read_text(encoding="utf-8"),
         date=_day(d.runs["finished_at"].max()),
@@ -118,6 +120,7 @@ def _counts(cells: list[dict[str, Any] | None]) -> str:
 
 def _regression_table(d: ReportData, model: str) -> dict[str, Any] | None:
     """Interval accuracy pooled over targets, and MAE per target in its own unit (a pooled MAE would mix units)."""
+
     def rows(metric: str, where: list[tuple[str, str, dict[str, str]]], digits: int) -> list[dict[str, Any]]:
         out = []
         for label, unit, place in where:
@@ -140,9 +143,10 @@ def _params_table(d: ReportData) -> list[dict[str, Any]]:
     out = []
     for r in d.params.to_dict("records"):
         value = float(r["val_value"])
-        shown = f"{words.number(100 * value)}{words.NBSP}%" if str(r["objective"]) == "accuracy" else words.number(value, 2)
+        mcq = r["task"] == Task.MCQ.value
+        shown = f"{words.number(100 * value)}{words.NBSP}%" if mcq else f"MAE {words.number(abs(value), 2)}"
         numbers = {k: words.number(float(r[k]), 3) for k in ("alpha", "lambda_kl", "beta", "tau")}
-        out.append({"model": r["model"], "task": r["task"], "test": r["test"], **numbers, "val": shown, "objective": r["objective"],
+        out.append({"model": r["model"], "task": _TASKS[r["task"]], "test": r["test"], **numbers, "val": shown,
                     "n_val": f"{int(r['n_val']):,}", "n_draws": f"{int(r['n_draws']):,}"})  # fmt: skip
     return out
 
@@ -155,8 +159,10 @@ def _change_rows(d: ReportData, model: str) -> list[dict[str, Any]]:
         gain = found["accuracy_gain"]
         if gain is None:
             continue
-        cells = [{"value": words.number(100 * e.value, signed=m == "accuracy_gain"), "ci": words.interval(e, signed=m == "accuracy_gain")} if e else None
-                 for m, e in found.items()]  # fmt: skip
+        cells: list[dict[str, str] | None] = []
+        for metric, e in found.items():
+            signed = metric == "accuracy_gain"
+            cells.append({"value": words.number(100 * e.value, signed=signed), "ci": words.interval(e, signed=signed)} if e else None)
         out.append({"model": model, "test": test, "n": f"{gain.n:,}", "cells": cells})
     return out
 
@@ -169,7 +175,9 @@ def _answer_rows(d: ReportData) -> list[dict[str, Any]]:
             for view in View:
                 where = {"model": model, "task": task.value, "test": "all", "method": view.value}
                 mass, off, unparsed = (_cell(d, {"metric": m, **where}) for m in ("candidate_mass", "off_candidate_rate", "unparsed_rate"))
-                if mass or off or unparsed:
-                    cells = (mass, off, unparsed)
-                    out.append({"model": model, "task": task.value, "view": METHODS[view.value], "cells": cells, "n": _counts(list(cells))})
+                cells = [mass, off, unparsed]
+                if any(cells):
+                    out.append(
+                        {"model": model, "task": _TASKS[task.value], "view": METHODS[view.value], "cells": cells, "n": _counts(cells)}
+                    )
     return out

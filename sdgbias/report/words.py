@@ -89,6 +89,7 @@ def image_use(data: ReportData, model: str) -> tuple[str, str] | None:
 
 def cade_change(data: ReportData, model: str) -> tuple[str, str] | None:
     """('CADE raises accuracy', evidence), pooled over T1-T5."""
+
     def of(metric: str) -> Estimate | None:
         return data.cell(model=model, task="mcq", test="all", method="cade", metric=metric)
 

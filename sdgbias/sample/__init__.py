@@ -73,9 +73,7 @@ def write_sample(
             _pictures(out, seed, plan, progress, workers)
         _labels(out / "dhs_final_labels.csv", rows)  # last: a folder that has it is complete
     except OSError as error:
-        raise StoreError(
-            f"can't write {error.filename or out} ({error.strerror}); free space or name another folder"
-        ) from error
+        raise StoreError(f"can't write {error.filename or out} ({error.strerror}); free space or name another folder") from error
     except BrokenProcessPool as error:
         raise InfrastructureError(
             f"a process drawing {out} was killed (out of memory?); run the same command again to complete the folder"

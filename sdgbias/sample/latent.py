@@ -185,9 +185,7 @@ def draw_cluster(seed: int, cc: str, k: int) -> Cluster:
     survey = rounds[0] if u[0] < 0.45 else rounds[1]
     region = REGIONS[int(u[1] * 4)]
     urban = u[2] < urban_share(seed, cc)
-    wealth = (
-        country_wealth(seed, cc) + region_offset(seed, cc, region) + (URBAN_STEP if urban else RURAL_STEP) + 0.45 * z[6]
-    )
+    wealth = country_wealth(seed, cc) + region_offset(seed, cc, region) + (URBAN_STEP if urban else RURAL_STEP) + 0.45 * z[6]
     urbanity = _clip((0.66 if urban else 0.22) + 0.13 * z[7] + 0.02 * wealth, 0.02, 1.0)
     lat0, lon0, half = CENTROIDS[cc]
     labels = dict(_labels(wealth, z, u[3]))

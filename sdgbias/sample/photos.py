@@ -51,9 +51,7 @@ class _Scene:
     def quad(self, *points: tuple[float, float, float]) -> list[tuple[float, float]]:
         return [self.at(*p) for p in points]
 
-    def front(
-        self, d: ImageDraw.ImageDraw, x: tuple[float, float], up: tuple[float, float], z: float, colour: Colour
-    ) -> None:
+    def front(self, d: ImageDraw.ImageDraw, x: tuple[float, float], up: tuple[float, float], z: float, colour: Colour) -> None:
         """A rectangle that faces the camera."""
         d.polygon(self.quad((x[0], up[0], z), (x[1], up[0], z), (x[1], up[1], z), (x[0], up[1], z)), colour)
 

@@ -122,11 +122,7 @@ def _unsd(out: Path, seed: int, countries: Sequence[str]) -> None:
     def rows(
         series: str, years: Callable[[str], Iterable[int]], before: tuple[str, ...], after: tuple[str, ...]
     ) -> list[tuple[object, ...]]:
-        return [
-            (*before, m49, *after, year, value_at(seed, series, cc, "all", w, year))
-            for cc, m49, w in places
-            for year in years(cc)
-        ]
+        return [(*before, m49, *after, year, value_at(seed, series, cc, "all", w, year)) for cc, m49, w in places for year in years(cc)]
 
     for series in ("sh_sta_stunt", "sh_sta_waste"):
         _write(
@@ -188,8 +184,7 @@ def _others(out: Path, seed: int, countries: Sequence[str]) -> None:
             who.append(("NCD_PAC", "PUBLISHED", "2010", *place, "YEARS18-PLUS", sex, *map(str, shown), ""))
     _write(
         out / "who_gho" / "NCD_PAC.csv",
-        "GHO,PUBLISHSTATE,YEAR,REGION,WORLDBANKINCOMEGROUP,COUNTRY,AGEGROUP,SEX,"
-        "Display Value,Numeric,Low,High,Comments",
+        "GHO,PUBLISHSTATE,YEAR,REGION,WORLDBANKINCOMEGROUP,COUNTRY,AGEGROUP,SEX,Display Value,Numeric,Low,High,Comments",
         who,
         csv.QUOTE_ALL,
     )

@@ -108,9 +108,7 @@ def _density(rng: np.random.Generator, cluster: Cluster, place: Layout) -> np.nd
     return share
 
 
-def _settle(
-    rng: np.random.Generator, cluster: Cluster, place: Layout, dens: np.ndarray, codes: np.ndarray
-) -> np.ndarray:
+def _settle(rng: np.random.Generator, cluster: Cluster, place: Layout, dens: np.ndarray, codes: np.ndarray) -> np.ndarray:
     """Draws streets, roofs and through roads over ``codes``; returns the (255, 255) bool mask of built-up pixels."""
     rich, urbanity = cluster.level, cluster.urbanity
     dx, dy = _X - (127 + place.east), _Y - (127 - place.north)

@@ -196,8 +196,8 @@ def _groups(frame: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
     yield "all", "all", frame
     for pillar, part in frame.groupby("pillar", sort=True):
         yield str(pillar), "all", part
-    for (pillar, indicator), part in frame.groupby(["pillar", "indicator"], sort=True):
-        yield str(pillar), str(indicator), part
+    for (within, indicator), part in frame.groupby(["pillar", "indicator"], sort=True):
+        yield str(within), str(indicator), part
 
 
 def _direction(items: pd.DataFrame) -> pd.DataFrame:
@@ -255,8 +255,8 @@ def metric_rows(items: pd.DataFrame, task: Task, frame: pd.DataFrame, scored: Sc
     test["off_candidate"] = ~test["top_token"].isin(list(names))
     if task is Task.MCQ:
         test = test.merge(_direction(items), on="item_id")
-        columns = test[[f"says_{c}" for c in LETTERS]].to_numpy(dtype=object)
-        test["says"] = columns[np.arange(len(test)), test["pred"].map(LETTERS.index).to_numpy(dtype=int)]
+        letters = test[[f"says_{c}" for c in LETTERS]].to_numpy(dtype=object)
+        test["says"] = letters[np.arange(len(test)), test["pred"].map(LETTERS.index).to_numpy(dtype=int)]
     full = test.loc[test["method"] == "full", ["item_id", "test", "pred", "correct", "error", "value"]]
     test = test.merge(full, on=["item_id", "test"], how="left", suffixes=("", "_full"))
     rows: list[tuple[object, ...]] = []

@@ -18,7 +18,9 @@ def environment(registry: Path | None = None) -> dict[str, str]:
     return {**os.environ, **extra, "PYTHONPATH": str(REPOSITORY)}
 
 
-def sdgbias(*command: object, cwd: Path = REPOSITORY, registry: Path | None = None, timeout: float = 300) -> subprocess.CompletedProcess[str]:
+def sdgbias(
+    *command: object, cwd: Path = REPOSITORY, registry: Path | None = None, timeout: float = 300
+) -> subprocess.CompletedProcess[str]:
     """Runs `sdgbias COMMAND`; never raises, so that a test can look at exit code and words."""
     return subprocess.run(
         [sys.executable, "-m", "sdgbias.cli", *map(str, command)],

@@ -78,7 +78,19 @@ def test_again_is_free_and_identical(planted: Path, small_benchmark: Path) -> No
 
 def test_batch_size_never_changes_a_result(planted: Path, small_benchmark: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.duckdb"
-    ok("evaluate", "optimist", "--benchmark", small_benchmark, "--results", other, "--draws", 500, "--batch-size", 5, registry=planted.parent)
+    ok(
+        "evaluate",
+        "optimist",
+        "--benchmark",
+        small_benchmark,
+        "--results",
+        other,
+        "--draws",
+        500,
+        "--batch-size",
+        5,
+        registry=planted.parent,
+    )
     order = COLUMNS[:9]
     a, b = (metrics(p).sort_values(order, ignore_index=True) for p in (planted, other))
     pd.testing.assert_frame_equal(a, b)
@@ -118,7 +130,7 @@ def test_kill_9_loses_at_most_one_batch(small_benchmark: Path, tmp_path: Path) -
     process.wait()
     shards = list((tmp_path / "scores").glob("tiny-llava/*/scores-*.parquet"))
     kept = pd.concat([pd.read_parquet(p) for p in shards])
-    assert 4 * 16 <= len(kept)
+    assert len(kept) >= 4 * 16
     said = ok("evaluate", "tiny-llava", "--benchmark", small_benchmark, "--results", results, "--draws", 200, "--batch-size", 16)
     run = store.query(results, "SELECT * FROM runs").iloc[0]
     assert run["n_cached"] == len(kept), said
@@ -194,6 +206,7 @@ def test_a_full_disk_keeps_what_is_finished(small_benchmark: Path, tmp_path: Pat
 def test_benchmark_card(small_benchmark: Path) -> None:
     card = json.loads((small_benchmark / "benchmark.json").read_text())
     assert card["licence"] == "CC BY-SA 4.0"
-    assert any("SustainBench" in s for s in card["sources"])
+    assert card["synthetic"] is True
+    assert any("Synthetic" in s for s in card["sources"])
     assert card["counts"]["items_mcq"] == 120
     assert card["counts"]["prompts"] == 120 * 20 + 40 * 8

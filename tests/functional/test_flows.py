@@ -17,7 +17,17 @@ from person import REPOSITORY, add_model, environment, metrics
 
 
 def nightly(folder: Path, benchmark: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "flows.nightly", "--benchmark", str(benchmark), "--results", str(folder / "r.duckdb"), "--report", str(folder / "report")]
+    command = [
+        sys.executable,
+        "-m",
+        "flows.nightly",
+        "--benchmark",
+        str(benchmark),
+        "--results",
+        str(folder / "r.duckdb"),
+        "--report",
+        str(folder / "report"),
+    ]
     return subprocess.run(
         command, cwd=REPOSITORY, env={**environment(folder), "PREFECT_HOME": str(folder / "prefect"), **variables},
         capture_output=True, text=True, timeout=400, check=False,

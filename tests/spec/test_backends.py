@@ -79,7 +79,12 @@ def test_neighbours_padding_and_order_never_change_a_score(engine: Backend) -> N
 
 def test_the_image_and_the_text_matter(engine: Backend) -> None:
     p = PROMPTS[2]
-    variants = [p, Prompt(p.text, p.candidates, image(3), "three"), Prompt(p.text + "?", p.candidates, p.image, p.image_id), Prompt(p.text, p.candidates)]
+    variants = [
+        p,
+        Prompt(p.text, p.candidates, image(3), "three"),
+        Prompt(p.text + "?", p.candidates, p.image, p.image_id),
+        Prompt(p.text, p.candidates),
+    ]
     scores = engine.candidate_scores(variants).logits
     assert len({tuple(np.round(row, 3)) for row in scores}) == 4
 

@@ -101,10 +101,7 @@ def test_everything_is_asked_where_a_value_is_known() -> None:
         assert first["item_id"] == int(hashlib.md5(key.encode()).hexdigest()[:12], 16)
         assert items["split"].tolist() == authors_split(task, items["item_id"]).tolist()
         assert items["image_id"].str.len().eq(64).all()
-    assert (
-        made.items_mcq["answer"].isin(["A", "B", "C"]).all()
-        and not made.items_mcq[["value", "source"]].isna().any().any()
-    )
+    assert made.items_mcq["answer"].isin(["A", "B", "C"]).all() and not made.items_mcq[["value", "source"]].isna().any().any()
     assert made.items_mcq.dtypes["value_year"] == "int32" and made.items_mcq.dtypes["item_id"] == "int64"
     json.dumps(made.notes)
 
@@ -331,9 +328,7 @@ def test_bad_arguments() -> None:
         build(clusters.drop(columns="urban"), make_series())
 
 
-@pytest.mark.skipif(
-    not (SHARED / "realpack").is_dir(), reason="the real specimens (../shared/data/realpack) are absent"
-)
+@pytest.mark.skipif(not (SHARED / "realpack").is_dir(), reason="the real specimens (../shared/data/realpack) are absent")
 def test_real_clusters_get_items_from_the_committed_series() -> None:
     from sdgbias.clusters import read_clusters
     from sdgbias.series import read_series

@@ -20,7 +20,9 @@ def test_split_rule_on_the_published_ids() -> None:
     assert {i for i in range(20) if authors_split(Task.REGRESSION, i) == "val"} == {1, 2, 9, 18}
 
 
-def tables(folder: Path, task: Task = Task.MCQ, n: int = 300, level: str = "T2", seed: int = 0, suffix: str = ".csv") -> dict[str, pd.DataFrame]:
+def tables(
+    folder: Path, task: Task = Task.MCQ, n: int = 300, level: str = "T2", seed: int = 0, suffix: str = ".csv"
+) -> dict[str, pd.DataFrame]:
     """Writes the four tables of one model with a shared prior, in differing row orders; returns them by view."""
     rng = np.random.default_rng(seed)
     names = LETTERS if task is Task.MCQ else DIGITS
@@ -34,7 +36,9 @@ def tables(folder: Path, task: Task = Task.MCQ, n: int = 300, level: str = "T2",
         if view == "full":
             best = z.argmax(1)
             if task is Task.MCQ:
-                frame = frame.assign(A="low", B="mid", C="high", prediction=[LETTERS[b] for b in best], answer=[LETTERS[g] for g in gold], pillar="x")
+                frame = frame.assign(
+                    A="low", B="mid", C="high", prediction=[LETTERS[b] for b in best], answer=[LETTERS[g] for g in gold], pillar="x"
+                )
             else:
                 frame = frame.assign(prediction=[f"{b}.5" for b in best], answer=gold + 0.5, target="water_index")
             frame["split"] = np.where(np.arange(n) % 5 == 0, "val", "test")

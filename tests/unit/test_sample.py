@@ -19,11 +19,7 @@ LABELS = "dhs_final_labels.csv"
 
 
 def digests(folder: Path) -> dict[str, str]:
-    return {
-        str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest()
-        for p in sorted(folder.rglob("*"))
-        if p.is_file()
-    }
+    return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
 @pytest.fixture(scope="module")
@@ -61,8 +57,7 @@ def test_metadata_names_every_photo(written):
         with (folder / "mapillary" / "metadata" / f"{cc}.csv").open() as lines:
             rows = list(csv.DictReader(lines))
         on_disk = {
-            str(p.relative_to(folder / "mapillary" / "imagery")): p
-            for p in (folder / "mapillary" / "imagery" / cc).glob("*/*.jpeg")
+            str(p.relative_to(folder / "mapillary" / "imagery")): p for p in (folder / "mapillary" / "imagery" / cc).glob("*/*.jpeg")
         }
         assert {row["path"] for row in rows} == set(on_disk)
         for row in rows:
@@ -102,9 +97,7 @@ def test_another_seed_is_another_world(tmp_path):
     for seed in (1, 2):
         write_sample(tmp_path / str(seed), 2, seed=seed, countries=["SN"], images=False)
     one, two = digests(tmp_path / "1"), digests(tmp_path / "2")
-    assert all(
-        one[name] != two[name] for name in one if not name.endswith("gdl_regions.csv") and "entities" not in name
-    )
+    assert all(one[name] != two[name] for name in one if not name.endswith("gdl_regions.csv") and "entities" not in name)
 
 
 def test_without_images_there_are_labels_and_series_only(tmp_path):
@@ -182,9 +175,7 @@ def test_series_are_read_and_follow_wealth(tmp_path):
         rank = mean.corr(pd.Series(wealth), method="spearman")
         falls = series in ("sh_sta_stunt", "sh_sta_waste", "sh_sta_wash")
         assert rank * (-1 if falls else 1) > 0.9, (series, rank)
-    power = frame[(frame["series"] == "eg_elc_accs") & (frame["year"] == 2015)].pivot_table(
-        index="iso3", columns="stratum", values="value"
-    )
+    power = frame[(frame["series"] == "eg_elc_accs") & (frame["year"] == 2015)].pivot_table(index="iso3", columns="stratum", values="value")
     assert (power["urban"] > power["rural"]).mean() > 0.95
     assert set(frame.loc[frame["series"] == "sh_sta_wash", "year"]) == {2016}
 

@@ -162,9 +162,7 @@ def test_wealth_alone_lights_the_same_village():
 
 def test_photos_tell_wealth_at_96_by_48(few):
     """The lower half turns from brown earth to grey street: blue minus red rises."""
-    lower = [
-        np.asarray(render_photo(c, 0).resize((96, 48), Image.Resampling.BOX), float)[24:].mean((0, 1)) for c in few
-    ]
+    lower = [np.asarray(render_photo(c, 0).resize((96, 48), Image.Resampling.BOX), float)[24:].mean((0, 1)) for c in few]
     assert corr([p[2] - p[0] for p in lower], [c.wealth for c in few]) > 0.6
 
 

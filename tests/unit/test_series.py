@@ -263,16 +263,12 @@ def test_the_committed_files_have_the_digests_that_the_readme_states() -> None:
         assert f"| `{path.name}` |" in readme and hashlib.sha256(path.read_bytes()).hexdigest() in readme
 
 
-@pytest.mark.skipif(
-    not (SHARED / "indicators").is_dir(), reason="the original dumps (../shared/data/indicators) are absent"
-)
+@pytest.mark.skipif(not (SHARED / "indicators").is_dir(), reason="the original dumps (../shared/data/indicators) are absent")
 def test_coverage_of_the_original_dumps() -> None:
     frame, missing = read_series(SHARED / "indicators")
     have = frame.groupby("series")["iso3"].nunique().to_dict()
     assert missing == []
-    assert {
-        name: have[name] for name in ("sh_sta_stunt", "sh_sta_waste", "sh_acs_unhc", "eg_elc_accs", "sh_sta_wash")
-    } == {
+    assert {name: have[name] for name in ("sh_sta_stunt", "sh_sta_waste", "sh_acs_unhc", "eg_elc_accs", "sh_sta_wash")} == {
         "sh_sta_stunt": 56,
         "sh_sta_waste": 56,
         "sh_acs_unhc": 56,

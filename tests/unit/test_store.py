@@ -17,7 +17,7 @@ import pytest
 from sdgbias import store
 from sdgbias.errors import StoreError
 
-PUBLIC = "run_id model suite task test method pillar indicator metric value n ci_low ci_high".split()
+PUBLIC = ["run_id", "model", "suite", "task", "test", "method", "pillar", "indicator", "metric", "value", "n", "ci_low", "ci_high"]
 
 
 def run(run_id: str = "r1", **more: object) -> dict[str, object]:
@@ -27,12 +27,24 @@ def run(run_id: str = "r1", **more: object) -> dict[str, object]:
 def tables(value: float = 0.5, items: int = 3) -> dict[str, pd.DataFrame]:
     ids = list(range(items))
     return {
-        "items": pd.DataFrame({"task": "mcq", "item_id": ids, "options": [["a", "b"]] * items,
-                               "context": [{"asset_index": 1.5, "urban": "U"}] * items}),
-        "scores": pd.DataFrame({"task": "mcq", "item_id": ids, "test": "T1", "view": "full",
-                                "logits": [np.array([1.0, np.nan])] * items, "mass": value}),
-        "metric_rows": pd.DataFrame({"task": ["mcq"], "test": ["T1"], "method": ["full"], "pillar": ["all"],
-                                     "indicator": ["all"], "metric": ["accuracy"], "value": [value], "n": [items]}),
+        "items": pd.DataFrame(
+            {"task": "mcq", "item_id": ids, "options": [["a", "b"]] * items, "context": [{"asset_index": 1.5, "urban": "U"}] * items}
+        ),
+        "scores": pd.DataFrame(
+            {"task": "mcq", "item_id": ids, "test": "T1", "view": "full", "logits": [np.array([1.0, np.nan])] * items, "mass": value}
+        ),
+        "metric_rows": pd.DataFrame(
+            {
+                "task": ["mcq"],
+                "test": ["T1"],
+                "method": ["full"],
+                "pillar": ["all"],
+                "indicator": ["all"],
+                "metric": ["accuracy"],
+                "value": [value],
+                "n": [items],
+            }
+        ),
         "previews": pd.DataFrame({"image_id": ["i"], "png": [b"\x89PNG\x00"]}),
         "quarantine": pd.DataFrame({"table": ["clusters"], "key": ["k"], "rule": ["missing-tile"], "detail": ["d"]}),
     }
@@ -47,8 +59,7 @@ def child(code: str, **options: object) -> subprocess.Popen[str]:
     """A second process that has sdgbias.store and this test's helpers at hand."""
     head = f"import sys; sys.path[:0] = [{str(Path(store.__file__).parents[1])!r}, {str(Path(__file__).parent)!r}]\n"
     head += "import os, time, signal, duckdb\nfrom sdgbias import store\nfrom test_store import run, tables\n"
-    return subprocess.Popen([sys.executable, "-c", head + code], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                            text=True, **options)  # type: ignore[call-overload]
+    return subprocess.Popen([sys.executable, "-c", head + code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)  # type: ignore[call-overload]
 
 
 @pytest.fixture
@@ -122,8 +133,14 @@ def test_wrong_tables_are_refused_whole(path: Path, change: object, says: str) -
     assert dump(path) == before
 
 
-@pytest.mark.parametrize(("record", "says"), [({"run_id": "r"}, "benchmark_id, model"), (run(provenance="guessed"), "provenance"),
-                                              (run(colour=1), "unknown field of a run record 'colour'")])
+@pytest.mark.parametrize(
+    ("record", "says"),
+    [
+        ({"run_id": "r"}, "benchmark_id, model"),
+        (run(provenance="guessed"), "provenance"),
+        (run(colour=1), "unknown field of a run record 'colour'"),
+    ],
+)
 def test_wrong_run_records(path: Path, record: dict[str, object], says: str) -> None:
     with pytest.raises(StoreError, match=says):
         store.publish(path, record, {})
@@ -264,8 +281,7 @@ except store.StoreError as error:
 
 def test_paths_that_cannot_be(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no database")
-    for bad, says in [(tmp_path / "file" / "x.duckdb", "can't create"), (tmp_path / "file", "no DuckDB file"),
-                      (tmp_path, "can't open")]:
+    for bad, says in [(tmp_path / "file" / "x.duckdb", "can't create"), (tmp_path / "file", "no DuckDB file"), (tmp_path, "can't open")]:
         with pytest.raises(StoreError, match=says) as error:
             store.publish(bad, run(), {})
         assert "\n" not in str(error.value)
