@@ -57,6 +57,7 @@ WORLDS = [  # (seed, countries): none of the demo's countries or seeds
     (105, "NG ZM AL MD HN BU TD DR"),
 ]
 IMAGE_SIZE, PATCH = 96, 16
+STEPS = (700, 600, 800)  # tower, language, joint
 TEMPLATE = (
     "{% for message in messages %}{{ 'USER: ' if message['role'] == 'user' else 'ASSISTANT: ' }}"
     "{% for part in message['content'] %}{% if part['type'] == 'image' %}<image>\n{% else %}{{ part['text'] }}{% endif %}{% endfor %}"
@@ -218,7 +219,7 @@ def encode(
     return inputs
 
 
-def train_tower(model: LlavaForConditionalGeneration, data: Examples, normal: tuple[np.ndarray, np.ndarray], seconds: float) -> None:
+def train_tower(model: LlavaForConditionalGeneration, data: Examples, normal: tuple[np.ndarray, np.ndarray], steps: int) -> None:
     """Stage 1: patch features -> the six standardised labels, by a linear head that is thrown away."""
     mean, sd = np.nanmean(data.labels, 0), np.nanstd(data.labels, 0)
     target = torch.tensor((data.labels - mean) / sd, dtype=torch.float32)
@@ -227,10 +228,10 @@ def train_tower(model: LlavaForConditionalGeneration, data: Examples, normal: tu
     tower, head = model.model.vision_tower, nn.Linear(128, len(LABELS))
     parameters = [*tower.parameters(), *head.parameters()]
     optimiser = torch.optim.AdamW(parameters, lr=1e-3, weight_decay=0.05)
-    rng, began, step, losses = np.random.default_rng(1), time.time(), 0, []
-    while (left := 1 - (time.time() - began) / seconds) > 0:
+    rng, losses = np.random.default_rng(1), []
+    for step in range(1, steps + 1):
         for group in optimiser.param_groups:
-            group["lr"] = 1.5e-3 * min(1.0, (step + 1) / 50) * max(left, 0.02)
+            group["lr"] = 1.5e-3 * min(1.0, step / 50) * max(1 - step / steps, 0.02)
         rows = rng.integers(len(data.pixels), size=64)
         features = tower(normalised(data.pixels[rows], normal)).last_hidden_state[:, 1:].mean(1)
         error = ((head(features) - target[rows]) ** 2 * known[rows]).sum() / known[rows].sum()
@@ -239,7 +240,6 @@ def train_tower(model: LlavaForConditionalGeneration, data: Examples, normal: tu
         nn.utils.clip_grad_norm_(parameters, 1.0)
         optimiser.step()
         losses.append(error.item())
-        step += 1
         if step % 100 == 0:
             print(f"tower {step}: mse {np.mean(losses[-100:]):.3f}", flush=True)
 
@@ -251,15 +251,16 @@ def normalised(pixels: np.ndarray, normal: tuple[np.ndarray, np.ndarray]) -> tor
 
 def train_language(
     model: LlavaForConditionalGeneration, tokenizer: PreTrainedTokenizerFast, data: Examples, normal: tuple[np.ndarray, np.ndarray],
-    *, views: dict[View, float], seconds: float, rate: float, seed: int, name: str, size: int = 48,
+    *, views: dict[View, float], steps: int, rate: float, seed: int, name: str, size: int = 48,
 ) -> None:  # fmt: skip
-    """Stages 2 and 3: next-token loss on the answers."""
+    """Stages 2 and 3: next-token loss on the answers, and at a tenth of the weight on the prompts (it teaches the words)."""
     parameters = [p for p in model.parameters() if p.requires_grad]
+    image_token = model.config.image_token_index
     optimiser = torch.optim.AdamW(parameters, lr=rate, betas=(0.9, 0.98), weight_decay=0.05)
-    rng, began, step, losses = np.random.default_rng(seed), time.time(), 0, []
-    while (left := 1 - (time.time() - began) / seconds) > 0:
+    rng, began, losses = np.random.default_rng(seed), time.time(), []
+    for step in range(1, steps + 1):
         for group in optimiser.param_groups:
-            group["lr"] = rate * min(1.0, (step + 1) / 100) * (0.03 + 0.97 * 0.5 * (1 + math.cos(math.pi * (1 - left))))
+            group["lr"] = rate * min(1.0, step / 100) * (0.03 + 0.97 * 0.5 * (1 + math.cos(math.pi * step / steps)))
         batch = data.batch(rng, size, views, mcq_share=0.75)
         rows = [row for _, _, row in batch]
         inputs = encode(batch, tokenizer, normalised(data.pixels[rows], normal) if rows[0] >= 0 else None)
@@ -268,13 +269,16 @@ def train_language(
             hidden = model.model(**inputs).last_hidden_state
             wanted = labels[:, 1:] != -100
             logits = model.lm_head(hidden[:, :-1][wanted]).float()
+            prompt = (labels[:, 1:] == -100) & (inputs["attention_mask"][:, :-1] == 1) & (inputs["input_ids"][:, 1:] != image_token)
+            prompt[8:] = False  # eight prompts of the batch are enough for the words
+            words = model.lm_head(hidden[:, :-1][prompt]).float()
         loss = nn.functional.cross_entropy(logits, labels[:, 1:][wanted])
+        loss = loss + 0.1 * nn.functional.cross_entropy(words, inputs["input_ids"][:, 1:][prompt])
         optimiser.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(parameters, 1.0)
         optimiser.step()
         losses.append(loss.item())
-        step += 1
         if step % 50 == 0:
             print(f"{name} {step}: loss {np.mean(losses[-50:]):.3f} ({time.time() - began:.0f} s)", flush=True)
 
@@ -325,7 +329,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("registry/weights/tiny-llava"))
     parser.add_argument("--worlds", type=Path, help="keep the training benchmarks here and reuse them")
     parser.add_argument("--clusters", type=int, default=640, help="clusters per world")
-    parser.add_argument("--minutes", type=float, default=10.0, help="training time, split over the three stages")
+    parser.add_argument("--scale", type=float, default=1.0, help="multiplies the number of steps of every stage")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     global AUTOCAST
@@ -348,13 +352,13 @@ def main() -> None:
     model = make_model(tokenizer)
     print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f} M parameters", flush=True)
     normal = (np.array(image_processor.image_mean, dtype=np.float32), np.array(image_processor.image_std, dtype=np.float32))
-    total = args.minutes * 60
-    train_tower(model, data, normal, 0.12 * total)
+    tower_steps, text_steps, joint_steps = (max(1, round(args.scale * n)) for n in STEPS)
+    train_tower(model, data, normal, tower_steps)
     train_language(
-        model, tokenizer, data, normal, views={View.Q_ONLY: 0.2, View.CTX_Q: 0.8}, seconds=0.3 * total, rate=2e-3, seed=2, name="text"
+        model, tokenizer, data, normal, views={View.Q_ONLY: 0.2, View.CTX_Q: 0.8}, steps=text_steps, rate=2e-3, seed=2, name="text"
     )
     everything = {View.Q_ONLY: 0.06, View.CTX_Q: 0.16, View.IMG_Q: 0.39, View.FULL: 0.39}
-    train_language(model, tokenizer, data, normal, views=everything, seconds=0.58 * total, rate=1.5e-3, seed=3, name="joint")
+    train_language(model, tokenizer, data, normal, views=everything, steps=joint_steps, rate=1.5e-3, seed=3, name="joint")
     model.eval()
     report(model, tokenizer, data, normal)
     save(model, processor, args.out)

@@ -45,10 +45,13 @@ class Panel:
     svg: str
 
 
-def _svg(chart: Any, name: str, alt_text: str) -> str:
-    """Inline SVG of a chart; ids are prefixed by ``name``, so that panels don't share clip paths."""
+def _svg(chart: Any, name: str, alt_text: str, left: int = 4) -> str:
+    """Inline SVG of a chart; ids are prefixed by ``name``, so that panels don't share clip paths.
+
+    ``left``: spare pixels for row labels, because the reader's font may be wider than the one measured here.
+    """
     chart = (
-        chart.configure(font="system-ui, sans-serif", background="transparent", padding=4)
+        chart.configure(font="system-ui, sans-serif", background="transparent", padding={"left": left, "right": 6, "top": 4, "bottom": 4})
         .configure_view(stroke=None)
         .configure_axis(
             labelColor=_TEXT, titleColor=_TEXT, domainColor=_TEXT, tickColor=_TEXT, gridColor=_GRID, labelFontSize=12,
@@ -153,7 +156,7 @@ def figure4(data: ReportData) -> list[Panel]:
         text = base.mark_text(color="#ffffff", fontSize=12).encode(x="middle:Q", text="label:N")
         words = f"Q-only answers on {pillar}: " + "; ".join(said) + "."
         chart = (bars + text).properties(width=_plot_width(data.models), height=alt.Step(30))
-        panels.append(Panel(pillar, words, _svg(chart, f"f4-{i}", words)))
+        panels.append(Panel(pillar, words, _svg(chart, f"f4-{i}", words, left=14)))
     return panels
 
 
@@ -183,7 +186,7 @@ def figure5(data: ReportData) -> list[Panel]:
         said = "; ".join(f"{m} {number(100 * e.value, signed=True)} ({_ci(e, signed=True)})" for m, e in estimates.items())
         words = f"Accuracy of Full minus CTX+Q at T1 on {pillar}, in points: {said}."
         chart = (zero + rules + dots).properties(width=_plot_width(data.models), height=alt.Step(30))
-        panels.append(Panel(pillar, words, _svg(chart, f"f5-{i}", words)))
+        panels.append(Panel(pillar, words, _svg(chart, f"f5-{i}", words, left=14)))
     return panels
 
 
@@ -229,4 +232,4 @@ def figure7(data: ReportData, task: Task = Task.MCQ) -> list[Panel]:
 
 def _plot_width(models: list[str]) -> int:
     """Plot width that leaves room for the longest model name (about 7 px a letter, 130 at most)."""
-    return WIDTH - 28 - min(130, math.ceil(7 * max(map(len, models))))
+    return WIDTH - 40 - min(130, math.ceil(7 * max(map(len, models))))

@@ -68,11 +68,14 @@ def leaning(data: ReportData, model: str) -> list[tuple[str, str, str]]:
         if not shares:
             continue
         known = data.prompts[(data.prompts["benchmark_id"] == row["benchmark_id"]) & (data.prompts["pillar"] == pillar)]["n"]
-        top = max(shares, key=lambda d: shares[d].value)
-        e = shares[top]
-        distinct = f"; {int(known.iloc[0]):,} distinct prompt{'s' if int(known.iloc[0]) != 1 else ''}" if len(known) else ""
-        text = f"{percent(e)} {top} {aside(e)[:-1]}{distinct})"
-        out.append((pillar, lean(shares), text))
+        verdict = lean(shares)
+        named = [d for d in DIRECTIONS if d in verdict] or [max(shares, key=lambda d: shares[d].value)]
+        prompts = ""
+        if len(known):
+            count = int(known.iloc[0])
+            prompts = f"; {count:,} distinct prompt{'' if count == 1 else 's'}"
+        text = ", ".join(f"{percent(shares[d])} {d} {aside(shares[d])}" for d in named) + prompts
+        out.append((pillar, verdict, text))
     return out
 
 

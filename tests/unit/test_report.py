@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -145,7 +146,7 @@ def test_numbers_as_text() -> None:
 def test_headline_sentences(results: Path) -> None:
     found = data.load(results)
     assert [verdict for _, verdict, _ in words.leaning(found, "fake-optimist")] == ["leans optimistic"] * 3
-    assert "1 distinct prompt)" in words.leaning(found, "fake-optimist")[0][2]
+    assert "; 1 distinct prompt" in words.leaning(found, "fake-optimist")[0][2]
     use = words.image_use(found, "fake-pessimist")
     assert use is not None
     assert use[0] == "The image helps"
@@ -223,18 +224,32 @@ def test_an_unreadable_picture_is_left_out(results: Path, tmp_path: Path) -> Non
 # -- Weights & Biases ------------------------------------------------------------------------------------------------
 
 
+def wandb_records(log: bytes) -> Iterator[bytes]:
+    """The records of a .wandb file: a 7-byte header, then a LevelDB log (32 KiB blocks; chunks of crc 4, length 2, type 1)."""
+    assert log[:4] == b":W&B"
+    at, parts = 7, b""
+    while at + 7 <= len(log):
+        left = 32768 - at % 32768
+        if left < 7:  # a block's end too short for a header is padding
+            at += left
+            continue
+        size, kind = int.from_bytes(log[at + 4 : at + 6], "little"), log[at + 6]
+        parts += log[at + 7 : at + 7 + size]
+        at += 7 + size
+        if kind in (1, 4):  # full, last (2 and 3: first, middle)
+            yield parts
+            parts = b""
+
+
 def read_wandb(folder: Path) -> tuple[dict[str, object], dict[str, object], list[str]]:
-    """(config, summary, history keys) of an offline run, read back from its LevelDB-style log."""
+    """(config, summary, history keys) of an offline run."""
     from wandb.proto import wandb_internal_pb2
-    from wandb.sdk.internal import datastore
 
     [log] = folder.glob("run-*.wandb")
-    store_ = datastore.DataStore()
-    store_.open_for_scan(str(log))
     config: dict[str, object] = {}
     summary: dict[str, object] = {}
     history: list[str] = []
-    while (raw := store_.scan_data()) is not None:
+    for raw in wandb_records(log.read_bytes()):
         record = wandb_internal_pb2.Record()
         record.ParseFromString(raw)
         for update in (*record.run.config.update, *record.config.update):
@@ -264,8 +279,7 @@ def test_wandb_run_is_complete_and_offline(results: Path, tmp_path: Path, monkey
     assert summary["mcq/T1/full/accuracy/n"] == n
     value = store.query(results, sql, [PILLARS[0]])["value"][0]
     assert summary["mcq/T1/full/health-nutrition/accuracy"] == pytest.approx(value)
-    assert "metrics" in history
-    assert "figure3_views/fake-pessimist" in history
+    assert {"metrics/_type", "figure3_views/fake-pessimist/_type"} <= set(history)
     [table] = folder.glob("files/media/table/metrics*.json")
     rows = json.loads(table.read_text())
     expected = store.query(results, "FROM metrics WHERE run_id = 'fake-pessimist-2'")

@@ -1,0 +1,305 @@
+"""The docs say what is true today: their commands exist and run, and everything a person can meet is written down."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+
+from sdgbias import cli
+from sdgbias.indicators import load_indicators, load_regression_tasks
+from sdgbias.types import ModelSpec
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+PAGES = sorted(
+    [REPOSITORY / name for name in ("README.md", "GLOSSARY.md", "CONTRIBUTING.md", "infra/README.md", "registry/README.md")]
+    + list((REPOSITORY / "docs").glob("*.md"))
+)
+TEXT = {page.relative_to(REPOSITORY).as_posix(): page.read_text(encoding="utf-8") for page in PAGES}
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+INLINE = re.compile(r"`(sdgbias [^`\n]+)`")
+#: What a line of a shell block may begin with besides sdgbias, make and python; blocks of the README with only the former run.
+RUN = {"mkdir", "for", "IFS=:", "done"}
+KNOWN = {*RUN, ".", "cd", "export", "git", "prefect", "pre-commit", "pytest", "wandb"}
+
+
+def blocks(page: str) -> list[str]:
+    return [body for language, body in FENCE.findall(TEXT[page]) if language == "sh"]
+
+
+def lines(block: str) -> list[str]:
+    """Commands of a block, continuation lines joined, comments left out."""
+    joined = block.replace("\\\n", " ")
+    return [line.strip() for line in joined.splitlines() if line.strip() and not line.strip().startswith("#")]
+
+
+def words(command: str) -> list[str]:
+    """The words of one command without redirections and leading assignments."""
+    parts = shlex.split(command, comments=True)
+    if ">" in parts:
+        parts = parts[: parts.index(">")]
+    while parts and re.fullmatch(r"[A-Z_]+=.*", parts[0]):
+        parts = parts[1:]
+    return parts
+
+
+def tree(command: Any = None, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
+    """('cade', 'search') -> command, for every leaf of the command line."""
+    command = command or typer.main.get_command(cli.app)
+    if not hasattr(command, "commands"):
+        return {path: command}
+    found: dict[tuple[str, ...], Any] = {}
+    for name, child in command.commands.items():
+        found |= tree(child, (*path, name))
+    return found
+
+
+COMMANDS = tree()
+
+
+def check_sdgbias(command: str, complete: bool) -> None:
+    """The subcommand and every option exist; a complete command also parses, with its arguments and their types."""
+    parts = words(command)[1:]
+    if not parts or parts == ["--help"] or parts[0].isupper():
+        return
+    if not complete and len(parts) == 1 and parts[0] in {path[0] for path in COMMANDS}:
+        return  # a group of commands, by name
+    depth = next((n for n in (1, 2) if tuple(parts[:n]) in COMMANDS), 0)
+    assert depth, f"no such command: {command}"
+    leaf, rest = COMMANDS[tuple(parts[:depth])], parts[depth:]
+    known = {option for parameter in leaf.params for option in (*parameter.opts, *parameter.secondary_opts)} | {"--help"}
+    for part in rest:
+        assert not part.startswith("--") or part.split("=")[0] in known, f"{command}: no option {part}; valid: {sorted(known)}"
+    if complete:
+        leaf.make_context(parts[depth - 1], list(rest))  # raises UsageError
+
+
+@pytest.mark.parametrize("page", list(TEXT))
+def test_shell_blocks_hold_commands_that_exist(page: str) -> None:
+    targets = re.findall(r"^([\w.-]+):", (REPOSITORY / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    for block in blocks(page):
+        for line in lines(block):
+            first = (words(line) or [line])[0]
+            if first == "make":
+                assert words(line)[1] in targets, f"{page}: `{line}`: the Makefile has {targets}"
+            elif first == "sdgbias":
+                check_sdgbias(line, complete=True)
+            elif first == "python":
+                script = words(line)[1]
+                path = words(line)[2].replace(".", "/") + ".py" if script == "-m" else script
+                assert (REPOSITORY / path).is_file(), f"{page}: `{line}`: no {path}"
+            else:
+                assert first in KNOWN or line.split()[0] in KNOWN, f"{page}: `{line}`: teach this test what {first!r} is"
+
+
+@pytest.mark.parametrize("page", list(TEXT))
+def test_inline_commands_exist(page: str) -> None:
+    prose = FENCE.sub("", TEXT[page])
+    for command in INLINE.findall(prose):
+        check_sdgbias(command.split(":")[0] if command.endswith(":") else command, complete=False)
+
+
+def test_the_two_commands_of_the_readme_are_make_targets() -> None:
+    commands = [line for block in blocks("README.md") for line in lines(block)]
+    assert {"make demo", "make test"} <= set(commands)
+    makefile = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
+    assert re.search(r"^demo:.*\n\t\$\(BIN\)/sdgbias demo$", makefile, re.MULTILINE)
+    for tool in ("ruff check", "ruff format --check", "mypy", "lint-imports", "pytest"):
+        assert re.search(rf"^\t\$\(BIN\)/{tool}", makefile, re.MULTILINE), f"make test doesn't run {tool}"
+
+
+def runnable(block: str) -> bool:
+    commands = lines(block)
+    ours = [line for line in commands if line.startswith("sdgbias ")]
+    allowed = all(line.startswith("sdgbias ") or line.split()[0] in RUN for line in commands)
+    return bool(ours) and allowed and not any(re.search(r"^sdgbias demo|/path/to", line) for line in commands)
+
+
+@pytest.mark.slow
+def test_the_readme_tour_runs_as_written(tmp_path: Path) -> None:
+    """Every runnable block of the README, in order, by bash, in a folder with a registry of its own."""
+    tour = [block for block in blocks("README.md") if runnable(block)]
+    said = "".join(tour)
+    for name in ("sample", "build", "models", "evaluate", "results", "--sql", "report", "cade search", "cade apply", "register-model"):
+        assert name in said, f"the tour doesn't show {name}"
+    for name in ("registry", "expectations"):
+        shutil.copytree(REPOSITORY / name, tmp_path / name)
+    tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {k: v for k, v in os.environ.items() if k != "SDGBIAS_REGISTRY"} | {"PATH": tools, "PYTHONPATH": str(REPOSITORY)}
+    for block in tour:
+        command = ["bash", "-euo", "pipefail", "-c", block]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600, check=False)
+        assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
+    assert (tmp_path / "build/tour/report/index.html").stat().st_size > 10_000
+    assert (tmp_path / "registry/models/tiny-llava-bf16.yaml").is_file()
+    check_same_parameters(tmp_path / "build/tour")
+
+
+def check_same_parameters(tour: Path) -> None:
+    """The README's claim: `cade search` on the exported tables finds what the run published."""
+    import json
+
+    from sdgbias import store
+
+    row = store.query(tour / "results.duckdb", "SELECT * FROM cade_params WHERE task = 'mcq' AND test = 'T1'").iloc[0]
+    found = json.loads((tour / "cade" / "cade_config.json").read_text())["params"]
+    assert {name: row[name] for name in found} == pytest.approx(found, abs=1e-12)
+
+
+def test_every_command_is_documented() -> None:
+    everything = "\n".join(TEXT[page] for page in TEXT if page == "README.md" or page.startswith("docs/"))
+    for path in COMMANDS:
+        assert f"sdgbias {' '.join(path)}" in everything, f"`sdgbias {' '.join(path)}` stands neither in README.md nor in docs/"
+
+
+def test_every_indicator_is_documented() -> None:
+    for entry in (*load_indicators(), *load_regression_tasks()):
+        assert f"`{entry.slug}`" in TEXT["docs/data.md"], f"{entry.slug} is missing in docs/data.md"
+    for entry in load_indicators():
+        row = next(line for line in TEXT["docs/data.md"].splitlines() if line.startswith(f"| `{entry.slug}` |"))
+        assert f"| {entry.polarity} |" in row and f"| {entry.pillar} |" in row and f"| {entry.sdg} |" in row, row
+        assert ("terciles" in row) != bool(entry.thresholds), row
+    for task in load_regression_tasks():
+        row = next(line for line in TEXT["docs/data.md"].splitlines() if f"`{task.slug}`" in line)
+        assert f"| {task.target} |" in row and row.endswith(f"| {task.tolerance} |"), row
+
+
+def test_every_quarantine_rule_is_documented() -> None:
+    code = "\n".join(path.read_text(encoding="utf-8") for path in (REPOSITORY / "sdgbias").glob("*.py"))
+    section = TEXT["docs/data.md"].split("## What leaves, and why")[1].split("\n## ")[0]
+    named = set(re.findall(r"`([a-z]+-[a-z-]+)`", section))
+    for rule in named:
+        assert f'"{rule}"' in code, f"docs/data.md names a rule that the code doesn't know: {rule}"
+    readers = "".join((REPOSITORY / "sdgbias" / f"{m}.py").read_text(encoding="utf-8") for m in ("clusters", "photos", "imagery", "items"))
+    raised = re.findall(r"(?:TileError|PhotoError|fault = )\(\s*\"([a-z-]+)\"|Task\.\w+, \w+(?:\[\w+\])?, \"([a-z-]+)\"", readers)
+    for rule in {a or b for a, b in raised}:
+        assert rule in named, f"{rule} is missing in docs/data.md"
+
+
+def test_every_model_field_is_documented() -> None:
+    page = TEXT["registry/README.md"]
+    for field in dataclasses.fields(ModelSpec):
+        assert f"`{field.name}`" in page, f"{field.name} is missing in registry/README.md"
+
+
+def test_every_metric_is_documented() -> None:
+    from sdgbias.suites import sdg
+
+    source = inspect.getsource(sdg._cell_metrics) + inspect.getsource(sdg._paired_metrics) + inspect.getsource(sdg.metric_rows)
+    names = set(re.findall(r"(?:yield |append\(\()\"(\w+)\"", source)) | {
+        f"share_{d}" for d in ("pessimistic", "conservative", "optimistic")
+    }
+    assert len(names) > 12
+    for name in names:
+        assert f"`{name}`" in TEXT["docs/methods.md"], f"{name} is missing in docs/methods.md"
+
+
+def test_every_exit_code_is_documented() -> None:
+    from sdgbias import errors
+
+    kinds = [e for _, e in inspect.getmembers(errors, inspect.isclass) if issubclass(e, errors.SdgbiasError)]
+    table = TEXT["docs/operations.md"].split("## Troubleshooting")[1]
+    for kind in kinds:
+        assert re.search(rf"^\| {kind.exit_code} \|", table, re.MULTILINE), f"{kind.__name__}: no row {kind.exit_code}"
+
+
+@pytest.mark.parametrize("term", ["cluster", "indicator", "item", "view", "context test", "stream", "CADE", "suite", "run"])
+def test_glossary_has(term: str) -> None:
+    assert f"| **{term}** |" in TEXT["GLOSSARY.md"]
+
+
+def test_links_lead_somewhere() -> None:
+    for page, text in TEXT.items():
+        for target in re.findall(r"\]\(([^)#\s]+)\)", FENCE.sub("", text)):
+            if not re.match(r"https?:|mailto:", target):
+                assert ((REPOSITORY / page).parent / target).exists(), f"{page}: {target} doesn't exist"
+
+
+def test_named_files_exist() -> None:
+    """Paths in backticks that look like files of the project are files of the project."""
+    pattern = re.compile(r"`((?:sdgbias|flows|docs|tests|bench|scripts|infra|expectations|registry)/[\w/.-]+\.(?:py|md|yaml|json|sql))`")
+    for page, text in TEXT.items():
+        for name in pattern.findall(text):
+            assert (REPOSITORY / name).is_file(), f"{page}: {name} doesn't exist"
+
+
+def test_no_machine_paths() -> None:
+    for page, text in TEXT.items():
+        assert not re.search(r"/(?:work|tmp|home|root)/\w", text), f"{page} names a path of one machine"
+
+
+def test_the_example_in_the_architecture_is_the_demo() -> None:
+    """The followed question: its raw line and its prompt are what the demo's sample and today's code give."""
+    import pandas as pd
+
+    from sdgbias.sample.latent import DEFAULT_COUNTRIES, draw_cluster
+    from sdgbias.types import ContextTest, Task, View
+    from sdgbias.views import prompt_texts
+
+    page = TEXT["docs/architecture.md"]
+    seed = yaml.safe_load((REPOSITORY / "params.yaml").read_text())["sample"]["seed"]
+    assert "PE" in DEFAULT_COUNTRIES
+    cluster = draw_cluster(seed, "PE", 23)
+    line = ",".join("" if value is None else str(value) for value in cluster.row())
+    assert line in page.splitlines()
+    entry = next(i for i in load_indicators() if i.slug == "electricity")
+    label = {name: float("nan") if value is None else value for name, value in cluster.labels.items()}
+    options = re.search(r"option_a '(.*)'   option_b '(.*)'   option_c '(.*?)'", page)
+    assert options
+    item = {"question": entry.question, "option_a": options[1], "option_b": options[2], "option_c": options[3], "urban": cluster.urban}
+    text = prompt_texts(pd.DataFrame([{**item, **label}]), Task.MCQ, ContextTest.T1, View.FULL).iloc[0]
+    assert text in page
+
+
+def test_the_embedded_model_is_described_as_it_is_trained() -> None:
+    script = (REPOSITORY / "scripts" / "train_tiny_llava.py").read_text(encoding="utf-8")
+    page = TEXT["docs/tiny-llava.md"]
+    shares = re.search(r"^SKEW, HINT_SKEW, MISMATCH = ([\d., ]+)$", script, re.MULTILINE)
+    steps = re.search(r"^STEPS = \(([\d, ]+)\)", script, re.MULTILINE)
+    worlds = re.findall(r'^    \((\d+), "([A-Z ]+)"\),$', script, re.MULTILINE)
+    assert shares and steps and worlds
+    planted = page.split("## Planted biases")[1].split("\n## ")[0]
+    for row, share in zip([r for r in planted.splitlines() if r.startswith("| ")][1:], shares[1].split(", "), strict=True):
+        assert f" {100 * float(share):.0f} %" in row, f"{share} is not in: {row}"
+    for stage, count in zip(("tower", "text", "joint"), steps[1].split(", "), strict=True):
+        assert f"| {stage} | {count} |" in page
+    assert f"({worlds[0][0]} to {worlds[-1][0]})" in page
+    countries = " ".join(names for _, names in worlds).split()
+    assert f"their {len(set(countries))}\ncountries" in page and len(countries) == len(set(countries))
+    from sdgbias.sample.latent import DEFAULT_COUNTRIES
+
+    assert not set(countries) & set(DEFAULT_COUNTRIES)
+
+
+def test_deployment_is_one_that_prefect_takes() -> None:
+    from prefect.client.schemas.schedules import CronSchedule
+
+    from flows.nightly import nightly
+
+    deployment = yaml.safe_load((REPOSITORY / "infra" / "prefect.yaml").read_text(encoding="utf-8"))["deployments"][0]
+    path, _, name = deployment["entrypoint"].partition(":")
+    assert (REPOSITORY / path).is_file() and name == nightly.fn.__name__
+    assert set(deployment["parameters"]) == set(inspect.signature(nightly.fn).parameters)
+    for schedule in deployment["schedules"]:
+        CronSchedule(cron=schedule["cron"], timezone=schedule["timezone"])
+    assert deployment["work_pool"]["name"] in TEXT["infra/README.md"]
+
+
+def test_hooks_are_local_and_their_tools_installed() -> None:
+    config = yaml.safe_load((REPOSITORY / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
+    assert {repo["repo"] for repo in config["repos"]} == {"local"}
+    makefile = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
+    for hook in config["repos"][0]["hooks"]:
+        tool = hook["entry"].split()[0].removeprefix(".venv/bin/")
+        assert f"$(BIN)/{tool}" in makefile, f"{tool} isn't part of make test"
