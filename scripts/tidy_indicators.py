@@ -7,7 +7,6 @@ countries of the benchmark; README.md beside them states origin, licence, citati
 file. Same dumps, same bytes.
 """
 
-
 from __future__ import annotations
 
 import argparse

@@ -38,7 +38,8 @@ HEADLINE = (
 def _step(title: str, command: list[str]) -> None:
     typer.echo(f"\n== {title}: {' '.join(Path(c).name if c == sys.executable else c for c in command)}")
     environment = {**QUIET, **os.environ}
-    environment.setdefault("PREFECT_HOME", str(Path("results/.prefect").resolve()))
+    home = Path(environment.setdefault("PREFECT_HOME", str(Path("results/.prefect").resolve())))
+    home.mkdir(parents=True, exist_ok=True)
     # tools of the same environment (dvc calls sdgbias) must be found even when it is not activated
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', '')}"
     done = subprocess.run(command, env=environment, check=False)

@@ -239,7 +239,11 @@ def evaluate(
         "n_scored": tried - len(scorer.failures),
         "n_cached": plan.planned - tried,
         "n_failed": len(scorer.failures),
-        "config": json.dumps({**settings, "sdgbias": __version__, "spec": asdict(spec)}, sort_keys=True, default=str),
+        "config": json.dumps(
+            {**settings, "sdgbias": __version__, "synthetic": bool(card.get("synthetic", False)), "spec": asdict(spec)},
+            sort_keys=True,
+            default=str,
+        ),
         "provenance": "planted" if spec.backend == "planted" else "measured",
     }
     store.publish(results, record, _tables(record, items, scored, summary, scorer, benchmark))

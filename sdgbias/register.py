@@ -83,17 +83,15 @@ def propose(
 
 
 def _canonical_repo(repo: str, root: Path) -> str:
-    """Folders inside the repository become local:..., ids and prefixed names stay; other folders are refused."""
+    """Folders inside the repository become local:..., other folders path:/... (noted as machine-specific); ids stay."""
     if repo.startswith(("local:", "path:")):
         return repo
     folder = Path(repo).expanduser()
     if folder.is_dir() or repo.startswith(("/", "./", "../", "~")):
         if not folder.is_dir():
             raise RegistryError(f"{repo}: no such folder; give a folder, path:/ABSOLUTE/FOLDER or a hub id OWNER/NAME")
-        inside = folder.resolve().is_relative_to(root.resolve())
-        if not inside:
-            meant = f"path:{folder.resolve()}"
-            raise RegistryError(f"{repo}: outside the repository, other machines won't find it; if meant: {meant}")
+        if not folder.resolve().is_relative_to(root.resolve()):
+            return f"path:{folder.resolve()}"
         return f"local:{folder.resolve().relative_to(root.resolve()).as_posix()}"
     if not HUB_ID.fullmatch(repo):
         raise RegistryError(f"repo {repo!r}; valid: {VALID_REPOS}")

@@ -69,7 +69,8 @@ def find_root(start: Path | None = None) -> Path:
             return Path(named).resolve()
         raise RegistryError(f"{ENV_ROOT}={named}: no registry/models in it; name the folder that holds registry/models")
     here = (start or Path.cwd()).resolve()
-    for folder in (here, *here.parents):
+    checkout = Path(__file__).resolve().parents[1]  # an editable install works from any folder
+    for folder in (here, *here.parents, *([] if start else [checkout])):
         if (folder / "registry" / "models").is_dir():
             return folder
     raise RegistryError(f"no registry/models folder at or above {here}; {_GO_THERE}")

@@ -6,7 +6,6 @@ joined by `index`, never by position. A table or row that lacks a view is said a
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -19,16 +18,9 @@ from sdgbias import metrics, stats
 from sdgbias.answers import parse_letter, parse_number, with_first_digit
 from sdgbias.cade import Floats, Numerics, Streams, decide, streams
 from sdgbias.errors import InputError, UsageError
+from sdgbias.items import authors_split
 from sdgbias.search import SearchResult, random_search, take
 from sdgbias.types import DIGITS, LETTERS, TOLERANCES, CadeParams, ContextTest, Task
-
-VAL_SHARE = 0.2
-
-
-def authors_split(task: Task, item_id: int) -> str:
-    """'val' or 'test' by the authors' rule: the first 15 hex digits of md5("<task>-<id>") as a fraction, below 0.2 is val."""
-    digest = hashlib.md5(f"{task.value}-{int(item_id)}".encode(), usedforsecurity=False).hexdigest()
-    return "val" if int(digest[:15], 16) / 16**15 < VAL_SHARE else "test"
 
 
 @dataclass(frozen=True)
@@ -135,7 +127,7 @@ def read_tables(folder: Path, task: Task, level: ContextTest) -> Tables:
     if not (given | (split == "")).all():
         raise InputError(f"{folder}/{stems['full']}: split {split[~given & (split != '')].iloc[0]!r}; valid: val, test")
     notes["rows_split_by_rule"] = int((~given).sum())
-    by_rule = pd.Series([authors_split(task, int(i)) for i in full.index], index=full.index, dtype=object)
+    by_rule = pd.Series(authors_split(task.value, full.index.to_numpy()), index=full.index, dtype=object)
     frame = pd.DataFrame(
         {
             "split": split.where(given, by_rule),
@@ -223,9 +215,8 @@ def apply(t: Tables, p: Prepared, params: CadeParams, tolerance: float | None) -
     else:
         baseline = p.generated.fillna(0.0).to_numpy()
         chosen = np.where(decision.choice >= 0, p.values[rows, np.maximum(decision.choice, 0)], np.nan)
-        limit: Floats = np.full(len(ids), np.nan if tolerance is None else tolerance)
-        if tolerance is None:
-            limit = t.frame["target"].map(TOLERANCES).to_numpy(dtype=np.float64)
+        limits = t.frame["target"].map(TOLERANCES).to_numpy(dtype=np.float64)
+        limit: Floats = limits if tolerance is None else np.full(len(ids), tolerance, dtype=np.float64)
     for split in ("val", "test"):
         use = (t.frame["split"] == split).to_numpy() & p.gold_ok & p.streams.valid.any(axis=1)
         if t.task is Task.MCQ:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,9 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from PIL import Image
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
+from sdgbias.backends.pixels import PixelCache
 from sdgbias.backends.tokens import find_candidates
 from sdgbias.errors import InfrastructureError, ModelError
 from sdgbias.types import DIGITS, LETTERS, ModelSpec, Prompt, ScoreBatch
@@ -67,6 +66,8 @@ class HuggingFace:
             kind = InfrastructureError if folder is None else ModelError
             raise kind(f"{spec.name}: can't load {source}: {str(error).strip().splitlines()[0]}") from None
         self.model = model.eval().to(self.device)
+        self.pixels = PixelCache(self.processor.image_processor)
+        self.processor.image_processor = self.pixels
         self.tokenizer = self.processor.tokenizer
         self.tokenizer.padding_side = "left"
         if self.tokenizer.pad_token is None:
@@ -91,7 +92,7 @@ class HuggingFace:
 
     def _inputs(self, prompts: Sequence[Prompt], suffix: str = "") -> dict[str, torch.Tensor]:
         texts = [self.render(p) + suffix for p in prompts]
-        images = [Image.open(io.BytesIO(p.image)).convert("RGB") for p in prompts if p.image is not None]
+        images = [self.pixels.open(p) for p in prompts if p.image is not None]
         options: dict[str, Any] = {"padding": True, "return_tensors": "pt"}
         bos = self.tokenizer.bos_token
         if bos and texts[0].startswith(bos):

@@ -55,6 +55,7 @@ def render(d: ReportData, shown: dict[str, Any]) -> str:
         runs=d.runs.to_dict("records"),
         mixed=d.runs["benchmark_id"].nunique() > 1,
         planted=[m for m, p in zip(d.runs["model"], d.runs["provenance"], strict=True) if p == "planted"],
+        synthetic=[c for c in d.runs["config"] if json.loads(c or "{}").get("synthetic")],
         headlines=[_headline(d, m) for m in d.models],
         methods=METHODS,
         mcq=[_mcq_table(d, m) for m in d.models],

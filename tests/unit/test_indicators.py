@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -110,7 +111,7 @@ def test_tercile_ranges_cover_everything_exclude_each_other_and_none_is_empty(se
 
 def _ranges(edges: tuple[float, ...]) -> list[tuple[float, float]]:
     ends = [-np.inf, *edges, np.inf]
-    return list(zip(ends, ends[1:], strict=False))
+    return list(itertools.pairwise(ends))
 
 
 @pytest.mark.parametrize(

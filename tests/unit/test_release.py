@@ -11,13 +11,8 @@ import pytest
 
 from sdgbias.cade import decide, streams
 from sdgbias.errors import InputError, UsageError
-from sdgbias.release import authors_split, parse_level, read_params, read_tables, run
+from sdgbias.release import parse_level, read_params, read_tables, run
 from sdgbias.types import DIGITS, LETTERS, CadeParams, ContextTest, Task
-
-
-def test_split_rule_on_the_published_ids() -> None:
-    assert {i for i in range(20) if authors_split(Task.MCQ, i) == "val"} == {1, 4}
-    assert {i for i in range(20) if authors_split(Task.REGRESSION, i) == "val"} == {1, 2, 9, 18}
 
 
 def tables(
