@@ -216,7 +216,7 @@ def apply(t: Tables, p: Prepared, params: CadeParams, tolerance: float | None) -
         baseline = p.generated.fillna(0.0).to_numpy()
         chosen = np.where(decision.choice >= 0, p.values[rows, np.maximum(decision.choice, 0)], np.nan)
         limits = t.frame["target"].map(TOLERANCES).to_numpy(dtype=np.float64)
-        limit: Floats = limits if tolerance is None else np.full(len(ids), tolerance, dtype=np.float64)
+        limit = np.asarray(limits if tolerance is None else np.full(len(ids), tolerance), dtype=np.float64)
     for split in ("val", "test"):
         use = (t.frame["split"] == split).to_numpy() & p.gold_ok & p.streams.valid.any(axis=1)
         if t.task is Task.MCQ:
