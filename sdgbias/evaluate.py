@@ -145,8 +145,10 @@ def numbers_wanted(plan: Plan, generations: pd.DataFrame) -> pd.DataFrame:
     forced = set(cells.loc[cells["view"] == View.FULL.value, "key"])
     rows = plan.distinct[plan.distinct["key"].isin(set(cells["key"]))].copy()
     rows["forced"] = rows["key"].isin(forced)
-    starts = generations.groupby("key").size()
-    have = rows["key"].map(starts).fillna(0)
+    if rows.empty:
+        return rows
+    counts = generations["key"].value_counts().to_dict()
+    have = np.array([counts.get(key, 0) for key in rows["key"]])
     return rows[have < np.where(rows["forced"], 1 + len(DIGITS), 1)]
 
 

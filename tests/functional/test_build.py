@@ -46,7 +46,7 @@ def test_namibia_is_not_missing(raw: Path, tmp_path: Path) -> None:
 
 def test_bad_files_leave_with_their_reason_and_the_rest_is_built(raw: Path, tmp_path: Path) -> None:
     raw = copy(raw, tmp_path)
-    tiles = sorted(raw.glob("dhs_npzs/*/*.npz"))
+    tiles = sorted(t for t in raw.glob("dhs_npzs/*/*.npz") if list(raw.glob(f"mapillary/imagery/*/{t.stem}/*.jpeg")))
     tiles[0].write_bytes(tiles[0].read_bytes()[:2000])
     np.savez(tiles[1], x=np.zeros((255, 255, 8), dtype=np.float32))
     np.savez(tiles[2], x=np.zeros((8, 255, 255), dtype=np.float32))
