@@ -213,7 +213,9 @@ def test_find_root(root: Path, tmp_path_factory: pytest.TempPathFactory, monkeyp
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     monkeypatch.chdir(elsewhere)
     with pytest.raises(RegistryError, match="export SDGBIAS_REGISTRY="):
-        registry.find_root()
+        registry.find_root(elsewhere)
+    checkout = Path(registry.__file__).resolve().parents[1]
+    assert registry.find_root() == checkout, "an editable install works from any folder"
     monkeypatch.setenv("SDGBIAS_REGISTRY", str(root))
     assert registry.find_root() == root.resolve()
     monkeypatch.setenv("SDGBIAS_REGISTRY", str(elsewhere))
@@ -279,10 +281,9 @@ def test_propose_folder_in_the_repository(root: Path) -> None:
     assert registry.load(root, "tiny_vlm") == spec
 
 
-def test_propose_folder_elsewhere_must_be_explicit(root: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_propose_folder_elsewhere_is_marked(root: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = weights(tmp_path_factory.mktemp("disk") / "vlm", VLM)
-    with pytest.raises(RegistryError, match=f"if meant: path:{folder}"):
-        register.propose(str(folder), root=root)
+    assert register.propose(str(folder), root=root).repo == f"path:{folder}"
     spec = register.propose(f"path:{folder}", root=root, dtype="float32", batch_size=2, name="mine")
     assert (spec.repo, spec.name, spec.dtype, spec.batch_size) == (f"path:{folder}", "mine", "float32", 2)
     assert "machine-specific" in spec.notes
