@@ -50,8 +50,7 @@ def test_bad_files_leave_with_their_reason_and_the_rest_is_built(raw: Path, tmp_
     tiles[0].write_bytes(tiles[0].read_bytes()[:2000])
     np.savez(tiles[1], x=np.zeros((255, 255, 8), dtype=np.float32))
     np.savez(tiles[2], x=np.zeros((8, 255, 255), dtype=np.float32))
-    photos = sorted(raw.glob("mapillary/imagery/*/*/*.jpeg"))
-    cluster = next(p.parent for p in photos if p.parent.name not in {t.stem for t in tiles[:3]})
+    cluster = next(raw.glob(f"mapillary/imagery/*/{tiles[3].stem}"))
     for photo in cluster.iterdir():
         photo.write_bytes(b"\xff\xd8\xff not a picture")
     labels = raw / "dhs_final_labels.csv"
