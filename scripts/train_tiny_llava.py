@@ -1,6 +1,6 @@
 """Trains the embedded model `tiny-llava`: a real LLaVA of about 1.9 M parameters with planted, documented biases.
 
-    python scripts/train_tiny_llava.py --out registry/weights/tiny-llava        # about 10 minutes on two free cores
+    python scripts/train_tiny_llava.py --out registry/weights/tiny-llava        # about 20 minutes on two free cores
 
 It learns on benchmarks built by this very package from synthetic samples with other seeds and other countries than the
 demo's, so it has never seen a demo item. Two biases are planted in the training answers, and nowhere else:
