@@ -42,6 +42,7 @@ from transformers import (
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
 from sdgbias.build import build
+from sdgbias.imagestore import ImageReader
 from sdgbias.indicators import directions
 from sdgbias.sample import write_sample
 from sdgbias.types import PILLARS, TESTS, ContextTest, Task, View
@@ -83,10 +84,10 @@ def make_worlds(folder: Path, clusters: int) -> list[Path]:
 
 def pixels_of(benchmark: Path, processor: CLIPImageProcessorPil) -> tuple[dict[str, int], np.ndarray]:
     """image_id -> row, and uint8 (N, 96, 96, 3) composites as the processor resizes them."""
-    table = pd.read_parquet(benchmark / "images.parquet")
+    reader = ImageReader(benchmark)
     rows, stack = {}, []
-    for image_id, png in zip(table["image_id"], table["png"], strict=True):
-        image = Image.open(io.BytesIO(png)).convert("RGB")
+    for image_id, parts in reader.items():
+        image = Image.open(io.BytesIO(parts[0])).convert("RGB")
         small = processor(images=image, do_rescale=False, do_normalize=False, return_tensors="np")["pixel_values"][0]
         rows[image_id] = len(stack)
         stack.append(np.clip(small, 0, 255).astype(np.uint8).transpose(1, 2, 0))

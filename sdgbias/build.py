@@ -1,15 +1,17 @@
-"""From a raw folder to a benchmark folder, one stage per arrow: clusters -> images -> items (with prompts) -> card.
+"""From a raw folder to a benchmark folder, one stage per arrow:
 
-Each stage reads files and writes files, so that DVC can run them one by one and `build` can run them all. Tables are
+clusters -> images -> series -> items -> prompts -> card (-> the gate of quality.py, called by the command line).
+
+Each stage reads files and writes files, so that DVC can run them one by one and `build` can run them all. A table's row
+rules are judged where the table is made: what breaks one leaves for quarantine/<stage>.parquet with its reason. Tables are
 written beside their final name and renamed; rows are sorted by key; the same inputs give the same bytes.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +19,15 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from sdgbias import card, imagestore, items, near_duplicates, quality, series, views
 from sdgbias import clusters as clusters_module
-from sdgbias import imagery, items, series, views
 from sdgbias.errors import InputError, StoreError
+from sdgbias.imagestore import ImageSettings
+from sdgbias.indicators import Bins
 from sdgbias.types import Task
 
-LICENCE = "CC BY-SA 4.0"
-SOURCES = [
-    "SustainBench (Yeh et al. 2021), DHS cluster labels and Mapillary imagery as packaged there, CC BY-SA 4.0",
-    "The DHS Program, aggregated at cluster level; Landsat and DMSP/VIIRS imagery, public domain",
-    "UNSD Global SDG Indicators Database; Global Data Lab Subnational Human Development Index (repackages CC BY 4.0)",
-    "WHO Global Health Observatory (CC BY-NC-SA) and IHME HAQ (non-commercial) where the user supplied them",
-]
-SYNTHETIC = ["Synthetic sample of `sdgbias sample` in SustainBench's layout (Yeh et al. 2021); nothing in it is real; CC0 1.0"]
-TABLES = ("clusters", "images", "items_mcq", "items_regression", "prompts")
+STAGES = ("clusters", "images", "series", "items", "prompts", "card")
+MAX_ROUNDS = 20
 #: progress(what, done, total)
 Progress = Callable[[str, int, int], None]
 
@@ -41,127 +38,182 @@ def _silent(what: str, done: int, total: int) -> None:
 
 def write_table(out: Path, name: str, frame: pd.DataFrame) -> None:
     """One Parquet table, replaced atomically."""
+    _replace(
+        out / f"{name}.parquet", lambda part: pq.write_table(pa.Table.from_pandas(frame, preserve_index=False), part, compression="zstd")
+    )
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Plain JSON with sorted keys, replaced atomically."""
+    text = json.dumps(content, indent=2, sort_keys=True, default=str, ensure_ascii=False) + "\n"
+    _replace(path, lambda part: part.write_text(text, encoding="utf-8"))
+
+
+def _replace(path: Path, write: Callable[[Path], object]) -> None:
     try:
-        out.mkdir(parents=True, exist_ok=True)
-        part = out / f".{name}.parquet.part"
-        pq.write_table(pa.Table.from_pandas(frame, preserve_index=False), part, compression="zstd")
-        part.replace(out / f"{name}.parquet")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(f".{path.name}.part")
+        write(part)
+        part.replace(path)
     except OSError as error:
-        raise StoreError(f"{out}: can't be written ({error.strerror or error}); give a writable folder with --out") from None
+        raise StoreError(f"{path.parent}: can't be written ({error.strerror or error}); give a writable folder with --out") from None
 
 
-def _read(out: Path, name: str) -> pd.DataFrame:
+def _read(out: Path, name: str, columns: Sequence[str] | None = None) -> pd.DataFrame:
     path = out / f"{name}.parquet"
+    stage = "items" if name.startswith("items") else "series" if name == "gdl_regions" else name
     if not path.is_file():
-        raise InputError(f"{path}: not there; run the stage that makes it: sdgbias build --stage {name.split('_')[0]}")
-    return pd.read_parquet(path)
+        raise InputError(f"{path}: not there; run the stage that makes it: sdgbias build --stage {stage} --out {out}")
+    try:
+        return pd.read_parquet(path, columns=list(columns) if columns else None)
+    except (OSError, ValueError) as error:  # pyarrow's ArrowInvalid is a ValueError
+        raise InputError(
+            f"{path}: can't be read ({str(error).splitlines()[0]}); make it again: sdgbias build --stage {stage} --out {out}"
+        ) from None
 
 
-def _write_quarantine(out: Path, stage: str, rows: pd.DataFrame) -> None:
-    folder = out / "quarantine"
-    frame = rows[["table", "key", "rule", "detail"]].astype(str)
-    write_table(folder, stage, frame.sort_values(["table", "key", "rule"], kind="stable", ignore_index=True))
+def _write_quarantine(out: Path, stage: str, *parts: pd.DataFrame) -> None:
+    rows = pd.concat([part[list(items.QUARANTINE_COLUMNS)] for part in parts], ignore_index=True).astype("str")
+    write_table(out / "quarantine", stage, rows.sort_values(["table", "key", "rule"], kind="stable", ignore_index=True))
 
 
 def build_clusters(raw: Path, out: Path) -> None:
-    """Stage 1: labels -> clusters.parquet."""
+    """Stage 1: labels -> clusters.parquet, origin.json."""
     table, lost = clusters_module.read_clusters(raw)
+    table, sifted = quality.sift("clusters", table)
     write_table(out, "clusters", table)
-    _write_quarantine(out, "clusters", lost)
-    readme = raw / "README.txt"
-    synthetic = readme.is_file() and readme.read_text(encoding="utf-8", errors="replace").startswith("Synthetic sample")
-    (out / "origin.json").write_text(json.dumps({"synthetic": synthetic}) + "\n", encoding="utf-8")
+    _write_quarantine(out, "clusters", lost, sifted)
+    write_json(out / "origin.json", {"synthetic": _readme(raw).startswith("Synthetic sample")})
 
 
-def build_images(raw: Path, out: Path, workers: int | None = None, progress: Progress = _silent) -> None:
-    """Stage 2: tiles and photos -> images.parquet (one composite per cluster that has both)."""
+def _readme(raw: Path) -> str:
+    path = raw / "README.txt"
+    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+
+
+def made_without_images(raw: Path) -> bool:
+    """Whether this is a sample of `sdgbias sample --no-images`: then there is nothing to draw, and nothing is wrong."""
+    return _readme(raw).startswith("Synthetic sample") and "\nimages: no\n" in _readme(raw)
+
+
+def build_images(
+    raw: Path, out: Path, settings: ImageSettings | None, workers: int | None = None, progress: Progress = _silent
+) -> tuple[int, int]:
+    """Stage 2: tiles and photos -> images/ (shards) and images.parquet (their index). ``settings`` None: no images.
+
+    Returns (rendered now, reused): a picture whose tile, photos and settings are unchanged is not drawn again.
+    """
     table = _read(out, "clusters")
-    count = workers or os.cpu_count() or 1
-    images, lost = imagery.render_images(raw, table, count, lambda done, total: progress("rendering images", done, total))
-    write_table(out, "images", images)
-    _write_quarantine(out, "images", lost)
+    if settings is None:
+        imagestore.clear_store(out)
+        (out / "images").mkdir(parents=True, exist_ok=True)  # DVC wants its outputs, also an empty one
+        index, lost, counts = imagestore.pending_index(table), pd.DataFrame(columns=list(items.QUARANTINE_COLUMNS)), (0, 0)
+    else:
+        count = workers or os.cpu_count() or 1
+        stored = imagestore.render_store(raw, table, out, settings, count, lambda done, total: progress("rendering images", done, total))
+        index, lost, counts = stored.index, stored.quarantine, (stored.rendered, stored.reused)
+        first = near_duplicates.groups(index["cluster_id"].tolist(), index[["tile_hash", "photo_hash"]].to_numpy().tolist())
+        index["image_group"] = index.set_index("cluster_id")["image_id"].loc[first].to_numpy()
+    index, sifted = quality.sift("images", index, {"clusters": table})
+    write_table(out, "images", index)
+    _write_quarantine(out, "images", lost, sifted)
+    return counts
 
 
-def build_items(indicators: Path, out: Path, mcq: int | None = None, regression: int | None = None, seed: int = 0) -> None:
-    """Stage 3: clusters x images x indicator series -> items_mcq, items_regression, prompts."""
-    known, absent = series.read_series(indicators)
-    regions = series.read_gdl_regions(indicators)
-    built = items.build_items(_read(out, "clusters"), _read(out, "images"), known, regions, mcq=mcq, regression=regression, seed=seed)
-    write_table(out, "items_mcq", built.items_mcq)
-    write_table(out, "items_regression", built.items_regression)
-    blocks = [
-        views.build_prompts(t, task) for task, t in ((Task.MCQ, built.items_mcq), (Task.REGRESSION, built.items_regression)) if len(t)
-    ]
-    if not blocks:
+def build_series(indicators: Path, out: Path) -> None:
+    """Stage 3: the dumps of an indicators folder -> series.parquet and gdl_regions.parquet, for the 56 countries."""
+    table, _ = series.read_series(indicators)
+    table, sifted = quality.sift("series", table)
+    write_table(out, "series", table)
+    write_table(out, "gdl_regions", series.read_gdl_regions(indicators))
+    _write_quarantine(out, "series", sifted)
+
+
+def build_items(
+    out: Path,
+    mcq: int | None = None,
+    regression: int | None = None,
+    seed: int = 0,
+    *,
+    max_gap: int = items.MAX_GAP,
+    split: str = "id",
+    keep_bins: Path | None = None,
+    review: pd.DataFrame | None = None,
+    review_action: str = "drop",
+) -> None:
+    """Stage 4: clusters x images x series -> items_mcq, items_regression.
+
+    An item that breaks a row rule leaves and the draw is completed, until every item that is kept keeps all of them.
+    ``keep_bins``: an earlier benchmark folder whose options are used again.
+    """
+    clusters, images, known = _read(out, "clusters"), _read(out, "images", ["cluster_id", "image_id", "image_group"]), _read(out, "series")
+    candidates = items.find_candidates(
+        clusters, images, known, _read(out, "gdl_regions"), seed=seed, max_gap=max_gap, keep_bins=earlier_bins(keep_bins)
+    )
+    without: dict[Task, set[int]] = {task: set() for task in Task}
+    sifted = []
+    for _ in range(MAX_ROUNDS):
+        built = items.choose_items(
+            candidates, mcq=mcq, regression=regression, without=without, review=review, review_action=review_action, split=split
+        )
+        again = False
+        for task in Task:
+            kept, lost = quality.sift(f"items_{task}", built.table(task), {"clusters": clusters, "images": images}, split=split)
+            if len(lost):
+                again = True
+                without[task] |= set(built.table(task)["item_id"]) - set(kept["item_id"])
+                sifted.append(lost)
+        if not again:
+            break
+    else:
+        raise InputError(f"{out}: row rules still take items out after {MAX_ROUNDS} draws; look into the raw data: sdgbias raw check")
+    if not len(built.items_mcq) + len(built.items_regression) and (mcq, regression) != (0, 0):
         raise InputError(
-            f"{indicators}: no cluster got a question: none has an image pair and a value of an indicator near its survey year; "
+            f"{out}: no cluster got a question: none has an image pair and a value of an indicator near its survey year; "
             "look into quarantine/*.parquet for the reasons"
         )
-    write_table(out, "prompts", pd.concat(blocks, ignore_index=True))
-    _write_quarantine(out, "items", built.quarantine)
-    notes = {**built.notes, "series_not_found": absent, "mcq": mcq, "regression": regression, "seed": seed}
-    (out / "items_notes.json").write_text(json.dumps(notes, indent=2, sort_keys=True, default=str) + "\n", encoding="utf-8")
+    write_table(out, "items_mcq", built.items_mcq)
+    write_table(out, "items_regression", built.items_regression)
+    _write_quarantine(out, "items", built.quarantine, *sifted)
+    absent = sorted(set(series.SERIES) - set(known["series"]))
+    asked = {"mcq": mcq, "regression": regression, "seed": seed, "max_gap": max_gap, "kept_bins": keep_bins is not None}
+    reviewed = {} if review is None else {"action": review_action, **review["verdict"].value_counts().sort_index().to_dict()}
+    write_json(out / "items_notes.json", {**built.notes, "series_not_found": absent, "asked": asked, "review": reviewed})
+
+
+def earlier_bins(benchmark: Path | None) -> dict[str, Bins]:
+    """The options of an earlier benchmark by indicator ({} for None). Raises InputError."""
+    if benchmark is None:
+        return {}
+    path = benchmark / "items_notes.json"
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))["bins"]
+        return {
+            slug: Bins(tuple(float(e) for e in b["edges"]), tuple(str(t) for t in b["labels"]), str(b["source"]))
+            for slug, b in found.items()
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"{path}: no options of an earlier benchmark ({type(error).__name__}); name a folder made by sdgbias build"
+        ) from None
+
+
+def build_prompts(out: Path) -> None:
+    """Stage 5: items -> prompts.parquet, one row per item x context test, written task by task to keep memory flat."""
+    path = out / "prompts.parquet"
+    blocks = []
+    for task in Task:
+        table = _read(out, f"items_{task}")
+        if len(table):
+            blocks.append(pa.Table.from_pandas(views.build_prompts(table, task), preserve_index=False))
+    if not blocks:
+        raise InputError(f"{out}: the item tables are empty; make them again: sdgbias build --stage items --out {out}")
+    _replace(path, lambda part: pq.write_table(pa.concat_tables(blocks), part, compression="zstd"))
 
 
 def build_card(out: Path) -> dict[str, Any]:
-    """Stage 4: benchmark.json, quarantine.parquet and README.md: what is in the folder, under which licence, from where."""
-    tables = {name: _read(out, name) for name in TABLES}
-    lost = [pd.read_parquet(p) for p in sorted((out / "quarantine").glob("*.parquet"))]
-    quarantine = pd.concat(lost, ignore_index=True) if lost else pd.DataFrame(columns=["table", "key", "rule", "detail"])
-    write_table(out, "quarantine", quarantine)
-    synthetic = bool(json.loads((out / "origin.json").read_text(encoding="utf-8"))["synthetic"])
-    digest = hashlib.sha256()
-    for name in TABLES:
-        digest.update(content_digest(tables[name]).encode())
-    mcq, regression = tables["items_mcq"], tables["items_regression"]
-    shares = {
-        str(pillar): {k: round(100 * float(v), 2) for k, v in part["answer"].value_counts(normalize=True).sort_index().items()}
-        for pillar, part in mcq.groupby("pillar", sort=True)
-    }
-    card: dict[str, Any] = {
-        "benchmark_id": digest.hexdigest()[:16],
-        "licence": LICENCE,
-        "synthetic": synthetic,
-        "sources": SYNTHETIC if synthetic else SOURCES,
-        "counts": {
-            **{name: len(table) for name, table in tables.items()},
-            "clusters_used": int(pd.concat([mcq["cluster_id"], regression["cluster_id"]]).nunique()),
-            "countries_used": int(pd.concat([mcq["cname"], regression["cname"]]).nunique()),
-            "mcq_by_pillar": {str(k): int(v) for k, v in mcq["pillar"].value_counts().sort_index().items()},
-            "mcq_by_indicator": {str(k): int(v) for k, v in mcq["indicator"].value_counts().sort_index().items()},
-            "regression_by_task": {str(k): int(v) for k, v in regression["indicator"].value_counts().sort_index().items()},
-        },
-        "label_shares_percent": shares,
-        "quarantined": {str(k): int(v) for k, v in quarantine["rule"].value_counts().sort_index().items()},
-        "notes": json.loads((out / "items_notes.json").read_text(encoding="utf-8")),
-    }
-    (out / "benchmark.json").write_text(json.dumps(card, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    (out / "README.md").write_text(_readme(card), encoding="utf-8")
-    return card
-
-
-def content_digest(frame: pd.DataFrame) -> str:
-    """sha256 over the values of a table, independent of how Parquet packs them (image bytes count through image_id)."""
-    columns = [c for c in frame.columns if c != "png"]
-    hashes = pd.util.hash_pandas_object(frame[columns], index=False)
-    return hashlib.sha256("|".join(columns).encode() + hashes.to_numpy().tobytes()).hexdigest()
-
-
-def _readme(card: dict[str, Any]) -> str:
-    counts = card["counts"]
-    lines = [
-        f"# Benchmark {card['benchmark_id']}",
-        "",
-        f"{counts['items_mcq']:,} multiple-choice questions x T1-T5 and {counts['items_regression']:,} regression questions over "
-        f"{counts['clusters_used']:,} clusters in {counts['countries_used']} countries.",
-        "",
-        f"Licence: {card['licence']}. Sources:",
-        *(f"- {s}" for s in card["sources"]),
-        "",
-        "Left out, by rule: " + (", ".join(f"{k} {v}" for k, v in card["quarantined"].items()) or "nothing") + ".",
-        "",
-    ]
-    return "\n".join(lines)
+    """Stage 6: benchmark.json, README.md, quarantine.parquet."""
+    return card.build_card(out)
 
 
 def build(
@@ -172,11 +224,16 @@ def build(
     mcq: int | None = None,
     regression: int | None = None,
     seed: int = 0,
+    images: bool | None = None,
+    settings: ImageSettings | None = None,
     workers: int | None = None,
     progress: Progress = _silent,
 ) -> dict[str, Any]:
-    """All stages in order; returns the card. The quality gate is quality.run_gate, called by the CLI afterwards."""
+    """All stages in order; returns the card. The quality gate is quality.run_gate, called by the command line afterwards."""
     build_clusters(raw, out)
-    build_images(raw, out, workers, progress)
-    build_items(indicators, out, mcq, regression, seed)
+    images = not made_without_images(raw) if images is None else images
+    build_images(raw, out, (settings or ImageSettings()) if images else None, workers, progress)
+    build_series(indicators, out)
+    build_items(out, mcq, regression, seed)
+    build_prompts(out)
     return build_card(out)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sdgbias.cli_bars import Bars
+from sdgbias.cli_data import raw_app, release_app, review_app
 from sdgbias.errors import SdgbiasError, UsageError, one_of
 
 if TYPE_CHECKING:
@@ -25,32 +27,14 @@ app = typer.Typer(
 )
 cade_app = typer.Typer(help="CADE on the benchmark authors' prediction tables.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(cade_app, name="cade")
+app.add_typer(raw_app, name="raw")
+app.add_typer(review_app, name="review")
+app.add_typer(release_app, name="release")
 
 RawOption = Annotated[Path, typer.Option("--raw", help="Raw folder in SustainBench's layout.")]
 BenchmarkOption = Annotated[Path, typer.Option("--benchmark", help="Benchmark folder made by `sdgbias build`.")]
 ResultsOption = Annotated[Path, typer.Option("--results", help="Results file (DuckDB); score shards lie beside it.")]
 DEFAULT_RAW, DEFAULT_BENCHMARK, DEFAULT_RESULTS = Path("data/raw"), Path("data/benchmark"), Path("results/sdgbias.duckdb")
-
-
-class Bars:
-    """progress(what, done, total) as one tqdm bar per `what`, with item counts and ETA, on standard error."""
-
-    def __init__(self) -> None:
-        self.bars: dict[str, Any] = {}
-
-    def __call__(self, what: str, done: int, total: int) -> None:
-        from tqdm import tqdm
-
-        if total <= 0:
-            return
-        if what not in self.bars:
-            self.bars[what] = tqdm(total=total, desc=what, unit="", dynamic_ncols=True, mininterval=0.5, file=sys.stderr)
-        bar = self.bars[what]
-        bar.total = total
-        bar.update(done - bar.n)
-        if done >= total:
-            bar.close()
-            del self.bars[what]
 
 
 def _step(what: str) -> Callable[[int, int], None]:
@@ -71,7 +55,8 @@ def sample(
 
     chosen = [c.strip() for c in countries.split(",") if c.strip()] or None
     write_sample(out, clusters, seed, chosen, images, _step("drawing clusters"))
-    typer.echo(f"{out}: {clusters} synthetic clusters. Next: sdgbias build --raw {out} --indicators {out}/indicators")
+    more = "" if images else " --no-images"
+    typer.echo(f"{out}: {clusters} synthetic clusters. Next: sdgbias build --raw {out} --indicators {out}/indicators{more}")
 
 
 @app.command()
@@ -81,24 +66,63 @@ def build(
         Path | None, typer.Option(help="Indicator series folder. Default: RAW/indicators if it exists, else data/indicators.")
     ] = None,
     out: Annotated[Path, typer.Option(help="Benchmark folder to write.")] = DEFAULT_BENCHMARK,
-    mcq: Annotated[int | None, typer.Option(min=0, help="Number of distinct multiple-choice questions; default: all.")] = None,
-    regression: Annotated[int | None, typer.Option(min=0, help="Number of regression questions; default: all.")] = None,
+    mcq: Annotated[
+        int | None, typer.Option(min=0, help="Number of distinct multiple-choice questions; default: all. Paper: 100000.")
+    ] = None,
+    regression: Annotated[int | None, typer.Option(min=0, help="Number of regression questions; default: all. Paper: 50000.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the stratified draw.")] = 0,
-    stage: Annotated[str, typer.Option(help="One stage only: clusters, images, items, card, check (used by dvc.yaml).")] = "",
+    max_gap: Annotated[
+        int, typer.Option(min=0, help="Most years between a value and the survey, where an indicator says nothing else.")
+    ] = 10,
+    split: Annotated[str, typer.Option(help="id: the authors' rule; place: no country in both val and test.")] = "id",
+    keep_bins: Annotated[Path | None, typer.Option(help="Earlier benchmark folder whose answer options are used again.")] = None,
+    review: Annotated[Path | None, typer.Option(help="Verdicts of `sdgbias review import` (reviews.parquet).")] = None,
+    review_action: Annotated[str, typer.Option(help="What happens to rejected items: drop (others are drawn) or mark.")] = "drop",
+    images: Annotated[
+        bool | None,
+        typer.Option(
+            "--images/--no-images", help="Draw the pictures (default, except for a sample without); nothing can be evaluated without."
+        ),
+    ] = None,
+    layout: Annotated[
+        str, typer.Option(help="composite: one picture per place; several: photo, tile and night lights apart.")
+    ] = "composite",
+    stretch: Annotated[str, typer.Option(help="Contrast of the tile: authors or percentile.")] = "authors",
+    stretch_for: Annotated[str, typer.Option(help="Another stretch for some countries, e.g. KH=percentile,NP=percentile.")] = "",
+    bands: Annotated[str, typer.Option(help="Colours of the tile: true-colour, false-colour (NIR, red, green) or swir.")] = "true-colour",
+    nightlights: Annotated[str, typer.Option(help="Night lights: log, linear or none.")] = "log",
+    photos: Annotated[int, typer.Option(min=1, help="Street photos per place (layout several only).")] = 1,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes that draw pictures; default: one per CPU.")] = None,
+    stage: Annotated[
+        str, typer.Option(help="One stage only: clusters, images, series, items, prompts, card, check (used by dvc.yaml).")
+    ] = "",
 ) -> None:
-    """Build a benchmark: clusters -> images -> questions -> prompts, then the quality gate."""
+    """Build a benchmark: clusters -> images -> series -> questions -> prompts, then the quality gate.
+
+    Everything is resumable: run the same command again after an interruption. The paper's size: --mcq 100000 --regression 50000.
+    """
     from sdgbias import build as stages
+    from sdgbias.imagestore import ImageSettings
+    from sdgbias.review import load_verdicts
 
     if indicators is None:
         indicators = raw / "indicators" if (raw / "indicators").is_dir() else Path("data/indicators")
     source, bars = indicators, Bars()
+    if images is None and (images := not stages.made_without_images(raw)) is False:
+        typer.echo(f"{raw}: a sample without pictures; questions are built without them and can't be evaluated", err=True)
+    settings = ImageSettings(layout, stretch, _pairs("--stretch-for", stretch_for), bands, nightlights, photos) if images else None
     steps: dict[str, Callable[[], object]] = {
         "clusters": lambda: stages.build_clusters(raw, out),
-        "images": lambda: stages.build_images(raw, out, progress=bars),
-        "items": lambda: stages.build_items(source, out, mcq, regression, seed),
+        "images": lambda: _said_of_images(*stages.build_images(raw, out, settings, workers, bars)),
+        "series": lambda: stages.build_series(source, out),
+        "items": lambda: stages.build_items(
+            out, mcq, regression, seed, max_gap=max_gap, split=split, keep_bins=keep_bins,
+            review=load_verdicts(review) if review else None, review_action=review_action,
+        ),
+        "prompts": lambda: stages.build_prompts(out),
         "card": lambda: stages.build_card(out),
         "check": lambda: _gate(out),
-    }
+    }  # fmt: skip
     if stage and stage not in steps:
         raise UsageError(f"--stage: {one_of('stage', stage, steps)}")
     for name in [stage] if stage else list(steps):
@@ -107,10 +131,24 @@ def build(
         _print_card(out)
 
 
+def _pairs(option: str, text: str) -> tuple[tuple[str, str], ...]:
+    """'KH=percentile,NP=percentile' -> pairs."""
+    parts = [part.strip().partition("=") for part in text.split(",") if part.strip()]
+    for name, equals, value in parts:
+        if not (name and equals and value):
+            raise UsageError(f"{option} {text!r}: write COUNTRY=VALUE, several separated by commas, e.g. KH=percentile")
+    return tuple((name, value) for name, _, value in parts)
+
+
+def _said_of_images(rendered: int, reused: int) -> None:
+    if rendered or reused:
+        typer.echo(f"images: {rendered} drawn, {reused} unchanged and kept")
+
+
 def _gate(out: Path) -> None:
     from sdgbias import quality
 
-    for warning in quality.run_gate(out).warnings:
+    for warning in quality.run_gate(out, docs=True).warnings:
         typer.echo(f"  warning: {warning}", err=True)
 
 
@@ -123,6 +161,9 @@ def _print_card(out: Path) -> None:
     )
     for rule, n in card["quarantined"].items():
         typer.echo(f"  left out: {rule} {n}")
+    for kind in ("mcq", "regression"):
+        for line in card["notes"].get(kind, {}).get("short", []):
+            typer.echo(f"  quota not filled: {kind}: {line}")
 
 
 @app.command()

@@ -1,10 +1,12 @@
 """DHS clusters: the packaged country table and the reader of SustainBench's label file (DATA.md sections 1 and 7).
 
 A row that can't be used leaves with a reason; a value that can't be true is blanked with a reason and the row stays.
+Of rows with one id the fullest is kept, whatever their order in the file.
 """
 
 from __future__ import annotations
 
+import io
 import re
 import warnings
 from functools import cache
@@ -39,6 +41,10 @@ COLUMNS = (
     *("cluster_id", "adm1fips", "adm1dhs", "urban"),
 )
 _MISSING = ("", "na", "nan", "none", "null")
+#: DHS's code for a missing number. Outside every other range, but inside that of an unbounded principal component.
+MISSING_CODE = -9.0
+#: A year, or the years that a survey spans; the first one counts.
+YEAR_PATTERN = r"(\d{4})(?:\.0+|\s?[-/\u2013]\s?\d{2,4})?"
 
 
 @cache
@@ -59,17 +65,16 @@ def read_clusters(raw: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     clusters, sorted by cluster_id (the DHSID_EA): cluster_id, cname, iso3, country, survey, year int32, lat, lon
     (degrees), urban ('U', 'R' or '' unknown), adm1dhs int32 (9999 unknown), official_split, and the six labels (double,
     NaN unknown; units in LABEL_RANGES). quarantine: table, key, rule, detail; table 'clusters' (the row left) or
-    'labels' (only the value was blanked). Raises InputError when the file or a column is missing, or no row is usable.
+    'labels' (only the value was blanked). A year such as '2016-2017' counts for its first; bytes that aren't UTF-8 do no
+    harm outside the id. Raises InputError when the file or a column is missing, or no row is usable.
     """
     path = Path(raw) / LABELS_FILE
     table = _read_text(path)
     table["line"] = np.arange(2, len(table) + 2)  # as an editor shows it; line 1 is the header
-    table["year_number"] = pd.to_numeric(table["year"], errors="coerce")
-    lost: list[tuple[str, str, str, str]] = []
-    reasons = _row_faults(table)
-    for row, reason in zip(table.loc[reasons.notna(), "DHSID_EA"], reasons[reasons.notna()], strict=True):
-        lost.append(("clusters", row, *reason))
-    kept = table[reasons.isna()]
+    table["year_number"] = pd.to_numeric(table["year"].str.extract(rf"^{YEAR_PATTERN}$")[0], errors="coerce").astype(float)
+    faults = _row_faults(table)
+    lost = [("clusters", key, rule, detail) for key, rule, detail in zip(faults["key"], faults["rule"], faults["detail"], strict=True)]
+    kept = table.drop(faults.index)
     if kept.empty:
         found = ", ".join(sorted({rule for _, _, rule, _ in lost})) or "no rows"
         first = f"; first: {lost[0][3]}" if lost else ""
@@ -85,12 +90,18 @@ def _read_text(path: Path) -> pd.DataFrame:
     if not path.is_file():
         raise InputError(f"no file {path}; --raw wants SustainBench's layout ('sdgbias sample' writes a small one)")
     try:
+        data = path.read_bytes()
+        if b"\0" in data[:4096]:
+            raise ValueError("it holds zero bytes; UTF-16 or no text at all")
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)  # lines longer than the header
-            table = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8-sig", index_col=False)
-    except (ValueError, OSError, pd.errors.ParserWarning) as error:  # bad UTF-8, no header, ... are ValueErrors
+            # what we read is ASCII: Latin-1 in another column is let pass, in an id it makes the id malformed
+            table = pd.read_csv(
+                io.BytesIO(data), dtype=str, keep_default_na=False, encoding="utf-8-sig", encoding_errors="replace", index_col=False
+            )
+    except (ValueError, OSError, pd.errors.ParserWarning) as error:  # no header, too many fields, ... are ValueErrors
         cause = str(error).strip().splitlines()[-1]
-        raise InputError(f"{path} is no readable UTF-8 CSV ({cause}); download it again") from error
+        raise InputError(f"{path} is no readable CSV ({cause}); download it again") from error
     table.columns = table.columns.str.strip()
     missing = [name for name in COLUMNS if name not in table.columns]
     if missing:
@@ -102,31 +113,49 @@ def _read_text(path: Path) -> pd.DataFrame:
     return pd.DataFrame({name: table[name].str.strip() for name in COLUMNS})
 
 
-def _row_faults(table: pd.DataFrame) -> pd.Series:
-    """Per row None, or (rule, detail) of the first reason why the row can't be used."""
-    known = _countries().set_index("cname")["name"]
-    faults: list[tuple[str, str] | None] = []
-    first_line: dict[str, int] = {}
-    rows = zip(*(table[name].tolist() for name in ("DHSID_EA", "cname", "year", "year_number", "line")), strict=True)
-    names = known.to_dict()
-    for dhsid, cname, year, year_number, line in rows:
-        fault: tuple[str, str] | None = None
-        if not ID_PATTERN.fullmatch(dhsid):
-            fault = ("malformed-id", f"line {line}: DHSID_EA {dhsid!r} is not of the form CC-YYYY-V#-00000000")
-        elif cname not in names:
-            fault = ("unknown-country", f"line {line}: cname {cname!r} is none of the 56 DHS codes{_meant(cname)}")
-        elif cname != dhsid[:2]:
-            other = names.get(dhsid[:2], "no known country")
-            detail = f"line {line}: cname {cname!r} ({names[cname]}) but DHSID_EA begins {dhsid[:2]!r} ({other})"
-            fault = ("inconsistent-metadata", detail)
-        elif not abs(year_number - int(dhsid[3:7])) <= 1:  # surveys span New Year; a NaN year fails too
-            fault = ("inconsistent-metadata", f"line {line}: year {year!r} but DHSID_EA says {dhsid[3:7]}")
-        elif dhsid in first_line:
-            fault = ("duplicate-cluster", f"line {line}: repeats line {first_line[dhsid]}, which is kept")
+def _row_faults(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows that can't be used, indexed as ``table``: key, rule, detail, by the first reason that holds."""
+    names = _countries().set_index("cname")["name"].to_dict()
+    ids, cname = table["DHSID_EA"], table["cname"]
+    survey_year = pd.to_numeric(ids.str[3:7], errors="coerce")
+    rules = pd.Series("", index=table.index, dtype=object)
+    tests = {
+        "malformed-id": ~ids.str.fullmatch(ID_PATTERN.pattern),
+        "unknown-country": ~cname.isin(list(names)),
+        "country": cname != ids.str[:2],
+        "year": ~((table["year_number"] - survey_year).abs() <= 1),  # surveys span New Year; an unreadable year fails too
+    }
+    for rule, bad in tests.items():
+        rules = rules.where((rules != "") | ~bad.fillna(True).to_numpy(dtype=bool), rule)
+    usable = table[rules == ""]
+    twice = usable[usable.duplicated("DHSID_EA", keep=False)]
+    kept = _fullest(twice)
+    rules.loc[twice.index.difference(kept.index)] = "duplicate-cluster"
+    kept_line = kept.set_index("DHSID_EA")["line"].to_dict()
+    bad_rows = table[rules != ""]
+    rows = []
+    for line, dhsid, code, year, rule in zip(
+        *(bad_rows[name] for name in ("line", "DHSID_EA", "cname", "year")), rules[rules != ""], strict=True
+    ):
+        if rule == "malformed-id":
+            detail = f"DHSID_EA {dhsid!r} is not of the form CC-YYYY-V#-00000000"
+        elif rule == "unknown-country":
+            detail = f"cname {code!r} is none of the 56 DHS codes{_meant(code)}"
+        elif rule == "country":
+            detail = f"cname {code!r} ({names[code]}) but DHSID_EA begins {dhsid[:2]!r} ({names.get(dhsid[:2], 'no known country')})"
+        elif rule == "year":
+            detail = f"year {year!r} but DHSID_EA says {dhsid[3:7]}"
         else:
-            first_line[dhsid] = line
-        faults.append(fault)
-    return pd.Series(faults, index=table.index, dtype=object)
+            detail = f"repeats line {kept_line[dhsid]}, which is kept"
+        rows.append((dhsid, "inconsistent-metadata" if rule in ("country", "year") else rule, f"line {line}: {detail}"))
+    return pd.DataFrame(rows, columns=["key", "rule", "detail"], index=bad_rows.index)
+
+
+def _fullest(table: pd.DataFrame) -> pd.DataFrame:
+    """One row per id: most labels filled, then by text, so that the order of the file decides nothing but the line."""
+    filled = sum((~table[name].str.lower().isin(_MISSING)).astype(int) for name in LABELS)
+    ranked = table.assign(filled=filled).sort_values(["filled", *COLUMNS, "line"], ascending=[False] + [True] * 22, kind="stable")
+    return table.loc[ranked.drop_duplicates("DHSID_EA").index]
 
 
 def _meant(cname: str) -> str:
@@ -148,8 +177,10 @@ def _tidy(kept: pd.DataFrame, lost: list[tuple[str, str, str, str]]) -> pd.DataF
         """Column ``name`` as float64, NaN outside [low, high]."""
         values = pd.to_numeric(kept[name], errors="coerce").to_numpy(dtype=float, na_value=np.nan)
         good = np.isfinite(values) & (values >= low) & (values <= high)
+        if not np.isfinite(low):
+            good &= values != MISSING_CODE
         bad = ~good & ~kept[name].str.lower().isin(_MISSING).to_numpy(dtype=bool)
-        wanted = f"{low:g} to {high:g} {unit}" if np.isfinite(low) else f"the finite numbers {unit}"
+        wanted = f"{low:g} to {high:g} {unit}" if np.isfinite(low) else f"the finite numbers {unit}, where {MISSING_CODE:g} means missing"
         for row in np.flatnonzero(bad):
             lost.append(("labels", ids[row], "value-out-of-range", f"{name} {kept[name][row]!r} is outside {wanted}"))
         return np.where(good, values, np.nan)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,10 +12,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from sdgbias import __version__, store
+from sdgbias import __version__, quality, store
 from sdgbias.backends.base import Backend, load
 from sdgbias.cade import Numerics
-from sdgbias.errors import InfrastructureError, InputError, ModelError, StoreError
+from sdgbias.errors import GateError, InfrastructureError, InputError, ModelError, StoreError
+from sdgbias.imagery import side_by_side
+from sdgbias.imagestore import ImageReader
 from sdgbias.plan import Plan, make_plan
 from sdgbias.scores import ScoreCache
 from sdgbias.suites import sdg
@@ -66,20 +68,20 @@ class Scorer:
     """Scores prompts batch by batch into a cache. A batch that fails is tried again prompt by prompt; what fails alone is
     recorded with its kind and left unscored, so the next start tries it again."""
 
-    def __init__(self, backend: Backend, cache: ScoreCache, images: dict[str, bytes], spec: ModelSpec) -> None:
+    def __init__(self, backend: Backend, cache: ScoreCache, images: Mapping[str, tuple[bytes, ...]], spec: ModelSpec) -> None:
         self.backend, self.cache, self.images, self.spec = backend, cache, images, spec
         self.failures: list[tuple[str, str, str]] = []
 
     def prompts(self, rows: pd.DataFrame) -> list[Prompt]:
         return [
-            Prompt(text, candidates, self.images[image_id] if image_id else None, image_id)
+            Prompt(text, candidates, self.images[image_id] if image_id else (), image_id)
             for text, candidates, image_id in zip(rows["text"], rows["candidates"], rows["image_id"], strict=True)
         ]
 
     def _guarded(self, rows: pd.DataFrame, work: Callable[[pd.DataFrame], pd.DataFrame]) -> pd.DataFrame:
         try:
             return work(rows)
-        except (ModelError, StoreError):
+        except (InputError, ModelError, StoreError):
             raise
         except Exception as error:
             if len(rows) > 1:
@@ -152,16 +154,6 @@ def numbers_wanted(plan: Plan, generations: pd.DataFrame) -> pd.DataFrame:
     return rows[have < np.where(rows["forced"], 1 + len(DIGITS), 1)]
 
 
-def load_images(benchmark: Path, wanted: Iterable[str]) -> dict[str, bytes]:
-    """image_id -> encoded bytes; an id that the image table lacks is an InputError."""
-    table = sdg.read_table(benchmark, "images")
-    images: dict[str, bytes] = dict(zip(table["image_id"], table["png"], strict=True))
-    lost = sorted({i for i in wanted if i} - set(images))
-    if lost:
-        raise InputError(f"{benchmark}/images.parquet: no image {lost[0]} ({len(lost)} missing); build the benchmark again: sdgbias build")
-    return images
-
-
 def score_model(
     backend: Backend, spec: ModelSpec, benchmark: Path, results: Path, progress: Progress = _silent
 ) -> tuple[Plan, sdg.Scored, Scorer, int]:
@@ -169,8 +161,10 @@ def score_model(
     prompts = sdg.load_prompts(benchmark)
     plan = make_plan(prompts, backend.fingerprint)
     cache = ScoreCache(results.parent, spec.name, backend.fingerprint)
+    images = ImageReader(benchmark)
+    images.require(plan.distinct["image_id"])
     with cache.exclusive():
-        scorer = Scorer(backend, cache, load_images(benchmark, plan.distinct["image_id"]), spec)
+        scorer = Scorer(backend, cache, images, spec)
         missing = plan.distinct[~plan.distinct["key"].isin(cache.read("scores")["key"])]
         scorer.score(missing, progress)
         wanted = numbers_wanted(plan, cache.read("generations"))
@@ -221,6 +215,7 @@ def evaluate(
     progress("tuning CADE", 0, 1)
     summary = sdg.summarise(items, scored, draws=draws, seed=seed, numerics=numerics, mode=mode)
     progress("tuning CADE", 1, 1)
+    _check_predictions(summary.predictions, items)
     record = {
         "run_id": identity,
         "suite": sdg.NAME,
@@ -252,6 +247,16 @@ def evaluate(
     return Outcome(identity, plan.naive, plan.planned, tried - len(scorer.failures), plan.planned - tried, len(scorer.failures))
 
 
+def _check_predictions(predictions: pd.DataFrame, items: dict[Task, pd.DataFrame]) -> None:
+    """The last gate before anything is published: expectations/predictions.json. Raises GateError; the scores are kept."""
+    verdict = quality.check("predictions", predictions, tables={f"items_{task}": table for task, table in items.items()})
+    for finding in (*verdict.of("gate"), *verdict.of("quarantine")):
+        raise GateError(
+            f"predictions: rule {finding.rule} broken {finding.count} time(s): {finding.message}; nothing is published, scores are kept: "
+            "build the benchmark again, then evaluate"
+        )
+
+
 def _tables(
     record: dict[str, object], items: dict[Task, pd.DataFrame], scored: sdg.Scored, summary: sdg.Summary, scorer: Scorer, benchmark: Path
 ) -> dict[str, pd.DataFrame]:
@@ -263,7 +268,7 @@ def _tables(
     cards["benchmark_id"] = benchmark_id
     quarantine = sdg.read_table(benchmark, "quarantine").assign(benchmark_id=benchmark_id)
     shown = preview_images(items, summary.predictions)
-    previews = pd.DataFrame({"benchmark_id": benchmark_id, "image_id": shown, "png": [scorer.images[i] for i in shown]})
+    previews = pd.DataFrame({"benchmark_id": benchmark_id, "image_id": shown, "png": [side_by_side(scorer.images[i]) for i in shown]})
     return {
         "items": cards,
         "scores": scored.cells.merge(scored.scores, on="key").drop(columns="key").assign(run_id=identity),

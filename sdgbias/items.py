@@ -1,55 +1,68 @@
 """Clusters + indicator series -> questions with gold answers: 12 multiple-choice indicators and 9 regression tasks.
 
-Everything is set-based. Order of the input never matters: items are keyed by (task, indicator, cluster), chosen by a
-keyed hash and sorted by item_id. The columns are those of items_mcq.parquet and items_regression.parquet (MCQ_COLUMNS,
-REGRESSION_COLUMNS).
+Everything is set-based. Order of the input never matters: items are keyed by (task, indicator, cluster), drawn by a
+keyed hash (draw.py) and sorted by item_id. The columns are those of items_mcq.parquet and items_regression.parquet
+(MCQ_COLUMNS, REGRESSION_COLUMNS).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import duckdb
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 
+from sdgbias.draw import draw, md5_numbers, with_ids
 from sdgbias.errors import InputError, UsageError, one_of
 from sdgbias.indicators import Bins, Indicator, bins, load_indicators, load_regression_tasks
-from sdgbias.types import PILLARS, TOLERANCES, Task
+from sdgbias.types import TOLERANCES, Task
 
 LABELS = ("asset_index", "water_index", "sanitation_index", "under5_mort", "women_edu", "women_bmi")
 _PLACE = ("item_id", "cluster_id", "cname", "iso3", "country", "year", "urban")
 _KIND = ("pillar", "indicator", "indicator_title", "sdg", "unit")
+_SHARED = ("pillar", "indicator_title", "sdg", "unit")
 _OPTIONS = ("option_a", "option_b", "option_c")
 _SPLITS = ("split", "split_place", "image_id")
 MCQ_COLUMNS = (
     *(*_PLACE, *_KIND, "value", "value_year", "source", "level", "polarity", "question"),
-    *(*_OPTIONS, "answer", *_SPLITS, *LABELS),
+    *(*_OPTIONS, "answer", *_SPLITS, *LABELS, "review"),
 )
-REGRESSION_COLUMNS = (*_PLACE, *_KIND, "target", "tolerance", "question", "answer", *_SPLITS, *LABELS)
+REGRESSION_COLUMNS = (*_PLACE, *_KIND, "target", "tolerance", "question", "answer", *_SPLITS, *LABELS, "review")
 QUARANTINE_COLUMNS = ("table", "key", "rule", "detail")
-
-#: Table A: questions per pillar of the published benchmark; a smaller benchmark keeps these proportions.
-PILLAR_WEIGHTS = {
-    Task.MCQ: dict(zip(PILLARS, (222_900, 162_600, 114_500), strict=True)),
-    Task.REGRESSION: dict(zip(PILLARS, (19_427, 16_761, 13_812), strict=True)),
-}
+#: What decides whether two questions of one indicator are the same.
+_SAME = ("image_id", "image_group", "context")
+SPLITS = ("id", "place")
+REVIEW_ACTIONS = ("drop", "mark")
 VAL_SHARE = 0.2
 MAX_GAP = 10
 
 
 @dataclass(frozen=True)
+class Candidates:
+    """Every question that could be asked: base (clusters with an image), found per task (with item_id and rank), the options
+    per MCQ indicator, what can't be asked and why, and notes in plain JSON."""
+
+    base: pd.DataFrame
+    found: Mapping[Task, pd.DataFrame]
+    options: Mapping[str, Bins]
+    quarantine: pd.DataFrame
+    notes: dict[str, Any]
+
+
+@dataclass(frozen=True)
 class Built:
-    """What build_items returns. `notes` is plain JSON: quotas, shortfalls in words, bins, coverage, splits."""
+    """What choose_items returns. `notes` is plain JSON: quotas, shortfalls in words, bins, coverage, splits."""
 
     items_mcq: pd.DataFrame
     items_regression: pd.DataFrame
     quarantine: pd.DataFrame
     notes: dict[str, Any]
+
+    def table(self, task: Task) -> pd.DataFrame:
+        return self.items_mcq if task is Task.MCQ else self.items_regression
 
 
 def build_items(
@@ -63,32 +76,86 @@ def build_items(
     seed: int,
     max_gap: int = MAX_GAP,
 ) -> Built:
-    """Ask every indicator of every cluster with an image and a value; keep `mcq` and `regression` items (None: all).
+    """find_candidates, then choose_items: the whole room in one call."""
+    found = find_candidates(clusters, images, series, gdl_regions, seed=seed, max_gap=max_gap)
+    return choose_items(found, mcq=mcq, regression=regression)
 
-    `clusters`: the columns of clusters.parquet; gdl_region may be absent or ''. `gdl_regions`: cname, adm1dhs,
-    gdl_region, fills empty regions. `series`: series.read_series. `max_gap`: most years between a national or regional
-    value and the survey, where the indicator table says nothing else. Raises InputError for a missing column,
+
+def find_candidates(
+    clusters: pd.DataFrame,
+    images: pd.DataFrame,
+    series: pd.DataFrame,
+    gdl_regions: pd.DataFrame | None = None,
+    *,
+    seed: int,
+    max_gap: int = MAX_GAP,
+    keep_bins: Mapping[str, Bins] | None = None,
+) -> Candidates:
+    """Ask every indicator of every cluster with an image and a value.
+
+    `clusters`: the columns of clusters.parquet; gdl_region may be absent or ''. `images`: cluster_id, image_id and, where
+    there is one, image_group (near-duplicates). `gdl_regions`: cname, adm1dhs, gdl_region, fills empty regions. `series`:
+    series.read_series. `max_gap`: most years between a national or regional value and the survey, where the indicator table
+    says nothing else. `keep_bins`: options of an earlier benchmark by indicator, used instead of terciles over these
+    clusters, so that a new country doesn't move the cut points of old questions. Raises InputError for a missing column,
     UsageError for a negative number.
     """
-    for name, number in (("mcq", mcq), ("regression", regression), ("max_gap", max_gap)):
+    if max_gap < 0:
+        raise UsageError(f"max_gap is {max_gap}; give a number of 0 or more")
+    base, repeated, notes = _base(clusters, images, gdl_regions)
+    mcq, lost_mcq, options = _mcq_candidates(base, series, max_gap, keep_bins or {}, notes)
+    regression, lost_regression = _regression_candidates(base)
+    quarantine = _concat([repeated, lost_mcq, lost_regression], list(QUARANTINE_COLUMNS))
+    found = {task: with_ids(rows, task, seed) for task, rows in ((Task.MCQ, mcq), (Task.REGRESSION, regression))}
+    return Candidates(base, found, options, quarantine, notes)
+
+
+def choose_items(
+    candidates: Candidates,
+    *,
+    mcq: int | None,
+    regression: int | None,
+    without: Mapping[Task, Collection[int]] | None = None,
+    review: pd.DataFrame | None = None,
+    review_action: str = "drop",
+    split: str = "id",
+) -> Built:
+    """Keep `mcq` and `regression` items (None: all) as Table A wants them.
+
+    `without`: item_ids that may not be kept. `review`: task, item_id, verdict ('accepted', 'rejected') of human review;
+    `review_action` 'drop' takes rejected items out and draws others for them, 'mark' only writes the verdict into the column
+    review. `split`: 'id' is the authors' rule, 'place' keeps countries apart. Raises UsageError.
+    """
+    for name, number in (("mcq", mcq), ("regression", regression)):
         if number is not None and number < 0:
             raise UsageError(f"{name} is {number}; give a number of 0 or more, or leave it out to keep every item")
-    base, repeated, notes = _base(clusters, images, gdl_regions)
-    place, notes["split_place"] = split_by_country(base[["cname", "official_split"]].drop_duplicates())
-
-    found, lost_mcq, options = _mcq_candidates(base, series, max_gap, notes)
-    chosen = _choose(found, Task.MCQ, {i.slug: i.pillar for i in load_indicators()}, mcq, seed, notes)
-    items_mcq = _finish_mcq(chosen, base, options, place)
-
-    found, lost_regression = _regression_candidates(base)
-    chosen = _choose(found, Task.REGRESSION, {t.slug: t.pillar for t in load_regression_tasks()}, regression, seed, notes)
-    items_regression = _finish_regression(chosen, base, place)
-
-    shares = pd.crosstab(items_mcq["pillar"], items_mcq["answer"], normalize="index").round(4)
+    if split not in SPLITS:
+        raise UsageError(one_of("split", split, SPLITS))
+    if review_action not in REVIEW_ACTIONS:
+        raise UsageError(one_of("review action", review_action, REVIEW_ACTIONS))
+    notes = dict(candidates.notes)
+    place, notes["split_place"] = split_by_country(candidates.base[["cname", "official_split"]].drop_duplicates())
+    notes["split"] = split
+    verdicts = pd.DataFrame(columns=["task", "item_id", "verdict"]) if review is None else review
+    lost, made = [candidates.quarantine], {}
+    for task, total in ((Task.MCQ, mcq), (Task.REGRESSION, regression)):
+        own = verdicts[verdicts["task"] == task.value].drop_duplicates("item_id").set_index("item_id")["verdict"]
+        rejected = set(own.index[own == "rejected"]) if review_action == "drop" else set()
+        found = candidates.found[task]
+        gone = found[found["item_id"].isin(rejected)]
+        lost.append(_quarantine(task, gone, "rejected-in-review", "item " + gone["item_id"].astype(str)))
+        pillars = {i.slug: i.pillar for i in (load_indicators() if task is Task.MCQ else load_regression_tasks())}
+        chosen, notes[task.value] = draw(found, task, pillars, total, {*(without or {}).get(task, ()), *rejected})
+        items = _finish(chosen, candidates, task, place)
+        if split == "place":
+            items["split"] = items["split_place"]
+        items["review"] = items["item_id"].map(own).fillna("").astype("str")
+        made[task] = items
+    shares = pd.crosstab(made[Task.MCQ]["pillar"], made[Task.MCQ]["answer"], normalize="index").round(4)
     notes["label_shares"] = shares.to_dict(orient="index")
-    quarantine = _concat([repeated, lost_mcq, lost_regression], list(QUARANTINE_COLUMNS))
+    quarantine = _concat(lost, list(QUARANTINE_COLUMNS))
     quarantine = quarantine.sort_values(list(QUARANTINE_COLUMNS), kind="stable").reset_index(drop=True)
-    return Built(items_mcq, items_regression, quarantine, notes)
+    return Built(made[Task.MCQ], made[Task.REGRESSION], quarantine, notes)
 
 
 def authors_split(task: str, ids: Sequence[int] | np.ndarray | pd.Series) -> np.ndarray:
@@ -100,7 +167,7 @@ def authors_split(task: str, ids: Sequence[int] | np.ndarray | pd.Series) -> np.
     if task not in [known.value for known in Task]:
         raise InputError(one_of("task", task, [known.value for known in Task]))
     texts = f"{task}-" + pd.Series(np.asarray(ids, dtype="int64")).astype(str)
-    return np.where(_md5(texts, 15) / 16.0**15 < VAL_SHARE, "val", "test").astype(object)
+    return np.where(md5_numbers(texts, 15) / 16.0**15 < VAL_SHARE, "val", "test").astype(object)
 
 
 def split_by_country(countries: pd.DataFrame) -> tuple[dict[str, str], dict[str, Any]]:
@@ -114,20 +181,11 @@ def split_by_country(countries: pd.DataFrame) -> tuple[dict[str, str], dict[str,
     val = {code for code in codes if official[code] == "val"}
     rule = "official val countries"
     if codes and (not val or len(val) == len(codes)):
-        order = np.argsort(_md5(pd.Series(codes), 15), kind="stable")
+        order = np.argsort(md5_numbers(pd.Series(codes), 15), kind="stable")
         val = {codes[at] for at in order[: math.ceil(VAL_SHARE * len(codes))]} if len(codes) > 1 else set()
         rule = "a fifth of the countries by md5, because the official split leaves one side empty"
     split = {code: "val" if code in val else "test" for code in codes}
     return split, {"rule": rule, "val": sorted(val), "test": sorted(set(codes) - val)}
-
-
-def _md5(texts: pd.Series, digits: int) -> np.ndarray:
-    """First hex digits (at most 15) of every text's md5 as int64 (N,), in one DuckDB query."""
-    table = pa.table({"row": np.arange(len(texts)), "text": pa.array(texts.to_numpy(dtype=object), pa.string())})
-    with duckdb.connect() as connection:
-        connection.register("texts", table)
-        query = f"SELECT ('0x' || left(md5(text), {digits:d}))::BIGINT AS number FROM texts ORDER BY row"
-        return np.asarray(connection.execute(query).fetchnumpy()["number"], dtype="int64")
 
 
 def _base(
@@ -145,8 +203,12 @@ def _base(
         known = gdl_regions[["cname", "adm1dhs", "gdl_region"]].rename(columns={"gdl_region": "given"})
         base = base.merge(known, on=["cname", "adm1dhs"], how="left")
         base["gdl_region"] = base["gdl_region"].where(base["gdl_region"] != "", base.pop("given").fillna("").str.lower())
-    image = images[["cluster_id", "image_id"]].sort_values(["cluster_id", "image_id"]).drop_duplicates("cluster_id")
+    image = images[["cluster_id", "image_id"]].assign(image_group=images.get("image_group", images["image_id"]))
+    image = image.sort_values(["cluster_id", "image_id"]).drop_duplicates("cluster_id")
     kept = base.merge(image, on="cluster_id", how="inner")
+    # the context as a prompt shows it: two clusters with one number here read the same
+    shown = (kept[list(LABELS)].round(1) + 0.0).assign(urban=kept["urban"])
+    kept["context"] = shown.groupby(list(shown.columns), dropna=False, sort=False).ngroup()
     kept = kept.sort_values(["cluster_id", *(c for c in kept.columns if c != "cluster_id")], kind="stable")
     notes = {
         "clusters": len(base),
@@ -160,10 +222,10 @@ def _base(
 
 
 def _mcq_candidates(
-    base: pd.DataFrame, series: pd.DataFrame, max_gap: int, notes: dict[str, Any]
+    base: pd.DataFrame, series: pd.DataFrame, max_gap: int, keep_bins: Mapping[str, Bins], notes: dict[str, Any]
 ) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, Bins]]:
     """(every cluster x indicator with a valid gold letter, the quarantined others, options per indicator)."""
-    slim = base[["cluster_id", "cname", "iso3", "year", "urban", "gdl_region", "image_id"]]
+    slim = base[["cluster_id", "cname", "iso3", "year", "urban", "gdl_region", *_SAME]]
     found, lost, options = [], [], {}
     notes["bins"], notes["coverage"] = {}, {}
     for entry in load_indicators():
@@ -176,10 +238,11 @@ def _mcq_candidates(
         false = ~gone & ~rows["value"].between(low, high)
         detail = rows["value"].astype(str)[false] + f" is outside {low:g} to {high:g} {entry.unit}"
         lost.append(_quarantine(Task.MCQ, rows[false], "value-out-of-range", detail))
-        rows, twice = _once(rows[~gone & ~false])
-        lost.append(_quarantine(Task.MCQ, twice, "duplicate-item", "same indicator and image as " + twice["first"]))
+        rows, twice = _once(rows[~gone & ~false], Task.MCQ)
+        lost += twice
         notes["coverage"][entry.slug] = {level: int((rows["level"] == level).sum()) for level in entry.levels}
-        options[entry.slug] = made = bins(entry, rows["value"].to_numpy(dtype=float))
+        kept = keep_bins.get(entry.slug)
+        options[entry.slug] = made = kept if kept and kept.labels else bins(entry, rows["value"].to_numpy(dtype=float))
         notes["bins"][entry.slug] = {**asdict(made), "n": len(rows)}
         if made.labels:
             rows["answer"] = made.letters(rows["value"].to_numpy(dtype=float))
@@ -194,13 +257,13 @@ def _regression_candidates(base: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFra
     """(every cluster x task whose target is known, the quarantined others)."""
     found, lost = [], []
     for entry in load_regression_tasks():
-        rows = base[["cluster_id", "cname", "year", "image_id", entry.target]].rename(columns={entry.target: "answer"})
+        rows = base[["cluster_id", "cname", "year", *_SAME, entry.target]].rename(columns={entry.target: "answer"})
         rows = rows.assign(indicator=entry.slug)
         gone = rows["answer"].isna()
         unknown = pd.Series(f"{entry.target} is unknown", index=rows.index)
         lost.append(_quarantine(Task.REGRESSION, rows[gone], "no-indicator-value", unknown[gone]))
-        rows, twice = _once(rows[~gone])
-        lost.append(_quarantine(Task.REGRESSION, twice, "duplicate-item", "same task and image as " + twice["first"]))
+        rows, twice = _once(rows[~gone], Task.REGRESSION)
+        lost += twice
         found.append(rows)
     return _concat(found, ["cluster_id", "cname", "year", "indicator", "answer"]), _concat(lost, list(QUARANTINE_COLUMNS))
 
@@ -234,12 +297,23 @@ def _lookup(rows: pd.DataFrame, series: pd.DataFrame, entry: Indicator, max_gap:
     return rows.merge(near.drop(columns="stratum"), on=keys, how="left")
 
 
-def _once(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """(first row of every image in cluster order, the repetitions with `first` = the cluster that is kept)."""
+def _once(rows: pd.DataFrame, task: Task) -> tuple[pd.DataFrame, list[pd.DataFrame]]:
+    """(rows of one indicator without repetitions, the quarantined ones): the first by cluster_id stays (App. B.2).
+
+    A duplicate shows the very same image. A near-duplicate shows one of the same group of images (perceptual hash) beside
+    the same context.
+    """
     rows = rows.sort_values("cluster_id", kind="stable").reset_index(drop=True)
-    again = rows.duplicated("image_id")
-    first = rows.groupby("image_id")["cluster_id"].transform("first")
-    return rows[~again].reset_index(drop=True), rows[again].assign(first=first[again])
+    lost = []
+    for rule, same in (("duplicate-item", ["image_id"]), ("near-duplicate-item", ["image_group", "context"])):
+        again = rows.duplicated(same)
+        if not again.any():
+            continue
+        first = rows.groupby(same)["cluster_id"].transform("first")
+        what = "image" if rule == "duplicate-item" else "context and nearly the image"
+        lost.append(_quarantine(task, rows[again], rule, f"same question and {what} as " + first[again]))
+        rows = rows[~again].reset_index(drop=True)
+    return rows, lost
 
 
 def _quarantine(task: Task, rows: pd.DataFrame, rule: str, detail: pd.Series) -> pd.DataFrame:
@@ -253,120 +327,28 @@ def _concat(frames: list[pd.DataFrame], columns: list[str]) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns)
 
 
-def _choose(
-    found: pd.DataFrame, task: Task, pillars: Mapping[str, str], total: int | None, seed: int, notes: dict[str, Any]
-) -> pd.DataFrame:
-    """Keep `total` candidates: pillars as in Table A, even over a pillar's indicators, stratified by country and year.
-
-    Within an indicator every stratum gives its share of clusters, in the order of a hash keyed by (seed, indicator,
-    cluster): another country only pushes items out, it never brings others of the same country in.
-    """
-    have = found["indicator"].value_counts()
-    capacity = {slug: int(have.get(slug, 0)) for slug in pillars}
-    kept, notes[task.value] = _quotas(task, pillars, capacity, total)
-    if total is None or not len(found):
-        return _with_ids(found, task)
-    key = f"{seed}|" + found["indicator"] + "|"
-    stratum = found["indicator"] + "|" + found["cname"] + "|" + found["year"].astype(str)
-    hashes = _md5(key + found["cluster_id"], 15)
-    shift = _md5(f"{seed}|" + stratum, 15) / 16.0**15
-    ordered = found.assign(stratum=stratum, hash=hashes, shift=shift).sort_values(["stratum", "hash", "cluster_id"])
-    groups = ordered.groupby("stratum")
-    ordered["place"] = (groups.cumcount() + ordered["shift"]) / groups["hash"].transform("size")
-    ordered = ordered.sort_values(["indicator", "place", "hash", "cluster_id"])
-    chosen = ordered[ordered.groupby("indicator").cumcount() < ordered["indicator"].map(kept)]
-    # ids are given before the choice, so that an id never depends on the quota
-    ids = _with_ids(found, task)[["indicator", "cluster_id", "item_id"]]
-    return chosen.drop(columns=["stratum", "hash", "shift", "place"]).merge(ids, on=["indicator", "cluster_id"])
-
-
-def _quotas(
-    task: Task, pillars: Mapping[str, str], capacity: Mapping[str, int], total: int | None
-) -> tuple[dict[str, int], dict[str, Any]]:
-    """(items to keep per indicator, notes with every shortfall in words)."""
-    short: list[str] = []
-    kept: dict[str, int] = dict(capacity)
-    weights = PILLAR_WEIGHTS[task]
-    quotas = dict(zip(PILLARS, largest_remainder(total or 0, list(weights.values())), strict=True))
-    for pillar in PILLARS if total is not None else ():
-        own = {slug: capacity[slug] for slug in pillars if pillars[slug] == pillar}
-        even = dict(zip(own, largest_remainder(quotas[pillar], [1] * len(own)), strict=True))
-        kept |= (given := _fill(quotas[pillar], own))
-        for slug in own:
-            if given[slug] < even[slug]:
-                short.append(f"{pillar}, {slug}: wanted {even[slug]}, the data gives {given[slug]}")
-        if sum(given.values()) < quotas[pillar]:
-            short.append(f"{pillar}: wanted {quotas[pillar]}, the data gives {sum(given.values())}; the rest stays empty")
-    for slug in (slug for slug in pillars if total is None and not capacity[slug]):
-        short.append(f"{pillars[slug]}, {slug}: the data gives no item")
-    made = {pillar: {slug: kept[slug] for slug in pillars if pillars[slug] == pillar} for pillar in PILLARS}
-    return kept, {
-        "requested": total,
-        "available": sum(capacity.values()),
-        "made": sum(kept.values()),
-        "pillar_quotas": quotas if total is not None else None,
-        "items": made,
-        "short": short,
-    }
-
-
-def largest_remainder(total: int, weights: Sequence[int]) -> list[int]:
-    """Whole numbers in proportion to `weights` that sum to `total`; equal remainders go to the earlier entry."""
-    exact = [total * weight / sum(weights) for weight in weights]
-    whole = [math.floor(share) for share in exact]
-    order = sorted(range(len(weights)), key=lambda at: (whole[at] - exact[at], at))
-    for at in order[: total - sum(whole)]:
-        whole[at] += 1
-    return whole
-
-
-def _fill(quota: int, capacity: Mapping[str, int]) -> dict[str, int]:
-    """Spread `quota` evenly, nobody above capacity; what one can't hold goes to the others."""
-    given = dict.fromkeys(capacity, 0)
-    left = quota
-    while left and (open_ := [slug for slug in capacity if given[slug] < capacity[slug]]):
-        for slug, share in zip(open_, largest_remainder(left, [1] * len(open_)), strict=True):
-            given[slug] += min(share, capacity[slug] - given[slug])
-        left = quota - sum(given.values())
-    return given
-
-
-def _with_ids(rows: pd.DataFrame, task: Task) -> pd.DataFrame:
-    """Add item_id: 12 hex digits (48 bits) of the md5 of '<task>|<indicator>|<cluster_id>'; collisions count up."""
-    keys = (f"{task}|" + rows["indicator"] + "|" + rows["cluster_id"]).astype(str)
-    rows = rows.assign(key=keys, item_id=_md5(keys, 12)).sort_values(["item_id", "key"], kind="stable")
-    while rows["item_id"].duplicated().any():
-        rows["item_id"] += rows.groupby("item_id").cumcount()
-        rows = rows.sort_values(["item_id", "key"], kind="stable")
-    return rows.drop(columns="key").reset_index(drop=True)
-
-
-def _finish(chosen: pd.DataFrame, base: pd.DataFrame, task: Task, place: Mapping[str, str]) -> pd.DataFrame:
-    """Cluster columns, labels and both splits for the chosen rows, sorted by item_id."""
-    own = base.set_index("cluster_id")[["iso3", "country", "urban", "image_id", *LABELS]]
-    items = chosen.join(own, on="cluster_id")
+def _finish(chosen: pd.DataFrame, candidates: Candidates, task: Task, place: Mapping[str, str]) -> pd.DataFrame:
+    """The item table: what the indicator table says of each question, cluster columns, labels, both splits; sorted by item_id."""
+    own = candidates.base.set_index("cluster_id")[["iso3", "country", "urban", "image_id", *LABELS]]
+    items = chosen.join(own, on="cluster_id").merge(_said(candidates.options, task), on="indicator", how="left")
     items["split"] = authors_split(task.value, items["item_id"])
     items["split_place"] = items["cname"].map(place)
-    return items.sort_values("item_id", kind="stable").reset_index(drop=True)
+    items["review"] = ""
+    items = items.sort_values("item_id", kind="stable").reset_index(drop=True)
+    numbers = {"item_id": "int64", "year": "int32"}
+    if task is Task.MCQ:
+        return _typed(items[list(MCQ_COLUMNS)], {**numbers, "value": "float64", "value_year": "int32"})
+    return _typed(items[list(REGRESSION_COLUMNS)], {**numbers, "answer": "float64", "tolerance": "float64"})
 
 
-def _finish_mcq(chosen: pd.DataFrame, base: pd.DataFrame, options: Mapping[str, Bins], place: Mapping[str, str]) -> pd.DataFrame:
-    rows = []
-    for entry in load_indicators():
-        texts = [*options[entry.slug].labels, "", "", ""][:3]
-        rows.append((entry.slug, entry.pillar, entry.title, entry.sdg, entry.unit, entry.polarity, entry.question, *texts))
-    names = ["indicator", "pillar", "indicator_title", "sdg", "unit", "polarity", "question", *_OPTIONS]
-    items = _finish(chosen, base, Task.MCQ, place).merge(pd.DataFrame(rows, columns=names), on="indicator", how="left")
-    numbers = {"item_id": "int64", "value": "float64", "value_year": "int32", "year": "int32"}
-    return _typed(items[list(MCQ_COLUMNS)], numbers)
-
-
-def _finish_regression(chosen: pd.DataFrame, base: pd.DataFrame, place: Mapping[str, str]) -> pd.DataFrame:
-    rows = [(t.slug, t.pillar, t.title, t.sdg, t.unit, t.target, TOLERANCES[t.target], t.question) for t in load_regression_tasks()]
-    names = ["indicator", "pillar", "indicator_title", "sdg", "unit", "target", "tolerance", "question"]
-    items = _finish(chosen, base, Task.REGRESSION, place).merge(pd.DataFrame(rows, columns=names), on="indicator", how="left")
-    numbers = {"item_id": "int64", "answer": "float64", "tolerance": "float64", "year": "int32"}
-    return _typed(items[list(REGRESSION_COLUMNS)], numbers)
+def _said(options: Mapping[str, Bins], task: Task) -> pd.DataFrame:
+    """One row per indicator or regression task: the columns that every item of it shares."""
+    if task is Task.REGRESSION:
+        rows = [(t.slug, t.pillar, t.title, t.sdg, t.unit, t.target, TOLERANCES[t.target], t.question) for t in load_regression_tasks()]
+        return pd.DataFrame(rows, columns=["indicator", *_SHARED, "target", "tolerance", "question"])
+    texts = {entry.slug: [*options[entry.slug].labels, "", "", ""][:3] for entry in load_indicators()}
+    entries = [(e.slug, e.pillar, e.title, e.sdg, e.unit, e.polarity, e.question, *texts[e.slug]) for e in load_indicators()]
+    return pd.DataFrame(entries, columns=["indicator", *_SHARED, "polarity", "question", *_OPTIONS])
 
 
 def _typed(items: pd.DataFrame, numbers: Mapping[str, str]) -> pd.DataFrame:

@@ -1,35 +1,45 @@
 """Set-based rules of the quality gate as boolean columns: True = the row keeps the rule. Pure pandas, no I/O.
 
-Great Expectations judges one value of one row; what needs two columns, two rows or two tables is computed here, one
-function per rule, as a column ``ok_<rule>`` that a suite in expectations/ then requires to be true. A function returns
-None when the other table it compares with isn't at hand; the rule is then reported as skipped.
+Great Expectations judges one value of one row; what needs two columns, two rows or two tables is computed here and in
+quality_items, quality_prompts and quality_predictions, one flag per rule, as a column ``ok_<rule>`` that a suite in
+expectations/ then requires to hold. A flag that can't be judged is the reason why, as text; its rule is reported as skipped.
 """
 
 from __future__ import annotations
 
-import hashlib
-import re
-import struct
 from collections.abc import Callable, Mapping
-from itertools import pairwise
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from sdgbias.quality_prompts import prompt_flags
-from sdgbias.types import LETTERS, TOLERANCES, Task
-
-#: flag(frame, tables of the same benchmark by name) -> (N,) bool, or None when a table that it needs is missing
-Tables = Mapping[str, pd.DataFrame]
-Flag = Callable[[pd.DataFrame, Tables], "pd.Series | np.ndarray | None"]
+from sdgbias import clusters
+from sdgbias.types import TOLERANCES
 
 LABELS = tuple(TOLERANCES)
-_SIDE = 448  # pixels, see imagery
-_PNG_START = b"\x89PNG\r\n\x1a\n"
-_PNG_END = b"IEND\xaeB`\x82"
-_NUMBER = re.compile(r"(?<![\d.])[-−]?\d+(?:\.\d+)?")
-_VAL_SHARE = 0.2  # of the authors' split rule, DATA.md section 5
+PENDING = "pending:"  # image_id of a benchmark built without images
+#: what the shards say of each row of images.parquet, see quality_images
+STORED = ("stored", "id_is_sha256", "is_whole")
+_HEX = r"(?:[0-9a-f]{16})?"  # '': no hash, near to none
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a flag may look at beside its own table: other tables of the benchmark by name, the suite's meta block, and which
+    split rule is asked for ('id' or 'place'). ``tables['countries']`` replaces the packaged country crosswalk."""
+
+    tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    split: str = "id"
+
+    def countries(self) -> pd.DataFrame:
+        return self.tables["countries"] if "countries" in self.tables else clusters.countries()
+
+
+#: (N,) bool, or why the rule can't be judged
+Judged = pd.Series | np.ndarray | str
+Flag = Callable[[pd.DataFrame, Given], Judged]
 
 
 def column(rule: str) -> str:
@@ -37,313 +47,188 @@ def column(rule: str) -> str:
     return "ok_" + rule.replace("-", "_")
 
 
-def compute(table: str, frame: pd.DataFrame, tables: Tables) -> dict[str, pd.Series | np.ndarray | None]:
-    """Every flag of a table: rule -> (N,) bool or None (skipped)."""
-    return {rule: flag(frame, tables) for rule, flag in FLAGS[table].items()}
+def lacks(table: str) -> str:
+    """The reason of a rule that compares with a table that isn't given."""
+    return f"{table} isn't at hand"
 
 
-def image_facts(image_id: list[str], png: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
-    """(id is the sha256 of the bytes, bytes are a whole 448x448 8-bit RGB PNG), each (N,) bool.
+def joined(frame: pd.DataFrame, *columns: str) -> pd.Series:
+    """Columns as text, joined by '|'."""
+    text = frame[columns[0]].astype("str")
+    for name in columns[1:]:
+        text = text + "|" + frame[name].astype("str")
+    return text
 
-    Only header and trailer are looked at; pixels aren't decoded.
-    """
-    hashed = [hashlib.sha256(blob or b"").hexdigest() == name for name, blob in zip(image_id, png, strict=True)]
-    return np.array(hashed, dtype=bool), np.array([_is_composite(blob) for blob in png], dtype=bool)
+
+def among(values: pd.Series, others: pd.Series) -> np.ndarray:
+    """(N,) bool: the value, not missing, is one of ``others``."""
+    return np.asarray(pd.Index(others.dropna().unique()).get_indexer(pd.Index(values)) >= 0, dtype=bool)
 
 
-def _is_composite(blob: bytes | None) -> bool:
-    if not isinstance(blob, bytes) or len(blob) < 45 or not blob.startswith(_PNG_START) or not blob.endswith(_PNG_END):
-        return False
-    return bool(struct.unpack(">IIBB", blob[16:26]) == (_SIDE, _SIDE, 8, 2))
+def known(key: str, table: str) -> Flag:
+    """Referential rule: ``key`` of this table exists in ``table``."""
+
+    def flag(frame: pd.DataFrame, given: Given) -> Judged:
+        return among(frame[key], given.tables[table][key]) if table in given.tables else lacks(table)
+
+    return flag
+
+
+def whole_numbers(values: pd.Series) -> pd.Series:
+    """(N,) bool: no fraction, not missing."""
+    number = pd.to_numeric(values, errors="coerce")
+    return number.notna() & (number % 1 == 0)
 
 
 # -------------------------------------------------------------------------------------------------- clusters
 
 
-def _pair(frame: pd.DataFrame, *columns: str) -> pd.Series:
-    """Text columns joined by '|', for sets of valid combinations that are listed in the suite."""
-    joined = frame[columns[0]].astype(str)
-    for name in columns[1:]:
-        joined = joined + "|" + frame[name].astype(str)
-    return joined
-
-
-def _id_agrees(frame: pd.DataFrame, tables: Tables) -> pd.Series:
+def _id_agrees(frame: pd.DataFrame, given: Given) -> Judged:
     """cluster_id begins with cname and survey; its year is at most one off (surveys span New Year)."""
-    ids = frame["cluster_id"].astype(str)
+    ids = frame["cluster_id"].astype("str")
     year = pd.to_numeric(ids.str[3:7], errors="coerce")
     same_place = (ids.str[:2] == frame["cname"]) & (ids.str[:10] == frame["survey"])
     return same_place & ((year - frame["year"]).abs() <= 1)
 
 
-def _on_earth(frame: pd.DataFrame, tables: Tables) -> pd.Series:
+def _on_earth(frame: pd.DataFrame, given: Given) -> Judged:
     """lat/lon unknown together, or degrees in range and not exactly 0, 0 (DHS's mark for 'no position')."""
     lat, lon = frame["lat"], frame["lon"]
     inside = lat.between(-90, 90) & lon.between(-180, 180) & ~((lat == 0) & (lon == 0))
     return inside | (lat.isna() & lon.isna())
 
 
+def _country_known(frame: pd.DataFrame, given: Given) -> Judged:
+    """DHS code, ISO-3 and split belong together, by the suite's own list (meta.countries: cname|iso3|m49|split)."""
+    valid = {f"{c}|{i}|{s}" for c, i, _, s in (str(line).split("|") for line in given.meta["countries"])}
+    return joined(frame, "cname", "iso3", "official_split").isin(valid)
+
+
+def _crosswalk_right(frame: pd.DataFrame, given: Given) -> Judged:
+    """The packaged crosswalk says of the row's country what the suite's list says; ISO-3 and M49 are each one country's."""
+    table = given.countries()
+    number = pd.to_numeric(table["m49"], errors="coerce").astype("Int64").astype("str")
+    line = table["cname"] + "|" + table["iso3"] + "|" + number + "|" + table["official_split"]
+    unique = ~(table["cname"].duplicated(keep=False) | table["iso3"].duplicated(keep=False) | number.duplicated(keep=False))
+    listed = {str(line).split("|")[0] for line in given.meta["countries"]}
+    right = set(table["cname"][line.isin(given.meta["countries"]) & unique])
+    return ~frame["cname"].isin(listed - right)  # an unlisted country is another rule's
+
+
+def _has_series(frame: pd.DataFrame, given: Given) -> Judged:
+    return among(frame["iso3"], given.tables["series"]["iso3"]) if "series" in given.tables else lacks("series")
+
+
+def _no_missing_code(frame: pd.DataFrame, given: Given) -> Judged:
+    """No label is exactly -9, -99 or -999: codes for 'missing' that an unbounded index would let pass."""
+    return ~frame[list(LABELS)].isin([-9.0, -99.0, -999.0]).any(axis=1)
+
+
+# ---------------------------------------------------------------------------------------------------- series
+
+
+def _series_key_unique(frame: pd.DataFrame, given: Given) -> Judged:
+    return ~frame.duplicated(["series", "iso3", "region", "stratum", "year"], keep=False)
+
+
+def _series_country(frame: pd.DataFrame, given: Given) -> Judged:
+    return frame["iso3"].isin(given.countries()["iso3"])
+
+
+def _region_of_country(frame: pd.DataFrame, given: Given) -> Judged:
+    """'' (national), or a Global Data Lab code of the row's own country ('afgr101'); regional values know no strata."""
+    region = frame["region"].fillna("").astype("str")
+    form = region.str.fullmatch(r"[a-z]{3}r\d{3}") & (region.str[:3] == frame["iso3"].fillna("").astype("str").str.lower())
+    return (region == "") | (form & (frame["stratum"] == "all"))
+
+
+def _value_in_range(frame: pd.DataFrame, given: Given) -> Judged:
+    """meta.ranges: series -> [low, high, unit]. NaN and unknown series are other rules'."""
+    low, high = (frame["series"].map({name: entry[at] for name, entry in given.meta["ranges"].items()}).astype(float) for at in (0, 1))
+    return low.isna() | frame["value"].isna() | ((frame["value"] >= low) & (frame["value"] <= high))
+
+
+def _unit_scale(frame: pd.DataFrame, given: Given) -> Judged:
+    """A series in percent doesn't stay at or below 1 everywhere: that would be a share. Under 10 rows nothing is said."""
+    percent = frame["series"].isin([name for name, entry in given.meta["ranges"].items() if str(entry[2]).startswith("%")])
+    groups = frame.groupby("series")["value"]
+    return ~(percent & (groups.transform("max") <= 1) & (groups.transform("size") >= 10))
+
+
 # ---------------------------------------------------------------------------------------------------- images
 
 
-def _image_fact(which: int) -> Flag:
-    def flag(frame: pd.DataFrame, tables: Tables) -> pd.Series | np.ndarray:
-        name = ("id_is_sha256", "is_composite")[which]
-        if name in frame:
-            return frame[name]
-        return image_facts(frame["image_id"].tolist(), frame["png"].tolist())[which]
+def _pending(frame: pd.DataFrame) -> pd.Series:
+    return frame["image_id"].fillna("").astype("str").str.startswith(PENDING)
+
+
+def _of_bytes(judge: Callable[[pd.DataFrame], pd.Series]) -> Flag:
+    """A rule about stored pictures: skipped where none was made."""
+
+    def flag(frame: pd.DataFrame, given: Given) -> Judged:
+        return "built with --no-images" if len(frame) and _pending(frame).all() else judge(frame)
 
     return flag
 
 
-def _unshared_image(frame: pd.DataFrame, tables: Tables) -> pd.Series:
+def _stored(fact: str) -> Flag:
+    def flag(frame: pd.DataFrame, given: Given) -> Judged:
+        if len(frame) and _pending(frame).all():
+            return "built with --no-images"
+        return frame.get(fact, "the pictures aren't at hand")
+
+    return flag
+
+
+def _hashed(name: str) -> Flag:
+    return _of_bytes(lambda frame: frame[name].fillna("").astype("str").str.fullmatch(_HEX))
+
+
+def _pending_all_or_none(frame: pd.DataFrame, given: Given) -> Judged:
+    pending = _pending(frame)
+    return np.full(len(frame), len(frame) == 0 or bool(pending.all() or not pending.any()))
+
+
+def _image_group_known(frame: pd.DataFrame, given: Given) -> Judged:
+    """image_group is the id of an image of the table that leads its own group."""
+    leaders = frame.loc[frame["image_id"] == frame["image_group"], "image_id"]
+    return among(frame["image_group"], leaders)
+
+
+def _unshared_image(frame: pd.DataFrame, given: Given) -> Judged:
     return ~frame["image_id"].duplicated(keep=False)
 
 
-def _known(key: str, table: str) -> Flag:
-    """Referential rule: ``key`` of this table exists in ``table``."""
-
-    def flag(frame: pd.DataFrame, tables: Tables) -> pd.Series | None:
-        return frame[key].isin(tables[table][key]) if table in tables else None
-
-    return flag
-
-
-# ----------------------------------------------------------------------------------------------------- items
-
-
-def _image_of_cluster(frame: pd.DataFrame, tables: Tables) -> pd.Series | None:
-    if "images" not in tables:
-        return None
-    images = tables["images"].drop_duplicates("cluster_id").set_index("cluster_id")["image_id"]
-    return frame["cluster_id"].map(images) == frame["image_id"]
-
-
-def _labels_agree(frame: pd.DataFrame, tables: Tables) -> np.ndarray | None:
-    """The context values and urban are those of the item's cluster (NaN equals NaN)."""
-    if "clusters" not in tables:
-        return None
-    wanted = ["cname", "year", "urban", *LABELS]
-    own = tables["clusters"].drop_duplicates("cluster_id").set_index("cluster_id")[wanted]
-    theirs = own.reindex(frame["cluster_id"])
-    same = np.ones(len(frame), dtype=bool)
-    for name in wanted:
-        left, right = frame[name].to_numpy(), theirs[name].to_numpy()
-        same &= (left == right) | (pd.isna(left) & pd.isna(right))
-    return same
-
-
-def _one_value_per(group: str, *names: str) -> Flag:
-    """Within a ``group`` every one of ``names`` has a single value."""
-
-    def flag(frame: pd.DataFrame, tables: Tables) -> np.ndarray:
-        single = np.ones(len(frame), dtype=bool)
-        for name in names:
-            single &= (frame.groupby(group)[name].transform("nunique") <= 1).to_numpy(dtype=bool)
-        return single
-
-    return flag
-
-
-def _split_by_id(task: Task) -> Flag:
-    """split is what the authors' rule says: val iff the first 15 hex digits of md5('<task>-<id>') are < 0.2."""
-
-    def flag(frame: pd.DataFrame, tables: Tables) -> np.ndarray:
-        marks = (hashlib.md5(f"{task}-{int(i)}".encode()).hexdigest()[:15] for i in frame["item_id"].tolist())
-        val = np.fromiter((int(mark, 16) / 16**15 < _VAL_SHARE for mark in marks), dtype=bool, count=len(frame))
-        return np.asarray(frame["split"].to_numpy() == np.where(val, "val", "test"))
-
-    return flag
-
-
-def _first_of_its_kind(*texts: str) -> Flag:
-    """False for every item but the lowest id among those of one image whose texts are equal after normalising.
-
-    Normalised: lower case, everything but letters and digits as one space.
-    """
-
-    def flag(frame: pd.DataFrame, tables: Tables) -> pd.Series:
-        key = frame["image_id"].astype(str)
-        for name in texts:
-            codes, distinct = pd.factorize(frame[name].fillna("").astype(str))
-            plain = [" ".join(re.findall(r"[^\W_]+", str(text).lower())) for text in distinct]
-            key = key + "|" + pd.Series(plain, dtype=object).to_numpy()[codes]
-        order = frame["item_id"].sort_values(kind="stable").index
-        return ~key.loc[order].duplicated().reindex(frame.index)
-
-    return flag
-
-
-def _has_prompts(task: Task) -> Flag:
-    def flag(frame: pd.DataFrame, tables: Tables) -> pd.Series | None:
-        if "prompts" not in tables:
-            return None
-        prompts = tables["prompts"]
-        return frame["item_id"].isin(prompts.loc[prompts["task"] == task.value, "item_id"])
-
-    return flag
-
-
-def _options(frame: pd.DataFrame) -> list[pd.Series]:
-    return [frame[f"option_{letter.lower()}"].fillna("").astype(str).str.strip() for letter in LETTERS]
-
-
-def _options_present(frame: pd.DataFrame, tables: Tables) -> pd.Series:
-    a, b, _ = _options(frame)
-    return (a != "") & (b != "")
-
-
-def _options_distinct(frame: pd.DataFrame, tables: Tables) -> pd.Series:
-    a, b, c = (text.str.lower() for text in _options(frame))
-    return ((a != b) | (a == "")) & ((c == "") | ((c != a) & (c != b)))
-
-
-def _answer_present(frame: pd.DataFrame, tables: Tables) -> pd.Series:
-    present = pd.Series(False, index=frame.index)
-    for letter, text in zip(LETTERS, _options(frame), strict=True):
-        present |= (frame["answer"] == letter) & (text != "")
-    return present
-
-
-def option_bounds(text: str) -> tuple[float, float] | None:
-    """Smallest and largest number of an option's text ('31 to under 49 %' -> (31, 49)); None without a number.
-
-    A denominator such as 'per 100,000' isn't a bound; a hyphen between two numbers is a dash, not a minus.
-    """
-    plain = re.sub(r"\bper\s+[\d,.]+", "", text.lower())
-    plain = re.sub(r"(?<=\d),(?=\d{3})", "", plain)
-    plain = re.sub(r"(?<=\d)\s*[-–—]\s*(?=\d)", " to ", plain)
-    numbers = [float(n.replace("−", "-")) for n in _NUMBER.findall(plain)]
-    return (min(numbers), max(numbers)) if numbers else None
-
-
-def _bins_ordered(frame: pd.DataFrame, tables: Tables) -> pd.Series:
-    """Options ascend: no bound of an option lies below that of the option before; at least one bound rises overall."""
-    joined = pd.Series("", index=frame.index, dtype=object)
-    for text in _options(frame):
-        joined = joined + text.astype(object) + "\n"
-    codes, distinct = pd.factorize(joined)
-    return pd.Series(np.array([_ascending(str(text)) for text in distinct], dtype=bool)[codes], index=frame.index)
-
-
-def _ascending(options: str) -> bool:
-    bounds = [option_bounds(text) for text in options.split("\n") if text]
-    known = [b for b in bounds if b is not None]
-    if len(known) < len(bounds) or len(known) < 2:
-        return not known  # words only: nothing to compare; numbers in some options only: broken
-    rises = all(lo[0] <= hi[0] and lo[1] <= hi[1] for lo, hi in pairwise(known))
-    return rises and (len(known) == 2 or known[0] != known[-1])
-
-
-def _answers_follow_values(frame: pd.DataFrame, tables: Tables) -> np.ndarray:
-    """Among items with the same options no value of an earlier letter lies above a value of a later one."""
-    keys = ["indicator", "option_a", "option_b", "option_c"]
-    group = frame.groupby(keys, dropna=False, sort=False).ngroup()
-    ok = np.ones(len(frame), dtype=bool)
-    for early, late in (("A", "B"), ("B", "C"), ("A", "C")):
-        top = frame["value"].where(frame["answer"] == early).groupby(group).transform("max")
-        bottom = frame["value"].where(frame["answer"] == late).groupby(group).transform("min")
-        ok &= ~(top > bottom).to_numpy(dtype=bool)
-    return ok
-
-
-def _percent_in_range(frame: pd.DataFrame, tables: Tables) -> pd.Series:
-    """Units that begin with % hold 0 to 100; 'index, 0-100' and the like hold what they say. NaN is another rule's."""
-    codes, units = pd.factorize(frame["unit"].fillna("").astype(str))
-    limits = np.array([_unit_range(str(unit)) for unit in units], dtype=float).reshape(-1, 2)[codes]
-    value = frame["value"]
-    return value.isna() | ((value >= limits[:, 0]) & (value <= limits[:, 1]))
-
-
-def _unit_range(unit: str) -> tuple[float, float]:
-    if unit.startswith(("%", "percent")):
-        return 0.0, 100.0
-    stated = re.search(r"(\d+(?:\.\d+)?)\s*[-–]\s*(\d+(?:\.\d+)?)", unit)
-    return (float(stated[1]), float(stated[2])) if stated else (-np.inf, np.inf)
-
-
-def _year_near(frame: pd.DataFrame, tables: Tables) -> pd.Series:
-    return (frame["value_year"] - frame["year"]).abs() <= 15
-
-
-def _tolerance_of_target(frame: pd.DataFrame, tables: Tables) -> pd.Series:
-    return frame["target"].map(TOLERANCES) == frame["tolerance"]
-
-
-def _answer_is_label(frame: pd.DataFrame, tables: Tables) -> pd.Series:
-    """The gold number is the target's own label, up to rounding to one decimal."""
-    ok = pd.Series(False, index=frame.index)
-    for target in LABELS:
-        ok |= (frame["target"] == target) & ((frame["answer"] - frame[target]).abs() <= 0.05 + 1e-9)
-    return ok | ~frame["target"].isin(LABELS) | frame["answer"].isna()  # those are other rules
-
-
-_ITEMS: dict[str, Flag] = {
-    "item-cluster-exists": _known("cluster_id", "clusters"),
-    "item-image-exists": _known("image_id", "images"),
-    "image-of-cluster": _image_of_cluster,
-    "labels-of-cluster": _labels_agree,
-    "split-place-by-country": _one_value_per("cname", "split_place"),
-}
 FLAGS: dict[str, dict[str, Flag]] = {
-    "clusters": {"cluster-id-agrees": _id_agrees, "coordinates-on-earth": _on_earth},
+    "clusters": {
+        "cluster-id-agrees": _id_agrees,
+        "country-known": _country_known,
+        "crosswalk-right": _crosswalk_right,
+        "country-has-series": _has_series,
+        "year-whole": lambda frame, given: whole_numbers(frame["year"]),
+        "missing-code": _no_missing_code,
+        "coordinates-on-earth": _on_earth,
+    },
+    "series": {
+        "series-key-unique": _series_key_unique,
+        "series-country-known": _series_country,
+        "region-of-country": _region_of_country,
+        "year-whole": lambda frame, given: whole_numbers(frame["year"]),
+        "value-in-range": _value_in_range,
+        "unit-scale": _unit_scale,
+    },
     "images": {
-        "image-id-is-sha256": _image_fact(0),
-        "image-is-composite": _image_fact(1),
+        "image-cluster-exists": known("cluster_id", "clusters"),
+        "pending-all-or-none": _pending_all_or_none,
+        "photo-id-present": _of_bytes(lambda frame: frame["photo_id"].fillna("") != ""),
+        "photo-count": _of_bytes(lambda frame: frame["n_photos"] >= 1),
+        "part-count": _of_bytes(lambda frame: frame["n_parts"] >= 1),
+        "tile-hash-format": _hashed("tile_hash"),
+        "photo-hash-format": _hashed("photo_hash"),
+        "image-group-known": _image_group_known,
         "image-shared": _unshared_image,
-        "image-cluster-exists": _known("cluster_id", "clusters"),
+        "image-stored": _stored("stored"),
+        "image-id-is-sha256": _stored("id_is_sha256"),
+        "image-is-whole": _stored("is_whole"),
     },
-    "items_mcq": _ITEMS
-    | {
-        "split-by-id": _split_by_id(Task.MCQ),
-        "indicator-uniform": _one_value_per("indicator", "pillar", "polarity", "unit"),
-        "near-duplicate-item": _first_of_its_kind("question", "option_a", "option_b", "option_c"),
-        "item-has-prompts": _has_prompts(Task.MCQ),
-        "options-present": _options_present,
-        "options-distinct": _options_distinct,
-        "answer-among-options": _answer_present,
-        "bins-ordered": _bins_ordered,
-        "answers-follow-values": _answers_follow_values,
-        "value-in-unit-range": _percent_in_range,
-        "value-year-near": _year_near,
-    },
-    "items_regression": _ITEMS
-    | {
-        "split-by-id": _split_by_id(Task.REGRESSION),
-        "indicator-uniform": _one_value_per("indicator", "pillar", "target", "unit"),
-        "near-duplicate-item": _first_of_its_kind("question"),
-        "item-has-prompts": _has_prompts(Task.REGRESSION),
-        "tolerance-of-target": _tolerance_of_target,
-        "answer-is-label": _answer_is_label,
-    },
-    "prompts": {},
 }
-
-
-def derived(table: str, frame: pd.DataFrame, tables: Tables, meta: Mapping[str, Any]) -> dict[str, Any]:
-    """Every column that a suite may judge beside the table's own: flags by rule (None = skipped), pairs, distances.
-
-    ``meta``: the suite's meta block; items_mcq reads ``label_shares`` (pillar -> [A, B, C] in percent, Table B).
-    """
-    flags = prompt_flags(frame, tables) if table == "prompts" else compute(table, frame, tables)
-    made: dict[str, Any] = {column(rule): _bools(flag) for rule, flag in flags.items()}
-    if table == "clusters":
-        made["country_codes"] = _pair(frame, "cname", "iso3", "official_split")
-    elif table.startswith("items_"):
-        made["country_codes"] = _pair(frame, "cname", "iso3")
-    if table == "items_mcq":
-        made["label_share_gap"] = _label_share_gap(frame, meta["label_shares"])
-    return made
-
-
-def _bools(flag: pd.Series | np.ndarray | None) -> np.ndarray | None:
-    """A flag as plain bool; unknown counts as broken."""
-    return None if flag is None else np.asarray(pd.Series(flag).fillna(False), dtype=bool)
-
-
-def _label_share_gap(frame: pd.DataFrame, published: Mapping[str, list[float]]) -> pd.Series:
-    """Per row the largest distance (percentage points) of its pillar's A/B/C shares from Table B."""
-    shares = pd.crosstab(frame["pillar"], frame["answer"], normalize="index") * 100
-    shares = shares.reindex(columns=list(LETTERS), fill_value=0.0)
-    gaps = {p: float(np.abs(shares.loc[p].to_numpy() - want).max()) for p, want in published.items() if p in shares.index}
-    return frame["pillar"].map(gaps).astype(float)

@@ -3,11 +3,13 @@
 Columns: series, iso3, region ('' national, else the Global Data Lab code in lower case), stratum ('all', 'urban',
 'rural'), year (int), value (float), source. Regional aggregates and other countries are left out. Traps of the dumps:
 M49 codes, years such as '2016-2017', Latin-1, blanks and -9 for missing, region codes in mixed case, country names.
+A file that holds other codes than its kind wants is refused: read as it is, it would silently lose every row.
 """
 
 from __future__ import annotations
 
 import unicodedata
+import zlib
 from collections.abc import Callable, Iterator
 from functools import cache
 from importlib.resources import files
@@ -88,12 +90,16 @@ def read_series(folder: Path) -> tuple[pd.DataFrame, list[str]]:
     return frame, [name for name in SERIES if name not in set(frame["series"])]
 
 
-def read_gdl_regions(folder: Path) -> pd.DataFrame | None:
-    """The optional gdl_regions.csv (cname, adm1dhs, gdl_region): the Global Data Lab region of a survey's region."""
+def read_gdl_regions(folder: Path) -> pd.DataFrame:
+    """The optional gdl_regions.csv: cname, adm1dhs int32, gdl_region, the Global Data Lab region of a survey's region.
+
+    No rows where the file is absent. Raises InputError for unknown countries, codes that are no numbers and double lines.
+    """
     path = Path(folder) / REGIONS_FILE
     if not path.is_file():
-        return None
+        return pd.DataFrame({name: pd.Series(dtype=kind) for name, kind in (("cname", "str"), ("adm1dhs", "int32"), ("gdl_region", "str"))})
     table = _read(path, ("cname", "adm1dhs", "gdl_region"))
+    _refuse(path, "cname", table["cname"][~table["cname"].isin(_countries()["cname"])], "DHS codes such as NM (Namibia)")
     number = pd.to_numeric(table["adm1dhs"], errors="coerce")
     if number.isna().any():
         raise InputError(f"{path}: adm1dhs {table['adm1dhs'][number.isna()].iloc[0]!r} is no number; use the survey's region codes")
@@ -123,11 +129,17 @@ def _plain(name: str) -> str:
     return " ".join("".join(c for c in letters if not unicodedata.combining(c)).lower().split())
 
 
-def _read(path: Path, columns: tuple[str, ...], encoding: str = "utf-8-sig") -> pd.DataFrame:
-    """The named columns as stripped strings, '' missing (pandas' default would take Namibia's 'NA' for missing)."""
+def _read(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
+    """The named columns as stripped strings, '' missing (pandas' default would take Namibia's 'NA' for missing).
+
+    UTF-8, else Latin-1 (as Windows writes it), whichever tool saved the file last.
+    """
     try:
-        table = pd.read_csv(path, dtype=str, keep_default_na=False, encoding=encoding, index_col=False)
-    except (ValueError, OSError) as error:
+        try:
+            table = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8-sig", index_col=False)
+        except UnicodeDecodeError:
+            table = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="cp1252", encoding_errors="replace", index_col=False)
+    except (ValueError, OSError, EOFError, zlib.error) as error:  # the last two: a .gz that was cut short
         raise InputError(f"{path} is no readable CSV ({str(error).splitlines()[0]}); download it again") from error
     table.columns = table.columns.str.strip()
     missing = [name for name in columns if name not in table.columns]
@@ -168,7 +180,9 @@ def _unsd(folder: Path) -> Iterator[pd.DataFrame]:
             table = _read(path, ("geo_area", "year", series, "nature", *by_place, *accepted))
             for column, values in accepted.items():
                 table = table[table[column].isin(values)]
-            table["iso3"] = pd.to_numeric(table["geo_area"], errors="coerce").map(m49)
+            area = pd.to_numeric(table["geo_area"], errors="coerce")
+            _refuse(path, "geo_area", table["geo_area"][area.isna()], "UN M49 numbers such as 404 (Kenya)")
+            table["iso3"] = area.map(m49)  # 1 (World) and other aggregates have no country and leave here
             table["stratum"] = table["location"].map(STRATA) if by_place else "all"
             table = table[table["iso3"].notna() & table["stratum"].notna()].assign(region="", value=table[series])
             order = [table[column].map(values.index) for column, values in accepted.items()]
@@ -226,7 +240,7 @@ def _area(folder: Path) -> Iterator[pd.DataFrame]:
     """Global Data Lab's area file (Latin-1; blank or -9 is missing): regions, urban and rural, national totals."""
     names = tuple(AREA.values())
     for path in sorted((folder / "gdl_area").glob("GDL-AreaData*.csv")):
-        table = _read(path, ("iso_code", "year", "GDLCODE", "level", *names), encoding="latin-1")
+        table = _read(path, ("iso_code", "year", "GDLCODE", "level", *names))
         code = table["GDLCODE"].str.lower()
         place = code.str[3:].map({"t": "all", "tu": "urban", "tr": "rural"})
         table = table.assign(iso3=table["iso_code"].str.upper(), region=code.where(place.isna(), ""), stratum=place.fillna("all"))
@@ -243,7 +257,13 @@ def _tidies(folder: Path) -> Iterator[pd.DataFrame]:
         if unknown:
             raise InputError(f"{path}: unknown series {unknown[0]!r}; valid: {', '.join(sorted(SERIES))}")
         _refuse(path, "stratum", table["stratum"][~table["stratum"].isin(STRATA.values())], "all, urban or rural")
-        table["region"] = table["region"].str.lower()
+        table["iso3"], table["region"] = table["iso3"].str.upper(), table["region"].str.lower()
+        _refuse(
+            path,
+            "iso3",
+            table["iso3"][~table["iso3"].str.fullmatch("[A-Z]{3}")],
+            "ISO-3 codes such as KEN, not UN M49 numbers or DHS codes",
+        )
         tidy = _tidy(path, table, "", "")
         rows = table.loc[tidy.index]
         yield tidy.assign(series=rows["series"], source=(rows["source"] + tidy["source"]).str.strip())
@@ -256,7 +276,7 @@ def _csvs(folder: Path) -> list[Path]:
 def _header(path: Path) -> list[str]:
     try:
         return list(pd.read_csv(path, nrows=0, encoding="utf-8-sig").columns.str.strip())
-    except (ValueError, OSError):
+    except (ValueError, OSError, EOFError, zlib.error):
         return []
 
 

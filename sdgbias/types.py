@@ -80,15 +80,16 @@ TOLERANCES = {
 
 @dataclass(frozen=True)
 class Prompt:
-    """One distinct thing to ask a model: text, an optional image, and the candidates of its first token.
+    """One distinct thing to ask a model: text, its pictures if any, and the candidates of its first token.
 
-    ``image`` holds encoded bytes (PNG or JPEG) or None for an image-free prompt; ``image_id`` is their sha256 hex
-    digest ('' without an image); ``candidates`` is a string of one-character candidates, e.g. 'AB', 'ABC', '0123456789'.
+    ``images`` holds encoded bytes (PNG or JPEG) of each picture, in the order shown, none for an image-free prompt;
+    ``image_id`` is their sha256 hex digest as shards.image_id makes it ('' without a picture); ``candidates`` is a string
+    of one-character candidates, e.g. 'AB', 'ABC', '0123456789'.
     """
 
     text: str
     candidates: str
-    image: bytes | None = None
+    images: tuple[bytes, ...] = ()
     image_id: str = ""
 
 

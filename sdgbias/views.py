@@ -13,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from sdgbias.errors import InputError
 from sdgbias.types import CONTEXT_NAMES, DIGITS, LETTERS, REDUCED_CONTEXT, TESTS, ContextTest, Task, View
 
 MCQ_TAIL = (
@@ -94,27 +95,54 @@ def prompt_texts(items: pd.DataFrame, task: Task, test: ContextTest, view: View)
 
 
 def build_prompts(items: pd.DataFrame, task: Task) -> pd.DataFrame:
-    """All prompts of a task: one row per item x test x view (the paper's cells, duplicates included; plan.py finds them).
+    """prompts.parquet of a task: one row per item x context test, sorted by item_id and test.
 
-    Columns: task, item_id, test, view, text, image_id ('' for text-only views), candidates.
-    At T5 Full has the text of IMG+Q and CTX+Q the text of Q-only, by construction.
+    Columns: task, item_id, test, text (with the test's context; T5 has none), image_id, candidates. The four views are
+    not stored, because they follow: see view_cells.
     """
-    blocks = []
     candidates = option_lines(items)[1] if task is Task.MCQ else pd.Series(DIGITS, index=items.index, dtype=object)
-    for test in TESTS[task]:
-        for view in View:
-            blocks.append(
-                pd.DataFrame(
-                    {
-                        "task": task.value,
-                        "item_id": items["item_id"].to_numpy(),
-                        "test": test.value,
-                        "view": view.value,
-                        "text": prompt_texts(items, task, test, view).to_numpy(dtype=object),
-                        "image_id": items["image_id"].to_numpy(dtype=object) if view.has_image else "",
-                        "candidates": candidates.to_numpy(dtype=object),
-                    }
-                )
-            )
-    prompts = pd.concat(blocks, ignore_index=True)
-    return prompts.sort_values(["item_id", "test", "view"], kind="stable", ignore_index=True)
+    blocks = [
+        pd.DataFrame(
+            {
+                "task": task.value,
+                "item_id": items["item_id"].to_numpy(),
+                "test": test.value,
+                "text": prompt_texts(items, task, test, View.FULL).array,
+                "image_id": items["image_id"].array,
+                "candidates": candidates.array,
+            }
+        ).astype(dict.fromkeys(("task", "test", "text", "image_id", "candidates"), "str"))
+        for test in TESTS[task]
+    ]
+    return pd.concat(blocks, ignore_index=True).sort_values(["item_id", "test"], kind="stable", ignore_index=True)
+
+
+def view_cells(prompts: pd.DataFrame) -> pd.DataFrame:
+    """The paper's cells, duplicates included (plan.py finds them): four rows per row of prompts.parquet (Sec. 3.1).
+
+    Full is (text, image), CTX+Q (text, no image), IMG+Q (text of T5, image), Q-only (text of T5, no image); hence at T5 Full
+    has the prompt of IMG+Q and CTX+Q that of Q-only. Columns: task, item_id, test, view, text, image_id ('' for the image-free
+    views), candidates; sorted by item_id, test, view within a task. Raises InputError for an item without a T5 row.
+    """
+    bare = prompts[prompts["test"] == ContextTest.T5.value][["task", "item_id", "text"]]
+    rows = prompts.merge(bare.rename(columns={"text": "bare"}), on=["task", "item_id"], how="left")
+    lost = rows["bare"].isna()
+    if lost.any():
+        first = rows[lost].iloc[0]
+        raise InputError(f"prompts: {first['task']} item {first['item_id']} has no row for T5; build the benchmark again: sdgbias build")
+    blocks = [
+        pd.DataFrame(
+            {
+                **{name: rows[name] for name in ("task", "item_id", "test")},
+                "view": view.value,
+                "text": rows["text"] if view.has_context else rows["bare"],
+                "image_id": rows["image_id"] if view.has_image else "",
+                "candidates": rows["candidates"],
+            }
+        )
+        for view in View
+    ]
+    cells = pd.concat(blocks, ignore_index=True)
+    rank = {t.value: at for at, t in enumerate(Task)}
+    cells = cells.assign(rank=cells["task"].map(rank)).sort_values(["rank", "item_id", "test", "view"], kind="stable", ignore_index=True)
+    return cells.drop(columns="rank")

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,10 @@ import torch
 import transformers
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
+from sdgbias.backends import sharing
 from sdgbias.backends.pixels import PixelCache
 from sdgbias.backends.tokens import find_candidates
-from sdgbias.errors import InfrastructureError, ModelError
+from sdgbias.errors import InfrastructureError, ModelError, RegistryError
 from sdgbias.types import DIGITS, LETTERS, ModelSpec, Prompt, ScoreBatch
 
 _VERSION = "hf-1"
@@ -47,6 +49,20 @@ def local_folder(spec: ModelSpec, root: Path) -> Path | None:
     return folder
 
 
+def _max_images(spec: ModelSpec) -> int | None:
+    """Option `max_images` of a registry entry: how many pictures one prompt may show; None when it doesn't say."""
+    value = spec.options.get("max_images")
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise RegistryError(f"registry/models/{spec.name}.yaml: max_images is {value!r}; give a whole number from 1 on")
+    return value
+
+
+def _too_many(name: str, pictures: int, why: str) -> str:
+    return f"{name}: {pictures} pictures in one prompt, {why}; build the benchmark with the image layout composite (layout: composite)"
+
+
 class HuggingFace:
     def __init__(self, spec: ModelSpec, root: Path) -> None:
         folder = local_folder(spec, root)
@@ -68,6 +84,8 @@ class HuggingFace:
         self.model = model.eval().to(self.device)
         self.pixels = PixelCache(self.processor.image_processor)
         self.processor.image_processor = self.pixels
+        self.name = spec.name
+        self.max_images = _max_images(spec)
         self.tokenizer = self.processor.tokenizer
         self.tokenizer.padding_side = "left"
         if self.tokenizer.pad_token is None:
@@ -77,27 +95,41 @@ class HuggingFace:
         self.minus_ids = [vocabulary[t] for t in ("-", "\u2581-", "\u0120-") if t in vocabulary]
         self.accepts = set(inspect.signature(self.model.forward).parameters)
         self.counts_own_positions = hasattr(getattr(self.model, "model", self.model), "get_rope_index")
+        self.batch_size = spec.batch_size
+        #: What was done so far: prompts, tokens_of_prompts (alone), tokens_prefilled (with sharing), images_encoded, forwards.
+        self.counts: Counter[str] = Counter()
+        #: 'untried' until the first group came out the same either way (True) or not (False: every prompt by itself).
+        self.shares: bool | str = "untried" if spec.options.get("share_prefix", True) and sharing.possible(self) else False
         identity = [_folder_digest(folder) if folder else f"{spec.repo}@{spec.revision}", spec.dtype, _VERSION]
         identity += [transformers.__version__, str(torch.__version__).split("+")[0]]
         self.fingerprint = hashlib.sha256("|".join(identity).encode()).hexdigest()[:16]
 
     def render(self, prompt: Prompt) -> str:
-        """The text the tokenizer sees: the chat template around the prompt, with the image before the text."""
+        """The text the tokenizer sees: the chat template around the prompt, with the pictures before the text."""
         if not getattr(self.processor, "chat_template", None):
             return prompt.text
-        content: list[dict[str, str]] = [{"type": "image"}] if prompt.image is not None else []
+        content: list[dict[str, str]] = [{"type": "image"} for _ in prompt.images]
         content.append({"type": "text", "text": prompt.text})
         messages = [{"role": "user", "content": content}]
         return str(self.processor.apply_chat_template(messages, add_generation_prompt=True, tokenize=False))
 
-    def _inputs(self, prompts: Sequence[Prompt], suffix: str = "") -> dict[str, torch.Tensor]:
+    def inputs(self, prompts: Sequence[Prompt], suffix: str = "") -> dict[str, torch.Tensor]:
         texts = [self.render(p) + suffix for p in prompts]
-        images = [self.pixels.open(p) for p in prompts if p.image is not None]
+        most = max((len(p.images) for p in prompts), default=0)
+        if self.max_images is not None and most > self.max_images:
+            raise ModelError(_too_many(self.name, most, f"takes {self.max_images} at most"))
+        images = [image for p in prompts for image in self.pixels.open(p)]
         options: dict[str, Any] = {"padding": True, "return_tensors": "pt"}
         bos = self.tokenizer.bos_token
         if bos and texts[0].startswith(bos):
             options["add_special_tokens"] = False
-        batch = self.processor(images=images or None, text=texts, **options)
+        try:
+            batch = self.processor(images=images or None, text=texts, **options)
+        except (ValueError, TypeError, IndexError) as error:
+            if most < 2:
+                raise
+            cause = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            raise ModelError(_too_many(self.name, most, f"its processor refuses: {cause}")) from error
         moved = {k: v.to(self.device) for k, v in batch.items() if isinstance(v, torch.Tensor)}
         if "pixel_values" in moved:
             moved["pixel_values"] = moved["pixel_values"].to(self.dtype)
@@ -106,20 +138,18 @@ class HuggingFace:
             moved["position_ids"] = (mask.cumsum(-1) - 1).clamp(min=0)
         return moved
 
-    def _forward(self, inputs: dict[str, Any], **more: Any) -> Any:
-        known = {k: v for k, v in {**inputs, **more}.items() if k in self.accepts}
-        if "logits_to_keep" in self.accepts:
-            known["logits_to_keep"] = 1
+    def known_to(self, function: Any, inputs: dict[str, Any]) -> dict[str, Any]:
+        """The inputs that a function of the model takes."""
+        accepted = self.accepts if function == self.model.forward else set(inspect.signature(function).parameters)
+        return {k: v for k, v in inputs.items() if k in accepted}
+
+    def forward(self, inputs: dict[str, Any], **more: Any) -> Any:
+        """One pass of the model; logits of the last token only, unless `logits_to_keep` names others."""
+        options = {"logits_to_keep": 1, **more} if "logits_to_keep" in self.accepts else more
         try:
-            return self.model(**known)
+            return self.model(**self.known_to(self.model.forward, {**inputs, **options}))
         except torch.OutOfMemoryError as error:
             raise InfrastructureError(f"out of memory: {str(error).splitlines()[0]}") from None
-
-    def _after_space(self, inputs: dict[str, Any], out: Any) -> torch.Tensor:
-        """(B, V) log-probabilities of the token that follows a lone space."""
-        batch = out.logits.shape[0]
-        step = self._step(inputs, out.past_key_values, torch.full((batch, 1), self.candidates.space or 0, device=self.device))
-        return torch.log_softmax(step.logits[:, -1].double(), dim=-1)
 
     def _step(self, inputs: dict[str, Any], cache: Any, token: torch.Tensor) -> Any:
         """One decoding step; extends the attention mask (and positions) held in `inputs`."""
@@ -129,35 +159,54 @@ class HuggingFace:
         if "position_ids" in inputs:
             inputs["position_ids"] = inputs["position_ids"][:, -1:] + 1
             step["position_ids"] = inputs["position_ids"]
-        return self._forward(step, past_key_values=cache, use_cache=True)
+        return self.forward(step, past_key_values=cache, use_cache=True)
+
+    def _plain(self, prompts: Sequence[Prompt], rows: Sequence[int], spaced: bool) -> Iterator[sharing.Scored]:
+        """One padded batch (all with a picture, or all without), every prompt by itself."""
+        inputs = self.inputs([prompts[row] for row in rows])
+        lengths = inputs["attention_mask"].sum(-1)
+        out = self.forward(inputs, use_cache=spaced)
+        logits = out.logits[:, -1]  # (B, V)
+        after = self._after_space(inputs, out) if spaced else None
+        self.counts["tokens_prefilled"] += int(lengths.sum())
+        self.counts["tokens_of_prompts"] += int(lengths.sum())
+        self.counts["images_encoded"] += sum(len(prompts[row].images) for row in rows)
+        self.counts["forwards"] += 1
+        for b, row in enumerate(rows):
+            yield sharing.Scored(row, logits[b], None if after is None else after[b], int(lengths[b]))
+
+    def _after_space(self, inputs: dict[str, Any], out: Any) -> torch.Tensor:
+        """(B, V) logits of the token that follows a lone space."""
+        batch = out.logits.shape[0]
+        step = self._step(inputs, out.past_key_values, torch.full((batch, 1), self.candidates.space or 0, device=self.device))
+        return step.logits[:, -1]
+
+    def _put(self, out: ScoreBatch, prompts: Sequence[Prompt], scored: Sequence[sharing.Scored]) -> None:
+        """Logits over the vocabulary -> rows of `out`, for prompts with the same candidates."""
+        if not scored:
+            return
+        candidates = prompts[scored[0].row].candidates
+        logits = torch.stack([s.logits for s in scored]).double()  # (B, V)
+        total = torch.logsumexp(logits, dim=-1)
+        merged = torch.stack([torch.logsumexp(logits[:, list(self.candidates.ids[c])], -1) for c in candidates], dim=1)  # (B, K)
+        if any(c in self.candidates.needs_space for c in candidates):
+            after = torch.log_softmax(torch.stack([s.after_space for s in scored if s.after_space is not None]).double(), dim=-1)
+            for k, c in enumerate(candidates):
+                if c in self.candidates.needs_space:
+                    spaced = logits[:, self.candidates.space] + torch.logsumexp(after[:, list(self.candidates.ids[c])], -1)
+                    merged[:, k] = torch.logaddexp(merged[:, k], spaced)
+        rows = [s.row for s in scored]
+        out.logits[rows, : len(candidates)] = merged.cpu().numpy()
+        out.mass[rows] = torch.exp(torch.logsumexp(merged, -1) - total).cpu().numpy()
+        out.n_tokens[rows] = [s.n_tokens for s in scored]
+        if self.minus_ids:
+            out.minus_logit[rows] = torch.logsumexp(logits[:, self.minus_ids], -1).cpu().numpy()
+        for s, top in zip(scored, logits.argmax(-1).tolist(), strict=True):
+            out.top_token[s.row] = self.tokenizer.decode([top]).strip()
 
     @torch.inference_mode()
-    def _score_group(self, prompts: Sequence[Prompt], out: ScoreBatch, rows: Sequence[int]) -> None:
-        """Scores one padded batch (all with an image, or all without) into rows of `out`."""
-        inputs = self._inputs(prompts)
-        spaced = any(c in self.candidates.needs_space for p in prompts for c in p.candidates)
-        forward = self._forward(inputs, use_cache=spaced)
-        logits = forward.logits[:, -1].double()  # (B, V)
-        total = torch.logsumexp(logits, dim=-1)
-        out.n_tokens[list(rows)] = inputs["attention_mask"].sum(-1).cpu().numpy()
-        tops = [self.tokenizer.decode([int(t)]).strip() for t in logits.argmax(-1)]
-        after = self._after_space(inputs, forward) if spaced else None
-        for b, (row, prompt) in enumerate(zip(rows, prompts, strict=True)):
-            merged = []
-            for candidate in prompt.candidates:
-                ids = list(self.candidates.ids[candidate])
-                value = torch.logsumexp(logits[b, ids], dim=-1)
-                if after is not None and candidate in self.candidates.needs_space:
-                    value = torch.logaddexp(value, logits[b, self.candidates.space] + torch.logsumexp(after[b, ids], -1))
-                merged.append(value)
-            scores = torch.stack(merged)
-            out.logits[row, : len(merged)] = scores.cpu().numpy()
-            out.mass[row] = float(torch.exp(torch.logsumexp(scores, -1) - total[b]))
-            out.top_token[row] = tops[b]
-            if self.minus_ids:
-                out.minus_logit[row] = float(torch.logsumexp(logits[b, self.minus_ids], -1))
-
     def candidate_scores(self, prompts: Sequence[Prompt]) -> ScoreBatch:
+        """Prompts about one picture share its encoding and their common beginning (sharing.py), where the model allows it."""
         n, width = len(prompts), max((len(p.candidates) for p in prompts), default=0)
         out = ScoreBatch(
             np.full((n, width), np.nan, dtype=np.float32),
@@ -166,11 +215,41 @@ class HuggingFace:
             [""] * n,
             np.zeros(n, dtype=np.int32),
         )
-        for with_image in (True, False):
-            rows = [i for i, p in enumerate(prompts) if (p.image is not None) is with_image]
-            if rows:
-                self._score_group([prompts[i] for i in rows], out, rows)
+        self.counts["prompts"] += n
+        for rows in sharing.groups(prompts):
+            for spaced, own in ((s, [r for r in rows if self._spaced(prompts[r]) is s]) for s in (False, True)):
+                for scored in self._scored(prompts, own, spaced):
+                    self._put(out, prompts, scored)
         return out
+
+    def _spaced(self, prompt: Prompt) -> bool:
+        return any(c in self.candidates.needs_space for c in prompt.candidates)
+
+    def _scored(self, prompts: Sequence[Prompt], rows: Sequence[int], spaced: bool) -> Iterator[list[sharing.Scored]]:
+        """The scored prompts ``rows`` of one group, by candidates."""
+        if not rows:
+            return
+        done: list[sharing.Scored] = []
+        if self.shares and len(rows) > 1:
+            done = list(sharing.score(self, prompts, rows, spaced))
+            if self.shares is not True:
+                self.shares = self._agree(prompts, rows, spaced, done)
+        if not self.shares or not done:
+            size = self.batch_size
+            done = [s for at in range(0, len(rows), size) for s in self._plain(prompts, rows[at : at + size], spaced)]
+        for candidates in dict.fromkeys(prompts[s.row].candidates for s in done):
+            yield [s for s in done if prompts[s.row].candidates == candidates]
+
+    def _agree(self, prompts: Sequence[Prompt], rows: Sequence[int], spaced: bool, shared: Sequence[sharing.Scored]) -> bool:
+        """Whether the first group that is scored together gets the scores that its prompts have alone."""
+        by_row = {s.row: s for s in shared}
+        limit = sharing.TOLERANCE.get(self.dtype, sharing.HALF_TOLERANCE)
+        for s in self._plain(prompts, rows[: self.batch_size], spaced):
+            ids = [i for c in prompts[s.row].candidates for i in self.candidates.ids[c]]
+            one, two = (torch.log_softmax(x.logits.double(), -1)[ids] for x in (s, by_row[s.row]))
+            if not torch.allclose(one, two, atol=limit, rtol=0):
+                return False
+        return True
 
     def _forced(self, start: str) -> list[int]:
         """Token ids of a forced start, character by character ('-7' is two tokens)."""
@@ -190,7 +269,7 @@ class HuggingFace:
             return self._generate_by_prefix(prompts, starts, max_new_tokens)
         answers: list[list[str]] = [[""] * len(starts) for _ in prompts]
         for with_image in (True, False):
-            rows = [i for i, p in enumerate(prompts) if (p.image is not None) is with_image]
+            rows = [i for i, p in enumerate(prompts) if bool(p.images) is with_image]
             if not rows:
                 continue
             texts = self._branch([prompts[i] for i in rows], starts, max_new_tokens)
@@ -201,8 +280,8 @@ class HuggingFace:
     def _branch(self, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int) -> list[list[str]]:
         """Prefill once, repeat the KV cache per start, decode greedily; B prompts x S starts."""
         s = len(starts)
-        inputs = self._inputs(prompts)
-        prefill = self._forward(inputs, use_cache=True)
+        inputs = self.inputs(prompts)
+        prefill = self.forward(inputs, use_cache=True)
         cache = prefill.past_key_values
         cache.batch_repeat_interleave(s)
         state: dict[str, Any] = {k: inputs[k].repeat_interleave(s, 0) for k in ("attention_mask", "position_ids") if k in inputs}
@@ -235,7 +314,7 @@ class HuggingFace:
         answers: list[list[str]] = [[] for _ in prompts]
         for start in starts:
             for i, prompt in enumerate(prompts):
-                inputs = self._inputs([prompt], suffix=start)
+                inputs = self.inputs([prompt], suffix=start)
                 inputs.pop("position_ids", None)
                 ids = self.model.generate(**inputs, max_new_tokens=limit, do_sample=False)
                 length = inputs["input_ids"].shape[1]

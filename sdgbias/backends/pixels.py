@@ -28,11 +28,15 @@ class PixelCache:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    def open(self, prompt: Prompt) -> Image.Image:
-        """The decoded image of a prompt, or a stand-in of one pixel when its processed pixels are kept."""
-        image = self._stand_in.copy() if prompt.image_id in self.kept else Image.open(io.BytesIO(prompt.image or b"")).convert("RGB")
-        image.info[_KEY] = prompt.image_id
-        return image
+    def open(self, prompt: Prompt) -> list[Image.Image]:
+        """The decoded pictures of a prompt, or a stand-in of one pixel for each whose processed pixels are kept."""
+        opened = []
+        for number, data in enumerate(prompt.images):
+            key = f"{prompt.image_id}/{number}" if prompt.image_id else ""
+            image = self._stand_in.copy() if key in self.kept else Image.open(io.BytesIO(data)).convert("RGB")
+            image.info[_KEY] = key
+            opened.append(image)
+        return opened
 
     def __call__(self, images: Any = None, *args: Any, **options: Any) -> Any:
         flat = images if isinstance(images, list) else [images]

@@ -35,6 +35,7 @@ countries: {countries}
 images: {images}
 Licence: CC0 1.0 (public domain dedication), https://creativecommons.org/publicdomain/zero/1.0/
 """
+_NO_PICTURES = "Empty on purpose: this sample was made with --no-images. Build it with: sdgbias build --no-images\n"
 
 
 def write_sample(
@@ -49,7 +50,7 @@ def write_sample(
     """Write a raw folder with that many clusters; the same arguments give the same bytes with any number of workers.
 
     ``countries``: DHS codes (default DEFAULT_COUNTRIES); the clusters are split evenly over them and a country's k-th
-    cluster never depends on the others. ``images`` False leaves out tiles, photos and the photos' metadata.
+    cluster never depends on the others. ``images`` False leaves out tiles, photos and the photos' metadata (their folders hold a note).
     ``progress(done, total)`` is called from this process as clusters get their images. ``workers``: processes, default
     one per available CPU. Returns counts: out, seed, clusters, countries, tiles, photos, missing_tile, missing_photo,
     series_files. About 2 % of the clusters lack the tile and 3 % the photos, so that the rules about missing pictures
@@ -71,6 +72,10 @@ def write_sample(
         if images:
             _metadata(out / "mapillary" / "metadata", rows)
             _pictures(out, seed, plan, progress, workers)
+        else:
+            for folder in ("dhs_npzs", "mapillary"):  # the layout stays whole, so that a pipeline finds its folders
+                (out / folder).mkdir(exist_ok=True)
+                (out / folder / "README.txt").write_text(_NO_PICTURES, encoding="utf-8")
         _labels(out / "dhs_final_labels.csv", rows)  # last: a folder that has it is complete
     except OSError as error:
         raise StoreError(f"can't write {error.filename or out} ({error.strerror}); free space or name another folder") from error

@@ -20,6 +20,7 @@ from sdgbias.errors import InputError
 from sdgbias.indicators import directions
 from sdgbias.search import SearchResult, random_search, take
 from sdgbias.types import DIGITS, LETTERS, TESTS, ContextTest, Task, View
+from sdgbias.views import view_cells
 
 NAME = "sdg"
 CANDIDATES = {Task.MCQ: LETTERS, Task.REGRESSION: DIGITS}
@@ -31,8 +32,8 @@ def load_items(benchmark: Path) -> dict[Task, pd.DataFrame]:
 
 
 def load_prompts(benchmark: Path) -> pd.DataFrame:
-    """All prompts of a benchmark folder (one row per item x test x view)."""
-    return read_table(benchmark, "prompts")
+    """All cells of a benchmark folder (one row per item x test x view)."""
+    return view_cells(read_table(benchmark, "prompts"))
 
 
 def read_table(benchmark: Path, name: str) -> pd.DataFrame:

@@ -209,4 +209,4 @@ def test_benchmark_card(small_benchmark: Path) -> None:
     assert card["synthetic"] is True
     assert any("Synthetic" in s for s in card["sources"])
     assert card["counts"]["items_mcq"] == 120
-    assert card["counts"]["prompts"] == 120 * 20 + 40 * 8
+    assert card["counts"]["prompts"] == 120 * 5 + 40 * 2  # one row per item and test

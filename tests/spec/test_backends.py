@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import math
 from pathlib import Path
@@ -13,6 +14,7 @@ from PIL import Image
 from tiny_models import save_llava
 
 from sdgbias.backends.base import Backend, load
+from sdgbias.backends.pixels import PixelCache
 from sdgbias.errors import ModelError, RegistryError
 from sdgbias.types import DIGITS, ModelSpec, Prompt
 
@@ -27,10 +29,16 @@ def image(seed: int) -> bytes:
 PROMPTS = [
     Prompt("Question: how high?\nOptions: A. low; B. high", "AB"),
     Prompt("Question: how high is it in this place, all things considered?\nOptions: A. low; B. mid; C. high", "ABC"),
-    Prompt("Q", "ABC", image(1), "one"),
-    Prompt("Question: a longer text about asset_index=1.5 with a picture", "ABC", image(2), "two"),
-    Prompt("How many years?", DIGITS, image(1), "one"),
+    Prompt("Q", "ABC", (image(1),), "one"),
+    Prompt("Question: a longer text about asset_index=1.5 with a picture", "ABC", (image(2),), "two"),
+    Prompt("How many years?", DIGITS, (image(1),), "one"),
     Prompt("How many years of schooling?", DIGITS),
+]
+#: A street and a map, as the image layout `several` gives them; the second shares a picture with the first.
+PAIRS = [
+    Prompt("Question: which of the two?", "AB", (image(4), image(5)), "four-five"),
+    Prompt("Question: which of the two, all things considered?", "ABC", (image(5), image(4)), "five-four"),
+    Prompt("How many years?", DIGITS, (image(4), image(6)), "four-six"),
 ]
 
 
@@ -81,12 +89,27 @@ def test_the_image_and_the_text_matter(engine: Backend) -> None:
     p = PROMPTS[2]
     variants = [
         p,
-        Prompt(p.text, p.candidates, image(3), "three"),
-        Prompt(p.text + "?", p.candidates, p.image, p.image_id),
+        Prompt(p.text, p.candidates, (image(3),), "three"),
+        Prompt(p.text + "?", p.candidates, p.images, p.image_id),
         Prompt(p.text, p.candidates),
     ]
     scores = engine.candidate_scores(variants).logits
     assert len({tuple(np.round(row, 3)) for row in scores}) == 4
+
+
+def test_several_pictures_and_their_order_matter(engine: Backend) -> None:
+    """The same promises for prompts of two pictures, alone, together and beside prompts of one or none."""
+    mixed = [PROMPTS[0], PAIRS[0], PROMPTS[2], PAIRS[1], PAIRS[2]]
+    together = engine.candidate_scores(mixed)
+    for i, prompt in enumerate(mixed):
+        alone = engine.candidate_scores([prompt])
+        k = len(prompt.candidates)
+        assert together.logits[i, :k] == pytest.approx(alone.logits[0, :k], abs=1e-4)
+        assert together.n_tokens[i] == alone.n_tokens[0]
+    p = PAIRS[1]
+    variants = [p, Prompt(p.text, p.candidates, p.images[::-1], "four-five"), Prompt(p.text, p.candidates, p.images[:1], "five")]
+    scores = engine.candidate_scores(variants).logits
+    assert len({tuple(np.round(row, 3)) for row in scores}) == 3
 
 
 def test_forced_starts(engine: Backend) -> None:
@@ -111,10 +134,11 @@ def test_hf_equals_an_unbatched_unpadded_forward(tmp_path: Path, kind: str) -> N
     engine = load(spec("hf", f"path:{save_llava(tmp_path, kind)}"), Path())
     model, processor = engine.model, engine.processor  # type: ignore[attr-defined]
     vocabulary = processor.tokenizer.get_vocab()
-    scores = engine.candidate_scores(PROMPTS)
-    for i, prompt in enumerate(PROMPTS):
-        picture = Image.open(io.BytesIO(prompt.image)) if prompt.image else None
-        inputs = processor(images=picture, text=engine.render(prompt), return_tensors="pt")  # type: ignore[attr-defined]
+    prompts = [*PROMPTS, *PAIRS]
+    scores = engine.candidate_scores(prompts)
+    for i, prompt in enumerate(prompts):
+        pictures = [Image.open(io.BytesIO(data)) for data in prompt.images] or None
+        inputs = processor(images=pictures, text=engine.render(prompt), return_tensors="pt")  # type: ignore[attr-defined]
         with torch.inference_mode():
             log_p = torch.log_softmax(model(**inputs).logits[0, -1].double(), -1)
         want = []
@@ -138,7 +162,7 @@ def test_greedy_answer_equals_the_library(tmp_path: Path) -> None:
     engine = load(spec("hf", f"path:{save_llava(tmp_path)}"), Path())
     model, processor = engine.model, engine.processor  # type: ignore[attr-defined]
     for prompt in PROMPTS[3:]:
-        picture = Image.open(io.BytesIO(prompt.image)) if prompt.image else None
+        picture = [Image.open(io.BytesIO(data)) for data in prompt.images] or None
         for start in ("", "7"):
             inputs = processor(images=picture, text=engine.render(prompt) + start, return_tensors="pt")  # type: ignore[attr-defined]
             ids = model.generate(**inputs, max_new_tokens=6, do_sample=False)[0, inputs["input_ids"].shape[1] :]
@@ -160,3 +184,24 @@ def test_what_cannot_be_loaded(tmp_path: Path) -> None:
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     with pytest.raises(ModelError, match="can't load"):
         load(spec("hf", f"path:{folder}"), Path())
+
+
+def test_models_that_take_one_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = save_llava(tmp_path)
+    one = dataclasses.replace(spec("hf", f"path:{folder}"), options={"max_images": 1})
+    engine = load(one, Path())
+    assert engine.candidate_scores(PROMPTS).logits.shape == (6, 10)
+    with pytest.raises(ModelError, match=r"m: 2 pictures in one prompt, takes 1 at most; .*\(layout: composite\)"):
+        engine.candidate_scores(PAIRS)
+    with pytest.raises(RegistryError, match="max_images is 'one'; give a whole number"):
+        load(dataclasses.replace(one, options={"max_images": "one"}), Path())
+    engine = load(spec("hf", f"path:{folder}"), Path())
+    monkeypatch.setattr(PixelCache, "__call__", only_one)
+    with pytest.raises(
+        ModelError, match="2 pictures in one prompt, its processor refuses: one image per prompt, please; build .*composite"
+    ):
+        engine.candidate_scores(PAIRS)
+
+
+def only_one(*_: object, **__: object) -> None:
+    raise ValueError("one image per prompt, please\nsecond line")

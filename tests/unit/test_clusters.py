@@ -129,7 +129,9 @@ def test_unknown_country(tmp_path: Path, cname: str, hint: str) -> None:
         ({"DHSID_EA": "../../etc/passwd"}, "malformed-id", "passwd"),
         ({"DHSID_EA": "AL-2008-5#-00000002/../x"}, "malformed-id", "not of the form"),
         ({"DHSID_EA": "AL-2008-5#-00000001\n"}, "duplicate-cluster", "repeats line 2, which is kept"),
-        ({"DHSID_EA": "AL-2008-5#-00000001", "women_edu": "1"}, "duplicate-cluster", "line 3: repeats line 2"),
+        ({"DHSID_EA": "AL-2008-5#-00000001", "women_edu": "9.6"}, "duplicate-cluster", "line 3: repeats line 2"),
+        ({"DHSID_EA": "AL-2008-5#-00000001", "women_edu": "1", "women_bmi": " "}, "duplicate-cluster", "line 3: repeats line 2"),
+        ({"year": "2016-2017"}, "inconsistent-metadata", "'2016-2017' but DHSID_EA says 2008"),
     ],
 )
 def test_row_leaves(tmp_path: Path, changes: dict[str, str], rule: str, detail: str) -> None:
@@ -140,11 +142,48 @@ def test_row_leaves(tmp_path: Path, changes: dict[str, str], rule: str, detail: 
     assert lost["detail"].str.contains(detail).all()
 
 
-@pytest.mark.parametrize("year", ["2007", "2009", "2008.0"])
-def test_surveys_span_new_year(tmp_path: Path, year: str) -> None:
+@pytest.mark.parametrize(
+    ("year", "first"),
+    [("2007", 2007), ("2009", 2009), ("2008.0", 2008), ("2008-2009", 2008), ("2007-08", 2007), ("2008/09", 2008), ("2008 - 2009", 2008)],
+)
+def test_surveys_span_new_year(tmp_path: Path, year: str, first: int) -> None:
     clusters, lost = read(tmp_path, row(year=year))
-    assert clusters["year"].tolist() == [int(float(year))]
+    assert clusters["year"].tolist() == [first]
     assert lost.empty
+
+
+def test_which_of_two_rows_stays_does_not_depend_on_their_order(tmp_path: Path) -> None:
+    full, poor, other = row(women_edu="9"), row(asset_index="", women_bmi=""), row(women_edu="8")
+    kept = [read(tmp_path, *rows) for rows in ([full, poor, other], [other, full, poor], [poor, other, full])]
+    assert [clusters["women_edu"].tolist() for clusters, _ in kept] == [[8.0]] * 3  # as full as the other, first by text
+    assert all(lost["rule"].tolist() == ["duplicate-cluster"] * 2 for _, lost in kept)
+
+
+def test_latin1_outside_the_id_does_no_harm(tmp_path: Path) -> None:
+    table = ",".join(COLUMNS) + "\n" + ",".join(row(adm1fips="São Tomé").values()) + "\n" + ",".join(of("KE", 2).values()) + "\n"
+    (tmp_path / "dhs_final_labels.csv").write_bytes(table.encode("latin-1"))
+    clusters, lost = read_clusters(tmp_path)
+    assert clusters["cluster_id"].tolist() == ["AL-2008-5#-00000001", "KE-2008-5#-00000002"]
+    assert lost.empty
+    (tmp_path / "dhs_final_labels.csv").write_bytes(table.replace("KE-2008", "KÉ-2008").encode("latin-1"))
+    clusters, lost = read_clusters(tmp_path)
+    assert (len(clusters), lost["rule"].tolist()) == (1, ["malformed-id"])
+
+
+@pytest.mark.parametrize("blank", [" ", "  ", "nan", "NA"])
+def test_blanks_are_missing(tmp_path: Path, blank: str) -> None:
+    clusters, lost = read(tmp_path, row(**dict.fromkeys(LABELS, blank)))
+    assert clusters[list(LABELS)].isna().all(axis=None)
+    assert lost.empty
+
+
+@pytest.mark.parametrize("name", LABELS)
+@pytest.mark.parametrize("code", ["-9.0", "-9"])
+def test_minus_nine_is_missing_in_every_label(tmp_path: Path, name: str, code: str) -> None:
+    clusters, lost = read(tmp_path, row(**{name: code}))
+    assert np.isnan(clusters[name][0])
+    assert lost[["table", "rule"]].values.tolist() == [["labels", "value-out-of-range"]]
+    assert f"{name} {code!r}" in lost["detail"][0]
 
 
 @pytest.mark.parametrize(
@@ -195,9 +234,10 @@ def test_nothing_usable(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (b"", "no readable UTF-8 CSV"),
-        (b"\xff\xfe\x00a,b\n", "no readable UTF-8 CSV"),
-        ((",".join(COLUMNS) + "\n" + ",".join("x" * 22) + "\n").encode(), "no readable UTF-8 CSV"),
+        (b"", "no readable CSV"),
+        (b"\xff\xfe\x00a,b\n", "no readable CSV .*zero bytes"),
+        (",".join(COLUMNS).encode("utf-16"), "no readable CSV .*zero bytes"),
+        ((",".join(COLUMNS) + "\n" + ",".join("x" * 22) + "\n").encode(), "no readable CSV"),
         (";".join(COLUMNS).encode() + b"\n", r"missing column\(s\) DHSID_EA"),
     ],
 )

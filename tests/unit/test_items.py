@@ -19,11 +19,12 @@ from sdgbias.items import (
     MCQ_COLUMNS,
     REGRESSION_COLUMNS,
     Built,
+    Candidates,
     _lookup,
-    _with_ids,
     authors_split,
     build_items,
-    largest_remainder,
+    choose_items,
+    find_candidates,
     split_by_country,
 )
 from sdgbias.types import PILLARS, Task
@@ -205,6 +206,76 @@ def test_duplicates_leave() -> None:
     assert counts == {"clusters": 1, "items_mcq": 12, "items_regression": 9}
 
 
+def test_near_duplicates_leave_when_picture_and_context_agree() -> None:
+    """1 looks like 0 and has its context; 2 looks like 0 in another context; 3 has the context of 0 and another picture."""
+    clusters = make_clusters(("KE",), 4)
+    labels = [*LABELS, "urban"]
+    clusters.loc[[1, 3], labels] = clusters.loc[[0, 0], labels].to_numpy()
+    clusters.loc[1, "asset_index"] = round(clusters.loc[0, "asset_index"], 1) - 0.01  # the same to one decimal, as prompts show it
+    images = make_images(clusters)
+    images["image_group"] = images["image_id"].where(~images.index.isin([1, 2]), images.loc[0, "image_id"])
+    made = build_items(clusters, images, make_series(), None, mcq=None, regression=None, seed=0)
+    gone = made.quarantine[made.quarantine["rule"] == "near-duplicate-item"]
+    assert set(gone["key"].str.split("|").str[0]) == {clusters["cluster_id"][1]}
+    assert gone["table"].value_counts().to_dict() == {"items_mcq": 12, "items_regression": 9}
+    assert made.items_mcq["cluster_id"].nunique() == 3
+    assert gone["detail"].str.endswith(f"context and nearly the image as {clusters['cluster_id'][0]}").all()
+
+
+def candidates(codes: tuple[str, ...] = CODES) -> Candidates:
+    clusters = make_clusters(codes)
+    return find_candidates(clusters, make_images(clusters), make_series(codes), seed=0)
+
+
+def test_what_is_taken_out_is_replaced_and_nothing_else_moves() -> None:
+    found = candidates()
+    before = choose_items(found, mcq=100, regression=50)
+    out = set(before.items_mcq["item_id"][:7])
+    after = choose_items(found, mcq=100, regression=50, without={Task.MCQ: out})
+    assert len(after.items_mcq) == 100 and not set(after.items_mcq["item_id"]) & out
+    assert set(before.items_mcq["item_id"]) - out <= set(after.items_mcq["item_id"])
+    counts = [made.items_mcq["indicator"].value_counts().to_dict() for made in (before, after)]
+    assert counts[0] == counts[1]
+    pd.testing.assert_frame_equal(after.items_regression, before.items_regression)
+
+
+def test_review_drops_or_marks() -> None:
+    found = candidates()
+    before = choose_items(found, mcq=60, regression=30)
+    first, second = before.items_mcq["item_id"][:2]
+    verdicts = pd.DataFrame({"task": "mcq", "item_id": [first, second], "verdict": ["rejected", "accepted"]})
+    dropped = choose_items(found, mcq=60, regression=30, review=verdicts)
+    assert first not in set(dropped.items_mcq["item_id"]) and len(dropped.items_mcq) == 60
+    assert dropped.items_mcq.set_index("item_id")["review"][second] == "accepted"
+    (line,) = dropped.quarantine[dropped.quarantine["rule"] == "rejected-in-review"].to_dict("records")
+    assert line["table"] == "items_mcq" and line["detail"] == f"item {first}"
+    marked = choose_items(found, mcq=60, regression=30, review=verdicts, review_action="mark").items_mcq
+    assert marked["item_id"].tolist() == before.items_mcq["item_id"].tolist()
+    assert marked.set_index("item_id")["review"].value_counts().to_dict() == {"": 58, "rejected": 1, "accepted": 1}
+    assert set(dropped.items_regression["review"]) == {""}  # ids are unique within a task only
+
+
+def test_kept_bins_keep_the_options_of_old_questions() -> None:
+    old = candidates(("KE", "NI"))
+    series = make_series()
+    clusters = make_clusters()
+    moved = find_candidates(clusters, make_images(clusters), series, seed=0)
+    kept = find_candidates(clusters, make_images(clusters), series, seed=0, keep_bins=old.options)
+    assert moved.options["electricity"].edges != old.options["electricity"].edges  # terciles follow the clusters
+    assert kept.options == old.options
+    rows = kept.found[Task.MCQ]
+    own = rows[rows["indicator"] == "electricity"]
+    assert own["answer"].tolist() == old.options["electricity"].letters(own["value"].to_numpy()).tolist()
+
+
+def test_split_by_place_keeps_countries_apart() -> None:
+    items = choose_items(candidates(), mcq=None, regression=None, split="place").items_mcq
+    assert items.groupby("cname")["split"].nunique().max() == 1 and set(items["split"]) == {"val", "test"}
+    assert candidates().notes.get("split") is None
+    by_id = choose_items(candidates(), mcq=None, regression=None).items_mcq
+    assert by_id.groupby("cname")["split"].nunique().min() == 2
+
+
 @pytest.mark.parametrize("total", [0, 7, 333])
 def test_quotas_are_exact_in_table_a_proportions(total: int) -> None:
     clusters = make_clusters(each=40)
@@ -220,12 +291,6 @@ def test_quotas_are_exact_in_table_a_proportions(total: int) -> None:
             counts = [int((items["indicator"] == e.slug).sum()) for e in entries if e.pillar == pillar]
             assert max(counts) - min(counts) <= 1
     assert made.notes["mcq"]["short"] == [] == made.notes["regression"]["short"]
-
-
-def test_table_a_itself() -> None:
-    assert largest_remainder(100_000, [222_900, 162_600, 114_500]) == [44_580, 32_520, 22_900]
-    assert largest_remainder(50_000, [19_427, 16_761, 13_812]) == [19_427, 16_761, 13_812]
-    assert largest_remainder(5, [1, 1, 1]) == [2, 2, 1] and largest_remainder(0, [1, 2]) == [0, 0]
 
 
 def test_a_shortfall_is_filled_within_the_pillar_and_said() -> None:
@@ -278,15 +343,6 @@ def test_an_id_does_not_depend_on_the_quota() -> None:
     pd.testing.assert_frame_equal(full.loc[some.index], some)
 
 
-def test_an_id_collision_counts_up_whatever_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sdgbias.items._md5", lambda texts, digits: np.array([5 + (t.endswith("d")) for t in texts]))
-    rows = pd.DataFrame({"indicator": "shdi", "cluster_id": ["d", "b", "c", "a"]})
-    expected = {"a": 5, "b": 6, "c": 7, "d": 8}  # a, b, c want 5: they take 5, 6, 7; d wants 6 and makes way
-    for order in ([0, 1, 2, 3], [3, 2, 1, 0], [1, 3, 0, 2]):
-        made = _with_ids(rows.iloc[order], Task.MCQ)
-        assert made["item_id"].is_unique and dict(zip(made["cluster_id"], made["item_id"], strict=True)) == expected
-
-
 def test_no_country_stands_on_both_sides() -> None:
     items = everything().items_mcq
     assert items.groupby("cname")["split_place"].nunique().eq(1).all()
@@ -324,6 +380,12 @@ def test_bad_arguments() -> None:
     clusters = make_clusters(("KE",), 2)
     with pytest.raises(UsageError, match="mcq is -1"):
         build(clusters, make_series(), mcq=-1)
+    with pytest.raises(UsageError, match="max_gap is -2"):
+        build(clusters, make_series(), max_gap=-2)
+    with pytest.raises(UsageError, match="split 'country'.*valid: id, place"):
+        choose_items(candidates(), mcq=1, regression=1, split="country")
+    with pytest.raises(UsageError, match="review action 'keep'.*valid: drop, mark"):
+        choose_items(candidates(), mcq=1, regression=1, review_action="keep")
     with pytest.raises(InputError, match="missing column"):
         build(clusters.drop(columns="urban"), make_series())
 

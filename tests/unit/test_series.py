@@ -217,12 +217,54 @@ def test_tidy_files_in_the_folder_and_in_tidy_and_a_dump_wins(tmp_path: Path) ->
         ("tidy/x.csv", "iso3,value\nNAM,1\n", "missing column(s) series, region"),
         ("tidy/x.csv", ",".join(COLUMNS) + "\nhak,NAM,,all,2015,1,x\n", "unknown series 'hak'; valid: "),
         ("tidy/x.csv", ",".join(COLUMNS) + "\nhaq,NAM,,town,2015,1,x\n", "stratum 'town'"),
+        ("tidy/x.csv", ",".join(COLUMNS) + "\nhaq,516,,all,2015,1,x\n", "iso3 '516' in 1 row(s); wants ISO-3 codes"),
+        ("tidy/x.csv", ",".join(COLUMNS) + "\nhaq,NM,,all,2015,1,x\n", "iso3 'NM'"),
+        ("unsd_sdg/ddf--datapoints--sh_acs_unhc--by--year.csv", "geo_area,nature,year,sh_acs_unhc\nNAM,e,2015,1\n", "geo_area 'NAM'"),
+        ("uis/cr_2_f.csv", "location,time,cr_2_f\nago,2015,5\nago,20", "year '20'"),
     ],
 )
 def test_bad_files_are_named_in_one_line(tmp_path: Path, name: str, text: str, message: str) -> None:
     with pytest.raises(InputError) as caught:
         read_series(write(tmp_path, name, text))
     assert message in str(caught.value) and Path(name).name in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_compressed_file_that_was_cut_short(tmp_path: Path) -> None:
+    data = gzip.compress((",".join(COLUMNS) + "\nhaq,NAM,,all,2015,1,x\n").encode())
+    (tmp_path / "tidy").mkdir()
+    (tmp_path / "tidy" / "haq.csv.gz").write_bytes(data[:-12])
+    with pytest.raises(InputError, match=r"haq.csv.gz is no readable CSV .*download it again"):
+        read_series(tmp_path)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1", "cp1252", "utf-8-sig"])
+def test_any_common_encoding(tmp_path: Path, encoding: str) -> None:
+    write(tmp_path, "ihme_haq/haq.csv", "Entity,Year,HAQ Index (IHME (2017))\nCôte d'Ivoire,2010,40.1\n", encoding)
+    write(
+        tmp_path,
+        "gdl_area/GDL-AreaData200.csv",
+        "iso_code,year,GDLCODE,level,region,electr,stunting,wasting\nCIV,2012,CIVr101,S,São,9,8,7\n",
+        encoding,
+    )
+    assert rows(tmp_path, "haq") == [("CIV", "", "all", 2010, 40.1)]
+    assert rows(tmp_path, "gdl_area_electr") == [("CIV", "civr101", "all", 2012, 9.0)]
+
+
+@pytest.mark.parametrize("missing", [" ", "", "-9.0", "-9", " -9.00 ", "No data", ".."])
+def test_codes_for_missing_are_no_values(tmp_path: Path, missing: str) -> None:
+    write(tmp_path, "uis/cr_2_f.csv", f"location,time,cr_2_f\nago,2015,31.9\nken,2015,{missing}\n")
+    assert rows(tmp_path, "cr_2_f") == [("AGO", "", "all", 2015, 31.9)]
+
+
+def test_the_order_of_rows_and_columns_decides_nothing(tmp_path: Path) -> None:
+    source = REPO / "data" / "indicators"
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+    for name in ("sh_sta_stunt.csv", "se_tot_cplr.csv"):
+        table = pd.read_csv(source / name, dtype=str, keep_default_na=False)
+        table.to_csv(tmp_path / "a" / name, index=False)
+        table.iloc[::-1, ::-1].to_csv(tmp_path / "b" / name, index=False)
+    pd.testing.assert_frame_equal(read_series(tmp_path / "a")[0], read_series(tmp_path / "b")[0])
 
 
 def test_an_empty_or_absent_folder_says_what_to_do(tmp_path: Path) -> None:
@@ -232,14 +274,18 @@ def test_an_empty_or_absent_folder_says_what_to_do(tmp_path: Path) -> None:
 
 
 def test_gdl_regions(tmp_path: Path) -> None:
-    assert read_gdl_regions(tmp_path) is None
+    none = read_gdl_regions(tmp_path)
+    assert none.empty and list(none.columns) == ["cname", "adm1dhs", "gdl_region"]
     write(tmp_path, "gdl_regions.csv", "gdl_region,cname,adm1dhs\nNAMr102,NM,2\nNAMr101,NM,1\nNAMr101,NM,1\n")
     table = read_gdl_regions(tmp_path)
-    assert table is not None
+    assert table.dtypes.astype(str).tolist() == none.dtypes.astype(str).tolist()
     expected = [["NM", 1, "namr101"], ["NM", 2, "namr102"]]
     assert table[["cname", "adm1dhs", "gdl_region"]].values.tolist() == expected
     write(tmp_path, "gdl_regions.csv", "cname,adm1dhs,gdl_region\nNM,1,a\nNM,1,b\n")
     with pytest.raises(InputError, match="two regions"):
+        read_gdl_regions(tmp_path)
+    write(tmp_path, "gdl_regions.csv", "cname,adm1dhs,gdl_region\nNA,1,a\n")
+    with pytest.raises(InputError, match="cname 'NA' in 1 row.*DHS codes such as NM"):
         read_gdl_regions(tmp_path)
 
 

@@ -6,8 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from sdgbias.errors import InputError
 from sdgbias.types import CONTEXT_NAMES, TESTS, ContextTest, Task, View
-from sdgbias.views import build_prompts, context_lines, prompt_texts
+from sdgbias.views import build_prompts, context_lines, prompt_texts, view_cells
 
 
 @pytest.fixture
@@ -91,6 +92,12 @@ def test_regression_snapshot_hides_its_target(regression: pd.DataFrame) -> None:
 def test_t5_invariant_and_cells(mcq: pd.DataFrame, regression: pd.DataFrame, task: Task) -> None:
     items = mcq if task is Task.MCQ else regression
     prompts = build_prompts(items, task)
+    assert len(prompts) == len(items) * len(TESTS[task])
+    for test in TESTS[task]:
+        for view in View:  # the short way gives what the prompt of each cell, written out, would be
+            rows = view_cells(prompts).query("test == @test.value and view == @view.value")
+            assert rows["text"].tolist() == prompt_texts(items, task, test, view).tolist()
+    prompts = view_cells(prompts)
     assert len(prompts) == len(items) * len(TESTS[task]) * 4
     cell = prompts.set_index(["item_id", "test", "view"])
     for item in items["item_id"]:
@@ -106,6 +113,23 @@ def test_order_of_items_never_changes_a_prompt(regression: pd.DataFrame) -> None
     forward = build_prompts(regression, Task.REGRESSION)
     backward = build_prompts(regression.iloc[::-1].reset_index(drop=True), Task.REGRESSION)
     pd.testing.assert_frame_equal(forward, backward)
+
+
+def test_cells_need_a_t5_row(mcq: pd.DataFrame) -> None:
+    prompts = build_prompts(mcq, Task.MCQ)
+    with pytest.raises(InputError, match=r"mcq item 12 has no row for T5; .*sdgbias build"):
+        view_cells(prompts[(prompts["item_id"] != 12) | (prompts["test"] != "T5")])
+
+
+def test_cells_of_both_tasks_dont_mix(mcq: pd.DataFrame, regression: pd.DataFrame) -> None:
+    """Ids are unique within a task only."""
+    same = regression.assign(item_id=mcq["item_id"].to_numpy()[: len(regression)])
+    both = pd.concat([build_prompts(mcq, Task.MCQ), build_prompts(same, Task.REGRESSION)], ignore_index=True)
+    cells = view_cells(both)
+    assert len(cells) == 4 * len(both)
+    assert cells["task"].tolist() == sorted(cells["task"])  # mcq before regression
+    alone = view_cells(build_prompts(mcq, Task.MCQ))
+    pd.testing.assert_frame_equal(cells[: len(alone)], alone)
 
 
 def test_candidates(mcq: pd.DataFrame) -> None:

@@ -1,0 +1,94 @@
+"""How long a full build takes: 117,644 clusters in, 100,000 MCQs x T1-T5 and 50,000 regression questions out, no pictures.
+
+    python bench/build.py [--clusters 117644] [--runs 3] [--keep DIR]
+
+Each build is a process of its own and is measured stage by stage, at a quarter, half and the full size; "peak" is the largest
+resident set of the process. The row rules of Great Expectations that the stages apply are part of the build; the gate over the
+finished tables (bench/quality.py) is not. Beside it, in the same run, what pandas alone needs to write a table of as many rows
+of text to Parquet: the floor of any such build. Median of the runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ALL = "AL AM AO BD BF BJ BO BU CD CI CM CO DR EG ET GA GH GN GU GY HN HT IA ID JO KE KH KM KY LB LS MA MB MD MM ML MW MZ NG NI NM NP PE PH PK RW SL SN SZ TD TG TJ TZ UG ZM ZW"
+PAPER = {"clusters": 117_644, "mcq": 100_000, "regression": 50_000}
+
+
+def one(raw: Path, out: Path, mcq: int, regression: int) -> dict[str, float]:
+    """Seconds per stage, in this process."""
+    import pandas as pd
+
+    from sdgbias import build
+
+    took: dict[str, float] = {}
+
+    def timed(name: str, work: object) -> None:
+        began = time.perf_counter()
+        work()  # type: ignore[operator]
+        took[name] = time.perf_counter() - began
+
+    timed("clusters", lambda: build.build_clusters(raw, out))
+    timed("images", lambda: build.build_images(raw, out, None))
+    timed("series", lambda: build.build_series(raw / "indicators", out))
+    timed("items", lambda: build.build_items(out, mcq, regression))
+    timed("prompts", lambda: build.build_prompts(out))
+    timed("card", lambda: build.build_card(out))
+    took["total"] = sum(took.values())
+    took["peak_gib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    prompts = pd.read_parquet(out / "prompts.parquet", columns=["task", "text"])
+    took["rows"] = len(prompts)
+    timed("floor", lambda: prompts.to_parquet(out / "floor.parquet", compression="zstd"))
+    took["mb"] = sum(path.stat().st_size for path in out.glob("*.parquet") if path.name != "floor.parquet") / 1e6
+    return took
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--clusters", type=int, default=PAPER["clusters"])
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--keep", type=Path, help="folder for the samples and benchmarks (default: a temporary one)")
+    parser.add_argument("--one", nargs=4, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.one:
+        print(json.dumps(one(Path(args.one[0]), Path(args.one[1]), int(args.one[2]), int(args.one[3]))))
+        return
+    from sdgbias.sample import write_sample
+
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = args.keep or Path(temporary)
+        rows = []
+        for part in (4, 2, 1):
+            clusters = args.clusters // part
+            mcq, regression = (PAPER[name] * clusters // PAPER["clusters"] for name in ("mcq", "regression"))
+            raw, out = folder / f"raw-{clusters}", folder / f"benchmark-{clusters}"
+            write_sample(raw, clusters, 0, ALL.split(), images=False)
+            took = []
+            for _ in range(args.runs):
+                command = [sys.executable, __file__, "--one", str(raw), str(out), str(mcq), str(regression)]
+                took.append(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1]))
+            rows.append((clusters, mcq, regression, {name: statistics.median(t[name] for t in took) for name in took[0]}))
+    stages = ("clusters", "images", "series", "items", "prompts", "card")
+    print(f"{args.runs} runs each, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}, Python {sys.version.split()[0]}\n")
+    print(f"| clusters | MCQ x 5 + regression | prompt rows | {' | '.join(stages)} | total s | peak GiB | MB on disk | text to Parquet, s | ratio |")
+    print("|" + "---|" * (len(stages) + 8))
+    for clusters, mcq, regression, m in rows:
+        seconds = " | ".join(f"{m[s]:.2f}" for s in stages)
+        print(
+            f"| {clusters:,} | {5 * mcq + regression:,} | {int(m['rows']):,} | {seconds} | {m['total']:.1f} | {m['peak_gib']:.2f} "
+            f"| {m['mb']:.0f} | {m['floor']:.2f} | {m['total'] / m['floor']:.1f} |"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""From a prompt to token ids: what the engines share, so that the same prompt is the same tokens in each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sdgbias.backends.tokens import CandidateTokens
+from sdgbias.errors import ModelError
+from sdgbias.types import Prompt
+
+MINUS = ("-", "\u2581-", "\u0120-")
+
+
+def render(processor: Any, prompt: Prompt) -> str:
+    """The text the tokenizer sees: the chat template around the prompt, with the pictures before the text; the bare text
+    where the processor has no template."""
+    if not getattr(processor, "chat_template", None):
+        return prompt.text
+    content: list[dict[str, str]] = [{"type": "image"} for _ in prompt.images]
+    content.append({"type": "text", "text": prompt.text})
+    messages = [{"role": "user", "content": content}]
+    return str(processor.apply_chat_template(messages, add_generation_prompt=True, tokenize=False))
+
+
+def adds_special_tokens(tokenizer: Any, rendered: str) -> bool:
+    """False where the chat template has written the first token (BOS) itself, so that it is not put there twice."""
+    return not (tokenizer.bos_token and rendered.startswith(tokenizer.bos_token))
+
+
+def minus_ids(tokenizer: Any) -> list[int]:
+    """Ids of the tokens that are a '-', with a space before it or without."""
+    vocabulary = tokenizer.get_vocab()
+    return [vocabulary[token] for token in MINUS if token in vocabulary]
+
+
+def forced_ids(start: str, candidates: CandidateTokens, minus: Sequence[int]) -> list[int]:
+    """Token ids of a forced start, character by character ('-7' is two tokens). ModelError for anything but a number's start."""
+    ids = []
+    for character in start:
+        if character == "-" and minus:
+            ids.append(minus[0])
+        elif character in candidates.ids:
+            ids.append(candidates.ids[character][0])
+        else:
+            raise ModelError(f"a forced start may hold digits and a leading '-' only, not {start!r}")
+    return ids
+
+
+def end_ids(configured: int | Sequence[int] | None, tokenizer: Any) -> set[int]:
+    """Ids that end an answer: those of the generation config and the tokenizer's own."""
+    ids = [configured] if configured is None or isinstance(configured, int) else list(configured)
+    return {i for i in (*ids, tokenizer.eos_token_id) if i is not None}

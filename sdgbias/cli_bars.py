@@ -1,0 +1,27 @@
+"""Progress bars of the command line."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+
+class Bars:
+    """progress(what, done, total) as one tqdm bar per `what`, with item counts and ETA, on standard error."""
+
+    def __init__(self) -> None:
+        self.bars: dict[str, Any] = {}
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        from tqdm import tqdm
+
+        if total <= 0:
+            return
+        if what not in self.bars:
+            self.bars[what] = tqdm(total=total, desc=what, unit="", dynamic_ncols=True, mininterval=0.5, file=sys.stderr)
+        bar = self.bars[what]
+        bar.total = total
+        bar.update(done - bar.n)
+        if done >= total:
+            bar.close()
+            del self.bars[what]

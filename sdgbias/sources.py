@@ -1,0 +1,56 @@
+"""The table of raw sources (data/sources.yaml): what each is, whose, on which terms, and how a person gets it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import yaml
+
+from sdgbias.errors import UsageError, one_of
+
+
+@dataclass(frozen=True)
+class Source:
+    """`files`: patterns below a raw or indicators folder; `bytes`: published sizes; `none_for`: DHS codes it never covers."""
+
+    id: str
+    title: str
+    files: tuple[str, ...]
+    origin: str
+    licence: str
+    citation: str
+    url: str
+    get: str
+    redistributable: bool
+    series: tuple[str, ...] = ()
+    none_for: tuple[str, ...] = ()
+    bytes: Mapping[str, int] = field(default_factory=dict)
+
+    def provenance(self) -> dict[str, Any]:
+        """What a .dvc file or a card says of it."""
+        return {name: getattr(self, name) for name in ("id", "title", "origin", "licence", "citation", "url", "get", "redistributable")}
+
+
+@cache
+def sources() -> tuple[Source, ...]:
+    """All sources, in the order of the file: labels, tiles, photos, series."""
+    entries: list[dict[str, Any]] = yaml.safe_load(files("sdgbias").joinpath("data/sources.yaml").read_text(encoding="utf-8"))
+    lists = ("files", "series", "none_for")
+    return tuple(Source(**(entry | {name: tuple(entry.get(name, ())) for name in lists})) for entry in entries)
+
+
+def source(name: str) -> Source:
+    """One source by id. Raises UsageError for an unknown one."""
+    table = {entry.id: entry for entry in sources()}
+    if name not in table:
+        raise UsageError(one_of("source", name, table))
+    return table[name]
+
+
+def source_of_series(series: str) -> Source | None:
+    """The source that publishes a series of sdgbias/series.py; None for a name that none has."""
+    return next((entry for entry in sources() if series in entry.series), None)

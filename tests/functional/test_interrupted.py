@@ -1,0 +1,150 @@
+"""kill -9 at every moment that matters, then the same command again: the folder equals an uninterrupted one to the byte.
+
+A process that dies can leave no trace between two changes of the disk. So each stage is killed (SIGKILL, by itself, from
+an audit hook) right before each file that it opens for writing, renames or removes below the benchmark folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from person import environment, ok
+
+STAGES = ("clusters", "images", "series", "items", "prompts", "card", "check")
+#: Moments tried per stage, spread over all of them; the first and the last are always among them.
+MOST = {"images": 8, "check": 3}
+MOST_ELSEWHERE = 6
+WATCHED = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "shutil.rmtree", "os.truncate"}
+
+
+def _run(stage: str, raw: Path, out: Path) -> None:
+    from sdgbias import build, quality
+    from sdgbias.imagestore import ImageSettings
+
+    steps: dict[str, Callable[[], object]] = {
+        "clusters": lambda: build.build_clusters(raw, out),
+        "images": lambda: build.build_images(raw, out, ImageSettings(), 2),
+        "series": lambda: build.build_series(raw / "indicators", out),
+        "items": lambda: build.build_items(out, 60, 20),
+        "prompts": lambda: build.build_prompts(out),
+        "card": lambda: build.build_card(out),
+        "check": lambda: quality.run_gate(out, docs=True),
+    }
+    steps[stage]()
+
+
+def _child(stage: str, raw: str, out: str, kill_at: int, counted: str) -> None:
+    """The stage with a hook that counts changes of the disk below ``out`` and dies right before number ``kill_at``."""
+    seen = 0
+    inside = str(Path(out)) + os.sep
+
+    def hook(event: str, args: tuple[object, ...]) -> None:
+        nonlocal seen
+        if event not in WATCHED or not any(
+            isinstance(a, str | bytes | os.PathLike) and os.fsdecode(a).startswith(inside) for a in args[:2]
+        ):
+            return
+        if event == "open" and not (isinstance(args[2], int) and args[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)):
+            return
+        seen += 1
+        if seen == kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(hook)
+    _run(stage, Path(raw), Path(out))
+    Path(counted).write_text(str(seen))
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    return {p.relative_to(folder).as_posix(): hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+@pytest.fixture(scope="module")
+def server() -> multiprocessing.context.ForkServerContext:
+    """Processes that have imported everything already: a real process each, ready at once."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["sdgbias.build", "sdgbias.quality", "great_expectations", "pyarrow.compute"])
+    return context
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Path]]:
+    """(raw folder, stage -> copy of the benchmark folder right before that stage; 'end' -> finished)."""
+    root = tmp_path_factory.mktemp("interrupted")
+    ok("sample", "--out", root / "raw", "--clusters", 24, "--seed", 7, "--countries", "NM,KE,BF")
+    before: dict[str, Path] = {}
+    (root / "now").mkdir()
+    for stage in STAGES:
+        before[stage] = Path(shutil.copytree(root / "now", root / f"before-{stage}"))
+        _run(stage, root / "raw", root / "now")
+    before["end"] = root / "now"
+    return root / "raw", before
+
+
+def _go(server: multiprocessing.context.ForkServerContext, stage: str, raw: Path, out: Path, kill_at: int) -> tuple[int, int]:
+    """(exit code, changes of the disk) of one process."""
+    counted = out.parent / "counted"
+    counted.unlink(missing_ok=True)
+    process = server.Process(target=_child, args=(stage, str(raw), str(out), kill_at, str(counted)))
+    process.start()
+    process.join(120)
+    assert process.exitcode is not None, "the stage hangs"
+    return process.exitcode, int(counted.read_text()) if counted.is_file() else 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", STAGES)
+def test_killed_at_every_change_of_the_disk(
+    server: multiprocessing.context.ForkServerContext, reference: tuple[Path, dict[str, Path]], tmp_path: Path, stage: str
+) -> None:
+    raw, before = reference
+    following = dict(zip(STAGES, (*STAGES[1:], "end"), strict=True))[stage]
+    whole = _digests(before[following])
+    code, changes = _go(server, stage, raw, Path(shutil.copytree(before[stage], tmp_path / "whole")), 0)
+    assert code == 0 and changes > 0
+    assert _digests(tmp_path / "whole") == whole
+    most = min(changes, MOST.get(stage, MOST_ELSEWHERE))
+    moments = sorted({round(1 + i * (changes - 1) / max(1, most - 1)) for i in range(most)})
+    for moment in moments:
+        out = Path(shutil.copytree(before[stage], tmp_path / f"killed-{moment}"))
+        code, _ = _go(server, stage, raw, out, moment)
+        assert code == -signal.SIGKILL, f"{stage} wasn't killed at change {moment} of {changes}"
+        code, _ = _go(server, stage, raw, out, 0)
+        assert code == 0, f"{stage} doesn't go on after a kill at change {moment} of {changes}"
+        assert _digests(out) == whole, f"{stage} differs after a kill at change {moment} of {changes}"
+        shutil.rmtree(out)
+
+
+@pytest.mark.slow
+def test_the_whole_command_killed_from_outside(reference: tuple[Path, dict[str, Path]], tmp_path: Path) -> None:
+    """`sdgbias build`, killed with its workers after a while, again and again; at last it is left alone."""
+    raw, _ = reference
+    arguments = ["build", "--raw", raw, "--indicators", raw / "indicators", "--mcq", 60, "--regression", 20, "--out"]
+    started = time.monotonic()
+    ok(*arguments, tmp_path / "whole")
+    took = time.monotonic() - started
+    killed = 0
+    for share in (0.4, 0.6, 0.8):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "sdgbias.cli", *map(str, arguments), str(tmp_path / "killed")],
+            env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
+        time.sleep(took * share * random.Random(share).uniform(0.8, 1.0))
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            killed += 1
+        process.wait()
+    assert killed, "it was always faster than the signal"
+    ok(*arguments, tmp_path / "killed")
+    assert _digests(tmp_path / "killed") == _digests(tmp_path / "whole")

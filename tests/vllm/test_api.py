@@ -1,0 +1,194 @@
+"""The API engine against a real server: vLLM's OpenAI-compatible one, on loopback, with the embedded model."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sdgbias.backends.api import Api, BoundedScores
+from sdgbias.backends.api_http import PromptRefused
+from sdgbias.backends.hf import HuggingFace
+from sdgbias.errors import ModelError
+from sdgbias.types import ModelSpec, Prompt, ScoreBatch
+from tests.vllm.sample_prompts import sample_prompts
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+WEIGHTS = "registry/weights/tiny-llava"
+KEY = "loopback-only-4711"
+PATIENCE = 240.0
+
+
+def serving_python() -> str:
+    """The interpreter that can serve: this one, or that of .venv-vllm."""
+    found = importlib.util.find_spec("vllm")
+    if found is not None and found.origin is not None:  # without an origin it is only this folder of tests
+        return sys.executable
+    python = Path(os.environ.get("VLLM_PYTHON") or REPOSITORY / ".venv-vllm" / "bin" / "python")
+    if not python.is_file():
+        pytest.skip("no vLLM here: neither in this environment nor in .venv-vllm (docs/vllm.md)")
+    return str(python)
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Address of a server of its own; the module that `vllm serve` starts, because that command wants the package's GPU name."""
+    folder = tmp_path_factory.mktemp("serve")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [serving_python(), "-m", "vllm.entrypoints.openai.api_server", "--model", str(REPOSITORY / WEIGHTS)]
+    command += ["--served-model-name", "tiny-llava", "--host", "127.0.0.1", "--port", str(port), "--api-key", KEY]
+    command += ["--dtype", "float32", "--max-model-len", "512", "--enforce-eager", "--block-size", "32", "--generation-config", "vllm"]
+    command += ["--mm-processor-kwargs", '{"backend": "pil"}']  # the pictures' numbers of the transformers engine
+    quiet = {
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+        "HF_HUB_OFFLINE": "1",
+        "TORCHDYNAMO_DISABLE": "1",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+    }
+    log = folder / "log"
+    with log.open("w") as out:
+        server = subprocess.Popen(
+            ["nice", "-n", "10", *command], cwd=folder, env={**os.environ, **quiet}, stdout=out, stderr=out, start_new_session=True
+        )
+    try:
+        _wait(server, port, log)
+        yield f"http://127.0.0.1:{port}/v1"
+    finally:
+        _stop(server)
+
+
+def _stop(server: subprocess.Popen[bytes]) -> None:
+    """Ends the server and the engine process that it started."""
+    for way, patience in ((signal.SIGTERM, 20), (signal.SIGKILL, 20)):
+        try:
+            os.killpg(server.pid, way)
+            server.wait(patience)
+        except (ProcessLookupError, subprocess.TimeoutExpired):
+            continue
+
+
+def _wait(server: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end and server.poll() is None:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.5)
+    pytest.fail(f"the server did not come up (exit status {server.poll()}):\n{log.read_text()[-3000:]}")
+
+
+@pytest.fixture(scope="module")
+def asked() -> list[Prompt]:
+    return sample_prompts(3)
+
+
+@pytest.fixture(scope="module")
+def reference() -> HuggingFace:
+    return HuggingFace(ModelSpec("tiny-llava", "Tiny", "hf", f"local:{WEIGHTS}", "local", True), REPOSITORY)
+
+
+def log_probabilities(batch: ScoreBatch) -> np.ndarray:
+    """(N, K) over the whole vocabulary, from an engine that gives logits and the mass of the candidates."""
+    z = batch.logits.astype(float)
+    return z - np.logaddexp.reduce(np.where(np.isnan(z), -np.inf, z), axis=1, keepdims=True) + np.log(batch.mass.astype(float))[:, None]
+
+
+@pytest.fixture(scope="module")
+def exact(reference: HuggingFace, asked: list[Prompt]) -> tuple[np.ndarray, ScoreBatch]:
+    batch = reference.candidate_scores(asked)
+    return log_probabilities(batch), batch
+
+
+@pytest.fixture
+def make(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    monkeypatch.setenv("LOOPBACK_KEY", KEY)
+    made: list[Api] = []
+
+    def api(**options: Any) -> Api:
+        base = {"api_key_env": "LOOPBACK_KEY", "base_url": url, "model": "tiny-llava"}
+        made.append(Api(ModelSpec("served", "Served", "api", "local/tiny-llava", "local", False, options={**base, **options}), REPOSITORY))
+        return made[-1]
+
+    yield api
+    for one in made:
+        one.close()
+
+
+def check(batch: BoundedScores, exact: np.ndarray) -> None:
+    """What is told is right to the precision of the answers, and what is withheld lies below its bound."""
+    seen = np.isfinite(batch.logits)
+    assert np.abs(batch.logits - exact)[seen].max() < 1e-4
+    assert (exact <= batch.upper + 1e-4)[~np.isnan(exact)].all()
+    assert (np.isnan(batch.upper) == np.isnan(exact)).all()
+
+
+def test_scores_equal_those_of_the_engine_in_this_process(make: Any, asked: list[Prompt], exact: tuple[np.ndarray, ScoreBatch]) -> None:
+    api = make()
+    batch = api.candidate_scores(asked)
+    check(batch, exact[0])
+    assert len(asked) >= 60 and sum(bool(p.images) for p in asked) >= 30
+    assert batch.censored.mean() < 0.02
+    assert (np.nanargmax(batch.logits, axis=1) == np.nanargmax(exact[0], axis=1)).all()
+    assert batch.top_token == exact[1].top_token and (batch.n_tokens == exact[1].n_tokens).all()
+    told = np.isfinite(batch.logits).sum(axis=1) == np.isfinite(exact[0]).sum(axis=1)
+    assert batch.mass[told] == pytest.approx(exact[1].mass[told], abs=1e-4)
+    assert api.counters()["prompt_tokens"] == exact[1].n_tokens.sum() and api.counters()["requests"] == len(asked)
+    turned = make(concurrency=3).candidate_scores(asked[::-1])
+    np.testing.assert_allclose(turned.logits[::-1], batch.logits, atol=1e-4)
+
+
+def test_what_the_top_two_leave_out_is_flagged_and_bounded(make: Any, asked: list[Prompt], exact: tuple[np.ndarray, ScoreBatch]) -> None:
+    batch = make(top_logprobs=2).candidate_scores(asked)
+    check(batch, exact[0])
+    told = np.isfinite(batch.logits).sum(axis=1)
+    assert (told <= 2).all()
+    assert (batch.censored.sum(axis=1) == (~np.isnan(exact[0])).sum(axis=1) - told).all()
+    assert batch.censored.any(axis=1).mean() > 0.9
+
+
+def test_asked_for_by_id_nothing_is_left_out(
+    make: Any, reference: HuggingFace, asked: list[Prompt], exact: tuple[np.ndarray, ScoreBatch]
+) -> None:
+    batch = make(candidate_ids={c: list(ids) for c, ids in reference.candidates.ids.items()}, top_logprobs=2).candidate_scores(asked)
+    check(batch, exact[0])
+    assert not batch.censored.any() and np.nanmax(batch.upper - batch.logits) < 1e-6
+    assert batch.mass == pytest.approx(exact[1].mass, abs=1e-4)
+
+
+def test_answers_and_forced_starts(make: Any, reference: HuggingFace, asked: list[Prompt]) -> None:
+    numbers = [p for p in asked if len(p.candidates) == 10][:6]
+    api = make(prefill=True)
+    said = api.generate(numbers, ["", "7"], 8)
+    assert [row[0] for row in said] == [row[0] for row in reference.generate(numbers, [""], 8)]
+    assert all(row[1].startswith("7") for row in said)
+    with pytest.raises(ModelError, match="--mode replace"):
+        make().generate(numbers, ["7"], 8)
+
+
+def test_errors_of_a_real_server(make: Any, asked: list[Prompt], monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ModelError, match="no model 'tiny'"):
+        make(model="tiny").candidate_scores(asked[:1])
+    with pytest.raises(PromptRefused, match="context length"):
+        make().candidate_scores([Prompt("word 12 " * 600, "ABC")])
+    with pytest.raises(ModelError, match="top_logprobs|logprobs"):
+        make(top_logprobs=999).candidate_scores(asked[:1])
+    monkeypatch.setenv("LOOPBACK_KEY", "wrong-key-0123")
+    with pytest.raises(ModelError, match="LOOPBACK_KEY") as caught:
+        make().candidate_scores(asked[:1])
+    assert "wrong-key" not in str(caught.value)

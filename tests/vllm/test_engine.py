@@ -1,0 +1,190 @@
+"""The real vLLM engine against the transformers engine, on the same weights and prompts."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sdgbias.backends.vllm import VLLM, PromptTooLong
+from sdgbias.errors import ModelError
+from sdgbias.types import ModelSpec, Prompt, ScoreBatch
+from tests.vllm.conftest import REPOSITORY
+from tests.vllm.sample_prompts import picture, prompts_of, sample_prompts
+
+TOLERANCE = 1e-4
+
+
+def shares(batch: ScoreBatch) -> np.ndarray:
+    """(N, K) log-probabilities among the candidates."""
+    top = np.nanmax(batch.logits, axis=1, keepdims=True)
+    return batch.logits - top - np.log(np.nansum(np.exp(batch.logits - top), axis=1, keepdims=True))
+
+
+def assert_same(found: ScoreBatch, wanted: ScoreBatch) -> None:
+    np.testing.assert_array_equal(np.isnan(found.logits), np.isnan(wanted.logits))
+    np.testing.assert_allclose(shares(found), shares(wanted), atol=TOLERANCE, rtol=0)
+    np.testing.assert_array_equal(np.nanargmax(found.logits, 1), np.nanargmax(wanted.logits, 1))
+    np.testing.assert_allclose(found.mass, wanted.mass, atol=TOLERANCE, rtol=0)
+    np.testing.assert_array_equal(found.n_tokens, wanted.n_tokens)
+    assert found.top_token == wanted.top_token
+    # '-' against the first candidate: both engines leave one number per prompt open
+    np.testing.assert_allclose(
+        found.minus_logit - found.logits[:, 0], wanted.minus_logit - wanted.logits[:, 0], atol=10 * TOLERANCE, rtol=0
+    )
+
+
+def in_batches(backend, prompts: list[Prompt], size: int = 32) -> ScoreBatch:
+    """Scores as the transformers engine is meant to be used, put together."""
+    parts = [backend.candidate_scores(prompts[i : i + size]) for i in range(0, len(prompts), size)]
+    width = max(part.logits.shape[1] for part in parts)
+    logits = [np.pad(part.logits, ((0, 0), (0, width - part.logits.shape[1])), constant_values=np.nan) for part in parts]
+    joined = {name: np.concatenate([getattr(part, name) for part in parts]) for name in ("mass", "minus_logit", "n_tokens")}
+    tops = [token for part in parts for token in part.top_token]
+    return ScoreBatch(np.concatenate(logits), joined["mass"], joined["minus_logit"], tops, joined["n_tokens"])
+
+
+def change(engine, work) -> dict[str, int]:
+    """How far each counter moved."""
+    before = engine.counters()
+    work()
+    return {name: count - before.get(name, 0) for name, count in engine.counters().items()}
+
+
+def test_scores_equal_those_of_transformers_prompt_by_prompt(engine, reference, prompts: list[Prompt]) -> None:
+    with_picture = [p for p in prompts if p.images]
+    assert len(with_picture) >= 60 and len(prompts) - len(with_picture) >= 30
+    assert {p.candidates for p in prompts} == {"ABC", "0123456789"}
+    found = engine.candidate_scores(prompts)
+    assert_same(found, in_batches(reference, prompts))
+    assert engine.fingerprint != reference.fingerprint
+    spread = found.logits[[p.candidates == "ABC" for p in prompts]][:, :3].std(axis=0)
+    assert (spread > 0.1).all()  # a model that says the same to everything would agree with anything
+
+
+def test_the_order_of_requests_changes_nothing(engine, prompts: list[Prompt]) -> None:
+    some = prompts[:60]
+    wanted = engine.candidate_scores(some)
+    order = np.random.default_rng(0).permutation(len(some))
+    mixed = engine.candidate_scores([some[i] for i in order])
+    np.testing.assert_allclose(mixed.logits, wanted.logits[order], atol=TOLERANCE, rtol=0)
+    alone = np.concatenate([engine.candidate_scores([prompt]).logits for prompt in some[:6]])
+    np.testing.assert_allclose(alone, wanted.logits[:6, : alone.shape[1]], atol=TOLERANCE, rtol=0)
+
+
+def test_pictures_are_encoded_once_and_prefixes_kept(engine) -> None:
+    fresh = [p for place in (50, 51, 52) for p in prompts_of(place) if p.images]
+    first = change(engine, lambda: engine.candidate_scores(fresh))
+    assert first["requests"] == first["pictures"] == first["mm_cache_queries"] == len(fresh) == 42
+    assert first["pictures_encoded"] == 3
+    assert first["mm_cache_hits"] == 42 - 3
+    assert first["prefix_cache_queries"] == first["prompt_tokens"]
+    # the picture and the words before it fill at least one block of 32 tokens, which all but the first prompt of a place find
+    assert first["prefix_cache_hits"] == first["cached_tokens"] >= (42 - 3) * 32
+    again = change(engine, lambda: engine.candidate_scores(fresh))
+    assert again["pictures_encoded"] == 0
+    assert again["cached_tokens"] > 0.8 * again["prompt_tokens"]
+
+
+def test_prompts_without_pictures_share_prefixes_too(engine) -> None:
+    fresh = [p for p in prompts_of(60) if not p.images]
+    counts = change(engine, lambda: engine.candidate_scores(fresh))
+    assert counts["pictures"] == counts["pictures_encoded"] == 0
+    assert counts["cached_tokens"] > 0
+
+
+def test_warming_first_gives_the_same_scores(engine) -> None:
+    fresh = prompts_of(70)
+    engine.warm_first = True
+    try:
+        counts = change(engine, lambda: engine.candidate_scores(fresh))
+        warmed = engine.candidate_scores(fresh)
+    finally:
+        engine.warm_first = False
+    assert counts["requests"] == len(fresh) and counts["pictures_encoded"] == 1
+    np.testing.assert_allclose(warmed.logits, engine.candidate_scores(fresh).logits, atol=TOLERANCE, rtol=0)
+
+
+def test_several_pictures_in_one_prompt(engine, reference) -> None:
+    asked = Prompt(prompts_of(1)[0].text, "ABC", (picture(80), picture(81)), "several")
+    found, wanted = engine.candidate_scores([asked]), reference.candidate_scores([asked])
+    assert_same(found, wanted)
+    other = replace(asked, images=asked.images[::-1], image_id="reversed")
+    assert np.abs(engine.candidate_scores([other]).logits - found.logits).max() > 10 * TOLERANCE
+
+
+def test_pictures_without_an_id_are_told_apart(engine) -> None:
+    named = [replace(p, images=(picture(place),), image_id=str(place)) for place in (82, 83) for p in prompts_of(1)[:2]]
+    wanted = engine.candidate_scores(named)
+    found = engine.candidate_scores([replace(prompt, image_id="") for prompt in named])
+    np.testing.assert_allclose(found.logits, wanted.logits, atol=TOLERANCE, rtol=0)
+    assert np.abs(found.logits[:2] - found.logits[2:]).max() > 10 * TOLERANCE
+
+
+def test_candidates_after_a_lone_space(engine, reference, prompts: list[Prompt], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tokenizer whose digits carry no space, as Llama's: the model may say the space first. A stand-in takes its place."""
+    space = reference.tokenizer("e")["input_ids"][-1]
+    for backend in (engine, reference):
+        monkeypatch.setattr(backend, "candidates", replace(backend.candidates, space=space, needs_space=frozenset("0123456789")))
+    monkeypatch.setattr(engine, "asked", sorted({*engine.asked, space}))
+    some = [p for p in prompts if p.images][8:16]
+    assert {p.candidates for p in some} == {"ABC", "0123456789"}
+    found = change(engine, lambda: engine.candidate_scores(some))
+    assert found["requests"] == len(some) + sum(p.candidates != "ABC" for p in some)
+    assert_same(engine.candidate_scores(some), reference.candidate_scores(some))
+
+
+def test_answers_equal_the_greedy_ones_of_transformers(engine, reference, prompts: list[Prompt]) -> None:
+    numbers = [p for p in prompts if p.candidates != "ABC"][:6]
+    letters = [p for p in prompts if p.candidates == "ABC"][:4]
+    starts = ["", "1", "7", "-2"]
+    for asked in (numbers, letters):
+        found = engine.generate(asked, starts, 8)
+        assert found == reference.generate(asked, starts, 8)
+    assert all(text.startswith(start) for row in found for text, start in zip(row, starts, strict=True))
+    assert engine.generate(numbers[:1], [""], 2) == reference.generate(numbers[:1], [""], 2)
+    with pytest.raises(ModelError, match="digits and a leading '-' only"):
+        engine.generate(numbers[:1], ["A7x"], 8)
+
+
+def test_a_prompt_that_is_too_long_fails_alone(engine, prompts: list[Prompt]) -> None:
+    wanted = engine.candidate_scores(prompts[:2])
+    text_only = Prompt("12 " * 600, "ABC")
+    words = prompts[0].text
+    while len(engine.tokenizer(words)["input_ids"]) < 490:
+        words += " 7"
+    with_picture = replace(prompts[0], text=words)  # its 36 tokens of picture are what is too much
+    for bad in (text_only, with_picture):
+        with pytest.raises(PromptTooLong, match="tiny-llava: .*512"):
+            engine.candidate_scores([prompts[0], bad, prompts[1]])
+        np.testing.assert_allclose(engine.candidate_scores(prompts[:2]).logits, wanted.logits, atol=TOLERANCE, rtol=0)
+
+
+def test_too_many_pictures(engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "max_images", 1)
+    with pytest.raises(ModelError, match="2 pictures in one prompt, takes 1 at most"):
+        engine.candidate_scores([Prompt("x", "ABC", (picture(0), picture(1)), "two")])
+
+
+def test_nothing_asked_nothing_answered(engine) -> None:
+    assert engine.candidate_scores([]).logits.shape == (0, 0)
+    assert engine.generate([], [""], 8) == []
+
+
+def test_a_model_that_vllm_does_not_serve(engine, tiny: ModelSpec, tmp_path: Path) -> None:
+    folder = tmp_path / "registry" / "weights" / "tiny-llava"
+    shutil.copytree(REPOSITORY / "registry" / "weights" / "tiny-llava", folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "architectures": ["NoSuchModel"], "model_type": "no-such-model"}))
+    with pytest.raises(ModelError) as told:
+        VLLM(tiny, tmp_path)
+    assert str(told.value).startswith("tiny-llava: vLLM can't load ") and "\n" not in str(told.value)
+
+
+def test_sample_prompts_are_distinct() -> None:
+    found = sample_prompts(3)
+    assert len({(p.text, p.image_id) for p in found}) == len(found)

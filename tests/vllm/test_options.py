@@ -1,0 +1,84 @@
+"""What can be told before an engine is loaded: these need no vLLM."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sdgbias.backends.vllm import OPTIONS, VLLM, load_error, read_options
+from sdgbias.errors import InfrastructureError, ModelError, RegistryError
+from sdgbias.types import ModelSpec
+from tests.vllm.conftest import has_vllm
+
+
+def test_an_unknown_option_is_answered_with_the_valid_ones(tiny: ModelSpec) -> None:
+    with pytest.raises(RegistryError) as told:
+        VLLM(replace(tiny, options={"max_model_length": 512}), Path())
+    assert "tiny-llava.yaml: unknown option 'max_model_length'" in str(told.value)
+    assert all(name in str(told.value) for name in OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("block_size", 0),
+        ("block_size", True),
+        ("enforce_eager", "yes"),
+        ("gpu_memory_utilization", 1.2),
+        ("gpu_memory_utilization", "0.9"),
+        ("kv_cache_gib", 0),
+        ("max_model_len", 512.0),
+        ("tensor_parallel_size", -1),
+        ("warm_first", 1),
+    ],
+)
+def test_a_bad_value_names_the_file_and_what_is_valid(tiny: ModelSpec, name: str, value: object) -> None:
+    with pytest.raises(RegistryError, match=rf"registry/models/tiny-llava.yaml: {name} is .*; valid: "):
+        read_options(replace(tiny, options={name: value}))
+
+
+def test_one_engine_does_not_take_data_parallel_settings(tiny: ModelSpec) -> None:
+    with pytest.raises(RegistryError, match="data_parallel_size .* one engine per device"):
+        read_options(replace(tiny, options={"data_parallel_size": 2}))
+
+
+def test_good_values_pass(tiny: ModelSpec) -> None:
+    options = {
+        "block_size": 32,
+        "enforce_eager": True,
+        "engine_process": False,
+        "gpu_memory_utilization": 0.9,
+        "kv_cache_gib": 0.5,
+        "max_images": 2,
+        "max_model_len": 512,
+        "max_num_batched_tokens": 4096,
+        "max_num_seqs": 64,
+        "tensor_parallel_size": 2,
+        "warm_first": True,
+    }
+    assert set(options) == set(OPTIONS)
+    assert read_options(replace(tiny, options=options)) == options
+
+
+def test_weights_that_are_not_there(tiny: ModelSpec, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"no config.json; registry entry tiny-llava says repo: local:"):
+        VLLM(tiny, tmp_path)
+
+
+def test_no_vllm_is_said_in_one_line(tiny: ModelSpec) -> None:
+    if has_vllm():
+        pytest.skip("vLLM is in this environment")
+    with pytest.raises(InfrastructureError, match=r"^tiny-llava: no vLLM here .*; install it as docs/vllm.md says$"):
+        VLLM(tiny, Path(__file__).resolve().parents[2])
+
+
+def test_the_kind_of_a_failed_start() -> None:
+    cache = ValueError("To serve one request, 3 GiB KV cache is needed, which is larger than the available KV cache memory.")
+    assert isinstance(load_error("m", "folder", cache, local=True), InfrastructureError)
+    assert "raise kv_cache_gib" in str(load_error("m", "folder", cache, local=True))
+    assert isinstance(load_error("m", "o/n", OSError("can't reach\nthe hub"), local=False), InfrastructureError)
+    broken = load_error("m", "folder", RuntimeError("\nCannot find any model weights\nmore"), local=True)
+    assert isinstance(broken, ModelError)
+    assert str(broken) == "m: vLLM can't load folder: Cannot find any model weights"
