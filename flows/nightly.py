@@ -59,8 +59,8 @@ def evaluate(model: str, benchmark: str, results: str) -> None:
 
 
 @task(name="publish")
-def publish(results: str, report: str) -> None:
-    run("report", "--results", results, "--out", report, "--wandb")
+def publish(results: str, report: str, benchmark: str) -> None:
+    run("report", "--results", results, "--out", report, "--benchmark", benchmark, "--wandb")
 
 
 @flow(name="nightly", log_prints=True)
@@ -81,7 +81,7 @@ def nightly(
         state = evaluate(name, benchmark, results, return_state=True)
         outcome[name] = "done" if state.is_completed() else str(state.message)
     if "done" in outcome.values():
-        publish(results, report)
+        publish(results, report, benchmark)
     rows = "\n".join(f"| {name} | {said} |" for name, said in outcome.items())
     create_markdown_artifact(f"| model | outcome |\n|---|---|\n{rows}\n\nReport: {Path(report).resolve() / 'index.html'}", key="nightly")
     failed = [name for name, said in outcome.items() if said != "done"]

@@ -123,9 +123,10 @@ def build_images(
 def build_series(indicators: Path, out: Path) -> None:
     """Stage 3: the dumps of an indicators folder -> series.parquet and gdl_regions.parquet, for the 56 countries."""
     table, _ = series.read_series(indicators)
+    regions = series.read_gdl_regions(indicators)
     table, sifted = quality.sift("series", table)
     write_table(out, "series", table)
-    write_table(out, "gdl_regions", series.read_gdl_regions(indicators))
+    write_table(out, "gdl_regions", regions)
     _write_quarantine(out, "series", sifted)
 
 

@@ -69,8 +69,11 @@ def fill(view: Bounds) -> Floats:
 
 def _others(z: Floats, *left_out: int) -> Floats:
     """(N,) logsumexp of the columns that are not left out; -inf if none."""
-    with np.errstate(invalid="ignore"):
-        return np.asarray(np.logaddexp.reduce(np.delete(z, left_out, axis=1), axis=1, initial=-np.inf))
+    rest = np.delete(z, left_out, axis=1)
+    top = np.max(rest, axis=1, initial=-np.inf)
+    top = np.where(np.isfinite(top), top, 0.0)
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.log(np.exp(rest - top[:, None]).sum(axis=1)) + top)
 
 
 def _shares(view: Bounds, valid: Bools) -> tuple[Floats, Floats]:

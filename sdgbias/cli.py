@@ -167,6 +167,32 @@ def _print_card(out: Path) -> None:
 
 
 @app.command()
+def plan(
+    model: Annotated[str, typer.Argument(help="Name of a registered model (sdgbias models).")],
+    benchmark: BenchmarkOption = DEFAULT_BENCHMARK,
+    results: ResultsOption = DEFAULT_RESULTS,
+    image_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens a picture, instead of the model's own (LLaVA-1.5: 576).")] = None,
+    task: Annotated[str, typer.Option(help="mcq or regression alone; default: both.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
+) -> None:
+    """What scoring would cost: prompts and tokens, naive and planned, counted with the model's tokenizer, no weights loaded."""
+    from sdgbias import costs, registry
+
+    root = registry.find_root()
+    chosen = _choice("--task", task, ("", "mcq", "regression"))
+    found = costs.cost(
+        registry.load(root, model),
+        root,
+        benchmark,
+        image_tokens=image_tokens,
+        results=results,
+        task=chosen,
+        progress=None if as_json else Bars(),
+    )
+    typer.echo(found.json() if as_json else "\n".join(found.lines()))
+
+
+@app.command()
 def evaluate(
     model: Annotated[str, typer.Argument(help="Name of a registered model (sdgbias models).")],
     benchmark: BenchmarkOption = DEFAULT_BENCHMARK,
@@ -230,13 +256,14 @@ def results(
 def report(
     results: ResultsOption = DEFAULT_RESULTS,
     out: Annotated[Path, typer.Option(help="Folder for index.html.")] = Path("reports/latest"),
+    benchmark: Annotated[Path | None, typer.Option(help="Benchmark folder whose Data Docs and card are published beside it.")] = None,
     wandb: Annotated[bool, typer.Option("--wandb/--no-wandb", help="Also write an offline W&B run per model.")] = False,
 ) -> None:
     """Write the self-contained HTML report of the newest run of each model."""
     from sdgbias import store
     from sdgbias.report import html
 
-    page = html.write_report(results, out)
+    page = html.write_report(results, out, benchmark)
     if wandb:
         from sdgbias.report.wandb_run import log_run
 

@@ -51,6 +51,10 @@ class InfrastructureError(SdgbiasError):
     exit_code = 8
 
 
+class OutOfMemory(InfrastructureError):
+    """The engine had too little memory for a chunk; half of it may fit."""
+
+
 def one_of(what: str, value: object, valid: Iterable[str]) -> str:
     """The standard sentence for an unknown name: it lists the valid ones."""
     return f"unknown {what} {value!r}; valid: {', '.join(sorted(valid))}"

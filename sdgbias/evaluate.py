@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,19 +14,18 @@ import pandas as pd
 from sdgbias import __version__, quality, store
 from sdgbias.backends.base import Backend, load
 from sdgbias.cade import Numerics
-from sdgbias.errors import GateError, InfrastructureError, InputError, ModelError, StoreError
+from sdgbias.errors import GateError, InfrastructureError, InputError
 from sdgbias.imagery import side_by_side
 from sdgbias.imagestore import ImageReader
 from sdgbias.plan import Plan, make_plan
 from sdgbias.scores import ScoreCache
+from sdgbias.scoring import Progress, Scorer, numbers_wanted
 from sdgbias.suites import sdg
-from sdgbias.types import DIGITS, TESTS, ModelSpec, Prompt, Task, View
+from sdgbias.types import TESTS, ModelSpec, Task
 
 #: Bumped when the analysis changes, so that a stored run is not mistaken for one made by newer code.
 ANALYSIS = "1"
 PREVIEWS = 120
-#: progress(what, done, total)
-Progress = Callable[[str, int, int], None]
 
 
 def _silent(what: str, done: int, total: int) -> None:
@@ -64,96 +62,6 @@ def run_id(spec: ModelSpec, benchmark_id: str, fingerprint: str, settings: dict[
     return f"{spec.name}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
 
 
-class Scorer:
-    """Scores prompts batch by batch into a cache. A batch that fails is tried again prompt by prompt; what fails alone is
-    recorded with its kind and left unscored, so the next start tries it again."""
-
-    def __init__(self, backend: Backend, cache: ScoreCache, images: Mapping[str, tuple[bytes, ...]], spec: ModelSpec) -> None:
-        self.backend, self.cache, self.images, self.spec = backend, cache, images, spec
-        self.failures: list[tuple[str, str, str]] = []
-
-    def prompts(self, rows: pd.DataFrame) -> list[Prompt]:
-        return [
-            Prompt(text, candidates, self.images[image_id] if image_id else (), image_id)
-            for text, candidates, image_id in zip(rows["text"], rows["candidates"], rows["image_id"], strict=True)
-        ]
-
-    def _guarded(self, rows: pd.DataFrame, work: Callable[[pd.DataFrame], pd.DataFrame]) -> pd.DataFrame:
-        try:
-            return work(rows)
-        except (InputError, ModelError, StoreError):
-            raise
-        except Exception as error:
-            if len(rows) > 1:
-                parts = [self._guarded(rows.iloc[[i]], work) for i in range(len(rows))]
-                return pd.concat(parts, ignore_index=True)
-            self.failures.append((str(rows["key"].iloc[0]), type(error).__name__, str(error).splitlines()[0][:300] if str(error) else ""))
-            return pd.DataFrame()
-
-    def score(self, missing: pd.DataFrame, progress: Progress) -> None:
-        self._loop("scores", missing, self._score_batch, progress, "scoring prompts")
-
-    def generate(self, missing: pd.DataFrame, progress: Progress) -> None:
-        self._loop("generations", missing, self._generate_batch, progress, "decoding numbers")
-
-    def _loop(self, kind: str, missing: pd.DataFrame, work: Callable[[pd.DataFrame], pd.DataFrame], progress: Progress, what: str) -> None:
-        size, total = self.spec.batch_size, len(missing)
-        for start in range(0, total, size):
-            done = self._guarded(missing.iloc[start : start + size], work)
-            if len(done):
-                self.cache.append(kind, done)
-            progress(what, min(start + size, total), total)
-
-    def _score_batch(self, rows: pd.DataFrame) -> pd.DataFrame:
-        prompts = self.prompts(rows)
-        batch = self.backend.candidate_scores(prompts)
-        logits = [batch.logits[i, : len(p.candidates)] for i, p in enumerate(prompts)]
-        finite = np.array([np.isfinite(z).all() for z in logits])
-        for key in rows["key"][~finite]:
-            self.failures.append((key, "NonFiniteLogits", "a candidate logit is NaN or infinite"))
-        table = pd.DataFrame(
-            {
-                "key": rows["key"].to_numpy(),
-                "candidates": rows["candidates"].to_numpy(),
-                "logits": logits,
-                "mass": batch.mass,
-                "minus_logit": batch.minus_logit,
-                "top_token": batch.top_token,
-                "n_tokens": batch.n_tokens,
-            }
-        )
-        return table[finite]
-
-    def _generate_batch(self, rows: pd.DataFrame) -> pd.DataFrame:
-        """Free answers, and for Full prompts the answer after each forced digit (with the free answer's sign)."""
-        limit = self.spec.max_new_tokens
-        answers: list[tuple[str, str, str]] = []
-        for forced, part in rows.groupby("forced", sort=True):
-            prompts = self.prompts(part)
-            starts = ["", *DIGITS] if forced else [""]
-            texts = self.backend.generate(prompts, starts, limit)
-            for key, prompt, said in zip(part["key"], prompts, texts, strict=True):
-                answers += [(key, start, text) for start, text in zip(starts, said, strict=True)]
-                if forced and said[0].lstrip().startswith("-"):
-                    signed = [f"-{d}" for d in DIGITS]
-                    again = self.backend.generate([prompt], signed, limit)[0]
-                    answers += [(key, start, text) for start, text in zip(signed, again, strict=True)]
-        return pd.DataFrame(answers, columns=["key", "start", "text"])
-
-
-def numbers_wanted(plan: Plan, generations: pd.DataFrame) -> pd.DataFrame:
-    """Regression prompts that still lack a decoded number, Full ones (T2, T5) marked `forced`."""
-    cells = plan.cells[plan.cells["task"] == Task.REGRESSION.value]
-    forced = set(cells.loc[cells["view"] == View.FULL.value, "key"])
-    rows = plan.distinct[plan.distinct["key"].isin(set(cells["key"]))].copy()
-    rows["forced"] = rows["key"].isin(forced)
-    if rows.empty:
-        return rows
-    counts = generations["key"].value_counts().to_dict()
-    have = np.array([counts.get(key, 0) for key in rows["key"]])
-    return rows[have < np.where(rows["forced"], 1 + len(DIGITS), 1)]
-
-
 def score_model(
     backend: Backend, spec: ModelSpec, benchmark: Path, results: Path, progress: Progress = _silent
 ) -> tuple[Plan, sdg.Scored, Scorer, int]:
@@ -167,7 +75,7 @@ def score_model(
         scorer = Scorer(backend, cache, images, spec)
         missing = plan.distinct[~plan.distinct["key"].isin(cache.read("scores")["key"])]
         scorer.score(missing, progress)
-        wanted = numbers_wanted(plan, cache.read("generations"))
+        wanted = numbers_wanted(plan, cache.read("generations"), scorer.forces_starts)
         scorer.generate(wanted[~wanted["key"].isin([key for key, _, _ in scorer.failures])], progress)
         for kind in ("scores", "generations"):
             cache.compact(kind)
@@ -237,7 +145,13 @@ def evaluate(
         "n_cached": plan.planned - tried,
         "n_failed": len(scorer.failures),
         "config": json.dumps(
-            {**settings, "sdgbias": __version__, "synthetic": bool(card.get("synthetic", False)), "spec": asdict(spec)},
+            {
+                **settings,
+                "engine": _engine(backend, scorer),
+                "sdgbias": __version__,
+                "synthetic": bool(card.get("synthetic", False)),
+                "spec": asdict(spec),
+            },
             sort_keys=True,
             default=str,
         ),
@@ -245,6 +159,11 @@ def evaluate(
     }
     store.publish(results, record, _tables(record, items, scored, summary, scorer, benchmark))
     return Outcome(identity, plan.naive, plan.planned, tried - len(scorer.failures), plan.planned - tried, len(scorer.failures))
+
+
+def _engine(backend: Backend, scorer: Scorer) -> dict[str, float]:
+    """What the engine says it did, and the seconds that it took: what `sdgbias plan` judges the next run's time by."""
+    return {**dict(getattr(backend, "counts", {})), "seconds": round(scorer.seconds, 3)}
 
 
 def _check_predictions(predictions: pd.DataFrame, items: dict[Task, pd.DataFrame]) -> None:

@@ -39,9 +39,11 @@ def prompt_key(fingerprint: str, candidates: str, image_id: str, text: str) -> s
 
 
 def make_plan(prompts: pd.DataFrame, fingerprint: str) -> Plan:
-    """Distinct prompts, longest first (so a batch that is too large shows at once), ties by text and image.
+    """Distinct prompts in the order in which an engine can reuse most.
 
-    prompts: task, item_id, test, view, text, image_id, candidates. The order of its rows does not matter.
+    All prompts about one picture stand together, and within them those that begin alike; pictures with the longest prompts
+    come first, so that a chunk that is too large shows at once; prompts without a picture come last. prompts: task, item_id,
+    test, view, text, image_id, candidates. The order of its rows does not matter.
     """
     groups = prompts.groupby(_SAME, sort=True)
     distinct = groups.size().rename("uses").reset_index()
@@ -49,6 +51,17 @@ def make_plan(prompts: pd.DataFrame, fingerprint: str) -> Plan:
     distinct["key"] = [prompt_key(fingerprint, c, i, t) for c, i, t in rows]
     cells = prompts[["task", "item_id", "test", "view"]].copy()
     cells["key"] = distinct["key"].to_numpy()[groups.ngroup().to_numpy()]
-    order = pd.DataFrame({"image": distinct["image_id"] == "", "length": -distinct["text"].str.len()})
-    distinct = distinct.loc[order.sort_values(["image", "length"], kind="stable").index].reset_index(drop=True)
-    return Plan(distinct[["key", "text", "image_id", "candidates", "uses"]], cells.reset_index(drop=True))
+    longest = -distinct["text"].str.len().groupby(distinct["image_id"]).transform("max")
+    ranked = distinct.assign(bare=distinct["image_id"] == "", longest=longest)
+    ranked = ranked.sort_values(["bare", "longest", "image_id", "text", "candidates"], kind="stable", ignore_index=True)
+    return Plan(ranked[["key", "text", "image_id", "candidates", "uses"]], cells.reset_index(drop=True))
+
+
+def chunks(image_id: pd.Series, start: int, size: int) -> int:
+    """Where the chunk that begins at row ``start`` ends: about ``size`` prompts, whole pictures where one has no more than that."""
+    end = min(start + size, len(image_id))
+    if end == len(image_id) or image_id.iloc[end] == "":
+        return end
+    ids = image_id.iloc[start : end + 1].to_numpy()
+    first = int((ids == ids[-1]).argmax())  # where the picture that the cut would part begins
+    return start + first if first else end

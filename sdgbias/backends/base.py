@@ -9,7 +9,7 @@ from typing import Protocol
 from sdgbias.errors import RegistryError, one_of
 from sdgbias.types import ModelSpec, Prompt, ScoreBatch
 
-BACKENDS = ("hf", "planted")
+BACKENDS = ("api", "hf", "planted", "vllm")
 
 
 class Backend(Protocol):
@@ -37,4 +37,12 @@ def load(spec: ModelSpec, root: Path) -> Backend:
         from sdgbias.backends.hf import HuggingFace
 
         return HuggingFace(spec, root)
-    raise RegistryError(f"registry/models/{spec.name}.yaml: {one_of('backend', spec.backend, BACKENDS)} on this machine")
+    if spec.backend == "api":
+        from sdgbias.backends.api import Api
+
+        return Api(spec, root)
+    if spec.backend == "vllm":
+        from sdgbias.backends.vllm import VLLM
+
+        return VLLM(spec, root)
+    raise RegistryError(f"registry/models/{spec.name}.yaml: {one_of('backend', spec.backend, BACKENDS)}")

@@ -21,8 +21,8 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from sdgbias.backends import sharing
 from sdgbias.backends.pixels import PixelCache
-from sdgbias.backends.tokens import find_candidates
-from sdgbias.errors import InfrastructureError, ModelError, RegistryError
+from sdgbias.backends.tokens import find_candidates, render
+from sdgbias.errors import InfrastructureError, ModelError, OutOfMemory, RegistryError
 from sdgbias.types import DIGITS, LETTERS, ModelSpec, Prompt, ScoreBatch
 
 _VERSION = "hf-1"
@@ -61,6 +61,17 @@ def _max_images(spec: ModelSpec) -> int | None:
 
 def _too_many(name: str, pictures: int, why: str) -> str:
     return f"{name}: {pictures} pictures in one prompt, {why}; build the benchmark with the image layout composite (layout: composite)"
+
+
+def load_processor(spec: ModelSpec, root: Path) -> Any:
+    """The processor alone (tokenizer, chat template, picture sizes). Raises ModelError, InfrastructureError."""
+    folder = local_folder(spec, root)
+    where = {} if folder else {"revision": spec.revision}
+    try:
+        return AutoProcessor.from_pretrained(str(folder or spec.repo), backend="pil", trust_remote_code=spec.trust_remote_code, **where)
+    except (OSError, ValueError, ImportError) as error:
+        kind = ModelError if folder else InfrastructureError
+        raise kind(f"{spec.name}: can't load the processor of {folder or spec.repo}: {str(error).strip().splitlines()[0]}") from None
 
 
 class HuggingFace:
@@ -105,13 +116,7 @@ class HuggingFace:
         self.fingerprint = hashlib.sha256("|".join(identity).encode()).hexdigest()[:16]
 
     def render(self, prompt: Prompt) -> str:
-        """The text the tokenizer sees: the chat template around the prompt, with the pictures before the text."""
-        if not getattr(self.processor, "chat_template", None):
-            return prompt.text
-        content: list[dict[str, str]] = [{"type": "image"} for _ in prompt.images]
-        content.append({"type": "text", "text": prompt.text})
-        messages = [{"role": "user", "content": content}]
-        return str(self.processor.apply_chat_template(messages, add_generation_prompt=True, tokenize=False))
+        return render(self.processor, prompt)
 
     def inputs(self, prompts: Sequence[Prompt], suffix: str = "") -> dict[str, torch.Tensor]:
         texts = [self.render(p) + suffix for p in prompts]
@@ -149,7 +154,7 @@ class HuggingFace:
         try:
             return self.model(**self.known_to(self.model.forward, {**inputs, **options}))
         except torch.OutOfMemoryError as error:
-            raise InfrastructureError(f"out of memory: {str(error).splitlines()[0]}") from None
+            raise OutOfMemory(f"out of memory: {str(error).splitlines()[0]}") from None
 
     def _step(self, inputs: dict[str, Any], cache: Any, token: torch.Tensor) -> Any:
         """One decoding step; extends the attention mask (and positions) held in `inputs`."""

@@ -53,6 +53,11 @@ def possible(engine: HuggingFace) -> bool:
     return {"position_ids", "attention_mask", "logits_to_keep"} <= engine.accepts and not any(n.startswith("qformer") for n in wanted)
 
 
+def tree_limit(path: np.ndarray) -> int:
+    """Most tokens of a tree of prompts like this one: where the picture is long, more of them are worth their attention."""
+    return max(TREE_TOKENS, 4 * len(path))
+
+
 def score(engine: HuggingFace, prompts: Sequence[Prompt], rows: Sequence[int], spaced: bool) -> Iterator[Scored]:
     """Scores the prompts ``rows``, all about one picture or all without, in as few and as small trees as pays.
 
@@ -63,8 +68,7 @@ def score(engine: HuggingFace, prompts: Sequence[Prompt], rows: Sequence[int], s
     paths = [ids[b][keep[b]].cpu().numpy() for b in range(len(rows))]
     positions = _positions(engine, inputs, keep)
     picture = {k: v[: v.shape[0] // len(rows)] for k, v in inputs.items() if k not in _TEXT_INPUTS}
-    limit = max(TREE_TOKENS, 4 * int(trees.count([paths[0]])))
-    for members in trees.split(paths, limit):
+    for members in trees.split(paths, tree_limit(paths[0])):
         own = [paths[m] for m in members]
         space = engine.candidates.space if spaced else None
         tree = trees.build([*own, *[np.append(p, space) for p in own]] if space is not None else own)

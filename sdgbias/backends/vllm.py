@@ -119,7 +119,7 @@ def load_error(name: str, source: str, error: BaseException, local: bool) -> Inf
     reason = _reason(error)
     here = not local or any(word in str(error).lower() for word in ("memory", "engine core initialization failed"))
     kind = InfrastructureError if here else ModelError
-    hint = "; lower max_model_len or raise kv_cache_gib in its registry entry" if "KV cache" in reason else ""
+    hint = "; lower max_model_len or raise kv_cache_gib in its registry entry" if "KV cache" in reason or "cache blocks" in reason else ""
     return kind(f"{name}: vLLM can't load {source}: {reason}{hint}")
 
 
@@ -184,6 +184,7 @@ class VLLM:
                     generation_config="vllm",
                     enable_prefix_caching=True,
                     disable_log_stats=False,
+                    use_tqdm_on_load=False,
                     seed=0,
                     mm_processor_kwargs={"backend": "pil"},  # the pictures' numbers of the transformers engine, to the bit
                     **settings,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,19 @@ _SCALE = {"mae": 1.0}
 _TASKS = {"mcq": "Choice", "regression": "Estimate"}
 
 
-def write_report(results: Path, out: Path) -> Path:
+#: Pages of a benchmark folder that are published beside the report: the card and the Data Docs.
+PUBLISHED = ("data_docs", "README.md")
+
+
+def write_report(results: Path, out: Path, benchmark: Path | None = None) -> Path:
     """Writes ``out/index.html`` for the newest finished run of each model in ``results`` and returns its path.
 
-    The page has no reference to anything outside itself and stays below 6 MB. Same results, same bytes.
+    ``benchmark``: a benchmark folder whose Data Docs and card are copied to ``out/benchmark`` and linked. The page has no reference to anything outside itself and stays below 6 MB. Same results, same bytes.
     Raises StoreError when there is no finished run, or when ``out`` can't be written.
     """
     found = data.load(Path(results))
-    page = render(found, browser.examples(Path(results), list(found.runs["run_id"])))
+    checks = _publish_docs(benchmark, Path(out) / "benchmark") if benchmark else ""
+    page = render(found, browser.examples(Path(results), list(found.runs["run_id"])), checks)
     target, draft = Path(out) / "index.html", Path(out) / ".index.html.part"
     try:
         Path(out).mkdir(parents=True, exist_ok=True)
@@ -38,8 +44,24 @@ def write_report(results: Path, out: Path) -> Path:
     return target
 
 
-def render(d: ReportData, shown: dict[str, Any]) -> str:
-    """The page's text. ``shown`` is what ``browser.examples`` returns."""
+def _publish_docs(benchmark: Path, out: Path) -> str:
+    """Copies what a benchmark folder says of itself; returns the link to its Data Docs ('' where it has none)."""
+    try:
+        shutil.rmtree(out, ignore_errors=True)
+        out.mkdir(parents=True, exist_ok=True)
+        for name in PUBLISHED:
+            source = benchmark / name
+            if source.is_dir():
+                shutil.copytree(source, out / name)
+            elif source.is_file():
+                shutil.copyfile(source, out / name)
+    except OSError as error:
+        raise StoreError(f"can't write {out}: {error.strerror}; choose another --out") from None
+    return f"{out.name}/data_docs/index.html" if (out / "data_docs" / "index.html").is_file() else ""
+
+
+def render(d: ReportData, shown: dict[str, Any], checks: str = "") -> str:
+    """The page's text. ``shown`` is what ``browser.examples`` returns; ``checks`` links to the benchmark's Data Docs."""
     env = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
@@ -69,6 +91,7 @@ def render(d: ReportData, shown: dict[str, Any]) -> str:
         params=_params_table(d),
         changes=[row for m in d.models for row in _change_rows(d, m)],
         quarantine=d.quarantine.to_dict("records"),
+        checks=checks,
         failures=d.failures.to_dict("records"),
         answers=_answer_rows(d),
         context_names=", ".join(CONTEXT_NAMES.values()),

@@ -12,7 +12,10 @@ import pandas as pd
 import pytest
 from person import ok, refused, sdgbias
 
+from sdgbias.imagestore import ImageSettings
 from sdgbias.raw_check import check_raw
+
+pytestmark = pytest.mark.slow
 
 LABELS = "dhs_final_labels.csv"
 COLUMNS = "series,iso3,region,stratum,year,value,source"
@@ -43,11 +46,23 @@ def tile(folder: Path, cluster: str) -> Path:
     return folder / "dhs_npzs" / cluster[:10] / f"{cluster}.npz"
 
 
-def build(folder: Path, out: Path, *stages: str) -> pd.DataFrame:
-    """A whole build, or these stages of it; returns the quarantine."""
-    for stage in stages or ("",):
-        ok("build", "--stage", stage, "--raw", folder, "--indicators", folder / "indicators", "--out", out)
+def quarantine_of(out: Path) -> pd.DataFrame:
     return pd.concat([pd.read_parquet(path) for path in sorted((out / "quarantine").glob("*.parquet"))], ignore_index=True)
+
+
+def build(folder: Path, out: Path, *stages: str) -> pd.DataFrame:
+    """These stages, in this process (the command line has its turn below); returns the quarantine."""
+    from sdgbias import build as module
+
+    steps: dict[str, Callable[[], object]] = {
+        "clusters": lambda: module.build_clusters(folder, out),
+        "images": lambda: module.build_images(folder, out, ImageSettings(), 1),
+        "series": lambda: module.build_series(folder / "indicators", out),
+        "items": lambda: module.build_items(out),
+    }
+    for stage in stages:
+        steps[stage]()
+    return quarantine_of(out)
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +106,8 @@ def spoiled(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[s
         folder, defect["other-cluster"], next(i for i in ids if i[:2] == defect["other-cluster"][:2] and i not in defect.values())
     )
     out = folder.parent / "benchmark"
-    return defect, out, build(folder, out)
+    ok("build", "--raw", folder, "--indicators", folder / "indicators", "--out", out)
+    return defect, out, pd.read_parquet(out / "quarantine.parquet")
 
 
 def _give_photo_of(folder: Path, cluster: str, other: str) -> None:
@@ -208,7 +224,7 @@ def test_one_clear_line(
 
 
 def test_aggregates_and_spans_in_the_series(raw: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "series"
+    folder = tmp_path / "raw" / "indicators"
     name = "unsd_sdg/ddf--datapoints--sh_acs_unhc--by--geo_area--nature--units--year.csv"
     (folder / "unsd_sdg").mkdir(parents=True)
     lines = [
@@ -220,7 +236,7 @@ def test_aggregates_and_spans_in_the_series(raw: Path, tmp_path: Path) -> None:
         "516,e,i,2015, ",
     ]
     (folder / name).write_text("\n".join(lines) + "\n")
-    ok("build", "--stage", "series", "--indicators", folder, "--out", tmp_path / "b")
+    build(folder.parent, tmp_path / "b", "series")
     series = pd.read_parquet(tmp_path / "b" / "series.parquet")
     assert series[["iso3", "year", "value"]].values.tolist() == [["KEN", 2016, 55.0]]
     assert "2016-2017" in series["source"].iloc[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from sdgbias.plan import make_plan, prompt_key
+from sdgbias.plan import chunks, make_plan, prompt_key
 
 
 def prompts() -> pd.DataFrame:
@@ -35,6 +35,30 @@ def test_longest_with_an_image_first_and_order_free() -> None:
     assert plan.distinct["text"].iloc[0] == "long text with context"
     shuffled = make_plan(prompts().sample(frac=1, random_state=1).reset_index(drop=True), "f")
     pd.testing.assert_frame_equal(plan.distinct, shuffled.distinct)
+
+
+def test_a_picture_stands_together_in_the_order_of_its_texts() -> None:
+    rows = [("mcq", n, "T1", "full", f"{'x' * (n % 3)} text {n}", f"i{n % 2}", "ABC") for n in range(8)]
+    rows += [("mcq", n, "T1", "ctx_q", f"no picture, but the longest text of all {n}", "", "ABC") for n in range(3)]
+    names = ["task", "item_id", "test", "view", "text", "image_id", "candidates"]
+    order = make_plan(pd.DataFrame(rows, columns=names), "f").distinct
+    assert order["image_id"].drop_duplicates().tolist() == ["i1", "i0", ""] or order["image_id"].drop_duplicates().tolist() == [
+        "i0",
+        "i1",
+        "",
+    ]
+    for _, own in order.groupby("image_id"):
+        assert own["text"].tolist() == sorted(own["text"])
+
+
+def test_chunks_dont_part_a_picture_that_fits() -> None:
+    ids = pd.Series(["a"] * 3 + ["b"] * 3 + ["c"] * 9 + [""] * 5)
+    ends, start = [], 0
+    while start < len(ids):
+        start = chunks(ids, start, 4)
+        ends.append(start)
+    assert ends == [3, 6, 10, 14, 18, 20]  # c has more prompts than a chunk: parted where it must be
+    assert chunks(ids, 0, 100) == len(ids)
 
 
 def test_key_covers_everything() -> None:

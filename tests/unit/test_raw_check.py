@@ -98,6 +98,8 @@ def test_a_complete_folder(raw: Path) -> None:
     assert states["gdl_shdi"] == states["gdl_regions"] == states["unsd_sdg"] == "present"
     assert found(report, "sustainbench_labels") == "16 clusters, 4 of 56 countries"
     assert "SustainBench has none of KM" in found(report, "mapillary_imagery")
+    assert found(report, "mapillary_imagery").startswith("3 of 3 countries")  # KM isn't expected
+    assert report.state("mapillary_imagery") == report.state("mapillary_metadata") == "present"
     assert text.splitlines()[-1] == f"A build can run. Next: sdgbias build --raw {raw} --indicators {raw}/indicators"
     both = {t.stem for t in raw.glob("dhs_npzs/*/*.npz")} & {c.name for c in raw.glob("mapillary/imagery/*/*")}
     assert report.pictures == len(both) > 0

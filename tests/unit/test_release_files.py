@@ -243,6 +243,21 @@ def test_a_broken_item_leaves_with_its_rule_and_no_other(release: Callable[..., 
     assert len(read(tmp_path / "out", "items_regression")) == N
 
 
+def test_pictures_cut_short(release: Callable[..., Path], tmp_path: Path) -> None:
+    folder = release(edited(1, "", image="images/01.jpg"))
+    whole = io.BytesIO()
+    Image.effect_noise((64, 64), 50).save(whole, "JPEG")
+    (folder / "images" / "01.jpg").write_bytes(whole.getvalue()[:-200])
+    (folder / "images" / "02.png").write_bytes(picture(2)[:-30])
+    (folder / "images" / "03.png").unlink()
+    (folder / "images" / "03.png").mkdir()
+    (folder / "images" / "04.png").unlink()
+    (tmp_path / "secret.png").write_bytes(picture(4))
+    (folder / "images" / "04.png").symlink_to(tmp_path / "secret.png")
+    import_(folder, tmp_path / "out")
+    assert left_out(tmp_path / "out") == {"broken-image": {"1", "2"}, "missing-modality": {"3"}, "image-outside-folder": {"4"}}
+
+
 def test_faults_of_numbers(release: Callable[..., Path], tmp_path: Path) -> None:
     def change(name: str, records: list[Record]) -> list[Record]:
         if name.startswith("regression"):

@@ -1,0 +1,204 @@
+"""Scoring prompts into the cache, chunk by chunk: nothing that is done is lost, nothing is done twice, one bad prompt stops nobody.
+
+A chunk is a few whole pictures with all their prompts (plan.chunks), committed as one shard. What fails is told apart: a chunk
+that runs out of memory is halved and the size that fits is kept; a prompt that fails alone is recorded with its kind and left
+unscored, so that the next start tries it again. A watchdog ends a process whose engine hangs, and names the prompts in flight.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from sdgbias.backends.base import Backend
+from sdgbias.errors import InfrastructureError, InputError, ModelError, OutOfMemory, StoreError
+from sdgbias.plan import Plan, chunks
+from sdgbias.scores import ScoreCache
+from sdgbias.types import DIGITS, ModelSpec, Prompt, Task, View
+
+#: progress(what, done, total)
+Progress = Callable[[str, int, int], None]
+#: Seconds that one chunk may take before the engine counts as hung (registry option `chunk_timeout`).
+CHUNK_TIMEOUT = 1800.0
+
+
+class Scorer:
+    """Scores prompts into a cache. `failures`: (key, kind, message) of prompts that failed alone; `size`: prompts per chunk, smaller
+    once a chunk ran out of memory; `seconds`: time spent inside the engine."""
+
+    def __init__(self, backend: Backend, cache: ScoreCache, images: Mapping[str, tuple[bytes, ...]], spec: ModelSpec) -> None:
+        self.backend, self.cache, self.images, self.spec = backend, cache, images, spec
+        self.failures: list[tuple[str, str, str]] = []
+        self.scored_any = False
+        self.forces_starts = bool(getattr(backend, "forces_starts", True))
+        self.size = spec.batch_size
+        self.seconds = 0.0
+        self.watchdog = Watchdog(cache.folder / "in_flight.json", _timeout(spec))
+
+    def prompts(self, rows: pd.DataFrame) -> list[Prompt]:
+        return [
+            Prompt(text, candidates, self.images[image_id] if image_id else (), image_id)
+            for text, candidates, image_id in zip(rows["text"], rows["candidates"], rows["image_id"], strict=True)
+        ]
+
+    def _guarded(self, rows: pd.DataFrame, work: Callable[[pd.DataFrame], pd.DataFrame]) -> list[pd.DataFrame]:
+        """The finished parts of a chunk: whole, or halved again and again around the prompts that fail."""
+        try:
+            with self.watchdog.watching(rows["key"].tolist()):
+                return [work(rows)]
+        except (InputError, StoreError):
+            raise
+        except Exception as error:
+            if len(rows) > 1:
+                if isinstance(error, OutOfMemory):
+                    self.size = max(1, min(self.size, len(rows) // 2))
+                half = len(rows) // 2
+                return [*self._guarded(rows.iloc[:half], work), *self._guarded(rows.iloc[half:], work)]
+            if isinstance(error, ModelError) and not self.scored_any:
+                raise  # nothing was scored yet: it isn't this prompt, it is the model
+            kind = getattr(error, "kind", type(error).__name__)
+            self.failures.append((str(rows["key"].iloc[0]), kind, str(error).splitlines()[0][:300] if str(error) else ""))
+            return []
+
+    def score(self, missing: pd.DataFrame, progress: Progress) -> None:
+        self._loop("scores", missing, self._score_batch, progress, "scoring prompts")
+
+    def generate(self, missing: pd.DataFrame, progress: Progress) -> None:
+        self._loop("generations", missing, self._generate_batch, progress, "decoding numbers")
+
+    def _loop(self, kind: str, missing: pd.DataFrame, work: Callable[[pd.DataFrame], pd.DataFrame], progress: Progress, what: str) -> None:
+        start, total = 0, len(missing)
+        missing = self.watchdog.suspects_last(missing)
+        while start < total:
+            end = self.watchdog.alone(missing, start) or chunks(missing["image_id"], start, self.size)
+            began = time.perf_counter()
+            done = self._guarded(missing.iloc[start:end], work)
+            self.seconds += time.perf_counter() - began
+            if done and sum(map(len, done)):
+                self.scored_any = True
+                self.cache.append(kind, pd.concat(done, ignore_index=True))
+            start = end
+            progress(what, start, total)
+
+    def _score_batch(self, rows: pd.DataFrame) -> pd.DataFrame:
+        prompts = self.prompts(rows)
+        batch = self.backend.candidate_scores(prompts)
+        logits = [batch.logits[i, : len(p.candidates)] for i, p in enumerate(prompts)]
+        finite = np.array([np.isfinite(z).all() for z in logits])
+        for key in rows["key"][~finite]:
+            self.failures.append((key, "NonFiniteLogits", "a candidate logit is NaN or infinite"))
+        table = pd.DataFrame(
+            {
+                "key": rows["key"].to_numpy(),
+                "candidates": rows["candidates"].to_numpy(),
+                "logits": logits,
+                "mass": batch.mass,
+                "minus_logit": batch.minus_logit,
+                "top_token": batch.top_token,
+                "n_tokens": batch.n_tokens,
+            }
+        )
+        return table[finite]
+
+    def _generate_batch(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """Free answers, and for Full prompts the answer after each forced digit (with the free answer's sign)."""
+        limit = self.spec.max_new_tokens
+        answers: list[tuple[str, str, str]] = []
+        for forced, part in rows.groupby("forced", sort=True):
+            prompts = self.prompts(part)
+            starts = ["", *DIGITS] if forced and self.forces_starts else [""]
+            texts = self.backend.generate(prompts, starts, limit)
+            for key, prompt, said in zip(part["key"], prompts, texts, strict=True):
+                answers += [(key, start, text) for start, text in zip(starts, said, strict=True)]
+                if forced and self.forces_starts and said[0].lstrip().startswith("-"):
+                    signed = [f"-{d}" for d in DIGITS]
+                    again = self.backend.generate([prompt], signed, limit)[0]
+                    answers += [(key, start, text) for start, text in zip(signed, again, strict=True)]
+        return pd.DataFrame(answers, columns=["key", "start", "text"])
+
+
+class Watchdog:
+    """Writes which prompts are in flight since when, and ends the process with exit code 8 when a chunk takes longer than
+    ``limit`` seconds (0: never). A C library that hangs can't be interrupted in any other way; what is committed is safe.
+    The next start finds the note and scores those prompts last and one by one, so that one of them can't stop the others."""
+
+    def __init__(self, path: Path, limit: float) -> None:
+        self.path, self.limit = path, limit
+        self.suspects: set[str] = set(self._left_behind())
+
+    def _left_behind(self) -> list[str]:
+        try:
+            note = json.loads(self.path.read_text(encoding="utf-8"))
+            return [str(key) for key in note["keys"]] if note.get("hung") else []
+        except (OSError, ValueError, KeyError, TypeError):
+            return []
+
+    def _write(self, keys: list[str], hung: bool) -> None:
+        part = self.path.with_suffix(".part")
+        part.write_text(json.dumps({"keys": keys, "since": time.time(), "pid": os.getpid(), "hung": hung}), encoding="utf-8")
+        part.replace(self.path)
+
+    @contextmanager
+    def watching(self, keys: list[str]) -> Iterator[None]:
+        try:
+            self._write(keys, hung=False)
+        except OSError as error:
+            raise StoreError(
+                f"{self.path.parent}: can't be written ({error.strerror}); finished chunks are safe: make room, run again"
+            ) from None
+        timer = threading.Timer(self.limit, self._bite, [keys]) if self.limit else None
+        if timer:
+            timer.daemon = True
+            timer.start()
+        try:
+            yield
+        finally:
+            if timer:
+                timer.cancel()
+        self.path.unlink(missing_ok=True)
+
+    def _bite(self, keys: list[str]) -> None:
+        self._write(keys, hung=True)
+        message = (
+            f"error: the engine did not answer for {self.limit:.0f} s on {len(keys)} prompt(s), the first {keys[0]} ({self.path}); what is "
+            "finished is kept: run the same command again, these are then tried last and alone"
+        )
+        print(message, file=sys.stderr, flush=True)
+        os._exit(InfrastructureError.exit_code)
+
+    def suspects_last(self, rows: pd.DataFrame) -> pd.DataFrame:
+        late = rows["key"].isin(self.suspects)
+        return pd.concat([rows[~late], rows[late]], ignore_index=True) if late.any() else rows
+
+    def alone(self, rows: pd.DataFrame, start: int) -> int | None:
+        """start + 1 for a prompt that hung before."""
+        return start + 1 if rows["key"].iloc[start] in self.suspects else None
+
+
+def _timeout(spec: ModelSpec) -> float:
+    value = spec.options.get("chunk_timeout", CHUNK_TIMEOUT)
+    if not isinstance(value, int | float) or isinstance(value, bool) or value < 0:
+        raise InputError(f"registry/models/{spec.name}.yaml: chunk_timeout is {value!r}; give seconds, or 0 for no limit")
+    return float(value)
+
+
+def numbers_wanted(plan: Plan, generations: pd.DataFrame, can_force: bool = True) -> pd.DataFrame:
+    """Regression prompts that still lack a decoded number, Full ones (T2, T5) marked `forced` where the engine can force a start."""
+    cells = plan.cells[plan.cells["task"] == Task.REGRESSION.value]
+    forced = set(cells.loc[cells["view"] == View.FULL.value, "key"])
+    rows = plan.distinct[plan.distinct["key"].isin(set(cells["key"]))].copy()
+    rows["forced"] = rows["key"].isin(forced) & can_force
+    if rows.empty:
+        return rows
+    counts = generations["key"].value_counts().to_dict()
+    have = np.array([counts.get(key, 0) for key in rows["key"]])
+    return rows[have < np.where(rows["forced"], 1 + len(DIGITS), 1)]
