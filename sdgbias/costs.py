@@ -88,7 +88,7 @@ def cost(
     if spec.backend not in TOKENIZED:
         raise UsageError(f"{spec.name}: backend {spec.backend} has no tokenizer to count with; plan works for: {', '.join(TOKENIZED)}")
     from sdgbias.backends.hf import load_processor
-    from sdgbias.backends.tokens import token_paths
+    from sdgbias.backends.prompting import token_paths
 
     processor = load_processor(spec, root)
     cells = sdg.load_prompts(benchmark)

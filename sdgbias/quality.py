@@ -79,7 +79,7 @@ def run_gate(benchmark: Path, suites: Path | None = None, strict: bool = True, d
     """
     benchmark = Path(benchmark)
     suites = suites or find_suites()
-    split = split or _split(benchmark)
+    split, imported = split or _split(benchmark), _imported(benchmark)
     tables = {name: _read(benchmark, name, suites) for name in TABLES}
     # a table without its columns is told of, but nothing can be compared with it
     whole = {name: frame for name, frame in tables.items() if needed_columns(load_suite(name, suites)) <= set(frame)}
@@ -88,7 +88,7 @@ def run_gate(benchmark: Path, suites: Path | None = None, strict: bool = True, d
         frame = tables[name]
         if name == "images" and name in whole:
             frame = quality_images.stored_facts(benchmark, frame)
-        verdicts[name] = check(name, frame, suites, whole, split)
+        verdicts[name] = check(name, frame, suites, whole, split, imported)
     stops = ("gate", "quarantine") if strict else ("gate",)
     faults = [_line(f"{name}.parquet", f) for name, v in verdicts.items() for s in stops for f in v.of(s)]
     report = Report(verdicts, benchmark / "quality.json")
@@ -98,6 +98,14 @@ def run_gate(benchmark: Path, suites: Path | None = None, strict: bool = True, d
     if faults:
         raise GateError(f"{benchmark}: {_several(faults)}; see {report.path}, mend the source, then: sdgbias build")
     return report
+
+
+def _imported(benchmark: Path) -> bool:
+    """Whether the folder was made by `sdgbias release import`."""
+    try:
+        return bool(json.loads((benchmark / "origin.json").read_text(encoding="utf-8")).get("release", False))
+    except (OSError, ValueError, AttributeError):
+        return False
 
 
 def _several(lines: list[str]) -> str:
@@ -127,6 +135,8 @@ def _split(benchmark: Path) -> str:
 def _read(benchmark: Path, name: str, suites: Path) -> pd.DataFrame:
     """The columns of a table that its suite asks for, texts of prompts once each."""
     path = benchmark / f"{name}.parquet"
+    if not path.is_file() and name == "series" and _imported(benchmark):  # a release has no series of its own
+        return pd.DataFrame(columns=sorted(needed_columns(load_suite(name, suites))))
     if not path.is_file():
         raise InputError(f"{path}: no such table; make it: sdgbias build --out {benchmark}")
     try:

@@ -112,9 +112,11 @@ def check(
     suites: Path | None = None,
     tables: Mapping[str, pd.DataFrame] | None = None,
     split: str = "id",
+    imported: bool = False,
 ) -> Verdict:
     """Judge one table. ``tables``: the other tables of the benchmark, for rules across tables (skipped without). ``split``: the
-    rule that the column `split` follows, 'id' (the authors') or 'place' (no country on both sides).
+    rule that the column `split` follows, 'id' (the authors') or 'place' (no country on both sides). ``imported``: the table is of
+    somebody else's release; rules that only our own builds promise (`not_for_releases` in the suite) are skipped.
 
     Order of rows doesn't matter except for which rows are meant by ``rows_ok``. InputError when a suite or a column's
     type makes a rule impossible to judge: a rule is never passed over in silence.
@@ -127,13 +129,14 @@ def check(
     broken = _run(table, pd.DataFrame(columns=frame.columns), shape)
     if not needed_columns(suite) <= set(frame):  # nothing else can be judged without its columns
         return _verdict(table, frame, suite, broken, {rule: "a column is missing" for rule in rules if rule not in shape})
-    wanted = {rule: str(e["kwargs"]["column"]) for rule, e in rules.items() if rule not in shape}
+    foreign = {str(rule): "imported release" for rule in suite["meta"].get("not_for_releases", ()) if imported}
+    wanted = {rule: str(e["kwargs"]["column"]) for rule, e in rules.items() if rule not in shape and rule not in foreign}
     try:
         made = _derived(table, frame, Given(tables or {}, suite["meta"], split), set(wanted.values()))
     except (TypeError, ValueError, AttributeError, KeyError) as error:
         detail = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InputError(f"{table}: columns don't have the types of the benchmark ({detail}); build it again: sdgbias build") from None
-    skipped = {rule: reason for rule, name in wanted.items() if isinstance(reason := made.get(name), str)}
+    skipped = foreign | {rule: reason for rule, name in wanted.items() if isinstance(reason := made.get(name), str)}
     judged = {}
     for rule, name in wanted.items():
         if name not in made and name not in frame:

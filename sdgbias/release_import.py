@@ -55,12 +55,14 @@ def _silent(what: str, done: int, total: int) -> None:
 @dataclass(frozen=True)
 class Imported:
     """items per task; files: data file -> (records, what its question holds); missing: data files that aren't there;
+    uncompared: tasks whose question texts differ between files by more than the context, for most items;
     quarantined: rule -> rows; unknown: items whose indicator isn't one of ours, so that nobody knows which answer is good."""
 
     out: Path
     items: dict[str, int]
     files: dict[str, tuple[int, str]]
     missing: list[str]
+    uncompared: list[str]
     quarantined: dict[str, int]
     unknown: int
     benchmark_id: str
@@ -72,6 +74,8 @@ class Imported:
             said.append(f"question {kind}: {', '.join(name for name, (_, k) in self.files.items() if k == kind)}")
         if self.missing:
             said.append(f"not there: {', '.join(self.missing)}")
+        if self.uncompared:
+            said.append(f"questions differ between the files of {', '.join(self.uncompared)} by more than the context: not compared")
         if self.quarantined:
             rules = ", ".join(f"{rule} {count:,}" for rule, count in self.quarantined.items())
             said.append(f"left out, by rule: {rules}; see {self.out / 'quarantine' / 'release.parquet'}")
@@ -120,7 +124,7 @@ def _run(job: Job, counts: Mapping[str, int]) -> Imported:
             raise InputError(f"{path}: {records[part]} records, release.json says {wanted}; copy that file again")
         kinds[part] = question_kind(con, part[0], job.staged(part))
     job.progress("reading records", len(job.found), len(job.found))
-    compared = find_faults(job)
+    uncompared = find_faults(job)
     items, lost, notes = _with_images(job, {task: _one_per_item(job, task) for task in Task})
     faults = con.execute('SELECT tbl AS "table", key, rule, detail FROM faults').df()
     quarantine = pd.concat([faults, lost], ignore_index=True)[list(QUARANTINE_COLUMNS)].astype("str")
@@ -136,7 +140,7 @@ def _run(job: Job, counts: Mapping[str, int]) -> Imported:
     _write_records(job, items)
     missing = [stem(*part) for part in PARTS if part not in job.found]
     about = {"files": {stem(*p): {"records": records[p], "question": kinds[p]} for p in job.found}, "missing": missing,
-             "questions_compared": compared, **notes}  # fmt: skip
+             "questions_not_compared": uncompared, **notes}  # fmt: skip
     write_json(job.out / "items_notes.json", {"release": about, "series_not_found": [], "asked": {}, "review": {}})
     card = build_card(job.out)
     mcq = items[Task.MCQ]
@@ -145,6 +149,7 @@ def _run(job: Job, counts: Mapping[str, int]) -> Imported:
         {task.value: len(table) for task, table in items.items()},
         {stem(*p): (records[p], kinds[p]) for p in job.found},
         missing,
+        uncompared,
         by_rule,
         int((mcq["polarity"] == "").sum()),
         str(card["benchmark_id"]),

@@ -21,7 +21,8 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from sdgbias.backends import sharing
 from sdgbias.backends.pixels import PixelCache
-from sdgbias.backends.tokens import find_candidates, render
+from sdgbias.backends.prompting import adds_special_tokens, end_ids, forced_ids, minus_ids, render
+from sdgbias.backends.tokens import find_candidates
 from sdgbias.errors import InfrastructureError, ModelError, OutOfMemory, RegistryError
 from sdgbias.types import DIGITS, LETTERS, ModelSpec, Prompt, ScoreBatch
 
@@ -102,8 +103,7 @@ class HuggingFace:
         if self.tokenizer.pad_token is None:
             self.tokenizer.pad_token = self.tokenizer.eos_token
         self.candidates = find_candidates(self.tokenizer, LETTERS + DIGITS)
-        vocabulary = self.tokenizer.get_vocab()
-        self.minus_ids = [vocabulary[t] for t in ("-", "\u2581-", "\u0120-") if t in vocabulary]
+        self.minus_ids = minus_ids(self.tokenizer)
         self.accepts = set(inspect.signature(self.model.forward).parameters)
         self.counts_own_positions = hasattr(getattr(self.model, "model", self.model), "get_rope_index")
         self.batch_size = spec.batch_size
@@ -125,8 +125,7 @@ class HuggingFace:
             raise ModelError(_too_many(self.name, most, f"takes {self.max_images} at most"))
         images = [image for p in prompts for image in self.pixels.open(p)]
         options: dict[str, Any] = {"padding": True, "return_tensors": "pt"}
-        bos = self.tokenizer.bos_token
-        if bos and texts[0].startswith(bos):
+        if not adds_special_tokens(self.tokenizer, texts[0]):
             options["add_special_tokens"] = False
         try:
             batch = self.processor(images=images or None, text=texts, **options)
@@ -256,18 +255,6 @@ class HuggingFace:
                 return False
         return True
 
-    def _forced(self, start: str) -> list[int]:
-        """Token ids of a forced start, character by character ('-7' is two tokens)."""
-        ids = []
-        for character in start:
-            if character == "-" and self.minus_ids:
-                ids.append(self.minus_ids[0])
-            elif character in self.candidates.ids:
-                ids.append(self.candidates.ids[character][0])
-            else:
-                raise ModelError(f"a forced start may hold digits and a leading '-' only, not {start!r}")
-        return ids
-
     @torch.inference_mode()
     def generate(self, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int) -> list[list[str]]:
         if self.counts_own_positions or "past_key_values" not in self.accepts:
@@ -291,8 +278,8 @@ class HuggingFace:
         cache.batch_repeat_interleave(s)
         state: dict[str, Any] = {k: inputs[k].repeat_interleave(s, 0) for k in ("attention_mask", "position_ids") if k in inputs}
         logits = prefill.logits[:, -1].repeat_interleave(s, 0)  # (B*S, V)
-        forced = [self._forced(start) for start in starts] * len(prompts)
-        ends = self._end_ids()
+        forced = [forced_ids(start, self.candidates, self.minus_ids) for start in starts] * len(prompts)
+        ends = end_ids(self.model.generation_config.eos_token_id, self.tokenizer)
         said: list[list[int]] = [[] for _ in forced]
         done = [False] * len(forced)
         for step in range(max_new_tokens + max(map(len, forced))):
@@ -308,11 +295,6 @@ class HuggingFace:
             logits = self._step(state, cache, ids).logits[:, -1]
         texts = [self.tokenizer.decode(ids, skip_special_tokens=True).strip() for ids in said]
         return [texts[i : i + s] for i in range(0, len(texts), s)]
-
-    def _end_ids(self) -> set[int]:
-        configured = self.model.generation_config.eos_token_id
-        ids = configured if isinstance(configured, list) else [configured]
-        return {i for i in (*ids, self.tokenizer.eos_token_id) if i is not None}
 
     def _generate_by_prefix(self, prompts: Sequence[Prompt], starts: Sequence[str], limit: int) -> list[list[str]]:
         """For models that place positions themselves or keep no plain cache: one ordinary generation per start."""

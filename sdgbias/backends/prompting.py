@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
+from PIL import Image
 
 from sdgbias.backends.tokens import CandidateTokens
 from sdgbias.errors import ModelError
@@ -51,3 +55,25 @@ def end_ids(configured: int | Sequence[int] | None, tokenizer: Any) -> set[int]:
     """Ids that end an answer: those of the generation config and the tokenizer's own."""
     ids = [configured] if configured is None or isinstance(configured, int) else list(configured)
     return {i for i in (*ids, tokenizer.eos_token_id) if i is not None}
+
+
+def token_paths(processor: Any, prompts: Sequence[Prompt], image_tokens: int | None = None) -> list[np.ndarray]:
+    """Token ids of prompts as an engine would prefill them, (L,) int64 each, without any model or pixel work.
+
+    The tokens of a picture stand at the beginning as -1: as many as the processor makes of the first prompt's pictures
+    (``image_tokens`` instead, per picture). Where they stand changes neither lengths nor what prompts share.
+    """
+    if not prompts:
+        return []
+    texts = [render(processor, prompt) for prompt in prompts]
+    special = adds_special_tokens(processor.tokenizer, texts[0])
+    ids = processor.tokenizer(texts, add_special_tokens=special)["input_ids"]
+    extra = 0
+    first = next((at for at, prompt in enumerate(prompts) if prompt.images), None)
+    if first is not None and image_tokens is not None:
+        extra = max(image_tokens - 1, 0)  # the placeholder is one of them
+    elif first is not None:
+        pictures = [Image.open(io.BytesIO(data)).convert("RGB") for data in prompts[first].images]
+        whole = processor(images=pictures, text=[texts[first]], return_tensors="np", add_special_tokens=special)["input_ids"][0]
+        extra = (len(whole) - len(ids[first])) // len(pictures)
+    return [np.array([-1] * (extra * len(p.images)) + list(i), dtype=np.int64) for p, i in zip(prompts, ids, strict=True)]

@@ -1,16 +1,11 @@
-"""What the tokenizer sees of a prompt, and which tokens can begin an answer: the single-token variants of a candidate ("A", " A",
-"\u2581A")."""
+"""Which tokens can begin an answer: the single-token variants of a candidate ("A", " A", "\u2581A")."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from sdgbias.errors import ModelError
-from sdgbias.types import Prompt
 
 SPACE_MARKS = " \u2581\u0120\n\t"
 
@@ -50,40 +45,3 @@ def find_candidates(tokenizer: Any, wanted: str) -> CandidateTokens:
         )
     needs = frozenset(wanted) - spaced if space is not None else frozenset()
     return CandidateTokens({c: tuple(ids) for c, ids in found.items()}, space, needs)
-
-
-def render(processor: Any, prompt: Prompt) -> str:
-    """The text the tokenizer sees: the chat template around the prompt, with the pictures before the text."""
-    if not getattr(processor, "chat_template", None):
-        return prompt.text
-    content: list[dict[str, str]] = [{"type": "image"} for _ in prompt.images]
-    content.append({"type": "text", "text": prompt.text})
-    messages = [{"role": "user", "content": content}]
-    return str(processor.apply_chat_template(messages, add_generation_prompt=True, tokenize=False))
-
-
-def token_paths(processor: Any, prompts: Sequence[Prompt], image_tokens: int | None = None) -> list[np.ndarray]:
-    """Token ids of prompts as an engine would prefill them, (L,) int64 each, without any model or pixel work.
-
-    The tokens of a picture stand at the beginning as -1: as many as the processor makes of the first prompt's pictures
-    (``image_tokens`` instead, per picture). Where they stand changes neither lengths nor what prompts share.
-    """
-    if not prompts:
-        return []
-    texts = [render(processor, prompt) for prompt in prompts]
-    bos = processor.tokenizer.bos_token
-    special = not (bos and texts[0].startswith(bos))
-    ids = processor.tokenizer(texts, add_special_tokens=special)["input_ids"]
-    extra = 0
-    first = next((at for at, prompt in enumerate(prompts) if prompt.images), None)
-    if first is not None and image_tokens is not None:
-        extra = max(image_tokens - 1, 0)  # the placeholder is one of them
-    elif first is not None:
-        import io
-
-        from PIL import Image
-
-        pictures = [Image.open(io.BytesIO(data)).convert("RGB") for data in prompts[first].images]
-        whole = processor(images=pictures, text=[texts[first]], return_tensors="np", add_special_tokens=special)["input_ids"][0]
-        extra = (len(whole) - len(ids[first])) // len(pictures)
-    return [np.array([-1] * (extra * len(p.images)) + list(i), dtype=np.int64) for p, i in zip(prompts, ids, strict=True)]

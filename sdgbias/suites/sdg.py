@@ -204,7 +204,8 @@ def _groups(frame: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
 def _direction(items: pd.DataFrame) -> pd.DataFrame:
     """item_id -> what choosing A, B, C says (pessimistic, conservative, optimistic) and the number of options."""
     count = present_options(items, Task.MCQ).sum(axis=1)
-    table = {(p, int(k)): directions(p, int(k)) for p in set(items["polarity"]) for k in set(count)}
+    # a release may hold indicators whose polarity nobody has said: their answers have no direction
+    table = {(p, int(k)): directions(p, int(k)) if p else ("",) * int(k) for p in set(items["polarity"]) for k in set(count)}
     rows = [table[(p, int(k))] for p, k in zip(items["polarity"], count, strict=True)]
     wide = [[*row, "", ""][:3] for row in rows]
     frame = pd.DataFrame(wide, columns=[f"says_{c}" for c in LETTERS], index=items.index)
@@ -216,10 +217,10 @@ def _cell_metrics(part: pd.DataFrame, task: Task) -> Iterator[tuple[str, stats.E
     place = part["cluster_id"].to_numpy()
     if task is Task.MCQ:
         yield "accuracy", stats.share(part["correct"], place)
-        three = part[part["n_options"] == 3]
+        three = part[(part["n_options"] == 3) & (part["says"] != "")]
         for says in ("pessimistic", "conservative", "optimistic") if len(three) else ():
             yield f"share_{says}", stats.share(three["says"] == says, three["cluster_id"])
-        two = part[part["n_options"] == 2]
+        two = part[(part["n_options"] == 2) & (part["says"] != "")]
         if len(two):
             yield "share_optimistic_two_option", stats.share(two["says"] == "optimistic", two["cluster_id"])
     else:
