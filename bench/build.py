@@ -80,7 +80,9 @@ def main() -> None:
             rows.append((clusters, mcq, regression, {name: statistics.median(t[name] for t in took) for name in took[0]}))
     stages = ("clusters", "images", "series", "items", "prompts", "card")
     print(f"{args.runs} runs each, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}, Python {sys.version.split()[0]}\n")
-    print(f"| clusters | MCQ x 5 + regression | prompt rows | {' | '.join(stages)} | total s | peak GiB | MB on disk | text to Parquet, s | ratio |")
+    print(
+        f"| clusters | MCQ x 5 + regression | prompt rows | {' | '.join(stages)} | total s | peak GiB | MB on disk | text to Parquet, s | ratio |"
+    )
     print("|" + "---|" * (len(stages) + 8))
     for clusters, mcq, regression, m in rows:
         seconds = " | ".join(f"{m[s]:.2f}" for s in stages)

@@ -22,7 +22,7 @@ from sdgbias.backends.api import first_token
 from sdgbias.backends.hf import HuggingFace
 from sdgbias.cade import BASELINE, decide, streams
 from sdgbias.censored import Bounds, between, fill, payoff_bounds, verdict
-from sdgbias.imagestore import ImageReader
+from sdgbias.images.store import ImageReader
 from sdgbias.search import random_search, take
 from sdgbias.suites import sdg
 from sdgbias.types import DIGITS, ContextTest, Prompt, Task, View

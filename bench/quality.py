@@ -157,7 +157,8 @@ def peak_gib() -> float:
 
 
 def judge_by_gx(folder: Path) -> dict[str, Any]:
-    from sdgbias import quality, quality_suites
+    from sdgbias import quality
+    from sdgbias.quality import suites as quality_suites
 
     began = time.perf_counter()
     quality_suites.gx()
@@ -181,7 +182,8 @@ def judge_by_sql(folder: Path) -> dict[str, Any]:
 def sift_tables(folder: Path) -> dict[str, Any]:
     import pandas as pd
 
-    from sdgbias import quality, quality_suites
+    from sdgbias import quality
+    from sdgbias.quality import suites as quality_suites
 
     tables = {name: pd.read_parquet(folder / f"{name}.parquet") for name in ("clusters", "images", "items_mcq", "items_regression")}
     quality_suites.gx()

@@ -27,9 +27,9 @@ import pandas as pd
 from PIL import Image
 
 from sdgbias.clusters import read_clusters
-from sdgbias.imagery import tile_path
-from sdgbias.imagestore import ImageReader, render_store
-from sdgbias.photos import photo_index
+from sdgbias.images.imagery import tile_path
+from sdgbias.images.photos import photo_index
+from sdgbias.images.store import ImageReader, render_store
 from sdgbias.sample import write_sample
 
 

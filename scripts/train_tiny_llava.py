@@ -42,7 +42,7 @@ from transformers import (
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
 from sdgbias.build import build
-from sdgbias.imagestore import ImageReader
+from sdgbias.images.store import ImageReader
 from sdgbias.indicators import directions
 from sdgbias.sample import write_sample
 from sdgbias.types import PILLARS, TESTS, ContextTest, Task, View

@@ -19,10 +19,11 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sdgbias import card, imagestore, items, near_duplicates, quality, series, views
+from sdgbias import card, items, near_duplicates, quality, series, views
 from sdgbias import clusters as clusters_module
 from sdgbias.errors import InputError, StoreError
-from sdgbias.imagestore import ImageSettings
+from sdgbias.images import store as imagestore
+from sdgbias.images.store import ImageSettings
 from sdgbias.indicators import Bins
 from sdgbias.types import Task
 

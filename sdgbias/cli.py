@@ -102,7 +102,7 @@ def build(
     Everything is resumable: run the same command again after an interruption. The paper's size: --mcq 100000 --regression 50000.
     """
     from sdgbias import build as stages
-    from sdgbias.imagestore import ImageSettings
+    from sdgbias.images.store import ImageSettings
     from sdgbias.review import load_verdicts
 
     if indicators is None:
@@ -314,7 +314,7 @@ ToleranceOption = Annotated[float | None, typer.Option("--tolerance", help="Inte
 
 
 def _cade(pred_dir: Path, task: str, level: str, out: Path, numerics: str, **more: Any) -> None:
-    from sdgbias import release
+    from sdgbias.release import tables as release
     from sdgbias.types import Task
 
     kind = Task(_choice("--task", task, tuple(t.value for t in Task)))
@@ -354,7 +354,7 @@ def cade_apply(
     tolerance: ToleranceOption = None,
 ) -> None:
     """Apply CADE with given hyper-parameters to a model's tables."""
-    from sdgbias.release import read_params
+    from sdgbias.release.tables import read_params
     from sdgbias.types import CadeParams
 
     given = {"alpha": alpha, "lambda_kl": lambda_kl, "beta": beta, "tau": tau}

@@ -31,7 +31,7 @@ def raw_check(
     indicators: Annotated[Path | None, typer.Option(help="Indicator series folder. Default: DIR/indicators if it exists.")] = None,
 ) -> None:
     """Say what of each raw source is there, partial, missing or broken, what can't be built without it, and where to get it."""
-    from sdgbias.raw_check import check_raw
+    from sdgbias.raw.check import check_raw
 
     report = check_raw(folder, indicators, Bars())
     _say(report.lines())
@@ -42,7 +42,7 @@ def raw_check(
 @raw_app.command("track")
 def raw_track(folder: FolderArgument) -> None:
     """Put a raw folder under DVC, with origin, licence, citation and fetch instructions in its .dvc file."""
-    from sdgbias.raw_track import track_raw
+    from sdgbias.raw.track import track_raw
 
     _say(track_raw(folder).lines())
 
@@ -56,7 +56,7 @@ def review_sample(
     reviewers: Annotated[str, typer.Option(help="Names, comma-separated: one CSV each.")] = "one,two",
 ) -> None:
     """Draw a stratified sample and write a review sheet (HTML) and a CSV per reviewer."""
-    from sdgbias.review_sheet import write_sheets
+    from sdgbias.review.sheet import write_sheets
 
     names = [name.strip() for name in reviewers.split(",") if name.strip()]
     _say(write_sheets(benchmark, out, share, seed, names, progress=Bars()).lines())
@@ -85,7 +85,7 @@ def release_export(
     text_view: Annotated[str, typer.Option(help="Text-only views: none (no image) or blank-image (the authors' way).")] = "none",
 ) -> None:
     """Write a benchmark as the authors publish theirs: 7 data files, 14 view files, images."""
-    from sdgbias.release_files import export
+    from sdgbias.release.files import export
 
     _say(export(benchmark, out, text_view, progress=Bars()).lines())
 
@@ -96,6 +96,6 @@ def release_import(
     out: Annotated[Path, typer.Option(help="Benchmark folder to write.")],
 ) -> None:
     """Turn a release into a benchmark folder that `sdgbias evaluate` takes like our own."""
-    from sdgbias.release_files import import_
+    from sdgbias.release.files import import_
 
     _say(import_(folder, out, progress=Bars()).lines())

@@ -18,8 +18,8 @@ import pandas as pd
 from sdgbias import store
 from sdgbias.backends import trees
 from sdgbias.errors import UsageError
+from sdgbias.images.shards import ImageReader
 from sdgbias.plan import Plan, make_plan
-from sdgbias.shards import ImageReader
 from sdgbias.suites import sdg
 from sdgbias.types import ModelSpec, Prompt
 

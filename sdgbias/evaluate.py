@@ -15,8 +15,8 @@ from sdgbias import __version__, quality, store
 from sdgbias.backends.base import Backend, load
 from sdgbias.cade import Numerics
 from sdgbias.errors import GateError, InfrastructureError, InputError
-from sdgbias.imagery import side_by_side
-from sdgbias.imagestore import ImageReader
+from sdgbias.images.imagery import side_by_side
+from sdgbias.images.store import ImageReader
 from sdgbias.plan import Plan, make_plan
 from sdgbias.scores import ScoreCache
 from sdgbias.scoring import Progress, Scorer, numbers_wanted

@@ -13,9 +13,10 @@ import numpy as np
 import pandas as pd
 from PIL import Image
 
-from sdgbias import quality, shards
-from sdgbias.quality_images import stored_facts
-from sdgbias.quality_suites import Verdict
+from sdgbias import quality
+from sdgbias.images import shards
+from sdgbias.quality.images import stored_facts
+from sdgbias.quality.suites import Verdict
 from sdgbias.types import PILLARS, TESTS, TOLERANCES, Task
 from sdgbias.views import build_prompts
 

@@ -10,7 +10,7 @@ import pandas as pd
 from PIL import Image
 
 from sdgbias.clusters import countries
-from sdgbias.imagestore import pending_index, store_images
+from sdgbias.images.store import pending_index, store_images
 from sdgbias.indicators import load_indicators
 from sdgbias.items import LABELS, build_items
 

@@ -105,12 +105,18 @@ class HuggingFace:
         self.candidates = find_candidates(self.tokenizer, LETTERS + DIGITS)
         self.minus_ids = minus_ids(self.tokenizer)
         self.accepts = set(inspect.signature(self.model.forward).parameters)
-        self.counts_own_positions = hasattr(getattr(self.model, "model", self.model), "get_rope_index")
+        #: Of a model that places the tokens of a picture in space: (inputs) -> positions (3, B, L).
+        self.place = getattr(getattr(self.model, "model", self.model), "get_rope_index", None)
+        #: A model that can't do without a picture (InstructBLIP): its language model alone reads the prompts that show none.
+        parameters = inspect.signature(self.model.forward).parameters
+        self.needs_picture = "pixel_values" in parameters and parameters["pixel_values"].default is inspect.Parameter.empty
         self.batch_size = spec.batch_size
         #: What was done so far: prompts, tokens_of_prompts (alone), tokens_prefilled (with sharing), images_encoded, forwards.
         self.counts: Counter[str] = Counter()
-        #: 'untried' until the first group came out the same either way (True) or not (False: every prompt by itself).
-        self.shares: bool | str = "untried" if spec.options.get("share_prefix", True) and sharing.possible(self) else False
+        #: Whether prompts are scored together: not where the model can't, nor once a group came out other than prompt by prompt.
+        self.shares = bool(spec.options.get("share_prefix", True)) and sharing.possible(self)
+        #: Of which groups (with a picture: True, without: False) the first was scored both ways and came out the same.
+        self.proven: set[bool] = set()
         identity = [_folder_digest(folder) if folder else f"{spec.repo}@{spec.revision}", spec.dtype, _VERSION]
         identity += [transformers.__version__, str(torch.__version__).split("+")[0]]
         self.fingerprint = hashlib.sha256("|".join(identity).encode()).hexdigest()[:16]
@@ -118,15 +124,18 @@ class HuggingFace:
     def render(self, prompt: Prompt) -> str:
         return render(self.processor, prompt)
 
-    def inputs(self, prompts: Sequence[Prompt], suffix: str = "") -> dict[str, torch.Tensor]:
+    def inputs(self, prompts: Sequence[Prompt], suffix: str = "", once: bool = False) -> dict[str, torch.Tensor]:
+        """What the processor makes of prompts that all show pictures, or none; ``once``: what it makes of the pictures only for those
+        of the first prompt, which all others show too."""
         texts = [self.render(p) + suffix for p in prompts]
         most = max((len(p.images) for p in prompts), default=0)
         if self.max_images is not None and most > self.max_images:
             raise ModelError(_too_many(self.name, most, f"takes {self.max_images} at most"))
-        images = [image for p in prompts for image in self.pixels.open(p)]
+        images = self.pixels.open(prompts)
         options: dict[str, Any] = {"padding": True, "return_tensors": "pt"}
         if not adds_special_tokens(self.tokenizer, texts[0]):
             options["add_special_tokens"] = False
+        self.pixels.once, self.pixels.left_out = once, False
         try:
             batch = self.processor(images=images or None, text=texts, **options)
         except (ValueError, TypeError, IndexError) as error:
@@ -134,13 +143,31 @@ class HuggingFace:
                 raise
             cause = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             raise ModelError(_too_many(self.name, most, f"its processor refuses: {cause}")) from error
-        moved = {k: v.to(self.device) for k, v in batch.items() if isinstance(v, torch.Tensor)}
+        finally:
+            self.pixels.once = False
+        made = {k: v for k, v in batch.items() if isinstance(v, torch.Tensor)}
+        positions = self._positions(made) if "position_ids" in self.accepts else None
+        if positions is not None:
+            made["position_ids"] = positions
+        if once:
+            whole = (*sharing.OF_TEXT, "pixel_values") if self.pixels.left_out else sharing.OF_TEXT
+            made = {k: v if k in whole else v[: v.shape[0] // len(texts)] for k, v in made.items()}
+        moved = {k: v.to(self.device) for k, v in made.items()}
         if "pixel_values" in moved:
             moved["pixel_values"] = moved["pixel_values"].to(self.dtype)
-        if "position_ids" in self.accepts and not self.counts_own_positions:
-            mask = moved["attention_mask"]
-            moved["position_ids"] = (mask.cumsum(-1) - 1).clamp(min=0)
         return moved
+
+    def _positions(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor | None:
+        """(B, L) counted from each prompt's first real token, or (3, B, L) of a model with a rule of its own (mRoPE); None where
+        the processor doesn't give what that rule needs, so that the model has to find them itself."""
+        if self.place is None:
+            return (inputs["attention_mask"].cumsum(-1) - 1).clamp(min=0)
+        needed = {n for n, p in inspect.signature(self.place).parameters.items() if p.default is p.empty and p.kind != p.VAR_KEYWORD}
+        if not needed <= set(inputs):
+            return None
+        known = {k: v for k, v in inputs.items() if k != "pixel_values"}
+        positions: torch.Tensor = self.place(**self.known_to(self.place, known))[0]
+        return positions
 
     def known_to(self, function: Any, inputs: dict[str, Any]) -> dict[str, Any]:
         """The inputs that a function of the model takes."""
@@ -150,8 +177,11 @@ class HuggingFace:
     def forward(self, inputs: dict[str, Any], **more: Any) -> Any:
         """One pass of the model; logits of the last token only, unless `logits_to_keep` names others."""
         options = {"logits_to_keep": 1, **more} if "logits_to_keep" in self.accepts else more
+        model = self.model
+        if self.needs_picture and "pixel_values" not in inputs:
+            model, options = self.model.language_model, {"logits_to_keep": 1, **more}
         try:
-            return self.model(**self.known_to(self.model.forward, {**inputs, **options}))
+            return model(**self.known_to(model.forward, {**inputs, **options}))
         except torch.OutOfMemoryError as error:
             raise OutOfMemory(f"out of memory: {str(error).splitlines()[0]}") from None
 
@@ -161,14 +191,20 @@ class HuggingFace:
         inputs["attention_mask"] = torch.cat([mask, mask.new_ones((mask.shape[0], 1))], dim=1)
         step: dict[str, Any] = {"input_ids": token, "attention_mask": inputs["attention_mask"]}
         if "position_ids" in inputs:
-            inputs["position_ids"] = inputs["position_ids"][:, -1:] + 1
+            inputs["position_ids"] = inputs["position_ids"][..., -1:] + 1
             step["position_ids"] = inputs["position_ids"]
         return self.forward(step, past_key_values=cache, use_cache=True)
 
     def _plain(self, prompts: Sequence[Prompt], rows: Sequence[int], spaced: bool) -> Iterator[sharing.Scored]:
-        """One padded batch (all with a picture, or all without), every prompt by itself."""
+        """One padded batch (all with a picture, or all without), every prompt by itself. Where a model takes no positions, padding
+        would move them: there a batch is of prompts of one length."""
         inputs = self.inputs([prompts[row] for row in rows])
         lengths = inputs["attention_mask"].sum(-1)
+        if "position_ids" not in self.accepts and len(set(lengths.tolist())) > 1:
+            for length in sorted(set(lengths.tolist())):
+                same = [row for row, n in zip(rows, lengths.tolist(), strict=True) if n == length]
+                yield from self._plain(prompts, same, spaced)
+            return
         out = self.forward(inputs, use_cache=spaced)
         logits = out.logits[:, -1]  # (B, V)
         after = self._after_space(inputs, out) if spaced else None
@@ -220,44 +256,67 @@ class HuggingFace:
             np.zeros(n, dtype=np.int32),
         )
         self.counts["prompts"] += n
-        for rows in sharing.groups(prompts):
-            for spaced, own in ((s, [r for r in rows if self._spaced(prompts[r]) is s]) for s in (False, True)):
-                for scored in self._scored(prompts, own, spaced):
-                    self._put(out, prompts, scored)
+        for scored in self._scored(prompts):
+            self._put(out, prompts, scored)
         return out
 
     def _spaced(self, prompt: Prompt) -> bool:
         return any(c in self.candidates.needs_space for c in prompt.candidates)
 
-    def _scored(self, prompts: Sequence[Prompt], rows: Sequence[int], spaced: bool) -> Iterator[list[sharing.Scored]]:
-        """The scored prompts ``rows`` of one group, by candidates."""
-        if not rows:
-            return
-        done: list[sharing.Scored] = []
-        if self.shares and len(rows) > 1:
-            done = list(sharing.score(self, prompts, rows, spaced))
-            if self.shares is not True:
-                self.shares = self._agree(prompts, rows, spaced, done)
-        if not self.shares or not done:
-            size = self.batch_size
-            done = [s for at in range(0, len(rows), size) for s in self._plain(prompts, rows[at : at + size], spaced)]
-        for candidates in dict.fromkeys(prompts[s.row].candidates for s in done):
-            yield [s for s in done if prompts[s.row].candidates == candidates]
+    def _scored(self, prompts: Sequence[Prompt]) -> Iterator[list[sharing.Scored]]:
+        """The scored prompts, by picture and candidates."""
+        alone: list[int] = []
+        for rows in sharing.groups(prompts):
+            done = self._together(prompts, rows) if self.shares and len(rows) > 1 else []
+            if not done:
+                alone += rows
+            yield from _by_candidates(prompts, done)
+        yield from _by_candidates(prompts, self._alone(prompts, alone))
 
-    def _agree(self, prompts: Sequence[Prompt], rows: Sequence[int], spaced: bool, shared: Sequence[sharing.Scored]) -> bool:
-        """Whether the first group that is scored together gets the scores that its prompts have alone."""
+    def _alone(self, prompts: Sequence[Prompt], rows: Sequence[int]) -> list[sharing.Scored]:
+        """Padded batches of prompts that are alike in whether they show a picture, and whether a lone space may come first."""
+        kinds: dict[tuple[bool, bool], list[int]] = {}
+        for row in rows:
+            kinds.setdefault((bool(prompts[row].images), self._spaced(prompts[row])), []).append(row)
+        size = self.batch_size
+        return [s for (_, sp), own in kinds.items() for at in range(0, len(own), size) for s in self._plain(prompts, own[at : at + size], sp)]
+
+    def _together(self, prompts: Sequence[Prompt], rows: Sequence[int]) -> list[sharing.Scored]:
+        """One group scored together; empty where it can't be, which its first group decides for each kind of group."""
+        picture = bool(prompts[rows[0]].images)
+        spaced = {row for row in rows if self._spaced(prompts[row])}
+        try:
+            done = list(sharing.score(self, prompts, rows, spaced))
+        except (OutOfMemory, ModelError):
+            raise
+        except Exception:
+            if picture in self.proven:
+                raise
+            self.shares = False  # the model takes no such mask, cache or positions
+            return []
+        if picture not in self.proven:
+            self.shares = self._agree(prompts, rows, done)
+            self.proven.add(picture)
+        return done if self.shares else []
+
+    def _agree(self, prompts: Sequence[Prompt], rows: Sequence[int], shared: Sequence[sharing.Scored]) -> bool:
+        """Whether prompts that are scored together get the scores that they have alone."""
         by_row = {s.row: s for s in shared}
         limit = sharing.TOLERANCE.get(self.dtype, sharing.HALF_TOLERANCE)
-        for s in self._plain(prompts, rows[: self.batch_size], spaced):
+        for s in self._alone(prompts, rows[: self.batch_size]):
             ids = [i for c in prompts[s.row].candidates for i in self.candidates.ids[c]]
-            one, two = (torch.log_softmax(x.logits.double(), -1)[ids] for x in (s, by_row[s.row]))
-            if not torch.allclose(one, two, atol=limit, rtol=0):
-                return False
+            other = by_row[s.row]
+            for one, two in ((s.logits, other.logits), (s.after_space, other.after_space)):
+                if one is None or two is None:
+                    continue
+                one, two = (torch.log_softmax(x.double(), -1)[ids] for x in (one, two))
+                if not torch.allclose(one, two, atol=limit, rtol=0):
+                    return False
         return True
 
     @torch.inference_mode()
     def generate(self, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int) -> list[list[str]]:
-        if self.counts_own_positions or "past_key_values" not in self.accepts:
+        if self.place is not None or "past_key_values" not in self.accepts:
             return self._generate_by_prefix(prompts, starts, max_new_tokens)
         answers: list[list[str]] = [[""] * len(starts) for _ in prompts]
         for with_image in (True, False):
@@ -308,3 +367,8 @@ class HuggingFace:
                 new = ids[0, length:] if ids.shape[1] > length else ids[0]
                 answers[i].append(start + self.tokenizer.decode(new, skip_special_tokens=True).strip())
         return answers
+
+
+def _by_candidates(prompts: Sequence[Prompt], done: Sequence[sharing.Scored]) -> Iterator[list[sharing.Scored]]:
+    for candidates in dict.fromkeys(prompts[s.row].candidates for s in done):
+        yield [s for s in done if prompts[s.row].candidates == candidates]

@@ -1,14 +1,16 @@
-"""Prompts about one picture in one forward: the picture is encoded once and every common beginning is prefilled once.
+"""Prompts about one picture together: the picture is encoded once and every common beginning is prefilled once.
 
-The prompts become a tree of tokens (trees.py) that the model reads with a mask of the tree and each token's own position, so
-each prompt's last hidden state is the one that it would have alone. This holds for causal models whose picture features don't
-depend on the text. Whether it holds for the model at hand is not looked up in a list: the first group is scored both ways, and
-where the two differ the plain way is taken for good.
+What all of the prompts begin with, picture included, is prefilled into a KV cache. What follows becomes trees of tokens (trees.py),
+a few of them side by side as the rows of one batch, which the model reads behind the cache with a mask of each tree and each
+token's own position, so each prompt's last hidden state is the one that it would have alone. This holds for causal models whose
+picture features don't depend on the text. Whether it holds for the model at hand is not looked up in a list: the first group with
+a picture and the first without are scored both ways, and where the two differ the plain way is taken for good.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import copy
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,12 +23,12 @@ from sdgbias.types import Prompt
 if TYPE_CHECKING:
     from sdgbias.backends.hf import HuggingFace
 
-#: A tree's attention costs the square of its tokens; beyond this many, another tree is cheaper than what it would share.
-TREE_TOKENS = 1024
-#: Largest difference of a candidate's log-odds between the two ways that still counts as the same score, by dtype.
+#: Most tokens of one batch, with the cache in front of each row.
+BATCH_TOKENS = 8192
+#: Largest difference of a token's log-probability between the two ways that still counts as the same score, by dtype.
 TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-6}
 HALF_TOLERANCE = 0.25
-_TEXT_INPUTS = ("input_ids", "attention_mask", "position_ids", "mm_token_type_ids", "token_type_ids")
+OF_TEXT = ("input_ids", "attention_mask", "position_ids", "mm_token_type_ids", "token_type_ids")
 
 
 @dataclass(frozen=True)
@@ -50,63 +52,111 @@ def groups(prompts: Sequence[Prompt]) -> list[list[int]]:
 def possible(engine: HuggingFace) -> bool:
     """Whether the model takes what a tree needs, and its processor feeds the text to nothing but the language model."""
     wanted = set(getattr(engine.processor, "model_input_names", ()))
-    return {"position_ids", "attention_mask", "logits_to_keep"} <= engine.accepts and not any(n.startswith("qformer") for n in wanted)
+    needed = {"position_ids", "attention_mask", "past_key_values", "logits_to_keep"}
+    return needed <= engine.accepts and not any(n.startswith("qformer") for n in wanted)
 
 
-def tree_limit(path: np.ndarray) -> int:
-    """Most tokens of a tree of prompts like this one: where the picture is long, more of them are worth their attention."""
-    return max(TREE_TOKENS, 4 * len(path))
+def row_tokens(engine: HuggingFace) -> int:
+    """Most tokens of one tree. Attention over a tree costs the square of its tokens, everything else its tokens times the width of
+    the model: the narrower the model, the smaller the tree from which what is shared no longer pays."""
+    width = getattr(engine.model.config.get_text_config(), "hidden_size", 0)
+    return int(min(max(256, 2 * width), 2048))
 
 
-def score(engine: HuggingFace, prompts: Sequence[Prompt], rows: Sequence[int], spaced: bool) -> Iterator[Scored]:
-    """Scores the prompts ``rows``, all about one picture or all without, in as few and as small trees as pays.
+def score(engine: HuggingFace, prompts: Sequence[Prompt], rows: Sequence[int], spaced: Set[int]) -> Iterator[Scored]:
+    """Scores the prompts ``rows``, all about one picture or all without.
 
-    ``spaced``: the logits after a lone space token are wanted too; it is one more leaf below each prompt.
+    ``spaced``: those of which the logits after a lone space token are wanted too; it is one more leaf below each of them.
     """
-    inputs = engine.inputs([prompts[row] for row in rows])
+    inputs = engine.inputs([prompts[row] for row in rows], once=True)
     ids, keep = inputs["input_ids"], inputs["attention_mask"].bool()
-    paths = [ids[b][keep[b]].cpu().numpy() for b in range(len(rows))]
-    positions = _positions(engine, inputs, keep)
-    picture = {k: v[: v.shape[0] // len(rows)] for k, v in inputs.items() if k not in _TEXT_INPUTS}
-    for members in trees.split(paths, tree_limit(paths[0])):
-        own = [paths[m] for m in members]
-        space = engine.candidates.space if spaced else None
-        tree = trees.build([*own, *[np.append(p, space) for p in own]] if space is not None else own)
-        at = torch.as_tensor(tree.depth, device=engine.device)[None]  # (1, N)
-        if positions is not None:
-            steps = [_path_positions(positions[m], len(paths[m]) + 1) for m in members]
-            columns = [steps[p % len(own)][:, d] for p, d in zip(tree.path, tree.depth, strict=True)]
-            at = torch.stack(columns, dim=1)[:, None]  # (3, 1, N)
-        seen = torch.as_tensor(tree.mask(), device=engine.device)
-        hidden = torch.finfo(engine.dtype).min
-        mask = torch.zeros(seen.shape, dtype=engine.dtype, device=engine.device).masked_fill_(~seen, hidden)[None, None]
-        out = engine.forward(
-            {"input_ids": torch.as_tensor(tree.tokens, device=engine.device)[None], "attention_mask": mask, "position_ids": at, **picture},
-            use_cache=False,
-            logits_to_keep=torch.as_tensor(tree.leaf, device=engine.device),
-        )
-        logits = out.logits[0]  # (P or 2 P, V)
-        engine.counts["tokens_prefilled"] += len(tree.tokens)
-        engine.counts["tokens_of_prompts"] += sum(map(len, own))
-        engine.counts["images_encoded"] += len(prompts[rows[0]].images)
-        engine.counts["forwards"] += 1
-        for number, m in enumerate(members):
-            after = logits[len(own) + number] if space is not None else None
-            yield Scored(rows[m], logits[number], after, len(paths[m]))
+    own = [ids[b][keep[b]].cpu().numpy() for b in range(len(rows))]
+    placed = inputs["position_ids"]  # (B, L), or (3, B, L) where the tokens of a picture are placed in space
+    places = [placed[..., b, :][..., keep[b]].cpu().numpy() for b in range(len(rows))]
+    ends = [(b, False) for b in range(len(rows))] + [(b, True) for b in range(len(rows)) if rows[b] in spaced]
+    paths = [np.append(own[b], engine.candidates.space) if space else own[b] for b, space in ends]
+    places = [_on(places[b]) if space else places[b] for b, space in ends]
+    common = min(min(trees.common_prefix(paths[0], path) for path in paths), min(map(len, paths)) - 1)
+    picture = {k: v for k, v in inputs.items() if k not in OF_TEXT}
+    cache = _prefill(engine, paths[0][:common], places[0][..., :common], picture) if common else None
+    if not common and picture:
+        raise ValueError("the prompts have nothing in common, not even their picture")
+    engine.counts["tokens_prefilled"] += common
+    engine.counts["tokens_of_prompts"] += sum(map(len, own))
+    engine.counts["images_encoded"] += len(prompts[rows[0]].images)
+    found: dict[tuple[int, bool], torch.Tensor] = {}
+    tails = [path[common:] for path in paths]
+    members = trees.split(tails, row_tokens(engine))
+    forest = [(group, trees.build([tails[m] for m in group])) for group in members]
+    for batch in _batches(forest, common):
+        logits = _forward(engine, batch, [place[..., common:] for place in places], common, cache)
+        for at, (group, tree) in enumerate(batch):
+            last = np.unique(tree.leaf)  # the leaves stand at the end of the row, in this order
+            for m, leaf in zip(group, tree.leaf, strict=True):
+                found[ends[m]] = logits[at, int(np.searchsorted(last, leaf)) - len(last)]
+    for b, row in enumerate(rows):
+        yield Scored(row, found[b, False], found.get((b, True)), len(own[b]))
 
 
-def _positions(engine: HuggingFace, inputs: dict[str, Any], keep: torch.Tensor) -> list[torch.Tensor] | None:
-    """(3, L) positions of every prompt, for models that place the tokens of a picture in space; None where it is 0, 1, 2, ..."""
-    place = getattr(getattr(engine.model, "model", engine.model), "get_rope_index", None)
-    if place is None:
-        return None
-    known = {k: v for k, v in inputs.items() if k not in ("position_ids", "pixel_values")}
-    found, _ = place(**engine.known_to(place, known))
-    return [found[:, b][:, keep[b]] for b in range(keep.shape[0])]
+def _on(place: np.ndarray) -> np.ndarray:
+    """Positions (L,) or (3, L) of a prompt with one more token at the end (text is placed alike in all three)."""
+    return np.concatenate([place, np.full((*place.shape[:-1], 1), place.max() + 1)], axis=-1)
 
 
-def _path_positions(positions: torch.Tensor, length: int) -> torch.Tensor:
-    """(3, length): the positions of a prompt, counted on from its last token where it is longer (text is placed alike in all)."""
-    more = length - positions.shape[1]
-    on = positions.max() + torch.arange(1, more + 1, device=positions.device)
-    return torch.cat([positions, on.expand(3, more)], dim=1)
+def _prefill(engine: HuggingFace, tokens: np.ndarray, place: np.ndarray, picture: dict[str, Any]) -> Any:
+    """The KV cache of what all prompts begin with."""
+    ids = torch.as_tensor(tokens, device=engine.device)[None]
+    at = torch.as_tensor(place, device=engine.device).unsqueeze(-2)
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "position_ids": at, **picture}
+    engine.counts["forwards"] += 1
+    return engine.forward(inputs, use_cache=True).past_key_values
+
+
+_Trees = list[tuple[list[int], trees.Tree]]
+
+
+def _batches(forest: _Trees, common: int) -> Iterator[_Trees]:
+    """Trees of about one size together, as many as BATCH_TOKENS holds."""
+    batch: _Trees = []
+    for group, tree in sorted(forest, key=lambda pair: -len(pair[1].tokens)):
+        longest = len(batch[0][1].tokens) if batch else 0
+        if batch and (len(batch) + 1) * (common + longest) > BATCH_TOKENS:
+            yield batch
+            batch = []
+        batch.append((group, tree))
+    if batch:
+        yield batch
+
+
+def _forward(engine: HuggingFace, batch: _Trees, places: Sequence[np.ndarray], common: int, cache: Any) -> torch.Tensor:
+    """(B, K, V) logits of each tree's leaves, which are put last in its row; what pads a row stands in front."""
+    length = max(len(tree.tokens) for _, tree in batch)
+    kept = max(len(np.unique(tree.leaf)) for _, tree in batch)
+    kinds = places[0].shape[:-1]  # () or (3,)
+    tokens = np.zeros((len(batch), length), dtype=np.int64)
+    at = np.zeros((*kinds, len(batch), length), dtype=np.int64)
+    seen = np.zeros((len(batch), length, common + length), dtype=bool)
+    seen[:, :, :common] = True
+    seen[:, np.arange(length), common + np.arange(length)] = True
+    for row, (group, tree) in enumerate(batch):
+        n = len(tree.tokens)
+        leaf = np.zeros(n, dtype=bool)
+        leaf[tree.leaf] = True
+        order = np.argsort(leaf, kind="stable")
+        tokens[row, length - n :] = tree.tokens[order]
+        joined = np.stack([places[group[p]][..., d] for p, d in zip(tree.path[order], tree.depth[order], strict=True)], axis=-1)
+        at[..., row, length - n :] = joined
+        seen[row, length - n :, common + length - n :] = tree.mask()[np.ix_(order, order)]
+        engine.counts["tokens_prefilled"] += n
+    engine.counts["forwards"] += 1
+    visible = torch.as_tensor(seen, device=engine.device)[:, None]
+    mask = torch.zeros(visible.shape, dtype=engine.dtype, device=engine.device).masked_fill_(~visible, torch.finfo(engine.dtype).min)
+    inputs = {"input_ids": torch.as_tensor(tokens, device=engine.device), "attention_mask": mask}
+    inputs["position_ids"] = torch.as_tensor(at, device=engine.device)
+    more: dict[str, Any] = {"use_cache": False}
+    if cache is not None:
+        branched = copy.deepcopy(cache)
+        branched.batch_repeat_interleave(len(batch))
+        more = {"past_key_values": branched, "use_cache": True}
+    logits: torch.Tensor = engine.forward(inputs, logits_to_keep=kept, **more).logits
+    return logits

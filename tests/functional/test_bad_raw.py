@@ -12,8 +12,8 @@ import pandas as pd
 import pytest
 from person import ok, refused, sdgbias
 
-from sdgbias.imagestore import ImageSettings
-from sdgbias.raw_check import check_raw
+from sdgbias.images.store import ImageSettings
+from sdgbias.raw.check import check_raw
 
 pytestmark = pytest.mark.slow
 

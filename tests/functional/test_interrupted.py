@@ -30,7 +30,7 @@ WATCHED = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "shutil.rmt
 
 def _run(stage: str, raw: Path, out: Path) -> None:
     from sdgbias import build, quality
-    from sdgbias.imagestore import ImageSettings
+    from sdgbias.images.store import ImageSettings
 
     steps: dict[str, Callable[[], object]] = {
         "clusters": lambda: build.build_clusters(raw, out),

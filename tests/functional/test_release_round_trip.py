@@ -9,12 +9,12 @@ import pandas as pd
 import pytest
 from person import add_model, metrics, ok
 
-from sdgbias import release_files
 from sdgbias.build import build
 from sdgbias.errors import InputError, UsageError
-from sdgbias.imagestore import ImageReader, store_images
-from sdgbias.release_files import export, import_
-from sdgbias.release_records import PARTS, stem
+from sdgbias.images.store import ImageReader, store_images
+from sdgbias.release import files as release_files
+from sdgbias.release.files import export, import_
+from sdgbias.release.records import PARTS, stem
 
 
 def tree(folder: Path) -> dict[str, bytes]:

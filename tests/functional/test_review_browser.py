@@ -16,8 +16,8 @@ import pytest
 from review_benchmark import write_benchmark
 
 from sdgbias.review import import_reviews, load_verdicts
-from sdgbias.review_csv import read_verdicts
-from sdgbias.review_sheet import write_sheets
+from sdgbias.review.sheet import write_sheets
+from sdgbias.review.verdicts import read_verdicts
 
 selenium = pytest.importorskip("selenium", reason="selenium is not installed (pip install -e '.[dev]')")
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")

@@ -14,7 +14,7 @@ import yaml
 from conftest import REPOSITORY
 
 from sdgbias import card
-from sdgbias.card_figures import LABELS, TABLE_B
+from sdgbias.card.figures import LABELS, TABLE_B
 from sdgbias.draw import PILLAR_WEIGHTS
 from sdgbias.errors import InputError, StoreError
 from sdgbias.types import PILLARS, Task

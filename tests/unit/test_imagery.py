@@ -7,7 +7,7 @@ from PIL import Image
 from raw_folder import ONE, make_photo, make_tile, put_tile
 
 from sdgbias.errors import InputError
-from sdgbias.imagery import (
+from sdgbias.images.imagery import (
     TileError,
     composite,
     encode_png,

@@ -11,10 +11,10 @@ import pandas as pd
 import pytest
 from raw_folder import ONE, TWO, clusters_of, jpeg, make_photo, make_tile, put_metadata, put_photo, put_tile, raw_folder, zipped
 
-from sdgbias import imagestore
 from sdgbias.errors import InputError, UsageError
-from sdgbias.imagery import open_picture
-from sdgbias.imagestore import ImageReader, ImageSettings, Stored, render_store
+from sdgbias.images import store as imagestore
+from sdgbias.images.imagery import open_picture
+from sdgbias.images.store import ImageReader, ImageSettings, Stored, render_store
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 
@@ -178,7 +178,7 @@ DRIVER = """
 import sys
 from pathlib import Path
 import pandas as pd
-from sdgbias import imagestore
+from sdgbias.images import store as imagestore
 if __name__ == "__main__":
     imagestore.PER_SHARD = 4
     raw, out, table = map(Path, sys.argv[1:])

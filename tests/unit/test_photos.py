@@ -5,11 +5,11 @@ import pytest
 from PIL import Image
 from raw_folder import ONE, THREE, TWO, jpeg, make_photo, put_metadata, put_photo, zipped
 
-from sdgbias import photos as photos_module
 from sdgbias.errors import InputError
-from sdgbias.imagery import TileError, read_tile
+from sdgbias.images import photos as photos_module
+from sdgbias.images.imagery import TileError, read_tile
+from sdgbias.images.photos import PhotoError, choose_photos, distance, index_photos, perceptual_hash, photo_digest, photo_index, read_photo
 from sdgbias.paths import confine
-from sdgbias.photos import PhotoError, choose_photos, distance, index_photos, perceptual_hash, photo_digest, photo_index, read_photo
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 MAPILLARY_TOOLS = SHARED / "street" / "mapillary_tools"

@@ -9,8 +9,9 @@ import pandas as pd
 import pytest
 from quality_tables import GOOD, SUITES, copies, drop_column, edit, only, picture, put, repeat_row, save
 
-from sdgbias import quality, shards
+from sdgbias import quality
 from sdgbias.errors import GateError, InputError
+from sdgbias.images import shards
 
 
 def test_sift_takes_rows_out_and_says_which(tmp_path: Path) -> None:

@@ -10,9 +10,10 @@ import pandas as pd
 import pytest
 from quality_tables import GOOD, SUITES, Plant, Tables, check, copies, drop_column, drop_rows, edit, only, picture, put, repeat_row
 
-from sdgbias import quality, shards
+from sdgbias import quality
 from sdgbias.clusters import countries
-from sdgbias.quality_suites import SUITES as SUITE_NAMES
+from sdgbias.images import shards
+from sdgbias.quality.suites import SUITES as SUITE_NAMES
 from sdgbias.types import PILLARS
 
 

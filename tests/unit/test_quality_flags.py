@@ -8,10 +8,10 @@ import pandas as pd
 import pytest
 from quality_tables import picture
 
-from sdgbias.quality_flags import Given
-from sdgbias.quality_images import is_whole
-from sdgbias.quality_items import FLAGS, option_range, unit_range
-from sdgbias.quality_prompts import take_apart
+from sdgbias.quality.flags import Given
+from sdgbias.quality.images import is_whole
+from sdgbias.quality.items import FLAGS, option_range, unit_range
+from sdgbias.quality.prompts import take_apart
 
 INF = math.inf
 

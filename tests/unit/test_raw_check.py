@@ -17,12 +17,12 @@ import yaml
 
 from sdgbias import clusters
 from sdgbias.errors import InputError, UsageError
-from sdgbias.raw_check import RawReport, check_raw, track_raw
-from sdgbias.raw_files import tarball_fault
-from sdgbias.raw_track import LOOSE_FILES
+from sdgbias.raw.check import RawReport, check_raw, track_raw
+from sdgbias.raw.files import tarball_fault
+from sdgbias.raw.sources import source, source_of_series, sources
+from sdgbias.raw.track import LOOSE_FILES
 from sdgbias.sample import write_sample
 from sdgbias.series import SERIES
-from sdgbias.sources import source, source_of_series, sources
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 OPEN = REPOSITORY / "data" / "indicators"
@@ -381,7 +381,7 @@ def test_track_in_git_already(project: Path) -> None:
 
 
 def test_a_synthetic_folder_is_called_so_and_loose_files_are_warned_of(project: Path, raw: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sdgbias.raw_track.LOOSE_FILES", 5)
+    monkeypatch.setattr("sdgbias.raw.track.LOOSE_FILES", 5)
     shutil.copytree(raw, project / "data" / "mine")
     done = track_raw(project / "data" / "mine")
     assert done.sources == () and "synthetic" in done.lines()[0]

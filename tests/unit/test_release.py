@@ -11,7 +11,7 @@ import pytest
 
 from sdgbias.cade import decide, streams
 from sdgbias.errors import InputError, UsageError
-from sdgbias.release import parse_level, read_params, read_tables, run
+from sdgbias.release.tables import parse_level, read_params, read_tables, run
 from sdgbias.types import DIGITS, LETTERS, CadeParams, ContextTest, Task
 
 

@@ -16,12 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from sdgbias import release_import
 from sdgbias.errors import InputError, UsageError
 from sdgbias.items import authors_split
-from sdgbias.release_files import export, import_
-from sdgbias.release_items import place_of_paths
-from sdgbias.release_records import PARTS, json_lines, stem, write_lines
+from sdgbias.release import importing as release_import
+from sdgbias.release.files import export, import_
+from sdgbias.release.items import place_of_paths
+from sdgbias.release.records import PARTS, json_lines, stem, write_lines
 from sdgbias.types import Task
 
 Record = dict[str, Any]

@@ -14,11 +14,11 @@ from PIL import Image
 from review_benchmark import CODES, make_clusters, make_series, write_benchmark
 
 from sdgbias.errors import InputError, SdgbiasError, UsageError
+from sdgbias.images.shards import store_images
 from sdgbias.items import build_items
 from sdgbias.review import draw_sample, import_reviews, kappa, load_verdicts
-from sdgbias.review_csv import COLUMNS, read_verdicts, written_in
-from sdgbias.review_sheet import write_sheets
-from sdgbias.shards import store_images
+from sdgbias.review.sheet import write_sheets
+from sdgbias.review.verdicts import COLUMNS, read_verdicts, written_in
 
 HEADER = ",".join(COLUMNS)
 

@@ -97,12 +97,17 @@ def test_another_seed_is_another_world(tmp_path):
     for seed in (1, 2):
         write_sample(tmp_path / str(seed), 2, seed=seed, countries=["SN"], images=False)
     one, two = digests(tmp_path / "1"), digests(tmp_path / "2")
-    assert all(one[name] != two[name] for name in one if not name.endswith("gdl_regions.csv") and "entities" not in name)
+    assert all(
+        one[name] != two[name]
+        for name in one
+        if not name.endswith(("gdl_regions.csv", "s/README.txt", "y/README.txt")) and "entities" not in name
+    )
 
 
 def test_without_images_there_are_labels_and_series_only(tmp_path):
     counts = write_sample(tmp_path / "raw", 1000, seed=3, images=False)
-    assert {p.name for p in (tmp_path / "raw").iterdir()} == {LABELS, "indicators", "README.txt"}
+    assert {p.name for p in (tmp_path / "raw").iterdir()} == {LABELS, "indicators", "README.txt", "dhs_npzs", "mapillary"}
+    assert [p.name for folder in ("dhs_npzs", "mapillary") for p in (tmp_path / "raw" / folder).rglob("*")] == ["README.txt"] * 2
     assert (counts["tiles"], counts["photos"], counts["missing_tile"]) == (0, 0, 1000)
 
 

@@ -6,10 +6,10 @@ import pytest
 from PIL import Image
 from raw_folder import jpeg, make_photo
 
-from sdgbias import shards
 from sdgbias.errors import InputError, StoreError
-from sdgbias.imagery import encode_png
-from sdgbias.shards import ImageReader, image_id, pending_index, picture_hashes, store_images
+from sdgbias.images import shards
+from sdgbias.images.imagery import encode_png
+from sdgbias.images.shards import ImageReader, image_id, pending_index, picture_hashes, store_images
 
 
 def picture(seed: int, size: tuple[int, int] = (48, 48)) -> bytes:

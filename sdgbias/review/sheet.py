@@ -29,15 +29,15 @@ from PIL import Image
 
 from sdgbias import views
 from sdgbias.errors import InputError, StoreError, UsageError
-from sdgbias.imagestore import ImageReader
+from sdgbias.images.store import ImageReader
 from sdgbias.review import SHARE, benchmark_id, draw_sample, read_table
-from sdgbias.review_csv import COLUMNS, REASONS, VERDICTS, csv_text, keys, write_file, written_in
+from sdgbias.review.verdicts import COLUMNS, REASONS, VERDICTS, csv_text, keys, write_file, written_in
 from sdgbias.types import LETTERS, TESTS, Task
 
 PAGE = 100
 SIDE, QUALITY = 800, 85
 ADJUDICATOR = "adjudicator"
-_DATA = Path(__file__).parent / "data"
+_DATA = Path(__file__).parents[1] / "data"
 _NAME = re.compile(r"\w[\w-]{0,39}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _OURS = {"items": re.compile(r"\d{3,}\.js"), "images": re.compile(r"[0-9a-f]{64}-\d+\.jpg")}

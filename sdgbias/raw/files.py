@@ -15,8 +15,8 @@ import pandas as pd
 
 from sdgbias import clusters
 from sdgbias.errors import InputError
-from sdgbias.photos import CLUSTER_NAMES, ID_NAMES
-from sdgbias.sources import Source, source
+from sdgbias.images.photos import CLUSTER_NAMES, ID_NAMES
+from sdgbias.raw.sources import Source, source
 
 STATES = ("present", "partial", "missing", "broken", "unneeded")
 TILE_SAMPLE = 200  # tiles whose last bytes are looked at; of all others only the size

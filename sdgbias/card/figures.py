@@ -17,7 +17,7 @@ import pandas as pd
 from sdgbias import stats
 from sdgbias.draw import PILLAR_WEIGHTS
 from sdgbias.indicators import load_indicators
-from sdgbias.sources import Source, source_of_series, sources
+from sdgbias.raw.sources import Source, source_of_series, sources
 from sdgbias.types import LETTERS, PILLARS, TESTS, Task
 
 LABELS = ("asset_index", "water_index", "sanitation_index", "under5_mort", "women_edu", "women_bmi")

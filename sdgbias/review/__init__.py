@@ -19,7 +19,7 @@ from scipy.special import ndtri
 from sdgbias import stats
 from sdgbias.draw import md5_numbers
 from sdgbias.errors import InputError, UsageError, one_of
-from sdgbias.review_csv import VERDICTS, csv_text, keys, read_verdicts, write_file, written_in
+from sdgbias.review.verdicts import VERDICTS, csv_text, keys, read_verdicts, write_file, written_in
 from sdgbias.types import Task
 
 SHARE = 0.05

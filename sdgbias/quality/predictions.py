@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from sdgbias.quality_flags import Flag, Given, Judged, lacks
+from sdgbias.quality.flags import Flag, Given, Judged, lacks
 from sdgbias.types import DIGITS, LETTERS, TESTS, Task
 
 _TABLES = {Task.MCQ: "items_mcq", Task.REGRESSION: "items_regression"}

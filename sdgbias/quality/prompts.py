@@ -13,7 +13,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sdgbias.quality_flags import LABELS, Given, Judged, lacks
+from sdgbias.quality.flags import LABELS, Given, Judged, lacks
 from sdgbias.types import CONTEXT_NAMES, DIGITS, LETTERS, REDUCED_CONTEXT, TESTS, ContextTest, Task
 
 _GIVEN = (ContextTest.T1.value, ContextTest.T2.value)

@@ -20,10 +20,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sdgbias import quality_flags, quality_items, quality_predictions
 from sdgbias.errors import InputError, one_of
-from sdgbias.quality_flags import Flag, Given, Judged, column
-from sdgbias.quality_prompts import prompt_flags
+from sdgbias.quality import flags as quality_flags
+from sdgbias.quality import items as quality_items
+from sdgbias.quality import predictions as quality_predictions
+from sdgbias.quality.flags import Flag, Given, Judged, column
+from sdgbias.quality.prompts import prompt_flags
 
 SUITES = ("clusters", "series", "images", "items_mcq", "items_regression", "prompts", "predictions")
 SEVERITIES = ("gate", "quarantine", "warn")

@@ -16,7 +16,7 @@ import pandas as pd
 from sdgbias.clusters import ID_PATTERN, UNKNOWN_ADM1, countries
 from sdgbias.indicators import load_indicators, load_regression_tasks
 from sdgbias.items import LABELS, authors_split, split_by_country
-from sdgbias.release_records import COLUMNS, FIELD_OF
+from sdgbias.release.records import COLUMNS, FIELD_OF
 from sdgbias.types import PILLARS, TOLERANCES, Task
 
 #: Every column that isn't text.

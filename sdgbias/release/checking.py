@@ -19,7 +19,7 @@ import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
 
 from sdgbias.errors import InputError
-from sdgbias.release_records import AUTHORS_FIELDS, OWN_FIELDS, PARTS, stem
+from sdgbias.release.records import AUTHORS_FIELDS, OWN_FIELDS, PARTS, stem
 from sdgbias.types import ContextTest, Task
 
 #: progress(what, done, total)

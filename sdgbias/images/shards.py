@@ -24,9 +24,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sdgbias.errors import InputError, StoreError
-from sdgbias.imagery import SIDE, open_picture, panels
+from sdgbias.images.imagery import SIDE, open_picture, panels
+from sdgbias.images.photos import perceptual_hash
 from sdgbias.paths import confine
-from sdgbias.photos import perceptual_hash
 
 FOLDER = "images"
 PER_SHARD = 256

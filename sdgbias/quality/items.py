@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from sdgbias.items import authors_split
-from sdgbias.quality_flags import LABELS, Flag, Given, Judged, among, joined, known, lacks, whole_numbers
+from sdgbias.quality.flags import LABELS, Flag, Given, Judged, among, joined, known, lacks, whole_numbers
 from sdgbias.types import LETTERS, TOLERANCES, Task
 
 _NUMBER = re.compile(r"(?<![\d.])[-−]?\d+(?:\.\d+)?")

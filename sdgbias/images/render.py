@@ -21,7 +21,7 @@ from PIL import Image
 
 from sdgbias.clusters import countries
 from sdgbias.errors import UsageError, one_of
-from sdgbias.imagery import (
+from sdgbias.images.imagery import (
     BANDS,
     NIGHT_SCALES,
     SIDE,
@@ -38,9 +38,9 @@ from sdgbias.imagery import (
     tile_path,
     tile_rgb,
 )  # fmt: skip
+from sdgbias.images.photos import PHOTO_CANDIDATES, Choice, choose_photos, locate, perceptual_hash, photo_digest
+from sdgbias.images.shards import Row, image_id, index_of, read_parts, read_rows, write_shard
 from sdgbias.paths import FileError
-from sdgbias.photos import PHOTO_CANDIDATES, Choice, choose_photos, locate, perceptual_hash, photo_digest
-from sdgbias.shards import Row, image_id, index_of, read_parts, read_rows, write_shard
 
 #: Raised when the same inputs would be drawn otherwise. Pillow resamples and encodes, so its version counts too.
 RENDERER = f"1 pillow {PIL.__version__}"

@@ -16,9 +16,9 @@ import pandas as pd
 from sdgbias import clusters, series
 from sdgbias.errors import InputError
 from sdgbias.indicators import load_indicators
-from sdgbias.raw_files import Finding, Progress, how, names, photos, silent, tiles
-from sdgbias.raw_track import Tracked, track_raw
-from sdgbias.sources import Source, source, sources
+from sdgbias.raw.files import Finding, Progress, how, names, photos, silent, tiles
+from sdgbias.raw.sources import Source, source, sources
+from sdgbias.raw.track import Tracked, track_raw
 
 __all__ = ["Finding", "RawReport", "Tracked", "check_raw", "track_raw"]
 

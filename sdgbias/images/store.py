@@ -20,9 +20,9 @@ import pandas as pd
 import pyarrow as pa
 
 from sdgbias.errors import InfrastructureError, InputError
-from sdgbias.photos import index_photos
-from sdgbias.render import Cluster, ImageSettings, Known, Made, Shard, make_shard
-from sdgbias.shards import (
+from sdgbias.images.photos import index_photos
+from sdgbias.images.render import Cluster, ImageSettings, Known, Made, Shard, make_shard
+from sdgbias.images.shards import (
     FOLDER,
     PER_SHARD,
     ImageReader,

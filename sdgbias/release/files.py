@@ -20,12 +20,12 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from sdgbias.errors import InputError, UsageError, one_of
-from sdgbias.imagery import encode_png
-from sdgbias.imagestore import ImageReader
+from sdgbias.images.imagery import encode_png
+from sdgbias.images.store import ImageReader
 from sdgbias.paths import confine
-from sdgbias.release_check import Progress, database
-from sdgbias.release_import import Imported, import_
-from sdgbias.release_records import (
+from sdgbias.release.checking import Progress, database
+from sdgbias.release.importing import Imported, import_
+from sdgbias.release.records import (
     AUTHORS_FIELDS,
     BLANK,
     FIELD_OF,

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from sdgbias.errors import InfrastructureError, InputError, StoreError
-from sdgbias.sources import Source, sources
+from sdgbias.raw.sources import Source, sources
 
 #: Measured: DVC adds 117,000 loose files in 37 s and 32 tarballs of the same bytes in 2 s; push and status differ likewise.
 LOOSE_FILES = 20_000

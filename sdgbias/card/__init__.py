@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from sdgbias import card_figures as figures
-from sdgbias.card_text import readme
+from sdgbias.card import figures
+from sdgbias.card.text import readme
 from sdgbias.errors import InputError, StoreError
 from sdgbias.types import ContextTest, Task
 

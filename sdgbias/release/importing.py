@@ -26,12 +26,12 @@ from sdgbias import near_duplicates
 from sdgbias.build import write_json, write_table
 from sdgbias.card import build_card
 from sdgbias.errors import InputError, StoreError
-from sdgbias.imagestore import store_images
+from sdgbias.images.store import store_images
 from sdgbias.items import QUARANTINE_COLUMNS
 from sdgbias.paths import confine
-from sdgbias.release_check import FIELDS, Job, Part, Progress, database, find_faults, find_parts, question_kind, stage_records
-from sdgbias.release_items import clusters_of, item_table, place_of_paths
-from sdgbias.release_records import (
+from sdgbias.release.checking import FIELDS, Job, Part, Progress, database, find_faults, find_parts, question_kind, stage_records
+from sdgbias.release.items import clusters_of, item_table, place_of_paths
+from sdgbias.release.records import (
     BLANK,
     MANIFEST,
     PARTS,

@@ -10,10 +10,10 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sdgbias import shards
 from sdgbias.errors import InputError
+from sdgbias.images import shards
 from sdgbias.paths import confine
-from sdgbias.quality_flags import PENDING, STORED
+from sdgbias.quality.flags import PENDING, STORED
 
 _ROWS = 16  # pictures held in memory at once
 _SAME = ("photo_id", "n_photos", "n_parts", "tile_hash", "photo_hash")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sdgbias.errors import InputError, StoreError
-from sdgbias.quality_suites import SEVERITIES, expectations, find_suites, gx, load_suite
+from sdgbias.quality.suites import SEVERITIES, expectations, find_suites, gx, load_suite
 
 FOLDER = "data_docs"
 _GROUPS = {

@@ -16,10 +16,11 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sdgbias import quality_docs, quality_images
 from sdgbias.errors import GateError, InputError, StoreError
-from sdgbias.quality_docs import write_docs
-from sdgbias.quality_suites import Finding, Verdict, check, find_suites, load_suite, needed_columns
+from sdgbias.quality import docs as quality_docs
+from sdgbias.quality import images as quality_images
+from sdgbias.quality.docs import write_docs
+from sdgbias.quality.suites import Finding, Verdict, check, find_suites, load_suite, needed_columns
 
 __all__ = ["TABLES", "Finding", "Report", "Verdict", "check", "find_suites", "load_suite", "run_gate", "sift", "write_docs"]
 

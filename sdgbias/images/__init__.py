@@ -1,0 +1,1 @@
+"""Pictures: tiles and photos read, drawn once, kept by content."""

@@ -1,0 +1,1 @@
+"""The benchmark authors' formats: prediction tables, and benchmarks as JSONL and images."""
