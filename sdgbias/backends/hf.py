@@ -217,9 +217,13 @@ class HuggingFace:
 
     def _after_space(self, inputs: dict[str, Any], out: Any) -> torch.Tensor:
         """(B, V) logits of the token that follows a lone space."""
-        batch = out.logits.shape[0]
-        step = self._step(inputs, out.past_key_values, torch.full((batch, 1), self.candidates.space or 0, device=self.device))
-        return step.logits[:, -1]
+        space = torch.full((out.logits.shape[0], 1), self.candidates.space or 0, device=self.device)
+        if "past_key_values" in self.accepts:
+            logits: torch.Tensor = self._step(inputs, out.past_key_values, space).logits[:, -1]
+            return logits
+        longer = {k: torch.cat([inputs[k], v], dim=1) for k, v in (("input_ids", space), ("attention_mask", torch.ones_like(space)))}
+        logits = self.forward({**inputs, **longer}).logits[:, -1]
+        return logits
 
     def _put(self, out: ScoreBatch, prompts: Sequence[Prompt], scored: Sequence[sharing.Scored]) -> None:
         """Logits over the vocabulary -> rows of `out`, for prompts with the same candidates."""

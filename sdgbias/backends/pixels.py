@@ -30,7 +30,6 @@ class PixelCache:
         #: `once`: where several rows of pixels belong to a picture, give them once, however often it is asked for; what there is one
         #: of per picture stays one per mention. `left_out`: whether the last call did so.
         self.once = self.left_out = False
-        self.processed = 0
         self._stand_in = Image.new("RGB", (1, 1))
 
     def __getattr__(self, name: str) -> Any:
@@ -65,7 +64,6 @@ class PixelCache:
         for key, image in zip(keys, flat, strict=True):
             if key not in known:
                 known[key] = dict(self.inner([image], **options))
-                self.processed += 1
                 self._keep(key, known[key])
             elif key in self.kept:
                 self.kept.move_to_end(key)

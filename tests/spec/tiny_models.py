@@ -3,20 +3,45 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration, LlavaProcessor, PreTrainedTokenizerFast
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from transformers import (
+    BertTokenizer,
+    CLIPVisionConfig,
+    InstructBlipConfig,
+    InstructBlipForConditionalGeneration,
+    InstructBlipProcessor,
+    InternVLConfig,
+    InternVLForConditionalGeneration,
+    InternVLProcessor,
+    LlamaConfig,
+    LlavaConfig,
+    LlavaForConditionalGeneration,
+    LlavaOnevisionConfig,
+    LlavaOnevisionForConditionalGeneration,
+    LlavaOnevisionProcessor,
+    LlavaProcessor,
+    PreTrainedTokenizerFast,
+    Qwen2_5_VLConfig,
+    Qwen2_5_VLForConditionalGeneration,
+    Qwen2_5_VLProcessor,
+)
+from transformers.models.blip.image_processing_pil_blip import BlipImageProcessorPil
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
+from transformers.models.llava_onevision.image_processing_pil_llava_onevision import LlavaOnevisionImageProcessorPil
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 TEMPLATE = (
     "{% for m in messages %}USER: {% for p in m['content'] %}{% if p['type'] == 'image' %}<image>\n{% else %}{{ p['text'] }}"
     "{% endif %}{% endfor %}\n{% endfor %}{% if add_generation_prompt %}ASSISTANT:{% endif %}"
 )
-SPECIAL = ["<pad>", "<s>", "</s>", "<image>"]
+SPECIAL = ["<pad>", "<s>", "</s>", "<image>", "<video>", "<box>", "</box>"]
 
 
-def tokenizer(kind: str) -> PreTrainedTokenizerFast:
+def tokenizer(kind: str, **special: str) -> PreTrainedTokenizerFast:
     """'byte': one token per byte. 'metaspace': SentencePiece-like; letters have a variant with the space mark, digits don't,
     so a digit may come after a lone space token. 'no-b': a vocabulary that lacks the letter B."""
     if kind == "metaspace":
@@ -35,8 +60,19 @@ def tokenizer(kind: str) -> PreTrainedTokenizerFast:
         core.decoder = decoders.ByteLevel()
     return PreTrainedTokenizerFast(
         tokenizer_object=core, bos_token="<s>", eos_token="</s>", pad_token="<pad>", model_max_length=4096,
-        extra_special_tokens={"image_token": "<image>"},
+        extra_special_tokens=special or {"image_token": "<image>"},
     )  # fmt: skip
+
+
+def _text(tokens: Any) -> dict[str, Any]:
+    return {
+        "vocab_size": len(tokens), "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,
+        "num_key_value_heads": 2, "max_position_embeddings": 4096, "initializer_range": 0.3,
+        "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
+    }  # fmt: skip
+
+
+_CLIP = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 28, "patch_size": 14}
 
 
 def save_llava(folder: Path, kind: str = "byte", seed: int = 0) -> Path:
@@ -49,15 +85,105 @@ def save_llava(folder: Path, kind: str = "byte", seed: int = 0) -> Path:
         chat_template=TEMPLATE, num_additional_image_tokens=1, image_token="<image>",
     )  # fmt: skip
     config = LlavaConfig(
-        vision_config=CLIPVisionConfig(
-            hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, image_size=28, patch_size=14, projection_dim=16
-        ),
-        text_config=LlamaConfig(
-            vocab_size=len(tokens), hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
-            num_key_value_heads=2, max_position_embeddings=4096, initializer_range=0.3,
-        ),
+        vision_config=CLIPVisionConfig(**_CLIP, projection_dim=16), text_config=LlamaConfig(**_text(tokens)),
         image_token_index=tokens.convert_tokens_to_ids("<image>"), image_seq_length=4, vision_feature_layer=-1,
     )  # fmt: skip
     LlavaForConditionalGeneration(config).save_pretrained(folder)
     processor.save_pretrained(folder)
     return folder
+
+
+class NoVideo:
+    """Where a processor asks for a video processor: the real ones can't be made without torchvision."""
+
+    model_input_names: tuple[str, ...] = ()
+
+
+def _without_video(kind: type, **parts: Any) -> Any:
+    """The real processor class, but for the check that its video processor is one."""
+    checked = type(kind.__name__, (kind,), {"check_argument_for_proper_class": lambda *_: None})
+    return checked(video_processor=NoVideo(), **parts)
+
+
+def onevision(kind: str) -> tuple[Any, Any]:
+    """LLaVA-OneVision: a SigLIP tower, several crops of a picture, features unpadded to its shape."""
+    tokens = tokenizer(kind, image_token="<image>", video_token="<video>")
+    images = LlavaOnevisionImageProcessorPil(size={"height": 28, "width": 28}, image_grid_pinpoints=[[28, 56], [56, 28], [56, 56]])
+    processor = _without_video(
+        LlavaOnevisionProcessor, image_processor=images, tokenizer=tokens, num_image_tokens=4, chat_template=TEMPLATE,
+        vision_feature_select_strategy="full",
+    )  # fmt: skip
+    config = LlavaOnevisionConfig(
+        vision_config={"model_type": "siglip_vision_model", **_CLIP, "vision_use_head": False},
+        text_config={"model_type": "qwen2", **_text(tokens)}, image_token_index=3, video_token_index=4,
+        image_grid_pinpoints=[[28, 56], [56, 28], [56, 56]], vision_feature_layer=-1, vision_feature_select_strategy="full",
+    )  # fmt: skip
+    return LlavaOnevisionForConditionalGeneration(config), processor
+
+
+def qwen(kind: str) -> tuple[Any, Any]:
+    """Qwen2.5-VL: as many tokens as the picture has patches, placed in space (mRoPE)."""
+    tokens = tokenizer(kind, image_token="<image>", video_token="<video>")
+    images = Qwen2VLImageProcessorPil(patch_size=14, merge_size=2, min_pixels=28 * 28, max_pixels=84 * 84)
+    processor = _without_video(Qwen2_5_VLProcessor, image_processor=images, tokenizer=tokens, chat_template=TEMPLATE)
+    config = Qwen2_5_VLConfig(
+        vision_config={
+            "depth": 2, "hidden_size": 32, "intermediate_size": 32, "num_heads": 2, "patch_size": 14, "out_hidden_size": 32,
+            "window_size": 56, "fullatt_block_indexes": [1],
+        },
+        text_config={**_text(tokens), "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}},
+        image_token_id=3, video_token_id=4, vision_start_token_id=5, vision_end_token_id=6,
+    )  # fmt: skip
+    return Qwen2_5_VLForConditionalGeneration(config), processor
+
+
+def internvl(kind: str) -> tuple[Any, Any]:
+    """InternVL3: a picture cut into tiles, the tiles of all pictures in one row."""
+    tokens = tokenizer(
+        kind, start_image_token="<box>", end_image_token="</box>", context_image_token="<image>", video_token="<video>"
+    )  # fmt: skip
+    images = GotOcr2ImageProcessorPil(size={"height": 28, "width": 28}, crop_to_patches=True, min_patches=1, max_patches=4)
+    processor = _without_video(InternVLProcessor, image_processor=images, tokenizer=tokens, image_seq_length=1, chat_template=TEMPLATE)
+    config = InternVLConfig(
+        vision_config={
+            "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": [28, 28],
+            "patch_size": [14, 14],
+        },
+        text_config={"model_type": "qwen2", **_text(tokens)}, image_token_id=3, image_seq_length=1,
+    )  # fmt: skip
+    return InternVLForConditionalGeneration(config), processor
+
+
+def instructblip(kind: str) -> tuple[Any, Any]:
+    """InstructBLIP: the Q-Former reads the question, so a picture's features differ from prompt to prompt."""
+    tokens = tokenizer(kind)
+    words = {t: i for i, t in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(chr(c) for c in range(33, 127))])}
+    words |= {f"##{chr(c)}": len(words) + at for at, c in enumerate(range(33, 127))}
+    images = BlipImageProcessorPil(size={"height": 28, "width": 28})
+    processor = InstructBlipProcessor(images, tokens, BertTokenizer(vocab=words), num_query_tokens=3)
+    processor.image_token = AddedToken("<image>", special=True)
+    config = InstructBlipConfig(
+        vision_config={**_CLIP, "initializer_range": 0.3},
+        qformer_config={
+            "vocab_size": len(words), "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
+            "encoder_hidden_size": 16, "initializer_range": 0.3, "max_position_embeddings": 4096,
+        },
+        text_config={"model_type": "llama", **_text(tokens)}, num_query_tokens=3, image_token_index=3,
+    )  # fmt: skip
+    model = InstructBlipForConditionalGeneration(config)
+    torch.nn.init.normal_(model.query_tokens)
+    return model, processor
+
+
+MAKERS = {"onevision": onevision, "qwen": qwen, "internvl": internvl, "instructblip": instructblip}
+
+
+def save(folder: Path, family: str, kind: str = "byte", seed: int = 0) -> Any:
+    """Saves a model's weights and configuration in ``folder``; returns its processor, which only "llava" finds there."""
+    if family == "llava":
+        save_llava(folder, kind, seed)
+        return None
+    torch.manual_seed(seed)
+    model, processor = MAKERS[family](kind)
+    model.save_pretrained(folder)
+    return processor

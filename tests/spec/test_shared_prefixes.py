@@ -1,0 +1,202 @@
+"""Scoring together changes no score: every architecture against itself without sharing, and against the model called by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from tiny_models import save
+
+from sdgbias.backends import hf
+from sdgbias.types import DIGITS, LETTERS, ModelSpec, Prompt
+
+
+def picture(seed: int, width: int = 56, height: int = 56) -> bytes:
+    pixels = np.random.default_rng(seed).integers(0, 255, (height, width, 3), dtype=np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+#: A square, a wide and a tall picture: as many tokens each as its shape asks for.
+PICTURES = {"": (), "square": (picture(1),), "wide": (picture(2, 84, 42),), "tall": (picture(3, 42, 84),)}
+QUESTIONS = [
+    ("Question: how high is it?\nOptions: A. low; B. high", "AB"),
+    ("Question: how high is it?\nContext: asset=1.5\nOptions: A. low; B. mid; C. high", LETTERS),
+    ("Question: how high is it?\nContext: asset=2\nOptions: A. low; B. mid; C. high", LETTERS),
+    ("Question: how many years, all things considered?", DIGITS),
+    ("Question: how many years?", DIGITS),
+    ("Q", LETTERS),
+]
+PROMPTS = [Prompt(text, candidates, data, name) for name, data in PICTURES.items() for text, candidates in QUESTIONS]
+
+Load = Callable[..., hf.HuggingFace]
+
+
+@pytest.fixture
+def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
+    """An engine around a random model; its processor by hand where the library can't find it without torchvision."""
+
+    def _load(family: str, kind: str = "byte", share: bool = True, **changes: Any) -> hf.HuggingFace:
+        folder = tmp_path / f"{family}-{kind}"
+        processor = save(folder, family, kind)
+        spec = ModelSpec(name="m", title="M", backend="hf", repo=f"path:{folder}", revision="local", enabled=True)
+        spec = dataclasses.replace(spec, options={"share_prefix": share}, **changes)
+        with monkeypatch.context() as patched:
+            if processor is not None:
+                patched.setattr(hf.AutoProcessor, "from_pretrained", lambda *_, **__: processor)
+            return hf.HuggingFace(spec, Path())
+
+    return _load
+
+
+def by_hand(engine: hf.HuggingFace, prompt: Prompt) -> list[float]:
+    """Log-odds of the candidates up to a constant: one prompt, no padding, no cache, positions left to the model."""
+    shown = [Image.open(io.BytesIO(data)).convert("RGB") for data in prompt.images] or None
+    inputs = dict(engine.processor(images=shown, text=[engine.render(prompt)], return_tensors="pt"))
+    model = engine.model if shown or not engine.needs_picture else engine.model.language_model
+    vocabulary = engine.tokenizer.get_vocab()
+
+    def log_p(token: str | None = None) -> torch.Tensor:
+        given = engine.known_to(model.forward, inputs)
+        if token is not None:
+            longer = torch.cat([given["input_ids"], torch.tensor([[vocabulary[token]]])], 1)
+            given = {**given, "input_ids": longer, "attention_mask": torch.ones_like(longer)}
+            if "mm_token_type_ids" in given:
+                given["mm_token_type_ids"] = torch.nn.functional.pad(given["mm_token_type_ids"], (0, 1))
+        return torch.log_softmax(model(**given).logits[0, -1].double(), -1)
+
+    with torch.inference_mode():
+        first = log_p()
+        after = log_p("\u2581") if "\u2581" in vocabulary and f"\u2581{prompt.candidates[0]}" not in vocabulary else None
+    found = []
+    for c in prompt.candidates:
+        p = sum(math.exp(first[vocabulary[t]]) for t in (c, f"\u2581{c}", f"\u0120{c}") if t in vocabulary)
+        if after is not None:
+            p += math.exp(first[vocabulary["\u2581"]] + after[vocabulary[c]])
+        found.append(math.log(p))
+    return found
+
+
+def centred(scores: Any) -> np.ndarray:
+    return np.asarray(scores, dtype=float) - np.mean(scores)
+
+
+@pytest.mark.parametrize("kind", ["byte", "metaspace"])
+@pytest.mark.parametrize("family", ["llava", "onevision", "qwen", "internvl", "instructblip"])
+def test_together_alone_and_by_hand_are_the_same(load: Load, family: str, kind: str) -> None:
+    engine, plain = load(family, kind), load(family, kind, share=False)
+    one, two = engine.candidate_scores(PROMPTS), plain.candidate_scores(PROMPTS)
+    assert one.n_tokens.tolist() == two.n_tokens.tolist()
+    assert one.mass == pytest.approx(two.mass, abs=1e-4)
+    assert one.top_token == two.top_token
+    for i, prompt in enumerate(PROMPTS):
+        k = len(prompt.candidates)
+        want = centred(by_hand(plain, prompt))
+        assert centred(two.logits[i, :k]) == pytest.approx(want, abs=1e-4)
+        assert centred(one.logits[i, :k]) == pytest.approx(want, abs=1e-4)
+    shown = [i for i, p in enumerate(PROMPTS) if p.images]
+    assert plain.counts["tokens_prefilled"] == plain.counts["tokens_of_prompts"] == one.n_tokens.sum()
+    assert plain.counts["images_encoded"] == len(shown)
+    engine.counts.clear()
+    engine.candidate_scores(PROMPTS)  # the first time each kind of group was scored both ways
+    assert engine.counts["tokens_of_prompts"] == one.n_tokens.sum()
+    if family == "instructblip":
+        assert not engine.shares
+        assert engine.counts["tokens_prefilled"] == one.n_tokens.sum()
+        assert engine.counts["images_encoded"] == len(shown)
+    else:
+        assert engine.shares
+        assert engine.proven == {True, False}
+        assert engine.counts["tokens_prefilled"] < 0.7 * one.n_tokens.sum()
+        assert engine.counts["images_encoded"] == 3
+
+
+@pytest.mark.parametrize("family", ["llava", "onevision", "qwen", "internvl", "instructblip"])
+def test_a_picture_is_prepared_once(load: Load, monkeypatch: pytest.MonkeyPatch, family: str) -> None:
+    engine = load(family)
+    whole = type(engine.pixels.inner).__call__
+    calls: list[int] = []
+
+    def counted(self: Any, images: Any, *args: Any, **options: Any) -> Any:
+        calls.append(len(images))
+        return whole(self, images, *args, **options)
+
+    monkeypatch.setattr(type(engine.pixels.inner), "__call__", counted)
+    engine.candidate_scores(PROMPTS)
+    assert engine.pixels.separable
+    assert sum(calls) == 3 + 3, "three pictures, and the first one once and twice to see whether pictures come apart"
+
+
+@pytest.mark.parametrize("limit", [1, 40])
+@pytest.mark.parametrize("family", ["llava", "qwen"])
+def test_any_size_of_tree_and_batch_gives_the_same(load: Load, monkeypatch: pytest.MonkeyPatch, family: str, limit: int) -> None:
+    want = load(family, "metaspace", share=False).candidate_scores(PROMPTS)
+    monkeypatch.setattr(hf.sharing, "row_tokens", lambda *_: limit)
+    monkeypatch.setattr(hf.sharing, "BATCH_TOKENS", 150)
+    engine = load(family, "metaspace")
+    assert engine.candidate_scores(PROMPTS).logits == pytest.approx(want.logits, abs=1e-4, nan_ok=True)
+    assert engine.shares
+
+
+@pytest.mark.parametrize("family", ["qwen", "onevision", "internvl"])
+def test_forced_starts_whatever_the_architecture(load: Load, family: str) -> None:
+    engine = load(family)
+    prompts = [p for p in PROMPTS if p.candidates == DIGITS][:4]
+    together = engine.generate(prompts, ["", "7"], 3)
+    assert [engine.generate([p], ["", "7"], 3)[0] for p in prompts] == together
+
+
+@pytest.mark.parametrize("only", ["always", "behind a cache", "with a picture", "after a space"])
+def test_a_model_that_does_not_read_the_mask_is_found_out(load: Load, monkeypatch: pytest.MonkeyPatch, only: str) -> None:
+    """A planted disagreement, in part of what is asked: every prompt is then scored by itself."""
+    kind = "metaspace" if only == "after a space" else "byte"
+    want = load("llava", kind, share=False).candidate_scores(PROMPTS)
+    engine = load("llava", kind)
+    whole = type(engine.model).forward
+    seen_picture: list[bool] = []
+
+    def blind(self: Any, *args: Any, **given: Any) -> Any:
+        mask = given.get("attention_mask")
+        seen_picture.append("pixel_values" in given or (bool(seen_picture) and mask.ndim == 4 and seen_picture[-1]))
+        if mask.ndim == 4:
+            if only == "always":
+                given["attention_mask"] = None
+            elif only == "behind a cache" and given.get("past_key_values") is not None:
+                given["attention_mask"] = mask.clone()
+                given["attention_mask"][..., :3] = torch.finfo(mask.dtype).min
+            elif only == "with a picture" and seen_picture[-1]:
+                given["attention_mask"] = torch.zeros_like(mask)
+        out = whole(self, *args, **given)
+        if mask.ndim == 4 and only == "after a space":
+            space = given["input_ids"][:, -out.logits.shape[1] :] == engine.candidates.space
+            out.logits = out.logits + 0.5 * space[..., None] * torch.arange(out.logits.shape[-1])
+        return out
+
+    monkeypatch.setattr(type(engine.model), "forward", blind)
+    got = engine.candidate_scores(PROMPTS)
+    assert got.logits == pytest.approx(want.logits, abs=1e-4, nan_ok=True)
+    assert not engine.shares
+
+
+def test_a_model_that_refuses_the_mask_is_scored_prompt_by_prompt(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    want = load("llava", share=False).candidate_scores(PROMPTS)
+    engine = load("llava")
+    whole = type(engine.model).forward
+
+    def strict(self: Any, *args: Any, **given: Any) -> Any:
+        if given["attention_mask"].ndim != 2:
+            raise ValueError("attention_mask must have two dimensions")
+        return whole(self, *args, **given)
+
+    monkeypatch.setattr(type(engine.model), "forward", strict)
+    assert engine.candidate_scores(PROMPTS).logits == pytest.approx(want.logits, abs=1e-4, nan_ok=True)
+    assert not engine.shares
