@@ -42,7 +42,7 @@ def vocabulary_scores(engine: HuggingFace, prompts: list[Prompt], size: int) -> 
         for start in range(0, len(rows), size):
             part = rows[start : start + size]
             texts = [engine.render(prompts[i]) for i in part]
-            images = [picture for i in part for picture in engine.pixels.open(prompts[i])]
+            images = engine.pixels.open([prompts[i] for i in part])
             inputs = dict(engine.processor(images=images or None, text=texts, padding=True, return_tensors="pt"))
             inputs["position_ids"] = (inputs["attention_mask"].cumsum(-1) - 1).clamp(min=0)
             known = {k: v for k, v in inputs.items() if k in engine.accepts}

@@ -19,7 +19,7 @@ from sdgbias import store
 from sdgbias.backends import trees
 from sdgbias.errors import UsageError
 from sdgbias.images.shards import ImageReader
-from sdgbias.plan import Plan, make_plan
+from sdgbias.plan import Plan, chunks, make_plan
 from sdgbias.suites import sdg
 from sdgbias.types import ModelSpec, Prompt
 
@@ -87,7 +87,7 @@ def cost(
     'regression' alone. Raises UsageError for an engine without a tokenizer here."""
     if spec.backend not in TOKENIZED:
         raise UsageError(f"{spec.name}: backend {spec.backend} has no tokenizer to count with; plan works for: {', '.join(TOKENIZED)}")
-    from sdgbias.backends.hf import load_processor
+    from sdgbias.backends.hf import load_processor, tree_tokens
     from sdgbias.backends.prompting import token_paths
 
     processor = load_processor(spec, root)
@@ -109,7 +109,7 @@ def cost(
     lengths = pd.Series([len(path) for path in paths], index=rows["key"])
     of_cells = plan.cells["key"].map(lengths)
     full = cells["view"].to_numpy() == "full"
-    tokens_planned, images = _planned(plan, paths, spec.batch_size, bool(spec.options.get("share_prefix", True)))
+    tokens_planned, images = _planned(plan, paths, spec.batch_size, tree_tokens(spec, root))
     pictured = int((cells["image_id"] != "").sum())
     one = int((paths[0] == -1).sum()) if len(paths) else 0
     return Cost(
@@ -129,11 +129,8 @@ def cost(
     )
 
 
-def _planned(plan: Plan, paths: list[np.ndarray], size: int, shares: bool) -> tuple[int, int]:
-    """(tokens prefilled, pictures encoded) when the chunks of the plan are scored in trees."""
-    from sdgbias.backends.sharing import tree_limit
-    from sdgbias.plan import chunks
-
+def _planned(plan: Plan, paths: list[np.ndarray], size: int, limit: int | None) -> tuple[int, int]:
+    """(tokens prefilled, pictures encoded) when the chunks of the plan are scored in trees of at most ``limit`` tokens (None: alone)."""
     ids = plan.distinct["image_id"]
     tokens = pictures = start = 0
     while start < len(ids):
@@ -142,9 +139,9 @@ def _planned(plan: Plan, paths: list[np.ndarray], size: int, shares: bool) -> tu
         for image_id, path in zip(ids.iloc[start:end], paths[start:end], strict=True):
             groups.setdefault(image_id, []).append(path)
         for image_id, own in groups.items():
-            for members in trees.split(own, tree_limit(own[0])) if shares else [[m] for m in range(len(own))]:
-                tokens += trees.count([own[m] for m in members])
-                pictures += bool(image_id)
+            alone = limit is None or len(own) == 1
+            tokens += sum(map(len, own)) if limit is None or alone else trees.prefilled(own, limit)
+            pictures += bool(image_id) * (len(own) if alone else 1)
         start = end
     return tokens, pictures
 

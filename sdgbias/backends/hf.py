@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from transformers import AutoModelForImageTextToText, AutoProcessor
+from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor
 
 from sdgbias.backends import sharing
 from sdgbias.backends.pixels import PixelCache
@@ -26,7 +26,7 @@ from sdgbias.backends.tokens import find_candidates
 from sdgbias.errors import InfrastructureError, ModelError, OutOfMemory, RegistryError
 from sdgbias.types import DIGITS, LETTERS, ModelSpec, Prompt, ScoreBatch
 
-_VERSION = "hf-1"
+_VERSION = "hf-2"
 _IDENTITY_FILES = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt")
 
 
@@ -75,6 +75,21 @@ def load_processor(spec: ModelSpec, root: Path) -> Any:
         raise kind(f"{spec.name}: can't load the processor of {folder or spec.repo}: {str(error).strip().splitlines()[0]}") from None
 
 
+def tree_tokens(spec: ModelSpec, root: Path) -> int | None:
+    """Most tokens of one tree of prompts (sharing.py) by the model's configuration alone; None where each prompt stands alone.
+    Raises ModelError, InfrastructureError."""
+    if not spec.options.get("share_prefix", True) or sharing.reads_the_question(load_processor(spec, root)):
+        return None
+    folder = local_folder(spec, root)
+    where = {} if folder else {"revision": spec.revision}
+    try:
+        config = AutoConfig.from_pretrained(str(folder or spec.repo), trust_remote_code=spec.trust_remote_code, **where)
+    except (OSError, ValueError) as error:
+        kind = ModelError if folder else InfrastructureError
+        raise kind(f"{spec.name}: can't read the configuration of {folder or spec.repo}: {str(error).strip().splitlines()[0]}") from None
+    return sharing.row_tokens(int(getattr(config.get_text_config(), "hidden_size", 0)))
+
+
 class HuggingFace:
     def __init__(self, spec: ModelSpec, root: Path) -> None:
         folder = local_folder(spec, root)
@@ -110,6 +125,7 @@ class HuggingFace:
         #: A model that can't do without a picture (InstructBLIP): its language model alone reads the prompts that show none.
         parameters = inspect.signature(self.model.forward).parameters
         self.needs_picture = "pixel_values" in parameters and parameters["pixel_values"].default is inspect.Parameter.empty
+        self.width = int(getattr(self.model.config.get_text_config(), "hidden_size", 0))
         self.batch_size = spec.batch_size
         #: What was done so far: prompts, tokens_of_prompts (alone), tokens_prefilled (with sharing), images_encoded, forwards.
         self.counts: Counter[str] = Counter()
@@ -283,7 +299,9 @@ class HuggingFace:
         for row in rows:
             kinds.setdefault((bool(prompts[row].images), self._spaced(prompts[row])), []).append(row)
         size = self.batch_size
-        return [s for (_, sp), own in kinds.items() for at in range(0, len(own), size) for s in self._plain(prompts, own[at : at + size], sp)]
+        return [
+            s for (_, sp), own in kinds.items() for at in range(0, len(own), size) for s in self._plain(prompts, own[at : at + size], sp)
+        ]
 
     def _together(self, prompts: Sequence[Prompt], rows: Sequence[int]) -> list[sharing.Scored]:
         """One group scored together; empty where it can't be, which its first group decides for each kind of group."""

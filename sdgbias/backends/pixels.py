@@ -51,6 +51,10 @@ class PixelCache:
                 pictures.append(image)
         return pictures
 
+    def forget(self) -> None:
+        self.kept.clear()
+        self.size = 0
+
     def __call__(self, images: Any = None, *args: Any, **options: Any) -> Any:
         flat = images if isinstance(images, list) else [images]
         keys = [i.info.get(_KEY, "") if isinstance(i, Image.Image) else "" for i in flat]

@@ -51,16 +51,19 @@ def groups(prompts: Sequence[Prompt]) -> list[list[int]]:
 
 def possible(engine: HuggingFace) -> bool:
     """Whether the model takes what a tree needs, and its processor feeds the text to nothing but the language model."""
-    wanted = set(getattr(engine.processor, "model_input_names", ()))
     needed = {"position_ids", "attention_mask", "past_key_values", "logits_to_keep"}
-    return needed <= engine.accepts and not any(n.startswith("qformer") for n in wanted)
+    return needed <= engine.accepts and not reads_the_question(engine.processor)
 
 
-def row_tokens(engine: HuggingFace) -> int:
+def reads_the_question(processor: Any) -> bool:
+    """Whether something between the picture and the language model (a Q-Former) is given the text as well."""
+    return any(name.startswith("qformer") for name in getattr(processor, "model_input_names", ()))
+
+
+def row_tokens(width: int) -> int:
     """Most tokens of one tree. Attention over a tree costs the square of its tokens, everything else its tokens times the width of
     the model: the narrower the model, the smaller the tree from which what is shared no longer pays."""
-    width = getattr(engine.model.config.get_text_config(), "hidden_size", 0)
-    return int(min(max(256, 2 * width), 2048))
+    return min(max(256, 2 * width), 2048)
 
 
 def score(engine: HuggingFace, prompts: Sequence[Prompt], rows: Sequence[int], spaced: Set[int]) -> Iterator[Scored]:
@@ -74,9 +77,9 @@ def score(engine: HuggingFace, prompts: Sequence[Prompt], rows: Sequence[int], s
     placed = inputs["position_ids"]  # (B, L), or (3, B, L) where the tokens of a picture are placed in space
     places = [placed[..., b, :][..., keep[b]].cpu().numpy() for b in range(len(rows))]
     ends = [(b, False) for b in range(len(rows))] + [(b, True) for b in range(len(rows)) if rows[b] in spaced]
-    paths = [np.append(own[b], engine.candidates.space) if space else own[b] for b, space in ends]
+    paths = [np.append(own[b], engine.candidates.space or 0) if space else own[b] for b, space in ends]
     places = [_on(places[b]) if space else places[b] for b, space in ends]
-    common = min(min(trees.common_prefix(paths[0], path) for path in paths), min(map(len, paths)) - 1)
+    common = trees.common(paths)
     picture = {k: v for k, v in inputs.items() if k not in OF_TEXT}
     cache = _prefill(engine, paths[0][:common], places[0][..., :common], picture) if common else None
     if not common and picture:
@@ -86,7 +89,7 @@ def score(engine: HuggingFace, prompts: Sequence[Prompt], rows: Sequence[int], s
     engine.counts["images_encoded"] += len(prompts[rows[0]].images)
     found: dict[tuple[int, bool], torch.Tensor] = {}
     tails = [path[common:] for path in paths]
-    members = trees.split(tails, row_tokens(engine))
+    members = trees.split(tails, row_tokens(engine.width))
     forest = [(group, trees.build([tails[m] for m in group])) for group in members]
     for batch in _batches(forest, common):
         logits = _forward(engine, batch, [place[..., common:] for place in places], common, cache)

@@ -69,6 +69,11 @@ def common_prefix(one: np.ndarray, two: np.ndarray) -> int:
     return int(different[0]) if len(different) else n
 
 
+def common(paths: Sequence[np.ndarray]) -> int:
+    """How many tokens all sequences begin with in common, at least one of each left over."""
+    return min(min(common_prefix(paths[0], own) for own in paths), min(map(len, paths)) - 1)
+
+
 def split(paths: Sequence[Sequence[int] | np.ndarray], limit: int) -> list[list[int]]:
     """Prompts (by number) in trees of at most ``limit`` tokens, neighbours in token order together; a longer one stands alone.
 
@@ -97,3 +102,12 @@ def count(paths: Sequence[Sequence[int] | np.ndarray]) -> int:
         total += len(own) - common_prefix(before, own)
         before = own
     return total
+
+
+def prefilled(paths: Sequence[Sequence[int] | np.ndarray], limit: int) -> int:
+    """Tokens prefilled when prompts about one picture are scored together (sharing.py): what all begin with, once, and what follows
+    in trees of at most ``limit`` tokens."""
+    arrays = [np.asarray(path, dtype=np.int64) for path in paths]
+    begin = common(arrays)
+    tails = [own[begin:] for own in arrays]
+    return begin + sum(count([tails[m] for m in members]) for members in split(tails, limit))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sdgbias.backends.trees import build, common_prefix, count, split
+from sdgbias.backends.trees import build, common, common_prefix, count, prefilled, split
 
 PATHS = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=9), min_size=1, max_size=12)
 
@@ -54,3 +54,17 @@ def test_split_keeps_every_prompt_and_the_limit(paths: list[list[int]], limit: i
 @pytest.mark.parametrize(("one", "two", "shared"), [([], [1], 0), ([1, 2], [1, 2], 2), ([1, 2, 3], [1, 9, 3], 1), ([1, 2], [1, 2, 3], 2)])
 def test_common_prefix(one: list[int], two: list[int], shared: int) -> None:
     assert common_prefix(np.array(one), np.array(two)) == shared
+
+
+@settings(max_examples=100, deadline=None)
+@given(PATHS, st.integers(1, 30))
+def test_prefilled_lies_between_a_perfect_cache_and_none(paths: list[list[int]], limit: int) -> None:
+    assert count(paths) <= prefilled(paths, limit) <= sum(map(len, paths))
+    assert prefilled(paths, 10_000) == count(paths)
+
+
+def test_what_all_begin_with_leaves_a_token_of_each() -> None:
+    paths = [np.array([1, 2, 3]), np.array([1, 2]), np.array([1, 2, 4])]
+    assert common(paths) == 1
+    assert prefilled(paths, 10_000) == 4
+    assert prefilled(paths, 1) == 1 + 1 + 2 + 2
