@@ -79,7 +79,7 @@ class Scorer:
         start, total = 0, len(missing)
         missing = self.watchdog.suspects_last(missing)
         while start < total:
-            end = self.watchdog.alone(missing, start) or chunks(missing["image_id"], start, self.size)
+            end = self.watchdog.cut(missing["key"], start, chunks(missing["image_id"], start, self.size))
             began = time.perf_counter()
             done = self._guarded(missing.iloc[start:end], work)
             self.seconds += time.perf_counter() - began
@@ -179,9 +179,10 @@ class Watchdog:
         late = rows["key"].isin(self.suspects)
         return pd.concat([rows[~late], rows[late]], ignore_index=True) if late.any() else rows
 
-    def alone(self, rows: pd.DataFrame, start: int) -> int | None:
-        """start + 1 for a prompt that hung before."""
-        return start + 1 if rows["key"].iloc[start] in self.suspects else None
+    def cut(self, keys: pd.Series, start: int, end: int) -> int:
+        """Where the chunk [start, end) ends, so that a prompt that hung before stands alone."""
+        late = np.flatnonzero(keys.iloc[start:end].isin(self.suspects))
+        return end if not len(late) else start + max(1, int(late[0]))
 
 
 def _timeout(spec: ModelSpec) -> float:

@@ -117,7 +117,7 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
 def read_options(spec: ModelSpec) -> ApiOptions:
     """The checked options of a registry entry. RegistryError names the option, its value and what is valid."""
     where = f"registry/models/{spec.name}.yaml"
-    for name, value in spec.options.items():
+    for name, value in _own(spec).items():
         if name not in _CHECKS:
             raise RegistryError(f"{where}: {one_of('option', name, _CHECKS)}; see docs/api-models.md")
         check, valid = _CHECKS[name]
@@ -126,12 +126,17 @@ def read_options(spec: ModelSpec) -> ApiOptions:
     for name in [f.name for f in fields(ApiOptions)][:2]:
         if not spec.options.get(name):
             raise RegistryError(f"{where}: option {name} is missing; valid: {_CHECKS[name][1]}; see docs/api-models.md")
-    given: dict[str, Any] = dict(spec.options)
+    given = _own(spec)
     options = ApiOptions(**{**given, "model": given.get("model") or spec.repo, "base_url": str(given["base_url"]).rstrip("/")})
     _check_address(options, where)
     if options.budget is not None and "input" not in options.prices:
         raise RegistryError(f"{where}: budget is {options.budget} without prices; valid: prices: {{input: X, output: X}}")
     return options
+
+
+def _own(spec: ModelSpec) -> dict[str, Any]:
+    """The options that are this engine's: chunk_timeout is the scorer's (scoring.py)."""
+    return {name: value for name, value in spec.options.items() if name != "chunk_timeout"}
 
 
 def _check_address(options: ApiOptions, where: str) -> None:

@@ -45,6 +45,10 @@ def _number(value: object) -> bool:
 #: option -> (what is valid, in words; the check)
 OPTIONS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "block_size": ("tokens per cache block: a whole number from 1 on (CPU: a multiple of 32; default 32 there)", _whole),
+    "chunk_timeout": (
+        "seconds, or 0 for no limit: see registry/README.md",
+        lambda v: not isinstance(v, bool) and isinstance(v, int | float) and v >= 0,
+    ),
     "enforce_eager": ("true or false: no compiled graphs (default true on CPU, false on a GPU)", _flag),
     "engine_process": ("true or false: the engine in a process of its own (default false: same batches on every run)", _flag),
     "gpu_memory_utilization": ("share of the device's memory, above 0 and up to 1", lambda v: _number(v) and v <= 1),

@@ -47,6 +47,7 @@ def test_one_engine_does_not_take_data_parallel_settings(tiny: ModelSpec) -> Non
 def test_good_values_pass(tiny: ModelSpec) -> None:
     options = {
         "block_size": 32,
+        "chunk_timeout": 60,
         "enforce_eager": True,
         "engine_process": False,
         "gpu_memory_utilization": 0.9,

@@ -1,0 +1,80 @@
+"""Twenty times kill -9 at random moments, with another chunk size each time: the rows of an uninterrupted run, each scored once."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from person import REPOSITORY
+
+from sdgbias.scores import ScoreCache
+
+SCORE = textwrap.dedent("""
+    import sys, time
+    from dataclasses import replace
+    from pathlib import Path
+    import pandas as pd
+    from sdgbias.backends.planted import Planted
+    from sdgbias.plan import make_plan
+    from sdgbias.scores import ScoreCache
+    from sdgbias.scoring import Scorer
+    from sdgbias.types import ModelSpec
+
+    class Slow(Planted):
+        def candidate_scores(self, prompts):
+            time.sleep(0.02)
+            with open(sys.argv[3], "a") as log:
+                log.write("".join(p.text + "\\\\n" for p in prompts))
+            return super().candidate_scores(prompts)
+
+    spec = ModelSpec(name="p", title="p", backend="planted", repo="planted/planted", revision="local", enabled=True, batch_size=int(sys.argv[2]))
+    rows = [("mcq", n, "T5", "q_only", f"question {n:04d}", "", "ABC") for n in range(1500)]
+    plan = make_plan(pd.DataFrame(rows, columns=["task", "item_id", "test", "view", "text", "image_id", "candidates"]), "f").distinct
+    cache = ScoreCache(Path(sys.argv[1]), "p", "f")
+    with cache.exclusive():
+        missing = plan[~plan["key"].isin(cache.read("scores")["key"])]
+        Scorer(Slow(spec), cache, {}, spec).score(missing, lambda *a: None)
+        cache.compact("scores")
+""").replace("\\\\n", "\\n")
+
+
+def start(folder: Path, size: int, log: Path) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    return subprocess.Popen([sys.executable, "-c", SCORE, str(folder), str(size), str(log)], env=environment, cwd=REPOSITORY)
+
+
+@pytest.mark.slow
+def test_twenty_kills_end_with_the_rows_of_an_uninterrupted_run(tmp_path: Path) -> None:
+    whole, torn, log = tmp_path / "whole", tmp_path / "torn", tmp_path / "log"
+    assert start(whole, 16, tmp_path / "other").wait(120) == 0
+    chance = random.Random(7)
+    kills, before = 0, 0
+    while kills < 20:
+        process = start(torn, chance.choice((1, 3, 5, 8)), log)
+        seen = log.stat().st_size if log.exists() else 0
+        deadline = time.monotonic() + 60
+        while process.poll() is None and time.monotonic() < deadline and (log.stat().st_size if log.exists() else 0) == seen:
+            time.sleep(0.005)  # until it scores
+        time.sleep(chance.uniform(0, 0.12))
+        process.send_signal(signal.SIGKILL)
+        process.wait(30)
+        kills += 1
+        kept = len(ScoreCache(torn, "p", "f").read("scores"))
+        assert kept >= before  # what is finished stays finished
+        before = kept
+    assert 0 < before < 1500
+    assert start(torn, 64, log).wait(120) == 0
+    one, two = (ScoreCache(folder, "p", "f").read("scores") for folder in (whole, torn))
+    pd.testing.assert_frame_equal(one, two)
+    asked = pd.Series(log.read_text().splitlines())
+    again = int((asked.value_counts() - 1).sum())
+    assert again <= 20 * 8, "only the chunk in flight is asked again"
+    assert not list((torn / "scores/p/f").glob("*.part"))
