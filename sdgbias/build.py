@@ -141,12 +141,14 @@ def build_items(
     split: str = "id",
     keep_bins: Path | None = None,
     review: pd.DataFrame | None = None,
+    review_figures: Path | None = None,
     review_action: str = "drop",
 ) -> None:
     """Stage 4: clusters x images x series -> items_mcq, items_regression.
 
     An item that breaks a row rule leaves and the draw is completed, until every item that is kept keeps all of them.
-    ``keep_bins``: an earlier benchmark folder whose options are used again.
+    ``keep_bins``: an earlier benchmark folder whose options are used again. ``review``: verdicts (review.load_verdicts), and
+    ``review_figures`` the JSON beside them.
     """
     clusters, images, known = _read(out, "clusters"), _read(out, "images", ["cluster_id", "image_id", "image_group"]), _read(out, "series")
     candidates = items.find_candidates(
@@ -180,7 +182,16 @@ def build_items(
     absent = sorted(set(series.SERIES) - set(known["series"]))
     asked = {"mcq": mcq, "regression": regression, "seed": seed, "max_gap": max_gap, "kept_bins": keep_bins is not None}
     reviewed = {} if review is None else {"action": review_action, **review["verdict"].value_counts().sort_index().to_dict()}
+    _keep_figures(review_figures, out / "reviews.json")
     write_json(out / "items_notes.json", {**built.notes, "series_not_found": absent, "asked": asked, "review": reviewed})
+
+
+def _keep_figures(source: Path | None, target: Path) -> None:
+    """What a review measured (agreement, rates) goes where the card looks for it; without a review there is nothing to say."""
+    if source is not None and source.is_file():
+        _replace(target, lambda part: part.write_bytes(source.read_bytes()))
+    else:
+        target.unlink(missing_ok=True)
 
 
 def earlier_bins(benchmark: Path | None) -> dict[str, Bins]:

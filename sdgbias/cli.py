@@ -117,7 +117,8 @@ def build(
         "series": lambda: stages.build_series(source, out),
         "items": lambda: stages.build_items(
             out, mcq, regression, seed, max_gap=max_gap, split=split, keep_bins=keep_bins,
-            review=load_verdicts(review) if review else None, review_action=review_action,
+            review=load_verdicts(review) if review else None, review_figures=review.with_suffix(".json") if review else None,
+            review_action=review_action,
         ),
         "prompts": lambda: stages.build_prompts(out),
         "card": lambda: stages.build_card(out),

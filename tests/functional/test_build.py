@@ -24,8 +24,8 @@ def copy(raw: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(raw, tmp_path / "raw"))
 
 
-def build(raw: Path, out: Path) -> dict:  # type: ignore[type-arg]
-    ok("build", "--raw", raw, "--indicators", raw / "indicators", "--out", out)
+def build(raw: Path, out: Path, *more: object) -> dict:  # type: ignore[type-arg]
+    ok("build", "--raw", raw, "--indicators", raw / "indicators", "--out", out, *more)
     return dict(json.loads((out / "benchmark.json").read_text()))
 
 
@@ -72,6 +72,32 @@ def test_missing_column(raw: Path, tmp_path: Path) -> None:
     words = refused(3, "build", "--raw", raw, "--indicators", raw / "indicators", "--out", tmp_path / "b")
     assert "dhs_final_labels.csv" in words
     assert "women_bmi" in words
+
+
+def test_review_and_build_again(raw: Path, tmp_path: Path) -> None:
+    """Two reviewers reject three questions: the next build leaves them out, draws others, and says so in card and quarantine."""
+    out, sheets, sizes = tmp_path / "b", tmp_path / "review", ("--mcq", 60, "--regression", 20)
+    command = ("build", "--raw", raw, "--indicators", raw / "indicators", "--out", out, *sizes)
+    ok(*command)
+    ok("review", "sample", "--benchmark", out, "--out", sheets, "--share", 0.3, "--reviewers", "anna,ben")
+    for name in ("anna", "ben"):
+        table = pd.read_csv(sheets / f"{name}.csv", dtype=str, keep_default_na=False)
+        table["verdict"] = "accept"
+        table.loc[table.index[:3], "verdict"] = "reject"
+        table.loc[table.index[:3], "reason"] = "wrong-gold"
+        table.to_csv(sheets / f"{name}.csv", index=False)
+    said = ok("review", "import", sheets / "anna.csv", sheets / "ben.csv", "--benchmark", out, "--out", tmp_path / "reviews.parquet")
+    assert "kappa" in said.lower()
+    verdicts = pd.read_parquet(tmp_path / "reviews.parquet")
+    rejected = verdicts[verdicts["verdict"].str.startswith("reject")]
+    assert len(rejected) == 3
+    card = build(raw, out, *sizes, "--review", tmp_path / "reviews.parquet")
+    assert (card["counts"]["items_mcq"], card["counts"]["items_regression"]) == (60, 20)
+    assert card["quarantined"]["rejected-in-review"] == 3
+    for task in ("mcq", "regression"):
+        kept = set(pd.read_parquet(out / f"items_{task}.parquet")["item_id"])
+        assert not kept & set(rejected.loc[rejected["task"] == task, "item_id"])
+    assert "kappa" in (out / "README.md").read_text().lower()
 
 
 @pytest.mark.parametrize(
