@@ -23,8 +23,8 @@ from person import environment, ok
 
 STAGES = ("clusters", "images", "series", "items", "prompts", "card", "check")
 #: Moments tried per stage, spread over all of them; the first and the last are always among them.
-MOST = {"images": 8, "check": 3}
-MOST_ELSEWHERE = 6
+MOST = {"images": 5, "check": 2}
+MOST_ELSEWHERE = 4
 WATCHED = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "shutil.rmtree", "os.truncate"}
 
 
