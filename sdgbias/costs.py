@@ -56,7 +56,7 @@ class Cost:
     def lines(self) -> list[str]:
         rows = [
             ("naive (every cell a pass)", self.prompts_naive, self.tokens_naive, self.images_naive),
-            ("plain Full view only", self.prompts_full, self.tokens_full, self.prompts_full),
+            ("plain Full view only", self.prompts_full, self.tokens_full, self.images_naive // 2),
             ("distinct prompts", self.prompts_planned, self.tokens_distinct, None),
             ("planned (shared beginnings)", self.prompts_planned, self.tokens_planned, self.images_planned),
         ]

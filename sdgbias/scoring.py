@@ -38,7 +38,7 @@ class Scorer:
     def __init__(self, backend: Backend, cache: ScoreCache, images: Mapping[str, tuple[bytes, ...]], spec: ModelSpec) -> None:
         self.backend, self.cache, self.images, self.spec = backend, cache, images, spec
         self.failures: list[tuple[str, str, str]] = []
-        self.scored_any = False
+        self.scored_any = any(cache.folder.glob("scores-*.parquet"))  # by an earlier start, too
         self.forces_starts = bool(getattr(backend, "forces_starts", True))
         self.size = spec.batch_size
         self.seconds = 0.0

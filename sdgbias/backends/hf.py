@@ -100,8 +100,8 @@ class HuggingFace:
         self.dtype = getattr(torch, spec.dtype)
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+        self.processor = load_processor(spec, root)
         try:
-            self.processor: Any = AutoProcessor.from_pretrained(source, backend="pil", **where)
             model: Any = AutoModelForImageTextToText.from_pretrained(source, dtype=self.dtype, use_safetensors=True, **where)
         except torch.OutOfMemoryError as error:
             raise InfrastructureError(f"{spec.name}: out of memory while loading; {str(error).splitlines()[0]}") from None

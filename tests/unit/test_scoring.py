@@ -92,6 +92,12 @@ def test_a_model_that_can_score_nothing_is_told_at_once(tmp_path: Path) -> None:
         run(tmp_path, Engine(bad=TEXTS, error=ModelError), TEXTS)
 
 
+def test_a_prompt_that_the_model_refuses_doesnt_stop_a_run_that_has_scored_others_before(tmp_path: Path) -> None:
+    run(tmp_path, Engine(), TEXTS)
+    scorer, scores = run(tmp_path, Engine(bad=["too much"], error=ModelError), ["too much"])  # all that is left
+    assert len(scores) == 40 and [kind for _, kind, _ in scorer.failures] == ["ModelError"]
+
+
 def test_a_damaged_picture_store_stops_the_run(tmp_path: Path) -> None:
     with pytest.raises(InputError):
         run(tmp_path, Engine(bad=["text 03"], error=InputError), TEXTS)
