@@ -9,12 +9,14 @@ BIN := .venv/bin
 demo: .venv/installed
 	$(BIN)/sdgbias demo
 
+# two processes: more would only fight for the cores, and one thread each for the same reason
+test: export OMP_NUM_THREADS = 1
 test: .venv/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest --ignore=tests/vllm/test_api.py
+	$(BIN)/pytest -n 2 --dist loadfile --ignore=tests/vllm/test_api.py
 	if test -f .venv-vllm/installed; then .venv-vllm/bin/python -m pytest tests/vllm; else echo "no .venv-vllm: the tests of the vLLM engine are skipped; build it: make vllm"; fi
 
 install: .venv/installed-dev
@@ -43,4 +45,4 @@ vllm: .venv-vllm/installed
 	touch $@
 
 clean:
-	rm -rf results reports data/raw data/benchmark
+	rm -rf results reports data/raw data/benchmark data/people

@@ -4,8 +4,9 @@
 
 Scores every prompt in this process, keeps the whole vocabulary's log-probabilities, then withholds all but the top k, as a
 closed endpoint does, and reads that as the API engine reads an answer. CADE is tuned on what is left (a censored score at its
-upper bound) on val rows; on test rows the table says how many decisions are certain, and between which accuracies the
-withheld scores leave it, beside the accuracy that they give. For numbers, "right" means the gold answer's first digit.
+upper bound) on val rows; on test rows the table says for which share of the questions the answer of each view and of CADE is
+certain, and between which accuracies the withheld scores leave CADE, beside the accuracy that they give. For numbers, an answer
+is the first digit, and "right" means the gold answer's. `sdgbias evaluate` publishes the same of a run.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ import torch
 from sdgbias import registry
 from sdgbias.backends.api import first_token
 from sdgbias.backends.hf import HuggingFace
-from sdgbias.cade import BASELINE, decide, streams
-from sdgbias.censored import Bounds, between, fill, payoff_bounds, verdict
+from sdgbias.cade import decide, streams
+from sdgbias.censored import Bounds, alone, between, fill, payoff_bounds, verdict
 from sdgbias.images.store import ImageReader
 from sdgbias.search import random_search, take
 from sdgbias.suites import sdg
@@ -30,7 +31,7 @@ from sdgbias.types import DIGITS, ContextTest, Prompt, Task, View
 CASES = [(Task.MCQ, ContextTest.T1), (Task.MCQ, ContextTest.T4), (Task.REGRESSION, ContextTest.T2)]
 #: (k named tokens, spellings of a candidate that the vocabulary may hold)
 ENDPOINTS = [(2, 4), (3, 4), (5, 4), (10, 4), (20, 4), (5, 1), (20, 1)]
-Named = list[tuple[str, float]]
+ORDER, NAMES = (View.FULL, View.CTX_Q, View.IMG_Q, View.Q_ONLY), ("Full", "CTX+Q", "IMG+Q", "Q-only")
 
 
 @torch.inference_mode()
@@ -77,18 +78,17 @@ def case(engine: HuggingFace, benchmark: Path, task: Task, test: ContextTest, mo
     exact = np.full((len(prompts), width), np.nan)
     for i, prompt in enumerate(prompts):
         exact[i, : len(prompt.candidates)] = [np.logaddexp.reduce(scores[i, list(engine.candidates.ids[c])]) for c in prompt.candidates]
-    order = (View.FULL, View.CTX_Q, View.IMG_Q, View.Q_ONLY)
     gold = sdg.gold_index(items) if task is Task.MCQ else np.array([DIGITS.index(f"{abs(a):.1f}"[0]) for a in items["answer"]])
     payoff = (np.arange(width) == gold[:, None]).astype(float)
     val, judged = (items["split"] == "val").to_numpy(), (items["split"] == "test").to_numpy()
-    full_scores = streams(*(exact[rows[v]] for v in order), present)
+    full_scores = streams(*(exact[rows[v]] for v in ORDER), present)
     found = []
     for k, spellings in ENDPOINTS:
         b = withheld(scores, words, list(asked["candidates"]), k, spellings, width)
-        views = [Bounds(b.low[rows[v]], b.high[rows[v]]) for v in order]
+        views = [Bounds(b.low[rows[v]], b.high[rows[v]]) for v in ORDER]
         told = streams(*(fill(v) for v in views), present)
         params = random_search(take(told, val), payoff[val], task, draws=2000, seed=0).params
-        v, base = (verdict(*views, p, present) for p in (params, BASELINE))
+        v = verdict(*views, params, present)
         truth = decide(full_scores, params).choice
         if not v.possible[np.arange(len(truth)), truth].all():
             raise AssertionError("a decision lies outside its bounds")
@@ -97,7 +97,8 @@ def case(engine: HuggingFace, benchmark: Path, task: Task, test: ContextTest, mo
         found.append(
             {
                 "task": task.value, "test": test.value, "k": k, "spellings": spellings, "n": int(judged.sum()),
-                "rows with a censored score": hidden.any(axis=(0, 2)).mean(), "Full certain": base.certain[judged].mean(),
+                "a score withheld": hidden.any(axis=(0, 2)).mean(),
+                **{f"{name} certain": alone(b, present).certain[judged].mean() for name, b in zip(NAMES, views, strict=True)},
                 "CADE certain": v.certain[judged].mean(), "right, at least": low, "right, at most": high,
                 "right, all scores": payoff[np.arange(len(truth)), truth][judged].mean(),
             }

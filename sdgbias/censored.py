@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sdgbias.cade import Bools, Floats, Ints, Streams, decide, streams
+from sdgbias.cade import Bools, Floats, Ints, argmax_view, decide, streams
 from sdgbias.types import CadeParams
 
 #: A candidate is ruled out only if it loses by more than this, so that rounding never makes a decision certain.
@@ -160,23 +160,32 @@ def verdict(full: Bounds, ctx: Bounds, img: Bounds, q: Bounds, params: CadeParam
     with np.errstate(invalid="ignore", over="ignore"):
         beaten = _ruled_out(views, has, s.valid, params)
     least, most = _shares(full, s.valid)
-    rivals = np.where(s.valid, full.low, -np.inf)
-    best_rival = np.stack([np.max(np.delete(rivals, j, axis=1), axis=1, initial=-np.inf) for j in range(rivals.shape[1])], axis=1)
-    first = s.valid & has[0][:, None] & (np.where(s.valid, full.high, -np.inf) >= best_rival)
-    kept = first & (most >= params.tau - SLACK)
+    kept = _leading(full, s.valid & has[0][:, None]) & (most >= params.tau - SLACK)
     always_kept = has[0] & (least.max(axis=1, initial=0.0) >= params.tau + SLACK)
     possible = kept | (s.valid & ~beaten & ~always_kept[:, None])
-    possible = _exact_rows(views, s, params, possible)
+    return _told(views, possible, decide(s, params).choice)
+
+
+def alone(view: Bounds, present: Bools) -> Verdict:
+    """Which candidates the argmax of one view may be; (N, K). The largest of the known scores is always among them: it is certain
+    unless a bound reaches it, as it can where several spellings of a candidate are withheld or where the known one was the last
+    that was named. Without a known score every candidate is possible."""
+    return _told([view], _leading(view, present & np.isfinite(view.high)), argmax_view(fill(view), present))
+
+
+def _leading(view: Bounds, valid: Bools) -> Bools:
+    """(N, K) valid candidates whose largest score reaches the smallest score of every other one."""
+    low = np.where(valid, view.low, -np.inf)
+    rival = np.stack([np.max(np.delete(low, j, axis=1), axis=1, initial=-np.inf) for j in range(low.shape[1])], axis=1)
+    return valid & (view.high >= rival)
+
+
+def _told(views: list[Bounds], possible: Bools, choice: Ints) -> Verdict:
+    """The verdict on what is possible; rows without any interval get their one `choice`, ties included."""
+    exact = np.logical_and.reduce([np.all((v.low == v.high) | np.isnan(v.high), axis=1) for v in views])
+    possible = np.where(exact[:, None], np.arange(possible.shape[1]) == choice[:, None], possible)
     certain = possible.sum(axis=1) == 1
     return Verdict(possible, certain, np.where(certain, np.argmax(possible, axis=1), -1).astype(np.int64))
-
-
-def _exact_rows(views: list[Bounds], s: Streams, params: CadeParams, possible: Bools) -> Bools:
-    """Rows without any interval get the one choice of `cade.decide`, ties included."""
-    exact = np.logical_and.reduce([np.all((v.low == v.high) | np.isnan(v.high), axis=1) for v in views])
-    choice = decide(s, params).choice
-    chosen = np.arange(possible.shape[1]) == choice[:, None]
-    return np.where(exact[:, None], chosen, possible)
 
 
 def payoff_bounds(v: Verdict, payoff: Floats) -> tuple[Floats, Floats]:

@@ -5,12 +5,26 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sdgbias.cli_bars import Bars
+from sdgbias import cli_people
+from sdgbias.cli_bars import Bars, close_bars
+from sdgbias.cli_cade import cade_app
 from sdgbias.cli_data import raw_app, release_app, review_app
+from sdgbias.cli_lab import add_to as add_lab
+from sdgbias.cli_models import models_app
+from sdgbias.cli_options import (
+    DEFAULT_BENCHMARK,
+    DEFAULT_RAW,
+    DEFAULT_RESULTS,
+    BenchmarkOption,
+    RawOption,
+    ResultsOption,
+    SearchOption,
+    choice,
+)
 from sdgbias.errors import SdgbiasError, UsageError, one_of
 
 if TYPE_CHECKING:
@@ -25,16 +39,17 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-cade_app = typer.Typer(help="CADE on the benchmark authors' prediction tables.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(cade_app, name="cade")
 app.add_typer(raw_app, name="raw")
 app.add_typer(review_app, name="review")
 app.add_typer(release_app, name="release")
+app.add_typer(models_app, name="models")
+app.add_typer(cli_people.people_app, name="people")
+add_lab(app)
 
-RawOption = Annotated[Path, typer.Option("--raw", help="Raw folder in SustainBench's layout.")]
-BenchmarkOption = Annotated[Path, typer.Option("--benchmark", help="Benchmark folder made by `sdgbias build`.")]
-ResultsOption = Annotated[Path, typer.Option("--results", help="Results file (DuckDB); score shards lie beside it.")]
-DEFAULT_RAW, DEFAULT_BENCHMARK, DEFAULT_RESULTS = Path("data/raw"), Path("data/benchmark"), Path("results/sdgbias.duckdb")
+PassesOption = Annotated[
+    str, typer.Option(help="Extra passes for baselines and Table J: none, cheap, costly, all, or names of passes and methods with commas.")
+]
 
 
 def _step(what: str) -> Callable[[int, int], None]:
@@ -49,10 +64,15 @@ def sample(
     seed: Annotated[int, typer.Option(help="Same seed, same bytes.")] = 0,
     countries: Annotated[str, typer.Option(help="DHS country codes, comma-separated; empty: eight default ones.")] = "",
     images: Annotated[bool, typer.Option("--images/--no-images", help="Draw tiles and photos.")] = True,
+    suite: Annotated[str, typer.Option(help="sdg: places in SustainBench's layout; facet: people in FACET's layout.")] = "sdg",
+    people: Annotated[int, typer.Option(min=1, help="Number of pictures of people (suite facet).")] = 600,
 ) -> None:
-    """Write a synthetic raw folder in SustainBench's layout, whose images truly carry the signal."""
+    """Write a synthetic raw folder: places whose images truly carry the signal, or schematic people (--suite facet)."""
     from sdgbias.sample import write_sample
 
+    if choice("--suite", suite, ("sdg", "facet")) == "facet":
+        cli_people.sample(cli_people.RAW if out == DEFAULT_RAW else out, people, seed)
+        return
     chosen = [c.strip() for c in countries.split(",") if c.strip()] or None
     write_sample(out, clusters, seed, chosen, images, _step("drawing clusters"))
     more = "" if images else " --no-images"
@@ -174,13 +194,15 @@ def plan(
     results: ResultsOption = DEFAULT_RESULTS,
     image_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens a picture, instead of the model's own (LLaVA-1.5: 576).")] = None,
     task: Annotated[str, typer.Option(help="mcq or regression alone; default: both.")] = "",
+    passes: PassesOption = "cheap",
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
 ) -> None:
     """What scoring would cost: prompts and tokens, naive and planned, counted with the model's tokenizer, no weights loaded."""
     from sdgbias import costs, registry
+    from sdgbias.passes import choose
 
     root = registry.find_root()
-    chosen = _choice("--task", task, ("", "mcq", "regression"))
+    chosen = choice("--task", task, ("", "mcq", "regression"))
     found = costs.cost(
         registry.load(root, model),
         root,
@@ -188,6 +210,7 @@ def plan(
         image_tokens=image_tokens,
         results=results,
         task=chosen,
+        passes=choose(passes),
         progress=None if as_json else Bars(),
     )
     typer.echo(found.json() if as_json else "\n".join(found.lines()))
@@ -198,36 +221,38 @@ def evaluate(
     model: Annotated[str, typer.Argument(help="Name of a registered model (sdgbias models).")],
     benchmark: BenchmarkOption = DEFAULT_BENCHMARK,
     results: ResultsOption = DEFAULT_RESULTS,
+    search: SearchOption = "random",
     draws: Annotated[int, typer.Option(min=1, help="Random-search draws for CADE (paper: 10,000).")] = 10_000,
     seed: Annotated[int, typer.Option(help="Seed of the search.")] = 0,
     numerics: Annotated[str, typer.Option(help="exact, or reference (the authors' floors).")] = "exact",
     mode: Annotated[str, typer.Option(help="Regression answers: continue (decode after CADE's digit) or replace.")] = "continue",
     batch_size: Annotated[int | None, typer.Option(min=1, help="Prompts per batch; default: the registry entry's.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Engines, each in a process of its own; default: 1, with --ray as many as fit.")
+    ] = None,
+    ray: Annotated[str, typer.Option(metavar="ADDRESS", help="Run on this Ray cluster (HOST:PORT, or auto).")] = "",
+    passes: PassesOption = "cheap",
 ) -> None:
     """Score a registered model under four views x T1-T5, tune CADE on val, publish the test results."""
     from dataclasses import replace
 
     from sdgbias import evaluate as evaluation
     from sdgbias import registry
+    from sdgbias.passes import choose
 
     root = registry.find_root()
     spec = registry.load(root, model)
     if batch_size:
         spec = replace(spec, batch_size=batch_size)
     outcome = evaluation.evaluate(
-        spec, root, benchmark, results, draws=draws, seed=seed, numerics=_choice("--numerics", numerics, ("exact", "reference")),
-        mode=_choice("--mode", mode, ("continue", "replace")), progress=Bars(),
+        spec, root, benchmark, results, draws=draws, seed=seed, numerics=choice("--numerics", numerics, ("exact", "reference")),
+        mode=choice("--mode", mode, ("continue", "replace")), progress=Bars(), workers=workers, ray=ray, passes=choose(passes),
+        search=choice("--search", search, ("random", "exact")),
     )  # fmt: skip
     typer.echo(
         f"{model}: run {outcome.run_id}: {outcome.naive:,} prompts asked, {outcome.planned:,} distinct, {outcome.scored:,} scored "
         f"now, {outcome.cached:,} from the cache, {outcome.failed} failed. Next: sdgbias results --results {results}"
     )
-
-
-def _choice(option: str, value: str, valid: tuple[str, ...]) -> Any:
-    if value not in valid:
-        raise UsageError(f"{option}: {one_of('value', value, valid)}")
-    return value
 
 
 @app.command()
@@ -244,7 +269,8 @@ def results(
         marks = ", ".join("?" for _ in runs) or "''"
         sql = (
             "SELECT model, task, test, method, metric, round(value, 4) AS value, n, round(ci_low, 4) AS ci_low, round(ci_high, 4) "
-            "AS ci_high FROM metrics WHERE pillar = 'all' AND indicator = 'all' AND metric IN ('accuracy', 'mae', "
+            "AS ci_high FROM metrics WHERE pillar = 'all' AND indicator = 'all' AND method IN ('q_only', 'ctx_q', 'img_q', 'full', 'cade') "
+            "AND metric IN ('accuracy', 'mae', "
             f"'interval_accuracy', 'accuracy_gain', 'mae_change') AND run_id IN ({marks}) ORDER BY model, task, metric, test, method"
         )
         table = store.query(results, sql, runs)
@@ -256,31 +282,26 @@ def results(
 @app.command()
 def report(
     results: ResultsOption = DEFAULT_RESULTS,
-    out: Annotated[Path, typer.Option(help="Folder for index.html.")] = Path("reports/latest"),
+    out: Annotated[Path, typer.Option(help="Folder for index.html and the pages beside it.")] = Path("reports/latest"),
     benchmark: Annotated[Path | None, typer.Option(help="Benchmark folder whose Data Docs and card are published beside it.")] = None,
+    figures: Annotated[bool, typer.Option("--figures", help="Also every figure as SVG and PNG (300 dpi) in OUT/figures.")] = False,
+    rank_planted: Annotated[bool, typer.Option("--rank-planted", help="Planted models in the leaderboard of measured ones.")] = False,
     wandb: Annotated[bool, typer.Option("--wandb/--no-wandb", help="Also write an offline W&B run per model.")] = False,
 ) -> None:
-    """Write the self-contained HTML report of the newest run of each model."""
+    """Write the self-contained HTML report of the newest run of each model: an overview and a page per group of studies."""
     from sdgbias import store
     from sdgbias.report import html
+    from sdgbias.reproduce import results as stored
+    from sdgbias.reproduce import tables
 
-    page = html.write_report(results, out, benchmark)
+    made = tables.build(stored.load(results)) if store.latest_runs(results) else None
+    page = html.write_report(results, out, benchmark, tables=made, print_figures=figures, rank_planted=rank_planted)
     if wandb:
         from sdgbias.report.wandb_run import log_run
 
         for run in store.latest_runs(results):
             typer.echo(f"W&B (offline): {log_run(results, run, out / 'wandb')}")
     typer.echo(f"report: {page}")
-
-
-@app.command()
-def models() -> None:
-    """List the registered models."""
-    from sdgbias import registry
-
-    for spec in registry.load_all(registry.find_root()).values():
-        state = "enabled" if spec.enabled else f"disabled: {spec.disabled_reason}"
-        typer.echo(f"{spec.name:24} {spec.backend:8} {spec.repo:44} {state}")
 
 
 @app.command("register-model")
@@ -306,72 +327,6 @@ def register_model(
     typer.echo(f"{path}: {spec.name} ({spec.backend}, {spec.dtype}, {spec.revision}). Next: sdgbias evaluate {spec.name}")
 
 
-TablesOption = Annotated[Path, typer.Option("--pred-dir", help="Folder with <task>_T<k> and <task>_T<k>_text tables (.csv, .parquet).")]
-TaskOption = Annotated[str, typer.Option("--task", help="mcq or regression.")]
-LevelOption = Annotated[str, typer.Option("--level", help="Context test: 1 to 5, or T1 to T5.")]
-OutOption = Annotated[Path, typer.Option("--out", help="Folder for cade_predictions.csv and cade_config.json.")]
-NumericsOption = Annotated[str, typer.Option("--numerics", help="exact, or reference (1e-9 floors; a missing view is uniform).")]
-ToleranceOption = Annotated[float | None, typer.Option("--tolerance", help="Interval-accuracy tolerance; default: Table F by target.")]
-
-
-def _cade(pred_dir: Path, task: str, level: str, out: Path, numerics: str, **more: Any) -> None:
-    from sdgbias.release import tables as release
-    from sdgbias.types import Task
-
-    kind = Task(_choice("--task", task, tuple(t.value for t in Task)))
-    rules = _choice("--numerics", numerics, ("exact", "reference"))
-    config = release.run(pred_dir, kind, release.parse_level(level), out, numerics=rules, **more)
-    typer.echo(json.dumps({"params": config["params"], "test": config["metrics"]["test"]}, indent=2, default=str))  # type: ignore[index]
-    typer.echo(f"wrote {out / 'cade_predictions.csv'} and {out / 'cade_config.json'}")
-
-
-@cade_app.command("search")
-def cade_search(
-    pred_dir: TablesOption,
-    task: TaskOption,
-    level: LevelOption,
-    out: OutOption,
-    numerics: NumericsOption = "exact",
-    draws: Annotated[int, typer.Option(min=1, help="Random-search draws.")] = 10_000,
-    seed: Annotated[int, typer.Option(help="Seed of the search.")] = 0,
-    tolerance: ToleranceOption = None,
-) -> None:
-    """Tune CADE on the val rows of a model's tables, then apply it to all rows."""
-    _cade(pred_dir, task, level, out, numerics, params=None, draws=draws, seed=seed, tolerance=tolerance)
-
-
-@cade_app.command("apply")
-def cade_apply(
-    pred_dir: TablesOption,
-    task: TaskOption,
-    level: LevelOption,
-    out: OutOption,
-    alpha: Annotated[float | None, typer.Option(help="Context penalty.")] = None,
-    lambda_kl: Annotated[float | None, typer.Option("--lambda-kl", help="How much image-context divergence strengthens it.")] = None,
-    beta: Annotated[float | None, typer.Option(help="Question-prior penalty.")] = None,
-    tau: Annotated[float | None, typer.Option(help="Confidence gate: Full answers at least this sure are kept; 0 keeps all.")] = None,
-    params: Annotated[Path | None, typer.Option(help="JSON with the four values, e.g. a cade_config.json.")] = None,
-    numerics: NumericsOption = "exact",
-    tolerance: ToleranceOption = None,
-) -> None:
-    """Apply CADE with given hyper-parameters to a model's tables."""
-    from sdgbias.release.tables import read_params
-    from sdgbias.types import CadeParams
-
-    given = {"alpha": alpha, "lambda_kl": lambda_kl, "beta": beta, "tau": tau}
-    if params is not None and any(v is not None for v in given.values()):
-        raise UsageError("give either --params FILE or --alpha, --lambda-kl, --beta, --tau, not both")
-    if params is None and all(v is None for v in given.values()):
-        raise UsageError("give --params FILE or --alpha, --lambda-kl, --beta, --tau; to tune them: sdgbias cade search")
-    chosen = read_params(params) if params is not None else CadeParams(**{k: float(v or 0.0) for k, v in given.items()})
-    for option, value in given.items():
-        if params is None and value is None:
-            typer.echo(f"--{option.replace('_', '-')} not given: 0", err=True)
-    if min(chosen.alpha, chosen.lambda_kl, chosen.beta, chosen.tau) < 0:
-        raise UsageError("alpha, lambda-kl, beta and tau can't be negative")
-    _cade(pred_dir, task, level, out, numerics, params=chosen, tolerance=tolerance)
-
-
 @app.command()
 def demo(
     results: ResultsOption = DEFAULT_RESULTS,
@@ -388,6 +343,7 @@ def main() -> None:
     try:
         app()
     except SdgbiasError as error:
+        close_bars()
         typer.echo(f"error: {error}", err=True)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:

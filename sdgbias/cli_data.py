@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from sdgbias.cli_bars import Bars
+from sdgbias.cli_options import DEFAULT_BENCHMARK, BenchmarkOption
 
 raw_app = typer.Typer(
     help="Raw inputs: what is there, what is missing, where a person gets it.", no_args_is_help=True, rich_markup_mode=None
@@ -15,9 +16,7 @@ raw_app = typer.Typer(
 review_app = typer.Typer(help="Human review of a benchmark by two people and an adjudicator.", no_args_is_help=True, rich_markup_mode=None)
 release_app = typer.Typer(help="Benchmarks in the authors' release format (JSONL and images).", no_args_is_help=True, rich_markup_mode=None)
 
-BenchmarkOption = Annotated[Path, typer.Option("--benchmark", help="Benchmark folder made by `sdgbias build`.")]
 FolderArgument = Annotated[Path, typer.Argument(metavar="DIR", help="Raw folder in SustainBench's layout.")]
-DEFAULT_BENCHMARK = Path("data/benchmark")
 
 
 def _say(lines: list[str]) -> None:

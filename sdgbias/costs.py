@@ -18,10 +18,11 @@ import pandas as pd
 from sdgbias import store
 from sdgbias.backends import trees
 from sdgbias.errors import UsageError
+from sdgbias.images.derived import Pictures
 from sdgbias.images.shards import ImageReader
 from sdgbias.plan import Plan, chunks, make_plan
-from sdgbias.suites import sdg
-from sdgbias.types import ModelSpec, Prompt
+from sdgbias.suites import asked
+from sdgbias.types import ModelSpec, Prompt, View
 
 TOKENIZED = ("hf", "vllm")
 _ENCODED = 4096  # prompts tokenized at once
@@ -30,17 +31,20 @@ _ENCODED = 4096  # prompts tokenized at once
 @dataclass(frozen=True)
 class Cost:
     """prompts_full: Full-view passes alone, the plain evaluation that the paper compares CADE's price with. images_*: encodings of
-    a picture. seconds: expected for the planned tokens from the newest run of this model, None without one."""
+    a picture. *_extra: distinct prompts, and their tokens, that only extra passes ask; planned counts hold them, naive ones don't.
+    seconds: expected for the planned tokens from the newest run of this model, None without one."""
 
     model: str
     items: int
     prompts_naive: int
     prompts_full: int
     prompts_planned: int
+    prompts_extra: int
     tokens_naive: int
     tokens_full: int
     tokens_distinct: int
     tokens_planned: int
+    tokens_extra: int
     images_naive: int
     images_planned: int
     image_tokens: int
@@ -57,6 +61,7 @@ class Cost:
         rows = [
             ("naive (every cell a pass)", self.prompts_naive, self.tokens_naive, self.images_naive),
             ("plain Full view only", self.prompts_full, self.tokens_full, self.images_naive // 2),
+            ("extra passes, distinct", self.prompts_extra, self.tokens_extra, None),
             ("distinct prompts", self.prompts_planned, self.tokens_distinct, None),
             ("planned (shared beginnings)", self.prompts_planned, self.tokens_planned, self.images_planned),
         ]
@@ -81,21 +86,25 @@ def cost(
     image_tokens: int | None = None,
     results: Path | None = None,
     task: str = "",
+    passes: tuple[str, ...] = (),
+    seed: int = 0,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Cost:
     """Counts for one registered model on one benchmark. ``image_tokens``: tokens a picture, instead of the model's own; ``task``: 'mcq' or
-    'regression' alone. Raises UsageError for an engine without a tokenizer here."""
+    'regression' alone; ``passes``: what is asked beyond the paper's views. Raises UsageError for an engine without a tokenizer here."""
     if spec.backend not in TOKENIZED:
         raise UsageError(f"{spec.name}: backend {spec.backend} has no tokenizer to count with; plan works for: {', '.join(TOKENIZED)}")
     from sdgbias.backends.hf import load_processor, tree_tokens
     from sdgbias.backends.prompting import token_paths
 
     processor = load_processor(spec, root)
-    cells = sdg.load_prompts(benchmark)
+    cells = asked.cells(benchmark, asked.suite_of(asked.benchmark_card(benchmark)), passes, seed)
     cells = cells[cells["task"] == task] if task else cells
     plan = make_plan(cells, spec.name)
+    paper = cells["view"].isin([view.value for view in View]).to_numpy()
+    beyond = set(plan.cells["key"][~paper]) - set(plan.cells["key"][paper])
     rows = plan.distinct
-    picture = (b"",) if image_tokens is not None or (rows["image_id"] == "").all() else ImageReader(benchmark)[rows["image_id"].iloc[0]]
+    picture = (b"",) if image_tokens is not None or (rows["image_id"] == "").all() else _first_picture(benchmark, rows["image_id"])
     parts = len(picture)
     paths: list[np.ndarray] = []
     for start in range(0, len(rows), _ENCODED):
@@ -110,23 +119,29 @@ def cost(
     of_cells = plan.cells["key"].map(lengths)
     full = cells["view"].to_numpy() == "full"
     tokens_planned, images = _planned(plan, paths, spec.batch_size, tree_tokens(spec, root))
-    pictured = int((cells["image_id"] != "").sum())
+    pictured = int((cells["image_id"][paper] != "").sum())
     one = int((paths[0] == -1).sum()) if len(paths) else 0
     return Cost(
         model=spec.name,
         items=int(cells[["task", "item_id"]].drop_duplicates().shape[0]),
-        prompts_naive=plan.naive,
+        prompts_naive=int(paper.sum()),
         prompts_full=int(full.sum()),
         prompts_planned=plan.planned,
-        tokens_naive=int(of_cells.sum()),
+        prompts_extra=len(beyond),
+        tokens_naive=int(of_cells[paper].sum()),
         tokens_full=int(of_cells[full].sum()),
         tokens_distinct=int(lengths.sum()),
         tokens_planned=tokens_planned,
+        tokens_extra=int(lengths[lengths.index.isin(beyond)].sum()),
         images_naive=pictured * parts,
         images_planned=images * parts,
         image_tokens=one // parts + 1 if one else 0,
         seconds=_expected(results, spec.name, tokens_planned),
     )
+
+
+def _first_picture(benchmark: Path, ids: pd.Series) -> tuple[bytes, ...]:
+    return Pictures(ImageReader(benchmark))[str(ids[ids != ""].iloc[0])]
 
 
 def _planned(plan: Plan, paths: list[np.ndarray], size: int, limit: int | None) -> tuple[int, int]:

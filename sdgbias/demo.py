@@ -30,8 +30,15 @@ QUIET = {
 HEADLINE = (
     "SELECT model, method, round(value, 3) AS accuracy, round(ci_low, 3) AS low, round(ci_high, 3) AS high, n FROM metrics "
     "WHERE task = 'mcq' AND test = 'all' AND pillar = 'all' AND indicator = 'all' AND metric = 'accuracy' "
-    "AND run_id IN (SELECT unnest(?)) ORDER BY model, CASE method WHEN 'q_only' THEN 0 WHEN 'ctx_q' THEN 1 WHEN 'img_q' THEN 2 "
+    "AND method IN ('q_only', 'ctx_q', 'img_q', 'full', 'cade') AND run_id IN (SELECT unnest(?)) ORDER BY model, CASE method WHEN 'q_only' THEN 0 WHEN 'ctx_q' THEN 1 WHEN 'img_q' THEN 2 "
     "WHEN 'full' THEN 3 ELSE 4 END"
+)
+
+
+PEOPLE = (
+    "SELECT model, test, pillar AS groups, round(value, 3) AS disparity, round(ci_low, 3) AS low, round(ci_high, 3) AS high, n FROM metrics "
+    "WHERE method = 'full' AND metric = 'disparity' AND indicator = 'all-52' AND pillar NOT LIKE '%max-min' AND run_id IN (SELECT unnest(?)) "
+    "ORDER BY model, test, pillar"
 )
 
 
@@ -57,4 +64,8 @@ def run(results: Path, report: Path) -> None:
     table = store.query(results, HEADLINE, [store.latest_runs(results)])
     typer.echo("\nAccuracy on the test split, all context tests pooled, 95 % interval clustered by place (measured here):\n")
     typer.echo(table.to_string(index=False))
+    people = store.query(results, PEOPLE, [store.latest_runs(results, "facet")])
+    if len(people):
+        typer.echo("\nSecond suite, schematic people: difference of recall between groups, all classes pooled, 95 % interval:\n")
+        typer.echo(people.to_string(index=False))
     typer.echo(f"\nreport: {report / 'index.html'}   ({time.monotonic() - began:.0f} s)")

@@ -4,28 +4,31 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
 from sdgbias import __version__, quality, store
+from sdgbias.backends.agreement import require_agreement
 from sdgbias.backends.base import Backend, load
 from sdgbias.cade import Numerics
-from sdgbias.errors import GateError, InfrastructureError, InputError
-from sdgbias.images.imagery import side_by_side
+from sdgbias.errors import GateError, InfrastructureError, UsageError
+from sdgbias.images.derived import Pictures
 from sdgbias.images.store import ImageReader
 from sdgbias.plan import Plan, make_plan
 from sdgbias.scores import ScoreCache
-from sdgbias.scoring import Progress, Scorer, numbers_wanted
-from sdgbias.suites import sdg
-from sdgbias.types import TESTS, ModelSpec, Task
+from sdgbias.scoring import Elsewhere, Progress, Run, numbers_wanted, scorer_for, undecoded
+from sdgbias.search import Kind
+from sdgbias.suites import facet, sdg, sdg_tables
+from sdgbias.suites.asked import benchmark_card, cells, suite_of
+from sdgbias.types import ModelSpec, Task, View
 
 #: Bumped when the analysis changes, so that a stored run is not mistaken for one made by newer code.
-ANALYSIS = "1"
-PREVIEWS = 120
+ANALYSIS = "2"
 
 
 def _silent(what: str, done: int, total: int) -> None:
@@ -44,42 +47,68 @@ class Outcome:
     failed: int
 
 
-def benchmark_card(benchmark: Path) -> dict[str, object]:
-    path = benchmark / "benchmark.json"
-    try:
-        card: dict[str, object] = json.loads(path.read_text(encoding="utf-8"))
-        str(card["benchmark_id"])
-    except (OSError, ValueError, KeyError):
-        raise InputError(
-            f"{path}: no benchmark here; build one first: sdgbias build --raw RAW --indicators DIR --out {benchmark}"
-        ) from None
-    return card
-
-
 def run_id(spec: ModelSpec, benchmark_id: str, fingerprint: str, settings: dict[str, object]) -> str:
     """The same model, benchmark, settings and analysis always make the same run."""
     identity = json.dumps([fingerprint, benchmark_id, settings, ANALYSIS], sort_keys=True)
     return f"{spec.name}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
 
 
+@contextmanager
+def engine(spec: ModelSpec, root: Path, benchmark: Path, results: Path, workers: int | None, ray: str) -> Iterator[Backend | Elsewhere]:
+    """The engine of a run: one in this process, or several that bring a scorer of their own: ``workers`` processes of this machine,
+    or actors of the Ray cluster at address ``ray`` (``workers`` of them at most). Raises UsageError for an endpoint: its budget has one
+    ledger, and one engine asks it many things at once."""
+    if spec.backend == "api" and (ray or (workers or 1) > 1):
+        raise UsageError(
+            f"{spec.name}: an endpoint is asked by one engine; leave out --workers and --ray, and set options.concurrency instead"
+        )
+    if ray:
+        from sdgbias.ray_run import Cluster
+
+        with Cluster(spec, root, benchmark, ray, workers) as cluster:
+            yield cluster
+    elif (workers or 1) > 1:
+        from sdgbias.workers import Crew
+
+        with Crew(spec, root, benchmark, results.parent, workers or 1) as crew:
+            yield crew
+    else:
+        yield load(spec, root)
+
+
 def score_model(
-    backend: Backend, spec: ModelSpec, benchmark: Path, results: Path, progress: Progress = _silent
-) -> tuple[Plan, sdg.Scored, Scorer, int]:
+    backend: Backend | Elsewhere,
+    spec: ModelSpec,
+    benchmark: Path,
+    results: Path,
+    progress: Progress = _silent,
+    passes: tuple[str, ...] = (),
+    seed: int = 0,
+) -> tuple[Plan, sdg.Scored, Run, int]:
     """Everything of a run that needs the model: (plan, what is scored, the scorer with its failures, prompts scored now)."""
-    prompts = sdg.load_prompts(benchmark)
-    plan = make_plan(prompts, backend.fingerprint)
+    suite = suite_of(benchmark_card(benchmark))
+    plan = make_plan(cells(benchmark, suite, passes, seed), backend.fingerprint)
+    paper = replace(plan, cells=plan.cells[_of_paper(plan)])
     cache = ScoreCache(results.parent, spec.name, backend.fingerprint)
-    images = ImageReader(benchmark)
+    images = Pictures(ImageReader(benchmark))
     images.require(plan.distinct["image_id"])
     with cache.exclusive():
-        scorer = Scorer(backend, cache, images, spec)
-        missing = plan.distinct[~plan.distinct["key"].isin(cache.read("scores")["key"])]
-        scorer.score(missing, progress)
-        wanted = numbers_wanted(plan, cache.read("generations"), scorer.forces_starts)
-        scorer.generate(wanted[~wanted["key"].isin([key for key, _, _ in scorer.failures])], progress)
+        use_ledger = getattr(backend, "use_ledger", None)
+        if use_ledger is not None:  # an endpoint that costs money: its budget is that of this benchmark's runs, over all starts
+            use_ledger(cache.folder / "spent.json", str(benchmark_card(benchmark)["benchmark_id"]))
+        scorer = scorer_for(backend, cache, images, spec)
+        missing = plan.distinct[cache.lacks("scores", plan.distinct["key"]) & (plan.distinct["candidates"] != "")]
+        spoken = cache.keys("generations")
+        wanted = undecoded(facet.wanted(plan), spoken) if suite == facet.NAME else numbers_wanted(paper, spoken, scorer.forces_starts)
+        scorer.run(missing, wanted, progress)
         for kind in ("scores", "generations"):
             cache.compact(kind)
         return plan, sdg.Scored(plan.cells, cache.read("scores"), cache.read("generations")), scorer, len(missing)
+
+
+def _of_paper(plan: Plan) -> pd.Series:
+    """Which cells are the paper's views; the others belong to extra passes, for which no number is decoded."""
+    return plan.cells["view"].isin([view.value for view in View])
 
 
 def evaluate(
@@ -93,40 +122,54 @@ def evaluate(
     numerics: Numerics = "exact",
     mode: str = "continue",
     progress: Progress = _silent,
+    workers: int | None = None,
+    ray: str = "",
+    passes: tuple[str, ...] = (),
+    search: Kind = "random",
 ) -> Outcome:
     """Scores one registered model on a benchmark folder and publishes the run into the results file.
 
     Prompts scored before (by this or an interrupted run) are read from the cache beside the results file. The same model,
-    benchmark and settings give the same run_id; a run that is published already is left alone.
+    benchmark and settings give the same run_id; a run that is published already is left alone. ``workers`` and ``ray`` say where
+    engines run (see ``engine``); they never change a result. ``passes``: what is asked beyond the paper's views (passes.py).
     """
     started = datetime.now(UTC)
     card = benchmark_card(benchmark)
-    benchmark_id = str(card["benchmark_id"])
+    benchmark_id, suite = str(card["benchmark_id"]), suite_of(card)
     with store.connect(results):  # a folder that can't be written is told before any prompt is scored
         pass
-    backend = load(spec, root)
-    settings: dict[str, object] = {"draws": draws, "seed": seed, "numerics": numerics, "mode": mode}
-    identity = run_id(spec, benchmark_id, backend.fingerprint, settings)
-    if store.has_run(results, identity):
-        known = store.query(results, "SELECT n_prompts_naive, n_prompts_planned, n_failed FROM runs WHERE run_id = ?", [identity]).iloc[0]
-        if int(known["n_failed"]) == 0:
-            planned = int(known["n_prompts_planned"])
-            return Outcome(identity, int(known["n_prompts_naive"]), planned, 0, planned, 0)
-    plan, scored, scorer, tried = score_model(backend, spec, benchmark, results, progress)
-    if scored.scores.empty:
+    settings: dict[str, object] = {"seed": seed}
+    if suite == sdg.NAME:
+        settings |= {"draws": draws, "numerics": numerics, "mode": mode, "passes": list(passes)}
+    if search != "random":  # the default is not named, so that runs of before keep their id
+        settings["search"] = search
+    with engine(spec, root, benchmark, results, workers, ray) as backend:
+        identity = run_id(spec, benchmark_id, backend.fingerprint, settings)
+        if store.has_run(results, identity):
+            found = store.query(results, "SELECT n_prompts_naive, n_prompts_planned, n_failed FROM runs WHERE run_id = ?", [identity])
+            naive, planned, failed = (int(n) for n in found.iloc[0])
+            if failed == 0:
+                return Outcome(identity, naive, planned, 0, planned, 0)
+        plan, scored, scorer, tried = score_model(backend, spec, benchmark, results, progress, passes, seed)
+    if scored.scores.empty and scored.generations.empty:
         _, kind, message = scorer.failures[0] if scorer.failures else ("", "NoPrompts", "the benchmark holds no prompts")
         raise InfrastructureError(
             f"{spec.name}: no prompt could be scored, {len(scorer.failures)} failed, the first with {kind}: {message}; "
             f"nothing is published; mend it, then again: sdgbias evaluate {spec.name}"
         )
-    items = sdg.load_items(benchmark)
-    progress("tuning CADE", 0, 1)
-    summary = sdg.summarise(items, scored, draws=draws, seed=seed, numerics=numerics, mode=mode)
-    progress("tuning CADE", 1, 1)
-    _check_predictions(summary.predictions, items)
+    require_agreement(results.parent, spec.name, backend.fingerprint)
+    paper = _of_paper(plan)
+    naive, distinct = int(paper.sum()), int(plan.cells.loc[paper, "key"].nunique())
+    if suite == facet.NAME:
+        made = facet.tables(benchmark, scored, seed=seed, images=scorer.images)
+    else:
+        made = sdg_tables.tables(
+            benchmark, scored, scorer.images, progress, draws=draws, seed=seed, numerics=numerics, mode=mode, search=search
+        )
+        _check_predictions(made["predictions"], sdg.load_items(benchmark))
     record = {
         "run_id": identity,
-        "suite": sdg.NAME,
+        "suite": suite,
         "model": spec.name,
         "title": spec.title,
         "backend": spec.backend,
@@ -139,7 +182,7 @@ def evaluate(
         "finished_at": datetime.now(UTC),
         "seed": seed,
         "numerics": numerics,
-        "n_prompts_naive": plan.naive,
+        "n_prompts_naive": naive,
         "n_prompts_planned": plan.planned,
         "n_scored": tried - len(scorer.failures),
         "n_cached": plan.planned - tried,
@@ -148,22 +191,27 @@ def evaluate(
             {
                 **settings,
                 "engine": _engine(backend, scorer),
+                "extra": {"cells": len(plan.cells) - naive, "prompts": plan.planned - distinct},
                 "sdgbias": __version__,
                 "synthetic": bool(card.get("synthetic", False)),
+                **({"unknown_because": card.get("unknown_because", {})} if suite == facet.NAME else {}),
                 "spec": asdict(spec),
             },
             sort_keys=True,
             default=str,
         ),
-        "provenance": "planted" if spec.backend == "planted" else "measured",
+        "provenance": "planted" if spec.backend.startswith("planted") else "measured",
     }
-    store.publish(results, record, _tables(record, items, scored, summary, scorer, benchmark))
-    return Outcome(identity, plan.naive, plan.planned, tried - len(scorer.failures), plan.planned - tried, len(scorer.failures))
+    made["scores"] = scored.cells.merge(scored.scores, on="key").drop(columns="key")
+    made["failures"] = pd.DataFrame(scorer.failures, columns=["key", "kind", "message"])
+    made["quarantine"] = sdg.read_table(benchmark, "quarantine")
+    store.publish(results, record, made)
+    return Outcome(identity, naive, plan.planned, tried - len(scorer.failures), plan.planned - tried, len(scorer.failures))
 
 
-def _engine(backend: Backend, scorer: Scorer) -> dict[str, float]:
-    """What the engine says it did, and the seconds that it took: what `sdgbias plan` judges the next run's time by."""
-    return {**dict(getattr(backend, "counts", {})), "seconds": round(scorer.seconds, 3)}
+def _engine(backend: Backend | Elsewhere, scorer: Run) -> dict[str, float]:
+    """What the engines say they did, and the seconds that it took inside them: what `sdgbias plan` judges the next run's time by."""
+    return {**dict(getattr(backend, "counts", {})), "seconds": round(scorer.seconds, 3), "engines": getattr(backend, "size", 1)}
 
 
 def _check_predictions(predictions: pd.DataFrame, items: dict[Task, pd.DataFrame]) -> None:
@@ -174,80 +222,3 @@ def _check_predictions(predictions: pd.DataFrame, items: dict[Task, pd.DataFrame
             f"predictions: rule {finding.rule} broken {finding.count} time(s): {finding.message}; nothing is published, scores are kept: "
             "build the benchmark again, then evaluate"
         )
-
-
-def _tables(
-    record: dict[str, object], items: dict[Task, pd.DataFrame], scored: sdg.Scored, summary: sdg.Summary, scorer: Scorer, benchmark: Path
-) -> dict[str, pd.DataFrame]:
-    """The rows of every store table for one run."""
-    identity, benchmark_id = str(record["run_id"]), str(record["benchmark_id"])
-    metric_rows = summary.metrics.assign(run_id=identity, model=str(record["model"]), suite=str(record["suite"]))
-    failures = pd.DataFrame(scorer.failures, columns=["key", "kind", "message"]).assign(run_id=identity)
-    cards = pd.concat([item_cards(task, table) for task, table in items.items()], ignore_index=True)
-    cards["benchmark_id"] = benchmark_id
-    quarantine = sdg.read_table(benchmark, "quarantine").assign(benchmark_id=benchmark_id)
-    shown = preview_images(items, summary.predictions)
-    previews = pd.DataFrame({"benchmark_id": benchmark_id, "image_id": shown, "png": [side_by_side(scorer.images[i]) for i in shown]})
-    return {
-        "items": cards,
-        "scores": scored.cells.merge(scored.scores, on="key").drop(columns="key").assign(run_id=identity),
-        "predictions": summary.predictions.assign(run_id=identity),
-        "cade_params": summary.params.assign(run_id=identity),
-        "metric_rows": metric_rows,
-        "failures": failures,
-        "quarantine": quarantine,
-        "previews": previews,
-    }
-
-
-def item_cards(task: Task, items: pd.DataFrame) -> pd.DataFrame:
-    """What the report shows of an item: question, options, context, gold."""
-    from sdgbias.views import context_lines
-
-    cards = items[
-        [
-            "item_id",
-            "cluster_id",
-            "country",
-            "year",
-            "urban",
-            "pillar",
-            "indicator",
-            "indicator_title",
-            "unit",
-            "question",
-            "split",
-            "image_id",
-        ]
-    ].copy()
-    cards["task"] = task.value
-    if task is Task.MCQ:
-        options = items[["option_a", "option_b", "option_c"]].to_numpy(dtype=object)
-        cards["options"] = [json.dumps([text for text in row if text], ensure_ascii=False) for row in options]
-        cards["gold"], cards["gold_value"] = items["answer"].astype(str), items["value"].astype(float)
-        cards["polarity"] = items["polarity"]
-        lines = {t.value: context_lines(items, t) for t in TESTS[task]}
-    else:
-        cards["options"] = "{}"
-        cards["gold"], cards["gold_value"] = items["answer"].map("{:.1f}".format), items["answer"].astype(float)
-        cards["polarity"] = ""
-        lines = {}
-        for t in TESTS[task]:
-            parts = [context_lines(group, t, str(target)) for target, group in items.groupby("target")]
-            lines[t.value] = pd.concat(parts).reindex(items.index) if parts else pd.Series("", index=items.index)
-    contexts = zip(*(lines[t] for t in lines), strict=True)
-    cards["context"] = [json.dumps(dict(zip(lines, row, strict=True))) for row in contexts]
-    return cards
-
-
-def preview_images(items: dict[Task, pd.DataFrame], predictions: pd.DataFrame) -> list[str]:
-    """Images kept for the report's question browser: test items that CADE fixed, broke or left, spread over pillars."""
-    table = items[Task.MCQ]
-    wide = predictions[(predictions["task"] == Task.MCQ.value) & (predictions["split"] == "test")]
-    wide = wide.pivot_table(index=["item_id", "test"], columns="method", values="correct", aggfunc="first").reset_index()
-    if not {"full", "cade"} <= set(wide.columns):
-        return sorted(set(table["image_id"]))[:PREVIEWS]
-    kind = np.select([wide["cade"] & ~wide["full"].astype(bool), wide["full"] & ~wide["cade"].astype(bool)], ["fixed", "broken"], "same")
-    wide = wide.assign(kind=kind).merge(table[["item_id", "pillar", "image_id"]], on="item_id").sort_values(["item_id", "test"])
-    picked = wide.groupby(["pillar", "kind"], sort=True).head(max(1, PREVIEWS // 9))
-    return sorted(set(picked["image_id"]))[:PREVIEWS]

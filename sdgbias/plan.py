@@ -47,8 +47,8 @@ def make_plan(prompts: pd.DataFrame, fingerprint: str) -> Plan:
     """
     groups = prompts.groupby(_SAME, sort=True)
     distinct = groups.size().rename("uses").reset_index()
-    rows = zip(distinct["candidates"], distinct["image_id"], distinct["text"], strict=True)
-    distinct["key"] = [prompt_key(fingerprint, c, i, t) for c, i, t in rows]
+    rows = zip(*(distinct[name].tolist() for name in _SAME), strict=True)
+    distinct["key"] = [prompt_key(fingerprint, *row) for row in rows]
     cells = prompts[["task", "item_id", "test", "view"]].copy()
     cells["key"] = distinct["key"].to_numpy()[groups.ngroup().to_numpy()]
     longest = -distinct["text"].str.len().groupby(distinct["image_id"]).transform("max")

@@ -18,7 +18,10 @@ import yaml
 from sdgbias.errors import RegistryError, one_of
 from sdgbias.types import ModelSpec
 
-BACKENDS = ("hf", "planted", "vllm", "api")
+BACKENDS = ("hf", "planted", "planted-people", "vllm", "api", "clip-zero-shot", "vit-zero-shot", "text-encoder")
+#: What a model can be asked; option `suites` of its entry says which of them it is asked every night.
+SUITES = ("sdg", "facet")
+DEFAULT_SUITES = ("sdg",)
 DTYPES = ("float32", "bfloat16", "float16")
 UNPINNED = "unpinned"
 VALID_REPOS = "OWNER/NAME on the hub, local:FOLDER below the repository root, path:/ABSOLUTE/FOLDER"
@@ -216,10 +219,20 @@ def _faults(spec: ModelSpec) -> Iterator[str]:
     if spec.backend == "api" and not ENV_NAME.fullmatch(str(spec.options.get("api_key_env", ""))):
         yield "backend api needs options.api_key_env; valid: the NAME of an environment variable such as OPENAI_API_KEY"
 
+    asked = spec.options.get("suites", list(DEFAULT_SUITES))
+    if not isinstance(asked, list) or not asked or not set(map(str, asked)) <= set(SUITES):
+        yield f"options.suites is {asked!r}; valid: a list of {', '.join(SUITES)}"
+
+
+def suites(spec: ModelSpec) -> tuple[str, ...]:
+    """The suites that the nightly asks a model, in the order of SUITES (option `suites`; default: the first)."""
+    asked = spec.options.get("suites", DEFAULT_SUITES)
+    return tuple(name for name in SUITES if isinstance(asked, list | tuple) and name in asked)
+
 
 def _repo_faults(spec: ModelSpec) -> Iterator[str]:
     repo, revision = spec.repo, spec.revision
-    if spec.backend in ("planted", "api"):
+    if spec.backend in ("planted", "planted-people", "api"):
         if not repo or not revision:
             yield f"repo {repo!r}, revision {revision!r}; valid for backend {spec.backend}: non-empty text"
         return

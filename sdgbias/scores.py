@@ -4,7 +4,7 @@ A batch becomes one shard, written beside its final name and renamed into place:
 most the batch in flight. The next start reads what is there and scores only what is missing; how many shards there are
 or who wrote them does not matter. `compact` folds many small shards into one.
 
-    scores/<model>/<fingerprint>/scores-*.parquet        key, candidates, logits, mass, minus_logit, top_token, n_tokens
+    scores/<model>/<fingerprint>/scores-*.parquet        key, candidates, logits, mass, minus_logit, top_token, n_tokens, upper
     scores/<model>/<fingerprint>/generations-*.parquet   key, start, text
 """
 
@@ -17,8 +17,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sdgbias.errors import StoreError
@@ -33,6 +35,7 @@ SCHEMAS = {
             ("minus_logit", pa.float32()),
             ("top_token", pa.string()),
             ("n_tokens", pa.int32()),
+            ("upper", pa.list_(pa.float32())),  # null: all logits are exact, as in shards written before there were bounds
         ]
     ),
     "generations": pa.schema([("key", pa.string()), ("start", pa.string()), ("text", pa.string())]),
@@ -89,17 +92,32 @@ class ScoreCache:
             ) from None
         return final
 
-    def read(self, kind: str) -> pd.DataFrame:
-        """All rows of `kind`, sorted by key; a shard that can't be read is set aside as *.bad and scored anew."""
-        tables = [SCHEMAS[kind].empty_table()]
+    def _shards(self, kind: str, columns: list[str] | None = None) -> Iterator[pa.Table]:
         for path in sorted(self.folder.glob(f"{kind}-*.parquet")):
             try:
-                tables.append(pq.read_table(path, schema=SCHEMAS[kind]))
+                yield pq.read_table(path, columns=columns, schema=SCHEMAS[kind])
             except (OSError, pa.ArrowInvalid):
                 path.rename(path.with_suffix(".bad"))
+
+    def read(self, kind: str) -> pd.DataFrame:
+        """All rows of `kind`, sorted by key; a shard that can't be read is set aside as *.bad and scored anew."""
+        tables = [SCHEMAS[kind].empty_table(), *self._shards(kind)]
         unique = ["key"] if kind == "scores" else ["key", "start"]
         frame = pa.concat_tables(tables).to_pandas()
         return frame.drop_duplicates(unique, keep="first").sort_values(unique, kind="stable", ignore_index=True)
+
+    def keys(self, kind: str) -> pd.Series:
+        """The keys of all rows of `kind`, in no order; of several answers to one prompt each counts."""
+        return self._keys(kind).to_pandas()
+
+    def lacks(self, kind: str, keys: pd.Series) -> np.ndarray:
+        """(N,) bool: which of N keys have no row of `kind`."""
+        found: np.ndarray = pc.is_in(pa.array(keys, pa.string()), value_set=self._keys(kind)).to_numpy(zero_copy_only=False)
+        return ~found
+
+    def _keys(self, kind: str) -> pa.ChunkedArray:
+        empty = SCHEMAS[kind].empty_table().select(["key"])
+        return pa.concat_tables([empty, *self._shards(kind, ["key"])])["key"]
 
     def compact(self, kind: str) -> None:
         """Folds all shards of `kind` into one. Killed in between, rows may stand twice; `read` keeps the first."""

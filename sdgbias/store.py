@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 
@@ -35,9 +36,13 @@ RUN_TABLES: dict[str, tuple[str, ...]] = {
     "cade_params": ("task", "test"),
     "metric_rows": ("task", "test", "method", "pillar", "indicator", "metric"),
     "failures": (),
+    "decoded": ("item_id", "test", "view"),
+    "spoken": ("task", "item_id", "test", "view"),
+    "study_rows": ("study", "task", "test", "method", "pillar", "indicator", "by", "level", "x", "metric"),
 }
 BENCHMARK_TABLES: dict[str, tuple[str, ...]] = {
     "items": ("task", "item_id"),
+    "people": ("item_id",),
     "previews": ("image_id",),
     "quarantine": (),
 }
@@ -52,6 +57,7 @@ _ARROW = {
     "BLOB": pa.binary(),
     "TIMESTAMP": pa.timestamp("us"),
     "FLOAT[]": pa.list_(pa.float32()),
+    "DOUBLE[]": pa.list_(pa.float64()),
 }
 _BUSY = re.compile(r"Could not set lock|Conflicting lock|different configuration|already attached|being used by another")
 _HOLDER = re.compile(r"held in (.+?\(PID \d+\))")
@@ -154,6 +160,36 @@ def publish(path: Path | str, run: RunRecord | Mapping[str, Any], tables: Mappin
         con.execute("COMMIT")
 
 
+def replace(path: Path | str, run_id: str, tables: Mapping[str, pd.DataFrame]) -> None:
+    """Replaces the rows of some ``RUN_TABLES`` of a published run in one transaction; everything else of it stays.
+
+    Raises StoreError for a run that isn't there, and on everything ``publish`` raises.
+    """
+    for name in tables:
+        if name not in RUN_TABLES:
+            raise StoreError(one_of("table of a run", name, RUN_TABLES))
+    with connect(path) as con:
+        known = con.execute("SELECT benchmark_id, model, suite FROM runs WHERE run_id = ?", [run_id]).fetchall()
+        if not known:
+            raise StoreError(f"{path}: no run {run_id!r}; sdgbias results --sql 'SELECT run_id, model FROM runs' lists them")
+        fill = {"run_id": run_id, **dict(zip(("benchmark_id", "model", "suite"), known[0], strict=True))}
+        ready = {name: _arrow(con, name, frame, fill) for name, frame in sorted(tables.items())}
+        con.execute("BEGIN")
+        for name, rows in ready.items():
+            con.execute(f"DELETE FROM {name} WHERE run_id = ?", [run_id])
+            con.register("incoming", rows)
+            con.execute(f"INSERT INTO {name} BY NAME SELECT * FROM incoming")
+            con.unregister("incoming")
+        con.execute("COMMIT")
+
+
+def arrow(path: Path | str, sql: str, params: Sequence[Any] | Mapping[str, Any] = (), wait: float = 30.0) -> pa.Table:
+    """Like ``query``, as an Arrow table: for millions of rows and for columns of lists."""
+    with connect(path, read_only=True, wait=wait) as con:
+        found: pa.Table = con.sql(sql, params=params if isinstance(params, Mapping) else list(params)).to_arrow_table()
+        return found
+
+
 def query(path: Path | str, sql: str, params: Sequence[Any] | Mapping[str, Any] = (), wait: float = 30.0) -> pd.DataFrame:
     """Run one read-only SQL statement and return its rows. Raises StoreError (also for SQL that doesn't parse)."""
     with connect(path, read_only=True, wait=wait) as con:
@@ -166,11 +202,11 @@ def run_ids(path: Path | str) -> list[str]:
     return list(query(path, "SELECT run_id FROM runs ORDER BY finished_at NULLS LAST, run_id")["run_id"])
 
 
-def latest_runs(path: Path | str) -> list[str]:
-    """The newest finished run of each model, by model name."""
-    sql = """SELECT run_id FROM runs WHERE finished_at IS NOT NULL
+def latest_runs(path: Path | str, suite: str = "sdg") -> list[str]:
+    """The newest finished run of each model in one suite, by model name."""
+    sql = """SELECT run_id FROM runs WHERE finished_at IS NOT NULL AND suite = ?
              QUALIFY row_number() OVER (PARTITION BY model ORDER BY finished_at DESC, run_id DESC) = 1 ORDER BY model"""
-    return list(query(path, sql)["run_id"])
+    return list(query(path, sql, [suite])["run_id"])
 
 
 def has_run(path: Path | str, run_id: str) -> bool:
@@ -240,7 +276,7 @@ def _store_error(error: duckdb.Error, path: Path, verb: str) -> StoreError:
 
 def _scripts() -> dict[int, Path]:
     """Migration number -> SQL file, ascending."""
-    return {int(p.name.split("_")[0]): p for p in sorted(MIGRATIONS.glob("[0-9]*_*.sql"))}
+    return dict(sorted((int(p.name.split("_")[0]), p) for p in MIGRATIONS.glob("[0-9]*_*.sql")))
 
 
 def _latest() -> int:
@@ -335,11 +371,11 @@ def _arrow(con: duckdb.DuckDBPyConnection, name: str, frame: pd.DataFrame, fill:
             values = [None] * len(frame)
         else:
             values = [_json(v) for v in frame[column]] if kind == "JSON" else frame[column]
-        if kind == "FLOAT[]":
-            values = list(values)
+        if kind.endswith("[]"):
+            values = [v if isinstance(v, list | tuple | np.ndarray) else None for v in values]
         try:
             # A NaN logit stays NaN (the item lacks the option); a NaN in a plain column is NULL.
-            columns.append(pa.array(values, type=_ARROW[kind], from_pandas=kind != "FLOAT[]"))
+            columns.append(pa.array(values, type=_ARROW[kind], from_pandas=not kind.endswith("[]")))
         except (pa.ArrowException, TypeError, ValueError) as error:
             raise StoreError(f"table {name}, column {column} ({kind}): {str(error).splitlines()[0]}") from None
     return pa.table([c.combine_chunks() if isinstance(c, pa.ChunkedArray) else c for c in columns], names=list(types))

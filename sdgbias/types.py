@@ -101,6 +101,10 @@ class ScoreBatch:
     candidates. mass (N,) float32: share of the whole vocabulary's probability that lies on the candidates. minus_logit (N,)
     float32: logit of '-', a diagnostic for regression (NaN without such a token). top_token: decoded argmax over the whole
     vocabulary, i.e. what greedy decoding says first. n_tokens (N,) int32: prompt length, image tokens included.
+
+    upper (N, K) float32, None where all scores are exact: the largest value that a logit can truly have. A *censored* candidate,
+    one whose score was withheld, has -inf in logits and its bound here; one that was told in part (another spelling of it may be
+    withheld) has both; NaN where the logit is exact and beyond a prompt's candidates.
     """
 
     logits: np.ndarray
@@ -108,6 +112,7 @@ class ScoreBatch:
     minus_logit: np.ndarray
     top_token: list[str]
     n_tokens: np.ndarray
+    upper: np.ndarray | None = None
 
 
 @dataclass(frozen=True)

@@ -162,3 +162,26 @@ def publish_fake(path: Path, n: int = 60, n_regression: int = 24) -> Path:
         tables = _run(model, table, np.random.default_rng(100 + day))
         store.publish(path, record, tables | {"items": table, "previews": previews, "quarantine": quarantine})
     return path
+
+
+#: Runs of `publish_models`: model -> (provenance, repo). The first is a model of the paper, the second only bears the name of one.
+NAMED = {
+    "llava-1.5-7b": ("measured", "llava-hf/llava-1.5-7b-hf"),
+    "qwen2.5-vl-7b": ("planted", "planted"),
+    "tiny-llava": ("measured", "local:registry/weights/tiny-llava"),
+}
+
+
+def publish_models(path: Path) -> Path:
+    """A results file with a measured, a planted and an embedded run (`NAMED`) on one benchmark, none of them analysed."""
+    table = items(np.random.default_rng(1), 60, 24)
+    for at, (model, (provenance, repo)) in enumerate(NAMED.items()):
+        config = {"draws": 500, "mode": "continue", "synthetic": False, "engine": {"seconds": 34.8}, "spec": {"repo": repo}}
+        record = store.RunRecord(
+            run_id=f"{model}-0", model=model, benchmark_id=BENCHMARK, backend="hf", finished_at=f"2026-11-1{at}T03:00:00", numerics="exact",
+            n_prompts_planned=700, n_scored=700 - 10 * at, n_cached=10 * at, config=config, provenance=provenance,
+        )  # fmt: skip
+        quarantine = pd.DataFrame({"table": ["items_mcq"], "key": ["1"], "rule": ["near-duplicate"], "detail": [""]})
+        tables = _run(list(MODELS)[at % 2], table, np.random.default_rng(200 + at))
+        store.publish(path, record, tables | {"items": table, "quarantine": quarantine})
+    return path

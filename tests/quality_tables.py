@@ -154,7 +154,27 @@ def good_tables() -> Tables:
             "items_regression": regression, "prompts": prompts, "predictions": _predictions(mcq, regression)}  # fmt: skip
 
 
-GOOD = good_tables()
+def people_tables() -> Tables:
+    """Six annotated people and all questions about them."""
+    from sdgbias.people.prompts import build_items
+
+    n = 6
+    people = pd.DataFrame({"person_id": [f"{100 + i}" for i in range(n)], "file": [f"{i}.jpg" for i in range(n)]})
+    people["class1"], people["class2"] = ["nurse", "guitarist", "student", "judge", "nurse", ""], ""
+    people["x"], people["y"], people["w"], people["h"] = 0.0, 4.0, 30.0, 60.5
+    people["gender"], people["gender_why"] = ["male", "female", "unknown", "male", "female", "female"], ["", "", "tie", "", "", ""]
+    people["skin"], people["skin_why"] = (
+        ["light", "dark", "unknown", "medium", "light", "unknown"],
+        ["", "", "no-votes", "", "", "not-labelled"],
+    )
+    people["age"], people["age_why"] = ["young", "old", "middle", "unknown", "young", "old"], ["", "", "", "na", "", ""]
+    people["race"], people["persons"], people["dataset"] = "", 1, "synthetic"
+    people["image_id"] = [f"{i:064x}" for i in range(n)]
+    people["split"] = ["test", "val", "test", "test", "val", "test"]
+    return {"people": people, "items_people": build_items(people)}
+
+
+GOOD = good_tables() | people_tables()
 
 
 def copies() -> Tables:

@@ -55,11 +55,11 @@ def words(command: str) -> list[str]:
 
 
 def tree(command: Any = None, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
-    """('cade', 'search') -> command, for every leaf of the command line."""
+    """('cade', 'search') -> command, for every leaf of the command line and every group that does something by itself."""
     command = command or typer.main.get_command(cli.app)
     if not hasattr(command, "commands"):
         return {path: command}
-    found: dict[tuple[str, ...], Any] = {}
+    found: dict[tuple[str, ...], Any] = {path: command} if command.invoke_without_command else {}
     for name, child in command.commands.items():
         found |= tree(child, (*path, name))
     return found
@@ -75,7 +75,7 @@ def check_sdgbias(command: str, complete: bool) -> None:
         return
     if not complete and len(parts) == 1 and parts[0] in {path[0] for path in COMMANDS}:
         return  # a group of commands, by name
-    depth = next((n for n in (1, 2) if tuple(parts[:n]) in COMMANDS), 0)
+    depth = next((n for n in (2, 1) if len(parts) >= n and tuple(parts[:n]) in COMMANDS), 0)
     assert depth, f"no such command: {command}"
     leaf, rest = COMMANDS[tuple(parts[:depth])], parts[depth:]
     known = {option for parameter in leaf.params for option in (*parameter.opts, *parameter.secondary_opts)} | {"--help"}

@@ -1,9 +1,9 @@
 """The engine behind an OpenAI-compatible /chat/completions: pictures as data URLs, first-token scores from top_logprobs.
 
 Such an endpoint names the k likeliest first tokens only. A candidate among them has a score; one that isn't is *censored*:
-its logit is -inf here and `upper` says how large it can be at most. Candidates among them have an `upper` too, because
-another spelling of the same candidate (" A" beside "A") may lie below the k-th token. sdgbias/censored.py says what CADE can
-decide from that. See docs/api-models.md for options, costs and what a closed endpoint can't promise.
+its logit is -inf here and `upper` says how large it can be at most. A candidate among them has an `upper` too where another
+spelling of it (" A" beside "A") may lie below the k-th token. sdgbias/censored.py says what CADE can decide from that. See
+docs/api-models.md for options, costs and what a closed endpoint can't promise.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sdgbias.backends.tokens import SPACE_MARKS
 from sdgbias.errors import ModelError, SdgbiasError
 from sdgbias.types import DIGITS, ModelSpec, Prompt, ScoreBatch
 
-_VERSION = "api-1"
+_VERSION = "api-2"
 #: Returned log-probabilities are rounded: what they leave of the whole is known to this much.
 RESOLUTION = 1e-5
 #: An endpoint's way of saying "less than anything I'd put a number on".
@@ -37,22 +37,10 @@ Job = tuple[Prompt, str, int]  # prompt, forced start, most new tokens; 0 = scor
 
 
 @dataclass(frozen=True)
-class BoundedScores(ScoreBatch):
-    """First-token scores of which some are bounds. logits are log-probabilities over the whole vocabulary, -inf where the
-    candidate is censored, NaN beyond a prompt's candidates; mass counts what was returned. upper (N, K) float32: the largest
-    value that the logit can truly have; NaN beyond a prompt's candidates."""
-
-    upper: np.ndarray
-
-    @property
-    def censored(self) -> np.ndarray:
-        """(N, K) bool: below the returned tokens, hence without a score."""
-        return np.isneginf(self.logits) & ~np.isnan(self.upper)
-
-
-@dataclass(frozen=True)
 class FirstToken:
-    """What one answer says of its first token: logits (K,) and upper (K,) as in BoundedScores, mass, minus_logit, top_token."""
+    """What one answer says of its first token: logits (K,), log-probabilities over the whole vocabulary, -inf where censored;
+    upper (K,), the largest value that each can truly have, the logit itself where it is exact; mass (of what was returned),
+    minus_logit, top_token."""
 
     logits: np.ndarray
     upper: np.ndarray
@@ -81,7 +69,7 @@ def first_token(named: Sequence[tuple[str, float]], candidates: str, exact: bool
         unseen = 0.0 if exact else min(left, max(0, spellings - len(found)) * least) + (spaces if candidate in DIGITS else 0.0)
         with np.errstate(divide="ignore"):
             logits[j] = np.logaddexp.reduce(found, initial=-np.inf)
-            upper[j] = min(0.0, float(np.log(seen + unseen)))
+            upper[j] = min(0.0, float(np.log(seen + unseen))) if unseen else logits[j]
     minus = [value for (_, value), text in zip(told, bare, strict=True) if text == "-"]
     top = told[int(np.argmax(share))][0].strip() if told else ""
     mass = min(1.0, float(np.exp(logits).sum()))
@@ -126,12 +114,16 @@ class Api:
         self._loop.run(self.transport.close())
         self._loop.loop.call_soon_threadsafe(self._loop.loop.stop)
 
+    def use_ledger(self, path: Path, run: str) -> None:
+        """Keeps options.budget for a run over all starts of the program; what it spent stands in the JSON file at `path`."""
+        self.transport.use_ledger(path, run)
+
     def counters(self) -> dict[str, object]:
         """What this process asked, got and paid; see api_http.Counters."""
         counted = asdict(self.transport.counters)
         return {**counted, "served": sorted(counted["served"])}
 
-    def candidate_scores(self, prompts: Sequence[Prompt]) -> BoundedScores:
+    def candidate_scores(self, prompts: Sequence[Prompt]) -> ScoreBatch:
         """Scores of N prompts, bounds where the endpoint withholds them. ModelError when it gives no log-probabilities."""
         answers = self._ask_all([(p, "", 0) for p in prompts], len(prompts) > 1)
         n, width = len(prompts), max((len(p.candidates) for p in prompts), default=0)
@@ -144,10 +136,11 @@ class Api:
             one = first_token(answer["named"], prompt.candidates, self._by_id(prompt), self.options.spellings)
             logits[i, :k] = one.logits
             rounded = one.upper.astype(np.float32)
-            upper[i, :k] = np.where(rounded < one.upper, np.nextafter(rounded, np.float32(np.inf)), rounded)
+            rounded = np.where(rounded < one.upper, np.nextafter(rounded, np.float32(np.inf)), rounded)
+            upper[i, :k] = np.where(one.upper > one.logits, rounded, np.nan)
             mass[i], minus[i], tops[i] = one.mass, one.minus_logit, one.top_token
             tokens[i] = answer["n_tokens"]
-        return BoundedScores(logits, mass, minus, tops, tokens, upper)
+        return ScoreBatch(logits, mass, minus, tops, tokens, upper)
 
     def generate(self, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int) -> list[list[str]]:
         """Greedy answers, one per start; a start other than '' needs options.prefill."""

@@ -14,12 +14,13 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import httpx
 
 from sdgbias.backends.api_options import ApiOptions, read_key
-from sdgbias.errors import InfrastructureError, ModelError, SdgbiasError
+from sdgbias.errors import InfrastructureError, ModelError, SdgbiasError, StoreError
 
 #: After so many prompts in a row that used up their tries, the endpoint counts as down for the rest of the process.
 DOWN_AFTER = 16
@@ -70,6 +71,9 @@ class Transport:
         self._slots = asyncio.Semaphore(options.concurrency)
         self._money = asyncio.Condition()
         self._held = 0.0
+        self._ledger: Path | None = None
+        self._run = ""
+        self._spent: dict[str, float] = {}  # by run, before this start
         self._next = self._hold = 0.0
         self._factor = 1.0
         self._failed = 0
@@ -157,25 +161,48 @@ class Transport:
         while (wait := max(start, self._hold) - time.monotonic()) > 0:
             await asyncio.sleep(wait)
 
-    async def _reserve(self, cost: float) -> None:
-        if self.options.budget is None:
+    def use_ledger(self, path: Path, run: str) -> None:
+        """From here on the budget is that of `run` over all starts of the program; `path` (JSON, run -> amount) says what was spent.
+        Raises StoreError if it can't be read."""
+        try:
+            told = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+            self._spent = {str(name): float(amount) for name, amount in told.items() if float(amount) >= 0}
+        except (OSError, ValueError, TypeError, AttributeError):
+            raise StoreError(f"{path}: can't be read; it says what was spent: mend it, or delete it to count from 0") from None
+        self._ledger, self._run = path, run
+
+    def _note(self) -> None:
+        """Writes down what is spent, requests in flight at their largest price, so that a process that dies leaves no gap."""
+        if self._ledger is None or not self.options.prices:
             return
+        part = self._ledger.with_suffix(".writing")
+        amount = self._spent.get(self._run, 0.0) + self.counters.cost + self._held
+        try:
+            part.write_text(json.dumps({**self._spent, self._run: amount}, sort_keys=True), encoding="utf-8")
+            part.replace(self._ledger)
+        except OSError as error:
+            raise StoreError(f"{self._ledger}: can't be written ({error.strerror}); make room, then run the same command again") from None
+
+    async def _reserve(self, cost: float) -> None:
         async with self._money:
-            while self.counters.cost + self._held + cost > self.options.budget * (1 + 1e-12):
+            while self.options.budget is not None:
+                spent = self._spent.get(self._run, 0.0) + self.counters.cost
+                if spent + self._held + cost <= self.options.budget * (1 + 1e-12):
+                    break
                 if self._held == 0.0:
                     raise BudgetSpent(
-                        f"{self.name}: {self.counters.cost:.4f} of the budget of {self.options.budget:g} is spent and the next request may "
+                        f"{self.name}: {spent:.4f} of the budget of {self.options.budget:g} is spent and the next request may "
                         f"cost {cost:.4f}; raise options.budget, then run the same command again: what is scored is kept"
                     )
                 await self._money.wait()
             self._held += cost
+            self._note()
 
     async def _settle(self, held: float, cost: float) -> None:
-        self.counters.cost += cost
-        if self.options.budget is None:
-            return
         async with self._money:
+            self.counters.cost += cost
             self._held = self._held - held if self._held - held > 1e-12 else 0.0
+            self._note()
             self._money.notify_all()
 
     def _account(self, answer: dict[str, Any], tokens: int, paced: int, held: float) -> float:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 from sdgbias.errors import RegistryError, one_of
 from sdgbias.types import ModelSpec, Prompt, ScoreBatch
 
-BACKENDS = ("api", "hf", "planted", "vllm")
+BACKENDS = ("api", "clip-zero-shot", "hf", "planted", "planted-people", "vit-zero-shot", "vllm")
+#: Options that say where an engine runs and what it is compared with: no engine sees them.
+HOUSE_OPTIONS = ("num_cpus", "num_gpus", "parity", "python", "suites")
 
 
 class Backend(Protocol):
@@ -28,11 +31,25 @@ class Backend(Protocol):
 
 
 def load(spec: ModelSpec, root: Path) -> Backend:
-    """The engine of a registry entry. `root` is the folder that 'local:' repositories are relative to."""
+    """The engine of a registry entry, in this process or in that of another environment (elsewhere.py). `root` is the folder that
+    'local:' repositories and the option `python` are relative to."""
+    from sdgbias.backends.elsewhere import ChildEngine, interpreter
+
+    python = interpreter(spec, root)
+    spec = replace(spec, options={name: value for name, value in spec.options.items() if name not in HOUSE_OPTIONS})
+    return load_here(spec, root) if python is None else ChildEngine(spec, root, python)
+
+
+def load_here(spec: ModelSpec, root: Path) -> Backend:
+    """The engine in this process."""
     if spec.backend == "planted":
         from sdgbias.backends.planted import Planted
 
-        return Planted(spec)
+        return Planted(spec, root)
+    if spec.backend == "planted-people":
+        from sdgbias.backends.planted_people import PlantedPeople
+
+        return PlantedPeople(spec, root)
     if spec.backend == "hf":
         from sdgbias.backends.hf import HuggingFace
 
@@ -45,4 +62,16 @@ def load(spec: ModelSpec, root: Path) -> Backend:
         from sdgbias.backends.vllm import VLLM
 
         return VLLM(spec, root)
+    if spec.backend == "clip-zero-shot":
+        from sdgbias.backends.zero_shot import ClipZeroShot
+
+        return ClipZeroShot(spec, root)
+    if spec.backend == "vit-zero-shot":
+        from sdgbias.backends.zero_shot import VitZeroShot
+
+        return VitZeroShot(spec, root)
+    if spec.backend == "text-encoder":
+        raise RegistryError(
+            f"registry/models/{spec.name}.yaml: a text encoder reads answers and answers nothing itself; it is no model to score"
+        )
     raise RegistryError(f"registry/models/{spec.name}.yaml: {one_of('backend', spec.backend, BACKENDS)}")

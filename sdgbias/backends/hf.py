@@ -7,7 +7,6 @@ only; remote code only when the registry entry says so.
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -20,6 +19,7 @@ import transformers
 from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor
 
 from sdgbias.backends import sharing
+from sdgbias.backends.identity import fingerprint, local_folder
 from sdgbias.backends.pixels import PixelCache
 from sdgbias.backends.prompting import adds_special_tokens, end_ids, forced_ids, minus_ids, render
 from sdgbias.backends.tokens import find_candidates
@@ -27,27 +27,6 @@ from sdgbias.errors import InfrastructureError, ModelError, OutOfMemory, Registr
 from sdgbias.types import DIGITS, LETTERS, ModelSpec, Prompt, ScoreBatch
 
 _VERSION = "hf-2"
-_IDENTITY_FILES = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt")
-
-
-def _folder_digest(folder: Path) -> str:
-    """Digest over names and bytes of everything in a model folder that can change a score."""
-    digest = hashlib.sha256()
-    for path in sorted({p for pattern in _IDENTITY_FILES for p in folder.glob(pattern)}):
-        digest.update(path.name.encode())
-        digest.update(hashlib.sha256(path.read_bytes()).digest())
-    return digest.hexdigest()
-
-
-def local_folder(spec: ModelSpec, root: Path) -> Path | None:
-    """The folder of a 'local:' or 'path:' repository; None for a hub id."""
-    kind, _, rest = spec.repo.partition(":")
-    if kind not in ("local", "path"):
-        return None
-    folder = (root / rest) if kind == "local" else Path(rest)
-    if not (folder / "config.json").is_file():
-        raise ModelError(f"{folder}: no config.json; registry entry {spec.name} says repo: {spec.repo}")
-    return folder
 
 
 def _max_images(spec: ModelSpec) -> int | None:
@@ -90,6 +69,13 @@ def tree_tokens(spec: ModelSpec, root: Path) -> int | None:
     return sharing.row_tokens(int(getattr(config.get_text_config(), "hidden_size", 0)))
 
 
+def _attention(config: Any) -> str:
+    """Which attention implementation the model and its parts took, e.g. 'sdpa text_config:sdpa vision_config:sdpa'."""
+    parts = {name: getattr(config, name, None) for name in sorted(getattr(config, "sub_configs", ()))}
+    named = [f"{name}:{getattr(part, '_attn_implementation', None)}" for name, part in parts.items() if part is not None]
+    return " ".join([str(getattr(config, "_attn_implementation", None)), *named])
+
+
 class HuggingFace:
     def __init__(self, spec: ModelSpec, root: Path) -> None:
         folder = local_folder(spec, root)
@@ -117,7 +103,7 @@ class HuggingFace:
         self.tokenizer.padding_side = "left"
         if self.tokenizer.pad_token is None:
             self.tokenizer.pad_token = self.tokenizer.eos_token
-        self.candidates = find_candidates(self.tokenizer, LETTERS + DIGITS)
+        self.candidates = find_candidates(self.tokenizer, LETTERS + DIGITS, optional=LETTERS.lower())
         self.minus_ids = minus_ids(self.tokenizer)
         self.accepts = set(inspect.signature(self.model.forward).parameters)
         #: Of a model that places the tokens of a picture in space: (inputs) -> positions (3, B, L).
@@ -133,9 +119,7 @@ class HuggingFace:
         self.shares = bool(spec.options.get("share_prefix", True)) and sharing.possible(self)
         #: Of which groups (with a picture: True, without: False) the first was scored both ways and came out the same.
         self.proven: set[bool] = set()
-        identity = [_folder_digest(folder) if folder else f"{spec.repo}@{spec.revision}", spec.dtype, _VERSION]
-        identity += [transformers.__version__, str(torch.__version__).split("+")[0]]
-        self.fingerprint = hashlib.sha256("|".join(identity).encode()).hexdigest()[:16]
+        self.fingerprint = fingerprint(spec, root, _VERSION, self.device.type, f"attention {_attention(self.model.config)}")
 
     def render(self, prompt: Prompt) -> str:
         return render(self.processor, prompt)

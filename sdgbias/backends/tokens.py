@@ -20,10 +20,10 @@ class CandidateTokens:
     needs_space: frozenset[str]
 
 
-def find_candidates(tokenizer: Any, wanted: str) -> CandidateTokens:
-    """Scans the vocabulary once. Raises ModelError when a wanted candidate has no single token."""
+def find_candidates(tokenizer: Any, wanted: str, optional: str = "") -> CandidateTokens:
+    """Scans the vocabulary once. Raises ModelError when a wanted candidate has no single token; an ``optional`` one is left out then."""
     special = set(tokenizer.all_special_tokens)
-    found: dict[str, list[int]] = {c: [] for c in wanted}
+    found: dict[str, list[int]] = {c: [] for c in wanted + optional}
     spaced: set[str] = set()
     space: int | None = None
     for token, index in sorted(tokenizer.get_vocab().items(), key=lambda pair: pair[1]):
@@ -43,5 +43,6 @@ def find_candidates(tokenizer: Any, wanted: str) -> CandidateTokens:
             f"{name}: the tokenizer has no single token for {', '.join(map(repr, missing))}, so first-token scores over "
             f"{wanted!r} don't exist; retire the model: set enabled: false in its registry entry"
         )
-    needs = frozenset(wanted) - spaced if space is not None else frozenset()
-    return CandidateTokens({c: tuple(ids) for c, ids in found.items()}, space, needs)
+    known = {c: tuple(ids) for c, ids in found.items() if ids}
+    needs = frozenset(known) - spaced if space is not None else frozenset()
+    return CandidateTokens(known, space, needs)

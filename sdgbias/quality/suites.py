@@ -23,13 +23,14 @@ import pandas as pd
 from sdgbias.errors import InputError, one_of
 from sdgbias.quality import flags as quality_flags
 from sdgbias.quality import items as quality_items
+from sdgbias.quality import people as quality_people
 from sdgbias.quality import predictions as quality_predictions
 from sdgbias.quality.flags import Flag, Given, Judged, column
 from sdgbias.quality.prompts import prompt_flags
 
-SUITES = ("clusters", "series", "images", "items_mcq", "items_regression", "prompts", "predictions")
+SUITES = ("clusters", "series", "images", "items_mcq", "items_regression", "prompts", "predictions", "people", "items_people")
 SEVERITIES = ("gate", "quarantine", "warn")
-FLAGS: dict[str, dict[str, Flag]] = {**quality_flags.FLAGS, **quality_items.FLAGS, **quality_predictions.FLAGS}
+FLAGS: dict[str, dict[str, Flag]] = {**quality_flags.FLAGS, **quality_items.FLAGS, **quality_predictions.FLAGS, **quality_people.FLAGS}
 _SHOWN = 5  # examples told of a broken rule
 _MOST = 10_000  # broken rows of one gate or warn rule that are looked at for examples
 

@@ -19,7 +19,7 @@ from sdgbias.answers import parse_letter, parse_number, with_first_digit
 from sdgbias.cade import Floats, Numerics, Streams, decide, streams
 from sdgbias.errors import InputError, UsageError
 from sdgbias.items import authors_split
-from sdgbias.search import SearchResult, random_search, take
+from sdgbias.search import Kind, SearchResult, take, tune
 from sdgbias.types import DIGITS, LETTERS, TOLERANCES, CadeParams, ContextTest, Task
 
 
@@ -177,15 +177,16 @@ def prepare(t: Tables, numerics: Numerics) -> Prepared:
     return Prepared(s, payoff, values, np.full(n, -1), gold_value, ok, said_number)
 
 
-def search(t: Tables, p: Prepared, *, draws: int, seed: int) -> SearchResult:
-    """Random search on the validation rows that have a gold answer and an image view."""
+def search(t: Tables, p: Prepared, *, draws: int, seed: int, kind: Kind = "random") -> SearchResult:
+    """Tunes CADE on the validation rows that have a gold answer and an image view; `exact` cross-validates over ids."""
     rows = (t.frame["split"] == "val").to_numpy() & p.gold_ok & p.streams.valid.any(axis=1)
     if not rows.any():
         raise InputError(
             f"{t.task.value} {t.level.value}: no validation row with a gold answer and an image view among {len(t.frame)} rows; "
             "give hyper-parameters instead: sdgbias cade apply --alpha .. --lambda-kl .. --beta .. --tau .."
         )
-    return random_search(take(p.streams, rows), p.payoff[rows], t.task, draws=draws, seed=seed)
+    ids = t.frame.index.to_numpy()[rows]
+    return tune(take(p.streams, rows), p.payoff[rows], t.task, search=kind, draws=draws, seed=seed, clusters=ids, folds=5)
 
 
 def _summary(hits: np.ndarray, ids: np.ndarray) -> dict[str, float | int]:
@@ -293,14 +294,14 @@ def _finite(value: object) -> object:
 
 def run(
     folder: Path, task: Task, level: ContextTest, out: Path, *, params: CadeParams | None, numerics: Numerics = "exact",
-    draws: int = 10_000, seed: int = 0, tolerance: float | None = None,
+    draws: int = 10_000, seed: int = 0, tolerance: float | None = None, kind: Kind = "random",
 ) -> dict[str, object]:  # fmt: skip
     """`sdgbias cade search|apply`: read, tune on val unless `params` are given, decide, write both files; returns the config."""
     tables = read_tables(folder, task, level)
     prepared = prepare(tables, numerics)
     found = None
     if params is None:
-        found = search(tables, prepared, draws=draws, seed=seed)
+        found = search(tables, prepared, draws=draws, seed=seed, kind=kind)
         params = found.params
     predictions, measured = apply(tables, prepared, params, tolerance)
     config: dict[str, object] = {
@@ -309,7 +310,7 @@ def run(
         "numerics": numerics,
         "mode": "replace" if task is Task.REGRESSION else None,
         "params": asdict(params),
-        "search": None if found is None else {k: v for k, v in asdict(found).items() if k != "params"},
+        "search": None if found is None else {"kind": kind, **{k: v for k, v in asdict(found).items() if k != "params"}},
         "metrics": measured,
         "n": tables.notes["rows"],
         "notes": {**tables.notes, "gold_missing_or_not_an_option": int((~prepared.gold_ok).sum())},

@@ -33,7 +33,7 @@ def examples(results: Path, run_ids: list[str], limit: int = LIMIT) -> dict[str,
     rows = _pick(_candidates(results, run_ids), limit)
     if rows.empty:
         return {"pictures": [], "questions": []}
-    rows = _with_scores(results, rows)
+    rows = _with_scores(results, _with_items(results, rows))
     uris = _pictures(results, rows)
     index = {image_id: i for i, image_id in enumerate(uris)}
     questions: list[dict[str, Any]] = []
@@ -45,19 +45,33 @@ def examples(results: Path, run_ids: list[str], limit: int = LIMIT) -> dict[str,
 
 
 def _candidates(results: Path, run_ids: list[str]) -> pd.DataFrame:
+    """run_id, item_id, test, pillar, outcome and what Full and CADE said, of every question that could be shown."""
     sql = """
-        SELECT r.run_id, r.model, r.numerics, i.*, test, f.pred AS said_full, c.pred AS said_cade, f.correct AS right_full,
-               c.correct AS right_cade, c.kept, p.alpha, p.lambda_kl, p.beta, p.tau
-        FROM predictions f JOIN predictions c USING (run_id, task, item_id, test) JOIN runs r USING (run_id)
-        JOIN items i ON i.benchmark_id = r.benchmark_id AND i.task = f.task AND i.item_id = f.item_id
-        JOIN cade_params p USING (run_id, task, test)
-        WHERE list_contains($runs, run_id) AND f.task = 'mcq' AND f.method = 'full' AND c.method = 'cade' AND f.split = 'test'
-          AND EXISTS (FROM previews v WHERE v.benchmark_id = r.benchmark_id AND v.image_id = i.image_id)
-        ORDER BY run_id, item_id, test"""
+        WITH shown AS (
+            SELECT r.run_id, i.item_id, i.pillar FROM runs r JOIN items i USING (benchmark_id)
+            SEMI JOIN previews v ON v.benchmark_id = r.benchmark_id AND v.image_id = i.image_id
+            WHERE r.run_id IN (SELECT unnest($runs)) AND i.task = 'mcq'
+        )
+        SELECT run_id, item_id, test, pillar, max(pred) FILTER (method = 'full') AS said_full, max(pred) FILTER (method = 'cade') AS said_cade,
+               bool_or(correct) FILTER (method = 'full') AS right_full, bool_or(correct) FILTER (method = 'cade') AS right_cade,
+               bool_or(kept) FILTER (method = 'cade') AS kept
+        FROM predictions JOIN shown USING (run_id, item_id)
+        WHERE run_id IN (SELECT unnest($runs)) AND task = 'mcq' AND method IN ('full', 'cade') AND split = 'test'
+        GROUP BY ALL HAVING count(*) = 2 ORDER BY run_id, item_id, test"""
     rows = store.query(results, sql, {"runs": run_ids})
     now, before = rows["right_cade"].astype(bool), rows["right_full"].astype(bool)
     changed = rows["said_full"] != rows["said_cade"]
     return rows.assign(outcome=np.select([now & ~before, before & ~now, changed], ["fixed", "broken", "moved"], "same"))
+
+
+def _with_items(results: Path, rows: pd.DataFrame) -> pd.DataFrame:
+    """Adds what the item says, the model's name and CADE's parameters to the few questions that are shown."""
+    sql = """
+        SELECT r.run_id, r.model, r.numerics, i.* EXCLUDE (pillar), p.test, p.alpha, p.lambda_kl, p.beta, p.tau
+        FROM runs r JOIN items i USING (benchmark_id) JOIN cade_params p ON p.run_id = r.run_id AND p.task = i.task
+        WHERE r.run_id IN (SELECT unnest($runs)) AND i.task = 'mcq' AND list_contains($items, i.item_id)"""
+    known = store.query(results, sql, {"runs": sorted(set(rows["run_id"])), "items": sorted({int(i) for i in rows["item_id"]})})
+    return rows.merge(known, on=["run_id", "item_id", "test"], how="inner")
 
 
 def _pick(rows: pd.DataFrame, limit: int) -> pd.DataFrame:
@@ -73,8 +87,10 @@ def _with_scores(results: Path, rows: pd.DataFrame) -> pd.DataFrame:
     """Adds one column of logits per view; a question that lacks a view's score keeps NaN there."""
     with store.connect(results, read_only=True) as con:
         con.register("chosen", rows[["run_id", "item_id", "test"]])
-        scores = con.execute("""SELECT run_id, item_id, test, "view", logits FROM scores SEMI JOIN chosen USING (run_id, item_id, test)
-                                WHERE task = 'mcq'""").df()  # fmt: skip
+        # a withheld score stands at its bound, as where CADE was decided
+        scores = con.execute("""SELECT run_id, item_id, test, "view", CASE WHEN upper IS NULL THEN logits ELSE
+                                list_transform(logits, lambda z, i: CASE WHEN isinf(z) THEN upper[i] ELSE z END) END AS logits
+                                FROM scores SEMI JOIN chosen USING (run_id, item_id, test) WHERE task = 'mcq'""").df()  # fmt: skip
     wide = scores.pivot(index=["run_id", "item_id", "test"], columns="view", values="logits").reset_index()
     return rows.merge(wide, on=["run_id", "item_id", "test"], how="left")
 

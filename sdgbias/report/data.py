@@ -17,6 +17,23 @@ TESTS = ("T1", "T2", "T3", "T4", "T5", "all")
 _CELL = ["model", "task", "test", "method", "pillar", "indicator", "metric"]
 
 
+#: Acc(Full) - Acc(CTX+Q) at T1 on the same questions, summed up by place in the database: millions of rows stay there.
+_IMAGE_USE = """
+    WITH pairs AS (
+        SELECT run_id, item_id, sum(CASE WHEN method = 'full' THEN correct::INT ELSE -correct::INT END) AS d
+        FROM predictions WHERE run_id IN (SELECT unnest($runs)) AND task = 'mcq' AND test = 'T1' AND split = 'test'
+        AND method IN ('full', 'ctx_q') GROUP BY run_id, item_id HAVING count(*) = 2
+    ), places AS (
+        SELECT model, i.pillar, i.cluster_id, sum(d) AS s, count(*) AS m
+        FROM pairs JOIN runs r USING (run_id) JOIN items i ON i.benchmark_id = r.benchmark_id AND i.task = 'mcq' AND i.item_id = pairs.item_id
+        GROUP BY model, i.pillar, i.cluster_id
+    ), pools AS (
+        FROM places UNION ALL SELECT model, 'all', cluster_id, sum(s), sum(m) FROM places GROUP BY model, cluster_id
+    )
+    SELECT model, pillar, sum(m)::DOUBLE AS n, sum(s)::DOUBLE AS total, count(*) AS places, sum(s * s)::DOUBLE AS ss,
+    sum(s * m)::DOUBLE AS sm, sum(m * m)::DOUBLE AS mm FROM pools GROUP BY ALL ORDER BY ALL"""
+
+
 @dataclass(frozen=True)
 class ReportData:
     """One row of ``runs`` per model, sorted by name; the other tables cover exactly these runs and their benchmarks.
@@ -71,12 +88,7 @@ def load(results: Path, run_ids: list[str] | None = None) -> ReportData:
         runs=ask(f"FROM runs {mine} ORDER BY model"),
         metrics=ask(f"FROM metrics {mine} ORDER BY ALL"),
         params=ask(f"SELECT model, p.* FROM cade_params p JOIN runs USING (run_id) {mine} ORDER BY model, task, test"),
-        image_use=_image_use(ask(f"""
-            SELECT model, i.pillar, i.cluster_id, f.correct::INT - c.correct::INT AS difference
-            FROM predictions f JOIN predictions c USING (run_id, task, item_id, test) JOIN runs r USING (run_id)
-            JOIN items i ON i.benchmark_id = r.benchmark_id AND i.task = f.task AND i.item_id = f.item_id
-            {mine} AND f.task = 'mcq' AND test = 'T1' AND f.method = 'full' AND c.method = 'ctx_q' AND f.split = 'test'
-            ORDER BY model, f.item_id""")),
+        image_use=_image_use(ask(_IMAGE_USE)),
         prompts=ask(f"""
             SELECT benchmark_id, pillar, count(DISTINCT (question, options::VARCHAR)) AS n FROM items
             WHERE benchmark_id IN {benchmarks} AND task = 'mcq' AND split = 'test' GROUP BY ALL ORDER BY ALL"""),
@@ -92,13 +104,15 @@ def load(results: Path, run_ids: list[str] | None = None) -> ReportData:
     )  # fmt: skip
 
 
-def _image_use(pairs: pd.DataFrame) -> pd.DataFrame:
-    """Mean difference with its cluster-robust interval, per model x (all, each pillar)."""
+def _image_use(sums: pd.DataFrame) -> pd.DataFrame:
+    """Mean difference with its cluster-robust interval (as stats.mean of the rows), per model x (all, each pillar)."""
     rows = []
-    for model, mine in pairs.groupby("model", sort=True):
-        for pillar in ("all", *PILLARS):
-            part = mine if pillar == "all" else mine[mine["pillar"] == pillar]
-            if len(part):
-                e = stats.mean(part["difference"].to_numpy(dtype=float), part["cluster_id"].fillna("").to_numpy(dtype=str))
-                rows.append((model, pillar, e.value, e.n, e.low, e.high))
+    for r in sums.to_dict("records"):
+        value, places = r["total"] / r["n"], int(r["places"])
+        spread = r["ss"] - 2 * value * r["sm"] + value**2 * r["mm"]  # of the places' sums around their expectation
+        variance = places / (places - 1) * max(spread, 0.0) / r["n"] ** 2 if places > 1 else float("nan")
+        e = stats.t_estimate(float(value), int(r["n"]), float(variance), places)
+        rows.append((r["model"], r["pillar"], e.value, e.n, e.low, e.high))
+    order = {name: at for at, name in enumerate(("all", *PILLARS))}
+    rows.sort(key=lambda row: (row[0], order.get(row[1], len(order))))
     return pd.DataFrame(rows, columns=["model", "pillar", "value", "n", "low", "high"])

@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import jinja2
 import pandas as pd
 
+from sdgbias import store
 from sdgbias.errors import StoreError
-from sdgbias.report import browser, data, figures, words
+from sdgbias.report import board as boards
+from sdgbias.report import browser, data, fairness_page, figures, pages, studies, words
 from sdgbias.report.data import METHODS, ReportData
+from sdgbias.report.paper_tables import Table
 from sdgbias.types import CONTEXT_NAMES, PILLARS, Task, View
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -25,15 +29,37 @@ _TASKS = {"mcq": "Choice", "regression": "Estimate"}
 PUBLISHED = ("data_docs", "README.md")
 
 
-def write_report(results: Path, out: Path, benchmark: Path | None = None) -> Path:
+def write_report(
+    results: Path,
+    out: Path,
+    benchmark: Path | None = None,
+    *,
+    tables: Sequence[Table] | None = None,
+    print_figures: bool = False,
+    rank_planted: bool = False,
+) -> Path:
     """Writes ``out/index.html`` for the newest finished run of each model in ``results`` and returns its path.
 
-    ``benchmark``: a benchmark folder whose Data Docs and card are copied to ``out/benchmark`` and linked. The page has no reference to anything outside itself and stays below 6 MB. Same results, same bytes.
-    Raises StoreError when there is no finished run, or when ``out`` can't be written.
+    Beside it stand the further pages (`pages.PAGES`) that have anything to show. ``benchmark``: a benchmark folder whose Data Docs and card
+    are copied to ``out/benchmark`` and linked. ``tables``: what `sdgbias reproduce` makes of the same results. ``print_figures``: also
+    ``out/figures``. ``rank_planted``: planted models share the leaderboard's letters with measured ones. A page has no reference to
+    anything but its neighbours and stays below 6 MB. With runs of the second suite also ``out/fairness.html``; with nothing else, only that, and
+    its path is returned. Same results, same bytes. Raises StoreError when there is no finished run, or when
+    ``out`` can't be written.
     """
+    people = fairness_page.load(Path(results))
+    if people is not None and not store.latest_runs(results):  # only the second suite was run: there is nothing to write an overview of
+        return fairness_page.write(people, Path(out), [(fairness_page.PAGE.file, fairness_page.PAGE.title)])
     found = data.load(Path(results))
+    runs = list(found.runs["run_id"])
+    s = studies.load(Path(results), runs)
+    board = boards.compare(Path(results), s.runs, rank_planted=rank_planted)
+    drawn = pages.figures(s, board)
+    nav = pages.present(drawn, tables)
     checks = _publish_docs(benchmark, Path(out) / "benchmark") if benchmark else ""
-    page = render(found, browser.examples(Path(results), list(found.runs["run_id"])), checks)
+    linked = [*nav, fairness_page.PAGE] if people is not None else nav
+    page = render(found, browser.examples(Path(results), runs), checks, linked, pages.leaderboard(board, pooled=True), s.unanalysed)
+    texts = {p.file: pages.render(p, s, board, drawn.get(p.file, []), linked, tables) for p in nav}
     target, draft = Path(out) / "index.html", Path(out) / ".index.html.part"
     try:
         Path(out).mkdir(parents=True, exist_ok=True)
@@ -41,6 +67,12 @@ def write_report(results: Path, out: Path, benchmark: Path | None = None) -> Pat
         os.replace(draft, target)
     except OSError as error:
         raise StoreError(f"can't write {target}: {error.strerror}; choose another --out") from None
+    pages.write(Path(out), texts)
+    (Path(out) / fairness_page.PAGE.file).unlink(missing_ok=True)
+    if people is not None:
+        fairness_page.write(people, Path(out), [("index.html", "Overview"), *((p.file, p.title) for p in linked)])
+    if print_figures:
+        pages.export(Path(out) / "figures", s, drawn)
     return target
 
 
@@ -60,8 +92,16 @@ def _publish_docs(benchmark: Path, out: Path) -> str:
     return f"{out.name}/data_docs/index.html" if (out / "data_docs" / "index.html").is_file() else ""
 
 
-def render(d: ReportData, shown: dict[str, Any], checks: str = "") -> str:
-    """The page's text. ``shown`` is what ``browser.examples`` returns; ``checks`` links to the benchmark's Data Docs."""
+def render(
+    d: ReportData,
+    shown: dict[str, Any],
+    checks: str = "",
+    nav: Sequence[pages.Page] = (),
+    board: Sequence[dict[str, Any]] = (),
+    unanalysed: Sequence[str] = (),
+) -> str:
+    """The page's text. ``shown`` is what ``browser.examples`` returns; ``checks`` links to the benchmark's Data Docs; ``nav``: the pages
+    beside it; ``board``: the pooled leaderboard; ``unanalysed``: models without study rows."""
     env = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
@@ -92,6 +132,10 @@ def render(d: ReportData, shown: dict[str, Any], checks: str = "") -> str:
         changes=[row for m in d.models for row in _change_rows(d, m)],
         quarantine=d.quarantine.to_dict("records"),
         checks=checks,
+        nav=[(p.file, p.title) for p in nav],
+        absent=[p.title for p in pages.PAGES if p.studies and p not in nav],
+        boards=board,
+        unanalysed=unanalysed,
         failures=d.failures.to_dict("records"),
         answers=_answer_rows(d),
         context_names=", ".join(CONTEXT_NAMES.values()),

@@ -16,9 +16,11 @@ import pandas as pd
 from sdgbias import metrics, stats
 from sdgbias.answers import parse_number, with_first_digit
 from sdgbias.cade import Numerics, argmax_view, decide, streams
+from sdgbias.censored import between, fill
 from sdgbias.errors import InputError
 from sdgbias.indicators import directions
-from sdgbias.search import SearchResult, random_search, take
+from sdgbias.search import Kind, SearchResult, take, tune
+from sdgbias.suites import withheld
 from sdgbias.types import DIGITS, LETTERS, TESTS, ContextTest, Task, View
 from sdgbias.views import view_cells
 
@@ -49,7 +51,8 @@ def read_table(benchmark: Path, name: str) -> pd.DataFrame:
 @dataclass(frozen=True)
 class TestResult:
     """One task under one context test: logits (N, K) per view, present (N, K), choice (N,) per method, and for regression
-    value (N,) per method; CADE's confidence, divergence and gate (N,); the search that tuned it (None without val rows)."""
+    value (N,) per method; CADE's confidence, divergence and gate (N,); the search that tuned it (None without val rows);
+    what withheld scores leave open (`withheld.judged`, None where every score of the task is exact)."""
 
     test: ContextTest
     logits: Mapping[View, np.ndarray]
@@ -61,6 +64,7 @@ class TestResult:
     divergence: np.ndarray
     kept: np.ndarray
     search: SearchResult | None
+    withheld: pd.DataFrame | None = None
 
 
 @dataclass(frozen=True)
@@ -72,18 +76,29 @@ class Scored:
     generations: pd.DataFrame
 
 
-def view_logits(scored: Scored, items: pd.DataFrame, task: Task, test: ContextTest, view: View) -> tuple[np.ndarray, np.ndarray]:
-    """(keys (N,), logits (N, K)) of one view x test; NaN where the item lacks the candidate or has no score (yet)."""
+def view_logits(
+    scored: Scored, items: pd.DataFrame, task: Task, test: ContextTest, view: View
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(keys (N,), logits (N, K), upper (N, K)) of one view x test; NaN where the item lacks the candidate or has no score (yet).
+    logits are -inf where a score is withheld; upper is the largest value that a logit can truly have, NaN where it is exact."""
     c = scored.cells
     rows = c[(c["task"] == task.value) & (c["test"] == test.value) & (c["view"] == view.value)]
     keys = rows.set_index("item_id")["key"].reindex(items["item_id"])
     known = scored.scores.set_index("key").reindex(keys)
-    width = len(CANDIDATES[task])
-    logits = np.full((len(items), width), np.nan)
-    for i, values in enumerate(known["logits"]):
-        if isinstance(values, np.ndarray):
-            logits[i, : len(values)] = values
-    return keys.to_numpy(dtype=object), logits
+    logits, upper = np.full((2, len(items), len(CANDIDATES[task])), np.nan)
+    for table, column in ((logits, known["logits"]), (upper, known["upper"])):
+        for i, values in enumerate(column):
+            if isinstance(values, np.ndarray):
+                table[i, : len(values)] = values
+    return keys.to_numpy(dtype=object), logits, upper
+
+
+def _bounded(scored: Scored, task: Task) -> bool:
+    """Whether any score of a task is known by its bound only."""
+    bounded = scored.scores.loc[scored.scores["upper"].notna(), "key"]
+    if bounded.empty:
+        return False
+    return bool(bounded.isin(scored.cells.loc[scored.cells["task"] == task.value, "key"]).any())
 
 
 def gold_index(items: pd.DataFrame) -> np.ndarray:
@@ -127,14 +142,38 @@ def digit_values(keys: np.ndarray, spoken: Mapping[tuple[str, str], str], mode: 
     return values
 
 
+def decoded_numbers(items: pd.DataFrame, scored: Scored, mode: str) -> pd.DataFrame:
+    """Regression: item_id, test, view, free, parsed, and by_digit (10 numbers, Full only) of every answer that was decoded."""
+    spoken, blocks = _spoken(scored), []
+    for test in TESTS[Task.REGRESSION] if len(items) else ():
+        for view in View:
+            keys = view_logits(scored, items, Task.REGRESSION, test, view)[0]
+            free, unparsed = _free_values(keys, spoken)
+            block = pd.DataFrame({"item_id": items["item_id"], "test": test.value, "view": view.value, "free": free, "parsed": ~unparsed})
+            block["by_digit"] = list(digit_values(keys, spoken, mode)) if view is View.FULL else None
+            blocks.append(block[np.isfinite(free)])
+    columns = ["item_id", "test", "view", "free", "parsed", "by_digit"]
+    return pd.concat(blocks, ignore_index=True) if blocks else pd.DataFrame(columns=columns)
+
+
 def run_test(
-    scored: Scored, items: pd.DataFrame, task: Task, test: ContextTest, *, draws: int, seed: int, numerics: Numerics, mode: str
-) -> TestResult:
-    """Predictions of every view and of CADE for one task x test."""
+    scored: Scored, items: pd.DataFrame, task: Task, test: ContextTest, *, draws: int, seed: int, numerics: Numerics, mode: str,
+    kind: Kind = "random",
+) -> TestResult:  # fmt: skip
+    """Predictions of every view and of CADE for one task x test. Where scores are withheld, a view says the largest of those that
+    are known, and CADE takes the others at their bounds; InputError with numerics other than `exact`, whose bounds these are."""
     present = present_options(items, task)
-    pairs = {view: view_logits(scored, items, task, test, view) for view in View}
-    logits = {view: pair[1] for view, pair in pairs.items()}
-    s = streams(logits[View.FULL], logits[View.CTX_Q], logits[View.IMG_Q], logits[View.Q_ONLY], present, numerics=numerics)
+    found = {view: view_logits(scored, items, task, test, view) for view in View}
+    logits = {view: z for view, (_, z, _) in found.items()}
+    bounded = _bounded(scored, task)
+    if bounded and numerics != "exact":
+        raise InputError(
+            f"{task.value}: some scores of this model are withheld, and what that leaves open is known for numerics exact only, not "
+            f"{numerics}; what is scored is kept: evaluate again with --numerics exact"
+        )
+    views = {view: between(z, upper) for view, (_, z, upper) in found.items()}
+    full, ctx, img, q = (fill(views[view]) for view in (View.FULL, View.CTX_Q, View.IMG_Q, View.Q_ONLY))
+    s = streams(full, ctx, img, q, present, numerics=numerics)
     choice = {view.value: argmax_view(logits[view], present) for view in View}
     value: dict[str, np.ndarray] = {}
     unparsed: dict[str, np.ndarray] = {}
@@ -144,12 +183,12 @@ def run_test(
     else:
         spoken = _spoken(scored)
         for view in View:
-            value[view.value], unparsed[view.value] = _free_values(pairs[view][0], spoken)
-        by_digit = digit_values(pairs[View.FULL][0], spoken, mode)
+            value[view.value], unparsed[view.value] = _free_values(found[view][0], spoken)
+        by_digit = digit_values(found[View.FULL][0], spoken, mode)
         payoff = -np.abs(by_digit - items["answer"].to_numpy(dtype=float)[:, None])
     usable = s.valid.any(axis=1) & np.isfinite(payoff).all(axis=1)
     val = (items["split"] == "val").to_numpy() & usable
-    search = random_search(take(s, val), payoff[val], task, draws=draws, seed=seed) if val.any() else None
+    search = tune(take(s, val), payoff[val], task, search=kind, draws=draws, seed=seed) if val.any() else None
     kept = np.zeros(n, dtype=bool)
     if search is not None:
         decision = decide(s, search.params)
@@ -159,7 +198,8 @@ def run_test(
             picked = by_digit[np.arange(n), np.maximum(decision.choice, 0)]
             value["cade"] = np.where(choice["cade"] >= 0, picked, np.nan)
             unparsed["cade"] = np.zeros(n, dtype=bool)
-    return TestResult(test, logits, present, choice, value, unparsed, s.confidence, s.divergence, kept, search)
+    judged = withheld.judged(items, views, present, payoff, usable, search.params if search else None) if bounded else None
+    return TestResult(test, logits, present, choice, value, unparsed, s.confidence, s.divergence, kept, search, judged)
 
 
 def predictions(items: pd.DataFrame, task: Task, r: TestResult) -> pd.DataFrame:
@@ -247,12 +287,22 @@ def _paired_metrics(part: pd.DataFrame, task: Task) -> Iterator[tuple[str, stats
         yield "changed_rate", stats.share(part["value"] != part["value_full"], place)
 
 
-def metric_rows(items: pd.DataFrame, task: Task, frame: pd.DataFrame, scored: Scored) -> pd.DataFrame:
-    """Rows task, test, method, pillar, indicator, metric, value, n, ci_low, ci_high of the test split. Test 'all' pools T1..T5."""
+def _parts(table: pd.DataFrame, task: Task) -> Iterator[tuple[tuple[str, str, str, str], pd.DataFrame]]:
+    """((test, method, pillar, indicator), rows) of every group. Test 'all' pools T1..T5."""
+    for test, pool in [*((t.value, table[table["test"] == t.value]) for t in TESTS[task]), ("all", table)]:
+        for method, mine in pool.groupby("method", sort=True):
+            for pillar, indicator, part in _groups(mine):
+                yield (test, str(method), pillar, indicator), part
+
+
+def metric_rows(items: pd.DataFrame, task: Task, frame: pd.DataFrame, scored: Scored, judged: pd.DataFrame | None = None) -> pd.DataFrame:
+    """Rows task, test, method, pillar, indicator, metric, value, n, ci_low, ci_high of the test split. Test 'all' pools T1..T5.
+    `judged`: what withheld scores leave open, with a column test."""
     known = scored.cells.merge(scored.scores[["key", "mass", "top_token"]], on="key", how="left")
     known = known.rename(columns={"view": "method"})[["task", "item_id", "test", "method", "key", "mass", "top_token"]]
     test = frame[frame["split"] == "test"].merge(items[["item_id", "cluster_id", "pillar", "indicator"]], on="item_id")
     test = test.merge(known, on=["task", "item_id", "test", "method"], how="left")
+    test["cluster_id"] = pd.factorize(test["cluster_id"], sort=True)[0]  # only told apart from here on, and numbers are quicker
     names = CANDIDATES[task]
     test["off_candidate"] = ~test["top_token"].isin(list(names))
     if task is Task.MCQ:
@@ -262,17 +312,16 @@ def metric_rows(items: pd.DataFrame, task: Task, frame: pd.DataFrame, scored: Sc
     full = test.loc[test["method"] == "full", ["item_id", "test", "pred", "correct", "error", "value"]]
     test = test.merge(full, on=["item_id", "test"], how="left", suffixes=("", "_full"))
     rows: list[tuple[object, ...]] = []
-    pools = [*((t.value, test[test["test"] == t.value]) for t in TESTS[task]), ("all", test)]
-    for name, pool in pools:
-        for method, mine in pool.groupby("method", sort=True):
-            for pillar, indicator, part in _groups(mine):
-                found = list(_cell_metrics(part, task))
-                if method == "cade":
-                    found += _paired_metrics(part[part["pred_full"].notna()], task)
-                if method == "q_only":
-                    prompts = float(part["key"].nunique())
-                    found.append(("distinct_prompts", stats.Estimate(prompts, len(part), float("nan"), float("nan"))))
-                rows += [(task.value, name, method, pillar, indicator, m, e.value, e.n, e.low, e.high) for m, e in found]
+    for cell, part in _parts(test, task):
+        found = list(_cell_metrics(part, task))
+        if cell[1] == "cade":
+            found += _paired_metrics(part[part["pred_full"].notna()], task)
+        if cell[1] == "q_only":
+            prompts = float(part["key"].nunique())
+            found.append(("distinct_prompts", stats.Estimate(prompts, len(part), float("nan"), float("nan"))))
+        rows += [(task.value, *cell, m, e.value, e.n, e.low, e.high) for m, e in found]
+    for cell, part in () if judged is None else _parts(judged, task):
+        rows += [(task.value, *cell, m, e.value, e.n, e.low, e.high) for m, e in withheld.estimates(part, task)]
     columns = ["task", "test", "method", "pillar", "indicator", "metric", "value", "n", "ci_low", "ci_high"]
     return pd.DataFrame(rows, columns=columns)
 
@@ -285,22 +334,25 @@ class Summary:
 
 
 def summarise(
-    items: Mapping[Task, pd.DataFrame], scored: Scored, *, draws: int, seed: int, numerics: Numerics = "exact", mode: str = "continue"
-) -> Summary:
+    items: Mapping[Task, pd.DataFrame], scored: Scored, *, draws: int, seed: int, numerics: Numerics = "exact", mode: str = "continue",
+    search: Kind = "random",
+) -> Summary:  # fmt: skip
     """From scores to predictions, metric rows and CADE parameters, for both tasks and all their tests."""
     all_predictions, all_metrics, params = [], [], []
     for task, table in items.items():
         if table.empty:
             continue
-        blocks = []
+        blocks, judged = [], []
         for test in TESTS[task]:
-            r = run_test(scored, table, task, test, draws=draws, seed=seed, numerics=numerics, mode=mode)
+            r = run_test(scored, table, task, test, draws=draws, seed=seed, numerics=numerics, mode=mode, kind=search)
             block = predictions(table, task, r)
             for method, flags in r.unparsed.items():
                 rows = block["method"] == method
                 lookup = pd.Series(flags, index=table["item_id"])
                 block.loc[rows, "unparsed"] = block.loc[rows, "item_id"].map(lookup)
             blocks.append(block)
+            if r.withheld is not None:
+                judged.append(r.withheld.assign(test=test.value))
             if r.search is not None:
                 p, found = r.search.params, r.search
                 objective = "accuracy" if task is Task.MCQ else "negative MAE"
@@ -311,7 +363,7 @@ def summarise(
         frame = pd.concat(blocks, ignore_index=True)
         if task is Task.REGRESSION:
             frame["unparsed"] = frame["unparsed"].fillna(False).astype(bool)
-        all_metrics.append(metric_rows(table, task, frame, scored))
+        all_metrics.append(metric_rows(table, task, frame, scored, pd.concat(judged, ignore_index=True) if judged else None))
         all_predictions.append(frame.drop(columns=["unparsed"], errors="ignore"))
     names = ["task", "test", "alpha", "lambda_kl", "beta", "tau", "mode", "objective", "val_value", "n_val", "n_draws", "seed"]
     if not all_metrics:

@@ -15,6 +15,7 @@ import yaml
 from person import REPOSITORY
 
 STAGES = ["sample", "clusters", "images", "series", "items", "prompts", "card", "check"]
+PEOPLE = ["people-sample", "people"]
 AFTER_ITEMS = ["items", "prompts", "card", "check"]
 
 pytestmark = pytest.mark.slow
@@ -39,7 +40,7 @@ def dvc(folder: Path, *arguments: str) -> str:
 
 def repro(folder: Path, *more: str) -> list[str]:
     """The stages that ran, in order."""
-    return re.findall(r"^Running stage '(\w+)'", dvc(folder, "repro", *more), flags=re.MULTILINE)
+    return re.findall(r"^Running stage '([\w-]+)'", dvc(folder, "repro", *more), flags=re.MULTILINE)
 
 
 def commit(folder: Path) -> None:
@@ -68,10 +69,16 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
     dvc(folder, "init", "-q")
     shutil.copy(REPOSITORY / ".dvc" / "config", folder / ".dvc" / "config")
     (folder / ".gitignore").write_text("__pycache__/\n")
-    params(folder, sample={"clusters": 24, "seed": 5}, benchmark={"mcq": 60, "regression": 20}, indicators="series")  # type: ignore[arg-type]
+    params(
+        folder,
+        sample={"clusters": 24, "seed": 5},
+        benchmark={"mcq": 60, "regression": 20},
+        indicators="series",
+        people={"people": 40, "seed": 5},
+    )  # type: ignore[arg-type]
     shutil.copytree(REPOSITORY / "data" / "indicators", folder / "series")
     commit(folder)
-    assert sorted(repro(folder)) == sorted(STAGES)
+    assert sorted(repro(folder)) == sorted([*STAGES, *PEOPLE])
     commit(folder)
     return folder
 
@@ -104,7 +111,7 @@ def test_a_second_machine_gets_identical_hashes(first: Path, tmp_path: Path) -> 
 
 def repro_order(folder: Path) -> list[str]:
     """All stages in an order that DVC may take; it lists them itself, so that only completeness is compared."""
-    done = re.findall(r"^Running stage '(\w+)'", dvc(folder, "repro", "--force", "--dry", "check"), flags=re.MULTILINE)
+    done = re.findall(r"^Running stage '([\w-]+)'", dvc(folder, "repro", "--force", "--dry", "check"), flags=re.MULTILINE)
     assert sorted(done) == sorted(STAGES)
     return done
 
@@ -121,7 +128,7 @@ def test_one_series_and_one_knob_rebuild_only_what_depends_on_them(first: Path, 
     assert repro(folder) == AFTER_ITEMS
     assert len(pd.read_parquet(folder / "data" / "benchmark" / "items_mcq.parquet")) == 48
     before, after = digests(first), digests(folder)
-    assert {stage for stage in STAGES if before[stage] == after[stage]} == {"sample", "clusters", "images"}
+    assert {stage for stage in [*STAGES, *PEOPLE] if before[stage] == after[stage]} == {*PEOPLE, "sample", "clusters", "images"}
     # back again: from DVC's cache, without building
     shutil.copy(first / "series" / "sh_sta_stunt.csv", path)
     shutil.copy(first / "params.yaml", folder)

@@ -178,7 +178,9 @@ def test_no_single_token_for_b(tmp_path: Path) -> None:
 def test_what_cannot_be_loaded(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"no config\.json"):
         load(spec("hf", f"path:{tmp_path}"), Path())
-    with pytest.raises(RegistryError, match="unknown backend 'tgi'; valid: api, hf, planted, vllm"):
+    with pytest.raises(
+        RegistryError, match="unknown backend 'tgi'; valid: api, clip-zero-shot, hf, planted, planted-people, vit-zero-shot, vllm"
+    ):
         load(spec("tgi"), Path())
     folder = save_llava(tmp_path / "pickled")
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")

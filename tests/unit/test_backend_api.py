@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ import pytest
 from sdgbias import registry
 from sdgbias.backends.api import Api, first_token
 from sdgbias.backends.api_http import DOWN_AFTER, BudgetSpent, PromptRefused
-from sdgbias.errors import InfrastructureError, ModelError, RegistryError
+from sdgbias.errors import InfrastructureError, ModelError, RegistryError, StoreError
 from sdgbias.types import ModelSpec, Prompt
 
 KEY = "unit-test-key-0123456789abcdef"
@@ -195,7 +196,7 @@ def test_scores_bounds_and_counts(server: Server, make: Callable[..., Api]) -> N
     batch = api.candidate_scores(asked)
     assert np.exp(batch.logits[0, :2]) == pytest.approx([0.05, 0.85], rel=1e-6)
     assert np.isnan(batch.logits[0, 2]) and np.isnan(batch.upper[0, 2])
-    assert batch.censored.tolist() == [[False] * 3, [False, False, True]]
+    assert np.isneginf(batch.logits).tolist() == [[False] * 3, [False, False, True]]
     assert batch.upper[1, 2] == pytest.approx(np.log(0.1 + 1e-5), abs=1e-6)  # 1 - 0.1 - 0.8 is left
     assert (batch.upper[1, :2] >= batch.logits[1, :2]).all()
     assert batch.logits.dtype == batch.upper.dtype == np.float32 and batch.n_tokens.tolist() == [10, 10]
@@ -220,7 +221,7 @@ def test_order_does_not_matter_and_no_more_than_so_many_are_in_flight(server: Se
     batch = api.candidate_scores(asked)
     assert 2 <= server.most <= 4
     turned = api.candidate_scores(asked[::-1])
-    assert (turned.logits[::-1] == batch.logits).all() and (turned.upper[::-1] == batch.upper).all()
+    assert (turned.logits[::-1] == batch.logits).all() and np.array_equal(turned.upper[::-1], batch.upper, equal_nan=True)
     assert len({float(x) for x in batch.logits[:, 0]}) == 24
     assert sum(server.asked.values()) == 48
 
@@ -228,7 +229,8 @@ def test_order_does_not_matter_and_no_more_than_so_many_are_in_flight(server: Se
 def test_candidates_by_id_are_exact(server: Server, make: Callable[..., Api]) -> None:
     server.script = lambda body, n: ok(completion([("A", -0.5), ("B", -8.0)]))
     batch = make(candidate_ids={"A": [5, 6], "B": [7]}).candidate_scores([Prompt("q", "AB"), Prompt("other", "ABC")])
-    assert (batch.upper[0, :2] == batch.logits[0, :2]).all()
+    assert np.isfinite(batch.logits[0, :2]).all() and np.isnan(batch.upper[0]).all()
+    assert batch.upper[1, 0] > batch.logits[1, 0] and batch.upper[1, 2] > -np.inf  # C has no ids, so that prompt is asked for its top k
     by_question = {question(b): b for b in server.bodies}
     assert by_question["q"]["logprob_token_ids"] == [5, 6, 7] and "logprob_token_ids" not in by_question["other"]
 
@@ -427,6 +429,57 @@ def test_the_budget_is_never_exceeded_and_what_was_paid_is_kept(server: Server, 
             pass
     assert paid == len(server.times) == round(cost / 0.001)
     assert isinstance(BudgetSpent("x"), InfrastructureError)
+
+
+def test_the_budget_is_that_of_a_run_over_all_starts(server: Server, make: Callable[..., Api], tmp_path: Path) -> None:
+    server.script = planted
+    money = {"prices": {"input": 100.0}, "budget": 0.025, "concurrency": 3}  # 10 tokens a prompt cost 0.001
+    ledger, asked = tmp_path / "spent.json", prompts(40)
+
+    def start(run: str) -> float:
+        api = make(**money)
+        api.use_ledger(ledger, run)
+        with pytest.raises(BudgetSpent):
+            api.candidate_scores(asked)
+        return float(str(api.counters()["cost"]))
+
+    first = start("one")
+    assert 0.025 - 0.0085 < first <= 0.025
+    assert start("one") <= 0.0085 and json.loads(ledger.read_text())["one"] <= 0.025
+    before = len(server.times)
+    assert start("one") == 0.0 and len(server.times) == before  # nothing is left, so nothing is asked
+    assert start("two") == first  # another benchmark has a budget of its own
+    assert set(json.loads(ledger.read_text())) == {"one", "two"}
+    with pytest.raises(BudgetSpent, match="0.025 is spent"):
+        api = make(**money)
+        api.use_ledger(ledger, "one")
+        api.candidate_scores(asked[:1])
+
+
+def test_what_was_in_flight_when_a_process_died_counts_as_paid(server: Server, make: Callable[..., Api], tmp_path: Path) -> None:
+    ledger = tmp_path / "spent.json"
+    seen: list[float] = []
+
+    def look(body: dict[str, Any], n: int) -> Reply:
+        seen.append(json.loads(ledger.read_text())["run"])  # what a start after a kill at this moment would find
+        return planted(body, n)
+
+    server.script = look
+    api = make(prices={"input": 100.0}, concurrency=1)
+    api.use_ledger(ledger, "run")
+    api.candidate_scores(prompts(2))
+    most = (10 + 64) * 1e-4  # bytes of the question and what a template adds
+    assert seen == pytest.approx([most, 0.001 + most]) and json.loads(ledger.read_text())["run"] == pytest.approx(0.002)
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", '{"run": "much"}', '{"run": null}'])
+def test_a_ledger_that_cant_be_read_stops_before_anything_is_sent(
+    server: Server, make: Callable[..., Api], tmp_path: Path, text: str
+) -> None:
+    (tmp_path / "spent.json").write_text(text)
+    with pytest.raises(StoreError, match="spent.json"):
+        make(prices={"input": 1.0}, budget=1.0).use_ledger(tmp_path / "spent.json", "run")
+    assert not server.times
 
 
 def test_an_estimate_that_was_too_small_is_raised(server: Server, make: Callable[..., Api]) -> None:

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from conftest import REPOSITORY
 
 from sdgbias import card
 from sdgbias.card.figures import LABELS, TABLE_B
@@ -19,6 +18,7 @@ from sdgbias.draw import PILLAR_WEIGHTS
 from sdgbias.errors import InputError, StoreError
 from sdgbias.types import PILLARS, Task
 
+REPOSITORY = Path(__file__).resolve().parents[2]
 HEALTH, SERVICES, HUMAN = PILLARS
 #: code, name, survey year, clusters
 COUNTRIES = (("KE", "Kenya", 2014, 4), ("NM", "Namibia", 2006, 3))

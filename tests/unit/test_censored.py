@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sdgbias.cade import decide, streams
-from sdgbias.censored import Bounds, Verdict, between, exactly, fill, payoff_bounds, verdict
+from sdgbias.cade import argmax_view, decide, streams
+from sdgbias.censored import Bounds, Verdict, alone, between, exactly, fill, payoff_bounds, verdict
 from sdgbias.types import CadeParams
 
 OFF = 2.0
@@ -118,6 +118,32 @@ def test_censored_in_the_context_is_open_unless_the_gate_keeps_the_baseline() ->
     assert wins.possible[0, 2] and not wins.certain[0]
     kept = verdict(known, hidden, known, known, CadeParams(1.0, 0.0, 0.0, 0.85))
     assert kept.certain[0] and kept.choice[0] == 0
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10**6), k=st.sampled_from([2, 3, 10]), seen=st.integers(1, 9), slack=st.sampled_from([0.0, 0.5, 2.0]))
+def test_no_scores_within_the_bounds_change_a_certain_answer_of_one_view(seed: int, k: int, seen: int, slack: float) -> None:
+    rng = np.random.default_rng(seed)
+    view = censor(world(seed, 40, k)[0], min(seen, k), slack)
+    present = np.ones((40, k), dtype=bool)
+    v = alone(view, present)
+    reached = np.zeros_like(present)
+    for _ in range(60):
+        reached[np.arange(40), within(rng, view).argmax(axis=1)] = True
+    assert not (reached & ~v.possible).any()
+    named = argmax_view(np.where(np.isfinite(view.low), view.low, np.nan), present)
+    assert v.possible[np.arange(40), named].all() and (named[v.certain] == v.choice[v.certain]).all()
+    assert slack > 0 or seen == 1 or v.certain.all()  # below the last one named, a withheld score can't be the largest
+
+
+def test_one_view_by_hand() -> None:
+    inf, nan = np.inf, np.nan
+    z = np.array([[-1.0, -3.0, -inf], [-1.0, -3.0, -inf], [-inf, -inf, -inf], [-2.0, -2.0, nan], [nan, nan, nan], [-1.0, -2.0, nan]])
+    upper = np.array([[nan, nan, -2.0], [nan, nan, -0.5], [-4.0, -5.0, -4.0], [nan, nan, nan], [nan, nan, nan], [-1.0, -0.9, nan]])
+    v = alone(between(z, upper), np.array([[True] * 3] * 3 + [[True, True, False]] * 3))
+    assert v.choice.tolist() == [0, -1, -1, 0, -1, -1]
+    # C may be the largest; nothing is named; a tie that is known goes to A; no view; another spelling may lift B above A
+    assert v.possible.tolist() == [[1, 0, 0], [1, 0, 1], [1, 1, 1], [1, 0, 0], [0, 0, 0], [1, 1, 0]]
 
 
 def test_payoffs_lie_between_their_bounds() -> None:

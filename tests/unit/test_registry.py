@@ -70,7 +70,7 @@ CASES: dict[str, tuple[dict[str, Any], str | None]] = {
     "planted": ({"backend": "planted", "repo": "planted", "revision": "planted-1"}, None),
     "api": ({**API, "options": {"api_key_env": "OPENAI_API_KEY"}}, None),
     "unknown field": ({"colour": "red"}, "unknown field 'colour'"),
-    "unknown backend": ({"backend": "onnx"}, "api, hf, planted, vllm"),
+    "unknown backend": ({"backend": "onnx"}, "api, clip-zero-shot, hf, planted, planted-people, text-encoder, vit-zero-shot, vllm"),
     "unknown dtype": ({"dtype": "int8"}, "bfloat16, float16, float32"),
     "upper-case name": ({"name": "M"}, "lower-case"),
     "empty title": ({"title": ""}, "title is empty"),
@@ -324,7 +324,7 @@ def test_propose_bad_repo(root: Path, repo: str) -> None:
 def test_propose_other_backends(root: Path) -> None:
     with pytest.raises(RegistryError, match="by hand"):
         register.propose("openai/gpt", backend="api", root=root)
-    with pytest.raises(RegistryError, match="valid: api, hf, planted, vllm"):
+    with pytest.raises(RegistryError, match="valid: api, clip-zero-shot, hf, planted, planted-people, text-encoder"):
         register.propose("owner/m", backend="onnx", root=root)
 
 
@@ -368,7 +368,7 @@ def test_shipped_entries() -> None:
         text = path.read_text(encoding="utf-8")
         assert text.startswith(registry.SCHEMA_LINE), path
         jsonschema.validate(yaml.safe_load(text), schema)
-    assert list(registry.enabled(REPOSITORY)) == ["tiny-llava"]
+    assert list(registry.enabled(REPOSITORY)) == ["planted-people", "tiny-llava"]
     assert [s.backend for s in specs.values()].count("api") == 3
     hub = {s.repo for s in specs.values() if s.backend == "hf" and not s.enabled}
     assert len(hub) == 10  # the open models of Table H

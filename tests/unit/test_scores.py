@@ -8,10 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from sdgbias.errors import StoreError
-from sdgbias.scores import ScoreCache
+from sdgbias.scores import SCHEMAS, ScoreCache
 
 
 def batch(*keys: str) -> pd.DataFrame:
@@ -25,6 +27,7 @@ def batch(*keys: str) -> pd.DataFrame:
             "minus_logit": np.full(n, np.nan, np.float32),
             "top_token": ["B"] * n,
             "n_tokens": np.ones(n, np.int32),
+            "upper": [None] * n,
         }
     )
 
@@ -40,6 +43,33 @@ def test_batches_add_up_and_compact(tmp_path: Path) -> None:
     assert len(list(cache.folder.glob("scores-*.parquet"))) == 1
     pd.testing.assert_frame_equal(before, cache.read("scores"))
     assert cache.read("generations").empty
+
+
+def test_bounds_come_back_as_written_and_stay_through_compaction(tmp_path: Path) -> None:
+    cache = ScoreCache(tmp_path, "m", "f")
+    told = batch("told", "withheld")
+    told["logits"] = [np.array([1.0, 2.0], np.float32), np.array([-np.inf, 2.0], np.float32)]
+    told["upper"] = [None, np.array([-7.5, np.nan], np.float32)]
+    cache.append("scores", told)
+    cache.append("scores", batch("third"))
+    cache.compact("scores")
+    read = cache.read("scores").set_index("key")
+    assert read["upper"].isna().to_dict() == {"third": True, "told": True, "withheld": False}
+    np.testing.assert_array_equal(read.loc["withheld", "upper"], np.array([-7.5, np.nan], np.float32))
+    assert read.loc["withheld", "logits"].tolist() == [-np.inf, 2.0]
+
+
+def test_a_shard_from_before_there_were_bounds_reads_as_exact(tmp_path: Path) -> None:
+    cache = ScoreCache(tmp_path, "m", "f")
+    old = pa.schema([field for field in SCHEMAS["scores"] if field.name != "upper"])
+    pq.write_table(pa.Table.from_pandas(batch("old").drop(columns="upper"), schema=old), cache.folder / "scores-0.parquet")
+    cache.append("scores", batch("new").assign(upper=[np.array([np.nan, 3.0], np.float32)]))
+    for _ in range(2):
+        read = cache.read("scores").set_index("key")
+        assert read.loc["old", "upper"] is None and read.loc["old", "logits"].tolist() == [1.0, 2.0]
+        assert read.loc["new", "upper"][1] == 3.0
+        cache.compact("scores")
+    assert not list(cache.folder.glob("*.bad"))
 
 
 def test_an_unreadable_shard_is_set_aside(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -85,6 +86,31 @@ def test_one_bad_prompt_stops_nobody(tmp_path: Path) -> None:
 def test_a_score_that_is_no_number_is_a_failure_and_no_score(tmp_path: Path) -> None:
     scorer, scores = run(tmp_path, Engine(), [*TEXTS, "nan here"])
     assert len(scores) == 40 and [kind for _, kind, _ in scorer.failures] == ["NonFiniteLogits"]
+
+
+class Bounded(Engine):
+    """Tells the first candidate, and of the second only a bound; 'bare' has none, 'loose' an infinite one, 'lost' no score at all."""
+
+    def candidate_scores(self, prompts: Sequence[Prompt]) -> ScoreBatch:
+        batch = super().candidate_scores(prompts)
+        logits, upper = batch.logits.copy(), np.full_like(batch.logits, np.nan)
+        for i, prompt in enumerate(prompts):
+            if prompt.text.startswith("text"):
+                continue
+            logits[i, 1] = -np.inf
+            upper[i, 1] = {"bare": np.nan, "loose": np.inf}.get(prompt.text, -4.0)
+            if prompt.text == "lost":
+                logits[i, 0], upper[i, 0] = np.nan, -4.0
+        return dataclasses.replace(batch, logits=logits, upper=upper)
+
+
+def test_a_withheld_score_is_kept_with_its_bound_and_without_one_it_is_a_failure(tmp_path: Path) -> None:
+    scorer, scores = run(tmp_path, Bounded(), ["text", "withheld", "bare", "loose", "lost"])
+    assert [kind for _, kind, _ in scorer.failures] == ["NonFiniteLogits"] * 3
+    known = {tuple(row["logits"]): row["upper"] for _, row in scores.iterrows()}
+    assert set(known) == {(4.0, 0.0), (8.0, -np.inf)}  # the first logit is the length of the text
+    assert known[(4.0, 0.0)] is None
+    np.testing.assert_array_equal(known[(8.0, -np.inf)], np.array([np.nan, -4.0], dtype=np.float32))
 
 
 def test_a_model_that_can_score_nothing_is_told_at_once(tmp_path: Path) -> None:

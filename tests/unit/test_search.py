@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import numba
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from sdgbias.cade import decide, streams
-from sdgbias.search import RANGES, evaluate_draws, random_search, take
+from sdgbias.search import RANGES, evaluate_draws, mean_payoff, pack, random_search, row_payoff, take
+from sdgbias.search.kernel import count_kept, one_payoff
 from sdgbias.types import CadeParams, Task
 
 
@@ -63,3 +67,78 @@ def test_undecidable_rows_are_left_out() -> None:
     assert found.value == random_search(s, payoff, Task.MCQ, draws=50).value
     with pytest.raises(ValueError, match="validation row"):
         random_search(take(s, np.array([], dtype=int)), payoff[:0], Task.MCQ)
+
+
+def choices(s, draws):
+    return np.array([decide(s, CadeParams(*d)).choice for d in draws])
+
+
+@settings(deadline=None, max_examples=60)  # the first of each width is compiled
+@given(
+    seed=st.integers(0, 10_000),
+    n=st.integers(1, 70),
+    k=st.sampled_from([2, 3, 10]),
+    c=st.sampled_from([1, 33, 300]),
+    grain=st.sampled_from([0.5, 1e-3]),
+)
+def test_every_choice_is_that_of_decide(seed: int, n: int, k: int, c: int, grain: float) -> None:
+    """Each candidate pays another number, so that a payoff tells the choice. Coarse logits make ties, gaps make missing views."""
+    rng = np.random.default_rng(seed)
+    full, ctx, img, q = (np.round(rng.normal(0, 2, (n, k)) / grain) * grain for _ in range(4))
+    present = rng.random((n, k)) < 0.8
+    present[:, 0] = True
+    for view in (full, ctx, q):
+        view[rng.random(n) < 0.2] = np.nan
+    s = streams(full, ctx, img, q, present)
+    payoff = np.tile(np.arange(1.0, k + 1), (n, 1)) * 2.0 ** rng.integers(-3, 3, size=(n, 1))
+    low, high = np.array(RANGES[Task.MCQ]).T
+    draws = rng.uniform(low * 0, high * 1.1, (c, 4))
+    draws[0, 3] = s.confidence[0]  # a gate exactly at a confidence keeps that row
+    draws[1:2] = (0.0, 0.0, 0.0, 2.0)  # only the image stream is left: coarse logits tie
+    want = payoff[np.arange(n), choices(s, draws)]
+    rows = pack(s, payoff)
+    assert np.array_equal(row_payoff(rows, draws), want)
+    got = mean_payoff(rows, draws)
+    assert np.array_equal(got, want.sum(axis=1) / n)  # small binary fractions add without rounding
+    assert [one_payoff(rows, d) for d in draws] == got.tolist()
+
+
+def test_ties_go_to_the_lowest_candidate() -> None:
+    z = np.array([[1.0, 3.0, 3.0], [2.0, 2.0, 2.0], [0.0, -1.0, 0.0]])
+    payoff = np.tile([1.0, 2.0, 4.0], (3, 1))
+    draws = np.array([[0.5, 0.0, 0.25, 2.0], [0.5, 1.0, 0.0, 2.0]])
+    rows = pack(streams(z, z, z, z), payoff)
+    assert row_payoff(rows, draws).tolist() == [[2.0, 1.0, 1.0]] * 2
+    assert mean_payoff(rows, draws).tolist() == [4 / 3] * 2
+
+
+def test_a_gate_keeps_the_rows_that_are_sure_enough() -> None:
+    s, payoff = problem(8, 90)
+    rows = pack(s, payoff)
+    for tau in (0.0, float(s.confidence[7]), 0.8, 2.0):
+        assert count_kept(rows, tau) == (s.confidence >= tau).sum()
+
+
+def test_threads_and_company_never_change_a_score() -> None:
+    s, payoff = problem(2, 400, 10)
+    payoff = -np.abs(np.arange(10) - payoff.argmax(axis=1)[:, None]) - np.random.default_rng(0).random((400, 10))
+    low, high = np.array(RANGES[Task.REGRESSION]).T
+    draws = np.random.default_rng(4).uniform(low, high, (1100, 4))
+    rows = pack(s, payoff)
+    whole = mean_payoff(rows, draws)
+    before = numba.get_num_threads()
+    try:
+        numba.set_num_threads(1)
+        assert np.array_equal(mean_payoff(rows, draws), whole)
+    finally:
+        numba.set_num_threads(before)
+    some = np.random.default_rng(5).permutation(1100)[:77]
+    assert np.array_equal(mean_payoff(rows, draws[some]), whole[some])
+    assert whole == pytest.approx([payoff[np.arange(400), c].mean() for c in choices(s, draws)], rel=1e-13)
+
+
+def test_ranges_can_hold_a_parameter_fixed() -> None:
+    s, payoff = problem(5, 200)
+    found = random_search(s, payoff, Task.MCQ, draws=200, seed=1, ranges=((0.5, 2.0), (0.0, 0.0), (0.0, 0.0), (2.0, 2.0)))
+    assert (found.params.lambda_kl, found.params.beta, found.params.tau) == (0.0, 0.0, 2.0)
+    assert 0.5 <= found.params.alpha <= 2.0

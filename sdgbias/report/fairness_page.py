@@ -1,0 +1,222 @@
+"""The page of the second suite, fairness.html: disparities, classes, prompts, debiasing, unread answers, examples, what was measured.
+
+Pictures of people are blurred until a reader asks to see them, and stay blurred on paper. Groups are perceived and annotated.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import pandas as pd
+
+from sdgbias import store
+from sdgbias.errors import StoreError
+from sdgbias.report import charts_fairness, words
+from sdgbias.report.pages import TEMPLATES, Page, _packed, _shown, library
+from sdgbias.report.studies import NOT_ANALYSED
+from sdgbias.stats import Estimate
+
+SUITE = "facet"
+PAGE = Page(
+    "fairness.html", "Fairness", "How well models recognise what people do, and how far that depends on who is in the picture.", ("fairness",)
+)  # fmt: skip
+EXAMPLES = 60
+RATES = {
+    "no_rate": "No", "unknown_rate": "Unknown", "false_yes_rate": "Yes about a wrong class", "unparsed_rate": "Not understood",
+    "refusal_rate": "Declined",
+}  # fmt: skip
+HOW = {
+    "exact": "word for word", "normalised": "after normalising", "option": "as an option letter", "cosine": "by the nearest label",
+    "refusal": "declined", "unparsed": "not understood", "empty": "empty", "several": "names several",
+}  # fmt: skip
+UNREAD = ("refusal", "unparsed", "empty", "several")
+
+
+@dataclass(frozen=True)
+class Fairness:
+    """runs: newest finished run of each model of the suite, with label; metrics, studies: their rows, label as model; people: benchmark_id,
+    dataset, attribute, group, n (persons); quarantine: benchmark_id, rule, n; questions: benchmark_id, prompt, n; examples: see _examples."""
+
+    runs: pd.DataFrame
+    metrics: pd.DataFrame
+    studies: pd.DataFrame
+    people: pd.DataFrame
+    quarantine: pd.DataFrame
+    questions: pd.DataFrame
+    examples: list[dict[str, Any]]
+
+
+def load(results: Path) -> Fairness | None:
+    """Everything that the page shows, from the results file; None where the suite has no finished run."""
+    chosen = store.latest_runs(results, SUITE)
+    if not chosen:
+        return None
+
+    def ask(sql: str) -> pd.DataFrame:
+        return store.query(results, sql, {"runs": chosen})
+
+    mine = "WHERE list_contains($runs, run_id)"
+    runs = ask(f"FROM runs {mine} ORDER BY provenance = 'planted', model")
+    runs["label"] = [f"{m} (planted)" if p == "planted" else m for m, p in zip(runs["model"], runs["provenance"], strict=True)]
+    label = dict(zip(runs["run_id"], runs["label"], strict=True))
+    rank = {run: i for i, run in enumerate(runs["run_id"])}
+
+    def named(frame: pd.DataFrame) -> pd.DataFrame:
+        frame = frame.assign(model=frame["run_id"].map(label), _rank=frame["run_id"].map(rank))
+        return frame.sort_values("_rank", kind="stable", ignore_index=True).drop(columns="_rank")
+
+    of = f"(SELECT DISTINCT benchmark_id FROM runs {mine})"
+    groups = " UNION ALL ".join(
+        f"SELECT benchmark_id, dataset, '{a}' AS attribute, {a} AS \"group\", count(DISTINCT person_id) AS n FROM people WHERE benchmark_id IN {of} GROUP BY ALL"
+        for a in ("gender", "skin", "age")
+    )
+    return Fairness(
+        runs=runs,
+        metrics=named(ask(f"FROM metric_rows {mine} ORDER BY task, test, method, pillar, indicator, metric")),
+        studies=named(ask(f"FROM study_rows {mine} AND study = 'fairness' ORDER BY test, method, pillar, metric")),
+        people=ask(f"{groups} ORDER BY ALL"),
+        quarantine=ask(f"SELECT benchmark_id, rule, count(*) AS n FROM quarantine WHERE benchmark_id IN {of} GROUP BY ALL ORDER BY ALL"),
+        questions=ask(f"""SELECT benchmark_id, prompt, negative, count(*) AS n, count(DISTINCT person_id) AS people FROM people
+                          WHERE benchmark_id IN {of} GROUP BY ALL ORDER BY ALL"""),
+        examples=_examples(results, label),
+    )  # fmt: skip
+
+
+def _examples(results: Path, label: dict[str, str]) -> list[dict[str, Any]]:
+    """Up to 60 pictures of the store, each with one of its questions and what every model answered: prompt, about, gold, picture (a data
+    URI), groups, answers (model, text, label, how, right). Which question is shown follows from the picture's id."""
+    sql = """SELECT i.item_id, i.prompt, i.asked, i.negative, i.gold, i.class1, i.gender, i.skin, i.age, i.benchmark_id, i.image_id, v.png, s.run_id,
+             s.text, s.label, s.how FROM spoken s JOIN runs r USING (run_id)
+             JOIN people i ON i.benchmark_id = r.benchmark_id AND i.item_id = s.item_id
+             JOIN previews v ON v.benchmark_id = i.benchmark_id AND v.image_id = i.image_id
+             WHERE list_contains($runs, run_id) ORDER BY i.benchmark_id, i.image_id, i.prompt, i.negative, i.item_id"""
+    found = store.query(results, sql, {"runs": list(label)})
+    made = []
+    for (_, image), mine in found.groupby(["benchmark_id", "image_id"], sort=True):
+        ids = list(dict.fromkeys(mine["item_id"]))
+        turn = int(hashlib.sha256(str(image).encode()).hexdigest()[:8], 16)
+        part = mine[mine["item_id"] == ids[turn % len(ids)]]
+        r = part.iloc[0]
+        answers = [
+            {"model": label[a["run_id"]], "text": str(a["text"] or ""), "label": str(a["label"] or ""), "how": HOW.get(a["how"], a["how"]),
+             "right": a["label"] == a["gold"], "read": a["how"] not in UNREAD}
+            for a in sorted(part.to_dict("records"), key=lambda a: list(label).index(a["run_id"]))
+        ]  # fmt: skip
+        outcome = "unread" if not all(a["read"] for a in answers) else "right" if all(a["right"] for a in answers) else "wrong"
+        made.append({
+            "prompt": r["prompt"], "about": r["asked"] or "any of the listed classes", "gold": r["gold"], "outcome": outcome, "answers": answers,
+            "groups": ", ".join(f"{a} {r[a]}" for a in ("gender", "skin", "age")), "key": turn,
+            "picture": "data:image/jpeg;base64," + base64.b64encode(bytes(r["png"])).decode(),
+        })  # fmt: skip
+    made = sorted(made, key=lambda e: (e["key"], e["picture"]))[:EXAMPLES]
+    return sorted(made, key=lambda e: (e["prompt"], e["key"]))
+
+
+# ------------------------------------------------------------------------------------------------------------ page
+
+
+def render(d: Fairness, nav: list[tuple[str, str]]) -> str:
+    """The page as text; it needs nothing but itself. ``nav``: (file, title) of the pages beside it, itself included."""
+    env = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    figures = charts_fairness.figures(d.metrics, d.studies)
+    parts = [_shown(f) for f in figures]
+    analysed = set(d.studies["model"])
+    return env.get_template("fairness.html.j2").render(
+        page=PAGE,
+        nav=nav,
+        style="".join((TEMPLATES / name).read_text(encoding="utf-8") for name in ("style.css", "pages.css", "fairness.css")),
+        script=(TEMPLATES / "figures.js").read_text(encoding="utf-8"),
+        library=library(),
+        packed=_packed([p["live"] for p in parts]),
+        figures=parts,
+        runs=d.runs.to_dict("records"),
+        planted=[r["label"] for r in d.runs.to_dict("records") if r["provenance"] == "planted"],
+        synthetic=bool(len(d.people)) and set(d.people["dataset"]) == {"synthetic"},
+        missing=[f"{m}: {NOT_ANALYSED}" for m in d.runs["label"] if m not in analysed],
+        lacking=_lacking(d.studies),
+        rate_heads=list(RATES.values()),
+        rates=rates(d.metrics),
+        examples=d.examples,
+        unread=sum(e["outcome"] == "unread" for e in d.examples),
+        benchmarks=cards(d),
+    )
+
+
+def rates(metrics: pd.DataFrame) -> list[dict[str, Any]]:
+    """model, prompt, cells (value, ci, n; None where the rate isn't defined) of the generated answers of all classes."""
+    own = metrics[(metrics["method"] == "full") & (metrics["pillar"] == "all") & metrics["metric"].isin(list(RATES))]
+    made = []
+    models = list(dict.fromkeys(own["model"]))
+    for (model, test), part in sorted(own.groupby(["model", "test"]), key=lambda cell: (models.index(cell[0][0]), cell[0][1])):
+        found = {
+            r["metric"]: Estimate(float(r["value"]), int(r["n"]), float(r["ci_low"]), float(r["ci_high"])) for r in part.to_dict("records")
+        }
+        cells = [
+            {"value": words.percent(e), "ci": words.interval(e), "n": f"{e.n:,}"} if (e := found.get(name)) is not None else None
+            for name in RATES
+        ]
+        made.append({"model": model, "prompt": test, "cells": cells})
+    return made
+
+
+def _lacking(studies: pd.DataFrame) -> list[dict[str, str]]:
+    frame = studies[studies["metric"] == "not_run"]
+    return [
+        {
+            "what": ", ".join(sorted(set(part["method"]))),
+            "why": str(note),
+            "test": str(test),
+            "models": ", ".join(dict.fromkeys(part["model"])),
+        }
+        for (test, note), part in frame.groupby(["test", "note"], sort=True)
+    ]
+
+
+def cards(d: Fairness) -> list[dict[str, Any]]:
+    """What was measured, on whom: per benchmark its dataset, licence, persons by group with those unknown, questions, what was left out."""
+    made = []
+    for benchmark, runs in d.runs.groupby("benchmark_id", sort=True):
+        people = d.people[d.people["benchmark_id"] == benchmark]
+        config = json.loads(runs["config"].iloc[0] or "{}")
+        why = config.get("unknown_because") or {}
+        groups = []
+        for attribute, part in people.groupby("attribute", sort=False):
+            total = int(part["n"].sum())
+            rows = [{"group": g, "n": f"{int(n):,}", "small": int(n) < 20} for g, n in part.groupby("group", sort=True)["n"].sum().items()]
+            reasons = ", ".join(f"{reason} {int(n):,}" for reason, n in sorted((why.get(attribute) or {}).items()))
+            groups.append({"attribute": attribute, "total": f"{total:,}", "rows": rows, "why": reasons})
+        left = d.quarantine[d.quarantine["benchmark_id"] == benchmark]
+        asked = d.questions[d.questions["benchmark_id"] == benchmark]
+        made.append({
+            "id": benchmark, "dataset": ", ".join(sorted(set(people["dataset"].astype(str)))), "groups": groups,
+            "licence": ", ".join(sorted(set(runs["licence"].fillna("").astype(str)) - {""})) or "not stated",
+            "people": groups[0]["total"] if groups else "0",
+            "questions": [
+                {"prompt": r["prompt"], "kind": "a wrong class" if r["negative"] else "what is annotated", "n": f"{int(r['n']):,}"}
+                for r in asked.to_dict("records")
+            ],
+            "left": [{"rule": r["rule"], "n": f"{int(r['n']):,}"} for r in left.to_dict("records")],
+        })  # fmt: skip
+    return made
+
+
+def write(d: Fairness, out: Path, nav: list[tuple[str, str]]) -> Path:
+    """Writes ``out/fairness.html`` and returns its path. Same results, same bytes."""
+    target, draft = out / PAGE.file, out / f".{PAGE.file}.part"
+    text = render(d, nav)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        draft.write_text(text, encoding="utf-8")
+        os.replace(draft, target)
+    except OSError as error:
+        raise StoreError(f"can't write {target}: {error.strerror}; choose another --out") from None
+    return target

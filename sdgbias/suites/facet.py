@@ -1,0 +1,168 @@
+"""Fairness over demographic attributes as a suite (Wu et al.): from free answers and candidate scores to labels, recall and disparity.
+
+The answer that counts is the generated one, as in the paper (method ``full``). Single-choice questions also have first-token scores of
+A, B and C: their argmax with the picture (``full_argmax``) and without it (``q_only``) stand beside it. Nothing is tuned here, so every
+annotated person is reported on; what is tuned (lab/fairness.py) is reported on the test pictures.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+
+from sdgbias.encoding import OPTIONS, LetterGrams, TextEncoder, encode
+from sdgbias.errors import InputError
+from sdgbias.people import fairness
+from sdgbias.people.classes import CLASSES, GROUPS
+from sdgbias.people.prompts import ATTRIBUTES, CHOICE, CHOICES, view_cells
+from sdgbias.plan import Plan
+from sdgbias.suites.sdg import Scored, read_table
+
+NAME = "facet"
+LETTERS = "".join(OPTIONS)
+ANSWERS = list(OPTIONS.values())
+#: Pictures kept beside the results for the report's examples, and their longer side.
+PREVIEWS, PREVIEW_SIDE = 60, 320
+_RATES: dict[str, Callable[[pd.DataFrame], ArrayLike]] = {
+    "unparsed_rate": lambda f: f["how"].isin(["unparsed", "empty", "several"]).to_numpy(),
+    "refusal_rate": lambda f: (f["how"] == "refusal").to_numpy(),
+}
+
+
+def load_items(benchmark: Path) -> pd.DataFrame:
+    """items_people of a benchmark folder, sorted by item_id."""
+    return read_table(benchmark, "items_people").sort_values("item_id", ignore_index=True)
+
+
+def load_prompts(benchmark: Path) -> pd.DataFrame:
+    """All cells of a benchmark folder: every question with its picture, the single-choice ones also without."""
+    return view_cells(read_table(benchmark, "prompts"))
+
+
+def wanted(plan: Plan) -> pd.DataFrame:
+    """Prompts that are answered freely: all that show a picture."""
+    full = set(plan.cells.loc[plan.cells["view"] == "full", "key"])
+    return plan.distinct[plan.distinct["key"].isin(full)].assign(forced=False)
+
+
+def labels_of(prompt: str) -> list[str]:
+    """What a prompt may be answered with."""
+    return ANSWERS if prompt in CHOICES else list(GROUPS[prompt]) if prompt in ATTRIBUTES else list(CLASSES)
+
+
+def answers(scored: Scored, encoder: TextEncoder | None = None) -> pd.DataFrame:
+    """task, item_id, test, view, text, label, how, similarity: every free answer, read. ``encoder``: default the packaged one."""
+    encoder = encoder or LetterGrams()
+    cells = scored.cells[scored.cells["view"] == "full"]
+    said = scored.generations[scored.generations["start"] == ""].set_index("key")["text"]
+    cells = cells[cells["key"].isin(said.index)]
+    blocks = []
+    for test, part in cells.groupby("test", sort=True):
+        texts = said.reindex(part["key"]).to_numpy(dtype=object)
+        found = encode(list(texts), labels_of(str(test)), encoder, options=OPTIONS if test in CHOICES else None)
+        block = part[["task", "item_id", "test", "view"]].assign(text=texts, label=[x.name for x in found], how=[x.how for x in found])
+        blocks.append(block.assign(similarity=[x.similarity for x in found]))
+    columns = ["task", "item_id", "test", "view", "text", "label", "how", "similarity"]
+    return pd.concat(blocks, ignore_index=True) if blocks else pd.DataFrame(columns=columns)
+
+
+def choices(scored: Scored) -> pd.DataFrame:
+    """task, item_id, test, method, label of the first token's candidates: full_argmax and q_only. Ties go to the earlier letter."""
+    cells = scored.cells[scored.cells["task"] == CHOICE].merge(scored.scores[["key", "logits"]], on="key")
+    if cells.empty:
+        return pd.DataFrame(columns=["task", "item_id", "test", "method", "label"])
+    logits = np.array([list(z[: len(LETTERS)]) for z in cells["logits"]], dtype=float)
+    picked = np.where(np.isfinite(logits).any(axis=1), np.nan_to_num(logits, nan=-np.inf).argmax(axis=1), -1)
+    method = cells["view"].map({"full": "full_argmax", "q_only": "q_only"})
+    names = np.array([*ANSWERS, ""], dtype=object)
+    return cells[["task", "item_id", "test"]].assign(method=method, label=names[picked])
+
+
+def predictions(items: pd.DataFrame, spoken: pd.DataFrame, picked: pd.DataFrame) -> pd.DataFrame:
+    """task, item_id, test, method, split, pred, correct, how: an answer that wasn't understood is wrong, and counted by how."""
+    free = spoken.assign(method="full")[["task", "item_id", "test", "method", "label", "how"]]
+    table = pd.concat([free, picked.assign(how="argmax")], ignore_index=True)
+    table = table.merge(items[["item_id", "split", "gold"]], on="item_id").rename(columns={"label": "pred"})
+    table["correct"] = (table["pred"] == table["gold"]) & (table["pred"] != "")
+    order = ["task", "item_id", "test", "method"]
+    return table[[*order, "split", "pred", "correct", "how"]].sort_values(order, kind="stable", ignore_index=True)
+
+
+def metric_rows(items: pd.DataFrame, table: pd.DataFrame, *, draws: int = 2_000, seed: int = 0) -> pd.DataFrame:
+    """task, test, method, pillar (the group), indicator (the class), metric, value, n, ci_low, ci_high."""
+    known = table.merge(items.drop(columns=["split"]), on="item_id")
+    rows: list[tuple[object, ...]] = []
+    for (task, test, method), part in known.groupby(["task", "test", "method"], sort=True):
+        for pillar, indicator, metric, e in _cell_rows(part, str(test), str(method), draws, seed):
+            rows.append((task, test, method, pillar, indicator, metric, e.value, e.n, e.low, e.high))
+    return pd.DataFrame(rows, columns=["task", "test", "method", *fairness.ROW])
+
+
+def _cell_rows(part: pd.DataFrame, test: str, method: str, draws: int, seed: int) -> fairness.Rows:
+    if test in ATTRIBUTES:
+        yield from fairness.attribute_rows(part, test)
+        if method == "full":
+            yield from fairness.rate_rows(part, _RATES)
+        return
+    right = part[~part["negative"].astype(bool)]
+    yield from fairness.recall_rows(right, draws=draws, seed=seed)
+    if method == "full":
+        yield from fairness.rate_rows(part, _RATES)
+    if test in CHOICES:
+        yield from fairness.rate_rows(right, {f"{label}_rate": _says(label) for label in ("no", "unknown")})
+        wrong = part[part["negative"].astype(bool)]
+        if len(wrong):
+            yield from fairness.rate_rows(wrong, {"false_yes_rate": _says("yes")})
+
+
+def _says(label: str) -> Callable[[pd.DataFrame], ArrayLike]:
+    return lambda frame: (frame["pred"] == label).to_numpy()
+
+
+def previews(items: pd.DataFrame, images: Mapping[str, tuple[bytes, ...]]) -> pd.DataFrame:
+    """image_id, png (a JPEG of at most 320 pixels a side) of up to 60 pictures: classes in turn, by the digest of the picture's id, so
+    that every model on a benchmark shows the same ones."""
+    from PIL import Image
+
+    shown = items.drop_duplicates("image_id")[["image_id", "class1"]]
+    shown = shown.assign(key=[hashlib.sha256(str(i).encode()).hexdigest() for i in shown["image_id"]]).sort_values("key")
+    shown = shown.assign(turn=shown.groupby("class1").cumcount()).sort_values(["turn", "key"]).head(PREVIEWS)
+    made = []
+    for image_id in shown["image_id"]:
+        with Image.open(io.BytesIO(images[image_id][0])) as picture:
+            small = picture.convert("RGB")
+        small.thumbnail((PREVIEW_SIDE, PREVIEW_SIDE))
+        buffer = io.BytesIO()
+        small.save(buffer, "JPEG", quality=75)
+        made.append((image_id, buffer.getvalue()))
+    return pd.DataFrame(made, columns=["image_id", "png"])
+
+
+def tables(
+    benchmark: Path,
+    scored: Scored,
+    *,
+    seed: int = 0,
+    encoder: TextEncoder | None = None,
+    images: Mapping[str, tuple[bytes, ...]] | None = None,
+) -> dict[str, pd.DataFrame]:
+    """The rows of every store table for one run, scores and failures aside. ``images``: also previews of some of the pictures."""
+    items = load_items(benchmark)
+    people = read_table(benchmark, "people")[["person_id", "dataset"]]
+    spoken = answers(scored, encoder)
+    table = predictions(items, spoken, choices(scored))
+    if table.empty:
+        raise InputError(f"{benchmark}: no question could be answered or scored; nothing to conclude")
+    kept = {} if images is None else {"previews": previews(items, images)}
+    return kept | {
+        "people": items.merge(people, on="person_id"),
+        "spoken": spoken,
+        "predictions": table.drop(columns=["how"]),
+        "metric_rows": metric_rows(items, table, seed=seed),
+    }

@@ -1,0 +1,19 @@
+"""A benchmark small enough that a whole run of a real model takes seconds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def tiny_benchmark(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """12 synthetic clusters, 24 MCQs and 6 regression questions."""
+    from sdgbias.build import build
+    from sdgbias.sample import write_sample
+
+    folder = tmp_path_factory.mktemp("tiny")
+    write_sample(folder / "raw", 12, 5)
+    build(folder / "raw", folder / "raw" / "indicators", folder / "benchmark", mcq=24, regression=6)
+    return folder / "benchmark"

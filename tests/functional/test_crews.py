@@ -1,0 +1,162 @@
+"""Several engines on one machine: the rows of one, whatever their number was before, and whichever of them dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from engines import asked, cached, slow_planted
+from person import REPOSITORY, add_model, metrics, refused
+
+from sdgbias import store
+
+BATCH = 16
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    add_model(tmp_path, "slow", batch_size=BATCH)
+    (tmp_path / "expectations").symlink_to(REPOSITORY / "expectations")
+    return tmp_path
+
+
+def start(benchmark: Path, results: Path, workers: int, environment: dict[str, str]) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "sdgbias.cli", "evaluate", "slow", "--benchmark", str(benchmark), "--results", str(results)]
+    return subprocess.Popen(
+        [*command, "--draws", "50", "--passes", "none", "--workers", str(workers)], cwd=REPOSITORY, env=environment,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def finish(process: subprocess.Popen[str]) -> str:
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+    assert "Traceback" not in err, err
+    return out + err
+
+
+def engines_of(parent: int) -> list[int]:
+    """Process ids of the workers of a parent, oldest first."""
+    children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    return sorted(pid for pid in map(int, children) if b"sdgbias.worker" in Path(f"/proc/{pid}/cmdline").read_bytes())
+
+
+def alive(pid: int) -> bool:
+    """Whether a process is there and not a zombie, whose command line is empty."""
+    try:
+        return bool(Path(f"/proc/{pid}/cmdline").read_bytes())
+    except OSError:
+        return False
+
+
+def until(true: Callable[[], bool], seconds: float = 240) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "it never came to that"
+        time.sleep(0.01)
+
+
+def same(one: dict[str, pd.DataFrame], other: dict[str, pd.DataFrame]) -> None:
+    for kind in ("scores", "generations"):
+        assert len(one[kind])
+        pd.testing.assert_frame_equal(one[kind], other[kind])
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, small_benchmark: Path) -> Path:
+    """Results of one engine in one process; its log of prompts lies beside."""
+    folder = tmp_path_factory.mktemp("whole")
+    add_model(folder, "slow", batch_size=BATCH)
+    (folder / "expectations").symlink_to(REPOSITORY / "expectations")
+    finish(start(small_benchmark, folder / "r.duckdb", 1, slow_planted(folder, 0.0)))
+    return folder / "r.duckdb"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [2, 3])
+def test_the_same_rows_each_scored_once_with_the_threads_divided(small_benchmark: Path, folder: Path, whole: Path, workers: int) -> None:
+    environment = slow_planted(folder) | {"OMP_NUM_THREADS": "6"}
+    finish(start(small_benchmark, folder / "r.duckdb", workers, environment))
+    same(cached(whole, "slow"), cached(folder / "r.duckdb", "slow"))
+    order = ["task", "test", "method", "pillar", "indicator", "metric"]
+    one, several = (metrics(p).drop(columns="run_id").sort_values(order, ignore_index=True) for p in (whole, folder / "r.duckdb"))
+    pd.testing.assert_frame_equal(one, several)
+    log, alone = asked(folder), asked(whole.parent)
+    assert log["pid"].nunique() == workers and alone["pid"].nunique() == 1
+    assert set(log["threads"]) == {str(6 // workers)}
+    assert sorted(log.loc[log["kind"] == "score", "prompt"]) == sorted(set(alone.loc[alone["kind"] == "score", "prompt"]))
+    run = store.query(folder / "r.duckdb", "SELECT n_scored, n_cached, n_failed, n_prompts_planned FROM runs").iloc[0]
+    assert (run["n_scored"], run["n_cached"], run["n_failed"]) == (run["n_prompts_planned"], 0, 0)
+
+
+@pytest.mark.slow
+def test_a_killed_engine_is_replaced_and_its_rest_is_scored(small_benchmark: Path, folder: Path, whole: Path) -> None:
+    process = start(small_benchmark, folder / "r.duckdb", 2, slow_planted(folder, 0.05))
+    until(lambda: asked(folder)["pid"].nunique() == 2)
+    first, second = engines_of(process.pid)
+    os.kill(second, signal.SIGKILL)
+    said = finish(process)
+    assert "signal 9" in said and " 0 failed" in said
+    same(cached(whole, "slow"), cached(folder / "r.duckdb", "slow"))
+    log = asked(folder)
+    assert log["pid"].nunique() == 3 and {str(first), str(second)} < set(log["pid"])
+    scored = log.loc[log["kind"] == "score", "prompt"]
+    assert len(scored) - scored.nunique() <= BATCH, "only the chunk in flight is asked again"
+    assert not list(folder.rglob("in_flight*"))
+
+
+@pytest.mark.slow
+def test_the_number_of_engines_may_change_after_a_kill_of_the_parent(small_benchmark: Path, folder: Path, whole: Path) -> None:
+    environment, results = slow_planted(folder, 0.05), folder / "r.duckdb"
+    for workers in (3, 1, 2):
+        process = start(small_benchmark, results, workers, environment)
+        seen = len(asked(folder))
+        until(lambda seen=seen: len(asked(folder)) > seen + 100)  # type: ignore[misc]
+        orphans = engines_of(process.pid)
+        process.send_signal(signal.SIGKILL)
+        process.communicate(timeout=30)
+        until(lambda orphans=orphans: not any(map(alive, orphans)))  # type: ignore[misc]
+    finish(start(small_benchmark, results, 2, environment))
+    same(cached(whole, "slow"), cached(results, "slow"))
+    scored = asked(folder).loc[lambda t: t["kind"] == "score", "prompt"]
+    assert len(scored) - scored.nunique() <= (3 + 1 + 2) * BATCH, "finished prompts are never scored again"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("how", "kind"), [("exit", "EngineDied"), ("hang", "Hung")])
+def test_a_prompt_that_ends_its_engine_twice_is_a_failure_and_stops_nobody(
+    small_benchmark: Path, folder: Path, whole: Path, how: str, kind: str
+) -> None:
+    add_model(folder, "slow", batch_size=BATCH, options={"chunk_timeout": 1})
+    poison = asked(whole.parent).query("kind == 'score'")["prompt"].iloc[200]
+    said = finish(start(small_benchmark, folder / "r.duckdb", 2, slow_planted(folder, 0.0, f"{how}:{poison}")))
+    assert " 1 failed" in said
+    failures = store.query(folder / "r.duckdb", "SELECT key, kind, message FROM failures")
+    assert list(failures["kind"]) == [kind] and "twice" in failures["message"].iloc[0]
+    alone, several = cached(whole, "slow")["scores"], cached(folder / "r.duckdb", "slow")["scores"]
+    missing = set(alone["key"]) - set(several["key"])
+    assert missing == set(failures["key"])
+    times = asked(folder).query("kind == 'score'")["prompt"].value_counts()
+    assert times[poison] == 2
+
+
+def test_an_engine_that_cant_be_loaded_is_one_line(small_benchmark: Path, folder: Path) -> None:
+    add_model(folder, "gone", backend="hf", repo="local:nowhere")
+    words = refused(
+        5, "evaluate", "gone", "--benchmark", small_benchmark, "--results", folder / "r.duckdb", "--workers", 2, registry=folder
+    )
+    assert "config.json" in words
+
+
+def test_an_endpoint_has_one_engine(small_benchmark: Path, folder: Path) -> None:
+    add_model(folder, "hosted", backend="api", repo="m", options={"api_key_env": "NOT_SET", "base_url": "http://127.0.0.1:9/v1"})
+    command = ("evaluate", "hosted", "--benchmark", small_benchmark, "--results", folder / "r.duckdb")
+    assert "options.concurrency" in refused(2, *command, "--workers", 2, registry=folder)
+    assert "options.concurrency" in refused(2, *command, "--ray", "auto", registry=folder)

@@ -1,0 +1,194 @@
+"""A plan on a real Ray cluster of two nodes on this machine: the rows of a local run, also when one node dies on the way."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from engines import asked, cached, slow_planted
+from person import REPOSITORY, add_model, refused
+
+from sdgbias import store
+
+ADDRESS = "127.0.0.1:6399"
+BATCH = 16
+#: Holds a network namespace of its own whose loopback is up: Ray listens on all interfaces.
+LOOPBACK = textwrap.dedent("""
+    import fcntl, socket, struct, sys
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        fcntl.ioctl(s, 0x8914, struct.pack("16sh14x", b"lo", 0x1 | 0x40))  # SIOCSIFFLAGS: IFF_UP | IFF_RUNNING
+    print("up", flush=True)
+    sys.stdin.read()
+""")
+
+
+class TwoNodes:
+    """Two Ray nodes of one CPU each in a network namespace; `run` starts a command in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.short = tempfile.mkdtemp(prefix="ray")  # its sockets' paths may not be long
+        command = ["unshare", "-n", sys.executable, "-c", LOOPBACK]
+        self.holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert self.holder.stdout is not None and self.holder.stderr is not None
+        if self.holder.stdout.readline() != "up\n":
+            reason = self.holder.stderr.read().strip().splitlines()
+            self.close()
+            pytest.skip(f"no network namespace of its own for Ray: {reason[-1] if reason else 'unshare -n failed'}")
+        self.environment = slow_planted(folder, 0.05) | {
+            "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_USAGE_STATS_ENABLED": "0", "RAY_TMPDIR": self.short,
+        }  # fmt: skip
+        ray = [str(Path(sys.executable).with_name("ray")), "start", "--num-cpus=1", "--object-store-memory=100000000"]
+        self.nodes: list[subprocess.Popen[str]] = []
+        for number, more in enumerate((["--head", "--port=6399", "--include-dashboard=false"], [f"--address={ADDRESS}"])):
+            node = self.run(*ray, *more, "--node-ip-address=127.0.0.1", "--disable-usage-stats", NODE=str(number))
+            out, err = node.communicate(timeout=120)
+            assert node.returncode == 0, out + err
+
+    def run(self, *command: str, **more: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            ["nsenter", "-t", str(self.holder.pid), "-n", *command], cwd=REPOSITORY, env={**self.environment, **more, "CLUSTER": self.short},
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def processes(self, mark: str) -> list[int]:
+        """Processes that were started with this variable in their environment."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            try:
+                if entry.name.isdigit() and mark.encode() in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+        return found
+
+    def kill(self, mark: str) -> None:
+        for pid in self.processes(mark):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+
+    def close(self) -> None:
+        self.kill(f"CLUSTER={self.short}")
+        self.holder.kill()
+        self.holder.wait()
+        shutil.rmtree(self.short, ignore_errors=True)
+
+
+def evaluate(benchmark: Path, results: Path, *more: str) -> list[str]:
+    command = [sys.executable, "-m", "sdgbias.cli", "evaluate", "slow", "--benchmark", str(benchmark), "--results", str(results)]
+    return [*command, "--draws", "50", "--passes", "none", *more]
+
+
+def finish(process: subprocess.Popen[str]) -> str:
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+    assert "Traceback" not in err, err
+    return out
+
+
+def until(true: Callable[[], bool], seconds: float = 240) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "it never came to that"
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoNodes]:
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'sdgbias[ray]'")
+    folder = tmp_path_factory.mktemp("cluster")
+    add_model(folder, "slow", batch_size=BATCH)
+    (folder / "expectations").symlink_to(REPOSITORY / "expectations")
+    nodes = TwoNodes(folder)
+    try:
+        yield nodes
+    finally:
+        nodes.close()
+
+
+@pytest.fixture(scope="module")
+def local(cluster: TwoNodes, small_benchmark: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, pd.DataFrame]:
+    """The rows of a run without Ray."""
+    results = tmp_path_factory.mktemp("local") / "r.duckdb"
+    environment = slow_planted(results.parent, 0.0) | {"SDGBIAS_REGISTRY": str(cluster.folder)}
+    subprocess.run(evaluate(small_benchmark, results), env=environment, cwd=REPOSITORY, check=True, capture_output=True)
+    return cached(results, "slow")
+
+
+@pytest.mark.slow
+def test_both_nodes_give_the_rows_of_a_local_run(
+    cluster: TwoNodes, small_benchmark: Path, local: dict[str, pd.DataFrame], tmp_path: Path
+) -> None:
+    process = cluster.run(*evaluate(small_benchmark, tmp_path / "r.duckdb", "--ray", ADDRESS))
+    assert " 0 failed" in finish(process)
+    for kind, rows in cached(tmp_path / "r.duckdb", "slow").items():
+        pd.testing.assert_frame_equal(rows, local[kind])
+    scored = asked(cluster.folder).query("kind == 'score'")
+    assert scored["pid"].nunique() == 2 and len(scored) == scored["prompt"].nunique()
+
+
+@pytest.mark.slow
+def test_a_node_killed_on_the_way_changes_nothing(
+    cluster: TwoNodes, small_benchmark: Path, local: dict[str, pd.DataFrame], tmp_path: Path
+) -> None:
+    before = set(asked(cluster.folder)["pid"])
+    process = cluster.run(*evaluate(small_benchmark, tmp_path / "r.duckdb", "--ray", ADDRESS))
+    until(lambda: len(set(asked(cluster.folder)["pid"]) - before) == 2)
+    cluster.kill("NODE=1")
+    assert " 0 failed" in finish(process)
+    for kind, rows in cached(tmp_path / "r.duckdb", "slow").items():
+        pd.testing.assert_frame_equal(rows, local[kind])
+    run = store.query(tmp_path / "r.duckdb", "SELECT n_scored, n_failed, n_prompts_planned FROM runs").iloc[0]
+    assert (run["n_scored"], run["n_failed"]) == (run["n_prompts_planned"], 0)
+
+
+def test_without_the_option_nothing_of_ray_is_imported(small_benchmark: Path, tmp_path: Path) -> None:
+    add_model(tmp_path, "left")
+    code = textwrap.dedent("""
+        import sys
+        from sdgbias.cli import app
+        app(sys.argv[1:], standalone_mode=False)
+        print("ray modules:", sorted(m for m in sys.modules if m == "ray" or m.startswith("ray.")))
+    """)
+    done = subprocess.run(
+        [sys.executable, "-c", code, "evaluate", "left", "--benchmark", str(small_benchmark), "--results", str(tmp_path / "r.duckdb"), "--draws", "50", "--workers", "2"],
+        env=slow_planted(tmp_path, 0.0), cwd=REPOSITORY, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert "ray modules: []" in done.stdout, done.stderr
+
+
+def test_an_address_without_a_cluster_is_one_line_in_a_bounded_time(small_benchmark: Path, tmp_path: Path) -> None:
+    add_model(tmp_path, "left")
+    command = ("evaluate", "left", "--benchmark", small_benchmark, "--results", tmp_path / "r.duckdb", "--ray")
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        words = refused(8, *command, f"127.0.0.1:{unused.getsockname()[1]}", registry=tmp_path, timeout=120)
+    assert "no Ray cluster answers" in words and "ray start" in words
+    assert "HOST:PORT" in refused(2, *command, "somewhere", registry=tmp_path)
+
+
+def test_without_ray_the_install_command_is_named(small_benchmark: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_model(tmp_path, "left")
+    (tmp_path / "hidden" / "ray").mkdir(parents=True)
+    (tmp_path / "hidden" / "ray" / "__init__.py").write_text("raise ImportError('hidden')")
+    monkeypatch.setenv("PYTHONPATH", "")
+    code = f"import sys; sys.path[:0] = [{str(tmp_path / 'hidden')!r}, {str(REPOSITORY)!r}]; from sdgbias.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "evaluate", "left", "--benchmark", str(small_benchmark), "--results", str(tmp_path / "r.duckdb"), "--ray", "auto"],
+        env={**os.environ, "SDGBIAS_REGISTRY": str(tmp_path)}, cwd=REPOSITORY, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2 and "pip install 'sdgbias[ray]'" in done.stderr and "Traceback" not in done.stderr, done.stderr

@@ -1,0 +1,55 @@
+"""`sdgbias selfcheck` as a person runs it: the instrument passes, a broken one doesn't."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from person import ok, refused
+
+
+@pytest.mark.slow
+def test_the_instrument_passes(tmp_path: Path) -> None:
+    """The small self-check with a benchmark of its own: what `make test` promises of this checkout."""
+    told = json.loads(ok("selfcheck", "--json", "--out", tmp_path / "page.html"))
+    assert told["passed"] is True
+    assert len(told["checks"]) > 300
+    assert told["intervals_that_hold"] / told["intervals"] > 0.93
+    found = {(c["part"], c["plant"], c["what"]): c for c in told["checks"]}
+    blind = found["pipeline", "image-blind", "image use, Full minus CTX+Q at T1"]
+    assert (blind["truth"], blind["measured"]) == (0.0, 0.0)
+    assert found["seeds", "right", "CADE's gain where Full is always right"]["measured"] == 0.0
+    page = (tmp_path / "page.html").read_text()
+    assert "PASSED" in page and "<svg" in page
+
+
+@pytest.mark.slow
+def test_views_taken_for_each_other_fail_the_gate(small_benchmark: Path) -> None:
+    words = refused(6, "selfcheck", "--benchmark", small_benchmark, "--break", "order")
+    assert "checks failed" in words and "planted" in words
+
+
+def test_what_makes_no_sense_is_told_at_once(tmp_path: Path) -> None:
+    assert ".html" in refused(2, "selfcheck", "--out", tmp_path / "page.docx")
+    assert "sdgbias build" in refused(3, "selfcheck", "--benchmark", tmp_path)
+    assert "narrow" in refused(2, "selfcheck", "--break", "hammer")
+
+
+@pytest.mark.parametrize(("passed", "words"), [(True, "Self-check: passed"), (False, "FAILED, trust no figure of tonight: exit code 6")])
+def test_the_night_goes_on_when_the_self_check_fails(passed: bool, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The flow's own code with its tasks replaced: a failed self-check is told in the artifact, and the outcome stays."""
+    from flows import nightly as module
+
+    told: list[str] = []
+    done = SimpleNamespace(is_completed=lambda: True, message="")
+    checked = SimpleNamespace(is_completed=lambda: passed, message="exit code 6")
+    for name in ("gate", "evaluate", "analyse", "publish"):
+        monkeypatch.setattr(module, name, lambda *given, **more: done)
+    monkeypatch.setattr(module, "check_the_instrument", lambda report, return_state: checked)
+    monkeypatch.setattr(module, "create_markdown_artifact", lambda text, key: told.append(text))
+    assert module.nightly.fn(models=["planted-optimist"], people="nowhere", selfcheck=True) == {"planted-optimist": "done"}
+    assert words in told[0]
+    module.nightly.fn(models=["planted-optimist"], people="nowhere")
+    assert "Self-check" not in told[1]

@@ -1,0 +1,128 @@
+"""The baselines that choose a label: CLIP by similarity, ViT by its head. What they can't answer is refused, never wrong."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from transformers import CLIPModel, ViTForImageClassification
+
+from sdgbias.backends import base
+from sdgbias.backends.zero_shot import ClipZeroShot, NotAnswerable, VitZeroShot, labels_of
+from sdgbias.errors import ModelError, RegistryError
+from sdgbias.people.classes import CLASSES
+from sdgbias.people.prompts import CHOICES, P1, class_list
+from sdgbias.types import ModelSpec, Prompt
+from tests.spec.tiny_clip import byte_tokenizer, save_clip, save_vit
+
+HEAD = ["ballplayer, baseball player", "groom, bridegroom", "scuba diver", "tench"]
+LABELS = {"ballplayer": HEAD[0], "nurse": [HEAD[1], HEAD[2]]}
+
+
+def picture(seed: int, size: tuple[int, int] = (40, 30)) -> bytes:
+    pixels = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
+    out = io.BytesIO()
+    Image.fromarray(pixels).save(out, "PNG")
+    return out.getvalue()
+
+
+def direct(seed: int, names: str = "", pictures: int = 1) -> Prompt:
+    return Prompt(P1.format(list=names or class_list()), "", tuple(picture(seed + i) for i in range(pictures)), f"p{seed}")
+
+
+CHOICE = Prompt(CHOICES["p2"].format(name="nurse"), "ABC", (picture(0),), "p0")
+
+
+def spec(folder: Path, backend: str, **options: Any) -> ModelSpec:
+    return ModelSpec("zs", "ZS", backend, f"path:{folder}", "local", True, batch_size=2, notes="a test's", options=options)
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_clip(tmp_path_factory.mktemp("clip"))
+
+
+@pytest.fixture(scope="module")
+def vit(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_vit(tmp_path_factory.mktemp("vit"), HEAD)
+
+
+def test_labels_are_the_prompts_list() -> None:
+    assert labels_of(direct(0)) == CLASSES
+    assert labels_of(direct(0, class_list(3))) != CLASSES and sorted(labels_of(direct(0, class_list(3)))) == sorted(CLASSES)
+    for text in (CHOICE.text, "which? [nurse]", "which? [nurse, ]", "which? []"):
+        with pytest.raises(NotAnswerable, match="not a question that this model can answer"):
+            labels_of(Prompt(text, ""))
+
+
+def test_clip_says_the_label_that_is_most_similar(clip: Path) -> None:
+    engine = base.load(spec(clip, "clip-zero-shot"), Path())
+    prompts = [direct(i) for i in range(5)]
+    said = [texts[0] for texts in engine.generate(prompts, [""], 8)]
+    whole, tokens = CLIPModel.from_pretrained(clip), byte_tokenizer()
+    texts = tokens([f"a photo of a {name.replace('_', ' ')}" for name in CLASSES], padding=True, return_tensors="pt")
+    with torch.no_grad():
+        labels = whole.get_text_features(input_ids=texts["input_ids"], attention_mask=texts["attention_mask"]).pooler_output
+        for prompt, answer in zip(prompts, said, strict=True):
+            pixels = engine.images(images=[Image.open(io.BytesIO(prompt.images[0]))], return_tensors="pt")["pixel_values"]  # type: ignore[attr-defined]
+            shown = whole.get_image_features(pixel_values=pixels).pooler_output
+            assert answer == CLASSES[int(torch.cosine_similarity(shown, labels).argmax())]
+    assert len(set(said)) > 1, "pictures differ, so the answers should"
+
+
+def test_answers_depend_on_nobody_else(clip: Path) -> None:
+    engine = ClipZeroShot(spec(clip, "clip-zero-shot"), Path())
+    prompts = [direct(0), direct(1, "nurse, singer"), direct(2), direct(3, "singer, nurse"), direct(4)]
+    together = engine.generate(prompts, [""], 8)
+    assert together == [engine.generate([p], [""], 8)[0] for p in prompts]
+    assert all(a[0] in labels_of(p) for a, p in zip(together, prompts, strict=True))
+    alone = replace(spec(clip, "clip-zero-shot"), batch_size=1)
+    assert ClipZeroShot(alone, Path()).generate(prompts, [""], 8) == together
+
+
+@pytest.mark.parametrize("backend", ["clip-zero-shot", "vit-zero-shot"])
+def test_what_has_no_list_or_no_picture_is_refused(backend: str, request: pytest.FixtureRequest) -> None:
+    folder = request.getfixturevalue(backend[: backend.index("-")])
+    engine = base.load(spec(folder, backend, labels=LABELS) if backend.startswith("vit") else spec(folder, backend), Path())
+    assert engine.forces_starts is False and len(engine.fingerprint) == 16  # type: ignore[attr-defined]
+    for ask in (lambda: engine.candidate_scores([CHOICE]), lambda: engine.generate([CHOICE], [""], 8),
+                lambda: engine.generate([direct(0, pictures=0)], [""], 8), lambda: engine.generate([direct(0, pictures=2)], [""], 8)):  # fmt: skip
+        with pytest.raises(ModelError, match="not a question that this model can answer") as caught:
+            ask()
+        assert isinstance(caught.value, NotAnswerable) and caught.value.kind == "NotAnswerable" and "\n" not in str(caught.value)
+    with pytest.raises(ModelError, match="forced start"):
+        engine.generate([direct(0)], ["", "7"], 8)
+
+
+def test_vit_adds_up_the_outputs_of_a_label(vit: Path) -> None:
+    engine = VitZeroShot(spec(vit, "vit-zero-shot", labels=LABELS), Path())
+    pictures = [Image.open(io.BytesIO(picture(i))) for i in range(6)]
+    found = engine.scores(pictures, ("nurse", "ballplayer", "singer")).exp().numpy()
+    with torch.no_grad():
+        pixels = engine.images(images=pictures, return_tensors="pt")["pixel_values"]
+        shares = ViTForImageClassification.from_pretrained(vit)(pixel_values=pixels).logits.double().softmax(-1).numpy()
+    assert found[:, 0] == pytest.approx(shares[:, 1] + shares[:, 2], abs=1e-6)
+    assert found[:, 1] == pytest.approx(shares[:, 0], abs=1e-6) and (found[:, 2] == 0).all()
+    said = [texts[0] for texts in engine.generate([direct(i) for i in range(6)], [""], 8)]
+    assert said == ["nurse" if a > b else "ballplayer" for a, b, _ in found]
+    with pytest.raises(NotAnswerable, match="is in its map"):
+        engine.generate([direct(0, "singer, dancer")], [""], 8)
+
+
+def test_vit_needs_a_map_that_fits_its_head(vit: Path) -> None:
+    for labels, words in ((None, "no options.labels"), ({"nurse": "nobody"}, "'nobody', which the head doesn't have"),
+                          ({"nurse": HEAD[0], "singer": HEAD[0]}, "stands twice"), ({"nurse": []}, "without outputs")):  # fmt: skip
+        options = {} if labels is None else {"labels": labels}
+        with pytest.raises(RegistryError, match=words):
+            base.load(spec(vit, "vit-zero-shot", **options), Path())
+
+
+def test_fingerprint_hangs_on_the_map(vit: Path) -> None:
+    one, two = (VitZeroShot(spec(vit, "vit-zero-shot", labels=m), Path()).fingerprint for m in (LABELS, {"nurse": HEAD[3]}))
+    assert one != two
