@@ -1,23 +1,28 @@
 # make demo   raw sample -> benchmark -> nightly over every enabled model -> report (a few minutes on a bare machine)
 # make test   ruff, mypy, the import contract and pytest
+# make test-long   the tests that `make test` leaves out
 # make vllm   an environment of its own in which the vLLM backend runs on CPU; make test then tests it too
 PYTHON ?= python3.11
 BIN := .venv/bin
 
-.PHONY: demo test install vllm clean
+.PHONY: demo test test-long install vllm clean
 
 demo: .venv/installed
 	$(BIN)/sdgbias demo
 
-# two processes: more would only fight for the cores, and one thread each for the same reason
+# three processes with one thread each: on two cores one of them is nearly always waiting for something
 test: export OMP_NUM_THREADS = 1
 test: .venv/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -n 2 --dist loadfile --ignore=tests/vllm/test_api.py
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m 'not long' --ignore=tests/vllm/test_api.py
 	if test -f .venv-vllm/installed; then .venv-vllm/bin/python -m pytest tests/vllm; else echo "no .venv-vllm: the tests of the vLLM engine are skipped; build it: make vllm"; fi
+
+# what `make test` leaves out, because a quicker test shows it as well: whole commands killed from outside, second machines, second engines
+test-long: .venv/installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m long
 
 install: .venv/installed-dev
 

@@ -54,9 +54,9 @@ def one(model: str, benchmark: Path, workers: int, address: str) -> tuple[float,
         began = time.perf_counter()
         with engine(spec, root, benchmark, results, workers, address) as backend:
             ready = time.perf_counter()
-            _, scored, _, tried = score_model(backend, spec, benchmark, results)
-            assert len(scored.scores) == tried
-            return ready - began, time.perf_counter() - ready, tried
+            _, scored, _, asked = score_model(backend, spec, benchmark, results)
+            assert len(scored.scores) == len(asked)
+            return ready - began, time.perf_counter() - ready, len(asked)
 
 
 def main() -> None:

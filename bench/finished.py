@@ -123,7 +123,7 @@ def main() -> None:
         first = 0.0
         if not (folder / "r.duckdb").exists():
             (folder / "registry" / "models").mkdir(parents=True, exist_ok=True)
-            entry = {"name": "planted", "title": "planted", "backend": "planted", "repo": "planted", "revision": "1", "enabled": True}
+            entry = {"name": "planted", "title": "planted", "backend": "planted", "repo": "planted", "revision": "1", "state": "enabled"}
             (folder / "registry" / "models" / "planted.yaml").write_text(yaml.safe_dump({**entry, "batch_size": 1024}))
             (folder / "expectations").symlink_to(REPOSITORY / "expectations")
             build(folder, args.clusters, args.mcq)

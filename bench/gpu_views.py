@@ -148,7 +148,7 @@ def engine_of(config: Any, processor: Any, share: bool, model: Any, dtype: str, 
     """The engine around a model in memory."""
     with tempfile.TemporaryDirectory() as folder:
         config.save_pretrained(folder)
-        spec = ModelSpec(name="random", title="", backend="hf", repo=f"path:{folder}", revision="local", enabled=True)
+        spec = ModelSpec(name="random", title="", backend="hf", repo=f"path:{folder}", revision="local", state="enabled")
         spec = ModelSpec(**{**spec.__dict__, "dtype": dtype, "batch_size": batch, "options": {"share_prefix": share}})
         with (
             patch.object(hf.AutoProcessor, "from_pretrained", lambda *_, **__: processor()),

@@ -20,7 +20,8 @@ import pandas as pd
 from analysis import big_items
 from PIL import Image
 
-from sdgbias import store
+from sdgbias import database, store
+from sdgbias.details import files
 from sdgbias.report import browser, data
 
 TESTS = "['T1', 'T2', 'T3', 'T4', 'T5']"
@@ -39,18 +40,21 @@ def fill(path: Path, models: int, nights: int, size: int) -> None:
             store.publish(path, record, {"items": items, "previews": shown} if not (m or night) else {})
             with store.connect(path) as con:
                 cells = f"range({size}) r(item_id), unnest({TESTS}) t(test)"
-                con.execute(
-                    f"""INSERT INTO scores BY NAME SELECT '{run}' AS run_id, 'mcq' AS task, item_id, test, "view", 'ABC' AS candidates,
+                scores = con.sql(
+                    f"""FROM detail.scores UNION ALL BY NAME SELECT '{run}' AS run_id, 'mcq' AS task, item_id, test, "view", 'ABC' AS candidates,
                     [hash(item_id, test, "view") % 100 / 50, hash(item_id, "view") % 100 / 50, {m} / 10]::FLOAT[] AS logits, 0.97 AS mass,
                     'A' AS top_token, 120 AS n_tokens FROM {cells}, unnest(['q_only', 'ctx_q', 'img_q', 'full']) v("view")"""
-                )
-                con.execute(
-                    f"""INSERT INTO predictions BY NAME SELECT '{run}' AS run_id, 'mcq' AS task, item_id, test, method,
+                ).to_arrow_table()
+                answers = con.sql(
+                    f"""FROM detail.predictions UNION ALL BY NAME SELECT '{run}' AS run_id, 'mcq' AS task, item_id, test, method,
                     CASE WHEN hash(item_id, 7) % 5 = 0 THEN 'val' ELSE 'test' END AS split,
                     ['A', 'B', 'C'][(1 + hash(item_id, test, method, {m}) % 3)::BIGINT] AS pred,
                     hash(item_id, test, method, {m}, {night}) % 2 = 0 AS correct, 0.5 AS confidence, 0.1 AS kl, true AS kept
                     FROM {cells}, unnest(['q_only', 'ctx_q', 'img_q', 'full', 'cade']) v(method)"""
-                )
+                ).to_arrow_table()
+                made = [files.write(path, run, "scores", scores), files.write(path, run, "predictions", answers)]
+                con.register("made", database.catalogue(made))
+                con.execute("INSERT INTO details BY NAME SELECT * FROM made")
                 con.execute(
                     f"""INSERT INTO metric_rows BY NAME SELECT '{run}' AS run_id, 'model-{m:02d}' AS model, 'sdg' AS suite, 'mcq' AS task,
                     test, method, 'all' AS pillar, 'all' AS indicator, 'accuracy' AS metric, 0.5 AS "value", {size} AS n, 0.4 AS ci_low,
@@ -89,9 +93,8 @@ def main() -> None:
         browser.examples(path, list(found.runs["run_id"]))
         total = time.perf_counter() - began
         scores = plain(path, "SELECT count(*) AS n FROM scores")["n"][0]
-        print(
-            f"{scores:,} scores of {args.models} models, {path.stat().st_size / 1e9:.2f} GB; {len(took)} statements, {total:.1f} s in all"
-        )
+        size = sum(p.stat().st_size for p in (path, *path.with_suffix(".runs").rglob("*.parquet")))
+        print(f"{scores:,} scores of {args.models} models, {size / 1e9:.2f} GB; {len(took)} statements, {total:.1f} s in all")
         for seconds, sql in sorted(took, reverse=True)[:8]:
             print(f"{seconds:7.2f} s  {sql}")
 

@@ -1,121 +1,183 @@
-"""The nightly: check the benchmark, score every enabled model (each in a process of its own), publish the report.
+"""The nightly: evaluate every model that is due, judge it, publish the report, tell who should know.
 
     python -m flows.nightly                        ephemeral: no server needed
     PREFECT_API_URL=http://127.0.0.1:4200/api python -m flows.nightly
 
-Prefect owns when, where, how often and how long; what is done is the command line of sdgbias. A model that fails is
-retried once, then left out of the night; its finished prompts are kept and the others go on.
+Prefect owns when, where, how often and how long. What a night is and does stands in sdgbias/night, and `sdgbias nightly` does the same
+without Prefect. A night has one name, from the time for which it was scheduled: a second run of a night that is done does nothing, and a
+run after a crash goes on where the first one stopped.
 """
 
 from __future__ import annotations
 
 import argparse
-import subprocess
+import os
 import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
+from uuid import UUID
 
-from prefect import flow, task
-from prefect.artifacts import create_markdown_artifact
+from prefect import flow, get_run_logger, task
+from prefect.cache_policies import NO_CACHE
+from prefect.runtime import deployment, flow_run
+from prefect.states import Completed, Failed, State
 
-SDGBIAS = [sys.executable, "-m", "sdgbias.cli"]
-FATAL = {2, 3, 4, 5, 6}  # exit codes of sdgbias/errors.py that another try can't mend
+from flows import pages, score
+from sdgbias import night as nights
+from sdgbias import registry
+from sdgbias.errors import GateError, InfrastructureError, SdgbiasError
+from sdgbias.night import finish, process, schedule, work
+from sdgbias.night.plan import TIMEOUT, Job, Night, Settings, check, name_of
+from sdgbias.night.work import Outcome
 
-
-class Failed(RuntimeError):
-    """A command of the house that ended with an exit code; `code` is that code."""
-
-    def __init__(self, command: list[str], code: int) -> None:
-        super().__init__(f"`sdgbias {' '.join(command)}` ended with exit code {code}")
-        self.code = code
-
-
-def run(*command: str) -> None:
-    """One sdgbias command as a process of its own; its output goes where ours goes."""
-    done = subprocess.run([*SDGBIAS, *command], check=False)
-    if done.returncode:
-        raise Failed(list(command), done.returncode)
+SCHEDULED = "auto-scheduled"  # Prefect's tag of a run that a schedule made
+BREACH = "Breach"  # name of the end state of a night that did its work and in which the gate found something
 
 
-def worth_retrying(task: object, task_run: object, state: object) -> bool:
-    error = state.result(raise_on_failure=False)  # type: ignore[attr-defined]
-    return not (isinstance(error, Failed) and error.code in FATAL)
+def tell(line: str) -> None:
+    """To the run's log in Prefect; a person who started the night by hand sees it at once."""
+    if deployment.id:
+        get_run_logger().info(line)
+    else:
+        print(line, flush=True)
 
 
-@task(name="gate")
-def gate(benchmark: str) -> None:
-    run("build", "--stage", "check", "--out", benchmark)
+@task(task_run_name="evaluate {job.model} on {job.suite} (try {number})", cache_policy=NO_CACHE, persist_result=False)
+def attempt(job: Job, results: Path, number: int, device: str | None, pools: bool) -> State[Outcome]:
+    """One try on one model, here or in the pool of its machine. Its timeout is the job's: it ends the process with all its children, which
+    a timeout of Prefect's can't."""
+    made = score.elsewhere(job, results, number) if pools else work.attempt(job, results, number, device)
+    words = nights.line(made)
+    return Completed(message=words, data=made) if made.good else Failed(message=words, data=made)
 
 
-@task(
-    name="evaluate",
-    task_run_name="evaluate {model} on {benchmark}",
-    retries=1,
-    retry_delay_seconds=5,
-    retry_condition_fn=worth_retrying,
-    timeout_seconds=6 * 3600,
-)
-def evaluate(model: str, benchmark: str, results: str) -> None:
-    run("evaluate", model, "--benchmark", benchmark, "--results", results)
+@task(task_run_name="{name}", cache_policy=NO_CACHE, persist_result=False)
+def step(name: str, settings: Settings, night: Night) -> State[str]:
+    """One of the commands that close a night."""
+    said = finish.do(name, settings, night)
+    return Completed(data=said) if said == finish.DONE else Failed(message=said, data=said)
 
 
-@task(name="publish")
-def publish(results: str, report: str, benchmark: str) -> None:
-    run("report", "--results", results, "--out", report, "--benchmark", benchmark, "--wandb")
+def ask(job: Job, results: Path, device: str | None, pools: bool) -> Outcome:
+    """Tries on one model until its outcome stands; each is a task run of its own."""
+    started = datetime.now(UTC)
+
+    def once(number: int) -> Outcome:
+        state = attempt(job, results, number, device, pools, return_state=True)
+        made = state.result(raise_on_failure=False)
+        if isinstance(made, process.Stopped):
+            raise made
+        if isinstance(made, BaseException):  # the code around the model
+            return replace(work.crashed(job, made, started, datetime.now(UTC)), attempts=number)
+        if isinstance(made, Outcome):
+            return made
+        lost = work.crashed(job, InfrastructureError(str(state.message)), started, datetime.now(UTC))  # Prefect gave up the task run
+        return replace(lost, kind="Interrupted", attempts=number)
+
+    return work.keep_trying(job, once)
 
 
-@task(name="selfcheck", timeout_seconds=2 * 3600)
-def check_the_instrument(report: str) -> None:
-    run("selfcheck", "--full", "--out", f"{report}/selfcheck.html")
+def hands(settings: Settings, pools: bool, address: str) -> nights.Hands:
+    """A night's work as task runs, and what Prefect's page shows of it."""
+    bar: list[UUID | None] = []
+
+    def seen(event: str, night: Night, found: Sequence[Outcome], said: Mapping[str, str]) -> None:
+        if event == "planned":
+            bar.append(pages.shown(pages.progress, night))
+        if event in ("planned", "settled"):
+            pages.shown(pages.advance, bar[0], len(found), len(night.jobs))
+        if event == "asked":
+            pages.shown(pages.outcomes, night, found)
+        if event == "gate":
+            pages.shown(pages.verdicts, settings.results, night.night)
+        if event == "closed":
+            pages.shown(pages.links, finish.report_page(settings), settings.results, address, said)
+
+    return nights.Hands(
+        ask=lambda job, results, device: ask(job, results, device, pools),
+        step=lambda name, its, night: str(step(name, its, night, return_state=True).result(raise_on_failure=False)),
+        devices=lambda jobs, models: [None] * max(1, models) if pools else work.devices(jobs),
+        seen=seen,
+    )
 
 
-@task(name="analyse")
-def analyse(results: str) -> None:
-    run("analyse", "--results", results)
+def ended(summary: nights.Summary) -> State[None]:
+    """How a night ended, as the end of its flow run."""
+    if summary.note:
+        return Completed(message=summary.note)
+    bad = "".join(f"; {name}: {said}" for name, said in (summary.steps or {}).items() if said != finish.DONE)
+    words = f"night {summary.night}: {pages.counts(summary.outcomes)}{bad}"
+    if summary.exit_code == 0:
+        return Completed(message=words)
+    if summary.exit_code == GateError.exit_code:
+        return Completed(name=BREACH, message=words)
+    return Failed(message=words + (f"; not in the results file yet: {summary.unsaved}" if summary.unsaved else ""))
 
 
-@flow(name="nightly", log_prints=True)
+def called() -> str:
+    """Name of the flow run: when the night was due."""
+    said = flow_run.parameters.get("scheduled_for")
+    due = datetime.fromisoformat(str(said)) if said else flow_run.scheduled_start_time
+    return f"night, due {due.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+
+
+@flow(name="nightly", flow_run_name=called, persist_result=False)
 def nightly(
     benchmark: str = "data/benchmark",
     people: str = "data/people/benchmark",
     results: str = "results/sdgbias.duckdb",
     report: str = "reports/latest",
     models: list[str] | None = None,
+    policy: str | None = None,
+    jobs: int = 1,
+    timeout_s: float = TIMEOUT,
+    pools: bool = False,
     selfcheck: bool = False,
-) -> dict[str, str]:
-    """Evaluates `models` (default: every enabled registry entry) on the suites that its entry names, one after another; returns
-    model -> 'done' or the reason it failed.
+    passes: str = "cheap",
+    draws: int = 10_000,
+    webhook_env: str = "",
+    report_address: str = "",
+    scheduled_for: datetime | None = None,
+    cron: str = schedule.CRON,
+    timezone: str = schedule.TIMEZONE,
+) -> State[None]:
+    """One night.
 
-    selfcheck: afterwards `sdgbias selfcheck --full`; its failure is told, and the night's results stay.
+    Args:
+        benchmark: Folder of the benchmark of places.
+        people: Folder of the benchmark of people; its suite is left out where there is none.
+        results: The results file; scores, logs and snapshots of the night lie beside it.
+        report: Folder for the report.
+        models: Only these models, also candidates; empty: every model that is due.
+        policy: The gate's policy file; empty: its default.
+        jobs: Models at a time, each with an accelerator of its own where there are any.
+        timeout_s: Seconds that one try on one model may take.
+        pools: Every try as a flow run of its own, in the work pool of its machine (option gpu of the registry entry).
+        selfcheck: Also the full self-check on planted models.
+        passes: Passes beyond the paper's views, as in sdgbias evaluate.
+        draws: Random-search draws for CADE, as in sdgbias evaluate.
+        webhook_env: Name of the environment variable that holds the webhook's address; empty: the policy's.
+        report_address: Where the report's folder is served, for the links; empty: links to the files.
+        scheduled_for: When the night was due, with its offset; empty: the time for which this run was scheduled.
+        cron: The schedule, for the night's name.
+        timezone: The schedule's time zone.
     """
-    from sdgbias import registry
-
-    root = registry.find_root()
-    names = models or sorted(registry.enabled(root))
-    gate(benchmark)
-    folders = {"sdg": benchmark, "facet": people}
-    there = {suite for suite, folder in folders.items() if suite == "sdg" or (Path(folder) / "benchmark.json").is_file()}
-    if "facet" not in there:
-        print(f"no benchmark of people at {people}: the suite facet is left out tonight")
-    outcome: dict[str, str] = {}
-    for name in names:
-        for suite in (s for s in registry.suites(registry.load(root, name)) if s in there):
-            state = evaluate(name, folders[suite], results, return_state=True)
-            said = "done" if state.is_completed() else str(state.message)
-            outcome[name if suite == "sdg" else f"{name} ({suite})"] = said
-    if "done" in outcome.values():
-        analyse(results, return_state=True)  # its failure is told by Prefect; the headline is published all the same
-        publish(results, report, benchmark)
-    rows = "\n".join(f"| {name} | {said} |" for name, said in outcome.items())
-    if selfcheck:
-        state = check_the_instrument(report, return_state=True)
-        said = "passed" if state.is_completed() else f"FAILED, trust no figure of tonight: {state.message}"
-        print(f"self-check: {said}")
-        rows += f"\n\nSelf-check: {said}"
-    create_markdown_artifact(f"| model | outcome |\n|---|---|\n{rows}\n\nReport: {Path(report).resolve() / 'index.html'}", key="nightly")
-    failed = [name for name, said in outcome.items() if said != "done"]
-    if outcome and len(failed) == len(outcome):
-        raise RuntimeError(f"no model could be evaluated tonight: {outcome}")
-    return outcome
+    start = flow_run.scheduled_start_time or datetime.now(UTC)
+    due = scheduled_for or (start if SCHEDULED in (flow_run.tags or []) else None)
+    try:
+        settings = Settings(
+            root=registry.find_root(), results=Path(results), benchmark=Path(benchmark), people=Path(people), report=Path(report),
+            models=tuple(models) if models else None, policy=Path(policy) if policy else None, webhook_env=webhook_env, jobs=jobs,
+            timeout_s=timeout_s, selfcheck=selfcheck, scheduled_for=due, by="prefect", cron=cron, timezone=timezone, passes=passes, draws=draws,
+        )  # fmt: skip
+        check(settings)
+        settings = replace(settings, night=name_of(settings, start))
+        return ended(nights.run(settings, tell=tell, hands=hands(settings, pools, report_address)))
+    except SdgbiasError as error:
+        tell(f"error: {error}")
+        return Failed(message=str(error))
 
 
 def main() -> None:
@@ -125,12 +187,18 @@ def main() -> None:
     parser.add_argument("--results", default="results/sdgbias.duckdb")
     parser.add_argument("--report", default="reports/latest")
     parser.add_argument("--model", action="append", help="only this model; may be given several times")
-    parser.add_argument("--selfcheck", action="store_true", help="afterwards the full self-check on planted models")
+    parser.add_argument("--policy", help="the gate's policy file")
+    parser.add_argument("--jobs", type=int, default=1, help="models at a time")
+    parser.add_argument("--scheduled-for", type=datetime.fromisoformat, help="when the night was due, with its offset")
+    parser.add_argument("--timezone", default=os.environ.get("SDGBIAS_TIMEZONE") or schedule.TIMEZONE, help="of the schedule")
+    parser.add_argument("--selfcheck", action="store_true", help="also the full self-check on planted models")
     args = parser.parse_args()
-    outcome = nightly(args.benchmark, args.people, args.results, args.report, args.model, args.selfcheck)
-    failed = {name: said for name, said in outcome.items() if said != "done"}
-    for name, said in failed.items():
-        print(f"left out tonight: {name}: {said}", file=sys.stderr)
+    state = nightly(
+        args.benchmark, args.people, args.results, args.report, args.model, args.policy, args.jobs, selfcheck=args.selfcheck,
+        scheduled_for=args.scheduled_for, timezone=args.timezone, return_state=True,
+    )  # fmt: skip
+    print(state.message, file=sys.stderr if state.is_failed() else sys.stdout)
+    sys.exit(InfrastructureError.exit_code if not state.is_completed() else GateError.exit_code if state.name == BREACH else 0)
 
 
 if __name__ == "__main__":

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sdgbias import cli_people
+from sdgbias import cli_people, cli_store
 from sdgbias.cli_bars import Bars, close_bars
 from sdgbias.cli_cade import cade_app
 from sdgbias.cli_data import raw_app, release_app, review_app
+from sdgbias.cli_gate import add_to as add_gate
 from sdgbias.cli_lab import add_to as add_lab
 from sdgbias.cli_models import models_app
+from sdgbias.cli_night import add_to as add_night
 from sdgbias.cli_options import (
     DEFAULT_BENCHMARK,
     DEFAULT_RAW,
@@ -25,7 +27,12 @@ from sdgbias.cli_options import (
     SearchOption,
     choice,
 )
+from sdgbias.cli_register import add_to as add_register
+from sdgbias.cli_serve import add_to as add_serve
+from sdgbias.cli_stack import add_to as add_stack
+from sdgbias.cli_wandb import offline_runs, wandb_app
 from sdgbias.errors import SdgbiasError, UsageError, one_of
+from sdgbias.types import FACET, SUITES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,7 +52,14 @@ app.add_typer(review_app, name="review")
 app.add_typer(release_app, name="release")
 app.add_typer(models_app, name="models")
 app.add_typer(cli_people.people_app, name="people")
+app.add_typer(wandb_app, name="wandb")
+app.add_typer(cli_store.store_app, name="store")
 add_lab(app)
+add_serve(app)
+add_gate(app)
+add_stack(app)
+add_register(app)
+add_night(app)
 
 PassesOption = Annotated[
     str, typer.Option(help="Extra passes for baselines and Table J: none, cheap, costly, all, or names of passes and methods with commas.")
@@ -70,7 +84,7 @@ def sample(
     """Write a synthetic raw folder: places whose images truly carry the signal, or schematic people (--suite facet)."""
     from sdgbias.sample import write_sample
 
-    if choice("--suite", suite, ("sdg", "facet")) == "facet":
+    if choice("--suite", suite, SUITES) == FACET:
         cli_people.sample(cli_people.RAW if out == DEFAULT_RAW else out, people, seed)
         return
     chosen = [c.strip() for c in countries.split(",") if c.strip()] or None
@@ -176,6 +190,9 @@ def _gate(out: Path) -> None:
 def _print_card(out: Path) -> None:
     card = json.loads((out / "benchmark.json").read_text(encoding="utf-8"))
     counts = card["counts"]
+    if card.get("suite") == FACET:
+        typer.echo(f"{out}: benchmark {card['benchmark_id']} of {counts['people']} people, passed the quality gate")
+        return
     typer.echo(
         f"{out}: benchmark {card['benchmark_id']}, {counts['items_mcq']} MCQs x T1-T5, {counts['items_regression']} regression "
         f"questions, {counts['clusters_used']} of {counts['clusters']} clusters. {card['licence']}."
@@ -232,26 +249,39 @@ def evaluate(
     ] = None,
     ray: Annotated[str, typer.Option(metavar="ADDRESS", help="Run on this Ray cluster (HOST:PORT, or auto).")] = "",
     passes: PassesOption = "cheap",
+    entry: Annotated[
+        Path | None, typer.Option(help="Registry file to read instead of registry/models/MODEL.yaml, e.g. a night's copy of it.")
+    ] = None,
+    outcome_file: Annotated[
+        Path | None, typer.Option("--outcome", help="Write what came of it as JSON; the process then ends with the one that started it.")
+    ] = None,
 ) -> None:
     """Score a registered model under four views x T1-T5, tune CADE on val, publish the test results."""
-    from dataclasses import replace
+    from dataclasses import asdict, replace
 
-    from sdgbias import evaluate as evaluation
-    from sdgbias import registry
-    from sdgbias.passes import choose
+    from sdgbias.night import child
 
-    root = registry.find_root()
-    spec = registry.load(root, model)
-    if batch_size:
-        spec = replace(spec, batch_size=batch_size)
-    outcome = evaluation.evaluate(
-        spec, root, benchmark, results, draws=draws, seed=seed, numerics=choice("--numerics", numerics, ("exact", "reference")),
-        mode=choice("--mode", mode, ("continue", "replace")), progress=Bars(), workers=workers, ray=ray, passes=choose(passes),
-        search=choice("--search", search, ("random", "exact")),
-    )  # fmt: skip
+    with child.told(outcome_file) as told:
+        from sdgbias import evaluate as evaluation
+        from sdgbias import registry
+        from sdgbias.passes import choose
+
+        root = registry.find_root()
+        spec = registry.read(entry) if entry else registry.load(root, model)
+        if spec.name != model:
+            raise UsageError(f"--entry {entry} is the entry of {spec.name}, not of {model}")
+        if batch_size:
+            spec = replace(spec, batch_size=batch_size)
+        outcome = evaluation.evaluate(
+            spec, root, benchmark, results, draws=draws, seed=seed, numerics=choice("--numerics", numerics, ("exact", "reference")),
+            mode=choice("--mode", mode, ("continue", "replace")), progress=Bars(), workers=workers, ray=ray, passes=choose(passes),
+            search=choice("--search", search, ("random", "exact")),
+        )  # fmt: skip
+        told |= asdict(outcome)
     typer.echo(
         f"{model}: run {outcome.run_id}: {outcome.naive:,} prompts asked, {outcome.planned:,} distinct, {outcome.scored:,} scored "
-        f"now, {outcome.cached:,} from the cache, {outcome.failed} failed. Next: sdgbias results --results {results}"
+        f"now, {outcome.cached:,} from the cache, {outcome.failed} failed"
+        f"{f', {outcome.unanswerable:,} that it can not be asked' if outcome.unanswerable else ''}. Next: sdgbias results --results {results}"
     )
 
 
@@ -261,10 +291,14 @@ def results(
     sql: Annotated[str, typer.Option(help="Any query; the public view is metrics(run_id, model, ..., ci_high).")] = "",
     csv: Annotated[bool, typer.Option("--csv", help="Comma-separated instead of a table.")] = False,
 ) -> None:
-    """Print the headline table, or the answer to --sql."""
+    """Print the headline table, and disparities of the runs on people (not with --csv); or the answer to --sql."""
     from sdgbias import store
+    from sdgbias.demo import PEOPLE
 
+    people = None
     if not sql:
+        if chosen := [] if csv else store.latest_runs(results, FACET, per_benchmark=True):
+            people = store.query(results, PEOPLE, [chosen])
         runs = store.latest_runs(results)
         marks = ", ".join("?" for _ in runs) or "''"
         sql = (
@@ -275,56 +309,54 @@ def results(
         )
         table = store.query(results, sql, runs)
     else:
-        table = store.query(results, sql)
-    typer.echo(table.to_csv(index=False).rstrip("\n") if csv else table.to_string(index=False))
+        table = store.ask(results, sql)
+    if people is None or len(table):
+        typer.echo(table.to_csv(index=False).rstrip("\n") if csv else table.to_string(index=False))
+    if people is not None:
+        said = "Pictures of people: difference of recall between groups, all classes pooled, 95 % interval\n"
+        typer.echo(f"\n{said}" if len(table) else said)
+        typer.echo(people.to_string(index=False))
 
 
 @app.command()
 def report(
     results: ResultsOption = DEFAULT_RESULTS,
-    out: Annotated[Path, typer.Option(help="Folder for index.html and the pages beside it.")] = Path("reports/latest"),
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for index.html and the pages beside it. Default: reports/latest; of earlier runs reports/NIGHT or RUN."),
+    ] = None,
     benchmark: Annotated[Path | None, typer.Option(help="Benchmark folder whose Data Docs and card are published beside it.")] = None,
     figures: Annotated[bool, typer.Option("--figures", help="Also every figure as SVG and PNG (300 dpi) in OUT/figures.")] = False,
     rank_planted: Annotated[bool, typer.Option("--rank-planted", help="Planted models in the leaderboard of measured ones.")] = False,
     wandb: Annotated[bool, typer.Option("--wandb/--no-wandb", help="Also write an offline W&B run per model.")] = False,
+    changed: Annotated[
+        bool,
+        typer.Option("--changed", help="Only the page of the last night where no run, analysis or version changed since the last report."),
+    ] = False,
+    run: Annotated[list[str] | None, typer.Option("--run", help="Of this run, not of the newest; may be given several times.")] = None,
+    as_of: Annotated[str, typer.Option("--as-of", help="As it was after this night (2026-11-21T0130) or day (2026-11-21).")] = "",
 ) -> None:
     """Write the self-contained HTML report of the newest run of each model: an overview and a page per group of studies."""
     from sdgbias import store
-    from sdgbias.report import html
+    from sdgbias.report import html, same
+
+    then = cli_store.then(results, run, as_of)
+    out = out or Path("reports") / ("latest" if then is None else as_of or (run or [""])[0])
+    asked = (figures, rank_planted)
+    if changed and then is None and same.is_same(results, out, benchmark, asked):
+        typer.echo(f"report: {html.write_night(results, out)}; the other pages stay as they are: nothing in them changed")
+        return
     from sdgbias.reproduce import results as stored
     from sdgbias.reproduce import tables
 
-    made = tables.build(stored.load(results)) if store.latest_runs(results) else None
-    page = html.write_report(results, out, benchmark, tables=made, print_figures=figures, rank_planted=rank_planted)
+    among = then.runs if then else None
+    made = tables.build(stored.load(results, among=among)) if store.latest_runs(results, among=among) else None
+    page = html.write_report(results, out, benchmark, tables=made, print_figures=figures, rank_planted=rank_planted, then=then)
+    if then is None:
+        same.remember(results, out, benchmark, asked)
     if wandb:
-        from sdgbias.report.wandb_run import log_run
-
-        for run in store.latest_runs(results):
-            typer.echo(f"W&B (offline): {log_run(results, run, out / 'wandb')}")
+        offline_runs(results, out / "wandb")
     typer.echo(f"report: {page}")
-
-
-@app.command("register-model")
-def register_model(
-    repo: Annotated[str, typer.Argument(help="Hub id (owner/name) or a local folder.")],
-    name: Annotated[str, typer.Option(help="Name in the registry; default: the last part of REPO.")] = "",
-    revision: Annotated[str, typer.Option(help="Commit (40 hex digits); asked from the hub when left out.")] = "",
-    backend: Annotated[str, typer.Option(help="hf, planted, vllm or api.")] = "hf",
-    dtype: Annotated[str, typer.Option(help="float32, bfloat16, float16; default: the config's.")] = "",
-    enable: Annotated[bool, typer.Option("--enable/--disable", help="Take part in the nightly.")] = True,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an entry of the same name.")] = False,
-) -> None:
-    """Add a model to the registry as registry/models/<name>.yaml, its revision pinned to a commit."""
-    from dataclasses import replace
-
-    from sdgbias import register, registry
-
-    root = registry.find_root()
-    spec = register.propose(repo, name=name or None, backend=backend, revision=revision or None, dtype=dtype or None)
-    if not enable:
-        spec = replace(spec, enabled=False, disabled_reason="registered with --disable")
-    path = registry.write(root, spec, overwrite=overwrite)
-    typer.echo(f"{path}: {spec.name} ({spec.backend}, {spec.dtype}, {spec.revision}). Next: sdgbias evaluate {spec.name}")
 
 
 @app.command()

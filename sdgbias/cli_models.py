@@ -1,17 +1,33 @@
-"""`sdgbias models list|check`: what is registered, and whether its engines agree."""
+"""`sdgbias models`: what is registered, whether its engines agree, and what becomes of it."""
 
 from __future__ import annotations
 
+import json
+from datetime import date, timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sdgbias.cli_bars import Bars
-from sdgbias.cli_options import DEFAULT_BENCHMARK, DEFAULT_RESULTS, ResultsOption
-from sdgbias.errors import GateError
+from sdgbias.cli_options import DEFAULT_BENCHMARK, DEFAULT_RESULTS, ResultsOption, choice
+from sdgbias.errors import GateError, InfrastructureError, RegistryError, StoreError, UsageError
+from sdgbias.types import CANDIDATE, ENABLED, QUARANTINED, RETIRED, STATES
 
-models_app = typer.Typer(help="The registered models, and whether their engines agree.", invoke_without_command=True, rich_markup_mode=None)
+if TYPE_CHECKING:
+    from sdgbias.types import ModelSpec
+
+models_app = typer.Typer(
+    help="The registered models: what they are, whether their engines agree, and what becomes of them.\n\n"
+    "candidate -> enabled -> quarantined -> enabled ... -> retired; a retired one is reopened as a candidate.",
+    invoke_without_command=True, rich_markup_mode=None,
+)  # fmt: skip
+NameArgument = Annotated[str, typer.Argument(help="Name of a registered model (sdgbias models).")]
+ReasonOption = Annotated[str, typer.Option(help="One line: why, and what would change it.")]
+ProbeBenchmark = Annotated[
+    Path | None,
+    typer.Option("--benchmark", help=f"Benchmark folder; default: {DEFAULT_BENCHMARK}, or one made for this check where it isn't built."),
+]
 
 
 @models_app.callback()
@@ -21,27 +37,187 @@ def models(context: typer.Context) -> None:
 
 
 @models_app.command("list")
-def list_models() -> None:
-    """List the registered models (also without `list`)."""
+def list_models(
+    state: Annotated[str, typer.Option(help="Only models in this state: candidate, enabled, quarantined or retired.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
+) -> None:
+    """List the registered models (also without `list`). A broken file is told, and hides no other; exit code 4."""
     from sdgbias import registry
 
-    for spec in registry.load_all(registry.find_root()).values():
-        state = "enabled" if spec.enabled else f"disabled: {spec.disabled_reason}"
-        typer.echo(f"{spec.name:24} {spec.backend:8} {spec.repo:44} {state}")
+    if state:
+        choice("--state", state, STATES)
+    found, broken = registry.load_readable(registry.find_root())
+    shown = [spec for spec in found.values() if state in ("", spec.state)]
+    if as_json:
+        rows = [{**registry.to_dict(spec), "reason": spec.reason, "until": spec.until, "suites": registry.suites(spec)} for spec in shown]
+        typer.echo(json.dumps({"models": rows, "broken": broken}, indent=2, ensure_ascii=False))
+    else:
+        _print_table([("model", "backend", "state", "until", "suites", "reason"), *map(_row, shown)])
+    for line in broken.values():
+        typer.echo(f"broken: {line}", err=True)
+    if broken:
+        raise RegistryError(
+            f"{len(broken)} of {len(broken) + len(found)} entries can't be read ({', '.join(sorted(broken))}); mend the files"
+        )
+
+
+def _row(spec: ModelSpec) -> tuple[str, ...]:
+    from sdgbias import registry
+
+    return (spec.name, spec.backend, spec.state, spec.until, ",".join(registry.suites(spec)), spec.reason)
+
+
+def _print_table(rows: list[tuple[str, ...]]) -> None:
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    for row in rows:
+        typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+@models_app.command("show")
+def show_model(name: NameArgument, results: ResultsOption = DEFAULT_RESULTS) -> None:
+    """One model: its entry, the memory it needs, the last check of its engines, its last nights and runs."""
+    from sdgbias import machine, registry
+    from sdgbias.backends.agreement import read_verdict, verdict_path
+
+    spec = registry.load(registry.find_root(), name)
+    typer.echo(registry.to_yaml(spec))
+    weights = machine.weights_gib((spec.params_b or 0) * 1e9, spec.dtype)
+    devices = spec.options.get("tensor_parallel_size", 1)
+    shared = devices if isinstance(devices, int) else 1
+    need = f"about {machine.need(weights, shared):.1f} GiB" + (f" for each of {shared} devices" if shared > 1 else "")
+    typer.echo(f"memory   {need if weights else 'not known: the entry names no params_b'}")
+    told = read_verdict(results.parent, name)
+    when = f"{told.get('checked_at', '')}, {told['probes']['n']} probes, {verdict_path(results.parent, name)}" if told else ""
+    typer.echo(
+        f"check    {told['verdict']}: {'; '.join(told['reasons']) or when}" if told else f"check    never: sdgbias models check {name}"
+    )
+    if not results.exists():
+        typer.echo(f"nights   none: {results} doesn't exist")
+        return
+    for title, sql in _PAST.items():
+        typer.echo(f"{title:8} {_told_of(results, sql, name)}")
+
+
+_PAST = {
+    "nights": "SELECT night, suite, outcome, run_id, kind, message FROM night_models WHERE model = ? ORDER BY night DESC, suite LIMIT 5",
+    "runs": "SELECT run_id, suite, strftime(finished_at, '%Y-%m-%d %H:%M') AS finished, n_scored, n_failed, left(revision, 12) AS revision "
+    "FROM runs WHERE model = ? ORDER BY runs.finished_at DESC LIMIT 5",
+}
+
+
+def _told_of(results: Path, sql: str, name: str) -> str:
+    from sdgbias import store
+
+    try:
+        table: Any = store.query(results, sql, [name])
+    except StoreError as error:
+        return f"can't be read: {error}"
+    return "none" if table.empty else "\n" + table.to_string(index=False)
+
+
+@models_app.command("enable")
+def enable_model(
+    name: NameArgument,
+    check: Annotated[bool, typer.Option("--check/--no-check", help="Ask it a few probes first; enabled only if they pass.")] = True,
+    probes: Annotated[int, typer.Option(min=6, help="Number of probes.")] = 12,
+    benchmark: ProbeBenchmark = None,
+    results: ResultsOption = DEFAULT_RESULTS,
+) -> None:
+    """Have the nightly ask a model every night. Its probes must pass first; a model whose probes don't stays as it is."""
+    from sdgbias import admission, parity, registry
+
+    root = registry.find_root()
+    path, spec = registry.moved(root, name, ENABLED)
+    if check:
+        folder = benchmark or (DEFAULT_BENCHMARK if (DEFAULT_BENCHMARK / "benchmark.json").is_file() else None)
+        verdict = admission.probe(spec, root, folder, probes, progress=Bars())
+        typer.echo(f"{name}: {verdict.line}")
+        if verdict.told:
+            parity.keep(results.parent, dict(verdict.told))
+        if not verdict.passed:
+            kind = GateError if verdict.told else InfrastructureError
+            raise kind(f"{name} is not enabled: {verdict.line}; mend that, or: sdgbias models enable {name} --no-check")
+    registry.set_state(root, name, ENABLED)
+    typer.echo(f"{path}: {name} is enabled. Next: sdgbias evaluate {name}")
+
+
+@models_app.command("quarantine")
+def quarantine_model(
+    name: NameArgument,
+    reason: ReasonOption = "",
+    until: Annotated[str, typer.Option(help="Date (2026-11-30) from which on the nightly tries again; default: until it is enabled.")] = "",
+    days: Annotated[int | None, typer.Option(min=1, help="Instead of --until: so many days from today.")] = None,
+) -> None:
+    """Put an enabled model aside for a while, or until a person enables it again."""
+    from sdgbias import registry
+
+    if until and days is not None:
+        raise UsageError("--until and --days name the same day twice; give one of them")
+    today = date.today()
+    end = (today + timedelta(days=days)).isoformat() if days is not None else until
+    if registry.is_date(end) and end <= today.isoformat():
+        raise UsageError(f"--until {end}: not after today ({today}); the nightly would ask {name} at once: sdgbias models enable {name}")
+    _move(name, QUARANTINED, reason, end, f"; {'tried again from ' + end if end else 'until: sdgbias models enable ' + name}")
+
+
+@models_app.command("retire")
+def retire_model(name: NameArgument, reason: ReasonOption = "") -> None:
+    """Put a model aside for good. Its results stay; `sdgbias models reopen` makes it a candidate again."""
+    _move(name, RETIRED, reason)
+
+
+@models_app.command("reopen")
+def reopen_model(name: NameArgument, reason: ReasonOption = "reopened, not checked yet") -> None:
+    """Make a retired model a candidate again."""
+    _move(name, CANDIDATE, reason, more=f"; next: sdgbias models enable {name}")
+
+
+def _move(name: str, state: str, reason: str, until: str = "", more: str = "") -> None:
+    from sdgbias import registry
+
+    if not reason.strip():
+        raise UsageError(f"--reason is empty: say in one line why {name} becomes {state}, and what would change it")
+    path = registry.set_state(registry.find_root(), name, state, reason=reason, until=until)
+    typer.echo(f"{path}: {name} is {state}: {reason.strip()}{more}")
+
+
+@models_app.command("watch")
+def watch_models(
+    rules: Annotated[Path | None, typer.Option(help="Rules; default: registry/watch.yaml.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Tell what would be registered, and write nothing.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of lines.")] = False,
+) -> None:
+    """Ask the hub for new commits of registered models and for new repositories of watched owners; register them as candidates.
+
+    Nothing that is registered changes, but for one thing: a model whose commit is gone from the hub is quarantined.
+    """
+    from dataclasses import asdict
+
+    from sdgbias import admission, registry, watch
+
+    root = registry.find_root()
+    found = watch.watch(root, watch.read(rules or root / "registry" / "watch.yaml"), admission.here(root), dry_run=dry_run)
+    if as_json:
+        typer.echo(json.dumps([asdict(one) for one in found], indent=2, ensure_ascii=False))
+    else:
+        typer.echo("\n".join(one.line() for one in found) or "nothing to watch: no pinned hub models, no owners")
+    failed = [one for one in found if one.kind == watch.TROUBLE]
+    if failed:
+        raise InfrastructureError(
+            f"{len(failed)} of {len(found)} could not be asked, the first: {failed[0].repo}; later again: sdgbias models watch"
+        )
 
 
 @models_app.command("check")
 def check_model(
-    name: Annotated[str, typer.Argument(help="Name of a registered model (sdgbias models).")],
+    name: NameArgument,
     against: Annotated[
         list[str] | None,
         typer.Option(
             help="A backend (the same entry on it) or another model; may be repeated. Default: every backend of the same weights."
         ),
     ] = None,
-    benchmark: Annotated[
-        Path | None, typer.Option(help=f"Benchmark folder; default: {DEFAULT_BENCHMARK}, or one made for this check where it isn't built.")
-    ] = None,
+    benchmark: ProbeBenchmark = None,
     results: ResultsOption = DEFAULT_RESULTS,
     probes: Annotated[int, typer.Option(min=6, help="Number of prompts to compare on.")] = 64,
     seed: Annotated[int, typer.Option(help="Seed of the draw of probes.")] = 0,

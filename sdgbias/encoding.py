@@ -10,7 +10,7 @@ is counted:
     option       a choice by its letter ("B", "B. No")
     several      it names more than one label
     refusal      the model declines to say anything about people
-    cosine       nearest label by the text encoder, at least `floor` similar
+    cosine       nearest label by the text encoder, at least as similar as its floor
     unparsed     none of these
 """
 
@@ -25,6 +25,7 @@ from typing import Protocol
 import numpy as np
 
 from sdgbias.answers import parse_letter
+from sdgbias.errors import InputError
 
 STEPS = ("exact", "normalised", "option", "cosine", "several", "refusal", "empty", "unparsed")
 #: Letters of a single-choice question (p2, p3) and what they say.
@@ -44,9 +45,13 @@ _UNSURE = re.compile(
 
 
 class TextEncoder(Protocol):
-    """name: how runs and reports call it. embed: N texts -> (N, D) float32, rows of length one (zero for a text without content)."""
+    """name: how runs and reports call it. floor: how similar an answer must be to a label, None where nobody has said (people/calibrate.py
+    finds one). embed: N texts -> (N, D) float32, rows of length one (zero for a text without content)."""
 
     name: str
+
+    @property
+    def floor(self) -> float | None: ...
 
     def embed(self, texts: Sequence[str]) -> np.ndarray: ...
 
@@ -65,8 +70,11 @@ def spoken(text: str) -> str:
     return re.sub(r"[\s_\-]+", " ", text.casefold().replace("’", "'")).strip(_EDGE)
 
 
-def by_form(text: str, labels: Sequence[str], options: Mapping[str, str] | None = None) -> Label | None:
-    """The label that an answer states by its form; None where only its meaning could say. Pure text."""
+def by_form(
+    text: str, labels: Sequence[str], options: Mapping[str, str] | None = None, spellings: Mapping[str, str] | None = None
+) -> Label | None:
+    """The label that an answer states by its form; None where only its meaning could say. Pure text. ``spellings``: other ways to write a
+    label -> the label."""
     bare = text.strip().strip(_EDGE)
     if not bare:
         return Label("", "empty")
@@ -74,9 +82,11 @@ def by_form(text: str, labels: Sequence[str], options: Mapping[str, str] | None 
         return Label(bare, "exact")
     said = spoken(text)
     known = {spoken(name): name for name in labels}
+    known |= {spoken(form): name for form, name in (spellings or {}).items() if name in labels}
+    joined = {form.replace(" ", ""): name for form, name in known.items()}
     for form in (said, re.sub(r"^(?:a|an|the) ", "", said)):
-        if form in known:
-            return Label(known[form], "normalised")
+        if (whole := form.replace(" ", "")) in joined:  # "hair dresser" is a hairdresser
+            return Label(joined[whole], "normalised")
     if options:
         letter = parse_letter(text, "".join(options))
         if letter:
@@ -102,20 +112,26 @@ def encode(
     encoder: TextEncoder | None = None,
     *,
     options: Mapping[str, str] | None = None,
-    floor: float = 0.5,
+    spellings: Mapping[str, str] | None = None,
+    floor: float | None = None,
     template: str = "{}",
 ) -> list[Label]:
-    """One Label per text. ``template`` is put around each label before it is embedded ("a photo of a {}", App. A.2). Equal texts are
+    """One Label per text. ``floor``: instead of the encoder's own; one of them must be. ``template`` is put around each label before it is embedded ("a photo of a {}", App. A.2). Equal texts are
     embedded once; ties go to the earlier label. Without an encoder nothing is found by meaning."""
-    distinct = {text: by_form(text, labels, options) for text in dict.fromkeys(texts)}
+    distinct = {text: by_form(text, labels, options, spellings) for text in dict.fromkeys(texts)}
     open_texts = [text for text, label in distinct.items() if label is None]
     if encoder is not None and open_texts:
+        least = encoder.floor if floor is None else floor
+        if least is None:
+            raise InputError(
+                f"text encoder {encoder.name} has no floor; put options.floor into its registry entry: sdgbias people calibrate"
+            )
         classes = encoder.embed([template.format(spoken(name)) for name in labels])
         similar = encoder.embed(open_texts) @ classes.T  # (M, L)
         best = similar.argmax(axis=1)
         for text, at, row in zip(open_texts, best, similar, strict=True):
             close = float(row[at])
-            distinct[text] = Label(labels[at], "cosine", close) if close >= floor else Label("", "unparsed", close)
+            distinct[text] = Label(labels[at], "cosine", close) if close >= least else Label("", "unparsed", close)
     return [distinct[text] or Label("", "unparsed") for text in texts]
 
 
@@ -124,6 +140,9 @@ class LetterGrams:
     a synonym that is written differently stays ``unparsed``. Needs no weights and gives the same numbers everywhere."""
 
     name = "letter-grams"
+    #: Of 526 answers that mean another thing 0.4 % [0.1, 1.4] are read as a class, of 308 misspelt classes 25 % [20, 30] as theirs; at 0.5 it
+    #: would be 5.7 % [4.0, 8.0] and 55 % [49, 60]: `sdgbias people calibrate`.
+    floor = 0.65
     width = 4096
 
     def embed(self, texts: Sequence[str]) -> np.ndarray:

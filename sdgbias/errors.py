@@ -5,9 +5,17 @@
     +-- InputError              exit 3   raw data, tables or images that can't be read as what they should be
     +-- RegistryError           exit 4   a model entry that is unknown, invalid or a duplicate
     +-- ModelError              exit 5   a model that loads but can't be scored (no token for a candidate, ...)
+    |   +-- KeyRefused                   an endpoint refuses its key or the account behind it
     +-- GateError               exit 6   a table rule of the quality gate failed
     +-- StoreError              exit 7   results can't be written or read (read-only, full disk, locked)
+    |   +-- Busy                         another process holds the file: wait, then again
+    |   +-- DiskFull                     no room: nothing is torn, make room, then again
     +-- InfrastructureError     exit 8   out of memory, timeout, gated model: recorded apart, retried, never scored
+        +-- OutOfMemory                  of the accelerator or of the machine; half a batch may fit
+        +-- Hung                         the engine didn't answer in time
+        +-- Gated                        the hub wants its conditions accepted, or shows the repository to nobody of this token
+        +-- ExpiredToken                 the hub or the endpoint doesn't accept the token (any more)
+        +-- HubUnreachable               no answer from the hub, and not everything is in the local cache
 
 A message is one line. It names the file and the value at fault and ends with the next command or the valid names.
 """
@@ -39,6 +47,10 @@ class ModelError(SdgbiasError):
     exit_code = 5
 
 
+class KeyRefused(ModelError):
+    """An endpoint refuses the key or the account behind it, whatever is asked."""
+
+
 class GateError(SdgbiasError):
     exit_code = 6
 
@@ -47,12 +59,44 @@ class StoreError(SdgbiasError):
     exit_code = 7
 
 
+class Busy(StoreError):
+    """Another process holds the results file or the scores of this model."""
+
+
+class DiskFull(StoreError):
+    """No room left, or a file may not grow. What was there before is as it was."""
+
+
 class InfrastructureError(SdgbiasError):
     exit_code = 8
 
 
+class NotAnswerable(ModelError):
+    """A prompt that this kind of engine can't answer, however often it is asked. Says nothing about the other prompts; counted apart
+    from failures, because asking again is of no use."""
+
+    kind = "NotAnswerable"
+    of_prompt = True
+
+
 class OutOfMemory(InfrastructureError):
     """The engine had too little memory for a chunk; half of it may fit."""
+
+
+class Hung(InfrastructureError):
+    """The engine did not answer in time."""
+
+
+class Gated(InfrastructureError):
+    """The hub hands a repository out only to those who accepted its conditions, or not to the owner of this token."""
+
+
+class ExpiredToken(InfrastructureError):
+    """The hub or an endpoint refuses the token itself, whatever is asked for."""
+
+
+class HubUnreachable(InfrastructureError):
+    """The hub does not answer (or may not be asked), and the local cache lacks a file."""
 
 
 def one_of(what: str, value: object, valid: Iterable[str]) -> str:

@@ -16,7 +16,8 @@ from sdgbias import __version__, quality, store
 from sdgbias.backends.agreement import require_agreement
 from sdgbias.backends.base import Backend, load
 from sdgbias.cade import Numerics
-from sdgbias.errors import GateError, InfrastructureError, UsageError
+from sdgbias.encoding import LetterGrams
+from sdgbias.errors import GateError, InfrastructureError, ModelError, NotAnswerable, OutOfMemory, UsageError
 from sdgbias.images.derived import Pictures
 from sdgbias.images.store import ImageReader
 from sdgbias.plan import Plan, make_plan
@@ -29,6 +30,9 @@ from sdgbias.types import ModelSpec, Task, View
 
 #: Bumped when the analysis changes, so that a stored run is not mistaken for one made by newer code.
 ANALYSIS = "2"
+#: Why some engines can't be asked a prompt.
+BEYOND = "the right answer is none that this model can say"
+NO_LIST = "not a question that this model can answer: it chooses one of listed labels"
 
 
 def _silent(what: str, done: int, total: int) -> None:
@@ -37,7 +41,8 @@ def _silent(what: str, done: int, total: int) -> None:
 
 @dataclass(frozen=True)
 class Outcome:
-    """run_id of the published run, and what it took: prompts naive, planned, scored now, found in the cache, failed."""
+    """run_id of the published run, and what it took: prompts naive, planned, scored now, found in the cache, failed; and those that
+    its model can't be asked on principle, which are none of the planned ones and no reason to start again."""
 
     run_id: str
     naive: int
@@ -45,6 +50,8 @@ class Outcome:
     scored: int
     cached: int
     failed: int
+    unanswerable: int = 0
+    published: bool = True  # False: the run was there, whole, and nothing was done
 
 
 def run_id(spec: ModelSpec, benchmark_id: str, fingerprint: str, settings: dict[str, object]) -> str:
@@ -73,7 +80,13 @@ def engine(spec: ModelSpec, root: Path, benchmark: Path, results: Path, workers:
         with Crew(spec, root, benchmark, results.parent, workers or 1) as crew:
             yield crew
     else:
-        yield load(spec, root)
+        backend = load(spec, root)
+        try:
+            yield backend
+        finally:
+            close = getattr(backend, "close", None)  # an engine in another environment is a process of its own
+            if close is not None:
+                close()
 
 
 def score_model(
@@ -84,8 +97,9 @@ def score_model(
     progress: Progress = _silent,
     passes: tuple[str, ...] = (),
     seed: int = 0,
-) -> tuple[Plan, sdg.Scored, Run, int]:
-    """Everything of a run that needs the model: (plan, what is scored, the scorer with its failures, prompts scored now)."""
+) -> tuple[Plan, sdg.Scored, Run, frozenset[str]]:
+    """Everything of a run that needs the model: (plan, what is scored, the scorer with its failures, keys of the prompts that were
+    asked for the first time)."""
     suite = suite_of(benchmark_card(benchmark))
     plan = make_plan(cells(benchmark, suite, passes, seed), backend.fingerprint)
     paper = replace(plan, cells=plan.cells[_of_paper(plan)])
@@ -100,10 +114,23 @@ def score_model(
         missing = plan.distinct[cache.lacks("scores", plan.distinct["key"]) & (plan.distinct["candidates"] != "")]
         spoken = cache.keys("generations")
         wanted = undecoded(facet.wanted(plan), spoken) if suite == facet.NAME else numbers_wanted(paper, spoken, scorer.forces_starts)
+        beyond = _beyond(backend, benchmark, suite, plan, wanted)
+        missing, wanted = (rows[~rows["key"].isin(list(beyond))] for rows in (missing, wanted))
+        asked = frozenset(missing["key"]) | frozenset(wanted.loc[wanted["candidates"] == "", "key"])
         scorer.run(missing, wanted, progress)
+        scorer.failures += [(key, NotAnswerable.kind, why) for key, why in beyond.items()]
         for kind in ("scores", "generations"):
             cache.compact(kind)
-        return plan, sdg.Scored(plan.cells, cache.read("scores"), cache.read("generations")), scorer, len(missing)
+        return plan, sdg.Scored(plan.cells, cache.read("scores"), cache.read("generations")), scorer, asked
+
+
+def _beyond(backend: Backend | Elsewhere, benchmark: Path, suite: str, plan: Plan, wanted: pd.DataFrame) -> dict[str, str]:
+    """Key -> why of the prompts that an engine says of itself it can't be asked: what has candidates where it only chooses one of listed labels
+    (``chooses_labels``), and what has a right answer that is none of the few it can say (``names``)."""
+    chooses, names = getattr(backend, "chooses_labels", False), getattr(backend, "names", None)
+    found = dict.fromkeys(facet.beyond(benchmark, wanted, names) if suite == facet.NAME and names is not None else [], BEYOND)
+    scored: list[str] = plan.distinct.loc[plan.distinct["candidates"] != "", "key"].tolist() if chooses else []
+    return found | dict.fromkeys(scored, NO_LIST)
 
 
 def _of_paper(plan: Plan) -> pd.Series:
@@ -136,28 +163,40 @@ def evaluate(
     started = datetime.now(UTC)
     card = benchmark_card(benchmark)
     benchmark_id, suite = str(card["benchmark_id"]), suite_of(card)
-    with store.connect(results):  # a folder that can't be written is told before any prompt is scored
+    with store.connect(results, details=()):  # a folder that can't be written is told before any prompt is scored
         pass
     settings: dict[str, object] = {"seed": seed}
     if suite == sdg.NAME:
         settings |= {"draws": draws, "numerics": numerics, "mode": mode, "passes": list(passes)}
-    if search != "random":  # the default is not named, so that runs of before keep their id
-        settings["search"] = search
+        if search != "random":  # the default is not named, so that runs of before keep their id
+            settings["search"] = search
+    else:
+        settings |= {"analysis": facet.ANALYSIS, "encoder": f"{LetterGrams.name}, floor {LetterGrams.floor:g}"}
     with engine(spec, root, benchmark, results, workers, ray) as backend:
         identity = run_id(spec, benchmark_id, backend.fingerprint, settings)
         if store.has_run(results, identity):
-            found = store.query(results, "SELECT n_prompts_naive, n_prompts_planned, n_failed FROM runs WHERE run_id = ?", [identity])
-            naive, planned, failed = (int(n) for n in found.iloc[0])
+            sql = """SELECT n_prompts_naive, n_prompts_planned, n_failed, coalesce(CAST(config ->> 'unanswerable' AS BIGINT), 0)
+                     FROM runs WHERE run_id = ?"""
+            naive, planned, failed, unanswerable = (int(n) for n in store.query(results, sql, [identity]).iloc[0])
             if failed == 0:
-                return Outcome(identity, naive, planned, 0, planned, 0)
-        plan, scored, scorer, tried = score_model(backend, spec, benchmark, results, progress, passes, seed)
+                return Outcome(identity, naive, planned, 0, planned, 0, unanswerable, published=False)
+        plan, scored, scorer, asked = score_model(backend, spec, benchmark, results, progress, passes, seed)
     if scored.scores.empty and scored.generations.empty:
+        if scorer.failures and all(kind == NotAnswerable.kind for _, kind, _ in scorer.failures):
+            raise ModelError(
+                f"{spec.name}: can't be asked a single question of {benchmark}: {scorer.failures[0][2]}; take suite {suite} out of its "
+                f"options.suites in registry/models/{spec.name}.yaml"
+            )
         _, kind, message = scorer.failures[0] if scorer.failures else ("", "NoPrompts", "the benchmark holds no prompts")
-        raise InfrastructureError(
+        raise (OutOfMemory if kind in ("OutOfMemory", "MemoryError") else InfrastructureError)(
             f"{spec.name}: no prompt could be scored, {len(scorer.failures)} failed, the first with {kind}: {message}; "
             f"nothing is published; mend it, then again: sdgbias evaluate {spec.name}"
         )
     require_agreement(results.parent, spec.name, backend.fingerprint)
+    unscored = {key: kind for key, kind, _ in scorer.failures}
+    unanswerable = sum(kind == NotAnswerable.kind for kind in unscored.values())
+    fresh, failed, planned = len(asked - set(unscored)), len(unscored) - unanswerable, plan.planned - unanswerable
+    known = planned - fresh - failed
     paper = _of_paper(plan)
     naive, distinct = int(paper.sum()), int(plan.cells.loc[paper, "key"].nunique())
     if suite == facet.NAME:
@@ -183,16 +222,17 @@ def evaluate(
         "seed": seed,
         "numerics": numerics,
         "n_prompts_naive": naive,
-        "n_prompts_planned": plan.planned,
-        "n_scored": tried - len(scorer.failures),
-        "n_cached": plan.planned - tried,
-        "n_failed": len(scorer.failures),
+        "n_prompts_planned": planned,
+        "n_scored": fresh,
+        "n_cached": known,
+        "n_failed": failed,
         "config": json.dumps(
             {
                 **settings,
                 "engine": _engine(backend, scorer),
                 "extra": {"cells": len(plan.cells) - naive, "prompts": plan.planned - distinct},
                 "sdgbias": __version__,
+                "unanswerable": unanswerable,
                 "synthetic": bool(card.get("synthetic", False)),
                 **({"unknown_because": card.get("unknown_because", {})} if suite == facet.NAME else {}),
                 "spec": asdict(spec),
@@ -206,7 +246,7 @@ def evaluate(
     made["failures"] = pd.DataFrame(scorer.failures, columns=["key", "kind", "message"])
     made["quarantine"] = sdg.read_table(benchmark, "quarantine")
     store.publish(results, record, made)
-    return Outcome(identity, naive, plan.planned, tried - len(scorer.failures), plan.planned - tried, len(scorer.failures))
+    return Outcome(identity, naive, planned, fresh, known, failed, unanswerable)
 
 
 def _engine(backend: Backend | Elsewhere, scorer: Run) -> dict[str, float]:

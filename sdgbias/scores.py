@@ -10,6 +10,7 @@ or who wrote them does not matter. `compact` folds many small shards into one.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import uuid
@@ -23,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from sdgbias.errors import StoreError
+from sdgbias.errors import Busy, DiskFull, StoreError
 
 SCHEMAS = {
     "scores": pa.schema(
@@ -64,7 +65,7 @@ class ScoreCache:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                raise StoreError(
+                raise Busy(
                     f"{self.folder}: another evaluation of this model is writing here; wait for it, then run the same command again"
                 ) from None
             for leftover in self.folder.glob("*.part"):
@@ -86,7 +87,8 @@ class ScoreCache:
             part.rename(final)
         except OSError as error:
             part.unlink(missing_ok=True)
-            raise StoreError(
+            full = DiskFull if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else StoreError
+            raise full(
                 f"{final.parent}: scores can't be written ({error.strerror or error}); finished batches are safe: "
                 "make room, then run the same command again"
             ) from None

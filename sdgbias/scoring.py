@@ -9,6 +9,7 @@ Several engines on one plan get it in pieces (`cut`): workers.py (processes of t
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -25,7 +26,7 @@ import numpy as np
 import pandas as pd
 
 from sdgbias.backends.base import Backend
-from sdgbias.errors import InfrastructureError, InputError, ModelError, OutOfMemory, StoreError
+from sdgbias.errors import DiskFull, InfrastructureError, InputError, ModelError, OutOfMemory, StoreError
 from sdgbias.plan import Plan, chunks
 from sdgbias.scores import ScoreCache
 from sdgbias.types import DIGITS, ModelSpec, Prompt, Task, View
@@ -35,6 +36,8 @@ Progress = Callable[[str, int, int], None]
 #: Seconds that one chunk may take before the engine counts as hung (registry option `chunk_timeout`).
 CHUNK_TIMEOUT = 1800.0
 NOTES = "in_flight*.json"
+#: What the watchdog says first; whoever started the process knows by it why it ended.
+HUNG = "the engine did not answer"
 SCORING, DECODING = "scoring prompts", "decoding numbers"
 
 
@@ -108,7 +111,7 @@ class Scorer:
             raise
         except Exception as error:
             if len(rows) > 1:
-                if isinstance(error, OutOfMemory):
+                if isinstance(error, OutOfMemory | MemoryError):
                     self.size = max(1, min(self.size, len(rows) // 2))
                 half = len(rows) // 2
                 return [*self._guarded(rows.iloc[:half], work), *self._guarded(rows.iloc[half:], work)]
@@ -202,7 +205,7 @@ class Watchdog:
         try:
             self._write(keys, hung=False)
         except OSError as error:
-            raise StoreError(
+            raise (DiskFull if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else StoreError)(
                 f"{self.path.parent}: can't be written ({error.strerror}); finished chunks are safe: make room, run again"
             ) from None
         timer = threading.Timer(self.limit, self._bite, [keys]) if self.limit else None
@@ -220,7 +223,7 @@ class Watchdog:
         self._write(keys, hung=True)
         if self.alone:
             message = (
-                f"error: the engine did not answer for {self.limit:.0f} s on {len(keys)} prompt(s), the first {keys[0]} ({self.path}); what "
+                f"error: {HUNG} for {self.limit:.0f} s on {len(keys)} prompt(s), the first {keys[0]} ({self.path}); what "
                 "is finished is kept: run the same command again, these are then tried last and alone"
             )
             print(message, file=sys.stderr, flush=True)

@@ -1,6 +1,7 @@
 """The results file: the only place that opens DuckDB for results.
 
-One DuckDB file holds every run. There is one writer at a time: DuckDB locks the whole file against other processes, so
+One DuckDB file holds every run; its big tables lie in Parquet files beside it (``details/``) and are read as if they were tables here.
+There is one writer at a time: DuckDB locks the whole file against other processes, so
 connections are short, and who finds the file held waits and tries again. A run is published whole, in one transaction
 (rows replaced by key), so a killed publish leaves the state of before and a repeated one changes nothing.
 The schema grows by the numbered files of ``migrations/``; ``schema_version`` says which have been applied.
@@ -8,11 +9,9 @@ The schema grows by the numbered files of ``migrations/``; ``schema_version`` sa
 
 from __future__ import annotations
 
-import json
 import re
 import threading
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
@@ -20,24 +19,23 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from sdgbias.errors import StoreError, one_of
+from sdgbias import database
+from sdgbias.details import TABLES as DETAILS
+from sdgbias.details import files, locks, views
+from sdgbias.details.rows import arrow_table, json_text
+from sdgbias.errors import StoreError, UsageError, one_of
 
-MIGRATIONS = Path(__file__).parent / "migrations"
 PROVENANCE = ("measured", "planted")
 
 #: What identifies a row within its run (or within its benchmark). Checked at publish, because no table has a primary key.
 RUN_TABLES: dict[str, tuple[str, ...]] = {
-    "scores": ("task", "item_id", "test", "view"),
-    "predictions": ("task", "item_id", "test", "method"),
+    **DETAILS,
     "cade_params": ("task", "test"),
     "metric_rows": ("task", "test", "method", "pillar", "indicator", "metric"),
     "failures": (),
-    "decoded": ("item_id", "test", "view"),
-    "spoken": ("task", "item_id", "test", "view"),
     "study_rows": ("study", "task", "test", "method", "pillar", "indicator", "by", "level", "x", "metric"),
 }
 BENCHMARK_TABLES: dict[str, tuple[str, ...]] = {
@@ -47,22 +45,21 @@ BENCHMARK_TABLES: dict[str, tuple[str, ...]] = {
     "quarantine": (),
 }
 
-_ARROW = {
-    "VARCHAR": pa.string(),
-    "JSON": pa.string(),
-    "BIGINT": pa.int64(),
-    "INTEGER": pa.int32(),
-    "DOUBLE": pa.float64(),
-    "BOOLEAN": pa.bool_(),
-    "BLOB": pa.binary(),
-    "TIMESTAMP": pa.timestamp("us"),
-    "FLOAT[]": pa.list_(pa.float32()),
-    "DOUBLE[]": pa.list_(pa.float64()),
+#: Rows about nights: replaced by key, never by run.
+NIGHT_TABLES: dict[str, tuple[str, ...]] = {
+    "nights": ("night",),
+    "night_models": ("night", "model", "suite"),
+    "verdicts": ("night", "model", "suite", "rule", "task", "test", "method", "level", "metric"),
+    "flips": ("night", "model", "suite", "task", "test", "method", "item_id"),
+    "accepted": ("run_id",),
+    "announcements": ("night", "target"),
 }
-_BUSY = re.compile(r"Could not set lock|Conflicting lock|different configuration|already attached|being used by another")
-_HOLDER = re.compile(r"held in (.+?\(PID \d+\))")
+
 #: DuckDB locks processes against each other, not threads; this lock does the latter.
 _WRITER = threading.RLock()
+
+
+_SMALL = tuple(name for name in RUN_TABLES if name not in DETAILS)
 
 
 @dataclass(frozen=True)
@@ -98,34 +95,45 @@ class RunRecord:
 
 
 @contextmanager
-def connect(path: Path | str, read_only: bool = False, wait: float = 30.0) -> Iterator[duckdb.DuckDBPyConnection]:
+def connect(
+    path: Path | str,
+    read_only: bool = False,
+    wait: float = 30.0,
+    details: Iterable[str] = tuple(DETAILS),
+    runs: Sequence[str] | None = None,
+) -> Iterator[duckdb.DuckDBPyConnection]:
     """Open the results file, migrated to this version's schema, and close it at the end of the block.
 
     A file that another process holds is tried again for ``wait`` seconds. Writing creates the file and its folder.
+    ``details``: the big tables that can be read (views.show adds others later); ``runs``: only of these runs. Naming them saves some
+    10 ms a table where there are thousands of runs.
     Raises StoreError: no such file (read-only), held too long, not writable, disk full, or written by a newer sdgbias.
     """
-    path = Path(path)
+    path = _local(path)
     if read_only:
         if not path.exists():
             raise StoreError(f"no results at {path}; run `sdgbias evaluate` first")
-        con = _open(path, True, wait)
-        if _version(con, path) < _latest():
+        con = database.open_file(path, True, wait)
+        if not database.is_current(con, path):
             con.close()
-            with connect(path, read_only=False, wait=wait):
+            with connect(path, read_only=False, wait=wait, details=()):
                 pass
-            con = _open(path, True, wait)
-        with _said(path, "read"), con:
+            con = database.open_file(path, True, wait)
+        with database.said(path, "read"), con:
+            _show(con, path, details, runs)
             yield con
         return
     with _WRITER:
-        _make_folder(path)
-        con = _open(path, False, wait)
-        with _said(path, "write"):
-            try:
-                _migrate(con, path)
-                yield con
-            finally:
-                con.close()
+        database.make_folder(path)
+        with locks.shared(path, wait):
+            con = database.open_file(path, False, wait)
+            with database.said(path, "write"):
+                try:
+                    database.migrate(con, path)
+                    _show(con, path, details, runs)
+                    yield con
+                finally:
+                    con.close()
 
 
 def publish(path: Path | str, run: RunRecord | Mapping[str, Any], tables: Mapping[str, pd.DataFrame]) -> None:
@@ -143,21 +151,28 @@ def publish(path: Path | str, run: RunRecord | Mapping[str, Any], tables: Mappin
             raise StoreError(one_of("results table", name, RUN_TABLES | BENCHMARK_TABLES))
     run_id, benchmark_id = record["run_id"], record["benchmark_id"]
     fill = {k: record[k] for k in ("run_id", "benchmark_id", "model", "suite")}
-    with connect(path) as con:
-        ready = {name: _arrow(con, name, frame, fill) for name, frame in sorted(tables.items())}
-        ready["runs"] = _arrow(con, "runs", pd.DataFrame([record]), {})
-        con.execute("BEGIN")
-        for name in ("runs", *RUN_TABLES):
-            con.execute(f"DELETE FROM {name} WHERE run_id = ?", [run_id])
-        for name, rows in ready.items():
-            con.register("incoming", rows)
-            if name in BENCHMARK_TABLES:
-                same = "".join(f" AND {name}.{k} = incoming.{k}" for k in BENCHMARK_TABLES[name])
-                exists = f" AND EXISTS (FROM incoming WHERE true{same})" if same else ""
-                con.execute(f"DELETE FROM {name} WHERE benchmark_id = ?{exists}", [benchmark_id])
-            con.execute(f"INSERT INTO {name} BY NAME SELECT * FROM incoming")
-            con.unregister("incoming")
-        con.execute("COMMIT")
+    path = _local(path)
+    with _writing(path):
+        with connect(path, details=()) as con:
+            ready = {name: _arrow(con, name, frame, fill) for name, frame in sorted(tables.items())}
+            ready["runs"] = _arrow(con, "runs", pd.DataFrame([record]), {})
+        ready["details"] = _write_details(path, run_id, ready)
+        with connect(path, details=()) as con:
+            con.execute("BEGIN")
+            for name in ("runs", "details", *_SMALL):
+                con.execute(f"DELETE FROM {name} WHERE run_id = ?", [run_id])
+            for name, rows in ready.items():
+                con.register("incoming", rows)
+                if name == "previews":
+                    rows = _first_seen(con, rows)
+                    con.register("incoming", rows)
+                if name in BENCHMARK_TABLES:
+                    same = "".join(f" AND {name}.{k} = incoming.{k}" for k in BENCHMARK_TABLES[name])
+                    exists = f" AND EXISTS (FROM incoming WHERE true{same})" if same else ""
+                    con.execute(f"DELETE FROM {name} WHERE benchmark_id = ?{exists}", [benchmark_id])
+                con.execute(f"INSERT INTO {name} BY NAME SELECT * FROM incoming")
+                con.unregister("incoming")
+            con.execute("COMMIT")
 
 
 def replace(path: Path | str, run_id: str, tables: Mapping[str, pd.DataFrame]) -> None:
@@ -168,32 +183,84 @@ def replace(path: Path | str, run_id: str, tables: Mapping[str, pd.DataFrame]) -
     for name in tables:
         if name not in RUN_TABLES:
             raise StoreError(one_of("table of a run", name, RUN_TABLES))
-    with connect(path) as con:
-        known = con.execute("SELECT benchmark_id, model, suite FROM runs WHERE run_id = ?", [run_id]).fetchall()
-        if not known:
-            raise StoreError(f"{path}: no run {run_id!r}; sdgbias results --sql 'SELECT run_id, model FROM runs' lists them")
-        fill = {"run_id": run_id, **dict(zip(("benchmark_id", "model", "suite"), known[0], strict=True))}
-        ready = {name: _arrow(con, name, frame, fill) for name, frame in sorted(tables.items())}
+    path = _local(path)
+    with _writing(path):
+        with connect(path, details=()) as con:
+            known = con.execute("SELECT benchmark_id, model, suite FROM runs WHERE run_id = ?", [run_id]).fetchall()
+            if not known:
+                raise StoreError(f"{path}: no run {run_id!r}; sdgbias results --sql 'SELECT run_id, model FROM runs' lists them")
+            fill = {"run_id": run_id, **dict(zip(("benchmark_id", "model", "suite"), known[0], strict=True))}
+            ready = {name: _arrow(con, name, frame, fill) for name, frame in sorted(tables.items())}
+        big = [name for name in ready if name in DETAILS]
+        catalogue = _write_details(path, run_id, ready)
+        with connect(path, details=()) as con:
+            con.execute("BEGIN")
+            for name, rows in ready.items():
+                con.execute(f"DELETE FROM {name} WHERE run_id = ?", [run_id])
+                con.register("incoming", rows)
+                con.execute(f"INSERT INTO {name} BY NAME SELECT * FROM incoming")
+                con.unregister("incoming")
+            con.execute('DELETE FROM details WHERE run_id = ? AND list_contains(?, "table")', [run_id, big])
+            con.register("incoming", catalogue)
+            con.execute("INSERT INTO details BY NAME SELECT * FROM incoming")
+            con.execute("COMMIT")
+
+
+def keep(path: Path | str, tables: Mapping[str, pd.DataFrame], by: Mapping[str, tuple[str, ...]] | None = None) -> None:
+    """Adds rows to ``NIGHT_TABLES`` in one transaction, in place of the rows that have the same key.
+
+    ``by``: table -> the leading key columns whose rows are replaced whole (verdicts: ('night', 'model', 'suite') replaces all verdicts
+    on one model of one night, also those that are not among the new rows). Columns that are missing become NULL.
+    Raises StoreError on an unknown table or column, a missing or repeated key, and on everything ``connect`` raises.
+    """
+    for name in tables:
+        if name not in NIGHT_TABLES:
+            raise StoreError(one_of("table of nights", name, NIGHT_TABLES))
+    with connect(path, details=()) as con:
+        ready = {name: _arrow(con, name, frame, {}) for name, frame in sorted(tables.items())}
         con.execute("BEGIN")
         for name, rows in ready.items():
-            con.execute(f"DELETE FROM {name} WHERE run_id = ?", [run_id])
             con.register("incoming", rows)
+            same = " AND ".join(f'{name}."{k}" = incoming."{k}"' for k in (by or {}).get(name, NIGHT_TABLES[name]))
+            con.execute(f"DELETE FROM {name} WHERE EXISTS (FROM incoming WHERE {same})")
             con.execute(f"INSERT INTO {name} BY NAME SELECT * FROM incoming")
             con.unregister("incoming")
         con.execute("COMMIT")
 
 
-def arrow(path: Path | str, sql: str, params: Sequence[Any] | Mapping[str, Any] = (), wait: float = 30.0) -> pa.Table:
+def arrow(
+    path: Path | str, sql: str, params: Sequence[Any] | Mapping[str, Any] = (), wait: float = 30.0, runs: Sequence[str] | None = None
+) -> pa.Table:
     """Like ``query``, as an Arrow table: for millions of rows and for columns of lists."""
-    with connect(path, read_only=True, wait=wait) as con:
+    with connect(path, True, wait, views.tables_in(sql), runs) as con:
         found: pa.Table = con.sql(sql, params=params if isinstance(params, Mapping) else list(params)).to_arrow_table()
         return found
 
 
-def query(path: Path | str, sql: str, params: Sequence[Any] | Mapping[str, Any] = (), wait: float = 30.0) -> pd.DataFrame:
-    """Run one read-only SQL statement and return its rows. Raises StoreError (also for SQL that doesn't parse)."""
-    with connect(path, read_only=True, wait=wait) as con:
+def query(
+    path: Path | str, sql: str, params: Sequence[Any] | Mapping[str, Any] = (), wait: float = 30.0, runs: Sequence[str] | None = None
+) -> pd.DataFrame:
+    """Run one read-only SQL statement and return its rows. Raises StoreError (also for SQL that doesn't parse).
+
+    ``runs``: the statement concerns the details (scores, predictions, decoded, spoken) of these runs only, whatever else it says.
+    """
+    with connect(path, True, wait, views.tables_in(sql), runs) as con:
         frame: pd.DataFrame = con.execute(sql, params if isinstance(params, Mapping) else list(params)).df()
+        return frame
+
+
+def ask(path: Path | str, sql: str, wait: float = 30.0) -> pd.DataFrame:
+    """The rows of one statement that a person wrote. It reads the results and no other file, and writes none. Raises StoreError."""
+    with connect(path, True, wait, views.tables_in(sql)) as con:
+        home = files.home(_local(path))
+        if not files.is_remote(home):
+            con.execute(f"SET allowed_directories = ['{str(home).replace(chr(39), chr(39) * 2)}/']")
+            con.execute("SET enable_external_access = false")
+        con.execute("SET lock_configuration = true")
+        for statement in con.extract_statements(sql):
+            if statement.type in (duckdb.StatementType.COPY, duckdb.StatementType.EXPORT):
+                raise StoreError("COPY and EXPORT write files; a query reads: write the answer to a file with --csv > FILE")
+        frame: pd.DataFrame = con.execute(sql).df()
         return frame
 
 
@@ -202,112 +269,66 @@ def run_ids(path: Path | str) -> list[str]:
     return list(query(path, "SELECT run_id FROM runs ORDER BY finished_at NULLS LAST, run_id")["run_id"])
 
 
-def latest_runs(path: Path | str, suite: str = "sdg") -> list[str]:
-    """The newest finished run of each model in one suite, by model name."""
-    sql = """SELECT run_id FROM runs WHERE finished_at IS NOT NULL AND suite = ?
-             QUALIFY row_number() OVER (PARTITION BY model ORDER BY finished_at DESC, run_id DESC) = 1 ORDER BY model"""
-    return list(query(path, sql, [suite])["run_id"])
+def latest_runs(path: Path | str, suite: str = "sdg", *, per_benchmark: bool = False, among: Sequence[str] | None = None) -> list[str]:
+    """The newest finished run of each model in one suite, by model name; ``per_benchmark``: of each model on each benchmark;
+    ``among``: of these runs only (retention/past.py)."""
+    within = "model, benchmark_id" if per_benchmark else "model"
+    mine = "" if among is None else "AND list_contains($among, run_id)"
+    sql = f"""SELECT run_id FROM runs WHERE finished_at IS NOT NULL AND suite = $suite {mine}
+              QUALIFY row_number() OVER (PARTITION BY {within} ORDER BY finished_at DESC, run_id DESC) = 1 ORDER BY {within}"""
+    return list(query(path, sql, {"suite": suite} | ({} if among is None else {"among": list(among)}))["run_id"])
+
+
+def dropped(path: Path | str, run_ids: Sequence[str]) -> dict[str, datetime]:
+    """Those of the runs whose details were removed by retention, and when (UTC)."""
+    sql = (
+        "SELECT run_id, max(dropped_at) AS at FROM details WHERE list_contains(?, run_id) AND dropped_at IS NOT NULL GROUP BY 1 ORDER BY 1"
+    )
+    found = query(path, sql, [list(run_ids)])
+    return {str(r): at.to_pydatetime() for r, at in zip(found["run_id"], found["at"], strict=True)}
 
 
 def has_run(path: Path | str, run_id: str) -> bool:
-    """Whether a finished run of this id is in the file; False when there is no file yet."""
+    """Whether a finished run of this id is in the file, and its Parquet files are there (a run that lost one is evaluated again, from the
+    cached scores); False when there is no file yet."""
     if not Path(path).exists():
         return False
-    sql = "SELECT count(*) AS n FROM runs WHERE run_id = ? AND finished_at IS NOT NULL"
-    return bool(query(path, sql, [run_id])["n"][0])
+    with connect(path, read_only=True, details=()) as con:
+        known = con.execute("SELECT count(*) FROM runs WHERE run_id = ? AND finished_at IS NOT NULL", [run_id]).fetchall()[0][0]
+        where = files.home(Path(path))
+        if not known or files.is_remote(where):
+            return bool(known)
+        rows = con.execute("SELECT file, bytes FROM details WHERE run_id = ? AND dropped_at IS NULL", [run_id]).fetchall()
+    paths = [(Path(where) / file, size) for file, size in rows]
+    return all(p.is_file() and p.stat().st_size == size for p, size in paths)
 
 
 # -- opening ---------------------------------------------------------------------------------------------------------
 
 
-def _open(path: Path, read_only: bool, wait: float) -> duckdb.DuckDBPyConnection:
-    """A connection, or StoreError once ``wait`` seconds of retrying have passed."""
-    deadline, pause = time.monotonic() + wait, 0.02
-    while True:
-        try:
-            return duckdb.connect(str(path), read_only=read_only, config={"autoinstall_known_extensions": False})
-        except duckdb.Error as error:
-            if not _BUSY.search(str(error)):
-                raise _store_error(error, path, "open") from None
-            if time.monotonic() >= deadline:
-                holder = _HOLDER.search(str(error))
-                who = f"by {holder.group(1)}" if holder else "by another connection"
-                raise StoreError(
-                    f"{path} is held {who}; waited {wait:g} s. Let that process finish (or end it), then run this again"
-                ) from None
-        time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
-        pause = min(pause * 1.6, 0.5)
+def _local(path: Path | str) -> Path:
+    """The results file as a path. Raises UsageError for a URL."""
+    if re.match(r"[a-z0-9+]+:/", str(path)):
+        raise UsageError(
+            f"--results {path}: the catalogue is a local file; only the Parquet files of runs can lie elsewhere ({files.ELSEWHERE})"
+        )
+    return Path(path)
 
 
-def _make_folder(path: Path) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoreError(f"can't create {path.parent} for {path.name}: {error.strerror}; choose another --results") from None
+def _show(con: duckdb.DuckDBPyConnection, path: Path, details: Iterable[str], runs: Sequence[str] | None) -> None:
+    """The views of the details, and what a bucket needs first."""
+    where = files.home(path)
+    if files.is_remote(where):
+        views.load_remote(con, where)
+    views.show(con, path, details, runs)
 
 
 @contextmanager
-def _said(path: Path, verb: str) -> Iterator[None]:
-    """Every DuckDB error inside the block leaves as one line."""
-    try:
+def _writing(path: Path) -> Iterator[None]:
+    """Nobody clears files away until what is being written stands in the catalogue."""
+    database.make_folder(path)
+    with locks.shared(path):
         yield
-    except duckdb.Error as error:
-        raise _store_error(error, path, verb) from None
-
-
-def _store_error(error: duckdb.Error, path: Path, verb: str) -> StoreError:
-    text = str(error)
-    line = text.strip().splitlines()[0] if text.strip() else type(error).__name__
-    for sign, cause in {
-        "No space left": "the disk is full; free some space, then run this again (the results are as before)",
-        "File too large": "the file may not grow (size limit); raise it, then run this again (the results are as before)",
-        "Read-only file system": "the file system is read-only; choose another --results",
-        "Permission denied": "permission denied; choose another --results or change the folder's rights",
-        "Not a directory": "a part of this path is a file; choose another --results",
-        "not a valid DuckDB": "this is no DuckDB file; choose another --results or move it away",
-    }.items():
-        if sign in text:
-            return StoreError(f"can't {verb} {path}: {cause}")
-    return StoreError(f"can't {verb} {path}: {line}")
-
-
-# -- schema ----------------------------------------------------------------------------------------------------------
-
-
-def _scripts() -> dict[int, Path]:
-    """Migration number -> SQL file, ascending."""
-    return dict(sorted((int(p.name.split("_")[0]), p) for p in MIGRATIONS.glob("[0-9]*_*.sql")))
-
-
-def _latest() -> int:
-    return max(_scripts())
-
-
-def _version(con: duckdb.DuckDBPyConnection, path: Path) -> int:
-    """Number of the last applied migration (0 for an empty file); StoreError when it is unknown to this version."""
-    tables = {name for (name,) in con.execute("SELECT table_name FROM information_schema.tables").fetchall()}
-    if "schema_version" not in tables:
-        if tables:
-            raise StoreError(f"{path} is a DuckDB file but holds no sdgbias results; choose another --results")
-        return 0
-    [(version,)] = con.execute("SELECT coalesce(max(version), 0)::INT FROM schema_version").fetchall()
-    if version > _latest():
-        raise StoreError(f"{path} has schema {version}, this version knows {_latest()}: upgrade sdgbias")
-    return int(version)
-
-
-def _migrate(con: duckdb.DuckDBPyConnection, path: Path) -> None:
-    """Apply what is missing, each file in a transaction of its own, in order of number."""
-    done = _version(con, path)
-    for number, script in _scripts().items():
-        if number <= done:
-            continue
-        con.execute("BEGIN")
-        con.execute("CREATE TABLE IF NOT EXISTS schema_version (version INTEGER, name VARCHAR, applied_at TIMESTAMP)")
-        con.execute(script.read_text(encoding="utf-8"))
-        now = datetime.now(UTC).replace(tzinfo=None)
-        con.execute("INSERT INTO schema_version VALUES (?, ?, ?)", [number, script.name, now])
-        con.execute("COMMIT")
 
 
 # -- rows ------------------------------------------------------------------------------------------------------------
@@ -327,7 +348,7 @@ def _record(run: RunRecord | Mapping[str, Any]) -> dict[str, Any]:
     if run.provenance not in PROVENANCE:
         raise StoreError(one_of("provenance", run.provenance, PROVENANCE))
     record = asdict(run)
-    record["config"] = _json(record["config"])
+    record["config"] = json_text(record["config"])
     for name in ("started_at", "finished_at"):
         when = record[name]
         if isinstance(when, str):
@@ -336,46 +357,23 @@ def _record(run: RunRecord | Mapping[str, Any]) -> dict[str, Any]:
     return record
 
 
-def _json(value: object) -> str | None:
-    """JSON text of a dict, list or None; text passes unchanged. NaN becomes null."""
-    if value is None or isinstance(value, str):
-        return value
-    if isinstance(value, float) and value != value:
-        return None
-    if hasattr(value, "tolist"):
-        value = value.tolist()
-    if isinstance(value, Mapping):
-        value = {k: None if isinstance(v, float) and v != v else v for k, v in value.items()}
-    return json.dumps(value, ensure_ascii=False, sort_keys=True, default=str)
-
-
 def _arrow(con: duckdb.DuckDBPyConnection, name: str, frame: pd.DataFrame, fill: Mapping[str, str]) -> pa.Table:
     """``frame`` as an Arrow table of exactly the columns and types of table ``name``."""
-    sql = "SELECT column_name, data_type FROM information_schema.columns WHERE table_name = ? ORDER BY ordinal_position"
-    types = dict(con.execute(sql, [name]).fetchall())
-    unknown = [str(c) for c in frame.columns if c not in types]
-    if unknown:
-        raise StoreError(f"table {name}: " + one_of("column", unknown[0], types))
-    keys = {**RUN_TABLES, **BENCHMARK_TABLES}.get(name, ())
-    missing = [k for k in keys if k not in frame.columns]
-    if missing:
-        raise StoreError(f"table {name} lacks its key column {missing[0]!r}; keys: {', '.join(keys)}")
-    if keys and frame.duplicated(list(keys)).any():
-        first = frame[frame.duplicated(list(keys))].iloc[0][list(keys)]
-        raise StoreError(f"table {name} has two rows for {', '.join(map(str, first))} (key: {', '.join(keys)})")
-    columns = []
-    for column, kind in types.items():
-        if column in fill:
-            values: Any = [fill[column]] * len(frame)
-        elif column not in frame.columns:
-            values = [None] * len(frame)
-        else:
-            values = [_json(v) for v in frame[column]] if kind == "JSON" else frame[column]
-        if kind.endswith("[]"):
-            values = [v if isinstance(v, list | tuple | np.ndarray) else None for v in values]
-        try:
-            # A NaN logit stays NaN (the item lacks the option); a NaN in a plain column is NULL.
-            columns.append(pa.array(values, type=_ARROW[kind], from_pandas=not kind.endswith("[]")))
-        except (pa.ArrowException, TypeError, ValueError) as error:
-            raise StoreError(f"table {name}, column {column} ({kind}): {str(error).splitlines()[0]}") from None
-    return pa.table([c.combine_chunks() if isinstance(c, pa.ChunkedArray) else c for c in columns], names=list(types))
+    sql = "SELECT column_name, data_type FROM duckdb_columns() WHERE schema_name = ? AND table_name = ? AND NOT internal ORDER BY column_index"
+    types = dict(con.execute(sql, ["detail" if name in DETAILS else "main", name]).fetchall())
+    keys = {**RUN_TABLES, **BENCHMARK_TABLES, **NIGHT_TABLES}.get(name, ())
+    return arrow_table(name, frame, types, keys, fill)
+
+
+def _first_seen(con: duckdb.DuckDBPyConnection, rows: pa.Table) -> pa.Table:
+    """The pictures of ``incoming`` with the run that brought each first."""
+    sql = """SELECT i.* REPLACE (coalesce(p.run_id, i.run_id) AS run_id) FROM incoming i
+             LEFT JOIN previews p ON p.benchmark_id = i.benchmark_id AND p.image_id = i.image_id"""
+    found: pa.Table = con.sql(sql).to_arrow_table().cast(rows.schema)
+    return found
+
+
+def _write_details(path: Path, run_id: str, ready: dict[str, pa.Table]) -> pa.Table:
+    """Takes the big tables out of ``ready`` and writes them; returns their rows of the catalogue."""
+    made = [files.write(path, run_id, name, ready.pop(name)) for name in sorted(set(ready) & set(DETAILS))]
+    return database.catalogue([d for d in made if d.rows])

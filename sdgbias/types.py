@@ -9,6 +9,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import numpy as np
 
+#: The suites: SDGBiasBench, and fairness over demographic attributes.
+SDG, FACET = "sdg", "facet"
+SUITES = (SDG, FACET)
+
+#: The life of a registered model: being looked at, asked every night, put aside for a while, put aside for good.
+CANDIDATE, ENABLED, QUARANTINED, RETIRED = "candidate", "enabled", "quarantined", "retired"
+STATES = (CANDIDATE, ENABLED, QUARANTINED, RETIRED)
+
 LETTERS = "ABC"
 DIGITS = "0123456789"
 
@@ -127,14 +135,16 @@ class CadeParams:
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """One registry entry: everything needed to load and score a model. See registry/README.md for the fields."""
+    """One registry entry: everything needed to load and score a model. See registry/README.md for the fields and the states."""
 
     name: str
     title: str
     backend: str
     repo: str
     revision: str
-    enabled: bool
+    state: str
+    reason: str = ""
+    until: str = ""
     family: str = ""
     params_b: float | None = None
     dtype: str = "float32"
@@ -142,6 +152,10 @@ class ModelSpec:
     max_new_tokens: int = 8
     trust_remote_code: bool = False
     licence: str = ""
-    disabled_reason: str = ""
     notes: str = ""
     options: dict[str, object] = field(default_factory=dict)
+
+    @property
+    def enabled(self) -> bool:
+        """Whether the nightly asks it every night."""
+        return self.state == ENABLED

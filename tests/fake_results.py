@@ -7,6 +7,7 @@ recomputed from the tables.
 from __future__ import annotations
 
 import io
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -185,3 +186,10 @@ def publish_models(path: Path) -> Path:
         tables = _run(list(MODELS)[at % 2], table, np.random.default_rng(200 + at))
         store.publish(path, record, tables | {"items": table, "quarantine": quarantine})
     return path
+
+
+def copied(results: Path, to: Path) -> Path:
+    """A results file with its folder of Parquet files, copied to the path ``to``."""
+    if results.with_suffix(".runs").exists():
+        shutil.copytree(results.with_suffix(".runs"), to.with_suffix(".runs"))
+    return Path(shutil.copy(results, to))

@@ -23,7 +23,7 @@ def publish_people(folder: Path, n: int = 200) -> Path:
         for name, options in {"unfair": {"effects": {"female": -0.3}, "refusals": 0.1}, "yes-sayer": {"yes_bias": 4.0}}.items():
             given = {"oracle": str(folder / "b"), "recall": 0.7, **options}
             spec = ModelSpec(
-                name=name, title=name, backend="planted-people", repo="planted:people", revision="1", enabled=True, options=given
+                name=name, title=name, backend="planted-people", repo="planted:people", revision="1", state="enabled", options=given
             )
             evaluate.evaluate(spec, folder, folder / "b", folder / "r.duckdb")
     return folder / "r.duckdb"

@@ -16,7 +16,7 @@ from PIL import Image
 from sdgbias import quality
 from sdgbias.images import shards
 from sdgbias.quality.images import stored_facts
-from sdgbias.quality.suites import Verdict
+from sdgbias.quality.suites import FILES, Verdict
 from sdgbias.types import PILLARS, TESTS, TOLERANCES, Task
 from sdgbias.views import build_prompts
 
@@ -155,8 +155,8 @@ def good_tables() -> Tables:
 
 
 def people_tables() -> Tables:
-    """Six annotated people and all questions about them."""
-    from sdgbias.people.prompts import build_items
+    """Six annotated people, their pictures and all questions about them; `people_pictures`: the rows of the shards."""
+    from sdgbias.people import prompts
 
     n = 6
     people = pd.DataFrame({"person_id": [f"{100 + i}" for i in range(n)], "file": [f"{i}.jpg" for i in range(n)]})
@@ -169,9 +169,16 @@ def people_tables() -> Tables:
     )
     people["age"], people["age_why"] = ["young", "old", "middle", "unknown", "young", "old"], ["", "", "", "na", "", ""]
     people["race"], people["persons"], people["dataset"] = "", 1, "synthetic"
-    people["image_id"] = [f"{i:064x}" for i in range(n)]
+    parts = [[picture(30 * i, 40, "JPEG")] for i in range(n)]
+    people["image_id"] = [shards.image_id(p) for p in parts]
     people["split"] = ["test", "val", "test", "test", "val", "test"]
-    return {"people": people, "items_people": build_items(people)}
+    images = pd.DataFrame({"cluster_id": people["person_id"], "image_id": people["image_id"], "photo_id": people["file"]})
+    images["n_photos"], images["n_parts"] = np.full(n, 1, dtype="int32"), np.full(n, 1, dtype="int32")
+    images["tile_hash"] = images["photo_hash"] = [f"{i:016x}" for i in range(n)]
+    images["image_group"], images["shard"] = images["image_id"], "XX-000"
+    items = prompts.build_items(people)
+    return {"people": people, "items_people": items, "images_people": images, "prompts_people": prompts.build_prompts(items),
+            "people_pictures": images.drop(columns="image_group").assign(source="x", parts=pd.Series(parts))}  # fmt: skip
 
 
 GOOD = good_tables() | people_tables()
@@ -181,8 +188,8 @@ def copies() -> Tables:
     return {name: frame.copy() for name, frame in GOOD.items()}
 
 
-def write_shards(tables: Tables, folder: Path) -> None:
-    for name, rows in tables["pictures"].groupby("shard", sort=True):
+def write_shards(tables: Tables, folder: Path, pictures: str = "pictures") -> None:
+    for name, rows in tables[pictures].groupby("shard", sort=True):
         shards.write_shard(folder / "images" / f"{name}.parquet", rows.drop(columns="shard").to_dict("records"))
 
 
@@ -194,11 +201,20 @@ def save(tables: Tables, folder: Path) -> Path:
     return folder
 
 
+def save_people(tables: Tables, folder: Path) -> Path:
+    """The same of the second suite."""
+    write_shards(tables, folder, "people_pictures")
+    for name in quality.PEOPLE:
+        tables[name].to_parquet(folder / f"{FILES.get(name, name)}.parquet", index=False)
+    (folder / "benchmark.json").write_text('{"benchmark_id": "0123", "suite": "facet"}', encoding="utf-8")
+    return folder
+
+
 def check(table: str, tables: Tables, folder: Path, suites: Path = SUITES, split: str = "id") -> Verdict:
     """quality.check with the other tables at hand; of images with what its shards (written into ``folder``) say."""
     frame = tables[table]
-    if table == "images" and {"shard", "image_id", "n_parts"} <= set(frame):
-        write_shards(tables, folder)
+    if table in ("images", "images_people") and {"shard", "image_id", "n_parts"} <= set(frame):
+        write_shards(tables, folder, "pictures" if table == "images" else "people_pictures")
         frame = stored_facts(folder, frame)
     return quality.check(table, frame, suites, tables, split)
 

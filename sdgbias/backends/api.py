@@ -236,7 +236,7 @@ class Api:
         if not isinstance(top, list) or not top:
             raise ModelError(
                 f"{self.name}: this endpoint gives no log-probabilities of tokens (top_logprobs), so its candidates can't be scored and CADE "
-                "can't run; set enabled: false with that as disabled_reason"
+                "can't run; retire it with that reason: sdgbias models retire NAME --reason TEXT"
             )
         try:
             named = [(str(t["token"]), float(t["logprob"])) for t in top]

@@ -20,7 +20,7 @@ from typing import Any
 import httpx
 
 from sdgbias.backends.api_options import ApiOptions, read_key
-from sdgbias.errors import InfrastructureError, ModelError, SdgbiasError, StoreError
+from sdgbias.errors import InfrastructureError, KeyRefused, ModelError, SdgbiasError, StoreError
 
 #: After so many prompts in a row that used up their tries, the endpoint counts as down for the rest of the process.
 DOWN_AFTER = 16
@@ -253,9 +253,9 @@ class Transport:
             self.counters.refused += 1
             return PromptRefused(f"{where} ({code or 'this prompt'})")
         if code in _NO_ACCOUNT:
-            return ModelError(f"{where}; mend the account behind {var}, then again")
+            return KeyRefused(f"{where}; mend the account behind {var}, then again")
         if status in (401, 403):
-            return ModelError(f"{where}; the key in environment variable {var} is not accepted for {self.options.model}")
+            return KeyRefused(f"{where}; the key in environment variable {var} is not accepted for {self.options.model}")
         if status == 404:
             return ModelError(f"{where}; no model {self.options.model!r} at options.base_url: mend options.model or options.base_url")
         if status in (408, 409, 425, 429) or status >= 500:

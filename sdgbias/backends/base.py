@@ -7,12 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
+from sdgbias import registry
 from sdgbias.errors import RegistryError, one_of
 from sdgbias.types import ModelSpec, Prompt, ScoreBatch
 
-BACKENDS = ("api", "clip-zero-shot", "hf", "planted", "planted-people", "vit-zero-shot", "vllm")
+#: What answers prompts; a text encoder of the registry reads answers instead (text_encoders.py).
+BACKENDS = tuple(sorted(set(registry.BACKENDS) - {"text-encoder"}))
 #: Options that say where an engine runs and what it is compared with: no engine sees them.
-HOUSE_OPTIONS = ("num_cpus", "num_gpus", "parity", "python", "suites")
+HOUSE_OPTIONS = ("gpu", "num_cpus", "num_gpus", "parity", "python", "suites")
 
 
 class Backend(Protocol):

@@ -7,10 +7,12 @@ from typing import Any
 
 import torch
 import transformers
+from safetensors import SafetensorError
 from transformers.utils import cached_file
 
+from sdgbias.backends.hub_said import trouble
 from sdgbias.backends.identity import local_folder
-from sdgbias.errors import InfrastructureError, ModelError
+from sdgbias.errors import ModelError, OutOfMemory
 from sdgbias.types import ModelSpec
 
 
@@ -27,12 +29,11 @@ def part(spec: ModelSpec, root: Path, loader: Any, **options: Any) -> Any:
     try:
         return loader.from_pretrained(str(folder or spec.repo), **where, **options)
     except torch.OutOfMemoryError as error:
-        raise InfrastructureError(f"{spec.name}: out of memory while loading; {str(error).splitlines()[0]}") from None
+        raise OutOfMemory(f"{spec.name}: out of memory while loading; {str(error).splitlines()[0]}") from None
     except RuntimeError as error:  # tensors of another shape than its configuration says
         raise ModelError(f"{spec.name}: {folder or spec.repo}: {str(error).strip().splitlines()[0]}") from None
-    except (OSError, ValueError, ImportError) as error:
-        kind = ModelError if folder else InfrastructureError
-        raise kind(f"{spec.name}: can't load {folder or spec.repo}: {str(error).strip().splitlines()[0]}") from None
+    except (OSError, ValueError, ImportError, SafetensorError) as error:
+        raise trouble(spec, folder, "can't load", error) from None
 
 
 def model(spec: ModelSpec, root: Path, loader: Any) -> Any:
@@ -58,5 +59,5 @@ def file(spec: ModelSpec, root: Path, name: str) -> Path | None:
     try:
         found = cached_file(spec.repo, name, revision=spec.revision, _raise_exceptions_for_missing_entries=False)
     except OSError as error:
-        raise InfrastructureError(f"{spec.name}: can't read {name} of {spec.repo}: {str(error).strip().splitlines()[0]}") from None
+        raise trouble(spec, None, f"can't read {name} of", error) from None
     return Path(found) if found else None

@@ -16,17 +16,21 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor
 
 from sdgbias.backends import sharing
+from sdgbias.backends.hub_said import trouble
 from sdgbias.backends.identity import fingerprint, local_folder
 from sdgbias.backends.pixels import PixelCache
 from sdgbias.backends.prompting import adds_special_tokens, end_ids, forced_ids, minus_ids, render
 from sdgbias.backends.tokens import find_candidates
-from sdgbias.errors import InfrastructureError, ModelError, OutOfMemory, RegistryError
+from sdgbias.errors import ModelError, OutOfMemory, RegistryError
 from sdgbias.types import DIGITS, LETTERS, ModelSpec, Prompt, ScoreBatch
 
 _VERSION = "hf-2"
+#: What torch says, in a plain RuntimeError, where the machine's own memory is full.
+_NO_MEMORY = "can't allocate memory"
 
 
 def _max_images(spec: ModelSpec) -> int | None:
@@ -50,8 +54,7 @@ def load_processor(spec: ModelSpec, root: Path) -> Any:
     try:
         return AutoProcessor.from_pretrained(str(folder or spec.repo), backend="pil", trust_remote_code=spec.trust_remote_code, **where)
     except (OSError, ValueError, ImportError) as error:
-        kind = ModelError if folder else InfrastructureError
-        raise kind(f"{spec.name}: can't load the processor of {folder or spec.repo}: {str(error).strip().splitlines()[0]}") from None
+        raise trouble(spec, folder, "can't load the processor of", error) from None
 
 
 def tree_tokens(spec: ModelSpec, root: Path) -> int | None:
@@ -64,8 +67,7 @@ def tree_tokens(spec: ModelSpec, root: Path) -> int | None:
     try:
         config = AutoConfig.from_pretrained(str(folder or spec.repo), trust_remote_code=spec.trust_remote_code, **where)
     except (OSError, ValueError) as error:
-        kind = ModelError if folder else InfrastructureError
-        raise kind(f"{spec.name}: can't read the configuration of {folder or spec.repo}: {str(error).strip().splitlines()[0]}") from None
+        raise trouble(spec, folder, "can't read the configuration of", error) from None
     return sharing.row_tokens(int(getattr(config.get_text_config(), "hidden_size", 0)))
 
 
@@ -90,10 +92,13 @@ class HuggingFace:
         try:
             model: Any = AutoModelForImageTextToText.from_pretrained(source, dtype=self.dtype, use_safetensors=True, **where)
         except torch.OutOfMemoryError as error:
-            raise InfrastructureError(f"{spec.name}: out of memory while loading; {str(error).splitlines()[0]}") from None
-        except (OSError, ValueError, ImportError) as error:
-            kind = InfrastructureError if folder is None else ModelError
-            raise kind(f"{spec.name}: can't load {source}: {str(error).strip().splitlines()[0]}") from None
+            raise OutOfMemory(f"{spec.name}: out of memory while loading; {str(error).splitlines()[0]}") from None
+        except (OSError, ValueError, ImportError, SafetensorError) as error:
+            raise trouble(spec, folder, "can't load", error) from None
+        except RuntimeError as error:  # memory of the machine; else tensors of another shape than the configuration says
+            if _NO_MEMORY in str(error):
+                raise OutOfMemory(f"{spec.name}: out of memory while loading; {str(error).splitlines()[0]}") from None
+            raise ModelError(f"{spec.name}: can't load {source}: {str(error).strip().splitlines()[0]}") from None
         self.model = model.eval().to(self.device)
         self.pixels = PixelCache(self.processor.image_processor)
         self.processor.image_processor = self.pixels
@@ -182,8 +187,10 @@ class HuggingFace:
             model, options = self.model.language_model, {"logits_to_keep": 1, **more}
         try:
             return model(**self.known_to(model.forward, {**inputs, **options}))
-        except torch.OutOfMemoryError as error:
-            raise OutOfMemory(f"out of memory: {str(error).splitlines()[0]}") from None
+        except RuntimeError as error:
+            if isinstance(error, torch.OutOfMemoryError) or _NO_MEMORY in str(error):
+                raise OutOfMemory(f"out of memory: {str(error).splitlines()[0]}") from None
+            raise
 
     def _step(self, inputs: dict[str, Any], cache: Any, token: torch.Tensor) -> Any:
         """One decoding step; extends the attention mask (and positions) held in `inputs`."""

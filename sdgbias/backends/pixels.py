@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
@@ -11,6 +10,7 @@ import torch
 from PIL import Image
 from transformers import BatchFeature
 
+from sdgbias.images.imagery import open_picture
 from sdgbias.types import Prompt
 
 LIMIT_BYTES = 256 * 2**20
@@ -44,7 +44,7 @@ class PixelCache:
                 key = f"{prompt.image_id}/{number}" if prompt.image_id else ""
                 image = opened.get(key)
                 if image is None:
-                    image = self._stand_in.copy() if key in self.kept else _decode(data)
+                    image = self._stand_in.copy() if key in self.kept else open_picture(data)
                     image.info.update({_KEY: key, _BYTES: data})
                     if key:
                         opened[key] = image
@@ -78,7 +78,7 @@ class PixelCache:
             shown = [known[key]["pixel_values"] for key in dict.fromkeys(keys)] if self.left_out else pixels
             return BatchFeature({**batch, "pixel_values": _joined(shown)})
         except (RuntimeError, TypeError):  # pictures of different sizes, which only the image processor can bring to one shape
-            return self.inner([_decode(image.info[_BYTES]) for image in flat], **options)
+            return self.inner([open_picture(image.info[_BYTES]) for image in flat], **options)
 
     def _try(self, image: Image.Image, options: dict[str, Any]) -> bool:
         """Whether a picture twice is the picture once, put together with itself."""
@@ -95,10 +95,6 @@ class PixelCache:
         self.size += _bytes(made)
         while self.size > LIMIT_BYTES:
             self.size -= _bytes(self.kept.popitem(last=False)[1])
-
-
-def _decode(data: bytes) -> Image.Image:
-    return Image.open(io.BytesIO(data)).convert("RGB")
 
 
 def _joined(parts: list[Any]) -> Any:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from sdgbias.backends.tokens import CandidateTokens
 from sdgbias.errors import ModelError
+from sdgbias.images.imagery import open_picture
 from sdgbias.types import Prompt
 
 MINUS = ("-", "\u2581-", "\u0120-")
@@ -73,7 +72,7 @@ def token_paths(processor: Any, prompts: Sequence[Prompt], image_tokens: int | N
     if first is not None and image_tokens is not None:
         extra = max(image_tokens - 1, 0)  # the placeholder is one of them
     elif first is not None:
-        pictures = [Image.open(io.BytesIO(data)).convert("RGB") for data in prompts[first].images]
+        pictures = [open_picture(data) for data in prompts[first].images]
         whole = processor(images=pictures, text=[texts[first]], return_tensors="np", add_special_tokens=special)["input_ids"][0]
         extra = (len(whole) - len(ids[first])) // len(pictures)
     return [np.array([-1] * (extra * len(p.images)) + list(i), dtype=np.int64) for p, i in zip(prompts, ids, strict=True)]

@@ -31,6 +31,16 @@ T5_TOKENS = 256
 _VERSION = "text-encoder-1"
 
 
+def floor_of(spec: ModelSpec) -> float | None:
+    """Option `floor` of an entry, None where it has none. Raises RegistryError."""
+    said = spec.options.get("floor")
+    if said is not None and (isinstance(said, bool) or not isinstance(said, int | float) or not -1 <= said <= 1):
+        raise RegistryError(
+            f"registry/models/{spec.name}.yaml: options.floor is {said!r}; give a cosine, -1 to 1: sdgbias people calibrate"
+        )
+    return None if said is None else float(said)
+
+
 def load(spec: ModelSpec, root: Path) -> TextEncoder:
     """The encoder of a registry entry. Raises RegistryError (no text encoder, unknown kind), ModelError, InfrastructureError."""
     if spec.backend != BACKEND:
@@ -48,6 +58,7 @@ class ClipText:
     name = "clip"
 
     def __init__(self, spec: ModelSpec, root: Path) -> None:
+        self.floor = floor_of(spec)
         self.model = checkpoint.model(spec, root, CLIPTextModelWithProjection)
         self.tokenizer = checkpoint.part(spec, root, AutoTokenizer)
         self.batch_size = spec.batch_size
@@ -78,6 +89,7 @@ class SentenceT5:
     name = "t5"
 
     def __init__(self, spec: ModelSpec, root: Path) -> None:
+        self.floor = floor_of(spec)
         self.model = checkpoint.model(spec, root, T5EncoderModel)
         self.tokenizer = checkpoint.part(spec, root, AutoTokenizer)
         self.batch_size = spec.batch_size

@@ -41,7 +41,7 @@ def find_candidates(tokenizer: Any, wanted: str, optional: str = "") -> Candidat
         name = getattr(tokenizer, "name_or_path", "") or type(tokenizer).__name__
         raise ModelError(
             f"{name}: the tokenizer has no single token for {', '.join(map(repr, missing))}, so first-token scores over "
-            f"{wanted!r} don't exist; retire the model: set enabled: false in its registry entry"
+            f"{wanted!r} don't exist; retire the model: sdgbias models retire NAME --reason TEXT"
         )
     known = {c: tuple(ids) for c, ids in found.items() if ids}
     needs = frozenset(known) - spaced if space is not None else frozenset()

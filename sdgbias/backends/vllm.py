@@ -10,7 +10,6 @@ Options of a registry entry (all optional), checked before anything is loaded: s
 from __future__ import annotations
 
 import hashlib
-import io
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,7 +22,7 @@ import numpy as np
 from sdgbias.backends.identity import fingerprint, installed, local_folder
 from sdgbias.backends.prompting import adds_special_tokens, end_ids, forced_ids, minus_ids, render
 from sdgbias.backends.tokens import find_candidates
-from sdgbias.errors import InfrastructureError, ModelError, RegistryError, one_of
+from sdgbias.errors import InfrastructureError, ModelError, OutOfMemory, RegistryError, one_of
 from sdgbias.types import DIGITS, LETTERS, ModelSpec, Prompt, ScoreBatch
 
 _VERSION = "vllm-1"
@@ -201,7 +200,7 @@ class VLLM:
                     **settings,
                 )
         except torch.OutOfMemoryError as error:
-            raise InfrastructureError(f"{spec.name}: out of memory while loading; {_reason(error)}") from None
+            raise OutOfMemory(f"{spec.name}: out of memory while loading; {_reason(error)}") from None
         except (OSError, ValueError, ImportError, RuntimeError, AssertionError) as error:
             raise load_error(spec.name, source, error, local=folder is not None) from None
         self.name = spec.name
@@ -227,9 +226,8 @@ class VLLM:
     def _requests(self, prompts: Sequence[Prompt], endings: Sequence[Sequence[int]]) -> list[dict[str, Any]]:
         """One engine request per prompt and ending (token ids put after the prompt), prompt by prompt. A picture is decoded once
         per call and known to the engine by its id, so that what was encoded for one prompt serves the next."""
-        from PIL import Image
-
         from sdgbias.backends.hf import _too_many
+        from sdgbias.images.imagery import open_picture
 
         most = max((len(p.images) for p in prompts), default=0)
         if self.max_images is not None and most > self.max_images:
@@ -243,7 +241,7 @@ class VLLM:
             if prompt.images:
                 key = prompt.image_id or hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in prompt.images)).hexdigest()
                 if key not in opened:
-                    opened[key] = [Image.open(io.BytesIO(part)).convert("RGB") for part in prompt.images]
+                    opened[key] = [open_picture(part) for part in prompt.images]
                 extra["multi_modal_data"] = {"image": opened[key]}
                 extra["multi_modal_uuids"] = {"image": [f"{key}/{number}" for number in range(len(prompt.images))]}
             requests += [{"prompt_token_ids": [*ids, *ending], **extra} for ending in endings]

@@ -2,12 +2,11 @@
 
 Both choose one label of a list; neither reads a question. A direct question lists its labels between [ and ], which is all that these
 engines take from it; the label chosen is the free answer. A single-choice question (p2, p3) has no such list: it is refused prompt by
-prompt (``NotAnswerable``), counted among a run's failures and never among the wrong answers. The paper has N/A there.
+prompt (``NotAnswerable``) and counted apart, neither as wrong nor as failed: nobody asks again. The paper has N/A there.
 """
 
 from __future__ import annotations
 
-import io
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -15,26 +14,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from PIL import Image
 from transformers import AutoImageProcessor, AutoTokenizer, CLIPModel, ViTForImageClassification
 
 from sdgbias.backends import checkpoint
 from sdgbias.backends.identity import fingerprint
 from sdgbias.encoding import spoken
-from sdgbias.errors import ModelError, RegistryError
+from sdgbias.errors import ModelError, NotAnswerable, RegistryError
+from sdgbias.images.imagery import open_picture
+from sdgbias.people.classes import normalise
 from sdgbias.types import ModelSpec, Prompt, ScoreBatch
 
 _LIST = re.compile(r"\[([^\[\]]+)\]")
 _VERSION = "zero-shot-1"
 #: As the authors' code phrases a class for CLIP.
 PHRASE = "a photo of a {}"
-
-
-class NotAnswerable(ModelError):
-    """A prompt that this kind of engine can't answer, however often it is asked. Says nothing about the other prompts."""
-
-    kind = "NotAnswerable"
-    of_prompt = True
 
 
 def labels_of(prompt: Prompt) -> list[str]:
@@ -50,7 +45,7 @@ def picture_of(prompt: Prompt) -> Image.Image:
     """The one picture of a prompt. Raises NotAnswerable for none and for several."""
     if len(prompt.images) != 1:
         raise NotAnswerable(f"not a question that this model can answer: it shows {len(prompt.images)} pictures, needed is one")
-    return Image.open(io.BytesIO(prompt.images[0])).convert("RGB")
+    return open_picture(prompt.images[0])
 
 
 def refuse_scores(prompts: Sequence[Prompt]) -> ScoreBatch:
@@ -78,7 +73,7 @@ def answers(engine: ClipZeroShot | VitZeroShot, prompts: Sequence[Prompt], start
 class ClipZeroShot:
     """The label whose text lies closest to the picture (cosine). Ties go to the earlier label."""
 
-    forces_starts = False
+    forces_starts, chooses_labels = False, True
 
     def __init__(self, spec: ModelSpec, root: Path) -> None:
         self.model = checkpoint.model(spec, root, CLIPModel)
@@ -113,11 +108,11 @@ class ClipZeroShot:
 
 
 class VitZeroShot:
-    """The label with the largest share of the head's probability. Which outputs of the head mean which label must be said in the registry
-    (option `labels`: label -> names in the checkpoint's id2label), because the paper doesn't say it. A listed label that isn't in the map
-    is never answered."""
+    """The label with the largest share of the head's probability. Which outputs of the head mean which label says the registry (option
+    `labels`: label -> names in the checkpoint's id2label), else the packaged map for ImageNet-1k (data/vit_labels.yaml); the paper doesn't
+    say it. ``names``: the labels that it can say at all; who is annotated as another isn't asked about (suites/facet.py)."""
 
-    forces_starts = False
+    forces_starts, chooses_labels = False, True
 
     def __init__(self, spec: ModelSpec, root: Path) -> None:
         wanted = _label_map(spec)
@@ -126,7 +121,9 @@ class VitZeroShot:
         known = {str(name): int(i) for i, name in self.model.config.id2label.items()}
         lacking = sorted({name for names in wanted.values() for name in names} - set(known))
         if lacking:
-            raise RegistryError(f"{_entry(spec)}: options.labels names {lacking[0]!r}, which the head doesn't have; its names: config.json")
+            of = "options.labels" if spec.options.get("labels") else "the packaged map for ImageNet-1k (give your own in options.labels)"
+            raise RegistryError(f"{_entry(spec)}: {of} names {lacking[0]!r}, which the head doesn't have; its names: config.json")
+        self.names = frozenset(normalise(label) or label for label in wanted)
         self.outputs = {spoken(label): [known[name] for name in names] for label, names in wanted.items()}
         self.batch_size = spec.batch_size
         mapping = json.dumps(wanted, sort_keys=True)
@@ -150,13 +147,21 @@ class VitZeroShot:
         return torch.stack(found, dim=-1)
 
 
+def packaged_labels() -> dict[str, list[str]]:
+    """Person class -> outputs of an ImageNet-1k head that count for it, of the classes that have any."""
+    path = Path(__file__).parent.parent / "data" / "vit_labels.yaml"
+    found = yaml.safe_load(path.read_text(encoding="utf-8"))["labels"]
+    return {name: [*kinds.get("person", []), *kinds.get("object", [])] for name, kinds in found.items()}
+
+
 def _entry(spec: ModelSpec) -> str:
     return f"registry/models/{spec.name}.yaml"
 
 
 def _label_map(spec: ModelSpec) -> Mapping[str, list[str]]:
-    """Option `labels`: label -> one or more names of outputs; an output belongs to one label. Raises RegistryError."""
-    said: Any = spec.options.get("labels")
+    """Option `labels`: label -> one or more names of outputs; an output belongs to one label. Default: the packaged map. Raises
+    RegistryError."""
+    said: Any = spec.options.get("labels", packaged_labels())
     if not isinstance(said, Mapping) or not said:
         raise RegistryError(f"{_entry(spec)}: no options.labels; give a mapping: person class -> names of the head's outputs that mean it")
     made = {str(label): [str(name) for name in (names if isinstance(names, list) else [names])] for label, names in said.items()}

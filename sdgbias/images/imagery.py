@@ -27,6 +27,8 @@ NIGHT_SCALES = ("log", "linear", "none")
 MASKED = 48  # dark grey
 OPTICAL = (0, 1, 2, 3, 4, 6)  # reflectances; the other two are temperature and nightlights
 MAX_ARRAY_BYTES = 64 * 2**20  # a true tile has 2 MiB
+#: Pictures of more pixels are not decoded: a quarter of a GiB as RGB. A file of 50 KB can claim 400 million.
+MAX_PIXELS = 89_478_485
 SIDE = 448
 HALF = SIDE // 2
 #: Night palette at levels 0, 1/4 .. 1: lightness rises all the way, so that it can be read without colour vision.
@@ -166,8 +168,10 @@ def side_by_side(parts: Sequence[bytes]) -> bytes:
 
 
 def open_picture(data: bytes) -> Image.Image:
-    """Encoded bytes as RGB. Raises Pillow's own errors."""
+    """Encoded bytes as RGB: PNG or JPEG and nothing else, at most ``MAX_PIXELS``. Raises Pillow's own errors."""
     with Image.open(io.BytesIO(data), formats=("PNG", "JPEG")) as image:
+        if image.width * image.height > MAX_PIXELS:  # Pillow itself refuses only twice as many, and warns before
+            raise Image.DecompressionBombError(f"{image.width}x{image.height} pixels, at most {MAX_PIXELS} are decoded")
         return image.convert("RGB")
 
 

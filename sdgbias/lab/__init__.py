@@ -11,9 +11,8 @@ import pandas as pd
 from sdgbias import store
 from sdgbias.lab.data import RunData, load
 from sdgbias.lab.rows import Settings, row, table
+from sdgbias.types import FACET
 
-#: The suite whose runs have a study of their own, fairness.py.
-FACET = "facet"
 #: Modules of this package with a function rows(run, settings), in the order in which they are run.
 STUDIES = (
     "methods",
@@ -28,8 +27,6 @@ STUDIES = (
     "ablation",
     "transfer",
 )
-
-
 #: Studies that compare runs; they change whenever one of the runs does.
 COMPARED = ("between_models", "between_nights", "leaderboard", "compared")
 
@@ -67,12 +64,12 @@ def analyse(
     again: bool = False,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> dict[str, int]:
-    """Runs every study of the given runs (default: the newest of each model) and publishes the rows; run_id -> rows.
+    """Runs every study of the given runs (default: the newest of each model, of people on each benchmark) and publishes the rows; run_id -> rows.
 
     A run that was analysed with these settings before is left alone unless ``again``; 0 rows are reported for it.
     """
     made = {}
-    for run_id in run_ids if run_ids is not None else [*store.latest_runs(results), *store.latest_runs(results, FACET)]:
+    for run_id in run_ids if run_ids is not None else [*store.latest_runs(results), *store.latest_runs(results, FACET, per_benchmark=True)]:
         if not again and _analysed(results, run_id, settings):
             made[run_id] = 0
             continue
@@ -128,7 +125,7 @@ def _suite(results: Path, run_id: str) -> str:
 def _night_before(results: Path, run_id: str) -> str:
     """The model's finished run on the same benchmark before this one; '' when there is none with decoded answers."""
     sql = """SELECT o.run_id FROM runs r JOIN runs o USING (model, suite, benchmark_id)
-             WHERE r.run_id = ? AND o.finished_at < r.finished_at AND EXISTS (FROM scores s WHERE s.run_id = o.run_id)
+             WHERE r.run_id = ? AND o.finished_at < r.finished_at AND EXISTS (FROM details d WHERE d.run_id = o.run_id AND "table" = 'scores' AND dropped_at IS NULL)
              ORDER BY o.finished_at DESC, o.run_id DESC LIMIT 1"""
     found = store.query(results, sql, [run_id])["run_id"]
     return str(found[0]) if len(found) else ""

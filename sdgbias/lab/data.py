@@ -128,6 +128,12 @@ def load(results: Path, run_id: str) -> RunData:
             if scores.has(test):
                 cells[(task, test)] = _cell(task, test, items, scores, decoded, params.get((task.value, test.value)))
     if not cells:
+        gone = store.dropped(results, [run_id]).get(run_id)
+        if gone:
+            raise StoreError(
+                f"{results}: the scores of run {run_id} were removed by `sdgbias store keep` on {gone:%Y-%m-%d}, its metrics remain; "
+                "to analyse it, bring them back from a backup: sdgbias store restore"
+            )
         raise StoreError(f"{results}: run {run_id} holds no scores; evaluate the model again: sdgbias evaluate {run['model']}")
     mode = str(json.loads(run["config"] or "{}").get("mode", "continue"))
     return RunData(run, cells, mode)
@@ -141,6 +147,7 @@ def _items(results: Path, benchmark_id: str, run_id: str, task: Task) -> pd.Data
            question, options::VARCHAR AS options FROM items WHERE benchmark_id = $b AND task = $t
            AND item_id IN (SELECT item_id FROM scores WHERE run_id = $r AND task = $t) ORDER BY item_id""",
         {"b": benchmark_id, "t": task.value, "r": run_id},
+        runs=[run_id],
     )
     for name in ("cluster_id", "country", "urban", "wealth", "pillar", "indicator", "polarity", "split", "target", "gold", "question"):
         frame[name] = frame[name].fillna("").astype(str)
@@ -160,6 +167,7 @@ class _Scores:
             results,
             'SELECT item_id, test, "view", logits, upper, top_token, mass FROM scores WHERE run_id = ? AND task = ?',
             [run_id, task.value],
+            runs=[run_id],
         )
         self.n, self.width = len(item_ids), WIDTH[task]
         self.at = np.searchsorted(item_ids, table["item_id"].to_numpy())
@@ -204,7 +212,9 @@ def _matrix(column: pa.ChunkedArray, width: int) -> np.ndarray:
 
 def _decoded(results: Path, run_id: str, items: pd.DataFrame) -> dict[tuple[str, str], tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """(test, view) -> free (N,), parsed (N,), by_digit (N, 10)."""
-    table = store.arrow(results, 'SELECT item_id, test, "view", free, parsed, by_digit FROM decoded WHERE run_id = ?', [run_id])
+    table = store.arrow(
+        results, 'SELECT item_id, test, "view", free, parsed, by_digit FROM decoded WHERE run_id = ?', [run_id], runs=[run_id]
+    )
     at = np.searchsorted(items["item_id"].to_numpy(), table["item_id"].to_numpy())
     free = table["free"].to_numpy(zero_copy_only=False).astype(float)
     parsed = np.array([bool(v) for v in table["parsed"].to_pylist()], dtype=bool)

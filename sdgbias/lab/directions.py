@@ -97,8 +97,8 @@ def _prompts(o: Outcome, levels: Sequence[Level], code: Ints) -> list[dict[str, 
     for level in levels:
         seen = np.bincount(level.code * many + code, minlength=len(level.columns) * many).reshape(-1, many)
         count, n = (seen > 0).sum(axis=1), np.bincount(level.code, minlength=len(level.columns))
-        for columns, distinct, many in zip(level.columns, count, n, strict=True):
-            value = stats.Estimate(float(distinct), int(many), _NAN, _NAN)
+        for columns, distinct, rows in zip(level.columns, count, n, strict=True):
+            value = stats.Estimate(float(distinct), int(rows), _NAN, _NAN)
             made.append(row(STUDY, "distinct_prompts", value, task=o.task.value, test=o.test, method=View.Q_ONLY.value, **columns))
     return made
 

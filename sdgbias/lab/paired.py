@@ -24,7 +24,7 @@ from sdgbias.lab.rows import Settings, row, table
 from sdgbias.types import Task, View
 
 STUDY = "paired"
-_SAME = ["item_id", "gold", "gold_value", "question", "options"]
+SAME = ["item_id", "gold", "gold_value", "question", "options"]
 
 
 def rows(run: RunData, settings: Settings) -> pd.DataFrame:
@@ -110,12 +110,12 @@ def _tested(study: str, metric: str, difference: Floats, place: np.ndarray, colu
 
 def _common(one: Outcome, other: Outcome) -> tuple[np.ndarray, np.ndarray, int]:
     """Positions of the questions that both have, word for word and with the same gold; how many of either were left out."""
-    if one.items is other.items or one.items[_SAME].equals(other.items[_SAME]):
+    if one.items is other.items or one.items[SAME].equals(other.items[SAME]):
         return np.arange(len(one.items)), np.arange(len(one.items)), 0
 
     def key(o: Outcome) -> pd.Index:
         test = np.repeat("", len(o.items)) if o.test != "all" else (o.items.groupby("item_id").cumcount().astype(str)).to_numpy()
-        frame = o.items[_SAME].fillna({"gold_value": 0.0}).assign(test=test)
+        frame = o.items[SAME].fillna({"gold_value": 0.0}).assign(test=test)
         return pd.Index(pd.util.hash_pandas_object(frame, index=False))
 
     a, b = key(one), key(other)

@@ -24,8 +24,8 @@ from sdgbias.people import prompts
 from sdgbias.people.annotations import Annotations, clip_box, find_files, read_annotations
 from sdgbias.people.classes import GROUPS
 from sdgbias.people.folders import read_fairface, read_utkface
+from sdgbias.types import FACET
 
-SUITE = "facet"
 DATASETS = ("facet", "fairface", "utkface")
 #: Licences of the pictures and labels; a synthetic folder says so in its README.txt.
 LICENCES = {"facet": "FACET, for evaluation only (Meta's terms)", "fairface": "CC BY 4.0", "utkface": "non-commercial research"}
@@ -167,7 +167,7 @@ def _card(
     }
     return {
         "benchmark_id": digest,
-        "suite": SUITE,
+        "suite": FACET,
         "dataset": "synthetic" if synthetic else dataset,
         "synthetic": synthetic,
         "licence": "CC0 1.0" if synthetic else LICENCES[dataset],

@@ -66,10 +66,13 @@ SELECTED = ["gardener", "craftsman", "laborer", "skateboarder", "prayer", "guita
 GROUPS = {"gender": ("male", "female"), "skin": ("light", "medium", "dark"), "age": ("young", "middle", "old")}
 UNKNOWN = "unknown"
 
+#: Other ways to spell a class -> its name in FACET.
+SPELLINGS = {"labourer": "laborer", "disc jockey": "disk_jockey", "DJ": "disk_jockey", "flautist": "flutist"}
+
 _LETTERS = re.compile(r"[^a-z]")
-_BY_LETTERS = {_LETTERS.sub("", name): name for name in CLASSES}
+_BY_LETTERS = {_LETTERS.sub("", form.casefold()): name for form, name in [*zip(CLASSES, CLASSES, strict=True), *SPELLINGS.items()]}
 
 
 def normalise(name: str) -> str:
-    """The class that a name means: case, spaces, hyphens and underscores don't matter ("Tennis player"); '' for no class."""
+    """The class that a name means: case, spaces, hyphens and underscores don't matter ("Tennis player"), nor do SPELLINGS; '' for no class."""
     return _BY_LETTERS.get(_LETTERS.sub("", name.casefold()), "")

@@ -7,7 +7,7 @@ fewer than ``smallest`` pictures has no value: the paper prints recalls of group
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -51,23 +51,27 @@ def recall_rows(frame: pd.DataFrame, *, smallest: int = stats.SMALLEST, draws: i
     hits, name = frame["correct"].to_numpy(dtype=float), frame["class1"].to_numpy(dtype=str)
     place = stats.codes(frame["image_id"].to_numpy(dtype=str))[0]
     selections = {pool: np.isin(name, members) for pool, members in POOLS.items()}
-    selections |= {c: name == c for c in CLASSES if (name == c).any()}
+    selections |= {c: found for c in CLASSES if (found := name == c).any()}
     for label, chosen in selections.items():
         yield "all", label, "recall", _share(hits[chosen], place[chosen], smallest)
     yield "all", "macro", "recall", _macro(hits, name, place, smallest)
     for attribute, groups in GROUPS.items():
         of = frame[attribute].to_numpy(dtype=str)
+        members = {g: of == g for g in groups}
         for label, chosen in selections.items():
-            found = {g: _share(hits[chosen & (of == g)], place[chosen & (of == g)], smallest) for g in groups}
+            both = {g: np.flatnonzero(chosen & mine) for g, mine in members.items()}
+            found = {g: _share(hits[rows], place[rows], smallest) for g, rows in both.items()}
             yield from ((f"{attribute}={g}", label, "recall", e) for g, e in found.items())
             yield from _apart(attribute, label, found)
             known = chosen & (of != UNKNOWN)
             if label in POOLS and len(groups) > 2 and known.any():
-                means = stats.group_means(hits[known], of[known], place[known], draws=draws, seed=seed, smallest=smallest)
-                whole = means.value.shape[-1] == len(groups) and not np.isnan(means.value).any()
-                spread = stats.disparity(means, metrics.max_min) if whole else None
-                yield f"{attribute}:max-min", label, "disparity", spread.estimate() if spread else NOTHING
-        found = {g: _macro(hits[of == g], name[of == g], place[of == g], smallest) for g in groups}
+                yield (
+                    f"{attribute}:max-min",
+                    label,
+                    "disparity",
+                    _spread(hits[known], of[known], place[known], groups, smallest, draws, seed),
+                )
+        found = {g: _macro(hits[mine], name[mine], place[mine], smallest) for g, mine in members.items()}
         yield from ((f"{attribute}={g}", "macro", "recall", e) for g, e in found.items())
         yield from _apart(attribute, "macro", found)
     yield from _crossed(frame, hits, place, selections["all"], smallest)
@@ -76,6 +80,16 @@ def recall_rows(frame: pd.DataFrame, *, smallest: int = stats.SMALLEST, draws: i
 def _apart(attribute: str, label: str, found: dict[str, stats.Estimate]) -> Rows:
     one, other = PAIRS[attribute]
     yield f"{attribute}:{one}-{other}", label, "disparity", difference(found[one], found[other])
+
+
+def _spread(
+    hits: np.ndarray, of: np.ndarray, place: np.ndarray, groups: Sequence[str], smallest: int, draws: int, seed: int
+) -> stats.Estimate:
+    """Largest minus smallest recall of the groups, resampled; no value while one of them has none."""
+    means = stats.group_means(hits, of, place, draws=draws, seed=seed, smallest=smallest)
+    if means.value.shape[-1] < len(groups) or np.isnan(means.value).any():
+        return NOTHING
+    return stats.disparity(means, metrics.max_min).estimate()
 
 
 def _macro(hits: np.ndarray, name: np.ndarray, place: np.ndarray, smallest: int) -> stats.Estimate:
@@ -106,21 +120,29 @@ def rate_rows(frame: pd.DataFrame, flags: Mapping[str, Callable[[pd.DataFrame], 
         yield "all", "all-52", metric, _share(hits, place, smallest)
         for attribute, groups in GROUPS.items():
             of = frame[attribute].to_numpy(dtype=str)
-            found = {g: _share(hits[of == g], place[of == g], smallest) for g in groups}
+            found = {g: _share(hits[mine], place[mine], smallest) for g, mine in ((g, of == g) for g in groups)}
             yield from ((f"{attribute}={g}", "all-52", metric, e) for g, e in found.items())
             one, other = PAIRS[attribute]
             yield f"{attribute}:{one}-{other}", "all-52", metric, difference(found[one], found[other])
 
 
-def attribute_rows(frame: pd.DataFrame, asked: str, *, smallest: int = stats.SMALLEST) -> Rows:
-    """Faces without classes: how often each group of the attribute that was asked for is recognised, by the other attributes and race."""
-    hits, place = frame["correct"].to_numpy(dtype=float), frame["image_id"].to_numpy(dtype=str)
+def attribute_rows(frame: pd.DataFrame, asked: str, *, smallest: int = stats.SMALLEST, draws: int = 2_000, seed: int = 0) -> Rows:
+    """Faces without classes: how often the attribute asked for is recognised, by it (``all`` and its groups), by the others and by race,
+    and how far groups lie apart. An attribute that nobody of the data has a group of has no rows."""
+    hits, place = frame["correct"].to_numpy(dtype=float), stats.codes(frame["image_id"].to_numpy(dtype=str))[0]
+    gold = frame["gold"].to_numpy(dtype=str)
     yield "all", "all", "recall", _share(hits, place, smallest)
+    yield from (("all", g, "recall", _share(hits[gold == g], place[gold == g], smallest)) for g in GROUPS[asked] if (gold == g).any())
     for attribute in (*GROUPS, "race"):
         of = frame[attribute].to_numpy(dtype=str)
-        for group in sorted(set(of) - {UNKNOWN, ""}):
-            yield f"{attribute}={group}", "all", "recall", _share(hits[of == group], place[of == group], smallest)
-        for group in GROUPS.get(asked, ()):
-            right = frame["gold"].to_numpy(dtype=str) == group
-            if attribute == asked and right.any():
-                yield "all", group, "recall", _share(hits[right], place[right], smallest)
+        known = ~np.isin(of, [UNKNOWN, ""])
+        if not known.any():
+            continue
+        groups = GROUPS.get(attribute) or tuple(sorted(set(of[known])))
+        found = {g: _share(hits[of == g], place[of == g], smallest) for g in groups}
+        yield from ((f"{attribute}={g}", "all", "recall", e) for g, e in found.items())
+        if attribute in PAIRS:
+            yield from _apart(attribute, "all", found)
+        if len(groups) > 2:
+            spread = _spread(hits[known], of[known], place[known], groups, smallest, draws, seed)
+            yield f"{attribute}:max-min", "all", "disparity", spread

@@ -20,14 +20,17 @@ from sdgbias.errors import GateError, InputError, StoreError
 from sdgbias.quality import docs as quality_docs
 from sdgbias.quality import images as quality_images
 from sdgbias.quality.docs import write_docs
-from sdgbias.quality.suites import Finding, Verdict, check, find_suites, load_suite, needed_columns
+from sdgbias.quality.suites import FILES, Finding, Verdict, check, find_suites, load_suite, needed_columns
+from sdgbias.types import FACET
 
 __all__ = ["TABLES", "Finding", "Report", "Verdict", "check", "find_suites", "load_suite", "run_gate", "sift", "write_docs"]
 
 #: the tables of a benchmark folder, in the order of the build
 TABLES = ("clusters", "series", "images", "items_mcq", "items_regression", "prompts")
+#: the same of a folder of people, by the names of their suites (suites.FILES says which file)
+PEOPLE = ("people", "images_people", "items_people", "prompts_people")
 SPLITS = ("id", "place")
-_REPEATED = {"prompts": ("task", "test", "text", "candidates")}  # read once per distinct value
+_REPEATED = dict.fromkeys(("prompts", "prompts_people"), ("task", "test", "text", "candidates"))  # read once per distinct value
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ def sift(
 
 
 def run_gate(benchmark: Path, suites: Path | None = None, strict: bool = True, docs: bool = False, split: str | None = None) -> Report:
-    """Judge the tables of a benchmark folder, write ``quality.json`` into it (and with ``docs`` data_docs/), return the report.
+    """Judge the tables of a benchmark folder of either suite, write ``quality.json`` into it (and with ``docs`` data_docs/), return the report.
 
     GateError names table, rule and count when a gate rule is broken. A finished benchmark must not hold rows that belong in
     quarantine either: with ``strict`` (default) they raise too, without they are only counted. Both files are written in any
@@ -81,24 +84,38 @@ def run_gate(benchmark: Path, suites: Path | None = None, strict: bool = True, d
     benchmark = Path(benchmark)
     suites = suites or find_suites()
     split, imported = split or _split(benchmark), _imported(benchmark)
-    tables = {name: _read(benchmark, name, suites) for name in TABLES}
+    names = PEOPLE if _of_people(benchmark) else TABLES
+    tables = {name: _read(benchmark, name, suites) for name in names}
     # a table without its columns is told of, but nothing can be compared with it
     whole = {name: frame for name, frame in tables.items() if needed_columns(load_suite(name, suites)) <= set(frame)}
     verdicts = {}
-    for name in TABLES:
+    for name in names:
         frame = tables[name]
-        if name == "images" and name in whole:
+        if name in ("images", "images_people") and name in whole:
             frame = quality_images.stored_facts(benchmark, frame)
         verdicts[name] = check(name, frame, suites, whole, split, imported)
     stops = ("gate", "quarantine") if strict else ("gate",)
-    faults = [_line(f"{name}.parquet", f) for name, v in verdicts.items() for s in stops for f in v.of(s)]
+    faults = [_line(f"{FILES.get(name, name)}.parquet", f) for name, v in verdicts.items() for s in stops for f in v.of(s)]
     report = Report(verdicts, benchmark / "quality.json")
     _write(report, passed=not faults, split=split)
     if docs:
         write_docs(benchmark, benchmark / quality_docs.FOLDER, suites)
     if faults:
-        raise GateError(f"{benchmark}: {_several(faults)}; see {report.path}, mend the source, then: sdgbias build")
+        raise GateError(f"{benchmark}: {_several(faults)}; see {report.path}, mend the source, then: {_again(benchmark)}")
     return report
+
+
+def _of_people(benchmark: Path) -> bool:
+    """Whether the folder's card says that it is of the second suite. Without a card that can be read: of the first."""
+    try:
+        return bool(json.loads((benchmark / "benchmark.json").read_text(encoding="utf-8")).get("suite") == FACET)
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+def _again(benchmark: Path) -> str:
+    """The command that builds the folder."""
+    return "sdgbias people build" if _of_people(benchmark) else "sdgbias build"
 
 
 def _imported(benchmark: Path) -> bool:
@@ -135,18 +152,18 @@ def _split(benchmark: Path) -> str:
 
 def _read(benchmark: Path, name: str, suites: Path) -> pd.DataFrame:
     """The columns of a table that its suite asks for, texts of prompts once each."""
-    path = benchmark / f"{name}.parquet"
+    path = benchmark / f"{FILES.get(name, name)}.parquet"
     if not path.is_file() and name == "series" and _imported(benchmark):  # a release has no series of its own
         return pd.DataFrame(columns=sorted(needed_columns(load_suite(name, suites))))
     if not path.is_file():
-        raise InputError(f"{path}: no such table; make it: sdgbias build --out {benchmark}")
+        raise InputError(f"{path}: no such table; make it: {_again(benchmark)} --out {benchmark}")
     try:
         wanted = needed_columns(load_suite(name, suites))
         there = [column for column in pq.read_schema(path).names if column in wanted]
         with pq.ParquetFile(path, read_dictionary=[column for column in _REPEATED.get(name, ()) if column in there]) as file:
             return pd.DataFrame(file.read(there).to_pandas(split_blocks=True, self_destruct=True))
     except (OSError, ValueError, pa.ArrowException) as error:
-        raise InputError(f"{path}: can't be read ({type(error).__name__}); make it again: sdgbias build --out {benchmark}") from None
+        raise InputError(f"{path}: can't be read ({type(error).__name__}); make it again: {_again(benchmark)} --out {benchmark}") from None
 
 
 def _write(report: Report, passed: bool, split: str) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sdgbias.errors import InputError, StoreError
-from sdgbias.quality.suites import SEVERITIES, expectations, find_suites, gx, load_suite
+from sdgbias.quality.suites import FILES, SEVERITIES, expectations, find_suites, gx, load_suite
 
 FOLDER = "data_docs"
 _GROUPS = {
@@ -72,7 +72,7 @@ def _index(report: Mapping[str, Any]) -> str:
     for name, found in sorted(report["tables"].items()):
         broken = [sum(f["severity"] == severity for f in found["broken"]) for severity in SEVERITIES]
         cells = [f"{found['rows']:,}", len(found["rules"]), *broken, len(found["skipped"])]
-        link = f'<a href="{escape(name)}.html">{escape(name)}</a>'
+        link = f'<a href="{escape(name)}.html">{escape(FILES.get(name, name))}</a>'
         rows.append(f"<tr><td>{link}</td>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
     titles = ("table", "rows", "rules judged", "gates broken", "quarantine rules broken", "warnings", "not judged")
     head = "".join(f"<th>{title}</th>" for title in titles)
@@ -91,7 +91,7 @@ def _table_page(name: str, found: Mapping[str, Any], suites: Path) -> str:
     if found["skipped"]:
         lines = "".join(f"<tr><td>{escape(r)}</td><td>{escape(str(why))}</td></tr>" for r, why in sorted(found["skipped"].items()))
         body += f"\n<h5>Not judged</h5><table><tbody>{lines}</tbody></table>"
-    return _page(f"{name}.parquet", f'<p><a href="index.html">all tables</a> · {found["rows"]:,} rows</p>\n{body}')
+    return _page(f"{FILES.get(name, name)}.parquet", f'<p><a href="index.html">all tables</a> · {found["rows"]:,} rows</p>\n{body}')
 
 
 def _rendered(name: str, found: Mapping[str, Any], rules: Mapping[str, Mapping[str, Any]]) -> str:

@@ -1,10 +1,12 @@
-"""Rules of the second suite's tables (people, items_people) that Great Expectations has no expectation for, as flag columns."""
+"""Rules of the second suite's tables that Great Expectations has no expectation for, as flag columns. Tables are known by the names of
+their suites: people, items_people, and images_people and prompts_people, which are images.parquet and prompts.parquet of its folder."""
 
 from __future__ import annotations
 
 import numpy as np
 import pandas as pd
 
+from sdgbias.people import prompts
 from sdgbias.people.classes import CLASSES, GROUPS, UNKNOWN
 from sdgbias.quality.flags import Flag, Given, Judged, known, lacks
 
@@ -51,16 +53,74 @@ def _negative_is_no(frame: pd.DataFrame, given: Given) -> Judged:
     return frame["negative"].astype(bool) == (frame["gold"] == "no")
 
 
-def _of_person(name: str) -> Flag:
-    """A column of the item repeats the person's."""
+def _repeats(name: str, table: str, key: str, own: str = "") -> Flag:
+    """A column of the row is that of its row in ``table``, found by ``key`` (here called ``own``)."""
 
     def flag(frame: pd.DataFrame, given: Given) -> Judged:
-        if "people" not in given.tables:
-            return lacks("people")
-        person = given.tables["people"].drop_duplicates("person_id").set_index("person_id")[name]
-        return frame[name].to_numpy() == person.reindex(frame["person_id"]).to_numpy()
+        if table not in given.tables:
+            return lacks(table)
+        other = given.tables[table].drop_duplicates(key).set_index(key)[name]
+        return frame[name].to_numpy() == other.reindex(frame[own or key]).to_numpy()
 
     return flag
+
+
+def _item_has_prompt(frame: pd.DataFrame, given: Given) -> Judged:
+    if "prompts_people" not in given.tables:
+        return lacks("prompts_people")
+    return frame["item_id"].isin(given.tables["prompts_people"]["item_id"])
+
+
+def _person_known(frame: pd.DataFrame, given: Given) -> Judged:
+    return frame["cluster_id"].isin(given.tables["people"]["person_id"]) if "people" in given.tables else lacks("people")
+
+
+def _stored(fact: str) -> Flag:
+    """What the shards say of the picture, see quality/images.py."""
+    return lambda frame, given: frame.get(fact, "the pictures aren't at hand")
+
+
+def _of_item(frame: pd.DataFrame, given: Given) -> pd.DataFrame | None:
+    """prompt and asked of each row's question, '' of an unknown one."""
+    if "items_people" not in given.tables:
+        return None
+    items = given.tables["items_people"].drop_duplicates("item_id").set_index("item_id")[["prompt", "asked"]]
+    return items.reindex(frame["item_id"]).fillna("").reset_index(drop=True)
+
+
+def _prompt_of_item(frame: pd.DataFrame, given: Given) -> Judged:
+    item = _of_item(frame, given)
+    if item is None:
+        return lacks("items_people")
+    task = np.where(item["prompt"].isin(_CHOICES), prompts.CHOICE, prompts.DIRECT)
+    return (frame["test"].to_numpy() == item["prompt"].to_numpy()) & (frame["task"].to_numpy() == task)
+
+
+def _as_specified(text: str, prompt: str, asked: str) -> bool:
+    """p1's list may stand in any order: it is shuffled by a seed."""
+    if prompt in prompts.CHOICES:
+        return text == prompts.CHOICES[prompt].format(name=asked)
+    if prompt in prompts.ATTRIBUTES:
+        return text == prompts.ATTRIBUTE.format(what=prompts.ATTRIBUTES[prompt], list=", ".join(GROUPS[prompt]))
+    before, _, after = prompts.P1.partition("{list}")
+    listed = text.removeprefix(before).removesuffix(after).split(", ")
+    return text.startswith(before) and text.endswith(after) and sorted(listed) == sorted(CLASSES)
+
+
+def _text_as_specified(frame: pd.DataFrame, given: Given) -> Judged:
+    item = _of_item(frame, given)
+    if item is None:
+        return lacks("items_people")
+    distinct: dict[tuple[str, str, str], bool] = {}
+    rows = list(zip(frame["text"].astype("str"), item["prompt"], item["asked"], strict=True))
+    for row in rows:
+        if row not in distinct:
+            distinct[row] = _as_specified(*row)
+    return np.array([distinct[row] for row in rows], dtype=bool)
+
+
+def _candidates_of_task(frame: pd.DataFrame, given: Given) -> Judged:
+    return frame["candidates"].fillna("").to_numpy() == np.where(frame["task"] == prompts.CHOICE, prompts.CANDIDATES, "")
 
 
 FLAGS: dict[str, dict[str, Flag]] = {
@@ -77,8 +137,24 @@ FLAGS: dict[str, dict[str, Flag]] = {
         "gold-fits": _gold_fits,
         "negative-is-no": _negative_is_no,
         "question-once": lambda frame, given: ~frame.duplicated(["person_id", "prompt", "asked"], keep=False),
-        "class-of-person": _of_person("class1"),
-        "picture-of-person": _of_person("image_id"),
-        "split-of-person": _of_person("split"),
+        "class-of-person": _repeats("class1", "people", "person_id"),
+        "picture-of-person": _repeats("image_id", "people", "person_id"),
+        "split-of-person": _repeats("split", "people", "person_id"),
+        "item-has-prompt": _item_has_prompt,
+    },
+    "images_people": {
+        "person-known": _person_known,
+        "image-of-person": _repeats("image_id", "people", "person_id", "cluster_id"),
+        "one-part": lambda frame, given: (frame["n_parts"] == 1) & (frame["n_photos"] == 1),
+        "image-stored": _stored("stored"),
+        "image-id-is-sha256": _stored("id_is_sha256"),
+        "image-is-whole": _stored("is_whole"),
+    },
+    "prompts_people": {
+        "item-known": known("item_id", "items_people"),
+        "prompt-of-item": _prompt_of_item,
+        "text-as-specified": _text_as_specified,
+        "image-of-item": _repeats("image_id", "items_people", "item_id"),
+        "candidates-of-task": _candidates_of_task,
     },
 }

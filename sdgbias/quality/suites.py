@@ -28,7 +28,12 @@ from sdgbias.quality import predictions as quality_predictions
 from sdgbias.quality.flags import Flag, Given, Judged, column
 from sdgbias.quality.prompts import prompt_flags
 
-SUITES = ("clusters", "series", "images", "items_mcq", "items_regression", "prompts", "predictions", "people", "items_people")
+SUITES = (
+    "clusters", "series", "images", "items_mcq", "items_regression", "prompts", "predictions", "people", "images_people", "items_people",
+    "prompts_people",
+)  # fmt: skip
+#: Suites of tables whose file is called otherwise: a folder of people has an images.parquet and a prompts.parquet of its own.
+FILES = {"images_people": "images", "prompts_people": "prompts"}
 SEVERITIES = ("gate", "quarantine", "warn")
 FLAGS: dict[str, dict[str, Flag]] = {**quality_flags.FLAGS, **quality_items.FLAGS, **quality_predictions.FLAGS, **quality_people.FLAGS}
 _SHOWN = 5  # examples told of a broken rule

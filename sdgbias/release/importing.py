@@ -26,6 +26,7 @@ from sdgbias import near_duplicates
 from sdgbias.build import write_json, write_table
 from sdgbias.card import build_card
 from sdgbias.errors import InputError, StoreError
+from sdgbias.images.imagery import MAX_PIXELS
 from sdgbias.images.store import store_images
 from sdgbias.items import QUARANTINE_COLUMNS
 from sdgbias.paths import confine
@@ -245,6 +246,8 @@ def _picture(folder: Path, paths: str) -> list[bytes] | tuple[str, str]:
         data = path.read_bytes()
         try:
             with Image.open(io.BytesIO(data), formats=_PICTURES) as image:
+                if image.width * image.height > MAX_PIXELS:
+                    return "broken-image", f"{name} has {image.width} x {image.height} pixels, at most {MAX_PIXELS} are decoded"
                 if image.format == "PNG":
                     image.verify()
                 else:  # a JPEG has no checksum; decoded at an eighth of its size it shows whether its end is there

@@ -69,7 +69,7 @@ def _hits(results: Path, run_ids: list[str], method: str, test: str) -> tuple[np
         JOIN items i ON i.benchmark_id = r.benchmark_id AND i.task = p.task AND i.item_id = p.item_id
         WHERE list_contains($runs, run_id) AND p.task = 'mcq' AND p.method = $method AND p.test = $test AND p.split = 'test'
           AND p.correct IS NOT NULL ORDER BY p.item_id, who"""
-    frame = store.query(results, sql, {"runs": run_ids, "method": method, "test": test})
+    frame = store.query(results, sql, {"runs": run_ids, "method": method, "test": test}, runs=run_ids)
     if frame.empty:
         return None
     code, unique = pd.factorize(frame["item_id"])

@@ -45,11 +45,15 @@ def examples(results: Path, run_ids: list[str], limit: int = LIMIT) -> dict[str,
 
 
 def _candidates(results: Path, run_ids: list[str]) -> pd.DataFrame:
-    """run_id, item_id, test, pillar, outcome and what Full and CADE said, of every question that could be shown."""
+    """run_id, item_id, test, pillar, outcome and what Full and CADE said, of every question that could be shown: its picture was in the store
+    when the newest of these runs was published, so that later runs don't change what is shown of earlier ones."""
     sql = """
-        WITH shown AS (
+        WITH then_shown AS (
+            FROM previews WHERE run_id = '' OR run_id IN (
+                SELECT run_id FROM runs WHERE finished_at <= (SELECT max(finished_at) FROM runs WHERE run_id IN (SELECT unnest($runs))))
+        ), shown AS (
             SELECT r.run_id, i.item_id, i.pillar FROM runs r JOIN items i USING (benchmark_id)
-            SEMI JOIN previews v ON v.benchmark_id = r.benchmark_id AND v.image_id = i.image_id
+            SEMI JOIN then_shown v ON v.benchmark_id = r.benchmark_id AND v.image_id = i.image_id
             WHERE r.run_id IN (SELECT unnest($runs)) AND i.task = 'mcq'
         )
         SELECT run_id, item_id, test, pillar, max(pred) FILTER (method = 'full') AS said_full, max(pred) FILTER (method = 'cade') AS said_cade,
@@ -58,7 +62,7 @@ def _candidates(results: Path, run_ids: list[str]) -> pd.DataFrame:
         FROM predictions JOIN shown USING (run_id, item_id)
         WHERE run_id IN (SELECT unnest($runs)) AND task = 'mcq' AND method IN ('full', 'cade') AND split = 'test'
         GROUP BY ALL HAVING count(*) = 2 ORDER BY run_id, item_id, test"""
-    rows = store.query(results, sql, {"runs": run_ids})
+    rows = store.query(results, sql, {"runs": run_ids}, runs=run_ids)
     now, before = rows["right_cade"].astype(bool), rows["right_full"].astype(bool)
     changed = rows["said_full"] != rows["said_cade"]
     return rows.assign(outcome=np.select([now & ~before, before & ~now, changed], ["fixed", "broken", "moved"], "same"))
@@ -85,7 +89,7 @@ def _pick(rows: pd.DataFrame, limit: int) -> pd.DataFrame:
 
 def _with_scores(results: Path, rows: pd.DataFrame) -> pd.DataFrame:
     """Adds one column of logits per view; a question that lacks a view's score keeps NaN there."""
-    with store.connect(results, read_only=True) as con:
+    with store.connect(results, read_only=True, details=("scores",), runs=sorted(set(rows["run_id"]))) as con:
         con.register("chosen", rows[["run_id", "item_id", "test"]])
         # a withheld score stands at its bound, as where CADE was decided
         scores = con.execute("""SELECT run_id, item_id, test, "view", CASE WHEN upper IS NULL THEN logits ELSE
@@ -102,7 +106,7 @@ def _pictures(results: Path, rows: pd.DataFrame) -> dict[str, str]:
     images = {}
     for image_id, png in zip(table["image_id"], table["png"], strict=True):
         try:
-            images[str(image_id)] = Image.open(io.BytesIO(bytes(png))).convert("RGB")
+            images[str(image_id)] = Image.open(io.BytesIO(bytes(png)), formats=("PNG", "JPEG")).convert("RGB")
         except OSError:
             continue
     encoded: dict[str, str] = {}

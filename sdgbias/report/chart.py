@@ -22,7 +22,7 @@ from sdgbias.stats import Estimate
 #: Column -> what its select and the head of its column are called.
 FILTERS = {
     "model": "Model", "task": "Task", "test": "Test", "pillar": "Pillar", "by": "By", "method": "Method", "bins": "Bins", "term": "Counted by",
-    "between": "Between", "score": "Score",
+    "between": "Between", "score": "Score", "data": "People",
 }  # fmt: skip
 #: The last columns of every table and tooltip.
 NUMBERS = {"said": "Value", "ci": "95 % CI", "n": "n"}
@@ -139,9 +139,10 @@ def zero_rule(channel: str) -> alt.Chart:
 
 def dots(
     y: str, x_title: str, columns: Mapping[str, str], *, colour: str = "", legend: Sequence[tuple[str, str]] = (), order: Sequence[str] = (),
-    by_value: bool = False, zero: bool = False, apart: bool = False, step: int = 24,
+    by_value: bool = False, zero: bool = False, apart: bool = False, step: int = 24, domain: tuple[float, float] | None = None,
 ) -> Any:  # fmt: skip
-    """A dot and its interval per row: ``y`` down the side, value along. ``apart``: colours stand below each other, not on one line."""
+    """A dot and its interval per row: ``y`` down the side, value along. ``apart``: colours stand below each other, not on one line.
+    ``domain``: ends of the axis; default: what the values need."""
     sort: Any = alt.EncodingSortField("value", op="max", order="descending") if by_value else list(order) or None
     axis = alt.Axis(ticks=False, domain=False, labelExpr="split(replace(datum.label, ' (planted)', '\\n(planted)'), '\\n')")
     how: dict[str, Any] = {"y": alt.Y(f"{y}:N", sort=sort, title=None, axis=axis), "tooltip": tips(columns)}
@@ -151,7 +152,7 @@ def dots(
         how["yOffset"] = alt.YOffset(
             f"{colour}:N", sort=[n for n, _ in legend], scale=alt.Scale(domain=[n for n, _ in legend], paddingOuter=0.6)
         )
-    scale = alt.Scale(zero=False, nice=True)
+    scale = alt.Scale(domain=list(domain), nice=False) if domain else alt.Scale(zero=False, nice=True)
     x = alt.X("value:Q", title=x_title, scale=scale, axis=alt.Axis(tickCount=6, domain=False, ticks=False))
     base = alt.Chart().encode(**how)
     rules = base.mark_rule(strokeWidth=2, **({} if colour else {"color": "#0072b2"})).encode(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import altair as alt
@@ -9,6 +10,7 @@ import pandas as pd
 
 from sdgbias.people.classes import SELECTED
 from sdgbias.people.fairness import PAIRS
+from sdgbias.people.prompts import ATTRIBUTES
 from sdgbias.report.chart import Figure, dots, holm, shaped, tips
 
 PROMPTS = (("p1", "#0072b2"), ("p2", "#d55e00"), ("p3", "#009e73"))
@@ -16,14 +18,27 @@ MEASURES = (("recall", "#0072b2"), ("yes about a wrong class", "#d55e00"))
 POINTS = (("as scored", "#0072b2"), ("at equal recall", "#d55e00"))
 POOLS = {"all": "13 classes pooled", "macro": "mean over 13 classes", "all-52": "all classes pooled"}
 NAMES = {"gender": "gender presentation", "skin": "skin tone", "age": "age group"}
-METHODS = {"full": "generated answer", "full_argmax": "first-token scores", "q_only": "first-token scores, no picture"}
+ASKED = (("gender", "#0072b2"), ("age", "#d55e00"))
+#: Shares are shown on the whole of their axis: bounds of one per cent near zero would otherwise fill it.
+SHARES = (0, 100)
+METHODS = {
+    "full": "generated answer",
+    "full:clip": "generated answer, read by CLIP",
+    "full:t5": "generated answer, read by T5",
+    "full_argmax": "first-token scores",
+    "q_only": "first-token scores, no picture",
+}
 
 
 def figures(metrics: pd.DataFrame, studies: pd.DataFrame) -> list[Figure]:
-    """Those that have rows. ``metrics``, ``studies``: as in fairness_page.Fairness."""
-    made = [*(_apart(metrics, attribute) for attribute in PAIRS), _classes(metrics), _prompts(metrics)]
-    made += [_debiased(studies), _cost(studies)]
-    return [f for f in made if f is not None]
+    """Those that have rows. ``metrics``, ``studies``: as in fairness_page.Fairness. Where there are several data, each figure has a select
+    for them."""
+    of_faces = metrics["test"].isin(list(ATTRIBUTES))
+    classed, faces = metrics[~of_faces], metrics[of_faces & (metrics["method"] == "full")]
+    made = [*(_apart(classed, attribute) for attribute in PAIRS), _classes(classed), _prompts(classed)]
+    made += [_debiased(studies), _cost(studies), _faces(faces), _faces_apart(faces)]
+    several = metrics["data"].nunique() > 1
+    return [replace(f, filters=("data", *f.filters)) if several else f for f in made if f is not None]
 
 
 def _ordered(frame: pd.DataFrame, column: str, order: list[str]) -> pd.DataFrame:
@@ -120,7 +135,7 @@ def _prompts(metrics: pd.DataFrame) -> Figure | None:
         "fairness-prompts", "Prompts compared",
         "Recall alone can’t tell a model that recognises people from one that says yes: where both dots lie near 100 %, it says yes to everything.",
         "Per cent of answers with 95 % intervals, all classes pooled. p1 lists the classes, p2 and p3 ask about one; only these can be said yes to wrongly.",
-        frame, dots("test", "answers, %", columns, colour="measure", legend=MEASURES, order=["p1", "p2", "p3"], apart=True, step=44), ("model", "method"), columns, MEASURES,
+        frame, dots("test", "answers, %", columns, colour="measure", legend=MEASURES, order=["p1", "p2", "p3"], apart=True, step=44, domain=SHARES), ("model", "method"), columns, MEASURES,
     )  # fmt: skip
 
 
@@ -134,7 +149,7 @@ def _debiased(studies: pd.DataFrame) -> Figure | None:
     frame = shaped(studies[studies["metric"] == "disparity"], signed=True)
     if frame.empty:
         return None
-    key = ["model", "test", "method", "pillar"]
+    key = ["data", "model", "test", "method", "pillar"]
     change = shaped(studies[studies["metric"] == "disparity_change"], signed=True).set_index(key)
     at = [tuple(r) for r in frame[key].itertuples(index=False, name=None)]
     said = {k: f"{s} ({c}), p {holm(p)}" for k, s, c, p in zip(change.index, change["said"], change["ci"], change["p"], strict=True)}
@@ -165,6 +180,45 @@ def _cost(studies: pd.DataFrame) -> Figure | None:
         "fairness-cost", "What debiasing does to recall and to false yes",
         "A method that takes a habit of saying yes out of a model lowers both; one that only moves the threshold trades one for the other.",
         "Per cent of test questions of the 13 classes with 95 % intervals.",
-        frame, dots("name", "answers, %", columns, colour="measure", legend=MEASURES, order=["full", "cade"], apart=True, step=34), ("model", "test"),
+        frame, dots("name", "answers, %", columns, colour="measure", legend=MEASURES, order=["full", "cade"], apart=True, step=34, domain=SHARES), ("model", "test"),
         columns, MEASURES,
+    )  # fmt: skip
+
+
+def _faces(metrics: pd.DataFrame) -> Figure | None:
+    """Recall by group where the attribute itself is asked for."""
+    own = metrics[(metrics["metric"] == "recall") & metrics["pillar"].str.contains("=")]
+    frame = shaped(own)
+    if frame.empty:
+        return None
+    parts = frame["pillar"].str.split("=", n=1)
+    frame = frame.assign(by=parts.str[0], group=parts.str[1], prompt=frame["test"])
+    small = len(own) - len(frame)
+    columns = {"group": "Group", "prompt": "Asked for"}
+    return Figure(
+        "fairness-faces", "Faces: how often the attribute asked for is named",
+        "Faces have no person class, so a model is asked for the gender presentation or the age group itself; neither paper does.",
+        "Per cent of pictures whose annotated group is named, with 95 % intervals. Where the attribute asked for is the one that groups, a model "
+        "that always names one group reaches 100 % there and 0 % in the others."
+        + (f" {small:,} recalls have no value: fewer than 20 people." if small else ""),
+        frame, dots("group", "named as annotated, %", columns, colour="prompt", legend=ASKED, apart=True, step=44, domain=SHARES), ("model", "by"),
+        columns, ASKED,
+    )  # fmt: skip
+
+
+def _faces_apart(metrics: pd.DataFrame) -> Figure | None:
+    own = metrics[metrics["metric"] == "disparity"]
+    frame = shaped(own, signed=True)
+    if frame.empty:
+        return None
+    small = len(own) - len(frame)
+    frame = frame.assign(by=frame["pillar"], prompt=frame["test"])
+    columns = {"model": "Model", "prompt": "Asked for"}
+    return Figure(
+        "fairness-faces-apart", "Faces: difference of groups",
+        "The same recalls, one group minus the other; of race the largest minus the smallest, which is never below zero and says nothing about which.",
+        "Difference of recall in percentage points with 95 % intervals; n is that of the smaller group, of max-min of all."
+        + (f" {small:,} differences have no value: a group has fewer than 20 people." if small else ""),
+        frame, dots("model", "difference of recall, points", columns, colour="prompt", legend=ASKED, zero=True, apart=True, step=44), ("by",), columns,
+        ASKED,
     )  # fmt: skip

@@ -80,7 +80,7 @@ def load(results: Path, run_ids: list[str] | None = None) -> ReportData:
         raise StoreError(f"{results} holds no finished run; run `sdgbias evaluate --model NAME` first")
 
     def ask(sql: str) -> pd.DataFrame:
-        return store.query(results, sql, {"runs": chosen})
+        return store.query(results, sql, {"runs": chosen}, runs=chosen)
 
     mine = "WHERE list_contains($runs, run_id)"
     benchmarks = f"(SELECT DISTINCT benchmark_id FROM runs {mine})"

@@ -15,9 +15,10 @@ import pandas as pd
 from sdgbias import store
 from sdgbias.errors import StoreError
 from sdgbias.report import board as boards
-from sdgbias.report import browser, data, fairness_page, figures, pages, studies, words
+from sdgbias.report import browser, data, fairness_page, figures, night_page, pages, studies, words
 from sdgbias.report.data import METHODS, ReportData
 from sdgbias.report.paper_tables import Table
+from sdgbias.retention.past import Then
 from sdgbias.types import CONTEXT_NAMES, PILLARS, Task, View
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -37,27 +38,36 @@ def write_report(
     tables: Sequence[Table] | None = None,
     print_figures: bool = False,
     rank_planted: bool = False,
+    then: Then | None = None,
 ) -> Path:
     """Writes ``out/index.html`` for the newest finished run of each model in ``results`` and returns its path.
 
     Beside it stand the further pages (`pages.PAGES`) that have anything to show. ``benchmark``: a benchmark folder whose Data Docs and card
     are copied to ``out/benchmark`` and linked. ``tables``: what `sdgbias reproduce` makes of the same results. ``print_figures``: also
     ``out/figures``. ``rank_planted``: planted models share the leaderboard's letters with measured ones. A page has no reference to
-    anything but its neighbours and stays below 6 MB. With runs of the second suite also ``out/fairness.html``; with nothing else, only that, and
-    its path is returned. Same results, same bytes. Raises StoreError when there is no finished run, or when
-    ``out`` can't be written.
+    anything but its neighbours and stays below 6 MB. ``then``: as of that moment (`past.then`) or of those runs (`past.only`). With runs of the second suite also ``out/fairness.html``; with nothing else, index.html
+    only says so and links to it. With nights also ``out/night.html``. Same results, same bytes. Raises StoreError when there is no finished run, or when ``out`` can't be
+    written.
     """
-    people = fairness_page.load(Path(results))
-    if people is not None and not store.latest_runs(results):  # only the second suite was run: there is nothing to write an overview of
-        return fairness_page.write(people, Path(out), [(fairness_page.PAGE.file, fairness_page.PAGE.title)])
-    found = data.load(Path(results))
+    among = None if then is None else then.runs
+    people = fairness_page.load(Path(results), among)
+    night = night_page.load(Path(results), then.night if then else "") if then is None or then.night else None
+    latest = store.latest_runs(results, among=among)
+    if not latest and (people is not None or night is not None):
+        path = (
+            _people_alone(people, Path(out), print_figures, night is not None) if people is not None else Path(out) / night_page.PAGE.file
+        )
+        shown = [("index.html", "Overview"), (fairness_page.PAGE.file, fairness_page.PAGE.title)] if people is not None else []
+        night_page.publish(night, Path(results), Path(out), shown)
+        return path
+    found = data.load(Path(results), latest)
     runs = list(found.runs["run_id"])
     s = studies.load(Path(results), runs)
     board = boards.compare(Path(results), s.runs, rank_planted=rank_planted)
     drawn = pages.figures(s, board)
     nav = pages.present(drawn, tables)
     checks = _publish_docs(benchmark, Path(out) / "benchmark") if benchmark else ""
-    linked = [*nav, fairness_page.PAGE] if people is not None else nav
+    linked = [*nav, *([fairness_page.PAGE] if people is not None else []), *([night_page.PAGE] if night is not None else [])]
     page = render(found, browser.examples(Path(results), runs), checks, linked, pages.leaderboard(board, pooled=True), s.unanalysed)
     texts = {p.file: pages.render(p, s, board, drawn.get(p.file, []), linked, tables) for p in nav}
     target, draft = Path(out) / "index.html", Path(out) / ".index.html.part"
@@ -71,8 +81,40 @@ def write_report(
     (Path(out) / fairness_page.PAGE.file).unlink(missing_ok=True)
     if people is not None:
         fairness_page.write(people, Path(out), [("index.html", "Overview"), *((p.file, p.title) for p in linked)])
+    night_page.publish(night, Path(results), Path(out), [("index.html", "Overview"), *((p.file, p.title) for p in linked)])
     if print_figures:
-        pages.export(Path(out) / "figures", s, drawn)
+        parts = [(s.runs, pages.OF_PLACES, [f for made in drawn.values() for f in made])]
+        if people is not None:
+            parts.append((people.runs, pages.OF_PEOPLE, fairness_page.figures(people)))
+        pages.export(Path(out) / "figures", parts)
+    return target
+
+
+def write_night(results: Path, out: Path) -> Path:
+    """Only the page of the newest night, beside the pages that stand in ``out``; returns its path."""
+    beside = [p for p in (*pages.PAGES, fairness_page.PAGE, night_page.PAGE) if (out / p.file).is_file()]
+    night_page.publish(night_page.load(results), results, out, [("index.html", "Overview"), *((p.file, p.title) for p in beside)])
+    return out / night_page.PAGE.file
+
+
+def _people_alone(people: fairness_page.Fairness, out: Path, print_figures: bool, night: bool = False) -> Path:
+    """A report of the second suite alone: its page, an index.html that leads to it, and no page of an earlier report."""
+    page, target, draft = fairness_page.PAGE, out / "index.html", out / ".index.html.part"
+    env = jinja2.Environment(loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined)
+    text = env.get_template("people_alone.html.j2").render(
+        style=(TEMPLATES / "style.css").read_text(encoding="utf-8"), page=page, runs=people.runs.to_dict("records"),
+        date=_day(people.runs["finished_at"].max()), beside=[night_page.PAGE] if night else [],
+    )  # fmt: skip
+    beside = [(night_page.PAGE.file, night_page.PAGE.title)] if night else []
+    fairness_page.write(people, out, [("index.html", "Overview"), (page.file, page.title), *beside])
+    pages.write(out, {})
+    try:
+        draft.write_text(text, encoding="utf-8")
+        os.replace(draft, target)
+    except OSError as error:
+        raise StoreError(f"can't write {target}: {error.strerror}; choose another --out") from None
+    if print_figures:
+        pages.export(out / "figures", [(people.runs, pages.OF_PEOPLE, fairness_page.figures(people))])
     return target
 
 

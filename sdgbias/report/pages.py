@@ -6,6 +6,7 @@ import base64
 import gzip
 import json
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -72,14 +73,14 @@ def render(page: Page, s: Studies, board: Board, made: Sequence[Figure], nav: Se
     env = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
-    parts = [_shown(f) for f in made]
+    parts = [shown_figure(f) for f in made]
     return env.get_template("page.html.j2").render(
         page=page,
         nav=[("index.html", "Overview"), *((p.file, p.title) for p in nav)],
         style="".join((TEMPLATES / name).read_text(encoding="utf-8") for name in ("style.css", "pages.css")),
         script=(TEMPLATES / "figures.js").read_text(encoding="utf-8") if made else "",
         library=library() if made else "",
-        packed=_packed([p["live"] for p in parts]) if made else "",
+        packed=packed([p["live"] for p in parts]) if made else "",
         figures=parts,
         runs=s.runs.to_dict("records"),
         planted=[m for m in s.runs["label"] if m.endswith("(planted)")],
@@ -99,7 +100,8 @@ def library() -> str:
     return text.replace("</script", "<\\/script")
 
 
-def _shown(f: Figure) -> dict[str, Any]:
+def shown_figure(f: Figure) -> dict[str, Any]:
+    """What a page's template needs of a figure: words, the table of its first choice, still and live pictures."""
     frame = f.chosen()
     cells = [[_said(r[c]) for c in f.heads] for r in frame.to_dict("records")]
     filters = [{"name": c, "options": f.options(c)} for c in f.filters]
@@ -114,7 +116,7 @@ def _said(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else "" if value is None or value != value else str(value)
 
 
-def _packed(parts: list[dict[str, Any]]) -> str:
+def packed(parts: list[dict[str, Any]]) -> str:
     """The specifications, gzip and base64: they repeat themselves, and a page for many models would be large without."""
     text = json.dumps(parts, ensure_ascii=False, separators=(",", ":"), allow_nan=False, sort_keys=True)
     return base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode()
@@ -188,45 +190,56 @@ def write(out: Path, texts: dict[str, str]) -> None:
 # ----------------------------------------------------------------------------------------------------------- files
 
 
-def export(out: Path, s: Studies, found: dict[str, list[Figure]]) -> list[Path]:
-    """``out/NAME.svg`` and ``.png`` (300 dpi, white) of every figure, one per model where a figure shows one at a time, and README.md
-    with titles, n and runs. Returns the paths written; an earlier export in the folder is removed."""
+#: What the numbers of each suite's figures are of, and what their intervals are clustered by.
+OF_PLACES = "Everything is of the test split unless a caption says otherwise; CI: 95 %, clustered by place."
+OF_PEOPLE = "Answers about people: of everyone annotated unless a caption says otherwise; CI: 95 %, clustered by picture."
+
+
+def export(out: Path, parts: Sequence[tuple[pd.DataFrame, str, Sequence[Figure]]]) -> list[Path]:
+    """``out/NAME.svg`` and ``.png`` (300 dpi, white) of every figure, one per model and data where a figure shows one at a time, and
+    README.md with titles, n and runs. ``parts``: the runs of a suite, what its numbers are of, its figures. Returns the paths written; an
+    earlier export in the folder is removed."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         for old in [*out.glob("*.svg"), *out.glob("*.png")]:
             old.unlink()
-        paths, entries = [], []
-        for f in (f for made in found.values() for f in made):
-            for model in f.options("model") if "model" in f.filters else [""]:
-                name = f.name + (f".{model.split(' ')[0]}" if model else "")
-                choice = {"model": model} if model else {}
-                svg, png = picture(f, choice)
-                (out / f"{name}.svg").write_text(svg, encoding="utf-8")
-                (out / f"{name}.png").write_bytes(png)
-                paths += [out / f"{name}.svg", out / f"{name}.png"]
-                entries.append(_caption(f, name, f.chosen(**choice), s))
-        (out / "README.md").write_text("\n".join([*_head(s), *entries]), encoding="utf-8")
+        paths, lines = [], ["# Figures", "", "SVG and PNG (300 dpi).", ""]
+        for runs, what, made in parts:
+            lines += _head(runs, what)
+            for f in made:
+                for choice in choices(f):
+                    name = ".".join([f.name, *(re.sub(r"[^\w.-]+", "-", v.split(" (")[0]) for v in choice.values())])
+                    svg, png = picture(f, choice)
+                    (out / f"{name}.svg").write_text(svg, encoding="utf-8")
+                    (out / f"{name}.png").write_bytes(png)
+                    paths += [out / f"{name}.svg", out / f"{name}.png"]
+                    lines.append(_caption(f, name, f.chosen(**choice), runs))
+        (out / "README.md").write_text("\n".join(lines), encoding="utf-8")
     except OSError as error:
         raise StoreError(f"can't write {out}: {error.strerror}; choose another --out") from None
     return [*paths, out / "README.md"]
 
 
-def _head(s: Studies) -> list[str]:
-    lines = [
-        "# Figures",
-        "",
-        "SVG and PNG (300 dpi). Everything is of the test split unless a caption says otherwise; CI: 95 %, clustered by place.",
-        "",
-    ]
-    for r in s.runs.to_dict("records"):
+def choices(f: Figure) -> list[dict[str, str]]:
+    """What a figure is drawn for when it can't be interactive: each model and each data that it shows one at a time."""
+    columns = [c for c in ("data", "model") if c in f.filters]
+    if not columns:
+        return [{}]
+    return [dict(zip(columns, values, strict=True)) for values in f.frame[columns].drop_duplicates().itertuples(index=False, name=None)]
+
+
+def _head(runs: pd.DataFrame, what: str) -> list[str]:
+    lines = [what, ""]
+    for r in runs.to_dict("records"):
         lines.append(f"* {r['label']}: run `{r['run_id']}`, {r['provenance']}, benchmark `{r['benchmark_id']}`")
     return [*lines, ""]
 
 
-def _caption(f: Figure, name: str, frame: pd.DataFrame, s: Studies) -> str:
+def _caption(f: Figure, name: str, frame: pd.DataFrame, runs: pd.DataFrame) -> str:
     n = sorted({int(v) for v in frame["n"]})
     many = f"{n[0]:,}" if len(n) == 1 else f"{n[0]:,} to {n[-1]:,}"
-    shown = set(frame["model"]) if "model" in frame and f.name != "compare-pairs" else set(s.runs["label"])
-    runs = ", ".join(f"`{r['run_id']}`" for r in s.runs.to_dict("records") if r["label"] in shown)
+    mine = runs[runs["data"].isin(set(frame["data"]))] if "data" in frame else runs
+    shown = set(frame["model"]) if "model" in frame and f.name != "compare-pairs" else set(mine["label"])
+    behind = ", ".join(f"`{r['run_id']}`" for r in mine.to_dict("records") if r["label"] in shown)
     choice = ", ".join(str(frame[c].iloc[0]) for c in f.filters)
-    return f"## {name}\n\n{f.title} ({choice}). {f.axes} n: {many}. Runs: {runs}.\n"
+    return f"## {name}\n\n{f.title} ({choice}). {f.axes} n: {many}. Runs: {behind}.\n"

@@ -17,18 +17,20 @@ from sdgbias.people.classes import GROUPS, SELECTED, UNKNOWN
 from sdgbias.people.fairness import PAIRS
 from sdgbias.people.prompts import ATTRIBUTES, CHOICE, CHOICES, DIRECT, P1
 from sdgbias.reproduce import paper, results
-from sdgbias.reproduce.cells import MADE, NOT_ANALYSED, NOT_RUN, Cell, Column, Row, Table, text
+from sdgbias.reproduce.cells import MADE, NOT_RUN, Cell, Column, Row, Table, text
 from sdgbias.reproduce.footnotes import OWN
 from sdgbias.reproduce.paper import Printed
 from sdgbias.reproduce.results import Evidence, Run, Subject
 from sdgbias.stats import SMALLEST, Estimate
+from sdgbias.types import FACET
 
-SUITE = "facet"
 HEAD = (
-    "Ours: the newest finished run of each model, over all annotated people. n: pictures (of a difference: those of the smaller group); "
+    "Ours: the newest finished run of each model on each benchmark, over all annotated people. n: pictures (of a difference: those of the smaller group); "
     "CI: 95 %, clustered by picture. A line 'paper' without one of ours: not run here. The paper's number stands only beside the same model's."
 )
 TASKS = {"p1": DIRECT, "p2": CHOICE, "p3": CHOICE}
+#: Datasets without person classes: no number of theirs belongs beside one of the paper's.
+FACES = ("fairface", "utkface")
 EITHER = "p2 or p3"
 DIFFERENCE = {attribute: f"{attribute}:{one}-{other}" for attribute, (one, other) in PAIRS.items()}
 TITLES = {"gender": "gender presentation", "skin": "skin tone", "age": "age group"}
@@ -94,17 +96,38 @@ def names() -> dict[str, str]:
 
 
 def load(path: Path, models: Sequence[str] = ()) -> Evidence:
-    """The newest finished run of each model in this suite. Raises UsageError, StoreError."""
-    return results.load(path, models, suite=SUITE, known=names())
+    """The newest finished run of each model on each benchmark of this suite. Raises UsageError, StoreError."""
+    return results.load(path, models, suite=FACET, known=names())
+
+
+def datasets(e: Evidence) -> dict[str, str]:
+    """benchmark_id -> dataset of the benchmarks that the runs were scored on."""
+    frame = e.ask("SELECT DISTINCT benchmark_id, dataset FROM people WHERE list_contains($benchmarks, benchmark_id) ORDER BY ALL")
+    return {str(b): str(d) for b, d in frame.itertuples(index=False, name=None)}
 
 
 def subjects(e: Evidence, item: str) -> list[Subject]:
-    """The paper's models of an item in its order, then every other run. Only a measured run stands for a model of the paper."""
-    measured = {r.model: r for r in e.runs if r.kind == "measured"}
+    """The paper's models of an item in its order, then every other run. Only a measured run stands for a model of the paper, and only one on
+    people with classes: on FACET where there is one, else on drawn ones (a footnote says so). Where runs are of several benchmarks, each
+    line names its own."""
+    data = datasets(e)
+    ranked = sorted((r for r in e.runs if r.kind == "measured"), key=lambda r: data.get(r.benchmark_id) == "facet")
+    measured = {r.model: r for r in ranked if data.get(r.benchmark_id) not in FACES}
     shown = [m for m in paper.models(f"fairness/{item}") if not e.chosen or m in e.chosen] if item else []
-    found = [Subject(f"{names()[m]} ({'measured' if m in measured else NOT_RUN})", measured.get(m), m) for m in shown]
-    others = [r for r in e.runs if r.kind != "measured" or r.model not in shown]
-    return found + [Subject(f"{names().get(r.model, r.model) if r.kind == 'measured' else r.model} ({r.kind})", r) for r in others]
+    kinds = [data.get(b, "") for b in {r.benchmark_id for r in e.runs}]
+
+    def on(run: Run) -> str:
+        kind = data.get(run.benchmark_id, "")
+        which = f" {run.benchmark_id[:8]}" if kinds.count(kind) > 1 else ""
+        return f" on {kind or 'people'}{which}" if len(kinds) > 1 else ""
+
+    found = []
+    for m in shown:
+        run = measured.get(m)
+        found.append(Subject(f"{names()[m]}{on(run)} (measured)" if run else f"{names()[m]} ({NOT_RUN})", run, m))
+    taken = {s.run.run_id for s in found if s.run}
+    others = [r for r in e.runs if r.run_id not in taken]
+    return found + [Subject(f"{names().get(r.model, r.model) if r.kind == 'measured' else r.model}{on(r)} ({r.kind})", r) for r in others]
 
 
 def _asked(e: Evidence, run: Run) -> set[tuple[str, str]]:
@@ -268,7 +291,8 @@ def debiasing(e: Evidence) -> Table:
     for s in subjects(e, ""):
         part = study[study["run_id"] == (s.run.run_id if s.run else "")]
         if part.empty:
-            rows.append(Row((s.label, "", ""), tuple(Cell(status=NOT_ANALYSED) for _ in range(len(whole) + 2 * len(DIFFERENCE)))))
+            why = e.why(s.run, "fairness", "the run was asked no single-choice question")
+            rows.append(Row((s.label, "", ""), tuple(Cell(status=why) for _ in range(len(whole) + 2 * len(DIFFERENCE)))))
         for test, method in sorted(set(zip(part["test"], part["method"], strict=True)), key=lambda k: (k[0], k[1] != "full_argmax", k[1])):
             lacking = part[(part["test"] == test) & (part["method"] == method) & (part["metric"] == "not_run")]
             asked = [("all", metric) for metric in whole]
@@ -290,16 +314,17 @@ def debiasing(e: Evidence) -> Table:
 
 
 def attributes(e: Evidence) -> Table:
-    """FairFace, UTKFace: recall of the attribute that was asked for."""
+    """FairFace, UTKFace: recall of the attribute that was asked for, and how far groups lie apart."""
     rows = []
     for s in subjects(e, ""):
         sql = """SELECT test, pillar, indicator, value, n, ci_low, ci_high FROM metric_rows WHERE run_id = $run AND method = 'full'
-                 AND metric = 'recall' AND list_contains($tests, test) ORDER BY test, indicator <> 'all', pillar <> 'all', pillar, indicator"""
+                 AND metric IN ('recall', 'disparity') AND list_contains($tests, test)
+                 ORDER BY test, indicator <> 'all', metric <> 'recall', pillar <> 'all', pillar, indicator"""
         found = e.ask(sql, run=s.run.run_id if s.run else "", tests=list(ATTRIBUTES))
         for test, pillar, name, value, n, low, high in found.itertuples(index=False, name=None):
             group = f"of those who are {name}" if name != "all" else pillar
             rows.append(Row((s.label, test, group), (_cell(Estimate(value, int(n), low, high), s, test),)))
-    return Table("attributes", "Faces: recall of the attribute asked for", "Share of pictures whose annotated attribute is named.",
+    return Table("attributes", "Faces: recall of the attribute asked for", "Share of pictures whose annotated attribute is named; with a colon: differences.",
                  ("model", "asked", "group"), (Column("recall"),), tuple(rows), empty="No run on pictures of faces in the results file.")  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from sdgbias.reproduce import paper
 from sdgbias.reproduce.cells import NOT_ANALYSED, NOT_RUN
 from sdgbias.reproduce.paper import Printed
 from sdgbias.stats import Estimate
+from sdgbias.types import FACET
 
 _METRIC = ("run_id", "task", "test", "method", "pillar", "indicator", "metric")
 _STUDY = ("run_id", "task", "test", "method", "pillar", "indicator", "by", "level", "metric", "x")
@@ -135,7 +136,7 @@ class Evidence:
         """A query over the chosen runs ($runs) and their benchmarks ($benchmarks), where it names them."""
         known: dict[str, object] = {"runs": [r.run_id for r in self.runs], "benchmarks": sorted({r.benchmark_id for r in self.runs})}
         used = {name: value for name, value in {**known, **params}.items() if f"${name}" in sql}
-        return store.query(self.path, sql, used)
+        return store.query(self.path, sql, used, runs=[r.run_id for r in self.runs])
 
 
 def _index(frame: pd.DataFrame, key: Sequence[str]) -> dict[tuple[Any, ...], Estimate]:
@@ -146,12 +147,17 @@ def _index(frame: pd.DataFrame, key: Sequence[str]) -> dict[tuple[Any, ...], Est
     return {k: Estimate(float(v), int(n), float(a), float(b)) for k, (v, n, a, b) in zip(keys, values, strict=True)}
 
 
-def load(path: Path, models: Sequence[str] = (), *, suite: str = "sdg", known: Collection[str] = ()) -> Evidence:
-    """The newest finished run of each model (of ``models``, when given) in one suite. ``known``: names of the paper's models.
+def load(
+    path: Path, models: Sequence[str] = (), *, suite: str = "sdg", known: Collection[str] = (), among: Sequence[str] | None = None
+) -> Evidence:
+    """The newest finished run of each model (of ``models``, when given) in one suite; of people one on each benchmark, because a run on
+    faces answers other questions than one on FACET. ``known``: names of the paper's models; ``among``: of
+    these runs only.
 
     Raises UsageError for a model that neither the file nor the paper knows, StoreError when the file can't be read.
     """
-    frame = store.query(path, "FROM runs WHERE list_contains($runs, run_id) ORDER BY model", {"runs": store.latest_runs(path, suite)})
+    chosen = store.latest_runs(path, suite, per_benchmark=suite == FACET, among=among)
+    frame = store.query(path, "FROM runs WHERE list_contains($runs, run_id) ORDER BY model, benchmark_id", {"runs": chosen})
     runs = tuple(_run({str(k): v for k, v in record.items()}) for record in frame.to_dict("records"))
     valid = {*(known or paper.names()), *(r.model for r in runs)}
     for name in models:

@@ -217,7 +217,7 @@ def _write_images(benchmark: Path, folder: Path, parts: dict[str, int], workers:
 def _write_image(benchmark: Path, path: Path, data: bytes) -> None:
     """Re-encoded, so that no metadata of the photo travels along."""
     try:
-        with Image.open(io.BytesIO(data)) as opened:
+        with Image.open(io.BytesIO(data), formats=("PNG", "JPEG")) as opened:
             picture = opened.convert("RGB")
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise InputError(

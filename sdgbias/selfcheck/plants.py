@@ -30,7 +30,7 @@ class Plant:
         options = {**asdict(self.habits), "oracle": str(benchmark.resolve()), "seed": seed}
         return ModelSpec(
             name=f"planted-{self.name}", title=f"Planted: {self.about}", backend="planted", repo="planted", revision="oracle-1",
-            enabled=False, family="planted", batch_size=512, licence="Apache-2.0", disabled_reason="instrument of the self-check",
+            state="candidate", family="planted", batch_size=512, licence="Apache-2.0", reason="instrument of the self-check",
             options=options,
         )  # fmt: skip
 

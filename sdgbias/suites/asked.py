@@ -10,8 +10,7 @@ import pandas as pd
 from sdgbias.errors import InputError, one_of
 from sdgbias.passes import extra_cells
 from sdgbias.suites import facet, sdg
-
-SUITES = (sdg.NAME, facet.NAME)
+from sdgbias.types import SUITES
 
 
 def benchmark_card(benchmark: Path) -> dict[str, object]:

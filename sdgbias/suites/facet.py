@@ -9,22 +9,25 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from sdgbias.encoding import OPTIONS, LetterGrams, TextEncoder, encode
+from sdgbias.encoding import OPTIONS, Label, LetterGrams, TextEncoder, encode
 from sdgbias.errors import InputError
 from sdgbias.people import fairness
-from sdgbias.people.classes import CLASSES, GROUPS
+from sdgbias.people.classes import CLASSES, GROUPS, SPELLINGS
 from sdgbias.people.prompts import ATTRIBUTES, CHOICE, CHOICES, view_cells
 from sdgbias.plan import Plan
 from sdgbias.suites.sdg import Scored, read_table
+from sdgbias.types import FACET
 
-NAME = "facet"
+NAME = FACET
+#: Bumped when what is made of answers changes (an answer's reading by form, a metric), so that older runs are made anew.
+ANALYSIS = "2"
 LETTERS = "".join(OPTIONS)
 ANSWERS = list(OPTIONS.values())
 #: Pictures kept beside the results for the report's examples, and their longer side.
@@ -51,9 +54,24 @@ def wanted(plan: Plan) -> pd.DataFrame:
     return plan.distinct[plan.distinct["key"].isin(full)].assign(forced=False)
 
 
+def beyond(benchmark: Path, asked: pd.DataFrame, names: Collection[str]) -> list[str]:
+    """Keys of the ``asked`` prompts (text, image_id, key) whose right answer is none of the ``names`` that an engine can say. To ask them
+    would only say what is known before: they are no question for it."""
+    items = load_items(benchmark)
+    gold = read_table(benchmark, "prompts").merge(items[["item_id", "gold"]], on="item_id")
+    gold = gold[~gold["test"].isin(list(CHOICES)) & ~gold["gold"].isin(list(names))]
+    out = set(zip(gold["text"], gold["image_id"], strict=True))
+    return [key for key, *what in asked[["key", "text", "image_id"]].itertuples(index=False, name=None) if tuple(what) in out]
+
+
 def labels_of(prompt: str) -> list[str]:
     """What a prompt may be answered with."""
     return ANSWERS if prompt in CHOICES else list(GROUPS[prompt]) if prompt in ATTRIBUTES else list(CLASSES)
+
+
+def read(texts: Sequence[str], prompt: str, encoder: TextEncoder, floor: float | None = None) -> list[Label]:
+    """Free answers to one prompt as labels. ``floor``: instead of the encoder's own."""
+    return encode(texts, labels_of(prompt), encoder, options=OPTIONS if prompt in CHOICES else None, spellings=SPELLINGS, floor=floor)
 
 
 def answers(scored: Scored, encoder: TextEncoder | None = None) -> pd.DataFrame:
@@ -65,7 +83,7 @@ def answers(scored: Scored, encoder: TextEncoder | None = None) -> pd.DataFrame:
     blocks = []
     for test, part in cells.groupby("test", sort=True):
         texts = said.reindex(part["key"]).to_numpy(dtype=object)
-        found = encode(list(texts), labels_of(str(test)), encoder, options=OPTIONS if test in CHOICES else None)
+        found = read(list(texts), str(test), encoder)
         block = part[["task", "item_id", "test", "view"]].assign(text=texts, label=[x.name for x in found], how=[x.how for x in found])
         blocks.append(block.assign(similarity=[x.similarity for x in found]))
     columns = ["task", "item_id", "test", "view", "text", "label", "how", "similarity"]
@@ -105,14 +123,15 @@ def metric_rows(items: pd.DataFrame, table: pd.DataFrame, *, draws: int = 2_000,
 
 
 def _cell_rows(part: pd.DataFrame, test: str, method: str, draws: int, seed: int) -> fairness.Rows:
+    free = method.split(":")[0] == "full"  # full:clip is the same answers, read by another encoder
     if test in ATTRIBUTES:
-        yield from fairness.attribute_rows(part, test)
-        if method == "full":
+        yield from fairness.attribute_rows(part, test, draws=draws, seed=seed)
+        if free:
             yield from fairness.rate_rows(part, _RATES)
         return
     right = part[~part["negative"].astype(bool)]
     yield from fairness.recall_rows(right, draws=draws, seed=seed)
-    if method == "full":
+    if free:
         yield from fairness.rate_rows(part, _RATES)
     if test in CHOICES:
         yield from fairness.rate_rows(right, {f"{label}_rate": _says(label) for label in ("no", "unknown")})
@@ -135,7 +154,7 @@ def previews(items: pd.DataFrame, images: Mapping[str, tuple[bytes, ...]]) -> pd
     shown = shown.assign(turn=shown.groupby("class1").cumcount()).sort_values(["turn", "key"]).head(PREVIEWS)
     made = []
     for image_id in shown["image_id"]:
-        with Image.open(io.BytesIO(images[image_id][0])) as picture:
+        with Image.open(io.BytesIO(images[image_id][0]), formats=("PNG", "JPEG")) as picture:
             small = picture.convert("RGB")
         small.thumbnail((PREVIEW_SIDE, PREVIEW_SIDE))
         buffer = io.BytesIO()

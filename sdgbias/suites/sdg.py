@@ -21,10 +21,10 @@ from sdgbias.errors import InputError
 from sdgbias.indicators import directions
 from sdgbias.search import Kind, SearchResult, take, tune
 from sdgbias.suites import withheld
-from sdgbias.types import DIGITS, LETTERS, TESTS, ContextTest, Task, View
+from sdgbias.types import DIGITS, LETTERS, SDG, TESTS, ContextTest, Task, View
 from sdgbias.views import view_cells
 
-NAME = "sdg"
+NAME = SDG
 CANDIDATES = {Task.MCQ: LETTERS, Task.REGRESSION: DIGITS}
 
 

@@ -48,7 +48,15 @@ def add_model(root: Path, name: str, **fields: object) -> Path:
     """A registry entry in a registry of the test's own; `root` is the folder that holds registry/models."""
     folder = root / "registry" / "models"
     folder.mkdir(parents=True, exist_ok=True)
-    entry = {"name": name, "title": name, "backend": "planted", "repo": "planted/planted", "revision": "local", "enabled": True, **fields}
+    entry = {
+        "name": name,
+        "title": name,
+        "backend": "planted",
+        "repo": "planted/planted",
+        "revision": "local",
+        "state": "enabled",
+        **fields,
+    }
     path = folder / f"{name}.yaml"
     path.write_text(yaml.safe_dump(entry))
     return path

@@ -29,6 +29,7 @@ def build(raw: Path, out: Path, *more: object) -> dict:  # type: ignore[type-arg
     return dict(json.loads((out / "benchmark.json").read_text()))
 
 
+@pytest.mark.long
 def test_same_inputs_same_benchmark(raw: Path, tmp_path: Path) -> None:
     one, two = build(raw, tmp_path / "a"), build(raw, tmp_path / "b")
     assert one == two
@@ -74,6 +75,7 @@ def test_missing_column(raw: Path, tmp_path: Path) -> None:
     assert "women_bmi" in words
 
 
+@pytest.mark.long
 def test_review_and_build_again(raw: Path, tmp_path: Path) -> None:
     """Two reviewers reject three questions: the next build leaves them out, draws others, and says so in card and quarantine."""
     out, sheets, sizes = tmp_path / "b", tmp_path / "review", ("--mcq", 60, "--regression", 20)
@@ -128,7 +130,7 @@ def test_a_path_that_climbs_out_of_the_raw_folder(raw: Path, tmp_path: Path) -> 
     assert "climbs out" in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_real_bytes(shared: Path, tmp_path: Path) -> None:
     """Real labels, real Landsat pixels, real street photos, real series: whatever lacks a modality leaves with its reason."""
     out = tmp_path / "b"

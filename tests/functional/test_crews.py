@@ -112,7 +112,7 @@ def test_a_killed_engine_is_replaced_and_its_rest_is_scored(small_benchmark: Pat
     assert not list(folder.rglob("in_flight*"))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_number_of_engines_may_change_after_a_kill_of_the_parent(small_benchmark: Path, folder: Path, whole: Path) -> None:
     environment, results = slow_planted(folder, 0.05), folder / "r.duckdb"
     for workers in (3, 1, 2):

@@ -95,6 +95,7 @@ def test_a_second_repro_runs_nothing(first: Path) -> None:
     assert "up to date" in dvc(first, "status")
 
 
+@pytest.mark.long
 def test_a_second_machine_gets_identical_hashes(first: Path, tmp_path: Path) -> None:
     """Push to a folder, clone, pull: nothing to do; all built anew: dvc.lock unchanged."""
     dvc(first, "remote", "add", "--force", "--default", "store", str(tmp_path / "store"))
@@ -116,6 +117,7 @@ def repro_order(folder: Path) -> list[str]:
     return done
 
 
+@pytest.mark.long
 def test_one_series_and_one_knob_rebuild_only_what_depends_on_them(first: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(first, tmp_path / "project", symlinks=True))
     path = folder / "series" / "sh_sta_stunt.csv"

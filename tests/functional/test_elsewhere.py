@@ -86,7 +86,7 @@ def test_the_transformers_engine_there_and_its_counts() -> None:
     there.close()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_evaluate_publishes_the_same_run(tiny_benchmark: Path, tmp_path: Path) -> None:
     for name, options in (("here", {}), ("there", {"python": sys.executable})):
         add_model(tmp_path, name, options=options)
@@ -287,7 +287,7 @@ def test_a_prompt_too_long_for_vllm_fails_alone_and_by_its_name(vllm: ChildEngin
     assert np.isfinite(vllm.candidate_scores(PROMPTS).logits[2]).all()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_registered_entry_is_evaluated_and_checked(vllm: ChildEngine, tiny_benchmark: Path, tmp_path: Path) -> None:
     """From the environment without vLLM: the same accuracies as transformers', and a verdict that says so."""
     results = tmp_path / "r.duckdb"

@@ -76,6 +76,7 @@ def test_again_is_free_and_identical(planted: Path, small_benchmark: Path) -> No
     pd.testing.assert_frame_equal(before, metrics(planted))
 
 
+@pytest.mark.long
 def test_batch_size_never_changes_a_result(planted: Path, small_benchmark: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.duckdb"
     ok(
@@ -116,7 +117,7 @@ def start(model: str, benchmark: Path, results: Path, registry: Path | None = No
     )  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_kill_9_loses_at_most_one_batch(small_benchmark: Path, tmp_path: Path) -> None:
     """A real model in a real process, killed in the middle: the next start scores only what is missing."""
     results = tmp_path / "r.duckdb"

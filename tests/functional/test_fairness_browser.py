@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from chromium import MARKS, start
 from people_results import publish_people
 
 from sdgbias import lab
 from sdgbias.lab.rows import Settings
 from sdgbias.report.html import write_report
 
-pytest.importorskip("selenium", reason="selenium is not installed (pip install -e '.[dev]')")
-CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        not (CHROMIUM and DRIVER), reason="chromium and chromedriver are not installed (apt-get install chromium chromium-driver)"
-    ),
-]
+pytestmark = MARKS
 
 
 @pytest.fixture(scope="module")
@@ -29,19 +22,12 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("people")
     results = publish_people(folder)
     lab.analyse(results, settings=Settings(draws=100, bootstrap=100))
-    return write_report(results, folder / "report")
+    return write_report(results, folder / "report").with_name("fairness.html")
 
 
 @pytest.fixture(scope="module")
 def chrome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    from selenium import webdriver
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = str(CHROMIUM)
-    for flag in ("headless=new", "no-sandbox", "disable-gpu", "no-first-run", f"user-data-dir={tmp_path_factory.mktemp('chrome')}"):
-        options.add_argument(f"--{flag}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(str(DRIVER)))
+    driver = start(tmp_path_factory.mktemp("chrome"))
     yield driver
     driver.quit()
 

@@ -16,35 +16,29 @@ import pytest
 from person import REPOSITORY, add_model, environment, metrics
 
 
-def nightly(folder: Path, benchmark: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+def nightly(folder: Path, benchmark: Path, *more: str, **variables: str) -> subprocess.CompletedProcess[str]:
     command = [
-        sys.executable,
-        "-m",
-        "flows.nightly",
-        "--benchmark",
-        str(benchmark),
-        "--results",
-        str(folder / "r.duckdb"),
-        "--report",
-        str(folder / "report"),
-    ]
+        sys.executable, "-m", "flows.nightly", "--benchmark", str(benchmark), "--people", str(folder / "none"),
+        "--results", str(folder / "results" / "r.duckdb"), "--report", str(folder / "report"), *more,
+    ]  # fmt: skip
     return subprocess.run(
         command, cwd=REPOSITORY, env={**environment(folder), "PREFECT_HOME": str(folder / "prefect"), **variables},
         capture_output=True, text=True, timeout=400, check=False,
     )  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_ephemeral_night_goes_on_when_one_model_fails(small_benchmark: Path, tmp_path: Path) -> None:
     add_model(tmp_path, "good")
-    add_model(tmp_path, "absent", backend="hf", repo="path:/nowhere/at/all", notes="a folder that is gone")
-    add_model(tmp_path, "asleep", enabled=False, disabled_reason="not tonight")
+    absent = add_model(tmp_path, "absent", backend="hf", repo="path:/nowhere/at/all", notes="a folder that is gone")
+    add_model(tmp_path, "asleep", state="candidate", reason="not tonight")
     done = nightly(tmp_path, small_benchmark)
-    assert done.returncode == 0, done.stderr
-    assert "left out tonight: absent" in done.stderr
-    assert set(metrics(tmp_path / "r.duckdb")["model"]) == {"good"}
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "absent: failed" in done.stdout and "ModelError" in done.stdout
+    assert "1 failed, 1 published" in done.stdout.splitlines()[-1]
+    assert "state: quarantined" in absent.read_text() and "reason: 'ModelError" in absent.read_text()
+    assert set(metrics(tmp_path / "results" / "r.duckdb")["model"]) == {"good"}
     assert (tmp_path / "report" / "index.html").exists()
-    assert list((tmp_path / "report" / "wandb").rglob("*.wandb")), "an offline W&B run"
 
 
 @pytest.fixture(scope="module")
@@ -79,12 +73,24 @@ def post(url: str, body: dict[str, object]) -> list[dict[str, object]]:
 
 
 @pytest.mark.slow
-def test_under_a_real_server(server: str, small_benchmark: Path, tmp_path: Path) -> None:
+def test_under_a_real_server_a_night_is_seen_and_is_one(server: str, small_benchmark: Path, tmp_path: Path) -> None:
     add_model(tmp_path, "good")
-    done = nightly(tmp_path, small_benchmark, PREFECT_API_URL=server)
-    assert done.returncode == 0, done.stderr
+    due = ("--scheduled-for", "2026-11-21T01:30:00+00:00")
+    done = nightly(tmp_path, small_benchmark, *due, PREFECT_API_URL=server)
+    assert done.returncode == 0, done.stdout + done.stderr
+    artifacts = {str(a["key"]): str(a["data"]) for a in post(f"{server}/artifacts/filter", {})}
+    assert set(artifacts) == {"progress", "outcomes", "verdicts", "report", "wandb"}
+    assert float(artifacts["progress"]) == 100
+    [row] = json.loads(artifacts["outcomes"])
+    assert (row["model"], row["outcome"], row["tries"], row["failed prompts"]) == ("good", "published", 1, 0)
+    assert {row["verdict"] for row in json.loads(artifacts["verdicts"])} >= {"MISSING"}, "a first night has nothing to compare with"
+    assert (tmp_path / "report" / "night.html").resolve().as_uri() in artifacts["report"]
+    again = nightly(tmp_path, small_benchmark, *due, PREFECT_API_URL=server)
+    assert again.returncode == 0 and again.stdout.strip() == "night 2026-11-21T0130 is done already; nothing to do"
     runs = post(f"{server}/flow_runs/filter", {})
-    assert [run["state_name"] for run in runs] == ["Completed"]
-    artifacts = post(f"{server}/artifacts/filter", {})
-    assert any("| good | done |" in str(a["data"]) for a in artifacts)
-    assert set(metrics(tmp_path / "r.duckdb")["model"]) == {"good"}
+    assert [run["state_name"] for run in runs] == ["Completed", "Completed"]
+    deadline = time.monotonic() + 60  # Prefect writes task runs from events, some seconds later
+    while "evaluate good on sdg (try 1)" not in (names := {str(t["name"]) for t in post(f"{server}/task_runs/filter", {})}):
+        assert time.monotonic() < deadline, names
+        time.sleep(0.5)
+    assert len(metrics(tmp_path / "results" / "r.duckdb")["run_id"].unique()) == 1

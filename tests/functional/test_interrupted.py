@@ -126,7 +126,7 @@ def test_killed_at_every_change_of_the_disk(
         shutil.rmtree(out)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_whole_command_killed_from_outside(reference: tuple[Path, dict[str, Path]], tmp_path: Path) -> None:
     """`sdgbias build`, killed with its workers after a while, again and again; at last it is left alone."""
     raw, _ = reference

@@ -5,26 +5,19 @@ from __future__ import annotations
 import base64
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from chromium import MARKS, emulate, start
 from fake_results import publish_fake
 from fake_studies import analyse_fake
 
 from sdgbias.report.html import write_report
 from sdgbias.types import PILLARS
 
-selenium = pytest.importorskip("selenium", reason="selenium is not installed (pip install -e '.[dev]')")
-CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        not (CHROMIUM and DRIVER), reason="chromium and chromedriver are not installed (apt-get install chromium chromium-driver)"
-    ),
-]
+pytestmark = MARKS
 SCREENS = {"light": (1280, 900, False, "light"), "dark": (1280, 900, False, "dark"), "phone": (375, 812, True, "dark")}
 FIGURES = {"methods": 6, "parameters": 10, "groups": 6, "harm": 8, "compare": 3}
 READY = "return document.documentElement.dataset.figures || ''"
@@ -39,22 +32,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_report(results, out).parent
 
 
-def start(profile: Path, *, scripts: bool = True) -> Any:
-    from selenium import webdriver
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = str(CHROMIUM)
-    for flag in (
-        "headless=new", "no-sandbox", "disable-gpu", "disable-background-networking", "disable-component-update", "disable-sync",
-        "no-first-run", f"user-data-dir={profile}",
-    ):  # fmt: skip
-        options.add_argument(f"--{flag}")
-    if not scripts:
-        options.add_experimental_option("prefs", {"profile.managed_default_content_settings.javascript": 2})
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    return webdriver.Chrome(options=options, service=webdriver.ChromeService(str(DRIVER)))
-
-
 @pytest.fixture(scope="module")
 def chrome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     driver = start(tmp_path_factory.mktemp("chrome"))
@@ -65,11 +42,7 @@ def chrome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 def show(chrome: Any, page: Path, screen: str) -> None:
     from selenium.webdriver.support.ui import WebDriverWait
 
-    width, height, mobile, scheme = SCREENS[screen]
-    chrome.execute_cdp_cmd(
-        "Emulation.setDeviceMetricsOverride", {"width": width, "height": height, "deviceScaleFactor": 2 if mobile else 1, "mobile": mobile}
-    )
-    chrome.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
+    emulate(chrome, SCREENS[screen])
     chrome.get(page.as_uri())
     WebDriverWait(chrome, 60).until(lambda driver: driver.execute_script(READY))
 

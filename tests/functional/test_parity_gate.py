@@ -37,6 +37,7 @@ def test_disagreeing_engines_stop_the_run_and_agreeing_ones_let_it_pass(tiny_ben
     assert store.query(results, "SELECT model FROM runs ORDER BY model")["model"].tolist() == ["left", "right"]
 
 
+@pytest.mark.long
 def test_another_model_under_the_same_name_is_not_held_back(tiny_benchmark: Path, tmp_path: Path) -> None:
     where = ("--benchmark", tiny_benchmark, "--results", tmp_path / "r.duckdb")
     add_model(tmp_path, "left", options={"noise": 0.5})

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from person import add_model, metrics, ok, refused
 
@@ -17,6 +20,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ok("sample", "--suite", "facet", "--people", 900, "--seed", 11, "--out", at / "raw")
     said = ok("people", "build", "--raw", at / "raw", "--out", at / "b")
     assert "annotated people" in said and "left out: several-persons" in said
+    assert json.loads((at / "b" / "quality.json").read_text(encoding="utf-8"))["passed"] is True
+    assert "passed the quality gate" in ok("people", "build", "--stage", "check", "--out", at / "b")
     planted = {"recall": 0.75, "effects": {"female": -0.25, "dark": -0.3}, "false_yes": 0.2, "refusals": 0.05, "ramblings": 0.04}
     common = {"backend": "planted-people", "repo": "planted:people"}
     add_model(at, "unfair", options={"oracle": str(at / "b"), **planted}, **common)
@@ -69,12 +74,24 @@ def test_the_first_suites_results_stay_its_own(folder: Path) -> None:
     assert store.latest_runs(folder / "r.duckdb") == []
     assert len(store.latest_runs(folder / "r.duckdb", "facet")) == 2
     ok("report", "--results", folder / "r.duckdb", "--out", folder / "page")
-    assert (folder / "page" / "fairness.html").is_file() and not (folder / "page" / "index.html").exists()
+    assert 'href="fairness.html"' in (folder / "page" / "index.html").read_text(encoding="utf-8")
+    assert (folder / "page" / "fairness.html").is_file()
 
 
 def test_a_folder_that_is_not_facet_is_told(tmp_path: Path) -> None:
     assert "no annotations/annotations.csv" in refused(3, "people", "build", "--raw", tmp_path, "--out", tmp_path / "b")
     assert "--dataset: unknown value 'imagenet'" in refused(2, "people", "build", "--raw", tmp_path, "--dataset", "imagenet")
+    assert "no benchmark of people; make it: sdgbias people build" in refused(3, "people", "build", "--stage", "check", "--out", tmp_path)
+
+
+def test_a_folder_that_was_tampered_with_does_not_pass_the_gate(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder / "b", tmp_path / "b")
+    items = pd.read_parquet(tmp_path / "b" / "items_people.parquet")
+    items.loc[items["prompt"] == "p1", "gold"] = "nurse"
+    items.to_parquet(tmp_path / "b" / "items_people.parquet")
+    said = refused(6, "people", "build", "--stage", "check", "--out", tmp_path / "b")
+    assert "items_people.parquet: rule gold-fits broken" in said and "then: sdgbias people build" in said
+    assert "did not pass" in (tmp_path / "b" / "data_docs" / "index.html").read_text(encoding="utf-8")
 
 
 def test_the_plan_counts_people_too(folder: Path) -> None:

@@ -129,7 +129,7 @@ def local(cluster: TwoNodes, small_benchmark: Path, tmp_path_factory: pytest.Tem
     return cached(results, "slow")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_both_nodes_give_the_rows_of_a_local_run(
     cluster: TwoNodes, small_benchmark: Path, local: dict[str, pd.DataFrame], tmp_path: Path
 ) -> None:
@@ -156,6 +156,7 @@ def test_a_node_killed_on_the_way_changes_nothing(
     assert (run["n_scored"], run["n_failed"]) == (run["n_prompts_planned"], 0)
 
 
+@pytest.mark.long
 def test_without_the_option_nothing_of_ray_is_imported(small_benchmark: Path, tmp_path: Path) -> None:
     add_model(tmp_path, "left")
     code = textwrap.dedent("""

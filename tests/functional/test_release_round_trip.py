@@ -163,6 +163,7 @@ def test_a_benchmark_without_images_is_no_release(tmp_path: Path) -> None:
         export(tmp_path / "nowhere", tmp_path / "out")
 
 
+@pytest.mark.long
 def test_a_model_is_scored_on_it_as_on_our_own(folders: tuple[Path, Path, Path], tmp_path: Path) -> None:
     benchmark, _, again = folders
     add_model(tmp_path, "optimist", options={"optimism": 1.5})

@@ -5,24 +5,17 @@ from __future__ import annotations
 import base64
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from chromium import MARKS, emulate, start
 from fake_results import publish_fake
 
 from sdgbias.report.html import write_report
 
-selenium = pytest.importorskip("selenium", reason="selenium is not installed (pip install -e '.[dev]')")
-CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        not (CHROMIUM and DRIVER), reason="chromium and chromedriver are not installed (apt-get install chromium chromium-driver)"
-    ),
-]
+pytestmark = MARKS
 SCREENS = {"desktop-light": (1280, 900, False, "light"), "phone-dark": (375, 812, True, "dark")}
 
 
@@ -34,27 +27,13 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def chrome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    from selenium import webdriver
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = str(CHROMIUM)
-    for flag in (
-        "headless=new", "no-sandbox", "disable-gpu", "disable-background-networking", "disable-component-update", "disable-sync",
-        "no-first-run", f"user-data-dir={tmp_path_factory.mktemp('chrome')}",
-    ):  # fmt: skip
-        options.add_argument(f"--{flag}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(str(DRIVER)))
+    driver = start(tmp_path_factory.mktemp("chrome"))
     yield driver
     driver.quit()
 
 
 def show(chrome: Any, page: Path, screen: str) -> None:
-    width, height, mobile, scheme = SCREENS[screen]
-    chrome.execute_cdp_cmd(
-        "Emulation.setDeviceMetricsOverride", {"width": width, "height": height, "deviceScaleFactor": 2 if mobile else 1, "mobile": mobile}
-    )
-    chrome.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
+    emulate(chrome, SCREENS[screen])
     chrome.get(page.as_uri())
 
 

@@ -13,20 +13,14 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from chromium import MARKS, emulate, start
 from review_benchmark import write_benchmark
 
 from sdgbias.review import import_reviews, load_verdicts
 from sdgbias.review.sheet import write_sheets
 from sdgbias.review.verdicts import read_verdicts
 
-selenium = pytest.importorskip("selenium", reason="selenium is not installed (pip install -e '.[dev]')")
-CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        not (CHROMIUM and DRIVER), reason="chromium and chromedriver are not installed (apt-get install chromium chromium-driver)"
-    ),
-]
+pytestmark = MARKS
 SCREENS = {"desktop-light": (1280, 900, False, "light"), "phone-dark": (375, 812, True, "dark")}
 
 
@@ -50,28 +44,13 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def chrome(tmp_path_factory: pytest.TempPathFactory, saved: Path) -> Iterator[Any]:
-    from selenium import webdriver
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = str(CHROMIUM)
-    for flag in (
-        "headless=new", "no-sandbox", "disable-gpu", "disable-background-networking", "disable-component-update", "disable-sync",
-        "no-first-run", f"user-data-dir={tmp_path_factory.mktemp('chrome')}",
-    ):  # fmt: skip
-        options.add_argument(f"--{flag}")
-    options.add_experimental_option("prefs", {"download.default_directory": str(saved), "download.prompt_for_download": False})
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(str(DRIVER)))
+    driver = start(tmp_path_factory.mktemp("chrome"), downloads=saved)
     yield driver
     driver.quit()
 
 
 def show(chrome: Any, folder: Path, screen: str = "desktop-light", forget: bool = True) -> None:
-    width, height, mobile, scheme = SCREENS[screen]
-    chrome.execute_cdp_cmd(
-        "Emulation.setDeviceMetricsOverride", {"width": width, "height": height, "deviceScaleFactor": 2 if mobile else 1, "mobile": mobile}
-    )
-    chrome.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
+    emulate(chrome, SCREENS[screen])
     chrome.get((folder / "sheet.html").as_uri())
     if forget:
         chrome.execute_script("localStorage.clear()")

@@ -43,7 +43,7 @@ PAIRS = [
 
 
 def spec(backend: str, repo: str = "planted") -> ModelSpec:
-    return ModelSpec(name="m", title="M", backend=backend, repo=repo, revision="local", enabled=True)
+    return ModelSpec(name="m", title="M", backend=backend, repo=repo, revision="local", state="enabled")
 
 
 @pytest.fixture(scope="module", params=["planted", "hf-byte", "hf-metaspace", "tiny-llava"])

@@ -48,7 +48,7 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
     def _load(family: str, kind: str = "byte", share: bool = True, **changes: Any) -> hf.HuggingFace:
         folder = tmp_path / f"{family}-{kind}"
         processor = save(folder, family, kind)
-        spec = ModelSpec(name="m", title="M", backend="hf", repo=f"path:{folder}", revision="local", enabled=True)
+        spec = ModelSpec(name="m", title="M", backend="hf", repo=f"path:{folder}", revision="local", state="enabled")
         spec = dataclasses.replace(spec, options={"share_prefix": share}, **changes)
         with monkeypatch.context() as patched:
             if processor is not None:

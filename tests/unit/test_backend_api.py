@@ -127,7 +127,7 @@ def make(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path) -> Iterator[
 
 def spec(server: Server, **options: Any) -> ModelSpec:
     base = {"api_key_env": "UNIT_KEY", "base_url": server.url, "model": "tiny", "backoff": 0.01, "retries": 3, "timeout": 5}
-    return ModelSpec("closed", "Closed", "api", "someone/closed", "2024-08-06", False, disabled_reason="test", options={**base, **options})
+    return ModelSpec("closed", "Closed", "api", "someone/closed", "2024-08-06", "candidate", reason="test", options={**base, **options})
 
 
 def prompts(n: int, candidates: str = "AB") -> list[Prompt]:

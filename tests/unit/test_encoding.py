@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sdgbias.encoding import OPTIONS, Label, LetterGrams, by_form, encode
-from sdgbias.people.classes import CLASSES
+from sdgbias.people.classes import CLASSES, SPELLINGS
 
 
 @pytest.mark.parametrize(
@@ -16,11 +16,13 @@ from sdgbias.people.classes import CLASSES
         ("basketball player", "basketball_player", "normalised"), ("A basketball-player.", "basketball_player", "normalised"),
         ("The person is a nurse.", "nurse", "normalised"), ("nurses", "nurse", "normalised"), ("Nurse, doctor", "", "several"),
         ("", "", "empty"), (' "" ', "", "empty"), ("I'm sorry, I can't help with identifying people.", "", "refusal"),
+        ("A hair dresser.", "hairdresser", "normalised"), ("basketballplayer", "basketball_player", "normalised"),
+        ("A labourer", "laborer", "normalised"), ("I see a flautist.", "flutist", "normalised"), ("DJ", "disk_jockey", "normalised"),
         ("infirmière", "", "unparsed"), ("pilot", "", "unparsed"), ("guardian", "", "unparsed"),
     ],
 )  # fmt: skip
 def test_direct_answers(said: str, name: str, how: str) -> None:
-    found = encode([said], CLASSES)[0]
+    found = encode([said], CLASSES, spellings=SPELLINGS)[0]
     assert (found.name, found.how) == (name, how)
 
 

@@ -50,6 +50,18 @@ def test_small_groups_have_no_value_but_their_count() -> None:
     assert np.isnan(found["age:max-min", "all", "disparity"].value)
 
 
+def test_a_spread_and_a_mean_over_classes_need_all_their_parts() -> None:
+    """Two large groups and one of 19; twelve large classes and one of 19."""
+    frame = people(600, 0, {}).assign(age=["young"] * 300 + ["middle"] * 281 + ["old"] * 19)
+    assert np.isnan(cells(frame)["age:max-min", "all", "disparity"].value)
+    assert not np.isnan(cells(frame, smallest=19)["age:max-min", "all", "disparity"].value)
+    classes = [name for name in SELECTED[1:] for _ in range(48)] + [SELECTED[0]] * 19
+    frame = people(len(classes), 0, {}).assign(class1=classes)
+    assert np.isnan(cells(frame)["all", "macro", "recall"].value) and cells(frame)["all", "macro", "recall"].n == len(classes)
+    means = frame.groupby("class1")["correct"].mean()
+    assert cells(frame, smallest=19)["all", "macro", "recall"].value == pytest.approx(means.mean())
+
+
 def test_planted_effects_lie_in_their_intervals() -> None:
     found = cells(people(12_000, 4, {"female": -0.15, "dark": -0.2, "old": 0.1}))
     for group, planted in (("gender:male-female", 0.15), ("skin:light-dark", 0.2), ("age:young-old", -0.1)):
@@ -96,3 +108,18 @@ def test_faces_are_recalled_by_what_was_asked_for() -> None:
     rows = {(g, name): e.value for g, name, _, e in attribute_rows(frame, "gender", smallest=1)}
     assert rows["all", "all"] == 3 / 4 and rows["all", "male"] == 1 and rows["all", "female"] == 1 / 2
     assert rows["race=A", "all"] == 1 / 2 and rows["age=old", "all"] == 1
+    assert rows["gender:male-female", "all"] == 1 / 2 and rows["age:young-old", "all"] == -1 / 2
+    assert not any(group.startswith("skin") for group, _ in rows), "an attribute that nobody has a group of has no rows"
+
+
+def test_faces_of_a_small_group_stay_counted_and_races_are_spread() -> None:
+    n = 90
+    frame = pd.DataFrame({"image_id": [f"i{i}" for i in range(n)], "gold": "male", "gender": "male", "skin": "unknown", "age": "unknown"})
+    frame["race"] = ["A"] * 40 + ["B"] * 31 + ["C"] * 19
+    frame["correct"] = [True] * 40 + [False] * 31 + [True] * 19
+    rows = {(g, name, m): e for g, name, m, e in attribute_rows(frame, "gender", draws=100)}
+    assert np.isnan(rows["race=C", "all", "recall"].value) and rows["race=C", "all", "recall"].n == 19
+    assert np.isnan(rows["race:max-min", "all", "disparity"].value)
+    whole = {(g, name, m): e for g, name, m, e in attribute_rows(frame, "gender", draws=100, smallest=19)}
+    assert whole["race:max-min", "all", "disparity"].value == 1.0
+    assert np.isnan(rows["gender:male-female", "all", "disparity"].value) and rows["gender:male-female", "all", "disparity"].n == 0

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import io
 import re
+import shutil
 from pathlib import Path
 
 import pandas as pd
 import pytest
 from people_results import publish_people
 from PIL import Image
+from typer.testing import CliRunner
 
-from sdgbias import lab, store
+from sdgbias import cli, lab, store
 from sdgbias.lab.rows import Settings
 from sdgbias.report import charts_fairness, fairness_page
 from sdgbias.report.html import write_report
@@ -30,14 +32,15 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def text(results: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     page = write_report(results, tmp_path_factory.mktemp("report"))
-    assert page.name == "fairness.html" and not (page.parent / "index.html").exists()
-    return page.read_text(encoding="utf-8")
+    assert page.name == "index.html" and 'href="fairness.html"' in page.read_text(encoding="utf-8")
+    return (page.parent / "fairness.html").read_text(encoding="utf-8")
 
 
 def test_nothing_but_itself_and_the_same_bytes(results: Path, text: str, tmp_path: Path) -> None:
-    assert write_report(results, tmp_path).read_text(encoding="utf-8") == text
+    write_report(results, tmp_path)
+    assert (tmp_path / "fairness.html").read_text(encoding="utf-8") == text
     head = text[: text.index("<script")]
-    assert not re.findall(r'(?:src|href)="(?!#|data:|fairness\.html)[^"]*"', head)
+    assert not re.findall(r'(?:src|href)="(?!#|data:|fairness\.html|index\.html)[^"]*"', head)
     assert len(text) < 6_000_000
 
 
@@ -113,3 +116,72 @@ def test_without_runs_of_the_suite_there_is_no_page(tmp_path: Path) -> None:
     with store.connect(tmp_path / "empty.duckdb"):
         pass
     assert fairness_page.load(tmp_path / "empty.duckdb") is None
+
+
+def test_each_benchmark_keeps_its_newest_run_and_silence_is_said(results: Path, tmp_path: Path) -> None:
+    """A later run on faces hides none on people with classes; a model that says nothing legible is named as such."""
+    path = Path(shutil.copy(results, tmp_path / "r.duckdb"))
+    shutil.copytree(results.with_suffix(".runs"), path.with_suffix(".runs"))
+    n = 60
+    faces = pd.DataFrame(
+        {"item_id": range(n), "person_id": [f"f{i}" for i in range(n)], "image_id": [f"f{i}" for i in range(n)], "prompt": "gender"}
+    )
+    faces = faces.assign(
+        class1="", asked="", negative=False, gold=["male", "female"] * (n // 2), skin="unknown", age="young", race="A", split="test"
+    )
+    faces = faces.assign(gender=faces["gold"], dataset="fairface")
+    said = pd.DataFrame(
+        {"task": "direct", "item_id": range(n), "test": "gender", "view": "full", "text": "12.5", "label": "", "how": "unparsed"}
+    )
+    table = facet.predictions(faces, said, pd.DataFrame(columns=["task", "item_id", "test", "method", "label"]))
+    run = store.RunRecord(
+        "unfair-faces", "unfair", "f" * 16, "facet", started_at="2030-01-01", finished_at="2030-01-02", config={"unanswerable": 7}
+    )
+    store.publish(path, run, {"people": faces, "spoken": said, "metric_rows": facet.metric_rows(faces, table)})
+    d = fairness_page.load(path)
+    assert d is not None and d.several
+    assert list(zip(d.runs["data"], d.runs["label"], strict=True)) == [
+        ("drawn people", "unfair (planted)"), ("drawn people", "yes-sayer (planted)"), ("FairFace", "unfair"),
+    ]  # fmt: skip
+    found = {f.name: f for f in fairness_page.figures(d)}
+    assert all(f.filters[0] == "data" for f in found.values())
+    assert set(found["fairness-gender"].frame["data"]) == {"drawn people"} and set(found["fairness-faces"].frame["data"]) == {"FairFace"}
+    apart = found["fairness-faces-apart"].frame
+    assert apart["pillar"].tolist() == ["gender:male-female"] and apart["value"].tolist() == [0.0]
+    assert [(s["model"], s["data"], s["n"], s["prompts"], s["texts"]) for s in d.silent] == [
+        ("unfair", "FairFace", "60", ["gender"], ["12.5"])
+    ]
+    printed = CliRunner().invoke(cli.app, ["results", "--results", str(path)], catch_exceptions=False).stdout
+    assert {tuple(line.split()[:4]) for line in printed.splitlines()} >= {
+        ("unfair", "synthetic", "p1", "gender:male-female"), ("unfair", "fairface", "gender", "gender:male-female"),
+    }  # fmt: skip
+    target = write_report(path, tmp_path / "report", print_figures=True)
+    text = (target.parent / "fairness.html").read_text(encoding="utf-8")
+    assert "not one of the 60 free answers of unfair to gender on FairFace names a label, e.g. “12.5”." in text
+    assert "<td>7</td><td>FairFace</td>" in text and [c["dataset"] for c in fairness_page.cards(d)] == ["drawn people", "FairFace"]
+    drawn = {p.name for p in (target.parent / "figures").glob("*.svg")}
+    assert {
+        "fairness-faces.FairFace.unfair.svg",
+        "fairness-gender.drawn-people.svg",
+        "fairness-prompts.drawn-people.yes-sayer.svg",
+    } <= drawn
+    readme = (target.parent / "figures" / "README.md").read_text(encoding="utf-8")
+    caption = readme.split("## fairness-faces.FairFace.unfair")[1]
+    assert "clustered by picture" in readme and "Runs: `unfair-faces`." in caption.split("##")[0]
+
+
+def test_a_report_without_places_says_so_and_leaves_no_page_of_before(results: Path, tmp_path: Path) -> None:
+    for name in ("index.html", "methods.html"):
+        (tmp_path / name).write_text("an older report", encoding="utf-8")
+    page = write_report(results, tmp_path)
+    assert page == tmp_path / "index.html" and "only on pictures of people" in page.read_text(encoding="utf-8")
+    assert not (tmp_path / "methods.html").exists() and (tmp_path / "fairness.html").is_file()
+
+
+def test_shares_have_the_whole_axis_and_an_interval_at_zero(results: Path) -> None:
+    d = fairness_page.load(results)
+    assert d is not None
+    zero = d.metrics.assign(value=0.0, ci_low=0.0, ci_high=0.015, n=240)
+    [figure] = [f for f in charts_fairness.figures(zero, d.studies) if f.name == "fairness-prompts"]
+    assert {(r["value"], r["low"], r["high"]) for r in figure.frame.to_dict("records")} == {(0.0, 0.0, 1.5)}
+    assert [layer["encoding"]["x"]["scale"]["domain"] for layer in figure.spec["layer"]] == [[0, 100], [0, 100]]

@@ -65,7 +65,7 @@ def test_settings_and_versions(of, monkeypatch: pytest.MonkeyPatch) -> None:  # 
         seen.add(of(SPEC, ROOT))
         monkeypatch.undo()
     assert len(seen) == 1 + len(changed) + len(LIBRARIES) + (of is of_vllm)
-    for same in ({"batch_size": 1}, {"notes": "x"}, {"enabled": False}, {"options": {"chunk_timeout": 5}}):
+    for same in ({"batch_size": 1}, {"notes": "x"}, {"state": "candidate"}, {"options": {"chunk_timeout": 5}}):
         assert of(replace(SPEC, **same), ROOT) == before
 
 

@@ -33,7 +33,15 @@ def test_the_paper_has_52_classes_and_reports_13() -> None:
 
 @pytest.mark.parametrize(
     ("written", "meant"),
-    [("tennis_player", "tennis_player"), ("Tennis Player", "tennis_player"), ("skate-boarder", "skateboarder"), ("pilot", ""), ("", "")],
+    [
+        ("tennis_player", "tennis_player"),
+        ("Tennis Player", "tennis_player"),
+        ("skate-boarder", "skateboarder"),
+        ("Labourer", "laborer"),
+        ("Disc Jockey", "disk_jockey"),
+        ("pilot", ""),
+        ("", ""),
+    ],
 )
 def test_names_are_recognised_however_they_are_spaced(written: str, meant: str) -> None:
     assert normalise(written) == meant
@@ -115,7 +123,7 @@ def test_files_are_found_in_the_archives_and_nowhere_else(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("written", "years", "group"),
     [
-        ("3-9", (3, 9), "young"), ("03-Sep", (3, 9), "young"), ("Oct-19", (10, 19), "young"), ("20-29", (20, 29), "unknown"), ("30-39", (30, 39), "middle"),
+        ("3-9", (3, 9), "young"), ("03-Sep", (3, 9), "young"), ("9-Mar", (3, 9), "young"), ("9-3", None, "unknown"), ("Oct-19", (10, 19), "young"), ("20-29", (20, 29), "unknown"), ("30-39", (30, 39), "middle"),
         ("60-69", (60, 69), "unknown"), ("more than 70", (70, 130), "old"), ("24", (24, 24), "young"), ("25", (25, 25), "middle"), ("old", None, "unknown"),
     ],
 )  # fmt: skip

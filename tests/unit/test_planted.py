@@ -14,7 +14,7 @@ from sdgbias.backends.planted import Habits, Planted, parts, read_habits, rounde
 from sdgbias.errors import InputError, RegistryError
 from sdgbias.types import DIGITS, PILLARS, ModelSpec, Prompt
 
-SPEC = ModelSpec(name="m", title="M", backend="planted", repo="planted", revision="local", enabled=True)
+SPEC = ModelSpec(name="m", title="M", backend="planted", repo="planted", revision="local", state="enabled")
 QUESTION, OPTIONS = "How many have it?", "below 10 %; B. 10 % to under 20 %; C. 20 % or more"
 TAIL = f"Options: A. {OPTIONS}\nVALID OPTIONS: A, B, C\nSTRICT OUTPUT"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from quality_tables import GOOD, SUITES, copies, drop_column, edit, only, picture, put, repeat_row, save
+from quality_tables import GOOD, SUITES, copies, drop_column, edit, only, picture, put, repeat_row, save, save_people
 
 from sdgbias import quality
 from sdgbias.errors import GateError, InputError
@@ -167,3 +167,22 @@ def test_columns_beyond_the_format_do_no_harm(tmp_path: Path) -> None:
     tables["clusters"]["note"] = "mine"
     repeat_row("clusters", cluster_id="AL-2010-5#-00000099")(tables)
     quality.run_gate(save(tables, tmp_path), only(tmp_path, "cluster-id-unique"))
+
+
+def test_a_folder_of_people_is_judged_by_its_own_rules(tmp_path: Path) -> None:
+    report = quality.run_gate(save_people(copies(), tmp_path / "good"), SUITES, docs=True)
+    assert tuple(report.counts) == quality.PEOPLE and report.warnings == []
+    assert json.loads(report.path.read_text())["passed"] is True
+    index = (tmp_path / "good" / "data_docs" / "index.html").read_text()
+    assert "The benchmark passed." in index and ">images</a>" in index and "clusters" not in index
+    tables = copies()
+    put("items_people", "gold", "no")(tables)
+    put("people", "w", 0.0)(tables)
+    with pytest.raises(
+        GateError, match="people.parquet: rule box-has-area .* items_people.parquet: rule gold-fits .* then: sdgbias people build"
+    ):
+        quality.run_gate(save_people(tables, tmp_path / "bad"), SUITES)
+    assert json.loads((tmp_path / "bad" / "quality.json").read_text())["passed"] is False
+    (tmp_path / "bad" / "prompts.parquet").unlink()
+    with pytest.raises(InputError, match="prompts.parquet: no such table; make it: sdgbias people build --out"):
+        quality.run_gate(tmp_path / "bad", SUITES)

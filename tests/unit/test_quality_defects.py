@@ -228,7 +228,7 @@ DEFECTS: dict[str, dict[str, Plant]] = {
         "class-or-attribute": both(put("people", "gender", "unknown", 5), put("people", "age", "unknown", 5)),
         "box-has-area": put("people", "w", 0.0),
         "one-person": put("people", "persons", 2),
-        "picture-once": put("people", "image_id", f"{1:064x}"),
+        "picture-once": put("people", "image_id", GOOD["people"]["image_id"][1]),
     },
     "items_people": {
         "columns-present": drop_column("items_people", "gold"),
@@ -242,6 +242,27 @@ DEFECTS: dict[str, dict[str, Plant]] = {
         "class-of-person": edit("items_people", {"class1": "judge"}, "class1", lambda s: "lawman"),
         "picture-of-person": put("items_people", "image_id", f"{77:064x}"),
         "split-of-person": edit("items_people", {"person_id": "100"}, "split", lambda s: "val"),
+        "item-has-prompt": drop_rows("prompts_people", lambda p: p.index.to_series() == 0),
+    },
+    "images_people": {
+        "columns-present": drop_column("images_people", "shard"),
+        "image-per-person": repeat_row("images_people"),
+        "image-id-format": put("images_people", "image_id", "0123"),
+        "person-known": put("images_people", "cluster_id", "999"),
+        "image-of-person": put("images_people", "image_id", GOOD["people"]["image_id"][1]),
+        "one-part": put("images_people", "n_parts", 2),
+        "image-stored": put("images_people", "shard", "XX-009"),
+        "image-id-is-sha256": put("people_pictures", "parts", [picture(7, 40, "JPEG")]),
+        "image-is-whole": put("people_pictures", "parts", [picture(0, 40, "JPEG")[:-2]]),
+    },
+    "prompts_people": {
+        "columns-present": drop_column("prompts_people", "text"),
+        "prompt-per-item": repeat_row("prompts_people"),
+        "item-known": put("prompts_people", "item_id", 1),
+        "prompt-of-item": edit("prompts_people", {"test": "p2"}, "test", lambda s: "p3"),
+        "text-as-specified": edit("prompts_people", {"test": "p1"}, "text", lambda s: s.str.replace("waiter", "waitress")),
+        "image-of-item": put("prompts_people", "image_id", f"{77:064x}"),
+        "candidates-of-task": edit("prompts_people", {"test": "p3"}, "candidates", lambda s: "AB"),
     },
 }
 RULES = {t: {e["meta"]["rule"]: e["meta"]["severity"] for e in quality.load_suite(t, SUITES)["expectations"]} for t in SUITE_NAMES}

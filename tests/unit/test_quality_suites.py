@@ -146,7 +146,8 @@ def test_own_expectation_judges_the_flags(tmp_path: Path) -> None:
 
 def test_unknown_table_lists_the_valid_ones() -> None:
     with pytest.raises(
-        InputError, match="valid: clusters, images, items_mcq, items_people, items_regression, people, predictions, prompts, series"
+        InputError,
+        match="valid: clusters, images, images_people, items_mcq, items_people, items_regression, people, predictions, prompts, prompts_people, series",
     ):
         quality.check("photos", pd.DataFrame(), SUITES)
 

@@ -1,23 +1,22 @@
-"""The model registry: what a YAML entry may say, how entries are found, written and proposed."""
+"""The model registry: what a YAML entry may say, how entries are found, written and moved from state to state."""
 
 from __future__ import annotations
 
 import json
-import struct
 import subprocess
 import sys
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import jsonschema
 import pytest
 import yaml
 
-from sdgbias import register, registry
-from sdgbias.errors import InfrastructureError, RegistryError
-from sdgbias.types import ModelSpec
+from sdgbias import registry
+from sdgbias.errors import RegistryError
+from sdgbias.types import STATES, ModelSpec
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -27,9 +26,11 @@ GOOD: dict[str, Any] = {
     "backend": "hf",
     "repo": "owner/m",
     "revision": COMMIT,
-    "enabled": True,
+    "state": "enabled",
 }
-OFF = {"enabled": False, "disabled_reason": "needs a GPU"}
+OFF = {"state": "candidate", "reason": "needs a GPU"}
+OLD = {**GOOD, "enabled": True}
+del OLD["state"]
 API = {"backend": "api", "repo": "openai/m", "revision": "r"}
 
 
@@ -66,7 +67,7 @@ CASES: dict[str, tuple[dict[str, Any], str | None]] = {
     "params null": ({"params_b": None}, None),
     "local folder": ({"repo": "local:registry/weights/tiny", "revision": "local"}, None),
     "path with notes": ({"repo": "path:/data/m", "revision": "local", "notes": "on gpu1"}, None),
-    "disabled, unpinned": ({**OFF, "revision": "unpinned"}, None),
+    "candidate, unpinned": ({**OFF, "revision": "unpinned"}, None),
     "planted": ({"backend": "planted", "repo": "planted", "revision": "planted-1"}, None),
     "api": ({**API, "options": {"api_key_env": "OPENAI_API_KEY"}}, None),
     "unknown field": ({"colour": "red"}, "unknown field 'colour'"),
@@ -74,7 +75,21 @@ CASES: dict[str, tuple[dict[str, Any], str | None]] = {
     "unknown dtype": ({"dtype": "int8"}, "bfloat16, float16, float32"),
     "upper-case name": ({"name": "M"}, "lower-case"),
     "empty title": ({"title": ""}, "title is empty"),
-    "enabled as text": ({"enabled": "yes"}, "true or false"),
+    "unknown state": ({"state": "asleep"}, "candidate, enabled, quarantined, retired"),
+    "state true": ({"state": True}, "valid: text"),
+    "quarantined": ({"state": "quarantined", "reason": "OutOfMemory: 40 GiB", "until": "2026-11-30"}, None),
+    "quarantined until a person looks": ({"state": "quarantined", "reason": "x", "until": ""}, None),
+    "quarantined, no reason": ({"state": "quarantined", "until": "2026-11-30"}, "without a reason"),
+    "quarantined, unpinned": ({"state": "quarantined", "reason": "x", "revision": "unpinned"}, "40 hex digits"),
+    "retired": ({"state": "retired", "reason": "superseded", "revision": "unpinned"}, None),
+    "retired without reason": ({"state": "retired"}, "without a reason"),
+    "enabled with a reason": ({"reason": "looked at by A"}, None),
+    "until of an enabled one": ({"until": "2026-11-30"}, "only for a quarantined"),
+    "until no date": ({"state": "quarantined", "reason": "x", "until": "tomorrow"}, "such as 2026-11-30"),
+    "until a number": ({"state": "quarantined", "reason": "x", "until": 20261130}, "valid: text"),
+    "until month 13": ({"state": "quarantined", "reason": "x", "until": "2026-13-30"}, "such as 2026-11-30"),
+    "old and new fields": ({"enabled": True}, "both enabled and state"),
+    "old reason, new state": ({"state": "candidate", "disabled_reason": "x"}, "both disabled_reason and state"),
     "batch size 0": ({"batch_size": 0}, "at least 1"),
     "batch size true": ({"batch_size": True}, "at least 1"),
     "batch size text": ({"batch_size": "8"}, "at least 1"),
@@ -93,10 +108,10 @@ CASES: dict[str, tuple[dict[str, Any], str | None]] = {
     "branch as revision": ({"revision": "main"}, "40 hex digits"),
     "short commit": ({"revision": COMMIT[:12]}, "--revision COMMIT"),
     "enabled but unpinned": ({"revision": "unpinned"}, "40 hex digits"),
-    "disabled on a branch": ({**OFF, "revision": "main"}, "unpinned"),
-    "disabled without reason": ({"enabled": False}, "disabled_reason"),
-    "blank reason": ({"enabled": False, "disabled_reason": " "}, "disabled_reason"),
-    "two-line reason": ({"enabled": False, "disabled_reason": "a\nb"}, "one line"),
+    "candidate on a branch": ({**OFF, "revision": "main"}, "unpinned"),
+    "candidate without reason": ({"state": "candidate"}, "without a reason"),
+    "blank reason": ({"state": "candidate", "reason": " "}, "without a reason"),
+    "two-line reason": ({"state": "candidate", "reason": "a\nb"}, "one line"),
     "remote code without notes": ({"trust_remote_code": True}, "without notes"),
     "api without variable": (API, "api_key_env"),
     "api key pasted": ({**API, "options": {"api_key_env": "sk-abcdefghijklmnopqrstuvwx"}}, "looks like a secret"),
@@ -145,8 +160,9 @@ def test_schema_agrees_with_the_code(name: str) -> None:
 
 def test_schema_knows_every_field() -> None:
     schema = json.loads((REPOSITORY / "registry" / "model.schema.json").read_text(encoding="utf-8"))
-    assert tuple(schema["properties"]) == registry.FIELDS
-    assert schema["required"] == list(registry.REQUIRED)
+    assert tuple(schema["properties"]) == (*registry.FIELDS, *registry.OLD_FIELDS)
+    assert [*schema["required"], "state"] == list(registry.REQUIRED)
+    assert schema["properties"]["state"]["enum"] == list(STATES)
     readme = (REPOSITORY / "registry" / "README.md").read_text(encoding="utf-8")
     assert all(f"| `{field}` |" in readme for field in registry.FIELDS)
 
@@ -245,117 +261,149 @@ def test_write_refuses_what_load_would_refuse(root: Path) -> None:
 
 
 def test_unpinned_entry_is_completed_without_overwrite(root: Path) -> None:
-    put(root, {**GOOD, **OFF, "revision": "unpinned", "title": "Paper's name", "batch_size": 3})
-    spec = register.propose("owner/m", revision=COMMIT, root=root)
-    assert (spec.name, spec.title, spec.batch_size, spec.enabled, spec.revision) == ("m", "Paper's name", 3, True, COMMIT)
-    registry.write(root, spec)
+    put(root, {**GOOD, **OFF, "revision": "unpinned"})
+    registry.write(root, ModelSpec(**GOOD))
     assert registry.load(root, "m").enabled
     with pytest.raises(RegistryError, match="exists already"):
-        registry.write(root, replace(spec, revision=COMMIT[::-1]))
+        registry.write(root, ModelSpec(**{**GOOD, "revision": COMMIT[::-1]}))
 
 
-# ------------------------------------------------------------------------------------------------- propose
+# -------------------------------------------------------------------------------------------------- states
+
+BY_HAND = """# looked at by A
+name: m   # as the file
+title: M
+enabled: false  # not yet
+backend:   "hf"
+repo: owner/m
+revision: "0123456789abcdef0123456789abcdef01234567"
+# why it waits:
+disabled_reason: needs a GPU
+options:
+    suites:
+      - sdg   # places
+    max_images: 1
+notes: >-
+  one
+  two
+"""
+QUARANTINED = {"state": "quarantined", "reason": "OutOfMemory: needs 40 GiB: really", "until": "2026-11-30"}
 
 
-def weights(folder: Path, config: dict[str, Any], files: tuple[str, ...] = ("model.safetensors",)) -> Path:
-    folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps(config))
-    header = json.dumps({"__metadata__": {}, "w": {"dtype": "F32", "shape": [1000, 2000], "data_offsets": [0, 0]}}).encode()
-    for name in files:
-        (folder / name).write_bytes(struct.pack("<Q", len(header)) + header)
-    return folder
+def test_old_fields_are_read(root: Path) -> None:
+    put(root, BY_HAND)
+    spec = registry.load(root, "m")
+    assert (spec.state, spec.reason, spec.until, spec.enabled) == ("candidate", "needs a GPU", "", False)
+    put(root, {**OLD, "enabled": True})
+    assert registry.load(root, "m").enabled
 
 
-VLM = {"model_type": "llava", "vision_config": {}, "text_config": {}, "dtype": "bfloat16"}
+def test_set_state_changes_three_fields_and_nothing_else(root: Path) -> None:
+    path = put(root, BY_HAND)
+    before = registry.load(root, "m")
+    assert registry.set_state(root, "m", "enabled") == path
+    now = path.read_text().splitlines()
+    assert now == [
+        line.replace("enabled: false  #", "state: enabled  #") for line in BY_HAND.splitlines() if not line.startswith("disabled_reason")
+    ]
+    registry.set_state(root, "m", **QUARANTINED)
+    at = now.index("state: enabled  # not yet")
+    three = ["state: quarantined  # not yet", "reason: 'OutOfMemory: needs 40 GiB: really'", "until: '2026-11-30'"]
+    assert path.read_text().splitlines() == [*now[:at], *three, *now[at + 1 :]]
+    assert registry.load(root, "m") == replace(before, **QUARANTINED)
+    registry.set_state(root, "m", "quarantined", reason="again", until=date(2026, 12, 2))
+    assert (registry.load(root, "m").reason, registry.load(root, "m").until) == ("again", "2026-12-02")
+    registry.set_state(root, "m", "enabled")
+    assert path.read_text().splitlines() == now
+    assert [p.name for p in path.parent.iterdir()] == ["m.yaml"]
 
 
-def test_propose_folder_in_the_repository(root: Path) -> None:
-    folder = weights(root / "registry" / "weights" / "Tiny_VLM", VLM)
-    spec = register.propose(str(folder), root=root)
-    assert spec == register.propose("local:registry/weights/Tiny_VLM", root=root)
-    assert spec.repo == "local:registry/weights/Tiny_VLM"
-    assert (spec.name, spec.family, spec.dtype, spec.params_b) == ("tiny_vlm", "llava", "bfloat16", 0.002)  # 1000 x 2000
-    assert (spec.revision, spec.batch_size, spec.enabled) == ("local", 32, True)
-    assert registry.weights_path(spec, root) == root / "registry" / "weights" / "Tiny_VLM"
-    registry.write(root, spec)
-    assert registry.load(root, "tiny_vlm") == spec
+@pytest.mark.parametrize("reason", ["reason: |-\n  of two\n", 'reason: "x"  # so\n', "reason: >\n  folded\n  text\n\n"])
+def test_set_state_of_other_ways_to_write_it(root: Path, reason: str) -> None:
+    top = "name: m\ntitle: M\nbackend: planted\nrepo: p\nrevision: r\n"
+    path = put(root, f"{top}{reason}until: 2026-11-30\nstate: quarantined\nfamily: f")
+    assert registry.load(root, "m").until == "2026-11-30", "a bare date is one, too"
+    registry.set_state(root, "m", "enabled")
+    assert registry.load(root, "m") == registry.parse(yaml.safe_load(f"{top}state: enabled\nfamily: f"), "m")
+    path.write_text(f"{{{', '.join(top.splitlines())}, state: enabled}}")
+    with pytest.raises(RegistryError, match="by hand"):
+        registry.set_state(root, "m", "quarantined", reason="x")
 
 
-def test_propose_folder_elsewhere_is_marked(root: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    folder = weights(tmp_path_factory.mktemp("disk") / "vlm", VLM)
-    assert register.propose(str(folder), root=root).repo == f"path:{folder}"
-    spec = register.propose(f"path:{folder}", root=root, dtype="float32", batch_size=2, name="mine")
-    assert (spec.repo, spec.name, spec.dtype, spec.batch_size) == (f"path:{folder}", "mine", "float32", 2)
-    assert "machine-specific" in spec.notes
+@pytest.mark.parametrize("old", STATES)
+@pytest.mark.parametrize("new", STATES)
+def test_moves(root: Path, old: str, new: str) -> None:
+    legal = {
+        "candidate": {"candidate", "enabled", "retired"}, "enabled": {"enabled", "quarantined", "retired"},
+        "quarantined": {"quarantined", "enabled", "retired"}, "retired": {"retired", "candidate"},
+    }  # fmt: skip
+    path = put(root, {**GOOD, "state": old, "reason": "before"})
+    text = path.read_text()
+    if new in legal[old]:
+        registry.set_state(root, "m", new, reason="now")
+        assert (registry.load(root, "m").state, registry.load(root, "m").reason) == (new, "now")
+        return
+    with pytest.raises(RegistryError, match=f"{old} can't become {new}; valid: .*{'reopen m' if old == 'retired' else ''}"):
+        registry.set_state(root, "m", new, reason="now")
+    assert path.read_text() == text
 
 
 @pytest.mark.parametrize(
-    ("config", "files", "words"),
+    ("change", "words"),
     [
-        ({"model_type": "llama"}, ("model.safetensors",), "'llama' has no vision_config"),
-        (VLM, ("pytorch_model.bin",), r"safetensors only.*found pytorch_model\.bin"),
-        (VLM, (), "safetensors only"),
-        ([], ("model.safetensors",), "not a JSON object"),
+        ({"state": "asleep"}, "valid: candidate, enabled, quarantined, retired"),
+        ({"state": "quarantined"}, "without a reason"),
+        ({"state": "quarantined", "reason": "two\nlines"}, "one line"),
+        ({"state": "quarantined", "reason": "x", "until": "2026-02-30"}, "such as 2026-11-30"),
+        ({"state": "enabled", "until": "2026-11-30"}, "only for a quarantined"),
     ],
 )
-def test_propose_refuses(root: Path, config: Any, files: tuple[str, ...], words: str) -> None:
-    weights(root / "w", config, files)
-    with pytest.raises(RegistryError, match=words):
-        register.propose("local:w", root=root)
+def test_set_state_refuses(root: Path, change: dict[str, str], words: str) -> None:
+    path = put(root, GOOD)
+    text = path.read_text()
+    with pytest.raises(RegistryError, match=words) as caught:
+        registry.set_state(root, "m", **change)
+    assert str(path) in str(caught.value) and path.read_text() == text
+    with pytest.raises(RegistryError, match="unknown model 'gone'; valid: m"):
+        registry.set_state(root, "gone", "enabled")
+    put(root, "colour: red")
+    with pytest.raises(RegistryError, match="unknown field 'colour'"):
+        registry.set_state(root, "m", "enabled")
 
 
-def test_propose_refuses_broken_weights(root: Path) -> None:
-    folder = weights(root / "w", VLM)
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "model-00002.safetensors"}}))
-    with pytest.raises(RegistryError, match=r"model-00002\.safetensors is missing"):
-        register.propose("local:w", root=root)
-    (folder / "model.safetensors.index.json").unlink()
-    (folder / "model.safetensors").write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
-    with pytest.raises(RegistryError, match="not a safetensors file"):
-        register.propose("local:w", root=root)
+def test_an_unpinned_candidate_is_not_enabled(root: Path) -> None:
+    put(root, {**GOOD, **OFF, "revision": "unpinned"})
+    with pytest.raises(RegistryError, match="40 hex digits"):
+        registry.set_state(root, "m", "enabled")
 
 
-@pytest.mark.parametrize("repo", ["./nowhere", "gpt2", "a/b/c", "local:../x", "local:nowhere"])
-def test_propose_bad_repo(root: Path, repo: str) -> None:
-    with pytest.raises(RegistryError):
-        register.propose(repo, root=root)
+def test_whom_a_night_asks(root: Path) -> None:
+    states = {
+        "a": {}, "b": OFF, "c": {**QUARANTINED}, "d": {**QUARANTINED, "until": ""}, "e": {"state": "retired", "reason": "x"},
+    }  # fmt: skip
+    for name, change in states.items():
+        put(root, {**GOOD, **change, "name": name}, name)
+    assert list(registry.due(root, date(2026, 11, 29))) == ["a"]
+    assert list(registry.due(root, date(2026, 11, 30))) == ["a", "c"]
+    assert list(registry.due(root, date(2027, 1, 1))) == ["a", "c"]
 
 
-def test_propose_other_backends(root: Path) -> None:
-    with pytest.raises(RegistryError, match="by hand"):
-        register.propose("openai/gpt", backend="api", root=root)
-    with pytest.raises(RegistryError, match="valid: api, clip-zero-shot, hf, planted, planted-people, text-encoder"):
-        register.propose("owner/m", backend="onnx", root=root)
+def test_a_broken_entry_hides_no_other(root: Path) -> None:
+    put(root, GOOD)
+    put(root, "colour: red", "bad")
+    put(root, {**GOOD, "name": "n"}, "n")
+    put(root, {**GOOD, "name": "n"}, "N", ".yml")
+    found, broken = registry.load_readable(root)
+    assert list(found) == ["m"]
+    assert "unknown field 'colour'" in broken["bad"] and "duplicate of N.yml" in broken["n"] and "duplicate of n.yaml" in broken["N"]
 
 
-def test_propose_hub_without_network(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*args: object, **kwargs: object) -> None:
-        raise ConnectionError("no network")
-
-    monkeypatch.setattr("huggingface_hub.HfApi.model_info", refuse)
-    assert register.propose("owner/M-7B", revision=COMMIT, root=root).name == "m-7b"  # pinned: the hub isn't asked
-    with pytest.raises(InfrastructureError, match="offline: sdgbias register-model owner/m --revision COMMIT") as caught:
-        register.propose("owner/m", root=root)
-    assert "\n" not in str(caught.value)
-
-
-class FakeInfo:
-    sha = COMMIT
-    pipeline_tag = "image-text-to-text"
-
-    def __init__(self, *names: str) -> None:
-        self.config = {"model_type": "llava"}
-        self.card_data = SimpleNamespace(license="mit")
-        self.siblings = [SimpleNamespace(rfilename=name) for name in names]
-
-
-def test_propose_asks_the_hub_for_the_commit(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("huggingface_hub.HfApi.model_info", lambda *a, **k: FakeInfo("model.safetensors"))
-    spec = register.propose("owner/m", revision="main", root=root)
-    assert (spec.revision, spec.family, spec.licence) == (COMMIT, "llava", "mit")
-    monkeypatch.setattr("huggingface_hub.HfApi.model_info", lambda *a, **k: FakeInfo("model.bin"))
-    with pytest.raises(RegistryError, match="safetensors only"):
-        register.propose("owner/m", root=root)
+def test_a_snapshot_is_read_from_anywhere(root: Path, tmp_path: Path) -> None:
+    spec = ModelSpec(**GOOD)
+    (tmp_path / "m.yaml").write_text(registry.to_yaml(spec))
+    assert registry.read(tmp_path / "m.yaml") == spec
+    with pytest.raises(RegistryError, match="can't be read"):
+        registry.read(tmp_path / "gone.yaml")
 
 
 # -------------------------------------------------------------------------------------------- what is shipped
@@ -372,7 +420,7 @@ def test_shipped_entries() -> None:
     assert [s.backend for s in specs.values()].count("api") == 3
     hub = {s.repo for s in specs.values() if s.backend == "hf" and not s.enabled}
     assert len(hub) == 10  # the open models of Table H
-    assert all(f"sdgbias register-model {s.repo} --revision" in s.disabled_reason for s in specs.values() if s.repo in hub)
+    assert all(f"sdgbias register-model {s.repo} --revision" in s.reason for s in specs.values() if s.repo in hub)
 
 
 def test_import_is_light() -> None:

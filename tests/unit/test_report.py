@@ -1,21 +1,18 @@
-"""The report page and the W&B run, from a small published results file."""
+"""The report page, from a small published results file."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 from fake_results import MODELS, publish_fake
 
 from sdgbias import store
 from sdgbias.errors import StoreError
-from sdgbias.report import browser, data, figures, wandb_run, words
+from sdgbias.report import browser, data, figures, words
 from sdgbias.report.html import write_report
 from sdgbias.stats import Estimate
 from sdgbias.types import PILLARS
@@ -219,85 +216,3 @@ def test_an_unreadable_picture_is_left_out(results: Path, tmp_path: Path) -> Non
         con.execute("UPDATE previews SET png = 'no png'::BLOB WHERE image_id = 'image3'")
     found = browser.examples(path, store.latest_runs(path))
     assert any(q["picture"] == -1 for q in found["questions"])
-
-
-# -- Weights & Biases ------------------------------------------------------------------------------------------------
-
-
-def wandb_records(log: bytes) -> Iterator[bytes]:
-    """The records of a .wandb file: a 7-byte header, then a LevelDB log (32 KiB blocks; chunks of crc 4, length 2, type 1)."""
-    assert log[:4] == b":W&B"
-    at, parts = 7, b""
-    while at + 7 <= len(log):
-        left = 32768 - at % 32768
-        if left < 7:  # a block's end too short for a header is padding
-            at += left
-            continue
-        size, kind = int.from_bytes(log[at + 4 : at + 6], "little"), log[at + 6]
-        parts += log[at + 7 : at + 7 + size]
-        at += 7 + size
-        if kind in (1, 4):  # full, last (2 and 3: first, middle)
-            yield parts
-            parts = b""
-
-
-def read_wandb(folder: Path) -> tuple[dict[str, object], dict[str, object], list[str]]:
-    """(config, summary, history keys) of an offline run."""
-    from wandb.proto import wandb_internal_pb2
-
-    [log] = folder.glob("run-*.wandb")
-    config: dict[str, object] = {}
-    summary: dict[str, object] = {}
-    history: list[str] = []
-    for raw in wandb_records(log.read_bytes()):
-        record = wandb_internal_pb2.Record()
-        record.ParseFromString(raw)
-        for update in (*record.run.config.update, *record.config.update):
-            config["/".join([update.key, *update.nested_key]).strip("/")] = json.loads(update.value_json)
-        for update in record.summary.update:
-            summary["/".join([update.key, *update.nested_key]).strip("/")] = json.loads(update.value_json)
-        history += ["/".join([item.key, *item.nested_key]).strip("/") for item in record.history.item]
-    return config, summary, history
-
-
-def test_wandb_run_is_complete_and_offline(results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("WANDB_MODE", "online")
-    before = dict(os.environ)
-    folder = wandb_run.log_run(results, "fake-pessimist-2", tmp_path / "wb")
-    assert dict(os.environ) == before
-    assert folder.is_relative_to(tmp_path / "wb")
-    assert folder.name.startswith("offline-run-")
-    assert not (tmp_path / "home").exists()
-    config, summary, history = read_wandb(folder)
-    assert config["run_id"] == "fake-pessimist-2"
-    assert config["settings"] == {"draws": 500}
-    sql = """SELECT value, n FROM metrics WHERE run_id = 'fake-pessimist-2' AND task = 'mcq' AND test = 'T1' AND method = 'full'
-             AND pillar = ? AND metric = 'accuracy'"""
-    value, n = store.query(results, sql, ["all"]).iloc[0]
-    assert summary["mcq/T1/full/accuracy"] == pytest.approx(value)
-    assert summary["mcq/T1/full/accuracy/n"] == n
-    value = store.query(results, sql, [PILLARS[0]])["value"][0]
-    assert summary["mcq/T1/full/health-nutrition/accuracy"] == pytest.approx(value)
-    assert {"metrics/_type", "figure3_views/fake-pessimist/_type"} <= set(history)
-    [table] = folder.glob("files/media/table/metrics*.json")
-    rows = json.loads(table.read_text())
-    expected = store.query(results, "FROM metrics WHERE run_id = 'fake-pessimist-2'")
-    assert rows["columns"] == list(expected.columns)
-    assert len(rows["data"]) == len(expected)
-    again = wandb_run.log_run(results, "fake-pessimist-2", tmp_path / "wb")
-    assert list((tmp_path / "wb" / "wandb").glob("offline-run-*")) == [again]
-
-
-def test_wandb_unknown_run(results: Path, tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match=r"unknown run 'x'; valid: fake-optimist-0, fake-optimist-1, fake-pessimist-2"):
-        wandb_run.log_run(results, "x", tmp_path)
-
-
-def test_summary_leaves_nan_and_indicators_out() -> None:
-    rows = [
-        ("mcq", "T1", "full", "all", "all", "accuracy", 0.5, 7, np.nan, np.nan),
-        ("mcq", "T1", "full", "p", "shdi", "accuracy", 0.1, 1, 0, 1),
-    ]
-    names = ["task", "test", "method", "pillar", "indicator", "metric", "value", "n", "ci_low", "ci_high"]
-    assert wandb_run.summary(pd.DataFrame(rows, columns=names)) == {"mcq/T1/full/accuracy": 0.5, "mcq/T1/full/accuracy/n": 7}

@@ -271,9 +271,9 @@ def test_tables_handed_in_make_a_page(three: Path, tmp_path: Path) -> None:
 def test_figures_for_print(found: studies.Studies, tmp_path: Path) -> None:
     from PIL import Image
 
-    made = {"methods.html": charts_methods.figures(found)[:1]}
+    made = [(found.runs, pages.OF_PLACES, charts_methods.figures(found)[:1])]
     (tmp_path / "older.svg").write_text("")
-    paths = pages.export(tmp_path, found, made)
+    paths = pages.export(tmp_path, made)
     names = {f"methods-accuracy.fake-pessimist.{kind}" for kind in ("svg", "png")}
     assert {p.name for p in paths} == {p.name for p in tmp_path.iterdir()} == {*names, "README.md"}
     with Image.open(tmp_path / "methods-accuracy.fake-pessimist.png") as image:

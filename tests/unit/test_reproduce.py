@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import shutil
 from functools import cache
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from sdgbias.stats import Estimate
 from sdgbias.suites.sdg_tables import item_cards
 from sdgbias.types import PILLARS, ContextTest, Task, View
 from sdgbias.views import prompt_texts
-from tests.fake_results import NAMED, publish_models
+from tests.fake_results import NAMED, copied, publish_models
 
 TESTS = ("T1", "T2", "T3", "T4", "T5")
 LLAVA, TINY, QWEN = "LLaVA-v1.5-7B (measured)", "tiny-llava (embedded)", "qwen2.5-vl-7b (planted)"
@@ -64,7 +63,7 @@ def studied() -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def full(bare: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = Path(shutil.copy(bare, tmp_path_factory.mktemp("full") / "r.duckdb"))
+    path = copied(bare, tmp_path_factory.mktemp("full") / "r.duckdb")
     store.replace(path, "llava-1.5-7b-0", {"study_rows": studied()})
     return path
 
@@ -117,7 +116,7 @@ def test_mean_and_relative_gain_are_of_means(bare: Path) -> None:
 
 
 def test_a_mean_without_equal_questions_has_no_interval(bare: Path, tmp_path: Path) -> None:
-    path = Path(shutil.copy(bare, tmp_path / "r.duckdb"))
+    path = copied(bare, tmp_path / "r.duckdb")
     rows = store.query(path, "FROM metric_rows WHERE run_id = 'llava-1.5-7b-0'").drop(columns=["run_id", "model", "suite"])
     pool = (rows["test"] == "all") & (rows["metric"] == "accuracy") & (rows["method"] == "full")
     rows.loc[pool, "value"] += 0.001
@@ -286,7 +285,7 @@ def test_methods_that_could_not_run_are_named(full: Path) -> None:
 
 
 def test_an_analysed_run_is_told_from_one_that_was_not(bare: Path, tmp_path: Path) -> None:
-    path = Path(shutil.copy(bare, tmp_path / "r.duckdb"))
+    path = copied(bare, tmp_path / "r.duckdb")
     store.replace(path, "tiny-llava-0", {"study_rows": table([row("settings", "draws", 500.0)])})
     e = results.load(path)
     told = {r.model: e.why(r, "regression", "nothing decoded") for r in e.runs}

@@ -22,7 +22,7 @@ from sdgbias.types import ModelSpec, Prompt, ScoreBatch
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 COLUMNS = ["task", "item_id", "test", "view", "text", "image_id", "candidates"]
-SPEC = ModelSpec(name="m", title="m", backend="planted", repo="r", revision="local", enabled=True, batch_size=16)
+SPEC = ModelSpec(name="m", title="m", backend="planted", repo="r", revision="local", state="enabled", batch_size=16)
 
 
 class Engine:

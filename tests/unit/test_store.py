@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sdgbias import store
+from sdgbias import database, store
 from sdgbias.errors import StoreError
 
 PUBLIC = ["run_id", "model", "suite", "task", "test", "method", "pillar", "indicator", "metric", "value", "n", "ci_low", "ci_high"]
@@ -148,28 +148,33 @@ def test_wrong_run_records(path: Path, record: dict[str, object], says: str) -> 
 
 def test_migrations_are_applied_in_order_and_recorded(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store.publish(path, run(), tables())
-    monkeypatch.setattr(store, "MIGRATIONS", tmp_path / "m")
+    newest = database.latest()
+    monkeypatch.setattr(database, "MIGRATIONS", tmp_path / "m")
     (tmp_path / "m").mkdir()
-    (tmp_path / "m" / "001_results.sql").write_text("this one has been applied and is not read again")
-    for name in ("002_laboratory.sql", "003_people.sql"):
-        (tmp_path / "m" / name).write_text("nor is this one")
-    (tmp_path / "m" / "010_later.sql").write_text("ALTER TABLE scores ADD COLUMN late INTEGER")
-    (tmp_path / "m" / "004_soon.sql").write_text("ALTER TABLE runs ADD COLUMN soon INTEGER; UPDATE runs SET soon = 7;")
+    for number in range(1, newest + 1):
+        (tmp_path / "m" / f"{number:03}_done.sql").write_text("this one has been applied and is not read again")
+    (tmp_path / "m" / "110_later.sql").write_text("ALTER TABLE detail.scores ADD COLUMN late INTEGER")
+    (tmp_path / "m" / "100_soon.sql").write_text("ALTER TABLE runs ADD COLUMN soon INTEGER; UPDATE runs SET soon = 7;")
     assert store.query(path, "SELECT soon FROM runs")["soon"].tolist() == [7]  # a reader upgrades an old file, too
-    assert store.query(path, "SELECT version FROM schema_version ORDER BY applied_at")["version"].tolist() == [1, 2, 3, 4, 10]
+    versions = store.query(path, "SELECT version FROM schema_version ORDER BY applied_at")["version"].tolist()
+    assert versions == [*range(1, newest + 1), 100, 110]
+    late = tables()
+    late["scores"]["late"] = 9
+    store.publish(path, run("r2"), late)  # files of before lack the column
+    found = store.query(path, "SELECT run_id, sum(late) AS late, count(*) AS n FROM scores GROUP BY 1 ORDER BY 1")
+    assert found.fillna(0).values.tolist() == [["r1", 0, 3], ["r2", 27, 3]]
     monkeypatch.undo()
     for use in (lambda: store.query(path, "FROM runs"), lambda: store.publish(path, run(), {})):
-        with pytest.raises(StoreError, match="schema 10, this version knows 3: upgrade sdgbias"):
+        with pytest.raises(StoreError, match=f"schema 110, this version knows {newest}: upgrade sdgbias"):
             use()
 
 
 def test_a_failing_migration_leaves_the_old_schema(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store.publish(path, run(), {})
-    monkeypatch.setattr(store, "MIGRATIONS", tmp_path)
-    (tmp_path / "001_a.sql").write_text("")
-    for number in (2, 3):
-        (tmp_path / f"00{number}_b.sql").write_text("")
-    (tmp_path / "004_c.sql").write_text("ALTER TABLE runs ADD COLUMN x INTEGER; SELECT no_such_column FROM runs;")
+    newest = database.latest()
+    monkeypatch.setattr(database, "MIGRATIONS", tmp_path)
+    (tmp_path / f"{newest:03}_a.sql").write_text("")
+    (tmp_path / f"{newest + 1:03}_c.sql").write_text("ALTER TABLE runs ADD COLUMN x INTEGER; SELECT no_such_column FROM runs;")
     with pytest.raises(StoreError):
         store.query(path, "FROM runs")
     monkeypatch.undo()

@@ -10,14 +10,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file, save_file
 from transformers import CLIPModel, T5EncoderModel
+from typer.testing import CliRunner
 
+from sdgbias import cli, evaluate, store
 from sdgbias.backends import base, text_encoders
 from sdgbias.backends.text_encoders import ClipText, SentenceT5
 from sdgbias.encoding import encode
 from sdgbias.errors import InfrastructureError, ModelError, RegistryError
+from sdgbias.people.build import build_people
 from sdgbias.people.classes import SELECTED
+from sdgbias.people.sample import write_people_sample
 from sdgbias.types import ModelSpec
 from tests.spec.tiny_clip import byte_tokenizer, save_clip, save_t5
 
@@ -25,7 +30,9 @@ TEXTS = ["nurse", "a person who plays the guitar on a stage", "x", "Die Gärtner
 
 
 def spec(folder: Path, kind: object = "clip", **change: object) -> ModelSpec:
-    entry = ModelSpec("enc", "Enc", "text-encoder", f"path:{folder}", "local", True, batch_size=2, notes="a test's", options={"kind": kind})
+    entry = ModelSpec(
+        "enc", "Enc", "text-encoder", f"path:{folder}", "local", "enabled", batch_size=2, notes="a test's", options={"kind": kind}
+    )
     return replace(entry, **change)  # type: ignore[arg-type]
 
 
@@ -158,3 +165,48 @@ def test_entries_that_are_no_encoder(clip: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("transformers.CLIPTextModelWithProjection.from_pretrained", refuse)
     with pytest.raises(InfrastructureError, match="can't load owner/m: no network$"):
         text_encoders.load(spec(clip, repo="owner/m", revision="0" * 40), Path())
+
+
+def test_floor_is_the_entrys_or_nobodys(clip: Path, t5: Path) -> None:
+    assert text_encoders.load(spec(clip), Path()).floor is None
+    assert text_encoders.load(spec(t5, "t5", options={"kind": "t5", "floor": 0.8}), Path()).floor == 0.8
+    for wrong in (1.2, "high", True):
+        with pytest.raises(RegistryError, match="options.floor is .*; give a cosine"):
+            text_encoders.load(spec(clip, options={"kind": "clip", "floor": wrong}), Path())
+
+
+def test_the_commands_take_an_encoder_of_the_registry(clip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`people read` calibrates an encoder without a floor and puts its reading beside the packaged one; `people calibrate` shows how."""
+    write_people_sample(tmp_path / "raw", 8, 3)
+    build_people(tmp_path / "raw", tmp_path / "b")
+    planted = ModelSpec(
+        "p", "P", "planted-people", "planted:people", "1", "enabled", options={"oracle": str(tmp_path / "b"), "ramblings": 0.5}
+    )
+    evaluate.evaluate(planted, tmp_path, tmp_path / "b", tmp_path / "r.duckdb")
+    entries = tmp_path / "registry" / "models"
+    entries.mkdir(parents=True)
+    entry = {
+        "name": "enc",
+        "title": "Enc",
+        "backend": "text-encoder",
+        "repo": f"path:{clip}",
+        "revision": "local",
+        "state": "enabled",
+        "notes": "a test's",
+    }
+    for name, options in (("enc", {"kind": "clip"}), ("strict", {"kind": "clip", "floor": 1.0})):
+        text = yaml.safe_dump(entry | {"name": name, "options": options})
+        (entries / f"{name}.yaml").write_text(text, encoding="utf-8")
+    monkeypatch.setenv("SDGBIAS_REGISTRY", str(tmp_path))
+
+    def run(*command: str) -> str:
+        return CliRunner().invoke(cli.app, ["people", *command], catch_exceptions=False).stdout
+
+    results = ("--results", str(tmp_path / "r.duckdb"))
+    shown = run("calibrate", "enc")
+    assert shown.startswith("clip: shares with 95 % intervals of 526") and shown.count("<-") == 1
+    assert "answers of 1 runs read by clip, floor" in run("read", "enc", *results)
+    assert run("read", "strict", *results).rstrip().endswith("floor 1")
+    counts = [len(store.query(tmp_path / "r.duckdb", "FROM metrics WHERE method = ?", [m])) for m in ("full", "full:clip")]
+    assert counts[1] == counts[0] + 3, "the same metrics of p1, p2 and p3, and the floor of each"
+    assert run("calibrate").rstrip().endswith("in use: 0.65; another: options.floor of the registry entry")

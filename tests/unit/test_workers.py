@@ -17,7 +17,7 @@ from sdgbias.scores import ScoreCache
 from sdgbias.scoring import Piece, cut, forget_notes, note_path, suspects, undecoded
 from sdgbias.types import ModelSpec
 
-SPEC = ModelSpec(name="m", title="m", backend="hf", repo="r", revision="local", enabled=True)
+SPEC = ModelSpec(name="m", title="m", backend="hf", repo="r", revision="local", state="enabled")
 
 
 def table(pictures: list[int], forced: bool = False) -> pd.DataFrame:

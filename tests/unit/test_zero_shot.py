@@ -8,16 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from PIL import Image
 from transformers import CLIPModel, ViTForImageClassification
 
+from sdgbias import evaluate, store
 from sdgbias.backends import base
-from sdgbias.backends.zero_shot import ClipZeroShot, NotAnswerable, VitZeroShot, labels_of
-from sdgbias.errors import ModelError, RegistryError
+from sdgbias.backends.zero_shot import ClipZeroShot, VitZeroShot, labels_of, packaged_labels
+from sdgbias.errors import ModelError, NotAnswerable, RegistryError
+from sdgbias.people.build import build_people
 from sdgbias.people.classes import CLASSES
 from sdgbias.people.prompts import CHOICES, P1, class_list
+from sdgbias.people.sample import write_people_sample
 from sdgbias.types import ModelSpec, Prompt
 from tests.spec.tiny_clip import byte_tokenizer, save_clip, save_vit
 
@@ -40,7 +44,7 @@ CHOICE = Prompt(CHOICES["p2"].format(name="nurse"), "ABC", (picture(0),), "p0")
 
 
 def spec(folder: Path, backend: str, **options: Any) -> ModelSpec:
-    return ModelSpec("zs", "ZS", backend, f"path:{folder}", "local", True, batch_size=2, notes="a test's", options=options)
+    return ModelSpec("zs", "ZS", backend, f"path:{folder}", "local", "enabled", batch_size=2, notes="a test's", options=options)
 
 
 @pytest.fixture(scope="module")
@@ -116,8 +120,8 @@ def test_vit_adds_up_the_outputs_of_a_label(vit: Path) -> None:
 
 
 def test_vit_needs_a_map_that_fits_its_head(vit: Path) -> None:
-    for labels, words in ((None, "no options.labels"), ({"nurse": "nobody"}, "'nobody', which the head doesn't have"),
-                          ({"nurse": HEAD[0], "singer": HEAD[0]}, "stands twice"), ({"nurse": []}, "without outputs")):  # fmt: skip
+    for labels, words in ((None, r"the packaged map for ImageNet-1k .* names '.*', which the head"), ({}, "no options.labels"),
+                          ({"nurse": "nobody"}, "'nobody', which the head doesn't have"), ({"nurse": HEAD[0], "singer": HEAD[0]}, "stands twice"), ({"nurse": []}, "without outputs")):  # fmt: skip
         options = {} if labels is None else {"labels": labels}
         with pytest.raises(RegistryError, match=words):
             base.load(spec(vit, "vit-zero-shot", **options), Path())
@@ -126,3 +130,43 @@ def test_vit_needs_a_map_that_fits_its_head(vit: Path) -> None:
 def test_fingerprint_hangs_on_the_map(vit: Path) -> None:
     one, two = (VitZeroShot(spec(vit, "vit-zero-shot", labels=m), Path()).fingerprint for m in (LABELS, {"nurse": HEAD[3]}))
     assert one != two
+
+
+def test_a_run_is_finished_though_some_questions_cannot_be_asked(clip: Path, vit: Path, tmp_path: Path) -> None:
+    """p2 and p3 are no questions for CLIP: they are told, are none of the failures, and the next start has nothing to do."""
+    write_people_sample(tmp_path / "raw", 6, 3)
+    build_people(tmp_path / "raw", tmp_path / "b")
+    asked = pd.read_parquet(tmp_path / "b" / "prompts.parquet")
+    results, entry = tmp_path / "r.duckdb", spec(clip, "clip-zero-shot")
+    first = evaluate.evaluate(entry, tmp_path, tmp_path / "b", results)
+    choice = asked[asked["task"] == "choice"]
+    refused = len(choice) + choice["text"].nunique()  # each with its picture, and once without
+    assert (first.planned, first.scored, first.failed, first.unanswerable) == (len(asked) - len(choice), 6, 0, refused)
+    [run] = store.query(results, "FROM runs").to_dict("records")
+    assert run["n_scored"] + run["n_cached"] + run["n_failed"] == run["n_prompts_planned"] == 6
+    kinds = store.query(results, "SELECT kind, count(*) AS n FROM failures GROUP BY kind").to_dict("records")
+    assert kinds == [{"kind": "NotAnswerable", "n": refused}]
+    assert set(store.query(results, "SELECT test FROM predictions")["test"]) == {"p1"}, "what can't be asked is not wrong"
+    again = evaluate.evaluate(entry, tmp_path, tmp_path / "b", results)
+    assert again == replace(first, scored=0, cached=6, published=False)
+    assert store.query(results, "FROM runs")["finished_at"][0] == run["finished_at"], "the run was left alone"
+    stranger = replace(spec(vit, "vit-zero-shot", labels={"pilot": HEAD[0]}), name="stranger")
+    with pytest.raises(ModelError, match="can't be asked a single question .* take suite facet out of its options.suites"):
+        evaluate.evaluate(stranger, tmp_path, tmp_path / "b", results)
+
+
+def test_the_packaged_map_is_of_the_52_classes_and_asks_about_no_other(tmp_path: Path) -> None:
+    packaged = packaged_labels()
+    assert set(packaged) < set(CLASSES) and packaged["ballplayer"] == ["ballplayer, baseball player", "baseball"]
+    outputs = [name for names in packaged.values() for name in names]
+    assert len(outputs) == len(set(outputs)) and "nurse" not in packaged
+    folder = save_vit(tmp_path / "vit", ["tench", *outputs])
+    write_people_sample(tmp_path / "raw", 40, 3)
+    build_people(tmp_path / "raw", tmp_path / "b", negatives=False)
+    people = pd.read_parquet(tmp_path / "b" / "people.parquet")
+    known = people[people["class1"].isin(list(packaged))]
+    assert 0 < len(known) < len(people)
+    found = evaluate.evaluate(spec(folder, "vit-zero-shot"), tmp_path, tmp_path / "b", tmp_path / "r.duckdb")
+    assert (found.planned, found.failed) == (len(known), 0)
+    told = store.query(tmp_path / "r.duckdb", "SELECT p.person_id FROM predictions JOIN people p USING (item_id)")["person_id"]
+    assert sorted(told) == sorted(known["person_id"])

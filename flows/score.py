@@ -1,0 +1,83 @@
+"""One job of a night as a flow run of its own, in the pool of the machines that its model wants.
+
+The night (flows/nightly.py with `pools: true`) submits it and waits. What came of the job travels back as an artifact of the run, so that
+night and worker share the benchmark, the results folder and Prefect's server, and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from uuid import UUID
+
+from prefect import flow
+from prefect.artifacts import create_table_artifact
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId, ArtifactFilterKey
+from prefect.deployments import run_deployment
+from prefect.states import Completed, Failed, State
+from pydantic import TypeAdapter
+
+from sdgbias.errors import InfrastructureError
+from sdgbias.night import plan, process, work
+from sdgbias.night.plan import Job
+from sdgbias.night.work import Outcome
+from sdgbias.types import SDG
+
+OUTCOME = TypeAdapter(Outcome)
+KEY = "outcome"
+LOOK = 2.0  # seconds between two looks at a run that is waited for
+
+
+@flow(name="score", persist_result=False)
+def score(results: str, night: str, model: str, suite: str = SDG, number: int = 1) -> State[None]:
+    """One try on one model, as the plan of a night has it.
+
+    Args:
+        results: The results file; the plan of the night lies beside it.
+        night: Name of the night.
+        model: Whom to ask, by the snapshot of its registry entry that the night made.
+        suite: About what.
+        number: Which try of the night this is.
+    """
+    planned = plan.load(Path(results), night)
+    job = next(job for job in planned.jobs if (job.model, job.suite) == (model, suite))
+    process.begin()
+    try:
+        made = work.attempt(job, Path(results), number)
+    finally:
+        process.stop_all()
+    create_table_artifact([OUTCOME.dump_python(made, mode="json")], key=KEY, description=f"night {night}: {job.name}")
+    said = f"{made.kind}: {made.message}" if made.kind else f"{made.outcome}: run {made.run_id}"
+    return Completed(message=said) if made.good else Failed(message=said)
+
+
+def elsewhere(job: Job, results: Path, number: int) -> Outcome:
+    """One attempt in the pool of the job's machine: submits the run (or finds it, when the night was started again) and waits for its end.
+    A run that crashed or was cancelled is an outcome of kind 'Interrupted': trouble, but not the model's."""
+    began = datetime.now(UTC)
+    run = run_deployment(
+        f"score/score-{job.gpu}",
+        parameters={"results": str(results.resolve()), "night": job.night, "model": job.model, "suite": job.suite, "number": number},
+        idempotency_key=f"{job.night}-{job.suite}-{job.key}-{number}",
+        flow_run_name=f"{job.name}, night {job.night}, try {number}",
+        tags=[f"night:{job.night}", f"model:{job.model}"],
+        timeout=0,
+    )
+    with get_client(sync_client=True) as client:
+        state = run.state
+        while state is None or not state.is_final():
+            process.pause(LOOK)
+            state = client.read_flow_run(run.id).state
+        found = client.read_artifacts(artifact_filter=_outcome_of(run.id), limit=1)
+    if found and found[0].data:
+        return OUTCOME.validate_python(json.loads(str(found[0].data))[0])
+    error = InfrastructureError(f"flow run {run.name} {state.name.lower()}: {state.message or 'its worker is gone'}")
+    lost = work.crashed(job, error, began, datetime.now(UTC))
+    return replace(lost, kind="Interrupted", attempts=number)
+
+
+def _outcome_of(flow_run: UUID) -> ArtifactFilter:
+    return ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[flow_run]), key=ArtifactFilterKey(any_=[KEY]))

@@ -1,0 +1,183 @@
+"""What a W&B run says of a run of the store: names, config, summary, history, tables. Plain values; W&B itself is not imported."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from calendar import isleap
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from sdgbias import __version__, store
+from sdgbias.errors import UsageError
+from sdgbias.report.data import DIRECTIONS, METHODS, TESTS
+
+#: The first 15 characters of a night's id: local wall clock of its start.
+NIGHT = re.compile(r"\d{4}-\d{2}-\d{2}T\d{4}")
+#: W&B takes run ids up to this length.
+LONGEST_ID = 64
+#: The metrics of the history (all pillars together), so that a plot over nights has few lines and all that matter.
+HISTORY = (
+    "accuracy", "accuracy_gain", "mae", "mae_change", "interval_accuracy", "candidate_mass", "off_candidate_rate", "unparsed_rate",
+    "disparity", "recall", *(f"share_{d}" for d in DIRECTIONS),
+)  # fmt: skip
+NIGHT_YEAR = "night/year"
+_CREDENTIAL = re.compile(r"key|token|secret|passw|credential|authori[sz]ation", re.IGNORECASE)
+_SECRET = re.compile(r"\b(?:sk-|hf_|ghp_|github_pat_|AIza|xox[a-z]-)[A-Za-z0-9_-]{10,}")
+_USERINFO = re.compile(r"(?<=://)[^/@\s]+@")
+
+
+def safe(text: str, longest: int = LONGEST_ID) -> str:
+    """``text`` as an id or an artifact's name that W&B takes; a text that had to change ends in a hash of its own."""
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.") or "run"
+    if plain == text and len(text) <= longest:
+        return text
+    mark = hashlib.sha256(text.encode()).hexdigest()[:12]
+    return f"{plain[: longest - 13]}-{mark}"
+
+
+def wandb_id(run_id: str, night: str = "") -> str:
+    """The id of a run's W&B run: the night and the run id, the same whenever it is asked."""
+    return safe(f"{night}-{run_id}" if night else run_id)
+
+
+def night_of(night: str, record: Mapping[Any, Any]) -> datetime:
+    """Wall clock that stands for a night; without one, when the run was finished (UTC). Raises UsageError for a text that is no night."""
+    if night:
+        if not NIGHT.match(night):
+            raise UsageError(f"night {night!r}: a night is written like 2026-11-21T0130; sdgbias wandb log takes the newest one by itself")
+        try:
+            return datetime.strptime(night[:15], "%Y-%m-%dT%H%M")
+        except ValueError:
+            raise UsageError(f"night {night!r}: no such date; a night is written like 2026-11-21T0130") from None
+    when = record.get("finished_at")
+    return datetime(1970, 1, 1) if when is None or pd.isna(when) else pd.Timestamp(when).to_pydatetime().replace(tzinfo=None)
+
+
+def step(when: datetime) -> int:
+    """The history's step: whole minutes since 1970-01-01T0000 on the night's wall clock."""
+    return int((when - datetime(1970, 1, 1)).total_seconds() // 60)
+
+
+def year(when: datetime) -> float:
+    """The night as a decimal year, e.g. 2026.8877: the axis of plots over nights."""
+    days = (when - datetime(when.year, 1, 1)).total_seconds() / 86_400
+    return round(when.year + days / (366 if isleap(when.year) else 365), 6)
+
+
+def config(record: Mapping[Any, Any], night: str, params: pd.DataFrame) -> dict[str, Any]:
+    """The run's record, its settings, the model's entry without secrets, CADE's parameters, night and versions, as plain values."""
+    plain = {str(k): v for k, v in record.items() if k != "config"}
+    for k, v in plain.items():
+        if isinstance(v, pd.Timestamp) or v is pd.NaT:
+            plain[k] = None if pd.isna(v) else v.isoformat() + "Z"
+        elif hasattr(v, "item"):
+            v = v.item()
+            plain[k] = None if isinstance(v, float) and v != v else v
+    settings = json.loads(record["config"] or "{}")
+    spec = settings.pop("spec", {})
+    tuned: dict[str, dict[str, float]] = {}
+    for r in params.to_dict("records"):
+        tuned[f"{r['task']}/{r['test']}"] = {k: float(r[k]) for k in ("alpha", "lambda_kl", "beta", "tau") if pd.notna(r[k])}
+    return plain | {
+        "night": night, "settings": without_secrets(settings), "spec": without_secrets(spec), "cade": tuned,
+        "sdgbias_version": settings.get("sdgbias", ""), "logged_by": __version__,
+    }  # fmt: skip
+
+
+def without_secrets(value: Any, name: str = "") -> Any:
+    """``value`` without what smells of a credential: options named so (names of variables and counts stay), user:password in addresses,
+    known forms of keys; of a path on this machine only the last folder stays."""
+    if isinstance(value, Mapping):
+        return {str(k): without_secrets(v, str(k)) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_secrets(v, name) for v in value]
+    if not isinstance(value, str):
+        return value
+    if _CREDENTIAL.search(name) and not name.endswith("_env"):
+        return "(left out)"
+    if value.startswith("path:"):
+        value = f"path:.../{Path(value).name}"
+    return _SECRET.sub("(left out)", _USERINFO.sub("(left out)@", value))
+
+
+def summary(metrics: pd.DataFrame) -> dict[str, float | int]:
+    """Flat names for every cell that covers all indicators: ``task/test/method[/pillar][/indicator]/metric`` = value, and beside it
+    ``.../n``, ``.../ci_low``, ``.../ci_high``; what is NaN is left out. The indicator is named where it isn't 'all' (all-52, macro)."""
+    flat: dict[str, float | int] = {}
+    columns = ["task", "test", "method", "pillar", "indicator", "metric", "value", "n", "ci_low", "ci_high"]
+    rows = metrics.loc[metrics["indicator"].str.startswith("all") | (metrics["indicator"] == "macro"), columns]
+    for task, test, method, pillar, indicator, metric, *numbers in rows.itertuples(index=False, name=None):
+        place = [slug(str(p)) for p in (pillar, indicator) if p != "all"]
+        name = "/".join([str(task), str(test), str(method), *place, str(metric)])
+        for key, value in zip((name, f"{name}/n", f"{name}/ci_low", f"{name}/ci_high"), numbers, strict=True):
+            if pd.notna(value):
+                flat[key] = int(value) if key.endswith("/n") else float(value)
+    return flat
+
+
+def history(metrics: pd.DataFrame) -> dict[str, float | int]:
+    """What is plotted over nights: ``HISTORY`` of all pillars (suite facet: of every pair of groups), in the names of ``summary``."""
+    own = metrics[metrics["metric"].isin(HISTORY) & ((metrics["pillar"] == "all") | (metrics["metric"] == "disparity"))]
+    return summary(own)
+
+
+def slug(text: str) -> str:
+    return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-")
+
+
+# ------------------------------------------------------------------------------------------------------------ tables
+
+
+def tables(metrics: pd.DataFrame, params: pd.DataFrame, verdicts: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """name -> rows, only those that have any: ``metrics`` (everything), ``views_by_test`` (multiple choice: accuracy; regression: mean
+    absolute error), ``signatures`` (shares by direction), ``disparities``, ``cade_params``, ``gate``."""
+    found = {
+        "metrics": metrics,
+        "views_by_test": _wide(metrics, {"mcq": ("accuracy",), "regression": ("mae",), "*": ("recall",)}),
+        "signatures": _wide(metrics, {"mcq": tuple(f"share_{d}" for d in DIRECTIONS)}),
+        "disparities": metrics[(metrics["metric"] == "disparity") & metrics["indicator"].str.startswith("all")],
+        "cade_params": params.drop(columns=[c for c in ("model", "run_id") if c in params]),
+        "gate": verdicts,
+    }
+    return {name: frame for name, frame in found.items() if len(frame)}
+
+
+def _wide(metrics: pd.DataFrame, wanted: Mapping[str, Sequence[str]]) -> pd.DataFrame:
+    """One row per task, view and metric (all pillars, all indicators); per test four columns: value, n, ci_low, ci_high."""
+    own = metrics[(metrics["pillar"] == "all") & metrics["indicator"].str.startswith("all")]
+    rows: list[dict[str, object]] = []
+    tests = [*[t for t in TESTS if (own["test"] == t).any()], *sorted(set(own["test"]) - set(TESTS))]
+    order = {name: i for i, name in enumerate(METHODS)}
+    for (task, method, indicator, metric), part in own.groupby(["task", "method", "indicator", "metric"], sort=True):
+        if metric not in wanted.get(str(task), wanted.get("*", ())):
+            continue
+        row: dict[str, object] = {"task": task, "view": METHODS.get(str(method), method), "indicator": indicator, "metric": metric}
+        by_test = {r["test"]: r for r in part.to_dict("records")}
+        for test in tests:
+            r = by_test.get(test, {})
+            row |= {test if column == "value" else f"{test} {column}": r.get(column) for column in ("value", "n", "ci_low", "ci_high")}
+        rows.append(row | {"_at": order.get(str(method), len(order))})
+    frame = pd.DataFrame(rows)
+    return frame.sort_values(["task", "metric", "_at", "view"], kind="stable", ignore_index=True).drop(columns="_at") if rows else frame
+
+
+def verdicts(results: Path, night: str, model: str, suite: str) -> pd.DataFrame:
+    """The gate's rows about one model in one night; none where the gate has not run."""
+    columns = 'rule, task, test, method, level, metric, verdict, "before", "value", change, ci_low, ci_high, n, p, mde, allowed, note'
+    sql = f"SELECT {columns} FROM verdicts WHERE night = ? AND model = ? AND suite = ? ORDER BY ALL"
+    return store.query(results, sql, [night, model, suite])
+
+
+def gate_summary(found: pd.DataFrame) -> dict[str, float | int | str]:
+    """``gate/verdict`` (the worst one) and how many rows got each; nothing where the gate has not run."""
+    if found.empty:
+        return {}
+    counts = found["verdict"].value_counts()
+    worst = next(v for v in ("BREACH", "MISSING", "INSUFFICIENT_EVIDENCE", "PASS", str(found["verdict"].iloc[0])) if v in counts)
+    return {"gate/verdict": worst, **{f"gate/{slug(str(v))}": int(n) for v, n in sorted(counts.items())}}

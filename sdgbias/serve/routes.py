@@ -1,0 +1,189 @@
+"""Pages about nights, models and runs. Every parameter is checked here; what a page says is worked out by the module named after it."""
+
+from __future__ import annotations
+
+import csv
+import io
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query
+from starlette.responses import HTMLResponse, JSONResponse, Response
+
+from sdgbias.errors import one_of
+from sdgbias.serve import board, models, nights, runs, words
+from sdgbias.serve.site import Missing, Refused, Site, near
+from sdgbias.serve.source import Reader, Row, Unavailable
+
+READ = ["GET", "HEAD"]
+Text = Annotated[str, Query(max_length=200)]
+Page = Annotated[int, Query(ge=1, le=1_000_000)]
+Window = Annotated[int, Query(ge=1, le=3660)]
+
+
+def _cell(
+    task: Text = "", metric: Text = "", method: Text = "", test: Text = "", pillar: Text = "", indicator: Text = ""
+) -> dict[str, str]:
+    return {"task": task, "metric": metric, "method": method, "test": test, "pillar": pillar, "indicator": indicator}
+
+
+#: The selects of the leaderboard below suite and benchmark; '' where the address says nothing.
+Wanted = Annotated[dict[str, str], Depends(_cell)]
+
+
+def chosen_from(what: str, value: str, valid: list[str]) -> str:
+    """The value, or Refused with the valid ones; the first of them for ''."""
+    if value and value not in valid:
+        raise Refused(one_of(what, value, valid[:40]) + ("" if len(valid) <= 40 else ", ..."))
+    return value or (valid[0] if valid else "")
+
+
+def router(site: Site) -> APIRouter:
+    """The routes of these pages."""
+    made = APIRouter()
+
+    @made.api_route("/", methods=READ)
+    def home() -> HTMLResponse:
+        with site.results.reading() as reader:
+            running = nights.running(reader, datetime.now(UTC))
+            name = nights.newest(reader, finished=True)
+            shown = nights.night(reader, name) if name else None
+            latest = runs.listing(reader, 1)["rows"][:10] if shown is None else []
+            return site.html(reader, "night.html.j2", here="/", title="Last night", running=running, night=shown, latest=latest, home=True)
+
+    @made.api_route("/nights", methods=READ)
+    def all_nights(page: Page = 1) -> HTMLResponse:
+        with site.results.reading() as reader:
+            listed = nights.listing(reader, page)
+            return site.html(reader, "nights.html.j2", here="/nights", title="Nights", listed=listed)
+
+    @made.api_route("/nights/{name}", methods=READ)
+    def one_night(name: str) -> HTMLResponse:
+        with site.results.reading() as reader:
+            shown = nights.night(reader, name[:200])
+            if shown is None:
+                known = (r["night"] for r in reader.ask("SELECT night FROM nights ORDER BY night DESC LIMIT 2000"))
+                raise Missing("night", name, near(name, known, "/nights/"), "/nights")
+            running = nights.running(reader, datetime.now(UTC)) if shown["row"]["status"] == "running" else None
+            running = running if running and running["night"] == name else None
+            title = f"Night {name}"
+            return site.html(reader, "night.html.j2", here="/nights", title=title, running=running, night=shown, latest=[], home=False)
+
+    @made.api_route("/api/running", methods=READ)
+    def running() -> JSONResponse:
+        """What the page of a running night asks for again: night, done, planned, seconds."""
+        with site.results.reading() as reader:
+            found = nights.running(reader, datetime.now(UTC))
+        if found is None:
+            return JSONResponse({"night": None})
+        return JSONResponse(
+            {"night": found["night"], "done": found["done"], "planned": found["planned"], "lasted": words.lasted(found["seconds"])}
+        )
+
+    @made.api_route("/leaderboard", methods=READ)
+    def leaderboard(wanted: Wanted, suite: Text = "", benchmark: Text = "", nights: Window = 90) -> HTMLResponse:
+        with site.results.reading() as reader:
+            context = _board(reader, suite, benchmark, wanted, nights)
+            return site.html(reader, "leaderboard.html.j2", here="/leaderboard", title="Leaderboard", **context)
+
+    @made.api_route("/leaderboard.csv", methods=READ)
+    def leaderboard_csv(wanted: Wanted, suite: Text = "", benchmark: Text = "", nights: Window = 90) -> Response:
+        """The numbers behind the chart, all of them, for other tools."""
+        with site.results.reading() as reader:
+            context = _board(reader, suite, benchmark, wanted, nights)
+        head = ["night", "model", "provenance", "run_id", *context["chosen"], "value", "n", "ci_low", "ci_high"]
+        text = io.StringIO()
+        writer = csv.DictWriter(text, head, extrasaction="ignore", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(row | context["chosen"] for row in context["past"])
+        named = {"Content-Disposition": 'attachment; filename="leaderboard.csv"', "Cache-Control": "no-cache"}
+        return Response(text.getvalue(), media_type="text/csv; charset=utf-8", headers=named)
+
+    @made.api_route("/models", methods=READ)
+    def all_models() -> HTMLResponse:
+        with site.results.reading() as reader:
+            return site.html(reader, "models.html.j2", here="/models", title="Models", rows=models.index(reader, site.registry))
+
+    @made.api_route("/models/{name}", methods=READ)
+    def one_model(name: str) -> HTMLResponse:
+        with site.results.reading() as reader:
+            found = models.page(reader, name[:200], site.registry)
+            if found is None:
+                raise Missing("model", name, near(name, models.names(reader), "/models/"), "/models")
+            return site.html(reader, "model.html.j2", here="/models", title=name, m=found, directions=models.DIRECTIONS)
+
+    @made.api_route("/runs", methods=READ)
+    def all_runs(page: Page = 1, model: Text = "", suite: Text = "") -> HTMLResponse:
+        with site.results.reading() as reader:
+            known = runs.models(reader)
+            if model:
+                chosen_from("model", model, known)
+            if suite:
+                chosen_from("suite", suite, board.suites(reader))
+            context: dict[str, Any] = {"listed": runs.listing(reader, page, model, suite), "models": known, "suites": board.suites(reader)}
+            return site.html(reader, "runs.html.j2", here="/runs", title="Runs", model=model, suite=suite, **context)
+
+    @made.api_route("/health", methods=READ)
+    def health() -> JSONResponse:
+        """The server is up; 'results' says whether the file can be read: readable, busy, missing or broken."""
+        try:
+            with site.results.reading() as reader:
+                counted = reader.ask("SELECT (SELECT count(*) FROM runs) AS runs, (SELECT count(*) FROM nights) AS nights")[0]
+                state = "busy" if reader.stale else "readable"
+            return JSONResponse({"status": "ok", "results": state, **counted})
+        except Unavailable as error:
+            return JSONResponse(
+                {"status": "ok", "results": "missing" if error.missing else "busy" if error.busy else "broken", "message": str(error)}
+            )
+
+    return made
+
+
+def _board(reader: Reader, suite: str, benchmark: str, wanted: dict[str, str], window: int) -> dict[str, Any]:
+    known = board.suites(reader)
+    suite = chosen_from("suite", suite, known)
+    folders = board.benchmarks(reader, suite) if suite else []
+    ids = [b["benchmark_id"] for b in folders]
+    every = ids if not benchmark or benchmark in ids else [b["benchmark_id"] for s in known for b in board.benchmarks(reader, s)]
+    chosen_from("benchmark", benchmark, every)
+    benchmark = benchmark if benchmark in ids else (ids[0] if ids else "")
+    newest = board.newest_runs(reader, suite, benchmark)
+    latest = max(newest, key=lambda r: (r["finished_at"], r["run_id"])) if newest else None
+    chosen, options, replaced = board.choose(board.cells(reader, latest) if latest else [], wanted)
+    asked, also = board.nights_asked(reader, suite, benchmark, window), [r["run_id"] for r in newest]
+    found = board.numbers(reader, chosen, asked, also)
+    if replaced:  # the newest run lacks it; an older one may have it
+        cell = chosen | {name: value for name, value in wanted.items() if value}
+        if older := board.numbers(reader, cell, asked, also):
+            options = {name: sorted({*options[name], cell[name]}) for name in options}
+            chosen, found, replaced = cell, older, []
+        for name in replaced:
+            if not _anywhere(reader, name, wanted[name]):
+                raise Refused(one_of(name, wanted[name], options[name]))
+    rows = board.table(newest, found, chosen["metric"])
+    times = board.nights_of(reader, window)
+    past = board.history(asked, found)
+    order = [r["model"] for r in rows]
+    series, wide, narrow = board.drawn(past, times, chosen["metric"], order)
+    return {
+        "suite": suite, "suites": known, "benchmark": benchmark, "benchmarks": folders, "chosen": chosen, "options": options,
+        "replaced": [f"{name} {wanted[name]!r}" for name in replaced], "rows": rows, "past": past, "plots": wide, "narrow": narrow,
+        "series": list(series), "said": board.summary(series, chosen["metric"]), "window": window, "windows": sorted({*board.WINDOWS, window}),
+        "changes": _changes(past), "by_night": bool(times), "planted": [r["model"] for r in rows if r["provenance"] == "planted"],
+        "address": {"suite": suite, "benchmark": benchmark, **chosen},
+    }  # fmt: skip
+
+
+def _anywhere(reader: Reader, name: str, value: str) -> bool:
+    """Whether any run has this value of a column of CHOICES, so that it is known and just not there under the other choices."""
+    assert name in board.CHOICES
+    return bool(reader.ask(f"SELECT 1 AS there FROM metric_rows WHERE {name} = ? LIMIT 1", [value]))
+
+
+def _changes(past: list[Row]) -> dict[str, float]:
+    """model -> its value in its newest night minus that in the night before; 0 when it was found unchanged."""
+    numbers: dict[str, list[float]] = {}
+    for r in past:
+        if r["value"] is not None and r["value"] == r["value"]:
+            numbers.setdefault(r["model"], []).append(r["value"])
+    return {model: found[-1] - found[-2] for model, found in numbers.items() if len(found) > 1}

@@ -1,0 +1,211 @@
+"""A hub on loopback: a real HTTP server that answers what huggingface_hub asks of one, from a description of repositories.
+
+    with Hub({"demo/tiny": Repo([commit({"config.json": {...}, "model.safetensors": weights(2_000_000)})])}) as hub:
+        hub.into(monkeypatch)            # this process and those it starts ask it instead of the real one
+
+It speaks api/models (with author, pipeline_tag, Link paging), api/models/ID[/revision/REV] and ID/resolve/REV/FILE, refuses as the real one
+does (X-Error-Code; 401, 403, 404), and can be slow. Repositories may be changed while it runs: a push appends a commit, a forced push
+replaces the list.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+PAGE = 2  # repositories a page of a listing, so that paging is used
+
+
+@dataclass
+class Commit:
+    sha: str
+    files: dict[str, bytes]
+
+
+@dataclass
+class Repo:
+    """commits: oldest first, the last one is `main`. params: what the hub says of its safetensors; None: nothing. hidden: not shown to
+    anybody without access. broken: the status that every question about it gets."""
+
+    commits: list[Commit]
+    pipeline: str = "image-text-to-text"
+    licence: str = "apache-2.0"
+    created: str = "2026-06-01T00:00:00.000Z"
+    params: int | None = None
+    gated: bool = False
+    hidden: bool = False
+    broken: int = 0
+
+
+def commit(files: Mapping[str, bytes | dict[str, Any]], name: str = "") -> Commit:
+    """A commit whose sha follows from its files (and `name`, for two of the same files)."""
+    raw = {file: body if isinstance(body, bytes) else json.dumps(body).encode() for file, body in files.items()}
+    digest = hashlib.sha1(name.encode())
+    for file in sorted(raw):
+        digest.update(file.encode() + raw[file])
+    return Commit(digest.hexdigest(), raw)
+
+
+def folder(path: Path, *without: str) -> dict[str, bytes | dict[str, Any]]:
+    """The files of a model folder."""
+    return {p.name: p.read_bytes() for p in sorted(path.iterdir()) if p.is_file() and p.name not in without}
+
+
+def weights(parameters: int) -> bytes:
+    """The header of a safetensors file of so many parameters, without them."""
+    header = json.dumps({"w": {"dtype": "F32", "shape": [parameters], "data_offsets": [0, 0]}}).encode()
+    return struct.pack("<Q", len(header)) + header
+
+
+@dataclass
+class Hub:
+    """tokens: token -> 'member' (has access to everything), 'stranger' (to what is open) or 'expired'. asked: every path that was asked for.
+    slow: seconds that it waits before each answer."""
+
+    repos: dict[str, Repo]
+    tokens: dict[str, str] = field(default_factory=dict)
+    slow: float = 0.0
+    asked: list[str] = field(default_factory=list)
+
+    def __enter__(self) -> Hub:
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        self.server.daemon_threads = True
+        self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+        self.thread.start()
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+        self.thread.join()
+
+    def into(self, monkeypatch: Any, home: Path, token: str = "", seconds: int = 5) -> None:
+        """This process's client, and the environment of those it starts, ask this hub; `home` takes the place of the client's cache."""
+        from huggingface_hub import constants
+
+        settings = {
+            "HF_ENDPOINT": self.url, "HF_HUB_OFFLINE": "0", "HF_HOME": str(home), "HF_HUB_ETAG_TIMEOUT": str(seconds), "HF_TOKEN": token,
+            "HF_HUB_DISABLE_PROGRESS_BARS": "1", "TRANSFORMERS_OFFLINE": "0",
+        }  # fmt: skip
+        for name, value in settings.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(constants, "HF_HUB_ETAG_TIMEOUT", seconds)
+        monkeypatch.setattr(constants, "ENDPOINT", self.url)
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", self.url + "/{repo_id}/resolve/{revision}/{filename}")
+        monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(home / "token"))
+
+
+class _Refused(Exception):
+    def __init__(self, status: int, code: str = "", message: str = "") -> None:
+        self.status, self.code, self.message = status, code, message
+
+
+def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            self.answer(True)
+
+        def do_HEAD(self) -> None:
+            self.answer(False)
+
+        def answer(self, with_body: bool) -> None:
+            hub.asked.append(self.path)
+            time.sleep(hub.slow)
+            try:
+                body, headers, status = *_found(hub, self.path, self.headers.get("Authorization", "")), 200
+            except _Refused as refused:
+                body, status = json.dumps({"error": refused.message}).encode(), refused.status
+                headers = {"X-Error-Code": refused.code, "X-Error-Message": refused.message}
+            with suppress(ConnectionError):  # a client that waited no longer
+                self.send_response(status)
+                for name, value in ({"Content-Type": "application/json", "Content-Length": str(len(body))} | headers).items():
+                    if value:
+                        self.send_header(name, value)
+                self.end_headers()
+                if with_body:
+                    self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    return Handler
+
+
+def _found(hub: Hub, path: str, authorization: str) -> tuple[bytes, dict[str, str]]:
+    """(body, headers) of one question. Raises _Refused."""
+    url = urlsplit(path)
+    parts, query = [unquote(part) for part in url.path.strip("/").split("/")], parse_qs(url.query)
+    token = authorization.removeprefix("Bearer ").strip()
+    who = hub.tokens.get(token, "expired") if token else "nobody"
+    if who == "expired":
+        raise _Refused(401, message="Invalid credentials in Authorization header")
+    if parts == ["api", "models"]:
+        return _listing(hub, query)
+    is_api = parts[:2] == ["api", "models"]
+    name = "/".join(parts[2:4] if is_api else parts[:2])
+    repo = hub.repos.get(name)
+    if repo is None or (repo.hidden and who != "member"):
+        raise _Refused(401 if who == "nobody" else 404, "RepoNotFound", "Repository not found")
+    if repo.broken:
+        raise _Refused(repo.broken, message="broken")
+    if is_api and parts[4:5] != ["tree"]:
+        at = _commit(repo, parts[5] if parts[4:5] == ["revision"] else "main")
+        return json.dumps(_info(name, repo, at, "blobs" in query)).encode(), {}
+    at = _commit(repo, parts[5 if is_api else 3])
+    if repo.gated and who != "member":
+        raise _Refused(401 if who == "nobody" else 403, "GatedRepo", f"Access to model {name} is restricted")
+    file = "/".join(parts[6:] if is_api else parts[4:])
+    if is_api or file not in at.files:
+        raise _Refused(404, "EntryNotFound", "Entry not found")
+    return at.files[file], {"X-Repo-Commit": at.sha, "ETag": f'"{_digest(at.files[file])}"', "Content-Type": "application/octet-stream"}
+
+
+def _commit(repo: Repo, revision: str) -> Commit:
+    for one in repo.commits:
+        if one.sha == revision:
+            return one
+    if revision == "main":
+        return repo.commits[-1]
+    raise _Refused(404, "RevisionNotFound", "Invalid rev id")
+
+
+def _digest(body: bytes) -> str:
+    return hashlib.sha1(body).hexdigest()
+
+
+def _info(name: str, repo: Repo, at: Commit, blobs: bool) -> dict[str, Any]:
+    siblings = [{"rfilename": file} | ({"size": len(body), "blobId": _digest(body)} if blobs else {}) for file, body in at.files.items()]
+    found = {
+        "_id": "0", "id": name, "modelId": name, "sha": at.sha, "private": repo.hidden, "gated": "manual" if repo.gated else False,
+        "createdAt": repo.created, "pipeline_tag": repo.pipeline, "tags": [], "downloads": 0, "likes": 0,
+        "cardData": {"license": repo.licence}, "siblings": siblings,
+    }  # fmt: skip
+    return found | ({"safetensors": {"parameters": {"BF16": repo.params}, "total": repo.params}} if repo.params is not None else {})
+
+
+def _listing(hub: Hub, query: dict[str, list[str]]) -> tuple[bytes, dict[str, str]]:
+    author, pipeline = query.get("author", [""])[0], query.get("pipeline_tag", [""])[0]
+    named = [
+        name for name, repo in sorted(hub.repos.items())
+        if name.split("/")[0] == author and pipeline in ("", repo.pipeline) and not repo.hidden
+    ]  # fmt: skip
+    start = int(query.get("cursor", ["0"])[0])
+    rows = [_info(name, hub.repos[name], hub.repos[name].commits[-1], False) for name in named[start : start + PAGE]]
+    onward = f"{hub.url}/api/models?author={author}&pipeline_tag={pipeline}&cursor={start + PAGE}"
+    for row in rows:
+        del row["siblings"]
+    return json.dumps(rows).encode(), {"Link": f'<{onward}>; rel="next"'} if start + PAGE < len(named) else {}

@@ -1,0 +1,117 @@
+"""One local stack from `sdgbias up` to `sdgbias down`: a night by its schedule, every model a flow run of its own; worker, flow runs and
+the server are killed while it is at work."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import psutil
+import pytest
+from person import REPOSITORY, add_model, metrics, ok, refused, sdgbias
+
+from sdgbias import store
+from sdgbias.night import ledger, plan
+from sdgbias.stack import processes
+
+
+def wait_for(what: str, found: Callable[[], object], seconds: float = 600) -> None:
+    deadline = time.monotonic() + seconds
+    while not found():
+        assert time.monotonic() < deadline, f"{what}: not within {seconds:.0f} s"
+        time.sleep(0.2)
+
+
+def runs(port: int, tag: str) -> list[str]:
+    """States of the flow runs with a tag that were due, oldest first; [] while the server does not answer."""
+    wanted = {"tags": {"all_": [tag]}, "state": {"type": {"not_any_": ["SCHEDULED"]}}}
+    body = json.dumps({"sort": "START_TIME_ASC", "flow_runs": wanted}).encode()
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/api/flow_runs/filter", body, {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return [run["state_name"] for run in json.load(answer)]
+    except OSError:
+        return []
+
+
+def who_may_ask(port: int, origin: str) -> str | None:
+    """What the server answers a browser that asks whether a page of `origin` may call it."""
+    headers = {"Origin": origin, "Access-Control-Request-Method": "POST"}
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/api/flow_runs/filter", headers=headers, method="OPTIONS")
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return str(answer.headers.get("access-control-allow-origin"))
+    except urllib.error.HTTPError:
+        return None
+
+
+def kill(process: psutil.Process | None) -> None:
+    assert process is not None
+    os.kill(process.pid, signal.SIGKILL)
+
+
+@pytest.mark.slow
+def test_a_stack_lives_through_what_happens_at_night(small_benchmark: Path, tmp_path: Path) -> None:
+    home, results = tmp_path / "home", tmp_path / "results" / "r.duckdb"
+    for name in ("first", "second"):
+        add_model(tmp_path, name)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    due = (datetime.now(UTC) + timedelta(seconds=95)).replace(second=0, microsecond=0)
+    command = [
+        "up", "--port", port, "--home", home, "--cron", f"{due.minute} {due.hour} * * *", "--benchmark", small_benchmark,
+        "--people", tmp_path / "none", "--results", results, "--report", tmp_path / "report", "--no-selfcheck", "--spread",
+    ]  # fmt: skip
+    try:
+        said = ok(*command, registry=tmp_path)
+        in_time = datetime.now(UTC) < due - timedelta(seconds=5)
+        for part in ("server       ready", "pools        ready", "deployments  ready", "workers      ready", "schedule     ready"):
+            assert part in said
+        before = {p.pid for p in processes.marked(home)}
+        ok(*command, registry=tmp_path)
+        assert {p.pid for p in processes.marked(home)} == before, "twice is once"
+        assert "sdgbias down" in refused(2, *command, "--jobs", 2, registry=tmp_path)
+        assert "next night" in ok("status", "--home", home)
+        assert who_may_ask(port, "https://elsewhere.example") is None, "a page of another site can't start flows"
+        assert who_may_ask(port, f"http://127.0.0.1:{port}") is not None
+
+        night = f"{due:%Y-%m-%dT%H%M}"
+        folder = plan.folder_of(results, night)
+
+        def one_is_done_and_one_at_work() -> bool:
+            outcomes = folder / ledger.OUTCOMES
+            return outcomes.exists() and len(outcomes.read_text().splitlines()) == 1 and len(list(folder.glob("logs/*-sdg.log"))) == 2
+
+        wait_for("the second model of a night", one_is_done_and_one_at_work)
+        started_by = "auto-scheduled" if in_time else "catch-up"  # a machine too slow for the schedule has the night caught up
+        assert runs(port, started_by) == ["Running"]
+        kill(processes.alive(home, "worker-cpu"))
+        for process in [p for p in processes.marked(home) if processes.runs_a_flow(p)]:
+            kill(process)
+        wait_for("a new worker", lambda: processes.alive(home, "worker-cpu"))
+        wait_for("the night to be caught up", lambda: runs(port, "nightly") == ["Crashed", "Running"])
+        kill(processes.alive(home, "server"))
+        wait_for("the end of the night", lambda: ledger.status(results, night) == ledger.DONE)
+        wait_for("its end in the history, and what was before", lambda: runs(port, "nightly") == ["Crashed", "Completed"])
+        assert runs(port, "score") == ["Completed", "Crashed", "Completed"]
+        asked = ledger.history(results).sort_values("model")
+        assert list(asked["outcome"]) == ["published", "published"] and set(metrics(results)["model"]) == {"first", "second"}
+        assert len(store.query(results, "SELECT * FROM runs")) == 2, "nothing twice"
+        assert (tmp_path / "report" / "index.html").exists()
+        said = ok("status", "--home", home)
+        assert f"{night}: done; 2 published" in said and "server had ended" in said and "worker-cpu had ended" in said
+    finally:
+        down = sdgbias("down", "--home", home, registry=tmp_path)
+    assert down.returncode == 0 and "processes ended" in down.stdout, down.stderr
+    assert processes.marked(home) == []
+    assert "no stack runs" in ok("down", "--home", home)
+    assert sdgbias("status", "--home", home, cwd=REPOSITORY).returncode == 8

@@ -1,0 +1,97 @@
+"""`sdgbias store` and time travel as a person uses them: fabricated nights, sizes, retention, backup, a report of an earlier night."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from person import ok, refused
+
+from sdgbias import cli_store, store
+from sdgbias.report.html import write_report
+from sdgbias.retention import contents
+from tests import fake_results
+
+
+def night(path: Path, at: int) -> None:
+    """One night of two models; the fabricated models change from night to night, and so do the pictures that a run brings."""
+    rng = np.random.default_rng(1)
+    table = fake_results.items(rng, 30, 3)
+    shown = range(3 * at, 3 * at + 6)
+    pictures = [fake_results.composite(np.random.default_rng(k), 0.05 * k) for k in shown]
+    previews = pd.DataFrame({"image_id": [f"image{k}" for k in shown], "png": pictures})
+    for number, model in enumerate(fake_results.MODELS):
+        record = store.RunRecord(
+            f"{model}-{at}", model, fake_results.BENCHMARK, finished_at=f"2026-11-1{at}T03:0{number}:00", numerics="exact", provenance="planted"
+        )  # fmt: skip
+        store.publish(
+            path, record, fake_results._run(model, table, np.random.default_rng(10 * at + number)) | {"items": table, "previews": previews}
+        )
+    name = f"2026-11-1{at}T0130"
+    when = {"started_at": [pd.Timestamp(f"2026-11-1{at}T02:00:00")], "finished_at": [pd.Timestamp(f"2026-11-1{at}T03:30:00")]}
+    store.keep(path, {"nights": pd.DataFrame({"night": [name], "status": ["done"], **when})})
+
+
+@pytest.fixture(scope="module")
+def nights(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """(results file of three nights, report made after the first)."""
+    folder = tmp_path_factory.mktemp("nights")
+    path = folder / "now" / "r.duckdb"
+    night(path, 1)
+    ok("report", "--results", path, "--out", folder / "first")
+    for at in (2, 3):
+        night(path, at)
+    return path, folder / "first"
+
+
+@pytest.fixture
+def results(nights: tuple[Path, Path], tmp_path: Path) -> Path:
+    return fake_results.copied(nights[0], tmp_path / "r.duckdb")
+
+
+def test_a_report_of_an_earlier_night_is_the_one_of_then(nights: tuple[Path, Path], tmp_path: Path) -> None:
+    path, first = nights
+    ok("report", "--results", path, "--as-of", "2026-11-11T0130", cwd=tmp_path)
+    again = tmp_path / "reports" / "2026-11-11T0130" / "index.html"  # never over the newest
+    assert again.read_bytes() == (first / "index.html").read_bytes() and not (tmp_path / "reports" / "latest").exists()
+    assert "neither a night" in refused(2, "report", "--results", path, "--as-of", "yesterday")
+
+
+def test_sizes_retention_and_what_is_left(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = json.loads(ok("store", "info", "--results", results, "--json"))
+    assert (found["runs"], found["models"], found["nights"]) == (6, 2, 3) and found["tables"]["scores"]["files"] == 6
+    on_disk = sum(p.stat().st_size for p in results.with_suffix(".runs").rglob("*.parquet"))
+    assert found["details_bytes"] == on_disk and found["duckdb_bytes"] == results.stat().st_size
+    assert "6 runs of 2 models, 3 nights" in contents.lines(found)[0]
+
+    keep = ("store", "keep", "--results", results, "--nights", 1, "--per-model", 2)
+    said = ok(*keep)
+    assert said.count("fake-") == 2 and "details of 2 of 6 runs would go" in said and "--apply" in said
+    assert len(store.query(results, "SELECT DISTINCT run_id FROM scores")) == 6
+    assert "details of 2 of 6 runs removed" in ok(*keep, "--apply")
+    assert len(store.query(results, "SELECT DISTINCT run_id FROM scores")) == 4
+    assert len(store.query(results, "SELECT DISTINCT run_id FROM metrics")) == 6
+
+    then = cli_store.then(results, ["fake-optimist-1"], "")
+    assert "fake-optimist-1: details removed by sdgbias store keep on 20" in capsys.readouterr().err
+    assert "fake-optimist" in write_report(results, tmp_path / "old", then=then).read_text()
+    gone = refused(7, "analyse", "--results", results, "--run", "fake-optimist-1")
+    assert "removed by `sdgbias store keep` on 20" in gone and "sdgbias store restore" in gone
+
+
+def test_backup_loss_and_restore(results: Path, tmp_path: Path) -> None:
+    to = tmp_path / "backup"
+    before = store.query(results, "FROM scores ORDER BY ALL")
+    assert "13 files copied" in ok("store", "backup", to, "--results", results)
+    victim = sorted(results.with_suffix(".runs").rglob("scores-*.parquet"))[0]
+    victim.write_bytes(b"x" * victim.stat().st_size)
+    assert "1 files are missing or damaged" in refused(7, "store", "verify", "--results", results)
+    assert "--overwrite" in refused(2, "store", "restore", to, "--results", results)
+    assert "12 Parquet files" in ok("store", "restore", to, "--results", results, "--overwrite")
+    pd.testing.assert_frame_equal(store.query(results, "FROM scores ORDER BY ALL"), before)
+    shutil.copy(victim, victim.with_name("scores-" + "0" * 16 + ".parquet"))
+    assert "orphans: 1 files" in ok("store", "compact", "--results", results)

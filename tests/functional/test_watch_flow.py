@@ -1,0 +1,40 @@
+"""The daily look at the hub as Prefect runs it: a new commit becomes a candidate, a hub that is down is a failed run and changes nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.functional.hub import Hub, Repo, commit, weights
+from tests.functional.person import REPOSITORY, add_model, environment
+
+VLM = {"config.json": {"model_type": "llava", "vision_config": {}, "dtype": "bfloat16"}, "model.safetensors": weights(10)}
+
+
+def watch(folder: Path) -> str:
+    quiet = {"PREFECT_HOME": str(folder / "prefect"), "PREFECT_LOGGING_LEVEL": "ERROR", "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
+    done = subprocess.run(
+        [sys.executable, "-m", "flows.watch"], cwd=REPOSITORY, env={**environment(folder), **quiet}, capture_output=True,
+        text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_what_is_new_becomes_a_candidate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = commit(VLM, "first"), commit({**VLM, "model.safetensors": weights(20)}, "second")
+    add_model(tmp_path, "vlm", backend="hf", repo="lab/vlm", revision=first.sha)
+    (tmp_path / "registry" / "watch.yaml").write_text("commits: true\n")
+    with Hub({"lab/vlm": Repo([first, second], params=7_000_000_000)}) as hub:
+        hub.into(monkeypatch, tmp_path / "hf")
+        assert "1 of 1 new: vlm-" in watch(tmp_path)
+    made = sorted(path.name for path in (tmp_path / "registry" / "models").iterdir())
+    assert made == [f"vlm-{second.sha[:8]}.yaml", "vlm.yaml"]
+    assert yaml.safe_load((tmp_path / "registry" / "models" / made[0]).read_text())["state"] == "candidate"
+    assert "can't be reached" in watch(tmp_path), "the hub is gone by now"
+    assert sorted(path.name for path in (tmp_path / "registry" / "models").iterdir()) == made

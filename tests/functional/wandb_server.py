@@ -1,0 +1,164 @@
+"""A stand-in for W&B on loopback: answers the calls that `wandb sync` and a Report make, and keeps what the client sent.
+
+A real HTTP server, so the real client talks to it; the answers are the least that the client of wandb 0.31 goes on with. Moods: 'good';
+'refuse' (401 to everything); 'hang' (takes a request and never answers); 'stall' (knows the key, hangs at everything else).
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+KEY = "0123456789abcdef0123456789abcdef01234567"
+
+
+@dataclass
+class Server:
+    """``calls``: (name of the GraphQL operation, variables); ``uploads``: path -> bytes; ``projects``: those that exist."""
+
+    address: str = ""
+    mood: str = "good"
+    calls: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    uploads: dict[str, bytes] = field(default_factory=dict)
+    streams: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    projects: set[str] = field(default_factory=lambda: {"sdgbias"})
+    ended: threading.Event = field(default_factory=threading.Event)
+
+    def of(self, name: str) -> list[dict[str, Any]]:
+        return [variables for called, variables in self.calls if called == name]
+
+
+@contextmanager
+def wandb_server(mood: str = "good") -> Iterator[Server]:
+    state = Server(mood=mood)
+    artifacts: dict[str, str] = {}  # digest -> state
+
+    def answer(name: str, v: dict[str, Any], query: str) -> dict[str, Any]:
+        entity = {"id": "e", "name": "team", "projects": {}, "organization": None, "xxhashDigestsEnabled": False}
+        if name == "Viewer":
+            return {
+                "viewer": {
+                    "id": "u",
+                    "entity": "team",
+                    "username": "person",
+                    "flags": "{}",
+                    "teams": {"edges": []},
+                    "email": "",
+                    "admin": False,
+                }
+            }
+        if name == "ServerFeaturesQuery":
+            return {"serverInfo": {"features": []}}
+        if name == "UpsertBucket":
+            state.projects.add(v.get("project") or "")
+            bucket = {
+                "id": v["name"],
+                "name": v["name"],
+                "displayName": "",
+                "description": "",
+                "config": "{}",
+                "sweepName": None,
+                "historyLineCount": 0,
+            }
+            return {
+                "upsertBucket": {
+                    "bucket": bucket
+                    | {"project": {"id": "p", "name": v.get("project"), "entity": entity | {"name": v.get("entity") or "team"}}},
+                    "inserted": True,
+                }
+            }
+        if name == "CreateArtifact":
+            given = v["input"]
+            known = artifacts.setdefault(given["digest"], "PENDING")
+            sequence = {"latestArtifact": None}
+            return {"createArtifact": {"artifact": {"id": given["digest"], "state": known, "artifactSequence": sequence}}}
+        if name == "CreateArtifactManifest":
+            place = {"id": "f", "uploadUrl": f"{state.address}/upload/manifest/{v['artifactID']}", "uploadHeaders": []}
+            return {"createArtifactManifest": {"artifactManifest": {"id": v["artifactID"], "file": place}}}
+        if name == "CreateArtifactFiles":
+            files = v["input"]["artifactFiles"]
+            edges = [{"node": {"id": f["name"], "name": f["name"], "displayName": f["name"], "storagePath": f["name"], "uploadHeaders": [],
+                               "uploadUrl": f"{state.address}/upload/artifact/{f['artifactID']}/{f['name']}", "uploadMultipartUrls": None,
+                               "artifact": {"id": f["artifactID"]}}} for f in files]  # fmt: skip
+            return {"createArtifactFiles": {"files": {"edges": edges}}}
+        if name == "CommitArtifact":
+            artifacts[v["artifactID"]] = "COMMITTED"
+            return {"commitArtifact": {"artifact": {"id": v["artifactID"], "digest": v["artifactID"]}}}
+        if name == "UseArtifact":
+            return {"useArtifact": {"artifact": {"id": v["input"]["artifactID"], "digest": "", "description": "", "state": "COMMITTED",
+                                                 "createdAt": "2026-11-21T00:00:00", "metadata": "{}"}}}  # fmt: skip
+        if name == "CreateRunFiles":
+            files = [{"name": f, "uploadUrl": f"{state.address}/upload/run/{v['run']}/{f}"} for f in v["files"]]
+            return {"createRunFiles": {"runID": "r", "uploadHeaders": [], "files": files}}
+        if name == "MarkRunFilesUploaded":
+            return {"markRunFilesUploaded": {"success": True}}
+        if name == "ProjectInternalId":
+            found = {"id": "p", "internalId": "42"} if v["projectName"] in state.projects else None
+            return {"project": found}
+        if name == "upsertView":
+            project = {"id": "p", "name": v["projectName"], "entityName": v["entityName"]}
+            view = {"id": "VmlldzoxMjM0", "type": v["type"], "name": v["name"], "displayName": v["displayName"], "description": v["description"],
+                    "project": project, "spec": v["spec"], "updatedAt": "2026-11-21T00:00:00", "createdAt": "2026-11-21T00:00:00"}  # fmt: skip
+            return {"upsertView": {"view": view, "inserted": True}}
+        if name == "GetProjects":
+            edges = [{"node": {"id": p, "name": p, "entityName": "team", "createdAt": "2026-11-21T00:00:00", "isBenchmark": False, "user": None}, "cursor": p}
+                     for p in sorted(state.projects)]  # fmt: skip
+            return {"models": {"edges": edges, "pageInfo": {"endCursor": None, "hasNextPage": False}}}
+        return {}
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def handle_any(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            if self.headers.get("Content-Encoding") == "gzip":
+                body = gzip.decompress(body)
+            said: dict[str, Any] = {}
+            status = 401 if state.mood == "refuse" else 200
+            if self.path.endswith("/graphql"):
+                sent = json.loads(body)
+                found = re.search(r"(?:query|mutation)\s+(\w+)", sent["query"])
+                name, variables = found.group(1) if found else "", sent.get("variables") or {}
+                state.calls.append((name, variables))
+                if state.mood == "hang" or (state.mood == "stall" and name != "Viewer"):
+                    state.ended.wait(60)
+                    return
+                said = {"data": answer(name, variables, sent["query"])} if status == 200 else {"errors": [{"message": "not logged in"}]}
+            elif self.path.startswith("/upload/"):
+                state.uploads[self.path.removeprefix("/upload/")] = body
+            elif self.path.endswith("/file_stream"):
+                state.streams.append((self.path.split("/")[-2], json.loads(body)))
+            text = json.dumps(said).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        do_GET = do_POST = do_PUT = handle_any
+
+        def log_message(self, *_: object) -> None:
+            return None
+
+    class Quiet(ThreadingHTTPServer):
+        daemon_threads = True
+
+        def handle_error(self, request: object, client_address: object) -> None:
+            return None  # a client that was ended mid-request
+
+    server = Quiet(("127.0.0.1", 0), Handler)
+    state.address = f"http://127.0.0.1:{server.server_address[1]}"
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield state
+    finally:
+        state.ended.set()
+        server.shutdown()
+        server.server_close()

@@ -1,0 +1,297 @@
+"""Images, compose, Kubernetes, Slurm: no engine runs them here, so what can be checked of the files is checked."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+
+from sdgbias import cli
+
+ROOT = Path(__file__).resolve().parents[2]
+INFRA = ROOT / "infra"
+DOCKERFILES = sorted(INFRA.glob("Dockerfile.*"))
+SCRIPTS = sorted(INFRA.glob("*.sbatch"))
+COMPOSE = yaml.safe_load((INFRA / "compose.yaml").read_text(encoding="utf-8"))
+KUBERNETES = {
+    p.name: [d for d in yaml.safe_load_all(p.read_text(encoding="utf-8")) if d] for p in sorted((INFRA / "kubernetes").glob("*.yaml"))
+}
+PODS = {
+    f"{name}/{d['kind']}": d["spec"]["template"]["spec"]
+    for name, documents in KUBERNETES.items()
+    for d in documents
+    if d.get("kind") in ("Deployment", "Job")
+}
+TABLE = (INFRA / "README.md").read_text(encoding="utf-8").split("## Environment variables")[1]
+#: Names of variables look like this; every one that the code writes as text of its own counts.
+OURS = re.compile(
+    r"(?:SDGBIAS|WANDB|PREFECT|HF|VLLM|RAY|CUDA|DVC|GX|OPENAI|ANTHROPIC|GEMINI|OMP|NUMBA)_[A-Z0-9_]*[A-Z0-9]|DO_NOT_TRACK|NETRC"
+)
+#: Set by a scheduler or between Prefect's own processes, never by a person.
+NOT_OURS = re.compile(r"SLURM_\w+|PREFECT__\w*")
+
+
+@cache
+def python_names() -> list[tuple[str, str]]:
+    return list(_python_names())
+
+
+def _python_names() -> Iterator[tuple[str, str]]:
+    """(file, variable) of sdgbias/ and flows/: what os.environ or getenv is asked for, and texts that are such names."""
+    for path in [*(ROOT / "sdgbias").rglob("*.py"), *(ROOT / "flows").rglob("*.py")]:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and OURS.fullmatch(node.value):
+                yield path.name, node.value
+            asked: ast.expr | None = None
+            if isinstance(node, ast.Subscript) and ast.unparse(node.value) == "os.environ":
+                asked = node.slice
+            elif (
+                isinstance(node, ast.Call)
+                and node.args
+                and re.fullmatch(r"os\.(?:environ\.(?:get|pop|setdefault)|getenv)", ast.unparse(node.func))
+            ):
+                asked = node.args[0]
+            if isinstance(asked, ast.Constant) and isinstance(asked.value, str):
+                yield path.name, asked.value
+
+
+def infra_names() -> Iterator[tuple[str, str]]:
+    for path in DOCKERFILES:
+        text = path.read_text(encoding="utf-8").replace("\\\n", " ")
+        for line in re.findall(r"^ENV (.*)$", text, re.MULTILINE):
+            yield from ((path.name, name) for name in re.findall(r"(\w+)=", line) if not name.startswith("PIP_"))
+    for service in COMPOSE["services"].values():
+        yield from (("compose.yaml", name) for name in service.get("environment", {}))
+    yield from (("compose.yaml", name) for name in re.findall(r"(?<!\$)\$\{(\w+)", (INFRA / "compose.yaml").read_text(encoding="utf-8")))
+    yield from (
+        ("compose.env.example", n)
+        for n in re.findall(r"^(\w+)=", (INFRA / "compose.env.example").read_text(encoding="utf-8"), re.MULTILINE)
+    )
+    for name, documents in KUBERNETES.items():
+        for d in documents:
+            yield from ((name, key) for key in [*(d.get("data") or {}), *(d.get("stringData") or {})])
+    for where, pod in PODS.items():
+        yield from ((where, e["name"]) for c in pod["containers"] for e in c.get("env", []))
+    for path in SCRIPTS:
+        text = path.read_text(encoding="utf-8")
+        yield from ((path.name, n) for n in re.findall(r"\$\{([A-Z_]+):", text))
+        for line in re.findall(r"^export (.*)$", text, re.MULTILINE):
+            yield from ((path.name, n) for n in re.findall(r"\b([A-Z][A-Z_]+)(?==|\s|$)", re.sub(r"=\S+", "=", line)))
+
+
+@pytest.mark.parametrize("names", [python_names, infra_names])
+def test_every_variable_stands_in_the_one_table(names: Any) -> None:
+    found = {(place, name) for place, name in names() if not NOT_OURS.fullmatch(name)}
+    assert len({name for _, name in found}) > 10
+    missing = sorted(f"{name} ({place})" for place, name in found if f"`{name}`" not in TABLE)
+    assert not missing, f"infra/README.md, Environment variables, lacks: {', '.join(missing)}"
+
+
+def test_the_table_names_no_variable_that_nobody_reads() -> None:
+    known = {name for names in (python_names, infra_names) for _, name in names()}
+    text = "\n".join(
+        p.read_text(encoding="utf-8")
+        for folder in ("infra", "tests", "docs")
+        for p in (ROOT / folder).rglob("*")
+        if p.suffix in (".py", ".yaml", ".sbatch", ".md") and p.name != "README.md"
+    )
+    for name in re.findall(r"`([A-Z][A-Z0-9_]+)`", "\n".join(line.split("|")[1] for line in TABLE.splitlines() if line.startswith("| `"))):
+        assert name in known or name in text, f"{name} is in the table, but nothing reads it"
+
+
+# -- images ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda p: p.name)
+def test_an_image_is_pinned_and_runs_as_a_user(path: Path) -> None:
+    text = path.read_text(encoding="utf-8").replace("\\\n", " ")
+    bases = re.findall(r"^FROM (\S+)", text, re.MULTILINE)
+    assert len(bases) == 2 and all(re.fullmatch(r"[\w./-]+:\d+\.\d+\.\d+[\w.-]*", base) for base in bases), bases
+    for line in re.findall(r"pip install (.*)$", text, re.MULTILINE):
+        assert "--constraint constraints.txt" in line, line
+    final = text.rsplit("\nFROM ", 1)[1]
+    users = re.findall(r"^USER (\S+)", final, re.MULTILINE)
+    assert users and users[-1] not in ("root", "0") and final.index("\nUSER ") > final.index("useradd")
+    assert re.search(r'^ENTRYPOINT \["tini", "--", "sdgbias"\]$', final, re.MULTILINE) and "HEALTHCHECK" in final
+    assert not re.search(r"(?i)(?:ENV|ARG)[^\n]*(?:token|secret|password|_key)\b", text), "no secret in a layer"
+    torch = re.search(r"torch==([\d.]+)", text)
+    assert torch and f"torch=={torch[1]}" in (ROOT / "constraints.txt").read_text(encoding="utf-8")
+
+
+def allowed(name: str) -> bool:
+    """Whether .dockerignore lets a path into the build."""
+    rules = [line for line in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
+    assert rules[0] == "*"
+    let_in = any(r.startswith("!") and (name == r[1:] or name.startswith(r[1:] + "/")) for r in rules)
+    return let_in and not any(fnmatch(part, r.removeprefix("**/")) for r in rules if r.startswith("**/") for part in name.split("/"))
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda p: p.name)
+def test_an_image_copies_what_is_there_and_let_in(path: Path) -> None:
+    copied = re.findall(r"^COPY ((?!--from).*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    names = [name for words in copied for name in words.split()[:-1] if not name.startswith("--")]
+    assert {"sdgbias", "flows", "registry", "constraints.txt"} <= set(names)
+    for name in names:
+        assert (ROOT / name).exists() and allowed(name), name
+    for secret in (".env", "infra/compose.env", "results/sdgbias.duckdb", "data/raw", "registry/.env.local", ".git/config"):
+        assert not allowed(secret), secret
+
+
+def test_the_package_of_an_image_holds_every_file() -> None:
+    """`pip install .` takes only what package-data names."""
+    import tomllib
+
+    given = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]["package-data"]["sdgbias"]
+    files = [
+        p.relative_to(ROOT / "sdgbias")
+        for p in (ROOT / "sdgbias").rglob("*")
+        if p.is_file() and p.suffix != ".py" and "__pycache__" not in p.parts
+    ]
+    assert len(files) > 20
+    for file in files:
+        assert any(file.match(pattern) and len(file.parts) == len(Path(pattern).parts) for pattern in given), (
+            f"{file}: no pattern in package-data"
+        )
+
+
+# -- compose and Kubernetes ----------------------------------------------------------------------------------------------
+
+
+def check_command(words: list[str]) -> None:
+    """A command of a container: one of ours with options that exist, or a tool of its image that is known here."""
+    words = words[2:] if words[:2] == ["tini", "--"] else words
+    tree = typer.main.get_command(cli.app)
+    if words[0] in tree.commands:  # type: ignore[attr-defined]
+        tree.commands[words[0]].make_context(words[0], words[1:])  # type: ignore[attr-defined]
+    elif words[0] == "sdgbias":
+        check_command(words[1:])
+    elif words[0] == "prefect":
+        assert tuple(words[1:3]) in {("server", "start"), ("worker", "start"), ("work-pool", "create")}, words
+    else:
+        assert words[0] in ("sh", "python"), words
+
+
+def pools() -> set[str]:
+    deployments = yaml.safe_load((INFRA / "prefect.yaml").read_text(encoding="utf-8"))["deployments"]
+    return {d["work_pool"]["name"] for d in deployments}
+
+
+def test_compose_publishes_on_loopback_only_and_names_what_exists() -> None:
+    services = COMPOSE["services"]
+    for name, service in services.items():
+        for port in service.get("ports", []):
+            assert port.startswith("127.0.0.1:"), f"{name} publishes {port} to the network"
+        for given in [service.get("env_file", [])] if name != "worker" and name != "worker-gpu" else []:
+            assert not given, f"{name} has no business with the tokens"
+        for network in service["networks"]:
+            assert network in COMPOSE["networks"]
+        for needed in service.get("depends_on", {}):
+            assert needed in services
+        build = service.get("build")
+        if build:
+            assert (INFRA / build["context"] / build["dockerfile"]).resolve() in DOCKERFILES
+            assert service["read_only"] and service["cap_drop"] == ["ALL"]
+            check_command([*service.get("entrypoint", []), *(service.get("command") or [])])
+        else:
+            assert re.search(r":\d+\.\d+", service["image"])
+        for mount in service.get("volumes", []):
+            source = mount.split(":")[0]
+            assert source in COMPOSE["volumes"] or source in {f"../{f}" for f in ("data", "results", "reports", "registry")}, mount
+    assert COMPOSE["networks"]["inside"]["internal"]
+    assert {w for s in services.values() for w in s.get("entrypoint", []) if str(w).startswith("sdgbias-")} == pools()
+
+
+def test_the_compose_example_holds_no_secret() -> None:
+    for line in (INFRA / "compose.env.example").read_text(encoding="utf-8").splitlines():
+        if re.search(r"(?i)(token|key|password|url)=", line):
+            assert line.endswith("="), line
+    assert "/infra/compose.env" in (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
+
+
+@pytest.mark.parametrize("where", list(PODS))
+def test_a_pod_is_a_user_without_rights_and_with_limits(where: str) -> None:
+    pod = PODS[where]
+    assert pod["securityContext"]["runAsNonRoot"] and pod["securityContext"]["runAsUser"] == 10001
+    assert pod["automountServiceAccountToken"] is False
+    volumes = {v["name"] for v in pod["volumes"]}
+    claims = {d["metadata"]["name"] for d in KUBERNETES["storage.yaml"]}
+    assert all(v["persistentVolumeClaim"]["claimName"] in claims for v in pod["volumes"] if "persistentVolumeClaim" in v)
+    for c in [*pod["containers"], *pod.get("initContainers", [])]:
+        rights = c["securityContext"]
+        assert not rights["allowPrivilegeEscalation"] and rights["readOnlyRootFilesystem"] and rights["capabilities"]["drop"] == ["ALL"]
+        assert c["resources"]["limits"]["memory"] and c["resources"]["requests"]["cpu"]
+        assert {m["name"] for m in c["volumeMounts"]} <= volumes
+        check_command([*c.get("command", []), *c.get("args", [])])
+        for source in c.get("envFrom", []):
+            name = source.get("configMapRef", source.get("secretRef"))["name"]
+            assert name in {"sdgbias-config", "sdgbias-secrets"}
+        assert not any("value" in e and re.search(r"(?i)token|secret|password|_key|connection", e["name"]) for e in c.get("env", []))
+    assert {w for c in pod["containers"] for w in c.get("command", []) if str(w).startswith("sdgbias-")} <= pools()
+
+
+def test_kubernetes_files_belong_together() -> None:
+    named = KUBERNETES["kustomization.yaml"][0]["resources"]
+    assert sorted(named) == sorted(set(KUBERNETES) - {"kustomization.yaml", "secret.yaml"}), "the template of the secret is not applied"
+    assert all(not value for value in KUBERNETES["secret.yaml"][0]["stringData"].values())
+    policies = {d["metadata"]["name"]: d["spec"] for d in KUBERNETES["network-policy.yaml"]}
+    assert policies["nobody"]["podSelector"] == {} and "ingress" not in policies["nobody"]
+    services = {d["metadata"]["name"] for documents in KUBERNETES.values() for d in documents if d.get("kind") == "Service"}
+    assert {re.sub(r"https?://([^:/]+).*", r"\1", KUBERNETES["config.yaml"][0]["data"]["PREFECT_API_URL"])} == services
+
+
+@pytest.mark.skipif(not shutil.which("kubectl"), reason="no kubectl here")
+def test_kustomize_takes_them() -> None:
+    done = subprocess.run(["kubectl", "kustomize", str(INFRA / "kubernetes")], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    made = list(yaml.safe_load_all(done.stdout))
+    assert {d["metadata"].get("namespace", d["metadata"]["name"]) for d in made} == {"sdgbias"}
+
+
+# -- Slurm -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda p: p.name)
+def test_a_slurm_job_is_a_script_whose_commands_exist(path: Path) -> None:
+    assert subprocess.run(["bash", "-n", str(path)], capture_output=True, check=False).returncode == 0
+    text = path.read_text(encoding="utf-8")
+    [call] = re.findall(r"^sdgbias (\w+) (.*?)(?: &)?$", text, re.MULTILINE)
+    tree: Any = typer.main.get_command(cli.app)
+    options = {o for parameter in tree.commands[call[0]].params for o in parameter.opts}
+    for option in re.findall(r"--[a-z-]+", call[1]):
+        assert option in options, option
+
+
+def test_the_slurm_night_passes_the_signal_on_and_keeps_the_exit_code(tmp_path: Path) -> None:
+    """The script itself, with a stand-in for sdgbias: TERM reaches the night, whose own exit code is the job's."""
+    tools = tmp_path / ".venv" / "bin"
+    tools.mkdir(parents=True)
+    (tools / "activate").write_text(f'PATH="{tools}:$PATH"\n')
+    fake = tools / "sdgbias"
+    fake.write_text('#!/bin/bash\necho "$@" > said\ntrap "echo ended >> said; exit 6" TERM\ntouch ready\nwhile :; do sleep 0.05; done\n')
+    fake.chmod(0o755)
+    job = subprocess.Popen(
+        ["bash", str(INFRA / "slurm-nightly.sbatch"), "--model", "x"],
+        cwd=tmp_path,
+        env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "SLURM_GPUS_ON_NODE": "4"},
+    )
+    try:
+        for _ in range(400):
+            if (tmp_path / "ready").exists():
+                break
+            subprocess.run(["sleep", "0.05"], check=True)
+        job.terminate()
+        assert job.wait(timeout=30) == 6
+    finally:
+        job.kill()
+    assert (tmp_path / "said").read_text().splitlines() == ["nightly --catch-up --jobs 4 --timezone UTC --model x", "ended"]
