@@ -144,6 +144,9 @@ def test_an_image_copies_what_is_there_and_let_in(path: Path) -> None:
     assert {"sdgbias", "flows", "registry", "constraints.txt"} <= set(names)
     for name in names:
         assert (ROOT / name).exists() and allowed(name), name
+    told = [str(COMPOSE["services"]["deploy"]["entrypoint"]), str(KUBERNETES["deploy.yaml"])]
+    for needed in {name for text in told for name in re.findall(r"infra/[\w.-]+\.yaml", text)}:
+        assert needed in names, f"the deploy job reads {needed}, which is not in the image"
     for secret in (".env", "infra/compose.env", "results/sdgbias.duckdb", "data/raw", "registry/.env.local", ".git/config"):
         assert not allowed(secret), secret
 

@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pandas as pd
+import psutil
 import pytest
 import yaml
 
@@ -142,6 +143,7 @@ def test_what_a_killed_parent_left_behind_is_found_and_ended(home: Path) -> None
     while len(processes.marked(home)) < 2 and time.monotonic() < deadline:
         time.sleep(0.05)
     os.kill(pid, signal.SIGKILL)
+    psutil.Process(pid).wait(20)  # a killed process is still to be seen for a moment
     assert [p.pid != pid for p in processes.marked(home)] == [True]
     assert stack.down(home, print) == 1
     assert processes.marked(home) == [] and processes.names(home) == []
