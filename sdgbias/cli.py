@@ -326,6 +326,7 @@ def report(
         typer.Option(help="Folder for index.html and the pages beside it. Default: reports/latest; of earlier runs reports/NIGHT or RUN."),
     ] = None,
     benchmark: Annotated[Path | None, typer.Option(help="Benchmark folder whose Data Docs and card are published beside it.")] = None,
+    people: Annotated[Path | None, typer.Option(help="The same of a benchmark of people.")] = None,
     figures: Annotated[bool, typer.Option("--figures", help="Also every figure as SVG and PNG (300 dpi) in OUT/figures.")] = False,
     rank_planted: Annotated[bool, typer.Option("--rank-planted", help="Planted models in the leaderboard of measured ones.")] = False,
     wandb: Annotated[bool, typer.Option("--wandb/--no-wandb", help="Also write an offline W&B run per model.")] = False,
@@ -343,7 +344,7 @@ def report(
     then = cli_store.then(results, run, as_of)
     out = out or Path("reports") / ("latest" if then is None else as_of or (run or [""])[0])
     asked = (figures, rank_planted)
-    if changed and then is None and same.is_same(results, out, benchmark, asked):
+    if changed and then is None and same.is_same(results, out, (benchmark, people), asked):
         typer.echo(f"report: {html.write_night(results, out)}; the other pages stay as they are: nothing in them changed")
         return
     from sdgbias.reproduce import results as stored
@@ -351,9 +352,11 @@ def report(
 
     among = then.runs if then else None
     made = tables.build(stored.load(results, among=among)) if store.latest_runs(results, among=among) else None
-    page = html.write_report(results, out, benchmark, tables=made, print_figures=figures, rank_planted=rank_planted, then=then)
+    page = html.write_report(
+        results, out, benchmark, people=people, tables=made, print_figures=figures, rank_planted=rank_planted, then=then
+    )
     if then is None:
-        same.remember(results, out, benchmark, asked)
+        same.remember(results, out, (benchmark, people), asked)
     if wandb:
         offline_runs(results, out / "wandb")
     typer.echo(f"report: {page}")

@@ -28,13 +28,14 @@ def command(name: str, settings: Settings, night: str) -> list[str]:
     results = ["--results", str(settings.results)]
     policy = ["--policy", str(settings.policy)] if settings.policy else []
     webhook = ["--webhook-env", settings.webhook_env] if settings.webhook_env else []
+    people = ["--people", str(settings.people)] if (settings.people / "benchmark.json").is_file() else []
     return {
         CHECK: ["build", "--stage", "check", "--out", str(settings.benchmark)],
         CHECK_PEOPLE: ["people", "build", "--stage", "check", "--out", str(settings.people)],
         SELFCHECK: ["selfcheck", "--full", "--out", str(settings.report / "selfcheck.html")],
         "analyse": ["analyse", *results],
         "gate": ["gate", *results, "--night", night, *policy],
-        "report": ["report", *results, "--out", str(settings.report), "--benchmark", str(settings.benchmark), "--changed"],
+        "report": ["report", *results, "--out", str(settings.report), "--benchmark", str(settings.benchmark), *people, "--changed"],
         "wandb": ["wandb", "log", *results, "--night", night],
         "announce": ["announce", *results, "--night", night, *policy, *webhook],
     }[name]

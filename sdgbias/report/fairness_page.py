@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,6 @@ import jinja2
 import pandas as pd
 
 from sdgbias import store
-from sdgbias.errors import StoreError
 from sdgbias.people.prompts import CHOICE
 from sdgbias.report import charts_fairness, words
 from sdgbias.report.chart import Figure
@@ -165,8 +163,9 @@ def _examples(results: Path, label: dict[str, str], data: dict[str, str]) -> lis
 # ------------------------------------------------------------------------------------------------------------ page
 
 
-def render(d: Fairness, nav: list[tuple[str, str]]) -> str:
-    """The page as text; it needs nothing but itself. ``nav``: (file, title) of the pages beside it, itself included."""
+def render(d: Fairness, nav: list[tuple[str, str]], checks: str = "") -> str:
+    """The page as text; it needs nothing but itself. ``nav``: (file, title) of the pages beside it, itself included. ``checks`` links to
+    the Data Docs of the benchmark."""
     env = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
@@ -176,6 +175,7 @@ def render(d: Fairness, nav: list[tuple[str, str]]) -> str:
     return env.get_template("fairness.html.j2").render(
         page=PAGE,
         nav=nav,
+        checks=checks,
         style="".join((TEMPLATES / name).read_text(encoding="utf-8") for name in ("style.css", "pages.css", "fairness.css")),
         script=(TEMPLATES / "figures.js").read_text(encoding="utf-8"),
         library=library(),
@@ -267,16 +267,3 @@ def cards(d: Fairness) -> list[dict[str, Any]]:
             "left": [{"rule": r["rule"], "n": f"{int(r['n']):,}"} for r in left.to_dict("records")],
         })  # fmt: skip
     return made
-
-
-def write(d: Fairness, out: Path, nav: list[tuple[str, str]]) -> Path:
-    """Writes ``out/fairness.html`` and returns its path. Same results, same bytes."""
-    target, draft = out / PAGE.file, out / f".{PAGE.file}.part"
-    text = render(d, nav)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        draft.write_text(text, encoding="utf-8")
-        os.replace(draft, target)
-    except OSError as error:
-        raise StoreError(f"can't write {target}: {error.strerror}; choose another --out") from None
-    return target

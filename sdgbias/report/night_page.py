@@ -6,7 +6,6 @@ until a reader asks to see them.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -16,7 +15,6 @@ import jinja2
 import pandas as pd
 
 from sdgbias import store
-from sdgbias.errors import StoreError
 from sdgbias.lab import night_words as words
 from sdgbias.lab import nights
 from sdgbias.lab.nights import INSUFFICIENT, MISSING, PASS, UNCHANGED, ModelNight, Night
@@ -244,25 +242,3 @@ def _said(r: Mapping[Any, Any]) -> dict[str, Any]:
         "method": method,
         "test": r["test"],
     }
-
-
-def write(night: Night, results: Path, out: Path, nav: Sequence[tuple[str, str]]) -> Path:
-    """Writes ``out/night.html`` and returns its path. Same results, same bytes."""
-    target, draft = out / PAGE.file, out / f".{PAGE.file}.part"
-    text = render(night, results, nav)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        draft.write_text(text, encoding="utf-8")
-        os.replace(draft, target)
-    except OSError as error:
-        raise StoreError(f"can't write {target}: {error.strerror}; choose another --out") from None
-    return target
-
-
-def publish(night: Night | None, results: Path, out: Path, nav: Sequence[tuple[str, str]]) -> None:
-    """Writes the page, or removes that of an earlier report where there is no night. ``nav`` need not name the page itself."""
-    if night is None:
-        (out / PAGE.file).unlink(missing_ok=True)
-        return
-    own = (PAGE.file, PAGE.title)
-    write(night, results, out, nav if own in nav else [*nav, own])

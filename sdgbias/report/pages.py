@@ -173,18 +173,19 @@ def _place(r: dict[Any, Any] | None) -> dict[str, str] | None:
     return {"value": words.number(100 * e.value), "ci": words.interval(e), "n": f"{e.n:,}", "letters": r["letters"]}
 
 
-def write(out: Path, texts: dict[str, str]) -> None:
-    """Writes the pages, and removes those of an earlier report that this one doesn't have."""
-    for page in PAGES:
-        target, draft = out / page.file, out / f".{page.file}.part"
-        try:
-            if page.file not in texts:
-                target.unlink(missing_ok=True)
-                continue
-            draft.write_text(texts[page.file], encoding="utf-8")
-            os.replace(draft, target)
-        except OSError as error:
-            raise StoreError(f"can't write {target}: {error.strerror}; choose another --out") from None
+def write(path: Path, text: str | None) -> Path:
+    """Writes a page beside its final name and renames it; None: removes that of an earlier report. Raises StoreError."""
+    draft = path.with_name(f".{path.name}.part")
+    try:
+        if text is None:
+            path.unlink(missing_ok=True)
+            return path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft.write_text(text, encoding="utf-8")
+        os.replace(draft, path)
+    except OSError as error:
+        raise StoreError(f"can't write {path}: {error.strerror}; choose another --out") from None
+    return path
 
 
 # ----------------------------------------------------------------------------------------------------------- files

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,20 +18,20 @@ _HOUSE = Path(__file__).resolve().parents[1]
 _CODE = ("*.py", "report/**/*", "reproduce/**/*.py", "lab/**/*.py", "stats/**/*.py", "suites/**/*.py", "data/**/*")
 
 
-def is_same(results: Path, out: Path, benchmark: Path | None, asked: tuple[object, ...]) -> bool:
-    """Whether the pages in ``out``, but for that of the night, were made of the same runs, analyses, benchmark, options and code."""
+def is_same(results: Path, out: Path, benchmarks: Sequence[Path | None], asked: tuple[object, ...]) -> bool:
+    """Whether the pages in ``out``, but for that of the night, were made of the same runs, analyses, benchmarks, options and code."""
     if not all((out / name).is_file() for name in ("index.html", PAGE.file, STAMP)):
         return False
-    return (out / STAMP).read_text(encoding="utf-8", errors="replace") == _digest(results, benchmark, asked)
+    return (out / STAMP).read_text(encoding="utf-8", errors="replace") == _digest(results, benchmarks, asked)
 
 
-def remember(results: Path, out: Path, benchmark: Path | None, asked: tuple[object, ...]) -> None:
+def remember(results: Path, out: Path, benchmarks: Sequence[Path | None], asked: tuple[object, ...]) -> None:
     """Keeps what a report was made of; where that can't be written, the next one is made anew."""
     with suppress(OSError):
-        (out / STAMP).write_text(_digest(results, benchmark, asked), encoding="utf-8")
+        (out / STAMP).write_text(_digest(results, benchmarks, asked), encoding="utf-8")
 
 
-def _digest(results: Path, benchmark: Path | None, asked: tuple[object, ...]) -> str:
+def _digest(results: Path, benchmarks: Sequence[Path | None], asked: tuple[object, ...]) -> str:
     runs = [run for suite in SUITES for run in store.latest_runs(results, suite, per_benchmark=True)]
     marks = ", ".join("?" for _ in runs) or "''"
     known = store.query(
@@ -43,10 +44,13 @@ def _digest(results: Path, benchmark: Path | None, asked: tuple[object, ...]) ->
     )
     total = store.query(results, "SELECT count(*) AS n FROM runs")["n"].tolist()
     digest = hashlib.sha256(
-        json.dumps([known.to_dict("records"), studied.to_dict("records"), total, asked, str(benchmark)], default=str).encode()
+        json.dumps(
+            [known.to_dict("records"), studied.to_dict("records"), total, asked, [str(folder) for folder in benchmarks]], default=str
+        ).encode()
     )
-    if benchmark is not None and (benchmark / "benchmark.json").is_file():
-        digest.update((benchmark / "benchmark.json").read_bytes())
+    for folder in benchmarks:
+        if folder is not None and (folder / "benchmark.json").is_file():
+            digest.update((folder / "benchmark.json").read_bytes())
     for path in sorted({p for pattern in _CODE for p in _HOUSE.glob(pattern) if p.is_file() and p.suffix != ".pyc"}):
         seen = path.stat()
         digest.update(f"{path.relative_to(_HOUSE)} {seen.st_size} {seen.st_mtime_ns}".encode())

@@ -14,6 +14,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from sdgbias import cli, lab, store
+from sdgbias.errors import InputError
 from sdgbias.lab.rows import Settings
 from sdgbias.report import charts_fairness, fairness_page
 from sdgbias.report.html import write_report
@@ -171,11 +172,23 @@ def test_each_benchmark_keeps_its_newest_run_and_silence_is_said(results: Path, 
 
 
 def test_a_report_without_places_says_so_and_leaves_no_page_of_before(results: Path, tmp_path: Path) -> None:
-    for name in ("index.html", "methods.html"):
+    for name in ("index.html", "methods.html", "night.html"):
         (tmp_path / name).write_text("an older report", encoding="utf-8")
     page = write_report(results, tmp_path)
     assert page == tmp_path / "index.html" and "only on pictures of people" in page.read_text(encoding="utf-8")
-    assert not (tmp_path / "methods.html").exists() and (tmp_path / "fairness.html").is_file()
+    assert not (tmp_path / "methods.html").exists() and not (tmp_path / "night.html").exists() and (tmp_path / "fairness.html").is_file()
+
+
+def test_what_was_checked_of_the_people_stands_beside_the_report(results: Path, tmp_path: Path) -> None:
+    people, out = tmp_path / "people", tmp_path / "out"
+    (people / "data_docs").mkdir(parents=True)
+    (people / "data_docs" / "index.html").write_text("every rule", encoding="utf-8")
+    with pytest.raises(InputError, match=r"people: no benchmark here \(benchmark\.json is missing\)"):
+        write_report(results, out, people=people)
+    (people / "benchmark.json").write_text("{}", encoding="utf-8")
+    write_report(results, out, people=people)
+    assert (out / "people" / "data_docs" / "index.html").read_text(encoding="utf-8") == "every rule"
+    assert '<a href="people/data_docs/index.html">' in (out / "fairness.html").read_text(encoding="utf-8")
 
 
 def test_shares_have_the_whole_axis_and_an_interval_at_zero(results: Path) -> None:

@@ -156,5 +156,3 @@ def test_the_report_writes_the_page_only_where_there_are_nights(tmp_path: Path) 
     )
     assert html.write_report(path, out) == out / "night.html"
     assert "1 evaluation: 1 failed; nothing was judged." in (out / "night.html").read_text(encoding="utf-8")
-    night_page.publish(None, path, out, [])
-    assert not (out / "night.html").exists()
