@@ -152,7 +152,7 @@ class ChildEngine:
         except subprocess.TimeoutExpired:
             self.child.kill()
             code = self.child.wait()
-        self._listener.join(1)
+        self._listener.join(_GIVE_UP)
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         words = f": {self.last_words[-1][:300]}" if self.last_words else ""
         return InfrastructureError(f"{self.name}: the engine's process ({self.python}) {how}{words}")

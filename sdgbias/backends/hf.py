@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from PIL import Image
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor
 
@@ -116,6 +117,10 @@ class HuggingFace:
         #: A model that can't do without a picture (InstructBLIP): its language model alone reads the prompts that show none.
         parameters = inspect.signature(self.model.forward).parameters
         self.needs_picture = "pixel_values" in parameters and parameters["pixel_values"].default is inspect.Parameter.empty
+        #: A processor that refuses words without a picture (PaliGemma).
+        self.asks_for_picture = not _takes_words_alone(self.processor)
+        #: Whether a further token can be asked of the cache alone; not where every token says which pictures it sees (Mllama).
+        self.steps = "past_key_values" in self.accepts and "cross_attention_mask" not in self.accepts
         self.width = int(getattr(self.model.config.get_text_config(), "hidden_size", 0))
         self.batch_size = spec.batch_size
         #: What was done so far: prompts, tokens_of_prompts (alone), tokens_prefilled (with sharing), images_encoded, forwards.
@@ -134,6 +139,8 @@ class HuggingFace:
         of the first prompt, which all others show too."""
         texts = [self.render(p) + suffix for p in prompts]
         most = max((len(p.images) for p in prompts), default=0)
+        if self.asks_for_picture:  # said outright: its processor would find the place by itself, and warn with every call
+            texts = [self.processor.image_token * len(p.images) + text for p, text in zip(prompts, texts, strict=True)]
         if self.max_images is not None and most > self.max_images:
             raise ModelError(_too_many(self.name, most, f"takes {self.max_images} at most"))
         images = self.pixels.open(prompts)
@@ -142,7 +149,10 @@ class HuggingFace:
             options["add_special_tokens"] = False
         self.pixels.once, self.pixels.left_out = once, False
         try:
-            batch = self.processor(images=images or None, text=texts, **options)
+            if most or not self.asks_for_picture:
+                batch = self.processor(images=images if most else None, text=texts, **options)
+            else:
+                batch = _words_alone(self.processor, texts, options)
         except (ValueError, TypeError, IndexError) as error:
             if most < 2:
                 raise
@@ -150,7 +160,7 @@ class HuggingFace:
             raise ModelError(_too_many(self.name, most, f"its processor refuses: {cause}")) from error
         finally:
             self.pixels.once = False
-        made = {k: v for k, v in batch.items() if isinstance(v, torch.Tensor)}
+        made = {k: v for k, v in batch.items() if isinstance(v, torch.Tensor) and k != "labels"}
         positions = self._positions(made) if "position_ids" in self.accepts else None
         if positions is not None:
             made["position_ids"] = positions
@@ -225,10 +235,14 @@ class HuggingFace:
     def _after_space(self, inputs: dict[str, Any], out: Any) -> torch.Tensor:
         """(B, V) logits of the token that follows a lone space."""
         space = torch.full((out.logits.shape[0], 1), self.candidates.space or 0, device=self.device)
-        if "past_key_values" in self.accepts:
+        if self.steps:
             logits: torch.Tensor = self._step(inputs, out.past_key_values, space).logits[:, -1]
             return logits
         longer = {k: torch.cat([inputs[k], v], dim=1) for k, v in (("input_ids", space), ("attention_mask", torch.ones_like(space)))}
+        if "cross_attention_mask" in inputs:
+            longer["cross_attention_mask"] = torch.cat([inputs["cross_attention_mask"], inputs["cross_attention_mask"][:, -1:]], dim=1)
+        if "position_ids" in inputs:
+            longer["position_ids"] = torch.cat([inputs["position_ids"], inputs["position_ids"][..., -1:] + 1], dim=-1)
         logits = self.forward({**inputs, **longer}).logits[:, -1]
         return logits
 
@@ -329,7 +343,7 @@ class HuggingFace:
 
     @torch.inference_mode()
     def generate(self, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int) -> list[list[str]]:
-        if self.place is not None or "past_key_values" not in self.accepts:
+        if self.place is not None or not self.steps:
             return self._generate_by_prefix(prompts, starts, max_new_tokens)
         answers: list[list[str]] = [[""] * len(starts) for _ in prompts]
         for with_image in (True, False):
@@ -380,6 +394,22 @@ class HuggingFace:
                 new = ids[0, length:] if ids.shape[1] > length else ids[0]
                 answers[i].append(start + self.tokenizer.decode(new, skip_special_tokens=True).strip())
         return answers
+
+
+def _takes_words_alone(processor: Any) -> bool:
+    try:
+        processor(images=None, text=["A"])
+    except ValueError:
+        return False
+    return True
+
+
+def _words_alone(processor: Any, texts: Sequence[str], options: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """What a processor that asks for a picture makes of the words around it: the tokens of a stand-in, as many in each text, left out."""
+    marked = [processor.image_token + text for text in texts]
+    made = processor(images=[[Image.new("RGB", (1, 1))] for _ in texts], text=marked, **options)
+    words = made["input_ids"] != processor.image_token_id  # (B, L)
+    return {name: made[name][words].reshape(len(texts), -1) for name in sharing.OF_TEXT if name in made}
 
 
 def _by_candidates(prompts: Sequence[Prompt], done: Sequence[sharing.Scored]) -> Iterator[list[sharing.Scored]]:

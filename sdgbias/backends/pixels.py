@@ -35,11 +35,12 @@ class PixelCache:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    def open(self, prompts: Sequence[Prompt]) -> list[Image.Image]:
-        """The pictures of all prompts, each decoded once, or a stand-in of one pixel for those whose processed pixels are kept."""
+    def open(self, prompts: Sequence[Prompt]) -> list[list[Image.Image]]:
+        """The pictures of each prompt, each decoded once, or a stand-in of one pixel for those whose processed pixels are kept."""
         opened: dict[str, Image.Image] = {}
-        pictures = []
+        pictures: list[list[Image.Image]] = []
         for prompt in prompts:
+            pictures.append([])
             for number, data in enumerate(prompt.images):
                 key = f"{prompt.image_id}/{number}" if prompt.image_id else ""
                 image = opened.get(key)
@@ -48,7 +49,7 @@ class PixelCache:
                     image.info.update({_KEY: key, _BYTES: data})
                     if key:
                         opened[key] = image
-                pictures.append(image)
+                pictures[-1].append(image)
         return pictures
 
     def forget(self) -> None:
@@ -56,7 +57,7 @@ class PixelCache:
         self.size = 0
 
     def __call__(self, images: Any = None, *args: Any, **options: Any) -> Any:
-        flat = images if isinstance(images, list) else [images]
+        flat = _flat(images)
         keys = [i.info.get(_KEY, "") if isinstance(i, Image.Image) else "" for i in flat]
         if args or self.separable is False or not all(keys):
             return self.inner(images, *args, **options)
@@ -78,7 +79,7 @@ class PixelCache:
             shown = [known[key]["pixel_values"] for key in dict.fromkeys(keys)] if self.left_out else pixels
             return BatchFeature({**batch, "pixel_values": _joined(shown)})
         except (RuntimeError, TypeError):  # pictures of different sizes, which only the image processor can bring to one shape
-            return self.inner([open_picture(image.info[_BYTES]) for image in flat], **options)
+            return self.inner(_reopened(images), **options)
 
     def _try(self, image: Image.Image, options: dict[str, Any]) -> bool:
         """Whether a picture twice is the picture once, put together with itself."""
@@ -95,6 +96,16 @@ class PixelCache:
         self.size += _bytes(made)
         while self.size > LIMIT_BYTES:
             self.size -= _bytes(self.kept.popitem(last=False)[1])
+
+
+def _flat(images: Any) -> list[Any]:
+    """The pictures of a list, of a list of lists (one per prompt), or the only one."""
+    return [picture for part in images for picture in _flat(part)] if isinstance(images, list) else [images]
+
+
+def _reopened(images: Any) -> Any:
+    """The same pictures in the same lists, none of them a stand-in."""
+    return [_reopened(part) for part in images] if isinstance(images, list) else open_picture(images.info[_BYTES])
 
 
 def _joined(parts: list[Any]) -> Any:

@@ -10,6 +10,9 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     BertTokenizer,
     CLIPVisionConfig,
+    Gemma3Config,
+    Gemma3ForConditionalGeneration,
+    Gemma3Processor,
     InstructBlipConfig,
     InstructBlipForConditionalGeneration,
     InstructBlipProcessor,
@@ -23,6 +26,12 @@ from transformers import (
     LlavaOnevisionForConditionalGeneration,
     LlavaOnevisionProcessor,
     LlavaProcessor,
+    MllamaConfig,
+    MllamaForConditionalGeneration,
+    MllamaProcessor,
+    PaliGemmaConfig,
+    PaliGemmaForConditionalGeneration,
+    PaliGemmaProcessor,
     PreTrainedTokenizerFast,
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
@@ -30,9 +39,12 @@ from transformers import (
 )
 from transformers.models.blip.image_processing_pil_blip import BlipImageProcessorPil
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
 from transformers.models.llava_onevision.image_processing_pil_llava_onevision import LlavaOnevisionImageProcessorPil
+from transformers.models.mllama.image_processing_pil_mllama import MllamaImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 
 TEMPLATE = (
     "{% for m in messages %}USER: {% for p in m['content'] %}{% if p['type'] == 'image' %}<image>\n{% else %}{{ p['text'] }}"
@@ -175,7 +187,58 @@ def instructblip(kind: str) -> tuple[Any, Any]:
     return model, processor
 
 
-MAKERS = {"onevision": onevision, "qwen": qwen, "internvl": internvl, "instructblip": instructblip}
+def gemma3(kind: str) -> tuple[Any, Any]:
+    """Gemma 3: tokens of a picture see each other both ways, so its beginning can't be shared; pictures come in a list per prompt."""
+    tokens = tokenizer(kind, image_token="<image>", boi_token="<box>", eoi_token="</box>")
+    images = Gemma3ImageProcessorPil(size={"height": 28, "width": 28}, do_pan_and_scan=False)
+    processor = Gemma3Processor(images, tokens, chat_template=TEMPLATE.replace("<image>", "<box>"), image_seq_length=4)
+    config = Gemma3Config(
+        text_config={**_text(tokens), "head_dim": 16}, vision_config={**_CLIP, "vision_use_head": False}, mm_tokens_per_image=4,
+        image_token_index=3, boi_token_index=5, eoi_token_index=6,
+    )  # fmt: skip
+    model = Gemma3ForConditionalGeneration(config)
+    torch.nn.init.normal_(model.model.multi_modal_projector.mm_input_projection_weight)
+    return model, processor
+
+
+def mllama(kind: str) -> tuple[Any, Any]:
+    """Llama 3.2 Vision: pictures are read by cross-attention, and every token says which of them it sees."""
+    tokens = tokenizer(kind, image_token="<image>")
+    images = MllamaImageProcessorPil(size={"height": 28, "width": 28}, max_image_tiles=2)
+    config = MllamaConfig(
+        text_config={**_text(tokens), "num_hidden_layers": 3, "cross_attention_layers": [1]},
+        vision_config={
+            "hidden_size": 16, "attention_heads": 2, "intermediate_size": 32, "num_hidden_layers": 2, "num_global_layers": 1, "image_size": 28,
+            "patch_size": 14, "max_num_tiles": 2, "intermediate_layers_indices": [0, 1], "vision_output_dim": 48,
+            "supported_aspect_ratios": [[1, 1], [1, 2], [2, 1]],
+        },
+        image_token_index=3,
+    )  # fmt: skip
+    model = MllamaForConditionalGeneration(config)
+    for name, gate in model.named_parameters():
+        if "gate" in name and gate.dim() == 1:  # closed in a new model: no picture would change anything
+            torch.nn.init.ones_(gate)
+    return model, MllamaProcessor(images, tokens, chat_template=TEMPLATE)
+
+
+def paligemma(kind: str) -> tuple[Any, Any]:
+    """PaliGemma: no chat template, and a processor that refuses words without a picture."""
+    tokens = tokenizer(kind, image_token="<image>")
+    images = SiglipImageProcessorPil(size={"height": 28, "width": 28})
+    images.image_seq_length = 4
+    processor = PaliGemmaProcessor(images, tokens)
+    vision = {**_CLIP, "model_type": "siglip_vision_model", "vision_use_head": False, "projection_dim": 32, "num_image_tokens": 4}
+    config = PaliGemmaConfig(
+        text_config={"model_type": "gemma", **_text(tokens), "head_dim": 16}, vision_config=vision, projection_dim=32,
+        image_token_index=tokens.convert_tokens_to_ids("<image>"),
+    )  # fmt: skip
+    return PaliGemmaForConditionalGeneration(config), processor
+
+
+MAKERS = {
+    "onevision": onevision, "qwen": qwen, "internvl": internvl, "instructblip": instructblip, "gemma3": gemma3, "mllama": mllama,
+    "paligemma": paligemma,
+}  # fmt: skip
 
 
 def save(folder: Path, family: str, kind: str = "byte", seed: int = 0) -> Any:
