@@ -1,8 +1,10 @@
-"""A benchmark small enough that a whole run of a real model takes seconds."""
+"""A benchmark small enough that a whole run of a real model takes seconds, and a browser per file of tests."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,3 +19,12 @@ def tiny_benchmark(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_sample(folder / "raw", 12, 5)
     build(folder / "raw", folder / "raw" / "indicators", folder / "benchmark", mcq=24, regression=6)
     return folder / "benchmark"
+
+
+@pytest.fixture(scope="module")
+def chrome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    from chromium import start
+
+    driver = start(tmp_path_factory.mktemp("chrome"))
+    yield driver
+    driver.quit()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from chromium import MARKS, start
+from chromium import MARKS
 from people_results import publish_people
 
 from sdgbias import lab
@@ -23,13 +22,6 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     results = publish_people(folder)
     lab.analyse(results, settings=Settings(draws=100, bootstrap=100))
     return write_report(results, folder / "report").with_name("fairness.html")
-
-
-@pytest.fixture(scope="module")
-def chrome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    driver = start(tmp_path_factory.mktemp("chrome"))
-    yield driver
-    driver.quit()
 
 
 def blurs(chrome: Any) -> set[str]:
@@ -62,7 +54,7 @@ def test_it_fits_and_runs(chrome: Any, page: Path, width: int, scheme: str) -> N
     )
     chrome.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
     chrome.get(page.as_uri())
-    WebDriverWait(chrome, 20).until(lambda c: c.execute_script("return document.documentElement.dataset.figures"))
+    WebDriverWait(chrome, 120).until(lambda c: c.execute_script("return document.documentElement.dataset.figures"))
     ready, asked = chrome.execute_script("return document.documentElement.dataset.figures").split(" of ")
     assert ready == asked
     wide = chrome.execute_script("return [document.scrollingElement.scrollWidth, innerWidth]")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,19 +31,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_report(results, out).parent
 
 
-@pytest.fixture(scope="module")
-def chrome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    driver = start(tmp_path_factory.mktemp("chrome"))
-    yield driver
-    driver.quit()
-
-
 def show(chrome: Any, page: Path, screen: str) -> None:
     from selenium.webdriver.support.ui import WebDriverWait
 
     emulate(chrome, SCREENS[screen])
     chrome.get(page.as_uri())
-    WebDriverWait(chrome, 60).until(lambda driver: driver.execute_script(READY))
+    WebDriverWait(chrome, 120).until(lambda driver: driver.execute_script(READY))
 
 
 @pytest.mark.parametrize("screen", SCREENS)
@@ -98,7 +90,7 @@ def marks(chrome: Any, figure: str) -> str:
 def wait_for(chrome: Any, found: Any) -> None:
     from selenium.webdriver.support.ui import WebDriverWait
 
-    WebDriverWait(chrome, 20).until(lambda _: found())
+    WebDriverWait(chrome, 120).until(lambda _: found())
 
 
 def test_a_choice_changes_chart_table_and_words(chrome: Any, folder: Path) -> None:

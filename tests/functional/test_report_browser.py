@@ -5,12 +5,11 @@ from __future__ import annotations
 import base64
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from chromium import MARKS, emulate, start
+from chromium import MARKS, emulate
 from fake_results import publish_fake
 
 from sdgbias.report.html import write_report
@@ -23,13 +22,6 @@ SCREENS = {"desktop-light": (1280, 900, False, "light"), "phone-dark": (375, 812
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("report")
     return write_report(publish_fake(folder / "sdgbias.duckdb"), folder)
-
-
-@pytest.fixture(scope="module")
-def chrome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    driver = start(tmp_path_factory.mktemp("chrome"))
-    yield driver
-    driver.quit()
 
 
 def show(chrome: Any, page: Path, screen: str) -> None:

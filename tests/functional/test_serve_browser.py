@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from chromium import MARKS, Screen, emulate, start
+from chromium import MARKS, Screen, emulate
 from fake_nights import name as night_name
 from fake_nights import publish_nights, publish_persons
 from person import REPOSITORY, environment, refused
@@ -94,13 +94,6 @@ def address(results: Path) -> Iterator[str]:
     server.send_signal(signal.SIGINT)
     _, errors = server.communicate(timeout=30)
     assert "Traceback" not in errors, errors
-
-
-@pytest.fixture(scope="module")
-def chrome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    driver = start(tmp_path_factory.mktemp("chrome"))
-    yield driver
-    driver.quit()
 
 
 def show(chrome: Any, url: str, screen: Screen = WIDE) -> None:
