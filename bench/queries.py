@@ -13,6 +13,8 @@ import argparse
 import io
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +68,26 @@ def fill(path: Path, models: int, nights: int, size: int) -> None:
                 )
 
 
+@contextmanager
+def timed() -> Iterator[list[tuple[float, str]]]:
+    """Collects (seconds, statement) of every `store.query` inside the block."""
+    took: list[tuple[float, str]] = []
+    plain = store.query
+
+    def ask(*given: Any, **named: Any) -> Any:
+        began = time.perf_counter()
+        try:
+            return plain(*given, **named)
+        finally:
+            took.append((time.perf_counter() - began, " ".join(str(given[1]).split())[:90]))
+
+    store.query = ask  # type: ignore[assignment]
+    try:
+        yield took
+    finally:
+        store.query = plain
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", type=int, default=10)
@@ -77,22 +99,12 @@ def main() -> None:
         path = args.keep or Path(scratch) / "nights.duckdb"
         if not path.exists():
             fill(path, args.models, args.nights, args.items)
-        took: list[tuple[float, str]] = []
-        plain = store.query
-
-        def timed(*given: Any, **named: Any) -> Any:
-            began = time.perf_counter()
-            try:
-                return plain(*given, **named)
-            finally:
-                took.append((time.perf_counter() - began, " ".join(str(given[1]).split())[:90]))
-
-        store.query = timed  # type: ignore[assignment]
         began = time.perf_counter()
-        found = data.load(path)
-        browser.examples(path, list(found.runs["run_id"]))
+        with timed() as took:
+            found = data.load(path)
+            browser.examples(path, list(found.runs["run_id"]))
         total = time.perf_counter() - began
-        scores = plain(path, "SELECT count(*) AS n FROM scores")["n"][0]
+        scores = store.query(path, "SELECT count(*) AS n FROM scores")["n"][0]
         size = sum(p.stat().st_size for p in (path, *path.with_suffix(".runs").rglob("*.parquet")))
         print(f"{scores:,} scores of {args.models} models, {size / 1e9:.2f} GB; {len(took)} statements, {total:.1f} s in all")
         for seconds, sql in sorted(took, reverse=True)[:8]:

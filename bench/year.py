@@ -24,6 +24,7 @@ import numpy as np
 import pandas as pd
 from analysis import big_items
 from PIL import Image
+from queries import timed
 
 from sdgbias import store
 from sdgbias.cli_bars import Bars
@@ -178,23 +179,12 @@ def main() -> None:
         runs = len(store.run_ids(path))
         print(f"{args.nights} nights x {args.models} models, {runs:,} runs of {args.items} questions:")
         said_sizes(path, runs)
-        slow: list[tuple[float, str]] = []
-        plain = store.query
-
-        def timed(*given: Any, **named: Any) -> Any:
-            began = time.perf_counter()
-            try:
-                return plain(*given, **named)
-            finally:
-                slow.append((time.perf_counter() - began, " ".join(str(given[1]).split())[:90]))
-
-        store.query = timed  # type: ignore[assignment]
         began = time.perf_counter()
-        write_report(path, Path(scratch) / "report")
-        print(f"report: {time.perf_counter() - began:.1f} s, {len(slow)} statements; the slowest:")
-        for seconds, sql in sorted(slow, reverse=True)[:4]:
+        with timed() as asked:
+            write_report(path, Path(scratch) / "report")
+        print(f"report: {time.perf_counter() - began:.1f} s, {len(asked)} statements; the slowest:")
+        for seconds, sql in sorted(asked, reverse=True)[:4]:
             print(f"  {1000 * seconds:6.0f} ms  {sql}")
-        store.query = plain
         print(f"pages, {args.repeats} times each, each with its own connection:   p50      p95")
         for name, ask in pages(path, args.models).items():
             times = []

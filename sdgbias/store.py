@@ -21,6 +21,7 @@ from typing import Any
 import duckdb
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from sdgbias import database
 from sdgbias.details import TABLES as DETAILS
@@ -54,6 +55,10 @@ NIGHT_TABLES: dict[str, tuple[str, ...]] = {
     "accepted": ("run_id",),
     "announcements": ("night", "target"),
 }
+
+#: Values of metric_rows.indicator that stand for all indicators or classes together. Their rows stand in headline_rows as well, which is
+#: a quarter of the size: publish and replace keep it so, and readers of many runs ask it first.
+HEADLINES = ("all", "all-52")
 
 #: DuckDB locks processes against each other, not threads; this lock does the latter.
 _WRITER = threading.RLock()
@@ -154,12 +159,12 @@ def publish(path: Path | str, run: RunRecord | Mapping[str, Any], tables: Mappin
     path = _local(path)
     with _writing(path):
         with connect(path, details=()) as con:
-            ready = {name: _arrow(con, name, frame, fill) for name, frame in sorted(tables.items())}
+            ready = _rows_of_run(con, tables, fill)
             ready["runs"] = _arrow(con, "runs", pd.DataFrame([record]), {})
         ready["details"] = _write_details(path, run_id, ready)
         with connect(path, details=()) as con:
             con.execute("BEGIN")
-            for name in ("runs", "details", *_SMALL):
+            for name in ("runs", "details", "headline_rows", *_SMALL):
                 con.execute(f"DELETE FROM {name} WHERE run_id = ?", [run_id])
             for name, rows in ready.items():
                 con.register("incoming", rows)
@@ -190,7 +195,7 @@ def replace(path: Path | str, run_id: str, tables: Mapping[str, pd.DataFrame]) -
             if not known:
                 raise StoreError(f"{path}: no run {run_id!r}; sdgbias results --sql 'SELECT run_id, model FROM runs' lists them")
             fill = {"run_id": run_id, **dict(zip(("benchmark_id", "model", "suite"), known[0], strict=True))}
-            ready = {name: _arrow(con, name, frame, fill) for name, frame in sorted(tables.items())}
+            ready = _rows_of_run(con, tables, fill)
         big = [name for name in ready if name in DETAILS]
         catalogue = _write_details(path, run_id, ready)
         with connect(path, details=()) as con:
@@ -363,6 +368,14 @@ def _arrow(con: duckdb.DuckDBPyConnection, name: str, frame: pd.DataFrame, fill:
     types = dict(con.execute(sql, ["detail" if name in DETAILS else "main", name]).fetchall())
     keys = {**RUN_TABLES, **BENCHMARK_TABLES, **NIGHT_TABLES}.get(name, ())
     return arrow_table(name, frame, types, keys, fill)
+
+
+def _rows_of_run(con: duckdb.DuckDBPyConnection, tables: Mapping[str, pd.DataFrame], fill: Mapping[str, str]) -> dict[str, pa.Table]:
+    """Arrow tables by name, by `_arrow`; headline_rows beside metric_rows."""
+    ready = {name: _arrow(con, name, frame, fill) for name, frame in sorted(tables.items())}
+    if (rows := ready.get("metric_rows")) is not None:
+        ready["headline_rows"] = rows.filter(pc.is_in(rows["indicator"], value_set=pa.array(HEADLINES)))
+    return ready
 
 
 def _first_seen(con: duckdb.DuckDBPyConnection, rows: pa.Table) -> pa.Table:

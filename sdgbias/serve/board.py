@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import partial
 
+from sdgbias import store
 from sdgbias.serve import words
 from sdgbias.serve.chart import DOTTED, TOGETHER, Plot, Point, plots
 from sdgbias.serve.source import Reader, Row
@@ -81,11 +82,12 @@ def numbers(reader: Reader, chosen: Mapping[str, str], asked: list[Row], also: S
     Runs lie in the order of their publishing, so only the end of the table is read, from where the oldest run of ``asked`` should be.
     That is an estimate: runs that did not turn up are looked for by name, or everything is read.
     """
+    table = "headline_rows" if chosen["indicator"] in store.HEADLINES else "metric_rows"
     cell = [chosen[name] for name in CHOICES]
     where = " AND ".join(f"{name} = ?" for name in CHOICES)
-    sql = f'SELECT run_id, "value", n, ci_low, ci_high FROM metric_rows WHERE {where}'
+    sql = f'SELECT run_id, "value", n, ci_low, ci_high FROM {table} WHERE {where}'
     wanted = {r["run_id"] for r in asked} | set(also)
-    found = {r["run_id"]: r for r in reader.ask(f"{sql} AND rowid >= ?", [*cell, _first_row(reader, asked)])}
+    found = {r["run_id"]: r for r in reader.ask(f"{sql} AND rowid >= ?", [*cell, _first_row(reader, asked, table)])}
     missing = sorted(wanted - set(found))
     if len(missing) > 4:
         return {r["run_id"]: r for r in reader.ask(sql, cell)}
@@ -94,13 +96,13 @@ def numbers(reader: Reader, chosen: Mapping[str, str], asked: list[Row], also: S
     return found
 
 
-def _first_row(reader: Reader, asked: list[Row]) -> int:
-    """The row of metric_rows at which the oldest of these runs should stand, a quarter earlier to be safe."""
+def _first_row(reader: Reader, asked: list[Row], table: str = "metric_rows") -> int:
+    """The row of the table at which the oldest of these runs should stand, a quarter earlier to be safe."""
     if not asked:
         return 0
     oldest = min(r["finished_at"] for r in asked)
-    sql = """SELECT count(*) FILTER (WHERE finished_at >= ?) / greatest(count(*), 1) AS share, (SELECT count(*) FROM metric_rows) AS n
-             FROM runs WHERE finished_at IS NOT NULL"""
+    sql = f"""SELECT count(*) FILTER (WHERE finished_at >= ?) / greatest(count(*), 1) AS share, (SELECT count(*) FROM {table}) AS n
+              FROM runs WHERE finished_at IS NOT NULL"""
     [found] = reader.ask(sql, [oldest])
     return max(0, int(found["n"] * (1 - 1.25 * found["share"])))
 

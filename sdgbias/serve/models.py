@@ -100,8 +100,8 @@ def _nights(reader: Reader, name: str) -> list[Row]:
 def _suite(reader: Reader, run: Row) -> dict[str, Any]:
     """One suite's newest run: headline table, signature, CADE's gain or disparities, and the metric over nights."""
     cells = reader.ask(
-        """SELECT task, metric, method, test, pillar, indicator, "value", n, ci_low, ci_high FROM metric_rows
-           WHERE run_id = ? AND indicator IN ('all', 'all-52') ORDER BY ALL""",
+        """SELECT task, metric, method, test, pillar, indicator, "value", n, ci_low, ci_high FROM headline_rows
+           WHERE run_id = ? ORDER BY ALL""",
         [run["run_id"]],
     )
     whole = [c for c in cells if c["pillar"] == "all" and c["indicator"] == "all"]
