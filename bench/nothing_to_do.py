@@ -1,9 +1,11 @@
 """Cold start of `sdgbias nightly` when nothing changed: one new process, all closing steps, against a limit of 10 s.
 
     python bench/nothing_to_do.py [--models 12] [--repeat 3]
+    python bench/nothing_to_do.py --project . [--repeat 3]
 
 The first night scores planted models on a tiny synthetic benchmark and is not measured. Each further night is the whole command: who is due,
-whether anything changed, gate, page of the night, W&B (offline) and announcement (no webhook).
+whether anything changed, gate, page of the night, W&B (offline) and announcement (no webhook). With --project: the enabled models, benchmarks
+and results of a folder in which the demo was run, in copies; there the first night scores what is due, if anything is.
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -19,46 +23,62 @@ from pathlib import Path
 
 import yaml
 
+LIMIT = 10.0
+
+
+def planted(root: Path, models: int) -> list[str]:
+    """A registry of planted models and a benchmark of some questions below ``root``; the options of the night."""
+    from sdgbias.build import build
+    from sdgbias.sample import write_sample
+
+    write_sample(root / "raw", 12, 5)
+    build(root / "raw", root / "raw" / "indicators", root / "benchmark", mcq=24, regression=6)
+    (root / "registry" / "models").mkdir(parents=True)
+    for n in range(models):
+        name = f"m{n:02d}"
+        fields = {"name": name, "title": name, "backend": "planted", "repo": "planted", "revision": "1", "state": "enabled"}
+        (root / "registry" / "models" / f"{name}.yaml").write_text(yaml.safe_dump({**fields, "options": {"optimism": n / 10}}))
+    return ["--benchmark", str(root / "benchmark"), "--people", str(root / "none"), "--passes", "none", "--draws", "100"]
+
+
+def copied(root: Path, project: Path) -> list[str]:
+    """Registry and results of a project, copied; its data are only read."""
+    for name in ("registry", "expectations", "results"):
+        shutil.copytree(project / name, root / name)
+    (root / "data").symlink_to((project / "data").resolve())
+    return []
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", type=int, default=12)
+    parser.add_argument("--project", type=Path, help="a folder in which the demo was run")
     parser.add_argument("--repeat", type=int, default=3)
     args = parser.parse_args()
-    from sdgbias.build import build
-    from sdgbias.sample import write_sample
-
+    if args.project and not (args.project / "results").is_dir():
+        sys.exit(f"{args.project / 'results'}: no results; run the demo there first: make demo")
     with tempfile.TemporaryDirectory() as temporary:
         root = Path(temporary)
-        write_sample(root / "raw", 12, 5)
-        build(root / "raw", root / "raw" / "indicators", root / "benchmark", mcq=24, regression=6)
-        (root / "registry" / "models").mkdir(parents=True)
-        for n in range(args.models):
-            fields = {
-                "name": f"m{n:02d}",
-                "title": f"m{n:02d}",
-                "backend": "planted",
-                "repo": "planted",
-                "revision": "1",
-                "state": "enabled",
-            }
-            (root / "registry" / "models" / f"m{n:02d}.yaml").write_text(yaml.safe_dump({**fields, "options": {"optimism": n / 10}}))
-        command = [sys.executable, "-m", "sdgbias.cli", "nightly", "--results", str(root / "r.duckdb"), "--report", str(root / "report")]
-        command += ["--benchmark", str(root / "benchmark"), "--passes", "none", "--draws", "100"]
+        options = copied(root, args.project) if args.project else planted(root, args.models)
+        took = []
         for n in range(args.repeat + 1):
-            began = time.perf_counter()
+            load, began = os.getloadavg()[0], time.perf_counter()
             done = subprocess.run(
-                [*command, "--night", f"2026-11-{n + 1:02d}T0130"], env={**os.environ, "SDGBIAS_REGISTRY": str(root)},
-                capture_output=True, text=True, check=False,
+                [sys.executable, "-m", "sdgbias.cli", "nightly", *options, "--night", f"2036-11-{n + 1:02d}T0130"], cwd=root,
+                env={**os.environ, "SDGBIAS_REGISTRY": str(root)}, capture_output=True, text=True, check=False,
             )  # fmt: skip
             seconds = time.perf_counter() - began
-            unchanged = done.stdout.count(" unchanged ")
-            said = ", ".join(
-                f"{name} {s} s" for name, s in re.findall(r"(analyse|gate|report|wandb|announce): \w+.*?\((\d+) s\)", done.stderr)
-            )
-            print(
-                f"night {n + 1}: exit code {done.returncode}, {unchanged} of {args.models} unchanged, {seconds:.1f} s ({said})", flush=True
-            )
+            outcomes = re.findall(r" (published|unchanged|failed) ", done.stdout)
+            unchanged = outcomes.count("unchanged")
+            steps = re.findall(r"(analyse|gate|report|wandb|announce): \w+.*?\((\d+) s\)", done.stderr)
+            said = ", ".join(f"{name} {s} s" for name, s in steps)
+            print(f"night {n + 1}: exit code {done.returncode}, {unchanged} of {len(outcomes)} unchanged, {seconds:.1f} s ({said}), load {load:.1f}",
+                  flush=True)  # fmt: skip
+            if n and unchanged == len(outcomes):
+                took.append(seconds)
+        if not took:
+            sys.exit(f"no night without anything to do:\n{done.stderr[-2000:]}")
+        print(f"nothing to do: median {statistics.median(took):.1f} s of {len(took)} nights, limit {LIMIT:.0f}")
 
 
 if __name__ == "__main__":

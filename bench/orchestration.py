@@ -1,12 +1,14 @@
 """What orchestration costs on top of the bare command line: per model and per 1,000 prompts.
 
-    python bench/orchestration.py [--benchmark data/benchmark] [--models 2] [--pairs 5]
+    python bench/orchestration.py [--benchmark data/benchmark] [--models 2] [--pairs 3] [--ways nightly,server]
 
 The same planted models, each time with empty results, are evaluated by `sdgbias evaluate`, one process per model (bare), and in one night by
 `sdgbias nightly`, by the flow without a server, and by the flow under a server that runs already. What closes a night (analyse, gate,
 report, ...) is not orchestration: the seconds until the last model was kept count, from the night's own books, plus what passes before the
 first model starts. The ways take turns, so that a busy machine slows all of them; the first round warms the file cache and is left out.
-Also: a night in which nothing changed, whole, from the start of the process to its end.
+A pair is a way and the bare command line of the same round; printed are medians over --pairs of them and, in brackets, the least and the
+most. Also: a night in which nothing changed, whole, from the start of the process to its end (once; of the bare command line, the same
+evaluation again).
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -34,6 +36,7 @@ from sdgbias.stack.settings import QUIET
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 SDGBIAS = [sys.executable, "-m", "sdgbias.cli"]
+TITLES = {"bare": "sdgbias evaluate (bare)", "nightly": "sdgbias nightly", "server": "flow, server", "no-server": "flow, no server"}
 ENTRY = {"title": "Planted", "backend": "planted", "repo": "planted", "revision": "planted-1", "state": "enabled"}
 
 
@@ -94,53 +97,70 @@ def server(home: Path) -> Iterator[str]:
         process.wait(60)
 
 
-def measure(models: int, pairs: int, benchmark: Path, scratch: Path) -> None:
+def middle(values: list[float], signed: bool = False) -> str:
+    """Median, and in brackets the least and the most of several."""
+    sign = "+" if signed else ""
+    spread = f" ({min(values):{sign}.2f} to {max(values):{sign}.2f})" if len(values) > 1 else ""
+    return f"{statistics.median(values):{sign}.2f}{spread}"
+
+
+def measure(models: int, pairs: int, chosen: list[str], benchmark: Path, scratch: Path) -> None:
     names = registry(scratch, models)
     plain = {**QUIET, **os.environ, "SDGBIAS_REGISTRY": str(scratch), "PREFECT_HOME": str(scratch / "prefect")}
     flow = [sys.executable, "-m", "flows.nightly"]
-    with server(scratch / "server") as url:
+    began = os.getloadavg()[0]
+    with server(scratch / "server") if "server" in chosen else nullcontext("") as url:
         served = {**plain, "PREFECT_API_URL": url}
         ways: dict[str, Callable[[Path], tuple[float, float]]] = {
-            "sdgbias evaluate (bare)": lambda folder: (bare(names, benchmark, folder, plain),) * 2,
-            "sdgbias nightly": lambda folder: night([*SDGBIAS, "nightly"], benchmark, folder, plain),
-            "flow, no server": lambda folder: night(flow, benchmark, folder, plain),
-            "flow, server": lambda folder: night(flow, benchmark, folder, served),
+            "bare": lambda folder: (bare(names, benchmark, folder, plain),) * 2,
+            "nightly": lambda folder: night([*SDGBIAS, "nightly"], benchmark, folder, plain),
+            "server": lambda folder: night(flow, benchmark, folder, served),
+            "no-server": lambda folder: night(flow, benchmark, folder, plain),
         }
+        ways = {way: scored for way, scored in ways.items() if way in ("bare", *chosen)}
         took: dict[str, list[float]] = {way: [] for way in ways}
-        still: dict[str, list[float]] = {way: [] for way in ways}
+        still: dict[str, float] = {}
         for number in range(pairs + 1):
             for way, scored in ways.items():
                 folder = Path(tempfile.mkdtemp(dir=scratch))
                 seconds, _ = scored(folder)
-                unchanged = scored(folder)[1] if number == pairs else None
                 if number:
                     took[way].append(seconds)
-                if unchanged is not None:
-                    still[way].append(unchanged)
+                if number == pairs:
+                    still[way] = scored(folder)[1]
                 prompts = int(store.query(folder / "r.duckdb", "SELECT sum(n_scored) AS n FROM runs")["n"].iloc[0])
                 shutil.rmtree(folder)
-    base = took["sdgbias evaluate (bare)"]
-    print(
-        f"{models} planted models, {prompts:,} prompts scored in all, {pairs} rounds, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}\n"
-    )
-    print(
-        "| way | median s | times bare | more s per model | more s per 1,000 prompts | nothing changed, whole s |\n|---|---|---|---|---|---|"
-    )
+                print(
+                    f"round {number} of {pairs}, {TITLES[way]}: {seconds:.1f} s{'' if number else ' (left out)'}",
+                    file=sys.stderr,
+                    flush=True,
+                )
+    base = took["bare"]
+    load = f"load {began:.1f} at the start, {os.getloadavg()[0]:.1f} at the end"
+    print(f"{models} planted models, {prompts:,} prompts scored in all, {pairs} pairs, {os.cpu_count()} CPUs, {load}\n")
+    heads = ("way", "s", "times bare", "more s per model", "more s per 1,000 prompts", "nothing changed, whole s")
+    print("| " + " | ".join(heads) + " |\n" + "|---" * len(heads) + "|")
     for way, values in took.items():
-        ratio = statistics.median(v / b for v, b in zip(values, base, strict=True))
-        more = statistics.median(v - b for v, b in zip(values, base, strict=True))
-        cells = f"{statistics.median(values):.1f} | {ratio:.2f} | {more / models:+.2f} | {1000 * more / prompts:+.2f}"
-        print(f"| {way} | {cells} | {statistics.median(still[way]):.1f} |")
+        more = [v - b for v, b in zip(values, base, strict=True)]
+        cells = [TITLES[way], middle(values), middle([v / b for v, b in zip(values, base, strict=True)])]
+        cells += [middle([m / models for m in more], True), middle([1000 * m / prompts for m in more], True)] if way != "bare" else ["", ""]
+        print("| " + " | ".join([*cells, f"{still[way]:.1f}"]) + " |")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--benchmark", type=Path, default=Path("data/benchmark"))
     parser.add_argument("--models", type=int, default=2)
-    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--pairs", type=int, default=3, help="rounds that count; medians are taken over them")
+    parser.add_argument("--ways", default="nightly,server,no-server", help="what is compared with the bare command line")
     args = parser.parse_args()
+    chosen = args.ways.split(",")
+    if args.models < 1 or args.pairs < 1 or not set(chosen) < set(TITLES):
+        sys.exit(f"--models and --pairs: 1 or more; --ways: {', '.join(way for way in TITLES if way != 'bare')}, with commas")
+    if not (args.benchmark / "benchmark.json").is_file():
+        sys.exit(f"{args.benchmark}: no benchmark; build one first: make demo, or sdgbias build")
     with tempfile.TemporaryDirectory() as scratch:
-        measure(args.models, args.pairs, args.benchmark.resolve(), Path(scratch))
+        measure(args.models, args.pairs, chosen, args.benchmark.resolve(), Path(scratch))
 
 
 if __name__ == "__main__":

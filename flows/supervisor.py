@@ -25,7 +25,8 @@ from sdgbias.stack.settings import Stack
 
 PAUSE = 2.0  # seconds between two looks at the processes
 BOOKS = 5.0  # seconds between two looks into the server's books
-STUCK = 60.0  # seconds without an answer after which a server that runs is ended
+STUCK = 60.0  # seconds without an answer after which a server that answered before is ended
+STARTUP = 300.0  # and one that was started and has not answered yet: a busy machine makes its database in minutes
 LONGEST = 60.0  # seconds between two starts of a part that ends again and again
 
 
@@ -36,7 +37,7 @@ class Watch:
     stack: Stack
     said: dict[str, object] = field(default_factory=dict)
     starts: dict[str, list[float]] = field(default_factory=dict)
-    answered: float = 0.0
+    answered: float = field(default_factory=time.monotonic)  # a server that is taken over has its minute as well
     read: float = 0.0
 
     @property
@@ -87,7 +88,7 @@ def keep(watch: Watch, part: str) -> None:
 
 
 def healthy(watch: Watch) -> bool:
-    """Whether the server answers; one that runs and keeps silent for a minute is ended."""
+    """Whether the server answers; one that runs and keeps silent for a minute (five after its start) is ended."""
     try:
         with urllib.request.urlopen(f"{watch.stack.api}/health", timeout=5) as answer:
             if answer.status == 200:
@@ -95,10 +96,11 @@ def healthy(watch: Watch) -> bool:
                 return True
     except OSError:
         pass
-    since = max([watch.answered, *watch.starts.get("server", [])])
+    started = max(watch.starts.get("server", [0.0]))
+    patience = STUCK if watch.answered > started else STARTUP
     server = processes.alive(watch.home, "server")
-    if server is not None and time.monotonic() - since > STUCK:
-        watch.happened(f"the server gave no answer for {STUCK:.0f} s and is ended")
+    if server is not None and time.monotonic() - max(watch.answered, started) > patience:
+        watch.happened(f"the server gave no answer for {patience:.0f} s and is ended")
         processes.end([server], 5)
     return False
 

@@ -194,7 +194,9 @@ def _end(made: list[Judgement], strict: bool) -> None:
         rules = "; ".join(
             f"{j.target.model}: {', '.join(sorted({str(r['rule']) for r in j.rows if r['verdict'] == BREACH}))}" for j in breached
         )
-        raise GateError(f"in breach: {rules}; look at it, then mend the model or: sdgbias gate accept RUN --reason TEXT")
+        raise GateError(
+            f"in breach: {rules}; look at it, then mend the model or: sdgbias gate accept {breached[0].target.run_id} --reason TEXT"
+        )
     open_ = [j for j in made if j.verdict != PASS and not j.accepted]
     if strict and open_:
         raise GateError(f"--strict: {', '.join(f'{j.target.model} is {j.verdict}' for j in open_)}; see the notes above")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,13 @@ for name, value in {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false", "PREFECT_LOGGING_TO_API_ENABLED": "false", "TOKENIZERS_PARALLELISM": "false",
 }.items():  # fmt: skip
     os.environ.setdefault(name, value)
+
+with suppress(ImportError):  # the environment of vLLM has no hypothesis
+    from hypothesis import HealthCheck, settings
+
+    # the same examples on every machine, however busy it is
+    settings.register_profile("house", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("house")
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 SHARED = REPOSITORY.parent / "shared" / "data"

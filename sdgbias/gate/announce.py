@@ -59,6 +59,8 @@ def message(night: Night, link: str = "") -> dict[str, Any]:
     link = link or (told if told.endswith(".html") or not told else f"{told.rstrip('/')}/night.html")
     title = f"sdgbias, night {night.night}"
     lines = [words.headline(night)]
+    ended = {name: str(said) for name, said in night.row["steps"].items() if name != "announce"}
+    steps = [f"• {name}: {said[:400]}" for name, said in ended.items() if said != "done" and not said.startswith("breach")]
     breaches = [f"• {m.label}, {m.suite}: {words.moved(r)}" for m in night.breached for r in m.breaches]
     if len(breaches) > _BREACHES:
         breaches = [*breaches[:_BREACHES], f"• and {len(breaches) - _BREACHES} more breaches"]
@@ -69,7 +71,13 @@ def message(night: Night, link: str = "") -> dict[str, Any]:
         for m in night.models
         if m.until or m.quarantines
     ]
-    parts = [("", lines), ("In breach", breaches), ("No new result", out), ("Quarantined", list(dict.fromkeys(held)))]
+    parts = [
+        ("", lines),
+        ("Steps that failed", steps),
+        ("In breach", breaches),
+        ("No new result", out),
+        ("Quarantined", list(dict.fromkeys(held))),
+    ]
     shown = [(head, listed) for head, listed in parts if listed]
     where = f"Morning page: {link}" if link else ""
     plain = "\n".join(

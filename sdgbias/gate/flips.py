@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 import pandas as pd
@@ -18,9 +19,10 @@ _SAME = {
 }
 
 
-def examples(results: Path, old: str, new: str, suite: str, limit: int) -> pd.DataFrame:
-    """At most ``limit`` rows of table ``flips`` without night, model, suite and runs: from right to wrong first, the surest of them first
-    (confidence of the Full view, both runs added up), a question once before any comes twice. Same runs, same rows."""
+def examples(results: Path, old: str, new: str, suite: str, limit: int, breached: Collection[str] = ()) -> pd.DataFrame:
+    """At most ``limit`` rows of table ``flips`` without night, model, suite and runs: from right to wrong first, a question once before any
+    comes twice, answers of the methods in ``breached`` before others, the surest first (confidence of the Full view, both runs added up).
+    Same runs, same rows."""
     table = "people" if suite == FACET else "items"
     on = "" if suite == FACET else "AND {0}.task = p.task"
     split = "" if suite == FACET else "AND p.split = 'test'"
@@ -34,8 +36,8 @@ def examples(results: Path, old: str, new: str, suite: str, limit: int) -> pd.Da
             JOIN {table} n ON n.benchmark_id = rn.benchmark_id AND n.item_id = p.item_id {on.format("n")}
             JOIN {table} o ON o.benchmark_id = ro.benchmark_id AND o.item_id = p.item_id {on.format("o")}
             WHERE p.run_id = $new AND b.run_id = $old AND list_contains($methods, p.method) AND p.correct <> b.correct AND {_SAME[table]} {split}
-            ORDER BY better, sure DESC, p.item_id, p.test, p.method DESC""",
-        {"new": new, "old": old, "methods": list(METHODS)},
+            ORDER BY better, list_contains($breached, p.method) DESC, sure DESC, p.item_id, p.test, p.method DESC""",
+        {"new": new, "old": old, "methods": list(METHODS), "breached": sorted(breached)},
     )
     turn = frame.groupby(["better", "item_id"]).cumcount()
     order = frame.assign(turn=turn).sort_values(["better", "turn"], kind="stable", ignore_index=True)

@@ -62,7 +62,8 @@ def judge_runs(
         rows = judge.settle([e for _, _, evidence in found for e in evidence], policy)
         for t, base, evidence in found:
             own, rows = rows[: len(evidence)], rows[len(evidence) :]
-            kept = flips.examples(results, base, t.run_id, t.suite, policy.examples) if base else pd.DataFrame(columns=flips.COLUMNS)
+            wrong = {str(r["method"]) for r in own if r["verdict"] == BREACH}
+            kept = flips.examples(results, base, t.run_id, t.suite, policy.examples, wrong) if base else pd.DataFrame(columns=flips.COLUMNS)
             made.append(Judgement(t, base, own, overall(own), kept, known.get(t.run_id, "")))
     if progress:
         progress("judging runs", len(targets), len(targets))

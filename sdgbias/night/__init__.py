@@ -17,14 +17,19 @@ import queue
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
+from itertools import groupby
 from pathlib import Path
+from typing import TypeVar
 
 from sdgbias.errors import GateError, InfrastructureError, SdgbiasError
 from sdgbias.night import finish, ledger, process, quarantine, schedule, work
 from sdgbias.night.plan import Job, Night, Settings, check, name_of, tonight
 from sdgbias.night.work import FAILED, Outcome
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -88,6 +93,7 @@ def run(
     check(settings)
     began = time.monotonic()
     name = name_of(settings, now())
+    settings = replace(settings, night=name)  # by now another minute may have begun
     with ledger.only_one(settings.results, name):
         if ledger.status(settings.results, name) == ledger.DONE:
             return Summary(name, "", note=f"night {name} is done already; nothing to do")
@@ -172,16 +178,23 @@ def _everybody(settings: Settings, night: Night, now: Callable[[], datetime], te
         finally:
             free.put(device)
 
-    pool = ThreadPoolExecutor(max(1, len(devices)))
+    _at_once([partial(one, jobs) for jobs in by_model.values()], len(devices))
+    return sorted(outcomes, key=lambda o: (o.model, o.suite))
+
+
+def _at_once(work: Sequence[Callable[[], T]], most: int) -> list[T]:
+    """What each of these comes to, ``most`` at a time, each in a thread. When one raises, every process that is at work is ended."""
+    pool = ThreadPoolExecutor(max(1, most))
     try:
-        for done in as_completed([pool.submit(contextvars.copy_context().run, one, jobs) for jobs in by_model.values()]):
+        begun = [pool.submit(contextvars.copy_context().run, one) for one in work]
+        for done in as_completed(begun):
             done.result()
+        return [done.result() for done in begun]
     except BaseException:
         process.stop_all()
         raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
-    return sorted(outcomes, key=lambda o: (o.model, o.suite))
 
 
 def line(outcome: Outcome) -> str:
@@ -202,14 +215,22 @@ def _close(
     hands: Hands,
 ) -> None:
     """Runs the closing steps; each finds in the results file what those before it came to."""
-    for name in [name for step in steps for name in ((step, finish.SELFCHECK) if step == "analyse" and settings.selfcheck else (step,))]:
-        ledger.so_far(settings.results, night, said)
+
+    def one(name: str) -> tuple[str, float]:
         began = time.monotonic()
-        said[name] = hands.step(name, settings, night) if finish.needed(name, settings, night) else finish.DONE
-        tell(f"{name}: {said[name]} ({time.monotonic() - began:.0f} s)")
-        if name == "gate":
-            _put_aside(settings, night, tell)
-        hands.seen(name, night, outcomes, said)
+        came_to = hands.step(name, settings, night) if finish.needed(name, settings, night) else finish.DONE
+        return came_to, time.monotonic() - began
+
+    wanted = [name for step in steps for name in ((step, finish.SELFCHECK) if step == "analyse" and settings.selfcheck else (step,))]
+    for _, turn in groupby(wanted, key=lambda name: finish.TOGETHER if name in finish.TOGETHER else name):
+        names = list(turn)
+        ledger.so_far(settings.results, night, said)
+        for name, (came_to, seconds) in zip(names, _at_once([partial(one, name) for name in names], len(names)), strict=True):
+            said[name] = came_to
+            tell(f"{name}: {came_to} ({seconds:.0f} s)")
+            if name == "gate":
+                _put_aside(settings, night, tell)
+            hands.seen(name, night, outcomes, said)
     hands.seen("closed", night, outcomes, said)
 
 

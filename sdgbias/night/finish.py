@@ -13,6 +13,8 @@ from sdgbias.night.work import HOUSE, PUBLISHED
 from sdgbias.types import FACET, SDG
 
 STEPS = ("analyse", "gate", "report", "wandb", "announce")
+#: Steps at the same time: both show what those before them found, and neither reads what the other makes.
+TOGETHER = ("report", "wandb")
 CHECK, CHECK_PEOPLE, SELFCHECK = "benchmark", "people", "selfcheck"
 #: What a step says of itself when it did its work; the gate, when it found something, says BREACH and what.
 DONE, BREACH = "done", "breach"

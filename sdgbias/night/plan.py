@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 
-from sdgbias import registry
+import yaml
+
+from sdgbias import registry, yaml_text
 from sdgbias.errors import InputError, RegistryError, StoreError, UsageError, one_of
 from sdgbias.night import identity, schedule
 from sdgbias.types import FACET, QUARANTINED, SDG, ModelSpec
@@ -51,7 +55,7 @@ class Settings:
 class Job:
     """One model on one suite. entry: its registry file as it was when the night began. gpu: which kind of machine it wants (entry option
     `gpu`). key: its identity (identity.py). threads: of the CPU, 0: as many as it likes. run_id: the finished run of the same key, '' when there is none. options: further ones of
-    `sdgbias evaluate`."""
+    `sdgbias evaluate`. withheld: NAMES of environment variables that its processes don't get, beside those that no model gets."""
 
     night: str
     model: str
@@ -67,6 +71,7 @@ class Job:
     threads: int = 0
     options: tuple[str, ...] = ()
     run_id: str = ""
+    withheld: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -104,11 +109,13 @@ def folder_of(results: Path, night: str) -> Path:
 
 
 def name_of(settings: Settings, now: datetime) -> str:
-    """The night that these settings mean. Raises UsageError."""
+    """The night that these settings mean: the one they name, the one that was due, or by hand one of its own, named after the minute. Raises
+    UsageError."""
     if settings.night is not None:
         return schedule.checked(settings.night)
     if settings.scheduled_for is None:
-        return schedule.night_id(now, settings.timezone)
+        minute = schedule.night_id(now, settings.timezone)
+        return schedule.next_free(minute, _done(settings.results, minute))
     return schedule.night_id(settings.scheduled_for, settings.timezone, settings.cron)
 
 
@@ -124,6 +131,7 @@ def tonight(settings: Settings, now: datetime, write: bool = True) -> Night:
     chosen, skipped = _chosen(settings, today)
     folders = {SDG: settings.benchmark, FACET: settings.people}
     ids: dict[str, str] = {}
+    withheld = webhooks(settings)
     jobs: list[Job] = []
     for spec in chosen:
         for suite in registry.suites(spec):
@@ -148,6 +156,7 @@ def tonight(settings: Settings, now: datetime, write: bool = True) -> Night:
                 batch_size=spec.batch_size,
                 threads=max(1, (os.cpu_count() or 1) // settings.jobs) if settings.jobs > 1 else 0,
                 options=options,
+                withheld=withheld,
             )
             jobs.append(job)
     known = _known(settings.results, {spec.name for spec in chosen if spec.backend == "api"})
@@ -166,6 +175,18 @@ def tonight(settings: Settings, now: datetime, write: bool = True) -> Night:
     return night
 
 
+def webhooks(settings: Settings) -> tuple[str, ...]:
+    """NAMES of the environment variables with the webhook's address: the settings' and the policy's, also of a policy that is no valid one;
+    the gate says what is wrong with it."""
+    named = {settings.webhook_env}
+    with suppress(OSError, ValueError, yaml.YAMLError):
+        text = (settings.policy or settings.root / "registry" / "policy.yaml").read_bytes().decode("utf-8", "replace")
+        named |= set(re.findall(r"\bwebhook\b[\"']?\s*:\s*[\"']?([A-Za-z_]\w*)", text))
+        found = yaml_text.load(text)
+        named |= {str(found.get("webhook", ""))} if isinstance(found, dict) else set()
+    return tuple(sorted(named - {""}))
+
+
 def save(night: Night) -> Path:
     """The plan as JSON in the night's folder, for whoever does a job of it in another process. Raises StoreError."""
     path = night.folder / "plan.json"
@@ -182,7 +203,13 @@ def load(results: Path, night: str) -> Night:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         jobs = [
-            Job(**{**job, **{name: Path(job[name]) for name in ("benchmark", "entry", "log", "root")}, "options": tuple(job["options"])})
+            Job(
+                **{
+                    **job,
+                    **{name: Path(job[name]) for name in ("benchmark", "entry", "log", "root")},
+                    **{name: tuple(job[name]) for name in ("options", "withheld")},
+                }
+            )
             for job in found.pop("jobs")
         ]
         skipped = [Skipped(**entry) for entry in found.pop("skipped")]
@@ -225,6 +252,18 @@ def _benchmark_id(folder: Path, suite: str) -> str:
     if of != suite:
         raise InputError(f"{folder}: a benchmark of suite {of}, not {suite}; name the folder of each with --benchmark and --people")
     return found
+
+
+def _done(results: Path, minute: str) -> set[str]:
+    """Nights that began in this minute, or in the same minute of an hour that stands twice, and are done."""
+    from sdgbias import store
+
+    if not results.exists():
+        return set()
+    try:
+        return set(store.query(results, "SELECT night FROM nights WHERE status = 'done' AND starts_with(night, ?)", [minute])["night"])
+    except StoreError:  # the night itself will say it
+        return set()
 
 
 def _known(results: Path, never: set[str]) -> dict[tuple[str, str, str], str]:

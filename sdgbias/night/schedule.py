@@ -1,4 +1,5 @@
-"""When a night is due. A night is named after the wall clock that its schedule names, in the schedule's time zone: 2026-11-21T0130.
+"""When a night is due. A night is named after the wall clock that its schedule names, in the schedule's time zone: 2026-11-21T0130. A
+second one that somebody starts in a minute that has its night already is 2026-11-21T0130-2.
 
 Due times are computed on the wall clock and then turned into instants, so every day has its night, whatever the clock does: an hour that
 stands twice (the end of summer time) is one night, its first; an hour that is left out (the beginning) is one night too, as late after
@@ -9,6 +10,7 @@ earlier) starts the same night.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 from itertools import takewhile
 from zoneinfo import ZoneInfo
@@ -19,7 +21,7 @@ from sdgbias.errors import UsageError
 
 #: The default schedule, also that of infra/prefect.yaml.
 CRON, TIMEZONE = "30 1 * * *", "UTC"
-NIGHT = re.compile(r"\d{4}-\d\d-\d\dT\d{4}")
+NIGHT = re.compile(r"\d{4}-\d\d-\d\dT\d{4}(?:-[2-9])?")
 _LABEL = "%Y-%m-%dT%H%M"
 _NEAR = timedelta(minutes=75)
 
@@ -37,7 +39,7 @@ def checked(night: str) -> str:
     if not NIGHT.fullmatch(night):
         raise UsageError(f"night {night!r}; valid: the wall clock of its start, e.g. 2026-11-21T0130")
     try:
-        datetime.strptime(night, _LABEL)
+        datetime.strptime(night[:15], _LABEL)  # without the -2
     except ValueError:
         raise UsageError(f"night {night!r}: no such date or time; valid: e.g. 2026-11-21T0130") from None
     return night
@@ -53,9 +55,11 @@ def night_id(when: datetime, tz: str, cron: str = "") -> str:
     return wall.strftime(_LABEL)
 
 
-def starts(night: str, tz: str) -> datetime:
-    """The instant (UTC) at which a night is due; of an hour that stands twice, its first."""
-    return datetime.strptime(night, _LABEL).replace(tzinfo=zone(tz)).astimezone(UTC)
+def next_free(night: str, taken: Collection[str]) -> str:
+    """``night``, or where that is taken the first free one of night-2 to night-9. They sort in this order, before the next minute. With none
+    free, the last of them."""
+    names = [night, *(f"{night}-{n}" for n in range(2, 10))]
+    return next((name for name in names if name not in taken), names[-1])
 
 
 def due(cron: str, tz: str, after: datetime, before: datetime) -> list[datetime]:

@@ -42,7 +42,7 @@ TRIES: dict[str, tuple[int, float, float]] = {
 OTHER = (2, 5.0, 1.0)
 #: Kinds after which the next try takes half the batch.
 OF_MEMORY = ("OutOfMemory", "Killed")
-#: Secrets that are no business of a model's process, whatever code runs in it.
+#: Secrets that are no business of a model's process, whatever code runs in it. A job withholds the webhook's by the name that the team gave it.
 NOT_FOR_MODELS = ("WANDB_API_KEY", "SDGBIAS_WEBHOOK", "PREFECT_API_KEY", "PREFECT_API_AUTH_STRING", "PREFECT_API_DATABASE_CONNECTION_URL")
 _BY_CODE = {1: "Unexpected", 2: "UsageError", 3: "InputError", 4: "RegistryError", 5: "ModelError", 6: "GateError", 7: "StoreError"}
 _FULL = ("No space left", "disk is full", "may not grow")
@@ -115,7 +115,7 @@ def attempt(
     environment = {"SDGBIAS_REGISTRY": str(job.root), **({} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu})}
     if job.threads and "OMP_NUM_THREADS" not in os.environ:
         environment["OMP_NUM_THREADS"] = str(job.threads)
-    ended = process.run(argv(job, results, number), job.log, job.timeout_s, environment, NOT_FOR_MODELS)
+    ended = process.run(argv(job, results, number), job.log, job.timeout_s, environment, (*NOT_FOR_MODELS, *job.withheld))
     made = _classified(job, ended, child.read(outcome_file(job, number)), _blank(job, began, number))
     if not made.good:
         child.write(outcome_file(job, number), {"error": made.kind, "exit_code": ended.code, "message": made.message})

@@ -25,6 +25,8 @@ from sdgbias.types import FACET
 MOST_ROWS = 250_000
 #: W&B takes names of artifacts up to this length.
 LONGEST_NAME = 128
+#: Beside the files of a run's scores: how many rows each has.
+_ROWS = "rows.json"
 _BENCHMARK = {"sdg": ("items", "task, item_id"), FACET: ("people", "item_id")}
 _SCORES = {
     "scores": 'task, item_id, test, "view"', "decoded": 'item_id, test, "view"', "spoken": 'task, item_id, test, "view"',
@@ -79,22 +81,23 @@ def _benchmark(results: Path, record: Mapping[Any, Any], folder: Path) -> Piece:
     """The questions as Parquet; rows about people and very large benchmarks by count and digest alone."""
     table, order = _BENCHMARK[FACET if record["suite"] == FACET else "sdg"]
     name, benchmark = names(record)["benchmark"], str(record["benchmark_id"])
+    metadata = {"benchmark_id": benchmark, "suite": record["suite"], "licence": str(record["licence"] or "")}
+    questions, card = (folder / "artifacts" / name / file for file in ("items.parquet", "card.json"))
+    if questions.is_file():
+        return Piece(name, "dataset", metadata | {"rows": pq.read_metadata(questions).num_rows}, (questions,))
+    if card.is_file():
+        return Piece(name, "dataset", metadata | {"rows": json.loads(card.read_text(encoding="utf-8"))["rows"]}, (card,))
     [count] = store.query(results, f"SELECT count(*) AS n FROM {table} WHERE benchmark_id = ?", [benchmark])["n"]
-    metadata = {"benchmark_id": benchmark, "suite": record["suite"], "rows": int(count), "licence": str(record["licence"] or "")}
-    here = folder / "artifacts" / name
+    metadata["rows"] = int(count)
     if table == "items" and count <= MOST_ROWS:
-        path = here / "items.parquet"
-        if not path.is_file():
-            rows = store.arrow(results, f"SELECT * EXCLUDE (benchmark_id) FROM items WHERE benchmark_id = ? ORDER BY {order}", [benchmark])
-            _write(path, rows)
-        return Piece(name, "dataset", metadata, (path,))
-    path = here / "card.json"
-    if not path.is_file():
-        ids = store.arrow(results, f"SELECT item_id FROM {table} WHERE benchmark_id = ? ORDER BY {order}", [benchmark])
-        digest = hashlib.sha256("\n".join(map(str, ids["item_id"].to_pylist())).encode()).hexdigest()
-        why = "rows about people don't leave" if table == "people" else f"more than {MOST_ROWS:,} questions"
-        _write_text(path, json.dumps({**metadata, "sha256_of_item_ids": digest, "rows_left_out_because": why}, indent=1, sort_keys=True))
-    return Piece(name, "dataset", metadata, (path,))
+        rows = store.arrow(results, f"SELECT * EXCLUDE (benchmark_id) FROM items WHERE benchmark_id = ? ORDER BY {order}", [benchmark])
+        _write(questions, rows)
+        return Piece(name, "dataset", metadata, (questions,))
+    ids = store.arrow(results, f"SELECT item_id FROM {table} WHERE benchmark_id = ? ORDER BY {order}", [benchmark])
+    digest = hashlib.sha256("\n".join(map(str, ids["item_id"].to_pylist())).encode()).hexdigest()
+    why = "rows about people don't leave" if table == "people" else f"more than {MOST_ROWS:,} questions"
+    _write_text(card, json.dumps({**metadata, "sha256_of_item_ids": digest, "rows_left_out_because": why}, indent=1, sort_keys=True))
+    return Piece(name, "dataset", metadata, (card,))
 
 
 def _model(record: Mapping[Any, Any]) -> Piece:
@@ -122,19 +125,28 @@ def _scores(results: Path, record: Mapping[Any, Any], folder: Path) -> Piece | N
     name, run_id = names(record)["scores"], str(record["run_id"])
     edition = hashlib.sha256(str(record["finished_at"]).encode()).hexdigest()[:8]
     here = folder / "artifacts" / f"{name}.{edition}"
-    made, counts = [], {}
-    for table, order in _SCORES.items():
-        path = here / f"{table}.parquet"
-        if not path.is_file():
+    counts = _counted(here)
+    if counts is None:
+        counts = {}
+        for table, order in _SCORES.items():
             rows = store.arrow(results, f"SELECT * EXCLUDE (run_id) FROM {table} WHERE run_id = ? ORDER BY {order}", [run_id])
-            if not rows.num_rows:
-                continue
-            _write(path, rows)
-        made.append(path)
-        counts[table] = pq.read_metadata(path).num_rows
-    if not made:
+            if rows.num_rows:
+                _write(here / f"{table}.parquet", rows)
+                counts[table] = rows.num_rows
+        if not counts:
+            return None
+        _write_text(here / _ROWS, json.dumps(counts))
+    made = tuple(here / f"{table}.parquet" for table in counts)
+    return Piece(name, "scores", {"run_id": run_id, "fingerprint": str(record["fingerprint"] or ""), "rows": counts}, made)
+
+
+def _counted(here: Path) -> dict[str, int] | None:
+    """Table -> rows of the files of a run, written after the last of them; None where they are not all there."""
+    try:
+        counts: dict[str, int] = json.loads((here / _ROWS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
         return None
-    return Piece(name, "scores", {"run_id": run_id, "fingerprint": str(record["fingerprint"] or ""), "rows": counts}, tuple(made))
+    return counts if all((here / f"{table}.parquet").is_file() for table in counts) else None
 
 
 def _write(path: Path, rows: pa.Table) -> None:

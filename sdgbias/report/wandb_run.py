@@ -1,4 +1,4 @@
-"""One run of the results file as an offline W&B run: no network, no login, nothing outside its folder.
+"""Runs of the results file as offline W&B runs: no network, no login, nothing outside their folder.
 
 A W&B run belongs to one model and one night. Send it later: ``sdgbias wandb sync``.
 """
@@ -9,28 +9,78 @@ import io
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-from PIL import Image
 
 from sdgbias import store
 from sdgbias.errors import StoreError, one_of
-from sdgbias.report import chart, charts_fairness, data, figures, wandb_artifacts, wandb_state, wandb_words
+from sdgbias.report import wandb_artifacts, wandb_state, wandb_words
 from sdgbias.types import FACET, Task
+
+if TYPE_CHECKING:
+    from sdgbias.report import data, figures
 
 #: Where WANDB_PROJECT names no other. `wandb sync` can rename a run's project but not that of its artifacts, so it is settled here.
 PROJECT = "sdgbias"
+#: What W&B looks for at the start of every run, and for which it imports its job queues: seconds, and no run here comes from a queue.
+_LAUNCH = "wandb.sdk.launch.inputs.internal"
+_VERDICTS = 'rule, task, test, method, level, metric, verdict, "before", "value", change, ci_low, ci_high, n, p, mde, allowed, note'
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What the results file says of a run. record: its row of ``runs``; metrics: its rows (of a small run those over all indicators);
+    params: CADE's; judged: the gate's rows of the night, without any where it has not run."""
+
+    record: dict[str, Any]
+    metrics: pd.DataFrame
+    params: pd.DataFrame
+    judged: pd.DataFrame
+
+
+def read(results: Path, run_ids: Sequence[str], night: str, small: bool) -> dict[str, Stored]:
+    """run id -> what is stored of it, for many runs at once; unknown ones are left out. Raises StoreError."""
+    runs, mine = list(run_ids), "WHERE list_contains($runs, run_id)"
+    records = store.query(results, f"FROM runs {mine}", {"runs": runs})
+    told = f"{mine} AND (starts_with(indicator, 'all') OR indicator = 'macro')" if small else mine
+    metrics = store.query(results, f"FROM metrics {told} ORDER BY ALL", {"runs": runs})
+    params = store.query(results, f"FROM cade_params {mine} ORDER BY task, test", {"runs": runs})
+    judged = store.query(results, f"SELECT model, suite, {_VERDICTS} FROM verdicts WHERE night = ? ORDER BY ALL", [night])
+    made = {}
+    for row in records.to_dict("records"):
+        record = {str(k): v for k, v in row.items()}
+        own = judged[(judged["model"] == record["model"]) & (judged["suite"] == record["suite"])]
+        made[str(record["run_id"])] = Stored(
+            record,
+            _of(metrics, record["run_id"]),
+            _of(params, record["run_id"]),
+            own.drop(columns=["model", "suite"]).reset_index(drop=True),
+        )
+    return made
+
+
+def _of(rows: pd.DataFrame, run_id: str) -> pd.DataFrame:
+    return rows[rows["run_id"] == run_id].reset_index(drop=True)
 
 
 def log_run(
     results: Path, run_id: str, out: Path, *, night: str = "", small: bool = False, outcome: Mapping[str, Any] | None = None
 ) -> Path:
-    """Writes run ``run_id`` of ``night`` below ``out`` and returns its folder; an earlier copy of the same W&B run there is replaced.
+    """``read`` and ``write`` for one run, with a service of its own."""
+    with service(out):
+        return write(results, read(results, [run_id], night, small), run_id, out, night, small, outcome or {})
+
+
+def write(results: Path, known: Mapping[str, Stored], run_id: str, out: Path, night: str, small: bool, outcome: Mapping[str, Any]) -> Path:
+    """Writes run ``run_id`` of ``night``, one of ``known``, below ``out`` and returns its folder; an earlier copy of the same W&B run there
+    is replaced. Within ``service``.
 
     Config: the run's record, settings, the model's entry without secrets, CADE's parameters, night, versions. Summary:
     ``task/test/method[/pillar]/metric`` = value, with ``.../n``, ``.../ci_low``, ``.../ci_high`` beside it, and ``gate/...`` where the gate
@@ -39,13 +89,10 @@ def log_run(
     ``outcome``: what came of the model that night (outcome, attempts, seconds, scored, planned, failed), told under ``night/...``.
     Raises StoreError for an unknown run or a folder that can't be written, UsageError for a text that is no night.
     """
-    known = store.run_ids(results)
     if run_id not in known:
-        raise StoreError(f"{results}: {one_of('run', run_id, known)}")
-    found = data.load(results, [run_id])
-    record = found.runs.iloc[0].to_dict()
-    when = wandb_words.night_of(night, record)
-    judged = wandb_words.verdicts(results, night, str(record["model"]), str(record["suite"]))
+        raise StoreError(f"{results}: {one_of('run', run_id, store.run_ids(results))}")
+    found = known[run_id]
+    wandb_words.night_of(night, found.record)
     name = wandb_words.wandb_id(run_id, night)
     folder = Path(out).resolve()
     try:
@@ -53,75 +100,80 @@ def log_run(
         with wandb_state.writing(folder):
             for old in folder.glob(f"wandb/offline-run-*-{name}"):
                 shutil.rmtree(old)
-            pieces = wandb_artifacts.pieces(results, record, folder)
-            return _write(results, found, folder, name, night, when, judged, pieces, small, dict(outcome or {}))
+            pieces = wandb_artifacts.pieces(results, found.record, folder)
+            return _write(results, found, folder, name, night, pieces, small, outcome)
     except OSError as error:
         raise StoreError(f"can't write {folder}: {error.strerror or type(error).__name__}; choose another --dir") from None
 
 
 def _write(
-    results: Path, found: data.ReportData, folder: Path, name: str, night: str, when: datetime, judged: pd.DataFrame,
-    pieces: dict[str, wandb_artifacts.Piece], small: bool, outcome: dict[str, Any],
+    results: Path, found: Stored, folder: Path, name: str, night: str, pieces: dict[str, wandb_artifacts.Piece], small: bool,
+    outcome: Mapping[str, Any],
 ) -> Path:  # fmt: skip
-    record = found.runs.iloc[0].to_dict()
+    import wandb
+
+    record, when = found.record, wandb_words.night_of(night, found.record)
     facts = {f"night/{k}": v for k, v in outcome.items() if v is not None and v == v}
     rows = wandb_words.history(found.metrics) | {k: v for k, v in facts.items() if not isinstance(v, str)}
-    with closed_in(folder):
-        import wandb
+    settings = wandb.Settings(
+        silent=True,
+        console="off",
+        disable_git=True,
+        x_disable_stats=True,
+        x_disable_meta=True,
+        x_save_requirements=False,
+        init_timeout=30,
+    )
+    run = wandb.init(
+        project=os.environ.get("WANDB_PROJECT") or PROJECT, entity=os.environ.get("WANDB_ENTITY") or None, id=name,
+        name=" ".join(p for p in (str(record["model"]), night) if p), group=str(record["benchmark_id"]),
+        job_type="evaluate", dir=str(folder), mode="offline", config=wandb_words.config(record, night, found.params),
+        tags=[str(record["provenance"]), str(record["suite"]), *(["unchanged"] if small else [])], settings=settings,
+    )  # fmt: skip
+    try:
+        run.define_metric(wandb_words.NIGHT_YEAR)
+        run.define_metric("*", step_metric=wandb_words.NIGHT_YEAR)
+        run.summary.update(wandb_words.summary(found.metrics) | facts | wandb_words.gate_summary(found.judged))
+        logged: dict[str, Any] = {**rows, wandb_words.NIGHT_YEAR: wandb_words.year(when)}
+        if not small:
+            from PIL import Image
 
-        settings = wandb.Settings(
-            silent=True,
-            console="off",
-            disable_git=True,
-            x_disable_stats=True,
-            x_disable_meta=True,
-            x_save_requirements=False,
-            init_timeout=30,
-        )
-        run = wandb.init(
-            project=os.environ.get("WANDB_PROJECT") or PROJECT, entity=os.environ.get("WANDB_ENTITY") or None, id=name,
-            name=" ".join(p for p in (str(record["model"]), night) if p), group=str(record["benchmark_id"]),
-            job_type="evaluate", dir=str(folder), mode="offline", config=wandb_words.config(record, night, found.params),
-            tags=[str(record["provenance"]), str(record["suite"]), *(["unchanged"] if small else [])], settings=settings,
-        )  # fmt: skip
-        try:
-            run.define_metric(wandb_words.NIGHT_YEAR)
-            run.define_metric("*", step_metric=wandb_words.NIGHT_YEAR)
-            run.summary.update(wandb_words.summary(found.metrics) | facts | wandb_words.gate_summary(judged))
-            logged: dict[str, Any] = {**rows, wandb_words.NIGHT_YEAR: wandb_words.year(when)}
-            if not small:
-                for title, frame in wandb_words.tables(found.metrics, found.params, judged).items():
-                    logged[title] = wandb.Table(dataframe=frame.astype(object).where(frame.notna(), None))
-                for title, png in _pictures(results, found).items():
-                    logged[title] = wandb.Image(Image.open(io.BytesIO(png)), caption=title)
-            run.log(logged, step=wandb_words.step(when))
-            digests = {
-                piece.name: wandb_artifacts.declare(
-                    run, piece, used=small or kind != "scores", aliases=(night,) if night and kind == "scores" and not small else ()
-                )
-                for kind, piece in pieces.items()
-            }
-            written = Path(run.dir).parent
-        finally:
-            run.finish()
-            wandb.teardown()  # ends W&B's helper process, which outlives a run
+            for title, frame in wandb_words.tables(found.metrics, found.params, found.judged).items():
+                logged[title] = wandb.Table(dataframe=frame.astype(object).where(frame.notna(), None))
+            for title, png in _pictures(results, str(record["run_id"]), str(record["suite"])).items():
+                logged[title] = wandb.Image(Image.open(io.BytesIO(png)), caption=title)
+        run.log(logged, step=wandb_words.step(when))
+        digests = {
+            piece.name: wandb_artifacts.declare(
+                run, piece, used=small or kind != "scores", aliases=(night,) if night and kind == "scores" and not small else ()
+            )
+            for kind, piece in pieces.items()
+        }
+        written = Path(run.dir).parent
+    finally:
+        run.finish()
     label = {"id": name, "run_id": str(record["run_id"]), "night": night, "model": str(record["model"]), "small": small, "artifacts": digests,
              "needs": sorted({path.parent.name for piece in pieces.values() for path in piece.files})}  # fmt: skip
     (written / wandb_state.LABEL).write_text(json.dumps(label, indent=1, sort_keys=True), encoding="utf-8")
     return written
 
 
-def _pictures(results: Path, found: data.ReportData) -> dict[str, bytes]:
+def _pictures(results: Path, run_id: str, suite: str) -> dict[str, bytes]:
     """The figures of the report as PNG, by ``figure/panel``: the paper's for the first suite, disparities for the second."""
-    if found.runs["suite"].iloc[0] != FACET:
+    from sdgbias.report import chart, charts_fairness, data, figures
+
+    found = data.load(results, [run_id])
+    if suite != FACET:
         return {f"{name}/{wandb_words.slug(p.title)}": figures.png(p) for name, panels in _figures(found).items() for p in panels}
     metrics = found.metrics.assign(model=found.models[0], data="")
     sql = "FROM study_rows WHERE run_id = ? AND study = 'fairness' ORDER BY test, method, pillar, metric"
-    studies = store.query(results, sql, [str(found.runs["run_id"].iloc[0])]).assign(model=found.models[0], data="")
+    studies = store.query(results, sql, [run_id]).assign(model=found.models[0], data="")
     return {f.name: chart.picture(f, {})[1] for f in charts_fairness.figures(metrics, studies)}
 
 
 def _figures(found: data.ReportData) -> dict[str, list[figures.Panel]]:
+    from sdgbias.report import figures
+
     drawn = {
         "figure3_views": figures.figure3(found),
         "figure4_directions": figures.figure4(found),
@@ -133,14 +185,25 @@ def _figures(found: data.ReportData) -> dict[str, list[figures.Panel]]:
 
 
 @contextmanager
-def closed_in(folder: Path) -> Iterator[None]:
-    """W&B's environment for an offline run inside ``folder``, restored afterwards."""
+def service(folder: Path) -> Iterator[None]:
+    """One helper process of W&B for all runs that are written in the block, offline, with its environment inside ``folder``. Both are as
+    before afterwards."""
+    folder = Path(folder).resolve()
     ours = {"WANDB_MODE": "offline", "WANDB_SILENT": "true", **wandb_state.folders(folder)}
     before = {name: os.environ.get(name) for name in ours}
     os.environ.update(ours)
+    no_queue = ModuleType(_LAUNCH)
+    no_queue.__dict__["StagedLaunchInputs"] = lambda: SimpleNamespace(apply=lambda run: None)
+    stands = sys.modules.setdefault(_LAUNCH, no_queue)
     try:
         yield
     finally:
+        if "wandb" in sys.modules:
+            import wandb
+
+            wandb.teardown()
+        if stands is no_queue:
+            del sys.modules[_LAUNCH]
         for name, value in before.items():
             if value is None:
                 os.environ.pop(name, None)

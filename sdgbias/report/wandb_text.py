@@ -29,7 +29,7 @@ class Section:
 def sections(results: Path) -> list[Section]:
     """What was measured, leaderboard, signatures, CADE gain, disparities, history over nights, the gate's verdicts; each only where there
     are rows. Raises StoreError for a file without a finished run."""
-    first, second = store.latest_runs(results), store.latest_runs(results, FACET)
+    first, second = store.latest_runs(results), store.latest_runs(results, FACET, per_benchmark=True)
     if not first and not second:
         raise StoreError(f"{results} holds no finished run; run `sdgbias evaluate NAME` first")
     found = data.load(results, first) if first else None
@@ -69,10 +69,13 @@ def _percent(e: Estimate | None, signed: bool = False) -> str:
 
 def _measured(results: Path, runs: list[str]) -> Section:
     sql = """SELECT model, suite, provenance, benchmark_id, revision, n_prompts_planned AS asked, n_failed AS failed, finished_at, run_id
-             FROM runs WHERE list_contains($runs, run_id) ORDER BY suite DESC, provenance = 'planted', model"""
+             FROM runs WHERE list_contains($runs, run_id) ORDER BY suite DESC, provenance = 'planted', model, benchmark_id"""
     frame = store.query(results, sql, {"runs": runs})
-    planted = int((frame["provenance"] == "planted").sum())
-    text = f"The newest finished run of {len(frame)} model{'s' if len(frame) != 1 else ''}. Every figure has its n and a 95 % interval, clustered by place or picture."
+    planted = frame.loc[frame["provenance"] == "planted", "model"].nunique()
+    count = frame["model"].nunique()
+    of = f"The newest finished run of {count} model{'s' if count != 1 else ''}"
+    again = len(frame) > len(frame[["model", "suite"]].drop_duplicates())
+    text = f"{of}{', about people on each benchmark' if again else ''}. Every figure has its n and a 95 % interval, clustered by place or picture."
     if planted:
         text += f" {planted} of them are planted: their bias is known, they are no model's figures."
     rows = [(r["model"], r["suite"], r["provenance"], r["benchmark_id"], str(r["revision"] or "")[:12], r["asked"], r["failed"],
@@ -127,13 +130,18 @@ def _gain(found: data.ReportData) -> Section | None:
 
 
 def _disparities(results: Path, runs: list[str]) -> Section | None:
-    sql = """SELECT r.model, m.test, m.pillar, m.indicator, m.value, m.n, m.ci_low, m.ci_high FROM metric_rows m JOIN runs r USING (run_id)
+    sql = """SELECT r.model, r.benchmark_id, m.test, m.pillar, m.value, m.n, m.ci_low, m.ci_high FROM metric_rows m JOIN runs r USING (run_id)
              WHERE list_contains($runs, run_id) AND m.metric = 'disparity' AND m.method = 'full' AND m.indicator = 'all-52'
              AND NOT ends_with(m.pillar, 'max-min') ORDER BY ALL"""
     frame = store.query(results, sql, {"runs": runs})
-    rows = [(r["model"], r["test"], r["pillar"], _percent(_estimate(r), signed=True), r["n"]) for r in frame.to_dict("records")]
+    rows = [
+        (r["model"], r["benchmark_id"], r["test"], r["pillar"], _percent(_estimate(r), signed=True), r["n"])
+        for r in frame.to_dict("records")
+    ]
     text = "Difference of recall between perceived groups, points, all classes pooled; generated answers.\n\n"
-    return Section("Disparities", text + table(("model", "prompt", "groups", "disparity (95 % CI)", "n"), rows)) if rows else None
+    return (
+        Section("Disparities", text + table(("model", "benchmark", "prompt", "groups", "disparity (95 % CI)", "n"), rows)) if rows else None
+    )
 
 
 def _history(results: Path) -> Section | None:

@@ -13,9 +13,9 @@ from typing import Any
 
 import pandas as pd
 
-from sdgbias import __version__, store
+from sdgbias import __version__
 from sdgbias.errors import UsageError
-from sdgbias.report.data import DIRECTIONS, METHODS, TESTS
+from sdgbias.indicators import DIRECTIONS
 
 #: The first 15 characters of a night's id: local wall clock of its start.
 NIGHT = re.compile(r"\d{4}-\d{2}-\d{2}T\d{4}")
@@ -150,6 +150,8 @@ def tables(metrics: pd.DataFrame, params: pd.DataFrame, verdicts: pd.DataFrame) 
 
 def _wide(metrics: pd.DataFrame, wanted: Mapping[str, Sequence[str]]) -> pd.DataFrame:
     """One row per task, view and metric (all pillars, all indicators); per test four columns: value, n, ci_low, ci_high."""
+    from sdgbias.report.data import METHODS, TESTS
+
     own = metrics[(metrics["pillar"] == "all") & metrics["indicator"].str.startswith("all")]
     rows: list[dict[str, object]] = []
     tests = [*[t for t in TESTS if (own["test"] == t).any()], *sorted(set(own["test"]) - set(TESTS))]
@@ -165,13 +167,6 @@ def _wide(metrics: pd.DataFrame, wanted: Mapping[str, Sequence[str]]) -> pd.Data
         rows.append(row | {"_at": order.get(str(method), len(order))})
     frame = pd.DataFrame(rows)
     return frame.sort_values(["task", "metric", "_at", "view"], kind="stable", ignore_index=True).drop(columns="_at") if rows else frame
-
-
-def verdicts(results: Path, night: str, model: str, suite: str) -> pd.DataFrame:
-    """The gate's rows about one model in one night; none where the gate has not run."""
-    columns = 'rule, task, test, method, level, metric, verdict, "before", "value", change, ci_low, ci_high, n, p, mde, allowed, note'
-    sql = f"SELECT {columns} FROM verdicts WHERE night = ? AND model = ? AND suite = ? ORDER BY ALL"
-    return store.query(results, sql, [night, model, suite])
 
 
 def gate_summary(found: pd.DataFrame) -> dict[str, float | int | str]:

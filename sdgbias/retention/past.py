@@ -31,7 +31,7 @@ def then(results: Path, when: str) -> Then:
             until = datetime.fromisoformat(when) + timedelta(days=1)
         except ValueError:
             raise unknown from None
-    elif re.fullmatch(r"\d{4}-\d\d-\d\dT\d{4}", when):
+    elif re.fullmatch(r"\d{4}-\d\d-\d\dT\d{4}(?:-\d)?", when):
         sql = """SELECT coalesce(finished_at, (SELECT max(finished_at) FROM night_models m WHERE m.night = n.night), started_at) AS until
                  FROM nights n WHERE night = ?"""
         found = store.query(results, sql, [when])["until"]

@@ -30,7 +30,7 @@ SUPERVISOR = "supervisor"
 STEPS = ("server", "pools", "deployments", "workers", "schedule")
 
 
-def up(wanted: Stack, say: Callable[[str], None], now: datetime, patience: float = 180) -> Stack:
+def up(wanted: Stack, say: Callable[[str], None], now: datetime, patience: float = 300) -> Stack:
     """Starts the stack, or finds it running with the same settings, and waits until every part of it is there.
 
     `say` gets one line per part. Raises UsageError: not the project's folder, other settings than the stack that runs;

@@ -43,7 +43,7 @@ def spawn(home: Path, name: str, command: list[str], env: Mapping[str, str], cwd
 
 def _wait_for_name(process: subprocess.Popen[bytes]) -> None:
     """A new process has neither command line nor environment for a moment: it would not be known by them."""
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     with contextlib.suppress(psutil.Error):
         while not psutil.Process(process.pid).cmdline() and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.005)

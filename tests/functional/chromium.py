@@ -27,7 +27,7 @@ def start(profile: Path, *, scripts: bool = True, downloads: Path | None = None)
     options = webdriver.ChromeOptions()
     options.binary_location = str(CHROMIUM)
     for flag in (
-        "headless=new", "no-sandbox", "disable-gpu", "disable-background-networking", "disable-component-update", "disable-sync",
+        "headless=new", "no-sandbox", "disable-gpu", "disable-dev-shm-usage", "disable-background-networking", "disable-component-update", "disable-sync",
         "no-first-run", f"user-data-dir={profile}",
     ):  # fmt: skip
         options.add_argument(f"--{flag}")

@@ -90,7 +90,7 @@ class Hub:
         self.server.server_close()
         self.thread.join()
 
-    def into(self, monkeypatch: Any, home: Path, token: str = "", seconds: int = 5) -> None:
+    def into(self, monkeypatch: Any, home: Path, token: str = "", seconds: int = 60) -> None:
         """This process's client, and the environment of those it starts, ask this hub; `home` takes the place of the client's cache."""
         from huggingface_hub import constants
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import random
+import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pandas as pd
@@ -19,7 +22,7 @@ def environment(registry: Path | None = None) -> dict[str, str]:
 
 
 def sdgbias(
-    *command: object, cwd: Path = REPOSITORY, registry: Path | None = None, timeout: float = 300
+    *command: object, cwd: Path = REPOSITORY, registry: Path | None = None, timeout: float = 600
 ) -> subprocess.CompletedProcess[str]:
     """Runs `sdgbias COMMAND`; never raises, so that a test can look at exit code and words."""
     return subprocess.run(
@@ -42,6 +45,16 @@ def refused(code: int, *command: object, **more) -> str:  # type: ignore[no-unty
     lines = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert len(lines) == 1, done.stderr
     return lines[0]
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 on which nobody listens. It lies below those that the system gives away by itself, so that nobody else gets it
+    in the seconds until the server that it is for has started."""
+    while True:
+        port = random.SystemRandom().randrange(20_000, 30_000)
+        with suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def add_model(root: Path, name: str, **fields: object) -> Path:

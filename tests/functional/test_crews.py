@@ -36,7 +36,7 @@ def start(benchmark: Path, results: Path, workers: int, environment: dict[str, s
 
 
 def finish(process: subprocess.Popen[str]) -> str:
-    out, err = process.communicate(timeout=300)
+    out, err = process.communicate(timeout=600)
     assert process.returncode == 0, err
     assert "Traceback" not in err, err
     return out + err
@@ -82,7 +82,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory, small_benchmark: Path) -> Pa
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [2, 3])
 def test_the_same_rows_each_scored_once_with_the_threads_divided(small_benchmark: Path, folder: Path, whole: Path, workers: int) -> None:
-    environment = slow_planted(folder) | {"OMP_NUM_THREADS": "6"}
+    environment = slow_planted(folder, engines=workers) | {"OMP_NUM_THREADS": "6"}
     finish(start(small_benchmark, folder / "r.duckdb", workers, environment))
     same(cached(whole, "slow"), cached(folder / "r.duckdb", "slow"))
     order = ["task", "test", "method", "pillar", "indicator", "metric"]
@@ -98,7 +98,7 @@ def test_the_same_rows_each_scored_once_with_the_threads_divided(small_benchmark
 
 @pytest.mark.slow
 def test_a_killed_engine_is_replaced_and_its_rest_is_scored(small_benchmark: Path, folder: Path, whole: Path) -> None:
-    process = start(small_benchmark, folder / "r.duckdb", 2, slow_planted(folder, 0.05))
+    process = start(small_benchmark, folder / "r.duckdb", 2, slow_planted(folder, engines=3))  # the third replaces the second
     until(lambda: asked(folder)["pid"].nunique() == 2)
     first, second = engines_of(process.pid)
     os.kill(second, signal.SIGKILL)
@@ -121,7 +121,7 @@ def test_the_number_of_engines_may_change_after_a_kill_of_the_parent(small_bench
         until(lambda seen=seen: len(asked(folder)) > seen + 100)  # type: ignore[misc]
         orphans = engines_of(process.pid)
         process.send_signal(signal.SIGKILL)
-        process.communicate(timeout=30)
+        process.communicate(timeout=120)
         until(lambda orphans=orphans: not any(map(alive, orphans)))  # type: ignore[misc]
     finish(start(small_benchmark, results, 2, environment))
     same(cached(whole, "slow"), cached(results, "slow"))
@@ -134,7 +134,7 @@ def test_the_number_of_engines_may_change_after_a_kill_of_the_parent(small_bench
 def test_a_prompt_that_ends_its_engine_twice_is_a_failure_and_stops_nobody(
     small_benchmark: Path, folder: Path, whole: Path, how: str, kind: str
 ) -> None:
-    add_model(folder, "slow", batch_size=BATCH, options={"chunk_timeout": 1})
+    add_model(folder, "slow", batch_size=BATCH, options={"chunk_timeout": 3})
     poison = asked(whole.parent).query("kind == 'score'")["prompt"].iloc[200]
     said = finish(start(small_benchmark, folder / "r.duckdb", 2, slow_planted(folder, 0.0, f"{how}:{poison}")))
     assert " 1 failed" in said

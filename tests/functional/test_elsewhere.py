@@ -47,7 +47,7 @@ def wrapped(folder: Path, code: str) -> Path:
     return script
 
 
-def gone(pid: int, patience: float = 20) -> bool:
+def gone(pid: int, patience: float = 120) -> bool:
     end = time.monotonic() + patience
     while time.monotonic() < end:
         try:
@@ -169,7 +169,7 @@ def test_what_a_library_prints_or_reads_never_meets_the_pipe(tmp_path: Path) -> 
 
 def test_noise_in_place_of_an_engine(tmp_path: Path) -> None:
     with pytest.raises(InfrastructureError, match="answered with what is no frame"):
-        ChildEngine(PLANTED, REPOSITORY, wrapped(tmp_path, "print('x' * 99)"))
+        ChildEngine(PLANTED, REPOSITORY, wrapped(tmp_path, "import sys; print('x' * 99, flush=True); sys.stdin.read()"))
 
 
 def test_another_version_of_the_package(tmp_path: Path) -> None:

@@ -141,12 +141,12 @@ def test_a_planted_loss_is_caught_told_and_explained(
 @pytest.mark.slow
 @pytest.mark.skipif(not (chromium.CHROMIUM and chromium.DRIVER), reason="chromium and chromedriver are not installed")
 def test_the_morning_page_in_a_browser(tmp_path: Path) -> None:
-    from sdgbias.report import night_page
+    from sdgbias.report import night_page, pages
 
     results = gate_results.told_night(tmp_path / "r.duckdb")
     found = night_page.load(results)
     assert found is not None
-    page = night_page.write(found, results, tmp_path / "out", [("night.html", "Last night")])
+    page = pages.write(tmp_path / "out" / "night.html", night_page.render(found, results, [("night.html", "Last night")]))
     chrome = chromium.start(tmp_path / "profile")
     try:
         for screen in ((1280, 900, False, "light"), (390, 844, True, "dark")):

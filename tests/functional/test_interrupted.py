@@ -98,7 +98,7 @@ def _go(server: multiprocessing.context.ForkServerContext, stage: str, raw: Path
     counted.unlink(missing_ok=True)
     process = server.Process(target=_child, args=(stage, str(raw), str(out), kill_at, str(counted)))
     process.start()
-    process.join(120)
+    process.join(300)
     assert process.exitcode is not None, "the stage hangs"
     return process.exitcode, int(counted.read_text()) if counted.is_file() else 0
 

@@ -13,7 +13,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from person import REPOSITORY, add_model, environment, ok, refused
+from engines import slow_planted
+from person import REPOSITORY, add_model, ok, refused
 
 from sdgbias import night as nights
 from sdgbias import registry, store
@@ -58,20 +59,21 @@ def test_two_nights_of_a_team(tiny_benchmark: Path, tmp_path: Path) -> None:
 
 
 def test_a_killed_night_takes_its_models_along_and_the_next_goes_on(tiny_benchmark: Path, tmp_path: Path) -> None:
-    add_model(tmp_path, "good")
+    add_model(tmp_path, "good", batch_size=4)
     command = [sys.executable, "-m", "sdgbias.cli", "nightly", *map(str, options(tmp_path, tiny_benchmark)), "--night", "2026-11-21T0130"]
-    env = environment(tmp_path)
+    env = slow_planted(tmp_path, 2.0)  # it is at work for longer than the test takes to look at it
     night = subprocess.Popen(command, cwd=REPOSITORY, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while not list(tmp_path.glob("scores/good/*/scores-*.parquet")) and time.monotonic() < deadline:
         assert night.poll() is None
         time.sleep(0.01)
     line = refused(8, "nightly", *options(tmp_path, tiny_benchmark), registry=tmp_path)
     assert f"process {night.pid} on" in line and "night 2026-11-21T0130" in line
-    assert _children(night.pid), "a model is at work or the steps are"
     model = _children(night.pid)
+    assert model and night.poll() is None, "a model is at work"
     os.kill(night.pid, signal.SIGKILL)
     night.wait()
+    deadline = time.monotonic() + 120
     while any(_alive(pid) for pid in model) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not any(_alive(pid) for pid in model), "the night is dead, its model works on"

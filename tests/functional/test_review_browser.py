@@ -59,7 +59,7 @@ def show(chrome: Any, folder: Path, screen: str = "desktop-light", forget: bool 
 
 
 def until(true: Any) -> None:
-    end = time.monotonic() + 10
+    end = time.monotonic() + 120
     while not true():
         assert time.monotonic() < end
         time.sleep(0.02)
@@ -92,7 +92,7 @@ def choose(chrome: Any, element_id: str, value: str) -> None:
 def save(chrome: Any, saved: Path, name: str) -> Path:
     (saved / name).unlink(missing_ok=True)
     chrome.find_element("id", "save").click()
-    until((saved / name).is_file)
+    until(lambda: (saved / name).is_file() and (saved / name).stat().st_size and not list(saved.glob("*.crdownload")))
     return saved / name
 
 

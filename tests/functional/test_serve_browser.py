@@ -92,7 +92,7 @@ def address(results: Path) -> Iterator[str]:
     assert found, said
     yield found.group()
     server.send_signal(signal.SIGINT)
-    _, errors = server.communicate(timeout=30)
+    _, errors = server.communicate(timeout=120)
     assert "Traceback" not in errors, errors
 
 
@@ -229,8 +229,8 @@ def test_while_results_are_written_the_page_waits_and_comes_back(chrome: Any, ad
         show(chrome, address + "/runs?suite=facet&page=1")
         assert chrome.find_element("tag name", "h1").text == "The results are being written"
     finally:
-        holder.communicate(timeout=20)
-    WebDriverWait(chrome, 30).until(lambda c: c.find_element("tag name", "h1").text == "Runs")
+        holder.communicate(timeout=120)
+    WebDriverWait(chrome, 120).until(lambda c: c.find_element("tag name", "h1").text == "Runs")
     chrome.get_log("browser")
 
 
@@ -249,7 +249,7 @@ def test_a_running_night_says_how_far_it_is(chrome: Any, address: str, results: 
         (folder / "outcomes.jsonl").write_text(json.dumps({"model": "a", "suite": "sdg"}) + "\n")
         # ten seconds pass at once
         chrome.execute_cdp_cmd("Emulation.setVirtualTimePolicy", {"policy": "pauseIfNetworkFetchesPending", "budget": 11000})
-        WebDriverWait(chrome, 20).until(lambda c: c.find_element("css selector", "[role=status]").text == "1 of 2 done")
+        WebDriverWait(chrome, 120).until(lambda c: c.find_element("css selector", "[role=status]").text == "1 of 2 done")
         assert chrome.find_element("tag name", "progress").get_attribute("value") == "1"
     finally:
         store.keep(results, {"nights": pd.DataFrame([night | {"status": "interrupted"}]).astype({"started_at": "datetime64[us]"})})

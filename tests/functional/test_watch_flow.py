@@ -19,7 +19,7 @@ def watch(folder: Path) -> str:
     quiet = {"PREFECT_HOME": str(folder / "prefect"), "PREFECT_LOGGING_LEVEL": "ERROR", "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
     done = subprocess.run(
         [sys.executable, "-m", "flows.watch"], cwd=REPOSITORY, env={**environment(folder), **quiet}, capture_output=True,
-        text=True, timeout=240, check=False,
+        text=True, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout

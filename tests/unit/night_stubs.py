@@ -41,7 +41,7 @@ def settings(root: Path, *names: str, **more: object) -> Settings:
 def job(root: Path, name: str = "m", **more: object) -> Job:
     folder = root / "results" / "nights" / NIGHT
     made = Job(
-        NIGHT, name, "sdg", root / "benchmark", folder / f"registry/{name}.yaml", "cpu", 20.0, "k", folder / f"logs/{name}-sdg.log", root
+        NIGHT, name, "sdg", root / "benchmark", folder / f"registry/{name}.yaml", "cpu", 120.0, "k", folder / f"logs/{name}-sdg.log", root
     )
     return replace(made, **more)  # type: ignore[arg-type]
 

@@ -12,6 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -94,8 +95,9 @@ class Server:
                 self.send_response(status)
                 for name, value in {"Content-Type": "application/json", "Content-Length": str(len(content)), **headers}.items():
                     self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(content)
+                with suppress(ConnectionError):  # a client that waited no longer
+                    self.end_headers()
+                    self.wfile.write(content)
 
         self.httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.httpd.daemon_threads = True
@@ -126,7 +128,7 @@ def make(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path) -> Iterator[
 
 
 def spec(server: Server, **options: Any) -> ModelSpec:
-    base = {"api_key_env": "UNIT_KEY", "base_url": server.url, "model": "tiny", "backoff": 0.01, "retries": 3, "timeout": 5}
+    base = {"api_key_env": "UNIT_KEY", "base_url": server.url, "model": "tiny", "backoff": 0.01, "retries": 3, "timeout": 60}
     return ModelSpec("closed", "Closed", "api", "someone/closed", "2024-08-06", "candidate", reason="test", options={**base, **options})
 
 
@@ -274,16 +276,19 @@ def test_busy_and_broken_servers_are_asked_again(server: Server, make: Callable[
 
 
 def test_retry_after_makes_everybody_wait(server: Server, make: Callable[..., Api]) -> None:
+    first = threading.Lock()
+
     def busy_once(body: dict[str, Any], n: int) -> Reply:
-        if len(server.times) == 1:
+        if first.acquire(blocking=False):
             return refusal(429, Retry_After="0.8")
-        time.sleep(0.05)
+        if time.monotonic() - min(server.times) < 0.8:
+            time.sleep(0.6)  # those that are in flight take longer than the refusal, on a busy machine as well
         return planted(body, n)
 
     server.script = busy_once
     make(concurrency=3).candidate_scores(prompts(12))
     times = np.sort(server.times) - min(server.times)
-    assert len(times) == 13 and (times < 0.8).sum() <= 3 and times[-1] < 8.0
+    assert len(times) == 13 and (times < 0.8).sum() <= 3 and times[-1] < 60
 
 
 def test_retry_after_as_a_date_and_beyond_patience(server: Server, make: Callable[..., Api]) -> None:
@@ -315,9 +320,12 @@ def test_a_prompt_that_never_succeeds_fails_alone_and_nothing_is_asked_twice(ser
 
 
 def test_timeouts_are_infrastructure(server: Server, make: Callable[..., Api]) -> None:
-    server.script = lambda body, n: time.sleep(3) or planted(body, n)
+    server.script = lambda body, n: time.sleep(30) or planted(body, n)
     with pytest.raises(InfrastructureError, match=r"no answer within 0.7 s"):
         make(timeout=0.7, retries=1).candidate_scores(prompts(1))
+    deadline = time.monotonic() + 60
+    while len(server.times) < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)  # until the server has read the second one
     assert len(server.times) == 2
 
 
@@ -325,8 +333,8 @@ def test_nobody_listens(server: Server, make: Callable[..., Api]) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
-    with pytest.raises(InfrastructureError, match="no connection"):
-        make(base_url=url, retries=1).candidate_scores(prompts(1))
+        with pytest.raises(InfrastructureError, match="no connection"):
+            make(base_url=url, retries=1).candidate_scores(prompts(1))
 
 
 def test_an_endpoint_that_is_down_is_left_alone(server: Server, make: Callable[..., Api]) -> None:
@@ -399,16 +407,17 @@ def test_another_model_behind_the_same_name_is_noticed(server: Server, make: Cal
 
 def test_requests_per_minute_are_spaced(server: Server, make: Callable[..., Api]) -> None:
     server.script = planted
-    make(limits={"requests": 600}).candidate_scores(prompts(8))
-    assert 0.65 < max(server.times) - min(server.times) < 5.0  # seven gaps of 0.1 s
+    api, began = make(limits={"requests": 600}), time.monotonic()
+    api.candidate_scores(prompts(8))
+    assert 0.7 <= max(server.times) - began < 60  # seven gaps of 0.1 s
 
 
-@pytest.mark.parametrize(("used", "limit"), [(99, 60_000), (10, 3_300)], ids=["more than thought", "less than thought"])
+@pytest.mark.parametrize(("used", "limit"), [(199, 60_000), (10, 3_300)], ids=["more than thought", "less than thought"])
 def test_tokens_per_minute_are_spaced_by_what_was_used(server: Server, make: Callable[..., Api], used: int, limit: int) -> None:
-    """The estimate is 74 + 1 tokens; what is used makes 0.1 s and 0.2 s a request, five times."""
+    """The estimate is 74 + 1 tokens: 0.075 s and 1.4 s a request; what is used makes 0.2 s, five times."""
     server.script = lambda body, n: ok({**completion([("A", -0.1)]), "usage": {"prompt_tokens": used, "completion_tokens": 1}})
     make(limits={"tokens": limit}, concurrency=1).candidate_scores(prompts(6))
-    assert 0.4 < max(server.times) - min(server.times) < 4.0
+    assert 0.6 < max(server.times) - min(server.times) < 6.5
 
 
 @pytest.mark.parametrize("concurrency", [1, 8])

@@ -172,7 +172,7 @@ def test_who_clears_up_waits_for_who_writes(results: Path) -> None:
     code = f"""
 from sdgbias.details import locks
 with locks.shared(__import__('pathlib').Path({str(results)!r})):
-    print('held', flush=True); time.sleep(30)
+    print('held', flush=True); time.sleep(600)
 """
     holder = child(code)
     assert holder.stdout and holder.stdout.readline() == "held\n"

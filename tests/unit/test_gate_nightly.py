@@ -226,6 +226,20 @@ def test_flips_are_the_worst_first_and_every_question_once_before_any_twice(resu
     assert flips.examples(results, f"{LOST}-2", f"{LOST}-1", "sdg", 5)["better"].all()
 
 
+def test_flips_of_what_is_in_breach_come_first(results: Path) -> None:
+    record = {str(k): v for k, v in store.query(results, "FROM runs WHERE run_id = ?", [f"{LOST}-2"]).iloc[0].to_dict().items()}
+    said = store.query(results, "FROM predictions WHERE run_id = ?", [f"{LOST}-2"]).drop(columns="run_id")
+    wrong = (said["method"] == "cade") & said["correct"]
+    said = said.assign(pred=said["pred"].mask(wrong, ""), correct=said["correct"] & ~wrong, confidence=said["confidence"].mask(wrong, 1.0))
+    store.publish(results, record | {"run_id": f"{LOST}-5"}, {"predictions": said})
+    plain, full = (flips.examples(results, f"{LOST}-1", f"{LOST}-5", "sdg", 1000, breached) for breached in ((), {"full"}))
+    assert plain["method"][0] == "cade" and len(plain) == len(full) and set(full["method"]) == {"full", "cade"}
+    once = full.head(full["item_id"].nunique())
+    assert once["item_id"].is_unique and once["method"][0] == "full" and list(once["method"]) == sorted(once["method"], reverse=True), (
+        "full, and only then cade"
+    )
+
+
 def publish_people(path: Path, run_id: str, day: int, right: np.ndarray, how: str = "exact") -> None:
     """400 direct questions, one picture each, half of the people male; ``right`` (400,)."""
     n = len(right)

@@ -43,6 +43,15 @@ def test_the_hour_that_is_left_out_is_due_as_late_after_midnight_as_ever() -> No
     assert {schedule.night_id(when, BERLIN, CRON) for when in (at(2026, 3, 29, 0, 30), at(2026, 3, 29, 1, 0))} == {"2026-03-29T0230"}
 
 
+def test_nights_of_one_minute_sort_between_it_and_the_next() -> None:
+    taken: list[str] = []
+    for _ in range(9):
+        taken.append(schedule.next_free("2026-11-21T0130", taken))
+    assert taken[:3] == ["2026-11-21T0130", "2026-11-21T0130-2", "2026-11-21T0130-3"] and len(set(taken)) == 9
+    assert sorted([*taken, "2026-11-21T0131"]) == [*taken, "2026-11-21T0131"]
+    assert [schedule.checked(name) for name in taken] == taken and schedule.next_free("2026-11-21T0130", taken) == taken[-1]
+
+
 def test_missed_is_the_newest_due_night_that_is_not_done() -> None:
     now = at(2026, 11, 21, 9)
     assert schedule.missed("30 1 * * *", "UTC", "2026-11-21T0130", now) is None
@@ -65,6 +74,7 @@ def test_a_clock_set_back_neither_loses_nor_doubles_a_night() -> None:
         (lambda: schedule.due("every night", "UTC", at(2026, 1, 1), at(2026, 1, 2)), "every night"),
         (lambda: schedule.checked("../2026"), "2026-11-21T0130"),
         (lambda: schedule.checked("2026-13-41T0130"), "no such date"),
+        (lambda: schedule.checked("2026-11-21T0130-1"), "2026-11-21T0130-1"),
     ],
 )
 def test_what_makes_no_sense_is_told(call, words: str) -> None:  # type: ignore[no-untyped-def]

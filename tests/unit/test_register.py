@@ -172,14 +172,14 @@ def test_access_and_read_code_let_it_in(root: Path, served: Hub, monkeypatch: py
 
 
 def test_without_a_hub_a_known_commit_is_a_candidate(root: Path, served: Hub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    served.slow = 3.0
+    served.slow = 30.0
     served.into(monkeypatch, tmp_path / "hf", seconds=1)
     start = time.monotonic()
     with pytest.raises(
         HubUnreachable, match=r"can't be reached \(\w+\); later again, or offline: sdgbias register-model open/qwen --revision"
     ):
         propose("open/qwen", root, BIG)
-    assert time.monotonic() - start < 2.9, "it doesn't wait longer than it was told to"
+    assert time.monotonic() - start < 25, "it doesn't wait longer than it was told to"
     found = propose("open/qwen", root, BIG, Wanted(revision="ab" * 20))
     assert found.obstacle.startswith("registered unread (the hub can't be reached") and found.spec.state == "candidate"
     registry.write(root, found.spec)

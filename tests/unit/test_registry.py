@@ -425,9 +425,9 @@ def test_shipped_entries() -> None:
 
 def test_import_is_light() -> None:
     code = (
-        "import yaml, dataclasses, enum, json, re, pathlib, sys, time; t = time.perf_counter(); import sdgbias.registry; "
-        "print(time.perf_counter() - t, *(m for m in ('pandas', 'numpy', 'torch', 'huggingface_hub') if m in sys.modules))"
+        "import yaml, dataclasses, enum, json, re, pathlib, sys, time; t = time.process_time(); import sdgbias.registry; "
+        "print(time.process_time() - t, *(m for m in ('pandas', 'numpy', 'torch', 'huggingface_hub') if m in sys.modules))"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPOSITORY).stdout.split()
     assert out[1:] == []  # nothing heavy came along
-    assert float(out[0]) < 0.15  # measured 0.01 s; loose for busy machines
+    assert float(out[0]) < 0.5  # seconds of CPU time, measured 0.01; loose for slow machines

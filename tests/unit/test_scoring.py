@@ -140,11 +140,11 @@ HANGS = textwrap.dedent("""
     class Hanging(t.Engine):
         def candidate_scores(self, prompts):
             if any(p.text == "text 20" for p in prompts):
-                time.sleep(60)
+                time.sleep(600)
             return super().candidate_scores(prompts)
 
     cache = ScoreCache(Path(sys.argv[1]), "m", "f")
-    spec = dataclasses.replace(t.SPEC, options={"chunk_timeout": 1})
+    spec = dataclasses.replace(t.SPEC, options={"chunk_timeout": 3})
     Scorer(Hanging(), cache, {}, spec).score(t.plan(t.TEXTS), lambda *a: None)
 """)
 
@@ -152,10 +152,10 @@ HANGS = textwrap.dedent("""
 def test_a_hung_engine_ends_with_its_prompts_named_and_the_next_start_tries_them_last_and_alone(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", HANGS, str(tmp_path), str(Path(__file__).parent)],
-        cwd=REPOSITORY, capture_output=True, text=True, timeout=50, check=False,
+        cwd=REPOSITORY, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 8, done.stderr
-    assert "did not answer for 1 s on 16 prompt(s)" in done.stderr and "Traceback" not in done.stderr
+    assert "did not answer for 3 s on 16 prompt(s)" in done.stderr and "Traceback" not in done.stderr
     note = json.loads((tmp_path / "scores/m/f/in_flight.json").read_text())
     assert note["hung"] and len(note["keys"]) == 16
     kept = ScoreCache(tmp_path, "m", "f").read("scores")

@@ -23,7 +23,7 @@ from sdgbias.stack import catch_up, processes, settings
 from sdgbias.stack.settings import Stack
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
+SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
 
 
 def a_stack(folder: Path, **fields: object) -> Stack:
@@ -112,7 +112,7 @@ def test_a_process_is_known_by_name_until_it_ends(home: Path) -> None:
     assert there is not None and there.pid == pid
     assert processes.variable(there, processes.PART) == "server"
     os.kill(pid, signal.SIGKILL)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while processes.alive(home, "server") and time.monotonic() < deadline:
         time.sleep(0.02)
     assert processes.alive(home, "server") is None
@@ -137,13 +137,14 @@ def test_a_pid_file_that_says_nothing_is_nobody(home: Path, content: str) -> Non
 
 
 def test_what_a_killed_parent_left_behind_is_found_and_ended(home: Path) -> None:
-    child = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']); time.sleep(60)"
+    child = f"import subprocess, time; subprocess.Popen({SLEEP!r}); print('both', flush=True); time.sleep(600)"
     pid = processes.spawn(home, "worker-cpu", [sys.executable, "-c", child], os.environ, home.parent)
-    deadline = time.monotonic() + 20
-    while len(processes.marked(home)) < 2 and time.monotonic() < deadline:
+    deadline = time.monotonic() + 120
+    while not ("both" in processes.log_of(home, "worker-cpu").read_text() and len(processes.marked(home)) == 2):
+        assert time.monotonic() < deadline
         time.sleep(0.05)
     os.kill(pid, signal.SIGKILL)
-    psutil.Process(pid).wait(20)  # a killed process is still to be seen for a moment
+    psutil.Process(pid).wait(120)  # a killed process is still to be seen for a moment
     assert [p.pid != pid for p in processes.marked(home)] == [True]
     assert stack.down(home, print) == 1
     assert processes.marked(home) == [] and processes.names(home) == []

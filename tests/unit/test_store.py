@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -183,13 +185,14 @@ def test_a_failing_migration_leaves_the_old_schema(path: Path, tmp_path: Path, m
 
 def test_another_process_holds_the_file(path: Path) -> None:
     store.publish(path, run(), tables())
-    hold = child(f"c = duckdb.connect({str(path)!r}); print('held', flush=True); time.sleep(0.8)")
-    assert hold.stdout and hold.stdout.readline() == "held\n"
+    hold = child(f"c = duckdb.connect({str(path)!r}); print('held', flush=True); sys.stdin.read()", stdin=subprocess.PIPE)
+    assert hold.stdin and hold.stdout and hold.stdout.readline() == "held\n"
     with pytest.raises(StoreError) as error:
         store.query(path, "FROM runs", wait=0.1)
     assert str(path) in str(error.value) and f"PID {hold.pid}" in str(error.value) and "\n" not in str(error.value)
     with pytest.raises(StoreError, match="held by"), store.connect(path, wait=0.1):
         pass
+    threading.Timer(0.5, hold.stdin.close).start()
     store.publish(path, run("r2"), tables())  # waits until the other process is done
     assert hold.wait() == 0 and store.run_ids(path) == ["r1", "r2"]
 
@@ -265,18 +268,14 @@ except store.StoreError as error:
 
 
 @pytest.mark.parametrize("there", [False, True], ids=["new file", "old file"])
-def test_read_only_folder(tmp_path: Path, there: bool) -> None:
-    """As an ordinary user, because root may write anywhere."""
-    folder = tmp_path / "locked"
+def test_read_only_folder(there: bool) -> None:
+    """As an ordinary user, because root may write anywhere; not below pytest's folder, which every start of pytest shuts to others."""
+    folder = Path(tempfile.mkdtemp())
     path = folder / "sdgbias.duckdb"
-    folder.mkdir()
     if there:
         store.publish(path, run(), tables())
         path.chmod(0o444)
     folder.chmod(0o555)
-    for parent in (tmp_path, *tmp_path.parents[:4]):
-        if parent.owner() == "root" and os.getuid() == 0 and parent.name.startswith(("pytest", "test", "popen")):
-            parent.chmod(0o755)
     code = f"""
 if os.getuid() == 0: os.setgid(65534); os.setuid(65534)
 try:
@@ -285,6 +284,8 @@ except store.StoreError as error:
     print(error)
 """
     out, err = child(code).communicate()
+    folder.chmod(0o755)
+    shutil.rmtree(folder)
     assert out.startswith(f"can't open {path}: permission denied") and out.count("\n") == 1, (out, err)
 
 

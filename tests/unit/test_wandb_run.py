@@ -129,7 +129,7 @@ def test_artifacts_say_what_was_used_and_made(results: Path, folder: Path, first
     found = first[1].artifacts
     benchmark, model, scores = found[f"benchmark-{BENCHMARK}"], found["model-fake-pessimist"], found[f"scores-{RUN}"]
     assert [(a["type"], a["used"]) for a in (benchmark, model, scores)] == [("dataset", True), ("model", True), ("scores", False)]
-    assert scores["aliases"] == [NIGHTS[0], "latest"]
+    assert sorted(scores["aliases"]) == [NIGHTS[0], "latest"]
     assert model["files"]["weights"]["ref"] and not model["files"]["weights"]["size"]
     items = pq.read_table(benchmark["files"]["items.parquet"]["at"]).to_pandas()
     stored = store.query(results, "FROM items WHERE benchmark_id = ?", [BENCHMARK])
@@ -247,3 +247,27 @@ def test_what_was_sent_is_left_alone(results: Path, tmp_path: Path) -> None:
     with (tmp_path / wandb_state.SENT).open("a") as file:
         file.write('{"id": "torn')
     assert wandb_night.log_night(results, tmp_path) == [wandb_night.Logged(RUN)]
+
+
+def test_the_runs_of_a_night_share_one_helper_and_are_whole_when_it_is_ended(tmp_path: Path) -> None:
+    """Nights in which nothing changed; one run was removed from the results since, which harms no other."""
+    path, folder, names = tmp_path / "r.duckdb", tmp_path / "w", ("a-1", "b-1", "gone-1")
+    rows = pd.DataFrame([("mcq", "all", "full", "all", i, "accuracy", 0.5) for i in ("all", "electricity")],
+                        columns=["task", "test", "method", "pillar", "indicator", "metric", "value"])  # fmt: skip
+    for name in names[:2]:
+        record = {"run_id": name, "model": name[0], "benchmark_id": "b", "suite": "sdg", "finished_at": "2026-11-20T00:00:00"}
+        store.publish(path, record, {"metric_rows": rows})
+    night = [{"night": NIGHTS[1], "model": n[:-2], "suite": "sdg", "run_id": n, "outcome": "unchanged"} for n in names]
+    store.keep(path, {"night_models": pd.DataFrame(night)})
+    folder.mkdir()
+    for name in names:
+        before = wandb_state.Waiting(folder, f"{NIGHTS[0]}-{name}", name, NIGHTS[0], False, (), True)
+        wandb_state.mark_sent(folder, before, pd.Timestamp("2026-11-21").to_pydatetime())
+    *made, gone = wandb_night.log_night(path, folder)
+    assert gone.failed.endswith("unknown run 'gone-1'; valid: a-1, b-1")
+    for one in made:
+        assert one.folder, one.failed
+        said = read(one.folder)
+        assert said.summary["mcq/all/full/accuracy"] == said.history["mcq/all/full/accuracy"] == 0.5
+        assert said.run["tags"] == "measured,sdg,unchanged" and set(said.artifacts) == {"benchmark-b", f"model-{one.run_id[0]}"}
+    assert len(list(folder.glob("cache/wandb/logs/core-debug-*.log"))) == 1, "one helper process of W&B for all runs"

@@ -170,7 +170,7 @@ def test_trouble_of_one_repository_stops_no_other(root: Path, served: Hub, monke
     with pytest.raises(ExpiredToken):
         watch.watch(root, Rules(), HERE)
     monkeypatch.setenv("HF_TOKEN", "")
-    served.slow = 2.0
+    served.slow = 30.0
     served.into(monkeypatch, tmp_path / "hf", seconds=1)
     for rules in (Rules(), Rules(commits=False, owners=(Owner("lab"),))):
         with pytest.raises(HubUnreachable, match="can't be reached"):

@@ -28,7 +28,7 @@ from tests.vllm.sample_prompts import sample_prompts
 REPOSITORY = Path(__file__).resolve().parents[2]
 WEIGHTS = "registry/weights/tiny-llava"
 KEY = "loopback-only-4711"
-PATIENCE = 240.0
+PATIENCE = 600.0
 
 
 def serving_python() -> str:

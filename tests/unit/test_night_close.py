@@ -1,0 +1,74 @@
+"""The closing steps: what waits for what, and what happens at the same time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from night_stubs import NIGHT, NOW, settings
+
+from sdgbias import night as nights
+from sdgbias.night import finish, ledger, process
+from sdgbias.night.plan import Night, Settings
+from sdgbias.night.work import Outcome
+
+
+def test_page_and_wandb_are_made_at_the_same_time_and_told_in_order(tmp_path: Path) -> None:
+    both = threading.Barrier(2, timeout=60)
+    began: list[str] = []
+    seen: list[tuple[str, tuple[str, ...]]] = []
+    lines: list[str] = []
+
+    def step(name: str, settings: Settings, night: Night) -> str:
+        began.append(name)
+        if name in finish.TOGETHER:
+            both.wait()  # one after the other would wait here in vain
+        return "the folder is full" if name == "wandb" else finish.DONE
+
+    def look(event: str, night: Night, outcomes: Sequence[Outcome], said: Mapping[str, str]) -> None:
+        seen.append((event, tuple(said)))
+
+    done = nights.run(settings(tmp_path), lambda: NOW, lines.append, nights.Hands(step=step, seen=look))
+    assert done.steps == {name: "the folder is full" if name == "wandb" else "done" for name in (finish.CHECK, *finish.STEPS)}
+    assert list(done.steps) == [finish.CHECK, *finish.STEPS] and done.exit_code == 0
+    assert began[:3] == [finish.CHECK, "analyse", "gate"] and began[-1] == "announce" and set(began[3:5]) == set(finish.TOGETHER)
+    assert [line.split(":")[0] for line in lines] == list(finish.STEPS)
+    assert [event for event, _ in seen if event in finish.STEPS] == list(finish.STEPS)
+
+
+def test_what_is_told_last_knows_how_the_steps_before_it_ended(tmp_path: Path) -> None:
+    known: dict[str, object] = {}
+    asked = settings(tmp_path)
+
+    def step(name: str, settings: Settings, night: Night) -> str:
+        known[name] = ledger.nights(settings.results)["steps"].iloc[0]
+        return "no room" if name == "wandb" else finish.DONE
+
+    nights.run(asked, lambda: NOW, lambda text: None, nights.Hands(step=step))
+    assert '"wandb": "no room"' in str(known["announce"]) and '"report": "done"' in str(known["announce"])
+    assert '"gate": "done"' in str(known["report"]) and '"gate": "done"' in str(known["wandb"])
+
+
+def test_a_night_that_is_ended_in_its_closing_steps_ends_both(tmp_path: Path) -> None:
+    ended: list[str] = []
+
+    def step(name: str, settings: Settings, night: Night) -> str:
+        if name == "wandb":
+            raise KeyboardInterrupt
+        if name == "report":
+            try:
+                process.pause(60)
+            except process.Stopped:
+                ended.append(name)
+                raise
+        return finish.DONE
+
+    asked = settings(tmp_path)
+    try:
+        with pytest.raises((KeyboardInterrupt, process.Stopped)):
+            nights.run(asked, lambda: NOW, lambda text: None, nights.Hands(step=step))
+    finally:
+        process.begin()
+    assert ended == ["report"] and ledger.status(asked.results, NIGHT) == ledger.INTERRUPTED
