@@ -31,6 +31,7 @@ def planted(root: Path, models: int) -> list[str]:
     from sdgbias.build import build
     from sdgbias.sample import write_sample
 
+    shutil.copytree(Path(__file__).resolve().parents[1] / "expectations", root / "expectations")
     write_sample(root / "raw", 12, 5)
     build(root / "raw", root / "raw" / "indicators", root / "benchmark", mcq=24, regression=6)
     (root / "registry" / "models").mkdir(parents=True)
@@ -42,10 +43,9 @@ def planted(root: Path, models: int) -> list[str]:
 
 
 def copied(root: Path, project: Path) -> list[str]:
-    """Registry and results of a project, copied; its data are only read."""
-    for name in ("registry", "expectations", "results"):
+    """Registry, data and results of a project, copied: an entry may name a benchmark only inside its own project."""
+    for name in ("registry", "expectations", "results", "data"):
         shutil.copytree(project / name, root / name)
-    (root / "data").symlink_to((project / "data").resolve())
     return []
 
 
@@ -74,7 +74,7 @@ def main() -> None:
             said = ", ".join(f"{name} {s} s" for name, s in steps)
             print(f"night {n + 1}: exit code {done.returncode}, {unchanged} of {len(outcomes)} unchanged, {seconds:.1f} s ({said}), load {load:.1f}",
                   flush=True)  # fmt: skip
-            if n and unchanged == len(outcomes):
+            if n and outcomes and unchanged == len(outcomes):
                 took.append(seconds)
         if not took:
             sys.exit(f"no night without anything to do:\n{done.stderr[-2000:]}")

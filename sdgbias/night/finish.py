@@ -4,11 +4,12 @@ of its own with a log of its own; a step that fails is told, and stops none of t
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 from sdgbias.errors import GateError
 from sdgbias.night import ledger, process
-from sdgbias.night.plan import Night, Settings
+from sdgbias.night.plan import Night, Settings, webhooks
 from sdgbias.night.work import HOUSE, PUBLISHED
 from sdgbias.types import FACET, SDG
 
@@ -20,6 +21,8 @@ CHECK, CHECK_PEOPLE, SELFCHECK = "benchmark", "people", "selfcheck"
 DONE, BREACH = "done", "breach"
 #: Steps whose failure leaves the night as good as it was.
 BESIDE = ("wandb", "announce")
+#: Where a webhook's address is, unless the policy or the settings name another variable.
+_WEBHOOK = "SDGBIAS_WEBHOOK"
 #: Seconds that a step may take.
 TIMEOUTS = {"analyse": 4 * 3600.0, SELFCHECK: 2 * 3600.0, "announce": 600.0}
 TIMEOUT = 3600.0
@@ -82,7 +85,10 @@ def check_benchmark(settings: Settings, night: Night) -> str:
 
 
 def needed(name: str, settings: Settings, night: Night) -> bool:
-    """Whether a step can change anything: there is nothing new to analyse when nothing was published since it was last done."""
+    """Whether a step can change anything: there is nothing new to analyse when nothing was published since it was last done, and nobody to
+    be told without the address of a webhook."""
+    if name == "announce":
+        return any(os.environ.get(variable, "").strip() for variable in (_WEBHOOK, *webhooks(settings)))
     if name != "analyse" or not settings.results.exists():
         return True
     rows = ledger.history(settings.results)

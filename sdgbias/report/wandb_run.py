@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
 
 #: Where WANDB_PROJECT names no other. `wandb sync` can rename a run's project but not that of its artifacts, so it is settled here.
 PROJECT = "sdgbias"
-#: What W&B looks for at the start of every run, and for which it imports its job queues: seconds, and no run here comes from a queue.
-_LAUNCH = "wandb.sdk.launch.inputs.internal"
 _VERDICTS = 'rule, task, test, method, level, metric, verdict, "before", "value", change, ci_low, ci_high, n, p, mde, allowed, note'
 
 
@@ -192,9 +189,6 @@ def service(folder: Path) -> Iterator[None]:
     ours = {"WANDB_MODE": "offline", "WANDB_SILENT": "true", **wandb_state.folders(folder)}
     before = {name: os.environ.get(name) for name in ours}
     os.environ.update(ours)
-    no_queue = ModuleType(_LAUNCH)
-    no_queue.__dict__["StagedLaunchInputs"] = lambda: SimpleNamespace(apply=lambda run: None)
-    stands = sys.modules.setdefault(_LAUNCH, no_queue)
     try:
         yield
     finally:
@@ -202,8 +196,6 @@ def service(folder: Path) -> Iterator[None]:
             import wandb
 
             wandb.teardown()
-        if stands is no_queue:
-            del sys.modules[_LAUNCH]
         for name, value in before.items():
             if value is None:
                 os.environ.pop(name, None)

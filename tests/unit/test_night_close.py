@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,11 @@ from sdgbias import night as nights
 from sdgbias.night import finish, ledger, process
 from sdgbias.night.plan import Night, Settings
 from sdgbias.night.work import Outcome
+
+
+@pytest.fixture(autouse=True)
+def somebody_to_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SDGBIAS_WEBHOOK", "http://127.0.0.1:9/hook")
 
 
 def test_page_and_wandb_are_made_at_the_same_time_and_told_in_order(tmp_path: Path) -> None:
@@ -72,3 +78,20 @@ def test_a_night_that_is_ended_in_its_closing_steps_ends_both(tmp_path: Path) ->
     finally:
         process.begin()
     assert ended == ["report"] and ledger.status(asked.results, NIGHT) == ledger.INTERRUPTED
+
+
+@pytest.mark.parametrize("variable", ["SDGBIAS_WEBHOOK", "TEAM_HOOK"])
+def test_without_an_address_nobody_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    asked = replace(settings(tmp_path), webhook_env="TEAM_HOOK")
+    began: list[str] = []
+
+    def step(name: str, settings: Settings, night: Night) -> str:
+        began.append(name)
+        return finish.DONE
+
+    monkeypatch.delenv("SDGBIAS_WEBHOOK")
+    done = nights.run(asked, lambda: NOW, lambda text: None, nights.Hands(step=step))
+    assert "announce" not in began and done.steps is not None and done.steps["announce"] == "done"
+    monkeypatch.setenv(variable, "http://127.0.0.1:9/hook")
+    nights.run(replace(asked, night="2026-11-23T0130"), lambda: NOW, lambda text: None, nights.Hands(step=step))
+    assert began[-1] == "announce"
