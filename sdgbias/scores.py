@@ -11,7 +11,6 @@ or who wrote them does not matter. `compact` folds many small shards into one.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import uuid
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from sdgbias import locks
 from sdgbias.errors import Busy, DiskFull, StoreError
 
 SCHEMAS = {
@@ -57,17 +57,13 @@ class ScoreCache:
     def exclusive(self) -> Iterator[None]:
         """One scorer per model and fingerprint at a time; a second one is told at once. The lock dies with its process."""
         path = self.folder / ".lock"
-        try:
-            handle = path.open("w")
-        except OSError as error:
-            raise StoreError(f"{path}: {error.strerror}; give a writable folder with --results") from None
-        with handle:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise Busy(
-                    f"{self.folder}: another evaluation of this model is writing here; wait for it, then run the same command again"
-                ) from None
+        with locks.only_one(
+            path,
+            lambda error: StoreError(f"{path}: {error.strerror}; give a writable folder with --results"),
+            lambda _: Busy(
+                f"{self.folder}: another evaluation of this model is writing here; wait for it, then run the same command again"
+            ),
+        ):
             for leftover in self.folder.glob("*.part"):
                 leftover.unlink()
             yield

@@ -16,11 +16,10 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from PIL import Image
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor
 
-from sdgbias.backends import sharing
+from sdgbias.backends import sharing, words_alone
 from sdgbias.backends.hub_said import trouble
 from sdgbias.backends.identity import fingerprint, local_folder
 from sdgbias.backends.pixels import PixelCache
@@ -118,7 +117,7 @@ class HuggingFace:
         parameters = inspect.signature(self.model.forward).parameters
         self.needs_picture = "pixel_values" in parameters and parameters["pixel_values"].default is inspect.Parameter.empty
         #: A processor that refuses words without a picture (PaliGemma).
-        self.asks_for_picture = not _takes_words_alone(self.processor)
+        self.asks_for_picture = not words_alone.taken(self.processor)
         #: Whether a further token can be asked of the cache alone; not where every token says which pictures it sees (Mllama).
         self.steps = "past_key_values" in self.accepts and "cross_attention_mask" not in self.accepts
         self.width = int(getattr(self.model.config.get_text_config(), "hidden_size", 0))
@@ -152,7 +151,7 @@ class HuggingFace:
             if most or not self.asks_for_picture:
                 batch = self.processor(images=images if most else None, text=texts, **options)
             else:
-                batch = _words_alone(self.processor, texts, options)
+                batch = words_alone.made(self.processor, texts, options)
         except (ValueError, TypeError, IndexError) as error:
             if most < 2:
                 raise
@@ -394,22 +393,6 @@ class HuggingFace:
                 new = ids[0, length:] if ids.shape[1] > length else ids[0]
                 answers[i].append(start + self.tokenizer.decode(new, skip_special_tokens=True).strip())
         return answers
-
-
-def _takes_words_alone(processor: Any) -> bool:
-    try:
-        processor(images=None, text=["A"])
-    except ValueError:
-        return False
-    return True
-
-
-def _words_alone(processor: Any, texts: Sequence[str], options: dict[str, Any]) -> dict[str, torch.Tensor]:
-    """What a processor that asks for a picture makes of the words around it: the tokens of a stand-in, as many in each text, left out."""
-    marked = [processor.image_token + text for text in texts]
-    made = processor(images=[[Image.new("RGB", (1, 1))] for _ in texts], text=marked, **options)
-    words = made["input_ids"] != processor.image_token_id  # (B, L)
-    return {name: made[name][words].reshape(len(texts), -1) for name in sharing.OF_TEXT if name in made}
 
 
 def _by_candidates(prompts: Sequence[Prompt], done: Sequence[sharing.Scored]) -> Iterator[list[sharing.Scored]]:

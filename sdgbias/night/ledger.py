@@ -6,7 +6,6 @@ begin and end are files of their own there; `begin` and `end` bring into the res
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +17,7 @@ from typing import Any
 
 import pandas as pd
 
-from sdgbias import store
+from sdgbias import locks, store
 from sdgbias.errors import InfrastructureError, StoreError
 from sdgbias.night.plan import Night, Settings
 from sdgbias.night.schedule import NIGHT
@@ -37,20 +36,21 @@ _TIMES = ("scheduled_for", "started_at", "finished_at")
 def only_one(results: Path, night: str = "") -> Iterator[None]:
     """One night at a time beside a results file. The lock dies with its process. InfrastructureError names who holds it."""
     path = results.parent / "nights" / ".lock"
+
+    def unwritable(error: OSError) -> StoreError:
+        return StoreError(f"{path}: {error.strerror}; give a writable folder with --results")
+
+    def busy(holder: str) -> InfrastructureError:
+        who = holder or "another process"
+        return InfrastructureError(
+            f"another night is at work on {results}: {who}; let it finish, or end that process; what it finished is kept"
+        )
+
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle = path.open("a+")
     except OSError as error:
-        raise StoreError(f"{path}: {error.strerror}; give a writable folder with --results") from None
-    with handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            handle.seek(0)
-            holder = handle.read(200).strip() or "another process"
-            raise InfrastructureError(
-                f"another night is at work on {results}: {holder}; let it finish, or end that process; what it finished is kept"
-            ) from None
+        raise unwritable(error) from None
+    with locks.only_one(path, unwritable, busy) as handle:
         with suppress(OSError):  # a full disk: the lock itself holds
             handle.truncate(0)
             since = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"

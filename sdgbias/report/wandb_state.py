@@ -18,6 +18,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from sdgbias import locks
 from sdgbias.errors import InfrastructureError, StoreError
 
 #: Written last into a run's folder, so that only whole runs are sent.
@@ -143,15 +144,11 @@ def keep_reports(folder: Path, known: dict[str, str]) -> None:
 @contextmanager
 def only_one(folder: Path) -> Iterator[None]:
     """Holds the folder against a second sync. Raises InfrastructureError when there is one, or when the folder can't be written."""
-    try:
-        file = (Path(folder) / "sync.lock").open("w")
-    except OSError as error:
-        raise InfrastructureError(f"can't write {folder}: {error.strerror}; name another --dir") from None
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise InfrastructureError(f"{folder}: another `sdgbias wandb sync` is at work here; wait until it has ended") from None
+    with locks.only_one(
+        Path(folder) / "sync.lock",
+        lambda error: InfrastructureError(f"can't write {folder}: {error.strerror}; name another --dir"),
+        lambda _: InfrastructureError(f"{folder}: another `sdgbias wandb sync` is at work here; wait until it has ended"),
+    ):
         yield
 
 
