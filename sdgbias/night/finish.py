@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sdgbias.errors import GateError
 from sdgbias.night import ledger, process
-from sdgbias.night.plan import Night, Settings, webhooks
+from sdgbias.night.plan import WEBHOOK, Night, Settings, webhooks
 from sdgbias.night.work import HOUSE, PUBLISHED
 from sdgbias.types import FACET, SDG
 
@@ -21,8 +21,6 @@ CHECK, CHECK_PEOPLE, SELFCHECK = "benchmark", "people", "selfcheck"
 DONE, BREACH = "done", "breach"
 #: Steps whose failure leaves the night as good as it was.
 BESIDE = ("wandb", "announce")
-#: Where a webhook's address is, unless the policy or the settings name another variable.
-_WEBHOOK = "SDGBIAS_WEBHOOK"
 #: Seconds that a step may take.
 TIMEOUTS = {"analyse": 4 * 3600.0, SELFCHECK: 2 * 3600.0, "announce": 600.0}
 TIMEOUT = 3600.0
@@ -88,7 +86,7 @@ def needed(name: str, settings: Settings, night: Night) -> bool:
     """Whether a step can change anything: there is nothing new to analyse when nothing was published since it was last done, and nobody to
     be told without the address of a webhook."""
     if name == "announce":
-        return any(os.environ.get(variable, "").strip() for variable in (_WEBHOOK, *webhooks(settings)))
+        return any(os.environ.get(variable, "").strip() for variable in (WEBHOOK, *webhooks(settings)))
     if name != "analyse" or not settings.results.exists():
         return True
     rows = ledger.history(settings.results)

@@ -19,6 +19,8 @@ from sdgbias.types import FACET, QUARANTINED, SDG, ModelSpec
 
 #: Seconds that one attempt on one model may take.
 TIMEOUT = 6 * 3600.0
+#: Variable with a webhook's address, unless the policy or the settings name another.
+WEBHOOK = "SDGBIAS_WEBHOOK"
 
 
 @dataclass(frozen=True)

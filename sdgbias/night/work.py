@@ -14,7 +14,7 @@ from typing import Any
 
 from sdgbias import errors
 from sdgbias.night import child, process
-from sdgbias.night.plan import Job
+from sdgbias.night.plan import WEBHOOK, Job
 from sdgbias.scoring import HUNG
 
 PUBLISHED, UNCHANGED, FAILED, SKIPPED = "published", "unchanged", "failed", "skipped"
@@ -43,7 +43,7 @@ OTHER = (2, 5.0, 1.0)
 #: Kinds after which the next try takes half the batch.
 OF_MEMORY = ("OutOfMemory", "Killed")
 #: Secrets that are no business of a model's process, whatever code runs in it. A job withholds the webhook's by the name that the team gave it.
-NOT_FOR_MODELS = ("WANDB_API_KEY", "SDGBIAS_WEBHOOK", "PREFECT_API_KEY", "PREFECT_API_AUTH_STRING", "PREFECT_API_DATABASE_CONNECTION_URL")
+NOT_FOR_MODELS = ("WANDB_API_KEY", WEBHOOK, "PREFECT_API_KEY", "PREFECT_API_AUTH_STRING", "PREFECT_API_DATABASE_CONNECTION_URL")
 _BY_CODE = {1: "Unexpected", 2: "UsageError", 3: "InputError", 4: "RegistryError", 5: "ModelError", 6: "GateError", 7: "StoreError"}
 _FULL = ("No space left", "disk is full", "may not grow")
 _BY_CODE[errors.InfrastructureError.exit_code] = "InfrastructureError"
