@@ -16,14 +16,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from sdgbias import store
-from sdgbias.indicators import load_indicators
+from sdgbias.raw.indicators import load_indicators
 from sdgbias.types import TESTS, TOLERANCES, Task, View
 
 PLACES, COUNTRIES = 20_000, 56
@@ -132,21 +131,21 @@ def make_store(path: Path, mcq: int, regression: int) -> None:
 
 def measure(path: Path, draws: int, bootstrap: int) -> None:
     """Prints the table; runs in a process of its own, so that the peak is that of the analysis."""
-    from sdgbias import lab
-    from sdgbias.lab.data import load
-    from sdgbias.lab.rows import Settings
+    from sdgbias.analysis import analyse
+    from sdgbias.analysis.rows import Settings
+    from sdgbias.analysis.run import load
 
     settings = Settings(draws, 0, bootstrap)
     began = time.perf_counter()
     run = load(path, "full-size")
     print(f"{'read':16} {time.perf_counter() - began:8.1f} s")
-    for name in lab.STUDIES:
+    for name, study in analyse.STUDIES.items():
         began = time.perf_counter()
-        rows = import_module(f"sdgbias.lab.{name}").rows(run, settings)
+        rows = study.rows(run, settings)
         print(f"{name:16} {time.perf_counter() - began:8.1f} s {len(rows):8,} rows", flush=True)
     del run
     began = time.perf_counter()
-    lab.analyse(path, ["full-size"], settings, again=True)
+    analyse.analyse(path, ["full-size"], settings, again=True)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(f"{'all':16} {time.perf_counter() - began:8.1f} s, peak {peak:.2f} GiB (aim: 60 s)")
 

@@ -28,7 +28,7 @@ def one(raw: Path, out: Path, mcq: int, regression: int) -> dict[str, float]:
     """Seconds per stage, in this process."""
     import pandas as pd
 
-    from sdgbias import build
+    from sdgbias.benchmark import build
 
     took: dict[str, float] = {"ge": 0.0}
     plain = build.quality.sift
@@ -70,7 +70,7 @@ def main() -> None:
     if args.one:
         print(json.dumps(one(Path(args.one[0]), Path(args.one[1]), int(args.one[2]), int(args.one[3]))))
         return
-    from sdgbias.sample import write_sample
+    from sdgbias.raw.synthetic import write_sample
 
     with tempfile.TemporaryDirectory() as temporary:
         folder = args.keep or Path(temporary)

@@ -18,13 +18,13 @@ import numpy as np
 import pandas as pd
 import torch
 
-from sdgbias import registry
-from sdgbias.backends.api import first_token
-from sdgbias.backends.hf import HuggingFace
-from sdgbias.cade import decide, streams
-from sdgbias.censored import Bounds, alone, between, fill, payoff_bounds, verdict
-from sdgbias.images.store import ImageReader
-from sdgbias.search import random_search, take
+from sdgbias.engines.api.engine import first_token
+from sdgbias.engines.hf.engine import HuggingFace
+from sdgbias.methods.bounds import Bounds, alone, between, fill, payoff_bounds, verdict
+from sdgbias.methods.cade import decide, streams
+from sdgbias.methods.search import random_search, take
+from sdgbias.raw.images.build import ImageReader
+from sdgbias.registry import entries
 from sdgbias.suites import sdg
 from sdgbias.types import DIGITS, ContextTest, Prompt, Task, View
 
@@ -112,8 +112,8 @@ def main() -> None:
     parser.add_argument("--model", default="tiny-llava")
     parser.add_argument("--items", type=int, default=1500, help="items per task, the first by item_id")
     arguments = parser.parse_args()
-    root = registry.find_root()
-    engine = HuggingFace(registry.load(root, arguments.model), root)
+    root = entries.find_root()
+    engine = HuggingFace(entries.load(root, arguments.model), root)
     table = pd.DataFrame([row for task, test in CASES for row in case(engine, arguments.benchmark, task, test, arguments.items)])
     shares = table.columns[5:]
     table[shares] = (100 * table[shares]).round(1)

@@ -44,11 +44,11 @@ def end(mark: str) -> None:
 
 def one(model: str, benchmark: Path, workers: int, address: str) -> tuple[float, float, int]:
     """(seconds before the first prompt, seconds of scoring, prompts) of a run on an empty cache."""
-    from sdgbias import registry
-    from sdgbias.evaluate import engine, score_model
+    from sdgbias.registry import entries
+    from sdgbias.scoring.evaluate import engine, score_model
 
-    root = registry.find_root()
-    spec = registry.load(root, model)
+    root = entries.find_root()
+    spec = entries.load(root, model)
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder) / "r.duckdb"
         began = time.perf_counter()
@@ -71,8 +71,8 @@ def main() -> None:
         environment = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_USAGE_STATS_ENABLED": "0", INSIDE: "1"}
         os.execvpe("unshare", ["unshare", "-n", sys.executable, *sys.argv], {**os.environ, **environment})
     loopback_up()
-    from sdgbias.build import build
-    from sdgbias.sample import write_sample
+    from sdgbias.benchmark.build import build
+    from sdgbias.raw.synthetic import write_sample
 
     ray = str(Path(sys.executable).with_name("ray"))
     with tempfile.TemporaryDirectory(prefix="ray") as temporary:

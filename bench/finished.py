@@ -40,9 +40,9 @@ def build(folder: Path, clusters: int, mcq: int) -> Path:
     """The benchmark folder: every place has a picture of its own, so that nothing is shared that real places wouldn't share."""
     import pandas as pd
 
-    from sdgbias import build as stages
-    from sdgbias.images.shards import store_images
-    from sdgbias.sample import write_sample
+    from sdgbias.benchmark import build as stages
+    from sdgbias.raw.images.shards import store_images
+    from sdgbias.raw.synthetic import write_sample
 
     raw, out = folder / "raw", folder / "benchmark"
     write_sample(raw, clusters, 0, images=False)
@@ -69,12 +69,12 @@ def evaluate(folder: Path, seed: str, *more: str) -> float:
 
 def steps(folder: Path) -> dict[str, float]:
     """Seconds of the steps of a run whose scores are all there, up to where CADE begins; and how many rows each had."""
-    from sdgbias import registry
-    from sdgbias.backends.base import load
-    from sdgbias.images.shards import ImageReader
-    from sdgbias.plan import make_plan
-    from sdgbias.scores import ScoreCache
-    from sdgbias.scoring import numbers_wanted
+    from sdgbias.engines import load
+    from sdgbias.raw.images.shards import ImageReader
+    from sdgbias.registry import entries
+    from sdgbias.scoring.cache import ScoreCache
+    from sdgbias.scoring.plan import make_plan
+    from sdgbias.scoring.scorer import not_generated
     from sdgbias.suites import sdg
 
     took: dict[str, float] = {}
@@ -83,7 +83,7 @@ def steps(folder: Path) -> dict[str, float]:
         took[name] = time.perf_counter() - began
         return time.perf_counter()
 
-    spec = registry.load(folder, "planted")
+    spec = entries.load(folder, "planted")
     backend = load(spec, folder)
     now = time.perf_counter()
     prompts = sdg.load_prompts(folder / "benchmark")
@@ -97,7 +97,7 @@ def steps(folder: Path) -> dict[str, float]:
     with cache.exclusive():
         missing = plan.distinct[cache.lacks("scores", plan.distinct["key"])]
         now = step("finding no prompt missing", now)
-        wanted = numbers_wanted(plan, cache.keys("generations"))
+        wanted = not_generated(sdg.generations_needed(plan.cells, plan.distinct), cache.keys("generations"))
         now = step("finding no number missing", now)
         rows = len(cache.read("scores")) + len(cache.read("generations"))
         step("reading the cache", now)

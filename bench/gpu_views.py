@@ -27,10 +27,10 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-from sdgbias.backends import hf
-from sdgbias.plan import chunks, make_plan
+from sdgbias.benchmark.prompts import MCQ_TAIL, view_cells
+from sdgbias.engines.hf import engine
+from sdgbias.scoring.plan import chunks, make_plan
 from sdgbias.types import LETTERS, ModelSpec, Prompt
-from sdgbias.views import MCQ_TAIL, view_cells
 
 TABLE_K = "Full .144, CADE .324 (2.25 x)"
 TABLE_L = {"full": 40, "img_q": 40, "ctx_q": 10, "q_only": 10}
@@ -151,10 +151,10 @@ def engine_of(config: Any, processor: Any, share: bool, model: Any, dtype: str, 
         spec = ModelSpec(name="random", title="", backend="hf", repo=f"path:{folder}", revision="local", state="enabled")
         spec = ModelSpec(**{**spec.__dict__, "dtype": dtype, "batch_size": batch, "options": {"share_prefix": share}})
         with (
-            patch.object(hf.AutoProcessor, "from_pretrained", lambda *_, **__: processor()),
-            patch.object(hf.AutoModelForImageTextToText, "from_pretrained", lambda *_, **__: model),
+            patch.object(engine.AutoProcessor, "from_pretrained", lambda *_, **__: processor()),
+            patch.object(engine.AutoModelForImageTextToText, "from_pretrained", lambda *_, **__: model),
         ):
-            return hf.HuggingFace(spec, Path())
+            return engine.HuggingFace(spec, Path())
 
 
 def measure(shape: str, args: argparse.Namespace) -> None:

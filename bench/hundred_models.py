@@ -37,7 +37,7 @@ REASONS = {
 #: The engine of a planted model, made to fail inside the real command.
 BROKEN = """
 import os, signal, sys, time
-from sdgbias.backends.planted import Planted
+from sdgbias.engines.planted import Planted
 from sdgbias.cli import main
 plain = Planted.candidate_scores
 def memory(self, prompts):
@@ -110,9 +110,9 @@ def bad_folders(root: Path) -> None:
 
 
 def command(job, results: Path, number: int) -> Sequence[str]:  # type: ignore[no-untyped-def]
-    from sdgbias.night import work
+    from sdgbias.nightly import attempt
 
-    plain = work.command(job, results, number)
+    plain = attempt.command(job, results, number)
     broken = job.model in ("bad-memory", "bad-hang", "bad-crash", "bad-newlines")
     return [sys.executable, "-c", BROKEN, *plain[3:]] if broken else plain
 
@@ -124,12 +124,13 @@ def main() -> None:
     parser.add_argument("--questions", type=int, default=6)
     parser.add_argument("--nights", type=int, default=2)
     args = parser.parse_args()
-    from sdgbias import night as nights
-    from sdgbias import registry, store
-    from sdgbias.build import build
-    from sdgbias.night import ledger, work
-    from sdgbias.night.plan import Settings
-    from sdgbias.sample import write_sample
+    from sdgbias import store
+    from sdgbias.benchmark.build import build
+    from sdgbias.nightly import attempt, ledger
+    from sdgbias.nightly import run as nights
+    from sdgbias.nightly.plan import Settings
+    from sdgbias.raw.synthetic import write_sample
+    from sdgbias.registry import entries
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -157,12 +158,12 @@ def main() -> None:
             at, clock = began + timedelta(days=n), time.perf_counter()
             done = nights.run(
                 nights.Settings(**{**s.__dict__, "scheduled_for": at}), lambda at=at: at, lambda text: print(f"  {text[:150]}", file=sys.stderr),
-                nights.Hands(ask=partial(work.keep_trying_here, sleep=lambda seconds: time.sleep(min(seconds, 1)), argv=command)), steps=("gate",),
+                nights.Hands(ask=partial(attempt.keep_trying_here, sleep=lambda seconds: time.sleep(min(seconds, 1)), argv=command)), steps=("gate",),
             )  # fmt: skip
             seconds = time.perf_counter() - clock
             print(f"\nnight {n + 1}: {len(done.outcomes)} models asked, {seconds:.0f} s, exit code {done.exit_code}")
             print("  outcomes: " + ", ".join(f"{k} {v}" for k, v in sorted(Counter(o.outcome for o in done.outcomes).items())))
-            specs = registry.load_all(root)
+            specs = entries.load_all(root)
             aside = {name: spec for name, spec in specs.items() if spec.state == "quarantined"}
             print(f"  quarantined: {len(aside)} of {len(specs)}")
             for name, spec in aside.items():

@@ -18,7 +18,7 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from sdgbias.near_duplicates import groups
+from sdgbias.raw.images.near_duplicates import groups
 
 THRESHOLD = 4
 

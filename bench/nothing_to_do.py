@@ -28,8 +28,8 @@ LIMIT = 10.0
 
 def planted(root: Path, models: int) -> list[str]:
     """A registry of planted models and a benchmark of some questions below ``root``; the options of the night."""
-    from sdgbias.build import build
-    from sdgbias.sample import write_sample
+    from sdgbias.benchmark.build import build
+    from sdgbias.raw.synthetic import write_sample
 
     shutil.copytree(Path(__file__).resolve().parents[1] / "expectations", root / "expectations")
     write_sample(root / "raw", 12, 5)

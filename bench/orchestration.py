@@ -31,8 +31,8 @@ from pathlib import Path
 import yaml
 
 from sdgbias import store
-from sdgbias.night import ledger
-from sdgbias.stack.settings import QUIET
+from sdgbias.nightly import ledger
+from sdgbias.nightly.stack.settings import QUIET
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 SDGBIAS = [sys.executable, "-m", "sdgbias.cli"]

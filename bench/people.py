@@ -23,8 +23,8 @@ from sdgbias.types import ModelSpec, Prompt, ScoreBatch
 
 def drawn_people(n: int, seed: int = 0) -> pd.DataFrame:
     """n people whose groups are about as frequent as in FACET's single-person subset, all 52 classes alike."""
-    from sdgbias.people.build import split_of
-    from sdgbias.people.classes import CLASSES
+    from sdgbias.benchmark.people import split_of
+    from sdgbias.raw.facet import CLASSES
 
     rng = np.random.default_rng(seed)
     people = pd.DataFrame({"person_id": [f"p{i}" for i in range(n)], "image_id": [f"image-{i:06d}" for i in range(n)]})
@@ -36,8 +36,8 @@ def drawn_people(n: int, seed: int = 0) -> pd.DataFrame:
 
 
 def at_size(n: int) -> list[tuple[str, str]]:
-    from sdgbias.people.prompts import build_items, build_prompts, view_cells
-    from sdgbias.plan import make_plan
+    from sdgbias.benchmark.people_items import build_items, build_prompts, view_cells
+    from sdgbias.scoring.plan import make_plan
     from sdgbias.suites import facet
 
     people = drawn_people(n)
@@ -73,10 +73,10 @@ def at_size(n: int) -> list[tuple[str, str]]:
 
 def overhead(n: int, delay: float) -> list[tuple[str, str]]:
     """delay: seconds a prompt."""
-    from sdgbias import evaluate
-    from sdgbias.backends.planted_people import PlantedPeople
-    from sdgbias.people.build import build_people
-    from sdgbias.people.sample import write_people_sample
+    from sdgbias.benchmark.people import build_people
+    from sdgbias.engines.planted_people import PlantedPeople
+    from sdgbias.raw.synthetic.people import write_people_sample
+    from sdgbias.scoring import evaluate
 
     calls: list[tuple[str, Sequence[Prompt], tuple[object, ...]]] = []
 

@@ -157,8 +157,8 @@ def peak_gib() -> float:
 
 
 def judge_by_gx(folder: Path) -> dict[str, Any]:
-    from sdgbias import quality
-    from sdgbias.quality import suites as quality_suites
+    from sdgbias.benchmark import quality
+    from sdgbias.benchmark.quality import expectations as quality_suites
 
     began = time.perf_counter()
     quality_suites.gx()
@@ -182,8 +182,8 @@ def judge_by_sql(folder: Path) -> dict[str, Any]:
 def sift_tables(folder: Path) -> dict[str, Any]:
     import pandas as pd
 
-    from sdgbias import quality
-    from sdgbias.quality import suites as quality_suites
+    from sdgbias.benchmark import quality
+    from sdgbias.benchmark.quality import expectations as quality_suites
 
     tables = {name: pd.read_parquet(folder / f"{name}.parquet") for name in ("clusters", "images", "items_mcq", "items_regression")}
     quality_suites.gx()
@@ -196,9 +196,9 @@ def sift_tables(folder: Path) -> dict[str, Any]:
 
 
 def build_one(folder: Path, clusters: int, share: float) -> None:
-    from sdgbias.build import build
-    from sdgbias.sample import write_sample
-    from sdgbias.sample.series import crosswalk
+    from sdgbias.benchmark.build import build
+    from sdgbias.raw.synthetic import write_sample
+    from sdgbias.raw.synthetic.series import crosswalk
 
     raw = folder / "raw"
     write_sample(raw, int(clusters * share), 1, countries=sorted(crosswalk()), images=False, workers=1)

@@ -22,9 +22,10 @@ import pandas as pd
 from analysis import big_items
 from PIL import Image
 
-from sdgbias import database, store
-from sdgbias.details import files
-from sdgbias.report import browser, data
+from sdgbias import store
+from sdgbias.report import data
+from sdgbias.report.pages import questions
+from sdgbias.store import database, parquet
 
 TESTS = "['T1', 'T2', 'T3', 'T4', 'T5']"
 
@@ -54,7 +55,7 @@ def fill(path: Path, models: int, nights: int, size: int) -> None:
                     hash(item_id, test, method, {m}, {night}) % 2 = 0 AS correct, 0.5 AS confidence, 0.1 AS kl, true AS kept
                     FROM {cells}, unnest(['q_only', 'ctx_q', 'img_q', 'full', 'cade']) v(method)"""
                 ).to_arrow_table()
-                made = [files.write(path, run, "scores", scores), files.write(path, run, "predictions", answers)]
+                made = [parquet.write(path, run, "scores", scores), parquet.write(path, run, "predictions", answers)]
                 con.register("made", database.catalogue(made))
                 con.execute("INSERT INTO details BY NAME SELECT * FROM made")
                 con.execute(
@@ -102,7 +103,7 @@ def main() -> None:
         began = time.perf_counter()
         with timed() as took:
             found = data.load(path)
-            browser.examples(path, list(found.runs["run_id"]))
+            questions.examples(path, list(found.runs["run_id"]))
         total = time.perf_counter() - began
         scores = store.query(path, "SELECT count(*) AS n FROM scores")["n"][0]
         size = sum(p.stat().st_size for p in (path, *path.with_suffix(".runs").rglob("*.parquet")))

@@ -26,11 +26,11 @@ import numpy as np
 import pandas as pd
 from PIL import Image
 
-from sdgbias.clusters import read_clusters
-from sdgbias.images.imagery import tile_path
-from sdgbias.images.photos import photo_index
-from sdgbias.images.store import ImageReader, render_store
-from sdgbias.sample import write_sample
+from sdgbias.raw.clusters import read_clusters
+from sdgbias.raw.images.build import ImageReader, render_store
+from sdgbias.raw.images.composite import tile_path
+from sdgbias.raw.images.photos import photo_index
+from sdgbias.raw.synthetic import write_sample
 
 
 def plain(raw: Path, clusters: pd.DataFrame, photos: dict[str, str]) -> None:

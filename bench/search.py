@@ -25,8 +25,14 @@ from typing import Any
 
 import numpy as np
 
-from sdgbias.cade import Streams, streams
-from sdgbias.search import RANGES, draw_settings, evaluate_draws, exact_search, random_search
+from sdgbias.methods.cade import Streams, streams
+from sdgbias.methods.search import (
+    RANGES,
+    draw_settings,
+    evaluate_draws,
+    exact_search,
+    random_search,
+)
 from sdgbias.types import Task
 
 CHUNK = 512

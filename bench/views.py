@@ -21,13 +21,14 @@ from typing import Any
 
 import pandas as pd
 
-from sdgbias import build, registry
-from sdgbias.backends.hf import HuggingFace
-from sdgbias.images.store import ImageReader, ImageSettings
-from sdgbias.plan import chunks, make_plan
-from sdgbias.sample import write_sample
-from sdgbias.scores import ScoreCache
-from sdgbias.scoring import Scorer
+from sdgbias.benchmark import build
+from sdgbias.engines.hf.engine import HuggingFace
+from sdgbias.raw.images.build import ImageReader, ImageSettings
+from sdgbias.raw.synthetic import write_sample
+from sdgbias.registry import entries
+from sdgbias.scoring.cache import ScoreCache
+from sdgbias.scoring.plan import chunks, make_plan
+from sdgbias.scoring.scorer import Scorer
 from sdgbias.suites import sdg
 from sdgbias.types import Prompt
 
@@ -74,8 +75,8 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--skip-naive", action="store_true")
     args = parser.parse_args()
-    root = registry.find_root()
-    spec = registry.load(root, args.model)
+    root = entries.find_root()
+    spec = entries.load(root, args.model)
     plain = HuggingFace(replace(spec, options={**spec.options, "share_prefix": False}), root)
     shared = HuggingFace(spec, root)
     with tempfile.TemporaryDirectory() as temporary:

@@ -21,11 +21,11 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path[0] = str(REPOSITORY)  # in place of this folder, whose vllm.py would stand in for the package
 
-from sdgbias import registry  # noqa: E402
-from sdgbias.backends.hf import HuggingFace  # noqa: E402
-from sdgbias.backends.vllm import VLLM  # noqa: E402
+from sdgbias.engines.hf.engine import HuggingFace  # noqa: E402
+from sdgbias.engines.vllm import VLLM  # noqa: E402
+from sdgbias.registry import entries  # noqa: E402
 from sdgbias.types import Prompt  # noqa: E402
-from tests.vllm.sample_prompts import prompts_of  # noqa: E402
+from tests.builders.sample_prompts import prompts_of  # noqa: E402
 
 BATCH = 32
 
@@ -52,7 +52,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    spec = registry.load(REPOSITORY, args.model)
+    spec = entries.load(REPOSITORY, args.model)
     loaded: dict[str, float] = {}
     start = time.perf_counter()
     fast = VLLM(replace(spec, options={"max_model_len": 512}), REPOSITORY)

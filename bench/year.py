@@ -27,9 +27,9 @@ from PIL import Image
 from queries import timed
 
 from sdgbias import store
-from sdgbias.cli_bars import Bars
-from sdgbias.report.html import write_report
-from sdgbias.retention import compacting, contents, keeping
+from sdgbias.cli.options import Bars
+from sdgbias.report.build import write_report
+from sdgbias.store import maintenance
 
 TESTS, VIEWS = ("T1", "T2", "T3", "T4", "T5"), ("q_only", "ctx_q", "img_q", "full")
 METHODS = (*VIEWS, "cade")
@@ -145,9 +145,9 @@ def pages(path: Path, models: int) -> dict[str, Callable[[int], Any]]:
 
 
 def said_sizes(path: Path, runs: int) -> None:
-    found = contents.info(path)
-    sizes = {k: contents.size(found[k]) for k in ("duckdb_bytes", "details_bytes")}
-    per_run = contents.size(int((found["duckdb_bytes"] + found["details_bytes"]) / runs))
+    found = maintenance.info(path)
+    sizes = {k: maintenance.size(found[k]) for k in ("duckdb_bytes", "details_bytes")}
+    per_run = maintenance.size(int((found["duckdb_bytes"] + found["details_bytes"]) / runs))
     files = sum(t["files"] for t in found["tables"].values())
     print(
         f"  DuckDB {sizes['duckdb_bytes']}, Parquet {sizes['details_bytes']} in {files:,} files, {per_run} a run, orphans {found['orphans']['files']}"
@@ -195,10 +195,10 @@ def main() -> None:
             print(f"  {name:40} {np.percentile(times, 50):9.0f} ms {np.percentile(times, 95):6.0f} ms")
         now = START.replace(tzinfo=UTC) + timedelta(days=args.nights)
         began = time.perf_counter()
-        planned = keeping.apply(path, 90 if args.nights > 180 else args.nights // 4, 3, now)
+        planned = maintenance.apply(path, 90 if args.nights > 180 else args.nights // 4, 3, now)
         print(f"retention: details of {(planned['kept'] == '').sum()} of {runs} runs removed in {time.perf_counter() - began:.1f} s")
         began = time.perf_counter()
-        compacting.compact(path, now=now)
+        maintenance.compact(path, now=now)
         print(f"compaction: {time.perf_counter() - began:.1f} s")
         said_sizes(path, runs)
 

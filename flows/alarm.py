@@ -20,9 +20,10 @@ from prefect.client.orchestration import get_client
 from prefect.events.schemas.automations import AutomationCore
 from pydantic import SecretStr
 
-from sdgbias import registry
 from sdgbias.errors import SdgbiasError, UsageError
-from sdgbias.gate import announce, policy
+from sdgbias.nightly import notify
+from sdgbias.nightly.regression import policy
+from sdgbias.registry import entries
 
 NAME = "sdgbias-night-died"
 SAID = '{"text": {{ ("sdgbias: " ~ flow_run.name ~ ": " ~ flow_run.state.name ~ ": " ~ (flow_run.state.message or "no reason given")) | tojson }}}'
@@ -61,12 +62,12 @@ def main() -> None:
     parser.add_argument("--policy", type=Path, help="the gate's policy file; default: registry/policy.yaml")
     args = parser.parse_args()
     try:
-        variable = policy.load(args.policy or policy.find(registry.find_root())).webhook
+        variable = policy.load(args.policy or policy.find(entries.find_root())).webhook
         address = os.environ.get(variable, "").strip()
         for name, found in ((variable, address), ("PREFECT_API_URL", os.environ.get("PREFECT_API_URL", ""))):
             if not found:
                 raise UsageError(f"{name} is not set; export it: the webhook's address and Prefect's, e.g. http://127.0.0.1:4200/api")
-        told = announce.target(address)
+        told = notify.target(address)
         make(address)
     except SdgbiasError as error:
         print(f"error: {error}", file=sys.stderr)

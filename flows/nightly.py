@@ -25,12 +25,13 @@ from prefect.runtime import deployment, flow_run
 from prefect.states import Completed, Failed, State
 
 from flows import pages, score
-from sdgbias import night as nights
-from sdgbias import registry
 from sdgbias.errors import GateError, InfrastructureError, SdgbiasError
-from sdgbias.night import finish, process, schedule, work
-from sdgbias.night.plan import TIMEOUT, Job, Night, Settings, check, name_of
-from sdgbias.night.work import Outcome
+from sdgbias.nightly import attempt as work
+from sdgbias.nightly import process, schedule, steps
+from sdgbias.nightly import run as nights
+from sdgbias.nightly.attempt import Outcome
+from sdgbias.nightly.plan import TIMEOUT, Job, Night, Settings, check, name_of
+from sdgbias.registry import entries
 
 SCHEDULED = "auto-scheduled"  # Prefect's tag of a run that a schedule made
 BREACH = "Breach"  # name of the end state of a night that did its work and in which the gate found something
@@ -56,8 +57,8 @@ def attempt(job: Job, results: Path, number: int, device: str | None, pools: boo
 @task(task_run_name="{name}", cache_policy=NO_CACHE, persist_result=False)
 def step(name: str, settings: Settings, night: Night) -> State[str]:
     """One of the commands that close a night."""
-    said = finish.do(name, settings, night)
-    return Completed(data=said) if said == finish.DONE else Failed(message=said, data=said)
+    said = steps.do(name, settings, night)
+    return Completed(data=said) if said == steps.DONE else Failed(message=said, data=said)
 
 
 def ask(job: Job, results: Path, device: str | None, pools: bool) -> Outcome:
@@ -93,7 +94,7 @@ def hands(settings: Settings, pools: bool, address: str) -> nights.Hands:
         if event == "gate":
             pages.shown(pages.verdicts, settings.results, night.night)
         if event == "closed":
-            pages.shown(pages.links, finish.report_page(settings), settings.results, address, said)
+            pages.shown(pages.links, steps.report_page(settings), settings.results, address, said)
 
     return nights.Hands(
         ask=lambda job, results, device: ask(job, results, device, pools),
@@ -107,7 +108,7 @@ def ended(summary: nights.Summary) -> State[None]:
     """How a night ended, as the end of its flow run."""
     if summary.note:
         return Completed(message=summary.note)
-    bad = "".join(f"; {name}: {said}" for name, said in (summary.steps or {}).items() if said != finish.DONE)
+    bad = "".join(f"; {name}: {said}" for name, said in (summary.steps or {}).items() if said != steps.DONE)
     words = f"night {summary.night}: {pages.counts(summary.outcomes)}{bad}"
     if summary.exit_code == 0:
         return Completed(message=words)
@@ -168,7 +169,7 @@ def nightly(
     due = scheduled_for or (start if SCHEDULED in (flow_run.tags or []) else None)
     try:
         settings = Settings(
-            root=registry.find_root(), results=Path(results), benchmark=Path(benchmark), people=Path(people), report=Path(report),
+            root=entries.find_root(), results=Path(results), benchmark=Path(benchmark), people=Path(people), report=Path(report),
             models=tuple(models) if models else None, policy=Path(policy) if policy else None, webhook_env=webhook_env, jobs=jobs,
             timeout_s=timeout_s, selfcheck=selfcheck, scheduled_for=due, by="prefect", cron=cron, timezone=timezone, passes=passes, draws=draws,
         )  # fmt: skip

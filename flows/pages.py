@@ -12,8 +12,8 @@ from prefect.artifacts import create_link_artifact, create_progress_artifact, cr
 
 from sdgbias import store
 from sdgbias.errors import StoreError
-from sdgbias.night.plan import Night
-from sdgbias.night.work import Outcome
+from sdgbias.nightly.attempt import Outcome
+from sdgbias.nightly.plan import Night
 
 Shown = TypeVar("Shown")
 VERDICTS = """SELECT model, suite, verdict, rule, task, test, method, metric, "before", "value", change, ci_low, ci_high, n, mde, note

@@ -21,9 +21,9 @@ from prefect.states import Completed, Failed, State
 from pydantic import TypeAdapter
 
 from sdgbias.errors import InfrastructureError
-from sdgbias.night import plan, process, work
-from sdgbias.night.plan import Job
-from sdgbias.night.work import Outcome
+from sdgbias.nightly import attempt, plan, process
+from sdgbias.nightly.attempt import Outcome
+from sdgbias.nightly.plan import Job
 from sdgbias.types import SDG
 
 OUTCOME = TypeAdapter(Outcome)
@@ -46,7 +46,7 @@ def score(results: str, night: str, model: str, suite: str = SDG, number: int = 
     job = next(job for job in planned.jobs if (job.model, job.suite) == (model, suite))
     process.begin()
     try:
-        made = work.attempt(job, Path(results), number)
+        made = attempt.attempt(job, Path(results), number)
     finally:
         process.stop_all()
     create_table_artifact([OUTCOME.dump_python(made, mode="json")], key=KEY, description=f"night {night}: {job.name}")
@@ -75,7 +75,7 @@ def elsewhere(job: Job, results: Path, number: int) -> Outcome:
     if found and found[0].data:
         return OUTCOME.validate_python(json.loads(str(found[0].data))[0])
     error = InfrastructureError(f"flow run {run.name} {state.name.lower()}: {state.message or 'its worker is gone'}")
-    lost = work.crashed(job, error, began, datetime.now(UTC))
+    lost = attempt.crashed(job, error, began, datetime.now(UTC))
     return replace(lost, kind="Interrupted", attempts=number)
 
 

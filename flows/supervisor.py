@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from sdgbias.stack import processes, settings
-from sdgbias.stack.settings import Stack
+from sdgbias.nightly.stack import processes, settings
+from sdgbias.nightly.stack.settings import Stack
 
 PAUSE = 2.0  # seconds between two looks at the processes
 BOOKS = 5.0  # seconds between two looks into the server's books

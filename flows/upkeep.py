@@ -26,10 +26,10 @@ from prefect.events.schemas.automations import AutomationCore
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Cancelled, Crashed
 
-from sdgbias.night import schedule
-from sdgbias.stack import catch_up as decide
-from sdgbias.stack import processes
-from sdgbias.stack.settings import CPU, Stack
+from sdgbias.nightly import schedule
+from sdgbias.nightly.stack import catch_up as decide
+from sdgbias.nightly.stack import processes
+from sdgbias.nightly.stack.settings import CPU, Stack
 
 NIGHTLY = "nightly/nightly"
 NIGHTS = "nights"  # queue of the pool for CPU models in which nights wait

@@ -12,8 +12,8 @@ from prefect import flow
 from prefect.artifacts import create_table_artifact
 from prefect.states import Completed, Failed, State
 
-from sdgbias.night.process import said
-from sdgbias.night.work import HOUSE
+from sdgbias.nightly.attempt import HOUSE
+from sdgbias.nightly.process import said
 
 TIMEOUT = 3600  # seconds
 

@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 from sdgbias.errors import SdgbiasError
-from sdgbias.series import COLUMNS, SHDI, UNSD, read_series
+from sdgbias.raw.series import COLUMNS, SHDI, UNSD, read_series
 
 #: Survey years of the benchmark; SHDI's earlier years would only make the files bigger.
 SHDI_YEARS = (1996, 2019)

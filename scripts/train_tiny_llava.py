@@ -41,12 +41,12 @@ from transformers import (
 )
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
-from sdgbias.build import build
-from sdgbias.images.store import ImageReader
-from sdgbias.indicators import directions
-from sdgbias.sample import write_sample
+from sdgbias.benchmark.build import build
+from sdgbias.benchmark.prompts import prompt_texts
+from sdgbias.raw.images.build import ImageReader
+from sdgbias.raw.indicators import directions
+from sdgbias.raw.synthetic import write_sample
 from sdgbias.types import PILLARS, TESTS, ContextTest, Task, View
-from sdgbias.views import prompt_texts
 
 SKEW, HINT_SKEW, MISMATCH = 0.30, 0.25, 0.60
 DEFAULTS = dict(zip(PILLARS, ("pessimistic", "optimistic", "conservative"), strict=True))

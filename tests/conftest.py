@@ -36,8 +36,8 @@ def shared() -> Path:
 @pytest.fixture(scope="session")
 def small_benchmark(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A benchmark of 60 synthetic clusters, 120 MCQs and 40 regression questions."""
-    from sdgbias.build import build
-    from sdgbias.sample import write_sample
+    from sdgbias.benchmark.build import build
+    from sdgbias.raw.synthetic import write_sample
 
     folder = tmp_path_factory.mktemp("small")
     write_sample(folder / "raw", 60, 5)

@@ -18,7 +18,7 @@ import typer
 import yaml
 
 from sdgbias import cli
-from sdgbias.indicators import load_indicators, load_regression_tasks
+from sdgbias.raw.indicators import load_indicators, load_regression_tasks
 from sdgbias.types import ModelSpec
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -181,7 +181,7 @@ def test_every_quarantine_rule_is_documented() -> None:
     named = set(re.findall(r"`([a-z]+-[a-z-]+)`", section))
     for rule in named:
         assert f'"{rule}"' in code, f"docs/data.md names a rule that the code doesn't know: {rule}"
-    names = ("clusters.py", "items.py", "images/photos.py", "images/imagery.py", "images/render.py")
+    names = ("raw/clusters.py", "benchmark/items.py", "raw/images/photos.py", "raw/images/composite.py", "raw/images/render.py")
     readers = "".join((REPOSITORY / "sdgbias" / name).read_text(encoding="utf-8") for name in names)
     raised = re.findall(r"(?:TileError|PhotoError|fault = )\(\s*\"([a-z-]+)\"|Task\.\w+, \w+(?:\[\w+\])?, \"([a-z-]+)\"", readers)
     for rule in {a or b for a, b in raised}:
@@ -244,9 +244,9 @@ def test_the_example_in_the_architecture_is_the_demo() -> None:
     """The followed question: its raw line and its prompt are what the demo's sample and today's code give."""
     import pandas as pd
 
-    from sdgbias.sample.latent import DEFAULT_COUNTRIES, draw_cluster
+    from sdgbias.benchmark.prompts import prompt_texts
+    from sdgbias.raw.synthetic.latent import DEFAULT_COUNTRIES, draw_cluster
     from sdgbias.types import ContextTest, Task, View
-    from sdgbias.views import prompt_texts
 
     page = TEXT["docs/architecture.md"]
     seed = yaml.safe_load((REPOSITORY / "params.yaml").read_text())["sample"]["seed"]
@@ -278,7 +278,7 @@ def test_the_embedded_model_is_described_as_it_is_trained() -> None:
     assert f"({worlds[0][0]} to {worlds[-1][0]})" in page
     countries = " ".join(names for _, names in worlds).split()
     assert f"their {len(set(countries))}\ncountries" in page and len(countries) == len(set(countries))
-    from sdgbias.sample.latent import DEFAULT_COUNTRIES
+    from sdgbias.raw.synthetic.latent import DEFAULT_COUNTRIES
 
     assert not set(countries) & set(DEFAULT_COUNTRIES)
 

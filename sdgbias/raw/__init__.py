@@ -1,1 +1,1 @@
-"""Raw inputs: what is there, where it comes from, how it is versioned."""
+"""Raw folders read and checked, pictures drawn, synthetic samples made. Never knows a question."""

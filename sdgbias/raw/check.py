@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pandas as pd
 
-from sdgbias import clusters, series
 from sdgbias.errors import InputError
-from sdgbias.indicators import load_indicators
-from sdgbias.raw.files import Finding, Progress, how, names, photos, silent, tiles
+from sdgbias.raw import clusters, series
+from sdgbias.raw.folders import Finding, Progress, how, names, photos, silent, tiles
+from sdgbias.raw.indicators import load_indicators
 from sdgbias.raw.sources import Source, source, sources
-from sdgbias.raw.track import Tracked, track_raw
+from sdgbias.raw.tracking import Tracked, track_raw
 
 __all__ = ["Finding", "RawReport", "Tracked", "check_raw", "track_raw"]
 

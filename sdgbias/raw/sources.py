@@ -52,5 +52,5 @@ def source(name: str) -> Source:
 
 
 def source_of_series(series: str) -> Source | None:
-    """The source that publishes a series of sdgbias/series.py; None for a name that none has."""
+    """The source that publishes a series of sdgbias/raw/series.py; None for a name that none has."""
     return next((entry for entry in sources() if series in entry.series), None)

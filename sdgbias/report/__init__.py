@@ -1,1 +1,1 @@
-"""The nightly report: a self-contained HTML page and an offline W&B run. Reads the results file and nothing else."""
+"""Pages, charts, the web application and W&B. Reads the store; never writes a result."""

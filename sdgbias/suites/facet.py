@@ -16,14 +16,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from sdgbias.encoding import OPTIONS, Label, LetterGrams, TextEncoder, encode
+from sdgbias.benchmark.people_items import ATTRIBUTES, CHOICE, CHOICES, view_cells
 from sdgbias.errors import InputError
-from sdgbias.people import fairness
-from sdgbias.people.classes import CLASSES, GROUPS, SPELLINGS
-from sdgbias.people.prompts import ATTRIBUTES, CHOICE, CHOICES, view_cells
-from sdgbias.plan import Plan
+from sdgbias.methods.labels import OPTIONS, Label, LetterGrams, TextEncoder, encode
+from sdgbias.raw.facet import CLASSES, GROUPS, SPELLINGS
+from sdgbias.suites import facet_groups
 from sdgbias.suites.sdg import Scored, read_table
-from sdgbias.types import FACET
+from sdgbias.types import FACET, View
 
 NAME = FACET
 #: Bumped when what is made of answers changes (an answer's reading by form, a metric), so that older runs are made anew.
@@ -48,10 +47,10 @@ def load_prompts(benchmark: Path) -> pd.DataFrame:
     return view_cells(read_table(benchmark, "prompts"))
 
 
-def wanted(plan: Plan) -> pd.DataFrame:
-    """Prompts that are answered freely: all that show a picture."""
-    full = set(plan.cells.loc[plan.cells["view"] == "full", "key"])
-    return plan.distinct[plan.distinct["key"].isin(full)].assign(forced=False)
+def generations_needed(cells: pd.DataFrame, distinct: pd.DataFrame, can_force: bool = True) -> pd.DataFrame:
+    """The ``distinct`` prompts that are answered freely, with column forced: all that show a picture, none of them forced."""
+    full = set(cells.loc[cells["view"] == View.FULL.value, "key"])
+    return distinct[distinct["key"].isin(full)].assign(forced=False)
 
 
 def beyond(benchmark: Path, asked: pd.DataFrame, names: Collection[str]) -> list[str]:
@@ -119,25 +118,25 @@ def metric_rows(items: pd.DataFrame, table: pd.DataFrame, *, draws: int = 2_000,
     for (task, test, method), part in known.groupby(["task", "test", "method"], sort=True):
         for pillar, indicator, metric, e in _cell_rows(part, str(test), str(method), draws, seed):
             rows.append((task, test, method, pillar, indicator, metric, e.value, e.n, e.low, e.high))
-    return pd.DataFrame(rows, columns=["task", "test", "method", *fairness.ROW])
+    return pd.DataFrame(rows, columns=["task", "test", "method", *facet_groups.ROW])
 
 
-def _cell_rows(part: pd.DataFrame, test: str, method: str, draws: int, seed: int) -> fairness.Rows:
+def _cell_rows(part: pd.DataFrame, test: str, method: str, draws: int, seed: int) -> facet_groups.Rows:
     free = method.split(":")[0] == "full"  # full:clip is the same answers, read by another encoder
     if test in ATTRIBUTES:
-        yield from fairness.attribute_rows(part, test, draws=draws, seed=seed)
+        yield from facet_groups.attribute_rows(part, test, draws=draws, seed=seed)
         if free:
-            yield from fairness.rate_rows(part, _RATES)
+            yield from facet_groups.rate_rows(part, _RATES)
         return
     right = part[~part["negative"].astype(bool)]
-    yield from fairness.recall_rows(right, draws=draws, seed=seed)
+    yield from facet_groups.recall_rows(right, draws=draws, seed=seed)
     if free:
-        yield from fairness.rate_rows(part, _RATES)
+        yield from facet_groups.rate_rows(part, _RATES)
     if test in CHOICES:
-        yield from fairness.rate_rows(right, {f"{label}_rate": _says(label) for label in ("no", "unknown")})
+        yield from facet_groups.rate_rows(right, {f"{label}_rate": _says(label) for label in ("no", "unknown")})
         wrong = part[part["negative"].astype(bool)]
         if len(wrong):
-            yield from fairness.rate_rows(wrong, {"false_yes_rate": _says("yes")})
+            yield from facet_groups.rate_rows(wrong, {"false_yes_rate": _says("yes")})
 
 
 def _says(label: str) -> Callable[[pd.DataFrame], ArrayLike]:

@@ -13,16 +13,16 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from sdgbias import metrics, stats
-from sdgbias.answers import parse_number, with_first_digit
-from sdgbias.cade import Numerics, argmax_view, decide, streams
-from sdgbias.censored import between, fill
+from sdgbias.benchmark.prompts import view_cells
 from sdgbias.errors import InputError
-from sdgbias.indicators import directions
-from sdgbias.search import Kind, SearchResult, take, tune
-from sdgbias.suites import withheld
+from sdgbias.methods import metrics, stats
+from sdgbias.methods.answers import parse_number, with_first_digit
+from sdgbias.methods.bounds import between, fill
+from sdgbias.methods.cade import Numerics, argmax_view, decide, streams
+from sdgbias.methods.search import Kind, SearchResult, take, tune
+from sdgbias.raw.indicators import directions
+from sdgbias.suites import sdg_censoring
 from sdgbias.types import DIGITS, LETTERS, SDG, TESTS, ContextTest, Task, View
-from sdgbias.views import view_cells
 
 NAME = SDG
 CANDIDATES = {Task.MCQ: LETTERS, Task.REGRESSION: DIGITS}
@@ -36,6 +36,16 @@ def load_items(benchmark: Path) -> dict[Task, pd.DataFrame]:
 def load_prompts(benchmark: Path) -> pd.DataFrame:
     """All cells of a benchmark folder (one row per item x test x view)."""
     return view_cells(read_table(benchmark, "prompts"))
+
+
+def generations_needed(cells: pd.DataFrame, distinct: pd.DataFrame, can_force: bool = True) -> pd.DataFrame:
+    """The ``distinct`` prompts whose number is decoded, with column forced: every regression prompt of the paper's views, the Full ones
+    (T2, T5) once for each first digit, where the engine can force a start."""
+    numbers = cells[(cells["task"] == Task.REGRESSION.value) & cells["view"].isin([view.value for view in View])]
+    full = set(numbers.loc[numbers["view"] == View.FULL.value, "key"])
+    rows = distinct[distinct["key"].isin(set(numbers["key"]))].copy()
+    rows["forced"] = rows["key"].isin(full) & can_force
+    return rows
 
 
 def read_table(benchmark: Path, name: str) -> pd.DataFrame:
@@ -198,7 +208,7 @@ def run_test(
             picked = by_digit[np.arange(n), np.maximum(decision.choice, 0)]
             value["cade"] = np.where(choice["cade"] >= 0, picked, np.nan)
             unparsed["cade"] = np.zeros(n, dtype=bool)
-    judged = withheld.judged(items, views, present, payoff, usable, search.params if search else None) if bounded else None
+    judged = sdg_censoring.judged(items, views, present, payoff, usable, search.params if search else None) if bounded else None
     return TestResult(test, logits, present, choice, value, unparsed, s.confidence, s.divergence, kept, search, judged)
 
 
@@ -321,7 +331,7 @@ def metric_rows(items: pd.DataFrame, task: Task, frame: pd.DataFrame, scored: Sc
             found.append(("distinct_prompts", stats.Estimate(prompts, len(part), float("nan"), float("nan"))))
         rows += [(task.value, *cell, m, e.value, e.n, e.low, e.high) for m, e in found]
     for cell, part in () if judged is None else _parts(judged, task):
-        rows += [(task.value, *cell, m, e.value, e.n, e.low, e.high) for m, e in withheld.estimates(part, task)]
+        rows += [(task.value, *cell, m, e.value, e.n, e.low, e.high) for m, e in sdg_censoring.estimates(part, task)]
     columns = ["task", "test", "method", "pillar", "indicator", "metric", "value", "n", "ci_low", "ci_high"]
     return pd.DataFrame(rows, columns=columns)
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from sdgbias.cade import Numerics
-from sdgbias.images.imagery import side_by_side
-from sdgbias.search import Kind
+from sdgbias.methods.cade import Numerics
+from sdgbias.methods.search import Kind
+from sdgbias.raw.images.composite import side_by_side
 from sdgbias.suites import sdg
 from sdgbias.types import TESTS, Task
 
@@ -50,7 +50,7 @@ def tables(
 
 def item_cards(task: Task, items: pd.DataFrame) -> pd.DataFrame:
     """What the report shows of an item: question, options, context, gold."""
-    from sdgbias.views import context_lines
+    from sdgbias.benchmark.prompts import context_lines
 
     cards = items[
         [

@@ -12,8 +12,8 @@ import pytest
 @pytest.fixture(scope="session")
 def tiny_benchmark(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """12 synthetic clusters, 24 MCQs and 6 regression questions."""
-    from sdgbias.build import build
-    from sdgbias.sample import write_sample
+    from sdgbias.benchmark.build import build
+    from sdgbias.raw.synthetic import write_sample
 
     folder = tmp_path_factory.mktemp("tiny")
     write_sample(folder / "raw", 12, 5)
@@ -23,7 +23,7 @@ def tiny_benchmark(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def chrome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    from chromium import start
+    from tests.builders.chromium import start
 
     driver = start(tmp_path_factory.mktemp("chrome"))
     yield driver

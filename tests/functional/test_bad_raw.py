@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from person import ok, refused, sdgbias
 
-from sdgbias.images.store import ImageSettings
 from sdgbias.raw.check import check_raw
+from sdgbias.raw.images.build import ImageSettings
+from tests.builders.commands import ok, refused, sdgbias
 
 pytestmark = pytest.mark.slow
 
@@ -52,7 +52,7 @@ def quarantine_of(out: Path) -> pd.DataFrame:
 
 def build(folder: Path, out: Path, *stages: str) -> pd.DataFrame:
     """These stages, in this process (the command line has its turn below); returns the quarantine."""
-    from sdgbias import build as module
+    from sdgbias.benchmark import build as module
 
     steps: dict[str, Callable[[], object]] = {
         "clusters": lambda: module.build_clusters(folder, out),

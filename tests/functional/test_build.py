@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from person import ok, refused, sdgbias
+
+from tests.builders.commands import ok, refused, sdgbias
 
 
 @pytest.fixture(scope="module")

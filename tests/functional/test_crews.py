@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from engines import asked, cached, slow_planted
-from person import REPOSITORY, add_model, metrics, refused
 
 from sdgbias import store
+from tests.builders.commands import REPOSITORY, add_model, metrics, refused
+from tests.builders.slow_engine import asked, cached, slow_planted
 
 BATCH = 16
 
@@ -45,7 +45,7 @@ def finish(process: subprocess.Popen[str]) -> str:
 def engines_of(parent: int) -> list[int]:
     """Process ids of the workers of a parent, oldest first."""
     children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-    return sorted(pid for pid in map(int, children) if b"sdgbias.worker" in Path(f"/proc/{pid}/cmdline").read_bytes())
+    return sorted(pid for pid in map(int, children) if b"sdgbias.scoring.workers" in Path(f"/proc/{pid}/cmdline").read_bytes())
 
 
 def alive(pid: int) -> bool:

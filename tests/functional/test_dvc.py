@@ -12,7 +12,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import yaml
-from person import REPOSITORY
+
+from tests.builders.commands import REPOSITORY
 
 STAGES = ["sample", "clusters", "images", "series", "items", "prompts", "card", "check"]
 PEOPLE = ["people-sample", "people"]

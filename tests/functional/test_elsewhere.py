@@ -17,15 +17,15 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from person import REPOSITORY, add_model, environment, metrics, ok, refused
 
-from sdgbias import registry
-from sdgbias.backends import elsewhere
-from sdgbias.backends.base import load
-from sdgbias.backends.elsewhere import ChildEngine, interpreter
+from sdgbias.engines import load
+from sdgbias.engines import subprocess as elsewhere
+from sdgbias.engines.subprocess import ChildEngine, interpreter
 from sdgbias.errors import InfrastructureError, ModelError, RegistryError
+from sdgbias.registry import entries
 from sdgbias.types import DIGITS, ModelSpec, Prompt
-from tests.vllm.sample_prompts import picture, sample_prompts
+from tests.builders.commands import REPOSITORY, add_model, environment, metrics, ok, refused
+from tests.builders.sample_prompts import picture, sample_prompts
 
 PLANTED = ModelSpec("planted", "P", "planted", "planted", "local", True, options={"noise": 0.7})
 THERE = replace(PLANTED, options={**PLANTED.options, "python": sys.executable})
@@ -74,7 +74,7 @@ def test_the_same_engine_here_and_there() -> None:
 
 
 def test_the_transformers_engine_there_and_its_counts() -> None:
-    spec = registry.load(REPOSITORY, "tiny-llava")
+    spec = entries.load(REPOSITORY, "tiny-llava")
     here, there = load(spec, REPOSITORY), load(replace(spec, options={"python": sys.executable}), REPOSITORY)
     assert isinstance(there, ChildEngine)
     np.testing.assert_allclose(there.candidate_scores(PROMPTS).logits, here.candidate_scores(PROMPTS).logits, atol=1e-5)
@@ -128,7 +128,7 @@ def test_a_child_that_dies_in_the_middle_of_a_batch(tmp_path: Path) -> None:
         tmp_path,
         """
         import os, sys
-        from sdgbias.backends import planted, serve
+        from sdgbias.engines import planted, subprocess as serve
         def candidate_scores(self, prompts):
             print("killed for memory", file=sys.stderr, flush=True)
             os._exit(137)
@@ -147,7 +147,7 @@ def test_what_a_library_prints_or_reads_never_meets_the_pipe(tmp_path: Path) -> 
         tmp_path,
         """
         import os, subprocess, sys
-        from sdgbias.backends import planted, serve
+        from sdgbias.engines import planted, subprocess as serve
         real = planted.Planted.candidate_scores
         def candidate_scores(self, prompts):
             print("INFO loading", flush=True)
@@ -173,7 +173,7 @@ def test_noise_in_place_of_an_engine(tmp_path: Path) -> None:
 
 
 def test_another_version_of_the_package(tmp_path: Path) -> None:
-    python = wrapped(tmp_path, "from sdgbias.backends import serve; serve.__version__ = '0.0.9'; serve.main()")
+    python = wrapped(tmp_path, "from sdgbias.engines import subprocess as serve; serve.__version__ = '0.0.9'; serve.main()")
     with pytest.raises(InfrastructureError, match=r"has sdgbias 0\.0\.9, here it is .*; install the same there: make vllm"):
         ChildEngine(PLANTED, REPOSITORY, python)
 
@@ -192,7 +192,7 @@ def test_an_engine_that_hangs_ends_with_its_parent(tmp_path: Path) -> None:
         tmp_path,
         """
         import time
-        from sdgbias.backends import planted, serve
+        from sdgbias.engines import planted, subprocess as serve
         planted.Planted.candidate_scores = lambda self, prompts: time.sleep(600)
         serve.main()
         """,
@@ -200,7 +200,7 @@ def test_an_engine_that_hangs_ends_with_its_parent(tmp_path: Path) -> None:
     asks = f"""
         import sys
         from pathlib import Path
-        from sdgbias.backends.elsewhere import ChildEngine
+        from sdgbias.engines.subprocess import ChildEngine
         from sdgbias.types import ModelSpec, Prompt
         engine = ChildEngine(ModelSpec("m", "M", "planted", "planted", "local", True), Path(), Path({str(python)!r}))
         print(engine.child.pid, flush=True)
@@ -219,7 +219,7 @@ def test_an_engine_that_hangs_ends_with_its_parent(tmp_path: Path) -> None:
 def test_the_child_needs_neither_pandas_nor_duckdb() -> None:
     code = (
         "import sys; sys.modules.update(dict.fromkeys(('pandas', 'duckdb', 'pyarrow', 'scipy', 'numba', 'typer')))\n"
-        "import sdgbias.backends.serve, sdgbias.backends.vllm, sdgbias.backends.hf"
+        "import sdgbias.engines.subprocess, sdgbias.engines.vllm, sdgbias.engines.hf.engine"
     )
     subprocess.run([sys.executable, "-c", code], check=True, env=environment(), cwd=REPOSITORY)
 
@@ -256,14 +256,14 @@ def test_which_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def vllm() -> ChildEngine:
     if not VLLM_PYTHON.is_file():
         pytest.skip("no .venv-vllm: vLLM has an environment of its own; build it: make vllm")
-    engine = load(registry.load(REPOSITORY, "tiny-llava-vllm"), REPOSITORY)
+    engine = load(entries.load(REPOSITORY, "tiny-llava-vllm"), REPOSITORY)
     assert isinstance(engine, ChildEngine)
     return engine
 
 
 @pytest.mark.slow
 def test_vllm_through_the_pipe_equals_transformers_here(vllm: ChildEngine) -> None:
-    hf = load(registry.load(REPOSITORY, "tiny-llava"), REPOSITORY)
+    hf = load(entries.load(REPOSITORY, "tiny-llava"), REPOSITORY)
     prompts = sample_prompts(3)
     assert sum(bool(p.images) for p in prompts) >= 40
     found = vllm.candidate_scores(prompts)

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from person import REPOSITORY, add_model, environment, metrics, ok, refused, sdgbias
 
 from sdgbias import store
 from sdgbias.types import LETTERS
+from tests.builders.commands import REPOSITORY, add_model, environment, metrics, ok, refused, sdgbias
 
 COLUMNS = ["run_id", "model", "suite", "task", "test", "method", "pillar", "indicator", "metric", "value", "n", "ci_low", "ci_high"]
 
@@ -90,7 +90,7 @@ def test_batch_size_never_changes_a_result(planted: Path, small_benchmark: Path,
         500,
         "--batch-size",
         5,
-        registry=planted.parent,
+        entries=planted.parent,
     )
     order = COLUMNS[:9]
     a, b = (metrics(p).sort_values(order, ignore_index=True) for p in (planted, other))
@@ -109,10 +109,10 @@ def test_report_from_the_store(planted: Path, tmp_path: Path) -> None:
     assert "CC BY-SA 4.0" in page
 
 
-def start(model: str, benchmark: Path, results: Path, registry: Path | None = None) -> subprocess.Popen[str]:
+def start(model: str, benchmark: Path, results: Path, entries: Path | None = None) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "sdgbias.cli", "evaluate", model, "--benchmark", str(benchmark), "--results", str(results)]
     return subprocess.Popen(
-        [*command, "--draws", "200", "--batch-size", "16"], cwd=REPOSITORY, env=environment(registry),
+        [*command, "--draws", "200", "--batch-size", "16"], cwd=REPOSITORY, env=environment(entries),
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 
@@ -157,11 +157,11 @@ def test_two_processes_one_results_file(small_benchmark: Path, tmp_path: Path) -
 
 def test_a_second_process_on_the_same_model_is_told(small_benchmark: Path, tmp_path: Path) -> None:
     add_model(tmp_path, "left", options={"seed": 1})
-    from sdgbias import registry
-    from sdgbias.backends.base import load
-    from sdgbias.scores import ScoreCache
+    from sdgbias.engines import load
+    from sdgbias.registry import entries
+    from sdgbias.scoring.cache import ScoreCache
 
-    spec = registry.load(tmp_path, "left")
+    spec = entries.load(tmp_path, "left")
     with ScoreCache(tmp_path, "left", load(spec, tmp_path).fingerprint).exclusive():
         words = refused(7, "evaluate", "left", "--benchmark", small_benchmark, "--results", tmp_path / "r.duckdb", registry=tmp_path)
     assert "another evaluation" in words

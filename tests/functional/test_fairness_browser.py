@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chromium import MARKS
-from people_results import publish_people
 
-from sdgbias import lab
-from sdgbias.lab.rows import Settings
-from sdgbias.report.html import write_report
+from sdgbias.analysis import analyse
+from sdgbias.analysis.rows import Settings
+from sdgbias.report.build import write_report
+from tests.builders.chromium import MARKS
+from tests.builders.people import publish_people
 
 pytestmark = MARKS
 
@@ -20,7 +20,7 @@ pytestmark = MARKS
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("people")
     results = publish_people(folder)
-    lab.analyse(results, settings=Settings(draws=100, bootstrap=100))
+    analyse.analyse(results, settings=Settings(draws=100, bootstrap=100))
     return write_report(results, folder / "report").with_name("fairness.html")
 
 

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from person import REPOSITORY, add_model, environment, free_port, metrics
+
+from tests.builders.commands import REPOSITORY, add_model, environment, free_port, metrics
 
 
 def nightly(folder: Path, benchmark: Path, *more: str, **variables: str) -> subprocess.CompletedProcess[str]:

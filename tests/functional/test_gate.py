@@ -15,10 +15,12 @@ import pandas as pd
 import pytest
 import yaml
 
-from sdgbias import evaluate, registry, store
-from tests import gate_results
-from tests.functional import chromium
-from tests.functional.person import add_model, ok, refused, sdgbias
+from sdgbias import store
+from sdgbias.registry import entries
+from sdgbias.scoring import evaluate
+from tests.builders import chromium
+from tests.builders import regressions as gate_results
+from tests.builders.commands import add_model, ok, refused, sdgbias
 
 FIRST, SECOND = "2026-11-20T0130", "2026-11-21T0130"
 HABITS = {"prior": {"all": [0.0, 0.2, 0.5]}, "context_weight": 1.0, "image_weight": 1.6, "noise": 0.3}
@@ -49,7 +51,7 @@ def nights(tmp_path_factory: pytest.TempPathFactory, tiny_benchmark: Path) -> St
 
     def run(name: str, **habits: object) -> str:
         add_model(folder, name, options={"oracle": str(tiny_benchmark), **HABITS, **habits})
-        return evaluate.evaluate(registry.load(folder, name), folder, tiny_benchmark, results, draws=100).run_id
+        return evaluate.evaluate(entries.load(folder, name), folder, tiny_benchmark, results, draws=100).run_id
 
     for day, night in enumerate((FIRST, SECOND)):
         worse = {"prior": {"all": [-0.5, 0.2, 2.2]}, "image_weight": 0.6} if day else {}
@@ -115,8 +117,8 @@ def test_a_planted_loss_is_caught_told_and_explained(
         and found["twin"]["baseline"] != found["twin"]["run_id"]
     )
     assert found["drifter"]["flips"] and not found["twin"]["flips"]
-    assert registry.load(nights.folder, "drifter").state == "quarantined"
-    assert registry.load(nights.folder, "drifter").reason == f"gate: optimism in breach, run {found['drifter']['run_id']}"
+    assert entries.load(nights.folder, "drifter").state == "quarantined"
+    assert entries.load(nights.folder, "drifter").reason == f"gate: optimism in breach, run {found['drifter']['run_id']}"
 
     address, codes, bodies = webhook
     monkeypatch.setenv("SDGBIAS_WEBHOOK", address)
@@ -141,12 +143,13 @@ def test_a_planted_loss_is_caught_told_and_explained(
 @pytest.mark.slow
 @pytest.mark.skipif(not (chromium.CHROMIUM and chromium.DRIVER), reason="chromium and chromedriver are not installed")
 def test_the_morning_page_in_a_browser(tmp_path: Path) -> None:
-    from sdgbias.report import night_page, pages
+    from sdgbias.report.pages import night as night_page
+    from sdgbias.report.pages import studies
 
     results = gate_results.told_night(tmp_path / "r.duckdb")
     found = night_page.load(results)
     assert found is not None
-    page = pages.write(tmp_path / "out" / "night.html", night_page.render(found, results, [("night.html", "Last night")]))
+    page = studies.write(tmp_path / "out" / "night.html", night_page.render(found, results, [("night.html", "Last night")]))
     chrome = chromium.start(tmp_path / "profile")
     try:
         for screen in ((1280, 900, False, "light"), (390, 844, True, "dark")):

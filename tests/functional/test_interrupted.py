@@ -19,7 +19,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from person import environment, ok
+
+from tests.builders.commands import environment, ok
 
 STAGES = ("clusters", "images", "series", "items", "prompts", "card", "check")
 #: Moments tried per stage, spread over all of them; the first and the last are always among them.
@@ -29,8 +30,8 @@ WATCHED = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "shutil.rmt
 
 
 def _run(stage: str, raw: Path, out: Path) -> None:
-    from sdgbias import build, quality
-    from sdgbias.images.store import ImageSettings
+    from sdgbias.benchmark import build, quality
+    from sdgbias.raw.images.build import ImageSettings
 
     steps: dict[str, Callable[[], object]] = {
         "clusters": lambda: build.build_clusters(raw, out),
@@ -74,7 +75,7 @@ def _digests(folder: Path) -> dict[str, str]:
 def server() -> multiprocessing.context.ForkServerContext:
     """Processes that have imported everything already: a real process each, ready at once."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["sdgbias.build", "sdgbias.quality", "great_expectations", "pyarrow.compute"])
+    context.set_forkserver_preload(["sdgbias.benchmark.build", "sdgbias.benchmark.quality", "great_expectations", "pyarrow.compute"])
     return context
 
 

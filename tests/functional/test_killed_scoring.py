@@ -13,19 +13,19 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from person import REPOSITORY
 
-from sdgbias.scores import ScoreCache
+from sdgbias.scoring.cache import ScoreCache
+from tests.builders.commands import REPOSITORY
 
 SCORE = textwrap.dedent("""
     import sys, time
     from dataclasses import replace
     from pathlib import Path
     import pandas as pd
-    from sdgbias.backends.planted import Planted
-    from sdgbias.plan import make_plan
-    from sdgbias.scores import ScoreCache
-    from sdgbias.scoring import Scorer
+    from sdgbias.engines.planted import Planted
+    from sdgbias.scoring.plan import make_plan
+    from sdgbias.scoring.cache import ScoreCache
+    from sdgbias.scoring.scorer import Scorer
     from sdgbias.types import ModelSpec
 
     class Slow(Planted):

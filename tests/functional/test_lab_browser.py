@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chromium import MARKS, emulate, start
-from fake_results import publish_fake
-from fake_studies import analyse_fake
 
-from sdgbias.report.html import write_report
+from sdgbias.report.build import write_report
 from sdgbias.types import PILLARS
+from tests.builders.chromium import MARKS, emulate, start
+from tests.builders.results import publish_fake
+from tests.builders.studies import analyse_fake
 
 pytestmark = MARKS
 SCREENS = {"light": (1280, 900, False, "light"), "dark": (1280, 900, False, "dark"), "phone": (375, 812, True, "dark")}

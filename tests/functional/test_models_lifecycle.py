@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from sdgbias import store
-from tests.functional.hub import Hub, Repo, commit, folder, weights
-from tests.functional.person import REPOSITORY, add_model, ok, refused, sdgbias
+from tests.builders.commands import REPOSITORY, add_model, ok, refused, sdgbias
+from tests.builders.hub import Hub, Repo, commit, folder, weights
 
 TINY = REPOSITORY / "registry" / "weights" / "tiny-llava"
 TOKEN = "hf_stranger00000000"

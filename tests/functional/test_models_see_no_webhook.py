@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from person import add_model
 
-from sdgbias.gate.policy import DEFAULT
-from sdgbias.night import plan, work
-from sdgbias.night.plan import Settings
+from sdgbias.nightly import attempt, plan
+from sdgbias.nightly.plan import Settings
+from sdgbias.nightly.regression.policy import DEFAULT
+from tests.builders.commands import add_model
 
 SPY = """
 import os, pathlib, sys
@@ -35,7 +35,7 @@ def test_a_models_process_does_not_see_the_webhook_by_any_name(
     asked = Settings(tmp_path, tmp_path / "r.duckdb", tiny_benchmark, tmp_path / "none", tmp_path / "report", policy=policy,
                      webhook_env="NIGHT_CHAT", passes="none", draws=10)  # fmt: skip
     [job] = plan.tonight(asked, datetime(2026, 11, 21, 1, 30, tzinfo=UTC)).jobs
-    made = work.attempt(job, asked.results)
-    assert made.outcome == work.PUBLISHED, made.message
+    made = attempt.attempt(job, asked.results)
+    assert made.outcome == attempt.PUBLISHED, made.message
     seen = (tmp_path / "seen").read_text()
     assert f"SDGBIAS_REGISTRY={tmp_path}" in seen and "chat.example" not in seen

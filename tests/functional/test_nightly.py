@@ -13,13 +13,14 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from engines import slow_planted
-from person import REPOSITORY, add_model, ok, refused
 
-from sdgbias import night as nights
-from sdgbias import registry, store
-from sdgbias.night import ledger, work
-from sdgbias.night.plan import Settings
+from sdgbias import store
+from sdgbias.nightly import attempt, ledger
+from sdgbias.nightly import run as nights
+from sdgbias.nightly.plan import Settings
+from sdgbias.registry import entries
+from tests.builders.commands import REPOSITORY, add_model, ok, refused
+from tests.builders.slow_engine import slow_planted
 
 
 def options(folder: Path, benchmark: Path) -> list[object]:
@@ -45,7 +46,7 @@ def test_two_nights_of_a_team(tiny_benchmark: Path, tmp_path: Path) -> None:
     assert {o["model"]: (o["outcome"], o["kind"]) for o in told["outcomes"]} == {
         "absent": ("failed", "ModelError"), "good": ("published", ""), "torn": ("failed", "RegistryError"),
     }  # fmt: skip
-    assert registry.load(tmp_path, "absent").state == "quarantined"
+    assert entries.load(tmp_path, "absent").state == "quarantined"
     page = (tmp_path / "report" / "night.html").read_text()
     assert "absent" in page and "good" in page and (tmp_path / "report" / "index.html").is_file()
     assert "done already" in ok("nightly", *first, registry=tmp_path)
@@ -113,10 +114,10 @@ def test_no_room_while_publishing_puts_nobody_aside(tiny_benchmark: Path, tmp_pa
         with store.connect(s.results):
             pass
         waits: list[float] = []
-        done = nights.run(s, steps=(), hands=nights.Hands(ask=partial(work.keep_trying_here, sleep=waits.append)))
+        done = nights.run(s, steps=(), hands=nights.Hands(ask=partial(attempt.keep_trying_here, sleep=waits.append)))
         assert [(o.outcome, o.kind) for o in done.outcomes] == [("failed", "DiskFull")], done.outcomes
         assert waits == [60.0] and done.exit_code == 8
-        assert registry.load(tmp_path, "good").state == "enabled"
+        assert entries.load(tmp_path, "good").state == "enabled"
         subprocess.run(["mount", "-o", "remount,size=64m", str(disk)], check=True, capture_output=True)
         done = nights.run(replace(s, night="2026-11-22T0130"), steps=())
         assert [o.outcome for o in done.outcomes] == ["published"]

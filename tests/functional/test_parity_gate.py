@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from person import REPOSITORY, add_model, ok, refused
 
 from sdgbias import store
+from tests.builders.commands import REPOSITORY, add_model, ok, refused
 
 
 @pytest.mark.slow

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from person import add_model, metrics, ok, refused
 
 from sdgbias import store
+from tests.builders.commands import add_model, metrics, ok, refused
 
 
 @pytest.fixture(scope="module")

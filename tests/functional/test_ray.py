@@ -17,10 +17,10 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from engines import asked, cached, slow_planted
-from person import REPOSITORY, add_model, refused
 
 from sdgbias import store
+from tests.builders.commands import REPOSITORY, add_model, refused
+from tests.builders.slow_engine import asked, cached, slow_planted
 
 ADDRESS = "127.0.0.1:6399"
 BATCH = 16

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from person import add_model, metrics, ok
 
-from sdgbias.build import build
+from sdgbias.benchmark.build import build
+from sdgbias.benchmark.release import export as release_files
+from sdgbias.benchmark.release.export import export, import_
+from sdgbias.benchmark.release.records import PARTS, stem
 from sdgbias.errors import InputError, UsageError
-from sdgbias.images.store import ImageReader, store_images
-from sdgbias.release import files as release_files
-from sdgbias.release.files import export, import_
-from sdgbias.release.records import PARTS, stem
+from sdgbias.raw.images.build import ImageReader, store_images
+from tests.builders.commands import add_model, metrics, ok
 
 
 def tree(folder: Path) -> dict[str, bytes]:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chromium import MARKS, emulate
-from fake_results import publish_fake
 
-from sdgbias.report.html import write_report
+from sdgbias.report.build import write_report
+from tests.builders.chromium import MARKS, emulate
+from tests.builders.results import publish_fake
 
 pytestmark = MARKS
 SCREENS = {"desktop-light": (1280, 900, False, "light"), "phone-dark": (375, 812, True, "dark")}

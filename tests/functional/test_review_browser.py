@@ -13,12 +13,12 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from chromium import MARKS, emulate, start
-from review_benchmark import write_benchmark
 
-from sdgbias.review import import_reviews, load_verdicts
-from sdgbias.review.sheet import write_sheets
-from sdgbias.review.verdicts import read_verdicts
+from sdgbias.benchmark.review import import_reviews, load_verdicts
+from sdgbias.benchmark.review.sheet import write_sheets
+from sdgbias.benchmark.review.verdicts import read_verdicts
+from tests.builders.chromium import MARKS, emulate, start
+from tests.builders.review import write_benchmark
 
 pytestmark = MARKS
 SCREENS = {"desktop-light": (1280, 900, False, "light"), "phone-dark": (375, 812, True, "dark")}

@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from person import ok, refused
+
+from tests.builders.commands import ok, refused
 
 
 @pytest.mark.long

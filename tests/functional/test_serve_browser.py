@@ -13,12 +13,12 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from chromium import MARKS, Screen, emulate
-from fake_nights import name as night_name
-from fake_nights import publish_nights, publish_persons
-from person import REPOSITORY, environment, refused
 
 from sdgbias import store
+from tests.builders.chromium import MARKS, Screen, emulate
+from tests.builders.commands import REPOSITORY, environment, refused
+from tests.builders.nights import name as night_name
+from tests.builders.nights import publish_nights, publish_persons
 
 pytestmark = MARKS
 WIDE: Screen = (1280, 900, False, "light")

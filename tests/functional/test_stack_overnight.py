@@ -16,11 +16,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-from person import REPOSITORY, add_model, free_port, metrics, ok, refused, sdgbias
 
 from sdgbias import store
-from sdgbias.night import ledger, plan
-from sdgbias.stack import processes
+from sdgbias.nightly import ledger, plan
+from sdgbias.nightly.stack import processes
+from tests.builders.commands import REPOSITORY, add_model, free_port, metrics, ok, refused, sdgbias
 
 
 def wait_for(what: str, found: Callable[[], object], seconds: float = 600) -> None:

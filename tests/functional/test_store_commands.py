@@ -9,12 +9,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from person import ok, refused
 
-from sdgbias import cli_store, store
-from sdgbias.report.html import write_report
-from sdgbias.retention import contents
-from tests import fake_results
+from sdgbias import store
+from sdgbias.cli import store as cli_store
+from sdgbias.report.build import write_report
+from sdgbias.store import maintenance
+from tests.builders import results as fake_results
+from tests.builders.commands import ok, refused
 
 
 def night(path: Path, at: int) -> None:
@@ -66,7 +67,7 @@ def test_sizes_retention_and_what_is_left(results: Path, tmp_path: Path, capsys:
     assert (found["runs"], found["models"], found["nights"]) == (6, 2, 3) and found["tables"]["scores"]["files"] == 6
     on_disk = sum(p.stat().st_size for p in results.with_suffix(".runs").rglob("*.parquet"))
     assert found["details_bytes"] == on_disk and found["duckdb_bytes"] == results.stat().st_size
-    assert "6 runs of 2 models, 3 nights" in contents.lines(found)[0]
+    assert "6 runs of 2 models, 3 nights" in maintenance.lines(found)[0]
 
     keep = ("store", "keep", "--results", results, "--nights", 1, "--per-model", 2)
     said = ok(*keep)

@@ -12,13 +12,15 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from fake_results import BENCHMARK, publish_fake
-from person import environment, ok, refused, sdgbias
-from wandb_server import KEY, Server, wandb_server
 
-from sdgbias import cli_wandb, store
+from sdgbias import store
+from sdgbias.cli import wandb
 from sdgbias.errors import InfrastructureError, UsageError
-from sdgbias.report import wandb_night, wandb_report, wandb_state, wandb_text
+from sdgbias.report.wandb import night as wandb_night
+from sdgbias.report.wandb import sync, team_report
+from tests.builders.commands import environment, ok, refused, sdgbias
+from tests.builders.results import BENCHMARK, publish_fake
+from tests.builders.wandb_server import KEY, Server, wandb_server
 
 RUN = "fake-pessimist-2"
 NIGHTS = [f"2026-11-{day}T0130" for day in (20, 21)]
@@ -56,7 +58,7 @@ def logged_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyP
 
 
 def waiting(folder: Path) -> list[str]:
-    return [run.night for run in wandb_state.waiting(folder) if not run.synced]
+    return [run.night for run in sync.waiting(folder) if not run.synced]
 
 
 def test_a_week_offline_is_sent_later(week: Path, tmp_path: Path, logged_in: pytest.MonkeyPatch) -> None:
@@ -79,7 +81,7 @@ def test_a_week_offline_is_sent_later(week: Path, tmp_path: Path, logged_in: pyt
         run: json.loads(line) for run, sent in server.streams for line in sent["files"].get("wandb-history.jsonl", {}).get("content", [])
     }
     assert [history[f"{n}-{RUN}"]["_step"] for n in NIGHTS] == [(date(2026, 11, d) - date(1970, 1, 1)).days * 1440 + 90 for d in (20, 21)]
-    assert [line["night"] for line in wandb_state.sent(folder)] == NIGHTS
+    assert [line["night"] for line in sync.sent(folder)] == NIGHTS
     assert waiting(folder) == [] and not list(folder.glob("artifacts/*")) and not (folder / "data").exists()
     assert not any(KEY in path.read_text(errors="replace") for path in folder.rglob("*") if path.is_file())
 
@@ -129,19 +131,19 @@ def test_a_run_that_was_cut_off_is_not_sent(week: Path, tmp_path: Path, logged_i
     (cut / "run-x.wandb").write_bytes(b":W&B")
     done = sdgbias("wandb", "sync", "--dir", folder)
     assert done.returncode == 0 and "0 runs sent" in done.stdout and "was cut off" in done.stderr
-    with wandb_state.only_one(folder), pytest.raises(InfrastructureError, match="another `sdgbias wandb sync` is at work"):
-        with wandb_state.only_one(folder):
+    with sync.only_one(folder), pytest.raises(InfrastructureError, match="another `sdgbias wandb sync` is at work"):
+        with sync.only_one(folder):
             pass
 
 
 def test_a_night_goes_on_without_wandb(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What `sdgbias report --wandb` and `sdgbias wandb log` say where nothing can be written: one line each; only the latter fails."""
     (tmp_path / "file").write_text("")
-    cli_wandb.offline_runs(results, tmp_path / "file" / "w")
+    wandb.offline_runs(results, tmp_path / "file" / "w")
     assert capsys.readouterr().err.startswith(f"W&B left out: {RUN}: can't write")
     line = refused(8, "wandb", "log", "--results", results, "--dir", tmp_path / "file" / "w")
     assert "W&B: 1 of 1 runs left out" in line and "the results are as before" in line
-    cli_wandb.offline_runs(tmp_path / "none.duckdb", tmp_path / "w")
+    wandb.offline_runs(tmp_path / "none.duckdb", tmp_path / "w")
     assert capsys.readouterr().err.startswith("W&B left out: ")
 
 
@@ -157,7 +159,7 @@ def cell(text: str, row: str, column: str) -> str:
 
 
 def test_the_reports_text_has_the_stores_figures(results: Path) -> None:
-    found = {s.title: s.markdown for s in wandb_text.sections(results)}
+    found = {s.title: s.markdown for s in team_report.sections(results)}
     assert list(found) == ["What was measured", "Leaderboard", "Signatures", "CADE gain", "History over nights", "Gate"]
     sql = "SELECT value, n FROM metrics WHERE run_id = ? AND task = 'mcq' AND test = 'all' AND method = ? AND pillar = 'all' AND metric = ?"
     [(value, n)] = store.query(results, sql, [RUN, "full", "accuracy"]).itertuples(index=False, name=None)
@@ -184,27 +186,27 @@ def sent_blocks(server: Server) -> list[dict[str, object]]:
 def test_the_report_reaches_the_server(results: Path, tmp_path: Path, logged_in: pytest.MonkeyPatch) -> None:
     with wandb_server() as server:
         logged_in.setenv("WANDB_BASE_URL", server.address)
-        wandb_state.keep_reports(tmp_path, {f"{server.address} team/sdgbias": "VmlldzoxMjM0"})
-        address = wandb_report.publish(results, "team", "sdgbias", tmp_path)
+        sync.keep_reports(tmp_path, {f"{server.address} team/sdgbias": "VmlldzoxMjM0"})
+        address = team_report.publish(results, "team", "sdgbias", tmp_path)
         assert address.startswith(f"{server.address}/team/sdgbias/reports/") and address.endswith("VmlldzoxMjM0")
         [view] = server.of("upsertView")
         assert (view["entityName"], view["projectName"], view["type"]) == ("team", "sdgbias", "runs")
         assert view["id"] == "VmlldzoxMjM0", "the Report of before, not a second one"
         blocks = sent_blocks(server)
         headings = [b["children"][0]["text"] for b in blocks if b["type"] == "heading"]  # type: ignore[index]
-        assert headings == [s.title for s in wandb_text.sections(results)]
-        assert [b["content"] for b in blocks if b["type"] == "markdown-block"] == [s.markdown for s in wandb_text.sections(results)]
+        assert headings == [s.title for s in team_report.sections(results)]
+        assert [b["content"] for b in blocks if b["type"] == "markdown-block"] == [s.markdown for s in team_report.sections(results)]
         [grid] = [b["metadata"] for b in blocks if b["type"] == "panel-grid"]
         plots = [p["config"] for p in grid["panelBankSectionConfig"]["panels"]]  # type: ignore[index]
-        assert [p["metrics"] for p in plots] == [[m] for m in wandb_report.PLOTS]
+        assert [p["metrics"] for p in plots] == [[m] for m in team_report.PLOTS]
         assert {p["xAxis"] for p in plots} == {"night/year"}
         with pytest.raises(InfrastructureError, match="W&B has no project team/unknown; send runs first: sdgbias wandb sync"):
-            wandb_report.publish(results, "team", "unknown", tmp_path)
+            team_report.publish(results, "team", "unknown", tmp_path)
 
 
 def test_a_report_needs_a_server_that_answers(results: Path, tmp_path: Path, logged_in: pytest.MonkeyPatch) -> None:
     logged_in.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
     assert "doesn't answer" in refused(8, "wandb", "report", "--results", results, "--entity", "team")
     with pytest.raises(UsageError, match="--entity 'a/b'"):
-        wandb_report.publish(results, "a/b", "sdgbias", tmp_path)
-    assert BENCHMARK in Path(wandb_report.write_markdown(results, tmp_path / "r.md")).read_text()
+        team_report.publish(results, "a/b", "sdgbias", tmp_path)
+    assert BENCHMARK in Path(team_report.write_markdown(results, tmp_path / "r.md")).read_text()

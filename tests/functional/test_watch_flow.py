@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.functional.hub import Hub, Repo, commit, weights
-from tests.functional.person import REPOSITORY, add_model, environment
+from tests.builders.commands import REPOSITORY, add_model, environment
+from tests.builders.hub import Hub, Repo, commit, weights
 
 VLM = {"config.json": {"model_type": "llava", "vision_config": {}, "dtype": "bfloat16"}, "model.safetensors": weights(10)}
 

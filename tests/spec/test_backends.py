@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tiny_models import save_llava
 
-from sdgbias.backends.base import Backend, load
-from sdgbias.backends.pixels import PixelCache
+from sdgbias.engines import Backend, load
+from sdgbias.engines.hf.pixels import PixelCache
 from sdgbias.errors import ModelError, RegistryError
 from sdgbias.types import DIGITS, ModelSpec, Prompt
+from tests.builders.tiny_models import save_llava
 
 
 def image(seed: int) -> bytes:
@@ -52,10 +52,10 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     if kind == "planted":
         return load(spec("planted"), Path())
     if kind == "tiny-llava":
-        from sdgbias import registry
+        from sdgbias.registry import entries
 
-        root = registry.find_root()
-        return load(registry.load(root, "tiny-llava"), root)
+        root = entries.find_root()
+        return load(entries.load(root, "tiny-llava"), root)
     folder = save_llava(tmp_path_factory.mktemp(kind), kind.removeprefix("hf-"))
     return load(spec("hf", f"path:{folder}"), Path())
 

@@ -20,12 +20,12 @@ import pandas as pd
 import pytest
 
 from sdgbias import store
-from sdgbias.backends.base import load
-from sdgbias.cade import decide, streams
-from sdgbias.censored import Bounds, alone, between, verdict
+from sdgbias.engines import load
 from sdgbias.errors import InputError
-from sdgbias.evaluate import evaluate
-from sdgbias.images.shards import image_id
+from sdgbias.methods.bounds import Bounds, alone, between, verdict
+from sdgbias.methods.cade import decide, streams
+from sdgbias.raw.images.shards import image_id
+from sdgbias.scoring.evaluate import evaluate
 from sdgbias.suites import sdg
 from sdgbias.types import DIGITS, LETTERS, CadeParams, ContextTest, ModelSpec, Prompt, Task, View
 
@@ -259,7 +259,7 @@ def test_two_names_leave_some_rows_certain_and_some_without_an_answer(ask: Calla
 
 
 def test_what_a_run_spent_stands_beside_its_scores(runs: dict[str, Any]) -> None:
-    """The budget's test over several starts is in tests/unit/test_backend_api.py; this is that a run keeps the books."""
+    """The budget's test over several starts is in tests/engines/test_api.py; this is that a run keeps the books."""
     (ledger,) = runs["results"].parent.glob("scores/closed-20/*/spent.json")
     card = json.loads((runs["benchmark"] / "benchmark.json").read_text())
     requests = runs["asked"]["k20"]

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tiny_models import save
 
-from sdgbias.backends import hf
+from sdgbias.engines.hf import engine as hf
 from sdgbias.types import DIGITS, LETTERS, ModelSpec, Prompt
+from tests.builders.tiny_models import save
 
 
 def picture(seed: int, width: int = 56, height: int = 56) -> bytes:
@@ -171,8 +171,8 @@ def test_a_picture_is_prepared_once(load: Load, monkeypatch: pytest.MonkeyPatch,
 @pytest.mark.parametrize("family", ["llava", "qwen"])
 def test_any_size_of_tree_and_batch_gives_the_same(load: Load, monkeypatch: pytest.MonkeyPatch, family: str, limit: int) -> None:
     want = load(family, "metaspace", share=False).candidate_scores(PROMPTS)
-    monkeypatch.setattr(hf.sharing, "row_tokens", lambda *_: limit)
-    monkeypatch.setattr(hf.sharing, "BATCH_TOKENS", 150)
+    monkeypatch.setattr(hf.shared_prefix, "row_tokens", lambda *_: limit)
+    monkeypatch.setattr(hf.shared_prefix, "BATCH_TOKENS", 150)
     engine = load(family, "metaspace")
     assert engine.candidate_scores(PROMPTS).logits == pytest.approx(want.logits, abs=1e-4, nan_ok=True)
     assert engine.shares

@@ -37,7 +37,7 @@ def tiny() -> ModelSpec:
 
 @pytest.fixture(scope="session")
 def prompts() -> list[Prompt]:
-    from tests.vllm.sample_prompts import sample_prompts
+    from tests.builders.sample_prompts import sample_prompts
 
     return sample_prompts(5)
 
@@ -46,7 +46,7 @@ def prompts() -> list[Prompt]:
 def engine(tiny: ModelSpec):
     if not has_vllm():
         pytest.skip("vLLM is not in this environment; it has its own: make vllm, then .venv-vllm/bin/python -m pytest tests/vllm")
-    from sdgbias.backends.vllm import VLLM
+    from sdgbias.engines.vllm import VLLM
 
     return VLLM(tiny, REPOSITORY)
 
@@ -54,6 +54,6 @@ def engine(tiny: ModelSpec):
 @pytest.fixture(scope="session")
 def reference(tiny: ModelSpec, engine):
     """The transformers engine on the same weights, in the same process."""
-    from sdgbias.backends.hf import HuggingFace
+    from sdgbias.engines.hf.engine import HuggingFace
 
     return HuggingFace(tiny, REPOSITORY)

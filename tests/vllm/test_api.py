@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sdgbias.backends.api import Api
-from sdgbias.backends.api_http import PromptRefused
-from sdgbias.backends.hf import HuggingFace
+from sdgbias.engines.api.engine import Api
+from sdgbias.engines.api.http import PromptRefused
+from sdgbias.engines.hf.engine import HuggingFace
 from sdgbias.errors import ModelError
 from sdgbias.types import ModelSpec, Prompt, ScoreBatch
-from tests.vllm.sample_prompts import sample_prompts
+from tests.builders.sample_prompts import sample_prompts
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 WEIGHTS = "registry/weights/tiny-llava"

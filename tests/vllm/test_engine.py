@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sdgbias.backends.vllm import VLLM, PromptTooLong
+from sdgbias.engines.vllm import VLLM, PromptTooLong
 from sdgbias.errors import ModelError
 from sdgbias.types import ModelSpec, Prompt, ScoreBatch
+from tests.builders.sample_prompts import picture, prompts_of, sample_prompts
 from tests.vllm.conftest import REPOSITORY
-from tests.vllm.sample_prompts import picture, prompts_of, sample_prompts
 
 TOLERANCE = 1e-4
 

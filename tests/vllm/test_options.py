@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sdgbias.backends.vllm import OPTIONS, VLLM, load_error, read_options
+from sdgbias.engines.vllm import OPTIONS, VLLM, load_error, read_options
 from sdgbias.errors import InfrastructureError, ModelError, RegistryError
 from sdgbias.types import ModelSpec
 from tests.vllm.conftest import has_vllm

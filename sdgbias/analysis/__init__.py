@@ -1,0 +1,1 @@
+"""Studies of stored scores, the papers' tables beside ours, and the self-check. Reads results; never asks a model."""

@@ -1,0 +1,138 @@
+"""A night and its verdicts as sentences: the same ones in the message, on the morning page and on the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sdgbias.analysis.nights import (
+    BREACH,
+    INSUFFICIENT,
+    MISSING,
+    PASS,
+    UNCHANGED,
+    ModelNight,
+    Night,
+)
+
+METRICS = {
+    "accuracy": "accuracy", "interval_accuracy": "interval accuracy", "mae": "mean absolute error", "cade_gain": "CADE’s gain",
+    "share_optimistic": "optimistic answers", "share_pessimistic": "pessimistic answers",
+    "share_conservative": "conservative answers", "disparity": "disparity", "parse_failures": "answers outside the candidates",
+    "candidate_mass": "candidate mass", "failed_share": "prompts that failed", "throughput": "prompts a second", "recall": "recall",
+    "refusals": "refusals",
+}  # fmt: skip
+METHODS = {"q_only": "Q-only", "ctx_q": "CTX+Q", "img_q": "IMG+Q", "full": "Full", "cade": "CADE", "full_argmax": "Full, first token"}
+TASKS = {"mcq": "choice", "regression": "estimate", "direct": "named class", "choice": "yes or no"}
+VERDICTS = {BREACH: "breach", PASS: "pass", INSUFFICIENT: "not enough evidence", MISSING: "missing"}
+OUTCOMES = {"published": "published", "unchanged": "unchanged", "failed": "failed", "skipped": "skipped"}
+#: Metrics that are no share: scale, digits, unit.
+_UNITS = {"mae": (1.0, 3, " tolerances"), "throughput": (1.0, 1, " prompts/s"), "cade_gain": (100.0, 1, " points")}
+_MINUS, _NBSP = "−", "\u00a0"
+
+
+def number(value: float, digits: int, *, signed: bool = False) -> str:
+    """With a real minus; 'n/a' for NaN."""
+    if value != value:
+        return "n/a"
+    text = f"{value:+,.{digits}f}" if signed else f"{value:,.{digits}f}"
+    return (text.lstrip("+-") if float(text.replace(",", "")) == 0 else text).replace("-", _MINUS)
+
+
+def what(r: Mapping[Any, Any]) -> str:
+    """'accuracy, Full, choice, all tests' of a row of table ``verdicts``."""
+    if r["rule"] == UNCHANGED:
+        return "unchanged run"
+    level = str(r["level"] or "").removesuffix("at_least").removesuffix("at_most").strip()
+    test = str(r["test"] or "")
+    parts = [
+        METRICS.get(str(r["metric"]), str(r["metric"])) + (f" by {level}" if level else ""), METHODS.get(str(r["method"]), str(r["method"] or "")),
+        TASKS.get(str(r["task"]), str(r["task"] or "")), "all tests" if test == "all" else test,
+    ]  # fmt: skip
+    return ", ".join(p for p in parts if p)
+
+
+def floor(r: Mapping[Any, Any]) -> str:
+    """'at least', 'at most', or '' for a comparison with another run."""
+    level = str(r["level"] or "")
+    return "at least" if level.endswith("at_least") else "at most" if level.endswith("at_most") else ""
+
+
+def cells(r: Mapping[Any, Any]) -> dict[str, str]:
+    """The numbers of a row as text: before, value, change, ci, n, mde, allowed, p; '' where there is none."""
+    scale, digits, unit = _UNITS.get(str(r["metric"]), (100.0, 1, f"{_NBSP}%"))
+    points = unit if scale == 1.0 else " points"
+    ratio = r["metric"] == "throughput"
+    known = {
+        name: float(r[name]) if r[name] is not None else float("nan")
+        for name in ("before", "value", "change", "ci_low", "ci_high", "mde", "allowed", "p")
+    }
+
+    def of(name: str, after: str = unit, *, signed: bool = False) -> str:
+        value = known[name]
+        return "" if value != value else number(scale * value, digits, signed=signed) + after
+
+    signed = not floor(r)
+    ends = [number(scale * known[name], digits, signed=signed) for name in ("ci_low", "ci_high")]
+    change = of("change", points, signed=True)
+    allowed = of("allowed", points if not floor(r) else unit)
+    if ratio:
+        change, allowed = (
+            f"{number(100 * known[n], 0, signed=n == 'change')}{_NBSP}%" if known[n] == known[n] else "" for n in ("change", "allowed")
+        )
+    return {
+        "before": of("before"), "value": of("value"), "change": change, "ci": "" if "n/a" in ends else f"{ends[0]} to {ends[1]}",
+        "n": f"{int(r['n'] or 0):,}" if r["n"] == r["n"] else "", "mde": of("mde", points), "allowed": f"{floor(r)} {allowed}".strip(),
+        "p": "" if known["p"] != known["p"] else "< 0.001" if known["p"] < 0.001 else f"{known['p']:.3f}",
+    }  # fmt: skip
+
+
+def moved(r: Mapping[Any, Any]) -> str:
+    """'accuracy, Full, choice, all tests: 71.2 % to 65.5 % (-5.7 points, 95 % CI ..., n = 1,200; allowed 2.0 points)'."""
+    c = cells(r)
+    if r["rule"] == UNCHANGED:
+        return f"{r['note']}"
+    ci = f", 95{_NBSP}% CI {c['ci']}" if c["ci"] else ""
+    if floor(r):
+        return f"{what(r)}: {c['value']} (n{_NBSP}={_NBSP}{c['n']}{ci}; must be {c['allowed']})"
+    return f"{what(r)}: {c['before']} to {c['value']} ({c['change']}{ci}, n{_NBSP}={_NBSP}{c['n']}; allowed {c['allowed']})"
+
+
+def many(count: int, one: str, several: str = "") -> str:
+    return f"{count:,} {one if count == 1 else several or one + 's'}"
+
+
+def headline(night: Night) -> str:
+    """One sentence on a night: what was published, and what needs a look."""
+    asked = night.models
+    if not asked:
+        return "No model was asked."
+    parts = [f"{len(night.of(k)):,} {said}" for k, said in OUTCOMES.items() if night.of(k)]
+    breached = sorted({m.model for m in night.breached})
+    told = "nothing is in breach" if night.of("published", "unchanged") else "nothing was judged"
+    if breached:
+        told = f"{many(len(breached), 'model')} in breach: {', '.join(breached[:5])}" + (
+            f" and {len(breached) - 5} more" if len(breached) > 5 else ""
+        )
+    elif not any(m.verdict for m in asked) and night.of("published", "unchanged"):
+        told = "nothing was judged"
+    return f"{many(len(asked), 'evaluation')}: {', '.join(parts)}; {told}."
+
+
+def why(m: ModelNight) -> str:
+    """Why a model has no new result, in one line; '' for one that has."""
+    if m.outcome in ("failed", "skipped"):
+        said = ": ".join(x for x in (m.kind, m.message) if x) or "no reason was kept"
+        return f"{said} (after {many(m.attempts, 'attempt')})" if m.attempts > 1 else said
+    return ""
+
+
+def back(model: str) -> str:
+    """The command that brings a model back."""
+    return f"sdgbias models enable {model}"
+
+
+def summary(rows: Sequence[Mapping[Any, Any]]) -> str:
+    """'3 breach, 12 pass, 2 missing' of rows of table ``verdicts``."""
+    found = {v: sum(r["verdict"] == v for r in rows) for v in VERDICTS}
+    return ", ".join(f"{n} {VERDICTS[v]}" for v, n in found.items() if n)

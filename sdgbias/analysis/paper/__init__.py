@@ -1,0 +1,79 @@
+"""Which tables there are, by name, and how they are made from one results file.
+
+Every table and figure of the paper from the results file: ours beside the printed value, where the same model was scored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+from sdgbias.analysis.paper import accuracy, benchmark, footnotes, numbered, studies
+from sdgbias.analysis.paper.cells import MADE, Table
+from sdgbias.analysis.paper.formats import HEAD
+from sdgbias.analysis.paper.results import Evidence, load
+from sdgbias.errors import UsageError, one_of
+
+__all__ = ["HEAD", "ITEMS", "build", "chosen", "load"]
+
+#: `--table` name -> function. First the paper's items in its order, then what belongs beside them, then the studies as they are.
+ITEMS: Mapping[str, Callable[[Evidence], Table]] = {
+    "A": benchmark.table_a,
+    "B": benchmark.table_b,
+    "C": benchmark.table_c,
+    "D": benchmark.table_d,
+    "E": benchmark.table_e,
+    "F": benchmark.table_f,
+    "G": benchmark.table_g,
+    "H": accuracy.table_h,
+    "controls": studies.controls,
+    "I": accuracy.table_i,
+    "intervals": accuracy.intervals,
+    "1": numbered.table_1,
+    "2": numbered.table_2,
+    "3": numbered.table_3,
+    "fig3": numbered.figure_3,
+    "fig4": numbered.figure_4,
+    "fig5": numbered.figure_5,
+    "fig7": accuracy.figure_7,
+    "fig8": numbered.figure_8,
+    "J": numbered.table_j,
+    "K": numbered.table_k,
+    "L": numbered.table_l,
+    "claims": numbered.claims,
+    "quality": benchmark.quality,
+    "parameters": benchmark.parameters,
+    "indicators": accuracy.indicators,
+    "changes": accuracy.changes,
+    "letters": accuracy.letters,
+    "methods": studies.methods,
+    "methods-regression": studies.methods_regression,
+    **{name: partial(studies.plain, study=name) for name in studies.PLAIN},
+}
+
+
+def chosen(names: Sequence[str]) -> list[str]:
+    """Items of these names (upper or lower case), in the order asked for. Table H brings its controls along. Without any: everything but
+    the studies as they are, which are long; 'all': these, too."""
+    valid = {name.lower(): name for name in ITEMS}
+    found: list[str] = [] if names else [name for name in ITEMS if name not in studies.PLAIN]
+    for name in names:
+        if name.lower() not in (*valid, "all"):
+            raise UsageError("--table: " + one_of("table", name, (*ITEMS, "all")))
+        found += list(ITEMS) if name.lower() == "all" else [valid[name.lower()], *(["controls"] if name.lower() == "h" else [])]
+    return list(dict.fromkeys(found))
+
+
+def build(e: Evidence, names: Sequence[str] = ()) -> list[Table]:
+    """The tables of these names, each with its footnotes: the paper's contradictions, and what ours is."""
+    return [_noted(ITEMS[name](e), e) for name in chosen(names)]
+
+
+def _noted(table: Table, e: Evidence) -> Table:
+    made = {c.status for r in table.rows for c in r.cells if c.status in MADE}
+    notes = list(footnotes.PAPER.get(table.item, ()))
+    notes += [text for kind, text in footnotes.OWN.items() if kind in made]
+    if "synthetic" in made or (made & {"measured", "embedded", "planted"} and any(r.synthetic for r in e.runs)):
+        notes.append(footnotes.SYNTHETIC)
+    return replace(table, footnotes=tuple(notes))

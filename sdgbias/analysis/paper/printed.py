@@ -1,0 +1,49 @@
+"""What the paper prints, from ``data/paper/*.csv`` (see the README there). Facts only; nothing here is measured by us."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from sdgbias.files import packaged
+
+FOLDER = packaged("data", "paper")
+
+
+@dataclass(frozen=True)
+class Printed:
+    """value: in the results' unit (shares 0 to 1), None where the paper prints no number; text: the characters as printed."""
+
+    value: float | None
+    text: str
+
+
+@cache
+def rows(item: str) -> tuple[Mapping[str, str], ...]:
+    """All lines of one file, by its stem: 'table_h', 'figure_8', 'claims', 'models'."""
+    with (FOLDER / f"{item}.csv").open(encoding="utf-8", newline="") as handle:
+        return tuple(csv.DictReader(handle))
+
+
+@cache
+def names() -> Mapping[str, str]:
+    """Registry name -> the paper's name of the model, in the paper's order."""
+    return {r["model"]: r["name"] for r in rows("models")}
+
+
+@cache
+def models(item: str) -> tuple[str, ...]:
+    """Registry names of the models that an item of the paper shows, in its order."""
+    return tuple(dict.fromkeys(r["model"] for r in rows(item) if r["model"]))
+
+
+def find(item: str, **where: str) -> Printed | None:
+    """The printed value of one line; None where the paper prints nothing there. A column not named in ``where`` may hold anything."""
+    found = [r for r in rows(item) if all(r[column] == value for column, value in where.items())]
+    if len(found) > 1:
+        raise ValueError(f"{item}: {len(found)} lines fit {where}; name more columns")
+    if not found:
+        return None
+    return Printed(float(found[0]["value"]) if found[0]["value"] else None, found[0]["printed"])

@@ -1,0 +1,125 @@
+"""Every study as rows: debiasing methods, controls, and the studies that have no counterpart in the paper."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from sdgbias.analysis.paper.accuracy import MCQ_TESTS, NO_VAL, REGRESSION_TESTS
+from sdgbias.analysis.paper.cells import NOT_ANALYSED, Cell, Column, Row, Table, cell, number
+from sdgbias.analysis.paper.numbered import method_accuracy
+from sdgbias.analysis.paper.results import Evidence, Run
+from sdgbias.methods.stats import Estimate
+
+#: The controls that always stand beside Table H: method name -> what it is.
+CONTROLS = {
+    "always_a": "always A",
+    "always_b": "always B",
+    "always_c": "always C",
+    "best_letter": "best letter per pillar (val)",
+    "prior_sampling": "letters drawn as on val",
+    "q_only": "Q-only",
+    "ctx_q": "CTX+Q",
+    "img_q": "IMG+Q",
+    "mean_views": "mean of the four views",
+    "full": "Full, best candidate",
+    "full_generated": "Full, generated answer",
+    "pmi": "PMI: log Full - log Q-only",
+    "cade": "CADE",
+}
+
+
+def controls(e: Evidence) -> Table:
+    rows = []
+    for s in e.subjects():
+        for method, label in CONTROLS.items():
+            why = NO_VAL if method == "cade" else e.why(s.run, "methods", f"no {method}", method=method)
+            cells = tuple(cell(method_accuracy(e, s.run, method, t), s.status, why) for t in (*MCQ_TESTS, "all"))
+            rows.append(Row((s.label, label), cells))
+    return Table("controls", "Controls beside Table H", "Accuracy on the test split of what needs no debiasing method. A model that doesn't beat the fixed "
+                 "letters has shown nothing.", ("model", "control"), tuple(Column(t) for t in (*MCQ_TESTS, "T1-T5")), tuple(rows),
+                 empty="no run in the store")  # fmt: skip
+
+
+def _methods(e: Evidence, run: Run | None, task: str) -> list[str]:
+    """Every method of the study that is no control, those that could not run included."""
+    frame = e.study("methods")
+    mine = frame[(frame["run_id"] == (run.run_id if run else "")) & (frame["task"] == task)]
+    return [m for m in sorted(set(mine["method"])) if m not in CONTROLS]
+
+
+def methods(e: Evidence) -> Table:
+    rows = []
+    for s in e.subjects():
+        found = _methods(e, s.run, "mcq")
+        for method in ["full", *found, "cade"]:
+            why = NO_VAL if method == "cade" else e.why(s.run, "methods", f"no {method}", method=method)
+            cells = tuple(cell(method_accuracy(e, s.run, method, t), s.status, why) for t in (*MCQ_TESTS, "all"))
+            rows.append(Row((s.label, method), cells))
+        if not found:
+            rows.append(
+                Row((s.label, "every other method"), (Cell(status=e.why(s.run, "methods", "nothing to answer")),) * (len(MCQ_TESTS) + 1))
+            )
+    return Table("methods", "Debiasing methods, multiple choice", "Accuracy on the test split. 'tuned': its settings are searched on val like CADE's.",
+                 ("model", "method"), tuple(Column(t) for t in (*MCQ_TESTS, "T1-T5")), tuple(rows), empty="no run in the store")  # fmt: skip
+
+
+def methods_regression(e: Evidence) -> Table:
+    rows = []
+    for s in e.subjects():
+        found = _methods(e, s.run, "regression")
+        for method in ["full", *found, "cade"]:
+            cells = []
+            for test in REGRESSION_TESTS:
+                for metric in ("mae", "interval_accuracy"):
+                    if method in ("full", "cade"):
+                        at = e.metric(s.run, metric, task="regression", test=test, method=method)
+                    else:
+                        at = e.found(s.run, "methods", metric, task="regression", test=test, method=method)
+                    lacks = e.why(s.run, "methods", f"no {metric} of {method}", method=method, task="regression")
+                    cells.append(cell(at, s.status, NO_VAL if method == "cade" else lacks))
+            rows.append(Row((s.label, method), tuple(cells)))
+        if not found:
+            rows.append(
+                Row(
+                    (s.label, "every other method"),
+                    (Cell(status=e.why(s.run, "methods", "nothing decoded", task="regression")),) * (2 * len(REGRESSION_TESTS)),
+                )
+            )
+    columns = (Column("T2 MAE", "number"), Column("T2 interval acc."), Column("T5 MAE", "number"), Column("T5 interval acc."))
+    return Table("methods-regression", "Debiasing methods, regression", "As `methods`, for the first digit; what number follows is the run's mode.",
+                 ("model", "method"), columns, tuple(rows), empty="no run in the store")  # fmt: skip
+
+
+#: Studies without a table of the paper: name in the store -> title and definition.
+PLAIN = {
+    "paired": ("Paired comparisons", "Differences between methods on the same questions, with tests."),
+    "harm": ("Harm", "Where a method makes right answers wrong, and candidates that every view finds unlikely win."),
+    "groups": ("Groups of places", "Metrics by urban and rural, wealth, country; gaps between them."),
+    "calibration": ("Calibration", "Whether confidence means accuracy."),
+    "directions": ("Directions", "Answer directions by method, invalid and two-option answers included."),
+    "regression": ("Regression in depth", "By target, macro and scale-free errors."),
+    "search": ("The search", "How much seed, draws and the choice on val matter."),
+    "transfer": ("Transfer", "Parameters tuned on one test, indicator or country, used on another."),
+    "few_shot": ("Few labels", "CADE tuned on few val questions."),
+    "selective": ("Selective answers", "Risk when only the surest answers are given."),
+    "sweep": ("Sweeps, every point", "Figure 8's points: one parameter moves, the others stay."),
+}
+_LABELS = ("test", "method", "pillar", "by", "level", "x")
+
+
+def plain(e: Evidence, study: str) -> Table:
+    """Every row of a study but those of single indicators: one line per number."""
+    title, definition = PLAIN[study]
+    frame = e.study(study)
+    names = {r.run_id: r for r in e.runs}
+    rows = []
+    for r in frame[frame["indicator"] == "all"].to_dict("records"):
+        run = names[r["run_id"]]
+        at = Estimate(float(r["value"]), 0 if pd.isna(r["n"]) else int(r["n"]), float(r["ci_low"]), float(r["ci_high"]))
+        known = (r[name] for name in _LABELS if r[name] not in ("all", "") and r[name] == r[name])
+        where = " ".join(f"{v:g}" if isinstance(v, float) else str(v) for v in known)
+        p = number(float(r["p"]), run.kind) if r["p"] == r["p"] else Cell()
+        value = cell(at, run.kind, f"not in store: {r['note'] or 'no value'}")
+        rows.append(Row((run.label, str(r["task"]), str(r["metric"]), where), (value, p)))
+    return Table(study, title, definition + " Not in the paper.", ("model", "task", "metric", "of"), (Column("value", "number"), Column("p")),
+                 tuple(rows), empty=NOT_ANALYSED)  # fmt: skip

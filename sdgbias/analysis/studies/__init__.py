@@ -1,0 +1,1 @@
+"""One study a module: `rows(run, settings)` gives its rows of `study_rows`."""

@@ -1,0 +1,147 @@
+"""Studies 'ablation' (Table 2), 'streams' (Table 3) and 'sweep' (Figure 8): what each part of CADE is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from sdgbias.analysis.rows import Settings, row, table
+from sdgbias.analysis.run import RunData
+from sdgbias.analysis.tuning import (
+    PARAMETERS,
+    Problem,
+    earned,
+    estimate,
+    metric_of,
+    point,
+    problems,
+    said,
+    with_streams,
+)
+from sdgbias.methods import stats
+from sdgbias.methods.cade import Divergence, Floats, Ints, Stream
+from sdgbias.methods.search import RANGES, Packed, random_search, row_payoff
+from sdgbias.types import Task
+
+#: Table 2 adds the parameters in this order; a step is named by the last one added.
+STEPS = ("full", "+alpha", "+lambda", "+beta", "+tau")
+#: A gate above every confidence keeps no baseline; one of 0 keeps them all.
+OPEN, SHUT = 2.0, 0.0
+STREAMS: tuple[Stream, ...] = ("img", "full", "full+img")
+DIVERGENCES: tuple[Divergence, ...] = ("kl", "js")
+POINTS = 41
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What the test rows earn under one variant of CADE, and under the one it is compared with (None: with none)."""
+
+    columns: dict[str, object]
+    note: str
+    payoff: Floats
+    compared: str
+    before: Floats | None
+
+
+def rows(run: RunData, settings: Settings) -> pd.DataFrame:
+    """The three studies. Every search is the paper's, on val; values are of the test split, test 'all' pools the tests, each with
+    its own settings. ablation: accuracy or mae and step_gain, payoff over the step before. streams: the same and gain over the
+    Full view's argmax. sweep: on val and on test (method). For numbers Full is the number that its likeliest first digit leads to."""
+    found, made = problems(run), list[dict[str, object]]()
+    for task in Task:
+        mine = [p for p in found if p.task is task]
+        variants = []
+        for p in mine:
+            packed, steps = p.rows(p.test), _retuned(p, settings)
+            variants.append([*_ablation(packed, steps), *_streams(p, packed, settings)])
+            made += _sweep(p, packed, steps[-1])
+        for p, own in zip(mine, variants, strict=True):
+            for v in own:
+                made += _reported(task, v, p.place[p.test], {**p.columns, "note": v.note})
+        if len(mine) > 1:
+            place = np.concatenate([p.place[p.test] for p in mine])
+            for same in zip(*variants, strict=True):
+                made += _reported(task, _pooled(same), place, {"task": task.value, "note": "each test with its own setting"})
+    return table(made)
+
+
+def _reported(task: Task, v: Variant, place: Ints, columns: dict[str, object]) -> Iterator[dict[str, object]]:
+    study = str(v.columns["study"])
+    more = {**{k: x for k, x in v.columns.items() if k != "study"}, **columns}
+    yield row(study, metric_of(task), estimate(task, v.payoff, place), **more)
+    if v.before is not None:
+        gain = stats.paired(v.payoff - v.before, place)
+        yield row(study, v.compared, gain.estimate, p=gain.p, **more)
+
+
+def _pooled(same: Sequence[Variant]) -> Variant:
+    before = [v.before for v in same if v.before is not None]
+    payoff = np.concatenate([v.payoff for v in same])
+    return Variant(same[0].columns, "", payoff, same[0].compared, np.concatenate(before) if before else None)
+
+
+def _retuned(p: Problem, settings: Settings) -> list[Floats]:
+    """(4,) setting of each step: the parameters added so far are searched for in Table G's ranges, the others are off."""
+    s, payoff = p.tunable()
+    off = ((0.0, 0.0), (0.0, 0.0), (0.0, 0.0), (OPEN, OPEN))
+    found = [np.array([0.0, 0.0, 0.0, SHUT])]
+    for free in range(1, 5):
+        ranges = (*RANGES[p.task][:free], *off[free:])
+        found.append(point(random_search(s, payoff, p.task, draws=settings.draws, seed=settings.seed, ranges=ranges).params))
+    return found
+
+
+def _ablation(packed: Packed, steps: list[Floats]) -> Iterator[Variant]:
+    """Level retuned: every step has its own search. Level zeroed: the last step's setting with the later parameters off."""
+    final = steps[-1]
+    zeroed = [steps[0], *(np.append(np.where(np.arange(3) < free, final[:3], 0.0), OPEN) for free in (1, 2, 3)), final]
+    for level, chosen in (("retuned", steps), ("zeroed", zeroed)):
+        before = None
+        for name, setting in zip(STEPS, chosen, strict=True):
+            now = earned(packed, setting)
+            columns: dict[str, object] = {"study": "ablation", "method": name, "by": "mode", "level": level}
+            yield Variant(columns, _words(setting), now, "step_gain", before)
+            before = now
+
+
+def _words(setting: Floats) -> str:
+    if setting[3] == SHUT:
+        return "argmax of Full"
+    return f"image stream, no gate; {said(setting[:3])}" if setting[3] == OPEN else said(setting)
+
+
+def _streams(p: Problem, packed: Packed, settings: Settings) -> Iterator[Variant]:
+    """Table 3: image stream x divergence, each tuned on its own; the gate is always on p_full."""
+    full = earned(packed, np.array([0.0, 0.0, 0.0, SHUT]))
+    for stream in STREAMS:
+        for divergence in DIVERGENCES:
+            other = with_streams(p, stream, divergence)
+            s, payoff = other.tunable()
+            setting = point(random_search(s, payoff, p.task, draws=settings.draws, seed=settings.seed).params)
+            columns: dict[str, object] = {"study": "streams", "method": stream, "by": "divergence", "level": divergence}
+            yield Variant(columns, said(setting), earned(other.rows(other.test), setting), "gain", full)
+
+
+def _sweep(p: Problem, packed: Packed, best: Floats) -> Iterator[dict[str, object]]:
+    """Figure 8: one parameter over the whole of its range, the other three at the tuned optimum."""
+    val = p.rows(p.val)
+    for which, name in enumerate(PARAMETERS):
+        low, high = RANGES[p.task][which]
+        grid = np.linspace(low, high, POINTS)
+        line = np.tile(best, (POINTS, 1))
+        line[:, which] = grid
+        columns = {**p.columns, "by": name, "note": f"{low:g} to {high:g}, {POINTS} points; optimum {said(best)}"}
+        yield row("sweep", "optimum", float(best[which]), n=len(p.val), **columns)
+        for method, some, rows_ in (("val", val, p.val), ("test", packed, p.test)):
+            for x, value in zip(grid, _estimates(p.task, row_payoff(some, line), p.place[rows_]), strict=True):
+                yield row("sweep", metric_of(p.task), value, method=method, x=float(x), **columns)
+
+
+def _estimates(task: Task, payoff: Floats, place: Ints) -> list[stats.Estimate]:
+    """(C, n) payoffs -> the estimate of each line, all at once."""
+    kind: stats.Kind = "share" if task is Task.MCQ else "mean"
+    columns = list(payoff if task is Task.MCQ else -payoff)
+    return [g.estimate(0) for g in stats.grouped(columns, np.zeros(len(place), dtype=np.int64), ("all",), place, kind=kind)]

@@ -1,0 +1,175 @@
+"""Studies 'calibration' and 'selective': does the model know when it is right, and does CADE's score?
+
+Before: the Full view's softmax over the candidates. After: where CADE keeps the Full answer, the same; elsewhere the softmax of
+its scores, which nobody has calibrated and which are no probabilities to begin with. Confidence is the largest of them.
+Expected calibration error has 15 bins of equal width or of equal mass; its interval is a BCa bootstrap over places, because
+resampling alone makes it larger. Risk is the error rate among the most confident answers, in steps of 5 % coverage; its
+area (AURC) is the mean over the steps. Ties in confidence stay in the order of the items.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from sdgbias.analysis import outcomes as answers
+from sdgbias.analysis.outcomes import CADE
+from sdgbias.analysis.rows import Settings, row, table
+from sdgbias.analysis.run import Cell, RunData
+from sdgbias.methods import metrics, stats
+from sdgbias.methods.cade import Floats, Ints, log_softmax
+from sdgbias.types import Task, View
+
+BINS, STEPS = 15, 20
+
+
+@dataclass(frozen=True)
+class Judged:
+    """n answered test rows of one method: log_p (n, K), gold (n,), confidence (n,), hit (n,), place (n,) codes."""
+
+    log_p: Floats
+    gold: Ints
+    confidence: Floats
+    hit: Floats
+    place: Ints
+
+
+def rows(run: RunData, settings: Settings) -> pd.DataFrame:
+    """ECE, Brier, NLL, reliability curve, risk-coverage curve and AURC of Full and CADE, per test and pooled."""
+    made: list[dict[str, object]] = []
+    cells = answers.reportable(run, Task.MCQ)
+    places = [o.place for o in answers.pools(run, Task.MCQ)]
+    parts = {cell.test.value: _methods(cell, place) for cell, place in zip(cells, places, strict=False)}
+    if len(parts) > 1:
+        both = [m for m in (View.FULL.value, CADE) if all(m in part for part in parts.values())]
+        parts["all"] = {m: _pool([part[m] for part in parts.values()]) for m in both}
+    elif parts:
+        parts["all"] = next(iter(parts.values()))
+    for test, judged in parts.items():
+        made += _test(judged, test, settings)
+    return table(made)
+
+
+def distributions(cell: Cell, method: str) -> tuple[Floats, Ints] | None:
+    """(N, K) log-probabilities and (N,) choice of 'full', or of 'cade' (None where it wasn't tuned)."""
+    found = answers.decision(cell)
+    if method == CADE and found is None:
+        return None
+    if found is None:
+        full = log_softmax(cell.known(View.FULL), cell.present)
+        return full, np.where(np.isfinite(full).any(axis=1), np.argmax(full, axis=1), -1).astype(np.int64)
+    s, d, usable = found
+    full = log_softmax(cell.known(View.FULL), s.valid)
+    if method == View.FULL.value:
+        return full, s.base
+    kept = (d.kept & np.isfinite(full).any(axis=1))[:, None]
+    return np.where(kept, full, log_softmax(d.score, s.valid)), np.where(usable, d.choice, -1)
+
+
+def _methods(cell: Cell, place: Ints) -> dict[str, Judged]:
+    """What each method answered on the test rows; methods without an answer are left out."""
+    made = {}
+    for method in (View.FULL.value, CADE):
+        found = distributions(cell, method)
+        if found is None or not (cell.test_rows & (found[1] >= 0)).any():
+            continue
+        log_p, choice = found
+        mask = cell.test_rows & (choice >= 0)
+        own = log_p[np.arange(len(choice)), np.maximum(choice, 0)]
+        hit = metrics.correct(cell.gold, choice).astype(float)
+        made[method] = Judged(log_p[mask], cell.gold[mask], np.exp(own[mask]), hit[mask], place[choice[cell.test_rows] >= 0])
+    return made
+
+
+def _pool(parts: Sequence[Judged]) -> Judged:
+    return Judged(*(np.concatenate([getattr(j, name) for j in parts]) for name in ("log_p", "gold", "confidence", "hit", "place")))
+
+
+def _test(judged: dict[str, Judged], test: str, settings: Settings) -> list[dict[str, object]]:
+    """All rows of one test. Methods, binnings and the risk curve share one resampling: their sums stand side by side."""
+    if not judged:
+        return []
+    places = 1 + max(int(j.place.max()) for j in judged.values())
+    binned = {
+        m: {"width": metrics.equal_width(j.confidence, BINS), "mass": metrics.equal_mass(j.confidence, BINS)} for m, j in judged.items()
+    }
+    columns: dict[tuple[str, str], Floats] = {}
+    for m, j in judged.items():
+        step = np.empty(len(j.hit), dtype=np.int64)
+        step[np.argsort(-j.confidence, kind="stable")] = np.arange(len(j.hit)) * STEPS // len(j.hit)
+        for name, bin_of in binned[m].items():
+            columns[m, name] = _place_sums(j.place, bin_of, j.confidence - j.hit, places, BINS)
+        columns[m, "wrong"] = _place_sums(j.place, step, 1.0 - j.hit, places, STEPS)
+        columns[m, "rows"] = _place_sums(j.place, step, np.ones(len(j.hit)), places, STEPS)
+    sums = np.concatenate(list(columns.values()), axis=1)
+    sums = sums[sums.any(axis=1)]  # places of this test
+    ends = np.cumsum([c.shape[1] for c in columns.values()])
+    at = {key: slice(int(end) - c.shape[1], int(end)) for (key, c), end in zip(columns.items(), ends, strict=True)}
+    draws = stats.replicates(sums, settings.bootstrap, settings.seed) if len(sums) > 1 else None
+    made = []
+    for m, j in judged.items():
+        common: dict[str, object] = {"test": test, "method": m}
+        made += [
+            row("calibration", "brier", stats.mean(metrics.brier(np.exp(j.log_p), j.gold), j.place), **common),
+            row("calibration", "nll", stats.mean(metrics.negative_log_likelihood(j.log_p, j.gold), j.place), **common),
+            row("calibration", "confidence", stats.mean(j.confidence, j.place), **common),
+            row("calibration", "accuracy", stats.share(j.hit, j.place), **common),
+        ]
+        for name, bin_of in binned[m].items():
+            ece = _ece(sums, draws, at[m, name], at[m, "rows"], len(j.hit))
+            made.append(row("calibration", f"ece_{name}", ece, **common, note=f"{BINS} bins of equal {name}"))
+            made += _reliability(j, bin_of, name, common)
+        made += _selective(sums, draws, slice(at[m, "wrong"].start, at[m, "rows"].stop), len(j.hit), common)
+    return made
+
+
+def _reliability(j: Judged, bin_of: Ints, name: str, common: dict[str, object]) -> list[dict[str, object]]:
+    (accuracy,) = stats.grouped(j.hit, bin_of, range(BINS), j.place)
+    mean = np.bincount(bin_of, weights=j.confidence, minlength=BINS) / np.maximum(accuracy.n, 1)
+    return [
+        row("calibration", f"reliability_{name}", accuracy.estimate(b), **common, by="bin", level=f"{b + 1:02d}", x=float(mean[b]))
+        for b in range(BINS)
+        if accuracy.n[b]
+    ]
+
+
+def _ece(sums: Floats, draws: Floats | None, bins: slice, rows: slice, n: int) -> stats.Estimate:
+    gaps, count = sums[:, bins], sums[:, rows].sum(axis=1)
+    value = metrics.calibration_error(gaps.sum(axis=0), np.array(n))
+    if draws is None:
+        return stats.Estimate(float(value), n, float("nan"), float("nan"))
+    each = metrics.calibration_error(draws[:, bins], draws[:, rows].sum(axis=1))
+    left = metrics.calibration_error(gaps.sum(axis=0) - gaps, n - count)
+    low, high = stats.interval(value[None], each[:, None], left[:, None])
+    return stats.Estimate(float(value), n, float(low[0]), float(high[0]))
+
+
+def _selective(sums: Floats, draws: Floats | None, columns: slice, n: int, common: dict[str, object]) -> list[dict[str, object]]:
+    def curve(both: Floats) -> Floats:
+        risk = metrics.risk_curve(both[..., :STEPS], both[..., STEPS:])
+        return np.concatenate([risk, np.nanmean(risk, axis=-1, keepdims=True)], axis=-1)
+
+    total = sums[:, columns].sum(axis=0)
+    value = curve(total)
+    low = high = np.full(STEPS + 1, np.nan)
+    if draws is not None:
+        low, high = stats.interval(value, curve(draws[:, columns]))
+    covered = np.cumsum(total[STEPS:]).astype(int)
+    made = [
+        row("selective", "risk", stats.Estimate(float(value[k]), int(covered[k]), float(low[k]), float(high[k])), **common,
+            by="coverage", x=round((k + 1) / STEPS, 2))
+        for k in range(STEPS)
+        if covered[k]
+    ]  # fmt: skip
+    area = stats.Estimate(float(value[STEPS]), n, float(low[STEPS]), float(high[STEPS]))
+    return [*made, row("selective", "aurc", area, **common, note=f"mean risk over {STEPS} steps of coverage")]
+
+
+def _place_sums(place: Ints, group: Ints, values: Floats, places: int, groups: int) -> Floats:
+    """(places, groups) sums of (n,) values."""
+    sums: Floats = np.zeros(places * groups)
+    sums += np.bincount(place * groups + group, weights=values, minlength=places * groups)
+    return sums.reshape(places, groups)

@@ -1,0 +1,97 @@
+"""Study 'search': what a better search for CADE's hyper-parameters gains, on val where it is tuned and on test where it counts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from sdgbias.analysis.rows import Settings, row, table
+from sdgbias.analysis.run import RunData
+from sdgbias.analysis.tuning import (
+    PARAMETERS,
+    Problem,
+    draws_of,
+    earned,
+    estimate,
+    metric_of,
+    point,
+    problems,
+    said,
+    shown,
+)
+from sdgbias.methods import stats
+from sdgbias.methods.search import (
+    ExactResult,
+    exact_search,
+    held_out,
+    mean_payoff,
+    random_search,
+    search_spread,
+)
+
+STUDY = "search"
+#: How many times the draws of the paper's search the plain search on all val rows gets; folds; resamples at most.
+MANY, FOLDS, RESAMPLES = 10, 5, 200
+
+
+def rows(run: RunData, settings: Settings) -> pd.DataFrame:
+    """Per task and test, methods random (the paper's protocol), many_draws (all val rows, ten times the draws), exact and
+    exact_centred: accuracy or mae on test, the same on val (val_...), the four parameters, and on test the gain over random,
+    paired by item. Of exact_centred also held_out_... (cross-validation over places), optimism (val minus held out), the width of
+    each plateau and 95 % intervals of the parameters over resampled places."""
+    return table(r for p in problems(run) for r in _rows(p, settings))
+
+
+def _rows(p: Problem, settings: Settings) -> list[dict[str, object]]:
+    s, payoff = p.tunable()
+    draws, seed = settings.draws, settings.seed
+    val, test = p.rows(p.val), p.rows(p.test)
+    paper = random_search(s, payoff, p.task, draws=draws, seed=seed)
+    many = draws_of(p.task, MANY * draws, seed)
+    best = exact_search(s, payoff, p.task, draws=draws, seed=seed)
+    found = {
+        "random": (point(paper.params), f"{draws:,} draws on {paper.n_search:,} val rows, the best 100 on all {paper.n_val:,}"),
+        "many_draws": (many[int(np.argmax(mean_payoff(val, many)))], f"{MANY * draws:,} draws on all val rows"),
+        "exact": (point(best.peak), "exact line searches, not centred"),
+        "exact_centred": (point(best.params), "exact line searches, centre of the plateau"),
+    }
+    metric, made = metric_of(p.task), list[dict[str, object]]()
+    before = earned(test, found["random"][0])
+    for method, (setting, note) in found.items():
+        columns = {**p.columns, "method": method, "note": f"{note}; {said(setting)}"}
+        after = earned(test, setting)
+        made.append(row(STUDY, metric, estimate(p.task, after, p.place[p.test]), **columns))
+        made.append(row(STUDY, f"val_{metric}", estimate(p.task, earned(val, setting), p.place[p.val]), **columns))
+        if method != "random":
+            compared = stats.paired(after - before, p.place[p.test])
+            made.append(row(STUDY, "gain_over_random", compared.estimate, p=compared.p, **columns))
+        if method != "exact_centred":
+            made += [row(STUDY, name, float(x), n=len(p.val), **columns) for name, x in zip(PARAMETERS, setting, strict=True)]
+    return made + _trust(p, best, settings)
+
+
+def _trust(p: Problem, found: ExactResult, settings: Settings) -> list[dict[str, object]]:
+    """How far the centred exact optimum can be trusted: held-out places, plateaus, resampled places."""
+    s, payoff = p.tunable()
+    place = p.place[p.val]
+    columns = {**p.columns, "method": "exact_centred"}
+    metric, made = metric_of(p.task), list[dict[str, object]]()
+    held = held_out(s, payoff, p.task, place, draws=settings.draws, seed=settings.seed, folds=FOLDS)
+    if np.isfinite(held).all():
+        note = f"{FOLDS} folds over places"
+        made.append(row(STUDY, f"held_out_{metric}", estimate(p.task, held, place), **columns, note=note))
+        gap = stats.mean(earned(p.rows(p.val), point(found.params)) - held, place)
+        made.append(row(STUDY, "optimism", gap, **columns, note=f"payoff tuned on all val rows minus held out; {note}"))
+    many = min(RESAMPLES, settings.bootstrap)
+    spread = search_spread(s, payoff, p.task, found.params, place, draws=settings.draws, resamples=many, seed=settings.seed)
+    note = f"interval: optimum among {spread.n_candidates} settings in {many} resamples of places"
+    for i, (name, x) in enumerate(zip(PARAMETERS, point(found.params), strict=True)):
+        low, high = spread.params[i]
+        made.append(row(STUDY, name, stats.Estimate(float(x), len(p.val), float(low), float(high)), **columns, note=note))
+        width = found.plateau[i][1] - found.plateau[i][0]
+        where = f"{found.plateau[i][0]:.6g} to {found.plateau[i][1]:.6g}"
+        made.append(row(STUDY, "plateau_width", width, n=len(p.val), by="parameter", level=name, **columns, note=where))
+    low, high = sorted(shown(p.task, x) for x in spread.value)
+    value = stats.Estimate(shown(p.task, found.value), len(p.val), low, high)
+    made.append(row(STUDY, f"optimum_val_{metric}", value, **columns, note=note))
+    return made

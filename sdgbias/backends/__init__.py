@@ -1,1 +1,0 @@
-"""Engines that score prompts. Only this package imports torch or transformers."""

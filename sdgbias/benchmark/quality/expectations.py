@@ -1,0 +1,294 @@
+"""One table against its suite (expectations/<table>.json), judged by Great Expectations on pandas frames.
+
+Every rule has a kebab-case name and a severity: ``gate`` stops the benchmark, ``quarantine`` takes single rows out, ``warn``
+is only told. Rules that Great Expectations has no expectation for are computed as flag columns and judged by one of our own,
+``expect_rule_to_hold``. Nothing is stored by it and nothing leaves the machine.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from sdgbias.benchmark.quality import rules_items as quality_items
+from sdgbias.benchmark.quality import rules_people as quality_people
+from sdgbias.benchmark.quality import rules_predictions as quality_predictions
+from sdgbias.benchmark.quality import rules_raw as quality_flags
+from sdgbias.benchmark.quality.rules_prompts import prompt_flags
+from sdgbias.benchmark.quality.rules_raw import Flag, Given, Judged, column
+from sdgbias.errors import InputError, one_of
+
+SUITES = (
+    "clusters", "series", "images", "items_mcq", "items_regression", "prompts", "predictions", "people", "images_people", "items_people",
+    "prompts_people",
+)  # fmt: skip
+#: Suites of tables whose file is called otherwise: a folder of people has an images.parquet and a prompts.parquet of its own.
+FILES = {"images_people": "images", "prompts_people": "prompts"}
+SEVERITIES = ("gate", "quarantine", "warn")
+FLAGS: dict[str, dict[str, Flag]] = {**quality_flags.FLAGS, **quality_items.FLAGS, **quality_predictions.FLAGS, **quality_people.FLAGS}
+_SHOWN = 5  # examples told of a broken rule
+_MOST = 10_000  # broken rows of one gate or warn rule that are looked at for examples
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One broken rule: how many rows (1 for a rule about the whole table) and up to five of their keys."""
+
+    rule: str
+    severity: str
+    count: int
+    examples: tuple[str, ...]
+    message: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the suite of one table says of N rows.
+
+    ``rows_ok``: (N,) bool, False where a quarantine rule is broken. ``quarantine``: table, key, rule, detail; one line
+    per row and broken quarantine rule. ``counts``: every judged rule -> broken rows. ``skipped``: rule -> why it wasn't judged.
+    """
+
+    table: str
+    rows: int
+    rows_ok: np.ndarray
+    quarantine: pd.DataFrame
+    findings: tuple[Finding, ...]
+    counts: dict[str, int]
+    skipped: dict[str, str]
+
+    def of(self, severity: str) -> tuple[Finding, ...]:
+        """The broken rules of one severity ('gate', 'quarantine', 'warn')."""
+        return tuple(f for f in self.findings if f.severity == severity)
+
+
+def find_suites(start: Path | None = None) -> Path:
+    """The expectations folder: that of the repository named by SDGBIAS_REGISTRY if it has one, else the nearest at or
+    above ``start`` (default: the working folder). InputError when there is none."""
+    here = (start or Path.cwd()).resolve()
+    named = os.environ.get("SDGBIAS_REGISTRY", "") if start is None else ""
+    for folder in (*([Path(named).resolve()] if named else []), here, *here.parents):
+        if (folder / "expectations" / "clusters.json").is_file():
+            return folder / "expectations"
+    raise InputError(
+        f"no expectations/clusters.json at or above {here}; change to the repository, or: export SDGBIAS_REGISTRY=/path/to/repository"
+    )
+
+
+def load_suite(table: str, suites: Path) -> dict[str, Any]:
+    """The suite of a table as read from JSON. InputError: malformed, a name given twice, a wrong severity."""
+    if table not in SUITES:
+        raise InputError(one_of("table", table, SUITES))
+    path = suites / f"{table}.json"
+    try:
+        suite = json.loads(path.read_text(encoding="utf-8"))
+        rules = [(e["meta"]["rule"], e["meta"]["severity"], e["meta"]["message"], e["kwargs"]) for e in suite["expectations"]]
+        keys = [str(k) for k in suite["meta"]["key"]]
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}; restore it: git checkout expectations") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path}: not a suite ({type(error).__name__}: {error}); restore it: git checkout expectations") from None
+    names = [rule for rule, *_ in rules]
+    for rule, severity, *_ in rules:
+        if severity not in SEVERITIES:
+            raise InputError(f"{path}: rule {rule}: {one_of('severity', severity, SEVERITIES)}")
+        if names.count(rule) > 1:
+            raise InputError(f"{path}: rule {rule} is given twice; rename or remove one")
+    if not keys or not rules:
+        raise InputError(f"{path}: no key or no rule; restore it: git checkout expectations")
+    return dict(suite)
+
+
+def needed_columns(suite: Mapping[str, Any]) -> set[str]:
+    """The columns that a suite's whole-table rules ask for."""
+    return {str(c) for e in suite["expectations"] for c in e["kwargs"].get("column_set", ())}
+
+
+def check(
+    table: str,
+    frame: pd.DataFrame,
+    suites: Path | None = None,
+    tables: Mapping[str, pd.DataFrame] | None = None,
+    split: str = "id",
+    imported: bool = False,
+) -> Verdict:
+    """Judge one table. ``tables``: the other tables of the benchmark, for rules across tables (skipped without). ``split``: the
+    rule that the column `split` follows, 'id' (the authors') or 'place' (no country on both sides). ``imported``: the table is of
+    somebody else's release; rules that only our own builds promise (`not_for_releases` in the suite) are skipped.
+
+    Order of rows doesn't matter except for which rows are meant by ``rows_ok``. InputError when a suite or a column's
+    type makes a rule impossible to judge: a rule is never passed over in silence.
+    """
+    suite = load_suite(table, suites or find_suites())
+    rules = {str(e["meta"]["rule"]): e for e in suite["expectations"]}
+    frame = frame.reset_index(drop=True)
+    shape = {rule: e for rule, e in rules.items() if "column_set" in e["kwargs"]}
+    # on no rows: Great Expectations copies the table that it is given once per rule
+    broken = _run(table, pd.DataFrame(columns=frame.columns), shape)
+    if not needed_columns(suite) <= set(frame):  # nothing else can be judged without its columns
+        return _verdict(table, frame, suite, broken, {rule: "a column is missing" for rule in rules if rule not in shape})
+    foreign = {str(rule): "imported release" for rule in suite["meta"].get("not_for_releases", ()) if imported}
+    wanted = {rule: str(e["kwargs"]["column"]) for rule, e in rules.items() if rule not in shape and rule not in foreign}
+    try:
+        made = _derived(table, frame, Given(tables or {}, suite["meta"], split), set(wanted.values()))
+    except (TypeError, ValueError, AttributeError, KeyError) as error:
+        detail = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(f"{table}: columns don't have the types of the benchmark ({detail}); build it again: sdgbias build") from None
+    skipped = foreign | {rule: reason for rule, name in wanted.items() if isinstance(reason := made.get(name), str)}
+    judged = {}
+    for rule, name in wanted.items():
+        if name not in made and name not in frame:
+            known = [*frame.columns, *made, *map(column, FLAGS.get(table, ()))]
+            raise InputError(f"expectations/{table}.json: {one_of('column', name, set(known))}")
+        if rule not in skipped:
+            judged[name] = made[name] if name in made else _no_gaps(frame[name])
+    rest = {rule: rules[rule] for rule in wanted if rule not in skipped}
+    broken |= _run(table, pd.DataFrame(judged, index=frame.index), rest)
+    return _verdict(table, frame, suite, broken, skipped)
+
+
+def _derived(table: str, frame: pd.DataFrame, given: Given, wanted: set[str]) -> dict[str, np.ndarray | pd.Series | str]:
+    """The columns of ``wanted`` that the table itself lacks; a text is the reason why one can't be made."""
+    if table == "prompts":
+        return {column(rule): _plain(flag) for rule, flag in prompt_flags(frame, given).items()}
+    made: dict[str, np.ndarray | pd.Series | str] = {
+        column(rule): _plain(flag(frame, given)) for rule, flag in FLAGS[table].items() if column(rule) in wanted
+    }
+    if "label_share_gap" in wanted:
+        made["label_share_gap"] = quality_items.label_share_gap(frame, given.meta["label_shares"])
+    return made
+
+
+def _plain(flag: Judged) -> np.ndarray | str:
+    """A flag as plain bool; unknown counts as broken."""
+    if isinstance(flag, str) or (isinstance(flag, np.ndarray) and flag.dtype == bool):
+        return flag
+    return np.asarray(pd.Series(flag).fillna(False), dtype=bool)
+
+
+def _no_gaps(values: pd.Series) -> pd.Series:
+    """Missing text as '', because Great Expectations passes over missing values; missing numbers stay missing."""
+    if pd.api.types.is_numeric_dtype(values):
+        return values
+    return values.astype("str").fillna("") if isinstance(values.dtype, pd.CategoricalDtype) else values.fillna("")
+
+
+def _verdict(table: str, frame: pd.DataFrame, suite: Mapping[str, Any], broken: Mapping[str, Any], skipped: dict[str, str]) -> Verdict:
+    """Assemble the verdict from rule -> array of broken row numbers, or a text for a rule about the whole table."""
+    keys = [k for k in suite["meta"]["key"] if k in frame]
+    rows_ok = np.ones(len(frame), dtype=bool)
+    findings, lost, counts = [], [], {}
+    for expectation in suite["expectations"]:
+        rule, severity, message = (str(expectation["meta"][k]) for k in ("rule", "severity", "message"))
+        if rule in skipped:
+            continue
+        found = broken[rule]
+        if isinstance(found, str):
+            counts[rule] = 1
+            findings.append(Finding(rule, severity, 1, (), f"{message} ({found})" if found else message))
+            continue
+        counts[rule] = len(found)
+        if not len(found):
+            continue
+        named = _named(frame, keys, found if severity == "quarantine" else found[:_MOST])
+        findings.append(Finding(rule, severity, len(found), tuple(sorted(named)[:_SHOWN]), message))
+        if severity == "quarantine":
+            rows_ok[found] = False
+            lost.append(pd.DataFrame({"table": table, "key": named, "rule": rule, "detail": message}))
+    columns = ["table", "key", "rule", "detail"]
+    quarantine = pd.concat(lost, ignore_index=True) if lost else pd.DataFrame(columns=columns)
+    quarantine = quarantine.astype("str").sort_values(columns, kind="stable", ignore_index=True)
+    return Verdict(table, len(frame), rows_ok, quarantine, tuple(findings), counts, skipped)
+
+
+def _named(frame: pd.DataFrame, keys: list[str], rows: np.ndarray) -> list[str]:
+    """The keys of rows, parts joined by '/'."""
+    part = frame[keys].iloc[rows].astype("str").fillna("")
+    return ["/".join(row) for row in part.itertuples(index=False, name=None)]
+
+
+# -------------------------------------------------------------------------------------- Great Expectations
+
+
+@cache
+def gx() -> tuple[Any, Any]:
+    """(great_expectations, where frames are handed to it), in an ephemeral context without progress bars, analytics or logging;
+    imported on first use. One data source serves all tables: setting one up costs more than judging a small table."""
+    os.environ["GX_ANALYTICS_ENABLED"] = "false"  # read when the package is imported
+    logging.getLogger("great_expectations").setLevel(logging.CRITICAL)
+    import great_expectations as package
+    from great_expectations.data_context.types.base import ProgressBarsConfig
+    from great_expectations.expectations.core import ExpectColumnValuesToBeInSet
+
+    class ExpectRuleToHold(ExpectColumnValuesToBeInSet):
+        """Judges a flag column: True = the row keeps the rule. Its name is `expect_rule_to_hold`, known from here on."""
+
+        value_set: list[Any] = [True]  # noqa: RUF012
+
+    logging.getLogger("great_expectations").setLevel(logging.CRITICAL)
+    context = package.get_context(mode="ephemeral")
+    context.variables.progress_bars = ProgressBarsConfig(globally=False)
+    source = context.data_sources.add_pandas("frames")
+    return package, source.add_dataframe_asset("frames").add_batch_definition_whole_dataframe("frames")
+
+
+def expectations(table: str, rules: Mapping[str, Mapping[str, Any]]) -> Any:
+    """A suite of Great Expectations with these rules, all of them: an unknown type is an InputError, never left out."""
+    package, _ = gx()
+    written = [{**e, "description": f"{rule} ({e['meta']['severity']}): {e['meta']['message']}"} for rule, e in rules.items()]
+    try:
+        suite = package.ExpectationSuite(name=table, expectations=written)
+    except Exception as error:
+        why = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(f"expectations/{table}.json: {why}; valid: expectation types of Great Expectations") from None
+    if len(suite.expectations) != len(rules):  # an unknown type can vanish from a suite without a word
+        raise InputError(f"expectations/{table}.json: {len(rules)} rules written, {len(suite.expectations)} loaded")
+    return suite
+
+
+def _run(table: str, frame: pd.DataFrame, rules: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Rule -> sorted array of broken row numbers ((0,) when kept), or a text when a whole-table rule is broken."""
+    if not rules:
+        return {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        _, frames = gx()
+        suite = expectations(table, rules)
+        batch = frames.get_batch(batch_parameters={"dataframe": frame})
+        # without index columns GE lists the frame's own index, here row numbers: much faster than a key column
+        detail = {"result_format": "COMPLETE", "return_unexpected_index_query": False}
+        outcome = batch.validate(suite, result_format=detail)
+    results = {str(r.expectation_config.meta["rule"]): r for r in outcome.results}
+    if set(results) != set(rules):
+        missing = sorted(set(rules) - set(results))
+        raise InputError(f"expectations/{table}.json: rule {missing[0]} wasn't judged; check its type and arguments")
+    return {rule: _broken(table, rule, results[rule]) for rule in rules}
+
+
+def _broken(table: str, rule: str, outcome: Any) -> np.ndarray | str:
+    rows = outcome.result.get("unexpected_index_list")
+    if outcome.success or outcome.result.get("observed_value", 0) is None:  # a statistic of no rows
+        return np.array([], dtype=np.int64)
+    if rows:
+        return np.unique(np.array(rows, dtype=np.int64))
+    if "observed_value" in outcome.result:
+        missing = outcome.result.get("details", {}).get("mismatched", {}).get("missing")
+        return f"missing: {', '.join(missing)}" if missing else f"observed {outcome.result['observed_value']}"
+    failed = next((v for v in _exceptions(outcome.exception_info)), "no reason given")
+    raise InputError(f"{table}: rule {rule} can't be judged: {failed.splitlines()[0]}; build it again: sdgbias build")
+
+
+def _exceptions(info: Any) -> list[str]:
+    """Exception messages in GE's two shapes: one flat dict, or one dict per metric."""
+    blocks = [info] if "raised_exception" in info else list(info.values())
+    return [str(b["exception_message"]) for b in blocks if b.get("raised_exception")]

@@ -1,0 +1,303 @@
+"""Set-based rules of the quality gate as boolean columns: True = the row keeps the rule. Pure pandas, no I/O.
+
+Great Expectations judges one value of one row; what needs two columns, two rows or two tables is computed here and in
+quality_items, quality_prompts and quality_predictions, one flag per rule, as a column ``ok_<rule>`` that a suite in
+expectations/ then requires to hold. A flag that can't be judged is the reason why, as text; its rule is reported as skipped.
+
+What the stored pictures say of the rows of images.parquet; shards are read a few rows at a time, so that memory stays flat.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sdgbias.errors import InputError
+from sdgbias.files import confine
+from sdgbias.raw import clusters
+from sdgbias.raw.images import shards
+from sdgbias.types import TOLERANCES
+
+LABELS = tuple(TOLERANCES)
+PENDING = "pending:"  # image_id of a benchmark built without images
+#: what the shards say of each row of images.parquet, see quality_images
+STORED = ("stored", "id_is_sha256", "is_whole")
+_HEX = r"(?:[0-9a-f]{16})?"  # '': no hash, near to none
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a flag may look at beside its own table: other tables of the benchmark by name, the suite's meta block, and which
+    split rule is asked for ('id' or 'place'). ``tables['countries']`` replaces the packaged country crosswalk."""
+
+    tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    split: str = "id"
+
+    def countries(self) -> pd.DataFrame:
+        return self.tables["countries"] if "countries" in self.tables else clusters.countries()
+
+
+#: (N,) bool, or why the rule can't be judged
+Judged = pd.Series | np.ndarray | str
+Flag = Callable[[pd.DataFrame, Given], Judged]
+
+
+def column(rule: str) -> str:
+    """Name of the flag column of a rule: 'bins-ordered' -> 'ok_bins_ordered'."""
+    return "ok_" + rule.replace("-", "_")
+
+
+def lacks(table: str) -> str:
+    """The reason of a rule that compares with a table that isn't given."""
+    return f"{table} isn't at hand"
+
+
+def joined(frame: pd.DataFrame, *columns: str) -> pd.Series:
+    """Columns as text, joined by '|'."""
+    text = frame[columns[0]].astype("str")
+    for name in columns[1:]:
+        text = text + "|" + frame[name].astype("str")
+    return text
+
+
+def among(values: pd.Series, others: pd.Series) -> np.ndarray:
+    """(N,) bool: the value, not missing, is one of ``others``."""
+    return np.asarray(pd.Index(others.dropna().unique()).get_indexer(pd.Index(values)) >= 0, dtype=bool)
+
+
+def known(key: str, table: str) -> Flag:
+    """Referential rule: ``key`` of this table exists in ``table``."""
+
+    def flag(frame: pd.DataFrame, given: Given) -> Judged:
+        return among(frame[key], given.tables[table][key]) if table in given.tables else lacks(table)
+
+    return flag
+
+
+def whole_numbers(values: pd.Series) -> pd.Series:
+    """(N,) bool: no fraction, not missing."""
+    number = pd.to_numeric(values, errors="coerce")
+    return number.notna() & (number % 1 == 0)
+
+
+# -------------------------------------------------------------------------------------------------- clusters
+
+
+def _id_agrees(frame: pd.DataFrame, given: Given) -> Judged:
+    """cluster_id begins with cname and survey; its year is at most one off (surveys span New Year)."""
+    ids = frame["cluster_id"].astype("str")
+    year = pd.to_numeric(ids.str[3:7], errors="coerce")
+    same_place = (ids.str[:2] == frame["cname"]) & (ids.str[:10] == frame["survey"])
+    return same_place & ((year - frame["year"]).abs() <= 1)
+
+
+def _on_earth(frame: pd.DataFrame, given: Given) -> Judged:
+    """lat/lon unknown together, or degrees in range and not exactly 0, 0 (DHS's mark for 'no position')."""
+    lat, lon = frame["lat"], frame["lon"]
+    inside = lat.between(-90, 90) & lon.between(-180, 180) & ~((lat == 0) & (lon == 0))
+    return inside | (lat.isna() & lon.isna())
+
+
+def _country_known(frame: pd.DataFrame, given: Given) -> Judged:
+    """DHS code, ISO-3 and split belong together, by the suite's own list (meta.countries: cname|iso3|m49|split)."""
+    valid = {f"{c}|{i}|{s}" for c, i, _, s in (str(line).split("|") for line in given.meta["countries"])}
+    return joined(frame, "cname", "iso3", "official_split").isin(valid)
+
+
+def _crosswalk_right(frame: pd.DataFrame, given: Given) -> Judged:
+    """The packaged crosswalk says of the row's country what the suite's list says; ISO-3 and M49 are each one country's."""
+    table = given.countries()
+    number = pd.to_numeric(table["m49"], errors="coerce").astype("Int64").astype("str")
+    line = table["cname"] + "|" + table["iso3"] + "|" + number + "|" + table["official_split"]
+    unique = ~(table["cname"].duplicated(keep=False) | table["iso3"].duplicated(keep=False) | number.duplicated(keep=False))
+    listed = {str(line).split("|")[0] for line in given.meta["countries"]}
+    right = set(table["cname"][line.isin(given.meta["countries"]) & unique])
+    return ~frame["cname"].isin(listed - right)  # an unlisted country is another rule's
+
+
+def _has_series(frame: pd.DataFrame, given: Given) -> Judged:
+    return among(frame["iso3"], given.tables["series"]["iso3"]) if "series" in given.tables else lacks("series")
+
+
+def _no_missing_code(frame: pd.DataFrame, given: Given) -> Judged:
+    """No label is exactly -9, -99 or -999: codes for 'missing' that an unbounded index would let pass."""
+    return ~frame[list(LABELS)].isin([-9.0, -99.0, -999.0]).any(axis=1)
+
+
+# ---------------------------------------------------------------------------------------------------- series
+
+
+def _series_key_unique(frame: pd.DataFrame, given: Given) -> Judged:
+    return ~frame.duplicated(["series", "iso3", "region", "stratum", "year"], keep=False)
+
+
+def _series_country(frame: pd.DataFrame, given: Given) -> Judged:
+    return frame["iso3"].isin(given.countries()["iso3"])
+
+
+def _region_of_country(frame: pd.DataFrame, given: Given) -> Judged:
+    """'' (national), or a Global Data Lab code of the row's own country ('afgr101'); regional values know no strata."""
+    region = frame["region"].fillna("").astype("str")
+    form = region.str.fullmatch(r"[a-z]{3}r\d{3}") & (region.str[:3] == frame["iso3"].fillna("").astype("str").str.lower())
+    return (region == "") | (form & (frame["stratum"] == "all"))
+
+
+def _value_in_range(frame: pd.DataFrame, given: Given) -> Judged:
+    """meta.ranges: series -> [low, high, unit]. NaN and unknown series are other rules'."""
+    low, high = (frame["series"].map({name: entry[at] for name, entry in given.meta["ranges"].items()}).astype(float) for at in (0, 1))
+    return low.isna() | frame["value"].isna() | ((frame["value"] >= low) & (frame["value"] <= high))
+
+
+def _unit_scale(frame: pd.DataFrame, given: Given) -> Judged:
+    """A series in percent doesn't stay at or below 1 everywhere: that would be a share. Under 10 rows nothing is said."""
+    percent = frame["series"].isin([name for name, entry in given.meta["ranges"].items() if str(entry[2]).startswith("%")])
+    groups = frame.groupby("series")["value"]
+    return ~(percent & (groups.transform("max") <= 1) & (groups.transform("size") >= 10))
+
+
+# ---------------------------------------------------------------------------------------------------- images
+
+
+def _pending(frame: pd.DataFrame) -> pd.Series:
+    return frame["image_id"].fillna("").astype("str").str.startswith(PENDING)
+
+
+def _of_bytes(judge: Callable[[pd.DataFrame], pd.Series]) -> Flag:
+    """A rule about stored pictures: skipped where none was made."""
+
+    def flag(frame: pd.DataFrame, given: Given) -> Judged:
+        return "built with --no-images" if len(frame) and _pending(frame).all() else judge(frame)
+
+    return flag
+
+
+def _stored(fact: str) -> Flag:
+    def flag(frame: pd.DataFrame, given: Given) -> Judged:
+        if len(frame) and _pending(frame).all():
+            return "built with --no-images"
+        return frame.get(fact, "the pictures aren't at hand")
+
+    return flag
+
+
+def _hashed(name: str) -> Flag:
+    return _of_bytes(lambda frame: frame[name].fillna("").astype("str").str.fullmatch(_HEX))
+
+
+def _pending_all_or_none(frame: pd.DataFrame, given: Given) -> Judged:
+    pending = _pending(frame)
+    return np.full(len(frame), len(frame) == 0 or bool(pending.all() or not pending.any()))
+
+
+def _image_group_known(frame: pd.DataFrame, given: Given) -> Judged:
+    """image_group is the id of an image of the table that leads its own group."""
+    leaders = frame.loc[frame["image_id"] == frame["image_group"], "image_id"]
+    return among(frame["image_group"], leaders)
+
+
+def _unshared_image(frame: pd.DataFrame, given: Given) -> Judged:
+    return ~frame["image_id"].duplicated(keep=False)
+
+
+FLAGS: dict[str, dict[str, Flag]] = {
+    "clusters": {
+        "cluster-id-agrees": _id_agrees,
+        "country-known": _country_known,
+        "crosswalk-right": _crosswalk_right,
+        "country-has-series": _has_series,
+        "year-whole": lambda frame, given: whole_numbers(frame["year"]),
+        "missing-code": _no_missing_code,
+        "coordinates-on-earth": _on_earth,
+    },
+    "series": {
+        "series-key-unique": _series_key_unique,
+        "series-country-known": _series_country,
+        "region-of-country": _region_of_country,
+        "year-whole": lambda frame, given: whole_numbers(frame["year"]),
+        "value-in-range": _value_in_range,
+        "unit-scale": _unit_scale,
+    },
+    "images": {
+        "image-cluster-exists": known("cluster_id", "clusters"),
+        "pending-all-or-none": _pending_all_or_none,
+        "photo-id-present": _of_bytes(lambda frame: frame["photo_id"].fillna("") != ""),
+        "photo-count": _of_bytes(lambda frame: frame["n_photos"] >= 1),
+        "part-count": _of_bytes(lambda frame: frame["n_parts"] >= 1),
+        "tile-hash-format": _hashed("tile_hash"),
+        "photo-hash-format": _hashed("photo_hash"),
+        "image-group-known": _image_group_known,
+        "image-shared": _unshared_image,
+        "image-stored": _stored("stored"),
+        "image-id-is-sha256": _stored("id_is_sha256"),
+        "image-is-whole": _stored("is_whole"),
+    },
+}
+
+
+_ROWS = 16  # pictures held in memory at once
+_SAME = ("photo_id", "n_photos", "n_parts", "tile_hash", "photo_hash")
+_PNG_START, _PNG_END = b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82"
+_JPEG_START, _JPEG_END = b"\xff\xd8\xff", b"\xff\xd9"
+
+
+def stored_facts(benchmark: Path, index: pd.DataFrame) -> pd.DataFrame:
+    """``index`` (images.parquet) with a bool column for each of STORED: its shard holds the row as the index has it; image_id is
+    the digest of the bytes; every part is a whole PNG or JPEG.
+
+    Header and trailer are looked at, pixels aren't decoded. A row that isn't stored breaks only the first. Rows without
+    pictures ('pending:') aren't looked for. Raises InputError for a shard that can't be read or a name that leaves the folder.
+    """
+    wanted = index.loc[~index["image_id"].fillna("").astype("str").str.startswith(PENDING)]
+    found = [_shard(benchmark, str(name)) for name in sorted(wanted["shard"].fillna("").unique())]
+    table = pd.concat(found, ignore_index=True) if found else _facts([])
+    rows = index.merge(table.drop_duplicates(["shard", "cluster_id"]), on=["shard", "cluster_id"], how="left", suffixes=("", "_stored"))
+    same = rows["image_id"] == rows["image_id_stored"]
+    for name in _SAME:
+        same &= rows[name] == rows[f"{name}_stored"]
+    there = rows["image_id_stored"].notna()
+    facts = {"stored": same & there, **{name: (rows[name] == True) | ~there for name in STORED[1:]}}  # noqa: E712
+    return index.assign(**{name: fact.to_numpy(dtype=bool) for name, fact in facts.items()})
+
+
+def _facts(rows: list[tuple[object, ...]]) -> pd.DataFrame:
+    return pd.DataFrame(rows, columns=["shard", "cluster_id", "image_id", *_SAME, *STORED[1:]])
+
+
+def _shard(benchmark: Path, name: str) -> pd.DataFrame:
+    """The rows of one shard, without their pictures; none when there's no such file."""
+    path = confine(benchmark / shards.FOLDER, f"{name}.parquet")
+    if not path.is_file():
+        return _facts([])
+    columns = ["cluster_id", "image_id", *_SAME]
+    rows: list[tuple[object, ...]] = []
+    try:
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=_ROWS, columns=[*columns, "parts"]):
+                for row in batch.to_pylist():
+                    parts = row["parts"] or []
+                    named = bool(parts) and shards.image_id(parts) == row["image_id"]
+                    rows.append((name, *(row[c] for c in columns), named, bool(parts) and is_whole(parts)))
+    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+        again = f"delete it and build the images again: sdgbias build --stage images --out {benchmark}"
+        raise InputError(f"{path}: can't be read ({type(error).__name__}); {again}") from None
+    return _facts(rows)
+
+
+def is_whole(parts: Sequence[bytes]) -> bool:
+    """Every part begins and ends as a PNG with at least one pixel, or as a JPEG."""
+    return all(_whole_png(part) or (part.startswith(_JPEG_START) and part.endswith(_JPEG_END)) for part in parts)
+
+
+def _whole_png(part: bytes) -> bool:
+    if len(part) < 45 or not part.startswith(_PNG_START) or not part.endswith(_PNG_END):
+        return False
+    return part[12:16] == b"IHDR" and min(struct.unpack(">II", part[16:24])) > 0

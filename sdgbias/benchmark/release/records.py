@@ -1,0 +1,158 @@
+"""The benchmark authors' record files (DATA.md section 5): which there are, what a record holds, how a line is written.
+
+`data/<task>_T<k>.jsonl` (7 files) holds one JSON object a line; `views/` holds the 14 files that a model runner is given:
+`<task>_T<k>` (Full; IMG+Q at T5) and `<task>_T<k>_text` (CTX+Q; Q-only at T5). Our own columns ride along in the data files
+under their own names (FIELD_OF names the five that would collide).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sdgbias.benchmark.items import MCQ_COLUMNS, REGRESSION_COLUMNS
+from sdgbias.errors import StoreError, UsageError
+from sdgbias.types import TESTS, Task
+
+MANIFEST = "release.json"
+BLANK = "images/blank.png"
+IGNORE = "\nIgnore the image."
+TEXT_VIEWS = ("none", "blank-image")
+#: (task, test) of the 7 data files.
+PARTS = tuple((task, test) for task in Task for test in TESTS[task])
+#: Fields of a record in the order we write them; ours follow.
+AUTHORS_FIELDS = (
+    *("id", "item_id", "image", "question", "A", "B", "C", "answer", "split", "level", "pillar", "indicator", "task"),
+    *("task_name", "target", "num_options"),
+)
+#: Our columns whose name means something else in a record, or that the authors call otherwise.
+FIELD_OF = {
+    **{"question": "item_question", "level": "value_level", "indicator_title": "task_name"},
+    **{"option_a": "A", "option_b": "B", "option_c": "C"},
+}
+COLUMNS = {Task.MCQ: MCQ_COLUMNS, Task.REGRESSION: REGRESSION_COLUMNS}
+#: Our fields that ride along: the columns of both item tables that the authors have no name for, and two of the images.
+OWN_FIELDS = (
+    *sorted({FIELD_OF.get(c, c) for columns in COLUMNS.values() for c in columns} - {*AUTHORS_FIELDS, "image_id"}),
+    *("photo_id", "images"),
+)
+_ESCAPES = (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"), ("\b", "\\b"), ("\f", "\\f"))
+
+
+def stem(task: Task, test: str) -> str:
+    return f"{task}_{test}"
+
+
+def json_lines(fields: Mapping[str, pa.Array | pa.ChunkedArray], raw: Iterable[str] = ()) -> pa.Array:
+    """One JSON object per row (N,), fields in the given order, missing values and NaN left out.
+
+    The text is that of json.dumps(ensure_ascii=False), except that a whole double has no `.0`. Fields named in ``raw`` hold
+    JSON already. Text, integers and doubles only (TypeError otherwise).
+    """
+    plain = set(raw)
+    parts = []
+    for name, values in fields.items():
+        column = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+        text = column if name in plain else _json_text(column)
+        parts.append(_joined(f"{json.dumps(name)}: ", text.cast(pa.large_string())))
+    body = pc.binary_join_element_wise(*parts, pa.scalar(", ", pa.large_string()), null_handling="skip")
+    return _joined("{", body, "}")
+
+
+def _joined(*parts: str | pa.Array) -> pa.Array:
+    """Texts behind each other; missing where one of them is."""
+    texts = [pa.scalar(part, pa.large_string()) if isinstance(part, str) else part for part in parts]
+    return pc.binary_join_element_wise(*texts, pa.scalar("", pa.large_string()))
+
+
+def _json_text(values: pa.Array) -> pa.Array:
+    kind = values.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        distinct = values.dictionary_encode()
+        return _quoted(distinct.dictionary.cast(pa.large_string())).take(distinct.indices)
+    if pa.types.is_floating(kind):
+        values = pc.if_else(pc.is_finite(values), values, None)
+    elif not pa.types.is_integer(kind):
+        raise TypeError(f"no JSON text for a column of {kind}")
+    return values.cast(pa.string())
+
+
+def _quoted(text: pa.Array) -> pa.Array:
+    for plain, escaped in _ESCAPES:
+        text = pc.replace_substring(text, plain, escaped)
+    if pc.any(pc.match_substring_regex(text, r"[\x00-\x1f]")).as_py():
+        for code in range(32):
+            text = pc.replace_substring(text, chr(code), f"\\u{code:04x}")
+    return _joined('"', text, '"')
+
+
+def write_lines(file: BinaryIO, lines: pa.Array) -> None:
+    """Append every row (no nulls) and a newline; no Python object per row."""
+    text = _joined(lines.cast(pa.large_string()), "\n")
+    size = pc.sum(pc.binary_length(text)).as_py() or 0
+    if size:
+        file.write(memoryview(text.buffers()[2])[:size])
+
+
+@contextmanager
+def replaced(*paths: Path) -> Iterator[list[BinaryIO]]:
+    """Files opened for writing beside ``paths``, renamed together at the end of the block, removed when it fails. StoreError."""
+    parts = [path.with_name(f".{path.name}.part") for path in paths]
+    files: list[BinaryIO] = []
+    try:
+        for part in parts:
+            part.parent.mkdir(parents=True, exist_ok=True)
+            files.append(part.open("wb"))
+        yield files
+        for file, part, path in zip(files, parts, paths, strict=True):
+            file.close()
+            part.replace(path)
+    except OSError as error:
+        where = paths[0].parent if paths else "output"
+        raise StoreError(f"{where}: can't be written ({error.strerror or error}); free the disk or name another --out") from None
+    finally:
+        for file in files:
+            file.close()
+        for part in parts:
+            part.unlink(missing_ok=True)
+
+
+def write_file(path: Path, content: bytes) -> None:
+    with replaced(path) as [file]:
+        file.write(content)
+
+
+def write_manifest(path: Path, content: Mapping[str, Any]) -> None:
+    write_file(path, (json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode())
+
+
+def read_manifest(folder: Path, name: str) -> dict[str, Any]:
+    """A small JSON object of a folder; {} where there is none or it isn't one."""
+    try:
+        found = json.loads((folder / name).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def refuse_foreign(out: Path, mine: bool) -> None:
+    """UsageError when ``out`` holds anything and isn't an earlier run's own folder (``mine``)."""
+    if mine:
+        return
+    try:
+        taken = next(iter(os.scandir(out)), None)
+    except FileNotFoundError:
+        return
+    except NotADirectoryError:
+        raise UsageError(f"{out}: a file; name an empty or new folder with --out") from None
+    if taken is not None:
+        raise UsageError(
+            f"{out}: not empty ({taken.name}) and not made by this command from the same source; name an empty folder with --out"
+        )

@@ -1,0 +1,5 @@
+"""`python -m sdgbias.cli` is the command `sdgbias`."""
+
+from sdgbias.cli import main
+
+main()

@@ -1,0 +1,202 @@
+"""`sdgbias gate` and `sdgbias announce`: last night against the last good runs, and who is told."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sdgbias.cli.options import DEFAULT_RESULTS, Bars, ResultsOption
+from sdgbias.errors import GateError, InfrastructureError, RegistryError, UsageError
+
+if TYPE_CHECKING:
+    from sdgbias.nightly.regression import Judgement
+
+gate_app = typer.Typer(help="Judge the newest runs against the last good ones.", invoke_without_command=True, rich_markup_mode=None)
+PolicyOption = Annotated[Path | None, typer.Option("--policy", help="Policy file; default: registry/policy.yaml.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    """The commands of this module, as commands of `sdgbias`."""
+    app.add_typer(gate_app, name="gate")
+    app.command()(announce)
+
+
+@gate_app.callback()
+def gate(
+    context: typer.Context,
+    results: ResultsOption = DEFAULT_RESULTS,
+    night: Annotated[str, typer.Option(help="Night to judge, e.g. 2026-11-21T0130; default: the newest.")] = "",
+    model: Annotated[str, typer.Option(help="One model alone; default: all of the night.")] = "",
+    policy: PolicyOption = None,
+    run: Annotated[str, typer.Option(help="Judge this run, also if it was judged before; for CI.")] = "",
+    baseline: Annotated[str, typer.Option(help="With --run: the run to compare with; default: the last good one.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Also fail where evidence is insufficient or something is missing.")] = False,
+) -> None:
+    """Judge the runs of the newest night, rule by rule, against the last good run of each model.
+
+    Verdicts: PASS, BREACH, INSUFFICIENT_EVIDENCE, MISSING. Exit code 6 on a breach, else 0. Without nights: the newest run of each model.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from sdgbias import store
+    from sdgbias.nightly import regression
+    from sdgbias.nightly.regression import baseline as runs
+    from sdgbias.nightly.regression import policy as policies
+
+    if baseline and not run:
+        raise UsageError("--baseline needs --run: name the run that is compared with it")
+    if run and (night or model):
+        raise UsageError("--run is judged alone; leave out --night and --model")
+    chosen = policies.load(policy or policies.find(_root()))
+    with store.connect(results, read_only=True):  # no results yet: said before anything else
+        pass
+    targets = [runs.by_hand(results, run)] if run else runs.of_night(results, night, model)
+    made = regression.judge_runs(results, targets, chosen, baseline, Bars())
+    _print(made, as_json)
+    if not run:
+        _quarantine(made)
+    _end(made, strict)
+
+
+@gate_app.command("accept")
+def accept(
+    run: Annotated[str, typer.Argument(help="Run whose breaches were looked at.")],
+    reason: Annotated[str, typer.Option(help="Why they are accepted, in one line.")],
+    results: ResultsOption = DEFAULT_RESULTS,
+) -> None:
+    """Accept a run's breaches: later runs are compared with it again, and it is no longer announced."""
+    from sdgbias.nightly.regression import baseline as runs
+
+    many = runs.accept(results, run, reason, datetime.now(UTC).replace(tzinfo=None))
+    typer.echo(f"{run}: {many} breach{'es' if many > 1 else ''} accepted; the next runs are compared with it")
+
+
+def announce(
+    results: ResultsOption = DEFAULT_RESULTS,
+    night: Annotated[str, typer.Option(help="Night to tell of; default: the newest, and earlier ones whose message failed.")] = "",
+    policy: PolicyOption = None,
+    webhook_env: Annotated[str, typer.Option(help="NAME of the environment variable with the address; default: the policy's.")] = "",
+    link: Annotated[str, typer.Option(help="Address of the morning page, for the message.")] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the message as JSON instead of sending it.")] = False,
+) -> None:
+    """Tell a webhook what became of last night (Slack's format). A night is sent once; what failed is sent by the next call."""
+    from sdgbias.analysis import nights
+    from sdgbias.nightly import notify as messages
+    from sdgbias.nightly.regression import policy as policies
+
+    chosen = policies.load(policy or policies.find(_root()))
+    if dry_run:
+        import json
+
+        found = nights.load(results, night)
+        if found is None:
+            raise UsageError(f"{results}: no night to tell of; run `sdgbias nightly` first")
+        typer.echo(json.dumps(messages.message(found, link), indent=2, ensure_ascii=False))
+        return
+    done = messages.announce(results, webhook_env or chosen.webhook, datetime.now(UTC).replace(tzinfo=None), night=night, link=link)
+    for sent in done:
+        said = {"sent": "sent", "known": "sent before", "skipped": "not sent", "failed": "not sent"}[sent.status]
+        typer.echo(f"{sent.night}: {said}{f' ({sent.why})' if sent.why else ''}")
+    failed = [s for s in done if s.status == "failed"]
+    if failed:
+        raise InfrastructureError(f"the webhook did not take {len(failed)} message(s) ({failed[-1].why}); again: sdgbias announce")
+
+
+def _root() -> Path:
+    """The registry's root, or a folder without a policy of its own."""
+    from sdgbias.registry import entries
+
+    try:
+        return entries.find_root()
+    except RegistryError:
+        return Path()
+
+
+def _print(made: list[Judgement], as_json: bool) -> None:
+    if as_json:
+        typer.echo(_json(made))
+        return
+    from sdgbias.analysis import night_text as words
+    from sdgbias.analysis.nights import MISSING
+
+    for j in made:
+        compared = f"compared with {j.baseline}" if j.baseline else "nothing to compare with"
+        typer.echo(
+            f"\n{j.target.model} ({j.target.suite}): {j.verdict}. {j.target.run_id}, {compared}; {words.summary(j.rows)}"
+            + (f"; accepted: {j.accepted}" if j.accepted else "")
+        )
+        listed = [_line(r) for r in j.rows if r["verdict"] != MISSING]
+        width = [max(len(line[i]) for line in listed) for i in range(len(listed[0]))] if listed else []
+        for line in listed:
+            typer.echo("  " + "  ".join(cell.ljust(w) for cell, w in zip(line, width, strict=True)).rstrip())
+        missing: dict[str, list[str]] = {}
+        for r in j.rows:
+            if r["verdict"] == MISSING:
+                missing.setdefault(str(r["note"]), []).append(str(r["rule"]))
+        for note, rules in missing.items():
+            typer.echo(f"  {MISSING}  {', '.join(dict.fromkeys(rules))}: {note}")
+
+
+def _line(r: dict[str, Any]) -> tuple[str, ...]:
+    """Columns: verdict, rule, what, before -> after, change with interval, n, allowed, MDE, note where it isn't a PASS."""
+    from sdgbias.analysis import night_text as words
+
+    full = {"before": None, "value": None, "change": None, "ci_low": None, "ci_high": None, "mde": None, "allowed": None, "p": None, **r}
+    c = words.cells(full)
+    value = " -> ".join(x for x in (c["before"], c["value"]) if x)
+    change = f"{c['change']} [{c['ci']}]" if c["ci"] and c["change"] else f"[{c['ci']}]" if c["ci"] else c["change"]
+    n, mde = f"n {c['n']}" if c["n"] != "0" else "", f"MDE {c['mde']}" if c["mde"] else ""
+    note = "" if r["verdict"] == "PASS" and r["rule"] != "unchanged" else str(r["note"])
+    allowed = f"({'' if words.floor(r) else 'allowed '}{c['allowed']})" if c["allowed"] else ""
+    return tuple(x.replace("\u00a0", " ") for x in (str(r["verdict"]), str(r["rule"]), words.what(r), value, change, n, allowed, mde, note))
+
+
+def _json(made: list[Judgement]) -> str:
+    import json
+
+    listed = [
+        {"night": j.target.night, "model": j.target.model, "suite": j.target.suite, "run_id": j.target.run_id, "baseline": j.baseline,
+         "verdict": j.verdict, "accepted": j.accepted, "rules": [{k: None if v != v else v for k, v in r.items()} for r in j.rows],
+         "flips": j.flips.to_dict("records")}
+        for j in made
+    ]  # fmt: skip
+    return json.dumps(listed, indent=2, ensure_ascii=False)
+
+
+def _quarantine(made: list[Judgement]) -> None:
+    """Models whose breach is of a rule with `then: quarantine` leave the nightly until a person enables them."""
+    from sdgbias.analysis.nights import BREACH, QUARANTINES
+    from sdgbias.registry import entries
+
+    for j in made:
+        rules = sorted({str(r["rule"]) for r in j.rows if r["verdict"] == BREACH and QUARANTINES in str(r["note"])})
+        if not rules or not j.breached:
+            continue
+        reason = f"gate: {', '.join(rules)} in breach, run {j.target.run_id}"
+        try:
+            entries.set_state(entries.find_root(), j.target.model, "quarantined", reason=reason)
+        except RegistryError as error:
+            typer.echo(f"{j.target.model}: not quarantined: {error}", err=True)
+        else:
+            typer.echo(f"{j.target.model}: quarantined: {reason}; back again: sdgbias models enable {j.target.model}", err=True)
+
+
+def _end(made: list[Judgement], strict: bool) -> None:
+    """Raises GateError on a breach, and with --strict on anything that isn't a PASS."""
+    from sdgbias.analysis.nights import BREACH, PASS
+
+    breached = [j for j in made if j.breached]
+    if breached:
+        rules = "; ".join(
+            f"{j.target.model}: {', '.join(sorted({str(r['rule']) for r in j.rows if r['verdict'] == BREACH}))}" for j in breached
+        )
+        raise GateError(
+            f"in breach: {rules}; look at it, then mend the model or: sdgbias gate accept {breached[0].target.run_id} --reason TEXT"
+        )
+    open_ = [j for j in made if j.verdict != PASS and not j.accepted]
+    if strict and open_:
+        raise GateError(f"--strict: {', '.join(f'{j.target.model} is {j.verdict}' for j in open_)}; see the notes above")

@@ -1,0 +1,82 @@
+"""The contract of an engine, and the one place that turns a registry entry into one.
+
+Engines that score prompts. Only this package imports torch or transformers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+from sdgbias.errors import RegistryError, one_of
+from sdgbias.registry import entries
+from sdgbias.types import ModelSpec, Prompt, ScoreBatch
+
+#: What answers prompts; a text encoder of the registry reads answers instead (text_encoders.py).
+BACKENDS = tuple(sorted(set(entries.BACKENDS) - {"text-encoder"}))
+#: Options that say where an engine runs and what it is compared with: no engine sees them.
+HOUSE_OPTIONS = ("gpu", "num_cpus", "num_gpus", "parity", "python", "suites")
+
+
+class Backend(Protocol):
+    """What every engine can do. Scores depend on the prompt alone, never on its neighbours in the batch (to 1e-4)."""
+
+    #: 16 hex digits over everything but the prompt that can change a score: weights, processor, dtype, engine, versions.
+    fingerprint: str
+
+    def candidate_scores(self, prompts: Sequence[Prompt]) -> ScoreBatch:
+        """Exact first-token scores of N prompts over their candidates."""
+        ...
+
+    def generate(self, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int) -> list[list[str]]:
+        """Greedy answers of N prompts, one per forced start: (N, S) texts, each with its start ('' = free decoding)."""
+        ...
+
+
+def load(spec: ModelSpec, root: Path) -> Backend:
+    """The engine of a registry entry, in this process or in that of another environment (elsewhere.py). `root` is the folder that
+    'local:' repositories and the option `python` are relative to."""
+    from sdgbias.engines.subprocess import ChildEngine, interpreter
+
+    python = interpreter(spec, root)
+    spec = replace(spec, options={name: value for name, value in spec.options.items() if name not in HOUSE_OPTIONS})
+    return load_here(spec, root) if python is None else ChildEngine(spec, root, python)
+
+
+def load_here(spec: ModelSpec, root: Path) -> Backend:
+    """The engine in this process."""
+    if spec.backend == "planted":
+        from sdgbias.engines.planted import Planted
+
+        return Planted(spec, root)
+    if spec.backend == "planted-people":
+        from sdgbias.engines.planted_people import PlantedPeople
+
+        return PlantedPeople(spec, root)
+    if spec.backend == "hf":
+        from sdgbias.engines.hf.engine import HuggingFace
+
+        return HuggingFace(spec, root)
+    if spec.backend == "api":
+        from sdgbias.engines.api.engine import Api
+
+        return Api(spec, root)
+    if spec.backend == "vllm":
+        from sdgbias.engines.vllm import VLLM
+
+        return VLLM(spec, root)
+    if spec.backend == "clip-zero-shot":
+        from sdgbias.engines.hf.zero_shot import ClipZeroShot
+
+        return ClipZeroShot(spec, root)
+    if spec.backend == "vit-zero-shot":
+        from sdgbias.engines.hf.zero_shot import VitZeroShot
+
+        return VitZeroShot(spec, root)
+    if spec.backend == "text-encoder":
+        raise RegistryError(
+            f"registry/models/{spec.name}.yaml: a text encoder reads answers and answers nothing itself; it is no model to score"
+        )
+    raise RegistryError(f"registry/models/{spec.name}.yaml: {one_of('backend', spec.backend, BACKENDS)}")

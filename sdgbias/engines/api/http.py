@@ -1,0 +1,288 @@
+"""What stands between the API engine and the wire: pace, budget, retries and typed failures.
+
+One request is in flight per slot. A reply is an answer, a reason to wait and ask again (429, 5xx, time-outs, dropped
+connections, broken JSON), a refusal of this one prompt, or a reason to stop (key, model name, account). The key goes into
+one header and is cut out of every message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import email.utils
+import json
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from sdgbias.engines.api.options import ApiOptions, read_key
+from sdgbias.errors import InfrastructureError, KeyRefused, ModelError, SdgbiasError, StoreError
+
+#: After so many prompts in a row that used up their tries, the endpoint counts as down for the rest of the process.
+DOWN_AFTER = 16
+LONGEST_BACKOFF = 60.0
+_REFUSALS = ("content_filter", "content_policy_violation", "invalid_prompt", "context_length_exceeded")
+_TOO_LONG = ("context length", "maximum context", "too long", "max_model_len")
+_NO_ACCOUNT = ("insufficient_quota", "billing_hard_limit_reached", "billing_not_active")
+
+
+class PromptRefused(SdgbiasError):
+    """The endpoint won't answer this prompt (content filter, too long, empty answer); the others go on."""
+
+
+class BudgetSpent(InfrastructureError):
+    """The next request might cost more than what is left of options.budget; nothing was sent."""
+
+
+@dataclass
+class Counters:
+    """What a process asked of an endpoint. cost in the currency of prices, with requests that may have been billed without an
+    answer counted at their largest price. served: names and system fingerprints found in the answers."""
+
+    requests: int = 0
+    retries: int = 0
+    answers: int = 0
+    refused: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    cost: float = 0.0
+    served: set[str] = field(default_factory=set)
+
+
+class _Again(Exception):
+    """Ask again; `wait` seconds if the server said so, `billed` if it may have done the work."""
+
+    def __init__(self, why: str, wait: float | None = None, billed: bool = False) -> None:
+        self.why, self.wait, self.billed = why, wait, billed
+
+
+class Transport:
+    """Sends request bodies to one endpoint; everything in it runs on one event loop, so plain attributes are safe."""
+
+    def __init__(self, options: ApiOptions, name: str) -> None:
+        self.options, self.name = options, name
+        self._key = read_key(options, name)
+        self.counters = Counters()
+        self._slots = asyncio.Semaphore(options.concurrency)
+        self._money = asyncio.Condition()
+        self._held = 0.0
+        self._ledger: Path | None = None
+        self._run = ""
+        self._spent: dict[str, float] = {}  # by run, before this start
+        self._next = self._hold = 0.0
+        self._factor = 1.0
+        self._failed = 0
+        self._fatal: SdgbiasError | None = None
+        self._dice = random.Random()
+        self._http = httpx.AsyncClient(
+            headers={"Authorization": f"Bearer {self._key}"},
+            timeout=options.timeout,
+            follow_redirects=False,
+            trust_env=not options.local,
+            limits=httpx.Limits(max_connections=options.concurrency, max_keepalive_connections=options.concurrency),
+        )
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    def stop(self, error: SdgbiasError) -> None:
+        """No further request: what is wrong is wrong for every prompt."""
+        self._fatal = error
+
+    def price(self, usage: Mapping[str, Any]) -> float:
+        p = self.options.prices
+        cached = _count(usage.get("prompt_tokens_details"), "cached_tokens")
+        fresh = max(0, _count(usage, "prompt_tokens") - cached)
+        full = p.get("input", 0.0)
+        return (fresh * full + cached * p.get("cached", full) + _count(usage, "completion_tokens") * p.get("output", 0.0)) / 1e6
+
+    async def ask(self, make: Callable[[], dict[str, Any]], tokens: int, answer_tokens: int) -> dict[str, Any]:
+        """The parsed answer to one request. `make` builds its body when its turn has come; `tokens` is the most that the
+        prompt may hold. Raises PromptRefused, BudgetSpent, ModelError or InfrastructureError."""
+        async with self._slots:
+            for tries in range(self.options.retries + 1):
+                if self._fatal is not None:
+                    raise type(self._fatal)(str(self._fatal))
+                expected = round(tokens * self._factor)
+                held = self.price({"prompt_tokens": expected, "completion_tokens": answer_tokens})
+                await self._reserve(held)
+                cost = 0.0
+                try:
+                    await self._turn(expected + answer_tokens)
+                    self.counters.requests += 1
+                    self.counters.retries += tries > 0
+                    cost = held  # whatever happens from here on may be billed
+                    answer = await self._send(make())
+                    cost = self._account(answer, tokens, expected + answer_tokens, held)
+                    self._failed = 0
+                    return answer
+                except _Again as again:
+                    cost = held if again.billed else 0.0
+                    why, wait = again.why, self._wait(again, tries)
+                except ModelError as error:
+                    cost = 0.0
+                    self.stop(error)
+                    raise
+                except PromptRefused:
+                    cost = 0.0
+                    raise
+                finally:
+                    await self._settle(held, cost)
+                if tries < self.options.retries:
+                    await asyncio.sleep(wait)
+            self._failed += 1
+            if self._failed >= DOWN_AFTER:
+                words = f"{self._failed} prompts in a row failed, the last with {why}"
+                self.stop(InfrastructureError(f"{self.name}: the endpoint is down: {words}; run the same command later"))
+            raise InfrastructureError(f"{self.name}: no answer after {self.options.retries + 1} tries, the last: {why}")
+
+    def _wait(self, again: _Again, tries: int) -> float:
+        if again.wait is None:
+            return min(LONGEST_BACKOFF, self.options.backoff * 2.0**tries) * self._dice.uniform(0.5, 1.0)
+        if again.wait > self.options.patience:
+            late = f"the endpoint asks to wait {again.wait:.0f} s, more than options.patience ({self.options.patience:.0f} s)"
+            self.stop(InfrastructureError(f"{self.name}: {late}; run the same command later"))
+            raise InfrastructureError(str(self._fatal))
+        self._hold = max(self._hold, time.monotonic() + again.wait)  # everybody waits, not only this prompt
+        self._next = max(self._next, self._hold)
+        return again.wait
+
+    async def _turn(self, tokens: int) -> None:
+        """Waits for this request's place in the per-minute limits: requests are spaced, so no window ever holds more."""
+        limits = self.options.limits
+        spacing = max((60.0 * n / limits[k] for k, n in (("requests", 1), ("tokens", tokens)) if limits.get(k)), default=0.0)
+        start = max(time.monotonic(), self._next)
+        self._next = start + spacing
+        while (wait := max(start, self._hold) - time.monotonic()) > 0:
+            await asyncio.sleep(wait)
+
+    def use_ledger(self, path: Path, run: str) -> None:
+        """From here on the budget is that of `run` over all starts of the program; `path` (JSON, run -> amount) says what was spent.
+        Raises StoreError if it can't be read."""
+        try:
+            told = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+            self._spent = {str(name): float(amount) for name, amount in told.items() if float(amount) >= 0}
+        except (OSError, ValueError, TypeError, AttributeError):
+            raise StoreError(f"{path}: can't be read; it says what was spent: mend it, or delete it to count from 0") from None
+        self._ledger, self._run = path, run
+
+    def _note(self) -> None:
+        """Writes down what is spent, requests in flight at their largest price, so that a process that dies leaves no gap."""
+        if self._ledger is None or not self.options.prices:
+            return
+        part = self._ledger.with_suffix(".writing")
+        amount = self._spent.get(self._run, 0.0) + self.counters.cost + self._held
+        try:
+            part.write_text(json.dumps({**self._spent, self._run: amount}, sort_keys=True), encoding="utf-8")
+            part.replace(self._ledger)
+        except OSError as error:
+            raise StoreError(f"{self._ledger}: can't be written ({error.strerror}); make room, then run the same command again") from None
+
+    async def _reserve(self, cost: float) -> None:
+        async with self._money:
+            while self.options.budget is not None:
+                spent = self._spent.get(self._run, 0.0) + self.counters.cost
+                if spent + self._held + cost <= self.options.budget * (1 + 1e-12):
+                    break
+                if self._held == 0.0:
+                    raise BudgetSpent(
+                        f"{self.name}: {spent:.4f} of the budget of {self.options.budget:g} is spent and the next request may "
+                        f"cost {cost:.4f}; raise options.budget, then run the same command again: what is scored is kept"
+                    )
+                await self._money.wait()
+            self._held += cost
+            self._note()
+
+    async def _settle(self, held: float, cost: float) -> None:
+        async with self._money:
+            self.counters.cost += cost
+            self._held = self._held - held if self._held - held > 1e-12 else 0.0
+            self._note()
+            self._money.notify_all()
+
+    def _account(self, answer: dict[str, Any], tokens: int, paced: int, held: float) -> float:
+        """Counts one answer; returns its cost. Estimates that turn out too small are raised for the next requests."""
+        usage, c = answer.get("usage"), self.counters
+        c.answers += 1
+        c.served.add(" ".join(str(answer[k]) for k in ("model", "system_fingerprint") if answer.get(k)))
+        if not isinstance(usage, dict):
+            return held
+        used = _count(usage, "prompt_tokens")
+        c.prompt_tokens += used
+        c.completion_tokens += _count(usage, "completion_tokens")
+        c.cached_tokens += _count(usage.get("prompt_tokens_details"), "cached_tokens")
+        self._factor = max(self._factor, used / max(tokens, 1))
+        if self.options.limits.get("tokens"):
+            self._next += 60.0 * (used + _count(usage, "completion_tokens") - paced) / self.options.limits["tokens"]
+        return self.price(usage)
+
+    async def _send(self, body: dict[str, Any]) -> dict[str, Any]:
+        try:
+            reply = await self._http.post(f"{self.options.base_url}/chat/completions", json=body)
+        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
+            raise _Again(f"no connection ({type(error).__name__})") from None
+        except httpx.TimeoutException:
+            raise _Again(f"no answer within {self.options.timeout:g} s", billed=True) from None
+        except httpx.TransportError as error:
+            raise _Again(f"the connection broke ({type(error).__name__})", billed=True) from None
+        try:
+            answer = json.loads(reply.content)
+        except ValueError:
+            answer = None
+        problem = answer.get("error") if isinstance(answer, dict) else None
+        if reply.status_code == 200 and not problem:
+            if isinstance(answer, dict) and isinstance(answer.get("choices"), list) and answer["choices"]:
+                return answer
+            raise _Again("an answer that is not a chat completion", billed=True)
+        raise self._failure(reply, problem)
+
+    def _failure(self, reply: httpx.Response, problem: object) -> Exception:
+        """The exception for a reply that is no answer."""
+        said = problem if isinstance(problem, dict) else {"message": problem or ""}
+        code, inner = str(said.get("code") or ""), said.get("code")
+        status = reply.status_code if reply.status_code != 200 else (inner if isinstance(inner, int) else 502)
+        text = self._clean(str(said.get("message") or ""))
+        where = f"{self.name}: the endpoint says {status}" + (f": {text}" if text else "")
+        var = self.options.api_key_env
+        if code in _REFUSALS or status == 413 or (status in (400, 422) and any(words in text.lower() for words in _TOO_LONG)):
+            self.counters.refused += 1
+            return PromptRefused(f"{where} ({code or 'this prompt'})")
+        if code in _NO_ACCOUNT:
+            return KeyRefused(f"{where}; mend the account behind {var}, then again")
+        if status in (401, 403):
+            return KeyRefused(f"{where}; the key in environment variable {var} is not accepted for {self.options.model}")
+        if status == 404:
+            return ModelError(f"{where}; no model {self.options.model!r} at options.base_url: mend options.model or options.base_url")
+        if status in (408, 409, 425, 429) or status >= 500:
+            return _Again(f"HTTP {status}" + (f": {text}" if text else ""), retry_after(reply.headers))
+        if status < 400:
+            return ModelError(f"{where}: it sends elsewhere, which is not followed because the key would go along; mend options.base_url")
+        return ModelError(f"{where}; mend the options of registry/models/{self.name}.yaml")
+
+    def _clean(self, text: str) -> str:
+        one_line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+        return one_line.replace(self._key, "***")[:200]
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds that a reply asks to wait (retry-after-ms, Retry-After in seconds or as a date); None if it doesn't say."""
+    for name, scale in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
+        value = headers.get(name, "").strip()
+        if value.replace(".", "", 1).isdigit():
+            return float(value) * scale
+        if value and name == "retry-after":
+            try:
+                return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
+            except (ValueError, TypeError):
+                return None
+    return None
+
+
+def _count(usage: object, name: str) -> int:
+    value = usage.get(name) if isinstance(usage, dict) else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0

@@ -1,0 +1,1 @@
+"""Models scored by transformers, in this process."""

@@ -1,0 +1,406 @@
+"""The transformers engine: exact first-token candidate scores of any image-text-to-text model, in padded batches.
+
+Prompts go through the processor's own chat template (raw text where it has none). Batches are left-padded and, where the
+model takes them, positions are counted from each prompt's first real token, so padding never changes a score. Safetensors
+only; remote code only when the registry entry says so.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from safetensors import SafetensorError
+from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor
+
+from sdgbias.engines.fingerprint import fingerprint, local_folder
+from sdgbias.engines.hf import prompting, shared_prefix
+from sdgbias.engines.hf.pixels import PixelCache
+from sdgbias.engines.hf.prompting import (
+    adds_special_tokens,
+    end_ids,
+    forced_ids,
+    minus_ids,
+    render,
+)
+from sdgbias.engines.hf.tokens import find_candidates
+from sdgbias.engines.hub_errors import trouble
+from sdgbias.errors import ModelError, OutOfMemory, RegistryError
+from sdgbias.types import DIGITS, LETTERS, ModelSpec, Prompt, ScoreBatch
+
+_VERSION = "hf-2"
+#: What torch says, in a plain RuntimeError, where the machine's own memory is full.
+_NO_MEMORY = "can't allocate memory"
+
+
+def _max_images(spec: ModelSpec) -> int | None:
+    """Option `max_images` of a registry entry: how many pictures one prompt may show; None when it doesn't say."""
+    value = spec.options.get("max_images")
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise RegistryError(f"registry/models/{spec.name}.yaml: max_images is {value!r}; give a whole number from 1 on")
+    return value
+
+
+def _too_many(name: str, pictures: int, why: str) -> str:
+    return f"{name}: {pictures} pictures in one prompt, {why}; build the benchmark with the image layout composite (layout: composite)"
+
+
+def load_processor(spec: ModelSpec, root: Path) -> Any:
+    """The processor alone (tokenizer, chat template, picture sizes). Raises ModelError, InfrastructureError."""
+    folder = local_folder(spec, root)
+    where = {} if folder else {"revision": spec.revision}
+    try:
+        return AutoProcessor.from_pretrained(str(folder or spec.repo), backend="pil", trust_remote_code=spec.trust_remote_code, **where)
+    except (OSError, ValueError, ImportError) as error:
+        raise trouble(spec, folder, "can't load the processor of", error) from None
+
+
+def tree_tokens(spec: ModelSpec, root: Path) -> int | None:
+    """Most tokens of one tree of prompts (sharing.py) by the model's configuration alone; None where each prompt stands alone.
+    Raises ModelError, InfrastructureError."""
+    if not spec.options.get("share_prefix", True) or shared_prefix.reads_the_question(load_processor(spec, root)):
+        return None
+    folder = local_folder(spec, root)
+    where = {} if folder else {"revision": spec.revision}
+    try:
+        config = AutoConfig.from_pretrained(str(folder or spec.repo), trust_remote_code=spec.trust_remote_code, **where)
+    except (OSError, ValueError) as error:
+        raise trouble(spec, folder, "can't read the configuration of", error) from None
+    return shared_prefix.row_tokens(int(getattr(config.get_text_config(), "hidden_size", 0)))
+
+
+def _attention(config: Any) -> str:
+    """Which attention implementation the model and its parts took, e.g. 'sdpa text_config:sdpa vision_config:sdpa'."""
+    parts = {name: getattr(config, name, None) for name in sorted(getattr(config, "sub_configs", ()))}
+    named = [f"{name}:{getattr(part, '_attn_implementation', None)}" for name, part in parts.items() if part is not None]
+    return " ".join([str(getattr(config, "_attn_implementation", None)), *named])
+
+
+class HuggingFace:
+    def __init__(self, spec: ModelSpec, root: Path) -> None:
+        folder = local_folder(spec, root)
+        source = str(folder) if folder else spec.repo
+        where: dict[str, Any] = {"trust_remote_code": spec.trust_remote_code}
+        if folder is None:
+            where["revision"] = spec.revision
+        self.dtype = getattr(torch, spec.dtype)
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+        self.processor = load_processor(spec, root)
+        try:
+            model: Any = AutoModelForImageTextToText.from_pretrained(source, dtype=self.dtype, use_safetensors=True, **where)
+        except torch.OutOfMemoryError as error:
+            raise OutOfMemory(f"{spec.name}: out of memory while loading; {str(error).splitlines()[0]}") from None
+        except (OSError, ValueError, ImportError, SafetensorError) as error:
+            raise trouble(spec, folder, "can't load", error) from None
+        except RuntimeError as error:  # memory of the machine; else tensors of another shape than the configuration says
+            if _NO_MEMORY in str(error):
+                raise OutOfMemory(f"{spec.name}: out of memory while loading; {str(error).splitlines()[0]}") from None
+            raise ModelError(f"{spec.name}: can't load {source}: {str(error).strip().splitlines()[0]}") from None
+        self.model = model.eval().to(self.device)
+        self.pixels = PixelCache(self.processor.image_processor)
+        self.processor.image_processor = self.pixels
+        self.name = spec.name
+        self.max_images = _max_images(spec)
+        self.tokenizer = self.processor.tokenizer
+        self.tokenizer.padding_side = "left"
+        if self.tokenizer.pad_token is None:
+            self.tokenizer.pad_token = self.tokenizer.eos_token
+        self.candidates = find_candidates(self.tokenizer, LETTERS + DIGITS, optional=LETTERS.lower())
+        self.minus_ids = minus_ids(self.tokenizer)
+        self.accepts = set(inspect.signature(self.model.forward).parameters)
+        #: Of a model that places the tokens of a picture in space: (inputs) -> positions (3, B, L).
+        self.place = getattr(getattr(self.model, "model", self.model), "get_rope_index", None)
+        #: A model that can't do without a picture (InstructBLIP): its language model alone reads the prompts that show none.
+        parameters = inspect.signature(self.model.forward).parameters
+        self.needs_picture = "pixel_values" in parameters and parameters["pixel_values"].default is inspect.Parameter.empty
+        #: A processor that refuses words without a picture (PaliGemma).
+        self.asks_for_picture = not prompting.taken(self.processor)
+        #: Whether a further token can be asked of the cache alone; not where every token says which pictures it sees (Mllama).
+        self.steps = "past_key_values" in self.accepts and "cross_attention_mask" not in self.accepts
+        self.width = int(getattr(self.model.config.get_text_config(), "hidden_size", 0))
+        self.batch_size = spec.batch_size
+        #: What was done so far: prompts, tokens_of_prompts (alone), tokens_prefilled (with sharing), images_encoded, forwards.
+        self.counts: Counter[str] = Counter()
+        #: Whether prompts are scored together: not where the model can't, nor once a group came out other than prompt by prompt.
+        self.shares = bool(spec.options.get("share_prefix", True)) and shared_prefix.possible(self)
+        #: Of which groups (with a picture: True, without: False) the first was scored both ways and came out the same.
+        self.proven: set[bool] = set()
+        self.fingerprint = fingerprint(spec, root, _VERSION, self.device.type, f"attention {_attention(self.model.config)}")
+
+    def render(self, prompt: Prompt) -> str:
+        return render(self.processor, prompt)
+
+    def inputs(self, prompts: Sequence[Prompt], suffix: str = "", once: bool = False) -> dict[str, torch.Tensor]:
+        """What the processor makes of prompts that all show pictures, or none; ``once``: what it makes of the pictures only for those
+        of the first prompt, which all others show too."""
+        texts = [self.render(p) + suffix for p in prompts]
+        most = max((len(p.images) for p in prompts), default=0)
+        if self.asks_for_picture:  # said outright: its processor would find the place by itself, and warn with every call
+            texts = [self.processor.image_token * len(p.images) + text for p, text in zip(prompts, texts, strict=True)]
+        if self.max_images is not None and most > self.max_images:
+            raise ModelError(_too_many(self.name, most, f"takes {self.max_images} at most"))
+        images = self.pixels.open(prompts)
+        options: dict[str, Any] = {"padding": True, "return_tensors": "pt"}
+        if not adds_special_tokens(self.tokenizer, texts[0]):
+            options["add_special_tokens"] = False
+        self.pixels.once, self.pixels.left_out = once, False
+        try:
+            if most or not self.asks_for_picture:
+                batch = self.processor(images=images if most else None, text=texts, **options)
+            else:
+                batch = prompting.made(self.processor, texts, options)
+        except (ValueError, TypeError, IndexError) as error:
+            if most < 2:
+                raise
+            cause = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            raise ModelError(_too_many(self.name, most, f"its processor refuses: {cause}")) from error
+        finally:
+            self.pixels.once = False
+        made = {k: v for k, v in batch.items() if isinstance(v, torch.Tensor) and k != "labels"}
+        positions = self._positions(made) if "position_ids" in self.accepts else None
+        if positions is not None:
+            made["position_ids"] = positions
+        if once:
+            whole = (*shared_prefix.OF_TEXT, "pixel_values") if self.pixels.left_out else shared_prefix.OF_TEXT
+            made = {k: v if k in whole else v[: v.shape[0] // len(texts)] for k, v in made.items()}
+        moved = {k: v.to(self.device) for k, v in made.items()}
+        if "pixel_values" in moved:
+            moved["pixel_values"] = moved["pixel_values"].to(self.dtype)
+        return moved
+
+    def _positions(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor | None:
+        """(B, L) counted from each prompt's first real token, or (3, B, L) of a model with a rule of its own (mRoPE); None where
+        the processor doesn't give what that rule needs, so that the model has to find them itself."""
+        if self.place is None:
+            return (inputs["attention_mask"].cumsum(-1) - 1).clamp(min=0)
+        needed = {n for n, p in inspect.signature(self.place).parameters.items() if p.default is p.empty and p.kind != p.VAR_KEYWORD}
+        if not needed <= set(inputs):
+            return None
+        known = {k: v for k, v in inputs.items() if k != "pixel_values"}
+        positions: torch.Tensor = self.place(**self.known_to(self.place, known))[0]
+        return positions
+
+    def known_to(self, function: Any, inputs: dict[str, Any]) -> dict[str, Any]:
+        """The inputs that a function of the model takes."""
+        accepted = self.accepts if function == self.model.forward else set(inspect.signature(function).parameters)
+        return {k: v for k, v in inputs.items() if k in accepted}
+
+    def forward(self, inputs: dict[str, Any], **more: Any) -> Any:
+        """One pass of the model; logits of the last token only, unless `logits_to_keep` names others."""
+        options = {"logits_to_keep": 1, **more} if "logits_to_keep" in self.accepts else more
+        model = self.model
+        if self.needs_picture and "pixel_values" not in inputs:
+            model, options = self.model.language_model, {"logits_to_keep": 1, **more}
+        try:
+            return model(**self.known_to(model.forward, {**inputs, **options}))
+        except RuntimeError as error:
+            if isinstance(error, torch.OutOfMemoryError) or _NO_MEMORY in str(error):
+                raise OutOfMemory(f"out of memory: {str(error).splitlines()[0]}") from None
+            raise
+
+    def _step(self, inputs: dict[str, Any], cache: Any, token: torch.Tensor) -> Any:
+        """One decoding step; extends the attention mask (and positions) held in `inputs`."""
+        mask = inputs["attention_mask"]
+        inputs["attention_mask"] = torch.cat([mask, mask.new_ones((mask.shape[0], 1))], dim=1)
+        step: dict[str, Any] = {"input_ids": token, "attention_mask": inputs["attention_mask"]}
+        if "position_ids" in inputs:
+            inputs["position_ids"] = inputs["position_ids"][..., -1:] + 1
+            step["position_ids"] = inputs["position_ids"]
+        return self.forward(step, past_key_values=cache, use_cache=True)
+
+    def _plain(self, prompts: Sequence[Prompt], rows: Sequence[int], spaced: bool) -> Iterator[shared_prefix.Scored]:
+        """One padded batch (all with a picture, or all without), every prompt by itself. Where a model takes no positions, padding
+        would move them: there a batch is of prompts of one length."""
+        inputs = self.inputs([prompts[row] for row in rows])
+        lengths = inputs["attention_mask"].sum(-1)
+        if "position_ids" not in self.accepts and len(set(lengths.tolist())) > 1:
+            for length in sorted(set(lengths.tolist())):
+                same = [row for row, n in zip(rows, lengths.tolist(), strict=True) if n == length]
+                yield from self._plain(prompts, same, spaced)
+            return
+        out = self.forward(inputs, use_cache=spaced)
+        logits = out.logits[:, -1]  # (B, V)
+        after = self._after_space(inputs, out) if spaced else None
+        self.counts["tokens_prefilled"] += int(lengths.sum())
+        self.counts["tokens_of_prompts"] += int(lengths.sum())
+        self.counts["images_encoded"] += sum(len(prompts[row].images) for row in rows)
+        self.counts["forwards"] += 1
+        for b, row in enumerate(rows):
+            yield shared_prefix.Scored(row, logits[b], None if after is None else after[b], int(lengths[b]))
+
+    def _after_space(self, inputs: dict[str, Any], out: Any) -> torch.Tensor:
+        """(B, V) logits of the token that follows a lone space."""
+        space = torch.full((out.logits.shape[0], 1), self.candidates.space or 0, device=self.device)
+        if self.steps:
+            logits: torch.Tensor = self._step(inputs, out.past_key_values, space).logits[:, -1]
+            return logits
+        longer = {k: torch.cat([inputs[k], v], dim=1) for k, v in (("input_ids", space), ("attention_mask", torch.ones_like(space)))}
+        if "cross_attention_mask" in inputs:
+            longer["cross_attention_mask"] = torch.cat([inputs["cross_attention_mask"], inputs["cross_attention_mask"][:, -1:]], dim=1)
+        if "position_ids" in inputs:
+            longer["position_ids"] = torch.cat([inputs["position_ids"], inputs["position_ids"][..., -1:] + 1], dim=-1)
+        logits = self.forward({**inputs, **longer}).logits[:, -1]
+        return logits
+
+    def _put(self, out: ScoreBatch, prompts: Sequence[Prompt], scored: Sequence[shared_prefix.Scored]) -> None:
+        """Logits over the vocabulary -> rows of `out`, for prompts with the same candidates."""
+        if not scored:
+            return
+        candidates = prompts[scored[0].row].candidates
+        logits = torch.stack([s.logits for s in scored]).double()  # (B, V)
+        total = torch.logsumexp(logits, dim=-1)
+        merged = torch.stack([torch.logsumexp(logits[:, list(self.candidates.ids[c])], -1) for c in candidates], dim=1)  # (B, K)
+        if any(c in self.candidates.needs_space for c in candidates):
+            after = torch.log_softmax(torch.stack([s.after_space for s in scored if s.after_space is not None]).double(), dim=-1)
+            for k, c in enumerate(candidates):
+                if c in self.candidates.needs_space:
+                    spaced = logits[:, self.candidates.space] + torch.logsumexp(after[:, list(self.candidates.ids[c])], -1)
+                    merged[:, k] = torch.logaddexp(merged[:, k], spaced)
+        rows = [s.row for s in scored]
+        out.logits[rows, : len(candidates)] = merged.cpu().numpy()
+        out.mass[rows] = torch.exp(torch.logsumexp(merged, -1) - total).cpu().numpy()
+        out.n_tokens[rows] = [s.n_tokens for s in scored]
+        if self.minus_ids:
+            out.minus_logit[rows] = torch.logsumexp(logits[:, self.minus_ids], -1).cpu().numpy()
+        for s, top in zip(scored, logits.argmax(-1).tolist(), strict=True):
+            out.top_token[s.row] = self.tokenizer.decode([top]).strip()
+
+    @torch.inference_mode()
+    def candidate_scores(self, prompts: Sequence[Prompt]) -> ScoreBatch:
+        """Prompts about one picture share its encoding and their common beginning (sharing.py), where the model allows it."""
+        n, width = len(prompts), max((len(p.candidates) for p in prompts), default=0)
+        out = ScoreBatch(
+            np.full((n, width), np.nan, dtype=np.float32),
+            np.full(n, np.nan, dtype=np.float32),
+            np.full(n, np.nan, dtype=np.float32),
+            [""] * n,
+            np.zeros(n, dtype=np.int32),
+        )
+        self.counts["prompts"] += n
+        for scored in self._scored(prompts):
+            self._put(out, prompts, scored)
+        return out
+
+    def _spaced(self, prompt: Prompt) -> bool:
+        return any(c in self.candidates.needs_space for c in prompt.candidates)
+
+    def _scored(self, prompts: Sequence[Prompt]) -> Iterator[list[shared_prefix.Scored]]:
+        """The scored prompts, by picture and candidates."""
+        alone: list[int] = []
+        for rows in shared_prefix.groups(prompts):
+            done = self._together(prompts, rows) if self.shares and len(rows) > 1 else []
+            if not done:
+                alone += rows
+            yield from _by_candidates(prompts, done)
+        yield from _by_candidates(prompts, self._alone(prompts, alone))
+
+    def _alone(self, prompts: Sequence[Prompt], rows: Sequence[int]) -> list[shared_prefix.Scored]:
+        """Padded batches of prompts that are alike in whether they show a picture, and whether a lone space may come first."""
+        kinds: dict[tuple[bool, bool], list[int]] = {}
+        for row in rows:
+            kinds.setdefault((bool(prompts[row].images), self._spaced(prompts[row])), []).append(row)
+        size = self.batch_size
+        return [
+            s for (_, sp), own in kinds.items() for at in range(0, len(own), size) for s in self._plain(prompts, own[at : at + size], sp)
+        ]
+
+    def _together(self, prompts: Sequence[Prompt], rows: Sequence[int]) -> list[shared_prefix.Scored]:
+        """One group scored together; empty where it can't be, which its first group decides for each kind of group."""
+        picture = bool(prompts[rows[0]].images)
+        spaced = {row for row in rows if self._spaced(prompts[row])}
+        try:
+            done = list(shared_prefix.score(self, prompts, rows, spaced))
+        except (OutOfMemory, ModelError):
+            raise
+        except Exception:
+            if picture in self.proven:
+                raise
+            self.shares = False  # the model takes no such mask, cache or positions
+            return []
+        if picture not in self.proven:
+            self.shares = self._agree(prompts, rows, done)
+            self.proven.add(picture)
+        return done if self.shares else []
+
+    def _agree(self, prompts: Sequence[Prompt], rows: Sequence[int], shared: Sequence[shared_prefix.Scored]) -> bool:
+        """Whether prompts that are scored together get the scores that they have alone."""
+        by_row = {s.row: s for s in shared}
+        limit = shared_prefix.TOLERANCE.get(self.dtype, shared_prefix.HALF_TOLERANCE)
+        for s in self._alone(prompts, rows[: self.batch_size]):
+            ids = [i for c in prompts[s.row].candidates for i in self.candidates.ids[c]]
+            other = by_row[s.row]
+            for one, two in ((s.logits, other.logits), (s.after_space, other.after_space)):
+                if one is None or two is None:
+                    continue
+                one, two = (torch.log_softmax(x.double(), -1)[ids] for x in (one, two))
+                if not torch.allclose(one, two, atol=limit, rtol=0):
+                    return False
+        return True
+
+    @torch.inference_mode()
+    def generate(self, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int) -> list[list[str]]:
+        if self.place is not None or not self.steps:
+            return self._generate_by_prefix(prompts, starts, max_new_tokens)
+        answers: list[list[str]] = [[""] * len(starts) for _ in prompts]
+        for with_image in (True, False):
+            rows = [i for i, p in enumerate(prompts) if bool(p.images) is with_image]
+            if not rows:
+                continue
+            texts = self._branch([prompts[i] for i in rows], starts, max_new_tokens)
+            for i, said in zip(rows, texts, strict=True):
+                answers[i] = said
+        return answers
+
+    def _branch(self, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int) -> list[list[str]]:
+        """Prefill once, repeat the KV cache per start, decode greedily; B prompts x S starts."""
+        s = len(starts)
+        inputs = self.inputs(prompts)
+        prefill = self.forward(inputs, use_cache=True)
+        cache = prefill.past_key_values
+        cache.batch_repeat_interleave(s)
+        state: dict[str, Any] = {k: inputs[k].repeat_interleave(s, 0) for k in ("attention_mask", "position_ids") if k in inputs}
+        logits = prefill.logits[:, -1].repeat_interleave(s, 0)  # (B*S, V)
+        forced = [forced_ids(start, self.candidates, self.minus_ids) for start in starts] * len(prompts)
+        ends = end_ids(self.model.generation_config.eos_token_id, self.tokenizer)
+        said: list[list[int]] = [[] for _ in forced]
+        done = [False] * len(forced)
+        for step in range(max_new_tokens + max(map(len, forced))):
+            greedy = logits.argmax(-1).tolist()
+            token = [queue[step] if step < len(queue) else greedy[i] for i, queue in enumerate(forced)]
+            for i, t in enumerate(token):
+                done[i] = done[i] or t in ends or step >= len(forced[i]) + max_new_tokens
+                if not done[i]:
+                    said[i].append(t)
+            if all(done):
+                break
+            ids = torch.tensor(token, device=self.device)[:, None]
+            logits = self._step(state, cache, ids).logits[:, -1]
+        texts = [self.tokenizer.decode(ids, skip_special_tokens=True).strip() for ids in said]
+        return [texts[i : i + s] for i in range(0, len(texts), s)]
+
+    def _generate_by_prefix(self, prompts: Sequence[Prompt], starts: Sequence[str], limit: int) -> list[list[str]]:
+        """For models that place positions themselves or keep no plain cache: one ordinary generation per start."""
+        answers: list[list[str]] = [[] for _ in prompts]
+        for start in starts:
+            for i, prompt in enumerate(prompts):
+                inputs = self.inputs([prompt], suffix=start)
+                inputs.pop("position_ids", None)
+                ids = self.model.generate(**inputs, max_new_tokens=limit, do_sample=False)
+                length = inputs["input_ids"].shape[1]
+                new = ids[0, length:] if ids.shape[1] > length else ids[0]
+                answers[i].append(start + self.tokenizer.decode(new, skip_special_tokens=True).strip())
+        return answers
+
+
+def _by_candidates(prompts: Sequence[Prompt], done: Sequence[shared_prefix.Scored]) -> Iterator[list[shared_prefix.Scored]]:
+    for candidates in dict.fromkeys(prompts[s.row].candidates for s in done):
+        yield [s for s in done if prompts[s.row].candidates == candidates]

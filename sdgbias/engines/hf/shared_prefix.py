@@ -1,0 +1,165 @@
+"""Prompts about one picture together: the picture is encoded once and every common beginning is prefilled once.
+
+What all of the prompts begin with, picture included, is prefilled into a KV cache. What follows becomes trees of tokens (trees.py),
+a few of them side by side as the rows of one batch, which the model reads behind the cache with a mask of each tree and each
+token's own position, so each prompt's last hidden state is the one that it would have alone. This holds for causal models whose
+picture features don't depend on the text. Whether it holds for the model at hand is not looked up in a list: the first group with
+a picture and the first without are scored both ways, and where the two differ the plain way is taken for good.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from sdgbias.engines.hf import token_tree
+from sdgbias.types import Prompt
+
+if TYPE_CHECKING:
+    from sdgbias.engines.hf.engine import HuggingFace
+
+#: Most tokens of one batch, with the cache in front of each row.
+BATCH_TOKENS = 8192
+#: Largest difference of a token's log-probability between the two ways that still counts as the same score, by dtype.
+TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-6}
+HALF_TOLERANCE = 0.25
+OF_TEXT = ("input_ids", "attention_mask", "position_ids", "mm_token_type_ids", "token_type_ids")
+
+
+@dataclass(frozen=True)
+class Scored:
+    """One prompt's first-token logits (V,), those after a lone space (V,) or None, and its length in tokens."""
+
+    row: int
+    logits: torch.Tensor
+    after_space: torch.Tensor | None
+    n_tokens: int
+
+
+def groups(prompts: Sequence[Prompt]) -> list[list[int]]:
+    """Row numbers by picture, in order of appearance; prompts without a picture are one group."""
+    found: dict[str, list[int]] = {}
+    for row, prompt in enumerate(prompts):
+        found.setdefault(prompt.image_id if prompt.images else "", []).append(row)
+    return list(found.values())
+
+
+def possible(engine: HuggingFace) -> bool:
+    """Whether the model takes what a tree needs, and its processor feeds the text to nothing but the language model."""
+    needed = {"position_ids", "attention_mask", "past_key_values", "logits_to_keep"}
+    return needed <= engine.accepts and not reads_the_question(engine.processor)
+
+
+def reads_the_question(processor: Any) -> bool:
+    """Whether something between the picture and the language model (a Q-Former) is given the text as well."""
+    return any(name.startswith("qformer") for name in getattr(processor, "model_input_names", ()))
+
+
+def row_tokens(width: int) -> int:
+    """Most tokens of one tree. Attention over a tree costs the square of its tokens, everything else its tokens times the width of
+    the model: the narrower the model, the smaller the tree from which what is shared no longer pays."""
+    return min(max(256, 2 * width), 2048)
+
+
+def score(engine: HuggingFace, prompts: Sequence[Prompt], rows: Sequence[int], spaced: Set[int]) -> Iterator[Scored]:
+    """Scores the prompts ``rows``, all about one picture or all without.
+
+    ``spaced``: those of which the logits after a lone space token are wanted too; it is one more leaf below each of them.
+    """
+    inputs = engine.inputs([prompts[row] for row in rows], once=True)
+    ids, keep = inputs["input_ids"], inputs["attention_mask"].bool()
+    own = [ids[b][keep[b]].cpu().numpy() for b in range(len(rows))]
+    placed = inputs["position_ids"]  # (B, L), or (3, B, L) where the tokens of a picture are placed in space
+    places = [placed[..., b, :][..., keep[b]].cpu().numpy() for b in range(len(rows))]
+    ends = [(b, False) for b in range(len(rows))] + [(b, True) for b in range(len(rows)) if rows[b] in spaced]
+    paths = [np.append(own[b], engine.candidates.space or 0) if space else own[b] for b, space in ends]
+    places = [_on(places[b]) if space else places[b] for b, space in ends]
+    common = token_tree.common(paths)
+    picture = {k: v for k, v in inputs.items() if k not in OF_TEXT}
+    cache = _prefill(engine, paths[0][:common], places[0][..., :common], picture) if common else None
+    if not common and picture:
+        raise ValueError("the prompts have nothing in common, not even their picture")
+    engine.counts["tokens_prefilled"] += common
+    engine.counts["tokens_of_prompts"] += sum(map(len, own))
+    engine.counts["images_encoded"] += len(prompts[rows[0]].images)
+    found: dict[tuple[int, bool], torch.Tensor] = {}
+    tails = [path[common:] for path in paths]
+    members = token_tree.split(tails, row_tokens(engine.width))
+    forest = [(group, token_tree.build([tails[m] for m in group])) for group in members]
+    for batch in _batches(forest, common):
+        logits = _forward(engine, batch, [place[..., common:] for place in places], common, cache)
+        for at, (group, tree) in enumerate(batch):
+            last = np.unique(tree.leaf)  # the leaves stand at the end of the row, in this order
+            for m, leaf in zip(group, tree.leaf, strict=True):
+                found[ends[m]] = logits[at, int(np.searchsorted(last, leaf)) - len(last)]
+    for b, row in enumerate(rows):
+        yield Scored(row, found[b, False], found.get((b, True)), len(own[b]))
+
+
+def _on(place: np.ndarray) -> np.ndarray:
+    """Positions (L,) or (3, L) of a prompt with one more token at the end (text is placed alike in all three)."""
+    return np.concatenate([place, np.full((*place.shape[:-1], 1), place.max() + 1)], axis=-1)
+
+
+def _prefill(engine: HuggingFace, tokens: np.ndarray, place: np.ndarray, picture: dict[str, Any]) -> Any:
+    """The KV cache of what all prompts begin with."""
+    ids = torch.as_tensor(tokens, device=engine.device)[None]
+    at = torch.as_tensor(place, device=engine.device).unsqueeze(-2)
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "position_ids": at, **picture}
+    engine.counts["forwards"] += 1
+    return engine.forward(inputs, use_cache=True).past_key_values
+
+
+_Trees = list[tuple[list[int], token_tree.Tree]]
+
+
+def _batches(forest: _Trees, common: int) -> Iterator[_Trees]:
+    """Trees of about one size together, as many as BATCH_TOKENS holds."""
+    batch: _Trees = []
+    for group, tree in sorted(forest, key=lambda pair: -len(pair[1].tokens)):
+        longest = len(batch[0][1].tokens) if batch else 0
+        if batch and (len(batch) + 1) * (common + longest) > BATCH_TOKENS:
+            yield batch
+            batch = []
+        batch.append((group, tree))
+    if batch:
+        yield batch
+
+
+def _forward(engine: HuggingFace, batch: _Trees, places: Sequence[np.ndarray], common: int, cache: Any) -> torch.Tensor:
+    """(B, K, V) logits of each tree's leaves, which are put last in its row; what pads a row stands in front."""
+    length = max(len(tree.tokens) for _, tree in batch)
+    kept = max(len(np.unique(tree.leaf)) for _, tree in batch)
+    kinds = places[0].shape[:-1]  # () or (3,)
+    tokens = np.zeros((len(batch), length), dtype=np.int64)
+    at = np.zeros((*kinds, len(batch), length), dtype=np.int64)
+    seen = np.zeros((len(batch), length, common + length), dtype=bool)
+    seen[:, :, :common] = True
+    seen[:, np.arange(length), common + np.arange(length)] = True
+    for row, (group, tree) in enumerate(batch):
+        n = len(tree.tokens)
+        leaf = np.zeros(n, dtype=bool)
+        leaf[tree.leaf] = True
+        order = np.argsort(leaf, kind="stable")
+        tokens[row, length - n :] = tree.tokens[order]
+        joined = np.stack([places[group[p]][..., d] for p, d in zip(tree.path[order], tree.depth[order], strict=True)], axis=-1)
+        at[..., row, length - n :] = joined
+        seen[row, length - n :, common + length - n :] = tree.mask()[np.ix_(order, order)]
+        engine.counts["tokens_prefilled"] += n
+    engine.counts["forwards"] += 1
+    visible = torch.as_tensor(seen, device=engine.device)[:, None]
+    mask = torch.zeros(visible.shape, dtype=engine.dtype, device=engine.device).masked_fill_(~visible, torch.finfo(engine.dtype).min)
+    inputs = {"input_ids": torch.as_tensor(tokens, device=engine.device), "attention_mask": mask}
+    inputs["position_ids"] = torch.as_tensor(at, device=engine.device)
+    more: dict[str, Any] = {"use_cache": False}
+    if cache is not None:
+        branched = copy.deepcopy(cache)
+        branched.batch_repeat_interleave(len(batch))
+        more = {"past_key_values": branched, "use_cache": True}
+    logits: torch.Tensor = engine.forward(inputs, logits_to_keep=kept, **more).logits
+    return logits

@@ -1,0 +1,58 @@
+"""What an error means that came up while files of a model were read: the folder's, the hub's, the token's or the network's fault.
+
+transformers wraps whatever the hub's client says into an OSError; what it was stands in the chain of causes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from sdgbias.errors import (
+    ExpiredToken,
+    Gated,
+    HubUnreachable,
+    InfrastructureError,
+    ModelError,
+    SdgbiasError,
+)
+from sdgbias.types import ModelSpec
+
+
+def trouble(spec: ModelSpec, folder: Path | None, what: str, error: BaseException) -> SdgbiasError:
+    """The error to raise instead of ``error``, which came while ``what`` was done ('can't load the processor of')."""
+    line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    told = f"{spec.name}: {what} {folder or spec.repo}: {line}"
+    if folder is not None:
+        return ModelError(told)
+    kinds = {type(cause).__name__ for cause in _causes(error)}
+    status = next((code for cause in _causes(error) if (code := _status(cause))), 0)
+    at = f"{spec.name}: {spec.repo}"
+    if "GatedRepoError" in kinds or status == 403:
+        return Gated(
+            f"{at} is gated and this account has no access ({status or 403}); accept its conditions on the hub, then run this again"
+        )
+    if "RevisionNotFoundError" in kinds:
+        return ModelError(f"{at} has no revision {spec.revision} (any more); pin another: sdgbias register-model {spec.repo} --overwrite")
+    if "RepositoryNotFoundError" in kinds:
+        return ModelError(f"{at} is not on the hub, or private to others ({status}); check repo in registry/models/{spec.name}.yaml")
+    if status == 401:
+        return ExpiredToken(f"{at}: the hub refuses the token (401), expired or revoked; make a new one: hf auth login, or set HF_TOKEN")
+    if kinds & {"LocalEntryNotFoundError", "OfflineModeIsEnabled"} or status >= 429 or any("Connect" in k or "Timeout" in k for k in kinds):
+        why = f"answers {status}" if status else "can't be reached, or HF_HUB_OFFLINE forbids to ask"
+        return HubUnreachable(f"{at}: the hub {why}, and the local cache lacks files of revision {spec.revision}; run this again later")
+    if "EntryNotFoundError" in kinds or "RemoteEntryNotFoundError" in kinds:
+        return ModelError(told)
+    return InfrastructureError(told)
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        yield error
+        seen.add(id(error))
+        error = error.__cause__ or error.__context__
+
+
+def _status(error: BaseException) -> int:
+    return int(getattr(getattr(error, "response", None), "status_code", 0) or 0)

@@ -1,0 +1,126 @@
+"""A model without weights for the second suite, whose recall by group is planted: an instrument, not a test helper.
+
+Options of its registry entry: ``oracle`` (a benchmark folder of people), ``recall`` (chance of a right answer about a person of no
+particular group), ``effects`` (group name -> shift of that chance, e.g. {"female": -0.1, "dark": -0.15}; they add up), ``false_yes`` (chance of
+a yes about a wrong class), ``refusals`` and ``ramblings`` (shares of free answers that decline, or that no reader can use), ``yes_bias``
+(added to the logit of Yes), ``seed``. Whether an answer is right is a draw from the digest of seed, person and question, so order
+and neighbours don't matter, and p1, p2 and p3 of one person are independent draws with the same chance.
+
+Scores of A, B, C agree with the free answer: 3 for what is said, 0 for the others, plus the planted yes_bias on Yes in both views, so that
+what the question alone suggests is in the picture's answer, too. A refused or rambled answer has the scores of the answer behind it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from sdgbias.benchmark.people_items import CHOICES
+from sdgbias.errors import InputError, RegistryError, one_of
+from sdgbias.files import confine
+from sdgbias.raw.facet import CLASSES, GROUPS
+from sdgbias.types import ModelSpec, Prompt, ScoreBatch
+
+_VERSION = "planted-people-1"
+_NUMBERS = {"recall": 0.7, "false_yes": 0.1, "refusals": 0.0, "ramblings": 0.0, "yes_bias": 0.0, "seed": 0.0}
+_SAYS = {"yes": "A", "no": "B", "unknown": "C"}
+REFUSAL = "I'm sorry, but I can't help with identifying people in images."
+RAMBLING = "It is a picture with a calm mood."
+
+
+class PlantedPeople:
+    def __init__(self, spec: ModelSpec, root: Path) -> None:
+        where = f"registry/models/{spec.name}.yaml"
+        for name in spec.options:
+            if name not in (*_NUMBERS, "oracle", "effects"):
+                raise RegistryError(f"{where}: {one_of('option of a planted model of people', name, (*_NUMBERS, 'oracle', 'effects'))}")
+        if "oracle" not in spec.options:
+            raise RegistryError(f"{where}: options.oracle is missing; name a benchmark folder made by: sdgbias build --suite facet")
+        try:
+            self.numbers = {name: float(str(spec.options.get(name, default))) for name, default in _NUMBERS.items()}
+            effects = spec.options.get("effects", {})
+            self.effects = {str(g): float(str(v)) for g, v in effects.items()} if isinstance(effects, Mapping) else {}
+        except ValueError as error:
+            raise RegistryError(f"{where}: {error}; options of a planted model are numbers") from None
+        known = {group for groups in GROUPS.values() for group in groups}
+        for group in self.effects:
+            if group not in known:
+                raise RegistryError(f"{where}: {one_of('group in options.effects', group, known)}")
+        folder = Path(str(spec.options["oracle"]))
+        folder = folder if folder.is_absolute() else confine(root, str(folder))
+        try:
+            table = pd.read_parquet(folder / "people.parquet")
+            asked = pd.read_parquet(folder / "prompts.parquet", columns=["item_id", "text", "image_id"])
+            items = pd.read_parquet(folder / "items_people.parquet", columns=["item_id", "prompt", "asked", "gold"])
+        except (OSError, ValueError) as error:
+            raise InputError(f"{folder}: no benchmark of people ({type(error).__name__}); make it: sdgbias build --suite facet") from None
+        self.people = table.set_index("image_id")[["person_id", "class1", *GROUPS]].to_dict("index")
+        merged = asked.merge(items, on="item_id")
+        keys = zip(merged["text"], merged["image_id"], strict=True)
+        self.questions = dict(zip(keys, zip(merged["prompt"], merged["asked"], merged["gold"], strict=True), strict=True))
+        digest = hashlib.sha256((folder / "benchmark.json").read_bytes()).hexdigest()
+        identity = json.dumps([_VERSION, self.numbers, self.effects, digest], sort_keys=True)
+        self.fingerprint = hashlib.sha256(identity.encode()).hexdigest()[:16]
+
+    def _draw(self, *key: str) -> float:
+        """Uniform in [0, 1) from the digest of the key."""
+        text = "|".join((str(int(self.numbers["seed"])), *key))
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big") / 2**56
+
+    def chance(self, image_id: str) -> float:
+        """Planted chance of a right answer about the person in that picture."""
+        person = self.people[image_id]
+        shift = sum(self.effects.get(str(person[attribute]), 0.0) for attribute in GROUPS)
+        return float(min(1.0, max(0.0, self.numbers["recall"] + shift)))
+
+    def _answer(self, prompt: Prompt) -> str:
+        """The label that the model has in mind."""
+        found = self.questions.get((prompt.text, prompt.image_id))
+        if found is None or prompt.image_id not in self.people:
+            return "unknown"
+        kind, asked, gold = found
+        person = str(self.people[prompt.image_id]["person_id"])
+        luck = self._draw("right", person, kind, asked)
+        if kind in CHOICES:
+            if gold == "no":
+                return "yes" if luck < self.numbers["false_yes"] else "no"
+            if luck < self.chance(prompt.image_id):
+                return "yes"
+            return "unknown" if self._draw("unsure", person, kind) < 0.15 else "no"
+        if luck < self.chance(prompt.image_id):
+            return str(gold)
+        names: Sequence[str] = GROUPS.get(kind, CLASSES)
+        others = [name for name in names if name != gold]
+        return others[int(self._draw("other", person, kind) * len(others))]
+
+    def candidate_scores(self, prompts: Sequence[Prompt]) -> ScoreBatch:
+        width = max((len(p.candidates) for p in prompts), default=0)
+        logits = np.full((len(prompts), width), np.nan, dtype=np.float32)
+        for row, prompt in zip(logits, prompts, strict=True):
+            row[: len(prompt.candidates)] = 0.0
+            if prompt.image_id:
+                row[prompt.candidates.index(_SAYS[self._answer(prompt)])] = 3.0
+            row[0] += self.numbers["yes_bias"]
+        best = [p.candidates[int(np.nanargmax(row))] for p, row in zip(prompts, logits, strict=True)]
+        ones, count = np.ones(len(prompts), dtype=np.float32), [len(p.text.split()) for p in prompts]
+        return ScoreBatch(logits, ones, np.full(len(prompts), np.nan, dtype=np.float32), best, np.array(count, dtype=np.int32))
+
+    def generate(self, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int) -> list[list[str]]:
+        return [[start + self._say(prompt) for start in starts] for prompt in prompts]
+
+    def _say(self, prompt: Prompt) -> str:
+        label = self._answer(prompt)
+        mood = self._draw("mood", prompt.text, prompt.image_id)
+        if mood < self.numbers["refusals"]:
+            return REFUSAL
+        if mood < self.numbers["refusals"] + self.numbers["ramblings"]:
+            return RAMBLING
+        if re.search(r"A\. Yes, B\. No", prompt.text):
+            return f"{_SAYS.get(label, 'C')}. {label.title()}"
+        return f'"{label}"'

@@ -1,0 +1,143 @@
+"""Files named by data: their paths stay inside the folder that the user named, their faults carry a rule name.
+
+One process at a time behind a file. The lock dies with its process, so no crash leaves it held.
+
+YAML that people write: read strictly, searched for secrets, and changed in a few fields without touching the rest of the text.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from importlib import resources
+from pathlib import Path, PureWindowsPath
+from typing import Any, TextIO
+
+import yaml
+
+from sdgbias.errors import InputError, SdgbiasError
+
+
+def packaged(*parts: str) -> Path:
+    """A file or folder that ships inside the package; the package's own folder without parts."""
+    return Path(str(resources.files("sdgbias").joinpath(*parts)))
+
+
+class FileError(InputError):
+    """A raw file that can't be used; ``rule`` is its kebab-case name in the quarantine table."""
+
+    def __init__(self, rule: str, message: str) -> None:
+        super().__init__(rule, message)  # both in args, so that it survives the way back from a worker process
+        self.rule = rule
+
+    def __str__(self) -> str:
+        return str(self.args[1])
+
+
+def confine(root: Path, relative: str) -> Path:
+    """Return ``root / relative``, refusing absolute paths, '..' and links that lead out of ``root``.
+
+    ``root`` itself may be a link (big folders often live on another disk). Raises InputError.
+    """
+    outside = InputError(f"{relative!r} climbs out of {root}; name a path inside that folder, without '..' or links")
+    if not relative or "\0" in relative:
+        raise InputError(f"{relative!r} is no path inside {root}; name a file in that folder")
+    steps = relative.replace("\\", "/").split("/")
+    if Path(relative).is_absolute() or PureWindowsPath(relative).anchor or ".." in steps:
+        raise outside
+    path = root / relative
+    if not path.resolve().is_relative_to(root.resolve()):
+        raise outside
+    return path
+
+
+@contextmanager
+def only_one(path: Path, unwritable: Callable[[OSError], SdgbiasError], busy: Callable[[str], SdgbiasError]) -> Iterator[TextIO]:
+    """Holds the file's lock; gives the file, to leave a word in for whoever comes second.
+
+    Raises what ``unwritable`` makes of the error when the file can't be opened, and what ``busy`` makes of the holder's word ('' without
+    one) when another process has it.
+    """
+    try:
+        handle = path.open("a+", encoding="utf-8")
+    except OSError as error:
+        raise unwritable(error) from None
+    with handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            handle.seek(0)
+            raise busy(handle.read(200).strip()) from None
+        yield handle
+
+
+#: Names that smell of a credential; counts such as ``num_image_tokens: 1`` are let through.
+_SECRET_NAME = re.compile(r"key|token|secret|passw", re.IGNORECASE)
+_SECRET_VALUE = re.compile(r"\b(sk-|hf_|ghp_|AIza)[A-Za-z0-9_-]{16,}")
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """safe_load that refuses a key given twice (plain yaml keeps the last one without a word)."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[object] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)  # type: ignore[no-untyped-call]
+            if isinstance(key, str) and key in seen:
+                twice = f"field {key!r} is given twice"
+                raise yaml.constructor.ConstructorError(None, None, twice, key_node.start_mark)
+            if isinstance(key, str):
+                seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def load_yaml(text: str) -> Any:
+    """What a YAML text says; no objects, no key twice. yaml.YAMLError, or ValueError for a date that doesn't exist."""
+    return yaml.load(text, Loader=_StrictLoader)  # a SafeLoader
+
+
+def with_yaml_fields(text: str, fields: Mapping[str, str], old_names: Mapping[str, str]) -> str:
+    """The text with top-level fields set to these values; '' removes one, a new one stands below the first. Every other character stays,
+    comments among them. ``old_names``: earlier name -> the field that takes its place. The first field must stand in the text."""
+    text = text if text.endswith("\n") else text + "\n"
+    node = yaml.compose(text, Loader=yaml.SafeLoader)
+    assert isinstance(node, yaml.MappingNode)
+    spans = {old_names.get(key.value, key.value): (key.start_mark.index, value.end_mark.index) for key, value in node.value}
+    lines = {name: yaml.safe_dump({name: value}, allow_unicode=True, width=10_000) for name, value in fields.items() if value}
+    edits: list[tuple[int, int, str]] = []
+    for name in fields.keys() & spans.keys():
+        start, end = spans[name]
+        is_block = text[end - 1] == "\n"  # a value of several lines ends with its last newline
+        line_end = end if is_block else text.index("\n", end) + 1
+        if name in lines:
+            edits.append((start, end, lines[name] if is_block else lines[name].rstrip("\n")))
+        else:
+            edits.append((start, end if text[end:line_end].strip() else line_end, ""))
+        if name == next(iter(fields)):
+            edits.append((line_end, line_end, "".join(line for field, line in lines.items() if field not in spans)))
+    for start, end, line in sorted(edits, reverse=True):
+        text = text[:start] + line + text[end:]
+    return text
+
+
+def find_secret(data: Mapping[Any, Any], allowed: Collection[str] = ()) -> str:
+    """The first name in nested data whose name or value looks like a credential; '' when none does. ``allowed``: names that may stand."""
+    for name, value in _walk(data):
+        is_count = name.endswith("tokens") and isinstance(value, int)
+        named = _SECRET_NAME.search(name) and not (name in allowed or is_count or isinstance(value, dict))
+        if named or (isinstance(value, str) and _SECRET_VALUE.search(value)):
+            return name
+    return ""
+
+
+def _walk(data: object, name: str = "") -> Iterator[tuple[str, object]]:
+    if isinstance(data, dict):
+        for key, value in data.items():
+            yield str(key), value
+            yield from _walk(value, str(key))
+    elif isinstance(data, list):
+        for value in data:
+            yield name, value
+            yield from _walk(value, name)

@@ -1,0 +1,94 @@
+"""Statistics over rows that share places: intervals, paired tests, resampling, groups. Arrays in, arrays out.
+
+Everything is clustered: questions about one DHS cluster share a picture and survey answers, so they are not independent.
+``clusters`` is (N,) of any sortable key. NaN rows are left out and n says so; what can't be had is NaN.
+
+intervals   Estimate, mean, share, macro, two_way: one number with its n and 95 % interval
+resample    bootstrap over clusters, of anything that is a function of column means
+paired      McNemar, clustered t test and bootstrap test of a difference, minimum detectable effect
+families    Holm, Benjamini-Hochberg, letters of a leaderboard
+groups      metrics by group, disparity between groups
+"""
+
+from __future__ import annotations
+
+from sdgbias.methods.stats.bootstrap import (
+    Boot,
+    Interval,
+    bootstrap,
+    cluster_sums,
+    interval,
+    replicates,
+)
+from sdgbias.methods.stats.groups import (
+    SMALLEST,
+    ByGroup,
+    Disparity,
+    GroupMeans,
+    Kind,
+    by_group,
+    disparity,
+    disparity_change,
+    group_means,
+    grouped,
+    intersect,
+)
+from sdgbias.methods.stats.intervals import (
+    LEVEL,
+    Estimate,
+    codes,
+    macro,
+    mean,
+    share,
+    t_estimate,
+    two_way,
+)
+from sdgbias.methods.stats.multiple import benjamini_hochberg, holm, leaderboard, letters
+from sdgbias.methods.stats.paired import (
+    McNemar,
+    PairedTest,
+    mcnemar,
+    minimum_detectable,
+    paired,
+    paired_bootstrap,
+    sign_test,
+)
+
+__all__ = [
+    "LEVEL",
+    "SMALLEST",
+    "Boot",
+    "ByGroup",
+    "Disparity",
+    "Estimate",
+    "GroupMeans",
+    "Interval",
+    "Kind",
+    "McNemar",
+    "PairedTest",
+    "benjamini_hochberg",
+    "bootstrap",
+    "by_group",
+    "cluster_sums",
+    "codes",
+    "disparity",
+    "disparity_change",
+    "group_means",
+    "grouped",
+    "holm",
+    "intersect",
+    "interval",
+    "leaderboard",
+    "letters",
+    "macro",
+    "mcnemar",
+    "mean",
+    "minimum_detectable",
+    "paired",
+    "paired_bootstrap",
+    "replicates",
+    "share",
+    "sign_test",
+    "t_estimate",
+    "two_way",
+]

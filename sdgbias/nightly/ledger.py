@@ -1,0 +1,245 @@
+"""What happened, night after night: in the results file, and beside it until it is there.
+
+A results file that is locked or full must not lose an outcome. So each one is first a line of nights/<night>/outcomes.jsonl, and a night's
+begin and end are files of their own there; `begin` and `end` bring into the results file what is missing in it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from sdgbias import files, store
+from sdgbias.errors import InfrastructureError, StoreError
+from sdgbias.nightly.attempt import PUBLISHED, SKIPPED, UNCHANGED, Outcome
+from sdgbias.nightly.plan import Night, Settings
+from sdgbias.nightly.schedule import NIGHT
+
+RUNNING, DONE, INTERRUPTED = "running", "done", "interrupted"
+BEGIN, END, OUTCOMES = "begin.json", "end.json", "outcomes.jsonl"
+#: A file that is given up when the disk is full, so that outcomes have room; bytes.
+RESERVE, ROOM = ".reserve", 256 * 1024
+#: States of skipped models that are no news of tonight.
+_AT_REST = ("candidate", "retired")
+_TIMES = ("scheduled_for", "started_at", "finished_at")
+
+
+@contextmanager
+def only_one(results: Path, night: str = "") -> Iterator[None]:
+    """One night at a time beside a results file. The lock dies with its process. InfrastructureError names who holds it."""
+    path = results.parent / "nights" / ".lock"
+
+    def unwritable(error: OSError) -> StoreError:
+        return StoreError(f"{path}: {error.strerror}; give a writable folder with --results")
+
+    def busy(holder: str) -> InfrastructureError:
+        who = holder or "another process"
+        return InfrastructureError(
+            f"another night is at work on {results}: {who}; let it finish, or end that process; what it finished is kept"
+        )
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritable(error) from None
+    with files.only_one(path, unwritable, busy) as handle:
+        with suppress(OSError):  # a full disk: the lock itself holds
+            handle.truncate(0)
+            since = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+            handle.write(f"process {os.getpid()} on {os.uname().nodename}, night {night or '?'}, since {since}\n")
+            handle.flush()
+        yield
+
+
+def begin(settings: Settings, night: Night, now: datetime) -> str:
+    """Opens a night; returns what the results file could not take ('' when it did). A night that is still 'running' there was interrupted,
+    for only one runs at a time: it is marked so, and what it left beside the file is brought in. Raises StoreError when the night's folder
+    can't be written."""
+    row = {
+        "night": night.night, "scheduled_for": night.scheduled_for, "started_at": now, "by": settings.by, "status": RUNNING,
+        "benchmark_id": night.benchmark_id, "people_id": night.people_id, "config": _config(settings), "report": str(settings.report),
+    }  # fmt: skip
+    try:
+        night.folder.mkdir(parents=True, exist_ok=True)
+        (night.folder / END).unlink(missing_ok=True)
+        (night.folder / BEGIN).write_text(_dumps(row), encoding="utf-8")
+        (night.folder / RESERVE).write_bytes(bytes(ROOM))
+    except OSError as error:
+        raise StoreError(f"{night.folder}: can't be written ({error.strerror}); make room or give a writable --results") from None
+    try:
+        recover(settings.results, night.night)
+        store.keep(settings.results, {"nights": _frame([row])})
+        keep(settings.results, night, [_skipped(night, s, now) for s in night.skipped if s.state not in (*_AT_REST, "broken")])
+    except StoreError as error:
+        return str(error)
+    return ""
+
+
+def keep(results: Path, night: Night, outcomes: Sequence[Outcome]) -> str:
+    """Keeps outcomes, beside the results file first; returns why the file could not take them ('' when it did). Never raises for a file
+    that is locked or full. What was published in an earlier start of this night stays 'published'."""
+    if not outcomes:
+        return ""
+    rows = [outcome.row() | {"night": night.night} for outcome in outcomes]
+    trouble = ""
+    try:
+        _append(night.folder, "".join(f"{_dumps(row)}\n" for row in rows))
+    except OSError as error:
+        trouble = f"{night.folder / OUTCOMES}: {error.strerror}"
+    try:
+        _keep_rows(results, night.night, rows)
+    except StoreError as error:
+        return str(error)
+    return trouble if trouble and not results.exists() else ""
+
+
+def end(results: Path, night: Night, status: str, steps: Mapping[str, str], now: datetime, outcomes: Sequence[Outcome] = ()) -> str:
+    """Closes a night; ``outcomes``: all of it, kept once more in case the file was locked when they came. Returns why the results file
+    could not take it ('' when it did): the next `begin` brings it in."""
+    found = {"status": status, "steps": dict(steps), "finished_at": now}
+    (night.folder / RESERVE).unlink(missing_ok=True)
+    with suppress(OSError):  # the disk is full: the results file may yet take it
+        (night.folder / END).write_text(_dumps(found), encoding="utf-8")
+    try:
+        _keep_rows(results, night.night, [o.row() | {"night": night.night} for o in outcomes] or _left(night.folder))
+        begun = json.loads((night.folder / BEGIN).read_text(encoding="utf-8"))
+        store.keep(results, {"nights": _frame([begun | found])})
+    except (StoreError, OSError, ValueError) as error:
+        return str(error)
+    return ""
+
+
+def so_far(results: Path, night: Night, found: Mapping[str, str]) -> str:
+    """Says how far the closing steps of a running night have come, for whoever looks at it meanwhile."""
+    try:
+        begun = json.loads((night.folder / BEGIN).read_text(encoding="utf-8"))
+        store.keep(results, {"nights": _frame([begun | {"steps": dict(found)}])})
+    except (StoreError, OSError, ValueError) as error:
+        return str(error)
+    return ""
+
+
+def nights(results: Path, last: int = 400) -> pd.DataFrame:
+    """The newest nights first: the table nights. Empty when there is no results file."""
+    return _read(results, "SELECT * FROM nights ORDER BY night DESC LIMIT ?", [last])
+
+
+def status(results: Path, night: str) -> str:
+    """'running', 'done', 'failed', 'interrupted', or '' for a night that never began."""
+    found = _read(results, "SELECT status FROM nights WHERE night = ?", [night])
+    return str(found["status"][0]) if len(found) else ""
+
+
+def history(results: Path, model: str = "") -> pd.DataFrame:
+    """What came of a model (all models: '') night after night, newest first: the table night_models."""
+    return _read(results, "SELECT * FROM night_models WHERE ? IN ('', model) ORDER BY night DESC, model, suite", [model])
+
+
+def last_finished(results: Path) -> str | None:
+    """Name of the newest night that was done and asked everybody (no --model); None when there is none."""
+    sql = "SELECT max(night) AS night FROM nights WHERE status = ? AND config->>'models' IS NULL"
+    found = _read(results, sql, [DONE])
+    return None if not len(found) or pd.isna(found["night"][0]) else str(found["night"][0])
+
+
+def recover(results: Path, current: str) -> None:
+    """Brings in nights that the results file doesn't know to be over: their outcomes, and how they ended. Raises StoreError."""
+    root = results.parent / "nights"
+    over = set(nights(results, 100_000).query(f"status != '{RUNNING}'")["night"]) if results.exists() else set()
+    folders = [f for f in root.iterdir() if f.is_dir() and NIGHT.fullmatch(f.name) and f.name not in over | {current}]
+    for folder in sorted(folders):
+        try:
+            begun = json.loads((folder / BEGIN).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue  # planned, never begun
+        try:
+            ended = json.loads((folder / END).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            ended = {"status": INTERRUPTED}
+        _keep_rows(results, folder.name, _left(folder))
+        store.keep(results, {"nights": _frame([{**begun, **ended}])})
+    lost = _read(results, "SELECT * FROM nights WHERE status = ? AND night != ?", [RUNNING, current])
+    if len(lost):  # their folder is gone
+        store.keep(results, {"nights": lost.assign(status=INTERRUPTED)})
+
+
+def _append(folder: Path, lines: str) -> None:
+    """Adds lines to a night's outcomes; on a full disk into the room that was set aside when the night began. Raises OSError."""
+    for start in ("", "\n"):  # what a full disk took of the first line ends there
+        try:
+            with (folder / OUTCOMES).open("a", encoding="utf-8") as file:
+                file.write(start + lines)
+            return
+        except OSError:
+            if not (folder / RESERVE).exists():
+                raise
+            (folder / RESERVE).unlink()
+
+
+def _left(folder: Path) -> list[dict[str, Any]]:
+    """The last line of each job in a night's outcomes.jsonl; a torn last line is no line."""
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    try:
+        lines = (folder / OUTCOMES).read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
+    for line in lines:
+        try:
+            row = json.loads(line)
+            found[row["model"], row["suite"]] = row
+        except (ValueError, KeyError, TypeError):
+            continue
+    return list(found.values())
+
+
+def _keep_rows(results: Path, night: str, rows: list[dict[str, Any]]) -> None:
+    if not rows:
+        return
+    sql = "SELECT model, suite, run_id, outcome FROM night_models WHERE night = ?"
+    before = {(m, s, r): o for m, s, r, o in _read(results, sql, [night]).itertuples(index=False)}
+    kept = [
+        row for row in rows if not (row["outcome"] == UNCHANGED and before.get((row["model"], row["suite"], row["run_id"])) == PUBLISHED)
+    ]
+    if kept:
+        store.keep(results, {"night_models": _frame(kept)})
+
+
+def _skipped(night: Night, skipped: Any, now: datetime) -> Outcome:
+    return Outcome(skipped.model, skipped.suite, SKIPPED, message=skipped.reason, night=night.night, started_at=now, finished_at=now)
+
+
+def _read(results: Path, sql: str, params: Sequence[Any] = ()) -> pd.DataFrame:
+    if not results.exists():
+        return pd.DataFrame(
+            columns=["night", "status", "steps", "benchmark_id", "model", "suite", "outcome", "run_id", "quarantined_until"]
+        )
+    return store.query(results, sql, params)
+
+
+def _frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Rows for the results file: times are naive UTC there."""
+    frame = pd.DataFrame(list(rows))
+    for column in _TIMES:
+        if column in frame:
+            iso = any(isinstance(value, str) for value in frame[column])
+            times = pd.to_datetime(frame[column], utc=True, format="ISO8601" if iso else None)
+            frame[column] = times.dt.tz_localize(None)
+    return frame
+
+
+def _config(settings: Settings) -> dict[str, Any]:
+    """The settings as JSON has them. The webhook's address isn't among them: they name the variable that holds it."""
+    plain = {name: str(value) if isinstance(value, Path) else value for name, value in asdict(settings).items()}
+    return plain | {"scheduled_for": settings.scheduled_for and settings.scheduled_for.isoformat()}
+
+
+def _dumps(row: Mapping[str, Any]) -> str:
+    return json.dumps(row, default=lambda value: value.isoformat() if isinstance(value, datetime) else str(value), ensure_ascii=False)

@@ -1,0 +1,305 @@
+"""What a night will do: one job per model and suite, decided before anything starts, so that an edit meanwhile harms nobody."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+import yaml
+
+from sdgbias import files
+from sdgbias.errors import InputError, RegistryError, StoreError, UsageError, one_of
+from sdgbias.nightly import identity, schedule
+from sdgbias.registry import entries
+from sdgbias.types import FACET, QUARANTINED, SDG, ModelSpec
+
+#: Seconds that one attempt on one model may take.
+TIMEOUT = 6 * 3600.0
+#: Variable with a webhook's address, unless the policy or the settings name another.
+WEBHOOK = "SDGBIAS_WEBHOOK"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a night is asked to do. Paths as a person gives them; ``root``: folder of the registry.
+
+    models: only these (also candidates), None: whoever is due. policy: the gate's, None: its default. webhook_env: NAME of the environment
+    variable that holds the webhook's address, '': the policy's. jobs: models at a time. scheduled_for: the instant at which the night was due, None: it
+    starts by hand. night: its name, where that is known. draws, seed, passes: of every evaluation. by: 'cli' or 'prefect'.
+    """
+
+    root: Path
+    results: Path
+    benchmark: Path
+    people: Path
+    report: Path
+    models: tuple[str, ...] | None = None
+    policy: Path | None = None
+    webhook_env: str = ""
+    jobs: int = 1
+    timeout_s: float = TIMEOUT
+    selfcheck: bool = False
+    scheduled_for: datetime | None = None
+    night: str | None = None
+    by: str = "cli"
+    cron: str = schedule.CRON
+    timezone: str = schedule.TIMEZONE
+    passes: str = "cheap"
+    draws: int = 10_000
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Job:
+    """One model on one suite. entry: its registry file as it was when the night began. gpu: which kind of machine it wants (entry option
+    `gpu`). key: its identity (identity.py). threads: of the CPU, 0: as many as it likes. run_id: the finished run of the same key, '' when there is none. options: further ones of
+    `sdgbias evaluate`. withheld: NAMES of environment variables that its processes don't get, beside those that no model gets."""
+
+    night: str
+    model: str
+    suite: str
+    benchmark: Path
+    entry: Path
+    gpu: str
+    timeout_s: float
+    key: str
+    log: Path
+    root: Path
+    batch_size: int = 8
+    threads: int = 0
+    options: tuple[str, ...] = ()
+    run_id: str = ""
+    withheld: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """As people and logs call it."""
+        return self.model if self.suite == SDG else f"{self.model} ({self.suite})"
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """Who is not asked tonight, and why. state: the registry's, 'broken' for a file that can't be read, 'no benchmark'."""
+
+    model: str
+    suite: str
+    reason: str
+    state: str = ""
+
+
+@dataclass(frozen=True)
+class Night:
+    """The plan of one night. folder: beside the results file, holds snapshots and logs; log of job: below it."""
+
+    night: str
+    folder: Path
+    jobs: tuple[Job, ...]
+    skipped: tuple[Skipped, ...]
+    scheduled_for: datetime | None = None
+    started_at: datetime | None = None
+    benchmark_id: str = ""
+    people_id: str = ""
+
+
+def folder_of(results: Path, night: str) -> Path:
+    """Where a night keeps its snapshots, logs and outcomes."""
+    return results.parent / "nights" / schedule.checked(night)
+
+
+def name_of(settings: Settings, now: datetime) -> str:
+    """The night that these settings mean: the one they name, the one that was due, or by hand one of its own, named after the minute. Raises
+    UsageError."""
+    if settings.night is not None:
+        return schedule.checked(settings.night)
+    if settings.scheduled_for is None:
+        minute = schedule.night_id(now, settings.timezone)
+        return schedule.next_free(minute, _done(settings.results, minute))
+    return schedule.night_id(settings.scheduled_for, settings.timezone, settings.cron)
+
+
+def tonight(settings: Settings, now: datetime, write: bool = True) -> Night:
+    """Who is asked what tonight. With ``write``, each entry is copied into the night's folder: that copy is what is scored.
+
+    One broken registry file is a Skipped with state 'broken'. Raises UsageError, RegistryError (a name in ``models`` that nobody has),
+    InputError (no benchmark of places although somebody is asked about them).
+    """
+    name = name_of(settings, now)
+    folder = folder_of(settings.results, name)
+    today = now.astimezone(schedule.zone(settings.timezone)).date()
+    chosen, skipped = _chosen(settings, today)
+    folders = {SDG: settings.benchmark, FACET: settings.people}
+    ids: dict[str, str] = {}
+    withheld = webhooks(settings)
+    jobs: list[Job] = []
+    for spec in chosen:
+        for suite in entries.suites(spec):
+            if suite not in ids:
+                ids[suite] = _benchmark_id(folders[suite], suite)
+            if not ids[suite]:
+                skipped.append(Skipped(spec.name, suite, f"no benchmark of this suite at {folders[suite]}", "no benchmark"))
+                continue
+            options = ("--passes", settings.passes, "--draws", str(settings.draws), "--seed", str(settings.seed))
+            asked = [settings.passes, settings.draws] if suite == SDG else []
+            job = Job(
+                night=name,
+                model=spec.name,
+                suite=suite,
+                benchmark=folders[suite],
+                entry=folder / "registry" / f"{spec.name}.yaml",
+                gpu=str(spec.options.get("gpu", "cpu")),
+                timeout_s=settings.timeout_s,
+                key=identity.key(spec, settings.root, suite, ids[suite], [*asked, settings.seed]),
+                log=folder / "logs" / f"{spec.name}-{suite}.log",
+                root=settings.root,
+                batch_size=spec.batch_size,
+                threads=max(1, (os.cpu_count() or 1) // settings.jobs) if settings.jobs > 1 else 0,
+                options=options,
+                withheld=withheld,
+            )
+            jobs.append(job)
+    known = _known(settings.results, {spec.name for spec in chosen if spec.backend == "api"})
+    made = tuple(replace(job, run_id=known.get((job.model, job.suite, job.key), "")) for job in jobs)
+    if not all(job.run_id for job in made):
+        from sdgbias.suites.extra_prompts import choose
+
+        choose(settings.passes)  # a wrong name is told now, not by every model
+    night = Night(
+        name, folder, made, tuple(skipped), settings.scheduled_for and settings.scheduled_for.astimezone(UTC), now.astimezone(UTC),
+        ids.get(SDG, ""), ids.get(FACET, ""),
+    )  # fmt: skip
+    if write:
+        _snapshot(folder / "registry", chosen)
+        save(night)
+    return night
+
+
+def webhooks(settings: Settings) -> tuple[str, ...]:
+    """NAMES of the environment variables with the webhook's address: the settings' and the policy's, also of a policy that is no valid one;
+    the gate says what is wrong with it."""
+    named = {settings.webhook_env}
+    with suppress(OSError, ValueError, yaml.YAMLError):
+        text = (settings.policy or settings.root / "registry" / "policy.yaml").read_bytes().decode("utf-8", "replace")
+        named |= set(re.findall(r"\bwebhook\b[\"']?\s*:\s*[\"']?([A-Za-z_]\w*)", text))
+        found = files.load_yaml(text)
+        named |= {str(found.get("webhook", ""))} if isinstance(found, dict) else set()
+    return tuple(sorted(named - {""}))
+
+
+def save(night: Night) -> Path:
+    """The plan as JSON in the night's folder, for whoever does a job of it in another process. Raises StoreError."""
+    path = night.folder / "plan.json"
+    try:
+        path.write_text(json.dumps(asdict(night), default=str, indent=1), encoding="utf-8")
+    except OSError as error:
+        raise StoreError(f"{path}: can't be written ({error.strerror}); make room or give a writable folder with --results") from None
+    return path
+
+
+def load(results: Path, night: str) -> Night:
+    """The plan that `save` wrote. Raises StoreError."""
+    path = folder_of(results, night) / "plan.json"
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        jobs = [
+            Job(
+                **{
+                    **job,
+                    **{name: Path(job[name]) for name in ("benchmark", "entry", "log", "root")},
+                    **{name: tuple(job[name]) for name in ("options", "withheld")},
+                }
+            )
+            for job in found.pop("jobs")
+        ]
+        skipped = [Skipped(**entry) for entry in found.pop("skipped")]
+        times = {name: datetime.fromisoformat(found[name]) if found[name] else None for name in ("scheduled_for", "started_at")}
+        return Night(**{**found, **times, "folder": Path(found["folder"]), "jobs": tuple(jobs), "skipped": tuple(skipped)})
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StoreError(
+            f"{path}: no plan of a night ({type(error).__name__}); start the night again: sdgbias nightly --night {night}"
+        ) from None
+
+
+def _chosen(settings: Settings, today: date) -> tuple[list[ModelSpec], list[Skipped]]:
+    found, broken = entries.load_readable(settings.root)
+    if settings.models is not None:
+        for name in settings.models:
+            if name not in found and name not in broken:
+                raise RegistryError(one_of("model", name, [*found, *broken]) + "; add one: sdgbias register-model REPO")
+        found = {name: spec for name, spec in found.items() if name in settings.models}
+        broken = {name: why for name, why in broken.items() if name in settings.models}
+    skipped = [Skipped(name, SDG, why, "broken") for name, why in broken.items()]
+    chosen: list[ModelSpec] = []
+    for spec in found.values():
+        if settings.models is not None or entries.is_due(spec, today):
+            chosen.append(spec)
+        else:
+            until = f"until {spec.until or 'a person enables it'}: " if spec.state == QUARANTINED else ""
+            skipped += [Skipped(spec.name, suite, f"{spec.state} {until}{spec.reason}", spec.state) for suite in entries.suites(spec)]
+    return chosen, skipped
+
+
+def _benchmark_id(folder: Path, suite: str) -> str:
+    """'' where there is no benchmark of people. Raises InputError for one of places, and for a folder of the other suite."""
+    if suite != SDG and not (folder / "benchmark.json").is_file():
+        return ""
+    try:
+        card = json.loads((folder / "benchmark.json").read_text(encoding="utf-8"))
+        found, of = str(card["benchmark_id"]), str(card.get("suite", SDG))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise InputError(f"{folder / 'benchmark.json'}: no benchmark here; build one first: sdgbias build --out {folder}") from None
+    if of != suite:
+        raise InputError(f"{folder}: a benchmark of suite {of}, not {suite}; name the folder of each with --benchmark and --people")
+    return found
+
+
+def _done(results: Path, minute: str) -> set[str]:
+    """Nights that began in this minute, or in the same minute of an hour that stands twice, and are done."""
+    from sdgbias import store
+
+    if not results.exists():
+        return set()
+    try:
+        return set(store.query(results, "SELECT night FROM nights WHERE status = 'done' AND starts_with(night, ?)", [minute])["night"])
+    except StoreError:  # the night itself will say it
+        return set()
+
+
+def _known(results: Path, never: set[str]) -> dict[tuple[str, str, str], str]:
+    """(model, suite, key) -> run_id of what earlier nights finished whole; ``never``: models that can change behind their name. A results
+    file that can't be read now knows nothing: the jobs find out for themselves."""
+    from sdgbias import store
+
+    if not results.exists():
+        return {}
+    sql = """SELECT model, suite, m."key" AS "key", run_id FROM night_models m JOIN runs r USING (run_id, model, suite)
+             WHERE outcome IN ('published', 'unchanged') AND r.finished_at IS NOT NULL AND r.n_failed = 0"""
+    try:
+        rows = store.query(results, sql)
+    except StoreError:
+        return {}
+    return {(model, suite, key): run for model, suite, key, run in rows.itertuples(index=False) if model not in never}
+
+
+def _snapshot(folder: Path, specs: list[ModelSpec]) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for spec in specs:
+            part = folder / f".{spec.name}.{os.getpid()}.part"
+            part.write_text(entries.to_yaml(spec), encoding="utf-8")
+            part.replace(folder / f"{spec.name}.yaml")
+    except OSError as error:
+        raise StoreError(f"{folder}: can't be written ({error.strerror}); make room or give a writable folder with --results") from None
+
+
+def check(settings: Settings) -> None:
+    """Raises UsageError for settings that can't be meant."""
+    if settings.jobs < 1:
+        raise UsageError(f"--jobs {settings.jobs}; valid: 1 or more")
+    if settings.scheduled_for is not None and settings.scheduled_for.tzinfo is None:
+        raise UsageError(f"scheduled for {settings.scheduled_for.isoformat()}: no offset; valid: e.g. 2026-11-21T01:30:00+00:00")
+    schedule.zone(settings.timezone)

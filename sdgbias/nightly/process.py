@@ -1,0 +1,205 @@
+"""One command as a process group of its own: ended with all its children at a timeout or when the night ends; what it says goes to a log.
+
+The other side of a job: what `sdgbias evaluate --outcome FILE` tells the night that started it, and that it ends with it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from sdgbias.errors import OutOfMemory, SdgbiasError, StoreError
+
+#: Seconds between the polite end and the hard one.
+GRACE = 5.0
+#: Longest message that is kept, in characters.
+LONGEST = 500
+_STARTED = "== started "
+_SECRET_NAME = re.compile(r"key|token|secret|passw|credential|webhook", re.IGNORECASE)
+_SECRET_VALUE = re.compile(r"\b(?:sk-|hf_|ghp_|github_pat_|AIza|xox[a-z]-)[A-Za-z0-9_-]{10,}|(?<=[Bb]earer )\S{8,}")
+#: The last line of a traceback: an exception's name, at the beginning of a line.
+_RAISED = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)\b")
+_UNPRINTABLE = re.compile(r"[^\x20-\x7e\xa0-\uffff]")
+_RUNNING: set[subprocess.Popen[bytes]] = set()
+_LOCK = threading.Lock()
+_STOPPING = threading.Event()
+
+
+class Stopped(Exception):
+    """The night is being ended by a person or a signal: what was at work is no failure of anybody."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a process ended: its exit code (negative: the signal), whether it was the timeout, the seconds it took."""
+
+    code: int
+    timed_out: bool
+    seconds: float
+
+
+def run(
+    command: Sequence[str], log: Path, timeout_s: float, environment: Mapping[str, str] | None = None, without: Collection[str] = ()
+) -> Ended:
+    """Runs a command to its end or to the timeout (0: none); its output is appended to ``log``. Nothing of its group survives it.
+    ``without``: variables of this environment that it does not get. Raises Stopped when `stop_all` ended it, OSError when it can't be started."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    began = time.monotonic()
+    with log.open("ab") as sink:
+        sink.write(f"{_STARTED}{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC\n".encode())
+        sink.flush()
+        child = subprocess.Popen(
+            list(command), stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT, start_new_session=True,
+            env={**{k: v for k, v in os.environ.items() if k not in without}, "PYTHONUNBUFFERED": "1", **(environment or {})},
+        )  # fmt: skip
+        with _LOCK:
+            _RUNNING.add(child)
+        if _STOPPING.is_set():
+            _signal(child, signal.SIGKILL)
+        timed_out = False
+        try:
+            child.wait(timeout_s or None)
+        except subprocess.TimeoutExpired:
+            timed_out = True
+            _signal(child, signal.SIGTERM)
+            _wait(child, GRACE)
+        finally:
+            _signal(child, signal.SIGKILL)
+            child.wait()
+            with _LOCK:
+                _RUNNING.discard(child)
+    if _STOPPING.is_set():
+        raise Stopped
+    return Ended(child.returncode, timed_out, time.monotonic() - began)
+
+
+def begin() -> None:
+    """Processes may be started (again)."""
+    _STOPPING.clear()
+
+
+def pause(seconds: float) -> None:
+    """Waits, but not when everything is being ended. Raises Stopped then."""
+    if _STOPPING.wait(seconds):
+        raise Stopped
+
+
+def stop_all() -> None:
+    """Ends every process that ``run`` is waiting for, with its children; no other is started until `begin`."""
+    _STOPPING.set()
+    with _LOCK:
+        running = list(_RUNNING)
+    for child in running:
+        _signal(child, signal.SIGTERM)
+    for child in running:
+        _wait(child, GRACE)
+        _signal(child, signal.SIGKILL)
+
+
+def _wait(child: subprocess.Popen[bytes], seconds: float) -> None:
+    try:
+        child.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return
+
+
+def _signal(child: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    try:
+        os.killpg(child.pid, number)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+def said(text: str) -> str:
+    """A message for the results: one line, ``LONGEST`` characters at most, whatever looks like a token or is the value of an environment
+    variable whose name smells of a secret replaced by ***."""
+    for name, value in os.environ.items():
+        if _SECRET_NAME.search(name) and len(value) >= 8:
+            text = text.replace(value, "***")
+    line = _UNPRINTABLE.sub("?", " ".join(_SECRET_VALUE.sub("***", text).split()))
+    return line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"
+
+
+def last_error(log: Path) -> str:
+    """What a command of the house said last, since it was last started, about why it ended ('' when nothing); of a traceback its last line."""
+    try:
+        with log.open("rb") as source:
+            source.seek(max(0, source.seek(0, os.SEEK_END) - 20_000))
+            lines = re.split(r"[\r\n]+", source.read().decode("utf-8", "replace"))
+        begun = max((i for i, line in enumerate(lines) if line.startswith(_STARTED)), default=-1)
+    except OSError:
+        return ""
+    lines = lines[begun + 1 :]
+    errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+    raised = [line for line in lines if _RAISED.match(line)]
+    spoken = [line for line in lines if line.strip()]
+    return said((errors or raised or spoken or [""])[-1])
+
+
+_PR_SET_PDEATHSIG = 1
+
+
+@contextmanager
+def report_outcome(path: Path | None) -> Iterator[dict[str, Any]]:
+    """What the block puts into the mapping is written to ``path`` as JSON when it ends well; else the error: class, exit code, message.
+    The error goes on its way. Without a path nothing is written. StoreError when the file can't be written."""
+    found: dict[str, Any] = {}
+    if path is None:
+        yield found
+        return
+    _end_with_parent()
+    try:
+        yield found
+    except SdgbiasError as error:
+        write_outcome(path, {"error": type(error).__name__, "exit_code": error.exit_code, "message": str(error)})
+        raise
+    except MemoryError as error:
+        message = f"out of memory: {error}".rstrip(": ")
+        write_outcome(path, {"error": "OutOfMemory", "exit_code": OutOfMemory.exit_code, "message": message})
+        raise OutOfMemory(message) from None
+    except Exception as error:
+        write_outcome(path, {"error": type(error).__name__, "exit_code": 1, "message": f"{type(error).__name__}: {error}"})
+        raise
+    write_outcome(path, found)
+
+
+def read_outcome(path: Path) -> dict[str, Any]:
+    """What a process told; {} when it told nothing, or nothing whole."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def write_outcome(path: Path, found: dict[str, Any]) -> None:
+    """Writes it whole or not at all. StoreError when it can't be written, except for an error, which has a way of its own."""
+    part = path.with_name(f"{path.name}.part")
+    try:
+        part.write_text(json.dumps(found), encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        if "error" not in found:
+            raise StoreError(f"{path}: can't be written ({error.strerror}); what was published stays") from None
+
+
+def _end_with_parent() -> None:
+    """Linux: this process is killed when the one that started it dies, so that a night that was killed leaves nobody at work."""
+    if sys.platform == "linux":
+        parent = os.getppid()
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+        if os.getppid() != parent:  # it died in between
+            os.kill(os.getpid(), signal.SIGKILL)

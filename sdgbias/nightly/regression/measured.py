@@ -1,0 +1,83 @@
+"""What a run measures on each of its questions, and the questions of two runs side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from sdgbias.methods.cade import Floats
+
+Keys = np.ndarray
+
+
+@dataclass(frozen=True)
+class Measured:
+    """n questions asked under one test. key (n,): the question word for word, its answer and its place; value (n,): NaN where there is
+    none; cluster (n,): what makes questions dependent. groups: way to cut -> (n,) group of each row, '' unknown."""
+
+    key: Keys
+    value: Floats
+    cluster: Keys
+    groups: Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Side:
+    """One run. run: its row of ``runs``. tests: task -> tests it was asked under. of(task, test, metric, method): None where the run has
+    no such number."""
+
+    run: Mapping[str, Any]
+    tests: Mapping[str, Sequence[str]]
+    of: Callable[[str, str, str, str], Measured | None]
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """n questions that both runs answered. before, after (n,); left: how many of either run were asked of one alone."""
+
+    before: Floats
+    after: Floats
+    cluster: Keys
+    groups: Mapping[str, np.ndarray]
+    left: int
+
+
+def hashed(frame: pd.DataFrame) -> Keys:
+    """(n,) one number for each distinct row."""
+    return np.asarray(pd.util.hash_pandas_object(frame, index=False), dtype=np.uint64)
+
+
+def alone(side: Side, task: str, tests: Sequence[str], metric: str, method: str) -> Measured | None:
+    """A metric of one run over several tests at once; None where it has none of them."""
+    found = [m for test in tests if (m := side.of(task, test, metric, method)) is not None]
+    if not found:
+        return None
+    value = np.concatenate([m.value for m in found])
+    there = ~np.isnan(value)
+    names = found[0].groups
+    groups = {name: np.concatenate([m.groups[name] for m in found])[there] for name in names}
+    return Measured(np.concatenate([m.key for m in found])[there], value[there], np.concatenate([m.cluster for m in found])[there], groups)
+
+
+def pairs(old: Side, new: Side, task: str, tests: Sequence[str], metric: str, method: str) -> Pairs | None:
+    """The questions of both runs that have a value in both, test by test; None where one of them has no such metric."""
+    parts = []
+    for test in tests:
+        before, after = old.of(task, test, metric, method), new.of(task, test, metric, method)
+        if before is not None and after is not None:
+            _, a, b = np.intersect1d(before.key, after.key, assume_unique=True, return_indices=True)
+            parts.append((before, after, a, b))
+    if not parts:
+        return None
+    there = np.concatenate([~np.isnan(o.value[a] + n.value[b]) for o, n, a, b in parts])
+    return Pairs(
+        np.concatenate([o.value[a] for o, _, a, _ in parts])[there],
+        np.concatenate([n.value[b] for _, n, _, b in parts])[there],
+        np.concatenate([n.cluster[b] for _, n, _, b in parts])[there],
+        {name: np.concatenate([n.groups[name][b] for _, n, _, b in parts])[there] for name in parts[0][1].groups},
+        sum(len(o.key) + len(n.key) - 2 * len(a) for o, n, a, _ in parts),
+    )

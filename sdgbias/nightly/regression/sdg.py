@@ -1,0 +1,80 @@
+"""Suite sdg: what a run measures on each question of the test split, from its stored scores (lab.outcomes).
+
+Questions share a place, so rows are clustered by place. A prompt without a picture may hold nothing of the place: all questions of an
+indicator with the same options are one prompt of the Q-only view, and under T3 to T5 of CTX+Q. Those rows are clustered by prompt.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from sdgbias.analysis import outcomes
+from sdgbias.analysis import run as data
+from sdgbias.analysis.outcomes import CADE, Outcome
+from sdgbias.analysis.run import Cell
+from sdgbias.analysis.studies import directions
+from sdgbias.analysis.studies.paired import SAME
+from sdgbias.methods.cade import Floats
+from sdgbias.nightly.regression.measured import Keys, Measured, Side, hashed
+from sdgbias.raw.indicators import DIRECTIONS
+from sdgbias.types import ContextTest, Task, View
+
+_NAN = float("nan")
+_NAMED_ONLY = (ContextTest.T3.value, ContextTest.T4.value, ContextTest.T5.value)
+
+
+def load(results: Path, run_id: str) -> Side:
+    """Raises StoreError for a run that isn't there or has no scores."""
+    run = data.load(results, run_id)
+    kept: dict[tuple[str, str], tuple[Outcome, Cell]] = {}
+    for task in Task:
+        cells = outcomes.reportable(run, task)
+        for outcome, cell in zip(outcomes.outcomes(cells), cells, strict=True):
+            kept[task.value, outcome.test] = outcome, cell
+    columns = cache(lambda task, test: _columns(kept[task, test][0]))
+
+    def of(task: str, test: str, metric: str, method: str) -> Measured | None:
+        if (task, test) not in kept:
+            return None
+        value = _value(*kept[task, test], metric, method)
+        if value is None or np.isnan(value).all():
+            return None
+        key, place, prompt, groups = columns(task, test)
+        wordy = method == View.Q_ONLY or (method == View.CTX_Q and test in _NAMED_ONLY)
+        return Measured(key, value, prompt if wordy else place, groups)
+
+    return Side(run.run, {task.value: [t for k, t in kept if k == task.value] for task in Task}, of)
+
+
+def _columns(o: Outcome) -> tuple[Keys, Keys, Keys, dict[str, np.ndarray]]:
+    """key, cluster by place, cluster by prompt, groups."""
+    groups = {name: o.items[name].to_numpy(dtype=str) for name in ("country", "urban", "wealth")}
+    same = o.items[list(SAME)].fillna({"gold_value": 0.0})
+    return hashed(same), hashed(o.items[["cluster_id"]]), hashed(o.items[["question", "options"]]), groups
+
+
+def _value(o: Outcome, cell: Cell, metric: str, method: str) -> Floats | None:
+    """(n,) of the rows of ``o``; None where the run has no such method."""
+    if metric in ("accuracy", "interval_accuracy", "disparity"):
+        return o.hit.get(method)
+    if metric == "mae":
+        error = o.error.get(method)
+        return None if error is None else error / o.items["tolerance"].to_numpy(dtype=float)
+    if metric == "cade_gain":
+        return o.hit[CADE] - o.hit[View.FULL.value] if CADE in o.hit else None
+    if metric.startswith("share_"):
+        if method not in o.choice:
+            return None
+        says = directions.directed(o, o.choice[method])
+        return np.where(np.isnan(says), _NAN, says == DIRECTIONS.index(metric.removeprefix("share_")))
+    view = View(method)
+    if metric == "candidate_mass":
+        return cell.mass[view][cell.test_rows]
+    if metric == "parse_failures" and o.task is Task.MCQ:
+        return directions.invalid(cell, view)[cell.test_rows]
+    if metric == "parse_failures":
+        return np.where(np.isnan(cell.free[view]), _NAN, ~cell.parsed[view])[cell.test_rows]
+    raise AssertionError(metric)

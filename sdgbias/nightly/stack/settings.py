@@ -1,0 +1,167 @@
+"""What a local stack is made of: its settings, the environment of its processes, and its deployments as `prefect deploy` reads them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from sdgbias.errors import InputError, UsageError
+from sdgbias.nightly.schedule import CRON, TIMEZONE
+from sdgbias.nightly.stack.processes import read, write
+
+#: Prefect and the other tools say nothing to the outside, and a temporary server has time to start on a slow machine.
+QUIET = {
+    "DO_NOT_TRACK": "1",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "PREFECT_CLOUD_ENABLE_ORCHESTRATION_TELEMETRY": "false",
+    "PREFECT_TELEMETRY_ENABLE_RESOURCE_METRICS": "false",
+    "PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED": "false",
+    "PREFECT_LOGGING_TO_API_ENABLED": "false",
+    "PREFECT_LOGGING_LEVEL": "WARNING",
+    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
+    "DVC_NO_ANALYTICS": "1",
+    "WANDB_MODE": "offline",
+    "HF_HUB_OFFLINE": "1",
+    "GX_ANALYTICS_ENABLED": "false",
+}
+#: A stack's own: quick polling, a heartbeat per flow run, patience with a server that is being restarted, logs in its pages. Leases of
+#: concurrency slots lie in files: a server that was killed would otherwise forget who holds one.
+LIVELY = {
+    "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
+    "PREFECT_WORKER_QUERY_SECONDS": "2",
+    "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
+    "PREFECT_CLIENT_MAX_RETRIES": "7",
+    "PREFECT_LOGGING_TO_API_ENABLED": "true",
+    "PREFECT_LOGGING_LEVEL": "INFO",
+}
+SOURCE = Path("infra/prefect.yaml")
+CPU = "cpu"
+
+
+@dataclass(frozen=True)
+class Stack:
+    """One local stack. `pools`: kind of machine -> models at a time; `parameters`: what a scheduled night gets; `since`: UTC, when its
+    schedule began to count (a night that was due before is not caught up); `watch`: also look at the hub every day."""
+
+    home: str
+    project: str
+    port: int = 4200
+    cron: str = CRON
+    timezone: str = TIMEZONE
+    schedule: bool = True
+    pools: dict[str, int] = field(default_factory=lambda: {CPU: 1})
+    parameters: dict[str, object] = field(default_factory=dict)
+    since: str = ""
+    watch: bool = False
+
+    @property
+    def page(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def api(self) -> str:
+        return f"{self.page}/api"
+
+    @property
+    def results(self) -> Path:
+        """The results file of its nights."""
+        return Path(self.project) / str(self.parameters.get("results", "results/sdgbias.duckdb"))
+
+    @property
+    def parts(self) -> list[str]:
+        """Names of the processes that must run, the supervisor left out."""
+        return ["server", *self.workers]
+
+    @property
+    def workers(self) -> dict[str, str]:
+        """Worker -> kind of its pool: one for CPU models, whatever their number, and one per accelerator of every other kind."""
+        found = {f"worker-{CPU}": CPU}
+        for kind, count in self.pools.items():
+            found |= {f"worker-{kind}-{i}": kind for i in range(count)} if kind != CPU else {}
+        return found
+
+    def same_as(self, other: Stack) -> bool:
+        return replace(self, since="") == replace(other, since="")
+
+
+def load(home: Path) -> Stack | None:
+    """The settings of the stack in `home`; None where there never was one."""
+    said = read(home / "stack.json")
+    try:
+        return Stack(**said) if said else None  # type: ignore[arg-type]
+    except TypeError as error:
+        raise InputError(
+            f"{home / 'stack.json'}: {error}; written by another version: sdgbias down, remove the file, sdgbias up"
+        ) from error
+
+
+def save(stack: Stack) -> None:
+    write(Path(stack.home) / "stack.json", asdict(stack))
+
+
+def pools_of(text: str) -> dict[str, int]:
+    """'cpu=1,h100=8' -> {'cpu': 1, 'h100': 8}. A pool for CPU models is always there: the night itself runs in it."""
+    pools: dict[str, int] = {}
+    for part in filter(None, (p.strip() for p in text.split(","))):
+        kind, _, count = part.partition("=")
+        if not (kind.isalnum() and kind.islower() and count.isdecimal() and int(count) > 0) or kind in pools:
+            raise UsageError(f"--pools {text!r}: {part!r}; write KIND=MODELS_AT_A_TIME once per kind, e.g. --pools cpu=1,h100=8")
+        pools[kind] = int(count)
+    return {CPU: 1, **pools}
+
+
+def environment(stack: Stack) -> dict[str, str]:
+    """The environment of every process of the stack. What the shell of `sdgbias up` sets about tools wins over QUIET and LIVELY, except
+    for where the server is; tokens are inherited and never written down."""
+    given = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT__")}
+    own = {
+        "PREFECT_API_URL": stack.api,
+        "PREFECT_UI_API_URL": stack.api,
+        "PREFECT_HOME": str(Path(stack.home) / "prefect"),
+        "PREFECT_SERVER_API_HOST": "127.0.0.1",
+        "PREFECT_SERVER_API_PORT": str(stack.port),
+        "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": f"{stack.page},http://localhost:{stack.port}",  # no other site's page may start flows
+        "SDGBIAS_HOME": stack.project,
+        "PYTHONUNBUFFERED": "1",
+        # tools of this environment are found even when it is not activated
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+    }
+    return {**QUIET, **LIVELY, **given, **own}
+
+
+def deployments(stack: Stack, source: Mapping[str, Any]) -> dict[str, Any]:
+    """`infra/prefect.yaml` for this stack: its schedule, its parameters, one deployment of `score` per pool, and `watch` where it is wanted."""
+    by_name = {str(entry["name"]): entry for entry in source["deployments"]}
+    schedule = {"cron": stack.cron, "timezone": stack.timezone, "slug": "every-night", "active": True}
+    night = by_name["nightly"] | {
+        "parameters": {**by_name["nightly"]["parameters"], **stack.parameters},
+        "schedules": [schedule] if stack.schedule else [],
+    }
+    pattern = by_name[f"score-{CPU}"]
+    scores = [
+        by_name.get(f"score-{kind}")
+        or pattern | {"name": f"score-{kind}", "work_pool": {**pattern["work_pool"], "name": f"sdgbias-{kind}"}}
+        for kind in stack.pools
+    ]
+    return {
+        **{key: value for key, value in source.items() if key != "definitions"},
+        "deployments": [night, *([by_name["watch"]] if stack.watch else []), *scores],
+    }
+
+
+def write_deployments(stack: Stack) -> Path:
+    """Writes them to HOME/prefect.yaml, where `prefect deploy` reads them; returns the path."""
+    source = Path(stack.project) / SOURCE
+    try:
+        made = deployments(stack, yaml.safe_load(source.read_text(encoding="utf-8")))
+    except (OSError, yaml.YAMLError, KeyError, TypeError) as error:
+        raise InputError(f"{source}: {error!r}; it must hold the deployments nightly and score-cpu: git checkout {SOURCE}") from error
+    path = Path(stack.home) / "prefect.yaml"
+    path.write_text("# written by `sdgbias up` from infra/prefect.yaml\n" + yaml.safe_dump(made, sort_keys=False), encoding="utf-8")
+    return path

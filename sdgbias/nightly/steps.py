@@ -1,0 +1,108 @@
+"""The end of a night: what is computed, judged, shown and told once everybody was asked. Each step is a command of the house, in a process
+of its own with a log of its own; a step that fails is told, and stops none of the others."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from sdgbias.errors import GateError
+from sdgbias.nightly import ledger, process
+from sdgbias.nightly.attempt import HOUSE, PUBLISHED
+from sdgbias.nightly.plan import WEBHOOK, Night, Settings, webhooks
+from sdgbias.types import FACET, SDG
+
+STEPS = ("analyse", "gate", "report", "wandb", "announce")
+#: Steps at the same time: both show what those before them found, and neither reads what the other makes.
+TOGETHER = ("report", "wandb")
+CHECK, CHECK_PEOPLE, SELFCHECK = "benchmark", "people", "selfcheck"
+#: What a step says of itself when it did its work; the gate, when it found something, says BREACH and what.
+DONE, BREACH = "done", "breach"
+#: Steps whose failure leaves the night as good as it was.
+BESIDE = ("wandb", "announce")
+#: Seconds that a step may take.
+TIMEOUTS = {"analyse": 4 * 3600.0, SELFCHECK: 2 * 3600.0, "announce": 600.0}
+TIMEOUT = 3600.0
+
+
+def command(name: str, settings: Settings, night: str) -> list[str]:
+    """The command line of a step, without the program."""
+    results = ["--results", str(settings.results)]
+    policy = ["--policy", str(settings.policy)] if settings.policy else []
+    webhook = ["--webhook-env", settings.webhook_env] if settings.webhook_env else []
+    people = ["--people", str(settings.people)] if (settings.people / "benchmark.json").is_file() else []
+    return {
+        CHECK: ["build", "--stage", "check", "--out", str(settings.benchmark)],
+        CHECK_PEOPLE: ["people", "build", "--stage", "check", "--out", str(settings.people)],
+        SELFCHECK: ["selfcheck", "--full", "--out", str(settings.report / "selfcheck.html")],
+        "analyse": ["analyse", *results],
+        "gate": ["gate", *results, "--night", night, *policy],
+        "report": ["report", *results, "--out", str(settings.report), "--benchmark", str(settings.benchmark), *people, "--changed"],
+        "wandb": ["wandb", "log", *results, "--night", night],
+        "announce": ["announce", *results, "--night", night, *policy, *webhook],
+    }[name]
+
+
+def do(name: str, settings: Settings, night: Night) -> str:
+    """A closing step, or the check of the benchmarks before anybody is asked."""
+    return check_benchmark(settings, night) if name == CHECK else run_step(name, settings, night)
+
+
+def run_step(name: str, settings: Settings, night: Night) -> str:
+    """'done', or why not, in one line. The gate that finds a breach says 'breach: ...'. Never raises for what the step does."""
+    log = night.folder / "logs" / f"_{name}.log"
+    environment = {"SDGBIAS_REGISTRY": str(settings.root)}
+    try:
+        ended = process.run([*HOUSE, *command(name, settings, night.night)], log, TIMEOUTS.get(name, TIMEOUT), environment)
+    except OSError as error:
+        return process.said(f"{name} could not be started: {error}")
+    if ended.code == 0:
+        return DONE
+    if ended.timed_out:
+        return f"not done within {TIMEOUTS.get(name, TIMEOUT):.0f} s; see {log}"
+    words = process.last_error(log) or f"ended with exit code {ended.code}; see {log}"
+    return f"{BREACH}: {words}" if name == "gate" and ended.code == GateError.exit_code else words
+
+
+def check_benchmark(settings: Settings, night: Night) -> str:
+    """The quality gate of the benchmarks that anybody is asked about tonight: 'done', or what is broken. One that the last night that was
+    done asked as well is not looked at again."""
+    past = ledger.nights(settings.results, 50)
+    checked = past[(past["status"] == ledger.DONE) & (past["night"] != night.night)].head(1)
+    for name, suite, column, benchmark_id in (
+        (CHECK, SDG, "benchmark_id", night.benchmark_id),
+        (CHECK_PEOPLE, FACET, "people_id", night.people_id),
+    ):
+        asked = any(job.suite == suite for job in night.jobs)
+        if asked and not (len(checked) and checked[column].iloc[0] == benchmark_id):
+            said = run_step(name, settings, night)
+            if said != DONE:
+                return said
+    return DONE
+
+
+def needed(name: str, settings: Settings, night: Night) -> bool:
+    """Whether a step can change anything: there is nothing new to analyse when nothing was published since it was last done, and nobody to
+    be told without the address of a webhook."""
+    if name == "announce":
+        return any(os.environ.get(variable, "").strip() for variable in (WEBHOOK, *webhooks(settings)))
+    if name != "analyse" or not settings.results.exists():
+        return True
+    rows = ledger.history(settings.results)
+    published = rows[rows["outcome"] == PUBLISHED]["night"]
+    past = ledger.nights(settings.results)
+    done = [n for n, said in zip(past["night"], past["steps"], strict=True) if n != night.night and _says(said, name) == DONE]
+    return not done or bool((published > max(done)).any())
+
+
+def _says(steps: object, name: str) -> str:
+    try:
+        return str(json.loads(str(steps)).get(name, ""))
+    except (ValueError, AttributeError):
+        return ""
+
+
+def report_page(settings: Settings) -> Path:
+    """The page that a person opens in the morning."""
+    return settings.report / "night.html"

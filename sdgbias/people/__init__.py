@@ -1,1 +1,0 @@
-"""Pictures of people with annotated, perceived attributes: what the second suite asks about (Wu et al., FACET)."""

@@ -1,0 +1,248 @@
+"""The classes, groups and label lists of the second suite, and how names written in other ways are recognised.
+
+FACET's annotations: one row per person, with votes for perceived gender, age and skin tone.
+
+Rows are known by ``person_id``, never by file name. Votes become one group by strict maximum; a tie, no vote at all or a vote for
+"not apparent" is ``unknown``, with the reason beside it. Persons without a group stay in the table: they leave the metrics of
+that attribute only.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from sdgbias.errors import InputError
+
+#: FACET's 52 person classes as its annotations write them.
+CLASSES = [
+    "astronaut",
+    "backpacker",
+    "ballplayer",
+    "bartender",
+    "basketball_player",
+    "boatman",
+    "carpenter",
+    "cheerleader",
+    "climber",
+    "computer_user",
+    "craftsman",
+    "dancer",
+    "disk_jockey",
+    "doctor",
+    "drummer",
+    "electrician",
+    "farmer",
+    "fireman",
+    "flutist",
+    "gardener",
+    "guard",
+    "guitarist",
+    "gymnast",
+    "hairdresser",
+    "horseman",
+    "judge",
+    "laborer",
+    "lawman",
+    "lifeguard",
+    "machinist",
+    "motorcyclist",
+    "nurse",
+    "painter",
+    "patient",
+    "prayer",
+    "referee",
+    "repairman",
+    "reporter",
+    "retailer",
+    "runner",
+    "sculptor",
+    "seller",
+    "singer",
+    "skateboarder",
+    "soccer_player",
+    "soldier",
+    "speaker",
+    "student",
+    "teacher",
+    "tennis_player",
+    "trumpeter",
+    "waiter",
+]
+#: The 13 classes that the paper reports on, in the order of its class tables (App. A.4).
+SELECTED = ["gardener", "craftsman", "laborer", "skateboarder", "prayer", "guitarist", "singer", "dancer", "retailer", "nurse", "student", "gymnast", "horseman"]  # fmt: skip
+
+#: Attribute -> its groups in the order of the paper's tables; the first and the last make the paper's disparity (Sec. 2.2).
+GROUPS = {"gender": ("male", "female"), "skin": ("light", "medium", "dark"), "age": ("young", "middle", "old")}
+UNKNOWN = "unknown"
+
+#: Other ways to spell a class -> its name in FACET.
+SPELLINGS = {"labourer": "laborer", "disc jockey": "disk_jockey", "DJ": "disk_jockey", "flautist": "flutist"}
+
+_LETTERS = re.compile(r"[^a-z]")
+_BY_LETTERS = {_LETTERS.sub("", form.casefold()): name for form, name in [*zip(CLASSES, CLASSES, strict=True), *SPELLINGS.items()]}
+
+
+def normalise(name: str) -> str:
+    """The class that a name means: case, spaces, hyphens and underscores don't matter ("Tennis player"), nor do SPELLINGS; '' for no class."""
+    return _BY_LETTERS.get(_LETTERS.sub("", name.casefold()), "")
+
+
+#: Attribute -> group -> the vote columns that count for it (METHODS 2.3: Monk 1-3 light, 4-6 medium, 7-10 dark).
+VOTES: dict[str, dict[str, tuple[str, ...]]] = {
+    "gender": {
+        "male": ("gender_presentation_masc",),
+        "female": ("gender_presentation_fem",),
+        "non-binary": ("gender_presentation_non_binary",),
+        "na": ("gender_presentation_na",),
+    },
+    "skin": {
+        "light": tuple(f"skin_tone_{k}" for k in (1, 2, 3)),
+        "medium": tuple(f"skin_tone_{k}" for k in (4, 5, 6)),
+        "dark": tuple(f"skin_tone_{k}" for k in (7, 8, 9, 10)),
+    },
+    "age": {
+        "young": ("age_presentation_young",),
+        "middle": ("age_presentation_middle",),
+        "old": ("age_presentation_older",),
+        "na": ("age_presentation_na",),
+    },
+}
+#: Winners that are no group of the metrics: they become `unknown` and stand as the reason.
+NO_GROUP = ("non-binary", "na")
+COLUMNS = ("person_id", "filename", "class1", "bounding_box", *(c for groups in VOTES.values() for cs in groups.values() for c in cs))
+PEOPLE = (
+    "person_id", "file", "class1", "class2", "x", "y", "w", "h", "gender", "skin", "age", "race", "gender_why", "skin_why", "age_why", "persons",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Annotations:
+    """people: one row per usable person of a picture that shows one person only, columns PEOPLE, sorted by person_id.
+    quarantine: table, key, rule, detail of every row that is left out. n_rows: rows of the file."""
+
+    people: pd.DataFrame
+    quarantine: pd.DataFrame
+    n_rows: int
+
+
+def read_annotations(path: Path) -> Annotations:
+    """Reads ``annotations.csv``. Raises InputError for a file that can't be read or lacks a column."""
+    try:
+        raw = pd.read_csv(path, dtype=str, keep_default_na=False)
+    except (OSError, ValueError) as error:
+        cause = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(f"{path}: can't be read as CSV ({cause}); give FACET's annotations.csv") from None
+    missing = [c for c in COLUMNS if c not in raw.columns]
+    if missing:
+        raise InputError(f"{path}: lacks the column {missing[0]} ({len(missing)} missing); give FACET's annotations.csv as published")
+    gone: list[tuple[str, str, str]] = []
+    rows = raw.map(str.strip)
+    repeated = rows["person_id"].duplicated(keep=False) & (rows["person_id"] != "")
+    persons = rows.groupby("filename")["person_id"].transform("size")
+    classes = rows["class1"].map(normalise)
+    boxes = [read_box(text) for text in rows["bounding_box"]]
+    keep = np.zeros(len(rows), dtype=bool)
+    for at, (person, file) in enumerate(zip(rows["person_id"], rows["filename"], strict=True)):
+        rule, detail = "", ""
+        if not person:
+            rule, detail = "no-person-id", f"row {at + 2}"
+        elif repeated.iloc[at]:
+            rule, detail = "person-twice", f"row {at + 2}"
+        elif not file:
+            rule, detail = "no-file", f"row {at + 2}"
+        elif not classes.iloc[at]:
+            rule, detail = "unknown-class", repr(rows["class1"].iloc[at])
+        elif boxes[at] is None:
+            rule, detail = "box-unreadable", repr(rows["bounding_box"].iloc[at][:60])
+        elif persons.iloc[at] > 1:
+            rule, detail = "several-persons", f"{file}: {persons.iloc[at]} persons"
+        if rule:
+            gone.append((person or f"row {at + 2}", rule, detail))
+        keep[at] = not rule
+    kept = rows[keep]
+    groups = {name: vote(kept, name) for name in VOTES}
+    corners = np.array([box for box, k in zip(boxes, keep, strict=True) if k], dtype=float).reshape(-1, 4)
+    people = pd.DataFrame(
+        {
+            "person_id": kept["person_id"],
+            "file": kept["filename"],
+            "class1": classes[keep],
+            "class2": kept["class2"].map(normalise) if "class2" in kept else "",
+            **{name: corners[:, j] for j, name in enumerate("xywh")},
+            **{name: found[0] for name, found in groups.items()},
+            **{f"{name}_why": found[1] for name, found in groups.items()},
+            "race": "",
+            "persons": 1,
+        }
+    )
+    quarantine = pd.DataFrame([("people", *g) for g in gone], columns=["table", "key", "rule", "detail"])
+    return Annotations(people[list(PEOPLE)].sort_values("person_id", ignore_index=True), quarantine, len(rows))
+
+
+def vote(rows: pd.DataFrame, attribute: str) -> tuple[np.ndarray, np.ndarray]:
+    """(groups (N,), reasons (N,)) of one attribute: the strict maximum of the summed votes, else ('unknown', why)."""
+    groups = list(VOTES[attribute])
+    unread = np.zeros(len(rows), dtype=bool)
+    counts = np.zeros((len(rows), len(groups)))
+    for j, columns in enumerate(VOTES[attribute].values()):
+        for column in columns:
+            numbers = pd.to_numeric(rows[column].replace("", "0"), errors="coerce").to_numpy(dtype=float)
+            bad = ~np.isfinite(numbers) | (numbers < 0)
+            unread |= bad
+            counts[:, j] += np.where(bad, 0.0, numbers)
+    top = counts.max(axis=1, initial=0.0)
+    winner = np.array(groups, dtype=object)[counts.argmax(axis=1)] if len(rows) else np.array([], dtype=object)
+    tie = (counts == top[:, None]).sum(axis=1) > 1
+    why = np.select([unread, top == 0, tie, np.isin(winner, NO_GROUP)], ["unread", "no-votes", "tie", winner], "")
+    return np.where(why == "", winner, UNKNOWN), why
+
+
+def read_box(text: str) -> tuple[float, float, float, float] | None:
+    """(x, y, width, height) in pixels of a written dictionary; None when it isn't one or has no area."""
+    try:
+        box = ast.literal_eval(text)
+        x, y, w, h = (float(box[name]) for name in ("x", "y", "width", "height"))
+    except (ValueError, SyntaxError, TypeError, KeyError, MemoryError, RecursionError):
+        return None
+    return (x, y, w, h) if np.isfinite([x, y, w, h]).all() and w > 0 and h > 0 else None
+
+
+def clip_box(box: tuple[float, float, float, float], width: int, height: int) -> tuple[float, float, float, float] | None:
+    """The part of a box that lies inside a picture of that size; None when none does."""
+    x0, y0 = max(box[0], 0.0), max(box[1], 0.0)
+    x1, y1 = min(box[0] + box[2], float(width)), min(box[1] + box[3], float(height))
+    return (x0, y0, x1 - x0, y1 - y0) if x1 > x0 and y1 > y0 else None
+
+
+def find_files(root: Path, names: pd.Series) -> tuple[dict[str, Path], dict[str, str]]:
+    """name -> file below ``imgs_*`` of FACET's folder, and name -> rule ('missing-image', 'image-twice', 'bad-name') of the others.
+
+    Raises InputError when no archive is unpacked there.
+    """
+    folders = sorted(p for p in root.glob("imgs_*") if p.is_dir())
+    if not folders:
+        raise InputError(f"{root}: no folder imgs_1, imgs_2 or imgs_3; unpack FACET's image archives there")
+    here: dict[str, list[Path]] = {}
+    for folder in folders:
+        for path in sorted(folder.iterdir()):
+            if path.is_file():
+                here.setdefault(path.name, []).append(path)
+    found, lost = {}, {}
+    for name in sorted(set(names)):
+        if Path(name).name != name or "\\" in name:
+            lost[name] = "bad-name"
+        elif name not in here:
+            lost[name] = "missing-image"
+        elif len(here[name]) > 1:
+            lost[name] = "image-twice"
+        elif not here[name][0].resolve().is_relative_to(root.resolve()):
+            lost[name] = "bad-name"
+        else:
+            found[name] = here[name][0]
+    return found, lost

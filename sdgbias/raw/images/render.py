@@ -1,0 +1,284 @@
+"""One shard of the image store: pictures that are unchanged are taken over, the others drawn.
+
+A picture's `source` is a digest over everything it was made from: renderer, settings, the tile's bytes, the bytes of every
+photo looked at, and the sensor where it matters. A cluster that gives no picture, or has a broken photo, leaves a note in
+the shard: its source and its quarantine rows, so that it isn't decoded in vain again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import PIL
+import pyarrow as pa
+from PIL import Image
+
+from sdgbias.errors import UsageError, one_of
+from sdgbias.files import FileError
+from sdgbias.raw.clusters import countries
+from sdgbias.raw.images.composite import (
+    BANDS,
+    NIGHT_SCALES,
+    SIDE,
+    STRETCHES,
+    TileError,
+    composite,
+    encode_png,
+    nightlights,
+    photo_panel,
+    read_tile,
+    sensor,
+    tile_bytes,
+    tile_panel,
+    tile_path,
+    tile_rgb,
+)  # fmt: skip
+from sdgbias.raw.images.photos import (
+    PHOTO_CANDIDATES,
+    Choice,
+    choose_photos,
+    locate,
+    perceptual_hash,
+    photo_digest,
+)
+from sdgbias.raw.images.shards import Row, image_id, index_of, read_parts, read_rows, write_shard
+
+#: Raised when the same inputs would be drawn otherwise. Pillow resamples and encodes, so its version counts too.
+RENDERER = f"1 pillow {PIL.__version__}"
+LAYOUTS = ("composite", "several")
+MAX_PHOTOS = 4
+
+
+@dataclass(frozen=True)
+class ImageSettings:
+    """How pictures are drawn. Raises UsageError for names and numbers that don't exist.
+
+    layout: 'composite' (one picture per cluster, for models that take one) or 'several'. stretch: imagery.STRETCHES, with
+    exceptions per country (DHS code) in ``stretch_for``. bands: imagery.BANDS. nightlights: imagery.NIGHT_SCALES. photos:
+    1 to 4, more than one with 'several' only.
+    """
+
+    layout: str = "composite"
+    stretch: str = "authors"
+    stretch_for: Mapping[str, str] | tuple[tuple[str, str], ...] = ()
+    bands: str = "true-colour"
+    nightlights: str = "log"
+    photos: int = 1
+
+    def __post_init__(self) -> None:
+        exceptions = dict(self.stretch_for)
+        known = set(countries()["cname"])
+        checks = [("image layout", self.layout, LAYOUTS), ("stretch", self.stretch, STRETCHES), ("bands", self.bands, tuple(BANDS))]
+        checks += [("nightlights", self.nightlights, NIGHT_SCALES)]
+        checks += [(f"stretch for {country}", name, STRETCHES) for country, name in exceptions.items()]
+        checks += [("country with a stretch of its own", country, tuple(known)) for country in exceptions]
+        for what, value, valid in checks:
+            if value not in valid:
+                raise UsageError(one_of(what, value, valid))
+        if not 1 <= self.photos <= MAX_PHOTOS:
+            raise UsageError(f"{self.photos} photos per cluster: give 1 to {MAX_PHOTOS}")
+        if self.photos > 1 and self.layout == "composite":
+            raise UsageError(f"{self.photos} photos don't fit into one picture: choose the image layout several, or 1 photo")
+
+    def stretch_of(self, country: str) -> str:
+        return dict(self.stretch_for).get(country, self.stretch)
+
+
+@dataclass(frozen=True)
+class Known:
+    """One earlier outcome of a cluster: its row in a shard (None: no picture came of it) and its note."""
+
+    path: Path
+    row: int | None
+    source: str
+    note: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """What a worker needs to draw a cluster; photos: (photo_id, path) of all, sorted."""
+
+    cluster_id: str
+    year: int
+    photos: list[tuple[str, str]]
+    known: list[Known] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One file to make; ``folder``: where a finished one may lie already, ``staging``: where a new one goes."""
+
+    raw: Path
+    name: str
+    stretch: str
+    settings: ImageSettings
+    folder: Path
+    staging: Path
+    clusters: list[Cluster]
+
+
+@dataclass(frozen=True)
+class Made:
+    index: pd.DataFrame
+    quarantine: list[list[str]]
+    rendered: int
+    reused: int
+
+
+def make_shard(shard: Shard) -> Made:
+    """Write one shard unless the very same lies there; pictures that are known are copied, the others drawn."""
+    reused = {cluster.cluster_id: known for cluster in shard.clusters if (known := _reusable(shard, cluster)) is not None}
+    notes = {key: dict(known.note) for key, known in reused.items() if known.note}
+    rows_of = {cluster.cluster_id: len(cluster.photos) for cluster in shard.clusters}
+    same = _already(shard, reused, rows_of)
+    if same is not None:
+        return Made(index_of(same, shard.name), _quarantine(notes), 0, len(reused))
+    drawn = 0
+
+    def rows() -> Iterator[Row]:
+        nonlocal drawn
+        for cluster in shard.clusters:
+            known = reused.get(cluster.cluster_id)
+            row = _copy(known) if known is not None and known.row is not None else None
+            if row is None and (known is None or known.row is not None):
+                notes.pop(cluster.cluster_id, None)
+                row, note = _draw(shard, cluster)
+                drawn += 1
+                if note:
+                    notes[cluster.cluster_id] = note
+            if row is not None:
+                yield {**row, "cluster_id": cluster.cluster_id, "n_photos": len(cluster.photos)}
+
+    index = write_shard(shard.staging / f"{shard.name}.parquet", rows(), lambda: notes)
+    return Made(index_of(index, shard.name), _quarantine(notes), drawn, len(shard.clusters) - drawn)
+
+
+def _quarantine(notes: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
+    return [list(row) for note in notes.values() for row in note["quarantine"]]
+
+
+def _already(shard: Shard, reused: Mapping[str, Known], n_photos: Mapping[str, int]) -> pd.DataFrame | None:
+    """The rows of the finished file of this name when it holds these clusters' outcomes and nothing else."""
+    if len(reused) < len(shard.clusters) or len({known.path for known in reused.values()}) != 1:
+        return None
+    path = next(iter(reused.values())).path
+    if path.stem != shard.name:
+        return None
+    rows, notes = read_rows(path)
+    whole = set(notes) | set(rows["cluster_id"]) == set(reused) and rows["cluster_id"].is_monotonic_increasing
+    counted = rows["n_photos"].tolist() == [n_photos.get(key) for key in rows["cluster_id"]]
+    return rows if whole and counted else None
+
+
+def _reusable(shard: Shard, cluster: Cluster) -> Known | None:
+    """The earlier outcome that these very inputs would lead to again."""
+    wanted = shard.settings.photos
+    for known in cluster.known:
+        if known.note is None:
+            looked = min(PHOTO_CANDIDATES * wanted, len(cluster.photos))
+        else:
+            looked = int(known.note.get("looked_at", -1))
+            enough = looked <= len(cluster.photos) if not known.note.get("complete") else looked == len(cluster.photos)
+            if not enough or known.note.get("paths") != _paths(cluster, looked):
+                continue
+        try:
+            tile = hashlib.sha256(tile_bytes(tile_path(shard.raw, cluster.cluster_id))).hexdigest()
+            photos = [(key, photo_digest(locate(shard.raw, path))) for key, path in cluster.photos[:looked]]
+        except FileError:
+            continue
+        if _source(shard, cluster, tile, photos) == known.source:
+            return known
+    return None
+
+
+def _copy(known: Known) -> Row | None:
+    """The row with its pictures; None when the file was damaged or replaced after all."""
+    try:
+        stat = known.path.stat()
+        values = _rows_of(known.path, stat.st_size, stat.st_mtime_ns)[known.row or 0]
+        ((_, parts),) = read_parts(known.path, [known.row or 0])
+    except (OSError, ValueError, LookupError, pa.ArrowException):
+        return None
+    intact = values["source"] == known.source and image_id(parts) == values["image_id"]
+    return {**values, "parts": list(parts)} if intact else None
+
+
+@lru_cache(maxsize=4)
+def _rows_of(path: Path, _size: int, _changed: int) -> list[Row]:
+    return [{str(name): value for name, value in row.items()} for row in read_rows(path)[0].to_dict("records")]
+
+
+def _paths(cluster: Cluster, looked_at: int) -> str:
+    """A note tells where a broken photo lies, so it holds only as long as the photos lie there."""
+    return hashlib.sha256("\n".join(path for _, path in cluster.photos[:looked_at]).encode()).hexdigest()[:16]
+
+
+def _source(shard: Shard, cluster: Cluster, tile: str, photos: list[tuple[str, str]]) -> str:
+    s = shard.settings
+    parts = [RENDERER, s.layout, shard.stretch, s.bands, s.nightlights, str(s.photos), tile]
+    parts += ["" if s.nightlights == "none" else sensor(cluster.year), *(f"{key} {digest}" for key, digest in photos)]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def _draw(shard: Shard, cluster: Cluster) -> tuple[Row | None, dict[str, Any] | None]:
+    """(row or None, note or None) of one cluster: the pictures, or everything that keeps it from having any."""
+    path = tile_path(shard.raw, cluster.cluster_id)
+    data = tile_bytes(path)
+    reasons: list[list[str]] = []
+    choice, tile = Choice(), None
+    try:
+        tile = read_tile(path, data)
+        choice = choose_photos(shard.raw, cluster.photos, shard.settings.photos)  # most of the time: not decoded in vain
+    except TileError as error:
+        reasons.append(["images", cluster.cluster_id, error.rule, _inside(shard.raw, error)])
+    source = _source(shard, cluster, hashlib.sha256(data).hexdigest(), choice.looked_at)
+    row = None
+    if tile is not None and choice.photos:
+        reasons += [["photos", f"{cluster.cluster_id}/{key}", error.rule, _inside(shard.raw, error)] for key, error in choice.broken]
+        row = {**_row(shard, cluster, tile, choice), "source": source}
+    elif tile is not None:
+        first = choice.broken[0][1]
+        detail = f"none of {len(cluster.photos)} photo(s) is readable; first: {_inside(shard.raw, first)}"
+        reasons.append(["images", cluster.cluster_id, first.rule, detail])
+    if not reasons:
+        return row, None
+    looked_at, complete = len(choice.looked_at), choice.complete and tile is not None
+    note = {"source": source, "looked_at": looked_at, "complete": complete, "paths": _paths(cluster, looked_at), "quarantine": reasons}
+    return row, note
+
+
+def _row(shard: Shard, cluster: Cluster, tile: Any, choice: Choice) -> Row:
+    """Pictures and hashes; the hashes are those of the default panels, so that they don't depend on the settings."""
+    s = shard.settings
+    photo, plain = photo_panel(choice.photos[0][1]), tile_panel(tile)
+    night = None if s.nightlights == "none" else nightlights(tile, cluster.year, s.nightlights)
+    usual = (shard.stretch, s.bands) == ("authors", "true-colour")
+    if s.layout == "composite":
+        shown = [composite(photo, plain if usual else tile_panel(tile, shard.stretch, s.bands), night)]
+    else:
+        shown = [image for _, image in choice.photos]
+        for image in shown:
+            image.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
+        shown += [Image.fromarray(panel) for panel in (tile_rgb(tile, shard.stretch, s.bands), night) if panel is not None]
+    parts = [encode_png(image) for image in shown]
+    return {
+        "cluster_id": cluster.cluster_id,
+        "image_id": image_id(parts),
+        "photo_id": ",".join(key for key, _ in choice.photos),
+        "n_photos": len(cluster.photos),
+        "n_parts": len(parts),
+        "tile_hash": perceptual_hash(plain),
+        "photo_hash": perceptual_hash(photo),
+        "parts": parts,
+    }
+
+
+def _inside(raw: Path, error: FileError) -> str:
+    """The message without the machine's own folders: the quarantine table is the same wherever the raw folder lies."""
+    return str(error).replace(f"{raw}/", "")

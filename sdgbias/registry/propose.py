@@ -1,0 +1,325 @@
+"""New registry entries: what ``sdgbias register-model`` proposes for a hub repository or a folder of weights, and why.
+
+Reads config.json, the processor's configuration and the headers or sizes of safetensors; never weights, pickles or code.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from sdgbias.errors import HubUnreachable, RegistryError, UsageError, one_of
+from sdgbias.registry import hub, machine
+from sdgbias.registry.entries import (
+    BACKENDS,
+    COMMIT,
+    DTYPES,
+    HUB_ID,
+    VALID_REPOS,
+    load_readable,
+    parse,
+    to_dict,
+)
+from sdgbias.registry.machine import Machine
+from sdgbias.types import CANDIDATE, ENABLED, QUARANTINED, ModelSpec
+
+_SAVED = "give a folder saved with save_pretrained()"
+#: Vision-language configs that carry no ``vision_config`` block of their own.
+_VISION_TYPES = ("fuyu", "git", "kosmos-2", "vilt")
+_PIPELINES = ("", "image-text-to-text", "image-to-text", "visual-question-answering", "any-to-any")
+#: Families that vLLM was seen to serve, and those that it can't: their Q-Former reads the question.
+SERVED_BY_VLLM = ("internvl", "llava", "llava_onevision", "qwen2_5_vl")
+NOT_SERVED_BY_VLLM = ("instructblip", "instructblipvideo")
+#: Families that were trained on one picture a prompt: the benchmark's composite layout.
+ONE_PICTURE = ("blip-2", "instructblip", "llava", "paligemma", "vipllava")
+_WEIGHTED = ("hf", "vllm")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a person asked for; what is empty is proposed."""
+
+    name: str = ""
+    title: str = ""
+    backend: str = ""
+    revision: str = ""
+    dtype: str = ""
+    batch_size: int | None = None
+    tensor_parallel: int = 1
+    max_images: int | None = None
+    trust_remote_code: bool = False
+    notes: str = ""
+    suites: tuple[str, ...] = ()
+    gpu: str = ""
+
+
+@dataclass(frozen=True)
+class Here:
+    """Where the model would run. families: the model_types that this transformers knows, asked only when needed; no_vllm: why vLLM can't
+    run here, '' when it can."""
+
+    machine: Machine
+    families: Callable[[], frozenset[str]] = frozenset
+    no_vllm: str = "vLLM isn't installed here"
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """spec: a valid candidate; verdicts: one line each, for the person who decides; obstacle: why it can't be enabled here, '' when
+    nothing but its probes stands in the way."""
+
+    spec: ModelSpec
+    verdicts: tuple[str, ...]
+    obstacle: str
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """params: 0 when unknown; stored: bytes of safetensors."""
+
+    config: Mapping[str, Any] = field(default_factory=dict)
+    processor: Mapping[str, Any] = field(default_factory=dict)
+    params: int = 0
+    stored: int = 0
+    licence: str = ""
+    unread: str = ""
+
+    @property
+    def family(self) -> str:
+        return str(self.config.get("model_type", ""))
+
+    @property
+    def dtype(self) -> str:
+        text = self.config.get("text_config")
+        for config in (self.config, text if isinstance(text, dict) else {}):
+            stated = str(config.get("dtype") or config.get("torch_dtype") or "")
+            if stated in DTYPES:
+                return stated
+        return "float32" if self.params and self.stored / self.params > 3 else "bfloat16"
+
+
+def propose(repo: str, root: Path, here: Here, wanted: Wanted = Wanted(), base: ModelSpec | None = None) -> Proposal:
+    """A candidate for a hub id OWNER/NAME, ``local:FOLDER``, a folder inside the repository, or ``path:/ABSOLUTE/FOLDER``. Nothing is written.
+
+    base: the entry whose settings are kept; default: the one of the same repository (and name, if one is wanted). A hub revision is
+    resolved to its commit. Errors: RegistryError (not there, no safetensors, no vision-language model, remote code), Gated,
+    ExpiredToken, HubUnreachable (and no commit given).
+    """
+    if wanted.backend and wanted.backend not in BACKENDS:
+        raise RegistryError(one_of("backend", wanted.backend, BACKENDS))
+    if wanted.backend.startswith("planted") or wanted.backend == "api":
+        raise RegistryError(f"backend {wanted.backend!r} has nothing to look up; copy an entry of registry/models by hand")
+    repo = _canonical_repo(repo, root)
+    base = base or _twin(repo, wanted.name, root)
+    revision, facts = _look(repo, wanted.revision, root)
+    backend, why_backend = _backend(wanted, base, facts, here)
+    spec = _entry(repo, revision, backend, wanted, base, facts)
+    trusted = spec.trust_remote_code and bool(spec.notes.strip())
+    code = _judge(repo, backend, facts, here, trusted)
+    spec = parse(to_dict(spec), f"register-model {repo}")
+    params = facts.params or int((spec.params_b or 0) * 1e9)
+    weights = machine.weights_gib(params, spec.dtype) if params else facts.stored / machine.GIB
+    gib = machine.need(weights, wanted.tensor_parallel)
+    obstacle = facts.unread
+    each = f" for each of {wanted.tensor_parallel} devices" if wanted.tensor_parallel > 1 else ""
+    room = f"about {gib:.1f} GiB{each} (weights {weights:.1f} GiB); seen here: {here.machine.words()}"
+    if not weights:
+        room = "not known: neither parameters nor sizes of weights were found"
+    elif not machine.fits(gib, wanted.tensor_parallel, here.machine):
+        obstacle = obstacle or f"too large for this machine: {room}; where it fits: sdgbias models enable {spec.name}"
+    if not obstacle and backend == "vllm" and here.no_vllm:
+        obstacle = f"{here.no_vllm}; where it is (docs/vllm.md): sdgbias models enable {spec.name}"
+    pictures = spec.options.get("max_images")
+    layout = "one a prompt: benchmark layout composite" if pictures == 1 else f"up to {pictures or 'any number'} a prompt: any layout"
+    size = f"{spec.params_b:g} billion parameters" if spec.params_b else "parameters unknown"
+    verdicts = (
+        f"model     {facts.family or 'family unknown'}, {size}, {spec.dtype}, licence {spec.licence or 'not stated'}{code}",
+        f"revision  {revision}",
+        f"backend   {backend}: {why_backend}",
+        f"pictures  {layout}",
+        f"memory    {room}{'; too large' if obstacle.startswith('too large') else ''}",
+    )
+    waits = obstacle or f"not checked yet: sdgbias models enable {spec.name}"
+    return Proposal(replace(spec, reason=waits), verdicts, obstacle)
+
+
+def _twin(repo: str, name: str, root: Path) -> ModelSpec | None:
+    """The entry of the same repository (and name, if given), one that the nightly asks before others."""
+    order = (ENABLED, QUARANTINED)
+    found = [s for s in load_readable(root)[0].values() if s.repo.lower() == repo.lower() and s.name == (name or s.name)]
+    return min(found, key=lambda s: (order.index(s.state) if s.state in order else len(order), s.name), default=None)
+
+
+def _entry(repo: str, revision: str, backend: str, wanted: Wanted, base: ModelSpec | None, facts: _Facts) -> ModelSpec:
+    stem = re.sub(r"[^a-z0-9._-]+", "-", repo.rstrip("/").split(":")[-1].split("/")[-1].lower()).strip("-._") or "model"
+    params = float(f"{facts.params / 1e9:.3g}") if facts.params else base.params_b if base else None
+    notes = wanted.notes or (base.notes if base else "")
+    if repo.startswith("path:") and "machine-specific" not in notes:
+        notes = f"machine-specific: weights lie in {repo[5:]} of the machine that registered it. {notes}".strip()
+    options: dict[str, object] = dict(base.options) if base else {}
+    if wanted.max_images is not None:
+        options["max_images"] = wanted.max_images
+    elif base is None and facts.family in ONE_PICTURE:
+        options["max_images"] = 1
+    if wanted.tensor_parallel > 1:
+        options["tensor_parallel_size"] = wanted.tensor_parallel
+    options |= {"suites": list(wanted.suites)} if wanted.suites else {}
+    options |= {"gpu": wanted.gpu} if wanted.gpu else {}
+    return ModelSpec(
+        name=wanted.name or (base.name if base else stem),
+        title=wanted.title or (base.title if base else repo.rstrip("/").split("/")[-1]),
+        backend=backend,
+        repo=repo,
+        revision=revision,
+        state=CANDIDATE,
+        reason="not checked yet",
+        family=facts.family or (base.family if base else ""),
+        params_b=params,
+        dtype=wanted.dtype or (base.dtype if base else facts.dtype),
+        batch_size=wanted.batch_size or (base.batch_size if base else 256 if backend == "vllm" else _batch_size(params)),
+        max_new_tokens=base.max_new_tokens if base else 8,
+        trust_remote_code=wanted.trust_remote_code or bool(base and base.trust_remote_code),
+        licence=facts.licence or (base.licence if base else ""),
+        notes=notes,
+        options=options,
+    )
+
+
+def _batch_size(params_b: float | None) -> int:
+    """A starting point in prompts per batch; bigger models leave less room for activations."""
+    steps = ((0.1, 32), (1.0, 16), (9.0, 8))
+    return next((size for limit, size in steps if params_b is not None and params_b < limit), 4)
+
+
+def _backend(wanted: Wanted, base: ModelSpec | None, facts: _Facts, here: Here) -> tuple[str, str]:
+    """(backend, why)."""
+    backend, why = wanted.backend, "as asked"
+    if not backend and base:
+        backend, why = base.backend, f"as {base.name} has it"
+    elif not backend and facts.family not in SERVED_BY_VLLM:
+        backend, why = "hf", f"vLLM isn't known to serve {facts.family or 'this family'}"
+    elif not backend and here.no_vllm:
+        backend, why = "hf", here.no_vllm
+    elif not backend and not here.machine.gpus and wanted.tensor_parallel == 1:
+        backend, why = "hf", "no GPU here"
+    elif not backend:
+        backend, why = "vllm", f"it serves {facts.family}"
+    if backend == "vllm" and facts.family in NOT_SERVED_BY_VLLM:
+        raise RegistryError(f"model_type {facts.family!r} isn't served by vLLM: its Q-Former reads the question; choose --backend hf")
+    if wanted.tensor_parallel > 1 and backend != "vllm":
+        raise UsageError(f"--tensor-parallel {wanted.tensor_parallel}: backend {backend} ({why}) uses one device; choose --backend vllm")
+    return backend, why
+
+
+def _judge(repo: str, backend: str, facts: _Facts, here: Here, trusted: bool) -> str:
+    """RegistryError for a model that can't be scored or needs code of its own; else what to say about such code."""
+    if backend not in _WEIGHTED or facts.unread:
+        return ""
+    kind, own_code = facts.family, "auto_map" in facts.config or "auto_map" in facts.processor
+    if "vision_config" not in facts.config and kind not in _VISION_TYPES and not own_code:
+        raise RegistryError(f"{repo}: model_type {kind!r} has no vision_config; choose an image-text-to-text model")
+    if kind in here.families():
+        return "; its own code (auto_map) isn't run: transformers knows the family" if own_code and not trusted else ""
+    if own_code and not trusted:
+        raise RegistryError(
+            f"{repo}: model_type {kind!r} needs code of its own (auto_map), which isn't run; read it, then: sdgbias register-model {repo} "
+            "--trust-remote-code --notes 'read by WHO at COMMIT'"
+        )
+    if not own_code:
+        raise RegistryError(
+            f"{repo}: model_type {kind!r} is unknown to this transformers as image-text-to-text; choose another, or upgrade it"
+        )
+    return "; runs code of its own"
+
+
+# ------------------------------------------------------------------------------------------------- what is there
+
+
+def _look(repo: str, revision: str, root: Path) -> tuple[str, _Facts]:
+    """(revision to register, facts)."""
+    if repo.startswith(("local:", "path:")):
+        return revision or "local", _look_at_folder(root / repo[6:] if repo.startswith("local:") else Path(repo[5:]))
+    try:
+        found = hub.look(repo, revision or None)
+    except HubUnreachable as error:
+        if not COMMIT.fullmatch(revision):
+            raise
+        why = str(error).removeprefix(f"{repo}: ").split(";")[0]
+        return revision, _Facts(unread=f"registered unread ({why}); when it answers, the same command again with --overwrite")
+    if not any(name.endswith(".safetensors") for name in found.files):
+        raise RegistryError(f"{repo}: safetensors only, none in revision {found.commit}; choose a revision that has them")
+    if found.pipeline not in _PIPELINES:
+        raise RegistryError(f"{repo}: the hub lists it for {found.pipeline!r}; choose an image-text-to-text model")
+    return found.commit, _Facts(found.config, found.processor, found.params, found.weight_bytes, found.licence)
+
+
+def _canonical_repo(repo: str, root: Path) -> str:
+    """Folders inside the repository become local:..., other folders path:/... (noted as machine-specific); ids stay."""
+    if repo.startswith(("local:", "path:")):
+        return repo
+    folder = Path(repo).expanduser()
+    if folder.is_dir() or repo.startswith(("/", "./", "../", "~")):
+        if not folder.is_dir():
+            raise RegistryError(f"{repo}: no such folder; give a folder, path:/ABSOLUTE/FOLDER or a hub id OWNER/NAME")
+        if not folder.resolve().is_relative_to(root.resolve()):
+            return f"path:{folder.resolve()}"
+        return f"local:{folder.resolve().relative_to(root.resolve()).as_posix()}"
+    if not HUB_ID.fullmatch(repo):
+        raise RegistryError(f"repo {repo!r}; valid: {VALID_REPOS}")
+    return repo
+
+
+def _look_at_folder(folder: Path) -> _Facts:
+    config = _read_json(folder / "config.json")
+    processor: dict[str, Any] = {}
+    for name in ("preprocessor_config.json", "processor_config.json"):
+        processor |= _read_json(folder / name) if (folder / name).is_file() else {}
+    shards = sorted(folder.glob("*.safetensors"))
+    if not shards:
+        others = sorted(p.name for p in folder.iterdir() if p.suffix in (".bin", ".pt", ".pth", ".ckpt"))
+        has = f" (found {', '.join(others[:3])})" if others else ""
+        raise RegistryError(f"{folder}: safetensors only, none here{has}; convert: model.save_pretrained(FOLDER)")
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        try:
+            wanted = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            raise RegistryError(f"{index}: not a safetensors index; copy the folder again") from None
+        missing = sorted(wanted - {p.name for p in shards})
+        if missing:
+            raise RegistryError(f"{index}: {missing[0]} is missing ({len(missing)} shards in all); copy the folder again")
+    return _Facts(config, processor, sum(map(_count_parameters, shards)), sum(p.stat().st_size for p in shards))
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RegistryError(f"{path}: can't be read ({type(error).__name__}); {_SAVED}") from None
+    if not isinstance(found, dict):
+        raise RegistryError(f"{path}: not a JSON object; {_SAVED}")
+    return found
+
+
+def _count_parameters(path: Path) -> int:
+    """Sum of tensor sizes named by a safetensors header (8 bytes little-endian length, then JSON)."""
+    try:
+        with path.open("rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            if length > path.stat().st_size:
+                raise ValueError("header longer than the file")
+            header = json.loads(file.read(length))
+        total = 0
+        for tensor, meta in header.items():
+            size = 1
+            for extent in meta["shape"] if tensor != "__metadata__" else ():
+                size *= int(extent)
+            total += size if tensor != "__metadata__" else 0
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
+        raise RegistryError(f"{path}: not a safetensors file ({type(error).__name__}); copy the folder again") from None
+    return total

@@ -1,0 +1,117 @@
+"""The report: an overview and the pages beside it. What each of them shows is the matter of its own module."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from sdgbias import store
+from sdgbias.errors import InputError, StoreError
+from sdgbias.report import data
+from sdgbias.report import data as studies
+from sdgbias.report import leaderboard as boards
+from sdgbias.report.charts import Figure
+from sdgbias.report.pages import (
+    fairness,
+    overview,
+    questions,
+)
+from sdgbias.report.pages import (
+    night as night_page,
+)
+from sdgbias.report.pages import (
+    studies as pages,
+)
+from sdgbias.report.pages.studies import Table
+from sdgbias.store.snapshots import Then
+
+#: Pages of a benchmark folder that are published beside the report: the card and the Data Docs.
+PUBLISHED = ("data_docs", "README.md")
+
+
+def write_report(
+    results: Path,
+    out: Path,
+    benchmark: Path | None = None,
+    *,
+    people: Path | None = None,
+    tables: Sequence[Table] | None = None,
+    print_figures: bool = False,
+    rank_planted: bool = False,
+    then: Then | None = None,
+) -> Path:
+    """Writes ``out/index.html`` for the newest finished run of each model in ``results``, and the pages that have anything to show beside it
+    (`pages.PAGES`, fairness.html, night.html); those of an earlier report that this one doesn't have are removed. Returns its path.
+
+    ``benchmark``, ``people``: benchmark folders of the two suites, whose Data Docs and cards are copied to ``out/benchmark`` and
+    ``out/people`` and linked. ``tables``: what `sdgbias reproduce` makes of the same results. ``print_figures``: also ``out/figures``.
+    ``rank_planted``: planted models share the leaderboard's letters with measured ones. ``then``: as of that moment (`past.then`), or of
+    those runs (`past.only`). No page refers to anything but its neighbours, none is larger than 6 MB. Same results, same bytes.
+    Raises StoreError when there is neither a finished run nor a night, or when ``out`` can't be written.
+    """
+    results, out = Path(results), Path(out)
+    among = None if then is None else then.runs
+    faces = fairness.load(results, among)
+    night = night_page.load(results, then.night if then else "") if then is None or then.night else None
+    latest = store.latest_runs(results, among=among)
+    last = [page for page, there in ((fairness.PAGE, faces), (night_page.PAGE, night)) if there is not None]
+    checked = {name: _publish_docs(folder, out / name) if folder else "" for name, folder in (("benchmark", benchmark), ("people", people))}
+    nav: list[pages.Page] = []
+    parts: list[tuple[pd.DataFrame, str, list[Figure]]] = []
+    texts: dict[str, str | None] = dict.fromkeys(page.file for page in pages.PAGES)
+    if latest or not last:
+        found = data.load(results, latest)
+        runs = list(found.runs["run_id"])
+        s = studies.load_studies(results, runs)
+        board = boards.compare(results, s.runs, rank_planted=rank_planted)
+        drawn = pages.figures(s, board)
+        nav = pages.present(drawn, tables)
+        shown = questions.examples(results, runs)
+        texts |= {p.file: pages.render(p, s, board, drawn.get(p.file, []), [*nav, *last], tables) for p in nav}
+        texts[overview.FILE] = overview.render(
+            found, shown, checked["benchmark"], [*nav, *last], pages.leaderboard(board, pooled=True), s.unanalysed
+        )
+        parts.append((s.runs, pages.OF_PLACES, [figure for made in drawn.values() for figure in made]))
+    elif faces is not None:
+        texts[overview.FILE] = overview.render_without_places(faces.runs, last)
+    named = [(p.file, p.title) for p in (*nav, *last)]
+    beside = [(overview.FILE, overview.TITLE), *named] if overview.FILE in texts else named
+    texts[fairness.PAGE.file] = fairness.render(faces, beside, checked["people"]) if faces is not None else None
+    texts[night_page.PAGE.file] = night_page.render(night, results, beside) if night is not None else None
+    for file, text in texts.items():
+        pages.write(out / file, text)
+    if print_figures and faces is not None:
+        parts.append((faces.runs, pages.OF_PEOPLE, fairness.figures(faces)))
+    if print_figures and parts:
+        pages.export(out / "figures", parts)
+    return out / (overview.FILE if overview.FILE in texts else night_page.PAGE.file)
+
+
+def write_night(results: Path, out: Path) -> Path:
+    """Only the page of the newest night, beside the pages that stand in ``out``; returns its path."""
+    beside = [(p.file, p.title) for p in (*pages.PAGES, fairness.PAGE) if (out / p.file).is_file()]
+    nav = [(overview.FILE, overview.TITLE), *beside, (night_page.PAGE.file, night_page.PAGE.title)]
+    night = night_page.load(results)
+    return pages.write(out / night_page.PAGE.file, night_page.render(night, results, nav) if night is not None else None)
+
+
+def _publish_docs(benchmark: Path, out: Path) -> str:
+    """Copies what a benchmark folder says of itself; returns the link to its Data Docs ('' where it has none). Raises InputError where there
+    is no benchmark."""
+    if not (benchmark / "benchmark.json").is_file():
+        raise InputError(f"{benchmark}: no benchmark here (benchmark.json is missing); name the folder that `sdgbias build` made")
+    try:
+        shutil.rmtree(out, ignore_errors=True)
+        out.mkdir(parents=True, exist_ok=True)
+        for name in PUBLISHED:
+            source = benchmark / name
+            if source.is_dir():
+                shutil.copytree(source, out / name)
+            elif source.is_file():
+                shutil.copyfile(source, out / name)
+    except OSError as error:
+        raise StoreError(f"can't write {out}: {error.strerror}; choose another --out") from None
+    return f"{out.name}/data_docs/index.html" if (out / "data_docs" / "index.html").is_file() else ""

@@ -1,0 +1,221 @@
+"""Numbers as people read them, and the headline sentences. Every sentence follows from the data by a stated rule.
+
+Numbers, times and names as the pages say them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+from urllib.parse import urlencode
+
+from sdgbias.methods.stats import Estimate
+from sdgbias.report.data import DIRECTIONS, METHODS, ReportData
+from sdgbias.types import PILLARS
+
+NBSP, MINUS, DASH = "\u00a0", "\u2212", "\u2013"
+
+
+def number(value: float, digits: int = 1, signed: bool = False) -> str:
+    """'1,234.5' with a real minus; 'n/a' for NaN."""
+    if value != value:
+        return "n/a"
+    text = f"{value:+,.{digits}f}" if signed else f"{value:,.{digits}f}"
+    if float(text.replace(",", "")) == 0:
+        text = text.lstrip("+-")
+    return text.replace("-", MINUS)
+
+
+def percent(e: Estimate | None) -> str:
+    return "n/a" if e is None or e.value != e.value else f"{number(100 * e.value)}{NBSP}%"
+
+
+def interval(e: Estimate | None, scale: float = 100.0, digits: int = 1, signed: bool = False) -> str:
+    """'41.0-45.5' (en dash), or '-1.2 to +0.4' when signed; 'no interval' where none can be had."""
+    if e is None or e.low != e.low or e.high != e.high:
+        return "no interval"
+    low, high = number(scale * e.low, digits, signed), number(scale * e.high, digits, signed)
+    return f"{low} to {high}" if signed or e.low < 0 else f"{low}{DASH}{high}"
+
+
+def aside(e: Estimate, signed: bool = False, scale: float = 100.0) -> str:
+    """'(95 % CI 41.0-45.5, n = 1,200)'."""
+    ci = interval(e, scale, signed=signed)
+    return f"({'no interval' if ci == 'no interval' else f'95{NBSP}% CI {ci}'}, n{NBSP}={NBSP}{e.n:,})"
+
+
+def lean(shares: dict[str, Estimate]) -> str:
+    """Which way answers without evidence go, from the three shares of three-option questions.
+
+    'leans X': X lies above one third and above every other share, intervals not overlapping. 'splits between X and Y': the
+    third option lies below one third and below both. Else 'shows no clear direction'.
+    """
+    if len(shares) < 3 or any(e.low != e.low for e in shares.values()):
+        return "can't be judged"
+    first, second, third = sorted(DIRECTIONS, key=lambda d: (-shares[d].value, d))
+    if shares[first].low > max(1 / 3, shares[second].high):
+        return f"leans {first}"
+    if shares[third].high < min(1 / 3, shares[second].low):
+        return f"splits between {min(first, second)} and {max(first, second)}"
+    return "shows no clear direction"
+
+
+def sign_of(e: Estimate) -> int:
+    """1 or -1 when the interval excludes zero, else 0."""
+    return 0 if e.low != e.low or e.low <= 0 <= e.high else (1 if e.value > 0 else -1)
+
+
+def leaning(data: ReportData, model: str) -> list[tuple[str, str, str]]:
+    """(pillar, 'leans optimistic', evidence) per pillar with three-option questions."""
+    out = []
+    row = data.runs[data.runs["model"] == model].iloc[0]
+    for pillar in PILLARS:
+        cells = {d: data.cell(model=model, task="mcq", test="T1", method="q_only", pillar=pillar, metric=f"share_{d}") for d in DIRECTIONS}
+        shares = {d: e for d, e in cells.items() if e is not None and e.value == e.value}
+        if not shares:
+            continue
+        known = data.prompts[(data.prompts["benchmark_id"] == row["benchmark_id"]) & (data.prompts["pillar"] == pillar)]["n"]
+        verdict = lean(shares)
+        named = [d for d in DIRECTIONS if d in verdict] or [max(shares, key=lambda d: shares[d].value)]
+        prompts = ""
+        if len(known):
+            count = int(known.iloc[0])
+            prompts = f"; {count:,} distinct prompt{'' if count == 1 else 's'}"
+        text = ", ".join(f"{percent(shares[d])} {d} {aside(shares[d])}" for d in named) + prompts
+        out.append((pillar, verdict, text))
+    return out
+
+
+def image_use(data: ReportData, model: str) -> tuple[str, str] | None:
+    """('adds little', evidence) about Acc(Full) - Acc(CTX+Q) at T1."""
+    rows = data.image_use[(data.image_use["model"] == model) & (data.image_use["pillar"] == "all")]
+    if rows.empty:
+        return None
+    r = rows.iloc[0]
+    e = Estimate(float(r["value"]), int(r["n"]), float(r["low"]), float(r["high"]))
+    verdict = {1: "The image helps", 0: "The image makes no measurable difference", -1: "The image hurts"}[sign_of(e)]
+    return verdict, f"{number(100 * e.value, signed=True)} points, Full minus CTX+Q at T1 {aside(e, signed=True)}"
+
+
+def cade_change(data: ReportData, model: str) -> tuple[str, str] | None:
+    """('CADE raises accuracy', evidence), pooled over T1-T5."""
+
+    def of(metric: str) -> Estimate | None:
+        return data.cell(model=model, task="mcq", test="all", method="cade", metric=metric)
+
+    gain = of("accuracy_gain")
+    if gain is None:
+        return None
+    verdict = {1: "CADE raises accuracy", 0: "CADE makes no measurable difference", -1: "CADE lowers accuracy"}[sign_of(gain)]
+    text = f"{number(100 * gain.value, signed=True)} points over T1{DASH}T5 {aside(gain, signed=True)}"
+    fixed, broken = of("fixed_rate"), of("broken_rate")
+    if fixed is not None and broken is not None:
+        text += f"; {percent(fixed)} of answers fixed (CI {interval(fixed)}), {percent(broken)} broken (CI {interval(broken)})"
+    return verdict, text
+
+
+#: Metrics in a unit of their own; every other one is a share, shown in per cent.
+PLAIN = {"mae", "mae_change", "distinct_prompts"}
+#: Differences, shown with their sign.
+SIGNED = {"accuracy_gain", "mae_change", "disparity"}
+#: What is better: 1 higher, -1 lower; metrics that are not here have no better end and are listed by name of the model.
+BETTER = {
+    "accuracy": 1, "accuracy_gain": 1, "interval_accuracy": 1, "recall": 1, "candidate_mass": 1, "fixed_rate": 1, "mae": -1, "mae_change": -1,
+    "unparsed_rate": -1, "off_candidate_rate": -1, "broken_rate": -1, "refusal_rate": -1, "false_yes_rate": -1,
+}  # fmt: skip
+TITLES = {
+    "accuracy": "Accuracy", "accuracy_gain": "Accuracy gain over Full", "interval_accuracy": "Interval accuracy", "mae": "Mean absolute error",
+    "mae_change": "Change of MAE from Full", "recall": "Recall", "disparity": "Disparity", "candidate_mass": "Candidate mass",
+    "off_candidate_rate": "Off-candidate rate", "unparsed_rate": "Unparsed rate", "refusal_rate": "Refusal rate",
+    "false_yes_rate": "Yes about a wrong class", "no_rate": "Says no", "unknown_rate": "Says unknown", "changed_rate": "Answers changed by CADE",
+    "fixed_rate": "Answers fixed by CADE", "broken_rate": "Answers broken by CADE", "kept_rate": "Answers kept by the confidence gate",
+    "share_pessimistic": "Share pessimistic", "share_conservative": "Share conservative", "share_optimistic": "Share optimistic",
+    "share_optimistic_two_option": "Share optimistic, two options", "distinct_prompts": "Distinct Q-only prompts",
+}  # fmt: skip
+TASKS = {"mcq": "Multiple choice", "regression": "Estimates", "direct": "Direct question", "choice": "Single choice"}
+SUITES = {"sdg": "Places (sdg)", "facet": "People (facet)"}
+VIEWS = METHODS | {"full_argmax": "Full, likeliest letter"}
+VERDICTS = {"PASS": "Pass", "BREACH": "Breach", "INSUFFICIENT_EVIDENCE": "Not enough evidence", "MISSING": "Missing"}
+#: The verdict that stands for several: the first of these that occurs.
+WORST = ("BREACH", "MISSING", "INSUFFICIENT_EVIDENCE", "PASS")
+
+
+def title(metric: str) -> str:
+    """'accuracy_gain' -> 'Accuracy gain over Full'; a metric without a title by its name."""
+    return TITLES.get(metric, metric.replace("_", " ").capitalize())
+
+
+def amount(value: float | None, metric: str, unit: bool = True) -> str:
+    """A value of a metric: '52.3 %', '+1.2 points', '14.20'; 'none' where there is none."""
+    if value is None or value != value:
+        return "none"
+    if metric in PLAIN:
+        return number(value, 0 if metric == "distinct_prompts" else 2, metric in SIGNED)
+    after = "" if not unit else f"{NBSP}points" if metric in SIGNED else f"{NBSP}%"
+    return number(100 * value, 1, metric in SIGNED) + after
+
+
+def tick(value: float, metric: str) -> str:
+    """A value on an axis: '52.5 %', '+2.5', '14'."""
+    plain = metric in PLAIN
+    text = number(value if plain else 100 * value, 2, metric in SIGNED)
+    if "." in text:
+        text = text.rstrip("0").rstrip(".")
+    return text if plain or metric in SIGNED else f"{text}{NBSP}%"
+
+
+def interval_of(row: Mapping[str, Any], metric: str) -> str:
+    """The 95 % interval in the metric's own form, without the unit."""
+    low, high = row.get("ci_low"), row.get("ci_high")
+    if low is None or high is None or low != low or high != high:
+        return "no interval"
+    a, b = amount(low, metric, unit=False), amount(high, metric, unit=False)
+    return f"{a} to {b}" if metric in SIGNED or low < 0 else f"{a}{DASH}{b}"
+
+
+def count(n: int | float | None) -> str:
+    return "none" if n is None else f"{int(n):,}"
+
+
+def when(at: datetime | None) -> str:
+    """'21 Nov 2026, 01:30 UTC': times of the results are UTC."""
+    return f"{at.day} {at:%b %Y, %H:%M} UTC" if at is not None else "unknown"
+
+
+def lasted(seconds: float | None) -> str:
+    """'2 h 05 min', '3 min 20 s', '0.4 s'."""
+    if seconds is None or seconds != seconds or seconds < 0:
+        return "unknown"
+    if seconds < 60:
+        return f"{seconds:.1f}{NBSP}s" if seconds < 10 else f"{seconds:.0f}{NBSP}s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes}{NBSP}min {rest:02d}{NBSP}s"
+    return f"{minutes // 60}{NBSP}h {minutes % 60:02d}{NBSP}min"
+
+
+def size(n: int) -> str:
+    """Bytes as '12 kB'."""
+    return f"{n}{NBSP}B" if n < 1000 else f"{n / 1000:.0f}{NBSP}kB" if n < 1_000_000 else f"{n / 1e6:.1f}{NBSP}MB"
+
+
+def url(path: str, **params: object) -> str:
+    """A path with its parameters; empty ones are left out."""
+    kept = {k: v for k, v in params.items() if v not in ("", None, False)}
+    return f"{path}?{urlencode(kept)}" if kept else path
+
+
+def parsed(text: str | None, kind: type = dict) -> Any:
+    """JSON of the results; an empty ``kind`` where there is none or it isn't one."""
+    try:
+        found = json.loads(text or "null")
+    except ValueError:
+        found = None
+    return found if isinstance(found, kind) else kind()
+
+
+def worst(verdicts: Mapping[str, int]) -> str:
+    """The verdict that stands for all of these counts; '' for none."""
+    return next((v for v in WORST if verdicts.get(v)), "")

@@ -1,0 +1,1 @@
+"""One page a module: what it shows, from what is stored."""

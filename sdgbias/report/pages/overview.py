@@ -1,0 +1,191 @@
+"""The overview, index.html: one page that needs nothing but itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import jinja2
+import pandas as pd
+
+from sdgbias.files import packaged
+from sdgbias.report import data, labels
+from sdgbias.report.charts import paper
+from sdgbias.report.data import METHODS, ReportData
+from sdgbias.report.pages import questions as browser
+from sdgbias.report.pages import studies
+from sdgbias.types import CONTEXT_NAMES, PILLARS, Task, View
+
+FILE, TITLE = "index.html", "Overview"
+TEMPLATES = packaged("report", "templates")
+_SCALE = {"mae": 1.0}
+_TASKS = {"mcq": "Choice", "regression": "Estimate"}
+
+
+def render(
+    d: ReportData,
+    shown: dict[str, Any],
+    checks: str = "",
+    nav: Sequence[studies.Page] = (),
+    board: Sequence[dict[str, Any]] = (),
+    unanalysed: Sequence[str] = (),
+) -> str:
+    """The page's text. ``shown`` is what ``browser.examples`` returns; ``checks`` links to the benchmark's Data Docs; ``nav``: the pages
+    beside it; ``board``: the pooled leaderboard; ``unanalysed``: models without study rows."""
+    env = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    # '<' can't end the script element early, and the two separators are line ends to old JavaScript engines.
+    inline = json.dumps(shown, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+    inline = inline.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+    questions = shown["questions"]
+    return env.get_template("report.html.j2").render(
+        title="SDG bias in vision–language models",
+        style=(TEMPLATES / "style.css").read_text(encoding="utf-8"),
+        script=(TEMPLATES / "browser.js").read_text(encoding="utf-8"),
+        date=_day(d.runs["finished_at"].max()),
+        runs=d.runs.to_dict("records"),
+        mixed=d.runs["benchmark_id"].nunique() > 1,
+        planted=[m for m, p in zip(d.runs["model"], d.runs["provenance"], strict=True) if p == "planted"],
+        synthetic=[c for c in d.runs["config"] if json.loads(c or "{}").get("synthetic")],
+        headlines=[_headline(d, m) for m in d.models],
+        methods=METHODS,
+        mcq=[_mcq_table(d, m) for m in d.models],
+        regression=[t for m in d.models if (t := _regression_table(d, m))],
+        colours=paper.COLOURS,
+        figures={
+            "3": paper.figure3(d), "4": paper.figure4(d), "5": paper.figure5(d), "7": paper.figure7(d),
+            "7r": paper.figure7(d, Task.REGRESSION),
+        },
+        prompts=d.prompts.to_dict("records"),
+        params=_params_table(d),
+        changes=[row for m in d.models for row in _change_rows(d, m)],
+        quarantine=d.quarantine.to_dict("records"),
+        checks=checks,
+        nav=[(p.file, p.title) for p in nav],
+        absent=[p.title for p in studies.PAGES if p.studies and p not in nav],
+        boards=board,
+        unanalysed=unanalysed,
+        failures=d.failures.to_dict("records"),
+        answers=_answer_rows(d),
+        context_names=", ".join(CONTEXT_NAMES.values()),
+        n_questions=len(questions),
+        filters={
+            "model": [(m, m) for m in sorted({q["model"] for q in questions})],
+            "pillar": [(p, p) for p in PILLARS if any(q["pillar"] == p for q in questions)],
+            "test": [(t, t) for t in sorted({q["test"] for q in questions})],
+            "outcome": [(o, name) for o, name in browser.OUTCOMES.items() if any(q["outcome"] == o for q in questions)],
+        },
+        examples=inline,
+    )  # fmt: skip
+
+
+def render_without_places(runs: pd.DataFrame, beside: Sequence[studies.Page]) -> str:
+    """The overview of results of the second suite alone: it says so, and leads to the pages that there are."""
+    env = jinja2.Environment(loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined)
+    return env.get_template("people_alone.html.j2").render(
+        style=(TEMPLATES / "style.css").read_text(encoding="utf-8"), runs=runs.to_dict("records"), beside=beside,
+        date=_day(runs["finished_at"].max()),
+    )  # fmt: skip
+
+
+def _day(when: pd.Timestamp) -> str:
+    return f"{when.day} {when:%B %Y, %H:%M} UTC"
+
+
+def _headline(d: ReportData, model: str) -> dict[str, Any]:
+    row = d.runs[d.runs["model"] == model].iloc[0]
+    points = [(f"{pillar}: {verdict}", evidence) for pillar, verdict, evidence in labels.leaning(d, model)]
+    extra = [x for x in (labels.image_use(d, model), labels.cade_change(d, model)) if x is not None]
+    return {"model": model, "title": row["title"] or model, "provenance": row["provenance"], "leaning": points, "extra": extra}
+
+
+def _cell(d: ReportData, where: dict[str, str], digits: int = 1) -> dict[str, Any] | None:
+    """value, ci and n of one metric as text; None where the store has no such cell."""
+    e = d.cell(**where)
+    if e is None or e.value != e.value:
+        return None
+    scale = _SCALE.get(where["metric"], 100.0)
+    ci = labels.interval(e, scale, digits)
+    return {"value": labels.number(scale * e.value, digits), "ci": ci, "n": e.n}
+
+
+def _mcq_table(d: ReportData, model: str) -> dict[str, Any]:
+    rows = []
+    for test in data.TESTS:
+        cells = [_cell(d, {"model": model, "task": "mcq", "test": test, "method": m, "metric": "accuracy"}) for m in METHODS]
+        if any(cells):
+            rows.append({"test": test, "cells": cells, "n": _counts(cells)})
+    return {"model": model, "rows": rows}
+
+
+def _counts(cells: list[dict[str, Any] | None]) -> str:
+    """The common n of a row, or its range where views differ."""
+    n = sorted({c["n"] for c in cells if c})
+    return f"{n[0]:,}" if len(n) == 1 else f"{n[0]:,}{labels.DASH}{n[-1]:,}"
+
+
+def _regression_table(d: ReportData, model: str) -> dict[str, Any] | None:
+    """Interval accuracy pooled over targets, and MAE per target in its own unit (a pooled MAE would mix units)."""
+
+    def rows(metric: str, where: list[tuple[str, str, dict[str, str]]], digits: int) -> list[dict[str, Any]]:
+        out = []
+        for label, unit, place in where:
+            cells = [_cell(d, {"model": model, "task": "regression", "method": m, "metric": metric, **place}, digits) for m in METHODS]
+            if any(cells):
+                out.append({"label": label, "unit": unit, "cells": cells, "n": _counts(cells)})
+        return out
+
+    tests = [(t, "", {"test": t}) for t in ("T2", "T5", "all")]
+    targets = d.indicators[d.indicators["task"] == "regression"]
+    by_target = [
+        (str(r.indicator_title or r.indicator), str(r.unit or ""), {"test": "all", "pillar": str(r.pillar), "indicator": str(r.indicator)})
+        for r in targets.itertuples()
+    ]
+    interval = rows("interval_accuracy", tests, 1)
+    return {"model": model, "interval": interval, "mae": rows("mae", by_target, 2), "pooled": rows("mae", tests, 2)} if interval else None
+
+
+def _params_table(d: ReportData) -> list[dict[str, Any]]:
+    out = []
+    for r in d.params.to_dict("records"):
+        value = float(r["val_value"])
+        mcq = r["task"] == Task.MCQ.value
+        shown = f"{labels.number(100 * value)}{labels.NBSP}%" if mcq else f"MAE {labels.number(abs(value), 2)}"
+        numbers = {k: labels.number(float(r[k]), 3) for k in ("alpha", "lambda_kl", "beta", "tau")}
+        out.append({"model": r["model"], "task": _TASKS[r["task"]], "test": r["test"], **numbers, "val": shown,
+                    "n_val": f"{int(r['n_val']):,}", "n_draws": f"{int(r['n_draws']):,}"})  # fmt: skip
+    return out
+
+
+def _change_rows(d: ReportData, model: str) -> list[dict[str, Any]]:
+    names = ("accuracy_gain", "changed_rate", "fixed_rate", "broken_rate", "kept_rate")
+    out = []
+    for test in data.TESTS:
+        found = {m: d.cell(model=model, task="mcq", test=test, method="cade", metric=m) for m in names}
+        gain = found["accuracy_gain"]
+        if gain is None:
+            continue
+        cells: list[dict[str, str] | None] = []
+        for metric, e in found.items():
+            signed = metric == "accuracy_gain"
+            cells.append({"value": labels.number(100 * e.value, signed=signed), "ci": labels.interval(e, signed=signed)} if e else None)
+        out.append({"model": model, "test": test, "n": f"{gain.n:,}", "cells": cells})
+    return out
+
+
+def _answer_rows(d: ReportData) -> list[dict[str, Any]]:
+    """Candidate mass, off-candidate and unparsed answers per model, task and view, pooled over tests."""
+    out = []
+    for model in d.models:
+        for task in Task:
+            for view in View:
+                where = {"model": model, "task": task.value, "test": "all", "method": view.value}
+                mass, off, unparsed = (_cell(d, {"metric": m, **where}) for m in ("candidate_mass", "off_candidate_rate", "unparsed_rate"))
+                cells = [mass, off, unparsed]
+                if any(cells):
+                    out.append(
+                        {"model": model, "task": _TASKS[task.value], "view": METHODS[view.value], "cells": cells, "n": _counts(cells)}
+                    )
+    return out

@@ -1,0 +1,146 @@
+"""The results file as the pages read it: one short read-only connection a request, and answers kept while the file stays as it is.
+
+While a writer holds the file nobody else can open it. A page whose answers are all kept is served from them and says from when they
+are; any other raises Unavailable, which the application turns into "being written, try again".
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from sdgbias import store
+from sdgbias.errors import Busy, StoreError
+from sdgbias.store import views
+
+Row = dict[str, Any]
+Params = Sequence[Any] | Mapping[str, Any]
+Stamp = tuple[tuple[int, int, int] | None, ...]
+#: Rows kept at most, over all answers; the longest unused leave first. A year's leaderboard is some 4,000 of them.
+KEPT = 300_000
+
+
+class Unavailable(Exception):
+    """The results can't be read now; the message says why in one line. ``missing``: there is no results file yet. ``busy``: another
+    process writes them, so that asking again helps."""
+
+    def __init__(self, message: str, missing: bool = False, busy: bool = False) -> None:
+        super().__init__(message)
+        self.missing, self.busy = missing, busy
+
+
+@dataclass
+class _Answer:
+    stamp: Stamp
+    rows: list[Row]
+    at: datetime
+
+
+@dataclass
+class Results:
+    """A results file and the answers kept of it. ``wait``: seconds to wait for a writer before a page gives up."""
+
+    path: Path
+    wait: float = 1.0
+    _kept: OrderedDict[tuple[str, tuple[Any, ...]], _Answer] = field(default_factory=OrderedDict)
+    _rows: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def stamp(self) -> Stamp:
+        """What changes whenever the file is written: inode, time and size of it and of its write-ahead log."""
+        return tuple(_stat(p) for p in (self.path, self.path.with_name(self.path.name + ".wal")))
+
+    @contextmanager
+    def reading(self) -> Iterator[Reader]:
+        """A reader for one request. The file is opened when a first question has no kept answer, and closed at the end.
+
+        Raises Unavailable where a question can neither be asked nor answered from what is kept.
+        """
+        try:
+            with ExitStack() as stack:
+                yield Reader(self, stack, self.stamp())
+        except StoreError as error:
+            raise self._unavailable(error) from None
+
+    def _unavailable(self, error: StoreError) -> Unavailable:
+        missing = not self.path.exists()
+        return Unavailable(str(error).replace(str(self.path), self.path.name), missing, isinstance(error, Busy))
+
+    def _get(self, key: tuple[str, tuple[Any, ...]]) -> _Answer | None:
+        with self._lock:
+            found = self._kept.get(key)
+            if found is not None:
+                self._kept.move_to_end(key)
+            return found
+
+    def _keep(self, key: tuple[str, tuple[Any, ...]], answer: _Answer) -> None:
+        with self._lock:
+            before = self._kept.pop(key, None)
+            self._rows += 1 + len(answer.rows) - (1 + len(before.rows) if before else 0)
+            self._kept[key] = answer
+            while self._rows > KEPT and len(self._kept) > 1:
+                self._rows -= 1 + len(self._kept.popitem(last=False)[1].rows)
+
+
+class Reader:
+    """Questions of one request. ``stale``: when the oldest answer that is no longer sure was read; None while all are sure."""
+
+    def __init__(self, results: Results, stack: ExitStack, stamp: Stamp) -> None:
+        self.results, self.stale, self._stack, self._stamp = results, None, stack, stamp
+        self._con: Any = None
+        self._held: StoreError | None = None
+
+    stale: datetime | None
+
+    def ask(self, sql: str, params: Params = (), keep: bool = True, runs: Sequence[str] = ()) -> list[Row]:
+        """The rows of one statement as dicts, NULL as None. The rows are shared: nobody changes them.
+
+        ``runs``: the runs whose details (predictions, scores, spoken) the statement reads; no others are opened.
+        """
+        key = (sql, tuple(params.items()) if isinstance(params, Mapping) else tuple(params))
+        kept = self.results._get(key) if keep else None
+        if kept is not None and kept.stamp == self._stamp:
+            return kept.rows
+        con = self._open()
+        if con is None:
+            if kept is None:
+                assert self._held is not None
+                raise self._held
+            self.stale = min(self.stale or kept.at, kept.at)
+            return kept.rows
+        if runs:
+            views.show(con, self.results.path, views.tables_in(sql), list(runs))
+        found = con.execute(sql, dict(params) if isinstance(params, Mapping) else list(params))
+        names = [c[0] for c in found.description]
+        rows = [dict(zip(names, values, strict=True)) for values in found.fetchall()]
+        if keep:
+            self.results._keep(key, _Answer(self._stamp, rows, datetime.now(UTC)))
+        return rows
+
+    def one(self, sql: str, params: Params = ()) -> Row | None:
+        """The first row, or None."""
+        rows = self.ask(sql, params)
+        return rows[0] if rows else None
+
+    def _open(self) -> Any:
+        """The request's connection; None (and why in _held) while it can't be had."""
+        if self._con is None and self._held is None:
+            try:
+                self._con = self._stack.enter_context(store.connect(self.results.path, read_only=True, wait=self.results.wait, details=()))
+            except StoreError as error:
+                self._held = error
+        return self._con
+
+
+def _stat(path: Path) -> tuple[int, int, int] | None:
+    try:
+        s = path.stat()
+    except OSError:
+        return None
+    return s.st_ino, s.st_mtime_ns, s.st_size

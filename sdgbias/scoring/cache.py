@@ -1,0 +1,129 @@
+"""The score cache: one row per distinct prompt and model, kept in small Parquet shards that are never changed.
+
+A batch becomes one shard, written beside its final name and renamed into place: a process killed at any moment loses at
+most the batch in flight. The next start reads what is there and scores only what is missing; how many shards there are
+or who wrote them does not matter. `compact` folds many small shards into one.
+
+    scores/<model>/<fingerprint>/scores-*.parquet        key, candidates, logits, mass, minus_logit, top_token, n_tokens, upper
+    scores/<model>/<fingerprint>/generations-*.parquet   key, start, text
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from sdgbias import files
+from sdgbias.errors import Busy, DiskFull, StoreError
+
+SCHEMAS = {
+    "scores": pa.schema(
+        [
+            ("key", pa.string()),
+            ("candidates", pa.string()),
+            ("logits", pa.list_(pa.float32())),
+            ("mass", pa.float32()),
+            ("minus_logit", pa.float32()),
+            ("top_token", pa.string()),
+            ("n_tokens", pa.int32()),
+            ("upper", pa.list_(pa.float32())),  # null: all logits are exact, as in shards written before there were bounds
+        ]
+    ),
+    "generations": pa.schema([("key", pa.string()), ("start", pa.string()), ("text", pa.string())]),
+}
+
+
+class ScoreCache:
+    """The shards of one model and fingerprint below `root` (results folder)."""
+
+    def __init__(self, root: Path, model: str, fingerprint: str) -> None:
+        self.folder = root / "scores" / model / fingerprint
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(f"{self.folder}: can't be created ({error.strerror}); give a writable folder with --results") from None
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """One scorer per model and fingerprint at a time; a second one is told at once. The lock dies with its process."""
+        path = self.folder / ".lock"
+        with files.only_one(
+            path,
+            lambda error: StoreError(f"{path}: {error.strerror}; give a writable folder with --results"),
+            lambda _: Busy(
+                f"{self.folder}: another evaluation of this model is writing here; wait for it, then run the same command again"
+            ),
+        ):
+            for leftover in self.folder.glob("*.part"):
+                leftover.unlink()
+            yield
+
+    def append(self, kind: str, rows: pd.DataFrame) -> None:
+        """Commits one batch of `kind` ('scores' or 'generations') atomically."""
+        self._write(kind, pa.Table.from_pandas(rows, schema=SCHEMAS[kind], preserve_index=False))
+
+    def _write(self, kind: str, table: pa.Table) -> Path:
+        final = self.folder / f"{kind}-{uuid.uuid4().hex}.parquet"
+        part = final.with_suffix(".part")
+        try:
+            with part.open("wb") as handle:
+                pq.write_table(table, handle, compression="zstd")
+                handle.flush()
+                os.fsync(handle.fileno())
+            part.rename(final)
+        except OSError as error:
+            part.unlink(missing_ok=True)
+            full = DiskFull if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else StoreError
+            raise full(
+                f"{final.parent}: scores can't be written ({error.strerror or error}); finished batches are safe: "
+                "make room, then run the same command again"
+            ) from None
+        return final
+
+    def _shards(self, kind: str, columns: list[str] | None = None) -> Iterator[pa.Table]:
+        for path in sorted(self.folder.glob(f"{kind}-*.parquet")):
+            try:
+                yield pq.read_table(path, columns=columns, schema=SCHEMAS[kind])
+            except (OSError, pa.ArrowInvalid):
+                path.rename(path.with_suffix(".bad"))
+
+    def read(self, kind: str) -> pd.DataFrame:
+        """All rows of `kind`, sorted by key; a shard that can't be read is set aside as *.bad and scored anew."""
+        tables = [SCHEMAS[kind].empty_table(), *self._shards(kind)]
+        unique = ["key"] if kind == "scores" else ["key", "start"]
+        frame = pa.concat_tables(tables).to_pandas()
+        return frame.drop_duplicates(unique, keep="first").sort_values(unique, kind="stable", ignore_index=True)
+
+    def keys(self, kind: str) -> pd.Series:
+        """The keys of all rows of `kind`, in no order; of several answers to one prompt each counts."""
+        return self._keys(kind).to_pandas()
+
+    def lacks(self, kind: str, keys: pd.Series) -> np.ndarray:
+        """(N,) bool: which of N keys have no row of `kind`."""
+        found: np.ndarray = pc.is_in(pa.array(keys, pa.string()), value_set=self._keys(kind)).to_numpy(zero_copy_only=False)
+        return ~found
+
+    def _keys(self, kind: str) -> pa.ChunkedArray:
+        empty = SCHEMAS[kind].empty_table().select(["key"])
+        return pa.concat_tables([empty, *self._shards(kind, ["key"])])["key"]
+
+    def compact(self, kind: str) -> None:
+        """Folds all shards of `kind` into one. Killed in between, rows may stand twice; `read` keeps the first."""
+        shards = sorted(self.folder.glob(f"{kind}-*.parquet"))
+        if len(shards) < 2:
+            return
+        table = pa.Table.from_pandas(self.read(kind), schema=SCHEMAS[kind], preserve_index=False)
+        final = self._write(kind, table)
+        for path in shards:
+            if path != final:
+                path.unlink(missing_ok=True)

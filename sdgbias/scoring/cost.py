@@ -1,0 +1,172 @@
+"""What scoring a benchmark costs, before any model is loaded: prompts and tokens, as the paper would spend them and as planned.
+
+Naive is the paper's protocol: every cell (view x test of an item) is a pass of its own. Planned is what sdgbias does: each
+distinct prompt once, common beginnings of the prompts about one picture prefilled once (backends/sharing.py). Tokens are exact:
+the model's own tokenizer and chat template, the same trees that the engine builds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from sdgbias import store, suites
+from sdgbias.engines.hf import token_tree
+from sdgbias.errors import UsageError
+from sdgbias.raw.images.shards import ImageReader
+from sdgbias.raw.images.variants import Pictures
+from sdgbias.scoring.plan import Plan, chunks, make_plan
+from sdgbias.types import ModelSpec, Prompt, View
+
+TOKENIZED = ("hf", "vllm")
+_ENCODED = 4096  # prompts tokenized at once
+
+
+@dataclass(frozen=True)
+class Cost:
+    """prompts_full: Full-view passes alone, the plain evaluation that the paper compares CADE's price with. images_*: encodings of
+    a picture. *_extra: distinct prompts, and their tokens, that only extra passes ask; planned counts hold them, naive ones don't.
+    seconds: expected for the planned tokens from the newest run of this model, None without one."""
+
+    model: str
+    items: int
+    prompts_naive: int
+    prompts_full: int
+    prompts_planned: int
+    prompts_extra: int
+    tokens_naive: int
+    tokens_full: int
+    tokens_distinct: int
+    tokens_planned: int
+    tokens_extra: int
+    images_naive: int
+    images_planned: int
+    image_tokens: int
+    seconds: float | None
+
+    def json(self) -> str:
+        ratios = {
+            "ratio_naive": self.tokens_naive / max(self.tokens_planned, 1),
+            "ratio_full": self.tokens_planned / max(self.tokens_full, 1),
+        }
+        return json.dumps({**asdict(self), **{k: round(v, 3) for k, v in ratios.items()}}, indent=2)
+
+    def lines(self) -> list[str]:
+        rows = [
+            ("naive (every cell a pass)", self.prompts_naive, self.tokens_naive, self.images_naive),
+            ("plain Full view only", self.prompts_full, self.tokens_full, self.images_naive // 2),
+            ("extra passes, distinct", self.prompts_extra, self.tokens_extra, None),
+            ("distinct prompts", self.prompts_planned, self.tokens_distinct, None),
+            ("planned (shared beginnings)", self.prompts_planned, self.tokens_planned, self.images_planned),
+        ]
+        out = [f"{self.model}: {self.items:,} questions, {self.image_tokens} tokens a picture", ""]
+        out += [f"{'':28} {'prompts':>12} {'tokens':>15} {'pictures':>10}"]
+        out += [f"{name:28} {p:>12,} {t:>15,} {'' if i is None else f'{i:,}':>10}" for name, p, t, i in rows]
+        ratio = self.tokens_naive / max(self.tokens_planned, 1)
+        out += ["", f"{ratio:.1f} times fewer tokens than naive, {self.tokens_planned / max(self.tokens_full, 1):.2f} of plain Full only"]
+        guess = (
+            f"about {self.seconds:,.0f} s at the pace of the newest run"
+            if self.seconds
+            else "no run of this model yet to judge the time by"
+        )
+        return [*out, guess]
+
+
+def cost(
+    spec: ModelSpec,
+    root: Path,
+    benchmark: Path,
+    *,
+    image_tokens: int | None = None,
+    results: Path | None = None,
+    task: str = "",
+    passes: tuple[str, ...] = (),
+    seed: int = 0,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Cost:
+    """Counts for one registered model on one benchmark. ``image_tokens``: tokens a picture, instead of the model's own; ``task``: 'mcq' or
+    'regression' alone; ``passes``: what is asked beyond the paper's views. Raises UsageError for an engine without a tokenizer here."""
+    if spec.backend not in TOKENIZED:
+        raise UsageError(f"{spec.name}: backend {spec.backend} has no tokenizer to count with; plan works for: {', '.join(TOKENIZED)}")
+    from sdgbias.engines.hf.engine import load_processor, tree_tokens
+    from sdgbias.engines.hf.prompting import token_paths
+
+    processor = load_processor(spec, root)
+    cells = suites.cells(benchmark, suites.suite_of(suites.benchmark_card(benchmark)), passes, seed)
+    cells = cells[cells["task"] == task] if task else cells
+    plan = make_plan(cells, spec.name)
+    paper = cells["view"].isin([view.value for view in View]).to_numpy()
+    beyond = set(plan.cells["key"][~paper]) - set(plan.cells["key"][paper])
+    rows = plan.distinct
+    picture = (b"",) if image_tokens is not None or (rows["image_id"] == "").all() else _first_picture(benchmark, rows["image_id"])
+    parts = len(picture)
+    paths: list[np.ndarray] = []
+    for start in range(0, len(rows), _ENCODED):
+        part = rows.iloc[start : start + _ENCODED]
+        prompts = [
+            Prompt(t, c, picture if i else (), i) for t, c, i in zip(part["text"], part["candidates"], part["image_id"], strict=True)
+        ]
+        paths += token_paths(processor, prompts, image_tokens)
+        if progress:
+            progress("counting tokens", min(start + _ENCODED, len(rows)), len(rows))
+    lengths = pd.Series([len(path) for path in paths], index=rows["key"])
+    of_cells = plan.cells["key"].map(lengths)
+    full = cells["view"].to_numpy() == "full"
+    tokens_planned, images = _planned(plan, paths, spec.batch_size, tree_tokens(spec, root))
+    pictured = int((cells["image_id"][paper] != "").sum())
+    one = int((paths[0] == -1).sum()) if len(paths) else 0
+    return Cost(
+        model=spec.name,
+        items=int(cells[["task", "item_id"]].drop_duplicates().shape[0]),
+        prompts_naive=int(paper.sum()),
+        prompts_full=int(full.sum()),
+        prompts_planned=plan.planned,
+        prompts_extra=len(beyond),
+        tokens_naive=int(of_cells[paper].sum()),
+        tokens_full=int(of_cells[full].sum()),
+        tokens_distinct=int(lengths.sum()),
+        tokens_planned=tokens_planned,
+        tokens_extra=int(lengths[lengths.index.isin(beyond)].sum()),
+        images_naive=pictured * parts,
+        images_planned=images * parts,
+        image_tokens=one // parts + 1 if one else 0,
+        seconds=_expected(results, spec.name, tokens_planned),
+    )
+
+
+def _first_picture(benchmark: Path, ids: pd.Series) -> tuple[bytes, ...]:
+    return Pictures(ImageReader(benchmark))[str(ids[ids != ""].iloc[0])]
+
+
+def _planned(plan: Plan, paths: list[np.ndarray], size: int, limit: int | None) -> tuple[int, int]:
+    """(tokens prefilled, pictures encoded) when the chunks of the plan are scored in trees of at most ``limit`` tokens (None: alone)."""
+    ids = plan.distinct["image_id"]
+    tokens = pictures = start = 0
+    while start < len(ids):
+        end = chunks(ids, start, size)
+        groups: dict[str, list[np.ndarray]] = {}
+        for image_id, path in zip(ids.iloc[start:end], paths[start:end], strict=True):
+            groups.setdefault(image_id, []).append(path)
+        for image_id, own in groups.items():
+            alone = limit is None or len(own) == 1
+            tokens += sum(map(len, own)) if limit is None or alone else token_tree.prefilled(own, limit)
+            pictures += bool(image_id) * (len(own) if alone else 1)
+        start = end
+    return tokens, pictures
+
+
+def _expected(results: Path | None, model: str, tokens: int) -> float | None:
+    """Seconds for that many tokens at the pace of the model's newest run, None without one."""
+    if results is None or not results.is_file():
+        return None
+    runs = store.query(results, "SELECT config FROM runs WHERE model = ? ORDER BY finished_at DESC", [model])
+    for config in runs["config"]:
+        engine = json.loads(config or "{}").get("engine", {})
+        if engine.get("tokens_prefilled") and engine.get("seconds"):
+            return float(engine["seconds"]) * tokens / float(engine["tokens_prefilled"])
+    return None

@@ -1,0 +1,345 @@
+"""Scoring prompts into the cache, chunk by chunk: nothing that is done is lost, nothing is done twice, one bad prompt stops nobody.
+
+A chunk is a few whole pictures with all their prompts (plan.chunks), committed as one shard. What fails is told apart: a chunk
+that runs out of memory is halved and the size that fits is kept; a prompt that fails alone is recorded with its kind and left
+unscored, so that the next start tries it again. A watchdog ends a process whose engine hangs, and names the prompts in flight.
+
+Several engines on one plan get it in pieces (`cut`): workers.py (processes of this machine), ray_run.py (a cluster).
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import pandas as pd
+
+from sdgbias.engines import Backend
+from sdgbias.errors import (
+    DiskFull,
+    InfrastructureError,
+    InputError,
+    ModelError,
+    OutOfMemory,
+    StoreError,
+)
+from sdgbias.scoring.cache import ScoreCache
+from sdgbias.scoring.plan import chunks
+from sdgbias.types import DIGITS, ModelSpec, Prompt
+
+#: progress(what, done, total)
+Progress = Callable[[str, int, int], None]
+#: Seconds that one chunk may take before the engine counts as hung (registry option `chunk_timeout`).
+CHUNK_TIMEOUT = 1800.0
+NOTES = "in_flight*.json"
+#: What the watchdog says first; whoever started the process knows by it why it ended.
+HUNG = "the engine did not answer"
+SCORING, DECODING = "scoring prompts", "decoding numbers"
+
+
+class Sink(Protocol):
+    """Where finished chunks go: a ScoreCache, or a list that travels to one."""
+
+    folder: Path
+
+    def append(self, kind: str, rows: pd.DataFrame) -> None: ...
+
+
+class Run(Protocol):
+    """What scores a plan: a Scorer here, workers.Crew in several processes, ray_run.Cluster on several machines."""
+
+    failures: list[tuple[str, str, str]]
+    seconds: float
+    images: Mapping[str, tuple[bytes, ...]]
+    forces_starts: bool
+
+    def run(self, missing: pd.DataFrame, wanted: pd.DataFrame, progress: Progress) -> None: ...
+
+
+class Elsewhere(Protocol):
+    """Engines in other processes: they bring a scorer of their own."""
+
+    fingerprint: str
+
+    def scorer(self, cache: ScoreCache, images: Mapping[str, tuple[bytes, ...]]) -> Run: ...
+
+
+def scorer_for(engine: Backend | Elsewhere, cache: ScoreCache, images: Mapping[str, tuple[bytes, ...]], spec: ModelSpec) -> Run:
+    if hasattr(engine, "scorer"):
+        return engine.scorer(cache, images)
+    return Scorer(engine, cache, images, spec)
+
+
+class Scorer:
+    """Scores prompts into a cache. `failures`: (key, kind, message) of prompts that failed alone; `size`: prompts per chunk, smaller
+    once a chunk ran out of memory; `seconds`: time spent inside the engine. `worker`: number of this worker among several."""
+
+    def __init__(
+        self, backend: Backend, cache: Sink, images: Mapping[str, tuple[bytes, ...]], spec: ModelSpec, worker: int | None = None
+    ) -> None:
+        self.backend, self.cache, self.images, self.spec = backend, cache, images, spec
+        self.failures: list[tuple[str, str, str]] = []
+        self.scored_any = any(cache.folder.glob("scores-*.parquet"))  # by an earlier start, too
+        self.forces_starts = bool(getattr(backend, "forces_starts", True))
+        self.size = spec.batch_size
+        self.seconds = 0.0
+        self.watchdog = Watchdog(note_path(cache.folder, worker), timeout(spec), alone=worker is None)
+
+    def run(self, missing: pd.DataFrame, wanted: pd.DataFrame, progress: Progress) -> None:
+        """Scores ``missing``, then decodes the numbers ``wanted`` of prompts that didn't fail."""
+        self.score(missing, progress)
+        self.generate(wanted[~wanted["key"].isin([key for key, _, _ in self.failures])], progress)
+        if self.watchdog.alone:
+            forget_notes(self.cache.folder)
+
+    def prompts(self, rows: pd.DataFrame) -> list[Prompt]:
+        return [
+            Prompt(text, candidates, self.images[image_id] if image_id else (), image_id)
+            for text, candidates, image_id in zip(rows["text"], rows["candidates"], rows["image_id"], strict=True)
+        ]
+
+    def _guarded(self, rows: pd.DataFrame, work: Callable[[pd.DataFrame], pd.DataFrame]) -> list[pd.DataFrame]:
+        """The finished parts of a chunk: whole, or halved again and again around the prompts that fail."""
+        try:
+            with self.watchdog.watching(rows["key"].tolist()):
+                return [work(rows)]
+        except (InputError, StoreError):
+            raise
+        except Exception as error:
+            if len(rows) > 1:
+                if isinstance(error, OutOfMemory | MemoryError):
+                    self.size = max(1, min(self.size, len(rows) // 2))
+                half = len(rows) // 2
+                return [*self._guarded(rows.iloc[:half], work), *self._guarded(rows.iloc[half:], work)]
+            if (
+                isinstance(error, ModelError)
+                and not getattr(error, "of_prompt", False)
+                and not (self.scored_any or any(self.cache.folder.glob("scores-*.parquet")))
+            ):
+                raise  # nothing was scored yet: it isn't this prompt, it is the model
+            kind = getattr(error, "kind", type(error).__name__)
+            self.failures.append((str(rows["key"].iloc[0]), kind, str(error).splitlines()[0][:300] if str(error) else ""))
+            return []
+
+    def score(self, missing: pd.DataFrame, progress: Progress) -> None:
+        self._loop("scores", missing, self._score_batch, progress, SCORING)
+
+    def generate(self, missing: pd.DataFrame, progress: Progress) -> None:
+        self._loop("generations", missing, self._generate_batch, progress, DECODING)
+
+    def _loop(self, kind: str, missing: pd.DataFrame, work: Callable[[pd.DataFrame], pd.DataFrame], progress: Progress, what: str) -> None:
+        start, total = 0, len(missing)
+        missing = self.watchdog.suspects_last(missing)
+        while start < total:
+            end = self.watchdog.cut(missing["key"], start, chunks(missing["image_id"], start, self.size))
+            began = time.perf_counter()
+            done = self._guarded(missing.iloc[start:end], work)
+            self.seconds += time.perf_counter() - began
+            if done and sum(map(len, done)):
+                self.scored_any = True
+                self.cache.append(kind, pd.concat(done, ignore_index=True))
+            start = end
+            progress(what, start, total)
+
+    def _score_batch(self, rows: pd.DataFrame) -> pd.DataFrame:
+        prompts = self.prompts(rows)
+        batch = self.backend.candidate_scores(prompts)
+        bounds = np.full_like(batch.logits, np.nan) if batch.upper is None else batch.upper
+        logits, upper = ([table[i, : len(p.candidates)] for i, p in enumerate(prompts)] for table in (batch.logits, bounds))
+        # a censored candidate has -inf and a finite bound; everything else has a finite logit
+        finite = np.array([np.isfinite(np.where(np.isneginf(z), u, z)).all() for z, u in zip(logits, upper, strict=True)])
+        for key in rows["key"][~finite]:
+            self.failures.append((key, "NonFiniteLogits", "a candidate logit is NaN or infinite"))
+        table = pd.DataFrame(
+            {
+                "key": rows["key"].to_numpy(),
+                "candidates": rows["candidates"].to_numpy(),
+                "logits": logits,
+                "mass": batch.mass,
+                "minus_logit": batch.minus_logit,
+                "top_token": batch.top_token,
+                "n_tokens": batch.n_tokens,
+                "upper": [None if np.isnan(u).all() else u for u in upper],
+            }
+        )
+        return table[finite]
+
+    def _generate_batch(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """Free answers, and for Full prompts the answer after each forced digit (with the free answer's sign)."""
+        limit = self.spec.max_new_tokens
+        answers: list[tuple[str, str, str]] = []
+        for forced, part in rows.groupby("forced", sort=True):
+            prompts = self.prompts(part)
+            starts = ["", *DIGITS] if forced and self.forces_starts else [""]
+            texts = self.backend.generate(prompts, starts, limit)
+            for key, prompt, said in zip(part["key"], prompts, texts, strict=True):
+                answers += [(key, start, text) for start, text in zip(starts, said, strict=True)]
+                if forced and self.forces_starts and said[0].lstrip().startswith("-"):
+                    signed = [f"-{d}" for d in DIGITS]
+                    again = self.backend.generate([prompt], signed, limit)[0]
+                    answers += [(key, start, text) for start, text in zip(signed, again, strict=True)]
+        return pd.DataFrame(answers, columns=["key", "start", "text"])
+
+
+class Watchdog:
+    """Writes which prompts are in flight since when, and ends the process with exit code 8 when a chunk takes longer than
+    ``limit`` seconds (0: never). A C library that hangs can't be interrupted in any other way; what is committed is safe.
+    The next start finds the note and scores those prompts last and one by one, so that one of them can't stop the others. ``alone``:
+    no other process sees to those prompts, so the person is told what to do."""
+
+    def __init__(self, path: Path, limit: float, alone: bool = True) -> None:
+        self.path, self.limit, self.alone = path, limit, alone
+        self.suspects = suspects(path.parent)
+
+    def _write(self, keys: list[str], hung: bool) -> None:
+        part = self.path.with_suffix(".part")
+        part.write_text(json.dumps({"keys": keys, "since": time.time(), "pid": os.getpid(), "hung": hung}), encoding="utf-8")
+        part.replace(self.path)
+
+    @contextmanager
+    def watching(self, keys: list[str]) -> Iterator[None]:
+        try:
+            self._write(keys, hung=False)
+        except OSError as error:
+            raise (DiskFull if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else StoreError)(
+                f"{self.path.parent}: can't be written ({error.strerror}); finished chunks are safe: make room, run again"
+            ) from None
+        timer = threading.Timer(self.limit, self._bite, [keys]) if self.limit else None
+        if timer:
+            timer.daemon = True
+            timer.start()
+        try:
+            yield
+        finally:
+            if timer:
+                timer.cancel()
+        self.path.unlink(missing_ok=True)
+
+    def _bite(self, keys: list[str]) -> None:
+        self._write(keys, hung=True)
+        if self.alone:
+            message = (
+                f"error: {HUNG} for {self.limit:.0f} s on {len(keys)} prompt(s), the first {keys[0]} ({self.path}); what "
+                "is finished is kept: run the same command again, these are then tried last and alone"
+            )
+            print(message, file=sys.stderr, flush=True)
+        os._exit(InfrastructureError.exit_code)
+
+    def suspects_last(self, rows: pd.DataFrame) -> pd.DataFrame:
+        late = rows["key"].isin(self.suspects)
+        return pd.concat([rows[~late], rows[late]], ignore_index=True) if late.any() else rows
+
+    def cut(self, keys: pd.Series, start: int, end: int) -> int:
+        """Where the chunk [start, end) ends, so that a prompt that hung before stands alone."""
+        late = np.flatnonzero(keys.iloc[start:end].isin(self.suspects))
+        return end if not len(late) else start + max(1, int(late[0]))
+
+
+def note_path(folder: Path, worker: int | None = None) -> Path:
+    """Where a watchdog writes which prompts are in flight."""
+    return folder / ("in_flight.json" if worker is None else f"in_flight-{worker}.json")
+
+
+def read_note(path: Path) -> tuple[list[str], int, bool]:
+    """(keys in flight, process id, whether the engine hung) of a watchdog's note; nothing in flight without a readable one."""
+    try:
+        note = json.loads(path.read_text(encoding="utf-8"))
+        return [str(key) for key in note["keys"]], int(note["pid"]), bool(note["hung"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return [], 0, False
+
+
+def suspects(folder: Path) -> set[str]:
+    """Keys of the prompts on which an engine hung when it was last at work in this folder."""
+    notes = [read_note(path) for path in folder.glob(NOTES)]
+    return {key for keys, _, hung in notes if hung for key in keys}
+
+
+def forget_notes(folder: Path) -> None:
+    for path in folder.glob(NOTES):
+        path.unlink(missing_ok=True)
+
+
+def timeout(spec: ModelSpec) -> float:
+    """Seconds that one chunk may take, 0 for no limit. Raises InputError."""
+    value = spec.options.get("chunk_timeout", CHUNK_TIMEOUT)
+    if not isinstance(value, int | float) or isinstance(value, bool) or value < 0:
+        raise InputError(f"registry/models/{spec.name}.yaml: chunk_timeout is {value!r}; give seconds, or 0 for no limit")
+    return float(value)
+
+
+def not_generated(rows: pd.DataFrame, decoded: pd.Series) -> pd.DataFrame:
+    """The ``rows`` (key, forced) of which not every answer is among ``decoded``, the keys of the answers there are."""
+    if rows.empty:
+        return rows
+    have = rows["key"].map(decoded.value_counts()).fillna(0)
+    return rows[have < np.where(rows["forced"], 1 + len(DIGITS), 1)]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a plan that one engine does in one go: rows to ``score`` and rows to ``decode`` (the suite's generations_needed), in plan order.
+    ``alone``: one prompt that was in flight when an engine ended; when that happens again it is a failure."""
+
+    score: pd.DataFrame
+    decode: pd.DataFrame
+    alone: bool = False
+
+    def prompts(self) -> list[str]:
+        """Their keys, each once."""
+        return list(dict.fromkeys([*self.score["key"], *self.decode["key"]]))
+
+    def only(self, scores: Collection[str], numbers: Collection[str], alone: bool = False) -> Piece:
+        """What of it concerns these keys."""
+        return Piece(self.score[self.score["key"].isin(scores)], self.decode[self.decode["key"].isin(numbers)], alone)
+
+    def __len__(self) -> int:
+        return len(self.score) + len(self.decode)
+
+
+class Tally:
+    """Progress over several engines: every change is told once."""
+
+    def __init__(self, missing: pd.DataFrame, wanted: pd.DataFrame, progress: Progress) -> None:
+        self.totals, self.progress = {SCORING: len(missing), DECODING: len(wanted)}, progress
+        self.told = dict.fromkeys(self.totals, 0)
+
+    def left(self, pieces: Iterable[Piece], begun: Iterable[Mapping[str, int]] = ()) -> None:
+        """``pieces`` wait; of those that are ``begun`` so many prompts are left, by kind of work."""
+        left = Counter({SCORING: 0, DECODING: 0})
+        for piece in pieces:
+            left.update({SCORING: len(piece.score), DECODING: len(piece.decode)})
+        for rest in begun:
+            left.update(rest)
+        for what, total in self.totals.items():
+            if total - left[what] != self.told[what]:
+                self.told[what] = total - left[what]
+                self.progress(what, self.told[what], total)
+
+
+def cut(missing: pd.DataFrame, wanted: pd.DataFrame, size: int, engines: int, late: Collection[str] = (), most: int = 16) -> list[Piece]:
+    """The rest of a plan in pieces of whole pictures, in plan order: about eight for each engine, of 1 to ``most`` chunks of ``size``
+    prompts. Prompts in ``late`` come last and alone. The rows of ``missing`` and ``wanted`` carry the index of the plan."""
+    scores, numbers = (rows[~rows["key"].isin(late)] for rows in (missing, wanted))
+    ids = pd.concat([scores["image_id"], numbers["image_id"]])
+    ids = ids[~ids.index.duplicated()].sort_index()
+    size *= max(1, min(most, len(ids) // (8 * size * engines)))
+    found, start = [], 0
+    while start < len(ids):
+        end = chunks(ids, start, size)
+        first, last = ids.index[start], ids.index[end - 1]
+        found.append(Piece(scores.loc[first:last], numbers.loc[first:last]))
+        start = end
+    whole = Piece(missing, wanted)
+    return found + [whole.only([key], [key], alone=True) for key in whole.prompts() if key in late]

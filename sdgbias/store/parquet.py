@@ -1,0 +1,152 @@
+"""Where the Parquet files of runs lie, and how one is written and checked."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import re
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote, unquote, urlsplit
+from urllib.request import url2pathname
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sdgbias.errors import DiskFull, StoreError, UsageError
+from sdgbias.store.tables import TABLES
+
+#: Environment variable: a folder (absolute path or file://) or s3://bucket/prefix for the files, instead of beside the results file.
+ELSEWHERE = "SDGBIAS_DETAILS"
+#: Small enough that looking up one question reads a part of the file only.
+ROW_GROUP = 131_072
+_NAME = re.compile(rf"run_id=(?P<run>[^/'\"]+)/(?P<table>{'|'.join(TABLES)})-[0-9a-f]{{16}}\.parquet")
+_WHY = {
+    errno.ENOSPC: "the disk is full; free some space",
+    errno.EFBIG: "the file may not grow (size limit); raise it",
+    errno.EROFS: "the file system is read-only; choose another --results",
+    errno.EACCES: "permission denied; choose another --results or change the folder's rights",
+}
+
+
+@dataclass(frozen=True)
+class Detail:
+    """One row of the catalogue. ``file``: relative to ``home``; ``columns``: how many the file has (columns are only ever added)."""
+
+    run_id: str
+    table: str
+    file: str
+    rows: int
+    bytes: int
+    sha256: str
+    columns: int
+
+
+def home(results: Path) -> str:
+    """The folder, or the URL, below which the Parquet files of this results file lie. Raises UsageError on a location of another kind."""
+    elsewhere = os.environ.get(ELSEWHERE, "").strip().rstrip("/")
+    name = results.with_suffix(".runs").name
+    if not elsewhere:
+        return str(results.with_name(name))
+    parts = urlsplit(elsewhere)
+    if parts.scheme == "file":
+        elsewhere = url2pathname(parts.path)
+    elif parts.scheme == "s3" and parts.netloc:
+        return f"{elsewhere}/{name}"
+    if "://" in elsewhere or not Path(elsewhere).is_absolute():
+        raise UsageError(f"{ELSEWHERE}={elsewhere}: give an absolute folder, file:///folder or s3://bucket/prefix")
+    return str(Path(elsewhere) / name)
+
+
+def is_remote(where: str) -> bool:
+    return "://" in where
+
+
+def local_home(results: Path, what: str) -> Path:
+    """``home`` as a folder. Raises UsageError for a bucket, naming what can't be done there."""
+    where = home(results)
+    if is_remote(where):
+        raise UsageError(f"{what} works on local files, not on {where}; use the bucket's own versions and rules for that")
+    return Path(where)
+
+
+def folder_of(run_id: str) -> str:
+    """Name of a run's folder: run_id=..., percent-encoded where a file name can't hold it."""
+    return f"run_id={quote(run_id, safe='')}"
+
+
+def named_in(text: str) -> tuple[str, str] | None:
+    """(run id, file) of the first detail file that a message names."""
+    found = _NAME.search(text)
+    return (unquote(found["run"]), found[0]) if found else None
+
+
+def write(results: Path, run_id: str, table: str, rows: pa.Table) -> Detail:
+    """Writes the rows of one table of one run, sorted by key, and returns its row of the catalogue. Same rows, same bytes, same name.
+
+    Raises StoreError where the file can't be written; nothing is left then.
+    """
+    where, sizes = home(results), (len(rows), rows.num_columns)
+    rows = rows.sort_by([(key, "ascending") for key in TABLES[table]]).drop_columns("run_id")
+    folder = (results.with_suffix(".runs") if is_remote(where) else Path(where)) / folder_of(run_id)
+    part = folder / f".{table}-{uuid.uuid4().hex}.part"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with part.open("wb") as handle:
+            pq.write_table(rows, handle, compression="zstd", row_group_size=ROW_GROUP)
+            handle.flush()
+            os.fsync(handle.fileno())
+        digest = sha256(part)
+        final = folder / f"{table}-{digest[:16]}.parquet"
+        size = part.stat().st_size
+        if is_remote(where):
+            _upload(part, f"{where}/{folder.name}/{final.name}")
+            part.unlink()
+        else:
+            part.rename(final)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        why = _WHY.get(error.errno or 0, f"{error.strerror or error}; mend it")
+        kind = DiskFull if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else StoreError
+        raise kind(f"can't write {folder}: {why}, then run this again (the results are as before)") from None
+    return Detail(run_id, table, f"{folder.name}/{final.name}", sizes[0], size, digest, sizes[1])
+
+
+def _upload(part: Path, url: str) -> None:
+    from pyarrow import fs
+
+    filesystem, path = fs.FileSystem.from_uri(url)
+    fs.copy_files(str(part), path, source_filesystem=fs.LocalFileSystem(), destination_filesystem=filesystem)
+
+
+def sha256(path: Path) -> str:
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def fault(where: Path, detail: Detail, *, whole: bool = False) -> str:
+    """'' where the file is as the catalogue says, else 'missing' or 'damaged'. Looked at: its size, and that it opens as Parquet;
+    ``whole``: every byte, by its sha256."""
+    path = where / detail.file
+    try:
+        if path.stat().st_size != detail.bytes:
+            return "damaged"
+        if whole:
+            return "" if sha256(path) == detail.sha256 else "damaged"
+        pq.read_metadata(path)
+    except FileNotFoundError:
+        return "missing"
+    except (OSError, pa.ArrowException):
+        return "damaged"
+    return ""
+
+
+def advice(run_id: str, file: str, why: str) -> str:
+    """The line that a reader of a broken run is shown."""
+    next_step = f"check {ELSEWHERE} and that NAME.runs stands beside NAME.duckdb" if why == "missing" else "move the damaged file away"
+    return (
+        f"run {run_id}: {file} is {why}; {next_step}, bring it back (sdgbias store restore) or evaluate the model again; "
+        "sdgbias store verify lists every such file"
+    )

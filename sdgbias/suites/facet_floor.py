@@ -1,0 +1,103 @@
+"""The floor of a text encoder: how similar an answer must be to a class to be read as it.
+
+The paper has none and takes the nearest class for every answer (App. A.2). Here the floor is set on answers whose right reading is known
+(data/people_answers.yaml and slips of the pen in the classes' own names), by one rule for every encoder: the lowest floor at which at
+most ``WRONG`` of the answers that mean no class of the list, or that class in another language, are read as a class that is wrong.
+What it costs stands beside it: the share of misspelt class names that are read right.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import yaml
+
+from sdgbias.files import packaged
+from sdgbias.methods import stats
+from sdgbias.methods.labels import TextEncoder, by_form, spoken
+from sdgbias.methods.stats import Estimate
+from sdgbias.raw.facet import CLASSES
+
+DATA = packaged("data", "people_answers.yaml")
+WRONG = 0.01
+FLOORS = tuple(round(0.05 * k, 2) for k in range(1, 20))
+SLIPS = 6
+
+
+@dataclass(frozen=True)
+class Answer:
+    """text; labels: the list asked about; right: the label that it means, '' for none; strict: leaving it unread is a miss."""
+
+    text: str
+    labels: tuple[str, ...]
+    right: str
+    strict: bool
+
+
+@dataclass(frozen=True)
+class Curve:
+    """By floor: wrong (answers read as a class that is wrong, of those that need not be read), read (misspelt names read as their class)."""
+
+    floors: tuple[float, ...]
+    wrong: tuple[Estimate, ...]
+    read: tuple[Estimate, ...]
+
+    @property
+    def floor(self) -> float:
+        """The lowest with at most WRONG wrong; the highest of all where none is."""
+        return next((f for f, e in zip(self.floors, self.wrong, strict=True) if e.value <= WRONG), self.floors[-1])
+
+
+def slips(name: str) -> list[str]:
+    """Six misspellings of a name with one slip each: a letter left out, doubled, changed, or swapped with the next; by hash of the name."""
+    made: list[str] = []
+    for turn in range(40):
+        digest = hashlib.sha256(f"{name}|{turn}".encode()).digest()
+        at, kind, letter = 1 + digest[0] % (len(name) - 2), digest[1] % 4, chr(97 + digest[2] % 26)
+        rest = name[at + 1 :]
+        word = (name[:at] + rest, name[: at + 1] + name[at] + rest, name[:at] + letter + rest, name[:at] + rest[:1] + name[at] + rest[1:])[
+            kind
+        ]
+        if word != name and word not in made:
+            made.append(word)
+    return made[:SLIPS]
+
+
+def answers() -> list[Answer]:
+    """Every answer that its form alone doesn't settle (encoding.by_form): only these reach an encoder."""
+    known = yaml.safe_load(DATA.read_text(encoding="utf-8"))
+    everything = tuple(CLASSES)
+    made = [Answer(text, everything, "", False) for text in (*known["others"], *known["sentences"])]
+    made += [Answer(text, everything, name, False) for name, texts in known["elsewhere"].items() for text in texts]
+    for name in CLASSES:
+        rest = tuple(c for c in CLASSES if c != name)
+        for text in slips(spoken(name)):
+            made += [Answer(text, everything, name, True), Answer(text, rest, "", False)]
+        made.append(Answer(spoken(name), rest, "", False))
+    return [a for a in made if by_form(a.text, a.labels) is None]
+
+
+def calibrate(encoder: TextEncoder, floors: Sequence[float] = FLOORS) -> Curve:
+    """The curve of an encoder. Each distinct text is embedded once."""
+    asked = answers()
+    texts = list(dict.fromkeys(a.text for a in asked))
+    classes = encoder.embed([spoken(name) for name in CLASSES])  # (52, D)
+    similar = dict(zip(texts, encoder.embed(texts) @ classes.T, strict=True))  # text -> (52,)
+    place = {name: i for i, name in enumerate(CLASSES)}
+    found, close = [], []
+    for a in asked:
+        row = similar[a.text][[place[name] for name in a.labels]]
+        found.append(a.labels[int(row.argmax())])
+        close.append(float(row.max()))
+    near, strict = np.array(close), np.array([a.strict for a in asked])
+    right = np.array([name == a.right for name, a in zip(found, asked, strict=True)])
+    text_of = np.array([a.text for a in asked])
+
+    def share(hits: np.ndarray, rows: np.ndarray) -> Estimate:
+        return stats.share(hits[rows], text_of[rows])
+
+    wrong = tuple(share(~right & (near >= f), ~strict) for f in floors)
+    return Curve(tuple(floors), wrong, tuple(share(right & (near >= f), strict) for f in floors))

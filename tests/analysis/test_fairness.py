@@ -1,0 +1,139 @@
+"""Study 'fairness': what was planted comes out, a habit of saying yes is taken out, and only val is tuned on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from sdgbias.analysis.rows import Settings, table
+from sdgbias.analysis.studies import fairness
+from sdgbias.analysis.studies.fairness import FULL, Question, answers, at_recall, question_rows
+from sdgbias.raw.facet import GROUPS
+
+FEW = Settings(draws=300, seed=0, bootstrap=300)
+
+
+def question(n: int, *, yes_bias: float = 0.0, recall: float = 0.7, female: float = 0.0, negatives: bool = True, seed: int = 0) -> Question:
+    """n people, each asked about the annotated class (yes with `recall`, plus `female` for women) and about a wrong one (yes: 0.1).
+    3 for what is said, 0 for the rest, and `yes_bias` on Yes with and without the picture: PMI at gamma 1 takes exactly that out."""
+    rng = np.random.default_rng(seed)
+    people = pd.DataFrame({a: np.array(g)[rng.integers(0, len(g), n)] for a, g in GROUPS.items()})
+    people["image_id"], people["split"] = [f"i{k}" for k in range(n)], np.where(np.arange(n) % 4 == 0, "val", "test")
+    chance = recall + np.where(people["gender"] == "female", female, 0.0)
+    parts, said = [people.assign(negative=False)], [np.where(rng.random(n) < chance, 0, 1)]
+    if negatives:
+        parts.append(people.assign(negative=True))
+        said.append(np.where(rng.random(n) < 0.1, 0, 1))
+    items = pd.concat(parts, ignore_index=True)
+    items["item_id"] = range(len(items))
+    full = 3.0 * np.eye(3)[np.concatenate(said)]
+    full[:, 0] += yes_bias
+    q = np.zeros_like(full)
+    q[:, 0] += yes_bias
+    return Question("p3", items, full, q, items["negative"].to_numpy(dtype=np.int64))
+
+
+def cell(rows: pd.DataFrame, method: str, metric: str, pillar: str = "all") -> pd.Series:
+    found = rows[(rows["method"] == method) & (rows["metric"] == metric) & (rows["pillar"] == pillar)]
+    assert len(found) == 1, found
+    return found.iloc[0]
+
+
+def test_a_planted_disparity_lies_in_its_interval_and_no_other_is_found() -> None:
+    rows = table(question_rows(question(3_000, female=-0.3), FEW))
+    found = cell(rows, FULL, "disparity", "gender:male-female")
+    assert found["ci_low"] < 0.3 < found["ci_high"] and found["ci_low"] > 0.2
+    skin = cell(rows, FULL, "disparity", "skin:light-dark")
+    assert skin["ci_low"] < 0 < skin["ci_high"]
+    men, women = (cell(rows, FULL, "recall", f"gender={g}")["value"] for g in ("male", "female"))
+    assert found["value"] == pytest.approx(men - women)
+
+
+@pytest.mark.parametrize("method", ["pmi", "pmi_tuned", "cade", "cc_q", "bc"])
+def test_a_habit_of_saying_yes_is_taken_out(method: str) -> None:
+    """Bias 4 beats the 3 of any No: Full says yes to everything, which earns one half. Without it: 0.7 of yes, 0.9 of no."""
+    rows = table(question_rows(question(2_000, yes_bias=4.0), FEW))
+    assert cell(rows, FULL, "recall")["value"] == cell(rows, FULL, "false_yes_rate")["value"] == 1.0
+    assert cell(rows, FULL, "accuracy_balanced")["value"] == 0.5
+    assert cell(rows, method, "accuracy_balanced")["value"] == pytest.approx((0.7 + 0.9) / 2, abs=0.03)
+    change = cell(rows, method, "recall_change")
+    assert change["value"] == pytest.approx(0.7 - 1.0, abs=0.03) and change["p"] < 0.001
+
+
+def test_few_val_rows_do_not_let_always_yes_win() -> None:
+    """40 people on val: in a fifth of their rows the kinds of question may stand 12 to 4."""
+    for seed in range(5):
+        rows = table(question_rows(question(160, yes_bias=4.0, seed=seed), FEW))
+        assert cell(rows, "pmi_tuned", "accuracy_balanced")["value"] > 0.7
+
+
+def test_a_method_that_changes_no_answer_changes_no_disparity() -> None:
+    rows = table(question_rows(question(1_200), FEW))
+    for method in ("pmi", "vdd_q", "cade", "pmi@recall"):
+        change = cell(rows, method, "disparity_change", "gender:male-female")
+        assert (change["value"], change["ci_low"], change["ci_high"], change["p"]) == (0.0, 0.0, 0.0, 1.0)
+
+
+def test_test_rows_never_reach_the_tuning() -> None:
+    q = question(400, yes_bias=2.0)
+    other = q.full.copy()
+    other[~q.val] = np.random.default_rng(1).normal(size=other[~q.val].shape)
+    _, notes, _ = answers(q, FEW)
+    _, again, _ = answers(replace(q, full=other), FEW)
+    assert notes == again and "gamma=" in notes["pmi_tuned"] and "tau=" in notes["cade"]
+    moved = q.full.copy()
+    moved[q.val, 0] += 3.0
+    assert answers(replace(q, full=moved), FEW)[1] != notes
+
+
+def test_payoff_weighs_both_kinds_of_question_alike() -> None:
+    """6 val questions about the annotated class, 2 about a wrong one: always yes earns one half, a perfect answerer 1."""
+    items = pd.DataFrame({"split": ["val"] * 8})
+    gold = np.array([0] * 6 + [1] * 2)
+    q = Question("p2", items, np.zeros((8, 3)), np.zeros((8, 3)), gold)
+    assert q.payoff[:, 0].mean() == pytest.approx(0.5)
+    assert q.payoff[np.arange(8), gold].mean() == pytest.approx(1.0)
+
+
+def test_at_recall_meets_the_target_as_ties_allow() -> None:
+    score = np.array([[5.0, 0, 0], [4, 0, 0], [4, 0, 0], [1, 0, 0], [0, 2, 1], [-np.inf, 1, 0]])
+    rows = np.array([True, True, True, True, False, True])
+    assert at_recall(score, rows, 4)[1] == 4
+    choice, reached = at_recall(score, rows, 1)
+    assert reached == 1 and choice.tolist() == [0, 1, 1, 1, 1, 1]
+    assert at_recall(score, rows, 2)[1] == 1  # 1 and 3 are as near: the fewer
+    assert at_recall(score, rows, 0)[0].tolist() == [1, 1, 1, 1, 1, 1]
+
+
+def test_equal_recall_undoes_a_mere_shift() -> None:
+    """PMI moves every Yes by the same 4; at Full's recall nothing is left of that."""
+    rows = table(question_rows(question(800, yes_bias=4.0), FEW))
+    assert cell(rows, "pmi@recall", "recall")["value"] == 1.0 and cell(rows, "pmi", "recall")["value"] < 0.8
+
+
+def test_without_wrong_classes_nothing_is_tuned() -> None:
+    rows = table(question_rows(question(400, negatives=False), FEW))
+    assert set(rows.loc[rows["metric"] == "not_run", "method"]) >= {"cade", "pmi_tuned", "pmi@recall"}
+    assert not (rows["metric"] == "false_yes_rate").any() and cell(rows, "pmi", "recall")["n"] == 300
+
+
+def test_small_groups_say_nothing() -> None:
+    q = question(400)
+    q.items.loc[:, "age"] = "unknown"
+    q.items.loc[:6, "age"] = "old"
+    rows = table(question_rows(q, FEW))
+    found = cell(rows, FULL, "disparity", "age:young-old")
+    assert np.isnan(found["value"]) and found["n"] == 0
+    old = cell(rows, FULL, "recall", "age=old")
+    assert np.isnan(old["value"]) and old["n"] == 5  # 7 of which every fourth is val
+
+
+def test_p_of_changes_is_corrected_once_for_all() -> None:
+    rows = table(question_rows(question(600, yes_bias=4.0, female=-0.3), FEW))
+    p = rows.loc[rows["metric"] == "disparity_change", "p"].to_numpy()
+    assert len(p) == 3 * (2 * (len(fairness.NAMES) + 1) + 1) and np.nanmax(p) <= 1.0
+    raw_smallest = 1 / (FEW.bootstrap + 1)
+    assert np.nanmin(p) >= raw_smallest * len(p) * 0.999 or np.nanmin(p) == 1.0

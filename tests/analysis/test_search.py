@@ -1,0 +1,78 @@
+"""What a better search gains, as study rows."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from sdgbias.analysis.rows import KEY, Settings
+from sdgbias.analysis.studies import search
+from sdgbias.analysis.tuning import PARAMETERS
+from sdgbias.methods.search import RANGES, random_search, take
+from sdgbias.types import CadeParams, Task
+from tests.builders.analysis_run import run_of
+from tests.builders.tuned_runs import letters, numbers, payoff_of, value
+
+QUICK = Settings(draws=300, seed=1, bootstrap=60)
+LETTERS, NUMBERS = letters(400), numbers(160)
+METHODS = ("random", "many_draws", "exact", "exact_centred")
+
+
+@pytest.fixture(scope="module")
+def table() -> pd.DataFrame:
+    return search.rows(run_of(LETTERS, NUMBERS), QUICK)
+
+
+def params_of(rows: pd.DataFrame, method: str) -> CadeParams:
+    return CadeParams(*(value(rows, method=method, metric=name, by="") for name in PARAMETERS))
+
+
+@pytest.mark.parametrize("task", list(Task))
+def test_values_are_those_of_the_parameters_beside_them(table: pd.DataFrame, task: Task) -> None:
+    cell, metric, sign = (LETTERS, "accuracy", 1) if task is Task.MCQ else (NUMBERS, "mae", -1)
+    rows = table[table["task"] == task.value]
+    for method in METHODS:
+        params = params_of(rows, method)
+        for x, (low, high) in zip(vars(params).values(), RANGES[task], strict=True):
+            assert low <= x <= high
+        assert value(rows, method=method, metric=metric) == pytest.approx(sign * payoff_of(cell, params))
+        assert value(rows, method=method, metric=f"val_{metric}") == pytest.approx(sign * payoff_of(cell, params, cell.val))
+    paper = random_search(take(cell.streams(), cell.val), cell.payoff[cell.val], task, draws=300, seed=1)
+    assert params_of(rows, "random") == paper.params
+    best = payoff_of(cell, params_of(rows, "exact"), cell.val)
+    assert best >= payoff_of(cell, paper.params, cell.val) - 1e-12
+    assert best == pytest.approx(payoff_of(cell, params_of(rows, "exact_centred"), cell.val))
+
+
+@pytest.mark.parametrize("task", list(Task))
+def test_the_optimum_says_how_far_it_can_be_trusted(table: pd.DataFrame, task: Task) -> None:
+    metric, sign = ("accuracy", 1) if task is Task.MCQ else ("mae", -1)
+    rows = table[(table["task"] == task.value) & (table["method"] == "exact_centred")]
+    held = value(rows, metric=f"held_out_{metric}")
+    assert value(rows, metric="optimism") == pytest.approx(sign * (value(rows, metric=f"val_{metric}") - held))
+    assert value(rows, metric="optimism") > 0
+    told = rows[rows["metric"] == f"optimum_val_{metric}"].iloc[0]
+    assert told["ci_low"] < told["value"] < told["ci_high"]
+    assert told["value"] == pytest.approx(value(rows, metric=f"val_{metric}"))
+    for name, (low, high) in zip(PARAMETERS, RANGES[task], strict=True):
+        width = rows[(rows["metric"] == "plateau_width") & (rows["level"] == name)].iloc[0]
+        left, right = (float(x) for x in width["note"].split(" to "))
+        assert right - left == pytest.approx(width["value"], abs=1e-5)
+        assert low <= left <= value(rows, metric=name) <= right <= high
+        spread = rows[(rows["metric"] == name) & (rows["by"] == "")].iloc[0]
+        assert low <= spread["ci_low"] < spread["ci_high"] <= high
+
+
+def test_gain_is_paired_with_the_paper_search(table: pd.DataFrame) -> None:
+    rows = table[table["task"] == "mcq"]
+    gain = rows[(rows["method"] == "exact") & (rows["metric"] == "gain_over_random")].iloc[0]
+    difference = value(rows, method="exact", metric="accuracy") - value(rows, method="random", metric="accuracy")
+    assert gain["value"] == pytest.approx(difference)
+    assert gain["n"] == LETTERS.test_rows.sum()
+    assert 0 <= gain["p"] <= 1
+    assert not ((rows["method"] == "random") & (rows["metric"] == "gain_over_random")).any()
+
+
+def test_keys_are_unique_and_rows_repeat(table: pd.DataFrame) -> None:
+    assert not table.duplicated(list(KEY)).any()
+    pd.testing.assert_frame_equal(table, search.rows(run_of(LETTERS, NUMBERS), QUICK))

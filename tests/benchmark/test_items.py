@@ -1,0 +1,404 @@
+"""Items: values and gold letters, quotas, ids, splits, and that neither order nor another country reshuffles them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from sdgbias.benchmark.items import (
+    LABELS,
+    MCQ_COLUMNS,
+    REGRESSION_COLUMNS,
+    Built,
+    Candidates,
+    _lookup,
+    authors_split,
+    build_items,
+    choose_items,
+    find_candidates,
+    split_by_country,
+)
+from sdgbias.errors import InputError, UsageError
+from sdgbias.raw.clusters import countries
+from sdgbias.raw.indicators import indicator, load_indicators, load_regression_tasks
+from sdgbias.types import PILLARS, Task
+
+SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "data"
+CODES = ("AL", "KE", "NM", "NI", "BF")
+
+
+def make_clusters(codes: tuple[str, ...] = CODES, each: int = 12) -> pd.DataFrame:
+    table = countries().set_index("cname")
+    rows = []
+    for code in codes:
+        for number in range(each):
+            year = 2008 + 7 * (number % 2)
+            rng = np.random.default_rng([number, *code.encode()])
+            labels = dict(zip(LABELS, rng.uniform(1, 5, len(LABELS)), strict=True))
+            place = {"cname": code, "iso3": table.iso3[code], "country": table.name[code], "year": np.int32(year)}
+            extra = {"urban": "UR"[number % 2], "adm1dhs": number, "official_split": table.official_split[code]}
+            rows.append({"cluster_id": f"{code}-{year}-6#-{number:08d}", **place, **extra, "gdl_region": "", **labels})
+    return pd.DataFrame(rows)
+
+
+def make_images(clusters: pd.DataFrame) -> pd.DataFrame:
+    digests = [hashlib.sha256(name.encode()).hexdigest() for name in clusters["cluster_id"]]
+    return pd.DataFrame({"cluster_id": clusters["cluster_id"], "image_id": digests})
+
+
+def row(series: str, iso3: str, year: int, value: float, region: str = "", stratum: str = "all") -> dict[str, object]:
+    names = {"series": series, "iso3": iso3, "region": region, "stratum": stratum}
+    return {**names, "year": year, "value": value, "source": f"test {series}"}
+
+
+def make_series(codes: tuple[str, ...] = CODES) -> pd.DataFrame:
+    """A national value of every indicator for every country; all but SHDI spread over 10-90."""
+    rows = []
+    for entry in load_indicators():
+        top = entry.limits[1]
+        for code, iso3 in countries().set_index("cname")["iso3"].items():
+            share = int(hashlib.md5(f"{entry.slug}{iso3}".encode()).hexdigest()[:4], 16) / 16**4
+            if code in codes:
+                rows.append(row(entry.series[-1].name, iso3, 2012, round(min(top, 100) * (0.1 + 0.8 * share), 3)))
+    return pd.DataFrame(rows)
+
+
+def build(clusters: pd.DataFrame, series: pd.DataFrame, mcq: int | None = None, **options: object) -> Built:
+    return build_items(clusters, make_images(clusters), series, None, mcq=mcq, regression=None, seed=0, **options)
+
+
+@cache
+def everything() -> Built:
+    return build(make_clusters(), make_series())
+
+
+def test_authors_split_of_the_ids_0_to_19() -> None:
+    assert np.flatnonzero(authors_split("mcq", range(20)) == "val").tolist() == [1, 4]
+    assert np.flatnonzero(authors_split("regression", range(20)) == "val").tolist() == [1, 2, 9, 18]
+    with pytest.raises(InputError, match="valid: mcq, regression"):
+        authors_split("quiz", [1])
+
+
+def test_authors_split_is_their_rule_to_the_letter() -> None:
+    for number in (0, 7, 2**47, 123456789012):
+        fraction = int(hashlib.md5(f"mcq-{number}".encode()).hexdigest()[:15], 16) / 16**15
+        assert authors_split("mcq", [number])[0] == ("val" if fraction < 0.2 else "test")
+
+
+def test_everything_is_asked_where_a_value_is_known() -> None:
+    made = everything()
+    assert list(made.items_mcq) == list(MCQ_COLUMNS) and list(made.items_regression) == list(REGRESSION_COLUMNS)
+    assert len(made.items_mcq) == 60 * 12 and len(made.items_regression) == 60 * 9
+    for items, task in ((made.items_mcq, "mcq"), (made.items_regression, "regression")):
+        assert items["item_id"].is_monotonic_increasing and items["item_id"].is_unique
+        first = items.iloc[0]
+        key = f"{task}|{first['indicator']}|{first['cluster_id']}"
+        assert first["item_id"] == int(hashlib.md5(key.encode()).hexdigest()[:12], 16)
+        assert items["split"].tolist() == authors_split(task, items["item_id"]).tolist()
+        assert items["image_id"].str.len().eq(64).all()
+    assert made.items_mcq["answer"].isin(["A", "B", "C"]).all() and not made.items_mcq[["value", "source"]].isna().any().any()
+    assert made.items_mcq.dtypes["value_year"] == "int32" and made.items_mcq.dtypes["item_id"] == "int64"
+    json.dumps(made.notes)
+
+
+def test_gold_letters_agree_with_their_option_texts() -> None:
+    items = everything().items_mcq
+    stunting = items[items["indicator"] == "stunting"]
+    expected = np.select([stunting["value"] < 20, stunting["value"] < 30], ["A", "B"], "C")
+    assert stunting["answer"].tolist() == expected.tolist()
+    options = items[["option_a", "option_b", "option_c"]].to_numpy()
+    assert all(options[at, "ABC".index(letter)] for at, letter in enumerate(items["answer"]))
+    assert items.groupby("indicator")["question"].nunique().eq(1).all()  # Q-only has one prompt for an indicator
+
+
+def test_regression_answers_are_the_labels() -> None:
+    clusters = make_clusters()
+    clusters.loc[0, "water_index"] = np.nan
+    made = build(clusters, make_series())
+    for task in load_regression_tasks():
+        own = made.items_regression[made.items_regression["indicator"] == task.slug]
+        assert (own["answer"] == own[task.target]).all() and set(own["target"]) == {task.target}
+        assert set(own["tolerance"]) == {task.tolerance}
+    gone = made.quarantine[made.quarantine["table"] == "items_regression"]
+    assert gone["key"].tolist() == [f"{clusters['cluster_id'][0]}|water_security"]
+    assert gone["rule"].tolist() == ["no-indicator-value"]
+
+
+def test_namibia_is_no_missing_value() -> None:
+    items = build(make_clusters(("NM", "NI")), make_series()).items_mcq
+    assert set(zip(items["cname"], items["iso3"], items["country"], strict=True)) == {
+        ("NM", "NAM", "Namibia"),
+        ("NI", "NER", "Niger"),  # not Nicaragua, whose ISO code is NI
+    }
+
+
+def test_clusters_without_an_image_are_out() -> None:
+    clusters = make_clusters()
+    made = build_items(clusters, make_images(clusters)[:7], make_series(), None, mcq=None, regression=None, seed=0)
+    assert made.items_mcq["cluster_id"].nunique() == 7
+    assert made.notes["clusters"] == 60 and made.notes["clusters_with_image"] == 7
+
+
+def lookup(rows: list[dict[str, object]], **cluster: object) -> tuple[float, int, str] | None:
+    """(value, year, level) that one Kenyan cluster of 2015 gets for stunting."""
+    one = make_clusters(("KE",), 1).assign(year=np.int32(2015), **cluster)
+    own = _lookup(one, pd.DataFrame(rows), indicator("stunting"), max_gap=10)
+    return None if own["value"].isna().all() else (own["value"].item(), own["value_year"].item(), own["level"].item())
+
+
+def test_nearest_year_ties_to_the_earlier_and_the_largest_gap() -> None:
+    assert lookup([row("sh_sta_stunt", "KEN", y, y - 2000) for y in (2012, 2014, 2016)]) == (14.0, 2014, "national")
+    assert lookup([row("sh_sta_stunt", "KEN", 2005, 5)]) == (5.0, 2005, "national")
+    assert lookup([row("sh_sta_stunt", "KEN", 2004, 4)]) is None
+    assert lookup([row("sh_sta_stunt", "NER", 2015, 4)]) is None
+
+
+def test_levels_local_first() -> None:
+    national, urban = row("sh_sta_stunt", "KEN", 2015, 10), row("gdl_area_stunting", "KEN", 2014, 20, stratum="urban")
+    region = row("gdl_area_stunting", "KEN", 2011, 30, region="kenr101")
+    rows = [national, urban, region]
+    assert lookup(rows, gdl_region="kenr101", urban="U") == (30.0, 2011, "subnational")
+    assert lookup(rows, gdl_region="kenr102", urban="U") == (20.0, 2014, "urban-rural")
+    assert lookup(rows, gdl_region="", urban="") == (10.0, 2015, "national")
+    old = {**region, "year": 2009}  # a regional survey may be 5 years old at most
+    assert lookup([national, old], gdl_region="kenr101") == (10.0, 2015, "national")
+
+
+def test_a_region_table_fills_unknown_regions() -> None:
+    clusters = make_clusters(("KE",), 4).drop(columns="gdl_region")
+    regions = pd.DataFrame({"cname": ["KE", "NM"], "adm1dhs": [2, 3], "gdl_region": ["KENr101", "NAMr101"]})
+    series = pd.DataFrame([row("shdi", "KEN", 2012, 0.5), row("shdi", "KEN", 2012, 0.6, region="kenr101")])
+    items = build_items(clusters, make_images(clusters), series, regions, mcq=None, regression=0, seed=0).items_mcq
+    assert items.sort_values("cluster_id")["value"].tolist() == [0.5, 0.6, 0.5, 0.5]
+
+
+def test_indicators_without_two_values_and_impossible_values_leave_with_a_reason() -> None:
+    clusters = make_clusters(("KE", "NI"), 2)
+    series = pd.DataFrame(
+        [row("haq", iso3, 2012, 40) for iso3 in ("KEN", "NER")]
+        + [row("sh_acs_unhc", "KEN", 2012, 101), row("sh_acs_unhc", "NER", 2012, 30)]
+    )
+    made = build(clusters, series)
+    assert set(made.items_mcq["indicator"]) == {"uhc_index"} and set(made.items_mcq["cname"]) == {"NI"}
+    mcq = made.quarantine[made.quarantine["table"] == "items_mcq"]
+    found = mcq.groupby("rule")["key"].agg(lambda keys: sorted({key.split("|")[1] for key in keys})).to_dict()
+    assert found["invalid-options"] == ["haq_index"] and found["value-out-of-range"] == ["uhc_index"]
+    assert len(found["no-indicator-value"]) == 10
+    assert "same value 40" in mcq.set_index("rule").loc["invalid-options", "detail"].iloc[0]
+
+
+def test_duplicates_leave() -> None:
+    clusters = make_clusters(("KE", "NI"), 3)
+    images = make_images(clusters)
+    images.loc[1, "image_id"] = images.loc[0, "image_id"]
+    twice = pd.concat([clusters, clusters[-1:]])
+    made = build_items(twice, images, make_series(), None, mcq=None, regression=None, seed=0)
+    assert made.items_mcq["cluster_id"].nunique() == 5
+    assert not made.items_mcq.duplicated(["indicator", "image_id"]).any()
+    gone = made.quarantine[made.quarantine["rule"] == "duplicate-item"]
+    counts = gone["table"].value_counts().to_dict()
+    assert counts == {"clusters": 1, "items_mcq": 12, "items_regression": 9}
+
+
+def test_near_duplicates_leave_when_picture_and_context_agree() -> None:
+    """1 looks like 0 and has its context; 2 looks like 0 in another context; 3 has the context of 0 and another picture."""
+    clusters = make_clusters(("KE",), 4)
+    labels = [*LABELS, "urban"]
+    clusters.loc[[1, 3], labels] = clusters.loc[[0, 0], labels].to_numpy()
+    clusters.loc[1, "asset_index"] = round(clusters.loc[0, "asset_index"], 1) - 0.01  # the same to one decimal, as prompts show it
+    images = make_images(clusters)
+    images["image_group"] = images["image_id"].where(~images.index.isin([1, 2]), images.loc[0, "image_id"])
+    made = build_items(clusters, images, make_series(), None, mcq=None, regression=None, seed=0)
+    gone = made.quarantine[made.quarantine["rule"] == "near-duplicate-item"]
+    assert set(gone["key"].str.split("|").str[0]) == {clusters["cluster_id"][1]}
+    assert gone["table"].value_counts().to_dict() == {"items_mcq": 12, "items_regression": 9}
+    assert made.items_mcq["cluster_id"].nunique() == 3
+    assert gone["detail"].str.endswith(f"context and nearly the image as {clusters['cluster_id'][0]}").all()
+
+
+def candidates(codes: tuple[str, ...] = CODES) -> Candidates:
+    clusters = make_clusters(codes)
+    return find_candidates(clusters, make_images(clusters), make_series(codes), seed=0)
+
+
+def test_what_is_taken_out_is_replaced_and_nothing_else_moves() -> None:
+    found = candidates()
+    before = choose_items(found, mcq=100, regression=50)
+    out = set(before.items_mcq["item_id"][:7])
+    after = choose_items(found, mcq=100, regression=50, without={Task.MCQ: out})
+    assert len(after.items_mcq) == 100 and not set(after.items_mcq["item_id"]) & out
+    assert set(before.items_mcq["item_id"]) - out <= set(after.items_mcq["item_id"])
+    counts = [made.items_mcq["indicator"].value_counts().to_dict() for made in (before, after)]
+    assert counts[0] == counts[1]
+    pd.testing.assert_frame_equal(after.items_regression, before.items_regression)
+
+
+def test_review_drops_or_marks() -> None:
+    found = candidates()
+    before = choose_items(found, mcq=60, regression=30)
+    first, second = before.items_mcq["item_id"][:2]
+    verdicts = pd.DataFrame({"task": "mcq", "item_id": [first, second], "verdict": ["rejected", "accepted"]})
+    dropped = choose_items(found, mcq=60, regression=30, review=verdicts)
+    assert first not in set(dropped.items_mcq["item_id"]) and len(dropped.items_mcq) == 60
+    assert dropped.items_mcq.set_index("item_id")["review"][second] == "accepted"
+    (line,) = dropped.quarantine[dropped.quarantine["rule"] == "rejected-in-review"].to_dict("records")
+    assert line["table"] == "items_mcq" and line["detail"] == f"item {first}"
+    marked = choose_items(found, mcq=60, regression=30, review=verdicts, review_action="mark").items_mcq
+    assert marked["item_id"].tolist() == before.items_mcq["item_id"].tolist()
+    assert marked.set_index("item_id")["review"].value_counts().to_dict() == {"": 58, "rejected": 1, "accepted": 1}
+    assert set(dropped.items_regression["review"]) == {""}  # ids are unique within a task only
+
+
+def test_kept_bins_keep_the_options_of_old_questions() -> None:
+    old = candidates(("KE", "NI"))
+    series = make_series()
+    clusters = make_clusters()
+    moved = find_candidates(clusters, make_images(clusters), series, seed=0)
+    kept = find_candidates(clusters, make_images(clusters), series, seed=0, keep_bins=old.options)
+    assert moved.options["electricity"].edges != old.options["electricity"].edges  # terciles follow the clusters
+    assert kept.options == old.options
+    rows = kept.found[Task.MCQ]
+    own = rows[rows["indicator"] == "electricity"]
+    assert own["answer"].tolist() == old.options["electricity"].letters(own["value"].to_numpy()).tolist()
+
+
+def test_split_by_place_keeps_countries_apart() -> None:
+    items = choose_items(candidates(), mcq=None, regression=None, split="place").items_mcq
+    assert items.groupby("cname")["split"].nunique().max() == 1 and set(items["split"]) == {"val", "test"}
+    assert candidates().notes.get("split") is None
+    by_id = choose_items(candidates(), mcq=None, regression=None).items_mcq
+    assert by_id.groupby("cname")["split"].nunique().min() == 2
+
+
+@pytest.mark.parametrize("total", [0, 7, 333])
+def test_quotas_are_exact_in_table_a_proportions(total: int) -> None:
+    clusters = make_clusters(each=40)
+    made = build_items(clusters, make_images(clusters), make_series(), None, mcq=total, regression=total, seed=3)
+    for items, shares, entries in (
+        (made.items_mcq, (44.58, 32.52, 22.90), load_indicators()),
+        (made.items_regression, (38.854, 33.522, 27.624), load_regression_tasks()),
+    ):
+        assert len(items) == total
+        per_pillar = [int((items["pillar"] == pillar).sum()) for pillar in PILLARS]
+        assert all(abs(n - total * share / 100) < 1 for n, share in zip(per_pillar, shares, strict=True))
+        for pillar in PILLARS:
+            counts = [int((items["indicator"] == e.slug).sum()) for e in entries if e.pillar == pillar]
+            assert max(counts) - min(counts) <= 1
+    assert made.notes["mcq"]["short"] == [] == made.notes["regression"]["short"]
+
+
+def test_a_shortfall_is_filled_within_the_pillar_and_said() -> None:
+    clusters = make_clusters(("KE", "NI"), 10)
+    series = make_series()
+    series = series[~series["series"].isin(["haq", "shdi", "se_tot_cplr", "cr_2_f"])]
+    made = build(clusters, series, mcq=100)
+    counts = made.items_mcq["indicator"].value_counts()
+    assert "haq_index" not in counts and made.notes["mcq"]["pillar_quotas"][PILLARS[0]] == 45
+    assert (made.items_mcq["pillar"] == PILLARS[0]).sum() == 45  # filled by its four other indicators
+    assert (made.items_mcq["pillar"] == PILLARS[2]).sum() == counts["ed_health_alignment"] == 20
+    short = made.notes["mcq"]["short"]
+    assert f"{PILLARS[0]}, haq_index: wanted 9, the data gives 0" in short
+    assert f"{PILLARS[2]}: wanted 23, the data gives 20; the rest stays empty" in short
+
+
+def test_strata_get_their_share() -> None:
+    clusters = make_clusters(each=40)
+    items = build(clusters, make_series(), mcq=600).items_mcq
+    counts = items[items["indicator"] == "stunting"].groupby(["cname", "year"]).size()
+    wanted = (items["indicator"] == "stunting").sum() / 10  # 5 countries x 2 years of equal size
+    assert len(counts) == 10 and counts.between(wanted - 1, wanted + 1).all()
+
+
+def test_the_order_of_the_input_changes_nothing() -> None:
+    clusters, series = make_clusters(), make_series()
+    images = make_images(clusters)
+    first = build_items(clusters, images, series, None, mcq=150, regression=90, seed=5)
+    mixed = [frame.sample(frac=1, random_state=1).reset_index(drop=True) for frame in (clusters, images, series)]
+    again = build_items(*mixed, None, mcq=150, regression=90, seed=5)
+    for name in ("items_mcq", "items_regression", "quarantine"):
+        pd.testing.assert_frame_equal(getattr(first, name), getattr(again, name))
+    assert first.notes == again.notes
+    other = build_items(clusters, images, series, None, mcq=150, regression=90, seed=6)
+    assert set(other.items_mcq["item_id"]) != set(first.items_mcq["item_id"])
+
+
+def test_another_country_only_pushes_items_out() -> None:
+    series = make_series((*CODES, "PE"))
+    before = build(make_clusters(), series, mcq=200)
+    after = build(make_clusters((*CODES, "PE")), series, mcq=200)
+    kept = after.items_mcq[after.items_mcq["cname"] != "PE"]
+    assert len(after.items_mcq) == 200 and len(kept) < 200
+    assert set(kept["item_id"]) <= set(before.items_mcq["item_id"])
+
+
+def test_an_id_does_not_depend_on_the_quota() -> None:
+    full = everything().items_mcq.set_index("item_id")
+    some = build(make_clusters(), make_series(), mcq=50).items_mcq.set_index("item_id")
+    pd.testing.assert_frame_equal(full.loc[some.index], some)
+
+
+def test_no_country_stands_on_both_sides() -> None:
+    items = everything().items_mcq
+    assert items.groupby("cname")["split_place"].nunique().eq(1).all()
+    assert dict(zip(items["cname"], items["split_place"], strict=True)) == {
+        "AL": "test",
+        "KE": "test",
+        "NI": "test",
+        "NM": "val",
+        "BF": "val",
+    }
+
+
+def test_a_split_with_an_empty_side_falls_back_to_md5() -> None:
+    def split(codes: dict[str, str]) -> dict[str, str]:
+        return split_by_country(pd.DataFrame({"cname": list(codes), "official_split": list(codes.values())}))[0]
+
+    codes = ["AL", "KE", "NI", "PE", "PH", "UG"]
+    first = sorted(codes, key=lambda code: hashlib.md5(code.encode()).hexdigest())
+    for official in ("train", "val"):
+        made = split(dict.fromkeys(codes, official))
+        assert {code for code in codes if made[code] == "val"} == set(first[:2])  # ceil(0.2 * 6)
+    assert split({"KE": "train"}) == {"KE": "test"} and split({}) == {}
+
+
+def test_nothing_at_all_keeps_columns_and_types() -> None:
+    full, none = everything(), build(make_clusters()[:0], make_series())
+    for name in ("items_mcq", "items_regression", "quarantine"):
+        assert getattr(none, name).empty
+        assert list(getattr(none, name)) == list(getattr(full, name))
+    assert none.items_mcq.dtypes.equals(full.items_mcq.dtypes)
+    assert none.items_regression.dtypes.equals(full.items_regression.dtypes)
+
+
+def test_bad_arguments() -> None:
+    clusters = make_clusters(("KE",), 2)
+    with pytest.raises(UsageError, match="mcq is -1"):
+        build(clusters, make_series(), mcq=-1)
+    with pytest.raises(UsageError, match="max_gap is -2"):
+        build(clusters, make_series(), max_gap=-2)
+    with pytest.raises(UsageError, match="split 'country'.*valid: id, place"):
+        choose_items(candidates(), mcq=1, regression=1, split="country")
+    with pytest.raises(UsageError, match="review action 'keep'.*valid: drop, mark"):
+        choose_items(candidates(), mcq=1, regression=1, review_action="keep")
+    with pytest.raises(InputError, match="missing column"):
+        build(clusters.drop(columns="urban"), make_series())
+
+
+@pytest.mark.skipif(not (SHARED / "realpack").is_dir(), reason="the real specimens (../shared/data/realpack) are absent")
+def test_real_clusters_get_items_from_the_committed_series() -> None:
+    from sdgbias.raw.clusters import read_clusters
+    from sdgbias.raw.series import read_series
+
+    clusters, _ = read_clusters(SHARED / "realpack")
+    series, _ = read_series(Path(__file__).resolve().parents[2] / "data" / "indicators")
+    made = build(clusters, series)
+    assert made.items_mcq["indicator"].nunique() == 10  # not physical activity and HAQ, which can't be committed
+    assert made.items_mcq["cname"].nunique() == clusters["cname"].nunique()
+    albania = made.items_mcq[(made.items_mcq["cname"] == "AL") & (made.items_mcq["indicator"] == "stunting")]
+    assert set(albania["answer"]) == {"B"}  # 23.2 % in 2008

@@ -1,0 +1,91 @@
+"""A folder of annotated pictures becomes a benchmark: same bytes again, every person accounted for, real faces as a stand-in."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from sdgbias.benchmark.people import TABLES, build_people
+from sdgbias.errors import InputError
+from sdgbias.raw.images.shards import ImageReader
+from sdgbias.raw.synthetic.people import write_people_sample
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("people") / "raw"
+    assert write_people_sample(folder, 200, seed=3) == 201  # picture 49 shows two persons
+    return folder
+
+
+@pytest.fixture(scope="module")
+def built(source: Path) -> Path:
+    out = source.parent / "benchmark"
+    build_people(source, out)
+    return out
+
+
+def test_every_annotated_person_is_accounted_for(built: Path) -> None:
+    card = json.loads((built / "benchmark.json").read_text())
+    people = pd.read_parquet(built / "people.parquet")
+    assert card["counts"]["rows_annotated"] == len(people) + sum(card["quarantined"].values()) == 201
+    assert card["quarantined"] == {"box-outside": 1, "missing-image": 1, "several-persons": 2}
+    assert card["synthetic"] and card["suite"] == "facet"
+    for attribute, counts in card["groups"].items():
+        assert sum(counts.values()) == len(people)
+        assert sum(card["unknown_because"][attribute].values()) == counts["unknown"]
+
+
+def test_pictures_are_kept_as_they_are(built: Path, source: Path) -> None:
+    people = pd.read_parquet(built / "people.parquet")
+    reader = ImageReader(built)
+    reader.require(people["image_id"])
+    first = people.iloc[0]
+    assert reader[first["image_id"]] == (next(source.glob(f"imgs_*/{first['file']}")).read_bytes(),)
+    assert (people["w"] > 0).all() and (people["x"] + people["w"] <= 160).all()
+
+
+def test_questions_about_one_picture_stand_on_one_side(built: Path) -> None:
+    items = pd.read_parquet(built / "items_people.parquet")
+    assert items.groupby("image_id")["split"].nunique().eq(1).all()
+    assert 0.1 < (items["split"] == "val").mean() < 0.3
+    prompts = pd.read_parquet(built / "prompts.parquet")
+    assert set(prompts["item_id"]) == set(items["item_id"])
+
+
+def test_same_source_same_bytes(built: Path, source: Path, tmp_path: Path) -> None:
+    write_people_sample(tmp_path / "raw", 200, seed=3)
+    build_people(tmp_path / "raw", tmp_path / "again")
+    for name in (*TABLES, "images", "quarantine"):
+        assert (tmp_path / "again" / f"{name}.parquet").read_bytes() == (built / f"{name}.parquet").read_bytes()
+
+
+def test_a_broken_picture_leaves_and_the_others_stay(source: Path, tmp_path: Path) -> None:
+    write_people_sample(tmp_path / "raw", 30, seed=3)
+    (tmp_path / "raw" / "imgs_1" / "100000.jpg").write_bytes(b"\xff\xd8 no picture")
+    (tmp_path / "raw" / "imgs_2" / "100001.jpg").write_bytes((tmp_path / "raw" / "imgs_3" / "100002.jpg").read_bytes())
+    card = build_people(tmp_path / "raw", tmp_path / "b")
+    assert card["quarantined"] == {"image-corrupt": 1, "picture-twice": 2}
+    assert card["counts"]["people"] == 27
+
+
+def test_nothing_usable_is_told_with_its_reasons(tmp_path: Path) -> None:
+    write_people_sample(tmp_path / "raw", 3, seed=3)
+    for path in (tmp_path / "raw").glob("imgs_*/*.jpg"):
+        path.unlink()
+    with pytest.raises(InputError, match="no usable person; the reasons: missing-image 3"):
+        build_people(tmp_path / "raw", tmp_path / "b")
+    with pytest.raises(InputError, match=r"no annotations/annotations.csv"):
+        build_people(tmp_path / "nowhere", tmp_path / "b")
+
+
+def test_fairface_runs_for_real(shared: Path, tmp_path: Path) -> None:
+    card = build_people(shared / "people" / "fairface", tmp_path / "b", dataset="fairface")
+    assert card["counts"]["people"] == 124 and not card["synthetic"] and card["quarantined"] == {}
+    items = pd.read_parquet(tmp_path / "b" / "items_people.parquet")
+    assert set(items["prompt"]) == {"gender", "age"}
+    assert (items["prompt"] == "gender").sum() == 124
+    assert (items["prompt"] == "age").sum() == 124 - card["groups"]["age"]["unknown"]

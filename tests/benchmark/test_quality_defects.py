@@ -1,0 +1,325 @@
+"""Every rule of every suite catches the defect it is there for, and a benchmark without faults passes all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from sdgbias.benchmark import quality
+from sdgbias.benchmark.quality.expectations import SUITES as SUITE_NAMES
+from sdgbias.raw.clusters import countries
+from sdgbias.raw.images import shards
+from sdgbias.types import PILLARS
+from tests.builders.quality import GOOD, SUITES, Plant, Tables, check, copies, drop_column, drop_rows, edit, only, picture, put, repeat_row
+
+
+def both(*plants: Plant) -> Plant:
+    def plant(tables: Tables) -> None:
+        for each in plants:
+            each(tables)
+
+    return plant
+
+
+def label_ranges(table: str) -> dict[str, Plant]:
+    bad = {"asset_index": np.inf, "water_index": 0.99, "sanitation_index": 5.5, "under5_mort": -1.0, "women_edu": 25.0, "women_bmi": 2437.0}
+    return {f"{name.replace('_', '-')}-range": put(table, name, value) for name, value in bad.items()}
+
+
+def text_edit(where: dict[str, str], pattern: str, to: str) -> Plant:
+    return edit("prompts", where, "text", lambda s: s.str.replace(pattern, to, n=1, regex=True))
+
+
+def wrong_m49(tables: Tables) -> None:
+    tables["countries"] = countries().replace({"m49": {516: 562}})  # Namibia's taken for Niger's
+
+
+def shares_off(tables: Tables) -> None:
+    tables["items_mcq"].loc[tables["items_mcq"]["pillar"] == PILLARS[2], "answer"] = "A"
+
+
+def swap_values(tables: Tables) -> None:
+    frame = tables["items_mcq"]
+    frame.loc[frame["value"] == 3, "value"] = 95.0  # stays letter A
+
+
+def near_picture(table: str) -> Plant:
+    """The item of the second cluster: nearly the first one's image, its context up to rounding."""
+
+    def plant(tables: Tables) -> None:
+        tables["images"].loc[1, "image_group"] = tables["images"]["image_id"][0]
+        frame, own = tables[table], tables["clusters"]
+        same = frame.index[frame["indicator"] == frame["indicator"].iloc[-1 if table == "items_regression" else 0]]
+        for name in ("asset_index", "water_index", "sanitation_index", "under5_mort", "women_edu", "women_bmi", "urban"):
+            frame.loc[same[1], name] = own[name][0] + 0.004 if name == "asset_index" else own[name][0]
+
+    return plant
+
+
+def other_bytes(parts: Callable[[list[bytes]], list[bytes]], renamed: bool) -> Plant:
+    """Change the first picture's bytes; ``renamed``: its id follows, everywhere."""
+
+    def plant(tables: Tables) -> None:
+        new = parts(tables["pictures"]["parts"][0])
+        tables["pictures"].at[0, "parts"] = new
+        if renamed:
+            for name in ("images", "pictures"):
+                tables[name].loc[0, "image_id"] = shards.image_id(new)
+
+    return plant
+
+
+def item_defects(table: str, task: str) -> dict[str, Plant]:
+    other = {"mcq": "polarity", "regression": "unit"}[task]
+    good = GOOD[table]
+    return {
+        "columns-present": drop_column(table, "split_place"),
+        "item-id-unique": put(table, "item_id", good["item_id"][1]),
+        "item-cluster-exists": put(table, "cluster_id", "AL-2010-5#-99999999"),
+        "item-image-exists": put(table, "image_id", "0" * 64),
+        "image-of-cluster": put(table, "image_id", GOOD["images"]["image_id"][7]),
+        "labels-of-cluster": put(table, "women_edu", 17.0),
+        "item-country-known": put(table, "iso3", "GIN"),
+        "year-whole": put(table, "year", 2010.5),
+        "pillar-known": put(table, "pillar", None),
+        "indicator-slug": put(table, "indicator", "Stunting (2.2.1)"),
+        "indicator-uniform": put(table, other, "something else"),
+        "question-present": put(table, "question", None),
+        "split-known": put(table, "split", "train"),
+        "split-place-known": put(table, "split_place", None),
+        "split-by-id": put(table, "split", {"val": "test", "test": "val"}[good["split"][0]]),
+        "split-by-place": put(table, "split", "val"),  # judged for a split by place, see below
+        "split-place-by-country": put(table, "split_place", "val"),
+        "split-place-across-tasks": lambda t: t[table].replace({"split_place": {"val": "test"}}, inplace=True),
+        "item-has-prompts": drop_rows("prompts", lambda p: (p["task"] == task) & (p["item_id"] == good["item_id"][0])),
+        "duplicate-item": repeat_row(table, item_id=10_000, question=good["question"][0].upper() + " !"),
+        "near-duplicate-item": near_picture(table),
+        "review-known": put(table, "review", "maybe"),
+        **label_ranges(table),
+    }
+
+
+PREDICTED = {"task": "regression", "method": "full"}
+DEFECTS: dict[str, dict[str, Plant]] = {
+    "clusters": {
+        "columns-present": drop_column("clusters", "women_bmi"),
+        "cluster-id-unique": repeat_row("clusters"),
+        "cluster-id-format": put("clusters", "cluster_id", "AL-2010-5#-1"),
+        "cluster-id-agrees": put("clusters", "year", 2014),
+        "country-known": put("clusters", "iso3", "NER", row=5),  # Namibia's NM taken for Niger
+        "crosswalk-right": wrong_m49,
+        "country-has-series": drop_rows("series", lambda s: s["iso3"] == "NAM"),
+        "country-named": put("clusters", "country", ""),
+        "year-range": put("clusters", "year", 1990),
+        "year-whole": put("clusters", "year", 2010.5),
+        "urban-known": put("clusters", "urban", "urban"),
+        "adm1dhs-range": put("clusters", "adm1dhs", -1),
+        "coordinates-on-earth": both(put("clusters", "lat", 0.0), put("clusters", "lon", 0.0)),
+        "missing-code": put("clusters", "asset_index", -9.0),
+        **label_ranges("clusters"),
+    },
+    "series": {
+        "columns-present": drop_column("series", "source"),
+        "series-key-unique": repeat_row("series", value=4.0),
+        "series-known": put("series", "series", "sh_sta_height"),
+        "series-country-known": put("series", "iso3", "WLD"),
+        "stratum-known": put("series", "stratum", "allarea"),
+        "region-of-country": put("series", "region", "NAMr101"),
+        "year-whole": put("series", "year", "2016-2017"),
+        "year-range": put("series", "year", 20),
+        "value-present": put("series", "value", None),
+        "value-in-range": put("series", "value", 101.0),
+        "unit-scale": repeat_row("series", times=10, series="eg_elc_accs", value=0.93),
+        "source-present": put("series", "source", None),
+    },
+    "images": {
+        "columns-present": drop_column("images", "image_group"),
+        "image-per-cluster": repeat_row("images"),
+        "image-id-format": put("images", "image_id", "ABC"),
+        "image-cluster-exists": put("images", "cluster_id", "AL-2010-5#-99999999"),
+        "pending-all-or-none": put("images", "image_id", "pending:" + "0" * 32),
+        "photo-id-present": put("images", "photo_id", None),
+        "photo-count": put("images", "n_photos", 0),
+        "part-count": put("images", "n_parts", 0),
+        "tile-hash-format": put("images", "tile_hash", "0x12"),
+        "photo-hash-format": put("images", "photo_hash", "G" * 16),
+        "image-group-known": put("images", "image_group", GOOD["images"]["image_id"][1][::-1]),
+        "image-shared": put("images", "image_id", GOOD["images"]["image_id"][1]),
+        "image-stored": drop_rows("pictures", lambda p: p["shard"] == "NM-000"),
+        "image-id-is-sha256": other_bytes(lambda parts: [picture(99)], renamed=False),
+        "image-is-whole": other_bytes(lambda parts: [parts[0][:-20]], renamed=True),
+    },
+    "items_mcq": {
+        **item_defects("items_mcq", "mcq"),
+        "level-known": put("items_mcq", "level", "global"),
+        "polarity-known": put("items_mcq", "polarity", "up"),
+        "options-present": put("items_mcq", "option_b", ""),
+        "options-distinct": put("items_mcq", "option_c", "Below 20 %"),
+        "answer-among-options": put("items_mcq", "answer", "C", row=7),  # of an item with two options
+        "bins-ordered": put("items_mcq", "option_a", "40 % or more"),
+        "bins-cover": put("items_mcq", "option_b", "20 % to under 29 %"),
+        "gold-in-option": put("items_mcq", "value", 20.0),  # the edge belongs to B
+        "answers-follow-values": swap_values,
+        "value-present": put("items_mcq", "value", np.nan),
+        "value-in-unit-range": put("items_mcq", "value", 101.0, row=6),
+        "value-from-series": put("items_mcq", "value", 3.1),
+        "value-year-range": put("items_mcq", "value_year", 0),
+        "value-year-whole": put("items_mcq", "value_year", 2009.5),
+        "value-year-near": put("items_mcq", "value_year", 1990),
+        "label-shares": shares_off,
+    },
+    "items_regression": {
+        **item_defects("items_regression", "regression"),
+        "target-known": put("items_regression", "target", "height"),
+        "tolerance-of-target": put("items_regression", "tolerance", 5.0),
+        "answer-present": put("items_regression", "answer", np.nan),
+        "answer-is-label": put("items_regression", "answer", 24.5),
+    },
+    "prompts": {
+        "columns-present": drop_column("prompts", "candidates"),
+        "task-known": put("prompts", "task", "essay"),
+        "candidates-known": put("prompts", "candidates", "ABCD"),
+        "prompt-text-form": put("prompts", "text", None),
+        "prompt-key-unique": repeat_row("prompts"),
+        "prompt-test-of-task": edit("prompts", {"task": "regression", "test": "T2"}, "test", lambda s: "T1"),
+        "prompts-complete": drop_rows("prompts", lambda p: p.index.to_series() == 0),
+        "prompt-item-exists": put("prompts", "item_id", 999_999),
+        "prompt-image-of-item": put("prompts", "image_id", GOOD["images"]["image_id"][7]),
+        "candidates-match-options": edit("prompts", {"candidates": "AB"}, "candidates", lambda s: "ABC"),
+        "prompt-text-of-item": text_edit({"test": "T3"}, r"A\. below 20 %", "A. below 30 %"),
+        "tests-differ-in-context-only": text_edit({"test": "T5"}, r"\?", " ?"),
+        "context-line-unexpected": text_edit({"test": "T5"}, "\n", "\nContext: Given: urban=Urban\n"),
+        "context-form": text_edit({"test": "T4"}, "Context: You may consider: ", "Context: You may consider: woman_bmi, "),
+        "context-line-missing": text_edit({"test": "T1"}, r"\nContext: .*", ""),
+        "context-values": text_edit({"test": "T2", "task": "mcq"}, r"asset_index=-1\.9", "asset_index=-1.8"),
+        "target-leak": text_edit({"task": "regression", "test": "T2"}, "Given: ", "Given: woman_bmi=24.4, "),
+    },
+    "predictions": {
+        "columns-present": drop_column("predictions", "kl"),
+        "task-known": put("predictions", "task", "essay"),
+        "method-known": put("predictions", "method", "vote"),
+        "split-known": put("predictions", "split", "train"),
+        "prediction-key-unique": repeat_row("predictions"),
+        "prediction-test-of-task": edit("predictions", {"task": "regression", "test": "T2"}, "test", lambda s: "T3"),
+        "pred-known": put("predictions", "pred", "D"),
+        "value-fits-task": edit("predictions", PREDICTED, "value", lambda s: np.nan),
+        "confidence-range": put("predictions", "confidence", 1.5),
+        "kl-range": put("predictions", "kl", -0.1),
+        "kept-only-by-cade": put("predictions", "kept", False),
+        "prediction-item-exists": put("predictions", "item_id", 999_999),
+        "prediction-split-of-item": put("predictions", "split", {"val": "test", "test": "val"}[GOOD["predictions"]["split"][0]]),
+        "pred-among-options": edit("predictions", {"task": "mcq", "item_id": int(GOOD["items_mcq"]["item_id"][7])}, "pred", lambda s: "C"),
+        "error-of-value": edit("predictions", PREDICTED, "error", lambda s: s + 0.5),
+        "correct-of-pred": edit("predictions", {"task": "mcq", "method": "full"}, "correct", lambda s: ~s),
+        "predictions-complete": drop_rows("predictions", lambda p: p.index.to_series() == 0),
+    },
+    "people": {
+        "columns-present": drop_column("people", "skin"),
+        "person-unique": put("people", "person_id", "101"),
+        "image-id-format": put("people", "image_id", "0123"),
+        "split-known": put("people", "split", "train"),
+        "dataset-known": put("people", "dataset", "found-on-the-web"),
+        "groups-known": put("people", "skin", "medium-dark"),
+        "unknown-has-reason": put("people", "age_why", "tie"),
+        "class-or-attribute": both(put("people", "gender", "unknown", 5), put("people", "age", "unknown", 5)),
+        "box-has-area": put("people", "w", 0.0),
+        "one-person": put("people", "persons", 2),
+        "picture-once": put("people", "image_id", GOOD["people"]["image_id"][1]),
+    },
+    "items_people": {
+        "columns-present": drop_column("items_people", "gold"),
+        "item-unique": put("items_people", "item_id", int(GOOD["items_people"]["item_id"][1])),
+        "prompt-known": put("items_people", "prompt", "p4"),
+        "split-known": put("items_people", "split", "train"),
+        "person-known": put("items_people", "person_id", "999"),
+        "gold-fits": edit("items_people", {"prompt": "p1", "class1": "nurse"}, "gold", lambda s: "doctor"),
+        "negative-is-no": edit("items_people", {"negative": True}, "negative", lambda s: False),
+        "question-once": repeat_row("items_people", item_id=1),
+        "class-of-person": edit("items_people", {"class1": "judge"}, "class1", lambda s: "lawman"),
+        "picture-of-person": put("items_people", "image_id", f"{77:064x}"),
+        "split-of-person": edit("items_people", {"person_id": "100"}, "split", lambda s: "val"),
+        "item-has-prompt": drop_rows("prompts_people", lambda p: p.index.to_series() == 0),
+    },
+    "images_people": {
+        "columns-present": drop_column("images_people", "shard"),
+        "image-per-person": repeat_row("images_people"),
+        "image-id-format": put("images_people", "image_id", "0123"),
+        "person-known": put("images_people", "cluster_id", "999"),
+        "image-of-person": put("images_people", "image_id", GOOD["people"]["image_id"][1]),
+        "one-part": put("images_people", "n_parts", 2),
+        "image-stored": put("images_people", "shard", "XX-009"),
+        "image-id-is-sha256": put("people_pictures", "parts", [picture(7, 40, "JPEG")]),
+        "image-is-whole": put("people_pictures", "parts", [picture(0, 40, "JPEG")[:-2]]),
+    },
+    "prompts_people": {
+        "columns-present": drop_column("prompts_people", "text"),
+        "prompt-per-item": repeat_row("prompts_people"),
+        "item-known": put("prompts_people", "item_id", 1),
+        "prompt-of-item": edit("prompts_people", {"test": "p2"}, "test", lambda s: "p3"),
+        "text-as-specified": edit("prompts_people", {"test": "p1"}, "text", lambda s: s.str.replace("waiter", "waitress")),
+        "image-of-item": put("prompts_people", "image_id", f"{77:064x}"),
+        "candidates-of-task": edit("prompts_people", {"test": "p3"}, "candidates", lambda s: "AB"),
+    },
+}
+RULES = {t: {e["meta"]["rule"]: e["meta"]["severity"] for e in quality.load_suite(t, SUITES)["expectations"]} for t in SUITE_NAMES}
+NOT_ASKED = {"split-by-place": "the split is by id"}
+
+
+@pytest.mark.parametrize("table", SUITE_NAMES)
+def test_every_rule_has_its_defect(table: str) -> None:
+    assert sorted(DEFECTS[table]) == sorted(RULES[table])
+    assert sorted(p.stem for p in SUITES.iterdir()) == sorted(SUITE_NAMES)
+
+
+@pytest.mark.parametrize("table", SUITE_NAMES)
+def test_good_table_passes_every_rule(table: str, tmp_path: Path) -> None:
+    verdict = check(table, copies(), tmp_path)
+    assert verdict.findings == ()
+    assert verdict.rows_ok.all()
+    assert verdict.skipped == (NOT_ASKED if table in ("items_mcq", "items_regression") else {})
+    assert set(verdict.counts) == set(DEFECTS[table]) - set(verdict.skipped)
+    assert set(verdict.counts.values()) == {0}
+
+
+@pytest.mark.parametrize(("table", "rule"), [(t, r) for t, rules in RULES.items() for r in rules])
+def test_planted_defect_is_found(table: str, rule: str, tmp_path: Path) -> None:
+    tables = copies()
+    split = "id"
+    if rule == "split-by-place":
+        split = "place"
+        for name in ("items_mcq", "items_regression"):
+            tables[name]["split"] = tables[name]["split_place"]
+        assert check(table, tables, tmp_path, only(tmp_path, rule), split).counts[rule] == 0
+        tmp_path = tmp_path / "again"
+        tmp_path.mkdir()
+    DEFECTS[table][rule](tables)
+    verdict = check(table, tables, tmp_path, only(tmp_path, rule), split)
+    found = {f.rule: f for f in verdict.findings}
+    assert rule in found
+    assert verdict.counts[rule] == found[rule].count >= 1
+    assert found[rule].severity == RULES[table][rule]
+    assert (verdict.quarantine["rule"] == rule).sum() == (found[rule].count if RULES[table][rule] == "quarantine" else 0)
+    assert verdict.rows_ok.sum() == verdict.rows - len(set(verdict.quarantine["key"]))
+
+
+@pytest.mark.parametrize("table", SUITE_NAMES)
+def test_empty_table(table: str, tmp_path: Path) -> None:
+    none = {name: frame.iloc[:0] for name, frame in GOOD.items()}
+    assert check(table, none, tmp_path).findings == ()
+
+
+@pytest.mark.parametrize("table", SUITE_NAMES)
+def test_order_of_rows_never_changes_the_verdict(table: str, tmp_path: Path) -> None:
+    tables = copies()
+    plants = [p for r, p in DEFECTS[table].items() if r not in ("columns-present", "item-id-unique", "indicator-slug", "year-whole")]
+    for plant in plants[:8]:
+        plant(tables)
+    first = check(table, tables, tmp_path)
+    tables[table] = pd.DataFrame(tables[table].sample(frac=1, random_state=3))
+    again = check(table, tables, tmp_path)
+    assert (again.counts, again.findings) == (first.counts, first.findings)
+    pd.testing.assert_frame_equal(again.quarantine, first.quarantine)

@@ -1,0 +1,388 @@
+"""The record files of the authors' release: exact lines, every fault under its rule's name, what a foreign record is filled with."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from sdgbias.benchmark.items import authors_split
+from sdgbias.benchmark.release import import_ as release_import
+from sdgbias.benchmark.release.export import export, import_
+from sdgbias.benchmark.release.items import place_of_paths
+from sdgbias.benchmark.release.records import PARTS, json_lines, stem, write_lines
+from sdgbias.errors import InputError, UsageError
+from sdgbias.types import Task
+
+Record = dict[str, Any]
+N = 20
+
+
+def picture(seed: int) -> bytes:
+    out = io.BytesIO()
+    Image.fromarray(np.random.default_rng(seed).integers(0, 255, (8, 12, 3), dtype=np.uint8)).save(out, "PNG")
+    return out.getvalue()
+
+
+def mcq(number: int, test: str) -> Record:
+    context = "\nContext: Given: urban=Rural" if test in ("T1", "T2") else ""
+    options = "\nOptions: A. few; B. some; C. many\nVALID OPTIONS: A, B, C"
+    return {
+        "id": 10 * number,
+        "item_id": number,
+        "image": f"images/{number:02d}.png",
+        "question": f"Question: How many?{context}{options}",
+        "A": "few",
+        "B": "some",
+        "C": "many",
+        "answer": "ABC"[number % 3],
+        "indicator": "Stunting in children under 5",
+        "theirs": {"kept": [1, None]},
+    }
+
+
+def number(item: int, test: str) -> Record:
+    return {"item_id": item, "image": f"images/{item:02d}.png", "question": "How heavy?", "answer": 20.5 + item, "target": "women_bmi"}
+
+
+@pytest.fixture
+def release(tmp_path: Path) -> Callable[..., Path]:
+    """A foreign release of N items; `change(stem, records)` alters the records of a file before they are written."""
+
+    def make(change: Callable[[str, list[Record]], list[Record]] = lambda name, records: records, only: str = "") -> Path:
+        folder = tmp_path / "release"
+        (folder / "data").mkdir(parents=True)
+        (folder / "images").mkdir()
+        for i in range(N):
+            (folder / "images" / f"{i:02d}.png").write_bytes(picture(i))
+        for task, test in PARTS:
+            name = stem(task, test)
+            if name.startswith(only):
+                records = change(name, [(mcq if task is Task.MCQ else number)(i, test.value) for i in range(N)])
+                (folder / "data" / f"{name}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records), encoding="utf-8")
+        return folder
+
+    return make
+
+
+def edited(item: int, files: str = "mcq", **fields: Any) -> Callable[[str, list[Record]], list[Record]]:
+    """Replace fields of one item in every file whose name starts with `files`; None removes a field."""
+
+    def change(name: str, records: list[Record]) -> list[Record]:
+        if name.startswith(files):
+            records[item] = {k: v for k, v in {**records[item], **fields}.items() if v is not None}
+        return records
+
+    return change
+
+
+def read(folder: Path, name: str) -> pd.DataFrame:
+    return pd.read_parquet(folder / f"{name}.parquet")
+
+
+def left_out(folder: Path) -> dict[str, set[str]]:
+    rows = read(folder, "quarantine/release")
+    return {str(rule): set(part["key"]) for rule, part in rows.groupby("rule")}
+
+
+# ------------------------------------------------------------------------------------------------------- lines
+
+
+@given(
+    st.lists(st.tuples(st.text(st.characters(exclude_categories=["Cs"])), st.floats(allow_infinity=False), st.integers(-(2**62), 2**62)))
+)
+def test_lines_are_those_of_json(rows: list[tuple[str, float, int]]) -> None:
+    columns = list(zip(*rows, strict=True)) or [(), (), ()]
+    kinds = (pa.string(), pa.float64(), pa.int64())
+    fields = {name: pa.array(values, kind) for name, values, kind in zip("sfi", columns, kinds, strict=True)}
+    file = io.BytesIO()
+    write_lines(file, json_lines(fields))
+    found = [json.loads(line) for line in file.getvalue().decode().split("\n")[:-1]]
+    assert found == [{k: v for k, v in zip("sfi", row, strict=True) if v == v} for row in rows]
+
+
+def test_a_line_letter_for_letter() -> None:
+    fields: Mapping[str, pa.Array] = {
+        "s": pa.array(['a"\\\n\u00e9\x01']),
+        "f": pa.array([0.1]),
+        "gone": pa.array([None], pa.string()),
+        "j": pa.array(["[1]"]),
+    }
+    assert json_lines(fields, raw=["j"]).to_pylist() == ['{"s": "a\\"\\\\\\n\u00e9\\u0001", "f": 0.1, "j": [1]}']
+
+
+# ------------------------------------------------------------------------------------- what foreign records become
+
+
+def test_blanks_are_filled_where_something_is_known(release: Callable[..., Path], tmp_path: Path) -> None:
+    def change(name: str, records: list[Record]) -> list[Record]:
+        for r in records[6:]:
+            r["indicator"] = "Homelessness"
+        records[2]["split"] = "VAL"
+        return records
+
+    done = import_(release(change), tmp_path / "out")
+    items = read(tmp_path / "out", "items_mcq")
+    assert list(items["polarity"]) == ["lower"] * 6 + [""] * (N - 6)
+    assert list(items["indicator"]) == ["stunting"] * 6 + ["Homelessness"] * (N - 6)
+    assert set(items["unit"][:6]) == {"% of children under 5"}
+    assert set(items["pillar"]) == {"Health & Nutrition", ""}
+    assert list(items["question"]) == ["How many?"] * N
+    assert items["split"][2] == "val"
+    assert list(items["split"].drop(2)) == [s for i, s in enumerate(authors_split("mcq", range(N))) if i != 2]
+    assert set(read(tmp_path / "out", "items_regression")["tolerance"]) == {1.0}
+    assert done.unknown == N - 6
+    assert any(f"{N - 6} multiple-choice items" in line for line in done.lines())
+    notes = json.loads((tmp_path / "out" / "items_notes.json").read_text())["release"]
+    assert notes["mcq"] == {"indicators_not_ours": {"Homelessness": N - 6}, "split_by_rule": N - 1}
+
+
+def test_complete_questions_stay_and_bare_ones_are_completed(release: Callable[..., Path], tmp_path: Path) -> None:
+    done = import_(release(), tmp_path / "out")
+    assert done.files["mcq_T1"] == (N, "complete")
+    assert done.files["regression_T2"] == (N, "bare")
+    prompts = read(tmp_path / "out", "prompts").set_index(["task", "test", "item_id"])["text"]
+    assert prompts["mcq", "T1", 3] == mcq(3, "T1")["question"]
+    assert prompts["regression", "T5", 3].startswith("Question: How heavy?\nAnswer strictly")
+
+
+def test_a_context_that_came_with_the_question_is_not_written_twice(release: Callable[..., Path], tmp_path: Path) -> None:
+    def change(name: str, records: list[Record]) -> list[Record]:
+        for r in records if name.startswith("mcq") else []:
+            r["question"] = r["question"].split("\nOptions")[0].removeprefix("Question: ")
+            r["urban"] = "R"
+        return records
+
+    done = import_(release(change), tmp_path / "out")
+    assert done.files["mcq_T1"][1] == "with context"
+    assert done.files["mcq_T3"][1] == "bare"
+    prompts = read(tmp_path / "out", "prompts").set_index(["task", "test", "item_id"])["text"]
+    assert prompts["mcq", "T1", 0].startswith("Question: How many?\nContext: Given: urban=Rural\nOptions: A. few; B. some; C. many\nVALID")
+    assert "Context: You may consider: asset_index, sanitation_index, urban\nOptions" in prompts["mcq", "T4", 0]
+
+
+def test_a_dhs_cluster_id_tells_the_place(release: Callable[..., Path], tmp_path: Path) -> None:
+    import_(release(edited(0, "", cluster_id="NI-2012-6#-00000007")), tmp_path / "out")
+    row = read(tmp_path / "out", "items_mcq").iloc[0]
+    assert (row["cluster_id"], row["cname"], row["iso3"], row["year"]) == ("NI-2012-6#-00000007", "NI", "NER", 2012)
+    assert set(read(tmp_path / "out", "clusters")["survey"]) == {"NI-2012-6#", ""}
+
+
+def test_paths_become_distinct_clusters() -> None:
+    paths = pd.Series(["images/a.png", "images/b.png", "images/b.jpg", "other/a.png", "images/.png"])
+    assert list(place_of_paths(paths)) == ["a", "images/b.png", "images/b.jpg", "other/a", ".png"]
+
+
+def test_t1_alone_is_enough(release: Callable[..., Path], tmp_path: Path) -> None:
+    done = import_(release(only="mcq_T1"), tmp_path / "out")
+    assert done.missing == ["mcq_T2", "mcq_T3", "mcq_T4", "mcq_T5", "regression_T2", "regression_T5"]
+    prompts = read(tmp_path / "out", "prompts")
+    assert set(prompts["test"]) == {"T1", "T5"}
+    bare = prompts.loc[prompts["test"] == "T5", "text"]
+    assert set(bare) == {"Question: How many?\nOptions: A. few; B. some; C. many\nVALID OPTIONS: A, B, C"}
+    assert export(tmp_path / "out", tmp_path / "again").records == {"mcq_T1": N}
+
+
+# ----------------------------------------------------------------------------------------------------- faults
+
+
+def without(item: int, file: str) -> Callable[[str, list[Record]], list[Record]]:
+    return lambda name, records: [r for r in records if (name, r["item_id"]) != (file, item)]
+
+
+def twice(item: int, file: str) -> Callable[[str, list[Record]], list[Record]]:
+    return lambda name, records: [*records, {**records[item], "id": -7}] if name == file else records
+
+
+#: One fault an item, item 0 first.
+FAULTS = [
+    ("missing-modality", edited(0, image="images/nowhere.png")),
+    ("missing-modality", edited(1, image=None)),
+    ("image-outside-folder", edited(2, image="../secret.png")),
+    ("image-outside-folder", edited(3, image="/etc/hostname")),
+    ("broken-image", edited(4, image="data/mcq_T1.jsonl")),
+    ("answer-not-an-option", edited(5, answer="D")),
+    ("answer-not-an-option", edited(6, C=None, answer="C")),
+    ("invalid-options", edited(7, B=None, answer="A")),
+    ("invalid-options", edited(8, A="many")),
+    ("invalid-split", edited(9, split="train")),
+    ("inconsistent-item", edited(10, "mcq_T3", question="Question: How few?\nOptions: A. few; B. some; C. many")),
+    ("inconsistent-item", edited(11, "mcq_T3", A="none")),
+    ("inconsistent-item", edited(12, "mcq_T3", image="images/05.png")),
+    ("conflicting-records", twice(13, "mcq_T2")),
+    ("invalid-options", edited(14, A="some")),
+    ("invalid-options", edited(15, C="some")),
+    ("incomplete-item", without(16, "mcq_T2")),
+]
+
+
+def test_a_broken_item_leaves_with_its_rule_and_no_other(release: Callable[..., Path], tmp_path: Path) -> None:
+    def change(name: str, records: list[Record]) -> list[Record]:
+        for _, fault in FAULTS:
+            records = fault(name, records)
+        return records
+
+    done = import_(release(change), tmp_path / "out")
+    rows = read(tmp_path / "out", "quarantine/release")
+    assert dict(zip(rows["key"].astype(int), rows["rule"], strict=True)) == {at: rule for at, (rule, _) in enumerate(FAULTS)}
+    assert len(rows) == len(FAULTS) == sum(done.quarantined.values())
+    kept = set(range(len(FAULTS), N))
+    assert set(read(tmp_path / "out", "items_mcq")["item_id"]) == kept
+    assert set(read(tmp_path / "out", "prompts").query("task == 'mcq'")["item_id"]) == kept
+    assert set(read(tmp_path / "out", "records").query("task == 'mcq'")["item_id"]) == kept
+    assert len(read(tmp_path / "out", "items_regression")) == N
+
+
+def test_pictures_cut_short(release: Callable[..., Path], tmp_path: Path) -> None:
+    folder = release(edited(1, "", image="images/01.jpg"))
+    whole = io.BytesIO()
+    Image.effect_noise((64, 64), 50).save(whole, "JPEG")
+    (folder / "images" / "01.jpg").write_bytes(whole.getvalue()[:-200])
+    (folder / "images" / "02.png").write_bytes(picture(2)[:-30])
+    (folder / "images" / "03.png").unlink()
+    (folder / "images" / "03.png").mkdir()
+    (folder / "images" / "04.png").unlink()
+    (tmp_path / "secret.png").write_bytes(picture(4))
+    (folder / "images" / "04.png").symlink_to(tmp_path / "secret.png")
+    import_(folder, tmp_path / "out")
+    assert left_out(tmp_path / "out") == {"broken-image": {"1", "2"}, "missing-modality": {"3"}, "image-outside-folder": {"4"}}
+
+
+def test_faults_of_numbers(release: Callable[..., Path], tmp_path: Path) -> None:
+    def change(name: str, records: list[Record]) -> list[Record]:
+        if name.startswith("regression"):
+            records[1]["answer"] = "many"
+            records[2]["answer"] = float("1e999")
+            records[3]["target"] = "height"
+        return records
+
+    folder = release(change)
+    for path in (folder / "data").glob("regression*"):  # json has no infinity
+        path.write_text(path.read_text().replace("Infinity", '"Infinity"'))
+    import_(folder, tmp_path / "out")
+    assert left_out(tmp_path / "out") == {"answer-not-a-number": {"1", "2"}, "unknown-target": {"3"}}
+
+
+def test_a_record_without_an_id_and_one_said_twice(release: Callable[..., Path], tmp_path: Path) -> None:
+    def change(name: str, records: list[Record]) -> list[Record]:
+        return [*records, records[0], {**records[1], "item_id": "1.5"}] if name == "mcq_T1" else records
+
+    import_(release(change), tmp_path / "out")
+    assert left_out(tmp_path / "out") == {"duplicate-record": {"0"}, "no-item-id": {f"mcq_T1 line {N + 2}"}}
+    assert len(read(tmp_path / "out", "items_mcq")) == N
+
+
+def test_texts_that_all_differ_are_not_compared(release: Callable[..., Path], tmp_path: Path) -> None:
+    """A release whose context stands inside the question must not lose every item of that task to inconsistent-item."""
+
+    def change(name: str, records: list[Record]) -> list[Record]:
+        for r in records if name.startswith("mcq") else []:
+            r["question"] = f"In {name}: how many?"
+        if name == "regression_T2":
+            records[4]["question"] = "How light?"
+        return records
+
+    done = import_(release(change), tmp_path / "out")
+    rows = read(tmp_path / "out", "quarantine/release")
+    assert list(rows.itertuples(index=False, name=None)) == [
+        ("items_regression", "4", "inconsistent-item", "differs between files: question")
+    ]
+    assert done.uncompared == ["mcq"]
+    assert json.loads((tmp_path / "out" / "items_notes.json").read_text())["release"]["questions_not_compared"] == ["mcq"]
+
+
+def test_order_of_lines_changes_no_table(release: Callable[..., Path], tmp_path: Path) -> None:
+    folder = release()
+    import_(folder, tmp_path / "one")
+    for path in (folder / "data").iterdir():
+        lines = path.read_text().splitlines(keepends=True)
+        path.write_text("".join(reversed(lines)))
+    import_(folder, tmp_path / "two")
+    for name in ("items_mcq", "items_regression", "prompts", "images", "clusters"):
+        assert (tmp_path / "one" / f"{name}.parquet").read_bytes() == (tmp_path / "two" / f"{name}.parquet").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda text: text[:-20], f"mcq_T2.jsonl line {N}: no JSON record"),
+        (lambda text: "[1, 2]\n" + text, "mcq_T2.jsonl line 1: no JSON record"),
+        (lambda text: "\n" + text.replace("{", "", 1), "mcq_T2.jsonl line 2: no JSON record"),
+        (lambda text: "", "mcq_T2.jsonl"),
+        (lambda text: "\n\n", "no record in it"),
+    ],
+)
+def test_a_damaged_file_is_named(release: Callable[..., Path], tmp_path: Path, damage: Callable[[str], str], said: str) -> None:
+    path = release() / "data" / "mcq_T2.jsonl"
+    path.write_text(damage(path.read_text()))
+    with pytest.raises(InputError, match=said) as caught:
+        import_(tmp_path / "release", tmp_path / "out")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out" / "benchmark.json").exists()
+
+
+def test_bytes_that_are_no_text(release: Callable[..., Path], tmp_path: Path) -> None:
+    path = release() / "data" / "mcq_T2.jsonl"
+    path.write_bytes(path.read_bytes() + b'{"item_id": 1, "A": "\xff\xfe"}\n')
+    with pytest.raises(InputError, match="mcq_T2.jsonl"):
+        import_(tmp_path / "release", tmp_path / "out")
+
+
+def test_folders_that_are_not_what_they_should_be(release: Callable[..., Path], tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no data file; expected data/mcq_T1.jsonl"):
+        import_(tmp_path, tmp_path / "out")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("mine")
+    with pytest.raises(UsageError, match=r"not empty \(thesis.txt\)"):
+        import_(release(), tmp_path / "mine")
+    with pytest.raises(InputError, match="no usable item"):
+        import_(release_without_images(tmp_path / "release"), tmp_path / "out")
+    assert not (tmp_path / "out" / "benchmark.json").exists()
+
+
+def release_without_images(folder: Path) -> Path:
+    for path in (folder / "images").iterdir():
+        path.unlink()
+    return folder
+
+
+def test_an_interrupted_import_is_taken_up_again(release: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = release()
+    import_(folder, tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        patch.setattr(release_import, "build_card", lambda out: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            import_(folder, tmp_path / "out")
+    assert not (tmp_path / "out" / "benchmark.json").exists()
+    import_(folder, tmp_path / "out")
+    assert tree(tmp_path / "out") == tree(tmp_path / "whole")
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+# ------------------------------------------------------------------------------------------------ and back again
+
+
+def test_foreign_records_come_back_byte_for_byte(release: Callable[..., Path], tmp_path: Path) -> None:
+    folder = release()
+    Image.new("RGB", (3, 3), "black").save(folder / "images" / "blank.png")
+    import_(folder, tmp_path / "out")
+    export(tmp_path / "out", tmp_path / "again", "blank-image")
+    before, after = tree(folder), tree(tmp_path / "again")
+    assert {name: after[name] for name in before} == before
+    assert set(after) - set(before) == {"release.json", *(f"views/{stem(*p)}{x}.jsonl" for p in PARTS for x in ("", "_text"))}
+    told = [json.loads(line) for line in after["views/regression_T2_text.jsonl"].splitlines()]
+    assert {r["image"] for r in told} == {"images/blank.png"}
+    assert all(r["question"].endswith("Round to 1 decimal place.\nIgnore the image.") for r in told)

@@ -1,0 +1,169 @@
+"""The authors' prediction tables: alignment, counts, CADE on them, and every kind of bad table."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from sdgbias.benchmark.release.predictions import parse_level, read_params, read_tables, run
+from sdgbias.errors import InputError, UsageError
+from sdgbias.methods.cade import decide, streams
+from sdgbias.types import DIGITS, LETTERS, CadeParams, ContextTest, Task
+
+
+def tables(
+    folder: Path, task: Task = Task.MCQ, n: int = 300, level: str = "T2", seed: int = 0, suffix: str = ".csv"
+) -> dict[str, pd.DataFrame]:
+    """Writes the four tables of one model with a shared prior, in differing row orders; returns them by view."""
+    rng = np.random.default_rng(seed)
+    names = LETTERS if task is Task.MCQ else DIGITS
+    k = len(names)
+    gold = rng.integers(k, size=n)
+    prior = rng.normal(0, 2, k)
+    made = {}
+    for view, stem, weight in (("full", level, 1.0), ("ctx", f"{level}_text", 0.0), ("img", "T5", 1.5), ("q", "T5_text", 0.0)):
+        z = prior + weight * np.eye(k)[gold] * 2 + rng.normal(0, 1, (n, k))
+        frame = pd.DataFrame({"index": np.arange(n), **{f"logit_{c}": z[:, j] for j, c in enumerate(names)}})
+        if view == "full":
+            best = z.argmax(1)
+            if task is Task.MCQ:
+                frame = frame.assign(
+                    A="low", B="mid", C="high", prediction=[LETTERS[b] for b in best], answer=[LETTERS[g] for g in gold], pillar="x"
+                )
+            else:
+                frame = frame.assign(prediction=[f"{b}.5" for b in best], answer=gold + 0.5, target="water_index")
+            frame["split"] = np.where(np.arange(n) % 5 == 0, "val", "test")
+        made[view] = frame
+        frame = frame.sample(frac=1, random_state=seed + len(view))
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{task.value}_{stem}{suffix}"
+        frame.to_csv(path, index=False) if suffix == ".csv" else frame.to_parquet(path, index=False)
+    return made
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_search_writes_what_decide_says(tmp_path: Path, suffix: str) -> None:
+    made = tables(tmp_path / "pred", suffix=suffix)
+    config = run(tmp_path / "pred", Task.MCQ, ContextTest.T2, tmp_path / "out", params=None, draws=300)
+    written = json.loads((tmp_path / "out" / "cade_config.json").read_text())
+    assert written["params"] == config["params"]
+    rows = pd.read_csv(tmp_path / "out" / "cade_predictions.csv")
+    assert list(rows.columns) == ["index", "split", "answer", "baseline_pred", "cade_pred", "baseline_conf", "kl"]
+    z = [made[v][[f"logit_{c}" for c in LETTERS]].to_numpy() for v in ("full", "ctx", "img", "q")]
+    want = decide(streams(*z), CadeParams(**config["params"])).choice
+    assert list(rows["cade_pred"]) == [LETTERS[i] for i in want]
+    test = rows[rows["split"] == "test"]
+    got = written["metrics"]["test"]["cade_accuracy"]
+    assert got["value"] == pytest.approx((test["cade_pred"] == test["answer"]).mean())
+    assert got["n"] == len(test) == 240
+    assert got["ci_low"] < got["value"] < got["ci_high"]
+    assert got["value"] > written["metrics"]["test"]["baseline_accuracy"]["value"]
+
+
+def test_apply_with_saved_parameters_repeats_the_search(tmp_path: Path) -> None:
+    tables(tmp_path / "pred")
+    run(tmp_path / "pred", Task.MCQ, ContextTest.T2, tmp_path / "a", params=None, draws=100)
+    params = read_params(tmp_path / "a" / "cade_config.json")
+    run(tmp_path / "pred", Task.MCQ, ContextTest.T2, tmp_path / "b", params=params)
+    name = "cade_predictions.csv"
+    assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+def test_regression_replaces_the_first_digit(tmp_path: Path) -> None:
+    tables(tmp_path / "pred", Task.REGRESSION)
+    config = run(tmp_path / "pred", Task.REGRESSION, ContextTest.T2, tmp_path / "out", params=None, draws=200)
+    rows = pd.read_csv(tmp_path / "out" / "cade_predictions.csv")
+    assert config["mode"] == "replace"
+    assert ((rows["cade_pred"] - 0.5).isin(range(10))).all()
+    test = rows[rows["split"] == "test"]
+    measured = config["metrics"]["test"]
+    assert measured["cade_mae"]["value"] == pytest.approx((test["cade_pred"] - test["answer"]).abs().mean())
+    assert measured["cade_interval_accuracy"]["value"] == pytest.approx(((test["cade_pred"] - test["answer"]).abs() <= 0.75).mean())
+
+
+def test_tau_zero_is_the_full_view(tmp_path: Path) -> None:
+    tables(tmp_path / "pred")
+    run(tmp_path / "pred", Task.MCQ, ContextTest.T2, tmp_path / "out", params=CadeParams(1, 1, 1, 0))
+    rows = pd.read_csv(tmp_path / "out" / "cade_predictions.csv")
+    assert (rows["baseline_pred"] == rows["cade_pred"]).all()
+
+
+def edit(path: Path, change) -> None:
+    frame = pd.read_csv(path).sort_values("index", ignore_index=True)
+    changed = change(frame)
+    (frame if changed is None else changed).to_csv(path, index=False)
+
+
+def test_missing_rows_views_and_options_are_counted_not_dropped(tmp_path: Path) -> None:
+    pred = tmp_path / "pred"
+    tables(pred)
+    edit(pred / "mcq_T5.csv", lambda f: f[f["index"] >= 10])
+    edit(pred / "mcq_T2.csv", lambda f: f.assign(C=f["C"].where(f["index"] != 7, ""), answer=f["answer"].where(f["index"] != 8, "Z")))
+    (pred / "mcq_T5_text.csv").unlink()
+    for numerics in ("exact", "reference"):
+        config = run(pred, Task.MCQ, ContextTest.T2, tmp_path / numerics, params=CadeParams(0.9, 1, 1, 0.9), numerics=numerics)
+        notes = config["notes"]
+        assert notes["rows_without_img"] == 10
+        assert notes["rows_without_q"] == 300
+        assert notes["gold_missing_or_not_an_option"] >= 1
+        rows = pd.read_csv(tmp_path / numerics / "cade_predictions.csv", keep_default_na=False)
+        assert len(rows) == 300
+        assert rows.loc[7, "cade_pred"] in ("A", "B")
+
+
+def test_nan_in_part_of_a_row_is_masked(tmp_path: Path) -> None:
+    pred = tmp_path / "pred"
+    tables(pred)
+    edit(pred / "mcq_T2_text.csv", lambda f: f.assign(logit_A=f["logit_A"].where(f["index"] != 3, np.nan)))
+    t = read_tables(pred, Task.MCQ, ContextTest.T2)
+    assert t.notes["rows_with_masked_candidates"] == 1
+    run(pred, Task.MCQ, ContextTest.T2, tmp_path / "out", params=CadeParams(2, 5, 1.5, 2))
+    assert pd.read_csv(tmp_path / "out" / "cade_predictions.csv").loc[3, "cade_pred"] != "A"
+
+
+def test_split_by_rule_when_the_column_is_absent(tmp_path: Path) -> None:
+    pred = tmp_path / "pred"
+    tables(pred)
+    edit(pred / "mcq_T2.csv", lambda f: f.drop(columns="split"))
+    t = read_tables(pred, Task.MCQ, ContextTest.T2)
+    assert t.notes["rows_split_by_rule"] == 300
+    assert list(t.frame["split"][:5]) == ["test", "val", "test", "test", "val"]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda f: f.drop(columns="index"), "no column 'index'"),
+        (lambda f: f.assign(index=f["index"].astype(str) + "x"), "not an integer"),
+        (lambda f: f.assign(index=f["index"] + 0.5), "not an integer"),
+        (lambda f: f.assign(index=f["index"].replace(5, 4)), "index 4 stands in more than one row"),
+        (lambda f: f.rename(columns=lambda c: c.replace("logit", "score")), "no logit columns"),
+        (lambda f: f.assign(split="train"), "split 'train'"),
+        (lambda f: f.assign(split="test"), "no validation row"),
+    ],
+)
+def test_bad_tables_get_one_clear_line(tmp_path: Path, change, words: str) -> None:
+    pred = tmp_path / "pred"
+    tables(pred)
+    edit(pred / "mcq_T2.csv", change)
+    with pytest.raises(InputError, match=words) as caught:
+        run(pred, Task.MCQ, ContextTest.T2, tmp_path / "out", params=None, draws=10)
+    assert "\n" not in str(caught.value)
+
+
+def test_no_full_table_names_what_is_there(tmp_path: Path) -> None:
+    tables(tmp_path / "pred")
+    with pytest.raises(InputError, match=r"no table mcq_T1.csv.*mcq_T2"):
+        run(tmp_path / "pred", Task.MCQ, ContextTest.T1, tmp_path / "out", params=None)
+    with pytest.raises(InputError, match="no such folder"):
+        run(tmp_path / "nowhere", Task.MCQ, ContextTest.T1, tmp_path / "out", params=None)
+
+
+def test_levels() -> None:
+    assert parse_level("3") is parse_level("t3") is ContextTest.T3
+    with pytest.raises(UsageError, match="valid: 1 to 5"):
+        parse_level("6")

@@ -1,0 +1,103 @@
+"""Single flags where a rule's arithmetic has edges of its own."""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+import pytest
+
+from sdgbias.benchmark.quality.rules_items import FLAGS, option_range, unit_range
+from sdgbias.benchmark.quality.rules_prompts import take_apart
+from sdgbias.benchmark.quality.rules_raw import Given, is_whole
+from tests.builders.quality import picture
+
+INF = math.inf
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("below 21 %", (-INF, 21, True, False)),
+        ("21 % to under 44 %", (21, 44, True, False)),
+        ("16 to under 1,500 per 100,000", (16, 1500, True, False)),
+        ("12 or more per 100,000", (12, INF, True, True)),
+        ("100 %", (100, 100, True, True)),
+        ("20-40", (20, 40, True, True)),
+        ("20 % – 40 %", (20, 40, True, True)),
+        ("-0.5 to under −0.1", (-0.5, -0.1, True, False)),
+        ("at least 3", (3, INF, True, True)),
+        ("at most 3", (-INF, 3, True, True)),
+        ("more than 3", (3, INF, False, True)),
+        ("low", None),
+    ],
+)
+def test_option_range(text: str, found: tuple[float, float, bool, bool] | None) -> None:
+    assert option_range(text) == found
+
+
+@pytest.mark.parametrize(("unit", "limits"), [("% of children", (0, 100)), ("index, 0-1", (0, 1)), ("deaths", (-INF, INF))])
+def test_unit_range(unit: str, limits: tuple[float, float]) -> None:
+    assert unit_range(unit) == limits
+
+
+def judged(rule: str, options: tuple[str, str, str], unit: str = "% of people", **more: object) -> bool:
+    row = dict(zip(("option_a", "option_b", "option_c"), options, strict=True)) | {"unit": unit, **more}
+    return bool(FLAGS["items_mcq"][rule](pd.DataFrame([row]), Given())[0])  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("options", "unit", "good"),
+    [
+        (("below 20 %", "20 % to under 30 %", "30 % or more"), "%", True),
+        (("below 20 %", "20 % to under 100 %", "100 %"), "%", True),  # the top of the scale
+        (("below 20 %", "20 % or more", ""), "%", True),
+        (("low", "middle", "high"), "%", True),  # words can't be judged
+        (("below 20 %", "20 % to under 30 %", "31 % or more"), "%", False),  # gap
+        (("below 20 %", "15 % to under 30 %", "30 % or more"), "%", False),  # overlap
+        (("0-20", "20-40", "40-100"), "%", False),  # 20 and 40 lie in two
+        (("at most 20", "20 or more", ""), "%", False),
+        (("below 20", "more than 20", ""), "%", False),  # 20 lies in none
+        (("below 20 %", "20 % to under 30 %", "30 % to under 60 %"), "%", False),  # nothing above 60
+        (("10 % to under 20 %", "20 % or more", ""), "%", False),  # nothing below 10
+        (("below 0.5", "0.5 to under 1", "1"), "deaths", False),  # no top is known
+    ],
+)
+def test_bins_cover(options: tuple[str, str, str], unit: str, good: bool) -> None:
+    assert judged("bins-cover", options, unit) is good
+
+
+@pytest.mark.parametrize(
+    ("value", "answer", "good"),
+    [
+        (19.99, "A", True),
+        (20.0, "A", False),
+        (20.0, "B", True),
+        (30.0, "B", False),
+        (30.0, "C", True),
+        (math.nan, "A", True),
+        (5, "Z", True),
+    ],
+)
+def test_gold_lies_in_its_option(value: float, answer: str, good: bool) -> None:
+    assert judged("gold-in-option", ("below 20 %", "20 % to under 30 %", "30 % or more"), value=value, answer=answer) is good
+
+
+def test_texts_are_taken_apart_once_each() -> None:
+    mcq = "Question: How high is it?\n{}Options: A. x; B. y\nVALID OPTIONS: A, B\nSTRICT OUTPUT: Return one.\nNothing else."
+    given, bare = mcq.format("Context: Given: urban=Urban\n"), mcq.format("")
+    found = take_apart(pd.Series([given, bare, given, None, "Question: short"]))
+    assert [found.line.to_pylist()[code] for code in found.codes] == ["Given: urban=Urban", "", "Given: urban=Urban", "", ""]
+    assert found.rest[0] == found.rest[1] == found.rest[2]
+    assert found.form[found.rest].tolist() == [True, True, True, False, False]
+    at = found.rest[0]
+    assert [part.to_pylist()[at] for part in (found.question, found.options, found.letters)] == ["How high is it?", "A. x; B. y", "AB"]
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG"])
+def test_whole_pictures(kind: str) -> None:
+    data = picture(7, 40, kind)
+    assert is_whole([data, data])
+    assert not is_whole([data, data[:-1]])
+    assert not is_whole([data[1:]])
+    assert not is_whole([b""])

@@ -1,0 +1,196 @@
+"""A small seeded results file: two models with different planted habits, 60 multiple-choice and 24 regression items, T1-T5.
+
+Scores are drawn, everything else follows from them through sdgbias.methods.cade and sdgbias.methods.stats, so that the report's numbers can be
+recomputed from the tables.
+"""
+
+from __future__ import annotations
+
+import io
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from PIL import Image, ImageDraw
+
+from sdgbias import store
+from sdgbias.methods import cade, stats
+from sdgbias.types import PILLARS, CadeParams
+
+MODELS = {"fake-optimist": (2.0, 0.3), "fake-pessimist": (-1.5, 1.2)}  # prior towards the best option, weight of the image
+VIEWS = ("q_only", "ctx_q", "img_q", "full")
+PARAMS = CadeParams(alpha=0.8, lambda_kl=0.5, beta=0.9, tau=0.85)
+BENCHMARK = "0123456789abcdef"
+INDICATORS = ("stunting", "electricity-access", "shdi")
+
+
+def composite(rng: np.random.Generator, wealth: float) -> bytes:
+    """448 x 448: a street above, a settlement and its lights below; brighter where wealth is."""
+    image = Image.new("RGB", (448, 448), (170, 196, 222))
+    draw = ImageDraw.Draw(image)
+    draw.rectangle((0, 150, 448, 224), fill=(156, 132, 102))
+    draw.polygon([(180, 224), (268, 224), (232, 150), (216, 150)], fill=(90, 90, 92))
+    for _ in range(4 + int(8 * wealth)):
+        x, h = int(rng.integers(0, 420)), int(rng.integers(20, 30 + int(80 * wealth)))
+        draw.rectangle((x, 152 - h, x + 34, 160), fill=tuple(int(v) for v in rng.integers(90, 210, 3)))
+    draw.rectangle((0, 224, 224, 448), fill=(92, 116, 66))
+    for _ in range(20 + int(120 * wealth)):
+        x, y = int(rng.normal(112, 50)), int(rng.normal(336, 50))
+        if 4 < x < 216 and 230 < y < 442:
+            draw.rectangle((x, y, x + 5, y + 5), fill=(200, 190, 176))
+    draw.rectangle((224, 224, 448, 448), fill=(4, 4, 10))
+    for r in range(70, 5, -5):
+        v = int(255 * wealth * (1 - r / 75))
+        draw.ellipse((336 - r, 336 - r, 336 + r, 336 + r), fill=(v, v, int(v * 0.8)))
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def items(rng: np.random.Generator, n: int, n_regression: int) -> pd.DataFrame:
+    rows = []
+    for i in range(n + n_regression):
+        mcq, p = i < n, i % 3
+        gold, place = int(rng.integers(3)), i // 3
+        higher = INDICATORS[p] != "stunting"
+        rows.append({
+            "task": "mcq" if mcq else "regression", "item_id": i if mcq else 1000 + i, "cluster_id": f"KE2014{place:08d}",
+            "country": "Kenya", "year": 2014, "urban": "U" if place % 2 else "R", "pillar": PILLARS[p],
+            "indicator": INDICATORS[p] if mcq else "under5_mort", "unit": "%" if mcq else "deaths per 1,000 live births",
+            "indicator_title": ("Stunting prevalence", "Access to electricity", "Subnational HDI")[p] if mcq else "Under-5 mortality",
+            "question": f"What share fits this place best for {INDICATORS[p]} </script><b>&?" if mcq else "How many children die before five?",
+            "options": ["below 20 %", "20-40 %", "above 40 %"] if mcq else {}, "gold": "ABC"[gold] if mcq else "40.0",
+            "gold_value": 20.0 * gold + 5 if mcq else 40.0, "split": "val" if i % 5 == 0 else "test",
+            "polarity": ("higher" if higher else "lower") if mcq else "", "image_id": f"image{place}",
+            "context": {"T1": "Given: asset_index=0.4, urban=Urban", "T2": "Given: urban=Urban", "T3": "You may consider: asset_index, urban",
+                        "T4": "You may consider: urban", "T5": ""},
+        })  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def logits(table: pd.DataFrame, prior: float, sight: float, test: str, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """view -> (N, 3): a prior towards the best option, some context (none at T5), some image."""
+    n = len(table)
+    gold = table["gold"].map({"A": 0, "B": 1, "C": 2}).to_numpy()
+    best = np.where(table["polarity"] == "higher", 2, 0)
+    q = np.zeros((n, 3))
+    q[np.arange(n), best] = prior
+    ctx, img = rng.normal(0, 0.6, (n, 3)), rng.normal(0, 0.6, (n, 3))
+    ctx[np.arange(n), gold] += 1.0
+    img[np.arange(n), gold] += sight
+    ctx = ctx * (0.0 if test == "T5" else 1.0)
+    return {"q_only": q, "ctx_q": q + ctx, "img_q": q + img, "full": q + ctx + 0.7 * img}
+
+
+def _cells(frame: pd.DataFrame, test: str, method: str) -> Iterator[dict[str, object]]:
+    for pillar in ("all", *PILLARS):
+        part = frame if pillar == "all" else frame[frame["pillar"] == pillar]
+        place, best = part["cluster_id"].to_numpy(dtype=str), np.where(part["polarity"] == "higher", "C", "A")
+        worst = np.where(best == "C", "A", "C")
+        found = {"accuracy": stats.share(part["correct"], place), "share_optimistic": stats.share(part["pred"] == best, place),
+                 "share_conservative": stats.share(part["pred"] == "B", place), "share_pessimistic": stats.share(part["pred"] == worst, place),
+                 "candidate_mass": stats.mean(np.full(len(part), 0.97), place), "off_candidate_rate": stats.share(np.arange(len(part)) == 0, place)}  # fmt: skip
+        if method == "cade":
+            now, before = part["correct"].to_numpy(float), part["before"].to_numpy(float)
+            found |= {"accuracy_gain": stats.mean(now - before, place), "changed_rate": stats.share(part["pred"] != part["pred_full"], place),
+                      "fixed_rate": stats.share(now > before, place), "broken_rate": stats.share(now < before, place),
+                      "kept_rate": stats.share(part["kept"], place)}  # fmt: skip
+        for metric, e in found.items():
+            yield {"task": "mcq", "test": test, "method": method, "pillar": pillar, "indicator": "all", "metric": metric,
+                   "value": e.value, "n": e.n, "ci_low": e.low, "ci_high": e.high}  # fmt: skip
+
+
+def _run(model: str, table: pd.DataFrame, rng: np.random.Generator) -> dict[str, pd.DataFrame]:
+    prior, sight = MODELS[model]
+    mcq, regression = table[table["task"] == "mcq"].reset_index(drop=True), table[table["task"] == "regression"]
+    scores, predictions, metrics = [], [], []
+    for test in ("T1", "T2", "T3", "T4", "T5"):
+        views = logits(mcq, prior, sight, test, rng)
+        s = cade.streams(*(views[v] for v in ("full", "ctx_q", "img_q", "q_only")))
+        d = cade.decide(s, PARAMS)
+        choices = {v: z.argmax(axis=1) for v, z in views.items()} | {"cade": d.choice}
+        for v, z in views.items():
+            scores.append(pd.DataFrame({"task": "mcq", "item_id": mcq["item_id"], "test": test, "view": v, "logits": list(z), "candidates": "ABC",
+                                        "mass": 0.97, "minus_logit": -3.0, "top_token": "A", "n_tokens": 120}))  # fmt: skip
+        for method, choice in choices.items():
+            pred = np.array(list("ABC"))[choice]
+            predictions.append(mcq[["task", "item_id", "split", "cluster_id", "pillar", "polarity"]].assign(
+                test=test, method=method, pred=pred, correct=pred == mcq["gold"], confidence=s.confidence, kl=s.divergence,
+                kept=d.kept if method == "cade" else True, before=np.array(list("ABC"))[choices["full"]] == mcq["gold"],
+                pred_full=np.array(list("ABC"))[choices["full"]]))  # fmt: skip
+    frame = pd.concat(predictions, ignore_index=True)
+    for (test, method), part in [*frame[frame["split"] == "test"].groupby(["test", "method"]),
+                                 *((("all", m), p) for m, p in frame[frame["split"] == "test"].groupby("method"))]:  # fmt: skip
+        metrics += _cells(part, test, method)
+    for test in ("T2", "T5", "all"):
+        for method in (*VIEWS, "cade"):
+            off = rng.normal(12 if method == "cade" else 15, 4, len(regression))
+            place = regression["cluster_id"].to_numpy(dtype=str)
+            found = {
+                "mae": stats.mean(np.abs(off), place),
+                "interval_accuracy": stats.share(np.abs(off) <= 12, place),
+                "unparsed_rate": stats.share(off > 24, place),
+            }
+            for pillar, indicator in (("all", "all"), (PILLARS[0], "under5_mort")):
+                metrics += [{"task": "regression", "test": test, "method": method, "pillar": pillar, "indicator": indicator, "metric": m,
+                             "value": e.value, "n": e.n, "ci_low": e.low, "ci_high": e.high} for m, e in found.items()]  # fmt: skip
+    params = [{"task": task, "test": t, "alpha": 0.8, "lambda_kl": 0.5, "beta": 0.9, "tau": 0.85, "mode": "", "objective": "accuracy",
+               "val_value": 0.6, "n_val": 12, "n_draws": 500, "seed": 0} for task, tests in (("mcq", "T1 T2 T3 T4 T5"), ("regression", "T2 T5"))
+              for t in tests.split()]  # fmt: skip
+    keep = ["task", "item_id", "test", "method", "split", "pred", "correct", "confidence", "kl", "kept"]
+    failures = (
+        [{"key": "abc", "kind": "NonFiniteLogits", "message": "a candidate logit is NaN or infinite"}] if model == "fake-pessimist" else []
+    )
+    return {"scores": pd.concat(scores, ignore_index=True), "predictions": frame[keep], "metric_rows": pd.DataFrame(metrics),
+            "cade_params": pd.DataFrame(params), "failures": pd.DataFrame(failures, columns=["key", "kind", "message"])}  # fmt: skip
+
+
+def publish_fake(path: Path, n: int = 60, n_regression: int = 24) -> Path:
+    """Writes the results file and returns its path. An older run of the first model is there, too."""
+    table = items(np.random.default_rng(1), n, n_regression)
+    images = sorted(set(table["image_id"]))
+    previews = pd.DataFrame({"image_id": images, "png": [composite(np.random.default_rng(i), i / len(images)) for i in range(len(images))]})
+    quarantine = pd.DataFrame([("clusters", f"KE{i}", "missing-tile", "no npz file") for i in range(3)] + [("clusters", "KE9", "photo-corrupt", "<cut off>")],
+                              columns=["table", "key", "rule", "detail"])  # fmt: skip
+    for day, model in enumerate(["fake-optimist", *MODELS]):
+        record = store.RunRecord(
+            run_id=f"{model}-{day}", model=model, benchmark_id=BENCHMARK, title=f"Fake {model[5:]}", backend="planted", revision="1",
+            fingerprint=f"{day:016x}", benchmark_path="benchmark", licence="CC BY-SA 4.0", started_at=f"2026-11-1{day}T02:00:00",
+            finished_at=f"2026-11-1{day}T03:00:00", numerics="exact", n_prompts_naive=1200, n_prompts_planned=700, n_scored=699,
+            n_failed=1, config={"draws": 500}, provenance="planted",
+        )  # fmt: skip
+        tables = _run(model, table, np.random.default_rng(100 + day))
+        store.publish(path, record, tables | {"items": table, "previews": previews, "quarantine": quarantine})
+    return path
+
+
+#: Runs of `publish_models`: model -> (provenance, repo). The first is a model of the paper, the second only bears the name of one.
+NAMED = {
+    "llava-1.5-7b": ("measured", "llava-hf/llava-1.5-7b-hf"),
+    "qwen2.5-vl-7b": ("planted", "planted"),
+    "tiny-llava": ("measured", "local:registry/weights/tiny-llava"),
+}
+
+
+def publish_models(path: Path) -> Path:
+    """A results file with a measured, a planted and an embedded run (`NAMED`) on one benchmark, none of them analysed."""
+    table = items(np.random.default_rng(1), 60, 24)
+    for at, (model, (provenance, repo)) in enumerate(NAMED.items()):
+        config = {"draws": 500, "mode": "continue", "synthetic": False, "engine": {"seconds": 34.8}, "spec": {"repo": repo}}
+        record = store.RunRecord(
+            run_id=f"{model}-0", model=model, benchmark_id=BENCHMARK, backend="hf", finished_at=f"2026-11-1{at}T03:00:00", numerics="exact",
+            n_prompts_planned=700, n_scored=700 - 10 * at, n_cached=10 * at, config=config, provenance=provenance,
+        )  # fmt: skip
+        quarantine = pd.DataFrame({"table": ["items_mcq"], "key": ["1"], "rule": ["near-duplicate"], "detail": [""]})
+        tables = _run(list(MODELS)[at % 2], table, np.random.default_rng(200 + at))
+        store.publish(path, record, tables | {"items": table, "quarantine": quarantine})
+    return path
+
+
+def copied(results: Path, to: Path) -> Path:
+    """A results file with its folder of Parquet files, copied to the path ``to``."""
+    if results.with_suffix(".runs").exists():
+        shutil.copytree(results.with_suffix(".runs"), to.with_suffix(".runs"))
+    return Path(shutil.copy(results, to))

@@ -1,0 +1,47 @@
+"""What an error while a model's files are read is called: it decides whether the model is put aside."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from sdgbias.engines.hub_errors import trouble
+from sdgbias.types import ModelSpec
+
+SPEC = ModelSpec(name="m", title="m", backend="hf", repo="owner/m", revision="a" * 40, state="enabled")
+
+
+def wrapped(name: str, status: int = 0) -> OSError:
+    """As transformers raises it: an OSError with what the hub's client said as its cause."""
+    cause = type(name, (Exception,), {"response": SimpleNamespace(status_code=status)} if status else {})("said by the client")
+    error = OSError("We couldn't connect to the hub\nand so on")
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "kind"),
+    [
+        ("GatedRepoError", 403, "Gated"),
+        ("HfHubHTTPError", 403, "Gated"),
+        ("HfHubHTTPError", 401, "ExpiredToken"),
+        ("RepositoryNotFoundError", 401, "ModelError"),
+        ("RepositoryNotFoundError", 404, "ModelError"),
+        ("RevisionNotFoundError", 404, "ModelError"),
+        ("LocalEntryNotFoundError", 0, "HubUnreachable"),
+        ("ConnectError", 0, "HubUnreachable"),
+        ("HfHubHTTPError", 503, "HubUnreachable"),
+        ("SomethingElse", 0, "InfrastructureError"),
+    ],
+)
+def test_a_hub_model(name: str, status: int, kind: str) -> None:
+    error = trouble(SPEC, None, "can't load", wrapped(name, status))
+    assert type(error).__name__ == kind
+    assert "owner/m" in str(error) and "\n" not in str(error)
+
+
+def test_a_folder_is_always_the_models_own_fault() -> None:
+    error = trouble(SPEC, Path("/w"), "can't load", wrapped("ConnectError"))
+    assert (type(error).__name__, str(error)) == ("ModelError", "m: can't load /w: We couldn't connect to the hub")

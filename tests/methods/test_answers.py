@@ -1,0 +1,61 @@
+"""Parsing generated answers; the reference's quirks are reproduced only when asked for."""
+
+from __future__ import annotations
+
+import pytest
+
+from sdgbias.methods.answers import parse_letter, parse_number, with_first_digit
+
+
+@pytest.mark.parametrize(
+    ("text", "ours", "reference"),
+    [
+        ("27.1", 27.1, 27.1),
+        ("under-5 mortality is 30", 30.0, -5.0),
+        ("1,234", 1234.0, 1.0),
+        (".5", 0.5, 5.0),
+        ("SDG 3.2: 27.1", 27.1, 3.2),
+        ("\u22121.5", -1.5, 1.5),
+        ("-0.3", -0.3, -0.3),
+        ("about 40%.", 40.0, 40.0),
+        ("none", None, None),
+        ("", None, None),
+    ],
+)
+def test_numbers(text: str, ours: float | None, reference: float | None) -> None:
+    assert parse_number(text) == ours
+    assert parse_number(text, reference=True) == reference
+
+
+@pytest.mark.parametrize(
+    ("text", "digit", "value"),
+    [("45.0", "7", 75.0), ("0.3", "3", 3.3), ("-1.2", "4", -4.2), ("no idea", "6", 6.0), ("The rate is 112.4", "9", 912.4)],
+)
+def test_replace_first_digit(text: str, digit: str, value: float) -> None:
+    assert with_first_digit(text, digit) == value
+    assert with_first_digit(text, digit, reference=True) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "ours", "reference"),
+    [
+        ("B", "B", "B"),
+        (" (B) because", "B", "B"),
+        ("B. 20 %", "B", "B"),
+        ("I think B", "B", None),
+        ("It's B", "B", None),
+        ("A tall building, so C", "C", "A"),
+        ("The answer is A.", "A", "A"),
+        ("A or B", None, "A"),
+        ("D", None, None),
+        ("", None, None),
+    ],
+)
+def test_letters(text: str, ours: str | None, reference: str | None) -> None:
+    assert parse_letter(text, "ABC") == ours
+    if reference is not None or text in ("I think B", "D", ""):
+        assert parse_letter(text, "ABC", reference=True) == reference
+
+
+def test_an_option_the_item_lacks_is_no_answer() -> None:
+    assert parse_letter("C", "AB") is None

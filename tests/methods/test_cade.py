@@ -1,0 +1,154 @@
+"""CADE against hand arithmetic, the identities of the method digest, and its handling of missing numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sdgbias.methods.cade import BASELINE, decide, divergence_of, log_softmax, streams
+from sdgbias.types import CadeParams
+
+OFF = 2.0  # a gate above 1 never keeps the baseline
+
+
+def views(seed: int, n: int = 50, k: int = 3) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return [rng.normal(0, 2, (n, k)) for _ in range(4)]
+
+
+def softmax(z: np.ndarray) -> np.ndarray:
+    e = np.exp(z - z.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+def by_the_paper(full, ctx, img, q, p: CadeParams) -> tuple[str | int, float]:
+    """Eqs. 1-10 for one row, written as the paper writes them."""
+    pf, pc, pi, pq = (softmax(z) for z in (full, ctx, img, q))
+    stream = pf + pi
+    stream = stream / stream.sum()
+    d = float(np.sum(stream * np.log(stream / pc)))
+    if pf.max() >= p.tau:
+        return int(pf.argmax()), d
+    alpha = p.alpha * (1 + p.lambda_kl * d)
+    return int((np.log(stream) - alpha * np.log(pc) - p.beta * np.log(pq)).argmax()), d
+
+
+@pytest.mark.parametrize("k", [2, 3, 10])
+def test_agrees_with_the_equations_row_by_row(k: int) -> None:
+    full, ctx, img, q = views(1, 80, k)
+    p = CadeParams(alpha=0.8, lambda_kl=1.3, beta=0.6, tau=0.7)
+    s = streams(full, ctx, img, q)
+    got = decide(s, p)
+    for i in range(80):
+        choice, d = by_the_paper(full[i], ctx[i], img[i], q[i], p)
+        assert got.choice[i] == choice
+        assert s.divergence[i] == pytest.approx(d, abs=1e-12)
+
+
+def test_one_row_by_hand() -> None:
+    """The hazard example of the method digest: a candidate improbable in every view can win."""
+    z = [np.log(np.array([row])) for row in ((0.5, 0.4999, 0.0001), (0.55, 0.45, 1e-5), (0.5, 0.4999, 0.0001), (0.6, 0.39, 0.01))]
+    assert decide(streams(*z), CadeParams(0.7, 0.0, 1.0, OFF)).choice[0] == 2
+
+
+def test_gate_of_zero_is_the_full_argmax_and_above_one_never_keeps() -> None:
+    full, ctx, img, q = views(2)
+    s = streams(full, ctx, img, q)
+    assert (decide(s, BASELINE).choice == full.argmax(1)).all()
+    assert decide(s, BASELINE).kept.all()
+    open_gate = decide(s, CadeParams(0, 0, 0, OFF))
+    assert not open_gate.kept.any()
+    assert (open_gate.choice == (softmax(full) + softmax(img)).argmax(1)).all()
+
+
+@pytest.mark.parametrize("strength", [0.5, 1.0, 3.0])
+def test_vdd_is_a_special_case(strength: float) -> None:
+    """(1+a) z_full - a z_ctx without a cut == the Full-only stream with alpha = a / (1+a), lambda = beta = 0, gate off."""
+    full, ctx, img, q = views(3)
+    s = streams(full, ctx, img, q, stream="full")
+    want = ((1 + strength) * full - strength * ctx).argmax(1)
+    assert (decide(s, CadeParams(strength / (1 + strength), 0, 0, OFF)).choice == want).all()
+
+
+def test_post_hoc_is_a_special_case() -> None:
+    full, ctx, img, q = views(4)
+    s = streams(full, ctx, img, q, stream="full")
+    assert (decide(s, CadeParams(1, 0, 0, OFF)).choice == (softmax(full) / softmax(ctx)).argmax(1)).all()
+
+
+def test_at_t5_alpha_and_beta_are_one_parameter() -> None:
+    img, q = views(5)[:2]
+    s = streams(img, q, img, q)
+    one = decide(s, CadeParams(0.3, 0, 0.9, OFF)).choice
+    assert (one == decide(s, CadeParams(0.9, 0, 0.3, OFF)).choice).all()
+    assert (one == (log_softmax(img, np.ones_like(img, bool)) - 1.2 * log_softmax(q, np.ones_like(q, bool))).argmax(1)).all()
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10_000), st.floats(-50, 50))
+def test_a_constant_shift_of_a_view_changes_nothing(seed: int, shift: float) -> None:
+    full, ctx, img, q = views(seed, 8)
+    p = CadeParams(0.7, 1.0, 0.5, 0.8)
+    assert (decide(streams(full, ctx, img, q), p).choice == decide(streams(full, ctx + shift, img, q - shift), p).choice).all()
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10_000))
+def test_an_absent_option_is_as_if_it_had_never_been_there(seed: int) -> None:
+    three = [np.column_stack([z, np.full(8, np.nan)]) for z in views(seed, 8, 2)]
+    p = CadeParams(0.9, 2.0, 0.4, 0.9)
+    assert (decide(streams(*three), p).choice == decide(streams(*views(seed, 8, 2)), p).choice).all()
+
+
+def test_a_masked_candidate_is_never_scored_as_zero() -> None:
+    full, ctx, img, q = (np.full((1, 3), -30.0) for _ in range(4))
+    full[0, 0], img[0, 0] = -20.0, -20.0
+    for bad in (np.nan, np.inf, -np.inf):
+        broken = ctx.copy()
+        broken[0, 2] = bad
+        s = streams(full, broken, img, q, np.ones((1, 3), bool))
+        assert not s.valid[0, 2]
+        assert decide(s, CadeParams(2, 5, 1.5, OFF)).choice[0] != 2
+        assert np.isfinite(s.divergence).all()
+
+
+def test_missing_views_exact_and_reference() -> None:
+    full, ctx, img, q = views(6, 4)
+    gone = np.full_like(full, np.nan)
+    everything = np.ones_like(full, bool)
+    p = CadeParams(1.0, 2.0, 0.0, OFF)
+    without_ctx = streams(full, gone, img, q, everything)
+    assert (without_ctx.divergence == 0).all()
+    assert (decide(without_ctx, p).choice == (softmax(full) + softmax(img)).argmax(1)).all()
+    reference = streams(full, gone, img, q, everything, numerics="reference")
+    stream = (softmax(full) + softmax(img)) / 2
+    assert reference.divergence == pytest.approx((stream * np.log(stream * 3)).sum(1))
+    for numerics in ("exact", "reference"):
+        no_img = streams(full, ctx, gone, q, everything, numerics=numerics)
+        assert np.exp(no_img.log_img) == pytest.approx(softmax(full)), "left out of the image stream"
+    no_full = streams(gone, ctx, img, q, everything)
+    assert (no_full.base == -1).all()
+    assert (decide(no_full, CadeParams(0, 0, 0, 0)).choice == img.argmax(1)).all()
+    nothing = streams(gone, ctx, gone, q, everything)
+    assert (decide(nothing, p).choice == -1).all()
+
+
+def test_reference_floors_at_1e_9() -> None:
+    z = np.array([[0.0, -100.0, -1.0]])
+    s = streams(z, z, z, z, numerics="reference")
+    assert s.log_ctx[0, 1] == pytest.approx(np.log(1e-9))
+    assert streams(z, z, z, z).log_ctx[0, 1] < -99
+
+
+def test_js_is_bounded_by_log_2() -> None:
+    a = np.log(np.array([[1 - 1e-12, 1e-12]]))
+    assert 0.69 < divergence_of(a, a[:, ::-1], "js")[0] <= np.log(2)
+
+
+def test_ties_go_to_the_lowest_index_and_are_counted() -> None:
+    z = np.zeros((3, 3))
+    got = decide(streams(z, z, z, z), CadeParams(0.5, 0, 0.5, OFF))
+    assert (got.choice == 0).all()
+    assert got.ties == 3

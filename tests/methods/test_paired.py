@@ -1,0 +1,79 @@
+"""Paired tests against binomial arithmetic, scipy and simulation."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats as scipy_stats
+
+from sdgbias.methods import stats
+
+
+def test_mcnemar_counts_discordant_rows_against_a_fair_coin() -> None:
+    before = [1, 1, 0, 0, 0, 0, 0, 1, np.nan]
+    after = [1, 0, 1, 1, 1, 1, 1, 1, 1]
+    m = stats.mcnemar(before, after)
+    assert (m.fixed, m.broken, m.n) == (5, 1, 8)
+    assert m.p == pytest.approx(2 * (1 + 6) / 2**6), "0 or 1 of 6 heads, both tails"
+    assert stats.mcnemar(before, after, mid_p=True).p == pytest.approx(2 * (1 + 6 / 2) / 2**6)
+    assert stats.mcnemar(after, before).p == m.p
+
+
+def test_mcnemar_edges() -> None:
+    assert stats.mcnemar([1, 0], [1, 0]).p == 1.0
+    assert stats.sign_test(3, 3) == 1.0 and stats.sign_test(3, 3, mid_p=True) == pytest.approx(1.0)
+    assert stats.sign_test(0, 3, mid_p=True) == pytest.approx(2 * (1 / 2) / 2**3)
+    assert stats.mcnemar([], []).n == 0
+
+
+def test_paired_t_of_single_rows_is_scipys() -> None:
+    d = np.random.default_rng(0).normal(0.3, 1, 40)
+    found = stats.paired(d, np.arange(40))
+    theirs = scipy_stats.ttest_1samp(d, 0)
+    assert (found.p, found.df) == (pytest.approx(theirs.pvalue), 39)
+    assert found.se == pytest.approx(d.std(ddof=1) / np.sqrt(40))
+
+
+def test_copies_of_a_row_in_one_place_are_no_evidence() -> None:
+    d = np.array([1.0, 0.0, 1.0, -1.0, 1.0, 1.0])
+    once = stats.paired(d, np.arange(6))
+    copied = stats.paired(np.repeat(d, 10), np.repeat(np.arange(6), 10))
+    assert (copied.p, copied.se) == (pytest.approx(once.p), pytest.approx(once.se))
+    assert stats.paired(np.repeat(d, 10), np.arange(60)).p < once.p
+
+
+def test_paired_edges() -> None:
+    assert stats.paired([0.0, 0.0, 0.0], [1, 2, 3]).p == 1.0
+    assert stats.paired([1.0, 1.0, 1.0], [1, 2, 3]).p == 0.0, "as scipy: no variance and a difference"
+    one = stats.paired([1.0, 0.0], [7, 7])
+    assert one.estimate.value == 0.5 and np.isnan([one.p, one.se, one.estimate.low]).all()
+    assert np.isnan(stats.paired([], []).p) and stats.paired([np.nan, 1.0, 0.0], [1, 2, 3]).estimate.n == 2
+
+
+def test_bootstrap_p_agrees_with_the_t_test() -> None:
+    d = np.repeat(np.random.default_rng(2).normal(0.12, 0.6, 150), 3)
+    place = np.repeat(np.arange(150), 3)
+    assert stats.paired_bootstrap(d, place, 4_000) == pytest.approx(stats.paired(d, place).p, abs=0.015)
+    assert stats.paired_bootstrap(np.zeros(10), np.arange(10), 100) == 1.0
+    assert np.isnan(stats.paired_bootstrap([1.0, 2.0], [1, 1]))
+
+
+def test_p_is_uniform_where_nothing_differs() -> None:
+    """At 5 % the clustered tests reject a true null in 5 % of 400 draws, give or take four standard errors."""
+    rng = np.random.default_rng(0)
+    place = np.repeat(np.arange(40), 4)
+    rejected = np.zeros(2)
+    for k in range(400):
+        d = np.repeat(rng.normal(0, 1, 40), 4) + rng.normal(0, 1, 160)
+        rejected += [stats.paired(d, place).p < 0.05, stats.paired_bootstrap(d, place, 300, seed=k) < 0.05]
+    assert np.abs(rejected / 400 - 0.05).max() < 4 * np.sqrt(0.05 * 0.95 / 400)
+
+
+def test_minimum_detectable_effect_is_found_with_the_stated_power() -> None:
+    assert stats.minimum_detectable(1.0, 10**9) == pytest.approx(1.959964 + 0.841621, abs=1e-4)
+    assert stats.minimum_detectable(0.5, 10**9, alpha=0.01, power=0.9) == pytest.approx((2.575829 + 1.281552) / 2, abs=1e-4)
+    assert np.isnan(stats.minimum_detectable(0.1, 0))
+    rng = np.random.default_rng(1)
+    effect = stats.minimum_detectable(1 / np.sqrt(50), 49)
+    found = np.mean([stats.paired(rng.normal(effect, 1, 50), np.arange(50)).p < 0.05 for _ in range(600)])
+    assert abs(found - 0.8) < 4 * np.sqrt(0.8 * 0.2 / 600)

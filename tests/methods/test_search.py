@@ -1,0 +1,152 @@
+"""The compiled search against `cade.decide`, operation for operation, and the protocol around it."""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sdgbias.methods.cade import decide, streams
+from sdgbias.methods.search import (
+    RANGES,
+    evaluate_draws,
+    mean_payoff,
+    pack,
+    random_search,
+    row_payoff,
+    take,
+)
+from sdgbias.methods.search.kernel import count_kept, one_payoff
+from sdgbias.types import CadeParams, Task
+
+
+def problem(seed: int, n: int = 200, k: int = 3):
+    rng = np.random.default_rng(seed)
+    gold = rng.integers(k, size=n)
+    prior, evidence = rng.normal(0, 1.5, k), np.eye(k)[gold] * 1.5
+    noise = lambda: rng.normal(0, 1, (n, k))  # noqa: E731
+    full, ctx = prior * 2 + evidence + noise(), prior * 2 + noise() * 0.3
+    img, q = prior + evidence + noise(), np.tile(prior, (n, 1))
+    return streams(full, ctx, img, q), (np.arange(k) == gold[:, None]).astype(float)
+
+
+@pytest.mark.parametrize(("task", "k"), [(Task.MCQ, 3), (Task.REGRESSION, 10)])
+def test_scores_equal_decide_exactly(task: Task, k: int) -> None:
+    s, payoff = problem(0, 150, k)
+    rng = np.random.default_rng(1)
+    low, high = np.array(RANGES[task]).T
+    draws = rng.uniform(low, high, (40, 4))
+    got = evaluate_draws(s, payoff, draws)
+    want = [payoff[np.arange(150), decide(s, CadeParams(*d)).choice].sum() / 150 for d in draws]
+    assert got == pytest.approx(want, abs=1e-12)
+
+
+def test_rows_without_a_full_view_are_decided_alike() -> None:
+    rng = np.random.default_rng(3)
+    full, ctx, img, q = (rng.normal(size=(30, 3)) for _ in range(4))
+    full[::3] = np.nan
+    s, payoff = streams(full, ctx, img, q, np.ones((30, 3), bool)), np.eye(3)[rng.integers(3, size=30)]
+    for tau in (0.0, 0.7, 2.0):
+        p = CadeParams(0.9, 0.4, 0.3, tau)
+        want = payoff[np.arange(30), decide(s, p).choice].mean()
+        assert evaluate_draws(s, payoff, np.array([[0.9, 0.4, 0.3, tau]]))[0] == pytest.approx(want)
+
+
+def test_search_beats_the_biased_baseline_and_is_reproducible() -> None:
+    s, payoff = problem(5, 400)
+    found = random_search(s, payoff, Task.MCQ, draws=500, seed=3)
+    assert found == random_search(s, payoff, Task.MCQ, draws=500, seed=3)
+    assert found.value > found.baseline + 0.05
+    assert found.n_val == 400
+    assert found.n_search == 80
+    assert found.value == pytest.approx(payoff[np.arange(400), decide(s, found.params).choice].mean())
+    for value, (low, high) in zip(vars(found.params).values(), RANGES[Task.MCQ], strict=True):
+        assert low <= value <= high
+
+
+def test_undecidable_rows_are_left_out() -> None:
+    s, payoff = problem(6, 50)
+    empty = streams(*[np.full((5, 3), np.nan) for _ in range(4)], np.ones((5, 3), bool))
+    both = [np.concatenate([getattr(s, f), getattr(empty, f)]) for f in vars(s)]
+    found = random_search(type(s)(*both), np.concatenate([payoff, np.zeros((5, 3))]), Task.MCQ, draws=50)
+    assert found.n_val == 50
+    assert found.value == random_search(s, payoff, Task.MCQ, draws=50).value
+    with pytest.raises(ValueError, match="validation row"):
+        random_search(take(s, np.array([], dtype=int)), payoff[:0], Task.MCQ)
+
+
+def choices(s, draws):
+    return np.array([decide(s, CadeParams(*d)).choice for d in draws])
+
+
+@settings(deadline=None, max_examples=60)  # the first of each width is compiled
+@given(
+    seed=st.integers(0, 10_000),
+    n=st.integers(1, 70),
+    k=st.sampled_from([2, 3, 10]),
+    c=st.sampled_from([1, 33, 300]),
+    grain=st.sampled_from([0.5, 1e-3]),
+)
+def test_every_choice_is_that_of_decide(seed: int, n: int, k: int, c: int, grain: float) -> None:
+    """Each candidate pays another number, so that a payoff tells the choice. Coarse logits make ties, gaps make missing views."""
+    rng = np.random.default_rng(seed)
+    full, ctx, img, q = (np.round(rng.normal(0, 2, (n, k)) / grain) * grain for _ in range(4))
+    present = rng.random((n, k)) < 0.8
+    present[:, 0] = True
+    for view in (full, ctx, q):
+        view[rng.random(n) < 0.2] = np.nan
+    s = streams(full, ctx, img, q, present)
+    payoff = np.tile(np.arange(1.0, k + 1), (n, 1)) * 2.0 ** rng.integers(-3, 3, size=(n, 1))
+    low, high = np.array(RANGES[Task.MCQ]).T
+    draws = rng.uniform(low * 0, high * 1.1, (c, 4))
+    draws[0, 3] = s.confidence[0]  # a gate exactly at a confidence keeps that row
+    draws[1:2] = (0.0, 0.0, 0.0, 2.0)  # only the image stream is left: coarse logits tie
+    want = payoff[np.arange(n), choices(s, draws)]
+    rows = pack(s, payoff)
+    assert np.array_equal(row_payoff(rows, draws), want)
+    got = mean_payoff(rows, draws)
+    assert np.array_equal(got, want.sum(axis=1) / n)  # small binary fractions add without rounding
+    assert [one_payoff(rows, d) for d in draws] == got.tolist()
+
+
+def test_ties_go_to_the_lowest_candidate() -> None:
+    z = np.array([[1.0, 3.0, 3.0], [2.0, 2.0, 2.0], [0.0, -1.0, 0.0]])
+    payoff = np.tile([1.0, 2.0, 4.0], (3, 1))
+    draws = np.array([[0.5, 0.0, 0.25, 2.0], [0.5, 1.0, 0.0, 2.0]])
+    rows = pack(streams(z, z, z, z), payoff)
+    assert row_payoff(rows, draws).tolist() == [[2.0, 1.0, 1.0]] * 2
+    assert mean_payoff(rows, draws).tolist() == [4 / 3] * 2
+
+
+def test_a_gate_keeps_the_rows_that_are_sure_enough() -> None:
+    s, payoff = problem(8, 90)
+    rows = pack(s, payoff)
+    for tau in (0.0, float(s.confidence[7]), 0.8, 2.0):
+        assert count_kept(rows, tau) == (s.confidence >= tau).sum()
+
+
+def test_threads_and_company_never_change_a_score() -> None:
+    s, payoff = problem(2, 400, 10)
+    payoff = -np.abs(np.arange(10) - payoff.argmax(axis=1)[:, None]) - np.random.default_rng(0).random((400, 10))
+    low, high = np.array(RANGES[Task.REGRESSION]).T
+    draws = np.random.default_rng(4).uniform(low, high, (1100, 4))
+    rows = pack(s, payoff)
+    whole = mean_payoff(rows, draws)
+    before = numba.get_num_threads()
+    try:
+        numba.set_num_threads(1)
+        assert np.array_equal(mean_payoff(rows, draws), whole)
+    finally:
+        numba.set_num_threads(before)
+    some = np.random.default_rng(5).permutation(1100)[:77]
+    assert np.array_equal(mean_payoff(rows, draws[some]), whole[some])
+    assert whole == pytest.approx([payoff[np.arange(400), c].mean() for c in choices(s, draws)], rel=1e-13)
+
+
+def test_ranges_can_hold_a_parameter_fixed() -> None:
+    s, payoff = problem(5, 200)
+    found = random_search(s, payoff, Task.MCQ, draws=200, seed=1, ranges=((0.5, 2.0), (0.0, 0.0), (0.0, 0.0), (2.0, 2.0)))
+    assert (found.params.lambda_kl, found.params.beta, found.params.tau) == (0.0, 0.0, 2.0)
+    assert 0.5 <= found.params.alpha <= 2.0

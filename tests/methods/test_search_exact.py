@@ -1,0 +1,252 @@
+"""The exact search: breakpoints against dense grids, the promise not to lose to random draws, and what it says of its optimum."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sdgbias.methods.cade import Streams, decide, streams
+from sdgbias.methods.search import (
+    RANGES,
+    evaluate_draws,
+    exact_search,
+    held_out,
+    mean_payoff,
+    pack,
+    search_spread,
+    take,
+    tune,
+)
+from sdgbias.methods.search.exact import ALPHA, BETA, LAMBDA, TAU, ascend, centre
+from sdgbias.methods.search.lines import Plateau, Steps, along, along_tau, around, best
+from sdgbias.types import CadeParams, Task
+
+
+def problem(seed: int, n: int, task: Task = Task.MCQ) -> tuple[Streams, np.ndarray]:
+    """Biased views of n questions; some rows lack candidates, a view or everything."""
+    rng = np.random.default_rng(seed)
+    k = 3 if task is Task.MCQ else 10
+    gold = rng.integers(k, size=n)
+    prior, evidence = rng.normal(0, 1.5, k), np.eye(k)[gold] * 1.5
+    full, ctx = prior * 2 + evidence + rng.normal(size=(n, k)), prior * 2 + rng.normal(0, 0.3, (n, k))
+    img, q = prior + evidence + rng.normal(size=(n, k)), np.tile(prior, (n, 1))
+    present = np.ones((n, k), dtype=bool)
+    if task is Task.MCQ:
+        present[::7, 2] = gold[::7] == 2
+        payoff = np.eye(3)[gold]
+    else:
+        payoff = -np.abs(np.arange(10) - gold[:, None]) - rng.random((n, 10))
+    full[3::11] = np.nan
+    return streams(full, ctx, img, q, present), payoff
+
+
+def mean_of(s: Streams, payoff: np.ndarray, params: CadeParams) -> float:
+    return float(payoff[np.arange(len(payoff)), decide(s, params).choice].mean())
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_never_worse_than_the_best_of_ten_thousand_draws(seed: int) -> None:
+    task = Task.REGRESSION if seed % 5 == 4 else Task.MCQ
+    s, payoff = problem(seed, 80, task)
+    found = exact_search(s, payoff, task, seed=seed)
+    low, high = np.array(RANGES[task]).T
+    draws = np.random.default_rng(seed).uniform(low, high, (10_000, 4))
+    drawn = evaluate_draws(s, payoff, draws).max()
+    assert found.drawn == drawn
+    assert found.value >= drawn - 1e-12
+    assert found.value == pytest.approx(mean_of(s, payoff, found.params), abs=1e-12)
+    assert found.value == pytest.approx(mean_of(s, payoff, found.peak), abs=1e-12)
+    for x, (a, b), (left, right) in zip(vars(found.params).values(), RANGES[task], found.plateau, strict=True):
+        assert a <= left <= x <= right <= b
+
+
+def test_it_gains_where_random_draws_are_few() -> None:
+    gains = []
+    for seed in range(10):
+        s, payoff = problem(seed, 300)
+        found = exact_search(s, payoff, Task.MCQ, draws=20, seed=seed)
+        gains.append(found.value - found.drawn)
+    assert min(gains) >= 0
+    assert np.mean(gains) > 0.005
+
+
+@pytest.mark.parametrize("task", list(Task))
+@pytest.mark.parametrize("which", [ALPHA, LAMBDA, BETA, TAU])
+def test_breakpoints_are_those_of_a_dense_grid(task: Task, which: int) -> None:
+    for seed in range(6):
+        s, payoff = problem(seed, 40, task)
+        rows = pack(s, payoff)
+        low, high = RANGES[task][which]
+        point = np.random.default_rng(seed).uniform(*np.array(RANGES[task]).T)
+        alpha, lambda_kl, beta, tau = point
+        if which == TAU:
+            steps = along_tau(rows, alpha, lambda_kl, beta, low, high)
+        else:
+            origin = {ALPHA: (0, 0, beta), LAMBDA: (alpha, 0, beta), BETA: (alpha, alpha * lambda_kl, 0)}[which]
+            direction = {ALPHA: (1, lambda_kl, 0), LAMBDA: (0, alpha, 0), BETA: (0, 0, 1)}[which]
+            steps = along(rows, np.array(origin, float), np.array(direction, float), low, high, tau)
+        grid = np.random.default_rng(seed + 100).uniform(low, high, 3_000)
+        draws = np.tile(point, (grid.size, 1))
+        draws[:, which] = grid
+        want = evaluate_draws(s, payoff, draws)
+        at = np.searchsorted(steps.edges, grid, side="right") - 1
+        assert steps.values[at] == pytest.approx(want, abs=1e-12)
+        top = best(steps)
+        assert top is not None
+        assert top.value >= want.max() - 1e-12
+        draws[0, which] = top.centre
+        assert evaluate_draws(s, payoff, draws[:1])[0] == pytest.approx(top.value, abs=1e-12)
+
+
+def test_one_row_by_hand() -> None:
+    """Two candidates: s_A = -1 + 2 alpha, s_B = -0.5 + 0.5 alpha. B leads until 1.5 alpha = 0.5, so A, the gold one, from 1/3."""
+    s = Streams(
+        np.ones((1, 2), bool), np.array([[-1.0, -0.5]]), np.array([[-2.0, -0.5]]), np.zeros((1, 2)), np.zeros(1),
+        np.array([1]), np.array([0.6]),
+    )  # fmt: skip
+    rows = pack(s, np.array([[1.0, 0.0]]))
+    steps = along(rows, np.zeros(3), np.array([1.0, 0.0, 0.0]), 0.0, 2.0, 0.9)
+    assert steps.edges == pytest.approx([0.0, 1 / 3, 2.0])
+    assert steps.values.tolist() == [0.0, 1.0]
+    top = best(steps)
+    assert top is not None
+    assert (top.low, top.high, top.centre) == pytest.approx((1 / 3, 2.0, 7 / 6))
+    gate = along_tau(rows, 1.0, 0.0, 0.0, 0.5, 0.9)  # the baseline B is kept up to tau = 0.6
+    assert gate.edges.tolist() == [0.5, 0.6, 0.9]
+    assert gate.values.tolist() == [0.0, 1.0]
+
+
+def test_lines_that_coincide_go_to_the_lowest_candidate_and_three_may_meet() -> None:
+    """B and C coincide, B is paid; and A, B, C meet in one point, after which the steepest, C, leads."""
+    ones = np.ones((1, 3), bool)
+    same = Streams(ones, np.array([[-3.0, -1.0, -1.0]]), np.array([[-1.0] * 3]), np.zeros((1, 3)), np.zeros(1), np.array([0]), np.zeros(1))
+    steps = along(pack(same, np.array([[0.0, 1.0, 5.0]])), np.zeros(3), np.array([1.0, 0.0, 0.0]), 0.0, 2.0, 0.9)
+    assert (steps.edges.tolist(), steps.values.tolist()) == ([0.0, 2.0], [1.0])
+    meet = Streams(
+        ones, np.array([[0.0, -1.0, -2.0]]), np.array([[0.0, -1.0, -2.0]]), np.zeros((1, 3)), np.zeros(1), np.array([0]), np.zeros(1)
+    )
+    steps = along(pack(meet, np.array([[0.0, 1.0, 5.0]])), np.zeros(3), np.array([1.0, 0.0, 0.0]), 0.0, 2.0, 0.9)
+    top = best(steps)
+    assert top is not None
+    assert (top.value, top.low, top.high) == (5.0, 1.0, 2.0)
+
+
+def test_equal_neighbours_are_one_plateau_and_thin_steps_none() -> None:
+    steps = Steps(np.array([0.0, 1.0, 1.0, 3.0, 4.0, 6.0]), np.array([0.5, 0.9, 0.5, 0.2, 0.5]))
+    top = best(steps)
+    assert top is not None
+    assert (top.value, top.low, top.high) == (0.5, 0.0, 3.0)  # 0.9 has no width
+    meet = around(steps, 4.0)
+    assert meet is not None
+    assert (meet.value, meet.low, meet.high) == (0.5, 4.0, 6.0)
+    assert best(Steps(np.array([1.0, 1.0]), np.array([0.3]))) is None
+
+
+def test_views_that_agree_leave_whole_ranges_as_plateaus() -> None:
+    """Identical views: scores are (1 - alpha_i - beta) log p, degenerate slopes; and a payoff that no choice changes."""
+    z = np.random.default_rng(0).normal(size=(30, 3))
+    s = streams(z, z, z, z)
+    found = exact_search(s, np.ones((30, 3)), Task.MCQ, draws=50)
+    assert found.value == found.baseline == 1.0
+    assert found.plateau == RANGES[Task.MCQ]
+    assert vars(found.params) == pytest.approx({"alpha": 1.25, "lambda_kl": 2.5, "beta": 0.75, "tau": 0.82})
+    gold = np.eye(3)[z.argmax(axis=1)]
+    assert exact_search(s, gold, Task.MCQ, draws=50).value == 1.0  # alpha + beta < 1 is within the ranges
+
+
+def test_undecidable_rows_are_left_out_and_nothing_else_is_an_error() -> None:
+    s, payoff = problem(1, 60)
+    empty = streams(*[np.full((4, 3), np.nan) for _ in range(4)], np.ones((4, 3), bool))
+    both = Streams(*[np.concatenate([getattr(s, f), getattr(empty, f)]) for f in vars(s)])
+    found = exact_search(both, np.concatenate([payoff, np.zeros((4, 3))]), Task.MCQ, draws=200)
+    alone = exact_search(s, payoff, Task.MCQ, draws=200)
+    assert (found.params, found.value, found.n_val) == (alone.params, alone.value, 60)
+    with pytest.raises(ValueError, match="validation row"):
+        exact_search(take(s, np.array([], dtype=int)), payoff[:0], Task.MCQ)
+
+
+def test_the_same_seed_gives_the_same_result() -> None:
+    s, payoff = problem(2, 100)
+    kwargs = {"draws": 300, "seed": 7, "clusters": np.arange(100) // 4, "folds": 4}
+    assert exact_search(s, payoff, Task.MCQ, **kwargs) == exact_search(s, payoff, Task.MCQ, **kwargs)
+    found = tune(s, payoff, Task.MCQ, search="exact", **kwargs)
+    assert found == exact_search(s, payoff, Task.MCQ, **kwargs)
+    assert not hasattr(tune(s, payoff, Task.MCQ, draws=300), "plateau")
+
+
+def test_climbing_and_centring_never_go_down_and_stay_in_range() -> None:
+    s, payoff = problem(3, 150)
+    rows = pack(s, payoff)
+    ranges = ((0.5, 2.0), (1.0, 1.0), (0.0, 1.5), (0.65, 0.99))
+    for seed in range(8):
+        start = np.random.default_rng(seed).uniform(0, 2, 4)
+        point, value = ascend(rows, start, ranges, np.random.default_rng(seed))
+        first = np.clip(start, *np.array(ranges).T)
+        assert value >= mean_payoff(rows, first[None])[0]
+        middle, plateau = centre(rows, point, ranges)
+        assert mean_payoff(rows, middle[None])[0] == pytest.approx(value, abs=1e-12)
+        assert middle[LAMBDA] == 1.0
+        for x, (low, high), (left, right) in zip(middle, ranges, plateau, strict=True):
+            assert low <= left <= x <= right <= high
+        for edge in (0, 1):  # just inside each edge the value still holds
+            for which in (ALPHA, BETA, TAU):
+                near = middle.copy()
+                near[which] += 0.999 * (plateau[which][edge] - middle[which])
+                assert mean_payoff(rows, near[None])[0] >= value - 1e-12
+
+
+def test_a_line_is_believed_only_when_the_scores_confirm_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    s, payoff = problem(3, 150)
+    rows = pack(s, payoff)
+    start = np.array([0.8, 0.5, 0.5, 0.99])
+    value = mean_payoff(rows, start[None])[0]
+    worst = mean_payoff(rows, np.array([[2.0, 5.0, 1.5, 0.99]]))[0]
+    assert worst < value
+    monkeypatch.setattr("sdgbias.methods.search.exact.best", lambda steps: Plateau(9.0, steps.edges[-1], steps.edges[-1]))
+    point, got = ascend(rows, start, RANGES[Task.MCQ], np.random.default_rng(0))
+    assert got == mean_payoff(rows, point[None])[0] >= value
+
+
+def test_without_a_climb_it_is_the_best_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    s, payoff = problem(7, 100)
+    monkeypatch.setattr("sdgbias.methods.search.exact.ascend", lambda rows, start, ranges, rng: (start, mean_payoff(rows, start[None])[0]))
+    found = exact_search(s, payoff, Task.MCQ, draws=400)
+    assert found.value == found.drawn
+
+
+def test_held_out_rows_never_tune_their_own_setting() -> None:
+    """Two places, two folds: each is judged by the other's setting, so turning its own payoffs round turns the result round."""
+    s, payoff = problem(4, 120)
+    place = np.repeat(["here", "there"], 60)
+    before = held_out(s, payoff, Task.MCQ, place, draws=300)
+    turned = payoff.copy()
+    turned[:60] = 1 - turned[:60]
+    assert np.array_equal(held_out(s, turned, Task.MCQ, place, draws=300)[:60], 1 - before[:60])
+    assert np.isnan(held_out(s, payoff, Task.MCQ, np.zeros(120), draws=300)).all()
+
+
+def test_pure_noise_is_seen_as_overtuning() -> None:
+    """Gold drawn at random: nothing can be learnt, so what tuning gains on val is optimism."""
+    s, _ = problem(5, 240)
+    payoff = np.eye(3)[np.random.default_rng(0).integers(3, size=240)]
+    found = exact_search(s, payoff, Task.MCQ, clusters=np.arange(240) // 2, folds=5)
+    assert found.optimism == pytest.approx(found.value - found.held_out)
+    assert found.optimism > 0.03
+
+
+def test_spread_of_the_optimum() -> None:
+    s, payoff = problem(6, 200)
+    found = exact_search(s, payoff, Task.MCQ, draws=500)
+    place = np.arange(200) // 2
+    spread = search_spread(s, payoff, Task.MCQ, found.params, place, draws=500, resamples=120)
+    again = search_spread(s, payoff, Task.MCQ, found.params, place, draws=500, resamples=120)
+    assert np.array_equal(spread.params, again.params)
+    assert (spread.value, spread.given) == (again.value, again.given)
+    for (low, high), (a, b) in zip(spread.params, RANGES[Task.MCQ], strict=True):
+        assert a <= low < high <= b
+    assert spread.value[0] >= spread.given[0]
+    assert spread.given[0] < found.value < spread.given[1]
+    # one place: every resample is the data, and the found setting wins all of them
+    alone = search_spread(s, payoff, Task.MCQ, found.params, np.zeros(200), draws=500, resamples=10)
+    assert alone.params == pytest.approx(np.repeat([list(vars(found.params).values())], 2, axis=0).T)
+    assert alone.value == pytest.approx((found.value, found.value))

@@ -1,0 +1,110 @@
+"""What happened is never lost: a locked file, a killed night, two at once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from sdgbias.errors import InfrastructureError
+from sdgbias.nightly import ledger
+from sdgbias.nightly.attempt import Outcome
+from sdgbias.nightly.plan import tonight
+from sdgbias.store import database
+from tests.builders.night_stubs import NIGHT, NOW, entry, settings
+
+
+def good(outcome: str = "published", model: str = "a") -> Outcome:
+    return Outcome(model, "sdg", outcome, run_id=f"{model}-1", attempts=1, night=NIGHT, key="k", started_at=NOW, finished_at=NOW)
+
+
+@contextmanager
+def elsewhere(code: str) -> Iterator[int]:
+    """A process that runs this code, says so, and stays."""
+    child = subprocess.Popen(
+        [sys.executable, "-c", f"import time\n{code}\nprint('ready', flush=True)\ntime.sleep(60)"], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert child.stdout is not None and child.stdout.readline() == "ready\n"
+        yield child.pid
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_a_night_from_begin_to_end(tmp_path: Path) -> None:
+    s = settings(tmp_path, "a")
+    entry(tmp_path, "away", state="quarantined", reason="hung", until="2026-11-30")
+    entry(tmp_path, "new", state="candidate", reason="look at it")
+    night = tonight(s, NOW)
+    assert ledger.begin(s, night, NOW) == ""
+    assert ledger.status(s.results, NIGHT) == "running" and ledger.last_finished(s.results) is None
+    assert ledger.keep(s.results, night, [good()]) == ""
+    assert ledger.end(s.results, night, "done", {"gate": "done"}, NOW + timedelta(minutes=3)) == ""
+    row = ledger.nights(s.results).iloc[0]
+    assert (row["status"], row["by"], row["benchmark_id"], row["steps"]) == ("done", "cli", "b1", '{"gate": "done"}')
+    assert row["finished_at"] - row["started_at"] == timedelta(minutes=3)
+    assert ledger.last_finished(s.results) == NIGHT
+    told = ledger.history(s.results).set_index("model")["outcome"].to_dict()
+    assert told == {"a": "published", "away": "skipped"}, "who is at rest is no news"
+
+
+def test_a_night_of_some_models_is_not_the_night(tmp_path: Path) -> None:
+    s = replace(settings(tmp_path, "a"), models=("a",))
+    night = tonight(s, NOW)
+    ledger.begin(s, night, NOW)
+    ledger.end(s.results, night, "done", {}, NOW)
+    assert ledger.last_finished(s.results) is None, "--catch-up still has to ask everybody"
+
+
+def test_what_was_published_stays_published_when_the_night_goes_on(tmp_path: Path) -> None:
+    s = settings(tmp_path, "a")
+    night = tonight(s, NOW)
+    ledger.begin(s, night, NOW)
+    ledger.keep(s.results, night, [good()])
+    ledger.keep(s.results, night, [good("unchanged")])
+    assert ledger.history(s.results)["outcome"].tolist() == ["published"]
+    ledger.keep(s.results, night, [replace(good("unchanged"), run_id="a-2")])
+    assert ledger.history(s.results)["run_id"].tolist() == ["a-2"], "another run is news"
+
+
+def test_a_locked_file_loses_no_outcome(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    s = settings(tmp_path, "a", "b")
+    night = tonight(s, NOW)
+    assert ledger.begin(s, night, NOW) == ""
+    plain = database.open_file
+    monkeypatch.setattr(database, "open_file", lambda path, read_only, wait: plain(path, read_only, min(wait, 0.2)))
+    with elsewhere(f"import duckdb; con = duckdb.connect({str(s.results)!r})"):
+        assert "is held by" in ledger.keep(s.results, night, [good()])
+        assert "is held by" in ledger.end(s.results, night, "done", {"report": "done"}, NOW)
+    with (night.folder / ledger.OUTCOMES).open("a") as torn:
+        torn.write('{"model": "b", "su')
+    later = tonight(replace(s, night="2026-11-22T0130"), NOW)
+    assert ledger.begin(s, later, NOW + timedelta(days=1)) == ""
+    assert ledger.status(s.results, NIGHT) == "done", "as it ended, although the file did not take it then"
+    assert ledger.history(s.results, "a")[["night", "run_id", "key"]].values.tolist() == [[NIGHT, "a-1", "k"]]
+
+
+def test_a_killed_night_is_marked_by_the_next(tmp_path: Path) -> None:
+    s = settings(tmp_path, "a")
+    night = tonight(s, NOW)
+    ledger.begin(s, night, NOW)
+    ledger.begin(s, tonight(replace(s, night="2026-11-22T0130"), NOW), NOW + timedelta(days=1))
+    assert ledger.status(s.results, NIGHT) == "interrupted"
+    assert ledger.status(s.results, "2026-11-22T0130") == "running"
+
+
+def test_two_nights_at_once_are_refused_and_a_dead_ones_lock_is_not(tmp_path: Path) -> None:
+    results = tmp_path / "r.duckdb"
+    hold = f"from pathlib import Path; from sdgbias.nightly import ledger; lock = ledger.only_one(Path({str(results)!r}), {NIGHT!r}); lock.__enter__()"
+    with elsewhere(hold) as pid:
+        with pytest.raises(InfrastructureError, match=rf"process {pid} on .*night {NIGHT}"), ledger.only_one(results, "2026-11-22T0130"):
+            pytest.fail("two nights at once")
+    with ledger.only_one(results, "2026-11-22T0130"):
+        assert (tmp_path / "nights" / ".lock").read_text().count("night 2026-11-22T0130") == 1

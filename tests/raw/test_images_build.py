@@ -1,0 +1,364 @@
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from sdgbias.errors import InputError, UsageError
+from sdgbias.raw.images import build as imagestore
+from sdgbias.raw.images.build import ImageReader, ImageSettings, Stored, render_store
+from sdgbias.raw.images.composite import open_picture
+from tests.builders.raw_folder import (
+    ONE,
+    TWO,
+    clusters_of,
+    jpeg,
+    make_photo,
+    make_tile,
+    put_metadata,
+    put_photo,
+    put_tile,
+    raw_folder,
+    zipped,
+)
+
+SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "data"
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def same(one: Stored, other: Stored) -> None:
+    pd.testing.assert_frame_equal(one.index, other.index)
+    pd.testing.assert_frame_equal(one.quarantine, other.quarantine)
+
+
+def pictures(out: Path, stored: Stored) -> dict[str, tuple[bytes, ...]]:
+    """cluster_id -> pictures"""
+    stored.index.to_parquet(out / "images.parquet")
+    reader = ImageReader(out)
+    return {cluster: reader[key] for cluster, key in zip(stored.index["cluster_id"], stored.index["image_id"], strict=True)}
+
+
+def test_every_fault_and_no_other_cluster_is_left_out(tmp_path: Path) -> None:
+    raw, calls = tmp_path / "raw", []
+    clusters = raw_folder(raw)
+    stored = render_store(raw, clusters, tmp_path / "a", progress=lambda done, total: calls.append((done, total)))
+    faults = {(table, key[-4:], rule) for table, key, rule, _ in stored.quarantine.itertuples(index=False)}
+    assert faults == {
+        ("images", "0003", "missing-tile"), ("images", "0003", "missing-photo"), ("images", "0005", "tile-all-zero"),
+        ("images", "0007", "missing-photo"), ("images", "0011", "photo-corrupt"), ("photos", "/130", "photo-corrupt"),
+        ("images", "0017", "tile-truncated"),
+    }  # fmt: skip
+    assert len(stored.index) == 13
+    assert set(stored.index["n_photos"]) == {2}
+    assert set(stored.index["shard"]) == {"AL-000"}
+    assert stored.index["cluster_id"].is_monotonic_increasing
+    assert calls == [(2, 18), (18, 18)]
+    assert (stored.rendered, stored.reused) == (16, 0)
+    assert stored.lines() == ["13 clusters with pictures in 1 shards; 16 rendered, 0 unchanged"]
+    assert not stored.quarantine["detail"].str.contains(str(tmp_path), regex=False).any()  # same table wherever the folder lies
+
+
+def test_neither_order_nor_workers_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = tmp_path / "raw"
+    clusters = raw_folder(raw)
+    monkeypatch.setattr(imagestore, "PER_SHARD", 5)
+    one = render_store(raw, clusters, tmp_path / "a")
+    two = render_store(raw, clusters[::-1], tmp_path / "b", workers=2)
+    same(one, two)
+    assert files(tmp_path / "a") == files(tmp_path / "b")
+    assert len(files(tmp_path / "a")) == 4
+
+
+def test_nothing_is_drawn_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second run, broken photos and tiles included; then with other shards, in other folders, from an archive."""
+    raw, out = tmp_path / "raw", tmp_path / "out"
+    clusters = raw_folder(raw)
+    first = render_store(raw, clusters, out)
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    again = render_store(raw, clusters, out)
+    same(first, again)
+    assert (again.rendered, again.reused) == (0, 16)
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
+    monkeypatch.setattr(imagestore, "PER_SHARD", 7)
+    parted = render_store(raw, clusters, out)
+    assert (parted.rendered, parted.reused) == (0, 16)
+    assert files(out) == files(fresh(raw, clusters, tmp_path / "parted"))
+    fewer = render_store(raw, clusters[4:], out)
+    assert fewer.rendered == 0
+    assert files(out) == files(fresh(raw, clusters[4:], tmp_path / "fewer"))
+    zipped(raw)
+    packed = render_store(raw, clusters[4:], out)
+    assert packed.rendered == 2  # their notes name the place of a broken photo
+    assert files(out) == files(fresh(raw, clusters[4:], tmp_path / "packed"))
+
+
+def fresh(raw: Path, clusters: pd.DataFrame, out: Path, settings: ImageSettings | None = None) -> Path:
+    render_store(raw, clusters, out, settings)
+    return out
+
+
+def test_what_changed_is_drawn_again_and_nothing_else(tmp_path: Path) -> None:
+    raw, out = tmp_path / "raw", tmp_path / "out"
+    clusters = raw_folder(raw)
+    ids = clusters["cluster_id"].tolist()
+    tile = raw / "dhs_npzs" / ids[0][:10] / f"{ids[0]}.npz"
+    render_store(raw, clusters, out)
+    changes = [
+        (lambda: put_tile(raw, ids[0], make_tile(0.3)), 1),
+        (lambda: put_photo(raw, ids[0], "10", jpeg(make_photo(77))), 1),
+        (lambda: put_photo(raw, ids[0], "99"), 1),  # a third photo
+        (lambda: (raw / f"mapillary/imagery/AL/{ids[0]}/10.jpeg").unlink(), 1),
+        (lambda: put_tile(raw, ids[2]), 0),  # a missing tile appears; there is no photo either
+        (lambda: put_photo(raw, ids[6], "70"), 1),  # a missing photo appears
+        (lambda: put_tile(raw, ids[16]), 1),  # a broken tile is mended
+        (lambda: put_photo(raw, ids[10], "110"), 1),  # so is a photo of a cluster without any other
+        (lambda: put_photo(raw, ids[12], "139"), 1),  # a cluster with a broken photo gets another
+        (lambda: put_photo(raw, ids[12], "130"), 1),  # and the broken one is mended
+        (lambda: os.utime(tile, (1, 1)), 0),  # content counts, not dates
+        (tile.unlink, 0),
+    ]
+    for number, (change, redrawn) in enumerate(changes):
+        change()
+        stored = render_store(raw, clusters, out)
+        assert (number, stored.rendered) == (number, redrawn)
+        if number in (3, 8, 11):
+            same(stored, render_store(raw, clusters, tmp_path / f"fresh{number}"))
+            assert files(out) == files(tmp_path / f"fresh{number}")
+
+
+def test_photos_beyond_the_eighth_are_counted_without_drawing(tmp_path: Path) -> None:
+    raw, out = tmp_path / "raw", tmp_path / "out"
+    put_tile(raw, ONE)
+    for number in range(10, 20):
+        put_photo(raw, ONE, str(number), b"broken" if number == 11 else None)
+    render_store(raw, clusters_of(ONE), out)
+    put_photo(raw, ONE, "20")
+    stored = render_store(raw, clusters_of(ONE), out)
+    assert (stored.rendered, stored.index["n_photos"].tolist()) == (0, [11])
+    assert files(out) == files(fresh(raw, clusters_of(ONE), tmp_path / "fresh"))
+    put_photo(raw, ONE, "18", jpeg(make_photo(18, contrast=120)))  # the eighth readable one
+    assert render_store(raw, clusters_of(ONE), out).index["photo_id"].tolist() == ["18"]
+
+
+def test_the_sensor_counts_and_the_year_does_not(tmp_path: Path) -> None:
+    raw, out = tmp_path / "raw", tmp_path / "out"
+    put_tile(raw, ONE)
+    put_photo(raw, ONE, "1")
+    assert render_store(raw, clusters_of(ONE, year=2008), out).rendered == 1
+    assert render_store(raw, clusters_of(ONE, year=2011), out).rendered == 0
+    assert render_store(raw, clusters_of(ONE, year=2012), out).rendered == 1
+    dark = ImageSettings(nightlights="none")
+    assert render_store(raw, clusters_of(ONE, year=2012), out, dark).rendered == 1
+    assert render_store(raw, clusters_of(ONE, year=2008), out, dark).rendered == 0
+
+
+def test_two_clusters_of_the_same_bytes_keep_their_own_rows(tmp_path: Path) -> None:
+    raw, out = tmp_path / "raw", tmp_path / "out"
+    for cluster in (ONE, TWO):
+        put_tile(raw, cluster)
+        put_photo(raw, cluster, "1")
+    first = render_store(raw, clusters_of(ONE, TWO), out)
+    assert first.index["image_id"].nunique() == 1
+    render_store(raw, clusters_of(TWO), out)
+    same(render_store(raw, clusters_of(ONE, TWO), out), first)
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped"])
+def test_damaged_shards_are_drawn_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str) -> None:
+    raw, out = tmp_path / "raw", tmp_path / "out"
+    clusters = raw_folder(raw)
+    render_store(raw, clusters, out)
+    path = out / "images" / "AL-000.parquet"
+    data = path.read_bytes()
+    half = len(data) // 2
+    path.write_bytes(data[:half] if damage == "cut" else data[:half] + bytes([data[half] ^ 1]) + data[half + 1 :])
+    monkeypatch.setattr(imagestore, "PER_SHARD", 30 if damage == "cut" else 9)
+    assert render_store(raw, clusters, out).rendered == (16 if damage == "cut" else 1)
+    assert files(out) == files(fresh(raw, clusters, tmp_path / "fresh"))
+
+
+DRIVER = """
+import sys, time
+from pathlib import Path
+import pandas as pd
+from sdgbias.raw.images import build as imagestore
+
+def stop(done, total):  # once something is finished: the test never comes too late
+    if list((out / "images" / ".next").glob("[A-Z]*.parquet")):
+        time.sleep(600)
+
+if __name__ == "__main__":
+    imagestore.PER_SHARD = 4
+    raw, out, table = map(Path, sys.argv[1:])
+    imagestore.render_store(raw, pd.read_parquet(table), out, workers=2, progress=stop)
+"""
+
+
+def test_killed_and_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """kill -9 as soon as the first shard is there: the workers leave too, the next run takes over what is finished."""
+    raw, out = tmp_path / "raw", tmp_path / "out"
+    clusters = raw_folder(raw)
+    for number in range(20, 50):
+        put_tile(raw, f"AL-2008-5#-{number:08d}", make_tile(number / 200))
+        put_photo(raw, f"AL-2008-5#-{number:08d}", str(number))
+    clusters = clusters_of(*clusters["cluster_id"], *(f"AL-2008-5#-{n:08d}" for n in range(20, 50)))
+    clusters.to_parquet(tmp_path / "clusters.parquet")
+    (tmp_path / "driver.py").write_text(DRIVER)
+    command = [sys.executable, str(tmp_path / "driver.py"), str(raw), str(out), str(tmp_path / "clusters.parquet")]
+    running = subprocess.Popen(command)
+    waiting = out / "images" / ".next"
+    while not list(waiting.glob("[A-Z]*.parquet")):
+        assert running.poll() is None
+        time.sleep(0.01)
+    children = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
+    assert len(children) >= 2
+    running.send_signal(signal.SIGKILL)
+    running.wait()
+    deadline = time.monotonic() + 120
+    while (left := [pid for pid in children if alive(pid)]) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not left
+    assert not list((out / "images").glob("*.parquet")), "a reader never meets half a store"
+    monkeypatch.setattr(imagestore, "PER_SHARD", 4)
+    stored = render_store(raw, clusters, out)
+    assert 0 < stored.rendered < 46 and stored.reused > 0
+    assert files(out) == files(fresh(raw, clusters, tmp_path / "fresh"))
+
+
+def alive(pid: str) -> bool:
+    try:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+
+
+def test_results_flow_and_errors_leave_the_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    raw, out = tmp_path / "raw", tmp_path / "out"
+    clusters = raw_folder(raw)
+    monkeypatch.setattr(imagestore, "PER_SHARD", 4)
+    os.symlink("/etc/hostname", raw / "mapillary" / "imagery" / "AL" / "AL-2008-5#-00000018" / "0.jpeg")
+    with pytest.raises(InputError, match="climbs out of"):
+        render_store(raw, clusters, out, workers=2)
+    assert not list((out / "images").glob("*.parquet"))
+
+
+def test_metadata_without_files_and_of_others(tmp_path: Path) -> None:
+    raw = tmp_path / "raw"
+    put_tile(raw, ONE)
+    put_photo(raw, TWO, "5")
+    put_metadata(raw, f"id,DHSID_EA,path\n5,{TWO},\n6,{ONE},\n7,{TWO},\n5,{ONE},AL/{TWO}/5.jpeg\n")
+    stored = render_store(raw, clusters_of(ONE), tmp_path / "out")
+    assert stored.index.empty
+    assert stored.index.dtypes.equals(render_store(raw, clusters_of(TWO), tmp_path / "two").index.dtypes)
+    assert stored.quarantine[["table", "key", "rule"]].values.tolist() == [
+        ["images", ONE, "photo-missing-file"],
+        ["photos", f"{ONE}/5", "photo-of-other-cluster"],
+    ]
+
+
+@pytest.mark.parametrize("missing", ["dhs_npzs", "mapillary/imagery"])
+def test_missing_folders(tmp_path: Path, missing: str) -> None:
+    for name in {"dhs_npzs", "mapillary/imagery"} - {missing}:
+        (tmp_path / name).mkdir(parents=True)
+    with pytest.raises(InputError, match=f"no folder .*{missing}; "):
+        render_store(tmp_path, clusters_of(ONE), tmp_path / "out")
+
+
+# settings
+
+
+@pytest.mark.parametrize(
+    ("bad", "says"),
+    [
+        ({"layout": "collage"}, "unknown image layout 'collage'; valid: composite, several"),
+        ({"stretch": "auto"}, "unknown stretch 'auto'; valid: authors, percentile"),
+        ({"stretch_for": {"AL": "auto"}}, "unknown stretch for AL 'auto'; valid: authors, percentile"),
+        ({"stretch_for": (("XY", "authors"),)}, "unknown country with a stretch of its own 'XY'; valid: AL, "),
+        ({"bands": "rgb"}, "unknown bands 'rgb'; valid: false-colour, swir, true-colour"),
+        ({"nightlights": True}, "unknown nightlights True; valid: linear, log, none"),
+        ({"photos": 0}, "0 photos per cluster: give 1 to 4"),
+        ({"photos": 5, "layout": "several"}, "5 photos per cluster: give 1 to 4"),
+        ({"photos": 2}, "2 photos don't fit into one picture: choose the image layout several"),
+    ],
+)
+def test_settings_are_checked(bad: dict[str, object], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        ImageSettings(**bad)  # type: ignore[arg-type]
+
+
+def rich(raw: Path) -> pd.DataFrame:
+    """Two countries; the tile's bands differ and vary; three photos, two of them near-duplicates."""
+    ids = [ONE, "ZW-2010-6#-00000001"]
+    tile = make_tile() * np.linspace(0.5, 1.5, 255, dtype=np.float32)
+    tile[:5] *= np.array([1, 1.2, 0.8, 2, 1.5], dtype=np.float32)[:, None, None]
+    tile[6] *= 2.5
+    for cluster in ids:
+        put_tile(raw, cluster, tile)
+        for photo_id, seed, quality in (("1", 1, 90), ("2", 1, 89), ("3", 3, 90)):
+            put_photo(raw, cluster, photo_id, jpeg(make_photo(seed, (900, 600)).convert("RGB")) if quality == 90 else None)
+        put_photo(raw, cluster, "2", jpeg(make_photo(1, (900, 606))))
+    return pd.DataFrame({"cluster_id": ids, "cname": ["AL", "ZW"], "year": [2008, 2015]})
+
+
+def test_every_setting_changes_the_picture_and_no_hash(tmp_path: Path) -> None:
+    raw, out = tmp_path / "raw", tmp_path / "out"
+    clusters = rich(raw)
+    usual = ImageSettings()
+    ids, hashes = set(), set()
+    changes: list[dict[str, object]] = [{}, {"layout": "several"}, {"stretch": "percentile"}, {"bands": "false-colour"}, {"bands": "swir"}]
+    changes += [{"nightlights": "linear"}, {"nightlights": "none"}, {"layout": "several", "photos": 3}]
+    for change in changes:
+        stored = render_store(raw, clusters, out, dataclasses.replace(usual, **change))  # type: ignore[arg-type]
+        assert stored.rendered == 2
+        ids.add(stored.index["image_id"][0])
+        hashes.add(tuple(stored.index["tile_hash"] + stored.index["photo_hash"]))
+    assert len(ids) == len(changes)
+    assert len(hashes) == 1
+    assert len("".join(next(iter(hashes)))) == 64
+
+
+def test_a_country_may_have_a_stretch_of_its_own(tmp_path: Path) -> None:
+    raw, out = tmp_path / "raw", tmp_path / "out"
+    clusters = rich(raw)
+    plain = render_store(raw, clusters, out)
+    stored = render_store(raw, clusters, out, ImageSettings(stretch_for={"ZW": "percentile"}))
+    assert (stored.rendered, stored.reused) == (1, 1)
+    assert (stored.index["image_id"] == plain.index["image_id"]).tolist() == [True, False]
+
+
+def test_several_pictures(tmp_path: Path) -> None:
+    raw, out = tmp_path / "raw", tmp_path / "out"
+    clusters = rich(raw)
+    stored = render_store(raw, clusters, out, ImageSettings(layout="several", photos=4))
+    parts = pictures(out, stored)[ONE]
+    assert stored.index["n_parts"].tolist() == [4, 4]
+    assert set(stored.index["photo_id"][0].split(",")) in ({"1", "3"}, {"2", "3"})
+    assert [open_picture(part).size for part in parts] == [(448, 299), (448, 299), (255, 255), (255, 255)]
+    alone = render_store(raw, clusters, out, ImageSettings(layout="several", nightlights="none"))
+    assert [open_picture(part).size for part in pictures(out, alone)[ONE]] == [(448, 299), (255, 255)]
+
+
+def test_realpack(tmp_path: Path) -> None:
+    """Real bytes. The expectation is counted from the folder: a cluster stays iff it has a tile and a photo."""
+    from sdgbias.raw.clusters import read_clusters
+
+    raw = SHARED / "realpack"
+    if not raw.exists():
+        pytest.skip("needs the shared realpack folder")
+    clusters, _ = read_clusters(raw)
+    tiles = {path.stem for path in raw.glob("dhs_npzs/*/*.npz")}
+    photos = {path.parent.name for path in raw.glob("mapillary/imagery/*/*/*.jpeg")}
+    stored = render_store(raw, clusters, tmp_path)
+    assert set(stored.index["cluster_id"]) == set(clusters["cluster_id"]) & tiles & photos
+    assert len(stored.index) > 0
+    assert set(stored.quarantine["key"]) == set(clusters["cluster_id"]) - set(stored.index["cluster_id"])
+    assert render_store(raw, clusters, tmp_path).rendered == 0

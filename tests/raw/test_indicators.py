@@ -1,0 +1,191 @@
+"""The indicator table and its bins."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from sdgbias.errors import InputError
+from sdgbias.raw.indicators import (
+    Indicator,
+    bins,
+    directions,
+    indicator,
+    load_indicators,
+    load_regression_tasks,
+    regression_task,
+)
+from sdgbias.raw.series import SERIES
+from sdgbias.types import CONTEXT_NAMES, PILLARS, TOLERANCES
+
+TABLE = Path(__file__).resolve().parents[2] / "sdgbias" / "data" / "indicators.yaml"
+
+
+def terciles(decimals: int = 0, limits: tuple[float, float] = (0.0, 100.0), suffix: str = " %") -> Indicator:
+    return dataclasses.replace(indicator("sanitation"), decimals=decimals, limits=limits, suffix=suffix)
+
+
+def test_the_table_is_app_b() -> None:
+    mcq, regression = load_indicators(), load_regression_tasks()
+    assert [sum(i.pillar == p for i in mcq) for p in PILLARS] == [5, 4, 3]
+    assert [sum(t.pillar == p for t in regression) for p in PILLARS] == [4, 4, 1]
+    assert {i.sdg for i in mcq} >= {"2.2.1", "2.2.2", "3.8.1", "7.1.1", "6.1.1", "6.2.1", "3.9.2", "4.1.2"}
+    targets = [t.target for t in regression]
+    assert {name: targets.count(name) for name in TOLERANCES} == {
+        "under5_mort": 2,
+        "women_bmi": 2,
+        "asset_index": 1,
+        "sanitation_index": 2,
+        "water_index": 1,
+        "women_edu": 1,
+    }
+
+
+def test_polarity_of_every_indicator() -> None:
+    lower = {i.slug for i in load_indicators() if i.polarity == "lower"}
+    assert lower == {"stunting", "wasting", "physical_inactivity", "wash_mortality"}
+
+
+def test_every_named_series_is_one_that_can_be_read() -> None:
+    assert {ref.name for i in load_indicators() for ref in i.series} <= set(SERIES)
+
+
+def test_questions_are_distinct_and_name_no_place() -> None:
+    from sdgbias.raw.clusters import countries
+
+    texts = [i.question for i in load_indicators()] + [t.question for t in load_regression_tasks()]
+    assert len(set(texts)) == len(texts) == 21
+    names = [name.split(",")[0] for name in countries()["name"]]
+    assert not [(name, text) for name in names for text in texts if name in text]
+
+
+def test_a_regression_task_never_sees_its_target() -> None:
+    for task in load_regression_tasks():
+        assert task.target not in task.context and len(task.context) == len(CONTEXT_NAMES) - 1
+        assert task.tolerance == TOLERANCES[task.target]
+    assert all(i.context == tuple(CONTEXT_NAMES) for i in load_indicators())
+
+
+def test_thresholds_make_the_labels_and_an_edge_belongs_to_the_upper_range() -> None:
+    made = bins(indicator("stunting"), np.array([25.0]))
+    assert made.labels == ("below 20 %", "20 % to under 30 %", "30 % or more")
+    assert list(made.letters(np.array([0, 19.999, 20, 29.999, 30, 99]))) == ["A", "A", "B", "B", "C", "C"]
+    assert bins(indicator("shdi"), np.array([])).labels == ("below 0.550", "0.550 to under 0.700", "0.700 or more")
+
+
+def test_a_long_unit_is_said_once_in_the_middle_range() -> None:
+    made = bins(indicator("wash_mortality"), np.arange(1.0, 91.0))
+    assert made.labels == ("below 31 per 100,000", "31 to under 60 per 100,000", "60 per 100,000 or more")
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_tercile_ranges_cover_everything_exclude_each_other_and_none_is_empty(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    decimals = int(rng.integers(0, 4))
+    draws = [
+        rng.uniform(0, 100, rng.integers(3, 50)),
+        rng.choice(rng.uniform(0, 3, 4), 40),
+        np.repeat([5.0, 100.0, 40.0], rng.integers(1, 30, 3)),
+        rng.normal(0, 0.01, 20) + 50,
+    ]
+    for values in draws:
+        made = bins(terciles(decimals), values)
+        if not made.labels:
+            assert "differ" in made.reason or "same value" in made.reason
+            continue
+        assert len(made.labels) == len(set(made.labels)) == len(made.edges) + 1 in (2, 3)
+        assert all(low < high for low, high in zip(made.edges, made.edges[1:], strict=False))
+        assert all(round(edge, decimals) == edge for edge in made.edges)  # what is shown decides
+        assert sorted(set(made.letters(values))) == list("ABC")[: len(made.labels)]
+        probes = np.concatenate([values, [-1e9, 1e9], made.edges])
+        inside = np.array([[low <= p < high for p in probes] for low, high in _ranges(made.edges)])
+        assert (inside.sum(axis=0) == 1).all()
+        assert [list("ABC")[column.argmax()] for column in inside.T] == list(made.letters(probes))
+        assert bins(terciles(decimals), rng.permutation(values)) == made
+
+
+def _ranges(edges: tuple[float, ...]) -> list[tuple[float, float]]:
+    ends = [-np.inf, *edges, np.inf]
+    return list(itertools.pairwise(ends))
+
+
+@pytest.mark.parametrize(
+    ("values", "labels", "reason"),
+    [
+        ([], (), "no value for any cluster"),
+        ([np.nan, np.nan], (), "no value for any cluster"),
+        ([7, 7, 7], (), "all 3 clusters have the same value 7"),
+        ([7.1, 7.2], (), "values from 7.1 to 7.2 don't differ at 0 decimals"),
+        ([10, 90, np.nan], ("below 37 %", "37 % or more"), ""),
+        ([0] * 8 + [50, 60], ("below 50 %", "50 % or more"), ""),
+        ([3] * 2 + [100] * 7, ("below 100 %", "100 %"), ""),
+    ],
+)
+def test_degenerate_data(values: list[float], labels: tuple[str, ...], reason: str) -> None:
+    made = bins(terciles(), np.array(values, dtype=float))
+    assert (made.labels, made.reason) == (labels, reason)
+
+
+def test_letters_refuse_nan_and_missing_options() -> None:
+    with pytest.raises(ValueError, match="NaN"):
+        bins(indicator("stunting"), np.array([1.0])).letters(np.array([np.nan]))
+    with pytest.raises(ValueError, match="same value"):
+        bins(terciles(), np.array([1.0])).letters(np.array([1.0]))
+
+
+def test_directions() -> None:
+    assert directions("higher", 3) == ("pessimistic", "conservative", "optimistic")
+    assert directions("lower", 3) == ("optimistic", "conservative", "pessimistic")
+    assert directions("higher", 2) == ("pessimistic", "optimistic")
+    assert directions("lower", 2) == ("optimistic", "pessimistic")
+    with pytest.raises(InputError, match="valid: higher, lower"):
+        directions("up", 3)
+    with pytest.raises(InputError, match="valid: 2, 3"):
+        directions("lower", 4)
+
+
+def test_unknown_slugs_list_the_valid_ones() -> None:
+    with pytest.raises(InputError, match=r"unknown indicator 'stunt'; valid: .*stunting"):
+        indicator("stunt")
+    with pytest.raises(InputError, match=r"unknown regression task 'x'; valid: .*water_security"):
+        regression_task("x")
+    assert indicator("shdi").unit == "index, 0-1" and regression_task("education_access").target == "women_edu"
+
+
+@pytest.mark.parametrize(
+    ("where", "field", "value", "message"),
+    [
+        ("mcq.stunting", "pillar", "Health", "unknown pillar 'Health'; valid: Basic"),
+        ("mcq.stunting", "polarity", "up", "unknown polarity 'up'"),
+        ("mcq.stunting", "bins", {"thresholds": [30, 20], "source": "x"}, "increasing"),
+        ("mcq.stunting", "bins", {"thresholds": [20, 30]}, "source"),
+        ("mcq.stunting", "bins", {"thresholds": [20.5, 30], "source": "x"}, "enough digits"),
+        ("mcq.stunting", "series", [{"name": "x", "max_gap": "ten"}], "max_gap"),
+        ("mcq.stunting", "levels", ["regional"], "subnational"),
+        ("mcq.stunting", "sdg", 6.1, "wants text"),
+        ("mcq.stunting", "colour", "red", "unknown field 'colour'"),
+        ("regression.water_security", "target", "water", "unknown target 'water'"),
+        ("regression.water_security", "tolerance", 1.0, "Table F's 0.75"),
+    ],
+)
+def test_a_wrong_field_is_named(tmp_path: Path, where: str, field: str, value: object, message: str) -> None:
+    table = yaml.safe_load(TABLE.read_text(encoding="utf-8"))
+    section, slug = where.split(".")
+    table[section][slug][field] = value
+    path = tmp_path / "table.yaml"
+    path.write_text(yaml.safe_dump(table), encoding="utf-8")
+    with pytest.raises(InputError) as caught:
+        load_indicators(path)
+    assert where in str(caught.value) and message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_broken_table_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "table.yaml"
+    path.write_text("mcq: [", encoding="utf-8")
+    with pytest.raises(InputError, match="no readable YAML"):
+        load_indicators(path)

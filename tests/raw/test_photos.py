@@ -1,0 +1,301 @@
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from PIL import Image
+
+from sdgbias.errors import InputError
+from sdgbias.files import confine
+from sdgbias.raw.images import photos as photos_module
+from sdgbias.raw.images.composite import TileError, read_tile
+from sdgbias.raw.images.photos import (
+    PhotoError,
+    choose_photos,
+    distance,
+    index_photos,
+    perceptual_hash,
+    photo_digest,
+    photo_index,
+    read_photo,
+)
+from tests.builders.raw_folder import ONE, THREE, TWO, jpeg, make_photo, put_metadata, put_photo, zipped
+
+SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "data"
+MAPILLARY_TOOLS = SHARED / "street" / "mapillary_tools"
+
+
+@pytest.mark.parametrize("data", [b"", b"not a photo", jpeg(make_photo())[:-600], jpeg(make_photo())[:100]])
+def test_corrupt_photo(tmp_path: Path, data: bytes) -> None:
+    path = put_photo(tmp_path, ONE, "1", data)
+    with pytest.raises(PhotoError, match=r"1\.jpeg: no readable JPEG .*delete it") as caught:
+        read_photo(path)
+    assert caught.value.rule == "photo-corrupt"
+    assert "0x" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["corrupt_exif.jpg", "corrupt_exif_large_thumbnail.jpg", "test_exif.jpg"])
+def test_corrupt_exif_specimens(name: str) -> None:
+    if not MAPILLARY_TOOLS.exists():
+        pytest.skip("needs the shared corrupt-EXIF specimens of mapillary_tools")
+    photo = read_photo(MAPILLARY_TOOLS / name)
+    assert photo.mode == "RGB"
+    assert min(photo.size) >= 16
+
+
+@pytest.mark.parametrize("exif", [b"Exif\0\0garbage", b"Exif\0\0MM\0*\xff\xff\xff\xff", b"Exif\0\0II*\0\x08\0\0\0\xff\xff"])
+def test_corrupt_exif(tmp_path: Path, exif: bytes) -> None:
+    data = jpeg(make_photo())
+    tagged = data[:2] + b"\xff\xe1" + (len(exif) + 2).to_bytes(2, "big") + exif + data[2:]
+    plain, odd = put_photo(tmp_path, ONE, "1", data), put_photo(tmp_path, ONE, "2", tagged)
+    assert read_photo(odd).tobytes() == read_photo(plain).tobytes()
+
+
+def test_exif_reader_that_raises_costs_only_the_turning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: Image.Image) -> None:
+        raise SyntaxError("not a TIFF file")
+
+    monkeypatch.setattr(Image.Image, "getexif", broken)
+    assert read_photo(put_photo(tmp_path, ONE, "1")).size == (160, 90)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_exif_orientation(tmp_path: Path, orientation: int) -> None:
+    from PIL import ImageOps
+
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    path = put_photo(tmp_path, ONE, "1", jpeg(make_photo(), exif=exif))
+    with Image.open(path) as image:
+        expected = ImageOps.exif_transpose(image).convert("RGB")
+    assert read_photo(path).tobytes() == expected.tobytes()
+    assert read_photo(path).size == ((160, 90) if orientation < 5 else (90, 160))
+
+
+def test_huge_photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = put_photo(tmp_path, ONE, "1")
+    monkeypatch.setattr(photos_module, "MAX_PHOTO_PIXELS", 160 * 90 - 1)
+    with pytest.raises(PhotoError, match="160x90 pixels, at most 14399 pixels") as caught:
+        read_photo(path)
+    assert caught.value.rule == "photo-too-large"
+    monkeypatch.setattr(photos_module, "MAX_FILE_BYTES", 100)
+    with pytest.raises(PhotoError, match="bytes, at most 100") as caught:
+        read_photo(path)
+    assert caught.value.rule == "photo-too-large"
+    monkeypatch.undo()
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)  # Pillow refuses by itself
+    with pytest.raises(PhotoError, match="pixels") as caught:
+        read_photo(path)
+    assert caught.value.rule == "photo-too-large"
+
+
+def test_disk_faults_are_not_the_photos_fault(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="can't be read") as caught:
+        read_photo(tmp_path / "gone.jpeg")
+    assert not isinstance(caught.value, PhotoError)
+    with pytest.raises(InputError, match="can't be read") as caught:
+        read_tile(tmp_path / "gone.npz")
+    assert not isinstance(caught.value, TileError)
+
+
+@pytest.mark.parametrize("path", ["../x.jpeg", "a/../../x", "/etc/passwd", "..\\x", "C:\\x", "a/.."])
+def test_confine_refuses(tmp_path: Path, path: str) -> None:
+    with pytest.raises(InputError, match="climbs out of"):
+        confine(tmp_path, path)
+
+
+def test_confine_and_links(tmp_path: Path) -> None:
+    (tmp_path / "root").mkdir()
+    (tmp_path / "secret.jpeg").write_bytes(b"x")
+    (tmp_path / "root" / "link.jpeg").symlink_to(tmp_path / "secret.jpeg")
+    (tmp_path / "alias").symlink_to(tmp_path / "root")
+    assert confine(tmp_path / "root", "a/b..c.jpeg") == tmp_path / "root" / "a" / "b..c.jpeg"
+    assert confine(tmp_path / "alias", "a") == tmp_path / "alias" / "a"  # the root itself may be a link
+    with pytest.raises(InputError, match="climbs out of"):
+        confine(tmp_path / "root", "link.jpeg")
+
+
+def test_index_from_folder_and_from_any_metadata(tmp_path: Path) -> None:
+    for cluster, photo_id in ((TWO, "5"), (ONE, "10"), (ONE, "9")):
+        put_photo(tmp_path, cluster, photo_id)
+    (tmp_path / "mapillary" / "imagery" / "AL" / ONE / "._9.jpeg").write_bytes(b"")
+    base = "mapillary/imagery/AL"
+    expected = pd.DataFrame(
+        {
+            "cluster_id": [ONE, ONE, TWO],
+            "photo_id": ["10", "9", "5"],
+            "path": [f"{base}/{ONE}/10.jpeg", f"{base}/{ONE}/9.jpeg", f"{base}/{TWO}/5.jpeg"],
+        }
+    )
+    pd.testing.assert_frame_equal(photo_index(tmp_path), expected)
+    for header in ("id,year,DHSID_EA", "image_id,year,dhsid", "Mapillary_ID,year,cluster"):
+        put_metadata(tmp_path, f"{header}\n9,2008,{ONE}\n10,2008,{ONE}\n5,2008,{TWO}\n77,2008,{THREE}\n")
+        pd.testing.assert_frame_equal(photo_index(tmp_path), expected)
+    put_metadata(tmp_path, f"DHSID_EA,path,id\n{ONE},AL/{ONE}/9.jpeg,9\n{ONE},,10\n{TWO},nowhere.jpeg,5\n{TWO},,5\n")
+    pd.testing.assert_frame_equal(photo_index(tmp_path), expected)
+    put_metadata(tmp_path, f"DHSID_EA,id\n{ONE},9\n")  # the table decides which photos count
+    assert photo_index(tmp_path)["photo_id"].tolist() == ["9"]
+
+
+def test_metadata_may_name_another_place(tmp_path: Path) -> None:
+    put_photo(tmp_path, ONE, "9").rename(tmp_path / "mapillary" / "imagery" / "elsewhere.jpeg")
+    put_metadata(tmp_path, f"path,id,dhsid\nelsewhere.jpeg,9,{ONE}\ngone.jpeg,8,{ONE}\n")
+    assert photo_index(tmp_path).values.tolist() == [[ONE, "9", "mapillary/imagery/elsewhere.jpeg"]]
+
+
+def test_long_ids_stay_text(tmp_path: Path) -> None:
+    put_photo(tmp_path, ONE, "1002355980508103999")
+    put_metadata(tmp_path, f"id,DHSID_EA\n1002355980508103999,{ONE}\n")
+    assert photo_index(tmp_path)["photo_id"].tolist() == ["1002355980508103999"]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (f"id,year\n9,{ONE}\n", "AL.csv: no column for the cluster's DHSID_EA; name it .*dhsid.*found: id, year"),
+        (f"DHSID_EA,year\n{ONE},2008\n", "AL.csv: no column for the photo's id; name it id or .*found: DHSID_EA, year"),
+        (f"id,DHSID_EA,path\n9,{ONE},../../../secret.jpeg\n", "'../../../secret.jpeg' climbs out of"),
+        (f"id,DHSID_EA,path\n9,{ONE},/etc/passwd\n", "'/etc/passwd' climbs out of"),
+        (f"id,DHSID_EA\n../../9,{ONE}\n", "'../../9' climbs out of"),
+        ("id,DHSID_EA\n9,../AL\n", "'../AL' climbs out of"),
+        ("id,DHSID_EA\n9,1\n9,2\n", "AL.csv: none of its 2 rows names a photo of .*first row: 1/9"),
+        ("", "AL.csv is no readable UTF-8 CSV"),
+    ],
+)
+def test_bad_metadata(tmp_path: Path, text: str, says: str) -> None:
+    put_photo(tmp_path, ONE, "9")
+    put_metadata(tmp_path, text)
+    with pytest.raises(InputError, match=says):
+        photo_index(tmp_path)
+
+
+def test_archives_are_read_in_place(tmp_path: Path) -> None:
+    for photo_id in ("8", "9"):
+        put_photo(tmp_path, ONE, photo_id)
+    digest = photo_digest(tmp_path / photo_index(tmp_path)["path"][0])
+    zipped(tmp_path)
+    index = photo_index(tmp_path)
+    assert index["path"].tolist() == [f"mapillary/imagery/AL.zip::AL/{ONE}/{n}.jpeg" for n in (8, 9)]
+    assert read_photo(tmp_path / index["path"][1]).size == (160, 90)
+    assert photo_digest(tmp_path / index["path"][0]) == digest
+
+
+def test_broken_archives(tmp_path: Path) -> None:
+    put_photo(tmp_path, ONE, "9")
+    zipped(tmp_path)
+    path = tmp_path / "mapillary" / "imagery" / "AL.zip"
+    data = path.read_bytes()
+    at = data.index(b"\xff\xd8\xff") + 400
+    path.write_bytes(data[:at] + bytes([data[at] ^ 0xFF]) + data[at + 1 :])
+    with pytest.raises(PhotoError, match="CRC") as caught:
+        read_photo(tmp_path / photo_index(tmp_path)["path"][0])
+    assert caught.value.rule == "photo-corrupt"
+    path.write_bytes(data[: len(data) // 2])
+    with pytest.raises(InputError, match=r"AL.zip: unreadable zip .*download it again"):
+        photo_index(tmp_path)
+
+
+def candidates(raw: Path) -> list[tuple[str, str]]:
+    return list(photo_index(raw)[["photo_id", "path"]].itertuples(index=False, name=None))
+
+
+def chosen(raw: Path, photos: list[tuple[str, str]], wanted: int = 1) -> list[str]:
+    return [photo_id for photo_id, _ in choose_photos(raw, photos, wanted).photos]
+
+
+def test_choose_the_most_informative_photo(tmp_path: Path) -> None:
+    for photo_id, contrast in (("1", 5), ("2", 100), ("3", 40), ("4", 0)):
+        put_photo(tmp_path, ONE, photo_id, jpeg(make_photo(int(photo_id), contrast=contrast)))
+    photos = candidates(tmp_path)
+    choice = choose_photos(tmp_path, photos)
+    assert [photo_id for photo_id, _ in choice.photos] == ["2"]
+    assert choice.photos[0][1].size == (160, 90)
+    assert choice.broken == [] and choice.complete
+    assert [photo_id for photo_id, _ in choice.looked_at] == ["1", "2", "3", "4"]
+    assert chosen(tmp_path, photos[::-1]) == ["2"]
+    assert chosen(tmp_path, photos, 3) == ["2", "3", "1"]
+
+
+def test_ties_go_to_the_lower_id_and_eight_are_looked_at(tmp_path: Path) -> None:
+    flat = jpeg(make_photo(0, contrast=0))
+    for number in range(10, 19):
+        put_photo(tmp_path, ONE, str(number), flat)
+    put_photo(tmp_path, ONE, "18", jpeg(make_photo(1, contrast=100)))  # the ninth: too late
+    assert chosen(tmp_path, candidates(tmp_path)[::-1]) == ["10"]
+    assert not choose_photos(tmp_path, candidates(tmp_path)).complete
+    assert chosen(tmp_path, candidates(tmp_path), 2)[0] == "18"  # sixteen for two
+    put_photo(tmp_path, ONE, "11", b"")  # broken ones don't count
+    assert chosen(tmp_path, candidates(tmp_path)) == ["18"]
+
+
+def test_near_duplicates_of_a_better_photo_are_passed_over(tmp_path: Path) -> None:
+    scene = make_photo(1, contrast=100)
+    put_photo(tmp_path, ONE, "1", jpeg(scene))
+    put_photo(tmp_path, ONE, "2", jpeg(Image.blend(scene, Image.new("RGB", scene.size, (128, 128, 128)), 0.2)))  # hazier
+    put_photo(tmp_path, ONE, "3", jpeg(make_photo(3, contrast=30)))
+    assert chosen(tmp_path, candidates(tmp_path), 4) == ["1", "3"]
+
+
+def test_a_duplicate_stands_in_for_a_photo_that_fails_at_full_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for photo_id in ("1", "2"):
+        put_photo(tmp_path, ONE, photo_id, jpeg(make_photo(1)))
+    real = photos_module.read_photo
+
+    def fails(path: str) -> Image.Image:
+        if path.endswith("1.jpeg"):
+            raise PhotoError("photo-corrupt", "damaged at full size")
+        return real(path)
+
+    monkeypatch.setattr(photos_module, "read_photo", fails)
+    choice = choose_photos(tmp_path, candidates(tmp_path), 2)
+    assert [photo_id for photo_id, _ in choice.photos] == ["2"]
+    assert [photo_id for photo_id, _ in choice.broken] == ["1"]
+
+
+def test_no_readable_photo(tmp_path: Path) -> None:
+    put_photo(tmp_path, ONE, "1", b"")
+    put_photo(tmp_path, ONE, "2", b"x")
+    choice = choose_photos(tmp_path, candidates(tmp_path))
+    assert choice.photos == []
+    assert [(photo_id, error.rule) for photo_id, error in choice.broken] == [("1", "photo-corrupt"), ("2", "photo-corrupt")]
+    assert choose_photos(tmp_path, []).photos == []
+
+
+def test_perceptual_hash_follows_the_view_not_the_file() -> None:
+    one = make_photo(1)
+    small, other = one.resize((80, 45)), make_photo(2)
+    assert len(perceptual_hash(one)) == 16
+    assert distance(perceptual_hash(one), perceptual_hash(small)) <= 4
+    assert distance(perceptual_hash(one), perceptual_hash(other)) > 12
+    assert distance("0000000000000000", "f00000000000000f") == 8
+
+
+def test_photos_of_another_cluster(tmp_path: Path) -> None:
+    for cluster, photo_id in ((ONE, "1"), (TWO, "2"), (TWO, "3"), (TWO, "4")):
+        put_photo(tmp_path, cluster, photo_id)
+    rows = [
+        f"{ONE},1,",
+        f"{ONE},2,AL/{TWO}/2.jpeg",  # its own path says so
+        f"{ONE},3,",  # only the file says so
+        f"{ONE},4,",  # here TWO claims it as well: a missing file
+        f"{TWO},4,AL/{TWO}/4.jpeg",
+        f"{THREE},1,AL/{ONE}/1.jpeg",
+        f"{THREE},9,",
+    ]
+    put_metadata(tmp_path, "DHSID_EA,id,path\n" + "\n".join(rows) + "\n")
+    index = index_photos(tmp_path)
+    assert index.rows[["cluster_id", "photo_id"]].values.tolist() == [[ONE, "1"], [TWO, "4"]]
+    assert index.misplaced["key"].tolist() == [f"{ONE}/2", f"{ONE}/3", f"{THREE}/1"]
+    assert set(index.misplaced["rule"]) == {"photo-of-other-cluster"}
+    assert index.misplaced["detail"][0] == (
+        f"mapillary/metadata/AL.csv names it, but it lies in the folder of {TWO}; correct the row or move the photo"
+    )
+
+
+def test_a_truncated_archive_member(tmp_path: Path) -> None:
+    """A photo cut short before it was packed, beside a good one: the good one is taken."""
+    put_photo(tmp_path, ONE, "1", jpeg(make_photo(1))[:-600])
+    put_photo(tmp_path, ONE, "2")
+    zipped(tmp_path)
+    choice = choose_photos(tmp_path, candidates(tmp_path))
+    assert [photo_id for photo_id, _ in choice.photos] == ["2"]
+    assert [photo_id for photo_id, _ in choice.broken] == ["1"]

@@ -1,0 +1,103 @@
+"""What docs/threat-model.md says is defended and no other test shows: pictures that lie about their size or kind, SQL that looks elsewhere."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from PIL import Image, UnidentifiedImageError
+
+from sdgbias.engines.hf.pixels import PixelCache
+from sdgbias.engines.hf.zero_shot import picture_of
+from sdgbias.raw.images import composite
+from sdgbias.raw.images.photos import MAX_PHOTO_PIXELS, PhotoError, read_photo
+from sdgbias.types import Prompt
+
+pytestmark = pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+
+
+def bomb(side: int) -> bytes:
+    """A valid black-and-white PNG of side x side pixels: a thousandth of its size as RGB."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    packer = zlib.compressobj(9)
+    row = bytes(1 + (side + 7) // 8)
+    data = b"".join(packer.compress(row) for _ in range(side)) + packer.flush()
+    head = struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
+
+
+@pytest.fixture(scope="module")
+def large() -> bytes:
+    """One hundred million pixels: below what Pillow refuses by itself, above what is decoded here."""
+    data = bomb(10_000)
+    assert len(data) < 20_000
+    return data
+
+
+def engine_opens(data: bytes) -> None:
+    PixelCache(object()).open([Prompt("?", "AB", images=(data,), image_id="x")])
+
+
+@pytest.mark.parametrize("opens", [composite.open_picture, engine_opens])
+def test_a_bomb_is_not_decoded(large: bytes, opens) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(Image.DecompressionBombError, match="10000x10000 pixels, at most 89478485"):
+        opens(large)
+
+
+def test_a_bomb_among_the_photos_has_its_rule(large: bytes, tmp_path: Path) -> None:
+    (tmp_path / "p.jpeg").write_bytes(large)
+    with pytest.raises(PhotoError, match="photo-too-large|at most") as told:
+        read_photo(tmp_path / "p.jpeg")
+    assert told.value.rule == "photo-too-large" and composite.MAX_PIXELS == MAX_PHOTO_PIXELS
+
+
+@pytest.mark.parametrize("opens", [composite.open_picture, engine_opens, lambda data: picture_of(Prompt("?", "AB", images=(data,)))])
+@pytest.mark.parametrize("kind", ["GIF", "TIFF", "EPS"])
+def test_only_png_and_jpeg_are_decoded(kind: str, opens) -> None:  # type: ignore[no-untyped-def]
+    """Pillow knows forty formats; EPS would start Ghostscript."""
+    out = io.BytesIO()
+    Image.new("RGB", (4, 4)).save(out, kind)
+    with pytest.raises(UnidentifiedImageError):
+        opens(out.getvalue())
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT content FROM read_text('{other}')",
+        "COPY runs TO '{folder}/new.csv'",
+        "COPY runs TO '{folder}/r.runs/new.csv'",
+        "EXPORT DATABASE '{folder}/r.runs/all'",
+        "ATTACH '{folder}/second.duckdb'",
+        "SET enable_external_access = true",
+        "SELECT 1; COPY runs TO '{folder}/r.runs/new.csv'",
+    ],
+)
+def test_sql_of_a_person_reads_the_results_and_no_other_file(tmp_path: Path, sql: str) -> None:
+    from sdgbias import store
+    from sdgbias.errors import StoreError
+
+    results, other = tmp_path / "r.duckdb", tmp_path / "f.txt"
+    score = {"task": "mcq", "item_id": 1, "test": "T1", "view": "full", "logits": [0.0, 1.0], "candidates": "AB"}
+    store.publish(results, {"run_id": "r", "model": "m", "benchmark_id": "b"}, {"scores": pd.DataFrame([score])})
+    other.write_text("hello")
+    before = sorted(tmp_path.rglob("*"))
+    assert store.ask(results, "SELECT run_id, test FROM scores").to_dict("records") == [{"run_id": "r", "test": "T1"}]
+    with pytest.raises(StoreError):
+        store.ask(results, sql.format(other=other, folder=tmp_path))
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_pictures_are_opened_nowhere_without_naming_the_kinds() -> None:
+    """Bytes that came from elsewhere; wandb_run.py opens what the report itself has just drawn, files.py what was opened before."""
+    package = Path(composite.__file__).parents[1]
+    found = [f"{p.name}:{n}" for p in package.rglob("*.py") for n, line in enumerate(p.read_text(encoding="utf-8").splitlines(), 1)
+             if "Image.open(" in line and "formats=" not in line and p.name not in ("wandb_run.py", "files.py")]  # fmt: skip
+    assert found == []

@@ -1,0 +1,433 @@
+"""The model registry: what a YAML entry may say, how entries are found, written and moved from state to state."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from sdgbias.errors import RegistryError
+from sdgbias.registry import entries
+from sdgbias.types import STATES, ModelSpec
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+GOOD: dict[str, Any] = {
+    "name": "m",
+    "title": "M",
+    "backend": "hf",
+    "repo": "owner/m",
+    "revision": COMMIT,
+    "state": "enabled",
+}
+OFF = {"state": "candidate", "reason": "needs a GPU"}
+OLD = {**GOOD, "enabled": True}
+del OLD["state"]
+API = {"backend": "api", "repo": "openai/m", "revision": "r"}
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv("SDGBIAS_REGISTRY", raising=False)
+    (tmp_path / "registry" / "models").mkdir(parents=True)
+    return tmp_path
+
+
+def put(root: Path, data: Any, stem: str = "m", ending: str = ".yaml") -> Path:
+    path = root / "registry" / "models" / f"{stem}{ending}"
+    path.write_text(data if isinstance(data, str) else yaml.safe_dump(data), encoding="utf-8")
+    return path
+
+
+# (change to GOOD, text of the error or None): the same table is put to the code and to the published JSON Schema
+CASES: dict[str, tuple[dict[str, Any], str | None]] = {
+    "minimal": ({}, None),
+    "all fields": (
+        {
+            "family": "llava",
+            "params_b": 7,
+            "dtype": "bfloat16",
+            "batch_size": 4,
+            "max_new_tokens": 8,
+            "licence": "MIT",
+            "trust_remote_code": True,
+            "notes": "read by A at that commit",
+            "options": {"block_size": 32, "num_image_tokens": 576, "deep": {"list": [1, "x"]}},
+        },
+        None,
+    ),
+    "params null": ({"params_b": None}, None),
+    "local folder": ({"repo": "local:registry/weights/tiny", "revision": "local"}, None),
+    "path with notes": ({"repo": "path:/data/m", "revision": "local", "notes": "on gpu1"}, None),
+    "candidate, unpinned": ({**OFF, "revision": "unpinned"}, None),
+    "planted": ({"backend": "planted", "repo": "planted", "revision": "planted-1"}, None),
+    "api": ({**API, "options": {"api_key_env": "OPENAI_API_KEY"}}, None),
+    "unknown field": ({"colour": "red"}, "unknown field 'colour'"),
+    "unknown backend": ({"backend": "onnx"}, "api, clip-zero-shot, hf, planted, planted-people, text-encoder, vit-zero-shot, vllm"),
+    "unknown dtype": ({"dtype": "int8"}, "bfloat16, float16, float32"),
+    "upper-case name": ({"name": "M"}, "lower-case"),
+    "empty title": ({"title": ""}, "title is empty"),
+    "unknown state": ({"state": "asleep"}, "candidate, enabled, quarantined, retired"),
+    "state true": ({"state": True}, "valid: text"),
+    "quarantined": ({"state": "quarantined", "reason": "OutOfMemory: 40 GiB", "until": "2026-11-30"}, None),
+    "quarantined until a person looks": ({"state": "quarantined", "reason": "x", "until": ""}, None),
+    "quarantined, no reason": ({"state": "quarantined", "until": "2026-11-30"}, "without a reason"),
+    "quarantined, unpinned": ({"state": "quarantined", "reason": "x", "revision": "unpinned"}, "40 hex digits"),
+    "retired": ({"state": "retired", "reason": "superseded", "revision": "unpinned"}, None),
+    "retired without reason": ({"state": "retired"}, "without a reason"),
+    "enabled with a reason": ({"reason": "looked at by A"}, None),
+    "until of an enabled one": ({"until": "2026-11-30"}, "only for a quarantined"),
+    "until no date": ({"state": "quarantined", "reason": "x", "until": "tomorrow"}, "such as 2026-11-30"),
+    "until a number": ({"state": "quarantined", "reason": "x", "until": 20261130}, "valid: text"),
+    "until month 13": ({"state": "quarantined", "reason": "x", "until": "2026-13-30"}, "such as 2026-11-30"),
+    "old and new fields": ({"enabled": True}, "both enabled and state"),
+    "old reason, new state": ({"state": "candidate", "disabled_reason": "x"}, "both disabled_reason and state"),
+    "batch size 0": ({"batch_size": 0}, "at least 1"),
+    "batch size true": ({"batch_size": True}, "at least 1"),
+    "batch size text": ({"batch_size": "8"}, "at least 1"),
+    "params negative": ({"params_b": -1}, "above 0"),
+    "title a number": ({"title": 5}, "valid: text"),
+    "options a list": ({"options": []}, "mapping"),
+    "climbs out": ({"repo": "../../etc"}, "OWNER/NAME"),
+    "local climbs out": ({"repo": "local:../../etc"}, "leaves the repository"),
+    "local hidden climb": ({"repo": "local:a/../../b"}, "leaves the repository"),
+    "local absolute": ({"repo": "local:/etc"}, "leaves the repository"),
+    "local nothing": ({"repo": "local:."}, "leaves the repository"),
+    "path relative": ({"repo": "path:weights", "notes": "x"}, "path:/ABSOLUTE/FOLDER"),
+    "path without notes": ({"repo": "path:/data/m"}, "which machine"),
+    "absolute repo": ({"repo": "/data/m"}, "OWNER/NAME"),
+    "no owner": ({"repo": "gpt2"}, "OWNER/NAME"),
+    "branch as revision": ({"revision": "main"}, "40 hex digits"),
+    "short commit": ({"revision": COMMIT[:12]}, "--revision COMMIT"),
+    "enabled but unpinned": ({"revision": "unpinned"}, "40 hex digits"),
+    "candidate on a branch": ({**OFF, "revision": "main"}, "unpinned"),
+    "candidate without reason": ({"state": "candidate"}, "without a reason"),
+    "blank reason": ({"state": "candidate", "reason": " "}, "without a reason"),
+    "two-line reason": ({"state": "candidate", "reason": "a\nb"}, "one line"),
+    "remote code without notes": ({"trust_remote_code": True}, "without notes"),
+    "api without variable": (API, "api_key_env"),
+    "api key pasted": ({**API, "options": {"api_key_env": "sk-abcdefghijklmnopqrstuvwx"}}, "looks like a secret"),
+    "api key field": ({**API, "options": {"api_key": "x"}}, "looks like a secret"),
+    "token field": ({"options": {"hf_token": "x"}}, "looks like a secret"),
+    "deep token": ({"options": {"login": {"auth_token": "x"}}}, "looks like a secret"),
+    "secret value": ({"options": {"header": "Bearer sk-abcdefghijklmnopqrstuvwx"}}, "looks like a secret"),
+    "key on top": ({"api_key": "x"}, "looks like a secret"),
+    **{f"no {field}": ({field: None}, "missing field") for field in entries.REQUIRED},
+}
+
+
+def case(name: str) -> tuple[dict[str, Any], str | None]:
+    change, fault = CASES[name]
+    data = {**GOOD, **change}
+    if fault == "missing field":
+        del data[next(iter(change))]
+    return data, fault
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_entry(name: str, root: Path) -> None:
+    data, fault = case(name)
+    stem = str(data.get("name", "m"))
+    path = put(root, data, stem)
+    if fault is None:
+        spec = entries.load(root, stem)
+        assert {f: getattr(spec, f) for f in data} == data
+        return
+    with pytest.raises(RegistryError) as caught:
+        entries.load(root, stem)
+    message = str(caught.value)
+    assert str(path) in message
+    assert fault in message
+    assert "\n" not in message
+    assert "sk-abc" not in message  # a secret is never repeated
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_schema_agrees_with_the_code(name: str) -> None:
+    schema = json.loads((REPOSITORY / "registry" / "model.schema.json").read_text(encoding="utf-8"))
+    jsonschema.Draft202012Validator.check_schema(schema)
+    data, fault = case(name)
+    assert jsonschema.Draft202012Validator(schema).is_valid(data) == (fault is None)
+
+
+def test_schema_knows_every_field() -> None:
+    schema = json.loads((REPOSITORY / "registry" / "model.schema.json").read_text(encoding="utf-8"))
+    assert tuple(schema["properties"]) == (*entries.FIELDS, *entries.OLD_FIELDS)
+    assert [*schema["required"], "state"] == list(entries.REQUIRED)
+    assert schema["properties"]["state"]["enum"] == list(STATES)
+    readme = (REPOSITORY / "registry" / "README.md").read_text(encoding="utf-8")
+    assert all(f"| `{field}` |" in readme for field in entries.FIELDS)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("- a\n", "not a mapping"),
+        ("", "not a mapping"),
+        ("name: [\n", "not readable YAML"),
+        ("name: m\nname: m\n", "'name' is given twice"),
+        ("name: !!python/object/apply:os.system ['true']\n", "not readable YAML"),
+    ],
+)
+def test_not_an_entry(root: Path, text: str, words: str) -> None:
+    put(root, text)
+    with pytest.raises(RegistryError, match=words):
+        entries.load(root, "m")
+
+
+def test_name_differs_from_file(root: Path) -> None:
+    put(root, GOOD, "other")
+    with pytest.raises(RegistryError, match="valid: other"):
+        entries.load(root, "other")
+
+
+@pytest.mark.parametrize(("stem", "ending"), [("m", ".yml"), ("M", ".yaml")])
+def test_duplicates(root: Path, stem: str, ending: str) -> None:
+    put(root, GOOD)
+    put(root, GOOD, stem, ending)
+    for call in (lambda: entries.load_all(root), lambda: entries.load(root, "m")):
+        with pytest.raises(RegistryError, match="duplicate"):
+            call()
+
+
+def test_unknown_name_lists_the_valid_ones(root: Path) -> None:
+    put(root, GOOD)
+    put(root, {**GOOD, "name": "n"}, "n", ".yml")
+    with pytest.raises(RegistryError, match=r"unknown model 'x'; valid: m, n; add one: sdgbias register-model"):
+        entries.load(root, "x")
+    assert entries.load(root, "n").name == "n"
+
+
+def test_broken_neighbour_blocks_only_the_whole(root: Path) -> None:
+    put(root, GOOD)
+    put(root, "colour: red", "bad")
+    assert entries.load(root, "m").name == "m"
+    with pytest.raises(RegistryError, match=r"bad\.yaml"):
+        entries.load_all(root)
+
+
+def test_load_all_and_enabled(root: Path) -> None:
+    for stem, change in (("b", {}), ("a", OFF)):
+        put(root, {**GOOD, **change, "name": stem}, stem)
+    assert list(entries.load_all(root)) == ["a", "b"]
+    assert list(entries.enabled(root)) == ["b"]
+
+
+def test_find_root(root: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    below = root / "a" / "b"
+    below.mkdir(parents=True)
+    monkeypatch.chdir(below)
+    assert entries.find_root() == root.resolve()
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    monkeypatch.chdir(elsewhere)
+    with pytest.raises(RegistryError, match="export SDGBIAS_REGISTRY="):
+        entries.find_root(elsewhere)
+    checkout = Path(entries.__file__).resolve().parents[2]
+    assert entries.find_root() == checkout, "an editable install works from any folder"
+    monkeypatch.setenv("SDGBIAS_REGISTRY", str(root))
+    assert entries.find_root() == root.resolve()
+    monkeypatch.setenv("SDGBIAS_REGISTRY", str(elsewhere))
+    with pytest.raises(RegistryError, match="no registry/models in it"):
+        entries.find_root()
+
+
+def test_write_then_load_gives_the_same(root: Path) -> None:
+    spec = ModelSpec(**{**GOOD, "options": {"a": 1}, "params_b": 2.0, "notes": "naïve: yes"})
+    path = entries.write(root, spec)
+    assert entries.load(root, "m") == spec
+    text = path.read_text(encoding="utf-8")
+    assert text.startswith("# yaml-language-server: $schema=../model.schema.json\n")
+    assert [p.name for p in path.parent.iterdir()] == ["m.yaml"]  # nothing left behind
+    with pytest.raises(RegistryError, match="exists already"):
+        entries.write(root, spec)
+    entries.write(root, replace(spec, title="New"), overwrite=True)
+    assert entries.load(root, "m").title == "New"
+
+
+def test_write_refuses_what_load_would_refuse(root: Path) -> None:
+    with pytest.raises(RegistryError, match="40 hex"):
+        entries.write(root, ModelSpec(**{**GOOD, "revision": "main"}))
+    put(root, GOOD, "m", ".yml")
+    with pytest.raises(RegistryError, match="--name NAME"):
+        entries.write(root, ModelSpec(**GOOD))
+
+
+def test_unpinned_entry_is_completed_without_overwrite(root: Path) -> None:
+    put(root, {**GOOD, **OFF, "revision": "unpinned"})
+    entries.write(root, ModelSpec(**GOOD))
+    assert entries.load(root, "m").enabled
+    with pytest.raises(RegistryError, match="exists already"):
+        entries.write(root, ModelSpec(**{**GOOD, "revision": COMMIT[::-1]}))
+
+
+# -------------------------------------------------------------------------------------------------- states
+
+BY_HAND = """# looked at by A
+name: m   # as the file
+title: M
+enabled: false  # not yet
+backend:   "hf"
+repo: owner/m
+revision: "0123456789abcdef0123456789abcdef01234567"
+# why it waits:
+disabled_reason: needs a GPU
+options:
+    suites:
+      - sdg   # places
+    max_images: 1
+notes: >-
+  one
+  two
+"""
+QUARANTINED = {"state": "quarantined", "reason": "OutOfMemory: needs 40 GiB: really", "until": "2026-11-30"}
+
+
+def test_old_fields_are_read(root: Path) -> None:
+    put(root, BY_HAND)
+    spec = entries.load(root, "m")
+    assert (spec.state, spec.reason, spec.until, spec.enabled) == ("candidate", "needs a GPU", "", False)
+    put(root, {**OLD, "enabled": True})
+    assert entries.load(root, "m").enabled
+
+
+def test_set_state_changes_three_fields_and_nothing_else(root: Path) -> None:
+    path = put(root, BY_HAND)
+    before = entries.load(root, "m")
+    assert entries.set_state(root, "m", "enabled") == path
+    now = path.read_text().splitlines()
+    assert now == [
+        line.replace("enabled: false  #", "state: enabled  #") for line in BY_HAND.splitlines() if not line.startswith("disabled_reason")
+    ]
+    entries.set_state(root, "m", **QUARANTINED)
+    at = now.index("state: enabled  # not yet")
+    three = ["state: quarantined  # not yet", "reason: 'OutOfMemory: needs 40 GiB: really'", "until: '2026-11-30'"]
+    assert path.read_text().splitlines() == [*now[:at], *three, *now[at + 1 :]]
+    assert entries.load(root, "m") == replace(before, **QUARANTINED)
+    entries.set_state(root, "m", "quarantined", reason="again", until=date(2026, 12, 2))
+    assert (entries.load(root, "m").reason, entries.load(root, "m").until) == ("again", "2026-12-02")
+    entries.set_state(root, "m", "enabled")
+    assert path.read_text().splitlines() == now
+    assert [p.name for p in path.parent.iterdir()] == ["m.yaml"]
+
+
+@pytest.mark.parametrize("reason", ["reason: |-\n  of two\n", 'reason: "x"  # so\n', "reason: >\n  folded\n  text\n\n"])
+def test_set_state_of_other_ways_to_write_it(root: Path, reason: str) -> None:
+    top = "name: m\ntitle: M\nbackend: planted\nrepo: p\nrevision: r\n"
+    path = put(root, f"{top}{reason}until: 2026-11-30\nstate: quarantined\nfamily: f")
+    assert entries.load(root, "m").until == "2026-11-30", "a bare date is one, too"
+    entries.set_state(root, "m", "enabled")
+    assert entries.load(root, "m") == entries.parse(yaml.safe_load(f"{top}state: enabled\nfamily: f"), "m")
+    path.write_text(f"{{{', '.join(top.splitlines())}, state: enabled}}")
+    with pytest.raises(RegistryError, match="by hand"):
+        entries.set_state(root, "m", "quarantined", reason="x")
+
+
+@pytest.mark.parametrize("old", STATES)
+@pytest.mark.parametrize("new", STATES)
+def test_moves(root: Path, old: str, new: str) -> None:
+    legal = {
+        "candidate": {"candidate", "enabled", "retired"}, "enabled": {"enabled", "quarantined", "retired"},
+        "quarantined": {"quarantined", "enabled", "retired"}, "retired": {"retired", "candidate"},
+    }  # fmt: skip
+    path = put(root, {**GOOD, "state": old, "reason": "before"})
+    text = path.read_text()
+    if new in legal[old]:
+        entries.set_state(root, "m", new, reason="now")
+        assert (entries.load(root, "m").state, entries.load(root, "m").reason) == (new, "now")
+        return
+    with pytest.raises(RegistryError, match=f"{old} can't become {new}; valid: .*{'reopen m' if old == 'retired' else ''}"):
+        entries.set_state(root, "m", new, reason="now")
+    assert path.read_text() == text
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"state": "asleep"}, "valid: candidate, enabled, quarantined, retired"),
+        ({"state": "quarantined"}, "without a reason"),
+        ({"state": "quarantined", "reason": "two\nlines"}, "one line"),
+        ({"state": "quarantined", "reason": "x", "until": "2026-02-30"}, "such as 2026-11-30"),
+        ({"state": "enabled", "until": "2026-11-30"}, "only for a quarantined"),
+    ],
+)
+def test_set_state_refuses(root: Path, change: dict[str, str], words: str) -> None:
+    path = put(root, GOOD)
+    text = path.read_text()
+    with pytest.raises(RegistryError, match=words) as caught:
+        entries.set_state(root, "m", **change)
+    assert str(path) in str(caught.value) and path.read_text() == text
+    with pytest.raises(RegistryError, match="unknown model 'gone'; valid: m"):
+        entries.set_state(root, "gone", "enabled")
+    put(root, "colour: red")
+    with pytest.raises(RegistryError, match="unknown field 'colour'"):
+        entries.set_state(root, "m", "enabled")
+
+
+def test_an_unpinned_candidate_is_not_enabled(root: Path) -> None:
+    put(root, {**GOOD, **OFF, "revision": "unpinned"})
+    with pytest.raises(RegistryError, match="40 hex digits"):
+        entries.set_state(root, "m", "enabled")
+
+
+def test_whom_a_night_asks(root: Path) -> None:
+    states = {
+        "a": {}, "b": OFF, "c": {**QUARANTINED}, "d": {**QUARANTINED, "until": ""}, "e": {"state": "retired", "reason": "x"},
+    }  # fmt: skip
+    for name, change in states.items():
+        put(root, {**GOOD, **change, "name": name}, name)
+    assert list(entries.due(root, date(2026, 11, 29))) == ["a"]
+    assert list(entries.due(root, date(2026, 11, 30))) == ["a", "c"]
+    assert list(entries.due(root, date(2027, 1, 1))) == ["a", "c"]
+
+
+def test_a_broken_entry_hides_no_other(root: Path) -> None:
+    put(root, GOOD)
+    put(root, "colour: red", "bad")
+    put(root, {**GOOD, "name": "n"}, "n")
+    put(root, {**GOOD, "name": "n"}, "N", ".yml")
+    found, broken = entries.load_readable(root)
+    assert list(found) == ["m"]
+    assert "unknown field 'colour'" in broken["bad"] and "duplicate of N.yml" in broken["n"] and "duplicate of n.yaml" in broken["N"]
+
+
+def test_a_snapshot_is_read_from_anywhere(root: Path, tmp_path: Path) -> None:
+    spec = ModelSpec(**GOOD)
+    (tmp_path / "m.yaml").write_text(entries.to_yaml(spec))
+    assert entries.read(tmp_path / "m.yaml") == spec
+    with pytest.raises(RegistryError, match="can't be read"):
+        entries.read(tmp_path / "gone.yaml")
+
+
+# -------------------------------------------------------------------------------------------- what is shipped
+
+
+def test_shipped_entries() -> None:
+    specs = entries.load_all(REPOSITORY)
+    schema = json.loads((REPOSITORY / "registry" / "model.schema.json").read_text(encoding="utf-8"))
+    for path in sorted((REPOSITORY / "registry" / "models").iterdir()):
+        text = path.read_text(encoding="utf-8")
+        assert text.startswith(entries.SCHEMA_LINE), path
+        jsonschema.validate(yaml.safe_load(text), schema)
+    assert list(entries.enabled(REPOSITORY)) == ["planted-people", "tiny-llava"]
+    assert [s.backend for s in specs.values()].count("api") == 3
+    hub = {s.repo for s in specs.values() if s.backend == "hf" and not s.enabled}
+    assert len(hub) == 10  # the open models of Table H
+    assert all(f"sdgbias register-model {s.repo} --revision" in s.reason for s in specs.values() if s.repo in hub)
+
+
+def test_import_is_light() -> None:
+    code = (
+        "import yaml, dataclasses, enum, json, re, pathlib, sys, time; t = time.process_time(); import sdgbias.registry.entries; "
+        "print(time.process_time() - t, *(m for m in ('pandas', 'numpy', 'torch', 'huggingface_hub') if m in sys.modules))"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPOSITORY).stdout.split()
+    assert out[1:] == []  # nothing heavy came along
+    assert float(out[0]) < 0.5  # seconds of CPU time, measured 0.01; loose for slow machines

@@ -1,0 +1,221 @@
+"""The report page, from a small published results file."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sdgbias import store
+from sdgbias.errors import StoreError
+from sdgbias.methods.stats import Estimate
+from sdgbias.report import data
+from sdgbias.report import labels as words
+from sdgbias.report.build import write_report
+from sdgbias.report.charts import paper
+from sdgbias.report.pages import questions as browser
+from sdgbias.types import PILLARS
+from tests.builders.results import MODELS, publish_fake
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return publish_fake(tmp_path_factory.mktemp("results") / "sdgbias.duckdb")
+
+
+@pytest.fixture(scope="module")
+def page(results: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_report(results, tmp_path_factory.mktemp("report")).read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def shown(results: Path) -> dict[str, list[dict[str, object]]]:
+    return browser.examples(results, store.latest_runs(results))
+
+
+# -- the page --------------------------------------------------------------------------------------------------------
+
+
+def test_page_needs_nothing_but_itself(page: str) -> None:
+    assert not re.search(r"""(?:src|href|action)\s*=\s*["']?\s*(?:https?:)?//""", page)
+    assert not re.search(r"""https?://|@import|<link(?![^>]*href="data:,")""", page)
+    assert re.findall(r'url\((?!#|"\$\{uri\}")[^)]{0,20}', page) == []
+    assert "default-src 'none'" in page
+    assert len(page.encode()) < 6_000_000
+
+
+def test_page_is_the_same_bytes_every_time(results: Path, page: str, tmp_path: Path) -> None:
+    assert write_report(results, tmp_path).read_text(encoding="utf-8") == page
+
+
+def test_page_shows_the_newest_run_of_each_model(page: str) -> None:
+    assert "fake-optimist-1" in page
+    assert "fake-pessimist-2" in page
+    assert "fake-optimist-0" not in page
+
+
+def test_page_says_what_is_planted_quarantined_and_failed(page: str) -> None:
+    assert "Planted, not measured:" in page
+    for text in ("missing-tile", "photo-corrupt", "&lt;cut off&gt;", "NonFiniteLogits", "CC BY-SA 4.0", "0123456789abcdef"):
+        assert text in page
+
+
+def test_page_numbers_are_those_of_the_store(results: Path, page: str) -> None:
+    sql = """SELECT value, ci_low, ci_high FROM metrics WHERE run_id = 'fake-pessimist-2' AND task = 'mcq' AND test = 'T3'
+             AND method = 'cade' AND pillar = 'all' AND metric = 'accuracy'"""
+    value, low, high = store.query(results, sql).iloc[0]
+    assert f"<td>{100 * value:.1f}<small>{100 * low:.1f}–{100 * high:.1f}</small></td>" in page
+
+
+def test_inline_data_cannot_leave_its_element(page: str) -> None:
+    inline = re.findall(r'<script type="application/json" id="examples">(.*?)</script>', page, re.DOTALL)
+    assert len(inline) == 1
+    assert "<" not in inline[0]
+    assert "</script><b>" in json.loads(inline[0])["questions"][0]["question"]
+
+
+def test_every_figure_has_alt_text_with_its_numbers(page: str) -> None:
+    labels = re.findall(r'<svg [^>]*role="img" aria-label="([^"]+)"', page)
+    assert len(labels) == page.count("<svg ") == 2 + 3 + 3 + 2 + 2
+    assert all(" n " in label and "CI" in label for label in labels)
+    ids = re.findall(r'\bid="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+
+
+def test_a_bare_run_still_makes_a_page(tmp_path: Path) -> None:
+    path = tmp_path / "bare.duckdb"
+    store.publish(path, {"run_id": "r", "model": "<m>", "benchmark_id": "b", "finished_at": "2026-11-20T00:00:00"}, {})
+    text = write_report(path, tmp_path / "out").read_text(encoding="utf-8")
+    assert "&lt;m&gt;" in text
+    assert "<m>" not in text
+    assert "Question by question" not in text
+
+
+def test_different_benchmarks_are_flagged(tmp_path: Path, page: str) -> None:
+    for model in "ab":
+        record = {"run_id": model, "model": model, "benchmark_id": model, "finished_at": "2026-11-20T00:00:00"}
+        store.publish(tmp_path / "two.duckdb", record, {})
+    assert "Different benchmarks:" in write_report(tmp_path / "two.duckdb", tmp_path / "out").read_text(encoding="utf-8")
+    assert "Different benchmarks:" not in page
+
+
+def test_errors_are_one_line(results: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="can't write"):
+        write_report(results, tmp_path / "file")
+    with store.connect(tmp_path / "empty.duckdb"):
+        pass
+    with pytest.raises(StoreError, match=r"no finished run; run `sdgbias evaluate"):
+        write_report(tmp_path / "empty.duckdb", tmp_path)
+
+
+# -- words -----------------------------------------------------------------------------------------------------------
+
+
+def shares(p: float, c: float, o: float, half: float = 0.05) -> dict[str, Estimate]:
+    return {d: Estimate(v, 100, v - half, v + half) for d, v in zip(data.DIRECTIONS, (p, c, o), strict=True)}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (shares(0.1, 0.1, 0.8), "leans optimistic"),
+        (shares(0.7, 0.2, 0.1), "leans pessimistic"),
+        (shares(0.48, 0.04, 0.48), "splits between optimistic and pessimistic"),
+        (shares(0.33, 0.33, 0.34), "shows no clear direction"),
+        (shares(0.1, 0.1, 0.8, half=0.5), "shows no clear direction"),
+        ({"optimistic": Estimate(1.0, 3, 0.4, 1.0)}, "can't be judged"),
+    ],
+)
+def test_lean(given: dict[str, Estimate], said: str) -> None:
+    assert words.lean(given) == said
+
+
+def test_numbers_as_text() -> None:
+    assert words.number(-1234.56) == "−1,234.6"
+    assert words.number(-0.01, signed=True) == "0.0"
+    assert words.number(float("nan")) == "n/a"
+    assert words.interval(Estimate(0.5, 9, 0.25, 0.75)) == "25.0–75.0"
+    assert words.interval(Estimate(0.0, 9, -0.01, 0.02), signed=True) == "−1.0 to +2.0"
+    assert words.interval(Estimate(0.5, 1, float("nan"), float("nan"))) == "no interval"
+
+
+def test_headline_sentences(results: Path) -> None:
+    found = data.load(results)
+    assert [verdict for _, verdict, _ in words.leaning(found, "fake-optimist")] == ["leans optimistic"] * 3
+    assert "; 1 distinct prompt" in words.leaning(found, "fake-optimist")[0][2]
+    use = words.image_use(found, "fake-pessimist")
+    assert use is not None
+    assert use[0] == "The image helps"
+
+
+def test_image_use_is_the_paired_difference(results: Path) -> None:
+    found = data.load(results).image_use.set_index(["model", "pillar"])
+    for model in MODELS:
+        cells = data.load(results)
+        for pillar in ("all", *PILLARS):
+            full, ctx = (
+                cells.cell(model=model, task="mcq", test="T1", method=m, pillar=pillar, metric="accuracy") for m in ("full", "ctx_q")
+            )
+            assert full is not None
+            assert ctx is not None
+            row = found.loc[(model, pillar)]
+            assert row["value"] == pytest.approx(full.value - ctx.value)
+            assert row["n"] == full.n
+
+
+# -- figures and browser ---------------------------------------------------------------------------------------------
+
+
+def test_figures_follow_the_page_scheme(results: Path) -> None:
+    found = data.load(results)
+    for panel in (*paper.figure3(found), *paper.figure4(found), *paper.figure5(found), *paper.figure7(found)):
+        assert "currentColor" in panel.svg
+        assert "http" not in panel.svg
+        assert "#010203" not in panel.svg
+    assert paper.png(paper.figure3(found)[0])[:4] == b"\x89PNG"
+
+
+def test_examples_cover_models_pillars_and_outcomes(shown: dict[str, list[dict[str, object]]]) -> None:
+    questions = shown["questions"]
+    assert 0 < len(questions) <= browser.LIMIT
+    assert {q["model"] for q in questions} == set(MODELS)
+    assert {q["pillar"] for q in questions} == set(PILLARS)
+    assert {"fixed", "broken", "same"} <= {q["outcome"] for q in questions}
+    assert all(0 <= q["picture"] < len(shown["pictures"]) for q in questions)  # type: ignore[operator]
+
+
+def test_terms_explain_the_answer(shown: dict[str, list[dict[str, object]]]) -> None:
+    """The score is the sum of the three terms, its best option is CADE's answer unless the gate kept the Full one."""
+    kept = 0
+    for q in shown["questions"]:
+        score, terms, gate = np.array(q["score"]), np.array(q["terms"]), q["gate"]
+        assert score == pytest.approx(terms.sum(axis=0), abs=2e-3)
+        full = np.array(q["views"]["full"])  # type: ignore[index]
+        assert gate["confidence"] == pytest.approx(full.max(), abs=1e-3)  # type: ignore[index]
+        if gate["kept"]:  # type: ignore[index]
+            kept += 1
+            assert q["cade"] == q["full"]
+            assert "keeps the answer" in str(q["why"])
+        else:
+            assert "ABC"[int(score.argmax())] == q["cade"]
+        assert (q["outcome"] == "fixed") == (q["cade"] == q["gold"] != q["full"])
+        assert (q["outcome"] == "broken") == (q["full"] == q["gold"] != q["cade"])
+    assert kept > 0
+
+
+def test_pictures_keep_to_their_budget(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(browser, "PICTURE_BYTES", 60_000)
+    found = browser.examples(results, store.latest_runs(results))
+    assert 0 < sum(map(len, found["pictures"])) < 60_000
+
+
+def test_an_unreadable_picture_is_left_out(results: Path, tmp_path: Path) -> None:
+    path = publish_fake(tmp_path / "r.duckdb", n=30, n_regression=3)
+    with store.connect(path) as con:
+        con.execute("UPDATE previews SET png = 'no png'::BLOB WHERE image_id = 'image3'")
+    found = browser.examples(path, store.latest_runs(path))
+    assert any(q["picture"] == -1 for q in found["questions"])

@@ -1,0 +1,293 @@
+"""The report's further pages: their numbers are those of the rows, they need nothing but themselves, and they say what is missing."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import re
+from itertools import combinations, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from sdgbias import store
+from sdgbias.analysis.paper.cells import Cell, Column, Row, Table
+from sdgbias.analysis.paper.printed import Printed
+from sdgbias.methods import stats
+from sdgbias.report import charts, leaderboard
+from sdgbias.report import data as studies
+from sdgbias.report.build import write_report
+from sdgbias.report.charts import methods
+from sdgbias.report.pages import studies as pages
+from tests.builders.results import publish_fake, publish_models
+from tests.builders.studies import analyse_fake
+
+RUN = "fake-pessimist-2"
+STUDY_PAGES = ("methods.html", "parameters.html", "groups.html", "harm.html")
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = publish_fake(tmp_path_factory.mktemp("results") / "sdgbias.duckdb")
+    analyse_fake(path, RUN)
+    return path
+
+
+@pytest.fixture(scope="module")
+def folder(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_report(results, tmp_path_factory.mktemp("report")).parent
+
+
+@pytest.fixture(scope="module")
+def found(results: Path) -> studies.Studies:
+    return studies.load_studies(results, store.latest_runs(results))
+
+
+def read(folder: Path, name: str) -> str:
+    return (folder / name).read_text(encoding="utf-8")
+
+
+def packed(text: str) -> dict[str, dict[str, Any]]:
+    """What the page's script unpacks: figure name -> filters, columns, specs with rows."""
+    [data] = re.findall(r'<script type="application/octet-stream" id="charts">(.*?)</script>', text, re.DOTALL)
+    return {f["name"]: f for f in json.loads(gzip.decompress(base64.b64decode(data)))}
+
+
+# -- pages -----------------------------------------------------------------------------------------------------------
+
+
+def test_only_pages_with_rows_are_written(folder: Path, tmp_path: Path) -> None:
+    assert sorted(p.name for p in folder.iterdir()) == sorted(["index.html", "compare.html", *STUDY_PAGES])
+    bare = publish_fake(tmp_path / "bare.duckdb", n=30, n_regression=3)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "harm.html").write_text("of an earlier report")
+    index = write_report(bare, tmp_path / "out").read_text(encoding="utf-8")
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["compare.html", "index.html"]
+    assert "the pages Methods, Parameters, Groups, Harm and calibration: not analysed" in index
+    assert 'href="methods.html"' not in index
+
+
+def test_every_page_is_linked_from_every_other(folder: Path) -> None:
+    files = {p.name for p in folder.glob("*.html")}
+    for name in files:
+        text = read(folder, name)
+        assert set(re.findall(r'<a href="([a-z]+\.html)"', text)) == files
+        assert f'<a href="{name}" class="here" aria-current="page">' in text
+
+
+def test_pages_need_nothing_but_themselves(folder: Path) -> None:
+    for path in folder.glob("*.html"):
+        text = path.read_text(encoding="utf-8")
+        assert path.stat().st_size < 6_000_000
+        assert "default-src 'none'" in text
+        assert not re.search(r"<script[^>]*\bsrc=", text)
+        markup = re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
+        assert not re.search(r"https?://|@import|<(?:img|iframe|source|object)\b[^>]*\b(?:src|data)=(?![\"']data:)", markup)
+        assert set(re.findall(r'<link[^>]*href="([^"]*)"', markup)) == {"data:,"}
+        ids = re.findall(r'\bid="([^"]+)"', markup)
+        assert len(ids) == len(set(ids))
+        levels = [int(level) for level in re.findall(r"<h([1-6])", markup)]
+        assert levels[0] == 1
+        assert all(b <= a + 1 for a, b in pairwise(levels))
+
+
+@pytest.mark.slow
+def test_pages_are_the_same_bytes_every_time(results: Path, folder: Path, tmp_path: Path) -> None:
+    write_report(results, tmp_path)
+    for path in folder.glob("*.html"):
+        assert (tmp_path / path.name).read_bytes() == path.read_bytes()
+
+
+def test_pages_say_what_is_missing_and_why(folder: Path) -> None:
+    text = read(folder, "methods.html")
+    assert "fake-optimist (planted): not analysed: sdgbias analyse" in text
+    assert "fake-pessimist (planted): not analysed" not in text
+    assert "extra pass noise was not asked" in text
+    assert re.search(r'<th scope="row">vcd</th><td>extra pass noise was not asked</td><td>choice</td>', text)
+    assert "1 groups of fewer than 20 questions have no value" in read(folder, "groups.html")
+
+
+@pytest.mark.parametrize(
+    ("page", "figure", "key", "numbers"),
+    [
+        ("methods.html", "methods-accuracy", "bcl", ("60.0", "55.0–65.0", "48")),
+        ("methods.html", "methods-gain", "vdd", ("−10.0", "−15.0 to −5.0", "48")),
+        ("methods.html", "perturbation", "reversed", ("50.0", "45.0–55.0", "48")),
+        ("parameters.html", "ablation", "+ tau", ("60.0", "55.0–65.0", "48")),
+        ("parameters.html", "search-optimism", "T1", ("+7.0", "+2.0 to +12.0", "12")),
+        ("parameters.html", "transfer-tests", "T5", ("+2.3", "−2.7 to +7.3", "48")),
+        ("groups.html", "groups-wealth", "richest", ("65.0", "60.0–70.0", "24")),
+        ("groups.html", "groups-change", "best − worst country", ("+2.0", "−3.0 to +7.0", "48")),
+        ("harm.html", "harm-fixed", "all tests", ("30.0", "25.0–35.0", "48")),
+        ("harm.html", "calibration-scores", "all tests", ("21.0", "16.0–26.0", "48")),
+    ],
+)
+def test_numbers_of_the_rows_are_on_the_page(folder: Path, page: str, figure: str, key: str, numbers: tuple[str, ...]) -> None:
+    [part] = re.findall(rf'<div class="figure" id="{figure}">(.*?)</details>', read(folder, page), re.DOTALL)
+    lines = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", line) for line in re.findall(r"<tr>(.*?)</tr>", part, re.DOTALL)]
+    assert tuple(numbers) in {tuple(cells[-3:]) for cells in lines if cells[0] == key}
+    [plot] = re.findall(r'<div class="plot" role="img" aria-label="[^"]*CI [^"]*, n [^"]*">(<svg.*?</svg>)', part, re.DOTALL)
+    assert f">{key}</text>" in plot
+
+
+def test_interactive_rows_and_choices(folder: Path) -> None:
+    found = packed(read(folder, "methods.html"))["methods-accuracy"]
+    assert [f["name"] for f in found["filters"]] == ["model", "test", "pillar"]
+    assert found["filters"][0]["options"] == ["fake-pessimist (planted)"]  # the other one is not analysed
+    assert found["filters"][1]["options"] == ["all tests", "T1", "T2", "T3", "T4", "T5"]
+    [spec] = found["specs"]
+    rows = [r for r in spec["rows"] if r["method"] == "vdd" and r["test"] == "T1" and r["pillar"] == "all pillars"]
+    assert [(r["value"], r["low"], r["high"], r["n"]) for r in rows] == [(51.0, 46.0, 56.0, 48)]
+    text = json.dumps(spec["chart"])
+    assert re.search(r"pillar\W+=+ *pick_pillar", text)
+    assert "#methods-accuracy-controls" in text
+    assert "http" not in text
+    assert len(packed(read(folder, "parameters.html"))["sweep"]["specs"]) == 4
+
+
+def test_every_study_has_its_figure(found: studies.Studies, results: Path) -> None:
+    made = pages.figures(found, leaderboard.compare(results, found.runs))
+    names = [f.name for group in made.values() for f in group]
+    assert len(names) == len(set(names)) == 6 + 10 + 6 + 8 + 3
+    for f in (f for group in made.values() for f in group):
+        assert len(f.chosen())
+        assert f.frame["n"].map(lambda n: isinstance(n, int)).all()
+        assert set(f.heads) <= set(f.frame.columns)
+        f.chart.to_dict(validate=True)
+
+
+# -- rows ------------------------------------------------------------------------------------------------------------
+
+
+def test_shaped_rows() -> None:
+    frame = pd.DataFrame({"value": [0.25, np.nan, 0.5], "n": [8, 3, 1], "ci_low": [0.1, np.nan, np.nan], "ci_high": [0.4, np.nan, np.nan]})
+    made = charts.shaped(frame)
+    assert list(made["value"]) == [25.0, 50.0]
+    assert list(made["low"]) == [10.0, None]
+    assert list(made["ci"]) == ["10.0–40.0", "no interval"]
+    assert list(made["n"]) == [8, 1]
+
+
+def test_stacked_parts_follow_each_other() -> None:
+    frame = pd.DataFrame({"bar": ["x", "x", "y"], "part": ["b", "a", "a"], "value": [70.0, 30.0, 100.0]})
+    made = charts.stacked(frame, ["bar"], "part", ["a", "b"])
+    assert list(made["start"]) == [30.0, 0.0, 0.0]
+    assert list(made["end"]) == [100.0, 30.0, 100.0]
+    assert list(made["middle"]) == [65.0, 15.0, 50.0]
+
+
+def test_kinds_of_methods() -> None:
+    assert [methods.kind_of(m) for m in ("full", "cade", "vdd", "bcl", "always_a")] == [
+        "view", "CADE", "fixed settings", "tuned on val", "control",
+    ]  # fmt: skip
+
+
+# -- leaderboard -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A measured, a planted and an embedded model."""
+    return publish_models(tmp_path_factory.mktemp("three") / "sdgbias.duckdb")
+
+
+def compared(path: Path, *, rank_planted: bool = False) -> leaderboard.Board:
+    return leaderboard.compare(path, studies.load_studies(path, store.latest_runs(path)).runs, rank_planted=rank_planted)
+
+
+def test_leaderboard_values_are_those_of_the_store(three: Path) -> None:
+    made = compared(three).places
+    for r in made.to_dict("records"):
+        where = ["all" if r["test"] == "all tests" else r["test"], r["method"].lower(), r["model"].removesuffix(" (planted)")]
+        sql = """SELECT value, n, ci_low, ci_high FROM metrics WHERE task = 'mcq' AND metric = 'accuracy' AND pillar = 'all'
+                 AND test = ? AND method = ? AND model = ?"""
+        assert tuple(store.query(three, sql, where).iloc[0]) == pytest.approx((r["value"], r["n"], r["ci_low"], r["ci_high"]))
+
+
+def test_planted_models_stand_apart_unless_asked(three: Path) -> None:
+    apart, together = compared(three), compared(three, rank_planted=True)
+    assert set(apart.places["kind"]) == {"measured", "planted"}
+    assert set(apart.places[apart.places["kind"] == "planted"]["letters"]) == {""}
+    assert set(zip(apart.pairs["one"], apart.pairs["other"], strict=True)) == {("llava-1.5-7b", "tiny-llava")}
+    assert set(together.places["kind"]) == {"all"}
+    assert len(together.pairs) == 3 * len(apart.pairs)
+
+
+def test_pairs_are_paired_tests_with_holm(three: Path) -> None:
+    made = compared(three, rank_planted=True).pairs
+    mine = made[(made["test"] == "T1") & (made["method"] == "Full")].set_index(["one", "other"])
+    sql = """SELECT model, p.item_id, i.cluster_id, correct::INT AS hit FROM predictions p JOIN runs USING (run_id)
+             JOIN items i ON i.task = p.task AND i.item_id = p.item_id AND i.benchmark_id = runs.benchmark_id
+             WHERE p.task = 'mcq' AND p.test = 'T1' AND p.method = 'full' AND p.split = 'test' ORDER BY p.item_id"""
+    wide = store.query(three, sql).pivot(index=["item_id", "cluster_id"], columns="model", values="hit")
+    place = wide.index.get_level_values("cluster_id").to_numpy(dtype=str)
+    names = ["llava-1.5-7b", "tiny-llava", "qwen2.5-vl-7b"]
+    tests = [stats.paired((wide[a] - wide[b]).to_numpy(dtype=float), place) for a, b in combinations(names, 2)]
+    for (a, b), test, p in zip(combinations(names, 2), tests, stats.holm([t.p for t in tests]), strict=True):
+        label = {"qwen2.5-vl-7b": "qwen2.5-vl-7b (planted)"}
+        r = mine.loc[(label.get(a, a), label.get(b, b))]
+        assert r["value"] == pytest.approx(wide[a].mean() - wide[b].mean())
+        assert (r["ci_low"], r["p"]) == pytest.approx((test.estimate.low, p))
+        assert r["mde"] == pytest.approx(stats.minimum_detectable(test.se, test.df))
+
+
+def test_index_shows_letters_never_ranks(three: Path, tmp_path: Path) -> None:
+    index = write_report(three, tmp_path).read_text(encoding="utf-8")
+    [part] = re.findall(r'<section id="leaderboard".*?</section>', index, re.DOTALL)
+    assert re.search(r'<span class="letters">[ab]+</span>', part)
+    assert part.index("llava-1.5-7b") < part.index("Planted models") < part.index("qwen2.5-vl-7b (planted)")
+    assert "compare.html" in part
+    assert "Every pair of models" in read(tmp_path, "compare.html")
+
+
+def test_models_of_different_benchmarks_are_not_compared(tmp_path: Path) -> None:
+    path = publish_models(tmp_path / "r.duckdb")
+    with store.connect(path) as con:
+        con.execute("INSERT INTO items BY NAME SELECT * REPLACE ('other' AS benchmark_id) FROM items")
+        con.execute("UPDATE runs SET benchmark_id = 'other' WHERE model = 'tiny-llava'")
+    made = compared(path)
+    assert made.pairs.empty
+    assert set(made.places["benchmark_id"]) == {"0123456789abcdef", "other"}
+
+
+# -- tables and files ------------------------------------------------------------------------------------------------
+
+
+def test_tables_handed_in_make_a_page(three: Path, tmp_path: Path) -> None:
+    said = Printed(0.3, "0.30*")
+    cells = (Cell(0.412, 956, 0.38, 0.44, said, "measured"), Cell(status="not analysed: sdgbias analyse"))
+    table = Table(
+        "H", "Table H: <accuracy>", "What it is.", ("model",), (Column("T1"), Column("T2")), (Row(("m",), cells),), ("a footnote",)
+    )
+    write_report(three, tmp_path, tables=[table])
+    text = read(tmp_path, "tables.html")
+    assert "Table H: &lt;accuracy&gt;" in text
+    assert '0.412<small>0.380–0.440, n 956</small><small class="paper">paper 0.30*</small>' in text
+    assert '<span class="why">not analysed: sdgbias analyse</span>' in text
+    assert "a footnote" in text
+    assert "<script" not in text
+
+
+def test_figures_for_print(found: studies.Studies, tmp_path: Path) -> None:
+    from PIL import Image
+
+    made = [(found.runs, pages.OF_PLACES, methods.figures(found)[:1])]
+    (tmp_path / "older.svg").write_text("")
+    paths = pages.export(tmp_path, made)
+    names = {f"methods-accuracy.fake-pessimist.{kind}" for kind in ("svg", "png")}
+    assert {p.name for p in paths} == {p.name for p in tmp_path.iterdir()} == {*names, "README.md"}
+    with Image.open(tmp_path / "methods-accuracy.fake-pessimist.png") as image:
+        assert image.width > 1800
+        assert round(image.info["dpi"][0]) == 300
+        assert image.convert("RGB").getpixel((2, 2)) == (255, 255, 255)
+    svg = read(tmp_path, "methods-accuracy.fake-pessimist.svg")
+    assert "Accuracy of every method" in svg
+    assert "currentColor" not in svg
+    readme = read(tmp_path, "README.md")
+    assert f"Runs: `{RUN}`" in readme
+    assert "n: 48" in readme
+    assert "planted, benchmark `0123456789abcdef`" in readme

@@ -1,0 +1,64 @@
+"""What `sdgbias plan` promises is what the engine then does, to the token."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sdgbias.benchmark.build import build
+from sdgbias.engines import load
+from sdgbias.errors import UsageError
+from sdgbias.raw.images.shards import ImageReader
+from sdgbias.raw.synthetic import write_sample
+from sdgbias.registry import entries
+from sdgbias.scoring import cost
+from sdgbias.scoring.cache import ScoreCache
+from sdgbias.scoring.plan import make_plan
+from sdgbias.scoring.scorer import Scorer
+from sdgbias.suites import sdg
+
+ROOT = entries.find_root()
+
+
+@pytest.fixture(scope="module")
+def benchmark(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("costs")
+    write_sample(folder / "raw", 12, 5)
+    build(folder / "raw", folder / "raw" / "indicators", folder / "b", mcq=24, regression=6)
+    return folder / "b"
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_the_engine_does_what_the_plan_says(benchmark: Path, tmp_path: Path, shared: bool) -> None:
+    spec = replace(entries.load(ROOT, "tiny-llava"), options={"share_prefix": shared})
+    told = cost.cost(spec, ROOT, benchmark)
+    assert told.prompts_naive == 24 * 20 + 6 * 8
+    assert (told.prompts_full, told.images_naive) == (24 * 5 + 6 * 2, 24 * 10 + 6 * 4)
+    engine = load(spec, ROOT)
+    engine.proven = {True, False}  # type: ignore[attr-defined]  # the first group is otherwise scored both ways, which costs once
+    distinct = make_plan(sdg.load_prompts(benchmark), "f").distinct
+    assert len(distinct) == told.prompts_planned
+    Scorer(engine, ScoreCache(tmp_path, "m", "f"), ImageReader(benchmark), spec).score(distinct, lambda *a: None)
+    counts = engine.counts  # type: ignore[attr-defined]
+    assert counts["tokens_of_prompts"] == told.tokens_distinct
+    assert counts["tokens_prefilled"] == told.tokens_planned
+    assert counts["images_encoded"] == told.images_planned
+    assert (told.tokens_planned < told.tokens_distinct) == shared
+
+
+def test_longer_pictures_and_json(benchmark: Path) -> None:
+    spec = entries.load(ROOT, "tiny-llava")
+    short, long = (cost.cost(spec, ROOT, benchmark, image_tokens=n, task="mcq") for n in (36, 576))
+    assert long.tokens_naive - short.tokens_naive == (576 - 36) * 24 * 10
+    assert short == cost.cost(spec, ROOT, benchmark, task="mcq")  # 36 is tiny-llava's own
+    told = json.loads(long.json())
+    assert told["ratio_naive"] == round(long.tokens_naive / long.tokens_planned, 3)
+    assert {"prompts_naive", "prompts_planned", "tokens_naive", "tokens_planned"} <= set(told)
+
+
+def test_an_engine_without_a_tokenizer_is_one_line(benchmark: Path) -> None:
+    with pytest.raises(UsageError, match="planted-optimist: backend planted has no tokenizer"):
+        cost.cost(entries.load(ROOT, "planted-optimist"), ROOT, benchmark)

@@ -1,0 +1,67 @@
+"""The score plan: distinct prompts, their order and their keys."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from sdgbias.scoring.plan import chunks, make_plan, prompt_key
+
+
+def prompts() -> pd.DataFrame:
+    rows = [
+        ("mcq", 1, "T1", "full", "long text with context", "i1", "ABC"),
+        ("mcq", 1, "T5", "full", "text", "i1", "ABC"),
+        ("mcq", 1, "T5", "img_q", "text", "i1", "ABC"),
+        ("mcq", 2, "T5", "img_q", "text", "i2", "ABC"),
+        ("mcq", 1, "T5", "q_only", "text", "", "ABC"),
+        ("mcq", 2, "T5", "q_only", "text", "", "ABC"),
+        ("mcq", 3, "T5", "q_only", "text", "", "AB"),
+    ]
+    return pd.DataFrame(rows, columns=["task", "item_id", "test", "view", "text", "image_id", "candidates"])
+
+
+def test_counts_and_answers_every_cell() -> None:
+    plan = make_plan(prompts(), "f")
+    assert (plan.naive, plan.planned) == (7, 5)
+    assert plan.distinct["uses"].sum() == 7
+    assert set(plan.cells["key"]) == set(plan.distinct["key"])
+    cell = plan.cells.set_index(["item_id", "test", "view"])["key"]
+    assert cell[(1, "T5", "full")] == cell[(1, "T5", "img_q")] != cell[(2, "T5", "img_q")]
+    assert cell[(1, "T5", "q_only")] == cell[(2, "T5", "q_only")] != cell[(3, "T5", "q_only")]
+
+
+def test_longest_with_an_image_first_and_order_free() -> None:
+    plan = make_plan(prompts(), "f")
+    assert plan.distinct["text"].iloc[0] == "long text with context"
+    shuffled = make_plan(prompts().sample(frac=1, random_state=1).reset_index(drop=True), "f")
+    pd.testing.assert_frame_equal(plan.distinct, shuffled.distinct)
+
+
+def test_a_picture_stands_together_in_the_order_of_its_texts() -> None:
+    rows = [("mcq", n, "T1", "full", f"{'x' * (n % 3)} text {n}", f"i{n % 2}", "ABC") for n in range(8)]
+    rows += [("mcq", n, "T1", "ctx_q", f"no picture, but the longest text of all {n}", "", "ABC") for n in range(3)]
+    names = ["task", "item_id", "test", "view", "text", "image_id", "candidates"]
+    order = make_plan(pd.DataFrame(rows, columns=names), "f").distinct
+    assert order["image_id"].drop_duplicates().tolist() == ["i1", "i0", ""] or order["image_id"].drop_duplicates().tolist() == [
+        "i0",
+        "i1",
+        "",
+    ]
+    for _, own in order.groupby("image_id"):
+        assert own["text"].tolist() == sorted(own["text"])
+
+
+def test_chunks_dont_part_a_picture_that_fits() -> None:
+    ids = pd.Series(["a"] * 3 + ["b"] * 3 + ["c"] * 9 + [""] * 5)
+    ends, start = [], 0
+    while start < len(ids):
+        start = chunks(ids, start, 4)
+        ends.append(start)
+    assert ends == [3, 6, 10, 14, 18, 20]  # c has more prompts than a chunk: parted where it must be
+    assert chunks(ids, 0, 100) == len(ids)
+
+
+def test_key_covers_everything() -> None:
+    parts = ("f", "ABC", "i", "t")
+    keys = {prompt_key(*parts)} | {prompt_key(*(p + "x" if i == j else p for i, p in enumerate(parts))) for j in range(4)}
+    assert len(keys) == 5

@@ -1,0 +1,175 @@
+"""Scoring in chunks: what fails is told apart, what is finished is kept, an engine that hangs ends alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from sdgbias.errors import InputError, ModelError, OutOfMemory
+from sdgbias.scoring.cache import ScoreCache
+from sdgbias.scoring.plan import make_plan
+from sdgbias.scoring.scorer import Scorer
+from sdgbias.types import ModelSpec, Prompt, ScoreBatch
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+COLUMNS = ["task", "item_id", "test", "view", "text", "image_id", "candidates"]
+SPEC = ModelSpec(name="m", title="m", backend="planted", repo="r", revision="local", state="enabled", batch_size=16)
+
+
+class Engine:
+    """Scores by the length of the text; fails where it is told to."""
+
+    fingerprint = "f"
+
+    def __init__(self, room: int = 99, bad: Sequence[str] = (), error: type[Exception] = ValueError) -> None:
+        self.room, self.bad, self.error = room, bad, error
+        self.sizes: list[int] = []
+
+    def candidate_scores(self, prompts: Sequence[Prompt]) -> ScoreBatch:
+        self.sizes.append(len(prompts))
+        if len(prompts) > self.room:
+            raise OutOfMemory("out of memory: tried to allocate")
+        for prompt in prompts:
+            if prompt.text in self.bad:
+                raise self.error(f"can't score {prompt.text}")
+        n = len(prompts)
+        logits = np.array([[len(p.text), 0.0] for p in prompts], dtype=np.float32)
+        logits[[p.text.startswith("nan") for p in prompts], 0] = np.nan
+        blank = np.full(n, 0.5, dtype=np.float32)
+        return ScoreBatch(logits, blank, blank, ["A"] * n, np.ones(n, dtype=np.int32))
+
+    def generate(self, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int) -> list[list[str]]:
+        return [[start + "1" for start in starts] for _ in prompts]
+
+
+def plan(texts: Sequence[str]) -> pd.DataFrame:
+    rows = [("mcq", n, "T5", "q_only", text, "", "AB") for n, text in enumerate(texts)]
+    return make_plan(pd.DataFrame(rows, columns=COLUMNS), "f").distinct
+
+
+def run(tmp_path: Path, engine: Engine, texts: Sequence[str]) -> tuple[Scorer, pd.DataFrame]:
+    cache = ScoreCache(tmp_path, "m", "f")
+    scorer = Scorer(engine, cache, {}, SPEC)
+    scorer.score(plan(texts), lambda what, done, total: None)
+    return scorer, cache.read("scores")
+
+
+TEXTS = [f"text {n:02d}" for n in range(40)]
+
+
+def test_out_of_memory_halves_the_chunk_and_remembers_what_fits(tmp_path: Path) -> None:
+    engine = Engine(room=5)
+    scorer, scores = run(tmp_path, engine, TEXTS)
+    assert len(scores) == 40 and not scorer.failures
+    assert engine.sizes[:3] == [16, 8, 4]  # 16 and 8 don't fit
+    assert max(engine.sizes[engine.sizes.index(4) + 4 :]) <= 5 and scorer.size == 4
+
+
+def test_one_bad_prompt_stops_nobody(tmp_path: Path) -> None:
+    engine = Engine(bad=["text 07"])
+    scorer, scores = run(tmp_path, engine, TEXTS)
+    assert len(scores) == 39
+    ((key, kind, message),) = scorer.failures
+    assert kind == "ValueError" and "text 07" in message and key not in set(scores["key"])
+    assert len(engine.sizes) <= 3 + 2 * 4  # halving: two calls for each of the four levels below 16
+
+
+def test_a_score_that_is_no_number_is_a_failure_and_no_score(tmp_path: Path) -> None:
+    scorer, scores = run(tmp_path, Engine(), [*TEXTS, "nan here"])
+    assert len(scores) == 40 and [kind for _, kind, _ in scorer.failures] == ["NonFiniteLogits"]
+
+
+class Bounded(Engine):
+    """Tells the first candidate, and of the second only a bound; 'bare' has none, 'loose' an infinite one, 'lost' no score at all."""
+
+    def candidate_scores(self, prompts: Sequence[Prompt]) -> ScoreBatch:
+        batch = super().candidate_scores(prompts)
+        logits, upper = batch.logits.copy(), np.full_like(batch.logits, np.nan)
+        for i, prompt in enumerate(prompts):
+            if prompt.text.startswith("text"):
+                continue
+            logits[i, 1] = -np.inf
+            upper[i, 1] = {"bare": np.nan, "loose": np.inf}.get(prompt.text, -4.0)
+            if prompt.text == "lost":
+                logits[i, 0], upper[i, 0] = np.nan, -4.0
+        return dataclasses.replace(batch, logits=logits, upper=upper)
+
+
+def test_a_withheld_score_is_kept_with_its_bound_and_without_one_it_is_a_failure(tmp_path: Path) -> None:
+    scorer, scores = run(tmp_path, Bounded(), ["text", "withheld", "bare", "loose", "lost"])
+    assert [kind for _, kind, _ in scorer.failures] == ["NonFiniteLogits"] * 3
+    known = {tuple(row["logits"]): row["upper"] for _, row in scores.iterrows()}
+    assert set(known) == {(4.0, 0.0), (8.0, -np.inf)}  # the first logit is the length of the text
+    assert known[(4.0, 0.0)] is None
+    np.testing.assert_array_equal(known[(8.0, -np.inf)], np.array([np.nan, -4.0], dtype=np.float32))
+
+
+def test_a_model_that_can_score_nothing_is_told_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="can't score"):
+        run(tmp_path, Engine(bad=TEXTS, error=ModelError), TEXTS)
+
+
+def test_a_prompt_that_the_model_refuses_doesnt_stop_a_run_that_has_scored_others_before(tmp_path: Path) -> None:
+    run(tmp_path, Engine(), TEXTS)
+    scorer, scores = run(tmp_path, Engine(bad=["too much"], error=ModelError), ["too much"])  # all that is left
+    assert len(scores) == 40 and [kind for _, kind, _ in scorer.failures] == ["ModelError"]
+
+
+def test_a_damaged_picture_store_stops_the_run(tmp_path: Path) -> None:
+    with pytest.raises(InputError):
+        run(tmp_path, Engine(bad=["text 03"], error=InputError), TEXTS)
+
+
+HANGS = textwrap.dedent("""
+    import sys, time, dataclasses
+    from pathlib import Path
+    sys.path.insert(0, sys.argv[2])
+    import tests.scoring.test_scorer as t
+    from sdgbias.scoring.cache import ScoreCache
+    from sdgbias.scoring.scorer import Scorer
+
+    class Hanging(t.Engine):
+        def candidate_scores(self, prompts):
+            if any(p.text == "text 20" for p in prompts):
+                time.sleep(600)
+            return super().candidate_scores(prompts)
+
+    cache = ScoreCache(Path(sys.argv[1]), "m", "f")
+    spec = dataclasses.replace(t.SPEC, options={"chunk_timeout": 3})
+    Scorer(Hanging(), cache, {}, spec).score(t.plan(t.TEXTS), lambda *a: None)
+""")
+
+
+def test_a_hung_engine_ends_with_its_prompts_named_and_the_next_start_tries_them_last_and_alone(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", HANGS, str(tmp_path), str(REPOSITORY)],
+        cwd=REPOSITORY, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 8, done.stderr
+    assert "did not answer for 3 s on 16 prompt(s)" in done.stderr and "Traceback" not in done.stderr
+    note = json.loads((tmp_path / "scores/m/f/in_flight.json").read_text())
+    assert note["hung"] and len(note["keys"]) == 16
+    kept = ScoreCache(tmp_path, "m", "f").read("scores")
+    assert len(kept) == 16  # the chunk before is safe
+    engine = Engine()
+    cache = ScoreCache(tmp_path, "m", "f")
+    scorer = Scorer(engine, cache, {}, SPEC)
+    missing = plan(TEXTS)
+    scorer.score(missing[~missing["key"].isin(kept["key"])], lambda what, done, total: None)
+    assert engine.sizes == [8] + [1] * 16
+    assert len(cache.read("scores")) == 40 and not (tmp_path / "scores/m/f/in_flight.json").exists()
+
+
+def test_a_wrong_timeout_is_one_line(tmp_path: Path) -> None:
+    spec = ModelSpec(**{**SPEC.__dict__, "options": {"chunk_timeout": "soon"}})
+    with pytest.raises(InputError, match="chunk_timeout is 'soon'"):
+        Scorer(Engine(), ScoreCache(tmp_path, "m", "f"), {}, spec)

@@ -1,0 +1,119 @@
+"""How a plan is shared out among engines: pieces of whole pictures, nothing lost, nothing twice; devices and threads."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sdgbias.scoring import workers
+from sdgbias.scoring.cache import ScoreCache
+from sdgbias.scoring.ray import room
+from sdgbias.scoring.scorer import Piece, cut, forget_notes, not_generated, note_path, suspects
+from sdgbias.types import ModelSpec
+
+SPEC = ModelSpec(name="m", title="m", backend="hf", repo="r", revision="local", state="enabled")
+
+
+def table(pictures: list[int], forced: bool = False) -> pd.DataFrame:
+    """Rows of a plan: pictures[i] prompts about picture i, the last entry without a picture."""
+    ids = [f"p{i}" if i < len(pictures) - 1 else "" for i, n in enumerate(pictures) for _ in range(n)]
+    rows = pd.DataFrame({"key": [f"k{n:03d}" for n in range(len(ids))], "image_id": ids})
+    return rows.assign(forced=forced)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=30), st.integers(1, 8), st.integers(1, 4), st.data())
+def test_every_row_is_in_one_piece_in_order_and_no_picture_is_parted(
+    pictures: list[int], size: int, engines: int, data: st.DataObject
+) -> None:
+    plan = table(pictures)
+    marks = st.lists(st.booleans(), min_size=len(plan), max_size=len(plan))
+    missing, wanted = plan[np.array(data.draw(marks), dtype=bool)], plan[np.array(data.draw(marks), dtype=bool)]
+    late = set(data.draw(st.lists(st.sampled_from(plan["key"].tolist()), max_size=3))) if len(plan) else set()
+    pieces = cut(missing, wanted, size, engines, late)
+    early = [piece for piece in pieces if not piece.alone]
+    for rows, name in ((missing, "score"), (wanted, "decode")):
+        ordered = [key for piece in early for key in getattr(piece, name)["key"]]
+        assert ordered == rows.loc[~rows["key"].isin(late), "key"].tolist()
+        assert {key for piece in pieces if piece.alone for key in getattr(piece, name)["key"]} == late & set(rows["key"])
+    assert all(len(piece.prompts()) == 1 for piece in pieces if piece.alone)
+    assert [piece.alone for piece in pieces] == sorted(piece.alone for piece in pieces)
+    asked = {key for piece in early for key in piece.prompts()}
+    for picture, rows in plan[plan["key"].isin(asked)].groupby("image_id"):
+        if picture and len(rows) <= size:
+            assert sum(bool(set(rows["key"]) & set(piece.prompts())) for piece in early) == 1
+
+
+def test_pieces_hold_at_most_sixteen_chunks_and_there_are_some_for_everyone() -> None:
+    many, few = table([1] * 5000), table([1] * 41)
+    nothing = many.iloc[:0]
+    assert {len(piece) for piece in cut(many, nothing, 4, 2)} == {64, 5000 % 64}
+    assert len(cut(few, nothing, 4, 2)) == 11  # 41 prompts in chunks of 4
+    assert len(cut(many, nothing, 4, 2, most=1)) == 5000 / 4
+
+
+def test_what_is_committed_is_not_handed_out_again(tmp_path: Path) -> None:
+    cache = ScoreCache(tmp_path, "m", "f")
+    scored = pd.DataFrame({"key": ["k000"], "candidates": "AB", "logits": [np.ones(2, np.float32)], "mass": 1.0, "minus_logit": 0.0})
+    cache.append("scores", scored.assign(top_token="A", n_tokens=1, upper=None))
+    cache.append("generations", pd.DataFrame({"key": ["k000", "k001"], "start": "", "text": "4"}))
+    plan = table([2, 1])
+    rest = workers.unfinished(Piece(plan, plan), cache)
+    assert rest.score["key"].tolist() == ["k001", "k002"] and rest.decode["key"].tolist() == ["k002"]
+    assert not_generated(plan.assign(forced=True), cache.keys("generations"))["key"].tolist() == plan["key"].tolist()  # 11 answers each
+
+
+def test_only_what_hung_is_suspected(tmp_path: Path) -> None:
+    note_path(tmp_path).write_text('{"keys": ["a"], "pid": 1, "hung": true}')
+    note_path(tmp_path, 2).write_text('{"keys": ["b"], "pid": 1, "hung": true}')
+    note_path(tmp_path, 3).write_text('{"keys": ["c"], "pid": 1, "hung": false}')
+    note_path(tmp_path, 4).write_text("{half a no")
+    assert suspects(tmp_path) == {"a", "b"}
+    forget_notes(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("options", "visible", "expected"),
+    [
+        ({}, "0,1", ["0", "1", "0"]),  # three workers, two GPUs: shared in turn
+        ({"num_gpus": 0.5}, "4,7", ["4", "4", "7"]),
+        ({"tensor_parallel_size": 2}, "0,1,2,3", ["0,1", "2,3", "0,1"]),
+        ({}, "", [None, None, None]),
+    ],
+)
+def test_each_worker_gets_its_gpus(
+    options: dict[str, object], visible: str, expected: list[str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    spec = ModelSpec(**{**SPEC.__dict__, "options": options})
+    assert [workers._devices(spec, n).get("CUDA_VISIBLE_DEVICES") for n in range(3)] == expected
+    assert workers._devices(ModelSpec(**{**SPEC.__dict__, "backend": "api"}), 0) == {}
+
+
+def test_threads_are_divided(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "8")
+    assert workers._threads(3) == {"OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "2"}
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    assert workers._threads(1)["OMP_NUM_THREADS"] == str(len(os.sched_getaffinity(0)))
+    assert workers._threads(10**6)["OMP_NUM_THREADS"] == "1"
+
+
+def test_engines_that_fit_on_a_cluster() -> None:
+    nodes = [
+        {"Alive": True, "Resources": {"CPU": 8.0, "GPU": 4.0}},
+        {"Alive": True, "Resources": {"CPU": 3.0, "GPU": 1.0}},
+        {"Alive": False, "Resources": {"CPU": 64.0, "GPU": 8.0}},
+    ]
+    assert room(SPEC, nodes) == ({"num_gpus": 1.0, "num_cpus": 0}, 5)
+    two = ModelSpec(**{**SPEC.__dict__, "options": {"num_gpus": 2}})
+    assert room(two, nodes) == ({"num_gpus": 2.0, "num_cpus": 0}, 2)  # 4 // 2 + 1 // 2
+    planted = ModelSpec(**{**SPEC.__dict__, "backend": "planted", "options": {"num_cpus": 2}})
+    assert room(planted, nodes) == ({"num_cpus": 2.0}, 5)  # 8 // 2 + 3 // 2
+    assert room(SPEC, [{"Alive": True, "Resources": {}}])[1] == 0

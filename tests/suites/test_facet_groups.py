@@ -1,0 +1,125 @@
+"""Recall and disparity: what was planted is recovered, nothing is found where nothing was planted, small groups say nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from sdgbias.methods.stats import Estimate
+from sdgbias.raw.facet import GROUPS, SELECTED
+from sdgbias.suites.facet_groups import attribute_rows, difference, rate_rows, recall_rows
+
+
+def people(n: int, seed: int, effect: dict[str, float]) -> pd.DataFrame:
+    """n people of the 13 classes; right with 0.6 plus the effects of their groups."""
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame({"image_id": [f"i{i}" for i in range(n)], "class1": np.array(SELECTED)[rng.integers(0, 13, n)]})
+    chance = np.full(n, 0.6)
+    for attribute, names in GROUPS.items():
+        frame[attribute] = np.array([*names, "unknown"])[rng.integers(0, len(names) + 1, n)]
+        for group, shift in effect.items():
+            chance += np.where(frame[attribute] == group, shift, 0.0)
+    frame["correct"] = rng.random(n) < chance
+    return frame
+
+
+def cells(frame: pd.DataFrame, **how: int) -> dict[tuple[str, str, str], Estimate]:
+    return {(group, name, metric): e for group, name, metric, e in recall_rows(frame, draws=300, **how)}
+
+
+def test_recall_is_counted_by_hand() -> None:
+    frame = pd.DataFrame(
+        {"image_id": list("abcdef"), "class1": ["nurse"] * 4 + ["singer"] * 2, "correct": [True, False, True, True, False, False],
+         "gender": ["male", "male", "female", "female", "male", "unknown"], "skin": "unknown", "age": "unknown"}
+    )  # fmt: skip
+    found = cells(frame, smallest=1)
+    assert (found["all", "nurse", "recall"].value, found["all", "nurse", "recall"].n) == (3 / 4, 4)
+    assert found["all", "all", "recall"].value == 3 / 6
+    assert found["gender=male", "all", "recall"].value == 1 / 3
+    assert found["gender:male-female", "nurse", "disparity"].value == 1 / 2 - 1
+    assert np.isnan(found["skin:light-dark", "all", "disparity"].value)
+
+
+def test_small_groups_have_no_value_but_their_count() -> None:
+    frame = people(300, 0, {}).assign(age="young")
+    frame.loc[:5, "age"] = "old"
+    found = cells(frame)
+    assert np.isnan(found["age=old", "all", "recall"].value) and found["age=old", "all", "recall"].n == 6
+    assert np.isnan(found["age:young-old", "all", "disparity"].value)
+    assert np.isnan(found["age:max-min", "all", "disparity"].value)
+
+
+def test_a_spread_and_a_mean_over_classes_need_all_their_parts() -> None:
+    """Two large groups and one of 19; twelve large classes and one of 19."""
+    frame = people(600, 0, {}).assign(age=["young"] * 300 + ["middle"] * 281 + ["old"] * 19)
+    assert np.isnan(cells(frame)["age:max-min", "all", "disparity"].value)
+    assert not np.isnan(cells(frame, smallest=19)["age:max-min", "all", "disparity"].value)
+    classes = [name for name in SELECTED[1:] for _ in range(48)] + [SELECTED[0]] * 19
+    frame = people(len(classes), 0, {}).assign(class1=classes)
+    assert np.isnan(cells(frame)["all", "macro", "recall"].value) and cells(frame)["all", "macro", "recall"].n == len(classes)
+    means = frame.groupby("class1")["correct"].mean()
+    assert cells(frame, smallest=19)["all", "macro", "recall"].value == pytest.approx(means.mean())
+
+
+def test_planted_effects_lie_in_their_intervals() -> None:
+    found = cells(people(12_000, 4, {"female": -0.15, "dark": -0.2, "old": 0.1}))
+    for group, planted in (("gender:male-female", 0.15), ("skin:light-dark", 0.2), ("age:young-old", -0.1)):
+        for name in ("all", "macro"):
+            e = found[group, name, "disparity"]
+            assert e.low < planted < e.high, (group, name, e)
+            assert not e.low < 0 < e.high
+    spread = found["skin:max-min", "all", "disparity"]
+    assert spread.low < 0.2 < spread.high
+
+
+def test_the_null_yields_nothing_more_often_than_it_should() -> None:
+    """30 sets without effects x 3 attributes: about 5 % of the intervals leave out zero; 12 of 90 would be a chance of 0.2 %."""
+    missed = 0
+    for seed in range(30):
+        found = cells(people(1_000, 100 + seed, {}))
+        for attribute, pair in (("gender", "male-female"), ("skin", "light-dark"), ("age", "young-old")):
+            e = found[f"{attribute}:{pair}", "all", "disparity"]
+            missed += not e.low <= 0 <= e.high
+    assert missed < 12
+
+
+def test_the_difference_of_equal_groups_is_wide_where_groups_are_small() -> None:
+    a, b = Estimate(0.5, 100, 0.4, 0.6), Estimate(0.5, 25, 0.3, 0.7)
+    e = difference(a, b)
+    assert (e.value, e.n) == (0.0, 25)
+    assert e.low == pytest.approx(-((0.1**2 + 0.2**2) ** 0.5)) and e.high == pytest.approx(-e.low)
+
+
+def test_rates_by_group() -> None:
+    frame = people(400, 2, {}).assign(pred="no")
+    frame.loc[frame["gender"] == "male", "pred"] = "yes"
+    rows = {(g, m): e for g, _, m, e in rate_rows(frame, {"no_rate": lambda f: f["pred"] == "no"})}
+    assert rows["gender=male", "no_rate"].value == 0 and rows["gender=female", "no_rate"].value == 1
+    assert rows["gender:male-female", "no_rate"].value == -1
+    assert rows["all", "no_rate"].value == (frame["gender"] != "male").mean()
+
+
+def test_faces_are_recalled_by_what_was_asked_for() -> None:
+    frame = pd.DataFrame(
+        {"image_id": list("abcd"), "correct": [True, True, False, True], "gold": ["male", "male", "female", "female"], "skin": "unknown",
+         "gender": ["male", "male", "female", "female"], "age": ["young", "old", "young", "old"], "race": ["A", "B", "A", "B"]}
+    )  # fmt: skip
+    rows = {(g, name): e.value for g, name, _, e in attribute_rows(frame, "gender", smallest=1)}
+    assert rows["all", "all"] == 3 / 4 and rows["all", "male"] == 1 and rows["all", "female"] == 1 / 2
+    assert rows["race=A", "all"] == 1 / 2 and rows["age=old", "all"] == 1
+    assert rows["gender:male-female", "all"] == 1 / 2 and rows["age:young-old", "all"] == -1 / 2
+    assert not any(group.startswith("skin") for group, _ in rows), "an attribute that nobody has a group of has no rows"
+
+
+def test_faces_of_a_small_group_stay_counted_and_races_are_spread() -> None:
+    n = 90
+    frame = pd.DataFrame({"image_id": [f"i{i}" for i in range(n)], "gold": "male", "gender": "male", "skin": "unknown", "age": "unknown"})
+    frame["race"] = ["A"] * 40 + ["B"] * 31 + ["C"] * 19
+    frame["correct"] = [True] * 40 + [False] * 31 + [True] * 19
+    rows = {(g, name, m): e for g, name, m, e in attribute_rows(frame, "gender", draws=100)}
+    assert np.isnan(rows["race=C", "all", "recall"].value) and rows["race=C", "all", "recall"].n == 19
+    assert np.isnan(rows["race:max-min", "all", "disparity"].value)
+    whole = {(g, name, m): e for g, name, m, e in attribute_rows(frame, "gender", draws=100, smallest=19)}
+    assert whole["race:max-min", "all", "disparity"].value == 1.0
+    assert np.isnan(rows["gender:male-female", "all", "disparity"].value) and rows["gender:male-female", "all", "disparity"].n == 0
