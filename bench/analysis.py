@@ -1,10 +1,13 @@
-"""How long the laboratory takes for one model at the paper's size: 100,000 questions x T1-T5 and 50,000 regression questions x T2, T5.
+"""How long the laboratory takes for one model at the paper's size: 100,000 questions x T1-T5 and
+50,000 regression questions x T2, T5.
 
-    python bench/analysis.py [--mcq 100000] [--regression 50000] [--draws 10000] [--bootstrap 2000] [--keep FILE]
+    python bench/analysis.py [--mcq 100000] [--regression 50000] [--draws 10000] [--bootstrap 2000]
+    [--keep FILE]
 
-The scores are drawn from a formula and published as a run of a planted model; then every study is run from the results file, each
-timed by itself, and "all" is what `sdgbias analyse` does: read, study, publish. The results file is made once and not timed. Peak is
-the largest resident set of the process while it analyses.
+The scores are drawn from a formula and published as a run of a planted model; then every study is
+run from the results file, each timed by itself, and "all" is what `sdgbias analyse` does: read,
+study, publish. The results file is made once and not timed. Peak is the largest resident set of the
+process while it analyses.
 """
 
 from __future__ import annotations
@@ -29,7 +32,8 @@ PLACES, COUNTRIES = 20_000, 56
 
 
 def big_items(mcq: int, regression: int, seed: int = 0) -> pd.DataFrame:
-    """Items as the results file keeps them, places and countries drawn, gold letters and numbers at random."""
+    """Items as the results file keeps them, places and countries drawn, gold letters and numbers at
+    random."""
     rng = np.random.default_rng(seed)
     country = rng.integers(0, COUNTRIES, PLACES)
     blocks = []
@@ -62,7 +66,11 @@ def big_items(mcq: int, regression: int, seed: int = 0) -> pd.DataFrame:
         else:
             targets = np.array(sorted(TOLERANCES))
             frame["target"] = targets[rng.integers(0, len(targets), size)]
-            frame["indicator"], frame["pillar"], frame["polarity"] = frame["target"], indicators[0].pillar, ""
+            frame["indicator"], frame["pillar"], frame["polarity"] = (
+                frame["target"],
+                indicators[0].pillar,
+                "",
+            )
             frame["tolerance"] = frame["target"].map(TOLERANCES)
             frame["gold_value"] = rng.normal(20, 8, size).round(1)
             frame["gold"] = frame["gold_value"].astype(str)
@@ -84,7 +92,11 @@ def big_tables(items: pd.DataFrame, seed: int = 0) -> dict[str, pd.DataFrame]:
         for test in TESTS[task]:
             params.append((task.value, test.value, 0.8, 0.5, 0.6, 0.85))
             for view in View:
-                z = prior + rng.normal(0, 0.7, evidence.shape) + evidence * (0.6 * view.has_context + 0.6 * view.has_image)
+                z = (
+                    prior
+                    + rng.normal(0, 0.7, evidence.shape)
+                    + evidence * (0.6 * view.has_context + 0.6 * view.has_image)
+                )
                 scores.append(
                     pd.DataFrame(
                         {
@@ -102,7 +114,11 @@ def big_tables(items: pd.DataFrame, seed: int = 0) -> dict[str, pd.DataFrame]:
                     )
                 )
                 if task is Task.REGRESSION:
-                    digits = [np.arange(10.0) * 10 for _ in range(n)] if view is View.FULL else [None] * n
+                    digits = (
+                        [np.arange(10.0) * 10 for _ in range(n)]
+                        if view is View.FULL
+                        else [None] * n
+                    )
                     decoded.append(
                         pd.DataFrame(
                             {
@@ -125,7 +141,13 @@ def big_tables(items: pd.DataFrame, seed: int = 0) -> dict[str, pd.DataFrame]:
 
 def make_store(path: Path, mcq: int, regression: int) -> None:
     items = big_items(mcq, regression)
-    record = store.RunRecord("full-size", "planted-full-size", "full-size", finished_at="2026-01-01T00:00:00", provenance="planted")
+    record = store.RunRecord(
+        "full-size",
+        "planted-full-size",
+        "full-size",
+        finished_at="2026-01-01T00:00:00",
+        provenance="planted",
+    )
     store.publish(path, record, big_tables(items) | {"items": items})
 
 
@@ -151,12 +173,16 @@ def measure(path: Path, draws: int, bootstrap: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--mcq", type=int, default=100_000)
     parser.add_argument("--regression", type=int, default=50_000)
     parser.add_argument("--draws", type=int, default=10_000)
     parser.add_argument("--bootstrap", type=int, default=2_000)
-    parser.add_argument("--keep", type=Path, help="Results file to make here, or to use if it is there.")
+    parser.add_argument(
+        "--keep", type=Path, help="Results file to make here, or to use if it is there."
+    )
     parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.measure:
@@ -166,7 +192,10 @@ def main() -> None:
         path = args.keep or Path(scratch) / "full.duckdb"
         if not path.exists():
             make_store(path, args.mcq, args.regression)
-        print(f"{args.mcq:,} questions x T1-T5, {args.regression:,} regression questions x T2, T5; {path.stat().st_size / 1e6:.0f} MB")
+        print(
+            f"{args.mcq:,} questions x T1-T5, {args.regression:,} regression questions x T2, T5;"
+            f" {path.stat().st_size / 1e6:.0f} MB"
+        )
         command = [
             sys.executable,
             __file__,

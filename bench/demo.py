@@ -1,11 +1,13 @@
-"""How long `sdgbias demo` takes and how much memory it needs: cold in a fresh clone, then warm in the same clone.
+"""How long `sdgbias demo` takes and how much memory it needs: cold in a fresh clone, then warm in
+the same clone.
 
     python bench/demo.py [--keep DIR]
 
-The clone is of the commit checked out here, with changed and new files laid over it; its packages are those of the running
-interpreter, its sdgbias is the clone's own. Memory is the largest sum of resident sets over all processes of the demo, read
-from /proc four times a second (Linux only; pages that processes share count in each). The seconds of the evaluation are those
-between the start and the end of each run, as the results file has them.
+The clone is of the commit checked out here, with changed and new files laid over it; its packages
+are those of the running interpreter, its sdgbias is the clone's own. Memory is the largest sum of
+resident sets over all processes of the demo, read from /proc four times a second (Linux only; pages
+that processes share count in each). The seconds of the evaluation are those between the start and
+the end of each run, as the results file has them.
 """
 
 from __future__ import annotations
@@ -24,18 +26,26 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 SDGBIAS = str(Path(sys.executable).with_name("sdgbias"))
-RUNS = "SELECT model, epoch(finished_at - started_at) AS s, started_at, n_prompts_planned, n_scored FROM runs ORDER BY model"
+RUNS = (
+    "SELECT model, epoch(finished_at - started_at) AS s, started_at, n_prompts_planned, n_scored"
+    " FROM runs ORDER BY model"
+)
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def git(*command: str) -> list[str]:
-    done = subprocess.run(["git", *command], cwd=REPOSITORY, check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        ["git", *command], cwd=REPOSITORY, check=True, capture_output=True, text=True
+    )
     return [line for line in done.stdout.split("\0" if "-z" in command else "\n") if line]
 
 
 def clone(folder: Path) -> str:
-    """Clones the repository into `folder`, lays uncommitted files over it, and says what was cloned."""
-    subprocess.run(["git", "clone", "--quiet", "--no-hardlinks", str(REPOSITORY), str(folder)], check=True)
+    """Clones the repository into `folder`, lays uncommitted files over it, and says what was
+    cloned."""
+    subprocess.run(
+        ["git", "clone", "--quiet", "--no-hardlinks", str(REPOSITORY), str(folder)], check=True
+    )
     changed = git("ls-files", "-z", "--modified", "--others", "--exclude-standard")
     for name in changed:
         source, target = REPOSITORY / name, folder / name
@@ -44,7 +54,9 @@ def clone(folder: Path) -> str:
             shutil.copy2(source, target)
         else:
             target.unlink(missing_ok=True)
-    return f"commit {git('rev-parse', '--short', 'HEAD')[0]}" + (f" with {len(changed)} changed files" if changed else "")
+    return f"commit {git('rev-parse', '--short', 'HEAD')[0]}" + (
+        f" with {len(changed)} changed files" if changed else ""
+    )
 
 
 def resident_bytes(session: int) -> int:
@@ -66,7 +78,14 @@ def measured(command: list[str], folder: Path, log: Path) -> tuple[float, int]:
     environment = {**os.environ, "PYTHONPATH": str(folder)}
     began, peak = time.perf_counter(), 0
     with log.open("w", encoding="utf-8") as out:
-        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
+        process = subprocess.Popen(
+            command,
+            cwd=folder,
+            env=environment,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
         while process.poll() is None:
             peak = max(peak, resident_bytes(process.pid))
             time.sleep(0.25)
@@ -79,27 +98,49 @@ def measured(command: list[str], folder: Path, log: Path) -> tuple[float, int]:
 def evaluations(folder: Path, since: datetime) -> list[dict[str, str]]:
     """The runs of the results file that began after `since` (UTC)."""
     command = [SDGBIAS, "results", "--csv", "--sql", RUNS]
-    done = subprocess.run(command, cwd=folder, env={**os.environ, "PYTHONPATH": str(folder)}, check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(folder)},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     rows = list(csv.DictReader(io.StringIO(done.stdout)))
-    return [row for row in rows if datetime.fromisoformat(row["started_at"]).replace(tzinfo=UTC) >= since]
+    return [
+        row
+        for row in rows
+        if datetime.fromisoformat(row["started_at"]).replace(tzinfo=UTC) >= since
+    ]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--keep", type=Path, help="clone into this folder, which must not exist, and keep it")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--keep", type=Path, help="clone into this folder, which must not exist, and keep it"
+    )
     keep = parser.parse_args().keep
     with tempfile.TemporaryDirectory(prefix="sdgbias-demo-") as temporary:
         folder = keep.resolve() if keep else Path(temporary) / "clone"
         what = clone(folder)
         print(f"{what}, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f} at the start\n")
-        print("| `sdgbias demo` | wall s | peak GiB | evaluation alone s | prompts scored |\n|---|---|---|---|---|")
+        print(
+            "| `sdgbias demo` | wall s | peak GiB | evaluation alone s | prompts scored"
+            " |\n|---|---|---|---|---|"
+        )
         for name in ("cold", "warm"):
             since = datetime.now(UTC)
             wall, peak = measured([SDGBIAS, "demo"], folder, folder / f"demo-{name}.log")
             done = evaluations(folder, since)
-            alone = ", ".join(f"{row['model']} {float(row['s']):.1f}" for row in done) or "none needed"
+            alone = (
+                ", ".join(f"{row['model']} {float(row['s']):.1f}" for row in done) or "none needed"
+            )
             scored = sum(int(row["n_scored"]) for row in done)
-            print(f"| {name} | {wall:.1f} | {peak / 2**30:.2f} | {alone} | {scored:,} |", flush=True)
+            print(
+                f"| {name} | {wall:.1f} | {peak / 2**30:.2f} | {alone} | {scored:,} |", flush=True
+            )
 
 
 if __name__ == "__main__":

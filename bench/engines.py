@@ -1,10 +1,14 @@
-"""Several engines against one on the same prompts: processes of this machine (`--workers`), and actors of a Ray cluster on it (`--ray`).
+"""Several engines against one on the same prompts: processes of this machine (`--workers`), and
+actors of a Ray cluster on it (`--ray`).
 
-    python bench/engines.py [--model tiny-llava] [--engines 2] [--clusters 40] [--mcq 150] [--runs 3]
+    python bench/engines.py [--model tiny-llava] [--engines 2] [--clusters 40] [--mcq 150] [--runs
+    3]
 
-Everything in one run: the local engine, the workers and Ray take turns on an empty cache; medians of the runs. "start" is what comes before the
-first prompt (loading the engine; for Ray also connecting and asking one engine for its fingerprint), "scoring" the rest, Ray's own
-actors' loading included. The cluster is one node in a network namespace of its own (`unshare -n`, needs root), with a token.
+Everything in one run: the local engine, the workers and Ray take turns on an empty cache; medians
+of the runs. "start" is what comes before the first prompt (loading the engine; for Ray also
+connecting and asking one engine for its fingerprint), "scoring" the rest, Ray's own actors' loading
+included. The cluster is one node in a network namespace of its own (`unshare -n`, needs root), with
+a token.
 """
 
 from __future__ import annotations
@@ -29,14 +33,21 @@ INSIDE = "SDGBIAS_BENCH_INSIDE"
 
 def loopback_up() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
-        fcntl.ioctl(s, 0x8914, struct.pack("16sh14x", b"lo", 0x1 | 0x40))  # SIOCSIFFLAGS: IFF_UP | IFF_RUNNING
+        fcntl.ioctl(
+            s, 0x8914, struct.pack("16sh14x", b"lo", 0x1 | 0x40)
+        )  # SIOCSIFFLAGS: IFF_UP | IFF_RUNNING
 
 
 def end(mark: str) -> None:
-    """Ends the processes that have this in their environment, this one aside; `ray stop` would end every cluster of the machine."""
+    """Ends the processes that have this in their environment, this one aside; `ray stop` would end
+    every cluster of the machine."""
     for entry in Path("/proc").iterdir():
         try:
-            if entry.name.isdigit() and int(entry.name) != os.getpid() and mark.encode() in (entry / "environ").read_bytes().split(b"\0"):
+            if (
+                entry.name.isdigit()
+                and int(entry.name) != os.getpid()
+                and mark.encode() in (entry / "environ").read_bytes().split(b"\0")
+            ):
                 os.kill(int(entry.name), signal.SIGKILL)
         except OSError:
             continue  # gone in the meantime
@@ -60,7 +71,9 @@ def one(model: str, benchmark: Path, workers: int, address: str) -> tuple[float,
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", default="tiny-llava")
     parser.add_argument("--engines", type=int, default=2)
     parser.add_argument("--clusters", type=int, default=40)
@@ -68,8 +81,15 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     args = parser.parse_args()
     if not os.environ.get(INSIDE):
-        environment = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_USAGE_STATS_ENABLED": "0", INSIDE: "1"}
-        os.execvpe("unshare", ["unshare", "-n", sys.executable, *sys.argv], {**os.environ, **environment})
+        environment = {
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN": secrets.token_hex(32),
+            "RAY_USAGE_STATS_ENABLED": "0",
+            INSIDE: "1",
+        }
+        os.execvpe(
+            "unshare", ["unshare", "-n", sys.executable, *sys.argv], {**os.environ, **environment}
+        )
     loopback_up()
     from sdgbias.benchmark.build import build
     from sdgbias.raw.synthetic import write_sample
@@ -79,10 +99,31 @@ def main() -> None:
         folder = Path(temporary)
         os.environ["RAY_TMPDIR"] = temporary
         write_sample(folder / "raw", args.clusters, 0)
-        build(folder / "raw", folder / "raw" / "indicators", folder / "benchmark", mcq=args.mcq, regression=args.mcq // 5)
-        start = [ray, "start", "--head", "--port=6398", f"--num-cpus={args.engines}", "--node-ip-address=127.0.0.1"]
-        subprocess.run([*start, "--include-dashboard=false", "--object-store-memory=200000000"], check=True, capture_output=True)
-        ways = {"one engine": (1, ""), f"--workers {args.engines}": (args.engines, ""), "--ray": (args.engines, ADDRESS)}
+        build(
+            folder / "raw",
+            folder / "raw" / "indicators",
+            folder / "benchmark",
+            mcq=args.mcq,
+            regression=args.mcq // 5,
+        )
+        start = [
+            ray,
+            "start",
+            "--head",
+            "--port=6398",
+            f"--num-cpus={args.engines}",
+            "--node-ip-address=127.0.0.1",
+        ]
+        subprocess.run(
+            [*start, "--include-dashboard=false", "--object-store-memory=200000000"],
+            check=True,
+            capture_output=True,
+        )
+        ways = {
+            "one engine": (1, ""),
+            f"--workers {args.engines}": (args.engines, ""),
+            "--ray": (args.engines, ADDRESS),
+        }
         took: dict[str, list[tuple[float, float, int]]] = {name: [] for name in ways}
         try:
             for run in range(args.runs):
@@ -92,12 +133,21 @@ def main() -> None:
             end(f"RAY_AUTH_TOKEN={os.environ['RAY_AUTH_TOKEN']}")
     prompts = took["one engine"][0][2]
     load = os.getloadavg()[0]
-    print(f"{args.model}, {prompts:,} prompts, {args.engines} engines, {args.runs} runs each, {os.cpu_count()} CPUs, load {load:.1f}\n")
-    print("| where | start s | scoring s | prompts/s | scoring, of one engine |\n|---|---|---|---|---|")
+    print(
+        f"{args.model}, {prompts:,} prompts, {args.engines} engines, {args.runs} runs each,"
+        f" {os.cpu_count()} CPUs, load {load:.1f}\n"
+    )
+    print(
+        "| where | start s | scoring s | prompts/s | scoring, of one engine"
+        " |\n|---|---|---|---|---|"
+    )
     alone = statistics.median(t[1] for t in took["one engine"])
     for name, runs in took.items():
         before, scoring = (statistics.median(t[n] for t in runs) for n in (0, 1))
-        print(f"| {name} | {before:.1f} | {scoring:.1f} | {prompts / scoring:,.0f} | {scoring / alone:.2f} |")
+        print(
+            f"| {name} | {before:.1f} | {scoring:.1f} | {prompts / scoring:,.0f} |"
+            f" {scoring / alone:.2f} |"
+        )
 
 
 if __name__ == "__main__":

@@ -1,12 +1,15 @@
-"""What it costs to evaluate a model again that is evaluated already, at half a million distinct prompts.
+"""What it costs to evaluate a model again that is evaluated already, at half a million distinct
+prompts.
 
-    python bench/finished.py [--clusters 32000] [--mcq 75000] [--folder DIR] [--workers 2] [--limit 3] [--whole]
+    python bench/finished.py [--clusters 32000] [--mcq 75000] [--folder DIR] [--workers 2] [--limit
+    3] [--whole]
 
-Builds a benchmark through the package's own stages (a sample without pictures, then a picture of 16 x 16 pixels a place, kept by
-images.shards.store_images), scores it with the planted engine and publishes the run. Then, each in a process of its own: the same
-command again (the run is in the results file), and the same prompts under other settings, where every score is there and nothing
-is published yet, split into its steps. A folder that is kept is not built and scored again. Exit code 1 when the same command takes
-longer than the limit.
+Builds a benchmark through the package's own stages (a sample without pictures, then a picture of 16
+x 16 pixels a place, kept by images.shards.store_images), scores it with the planted engine and
+publishes the run. Then, each in a process of its own: the same command again (the run is in the
+results file), and the same prompts under other settings, where every score is there and nothing is
+published yet, split into its steps. A folder that is kept is not built and scored again. Exit code
+1 when the same command takes longer than the limit.
 """
 
 from __future__ import annotations
@@ -32,12 +35,15 @@ def picture(number: int) -> bytes:
     from PIL import Image
 
     out = io.BytesIO()
-    Image.new("RGB", (16, 16), (number % 251, number // 251 % 251, number // 63001)).save(out, "PNG")
+    Image.new("RGB", (16, 16), (number % 251, number // 251 % 251, number // 63001)).save(
+        out, "PNG"
+    )
     return out.getvalue()
 
 
 def build(folder: Path, clusters: int, mcq: int) -> Path:
-    """The benchmark folder: every place has a picture of its own, so that nothing is shared that real places wouldn't share."""
+    """The benchmark folder: every place has a picture of its own, so that nothing is shared that
+    real places wouldn't share."""
     import pandas as pd
 
     from sdgbias.benchmark import build as stages
@@ -49,7 +55,9 @@ def build(folder: Path, clusters: int, mcq: int) -> Path:
     stages.build_clusters(raw, out)
     stages.build_images(raw, out, None)
     places = sorted(pd.read_parquet(out / "clusters.parquet")["cluster_id"])
-    index = store_images(out, ((place, "", [picture(number)]) for number, place in enumerate(places)))
+    index = store_images(
+        out, ((place, "", [picture(number)]) for number, place in enumerate(places))
+    )
     stages.write_table(out, "images", index.assign(image_group=index["image_id"]))
     stages.build_series(raw / "indicators", out)
     stages.build_items(out, mcq, mcq // 5)
@@ -60,15 +68,40 @@ def build(folder: Path, clusters: int, mcq: int) -> Path:
 
 def evaluate(folder: Path, seed: str, *more: str) -> float:
     """Seconds of one `sdgbias evaluate` in a process of its own."""
-    command = [sys.executable, "-m", "sdgbias.cli", "evaluate", "planted", "--benchmark", str(folder / "benchmark")]
-    command += ["--results", str(folder / "r.duckdb"), "--draws", "100", "--passes", "none", "--seed", seed, *more]
+    command = [
+        sys.executable,
+        "-m",
+        "sdgbias.cli",
+        "evaluate",
+        "planted",
+        "--benchmark",
+        str(folder / "benchmark"),
+    ]
+    command += [
+        "--results",
+        str(folder / "r.duckdb"),
+        "--draws",
+        "100",
+        "--passes",
+        "none",
+        "--seed",
+        seed,
+        *more,
+    ]
     began = time.perf_counter()
-    subprocess.run(command, check=True, env={**os.environ, "SDGBIAS_REGISTRY": str(folder)}, cwd=REPOSITORY, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        command,
+        check=True,
+        env={**os.environ, "SDGBIAS_REGISTRY": str(folder)},
+        cwd=REPOSITORY,
+        stdout=subprocess.DEVNULL,
+    )
     return time.perf_counter() - began
 
 
 def steps(folder: Path) -> dict[str, float]:
-    """Seconds of the steps of a run whose scores are all there, up to where CADE begins; and how many rows each had."""
+    """Seconds of the steps of a run whose scores are all there, up to where CADE begins; and how
+    many rows each had."""
     from sdgbias.engines import load
     from sdgbias.raw.images.shards import ImageReader
     from sdgbias.registry import entries
@@ -97,7 +130,9 @@ def steps(folder: Path) -> dict[str, float]:
     with cache.exclusive():
         missing = plan.distinct[cache.lacks("scores", plan.distinct["key"])]
         now = step("finding no prompt missing", now)
-        wanted = not_generated(sdg.generations_needed(plan.cells, plan.distinct), cache.keys("generations"))
+        wanted = not_generated(
+            sdg.generations_needed(plan.cells, plan.distinct), cache.keys("generations")
+        )
         now = step("finding no number missing", now)
         rows = len(cache.read("scores")) + len(cache.read("generations"))
         step("reading the cache", now)
@@ -106,13 +141,21 @@ def steps(folder: Path) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--clusters", type=int, default=32_000)
     parser.add_argument("--mcq", type=int, default=75_000)
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--whole", action="store_true", help="also the whole command with another seed: minutes of CADE")
-    parser.add_argument("--limit", type=float, default=3.0, help="seconds that the same command may take")
+    parser.add_argument(
+        "--whole",
+        action="store_true",
+        help="also the whole command with another seed: minutes of CADE",
+    )
+    parser.add_argument(
+        "--limit", type=float, default=3.0, help="seconds that the same command may take"
+    )
     parser.add_argument("--steps", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.steps:
@@ -123,28 +166,46 @@ def main() -> None:
         first = 0.0
         if not (folder / "r.duckdb").exists():
             (folder / "registry" / "models").mkdir(parents=True, exist_ok=True)
-            entry = {"name": "planted", "title": "planted", "backend": "planted", "repo": "planted", "revision": "1", "state": "enabled"}
-            (folder / "registry" / "models" / "planted.yaml").write_text(yaml.safe_dump({**entry, "batch_size": 1024}))
+            entry = {
+                "name": "planted",
+                "title": "planted",
+                "backend": "planted",
+                "repo": "planted",
+                "revision": "1",
+                "state": "enabled",
+            }
+            (folder / "registry" / "models" / "planted.yaml").write_text(
+                yaml.safe_dump({**entry, "batch_size": 1024})
+            )
             (folder / "expectations").symlink_to(REPOSITORY / "expectations")
             build(folder, args.clusters, args.mcq)
             first = evaluate(folder, SEEDS[0], "--workers", str(args.workers))
         again = min(evaluate(folder, SEEDS[0]) for _ in range(3))
         command = [sys.executable, __file__, "--steps", str(folder)]
-        took = json.loads(subprocess.run(command, check=True, capture_output=True, text=True, cwd=REPOSITORY).stdout)
+        took = json.loads(
+            subprocess.run(
+                command, check=True, capture_output=True, text=True, cwd=REPOSITORY
+            ).stdout
+        )
         other = evaluate(folder, str(time.time_ns() % 10**6)) if args.whole else 0.0
     cells, prompts, rows = (int(took.pop(name)) for name in ("cells", "prompts", "rows"))
     print(
-        f"{cells:,} cells, {prompts:,} distinct prompts, {rows:,} rows in the cache; {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}\n"
+        f"{cells:,} cells, {prompts:,} distinct prompts, {rows:,} rows in the cache;"
+        f" {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}\n"
     )
     print("| what | s |\n|---|---|")
     if first:
-        print(f"| first run, {args.workers} workers, with CADE and the results file | {first:.1f} |")
+        print(
+            f"| first run, {args.workers} workers, with CADE and the results file | {first:.1f} |"
+        )
     print(f"| the same command again (least of three) | {again:.2f} |")
     for name, seconds in took.items():
         print(f"| nothing missing, not published: {name} | {seconds:.2f} |")
     print(f"| nothing missing, not published: these together | {sum(took.values()):.2f} |")
     if other:
-        print(f"| the whole command with another seed, with CADE and the results file | {other:.1f} |")
+        print(
+            f"| the whole command with another seed, with CADE and the results file | {other:.1f} |"
+        )
     if again > args.limit:
         raise SystemExit(f"the same command took {again:.2f} s, more than {args.limit:g}")
 

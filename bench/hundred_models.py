@@ -1,11 +1,13 @@
-"""A hundred registered models in one night, ten of them failing in ten different ways: who is published, who is put aside and why.
+"""A hundred registered models in one night, ten of them failing in ten different ways: who is
+published, who is put aside and why.
 
     python bench/hundred_models.py [--good 90] [--jobs 2] [--questions 6] [--nights 2]
 
-Models are planted formulas on a tiny synthetic benchmark, each in a process of its own, as `sdgbias nightly` runs them. Of the ten, seven
-fail by themselves (folders of weights and a loopback hub that are what they should not be); in three the engine is made to run out of memory,
-to hang, or to crash, inside the real command. The second night asks the same registry again. Analysis, W&B and announcement are left out:
-they are no part of the question.
+Models are planted formulas on a tiny synthetic benchmark, each in a process of its own, as `sdgbias
+nightly` runs them. Of the ten, seven fail by themselves (folders of weights and a loopback hub that
+are what they should not be); in three the engine is made to run out of memory, to hang, or to
+crash, inside the real command. The second night asks the same registry again. Analysis, W&B and
+announcement are left out: they are no part of the question.
 """
 
 from __future__ import annotations
@@ -30,10 +32,17 @@ import yaml
 REPOSITORY = Path(__file__).resolve().parents[1]
 #: model -> what its reason must hold
 REASONS = {
-    "bad-crash": "SIGSEGV", "bad-gated": "Gated", "bad-hang": "Hung", "bad-memory": "OutOfMemory", "bad-missing": "no config.json",
-    "bad-newlines": "candidate-mass", "bad-pickle": "model.safetensors", "bad-remote-code": "custom code", "bad-token": "no single token",
+    "bad-crash": "SIGSEGV",
+    "bad-gated": "Gated",
+    "bad-hang": "Hung",
+    "bad-memory": "OutOfMemory",
+    "bad-missing": "no config.json",
+    "bad-newlines": "candidate-mass",
+    "bad-pickle": "model.safetensors",
+    "bad-remote-code": "custom code",
+    "bad-token": "no single token",
     "bad-torn": "deserializing",
-}  # fmt: skip
+}
 #: The engine of a planted model, made to fail inside the real command.
 BROKEN = """
 import os, signal, sys, time
@@ -60,7 +69,16 @@ main()
 """
 GATE = {
     "alpha": 0.05,
-    "rules": [{"name": "candidate-mass", "metric": "candidate_mass", "worse": "lower", "at_least": 0.2, "min_n": 2, "then": "quarantine"}],
+    "rules": [
+        {
+            "name": "candidate-mass",
+            "metric": "candidate_mass",
+            "worse": "lower",
+            "at_least": 0.2,
+            "min_n": 2,
+            "then": "quarantine",
+        }
+    ],
 }
 
 
@@ -69,7 +87,11 @@ class Hub(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.send_response(403)
-        for name, value in {"X-Error-Code": "GatedRepo", "X-Error-Message": "Access is restricted", "Content-Length": "0"}.items():
+        for name, value in {
+            "X-Error-Code": "GatedRepo",
+            "X-Error-Message": "Access is restricted",
+            "Content-Length": "0",
+        }.items():
             self.send_header(name, value)
         self.end_headers()
 
@@ -80,7 +102,15 @@ class Hub(http.server.BaseHTTPRequestHandler):
 
 
 def entry(root: Path, name: str, **fields: object) -> None:
-    plain = {"name": name, "title": name, "backend": "planted", "repo": "planted", "revision": "1", "state": "enabled", "batch_size": 64}
+    plain = {
+        "name": name,
+        "title": name,
+        "backend": "planted",
+        "repo": "planted",
+        "revision": "1",
+        "state": "enabled",
+        "batch_size": 64,
+    }
     path = root / "registry" / "models" / f"{name}.yaml"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(yaml.safe_dump({**plain, **fields}))
@@ -89,24 +119,39 @@ def entry(root: Path, name: str, **fields: object) -> None:
 def bad_folders(root: Path) -> None:
     """Copies of the embedded model, each spoilt in its own way."""
     source = REPOSITORY / "registry" / "weights" / "tiny-llava"
-    folders = {name: root / "weights" / name for name in ("bad-torn", "bad-pickle", "bad-remote-code", "bad-token")}
+    folders = {
+        name: root / "weights" / name
+        for name in ("bad-torn", "bad-pickle", "bad-remote-code", "bad-token")
+    }
     for folder in folders.values():
         shutil.copytree(source, folder)
     torn = folders["bad-torn"] / "model.safetensors"
     torn.write_bytes(torn.read_bytes()[: torn.stat().st_size // 2])
-    (folders["bad-pickle"] / "model.safetensors").rename(folders["bad-pickle"] / "pytorch_model.bin")
+    (folders["bad-pickle"] / "model.safetensors").rename(
+        folders["bad-pickle"] / "pytorch_model.bin"
+    )
     config = json.loads((folders["bad-remote-code"] / "config.json").read_text())
-    config |= {"model_type": "its-own", "auto_map": {"AutoConfig": "code.Config", "AutoModelForImageTextToText": "code.Model"}}
+    config |= {
+        "model_type": "its-own",
+        "auto_map": {"AutoConfig": "code.Config", "AutoModelForImageTextToText": "code.Model"},
+    }
     (folders["bad-remote-code"] / "config.json").write_text(json.dumps(config))
-    (folders["bad-remote-code"] / "code.py").write_text("raise SystemExit('code of a stranger was run')\n")
+    (folders["bad-remote-code"] / "code.py").write_text(
+        "raise SystemExit('code of a stranger was run')\n"
+    )
     words = folders["bad-token"] / "tokenizer.json"
     said = json.loads(words.read_text())
-    said["model"]["vocab"] = {("\u0100" if word == "A" else word.replace("A", "\u0100")): i for word, i in said["model"]["vocab"].items()}
+    said["model"]["vocab"] = {
+        ("\u0100" if word == "A" else word.replace("A", "\u0100")): i
+        for word, i in said["model"]["vocab"].items()
+    }
     merges = [m if isinstance(m, str) else " ".join(m) for m in said["model"]["merges"]]
     said["model"]["merges"] = [m.replace("A", "\u0100") for m in merges]
     words.write_text(json.dumps(said))
     for name in (*folders, "bad-missing"):
-        entry(root, name, backend="hf", repo=f"local:weights/{name}", revision="local", batch_size=8)
+        entry(
+            root, name, backend="hf", repo=f"local:weights/{name}", revision="local", batch_size=8
+        )
 
 
 def command(job, results: Path, number: int) -> Sequence[str]:  # type: ignore[no-untyped-def]
@@ -118,7 +163,9 @@ def command(job, results: Path, number: int) -> Sequence[str]:  # type: ignore[n
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--good", type=int, default=90)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--questions", type=int, default=6)
@@ -137,10 +184,19 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         root = Path(temporary)
         os.environ.update(
-            HF_ENDPOINT=f"http://127.0.0.1:{server.server_port}", HF_HUB_OFFLINE="0", HF_HOME=str(root / "hf"), HF_TOKEN="x" * 20
+            HF_ENDPOINT=f"http://127.0.0.1:{server.server_port}",
+            HF_HUB_OFFLINE="0",
+            HF_HOME=str(root / "hf"),
+            HF_TOKEN="x" * 20,
         )
         write_sample(root / "raw", 12, 5)
-        build(root / "raw", root / "raw" / "indicators", root / "benchmark", mcq=args.questions, regression=2)
+        build(
+            root / "raw",
+            root / "raw" / "indicators",
+            root / "benchmark",
+            mcq=args.questions,
+            regression=2,
+        )
         for n in range(args.good):
             entry(root, f"good-{n:03d}", options={"optimism": n / 100})
         bad_folders(root)
@@ -150,30 +206,68 @@ def main() -> None:
             entry(root, name)
         (root / "policy.yaml").write_text(yaml.safe_dump(GATE))
         s = Settings(
-            root, root / "results" / "r.duckdb", root / "benchmark", root / "people", root / "report", policy=root / "policy.yaml",
-            jobs=args.jobs, timeout_s=600, draws=100, passes="none",
-        )  # fmt: skip
+            root,
+            root / "results" / "r.duckdb",
+            root / "benchmark",
+            root / "people",
+            root / "report",
+            policy=root / "policy.yaml",
+            jobs=args.jobs,
+            timeout_s=600,
+            draws=100,
+            passes="none",
+        )
         began = datetime(2026, 11, 21, 1, 30, tzinfo=UTC)
         for n in range(args.nights):
             at, clock = began + timedelta(days=n), time.perf_counter()
             done = nights.run(
-                nights.Settings(**{**s.__dict__, "scheduled_for": at}), lambda at=at: at, lambda text: print(f"  {text[:150]}", file=sys.stderr),
-                nights.Hands(ask=partial(attempt.keep_trying_here, sleep=lambda seconds: time.sleep(min(seconds, 1)), argv=command)), steps=("gate",),
-            )  # fmt: skip
+                nights.Settings(**{**s.__dict__, "scheduled_for": at}),
+                lambda at=at: at,
+                lambda text: print(f"  {text[:150]}", file=sys.stderr),
+                nights.Hands(
+                    ask=partial(
+                        attempt.keep_trying_here,
+                        sleep=lambda seconds: time.sleep(min(seconds, 1)),
+                        argv=command,
+                    )
+                ),
+                steps=("gate",),
+            )
             seconds = time.perf_counter() - clock
-            print(f"\nnight {n + 1}: {len(done.outcomes)} models asked, {seconds:.0f} s, exit code {done.exit_code}")
-            print("  outcomes: " + ", ".join(f"{k} {v}" for k, v in sorted(Counter(o.outcome for o in done.outcomes).items())))
+            print(
+                f"\nnight {n + 1}: {len(done.outcomes)} models asked, {seconds:.0f} s, exit code"
+                f" {done.exit_code}"
+            )
+            print(
+                "  outcomes: "
+                + ", ".join(
+                    f"{k} {v}" for k, v in sorted(Counter(o.outcome for o in done.outcomes).items())
+                )
+            )
             specs = entries.load_all(root)
             aside = {name: spec for name, spec in specs.items() if spec.state == "quarantined"}
             print(f"  quarantined: {len(aside)} of {len(specs)}")
             for name, spec in aside.items():
-                print(f"    {name:16} until {spec.until or 'enabled by a person':19} {spec.reason[:150]}")
-            wrong = [name for name, words in REASONS.items() if name not in aside or words not in aside[name].reason]
+                print(
+                    f"    {name:16} until {spec.until or 'enabled by a person':19}"
+                    f" {spec.reason[:150]}"
+                )
+            wrong = [
+                name
+                for name, words in REASONS.items()
+                if name not in aside or words not in aside[name].reason
+            ]
             rows = ledger.history(s.results)
             told = set(rows.loc[rows["night"] == done.night, "model"])
-            runs = store.query(s.results, "SELECT count(*) AS n FROM runs WHERE model LIKE 'good-%' AND n_failed = 0")["n"][0]
+            runs = store.query(
+                s.results,
+                "SELECT count(*) AS n FROM runs WHERE model LIKE 'good-%' AND n_failed = 0",
+            )["n"][0]
             print(f"  wrong reason or not put aside: {', '.join(wrong) or 'none'}")
-            print(f"  lost: {len(set(specs) - told)} models without a row in night_models; runs of the good models: {runs} of {args.good}")
+            print(
+                f"  lost: {len(set(specs) - told)} models without a row in night_models; runs of"
+                f" the good models: {runs} of {args.good}"
+            )
     server.shutdown()
 
 

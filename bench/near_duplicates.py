@@ -1,10 +1,12 @@
-"""How long the near-duplicate search takes over 100,000 images with two 64-bit hashes each, beside brute force in numpy.
+"""How long the near-duplicate search takes over 100,000 images with two 64-bit hashes each, beside
+brute force in numpy.
 
     python bench/near_duplicates.py [--rows 100000]
 
-`mixed`: half of the rows are random, 30 % lie in chains one to three bits apart, 20 % are copies. `alike`: all rows are 500
-pictures of one kind (56 of 64 bits or more agree in both hashes) with up to six bits of noise, where bands part them worst. Brute force compares every
-row with every row at a tenth of the size; what it would need at full size is its time x 100.
+`mixed`: half of the rows are random, 30 % lie in chains one to three bits apart, 20 % are copies.
+`alike`: all rows are 500 pictures of one kind (56 of 64 bits or more agree in both hashes) with up
+to six bits of noise, where bands part them worst. Brute force compares every row with every row at
+a tenth of the size; what it would need at full size is its time x 100.
 """
 
 from __future__ import annotations
@@ -57,10 +59,14 @@ def brute_force(values: np.ndarray) -> int:
 
 def search(values: np.ndarray) -> int:
     keys = [f"{i:06d}" for i in range(len(values))]
-    return len(set(groups(keys, [(f"{a:016x}", f"{b:016x}") for a, b in values.tolist()], THRESHOLD)))
+    return len(
+        set(groups(keys, [(f"{a:016x}", f"{b:016x}") for a, b in values.tolist()], THRESHOLD))
+    )
 
 
-def median_seconds(work: Callable[[np.ndarray], int], values: np.ndarray, repeats: int) -> tuple[float, int]:
+def median_seconds(
+    work: Callable[[np.ndarray], int], values: np.ndarray, repeats: int
+) -> tuple[float, int]:
     taken, found = [], 0
     for _ in range(repeats):
         began = time.perf_counter()
@@ -70,18 +76,26 @@ def median_seconds(work: Callable[[np.ndarray], int], values: np.ndarray, repeat
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rows", type=int, default=100_000)
     rows = parser.parse_args().rows
     search(mixed(np.random.default_rng(0), 1000))  # compiled before it is timed
-    print("| hashes | images | search s | groups | brute force s | groups |\n|---|---|---|---|---|---|")
+    print(
+        "| hashes | images | search s | groups | brute force s | groups"
+        " |\n|---|---|---|---|---|---|"
+    )
     for kind in (mixed, alike):
         for size in (rows // 10, rows // 4, rows // 2, rows):
             values = kind(np.random.default_rng(size), size)
             seconds, found = median_seconds(search, values, 3)
             slow = median_seconds(brute_force, values, 1) if size == rows // 10 else None
             beside = "| |" if slow is None else f" {slow[0]:.2f} | {slow[1]:,} |"
-            print(f"| {kind.__name__} | {len(values):,} | {seconds:.2f} | {found:,} |{beside}", flush=True)
+            print(
+                f"| {kind.__name__} | {len(values):,} | {seconds:.2f} | {found:,} |{beside}",
+                flush=True,
+            )
             if slow is not None and slow[1] != found:
                 raise SystemExit("the search and brute force disagree")
 

@@ -1,11 +1,14 @@
-"""Cold start of `sdgbias nightly` when nothing changed: one new process, all closing steps, against a limit of 10 s.
+"""Cold start of `sdgbias nightly` when nothing changed: one new process, all closing steps, against
+a limit of 10 s.
 
     python bench/nothing_to_do.py [--models 12] [--repeat 3]
     python bench/nothing_to_do.py --project . [--repeat 3]
 
-The first night scores planted models on a tiny synthetic benchmark and is not measured. Each further night is the whole command: who is due,
-whether anything changed, gate, page of the night, W&B (offline) and announcement (no webhook). With --project: the enabled models, benchmarks
-and results of a folder in which the demo was run, in copies; there the first night scores what is due, if anything is.
+The first night scores planted models on a tiny synthetic benchmark and is not measured. Each
+further night is the whole command: who is due, whether anything changed, gate, page of the night,
+W&B (offline) and announcement (no webhook). With --project: the enabled models, benchmarks and
+results of a folder in which the demo was run, in copies; there the first night scores what is due,
+if anything is.
 """
 
 from __future__ import annotations
@@ -27,7 +30,8 @@ LIMIT = 10.0
 
 
 def planted(root: Path, models: int) -> list[str]:
-    """A registry of planted models and a benchmark of some questions below ``root``; the options of the night."""
+    """A registry of planted models and a benchmark of some questions below ``root``; the options of
+    the night."""
     from sdgbias.benchmark.build import build
     from sdgbias.raw.synthetic import write_sample
 
@@ -37,20 +41,41 @@ def planted(root: Path, models: int) -> list[str]:
     (root / "registry" / "models").mkdir(parents=True)
     for n in range(models):
         name = f"m{n:02d}"
-        fields = {"name": name, "title": name, "backend": "planted", "repo": "planted", "revision": "1", "state": "enabled"}
-        (root / "registry" / "models" / f"{name}.yaml").write_text(yaml.safe_dump({**fields, "options": {"optimism": n / 10}}))
-    return ["--benchmark", str(root / "benchmark"), "--people", str(root / "none"), "--passes", "none", "--draws", "100"]
+        fields = {
+            "name": name,
+            "title": name,
+            "backend": "planted",
+            "repo": "planted",
+            "revision": "1",
+            "state": "enabled",
+        }
+        (root / "registry" / "models" / f"{name}.yaml").write_text(
+            yaml.safe_dump({**fields, "options": {"optimism": n / 10}})
+        )
+    return [
+        "--benchmark",
+        str(root / "benchmark"),
+        "--people",
+        str(root / "none"),
+        "--passes",
+        "none",
+        "--draws",
+        "100",
+    ]
 
 
 def copied(root: Path, project: Path) -> list[str]:
-    """Registry, data and results of a project, copied: an entry may name a benchmark only inside its own project."""
+    """Registry, data and results of a project, copied: an entry may name a benchmark only inside
+    its own project."""
     for name in ("registry", "expectations", "results", "data"):
         shutil.copytree(project / name, root / name)
     return []
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--models", type=int, default=12)
     parser.add_argument("--project", type=Path, help="a folder in which the demo was run")
     parser.add_argument("--repeat", type=int, default=3)
@@ -64,21 +89,41 @@ def main() -> None:
         for n in range(args.repeat + 1):
             load, began = os.getloadavg()[0], time.perf_counter()
             done = subprocess.run(
-                [sys.executable, "-m", "sdgbias.cli", "nightly", *options, "--night", f"2036-11-{n + 1:02d}T0130"], cwd=root,
-                env={**os.environ, "SDGBIAS_REGISTRY": str(root)}, capture_output=True, text=True, check=False,
-            )  # fmt: skip
+                [
+                    sys.executable,
+                    "-m",
+                    "sdgbias.cli",
+                    "nightly",
+                    *options,
+                    "--night",
+                    f"2036-11-{n + 1:02d}T0130",
+                ],
+                cwd=root,
+                env={**os.environ, "SDGBIAS_REGISTRY": str(root)},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
             seconds = time.perf_counter() - began
             outcomes = re.findall(r" (published|unchanged|failed) ", done.stdout)
             unchanged = outcomes.count("unchanged")
-            steps = re.findall(r"(analyse|gate|report|wandb|announce): \w+.*?\((\d+) s\)", done.stderr)
+            steps = re.findall(
+                r"(analyse|gate|report|wandb|announce): \w+.*?\((\d+) s\)", done.stderr
+            )
             said = ", ".join(f"{name} {s} s" for name, s in steps)
-            print(f"night {n + 1}: exit code {done.returncode}, {unchanged} of {len(outcomes)} unchanged, {seconds:.1f} s ({said}), load {load:.1f}",
-                  flush=True)  # fmt: skip
+            print(
+                f"night {n + 1}: exit code {done.returncode}, {unchanged} of {len(outcomes)}"
+                f" unchanged, {seconds:.1f} s ({said}), load {load:.1f}",
+                flush=True,
+            )
             if n and outcomes and unchanged == len(outcomes):
                 took.append(seconds)
         if not took:
             sys.exit(f"no night without anything to do:\n{done.stderr[-2000:]}")
-        print(f"nothing to do: median {statistics.median(took):.1f} s of {len(took)} nights, limit {LIMIT:.0f}")
+        print(
+            f"nothing to do: median {statistics.median(took):.1f} s of {len(took)} nights, limit"
+            f" {LIMIT:.0f}"
+        )
 
 
 if __name__ == "__main__":

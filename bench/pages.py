@@ -1,11 +1,14 @@
-"""Time of every page of `sdgbias serve` at a year's results: a real server process, asked again and again.
+"""Time of every page of `sdgbias serve` at a year's results: a real server process, asked again and
+again.
 
     python bench/pages.py [--results FILE] [--nights 365] [--models 12] [--times 12]
 
-A year is fabricated first, unless FILE is there: every model is scored anew every night (the worst case), 4,080 metric rows a run, single
-answers of the newest two nights. With --results it stays for the next time.
-cold: the file has changed since the page was last asked for, so that nothing kept can be used (the operating system's own cache stays
-warm). warm: the file is as it was. cold CPU: of the server, by request; on a busy machine the only figure to trust.
+A year is fabricated first, unless FILE is there: every model is scored anew every night (the worst
+case), 4,080 metric rows a run, single answers of the newest two nights. With --results it stays for
+the next time.
+cold: the file has changed since the page was last asked for, so that nothing kept can be used (the
+operating system's own cache stays warm). warm: the file is as it was. cold CPU: of the server, by
+request; on a busy machine the only figure to trust.
 """
 
 from __future__ import annotations
@@ -30,15 +33,31 @@ from sdgbias.types import PILLARS
 
 BENCHMARK, START, ITEMS = "0123456789abcdef", datetime(2026, 1, 1, 0, 30), 1320
 TESTS, METHODS = ("T1", "T2", "T3", "T4", "T5"), ("q_only", "ctx_q", "img_q", "full", "cade")
-METRICS = ("accuracy", "share_pessimistic", "share_conservative", "share_optimistic", "candidate_mass", "off_candidate_rate")
+METRICS = (
+    "accuracy",
+    "share_pessimistic",
+    "share_conservative",
+    "share_optimistic",
+    "candidate_mass",
+    "off_candidate_rate",
+)
 OF_CADE = ("accuracy_gain", "changed_rate", "fixed_rate", "broken_rate", "kept_rate")
 
 
 def cells() -> pd.DataFrame:
-    """The keys of one run's metric rows, about as many and in the same order as a run of the first suite has."""
-    groups = [("all", "all"), *((p, "all") for p in PILLARS), *((PILLARS[i % 3], f"indicator-{i}") for i in range(12))]
+    """The keys of one run's metric rows, about as many and in the same order as a run of the first
+    suite has."""
+    groups = [
+        ("all", "all"),
+        *((p, "all") for p in PILLARS),
+        *((PILLARS[i % 3], f"indicator-{i}") for i in range(12)),
+    ]
     rows = [
-        ("mcq", t, m, p, i, k) for t in (*TESTS, "all") for m in METHODS for p, i in groups for k in (*METRICS, *(OF_CADE * (m == "cade")))
+        ("mcq", t, m, p, i, k)
+        for t in (*TESTS, "all")
+        for m in METHODS
+        for p, i in groups
+        for k in (*METRICS, *(OF_CADE * (m == "cade")))
     ]
     rows += [
         ("regression", t, m, p, i, k)
@@ -54,27 +73,55 @@ def fabricate(path: Path, nights: int, models: int) -> None:
     names = [f"planted-{i:02d}" for i in range(models)]
     runs = [(n, f"{m}-{n:012x}", m) for n in range(nights) for m in names]
     starts = [START + timedelta(days=n) for n, _, _ in runs]
-    table = pd.DataFrame({"n": [n for n, _, _ in runs], "run_id": [r for _, r, _ in runs], "model": [m for _, _, m in runs], "at": starts})
+    table = pd.DataFrame(
+        {
+            "n": [n for n, _, _ in runs],
+            "run_id": [r for _, r, _ in runs],
+            "model": [m for _, _, m in runs],
+            "at": starts,
+        }
+    )
     with store.connect(path, details=()) as con:
         con.execute("SET enable_progress_bar = false")
         con.register("made", table)
         con.register("cells", cells())
-        con.execute(f"""INSERT INTO runs BY NAME SELECT run_id, 'sdg' AS suite, model, 'planted' AS provenance, '{BENCHMARK}' AS benchmark_id,
-            "at" AS started_at, "at" + INTERVAL 20 MINUTE AS finished_at, 9196 AS n_prompts_planned, 9196 AS n_scored, 0 AS n_failed, '{{}}' AS config FROM made""")
+        con.execute(
+            f"""INSERT INTO runs BY NAME SELECT run_id, 'sdg' AS suite, model, 'planted' AS
+                provenance, '{BENCHMARK}' AS benchmark_id,
+            "at" AS started_at, "at" + INTERVAL 20 MINUTE AS finished_at, 9196 AS
+            n_prompts_planned, 9196 AS n_scored, 0 AS n_failed, '{{}}' AS config FROM made"""
+        )
         for first in range(0, nights, 20):  # in the order in which nights are published
             con.execute(
-                """INSERT INTO metric_rows BY NAME SELECT run_id, model, 'sdg' AS suite, c.*, v AS "value", 1056 AS n, v - 0.03 AS ci_low, v + 0.03 AS ci_high
-                   FROM (SELECT run_id, model, c, 0.4 + 0.2 * random() AS v FROM made, cells c WHERE n >= ? AND n < ? ORDER BY n, run_id) t(run_id, model, c, v)""",
+                """INSERT INTO metric_rows BY NAME SELECT run_id, model, 'sdg' AS suite, c.*, v AS
+                   "value", 1056 AS n, v - 0.03 AS ci_low, v + 0.03 AS ci_high
+                   FROM (SELECT run_id, model, c, 0.4 + 0.2 * random() AS v FROM made, cells c
+                   WHERE n >= ? AND n < ? ORDER BY n, run_id) t(run_id, model, c, v)""",
                 [first, first + 20],
             )
-        con.execute("INSERT INTO headline_rows FROM metric_rows WHERE list_contains(?, indicator)", [list(store.HEADLINES)])
-        con.execute(f"""INSERT INTO nights BY NAME SELECT DISTINCT strftime("at", '%Y-%m-%dT%H%M') AS night, "at" AS started_at,
-            "at" + INTERVAL 2 HOUR AS finished_at, 'cli' AS "by", 'done' AS status, '{BENCHMARK}' AS benchmark_id, '{{}}' AS steps FROM made""")
-        con.execute("""INSERT INTO night_models BY NAME SELECT strftime("at", '%Y-%m-%dT%H%M') AS night, model, 'sdg' AS suite, 'published' AS outcome, run_id,
-            1 AS attempts, 600.0 AS seconds, 9196 AS scored, 9196 AS planned, 0 AS failed, '' AS kind, '' AS message, '' AS quarantined_until FROM made""")
-        con.execute("""INSERT INTO verdicts BY NAME SELECT strftime("at", '%Y-%m-%dT%H%M') AS night, model, 'sdg' AS suite, run_id, 'rule ' || k AS rule,
-            'mcq' AS task, 'all' AS test, 'full' AS method, '' AS level, 'accuracy' AS metric, 'PASS' AS verdict, 0.5 AS before, 0.5 AS "value", 0.0 AS change
-            FROM made, range(12) r(k)""")
+        con.execute(
+            "INSERT INTO headline_rows FROM metric_rows WHERE list_contains(?, indicator)",
+            [list(store.HEADLINES)],
+        )
+        con.execute(
+            f"""INSERT INTO nights BY NAME SELECT DISTINCT strftime("at", '%Y-%m-%dT%H%M') AS
+                night, "at" AS started_at,
+            "at" + INTERVAL 2 HOUR AS finished_at, 'cli' AS "by", 'done' AS status, '{BENCHMARK}'
+            AS benchmark_id, '{{}}' AS steps FROM made"""
+        )
+        con.execute(
+            """INSERT INTO night_models BY NAME SELECT strftime("at", '%Y-%m-%dT%H%M') AS night,
+               model, 'sdg' AS suite, 'published' AS outcome, run_id,
+            1 AS attempts, 600.0 AS seconds, 9196 AS scored, 9196 AS planned, 0 AS failed, '' AS
+            kind, '' AS message, '' AS quarantined_until FROM made"""
+        )
+        con.execute(
+            """INSERT INTO verdicts BY NAME SELECT strftime("at", '%Y-%m-%dT%H%M') AS night, model,
+               'sdg' AS suite, run_id, 'rule ' || k AS rule,
+            'mcq' AS task, 'all' AS test, 'full' AS method, '' AS level, 'accuracy' AS metric,
+            'PASS' AS verdict, 0.5 AS before, 0.5 AS "value", 0.0 AS change
+            FROM made, range(12) r(k)"""
+        )
         con.unregister("made")
         con.unregister("cells")
     for n, run_id, model in runs[-2 * models :]:
@@ -82,25 +129,67 @@ def fabricate(path: Path, nights: int, models: int) -> None:
 
 
 def detail(path: Path, run_id: str, model: str, seed: int, first: bool) -> None:
-    """Single answers of a published run: ITEMS questions, five tests, five methods; the questions themselves once."""
+    """Single answers of a published run: ITEMS questions, five tests, five methods; the questions
+    themselves once."""
     rng = np.random.default_rng(seed)
     gold = np.random.default_rng(0).choice(list("ABC"), ITEMS)
-    items = pd.DataFrame({"task": "mcq", "item_id": np.arange(ITEMS), "cluster_id": [f"KE{i % 280:06d}" for i in range(ITEMS)], "country": "Kenya",
-                          "year": 2014, "urban": "U", "pillar": PILLARS[0], "indicator": "stunting", "indicator_title": "Stunting", "unit": "%",
-                          "question": "What share of the children under five in the area around this place are stunted?", "gold": gold,
-                          "gold_value": 20.0, "split": np.where(np.arange(ITEMS) % 5, "test", "val"), "polarity": "lower", "image_id": "image",
-                          "options": [["below 20 %", "20-40 %", "above 40 %"]] * ITEMS, "context": [{"T1": "Given: urban=Urban"}] * ITEMS})  # fmt: skip
-    keys = pd.MultiIndex.from_product([range(ITEMS), TESTS, METHODS], names=["item_id", "test", "method"]).to_frame(index=False)
+    items = pd.DataFrame(
+        {
+            "task": "mcq",
+            "item_id": np.arange(ITEMS),
+            "cluster_id": [f"KE{i % 280:06d}" for i in range(ITEMS)],
+            "country": "Kenya",
+            "year": 2014,
+            "urban": "U",
+            "pillar": PILLARS[0],
+            "indicator": "stunting",
+            "indicator_title": "Stunting",
+            "unit": "%",
+            "question": (
+                "What share of the children under five in the area around this place are stunted?"
+            ),
+            "gold": gold,
+            "gold_value": 20.0,
+            "split": np.where(np.arange(ITEMS) % 5, "test", "val"),
+            "polarity": "lower",
+            "image_id": "image",
+            "options": [["below 20 %", "20-40 %", "above 40 %"]] * ITEMS,
+            "context": [{"T1": "Given: urban=Urban"}] * ITEMS,
+        }
+    )
+    keys = pd.MultiIndex.from_product(
+        [range(ITEMS), TESTS, METHODS], names=["item_id", "test", "method"]
+    ).to_frame(index=False)
     pred = rng.choice(list("ABC"), len(keys))
-    answers = keys.assign(task="mcq", pred=pred, correct=pred == gold[keys["item_id"]], split=items["split"].to_numpy()[keys["item_id"]],
-                          confidence=0.5, kl=0.1, kept=True)  # fmt: skip
+    answers = keys.assign(
+        task="mcq",
+        pred=pred,
+        correct=pred == gold[keys["item_id"]],
+        split=items["split"].to_numpy()[keys["item_id"]],
+        confidence=0.5,
+        kl=0.1,
+        kept=True,
+    )
     views = keys[keys["method"] != "cade"].rename(columns={"method": "view"})
     scores = views.assign(
-        task="mcq", logits=list(rng.normal(size=(len(views), 3))), candidates="ABC", mass=0.99, top_token="A", n_tokens=120
+        task="mcq",
+        logits=list(rng.normal(size=(len(views), 3))),
+        candidates="ABC",
+        mass=0.99,
+        top_token="A",
+        n_tokens=120,
     )
-    params = pd.DataFrame({"task": "mcq", "test": TESTS, "alpha": 0.8, "lambda_kl": 0.5, "beta": 0.9, "tau": 0.85})
+    params = pd.DataFrame(
+        {"task": "mcq", "test": TESTS, "alpha": 0.8, "lambda_kl": 0.5, "beta": 0.9, "tau": 0.85}
+    )
     if first and model.endswith("00"):
-        record = store.RunRecord(run_id="items-only", model="planted-00", benchmark_id=BENCHMARK, provenance="planted", started_at=START)
+        record = store.RunRecord(
+            run_id="items-only",
+            model="planted-00",
+            benchmark_id=BENCHMARK,
+            provenance="planted",
+            started_at=START,
+        )
         store.publish(path, record, {"items": items})
     store.replace(path, run_id, {"predictions": answers, "scores": scores, "cade_params": params})
 
@@ -108,23 +197,44 @@ def detail(path: Path, run_id: str, model: str, seed: int, first: bool) -> None:
 def pages(path: Path) -> dict[str, list[str]]:
     """Kind of page -> addresses, from whatever the results hold."""
     runs = store.query(
-        path, "SELECT run_id, model FROM runs WHERE suite = 'sdg' AND finished_at IS NOT NULL ORDER BY finished_at DESC LIMIT 40"
+        path,
+        "SELECT run_id, model FROM runs WHERE suite = 'sdg' AND finished_at IS NOT NULL ORDER BY"
+        " finished_at DESC LIMIT 40",
     )
-    nights = list(store.query(path, "SELECT night FROM nights ORDER BY started_at DESC LIMIT 5")["night"])
+    nights = list(
+        store.query(path, "SELECT night FROM nights ORDER BY started_at DESC LIMIT 5")["night"]
+    )
     run, model = runs.iloc[0]
     before = runs[(runs["model"] == model) & (runs["run_id"] != run)]["run_id"]
     other = runs[runs["model"] != model]["run_id"]
-    item = store.query(path, "SELECT min(item_id) AS i FROM predictions WHERE run_id = ? AND task = 'mcq'", [run])["i"][0]
-    narrow = store.query(path, "SELECT pillar, indicator FROM metric_rows WHERE run_id = ? AND indicator NOT LIKE 'all%' LIMIT 1", [run])
+    item = store.query(
+        path, "SELECT min(item_id) AS i FROM predictions WHERE run_id = ? AND task = 'mcq'", [run]
+    )["i"][0]
+    narrow = store.query(
+        path,
+        "SELECT pillar, indicator FROM metric_rows WHERE run_id = ? AND indicator NOT LIKE 'all%'"
+        " LIMIT 1",
+        [run],
+    )
     asked = {
         "last night": ["/"],
         "leaderboard, 90 nights": ["/leaderboard"],
         "leaderboard, 365 nights": ["/leaderboard?nights=365"],
-        "365 nights, one indicator": [f"/leaderboard?{urlencode({'nights': 365, **r})}" for r in narrow.to_dict("records")],
+        "365 nights, one indicator": [
+            f"/leaderboard?{urlencode({'nights': 365, **r})}" for r in narrow.to_dict("records")
+        ],
         "models": ["/models"],
         "model": [f"/models/{m}" for m in dict.fromkeys(runs["model"][:3])],
-        "questions": [f"/questions?run={run}", f"/questions?run={run}&flipped=true&outcome=wrong", f"/questions?run={run}&q=share&page=2"],
-        "question": [] if pd.isna(item) else [f"/questions/{run}/mcq/{int(item)}", f"/questions/{run}/mcq/{int(item)}?test=T2"],
+        "questions": [
+            f"/questions?run={run}",
+            f"/questions?run={run}&flipped=true&outcome=wrong",
+            f"/questions?run={run}&q=share&page=2",
+        ],
+        "question": (
+            []
+            if pd.isna(item)
+            else [f"/questions/{run}/mcq/{int(item)}", f"/questions/{run}/mcq/{int(item)}?test=T2"]
+        ),
         "compare, nights": [f"/compare?a={before.iloc[0]}&b={run}"] if len(before) else [],
         "compare, models": [f"/compare?a={other.iloc[0]}&b={run}"] if len(other) else [],
         "runs": ["/runs", "/runs?page=3", f"/runs?model={model}"],
@@ -136,7 +246,8 @@ def pages(path: Path) -> dict[str, list[str]]:
 
 
 def cpu(pid: int) -> float:
-    """Milliseconds of CPU that a process has used, to 10 ms; 0 where the system doesn't say (only Linux does)."""
+    """Milliseconds of CPU that a process has used, to 10 ms; 0 where the system doesn't say (only
+    Linux does)."""
     stat = Path(f"/proc/{pid}/stat")
     fields = stat.read_text().rsplit(")", 1)[1].split() if stat.exists() else []
     return 1000 * (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") if fields else 0.0
@@ -165,9 +276,22 @@ def measure(path: Path, times: int) -> None:
                         took[cold].append(1000 * (time.perf_counter() - began))
                         if cold:
                             spent.append(cpu(server.pid) - before)
-                        assert answer.status_code == 200, (addresses[i % len(addresses)], answer.status_code, answer.text[:300])
-                cold50, cold95, warm50, warm95 = (np.percentile(took[cold], q) for cold in (True, False) for q in (50, 95))
-                figures = (cold50, cold95, float(np.median(spent)), warm50, warm95, len(answer.content) / 1000)
+                        assert answer.status_code == 200, (
+                            addresses[i % len(addresses)],
+                            answer.status_code,
+                            answer.text[:300],
+                        )
+                cold50, cold95, warm50, warm95 = (
+                    np.percentile(took[cold], q) for cold in (True, False) for q in (50, 95)
+                )
+                figures = (
+                    cold50,
+                    cold95,
+                    float(np.median(spent)),
+                    warm50,
+                    warm95,
+                    len(answer.content) / 1000,
+                )
                 print(f"{kind:<26}{''.join(f'{x:>10.0f}' for x in figures)}")
     finally:
         server.terminate()
@@ -175,11 +299,19 @@ def measure(path: Path, times: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--results", type=Path, help="results file to serve; a year is fabricated there if it isn't there")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--results",
+        type=Path,
+        help="results file to serve; a year is fabricated there if it isn't there",
+    )
     parser.add_argument("--nights", type=int, default=365)
     parser.add_argument("--models", type=int, default=12)
-    parser.add_argument("--times", type=int, default=12, help="requests of each kind of page, cold and warm")
+    parser.add_argument(
+        "--times", type=int, default=12, help="requests of each kind of page, cold and warm"
+    )
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         path = given.results or Path(folder) / "sdgbias.duckdb"
@@ -187,7 +319,8 @@ def main() -> None:
             began = time.perf_counter()
             fabricate(path, given.nights, given.models)
             print(
-                f"fabricated {given.nights} nights x {given.models} models in {time.perf_counter() - began:.0f} s: {path.stat().st_size / 1e6:.0f} MB"
+                f"fabricated {given.nights} nights x {given.models} models in"
+                f" {time.perf_counter() - began:.0f} s: {path.stat().st_size / 1e6:.0f} MB"
             )
         measure(path, given.times)
 

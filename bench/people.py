@@ -1,9 +1,11 @@
-"""The second suite: overhead of a run against a bare loop, what is asked and reused at FACET's size, and the time of all statistics.
+"""The second suite: overhead of a run against a bare loop, what is asked and reused at FACET's
+size, and the time of all statistics.
 
     python bench/people.py [--people 60] [--delay 20] [--full 21560]
 
-Overhead: the planted model of people, each engine call made slower by DELAY milliseconds a prompt, run by `evaluate` on an empty cache, against the
-same batches of the same prompts in a plain loop. Plan and statistics: tables of FULL drawn people, without pictures.
+Overhead: the planted model of people, each engine call made slower by DELAY milliseconds a prompt,
+run by `evaluate` on an empty cache, against the same batches of the same prompts in a plain loop.
+Plan and statistics: tables of FULL drawn people, without pictures.
 """
 
 from __future__ import annotations
@@ -22,15 +24,20 @@ from sdgbias.types import ModelSpec, Prompt, ScoreBatch
 
 
 def drawn_people(n: int, seed: int = 0) -> pd.DataFrame:
-    """n people whose groups are about as frequent as in FACET's single-person subset, all 52 classes alike."""
+    """n people whose groups are about as frequent as in FACET's single-person subset, all 52
+    classes alike."""
     from sdgbias.benchmark.people import split_of
     from sdgbias.raw.facet import CLASSES
 
     rng = np.random.default_rng(seed)
-    people = pd.DataFrame({"person_id": [f"p{i}" for i in range(n)], "image_id": [f"image-{i:06d}" for i in range(n)]})
+    people = pd.DataFrame(
+        {"person_id": [f"p{i}" for i in range(n)], "image_id": [f"image-{i:06d}" for i in range(n)]}
+    )
     people["class1"] = rng.choice(CLASSES, n)
     people["gender"] = rng.choice(["male", "female", "unknown"], n, p=[0.65, 0.22, 0.13])
-    people["skin"] = rng.choice(["light", "medium", "dark", "unknown"], n, p=[0.42, 0.3, 0.07, 0.21])
+    people["skin"] = rng.choice(
+        ["light", "medium", "dark", "unknown"], n, p=[0.42, 0.3, 0.07, 0.21]
+    )
     people["age"] = rng.choice(["young", "middle", "old", "unknown"], n, p=[0.17, 0.55, 0.07, 0.21])
     return people.assign(race="", split=people["image_id"].map(split_of))
 
@@ -51,11 +58,18 @@ def at_size(n: int) -> list[tuple[str, str]]:
     right = rng.random(len(items)) < 0.7
     pred = np.where(right, items["gold"], np.where(items["prompt"] == "p1", "nurse", "unknown"))
     table = items[["item_id", "split"]].assign(
-        task=items["prompt"].map({"p1": "direct"}).fillna("choice"), test=items["prompt"], method="full", pred=pred, how="exact"
+        task=items["prompt"].map({"p1": "direct"}).fillna("choice"),
+        test=items["prompt"],
+        method="full",
+        pred=pred,
+        how="exact",
     )
     table["correct"] = table["pred"] == items["gold"]
     scored = table[table["test"] != "p1"]
-    table = pd.concat([table, scored.assign(method="full_argmax"), scored.assign(method="q_only")], ignore_index=True)
+    table = pd.concat(
+        [table, scored.assign(method="full_argmax"), scored.assign(method="q_only")],
+        ignore_index=True,
+    )
     began, cpu = time.perf_counter(), time.process_time()
     rows = facet.metric_rows(items, table)
     took, cpu = time.perf_counter() - began, time.process_time() - cpu
@@ -63,11 +77,23 @@ def at_size(n: int) -> list[tuple[str, str]]:
         ("people", f"{n:,}"),
         ("questions (p1, p2, p3; p2 and p3 also about a wrong class)", f"{len(items):,}"),
         ("cells (question x view)", f"{plan.naive:,}"),
-        ("distinct prompts", f"{plan.planned:,} ({pictures:,} with a picture, {plan.planned - pictures:,} of text alone)"),
+        (
+            "distinct prompts",
+            (
+                f"{plan.planned:,} ({pictures:,} with a picture, {plan.planned - pictures:,} of"
+                " text alone)"
+            ),
+        ),
         ("prompts not asked again", f"{1 - plan.planned / plan.naive:.1%}"),
         ("prompts of one picture, which stand together", f"{pictures / n:.2f}"),
         ("time: questions, prompts and plan", f"{planned:.1f} s"),
-        ("time: all statistics", f"{took:.1f} s ({cpu:.1f} s of one CPU) for {len(rows):,} metric rows of {len(table):,} answers"),
+        (
+            "time: all statistics",
+            (
+                f"{took:.1f} s ({cpu:.1f} s of one CPU) for {len(rows):,} metric rows of"
+                f" {len(table):,} answers"
+            ),
+        ),
     ]
 
 
@@ -86,7 +112,9 @@ def overhead(n: int, delay: float) -> list[tuple[str, str]]:
             time.sleep(delay * len(prompts))
             return super().candidate_scores(prompts)
 
-        def generate(self, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int) -> list[list[str]]:
+        def generate(
+            self, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int
+        ) -> list[list[str]]:
             calls.append(("generate", prompts, (starts, max_new_tokens)))
             time.sleep(delay * len(prompts))
             return super().generate(prompts, starts, max_new_tokens)
@@ -97,11 +125,19 @@ def overhead(n: int, delay: float) -> list[tuple[str, str]]:
         build_people(folder / "raw", folder / "b")
         options = {"oracle": str(folder / "b")}
         spec = ModelSpec(
-            name="slow", title="slow", backend="planted-people", repo="planted:people", revision="1", state="enabled", options=options
+            name="slow",
+            title="slow",
+            backend="planted-people",
+            repo="planted:people",
+            revision="1",
+            state="enabled",
+            options=options,
         )
         engine = Slow(spec, folder)
         began = time.perf_counter()
-        _, scored, scorer, asked = evaluate.score_model(engine, spec, folder / "b", folder / "r.duckdb")
+        _, scored, scorer, asked = evaluate.score_model(
+            engine, spec, folder / "b", folder / "r.duckdb"
+        )
         ours = time.perf_counter() - began
         assert len(scored.scores) and not scorer.failures
         made = list(calls)
@@ -111,14 +147,25 @@ def overhead(n: int, delay: float) -> list[tuple[str, str]]:
         bare = time.perf_counter() - began
     count = sum(len(prompts) for _, prompts, _ in made)
     return [
-        ("engine calls and prompts in them", f"{len(made):,} and {count:,} ({len(asked):,} distinct, some scored and answered freely)"),
+        (
+            "engine calls and prompts in them",
+            (
+                f"{len(made):,} and {count:,} ({len(asked):,} distinct, some scored and answered"
+                " freely)"
+            ),
+        ),
         ("bare loop", f"{bare:.2f} s"),
-        ("the suite: plan, pictures, cache and the same calls", f"{ours:.2f} s, {ours / bare - 1:+.1%}"),
+        (
+            "the suite: plan, pictures, cache and the same calls",
+            f"{ours:.2f} s, {ours / bare - 1:+.1%}",
+        ),
     ]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--people", type=int, default=60)
     parser.add_argument("--delay", type=float, default=20.0, help="milliseconds a prompt")
     parser.add_argument("--full", type=int, default=21_560)

@@ -1,11 +1,13 @@
-"""How many images per second and core the image store renders, beside plain Pillow, on the same pictures in the same run.
+"""How many images per second and core the image store renders, beside plain Pillow, on the same
+pictures in the same run.
 
     python bench/render.py [--clusters 240] [--runs 3]
 
-Plain Pillow is the floor: one photo decoded, resized and pasted, a tile's array resized and pasted, nightlights resized and
-pasted, PNG encoded, at the store's sizes, without choosing a photo, checking, hashing or writing anything. The store is run
-at a quarter, half and all of the clusters, and once more on its own output, where every picture is found unchanged. All on
-one core, in turn; processor time is measured.
+Plain Pillow is the floor: one photo decoded, resized and pasted, a tile's array resized and pasted,
+nightlights resized and pasted, PNG encoded, at the store's sizes, without choosing a photo,
+checking, hashing or writing anything. The store is run at a quarter, half and all of the clusters,
+and once more on its own output, where every picture is found unchanged. All on one core, in turn;
+processor time is measured.
 """
 
 from __future__ import annotations
@@ -42,9 +44,13 @@ def plain(raw: Path, clusters: pd.DataFrame, photos: dict[str, str]) -> None:
         with Image.open(raw / photos[cluster]) as photo:
             canvas.paste(photo.convert("RGB").resize((448, 224), Image.Resampling.LANCZOS), (0, 0))
         colours = (np.clip(tile[[2, 1, 0]] / 0.35, 0, 1) * 255).astype(np.uint8).transpose(1, 2, 0)
-        lights = np.repeat((np.clip(tile[7] / 100, 0, 1) * 255).astype(np.uint8)[:, :, None], 3, axis=2)
+        lights = np.repeat(
+            (np.clip(tile[7] / 100, 0, 1) * 255).astype(np.uint8)[:, :, None], 3, axis=2
+        )
         for x, shown in ((0, colours), (224, lights)):
-            canvas.paste(Image.fromarray(shown).resize((224, 224), Image.Resampling.BICUBIC), (x, 224))
+            canvas.paste(
+                Image.fromarray(shown).resize((224, 224), Image.Resampling.BICUBIC), (x, 224)
+            )
         canvas.save(io.BytesIO(), format="PNG", compress_level=6)
 
 
@@ -56,7 +62,9 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--clusters", type=int, default=240)
     parser.add_argument("--runs", type=int, default=3)
     args = parser.parse_args()
@@ -65,7 +73,9 @@ def main() -> None:
     write_sample(raw, args.clusters, 0)
     index = photo_index(raw).drop_duplicates("cluster_id")
     table = read_clusters(raw)[0].merge(index, on="cluster_id")
-    table = table[[tile_path(raw, key).is_file() for key in table["cluster_id"]]].reset_index(drop=True)
+    table = table[[tile_path(raw, key).is_file() for key in table["cluster_id"]]].reset_index(
+        drop=True
+    )
     photos = dict(zip(table["cluster_id"], table["path"], strict=True))
     sizes = [len(table) // 4, len(table) // 2, len(table)]
     took: dict[tuple[str, int], list[float]] = {}
@@ -76,7 +86,9 @@ def main() -> None:
             steps: dict[str, Callable[[], object]] = {
                 "plain Pillow": lambda part=part: plain(raw, part, photos),
                 "store, first run": lambda part=part, out=out: render_store(raw, part, out),
-                "store, second run (all unchanged)": lambda part=part, out=out: render_store(raw, part, out),
+                "store, second run (all unchanged)": lambda part=part, out=out: render_store(
+                    raw, part, out
+                ),
             }
             for name, work in steps.items():
                 value = seconds(work)
@@ -93,9 +105,14 @@ def main() -> None:
         ]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(
-        f"{args.runs} runs each, {os.cpu_count()} CPUs, one used, load {os.getloadavg()[0]:.1f}, Python {sys.version.split()[0]}, ", end=""
+        f"{args.runs} runs each, {os.cpu_count()} CPUs, one used, load {os.getloadavg()[0]:.1f},"
+        f" Python {sys.version.split()[0]}, ",
+        end="",
     )
-    print(f"peak memory {peak:.2f} GiB, {len(index)} clusters with photos of {photo_index(raw).shape[0]}\n")
+    print(
+        f"peak memory {peak:.2f} GiB, {len(index)} clusters with photos of"
+        f" {photo_index(raw).shape[0]}\n"
+    )
     print("| what | images | median CPU s | images per second and core |\n|---|---|---|---|")
     for (name, size), values in sorted(took.items()):
         middle = statistics.median(values)

@@ -1,13 +1,17 @@
-"""How long it takes to score CADE's random draws, beside a plain vectorised float64 implementation in torch.
+"""How long it takes to score CADE's random draws, beside a plain vectorised float64 implementation
+in torch.
 
-    python bench/search.py [--rows 100000] [--digit-rows 20000] [--draws 10000] [--torch-draws N] [--repeats 3] [--torch-repeats 1]
+    python bench/search.py [--rows 100000] [--digit-rows 20000] [--draws 10000] [--torch-draws N]
+    [--repeats 3] [--torch-repeats 1]
 
-Every draw is scored on every row: 3 options (accuracy), the same with a gate that keeps nothing, and 10 digits (mean absolute
-error). Torch works on chunks of 512 draws x rows x candidates. Each side runs in a process of its own; seconds are the median
-of the repeats after a first small call (compiling, threads), memory is the largest resident set of the process. With
---torch-draws below --draws, torch scores the first so many draws, and its seconds are scaled up, which the table says. Choices
-are compared through the scores: those of options must be equal, those of digits equal to 1e-12 of their size (sums are rounded).
-Then the two searches as a whole: the paper's protocol, and the exact search.
+Every draw is scored on every row: 3 options (accuracy), the same with a gate that keeps nothing,
+and 10 digits (mean absolute error). Torch works on chunks of 512 draws x rows x candidates. Each
+side runs in a process of its own; seconds are the median of the repeats after a first small call
+(compiling, threads), memory is the largest resident set of the process. With
+--torch-draws below --draws, torch scores the first so many draws, and its seconds are scaled up,
+which the table says. Choices are compared through the scores: those of options must be equal, those
+of digits equal to 1e-12 of their size (sums are rounded). Then the two searches as a whole: the
+paper's protocol, and the exact search.
 """
 
 from __future__ import annotations
@@ -36,21 +40,31 @@ from sdgbias.methods.search import (
 from sdgbias.types import Task
 
 CHUNK = 512
-CASES = {"3 options": (Task.MCQ, 3, False), "3 options, no gate": (Task.MCQ, 3, True), "10 digits": (Task.REGRESSION, 10, False)}
+CASES = {
+    "3 options": (Task.MCQ, 3, False),
+    "3 options, no gate": (Task.MCQ, 3, True),
+    "10 digits": (Task.REGRESSION, 10, False),
+}
 
 
 def problem(rows: int, k: int, seed: int = 0) -> tuple[Streams, np.ndarray]:
-    """Views of a biased model of which the picture tells something; every tenth row of options lacks the last one."""
+    """Views of a biased model of which the picture tells something; every tenth row of options
+    lacks the last one."""
     rng = np.random.default_rng(seed)
     gold = rng.integers(k - (k == 3), size=rows)
     prior, evidence = rng.normal(0, 1.5, k), np.eye(k)[gold] * 1.2
-    full, ctx = prior * 2 + evidence + rng.normal(size=(rows, k)), prior * 2 + rng.normal(0, 0.3, (rows, k))
+    full, ctx = (
+        prior * 2 + evidence + rng.normal(size=(rows, k)),
+        prior * 2 + rng.normal(0, 0.3, (rows, k)),
+    )
     img, q = prior + evidence + rng.normal(size=(rows, k)), np.tile(prior, (rows, 1))
     present = np.ones((rows, k), dtype=bool)
     if k == 3:
         present[::10, 2] = False
         return streams(full, ctx, img, q, present), np.eye(3)[gold]
-    return streams(full, ctx, img, q, present), -np.abs(np.arange(k) - gold[:, None]) - rng.random((rows, k)).round(1)
+    return streams(full, ctx, img, q, present), -np.abs(np.arange(k) - gold[:, None]) - rng.random(
+        (rows, k)
+    ).round(1)
 
 
 def draws_of(case: str, draws: int) -> np.ndarray:
@@ -62,15 +76,28 @@ def draws_of(case: str, draws: int) -> np.ndarray:
 
 
 def in_torch(s: Streams, payoff: np.ndarray, settings: np.ndarray) -> np.ndarray:
-    """The scores as one would write them down: chunks of draws, every intermediate a (draws, rows, candidates) tensor."""
+    """The scores as one would write them down: chunks of draws, every intermediate a (draws, rows,
+    candidates) tensor."""
     import torch
 
     log_img, log_ctx, log_q, divergence, base, confidence, valid, pays = (
-        torch.from_numpy(np.ascontiguousarray(x)) for x in (s.log_img, s.log_ctx, s.log_q, s.divergence, s.base, s.confidence, s.valid, payoff)
-    )  # fmt: skip
+        torch.from_numpy(np.ascontiguousarray(x))
+        for x in (
+            s.log_img,
+            s.log_ctx,
+            s.log_q,
+            s.divergence,
+            s.base,
+            s.confidence,
+            s.valid,
+            payoff,
+        )
+    )
     out = []
     for start in range(0, len(settings), CHUNK):
-        alpha, lambda_kl, beta, tau = (x[:, None] for x in torch.from_numpy(settings[start : start + CHUNK].copy()).T)
+        alpha, lambda_kl, beta, tau = (
+            x[:, None] for x in torch.from_numpy(settings[start : start + CHUNK].copy()).T
+        )
         alpha_i = alpha * (1.0 + lambda_kl * divergence)  # (C, N)
         score = log_img + -alpha_i[:, :, None] * log_ctx + -beta[:, :, None] * log_q  # (C, N, K)
         score = score.masked_fill(~valid, -torch.inf)
@@ -81,11 +108,17 @@ def in_torch(s: Streams, payoff: np.ndarray, settings: np.ndarray) -> np.ndarray
 
 
 def peak_gib() -> float:
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    line = next(
+        line
+        for line in Path("/proc/self/status").read_text().splitlines()
+        if line.startswith("VmHWM")
+    )
     return int(line.split()[1]) / 2**20
 
 
-def one_side(side: str, case: str, rows: int, draws: int, repeats: int, folder: Path) -> dict[str, Any]:
+def one_side(
+    side: str, case: str, rows: int, draws: int, repeats: int, folder: Path
+) -> dict[str, Any]:
     s, payoff = problem(rows, CASES[case][1])
     settings = draws_of(case, draws)
     work: Callable[..., np.ndarray] = in_torch if side == "torch" else evaluate_draws
@@ -102,7 +135,9 @@ def one_side(side: str, case: str, rows: int, draws: int, repeats: int, folder: 
 
 def in_a_process(*arguments: object) -> dict[str, Any]:
     command = [sys.executable, __file__, "--side", *map(str, arguments)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=Path(__file__).resolve().parents[1])
+    done = subprocess.run(
+        command, check=True, capture_output=True, text=True, cwd=Path(__file__).resolve().parents[1]
+    )
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
 
@@ -110,25 +145,32 @@ def in_a_process(*arguments: object) -> dict[str, Any]:
 def compare(given: argparse.Namespace) -> None:
     torch_draws = given.torch_draws or given.draws
     print(
-        "| case | rows | draws | torch s | our s | faster | torch GiB | our GiB | memory | scores |\n|---|---|---|---|---|---|---|---|---|---|"
+        "| case | rows | draws | torch s | our s | faster | torch GiB | our GiB | memory | scores"
+        " |\n|---|---|---|---|---|---|---|---|---|---|"
     )
     for case, (task, _, _) in CASES.items():
         rows = given.rows if task is Task.MCQ else given.digit_rows
         with tempfile.TemporaryDirectory(prefix="sdgbias-search-") as temporary:
             ours = in_a_process("ours", case, rows, given.draws, given.repeats, temporary)
             plain = in_a_process("torch", case, rows, torch_draws, given.torch_repeats, temporary)
-            a, b = (np.load(Path(temporary) / f"{side}.npy")[:torch_draws] for side in ("ours", "torch"))
+            a, b = (
+                np.load(Path(temporary) / f"{side}.npy")[:torch_draws] for side in ("ours", "torch")
+            )
         if task is Task.MCQ:
             same, said = np.array_equal(a, b), "equal"
         else:
-            same, said = bool(np.allclose(a, b, rtol=1e-12, atol=0)), f"within {np.abs(a / b - 1).max():.0e}"
+            same, said = (
+                bool(np.allclose(a, b, rtol=1e-12, atol=0)),
+                f"within {np.abs(a / b - 1).max():.0e}",
+            )
         if not same:
             raise SystemExit(f"{case}: the scores differ by up to {np.abs(a - b).max()}")
         seconds = plain["s"] * given.draws / torch_draws
         scaled = "" if torch_draws == given.draws else f" (from {torch_draws:,} draws)"
         print(
-            f"| {case} | {rows:,} | {given.draws:,} | {seconds:.1f}{scaled} | {ours['s']:.3f} | {seconds / ours['s']:.0f} x | "
-            f"{plain['gib']:.2f} | {ours['gib']:.2f} | 1/{plain['gib'] / ours['gib']:.0f} | {said} |",
+            f"| {case} | {rows:,} | {given.draws:,} | {seconds:.1f}{scaled} | {ours['s']:.3f} |"
+            f" {seconds / ours['s']:.0f} x | {plain['gib']:.2f} | {ours['gib']:.2f} |"
+            f" 1/{plain['gib'] / ours['gib']:.0f} | {said} |",
             flush=True,
         )
 
@@ -140,18 +182,27 @@ def searches(given: argparse.Namespace) -> None:
             continue
         rows = given.rows if task is Task.MCQ else given.digit_rows
         s, payoff = problem(rows, k)
-        for name, search in (("random, the paper's protocol", random_search), ("exact", exact_search)):
+        for name, search in (
+            ("random, the paper's protocol", random_search),
+            ("exact", exact_search),
+        ):
             search(*problem(200, k), task, draws=300)
             seconds = []
             for _ in range(given.repeats):
                 began = time.perf_counter()
                 found = search(s, payoff, task, draws=given.draws)
                 seconds.append(time.perf_counter() - began)
-            print(f"| {case}, {name} | {rows:,} | {found.value:.5f} | {statistics.median(seconds):.3f} |", flush=True)
+            print(
+                f"| {case}, {name} | {rows:,} | {found.value:.5f} |"
+                f" {statistics.median(seconds):.3f} |",
+                flush=True,
+            )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--digit-rows", type=int, default=20_000)
     parser.add_argument("--draws", type=int, default=10_000)

@@ -1,10 +1,12 @@
-"""What CADE's twenty cells per question cost: the naive protocol, plain Full-only inference and the plan, in one run on one backend.
+"""What CADE's twenty cells per question cost: the naive protocol, plain Full-only inference and the
+plan, in one run on one backend.
 
     python bench/views.py [--model tiny-llava] [--clusters 30] [--mcq 120] [--runs 3] [--skip-naive]
 
-naive: 20 plain passes over the questions (T1-T5 x four views), batched, nothing shared. full: the Full view of T1-T5, plain, batched:
-what plain inference costs. plan: the distinct prompts, those about one picture together. The three take turns, in turning order;
-medians of the runs. Last, what the harness (cache, shards, watchdog) adds to a bare loop over the same calls of the engine.
+naive: 20 plain passes over the questions (T1-T5 x four views), batched, nothing shared. full: the
+Full view of T1-T5, plain, batched: what plain inference costs. plan: the distinct prompts, those
+about one picture together. The three take turns, in turning order; medians of the runs. Last, what
+the harness (cache, shards, watchdog) adds to a bare loop over the same calls of the engine.
 """
 
 from __future__ import annotations
@@ -68,7 +70,9 @@ def in_turn(works: dict[str, Callable[[], Any]], runs: int) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", default="tiny-llava")
     parser.add_argument("--clusters", type=int, default=30)
     parser.add_argument("--mcq", type=int, default=120)
@@ -89,10 +93,15 @@ def main() -> None:
 
         def prompts(rows: pd.DataFrame) -> list[Prompt]:
             columns = (rows["text"], rows["candidates"], rows["image_id"])
-            return [Prompt(t, c, tuple(reader[i]) if i else (), i) for t, c, i in zip(*columns, strict=True)]
+            return [
+                Prompt(t, c, tuple(reader[i]) if i else (), i)
+                for t, c, i in zip(*columns, strict=True)
+            ]
 
         passes = [prompts(rows) for _, rows in cells.groupby(["test", "view"], sort=True)]
-        full = [prompts(rows) for _, rows in cells[cells["view"] == "full"].groupby("test", sort=True)]
+        full = [
+            prompts(rows) for _, rows in cells[cells["view"] == "full"].groupby("test", sort=True)
+        ]
         planned = batches(prompts(plan.distinct), plan.distinct["image_id"], spec.batch_size)
 
         tokens: dict[int, int] = {}
@@ -102,38 +111,60 @@ def main() -> None:
             engine.counts.clear()
             for part in work:
                 for start in range(0, len(part), spec.batch_size) if engine is plain else [0]:
-                    engine.candidate_scores(part[start : start + spec.batch_size] if engine is plain else part)
+                    engine.candidate_scores(
+                        part[start : start + spec.batch_size] if engine is plain else part
+                    )
             tokens[id(work)] = engine.counts["tokens_prefilled"]
 
         score(plain, full[:1])
-        score(shared, [planned[0], planned[-1]])  # the first of each kind is scored both ways: not what is timed
+        score(
+            shared, [planned[0], planned[-1]]
+        )  # the first of each kind is scored both ways: not what is timed
         works = {"full": lambda: score(plain, full), "plan": lambda: score(shared, planned)}
         if not args.skip_naive:
             works["naive"] = lambda: score(plain, passes)
         seconds = in_turn(works, args.runs)
-        harness = {"bare": lambda: score(shared, planned), "run": lambda: through_harness(shared, reader, spec, plan.distinct, folder)}
+        harness = {
+            "bare": lambda: score(shared, planned),
+            "run": lambda: through_harness(shared, reader, spec, plan.distinct, folder),
+        }
         around = in_turn(harness, args.runs)
         done = {"full": full, "plan": planned, "naive": passes}
     items = cells["item_id"].nunique()
     print(
-        f"{args.model}, {items} questions on {args.clusters} clusters, {args.runs} runs, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}\n"
+        f"{args.model}, {items} questions on {args.clusters} clusters, {args.runs} runs,"
+        f" {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}\n"
     )
-    print("| protocol | prompts | tokens prefilled | tokens/question | s | s/question |\n|---|---|---|---|---|---|")
+    print(
+        "| protocol | prompts | tokens prefilled | tokens/question | s | s/question"
+        " |\n|---|---|---|---|---|---|"
+    )
     for name in sorted(seconds):
         n, t = sum(map(len, done[name])), tokens[id(done[name])]
-        print(f"| {name} | {n:,} | {t:,} | {t / items:,.0f} | {seconds[name]:.2f} | {seconds[name] / items:.4f} |")
+        print(
+            f"| {name} | {n:,} | {t:,} | {t / items:,.0f} | {seconds[name]:.2f} |"
+            f" {seconds[name] / items:.4f} |"
+        )
     if not args.skip_naive:
         print(f"\nnaive / plan: {seconds['naive'] / seconds['plan']:.2f} (aim 3 or more)")
-    print(f"plan / full: {seconds['plan'] / seconds['full']:.2f} (aim 1.1 or less; the paper pays 2.25)")
     print(
-        f"harness: {around['run']:.2f} s against {around['bare']:.2f} s bare, {100 * (around['run'] / around['bare'] - 1):+.1f} % (aim 5 or less)"
+        f"plan / full: {seconds['plan'] / seconds['full']:.2f} (aim 1.1 or less; the paper pays"
+        " 2.25)"
+    )
+    print(
+        f"harness: {around['run']:.2f} s against {around['bare']:.2f} s bare,"
+        f" {100 * (around['run'] / around['bare'] - 1):+.1f} % (aim 5 or less)"
     )
 
 
-def through_harness(engine: HuggingFace, reader: ImageReader, spec: Any, distinct: pd.DataFrame, folder: Path) -> None:
+def through_harness(
+    engine: HuggingFace, reader: ImageReader, spec: Any, distinct: pd.DataFrame, folder: Path
+) -> None:
     engine.pixels.forget()
     with tempfile.TemporaryDirectory(dir=folder) as results:
-        Scorer(engine, ScoreCache(Path(results), spec.name, engine.fingerprint), reader, spec).score(distinct, lambda *_: None)
+        Scorer(
+            engine, ScoreCache(Path(results), spec.name, engine.fingerprint), reader, spec
+        ).score(distinct, lambda *_: None)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
-"""vLLM against the transformers engine on the same prompts in the same process, with the engine's own counters.
+"""vLLM against the transformers engine on the same prompts in the same process, with the engine's
+own counters.
 
     .venv-vllm/bin/python bench/vllm.py [--places 12] [--rounds 5] [--json]
 
-A round takes places that no engine has seen, 28 prompts each, half of them with a picture. Cold is the first pass over them,
-warm the second, when pixels, prefixes and encoded pictures are kept. The engines take turns; medians over the rounds. What the
-first batch after loading costs is told apart.
+A round takes places that no engine has seen, 28 prompts each, half of them with a picture. Cold is
+the first pass over them, warm the second, when pixels, prefixes and encoded pictures are kept. The
+engines take turns; medians over the rounds. What the first batch after loading costs is told apart.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from dataclasses import replace
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-sys.path[0] = str(REPOSITORY)  # in place of this folder, whose vllm.py would stand in for the package
+sys.path[0] = str(
+    REPOSITORY
+)  # in place of this folder, whose vllm.py would stand in for the package
 
 from sdgbias.engines.hf.engine import HuggingFace  # noqa: E402
 from sdgbias.engines.vllm import VLLM  # noqa: E402
@@ -62,7 +65,9 @@ def main() -> None:
     loaded["transformers"] = time.perf_counter() - start
 
     def fresh(number: int) -> list[Prompt]:
-        return [prompt for place in range(args.places) for prompt in prompts_of(1000 * number + place)]
+        return [
+            prompt for place in range(args.places) for prompt in prompts_of(1000 * number + place)
+        ]
 
     first = {
         "vllm": seconds(lambda: fast.candidate_scores(fresh(900))),
@@ -73,18 +78,32 @@ def main() -> None:
     for number in range(1, args.rounds + 1):
         prompts, others = fresh(number), fresh(number + args.rounds)
         before = fast.counters()
-        times.setdefault("vllm cold", []).append(seconds(lambda p=prompts: fast.candidate_scores(p)))
+        times.setdefault("vllm cold", []).append(
+            seconds(lambda p=prompts: fast.candidate_scores(p))
+        )
         counts.append(moved(before, fast.counters()))
-        times.setdefault("vllm warm", []).append(seconds(lambda p=prompts: fast.candidate_scores(p)))
-        times.setdefault("transformers cold", []).append(seconds(lambda p=prompts: in_batches(plain, p)))
-        times.setdefault("transformers warm", []).append(seconds(lambda p=prompts: in_batches(plain, p)))
+        times.setdefault("vllm warm", []).append(
+            seconds(lambda p=prompts: fast.candidate_scores(p))
+        )
+        times.setdefault("transformers cold", []).append(
+            seconds(lambda p=prompts: in_batches(plain, p))
+        )
+        times.setdefault("transformers warm", []).append(
+            seconds(lambda p=prompts: in_batches(plain, p))
+        )
         fast.warm_first = True
-        times.setdefault("vllm cold, warm_first", []).append(seconds(lambda p=others: fast.candidate_scores(p)))
+        times.setdefault("vllm cold, warm_first", []).append(
+            seconds(lambda p=others: fast.candidate_scores(p))
+        )
         fast.warm_first = False
     medians = {name: round(statistics.median(found), 3) for name, found in times.items()}
     ratios = {
         f"transformers / vllm, {state}": round(
-            statistics.median(a / b for a, b in zip(times[f"transformers {state}"], times[f"vllm {state}"], strict=True)), 2
+            statistics.median(
+                a / b
+                for a, b in zip(times[f"transformers {state}"], times[f"vllm {state}"], strict=True)
+            ),
+            2,
         )
         for state in ("cold", "warm")
     }

@@ -1,9 +1,11 @@
-"""Lets Prefect tell the webhook of a night that died: one that failed or crashed before it could tell anything itself.
+"""Lets Prefect tell the webhook of a night that died: one that failed or crashed before it could
+tell anything itself.
 
     PREFECT_API_URL=http://127.0.0.1:4200/api python -m flows.alarm
 
-Once per server; a second time puts in a new address. The address comes from the environment variable that the policy names, and is kept as a
-block in the server's database: a server has to know whom to call. What a night that reached its end has to tell, `sdgbias announce` tells.
+Once per server; a second time puts in a new address. The address comes from the environment
+variable that the policy names, and is kept as a block in the server's database: a server has to
+know whom to call. What a night that reached its end has to tell, `sdgbias announce` tells.
 """
 
 from __future__ import annotations
@@ -26,7 +28,10 @@ from sdgbias.nightly.regression import policy
 from sdgbias.registry import entries
 
 NAME = "sdgbias-night-died"
-SAID = '{"text": {{ ("sdgbias: " ~ flow_run.name ~ ": " ~ flow_run.state.name ~ ": " ~ (flow_run.state.message or "no reason given")) | tojson }}}'
+SAID = (
+    '{"text": {{ ("sdgbias: " ~ flow_run.name ~ ": " ~ flow_run.state.name ~ ": " ~'
+    ' (flow_run.state.message or "no reason given")) | tojson }}}'
+)
 
 
 def automation(block: UUID) -> dict[str, Any]:
@@ -48,7 +53,8 @@ def automation(block: UUID) -> dict[str, Any]:
 
 
 def make(address: str) -> None:
-    """Keeps the address as the block sdgbias-webhook, and the automation that calls it, in place of an earlier one."""
+    """Keeps the address as the block sdgbias-webhook, and the automation that calls it, in place of
+    an earlier one."""
     hook = Webhook(url=SecretStr(address), headers={"Content-Type": "application/json"})
     made = AutomationCore.model_validate(automation(hook.save("sdgbias-webhook", overwrite=True)))
     with get_client(sync_client=True) as client:
@@ -58,15 +64,25 @@ def make(address: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--policy", type=Path, help="the gate's policy file; default: registry/policy.yaml")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--policy", type=Path, help="the gate's policy file; default: registry/policy.yaml"
+    )
     args = parser.parse_args()
     try:
         variable = policy.load(args.policy or policy.find(entries.find_root())).webhook
         address = os.environ.get(variable, "").strip()
-        for name, found in ((variable, address), ("PREFECT_API_URL", os.environ.get("PREFECT_API_URL", ""))):
+        for name, found in (
+            (variable, address),
+            ("PREFECT_API_URL", os.environ.get("PREFECT_API_URL", "")),
+        ):
             if not found:
-                raise UsageError(f"{name} is not set; export it: the webhook's address and Prefect's, e.g. http://127.0.0.1:4200/api")
+                raise UsageError(
+                    f"{name} is not set; export it: the webhook's address and Prefect's, e.g."
+                    " http://127.0.0.1:4200/api"
+                )
         told = notify.target(address)
         make(address)
     except SdgbiasError as error:

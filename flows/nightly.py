@@ -1,11 +1,13 @@
-"""The nightly: evaluate every model that is due, judge it, publish the report, tell who should know.
+"""The nightly: evaluate every model that is due, judge it, publish the report, tell who should
+know.
 
     python -m flows.nightly                        ephemeral: no server needed
     PREFECT_API_URL=http://127.0.0.1:4200/api python -m flows.nightly
 
-Prefect owns when, where, how often and how long. What a night is and does stands in sdgbias/night, and `sdgbias nightly` does the same
-without Prefect. A night has one name, from the time for which it was scheduled: a second run of a night that is done does nothing, and a
-run after a crash goes on where the first one stopped.
+Prefect owns when, where, how often and how long. What a night is and does stands in sdgbias/night,
+and `sdgbias nightly` does the same without Prefect. A night has one name, from the time for which
+it was scheduled: a second run of a night that is done does nothing, and a run after a crash goes on
+where the first one stopped.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ from sdgbias.nightly.plan import TIMEOUT, Job, Night, Settings, check, name_of
 from sdgbias.registry import entries
 
 SCHEDULED = "auto-scheduled"  # Prefect's tag of a run that a schedule made
-BREACH = "Breach"  # name of the end state of a night that did its work and in which the gate found something
+# name of the end state of a night that did its work and in which the gate found something
+BREACH = "Breach"
 
 
 def tell(line: str) -> None:
@@ -45,11 +48,21 @@ def tell(line: str) -> None:
         print(line, flush=True)
 
 
-@task(task_run_name="evaluate {job.model} on {job.suite} (try {number})", cache_policy=NO_CACHE, persist_result=False)
-def attempt(job: Job, results: Path, number: int, device: str | None, pools: bool) -> State[Outcome]:
-    """One try on one model, here or in the pool of its machine. Its timeout is the job's: it ends the process with all its children, which
-    a timeout of Prefect's can't."""
-    made = score.elsewhere(job, results, number) if pools else work.attempt(job, results, number, device)
+@task(
+    task_run_name="evaluate {job.model} on {job.suite} (try {number})",
+    cache_policy=NO_CACHE,
+    persist_result=False,
+)
+def attempt(
+    job: Job, results: Path, number: int, device: str | None, pools: bool
+) -> State[Outcome]:
+    """One try on one model, here or in the pool of its machine. Its timeout is the job's: it ends
+    the process with all its children, which a timeout of Prefect's can't."""
+    made = (
+        score.elsewhere(job, results, number)
+        if pools
+        else work.attempt(job, results, number, device)
+    )
     words = nights.line(made)
     return Completed(message=words, data=made) if made.good else Failed(message=words, data=made)
 
@@ -74,7 +87,9 @@ def ask(job: Job, results: Path, device: str | None, pools: bool) -> Outcome:
             return replace(work.crashed(job, made, started, datetime.now(UTC)), attempts=number)
         if isinstance(made, Outcome):
             return made
-        lost = work.crashed(job, InfrastructureError(str(state.message)), started, datetime.now(UTC))  # Prefect gave up the task run
+        lost = work.crashed(
+            job, InfrastructureError(str(state.message)), started, datetime.now(UTC)
+        )  # Prefect gave up the task run
         return replace(lost, kind="Interrupted", attempts=number)
 
     return work.keep_trying(job, once)
@@ -98,7 +113,9 @@ def hands(settings: Settings, pools: bool, address: str) -> nights.Hands:
 
     return nights.Hands(
         ask=lambda job, results, device: ask(job, results, device, pools),
-        step=lambda name, its, night: str(step(name, its, night, return_state=True).result(raise_on_failure=False)),
+        step=lambda name, its, night: str(
+            step(name, its, night, return_state=True).result(raise_on_failure=False)
+        ),
         devices=lambda jobs, models: [None] * max(1, models) if pools else work.devices(jobs),
         seen=seen,
     )
@@ -108,13 +125,18 @@ def ended(summary: nights.Summary) -> State[None]:
     """How a night ended, as the end of its flow run."""
     if summary.note:
         return Completed(message=summary.note)
-    bad = "".join(f"; {name}: {said}" for name, said in (summary.steps or {}).items() if said != steps.DONE)
+    bad = "".join(
+        f"; {name}: {said}" for name, said in (summary.steps or {}).items() if said != steps.DONE
+    )
     words = f"night {summary.night}: {pages.counts(summary.outcomes)}{bad}"
     if summary.exit_code == 0:
         return Completed(message=words)
     if summary.exit_code == GateError.exit_code:
         return Completed(name=BREACH, message=words)
-    return Failed(message=words + (f"; not in the results file yet: {summary.unsaved}" if summary.unsaved else ""))
+    return Failed(
+        message=words
+        + (f"; not in the results file yet: {summary.unsaved}" if summary.unsaved else "")
+    )
 
 
 def called() -> str:
@@ -155,13 +177,17 @@ def nightly(
         policy: The gate's policy file; empty: its default.
         jobs: Models at a time, each with an accelerator of its own where there are any.
         timeout_s: Seconds that one try on one model may take.
-        pools: Every try as a flow run of its own, in the work pool of its machine (option gpu of the registry entry).
+        pools: Every try as a flow run of its own, in the work pool of its machine (option gpu of
+        the registry entry).
         selfcheck: Also the full self-check on planted models.
         passes: Passes beyond the paper's views, as in sdgbias evaluate.
         draws: Random-search draws for CADE, as in sdgbias evaluate.
-        webhook_env: Name of the environment variable that holds the webhook's address; empty: the policy's.
-        report_address: Where the report's folder is served, for the links; empty: links to the files.
-        scheduled_for: When the night was due, with its offset; empty: the time for which this run was scheduled.
+        webhook_env: Name of the environment variable that holds the webhook's address; empty: the
+        policy's.
+        report_address: Where the report's folder is served, for the links; empty: links to the
+        files.
+        scheduled_for: When the night was due, with its offset; empty: the time for which this run
+        was scheduled.
         cron: The schedule, for the night's name.
         timezone: The schedule's time zone.
     """
@@ -169,10 +195,24 @@ def nightly(
     due = scheduled_for or (start if SCHEDULED in (flow_run.tags or []) else None)
     try:
         settings = Settings(
-            root=entries.find_root(), results=Path(results), benchmark=Path(benchmark), people=Path(people), report=Path(report),
-            models=tuple(models) if models else None, policy=Path(policy) if policy else None, webhook_env=webhook_env, jobs=jobs,
-            timeout_s=timeout_s, selfcheck=selfcheck, scheduled_for=due, by="prefect", cron=cron, timezone=timezone, passes=passes, draws=draws,
-        )  # fmt: skip
+            root=entries.find_root(),
+            results=Path(results),
+            benchmark=Path(benchmark),
+            people=Path(people),
+            report=Path(report),
+            models=tuple(models) if models else None,
+            policy=Path(policy) if policy else None,
+            webhook_env=webhook_env,
+            jobs=jobs,
+            timeout_s=timeout_s,
+            selfcheck=selfcheck,
+            scheduled_for=due,
+            by="prefect",
+            cron=cron,
+            timezone=timezone,
+            passes=passes,
+            draws=draws,
+        )
         check(settings)
         settings = replace(settings, night=name_of(settings, start))
         return ended(nights.run(settings, tell=tell, hands=hands(settings, pools, report_address)))
@@ -182,24 +222,57 @@ def nightly(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--benchmark", default="data/benchmark")
-    parser.add_argument("--people", default="data/people/benchmark", help="benchmark of the second suite; left out where there is none")
+    parser.add_argument(
+        "--people",
+        default="data/people/benchmark",
+        help="benchmark of the second suite; left out where there is none",
+    )
     parser.add_argument("--results", default="results/sdgbias.duckdb")
     parser.add_argument("--report", default="reports/latest")
-    parser.add_argument("--model", action="append", help="only this model; may be given several times")
+    parser.add_argument(
+        "--model", action="append", help="only this model; may be given several times"
+    )
     parser.add_argument("--policy", help="the gate's policy file")
     parser.add_argument("--jobs", type=int, default=1, help="models at a time")
-    parser.add_argument("--scheduled-for", type=datetime.fromisoformat, help="when the night was due, with its offset")
-    parser.add_argument("--timezone", default=os.environ.get("SDGBIAS_TIMEZONE") or schedule.TIMEZONE, help="of the schedule")
-    parser.add_argument("--selfcheck", action="store_true", help="also the full self-check on planted models")
+    parser.add_argument(
+        "--scheduled-for",
+        type=datetime.fromisoformat,
+        help="when the night was due, with its offset",
+    )
+    parser.add_argument(
+        "--timezone",
+        default=os.environ.get("SDGBIAS_TIMEZONE") or schedule.TIMEZONE,
+        help="of the schedule",
+    )
+    parser.add_argument(
+        "--selfcheck", action="store_true", help="also the full self-check on planted models"
+    )
     args = parser.parse_args()
     state = nightly(
-        args.benchmark, args.people, args.results, args.report, args.model, args.policy, args.jobs, selfcheck=args.selfcheck,
-        scheduled_for=args.scheduled_for, timezone=args.timezone, return_state=True,
-    )  # fmt: skip
+        args.benchmark,
+        args.people,
+        args.results,
+        args.report,
+        args.model,
+        args.policy,
+        args.jobs,
+        selfcheck=args.selfcheck,
+        scheduled_for=args.scheduled_for,
+        timezone=args.timezone,
+        return_state=True,
+    )
     print(state.message, file=sys.stderr if state.is_failed() else sys.stdout)
-    sys.exit(InfrastructureError.exit_code if not state.is_completed() else GateError.exit_code if state.name == BREACH else 0)
+    sys.exit(
+        InfrastructureError.exit_code
+        if not state.is_completed()
+        else GateError.exit_code
+        if state.name == BREACH
+        else 0
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""What a night shows in Prefect's page: how far it is, a table of outcomes, a table of verdicts, links to the report and to W&B."""
+"""What a night shows in Prefect's page: how far it is, a table of outcomes, a table of verdicts,
+links to the report and to W&B."""
 
 from __future__ import annotations
 
@@ -8,7 +9,12 @@ from pathlib import Path
 from typing import TypeVar
 from uuid import UUID
 
-from prefect.artifacts import create_link_artifact, create_progress_artifact, create_table_artifact, update_progress_artifact
+from prefect.artifacts import (
+    create_link_artifact,
+    create_progress_artifact,
+    create_table_artifact,
+    update_progress_artifact,
+)
 
 from sdgbias import store
 from sdgbias.errors import StoreError
@@ -16,13 +22,16 @@ from sdgbias.nightly.attempt import Outcome
 from sdgbias.nightly.plan import Night
 
 Shown = TypeVar("Shown")
-VERDICTS = """SELECT model, suite, verdict, rule, task, test, method, metric, "before", "value", change, ci_low, ci_high, n, mde, note
-              FROM verdicts WHERE night = ? ORDER BY CASE verdict WHEN 'BREACH' THEN 0 WHEN 'MISSING' THEN 1 WHEN 'INSUFFICIENT_EVIDENCE'
+VERDICTS = """SELECT model, suite, verdict, rule, task, test, method, metric, "before", "value",
+              change, ci_low, ci_high, n, mde, note
+              FROM verdicts WHERE night = ? ORDER BY CASE verdict WHEN 'BREACH' THEN 0 WHEN
+              'MISSING' THEN 1 WHEN 'INSUFFICIENT_EVIDENCE'
               THEN 2 ELSE 3 END, model, suite, rule LIMIT 500"""
 
 
 def shown(make: Callable[..., Shown], *what: object) -> Shown | None:
-    """Makes an artifact; one that can't be made now (the server is being restarted) is told, and the night goes on."""
+    """Makes an artifact; one that can't be made now (the server is being restarted) is told, and
+    the night goes on."""
     try:
         return make(*what)
     except Exception as error:
@@ -32,7 +41,13 @@ def shown(make: Callable[..., Shown], *what: object) -> Shown | None:
 
 def progress(night: Night) -> UUID:
     """The bar of a night, at 0 %."""
-    return UUID(str(create_progress_artifact(0.0, key="progress", description=f"night {night.night}: models done")))
+    return UUID(
+        str(
+            create_progress_artifact(
+                0.0, key="progress", description=f"night {night.night}: models done"
+            )
+        )
+    )
 
 
 def advance(bar: UUID | None, done: int, total: int) -> None:
@@ -44,41 +59,75 @@ def outcomes(night: Night, found: Sequence[Outcome]) -> None:
     """One row per model and suite, who was skipped included."""
     rows: list[dict[str, object]] = [
         {
-            "model": o.model, "suite": o.suite, "outcome": o.outcome, "tries": o.attempts, "seconds": round(o.seconds, 1), "scored": o.scored,
-            "failed prompts": o.failed, "why": f"{o.kind}: {o.message}" if o.kind else "", "quarantined until": o.quarantined_until,
-            "run": o.run_id, "log": o.log,
+            "model": o.model,
+            "suite": o.suite,
+            "outcome": o.outcome,
+            "tries": o.attempts,
+            "seconds": round(o.seconds, 1),
+            "scored": o.scored,
+            "failed prompts": o.failed,
+            "why": f"{o.kind}: {o.message}" if o.kind else "",
+            "quarantined until": o.quarantined_until,
+            "run": o.run_id,
+            "log": o.log,
         }
         for o in sorted(found, key=lambda o: (o.good, o.model, o.suite))
-    ]  # fmt: skip
-    rows += [{"model": s.model, "suite": s.suite, "outcome": "skipped", "why": s.reason} for s in night.skipped]
-    create_table_artifact(rows, key="outcomes", description=f"night {night.night}: {counts(found)}, {len(night.skipped)} skipped")
+    ]
+    rows += [
+        {"model": s.model, "suite": s.suite, "outcome": "skipped", "why": s.reason}
+        for s in night.skipped
+    ]
+    create_table_artifact(
+        rows,
+        key="outcomes",
+        description=f"night {night.night}: {counts(found)}, {len(night.skipped)} skipped",
+    )
 
 
 def counts(found: Sequence[Outcome]) -> str:
     """'2 published, 1 failed'."""
     kinds = sorted({o.outcome for o in found})
-    return ", ".join(f"{sum(o.outcome == kind for o in found)} {kind}" for kind in kinds) or "no model asked"
+    return (
+        ", ".join(f"{sum(o.outcome == kind for o in found)} {kind}" for kind in kinds)
+        or "no model asked"
+    )
 
 
 def verdicts(results: Path, night: str) -> None:
-    """What the gate said, breaches first. A results file that can't be read now has its verdicts in the report."""
+    """What the gate said, breaches first. A results file that can't be read now has its verdicts in
+    the report."""
     try:
         rows = store.query(results, VERDICTS, [night])
     except StoreError as error:
         create_table_artifact([{"verdicts": str(error)}], key="verdicts")
         return
     shown = rows.astype(object).where(rows.notna(), None).to_dict("records")
-    by_kind = ", ".join(f"{n} {verdict}" for verdict, n in rows["verdict"].value_counts().items()) or "nothing judged"
-    create_table_artifact([{str(k): v for k, v in row.items()} for row in shown], key="verdicts", description=f"night {night}: {by_kind}")
+    by_kind = (
+        ", ".join(f"{n} {verdict}" for verdict, n in rows["verdict"].value_counts().items())
+        or "nothing judged"
+    )
+    create_table_artifact(
+        [{str(k): v for k, v in row.items()} for row in shown],
+        key="verdicts",
+        description=f"night {night}: {by_kind}",
+    )
 
 
 def links(report: Path, results: Path, address: str, steps: Mapping[str, str]) -> None:
-    """Where to read on. ``report``: its first page; ``address``: where its folder is served, '' when people open the files. W&B's own page
-    where a team is named, else the folder of the offline runs."""
+    """Where to read on. ``report``: its first page; ``address``: where its folder is served, ''
+    when people open the files. W&B's own page where a team is named, else the folder of the offline
+    runs."""
     page = f"{address.rstrip('/')}/{report.name}" if address else report.resolve().as_uri()
-    create_link_artifact(page, link_text="Report of this night", key="report", description=f"report: {steps.get('report', 'not made')}")
+    create_link_artifact(
+        page,
+        link_text="Report of this night",
+        key="report",
+        description=f"report: {steps.get('report', 'not made')}",
+    )
     entity, project = os.environ.get("WANDB_ENTITY"), os.environ.get("WANDB_PROJECT") or "sdgbias"
     server = os.environ.get("WANDB_BASE_URL", "https://wandb.ai").rstrip("/")
-    runs = f"{server}/{entity}/{project}" if entity else (results.parent / "wandb").resolve().as_uri()
+    runs = (
+        f"{server}/{entity}/{project}" if entity else (results.parent / "wandb").resolve().as_uri()
+    )
     said = f"W&B: {steps.get('wandb', 'not made')}; offline until somebody calls sdgbias wandb sync"
     create_link_artifact(runs, link_text="W&B runs", key="wandb", description=said)

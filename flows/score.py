@@ -1,7 +1,8 @@
 """One job of a night as a flow run of its own, in the pool of the machines that its model wants.
 
-The night (flows/nightly.py with `pools: true`) submits it and waits. What came of the job travels back as an artifact of the run, so that
-night and worker share the benchmark, the results folder and Prefect's server, and nothing else.
+The night (flows/nightly.py with `pools: true`) submits it and waits. What came of the job travels
+back as an artifact of the run, so that night and worker share the benchmark, the results folder and
+Prefect's server, and nothing else.
 """
 
 from __future__ import annotations
@@ -15,7 +16,11 @@ from uuid import UUID
 from prefect import flow
 from prefect.artifacts import create_table_artifact
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId, ArtifactFilterKey
+from prefect.client.schemas.filters import (
+    ArtifactFilter,
+    ArtifactFilterFlowRunId,
+    ArtifactFilterKey,
+)
 from prefect.deployments import run_deployment
 from prefect.states import Completed, Failed, State
 from pydantic import TypeAdapter
@@ -49,18 +54,27 @@ def score(results: str, night: str, model: str, suite: str = SDG, number: int = 
         made = attempt.attempt(job, Path(results), number)
     finally:
         process.stop_all()
-    create_table_artifact([OUTCOME.dump_python(made, mode="json")], key=KEY, description=f"night {night}: {job.name}")
+    create_table_artifact(
+        [OUTCOME.dump_python(made, mode="json")], key=KEY, description=f"night {night}: {job.name}"
+    )
     said = f"{made.kind}: {made.message}" if made.kind else f"{made.outcome}: run {made.run_id}"
     return Completed(message=said) if made.good else Failed(message=said)
 
 
 def elsewhere(job: Job, results: Path, number: int) -> Outcome:
-    """One attempt in the pool of the job's machine: submits the run (or finds it, when the night was started again) and waits for its end.
-    A run that crashed or was cancelled is an outcome of kind 'Interrupted': trouble, but not the model's."""
+    """One attempt in the pool of the job's machine: submits the run (or finds it, when the night
+    was started again) and waits for its end. A run that crashed or was cancelled is an outcome of
+    kind 'Interrupted': trouble, but not the model's."""
     began = datetime.now(UTC)
     run = run_deployment(
         f"score/score-{job.gpu}",
-        parameters={"results": str(results.resolve()), "night": job.night, "model": job.model, "suite": job.suite, "number": number},
+        parameters={
+            "results": str(results.resolve()),
+            "night": job.night,
+            "model": job.model,
+            "suite": job.suite,
+            "number": number,
+        },
         idempotency_key=f"{job.night}-{job.suite}-{job.key}-{number}",
         flow_run_name=f"{job.name}, night {job.night}, try {number}",
         tags=[f"night:{job.night}", f"model:{job.model}"],
@@ -74,10 +88,14 @@ def elsewhere(job: Job, results: Path, number: int) -> Outcome:
         found = client.read_artifacts(artifact_filter=_outcome_of(run.id), limit=1)
     if found and found[0].data:
         return OUTCOME.validate_python(json.loads(str(found[0].data))[0])
-    error = InfrastructureError(f"flow run {run.name} {state.name.lower()}: {state.message or 'its worker is gone'}")
+    error = InfrastructureError(
+        f"flow run {run.name} {state.name.lower()}: {state.message or 'its worker is gone'}"
+    )
     lost = attempt.crashed(job, error, began, datetime.now(UTC))
     return replace(lost, kind="Interrupted", attempts=number)
 
 
 def _outcome_of(flow_run: UUID) -> ArtifactFilter:
-    return ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[flow_run]), key=ArtifactFilterKey(any_=[KEY]))
+    return ArtifactFilter(
+        flow_run_id=ArtifactFilterFlowRunId(any_=[flow_run]), key=ArtifactFilterKey(any_=[KEY])
+    )

@@ -2,9 +2,11 @@
 
     python -m flows.supervisor --home results/.prefect
 
-It starts Prefect's server and one worker per pool, makes pools, deployments and schedule, and then looks after them every few seconds: a
-part that ended is started again, a server that does not answer for a minute is ended first, and flows/upkeep.py does what a dead worker or a
-machine that was switched off left undone. A supervisor that is started again takes over the parts that run. It keeps no state of its own.
+It starts Prefect's server and one worker per pool, makes pools, deployments and schedule, and then
+looks after them every few seconds: a part that ended is started again, a server that does not
+answer for a minute is ended first, and flows/upkeep.py does what a dead worker or a machine that
+was switched off left undone. A supervisor that is started again takes over the parts that run. It
+keeps no state of its own.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ from sdgbias.nightly.stack.settings import Stack
 PAUSE = 2.0  # seconds between two looks at the processes
 BOOKS = 5.0  # seconds between two looks into the server's books
 STUCK = 60.0  # seconds without an answer after which a server that answered before is ended
-STARTUP = 300.0  # and one that was started and has not answered yet: a busy machine makes its database in minutes
+# and one that was started and has not answered yet: a busy machine makes its database in minutes
+STARTUP = 300.0
 LONGEST = 60.0  # seconds between two starts of a part that ends again and again
 
 
@@ -37,7 +40,9 @@ class Watch:
     stack: Stack
     said: dict[str, object] = field(default_factory=dict)
     starts: dict[str, list[float]] = field(default_factory=dict)
-    answered: float = field(default_factory=time.monotonic)  # a server that is taken over has its minute as well
+    answered: float = field(
+        default_factory=time.monotonic
+    )  # a server that is taken over has its minute as well
     read: float = 0.0
 
     @property
@@ -59,36 +64,75 @@ class Watch:
 
 def command(stack: Stack, part: str) -> list[str]:
     if part == "server":
-        return [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(stack.port)]
+        return [
+            sys.executable,
+            "-m",
+            "prefect",
+            "server",
+            "start",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(stack.port),
+        ]
     kind = stack.workers[part]
     one = [] if kind == settings.CPU else ["--limit", "1"]
-    return [sys.executable, "-m", "prefect", "worker", "start", "--pool", f"sdgbias-{kind}", "--name", part, "--type", "process", *one]
+    return [
+        sys.executable,
+        "-m",
+        "prefect",
+        "worker",
+        "start",
+        "--pool",
+        f"sdgbias-{kind}",
+        "--name",
+        part,
+        "--type",
+        "process",
+        *one,
+    ]
 
 
 def environment(stack: Stack, part: str) -> dict[str, str]:
     """A worker of a pool of accelerators sees one of them, so that each has one model at a time."""
     kind = stack.workers.get(part, settings.CPU)
-    one = {} if kind == settings.CPU else {"CUDA_VISIBLE_DEVICES": part.removeprefix(f"worker-{kind}-")}
+    one = (
+        {}
+        if kind == settings.CPU
+        else {"CUDA_VISIBLE_DEVICES": part.removeprefix(f"worker-{kind}-")}
+    )
     return {**settings.environment(stack), **one}
 
 
 def keep(watch: Watch, part: str) -> None:
-    """Starts a part that does not run; one that ends again and again is started less and less often."""
+    """Starts a part that does not run; one that ends again and again is started less and less
+    often."""
     if processes.alive(watch.home, part):
         return
     starts = [t for t in watch.starts.get(part, []) if time.monotonic() - t < 600]
     if starts and time.monotonic() - starts[-1] < min(LONGEST, 2.0 ** len(starts)):
         return
-    left = [p for p in processes.marked(watch.home) if processes.variable(p, processes.PART) == part]
-    processes.end([p for p in left if not processes.variable(p, processes.FLOW_RUN)], 5)  # flow runs go on without their worker
+    left = [
+        p for p in processes.marked(watch.home) if processes.variable(p, processes.PART) == part
+    ]
+    processes.end(
+        [p for p in left if not processes.variable(p, processes.FLOW_RUN)], 5
+    )  # flow runs go on without their worker
     again = (watch.home / "run" / f"{part}.json").exists()
-    pid = processes.spawn(watch.home, part, command(watch.stack, part), environment(watch.stack, part), Path(watch.stack.project))
+    pid = processes.spawn(
+        watch.home,
+        part,
+        command(watch.stack, part),
+        environment(watch.stack, part),
+        Path(watch.stack.project),
+    )
     watch.starts[part] = [*starts, time.monotonic()]
     watch.happened(f"{part} {'had ended and was started again' if again else 'started'}, pid {pid}")
 
 
 def healthy(watch: Watch) -> bool:
-    """Whether the server answers; one that runs and keeps silent for a minute (five after its start) is ended."""
+    """Whether the server answers; one that runs and keeps silent for a minute (five after its
+    start) is ended."""
     try:
         with urllib.request.urlopen(f"{watch.stack.api}/health", timeout=5) as answer:
             if answer.status == 200:
@@ -107,10 +151,24 @@ def healthy(watch: Watch) -> bool:
 
 def deploy(watch: Watch) -> None:
     """`prefect deploy` of HOME/prefect.yaml: the same as by hand."""
-    todo = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--prefect-file", str(watch.home / "prefect.yaml"), "--all"]
-    done = subprocess.run(todo, cwd=watch.stack.project, capture_output=True, text=True, timeout=300, check=False)
+    todo = [
+        sys.executable,
+        "-m",
+        "prefect",
+        "--no-prompt",
+        "deploy",
+        "--prefect-file",
+        str(watch.home / "prefect.yaml"),
+        "--all",
+    ]
+    done = subprocess.run(
+        todo, cwd=watch.stack.project, capture_output=True, text=True, timeout=300, check=False
+    )
     if done.returncode:
-        raise RuntimeError(f"prefect deploy: exit code {done.returncode}: {' '.join((done.stderr or done.stdout).split())[-300:]}")
+        raise RuntimeError(
+            f"prefect deploy: exit code {done.returncode}:"
+            f" {' '.join((done.stderr or done.stdout).split())[-300:]}"
+        )
 
 
 def look(watch: Watch) -> None:
@@ -125,12 +183,18 @@ def look(watch: Watch) -> None:
     if "pools" not in watch.said:
         upkeep.make_pools(stack)
         upkeep.drop_superseded(datetime.now(UTC))
-        watch.say(pools="ready: " + ", ".join(f"sdgbias-{kind} ({n} at a time)" for kind, n in stack.pools.items()))
+        watch.say(
+            pools="ready: "
+            + ", ".join(f"sdgbias-{kind} ({n} at a time)" for kind, n in stack.pools.items())
+        )
     for worker in stack.workers:  # they start while the deployments are made
         keep(watch, worker)
     if "deployments" not in watch.said:
         deploy(watch)
-        watch.say(deployments="ready: nightly/nightly, " + ", ".join(f"score/score-{kind}" for kind in stack.pools))
+        watch.say(
+            deployments="ready: nightly/nightly, "
+            + ", ".join(f"score/score-{kind}" for kind in stack.pools)
+        )
     if "workers" not in watch.said:
         if not upkeep.workers_online(stack):
             return
@@ -148,8 +212,12 @@ def look(watch: Watch) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--home", type=Path, required=True, help="home folder of the stack, as `sdgbias up` made it")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--home", type=Path, required=True, help="home folder of the stack, as `sdgbias up` made it"
+    )
     home = parser.parse_args().home
     stack = settings.load(home)
     if stack is None:
@@ -160,7 +228,9 @@ def main() -> None:
     while True:
         try:
             look(watch)
-        except Exception as error:  # it must outlive whatever the server, the disk or the network does
+        except (
+            Exception
+        ) as error:  # it must outlive whatever the server, the disk or the network does
             said = " ".join(str(error).split())[:500]
             if watch.said.get("trouble") != said:
                 watch.happened(f"trouble: {said}")

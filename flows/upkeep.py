@@ -1,4 +1,5 @@
-"""What a supervisor does to the server's books: pools and automation that must be there, flow runs whose process is gone, missed nights."""
+"""What a supervisor does to the server's books: pools and automation that must be there, flow runs
+whose process is gone, missed nights."""
 
 from __future__ import annotations
 
@@ -35,21 +36,28 @@ NIGHTLY = "nightly/nightly"
 NIGHTS = "nights"  # queue of the pool for CPU models in which nights wait
 AUTOMATIONS = Path("infra/automations.yaml")
 SUPERSEDED = "missed while nothing ran; the newest missed night stands for all"
-STARTING = timedelta(seconds=90)  # a worker may take this long from taking a run to starting its process
+STARTING = timedelta(
+    seconds=90
+)  # a worker may take this long from taking a run to starting its process
 ACTIVE = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
 
 
 def make_pools(stack: Stack) -> None:
-    """One pool per kind, its limit the number of models at a time; a queue for nights beside the models'; the automations of infra/automations.yaml."""
+    """One pool per kind, its limit the number of models at a time; a queue for nights beside the
+    models'; the automations of infra/automations.yaml."""
     with get_client(sync_client=True) as client:
         for kind, limit in stack.pools.items():
             name = f"sdgbias-{kind}"
-            whole = None if kind == CPU else limit  # the night itself is in the pool for CPU models: there the queue has the limit
+            whole = (
+                None if kind == CPU else limit
+            )  # the night itself is in the pool for CPU models: there the queue has the limit
             try:
                 client.read_work_pool(name)
                 client.update_work_pool(name, WorkPoolUpdate(concurrency_limit=whole))
             except ObjectNotFound:
-                client.create_work_pool(WorkPoolCreate(name=name, type="process", concurrency_limit=whole))
+                client.create_work_pool(
+                    WorkPoolCreate(name=name, type="process", concurrency_limit=whole)
+                )
             if kind == CPU:
                 queue = client.read_work_queue_by_name("default", name)
                 client.update_work_queue(queue.id, concurrency_limit=limit)
@@ -57,7 +65,9 @@ def make_pools(stack: Stack) -> None:
                     client.read_work_queue_by_name(NIGHTS, name)
                 except ObjectNotFound:
                     client.create_work_queue(NIGHTS, work_pool_name=name)
-        wanted = yaml.safe_load((Path(stack.project) / AUTOMATIONS).read_text(encoding="utf-8"))["automations"]
+        wanted = yaml.safe_load((Path(stack.project) / AUTOMATIONS).read_text(encoding="utf-8"))[
+            "automations"
+        ]
         for automation in map(AutomationCore.model_validate, wanted):
             if not client.read_automations_by_name(automation.name):
                 client.create_automation(automation)
@@ -67,15 +77,17 @@ def workers_online(stack: Stack) -> bool:
     with get_client(sync_client=True) as client:
         return all(
             any(
-                w.name == f"worker-{kind}" and w.status == WorkerStatus.ONLINE for w in client.read_workers_for_work_pool(f"sdgbias-{kind}")
+                w.name == f"worker-{kind}" and w.status == WorkerStatus.ONLINE
+                for w in client.read_workers_for_work_pool(f"sdgbias-{kind}")
             )
             for kind in stack.pools
         )
 
 
 def mark_crashed(stack: Stack, now: datetime) -> Iterator[str]:
-    """Flow runs of the stack's pools that count as running although no process of theirs is left: what they started is ended, and they
-    are marked as crashed, so that their place in the queue is free. Yields what was done."""
+    """Flow runs of the stack's pools that count as running although no process of theirs is left:
+    what they started is ended, and they are marked as crashed, so that their place in the queue is
+    free. Yields what was done."""
     home = Path(stack.home)
     ours = WorkPoolFilter(name=WorkPoolFilterName(any_=[f"sdgbias-{kind}" for kind in stack.pools]))
     with get_client(sync_client=True) as client:
@@ -83,9 +95,15 @@ def mark_crashed(stack: Stack, now: datetime) -> Iterator[str]:
         if not runs:
             return
         there = processes.marked(home)
-        working = {processes.variable(p, processes.FLOW_RUN) for p in there if processes.runs_a_flow(p)}
+        working = {
+            processes.variable(p, processes.FLOW_RUN) for p in there if processes.runs_a_flow(p)
+        }
         for run in runs:
-            fresh = run.state is not None and now - run.state.timestamp < STARTING and run.state.type == StateType.PENDING
+            fresh = (
+                run.state is not None
+                and now - run.state.timestamp < STARTING
+                and run.state.type == StateType.PENDING
+            )
             elsewhere = _worker_of(run) not in {None, *stack.parts}
             if str(run.id) in working or fresh or elsewhere:
                 continue
@@ -94,8 +112,13 @@ def mark_crashed(stack: Stack, now: datetime) -> Iterator[str]:
                 continue
             left = [p for p in there if processes.variable(p, processes.FLOW_RUN) == str(run.id)]
             ended = processes.end(left, 5)
-            client.set_flow_run_state(run.id, Crashed(message="its process is gone; marked by the supervisor"), force=True)
-            yield f"flow run {run.name}: its process is gone, marked as crashed" + f", {ended} process(es) left behind ended" * bool(ended)
+            client.set_flow_run_state(
+                run.id, Crashed(message="its process is gone; marked by the supervisor"), force=True
+            )
+            yield (
+                f"flow run {run.name}: its process is gone, marked as crashed"
+                + f", {ended} process(es) left behind ended" * bool(ended)
+            )
 
 
 def _worker_of(run: FlowRun) -> str | None:
@@ -117,16 +140,23 @@ def _of(client: SyncPrefectClient) -> DeploymentFilter:
 
 
 def drop_superseded(now: datetime) -> None:
-    """Of scheduled nights that were due while nothing ran, the newest is enough: the others are cancelled before a worker takes them."""
+    """Of scheduled nights that were due while nothing ran, the newest is enough: the others are
+    cancelled before a worker takes them."""
     with get_client(sync_client=True) as client:
         try:
             _deployment(client)
         except ObjectNotFound:  # the first start
             return
         waiting = client.read_flow_runs(
-            flow_run_filter=_in([StateType.SCHEDULED]), deployment_filter=_of(client), sort=FlowRunSort.EXPECTED_START_TIME_DESC
+            flow_run_filter=_in([StateType.SCHEDULED]),
+            deployment_filter=_of(client),
+            sort=FlowRunSort.EXPECTED_START_TIME_DESC,
         )
-        late = [run for run in waiting if run.expected_start_time is not None and run.expected_start_time < now]
+        late = [
+            run
+            for run in waiting
+            if run.expected_start_time is not None and run.expected_start_time < now
+        ]
         for run in late[1:]:
             client.set_flow_run_state(run.id, Cancelled(message=SUPERSEDED), force=True)
 
@@ -134,41 +164,56 @@ def drop_superseded(now: datetime) -> None:
 def next_night(stack: Stack) -> str:
     if not stack.schedule:
         return "none; a night is started by hand"
-    return f"ready: {stack.cron}, {stack.timezone}; next {decide.next_due(stack, datetime.now(UTC))}"
+    return (
+        f"ready: {stack.cron}, {stack.timezone}; next {decide.next_due(stack, datetime.now(UTC))}"
+    )
 
 
 def catch_up(stack: Stack, now: datetime) -> Iterator[str]:
-    """Starts the newest night that was due and is not in the results as ended, unless a run of it is waiting or at work. Yields what was
-    done."""
+    """Starts the newest night that was due and is not in the results as ended, unless a run of it
+    is waiting or at work. Yields what was done."""
     if not stack.schedule:
         return
     with get_client(sync_client=True) as client:
         until_now = FlowRunFilter(expected_start_time=FlowRunFilterExpectedStartTime(before_=now))
         runs = client.read_flow_runs(
-            flow_run_filter=until_now, deployment_filter=_of(client), sort=FlowRunSort.EXPECTED_START_TIME_DESC, limit=50
+            flow_run_filter=until_now,
+            deployment_filter=_of(client),
+            sort=FlowRunSort.EXPECTED_START_TIME_DESC,
+            limit=50,
         )
         if any(_busy(run, now) for run in runs):
             return
         due = decide.overdue(stack, now)
         if due is None:
             return
-        if any(_called_off(run) and decide.means(run.parameters, run.expected_start_time, due) for run in runs):
+        if any(
+            _called_off(run) and decide.means(run.parameters, run.expected_start_time, due)
+            for run in runs
+        ):
             return
         ended = sorted(
-            run.end_time for run in runs if run.end_time is not None and decide.means(run.parameters, run.expected_start_time, due)
+            run.end_time
+            for run in runs
+            if run.end_time is not None
+            and decide.means(run.parameters, run.expected_start_time, due)
         )
         if not decide.another_try(ended, now):
             return
         night = schedule.night_id(due, stack.timezone, stack.cron)
         made = client.create_flow_run_from_deployment(
-            _deployment(client), parameters={"scheduled_for": due.isoformat()}, idempotency_key=f"catch-up-{night}-{len(ended)}",
-            tags=["catch-up"], name=f"catch-up-{night}-{len(ended) + 1}",
-        )  # fmt: skip
+            _deployment(client),
+            parameters={"scheduled_for": due.isoformat()},
+            idempotency_key=f"catch-up-{night}-{len(ended)}",
+            tags=["catch-up"],
+            name=f"catch-up-{night}-{len(ended) + 1}",
+        )
         yield f"night {night} was due and is not done: flow run {made.name}"
 
 
 def _called_off(run: FlowRun) -> bool:
-    """Whether it was cancelled: by a person, or because the night before it was still at work. That night is not wanted."""
+    """Whether it was cancelled: by a person, or because the night before it was still at work. That
+    night is not wanted."""
     return run.state is not None and run.state.type == StateType.CANCELLED
 
 

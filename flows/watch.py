@@ -1,4 +1,5 @@
-"""What is new on the hub, once a day: `sdgbias models watch` as a flow. What it finds becomes a candidate; people enable it.
+"""What is new on the hub, once a day: `sdgbias models watch` as a flow. What it finds becomes a
+candidate; people enable it.
 
 python -m flows.watch
 """
@@ -20,14 +21,22 @@ TIMEOUT = 3600  # seconds
 
 @flow(name="watch", persist_result=False)
 def watch(rules: str = "") -> State[list[dict[str, object]]]:
-    """Asks the hub for new commits of registered models and new repositories of watched owners, and registers them as candidates.
+    """Asks the hub for new commits of registered models and new repositories of watched owners, and
+    registers them as candidates.
 
     Args:
         rules: The rules; empty: registry/watch.yaml.
     """
     command = [*HOUSE, "models", "watch", "--json", *(["--rules", rules] if rules else [])]
     try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TIMEOUT, check=False)
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT,
+            check=False,
+        )
     except subprocess.TimeoutExpired:
         return Failed(message=f"not done within {TIMEOUT} s", data=[])
     try:
@@ -35,10 +44,14 @@ def watch(rules: str = "") -> State[list[dict[str, object]]]:
     except ValueError:
         found = []
     new = [one for one in found if one["written"]]
-    words = f"{len(new)} of {len(found)} new" + (f": {', '.join(str(one['name']) for one in new)}" if new else "")
+    words = f"{len(new)} of {len(found)} new" + (
+        f": {', '.join(str(one['name']) for one in new)}" if new else ""
+    )
     create_table_artifact(found or [{"told": "nothing to watch"}], key="watch", description=words)
     if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if line.strip()] or [f"exit code {done.returncode}"]
+        lines = [line for line in done.stderr.splitlines() if line.strip()] or [
+            f"exit code {done.returncode}"
+        ]
         return Failed(message=said(lines[-1].removeprefix("error: ")), data=found)
     return Completed(message=words, data=found)
 

@@ -24,7 +24,9 @@ class DeclareFirst:
             kept.append(library)  # it takes its operators along when it goes
             for operator in OPERATORS:
                 if not hasattr(torch.ops.torchvision, operator):
-                    library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+                    library.define(
+                        f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+                    )
         return None
 
 

@@ -2,9 +2,9 @@
 
     python scripts/tidy_indicators.py DUMPS [--out data/indicators]
 
-DUMPS is a folder with the subfolders unsd_sdg and gdl_shdi. Only CC BY series are written, for the 56
-countries of the benchmark; README.md beside them states origin, licence, citation, what was done, and sha256 of every
-file. Same dumps, same bytes.
+DUMPS is a folder with the subfolders unsd_sdg and gdl_shdi. Only CC BY series are written, for the
+56 countries of the benchmark; README.md beside them states origin, licence, citation, what was
+done, and sha256 of every file. Same dumps, same bytes.
 """
 
 from __future__ import annotations
@@ -98,7 +98,10 @@ def main(argv: list[str] | None = None) -> int:
         origin = "SHDI" if series in SHDI else "UNSD"
         years = f"{own['year'].min()}-{own['year'].max()}" if len(own) else ""
         digest = hashlib.sha256(text).hexdigest()
-        rows.append(f"| `{name}` | {TITLES[series]} | {origin} | {len(own)} | {own['iso3'].nunique()} | {years} | `{digest}` |")
+        rows.append(
+            f"| `{name}` | {TITLES[series]} | {origin} | {len(own)} | {own['iso3'].nunique()} |"
+            f" {years} | `{digest}` |"
+        )
     readme = README.format(rows="\n".join(rows), first=SHDI_YEARS[0], last=SHDI_YEARS[1])
     (options.out / "README.md").write_text(readme, encoding="utf-8")
     print(f"wrote {len(rows)} series to {options.out}")

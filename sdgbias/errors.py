@@ -2,22 +2,29 @@
 
     SdgbiasError                exit 1   anything below
     +-- UsageError              exit 2   an option or argument makes no sense
-    +-- InputError              exit 3   raw data, tables or images that can't be read as what they should be
+    +-- InputError              exit 3   raw data, tables or images that can't be read as what they
+    should be
     +-- RegistryError           exit 4   a model entry that is unknown, invalid or a duplicate
-    +-- ModelError              exit 5   a model that loads but can't be scored (no token for a candidate, ...)
+    +-- ModelError              exit 5   a model that loads but can't be scored (no token for a
+    candidate, ...)
     |   +-- KeyRefused                   an endpoint refuses its key or the account behind it
     +-- GateError               exit 6   a table rule of the quality gate failed
-    +-- StoreError              exit 7   results can't be written or read (read-only, full disk, locked)
+    +-- StoreError              exit 7   results can't be written or read (read-only, full disk,
+    locked)
     |   +-- Busy                         another process holds the file: wait, then again
     |   +-- DiskFull                     no room: nothing is torn, make room, then again
-    +-- InfrastructureError     exit 8   out of memory, timeout, gated model: recorded apart, retried, never scored
+    +-- InfrastructureError     exit 8   out of memory, timeout, gated model: recorded apart,
+    retried, never scored
         +-- OutOfMemory                  of the accelerator or of the machine; half a batch may fit
         +-- Hung                         the engine didn't answer in time
-        +-- Gated                        the hub wants its conditions accepted, or shows the repository to nobody of this token
+        +-- Gated                        the hub wants its conditions accepted, or shows the
+        repository to nobody of this token
         +-- ExpiredToken                 the hub or the endpoint doesn't accept the token (any more)
-        +-- HubUnreachable               no answer from the hub, and not everything is in the local cache
+        +-- HubUnreachable               no answer from the hub, and not everything is in the local
+        cache
 
-A message is one line. It names the file and the value at fault and ends with the next command or the valid names.
+A message is one line. It names the file and the value at fault and ends with the next command or
+the valid names.
 """
 
 from __future__ import annotations
@@ -72,8 +79,8 @@ class InfrastructureError(SdgbiasError):
 
 
 class NotAnswerable(ModelError):
-    """A prompt that this kind of engine can't answer, however often it is asked. Says nothing about the other prompts; counted apart
-    from failures, because asking again is of no use."""
+    """A prompt that this kind of engine can't answer, however often it is asked. Says nothing about
+    the other prompts; counted apart from failures, because asking again is of no use."""
 
     kind = "NotAnswerable"
     of_prompt = True
@@ -88,7 +95,8 @@ class Hung(InfrastructureError):
 
 
 class Gated(InfrastructureError):
-    """The hub hands a repository out only to those who accepted its conditions, or not to the owner of this token."""
+    """The hub hands a repository out only to those who accepted its conditions, or not to the owner
+    of this token."""
 
 
 class ExpiredToken(InfrastructureError):

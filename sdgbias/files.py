@@ -1,8 +1,10 @@
-"""Files named by data: their paths stay inside the folder that the user named, their faults carry a rule name.
+"""Files named by data: their paths stay inside the folder that the user named, their faults carry a
+rule name.
 
 One process at a time behind a file. The lock dies with its process, so no crash leaves it held.
 
-YAML that people write: read strictly, searched for secrets, and changed in a few fields without touching the rest of the text.
+YAML that people write: read strictly, searched for secrets, and changed in a few fields without
+touching the rest of the text.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ class FileError(InputError):
     """A raw file that can't be used; ``rule`` is its kebab-case name in the quarantine table."""
 
     def __init__(self, rule: str, message: str) -> None:
-        super().__init__(rule, message)  # both in args, so that it survives the way back from a worker process
+        super().__init__(
+            rule, message
+        )  # both in args, so that it survives the way back from a worker process
         self.rule = rule
 
     def __str__(self) -> str:
@@ -37,11 +41,14 @@ class FileError(InputError):
 
 
 def confine(root: Path, relative: str) -> Path:
-    """Return ``root / relative``, refusing absolute paths, '..' and links that lead out of ``root``.
+    """Return ``root / relative``, refusing absolute paths, '..' and links that lead out of
+    ``root``.
 
     ``root`` itself may be a link (big folders often live on another disk). Raises InputError.
     """
-    outside = InputError(f"{relative!r} climbs out of {root}; name a path inside that folder, without '..' or links")
+    outside = InputError(
+        f"{relative!r} climbs out of {root}; name a path inside that folder, without '..' or links"
+    )
     if not relative or "\0" in relative:
         raise InputError(f"{relative!r} is no path inside {root}; name a file in that folder")
     steps = relative.replace("\\", "/").split("/")
@@ -54,11 +61,13 @@ def confine(root: Path, relative: str) -> Path:
 
 
 @contextmanager
-def only_one(path: Path, unwritable: Callable[[OSError], SdgbiasError], busy: Callable[[str], SdgbiasError]) -> Iterator[TextIO]:
+def only_one(
+    path: Path, unwritable: Callable[[OSError], SdgbiasError], busy: Callable[[str], SdgbiasError]
+) -> Iterator[TextIO]:
     """Holds the file's lock; gives the file, to leave a word in for whoever comes second.
 
-    Raises what ``unwritable`` makes of the error when the file can't be opened, and what ``busy`` makes of the holder's word ('' without
-    one) when another process has it.
+    Raises what ``unwritable`` makes of the error when the file can't be opened, and what ``busy``
+    makes of the holder's word ('' without one) when another process has it.
     """
     try:
         handle = path.open("a+", encoding="utf-8")
@@ -94,18 +103,27 @@ class _StrictLoader(yaml.SafeLoader):
 
 
 def load_yaml(text: str) -> Any:
-    """What a YAML text says; no objects, no key twice. yaml.YAMLError, or ValueError for a date that doesn't exist."""
+    """What a YAML text says; no objects, no key twice. yaml.YAMLError, or ValueError for a date
+    that doesn't exist."""
     return yaml.load(text, Loader=_StrictLoader)  # a SafeLoader
 
 
 def with_yaml_fields(text: str, fields: Mapping[str, str], old_names: Mapping[str, str]) -> str:
-    """The text with top-level fields set to these values; '' removes one, a new one stands below the first. Every other character stays,
-    comments among them. ``old_names``: earlier name -> the field that takes its place. The first field must stand in the text."""
+    """The text with top-level fields set to these values; '' removes one, a new one stands below
+    the first. Every other character stays, comments among them. ``old_names``: earlier name -> the
+    field that takes its place. The first field must stand in the text."""
     text = text if text.endswith("\n") else text + "\n"
     node = yaml.compose(text, Loader=yaml.SafeLoader)
     assert isinstance(node, yaml.MappingNode)
-    spans = {old_names.get(key.value, key.value): (key.start_mark.index, value.end_mark.index) for key, value in node.value}
-    lines = {name: yaml.safe_dump({name: value}, allow_unicode=True, width=10_000) for name, value in fields.items() if value}
+    spans = {
+        old_names.get(key.value, key.value): (key.start_mark.index, value.end_mark.index)
+        for key, value in node.value
+    }
+    lines = {
+        name: yaml.safe_dump({name: value}, allow_unicode=True, width=10_000)
+        for name, value in fields.items()
+        if value
+    }
     edits: list[tuple[int, int, str]] = []
     for name in fields.keys() & spans.keys():
         start, end = spans[name]
@@ -116,17 +134,26 @@ def with_yaml_fields(text: str, fields: Mapping[str, str], old_names: Mapping[st
         else:
             edits.append((start, end if text[end:line_end].strip() else line_end, ""))
         if name == next(iter(fields)):
-            edits.append((line_end, line_end, "".join(line for field, line in lines.items() if field not in spans)))
+            edits.append(
+                (
+                    line_end,
+                    line_end,
+                    "".join(line for field, line in lines.items() if field not in spans),
+                )
+            )
     for start, end, line in sorted(edits, reverse=True):
         text = text[:start] + line + text[end:]
     return text
 
 
 def find_secret(data: Mapping[Any, Any], allowed: Collection[str] = ()) -> str:
-    """The first name in nested data whose name or value looks like a credential; '' when none does. ``allowed``: names that may stand."""
+    """The first name in nested data whose name or value looks like a credential; '' when none does.
+    ``allowed``: names that may stand."""
     for name, value in _walk(data):
         is_count = name.endswith("tokens") and isinstance(value, int)
-        named = _SECRET_NAME.search(name) and not (name in allowed or is_count or isinstance(value, dict))
+        named = _SECRET_NAME.search(name) and not (
+            name in allowed or is_count or isinstance(value, dict)
+        )
         if named or (isinstance(value, str) and _SECRET_VALUE.search(value)):
             return name
     return ""

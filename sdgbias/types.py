@@ -1,4 +1,5 @@
-"""The values that flow through the house: views, context tests, prompts, scores, models. No behaviour beyond names."""
+"""The values that flow through the house: views, context tests, prompts, scores, models. No
+behaviour beyond names."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ if TYPE_CHECKING:
 SDG, FACET = "sdg", "facet"
 SUITES = (SDG, FACET)
 
-#: The life of a registered model: being looked at, asked every night, put aside for a while, put aside for good.
+#: The life of a registered model: being looked at, asked every night, put aside for a while, put
+#: aside for good.
 CANDIDATE, ENABLED, QUARANTINED, RETIRED = "candidate", "enabled", "quarantined", "retired"
 STATES = (CANDIDATE, ENABLED, QUARANTINED, RETIRED)
 
@@ -43,7 +45,8 @@ class Task(StrEnum):
 
 
 class View(StrEnum):
-    """The four evidence views of Sec. 3.1. The values are the method names of the `metrics` view."""
+    """The four evidence views of Sec. 3.1. The values are the method names of the `metrics`
+    view."""
 
     Q_ONLY = "q_only"
     CTX_Q = "ctx_q"
@@ -69,13 +72,15 @@ class ContextTest(StrEnum):
     T5 = "T5"
 
 
-#: Context tests that each task is asked under (regression: the authors' release has T2 and T5 only).
+#: Context tests that each task is asked under (regression: the authors' release has T2 and T5
+#: only).
 TESTS: dict[Task, tuple[ContextTest, ...]] = {
     Task.MCQ: tuple(ContextTest),
     Task.REGRESSION: (ContextTest.T2, ContextTest.T5),
 }
 
-#: Interval-accuracy tolerances of Table F, by regression target; correct iff |prediction - gold| <= tolerance.
+#: Interval-accuracy tolerances of Table F, by regression target; correct iff |prediction - gold| <=
+#: tolerance.
 TOLERANCES = {
     "under5_mort": 5.0,
     "women_bmi": 1.0,
@@ -88,11 +93,13 @@ TOLERANCES = {
 
 @dataclass(frozen=True)
 class Prompt:
-    """One distinct thing to ask a model: text, its pictures if any, and the candidates of its first token.
+    """One distinct thing to ask a model: text, its pictures if any, and the candidates of its first
+    token.
 
-    ``images`` holds encoded bytes (PNG or JPEG) of each picture, in the order shown, none for an image-free prompt;
-    ``image_id`` is their sha256 hex digest as shards.image_id makes it ('' without a picture); ``candidates`` is a string
-    of one-character candidates, e.g. 'AB', 'ABC', '0123456789'.
+    ``images`` holds encoded bytes (PNG or JPEG) of each picture, in the order shown, none for an
+    image-free prompt; ``image_id`` is their sha256 hex digest as shards.image_id makes it (''
+    without a picture); ``candidates`` is a string of one-character candidates, e.g. 'AB', 'ABC',
+    '0123456789'.
     """
 
     text: str
@@ -105,14 +112,16 @@ class Prompt:
 class ScoreBatch:
     """First-token scores of N prompts; K is the largest number of candidates among them.
 
-    logits (N, K) float32: raw logit of candidate j of each prompt, token variants merged by logsumexp, NaN beyond its
-    candidates. mass (N,) float32: share of the whole vocabulary's probability that lies on the candidates. minus_logit (N,)
-    float32: logit of '-', a diagnostic for regression (NaN without such a token). top_token: decoded argmax over the whole
-    vocabulary, i.e. what greedy decoding says first. n_tokens (N,) int32: prompt length, image tokens included.
+    logits (N, K) float32: raw logit of candidate j of each prompt, token variants merged by
+    logsumexp, NaN beyond its candidates. mass (N,) float32: share of the whole vocabulary's
+    probability that lies on the candidates. minus_logit (N,) float32: logit of '-', a diagnostic
+    for regression (NaN without such a token). top_token: decoded argmax over the whole vocabulary,
+    i.e. what greedy decoding says first. n_tokens (N,) int32: prompt length, image tokens included.
 
-    upper (N, K) float32, None where all scores are exact: the largest value that a logit can truly have. A *censored* candidate,
-    one whose score was withheld, has -inf in logits and its bound here; one that was told in part (another spelling of it may be
-    withheld) has both; NaN where the logit is exact and beyond a prompt's candidates.
+    upper (N, K) float32, None where all scores are exact: the largest value that a logit can truly
+    have. A *censored* candidate, one whose score was withheld, has -inf in logits and its bound
+    here; one that was told in part (another spelling of it may be withheld) has both; NaN where the
+    logit is exact and beyond a prompt's candidates.
     """
 
     logits: np.ndarray
@@ -125,7 +134,8 @@ class ScoreBatch:
 
 @dataclass(frozen=True)
 class CadeParams:
-    """CADE's four hyper-parameters (Sec. 4): context penalty, its KL sensitivity, prior penalty, confidence gate."""
+    """CADE's four hyper-parameters (Sec. 4): context penalty, its KL sensitivity, prior penalty,
+    confidence gate."""
 
     alpha: float
     lambda_kl: float
@@ -135,7 +145,8 @@ class CadeParams:
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """One registry entry: everything needed to load and score a model. See registry/README.md for the fields and the states."""
+    """One registry entry: everything needed to load and score a model. See registry/README.md for
+    the fields and the states."""
 
     name: str
     title: str

@@ -1,4 +1,5 @@
-"""What several test folders need: the shared real data, a random-weight LLaVA, and a small benchmark built by the house."""
+"""What several test folders need: the shared real data, a random-weight LLaVA, and a small
+benchmark built by the house."""
 
 from __future__ import annotations
 
@@ -9,16 +10,28 @@ from pathlib import Path
 import pytest
 
 for name, value in {
-    "HF_HUB_OFFLINE": "1", "WANDB_MODE": "offline", "GX_ANALYTICS_ENABLED": "false", "DO_NOT_TRACK": "1", "DVC_NO_ANALYTICS": "1",
-    "PREFECT_SERVER_ANALYTICS_ENABLED": "false", "PREFECT_LOGGING_TO_API_ENABLED": "false", "TOKENIZERS_PARALLELISM": "false",
-}.items():  # fmt: skip
+    "HF_HUB_OFFLINE": "1",
+    "WANDB_MODE": "offline",
+    "GX_ANALYTICS_ENABLED": "false",
+    "DO_NOT_TRACK": "1",
+    "DVC_NO_ANALYTICS": "1",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "PREFECT_LOGGING_TO_API_ENABLED": "false",
+    "TOKENIZERS_PARALLELISM": "false",
+}.items():
     os.environ.setdefault(name, value)
 
 with suppress(ImportError):  # the environment of vLLM has no hypothesis
     from hypothesis import HealthCheck, settings
 
     # the same examples on every machine, however busy it is
-    settings.register_profile("house", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.register_profile(
+        "house",
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
     settings.load_profile("house")
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -41,5 +54,7 @@ def small_benchmark(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     folder = tmp_path_factory.mktemp("small")
     write_sample(folder / "raw", 60, 5)
-    build(folder / "raw", folder / "raw" / "indicators", folder / "benchmark", mcq=120, regression=40)
+    build(
+        folder / "raw", folder / "raw" / "indicators", folder / "benchmark", mcq=120, regression=40
+    )
     return folder / "benchmark"

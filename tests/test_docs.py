@@ -1,4 +1,5 @@
-"""The docs say what is true today: their commands exist and run, and everything a person can meet is written down."""
+"""The docs say what is true today: their commands exist and run, and everything a person can meet
+is written down."""
 
 from __future__ import annotations
 
@@ -23,15 +24,41 @@ from sdgbias.types import ModelSpec
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PAGES = sorted(
-    [REPOSITORY / name for name in ("README.md", "GLOSSARY.md", "CONTRIBUTING.md", "infra/README.md", "registry/README.md")]
+    [
+        REPOSITORY / name
+        for name in (
+            "README.md",
+            "GLOSSARY.md",
+            "CONTRIBUTING.md",
+            "infra/README.md",
+            "registry/README.md",
+        )
+    ]
     + list((REPOSITORY / "docs").glob("*.md"))
 )
 TEXT = {page.relative_to(REPOSITORY).as_posix(): page.read_text(encoding="utf-8") for page in PAGES}
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`(sdgbias [^`\n]+)`")
-#: What a line of a shell block may begin with besides sdgbias, make and python; blocks of the README with only the former run.
+#: What a line of a shell block may begin with besides sdgbias, make and python; blocks of the
+#: README with only the former run.
 RUN = {"mkdir", "for", "IFS=:", "done"}
-KNOWN = {*RUN, ".", "cd", "cp", "dvc", "export", "git", "pip", "tar", "unzip", "prefect", "pre-commit", "pytest", "sed", "wandb"}
+KNOWN = {
+    *RUN,
+    ".",
+    "cd",
+    "cp",
+    "dvc",
+    "export",
+    "git",
+    "pip",
+    "tar",
+    "unzip",
+    "prefect",
+    "pre-commit",
+    "pytest",
+    "sed",
+    "wandb",
+}
 
 
 def blocks(page: str) -> list[str]:
@@ -41,7 +68,11 @@ def blocks(page: str) -> list[str]:
 def lines(block: str) -> list[str]:
     """Commands of a block, continuation lines joined, comments left out."""
     joined = block.replace("\\\n", " ")
-    return [line.strip() for line in joined.splitlines() if line.strip() and not line.strip().startswith("#")]
+    return [
+        line.strip()
+        for line in joined.splitlines()
+        if line.strip() and not line.strip().startswith("#")
+    ]
 
 
 def words(command: str) -> list[str]:
@@ -55,7 +86,8 @@ def words(command: str) -> list[str]:
 
 
 def tree(command: Any = None, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
-    """('cade', 'search') -> command, for every leaf of the command line and every group that does something by itself."""
+    """('cade', 'search') -> command, for every leaf of the command line and every group that does
+    something by itself."""
     command = command or typer.main.get_command(cli.app)
     if not hasattr(command, "commands"):
         return {path: command}
@@ -69,7 +101,8 @@ COMMANDS = tree()
 
 
 def check_sdgbias(command: str, complete: bool) -> None:
-    """The subcommand and every option exist; a complete command also parses, with its arguments and their types."""
+    """The subcommand and every option exist; a complete command also parses, with its arguments and
+    their types."""
     parts = words(command)[1:]
     if not parts or parts == ["--help"] or parts[0].isupper():
         return
@@ -78,16 +111,24 @@ def check_sdgbias(command: str, complete: bool) -> None:
     depth = next((n for n in (2, 1) if len(parts) >= n and tuple(parts[:n]) in COMMANDS), 0)
     assert depth, f"no such command: {command}"
     leaf, rest = COMMANDS[tuple(parts[:depth])], parts[depth:]
-    known = {option for parameter in leaf.params for option in (*parameter.opts, *parameter.secondary_opts)} | {"--help"}
+    known = {
+        option
+        for parameter in leaf.params
+        for option in (*parameter.opts, *parameter.secondary_opts)
+    } | {"--help"}
     for part in rest:
-        assert not part.startswith("--") or part.split("=")[0] in known, f"{command}: no option {part}; valid: {sorted(known)}"
+        assert not part.startswith("--") or part.split("=")[0] in known, (
+            f"{command}: no option {part}; valid: {sorted(known)}"
+        )
     if complete:
         leaf.make_context(parts[depth - 1], list(rest))  # raises UsageError
 
 
 @pytest.mark.parametrize("page", list(TEXT))
 def test_shell_blocks_hold_commands_that_exist(page: str) -> None:
-    targets = re.findall(r"^([\w.-]+):", (REPOSITORY / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    targets = re.findall(
+        r"^([\w.-]+):", (REPOSITORY / "Makefile").read_text(encoding="utf-8"), re.MULTILINE
+    )
     for block in blocks(page):
         for line in lines(block):
             first = (words(line) or [line])[0]
@@ -100,7 +141,9 @@ def test_shell_blocks_hold_commands_that_exist(page: str) -> None:
                 path = words(line)[2].replace(".", "/") + ".py" if script == "-m" else script
                 assert (REPOSITORY / path).is_file(), f"{page}: `{line}`: no {path}"
             else:
-                assert first in KNOWN or line.split()[0] in KNOWN, f"{page}: `{line}`: teach this test what {first!r} is"
+                assert first in KNOWN or line.split()[0] in KNOWN, (
+                    f"{page}: `{line}`: teach this test what {first!r} is"
+                )
 
 
 @pytest.mark.parametrize("page", list(TEXT))
@@ -116,30 +159,59 @@ def test_the_two_commands_of_the_readme_are_make_targets() -> None:
     makefile = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
     assert re.search(r"^demo:.*\n\t\$\(BIN\)/sdgbias demo$", makefile, re.MULTILINE)
     for tool in ("ruff check", "ruff format --check", "mypy", "lint-imports", "pytest"):
-        assert re.search(rf"^\t\$\(BIN\)/{tool}", makefile, re.MULTILINE), f"make test doesn't run {tool}"
+        assert re.search(rf"^\t\$\(BIN\)/{tool}", makefile, re.MULTILINE), (
+            f"make test doesn't run {tool}"
+        )
 
 
 def runnable(block: str) -> bool:
     commands = lines(block)
     ours = [line for line in commands if line.startswith("sdgbias ")]
     allowed = all(line.startswith("sdgbias ") or line.split()[0] in RUN for line in commands)
-    return bool(ours) and allowed and not any(re.search(r"^sdgbias demo|/path/to", line) for line in commands)
+    return (
+        bool(ours)
+        and allowed
+        and not any(re.search(r"^sdgbias demo|/path/to", line) for line in commands)
+    )
 
 
 @pytest.mark.slow
 def test_the_readme_tour_runs_as_written(tmp_path: Path) -> None:
-    """Every runnable block of the README, in order, by bash, in a folder with a registry of its own."""
+    """Every runnable block of the README, in order, by bash, in a folder with a registry of its
+    own."""
     tour = [block for block in blocks("README.md") if runnable(block)]
     said = "".join(tour)
-    for name in ("sample", "build", "models", "evaluate", "results", "--sql", "report", "cade search", "cade apply", "register-model"):
+    for name in (
+        "sample",
+        "build",
+        "models",
+        "evaluate",
+        "results",
+        "--sql",
+        "report",
+        "cade search",
+        "cade apply",
+        "register-model",
+    ):
         assert name in said, f"the tour doesn't show {name}"
     for name in ("registry", "expectations"):
         shutil.copytree(REPOSITORY / name, tmp_path / name)
     tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = {k: v for k, v in os.environ.items() if k != "SDGBIAS_REGISTRY"} | {"PATH": tools, "PYTHONPATH": str(REPOSITORY)}
+    environment = {k: v for k, v in os.environ.items() if k != "SDGBIAS_REGISTRY"} | {
+        "PATH": tools,
+        "PYTHONPATH": str(REPOSITORY),
+    }
     for block in tour:
         command = ["bash", "-euo", "pipefail", "-c", block]
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600, check=False)
+        done = subprocess.run(
+            command,
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
         assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
     assert (tmp_path / "build/tour/report/index.html").stat().st_size > 10_000
     assert (tmp_path / "registry/models/tiny-llava-bf16.yaml").is_file()
@@ -152,23 +224,37 @@ def check_same_parameters(tour: Path) -> None:
 
     from sdgbias import store
 
-    row = store.query(tour / "results.duckdb", "SELECT * FROM cade_params WHERE task = 'mcq' AND test = 'T1'").iloc[0]
+    row = store.query(
+        tour / "results.duckdb", "SELECT * FROM cade_params WHERE task = 'mcq' AND test = 'T1'"
+    ).iloc[0]
     found = json.loads((tour / "cade" / "cade_config.json").read_text())["params"]
     assert {name: row[name] for name in found} == pytest.approx(found, abs=1e-12)
 
 
 def test_every_command_is_documented() -> None:
-    everything = "\n".join(TEXT[page] for page in TEXT if page.endswith("README.md") or page.startswith("docs/"))
+    everything = "\n".join(
+        TEXT[page] for page in TEXT if page.endswith("README.md") or page.startswith("docs/")
+    )
     for path in COMMANDS:
-        assert f"sdgbias {' '.join(path)}" in everything, f"`sdgbias {' '.join(path)}` stands neither in a README.md nor in docs/"
+        assert f"sdgbias {' '.join(path)}" in everything, (
+            f"`sdgbias {' '.join(path)}` stands neither in a README.md nor in docs/"
+        )
 
 
 def test_every_indicator_is_documented() -> None:
     for entry in (*load_indicators(), *load_regression_tasks()):
         assert f"`{entry.slug}`" in TEXT["docs/data.md"], f"{entry.slug} is missing in docs/data.md"
     for entry in load_indicators():
-        row = next(line for line in TEXT["docs/data.md"].splitlines() if line.startswith(f"| `{entry.slug}` |"))
-        assert f"| {entry.polarity} |" in row and f"| {entry.pillar} |" in row and f"| {entry.sdg} |" in row, row
+        row = next(
+            line
+            for line in TEXT["docs/data.md"].splitlines()
+            if line.startswith(f"| `{entry.slug}` |")
+        )
+        assert (
+            f"| {entry.polarity} |" in row
+            and f"| {entry.pillar} |" in row
+            and f"| {entry.sdg} |" in row
+        ), row
         assert ("terciles" in row) != bool(entry.thresholds), row
     for task in load_regression_tasks():
         row = next(line for line in TEXT["docs/data.md"].splitlines() if f"`{task.slug}`" in line)
@@ -176,14 +262,26 @@ def test_every_indicator_is_documented() -> None:
 
 
 def test_every_quarantine_rule_is_documented() -> None:
-    code = "\n".join(path.read_text(encoding="utf-8") for path in (REPOSITORY / "sdgbias").rglob("*.py"))
+    code = "\n".join(
+        path.read_text(encoding="utf-8") for path in (REPOSITORY / "sdgbias").rglob("*.py")
+    )
     section = TEXT["docs/data.md"].split("## What leaves, and why")[1].split("\n## ")[0]
     named = set(re.findall(r"`([a-z]+-[a-z-]+)`", section))
     for rule in named:
         assert f'"{rule}"' in code, f"docs/data.md names a rule that the code doesn't know: {rule}"
-    names = ("raw/clusters.py", "benchmark/items.py", "raw/images/photos.py", "raw/images/composite.py", "raw/images/render.py")
+    names = (
+        "raw/clusters.py",
+        "benchmark/items.py",
+        "raw/images/photos.py",
+        "raw/images/composite.py",
+        "raw/images/render.py",
+    )
     readers = "".join((REPOSITORY / "sdgbias" / name).read_text(encoding="utf-8") for name in names)
-    raised = re.findall(r"(?:TileError|PhotoError|fault = )\(\s*\"([a-z-]+)\"|Task\.\w+, \w+(?:\[\w+\])?, \"([a-z-]+)\"", readers)
+    raised = re.findall(
+        r"(?:TileError|PhotoError|fault = )\(\s*\"([a-z-]+)\"|Task\.\w+, \w+(?:\[\w+\])?,"
+        r" \"([a-z-]+)\"",
+        readers,
+    )
     for rule in {a or b for a, b in raised}:
         assert rule in named, f"{rule} is missing in docs/data.md"
 
@@ -197,7 +295,11 @@ def test_every_model_field_is_documented() -> None:
 def test_every_metric_is_documented() -> None:
     from sdgbias.suites import sdg
 
-    source = inspect.getsource(sdg._cell_metrics) + inspect.getsource(sdg._paired_metrics) + inspect.getsource(sdg.metric_rows)
+    source = (
+        inspect.getsource(sdg._cell_metrics)
+        + inspect.getsource(sdg._paired_metrics)
+        + inspect.getsource(sdg.metric_rows)
+    )
     names = set(re.findall(r"(?:yield |append\(\()\"(\w+)\"", source)) | {
         f"share_{d}" for d in ("pessimistic", "conservative", "optimistic")
     }
@@ -209,13 +311,22 @@ def test_every_metric_is_documented() -> None:
 def test_every_exit_code_is_documented() -> None:
     from sdgbias import errors
 
-    kinds = [e for _, e in inspect.getmembers(errors, inspect.isclass) if issubclass(e, errors.SdgbiasError)]
+    kinds = [
+        e
+        for _, e in inspect.getmembers(errors, inspect.isclass)
+        if issubclass(e, errors.SdgbiasError)
+    ]
     table = TEXT["docs/operations.md"].split("## Troubleshooting")[1]
     for kind in kinds:
-        assert re.search(rf"^\| {kind.exit_code} \|", table, re.MULTILINE), f"{kind.__name__}: no row {kind.exit_code}"
+        assert re.search(rf"^\| {kind.exit_code} \|", table, re.MULTILINE), (
+            f"{kind.__name__}: no row {kind.exit_code}"
+        )
 
 
-@pytest.mark.parametrize("term", ["cluster", "indicator", "item", "view", "context test", "stream", "CADE", "suite", "run"])
+@pytest.mark.parametrize(
+    "term",
+    ["cluster", "indicator", "item", "view", "context test", "stream", "CADE", "suite", "run"],
+)
 def test_glossary_has(term: str) -> None:
     assert f"| **{term}** |" in TEXT["GLOSSARY.md"]
 
@@ -224,12 +335,16 @@ def test_links_lead_somewhere() -> None:
     for page, text in TEXT.items():
         for target in re.findall(r"\]\(([^)#\s]+)\)", FENCE.sub("", text)):
             if not re.match(r"https?:|mailto:", target):
-                assert ((REPOSITORY / page).parent / target).exists(), f"{page}: {target} doesn't exist"
+                assert ((REPOSITORY / page).parent / target).exists(), (
+                    f"{page}: {target} doesn't exist"
+                )
 
 
 def test_named_files_exist() -> None:
     """Paths in backticks that look like files of the project are files of the project."""
-    pattern = re.compile(r"`((?:sdgbias|flows|docs|tests|bench|scripts|infra|expectations|registry)/[\w/.-]+\.(?:py|md|yaml|json|sql))`")
+    pattern = re.compile(
+        r"`((?:sdgbias|flows|docs|tests|bench|scripts|infra|expectations|registry)/[\w/.-]+\.(?:py|md|yaml|json|sql))`"
+    )
     for page, text in TEXT.items():
         for name in pattern.findall(text):
             assert (REPOSITORY / name).is_file(), f"{page}: {name} doesn't exist"
@@ -237,11 +352,14 @@ def test_named_files_exist() -> None:
 
 def test_no_machine_paths() -> None:
     for page, text in TEXT.items():
-        assert not re.search(r"/(?:work|tmp|home|root)/\w", text), f"{page} names a path of one machine"
+        assert not re.search(r"/(?:work|tmp|home|root)/\w", text), (
+            f"{page} names a path of one machine"
+        )
 
 
 def test_the_example_in_the_architecture_is_the_demo() -> None:
-    """The followed question: its raw line and its prompt are what the demo's sample and today's code give."""
+    """The followed question: its raw line and its prompt are what the demo's sample and today's
+    code give."""
     import pandas as pd
 
     from sdgbias.benchmark.prompts import prompt_texts
@@ -255,11 +373,21 @@ def test_the_example_in_the_architecture_is_the_demo() -> None:
     line = ",".join("" if value is None else str(value) for value in cluster.row())
     assert line in page.splitlines()
     entry = next(i for i in load_indicators() if i.slug == "electricity")
-    label = {name: float("nan") if value is None else value for name, value in cluster.labels.items()}
+    label = {
+        name: float("nan") if value is None else value for name, value in cluster.labels.items()
+    }
     options = re.search(r"option_a '(.*)'   option_b '(.*)'   option_c '(.*?)'", page)
     assert options
-    item = {"question": entry.question, "option_a": options[1], "option_b": options[2], "option_c": options[3], "urban": cluster.urban}
-    text = prompt_texts(pd.DataFrame([{**item, **label}]), Task.MCQ, ContextTest.T1, View.FULL).iloc[0]
+    item = {
+        "question": entry.question,
+        "option_a": options[1],
+        "option_b": options[2],
+        "option_c": options[3],
+        "urban": cluster.urban,
+    }
+    text = prompt_texts(
+        pd.DataFrame([{**item, **label}]), Task.MCQ, ContextTest.T1, View.FULL
+    ).iloc[0]
     assert text in page
 
 
@@ -271,13 +399,19 @@ def test_the_embedded_model_is_described_as_it_is_trained() -> None:
     worlds = re.findall(r'^    \((\d+), "([A-Z ]+)"\),$', script, re.MULTILINE)
     assert shares and steps and worlds
     planted = page.split("## Planted biases")[1].split("\n## ")[0]
-    for row, share in zip([r for r in planted.splitlines() if r.startswith("| ")][1:], shares[1].split(", "), strict=True):
+    for row, share in zip(
+        [r for r in planted.splitlines() if r.startswith("| ")][1:],
+        shares[1].split(", "),
+        strict=True,
+    ):
         assert f" {100 * float(share):.0f} %" in row, f"{share} is not in: {row}"
     for stage, count in zip(("tower", "text", "joint"), steps[1].split(", "), strict=True):
         assert f"| {stage} | {count} |" in page
     assert f"({worlds[0][0]} to {worlds[-1][0]})" in page
     countries = " ".join(names for _, names in worlds).split()
-    assert f"their {len(set(countries))}\ncountries" in page and len(countries) == len(set(countries))
+    assert f"their {len(set(countries))}\ncountries" in page and len(countries) == len(
+        set(countries)
+    )
     from sdgbias.raw.synthetic.latent import DEFAULT_COUNTRIES
 
     assert not set(countries) & set(DEFAULT_COUNTRIES)
@@ -288,7 +422,9 @@ def test_deployment_is_one_that_prefect_takes() -> None:
 
     from flows.nightly import nightly
 
-    deployment = yaml.safe_load((REPOSITORY / "infra" / "prefect.yaml").read_text(encoding="utf-8"))["deployments"][0]
+    deployment = yaml.safe_load(
+        (REPOSITORY / "infra" / "prefect.yaml").read_text(encoding="utf-8")
+    )["deployments"][0]
     path, _, name = deployment["entrypoint"].partition(":")
     assert (REPOSITORY / path).is_file() and name == nightly.fn.__name__
     assert set(deployment["parameters"]) == set(inspect.signature(nightly.fn).parameters)

@@ -9,13 +9,18 @@ from hypothesis import strategies as st
 
 from sdgbias import files
 
-LINE = st.text(st.characters(blacklist_categories=("Cs", "Cc"), blacklist_characters="\u2028\u2029\x85\ufeff"), min_size=1, max_size=40)
+LINE = st.text(
+    st.characters(blacklist_categories=("Cs", "Cc"), blacklist_characters="\u2028\u2029\x85\ufeff"),
+    min_size=1,
+    max_size=40,
+)
 
 
 @settings(max_examples=150, deadline=None)
 @given(old=LINE, new=LINE, comment=LINE, after=st.booleans())
 def test_a_field_changes_and_the_rest_stays(old: str, new: str, comment: str, after: bool) -> None:
-    """Whatever stands in a value or a comment: the new values are read back, and every other line is the same."""
+    """Whatever stands in a value or a comment: the new values are read back, and every other line
+    is the same."""
     lines = [
         f"# {comment}",
         "name: m   # as it is",
@@ -24,7 +29,12 @@ def test_a_field_changes_and_the_rest_stays(old: str, new: str, comment: str, af
     ]
     text = "\n".join([*lines, "state: x"] if after else ["state: x", *lines]) + "\n"
     changed = files.with_yaml_fields(text, {"state": "y", "reason": new, "until": "2026-11-30"}, {})
-    assert files.load_yaml(changed) == {**files.load_yaml(text), "state": "y", "reason": new, "until": "2026-11-30"}
+    assert files.load_yaml(changed) == {
+        **files.load_yaml(text),
+        "state": "y",
+        "reason": new,
+        "until": "2026-11-30",
+    }
     kept = [line for line in text.splitlines() if not line.startswith(("state", "reason"))]
     assert [line for line in changed.splitlines() if line in kept] == kept
     back = files.with_yaml_fields(changed, {"state": "x", "reason": old, "until": ""}, {})
@@ -34,13 +44,20 @@ def test_a_field_changes_and_the_rest_stays(old: str, new: str, comment: str, af
 def test_fields_with_another_name_before() -> None:
     text = "on: true  # why\nwhy: because"
     assert (
-        files.with_yaml_fields(text, {"state": "off", "reason": "so"}, {"on": "state", "why": "reason"})
+        files.with_yaml_fields(
+            text, {"state": "off", "reason": "so"}, {"on": "state", "why": "reason"}
+        )
         == "state: 'off'  # why\nreason: so\n"
     )
-    assert files.with_yaml_fields(text, {"state": "x", "reason": ""}, {"on": "state", "why": "reason"}) == "state: x  # why\n"
+    assert (
+        files.with_yaml_fields(text, {"state": "x", "reason": ""}, {"on": "state", "why": "reason"})
+        == "state: x  # why\n"
+    )
 
 
-@pytest.mark.parametrize("text", ["a: 1\na: 2\n", "a: {b: 1, b: 2}\n", "a: [\n", "a: !!python/name:os.system\n"])
+@pytest.mark.parametrize(
+    "text", ["a: 1\na: 2\n", "a: {b: 1, b: 2}\n", "a: [\n", "a: !!python/name:os.system\n"]
+)
 def test_not_read(text: str) -> None:
     with pytest.raises(yaml.YAMLError):
         files.load_yaml(text)

@@ -1,4 +1,5 @@
-"""The laboratory: analysis of stored scores, no model needed. Every study is one function from a run to rows of ``study_rows``."""
+"""The laboratory: analysis of stored scores, no model needed. Every study is one function from a
+run to rows of ``study_rows``."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ from sdgbias.analysis.studies import (
 )
 from sdgbias.types import FACET
 
-#: name -> module of studies/ with a function rows(run, settings), in the order in which they are run.
+#: name -> module of studies/ with a function rows(run, settings), in the order in which they are
+#: run.
 STUDIES = {
     "methods": baselines,
     "perturbation": perturbation,
@@ -43,7 +45,9 @@ STUDIES = {
 COMPARED = ("between_models", "between_nights", "leaderboard", "compared")
 
 
-def study(run: RunData, settings: Settings, progress: Callable[[str, int, int], None] | None = None) -> pd.DataFrame:
+def study(
+    run: RunData, settings: Settings, progress: Callable[[str, int, int], None] | None = None
+) -> pd.DataFrame:
     """All study rows of one run, sorted by key. Same run and settings, same rows."""
     parts = []
     for done, module in enumerate(STUDIES.values()):
@@ -56,7 +60,12 @@ def study(run: RunData, settings: Settings, progress: Callable[[str, int, int], 
     return table(record for part in parts for record in part.to_dict("records"))
 
 
-def people_study(results: Path, run_id: str, settings: Settings, progress: Callable[[str, int, int], None] | None = None) -> pd.DataFrame:
+def people_study(
+    results: Path,
+    run_id: str,
+    settings: Settings,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> pd.DataFrame:
     """The study rows of a run of the second suite (fairness.py)."""
     from sdgbias.analysis.studies import fairness
 
@@ -65,7 +74,9 @@ def people_study(results: Path, run_id: str, settings: Settings, progress: Calla
     found = fairness.rows(results, run_id, settings)
     if progress:
         progress("analysing answers about people", 1, 1)
-    return table(record for part in (found, _settings_rows(settings)) for record in part.to_dict("records"))
+    return table(
+        record for part in (found, _settings_rows(settings)) for record in part.to_dict("records")
+    )
 
 
 def analyse(
@@ -76,32 +87,51 @@ def analyse(
     again: bool = False,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> dict[str, int]:
-    """Runs every study of the given runs (default: the newest of each model, of people on each benchmark) and publishes the rows; run_id -> rows.
+    """Runs every study of the given runs (default: the newest of each model, of people on each
+    benchmark) and publishes the rows; run_id -> rows.
 
-    A run that was analysed with these settings before is left alone unless ``again``; 0 rows are reported for it.
+    A run that was analysed with these settings before is left alone unless ``again``; 0 rows are
+    reported for it.
     """
     made = {}
-    for run_id in run_ids if run_ids is not None else [*store.latest_runs(results), *store.latest_runs(results, FACET, per_benchmark=True)]:
+    for run_id in (
+        run_ids
+        if run_ids is not None
+        else [*store.latest_runs(results), *store.latest_runs(results, FACET, per_benchmark=True)]
+    ):
         if not again and _analysed(results, run_id, settings):
             made[run_id] = 0
             continue
         of_people = _suite(results, run_id) == FACET
-        rows = people_study(results, run_id, settings, progress) if of_people else study(load(results, run_id), settings, progress)
+        rows = (
+            people_study(results, run_id, settings, progress)
+            if of_people
+            else study(load(results, run_id), settings, progress)
+        )
         store.replace(results, run_id, {"study_rows": rows})
         made[run_id] = len(rows)
-    compare(results, [run_id for run_id in made if _suite(results, run_id) != FACET], settings, progress)
+    compare(
+        results, [run_id for run_id in made if _suite(results, run_id) != FACET], settings, progress
+    )
     return made
 
 
 def compare(
-    results: Path, run_ids: Sequence[str], settings: Settings, progress: Callable[[str, int, int], None] | None = None
+    results: Path,
+    run_ids: Sequence[str],
+    settings: Settings,
+    progress: Callable[[str, int, int], None] | None = None,
 ) -> dict[str, int]:
-    """Models beside each other, and each beside its night before: pairs, leaderboard, parameters of one applied to another. The rows
-    are added to those of each run, in place of earlier comparisons; run_id -> rows. Nothing is done again for the same set of runs."""
+    """Models beside each other, and each beside its night before: pairs, leaderboard, parameters of
+    one applied to another. The rows are added to those of each run, in place of earlier
+    comparisons; run_id -> rows. Nothing is done again for the same set of runs."""
     from sdgbias.analysis.studies import paired, transfer
 
     before = {run_id: _night_before(results, run_id) for run_id in run_ids}
-    mark = "; ".join(f"{run_id} after {before[run_id] or 'nothing'}" for run_id in sorted(run_ids)) + f"; {vars(settings)}"
+    mark = (
+        "; ".join(f"{run_id} after {before[run_id] or 'nothing'}" for run_id in sorted(run_ids))
+        + f"; {vars(settings)}"
+    )
     if not run_ids or all(_compared(results, run_id) == mark for run_id in run_ids):
         return {}
     if progress:
@@ -117,12 +147,25 @@ def compare(
     for run in runs:
         earlier = before[str(run.run["run_id"])]
         if earlier:
-            made[str(run.run["run_id"])] += paired.between_nights(load(results, earlier), run).to_dict("records")
+            made[str(run.run["run_id"])] += paired.between_nights(
+                load(results, earlier), run
+            ).to_dict("records")
     for run_id, rows in made.items():
-        kept = store.query(results, "SELECT * EXCLUDE (run_id) FROM study_rows WHERE run_id = ?", [run_id])
-        kept = kept[~kept["study"].isin(COMPARED) & ~((kept["study"] == "transfer") & (kept["by"] == "model"))]
+        kept = store.query(
+            results, "SELECT * EXCLUDE (run_id) FROM study_rows WHERE run_id = ?", [run_id]
+        )
+        kept = kept[
+            ~kept["study"].isin(COMPARED)
+            & ~((kept["study"] == "transfer") & (kept["by"] == "model"))
+        ]
         store.replace(
-            results, run_id, {"study_rows": table([*kept.to_dict("records"), *rows, row("compared", "set", len(runs), note=mark)])}
+            results,
+            run_id,
+            {
+                "study_rows": table(
+                    [*kept.to_dict("records"), *rows, row("compared", "set", len(runs), note=mark)]
+                )
+            },
         )
     if progress:
         progress("comparing models and nights", 1, 1)
@@ -135,23 +178,35 @@ def _suite(results: Path, run_id: str) -> str:
 
 
 def _night_before(results: Path, run_id: str) -> str:
-    """The model's finished run on the same benchmark before this one; '' when there is none with decoded answers."""
+    """The model's finished run on the same benchmark before this one; '' when there is none with
+    decoded answers."""
     sql = """SELECT o.run_id FROM runs r JOIN runs o USING (model, suite, benchmark_id)
-             WHERE r.run_id = ? AND o.finished_at < r.finished_at AND EXISTS (FROM details d WHERE d.run_id = o.run_id AND "table" = 'scores' AND dropped_at IS NULL)
+             WHERE r.run_id = ? AND o.finished_at < r.finished_at AND EXISTS (FROM details d WHERE
+             d.run_id = o.run_id AND "table" = 'scores' AND dropped_at IS NULL)
              ORDER BY o.finished_at DESC, o.run_id DESC LIMIT 1"""
     found = store.query(results, sql, [run_id])["run_id"]
     return str(found[0]) if len(found) else ""
 
 
 def _compared(results: Path, run_id: str) -> str:
-    found = store.query(results, "SELECT note FROM study_rows WHERE study = 'compared' AND run_id = ?", [run_id])["note"]
+    found = store.query(
+        results, "SELECT note FROM study_rows WHERE study = 'compared' AND run_id = ?", [run_id]
+    )["note"]
     return str(found[0]) if len(found) else ""
 
 
 def _settings_rows(settings: Settings) -> pd.DataFrame:
-    return table(row("settings", name, float(value)) for name, value in sorted(vars(settings).items()))
+    return table(
+        row("settings", name, float(value)) for name, value in sorted(vars(settings).items())
+    )
 
 
 def _analysed(results: Path, run_id: str, settings: Settings) -> bool:
-    found = store.query(results, "SELECT metric, value FROM study_rows WHERE study = 'settings' AND run_id = ?", [run_id])
-    return dict(zip(found["metric"], found["value"], strict=True)) == {k: float(v) for k, v in vars(settings).items()}
+    found = store.query(
+        results,
+        "SELECT metric, value FROM study_rows WHERE study = 'settings' AND run_id = ?",
+        [run_id],
+    )
+    return dict(zip(found["metric"], found["value"], strict=True)) == {
+        k: float(v) for k, v in vars(settings).items()
+    }

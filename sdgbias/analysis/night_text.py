@@ -1,4 +1,5 @@
-"""A night and its verdicts as sentences: the same ones in the message, on the morning page and on the command line."""
+"""A night and its verdicts as sentences: the same ones in the message, on the morning page and on
+the command line."""
 
 from __future__ import annotations
 
@@ -16,18 +17,43 @@ from sdgbias.analysis.nights import (
 )
 
 METRICS = {
-    "accuracy": "accuracy", "interval_accuracy": "interval accuracy", "mae": "mean absolute error", "cade_gain": "CADE’s gain",
-    "share_optimistic": "optimistic answers", "share_pessimistic": "pessimistic answers",
-    "share_conservative": "conservative answers", "disparity": "disparity", "parse_failures": "answers outside the candidates",
-    "candidate_mass": "candidate mass", "failed_share": "prompts that failed", "throughput": "prompts a second", "recall": "recall",
+    "accuracy": "accuracy",
+    "interval_accuracy": "interval accuracy",
+    "mae": "mean absolute error",
+    "cade_gain": "CADE’s gain",
+    "share_optimistic": "optimistic answers",
+    "share_pessimistic": "pessimistic answers",
+    "share_conservative": "conservative answers",
+    "disparity": "disparity",
+    "parse_failures": "answers outside the candidates",
+    "candidate_mass": "candidate mass",
+    "failed_share": "prompts that failed",
+    "throughput": "prompts a second",
+    "recall": "recall",
     "refusals": "refusals",
-}  # fmt: skip
-METHODS = {"q_only": "Q-only", "ctx_q": "CTX+Q", "img_q": "IMG+Q", "full": "Full", "cade": "CADE", "full_argmax": "Full, first token"}
+}
+METHODS = {
+    "q_only": "Q-only",
+    "ctx_q": "CTX+Q",
+    "img_q": "IMG+Q",
+    "full": "Full",
+    "cade": "CADE",
+    "full_argmax": "Full, first token",
+}
 TASKS = {"mcq": "choice", "regression": "estimate", "direct": "named class", "choice": "yes or no"}
 VERDICTS = {BREACH: "breach", PASS: "pass", INSUFFICIENT: "not enough evidence", MISSING: "missing"}
-OUTCOMES = {"published": "published", "unchanged": "unchanged", "failed": "failed", "skipped": "skipped"}
+OUTCOMES = {
+    "published": "published",
+    "unchanged": "unchanged",
+    "failed": "failed",
+    "skipped": "skipped",
+}
 #: Metrics that are no share: scale, digits, unit.
-_UNITS = {"mae": (1.0, 3, " tolerances"), "throughput": (1.0, 1, " prompts/s"), "cade_gain": (100.0, 1, " points")}
+_UNITS = {
+    "mae": (1.0, 3, " tolerances"),
+    "throughput": (1.0, 1, " prompts/s"),
+    "cade_gain": (100.0, 1, " points"),
+}
 _MINUS, _NBSP = "−", "\u00a0"
 
 
@@ -46,20 +72,25 @@ def what(r: Mapping[Any, Any]) -> str:
     level = str(r["level"] or "").removesuffix("at_least").removesuffix("at_most").strip()
     test = str(r["test"] or "")
     parts = [
-        METRICS.get(str(r["metric"]), str(r["metric"])) + (f" by {level}" if level else ""), METHODS.get(str(r["method"]), str(r["method"] or "")),
-        TASKS.get(str(r["task"]), str(r["task"] or "")), "all tests" if test == "all" else test,
-    ]  # fmt: skip
+        METRICS.get(str(r["metric"]), str(r["metric"])) + (f" by {level}" if level else ""),
+        METHODS.get(str(r["method"]), str(r["method"] or "")),
+        TASKS.get(str(r["task"]), str(r["task"] or "")),
+        "all tests" if test == "all" else test,
+    ]
     return ", ".join(p for p in parts if p)
 
 
 def floor(r: Mapping[Any, Any]) -> str:
     """'at least', 'at most', or '' for a comparison with another run."""
     level = str(r["level"] or "")
-    return "at least" if level.endswith("at_least") else "at most" if level.endswith("at_most") else ""
+    return (
+        "at least" if level.endswith("at_least") else "at most" if level.endswith("at_most") else ""
+    )
 
 
 def cells(r: Mapping[Any, Any]) -> dict[str, str]:
-    """The numbers of a row as text: before, value, change, ci, n, mde, allowed, p; '' where there is none."""
+    """The numbers of a row as text: before, value, change, ci, n, mde, allowed, p; '' where there
+    is none."""
     scale, digits, unit = _UNITS.get(str(r["metric"]), (100.0, 1, f"{_NBSP}%"))
     points = unit if scale == 1.0 else " points"
     ratio = r["metric"] == "throughput"
@@ -78,24 +109,44 @@ def cells(r: Mapping[Any, Any]) -> dict[str, str]:
     allowed = of("allowed", points if not floor(r) else unit)
     if ratio:
         change, allowed = (
-            f"{number(100 * known[n], 0, signed=n == 'change')}{_NBSP}%" if known[n] == known[n] else "" for n in ("change", "allowed")
+            (
+                f"{number(100 * known[n], 0, signed=n == 'change')}{_NBSP}%"
+                if known[n] == known[n]
+                else ""
+            )
+            for n in ("change", "allowed")
         )
     return {
-        "before": of("before"), "value": of("value"), "change": change, "ci": "" if "n/a" in ends else f"{ends[0]} to {ends[1]}",
-        "n": f"{int(r['n'] or 0):,}" if r["n"] == r["n"] else "", "mde": of("mde", points), "allowed": f"{floor(r)} {allowed}".strip(),
-        "p": "" if known["p"] != known["p"] else "< 0.001" if known["p"] < 0.001 else f"{known['p']:.3f}",
-    }  # fmt: skip
+        "before": of("before"),
+        "value": of("value"),
+        "change": change,
+        "ci": "" if "n/a" in ends else f"{ends[0]} to {ends[1]}",
+        "n": f"{int(r['n'] or 0):,}" if r["n"] == r["n"] else "",
+        "mde": of("mde", points),
+        "allowed": f"{floor(r)} {allowed}".strip(),
+        "p": (
+            ""
+            if known["p"] != known["p"]
+            else "< 0.001"
+            if known["p"] < 0.001
+            else f"{known['p']:.3f}"
+        ),
+    }
 
 
 def moved(r: Mapping[Any, Any]) -> str:
-    """'accuracy, Full, choice, all tests: 71.2 % to 65.5 % (-5.7 points, 95 % CI ..., n = 1,200; allowed 2.0 points)'."""
+    """'accuracy, Full, choice, all tests: 71.2 % to 65.5 % (-5.7 points, 95 % CI ..., n = 1,200;
+    allowed 2.0 points)'."""
     c = cells(r)
     if r["rule"] == UNCHANGED:
         return f"{r['note']}"
     ci = f", 95{_NBSP}% CI {c['ci']}" if c["ci"] else ""
     if floor(r):
         return f"{what(r)}: {c['value']} (n{_NBSP}={_NBSP}{c['n']}{ci}; must be {c['allowed']})"
-    return f"{what(r)}: {c['before']} to {c['value']} ({c['change']}{ci}, n{_NBSP}={_NBSP}{c['n']}; allowed {c['allowed']})"
+    return (
+        f"{what(r)}: {c['before']} to {c['value']} ({c['change']}{ci}, n{_NBSP}={_NBSP}{c['n']};"
+        f" allowed {c['allowed']})"
+    )
 
 
 def many(count: int, one: str, several: str = "") -> str:

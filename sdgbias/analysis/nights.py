@@ -1,4 +1,5 @@
-"""What a night came to, read from the results file alone: who was asked, how the gate judged it, which answers flipped."""
+"""What a night came to, read from the results file alone: who was asked, how the gate judged it,
+which answers flipped."""
 
 from __future__ import annotations
 
@@ -24,9 +25,11 @@ _ORDER = {BREACH: 0, MISSING: 1, INSUFFICIENT: 2, PASS: 3}
 
 @dataclass(frozen=True)
 class ModelNight:
-    """One model and suite in a night. outcome: published, unchanged, failed, skipped. verdict: of the gate, '' where nothing was judged.
-    rows: its verdicts; of an unchanged run in breach, those of the night that found it. flips: examples. accepted: the reason a person
-    gave, '' for none. until: end of its quarantine (ISO date), '' for none. found_in: the night whose verdicts these are."""
+    """One model and suite in a night. outcome: published, unchanged, failed, skipped. verdict: of
+    the gate, '' where nothing was judged.
+    rows: its verdicts; of an unchanged run in breach, those of the night that found it. flips:
+    examples. accepted: the reason a person gave, '' for none. until: end of its quarantine (ISO
+    date), '' for none. found_in: the night whose verdicts these are."""
 
     model: str
     suite: str
@@ -52,7 +55,10 @@ class ModelNight:
 
     @property
     def breaches(self) -> list[dict[str, Any]]:
-        return [{str(k): v for k, v in r.items()} for r in self.rows[self.rows["verdict"] == BREACH].to_dict("records")]
+        return [
+            {str(k): v for k, v in r.items()}
+            for r in self.rows[self.rows["verdict"] == BREACH].to_dict("records")
+        ]
 
     @property
     def breached(self) -> bool:
@@ -67,8 +73,9 @@ class ModelNight:
 
 @dataclass(frozen=True)
 class Night:
-    """night: its id. row: of table ``nights``, steps and config as dicts. models: as above, those in need of a look first. history: night,
-    model, suite, outcome, verdict of the last nights, oldest first."""
+    """night: its id. row: of table ``nights``, steps and config as dicts. models: as above, those
+    in need of a look first. history: night, model, suite, outcome, verdict of the last nights,
+    oldest first."""
 
     night: str
     row: Mapping[str, Any]
@@ -84,18 +91,26 @@ class Night:
 
 
 def overall(rows: Sequence[Mapping[Any, Any]]) -> str:
-    """The verdict on a model: the worst of its rows; MISSING counts only where the rule requires the metric. No rows: ''."""
-    said = {str(r["verdict"]) for r in rows if r["verdict"] != MISSING or str(r["note"]).endswith(REQUIRED)}
+    """The verdict on a model: the worst of its rows; MISSING counts only where the rule requires
+    the metric. No rows: ''."""
+    said = {
+        str(r["verdict"])
+        for r in rows
+        if r["verdict"] != MISSING or str(r["note"]).endswith(REQUIRED)
+    }
     return next((v for v in _ORDER if v in said), MISSING if rows else "")
 
 
 def known(results: Path) -> list[str]:
     """All nights, oldest first."""
-    return list(store.query(results, "SELECT night FROM nights ORDER BY started_at, night")["night"])
+    return list(
+        store.query(results, "SELECT night FROM nights ORDER BY started_at, night")["night"]
+    )
 
 
 def load(results: Path, night: str = "") -> Night | None:
-    """A night, default the newest; None where the file knows none. Raises UsageError for one that isn't there."""
+    """A night, default the newest; None where the file knows none. Raises UsageError for one that
+    isn't there."""
     nights = known(results)
     if night and night not in nights:
         raise UsageError(one_of("night", night, nights[-10:]))
@@ -113,15 +128,36 @@ def load(results: Path, night: str = "") -> Night | None:
     # an unchanged run in breach is shown as in the night that found it
     verdicts = ask(
         """FROM verdicts WHERE night = $night OR (rule <> $unchanged AND run_id IN (
-               SELECT run_id FROM verdicts WHERE night = $night AND rule = $unchanged AND verdict = 'BREACH')) ORDER BY rowid""",
+               SELECT run_id FROM verdicts WHERE night = $night AND rule = $unchanged AND verdict =
+               'BREACH')) ORDER BY rowid""",
         unchanged=UNCHANGED,
     )
-    flips = ask("FROM flips WHERE run_id IN (SELECT run_id FROM night_models WHERE night = $night) ORDER BY better, rowid")
-    accepted = store.query(results, "SELECT run_id, reason FROM accepted").set_index("run_id")["reason"].to_dict()
-    made = ask("SELECT run_id FROM runs WHERE provenance = 'planted' AND run_id IN (SELECT run_id FROM night_models WHERE night = $night)")
+    flips = ask(
+        "FROM flips WHERE run_id IN (SELECT run_id FROM night_models WHERE night = $night) ORDER BY"
+        " better, rowid"
+    )
+    accepted = (
+        store.query(results, "SELECT run_id, reason FROM accepted")
+        .set_index("run_id")["reason"]
+        .to_dict()
+    )
+    made = ask(
+        "SELECT run_id FROM runs WHERE provenance = 'planted' AND run_id IN (SELECT run_id FROM"
+        " night_models WHERE night = $night)"
+    )
     planted = set(made["run_id"])
-    models = [replace(_model(r, verdicts, flips, accepted), planted=r["run_id"] in planted) for r in asked]
-    models.sort(key=lambda m: (not m.breached, m.outcome not in ("failed", "skipped"), _ORDER.get(m.verdict, 4), m.model, m.suite))
+    models = [
+        replace(_model(r, verdicts, flips, accepted), planted=r["run_id"] in planted) for r in asked
+    ]
+    models.sort(
+        key=lambda m: (
+            not m.breached,
+            m.outcome not in ("failed", "skipped"),
+            _ORDER.get(m.verdict, 4),
+            m.model,
+            m.suite,
+        )
+    )
     shown = nights[: nights.index(night) + 1][-NIGHTS_SHOWN:]
     return Night(night, row, models, _history(results, shown))
 
@@ -130,9 +166,15 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _model(r: Mapping[Any, Any], verdicts: pd.DataFrame, flips: pd.DataFrame, accepted: Mapping[Any, Any]) -> ModelNight:
+def _model(
+    r: Mapping[Any, Any], verdicts: pd.DataFrame, flips: pd.DataFrame, accepted: Mapping[Any, Any]
+) -> ModelNight:
     def of(frame: pd.DataFrame, night: str) -> pd.DataFrame:
-        return frame[(frame["night"] == night) & (frame["model"] == r["model"]) & (frame["suite"] == r["suite"])]
+        return frame[
+            (frame["night"] == night)
+            & (frame["model"] == r["model"])
+            & (frame["suite"] == r["suite"])
+        ]
 
     mine, run, found_in = of(verdicts, str(r["night"])), _text(r["run_id"]), str(r["night"])
     verdict = overall(mine.to_dict("records"))
@@ -144,20 +186,40 @@ def _model(r: Mapping[Any, Any], verdicts: pd.DataFrame, flips: pd.DataFrame, ac
     baseline = _text(mine["baseline"].iloc[0]) if len(mine) else ""
     flips = of(flips, found_in)
     flips = flips[(flips["run_id"] == run) & (flips["baseline"] == baseline)].reset_index(drop=True)
-    mine = mine.assign(_o=mine["verdict"].map(_ORDER)).sort_values("_o", kind="stable").drop(columns="_o")
+    mine = (
+        mine.assign(_o=mine["verdict"].map(_ORDER))
+        .sort_values("_o", kind="stable")
+        .drop(columns="_o")
+    )
     return ModelNight(
-        model=str(r["model"]), suite=str(r["suite"]), outcome=_text(r["outcome"]), run_id=run, kind=_text(r["kind"]), message=_text(r["message"]),
-        attempts=0 if pd.isna(r["attempts"]) else int(r["attempts"]), seconds=float("nan") if pd.isna(r["seconds"]) else float(r["seconds"]),
-        until=_text(r["quarantined_until"]), verdict=verdict, baseline=baseline, rows=mine.reset_index(drop=True), flips=flips,
-        accepted=_text(accepted.get(run)), found_in=found_in,
-    )  # fmt: skip
+        model=str(r["model"]),
+        suite=str(r["suite"]),
+        outcome=_text(r["outcome"]),
+        run_id=run,
+        kind=_text(r["kind"]),
+        message=_text(r["message"]),
+        attempts=0 if pd.isna(r["attempts"]) else int(r["attempts"]),
+        seconds=float("nan") if pd.isna(r["seconds"]) else float(r["seconds"]),
+        until=_text(r["quarantined_until"]),
+        verdict=verdict,
+        baseline=baseline,
+        rows=mine.reset_index(drop=True),
+        flips=flips,
+        accepted=_text(accepted.get(run)),
+        found_in=found_in,
+    )
 
 
 def _history(results: Path, nights: Sequence[str]) -> pd.DataFrame:
     sql = """SELECT m.night, m.model, m.suite, m.outcome,
-                    coalesce(bool_or(v.verdict = 'BREACH'), false) AS breach, coalesce(bool_or(v.verdict IS NOT NULL), false) AS judged
-             FROM night_models m LEFT JOIN verdicts v ON v.night = m.night AND v.model = m.model AND v.suite = m.suite
-             WHERE list_contains($nights, m.night) GROUP BY ALL ORDER BY m.model, m.suite, m.night"""
+                    coalesce(bool_or(v.verdict = 'BREACH'), false) AS breach,
+                    coalesce(bool_or(v.verdict IS NOT NULL), false) AS judged
+             FROM night_models m LEFT JOIN verdicts v ON v.night = m.night AND v.model = m.model
+             AND v.suite = m.suite
+             WHERE list_contains($nights, m.night) GROUP BY ALL ORDER BY m.model, m.suite,
+             m.night"""
     found = store.query(results, sql, {"nights": list(nights)})
     rank = {night: i for i, night in enumerate(nights)}
-    return found.assign(at=found["night"].map(rank)).sort_values(["model", "suite", "at"], ignore_index=True)
+    return found.assign(at=found["night"].map(rank)).sort_values(
+        ["model", "suite", "at"], ignore_index=True
+    )

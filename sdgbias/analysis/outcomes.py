@@ -1,4 +1,5 @@
-"""What a run answered on the test split: the common ground of the studies, and rows by pillar and indicator."""
+"""What a run answered on the test split: the common ground of the studies, and rows by pillar and
+indicator."""
 
 from __future__ import annotations
 
@@ -21,9 +22,11 @@ CADE = "cade"
 class Outcome:
     """The n test rows of a task under one context test, or pooled over tests (test 'all').
 
-    items: n rows. place, country (n,) codes. polarity (n,): 1 higher is better, -1 lower, 0 not known. choice (n,) candidate index by method, -1 without an answer. hit (n,) by method:
-    1 right, 0 wrong, NaN without an answer; for numbers, right is within the tolerance. error (n,) by method, {} for
-    multiple choice. Methods are 'full', and those of the other views and 'cade' that answered anything.
+    items: n rows. place, country (n,) codes. polarity (n,): 1 higher is better, -1 lower, 0 not
+    known. choice (n,) candidate index by method, -1 without an answer. hit (n,) by method: 1 right,
+    0 wrong, NaN without an answer; for numbers, right is within the tolerance. error (n,) by
+    method, {} for multiple choice. Methods are 'full', and those of the other views and 'cade' that
+    answered anything.
     """
 
     task: Task
@@ -38,12 +41,17 @@ class Outcome:
 
 
 def reportable(run: RunData, task: Task) -> list[Cell]:
-    """The cells of a task with anything to report: test rows, and for numbers a Full view that was decoded."""
+    """The cells of a task with anything to report: test rows, and for numbers a Full view that was
+    decoded."""
     full = View.FULL
     return [
         cell
         for cell in run.of(task)
-        if cell.test_rows.any() and (cell.task is Task.MCQ or (full in cell.free and np.isfinite(cell.free[full][cell.test_rows]).any()))
+        if cell.test_rows.any()
+        and (
+            cell.task is Task.MCQ
+            or (full in cell.free and np.isfinite(cell.free[full][cell.test_rows]).any())
+        )
     ]
 
 
@@ -56,11 +64,15 @@ def outcomes(cells: Sequence[Cell]) -> list[Outcome]:
         if id(cell.items) not in tables:
             tables[id(cell.items)] = cell.items.loc[cell.test_rows].reset_index(drop=True)
     places, countries = _coded(tables, "cluster_id"), _coded(tables, "country")
-    return [_outcome(cell, tables[id(cell.items)], places[id(cell.items)], countries[id(cell.items)]) for cell in cells]
+    return [
+        _outcome(cell, tables[id(cell.items)], places[id(cell.items)], countries[id(cell.items)])
+        for cell in cells
+    ]
 
 
 def pools(run: RunData, task: Task) -> list[Outcome]:
-    """An Outcome per reportable cell, then all of them pooled; empty without any. Places and countries are coded alike in all.
+    """An Outcome per reportable cell, then all of them pooled; empty without any. Places and
+    countries are coded alike in all.
 
     Worked out once per run and kept with it, as every study starts here.
     """
@@ -72,7 +84,8 @@ def pools(run: RunData, task: Task) -> list[Outcome]:
 
 
 def decision(cell: Cell) -> tuple[Streams, Decision, Bools] | None:
-    """CADE as the run tuned it: streams, decision and the (N,) rows that it can answer; None where nothing was tuned.
+    """CADE as the run tuned it: streams, decision and the (N,) rows that it can answer; None where
+    nothing was tuned.
 
     Worked out once per cell and kept with it.
     """
@@ -89,7 +102,9 @@ def decision(cell: Cell) -> tuple[Streams, Decision, Bools] | None:
 def chosen_number(cell: Cell, choice: Ints) -> Floats:
     """(N,) the number that each chosen first digit leads to; NaN without a choice."""
     assert cell.by_digit is not None
-    return np.where(choice >= 0, cell.by_digit[np.arange(len(choice)), np.maximum(choice, 0)], np.nan)
+    return np.where(
+        choice >= 0, cell.by_digit[np.arange(len(choice)), np.maximum(choice, 0)], np.nan
+    )
 
 
 def hits(cell: Cell, choice: Ints, number: Floats | None = None) -> Floats:
@@ -106,7 +121,11 @@ def pooled(found: Sequence[Outcome]) -> Outcome:
     methods = [m for m in found[0].hit if all(m in o.hit for o in found)]
 
     def join(name: str) -> dict[str, np.ndarray]:
-        return {m: np.concatenate([getattr(o, name)[m] for o in found]) for m in methods if m in getattr(found[0], name)}
+        return {
+            m: np.concatenate([getattr(o, name)[m] for o in found])
+            for m in methods
+            if m in getattr(found[0], name)
+        }
 
     return Outcome(
         found[0].task,
@@ -123,7 +142,8 @@ def pooled(found: Sequence[Outcome]) -> Outcome:
 
 @dataclass(frozen=True)
 class Level:
-    """A way to cut rows: code (n,) of each row's group, -1 for none; columns: what its row of the table says per group."""
+    """A way to cut rows: code (n,) of each row's group, -1 for none; columns: what its row of the
+    table says per group."""
 
     code: Ints
     columns: tuple[Mapping[str, str], ...]
@@ -133,16 +153,24 @@ def levels(items: pd.DataFrame, *, indicators: bool = True) -> list[Level]:
     """All rows, by pillar, and by indicator within its pillar."""
     found = [Level(np.zeros(len(items), dtype=np.int64), ({"pillar": "all", "indicator": "all"},))]
     code, names = pd.factorize(items["pillar"], sort=True)
-    found.append(Level(code.astype(np.int64), tuple({"pillar": str(p), "indicator": "all"} for p in names)))
+    found.append(
+        Level(code.astype(np.int64), tuple({"pillar": str(p), "indicator": "all"} for p in names))
+    )
     if indicators:
         code, names = pd.factorize(items["pillar"] + "\t" + items["indicator"], sort=True)
         pairs = [str(name).split("\t") for name in names]
-        found.append(Level(code.astype(np.int64), tuple({"pillar": p, "indicator": i} for p, i in pairs)))
+        found.append(
+            Level(code.astype(np.int64), tuple({"pillar": p, "indicator": i} for p, i in pairs))
+        )
     return found
 
 
 def spread(
-    level: Level, values: Mapping[str, Floats], place: Ints, kind: stats.Kind = "share", smallest: int = 1
+    level: Level,
+    values: Mapping[str, Floats],
+    place: Ints,
+    kind: stats.Kind = "share",
+    smallest: int = 1,
 ) -> dict[str, stats.ByGroup]:
     """A table by group of each named (n,) column, rows without a group left out."""
     if not values:
@@ -151,7 +179,9 @@ def spread(
     if (code < 0).any():
         there = np.flatnonzero(code >= 0)
         code, place, columns = code[there], place[there], [v[there] for v in columns]
-    found = stats.grouped(columns, code, range(len(level.columns)), place, kind=kind, smallest=smallest)
+    found = stats.grouped(
+        columns, code, range(len(level.columns)), place, kind=kind, smallest=smallest
+    )
     return dict(zip(values, found, strict=True))
 
 
@@ -165,10 +195,11 @@ def rows_of(
     tested: bool = False,
     **columns: object,
 ) -> list[dict[str, object]]:
-    """Rows of the study table from tables by group, the names being metrics; groups without a row are left out.
+    """Rows of the study table from tables by group, the names being metrics; groups without a row
+    are left out.
 
-    common, columns: what all these rows hold. tested: p is that of the value against 0. A group below the smallest size has
-    no value, and its note says so.
+    common, columns: what all these rows hold. tested: p is that of the value against 0. A group
+    below the smallest size has no value, and its note says so.
     """
     columns = {**(common or {}), **columns}
     made = []
@@ -178,12 +209,17 @@ def rows_of(
             more = {"p": float(p[i])} if tested else {}
             if table.small[i]:
                 more["note"] = "too few rows for a value"  # type: ignore[assignment]
-            made.append(row(study, metric, table.estimate(int(i)), **{**columns, **level.columns[i], **more}))
+            made.append(
+                row(
+                    study, metric, table.estimate(int(i)), **{**columns, **level.columns[i], **more}
+                )
+            )
     return made
 
 
 def adjust(rows: Sequence[dict[str, object]]) -> None:
-    """Replaces the p of one family's rows by Holm's, in place; the note keeps the unadjusted p and the size of the family."""
+    """Replaces the p of one family's rows by Holm's, in place; the note keeps the unadjusted p and
+    the size of the family."""
     raw = [float(r["p"]) for r in rows]  # type: ignore[arg-type]
     many = sum(not np.isnan(p) for p in raw)
     for r, p, fixed in zip(rows, raw, stats.holm(raw), strict=True):
@@ -193,7 +229,9 @@ def adjust(rows: Sequence[dict[str, object]]) -> None:
 
 
 def _coded(tables: Mapping[int, pd.DataFrame], column: str) -> dict[int, Ints]:
-    code, _ = pd.factorize(pd.concat([t[column] for t in tables.values()], ignore_index=True), sort=True)
+    code, _ = pd.factorize(
+        pd.concat([t[column] for t in tables.values()], ignore_index=True), sort=True
+    )
     ends = np.cumsum([len(t) for t in tables.values()])[:-1]
     return dict(zip(tables, np.split(code.astype(np.int64), ends), strict=True))
 
@@ -220,7 +258,11 @@ def _outcome(cell: Cell, items: pd.DataFrame, place: Ints, country: Ints) -> Out
         items,
         place,
         country,
-        items["polarity"].map({"higher": 1, "lower": -1}).fillna(0).to_numpy(dtype=float).astype(np.int64),
+        items["polarity"]
+        .map({"higher": 1, "lower": -1})
+        .fillna(0)
+        .to_numpy(dtype=float)
+        .astype(np.int64),
         {m: choice[m][mask] for m in said},
         {m: hit[m] for m in said},
         {m: error[m] for m in said if m in error},

@@ -42,19 +42,28 @@ class Settings:
     bootstrap: int = 2_000
 
 
-def row(study: str, metric: str, estimate: Estimate | float, **columns: object) -> dict[str, object]:
-    """One row. An Estimate fills value, n, ci_low and ci_high; a bare number only value. Unknown columns are refused."""
+def row(
+    study: str, metric: str, estimate: Estimate | float, **columns: object
+) -> dict[str, object]:
+    """One row. An Estimate fills value, n, ci_low and ci_high; a bare number only value. Unknown
+    columns are refused."""
     unknown = set(columns) - set(COLUMNS)
     if unknown:
         raise ValueError(f"no such column of study_rows: {sorted(unknown)[0]}")
     if isinstance(estimate, Estimate):
-        numbers = {"value": estimate.value, "n": estimate.n, "ci_low": estimate.low, "ci_high": estimate.high}
+        numbers = {
+            "value": estimate.value,
+            "n": estimate.n,
+            "ci_low": estimate.low,
+            "ci_high": estimate.high,
+        }
     else:
         numbers = {"value": float(estimate)}
     return {**EMPTY, "study": study, "metric": metric, **numbers, **columns}
 
 
 def table(rows: Iterable[Mapping[Any, Any]]) -> pd.DataFrame:
-    """All columns in their order, sorted by key, so that the order in which rows were made never shows."""
+    """All columns in their order, sorted by key, so that the order in which rows were made never
+    shows."""
     frame = pd.DataFrame(list(rows), columns=list(COLUMNS)).astype({"n": "int64"})
     return frame.sort_values(list(KEY), kind="stable", ignore_index=True)

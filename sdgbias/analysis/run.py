@@ -1,4 +1,5 @@
-"""One run as arrays, read from the results file alone: what every study of the laboratory works on."""
+"""One run as arrays, read from the results file alone: what every study of the laboratory works
+on."""
 
 from __future__ import annotations
 
@@ -23,16 +24,19 @@ _VIEWS = tuple(v.value for v in View)
 
 @dataclass(frozen=True)
 class Cell:
-    """One task under one context test of one run: N items sorted by item_id, K candidates (3 letters or 10 digits).
+    """One task under one context test of one run: N items sorted by item_id, K candidates (3
+    letters or 10 digits).
 
-    items: N rows with item_id, cluster_id, country, urban, wealth, pillar, indicator, polarity, split, target, tolerance,
-    gold, gold_value, question, options (JSON text), n_options. logits (N, K) per view, NaN where the item lacks the candidate
-    or has no score, -inf where censored; upper (N, K): the bound of a censored score, or of a
-    named one of which another spelling may have been withheld, else NaN. extra: (N, K) per extra pass.
-    present (N, K): candidates the item has. payoff (N, K): 1 for the gold letter, else 0; regression: minus the absolute error
-    of the number that each first digit leads to, NaN unknown. gold (N,) index of the gold letter, -1 for regression. by_digit
-    (N, 10) those numbers (None for multiple choice). free, parsed (N,) per view: the freely generated number (0.0 and not parsed
-    where it states none; NaN where nothing was decoded). top_token, mass (N,) per view. params: CADE as the run tuned it.
+    items: N rows with item_id, cluster_id, country, urban, wealth, pillar, indicator, polarity,
+    split, target, tolerance, gold, gold_value, question, options (JSON text), n_options. logits (N,
+    K) per view, NaN where the item lacks the candidate or has no score, -inf where censored; upper
+    (N, K): the bound of a censored score, or of a named one of which another spelling may have been
+    withheld, else NaN. extra: (N, K) per extra pass. present (N, K): candidates the item has.
+    payoff (N, K): 1 for the gold letter, else 0; regression: minus the absolute error of the number
+    that each first digit leads to, NaN unknown. gold (N,) index of the gold letter, -1 for
+    regression. by_digit (N, 10) those numbers (None for multiple choice). free, parsed (N,) per
+    view: the freely generated number (0.0 and not parsed where it states none; NaN where nothing
+    was decoded). top_token, mass (N,) per view. params: CADE as the run tuned it.
     """
 
     task: Task
@@ -72,19 +76,23 @@ class Cell:
         return self.items["country"].to_numpy(dtype=str)
 
     def known(self, view: View) -> np.ndarray:
-        """(N, K) logits with censored scores at their upper bound: what CADE is tuned on (see censored.fill)."""
+        """(N, K) logits with censored scores at their upper bound: what CADE is tuned on (see
+        censored.fill)."""
         z, bound = self.logits[view], self.upper[view]
         return np.where(np.isfinite(z) | np.isnan(bound), z, bound)
 
     def streams(self, *, stream: Stream = "full+img", divergence: Divergence = "kl") -> Streams:
         """CADE's streams of all N rows, exact numerics."""
-        full, ctx, img, q = (self.known(v) for v in (View.FULL, View.CTX_Q, View.IMG_Q, View.Q_ONLY))
+        full, ctx, img, q = (
+            self.known(v) for v in (View.FULL, View.CTX_Q, View.IMG_Q, View.Q_ONLY)
+        )
         return streams(full, ctx, img, q, self.present, stream=stream, divergence=divergence)
 
 
 @dataclass(frozen=True)
 class RunData:
-    """run: its row of ``runs``. cells: (task, test) -> Cell, only those that were scored. mode: how regression answers were made."""
+    """run: its row of ``runs``. cells: (task, test) -> Cell, only those that were scored. mode: how
+    regression answers were made."""
 
     run: Mapping[str, Any]
     cells: Mapping[tuple[Task, ContextTest], Cell]
@@ -108,14 +116,22 @@ class RunData:
 
 
 def load(results: Path, run_id: str) -> RunData:
-    """All scores and items of one finished run. Raises StoreError for a run that isn't there or has no scores."""
+    """All scores and items of one finished run. Raises StoreError for a run that isn't there or has
+    no scores."""
     found = store.query(results, "FROM runs WHERE run_id = ?", [run_id])
     if found.empty:
-        raise StoreError(f"{results}: no run {run_id!r}; sdgbias results --sql 'SELECT run_id, model FROM runs' lists them")
+        raise StoreError(
+            f"{results}: no run {run_id!r}; sdgbias results --sql 'SELECT run_id, model FROM runs'"
+            " lists them"
+        )
     run: dict[str, Any] = {str(k): v for k, v in found.iloc[0].to_dict().items()}
     params = {
-        (str(r["task"]), str(r["test"])): CadeParams(r["alpha"], r["lambda_kl"], r["beta"], r["tau"])
-        for r in store.query(results, "FROM cade_params WHERE run_id = ?", [run_id]).to_dict("records")
+        (str(r["task"]), str(r["test"])): CadeParams(
+            r["alpha"], r["lambda_kl"], r["beta"], r["tau"]
+        )
+        for r in store.query(results, "FROM cade_params WHERE run_id = ?", [run_id]).to_dict(
+            "records"
+        )
     }
     cells: dict[tuple[Task, ContextTest], Cell] = {}
     for task in Task:
@@ -126,15 +142,21 @@ def load(results: Path, run_id: str) -> RunData:
         decoded = _decoded(results, run_id, items) if task is Task.REGRESSION else {}
         for test in TESTS[task]:
             if scores.has(test):
-                cells[(task, test)] = _cell(task, test, items, scores, decoded, params.get((task.value, test.value)))
+                cells[(task, test)] = _cell(
+                    task, test, items, scores, decoded, params.get((task.value, test.value))
+                )
     if not cells:
         gone = store.dropped(results, [run_id]).get(run_id)
         if gone:
             raise StoreError(
-                f"{results}: the scores of run {run_id} were removed by `sdgbias store keep` on {gone:%Y-%m-%d}, its metrics remain; "
-                "to analyse it, bring them back from a backup: sdgbias store restore"
+                f"{results}: the scores of run {run_id} were removed by `sdgbias store keep` on"
+                f" {gone:%Y-%m-%d}, its metrics remain; to analyse it, bring them back from a"
+                " backup: sdgbias store restore"
             )
-        raise StoreError(f"{results}: run {run_id} holds no scores; evaluate the model again: sdgbias evaluate {run['model']}")
+        raise StoreError(
+            f"{results}: run {run_id} holds no scores; evaluate the model again: sdgbias evaluate"
+            f" {run['model']}"
+        )
     mode = str(json.loads(run["config"] or "{}").get("mode", "continue"))
     return RunData(run, cells, mode)
 
@@ -143,13 +165,27 @@ def _items(results: Path, benchmark_id: str, run_id: str, task: Task) -> pd.Data
     """The run's items of a task, sorted by item_id; text columns without NULLs."""
     frame = store.query(
         results,
-        """SELECT item_id, cluster_id, country, urban, wealth, pillar, indicator, polarity, split, target, tolerance, gold, gold_value,
+        """SELECT item_id, cluster_id, country, urban, wealth, pillar, indicator, polarity, split,
+           target, tolerance, gold, gold_value,
            question, options::VARCHAR AS options FROM items WHERE benchmark_id = $b AND task = $t
-           AND item_id IN (SELECT item_id FROM scores WHERE run_id = $r AND task = $t) ORDER BY item_id""",
+           AND item_id IN (SELECT item_id FROM scores WHERE run_id = $r AND task = $t) ORDER BY
+           item_id""",
         {"b": benchmark_id, "t": task.value, "r": run_id},
         runs=[run_id],
     )
-    for name in ("cluster_id", "country", "urban", "wealth", "pillar", "indicator", "polarity", "split", "target", "gold", "question"):
+    for name in (
+        "cluster_id",
+        "country",
+        "urban",
+        "wealth",
+        "pillar",
+        "indicator",
+        "polarity",
+        "split",
+        "target",
+        "gold",
+        "question",
+    ):
         frame[name] = frame[name].fillna("").astype(str)
     if task is Task.MCQ:
         count = {text: len(json.loads(text)) for text in set(frame["options"])}
@@ -165,17 +201,25 @@ class _Scores:
     def __init__(self, results: Path, run_id: str, task: Task, item_ids: np.ndarray) -> None:
         table = store.arrow(
             results,
-            'SELECT item_id, test, "view", logits, upper, top_token, mass FROM scores WHERE run_id = ? AND task = ?',
+            'SELECT item_id, test, "view", logits, upper, top_token, mass FROM scores WHERE run_id'
+            " = ? AND task = ?",
             [run_id, task.value],
             runs=[run_id],
         )
         self.n, self.width = len(item_ids), WIDTH[task]
         self.at = np.searchsorted(item_ids, table["item_id"].to_numpy())
         self.logits = _matrix(table["logits"], self.width)
-        self.upper = _matrix(table["upper"], self.width) if table["upper"].null_count < len(table) else None
+        self.upper = (
+            _matrix(table["upper"], self.width) if table["upper"].null_count < len(table) else None
+        )
         self.top_token = table["top_token"].to_numpy(zero_copy_only=False)
         self.mass = table["mass"].to_numpy(zero_copy_only=False).astype(float)
-        keys = pd.MultiIndex.from_arrays([table["test"].to_numpy(zero_copy_only=False), table["view"].to_numpy(zero_copy_only=False)])
+        keys = pd.MultiIndex.from_arrays(
+            [
+                table["test"].to_numpy(zero_copy_only=False),
+                table["view"].to_numpy(zero_copy_only=False),
+            ]
+        )
         codes, names = pd.factorize(keys)
         order = np.argsort(codes, kind="stable")
         bounds = np.searchsorted(codes[order], np.arange(len(names) + 1))
@@ -187,7 +231,9 @@ class _Scores:
     def passes(self, test: ContextTest) -> list[str]:
         return sorted(view for name, view in self.rows if name == test.value and view not in _VIEWS)
 
-    def spread(self, values: np.ndarray | None, test: ContextTest, view: str, empty: Any) -> np.ndarray:
+    def spread(
+        self, values: np.ndarray | None, test: ContextTest, view: str, empty: Any
+    ) -> np.ndarray:
         """`values` of one test and view at their items; `empty` elsewhere."""
         shape = (self.n, *values.shape[1:]) if values is not None else (self.n, self.width)
         out = np.full(shape, empty, dtype=values.dtype if values is not None else float)
@@ -201,7 +247,9 @@ def _matrix(column: pa.ChunkedArray, width: int) -> np.ndarray:
     """A column of short lists as (N, width) float64, NaN beyond each list's end."""
     lists = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     starts = lists.offsets.to_numpy()[:-1]
-    lengths = np.where(lists.is_null().to_numpy(zero_copy_only=False), 0, np.diff(lists.offsets.to_numpy()))
+    lengths = np.where(
+        lists.is_null().to_numpy(zero_copy_only=False), 0, np.diff(lists.offsets.to_numpy())
+    )
     flat = lists.values.to_numpy(zero_copy_only=False).astype(float)
     out = np.full((len(lists), width), np.nan)
     for j in range(width):
@@ -210,20 +258,32 @@ def _matrix(column: pa.ChunkedArray, width: int) -> np.ndarray:
     return out
 
 
-def _decoded(results: Path, run_id: str, items: pd.DataFrame) -> dict[tuple[str, str], tuple[np.ndarray, np.ndarray, np.ndarray]]:
+def _decoded(
+    results: Path, run_id: str, items: pd.DataFrame
+) -> dict[tuple[str, str], tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """(test, view) -> free (N,), parsed (N,), by_digit (N, 10)."""
     table = store.arrow(
-        results, 'SELECT item_id, test, "view", free, parsed, by_digit FROM decoded WHERE run_id = ?', [run_id], runs=[run_id]
+        results,
+        'SELECT item_id, test, "view", free, parsed, by_digit FROM decoded WHERE run_id = ?',
+        [run_id],
+        runs=[run_id],
     )
     at = np.searchsorted(items["item_id"].to_numpy(), table["item_id"].to_numpy())
     free = table["free"].to_numpy(zero_copy_only=False).astype(float)
     parsed = np.array([bool(v) for v in table["parsed"].to_pylist()], dtype=bool)
     digits = _matrix(table["by_digit"], len(DIGITS))
     found = {}
-    test, view = table["test"].to_numpy(zero_copy_only=False), table["view"].to_numpy(zero_copy_only=False)
+    test, view = (
+        table["test"].to_numpy(zero_copy_only=False),
+        table["view"].to_numpy(zero_copy_only=False),
+    )
     for pair in sorted(set(zip(test, view, strict=True))):
         rows = np.flatnonzero((test == pair[0]) & (view == pair[1]))
-        numbers, told, values = np.full(len(items), np.nan), np.zeros(len(items), dtype=bool), np.full((len(items), len(DIGITS)), np.nan)
+        numbers, told, values = (
+            np.full(len(items), np.nan),
+            np.zeros(len(items), dtype=bool),
+            np.full((len(items), len(DIGITS)), np.nan),
+        )
         numbers[at[rows]], told[at[rows]], values[at[rows]] = free[rows], parsed[rows], digits[rows]
         found[pair] = (numbers, told, values)
     return found
@@ -247,14 +307,20 @@ def _cell(
         gold = np.full(n, -1, dtype=np.int64)
         by_digit = decoded.get((test.value, View.FULL.value), nothing)[2]
         payoff = -np.abs(by_digit - items["gold_value"].to_numpy(dtype=float)[:, None])
-    numbers = {v: decoded.get((test.value, v.value), nothing) for v in View} if task is Task.REGRESSION else {}
+    numbers = (
+        {v: decoded.get((test.value, v.value), nothing) for v in View}
+        if task is Task.REGRESSION
+        else {}
+    )
     return Cell(
         task=task,
         test=test,
         items=items,
         logits={v: scores.spread(scores.logits, test, v.value, np.nan) for v in View},
         upper={v: scores.spread(scores.upper, test, v.value, np.nan) for v in View},
-        extra={name: scores.spread(scores.logits, test, name, np.nan) for name in scores.passes(test)},
+        extra={
+            name: scores.spread(scores.logits, test, name, np.nan) for name in scores.passes(test)
+        },
         present=present,
         payoff=payoff,
         gold=gold,

@@ -1,4 +1,5 @@
-"""What the studies of CADE's hyper-parameters share: a cell as rows to tune on and rows to report on."""
+"""What the studies of CADE's hyper-parameters share: a cell as rows to tune on and rows to report
+on."""
 
 from __future__ import annotations
 
@@ -27,8 +28,9 @@ PARAMETERS = ("alpha", "lambda_kl", "beta", "tau")
 
 @dataclass(frozen=True)
 class Problem:
-    """One task under one context test. usable: the cell's rows with an image view and a known payoff for every candidate; s, payoff
-    and place (n,) are theirs alone. val, test: indices among them. place: codes of clusters, the same in all problems of a run."""
+    """One task under one context test. usable: the cell's rows with an image view and a known
+    payoff for every candidate; s, payoff and place (n,) are theirs alone. val, test: indices among
+    them. place: codes of clusters, the same in all problems of a run."""
 
     cell: Cell
     usable: Ints
@@ -56,11 +58,14 @@ class Problem:
 
 
 def problems(run: RunData) -> list[Problem]:
-    """Every cell of a run with rows to tune on and rows to report on, in the order of tasks and tests."""
+    """Every cell of a run with rows to tune on and rows to report on, in the order of tasks and
+    tests."""
     cells = [*run.mcq, *run.regression]
     if not cells:
         return []
-    code = pd.factorize(np.concatenate([cell.items["cluster_id"] for cell in cells]), sort=True)[0].astype(np.int64)
+    code = pd.factorize(np.concatenate([cell.items["cluster_id"] for cell in cells]), sort=True)[
+        0
+    ].astype(np.int64)
     places = np.split(code, np.cumsum([len(cell.items) for cell in cells])[:-1])
     found = []
     for cell, place in zip(cells, places, strict=True):
@@ -68,12 +73,17 @@ def problems(run: RunData) -> list[Problem]:
         usable = np.flatnonzero(s.valid.any(axis=1) & np.isfinite(cell.payoff).all(axis=1))
         val, test = np.flatnonzero(cell.val[usable]), np.flatnonzero(cell.test_rows[usable])
         if val.size and test.size:
-            found.append(Problem(cell, usable, take(s, usable), cell.payoff[usable], place[usable], val, test))
+            found.append(
+                Problem(
+                    cell, usable, take(s, usable), cell.payoff[usable], place[usable], val, test
+                )
+            )
     return found
 
 
 def with_streams(p: Problem, stream: Stream, divergence: Divergence) -> Problem:
-    """The same rows with another image stream or divergence; neither changes which rows are usable."""
+    """The same rows with another image stream or divergence; neither changes which rows are
+    usable."""
     return replace(p, s=take(p.cell.streams(stream=stream, divergence=divergence), p.usable))
 
 
@@ -98,7 +108,9 @@ def point(params: CadeParams) -> Floats:
 
 def said(setting: Iterable[float]) -> str:
     """A setting, or the first parameters of one, in words for a note."""
-    return ", ".join(f"{name} {value:.4g}" for name, value in zip(PARAMETERS, setting, strict=False))
+    return ", ".join(
+        f"{name} {value:.4g}" for name, value in zip(PARAMETERS, setting, strict=False)
+    )
 
 
 def draws_of(task: Task, draws: int, seed: int) -> Floats:

@@ -1,10 +1,12 @@
 """From a raw folder to a benchmark folder, one stage per arrow:
 
-clusters -> images -> series -> items -> prompts -> card (-> the gate of quality.py, called by the command line).
+clusters -> images -> series -> items -> prompts -> card (-> the gate of quality.py, called by the
+command line).
 
-Each stage reads files and writes files, so that DVC can run them one by one and `build` can run them all. A table's row
-rules are judged where the table is made: what breaks one leaves for quarantine/<stage>.parquet with its reason. Tables are
-written beside their final name and renamed; rows are sorted by key; the same inputs give the same bytes.
+Each stage reads files and writes files, so that DVC can run them one by one and `build` can run
+them all. A table's row rules are judged where the table is made: what breaks one leaves for
+quarantine/<stage>.parquet with its reason. Tables are written beside their final name and renamed;
+rows are sorted by key; the same inputs give the same bytes.
 """
 
 from __future__ import annotations
@@ -42,7 +44,10 @@ def _silent(what: str, done: int, total: int) -> None:
 def write_table(out: Path, name: str, frame: pd.DataFrame) -> None:
     """One Parquet table, replaced atomically."""
     _replace(
-        out / f"{name}.parquet", lambda part: pq.write_table(pa.Table.from_pandas(frame, preserve_index=False), part, compression="zstd")
+        out / f"{name}.parquet",
+        lambda part: pq.write_table(
+            pa.Table.from_pandas(frame, preserve_index=False), part, compression="zstd"
+        ),
     )
 
 
@@ -59,25 +64,38 @@ def _replace(path: Path, write: Callable[[Path], object]) -> None:
         write(part)
         part.replace(path)
     except OSError as error:
-        raise StoreError(f"{path.parent}: can't be written ({error.strerror or error}); give a writable folder with --out") from None
+        raise StoreError(
+            f"{path.parent}: can't be written ({error.strerror or error}); give a writable folder"
+            " with --out"
+        ) from None
 
 
 def _read(out: Path, name: str, columns: Sequence[str] | None = None) -> pd.DataFrame:
     path = out / f"{name}.parquet"
     stage = "items" if name.startswith("items") else "series" if name == "gdl_regions" else name
     if not path.is_file():
-        raise InputError(f"{path}: not there; run the stage that makes it: sdgbias build --stage {stage} --out {out}")
+        raise InputError(
+            f"{path}: not there; run the stage that makes it: sdgbias build --stage {stage} --out"
+            f" {out}"
+        )
     try:
         return pd.read_parquet(path, columns=list(columns) if columns else None)
     except (OSError, ValueError) as error:  # pyarrow's ArrowInvalid is a ValueError
         raise InputError(
-            f"{path}: can't be read ({str(error).splitlines()[0]}); make it again: sdgbias build --stage {stage} --out {out}"
+            f"{path}: can't be read ({str(error).splitlines()[0]}); make it again: sdgbias build"
+            f" --stage {stage} --out {out}"
         ) from None
 
 
 def _write_quarantine(out: Path, stage: str, *parts: pd.DataFrame) -> None:
-    rows = pd.concat([part[list(items.QUARANTINE_COLUMNS)] for part in parts], ignore_index=True).astype("str")
-    write_table(out / "quarantine", stage, rows.sort_values(["table", "key", "rule"], kind="stable", ignore_index=True))
+    rows = pd.concat(
+        [part[list(items.QUARANTINE_COLUMNS)] for part in parts], ignore_index=True
+    ).astype("str")
+    write_table(
+        out / "quarantine",
+        stage,
+        rows.sort_values(["table", "key", "rule"], kind="stable", ignore_index=True),
+    )
 
 
 def build_clusters(raw: Path, out: Path) -> None:
@@ -95,27 +113,49 @@ def _readme(raw: Path) -> str:
 
 
 def made_without_images(raw: Path) -> bool:
-    """Whether this is a sample of `sdgbias sample --no-images`: then there is nothing to draw, and nothing is wrong."""
+    """Whether this is a sample of `sdgbias sample --no-images`: then there is nothing to draw, and
+    nothing is wrong."""
     return _readme(raw).startswith("Synthetic sample") and "\nimages: no\n" in _readme(raw)
 
 
 def build_images(
-    raw: Path, out: Path, settings: ImageSettings | None, workers: int | None = None, progress: Progress = _silent
+    raw: Path,
+    out: Path,
+    settings: ImageSettings | None,
+    workers: int | None = None,
+    progress: Progress = _silent,
 ) -> tuple[int, int]:
-    """Stage 2: tiles and photos -> images/ (shards) and images.parquet (their index). ``settings`` None: no images.
+    """Stage 2: tiles and photos -> images/ (shards) and images.parquet (their index). ``settings``
+    None: no images.
 
-    Returns (rendered now, reused): a picture whose tile, photos and settings are unchanged is not drawn again.
+    Returns (rendered now, reused): a picture whose tile, photos and settings are unchanged is not
+    drawn again.
     """
     table = _read(out, "clusters")
     if settings is None:
         imagestore.clear_store(out)
-        (out / "images").mkdir(parents=True, exist_ok=True)  # DVC wants its outputs, also an empty one
-        index, lost, counts = imagestore.pending_index(table), pd.DataFrame(columns=list(items.QUARANTINE_COLUMNS)), (0, 0)
+        (out / "images").mkdir(
+            parents=True, exist_ok=True
+        )  # DVC wants its outputs, also an empty one
+        index, lost, counts = (
+            imagestore.pending_index(table),
+            pd.DataFrame(columns=list(items.QUARANTINE_COLUMNS)),
+            (0, 0),
+        )
     else:
         count = workers or os.cpu_count() or 1
-        stored = imagestore.render_store(raw, table, out, settings, count, lambda done, total: progress("rendering images", done, total))
+        stored = imagestore.render_store(
+            raw,
+            table,
+            out,
+            settings,
+            count,
+            lambda done, total: progress("rendering images", done, total),
+        )
         index, lost, counts = stored.index, stored.quarantine, (stored.rendered, stored.reused)
-        first = near_duplicates.groups(index["cluster_id"].tolist(), index[["tile_hash", "photo_hash"]].to_numpy().tolist())
+        first = near_duplicates.groups(
+            index["cluster_id"].tolist(), index[["tile_hash", "photo_hash"]].to_numpy().tolist()
+        )
         index["image_group"] = index.set_index("cluster_id")["image_id"].loc[first].to_numpy()
     index, sifted = quality.sift("images", index, {"clusters": table})
     write_table(out, "images", index)
@@ -124,7 +164,8 @@ def build_images(
 
 
 def build_series(indicators: Path, out: Path) -> None:
-    """Stage 3: the dumps of an indicators folder -> series.parquet and gdl_regions.parquet, for the 56 countries."""
+    """Stage 3: the dumps of an indicators folder -> series.parquet and gdl_regions.parquet, for the
+    56 countries."""
     table, _ = series.read_series(indicators)
     regions = series.read_gdl_regions(indicators)
     table, sifted = quality.sift("series", table)
@@ -148,23 +189,45 @@ def build_items(
 ) -> None:
     """Stage 4: clusters x images x series -> items_mcq, items_regression.
 
-    An item that breaks a row rule leaves and the draw is completed, until every item that is kept keeps all of them.
-    ``keep_bins``: an earlier benchmark folder whose options are used again. ``review``: verdicts (review.load_verdicts), and
-    ``review_figures`` the JSON beside them.
+    An item that breaks a row rule leaves and the draw is completed, until every item that is kept
+    keeps all of them.
+    ``keep_bins``: an earlier benchmark folder whose options are used again. ``review``: verdicts
+    (review.load_verdicts), and ``review_figures`` the JSON beside them.
     """
-    clusters, images, known = _read(out, "clusters"), _read(out, "images", ["cluster_id", "image_id", "image_group"]), _read(out, "series")
+    clusters, images, known = (
+        _read(out, "clusters"),
+        _read(out, "images", ["cluster_id", "image_id", "image_group"]),
+        _read(out, "series"),
+    )
     candidates = items.find_candidates(
-        clusters, images, known, _read(out, "gdl_regions"), seed=seed, max_gap=max_gap, keep_bins=earlier_bins(keep_bins)
+        clusters,
+        images,
+        known,
+        _read(out, "gdl_regions"),
+        seed=seed,
+        max_gap=max_gap,
+        keep_bins=earlier_bins(keep_bins),
     )
     without: dict[Task, set[int]] = {task: set() for task in Task}
     sifted = []
     for _ in range(MAX_ROUNDS):
         built = items.choose_items(
-            candidates, mcq=mcq, regression=regression, without=without, review=review, review_action=review_action, split=split
+            candidates,
+            mcq=mcq,
+            regression=regression,
+            without=without,
+            review=review,
+            review_action=review_action,
+            split=split,
         )
         again = False
         for task in Task:
-            kept, lost = quality.sift(f"items_{task}", built.table(task), {"clusters": clusters, "images": images}, split=split)
+            kept, lost = quality.sift(
+                f"items_{task}",
+                built.table(task),
+                {"clusters": clusters, "images": images},
+                split=split,
+            )
             if len(lost):
                 again = True
                 without[task] |= set(built.table(task)["item_id"]) - set(kept["item_id"])
@@ -172,24 +235,41 @@ def build_items(
         if not again:
             break
     else:
-        raise InputError(f"{out}: row rules still take items out after {MAX_ROUNDS} draws; look into the raw data: sdgbias raw check")
+        raise InputError(
+            f"{out}: row rules still take items out after {MAX_ROUNDS} draws; look into the raw"
+            " data: sdgbias raw check"
+        )
     if not len(built.items_mcq) + len(built.items_regression) and (mcq, regression) != (0, 0):
         raise InputError(
-            f"{out}: no cluster got a question: none has an image pair and a value of an indicator near its survey year; "
-            "look into quarantine/*.parquet for the reasons"
+            f"{out}: no cluster got a question: none has an image pair and a value of an indicator"
+            " near its survey year; look into quarantine/*.parquet for the reasons"
         )
     write_table(out, "items_mcq", built.items_mcq)
     write_table(out, "items_regression", built.items_regression)
     _write_quarantine(out, "items", built.quarantine, *sifted)
     absent = sorted(set(series.SERIES) - set(known["series"]))
-    asked = {"mcq": mcq, "regression": regression, "seed": seed, "max_gap": max_gap, "kept_bins": keep_bins is not None}
-    reviewed = {} if review is None else {"action": review_action, **review["verdict"].value_counts().sort_index().to_dict()}
+    asked = {
+        "mcq": mcq,
+        "regression": regression,
+        "seed": seed,
+        "max_gap": max_gap,
+        "kept_bins": keep_bins is not None,
+    }
+    reviewed = (
+        {}
+        if review is None
+        else {"action": review_action, **review["verdict"].value_counts().sort_index().to_dict()}
+    )
     _keep_figures(review_figures, out / "reviews.json")
-    write_json(out / "items_notes.json", {**built.notes, "series_not_found": absent, "asked": asked, "review": reviewed})
+    write_json(
+        out / "items_notes.json",
+        {**built.notes, "series_not_found": absent, "asked": asked, "review": reviewed},
+    )
 
 
 def _keep_figures(source: Path | None, target: Path) -> None:
-    """What a review measured (agreement, rates) goes where the card looks for it; without a review there is nothing to say."""
+    """What a review measured (agreement, rates) goes where the card looks for it; without a review
+    there is nothing to say."""
     if source is not None and source.is_file():
         _replace(target, lambda part: part.write_bytes(source.read_bytes()))
     else:
@@ -204,25 +284,36 @@ def earlier_bins(benchmark: Path | None) -> dict[str, Bins]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))["bins"]
         return {
-            slug: Bins(tuple(float(e) for e in b["edges"]), tuple(str(t) for t in b["labels"]), str(b["source"]))
+            slug: Bins(
+                tuple(float(e) for e in b["edges"]),
+                tuple(str(t) for t in b["labels"]),
+                str(b["source"]),
+            )
             for slug, b in found.items()
         }
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
-            f"{path}: no options of an earlier benchmark ({type(error).__name__}); name a folder made by sdgbias build"
+            f"{path}: no options of an earlier benchmark ({type(error).__name__}); name a folder"
+            " made by sdgbias build"
         ) from None
 
 
 def build_prompts(out: Path) -> None:
-    """Stage 5: items -> prompts.parquet, one row per item x context test, written task by task to keep memory flat."""
+    """Stage 5: items -> prompts.parquet, one row per item x context test, written task by task to
+    keep memory flat."""
     path = out / "prompts.parquet"
     blocks = []
     for task in Task:
         table = _read(out, f"items_{task}")
         if len(table):
-            blocks.append(pa.Table.from_pandas(prompts.build_prompts(table, task), preserve_index=False))
+            blocks.append(
+                pa.Table.from_pandas(prompts.build_prompts(table, task), preserve_index=False)
+            )
     if not blocks:
-        raise InputError(f"{out}: the item tables are empty; make them again: sdgbias build --stage items --out {out}")
+        raise InputError(
+            f"{out}: the item tables are empty; make them again: sdgbias build --stage items --out"
+            f" {out}"
+        )
     _replace(path, lambda part: pq.write_table(pa.concat_tables(blocks), part, compression="zstd"))
 
 
@@ -244,7 +335,8 @@ def build(
     workers: int | None = None,
     progress: Progress = _silent,
 ) -> dict[str, Any]:
-    """All stages in order; returns the card. The quality gate is quality.run_gate, called by the command line afterwards."""
+    """All stages in order; returns the card. The quality gate is quality.run_gate, called by the
+    command line afterwards."""
     build_clusters(raw, out)
     images = not made_without_images(raw) if images is None else images
     build_images(raw, out, (settings or ImageSettings()) if images else None, workers, progress)

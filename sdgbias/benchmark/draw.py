@@ -1,7 +1,8 @@
-"""The seeded, stratified draw of a benchmark's items, and the ids that make it stable. Set-based; knows no question.
+"""The seeded, stratified draw of a benchmark's items, and the ids that make it stable. Set-based;
+knows no question.
 
-Every number here comes from md5 over the item's own names, so that neither the order of the input nor another country's
-clusters reshuffle what is kept.
+Every number here comes from md5 over the item's own names, so that neither the order of the input
+nor another country's clusters reshuffle what is kept.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import pyarrow as pa
 
 from sdgbias.types import PILLARS, Task
 
-#: Table A: questions per pillar of the published benchmark (multiple choice: x 5 tests); a smaller one keeps these proportions.
+#: Table A: questions per pillar of the published benchmark (multiple choice: x 5 tests); a smaller
+#: one keeps these proportions.
 PILLAR_WEIGHTS = {
     Task.MCQ: dict(zip(PILLARS, (222_900, 162_600, 114_500), strict=True)),
     Task.REGRESSION: dict(zip(PILLARS, (19_427, 16_761, 13_812), strict=True)),
@@ -30,37 +32,51 @@ WITH keyed AS (
         indicator || '|' || cname || '|' || year AS stratum
     FROM found
 ), placed AS (
-    SELECT *, (row_number() OVER part - 1 + ('0x' || left(md5($seed || '|' || stratum), 15))::BIGINT / pow(16, 15))
+    SELECT *, (row_number() OVER part - 1 + ('0x' || left(md5($seed || '|' || stratum),
+    15))::BIGINT / pow(16, 15))
         / count(*) OVER (PARTITION BY stratum) AS place
     FROM keyed WINDOW part AS (PARTITION BY stratum ORDER BY hash, cluster_id)
 )
-SELECT row, id, row_number() OVER (PARTITION BY indicator ORDER BY place, hash, cluster_id) - 1 AS rank FROM placed ORDER BY row
+SELECT row, id, row_number() OVER (PARTITION BY indicator ORDER BY place, hash, cluster_id) - 1 AS
+rank FROM placed ORDER BY row
 """
 
 
 def md5_numbers(texts: pd.Series, digits: int) -> np.ndarray:
     """First hex digits (at most 15) of every text's md5 as int64 (N,), in one DuckDB query."""
-    table = pa.table({"row": np.arange(len(texts)), "text": pa.array(texts.to_numpy(dtype=object), pa.string())})
+    table = pa.table(
+        {"row": np.arange(len(texts)), "text": pa.array(texts.to_numpy(dtype=object), pa.string())}
+    )
     with duckdb.connect() as connection:
         connection.register("texts", table)
-        query = f"SELECT ('0x' || left(md5(text), {digits:d}))::BIGINT AS number FROM texts ORDER BY row"
+        query = (
+            f"SELECT ('0x' || left(md5(text), {digits:d}))::BIGINT AS number FROM texts ORDER"
+            " BY row"
+        )
         return np.asarray(connection.execute(query).fetchnumpy()["number"], dtype="int64")
 
 
 def with_ids(found: pd.DataFrame, task: Task, seed: int) -> pd.DataFrame:
-    """``found`` (indicator, cluster_id, cname, year, ... one row per candidate) with item_id and rank.
+    """``found`` (indicator, cluster_id, cname, year, ... one row per candidate) with item_id and
+    rank.
 
-    item_id: 12 hex digits (48 bits) of the md5 of '<task>|<indicator>|<cluster_id>'; collisions count up. rank: the place
-    of the row in the draw of its indicator (rank < n are the n that are kept). Within an indicator every stratum
-    (country and survey year) gives its share of clusters, in the order of a hash keyed by (seed, indicator, cluster).
+    item_id: 12 hex digits (48 bits) of the md5 of '<task>|<indicator>|<cluster_id>'; collisions
+    count up. rank: the place of the row in the draw of its indicator (rank < n are the n that are
+    kept). Within an indicator every stratum (country and survey year) gives its share of clusters,
+    in the order of a hash keyed by (seed, indicator, cluster).
     """
     names = found[["indicator", "cluster_id", "cname"]].astype("str")
-    table = pa.Table.from_pandas(names.assign(year=found["year"].astype("int32")), preserve_index=False)
+    table = pa.Table.from_pandas(
+        names.assign(year=found["year"].astype("int32")), preserve_index=False
+    )
     table = table.append_column("row", pa.array(np.arange(len(found))))
     with duckdb.connect() as connection:
         connection.register("found", table)
         drawn = connection.execute(_RANKED, {"task": task.value, "seed": str(seed)}).fetchnumpy()
-    rows = found.assign(item_id=np.asarray(drawn["id"], dtype="int64"), rank=np.asarray(drawn["rank"], dtype="int64"))
+    rows = found.assign(
+        item_id=np.asarray(drawn["id"], dtype="int64"),
+        rank=np.asarray(drawn["rank"], dtype="int64"),
+    )
     return _without_collisions(rows)
 
 
@@ -72,11 +88,14 @@ def _without_collisions(rows: pd.DataFrame) -> pd.DataFrame:
     return rows
 
 
-def quotas(task: Task, pillars: Mapping[str, str], capacity: Mapping[str, int], total: int | None) -> tuple[dict[str, int], dict[str, Any]]:
+def quotas(
+    task: Task, pillars: Mapping[str, str], capacity: Mapping[str, int], total: int | None
+) -> tuple[dict[str, int], dict[str, Any]]:
     """(items to keep per indicator, notes with every shortfall in words).
 
-    ``pillars``: slug -> pillar; ``capacity``: slug -> candidates; ``total``: items asked for (None: all there are).
-    Pillars get their share of Table A, indicators an even part of their pillar's, and what one can't fill goes to the others.
+    ``pillars``: slug -> pillar; ``capacity``: slug -> candidates; ``total``: items asked for (None:
+    all there are). Pillars get their share of Table A, indicators an even part of their pillar's,
+    and what one can't fill goes to the others.
     """
     short: list[str] = []
     kept: dict[str, int] = dict(capacity)
@@ -90,10 +109,16 @@ def quotas(task: Task, pillars: Mapping[str, str], capacity: Mapping[str, int], 
             if given[slug] < even[slug]:
                 short.append(f"{pillar}, {slug}: wanted {even[slug]}, the data gives {given[slug]}")
         if sum(given.values()) < wanted[pillar]:
-            short.append(f"{pillar}: wanted {wanted[pillar]}, the data gives {sum(given.values())}; the rest stays empty")
+            short.append(
+                f"{pillar}: wanted {wanted[pillar]}, the data gives {sum(given.values())}; the rest"
+                " stays empty"
+            )
     for slug in (slug for slug in pillars if total is None and not capacity[slug]):
         short.append(f"{pillars[slug]}, {slug}: the data gives no item")
-    made = {pillar: {slug: kept[slug] for slug in pillars if pillars[slug] == pillar} for pillar in PILLARS}
+    made = {
+        pillar: {slug: kept[slug] for slug in pillars if pillars[slug] == pillar}
+        for pillar in PILLARS
+    }
     return kept, {
         "requested": total,
         "available": sum(capacity.values()),
@@ -105,7 +130,8 @@ def quotas(task: Task, pillars: Mapping[str, str], capacity: Mapping[str, int], 
 
 
 def largest_remainder(total: int, weights: Sequence[int]) -> list[int]:
-    """Whole numbers in proportion to `weights` that sum to `total`; equal remainders go to the earlier entry."""
+    """Whole numbers in proportion to `weights` that sum to `total`; equal remainders go to the
+    earlier entry."""
     exact = [total * weight / sum(weights) for weight in weights]
     whole = [math.floor(share) for share in exact]
     order = sorted(range(len(weights)), key=lambda at: (whole[at] - exact[at], at))
@@ -126,15 +152,22 @@ def _fill(quota: int, capacity: Mapping[str, int]) -> dict[str, int]:
 
 
 def draw(
-    candidates: pd.DataFrame, task: Task, pillars: Mapping[str, str], total: int | None, without: Collection[int] = ()
+    candidates: pd.DataFrame,
+    task: Task,
+    pillars: Mapping[str, str],
+    total: int | None,
+    without: Collection[int] = (),
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """(the candidates that are kept, notes of quotas). ``candidates``: with_ids; ``without``: item_ids that may not be kept.
+    """(the candidates that are kept, notes of quotas). ``candidates``: with_ids; ``without``:
+    item_ids that may not be kept.
 
     What is taken out is replaced by the next rank of its indicator; nothing else moves.
     """
     if len(without):
         candidates = candidates[~candidates["item_id"].isin(list(without))]
-        candidates = candidates.assign(rank=candidates.sort_values("rank").groupby("indicator").cumcount())
+        candidates = candidates.assign(
+            rank=candidates.sort_values("rank").groupby("indicator").cumcount()
+        )
     have = candidates["indicator"].value_counts()
     kept, notes = quotas(task, pillars, {slug: int(have.get(slug, 0)) for slug in pillars}, total)
     if total is not None and len(candidates):

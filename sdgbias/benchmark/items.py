@@ -1,8 +1,9 @@
-"""Clusters + indicator series -> questions with gold answers: 12 multiple-choice indicators and 9 regression tasks.
+"""Clusters + indicator series -> questions with gold answers: 12 multiple-choice indicators and 9
+regression tasks.
 
-Everything is set-based. Order of the input never matters: items are keyed by (task, indicator, cluster), drawn by a
-keyed hash (draw.py) and sorted by item_id. The columns are those of items_mcq.parquet and items_regression.parquet
-(MCQ_COLUMNS, REGRESSION_COLUMNS).
+Everything is set-based. Order of the input never matters: items are keyed by (task, indicator,
+cluster), drawn by a keyed hash (draw.py) and sorted by item_id. The columns are those of
+items_mcq.parquet and items_regression.parquet (MCQ_COLUMNS, REGRESSION_COLUMNS).
 """
 
 from __future__ import annotations
@@ -30,7 +31,17 @@ MCQ_COLUMNS = (
     *(*_PLACE, *_KIND, "value", "value_year", "source", "level", "polarity", "question"),
     *(*_OPTIONS, "answer", *_SPLITS, *LABELS, "review"),
 )
-REGRESSION_COLUMNS = (*_PLACE, *_KIND, "target", "tolerance", "question", "answer", *_SPLITS, *LABELS, "review")
+REGRESSION_COLUMNS = (
+    *_PLACE,
+    *_KIND,
+    "target",
+    "tolerance",
+    "question",
+    "answer",
+    *_SPLITS,
+    *LABELS,
+    "review",
+)
 QUARANTINE_COLUMNS = ("table", "key", "rule", "detail")
 #: What decides whether two questions of one indicator are the same.
 _SAME = ("image_id", "image_group", "context")
@@ -42,8 +53,9 @@ MAX_GAP = 10
 
 @dataclass(frozen=True)
 class Candidates:
-    """Every question that could be asked: base (clusters with an image), found per task (with item_id and rank), the options
-    per MCQ indicator, what can't be asked and why, and notes in plain JSON."""
+    """Every question that could be asked: base (clusters with an image), found per task (with
+    item_id and rank), the options per MCQ indicator, what can't be asked and why, and notes in
+    plain JSON."""
 
     base: pd.DataFrame
     found: Mapping[Task, pd.DataFrame]
@@ -54,7 +66,8 @@ class Candidates:
 
 @dataclass(frozen=True)
 class Built:
-    """What choose_items returns. `notes` is plain JSON: quotas, shortfalls in words, bins, coverage, splits."""
+    """What choose_items returns. `notes` is plain JSON: quotas, shortfalls in words, bins,
+    coverage, splits."""
 
     items_mcq: pd.DataFrame
     items_regression: pd.DataFrame
@@ -93,12 +106,13 @@ def find_candidates(
 ) -> Candidates:
     """Ask every indicator of every cluster with an image and a value.
 
-    `clusters`: the columns of clusters.parquet; gdl_region may be absent or ''. `images`: cluster_id, image_id and, where
-    there is one, image_group (near-duplicates). `gdl_regions`: cname, adm1dhs, gdl_region, fills empty regions. `series`:
-    series.read_series. `max_gap`: most years between a national or regional value and the survey, where the indicator table
-    says nothing else. `keep_bins`: options of an earlier benchmark by indicator, used instead of terciles over these
-    clusters, so that a new country doesn't move the cut points of old questions. Raises InputError for a missing column,
-    UsageError for a negative number.
+    `clusters`: the columns of clusters.parquet; gdl_region may be absent or ''. `images`:
+    cluster_id, image_id and, where there is one, image_group (near-duplicates). `gdl_regions`:
+    cname, adm1dhs, gdl_region, fills empty regions. `series`: series.read_series. `max_gap`: most
+    years between a national or regional value and the survey, where the indicator table says
+    nothing else. `keep_bins`: options of an earlier benchmark by indicator, used instead of
+    terciles over these clusters, so that a new country doesn't move the cut points of old
+    questions. Raises InputError for a missing column, UsageError for a negative number.
     """
     if max_gap < 0:
         raise UsageError(f"max_gap is {max_gap}; give a number of 0 or more")
@@ -106,7 +120,10 @@ def find_candidates(
     mcq, lost_mcq, options = _mcq_candidates(base, series, max_gap, keep_bins or {}, notes)
     regression, lost_regression = _regression_candidates(base)
     quarantine = _concat([repeated, lost_mcq, lost_regression], list(QUARANTINE_COLUMNS))
-    found = {task: with_ids(rows, task, seed) for task, rows in ((Task.MCQ, mcq), (Task.REGRESSION, regression))}
+    found = {
+        task: with_ids(rows, task, seed)
+        for task, rows in ((Task.MCQ, mcq), (Task.REGRESSION, regression))
+    }
     return Candidates(base, found, options, quarantine, notes)
 
 
@@ -122,47 +139,69 @@ def choose_items(
 ) -> Built:
     """Keep `mcq` and `regression` items (None: all) as Table A wants them.
 
-    `without`: item_ids that may not be kept. `review`: task, item_id, verdict ('accepted', 'rejected') of human review;
-    `review_action` 'drop' takes rejected items out and draws others for them, 'mark' only writes the verdict into the column
-    review. `split`: 'id' is the authors' rule, 'place' keeps countries apart. Raises UsageError.
+    `without`: item_ids that may not be kept. `review`: task, item_id, verdict ('accepted',
+    'rejected') of human review; `review_action` 'drop' takes rejected items out and draws others
+    for them, 'mark' only writes the verdict into the column review. `split`: 'id' is the authors'
+    rule, 'place' keeps countries apart. Raises UsageError.
     """
     for name, number in (("mcq", mcq), ("regression", regression)):
         if number is not None and number < 0:
-            raise UsageError(f"{name} is {number}; give a number of 0 or more, or leave it out to keep every item")
+            raise UsageError(
+                f"{name} is {number}; give a number of 0 or more, or leave it out to keep every"
+                " item"
+            )
     if split not in SPLITS:
         raise UsageError(one_of("split", split, SPLITS))
     if review_action not in REVIEW_ACTIONS:
         raise UsageError(one_of("review action", review_action, REVIEW_ACTIONS))
     notes = dict(candidates.notes)
-    place, notes["split_place"] = split_by_country(candidates.base[["cname", "official_split"]].drop_duplicates())
+    place, notes["split_place"] = split_by_country(
+        candidates.base[["cname", "official_split"]].drop_duplicates()
+    )
     notes["split"] = split
     verdicts = pd.DataFrame(columns=["task", "item_id", "verdict"]) if review is None else review
     lost, made = [candidates.quarantine], {}
     for task, total in ((Task.MCQ, mcq), (Task.REGRESSION, regression)):
-        own = verdicts[verdicts["task"] == task.value].drop_duplicates("item_id").set_index("item_id")["verdict"]
+        own = (
+            verdicts[verdicts["task"] == task.value]
+            .drop_duplicates("item_id")
+            .set_index("item_id")["verdict"]
+        )
         rejected = set(own.index[own == "rejected"]) if review_action == "drop" else set()
         found = candidates.found[task]
         gone = found[found["item_id"].isin(rejected)]
-        lost.append(_quarantine(task, gone, "rejected-in-review", "item " + gone["item_id"].astype(str)))
-        pillars = {i.slug: i.pillar for i in (load_indicators() if task is Task.MCQ else load_regression_tasks())}
-        chosen, notes[task.value] = draw(found, task, pillars, total, {*(without or {}).get(task, ()), *rejected})
+        lost.append(
+            _quarantine(task, gone, "rejected-in-review", "item " + gone["item_id"].astype(str))
+        )
+        pillars = {
+            i.slug: i.pillar
+            for i in (load_indicators() if task is Task.MCQ else load_regression_tasks())
+        }
+        chosen, notes[task.value] = draw(
+            found, task, pillars, total, {*(without or {}).get(task, ()), *rejected}
+        )
         items = _finish(chosen, candidates, task, place)
         if split == "place":
             items["split"] = items["split_place"]
         items["review"] = items["item_id"].map(own).fillna("").astype("str")
         made[task] = items
-    shares = pd.crosstab(made[Task.MCQ]["pillar"], made[Task.MCQ]["answer"], normalize="index").round(4)
+    shares = pd.crosstab(
+        made[Task.MCQ]["pillar"], made[Task.MCQ]["answer"], normalize="index"
+    ).round(4)
     notes["label_shares"] = shares.to_dict(orient="index")
     quarantine = _concat(lost, list(QUARANTINE_COLUMNS))
-    quarantine = quarantine.sort_values(list(QUARANTINE_COLUMNS), kind="stable").reset_index(drop=True)
+    quarantine = quarantine.sort_values(list(QUARANTINE_COLUMNS), kind="stable").reset_index(
+        drop=True
+    )
     return Built(made[Task.MCQ], made[Task.REGRESSION], quarantine, notes)
 
 
 def authors_split(task: str, ids: Sequence[int] | np.ndarray | pd.Series) -> np.ndarray:
     """'val' or 'test' per item id (N,) by the authors' rule.
 
-    The first 15 hex digits of the md5 of '<task>-<id>', as a fraction of 1, lie below 0.2 for val. The rule knows
-    nothing of places: two questions about one country can stand on both sides (see split_by_country).
+    The first 15 hex digits of the md5 of '<task>-<id>', as a fraction of 1, lie below 0.2 for val.
+    The rule knows nothing of places: two questions about one country can stand on both sides (see
+    split_by_country).
     """
     if task not in [known.value for known in Task]:
         raise InputError(one_of("task", task, [known.value for known in Task]))
@@ -171,10 +210,12 @@ def authors_split(task: str, ids: Sequence[int] | np.ndarray | pd.Series) -> np.
 
 
 def split_by_country(countries: pd.DataFrame) -> tuple[dict[str, str], dict[str, Any]]:
-    """'val' or 'test' per cname, and a note; no country stands on both sides. `countries`: cname, official_split.
+    """'val' or 'test' per cname, and a note; no country stands on both sides. `countries`: cname,
+    official_split.
 
-    SustainBench's val countries are val, all others test. Where that leaves one side empty, the first fifth of the
-    countries (rounded up) by the md5 of their code is val; a single country is test.
+    SustainBench's val countries are val, all others test. Where that leaves one side empty, the
+    first fifth of the countries (rounded up) by the md5 of their code is val; a single country is
+    test.
     """
     official = dict(zip(countries["cname"], countries["official_split"], strict=True))
     codes = sorted(official)
@@ -182,7 +223,11 @@ def split_by_country(countries: pd.DataFrame) -> tuple[dict[str, str], dict[str,
     rule = "official val countries"
     if codes and (not val or len(val) == len(codes)):
         order = np.argsort(md5_numbers(pd.Series(codes), 15), kind="stable")
-        val = {codes[at] for at in order[: math.ceil(VAL_SHARE * len(codes))]} if len(codes) > 1 else set()
+        val = (
+            {codes[at] for at in order[: math.ceil(VAL_SHARE * len(codes))]}
+            if len(codes) > 1
+            else set()
+        )
         rule = "a fifth of the countries by md5, because the official split leaves one side empty"
     split = {code: "val" if code in val else "test" for code in codes}
     return split, {"rule": rule, "val": sorted(val), "test": sorted(set(codes) - val)}
@@ -191,40 +236,68 @@ def split_by_country(countries: pd.DataFrame) -> tuple[dict[str, str], dict[str,
 def _base(
     clusters: pd.DataFrame, images: pd.DataFrame, gdl_regions: pd.DataFrame | None
 ) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, Any]]:
-    """(clusters that have an image, sorted, with image_id and gdl_region; repeated clusters; notes)."""
+    """(clusters that have an image, sorted, with image_id and gdl_region; repeated clusters;
+    notes)."""
     wanted = (*_PLACE[1:], "adm1dhs", "official_split", *LABELS)
-    for name, frame, columns in (("clusters", clusters, wanted), ("images", images, ("cluster_id", "image_id"))):
+    for name, frame, columns in (
+        ("clusters", clusters, wanted),
+        ("images", images, ("cluster_id", "image_id")),
+    ):
         missing = [column for column in columns if column not in frame.columns]
         if missing:
-            raise InputError(f"{name}: missing column(s) {', '.join(missing)}; build the benchmark again with 'sdgbias build'")
+            raise InputError(
+                f"{name}: missing column(s) {', '.join(missing)}; build the benchmark again with"
+                " 'sdgbias build'"
+            )
     base = clusters[list(wanted)].copy()
-    base["gdl_region"] = clusters["gdl_region"].fillna("").str.lower() if "gdl_region" in clusters else ""
+    base["gdl_region"] = (
+        clusters["gdl_region"].fillna("").str.lower() if "gdl_region" in clusters else ""
+    )
     if gdl_regions is not None and len(gdl_regions):
-        known = gdl_regions[["cname", "adm1dhs", "gdl_region"]].rename(columns={"gdl_region": "given"})
+        known = gdl_regions[["cname", "adm1dhs", "gdl_region"]].rename(
+            columns={"gdl_region": "given"}
+        )
         base = base.merge(known, on=["cname", "adm1dhs"], how="left")
-        base["gdl_region"] = base["gdl_region"].where(base["gdl_region"] != "", base.pop("given").fillna("").str.lower())
-    image = images[["cluster_id", "image_id"]].assign(image_group=images.get("image_group", images["image_id"]))
+        base["gdl_region"] = base["gdl_region"].where(
+            base["gdl_region"] != "", base.pop("given").fillna("").str.lower()
+        )
+    image = images[["cluster_id", "image_id"]].assign(
+        image_group=images.get("image_group", images["image_id"])
+    )
     image = image.sort_values(["cluster_id", "image_id"]).drop_duplicates("cluster_id")
     kept = base.merge(image, on="cluster_id", how="inner")
     # the context as a prompt shows it: two clusters with one number here read the same
     shown = (kept[list(LABELS)].round(1) + 0.0).assign(urban=kept["urban"])
     kept["context"] = shown.groupby(list(shown.columns), dropna=False, sort=False).ngroup()
-    kept = kept.sort_values(["cluster_id", *(c for c in kept.columns if c != "cluster_id")], kind="stable")
+    kept = kept.sort_values(
+        ["cluster_id", *(c for c in kept.columns if c != "cluster_id")], kind="stable"
+    )
     notes = {
         "clusters": len(base),
         "clusters_with_image": kept["cluster_id"].nunique(),
         "countries": sorted(kept["cname"].unique().tolist()),
     }
     again = kept.duplicated("cluster_id")
-    where = {"table": "clusters", "rule": "duplicate-item", "detail": "cluster appears twice; one row is kept"}
-    twice = pd.DataFrame({"key": kept["cluster_id"][again], **where}, columns=list(QUARANTINE_COLUMNS))
+    where = {
+        "table": "clusters",
+        "rule": "duplicate-item",
+        "detail": "cluster appears twice; one row is kept",
+    }
+    twice = pd.DataFrame(
+        {"key": kept["cluster_id"][again], **where}, columns=list(QUARANTINE_COLUMNS)
+    )
     return kept[~again].reset_index(drop=True), twice, notes
 
 
 def _mcq_candidates(
-    base: pd.DataFrame, series: pd.DataFrame, max_gap: int, keep_bins: Mapping[str, Bins], notes: dict[str, Any]
+    base: pd.DataFrame,
+    series: pd.DataFrame,
+    max_gap: int,
+    keep_bins: Mapping[str, Bins],
+    notes: dict[str, Any],
 ) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, Bins]]:
-    """(every cluster x indicator with a valid gold letter, the quarantined others, options per indicator)."""
+    """(every cluster x indicator with a valid gold letter, the quarantined others, options per
+    indicator)."""
     slim = base[["cluster_id", "cname", "iso3", "year", "urban", "gdl_region", *_SAME]]
     found, lost, options = [], [], {}
     notes["bins"], notes["coverage"] = {}, {}
@@ -233,23 +306,48 @@ def _mcq_candidates(
         names = ", ".join(ref.name for ref in entry.series)
         gone = rows["value"].isna()
         where = rows["iso3"] + " " + rows["year"].astype(str)
-        lost.append(_quarantine(Task.MCQ, rows[gone], "no-indicator-value", f"no value of {names} near " + where[gone]))
+        lost.append(
+            _quarantine(
+                Task.MCQ,
+                rows[gone],
+                "no-indicator-value",
+                f"no value of {names} near " + where[gone],
+            )
+        )
         low, high = entry.limits
         false = ~gone & ~rows["value"].between(low, high)
         detail = rows["value"].astype(str)[false] + f" is outside {low:g} to {high:g} {entry.unit}"
         lost.append(_quarantine(Task.MCQ, rows[false], "value-out-of-range", detail))
         rows, twice = _once(rows[~gone & ~false], Task.MCQ)
         lost += twice
-        notes["coverage"][entry.slug] = {level: int((rows["level"] == level).sum()) for level in entry.levels}
+        notes["coverage"][entry.slug] = {
+            level: int((rows["level"] == level).sum()) for level in entry.levels
+        }
         kept = keep_bins.get(entry.slug)
-        options[entry.slug] = made = kept if kept and kept.labels else bins(entry, rows["value"].to_numpy(dtype=float))
+        options[entry.slug] = made = (
+            kept if kept and kept.labels else bins(entry, rows["value"].to_numpy(dtype=float))
+        )
         notes["bins"][entry.slug] = {**asdict(made), "n": len(rows)}
         if made.labels:
             rows["answer"] = made.letters(rows["value"].to_numpy(dtype=float))
             found.append(rows)
         else:
-            lost.append(_quarantine(Task.MCQ, rows, "invalid-options", pd.Series(made.reason, index=rows.index)))
-    columns = ["cluster_id", "cname", "year", "indicator", "value", "value_year", "source", "level", "answer"]
+            lost.append(
+                _quarantine(
+                    Task.MCQ, rows, "invalid-options", pd.Series(made.reason, index=rows.index)
+                )
+            )
+    columns = [
+        "cluster_id",
+        "cname",
+        "year",
+        "indicator",
+        "value",
+        "value_year",
+        "source",
+        "level",
+        "answer",
+    ]
     return _concat(found, columns), _concat(lost, list(QUARANTINE_COLUMNS)), options
 
 
@@ -257,7 +355,9 @@ def _regression_candidates(base: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFra
     """(every cluster x task whose target is known, the quarantined others)."""
     found, lost = [], []
     for entry in load_regression_tasks():
-        rows = base[["cluster_id", "cname", "year", *_SAME, entry.target]].rename(columns={entry.target: "answer"})
+        rows = base[["cluster_id", "cname", "year", *_SAME, entry.target]].rename(
+            columns={entry.target: "answer"}
+        )
         rows = rows.assign(indicator=entry.slug)
         gone = rows["answer"].isna()
         unknown = pd.Series(f"{entry.target} is unknown", index=rows.index)
@@ -265,18 +365,27 @@ def _regression_candidates(base: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFra
         rows, twice = _once(rows[~gone], Task.REGRESSION)
         lost += twice
         found.append(rows)
-    return _concat(found, ["cluster_id", "cname", "year", "indicator", "answer"]), _concat(lost, list(QUARANTINE_COLUMNS))
+    return _concat(found, ["cluster_id", "cname", "year", "indicator", "answer"]), _concat(
+        lost, list(QUARANTINE_COLUMNS)
+    )
 
 
-def _lookup(rows: pd.DataFrame, series: pd.DataFrame, entry: Indicator, max_gap: int) -> pd.DataFrame:
-    """`rows` plus value, value_year, source, level: most local level first, then series order, then nearest year.
+def _lookup(
+    rows: pd.DataFrame, series: pd.DataFrame, entry: Indicator, max_gap: int
+) -> pd.DataFrame:
+    """`rows` plus value, value_year, source, level: most local level first, then series order, then
+    nearest year.
 
-    Two years equally near: the earlier. NaN where no level has a value within the gap (years) of the survey year.
+    Two years equally near: the earlier. NaN where no level has a value within the gap (years) of
+    the survey year.
     """
     keys = ["iso3", "gdl_region", "urban", "year"]
     wanted = rows[keys].drop_duplicates()
     wanted["stratum"] = wanted["urban"].map({"U": "urban", "R": "rural"}).fillna("")
-    used = [(ref.name, at, max_gap if ref.max_gap is None else ref.max_gap) for at, ref in enumerate(entry.series)]
+    used = [
+        (ref.name, at, max_gap if ref.max_gap is None else ref.max_gap)
+        for at, ref in enumerate(entry.series)
+    ]
     own = series.merge(pd.DataFrame(used, columns=["series", "rank", "limit"]), on="series")
     own = own.rename(columns={"year": "value_year", "region": "gdl_region"})
     regional, whole = own["gdl_region"] != "", own["stratum"] == "all"
@@ -290,64 +399,97 @@ def _lookup(rows: pd.DataFrame, series: pd.DataFrame, entry: Indicator, max_gap:
         known, place = places[level]
         pairs = wanted[[*place, "year"]].drop_duplicates().merge(known, on=place)
         pairs["gap"] = (pairs["value_year"] - pairs["year"]).abs()
-        pairs = pairs[pairs["gap"] <= pairs["limit"]].sort_values(["rank", "gap", "value_year"], kind="stable")
-        best = pairs.drop_duplicates([*place, "year"])[[*place, "year", "value", "value_year", "source"]]
+        pairs = pairs[pairs["gap"] <= pairs["limit"]].sort_values(
+            ["rank", "gap", "value_year"], kind="stable"
+        )
+        best = pairs.drop_duplicates([*place, "year"])[
+            [*place, "year", "value", "value_year", "source"]
+        ]
         found.append(wanted.merge(best, on=[*place, "year"]).assign(level=level))
     near = pd.concat(found, ignore_index=True).drop_duplicates(keys)
     return rows.merge(near.drop(columns="stratum"), on=keys, how="left")
 
 
 def _once(rows: pd.DataFrame, task: Task) -> tuple[pd.DataFrame, list[pd.DataFrame]]:
-    """(rows of one indicator without repetitions, the quarantined ones): the first by cluster_id stays (App. B.2).
+    """(rows of one indicator without repetitions, the quarantined ones): the first by cluster_id
+    stays (App. B.2).
 
-    A duplicate shows the very same image. A near-duplicate shows one of the same group of images (perceptual hash) beside
-    the same context.
+    A duplicate shows the very same image. A near-duplicate shows one of the same group of images
+    (perceptual hash) beside the same context.
     """
     rows = rows.sort_values("cluster_id", kind="stable").reset_index(drop=True)
     lost = []
-    for rule, same in (("duplicate-item", ["image_id"]), ("near-duplicate-item", ["image_group", "context"])):
+    for rule, same in (
+        ("duplicate-item", ["image_id"]),
+        ("near-duplicate-item", ["image_group", "context"]),
+    ):
         again = rows.duplicated(same)
         if not again.any():
             continue
         first = rows.groupby(same)["cluster_id"].transform("first")
         what = "image" if rule == "duplicate-item" else "context and nearly the image"
-        lost.append(_quarantine(task, rows[again], rule, f"same question and {what} as " + first[again]))
+        lost.append(
+            _quarantine(task, rows[again], rule, f"same question and {what} as " + first[again])
+        )
         rows = rows[~again].reset_index(drop=True)
     return rows, lost
 
 
 def _quarantine(task: Task, rows: pd.DataFrame, rule: str, detail: pd.Series) -> pd.DataFrame:
     key = rows["cluster_id"] + "|" + rows["indicator"]
-    return pd.DataFrame({"table": f"items_{task}", "key": key, "rule": rule, "detail": detail}, columns=list(QUARANTINE_COLUMNS))
+    return pd.DataFrame(
+        {"table": f"items_{task}", "key": key, "rule": rule, "detail": detail},
+        columns=list(QUARANTINE_COLUMNS),
+    )
 
 
 def _concat(frames: list[pd.DataFrame], columns: list[str]) -> pd.DataFrame:
-    """The non-empty frames' columns below each other; an empty frame with these columns if there is none."""
+    """The non-empty frames' columns below each other; an empty frame with these columns if there is
+    none."""
     frames = [frame[columns] for frame in frames if len(frame)]
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns)
 
 
-def _finish(chosen: pd.DataFrame, candidates: Candidates, task: Task, place: Mapping[str, str]) -> pd.DataFrame:
-    """The item table: what the indicator table says of each question, cluster columns, labels, both splits; sorted by item_id."""
+def _finish(
+    chosen: pd.DataFrame, candidates: Candidates, task: Task, place: Mapping[str, str]
+) -> pd.DataFrame:
+    """The item table: what the indicator table says of each question, cluster columns, labels, both
+    splits; sorted by item_id."""
     own = candidates.base.set_index("cluster_id")[["iso3", "country", "urban", "image_id", *LABELS]]
-    items = chosen.join(own, on="cluster_id").merge(_said(candidates.options, task), on="indicator", how="left")
+    items = chosen.join(own, on="cluster_id").merge(
+        _said(candidates.options, task), on="indicator", how="left"
+    )
     items["split"] = authors_split(task.value, items["item_id"])
     items["split_place"] = items["cname"].map(place)
     items["review"] = ""
     items = items.sort_values("item_id", kind="stable").reset_index(drop=True)
     numbers = {"item_id": "int64", "year": "int32"}
     if task is Task.MCQ:
-        return _typed(items[list(MCQ_COLUMNS)], {**numbers, "value": "float64", "value_year": "int32"})
-    return _typed(items[list(REGRESSION_COLUMNS)], {**numbers, "answer": "float64", "tolerance": "float64"})
+        return _typed(
+            items[list(MCQ_COLUMNS)], {**numbers, "value": "float64", "value_year": "int32"}
+        )
+    return _typed(
+        items[list(REGRESSION_COLUMNS)], {**numbers, "answer": "float64", "tolerance": "float64"}
+    )
 
 
 def _said(options: Mapping[str, Bins], task: Task) -> pd.DataFrame:
     """One row per indicator or regression task: the columns that every item of it shares."""
     if task is Task.REGRESSION:
-        rows = [(t.slug, t.pillar, t.title, t.sdg, t.unit, t.target, TOLERANCES[t.target], t.question) for t in load_regression_tasks()]
-        return pd.DataFrame(rows, columns=["indicator", *_SHARED, "target", "tolerance", "question"])
-    texts = {entry.slug: [*options[entry.slug].labels, "", "", ""][:3] for entry in load_indicators()}
-    entries = [(e.slug, e.pillar, e.title, e.sdg, e.unit, e.polarity, e.question, *texts[e.slug]) for e in load_indicators()]
+        rows = [
+            (t.slug, t.pillar, t.title, t.sdg, t.unit, t.target, TOLERANCES[t.target], t.question)
+            for t in load_regression_tasks()
+        ]
+        return pd.DataFrame(
+            rows, columns=["indicator", *_SHARED, "target", "tolerance", "question"]
+        )
+    texts = {
+        entry.slug: [*options[entry.slug].labels, "", "", ""][:3] for entry in load_indicators()
+    }
+    entries = [
+        (e.slug, e.pillar, e.title, e.sdg, e.unit, e.polarity, e.question, *texts[e.slug])
+        for e in load_indicators()
+    ]
     return pd.DataFrame(entries, columns=["indicator", *_SHARED, "polarity", "question", *_OPTIONS])
 
 

@@ -1,9 +1,12 @@
-"""From annotated pictures to a benchmark folder of the second suite: people, pictures, questions, prompts, card.
+"""From annotated pictures to a benchmark folder of the second suite: people, pictures, questions,
+prompts, card.
 
-The folder looks like that of the first suite (pictures in shards, quarantine, benchmark.json), so that plan, engines, cache and store
-work on it as they are. What is asked stands in prompts.py; a person whose picture can't be used leaves with a reason.
+The folder looks like that of the first suite (pictures in shards, quarantine, benchmark.json), so
+that plan, engines, cache and store work on it as they are. What is asked stands in prompts.py; a
+person whose picture can't be used leaves with a reason.
 
-Pictures of people with annotated, perceived attributes: what the second suite asks about (Wu et al., FACET).
+Pictures of people with annotated, perceived attributes: what the second suite asks about (Wu et
+al., FACET).
 """
 
 from __future__ import annotations
@@ -28,7 +31,11 @@ from sdgbias.types import FACET
 
 DATASETS = ("facet", "fairface", "utkface")
 #: Licences of the pictures and labels; a synthetic folder says so in its README.txt.
-LICENCES = {"facet": "FACET, for evaluation only (Meta's terms)", "fairface": "CC BY 4.0", "utkface": "non-commercial research"}
+LICENCES = {
+    "facet": "FACET, for evaluation only (Meta's terms)",
+    "fairface": "CC BY 4.0",
+    "utkface": "non-commercial research",
+}
 TABLES = ("people", "items_people", "prompts")
 VAL_SHARE = 0.2
 
@@ -40,23 +47,42 @@ def _silent(what: str, done: int, total: int) -> None:
 
 
 def split_of(image_id: str) -> str:
-    """'val' for a fifth of the pictures, by hash; all questions about a picture stand on one side."""
-    return "val" if int(hashlib.sha256(f"split|{image_id}".encode()).hexdigest()[:15], 16) / 16**15 < VAL_SHARE else "test"
+    """'val' for a fifth of the pictures, by hash; all questions about a picture stand on one
+    side."""
+    return (
+        "val"
+        if int(hashlib.sha256(f"split|{image_id}".encode()).hexdigest()[:15], 16) / 16**15
+        < VAL_SHARE
+        else "test"
+    )
 
 
 def read_people(source: Path, dataset: str) -> tuple[Annotations, dict[str, Path], dict[str, str]]:
-    """(annotations, file name -> picture, file name -> rule of those that can't be had). Raises InputError."""
+    """(annotations, file name -> picture, file name -> rule of those that can't be had). Raises
+    InputError."""
     if dataset == "facet":
-        table = next((p for p in (source / "annotations" / "annotations.csv", source / "annotations.csv") if p.is_file()), None)
+        table = next(
+            (
+                p
+                for p in (source / "annotations" / "annotations.csv", source / "annotations.csv")
+                if p.is_file()
+            ),
+            None,
+        )
         if table is None:
-            raise InputError(f"{source}: no annotations/annotations.csv; unpack FACET's annotations there")
+            raise InputError(
+                f"{source}: no annotations/annotations.csv; unpack FACET's annotations there"
+            )
         found = read_annotations(table)
         files, lost = find_files(source, found.people["file"])
         return found, files, lost
     if dataset == "fairface":
         tables = sorted(source.glob("*label*.csv")) if source.is_dir() else [source]
         if len(tables) != 1:
-            raise InputError(f"{source}: {len(tables)} label tables; name FairFace's table itself, e.g. fairface_label_val.csv")
+            raise InputError(
+                f"{source}: {len(tables)} label tables; name FairFace's table itself, e.g."
+                " fairface_label_val.csv"
+            )
         found, root = read_fairface(tables[0]), tables[0].parent
     else:
         found, root = read_utkface(source), source
@@ -74,14 +100,23 @@ def build_people(
     list_seed: int | None = None,
     progress: Progress = _silent,
 ) -> dict[str, Any]:
-    """Builds the benchmark folder ``out`` and returns its card. Same source and settings, same bytes.
+    """Builds the benchmark folder ``out`` and returns its card. Same source and settings, same
+    bytes.
 
-    Raises InputError (source), GateError (a table rule of expectations/ is broken), StoreError (``out`` can't be written).
+    Raises InputError (source), GateError (a table rule of expectations/ is broken), StoreError
+    (``out`` can't be written).
     """
     found, files, lost = read_people(source, dataset)
     gone = [found.quarantine]
-    gone.append(_left(found.people[found.people["file"].isin(lost)], lambda row: (lost[row["file"]], row["file"])))
-    people = found.people[found.people["file"].isin(files)].sort_values("person_id", ignore_index=True)
+    gone.append(
+        _left(
+            found.people[found.people["file"].isin(lost)],
+            lambda row: (lost[row["file"]], row["file"]),
+        )
+    )
+    people = found.people[found.people["file"].isin(files)].sort_values(
+        "person_id", ignore_index=True
+    )
     faults: dict[str, tuple[str, str]] = {}
     boxes: dict[str, tuple[float, float, float, float]] = {}
 
@@ -93,10 +128,15 @@ def build_people(
             progress("reading pictures", done, len(people))
 
     index = store_images(out, pictures())
-    gone.append(_left(people[people["person_id"].isin(faults)], lambda row: faults[row["person_id"]]))
+    gone.append(
+        _left(people[people["person_id"].isin(faults)], lambda row: faults[row["person_id"]])
+    )
     people = people[~people["person_id"].isin(faults)].reset_index(drop=True)
     if people.empty:
-        raise InputError(f"{source}: no usable person; the reasons: {_reasons(pd.concat(gone, ignore_index=True))}")
+        raise InputError(
+            f"{source}: no usable person; the reasons:"
+            f" {_reasons(pd.concat(gone, ignore_index=True))}"
+        )
     people["image_id"] = people["person_id"].map(index.set_index("cluster_id")["image_id"])
     shared = people["image_id"].duplicated(keep=False)
     gone.append(_left(people[shared], lambda row: ("picture-twice", row["image_id"])))
@@ -104,18 +144,29 @@ def build_people(
     for at, name in enumerate("xywh"):
         people[name] = [boxes[person][at] for person in people["person_id"]]
     synthetic = _synthetic(source)
-    people["dataset"], people["split"] = "synthetic" if synthetic else dataset, people["image_id"].map(split_of)
+    people["dataset"], people["split"] = (
+        "synthetic" if synthetic else dataset,
+        people["image_id"].map(split_of),
+    )
     people, sifted = quality.sift("people", people)
-    items = people_items.build_items(people, seed=seed, selected_only=selected_only, negatives=negatives)
+    items = people_items.build_items(
+        people, seed=seed, selected_only=selected_only, negatives=negatives
+    )
     items, sifted_items = quality.sift("items_people", items, {"people": people})
     asked = people_items.build_prompts(items, list_seed=list_seed)
-    index = index[index["cluster_id"].isin(people["person_id"])].assign(image_group=lambda t: t["image_id"])
+    index = index[index["cluster_id"].isin(people["person_id"])].assign(
+        image_group=lambda t: t["image_id"]
+    )
     write_table(out, "people", people)
     write_table(out, "images", index)
     write_table(out, "items_people", items)
     write_table(out, "prompts", asked)
     left = pd.concat([*gone, sifted, sifted_items], ignore_index=True).astype("str")
-    write_table(out, "quarantine", left.sort_values(["table", "key", "rule"], kind="stable", ignore_index=True))
+    write_table(
+        out,
+        "quarantine",
+        left.sort_values(["table", "key", "rule"], kind="stable", ignore_index=True),
+    )
     card = _card(out, people, items, left, found.n_rows, dataset, synthetic)
     write_json(out / "benchmark.json", card)  # last: it says that all is there
     return card
@@ -127,9 +178,13 @@ def _left(rows: pd.DataFrame, why: Callable[[dict[Any, Any]], tuple[str, str]]) 
 
 
 def _picture(
-    path: Path, row: dict[Any, Any], faults: dict[str, tuple[str, str]], boxes: dict[str, tuple[float, float, float, float]]
+    path: Path,
+    row: dict[Any, Any],
+    faults: dict[str, tuple[str, str]],
+    boxes: dict[str, tuple[float, float, float, float]],
 ) -> bytes | None:
-    """The picture's own bytes, once they are known to decode and the person's box to lie inside; else None and the fault noted."""
+    """The picture's own bytes, once they are known to decode and the person's box to lie inside;
+    else None and the fault noted."""
     person = row["person_id"]
     try:
         data = path.read_bytes()
@@ -140,30 +195,54 @@ def _picture(
     box = (row["x"], row["y"], row["w"], row["h"])
     clipped = clip_box(box, *size) if row["w"] else (0.0, 0.0, float(size[0]), float(size[1]))
     if clipped is None:
-        faults[person] = ("box-outside", f"{row['file']}: box {box} of a picture of {size[0]} x {size[1]}")
+        faults[person] = (
+            "box-outside",
+            f"{row['file']}: box {box} of a picture of {size[0]} x {size[1]}",
+        )
         return None
     boxes[person] = clipped
     return data
 
 
 def _reasons(quarantine: pd.DataFrame) -> str:
-    return ", ".join(f"{rule} {n}" for rule, n in quarantine["rule"].value_counts().sort_index().items()) or "the table is empty"
+    return (
+        ", ".join(
+            f"{rule} {n}" for rule, n in quarantine["rule"].value_counts().sort_index().items()
+        )
+        or "the table is empty"
+    )
 
 
 def _synthetic(source: Path) -> bool:
     path = source / "README.txt"
-    return path.is_file() and path.read_text(encoding="utf-8", errors="replace").startswith("Synthetic sample")
+    return path.is_file() and path.read_text(encoding="utf-8", errors="replace").startswith(
+        "Synthetic sample"
+    )
 
 
 def _card(
-    out: Path, people: pd.DataFrame, items: pd.DataFrame, left: pd.DataFrame, n_rows: int, dataset: str, synthetic: bool
+    out: Path,
+    people: pd.DataFrame,
+    items: pd.DataFrame,
+    left: pd.DataFrame,
+    n_rows: int,
+    dataset: str,
+    synthetic: bool,
 ) -> dict[str, Any]:
-    digest = hashlib.sha256("".join(content_digest(out / f"{name}.parquet") for name in TABLES).encode()).hexdigest()[:16]
+    digest = hashlib.sha256(
+        "".join(content_digest(out / f"{name}.parquet") for name in TABLES).encode()
+    ).hexdigest()[:16]
     groups = {
-        attribute: {group: int((people[attribute] == group).sum()) for group in (*names, "unknown")} for attribute, names in GROUPS.items()
+        attribute: {group: int((people[attribute] == group).sum()) for group in (*names, "unknown")}
+        for attribute, names in GROUPS.items()
     }
     why = {
-        attribute: {str(k): int(n) for k, n in people[f"{attribute}_why"].value_counts().sort_index().items() if k} for attribute in GROUPS
+        attribute: {
+            str(k): int(n)
+            for k, n in people[f"{attribute}_why"].value_counts().sort_index().items()
+            if k
+        }
+        for attribute in GROUPS
     }
     return {
         "benchmark_id": digest,
@@ -176,11 +255,15 @@ def _card(
             "people": len(people),
             "items_people": len(items),
             "classes": int(people.loc[people["class1"] != "", "class1"].nunique()),
-            "splits": {str(k): int(n) for k, n in people["split"].value_counts().sort_index().items()},
+            "splits": {
+                str(k): int(n) for k, n in people["split"].value_counts().sort_index().items()
+            },
         },
         "groups": groups,
         "unknown_because": why,
-        "quarantined": {str(k): int(n) for k, n in left["rule"].value_counts().sort_index().items()},
+        "quarantined": {
+            str(k): int(n) for k, n in left["rule"].value_counts().sort_index().items()
+        },
     }
 
 

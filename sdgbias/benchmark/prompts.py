@@ -1,10 +1,13 @@
-"""From items to prompts: four views x five context tests (Tables C, D and E). Pure text; knows no model and no chat template.
+"""From items to prompts: four views x five context tests (Tables C, D and E). Pure text; knows no
+model and no chat template.
 
 The only choices that the paper leaves open are made here and pinned by snapshots in the tests:
 
 * options are written ``A. <text>; B. <text>; C. <text>`` and the valid letters ``A, B, C``;
-* values carry one decimal, the under-5 mortality rate drops a trailing ``.0`` (Table E prints ``0`` beside ``1.0``);
-* a variable whose value is unknown is left out of ``Given:``; with nothing known the Context line is left out (App. B.6);
+* values carry one decimal, the under-5 mortality rate drops a trailing ``.0`` (Table E prints ``0``
+beside ``1.0``);
+* a variable whose value is unknown is left out of ``Given:``; with nothing known the Context line
+is left out (App. B.6);
 * a regression target never appears in its own context, neither as a value nor as a name.
 """
 
@@ -34,7 +37,8 @@ URBAN_WORDS = {"U": "Urban", "R": "Rural"}
 
 
 def context_variables(test: ContextTest, target: str = "") -> tuple[str, ...]:
-    """Label columns that a context test shows, in Table E's order, without the regression target."""
+    """Label columns that a context test shows, in Table E's order, without the regression
+    target."""
     if test is ContextTest.T5:
         return ()
     shown = CONTEXT_NAMES if test in (ContextTest.T1, ContextTest.T3) else REDUCED_CONTEXT
@@ -42,7 +46,8 @@ def context_variables(test: ContextTest, target: str = "") -> tuple[str, ...]:
 
 
 def format_values(name: str, values: pd.Series) -> pd.Series:
-    """``name=value`` strings of one context variable, '' where unknown. Values of `urban` are 'U', 'R' or ''."""
+    """``name=value`` strings of one context variable, '' where unknown. Values of `urban` are 'U',
+    'R' or ''."""
     label = CONTEXT_NAMES[name]
     if name == "urban":
         words = values.map(URBAN_WORDS)
@@ -57,7 +62,8 @@ def format_values(name: str, values: pd.Series) -> pd.Series:
 
 
 def context_lines(items: pd.DataFrame, test: ContextTest, target: str = "") -> pd.Series:
-    """The context of every item under one test ('' = no Context line). `items` holds the six label columns and `urban`."""
+    """The context of every item under one test ('' = no Context line). `items` holds the six label
+    columns and `urban`."""
     names = context_variables(test, target)
     if not names:
         return pd.Series("", index=items.index, dtype=object)
@@ -73,7 +79,8 @@ def context_lines(items: pd.DataFrame, test: ContextTest, target: str = "") -> p
 
 
 def option_lines(items: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
-    """(options line, candidates such as 'ABC') per item; an empty option text marks an option the item lacks."""
+    """(options line, candidates such as 'ABC') per item; an empty option text marks an option the
+    item lacks."""
     options = pd.Series("", index=items.index, dtype=object)
     letters = pd.Series("", index=items.index, dtype=object)
     for letter in LETTERS:
@@ -86,30 +93,44 @@ def option_lines(items: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
 
 
 def prompt_texts(items: pd.DataFrame, task: Task, test: ContextTest, view: View) -> pd.Series:
-    """Prompt text of every item under one view x test (Tables C and D). Regression items hold one `target` each."""
+    """Prompt text of every item under one view x test (Tables C and D). Regression items hold one
+    `target` each."""
     if not view.has_context:
         context = pd.Series("", index=items.index, dtype=object)
     elif task is Task.MCQ:
         context = context_lines(items, test)
     else:
-        parts = [context_lines(group, test, str(target)) for target, group in items.groupby("target", sort=True)]
-        context = pd.concat(parts).reindex(items.index) if parts else pd.Series("", index=items.index, dtype=object)
+        parts = [
+            context_lines(group, test, str(target))
+            for target, group in items.groupby("target", sort=True)
+        ]
+        context = (
+            pd.concat(parts).reindex(items.index)
+            if parts
+            else pd.Series("", index=items.index, dtype=object)
+        )
     context_part = np.where(context != "", "Context: " + context.astype(object) + "\n", "")
     text = "Question: " + items["question"].astype(object) + "\n" + context_part
     if task is Task.REGRESSION:
         return text + REGRESSION_TAIL
     options, letters = option_lines(items)
     valid = letters.map({c: ", ".join(c) for c in set(letters)}) if len(letters) else letters
-    return text + "Options: " + options + "\nVALID OPTIONS: " + valid.astype(object) + "\n" + MCQ_TAIL
+    return (
+        text + "Options: " + options + "\nVALID OPTIONS: " + valid.astype(object) + "\n" + MCQ_TAIL
+    )
 
 
 def build_prompts(items: pd.DataFrame, task: Task) -> pd.DataFrame:
     """prompts.parquet of a task: one row per item x context test, sorted by item_id and test.
 
-    Columns: task, item_id, test, text (with the test's context; T5 has none), image_id, candidates. The four views are
-    not stored, because they follow: see view_cells.
+    Columns: task, item_id, test, text (with the test's context; T5 has none), image_id, candidates.
+    The four views are not stored, because they follow: see view_cells.
     """
-    candidates = option_lines(items)[1] if task is Task.MCQ else pd.Series(DIGITS, index=items.index, dtype=object)
+    candidates = (
+        option_lines(items)[1]
+        if task is Task.MCQ
+        else pd.Series(DIGITS, index=items.index, dtype=object)
+    )
     blocks = [
         pd.DataFrame(
             {
@@ -123,22 +144,29 @@ def build_prompts(items: pd.DataFrame, task: Task) -> pd.DataFrame:
         ).astype(dict.fromkeys(("task", "test", "text", "image_id", "candidates"), "str"))
         for test in TESTS[task]
     ]
-    return pd.concat(blocks, ignore_index=True).sort_values(["item_id", "test"], kind="stable", ignore_index=True)
+    return pd.concat(blocks, ignore_index=True).sort_values(
+        ["item_id", "test"], kind="stable", ignore_index=True
+    )
 
 
 def view_cells(prompts: pd.DataFrame) -> pd.DataFrame:
-    """The paper's cells, duplicates included (plan.py finds them): four rows per row of prompts.parquet (Sec. 3.1).
+    """The paper's cells, duplicates included (plan.py finds them): four rows per row of
+    prompts.parquet (Sec. 3.1).
 
-    Full is (text, image), CTX+Q (text, no image), IMG+Q (text of T5, image), Q-only (text of T5, no image); hence at T5 Full
-    has the prompt of IMG+Q and CTX+Q that of Q-only. Columns: task, item_id, test, view, text, image_id ('' for the image-free
-    views), candidates; sorted by item_id, test, view within a task. Raises InputError for an item without a T5 row.
+    Full is (text, image), CTX+Q (text, no image), IMG+Q (text of T5, image), Q-only (text of T5, no
+    image); hence at T5 Full has the prompt of IMG+Q and CTX+Q that of Q-only. Columns: task,
+    item_id, test, view, text, image_id ('' for the image-free views), candidates; sorted by
+    item_id, test, view within a task. Raises InputError for an item without a T5 row.
     """
     bare = prompts[prompts["test"] == ContextTest.T5.value][["task", "item_id", "text"]]
     rows = prompts.merge(bare.rename(columns={"text": "bare"}), on=["task", "item_id"], how="left")
     lost = rows["bare"].isna()
     if lost.any():
         first = rows[lost].iloc[0]
-        raise InputError(f"prompts: {first['task']} item {first['item_id']} has no row for T5; build the benchmark again: sdgbias build")
+        raise InputError(
+            f"prompts: {first['task']} item {first['item_id']} has no row for T5; build the"
+            " benchmark again: sdgbias build"
+        )
     blocks = [
         pd.DataFrame(
             {
@@ -153,5 +181,7 @@ def view_cells(prompts: pd.DataFrame) -> pd.DataFrame:
     ]
     cells = pd.concat(blocks, ignore_index=True)
     rank = {t.value: at for at, t in enumerate(Task)}
-    cells = cells.assign(rank=cells["task"].map(rank)).sort_values(["rank", "item_id", "test", "view"], kind="stable", ignore_index=True)
+    cells = cells.assign(rank=cells["task"].map(rank)).sort_values(
+        ["rank", "item_id", "test", "view"], kind="stable", ignore_index=True
+    )
     return cells.drop(columns="rank")

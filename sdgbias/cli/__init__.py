@@ -1,4 +1,5 @@
-"""The command line. Each command imports what it needs when it runs, so that `sdgbias --help` answers at once."""
+"""The command line. Each command imports what it needs when it runs, so that `sdgbias --help`
+answers at once."""
 
 from __future__ import annotations
 
@@ -41,8 +42,11 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="sdgbias",
-    help="How biased is a vision-language model about sustainable development, and how much of it can be taken out?\n\n"
-    "A first run: make demo. Step by step: sample, build, evaluate, results, report.",
+    help=(
+        "How biased is a vision-language model about sustainable development, and how much of it"
+        " can be taken out?\n\nA first run: make demo. Step by step: sample, build, evaluate,"
+        " results, report."
+    ),
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -64,7 +68,13 @@ add_register(app)
 add_night(app)
 
 PassesOption = Annotated[
-    str, typer.Option(help="Extra passes for baselines and Table J: none, cheap, costly, all, or names of passes and methods with commas.")
+    str,
+    typer.Option(
+        help=(
+            "Extra passes for baselines and Table J: none, cheap, costly, all, or names of passes"
+            " and methods with commas."
+        )
+    ),
 ]
 
 
@@ -76,14 +86,26 @@ def _step(what: str) -> Callable[[int, int], None]:
 @app.command()
 def sample(
     out: Annotated[Path, typer.Option(help="Folder to write.")] = DEFAULT_RAW,
-    clusters: Annotated[int, typer.Option(min=1, help="Number of survey clusters over all countries.")] = 300,
+    clusters: Annotated[
+        int, typer.Option(min=1, help="Number of survey clusters over all countries.")
+    ] = 300,
     seed: Annotated[int, typer.Option(help="Same seed, same bytes.")] = 0,
-    countries: Annotated[str, typer.Option(help="DHS country codes, comma-separated; empty: eight default ones.")] = "",
-    images: Annotated[bool, typer.Option("--images/--no-images", help="Draw tiles and photos.")] = True,
-    suite: Annotated[str, typer.Option(help="sdg: places in SustainBench's layout; facet: people in FACET's layout.")] = "sdg",
-    people: Annotated[int, typer.Option(min=1, help="Number of pictures of people (suite facet).")] = 600,
+    countries: Annotated[
+        str, typer.Option(help="DHS country codes, comma-separated; empty: eight default ones.")
+    ] = "",
+    images: Annotated[
+        bool, typer.Option("--images/--no-images", help="Draw tiles and photos.")
+    ] = True,
+    suite: Annotated[
+        str,
+        typer.Option(help="sdg: places in SustainBench's layout; facet: people in FACET's layout."),
+    ] = "sdg",
+    people: Annotated[
+        int, typer.Option(min=1, help="Number of pictures of people (suite facet).")
+    ] = 600,
 ) -> None:
-    """Write a synthetic raw folder: places whose images truly carry the signal, or schematic people (--suite facet)."""
+    """Write a synthetic raw folder: places whose images truly carry the signal, or schematic people
+    (--suite facet)."""
     from sdgbias.raw.synthetic import write_sample
 
     if choice("--suite", suite, SUITES) == FACET:
@@ -92,74 +114,150 @@ def sample(
     chosen = [c.strip() for c in countries.split(",") if c.strip()] or None
     write_sample(out, clusters, seed, chosen, images, _step("drawing clusters"))
     more = "" if images else " --no-images"
-    typer.echo(f"{out}: {clusters} synthetic clusters. Next: sdgbias build --raw {out} --indicators {out}/indicators{more}")
+    typer.echo(
+        f"{out}: {clusters} synthetic clusters. Next: sdgbias build --raw {out} --indicators"
+        f" {out}/indicators{more}"
+    )
 
 
 @app.command()
 def build(
     raw: RawOption = DEFAULT_RAW,
     indicators: Annotated[
-        Path | None, typer.Option(help="Indicator series folder. Default: RAW/indicators if it exists, else data/indicators.")
+        Path | None,
+        typer.Option(
+            help=(
+                "Indicator series folder. Default: RAW/indicators if it exists, else"
+                " data/indicators."
+            )
+        ),
     ] = None,
     out: Annotated[Path, typer.Option(help="Benchmark folder to write.")] = DEFAULT_BENCHMARK,
     mcq: Annotated[
-        int | None, typer.Option(min=0, help="Number of distinct multiple-choice questions; default: all. Paper: 100000.")
+        int | None,
+        typer.Option(
+            min=0, help="Number of distinct multiple-choice questions; default: all. Paper: 100000."
+        ),
     ] = None,
-    regression: Annotated[int | None, typer.Option(min=0, help="Number of regression questions; default: all. Paper: 50000.")] = None,
+    regression: Annotated[
+        int | None,
+        typer.Option(min=0, help="Number of regression questions; default: all. Paper: 50000."),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the stratified draw.")] = 0,
     max_gap: Annotated[
-        int, typer.Option(min=0, help="Most years between a value and the survey, where an indicator says nothing else.")
+        int,
+        typer.Option(
+            min=0,
+            help="Most years between a value and the survey, where an indicator says nothing else.",
+        ),
     ] = 10,
-    split: Annotated[str, typer.Option(help="id: the authors' rule; place: no country in both val and test.")] = "id",
-    keep_bins: Annotated[Path | None, typer.Option(help="Earlier benchmark folder whose answer options are used again.")] = None,
-    review: Annotated[Path | None, typer.Option(help="Verdicts of `sdgbias review import` (reviews.parquet).")] = None,
-    review_action: Annotated[str, typer.Option(help="What happens to rejected items: drop (others are drawn) or mark.")] = "drop",
+    split: Annotated[
+        str, typer.Option(help="id: the authors' rule; place: no country in both val and test.")
+    ] = "id",
+    keep_bins: Annotated[
+        Path | None,
+        typer.Option(help="Earlier benchmark folder whose answer options are used again."),
+    ] = None,
+    review: Annotated[
+        Path | None, typer.Option(help="Verdicts of `sdgbias review import` (reviews.parquet).")
+    ] = None,
+    review_action: Annotated[
+        str, typer.Option(help="What happens to rejected items: drop (others are drawn) or mark.")
+    ] = "drop",
     images: Annotated[
         bool | None,
         typer.Option(
-            "--images/--no-images", help="Draw the pictures (default, except for a sample without); nothing can be evaluated without."
+            "--images/--no-images",
+            help=(
+                "Draw the pictures (default, except for a sample without); nothing can be evaluated"
+                " without."
+            ),
         ),
     ] = None,
     layout: Annotated[
-        str, typer.Option(help="composite: one picture per place; several: photo, tile and night lights apart.")
+        str,
+        typer.Option(
+            help="composite: one picture per place; several: photo, tile and night lights apart."
+        ),
     ] = "composite",
-    stretch: Annotated[str, typer.Option(help="Contrast of the tile: authors or percentile.")] = "authors",
-    stretch_for: Annotated[str, typer.Option(help="Another stretch for some countries, e.g. KH=percentile,NP=percentile.")] = "",
-    bands: Annotated[str, typer.Option(help="Colours of the tile: true-colour, false-colour (NIR, red, green) or swir.")] = "true-colour",
+    stretch: Annotated[
+        str, typer.Option(help="Contrast of the tile: authors or percentile.")
+    ] = "authors",
+    stretch_for: Annotated[
+        str,
+        typer.Option(help="Another stretch for some countries, e.g. KH=percentile,NP=percentile."),
+    ] = "",
+    bands: Annotated[
+        str,
+        typer.Option(
+            help="Colours of the tile: true-colour, false-colour (NIR, red, green) or swir."
+        ),
+    ] = "true-colour",
     nightlights: Annotated[str, typer.Option(help="Night lights: log, linear or none.")] = "log",
-    photos: Annotated[int, typer.Option(min=1, help="Street photos per place (layout several only).")] = 1,
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes that draw pictures; default: one per CPU.")] = None,
+    photos: Annotated[
+        int, typer.Option(min=1, help="Street photos per place (layout several only).")
+    ] = 1,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes that draw pictures; default: one per CPU.")
+    ] = None,
     stage: Annotated[
-        str, typer.Option(help="One stage only: clusters, images, series, items, prompts, card, check (used by dvc.yaml).")
+        str,
+        typer.Option(
+            help=(
+                "One stage only: clusters, images, series, items, prompts, card, check (used by"
+                " dvc.yaml)."
+            )
+        ),
     ] = "",
 ) -> None:
-    """Build a benchmark: clusters -> images -> series -> questions -> prompts, then the quality gate.
+    """Build a benchmark: clusters -> images -> series -> questions -> prompts, then the quality
+    gate.
 
-    Everything is resumable: run the same command again after an interruption. The paper's size: --mcq 100000 --regression 50000.
+    Everything is resumable: run the same command again after an interruption. The paper's size:
+    --mcq 100000 --regression 50000.
     """
     from sdgbias.benchmark import build as stages
     from sdgbias.benchmark.review import load_verdicts
     from sdgbias.raw.images.build import ImageSettings
 
     if indicators is None:
-        indicators = raw / "indicators" if (raw / "indicators").is_dir() else Path("data/indicators")
+        indicators = (
+            raw / "indicators" if (raw / "indicators").is_dir() else Path("data/indicators")
+        )
     source, bars = indicators, Bars()
     if images is None and (images := not stages.made_without_images(raw)) is False:
-        typer.echo(f"{raw}: a sample without pictures; questions are built without them and can't be evaluated", err=True)
-    settings = ImageSettings(layout, stretch, _pairs("--stretch-for", stretch_for), bands, nightlights, photos) if images else None
+        typer.echo(
+            f"{raw}: a sample without pictures; questions are built without them and can't be"
+            " evaluated",
+            err=True,
+        )
+    settings = (
+        ImageSettings(
+            layout, stretch, _pairs("--stretch-for", stretch_for), bands, nightlights, photos
+        )
+        if images
+        else None
+    )
     steps: dict[str, Callable[[], object]] = {
         "clusters": lambda: stages.build_clusters(raw, out),
         "images": lambda: _said_of_images(*stages.build_images(raw, out, settings, workers, bars)),
         "series": lambda: stages.build_series(source, out),
         "items": lambda: stages.build_items(
-            out, mcq, regression, seed, max_gap=max_gap, split=split, keep_bins=keep_bins,
-            review=load_verdicts(review) if review else None, review_figures=review.with_suffix(".json") if review else None,
+            out,
+            mcq,
+            regression,
+            seed,
+            max_gap=max_gap,
+            split=split,
+            keep_bins=keep_bins,
+            review=load_verdicts(review) if review else None,
+            review_figures=review.with_suffix(".json") if review else None,
             review_action=review_action,
         ),
         "prompts": lambda: stages.build_prompts(out),
         "card": lambda: stages.build_card(out),
         "check": lambda: _gate(out),
-    }  # fmt: skip
+    }
     if stage and stage not in steps:
         raise UsageError(f"--stage: {one_of('stage', stage, steps)}")
     for name in [stage] if stage else list(steps):
@@ -173,7 +271,10 @@ def _pairs(option: str, text: str) -> tuple[tuple[str, str], ...]:
     parts = [part.strip().partition("=") for part in text.split(",") if part.strip()]
     for name, equals, value in parts:
         if not (name and equals and value):
-            raise UsageError(f"{option} {text!r}: write COUNTRY=VALUE, several separated by commas, e.g. KH=percentile")
+            raise UsageError(
+                f"{option} {text!r}: write COUNTRY=VALUE, several separated by commas, e.g."
+                " KH=percentile"
+            )
     return tuple((name, value) for name, _, value in parts)
 
 
@@ -193,11 +294,15 @@ def _print_card(out: Path) -> None:
     card = json.loads((out / "benchmark.json").read_text(encoding="utf-8"))
     counts = card["counts"]
     if card.get("suite") == FACET:
-        typer.echo(f"{out}: benchmark {card['benchmark_id']} of {counts['people']} people, passed the quality gate")
+        typer.echo(
+            f"{out}: benchmark {card['benchmark_id']} of {counts['people']} people, passed the"
+            " quality gate"
+        )
         return
     typer.echo(
-        f"{out}: benchmark {card['benchmark_id']}, {counts['items_mcq']} MCQs x T1-T5, {counts['items_regression']} regression "
-        f"questions, {counts['clusters_used']} of {counts['clusters']} clusters. {card['licence']}."
+        f"{out}: benchmark {card['benchmark_id']}, {counts['items_mcq']} MCQs x T1-T5,"
+        f" {counts['items_regression']} regression questions, {counts['clusters_used']} of"
+        f" {counts['clusters']} clusters. {card['licence']}."
     )
     for rule, n in card["quarantined"].items():
         typer.echo(f"  left out: {rule} {n}")
@@ -211,12 +316,16 @@ def plan(
     model: Annotated[str, typer.Argument(help="Name of a registered model (sdgbias models).")],
     benchmark: BenchmarkOption = DEFAULT_BENCHMARK,
     results: ResultsOption = DEFAULT_RESULTS,
-    image_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens a picture, instead of the model's own (LLaVA-1.5: 576).")] = None,
+    image_tokens: Annotated[
+        int | None,
+        typer.Option(min=1, help="Tokens a picture, instead of the model's own (LLaVA-1.5: 576)."),
+    ] = None,
     task: Annotated[str, typer.Option(help="mcq or regression alone; default: both.")] = "",
     passes: PassesOption = "cheap",
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
 ) -> None:
-    """What scoring would cost: prompts and tokens, naive and planned, counted with the model's tokenizer, no weights loaded."""
+    """What scoring would cost: prompts and tokens, naive and planned, counted with the model's
+    tokenizer, no weights loaded."""
     from sdgbias.registry import entries
     from sdgbias.scoring import cost
     from sdgbias.suites.extra_prompts import choose
@@ -242,24 +351,52 @@ def evaluate(
     benchmark: BenchmarkOption = DEFAULT_BENCHMARK,
     results: ResultsOption = DEFAULT_RESULTS,
     search: SearchOption = "random",
-    draws: Annotated[int, typer.Option(min=1, help="Random-search draws for CADE (paper: 10,000).")] = 10_000,
+    draws: Annotated[
+        int, typer.Option(min=1, help="Random-search draws for CADE (paper: 10,000).")
+    ] = 10_000,
     seed: Annotated[int, typer.Option(help="Seed of the search.")] = 0,
-    numerics: Annotated[str, typer.Option(help="exact, or reference (the authors' floors).")] = "exact",
-    mode: Annotated[str, typer.Option(help="Regression answers: continue (decode after CADE's digit) or replace.")] = "continue",
-    batch_size: Annotated[int | None, typer.Option(min=1, help="Prompts per batch; default: the registry entry's.")] = None,
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Engines, each in a process of its own; default: 1, with --ray as many as fit.")
+    numerics: Annotated[
+        str, typer.Option(help="exact, or reference (the authors' floors).")
+    ] = "exact",
+    mode: Annotated[
+        str,
+        typer.Option(help="Regression answers: continue (decode after CADE's digit) or replace."),
+    ] = "continue",
+    batch_size: Annotated[
+        int | None, typer.Option(min=1, help="Prompts per batch; default: the registry entry's.")
     ] = None,
-    ray: Annotated[str, typer.Option(metavar="ADDRESS", help="Run on this Ray cluster (HOST:PORT, or auto).")] = "",
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Engines, each in a process of its own; default: 1, with --ray as many as fit.",
+        ),
+    ] = None,
+    ray: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Run on this Ray cluster (HOST:PORT, or auto).")
+    ] = "",
     passes: PassesOption = "cheap",
     entry: Annotated[
-        Path | None, typer.Option(help="Registry file to read instead of registry/models/MODEL.yaml, e.g. a night's copy of it.")
+        Path | None,
+        typer.Option(
+            help=(
+                "Registry file to read instead of registry/models/MODEL.yaml, e.g. a night's copy"
+                " of it."
+            )
+        ),
     ] = None,
     outcome_file: Annotated[
-        Path | None, typer.Option("--outcome", help="Write what came of it as JSON; the process then ends with the one that started it.")
+        Path | None,
+        typer.Option(
+            "--outcome",
+            help=(
+                "Write what came of it as JSON; the process then ends with the one that started it."
+            ),
+        ),
     ] = None,
 ) -> None:
-    """Score a registered model under four views x T1-T5, tune CADE on val, publish the test results."""
+    """Score a registered model under four views x T1-T5, tune CADE on val, publish the test
+    results."""
     from dataclasses import asdict, replace
 
     from sdgbias.nightly import process
@@ -276,25 +413,41 @@ def evaluate(
         if batch_size:
             spec = replace(spec, batch_size=batch_size)
         outcome = evaluation.evaluate(
-            spec, root, benchmark, results, draws=draws, seed=seed, numerics=choice("--numerics", numerics, ("exact", "reference")),
-            mode=choice("--mode", mode, ("continue", "replace")), progress=Bars(), workers=workers, ray=ray, passes=choose(passes),
+            spec,
+            root,
+            benchmark,
+            results,
+            draws=draws,
+            seed=seed,
+            numerics=choice("--numerics", numerics, ("exact", "reference")),
+            mode=choice("--mode", mode, ("continue", "replace")),
+            progress=Bars(),
+            workers=workers,
+            ray=ray,
+            passes=choose(passes),
             search=choice("--search", search, ("random", "exact")),
-        )  # fmt: skip
+        )
         told |= asdict(outcome)
     typer.echo(
-        f"{model}: run {outcome.run_id}: {outcome.naive:,} prompts asked, {outcome.planned:,} distinct, {outcome.scored:,} scored "
-        f"now, {outcome.cached:,} from the cache, {outcome.failed} failed"
-        f"{f', {outcome.unanswerable:,} that it can not be asked' if outcome.unanswerable else ''}. Next: sdgbias results --results {results}"
+        f"{model}: run {outcome.run_id}: {outcome.naive:,} prompts asked, {outcome.planned:,}"
+        f" distinct, {outcome.scored:,} scored now, {outcome.cached:,} from the cache,"
+        f" {outcome.failed}"
+        f" failed{f', {outcome.unanswerable:,} that it can not be asked' if outcome.unanswerable else ''}."
+        f" Next: sdgbias results --results {results}"
     )
 
 
 @app.command()
 def results(
     results: ResultsOption = DEFAULT_RESULTS,
-    sql: Annotated[str, typer.Option(help="Any query; the public view is metrics(run_id, model, ..., ci_high).")] = "",
+    sql: Annotated[
+        str,
+        typer.Option(help="Any query; the public view is metrics(run_id, model, ..., ci_high)."),
+    ] = "",
     csv: Annotated[bool, typer.Option("--csv", help="Comma-separated instead of a table.")] = False,
 ) -> None:
-    """Print the headline table, and disparities of the runs on people (not with --csv); or the answer to --sql."""
+    """Print the headline table, and disparities of the runs on people (not with --csv); or the
+    answer to --sql."""
     from sdgbias import store
     from sdgbias.cli.demo import PEOPLE
 
@@ -305,10 +458,11 @@ def results(
         runs = store.latest_runs(results)
         marks = ", ".join("?" for _ in runs) or "''"
         sql = (
-            "SELECT model, task, test, method, metric, round(value, 4) AS value, n, round(ci_low, 4) AS ci_low, round(ci_high, 4) "
-            "AS ci_high FROM metrics WHERE pillar = 'all' AND indicator = 'all' AND method IN ('q_only', 'ctx_q', 'img_q', 'full', 'cade') "
-            "AND metric IN ('accuracy', 'mae', "
-            f"'interval_accuracy', 'accuracy_gain', 'mae_change') AND run_id IN ({marks}) ORDER BY model, task, metric, test, method"
+            "SELECT model, task, test, method, metric, round(value, 4) AS value, n, round(ci_low,"
+            " 4) AS ci_low, round(ci_high, 4) AS ci_high FROM metrics WHERE pillar = 'all' AND"
+            " indicator = 'all' AND method IN ('q_only', 'ctx_q', 'img_q', 'full', 'cade') AND"
+            " metric IN ('accuracy', 'mae', 'interval_accuracy', 'accuracy_gain', 'mae_change')"
+            f" AND run_id IN ({marks}) ORDER BY model, task, metric, test, method"
         )
         table = store.query(results, sql, runs)
     else:
@@ -316,7 +470,10 @@ def results(
     if people is None or len(table):
         typer.echo(table.to_csv(index=False).rstrip("\n") if csv else table.to_string(index=False))
     if people is not None:
-        said = "Pictures of people: difference of recall between groups, all classes pooled, 95 % interval\n"
+        said = (
+            "Pictures of people: difference of recall between groups, all classes pooled, 95 %"
+            " interval\n"
+        )
         typer.echo(f"\n{said}" if len(table) else said)
         typer.echo(people.to_string(index=False))
 
@@ -326,21 +483,54 @@ def report(
     results: ResultsOption = DEFAULT_RESULTS,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder for index.html and the pages beside it. Default: reports/latest; of earlier runs reports/NIGHT or RUN."),
+        typer.Option(
+            help=(
+                "Folder for index.html and the pages beside it. Default: reports/latest; of earlier"
+                " runs reports/NIGHT or RUN."
+            )
+        ),
     ] = None,
-    benchmark: Annotated[Path | None, typer.Option(help="Benchmark folder whose Data Docs and card are published beside it.")] = None,
+    benchmark: Annotated[
+        Path | None,
+        typer.Option(help="Benchmark folder whose Data Docs and card are published beside it."),
+    ] = None,
     people: Annotated[Path | None, typer.Option(help="The same of a benchmark of people.")] = None,
-    figures: Annotated[bool, typer.Option("--figures", help="Also every figure as SVG and PNG (300 dpi) in OUT/figures.")] = False,
-    rank_planted: Annotated[bool, typer.Option("--rank-planted", help="Planted models in the leaderboard of measured ones.")] = False,
-    wandb: Annotated[bool, typer.Option("--wandb/--no-wandb", help="Also write an offline W&B run per model.")] = False,
+    figures: Annotated[
+        bool,
+        typer.Option(
+            "--figures", help="Also every figure as SVG and PNG (300 dpi) in OUT/figures."
+        ),
+    ] = False,
+    rank_planted: Annotated[
+        bool,
+        typer.Option("--rank-planted", help="Planted models in the leaderboard of measured ones."),
+    ] = False,
+    wandb: Annotated[
+        bool, typer.Option("--wandb/--no-wandb", help="Also write an offline W&B run per model.")
+    ] = False,
     changed: Annotated[
         bool,
-        typer.Option("--changed", help="Only the page of the last night where no run, analysis or version changed since the last report."),
+        typer.Option(
+            "--changed",
+            help=(
+                "Only the page of the last night where no run, analysis or version changed since"
+                " the last report."
+            ),
+        ),
     ] = False,
-    run: Annotated[list[str] | None, typer.Option("--run", help="Of this run, not of the newest; may be given several times.")] = None,
-    as_of: Annotated[str, typer.Option("--as-of", help="As it was after this night (2026-11-21T0130) or day (2026-11-21).")] = "",
+    run: Annotated[
+        list[str] | None,
+        typer.Option("--run", help="Of this run, not of the newest; may be given several times."),
+    ] = None,
+    as_of: Annotated[
+        str,
+        typer.Option(
+            "--as-of", help="As it was after this night (2026-11-21T0130) or day (2026-11-21)."
+        ),
+    ] = "",
 ) -> None:
-    """Write the self-contained HTML report of the newest run of each model: an overview and a page per group of studies."""
+    """Write the self-contained HTML report of the newest run of each model: an overview and a page
+    per group of studies."""
     from sdgbias import store
     from sdgbias.report import build as html
     from sdgbias.report import freshness
@@ -349,15 +539,29 @@ def report(
     out = out or Path("reports") / ("latest" if then is None else as_of or (run or [""])[0])
     asked = (figures, rank_planted)
     if changed and then is None and freshness.is_same(results, out, (benchmark, people), asked):
-        typer.echo(f"report: {html.write_night(results, out)}; the other pages stay as they are: nothing in them changed")
+        typer.echo(
+            f"report: {html.write_night(results, out)}; the other pages stay as they are: nothing"
+            " in them changed"
+        )
         return
     from sdgbias.analysis import paper
     from sdgbias.analysis.paper import results as stored
 
     among = then.runs if then else None
-    made = paper.build(stored.load(results, among=among)) if store.latest_runs(results, among=among) else None
+    made = (
+        paper.build(stored.load(results, among=among))
+        if store.latest_runs(results, among=among)
+        else None
+    )
     page = html.write_report(
-        results, out, benchmark, people=people, tables=made, print_figures=figures, rank_planted=rank_planted, then=then
+        results,
+        out,
+        benchmark,
+        people=people,
+        tables=made,
+        print_figures=figures,
+        rank_planted=rank_planted,
+        then=then,
     )
     if then is None:
         freshness.remember(results, out, (benchmark, people), asked)
@@ -371,14 +575,16 @@ def demo(
     results: ResultsOption = DEFAULT_RESULTS,
     report: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("reports/latest"),
 ) -> None:
-    """The main job end to end: dvc repro, then the Prefect flow `nightly` over every enabled model, report, W&B offline."""
+    """The main job end to end: dvc repro, then the Prefect flow `nightly` over every enabled model,
+    report, W&B offline."""
     from sdgbias.cli import demo as tour
 
     tour.run(results, report)
 
 
 def main() -> None:
-    """Entry point: errors a person can mend are one line and an exit code of their own (errors.py)."""
+    """Entry point: errors a person can mend are one line and an exit code of their own
+    (errors.py)."""
     try:
         app()
     except SdgbiasError as error:
@@ -386,7 +592,9 @@ def main() -> None:
         typer.echo(f"error: {error}", err=True)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
-        typer.echo("stopped; what is finished is kept: run the same command again to go on", err=True)
+        typer.echo(
+            "stopped; what is finished is kept: run the same command again to go on", err=True
+        )
         sys.exit(130)
 
 

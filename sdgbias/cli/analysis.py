@@ -10,7 +10,10 @@ import typer
 from sdgbias.cli.options import DEFAULT_RESULTS, ResultsOption
 
 RunsOption = Annotated[
-    list[str] | None, typer.Option("--run", help="Run id; may be given several times. Default: the newest of each model.")
+    list[str] | None,
+    typer.Option(
+        "--run", help="Run id; may be given several times. Default: the newest of each model."
+    ),
 ]
 
 
@@ -24,19 +27,33 @@ def add_to(app: typer.Typer) -> None:
 def analyse(
     results: ResultsOption = DEFAULT_RESULTS,
     run: RunsOption = None,
-    draws: Annotated[int, typer.Option(min=1, help="Draws of every random search (paper: 10,000).")] = 10_000,
+    draws: Annotated[
+        int, typer.Option(min=1, help="Draws of every random search (paper: 10,000).")
+    ] = 10_000,
     seed: Annotated[int, typer.Option(help="Seed of searches and resampling.")] = 0,
-    bootstrap: Annotated[int, typer.Option(min=100, help="Draws of every bootstrap over places.")] = 2_000,
-    again: Annotated[bool, typer.Option("--again", help="Also for runs that were analysed with these settings before.")] = False,
+    bootstrap: Annotated[
+        int, typer.Option(min=100, help="Draws of every bootstrap over places.")
+    ] = 2_000,
+    again: Annotated[
+        bool,
+        typer.Option(
+            "--again", help="Also for runs that were analysed with these settings before."
+        ),
+    ] = False,
 ) -> None:
-    """Every table and figure beyond the headline, from stored scores: baselines, ablations, groups, harm, calibration, transfer."""
+    """Every table and figure beyond the headline, from stored scores: baselines, ablations, groups,
+    harm, calibration, transfer."""
     from sdgbias.analysis import analyse as lab
     from sdgbias.analysis.rows import Settings
     from sdgbias.cli.options import Bars
 
-    made = lab.analyse(Path(results), run, Settings(draws, seed, bootstrap), again=again, progress=Bars())
+    made = lab.analyse(
+        Path(results), run, Settings(draws, seed, bootstrap), again=again, progress=Bars()
+    )
     for run_id, rows in made.items():
-        typer.echo(f"{run_id}: {f'{rows:,} rows' if rows else 'analysed before with these settings'}")
+        typer.echo(
+            f"{run_id}: {f'{rows:,} rows' if rows else 'analysed before with these settings'}"
+        )
     typer.echo(f"Next: sdgbias reproduce --results {results}")
 
 
@@ -44,15 +61,37 @@ def reproduce(
     results: ResultsOption = DEFAULT_RESULTS,
     table: Annotated[
         list[str] | None,
-        typer.Option("--table", help="A to L, 1 to 3, fig3, claims, ...; may be given several times; all: every study's rows."),
+        typer.Option(
+            "--table",
+            help=(
+                "A to L, 1 to 3, fig3, claims, ...; may be given several times; all: every study's"
+                " rows."
+            ),
+        ),
     ] = None,
-    paper: Annotated[str, typer.Option("--paper", help="sdg, or fairness (tables 1, 2, 3, gender, classes, rates, ...).")] = "sdg",
-    model: Annotated[list[str] | None, typer.Option("--model", help="Registry name; may be given several times. Default: all.")] = None,
+    paper: Annotated[
+        str,
+        typer.Option(
+            "--paper", help="sdg, or fairness (tables 1, 2, 3, gender, classes, rates, ...)."
+        ),
+    ] = "sdg",
+    model: Annotated[
+        list[str] | None,
+        typer.Option("--model", help="Registry name; may be given several times. Default: all."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of tables.")] = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Comma-separated, one line a number, instead of tables.")] = False,
-    out: Annotated[Path | None, typer.Option("--out", help="Folder for a Markdown and a CSV file per table, instead of printing.")] = None,
+    as_csv: Annotated[
+        bool, typer.Option("--csv", help="Comma-separated, one line a number, instead of tables.")
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", help="Folder for a Markdown and a CSV file per table, instead of printing."
+        ),
+    ] = None,
 ) -> None:
-    """Every table and figure of the paper from stored results: ours beside the printed value where the same model was scored."""
+    """Every table and figure of the paper from stored results: ours beside the printed value where
+    the same model was scored."""
     from sdgbias.analysis import paper as tables
     from sdgbias.analysis.paper import fairness, formats
     from sdgbias.cli.options import choice
@@ -69,28 +108,57 @@ def reproduce(
     elif as_json:
         typer.echo(formats.as_json(made, evidence.runs), nl=False)
     else:
-        typer.echo(formats.as_csv(made) if as_csv else formats.text(made, evidence.runs, items.HEAD), nl=False)
+        typer.echo(
+            formats.as_csv(made) if as_csv else formats.text(made, evidence.runs, items.HEAD),
+            nl=False,
+        )
     typer.echo(formats.summary(made), err=as_json or as_csv)
 
 
 def selfcheck(
     full: Annotated[
-        bool, typer.Option("--full", help="Every planted model and many seeds (some minutes) instead of a small selection.")
+        bool,
+        typer.Option(
+            "--full",
+            help="Every planted model and many seeds (some minutes) instead of a small selection.",
+        ),
     ] = False,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the planted models and of the synthetic benchmark.")] = 0,
-    benchmark: Annotated[Path | None, typer.Option("--benchmark", help="Benchmark folder; default: a synthetic one, built for it.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Every check as JSON instead of one page.")] = False,
-    out: Annotated[Path | None, typer.Option("--out", help="Also write the page: FILE.html, FILE.json or FILE.txt.")] = None,
-    fault: Annotated[str, typer.Option("--break", hidden=True, help="Break the instrument on purpose: sign, leak, order, narrow.")] = "",
+    seed: Annotated[
+        int, typer.Option(min=0, help="Seed of the planted models and of the synthetic benchmark.")
+    ] = 0,
+    benchmark: Annotated[
+        Path | None,
+        typer.Option(
+            "--benchmark", help="Benchmark folder; default: a synthetic one, built for it."
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Every check as JSON instead of one page.")
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Also write the page: FILE.html, FILE.json or FILE.txt."),
+    ] = None,
+    fault: Annotated[
+        str,
+        typer.Option(
+            "--break",
+            hidden=True,
+            help="Break the instrument on purpose: sign, leak, order, narrow.",
+        ),
+    ] = "",
 ) -> None:
-    """The instrument proves itself: planted models go through the whole pipeline, and what was planted must come out."""
+    """The instrument proves itself: planted models go through the whole pipeline, and what was
+    planted must come out."""
     from sdgbias.analysis import selfcheck as instrument
     from sdgbias.analysis.selfcheck import report
     from sdgbias.cli.options import Bars
 
     if out is not None:
         report.check_name(out)
-    verdict = instrument.run(full=full, seed=seed, benchmark=benchmark, fault=fault, progress=Bars())
+    verdict = instrument.run(
+        full=full, seed=seed, benchmark=benchmark, fault=fault, progress=Bars()
+    )
     typer.echo(report.as_json(verdict) if as_json else report.text(verdict))
     if out is not None:
         report.write(verdict, out)

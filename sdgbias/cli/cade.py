@@ -11,14 +11,33 @@ import typer
 from sdgbias.cli.options import SearchOption, choice
 from sdgbias.errors import UsageError
 
-cade_app = typer.Typer(help="CADE on the benchmark authors' prediction tables.", no_args_is_help=True, rich_markup_mode=None)
+cade_app = typer.Typer(
+    help="CADE on the benchmark authors' prediction tables.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 
-TablesOption = Annotated[Path, typer.Option("--pred-dir", help="Folder with <task>_T<k> and <task>_T<k>_text tables (.csv, .parquet).")]
+TablesOption = Annotated[
+    Path,
+    typer.Option(
+        "--pred-dir", help="Folder with <task>_T<k> and <task>_T<k>_text tables (.csv, .parquet)."
+    ),
+]
 TaskOption = Annotated[str, typer.Option("--task", help="mcq or regression.")]
 LevelOption = Annotated[str, typer.Option("--level", help="Context test: 1 to 5, or T1 to T5.")]
-OutOption = Annotated[Path, typer.Option("--out", help="Folder for cade_predictions.csv and cade_config.json.")]
-NumericsOption = Annotated[str, typer.Option("--numerics", help="exact, or reference (1e-9 floors; a missing view is uniform).")]
-ToleranceOption = Annotated[float | None, typer.Option("--tolerance", help="Interval-accuracy tolerance; default: Table F by target.")]
+OutOption = Annotated[
+    Path, typer.Option("--out", help="Folder for cade_predictions.csv and cade_config.json.")
+]
+NumericsOption = Annotated[
+    str,
+    typer.Option(
+        "--numerics", help="exact, or reference (1e-9 floors; a missing view is uniform)."
+    ),
+]
+ToleranceOption = Annotated[
+    float | None,
+    typer.Option("--tolerance", help="Interval-accuracy tolerance; default: Table F by target."),
+]
 
 
 def _cade(pred_dir: Path, task: str, level: str, out: Path, numerics: str, **more: Any) -> None:
@@ -28,7 +47,11 @@ def _cade(pred_dir: Path, task: str, level: str, out: Path, numerics: str, **mor
     kind = Task(choice("--task", task, tuple(t.value for t in Task)))
     rules = choice("--numerics", numerics, ("exact", "reference"))
     config = release.run(pred_dir, kind, release.parse_level(level), out, numerics=rules, **more)
-    typer.echo(json.dumps({"params": config["params"], "test": config["metrics"]["test"]}, indent=2, default=str))  # type: ignore[index]
+    typer.echo(
+        json.dumps(
+            {"params": config["params"], "test": config["metrics"]["test"]}, indent=2, default=str
+        )
+    )  # type: ignore[index]
     typer.echo(f"wrote {out / 'cade_predictions.csv'} and {out / 'cade_config.json'}")
 
 
@@ -46,7 +69,18 @@ def cade_search(
 ) -> None:
     """Tune CADE on the val rows of a model's tables, then apply it to all rows."""
     kind = choice("--search", search, ("random", "exact"))
-    _cade(pred_dir, task, level, out, numerics, params=None, kind=kind, draws=draws, seed=seed, tolerance=tolerance)
+    _cade(
+        pred_dir,
+        task,
+        level,
+        out,
+        numerics,
+        params=None,
+        kind=kind,
+        draws=draws,
+        seed=seed,
+        tolerance=tolerance,
+    )
 
 
 @cade_app.command("apply")
@@ -56,10 +90,20 @@ def cade_apply(
     level: LevelOption,
     out: OutOption,
     alpha: Annotated[float | None, typer.Option(help="Context penalty.")] = None,
-    lambda_kl: Annotated[float | None, typer.Option("--lambda-kl", help="How much image-context divergence strengthens it.")] = None,
+    lambda_kl: Annotated[
+        float | None,
+        typer.Option("--lambda-kl", help="How much image-context divergence strengthens it."),
+    ] = None,
     beta: Annotated[float | None, typer.Option(help="Question-prior penalty.")] = None,
-    tau: Annotated[float | None, typer.Option(help="Confidence gate: Full answers at least this sure are kept; 0 keeps all.")] = None,
-    params: Annotated[Path | None, typer.Option(help="JSON with the four values, e.g. a cade_config.json.")] = None,
+    tau: Annotated[
+        float | None,
+        typer.Option(
+            help="Confidence gate: Full answers at least this sure are kept; 0 keeps all."
+        ),
+    ] = None,
+    params: Annotated[
+        Path | None, typer.Option(help="JSON with the four values, e.g. a cade_config.json.")
+    ] = None,
     numerics: NumericsOption = "exact",
     tolerance: ToleranceOption = None,
 ) -> None:
@@ -69,10 +113,19 @@ def cade_apply(
 
     given = {"alpha": alpha, "lambda_kl": lambda_kl, "beta": beta, "tau": tau}
     if params is not None and any(v is not None for v in given.values()):
-        raise UsageError("give either --params FILE or --alpha, --lambda-kl, --beta, --tau, not both")
+        raise UsageError(
+            "give either --params FILE or --alpha, --lambda-kl, --beta, --tau, not both"
+        )
     if params is None and all(v is None for v in given.values()):
-        raise UsageError("give --params FILE or --alpha, --lambda-kl, --beta, --tau; to tune them: sdgbias cade search")
-    chosen = read_params(params) if params is not None else CadeParams(**{k: float(v or 0.0) for k, v in given.items()})
+        raise UsageError(
+            "give --params FILE or --alpha, --lambda-kl, --beta, --tau; to tune them: sdgbias cade"
+            " search"
+        )
+    chosen = (
+        read_params(params)
+        if params is not None
+        else CadeParams(**{k: float(v or 0.0) for k, v in given.items()})
+    )
     for option, value in given.items():
         if params is None and value is None:
             typer.echo(f"--{option.replace('_', '-')} not given: 0", err=True)

@@ -1,4 +1,5 @@
-"""The command groups around a benchmark's data: raw inputs, human review, the authors' release format."""
+"""The command groups around a benchmark's data: raw inputs, human review, the authors' release
+format."""
 
 from __future__ import annotations
 
@@ -10,12 +11,24 @@ import typer
 from sdgbias.cli.options import DEFAULT_BENCHMARK, Bars, BenchmarkOption
 
 raw_app = typer.Typer(
-    help="Raw inputs: what is there, what is missing, where a person gets it.", no_args_is_help=True, rich_markup_mode=None
+    help="Raw inputs: what is there, what is missing, where a person gets it.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
-review_app = typer.Typer(help="Human review of a benchmark by two people and an adjudicator.", no_args_is_help=True, rich_markup_mode=None)
-release_app = typer.Typer(help="Benchmarks in the authors' release format (JSONL and images).", no_args_is_help=True, rich_markup_mode=None)
+review_app = typer.Typer(
+    help="Human review of a benchmark by two people and an adjudicator.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+release_app = typer.Typer(
+    help="Benchmarks in the authors' release format (JSONL and images).",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 
-FolderArgument = Annotated[Path, typer.Argument(metavar="DIR", help="Raw folder in SustainBench's layout.")]
+FolderArgument = Annotated[
+    Path, typer.Argument(metavar="DIR", help="Raw folder in SustainBench's layout.")
+]
 
 
 def _say(lines: list[str]) -> None:
@@ -26,9 +39,13 @@ def _say(lines: list[str]) -> None:
 @raw_app.command("check")
 def raw_check(
     folder: FolderArgument,
-    indicators: Annotated[Path | None, typer.Option(help="Indicator series folder. Default: DIR/indicators if it exists.")] = None,
+    indicators: Annotated[
+        Path | None,
+        typer.Option(help="Indicator series folder. Default: DIR/indicators if it exists."),
+    ] = None,
 ) -> None:
-    """Say what of each raw source is there, partial, missing or broken, what can't be built without it, and where to get it."""
+    """Say what of each raw source is there, partial, missing or broken, what can't be built without
+    it, and where to get it."""
     from sdgbias.raw.check import check_raw
 
     report = check_raw(folder, indicators, Bars())
@@ -39,7 +56,8 @@ def raw_check(
 
 @raw_app.command("track")
 def raw_track(folder: FolderArgument) -> None:
-    """Put a raw folder under DVC, with origin, licence, citation and fetch instructions in its .dvc file."""
+    """Put a raw folder under DVC, with origin, licence, citation and fetch instructions in its .dvc
+    file."""
     from sdgbias.raw.tracking import track_raw
 
     _say(track_raw(folder).lines())
@@ -47,11 +65,23 @@ def raw_track(folder: FolderArgument) -> None:
 
 @review_app.command("sample")
 def review_sample(
-    out: Annotated[Path, typer.Option(help="Folder for the sheet and the CSVs; hand it to reviewers only, it shows people's streets.")],
+    out: Annotated[
+        Path,
+        typer.Option(
+            help=(
+                "Folder for the sheet and the CSVs; hand it to reviewers only, it shows people's"
+                " streets."
+            )
+        ),
+    ],
     benchmark: BenchmarkOption = DEFAULT_BENCHMARK,
-    share: Annotated[float, typer.Option(min=0.0, max=1.0, help="Share of the items to draw.")] = 0.05,
+    share: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Share of the items to draw.")
+    ] = 0.05,
     seed: Annotated[int, typer.Option(help="Seed of the stratified draw.")] = 0,
-    reviewers: Annotated[str, typer.Option(help="Names, comma-separated: one CSV each.")] = "one,two",
+    reviewers: Annotated[
+        str, typer.Option(help="Names, comma-separated: one CSV each.")
+    ] = "one,two",
 ) -> None:
     """Draw a stratified sample and write a review sheet (HTML) and a CSV per reviewer."""
     from sdgbias.benchmark.review.sheet import write_sheets
@@ -63,14 +93,21 @@ def review_sample(
 @review_app.command("import")
 def review_import(
     first: Annotated[Path, typer.Argument(metavar="A.csv", help="Verdicts of the first reviewer.")],
-    second: Annotated[Path, typer.Argument(metavar="B.csv", help="Verdicts of the second reviewer.")],
-    out: Annotated[Path, typer.Option(help="Verdicts for `sdgbias build --review`; figures lie beside it as JSON.")] = Path(
-        "reviews.parquet"
-    ),
-    adjudicator: Annotated[Path | None, typer.Option(help="Verdicts of the adjudicator on what the two disagree about.")] = None,
+    second: Annotated[
+        Path, typer.Argument(metavar="B.csv", help="Verdicts of the second reviewer.")
+    ],
+    out: Annotated[
+        Path,
+        typer.Option(help="Verdicts for `sdgbias build --review`; figures lie beside it as JSON."),
+    ] = Path("reviews.parquet"),
+    adjudicator: Annotated[
+        Path | None,
+        typer.Option(help="Verdicts of the adjudicator on what the two disagree about."),
+    ] = None,
     benchmark: BenchmarkOption = DEFAULT_BENCHMARK,
 ) -> None:
-    """Join two reviewers and the adjudicator: agreement (Cohen's kappa), verdict rates per stratum, verdicts for the next build."""
+    """Join two reviewers and the adjudicator: agreement (Cohen's kappa), verdict rates per stratum,
+    verdicts for the next build."""
     from sdgbias.benchmark.review import import_reviews
 
     _say(import_reviews(first, second, benchmark, out, adjudicator).lines())
@@ -80,7 +117,10 @@ def review_import(
 def release_export(
     out: Annotated[Path, typer.Option(help="Folder to write: data/, views/, images/.")],
     benchmark: BenchmarkOption = DEFAULT_BENCHMARK,
-    text_view: Annotated[str, typer.Option(help="Text-only views: none (no image) or blank-image (the authors' way).")] = "none",
+    text_view: Annotated[
+        str,
+        typer.Option(help="Text-only views: none (no image) or blank-image (the authors' way)."),
+    ] = "none",
 ) -> None:
     """Write a benchmark as the authors publish theirs: 7 data files, 14 view files, images."""
     from sdgbias.benchmark.release.export import export
@@ -90,7 +130,9 @@ def release_export(
 
 @release_app.command("import")
 def release_import(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a release: data/*.jsonl and images/.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Folder of a release: data/*.jsonl and images/.")
+    ],
     out: Annotated[Path, typer.Option(help="Benchmark folder to write.")],
 ) -> None:
     """Turn a release into a benchmark folder that `sdgbias evaluate` takes like our own."""

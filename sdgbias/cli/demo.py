@@ -1,4 +1,5 @@
-"""`sdgbias demo`: the tour. It only strings public commands together: dvc repro, the Prefect flow, the headline table."""
+"""`sdgbias demo`: the tour. It only strings public commands together: dvc repro, the Prefect flow,
+the headline table."""
 
 from __future__ import annotations
 
@@ -16,23 +17,28 @@ from sdgbias.nightly.stack.settings import QUIET
 from sdgbias.types import FACET
 
 HEADLINE = (
-    "SELECT model, method, round(value, 3) AS accuracy, round(ci_low, 3) AS low, round(ci_high, 3) AS high, n FROM metrics "
-    "WHERE task = 'mcq' AND test = 'all' AND pillar = 'all' AND indicator = 'all' AND metric = 'accuracy' "
-    "AND method IN ('q_only', 'ctx_q', 'img_q', 'full', 'cade') AND run_id IN (SELECT unnest(?)) ORDER BY model, CASE method WHEN 'q_only' THEN 0 WHEN 'ctx_q' THEN 1 WHEN 'img_q' THEN 2 "
-    "WHEN 'full' THEN 3 ELSE 4 END"
+    "SELECT model, method, round(value, 3) AS accuracy, round(ci_low, 3) AS low, round(ci_high, 3)"
+    " AS high, n FROM metrics WHERE task = 'mcq' AND test = 'all' AND pillar = 'all' AND indicator"
+    " = 'all' AND metric = 'accuracy' AND method IN ('q_only', 'ctx_q', 'img_q', 'full', 'cade')"
+    " AND run_id IN (SELECT unnest(?)) ORDER BY model, CASE method WHEN 'q_only' THEN 0 WHEN"
+    " 'ctx_q' THEN 1 WHEN 'img_q' THEN 2 WHEN 'full' THEN 3 ELSE 4 END"
 )
 
 
 PEOPLE = (
-    "SELECT m.model, (SELECT any_value(dataset) FROM people p WHERE p.benchmark_id = r.benchmark_id) AS people, test, pillar AS groups, "
-    "round(value, 3) AS disparity, round(ci_low, 3) AS low, round(ci_high, 3) AS high, n FROM metrics m JOIN runs r USING (run_id) "
-    "WHERE method = 'full' AND metric = 'disparity' AND (indicator = 'all-52' OR test IN ('gender', 'age')) AND pillar NOT LIKE '%max-min' "
-    "AND run_id IN (SELECT unnest(?)) ORDER BY m.model, people, r.benchmark_id, test, pillar"
+    "SELECT m.model, (SELECT any_value(dataset) FROM people p WHERE p.benchmark_id ="
+    " r.benchmark_id) AS people, test, pillar AS groups, round(value, 3) AS disparity,"
+    " round(ci_low, 3) AS low, round(ci_high, 3) AS high, n FROM metrics m JOIN runs r USING"
+    " (run_id) WHERE method = 'full' AND metric = 'disparity' AND (indicator = 'all-52' OR test IN"
+    " ('gender', 'age')) AND pillar NOT LIKE '%max-min' AND run_id IN (SELECT unnest(?)) ORDER BY"
+    " m.model, people, r.benchmark_id, test, pillar"
 )
 
 
 def _step(title: str, command: list[str], fine: tuple[int, ...] = (0,)) -> None:
-    typer.echo(f"\n== {title}: {' '.join(Path(c).name if c == sys.executable else c for c in command)}")
+    typer.echo(
+        f"\n== {title}: {' '.join(Path(c).name if c == sys.executable else c for c in command)}"
+    )
     environment = {**QUIET, **os.environ}
     home = Path(environment.setdefault("PREFECT_HOME", str(Path("results/.prefect").resolve())))
     home.mkdir(parents=True, exist_ok=True)
@@ -40,21 +46,35 @@ def _step(title: str, command: list[str], fine: tuple[int, ...] = (0,)) -> None:
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', '')}"
     done = subprocess.run(command, env=environment, check=False)
     if done.returncode not in fine:
-        raise InfrastructureError(f"{title} ended with exit code {done.returncode}; what is finished is kept: run the same command again")
+        raise InfrastructureError(
+            f"{title} ended with exit code {done.returncode}; what is finished is kept: run the"
+            " same command again"
+        )
 
 
 def run(results: Path, report: Path) -> None:
-    """Raw sample -> benchmark (DVC) -> every enabled model (Prefect) -> report and headline table."""
+    """Raw sample -> benchmark (DVC) -> every enabled model (Prefect) -> report and headline
+    table."""
     if not Path("dvc.yaml").is_file():
         raise UsageError("no dvc.yaml here; run `sdgbias demo` in the folder of the project")
     began = time.monotonic()
     _step("data", [sys.executable, "-m", "dvc", "repro", "--quiet"])
-    _step("nightly", [sys.executable, "-m", "flows.nightly", "--results", str(results), "--report", str(report)], (0, GateError.exit_code))
+    _step(
+        "nightly",
+        [sys.executable, "-m", "flows.nightly", "--results", str(results), "--report", str(report)],
+        (0, GateError.exit_code),
+    )
     table = store.query(results, HEADLINE, [store.latest_runs(results)])
-    typer.echo("\nAccuracy on the test split, all context tests pooled, 95 % interval clustered by place (measured here):\n")
+    typer.echo(
+        "\nAccuracy on the test split, all context tests pooled, 95 % interval clustered by place"
+        " (measured here):\n"
+    )
     typer.echo(table.to_string(index=False))
     people = store.query(results, PEOPLE, [store.latest_runs(results, FACET, per_benchmark=True)])
     if len(people):
-        typer.echo("\nSecond suite, pictures of people: difference of recall between groups, all classes pooled, 95 % interval:\n")
+        typer.echo(
+            "\nSecond suite, pictures of people: difference of recall between groups, all classes"
+            " pooled, 95 % interval:\n"
+        )
         typer.echo(people.to_string(index=False))
     typer.echo(f"\nreport: {report / 'index.html'}   ({time.monotonic() - began:.0f} s)")

@@ -14,8 +14,14 @@ from sdgbias.errors import GateError, InfrastructureError, RegistryError, UsageE
 if TYPE_CHECKING:
     from sdgbias.nightly.regression import Judgement
 
-gate_app = typer.Typer(help="Judge the newest runs against the last good ones.", invoke_without_command=True, rich_markup_mode=None)
-PolicyOption = Annotated[Path | None, typer.Option("--policy", help="Policy file; default: registry/policy.yaml.")]
+gate_app = typer.Typer(
+    help="Judge the newest runs against the last good ones.",
+    invoke_without_command=True,
+    rich_markup_mode=None,
+)
+PolicyOption = Annotated[
+    Path | None, typer.Option("--policy", help="Policy file; default: registry/policy.yaml.")
+]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -28,17 +34,29 @@ def add_to(app: typer.Typer) -> None:
 def gate(
     context: typer.Context,
     results: ResultsOption = DEFAULT_RESULTS,
-    night: Annotated[str, typer.Option(help="Night to judge, e.g. 2026-11-21T0130; default: the newest.")] = "",
+    night: Annotated[
+        str, typer.Option(help="Night to judge, e.g. 2026-11-21T0130; default: the newest.")
+    ] = "",
     model: Annotated[str, typer.Option(help="One model alone; default: all of the night.")] = "",
     policy: PolicyOption = None,
-    run: Annotated[str, typer.Option(help="Judge this run, also if it was judged before; for CI.")] = "",
-    baseline: Annotated[str, typer.Option(help="With --run: the run to compare with; default: the last good one.")] = "",
+    run: Annotated[
+        str, typer.Option(help="Judge this run, also if it was judged before; for CI.")
+    ] = "",
+    baseline: Annotated[
+        str, typer.Option(help="With --run: the run to compare with; default: the last good one.")
+    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
-    strict: Annotated[bool, typer.Option("--strict", help="Also fail where evidence is insufficient or something is missing.")] = False,
+    strict: Annotated[
+        bool,
+        typer.Option(
+            "--strict", help="Also fail where evidence is insufficient or something is missing."
+        ),
+    ] = False,
 ) -> None:
     """Judge the runs of the newest night, rule by rule, against the last good run of each model.
 
-    Verdicts: PASS, BREACH, INSUFFICIENT_EVIDENCE, MISSING. Exit code 6 on a breach, else 0. Without nights: the newest run of each model.
+    Verdicts: PASS, BREACH, INSUFFICIENT_EVIDENCE, MISSING. Exit code 6 on a breach, else 0. Without
+    nights: the newest run of each model.
     """
     if context.invoked_subcommand is not None:
         return
@@ -68,22 +86,39 @@ def accept(
     reason: Annotated[str, typer.Option(help="Why they are accepted, in one line.")],
     results: ResultsOption = DEFAULT_RESULTS,
 ) -> None:
-    """Accept a run's breaches: later runs are compared with it again, and it is no longer announced."""
+    """Accept a run's breaches: later runs are compared with it again, and it is no longer
+    announced."""
     from sdgbias.nightly.regression import baseline as runs
 
     many = runs.accept(results, run, reason, datetime.now(UTC).replace(tzinfo=None))
-    typer.echo(f"{run}: {many} breach{'es' if many > 1 else ''} accepted; the next runs are compared with it")
+    typer.echo(
+        f"{run}: {many} breach{'es' if many > 1 else ''} accepted; the next runs are compared"
+        " with it"
+    )
 
 
 def announce(
     results: ResultsOption = DEFAULT_RESULTS,
-    night: Annotated[str, typer.Option(help="Night to tell of; default: the newest, and earlier ones whose message failed.")] = "",
+    night: Annotated[
+        str,
+        typer.Option(
+            help="Night to tell of; default: the newest, and earlier ones whose message failed."
+        ),
+    ] = "",
     policy: PolicyOption = None,
-    webhook_env: Annotated[str, typer.Option(help="NAME of the environment variable with the address; default: the policy's.")] = "",
+    webhook_env: Annotated[
+        str,
+        typer.Option(
+            help="NAME of the environment variable with the address; default: the policy's."
+        ),
+    ] = "",
     link: Annotated[str, typer.Option(help="Address of the morning page, for the message.")] = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the message as JSON instead of sending it.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the message as JSON instead of sending it.")
+    ] = False,
 ) -> None:
-    """Tell a webhook what became of last night (Slack's format). A night is sent once; what failed is sent by the next call."""
+    """Tell a webhook what became of last night (Slack's format). A night is sent once; what failed
+    is sent by the next call."""
     from sdgbias.analysis import nights
     from sdgbias.nightly import notify as messages
     from sdgbias.nightly.regression import policy as policies
@@ -97,13 +132,27 @@ def announce(
             raise UsageError(f"{results}: no night to tell of; run `sdgbias nightly` first")
         typer.echo(json.dumps(messages.message(found, link), indent=2, ensure_ascii=False))
         return
-    done = messages.announce(results, webhook_env or chosen.webhook, datetime.now(UTC).replace(tzinfo=None), night=night, link=link)
+    done = messages.announce(
+        results,
+        webhook_env or chosen.webhook,
+        datetime.now(UTC).replace(tzinfo=None),
+        night=night,
+        link=link,
+    )
     for sent in done:
-        said = {"sent": "sent", "known": "sent before", "skipped": "not sent", "failed": "not sent"}[sent.status]
+        said = {
+            "sent": "sent",
+            "known": "sent before",
+            "skipped": "not sent",
+            "failed": "not sent",
+        }[sent.status]
         typer.echo(f"{sent.night}: {said}{f' ({sent.why})' if sent.why else ''}")
     failed = [s for s in done if s.status == "failed"]
     if failed:
-        raise InfrastructureError(f"the webhook did not take {len(failed)} message(s) ({failed[-1].why}); again: sdgbias announce")
+        raise InfrastructureError(
+            f"the webhook did not take {len(failed)} message(s) ({failed[-1].why}); again: sdgbias"
+            " announce"
+        )
 
 
 def _root() -> Path:
@@ -126,13 +175,18 @@ def _print(made: list[Judgement], as_json: bool) -> None:
     for j in made:
         compared = f"compared with {j.baseline}" if j.baseline else "nothing to compare with"
         typer.echo(
-            f"\n{j.target.model} ({j.target.suite}): {j.verdict}. {j.target.run_id}, {compared}; {words.summary(j.rows)}"
-            + (f"; accepted: {j.accepted}" if j.accepted else "")
+            f"\n{j.target.model} ({j.target.suite}): {j.verdict}. {j.target.run_id}, {compared};"
+            f" {words.summary(j.rows)}" + (f"; accepted: {j.accepted}" if j.accepted else "")
         )
         listed = [_line(r) for r in j.rows if r["verdict"] != MISSING]
-        width = [max(len(line[i]) for line in listed) for i in range(len(listed[0]))] if listed else []
+        width = (
+            [max(len(line[i]) for line in listed) for i in range(len(listed[0]))] if listed else []
+        )
         for line in listed:
-            typer.echo("  " + "  ".join(cell.ljust(w) for cell, w in zip(line, width, strict=True)).rstrip())
+            typer.echo(
+                "  "
+                + "  ".join(cell.ljust(w) for cell, w in zip(line, width, strict=True)).rstrip()
+            )
         missing: dict[str, list[str]] = {}
         for r in j.rows:
             if r["verdict"] == MISSING:
@@ -142,38 +196,83 @@ def _print(made: list[Judgement], as_json: bool) -> None:
 
 
 def _line(r: dict[str, Any]) -> tuple[str, ...]:
-    """Columns: verdict, rule, what, before -> after, change with interval, n, allowed, MDE, note where it isn't a PASS."""
+    """Columns: verdict, rule, what, before -> after, change with interval, n, allowed, MDE, note
+    where it isn't a PASS."""
     from sdgbias.analysis import night_text as words
 
-    full = {"before": None, "value": None, "change": None, "ci_low": None, "ci_high": None, "mde": None, "allowed": None, "p": None, **r}
+    full = {
+        "before": None,
+        "value": None,
+        "change": None,
+        "ci_low": None,
+        "ci_high": None,
+        "mde": None,
+        "allowed": None,
+        "p": None,
+        **r,
+    }
     c = words.cells(full)
     value = " -> ".join(x for x in (c["before"], c["value"]) if x)
-    change = f"{c['change']} [{c['ci']}]" if c["ci"] and c["change"] else f"[{c['ci']}]" if c["ci"] else c["change"]
+    change = (
+        f"{c['change']} [{c['ci']}]"
+        if c["ci"] and c["change"]
+        else f"[{c['ci']}]"
+        if c["ci"]
+        else c["change"]
+    )
     n, mde = f"n {c['n']}" if c["n"] != "0" else "", f"MDE {c['mde']}" if c["mde"] else ""
     note = "" if r["verdict"] == "PASS" and r["rule"] != "unchanged" else str(r["note"])
     allowed = f"({'' if words.floor(r) else 'allowed '}{c['allowed']})" if c["allowed"] else ""
-    return tuple(x.replace("\u00a0", " ") for x in (str(r["verdict"]), str(r["rule"]), words.what(r), value, change, n, allowed, mde, note))
+    return tuple(
+        x.replace("\u00a0", " ")
+        for x in (
+            str(r["verdict"]),
+            str(r["rule"]),
+            words.what(r),
+            value,
+            change,
+            n,
+            allowed,
+            mde,
+            note,
+        )
+    )
 
 
 def _json(made: list[Judgement]) -> str:
     import json
 
     listed = [
-        {"night": j.target.night, "model": j.target.model, "suite": j.target.suite, "run_id": j.target.run_id, "baseline": j.baseline,
-         "verdict": j.verdict, "accepted": j.accepted, "rules": [{k: None if v != v else v for k, v in r.items()} for r in j.rows],
-         "flips": j.flips.to_dict("records")}
+        {
+            "night": j.target.night,
+            "model": j.target.model,
+            "suite": j.target.suite,
+            "run_id": j.target.run_id,
+            "baseline": j.baseline,
+            "verdict": j.verdict,
+            "accepted": j.accepted,
+            "rules": [{k: None if v != v else v for k, v in r.items()} for r in j.rows],
+            "flips": j.flips.to_dict("records"),
+        }
         for j in made
-    ]  # fmt: skip
+    ]
     return json.dumps(listed, indent=2, ensure_ascii=False)
 
 
 def _quarantine(made: list[Judgement]) -> None:
-    """Models whose breach is of a rule with `then: quarantine` leave the nightly until a person enables them."""
+    """Models whose breach is of a rule with `then: quarantine` leave the nightly until a person
+    enables them."""
     from sdgbias.analysis.nights import BREACH, QUARANTINES
     from sdgbias.registry import entries
 
     for j in made:
-        rules = sorted({str(r["rule"]) for r in j.rows if r["verdict"] == BREACH and QUARANTINES in str(r["note"])})
+        rules = sorted(
+            {
+                str(r["rule"])
+                for r in j.rows
+                if r["verdict"] == BREACH and QUARANTINES in str(r["note"])
+            }
+        )
         if not rules or not j.breached:
             continue
         reason = f"gate: {', '.join(rules)} in breach, run {j.target.run_id}"
@@ -182,7 +281,11 @@ def _quarantine(made: list[Judgement]) -> None:
         except RegistryError as error:
             typer.echo(f"{j.target.model}: not quarantined: {error}", err=True)
         else:
-            typer.echo(f"{j.target.model}: quarantined: {reason}; back again: sdgbias models enable {j.target.model}", err=True)
+            typer.echo(
+                f"{j.target.model}: quarantined: {reason}; back again: sdgbias models enable"
+                f" {j.target.model}",
+                err=True,
+            )
 
 
 def _end(made: list[Judgement], strict: bool) -> None:
@@ -192,11 +295,17 @@ def _end(made: list[Judgement], strict: bool) -> None:
     breached = [j for j in made if j.breached]
     if breached:
         rules = "; ".join(
-            f"{j.target.model}: {', '.join(sorted({str(r['rule']) for r in j.rows if r['verdict'] == BREACH}))}" for j in breached
+            f"{j.target.model}:"
+            f" {', '.join(sorted({str(r['rule']) for r in j.rows if r['verdict'] == BREACH}))}"
+            for j in breached
         )
         raise GateError(
-            f"in breach: {rules}; look at it, then mend the model or: sdgbias gate accept {breached[0].target.run_id} --reason TEXT"
+            f"in breach: {rules}; look at it, then mend the model or: sdgbias gate accept"
+            f" {breached[0].target.run_id} --reason TEXT"
         )
     open_ = [j for j in made if j.verdict != PASS and not j.accepted]
     if strict and open_:
-        raise GateError(f"--strict: {', '.join(f'{j.target.model} is {j.verdict}' for j in open_)}; see the notes above")
+        raise GateError(
+            f"--strict: {', '.join(f'{j.target.model} is {j.verdict}' for j in open_)}; see the"
+            " notes above"
+        )

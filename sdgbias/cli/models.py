@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sdgbias.cli.options import DEFAULT_BENCHMARK, DEFAULT_RESULTS, Bars, ResultsOption, choice
-from sdgbias.errors import GateError, InfrastructureError, RegistryError, StoreError, UsageError, one_of
+from sdgbias.errors import (
+    GateError,
+    InfrastructureError,
+    RegistryError,
+    StoreError,
+    UsageError,
+    one_of,
+)
 from sdgbias.types import CANDIDATE, ENABLED, QUARANTINED, RETIRED, STATES, SUITES
 
 if TYPE_CHECKING:
@@ -23,15 +30,25 @@ if TYPE_CHECKING:
 
 
 models_app = typer.Typer(
-    help="The registered models: what they are, whether their engines agree, and what becomes of them.\n\n"
-    "candidate -> enabled -> quarantined -> enabled ... -> retired; a retired one is reopened as a candidate.",
-    invoke_without_command=True, rich_markup_mode=None,
-)  # fmt: skip
+    help=(
+        "The registered models: what they are, whether their engines agree, and what becomes of"
+        " them.\n\ncandidate -> enabled -> quarantined -> enabled ... -> retired; a retired one is"
+        " reopened as a candidate."
+    ),
+    invoke_without_command=True,
+    rich_markup_mode=None,
+)
 NameArgument = Annotated[str, typer.Argument(help="Name of a registered model (sdgbias models).")]
 ReasonOption = Annotated[str, typer.Option(help="One line: why, and what would change it.")]
 ProbeBenchmark = Annotated[
     Path | None,
-    typer.Option("--benchmark", help=f"Benchmark folder; default: {DEFAULT_BENCHMARK}, or one made for this check where it isn't built."),
+    typer.Option(
+        "--benchmark",
+        help=(
+            f"Benchmark folder; default: {DEFAULT_BENCHMARK}, or one made for this check where it"
+            " isn't built."
+        ),
+    ),
 ]
 
 
@@ -43,10 +60,14 @@ def models(context: typer.Context) -> None:
 
 @models_app.command("list")
 def list_models(
-    state: Annotated[str, typer.Option(help="Only models in this state: candidate, enabled, quarantined or retired.")] = "",
+    state: Annotated[
+        str,
+        typer.Option(help="Only models in this state: candidate, enabled, quarantined or retired."),
+    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
 ) -> None:
-    """List the registered models (also without `list`). A broken file is told, and hides no other; exit code 4."""
+    """List the registered models (also without `list`). A broken file is told, and hides no other;
+    exit code 4."""
     from sdgbias.registry import entries
 
     if state:
@@ -54,33 +75,54 @@ def list_models(
     found, broken = entries.load_readable(entries.find_root())
     shown = [spec for spec in found.values() if state in ("", spec.state)]
     if as_json:
-        rows = [{**entries.to_dict(spec), "reason": spec.reason, "until": spec.until, "suites": entries.suites(spec)} for spec in shown]
+        rows = [
+            {
+                **entries.to_dict(spec),
+                "reason": spec.reason,
+                "until": spec.until,
+                "suites": entries.suites(spec),
+            }
+            for spec in shown
+        ]
         typer.echo(json.dumps({"models": rows, "broken": broken}, indent=2, ensure_ascii=False))
     else:
-        _print_table([("model", "backend", "state", "until", "suites", "reason"), *map(_row, shown)])
+        _print_table(
+            [("model", "backend", "state", "until", "suites", "reason"), *map(_row, shown)]
+        )
     for line in broken.values():
         typer.echo(f"broken: {line}", err=True)
     if broken:
         raise RegistryError(
-            f"{len(broken)} of {len(broken) + len(found)} entries can't be read ({', '.join(sorted(broken))}); mend the files"
+            f"{len(broken)} of {len(broken) + len(found)} entries can't be read"
+            f" ({', '.join(sorted(broken))}); mend the files"
         )
 
 
 def _row(spec: ModelSpec) -> tuple[str, ...]:
     from sdgbias.registry import entries
 
-    return (spec.name, spec.backend, spec.state, spec.until, ",".join(entries.suites(spec)), spec.reason)
+    return (
+        spec.name,
+        spec.backend,
+        spec.state,
+        spec.until,
+        ",".join(entries.suites(spec)),
+        spec.reason,
+    )
 
 
 def _print_table(rows: list[tuple[str, ...]]) -> None:
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     for row in rows:
-        typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        typer.echo(
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        )
 
 
 @models_app.command("show")
 def show_model(name: NameArgument, results: ResultsOption = DEFAULT_RESULTS) -> None:
-    """One model: its entry, the memory it needs, the last check of its engines, its last nights and runs."""
+    """One model: its entry, the memory it needs, the last check of its engines, its last nights and
+    runs."""
     from sdgbias.engines.agreement import read_verdict, verdict_path
     from sdgbias.registry import entries, machine
 
@@ -89,12 +131,21 @@ def show_model(name: NameArgument, results: ResultsOption = DEFAULT_RESULTS) -> 
     weights = machine.weights_gib((spec.params_b or 0) * 1e9, spec.dtype)
     devices = spec.options.get("tensor_parallel_size", 1)
     shared = devices if isinstance(devices, int) else 1
-    need = f"about {machine.need(weights, shared):.1f} GiB" + (f" for each of {shared} devices" if shared > 1 else "")
+    need = f"about {machine.need(weights, shared):.1f} GiB" + (
+        f" for each of {shared} devices" if shared > 1 else ""
+    )
     typer.echo(f"memory   {need if weights else 'not known: the entry names no params_b'}")
     told = read_verdict(results.parent, name)
-    when = f"{told.get('checked_at', '')}, {told['probes']['n']} probes, {verdict_path(results.parent, name)}" if told else ""
+    when = (
+        f"{told.get('checked_at', '')}, {told['probes']['n']} probes,"
+        f" {verdict_path(results.parent, name)}"
+        if told
+        else ""
+    )
     typer.echo(
-        f"check    {told['verdict']}: {'; '.join(told['reasons']) or when}" if told else f"check    never: sdgbias models check {name}"
+        f"check    {told['verdict']}: {'; '.join(told['reasons']) or when}"
+        if told
+        else f"check    never: sdgbias models check {name}"
     )
     if not results.exists():
         typer.echo(f"nights   none: {results} doesn't exist")
@@ -104,9 +155,15 @@ def show_model(name: NameArgument, results: ResultsOption = DEFAULT_RESULTS) -> 
 
 
 _PAST = {
-    "nights": "SELECT night, suite, outcome, run_id, kind, message FROM night_models WHERE model = ? ORDER BY night DESC, suite LIMIT 5",
-    "runs": "SELECT run_id, suite, strftime(finished_at, '%Y-%m-%d %H:%M') AS finished, n_scored, n_failed, left(revision, 12) AS revision "
-    "FROM runs WHERE model = ? ORDER BY runs.finished_at DESC LIMIT 5",
+    "nights": (
+        "SELECT night, suite, outcome, run_id, kind, message FROM night_models WHERE model = ?"
+        " ORDER BY night DESC, suite LIMIT 5"
+    ),
+    "runs": (
+        "SELECT run_id, suite, strftime(finished_at, '%Y-%m-%d %H:%M') AS finished, n_scored,"
+        " n_failed, left(revision, 12) AS revision FROM runs WHERE model = ? ORDER BY"
+        " runs.finished_at DESC LIMIT 5"
+    ),
 }
 
 
@@ -123,12 +180,18 @@ def _told_of(results: Path, sql: str, name: str) -> str:
 @models_app.command("enable")
 def enable_model(
     name: NameArgument,
-    check: Annotated[bool, typer.Option("--check/--no-check", help="Ask it a few probes first; enabled only if they pass.")] = True,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check/--no-check", help="Ask it a few probes first; enabled only if they pass."
+        ),
+    ] = True,
     probes: Annotated[int, typer.Option(min=6, help="Number of probes.")] = 12,
     benchmark: ProbeBenchmark = None,
     results: ResultsOption = DEFAULT_RESULTS,
 ) -> None:
-    """Have the nightly ask a model every night. Its probes must pass first; a model whose probes don't stays as it is."""
+    """Have the nightly ask a model every night. Its probes must pass first; a model whose probes
+    don't stays as it is."""
     from sdgbias.registry import entries
     from sdgbias.scoring import parity
     from sdgbias.scoring import parity as admission
@@ -136,14 +199,19 @@ def enable_model(
     root = entries.find_root()
     path, spec = entries.moved(root, name, ENABLED)
     if check:
-        folder = benchmark or (DEFAULT_BENCHMARK if (DEFAULT_BENCHMARK / "benchmark.json").is_file() else None)
+        folder = benchmark or (
+            DEFAULT_BENCHMARK if (DEFAULT_BENCHMARK / "benchmark.json").is_file() else None
+        )
         verdict = admission.probe(spec, root, folder, probes, progress=Bars())
         typer.echo(f"{name}: {verdict.line}")
         if verdict.told:
             parity.keep(results.parent, dict(verdict.told))
         if not verdict.passed:
             kind = GateError if verdict.told else InfrastructureError
-            raise kind(f"{name} is not enabled: {verdict.line}; mend that, or: sdgbias models enable {name} --no-check")
+            raise kind(
+                f"{name} is not enabled: {verdict.line}; mend that, or: sdgbias models enable"
+                f" {name} --no-check"
+            )
     entries.set_state(root, name, ENABLED)
     typer.echo(f"{path}: {name} is enabled. Next: sdgbias evaluate {name}")
 
@@ -152,8 +220,18 @@ def enable_model(
 def quarantine_model(
     name: NameArgument,
     reason: ReasonOption = "",
-    until: Annotated[str, typer.Option(help="Date (2026-11-30) from which on the nightly tries again; default: until it is enabled.")] = "",
-    days: Annotated[int | None, typer.Option(min=1, help="Instead of --until: so many days from today.")] = None,
+    until: Annotated[
+        str,
+        typer.Option(
+            help=(
+                "Date (2026-11-30) from which on the nightly tries again; default: until it is"
+                " enabled."
+            )
+        ),
+    ] = "",
+    days: Annotated[
+        int | None, typer.Option(min=1, help="Instead of --until: so many days from today.")
+    ] = None,
 ) -> None:
     """Put an enabled model aside for a while, or until a person enables it again."""
     from sdgbias.registry import entries
@@ -163,13 +241,23 @@ def quarantine_model(
     today = date.today()
     end = (today + timedelta(days=days)).isoformat() if days is not None else until
     if entries.is_date(end) and end <= today.isoformat():
-        raise UsageError(f"--until {end}: not after today ({today}); the nightly would ask {name} at once: sdgbias models enable {name}")
-    _move(name, QUARANTINED, reason, end, f"; {'tried again from ' + end if end else 'until: sdgbias models enable ' + name}")
+        raise UsageError(
+            f"--until {end}: not after today ({today}); the nightly would ask {name} at once:"
+            f" sdgbias models enable {name}"
+        )
+    _move(
+        name,
+        QUARANTINED,
+        reason,
+        end,
+        f"; {'tried again from ' + end if end else 'until: sdgbias models enable ' + name}",
+    )
 
 
 @models_app.command("retire")
 def retire_model(name: NameArgument, reason: ReasonOption = "") -> None:
-    """Put a model aside for good. Its results stay; `sdgbias models reopen` makes it a candidate again."""
+    """Put a model aside for good. Its results stay; `sdgbias models reopen` makes it a candidate
+    again."""
     _move(name, RETIRED, reason)
 
 
@@ -183,7 +271,10 @@ def _move(name: str, state: str, reason: str, until: str = "", more: str = "") -
     from sdgbias.registry import entries
 
     if not reason.strip():
-        raise UsageError(f"--reason is empty: say in one line why {name} becomes {state}, and what would change it")
+        raise UsageError(
+            f"--reason is empty: say in one line why {name} becomes {state}, and what would"
+            " change it"
+        )
     path = entries.set_state(entries.find_root(), name, state, reason=reason, until=until)
     typer.echo(f"{path}: {name} is {state}: {reason.strip()}{more}")
 
@@ -191,12 +282,16 @@ def _move(name: str, state: str, reason: str, until: str = "", more: str = "") -
 @models_app.command("watch")
 def watch_models(
     rules: Annotated[Path | None, typer.Option(help="Rules; default: registry/watch.yaml.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Tell what would be registered, and write nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Tell what would be registered, and write nothing.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of lines.")] = False,
 ) -> None:
-    """Ask the hub for new commits of registered models and for new repositories of watched owners; register them as candidates.
+    """Ask the hub for new commits of registered models and for new repositories of watched owners;
+    register them as candidates.
 
-    Nothing that is registered changes, but for one thing: a model whose commit is gone from the hub is quarantined.
+    Nothing that is registered changes, but for one thing: a model whose commit is gone from the hub
+    is quarantined.
     """
     from dataclasses import asdict
 
@@ -204,15 +299,24 @@ def watch_models(
     from sdgbias.scoring import parity as admission
 
     root = entries.find_root()
-    found = watch.watch(root, watch.read(rules or root / "registry" / "watch.yaml"), admission.here(root), dry_run=dry_run)
+    found = watch.watch(
+        root,
+        watch.read(rules or root / "registry" / "watch.yaml"),
+        admission.here(root),
+        dry_run=dry_run,
+    )
     if as_json:
         typer.echo(json.dumps([asdict(one) for one in found], indent=2, ensure_ascii=False))
     else:
-        typer.echo("\n".join(one.line() for one in found) or "nothing to watch: no pinned hub models, no owners")
+        typer.echo(
+            "\n".join(one.line() for one in found)
+            or "nothing to watch: no pinned hub models, no owners"
+        )
     failed = [one for one in found if one.kind == watch.TROUBLE]
     if failed:
         raise InfrastructureError(
-            f"{len(failed)} of {len(found)} could not be asked, the first: {failed[0].repo}; later again: sdgbias models watch"
+            f"{len(failed)} of {len(found)} could not be asked, the first: {failed[0].repo}; later"
+            " again: sdgbias models watch"
         )
 
 
@@ -222,7 +326,10 @@ def check_model(
     against: Annotated[
         list[str] | None,
         typer.Option(
-            help="A backend (the same entry on it) or another model; may be repeated. Default: every backend of the same weights."
+            help=(
+                "A backend (the same entry on it) or another model; may be repeated. Default: every"
+                " backend of the same weights."
+            )
         ),
     ] = None,
     benchmark: ProbeBenchmark = None,
@@ -230,12 +337,21 @@ def check_model(
     probes: Annotated[int, typer.Option(min=6, help="Number of prompts to compare on.")] = 64,
     seed: Annotated[int, typer.Option(help="Seed of the draw of probes.")] = 0,
     tolerance: Annotated[
-        float | None, typer.Option(min=0, help="Largest difference in log-probability; default: 1e-3 for float32, 5e-2 for half precision.")
+        float | None,
+        typer.Option(
+            min=0,
+            help=(
+                "Largest difference in log-probability; default: 1e-3 for float32, 5e-2 for half"
+                " precision."
+            ),
+        ),
     ] = None,
 ) -> None:
-    """Score a few prompts on every engine that serves a model, alone and in batches, and compare them one by one.
+    """Score a few prompts on every engine that serves a model, alone and in batches, and compare
+    them one by one.
 
-    The verdict lies beside the results file as parity/NAME.json. `sdgbias evaluate` publishes nothing for a model that disagrees.
+    The verdict lies beside the results file as parity/NAME.json. `sdgbias evaluate` publishes
+    nothing for a model that disagrees.
     """
     from sdgbias.registry import entries
     from sdgbias.scoring import parity
@@ -243,13 +359,27 @@ def check_model(
     root = entries.find_root()
     spec = entries.load(root, name)
     others = parity.counterparts(spec, root, against or ())
-    folder = benchmark or (DEFAULT_BENCHMARK if (DEFAULT_BENCHMARK / "benchmark.json").is_file() else None)
+    folder = benchmark or (
+        DEFAULT_BENCHMARK if (DEFAULT_BENCHMARK / "benchmark.json").is_file() else None
+    )
     found = parity.probes(folder, probes, seed)
-    told = parity.check(spec, root, found, others, must=bool(against), seed=seed, tolerance=tolerance, progress=Bars())
+    told = parity.check(
+        spec,
+        root,
+        found,
+        others,
+        must=bool(against),
+        seed=seed,
+        tolerance=tolerance,
+        progress=Bars(),
+    )
     told, path = parity.keep(results.parent, told)
     typer.echo("\n".join([*parity.lines(told), f"wrote {path}"]))
     if told["reasons"]:
-        raise GateError(f"{name}: {told['reasons'][0]}; its runs are not published until a check agrees: {told['again']}")
+        raise GateError(
+            f"{name}: {told['reasons'][0]}; its runs are not published until a check agrees:"
+            f" {told['again']}"
+        )
 
 
 def add_to(app: typer.Typer) -> None:
@@ -259,30 +389,77 @@ def add_to(app: typer.Typer) -> None:
 
 def register_model(
     repo: Annotated[str, typer.Argument(help="Hub id (owner/name) or a local folder.")],
-    name: Annotated[str, typer.Option(help="Name in the registry; default: the last part of REPO.")] = "",
-    revision: Annotated[str, typer.Option(help="Branch, tag or commit; default: the newest commit. A commit is registered.")] = "",
-    backend: Annotated[str, typer.Option(help="hf, vllm or a zero-shot one; default: vllm where it runs here and serves the family.")] = "",
-    dtype: Annotated[str, typer.Option(help="float32, bfloat16, float16; default: the config's.")] = "",
-    tensor_parallel: Annotated[int, typer.Option(min=1, help="GPUs that share the model (vllm).")] = 1,
-    max_images: Annotated[int | None, typer.Option(min=1, help="Pictures a prompt may show; default: 1 for families trained so.")] = None,
-    trust_remote_code: Annotated[bool, typer.Option("--trust-remote-code", help="Run the repository's own code; needs --notes.")] = False,
-    notes: Annotated[str, typer.Option(help="Free text of the entry; for remote code: who read it, at which commit.")] = "",
-    suites: Annotated[str, typer.Option(help="What the nightly asks it: sdg, facet or sdg,facet; default: sdg.")] = "",
-    gpu: Annotated[str, typer.Option(help="GPU kind of the work pool that runs it; default: cpu.")] = "",
+    name: Annotated[
+        str, typer.Option(help="Name in the registry; default: the last part of REPO.")
+    ] = "",
+    revision: Annotated[
+        str,
+        typer.Option(
+            help="Branch, tag or commit; default: the newest commit. A commit is registered."
+        ),
+    ] = "",
+    backend: Annotated[
+        str,
+        typer.Option(
+            help=(
+                "hf, vllm or a zero-shot one; default: vllm where it runs here and serves the"
+                " family."
+            )
+        ),
+    ] = "",
+    dtype: Annotated[
+        str, typer.Option(help="float32, bfloat16, float16; default: the config's.")
+    ] = "",
+    tensor_parallel: Annotated[
+        int, typer.Option(min=1, help="GPUs that share the model (vllm).")
+    ] = 1,
+    max_images: Annotated[
+        int | None,
+        typer.Option(min=1, help="Pictures a prompt may show; default: 1 for families trained so."),
+    ] = None,
+    trust_remote_code: Annotated[
+        bool,
+        typer.Option("--trust-remote-code", help="Run the repository's own code; needs --notes."),
+    ] = False,
+    notes: Annotated[
+        str,
+        typer.Option(help="Free text of the entry; for remote code: who read it, at which commit."),
+    ] = "",
+    suites: Annotated[
+        str, typer.Option(help="What the nightly asks it: sdg, facet or sdg,facet; default: sdg.")
+    ] = "",
+    gpu: Annotated[
+        str, typer.Option(help="GPU kind of the work pool that runs it; default: cpu.")
+    ] = "",
     enable: Annotated[
-        bool, typer.Option("--enable/--candidate", help="Enabled if its probes pass, or a candidate without asking it.")
+        bool,
+        typer.Option(
+            "--enable/--candidate",
+            help="Enabled if its probes pass, or a candidate without asking it.",
+        ),
     ] = True,
-    probes: Annotated[int, typer.Option(min=6, help="Prompts that it is asked before it is enabled.")] = 12,
-    benchmark: Annotated[Path | None, typer.Option(help="Benchmark folder to draw probes from; default: as for `models check`.")] = None,
+    probes: Annotated[
+        int, typer.Option(min=6, help="Prompts that it is asked before it is enabled.")
+    ] = 12,
+    benchmark: Annotated[
+        Path | None,
+        typer.Option(help="Benchmark folder to draw probes from; default: as for `models check`."),
+    ] = None,
     results: ResultsOption = DEFAULT_RESULTS,
     yes: Annotated[bool, typer.Option("--yes", help="Write without asking.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be written, and write nothing.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an entry of the same name.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be written, and write nothing.")
+    ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace an entry of the same name.")
+    ] = False,
 ) -> None:
-    """Add a model as registry/models/NAME.yaml: its revision pinned, its memory judged, asked a few probes, shown, then written.
+    """Add a model as registry/models/NAME.yaml: its revision pinned, its memory judged, asked a few
+    probes, shown, then written.
 
-    It is enabled only when its probes pass, else a candidate with the reason. Memory of each GPU (or of the machine, without one): 1.15 x
-    weights / --tensor-parallel, plus as much as the weights for activations and cache, 0.5 to 4 GiB. Reads no pickles, runs no code of the
+    It is enabled only when its probes pass, else a candidate with the reason. Memory of each GPU
+    (or of the machine, without one): 1.15 x weights / --tensor-parallel, plus as much as the
+    weights for activations and cache, 0.5 to 4 GiB. Reads no pickles, runs no code of the
     repository (unless --trust-remote-code). HF_ENDPOINT names another hub.
     """
     from sdgbias.cli.options import Bars
@@ -295,9 +472,17 @@ def register_model(
         raise UsageError(f"--suites: {one_of('suite', suite, SUITES)}")
     root = entries.find_root()
     wanted = propose.Wanted(
-        name=name, backend=backend, revision=revision, dtype=dtype, tensor_parallel=tensor_parallel, max_images=max_images,
-        trust_remote_code=trust_remote_code, notes=notes, suites=asked, gpu=gpu,
-    )  # fmt: skip
+        name=name,
+        backend=backend,
+        revision=revision,
+        dtype=dtype,
+        tensor_parallel=tensor_parallel,
+        max_images=max_images,
+        trust_remote_code=trust_remote_code,
+        notes=notes,
+        suites=asked,
+        gpu=gpu,
+    )
     found = propose.propose(repo, root, admission.here(root), wanted)
     spec = found.spec
     entries.require_free(root, spec, overwrite)
@@ -305,23 +490,43 @@ def register_model(
     verdict = None
     if not enable:
         said = "not asked: --candidate"
-        spec = replace(spec, reason=found.obstacle or f"registered with --candidate: sdgbias models enable {spec.name}")
+        spec = replace(
+            spec,
+            reason=found.obstacle
+            or f"registered with --candidate: sdgbias models enable {spec.name}",
+        )
     elif found.obstacle:
         said = "not asked: it can't run here"
     else:
-        folder = benchmark or (DEFAULT_BENCHMARK if (DEFAULT_BENCHMARK / "benchmark.json").is_file() else None)
+        folder = benchmark or (
+            DEFAULT_BENCHMARK if (DEFAULT_BENCHMARK / "benchmark.json").is_file() else None
+        )
         verdict = admission.probe(spec, root, folder, probes, progress=Bars())
         said = verdict.line
-        spec = replace(spec, state=ENABLED, reason="") if verdict.passed else replace(spec, state=CANDIDATE, reason=verdict.line)
-    typer.echo(f"probes    {said}\nstate     {spec.state}{f': {spec.reason}' if spec.reason else ''}\n\n{entries.to_yaml(spec)}")
+        spec = (
+            replace(spec, state=ENABLED, reason="")
+            if verdict.passed
+            else replace(spec, state=CANDIDATE, reason=verdict.line)
+        )
+    typer.echo(
+        f"probes    {said}\nstate    "
+        f" {spec.state}{f': {spec.reason}' if spec.reason else ''}\n\n{entries.to_yaml(spec)}"
+    )
     if dry_run:
         typer.echo("nothing written (--dry-run)")
         return
-    if not yes and sys.stdin.isatty() and not typer.confirm(f"Write registry/models/{spec.name}.yaml?", default=True):
+    if (
+        not yes
+        and sys.stdin.isatty()
+        and not typer.confirm(f"Write registry/models/{spec.name}.yaml?", default=True)
+    ):
         typer.echo("nothing written")
         return
     path = entries.write(root, spec, overwrite=overwrite)
     if verdict and verdict.told:
         parity.keep(results.parent, dict(verdict.told))
     onward = f"sdgbias evaluate {spec.name}" if spec.enabled else f"sdgbias models show {spec.name}"
-    typer.echo(f"{path}: {spec.name} ({spec.backend}, {spec.dtype}, {spec.revision}), {spec.state}. Next: {onward}")
+    typer.echo(
+        f"{path}: {spec.name} ({spec.backend}, {spec.dtype}, {spec.revision}), {spec.state}. Next:"
+        f" {onward}"
+    )

@@ -35,41 +35,88 @@ def add_to(app: typer.Typer) -> None:
 
 def nightly(
     results: ResultsOption = DEFAULT_RESULTS,
-    report: Annotated[Path, typer.Option(help="Folder of the pages that the team reads in the morning.")] = Path("reports/latest"),
+    report: Annotated[
+        Path, typer.Option(help="Folder of the pages that the team reads in the morning.")
+    ] = Path("reports/latest"),
     benchmark: BenchmarkOption = DEFAULT_BENCHMARK,
-    people: Annotated[Path, typer.Option(help="Benchmark of people (suite facet); left out where there is none.")] = DEFAULT_PEOPLE,
+    people: Annotated[
+        Path, typer.Option(help="Benchmark of people (suite facet); left out where there is none.")
+    ] = DEFAULT_PEOPLE,
     model: Annotated[
-        list[str] | None, typer.Option("--model", help="Only this model; may be given several times. Default: whoever is due.")
+        list[str] | None,
+        typer.Option(
+            "--model", help="Only this model; may be given several times. Default: whoever is due."
+        ),
     ] = None,
-    policy: Annotated[Path | None, typer.Option(help="What counts as a breach; default: registry/policy.yaml.")] = None,
+    policy: Annotated[
+        Path | None, typer.Option(help="What counts as a breach; default: registry/policy.yaml.")
+    ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Models at a time, one accelerator each.")] = 1,
-    timeout: Annotated[float, typer.Option(min=0, help="Seconds for one attempt on one model; 0: no limit.")] = 6 * 3600.0,
-    draws: Annotated[int, typer.Option(min=1, help="Random-search draws for CADE (paper: 10,000).")] = 10_000,
+    timeout: Annotated[
+        float, typer.Option(min=0, help="Seconds for one attempt on one model; 0: no limit.")
+    ] = 6 * 3600.0,
+    draws: Annotated[
+        int, typer.Option(min=1, help="Random-search draws for CADE (paper: 10,000).")
+    ] = 10_000,
     seed: Annotated[int, typer.Option(help="Seed of the search.")] = 0,
     passes: Annotated[str, typer.Option(help="Extra passes, as in `sdgbias evaluate`.")] = "cheap",
-    selfcheck: Annotated[bool, typer.Option("--selfcheck", help="Also the full self-check on planted models (some minutes).")] = False,
+    selfcheck: Annotated[
+        bool,
+        typer.Option(
+            "--selfcheck", help="Also the full self-check on planted models (some minutes)."
+        ),
+    ] = False,
     night: Annotated[
-        str | None, typer.Option(help="Name of the night, e.g. 2026-11-21T0130: goes on with one that was interrupted.")
+        str | None,
+        typer.Option(
+            help="Name of the night, e.g. 2026-11-21T0130: goes on with one that was interrupted."
+        ),
     ] = None,
     scheduled_for: Annotated[
         str | None,
-        typer.Option(help="When this night was due, with its offset, e.g. 2026-11-21T01:30:00+00:00. Default: it starts by hand."),
+        typer.Option(
+            help=(
+                "When this night was due, with its offset, e.g. 2026-11-21T01:30:00+00:00. Default:"
+                " it starts by hand."
+            )
+        ),
     ] = None,
-    catch_up: Annotated[bool, typer.Option("--catch-up", help="Only if the last due night is not done: that night, now.")] = False,
-    cron: Annotated[str, typer.Option(help="When nights are due: minute hour day month weekday.")] = "30 1 * * *",
+    catch_up: Annotated[
+        bool,
+        typer.Option("--catch-up", help="Only if the last due night is not done: that night, now."),
+    ] = False,
+    cron: Annotated[
+        str, typer.Option(help="When nights are due: minute hour day month weekday.")
+    ] = "30 1 * * *",
     timezone: Annotated[
-        str | None, typer.Option(help=f"Time zone of the schedule, e.g. Africa/Nairobi. Default: {ENV_TIMEZONE}, else UTC.")
+        str | None,
+        typer.Option(
+            help=(
+                f"Time zone of the schedule, e.g. Africa/Nairobi. Default: {ENV_TIMEZONE}, else"
+                " UTC."
+            )
+        ),
     ] = None,
     webhook_env: Annotated[
-        str, typer.Option(help="NAME of the environment variable with the webhook's address; default: the policy's.")
+        str,
+        typer.Option(
+            help=(
+                "NAME of the environment variable with the webhook's address; default: the"
+                " policy's."
+            )
+        ),
     ] = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say who would be asked, and who not and why.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say who would be asked, and who not and why.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
 ) -> None:
-    """One night: everybody who is due is scored, compared with before, judged, published and told. One bad model never spoils it.
+    """One night: everybody who is due is scored, compared with before, judged, published and told.
+    One bad model never spoils it.
 
-    Run it from cron, from a systemd timer or by hand; `sdgbias up` starts a server that does it by a schedule. A model that did not change
-    costs nothing. Exit code 0: everybody was asked; 6: the gate found a breach; 8: nobody could be scored, or nothing could be shown.
+    Run it from cron, from a systemd timer or by hand; `sdgbias up` starts a server that does it by
+    a schedule. A model that did not change costs nothing. Exit code 0: everybody was asked; 6: the
+    gate found a breach; 8: nobody could be scored, or nothing could be shown.
     """
     from sdgbias.nightly import ledger, plan, schedule
     from sdgbias.nightly import run as nights
@@ -78,17 +125,35 @@ def nightly(
     if (night is not None) + (scheduled_for is not None) + catch_up > 1:
         raise UsageError("give one of --night, --scheduled-for and --catch-up")
     settings = plan.Settings(
-        root=entries.find_root(), results=results, benchmark=benchmark, people=people, report=report,
-        models=tuple(model) if model else None, policy=policy, webhook_env=webhook_env, jobs=jobs, timeout_s=timeout, selfcheck=selfcheck,
-        scheduled_for=_instant(scheduled_for), night=night, cron=cron, timezone=timezone or os.environ.get(ENV_TIMEZONE) or schedule.TIMEZONE,
-        passes=passes, draws=draws, seed=seed,
-    )  # fmt: skip
+        root=entries.find_root(),
+        results=results,
+        benchmark=benchmark,
+        people=people,
+        report=report,
+        models=tuple(model) if model else None,
+        policy=policy,
+        webhook_env=webhook_env,
+        jobs=jobs,
+        timeout_s=timeout,
+        selfcheck=selfcheck,
+        scheduled_for=_instant(scheduled_for),
+        night=night,
+        cron=cron,
+        timezone=timezone or os.environ.get(ENV_TIMEZONE) or schedule.TIMEZONE,
+        passes=passes,
+        draws=draws,
+        seed=seed,
+    )
     plan.check(settings)
     if catch_up:
-        due = schedule.missed(cron, settings.timezone, ledger.last_finished(results), datetime.now(UTC))
+        due = schedule.missed(
+            cron, settings.timezone, ledger.last_finished(results), datetime.now(UTC)
+        )
         if due is None:
-            _say_json({"night": "", "status": "", "note": "the last due night is done"}) if as_json else typer.echo(
-                "the last due night is done; nothing to do"
+            (
+                _say_json({"night": "", "status": "", "note": "the last due night is done"})
+                if as_json
+                else typer.echo("the last due night is done; nothing to do")
             )
             return
         settings = replace(settings, scheduled_for=due)
@@ -96,7 +161,9 @@ def nightly(
         _dry_run(settings, as_json)
         return
     signal.signal(signal.SIGTERM, _stop)
-    done = nights.run(settings, tell=lambda text: typer.echo(f"{datetime.now(UTC):%H:%M:%S} {text}", err=True))
+    done = nights.run(
+        settings, tell=lambda text: typer.echo(f"{datetime.now(UTC):%H:%M:%S} {text}", err=True)
+    )
     _say_json(_as_dict(done)) if as_json else typer.echo("\n".join(lines(done)))
     raise typer.Exit(done.exit_code)
 
@@ -114,7 +181,10 @@ def _instant(text: str | None) -> datetime | None:
     except ValueError:
         when = None
     if when is None or when.tzinfo is None:
-        raise UsageError(f"--scheduled-for {text!r}; valid: a time with its offset, e.g. 2026-11-21T01:30:00+00:00")
+        raise UsageError(
+            f"--scheduled-for {text!r}; valid: a time with its offset, e.g."
+            " 2026-11-21T01:30:00+00:00"
+        )
     return when
 
 
@@ -123,15 +193,29 @@ def _dry_run(settings: Settings, as_json: bool) -> None:
 
     night = plan.tonight(settings, datetime.now(UTC), write=False)
     if as_json:
-        _say_json({
-            "night": night.night,
-            "jobs": [{"model": j.model, "suite": j.suite, "gpu": j.gpu, "key": j.key, "unchanged": j.run_id} for j in night.jobs],
-            "skipped": [asdict(s) for s in night.skipped],
-        })  # fmt: skip
+        _say_json(
+            {
+                "night": night.night,
+                "jobs": [
+                    {
+                        "model": j.model,
+                        "suite": j.suite,
+                        "gpu": j.gpu,
+                        "key": j.key,
+                        "unchanged": j.run_id,
+                    }
+                    for j in night.jobs
+                ],
+                "skipped": [asdict(s) for s in night.skipped],
+            }
+        )
         return
     typer.echo(f"night {night.night}: {len(night.jobs)} jobs")
     for job in night.jobs:
-        typer.echo(f"  {job.model:24} {job.suite:6} {f'unchanged: {job.run_id}' if job.run_id else f'will be scored ({job.gpu})'}")
+        typer.echo(
+            f"  {job.model:24} {job.suite:6}"
+            f" {f'unchanged: {job.run_id}' if job.run_id else f'will be scored ({job.gpu})'}"
+        )
     for skipped in night.skipped:
         typer.echo(f"  {skipped.model:24} {skipped.suite:6} not asked: {skipped.reason}")
 
@@ -142,12 +226,16 @@ def lines(done: Summary) -> list[str]:
         return [done.note]
     made = [f"night {done.night}: {done.status}, {done.seconds:.0f} s"]
     if done.outcomes:
-        made.append(f"  {'model':24} {'suite':6} {'outcome':10} {'tries':>5} {'seconds':>8}  reason")
+        made.append(
+            f"  {'model':24} {'suite':6} {'outcome':10} {'tries':>5} {'seconds':>8}  reason"
+        )
     for o in done.outcomes:
         why = f"{o.kind}: {o.message}" if o.kind else o.message
         aside = f"quarantined until {o.quarantined_until}" if o.quarantined_until else ""
         reason = "; ".join(part for part in (aside, why[:160]) if part)
-        made.append(f"  {o.model:24} {o.suite:6} {o.outcome:10} {o.attempts:5} {o.seconds:8.1f}  {reason}".rstrip())
+        made.append(
+            f"  {o.model:24} {o.suite:6} {o.outcome:10} {o.attempts:5} {o.seconds:8.1f}  {reason}".rstrip()
+        )
     if not done.outcomes:
         made.append("  nobody is due: sdgbias models list")
     made += [f"  {name}: {said}" for name, said in (done.steps or {}).items() if said != "done"]

@@ -14,10 +14,23 @@ import typer
 from sdgbias.errors import UsageError, one_of
 
 RawOption = Annotated[Path, typer.Option("--raw", help="Raw folder in SustainBench's layout.")]
-BenchmarkOption = Annotated[Path, typer.Option("--benchmark", help="Benchmark folder made by `sdgbias build`.")]
-ResultsOption = Annotated[Path, typer.Option("--results", help="Results file (DuckDB); score shards lie beside it.")]
-SearchOption = Annotated[str, typer.Option("--search", help="random (the paper's protocol) or exact (breakpoints in closed form).")]
-DEFAULT_RAW, DEFAULT_BENCHMARK, DEFAULT_RESULTS = Path("data/raw"), Path("data/benchmark"), Path("results/sdgbias.duckdb")
+BenchmarkOption = Annotated[
+    Path, typer.Option("--benchmark", help="Benchmark folder made by `sdgbias build`.")
+]
+ResultsOption = Annotated[
+    Path, typer.Option("--results", help="Results file (DuckDB); score shards lie beside it.")
+]
+SearchOption = Annotated[
+    str,
+    typer.Option(
+        "--search", help="random (the paper's protocol) or exact (breakpoints in closed form)."
+    ),
+]
+DEFAULT_RAW, DEFAULT_BENCHMARK, DEFAULT_RESULTS = (
+    Path("data/raw"),
+    Path("data/benchmark"),
+    Path("results/sdgbias.duckdb"),
+)
 
 
 def choice(option: str, value: str, valid: tuple[str, ...]) -> Any:
@@ -38,7 +51,8 @@ def close_bars() -> None:
 
 
 class Bars:
-    """progress(what, done, total) as one tqdm bar per `what`, with item counts and ETA, on standard error."""
+    """progress(what, done, total) as one tqdm bar per `what`, with item counts and ETA, on standard
+    error."""
 
     def __init__(self) -> None:
         self.bars: dict[str, Any] = {}
@@ -49,7 +63,14 @@ class Bars:
         if total <= 0:
             return
         if what not in self.bars:
-            self.bars[what] = tqdm(total=total, desc=what, unit="", dynamic_ncols=True, mininterval=0.5, file=sys.stderr)
+            self.bars[what] = tqdm(
+                total=total,
+                desc=what,
+                unit="",
+                dynamic_ncols=True,
+                mininterval=0.5,
+                file=sys.stderr,
+            )
             _SHOWN.append(self.bars[what])
         bar = self.bars[what]
         bar.total = total

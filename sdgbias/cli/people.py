@@ -1,4 +1,5 @@
-"""`sdgbias people` and `sdgbias sample --suite facet`: the second suite's raw folder and benchmark, and how answers are read."""
+"""`sdgbias people` and `sdgbias sample --suite facet`: the second suite's raw folder and benchmark,
+and how answers are read."""
 
 from __future__ import annotations
 
@@ -13,7 +14,9 @@ if TYPE_CHECKING:
     from sdgbias.methods.labels import TextEncoder
 
 people_app = typer.Typer(
-    help="The second suite: pictures of people with annotated attributes.", no_args_is_help=True, rich_markup_mode=None
+    help="The second suite: pictures of people with annotated attributes.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 RAW, BENCHMARK = Path("data/people/raw"), Path("data/people/benchmark")
 
@@ -23,25 +26,52 @@ def sample(out: Path, people: int, seed: int) -> None:
     from sdgbias.raw.synthetic.people import write_people_sample
 
     bars = Bars()
-    persons = write_people_sample(out, people, seed, lambda done, total: bars("drawing people", done, total))
-    typer.echo(f"{out}: {people} schematic pictures, {persons} persons annotated. Next: sdgbias people build --raw {out}")
+    persons = write_people_sample(
+        out, people, seed, lambda done, total: bars("drawing people", done, total)
+    )
+    typer.echo(
+        f"{out}: {people} schematic pictures, {persons} persons annotated. Next: sdgbias people"
+        f" build --raw {out}"
+    )
 
 
 @people_app.command("build")
 def build(
-    raw: Annotated[Path, typer.Option("--raw", help="FACET's folder (annotations/, imgs_1..3/), FairFace's, or UTKFace's.")] = RAW,
+    raw: Annotated[
+        Path,
+        typer.Option(
+            "--raw", help="FACET's folder (annotations/, imgs_1..3/), FairFace's, or UTKFace's."
+        ),
+    ] = RAW,
     out: Annotated[Path, typer.Option(help="Benchmark folder to write.")] = BENCHMARK,
-    dataset: Annotated[str, typer.Option(help="facet, fairface or utkface: how the folder is laid out.")] = "facet",
+    dataset: Annotated[
+        str, typer.Option(help="facet, fairface or utkface: how the folder is laid out.")
+    ] = "facet",
     seed: Annotated[int, typer.Option(help="Seed of the wrong classes that are asked about.")] = 0,
-    selected_only: Annotated[bool, typer.Option("--selected-only", help="Only the 13 classes that the paper reports on.")] = False,
-    negatives: Annotated[bool, typer.Option("--negatives/--no-negatives", help="Also ask about a class that is wrong.")] = True,
-    list_seed: Annotated[int | None, typer.Option(help="Shuffle the list of p1 for every person; default: FACET's order.")] = None,
-    stage: Annotated[str, typer.Option(help="check: only judge the folder OUT that is there. Default: build, then check.")] = "",
+    selected_only: Annotated[
+        bool, typer.Option("--selected-only", help="Only the 13 classes that the paper reports on.")
+    ] = False,
+    negatives: Annotated[
+        bool,
+        typer.Option("--negatives/--no-negatives", help="Also ask about a class that is wrong."),
+    ] = True,
+    list_seed: Annotated[
+        int | None,
+        typer.Option(help="Shuffle the list of p1 for every person; default: FACET's order."),
+    ] = None,
+    stage: Annotated[
+        str,
+        typer.Option(
+            help="check: only judge the folder OUT that is there. Default: build, then check."
+        ),
+    ] = "",
 ) -> None:
-    """Build a benchmark of people: annotations -> people -> questions -> prompts, then the quality gate.
+    """Build a benchmark of people: annotations -> people -> questions -> prompts, then the quality
+    gate.
 
-    People whose picture or class can't be used leave with a reason; unknown attributes stay and are counted. With --stage check only the
-    gate judges a folder that is there: quality.json and data_docs/ in it.
+    People whose picture or class can't be used leave with a reason; unknown attributes stay and are
+    counted. With --stage check only the gate judges a folder that is there: quality.json and
+    data_docs/ in it.
     """
     from sdgbias.benchmark.people import DATASETS, build_people
 
@@ -51,13 +81,19 @@ def build(
         typer.echo(f"{out}: passed the quality gate; see {out / 'data_docs' / 'index.html'}")
         return
     card = build_people(
-        raw, out, dataset=choice("--dataset", dataset, DATASETS), seed=seed, selected_only=selected_only, negatives=negatives,
-        list_seed=list_seed, progress=Bars(),
-    )  # fmt: skip
+        raw,
+        out,
+        dataset=choice("--dataset", dataset, DATASETS),
+        seed=seed,
+        selected_only=selected_only,
+        negatives=negatives,
+        list_seed=list_seed,
+        progress=Bars(),
+    )
     counts = card["counts"]
     typer.echo(
-        f"{out}: benchmark {card['benchmark_id']}, {counts['people']} of {counts['rows_annotated']} annotated people, "
-        f"{counts['items_people']} questions. {card['licence']}."
+        f"{out}: benchmark {card['benchmark_id']}, {counts['people']} of {counts['rows_annotated']}"
+        f" annotated people, {counts['items_people']} questions. {card['licence']}."
     )
     for attribute, groups in card["groups"].items():
         typer.echo(f"  {attribute}: " + ", ".join(f"{name} {n}" for name, n in groups.items()))
@@ -68,31 +104,48 @@ def build(
 
 @people_app.command("calibrate")
 def calibrate(
-    encoder: Annotated[str, typer.Argument(metavar="[ENCODER]", help="Registered text encoder; default: the packaged one.")] = "",
+    encoder: Annotated[
+        str,
+        typer.Argument(
+            metavar="[ENCODER]", help="Registered text encoder; default: the packaged one."
+        ),
+    ] = "",
 ) -> None:
-    """How similar an answer must be to a class to be read as it: what each floor reads wrong and what it costs, on answers that are known."""
+    """How similar an answer must be to a class to be read as it: what each floor reads wrong and
+    what it costs, on answers that are known."""
     from sdgbias.suites import facet_floor as calibration
 
     chosen, _ = _encoder(encoder)
     curve = calibration.calibrate(chosen)
     typer.echo(
-        f"{chosen.name}: shares with 95 % intervals of {curve.wrong[0].n} answers that mean no class asked about, {curve.read[0].n} misspelt ones"
+        f"{chosen.name}: shares with 95 % intervals of {curve.wrong[0].n} answers that mean no"
+        f" class asked about, {curve.read[0].n} misspelt ones"
     )
     typer.echo("floor  read as a wrong class  misspelt and read right")
     for floor, wrong, right in zip(curve.floors, curve.wrong, curve.read, strict=True):
         shares = (f"{e.value:6.1%} [{e.low:5.1%}, {e.high:5.1%}]" for e in (wrong, right))
-        typer.echo(f"{floor:5.2f}  {'  '.join(shares)}{'  <- lowest with at most 1 % wrong' if floor == curve.floor else ''}")
-    typer.echo(f"in use: {curve.floor if chosen.floor is None else chosen.floor}; another: options.floor of the registry entry")
+        typer.echo(
+            f"{floor:5.2f} "
+            f" {'  '.join(shares)}{'  <- lowest with at most 1 % wrong' if floor == curve.floor else ''}"
+        )
+    typer.echo(
+        f"in use: {curve.floor if chosen.floor is None else chosen.floor}; another: options.floor"
+        " of the registry entry"
+    )
 
 
 @people_app.command("read")
 def read(
-    encoder: Annotated[str, typer.Argument(help="Registered text encoder, e.g. clip-text-vit-b32.")],
+    encoder: Annotated[
+        str, typer.Argument(help="Registered text encoder, e.g. clip-text-vit-b32.")
+    ],
     results: ResultsOption = DEFAULT_RESULTS,
 ) -> None:
-    """Read the stored answers of the newest runs again with a text encoder of the registry, beside the packaged one.
+    """Read the stored answers of the newest runs again with a text encoder of the registry, beside
+    the packaged one.
 
-    Nothing is asked again. `sdgbias reproduce --paper fairness --table encoders` shows the readings beside each other.
+    Nothing is asked again. `sdgbias reproduce --paper fairness --table encoders` shows the readings
+    beside each other.
     """
     from sdgbias import store
     from sdgbias.analysis.studies.rereading import read_again
@@ -108,7 +161,8 @@ def read(
 
 
 def _encoder(name: str) -> tuple[TextEncoder, float]:
-    """The packaged encoder ('') or one of the registry, and its floor: calibrated where its entry says none."""
+    """The packaged encoder ('') or one of the registry, and its floor: calibrated where its entry
+    says none."""
     from sdgbias.methods.labels import LetterGrams
     from sdgbias.suites.facet_floor import calibrate as find
 
@@ -127,6 +181,8 @@ def _gate(out: Path) -> None:
     from sdgbias.errors import InputError
 
     if not (out / "people.parquet").is_file():
-        raise InputError(f"{out}: no benchmark of people; make it: sdgbias people build --out {out}")
+        raise InputError(
+            f"{out}: no benchmark of people; make it: sdgbias people build --out {out}"
+        )
     for warning in quality.run_gate(out, docs=True).warnings:
         typer.echo(f"  warning: {warning}", err=True)

@@ -14,13 +14,18 @@ if TYPE_CHECKING:
     from sdgbias.store.snapshots import Then
 
 store_app = typer.Typer(
-    help="Results that grow: sizes, retention, clearing up, backup. docs/results.md says what lies where.", no_args_is_help=True
+    help=(
+        "Results that grow: sizes, retention, clearing up, backup. docs/results.md says what lies"
+        " where."
+    ),
+    no_args_is_help=True,
 )
 
 
 @store_app.command()
 def info(
-    results: ResultsOption = DEFAULT_RESULTS, as_json: Annotated[bool, typer.Option("--json", help="JSON, sizes in bytes.")] = False
+    results: ResultsOption = DEFAULT_RESULTS,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON, sizes in bytes.")] = False,
 ) -> None:
     """Runs, nights, sizes by table, orphans."""
     import json
@@ -35,21 +40,34 @@ def info(
 def keep(
     results: ResultsOption = DEFAULT_RESULTS,
     nights: Annotated[int, typer.Option(min=1, help="Details of the newest nights stay.")] = 90,
-    per_model: Annotated[int, typer.Option(min=1, help="Details of so many newest runs of each model and suite stay.")] = 3,
-    apply: Annotated[bool, typer.Option("--apply", help="Do it; without, it is only shown.")] = False,
+    per_model: Annotated[
+        int,
+        typer.Option(min=1, help="Details of so many newest runs of each model and suite stay."),
+    ] = 3,
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Do it; without, it is only shown.")
+    ] = False,
 ) -> None:
-    """Remove the details (scores, answers) of old runs; shows first what would go. Metrics, verdicts and nights stay for ever.
+    """Remove the details (scores, answers) of old runs; shows first what would go. Metrics,
+    verdicts and nights stay for ever.
 
-    Never removed: one run per model and month, the newest of each model, accepted runs, and what the newest verdicts compare.
+    Never removed: one run per model and month, the newest of each model, accepted runs, and what
+    the newest verdicts compare.
     """
     from datetime import UTC, datetime
 
     from sdgbias.store import maintenance
 
-    planned = maintenance.apply(results, nights, per_model, datetime.now(UTC)) if apply else maintenance.plan(results, nights, per_model)
+    planned = (
+        maintenance.apply(results, nights, per_model, datetime.now(UTC))
+        if apply
+        else maintenance.plan(results, nights, per_model)
+    )
     going = planned[planned["kept"] == ""]
     for run in going.itertuples():
-        typer.echo(f"{run.run_id}  {run.finished_at:%Y-%m-%d}  {maintenance.size(int(str(run.bytes)))}")
+        typer.echo(
+            f"{run.run_id}  {run.finished_at:%Y-%m-%d}  {maintenance.size(int(str(run.bytes)))}"
+        )
     for why, n in planned.loc[planned["kept"] != "", "kept"].value_counts().sort_index().items():
         typer.echo(f"kept, {why}: {n} runs", err=True)
     verb, size = "removed" if apply else "would go", maintenance.size(int(going["bytes"].sum()))
@@ -61,10 +79,15 @@ def keep(
 def compact(
     results: ResultsOption = DEFAULT_RESULTS,
     caches: Annotated[
-        bool, typer.Option("--caches", help="Also score caches of models that no run refers to, untouched for a week.")
+        bool,
+        typer.Option(
+            "--caches",
+            help="Also score caches of models that no run refers to, untouched for a week.",
+        ),
     ] = False,
 ) -> None:
-    """Clear away files that nothing refers to, and copy the DuckDB file to a new one without holes. Run it while no night runs."""
+    """Clear away files that nothing refers to, and copy the DuckDB file to a new one without holes.
+    Run it while no night runs."""
     from datetime import UTC, datetime
 
     from sdgbias.cli.options import Bars
@@ -72,24 +95,34 @@ def compact(
     from sdgbias.store.maintenance import size
 
     done = maintenance.compact(results, caches=caches, now=datetime.now(UTC), progress=Bars())
-    typer.echo(f"orphans: {done.orphans} files, {size(done.orphan_bytes)}; score caches: {done.caches}, {size(done.cache_bytes)}")
+    typer.echo(
+        f"orphans: {done.orphans} files, {size(done.orphan_bytes)}; score caches: {done.caches},"
+        f" {size(done.cache_bytes)}"
+    )
     typer.echo(f"{results}: {size(done.before)} before, {size(done.after)} now")
 
 
 @store_app.command()
 def backup(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the backup; the same one each time.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Folder of the backup; the same one each time.")
+    ],
     results: ResultsOption = DEFAULT_RESULTS,
-    check_all: Annotated[bool, typer.Option("--check-all", help="Also read again what earlier backups copied.")] = False,
+    check_all: Annotated[
+        bool, typer.Option("--check-all", help="Also read again what earlier backups copied.")
+    ] = False,
 ) -> None:
-    """Copy the results: Parquet files once, the DuckDB file each time; every copy is read back and compared."""
+    """Copy the results: Parquet files once, the DuckDB file each time; every copy is read back and
+    compared."""
     from datetime import UTC, datetime
 
     from sdgbias.cli.options import Bars
     from sdgbias.store import backup as copies
     from sdgbias.store.maintenance import size
 
-    done = copies.back_up(results, folder, now=datetime.now(UTC), check_all=check_all, progress=Bars())
+    done = copies.back_up(
+        results, folder, now=datetime.now(UTC), check_all=check_all, progress=Bars()
+    )
     typer.echo(f"{folder}: {done.files} files copied ({size(done.bytes)}), {done.there} were there")
 
 
@@ -97,19 +130,24 @@ def backup(
 def restore(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a backup.")],
     results: ResultsOption = DEFAULT_RESULTS,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace results that are there.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace results that are there.")
+    ] = False,
 ) -> None:
     """Put a backup in place, once every file of it has been checked."""
     from sdgbias.cli.options import Bars
     from sdgbias.store import backup as copies
 
     n = copies.restore(folder, results, overwrite=overwrite, progress=Bars())
-    typer.echo(f"{results}: restored with {n} Parquet files. Next: sdgbias store info --results {results}")
+    typer.echo(
+        f"{results}: restored with {n} Parquet files. Next: sdgbias store info --results {results}"
+    )
 
 
 @store_app.command()
 def verify(results: ResultsOption = DEFAULT_RESULTS) -> None:
-    """Read every Parquet file and compare it with what was written; exit code 7 when one is missing or damaged."""
+    """Read every Parquet file and compare it with what was written; exit code 7 when one is missing
+    or damaged."""
     from sdgbias.cli.options import Bars
     from sdgbias.errors import StoreError
     from sdgbias.store import maintenance
@@ -119,13 +157,15 @@ def verify(results: ResultsOption = DEFAULT_RESULTS) -> None:
         typer.echo(f"{why}: {detail.file} (run {detail.run_id})")
     if broken:
         raise StoreError(
-            f"{results}: {len(broken)} files are missing or damaged; bring them back (sdgbias store restore), or move them away and evaluate again"
+            f"{results}: {len(broken)} files are missing or damaged; bring them back (sdgbias store"
+            " restore), or move them away and evaluate again"
         )
     typer.echo(f"{results}: every file is as it was written")
 
 
 def then(results: Path, run: list[str] | None, as_of: str) -> Then | None:
-    """What `sdgbias report --run` or `--as-of` ask for; None for neither. Says which of it has lost its details to retention."""
+    """What `sdgbias report --run` or `--as-of` ask for; None for neither. Says which of it has lost
+    its details to retention."""
     from sdgbias import store
     from sdgbias.errors import UsageError
     from sdgbias.store import snapshots
@@ -135,7 +175,15 @@ def then(results: Path, run: list[str] | None, as_of: str) -> Then | None:
     if run and as_of:
         raise UsageError("give --run or --as-of, not both")
     found = snapshots.only(results, run) if run else snapshots.then(results, as_of)
-    newest = [r for suite in SUITES for r in store.latest_runs(results, suite, per_benchmark=True, among=found.runs)]
+    newest = [
+        r
+        for suite in SUITES
+        for r in store.latest_runs(results, suite, per_benchmark=True, among=found.runs)
+    ]
     for run_id, at in store.dropped(results, newest).items():
-        typer.echo(f"{run_id}: details removed by sdgbias store keep on {at:%Y-%m-%d}; the report shows its metrics only", err=True)
+        typer.echo(
+            f"{run_id}: details removed by sdgbias store keep on {at:%Y-%m-%d}; the report shows"
+            " its metrics only",
+            err=True,
+        )
     return found

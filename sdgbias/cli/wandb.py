@@ -15,10 +15,15 @@ if TYPE_CHECKING:
     from sdgbias.report.wandb.night import Logged
 
 wandb_app = typer.Typer(
-    help="Weights & Biases: a run per model and night, offline until it is sent.", no_args_is_help=True, rich_markup_mode=None
+    help="Weights & Biases: a run per model and night, offline until it is sent.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
-DirOption = Annotated[Path | None, typer.Option("--dir", help="Folder of the W&B runs; default: wandb beside the results file.")]
+DirOption = Annotated[
+    Path | None,
+    typer.Option("--dir", help="Folder of the W&B runs; default: wandb beside the results file."),
+]
 
 
 def _folder(results: Path, folder: Path | None) -> Path:
@@ -30,26 +35,48 @@ def log(
     results: ResultsOption = DEFAULT_RESULTS,
     folder: DirOption = None,
     night: Annotated[
-        str | None, typer.Option(help="Night, e.g. 2026-11-21T0130; default: the newest, or none where no night has run.")
+        str | None,
+        typer.Option(
+            help="Night, e.g. 2026-11-21T0130; default: the newest, or none where no night has run."
+        ),
     ] = None,
-    run: Annotated[list[str] | None, typer.Option("--run", help="Only this run id; may be given several times.")] = None,
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds for one run; what takes longer is left out and named.")] = 120.0,
-    again: Annotated[bool, typer.Option("--again", help="Also runs that were sent before.")] = False,
+    run: Annotated[
+        list[str] | None,
+        typer.Option("--run", help="Only this run id; may be given several times."),
+    ] = None,
+    timeout: Annotated[
+        float,
+        typer.Option(min=1, help="Seconds for one run; what takes longer is left out and named."),
+    ] = 120.0,
+    again: Annotated[
+        bool, typer.Option("--again", help="Also runs that were sent before.")
+    ] = False,
 ) -> None:
-    """Write a night's W&B runs, one per model, into a folder. Nothing is sent; nobody has to be logged in.
+    """Write a night's W&B runs, one per model, into a folder. Nothing is sent; nobody has to be
+    logged in.
 
-    They belong to the team and project that WANDB_ENTITY and WANDB_PROJECT name now (default: the key's own, sdgbias).
+    They belong to the team and project that WANDB_ENTITY and WANDB_PROJECT name now (default: the
+    key's own, sdgbias).
     """
     from sdgbias.report.wandb.night import log_night
 
     target = _folder(results, folder)
-    made = log_night(results, target, night=night, run_ids=run or (), timeout=timeout, again=again, progress=Bars())
+    made = log_night(
+        results,
+        target,
+        night=night,
+        run_ids=run or (),
+        timeout=timeout,
+        again=again,
+        progress=Bars(),
+    )
     failed = told(made, target)
     if failed:
         more = f" --night {night}" if night else ""
         raise InfrastructureError(
-            f"W&B: {len(failed)} of {len(made)} runs left out, {failed[0].run_id}: {failed[0].failed}; the results are as before, "
-            f"again: sdgbias wandb log --results {results}{more}"
+            f"W&B: {len(failed)} of {len(made)} runs left out, {failed[0].run_id}:"
+            f" {failed[0].failed}; the results are as before, again: sdgbias wandb log --results"
+            f" {results}{more}"
         )
 
 
@@ -57,13 +84,17 @@ def told(made: list[Logged], target: Path) -> list[Logged]:
     """Says what was written; returns the runs that were not."""
     written = [m for m in made if m.folder]
     before = sum(1 for m in made if not m.folder and not m.failed)
-    typer.echo(f"W&B (offline): {len(written)} runs in {target}" + (f", {before} sent before" if before else "") +
-               (f". Next: sdgbias wandb sync --dir {target}" if written else ""))  # fmt: skip
+    typer.echo(
+        f"W&B (offline): {len(written)} runs in {target}"
+        + (f", {before} sent before" if before else "")
+        + (f". Next: sdgbias wandb sync --dir {target}" if written else "")
+    )
     return [m for m in made if m.failed]
 
 
 def offline_runs(results: Path, target: Path) -> None:
-    """What `sdgbias report --wandb` does: the newest runs into a folder; whatever goes wrong is one line, the report stands."""
+    """What `sdgbias report --wandb` does: the newest runs into a folder; whatever goes wrong is one
+    line, the report stands."""
     from sdgbias.report.wandb.night import log_night
 
     try:
@@ -77,13 +108,21 @@ def offline_runs(results: Path, target: Path) -> None:
 
 @wandb_app.command("sync")
 def sync(
-    folder: Annotated[Path, typer.Option("--dir", help="Folder of the W&B runs.")] = DEFAULT_RESULTS.parent / "wandb",
+    folder: Annotated[
+        Path, typer.Option("--dir", help="Folder of the W&B runs.")
+    ] = DEFAULT_RESULTS.parent / "wandb",
     timeout: Annotated[float, typer.Option(min=1, help="Seconds for one run.")] = 120.0,
-    patience: Annotated[float, typer.Option(min=0.1, help="Seconds until a server that says nothing counts as not there.")] = 10.0,
-    keep: Annotated[bool, typer.Option("--keep", help="Keep the files of runs that were sent.")] = False,
+    patience: Annotated[
+        float,
+        typer.Option(min=0.1, help="Seconds until a server that says nothing counts as not there."),
+    ] = 10.0,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Keep the files of runs that were sent.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what waits.")] = False,
 ) -> None:
-    """Send the runs that wait, oldest first. What can't be sent now waits on; run this again as often as you like.
+    """Send the runs that wait, oldest first. What can't be sent now waits on; run this again as
+    often as you like.
 
     Needs WANDB_API_KEY (or `wandb login`); WANDB_BASE_URL names a server of your own.
     """
@@ -94,38 +133,72 @@ def sync(
         runs = [run for run in wandb_state.waiting(folder) if not run.synced]
         for run in runs:
             typer.echo(run.id)
-        typer.echo(f"{folder}: {len(runs)} runs wait, {len(wandb_state.sent_ids(folder))} were sent")
+        typer.echo(
+            f"{folder}: {len(runs)} runs wait, {len(wandb_state.sent_ids(folder))} were sent"
+        )
         return
-    done = wandb_sync.sync(folder, lambda: datetime.now(UTC), timeout=timeout, keep=keep, patience=patience, progress=Bars())
+    done = wandb_sync.sync(
+        folder,
+        lambda: datetime.now(UTC),
+        timeout=timeout,
+        keep=keep,
+        patience=patience,
+        progress=Bars(),
+    )
     for path in done.strange:
-        typer.echo(f"left alone: {path} is being written, was cut off, or is not one of ours (`wandb sync {path}` sends it)", err=True)
+        typer.echo(
+            f"left alone: {path} is being written, was cut off, or is not one of ours (`wandb sync"
+            f" {path}` sends it)",
+            err=True,
+        )
     typer.echo(f"{folder}: {len(done.sent)} runs sent, {len(done.failed)} wait")
     for name, said in done.failed.items():
         typer.echo(f"  {name}: {said}", err=True)
     if done.failed:
         name, said = next(iter(done.failed.items()))
-        raise InfrastructureError(f"{len(done.failed)} runs wait, {name}: {said}; again later: sdgbias wandb sync --dir {folder}")
+        raise InfrastructureError(
+            f"{len(done.failed)} runs wait, {name}: {said}; again later: sdgbias wandb sync --dir"
+            f" {folder}"
+        )
 
 
 @wandb_app.command("report")
 def report(
-    entity: Annotated[str, typer.Option(envvar="WANDB_ENTITY", help="W&B team or user that owns the project.")],
-    project: Annotated[str, typer.Option(envvar="WANDB_PROJECT", help="W&B project that the runs were sent to.")] = "sdgbias",
+    entity: Annotated[
+        str, typer.Option(envvar="WANDB_ENTITY", help="W&B team or user that owns the project.")
+    ],
+    project: Annotated[
+        str, typer.Option(envvar="WANDB_PROJECT", help="W&B project that the runs were sent to.")
+    ] = "sdgbias",
     results: ResultsOption = DEFAULT_RESULTS,
     folder: DirOption = None,
-    draft: Annotated[bool, typer.Option("--draft", help="Save as a draft that only you see.")] = False,
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds for everything that W&B has to answer.")] = 120.0,
-    out: Annotated[Path | None, typer.Option("--out", help="Write the text as Markdown to this file instead of sending anything.")] = None,
+    draft: Annotated[
+        bool, typer.Option("--draft", help="Save as a draft that only you see.")
+    ] = False,
+    timeout: Annotated[
+        float, typer.Option(min=1, help="Seconds for everything that W&B has to answer.")
+    ] = 120.0,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", help="Write the text as Markdown to this file instead of sending anything."
+        ),
+    ] = None,
 ) -> None:
-    """A W&B Report of the newest runs: leaderboard, signatures, CADE gain, history over nights, the gate's verdicts.
+    """A W&B Report of the newest runs: leaderboard, signatures, CADE gain, history over nights, the
+    gate's verdicts.
 
     The same command again replaces it.
 
-    Send the runs first (sdgbias wandb sync): the plots over nights are drawn by W&B from them. Needs WANDB_API_KEY.
+    Send the runs first (sdgbias wandb sync): the plots over nights are drawn by W&B from them.
+    Needs WANDB_API_KEY.
     """
     from sdgbias.report.wandb import team_report
 
     if out is not None:
         typer.echo(f"wrote {team_report.write_markdown(results, out)}")
         return
-    typer.echo(f"W&B report: {team_report.publish(results, entity, project, _folder(results, folder), draft=draft, timeout=timeout)}")
+    typer.echo(
+        "W&B report:"
+        f" {team_report.publish(results, entity, project, _folder(results, folder), draft=draft, timeout=timeout)}"
+    )

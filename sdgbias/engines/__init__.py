@@ -21,27 +21,36 @@ HOUSE_OPTIONS = ("gpu", "num_cpus", "num_gpus", "parity", "python", "suites")
 
 
 class Backend(Protocol):
-    """What every engine can do. Scores depend on the prompt alone, never on its neighbours in the batch (to 1e-4)."""
+    """What every engine can do. Scores depend on the prompt alone, never on its neighbours in the
+    batch (to 1e-4)."""
 
-    #: 16 hex digits over everything but the prompt that can change a score: weights, processor, dtype, engine, versions.
+    #: 16 hex digits over everything but the prompt that can change a score: weights, processor,
+    #: dtype, engine, versions.
     fingerprint: str
 
     def candidate_scores(self, prompts: Sequence[Prompt]) -> ScoreBatch:
         """Exact first-token scores of N prompts over their candidates."""
         ...
 
-    def generate(self, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int) -> list[list[str]]:
-        """Greedy answers of N prompts, one per forced start: (N, S) texts, each with its start ('' = free decoding)."""
+    def generate(
+        self, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int
+    ) -> list[list[str]]:
+        """Greedy answers of N prompts, one per forced start: (N, S) texts, each with its start (''
+        = free decoding)."""
         ...
 
 
 def load(spec: ModelSpec, root: Path) -> Backend:
-    """The engine of a registry entry, in this process or in that of another environment (elsewhere.py). `root` is the folder that
-    'local:' repositories and the option `python` are relative to."""
+    """The engine of a registry entry, in this process or in that of another environment
+    (elsewhere.py). `root` is the folder that 'local:' repositories and the option `python` are
+    relative to."""
     from sdgbias.engines.subprocess import ChildEngine, interpreter
 
     python = interpreter(spec, root)
-    spec = replace(spec, options={name: value for name, value in spec.options.items() if name not in HOUSE_OPTIONS})
+    spec = replace(
+        spec,
+        options={name: value for name, value in spec.options.items() if name not in HOUSE_OPTIONS},
+    )
     return load_here(spec, root) if python is None else ChildEngine(spec, root, python)
 
 
@@ -77,6 +86,9 @@ def load_here(spec: ModelSpec, root: Path) -> Backend:
         return VitZeroShot(spec, root)
     if spec.backend == "text-encoder":
         raise RegistryError(
-            f"registry/models/{spec.name}.yaml: a text encoder reads answers and answers nothing itself; it is no model to score"
+            f"registry/models/{spec.name}.yaml: a text encoder reads answers and answers nothing"
+            " itself; it is no model to score"
         )
-    raise RegistryError(f"registry/models/{spec.name}.yaml: {one_of('backend', spec.backend, BACKENDS)}")
+    raise RegistryError(
+        f"registry/models/{spec.name}.yaml: {one_of('backend', spec.backend, BACKENDS)}"
+    )

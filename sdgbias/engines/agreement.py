@@ -1,4 +1,5 @@
-"""Whether two ways of scoring the same prompts give the same scores, and the verdict on a model that is kept beside its results.
+"""Whether two ways of scoring the same prompts give the same scores, and the verdict on a model
+that is kept beside its results.
 
 parity/<model>.json: written by `sdgbias models check`, read before a run is published
 """
@@ -15,17 +16,21 @@ import numpy as np
 from sdgbias.errors import GateError, StoreError
 from sdgbias.types import ScoreBatch
 
-#: Largest difference of a log-probability, or of the candidate mass, that still counts as the same score, by dtype.
+#: Largest difference of a log-probability, or of the candidate mass, that still counts as the same
+#: score, by dtype.
 TOLERANCES = {"float32": 1e-3, "bfloat16": 5e-2, "float16": 5e-2}
 AGREE, DISAGREE, ALONE = "agree", "disagree", "only one backend here"
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two ways of scoring N probes. n: probes compared; left_out: those without an exact score on one side. logp_*: largest and median
-    over probes of a probe's largest difference in log-probability among its candidates; mass_*: of the candidate mass. flips: probes
-    with another best candidate; near_ties: those flips, not among the former, where on one side the best two lie within the tolerance.
-    lengths: probes with another number of prompt tokens. worst: row of the probe with the largest difference, -1 without one."""
+    """Two ways of scoring N probes. n: probes compared; left_out: those without an exact score on
+    one side. logp_*: largest and median over probes of a probe's largest difference in
+    log-probability among its candidates; mass_*: of the candidate mass. flips: probes with another
+    best candidate; near_ties: those flips, not among the former, where on one side the best two lie
+    within the tolerance.
+    lengths: probes with another number of prompt tokens. worst: row of the probe with the largest
+    difference, -1 without one."""
 
     what: str
     n: int
@@ -40,7 +45,12 @@ class Comparison:
     worst: int
 
     def agrees(self, tolerance: float) -> bool:
-        return self.n > 0 and self.logp_max <= tolerance and self.mass_max <= tolerance and self.flips == 0
+        return (
+            self.n > 0
+            and self.logp_max <= tolerance
+            and self.mass_max <= tolerance
+            and self.flips == 0
+        )
 
 
 def log_shares(logits: np.ndarray) -> np.ndarray:
@@ -54,14 +64,17 @@ def log_shares(logits: np.ndarray) -> np.ndarray:
 
 
 def compare(what: str, one: ScoreBatch, two: ScoreBatch, tolerance: float) -> Comparison:
-    """Two score batches over the same N prompts, (N, K) logits each. A probe with a censored (-inf) or no score is left out."""
+    """Two score batches over the same N prompts, (N, K) logits each. A probe with a censored (-inf)
+    or no score is left out."""
     p, q = log_shares(one.logits), log_shares(two.logits)
     asked = ~np.isnan(p) | ~np.isnan(q)
     told = asked.any(axis=1) & (np.isfinite(p) & np.isfinite(q) | ~asked).all(axis=1)
     rows = np.flatnonzero(told)
     if not len(rows):
         nan = float("nan")
-        return Comparison(what, 0, len(p), nan, nan, nan, nan, flips=0, near_ties=0, lengths=0, worst=-1)
+        return Comparison(
+            what, 0, len(p), nan, nan, nan, nan, flips=0, near_ties=0, lengths=0, worst=-1
+        )
     apart = np.nanmax(np.abs(p[rows] - q[rows]), axis=1)
     mass = np.abs(one.mass[rows].astype(np.float64) - two.mass[rows])
     flipped = np.nanargmax(p[rows], axis=1) != np.nanargmax(q[rows], axis=1)
@@ -102,17 +115,20 @@ def read_verdict(folder: Path, model: str) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError):
-        raise StoreError(f"{path}: can't be read as a verdict; remove it, then: sdgbias models check {model}") from None
+        raise StoreError(
+            f"{path}: can't be read as a verdict; remove it, then: sdgbias models check {model}"
+        ) from None
     return told
 
 
 def require_agreement(folder: Path, model: str, fingerprint: str) -> None:
-    """The gate before a run is published: GateError when the engines of this very model were found to disagree. A model that was
-    never checked passes, and so does one whose weights, versions or settings have changed since."""
+    """The gate before a run is published: GateError when the engines of this very model were found
+    to disagree. A model that was never checked passes, and so does one whose weights, versions or
+    settings have changed since."""
     told = read_verdict(folder, model)
     if told.get("verdict") != DISAGREE or told["fingerprint"] != fingerprint:
         return
     raise GateError(
-        f"{model}: {told['reasons'][0]}; nothing is published, scores are kept: mend or disable that engine, then check again: "
-        f"{told.get('again') or f'sdgbias models check {model}'}"
+        f"{model}: {told['reasons'][0]}; nothing is published, scores are kept: mend or disable"
+        f" that engine, then check again: {told.get('again') or f'sdgbias models check {model}'}"
     )

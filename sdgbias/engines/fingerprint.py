@@ -1,7 +1,9 @@
-"""What an engine's scores hang on besides the prompt, as one fingerprint. Computed without loading any weights.
+"""What an engine's scores hang on besides the prompt, as one fingerprint. Computed without loading
+any weights.
 
-A score is stored under the prompt's text, the bytes of its pictures, its candidates and this fingerprint (plan.prompt_key),
-not under its token ids. That is the same key as long as the fingerprint covers all that makes token ids and pixels of text and
+A score is stored under the prompt's text, the bytes of its pictures, its candidates and this
+fingerprint (plan.prompt_key), not under its token ids. That is the same key as long as the
+fingerprint covers all that makes token ids and pixels of text and
 pictures: chat template, tokenizer, processor settings, and the libraries that apply them.
 """
 
@@ -15,20 +17,34 @@ from pathlib import Path
 from sdgbias.errors import ModelError
 from sdgbias.types import ModelSpec
 
-#: Files of a model folder that can change a score: weights, configuration, tokenizer, chat templates, remote code.
-FILES = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken", "*.py", "additional_chat_templates/*.jinja")
-#: Who applies them: templates and processors, tensors, text to tokens, decoding and resizing of pictures.
+#: Files of a model folder that can change a score: weights, configuration, tokenizer, chat
+#: templates, remote code.
+FILES = (
+    "*.safetensors",
+    "*.json",
+    "*.jinja",
+    "*.model",
+    "*.txt",
+    "*.tiktoken",
+    "*.py",
+    "additional_chat_templates/*.jinja",
+)
+#: Who applies them: templates and processors, tensors, text to tokens, decoding and resizing of
+#: pictures.
 LIBRARIES = ("transformers", "torch", "tokenizers", "pillow")
 
 
 def local_folder(spec: ModelSpec, root: Path) -> Path | None:
-    """The folder of a 'local:' or 'path:' repository; None for a hub id. ModelError when there is no model in it."""
+    """The folder of a 'local:' or 'path:' repository; None for a hub id. ModelError when there is
+    no model in it."""
     kind, _, rest = spec.repo.partition(":")
     if kind not in ("local", "path"):
         return None
     folder = (root / rest) if kind == "local" else Path(rest)
     if not (folder / "config.json").is_file():
-        raise ModelError(f"{folder}: no config.json; registry entry {spec.name} says repo: {spec.repo}")
+        raise ModelError(
+            f"{folder}: no config.json; registry entry {spec.name} says repo: {spec.repo}"
+        )
     return folder
 
 
@@ -43,7 +59,8 @@ def folder_digest(folder: Path) -> str:
 
 
 def installed(*names: str) -> str:
-    """Version of the first of these packages that is installed, without the build (`+cpu`); 'none' where none is."""
+    """Version of the first of these packages that is installed, without the build (`+cpu`); 'none'
+    where none is."""
     for name in names:
         try:
             return version(name).split("+")[0]
@@ -52,11 +69,20 @@ def installed(*names: str) -> str:
     return "none"
 
 
-def fingerprint(spec: ModelSpec, root: Path, engine: str, *more: str, libraries: Sequence[str] = LIBRARIES) -> str:
-    """16 hex digits over weights, tokenizer, templates and settings (the bytes of a folder; of a hub model its pinned commit),
-    dtype, length of answers, the engine's code version, libraries, and what else the engine names: device, attention, ..."""
+def fingerprint(
+    spec: ModelSpec, root: Path, engine: str, *more: str, libraries: Sequence[str] = LIBRARIES
+) -> str:
+    """16 hex digits over weights, tokenizer, templates and settings (the bytes of a folder; of a
+    hub model its pinned commit), dtype, length of answers, the engine's code version, libraries,
+    and what else the engine names: device, attention, ..."""
     folder = local_folder(spec, root)
     weights = folder_digest(folder) if folder else f"{spec.repo}@{spec.revision}"
     settings = [spec.dtype, f"new {spec.max_new_tokens}", f"remote code {spec.trust_remote_code}"]
-    parts = [weights, *settings, engine, *(f"{name} {installed(name)}" for name in libraries), *more]
+    parts = [
+        weights,
+        *settings,
+        engine,
+        *(f"{name} {installed(name)}" for name in libraries),
+        *more,
+    ]
     return hashlib.sha256("|".join(parts).encode()).hexdigest()[:16]

@@ -1,6 +1,8 @@
-"""What an error means that came up while files of a model were read: the folder's, the hub's, the token's or the network's fault.
+"""What an error means that came up while files of a model were read: the folder's, the hub's, the
+token's or the network's fault.
 
-transformers wraps whatever the hub's client says into an OSError; what it was stands in the chain of causes.
+transformers wraps whatever the hub's client says into an OSError; what it was stands in the chain
+of causes.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from sdgbias.types import ModelSpec
 
 
 def trouble(spec: ModelSpec, folder: Path | None, what: str, error: BaseException) -> SdgbiasError:
-    """The error to raise instead of ``error``, which came while ``what`` was done ('can't load the processor of')."""
+    """The error to raise instead of ``error``, which came while ``what`` was done ('can't load the
+    processor of')."""
     line = (str(error).strip().splitlines() or [type(error).__name__])[0]
     told = f"{spec.name}: {what} {folder or spec.repo}: {line}"
     if folder is not None:
@@ -30,17 +33,36 @@ def trouble(spec: ModelSpec, folder: Path | None, what: str, error: BaseExceptio
     at = f"{spec.name}: {spec.repo}"
     if "GatedRepoError" in kinds or status == 403:
         return Gated(
-            f"{at} is gated and this account has no access ({status or 403}); accept its conditions on the hub, then run this again"
+            f"{at} is gated and this account has no access ({status or 403}); accept its conditions"
+            " on the hub, then run this again"
         )
     if "RevisionNotFoundError" in kinds:
-        return ModelError(f"{at} has no revision {spec.revision} (any more); pin another: sdgbias register-model {spec.repo} --overwrite")
+        return ModelError(
+            f"{at} has no revision {spec.revision} (any more); pin another: sdgbias register-model"
+            f" {spec.repo} --overwrite"
+        )
     if "RepositoryNotFoundError" in kinds:
-        return ModelError(f"{at} is not on the hub, or private to others ({status}); check repo in registry/models/{spec.name}.yaml")
+        return ModelError(
+            f"{at} is not on the hub, or private to others ({status}); check repo in"
+            f" registry/models/{spec.name}.yaml"
+        )
     if status == 401:
-        return ExpiredToken(f"{at}: the hub refuses the token (401), expired or revoked; make a new one: hf auth login, or set HF_TOKEN")
-    if kinds & {"LocalEntryNotFoundError", "OfflineModeIsEnabled"} or status >= 429 or any("Connect" in k or "Timeout" in k for k in kinds):
-        why = f"answers {status}" if status else "can't be reached, or HF_HUB_OFFLINE forbids to ask"
-        return HubUnreachable(f"{at}: the hub {why}, and the local cache lacks files of revision {spec.revision}; run this again later")
+        return ExpiredToken(
+            f"{at}: the hub refuses the token (401), expired or revoked; make a new one: hf auth"
+            " login, or set HF_TOKEN"
+        )
+    if (
+        kinds & {"LocalEntryNotFoundError", "OfflineModeIsEnabled"}
+        or status >= 429
+        or any("Connect" in k or "Timeout" in k for k in kinds)
+    ):
+        why = (
+            f"answers {status}" if status else "can't be reached, or HF_HUB_OFFLINE forbids to ask"
+        )
+        return HubUnreachable(
+            f"{at}: the hub {why}, and the local cache lacks files of revision {spec.revision}; run"
+            " this again later"
+        )
     if "EntryNotFoundError" in kinds or "RemoteEntryNotFoundError" in kinds:
         return ModelError(told)
     return InfrastructureError(told)

@@ -1,33 +1,44 @@
-"""Models without weights whose biases are known because they are planted: an instrument, not a test helper.
+"""Models without weights whose biases are known because they are planted: an instrument, not a test
+helper.
 
 There are two kinds. Every number depends on the prompt alone.
 
-**By formula** (no option `oracle`). The logit for candidate j of K is
-optimism * j/(K-1) + context_weight * E_ctx + image_weight * E_img + noise * e, where
-E_ctx leans to the upper candidates with the `asset_index` that the prompt's context states, E_img leans with a number
-drawn from the image's digest, and e is drawn from the prompt's digest.
+**By formula** (no option `oracle`). The logit for candidate j of K is optimism * j/(K-1) +
+context_weight * E_ctx + image_weight * E_img + noise * e, where E_ctx leans to the upper candidates
+with the `asset_index` that the prompt's context states, E_img leans with a number drawn from the
+image's digest, and e is drawn from the prompt's digest.
 
-**With an oracle** (option `oracle`: a benchmark folder; `Habits` holds the other options). The engine reads question, context
-line, options and picture out of a prompt and looks up what is true. The logit of answer a (an option by its text, or a digit) is
+**With an oracle** (option `oracle`: a benchmark folder; `Habits` holds the other options). The
+engine reads question, context line, options and picture out of a prompt and looks up what is true.
+The logit of answer a (an option by its text, or a digit) is
 
     prior(a) + E_ctx(a) + E_img(a) + noise * e(prompt, a)
-    E_ctx(a) = context_weight * G_ctx(a) + context_noise * e(question, context line, a)   where the context states values, else 0
-    E_img(a) = image_weight * G_img(a) + image_noise * e(question, picture, a)             where a picture is shown, else 0
+    E_ctx(a) = context_weight * G_ctx(a) + context_noise * e(question, context line, a)   where the
+    context states values, else 0
+    E_img(a) = image_weight * G_img(a) + image_noise * e(question, picture, a)             where a
+    picture is shown, else 0
 
-prior(a): `prior` by pillar and answer direction, `digit_prior` by digit. G(a) is 1 for the gold answer and 0 for the others; where
-several items share what G may look at (question and context line, question and picture), the share of them whose gold is a. Each
-e is a standard normal number from the digest of the seed and of its arguments: CTX+Q and Full share a context's draw, IMG+Q and
-Full a picture's, and neither order nor neighbours matter. Consequences, used by `sdgbias selfcheck`:
+prior(a): `prior` by pillar and answer direction, `digit_prior` by digit. G(a) is 1 for the gold
+answer and 0 for the others; where several items share what G may look at (question and context
+line, question and picture), the share of them whose gold is a. Each e is a standard normal number
+from the digest of the seed and of its arguments: CTX+Q and Full share a context's draw, IMG+Q and
+Full a picture's, and neither order nor neighbours matter. Consequences, used by `sdgbias
+selfcheck`:
 
-* Q-only is the prior and nothing else (plus noise by prompt): prompts that many items share have no information on one of them.
-* With noise = 0, log Full = prior + E_ctx + E_img up to a constant: a product of the evidence of CTX+Q and IMG+Q.
-* With context_weight = context_noise = noise = 0, Full is IMG+Q and CTX+Q is Q-only, so that CADE's assumption holds exactly:
-  log P - (alpha_i + beta) log Q is the bare picture's evidence where alpha_i + beta = 1, and no rule does better where all answers are
-  equally often right.
-* A context that only misleads (context_weight = 0, context_noise > 0) is removed exactly by alpha = 1 from the Full view alone.
+* Q-only is the prior and nothing else (plus noise by prompt): prompts that many items share have no
+information on one of them.
+* With noise = 0, log Full = prior + E_ctx + E_img up to a constant: a product of the evidence of
+CTX+Q and IMG+Q.
+* With context_weight = context_noise = noise = 0, Full is IMG+Q and CTX+Q is Q-only, so that CADE's
+assumption holds exactly:
+  log P - (alpha_i + beta) log Q is the bare picture's evidence where alpha_i + beta = 1, and no
+  rule does better where all answers are equally often right.
+* A context that only misleads (context_weight = 0, context_noise > 0) is removed exactly by alpha =
+1 from the Full view alone.
 
-A digit leads to the gold number with its first digit exchanged where the prompt shows evidence of one number, else to 'd.0'. What
-the benchmark doesn't know (another question, a distorted picture) is no evidence.
+A digit leads to the gold number with its first digit exchanged where the prompt shows evidence of
+one number, else to 'd.0'. What the benchmark doesn't know (another question, a distorted picture)
+is no evidence.
 """
 
 from __future__ import annotations
@@ -50,7 +61,11 @@ from sdgbias.raw.indicators import DIRECTIONS, directions
 from sdgbias.types import DIGITS, LETTERS, PILLARS, ModelSpec, Prompt, ScoreBatch
 
 _ASSET = re.compile(r"asset_index=(-?\d+\.\d)")
-_PARTS = re.compile(r"Question: (?P<question>.*?)\n(?:Context: (?P<context>.*?)\n)?(?:Options: (?P<options>.*?)\n)?", re.DOTALL)
+_PARTS = re.compile(
+    r"Question: (?P<question>.*?)\n(?:Context: (?P<context>.*?)\n)?(?:Options:"
+    r" (?P<options>.*?)\n)?",
+    re.DOTALL,
+)
 _LABEL = re.compile(r"(?:^|; )\w+[.)] ")
 _VERSION, _ORACLE_VERSION = "planted-1", "planted-oracle-1"
 
@@ -64,8 +79,9 @@ def _normal(key: str, size: int) -> np.ndarray:
 class Habits:
     """What is planted in a model with an oracle; logits throughout.
 
-    prior: pillar (or 'all') -> (pessimistic, conservative, optimistic); digit_prior: one per digit. *_weight: towards the gold
-    answer where that evidence is shown; *_noise: standard deviation of what is drawn with it; noise: that of every prompt.
+    prior: pillar (or 'all') -> (pessimistic, conservative, optimistic); digit_prior: one per digit.
+    *_weight: towards the gold answer where that evidence is shown; *_noise: standard deviation of
+    what is drawn with it; noise: that of every prompt.
     """
 
     prior: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
@@ -87,19 +103,30 @@ def read_habits(options: Mapping[str, object], where: str) -> Habits:
     valid = ("oracle", *(f.name for f in fields(Habits)))
     for name in options:
         if name not in valid:
-            raise RegistryError(f"{where}: {one_of('option of a planted model with an oracle', name, valid)}")
+            raise RegistryError(
+                f"{where}: {one_of('option of a planted model with an oracle', name, valid)}"
+            )
     values: dict[str, object] = {}
     for name, given in options.items():
         if name == "prior":
-            if not isinstance(given, dict) or not all(_numbers(v, len(DIRECTIONS)) for v in given.values()):
-                raise RegistryError(f"{where}: prior is {given!r}; valid: pillar: [{', '.join(DIRECTIONS)}] in logits")
+            if not isinstance(given, dict) or not all(
+                _numbers(v, len(DIRECTIONS)) for v in given.values()
+            ):
+                raise RegistryError(
+                    f"{where}: prior is {given!r}; valid: pillar: [{', '.join(DIRECTIONS)}] in"
+                    " logits"
+                )
             for pillar in given:
                 if pillar not in (*PILLARS, "all"):
-                    raise RegistryError(f"{where}: prior: {one_of('pillar', pillar, (*PILLARS, 'all'))}")
+                    raise RegistryError(
+                        f"{where}: prior: {one_of('pillar', pillar, (*PILLARS, 'all'))}"
+                    )
             values[name] = {str(pillar): tuple(map(float, v)) for pillar, v in given.items()}
         elif name == "digit_prior":
             if not _numbers(given, len(DIGITS)):
-                raise RegistryError(f"{where}: digit_prior is {given!r}; valid: ten logits, digit 0 first")
+                raise RegistryError(
+                    f"{where}: digit_prior is {given!r}; valid: ten logits, digit 0 first"
+                )
             values[name] = tuple(map(float, given))  # type: ignore[call-overload]
         elif name == "seed":
             if type(given) is not int:
@@ -107,7 +134,10 @@ def read_habits(options: Mapping[str, object], where: str) -> Habits:
             values[name] = given
         elif name != "oracle":
             if not _numbers([given], 1) or (name.endswith("noise") and float(given) < 0):  # type: ignore[arg-type]
-                raise RegistryError(f"{where}: {name} is {given!r}; valid: a finite number{', 0 or more' * name.endswith('noise')}")
+                raise RegistryError(
+                    f"{where}: {name} is {given!r}; valid: a finite"
+                    f" number{', 0 or more' * name.endswith('noise')}"
+                )
             values[name] = float(given)  # type: ignore[arg-type]
     return Habits(**values)  # type: ignore[arg-type]
 
@@ -124,8 +154,9 @@ def rounded(gold: float) -> str:
 
 @dataclass(frozen=True)
 class Oracle:
-    """What is true, read from a benchmark folder: question -> (pillar, option text -> direction), and the gold answers of the items
-    behind (question, image_id) and (question, context line that states values): option texts, or numbers as text."""
+    """What is true, read from a benchmark folder: question -> (pillar, option text -> direction),
+    and the gold answers of the items behind (question, image_id) and (question, context line that
+    states values): option texts, or numbers as text."""
 
     questions: Mapping[str, tuple[str, Mapping[str, str]]]
     by_image: Mapping[tuple[str, str], Counter[str]]
@@ -134,7 +165,8 @@ class Oracle:
 
 
 def parts(text: str) -> tuple[str, str, tuple[str, ...]]:
-    """(question, context line, option texts in the order shown) of a prompt; '' and () where it has none."""
+    """(question, context line, option texts in the order shown) of a prompt; '' and () where it has
+    none."""
     found = _PARTS.match(text)
     if found is None:
         return text, "", ()
@@ -151,7 +183,10 @@ def read_oracle(benchmark: Path) -> Oracle:
             digest.update(path.read_bytes())
             tables[name] = pd.read_parquet(path)
         except (OSError, ValueError):
-            raise InputError(f"{path}: the oracle of a planted model can't be read; name a folder made by: sdgbias build") from None
+            raise InputError(
+                f"{path}: the oracle of a planted model can't be read; name a folder made by:"
+                " sdgbias build"
+            ) from None
     mcq, regression = tables["items_mcq"], tables["items_regression"]
     questions: dict[str, tuple[str, dict[str, str]]] = {}
     gold: dict[tuple[str, int], str] = {}
@@ -159,7 +194,9 @@ def read_oracle(benchmark: Path) -> Oracle:
     for row in mcq.to_dict("records"):
         texts = [row[c] for c in columns if row[c]]
         said = directions(row["polarity"], len(texts)) if row["polarity"] else ("",) * len(texts)
-        questions.setdefault(row["question"], (row["pillar"], {}))[1].update(zip(texts, said, strict=True))
+        questions.setdefault(row["question"], (row["pillar"], {}))[1].update(
+            zip(texts, said, strict=True)
+        )
         gold["mcq", row["item_id"]] = row[f"option_{row['answer'].lower()}"]
     for row in regression.to_dict("records"):
         questions.setdefault(row["question"], (row["pillar"], {}))
@@ -167,7 +204,9 @@ def read_oracle(benchmark: Path) -> Oracle:
     by_image: dict[tuple[str, str], Counter[str]] = {}
     by_context: dict[tuple[str, str], Counter[str]] = {}
     prompts = tables["prompts"]
-    for task, item, test, text, image_id in zip(*(prompts[c] for c in ("task", "item_id", "test", "text", "image_id")), strict=True):
+    for task, item, test, text, image_id in zip(
+        *(prompts[c] for c in ("task", "item_id", "test", "text", "image_id")), strict=True
+    ):
         question, context, _ = parts(text)
         answer = gold.get((task, item))
         if answer is None:
@@ -186,14 +225,30 @@ class Planted:
             where = f"registry/models/{spec.name}.yaml"
             self.habits = read_habits(spec.options, where)
             folder = Path(str(spec.options["oracle"]))
-            self.oracle = read_oracle(folder if folder.is_absolute() else confine(root, str(folder)))
-            identity = json.dumps([_ORACLE_VERSION, asdict(self.habits), self.oracle.digest], sort_keys=True)
+            self.oracle = read_oracle(
+                folder if folder.is_absolute() else confine(root, str(folder))
+            )
+            identity = json.dumps(
+                [_ORACLE_VERSION, asdict(self.habits), self.oracle.digest], sort_keys=True
+            )
         else:
             for name in ("prior", "digit_prior", "context_noise", "image_noise"):
                 if name in spec.options:
-                    raise RegistryError(f"registry/models/{spec.name}.yaml: {name} needs options.oracle: a benchmark folder")
-            weights = {"optimism": 0.6, "image_weight": 1.0, "context_weight": 1.0, "noise": 0.5, "seed": 0}
-            self.weights = {name: float(str(spec.options.get(name, default))) for name, default in weights.items()}
+                    raise RegistryError(
+                        f"registry/models/{spec.name}.yaml: {name} needs options.oracle: a"
+                        " benchmark folder"
+                    )
+            weights = {
+                "optimism": 0.6,
+                "image_weight": 1.0,
+                "context_weight": 1.0,
+                "noise": 0.5,
+                "seed": 0,
+            }
+            self.weights = {
+                name: float(str(spec.options.get(name, default)))
+                for name, default in weights.items()
+            }
             identity = json.dumps([_VERSION, self.weights], sort_keys=True)
         self.fingerprint = hashlib.sha256(identity.encode()).hexdigest()[:16]
 
@@ -202,7 +257,9 @@ class Planted:
             return self._informed(self.habits, prompt)
         w, k = self.weights, len(prompt.candidates)
         up = np.linspace(-1.0, 1.0, k)
-        logits = w["optimism"] * (up + 1) / 2 + w["noise"] * _normal(f"{w['seed']}|{prompt.text}|{prompt.image_id}", k)
+        logits = w["optimism"] * (up + 1) / 2 + w["noise"] * _normal(
+            f"{w['seed']}|{prompt.text}|{prompt.image_id}", k
+        )
         asset = _ASSET.search(prompt.text)
         if asset:
             logits = logits + w["context_weight"] * float(asset[1]) * up
@@ -217,31 +274,44 @@ class Planted:
         if prompt.candidates == DIGITS:
             answers, logits = tuple(DIGITS), np.array(h.digit_prior)
         else:
-            answers = options if len(options) == len(prompt.candidates) else tuple(prompt.candidates)
+            answers = (
+                options if len(options) == len(prompt.candidates) else tuple(prompt.candidates)
+            )
             logits = np.array([h.prior_of(pillar, says.get(a, "")) for a in answers])
         logits = logits + h.noise * self._draws(f"prompt|{prompt.text}|{prompt.image_id}", answers)
         if context.startswith("Given: "):
             golds = self.oracle.by_context.get((question, context), Counter())
             logits = logits + h.context_weight * _shares(golds, answers)
-            logits = logits + h.context_noise * self._draws(f"context|{question}|{context}", answers)
+            logits = logits + h.context_noise * self._draws(
+                f"context|{question}|{context}", answers
+            )
         if prompt.image_id:
             golds = self.oracle.by_image.get((question, prompt.image_id), Counter())
             logits = logits + h.image_weight * _shares(golds, answers)
-            logits = logits + h.image_noise * self._draws(f"image|{question}|{prompt.image_id}", answers)
+            logits = logits + h.image_noise * self._draws(
+                f"image|{question}|{prompt.image_id}", answers
+            )
         return np.asarray(logits)
 
     def _draws(self, key: str, answers: Sequence[str]) -> np.ndarray:
-        """(K,) standard normal numbers, one for each answer by what it says, not by where it stands."""
+        """(K,) standard normal numbers, one for each answer by what it says, not by where it
+        stands."""
         assert self.habits is not None
-        digests = [hashlib.sha256(f"{self.habits.seed}|{key}|{a}".encode()).digest()[:8] for a in answers]
-        return np.asarray(ndtri((np.array([int.from_bytes(d, "big") >> 11 for d in digests]) + 0.5) / 2.0**53))
+        digests = [
+            hashlib.sha256(f"{self.habits.seed}|{key}|{a}".encode()).digest()[:8] for a in answers
+        ]
+        return np.asarray(
+            ndtri((np.array([int.from_bytes(d, "big") >> 11 for d in digests]) + 0.5) / 2.0**53)
+        )
 
     def candidate_scores(self, prompts: Sequence[Prompt]) -> ScoreBatch:
         width = max((len(p.candidates) for p in prompts), default=0)
         logits = np.full((len(prompts), width), np.nan, dtype=np.float32)
         for row, prompt in zip(logits, prompts, strict=True):
             row[: len(prompt.candidates)] = self._logits(prompt)
-        best = [p.candidates[int(np.nanargmax(row))] for p, row in zip(prompts, logits, strict=True)]
+        best = [
+            p.candidates[int(np.nanargmax(row))] for p, row in zip(prompts, logits, strict=True)
+        ]
         n = len(prompts)
         return ScoreBatch(
             logits,
@@ -251,11 +321,15 @@ class Planted:
             np.array([len(p.text.split()) for p in prompts], dtype=np.int32),
         )
 
-    def generate(self, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int) -> list[list[str]]:
+    def generate(
+        self, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int
+    ) -> list[list[str]]:
         answers = []
         for prompt in prompts:
             logits = self._logits(prompt)
-            scored = logits if self.habits is None else logits.astype(np.float32)  # with an oracle: as candidate_scores has them
+            scored = (
+                logits if self.habits is None else logits.astype(np.float32)
+            )  # with an oracle: as candidate_scores has them
             first = prompt.candidates[int(np.argmax(scored))]
             sign, rest = self._number(prompt)
             answers.append([(start or sign + first) + rest for start in starts])
@@ -268,7 +342,11 @@ class Planted:
         if prompt.candidates != DIGITS:
             return "", ""
         question, context, _ = parts(prompt.text)
-        golds = self.oracle.by_image.get((question, prompt.image_id)) or self.oracle.by_context.get((question, context)) or Counter()
+        golds = (
+            self.oracle.by_image.get((question, prompt.image_id))
+            or self.oracle.by_context.get((question, context))
+            or Counter()
+        )
         if len(golds) != 1:
             return "", ".0"
         number = next(iter(golds))

@@ -1,13 +1,17 @@
-"""A model without weights for the second suite, whose recall by group is planted: an instrument, not a test helper.
+"""A model without weights for the second suite, whose recall by group is planted: an instrument,
+not a test helper.
 
-Options of its registry entry: ``oracle`` (a benchmark folder of people), ``recall`` (chance of a right answer about a person of no
-particular group), ``effects`` (group name -> shift of that chance, e.g. {"female": -0.1, "dark": -0.15}; they add up), ``false_yes`` (chance of
-a yes about a wrong class), ``refusals`` and ``ramblings`` (shares of free answers that decline, or that no reader can use), ``yes_bias``
-(added to the logit of Yes), ``seed``. Whether an answer is right is a draw from the digest of seed, person and question, so order
-and neighbours don't matter, and p1, p2 and p3 of one person are independent draws with the same chance.
+Options of its registry entry: ``oracle`` (a benchmark folder of people), ``recall`` (chance of a
+right answer about a person of no particular group), ``effects`` (group name -> shift of that
+chance, e.g. {"female": -0.1, "dark": -0.15}; they add up), ``false_yes`` (chance of a yes about a
+wrong class), ``refusals`` and ``ramblings`` (shares of free answers that decline, or that no reader
+can use), ``yes_bias`` (added to the logit of Yes), ``seed``. Whether an answer is right is a draw
+from the digest of seed, person and question, so order and neighbours don't matter, and p1, p2 and
+p3 of one person are independent draws with the same chance.
 
-Scores of A, B, C agree with the free answer: 3 for what is said, 0 for the others, plus the planted yes_bias on Yes in both views, so that
-what the question alone suggests is in the picture's answer, too. A refused or rambled answer has the scores of the answer behind it.
+Scores of A, B, C agree with the free answer: 3 for what is said, 0 for the others, plus the planted
+yes_bias on Yes in both views, so that what the question alone suggests is in the picture's answer,
+too. A refused or rambled answer has the scores of the answer behind it.
 """
 
 from __future__ import annotations
@@ -28,7 +32,14 @@ from sdgbias.raw.facet import CLASSES, GROUPS
 from sdgbias.types import ModelSpec, Prompt, ScoreBatch
 
 _VERSION = "planted-people-1"
-_NUMBERS = {"recall": 0.7, "false_yes": 0.1, "refusals": 0.0, "ramblings": 0.0, "yes_bias": 0.0, "seed": 0.0}
+_NUMBERS = {
+    "recall": 0.7,
+    "false_yes": 0.1,
+    "refusals": 0.0,
+    "ramblings": 0.0,
+    "yes_bias": 0.0,
+    "seed": 0.0,
+}
 _SAYS = {"yes": "A", "no": "B", "unknown": "C"}
 REFUSAL = "I'm sorry, but I can't help with identifying people in images."
 RAMBLING = "It is a picture with a calm mood."
@@ -39,15 +50,30 @@ class PlantedPeople:
         where = f"registry/models/{spec.name}.yaml"
         for name in spec.options:
             if name not in (*_NUMBERS, "oracle", "effects"):
-                raise RegistryError(f"{where}: {one_of('option of a planted model of people', name, (*_NUMBERS, 'oracle', 'effects'))}")
+                raise RegistryError(
+                    f"{where}:"
+                    f" {one_of('option of a planted model of people', name, (*_NUMBERS, 'oracle', 'effects'))}"
+                )
         if "oracle" not in spec.options:
-            raise RegistryError(f"{where}: options.oracle is missing; name a benchmark folder made by: sdgbias build --suite facet")
+            raise RegistryError(
+                f"{where}: options.oracle is missing; name a benchmark folder made by: sdgbias"
+                " build --suite facet"
+            )
         try:
-            self.numbers = {name: float(str(spec.options.get(name, default))) for name, default in _NUMBERS.items()}
+            self.numbers = {
+                name: float(str(spec.options.get(name, default)))
+                for name, default in _NUMBERS.items()
+            }
             effects = spec.options.get("effects", {})
-            self.effects = {str(g): float(str(v)) for g, v in effects.items()} if isinstance(effects, Mapping) else {}
+            self.effects = (
+                {str(g): float(str(v)) for g, v in effects.items()}
+                if isinstance(effects, Mapping)
+                else {}
+            )
         except ValueError as error:
-            raise RegistryError(f"{where}: {error}; options of a planted model are numbers") from None
+            raise RegistryError(
+                f"{where}: {error}; options of a planted model are numbers"
+            ) from None
         known = {group for groups in GROUPS.values() for group in groups}
         for group in self.effects:
             if group not in known:
@@ -56,14 +82,27 @@ class PlantedPeople:
         folder = folder if folder.is_absolute() else confine(root, str(folder))
         try:
             table = pd.read_parquet(folder / "people.parquet")
-            asked = pd.read_parquet(folder / "prompts.parquet", columns=["item_id", "text", "image_id"])
-            items = pd.read_parquet(folder / "items_people.parquet", columns=["item_id", "prompt", "asked", "gold"])
+            asked = pd.read_parquet(
+                folder / "prompts.parquet", columns=["item_id", "text", "image_id"]
+            )
+            items = pd.read_parquet(
+                folder / "items_people.parquet", columns=["item_id", "prompt", "asked", "gold"]
+            )
         except (OSError, ValueError) as error:
-            raise InputError(f"{folder}: no benchmark of people ({type(error).__name__}); make it: sdgbias build --suite facet") from None
+            raise InputError(
+                f"{folder}: no benchmark of people ({type(error).__name__}); make it: sdgbias build"
+                " --suite facet"
+            ) from None
         self.people = table.set_index("image_id")[["person_id", "class1", *GROUPS]].to_dict("index")
         merged = asked.merge(items, on="item_id")
         keys = zip(merged["text"], merged["image_id"], strict=True)
-        self.questions = dict(zip(keys, zip(merged["prompt"], merged["asked"], merged["gold"], strict=True), strict=True))
+        self.questions = dict(
+            zip(
+                keys,
+                zip(merged["prompt"], merged["asked"], merged["gold"], strict=True),
+                strict=True,
+            )
+        )
         digest = hashlib.sha256((folder / "benchmark.json").read_bytes()).hexdigest()
         identity = json.dumps([_VERSION, self.numbers, self.effects, digest], sort_keys=True)
         self.fingerprint = hashlib.sha256(identity.encode()).hexdigest()[:16]
@@ -107,11 +146,24 @@ class PlantedPeople:
             if prompt.image_id:
                 row[prompt.candidates.index(_SAYS[self._answer(prompt)])] = 3.0
             row[0] += self.numbers["yes_bias"]
-        best = [p.candidates[int(np.nanargmax(row))] for p, row in zip(prompts, logits, strict=True)]
-        ones, count = np.ones(len(prompts), dtype=np.float32), [len(p.text.split()) for p in prompts]
-        return ScoreBatch(logits, ones, np.full(len(prompts), np.nan, dtype=np.float32), best, np.array(count, dtype=np.int32))
+        best = [
+            p.candidates[int(np.nanargmax(row))] for p, row in zip(prompts, logits, strict=True)
+        ]
+        ones, count = (
+            np.ones(len(prompts), dtype=np.float32),
+            [len(p.text.split()) for p in prompts],
+        )
+        return ScoreBatch(
+            logits,
+            ones,
+            np.full(len(prompts), np.nan, dtype=np.float32),
+            best,
+            np.array(count, dtype=np.int32),
+        )
 
-    def generate(self, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int) -> list[list[str]]:
+    def generate(
+        self, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int
+    ) -> list[list[str]]:
         return [[start + self._say(prompt) for start in starts] for prompt in prompts]
 
     def _say(self, prompt: Prompt) -> str:

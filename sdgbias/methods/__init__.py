@@ -1,1 +1,2 @@
-"""Array methods: CADE, baselines, search, statistics. Arrays in, arrays out; no files, no models."""
+"""Array methods: CADE, baselines, search, statistics. Arrays in, arrays out; no files, no
+models."""

@@ -1,7 +1,8 @@
 """Reading answers out of generated text, and editing the first digit of a number. Pure text.
 
-`reference=True` reproduces the authors' parsers, quirks included (METHODS 3.4): the first optional '-' and digits are the
-number, so "under-5 mortality is 30" reads -5. The default parsers don't have those quirks.
+`reference=True` reproduces the authors' parsers, quirks included (METHODS 3.4): the first optional
+'-' and digits are the number, so "under-5 mortality is 30" reads -5. The default parsers don't have
+those quirks.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import re
 
 _REFERENCE_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 _NUMBER = re.compile(
-    r"(?<![\w.,])(?<![A-Za-z][-\u2212\u2013])"  # not inside a word, a longer number, or after a hyphen as in "under-5"
+    # not inside a word, a longer number, or after a hyphen as in "under-5"
+    r"(?<![\w.,])(?<![A-Za-z][-\u2212\u2013])"
     r"[-\u2212\u2013+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)"
 )
 _GOAL = re.compile(r"\b(?:SDG|goal|target|indicator)\s*$", re.IGNORECASE)
@@ -29,15 +31,18 @@ def number_span(text: str, reference: bool = False) -> tuple[int, int] | None:
 
 
 def parse_number(text: str, reference: bool = False) -> float | None:
-    """The number a generated answer states; thousands separators and the Unicode minus are understood."""
+    """The number a generated answer states; thousands separators and the Unicode minus are
+    understood."""
     span = number_span(text, reference)
     return None if span is None else float(text[slice(*span)].translate(_MINUS).replace(",", ""))
 
 
 def with_first_digit(text: str, digit: str, reference: bool = False) -> float:
-    """The stated number with its first digit replaced, sign and length kept: ("45.0", "7") -> 75.0, ("0.3", "3") -> 3.3.
+    """The stated number with its first digit replaced, sign and length kept: ("45.0", "7") -> 75.0,
+    ("0.3", "3") -> 3.3.
 
-    Without a number in the text the authors' code starts from 0.0, so the digit itself is the answer; so does this.
+    Without a number in the text the authors' code starts from 0.0, so the digit itself is the
+    answer; so does this.
     """
     span = number_span(text, reference)
     number = "0.0" if span is None else text[slice(*span)].translate(_MINUS).replace(",", "")
@@ -47,8 +52,8 @@ def with_first_digit(text: str, digit: str, reference: bool = False) -> float:
 def parse_letter(text: str, valid: str, reference: bool = False) -> str | None:
     """The option letter a generated answer states, or None when it states none or several.
 
-    A leading letter counts ("B", "B.", "(B) because ..."). Else the letter after "answer is" or "option"; else the only
-    standalone capital, the article "A" before a word aside.
+    A leading letter counts ("B", "B.", "(B) because ..."). Else the letter after "answer is" or
+    "option"; else the only standalone capital, the article "A" before a word aside.
     """
     cleaned = text.strip().strip("\"'`*([{ ")
     lead = re.match(r"([A-Za-z])(?![A-Za-z])", cleaned)
@@ -57,9 +62,19 @@ def parse_letter(text: str, valid: str, reference: bool = False) -> str | None:
         found = lead or standalone
         letter = found.group(1).upper() if found else ""
         return letter if letter and letter in valid else None
-    if lead and lead.group(1) in valid and not re.match(r"A\s+[a-z]", cleaned) and not cleaned.startswith(f"{lead[1]}'"):
+    if (
+        lead
+        and lead.group(1) in valid
+        and not re.match(r"A\s+[a-z]", cleaned)
+        and not cleaned.startswith(f"{lead[1]}'")
+    ):
         return lead.group(1)
     stated = re.findall(r"(?:answer|option|choice)(?:\s+is|:)?\s*[\"'(*]*([A-Z])\b", text)
-    letters = stated or [m.group(1) for m in re.finditer(r"\b([A-Z])\b(?!')", re.sub(r"\bA(?=\s+(?!or\b|and\b)[a-z])", "", text))]
+    letters = stated or [
+        m.group(1)
+        for m in re.finditer(
+            r"\b([A-Z])\b(?!')", re.sub(r"\bA(?=\s+(?!or\b|and\b)[a-z])", "", text)
+        )
+    ]
     distinct = {x for x in letters if x in valid}
     return distinct.pop() if len(distinct) == 1 else None

@@ -1,16 +1,20 @@
-"""Debiasing baselines from the literature as pure array code in float64. No I/O, no pandas. CADE itself is in cade.py.
+"""Debiasing baselines from the literature as pure array code in float64. No I/O, no pandas. CADE
+itself is in cade.py.
 
-Axes: N rows, K candidates. At the first generated token every method is one score per candidate; the answer is its argmax, ties go
-to the lowest index (METHODS section 0). What the methods share:
+Axes: N rows, K candidates. At the first generated token every method is one score per candidate;
+the answer is its argmax, ties go to the lowest index (METHODS section 0). What the methods share:
 
-* probabilities are those of the softmax over the row's candidates O_i, also for the plausibility cut, so that a token outside
+* probabilities are those of the softmax over the row's candidates O_i, also for the plausibility
+cut, so that a token outside
   O_i can never mask them all;
-* a candidate without a finite logit in Full, or in a view that the method reads and the row has, is masked for that row;
-* a row that lacks a view which is only contrasted with keeps its Full answer: the missing view counts as uniform;
+* a candidate without a finite logit in Full, or in a view that the method reads and the row has, is
+masked for that row;
+* a row that lacks a view which is only contrasted with keeps its Full answer: the missing view
+counts as uniform;
 * nothing is estimated on test rows unless a setting says ``transductive``.
 
-A contrast is a tuple of names: views ('ctx', 'q', 'img'), extra passes ('noise', 'icd:0', ...), or 'content_free:*' for all that
-begin so. Formulas and sources: docs/methods.md, section Baselines.
+A contrast is a tuple of names: views ('ctx', 'q', 'img'), extra passes ('noise', 'icd:0', ...), or
+'content_free:*' for all that begin so. Formulas and sources: docs/methods.md, section Baselines.
 """
 
 from __future__ import annotations
@@ -35,9 +39,11 @@ DRAWS, SEARCH_SHARE, FINALISTS = 10_000, 0.2, 100
 
 @dataclass(frozen=True)
 class Evidence:
-    """N rows of one task under one context test. full, ctx, img, q (N, K): logits, NaN where a row lacks the candidate or the view.
-    present (N, K): candidates the item has. group (N,): what a prior is estimated within (indicator and number of options; target
-    for digits). fit (N,): rows that a method may estimate from (val); labels are never needed. extra: (N, K) logits per pass."""
+    """N rows of one task under one context test. full, ctx, img, q (N, K): logits, NaN where a row
+    lacks the candidate or the view. present (N, K): candidates the item has. group (N,): what a
+    prior is estimated within (indicator and number of options; target for digits). fit (N,): rows
+    that a method may estimate from (val); labels are never needed. extra: (N, K) logits per pass.
+    """
 
     full: Floats
     ctx: Floats
@@ -51,9 +57,11 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Method:
-    """score: (Evidence, **settings) -> (N, K). settings: its defaults. needs: extra passes (passes.py) without which it can't run,
-    'a|b' where either will do. digits: whether it is defined for the ten digits. tuned: setting -> range, for methods that are tuned
-    on val; terms: of those, Evidence -> (valid, log p_full, slope), because their score is log p_full + x slope, x the first setting."""
+    """score: (Evidence, **settings) -> (N, K). settings: its defaults. needs: extra passes
+    (passes.py) without which it can't run, 'a|b' where either will do. digits: whether it is
+    defined for the ten digits. tuned: setting -> range, for methods that are tuned on val; terms:
+    of those, Evidence -> (valid, log p_full, slope), because their score is log p_full + x slope, x
+    the first setting."""
 
     title: str
     score: Callable[..., Floats]
@@ -67,7 +75,8 @@ class Method:
 
 @dataclass(frozen=True)
 class Tuned:
-    """settings: the best draw; value: its mean payoff on all val rows; n_val, n_search: rows of both stages."""
+    """settings: the best draw; value: its mean payoff on all val rows; n_val, n_search: rows of
+    both stages."""
 
     settings: dict[str, float]
     value: float
@@ -76,7 +85,8 @@ class Tuned:
 
 
 def scores(name: str, e: Evidence, **settings: Any) -> Floats:
-    """Scores (N, K) of a method of ``METHODS``, -inf where masked. ``settings`` replace its defaults."""
+    """Scores (N, K) of a method of ``METHODS``, -inf where masked. ``settings`` replace its
+    defaults."""
     method = METHODS[name]
     return method.score(e, **{**method.settings, **settings})
 
@@ -87,34 +97,45 @@ def predict(score: Floats) -> Ints:
     return np.where(some, np.argmax(score, axis=1), -1).astype(np.int64)
 
 
-# ------------------------------------------------------------------------------------------------- what all methods read
+# ----------------------------------------------------------------------
+# what all methods read
 
 
 def _expand(e: Evidence, contrast: Names) -> list[str]:
     names = []
     for name in contrast:
-        names += sorted(key for key in e.extra if key.startswith(name[:-1])) if name.endswith(":*") else [name]
+        names += (
+            sorted(key for key in e.extra if key.startswith(name[:-1]))
+            if name.endswith(":*")
+            else [name]
+        )
     return names
 
 
 def _read(e: Evidence, contrast: Names) -> tuple[Bools, Floats, list[Floats]]:
-    """(valid, log p_full, log-probabilities per contrast): (N, K) each, 0 where masked, NaN rows where a contrast is missing."""
+    """(valid, log p_full, log-probabilities per contrast): (N, K) each, 0 where masked, NaN rows
+    where a contrast is missing."""
     views = [getattr(e, name) if name in VIEWS else e.extra[name] for name in _expand(e, contrast)]
     valid = e.present & np.isfinite(e.full)
     has = [_fold(np.logical_or, np.isfinite(z) & e.present)[:, None] for z in views]
     for z, there in zip(views, has, strict=True):
         valid &= np.isfinite(z) | ~there
-    logs = [np.where(there, np.where(valid, log_softmax(z, valid), 0.0), np.nan) for z, there in zip(views, has, strict=True)]
+    logs = [
+        np.where(there, np.where(valid, log_softmax(z, valid), 0.0), np.nan)
+        for z, there in zip(views, has, strict=True)
+    ]
     return valid, np.where(valid, log_softmax(e.full, valid), 0.0), logs
 
 
 def _fold(op: np.ufunc, columns: np.ndarray) -> np.ndarray:
-    """(N, K) -> (N,), column by column: several times faster than reducing along so short an axis."""
+    """(N, K) -> (N,), column by column: several times faster than reducing along so short an
+    axis."""
     return np.asarray(reduce(op, columns.T))
 
 
 def log_softmax(logits: Floats, valid: Bools) -> Floats:
-    """As `cade.log_softmax`: row-wise over valid candidates, (N, K) -> (N, K), -inf where masked."""
+    """As `cade.log_softmax`: row-wise over valid candidates, (N, K) -> (N, K), -inf where
+    masked."""
     z = np.where(valid, logits, -np.inf)
     top = _fold(np.maximum, z)
     z -= np.where(np.isfinite(top), top, 0.0)[:, None]
@@ -134,22 +155,28 @@ def _mean(parts: list[Floats]) -> Floats:
 
 
 def _group_mean(values: Floats, valid: Bools, rows: Bools, group: Ints) -> Floats:
-    """Mean of ``values`` per group and candidate over ``rows``, given back to all N rows; NaN for a group without such rows."""
+    """Mean of ``values`` per group and candidate over ``rows``, given back to all N rows; NaN for a
+    group without such rows."""
     out = np.full(values.shape, np.nan)
     size = int(group.max(initial=-1)) + 1
     for j in range(values.shape[1]):
         use = rows & valid[:, j]
         count = np.bincount(group[use], minlength=size)
         with np.errstate(invalid="ignore"):
-            out[:, j] = (np.bincount(group[use], weights=values[use, j], minlength=size) / count)[group]
+            out[:, j] = (np.bincount(group[use], weights=values[use, j], minlength=size) / count)[
+                group
+            ]
     return out
 
 
 def _share(p: Floats, valid: Bools) -> Floats:
-    """Rows that sum to one over the valid candidates, uniform where a row's numbers are unknown; 0 where masked."""
+    """Rows that sum to one over the valid candidates, uniform where a row's numbers are unknown; 0
+    where masked."""
     total = _fold(np.add, np.where(valid, p, 0.0))[:, None]
     with np.errstate(invalid="ignore", divide="ignore"):
-        known = np.where(total > 0, p / total, 1.0 / _fold(np.add, valid.astype(np.float64))[:, None])
+        known = np.where(
+            total > 0, p / total, 1.0 / _fold(np.add, valid.astype(np.float64))[:, None]
+        )
     return np.where(valid, known, 0.0)
 
 
@@ -158,7 +185,8 @@ def _log(p: Floats) -> Floats:
 
 
 def _linear(valid: Bools, log_full: Floats, slope: Floats, x: float, b: float) -> Floats:
-    """log p_full + x slope on the candidates with p_full >= b max p_full, the adaptive plausibility cut over O_i (b = 0: all)."""
+    """log p_full + x slope on the candidates with p_full >= b max p_full, the adaptive plausibility
+    cut over O_i (b = 0: all)."""
     with np.errstate(divide="ignore"):
         keep = valid & (log_full >= _top(valid, log_full)[:, None] + np.log(b))
     return np.where(keep, log_full + x * slope, -np.inf)
@@ -168,18 +196,26 @@ def _top(valid: Bools, log_full: Floats) -> Floats:
     return _fold(np.maximum, np.where(valid, log_full, -np.inf))
 
 
-# ----------------------------------------------------------------------- calibration (METHODS 1.1, 1.7, 1.8, 1.9)
+# ----------------------------------------------------------------------- calibration (METHODS 1.1,
+# 1.7, 1.8, 1.9)
 
 
 def post_hoc(
-    e: Evidence, contrast: Names = ("ctx",), mode: str = "diagonal", scope: str = "row", floor: float = 1e-4, transductive: bool = False
+    e: Evidence,
+    contrast: Names = ("ctx",),
+    mode: str = "diagonal",
+    scope: str = "row",
+    floor: float = 1e-4,
+    transductive: bool = False,
 ) -> Floats:
-    """Affine calibration with p_cf, the answer distribution without the evidence: the contrasts' sum, normalised.
+    """Affine calibration with p_cf, the answer distribution without the evidence: the contrasts'
+    sum, normalised.
 
-    'diagonal': log p_full - log(p_cf + floor). 'identity': p_full - p_cf, **not** divided by its sum, which is negative and would turn
-    the order round (METHODS 1.1, bug a). scope 'row': p_cf of the row; 'group': its mean over the group's fit rows (all rows if
-    ``transductive``), without floor; a group without any keeps its Full answers. Contextual and domain-context calibration are the
-    same with content-free and random-word contexts and no floor.
+    'diagonal': log p_full - log(p_cf + floor). 'identity': p_full - p_cf, **not** divided by its
+    sum, which is negative and would turn the order round (METHODS 1.1, bug a). scope 'row': p_cf of
+    the row; 'group': its mean over the group's fit rows (all rows if ``transductive``), without
+    floor; a group without any keeps its Full answers. Contextual and domain-context calibration are
+    the same with content-free and random-word contexts and no floor.
     """
     valid, log_full, logs = _read(e, contrast)
     known = _mean([np.exp(part) for part in logs])
@@ -191,7 +227,9 @@ def post_hoc(
     return np.where(valid, score, -np.inf)
 
 
-def _batch_terms(e: Evidence, mean: str = "geometric", transductive: bool = False) -> tuple[Bools, Floats, Floats]:
+def _batch_terms(
+    e: Evidence, mean: str = "geometric", transductive: bool = False
+) -> tuple[Bools, Floats, Floats]:
     valid, log_full, _ = _read(e, ())
     rows = _fold(np.logical_or, valid) & (e.fit | transductive)
     prior = _group_mean(log_full if mean == "geometric" else np.exp(log_full), valid, rows, e.group)
@@ -199,12 +237,16 @@ def _batch_terms(e: Evidence, mean: str = "geometric", transductive: bool = Fals
     return valid, log_full, np.where(valid & ~np.isnan(prior), -prior, 0.0)
 
 
-def batch(e: Evidence, mean: str = "arithmetic", gamma: float = 1.0, transductive: bool = False) -> Floats:
-    """log p_full - gamma log(mean of p_full over the group's fit rows), Full alone (METHODS 1.9). 'geometric' averages log p_full."""
+def batch(
+    e: Evidence, mean: str = "arithmetic", gamma: float = 1.0, transductive: bool = False
+) -> Floats:
+    """log p_full - gamma log(mean of p_full over the group's fit rows), Full alone (METHODS 1.9).
+    'geometric' averages log p_full."""
     return _linear(*_batch_terms(e, mean, transductive), gamma, 0.0)
 
 
-# ------------------------------------------------------------------------------- contrastive decoding (METHODS 1.2 to 1.6, 1.12)
+# ------------------------------------------------------------------------------- contrastive
+# decoding (METHODS 1.2 to 1.6, 1.12)
 
 
 def _contrast_terms(e: Evidence, contrast: Names = ("ctx",)) -> tuple[Bools, Floats, Floats]:
@@ -214,19 +256,24 @@ def _contrast_terms(e: Evidence, contrast: Names = ("ctx",)) -> tuple[Bools, Flo
 
 
 def contrastive(e: Evidence, contrast: Names = ("ctx",), a: float = 1.0, b: float = 0.1) -> Floats:
-    """(1 + a) log p_full - a log p_contrast where p_full >= b max p_full. Several contrasts: the mean of their logits. VDD contrasts
-    with the text alone, VCD with a noised picture, ICD with a disturbed instruction."""
+    """(1 + a) log p_full - a log p_contrast where p_full >= b max p_full. Several contrasts: the
+    mean of their logits. VDD contrasts with the text alone, VCD with a noised picture, ICD with a
+    disturbed instruction."""
     return _linear(*_contrast_terms(e, contrast), a, b)
 
 
-def m3id(e: Evidence, t: int = 1, decay: float = 0.02, kappa: float | None = None, b: float = 0.1) -> Floats:
-    """VDD whose strength is kappa = (1 - gamma) / gamma, gamma = exp(-decay t): 0 at t = 0, 0.0202 at t = 1, so that at the first token
-    it is nearly the Full answer (METHODS 1.5). ``kappa`` given: that strength."""
+def m3id(
+    e: Evidence, t: int = 1, decay: float = 0.02, kappa: float | None = None, b: float = 0.1
+) -> Floats:
+    """VDD whose strength is kappa = (1 - gamma) / gamma, gamma = exp(-decay t): 0 at t = 0, 0.0202
+    at t = 1, so that at the first token it is nearly the Full answer (METHODS 1.5). ``kappa``
+    given: that strength."""
     return contrastive(e, ("ctx",), float(np.expm1(decay * t)) if kappa is None else kappa, b)
 
 
 def pai_logit(e: Evidence, gamma: float = 1.1, b: float = 0.1) -> Floats:
-    """PAI's logit part, gamma (l_full - l_ctx) + l_ctx: VDD with a = gamma - 1. Its attention part needs the model (METHODS 1.6)."""
+    """PAI's logit part, gamma (l_full - l_ctx) + l_ctx: VDD with a = gamma - 1. Its attention part
+    needs the model (METHODS 1.6)."""
     return contrastive(e, ("ctx",), gamma - 1.0, b)
 
 
@@ -246,25 +293,32 @@ def mean_views(e: Evidence) -> Floats:
     return np.where(valid, _log(_mean([np.exp(part) for part in (log_full, *logs)])), -np.inf)
 
 
-# --------------------------------------------------------------------------------- permuted options (METHODS 1.10, 1.11)
+# --------------------------------------------------------------------------------- permuted options
+# (METHODS 1.10, 1.11)
 
 
 def _permuted(e: Evidence) -> tuple[Bools, Bools, list[Floats]]:
-    """(valid, complete (N,), p of each letter when position j shows content (j + k) mod n; k = 0, 1, ...). Rows whose item has n
-    options are complete with the first n of them."""
+    """(valid, complete (N,), p of each letter when position j shows content (j + k) mod n; k = 0,
+    1, ...). Rows whose item has n options are complete with the first n of them."""
     valid, log_full, _ = _read(e, ())
     n = e.present.sum(axis=1)
-    shifts, complete = [np.where(valid, np.exp(log_full), 0.0)], (valid == e.present).all(axis=1) & (n > 1)
+    shifts, complete = (
+        [np.where(valid, np.exp(log_full), 0.0)],
+        (valid == e.present).all(axis=1) & (n > 1),
+    )
     for k in range(1, e.present.shape[1]):
         z = e.extra.get(f"perm:{k}", np.full(e.full.shape, np.nan))
         asked = e.present & (n > k)[:, None]
         complete &= (np.isfinite(z) | ~asked).all(axis=1)
-        shifts.append(np.where(asked & np.isfinite(z), np.exp(log_softmax(z, asked & np.isfinite(z))), 0.0))
+        shifts.append(
+            np.where(asked & np.isfinite(z), np.exp(log_softmax(z, asked & np.isfinite(z))), 0.0)
+        )
     return valid, complete, shifts
 
 
 def _content_mean(e: Evidence, shifts: list[Floats]) -> Floats:
-    """Mean probability of each *content* over the shifts: content o stands at position (o - k) mod n under shift k."""
+    """Mean probability of each *content* over the shifts: content o stands at position (o - k) mod
+    n under shift k."""
     n = np.maximum(e.present.sum(axis=1), 1)[:, None]
     at = np.arange(e.present.shape[1])[None, :]
     total = np.zeros(e.present.shape)
@@ -274,34 +328,43 @@ def _content_mean(e: Evidence, shifts: list[Floats]) -> Floats:
 
 
 def permutation_average(e: Evidence) -> Floats:
-    """Mean probability of each option's content over the n cyclic shifts of contents under fixed letters (METHODS 1.11). Rows that
-    were not asked under all shifts have no answer."""
+    """Mean probability of each option's content over the n cyclic shifts of contents under fixed
+    letters (METHODS 1.11). Rows that were not asked under all shifts have no answer."""
     valid, complete, shifts = _permuted(e)
     return np.where(valid & complete[:, None], _log(_content_mean(e, shifts)), -np.inf)
 
 
 def pride(e: Evidence) -> Floats:
-    """Full over a prior of the letters that is estimated from the fit rows asked under all shifts (METHODS 1.10).
+    """Full over a prior of the letters that is estimated from the fit rows asked under all shifts
+    (METHODS 1.10).
 
-    A row's prior: softmax over letters of the mean over shifts of log(p + 1e-10). The global prior, their mean, is one per number
-    of options; without estimation rows it is uniform. Estimation rows themselves get the permutation average.
+    A row's prior: softmax over letters of the mean over shifts of log(p + 1e-10). The global prior,
+    their mean, is one per number of options; without estimation rows it is uniform. Estimation rows
+    themselves get the permutation average.
     """
     valid, complete, shifts = _permuted(e)
     n = np.maximum(e.present.sum(axis=1), 1)
-    means = sum(np.where((k < n)[:, None], np.log(p + PRIDE_FLOOR), 0.0) for k, p in enumerate(shifts)) / n[:, None]
+    means = (
+        sum(np.where((k < n)[:, None], np.log(p + PRIDE_FLOOR), 0.0) for k, p in enumerate(shifts))
+        / n[:, None]
+    )
     row_prior = np.exp(np.where(valid, log_softmax(means, valid), -np.inf))
     estimated = complete & e.fit
     prior = _share(_group_mean(row_prior, valid, estimated, n), valid)
     score = np.log(shifts[0] + PRIDE_FLOOR) - np.log(prior + PRIDE_FLOOR)
-    return np.where(valid, np.where(estimated[:, None], _log(_content_mean(e, shifts)), score), -np.inf)
+    return np.where(
+        valid, np.where(estimated[:, None], _log(_content_mean(e, shifts)), score), -np.inf
+    )
 
 
-# -------------------------------------------------------------------------------------------------------- tuning
+# ----------------------------------------------------------------------
+# tuning
 
 
 @numba.njit(parallel=True, cache=True)  # type: ignore[untyped-decorator]
 def _mean_payoff(valid, log_full, slope, top, payoff, draws):  # type: ignore[no-untyped-def]  # pragma: no cover
-    """(C, 2) draws of x and log b -> (C,) mean payoff over N rows; the arithmetic of `_linear`, operation for operation."""
+    """(C, 2) draws of x and log b -> (C,) mean payoff over N rows; the arithmetic of `_linear`,
+    operation for operation."""
     n_rows, n_candidates = payoff.shape
     out = np.empty(draws.shape[0])
     for c in numba.prange(draws.shape[0]):
@@ -319,9 +382,12 @@ def _mean_payoff(valid, log_full, slope, top, payoff, draws):  # type: ignore[no
     return out
 
 
-def tune(name: str, e: Evidence, payoff: Floats, val: Bools, *, draws: int = DRAWS, seed: int = 0) -> Tuned | None:
-    """A tuned method's settings by CADE's protocol (App. C.4): joint uniform draws over its ranges, scored on 20 % of the val rows, the
-    best 100 again on all. payoff (N, K) as in search.py; rows with an unknown payoff are left out. None without val rows."""
+def tune(
+    name: str, e: Evidence, payoff: Floats, val: Bools, *, draws: int = DRAWS, seed: int = 0
+) -> Tuned | None:
+    """A tuned method's settings by CADE's protocol (App. C.4): joint uniform draws over its ranges,
+    scored on 20 % of the val rows, the best 100 again on all. payoff (N, K) as in search.py; rows
+    with an unknown payoff are left out. None without val rows."""
     method = METHODS[name]
     if method.tuned is None or method.terms is None:
         raise ValueError(f"{name} has nothing to tune")
@@ -335,10 +401,21 @@ def tune(name: str, e: Evidence, payoff: Floats, val: Bools, *, draws: int = DRA
     n_search = max(1, round(SEARCH_SHARE * rows.size))
     subset = rows[np.sort(rng.permutation(rows.size)[:n_search])]
     with np.errstate(divide="ignore"):
-        pairs = np.column_stack([settings[:, 0], np.log(settings[:, 1]) if settings.shape[1] > 1 else np.full(draws, -np.inf)])
+        pairs = np.column_stack(
+            [
+                settings[:, 0],
+                np.log(settings[:, 1]) if settings.shape[1] > 1 else np.full(draws, -np.inf),
+            ]
+        )
 
     def value(at: Ints, drawn: Floats) -> Floats:
-        parts = (valid[at], log_full[at], slope[at], _top(valid[at], log_full[at]), np.ascontiguousarray(payoff[at], dtype=np.float64))
+        parts = (
+            valid[at],
+            log_full[at],
+            slope[at],
+            _top(valid[at], log_full[at]),
+            np.ascontiguousarray(payoff[at], dtype=np.float64),
+        )
         return np.asarray(_mean_payoff(*parts, np.ascontiguousarray(drawn)))
 
     finalists = np.sort(np.argsort(-value(subset, pairs), kind="stable")[:FINALISTS])
@@ -348,42 +425,122 @@ def tune(name: str, e: Evidence, payoff: Floats, val: Bools, *, draws: int = DRA
     return Tuned(chosen, float(final[best]), int(rows.size), n_search)
 
 
-# --------------------------------------------------------------------------------------------------- the table of methods
+# ----------------------------------------------------------------------
+# the table of methods
 
 _CF, _CTX = ("content_free:*",), {"contrast": ("ctx",)}
 METHODS: dict[str, Method] = {
-    "post_hoc": Method("Post-Hoc debias, diagonal", post_hoc, {**_CTX, "floor": 1e-4}, source="Zhang 2025"),
-    "post_hoc_identity": Method("Post-Hoc debias, identity", post_hoc, {**_CTX, "mode": "identity"}, source="Zhang 2025"),
-    "post_hoc_q": Method("Post-Hoc debias against Q-only", post_hoc, {"contrast": ("q",), "floor": 1e-4}, source="Zhang 2025"),
-    "post_hoc_mean": Method("Post-Hoc debias, CTX+Q and Q-only", post_hoc, {"contrast": ("ctx", "q"), "floor": 1e-4}, source="Zhang 2025"),
-    "post_hoc_group": Method("Post-Hoc debias by indicator", post_hoc, {**_CTX, "scope": "group"}, source="Zhang 2025"),
+    "post_hoc": Method(
+        "Post-Hoc debias, diagonal", post_hoc, {**_CTX, "floor": 1e-4}, source="Zhang 2025"
+    ),
+    "post_hoc_identity": Method(
+        "Post-Hoc debias, identity", post_hoc, {**_CTX, "mode": "identity"}, source="Zhang 2025"
+    ),
+    "post_hoc_q": Method(
+        "Post-Hoc debias against Q-only",
+        post_hoc,
+        {"contrast": ("q",), "floor": 1e-4},
+        source="Zhang 2025",
+    ),
+    "post_hoc_mean": Method(
+        "Post-Hoc debias, CTX+Q and Q-only",
+        post_hoc,
+        {"contrast": ("ctx", "q"), "floor": 1e-4},
+        source="Zhang 2025",
+    ),
+    "post_hoc_group": Method(
+        "Post-Hoc debias by indicator", post_hoc, {**_CTX, "scope": "group"}, source="Zhang 2025"
+    ),
     "post_hoc_blank": Method(
-        "Post-Hoc debias, blank picture", post_hoc, {"contrast": ("blank:ctx_q",), "floor": 1e-4}, ("blank",), source="Zhang 2025"
+        "Post-Hoc debias, blank picture",
+        post_hoc,
+        {"contrast": ("blank:ctx_q",), "floor": 1e-4},
+        ("blank",),
+        source="Zhang 2025",
     ),
     "vdd": Method("VDD", contrastive, {**_CTX, "a": 1.0, "b": 0.1}, source="Zhang 2025"),
-    "vdd_b02": Method("VDD, b = 0.2", contrastive, {**_CTX, "a": 1.0, "b": 0.2}, source="Zhang 2025"),
-    "vdd_q": Method("VDD against Q-only", contrastive, {"contrast": ("q",), "a": 1.0, "b": 0.1}, source="Zhang 2025"),
-    "vdd_mean": Method("VDD, CTX+Q and Q-only", contrastive, {"contrast": ("ctx", "q"), "a": 1.0, "b": 0.1}, source="Zhang 2025"),
-    "vdd_tuned": Method(
-        "VDD, tuned on val", contrastive, _CTX, source="Zhang 2025", tuned={"a": (0.0, 3.0), "b": (0.0, 0.5)}, terms=_contrast_terms
+    "vdd_b02": Method(
+        "VDD, b = 0.2", contrastive, {**_CTX, "a": 1.0, "b": 0.2}, source="Zhang 2025"
     ),
-    "vcd": Method("VCD", contrastive, {"contrast": ("noise",), "a": 1.0, "b": 0.1}, ("noise",), source="Leng 2024"),
-    "icd": Method("ICD", contrastive, {"contrast": ("icd:0",), "a": 1.0, "b": 0.1}, ("icd",), source="Wang 2024"),
+    "vdd_q": Method(
+        "VDD against Q-only",
+        contrastive,
+        {"contrast": ("q",), "a": 1.0, "b": 0.1},
+        source="Zhang 2025",
+    ),
+    "vdd_mean": Method(
+        "VDD, CTX+Q and Q-only",
+        contrastive,
+        {"contrast": ("ctx", "q"), "a": 1.0, "b": 0.1},
+        source="Zhang 2025",
+    ),
+    "vdd_tuned": Method(
+        "VDD, tuned on val",
+        contrastive,
+        _CTX,
+        source="Zhang 2025",
+        tuned={"a": (0.0, 3.0), "b": (0.0, 0.5)},
+        terms=_contrast_terms,
+    ),
+    "vcd": Method(
+        "VCD",
+        contrastive,
+        {"contrast": ("noise",), "a": 1.0, "b": 0.1},
+        ("noise",),
+        source="Leng 2024",
+    ),
+    "icd": Method(
+        "ICD",
+        contrastive,
+        {"contrast": ("icd:0",), "a": 1.0, "b": 0.1},
+        ("icd",),
+        source="Wang 2024",
+    ),
     "icd_places": Method(
-        "ICD, prefix about places", contrastive, {"contrast": ("icd:5",), "a": 1.0, "b": 0.1}, ("icd",), source="Wang 2024"
+        "ICD, prefix about places",
+        contrastive,
+        {"contrast": ("icd:5",), "a": 1.0, "b": 0.1},
+        ("icd",),
+        source="Wang 2024",
     ),
     "icd_vcd": Method(
-        "ICD with VCD", contrastive, {"contrast": ("icd:0", "noise"), "a": 1.0, "b": 0.1}, ("icd", "noise"), source="Wang 2024"
+        "ICD with VCD",
+        contrastive,
+        {"contrast": ("icd:0", "noise"), "a": 1.0, "b": 0.1},
+        ("icd", "noise"),
+        source="Wang 2024",
     ),
     "m3id": Method("M3ID", m3id, {"t": 1, "decay": 0.02, "b": 0.1}, source="Favero 2024"),
     "pai_logit": Method("PAI, logit part", pai_logit, {"gamma": 1.1, "b": 0.1}, source="Liu 2024"),
-    "cc": Method("Contextual calibration", post_hoc, {"contrast": _CF, "floor": 0.0}, ("content_free",), source="Zhao 2021"),
-    "cc_q": Method("Contextual calibration by Q-only", post_hoc, {"contrast": ("q",), "scope": "group"}, source="Zhao 2021"),
-    "dc": Method(
-        "Domain-context calibration", post_hoc, {"contrast": ("random_words:*",), "floor": 0.0}, ("random_words",), source="Fei 2023"
+    "cc": Method(
+        "Contextual calibration",
+        post_hoc,
+        {"contrast": _CF, "floor": 0.0},
+        ("content_free",),
+        source="Zhao 2021",
     ),
-    "bc": Method("Batch calibration", batch, {"mean": "arithmetic", "gamma": 1.0}, source="Zhou 2023"),
-    "bc_geometric": Method("Batch calibration, geometric", batch, {"mean": "geometric", "gamma": 1.0}, source="Zhou 2023"),
+    "cc_q": Method(
+        "Contextual calibration by Q-only",
+        post_hoc,
+        {"contrast": ("q",), "scope": "group"},
+        source="Zhao 2021",
+    ),
+    "dc": Method(
+        "Domain-context calibration",
+        post_hoc,
+        {"contrast": ("random_words:*",), "floor": 0.0},
+        ("random_words",),
+        source="Fei 2023",
+    ),
+    "bc": Method(
+        "Batch calibration", batch, {"mean": "arithmetic", "gamma": 1.0}, source="Zhou 2023"
+    ),
+    "bc_geometric": Method(
+        "Batch calibration, geometric",
+        batch,
+        {"mean": "geometric", "gamma": 1.0},
+        source="Zhou 2023",
+    ),
     "bcl": Method(
         "Batch calibration, tuned on val",
         batch,
@@ -393,8 +550,22 @@ METHODS: dict[str, Method] = {
         terms=_batch_terms,
     ),
     "pride": Method("PriDe", pride, {}, ("pride|perm",), digits=False, source="Zheng 2024"),
-    "perm_avg": Method("Option-permutation averaging", permutation_average, {}, ("perm",), digits=False, source="Zheng 2024"),
+    "perm_avg": Method(
+        "Option-permutation averaging",
+        permutation_average,
+        {},
+        ("perm",),
+        digits=False,
+        source="Zheng 2024",
+    ),
     "pmi": Method("PMI", pmi, {"gamma": 1.0}, source="control"),
-    "pmi_tuned": Method("PMI, tuned on val", pmi, {}, source="control", tuned={"gamma": (0.0, 3.0)}, terms=_pmi_terms),
+    "pmi_tuned": Method(
+        "PMI, tuned on val",
+        pmi,
+        {},
+        source="control",
+        tuned={"gamma": (0.0, 3.0)},
+        terms=_pmi_terms,
+    ),
     "mean_views": Method("Mean of the four views", mean_views, {}, source="control"),
 }

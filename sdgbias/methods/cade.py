@@ -1,17 +1,21 @@
 """CADE (Sec. 4) as pure array code in float64. No I/O, no pandas.
 
-Axes: N rows, K candidates (3 letters or 10 digits). A view is (N, K) raw first-token logits; NaN marks a candidate that
-the item lacks. `streams` does everything that does not depend on the hyper-parameters; `decide` applies them.
+Axes: N rows, K candidates (3 letters or 10 digits). A view is (N, K) raw first-token logits; NaN
+marks a candidate that the item lacks. `streams` does everything that does not depend on the
+hyper-parameters; `decide` applies them.
 
 Two numerics:
 
-* ``exact``: log-sum-exp throughout, exact KL with 0 log 0 = 0, no clamp. A view missing for a row drops out: no term in
+* ``exact``: log-sum-exp throughout, exact KL with 0 log 0 = 0, no clamp. A view missing for a row
+drops out: no term in
   the score and no divergence (D = 0).
-* ``reference``: probabilities floored at 1e-9 before the log and KL clamped at >= 0, as the authors' code does; a missing
+* ``reference``: probabilities floored at 1e-9 before the log and KL clamped at >= 0, as the
+authors' code does; a missing
   view counts as the uniform distribution and is left out of the image stream.
 
-In both, a candidate whose logit is not finite in a view that the row does have is masked for that row, never scored as
-zero. Ties go to the lowest index, i.e. to A or digit 0 (METHODS section 0); `decide` counts them.
+In both, a candidate whose logit is not finite in a view that the row does have is masked for that
+row, never scored as zero. Ties go to the lowest index, i.e. to A or digit 0 (METHODS section 0);
+`decide` counts them.
 """
 
 from __future__ import annotations
@@ -40,9 +44,10 @@ BASELINE = CadeParams(alpha=0.0, lambda_kl=0.0, beta=0.0, tau=0.0)
 class Streams:
     """What CADE needs of N rows before any hyper-parameter is known.
 
-    valid (N, K) candidate may be chosen; log_img, log_ctx, log_q (N, K) stream log-probabilities (0 where a stream is
-    absent, -inf where masked); divergence (N,) D_i in nats; base (N,) index of the Full view's argmax, -1 where the row
-    has no Full view; confidence (N,) m_i. A row with neither Full nor IMG+Q has no valid candidate: it is undecidable.
+    valid (N, K) candidate may be chosen; log_img, log_ctx, log_q (N, K) stream log-probabilities (0
+    where a stream is absent, -inf where masked); divergence (N,) D_i in nats; base (N,) index of
+    the Full view's argmax, -1 where the row has no Full view; confidence (N,) m_i. A row with
+    neither Full nor IMG+Q has no valid candidate: it is undecidable.
     """
 
     valid: Bools
@@ -56,7 +61,8 @@ class Streams:
 
 @dataclass(frozen=True)
 class Decision:
-    """choice (N,) candidate index, -1 where undecidable; kept (N,) gate kept the baseline; score (N, K); ties (int)."""
+    """choice (N,) candidate index, -1 where undecidable; kept (N,) gate kept the baseline; score
+    (N, K); ties (int)."""
 
     choice: Ints
     kept: Bools
@@ -65,7 +71,8 @@ class Decision:
 
 
 def log_softmax(logits: Floats, valid: Bools) -> Floats:
-    """Row-wise log-softmax over valid candidates; (N, K) -> (N, K), -inf where masked. Rows without any stay -inf."""
+    """Row-wise log-softmax over valid candidates; (N, K) -> (N, K), -inf where masked. Rows without
+    any stay -inf."""
     z = np.where(valid, logits, -np.inf)
     top = np.max(z, axis=1, keepdims=True, initial=-np.inf)
     top = np.where(np.isfinite(top), top, 0.0)
@@ -82,7 +89,8 @@ def _kl(log_p: Floats, log_c: Floats) -> Floats:
 
 
 def divergence_of(log_p: Floats, log_c: Floats, kind: Divergence = "kl") -> Floats:
-    """Row-wise KL(P||C), or Jensen-Shannon (bounded by ln 2), of two (N, K) log-distributions. Eq. 7."""
+    """Row-wise KL(P||C), or Jensen-Shannon (bounded by ln 2), of two (N, K) log-distributions. Eq.
+    7."""
     if kind == "kl":
         return _kl(log_p, log_c)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -101,10 +109,11 @@ def streams(
     stream: Stream = "full+img",
     divergence: Divergence = "kl",
 ) -> Streams:
-    """Eqs. 1-7 for N rows. Each view is (N, K) logits; `present` (N, K) says which candidates the item has.
+    """Eqs. 1-7 for N rows. Each view is (N, K) logits; `present` (N, K) says which candidates the
+    item has.
 
-    Without `present` a candidate counts as present when any view has a number for it. A row of a view with no finite
-    candidate is a missing view.
+    Without `present` a candidate counts as present when any view has a number for it. A row of a
+    view with no finite candidate is a missing view.
     """
     views = [np.asarray(v, dtype=np.float64) for v in (full, ctx, img, q)]
     finite = [np.isfinite(v) for v in views]
@@ -121,7 +130,9 @@ def streams(
     uniform = np.where(valid, -np.log(count), -np.inf)
     if numerics == "reference":
         logp = [np.where(h[:, None], lp, uniform) for lp, h in zip(logp, has, strict=True)]
-        logp = [np.where(valid, np.log(np.maximum(np.exp(lp), REFERENCE_FLOOR)), -np.inf) for lp in logp]
+        logp = [
+            np.where(valid, np.log(np.maximum(np.exp(lp), REFERENCE_FLOOR)), -np.inf) for lp in logp
+        ]
     l_full, l_ctx, l_img, l_q = logp
 
     use_full = has_full & (stream != "img") | ~has_img
@@ -132,14 +143,19 @@ def streams(
     log_img = np.where(both, mixed, np.where(use_full[:, None], l_full, l_img))
 
     if numerics == "exact":
-        d = np.where(has_ctx, divergence_of(log_img, np.where(has_ctx[:, None], l_ctx, uniform), divergence), 0.0)
+        d = np.where(
+            has_ctx,
+            divergence_of(log_img, np.where(has_ctx[:, None], l_ctx, uniform), divergence),
+            0.0,
+        )
         l_ctx = np.where(has_ctx[:, None], l_ctx, np.where(valid, 0.0, -np.inf))
         l_q = np.where(has_q[:, None], l_q, np.where(valid, 0.0, -np.inf))
     else:
         d = np.maximum(divergence_of(log_img, l_ctx, divergence), 0.0)
 
     decidable = valid.any(axis=1)
-    # Without a Full view there is no baseline to be confident in: exact leaves it open, reference has it uniform.
+    # Without a Full view there is no baseline to be confident in: exact leaves it open, reference
+    # has it uniform.
     has_base = decidable & (has_full | (numerics == "reference"))
     base = np.where(has_base, np.argmax(l_full, axis=1), -1).astype(np.int64)
     confidence = np.where(has_base, np.exp(np.max(l_full, axis=1, initial=-np.inf)), 0.0)
@@ -147,7 +163,8 @@ def streams(
 
 
 def score_terms(s: Streams, params: CadeParams) -> tuple[Floats, Floats, Floats]:
-    """The three terms of Eq. 9, each (N, K): log P_img, -alpha_i log P_ctx, -beta log P_q; 0 where masked."""
+    """The three terms of Eq. 9, each (N, K): log P_img, -alpha_i log P_ctx, -beta log P_q; 0 where
+    masked."""
     alpha = params.alpha * (1.0 + params.lambda_kl * s.divergence)[:, None]
     ok = s.valid
     img = np.where(ok, s.log_img, 0.0)
@@ -170,6 +187,7 @@ def decide(s: Streams, params: CadeParams) -> Decision:
 
 
 def argmax_view(logits: Floats, present: Bools) -> Ints:
-    """Candidate argmax of one view; (N, K) -> (N,), -1 where the row has no finite candidate. Ties: lowest index."""
+    """Candidate argmax of one view; (N, K) -> (N,), -1 where the row has no finite candidate. Ties:
+    lowest index."""
     z = np.where(present & np.isfinite(logits), logits, -np.inf)
     return np.where(np.isfinite(z).any(axis=1), np.argmax(z, axis=1), -1).astype(np.int64)

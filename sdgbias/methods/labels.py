@@ -1,8 +1,8 @@
 """From free answers to labels: exact first, then by form, then by meaning, and never by force.
 
-The paper sends every answer through a text encoder and takes the nearest class (Wu et al., App. A.2), so an empty answer or a refusal
-becomes some class, too. Here an answer is read in steps and each label says which step found it; what no step finds is ``unparsed``, and
-is counted:
+The paper sends every answer through a text encoder and takes the nearest class (Wu et al., App.
+A.2), so an empty answer or a refusal becomes some class, too. Here an answer is read in steps and
+each label says which step found it; what no step finds is ``unparsed``, and is counted:
 
     empty        nothing but spaces and punctuation
     exact        the answer is a label, quotes and a final stop aside
@@ -33,20 +33,24 @@ OPTIONS: Mapping[str, str] = {"A": "yes", "B": "no", "C": "unknown"}
 
 _EDGE = " \t\r\n\"'`*_.,;:!?()[]{}<>“”‘’«»"
 _REFUSAL = re.compile(
-    r"\b(?:sorry|apologi[sz]e|unable to (?:assist|help|identify)|(?:can(?:no|')t|can not|won't|will not|not able to) "
-    r"(?:assist|help|comply|identify|answer|provide|engage|make (?:assumptions|judg))|against (?:my|our) (?:policy|guidelines)|as an ai\b)",
+    r"\b(?:sorry|apologi[sz]e|unable to (?:assist|help|identify)|(?:can(?:no|')t|can not|won't|will"
+    r" not|not able to) "
+    r"(?:assist|help|comply|identify|answer|provide|engage|make (?:assumptions|judg))|against"
+    r" (?:my|our) (?:policy|guidelines)|as an ai\b)",
     re.IGNORECASE,
 )
 _UNSURE = re.compile(
-    r"\b(?:not sure|unsure|uncertain|(?:can(?:no|')t|can not|impossible to|hard to|difficult to|not possible to) (?:tell|say|determine|know)|"
+    r"\b(?:not sure|unsure|uncertain|(?:can(?:no|')t|can not|impossible to|hard to|difficult to|not"
+    r" possible to) (?:tell|say|determine|know)|"
     r"don't know|do not know|unclear)\b",
     re.IGNORECASE,
 )
 
 
 class TextEncoder(Protocol):
-    """name: how runs and reports call it. floor: how similar an answer must be to a label, None where nobody has said (people/calibrate.py
-    finds one). embed: N texts -> (N, D) float32, rows of length one (zero for a text without content)."""
+    """name: how runs and reports call it. floor: how similar an answer must be to a label, None
+    where nobody has said (people/calibrate.py finds one). embed: N texts -> (N, D) float32, rows of
+    length one (zero for a text without content)."""
 
     name: str
 
@@ -58,7 +62,8 @@ class TextEncoder(Protocol):
 
 @dataclass(frozen=True)
 class Label:
-    """name: the label, '' where none was found; how: one of STEPS; similarity: cosine of the nearest label, NaN where not asked."""
+    """name: the label, '' where none was found; how: one of STEPS; similarity: cosine of the
+    nearest label, NaN where not asked."""
 
     name: str
     how: str
@@ -66,15 +71,19 @@ class Label:
 
 
 def spoken(text: str) -> str:
-    """Lower case, one space between words, no underscores or hyphens, nothing at the edges but letters and digits."""
+    """Lower case, one space between words, no underscores or hyphens, nothing at the edges but
+    letters and digits."""
     return re.sub(r"[\s_\-]+", " ", text.casefold().replace("’", "'")).strip(_EDGE)
 
 
 def by_form(
-    text: str, labels: Sequence[str], options: Mapping[str, str] | None = None, spellings: Mapping[str, str] | None = None
+    text: str,
+    labels: Sequence[str],
+    options: Mapping[str, str] | None = None,
+    spellings: Mapping[str, str] | None = None,
 ) -> Label | None:
-    """The label that an answer states by its form; None where only its meaning could say. Pure text. ``spellings``: other ways to write a
-    label -> the label."""
+    """The label that an answer states by its form; None where only its meaning could say. Pure
+    text. ``spellings``: other ways to write a label -> the label."""
     bare = text.strip().strip(_EDGE)
     if not bare:
         return Label("", "empty")
@@ -100,7 +109,11 @@ def by_form(
             return Label("unknown", "normalised")
     elif _REFUSAL.search(said):
         return Label("", "refusal")
-    named = {name for form, name in known.items() if re.search(rf"(?<![a-z]){re.escape(form)}s?(?![a-z])", said)}
+    named = {
+        name
+        for form, name in known.items()
+        if re.search(rf"(?<![a-z]){re.escape(form)}s?(?![a-z])", said)
+    }
     if len(named) > 1:
         return Label("", "several")
     return Label(named.pop(), "normalised") if named else None
@@ -116,32 +129,41 @@ def encode(
     floor: float | None = None,
     template: str = "{}",
 ) -> list[Label]:
-    """One Label per text. ``floor``: instead of the encoder's own; one of them must be. ``template`` is put around each label before it is embedded ("a photo of a {}", App. A.2). Equal texts are
-    embedded once; ties go to the earlier label. Without an encoder nothing is found by meaning."""
+    """One Label per text. ``floor``: instead of the encoder's own; one of them must be.
+    ``template`` is put around each label before it is embedded ("a photo of a {}", App. A.2). Equal
+    texts are embedded once; ties go to the earlier label. Without an encoder nothing is found by
+    meaning."""
     distinct = {text: by_form(text, labels, options, spellings) for text in dict.fromkeys(texts)}
     open_texts = [text for text, label in distinct.items() if label is None]
     if encoder is not None and open_texts:
         least = encoder.floor if floor is None else floor
         if least is None:
             raise InputError(
-                f"text encoder {encoder.name} has no floor; put options.floor into its registry entry: sdgbias people calibrate"
+                f"text encoder {encoder.name} has no floor; put options.floor into its registry"
+                " entry: sdgbias people calibrate"
             )
         classes = encoder.embed([template.format(spoken(name)) for name in labels])
         similar = encoder.embed(open_texts) @ classes.T  # (M, L)
         best = similar.argmax(axis=1)
         for text, at, row in zip(open_texts, best, similar, strict=True):
             close = float(row[at])
-            distinct[text] = Label(labels[at], "cosine", close) if close >= least else Label("", "unparsed", close)
+            distinct[text] = (
+                Label(labels[at], "cosine", close)
+                if close >= least
+                else Label("", "unparsed", close)
+            )
     return [distinct[text] or Label("", "unparsed") for text in texts]
 
 
 class LetterGrams:
-    """The packaged encoder: hashed counts of 3- to 5-letter pieces of words. It sees spelling ("guitarists", "gutarist"), not meaning:
-    a synonym that is written differently stays ``unparsed``. Needs no weights and gives the same numbers everywhere."""
+    """The packaged encoder: hashed counts of 3- to 5-letter pieces of words. It sees spelling
+    ("guitarists", "gutarist"), not meaning: a synonym that is written differently stays
+    ``unparsed``. Needs no weights and gives the same numbers everywhere."""
 
     name = "letter-grams"
-    #: Of 526 answers that mean another thing 0.4 % [0.1, 1.4] are read as a class, of 308 misspelt classes 25 % [20, 30] as theirs; at 0.5 it
-    #: would be 5.7 % [4.0, 8.0] and 55 % [49, 60]: `sdgbias people calibrate`.
+    #: Of 526 answers that mean another thing 0.4 % [0.1, 1.4] are read as a class, of 308 misspelt
+    #: classes 25 % [20, 30] as theirs; at 0.5 it would be 5.7 % [4.0, 8.0] and 55 % [49, 60]:
+    #: `sdgbias people calibrate`.
     floor = 0.65
     width = 4096
 

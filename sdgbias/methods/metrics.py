@@ -1,4 +1,5 @@
-"""Metrics that know no groups, models or files: per-row f(gold, prediction), and reductions of sums and of group values.
+"""Metrics that know no groups, models or files: per-row f(gold, prediction), and reductions of sums
+and of group values.
 
 Groups, intervals and tests are in ``stats``.
 """
@@ -9,7 +10,8 @@ import numpy as np
 
 from sdgbias.methods.cade import Bools, Floats, Ints
 
-#: Decimal inputs such as 27.1 - 22.1 miss their exact value by less than this (Table F is inclusive).
+#: Decimal inputs such as 27.1 - 22.1 miss their exact value by less than this (Table F is
+#: inclusive).
 SLACK = 1e-9
 
 
@@ -24,47 +26,57 @@ def absolute_error(gold: Floats, value: Floats) -> Floats:
 
 
 def within_tolerance(error: Floats, tolerance: Floats) -> Bools:
-    """(N,) interval accuracy's hit (App. C.3, Table F): |error| <= tolerance, inclusive; a missing prediction is a miss."""
+    """(N,) interval accuracy's hit (App. C.3, Table F): |error| <= tolerance, inclusive; a missing
+    prediction is a miss."""
     return np.nan_to_num(error, nan=np.inf) <= tolerance + SLACK
 
 
 def brier(p: Floats, gold: Ints) -> Floats:
-    """(N, K) probabilities -> (N,) squared distance to the gold answer, summed over candidates: 0 to 2. NaN without scores."""
+    """(N, K) probabilities -> (N,) squared distance to the gold answer, summed over candidates: 0
+    to 2. NaN without scores."""
     hit = np.arange(p.shape[1]) == gold[:, None]
     return np.sum((p - hit) ** 2, axis=1)
 
 
 def negative_log_likelihood(log_p: Floats, gold: Ints) -> Floats:
-    """(N, K) log-probabilities -> (N,) -log p of the gold candidate in nats; NaN where it is masked (no score)."""
+    """(N, K) log-probabilities -> (N,) -log p of the gold candidate in nats; NaN where it is masked
+    (no score)."""
     own = log_p[np.arange(len(gold)), gold]
     return np.where(np.isfinite(own), -own, np.nan)
 
 
 def equal_width(confidence: Floats, bins: int) -> Ints:
-    """(N,) confidences in [0, 1] -> (N,) bin numbers of equal width; an edge belongs to the bin below, as Guo (2017)."""
+    """(N,) confidences in [0, 1] -> (N,) bin numbers of equal width; an edge belongs to the bin
+    below, as Guo (2017)."""
     return np.clip(np.ceil(confidence * bins).astype(np.int64) - 1, 0, bins - 1)
 
 
 def equal_mass(confidence: Floats, bins: int) -> Ints:
-    """(N,) -> (N,) bin numbers, each with N / bins rows; equal confidences share the bin of their middle rank."""
+    """(N,) -> (N,) bin numbers, each with N / bins rows; equal confidences share the bin of their
+    middle rank."""
     _, code, count = np.unique(confidence, return_inverse=True, return_counts=True)
     middle = np.cumsum(count) - (count + 1) / 2  # rank from 0
-    return np.minimum((middle * bins / max(1, confidence.size)).astype(np.int64), bins - 1)[code.reshape(-1)]
+    return np.minimum((middle * bins / max(1, confidence.size)).astype(np.int64), bins - 1)[
+        code.reshape(-1)
+    ]
 
 
 def calibration_error(gaps: Floats, n: Floats) -> Floats:
-    """ECE: (..., bins) sums of (confidence - hit) per bin and (...,) rows -> (...,) sum of |gap| over rows."""
+    """ECE: (..., bins) sums of (confidence - hit) per bin and (...,) rows -> (...,) sum of |gap|
+    over rows."""
     return np.sum(np.abs(gaps), axis=-1) / n
 
 
 def risk_curve(errors: Floats, rows: Floats) -> Floats:
-    """(..., steps) errors and rows per step, most confident first -> (..., steps) error rate at each coverage."""
+    """(..., steps) errors and rows per step, most confident first -> (..., steps) error rate at
+    each coverage."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.cumsum(errors, axis=-1) / np.cumsum(rows, axis=-1)
 
 
 def max_min(values: Floats) -> Floats:
-    """(..., g) values of groups, NaN unknown -> (...,) largest minus smallest; NaN with fewer than two known groups."""
+    """(..., g) values of groups, NaN unknown -> (...,) largest minus smallest; NaN with fewer than
+    two known groups."""
     known = ~np.isnan(values)
     top = np.max(np.where(known, values, -np.inf), axis=-1, initial=-np.inf)
     low = np.min(np.where(known, values, np.inf), axis=-1, initial=np.inf)
@@ -73,12 +85,14 @@ def max_min(values: Floats) -> Floats:
 
 
 def difference(values: Floats, one: int, other: int) -> Floats:
-    """(..., g) values of groups -> (...,) group ``one`` minus group ``other``; NaN where either is."""
+    """(..., g) values of groups -> (...,) group ``one`` minus group ``other``; NaN where either
+    is."""
     return values[..., one] - values[..., other]
 
 
 def min_max_ratio(values: Floats) -> Floats:
-    """(..., g) values of groups, NaN unknown -> (...,) smallest over largest, 1 for equal groups; NaN with fewer than two."""
+    """(..., g) values of groups, NaN unknown -> (...,) smallest over largest, 1 for equal groups;
+    NaN with fewer than two."""
     known = ~np.isnan(values)
     top = np.max(np.where(known, values, -np.inf), axis=-1, initial=-np.inf)
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -1,1 +1,2 @@
-"""Which models run tonight, their retries and quarantine, regression checks, the local stack. Never imports Prefect."""
+"""Which models run tonight, their retries and quarantine, regression checks, the local stack. Never
+imports Prefect."""

@@ -1,4 +1,5 @@
-"""One model on one suite: a process of its own, what came of it, and whether another try is worth while."""
+"""One model on one suite: a process of its own, what came of it, and whether another try is worth
+while."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ from sdgbias.scoring.scorer import HUNG
 PUBLISHED, UNCHANGED, FAILED, SKIPPED = "published", "unchanged", "failed", "skipped"
 HOUSE = (sys.executable, "-m", "sdgbias.cli")
 
-#: kind of failure -> (tries in all, seconds before the second, factor of each further wait). A kind that isn't here: OTHER.
+#: kind of failure -> (tries in all, seconds before the second, factor of each further wait). A kind
+#: that isn't here: OTHER.
 TRIES: dict[str, tuple[int, float, float]] = {
     "Busy": (5, 5.0, 2.0),
     "DiskFull": (2, 60.0, 1.0),
@@ -43,17 +45,33 @@ TRIES: dict[str, tuple[int, float, float]] = {
 OTHER = (2, 5.0, 1.0)
 #: Kinds after which the next try takes half the batch.
 OF_MEMORY = ("OutOfMemory", "Killed")
-#: Secrets that are no business of a model's process, whatever code runs in it. A job withholds the webhook's by the name that the team gave it.
-NOT_FOR_MODELS = ("WANDB_API_KEY", WEBHOOK, "PREFECT_API_KEY", "PREFECT_API_AUTH_STRING", "PREFECT_API_DATABASE_CONNECTION_URL")
-_BY_CODE = {1: "Unexpected", 2: "UsageError", 3: "InputError", 4: "RegistryError", 5: "ModelError", 6: "GateError", 7: "StoreError"}
+#: Secrets that are no business of a model's process, whatever code runs in it. A job withholds the
+#: webhook's by the name that the team gave it.
+NOT_FOR_MODELS = (
+    "WANDB_API_KEY",
+    WEBHOOK,
+    "PREFECT_API_KEY",
+    "PREFECT_API_AUTH_STRING",
+    "PREFECT_API_DATABASE_CONNECTION_URL",
+)
+_BY_CODE = {
+    1: "Unexpected",
+    2: "UsageError",
+    3: "InputError",
+    4: "RegistryError",
+    5: "ModelError",
+    6: "GateError",
+    7: "StoreError",
+}
 _FULL = ("No space left", "disk is full", "may not grow")
 _BY_CODE[errors.InfrastructureError.exit_code] = "InfrastructureError"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one model on one suite in one night. outcome: 'published' (a new run), 'unchanged' (the run of before holds), 'failed'
-    or 'skipped'. kind: class of the last error, '' when none; message: one line. seconds: of all attempts and waits. scored, planned,
+    """What came of one model on one suite in one night. outcome: 'published' (a new run),
+    'unchanged' (the run of before holds), 'failed' or 'skipped'. kind: class of the last error, ''
+    when none; message: one line. seconds: of all attempts and waits. scored, planned,
     failed: prompts. quarantined_until: ISO date, '' when not."""
 
     model: str
@@ -85,17 +103,31 @@ class Outcome:
 
 def already(job: Job, now: datetime) -> Outcome | None:
     """'unchanged' for a job whose run is finished (Job.run_id), without a process; else None."""
-    return replace(_blank(job, now, 0), outcome=UNCHANGED, run_id=job.run_id, finished_at=now) if job.run_id else None
+    return (
+        replace(_blank(job, now, 0), outcome=UNCHANGED, run_id=job.run_id, finished_at=now)
+        if job.run_id
+        else None
+    )
 
 
 def command(job: Job, results: Path, number: int) -> list[str]:
-    """The command line of attempt ``number``; after a failure of memory, with half the batch of the attempt before."""
+    """The command line of attempt ``number``; after a failure of memory, with half the batch of the
+    attempt before."""
     told = [child.read_outcome(outcome_file(job, n)) for n in range(1, number)]
     batch = job.batch_size
     for before in told:
         batch = max(1, batch // 2) if before.get("error") in OF_MEMORY else batch
     smaller = ["--batch-size", str(batch)] if batch != job.batch_size else []
-    paths = ["--entry", job.entry, "--outcome", outcome_file(job, number), "--benchmark", job.benchmark, "--results", results]
+    paths = [
+        "--entry",
+        job.entry,
+        "--outcome",
+        outcome_file(job, number),
+        "--benchmark",
+        job.benchmark,
+        "--results",
+        results,
+    ]
     return [*HOUSE, "evaluate", job.model, *map(str, paths), *job.options, *smaller]
 
 
@@ -105,34 +137,62 @@ def outcome_file(job: Job, number: int) -> Path:
 
 
 def attempt(
-    job: Job, results: Path, number: int = 1, gpu: str | None = None, argv: Callable[[Job, Path, int], Sequence[str]] = command
+    job: Job,
+    results: Path,
+    number: int = 1,
+    gpu: str | None = None,
+    argv: Callable[[Job, Path, int], Sequence[str]] = command,
 ) -> Outcome:
-    """One attempt: one process, which is ended with all its children at the job's timeout. ``gpu``: the accelerator it may see. Never
-    raises for what the model does."""
+    """One attempt: one process, which is ended with all its children at the job's timeout. ``gpu``:
+    the accelerator it may see. Never raises for what the model does."""
     began = datetime.now(UTC)
     job.log.parent.mkdir(parents=True, exist_ok=True)
-    for stale in job.log.parent.glob(f"{job.log.stem}.[0-9]*.json") if number == 1 else [outcome_file(job, number)]:
+    for stale in (
+        job.log.parent.glob(f"{job.log.stem}.[0-9]*.json")
+        if number == 1
+        else [outcome_file(job, number)]
+    ):
         stale.unlink(missing_ok=True)
-    environment = {"SDGBIAS_REGISTRY": str(job.root), **({} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu})}
+    environment = {
+        "SDGBIAS_REGISTRY": str(job.root),
+        **({} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu}),
+    }
     if job.threads and "OMP_NUM_THREADS" not in os.environ:
         environment["OMP_NUM_THREADS"] = str(job.threads)
-    ended = process.run(argv(job, results, number), job.log, job.timeout_s, environment, (*NOT_FOR_MODELS, *job.withheld))
-    made = _classified(job, ended, child.read_outcome(outcome_file(job, number)), _blank(job, began, number))
+    ended = process.run(
+        argv(job, results, number),
+        job.log,
+        job.timeout_s,
+        environment,
+        (*NOT_FOR_MODELS, *job.withheld),
+    )
+    made = _classified(
+        job, ended, child.read_outcome(outcome_file(job, number)), _blank(job, began, number)
+    )
     if not made.good:
-        child.write_outcome(outcome_file(job, number), {"error": made.kind, "exit_code": ended.code, "message": made.message})
-    return replace(made, seconds=round(ended.seconds, 3), finished_at=began + timedelta(seconds=ended.seconds))
+        child.write_outcome(
+            outcome_file(job, number),
+            {"error": made.kind, "exit_code": ended.code, "message": made.message},
+        )
+    return replace(
+        made, seconds=round(ended.seconds, 3), finished_at=began + timedelta(seconds=ended.seconds)
+    )
 
 
 def next_try(outcome: Outcome) -> float | None:
-    """Seconds to wait before the next attempt; None: enough (it is good, or its kind has had its tries)."""
+    """Seconds to wait before the next attempt; None: enough (it is good, or its kind has had its
+    tries)."""
     if outcome.good or outcome.outcome == SKIPPED:
         return None
     tries, wait, factor = TRIES.get(outcome.kind, OTHER)
     return wait * factor ** (outcome.attempts - 1) if outcome.attempts < tries else None
 
 
-def keep_trying(job: Job, attempt: Callable[[int], Outcome], sleep: Callable[[float], None] = process.pause) -> Outcome:
-    """Attempts 1, 2, ... until one is good or the last one's kind has had its tries. A job whose run is finished starts no process."""
+def keep_trying(
+    job: Job, attempt: Callable[[int], Outcome], sleep: Callable[[float], None] = process.pause
+) -> Outcome:
+    """Attempts 1, 2, ... until one is good or the last one's kind has had its tries. A job whose
+    run is finished starts no process."""
     known = already(job, datetime.now(UTC))
     if known is not None:
         return known
@@ -158,55 +218,95 @@ def keep_trying_here(
 
 
 def crashed(job: Job, error: BaseException, began: datetime, now: datetime) -> Outcome:
-    """The outcome of a job whose own code here failed: that model's failure, and the night goes on."""
+    """The outcome of a job whose own code here failed: that model's failure, and the night goes
+    on."""
     message = process.said(f"{type(error).__name__}: {error}")
     kind = type(error).__name__ if isinstance(error, errors.SdgbiasError) else "Unexpected"
-    return replace(_blank(job, began, 1), kind=kind, message=message, finished_at=now, seconds=(now - began).total_seconds())
+    return replace(
+        _blank(job, began, 1),
+        kind=kind,
+        message=message,
+        finished_at=now,
+        seconds=(now - began).total_seconds(),
+    )
 
 
 def devices(jobs: int) -> list[str | None]:
-    """What each of so many models at a time may see as CUDA_VISIBLE_DEVICES: one accelerator each; None leaves the environment as it is (one
-    model at a time sees all of them, as does a machine without any). UsageError when there are fewer accelerators than models."""
+    """What each of so many models at a time may see as CUDA_VISIBLE_DEVICES: one accelerator each;
+    None leaves the environment as it is (one model at a time sees all of them, as does a machine
+    without any). UsageError when there are fewer accelerators than models."""
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     found = (
-        sorted((p.name.removeprefix("nvidia") for p in Path("/dev").glob("nvidia[0-9]*")), key=int) if named is None else named.split(",")
+        sorted((p.name.removeprefix("nvidia") for p in Path("/dev").glob("nvidia[0-9]*")), key=int)
+        if named is None
+        else named.split(",")
     )
     found = [name.strip() for name in found if name.strip() not in ("", "-1")]
     if jobs == 1 or not found:
         return [None] * jobs
     if jobs > len(found):
         raise errors.UsageError(
-            f"--jobs {jobs}: {len(found)} accelerator(s) here ({', '.join(found)}); one model each: --jobs {len(found)}"
+            f"--jobs {jobs}: {len(found)} accelerator(s) here ({', '.join(found)}); one model each:"
+            f" --jobs {len(found)}"
         )
     return list(found[:jobs])
 
 
 def _blank(job: Job, began: datetime, number: int) -> Outcome:
     return Outcome(
-        job.model, job.suite, FAILED, attempts=number, night=job.night, key=job.key, started_at=began,
+        job.model,
+        job.suite,
+        FAILED,
+        attempts=number,
+        night=job.night,
+        key=job.key,
+        started_at=began,
         log=job.log.relative_to(job.log.parents[3]).as_posix(),
-    )  # fmt: skip
+    )
 
 
 def _classified(job: Job, ended: process.Ended, told: dict[str, Any], blank: Outcome) -> Outcome:
-    """What an attempt was: its own word first, then the timeout, the signal, the exit code and what the log says last."""
+    """What an attempt was: its own word first, then the timeout, the signal, the exit code and what
+    the log says last."""
     if told.get("run_id"):
         outcome = PUBLISHED if told.get("published", True) else UNCHANGED
-        scored, planned, failed = (int(told.get(name, 0)) for name in ("scored", "planned", "failed"))
-        return replace(blank, outcome=outcome, run_id=str(told["run_id"]), scored=scored, planned=planned, failed=failed)
+        scored, planned, failed = (
+            int(told.get(name, 0)) for name in ("scored", "planned", "failed")
+        )
+        return replace(
+            blank,
+            outcome=outcome,
+            run_id=str(told["run_id"]),
+            scored=scored,
+            planned=planned,
+            failed=failed,
+        )
     if told.get("error"):
-        return replace(blank, kind=str(told["error"]), message=process.said(str(told.get("message", ""))))
+        return replace(
+            blank, kind=str(told["error"]), message=process.said(str(told.get("message", "")))
+        )
     if ended.timed_out:
-        late = f"not done within {job.timeout_s:.0f} s; finished prompts are kept, the next try goes on from them; more time: --timeout"
+        late = (
+            f"not done within {job.timeout_s:.0f} s; finished prompts are kept, the next try goes"
+            " on from them; more time: --timeout"
+        )
         return replace(blank, kind="TimedOut", message=late)
     words = process.last_error(job.log)
     if ended.code < 0:
         name = Signals(-ended.code).name if -ended.code in set(Signals) else f"signal {-ended.code}"
         perhaps = " (perhaps for want of memory)" if name == "SIGKILL" else ""
         return replace(
-            blank, kind="Killed", message=process.said(f"ended by {name}{perhaps}{f'; its last words: {words}' if words else ''}")
+            blank,
+            kind="Killed",
+            message=process.said(
+                f"ended by {name}{perhaps}{f'; its last words: {words}' if words else ''}"
+            ),
         )
     kind = "Hung" if HUNG in words else _BY_CODE.get(ended.code, "Unexpected")
-    if kind == "StoreError" and any(sign in words for sign in _FULL):  # no room for its own word either
+    if kind == "StoreError" and any(
+        sign in words for sign in _FULL
+    ):  # no room for its own word either
         kind = "DiskFull"
-    return replace(blank, kind=kind, message=words or f"ended with exit code {ended.code} and told nothing")
+    return replace(
+        blank, kind=kind, message=words or f"ended with exit code {ended.code} and told nothing"
+    )

@@ -1,7 +1,9 @@
-"""The identity of a job, found without importing an engine: two jobs of the same key make the same run, so the second needs no process.
+"""The identity of a job, found without importing an engine: two jobs of the same key make the same
+run, so the second needs no process.
 
-The reverse need not hold. The key looks at the outside of files (size, times, inode) where an engine's fingerprint reads them: a folder
-of weights that was touched gets another key, a process is started, and that one finds out that nothing changed.
+The reverse need not hold. The key looks at the outside of files (size, times, inode) where an
+engine's fingerprint reads them: a folder of weights that was touched gets another key, a process is
+started, and that one finds out that nothing changed.
 """
 
 from __future__ import annotations
@@ -25,8 +27,11 @@ _BESIDE = ("state", "reason", "until", "notes")
 _PACKAGES = (*LIBRARIES, "numpy", "scipy", "vllm", "torchvision")
 
 
-def key(spec: ModelSpec, root: Path, suite: str, benchmark_id: str, settings: Sequence[object]) -> str:
-    """16 hex digits over everything that a run's id hangs on: entry, weights, benchmark, settings, code, libraries, accelerator."""
+def key(
+    spec: ModelSpec, root: Path, suite: str, benchmark_id: str, settings: Sequence[object]
+) -> str:
+    """16 hex digits over everything that a run's id hangs on: entry, weights, benchmark, settings,
+    code, libraries, accelerator."""
     entry = {name: value for name, value in entries.to_dict(spec).items() if name not in _BESIDE}
     parts = [
         json.dumps([entry, suite, benchmark_id, list(settings)], sort_keys=True, default=str),
@@ -41,7 +46,8 @@ def key(spec: ModelSpec, root: Path, suite: str, benchmark_id: str, settings: Se
 
 
 def _weights(spec: ModelSpec, root: Path) -> Iterator[str]:
-    """A folder of weights from the outside; a hub's are named by their commit, which is in the entry."""
+    """A folder of weights from the outside; a hub's are named by their commit, which is in the
+    entry."""
     folder = entries.weights_path(spec, root)
     if folder is not None:
         yield f"weights {folder.resolve()}"
@@ -56,7 +62,8 @@ def _oracle(spec: ModelSpec, root: Path) -> Iterator[str]:
 
 
 def _elsewhere(spec: ModelSpec, root: Path) -> Iterator[str]:
-    """The other environment that an engine lives in: its interpreter and what is installed there."""
+    """The other environment that an engine lives in: its interpreter and what is installed
+    there."""
     if spec.backend != "vllm" and "python" not in spec.options:
         return
     from sdgbias.engines.subprocess import interpreter
@@ -70,11 +77,15 @@ def _elsewhere(spec: ModelSpec, root: Path) -> Iterator[str]:
     if python is not None:
         yield str(python)
         for packages in sorted(python.parent.parent.glob("lib/python*/site-packages")):
-            yield f"{packages.stat().st_mtime_ns} {sorted(path.name for path in packages.glob('*.dist-info'))}"
+            yield (
+                f"{packages.stat().st_mtime_ns}"
+                f" {sorted(path.name for path in packages.glob('*.dist-info'))}"
+            )
 
 
 def _outside(folder: Path, patterns: Sequence[str]) -> Iterator[str]:
-    """Name, size, inode and times of the files; a change of their content changes the time of the inode, which nobody can set."""
+    """Name, size, inode and times of the files; a change of their content changes the time of the
+    inode, which nobody can set."""
     for path in sorted({path for pattern in patterns for path in folder.glob(pattern)}):
         try:
             seen = path.stat()

@@ -1,7 +1,8 @@
 """What happened, night after night: in the results file, and beside it until it is there.
 
-A results file that is locked or full must not lose an outcome. So each one is first a line of nights/<night>/outcomes.jsonl, and a night's
-begin and end are files of their own there; `begin` and `end` bring into the results file what is missing in it.
+A results file that is locked or full must not lose an outcome. So each one is first a line of
+nights/<night>/outcomes.jsonl, and a night's begin and end are files of their own there; `begin` and
+`end` bring into the results file what is missing in it.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ _TIMES = ("scheduled_for", "started_at", "finished_at")
 
 @contextmanager
 def only_one(results: Path, night: str = "") -> Iterator[None]:
-    """One night at a time beside a results file. The lock dies with its process. InfrastructureError names who holds it."""
+    """One night at a time beside a results file. The lock dies with its process.
+    InfrastructureError names who holds it."""
     path = results.parent / "nights" / ".lock"
 
     def unwritable(error: OSError) -> StoreError:
@@ -43,7 +45,8 @@ def only_one(results: Path, night: str = "") -> Iterator[None]:
     def busy(holder: str) -> InfrastructureError:
         who = holder or "another process"
         return InfrastructureError(
-            f"another night is at work on {results}: {who}; let it finish, or end that process; what it finished is kept"
+            f"another night is at work on {results}: {who}; let it finish, or end that process;"
+            " what it finished is kept"
         )
 
     try:
@@ -54,38 +57,61 @@ def only_one(results: Path, night: str = "") -> Iterator[None]:
         with suppress(OSError):  # a full disk: the lock itself holds
             handle.truncate(0)
             since = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
-            handle.write(f"process {os.getpid()} on {os.uname().nodename}, night {night or '?'}, since {since}\n")
+            handle.write(
+                f"process {os.getpid()} on {os.uname().nodename}, night {night or '?'}, since"
+                f" {since}\n"
+            )
             handle.flush()
         yield
 
 
 def begin(settings: Settings, night: Night, now: datetime) -> str:
-    """Opens a night; returns what the results file could not take ('' when it did). A night that is still 'running' there was interrupted,
-    for only one runs at a time: it is marked so, and what it left beside the file is brought in. Raises StoreError when the night's folder
-    can't be written."""
+    """Opens a night; returns what the results file could not take ('' when it did). A night that is
+    still 'running' there was interrupted, for only one runs at a time: it is marked so, and what it
+    left beside the file is brought in. Raises StoreError when the night's folder can't be written.
+    """
     row = {
-        "night": night.night, "scheduled_for": night.scheduled_for, "started_at": now, "by": settings.by, "status": RUNNING,
-        "benchmark_id": night.benchmark_id, "people_id": night.people_id, "config": _config(settings), "report": str(settings.report),
-    }  # fmt: skip
+        "night": night.night,
+        "scheduled_for": night.scheduled_for,
+        "started_at": now,
+        "by": settings.by,
+        "status": RUNNING,
+        "benchmark_id": night.benchmark_id,
+        "people_id": night.people_id,
+        "config": _config(settings),
+        "report": str(settings.report),
+    }
     try:
         night.folder.mkdir(parents=True, exist_ok=True)
         (night.folder / END).unlink(missing_ok=True)
         (night.folder / BEGIN).write_text(_dumps(row), encoding="utf-8")
         (night.folder / RESERVE).write_bytes(bytes(ROOM))
     except OSError as error:
-        raise StoreError(f"{night.folder}: can't be written ({error.strerror}); make room or give a writable --results") from None
+        raise StoreError(
+            f"{night.folder}: can't be written ({error.strerror}); make room or give a writable"
+            " --results"
+        ) from None
     try:
         recover(settings.results, night.night)
         store.keep(settings.results, {"nights": _frame([row])})
-        keep(settings.results, night, [_skipped(night, s, now) for s in night.skipped if s.state not in (*_AT_REST, "broken")])
+        keep(
+            settings.results,
+            night,
+            [
+                _skipped(night, s, now)
+                for s in night.skipped
+                if s.state not in (*_AT_REST, "broken")
+            ],
+        )
     except StoreError as error:
         return str(error)
     return ""
 
 
 def keep(results: Path, night: Night, outcomes: Sequence[Outcome]) -> str:
-    """Keeps outcomes, beside the results file first; returns why the file could not take them ('' when it did). Never raises for a file
-    that is locked or full. What was published in an earlier start of this night stays 'published'."""
+    """Keeps outcomes, beside the results file first; returns why the file could not take them (''
+    when it did). Never raises for a file that is locked or full. What was published in an earlier
+    start of this night stays 'published'."""
     if not outcomes:
         return ""
     rows = [outcome.row() | {"night": night.night} for outcome in outcomes]
@@ -101,15 +127,27 @@ def keep(results: Path, night: Night, outcomes: Sequence[Outcome]) -> str:
     return trouble if trouble and not results.exists() else ""
 
 
-def end(results: Path, night: Night, status: str, steps: Mapping[str, str], now: datetime, outcomes: Sequence[Outcome] = ()) -> str:
-    """Closes a night; ``outcomes``: all of it, kept once more in case the file was locked when they came. Returns why the results file
-    could not take it ('' when it did): the next `begin` brings it in."""
+def end(
+    results: Path,
+    night: Night,
+    status: str,
+    steps: Mapping[str, str],
+    now: datetime,
+    outcomes: Sequence[Outcome] = (),
+) -> str:
+    """Closes a night; ``outcomes``: all of it, kept once more in case the file was locked when they
+    came. Returns why the results file could not take it ('' when it did): the next `begin` brings
+    it in."""
     found = {"status": status, "steps": dict(steps), "finished_at": now}
     (night.folder / RESERVE).unlink(missing_ok=True)
     with suppress(OSError):  # the disk is full: the results file may yet take it
         (night.folder / END).write_text(_dumps(found), encoding="utf-8")
     try:
-        _keep_rows(results, night.night, [o.row() | {"night": night.night} for o in outcomes] or _left(night.folder))
+        _keep_rows(
+            results,
+            night.night,
+            [o.row() | {"night": night.night} for o in outcomes] or _left(night.folder),
+        )
         begun = json.loads((night.folder / BEGIN).read_text(encoding="utf-8"))
         store.keep(results, {"nights": _frame([begun | found])})
     except (StoreError, OSError, ValueError) as error:
@@ -118,7 +156,8 @@ def end(results: Path, night: Night, status: str, steps: Mapping[str, str], now:
 
 
 def so_far(results: Path, night: Night, found: Mapping[str, str]) -> str:
-    """Says how far the closing steps of a running night have come, for whoever looks at it meanwhile."""
+    """Says how far the closing steps of a running night have come, for whoever looks at it
+    meanwhile."""
     try:
         begun = json.loads((night.folder / BEGIN).read_text(encoding="utf-8"))
         store.keep(results, {"nights": _frame([begun | {"steps": dict(found)}])})
@@ -139,22 +178,37 @@ def status(results: Path, night: str) -> str:
 
 
 def history(results: Path, model: str = "") -> pd.DataFrame:
-    """What came of a model (all models: '') night after night, newest first: the table night_models."""
-    return _read(results, "SELECT * FROM night_models WHERE ? IN ('', model) ORDER BY night DESC, model, suite", [model])
+    """What came of a model (all models: '') night after night, newest first: the table
+    night_models."""
+    return _read(
+        results,
+        "SELECT * FROM night_models WHERE ? IN ('', model) ORDER BY night DESC, model, suite",
+        [model],
+    )
 
 
 def last_finished(results: Path) -> str | None:
-    """Name of the newest night that was done and asked everybody (no --model); None when there is none."""
+    """Name of the newest night that was done and asked everybody (no --model); None when there is
+    none."""
     sql = "SELECT max(night) AS night FROM nights WHERE status = ? AND config->>'models' IS NULL"
     found = _read(results, sql, [DONE])
     return None if not len(found) or pd.isna(found["night"][0]) else str(found["night"][0])
 
 
 def recover(results: Path, current: str) -> None:
-    """Brings in nights that the results file doesn't know to be over: their outcomes, and how they ended. Raises StoreError."""
+    """Brings in nights that the results file doesn't know to be over: their outcomes, and how they
+    ended. Raises StoreError."""
     root = results.parent / "nights"
-    over = set(nights(results, 100_000).query(f"status != '{RUNNING}'")["night"]) if results.exists() else set()
-    folders = [f for f in root.iterdir() if f.is_dir() and NIGHT.fullmatch(f.name) and f.name not in over | {current}]
+    over = (
+        set(nights(results, 100_000).query(f"status != '{RUNNING}'")["night"])
+        if results.exists()
+        else set()
+    )
+    folders = [
+        f
+        for f in root.iterdir()
+        if f.is_dir() and NIGHT.fullmatch(f.name) and f.name not in over | {current}
+    ]
     for folder in sorted(folders):
         try:
             begun = json.loads((folder / BEGIN).read_text(encoding="utf-8"))
@@ -166,13 +220,16 @@ def recover(results: Path, current: str) -> None:
             ended = {"status": INTERRUPTED}
         _keep_rows(results, folder.name, _left(folder))
         store.keep(results, {"nights": _frame([{**begun, **ended}])})
-    lost = _read(results, "SELECT * FROM nights WHERE status = ? AND night != ?", [RUNNING, current])
+    lost = _read(
+        results, "SELECT * FROM nights WHERE status = ? AND night != ?", [RUNNING, current]
+    )
     if len(lost):  # their folder is gone
         store.keep(results, {"nights": lost.assign(status=INTERRUPTED)})
 
 
 def _append(folder: Path, lines: str) -> None:
-    """Adds lines to a night's outcomes; on a full disk into the room that was set aside when the night began. Raises OSError."""
+    """Adds lines to a night's outcomes; on a full disk into the room that was set aside when the
+    night began. Raises OSError."""
     for start in ("", "\n"):  # what a full disk took of the first line ends there
         try:
             with (folder / OUTCOMES).open("a", encoding="utf-8") as file:
@@ -206,20 +263,43 @@ def _keep_rows(results: Path, night: str, rows: list[dict[str, Any]]) -> None:
     sql = "SELECT model, suite, run_id, outcome FROM night_models WHERE night = ?"
     before = {(m, s, r): o for m, s, r, o in _read(results, sql, [night]).itertuples(index=False)}
     kept = [
-        row for row in rows if not (row["outcome"] == UNCHANGED and before.get((row["model"], row["suite"], row["run_id"])) == PUBLISHED)
+        row
+        for row in rows
+        if not (
+            row["outcome"] == UNCHANGED
+            and before.get((row["model"], row["suite"], row["run_id"])) == PUBLISHED
+        )
     ]
     if kept:
         store.keep(results, {"night_models": _frame(kept)})
 
 
 def _skipped(night: Night, skipped: Any, now: datetime) -> Outcome:
-    return Outcome(skipped.model, skipped.suite, SKIPPED, message=skipped.reason, night=night.night, started_at=now, finished_at=now)
+    return Outcome(
+        skipped.model,
+        skipped.suite,
+        SKIPPED,
+        message=skipped.reason,
+        night=night.night,
+        started_at=now,
+        finished_at=now,
+    )
 
 
 def _read(results: Path, sql: str, params: Sequence[Any] = ()) -> pd.DataFrame:
     if not results.exists():
         return pd.DataFrame(
-            columns=["night", "status", "steps", "benchmark_id", "model", "suite", "outcome", "run_id", "quarantined_until"]
+            columns=[
+                "night",
+                "status",
+                "steps",
+                "benchmark_id",
+                "model",
+                "suite",
+                "outcome",
+                "run_id",
+                "quarantined_until",
+            ]
         )
     return store.query(results, sql, params)
 
@@ -236,10 +316,18 @@ def _frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def _config(settings: Settings) -> dict[str, Any]:
-    """The settings as JSON has them. The webhook's address isn't among them: they name the variable that holds it."""
-    plain = {name: str(value) if isinstance(value, Path) else value for name, value in asdict(settings).items()}
+    """The settings as JSON has them. The webhook's address isn't among them: they name the variable
+    that holds it."""
+    plain = {
+        name: str(value) if isinstance(value, Path) else value
+        for name, value in asdict(settings).items()
+    }
     return plain | {"scheduled_for": settings.scheduled_for and settings.scheduled_for.isoformat()}
 
 
 def _dumps(row: Mapping[str, Any]) -> str:
-    return json.dumps(row, default=lambda value: value.isoformat() if isinstance(value, datetime) else str(value), ensure_ascii=False)
+    return json.dumps(
+        row,
+        default=lambda value: value.isoformat() if isinstance(value, datetime) else str(value),
+        ensure_ascii=False,
+    )

@@ -1,6 +1,8 @@
-"""A message about a night to a webhook (Slack's format, plain text included), kept in table ``announcements``.
+"""A message about a night to a webhook (Slack's format, plain text included), kept in table
+``announcements``.
 
-The address is a secret: it comes from an environment variable, and what is kept or said of it is its host and a digest.
+The address is a secret: it comes from an environment variable, and what is kept or said of it is
+its host and a digest.
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ class Sent:
 
 
 def target(address: str) -> str:
-    """'hooks.example.org#1a2b3c4d' of an http(s) address; UsageError, without the address, for anything else."""
+    """'hooks.example.org#1a2b3c4d' of an http(s) address; UsageError, without the address, for
+    anything else."""
     try:
         parts = urlsplit(address)
         host = parts.hostname or ""
@@ -49,25 +52,38 @@ def target(address: str) -> str:
     except ValueError:
         parts, host = urlsplit(""), ""
     if parts.scheme not in ("http", "https") or not host:
-        raise UsageError("the webhook's address is no http or https URL; it isn't repeated here because it may be a secret")
+        raise UsageError(
+            "the webhook's address is no http or https URL; it isn't repeated here because it may"
+            " be a secret"
+        )
     return f"{host}#{hashlib.sha256(address.encode()).hexdigest()[:8]}"
 
 
 def message(night: Night, link: str = "") -> dict[str, Any]:
-    """Slack's JSON: text (plain) and blocks. link: of the morning page; default what the night says."""
+    """Slack's JSON: text (plain) and blocks. link: of the morning page; default what the night
+    says."""
     told = str(night.row.get("report") or "")  # the folder of the report, or the page itself
-    link = link or (told if told.endswith(".html") or not told else f"{told.rstrip('/')}/night.html")
+    link = link or (
+        told if told.endswith(".html") or not told else f"{told.rstrip('/')}/night.html"
+    )
     title = f"sdgbias, night {night.night}"
     lines = [words.headline(night)]
     ended = {name: str(said) for name, said in night.row["steps"].items() if name != "announce"}
-    steps = [f"• {name}: {said[:400]}" for name, said in ended.items() if said != "done" and not said.startswith("breach")]
-    breaches = [f"• {m.label}, {m.suite}: {words.moved(r)}" for m in night.breached for r in m.breaches]
+    steps = [
+        f"• {name}: {said[:400]}"
+        for name, said in ended.items()
+        if said != "done" and not said.startswith("breach")
+    ]
+    breaches = [
+        f"• {m.label}, {m.suite}: {words.moved(r)}" for m in night.breached for r in m.breaches
+    ]
     if len(breaches) > _BREACHES:
         breaches = [*breaches[:_BREACHES], f"• and {len(breaches) - _BREACHES} more breaches"]
     out = [f"• {m.label}, {m.suite}: {words.why(m)[:240]}" for m in night.of("failed", "skipped")]
     out = [*out[:_LISTED], f"• and {len(out) - _LISTED} more"] if len(out) > _LISTED else out
     held = [
-        f"• {m.model}: quarantined {f'until {m.until}' if m.until else 'until a person enables it'}; {words.back(m.model)}"
+        f"• {m.model}: quarantined"
+        f" {f'until {m.until}' if m.until else 'until a person enables it'}; {words.back(m.model)}"
         for m in night.models
         if m.until or m.quarantines
     ]
@@ -81,11 +97,19 @@ def message(night: Night, link: str = "") -> dict[str, Any]:
     shown = [(head, listed) for head, listed in parts if listed]
     where = f"Morning page: {link}" if link else ""
     plain = "\n".join(
-        [title, *(line for head, listed in shown for line in ([head + ":"] if head else []) + listed), *([where] if where else [])]
+        [
+            title,
+            *(line for head, listed in shown for line in ([head + ":"] if head else []) + listed),
+            *([where] if where else []),
+        ]
     )
-    blocks: list[dict[str, Any]] = [{"type": "header", "text": {"type": "plain_text", "text": title[:150]}}]
+    blocks: list[dict[str, Any]] = [
+        {"type": "header", "text": {"type": "plain_text", "text": title[:150]}}
+    ]
     for head, listed in shown:
-        blocks.append(_section("\n".join([f"*{head}*"] * bool(head) + [_escaped(line) for line in listed])))
+        blocks.append(
+            _section("\n".join([f"*{head}*"] * bool(head) + [_escaped(line) for line in listed]))
+        )
     if link:
         url = urlsplit(link).scheme in ("http", "https") and not set(link) & set("<>| ")
         blocks.append(_section(f"<{link}|Morning page>" if url else _escaped(where)))
@@ -93,7 +117,13 @@ def message(night: Night, link: str = "") -> dict[str, Any]:
 
 
 def _section(text: str) -> dict[str, Any]:
-    return {"type": "section", "text": {"type": "mrkdwn", "text": text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"}}
+    return {
+        "type": "section",
+        "text": {
+            "type": "mrkdwn",
+            "text": text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…",
+        },
+    }
 
 
 def _escaped(text: str) -> str:
@@ -102,12 +132,19 @@ def _escaped(text: str) -> str:
 
 
 def announce(
-    results: Path, variable: str, now: datetime, *, night: str = "", link: str = "", sleep: Callable[[float], None] = time.sleep
+    results: Path,
+    variable: str,
+    now: datetime,
+    *,
+    night: str = "",
+    link: str = "",
+    sleep: Callable[[float], None] = time.sleep,
 ) -> list[Sent]:
-    """Sends the message of a night (default the newest), and those of earlier nights that failed; a night is sent to a target once.
+    """Sends the message of a night (default the newest), and those of earlier nights that failed; a
+    night is sent to a target once.
 
-    Nothing is raised for a webhook that doesn't answer: it is kept as failed, and the next call tries again. Raises UsageError for an
-    unknown night or an address that is none, StoreError.
+    Nothing is raised for a webhook that doesn't answer: it is kept as failed, and the next call
+    tries again. Raises UsageError for an unknown night or an address that is none, StoreError.
     """
     chosen = nights.load(results, night)
     if chosen is None:
@@ -117,8 +154,14 @@ def announce(
         _keep(results, chosen.night, "", "skipped", 0, "", now)
         return [Sent(chosen.night, "skipped", f"no address in the environment variable {variable}")]
     to = target(address)
-    before = store.query(results, "SELECT night, status, attempts FROM announcements WHERE target = ?", [to]).set_index("night")
-    failed = [n for n in nights.known(results) if n in before.index and before.loc[n, "status"] == "failed" and n != chosen.night][-KEPT:]
+    before = store.query(
+        results, "SELECT night, status, attempts FROM announcements WHERE target = ?", [to]
+    ).set_index("night")
+    failed = [
+        n
+        for n in nights.known(results)
+        if n in before.index and before.loc[n, "status"] == "failed" and n != chosen.night
+    ][-KEPT:]
     done = []
     for name in [*failed, chosen.night]:
         if name in before.index and before.loc[name, "status"] == "sent":
@@ -134,13 +177,18 @@ def announce(
     return done
 
 
-def post(address: str, body: dict[str, Any], sleep: Callable[[float], None] = time.sleep) -> tuple[int, str]:
-    """(tries, '' or why it failed). Three tries; what a second try can't mend (HTTP 4xx except 408 and 429) is not repeated."""
+def post(
+    address: str, body: dict[str, Any], sleep: Callable[[float], None] = time.sleep
+) -> tuple[int, str]:
+    """(tries, '' or why it failed). Three tries; what a second try can't mend (HTTP 4xx except 408
+    and 429) is not repeated."""
     import logging
 
     import httpx
 
-    logging.getLogger("httpx").setLevel(logging.WARNING)  # at INFO it writes every address, which here is a secret
+    logging.getLogger("httpx").setLevel(
+        logging.WARNING
+    )  # at INFO it writes every address, which here is a secret
     why = ""
     for at in range(len(WAITS) + 1):
         if at:
@@ -158,6 +206,15 @@ def post(address: str, body: dict[str, Any], sleep: Callable[[float], None] = ti
     return len(WAITS) + 1, why
 
 
-def _keep(results: Path, night: str, to: str, status: str, attempts: int, text: str, now: datetime) -> None:
-    row = {"night": night, "target": to, "status": status, "attempts": attempts, "message": text, "sent_at": now}
+def _keep(
+    results: Path, night: str, to: str, status: str, attempts: int, text: str, now: datetime
+) -> None:
+    row = {
+        "night": night,
+        "target": to,
+        "status": status,
+        "attempts": attempts,
+        "message": text,
+        "sent_at": now,
+    }
     store.keep(results, {"announcements": pd.DataFrame([row])})

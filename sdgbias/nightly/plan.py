@@ -1,4 +1,5 @@
-"""What a night will do: one job per model and suite, decided before anything starts, so that an edit meanwhile harms nobody."""
+"""What a night will do: one job per model and suite, decided before anything starts, so that an
+edit meanwhile harms nobody."""
 
 from __future__ import annotations
 
@@ -28,9 +29,11 @@ WEBHOOK = "SDGBIAS_WEBHOOK"
 class Settings:
     """What a night is asked to do. Paths as a person gives them; ``root``: folder of the registry.
 
-    models: only these (also candidates), None: whoever is due. policy: the gate's, None: its default. webhook_env: NAME of the environment
-    variable that holds the webhook's address, '': the policy's. jobs: models at a time. scheduled_for: the instant at which the night was due, None: it
-    starts by hand. night: its name, where that is known. draws, seed, passes: of every evaluation. by: 'cli' or 'prefect'.
+    models: only these (also candidates), None: whoever is due. policy: the gate's, None: its
+    default. webhook_env: NAME of the environment variable that holds the webhook's address, '': the
+    policy's. jobs: models at a time. scheduled_for: the instant at which the night was due, None:
+    it starts by hand. night: its name, where that is known. draws, seed, passes: of every
+    evaluation. by: 'cli' or 'prefect'.
     """
 
     root: Path
@@ -56,9 +59,11 @@ class Settings:
 
 @dataclass(frozen=True)
 class Job:
-    """One model on one suite. entry: its registry file as it was when the night began. gpu: which kind of machine it wants (entry option
-    `gpu`). key: its identity (identity.py). threads: of the CPU, 0: as many as it likes. run_id: the finished run of the same key, '' when there is none. options: further ones of
-    `sdgbias evaluate`. withheld: NAMES of environment variables that its processes don't get, beside those that no model gets."""
+    """One model on one suite. entry: its registry file as it was when the night began. gpu: which
+    kind of machine it wants (entry option `gpu`). key: its identity (identity.py). threads: of the
+    CPU, 0: as many as it likes. run_id: the finished run of the same key, '' when there is none.
+    options: further ones of `sdgbias evaluate`. withheld: NAMES of environment variables that its
+    processes don't get, beside those that no model gets."""
 
     night: str
     model: str
@@ -84,7 +89,8 @@ class Job:
 
 @dataclass(frozen=True)
 class Skipped:
-    """Who is not asked tonight, and why. state: the registry's, 'broken' for a file that can't be read, 'no benchmark'."""
+    """Who is not asked tonight, and why. state: the registry's, 'broken' for a file that can't be
+    read, 'no benchmark'."""
 
     model: str
     suite: str
@@ -94,7 +100,8 @@ class Skipped:
 
 @dataclass(frozen=True)
 class Night:
-    """The plan of one night. folder: beside the results file, holds snapshots and logs; log of job: below it."""
+    """The plan of one night. folder: beside the results file, holds snapshots and logs; log of job:
+    below it."""
 
     night: str
     folder: Path
@@ -112,8 +119,8 @@ def folder_of(results: Path, night: str) -> Path:
 
 
 def name_of(settings: Settings, now: datetime) -> str:
-    """The night that these settings mean: the one they name, the one that was due, or by hand one of its own, named after the minute. Raises
-    UsageError."""
+    """The night that these settings mean: the one they name, the one that was due, or by hand one
+    of its own, named after the minute. Raises UsageError."""
     if settings.night is not None:
         return schedule.checked(settings.night)
     if settings.scheduled_for is None:
@@ -123,10 +130,12 @@ def name_of(settings: Settings, now: datetime) -> str:
 
 
 def tonight(settings: Settings, now: datetime, write: bool = True) -> Night:
-    """Who is asked what tonight. With ``write``, each entry is copied into the night's folder: that copy is what is scored.
+    """Who is asked what tonight. With ``write``, each entry is copied into the night's folder: that
+    copy is what is scored.
 
-    One broken registry file is a Skipped with state 'broken'. Raises UsageError, RegistryError (a name in ``models`` that nobody has),
-    InputError (no benchmark of places although somebody is asked about them).
+    One broken registry file is a Skipped with state 'broken'. Raises UsageError, RegistryError (a
+    name in ``models`` that nobody has), InputError (no benchmark of places although somebody is
+    asked about them).
     """
     name = name_of(settings, now)
     folder = folder_of(settings.results, name)
@@ -141,9 +150,23 @@ def tonight(settings: Settings, now: datetime, write: bool = True) -> Night:
             if suite not in ids:
                 ids[suite] = _benchmark_id(folders[suite], suite)
             if not ids[suite]:
-                skipped.append(Skipped(spec.name, suite, f"no benchmark of this suite at {folders[suite]}", "no benchmark"))
+                skipped.append(
+                    Skipped(
+                        spec.name,
+                        suite,
+                        f"no benchmark of this suite at {folders[suite]}",
+                        "no benchmark",
+                    )
+                )
                 continue
-            options = ("--passes", settings.passes, "--draws", str(settings.draws), "--seed", str(settings.seed))
+            options = (
+                "--passes",
+                settings.passes,
+                "--draws",
+                str(settings.draws),
+                "--seed",
+                str(settings.seed),
+            )
             asked = [settings.passes, settings.draws] if suite == SDG else []
             job = Job(
                 night=name,
@@ -163,15 +186,23 @@ def tonight(settings: Settings, now: datetime, write: bool = True) -> Night:
             )
             jobs.append(job)
     known = _known(settings.results, {spec.name for spec in chosen if spec.backend == "api"})
-    made = tuple(replace(job, run_id=known.get((job.model, job.suite, job.key), "")) for job in jobs)
+    made = tuple(
+        replace(job, run_id=known.get((job.model, job.suite, job.key), "")) for job in jobs
+    )
     if not all(job.run_id for job in made):
         from sdgbias.suites.extra_prompts import choose
 
         choose(settings.passes)  # a wrong name is told now, not by every model
     night = Night(
-        name, folder, made, tuple(skipped), settings.scheduled_for and settings.scheduled_for.astimezone(UTC), now.astimezone(UTC),
-        ids.get(SDG, ""), ids.get(FACET, ""),
-    )  # fmt: skip
+        name,
+        folder,
+        made,
+        tuple(skipped),
+        settings.scheduled_for and settings.scheduled_for.astimezone(UTC),
+        now.astimezone(UTC),
+        ids.get(SDG, ""),
+        ids.get(FACET, ""),
+    )
     if write:
         _snapshot(folder / "registry", chosen)
         save(night)
@@ -179,11 +210,15 @@ def tonight(settings: Settings, now: datetime, write: bool = True) -> Night:
 
 
 def webhooks(settings: Settings) -> tuple[str, ...]:
-    """NAMES of the environment variables with the webhook's address: the settings' and the policy's, also of a policy that is no valid one;
-    the gate says what is wrong with it."""
+    """NAMES of the environment variables with the webhook's address: the settings' and the
+    policy's, also of a policy that is no valid one; the gate says what is wrong with it."""
     named = {settings.webhook_env}
     with suppress(OSError, ValueError, yaml.YAMLError):
-        text = (settings.policy or settings.root / "registry" / "policy.yaml").read_bytes().decode("utf-8", "replace")
+        text = (
+            (settings.policy or settings.root / "registry" / "policy.yaml")
+            .read_bytes()
+            .decode("utf-8", "replace")
+        )
         named |= set(re.findall(r"\bwebhook\b[\"']?\s*:\s*[\"']?([A-Za-z_]\w*)", text))
         found = files.load_yaml(text)
         named |= {str(found.get("webhook", ""))} if isinstance(found, dict) else set()
@@ -191,12 +226,16 @@ def webhooks(settings: Settings) -> tuple[str, ...]:
 
 
 def save(night: Night) -> Path:
-    """The plan as JSON in the night's folder, for whoever does a job of it in another process. Raises StoreError."""
+    """The plan as JSON in the night's folder, for whoever does a job of it in another process.
+    Raises StoreError."""
     path = night.folder / "plan.json"
     try:
         path.write_text(json.dumps(asdict(night), default=str, indent=1), encoding="utf-8")
     except OSError as error:
-        raise StoreError(f"{path}: can't be written ({error.strerror}); make room or give a writable folder with --results") from None
+        raise StoreError(
+            f"{path}: can't be written ({error.strerror}); make room or give a writable folder with"
+            " --results"
+        ) from None
     return path
 
 
@@ -216,11 +255,23 @@ def load(results: Path, night: str) -> Night:
             for job in found.pop("jobs")
         ]
         skipped = [Skipped(**entry) for entry in found.pop("skipped")]
-        times = {name: datetime.fromisoformat(found[name]) if found[name] else None for name in ("scheduled_for", "started_at")}
-        return Night(**{**found, **times, "folder": Path(found["folder"]), "jobs": tuple(jobs), "skipped": tuple(skipped)})
+        times = {
+            name: datetime.fromisoformat(found[name]) if found[name] else None
+            for name in ("scheduled_for", "started_at")
+        }
+        return Night(
+            **{
+                **found,
+                **times,
+                "folder": Path(found["folder"]),
+                "jobs": tuple(jobs),
+                "skipped": tuple(skipped),
+            }
+        )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StoreError(
-            f"{path}: no plan of a night ({type(error).__name__}); start the night again: sdgbias nightly --night {night}"
+            f"{path}: no plan of a night ({type(error).__name__}); start the night again: sdgbias"
+            f" nightly --night {night}"
         ) from None
 
 
@@ -229,7 +280,10 @@ def _chosen(settings: Settings, today: date) -> tuple[list[ModelSpec], list[Skip
     if settings.models is not None:
         for name in settings.models:
             if name not in found and name not in broken:
-                raise RegistryError(one_of("model", name, [*found, *broken]) + "; add one: sdgbias register-model REPO")
+                raise RegistryError(
+                    one_of("model", name, [*found, *broken])
+                    + "; add one: sdgbias register-model REPO"
+                )
         found = {name: spec for name, spec in found.items() if name in settings.models}
         broken = {name: why for name, why in broken.items() if name in settings.models}
     skipped = [Skipped(name, SDG, why, "broken") for name, why in broken.items()]
@@ -238,51 +292,79 @@ def _chosen(settings: Settings, today: date) -> tuple[list[ModelSpec], list[Skip
         if settings.models is not None or entries.is_due(spec, today):
             chosen.append(spec)
         else:
-            until = f"until {spec.until or 'a person enables it'}: " if spec.state == QUARANTINED else ""
-            skipped += [Skipped(spec.name, suite, f"{spec.state} {until}{spec.reason}", spec.state) for suite in entries.suites(spec)]
+            until = (
+                f"until {spec.until or 'a person enables it'}: "
+                if spec.state == QUARANTINED
+                else ""
+            )
+            skipped += [
+                Skipped(spec.name, suite, f"{spec.state} {until}{spec.reason}", spec.state)
+                for suite in entries.suites(spec)
+            ]
     return chosen, skipped
 
 
 def _benchmark_id(folder: Path, suite: str) -> str:
-    """'' where there is no benchmark of people. Raises InputError for one of places, and for a folder of the other suite."""
+    """'' where there is no benchmark of people. Raises InputError for one of places, and for a
+    folder of the other suite."""
     if suite != SDG and not (folder / "benchmark.json").is_file():
         return ""
     try:
         card = json.loads((folder / "benchmark.json").read_text(encoding="utf-8"))
         found, of = str(card["benchmark_id"]), str(card.get("suite", SDG))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        raise InputError(f"{folder / 'benchmark.json'}: no benchmark here; build one first: sdgbias build --out {folder}") from None
+        raise InputError(
+            f"{folder / 'benchmark.json'}: no benchmark here; build one first: sdgbias build --out"
+            f" {folder}"
+        ) from None
     if of != suite:
-        raise InputError(f"{folder}: a benchmark of suite {of}, not {suite}; name the folder of each with --benchmark and --people")
+        raise InputError(
+            f"{folder}: a benchmark of suite {of}, not {suite}; name the folder of each with"
+            " --benchmark and --people"
+        )
     return found
 
 
 def _done(results: Path, minute: str) -> set[str]:
-    """Nights that began in this minute, or in the same minute of an hour that stands twice, and are done."""
+    """Nights that began in this minute, or in the same minute of an hour that stands twice, and are
+    done."""
     from sdgbias import store
 
     if not results.exists():
         return set()
     try:
-        return set(store.query(results, "SELECT night FROM nights WHERE status = 'done' AND starts_with(night, ?)", [minute])["night"])
+        return set(
+            store.query(
+                results,
+                "SELECT night FROM nights WHERE status = 'done' AND starts_with(night, ?)",
+                [minute],
+            )["night"]
+        )
     except StoreError:  # the night itself will say it
         return set()
 
 
 def _known(results: Path, never: set[str]) -> dict[tuple[str, str, str], str]:
-    """(model, suite, key) -> run_id of what earlier nights finished whole; ``never``: models that can change behind their name. A results
-    file that can't be read now knows nothing: the jobs find out for themselves."""
+    """(model, suite, key) -> run_id of what earlier nights finished whole; ``never``: models that
+    can change behind their name. A results file that can't be read now knows nothing: the jobs find
+    out for themselves."""
     from sdgbias import store
 
     if not results.exists():
         return {}
-    sql = """SELECT model, suite, m."key" AS "key", run_id FROM night_models m JOIN runs r USING (run_id, model, suite)
-             WHERE outcome IN ('published', 'unchanged') AND r.finished_at IS NOT NULL AND r.n_failed = 0"""
+    sql = """SELECT model, suite, m."key" AS "key", run_id FROM night_models m JOIN runs r USING
+             (run_id, model, suite)
+             WHERE outcome IN ('published', 'unchanged') AND r.finished_at IS NOT NULL AND
+             r.n_failed = 0"""
     try:
         rows = store.query(results, sql)
     except StoreError:
         return {}
-    return {(model, suite, key): run for model, suite, key, run in rows.itertuples(index=False) if model not in never}
+    return {
+        (model, suite, key): run
+        for model, suite, key, run in rows.itertuples(index=False)
+        if model not in never
+    }
 
 
 def _snapshot(folder: Path, specs: list[ModelSpec]) -> None:
@@ -293,7 +375,10 @@ def _snapshot(folder: Path, specs: list[ModelSpec]) -> None:
             part.write_text(entries.to_yaml(spec), encoding="utf-8")
             part.replace(folder / f"{spec.name}.yaml")
     except OSError as error:
-        raise StoreError(f"{folder}: can't be written ({error.strerror}); make room or give a writable folder with --results") from None
+        raise StoreError(
+            f"{folder}: can't be written ({error.strerror}); make room or give a writable folder"
+            " with --results"
+        ) from None
 
 
 def check(settings: Settings) -> None:
@@ -301,5 +386,8 @@ def check(settings: Settings) -> None:
     if settings.jobs < 1:
         raise UsageError(f"--jobs {settings.jobs}; valid: 1 or more")
     if settings.scheduled_for is not None and settings.scheduled_for.tzinfo is None:
-        raise UsageError(f"scheduled for {settings.scheduled_for.isoformat()}: no offset; valid: e.g. 2026-11-21T01:30:00+00:00")
+        raise UsageError(
+            f"scheduled for {settings.scheduled_for.isoformat()}: no offset; valid: e.g."
+            " 2026-11-21T01:30:00+00:00"
+        )
     schedule.zone(settings.timezone)

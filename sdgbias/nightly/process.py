@@ -1,6 +1,8 @@
-"""One command as a process group of its own: ended with all its children at a timeout or when the night ends; what it says goes to a log.
+"""One command as a process group of its own: ended with all its children at a timeout or when the
+night ends; what it says goes to a log.
 
-The other side of a job: what `sdgbias evaluate --outcome FILE` tells the night that started it, and that it ends with it.
+The other side of a job: what `sdgbias evaluate --outcome FILE` tells the night that started it, and
+that it ends with it.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ GRACE = 5.0
 LONGEST = 500
 _STARTED = "== started "
 _SECRET_NAME = re.compile(r"key|token|secret|passw|credential|webhook", re.IGNORECASE)
-_SECRET_VALUE = re.compile(r"\b(?:sk-|hf_|ghp_|github_pat_|AIza|xox[a-z]-)[A-Za-z0-9_-]{10,}|(?<=[Bb]earer )\S{8,}")
+_SECRET_VALUE = re.compile(
+    r"\b(?:sk-|hf_|ghp_|github_pat_|AIza|xox[a-z]-)[A-Za-z0-9_-]{10,}|(?<=[Bb]earer )\S{8,}"
+)
 #: The last line of a traceback: an exception's name, at the beginning of a line.
 _RAISED = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)\b")
 _UNPRINTABLE = re.compile(r"[^\x20-\x7e\xa0-\uffff]")
@@ -39,12 +43,14 @@ _STOPPING = threading.Event()
 
 
 class Stopped(Exception):
-    """The night is being ended by a person or a signal: what was at work is no failure of anybody."""
+    """The night is being ended by a person or a signal: what was at work is no failure of
+    anybody."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a process ended: its exit code (negative: the signal), whether it was the timeout, the seconds it took."""
+    """How a process ended: its exit code (negative: the signal), whether it was the timeout, the
+    seconds it took."""
 
     code: int
     timed_out: bool
@@ -52,19 +58,33 @@ class Ended:
 
 
 def run(
-    command: Sequence[str], log: Path, timeout_s: float, environment: Mapping[str, str] | None = None, without: Collection[str] = ()
+    command: Sequence[str],
+    log: Path,
+    timeout_s: float,
+    environment: Mapping[str, str] | None = None,
+    without: Collection[str] = (),
 ) -> Ended:
-    """Runs a command to its end or to the timeout (0: none); its output is appended to ``log``. Nothing of its group survives it.
-    ``without``: variables of this environment that it does not get. Raises Stopped when `stop_all` ended it, OSError when it can't be started."""
+    """Runs a command to its end or to the timeout (0: none); its output is appended to ``log``.
+    Nothing of its group survives it.
+    ``without``: variables of this environment that it does not get. Raises Stopped when `stop_all`
+    ended it, OSError when it can't be started."""
     log.parent.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     with log.open("ab") as sink:
         sink.write(f"{_STARTED}{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC\n".encode())
         sink.flush()
         child = subprocess.Popen(
-            list(command), stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT, start_new_session=True,
-            env={**{k: v for k, v in os.environ.items() if k not in without}, "PYTHONUNBUFFERED": "1", **(environment or {})},
-        )  # fmt: skip
+            list(command),
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env={
+                **{k: v for k, v in os.environ.items() if k not in without},
+                "PYTHONUNBUFFERED": "1",
+                **(environment or {}),
+            },
+        )
         with _LOCK:
             _RUNNING.add(child)
         if _STOPPING.is_set():
@@ -98,7 +118,8 @@ def pause(seconds: float) -> None:
 
 
 def stop_all() -> None:
-    """Ends every process that ``run`` is waiting for, with its children; no other is started until `begin`."""
+    """Ends every process that ``run`` is waiting for, with its children; no other is started until
+    `begin`."""
     _STOPPING.set()
     with _LOCK:
         running = list(_RUNNING)
@@ -124,8 +145,9 @@ def _signal(child: subprocess.Popen[bytes], number: signal.Signals) -> None:
 
 
 def said(text: str) -> str:
-    """A message for the results: one line, ``LONGEST`` characters at most, whatever looks like a token or is the value of an environment
-    variable whose name smells of a secret replaced by ***."""
+    """A message for the results: one line, ``LONGEST`` characters at most, whatever looks like a
+    token or is the value of an environment variable whose name smells of a secret replaced by ***.
+    """
     for name, value in os.environ.items():
         if _SECRET_NAME.search(name) and len(value) >= 8:
             text = text.replace(value, "***")
@@ -134,7 +156,8 @@ def said(text: str) -> str:
 
 
 def last_error(log: Path) -> str:
-    """What a command of the house said last, since it was last started, about why it ended ('' when nothing); of a traceback its last line."""
+    """What a command of the house said last, since it was last started, about why it ended ('' when
+    nothing); of a traceback its last line."""
     try:
         with log.open("rb") as source:
             source.seek(max(0, source.seek(0, os.SEEK_END) - 20_000))
@@ -154,8 +177,9 @@ _PR_SET_PDEATHSIG = 1
 
 @contextmanager
 def report_outcome(path: Path | None) -> Iterator[dict[str, Any]]:
-    """What the block puts into the mapping is written to ``path`` as JSON when it ends well; else the error: class, exit code, message.
-    The error goes on its way. Without a path nothing is written. StoreError when the file can't be written."""
+    """What the block puts into the mapping is written to ``path`` as JSON when it ends well; else
+    the error: class, exit code, message. The error goes on its way. Without a path nothing is
+    written. StoreError when the file can't be written."""
     found: dict[str, Any] = {}
     if path is None:
         yield found
@@ -164,14 +188,26 @@ def report_outcome(path: Path | None) -> Iterator[dict[str, Any]]:
     try:
         yield found
     except SdgbiasError as error:
-        write_outcome(path, {"error": type(error).__name__, "exit_code": error.exit_code, "message": str(error)})
+        write_outcome(
+            path,
+            {"error": type(error).__name__, "exit_code": error.exit_code, "message": str(error)},
+        )
         raise
     except MemoryError as error:
         message = f"out of memory: {error}".rstrip(": ")
-        write_outcome(path, {"error": "OutOfMemory", "exit_code": OutOfMemory.exit_code, "message": message})
+        write_outcome(
+            path, {"error": "OutOfMemory", "exit_code": OutOfMemory.exit_code, "message": message}
+        )
         raise OutOfMemory(message) from None
     except Exception as error:
-        write_outcome(path, {"error": type(error).__name__, "exit_code": 1, "message": f"{type(error).__name__}: {error}"})
+        write_outcome(
+            path,
+            {
+                "error": type(error).__name__,
+                "exit_code": 1,
+                "message": f"{type(error).__name__}: {error}",
+            },
+        )
         raise
     write_outcome(path, found)
 
@@ -186,18 +222,22 @@ def read_outcome(path: Path) -> dict[str, Any]:
 
 
 def write_outcome(path: Path, found: dict[str, Any]) -> None:
-    """Writes it whole or not at all. StoreError when it can't be written, except for an error, which has a way of its own."""
+    """Writes it whole or not at all. StoreError when it can't be written, except for an error,
+    which has a way of its own."""
     part = path.with_name(f"{path.name}.part")
     try:
         part.write_text(json.dumps(found), encoding="utf-8")
         part.replace(path)
     except OSError as error:
         if "error" not in found:
-            raise StoreError(f"{path}: can't be written ({error.strerror}); what was published stays") from None
+            raise StoreError(
+                f"{path}: can't be written ({error.strerror}); what was published stays"
+            ) from None
 
 
 def _end_with_parent() -> None:
-    """Linux: this process is killed when the one that started it dies, so that a night that was killed leaves nobody at work."""
+    """Linux: this process is killed when the one that started it dies, so that a night that was
+    killed leaves nobody at work."""
     if sys.platform == "linux":
         parent = os.getppid()
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))

@@ -1,6 +1,8 @@
-"""One night: everybody who is due, `jobs` at a time, then analyse, gate, report, W&B and whoever is to be told.
+"""One night: everybody who is due, `jobs` at a time, then analyse, gate, report, W&B and whoever is
+to be told.
 
-It needs no server; flows/nightly.py gives it other hands, which do the same work as Prefect's task runs.
+It needs no server; flows/nightly.py gives it other hands, which do the same work as Prefect's task
+runs.
 
 plan.tonight      who is asked what; snapshots of their entries
 work.keep_trying  one model: a process, its outcome, another try where it may help
@@ -35,7 +37,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Summary:
-    """What came of a night. status: 'done', 'failed' (nobody could be scored), '' (nothing was due). steps: step -> 'done' or why not.
+    """What came of a night. status: 'done', 'failed' (nobody could be scored), '' (nothing was
+    due). steps: step -> 'done' or why not.
     unsaved: why the results file could not take it, '' when it did."""
 
     night: str
@@ -49,14 +52,19 @@ class Summary:
 
     @property
     def exit_code(self) -> int:
-        """0: everybody was asked, at least one was good (or nobody was due); 6: the gate found a breach; 8: nobody could be scored, the
-        results could not be kept, or a step that shows or judges them failed."""
+        """0: everybody was asked, at least one was good (or nobody was due); 6: the gate found a
+        breach; 8: nobody could be scored, the results could not be kept, or a step that shows or
+        judges them failed."""
         said = self.steps or {}
         if self.status == FAILED or self.unsaved:
             return InfrastructureError.exit_code
         if said.get("gate", "").startswith(finish.BREACH):
             return GateError.exit_code
-        bad = [name for name, words in said.items() if words != finish.DONE and name not in finish.BESIDE]
+        bad = [
+            name
+            for name, words in said.items()
+            if words != finish.DONE and name not in finish.BESIDE
+        ]
         return InfrastructureError.exit_code if bad else 0
 
 
@@ -68,9 +76,11 @@ def _nobody(event: str, night: Night, outcomes: Sequence[Outcome], said: Mapping
 class Hands:
     """Who does the parts of a night.
 
-    ask(job, results, device): one model, until its outcome stands. step(name, settings, night): finish.CHECK or a closing step; 'done' or
-    why not. devices(jobs, models): what each model at a time may see (work.devices). seen(event, night, outcomes so far, steps so far):
-    told of 'planned', 'settled' (after each model), 'asked' (after the last), the name of each step, and 'closed'.
+    ask(job, results, device): one model, until its outcome stands. step(name, settings, night):
+    finish.CHECK or a closing step; 'done' or why not. devices(jobs, models): what each model at a
+    time may see (work.devices). seen(event, night, outcomes so far, steps so far): told of
+    'planned', 'settled' (after each model), 'asked' (after the last), the name of each step, and
+    'closed'.
     """
 
     ask: Callable[[Job, Path, str | None], Outcome] = attempt.keep_trying_here
@@ -86,10 +96,12 @@ def run(
     hands: Hands = Hands(),
     steps: Sequence[str] = finish.STEPS,
 ) -> Summary:
-    """A whole night. A night of this name that is done already is left alone; one that was interrupted goes on where it stood.
+    """A whole night. A night of this name that is done already is left alone; one that was
+    interrupted goes on where it stood.
 
-    tell: one line per start and end of a model, and per step. Raises InfrastructureError (another night is at work), UsageError,
-    RegistryError, InputError (no benchmark), StoreError (the night's folder can't be written): before anybody is asked.
+    tell: one line per start and end of a model, and per step. Raises InfrastructureError (another
+    night is at work), UsageError, RegistryError, InputError (no benchmark), StoreError (the night's
+    folder can't be written): before anybody is asked.
     """
     check(settings)
     began = time.monotonic()
@@ -119,11 +131,20 @@ def run(
             process.stop_all()
             ledger.end(settings.results, night, ledger.INTERRUPTED, said, now(), [])
             raise
-    return Summary(name, status, tuple(outcomes), said, time.monotonic() - began, str(finish.report_page(settings)), unsaved)
+    return Summary(
+        name,
+        status,
+        tuple(outcomes),
+        said,
+        time.monotonic() - began,
+        str(finish.report_page(settings)),
+        unsaved,
+    )
 
 
 def _unreadable(night: Night, now: datetime) -> list[Outcome]:
-    """Entries that can't be read are failures of tonight; nobody is put aside, for there is no entry to write that into."""
+    """Entries that can't be read are failures of tonight; nobody is put aside, for there is no
+    entry to write that into."""
     return [
         Outcome(
             s.model,
@@ -140,8 +161,15 @@ def _unreadable(night: Night, now: datetime) -> list[Outcome]:
     ]
 
 
-def _everybody(settings: Settings, night: Night, now: Callable[[], datetime], tell: Callable[[str], None], hands: Hands) -> list[Outcome]:
-    """All jobs; those whose run is finished first and without a process. The suites of one model follow each other: they share its scores."""
+def _everybody(
+    settings: Settings,
+    night: Night,
+    now: Callable[[], datetime],
+    tell: Callable[[str], None],
+    hands: Hands,
+) -> list[Outcome]:
+    """All jobs; those whose run is finished first and without a process. The suites of one model
+    follow each other: they share its scores."""
     today = now().astimezone(schedule.zone(settings.timezone)).date()
     known = [outcome for job in night.jobs if (outcome := attempt.already(job, now()))]
     outcomes = [quarantine.settle(settings, outcome, today) for outcome in known]
@@ -184,7 +212,8 @@ def _everybody(settings: Settings, night: Night, now: Callable[[], datetime], te
 
 
 def _at_once(attempt: Sequence[Callable[[], T]], most: int) -> list[T]:
-    """What each of these comes to, ``most`` at a time, each in a thread. When one raises, every process that is at work is ended."""
+    """What each of these comes to, ``most`` at a time, each in a thread. When one raises, every
+    process that is at work is ended."""
     pool = ThreadPoolExecutor(max(1, most))
     try:
         begun = [pool.submit(contextvars.copy_context().run, one) for one in attempt]
@@ -199,7 +228,8 @@ def _at_once(attempt: Sequence[Callable[[], T]], most: int) -> list[T]:
 
 
 def line(outcome: Outcome) -> str:
-    """One outcome in words: 'published, 12 s', 'failed after 2 attempts, 31 s: OutOfMemory: ...'."""
+    """One outcome in words: 'published, 12 s', 'failed after 2 attempts, 31 s: OutOfMemory:
+    ...'."""
     tries = f" after {outcome.attempts} attempts" if outcome.attempts > 1 else ""
     why = f": {outcome.kind}: {outcome.message}" if outcome.outcome == FAILED else ""
     aside = f"; quarantined until {outcome.quarantined_until}" if outcome.quarantined_until else ""
@@ -219,14 +249,28 @@ def _close(
 
     def one(name: str) -> tuple[str, float]:
         began = time.monotonic()
-        came_to = hands.step(name, settings, night) if finish.needed(name, settings, night) else finish.DONE
+        came_to = (
+            hands.step(name, settings, night)
+            if finish.needed(name, settings, night)
+            else finish.DONE
+        )
         return came_to, time.monotonic() - began
 
-    wanted = [name for step in steps for name in ((step, finish.SELFCHECK) if step == "analyse" and settings.selfcheck else (step,))]
-    for _, turn in groupby(wanted, key=lambda name: finish.TOGETHER if name in finish.TOGETHER else name):
+    wanted = [
+        name
+        for step in steps
+        for name in (
+            (step, finish.SELFCHECK) if step == "analyse" and settings.selfcheck else (step,)
+        )
+    ]
+    for _, turn in groupby(
+        wanted, key=lambda name: finish.TOGETHER if name in finish.TOGETHER else name
+    ):
         names = list(turn)
         ledger.so_far(settings.results, night, said)
-        for name, (came_to, seconds) in zip(names, _at_once([partial(one, name) for name in names], len(names)), strict=True):
+        for name, (came_to, seconds) in zip(
+            names, _at_once([partial(one, name) for name in names], len(names)), strict=True
+        ):
             said[name] = came_to
             tell(f"{name}: {came_to} ({seconds:.0f} s)")
             if name == "gate":

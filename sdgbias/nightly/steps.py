@@ -1,5 +1,6 @@
-"""The end of a night: what is computed, judged, shown and told once everybody was asked. Each step is a command of the house, in a process
-of its own with a log of its own; a step that fails is told, and stops none of the others."""
+"""The end of a night: what is computed, judged, shown and told once everybody was asked. Each step
+is a command of the house, in a process of its own with a log of its own; a step that fails is told,
+and stops none of the others."""
 
 from __future__ import annotations
 
@@ -14,10 +15,12 @@ from sdgbias.nightly.plan import WEBHOOK, Night, Settings, webhooks
 from sdgbias.types import FACET, SDG
 
 STEPS = ("analyse", "gate", "report", "wandb", "announce")
-#: Steps at the same time: both show what those before them found, and neither reads what the other makes.
+#: Steps at the same time: both show what those before them found, and neither reads what the other
+#: makes.
 TOGETHER = ("report", "wandb")
 CHECK, CHECK_PEOPLE, SELFCHECK = "benchmark", "people", "selfcheck"
-#: What a step says of itself when it did its work; the gate, when it found something, says BREACH and what.
+#: What a step says of itself when it did its work; the gate, when it found something, says BREACH
+#: and what.
 DONE, BREACH = "done", "breach"
 #: Steps whose failure leaves the night as good as it was.
 BESIDE = ("wandb", "announce")
@@ -31,14 +34,25 @@ def command(name: str, settings: Settings, night: str) -> list[str]:
     results = ["--results", str(settings.results)]
     policy = ["--policy", str(settings.policy)] if settings.policy else []
     webhook = ["--webhook-env", settings.webhook_env] if settings.webhook_env else []
-    people = ["--people", str(settings.people)] if (settings.people / "benchmark.json").is_file() else []
+    people = (
+        ["--people", str(settings.people)] if (settings.people / "benchmark.json").is_file() else []
+    )
     return {
         CHECK: ["build", "--stage", "check", "--out", str(settings.benchmark)],
         CHECK_PEOPLE: ["people", "build", "--stage", "check", "--out", str(settings.people)],
         SELFCHECK: ["selfcheck", "--full", "--out", str(settings.report / "selfcheck.html")],
         "analyse": ["analyse", *results],
         "gate": ["gate", *results, "--night", night, *policy],
-        "report": ["report", *results, "--out", str(settings.report), "--benchmark", str(settings.benchmark), *people, "--changed"],
+        "report": [
+            "report",
+            *results,
+            "--out",
+            str(settings.report),
+            "--benchmark",
+            str(settings.benchmark),
+            *people,
+            "--changed",
+        ],
         "wandb": ["wandb", "log", *results, "--night", night],
         "announce": ["announce", *results, "--night", night, *policy, *webhook],
     }[name]
@@ -50,11 +64,17 @@ def do(name: str, settings: Settings, night: Night) -> str:
 
 
 def run_step(name: str, settings: Settings, night: Night) -> str:
-    """'done', or why not, in one line. The gate that finds a breach says 'breach: ...'. Never raises for what the step does."""
+    """'done', or why not, in one line. The gate that finds a breach says 'breach: ...'. Never
+    raises for what the step does."""
     log = night.folder / "logs" / f"_{name}.log"
     environment = {"SDGBIAS_REGISTRY": str(settings.root)}
     try:
-        ended = process.run([*HOUSE, *command(name, settings, night.night)], log, TIMEOUTS.get(name, TIMEOUT), environment)
+        ended = process.run(
+            [*HOUSE, *command(name, settings, night.night)],
+            log,
+            TIMEOUTS.get(name, TIMEOUT),
+            environment,
+        )
     except OSError as error:
         return process.said(f"{name} could not be started: {error}")
     if ended.code == 0:
@@ -66,8 +86,8 @@ def run_step(name: str, settings: Settings, night: Night) -> str:
 
 
 def check_benchmark(settings: Settings, night: Night) -> str:
-    """The quality gate of the benchmarks that anybody is asked about tonight: 'done', or what is broken. One that the last night that was
-    done asked as well is not looked at again."""
+    """The quality gate of the benchmarks that anybody is asked about tonight: 'done', or what is
+    broken. One that the last night that was done asked as well is not looked at again."""
     past = ledger.nights(settings.results, 50)
     checked = past[(past["status"] == ledger.DONE) & (past["night"] != night.night)].head(1)
     for name, suite, column, benchmark_id in (
@@ -83,16 +103,22 @@ def check_benchmark(settings: Settings, night: Night) -> str:
 
 
 def needed(name: str, settings: Settings, night: Night) -> bool:
-    """Whether a step can change anything: there is nothing new to analyse when nothing was published since it was last done, and nobody to
-    be told without the address of a webhook."""
+    """Whether a step can change anything: there is nothing new to analyse when nothing was
+    published since it was last done, and nobody to be told without the address of a webhook."""
     if name == "announce":
-        return any(os.environ.get(variable, "").strip() for variable in (WEBHOOK, *webhooks(settings)))
+        return any(
+            os.environ.get(variable, "").strip() for variable in (WEBHOOK, *webhooks(settings))
+        )
     if name != "analyse" or not settings.results.exists():
         return True
     rows = ledger.history(settings.results)
     published = rows[rows["outcome"] == PUBLISHED]["night"]
     past = ledger.nights(settings.results)
-    done = [n for n, said in zip(past["night"], past["steps"], strict=True) if n != night.night and _says(said, name) == DONE]
+    done = [
+        n
+        for n, said in zip(past["night"], past["steps"], strict=True)
+        if n != night.night and _says(said, name) == DONE
+    ]
     return not done or bool((published > max(done)).any())
 
 

@@ -1,6 +1,8 @@
-"""What a raw folder holds, what it lacks, what that means for a build, and where a person gets it (`sdgbias raw check`).
+"""What a raw folder holds, what it lacks, what that means for a build, and where a person gets it
+(`sdgbias raw check`).
 
-Names, sizes and tables are looked at; no pixel is decoded. Only packed tarballs of unknown size are read through.
+Names, sizes and tables are looked at; no pixel is decoded. Only packed tarballs of unknown size are
+read through.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ _SERIES_SOURCES = tuple(entry.id for entry in sources() if entry.series)
 
 @dataclass(frozen=True)
 class RawReport:
-    """`findings` one per source (tiles: one per tarball), `notes` on single files; `pictures`: clusters with tile and photos."""
+    """`findings` one per source (tiles: one per tarball), `notes` on single files; `pictures`:
+    clusters with tile and photos."""
 
     folder: Path
     indicators: Path
@@ -43,7 +46,9 @@ class RawReport:
     def ok(self) -> bool:
         """A build can run, with or without pictures: there are labels and at least one series."""
         labels = self.state("sustainbench_labels") in ("present", "partial")
-        return labels and any(f.state in ("present", "partial") for f in self.findings if f.source in _SERIES_SOURCES)
+        return labels and any(
+            f.state in ("present", "partial") for f in self.findings if f.source in _SERIES_SOURCES
+        )
 
     @property
     def exit_code(self) -> int:
@@ -54,31 +59,47 @@ class RawReport:
         width = max(len(f.source) for f in self.findings)
         out = [f"{self.folder} (series: {self.indicators})"]
         for f in self.findings:
-            out.append(f"  {f.source:<{width}}  {f.state:<8}  {f.found}" + (f"; {f.means}" if f.means else ""))
+            out.append(
+                f"  {f.source:<{width}}  {f.state:<8}  {f.found}"
+                + (f"; {f.means}" if f.means else "")
+            )
         out += [f"  note: {note}" for note in self.notes]
         wanted: dict[str, list[str]] = {}
         for f in self.findings:
             if f.get:
                 wanted.setdefault(f.get, []).append(f.source)
         out += [f"  to get {', '.join(names)}: {text}" for text, names in wanted.items()]
-        out.append(f"  {self.pictures:,} cluster(s) have both a tile and photos and so can have a picture.")
+        out.append(
+            f"  {self.pictures:,} cluster(s) have both a tile and photos and so can have a picture."
+        )
         images = "" if self.pictures else " --no-images"
         command = f"sdgbias build --raw {self.folder} --indicators {self.indicators}{images}"
-        out.append(f"A build can run. Next: {command}" if self.ok else "A build can't run yet: get what is named above, then check again.")
+        out.append(
+            f"A build can run. Next: {command}"
+            if self.ok
+            else "A build can't run yet: get what is named above, then check again."
+        )
         return out
 
 
-def check_raw(folder: Path, indicators: Path | None = None, progress: Progress = silent) -> RawReport:
+def check_raw(
+    folder: Path, indicators: Path | None = None, progress: Progress = silent
+) -> RawReport:
     """Look through a raw folder and its indicator series; nothing is written.
 
-    ``indicators`` defaults to what `sdgbias build` takes: folder/indicators, else data/indicators. Damage is reported,
-    not raised; InputError only when ``folder`` is no folder.
+    ``indicators`` defaults to what `sdgbias build` takes: folder/indicators, else data/indicators.
+    Damage is reported, not raised; InputError only when ``folder`` is no folder.
     """
     folder = Path(folder)
     if not folder.is_dir():
-        raise InputError(f"no folder {folder}; give the raw folder in SustainBench's layout, e.g. sdgbias raw check data/raw")
+        raise InputError(
+            f"no folder {folder}; give the raw folder in SustainBench's layout, e.g. sdgbias raw"
+            " check data/raw"
+        )
     if indicators is None:
-        indicators = folder / "indicators" if (folder / "indicators").is_dir() else Path("data/indicators")
+        indicators = (
+            folder / "indicators" if (folder / "indicators").is_dir() else Path("data/indicators")
+        )
     notes: list[str] = []
     labels, known = _labels(folder, notes)
     tile_rows, with_tile = tiles(folder, known, notes, progress)
@@ -92,7 +113,10 @@ def _labels(folder: Path, notes: list[str]) -> tuple[Finding, pd.DataFrame | Non
     """The label file as a build reads it, and the usable clusters (None when there are none)."""
     entry, path = source("sustainbench_labels"), folder / clusters.LABELS_FILE
     if not path.is_file():
-        return Finding(entry.id, "missing", f"no {path.name}", "nothing can be built", how(entry)), None
+        return (
+            Finding(entry.id, "missing", f"no {path.name}", "nothing can be built", how(entry)),
+            None,
+        )
     try:
         table, lost = clusters.read_clusters(folder)
     except InputError as error:
@@ -101,7 +125,9 @@ def _labels(folder: Path, notes: list[str]) -> tuple[Finding, pd.DataFrame | Non
     for (kind, rule), part in lost.groupby(["table", "rule"], sort=True):
         what = "row(s) will leave" if kind == "clusters" else "value(s) will be blanked"
         first = part.iloc[0]
-        notes.append(f"{path.name}: {rule}, {len(part)} {what}; first: {first['key']}: {first['detail']}")
+        notes.append(
+            f"{path.name}: {rule}, {len(part)} {what}; first: {first['key']}: {first['detail']}"
+        )
     countries = clusters.countries()["cname"]
     absent = set(countries) - set(table["cname"])
     found = f"{len(table):,} clusters, {56 - len(absent)} of 56 countries"
@@ -111,37 +137,67 @@ def _labels(folder: Path, notes: list[str]) -> tuple[Finding, pd.DataFrame | Non
 
 
 def _label_notes(path: Path) -> Iterator[str]:
-    """Oddities that the reader puts up with: said, because they tell of a file that went through other tools."""
+    """Oddities that the reader puts up with: said, because they tell of a file that went through
+    other tools."""
     data = path.read_bytes()
     try:
         data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        yield f"{path.name}: not UTF-8 (Latin-1?) from line {line}; only ids, codes and numbers are read, which are ASCII"
-    raw = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8-sig", encoding_errors="replace", index_col=False)
+        yield (
+            f"{path.name}: not UTF-8 (Latin-1?) from line {line}; only ids, codes and numbers are"
+            " read, which are ASCII"
+        )
+    raw = pd.read_csv(
+        path,
+        dtype=str,
+        keep_default_na=False,
+        encoding="utf-8-sig",
+        encoding_errors="replace",
+        index_col=False,
+    )
     if tuple(raw.columns.str.strip()) != clusters.COLUMNS:
-        yield f"{path.name}: columns stand in another order than SustainBench's or there are more; they are read by name"
+        yield (
+            f"{path.name}: columns stand in another order than SustainBench's or there are more;"
+            " they are read by name"
+        )
     raw.columns = raw.columns.str.strip()
-    spans = raw["year"].str.strip().str.fullmatch(rf"{clusters.YEAR_PATTERN}") & ~raw["year"].str.strip().str.fullmatch(r"\d{4}(\.0+)?")
+    spans = raw["year"].str.strip().str.fullmatch(rf"{clusters.YEAR_PATTERN}") & ~raw[
+        "year"
+    ].str.strip().str.fullmatch(r"\d{4}(\.0+)?")
     if spans.any():
-        yield f"{path.name}: {int(spans.sum())} survey year(s) such as {raw['year'][spans].iloc[0]!r}; the first year counts"
-    blank = int((raw[list(clusters.LABELS)].fillna("").apply(lambda c: c.str.fullmatch(r"\s+"))).to_numpy(dtype=bool).sum())
+        yield (
+            f"{path.name}: {int(spans.sum())} survey year(s) such as"
+            f" {raw['year'][spans].iloc[0]!r}; the first year counts"
+        )
+    blank = int(
+        (raw[list(clusters.LABELS)].fillna("").apply(lambda c: c.str.fullmatch(r"\s+")))
+        .to_numpy(dtype=bool)
+        .sum()
+    )
     if blank:
         yield f"{path.name}: {blank} label(s) of blanks only; read as missing"
 
 
 def _series(folder: Path) -> list[Finding]:
-    """One finding per publisher: its series, the countries they cover and the questions that hang on them."""
+    """One finding per publisher: its series, the countries they cover and the questions that hang
+    on them."""
     entries = [entry for entry in sources() if entry.series]
     regions = source("gdl_regions")
     if not folder.is_dir():
         means = "nothing can be built"
         found = f"no folder {folder}"
-        return [*(Finding(e.id, "missing", found, means, how(e)) for e in entries), Finding(regions.id, "missing", found)]
+        return [
+            *(Finding(e.id, "missing", found, means, how(e)) for e in entries),
+            Finding(regions.id, "missing", found),
+        ]
     try:
         frame, _ = series.read_series(folder)
     except InputError as error:
-        rows = [Finding(e.id, "broken", "not read", "a build stops there", f"mend this first: {error}") for e in entries]
+        rows = [
+            Finding(e.id, "broken", "not read", "a build stops there", f"mend this first: {error}")
+            for e in entries
+        ]
         return [*rows, _regions(regions, folder)]
     countries = {str(name): int(n) for name, n in frame.groupby("series")["iso3"].nunique().items()}
     out = []
@@ -149,7 +205,11 @@ def _series(folder: Path) -> list[Finding]:
         have = [name for name in entry.series if countries.get(name)]
         absent = [name for name in entry.series if name not in have]
         files = [path for pattern in entry.files for path in folder.glob(pattern)]
-        found = "countries of 56: " + ", ".join(f"{name} {countries[name]}" for name in have) if have else "no series"
+        found = (
+            "countries of 56: " + ", ".join(f"{name} {countries[name]}" for name in have)
+            if have
+            else "no series"
+        )
         lost = _questions_lost(absent, countries)
         if files and not have:
             bad = f"{files[0].name} is there but holds no value of the 56 countries"
@@ -161,7 +221,8 @@ def _series(folder: Path) -> list[Finding]:
 
 
 def _questions_lost(absent: list[str], countries: dict[str, int]) -> str:
-    """The indicators that a missing series leaves without any value, and those that lose regional values."""
+    """The indicators that a missing series leaves without any value, and those that lose regional
+    values."""
     asks = [i for i in load_indicators() if any(ref.name in absent for ref in i.series)]
     gone = [i.slug for i in asks if not any(countries.get(ref.name) for ref in i.series)]
     coarser = [i.slug for i in asks if i.slug not in gone]
@@ -170,22 +231,38 @@ def _questions_lost(absent: list[str], countries: dict[str, int]) -> str:
 
 
 def _regions(entry: Source, folder: Path) -> Finding:
-    means = "no question has a regional value; those of its urban or rural part or the nation are taken"
+    means = (
+        "no question has a regional value; those of its urban or rural part or the nation are taken"
+    )
     try:
         table = series.read_gdl_regions(folder)
     except InputError as error:
         return Finding(entry.id, "broken", str(error), "a build stops there", how(entry))
     if table.empty:
         return Finding(entry.id, "missing", f"no {series.REGIONS_FILE}", means, how(entry))
-    return Finding(entry.id, "present", f"{len(table):,} survey regions of {table['cname'].nunique()} countries")
+    return Finding(
+        entry.id,
+        "present",
+        f"{len(table):,} survey regions of {table['cname'].nunique()} countries",
+    )
 
 
 def _half_downloads(folder: Path, indicators: Path) -> Iterator[str]:
     """Files that a browser or a downloader hasn't finished."""
     seen: Counter[str] = Counter()
-    for root in dict.fromkeys((folder, folder / "dhs_npzs", *(folder / "mapillary" / n for n in ("metadata", "imagery")))):
-        seen.update(e.path for e in (os.scandir(root) if root.is_dir() else ()) if e.name.lower().endswith(HALF))
+    for root in dict.fromkeys(
+        (folder, folder / "dhs_npzs", *(folder / "mapillary" / n for n in ("metadata", "imagery")))
+    ):
+        seen.update(
+            e.path
+            for e in (os.scandir(root) if root.is_dir() else ())
+            if e.name.lower().endswith(HALF)
+        )
     for root in [indicators, *(p for p in indicators.glob("*") if p.is_dir())]:
-        seen.update(e.path for e in (os.scandir(root) if root.is_dir() else ()) if e.name.lower().endswith(HALF))
+        seen.update(
+            e.path
+            for e in (os.scandir(root) if root.is_dir() else ())
+            if e.name.lower().endswith(HALF)
+        )
     for path in sorted(seen):
         yield f"{path} is a half-finished download; finish it or delete it"

@@ -1,7 +1,8 @@
-"""DHS clusters: the packaged country table and the reader of SustainBench's label file (DATA.md sections 1 and 7).
+"""DHS clusters: the packaged country table and the reader of SustainBench's label file (DATA.md
+sections 1 and 7).
 
-A row that can't be used leaves with a reason; a value that can't be true is blanked with a reason and the row stays.
-Of rows with one id the fullest is kept, whatever their order in the file.
+A row that can't be used leaves with a reason; a value that can't be true is blanked with a reason
+and the row stays. Of rows with one id the fullest is kept, whatever their order in the file.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ ID_PATTERN = re.compile(r"[A-Z]{2}-\d{4}-\d[#A-Z]-\d{8}")
 UNKNOWN_ADM1 = 9999
 QUARANTINE_COLUMNS = ["table", "key", "rule", "detail"]
 
-#: Closed ranges of what a cluster mean can be, with the unit. asset_index, a first principal component, is unbounded.
-#: women_bmi: DHS flags a woman's BMI below 12 or above 60 as implausible (2400 is DHS's v445 not yet divided by 100).
+#: Closed ranges of what a cluster mean can be, with the unit. asset_index, a first principal
+#: component, is unbounded. women_bmi: DHS flags a woman's BMI below 12 or above 60 as implausible
+#: (2400 is DHS's v445 not yet divided by 100).
 LABEL_RANGES: dict[str, tuple[float, float, str]] = {
     "asset_index": (-np.inf, np.inf, "(principal component)"),
     "water_index": (1.0, 5.0, "(index)"),
@@ -34,14 +36,35 @@ LABEL_RANGES: dict[str, tuple[float, float, str]] = {
     "women_bmi": (12.0, 60.0, "kg/m2"),
 }
 LABELS = tuple(LABEL_RANGES)
-#: The 21 columns of SustainBench's file, in its order (the reader goes by name; further columns are ignored).
+#: The 21 columns of SustainBench's file, in its order (the reader goes by name; further columns are
+#: ignored).
 COLUMNS = (
-    *("DHSID_EA", "cname", "year", "lat", "lon", "n_asset", "asset_index", "n_water", "water_index", "n_sanitation"),
-    *("sanitation_index", "under5_mort", "n_under5_mort", "women_edu", "women_bmi", "n_women_edu", "n_women_bmi"),
+    *(
+        "DHSID_EA",
+        "cname",
+        "year",
+        "lat",
+        "lon",
+        "n_asset",
+        "asset_index",
+        "n_water",
+        "water_index",
+        "n_sanitation",
+    ),
+    *(
+        "sanitation_index",
+        "under5_mort",
+        "n_under5_mort",
+        "women_edu",
+        "women_bmi",
+        "n_women_edu",
+        "n_women_bmi",
+    ),
     *("cluster_id", "adm1fips", "adm1dhs", "urban"),
 )
 _MISSING = ("", "na", "nan", "none", "null")
-#: DHS's code for a missing number. Outside every other range, but inside that of an unbounded principal component.
+#: DHS's code for a missing number. Outside every other range, but inside that of an unbounded
+#: principal component.
 MISSING_CODE = -9.0
 #: A year, or the years that a survey spans; the first one counts.
 YEAR_PATTERN = r"(\d{4})(?:\.0+|\s?[-/\u2013]\s?\d{2,4})?"
@@ -55,31 +78,39 @@ def _countries() -> pd.DataFrame:
 
 
 def countries() -> pd.DataFrame:
-    """The 56 countries: cname (DHS code, not ISO-2 for ten of them), iso2, iso3, m49, name, official_split."""
+    """The 56 countries: cname (DHS code, not ISO-2 for ten of them), iso2, iso3, m49, name,
+    official_split."""
     return _countries().copy()
 
 
 def read_clusters(raw: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Read ``raw/dhs_final_labels.csv`` into (clusters, quarantine).
 
-    clusters, sorted by cluster_id (the DHSID_EA): cluster_id, cname, iso3, country, survey, year int32, lat, lon
-    (degrees), urban ('U', 'R' or '' unknown), adm1dhs int32 (9999 unknown), official_split, and the six labels (double,
-    NaN unknown; units in LABEL_RANGES). quarantine: table, key, rule, detail; table 'clusters' (the row left) or
-    'labels' (only the value was blanked). A year such as '2016-2017' counts for its first; bytes that aren't UTF-8 do no
-    harm outside the id. Raises InputError when the file or a column is missing, or no row is usable.
+    clusters, sorted by cluster_id (the DHSID_EA): cluster_id, cname, iso3, country, survey, year
+    int32, lat, lon (degrees), urban ('U', 'R' or '' unknown), adm1dhs int32 (9999 unknown),
+    official_split, and the six labels (double, NaN unknown; units in LABEL_RANGES). quarantine:
+    table, key, rule, detail; table 'clusters' (the row left) or 'labels' (only the value was
+    blanked). A year such as '2016-2017' counts for its first; bytes that aren't UTF-8 do no harm
+    outside the id. Raises InputError when the file or a column is missing, or no row is usable.
     """
     path = Path(raw) / LABELS_FILE
     table = _read_text(path)
     table["line"] = np.arange(2, len(table) + 2)  # as an editor shows it; line 1 is the header
-    table["year_number"] = pd.to_numeric(table["year"].str.extract(rf"^{YEAR_PATTERN}$")[0], errors="coerce").astype(float)
+    table["year_number"] = pd.to_numeric(
+        table["year"].str.extract(rf"^{YEAR_PATTERN}$")[0], errors="coerce"
+    ).astype(float)
     faults = _row_faults(table)
-    lost = [("clusters", key, rule, detail) for key, rule, detail in zip(faults["key"], faults["rule"], faults["detail"], strict=True)]
+    lost = [
+        ("clusters", key, rule, detail)
+        for key, rule, detail in zip(faults["key"], faults["rule"], faults["detail"], strict=True)
+    ]
     kept = table.drop(faults.index)
     if kept.empty:
         found = ", ".join(sorted({rule for _, _, rule, _ in lost})) or "no rows"
         first = f"; first: {lost[0][3]}" if lost else ""
         raise InputError(
-            f"{path}: none of its {len(table)} rows is usable ({found}{first}); get SustainBench's file or run 'sdgbias sample'"
+            f"{path}: none of its {len(table)} rows is usable ({found}{first}); get SustainBench's"
+            " file or run 'sdgbias sample'"
         )
     kept = kept.sort_values("DHSID_EA", kind="stable").reset_index(drop=True)
     return _tidy(kept, lost), pd.DataFrame(sorted(lost), columns=QUARANTINE_COLUMNS, dtype="str")
@@ -88,33 +119,48 @@ def read_clusters(raw: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
 def _read_text(path: Path) -> pd.DataFrame:
     """Every column of COLUMNS as stripped strings; '' where the file has nothing."""
     if not path.is_file():
-        raise InputError(f"no file {path}; --raw wants SustainBench's layout ('sdgbias sample' writes a small one)")
+        raise InputError(
+            f"no file {path}; --raw wants SustainBench's layout ('sdgbias sample' writes a small"
+            " one)"
+        )
     try:
         data = path.read_bytes()
         if b"\0" in data[:4096]:
             raise ValueError("it holds zero bytes; UTF-16 or no text at all")
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)  # lines longer than the header
-            # what we read is ASCII: Latin-1 in another column is let pass, in an id it makes the id malformed
+            # what we read is ASCII: Latin-1 in another column is let pass, in an id it makes the id
+            # malformed
             table = pd.read_csv(
-                io.BytesIO(data), dtype=str, keep_default_na=False, encoding="utf-8-sig", encoding_errors="replace", index_col=False
+                io.BytesIO(data),
+                dtype=str,
+                keep_default_na=False,
+                encoding="utf-8-sig",
+                encoding_errors="replace",
+                index_col=False,
             )
-    except (ValueError, OSError, pd.errors.ParserWarning) as error:  # no header, too many fields, ... are ValueErrors
+    except (
+        ValueError,
+        OSError,
+        pd.errors.ParserWarning,
+    ) as error:  # no header, too many fields, ... are ValueErrors
         cause = str(error).strip().splitlines()[-1]
         raise InputError(f"{path} is no readable CSV ({cause}); download it again") from error
     table.columns = table.columns.str.strip()
     missing = [name for name in COLUMNS if name not in table.columns]
     if missing:
         raise InputError(
-            f"{path}: missing column(s) {', '.join(missing)}; found: {', '.join(table.columns)}; "
-            "the header must hold the 21 comma-separated columns of SustainBench's dhs_final_labels.csv, in any order"
+            f"{path}: missing column(s) {', '.join(missing)}; found: {', '.join(table.columns)};"
+            " the header must hold the 21 comma-separated columns of SustainBench's"
+            " dhs_final_labels.csv, in any order"
         )
     table = table[list(COLUMNS)].fillna("")  # a line that ends early
     return pd.DataFrame({name: table[name].str.strip() for name in COLUMNS})
 
 
 def _row_faults(table: pd.DataFrame) -> pd.DataFrame:
-    """The rows that can't be used, indexed as ``table``: key, rule, detail, by the first reason that holds."""
+    """The rows that can't be used, indexed as ``table``: key, rule, detail, by the first reason
+    that holds."""
     names = _countries().set_index("cname")["name"].to_dict()
     ids, cname = table["DHSID_EA"], table["cname"]
     survey_year = pd.to_numeric(ids.str[3:7], errors="coerce")
@@ -123,7 +169,9 @@ def _row_faults(table: pd.DataFrame) -> pd.DataFrame:
         "malformed-id": ~ids.str.fullmatch(ID_PATTERN.pattern),
         "unknown-country": ~cname.isin(list(names)),
         "country": cname != ids.str[:2],
-        "year": ~((table["year_number"] - survey_year).abs() <= 1),  # surveys span New Year; an unreadable year fails too
+        "year": ~(
+            (table["year_number"] - survey_year).abs() <= 1
+        ),  # surveys span New Year; an unreadable year fails too
     }
     for rule, bad in tests.items():
         rules = rules.where((rules != "") | ~bad.fillna(True).to_numpy(dtype=bool), rule)
@@ -135,26 +183,40 @@ def _row_faults(table: pd.DataFrame) -> pd.DataFrame:
     bad_rows = table[rules != ""]
     rows = []
     for line, dhsid, code, year, rule in zip(
-        *(bad_rows[name] for name in ("line", "DHSID_EA", "cname", "year")), rules[rules != ""], strict=True
+        *(bad_rows[name] for name in ("line", "DHSID_EA", "cname", "year")),
+        rules[rules != ""],
+        strict=True,
     ):
         if rule == "malformed-id":
             detail = f"DHSID_EA {dhsid!r} is not of the form CC-YYYY-V#-00000000"
         elif rule == "unknown-country":
             detail = f"cname {code!r} is none of the 56 DHS codes{_meant(code)}"
         elif rule == "country":
-            detail = f"cname {code!r} ({names[code]}) but DHSID_EA begins {dhsid[:2]!r} ({names.get(dhsid[:2], 'no known country')})"
+            detail = (
+                f"cname {code!r} ({names[code]}) but DHSID_EA begins {dhsid[:2]!r}"
+                f" ({names.get(dhsid[:2], 'no known country')})"
+            )
         elif rule == "year":
             detail = f"year {year!r} but DHSID_EA says {dhsid[3:7]}"
         else:
             detail = f"repeats line {kept_line[dhsid]}, which is kept"
-        rows.append((dhsid, "inconsistent-metadata" if rule in ("country", "year") else rule, f"line {line}: {detail}"))
+        rows.append(
+            (
+                dhsid,
+                "inconsistent-metadata" if rule in ("country", "year") else rule,
+                f"line {line}: {detail}",
+            )
+        )
     return pd.DataFrame(rows, columns=["key", "rule", "detail"], index=bad_rows.index)
 
 
 def _fullest(table: pd.DataFrame) -> pd.DataFrame:
-    """One row per id: most labels filled, then by text, so that the order of the file decides nothing but the line."""
+    """One row per id: most labels filled, then by text, so that the order of the file decides
+    nothing but the line."""
     filled = sum((~table[name].str.lower().isin(_MISSING)).astype(int) for name in LABELS)
-    ranked = table.assign(filled=filled).sort_values(["filled", *COLUMNS, "line"], ascending=[False] + [True] * 22, kind="stable")
+    ranked = table.assign(filled=filled).sort_values(
+        ["filled", *COLUMNS, "line"], ascending=[False] + [True] * 22, kind="stable"
+    )
     return table.loc[ranked.drop_duplicates("DHSID_EA").index]
 
 
@@ -165,12 +227,16 @@ def _meant(cname: str) -> str:
         hit = table[table[column] == cname.upper()]
         if len(hit):
             row = hit.iloc[0]
-            return f"; {cname.upper()} is the {title} code of {row['name']}: {row['cname']} was probably meant"
+            return (
+                f"; {cname.upper()} is the {title} code of {row['name']}: {row['cname']} was"
+                " probably meant"
+            )
     return ""
 
 
 def _tidy(kept: pd.DataFrame, lost: list[tuple[str, str, str, str]]) -> pd.DataFrame:
-    """Types, country columns and value checks; appends one 'labels' row to ``lost`` per blanked value."""
+    """Types, country columns and value checks; appends one 'labels' row to ``lost`` per blanked
+    value."""
     ids = kept["DHSID_EA"]
 
     def number(name: str, low: float, high: float, unit: str) -> np.ndarray:
@@ -180,9 +246,20 @@ def _tidy(kept: pd.DataFrame, lost: list[tuple[str, str, str, str]]) -> pd.DataF
         if not np.isfinite(low):
             good &= values != MISSING_CODE
         bad = ~good & ~kept[name].str.lower().isin(_MISSING).to_numpy(dtype=bool)
-        wanted = f"{low:g} to {high:g} {unit}" if np.isfinite(low) else f"the finite numbers {unit}, where {MISSING_CODE:g} means missing"
+        wanted = (
+            f"{low:g} to {high:g} {unit}"
+            if np.isfinite(low)
+            else f"the finite numbers {unit}, where {MISSING_CODE:g} means missing"
+        )
         for row in np.flatnonzero(bad):
-            lost.append(("labels", ids[row], "value-out-of-range", f"{name} {kept[name][row]!r} is outside {wanted}"))
+            lost.append(
+                (
+                    "labels",
+                    ids[row],
+                    "value-out-of-range",
+                    f"{name} {kept[name][row]!r} is outside {wanted}",
+                )
+            )
         return np.where(good, values, np.nan)
 
     lat, lon = number("lat", -90, 90, "degrees"), number("lon", -180, 180, "degrees")

@@ -1,7 +1,9 @@
-"""Folders of labelled faces that stand in where FACET can't be had: FairFace's table and UTKFace's file names.
+"""Folders of labelled faces that stand in where FACET can't be had: FairFace's table and UTKFace's
+file names.
 
-They label people, not what people do: there is no person class, so the questions asked of them are about the attributes
-themselves. A published age range that straddles one of the suite's limits (25 and 65 years) is ``unknown``, reason ``straddles``.
+They label people, not what people do: there is no person class, so the questions asked of them are
+about the attributes themselves. A published age range that straddles one of the suite's limits (25
+and 65 years) is ``unknown``, reason ``straddles``.
 """
 
 from __future__ import annotations
@@ -18,15 +20,20 @@ from sdgbias.raw.facet import PEOPLE, UNKNOWN, Annotations
 
 #: Ends of the young and the middle group in years (App. A.3).
 YOUNG_UNDER, MIDDLE_TO = 25, 65
-_MONTHS = {m: k for k, m in enumerate(["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"], 1)}
+_MONTHS = {
+    m: k
+    for k, m in enumerate(
+        ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"], 1
+    )
+}
 _UTK_GENDER = {"0": "male", "1": "female"}
 _UTK_RACE = {"0": "White", "1": "Black", "2": "Asian", "3": "Indian", "4": "Others"}
 _UTK_NAME = re.compile(r"^(\d{1,3})_([01])_([0-4])_\d+")
 
 
 def age_range(text: str) -> tuple[int, int] | None:
-    """Years of a written range, both included: '20-29', 'more than 70', '7', and what spreadsheets make of ranges: '03-Sep' is
-    3-9, 'Oct-19' is 10-19. None when it is neither."""
+    """Years of a written range, both included: '20-29', 'more than 70', '7', and what spreadsheets
+    make of ranges: '03-Sep' is 3-9, 'Oct-19' is 10-19. None when it is neither."""
     clean = text.strip().casefold().replace("–", "-")
     if clean.isdigit():
         return int(clean), int(clean)
@@ -42,7 +49,8 @@ def age_range(text: str) -> tuple[int, int] | None:
 
 
 def age_group(years: tuple[int, int] | None) -> tuple[str, str]:
-    """(group, reason): 'young' below 25, 'middle' to 65, 'old' above; 'unknown' where a range straddles a limit."""
+    """(group, reason): 'young' below 25, 'middle' to 65, 'old' above; 'unknown' where a range
+    straddles a limit."""
     if years is None:
         return UNKNOWN, "unread"
     low, high = years
@@ -54,23 +62,40 @@ def age_group(years: tuple[int, int] | None) -> tuple[str, str]:
 
 
 def read_fairface(table: Path) -> Annotations:
-    """A FairFace label table (file, age, gender, race); pictures lie beside it. Raises InputError."""
+    """A FairFace label table (file, age, gender, race); pictures lie beside it. Raises
+    InputError."""
     try:
         raw = pd.read_csv(table, dtype=str, keep_default_na=False).map(str.strip)
     except (OSError, ValueError) as error:
-        raise InputError(f"{table}: can't be read as CSV ({type(error).__name__}); give FairFace's label table") from None
+        raise InputError(
+            f"{table}: can't be read as CSV ({type(error).__name__}); give FairFace's label table"
+        ) from None
     missing = [c for c in ("file", "age", "gender", "race") if c not in raw.columns]
     if missing:
-        raise InputError(f"{table}: lacks the column {missing[0]}; FairFace's tables have file, age, gender, race")
-    rows = [(r["file"], r["gender"].casefold(), *age_group(age_range(r["age"])), r["race"]) for r in raw.to_dict("records")]
+        raise InputError(
+            f"{table}: lacks the column {missing[0]}; FairFace's tables have file, age, gender,"
+            " race"
+        )
+    rows = [
+        (r["file"], r["gender"].casefold(), *age_group(age_range(r["age"])), r["race"])
+        for r in raw.to_dict("records")
+    ]
     return _people(rows, table.parent, len(raw))
 
 
 def read_utkface(folder: Path) -> Annotations:
-    """UTKFace's folder: pictures named age_gender_race_time. Others are left out with a reason. Raises InputError when it is empty."""
-    files = sorted(p.name for p in folder.iterdir() if p.suffix.lower() in (".jpg", ".jpeg", ".png")) if folder.is_dir() else []
+    """UTKFace's folder: pictures named age_gender_race_time. Others are left out with a reason.
+    Raises InputError when it is empty."""
+    files = (
+        sorted(p.name for p in folder.iterdir() if p.suffix.lower() in (".jpg", ".jpeg", ".png"))
+        if folder.is_dir()
+        else []
+    )
     if not files:
-        raise InputError(f"{folder}: no pictures; give UTKFace's folder, files named like 25_1_0_20170116174525125.jpg")
+        raise InputError(
+            f"{folder}: no pictures; give UTKFace's folder, files named like"
+            " 25_1_0_20170116174525125.jpg"
+        )
     rows = []
     for name in files:
         found = _UTK_NAME.match(name)
@@ -78,12 +103,15 @@ def read_utkface(folder: Path) -> Annotations:
             rows.append((name, "", UNKNOWN, "unread", ""))
         else:
             years = int(found[1])
-            rows.append((name, _UTK_GENDER[found[2]], *age_group((years, years)), _UTK_RACE[found[3]]))
+            rows.append(
+                (name, _UTK_GENDER[found[2]], *age_group((years, years)), _UTK_RACE[found[3]])
+            )
     return _people(rows, folder, len(files))
 
 
 def _people(rows: list[tuple[str, str, str, str, str]], root: Path, n_rows: int) -> Annotations:
-    """file, gender, age group, its reason, race -> people with one person per file; a file named twice leaves both rows out."""
+    """file, gender, age group, its reason, race -> people with one person per file; a file named
+    twice leaves both rows out."""
     gone, kept = [], []
     times = Counter(row[0] for row in rows)
     for file, gender, age, why, race in rows:
@@ -104,8 +132,26 @@ def _people(rows: list[tuple[str, str, str, str, str]], root: Path, n_rows: int)
             continue
         known = gender in ("male", "female")
         kept.append(
-            (file, file, "", "", 0.0, 0.0, 0.0, 0.0, gender if known else UNKNOWN, UNKNOWN, age, race, "" if known else "unread", "not-labelled",
-             why, 1)
-        )  # fmt: skip
+            (
+                file,
+                file,
+                "",
+                "",
+                0.0,
+                0.0,
+                0.0,
+                0.0,
+                gender if known else UNKNOWN,
+                UNKNOWN,
+                age,
+                race,
+                "" if known else "unread",
+                "not-labelled",
+                why,
+                1,
+            )
+        )
     people = pd.DataFrame(kept, columns=list(PEOPLE)).sort_values("person_id", ignore_index=True)
-    return Annotations(people, pd.DataFrame(gone, columns=["table", "key", "rule", "detail"]), n_rows)
+    return Annotations(
+        people, pd.DataFrame(gone, columns=["table", "key", "rule", "detail"]), n_rows
+    )

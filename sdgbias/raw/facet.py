@@ -1,10 +1,11 @@
-"""The classes, groups and label lists of the second suite, and how names written in other ways are recognised.
+"""The classes, groups and label lists of the second suite, and how names written in other ways are
+recognised.
 
 FACET's annotations: one row per person, with votes for perceived gender, age and skin tone.
 
-Rows are known by ``person_id``, never by file name. Votes become one group by strict maximum; a tie, no vote at all or a vote for
-"not apparent" is ``unknown``, with the reason beside it. Persons without a group stay in the table: they leave the metrics of
-that attribute only.
+Rows are known by ``person_id``, never by file name. Votes become one group by strict maximum; a
+tie, no vote at all or a vote for "not apparent" is ``unknown``, with the reason beside it. Persons
+without a group stay in the table: they leave the metrics of that attribute only.
 """
 
 from __future__ import annotations
@@ -75,25 +76,54 @@ CLASSES = [
     "waiter",
 ]
 #: The 13 classes that the paper reports on, in the order of its class tables (App. A.4).
-SELECTED = ["gardener", "craftsman", "laborer", "skateboarder", "prayer", "guitarist", "singer", "dancer", "retailer", "nurse", "student", "gymnast", "horseman"]  # fmt: skip
+SELECTED = [
+    "gardener",
+    "craftsman",
+    "laborer",
+    "skateboarder",
+    "prayer",
+    "guitarist",
+    "singer",
+    "dancer",
+    "retailer",
+    "nurse",
+    "student",
+    "gymnast",
+    "horseman",
+]
 
-#: Attribute -> its groups in the order of the paper's tables; the first and the last make the paper's disparity (Sec. 2.2).
-GROUPS = {"gender": ("male", "female"), "skin": ("light", "medium", "dark"), "age": ("young", "middle", "old")}
+#: Attribute -> its groups in the order of the paper's tables; the first and the last make the
+#: paper's disparity (Sec. 2.2).
+GROUPS = {
+    "gender": ("male", "female"),
+    "skin": ("light", "medium", "dark"),
+    "age": ("young", "middle", "old"),
+}
 UNKNOWN = "unknown"
 
 #: Other ways to spell a class -> its name in FACET.
-SPELLINGS = {"labourer": "laborer", "disc jockey": "disk_jockey", "DJ": "disk_jockey", "flautist": "flutist"}
+SPELLINGS = {
+    "labourer": "laborer",
+    "disc jockey": "disk_jockey",
+    "DJ": "disk_jockey",
+    "flautist": "flutist",
+}
 
 _LETTERS = re.compile(r"[^a-z]")
-_BY_LETTERS = {_LETTERS.sub("", form.casefold()): name for form, name in [*zip(CLASSES, CLASSES, strict=True), *SPELLINGS.items()]}
+_BY_LETTERS = {
+    _LETTERS.sub("", form.casefold()): name
+    for form, name in [*zip(CLASSES, CLASSES, strict=True), *SPELLINGS.items()]
+}
 
 
 def normalise(name: str) -> str:
-    """The class that a name means: case, spaces, hyphens and underscores don't matter ("Tennis player"), nor do SPELLINGS; '' for no class."""
+    """The class that a name means: case, spaces, hyphens and underscores don't matter ("Tennis
+    player"), nor do SPELLINGS; '' for no class."""
     return _BY_LETTERS.get(_LETTERS.sub("", name.casefold()), "")
 
 
-#: Attribute -> group -> the vote columns that count for it (METHODS 2.3: Monk 1-3 light, 4-6 medium, 7-10 dark).
+#: Attribute -> group -> the vote columns that count for it (METHODS 2.3: Monk 1-3 light, 4-6
+#: medium, 7-10 dark).
 VOTES: dict[str, dict[str, tuple[str, ...]]] = {
     "gender": {
         "male": ("gender_presentation_masc",),
@@ -115,15 +145,37 @@ VOTES: dict[str, dict[str, tuple[str, ...]]] = {
 }
 #: Winners that are no group of the metrics: they become `unknown` and stand as the reason.
 NO_GROUP = ("non-binary", "na")
-COLUMNS = ("person_id", "filename", "class1", "bounding_box", *(c for groups in VOTES.values() for cs in groups.values() for c in cs))
+COLUMNS = (
+    "person_id",
+    "filename",
+    "class1",
+    "bounding_box",
+    *(c for groups in VOTES.values() for cs in groups.values() for c in cs),
+)
 PEOPLE = (
-    "person_id", "file", "class1", "class2", "x", "y", "w", "h", "gender", "skin", "age", "race", "gender_why", "skin_why", "age_why", "persons",
-)  # fmt: skip
+    "person_id",
+    "file",
+    "class1",
+    "class2",
+    "x",
+    "y",
+    "w",
+    "h",
+    "gender",
+    "skin",
+    "age",
+    "race",
+    "gender_why",
+    "skin_why",
+    "age_why",
+    "persons",
+)
 
 
 @dataclass(frozen=True)
 class Annotations:
-    """people: one row per usable person of a picture that shows one person only, columns PEOPLE, sorted by person_id.
+    """people: one row per usable person of a picture that shows one person only, columns PEOPLE,
+    sorted by person_id.
     quarantine: table, key, rule, detail of every row that is left out. n_rows: rows of the file."""
 
     people: pd.DataFrame
@@ -132,15 +184,21 @@ class Annotations:
 
 
 def read_annotations(path: Path) -> Annotations:
-    """Reads ``annotations.csv``. Raises InputError for a file that can't be read or lacks a column."""
+    """Reads ``annotations.csv``. Raises InputError for a file that can't be read or lacks a
+    column."""
     try:
         raw = pd.read_csv(path, dtype=str, keep_default_na=False)
     except (OSError, ValueError) as error:
         cause = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(f"{path}: can't be read as CSV ({cause}); give FACET's annotations.csv") from None
+        raise InputError(
+            f"{path}: can't be read as CSV ({cause}); give FACET's annotations.csv"
+        ) from None
     missing = [c for c in COLUMNS if c not in raw.columns]
     if missing:
-        raise InputError(f"{path}: lacks the column {missing[0]} ({len(missing)} missing); give FACET's annotations.csv as published")
+        raise InputError(
+            f"{path}: lacks the column {missing[0]} ({len(missing)} missing); give FACET's"
+            " annotations.csv as published"
+        )
     gone: list[tuple[str, str, str]] = []
     rows = raw.map(str.strip)
     repeated = rows["person_id"].duplicated(keep=False) & (rows["person_id"] != "")
@@ -167,7 +225,9 @@ def read_annotations(path: Path) -> Annotations:
         keep[at] = not rule
     kept = rows[keep]
     groups = {name: vote(kept, name) for name in VOTES}
-    corners = np.array([box for box, k in zip(boxes, keep, strict=True) if k], dtype=float).reshape(-1, 4)
+    corners = np.array([box for box, k in zip(boxes, keep, strict=True) if k], dtype=float).reshape(
+        -1, 4
+    )
     people = pd.DataFrame(
         {
             "person_id": kept["person_id"],
@@ -181,30 +241,46 @@ def read_annotations(path: Path) -> Annotations:
             "persons": 1,
         }
     )
-    quarantine = pd.DataFrame([("people", *g) for g in gone], columns=["table", "key", "rule", "detail"])
-    return Annotations(people[list(PEOPLE)].sort_values("person_id", ignore_index=True), quarantine, len(rows))
+    quarantine = pd.DataFrame(
+        [("people", *g) for g in gone], columns=["table", "key", "rule", "detail"]
+    )
+    return Annotations(
+        people[list(PEOPLE)].sort_values("person_id", ignore_index=True), quarantine, len(rows)
+    )
 
 
 def vote(rows: pd.DataFrame, attribute: str) -> tuple[np.ndarray, np.ndarray]:
-    """(groups (N,), reasons (N,)) of one attribute: the strict maximum of the summed votes, else ('unknown', why)."""
+    """(groups (N,), reasons (N,)) of one attribute: the strict maximum of the summed votes, else
+    ('unknown', why)."""
     groups = list(VOTES[attribute])
     unread = np.zeros(len(rows), dtype=bool)
     counts = np.zeros((len(rows), len(groups)))
     for j, columns in enumerate(VOTES[attribute].values()):
         for column in columns:
-            numbers = pd.to_numeric(rows[column].replace("", "0"), errors="coerce").to_numpy(dtype=float)
+            numbers = pd.to_numeric(rows[column].replace("", "0"), errors="coerce").to_numpy(
+                dtype=float
+            )
             bad = ~np.isfinite(numbers) | (numbers < 0)
             unread |= bad
             counts[:, j] += np.where(bad, 0.0, numbers)
     top = counts.max(axis=1, initial=0.0)
-    winner = np.array(groups, dtype=object)[counts.argmax(axis=1)] if len(rows) else np.array([], dtype=object)
+    winner = (
+        np.array(groups, dtype=object)[counts.argmax(axis=1)]
+        if len(rows)
+        else np.array([], dtype=object)
+    )
     tie = (counts == top[:, None]).sum(axis=1) > 1
-    why = np.select([unread, top == 0, tie, np.isin(winner, NO_GROUP)], ["unread", "no-votes", "tie", winner], "")
+    why = np.select(
+        [unread, top == 0, tie, np.isin(winner, NO_GROUP)],
+        ["unread", "no-votes", "tie", winner],
+        "",
+    )
     return np.where(why == "", winner, UNKNOWN), why
 
 
 def read_box(text: str) -> tuple[float, float, float, float] | None:
-    """(x, y, width, height) in pixels of a written dictionary; None when it isn't one or has no area."""
+    """(x, y, width, height) in pixels of a written dictionary; None when it isn't one or has no
+    area."""
     try:
         box = ast.literal_eval(text)
         x, y, w, h = (float(box[name]) for name in ("x", "y", "width", "height"))
@@ -213,7 +289,9 @@ def read_box(text: str) -> tuple[float, float, float, float] | None:
     return (x, y, w, h) if np.isfinite([x, y, w, h]).all() and w > 0 and h > 0 else None
 
 
-def clip_box(box: tuple[float, float, float, float], width: int, height: int) -> tuple[float, float, float, float] | None:
+def clip_box(
+    box: tuple[float, float, float, float], width: int, height: int
+) -> tuple[float, float, float, float] | None:
     """The part of a box that lies inside a picture of that size; None when none does."""
     x0, y0 = max(box[0], 0.0), max(box[1], 0.0)
     x1, y1 = min(box[0] + box[2], float(width)), min(box[1] + box[3], float(height))
@@ -221,13 +299,16 @@ def clip_box(box: tuple[float, float, float, float], width: int, height: int) ->
 
 
 def find_files(root: Path, names: pd.Series) -> tuple[dict[str, Path], dict[str, str]]:
-    """name -> file below ``imgs_*`` of FACET's folder, and name -> rule ('missing-image', 'image-twice', 'bad-name') of the others.
+    """name -> file below ``imgs_*`` of FACET's folder, and name -> rule ('missing-image',
+    'image-twice', 'bad-name') of the others.
 
     Raises InputError when no archive is unpacked there.
     """
     folders = sorted(p for p in root.glob("imgs_*") if p.is_dir())
     if not folders:
-        raise InputError(f"{root}: no folder imgs_1, imgs_2 or imgs_3; unpack FACET's image archives there")
+        raise InputError(
+            f"{root}: no folder imgs_1, imgs_2 or imgs_3; unpack FACET's image archives there"
+        )
     here: dict[str, list[Path]] = {}
     for folder in folders:
         for path in sorted(folder.iterdir()):

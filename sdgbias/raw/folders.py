@@ -1,4 +1,5 @@
-"""Files of a raw folder: tiles and their tarballs, street photos and their metadata; what is there and what is damaged."""
+"""Files of a raw folder: tiles and their tarballs, street photos and their metadata; what is there
+and what is damaged."""
 
 from __future__ import annotations
 
@@ -26,13 +27,20 @@ NEAR_DEGREES = 0.15
 #: progress(what, done, total)
 Progress = Callable[[str, int, int], None]
 #: Name of a finding -> (tarball, first and last DHS code that it holds).
-TILE_GROUPS = {f"tiles {name[4:9]}": (name, name[4:6], name[7:9]) for name in source("sustainbench_tiles").bytes}
-TILETILE_GROUPS = {f"tiles {name[4:9]}": (name, name[4:6], name[7:9]) for name in source("sustainbench_tiles").bytes}
+TILE_GROUPS = {
+    f"tiles {name[4:9]}": (name, name[4:6], name[7:9])
+    for name in source("sustainbench_tiles").bytes
+}
+TILETILE_GROUPS = {
+    f"tiles {name[4:9]}": (name, name[4:6], name[7:9])
+    for name in source("sustainbench_tiles").bytes
+}
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One source: its state (STATES), what was found, what a build loses by it, and how a person mends it."""
+    """One source: its state (STATES), what was found, what a build loses by it, and how a person
+    mends it."""
 
     source: str
     state: str
@@ -51,21 +59,35 @@ def how(entry: Source) -> str:
 
 def names(values: list[str] | set[str], most: int = 8) -> str:
     ordered = sorted(values)
-    return ", ".join(ordered[:most]) + (f" and {len(ordered) - most} more" if len(ordered) > most else "")
+    return ", ".join(ordered[:most]) + (
+        f" and {len(ordered) - most} more" if len(ordered) > most else ""
+    )
 
 
-def tiles(folder: Path, known: pd.DataFrame | None, notes: list[str], progress: Progress) -> tuple[list[Finding], set[str]]:
-    """One finding per tarball, and the clusters of the labels (or all, without labels) whose tile lies there."""
+def tiles(
+    folder: Path, known: pd.DataFrame | None, notes: list[str], progress: Progress
+) -> tuple[list[Finding], set[str]]:
+    """One finding per tarball, and the clusters of the labels (or all, without labels) whose tile
+    lies there."""
     entry, root = source("sustainbench_tiles"), folder / "dhs_npzs"
     there, short, misplaced = _walk_tiles(root, progress)
     ids = set(known["cluster_id"]) if known is not None else set(there)
     if misplaced:
-        notes.append(f"{root}: {names(misplaced)} is no survey folder such as AL-2008-5#; move what it holds one level up")
+        notes.append(
+            f"{root}: {names(misplaced)} is no survey folder such as AL-2008-5#; move what it holds"
+            " one level up"
+        )
     if short:
-        notes.append(f"{root}: {len(short)} tile(s) are cut short, first {short[0]}; they will leave as tile-truncated; unpack them again")
+        notes.append(
+            f"{root}: {len(short)} tile(s) are cut short, first {short[0]}; they will leave as"
+            " tile-truncated; unpack them again"
+        )
     extra = set(there) - ids
     if extra:
-        notes.append(f"{root}: {len(extra)} tile(s) have no usable label row, first {min(extra)}; they are not used")
+        notes.append(
+            f"{root}: {len(extra)} tile(s) have no usable label row, first {min(extra)}; they are"
+            " not used"
+        )
     out = []
     for name, (tarball, first, last) in TILE_GROUPS.items():
         wanted = {cluster for cluster in ids if first <= cluster[:2] <= last}
@@ -73,19 +95,49 @@ def tiles(folder: Path, known: pd.DataFrame | None, notes: list[str], progress: 
         packed = next((p for p in (folder / tarball, root / tarball) if p.is_file()), None)
         found = f"{have:,} of {len(wanted):,} tiles"
         if have == len(wanted):
-            out.append(Finding(name, "present" if wanted else "unneeded", found if wanted else "no cluster of these countries"))
+            out.append(
+                Finding(
+                    name,
+                    "present" if wanted else "unneeded",
+                    found if wanted else "no cluster of these countries",
+                )
+            )
             continue
         lost = f"{len(wanted) - have:,} cluster(s) get no picture and no question"
         if packed is None:
-            out.append(Finding(name, "partial" if have else "missing", f"{found}, no {tarball}", lost, how(entry)))
+            out.append(
+                Finding(
+                    name,
+                    "partial" if have else "missing",
+                    f"{found}, no {tarball}",
+                    lost,
+                    how(entry),
+                )
+            )
             continue
         fault = tarball_fault(packed, entry.bytes[tarball], progress)
         if fault:
-            out.append(Finding(name, "broken", f"{found}, {packed.name} {fault}", lost, f"download {tarball} again. " + how(entry)))
+            out.append(
+                Finding(
+                    name,
+                    "broken",
+                    f"{found}, {packed.name} {fault}",
+                    lost,
+                    f"download {tarball} again. " + how(entry),
+                )
+            )
         else:
             state = "partial" if have else "missing"
             unpack = f"mkdir -p {root} && tar -xzf {packed} -C {root}"
-            out.append(Finding(name, state, f"{found}, {packed.name} is complete but packed", lost, f"unpack it: {unpack}"))
+            out.append(
+                Finding(
+                    name,
+                    state,
+                    f"{found}, {packed.name} is complete but packed",
+                    lost,
+                    f"unpack it: {unpack}",
+                )
+            )
     return out, ids.intersection(there)
 
 
@@ -101,19 +153,26 @@ def _walk_tiles(root: Path, progress: Progress) -> tuple[dict[str, int], list[st
         if not clusters.ID_PATTERN.fullmatch(f"{survey.name}-00000000"):
             misplaced.append(survey.name)
             continue
-        there |= {e.name[:-4]: e.stat().st_size for e in os.scandir(survey.path) if e.name.endswith(".npz")}
+        there |= {
+            e.name[:-4]: e.stat().st_size
+            for e in os.scandir(survey.path)
+            if e.name.endswith(".npz")
+        }
     short = sorted(name for name, size in there.items() if size < 1000)
     step = max(1, len(there) // TILE_SAMPLE)
     for name in sorted(set(there) - set(short))[::step]:
         with (root / name[:10] / f"{name}.npz").open("rb") as file:
-            file.seek(max(0, there[name] - 65_557))  # a zip ends with its directory, at most 64 KiB of comment behind it
+            file.seek(
+                max(0, there[name] - 65_557)
+            )  # a zip ends with its directory, at most 64 KiB of comment behind it
             if b"PK\x05\x06" not in file.read():
                 short.append(name)
     return there, sorted(short), misplaced
 
 
 def tarball_fault(path: Path, published: int | None = None, progress: Progress = silent) -> str:
-    """'' for a complete .tar.gz, else what is wrong with it. A file of the ``published`` size isn't read."""
+    """'' for a complete .tar.gz, else what is wrong with it. A file of the ``published`` size isn't
+    read."""
     size = path.stat().st_size
     if size == published:
         return ""
@@ -124,7 +183,10 @@ def tarball_fault(path: Path, published: int | None = None, progress: Progress =
                 for count, member in enumerate(archive):
                     archive.members = []  # type: ignore[attr-defined]  # else a TarInfo of each of 30,000 tiles stays in memory
                     if member.name.startswith("/") or ".." in member.name.split("/"):
-                        return f"holds {member.name!r}, which would be unpacked elsewhere; don't unpack it"
+                        return (
+                            f"holds {member.name!r}, which would be unpacked elsewhere; don't"
+                            " unpack it"
+                        )
                     if not count % 50:
                         progress(f"reading {path.name}", min(raw.tell(), size - 1), size)
             while stream.read(1 << 20):  # the end of the stream carries its checksum
@@ -138,8 +200,11 @@ def tarball_fault(path: Path, published: int | None = None, progress: Progress =
     return ""
 
 
-def photos(folder: Path, known: pd.DataFrame | None, notes: list[str], progress: Progress) -> tuple[list[Finding], set[str]]:
-    """Two findings, metadata tables and photos, and the clusters with photos; those of another cluster become notes."""
+def photos(
+    folder: Path, known: pd.DataFrame | None, notes: list[str], progress: Progress
+) -> tuple[list[Finding], set[str]]:
+    """Two findings, metadata tables and photos, and the clusters with photos; those of another
+    cluster become notes."""
     tables, images = source("mapillary_metadata"), source("mapillary_imagery")
     root = folder / "mapillary"
     surveyed = set(known["cname"]) if known is not None else set(clusters.countries()["cname"])
@@ -153,88 +218,157 @@ def photos(folder: Path, known: pd.DataFrame | None, notes: list[str], progress:
             listed[path.stem] = read_metadata(path)
         except InputError as error:
             broken.append(str(error))
-    rows = pd.concat(listed.values()) if listed else pd.DataFrame(columns=["photo_id", "cluster_id"])
+    rows = (
+        pd.concat(listed.values()) if listed else pd.DataFrame(columns=["photo_id", "cluster_id"])
+    )
     notes += _strangers(listed, known)
     have, held, bad = _imagery(root / "imagery", listed, notes, progress)
     used = held & set(known["cluster_id"]) if known is not None else held
     clustered = rows["cluster_id"].nunique()
-    found = f"{len(wanted & set(listed))} of {len(wanted)} countries, {len(rows):,} photos of {clustered:,} clusters"
-    findings = [_state(tables, found, wanted, set(listed), broken, "photos of the others are taken as they lie")]
-    found = f"{len(wanted & have)} of {len(wanted)} countries, photos of {len(used):,} clusters of the labels"
+    found = (
+        f"{len(wanted & set(listed))} of {len(wanted)} countries, {len(rows):,} photos of"
+        f" {clustered:,} clusters"
+    )
+    findings = [
+        _state(
+            tables, found, wanted, set(listed), broken, "photos of the others are taken as they lie"
+        )
+    ]
+    found = (
+        f"{len(wanted & have)} of {len(wanted)} countries, photos of {len(used):,} clusters of the"
+        " labels"
+    )
     if surveyed & set(images.none_for):
         found += f"; SustainBench has none of {names(surveyed & set(images.none_for))}"
     findings.append(_state(images, found, wanted, have, bad, "no picture and no question there"))
     return findings, used
 
 
-def _state(entry: Source, found: str, wanted: set[str], have: set[str], broken: list[str], means: str) -> Finding:
+def _state(
+    entry: Source, found: str, wanted: set[str], have: set[str], broken: list[str], means: str
+) -> Finding:
     absent = wanted - have
     if broken:
-        return Finding(entry.id, "broken", f"{found}; {broken[0]}", "a build stops there", how(entry))
+        return Finding(
+            entry.id, "broken", f"{found}; {broken[0]}", "a build stops there", how(entry)
+        )
     if not absent:
         return Finding(entry.id, "present", found)
-    return Finding(entry.id, "partial" if have else "missing", found, f"without {names(absent)}: {means}", how(entry))
+    return Finding(
+        entry.id,
+        "partial" if have else "missing",
+        found,
+        f"without {names(absent)}: {means}",
+        how(entry),
+    )
 
 
 def read_metadata(path: Path) -> pd.DataFrame:
-    """photo_id, cluster_id, and lat, lon, path where the table has them. Raises InputError when it can't be read."""
+    """photo_id, cluster_id, and lat, lon, path where the table has them. Raises InputError when it
+    can't be read."""
     try:
-        header = {str(name).strip().lower(): str(name) for name in pd.read_csv(path, nrows=0, encoding="utf-8-sig").columns}
-        wanted = {"photo_id": ID_NAMES, "cluster_id": CLUSTER_NAMES, "lat": ("lat",), "lon": ("lon",), "path": ("path",)}
-        named = {what: next((header[n.lower()] for n in usual if n.lower() in header), None) for what, usual in wanted.items()}
+        header = {
+            str(name).strip().lower(): str(name)
+            for name in pd.read_csv(path, nrows=0, encoding="utf-8-sig").columns
+        }
+        wanted = {
+            "photo_id": ID_NAMES,
+            "cluster_id": CLUSTER_NAMES,
+            "lat": ("lat",),
+            "lon": ("lon",),
+            "path": ("path",),
+        }
+        named = {
+            what: next((header[n.lower()] for n in usual if n.lower() in header), None)
+            for what, usual in wanted.items()
+        }
         columns = {given: what for what, given in named.items() if given is not None}
         if not {"photo_id", "cluster_id"} <= set(columns.values()):
             raise InputError(
-                f"{path}: no column {' or '.join(ID_NAMES)}, or none of {' or '.join(CLUSTER_NAMES)}; found: {', '.join(header)}"
+                f"{path}: no column {' or '.join(ID_NAMES)}, or none of"
+                f" {' or '.join(CLUSTER_NAMES)}; found: {', '.join(header)}"
             )
-        table = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8-sig", usecols=list(columns))
+        table = pd.read_csv(
+            path, dtype=str, keep_default_na=False, encoding="utf-8-sig", usecols=list(columns)
+        )
     except (ValueError, OSError) as error:
-        raise InputError(f"{path} is no readable UTF-8 CSV ({str(error).strip().splitlines()[-1]}); download it again") from error
+        raise InputError(
+            f"{path} is no readable UTF-8 CSV ({str(error).strip().splitlines()[-1]}); download it"
+            " again"
+        ) from error
     return table.rename(columns=columns)
 
 
 def _strangers(listed: dict[str, pd.DataFrame], known: pd.DataFrame | None) -> Iterator[str]:
-    """Metadata rows that seem to speak of another cluster: another country, another folder, or a place too far off."""
+    """Metadata rows that seem to speak of another cluster: another country, another folder, or a
+    place too far off."""
     for cc, rows in listed.items():
         foreign = rows[rows["cluster_id"].str[:2] != cc]
         if len(foreign):
-            yield f"metadata/{cc}.csv: {len(foreign)} row(s) of another country, first {foreign['cluster_id'].iloc[0]!r}"
+            yield (
+                f"metadata/{cc}.csv: {len(foreign)} row(s) of another country, first"
+                f" {foreign['cluster_id'].iloc[0]!r}"
+            )
         if "path" in rows:
             folder = rows["path"].str.split("/").str[-2].fillna("")
             other = rows[(folder != "") & (folder != rows["cluster_id"])]
             if len(other):
                 row = other.iloc[0]
-                yield f"metadata/{cc}.csv: {len(other)} photo(s) of another cluster, first {row['path']} for {row['cluster_id']}"
+                yield (
+                    f"metadata/{cc}.csv: {len(other)} photo(s) of another cluster, first"
+                    f" {row['path']} for {row['cluster_id']}"
+                )
         if known is not None and {"lat", "lon"} <= set(rows.columns):
-            placed = rows.merge(known[["cluster_id", "lat", "lon"]], on="cluster_id", suffixes=("", "_cluster"))
-            off = [(pd.to_numeric(placed[a], errors="coerce") - placed[f"{a}_cluster"]).abs() > NEAR_DEGREES for a in ("lat", "lon")]
+            placed = rows.merge(
+                known[["cluster_id", "lat", "lon"]], on="cluster_id", suffixes=("", "_cluster")
+            )
+            off = [
+                (pd.to_numeric(placed[a], errors="coerce") - placed[f"{a}_cluster"]).abs()
+                > NEAR_DEGREES
+                for a in ("lat", "lon")
+            ]
             far = placed[off[0] | off[1]]
             if len(far):
                 row = far.iloc[0]
                 yield (
-                    f"metadata/{cc}.csv: {len(far)} photo(s) lie more than {NEAR_DEGREES} degrees from their cluster, "
-                    f"first {row['photo_id']} of {row['cluster_id']}; photos of another cluster?"
+                    f"metadata/{cc}.csv: {len(far)} photo(s) lie more than {NEAR_DEGREES} degrees"
+                    f" from their cluster, first {row['photo_id']} of {row['cluster_id']}; photos"
+                    " of another cluster?"
                 )
 
 
-def _imagery(root: Path, listed: dict[str, pd.DataFrame], notes: list[str], progress: Progress) -> tuple[set[str], set[str], list[str]]:
-    """(countries with photos, clusters with photos, unreadable archives). Folders win over archives, as in a build."""
+def _imagery(
+    root: Path, listed: dict[str, pd.DataFrame], notes: list[str], progress: Progress
+) -> tuple[set[str], set[str], list[str]]:
+    """(countries with photos, clusters with photos, unreadable archives). Folders win over
+    archives, as in a build."""
     have: set[str] = set()
     held: set[str] = set()
     broken: list[str] = []
-    places = sorted(os.scandir(root), key=lambda e: (not e.is_dir(), e.name)) if root.is_dir() else []
+    places = (
+        sorted(os.scandir(root), key=lambda e: (not e.is_dir(), e.name)) if root.is_dir() else []
+    )
     for done, place in enumerate(places, 1):
         progress("looking at photos", done, len(places))
         cc = place.name.removesuffix(".zip")
         if place.is_dir():
             inside = {e.name: e.path for e in os.scandir(place.path) if e.is_dir()}
-            photos = {n: [f.name for f in os.scandir(inside[n])] for n in sorted(inside)[:PHOTO_SAMPLE]}
+            photos = {
+                n: [f.name for f in os.scandir(inside[n])] for n in sorted(inside)[:PHOTO_SAMPLE]
+            }
         elif place.name.endswith(".zip"):
             try:
                 with zipfile.ZipFile(place.path) as archive:
-                    members = [m.split("/")[-2:] for m in archive.namelist() if m.count("/") and not m.endswith("/")]
+                    members = [
+                        m.split("/")[-2:]
+                        for m in archive.namelist()
+                        if m.count("/") and not m.endswith("/")
+                    ]
             except (zipfile.BadZipFile, OSError) as error:
-                broken.append(f"{place.path} is damaged or a half-finished download ({str(error).splitlines()[0]})")
+                broken.append(
+                    f"{place.path} is damaged or a half-finished download"
+                    f" ({str(error).splitlines()[0]})"
+                )
                 continue
             inside = dict.fromkeys((cluster for cluster, _ in members), place.path)
             chosen = sorted(inside)[:PHOTO_SAMPLE]
@@ -245,14 +379,23 @@ def _imagery(root: Path, listed: dict[str, pd.DataFrame], notes: list[str], prog
         have |= {cc} if inside else set()
         strange = {n for n in inside if n[:2] != cc}
         if strange:
-            notes.append(f"{place.path}: {len(strange)} folder(s) of another country or no cluster, first {min(strange)}")
+            notes.append(
+                f"{place.path}: {len(strange)} folder(s) of another country or no cluster, first"
+                f" {min(strange)}"
+            )
         if cc in listed:
             shown = [(n, p, p.rpartition(".")[0]) for n, found in photos.items() for p in found]
-            sampled = listed[cc][listed[cc]["photo_id"].isin([photo for _, _, photo in shown])]  # a photo may serve two surveys
-            ids, pairs = set(sampled["photo_id"]), set(zip(sampled["photo_id"], sampled["cluster_id"], strict=True))
+            sampled = listed[cc][
+                listed[cc]["photo_id"].isin([photo for _, _, photo in shown])
+            ]  # a photo may serve two surveys
+            ids, pairs = (
+                set(sampled["photo_id"]),
+                set(zip(sampled["photo_id"], sampled["cluster_id"], strict=True)),
+            )
             wrong = [(n, p) for n, p, photo in shown if photo in ids and (photo, n) not in pairs]
             if wrong:
                 notes.append(
-                    f"{place.path}: {len(wrong)} sampled photo(s) lie in another cluster's folder than the metadata says, first {wrong[0][1]} in {wrong[0][0]}"
+                    f"{place.path}: {len(wrong)} sampled photo(s) lie in another cluster's folder"
+                    f" than the metadata says, first {wrong[0][1]} in {wrong[0][0]}"
                 )
     return have, held, broken

@@ -1,7 +1,9 @@
-"""The indicator table (data/indicators.yaml): what is asked, of which series, with which options and which polarity.
+"""The indicator table (data/indicators.yaml): what is asked, of which series, with which options
+and which polarity.
 
-12 multiple-choice indicators and 9 regression tasks, App. B.3-B.5 of the paper. Cut points, polarity and question
-wording are ours, because the paper prints none of them; the table gives the source of every established threshold.
+12 multiple-choice indicators and 9 regression tasks, App. B.3-B.5 of the paper. Cut points,
+polarity and question wording are ours, because the paper prints none of them; the table gives the
+source of every established threshold.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ _FILE = "sdgbias/data/indicators.yaml"
 
 @dataclass(frozen=True)
 class SeriesRef:
-    """One series that an indicator may use; `max_gap`: its own limit in years from the survey (None: the build's)."""
+    """One series that an indicator may use; `max_gap`: its own limit in years from the survey
+    (None: the build's)."""
 
     name: str
     max_gap: int | None = None
@@ -37,7 +40,8 @@ class SeriesRef:
 
 @dataclass(frozen=True)
 class Indicator:
-    """One MCQ indicator; `thresholds` is empty where the bins are terciles, `limits` is the closed valid range."""
+    """One MCQ indicator; `thresholds` is empty where the bins are terciles, `limits` is the closed
+    valid range."""
 
     slug: str
     title: str
@@ -58,7 +62,8 @@ class Indicator:
 
 @dataclass(frozen=True)
 class RegressionTask:
-    """One regression task; `context` holds the variables that it may see: all of Table E but its target."""
+    """One regression task; `context` holds the variables that it may see: all of Table E but its
+    target."""
 
     slug: str
     title: str
@@ -73,9 +78,11 @@ class RegressionTask:
 
 @dataclass(frozen=True)
 class Bins:
-    """Ordered answer ranges: `labels[0]` lies below `edges[0]`, and a value on an edge belongs to the range above it.
+    """Ordered answer ranges: `labels[0]` lies below `edges[0]`, and a value on an edge belongs to
+    the range above it.
 
-    `edges` has one entry less than `labels`; both are empty where no valid option set exists, and `reason` says why.
+    `edges` has one entry less than `labels`; both are empty where no valid option set exists, and
+    `reason` says why.
     """
 
     edges: tuple[float, ...]
@@ -84,24 +91,29 @@ class Bins:
     reason: str = ""
 
     def letters(self, values: np.ndarray) -> np.ndarray:
-        """Gold letters (N,) of values (N,); A is the lowest range. Raises ValueError on NaN or without options."""
+        """Gold letters (N,) of values (N,); A is the lowest range. Raises ValueError on NaN or
+        without options."""
         if not self.labels:
             raise ValueError(f"no valid options: {self.reason}")
         numbers = np.asarray(values, dtype=float)
         if np.isnan(numbers).any():
             raise ValueError("a value is NaN; drop rows without a value before they are binned")
-        return np.array(list(LETTERS), dtype=object)[np.searchsorted(np.asarray(self.edges), numbers, side="right")]
+        return np.array(list(LETTERS), dtype=object)[
+            np.searchsorted(np.asarray(self.edges), numbers, side="right")
+        ]
 
 
 def bins(indicator: Indicator, values: np.ndarray) -> Bins:
     """The options of an indicator, given its value at every distinct cluster (N,), NaN ignored.
 
-    Established thresholds hold whatever the data. Terciles are rounded to the displayed decimals, so that what is shown
-    is what decides; where fewer ranges can be told apart there are two options, and with a single value none (see
-    `reason`).
+    Established thresholds hold whatever the data. Terciles are rounded to the displayed decimals,
+    so that what is shown is what decides; where fewer ranges can be told apart there are two
+    options, and with a single value none (see `reason`).
     """
     if indicator.thresholds:
-        return Bins(indicator.thresholds, _labels(indicator, indicator.thresholds), indicator.bins_source)
+        return Bins(
+            indicator.thresholds, _labels(indicator, indicator.thresholds), indicator.bins_source
+        )
     numbers = np.sort(np.asarray(values, dtype=float))
     numbers = numbers[~np.isnan(numbers)]
     edges = _tercile_edges(numbers, indicator.decimals)
@@ -112,14 +124,19 @@ def bins(indicator: Indicator, values: np.ndarray) -> Bins:
     elif numbers[0] == numbers[-1]:
         reason = f"all {len(numbers)} clusters have the same value {numbers[0]:g}"
     else:
-        reason = f"values from {numbers[0]:g} to {numbers[-1]:g} don't differ at {indicator.decimals} decimals"
+        reason = (
+            f"values from {numbers[0]:g} to {numbers[-1]:g} don't differ at {indicator.decimals}"
+            " decimals"
+        )
     return Bins((), (), indicator.bins_source, reason)
 
 
 def directions(polarity: str, n_options: int) -> tuple[str, ...]:
-    """Direction of each letter, A first. Options ascend in value, so 'lower' (is better) makes A the optimistic answer.
+    """Direction of each letter, A first. Options ascend in value, so 'lower' (is better) makes A
+    the optimistic answer.
 
-    Two options have no middle and hence no 'conservative'. Raises InputError on another polarity or count.
+    Two options have no middle and hence no 'conservative'. Raises InputError on another polarity or
+    count.
     """
     if polarity not in POLARITIES:
         raise InputError(one_of("polarity", polarity, POLARITIES))
@@ -130,7 +147,8 @@ def directions(polarity: str, n_options: int) -> tuple[str, ...]:
 
 
 def load_indicators(path: Path | None = None) -> tuple[Indicator, ...]:
-    """The MCQ indicators in the table's order (pillar order); `path` reads another table. Raises InputError."""
+    """The MCQ indicators in the table's order (pillar order); `path` reads another table. Raises
+    InputError."""
     return _load(path)[0]
 
 
@@ -156,7 +174,8 @@ def regression_task(slug: str) -> RegressionTask:
 
 
 def _tercile_edges(numbers: np.ndarray, decimals: int) -> tuple[float, ...]:
-    """One or two increasing edges, no range empty; () where rounded edges can't part the sorted values."""
+    """One or two increasing edges, no range empty; () where rounded edges can't part the sorted
+    values."""
     if not len(numbers):
         return ()
 
@@ -166,14 +185,22 @@ def _tercile_edges(numbers: np.ndarray, decimals: int) -> tuple[float, ...]:
     wanted = np.round(np.quantile(numbers, [1 / 3, 2 / 3]), decimals)
     edges = tuple(sorted({float(edge) for edge in wanted if parts(edge)}))
     if len(edges) == 2:
-        middle = np.searchsorted(numbers, edges[1], side="left") - np.searchsorted(numbers, edges[0], side="left")
+        middle = np.searchsorted(numbers, edges[1], side="left") - np.searchsorted(
+            numbers, edges[0], side="left"
+        )
         return edges if middle else edges[:1]
     if edges:
         return edges
     distinct = np.unique(numbers)
     step = 10.0**-decimals
-    gaps = [float(np.round(math.ceil(round(upper / step, 9)) * step, decimals)) for upper in distinct[1:]]
-    gaps += [float(np.round(math.floor(round(upper / step, 9)) * step, decimals)) for upper in distinct[1:]]
+    gaps = [
+        float(np.round(math.ceil(round(upper / step, 9)) * step, decimals))
+        for upper in distinct[1:]
+    ]
+    gaps += [
+        float(np.round(math.floor(round(upper / step, 9)) * step, decimals))
+        for upper in distinct[1:]
+    ]
     usable = sorted({edge for edge in gaps if parts(edge)})
     below = [int(np.searchsorted(numbers, edge, side="left")) for edge in usable]
     balance = [min(count, len(numbers) - count) for count in below]
@@ -181,32 +208,51 @@ def _tercile_edges(numbers: np.ndarray, decimals: int) -> tuple[float, ...]:
 
 
 def _labels(entry: Indicator, edges: tuple[float, ...]) -> tuple[str, ...]:
-    """Option texts, lowest first: 'below 20 %', '20 % to under 30 %', '30 % or more' (or '100 %' at the top of the
-    scale).
+    """Option texts, lowest first: 'below 20 %', '20 % to under 30 %', '30 % or more' (or '100 %' at
+    the top of the scale).
     """
     shown = [f"{edge:.{entry.decimals}f}{entry.suffix}" for edge in edges]
     # '12 to under 42 per 100,000' but '20 % to under 30 %': only a long unit is said once
-    first = [text.removesuffix(entry.suffix) if " " in entry.suffix.strip() else text for text in shown]
+    first = [
+        text.removesuffix(entry.suffix) if " " in entry.suffix.strip() else text for text in shown
+    ]
     middle = [f"{low} to under {high}" for low, high in zip(first, shown[1:], strict=False)]
-    return (f"below {shown[0]}", *middle, shown[-1] if edges[-1] == entry.limits[1] else f"{shown[-1]} or more")
+    return (
+        f"below {shown[0]}",
+        *middle,
+        shown[-1] if edges[-1] == entry.limits[1] else f"{shown[-1]} or more",
+    )
 
 
 @cache
 def _load(path: Path | None) -> tuple[tuple[Indicator, ...], tuple[RegressionTask, ...]]:
     name = _FILE if path is None else str(path)
     try:
-        text = files("sdgbias").joinpath("data/indicators.yaml").read_text("utf-8") if path is None else path.read_text("utf-8")
+        text = (
+            files("sdgbias").joinpath("data/indicators.yaml").read_text("utf-8")
+            if path is None
+            else path.read_text("utf-8")
+        )
         table = yaml.safe_load(text)
     except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"{name} is no readable YAML table ({str(error).splitlines()[0]}); compare with {_FILE}") from error
+        raise InputError(
+            f"{name} is no readable YAML table ({str(error).splitlines()[0]}); compare with {_FILE}"
+        ) from error
     if not isinstance(table, dict) or set(table) != {"mcq", "regression"}:
-        raise InputError(f"{name}: wants exactly the sections mcq and regression; compare with {_FILE}")
+        raise InputError(
+            f"{name}: wants exactly the sections mcq and regression; compare with {_FILE}"
+        )
     found: list[tuple[Any, ...]] = []
     for section, read in (("mcq", _indicator), ("regression", _regression)):
         entries = table[section]
         if not isinstance(entries, dict) or not entries:
             raise InputError(f"{name}: section {section} holds no entries; compare with {_FILE}")
-        found.append(tuple(read(str(slug), _Fields(f"{name}: {section}.{slug}", fields)) for slug, fields in entries.items()))
+        found.append(
+            tuple(
+                read(str(slug), _Fields(f"{name}: {section}.{slug}", fields))
+                for slug, fields in entries.items()
+            )
+        )
     return found[0], found[1]
 
 
@@ -219,7 +265,9 @@ class _Fields:
         self.where, self.fields = where, dict(fields)
 
     def fail(self, name: str, wants: str) -> InputError:
-        return InputError(f"{self.where}.{name} is {self.fields.get(name)!r}; wants {wants}; compare with {_FILE}")
+        return InputError(
+            f"{self.where}.{name} is {self.fields.get(name)!r}; wants {wants}; compare with {_FILE}"
+        )
 
     def text(self, name: str, valid: tuple[str, ...] = (), empty: bool = False) -> str:
         value = self.fields.get(name)
@@ -230,7 +278,11 @@ class _Fields:
         return value
 
     def numbers(self, name: str, values: Any, count: int) -> tuple[float, ...]:
-        good = isinstance(values, list) and len(values) == count and all(type(v) in (int, float) for v in values)
+        good = (
+            isinstance(values, list)
+            and len(values) == count
+            and all(type(v) in (int, float) for v in values)
+        )
         if not good or any(low >= high for low, high in pairwise(values)):
             raise self.fail(name, f"{count} increasing numbers")
         return tuple(float(v) for v in values)
@@ -243,11 +295,18 @@ class _Fields:
 
 def _is_series(entry: Any) -> bool:
     gap = entry.get("max_gap", 0) if isinstance(entry, dict) else None
-    return type(gap) is int and gap >= 0 and isinstance(entry.get("name"), str) and set(entry) <= {"name", "max_gap"}
+    return (
+        type(gap) is int
+        and gap >= 0
+        and isinstance(entry.get("name"), str)
+        and set(entry) <= {"name", "max_gap"}
+    )
 
 
 def _indicator(slug: str, entry: _Fields) -> Indicator:
-    entry.known("title pillar sdg unit suffix series levels polarity bins range decimals context question")
+    entry.known(
+        "title pillar sdg unit suffix series levels polarity bins range decimals context question"
+    )
     cut = entry.fields.get("bins")
     thresholds: tuple[float, ...] = ()
     if cut == {"cut": "terciles"}:

@@ -1,9 +1,11 @@
-"""Indicator series: the original dumps (or tidy CSVs) of a folder become one tidy frame for the 56 countries.
+"""Indicator series: the original dumps (or tidy CSVs) of a folder become one tidy frame for the 56
+countries.
 
-Columns: series, iso3, region ('' national, else the Global Data Lab code in lower case), stratum ('all', 'urban',
-'rural'), year (int), value (float), source. Regional aggregates and other countries are left out. Traps of the dumps:
-M49 codes, years such as '2016-2017', Latin-1, blanks and -9 for missing, region codes in mixed case, country names.
-A file that holds other codes than its kind wants is refused: read as it is, it would silently lose every row.
+Columns: series, iso3, region ('' national, else the Global Data Lab code in lower case), stratum
+('all', 'urban', 'rural'), year (int), value (float), source. Regional aggregates and other
+countries are left out. Traps of the dumps: M49 codes, years such as '2016-2017', Latin-1, blanks
+and -9 for missing, region codes in mixed case, country names. A file that holds other codes than
+its kind wants is refused: read as it is, it would silently lose every row.
 """
 
 from __future__ import annotations
@@ -22,10 +24,12 @@ from sdgbias.errors import InputError
 COLUMNS = ("series", "iso3", "region", "stratum", "year", "value", "source")
 REGIONS_FILE = "gdl_regions.csv"
 STRATA = {"allarea": "all", "urban": "urban", "rural": "rural"}
-#: UNSD's nature of a value, best first: country-adjusted, country, estimated, modelled, global monitoring.
+#: UNSD's nature of a value, best first: country-adjusted, country, estimated, modelled, global
+#: monitoring.
 NATURES = ("ca", "c", "e", "m", "g", "")
 
-#: UNSD series and the rows of each that answer the indicator: {column: accepted values, best first}.
+#: UNSD series and the rows of each that answer the indicator: {column: accepted values, best
+#: first}.
 UNSD: dict[str, dict[str, tuple[str, ...]]] = {
     "sh_sta_stunt": {"age": ("lt5y",)},
     "sh_sta_waste": {"age": ("lt5y",)},
@@ -40,14 +44,18 @@ UNSD: dict[str, dict[str, tuple[str, ...]]] = {
 }
 SHDI = ("shdi", "edindex", "healthindex")
 AREA = {"gdl_area_stunting": "stunting", "gdl_area_wasting": "wasting", "gdl_area_electr": "electr"}
-#: The paper's custom indicator, undefined there; ours: 1 - |edindex - healthindex| of the same region and year.
+#: The paper's custom indicator, undefined there; ours: 1 - |edindex - healthindex| of the same
+#: region and year.
 ALIGNMENT = "ed_health_alignment"
 #: Every series that an indicator may name.
 SERIES = (*UNSD, "cr_2_f", "ncd_pac", "haq", *SHDI, *AREA, ALIGNMENT)
 
-#: Names in the dumps that differ from the crosswalk's, normalised. Commas aren't cut off: 'Congo' is the other Congo.
+#: Names in the dumps that differ from the crosswalk's, normalised. Commas aren't cut off: 'Congo'
+#: is the other Congo.
 _ALIASES = {
-    **dict.fromkeys(("democratic republic of congo", "democratic republic of the congo", "dr congo"), "COD"),
+    **dict.fromkeys(
+        ("democratic republic of congo", "democratic republic of the congo", "dr congo"), "COD"
+    ),
     **dict.fromkeys(("bolivia", "bolivia (plurinational state of)"), "BOL"),
     **dict.fromkeys(("ivory coast", "cote d'ivoire"), "CIV"),
     **dict.fromkeys(("moldova", "republic of moldova"), "MDA"),
@@ -66,21 +74,26 @@ def _countries() -> pd.DataFrame:
 
 
 def read_series(folder: Path) -> tuple[pd.DataFrame, list[str]]:
-    """Read whatever ``folder`` holds; return (tidy frame sorted by its keys, names out of SERIES that weren't found).
+    """Read whatever ``folder`` holds; return (tidy frame sorted by its keys, names out of SERIES
+    that weren't found).
 
-    Looks into the subfolders unsd_sdg, uis, who_gho, ihme_haq, gdl_shdi, gdl_area and tidy, and at CSV files with the
-    tidy header in ``folder`` itself (so that data/indicators is such a folder). A dump wins over a tidy copy of the
-    same value. Raises InputError for a missing folder, a folder without any series, a file that lacks a column, or a
-    value that's no number.
+    Looks into the subfolders unsd_sdg, uis, who_gho, ihme_haq, gdl_shdi, gdl_area and tidy, and at
+    CSV files with the tidy header in ``folder`` itself (so that data/indicators is such a folder).
+    A dump wins over a tidy copy of the same value. Raises InputError for a missing folder, a folder
+    without any series, a file that lacks a column, or a value that's no number.
     """
     folder = Path(folder)
     if not folder.is_dir():
-        raise InputError(f"no folder {folder}; pass --indicators with the series' folder, e.g. data/indicators of this project")
+        raise InputError(
+            f"no folder {folder}; pass --indicators with the series' folder, e.g. data/indicators"
+            " of this project"
+        )
     parts = [part for reader in _READERS for part in reader(folder)]
     if not parts:
         raise InputError(
-            f"{folder} holds no indicator series; wants unsd_sdg, uis, who_gho, ihme_haq, gdl_shdi, gdl_area or "
-            "tidy/<series>.csv in it; pass --indicators data/indicators for the open series of this project"
+            f"{folder} holds no indicator series; wants unsd_sdg, uis, who_gho, ihme_haq, gdl_shdi,"
+            " gdl_area or tidy/<series>.csv in it; pass --indicators data/indicators for the open"
+            " series of this project"
         )
     frame = pd.concat(parts, ignore_index=True)
     keys = list(COLUMNS[:5])
@@ -91,36 +104,57 @@ def read_series(folder: Path) -> tuple[pd.DataFrame, list[str]]:
 
 
 def read_gdl_regions(folder: Path) -> pd.DataFrame:
-    """The optional gdl_regions.csv: cname, adm1dhs int32, gdl_region, the Global Data Lab region of a survey's region.
+    """The optional gdl_regions.csv: cname, adm1dhs int32, gdl_region, the Global Data Lab region of
+    a survey's region.
 
-    No rows where the file is absent. Raises InputError for unknown countries, codes that are no numbers and double lines.
+    No rows where the file is absent. Raises InputError for unknown countries, codes that are no
+    numbers and double lines.
     """
     path = Path(folder) / REGIONS_FILE
     if not path.is_file():
-        return pd.DataFrame({name: pd.Series(dtype=kind) for name, kind in (("cname", "str"), ("adm1dhs", "int32"), ("gdl_region", "str"))})
+        return pd.DataFrame(
+            {
+                name: pd.Series(dtype=kind)
+                for name, kind in (("cname", "str"), ("adm1dhs", "int32"), ("gdl_region", "str"))
+            }
+        )
     table = _read(path, ("cname", "adm1dhs", "gdl_region"))
-    _refuse(path, "cname", table["cname"][~table["cname"].isin(_countries()["cname"])], "DHS codes such as NM (Namibia)")
+    _refuse(
+        path,
+        "cname",
+        table["cname"][~table["cname"].isin(_countries()["cname"])],
+        "DHS codes such as NM (Namibia)",
+    )
     number = pd.to_numeric(table["adm1dhs"], errors="coerce")
     if number.isna().any():
-        raise InputError(f"{path}: adm1dhs {table['adm1dhs'][number.isna()].iloc[0]!r} is no number; use the survey's region codes")
+        raise InputError(
+            f"{path}: adm1dhs {table['adm1dhs'][number.isna()].iloc[0]!r} is no number; use the"
+            " survey's region codes"
+        )
     table["adm1dhs"] = number.astype("int32")
     table["gdl_region"] = table["gdl_region"].str.lower()
     twice = table.drop_duplicates().duplicated(["cname", "adm1dhs"])
     if twice.any():
         row = table.drop_duplicates()[twice].iloc[0]
-        raise InputError(f"{path}: {row['cname']},{row['adm1dhs']} lies in two regions; keep one line for each survey region")
+        raise InputError(
+            f"{path}: {row['cname']},{row['adm1dhs']} lies in two regions; keep one line for each"
+            " survey region"
+        )
     return table.drop_duplicates().sort_values(["cname", "adm1dhs"]).reset_index(drop=True)
 
 
 def iso3_of_name(name: str) -> str:
-    """ISO-3 code of a country name as dumps write it, '' for aggregates and countries outside the 56."""
+    """ISO-3 code of a country name as dumps write it, '' for aggregates and countries outside the
+    56."""
     return _names().get(_plain(name), "")
 
 
 @cache
 def _names() -> dict[str, str]:
     table = _countries()
-    return {_plain(name): iso3 for name, iso3 in zip(table["name"], table["iso3"], strict=True)} | _ALIASES
+    return {
+        _plain(name): iso3 for name, iso3 in zip(table["name"], table["iso3"], strict=True)
+    } | _ALIASES
 
 
 def _plain(name: str) -> str:
@@ -130,35 +164,60 @@ def _plain(name: str) -> str:
 
 
 def _read(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
-    """The named columns as stripped strings, '' missing (pandas' default would take Namibia's 'NA' for missing).
+    """The named columns as stripped strings, '' missing (pandas' default would take Namibia's 'NA'
+    for missing).
 
     UTF-8, else Latin-1 (as Windows writes it), whichever tool saved the file last.
     """
     try:
         try:
-            table = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8-sig", index_col=False)
+            table = pd.read_csv(
+                path, dtype=str, keep_default_na=False, encoding="utf-8-sig", index_col=False
+            )
         except UnicodeDecodeError:
-            table = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="cp1252", encoding_errors="replace", index_col=False)
-    except (ValueError, OSError, EOFError, zlib.error) as error:  # the last two: a .gz that was cut short
-        raise InputError(f"{path} is no readable CSV ({str(error).splitlines()[0]}); download it again") from error
+            table = pd.read_csv(
+                path,
+                dtype=str,
+                keep_default_na=False,
+                encoding="cp1252",
+                encoding_errors="replace",
+                index_col=False,
+            )
+    except (
+        ValueError,
+        OSError,
+        EOFError,
+        zlib.error,
+    ) as error:  # the last two: a .gz that was cut short
+        raise InputError(
+            f"{path} is no readable CSV ({str(error).splitlines()[0]}); download it again"
+        ) from error
     table.columns = table.columns.str.strip()
     missing = [name for name in columns if name not in table.columns]
     if missing:
-        raise InputError(f"{path}: missing column(s) {', '.join(missing)}; found: {', '.join(table.columns)}; download it again")
+        raise InputError(
+            f"{path}: missing column(s) {', '.join(missing)}; found: {', '.join(table.columns)};"
+            " download it again"
+        )
     text: pd.DataFrame = table[list(columns)].fillna("").apply(lambda column: column.str.strip())
     return text
 
 
 def _tidy(path: Path, raw: pd.DataFrame, series: str, source: str) -> pd.DataFrame:
-    """(iso3, region, stratum, year text, value text) -> COLUMNS, without other countries and missing values."""
+    """(iso3, region, stratum, year text, value text) -> COLUMNS, without other countries and
+    missing values."""
     frame = raw[raw["iso3"].isin(set(_countries()["iso3"]))].copy()
     text = frame["value"].astype(object)
     value = pd.to_numeric(text, errors="coerce").astype(float)
     blank = text.str.lower().isin(_MISSING)
     _refuse(path, "value", text[value.isna() & ~blank], "numbers")
-    year = pd.to_numeric(frame["year"].str.extract(r"^(\d{4})(?:\.0|[-/–]\d{2,4})?$")[0], errors="coerce")
+    year = pd.to_numeric(
+        frame["year"].str.extract(r"^(\d{4})(?:\.0|[-/–]\d{2,4})?$")[0], errors="coerce"
+    )
     _refuse(path, "year", frame["year"][year.isna()], "years such as 2016 or 2016-2017")
-    spans = frame["year"].where(~frame["year"].str.fullmatch(r"\d{4}(\.0)?"), "")  # a span counts for its first year
+    spans = frame["year"].where(
+        ~frame["year"].str.fullmatch(r"\d{4}(\.0)?"), ""
+    )  # a span counts for its first year
     frame["year"], frame["value"] = year.astype("int64"), value
     frame["series"] = series
     frame["source"] = [f"{source} ({span})" if span else source for span in spans]
@@ -168,35 +227,61 @@ def _tidy(path: Path, raw: pd.DataFrame, series: str, source: str) -> pd.DataFra
 
 def _refuse(path: Path, column: str, bad: pd.Series, wants: str) -> None:
     if len(bad):
-        raise InputError(f"{path}: {column} {bad.iloc[0]!r} in {len(bad)} row(s); wants {wants}; correct or remove the rows")
+        raise InputError(
+            f"{path}: {column} {bad.iloc[0]!r} in {len(bad)} row(s); wants {wants}; correct or"
+            " remove the rows"
+        )
 
 
 def _unsd(folder: Path) -> Iterator[pd.DataFrame]:
-    """UN SDG database as DDF files: M49 codes, aggregates among the countries, one row per nature of the value."""
+    """UN SDG database as DDF files: M49 codes, aggregates among the countries, one row per nature
+    of the value."""
     m49 = dict(zip(_countries()["m49"].astype(int), _countries()["iso3"], strict=True))
     for series, accepted in UNSD.items():
         for path in sorted((folder / "unsd_sdg").glob(f"*datapoints--{series}--*.csv")):
-            by_place = ("location",) if "--location--" in path.name or "location" in _header(path) else ()
+            by_place = (
+                ("location",) if "--location--" in path.name or "location" in _header(path) else ()
+            )
             table = _read(path, ("geo_area", "year", series, "nature", *by_place, *accepted))
             for column, values in accepted.items():
                 table = table[table[column].isin(values)]
             area = pd.to_numeric(table["geo_area"], errors="coerce")
-            _refuse(path, "geo_area", table["geo_area"][area.isna()], "UN M49 numbers such as 404 (Kenya)")
-            table["iso3"] = area.map(m49)  # 1 (World) and other aggregates have no country and leave here
+            _refuse(
+                path,
+                "geo_area",
+                table["geo_area"][area.isna()],
+                "UN M49 numbers such as 404 (Kenya)",
+            )
+            table["iso3"] = area.map(
+                m49
+            )  # 1 (World) and other aggregates have no country and leave here
             table["stratum"] = table["location"].map(STRATA) if by_place else "all"
-            table = table[table["iso3"].notna() & table["stratum"].notna()].assign(region="", value=table[series])
+            table = table[table["iso3"].notna() & table["stratum"].notna()].assign(
+                region="", value=table[series]
+            )
             order = [table[column].map(values.index) for column, values in accepted.items()]
-            rank = table["nature"].map({nature: at for at, nature in enumerate(NATURES)}).fillna(len(NATURES))
-            ranks = pd.concat([*order, rank], axis=1, keys=[f"rank{at}" for at in range(len(order) + 1)])
-            table = pd.concat([table, ranks], axis=1).sort_values([*ranks.columns, "value"], kind="stable")
+            rank = (
+                table["nature"]
+                .map({nature: at for at, nature in enumerate(NATURES)})
+                .fillna(len(NATURES))
+            )
+            ranks = pd.concat(
+                [*order, rank], axis=1, keys=[f"rank{at}" for at in range(len(order) + 1)]
+            )
+            table = pd.concat([table, ranks], axis=1).sort_values(
+                [*ranks.columns, "value"], kind="stable"
+            )
             tidy = _tidy(path, table, series, f"unsd_sdg {series.upper()}")
             yield tidy.drop_duplicates(["iso3", "stratum", "year"])
 
 
 def _uis(folder: Path) -> Iterator[pd.DataFrame]:
-    """UNESCO Institute for Statistics: female lower-secondary completion, lower-case ISO-3, column `time`."""
+    """UNESCO Institute for Statistics: female lower-secondary completion, lower-case ISO-3, column
+    `time`."""
     for path in sorted((folder / "uis").glob("cr_2_f.csv")):
-        table = _read(path, ("location", "time", "cr_2_f")).rename(columns={"time": "year", "cr_2_f": "value"})
+        table = _read(path, ("location", "time", "cr_2_f")).rename(
+            columns={"time": "year", "cr_2_f": "value"}
+        )
         table = table.assign(iso3=table["location"].str.upper(), region="", stratum="all")
         yield _tidy(path, table, "cr_2_f", "uis CR_2_F")
 
@@ -206,10 +291,15 @@ def _who(folder: Path) -> Iterator[pd.DataFrame]:
     for path in sorted((folder / "who_gho").glob("NCD_PAC.csv")):
         table = _read(path, ("COUNTRY", "YEAR", "SEX", "AGEGROUP", "Numeric"))
         table = table[table["AGEGROUP"].isin(["YEARS18-PLUS", ""])]
-        table = table.rename(columns={"COUNTRY": "iso3", "YEAR": "year", "Numeric": "value"}).assign(region="", stratum="all")
+        table = table.rename(
+            columns={"COUNTRY": "iso3", "YEAR": "year", "Numeric": "value"}
+        ).assign(region="", stratum="all")
         keys = ["iso3", "region", "stratum", "year"]
         both = _tidy(path, table[table["SEX"] == "BTSX"], "ncd_pac", "who_gho NCD_PAC")
-        each = [_tidy(path, table[table["SEX"] == sex], "ncd_pac", "who_gho NCD_PAC, mean of sexes") for sex in ("FMLE", "MLE")]
+        each = [
+            _tidy(path, table[table["SEX"] == sex], "ncd_pac", "who_gho NCD_PAC, mean of sexes")
+            for sex in ("FMLE", "MLE")
+        ]
         mean = each[0].merge(each[1][[*keys, "value"]], on=keys, suffixes=("", "_men"))
         mean["value"] = (mean["value"] + mean.pop("value_men")) / 2
         yield pd.concat([both, mean], ignore_index=True).drop_duplicates(keys)
@@ -219,13 +309,16 @@ def _ihme(folder: Path) -> Iterator[pd.DataFrame]:
     """IHME's HAQ index (GBD 2015) as Our World in Data ships it: by country name."""
     column = "HAQ Index (IHME (2017))"
     for path in sorted((folder / "ihme_haq").glob("*.csv")):
-        table = _read(path, ("Entity", "Year", column)).rename(columns={"Year": "year", column: "value"})
+        table = _read(path, ("Entity", "Year", column)).rename(
+            columns={"Year": "year", column: "value"}
+        )
         table = table.assign(iso3=table["Entity"].map(iso3_of_name), region="", stratum="all")
         yield _tidy(path, table, "haq", "ihme_haq GBD 2015")
 
 
 def _shdi(folder: Path) -> Iterator[pd.DataFrame]:
-    """Global Data Lab's SHDI and its education and health index, by region ('afgr101') and by country ('afgt')."""
+    """Global Data Lab's SHDI and its education and health index, by region ('afgr101') and by
+    country ('afgt')."""
     for series in SHDI:
         for kind in ("subnat", "national"):
             for path in sorted((folder / "gdl_shdi").glob(f"{series}--by--{kind}--year.csv")):
@@ -237,26 +330,41 @@ def _shdi(folder: Path) -> Iterator[pd.DataFrame]:
 
 
 def _area(folder: Path) -> Iterator[pd.DataFrame]:
-    """Global Data Lab's area file (Latin-1; blank or -9 is missing): regions, urban and rural, national totals."""
+    """Global Data Lab's area file (Latin-1; blank or -9 is missing): regions, urban and rural,
+    national totals."""
     names = tuple(AREA.values())
     for path in sorted((folder / "gdl_area").glob("GDL-AreaData*.csv")):
         table = _read(path, ("iso_code", "year", "GDLCODE", "level", *names))
         code = table["GDLCODE"].str.lower()
         place = code.str[3:].map({"t": "all", "tu": "urban", "tr": "rural"})
-        table = table.assign(iso3=table["iso_code"].str.upper(), region=code.where(place.isna(), ""), stratum=place.fillna("all"))
+        table = table.assign(
+            iso3=table["iso_code"].str.upper(),
+            region=code.where(place.isna(), ""),
+            stratum=place.fillna("all"),
+        )
         for series, column in AREA.items():
             yield _tidy(path, table.assign(value=table[column]), series, f"gdl_area {column}")
 
 
 def _tidies(folder: Path) -> Iterator[pd.DataFrame]:
-    """CSVs (or .csv.gz) with the tidy header: all of tidy/, and those of the folder with a `series` column."""
-    own = [path for path in _csvs(folder) if path.name != REGIONS_FILE and "series" in _header(path)]
+    """CSVs (or .csv.gz) with the tidy header: all of tidy/, and those of the folder with a `series`
+    column."""
+    own = [
+        path for path in _csvs(folder) if path.name != REGIONS_FILE and "series" in _header(path)
+    ]
     for path in [*_csvs(folder / "tidy"), *own]:
         table = _read(path, COLUMNS)
         unknown = sorted(set(table["series"]) - set(SERIES))
         if unknown:
-            raise InputError(f"{path}: unknown series {unknown[0]!r}; valid: {', '.join(sorted(SERIES))}")
-        _refuse(path, "stratum", table["stratum"][~table["stratum"].isin(STRATA.values())], "all, urban or rural")
+            raise InputError(
+                f"{path}: unknown series {unknown[0]!r}; valid: {', '.join(sorted(SERIES))}"
+            )
+        _refuse(
+            path,
+            "stratum",
+            table["stratum"][~table["stratum"].isin(STRATA.values())],
+            "all, urban or rural",
+        )
         table["iso3"], table["region"] = table["iso3"].str.upper(), table["region"].str.lower()
         _refuse(
             path,
@@ -266,7 +374,9 @@ def _tidies(folder: Path) -> Iterator[pd.DataFrame]:
         )
         tidy = _tidy(path, table, "", "")
         rows = table.loc[tidy.index]
-        yield tidy.assign(series=rows["series"], source=(rows["source"] + tidy["source"]).str.strip())
+        yield tidy.assign(
+            series=rows["series"], source=(rows["source"] + tidy["source"]).str.strip()
+        )
 
 
 def _csvs(folder: Path) -> list[Path]:
@@ -281,13 +391,24 @@ def _header(path: Path) -> list[str]:
 
 
 def _alignment(frame: pd.DataFrame) -> pd.DataFrame:
-    """ALIGNMENT wherever both indices are known; rounded to 6 decimals so that 1 - |0.6 - 0.3| is 0.7."""
+    """ALIGNMENT wherever both indices are known; rounded to 6 decimals so that 1 - |0.6 - 0.3| is
+    0.7."""
     keys = ["iso3", "region", "stratum", "year"]
-    education, health = (frame[frame["series"] == name][[*keys, "value"]] for name in ("edindex", "healthindex"))
+    education, health = (
+        frame[frame["series"] == name][[*keys, "value"]] for name in ("edindex", "healthindex")
+    )
     both = education.merge(health, on=keys, suffixes=("_education", "_health"))
     both["value"] = (1 - (both["value_education"] - both["value_health"]).abs()).round(6)
     both = both.assign(series=ALIGNMENT, source="gdl_shdi, 1 - |edindex - healthindex|")
     return both[list(COLUMNS)]
 
 
-_READERS: tuple[Callable[[Path], Iterator[pd.DataFrame]], ...] = (_unsd, _uis, _who, _ihme, _shdi, _area, _tidies)
+_READERS: tuple[Callable[[Path], Iterator[pd.DataFrame]], ...] = (
+    _unsd,
+    _uis,
+    _who,
+    _ihme,
+    _shdi,
+    _area,
+    _tidies,
+)

@@ -1,4 +1,5 @@
-"""The table of raw sources (data/sources.yaml): what each is, whose, on which terms, and how a person gets it."""
+"""The table of raw sources (data/sources.yaml): what each is, whose, on which terms, and how a
+person gets it."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from sdgbias.errors import UsageError, one_of
 
 @dataclass(frozen=True)
 class Source:
-    """`files`: patterns below a raw or indicators folder; `bytes`: published sizes; `none_for`: DHS codes it never covers."""
+    """`files`: patterns below a raw or indicators folder; `bytes`: published sizes; `none_for`: DHS
+    codes it never covers."""
 
     id: str
     title: str
@@ -32,15 +34,32 @@ class Source:
 
     def provenance(self) -> dict[str, Any]:
         """What a .dvc file or a card says of it."""
-        return {name: getattr(self, name) for name in ("id", "title", "origin", "licence", "citation", "url", "get", "redistributable")}
+        return {
+            name: getattr(self, name)
+            for name in (
+                "id",
+                "title",
+                "origin",
+                "licence",
+                "citation",
+                "url",
+                "get",
+                "redistributable",
+            )
+        }
 
 
 @cache
 def sources() -> tuple[Source, ...]:
     """All sources, in the order of the file: labels, tiles, photos, series."""
-    entries: list[dict[str, Any]] = yaml.safe_load(files("sdgbias").joinpath("data/sources.yaml").read_text(encoding="utf-8"))
+    entries: list[dict[str, Any]] = yaml.safe_load(
+        files("sdgbias").joinpath("data/sources.yaml").read_text(encoding="utf-8")
+    )
     lists = ("files", "series", "none_for")
-    return tuple(Source(**(entry | {name: tuple(entry.get(name, ())) for name in lists})) for entry in entries)
+    return tuple(
+        Source(**(entry | {name: tuple(entry.get(name, ())) for name in lists}))
+        for entry in entries
+    )
 
 
 def source(name: str) -> Source:
@@ -52,5 +71,6 @@ def source(name: str) -> Source:
 
 
 def source_of_series(series: str) -> Source | None:
-    """The source that publishes a series of sdgbias/raw/series.py; None for a name that none has."""
+    """The source that publishes a series of sdgbias/raw/series.py; None for a name that none
+    has."""
     return next((entry for entry in sources() if series in entry.series), None)

@@ -1,4 +1,5 @@
-"""Put a raw folder under DVC, with origin, licence, citation and fetch instructions in the .dvc file (`sdgbias raw track`)."""
+"""Put a raw folder under DVC, with origin, licence, citation and fetch instructions in the .dvc
+file (`sdgbias raw track`)."""
 
 from __future__ import annotations
 
@@ -15,13 +16,15 @@ import yaml
 from sdgbias.errors import InfrastructureError, InputError, StoreError
 from sdgbias.raw.sources import Source, sources
 
-#: Measured: DVC adds 117,000 loose files in 37 s and 32 tarballs of the same bytes in 2 s; push and status differ likewise.
+#: Measured: DVC adds 117,000 loose files in 37 s and 32 tarballs of the same bytes in 2 s; push and
+#: status differ likewise.
 LOOSE_FILES = 20_000
 
 
 @dataclass(frozen=True)
 class Tracked:
-    """`dvc_file`, relative to the project; the sources that its meta names; files and bytes below the folder."""
+    """`dvc_file`, relative to the project; the sources that its meta names; files and bytes below
+    the folder."""
 
     dvc_file: str
     sources: tuple[str, ...]
@@ -30,39 +33,61 @@ class Tracked:
     warnings: tuple[str, ...]
 
     def lines(self) -> list[str]:
-        out = [f"{self.dvc_file}: {self.files:,} files, {self.size:,} bytes, sources: {', '.join(self.sources) or 'synthetic sample'}"]
+        out = [
+            f"{self.dvc_file}: {self.files:,} files, {self.size:,} bytes, sources:"
+            f" {', '.join(self.sources) or 'synthetic sample'}"
+        ]
         out += [f"  warning: {warning}" for warning in self.warnings]
         parent = os.path.dirname(self.dvc_file)
         ignore = f"{parent}/.gitignore" if parent else ".gitignore"
         return [
             *out,
-            f"Next: git add {self.dvc_file} {ignore}; then name the folder as 'raw' or 'indicators' in params.yaml and run dvc repro",
+            (
+                f"Next: git add {self.dvc_file} {ignore}; then name the folder as 'raw' or"
+                " 'indicators' in params.yaml and run dvc repro"
+            ),
         ]
 
 
 def track_raw(folder: Path, project: Path = Path(".")) -> Tracked:
-    """`dvc add` of ``folder``, whole, and the provenance of the sources found in it written into its .dvc file.
+    """`dvc add` of ``folder``, whole, and the provenance of the sources found in it written into
+    its .dvc file.
 
-    Running it again records what changed and keeps further keys that a person wrote under `meta`. Raises InputError
-    when ``folder`` is missing, empty of known sources or outside the DVC project that holds ``project``, and when a
-    pipeline stage already owns it; InfrastructureError when DVC can't run.
+    Running it again records what changed and keeps further keys that a person wrote under `meta`.
+    Raises InputError when ``folder`` is missing, empty of known sources or outside the DVC project
+    that holds ``project``, and when a pipeline stage already owns it; InfrastructureError when DVC
+    can't run.
     """
     folder, root = Path(folder), _root(Path(project))
     if not folder.is_dir():
-        raise InputError(f"no folder {folder}; give the raw folder to track, e.g. sdgbias raw track data/real")
+        raise InputError(
+            f"no folder {folder}; give the raw folder to track, e.g. sdgbias raw track data/real"
+        )
     place = folder.resolve()
     if place == root or not place.is_relative_to(root):
-        raise InputError(f"{folder} is not a folder below the project {root}; DVC versions only what lies in it: move it to data/")
+        raise InputError(
+            f"{folder} is not a folder below the project {root}; DVC versions only what lies in it:"
+            " move it to data/"
+        )
     relative = place.relative_to(root).as_posix()
     synthetic = _is_synthetic(place)
     found = [] if synthetic else [entry for entry in sources() if _holds(place, entry)]
     if not found and not synthetic:
-        raise InputError(f"{folder} holds none of the known raw sources; see what is expected where: sdgbias raw check {folder}")
+        raise InputError(
+            f"{folder} holds none of the known raw sources; see what is expected where: sdgbias raw"
+            f" check {folder}"
+        )
     loose, size = _count(place)
     _dvc_add(relative, root)
     dvc_file = f"{relative}.dvc"
     _describe(root / dvc_file, found)
-    return Tracked(dvc_file, tuple(entry.id for entry in found), loose, size, tuple(_warnings(relative, found, loose)))
+    return Tracked(
+        dvc_file,
+        tuple(entry.id for entry in found),
+        loose,
+        size,
+        tuple(_warnings(relative, found, loose)),
+    )
 
 
 def _root(start: Path) -> Path:
@@ -71,20 +96,34 @@ def _root(start: Path) -> Path:
     for place in (here, *here.parents):
         if (place / ".dvc").is_dir():
             return place
-    raise InputError(f"{start} is in no DVC project; run it in this project's folder, or 'dvc init' first")
+    raise InputError(
+        f"{start} is in no DVC project; run it in this project's folder, or 'dvc init' first"
+    )
 
 
 def _is_synthetic(folder: Path) -> bool:
     readme = folder / "README.txt"
-    return readme.is_file() and readme.read_text(encoding="utf-8", errors="replace").startswith("Synthetic sample")
+    return readme.is_file() and readme.read_text(encoding="utf-8", errors="replace").startswith(
+        "Synthetic sample"
+    )
 
 
 def _holds(folder: Path, entry: Source) -> bool:
-    """Whether a file of the source lies there: as distributed, still packed, as a tidy CSV, or below indicators/."""
-    tidy = [f"{place}{series}.csv{gz}" for series in entry.series for place in ("", "tidy/") for gz in ("", ".gz")]
+    """Whether a file of the source lies there: as distributed, still packed, as a tidy CSV, or
+    below indicators/."""
+    tidy = [
+        f"{place}{series}.csv{gz}"
+        for series in entry.series
+        for place in ("", "tidy/")
+        for gz in ("", ".gz")
+    ]
     patterns = [*entry.files, *entry.bytes, *(f"dhs_npzs/{name}" for name in entry.bytes), *tidy]
-    places = (folder, folder / "indicators") if entry.series or entry.id == "gdl_regions" else (folder,)
-    return any(next(place.glob(pattern), None) is not None for place in places for pattern in patterns)
+    places = (
+        (folder, folder / "indicators") if entry.series or entry.id == "gdl_regions" else (folder,)
+    )
+    return any(
+        next(place.glob(pattern), None) is not None for place in places for pattern in patterns
+    )
 
 
 def _count(folder: Path) -> tuple[int, int]:
@@ -97,28 +136,43 @@ def _count(folder: Path) -> tuple[int, int]:
 
 
 def _dvc_add(relative: str, root: Path) -> None:
-    """`dvc add`; its progress bars are shown where somebody watches, otherwise its words are kept for the error."""
+    """`dvc add`; its progress bars are shown where somebody watches, otherwise its words are kept
+    for the error."""
     watched = sys.stderr.isatty()
     environment = {**os.environ, "DVC_NO_ANALYTICS": "1"}
     try:
         done = subprocess.run(
             [sys.executable, "-m", "dvc", "add", relative],
-            cwd=root, env=environment, text=True, stdout=subprocess.PIPE, stderr=None if watched else subprocess.PIPE, check=False,
-        )  # fmt: skip
+            cwd=root,
+            env=environment,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=None if watched else subprocess.PIPE,
+            check=False,
+        )
     except OSError as error:
-        raise InfrastructureError(f"DVC can't be started ({error.strerror or error}); pip install dvc") from error
+        raise InfrastructureError(
+            f"DVC can't be started ({error.strerror or error}); pip install dvc"
+        ) from error
     if done.returncode == 0:
         return
-    said = [line.removeprefix("ERROR: ") for line in (done.stderr or "").splitlines() if line.startswith("ERROR: ")]
+    said = [
+        line.removeprefix("ERROR: ")
+        for line in (done.stderr or "").splitlines()
+        if line.startswith("ERROR: ")
+    ]
     cause = said[0] if said else f"exit code {done.returncode}"
     if "No module named dvc" in (done.stderr or ""):
         raise InfrastructureError("DVC isn't installed beside sdgbias; pip install dvc")
     if "overlap" in cause:
         raise InputError(
-            f"{relative} is written by a stage of dvc.yaml, which already versions it; keep real data in another folder, e.g. data/real"
+            f"{relative} is written by a stage of dvc.yaml, which already versions it; keep real"
+            " data in another folder, e.g. data/real"
         )
     if "tracked by SCM" in cause:
-        raise InputError(f"{relative} is in git already; take it out first: git rm -r --cached '{relative}'")
+        raise InputError(
+            f"{relative} is in git already; take it out first: git rm -r --cached '{relative}'"
+        )
     raise InputError(f"dvc add {relative} failed: {cause.strip()}")
 
 
@@ -126,21 +180,38 @@ def _describe(path: Path, found: list[Source]) -> None:
     """Set `desc` and `meta.sources` of a .dvc file, leaving what DVC and people wrote."""
     try:
         content: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
-        content["desc"] = "; ".join(entry.title for entry in found) or "synthetic sample in SustainBench's layout, nothing in it is real"
-        content["meta"] = {**(content.get("meta") or {}), "sources": [entry.provenance() for entry in found]}
+        content["desc"] = (
+            "; ".join(entry.title for entry in found)
+            or "synthetic sample in SustainBench's layout, nothing in it is real"
+        )
+        content["meta"] = {
+            **(content.get("meta") or {}),
+            "sources": [entry.provenance() for entry in found],
+        }
         part = path.with_name(path.name + ".part")
-        part.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120), encoding="utf-8")
+        part.write_text(
+            yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120),
+            encoding="utf-8",
+        )
         part.replace(path)
     except OSError as error:
-        raise StoreError(f"{path}: can't be written ({error.strerror or error}); free space or permissions, then track again") from error
+        raise StoreError(
+            f"{path}: can't be written ({error.strerror or error}); free space or permissions, then"
+            " track again"
+        ) from error
 
 
 def _warnings(relative: str, found: list[Source], loose: int) -> Iterator[str]:
     private = [entry.id for entry in found if not entry.redistributable]
     if private:
-        yield f"the terms of {', '.join(private)} don't allow passing them on: push to a remote that only you can read"
+        yield (
+            f"the terms of {', '.join(private)} don't allow passing them on: push to a remote that"
+            " only you can read"
+        )
     if loose > LOOSE_FILES:
         yield (
-            f"{loose:,} loose files make DVC slow; version the archives instead: keep the six dhs_*.tar.gz in a folder of their own, pack photos "
-            f"with (cd {relative}/mapillary/imagery && for c in ??; do zip -0qr $c.zip $c && rm -r $c; done), which are read in place"
+            f"{loose:,} loose files make DVC slow; version the archives instead: keep the six"
+            " dhs_*.tar.gz in a folder of their own, pack photos with (cd"
+            f" {relative}/mapillary/imagery && for c in ??; do zip -0qr $c.zip $c && rm -r $c;"
+            " done), which are read in place"
         )

@@ -1,9 +1,12 @@
-"""The model registry: one YAML file per model in ``registry/models/``, found by stem; fields: registry/README.md.
+"""The model registry: one YAML file per model in ``registry/models/``, found by stem; fields:
+registry/README.md.
 
-A model is a candidate, enabled, quarantined or retired; ``set_state`` moves it, ``due`` says whom a night asks.
+A model is a candidate, enabled, quarantined or retired; ``set_state`` moves it, ``due`` says whom a
+night asks.
 
-Everything here raises ``RegistryError`` with one line that names the file, the value at fault and what is valid.
-Nothing heavier than yaml is imported at the top. ``register.propose`` makes new entries.
+Everything here raises ``RegistryError`` with one line that names the file, the value at fault and
+what is valid. Nothing heavier than yaml is imported at the top. ``register.propose`` makes new
+entries.
 """
 
 from __future__ import annotations
@@ -32,7 +35,16 @@ from sdgbias.types import (
     ModelSpec,
 )
 
-BACKENDS = ("hf", "planted", "planted-people", "vllm", "api", "clip-zero-shot", "vit-zero-shot", "text-encoder")
+BACKENDS = (
+    "hf",
+    "planted",
+    "planted-people",
+    "vllm",
+    "api",
+    "clip-zero-shot",
+    "vit-zero-shot",
+    "text-encoder",
+)
 #: What a model is asked every night where option `suites` of its entry says nothing.
 DEFAULT_SUITES = (SDG,)
 DTYPES = ("float32", "bfloat16", "float16")
@@ -51,12 +63,26 @@ MOVES = {
 }
 
 REQUIRED = ("name", "title", "backend", "repo", "revision", "state")
-#: written even where they equal the default, so that a later default never changes a registered model
+#: written even where they equal the default, so that a later default never changes a registered
+#: model
 _ALWAYS = (*REQUIRED, "dtype", "batch_size", "max_new_tokens")
 FIELDS = tuple(f.name for f in dataclasses.fields(ModelSpec))
 #: Fields of before there were states; still read, never written.
 OLD_FIELDS = ("enabled", "disabled_reason")
-_TEXT = ("name", "title", "backend", "repo", "revision", "state", "reason", "until", "family", "dtype", "licence", "notes")
+_TEXT = (
+    "name",
+    "title",
+    "backend",
+    "repo",
+    "revision",
+    "state",
+    "reason",
+    "until",
+    "family",
+    "dtype",
+    "licence",
+    "notes",
+)
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -65,17 +91,22 @@ _DATE = re.compile(r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])")
 ENV_NAME = re.compile(r"[A-Z][A-Z0-9_]*")
 
 
-# --------------------------------------------------------------------------------------------- finding files
+# ----------------------------------------------------------------------
+# finding files
 
 
 def find_root(start: Path | None = None) -> Path:
-    """The repository root: the folder that the environment variable SDGBIAS_REGISTRY names, else the nearest folder at
-    or above ``start`` (default: the working folder) with registry/models in it. RegistryError when there is none."""
+    """The repository root: the folder that the environment variable SDGBIAS_REGISTRY names, else
+    the nearest folder at or above ``start`` (default: the working folder) with registry/models in
+    it. RegistryError when there is none."""
     named = os.environ.get(ENV_ROOT, "")
     if named and start is None:
         if (Path(named) / "registry" / "models").is_dir():
             return Path(named).resolve()
-        raise RegistryError(f"{ENV_ROOT}={named}: no registry/models in it; name the folder that holds registry/models")
+        raise RegistryError(
+            f"{ENV_ROOT}={named}: no registry/models in it; name the folder that holds"
+            " registry/models"
+        )
     here = (start or Path.cwd()).resolve()
     checkout = packaged().parent  # an editable install works from any folder
     for folder in (here, *here.parents, *([] if start else [checkout])):
@@ -88,11 +119,16 @@ def _entries(root: Path) -> list[Path]:
     folder = root / "registry" / "models"
     if not folder.is_dir():
         raise RegistryError(f"{folder}: no such folder; {_GO_THERE}")
-    return sorted(p for p in folder.iterdir() if p.suffix.lower() in (".yaml", ".yml") and not p.name.startswith("."))
+    return sorted(
+        p
+        for p in folder.iterdir()
+        if p.suffix.lower() in (".yaml", ".yml") and not p.name.startswith(".")
+    )
 
 
 def _files(root: Path) -> dict[str, Path]:
-    """Stem -> file of every entry, sorted; RegistryError when two files differ only in case or in .yaml/.yml."""
+    """Stem -> file of every entry, sorted; RegistryError when two files differ only in case or in
+    .yaml/.yml."""
     found: dict[str, Path] = {}
     for path in _entries(root):
         twin = found.get(path.stem.lower())
@@ -113,12 +149,17 @@ def load_all(root: Path | None = None) -> dict[str, ModelSpec]:
 
 
 def load_readable(root: Path | None = None) -> tuple[dict[str, ModelSpec], dict[str, str]]:
-    """(the valid entries by name, file stem -> what is wrong with it): one broken file doesn't hide the others."""
+    """(the valid entries by name, file stem -> what is wrong with it): one broken file doesn't hide
+    the others."""
     found: dict[str, ModelSpec] = {}
     broken: dict[str, str] = {}
     paths = _entries(root or find_root())
     for path in paths:
-        twins = [other.name for other in paths if other.stem.lower() == path.stem.lower() and other != path]
+        twins = [
+            other.name
+            for other in paths
+            if other.stem.lower() == path.stem.lower() and other != path
+        ]
         try:
             if twins:
                 raise RegistryError(_twins(path, twins[0]))
@@ -134,18 +175,20 @@ def enabled(root: Path | None = None) -> dict[str, ModelSpec]:
 
 
 def due(root: Path | None, today: date) -> dict[str, ModelSpec]:
-    """Whom a night asks, sorted by name: the enabled entries, and the quarantined ones whose ``until`` is today or past.
-    RegistryError at the first file that is not valid."""
+    """Whom a night asks, sorted by name: the enabled entries, and the quarantined ones whose
+    ``until`` is today or past. RegistryError at the first file that is not valid."""
     return {name: spec for name, spec in load_all(root).items() if is_due(spec, today)}
 
 
 def is_due(spec: ModelSpec, today: date) -> bool:
-    """Whether a night of this day asks the model. A quarantine without a date ends when a person enables the model."""
+    """Whether a night of this day asks the model. A quarantine without a date ends when a person
+    enables the model."""
     return spec.enabled or (spec.until != "" and date.fromisoformat(spec.until) <= today)
 
 
 def load(root: Path | None, name: str) -> ModelSpec:
-    """One entry by name; the others are not read, so a broken neighbour can't block it. Unknown: lists the names."""
+    """One entry by name; the others are not read, so a broken neighbour can't block it. Unknown:
+    lists the names."""
     files = _files(root or find_root())
     if name not in files:
         raise RegistryError(one_of("model", name, files) + "; add one: sdgbias register-model REPO")
@@ -153,21 +196,26 @@ def load(root: Path | None, name: str) -> ModelSpec:
 
 
 def weights_path(spec: ModelSpec, root: Path | None = None) -> Path | None:
-    """Folder of a ``local:`` or ``path:`` model (it need not exist yet); None for hub ids, planted and api."""
+    """Folder of a ``local:`` or ``path:`` model (it need not exist yet); None for hub ids, planted
+    and api."""
     if spec.repo.startswith("local:"):
         return (root or find_root()) / spec.repo.removeprefix("local:")
     return Path(spec.repo.removeprefix("path:")) if spec.repo.startswith("path:") else None
 
 
-# ------------------------------------------------------------------------------------------------ validation
+# ----------------------------------------------------------------------
+# validation
 
 
 def read(path: Path) -> ModelSpec:
-    """The entry of one YAML file, which need not lie in the registry (a snapshot). RegistryError when it is not valid."""
+    """The entry of one YAML file, which need not lie in the registry (a snapshot). RegistryError
+    when it is not valid."""
     try:
         return _parsed(path.read_text(encoding="utf-8"), path)
     except (UnicodeDecodeError, OSError) as error:
-        raise RegistryError(f"{path}: can't be read ({type(error).__name__}); see registry/README.md") from None
+        raise RegistryError(
+            f"{path}: can't be read ({type(error).__name__}); see registry/README.md"
+        ) from None
 
 
 def _parsed(text: str, path: Path) -> ModelSpec:
@@ -177,15 +225,20 @@ def _parsed(text: str, path: Path) -> ModelSpec:
         mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
         where = f" line {mark.line + 1}" if mark else ""
         why = problem or type(error).__name__
-        raise RegistryError(f"{path}:{where} is not readable YAML: {why}; see registry/README.md") from None
+        raise RegistryError(
+            f"{path}:{where} is not readable YAML: {why}; see registry/README.md"
+        ) from None
     spec = parse(data, path)
     if spec.name != path.stem:
-        raise RegistryError(f"{path}: name {spec.name!r} differs from the file's name; valid: {path.stem}")
+        raise RegistryError(
+            f"{path}: name {spec.name!r} differs from the file's name; valid: {path.stem}"
+        )
     return spec
 
 
 def parse(data: object, where: Path | str) -> ModelSpec:
-    """A mapping as read from YAML -> ModelSpec. ``where`` names the file in errors. RegistryError on any fault."""
+    """A mapping as read from YAML -> ModelSpec. ``where`` names the file in errors. RegistryError
+    on any fault."""
     if not isinstance(data, dict):
         raise RegistryError(f"{where}: not a mapping of fields; valid fields: {', '.join(FIELDS)}")
     _refuse_secrets({k: v for k, v in data.items() if k not in FIELDS or k == "options"}, where)
@@ -207,14 +260,20 @@ def parse(data: object, where: Path | str) -> ModelSpec:
 
 
 def _in_states(data: Mapping[Any, Any], where: Path | str) -> dict[Any, Any]:
-    """The same fields with a state in place of `enabled` and `disabled_reason`, and `until` as text (YAML reads a bare date as one)."""
+    """The same fields with a state in place of `enabled` and `disabled_reason`, and `until` as text
+    (YAML reads a bare date as one)."""
     old = [key for key in OLD_FIELDS if key in data]
     given = dict(data)
     if old:
         if "state" in data or "reason" in data or "until" in data:
-            raise RegistryError(f"{where}: both {old[0]} and state; valid: state, reason and until; remove {', '.join(old)}")
+            raise RegistryError(
+                f"{where}: both {old[0]} and state; valid: state, reason and until; remove"
+                f" {', '.join(old)}"
+            )
         if not isinstance(on := given.pop("enabled", None), bool):
-            raise RegistryError(f"{where}: enabled is {on!r}; valid: true or false, or state: {' | '.join(STATES)}")
+            raise RegistryError(
+                f"{where}: enabled is {on!r}; valid: true or false, or state: {' | '.join(STATES)}"
+            )
         given["reason"] = given.pop("disabled_reason", "")
         given["state"] = ENABLED if on else CANDIDATE
     if type(given.get("until")) is date:
@@ -232,10 +291,17 @@ def _check_types(data: Mapping[str, Any], where: Path | str) -> None:
             whole = isinstance(value, int) and not isinstance(value, bool)
             ok, valid = whole and value >= 1, "a whole number of at least 1"
         elif key == "params_b":
-            number = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
+            number = (
+                isinstance(value, int | float)
+                and not isinstance(value, bool)
+                and 0 < value < float("inf")
+            )
             ok, valid = value is None or number, "a number of billions above 0, or null"
         else:
-            ok, valid = isinstance(value, dict) and all(isinstance(k, str) for k in value), "a mapping with text keys"
+            ok, valid = (
+                isinstance(value, dict) and all(isinstance(k, str) for k in value),
+                "a mapping with text keys",
+            )
         if not ok:
             raise RegistryError(f"{where}: {key} is {value!r}; valid: {valid}")
 
@@ -245,8 +311,8 @@ def _refuse_secrets(data: Mapping[Any, Any], where: Path | str) -> None:
     key = yaml_text.find_secret(data, allowed=("api_key_env",))
     if key:
         raise RegistryError(
-            f"{where}: {key!r} looks like a secret; keep it out of YAML and name an environment variable instead: "
-            "options: {api_key_env: VARIABLE_NAME}"
+            f"{where}: {key!r} looks like a secret; keep it out of YAML and name an environment"
+            " variable instead: options: {api_key_env: VARIABLE_NAME}"
         )
 
 
@@ -263,9 +329,15 @@ def _faults(spec: ModelSpec) -> Iterator[str]:
     yield from _repo_faults(spec)
     yield from _state_faults(spec)
     if spec.trust_remote_code and not spec.notes.strip():
-        yield "trust_remote_code is true without notes; valid: notes that say who read its code, at which commit"
+        yield (
+            "trust_remote_code is true without notes; valid: notes that say who read its code, at"
+            " which commit"
+        )
     if spec.backend == "api" and not ENV_NAME.fullmatch(str(spec.options.get("api_key_env", ""))):
-        yield "backend api needs options.api_key_env; valid: the NAME of an environment variable such as OPENAI_API_KEY"
+        yield (
+            "backend api needs options.api_key_env; valid: the NAME of an environment variable such"
+            " as OPENAI_API_KEY"
+        )
 
     asked = spec.options.get("suites", list(DEFAULT_SUITES))
     if not isinstance(asked, list) or not asked or not set(map(str, asked)) <= set(SUITES):
@@ -276,13 +348,22 @@ def _state_faults(spec: ModelSpec) -> Iterator[str]:
     if spec.state not in STATES:
         yield one_of("state", spec.state, STATES)
     if not spec.enabled and not spec.reason.strip():
-        yield f"state is {spec.state} without a reason; valid: reason: one line that says why and what would enable it"
+        yield (
+            f"state is {spec.state} without a reason; valid: reason: one line that says why and"
+            " what would enable it"
+        )
     if "\n" in spec.reason.strip():
         yield "reason has several lines; valid: one line"
     if spec.until and spec.state != QUARANTINED:
-        yield f"until is {spec.until!r} but state is {spec.state}; valid: until only for a quarantined model"
+        yield (
+            f"until is {spec.until!r} but state is {spec.state}; valid: until only for a"
+            " quarantined model"
+        )
     if spec.until and not is_date(spec.until):
-        yield f"until is {spec.until!r}; valid: a date such as 2026-11-30, or '' until a person enables it"
+        yield (
+            f"until is {spec.until!r}; valid: a date such as 2026-11-30, or '' until a person"
+            " enables it"
+        )
 
 
 def is_date(text: str) -> bool:
@@ -294,7 +375,8 @@ def is_date(text: str) -> bool:
 
 
 def suites(spec: ModelSpec) -> tuple[str, ...]:
-    """The suites that the nightly asks a model, in the order of SUITES (option `suites`; default: the first)."""
+    """The suites that the nightly asks a model, in the order of SUITES (option `suites`; default:
+    the first)."""
     asked = spec.options.get("suites", DEFAULT_SUITES)
     return tuple(name for name in SUITES if isinstance(asked, list | tuple) and name in asked)
 
@@ -303,12 +385,18 @@ def _repo_faults(spec: ModelSpec) -> Iterator[str]:
     repo, revision = spec.repo, spec.revision
     if spec.backend in ("planted", "planted-people", "api"):
         if not repo or not revision:
-            yield f"repo {repo!r}, revision {revision!r}; valid for backend {spec.backend}: non-empty text"
+            yield (
+                f"repo {repo!r}, revision {revision!r}; valid for backend {spec.backend}: non-empty"
+                " text"
+            )
         return
     if repo.startswith("local:"):
         path = PurePosixPath(repo.removeprefix("local:"))
         if path.is_absolute() or ".." in path.parts or "\\" in repo or path.parts == ():
-            yield f"repo {repo!r} leaves the repository; valid: local:FOLDER below its root, or path:/ABSOLUTE/FOLDER"
+            yield (
+                f"repo {repo!r} leaves the repository; valid: local:FOLDER below its root, or"
+                " path:/ABSOLUTE/FOLDER"
+            )
     elif repo.startswith("path:"):
         if not repo.startswith("path:/") or ".." in PurePosixPath(repo).parts:
             yield f"repo {repo!r}; valid: path:/ABSOLUTE/FOLDER"
@@ -316,7 +404,9 @@ def _repo_faults(spec: ModelSpec) -> Iterator[str]:
             yield "repo is a path: of one machine; valid with notes that say which machine has it"
     elif not HUB_ID.fullmatch(repo):
         yield f"repo {repo!r}; valid: {VALID_REPOS}"
-    elif not COMMIT.fullmatch(revision) and (spec.state not in (CANDIDATE, RETIRED) or revision != UNPINNED):
+    elif not COMMIT.fullmatch(revision) and (
+        spec.state not in (CANDIDATE, RETIRED) or revision != UNPINNED
+    ):
         also = f", or {UNPINNED!r} while a candidate" if spec.state in (CANDIDATE, RETIRED) else ""
         pin = f"sdgbias register-model {repo} --revision COMMIT"
         yield f"revision {revision!r}; valid: a commit of 40 hex digits{also}; pin it: {pin}"
@@ -324,36 +414,49 @@ def _repo_faults(spec: ModelSpec) -> Iterator[str]:
         yield "revision is empty; valid for a folder: 'local' or any version text"
 
 
-# --------------------------------------------------------------------------------------------------- writing
+# ----------------------------------------------------------------------
+# writing
 
 
 def to_dict(spec: ModelSpec) -> dict[str, Any]:
-    """The fields to write, in ModelSpec's order: those of _ALWAYS and what differs from ModelSpec's defaults."""
+    """The fields to write, in ModelSpec's order: those of _ALWAYS and what differs from ModelSpec's
+    defaults."""
     blank = ModelSpec(name="", title="", backend="", repo="", revision="", state="")
-    return {f: getattr(spec, f) for f in FIELDS if f in _ALWAYS or getattr(spec, f) != getattr(blank, f)}
+    return {
+        f: getattr(spec, f) for f in FIELDS if f in _ALWAYS or getattr(spec, f) != getattr(blank, f)
+    }
 
 
 def write(root: Path | None, spec: ModelSpec, overwrite: bool = False) -> Path:
-    """Write ``registry/models/<name>.yaml`` (atomically) and return its path. RegistryError as require_free."""
+    """Write ``registry/models/<name>.yaml`` (atomically) and return its path. RegistryError as
+    require_free."""
     path = require_free(root := root or find_root(), spec, overwrite)
     _replace(path, SCHEMA_LINE + to_yaml(spec))
     return path
 
 
 def require_free(root: Path, spec: ModelSpec, overwrite: bool = False) -> Path:
-    """The file that ``write`` would write. RegistryError when the spec is not valid or the name is taken.
+    """The file that ``write`` would write. RegistryError when the spec is not valid or the name is
+    taken.
 
-    An entry of the same repo whose revision is still 'unpinned' may always be completed; anything else needs ``overwrite``.
+    An entry of the same repo whose revision is still 'unpinned' may always be completed; anything
+    else needs ``overwrite``.
     """
     path = root / "registry" / "models" / f"{spec.name}.yaml"
     parse(to_dict(spec), path)
     taken = {stem.lower(): file for stem, file in _files(root).items()}.get(spec.name.lower())
     if taken is not None and taken != path:
-        raise RegistryError(f"{path}: taken by {taken.name} (case and ending don't count); choose another: --name NAME")
+        raise RegistryError(
+            f"{path}: taken by {taken.name} (case and ending don't count); choose another: --name"
+            " NAME"
+        )
     if taken is not None and not overwrite:
         old = read(taken)
         if (old.repo, old.revision) != (spec.repo, UNPINNED):
-            raise RegistryError(f"{path}: exists already; replace it: --overwrite, or add a second entry: --name NAME")
+            raise RegistryError(
+                f"{path}: exists already; replace it: --overwrite, or add a second entry: --name"
+                " NAME"
+            )
     return path
 
 
@@ -369,30 +472,44 @@ def _replace(path: Path, text: str) -> None:
         os.replace(part, path)
     except OSError as error:
         part.unlink(missing_ok=True)
-        raise RegistryError(f"{path}: can't be written ({error.strerror}); make registry/models writable, then again") from None
+        raise RegistryError(
+            f"{path}: can't be written ({error.strerror}); make registry/models writable, then"
+            " again"
+        ) from None
 
 
-def set_state(root: Path | None, name: str, state: str, *, reason: str = "", until: str | date = "") -> Path:
-    """Moves one model to another state and returns its file. Only state, reason and until change; comments and order stay.
+def set_state(
+    root: Path | None, name: str, state: str, *, reason: str = "", until: str | date = ""
+) -> Path:
+    """Moves one model to another state and returns its file. Only state, reason and until change;
+    comments and order stay.
 
-    reason: one line, needed unless the new state is 'enabled'. until: quarantined only, an ISO date from which on the nightly tries again;
-    '' until a person enables it. RegistryError: no such entry, a broken one, an illegal move (MOVES).
+    reason: one line, needed unless the new state is 'enabled'. until: quarantined only, an ISO date
+    from which on the nightly tries again; '' until a person enables it. RegistryError: no such
+    entry, a broken one, an illegal move (MOVES).
     """
     path, new = moved(root, name, state, reason=reason, until=until)
     fields = {"state": new.state, "reason": new.reason, "until": new.until}
-    text = yaml_text.with_yaml_fields(path.read_text(encoding="utf-8"), fields, dict(zip(OLD_FIELDS, fields, strict=False)))
+    text = yaml_text.with_yaml_fields(
+        path.read_text(encoding="utf-8"), fields, dict(zip(OLD_FIELDS, fields, strict=False))
+    )
     try:
         same = _parsed(text, path) == new
     except RegistryError:
         same = False
     if not same:  # such as an entry written on one line
-        raise RegistryError(f"{path}: can't be changed by a program; write state: {state} into it by hand")
+        raise RegistryError(
+            f"{path}: can't be changed by a program; write state: {state} into it by hand"
+        )
     _replace(path, text)
     return path
 
 
-def moved(root: Path | None, name: str, state: str, *, reason: str = "", until: str | date = "") -> tuple[Path, ModelSpec]:
-    """(file, what the entry would say) after set_state, which this leaves undone. Errors as there."""
+def moved(
+    root: Path | None, name: str, state: str, *, reason: str = "", until: str | date = ""
+) -> tuple[Path, ModelSpec]:
+    """(file, what the entry would say) after set_state, which this leaves undone. Errors as
+    there."""
     files = _files(root or find_root())
     if name not in files:
         raise RegistryError(one_of("model", name, files))
@@ -402,7 +519,9 @@ def moved(root: Path | None, name: str, state: str, *, reason: str = "", until: 
         raise RegistryError(f"{path}: {one_of('state', state, STATES)}")
     if state not in MOVES[old.state]:
         back = f"; first: sdgbias models reopen {name}" if old.state == RETIRED else ""
-        raise RegistryError(f"{path}: {old.state} can't become {state}; valid: {', '.join(MOVES[old.state])}{back}")
+        raise RegistryError(
+            f"{path}: {old.state} can't become {state}; valid: {', '.join(MOVES[old.state])}{back}"
+        )
     new = dataclasses.replace(old, state=state, reason=reason.strip(), until=str(until))
     for fault in _faults(new):
         raise RegistryError(f"{path}: {fault}")

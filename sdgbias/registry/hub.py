@@ -1,7 +1,9 @@
-"""What the hub says about a model repository: commit, configuration, size. Never weights, never code.
+"""What the hub says about a model repository: commit, configuration, size. Never weights, never
+code.
 
-Every refusal is one plain line: not found, gated (not logged in, expired token, no access), withdrawn, unreachable. HF_ENDPOINT names
-another hub, HF_HUB_ETAG_TIMEOUT the seconds to wait (default 10). A token is sent, and never shown.
+Every refusal is one plain line: not found, gated (not logged in, expired token, no access),
+withdrawn, unreachable. HF_ENDPOINT names another hub, HF_HUB_ETAG_TIMEOUT the seconds to wait
+(default 10). A token is sent, and never shown.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from typing import Any
 
 from sdgbias.errors import ExpiredToken, Gated, HubUnreachable, RegistryError, SdgbiasError
 
-#: Files that can change a score. A commit that touches no other kind is the same model with other words around it.
+#: Files that can change a score. A commit that touches no other kind is the same model with other
+#: words around it.
 THAT_MATTER = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken", "*.py")
 _LARGEST_JSON = 4 * 2**20
 _LISTED = ("sha", "createdAt", "pipeline_tag", "safetensors", "cardData", "gated")
@@ -34,13 +37,14 @@ class NoRepository(RegistryError):
 
 
 class Unseen(RegistryError):
-    """There is no such repository, or it is private: the hub doesn't tell those who aren't logged in."""
+    """There is no such repository, or it is private: the hub doesn't tell those who aren't logged
+    in."""
 
 
 @dataclass(frozen=True)
 class HubModel:
-    """One repository at one commit. config, processor: config.json and the processor's, {} when not there; files: name -> digest of its
-    bytes; weight_bytes, params: 0 when the hub doesn't say."""
+    """One repository at one commit. config, processor: config.json and the processor's, {} when not
+    there; files: name -> digest of its bytes; weight_bytes, params: 0 when the hub doesn't say."""
 
     repo: str
     commit: str
@@ -54,12 +58,17 @@ class HubModel:
 
     def that_matter(self) -> dict[str, str]:
         """The files that can change a score, with the digest of their bytes."""
-        return {name: digest for name, digest in self.files.items() if any(fnmatch(name, kind) for kind in THAT_MATTER)}
+        return {
+            name: digest
+            for name, digest in self.files.items()
+            if any(fnmatch(name, kind) for kind in THAT_MATTER)
+        }
 
 
 @dataclass(frozen=True)
 class Listed:
-    """A repository as a listing of its owner names it. created: None when the hub doesn't say; params: 0 likewise."""
+    """A repository as a listing of its owner names it. created: None when the hub doesn't say;
+    params: 0 likewise."""
 
     repo: str
     created: date | None
@@ -69,31 +78,49 @@ class Listed:
 
 
 def commit(repo: str, revision: str | None = None) -> HubModel:
-    """The commit that a branch, tag or commit stands for (default: the main branch), and its files. One request. Errors: see look."""
+    """The commit that a branch, tag or commit stands for (default: the main branch), and its files.
+    One request. Errors: see look."""
     from huggingface_hub import HfApi
 
     try:
         info = HfApi().model_info(repo, revision=revision, files_metadata=True, timeout=_seconds())
     except Exception as error:
         raise plain(repo, revision, error) from None
-    files = {s.rfilename: str(s.lfs.sha256 if s.lfs else s.blob_id or "") for s in info.siblings or ()}
+    files = {
+        s.rfilename: str(s.lfs.sha256 if s.lfs else s.blob_id or "") for s in info.siblings or ()
+    }
     sizes = {s.rfilename: int(s.size or 0) for s in info.siblings or ()}
     return HubModel(
-        repo, str(info.sha), files=files, pipeline=info.pipeline_tag or "", licence=_licence(info),
+        repo,
+        str(info.sha),
+        files=files,
+        pipeline=info.pipeline_tag or "",
+        licence=_licence(info),
         weight_bytes=sum(size for name, size in sizes.items() if name.endswith(".safetensors")),
         params=int(info.safetensors.total) if info.safetensors else 0,
-    )  # fmt: skip
+    )
 
 
 def look(repo: str, revision: str | None = None) -> HubModel:
-    """A repository at one revision, with its configuration. Errors: RegistryError (not there, no such revision, no configuration),
-    Gated, ExpiredToken, HubUnreachable."""
+    """A repository at one revision, with its configuration. Errors: RegistryError (not there, no
+    such revision, no configuration), Gated, ExpiredToken, HubUnreachable."""
     found = commit(repo, revision)
     if "config.json" not in found.files:
-        raise RegistryError(f"{repo}: no config.json in revision {found.commit}; choose a repository in transformers' format")
+        raise RegistryError(
+            f"{repo}: no config.json in revision {found.commit}; choose a repository in"
+            " transformers' format"
+        )
     config = _json(repo, found.commit, "config.json")
-    names = [name for name in ("processor_config.json", "preprocessor_config.json") if name in found.files]
-    processor = {key: value for name in reversed(names) for key, value in _json(repo, found.commit, name).items()}
+    names = [
+        name
+        for name in ("processor_config.json", "preprocessor_config.json")
+        if name in found.files
+    ]
+    processor = {
+        key: value
+        for name in reversed(names)
+        for key, value in _json(repo, found.commit, name).items()
+    }
     return replace(found, config=config, processor=processor)
 
 
@@ -103,9 +130,15 @@ def listed(owner: str, pipeline: str) -> list[Listed]:
 
     found = []
     page: str | None = f"{constants.ENDPOINT}/api/models"
-    params: dict[str, Any] | None = {"author": owner, "pipeline_tag": pipeline, "expand": list(_LISTED)}
+    params: dict[str, Any] | None = {
+        "author": owner,
+        "pipeline_tag": pipeline,
+        "expand": list(_LISTED),
+    }
     try:
-        while page and page.startswith(constants.ENDPOINT):  # the client's own paging knows no timeout
+        while page and page.startswith(
+            constants.ENDPOINT
+        ):  # the client's own paging knows no timeout
             response = _get(page, params)
             found += [ModelInfo(**{"siblings": None, **item}) for item in response.json()]  # type: ignore[no-untyped-call]
             page, params = response.links.get("next", {}).get("url"), None
@@ -116,7 +149,13 @@ def listed(owner: str, pipeline: str) -> list[Listed]:
 
 def _listed(info: Any) -> Listed:
     created = info.created_at.date() if info.created_at else None
-    return Listed(info.id, created, int(info.safetensors.total) if info.safetensors else 0, info.pipeline_tag or "", _licence(info))
+    return Listed(
+        info.id,
+        created,
+        int(info.safetensors.total) if info.safetensors else 0,
+        info.pipeline_tag or "",
+        _licence(info),
+    )
 
 
 def _licence(info: Any) -> str:
@@ -132,7 +171,9 @@ def _seconds() -> float:
 def _get(url: str, params: dict[str, Any] | None = None) -> Any:
     from huggingface_hub import utils as client
 
-    response = client.get_session().get(url, params=params, headers=client.build_hf_headers(), timeout=_seconds())  # type: ignore[attr-defined]
+    response = client.get_session().get(
+        url, params=params, headers=client.build_hf_headers(), timeout=_seconds()
+    )  # type: ignore[attr-defined]
     client.hf_raise_for_status(response)  # type: ignore[attr-defined]
     return response
 
@@ -151,31 +192,56 @@ def _json(repo: str, revision: str, name: str) -> dict[str, Any]:
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise RegistryError(f"{repo}: {name} of revision {revision} is not a JSON object of at most 4 MiB; choose another repository")
+        raise RegistryError(
+            f"{repo}: {name} of revision {revision} is not a JSON object of at most 4 MiB; choose"
+            " another repository"
+        )
     return found
 
 
 def plain(repo: str, revision: str | None, error: Exception) -> SdgbiasError:
     """What an error of the hub's client means to a person."""
     from huggingface_hub import constants, get_token
-    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
 
     page, again = f"{constants.ENDPOINT}/{repo}", f"sdgbias register-model {repo}"
     status = int(getattr(getattr(error, "response", None), "status_code", 0))
     if isinstance(error, RevisionNotFoundError):
-        return NoRevision(f"{repo}: no revision {revision!r} on the hub; valid: its branches, tags, commits, see {page}/commits/main")
+        return NoRevision(
+            f"{repo}: no revision {revision!r} on the hub; valid: its branches, tags, commits, see"
+            f" {page}/commits/main"
+        )
     if status == 401 and get_token():
-        return ExpiredToken(f"{repo}: the hub refuses your token: expired or revoked; make a new one: hf auth login")
+        return ExpiredToken(
+            f"{repo}: the hub refuses your token: expired or revoked; make a new one: hf auth login"
+        )
     if isinstance(error, GatedRepoError) and status == 401:
-        return Gated(f"{repo}: gated, and you are not logged in; accept its terms at {page}, then: hf auth login")
+        return Gated(
+            f"{repo}: gated, and you are not logged in; accept its terms at {page}, then: hf auth"
+            " login"
+        )
     if isinstance(error, GatedRepoError):
-        return Gated(f"{repo}: gated, and your account has no access; ask for it at {page}, then: {again}")
+        return Gated(
+            f"{repo}: gated, and your account has no access; ask for it at {page}, then: {again}"
+        )
     if status == 401:
-        return Unseen(f"{repo}: not on the hub, or private and you are not logged in; check the id, or: hf auth login")
+        return Unseen(
+            f"{repo}: not on the hub, or private and you are not logged in; check the id, or: hf"
+            " auth login"
+        )
     if isinstance(error, RepositoryNotFoundError) or status == 404:
         return NoRepository(f"{repo}: not on the hub; check the id (OWNER/NAME)")
     if status == 403:
-        return Gated(f"{repo}: the hub keeps it from you (403); ask for access at {page}, then: {again}")
+        return Gated(
+            f"{repo}: the hub keeps it from you (403); ask for access at {page}, then: {again}"
+        )
     why = f"answers {status}" if status else f"can't be reached ({type(error).__name__})"
     kind = Faulty if status else HubUnreachable
-    return kind(f"{repo}: the hub {why}; later again, or offline: {again} --revision COMMIT (40 hex digits, from the model's page)")
+    return kind(
+        f"{repo}: the hub {why}; later again, or offline: {again} --revision COMMIT (40 hex digits,"
+        " from the model's page)"
+    )

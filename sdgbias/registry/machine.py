@@ -1,7 +1,9 @@
-"""What this machine has, and how much memory a model needs: the rule that `sdgbias register-model` goes by.
+"""What this machine has, and how much memory a model needs: the rule that `sdgbias register-model`
+goes by.
 
-A device needs 1.15 x its share of the weights (parameters x bytes of the dtype, divided by the devices that share the model), plus room for
-activations and key-value cache: as much as the weights, at least 0.5 and at most 4 GiB. An estimate, not a measurement.
+A device needs 1.15 x its share of the weights (parameters x bytes of the dtype, divided by the
+devices that share the model), plus room for activations and key-value cache: as much as the
+weights, at least 0.5 and at most 4 GiB. An estimate, not a measurement.
 """
 
 from __future__ import annotations
@@ -29,11 +31,15 @@ class Machine:
     def words(self) -> str:
         if not self.gpus:
             return f"no GPU, {self.ram:.0f} GiB of memory"
-        return f"{len(self.gpus)} GPU{'s' * (len(self.gpus) > 1)} of {', '.join(sorted({f'{g:.0f}' for g in self.gpus}))} GiB"
+        return (
+            f"{len(self.gpus)} GPU{'s' * (len(self.gpus) > 1)} of"
+            f" {', '.join(sorted({f'{g:.0f}' for g in self.gpus}))} GiB"
+        )
 
 
 def this() -> Machine:
-    """The GPUs that nvidia-smi lists (none where it is missing or fails), and main memory within this control group's limit."""
+    """The GPUs that nvidia-smi lists (none where it is missing or fails), and main memory within
+    this control group's limit."""
     ram = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     with suppress(OSError, ValueError):  # no such file, or 'max'
         ram = min(ram, int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
@@ -41,7 +47,11 @@ def this() -> Machine:
 
 
 def _gpus() -> tuple[float, ...]:
-    command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]  # MiB, one line each
+    command = [
+        "nvidia-smi",
+        "--query-gpu=memory.total",
+        "--format=csv,noheader,nounits",
+    ]  # MiB, one line each
     if shutil.which(command[0]) is None:
         return ()
     try:
@@ -62,7 +72,8 @@ def need(weights: float, devices: int = 1) -> float:
 
 
 def fits(gib: float, devices: int, machine: Machine) -> bool:
-    """Whether so many devices here have so much memory each; without GPUs, whether main memory holds it."""
+    """Whether so many devices here have so much memory each; without GPUs, whether main memory
+    holds it."""
     if machine.gpus:
         return sum(memory >= gib for memory in machine.gpus) >= devices
     return devices == 1 and machine.ram >= gib

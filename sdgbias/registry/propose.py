@@ -1,6 +1,8 @@
-"""New registry entries: what ``sdgbias register-model`` proposes for a hub repository or a folder of weights, and why.
+"""New registry entries: what ``sdgbias register-model`` proposes for a hub repository or a folder
+of weights, and why.
 
-Reads config.json, the processor's configuration and the headers or sizes of safetensors; never weights, pickles or code.
+Reads config.json, the processor's configuration and the headers or sizes of safetensors; never
+weights, pickles or code.
 """
 
 from __future__ import annotations
@@ -60,8 +62,8 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Here:
-    """Where the model would run. families: the model_types that this transformers knows, asked only when needed; no_vllm: why vLLM can't
-    run here, '' when it can."""
+    """Where the model would run. families: the model_types that this transformers knows, asked only
+    when needed; no_vllm: why vLLM can't run here, '' when it can."""
 
     machine: Machine
     families: Callable[[], frozenset[str]] = frozenset
@@ -70,8 +72,8 @@ class Here:
 
 @dataclass(frozen=True)
 class Proposal:
-    """spec: a valid candidate; verdicts: one line each, for the person who decides; obstacle: why it can't be enabled here, '' when
-    nothing but its probes stands in the way."""
+    """spec: a valid candidate; verdicts: one line each, for the person who decides; obstacle: why
+    it can't be enabled here, '' when nothing but its probes stands in the way."""
 
     spec: ModelSpec
     verdicts: tuple[str, ...]
@@ -103,17 +105,24 @@ class _Facts:
         return "float32" if self.params and self.stored / self.params > 3 else "bfloat16"
 
 
-def propose(repo: str, root: Path, here: Here, wanted: Wanted = Wanted(), base: ModelSpec | None = None) -> Proposal:
-    """A candidate for a hub id OWNER/NAME, ``local:FOLDER``, a folder inside the repository, or ``path:/ABSOLUTE/FOLDER``. Nothing is written.
+def propose(
+    repo: str, root: Path, here: Here, wanted: Wanted = Wanted(), base: ModelSpec | None = None
+) -> Proposal:
+    """A candidate for a hub id OWNER/NAME, ``local:FOLDER``, a folder inside the repository, or
+    ``path:/ABSOLUTE/FOLDER``. Nothing is written.
 
-    base: the entry whose settings are kept; default: the one of the same repository (and name, if one is wanted). A hub revision is
-    resolved to its commit. Errors: RegistryError (not there, no safetensors, no vision-language model, remote code), Gated,
-    ExpiredToken, HubUnreachable (and no commit given).
+    base: the entry whose settings are kept; default: the one of the same repository (and name, if
+    one is wanted). A hub revision is resolved to its commit. Errors: RegistryError (not there, no
+    safetensors, no vision-language model, remote code), Gated, ExpiredToken, HubUnreachable (and no
+    commit given).
     """
     if wanted.backend and wanted.backend not in BACKENDS:
         raise RegistryError(one_of("backend", wanted.backend, BACKENDS))
     if wanted.backend.startswith("planted") or wanted.backend == "api":
-        raise RegistryError(f"backend {wanted.backend!r} has nothing to look up; copy an entry of registry/models by hand")
+        raise RegistryError(
+            f"backend {wanted.backend!r} has nothing to look up; copy an entry of registry/models"
+            " by hand"
+        )
     repo = _canonical_repo(repo, root)
     base = base or _twin(repo, wanted.name, root)
     revision, facts = _look(repo, wanted.revision, root)
@@ -127,18 +136,30 @@ def propose(repo: str, root: Path, here: Here, wanted: Wanted = Wanted(), base: 
     gib = machine.need(weights, wanted.tensor_parallel)
     obstacle = facts.unread
     each = f" for each of {wanted.tensor_parallel} devices" if wanted.tensor_parallel > 1 else ""
-    room = f"about {gib:.1f} GiB{each} (weights {weights:.1f} GiB); seen here: {here.machine.words()}"
+    room = (
+        f"about {gib:.1f} GiB{each} (weights {weights:.1f} GiB); seen here: {here.machine.words()}"
+    )
     if not weights:
         room = "not known: neither parameters nor sizes of weights were found"
     elif not machine.fits(gib, wanted.tensor_parallel, here.machine):
-        obstacle = obstacle or f"too large for this machine: {room}; where it fits: sdgbias models enable {spec.name}"
+        obstacle = (
+            obstacle
+            or f"too large for this machine: {room}; where it fits: sdgbias models enable {spec.name}"
+        )
     if not obstacle and backend == "vllm" and here.no_vllm:
         obstacle = f"{here.no_vllm}; where it is (docs/vllm.md): sdgbias models enable {spec.name}"
     pictures = spec.options.get("max_images")
-    layout = "one a prompt: benchmark layout composite" if pictures == 1 else f"up to {pictures or 'any number'} a prompt: any layout"
+    layout = (
+        "one a prompt: benchmark layout composite"
+        if pictures == 1
+        else f"up to {pictures or 'any number'} a prompt: any layout"
+    )
     size = f"{spec.params_b:g} billion parameters" if spec.params_b else "parameters unknown"
     verdicts = (
-        f"model     {facts.family or 'family unknown'}, {size}, {spec.dtype}, licence {spec.licence or 'not stated'}{code}",
+        (
+            f"model     {facts.family or 'family unknown'}, {size}, {spec.dtype}, licence"
+            f" {spec.licence or 'not stated'}{code}"
+        ),
         f"revision  {revision}",
         f"backend   {backend}: {why_backend}",
         f"pictures  {layout}",
@@ -149,18 +170,37 @@ def propose(repo: str, root: Path, here: Here, wanted: Wanted = Wanted(), base: 
 
 
 def _twin(repo: str, name: str, root: Path) -> ModelSpec | None:
-    """The entry of the same repository (and name, if given), one that the nightly asks before others."""
+    """The entry of the same repository (and name, if given), one that the nightly asks before
+    others."""
     order = (ENABLED, QUARANTINED)
-    found = [s for s in load_readable(root)[0].values() if s.repo.lower() == repo.lower() and s.name == (name or s.name)]
-    return min(found, key=lambda s: (order.index(s.state) if s.state in order else len(order), s.name), default=None)
+    found = [
+        s
+        for s in load_readable(root)[0].values()
+        if s.repo.lower() == repo.lower() and s.name == (name or s.name)
+    ]
+    return min(
+        found,
+        key=lambda s: (order.index(s.state) if s.state in order else len(order), s.name),
+        default=None,
+    )
 
 
-def _entry(repo: str, revision: str, backend: str, wanted: Wanted, base: ModelSpec | None, facts: _Facts) -> ModelSpec:
-    stem = re.sub(r"[^a-z0-9._-]+", "-", repo.rstrip("/").split(":")[-1].split("/")[-1].lower()).strip("-._") or "model"
+def _entry(
+    repo: str, revision: str, backend: str, wanted: Wanted, base: ModelSpec | None, facts: _Facts
+) -> ModelSpec:
+    stem = (
+        re.sub(r"[^a-z0-9._-]+", "-", repo.rstrip("/").split(":")[-1].split("/")[-1].lower()).strip(
+            "-._"
+        )
+        or "model"
+    )
     params = float(f"{facts.params / 1e9:.3g}") if facts.params else base.params_b if base else None
     notes = wanted.notes or (base.notes if base else "")
     if repo.startswith("path:") and "machine-specific" not in notes:
-        notes = f"machine-specific: weights lie in {repo[5:]} of the machine that registered it. {notes}".strip()
+        notes = (
+            f"machine-specific: weights lie in {repo[5:]} of the machine that registered it."
+            f" {notes}".strip()
+        )
     options: dict[str, object] = dict(base.options) if base else {}
     if wanted.max_images is not None:
         options["max_images"] = wanted.max_images
@@ -181,7 +221,8 @@ def _entry(repo: str, revision: str, backend: str, wanted: Wanted, base: ModelSp
         family=facts.family or (base.family if base else ""),
         params_b=params,
         dtype=wanted.dtype or (base.dtype if base else facts.dtype),
-        batch_size=wanted.batch_size or (base.batch_size if base else 256 if backend == "vllm" else _batch_size(params)),
+        batch_size=wanted.batch_size
+        or (base.batch_size if base else 256 if backend == "vllm" else _batch_size(params)),
         max_new_tokens=base.max_new_tokens if base else 8,
         trust_remote_code=wanted.trust_remote_code or bool(base and base.trust_remote_code),
         licence=facts.licence or (base.licence if base else ""),
@@ -210,62 +251,96 @@ def _backend(wanted: Wanted, base: ModelSpec | None, facts: _Facts, here: Here) 
     elif not backend:
         backend, why = "vllm", f"it serves {facts.family}"
     if backend == "vllm" and facts.family in NOT_SERVED_BY_VLLM:
-        raise RegistryError(f"model_type {facts.family!r} isn't served by vLLM: its Q-Former reads the question; choose --backend hf")
+        raise RegistryError(
+            f"model_type {facts.family!r} isn't served by vLLM: its Q-Former reads the question;"
+            " choose --backend hf"
+        )
     if wanted.tensor_parallel > 1 and backend != "vllm":
-        raise UsageError(f"--tensor-parallel {wanted.tensor_parallel}: backend {backend} ({why}) uses one device; choose --backend vllm")
+        raise UsageError(
+            f"--tensor-parallel {wanted.tensor_parallel}: backend {backend} ({why}) uses one"
+            " device; choose --backend vllm"
+        )
     return backend, why
 
 
 def _judge(repo: str, backend: str, facts: _Facts, here: Here, trusted: bool) -> str:
-    """RegistryError for a model that can't be scored or needs code of its own; else what to say about such code."""
+    """RegistryError for a model that can't be scored or needs code of its own; else what to say
+    about such code."""
     if backend not in _WEIGHTED or facts.unread:
         return ""
     kind, own_code = facts.family, "auto_map" in facts.config or "auto_map" in facts.processor
     if "vision_config" not in facts.config and kind not in _VISION_TYPES and not own_code:
-        raise RegistryError(f"{repo}: model_type {kind!r} has no vision_config; choose an image-text-to-text model")
+        raise RegistryError(
+            f"{repo}: model_type {kind!r} has no vision_config; choose an image-text-to-text model"
+        )
     if kind in here.families():
-        return "; its own code (auto_map) isn't run: transformers knows the family" if own_code and not trusted else ""
+        return (
+            "; its own code (auto_map) isn't run: transformers knows the family"
+            if own_code and not trusted
+            else ""
+        )
     if own_code and not trusted:
         raise RegistryError(
-            f"{repo}: model_type {kind!r} needs code of its own (auto_map), which isn't run; read it, then: sdgbias register-model {repo} "
-            "--trust-remote-code --notes 'read by WHO at COMMIT'"
+            f"{repo}: model_type {kind!r} needs code of its own (auto_map), which isn't run; read"
+            f" it, then: sdgbias register-model {repo} --trust-remote-code --notes 'read by WHO at"
+            " COMMIT'"
         )
     if not own_code:
         raise RegistryError(
-            f"{repo}: model_type {kind!r} is unknown to this transformers as image-text-to-text; choose another, or upgrade it"
+            f"{repo}: model_type {kind!r} is unknown to this transformers as image-text-to-text;"
+            " choose another, or upgrade it"
         )
     return "; runs code of its own"
 
 
-# ------------------------------------------------------------------------------------------------- what is there
+# ----------------------------------------------------------------------
+# what is there
 
 
 def _look(repo: str, revision: str, root: Path) -> tuple[str, _Facts]:
     """(revision to register, facts)."""
     if repo.startswith(("local:", "path:")):
-        return revision or "local", _look_at_folder(root / repo[6:] if repo.startswith("local:") else Path(repo[5:]))
+        return revision or "local", _look_at_folder(
+            root / repo[6:] if repo.startswith("local:") else Path(repo[5:])
+        )
     try:
         found = hub.look(repo, revision or None)
     except HubUnreachable as error:
         if not COMMIT.fullmatch(revision):
             raise
         why = str(error).removeprefix(f"{repo}: ").split(";")[0]
-        return revision, _Facts(unread=f"registered unread ({why}); when it answers, the same command again with --overwrite")
+        return revision, _Facts(
+            unread=(
+                f"registered unread ({why}); when it answers, the same command again with"
+                " --overwrite"
+            )
+        )
     if not any(name.endswith(".safetensors") for name in found.files):
-        raise RegistryError(f"{repo}: safetensors only, none in revision {found.commit}; choose a revision that has them")
+        raise RegistryError(
+            f"{repo}: safetensors only, none in revision {found.commit}; choose a revision that has"
+            " them"
+        )
     if found.pipeline not in _PIPELINES:
-        raise RegistryError(f"{repo}: the hub lists it for {found.pipeline!r}; choose an image-text-to-text model")
-    return found.commit, _Facts(found.config, found.processor, found.params, found.weight_bytes, found.licence)
+        raise RegistryError(
+            f"{repo}: the hub lists it for {found.pipeline!r}; choose an image-text-to-text model"
+        )
+    return found.commit, _Facts(
+        found.config, found.processor, found.params, found.weight_bytes, found.licence
+    )
 
 
 def _canonical_repo(repo: str, root: Path) -> str:
-    """Folders inside the repository become local:..., other folders path:/... (noted as machine-specific); ids stay."""
+    """Folders inside the repository become local:..., other folders path:/... (noted as
+    machine-specific); ids stay."""
     if repo.startswith(("local:", "path:")):
         return repo
     folder = Path(repo).expanduser()
     if folder.is_dir() or repo.startswith(("/", "./", "../", "~")):
         if not folder.is_dir():
-            raise RegistryError(f"{repo}: no such folder; give a folder, path:/ABSOLUTE/FOLDER or a hub id OWNER/NAME")
+            raise RegistryError(
+                f"{repo}: no such folder; give a folder, path:/ABSOLUTE/FOLDER or a hub id"
+                " OWNER/NAME"
+            )
         if not folder.resolve().is_relative_to(root.resolve()):
             return f"path:{folder.resolve()}"
         return f"local:{folder.resolve().relative_to(root.resolve()).as_posix()}"
@@ -281,19 +356,33 @@ def _look_at_folder(folder: Path) -> _Facts:
         processor |= _read_json(folder / name) if (folder / name).is_file() else {}
     shards = sorted(folder.glob("*.safetensors"))
     if not shards:
-        others = sorted(p.name for p in folder.iterdir() if p.suffix in (".bin", ".pt", ".pth", ".ckpt"))
+        others = sorted(
+            p.name for p in folder.iterdir() if p.suffix in (".bin", ".pt", ".pth", ".ckpt")
+        )
         has = f" (found {', '.join(others[:3])})" if others else ""
-        raise RegistryError(f"{folder}: safetensors only, none here{has}; convert: model.save_pretrained(FOLDER)")
+        raise RegistryError(
+            f"{folder}: safetensors only, none here{has}; convert: model.save_pretrained(FOLDER)"
+        )
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         try:
             wanted = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            raise RegistryError(f"{index}: not a safetensors index; copy the folder again") from None
+            raise RegistryError(
+                f"{index}: not a safetensors index; copy the folder again"
+            ) from None
         missing = sorted(wanted - {p.name for p in shards})
         if missing:
-            raise RegistryError(f"{index}: {missing[0]} is missing ({len(missing)} shards in all); copy the folder again")
-    return _Facts(config, processor, sum(map(_count_parameters, shards)), sum(p.stat().st_size for p in shards))
+            raise RegistryError(
+                f"{index}: {missing[0]} is missing ({len(missing)} shards in all); copy the folder"
+                " again"
+            )
+    return _Facts(
+        config,
+        processor,
+        sum(map(_count_parameters, shards)),
+        sum(p.stat().st_size for p in shards),
+    )
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -307,7 +396,8 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _count_parameters(path: Path) -> int:
-    """Sum of tensor sizes named by a safetensors header (8 bytes little-endian length, then JSON)."""
+    """Sum of tensor sizes named by a safetensors header (8 bytes little-endian length, then
+    JSON)."""
     try:
         with path.open("rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))
@@ -321,5 +411,7 @@ def _count_parameters(path: Path) -> int:
                 size *= int(extent)
             total += size if tensor != "__metadata__" else 0
     except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
-        raise RegistryError(f"{path}: not a safetensors file ({type(error).__name__}); copy the folder again") from None
+        raise RegistryError(
+            f"{path}: not a safetensors file ({type(error).__name__}); copy the folder again"
+        ) from None
     return total

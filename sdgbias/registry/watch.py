@@ -1,7 +1,9 @@
-"""What is new on the hub: commits of registered models, and repositories of watched owners. Both become candidates, by rule.
+"""What is new on the hub: commits of registered models, and repositories of watched owners. Both
+become candidates, by rule.
 
-What was seen before is what is registered, so there is no state of its own: running twice finds nothing the second time. An entry never
-changes in place; a model whose registered commit is gone (force-pushed, or the repository withdrawn) is quarantined.
+What was seen before is what is registered, so there is no state of its own: running twice finds
+nothing the second time. An entry never changes in place; a model whose registered commit is gone
+(force-pushed, or the repository withdrawn) is quarantined.
 """
 
 from __future__ import annotations
@@ -28,7 +30,14 @@ from sdgbias.registry import entries as registry
 from sdgbias.registry import hub, propose
 from sdgbias.types import CANDIDATE, ENABLED, QUARANTINED, RETIRED, SUITES, ModelSpec
 
-NEW_COMMIT, NEW_REPOSITORY, GONE, SAME, REFUSED, TROUBLE = "new commit", "new repository", "gone", "same", "refused", "trouble"
+NEW_COMMIT, NEW_REPOSITORY, GONE, SAME, REFUSED, TROUBLE = (
+    "new commit",
+    "new repository",
+    "gone",
+    "same",
+    "refused",
+    "trouble",
+)
 _SHORT = 8
 
 
@@ -57,7 +66,8 @@ class Rules:
 
 @dataclass(frozen=True)
 class Seen:
-    """One thing that was found. name: the entry that was written (or would be) or is concerned, '' when none; written: whether a file was."""
+    """One thing that was found. name: the entry that was written (or would be) or is concerned, ''
+    when none; written: whether a file was."""
 
     kind: str
     repo: str
@@ -67,18 +77,25 @@ class Seen:
     written: bool = False
 
     def line(self) -> str:
-        return f"{self.kind:15} {self.repo}{f'@{self.revision[:_SHORT]}' if self.revision else ''}: {self.told}"
+        return (
+            f"{self.kind:15} {self.repo}{f'@{self.revision[:_SHORT]}' if self.revision else ''}:"
+            f" {self.told}"
+        )
 
 
-# ------------------------------------------------------------------------------------------------------- rules
+# ----------------------------------------------------------------------
+# rules
 
 
 def read(path: Path) -> Rules:
-    """The rules of a YAML file (fields: registry/watch.schema.json). RegistryError names the file and the value at fault."""
+    """The rules of a YAML file (fields: registry/watch.schema.json). RegistryError names the file
+    and the value at fault."""
     try:
         data = files.load_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise RegistryError(f"{path}: can't be read ({error.strerror}); give the rules with --rules FILE") from None
+        raise RegistryError(
+            f"{path}: can't be read ({error.strerror}); give the rules with --rules FILE"
+        ) from None
     except (yaml.YAMLError, ValueError) as error:
         why = getattr(error, "problem", None) or type(error).__name__
         raise RegistryError(f"{path}: not readable YAML: {why}; see registry/README.md") from None
@@ -86,7 +103,9 @@ def read(path: Path) -> Rules:
     given = _fields(data, Rules, str(path))
     owners = given.get("owners", [])
     if not isinstance(owners, list):
-        raise RegistryError(f"{path}: owners is {owners!r}; valid: a list of owners, each with `owner`")
+        raise RegistryError(
+            f"{path}: owners is {owners!r}; valid: a list of owners, each with `owner`"
+        )
     return Rules(
         commits=_typed(given.get("commits", True), bool, "commits", path),
         skip=_texts(given.get("skip", []), "skip", path),
@@ -98,15 +117,24 @@ def _owner(data: Any, where: str) -> Owner:
     given = _fields(data, Owner, where)
     name = given.get("owner")
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", name):
-        raise RegistryError(f"{where}: owner is {name!r}; valid: an account of the hub, such as llava-hf")
+        raise RegistryError(
+            f"{where}: owner is {name!r}; valid: an account of the hub, such as llava-hf"
+        )
     most = given.get("max_params_b")
-    if most is not None and (isinstance(most, bool) or not isinstance(most, int | float) or not most > 0):
-        raise RegistryError(f"{where}: max_params_b is {most!r}; valid: a number of billions above 0")
+    if most is not None and (
+        isinstance(most, bool) or not isinstance(most, int | float) or not most > 0
+    ):
+        raise RegistryError(
+            f"{where}: max_params_b is {most!r}; valid: a number of billions above 0"
+        )
     pattern = _typed(given.get("match", ""), str, "match", where)
     try:
         re.compile(pattern)
     except re.error as error:
-        raise RegistryError(f"{where}: match {pattern!r} is no regular expression ({error}); valid: such as 'llava-.*-hf'") from None
+        raise RegistryError(
+            f"{where}: match {pattern!r} is no regular expression ({error}); valid: such as"
+            " 'llava-.*-hf'"
+        ) from None
     since = given.get("newer_than", "")
     since = since.isoformat() if type(since) is date else since
     if not isinstance(since, str) or (since and not registry.is_date(since)):
@@ -117,7 +145,16 @@ def _owner(data: Any, where: str) -> Owner:
     pipelines = _texts(given.get("pipelines", list(Owner.pipelines)), "pipelines", where)
     licences = _texts(given.get("licences", []), "licences", where)
     gpu = _typed(given.get("gpu", ""), str, "gpu", where)
-    return Owner(name, pipelines, None if most is None else float(most), licences, pattern, since, suites, gpu)
+    return Owner(
+        name,
+        pipelines,
+        None if most is None else float(most),
+        licences,
+        pattern,
+        since,
+        suites,
+        gpu,
+    )
 
 
 def _fields(data: Any, kind: type, where: str) -> Mapping[str, Any]:
@@ -132,7 +169,9 @@ def _fields(data: Any, kind: type, where: str) -> Mapping[str, Any]:
 
 def _typed(value: Any, kind: type, name: str, where: object) -> Any:
     if not isinstance(value, kind):
-        raise RegistryError(f"{where}: {name} is {value!r}; valid: {'true or false' if kind is bool else 'text'}")
+        raise RegistryError(
+            f"{where}: {name} is {value!r}; valid: {'true or false' if kind is bool else 'text'}"
+        )
     return value
 
 
@@ -142,19 +181,25 @@ def _texts(value: Any, name: str, where: object) -> tuple[str, ...]:
     return tuple(value)
 
 
-# ------------------------------------------------------------------------------------------------------ looking
+# ----------------------------------------------------------------------
+# looking
 
 
 def watch(root: Path, rules: Rules, here: propose.Here, dry_run: bool = False) -> list[Seen]:
-    """Everything found, sorted as looked at: entries by repository, then owners as the rules list them. HubUnreachable and ExpiredToken
-    end it (they are true of every repository); what one repository refuses is told and the others go on. RegistryError: a broken entry."""
+    """Everything found, sorted as looked at: entries by repository, then owners as the rules list
+    them. HubUnreachable and ExpiredToken end it (they are true of every repository); what one
+    repository refuses is told and the others go on. RegistryError: a broken entry."""
     found: list[Seen] = []
     if rules.commits:
         for repo, entries in _watched(registry.load_all(root).values(), rules.skip).items():
             found += _told(repo, partial(_commits, root, repo, entries, here, dry_run))
     for owner in rules.owners:
         known = {spec.repo.lower() for spec in registry.load_all(root).values()}
-        for one in {one.repo: one for pipeline in owner.pipelines for one in hub.listed(owner.owner, pipeline)}.values():
+        for one in {
+            one.repo: one
+            for pipeline in owner.pipelines
+            for one in hub.listed(owner.owner, pipeline)
+        }.values():
             if one.repo.lower() not in known and _wanted(one, owner):
                 found += _told(one.repo, partial(_repository, root, one, owner, here, dry_run))
     return found
@@ -172,18 +217,27 @@ def _told(repo: str, look: Callable[[], list[Seen]]) -> list[Seen]:
 
 
 def _watched(entries: Iterable[ModelSpec], skip: tuple[str, ...]) -> dict[str, list[ModelSpec]]:
-    """Hub repository -> its pinned entries, the one whose settings a new commit inherits first. One of whose entries none is alive isn't
-    watched."""
+    """Hub repository -> its pinned entries, the one whose settings a new commit inherits first. One
+    of whose entries none is alive isn't watched."""
     order = (ENABLED, QUARANTINED, CANDIDATE, RETIRED)
     found: dict[str, list[ModelSpec]] = {}
     for spec in entries:
-        if registry.HUB_ID.fullmatch(spec.repo) and registry.COMMIT.fullmatch(spec.revision) and spec.name not in skip:
+        if (
+            registry.HUB_ID.fullmatch(spec.repo)
+            and registry.COMMIT.fullmatch(spec.revision)
+            and spec.name not in skip
+        ):
             found.setdefault(spec.repo, []).append(spec)
-    kept = {repo: sorted(specs, key=lambda s: (order.index(s.state), len(s.name), s.name)) for repo, specs in sorted(found.items())}
+    kept = {
+        repo: sorted(specs, key=lambda s: (order.index(s.state), len(s.name), s.name))
+        for repo, specs in sorted(found.items())
+    }
     return {repo: specs for repo, specs in kept.items() if specs[0].state != RETIRED}
 
 
-def _commits(root: Path, repo: str, entries: list[ModelSpec], here: propose.Here, dry_run: bool) -> list[Seen]:
+def _commits(
+    root: Path, repo: str, entries: list[ModelSpec], here: propose.Here, dry_run: bool
+) -> list[Seen]:
     base, found = entries[0], []
     gone = _gone(repo, [spec for spec in entries if spec.state != RETIRED])
     for spec in (spec for spec in entries if spec.name in gone):
@@ -199,10 +253,18 @@ def _commits(root: Path, repo: str, entries: list[ModelSpec], here: propose.Here
         return found
     if any(spec.revision == head.commit for spec in entries):
         return found or [Seen(SAME, repo, head.commit, "", "the newest commit is registered")]
-    if base.name not in gone and head.that_matter() == hub.commit(repo, base.revision).that_matter():
-        return [*found, Seen(SAME, repo, head.commit, "", f"weights and settings are those of {base.name}")]
+    if (
+        base.name not in gone
+        and head.that_matter() == hub.commit(repo, base.revision).that_matter()
+    ):
+        return [
+            *found,
+            Seen(SAME, repo, head.commit, "", f"weights and settings are those of {base.name}"),
+        ]
     short = head.commit[:_SHORT]
-    wanted = propose.Wanted(name=f"{base.name}-{short}", title=f"{base.title} ({short})", revision=head.commit)
+    wanted = propose.Wanted(
+        name=f"{base.name}-{short}", title=f"{base.title} ({short})", revision=head.commit
+    )
     proposal = propose.propose(repo, root, here, wanted, base)
     return [*found, _register(root, proposal, NEW_COMMIT, f"new commit of {base.name}", dry_run)]
 
@@ -214,26 +276,35 @@ def _gone(repo: str, entries: list[ModelSpec]) -> dict[str, str]:
         try:
             hub.commit(repo, spec.revision)
         except hub.NoRevision:
-            found[spec.name] = f"commit {spec.revision[:_SHORT]} is no longer on the hub (force-pushed?)"
+            found[spec.name] = (
+                f"commit {spec.revision[:_SHORT]} is no longer on the hub (force-pushed?)"
+            )
         except hub.NoRepository:
             found[spec.name] = f"{repo} is no longer on the hub, or no longer shown to this account"
     return found
 
 
 def _wanted(one: hub.Listed, owner: Owner) -> bool:
-    """Whether a repository keeps every condition. What the hub doesn't say doesn't keep a condition."""
+    """Whether a repository keeps every condition. What the hub doesn't say doesn't keep a
+    condition."""
     small = owner.max_params_b is None or 0 < one.params <= owner.max_params_b * 1e9
     licensed = not owner.licences or one.licence in owner.licences
     named = not owner.match or re.fullmatch(owner.match, one.repo.split("/")[-1]) is not None
-    new = not owner.newer_than or (one.created is not None and one.created > date.fromisoformat(owner.newer_than))
+    new = not owner.newer_than or (
+        one.created is not None and one.created > date.fromisoformat(owner.newer_than)
+    )
     return small and licensed and named and new
 
 
-def _repository(root: Path, one: hub.Listed, owner: Owner, here: propose.Here, dry_run: bool) -> list[Seen]:
+def _repository(
+    root: Path, one: hub.Listed, owner: Owner, here: propose.Here, dry_run: bool
+) -> list[Seen]:
     wanted = propose.Wanted(suites=owner.suites, gpu=owner.gpu)
     found = propose.propose(one.repo, root, here, wanted)
     if found.spec.name in registry.load_all(root):
-        found = propose.propose(one.repo, root, here, replace(wanted, name=f"{owner.owner.lower()}-{found.spec.name}"))
+        found = propose.propose(
+            one.repo, root, here, replace(wanted, name=f"{owner.owner.lower()}-{found.spec.name}")
+        )
     return [_register(root, found, NEW_REPOSITORY, f"new repository of {owner.owner}", dry_run)]
 
 
@@ -242,4 +313,11 @@ def _register(root: Path, found: propose.Proposal, kind: str, why: str, dry_run:
     spec = replace(found.spec, reason=f"{why}; {onward}")
     if not dry_run:
         registry.write(root, spec)
-    return Seen(kind, spec.repo, spec.revision, spec.name, f"candidate {spec.name}: {spec.reason}", not dry_run)
+    return Seen(
+        kind,
+        spec.repo,
+        spec.revision,
+        spec.name,
+        f"candidate {spec.name}: {spec.reason}",
+        not dry_run,
+    )

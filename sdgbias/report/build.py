@@ -1,4 +1,5 @@
-"""The report: an overview and the pages beside it. What each of them shows is the matter of its own module."""
+"""The report: an overview and the pages beside it. What each of them shows is the matter of its own
+module."""
 
 from __future__ import annotations
 
@@ -43,22 +44,34 @@ def write_report(
     rank_planted: bool = False,
     then: Then | None = None,
 ) -> Path:
-    """Writes ``out/index.html`` for the newest finished run of each model in ``results``, and the pages that have anything to show beside it
-    (`pages.PAGES`, fairness.html, night.html); those of an earlier report that this one doesn't have are removed. Returns its path.
+    """Writes ``out/index.html`` for the newest finished run of each model in ``results``, and the
+    pages that have anything to show beside it (`pages.PAGES`, fairness.html, night.html); those of
+    an earlier report that this one doesn't have are removed. Returns its path.
 
-    ``benchmark``, ``people``: benchmark folders of the two suites, whose Data Docs and cards are copied to ``out/benchmark`` and
-    ``out/people`` and linked. ``tables``: what `sdgbias reproduce` makes of the same results. ``print_figures``: also ``out/figures``.
-    ``rank_planted``: planted models share the leaderboard's letters with measured ones. ``then``: as of that moment (`past.then`), or of
-    those runs (`past.only`). No page refers to anything but its neighbours, none is larger than 6 MB. Same results, same bytes.
-    Raises StoreError when there is neither a finished run nor a night, or when ``out`` can't be written.
+    ``benchmark``, ``people``: benchmark folders of the two suites, whose Data Docs and cards are
+    copied to ``out/benchmark`` and ``out/people`` and linked. ``tables``: what `sdgbias reproduce`
+    makes of the same results. ``print_figures``: also ``out/figures``.
+    ``rank_planted``: planted models share the leaderboard's letters with measured ones. ``then``:
+    as of that moment (`past.then`), or of those runs (`past.only`). No page refers to anything but
+    its neighbours, none is larger than 6 MB. Same results, same bytes. Raises StoreError when there
+    is neither a finished run nor a night, or when ``out`` can't be written.
     """
     results, out = Path(results), Path(out)
     among = None if then is None else then.runs
     faces = fairness.load(results, among)
-    night = night_page.load(results, then.night if then else "") if then is None or then.night else None
+    night = (
+        night_page.load(results, then.night if then else "") if then is None or then.night else None
+    )
     latest = store.latest_runs(results, among=among)
-    last = [page for page, there in ((fairness.PAGE, faces), (night_page.PAGE, night)) if there is not None]
-    checked = {name: _publish_docs(folder, out / name) if folder else "" for name, folder in (("benchmark", benchmark), ("people", people))}
+    last = [
+        page
+        for page, there in ((fairness.PAGE, faces), (night_page.PAGE, night))
+        if there is not None
+    ]
+    checked = {
+        name: _publish_docs(folder, out / name) if folder else ""
+        for name, folder in (("benchmark", benchmark), ("people", people))
+    }
     nav: list[pages.Page] = []
     parts: list[tuple[pd.DataFrame, str, list[Figure]]] = []
     texts: dict[str, str | None] = dict.fromkeys(page.file for page in pages.PAGES)
@@ -70,17 +83,31 @@ def write_report(
         drawn = pages.figures(s, board)
         nav = pages.present(drawn, tables)
         shown = questions.examples(results, runs)
-        texts |= {p.file: pages.render(p, s, board, drawn.get(p.file, []), [*nav, *last], tables) for p in nav}
+        texts |= {
+            p.file: pages.render(p, s, board, drawn.get(p.file, []), [*nav, *last], tables)
+            for p in nav
+        }
         texts[overview.FILE] = overview.render(
-            found, shown, checked["benchmark"], [*nav, *last], pages.leaderboard(board, pooled=True), s.unanalysed
+            found,
+            shown,
+            checked["benchmark"],
+            [*nav, *last],
+            pages.leaderboard(board, pooled=True),
+            s.unanalysed,
         )
-        parts.append((s.runs, pages.OF_PLACES, [figure for made in drawn.values() for figure in made]))
+        parts.append(
+            (s.runs, pages.OF_PLACES, [figure for made in drawn.values() for figure in made])
+        )
     elif faces is not None:
         texts[overview.FILE] = overview.render_without_places(faces.runs, last)
     named = [(p.file, p.title) for p in (*nav, *last)]
     beside = [(overview.FILE, overview.TITLE), *named] if overview.FILE in texts else named
-    texts[fairness.PAGE.file] = fairness.render(faces, beside, checked["people"]) if faces is not None else None
-    texts[night_page.PAGE.file] = night_page.render(night, results, beside) if night is not None else None
+    texts[fairness.PAGE.file] = (
+        fairness.render(faces, beside, checked["people"]) if faces is not None else None
+    )
+    texts[night_page.PAGE.file] = (
+        night_page.render(night, results, beside) if night is not None else None
+    )
     for file, text in texts.items():
         pages.write(out / file, text)
     if print_figures and faces is not None:
@@ -91,18 +118,25 @@ def write_report(
 
 
 def write_night(results: Path, out: Path) -> Path:
-    """Only the page of the newest night, beside the pages that stand in ``out``; returns its path."""
+    """Only the page of the newest night, beside the pages that stand in ``out``; returns its
+    path."""
     beside = [(p.file, p.title) for p in (*pages.PAGES, fairness.PAGE) if (out / p.file).is_file()]
     nav = [(overview.FILE, overview.TITLE), *beside, (night_page.PAGE.file, night_page.PAGE.title)]
     night = night_page.load(results)
-    return pages.write(out / night_page.PAGE.file, night_page.render(night, results, nav) if night is not None else None)
+    return pages.write(
+        out / night_page.PAGE.file,
+        night_page.render(night, results, nav) if night is not None else None,
+    )
 
 
 def _publish_docs(benchmark: Path, out: Path) -> str:
-    """Copies what a benchmark folder says of itself; returns the link to its Data Docs ('' where it has none). Raises InputError where there
-    is no benchmark."""
+    """Copies what a benchmark folder says of itself; returns the link to its Data Docs ('' where it
+    has none). Raises InputError where there is no benchmark."""
     if not (benchmark / "benchmark.json").is_file():
-        raise InputError(f"{benchmark}: no benchmark here (benchmark.json is missing); name the folder that `sdgbias build` made")
+        raise InputError(
+            f"{benchmark}: no benchmark here (benchmark.json is missing); name the folder that"
+            " `sdgbias build` made"
+        )
     try:
         shutil.rmtree(out, ignore_errors=True)
         out.mkdir(parents=True, exist_ok=True)
@@ -114,4 +148,6 @@ def _publish_docs(benchmark: Path, out: Path) -> str:
                 shutil.copyfile(source, out / name)
     except OSError as error:
         raise StoreError(f"can't write {out}: {error.strerror}; choose another --out") from None
-    return f"{out.name}/data_docs/index.html" if (out / "data_docs" / "index.html").is_file() else ""
+    return (
+        f"{out.name}/data_docs/index.html" if (out / "data_docs" / "index.html").is_file() else ""
+    )

@@ -1,6 +1,8 @@
-"""What the report shows, read from the results file: the newest finished run of each model and everything that hangs from it.
+"""What the report shows, read from the results file: the newest finished run of each model and
+everything that hangs from it.
 
-The rows behind the report's further pages: every study of the newest run of each model, named as a reader reads them.
+The rows behind the report's further pages: every study of the newest run of each model, named as a
+reader reads them.
 """
 
 from __future__ import annotations
@@ -22,30 +24,40 @@ TESTS = ("T1", "T2", "T3", "T4", "T5", "all")
 _CELL = ["model", "task", "test", "method", "pillar", "indicator", "metric"]
 
 
-#: Acc(Full) - Acc(CTX+Q) at T1 on the same questions, summed up by place in the database: millions of rows stay there.
+#: Acc(Full) - Acc(CTX+Q) at T1 on the same questions, summed up by place in the database: millions
+#: of rows stay there.
 _IMAGE_USE = """
     WITH pairs AS (
-        SELECT run_id, item_id, sum(CASE WHEN method = 'full' THEN correct::INT ELSE -correct::INT END) AS d
-        FROM predictions WHERE run_id IN (SELECT unnest($runs)) AND task = 'mcq' AND test = 'T1' AND split = 'test'
+        SELECT run_id, item_id, sum(CASE WHEN method = 'full' THEN correct::INT ELSE -correct::INT
+        END) AS d
+        FROM predictions WHERE run_id IN (SELECT unnest($runs)) AND task = 'mcq' AND test = 'T1'
+        AND split = 'test'
         AND method IN ('full', 'ctx_q') GROUP BY run_id, item_id HAVING count(*) = 2
     ), places AS (
         SELECT model, i.pillar, i.cluster_id, sum(d) AS s, count(*) AS m
-        FROM pairs JOIN runs r USING (run_id) JOIN items i ON i.benchmark_id = r.benchmark_id AND i.task = 'mcq' AND i.item_id = pairs.item_id
+        FROM pairs JOIN runs r USING (run_id) JOIN items i ON i.benchmark_id = r.benchmark_id AND
+        i.task = 'mcq' AND i.item_id = pairs.item_id
         GROUP BY model, i.pillar, i.cluster_id
     ), pools AS (
-        FROM places UNION ALL SELECT model, 'all', cluster_id, sum(s), sum(m) FROM places GROUP BY model, cluster_id
+        FROM places UNION ALL SELECT model, 'all', cluster_id, sum(s), sum(m) FROM places GROUP BY
+        model, cluster_id
     )
-    SELECT model, pillar, sum(m)::DOUBLE AS n, sum(s)::DOUBLE AS total, count(*) AS places, sum(s * s)::DOUBLE AS ss,
+    SELECT model, pillar, sum(m)::DOUBLE AS n, sum(s)::DOUBLE AS total, count(*) AS places, sum(s *
+    s)::DOUBLE AS ss,
     sum(s * m)::DOUBLE AS sm, sum(m * m)::DOUBLE AS mm FROM pools GROUP BY ALL ORDER BY ALL"""
 
 
 @dataclass(frozen=True)
 class ReportData:
-    """One row of ``runs`` per model, sorted by name; the other tables cover exactly these runs and their benchmarks.
+    """One row of ``runs`` per model, sorted by name; the other tables cover exactly these runs and
+    their benchmarks.
 
-    ``image_use``: model, pillar ('all' or a pillar), value, n, low, high of Acc(Full) - Acc(CTX+Q) at T1, paired by item.
-    ``prompts``: benchmark_id, pillar -> number of distinct Q-only questions (with options) behind its test items.
-    ``quarantine``: benchmark_id, table, rule, n, key, detail (of the first row by key). ``failures``: model, kind, n, message.
+    ``image_use``: model, pillar ('all' or a pillar), value, n, low, high of Acc(Full) - Acc(CTX+Q)
+    at T1, paired by item.
+    ``prompts``: benchmark_id, pillar -> number of distinct Q-only questions (with options) behind
+    its test items.
+    ``quarantine``: benchmark_id, table, rule, n, key, detail (of the first row by key).
+    ``failures``: model, kind, n, message.
     """
 
     runs: pd.DataFrame
@@ -62,27 +74,39 @@ class ReportData:
         return list(self.runs["model"])
 
     def cell(self, **where: str) -> stats.Estimate | None:
-        """The estimate of one cell of the public ``metrics`` view (pillar and indicator default to 'all'), None if absent."""
+        """The estimate of one cell of the public ``metrics`` view (pillar and indicator default to
+        'all'), None if absent."""
         key = tuple(({"pillar": "all", "indicator": "all"} | where)[name] for name in _CELL)
         return self._cells.get(key)
 
     @property
     def _cells(self) -> dict[tuple[str, ...], stats.Estimate]:
         if not hasattr(self, "_index"):
-            numbers = self.metrics[["value", "n", "ci_low", "ci_high"]].astype({"n": "Int64"}).fillna({"n": 0})
+            numbers = (
+                self.metrics[["value", "n", "ci_low", "ci_high"]]
+                .astype({"n": "Int64"})
+                .fillna({"n": 0})
+            )
             keys = self.metrics[_CELL].itertuples(index=False, name=None)
-            index = {k: stats.Estimate(float(v), int(n), float(a), float(b))
-                     for k, (v, n, a, b) in zip(keys, numbers.itertuples(index=False, name=None), strict=True)}  # fmt: skip
+            index = {
+                k: stats.Estimate(float(v), int(n), float(a), float(b))
+                for k, (v, n, a, b) in zip(
+                    keys, numbers.itertuples(index=False, name=None), strict=True
+                )
+            }
             object.__setattr__(self, "_index", index)
         found: dict[tuple[str, ...], stats.Estimate] = self.__dict__["_index"]
         return found
 
 
 def load(results: Path, run_ids: list[str] | None = None) -> ReportData:
-    """Reads the newest finished run of each model, or exactly ``run_ids``. Raises StoreError when there is none."""
+    """Reads the newest finished run of each model, or exactly ``run_ids``. Raises StoreError when
+    there is none."""
     chosen = store.latest_runs(results) if run_ids is None else run_ids
     if not chosen:
-        raise StoreError(f"{results} holds no finished run; run `sdgbias evaluate --model NAME` first")
+        raise StoreError(
+            f"{results} holds no finished run; run `sdgbias evaluate --model NAME` first"
+        )
 
     def ask(sql: str) -> pd.DataFrame:
         return store.query(results, sql, {"runs": chosen}, runs=chosen)
@@ -92,30 +116,48 @@ def load(results: Path, run_ids: list[str] | None = None) -> ReportData:
     return ReportData(
         runs=ask(f"FROM runs {mine} ORDER BY model"),
         metrics=ask(f"FROM metrics {mine} ORDER BY ALL"),
-        params=ask(f"SELECT model, p.* FROM cade_params p JOIN runs USING (run_id) {mine} ORDER BY model, task, test"),
+        params=ask(
+            f"SELECT model, p.* FROM cade_params p JOIN runs USING (run_id) {mine} ORDER BY model,"
+            " task, test"
+        ),
         image_use=_image_use(ask(_IMAGE_USE)),
-        prompts=ask(f"""
-            SELECT benchmark_id, pillar, count(DISTINCT (question, options::VARCHAR)) AS n FROM items
-            WHERE benchmark_id IN {benchmarks} AND task = 'mcq' AND split = 'test' GROUP BY ALL ORDER BY ALL"""),
+        prompts=ask(
+            f"""
+            SELECT benchmark_id, pillar, count(DISTINCT (question, options::VARCHAR)) AS n FROM
+            items
+            WHERE benchmark_id IN {benchmarks} AND task = 'mcq' AND split = 'test' GROUP BY ALL
+            ORDER BY ALL"""
+        ),
         indicators=ask(f"""
-            SELECT DISTINCT ON (task, indicator) task, indicator, indicator_title, unit, pillar FROM items
+            SELECT DISTINCT ON (task, indicator) task, indicator, indicator_title, unit, pillar
+            FROM items
             WHERE benchmark_id IN {benchmarks} ORDER BY task, indicator, item_id"""),
-        quarantine=ask(f"""
-            SELECT benchmark_id, "table", rule, count(*) AS n, min("key") AS "key", arg_min(detail, "key") AS detail
-            FROM quarantine WHERE benchmark_id IN {benchmarks} GROUP BY ALL ORDER BY n DESC, "table", rule"""),
+        quarantine=ask(
+            f"""
+            SELECT benchmark_id, "table", rule, count(*) AS n, min("key") AS "key", arg_min(detail,
+            "key") AS detail
+            FROM quarantine WHERE benchmark_id IN {benchmarks} GROUP BY ALL ORDER BY n DESC,
+            "table", rule"""
+        ),
         failures=ask(f"""
-            SELECT model, kind, count(*) AS n, arg_min(message, "key") AS message FROM failures JOIN runs USING (run_id)
+            SELECT model, kind, count(*) AS n, arg_min(message, "key") AS message FROM failures
+            JOIN runs USING (run_id)
             {mine} GROUP BY ALL ORDER BY model, n DESC, kind"""),
-    )  # fmt: skip
+    )
 
 
 def _image_use(sums: pd.DataFrame) -> pd.DataFrame:
-    """Mean difference with its cluster-robust interval (as stats.mean of the rows), per model x (all, each pillar)."""
+    """Mean difference with its cluster-robust interval (as stats.mean of the rows), per model x
+    (all, each pillar)."""
     rows = []
     for r in sums.to_dict("records"):
         value, places = r["total"] / r["n"], int(r["places"])
-        spread = r["ss"] - 2 * value * r["sm"] + value**2 * r["mm"]  # of the places' sums around their expectation
-        variance = places / (places - 1) * max(spread, 0.0) / r["n"] ** 2 if places > 1 else float("nan")
+        spread = (
+            r["ss"] - 2 * value * r["sm"] + value**2 * r["mm"]
+        )  # of the places' sums around their expectation
+        variance = (
+            places / (places - 1) * max(spread, 0.0) / r["n"] ** 2 if places > 1 else float("nan")
+        )
         e = stats.t_estimate(float(value), int(r["n"]), float(variance), places)
         rows.append((r["model"], r["pillar"], e.value, e.n, e.low, e.high))
     order = {name: at for at, name in enumerate(("all", *PILLARS))}
@@ -130,14 +172,18 @@ _TEXT = ("study", "task", "test", "method", "pillar", "by", "level", "note")
 
 @dataclass(frozen=True)
 class Studies:
-    """runs: run_id, model, provenance, benchmark_id, finished_at, label ('x (planted)' for planted ones), measured before planted.
-    rows: their study rows, those of single indicators left out, in the order of models, tests and pillars, with label instead of
-    run_id and 'all' said in words; metrics: the same of the headline metrics."""
+    """runs: run_id, model, provenance, benchmark_id, finished_at, label ('x (planted)' for planted
+    ones), measured before planted.
+    rows: their study rows, those of single indicators left out, in the order of models, tests and
+    pillars, with label instead of run_id and 'all' said in words; metrics: the same of the headline
+    metrics."""
 
     runs: pd.DataFrame
     rows: pd.DataFrame
     metrics: pd.DataFrame
-    _memory: dict[tuple[str, ...], pd.DataFrame] = field(default_factory=dict, repr=False, compare=False)
+    _memory: dict[tuple[str, ...], pd.DataFrame] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     def of(self, study: str, *metrics: str, **where: str | Sequence[str]) -> pd.DataFrame:
         """Rows of one study (of these metrics), without those that say what could not be run."""
@@ -150,9 +196,18 @@ class Studies:
     def ordered(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Rows put together from several tables, in the order of models, tests and pillars."""
         models = {m: i for i, m in enumerate(self.runs["label"])}
-        order = pd.DataFrame({"model": frame["model"].map(models), "test": frame["test"].where(frame["test"] != ALL_TESTS, "")})
-        order["pillar"] = frame["pillar"].map({ALL_PILLARS: -1, **{p: i for i, p in enumerate(PILLARS)}})
-        return frame.loc[order.sort_values(["model", "test", "pillar"], kind="stable").index].reset_index(drop=True)
+        order = pd.DataFrame(
+            {
+                "model": frame["model"].map(models),
+                "test": frame["test"].where(frame["test"] != ALL_TESTS, ""),
+            }
+        )
+        order["pillar"] = frame["pillar"].map(
+            {ALL_PILLARS: -1, **{p: i for i, p in enumerate(PILLARS)}}
+        )
+        return frame.loc[
+            order.sort_values(["model", "test", "pillar"], kind="stable").index
+        ].reset_index(drop=True)
 
     @property
     def not_run(self) -> pd.DataFrame:
@@ -165,7 +220,9 @@ class Studies:
         return [m for m in self.runs["label"] if m not in known]
 
 
-def _where(frame: pd.DataFrame, metrics: Sequence[str], where: dict[str, str | Sequence[str]]) -> pd.DataFrame:
+def _where(
+    frame: pd.DataFrame, metrics: Sequence[str], where: dict[str, str | Sequence[str]]
+) -> pd.DataFrame:
     if metrics:
         frame = frame[frame["metric"].isin(metrics)]
     for column, wanted in where.items():
@@ -179,11 +236,25 @@ def load_studies(results: Path, run_ids: Sequence[str]) -> Studies:
     def ask(sql: str) -> pd.DataFrame:
         return store.query(results, sql, {"runs": list(run_ids)})
 
-    runs = ask("SELECT run_id, model, provenance, benchmark_id, finished_at FROM runs WHERE list_contains($runs, run_id)")
-    runs["label"] = [f"{m} (planted)" if p == "planted" else m for m, p in zip(runs["model"], runs["provenance"], strict=True)]
-    runs = runs.assign(last=runs["provenance"] == "planted").sort_values(["last", "model"], ignore_index=True).drop(columns="last")
+    runs = ask(
+        "SELECT run_id, model, provenance, benchmark_id, finished_at FROM runs WHERE"
+        " list_contains($runs, run_id)"
+    )
+    runs["label"] = [
+        f"{m} (planted)" if p == "planted" else m
+        for m, p in zip(runs["model"], runs["provenance"], strict=True)
+    ]
+    runs = (
+        runs.assign(last=runs["provenance"] == "planted")
+        .sort_values(["last", "model"], ignore_index=True)
+        .drop(columns="last")
+    )
     mine = "WHERE list_contains($runs, run_id) AND indicator = 'all'"
-    return Studies(runs, _named(ask(f"FROM study_rows {mine}"), runs), _named(ask(f"FROM metric_rows {mine}"), runs))
+    return Studies(
+        runs,
+        _named(ask(f"FROM study_rows {mine}"), runs),
+        _named(ask(f"FROM metric_rows {mine}"), runs),
+    )
 
 
 def _named(frame: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
@@ -196,7 +267,22 @@ def _named(frame: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     frame["_run"] = frame["run_id"].map(order)
     frame["_test"] = frame["test"].where(frame["test"] != "all", "")
     frame["_pillar"] = frame["pillar"].map(pillars).fillna(99)
-    keys = [c for c in ("_run", "study", "task", "_test", "_pillar", "method", "by", "level", "x", "metric") if c in frame]
+    keys = [
+        c
+        for c in (
+            "_run",
+            "study",
+            "task",
+            "_test",
+            "_pillar",
+            "method",
+            "by",
+            "level",
+            "x",
+            "metric",
+        )
+        if c in frame
+    ]
     frame = frame.sort_values(keys, kind="stable", ignore_index=True)
     frame["model"] = frame["run_id"].map(dict(zip(runs["run_id"], runs["label"], strict=True)))
     frame["test"] = frame["test"].replace("all", ALL_TESTS)
@@ -205,7 +291,8 @@ def _named(frame: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def method_name(name: str) -> str:
-    """The views and CADE as elsewhere in the report; other methods by the name that commands take."""
+    """The views and CADE as elsewhere in the report; other methods by the name that commands
+    take."""
     return METHODS.get(name, name)
 
 

@@ -1,4 +1,5 @@
-"""Numbers as people read them, and the headline sentences. Every sentence follows from the data by a stated rule.
+"""Numbers as people read them, and the headline sentences. Every sentence follows from the data by
+a stated rule.
 
 Numbers, times and names as the pages say them.
 """
@@ -32,7 +33,9 @@ def percent(e: Estimate | None) -> str:
     return "n/a" if e is None or e.value != e.value else f"{number(100 * e.value)}{NBSP}%"
 
 
-def interval(e: Estimate | None, scale: float = 100.0, digits: int = 1, signed: bool = False) -> str:
+def interval(
+    e: Estimate | None, scale: float = 100.0, digits: int = 1, signed: bool = False
+) -> str:
     """'41.0-45.5' (en dash), or '-1.2 to +0.4' when signed; 'no interval' where none can be had."""
     if e is None or e.low != e.low or e.high != e.high:
         return "no interval"
@@ -43,14 +46,17 @@ def interval(e: Estimate | None, scale: float = 100.0, digits: int = 1, signed: 
 def aside(e: Estimate, signed: bool = False, scale: float = 100.0) -> str:
     """'(95 % CI 41.0-45.5, n = 1,200)'."""
     ci = interval(e, scale, signed=signed)
-    return f"({'no interval' if ci == 'no interval' else f'95{NBSP}% CI {ci}'}, n{NBSP}={NBSP}{e.n:,})"
+    return (
+        f"({'no interval' if ci == 'no interval' else f'95{NBSP}% CI {ci}'}, n{NBSP}={NBSP}{e.n:,})"
+    )
 
 
 def lean(shares: dict[str, Estimate]) -> str:
     """Which way answers without evidence go, from the three shares of three-option questions.
 
-    'leans X': X lies above one third and above every other share, intervals not overlapping. 'splits between X and Y': the
-    third option lies below one third and below both. Else 'shows no clear direction'.
+    'leans X': X lies above one third and above every other share, intervals not overlapping.
+    'splits between X and Y': the third option lies below one third and below both. Else 'shows no
+    clear direction'.
     """
     if len(shares) < 3 or any(e.low != e.low for e in shares.values()):
         return "can't be judged"
@@ -72,13 +78,28 @@ def leaning(data: ReportData, model: str) -> list[tuple[str, str, str]]:
     out = []
     row = data.runs[data.runs["model"] == model].iloc[0]
     for pillar in PILLARS:
-        cells = {d: data.cell(model=model, task="mcq", test="T1", method="q_only", pillar=pillar, metric=f"share_{d}") for d in DIRECTIONS}
+        cells = {
+            d: data.cell(
+                model=model,
+                task="mcq",
+                test="T1",
+                method="q_only",
+                pillar=pillar,
+                metric=f"share_{d}",
+            )
+            for d in DIRECTIONS
+        }
         shares = {d: e for d, e in cells.items() if e is not None and e.value == e.value}
         if not shares:
             continue
-        known = data.prompts[(data.prompts["benchmark_id"] == row["benchmark_id"]) & (data.prompts["pillar"] == pillar)]["n"]
+        known = data.prompts[
+            (data.prompts["benchmark_id"] == row["benchmark_id"])
+            & (data.prompts["pillar"] == pillar)
+        ]["n"]
         verdict = lean(shares)
-        named = [d for d in DIRECTIONS if d in verdict] or [max(shares, key=lambda d: shares[d].value)]
+        named = [d for d in DIRECTIONS if d in verdict] or [
+            max(shares, key=lambda d: shares[d].value)
+        ]
         prompts = ""
         if len(known):
             count = int(known.iloc[0])
@@ -95,8 +116,18 @@ def image_use(data: ReportData, model: str) -> tuple[str, str] | None:
         return None
     r = rows.iloc[0]
     e = Estimate(float(r["value"]), int(r["n"]), float(r["low"]), float(r["high"]))
-    verdict = {1: "The image helps", 0: "The image makes no measurable difference", -1: "The image hurts"}[sign_of(e)]
-    return verdict, f"{number(100 * e.value, signed=True)} points, Full minus CTX+Q at T1 {aside(e, signed=True)}"
+    verdict = {
+        1: "The image helps",
+        0: "The image makes no measurable difference",
+        -1: "The image hurts",
+    }[sign_of(e)]
+    return (
+        verdict,
+        (
+            f"{number(100 * e.value, signed=True)} points, Full minus CTX+Q at T1"
+            f" {aside(e, signed=True)}"
+        ),
+    )
 
 
 def cade_change(data: ReportData, model: str) -> tuple[str, str] | None:
@@ -108,11 +139,20 @@ def cade_change(data: ReportData, model: str) -> tuple[str, str] | None:
     gain = of("accuracy_gain")
     if gain is None:
         return None
-    verdict = {1: "CADE raises accuracy", 0: "CADE makes no measurable difference", -1: "CADE lowers accuracy"}[sign_of(gain)]
-    text = f"{number(100 * gain.value, signed=True)} points over T1{DASH}T5 {aside(gain, signed=True)}"
+    verdict = {
+        1: "CADE raises accuracy",
+        0: "CADE makes no measurable difference",
+        -1: "CADE lowers accuracy",
+    }[sign_of(gain)]
+    text = (
+        f"{number(100 * gain.value, signed=True)} points over T1{DASH}T5 {aside(gain, signed=True)}"
+    )
     fixed, broken = of("fixed_rate"), of("broken_rate")
     if fixed is not None and broken is not None:
-        text += f"; {percent(fixed)} of answers fixed (CI {interval(fixed)}), {percent(broken)} broken (CI {interval(broken)})"
+        text += (
+            f"; {percent(fixed)} of answers fixed (CI {interval(fixed)}), {percent(broken)} broken"
+            f" (CI {interval(broken)})"
+        )
     return verdict, text
 
 
@@ -120,24 +160,62 @@ def cade_change(data: ReportData, model: str) -> tuple[str, str] | None:
 PLAIN = {"mae", "mae_change", "distinct_prompts"}
 #: Differences, shown with their sign.
 SIGNED = {"accuracy_gain", "mae_change", "disparity"}
-#: What is better: 1 higher, -1 lower; metrics that are not here have no better end and are listed by name of the model.
+#: What is better: 1 higher, -1 lower; metrics that are not here have no better end and are listed
+#: by name of the model.
 BETTER = {
-    "accuracy": 1, "accuracy_gain": 1, "interval_accuracy": 1, "recall": 1, "candidate_mass": 1, "fixed_rate": 1, "mae": -1, "mae_change": -1,
-    "unparsed_rate": -1, "off_candidate_rate": -1, "broken_rate": -1, "refusal_rate": -1, "false_yes_rate": -1,
-}  # fmt: skip
+    "accuracy": 1,
+    "accuracy_gain": 1,
+    "interval_accuracy": 1,
+    "recall": 1,
+    "candidate_mass": 1,
+    "fixed_rate": 1,
+    "mae": -1,
+    "mae_change": -1,
+    "unparsed_rate": -1,
+    "off_candidate_rate": -1,
+    "broken_rate": -1,
+    "refusal_rate": -1,
+    "false_yes_rate": -1,
+}
 TITLES = {
-    "accuracy": "Accuracy", "accuracy_gain": "Accuracy gain over Full", "interval_accuracy": "Interval accuracy", "mae": "Mean absolute error",
-    "mae_change": "Change of MAE from Full", "recall": "Recall", "disparity": "Disparity", "candidate_mass": "Candidate mass",
-    "off_candidate_rate": "Off-candidate rate", "unparsed_rate": "Unparsed rate", "refusal_rate": "Refusal rate",
-    "false_yes_rate": "Yes about a wrong class", "no_rate": "Says no", "unknown_rate": "Says unknown", "changed_rate": "Answers changed by CADE",
-    "fixed_rate": "Answers fixed by CADE", "broken_rate": "Answers broken by CADE", "kept_rate": "Answers kept by the confidence gate",
-    "share_pessimistic": "Share pessimistic", "share_conservative": "Share conservative", "share_optimistic": "Share optimistic",
-    "share_optimistic_two_option": "Share optimistic, two options", "distinct_prompts": "Distinct Q-only prompts",
-}  # fmt: skip
-TASKS = {"mcq": "Multiple choice", "regression": "Estimates", "direct": "Direct question", "choice": "Single choice"}
+    "accuracy": "Accuracy",
+    "accuracy_gain": "Accuracy gain over Full",
+    "interval_accuracy": "Interval accuracy",
+    "mae": "Mean absolute error",
+    "mae_change": "Change of MAE from Full",
+    "recall": "Recall",
+    "disparity": "Disparity",
+    "candidate_mass": "Candidate mass",
+    "off_candidate_rate": "Off-candidate rate",
+    "unparsed_rate": "Unparsed rate",
+    "refusal_rate": "Refusal rate",
+    "false_yes_rate": "Yes about a wrong class",
+    "no_rate": "Says no",
+    "unknown_rate": "Says unknown",
+    "changed_rate": "Answers changed by CADE",
+    "fixed_rate": "Answers fixed by CADE",
+    "broken_rate": "Answers broken by CADE",
+    "kept_rate": "Answers kept by the confidence gate",
+    "share_pessimistic": "Share pessimistic",
+    "share_conservative": "Share conservative",
+    "share_optimistic": "Share optimistic",
+    "share_optimistic_two_option": "Share optimistic, two options",
+    "distinct_prompts": "Distinct Q-only prompts",
+}
+TASKS = {
+    "mcq": "Multiple choice",
+    "regression": "Estimates",
+    "direct": "Direct question",
+    "choice": "Single choice",
+}
 SUITES = {"sdg": "Places (sdg)", "facet": "People (facet)"}
 VIEWS = METHODS | {"full_argmax": "Full, likeliest letter"}
-VERDICTS = {"PASS": "Pass", "BREACH": "Breach", "INSUFFICIENT_EVIDENCE": "Not enough evidence", "MISSING": "Missing"}
+VERDICTS = {
+    "PASS": "Pass",
+    "BREACH": "Breach",
+    "INSUFFICIENT_EVIDENCE": "Not enough evidence",
+    "MISSING": "Missing",
+}
 #: The verdict that stands for several: the first of these that occurs.
 WORST = ("BREACH", "MISSING", "INSUFFICIENT_EVIDENCE", "PASS")
 
@@ -198,7 +276,13 @@ def lasted(seconds: float | None) -> str:
 
 def size(n: int) -> str:
     """Bytes as '12 kB'."""
-    return f"{n}{NBSP}B" if n < 1000 else f"{n / 1000:.0f}{NBSP}kB" if n < 1_000_000 else f"{n / 1e6:.1f}{NBSP}MB"
+    return (
+        f"{n}{NBSP}B"
+        if n < 1000
+        else f"{n / 1000:.0f}{NBSP}kB"
+        if n < 1_000_000
+        else f"{n / 1e6:.1f}{NBSP}MB"
+    )
 
 
 def url(path: str, **params: object) -> str:

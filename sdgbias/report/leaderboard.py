@@ -1,9 +1,12 @@
-"""The leaderboard: newest run of each model under one choice of suite, benchmark, task, metric, method and test, and its history.
+"""The leaderboard: newest run of each model under one choice of suite, benchmark, task, metric,
+method and test, and its history.
 
-Models beside each other: the leaderboard with intervals and significance letters, and every pair's paired difference.
+Models beside each other: the leaderboard with intervals and significance letters, and every pair's
+paired difference.
 
-Multiple choice, test split, from the stored predictions. Two models are compared on the questions that both answered; models of
-different benchmarks never. Planted models stand in a group of their own unless they are asked into the ranking.
+Multiple choice, test split, from the stored predictions. Two models are compared on the questions
+that both answered; models of different benchmarks never. Planted models stand in a group of their
+own unless they are asked into the ranking.
 """
 
 from __future__ import annotations
@@ -27,7 +30,8 @@ from sdgbias.report.data import ALL_TESTS, METHODS
 from sdgbias.report.web.source import Reader, Row
 from sdgbias.types import ContextTest
 
-#: Selects in the order in which one narrows the next; the first of these values that exists is the default.
+#: Selects in the order in which one narrows the next; the first of these values that exists is the
+#: default.
 CHOICES: dict[str, tuple[str, ...]] = {
     "task": ("mcq", "direct", "choice", "regression"),
     "metric": ("accuracy", "recall", "interval_accuracy"),
@@ -42,14 +46,18 @@ Cell = tuple[str, ...]
 
 def suites(reader: Reader) -> list[str]:
     """Suites with a finished run, in the order of their names' importance."""
-    found = {r["suite"] for r in reader.ask("SELECT DISTINCT suite FROM runs WHERE finished_at IS NOT NULL")}
+    found = {
+        r["suite"]
+        for r in reader.ask("SELECT DISTINCT suite FROM runs WHERE finished_at IS NOT NULL")
+    }
     return [s for s in labels.SUITES if s in found] + sorted(found - set(labels.SUITES))
 
 
 def benchmarks(reader: Reader, suite: str) -> list[Row]:
     """benchmark_id, runs and last time of each benchmark of a suite, the last used first."""
     return reader.ask(
-        """SELECT benchmark_id, count(*) AS n, max(finished_at) AS newest FROM runs WHERE suite = ? AND finished_at IS NOT NULL
+        """SELECT benchmark_id, count(*) AS n, max(finished_at) AS newest FROM runs WHERE suite = ?
+           AND finished_at IS NOT NULL
            GROUP BY benchmark_id ORDER BY newest DESC, benchmark_id""",
         [suite],
     )
@@ -60,21 +68,29 @@ def newest_runs(reader: Reader, suite: str, benchmark: str) -> list[Row]:
     return reader.ask(
         """SELECT run_id, model, title, provenance, finished_at, fingerprint FROM runs
            WHERE suite = ? AND benchmark_id = ? AND finished_at IS NOT NULL
-           QUALIFY row_number() OVER (PARTITION BY model ORDER BY finished_at DESC, run_id DESC) = 1 ORDER BY model""",
+           QUALIFY row_number() OVER (PARTITION BY model ORDER BY finished_at DESC, run_id DESC) =
+           1 ORDER BY model""",
         [suite, benchmark],
     )
 
 
 def cells(reader: Reader, run: Row) -> list[Cell]:
     """Every (task, metric, method, test, pillar, indicator) of one run: what the selects offer."""
-    sql = f"SELECT {', '.join(CHOICES)} FROM metric_rows WHERE run_id = ? AND rowid >= ? ORDER BY ALL"
-    found = reader.ask(sql, [run["run_id"], _first_row(reader, [run])]) or reader.ask(sql, [run["run_id"], 0])
+    sql = (
+        f"SELECT {', '.join(CHOICES)} FROM metric_rows WHERE run_id = ? AND rowid >= ? ORDER BY ALL"
+    )
+    found = reader.ask(sql, [run["run_id"], _first_row(reader, [run])]) or reader.ask(
+        sql, [run["run_id"], 0]
+    )
     return [tuple(r.values()) for r in found]
 
 
-def choose(known: list[Cell], wanted: Mapping[str, str]) -> tuple[dict[str, str], dict[str, list[str]], list[str]]:
-    """(chosen, options, replaced): a value for every select, what each may be given the ones before it, and the names of those whose
-    wanted value isn't there under the choice before them and was replaced by the default."""
+def choose(
+    known: list[Cell], wanted: Mapping[str, str]
+) -> tuple[dict[str, str], dict[str, list[str]], list[str]]:
+    """(chosen, options, replaced): a value for every select, what each may be given the ones before
+    it, and the names of those whose wanted value isn't there under the choice before them and was
+    replaced by the default."""
     chosen: dict[str, str] = {}
     options: dict[str, list[str]] = {}
     replaced = []
@@ -82,7 +98,9 @@ def choose(known: list[Cell], wanted: Mapping[str, str]) -> tuple[dict[str, str]
         options[name] = sorted({c[at] for c in known}, key=lambda v: (v != "all", v))
         if name == "indicator" and chosen["metric"] == "disparity":
             defaults = ("all-52", "all")  # the mean over classes, as the study reports it
-        default = next((d for d in defaults if d in options[name]), options[name][0] if options[name] else "")
+        default = next(
+            (d for d in defaults if d in options[name]), options[name][0] if options[name] else ""
+        )
         asked = wanted.get(name, "")
         chosen[name] = asked if asked in options[name] else default
         if asked and asked != chosen[name]:
@@ -91,18 +109,25 @@ def choose(known: list[Cell], wanted: Mapping[str, str]) -> tuple[dict[str, str]
     return chosen, options, replaced
 
 
-def numbers(reader: Reader, chosen: Mapping[str, str], asked: list[Row], also: Sequence[str] = ()) -> dict[str, Row]:
-    """run_id -> value, n, ci_low, ci_high of one cell, for the runs of ``asked`` (see `nights_asked`) and ``also``.
+def numbers(
+    reader: Reader, chosen: Mapping[str, str], asked: list[Row], also: Sequence[str] = ()
+) -> dict[str, Row]:
+    """run_id -> value, n, ci_low, ci_high of one cell, for the runs of ``asked`` (see
+    `nights_asked`) and ``also``.
 
-    Runs lie in the order of their publishing, so only the end of the table is read, from where the oldest run of ``asked`` should be.
-    That is an estimate: runs that did not turn up are looked for by name, or everything is read.
+    Runs lie in the order of their publishing, so only the end of the table is read, from where the
+    oldest run of ``asked`` should be. That is an estimate: runs that did not turn up are looked for
+    by name, or everything is read.
     """
     table = "headline_rows" if chosen["indicator"] in store.HEADLINES else "metric_rows"
     cell = [chosen[name] for name in CHOICES]
     where = " AND ".join(f"{name} = ?" for name in CHOICES)
     sql = f'SELECT run_id, "value", n, ci_low, ci_high FROM {table} WHERE {where}'
     wanted = {r["run_id"] for r in asked} | set(also)
-    found = {r["run_id"]: r for r in reader.ask(f"{sql} AND rowid >= ?", [*cell, _first_row(reader, asked, table)])}
+    found = {
+        r["run_id"]: r
+        for r in reader.ask(f"{sql} AND rowid >= ?", [*cell, _first_row(reader, asked, table)])
+    }
     missing = sorted(wanted - set(found))
     if len(missing) > 4:
         return {r["run_id"]: r for r in reader.ask(sql, cell)}
@@ -112,86 +137,122 @@ def numbers(reader: Reader, chosen: Mapping[str, str], asked: list[Row], also: S
 
 
 def _first_row(reader: Reader, asked: list[Row], table: str = "metric_rows") -> int:
-    """The row of the table at which the oldest of these runs should stand, a quarter earlier to be safe."""
+    """The row of the table at which the oldest of these runs should stand, a quarter earlier to be
+    safe."""
     if not asked:
         return 0
     oldest = min(r["finished_at"] for r in asked)
-    sql = f"""SELECT count(*) FILTER (WHERE finished_at >= ?) / greatest(count(*), 1) AS share, (SELECT count(*) FROM {table}) AS n
+    sql = f"""SELECT count(*) FILTER (WHERE finished_at >= ?) / greatest(count(*), 1) AS share,
+              (SELECT count(*) FROM {table}) AS n
               FROM runs WHERE finished_at IS NOT NULL"""
     [found] = reader.ask(sql, [oldest])
     return max(0, int(found["n"] * (1 - 1.25 * found["share"])))
 
 
 def table(runs: list[Row], found: Mapping[str, Row], metric: str) -> list[Row]:
-    """A row per newest run that has the metric: value, ci_low, ci_high, n beside the run's facts; the best first, planted ones last."""
+    """A row per newest run that has the metric: value, ci_low, ci_high, n beside the run's facts;
+    the best first, planted ones last."""
     rows = [run | found[run["run_id"]] for run in runs if run["run_id"] in found]
     better = labels.BETTER.get(metric, 0)
 
     def rank(row: Row) -> tuple[bool, float, str]:
         value = row["value"]
         unknown = value is None or math.isnan(value)
-        return row["provenance"] == "planted", math.inf if unknown else -better * value, row["model"]
+        return (
+            row["provenance"] == "planted",
+            math.inf if unknown else -better * value,
+            row["model"],
+        )
 
     return sorted(rows, key=rank)
 
 
 def nights_asked(reader: Reader, suite: str, benchmark: str, window: int) -> list[Row]:
-    """A row per model and night of the last ``window`` nights that gave a run: night, began, model, run_id, provenance, fresh, finished_at.
+    """A row per model and night of the last ``window`` nights that gave a run: night, began, model,
+    run_id, provenance, fresh, finished_at.
 
-    Where no night was ever kept (models were evaluated by hand) every run counts as a night of its own.
+    Where no night was ever kept (models were evaluated by hand) every run counts as a night of its
+    own.
     """
     if reader.ask("SELECT count(*) AS n FROM nights")[0]["n"]:
         sql = """
-            WITH chosen AS (SELECT night, started_at FROM nights ORDER BY started_at DESC NULLS LAST, night DESC LIMIT ?)
-            SELECT c.night, c.started_at AS began, r.model, r.run_id, r.provenance, nm.outcome = 'published' AS fresh, r.finished_at
-            FROM chosen c JOIN night_models nm ON nm.night = c.night JOIN runs r ON r.run_id = nm.run_id AND r.suite = nm.suite
-            WHERE r.suite = ? AND r.benchmark_id = ? AND r.finished_at IS NOT NULL AND nm.outcome IN ('published', 'unchanged')
+            WITH chosen AS (SELECT night, started_at FROM nights ORDER BY started_at DESC NULLS
+            LAST, night DESC LIMIT ?)
+            SELECT c.night, c.started_at AS began, r.model, r.run_id, r.provenance, nm.outcome =
+            'published' AS fresh, r.finished_at
+            FROM chosen c JOIN night_models nm ON nm.night = c.night JOIN runs r ON r.run_id =
+            nm.run_id AND r.suite = nm.suite
+            WHERE r.suite = ? AND r.benchmark_id = ? AND r.finished_at IS NOT NULL AND nm.outcome
+            IN ('published', 'unchanged')
             ORDER BY began, c.night, r.model"""
         return reader.ask(sql, [window, suite, benchmark])
-    sql = """SELECT strftime(finished_at, '%Y-%m-%d %H:%M') AS night, finished_at AS began, model, run_id, provenance, true AS fresh, finished_at
-             FROM runs WHERE suite = ? AND benchmark_id = ? AND finished_at IS NOT NULL ORDER BY finished_at DESC, model LIMIT ?"""
+    sql = """SELECT strftime(finished_at, '%Y-%m-%d %H:%M') AS night, finished_at AS began, model,
+             run_id, provenance, true AS fresh, finished_at
+             FROM runs WHERE suite = ? AND benchmark_id = ? AND finished_at IS NOT NULL ORDER BY
+             finished_at DESC, model LIMIT ?"""
     return reader.ask(sql, [suite, benchmark, window * 20])[::-1]
 
 
 def history(asked: list[Row], found: Mapping[str, Row], model: str = "") -> list[Row]:
-    """The rows of `nights_asked` with the numbers of their runs, oldest first; of one model where it is named."""
-    return [row | found[row["run_id"]] for row in asked if row["run_id"] in found and model in ("", row["model"])]
+    """The rows of `nights_asked` with the numbers of their runs, oldest first; of one model where
+    it is named."""
+    return [
+        row | found[row["run_id"]]
+        for row in asked
+        if row["run_id"] in found and model in ("", row["model"])
+    ]
 
 
 def nights_of(reader: Reader, window: int) -> dict[str, datetime]:
-    """night -> start of the last ``window`` nights that have ended, oldest first; empty where none was kept."""
+    """night -> start of the last ``window`` nights that have ended, oldest first; empty where none
+    was kept."""
     rows = reader.ask(
-        """SELECT night, started_at FROM nights WHERE status IS DISTINCT FROM 'running' AND started_at IS NOT NULL
+        """SELECT night, started_at FROM nights WHERE status IS DISTINCT FROM 'running' AND
+           started_at IS NOT NULL
            ORDER BY started_at DESC, night DESC LIMIT ?""",
         [window],
     )
     return {r["night"]: r["started_at"] for r in reversed(rows)}
 
 
-def series(rows: list[Row], metric: str, order: list[str], told: bool = True) -> dict[str, dict[str, Point]]:
-    """name (planted ones say so) -> night -> point, in ``order`` of models. ``told``: points say their numbers."""
+def series(
+    rows: list[Row], metric: str, order: list[str], told: bool = True
+) -> dict[str, dict[str, Point]]:
+    """name (planted ones say so) -> night -> point, in ``order`` of models. ``told``: points say
+    their numbers."""
     made: dict[str, dict[str, Point]] = {}
-    for r in sorted(rows, key=lambda r: order.index(r["model"]) if r["model"] in order else len(order)):
+    for r in sorted(
+        rows, key=lambda r: order.index(r["model"]) if r["model"] in order else len(order)
+    ):
         if r["value"] is None or math.isnan(r["value"]):
             continue
         low, high = (math.nan if r[k] is None else float(r[k]) for k in ("ci_low", "ci_high"))
         said = _told(r, metric) if told else ""
         name = f"{r['model']} (planted)" if r["provenance"] == "planted" else r["model"]
-        made.setdefault(name, {})[r["night"]] = Point(float(r["value"]), low, high, said, bool(r["fresh"]))
+        made.setdefault(name, {})[r["night"]] = Point(
+            float(r["value"]), low, high, said, bool(r["fresh"])
+        )
     return made
 
 
 def _told(r: Row, metric: str) -> str:
-    return f"{r['model']}, {r['night']}: {labels.amount(r['value'], metric)}, 95 % CI {labels.interval_of(r, metric)}, n = {labels.count(r['n'])}"
+    return (
+        f"{r['model']}, {r['night']}: {labels.amount(r['value'], metric)}, 95 % CI"
+        f" {labels.interval_of(r, metric)}, n = {labels.count(r['n'])}"
+    )
 
 
 def drawn(
     rows: list[Row], nights: Mapping[str, datetime], metric: str, order: list[str]
 ) -> tuple[dict[str, dict[str, Point]], list[Plot], list[Plot]]:
-    """(series, plots, plots for a phone) of a history; none for a phone where the plots are small anyway."""
+    """(series, plots, plots for a phone) of a history; none for a phone where the plots are small
+    anyway."""
     times = dict(nights) or {r["night"]: r["began"] for r in rows}
     found = series([r for r in rows if r["night"] in times], metric, order, len(times) <= DOTTED)
-    label, gaps = partial(labels.tick, metric=metric), bool(nights)  # runs made by hand share no nights: nothing is missing between them
+    label, gaps = (
+        partial(labels.tick, metric=metric),
+        bool(nights),
+    )  # runs made by hand share no nights: nothing is missing between them
     narrow = plots(times, found, label, narrow=True, gaps=gaps) if len(found) <= TOGETHER else []
     return found, plots(times, found, label, gaps=gaps), narrow
 
@@ -203,20 +264,49 @@ def summary(found: Mapping[str, Mapping[str, Point]], metric: str) -> str:
         shown = list(points.values())
         first, last = shown[0], shown[-1]
         many = f"{len(points)} nights, " if len(points) > 1 else ""
-        parts.append(f"{name}: {many}from {labels.amount(first.value, metric)} to {labels.amount(last.value, metric)}")
+        parts.append(
+            f"{name}: {many}from {labels.amount(first.value, metric)} to"
+            f" {labels.amount(last.value, metric)}"
+        )
     return "; ".join(parts)
 
 
 COMPARED = ("full", "cade")
-_PLACES = ["benchmark_id", "kind", "method", "test", "model", "value", "n", "ci_low", "ci_high", "letters"]
-_PAIRS = ["benchmark_id", "kind", "method", "test", "one", "other", "value", "n", "ci_low", "ci_high", "p", "mde"]
+_PLACES = [
+    "benchmark_id",
+    "kind",
+    "method",
+    "test",
+    "model",
+    "value",
+    "n",
+    "ci_low",
+    "ci_high",
+    "letters",
+]
+_PAIRS = [
+    "benchmark_id",
+    "kind",
+    "method",
+    "test",
+    "one",
+    "other",
+    "value",
+    "n",
+    "ci_low",
+    "ci_high",
+    "p",
+    "mde",
+]
 
 
 @dataclass(frozen=True)
 class Board:
-    """places: one row per model, method and test with its accuracy and letters; models of one benchmark and kind that share a letter
-    can't be told apart at 5 % (clustered t tests of every pair, Holm). pairs: one row per pair with the difference one - other, its
-    Holm-adjusted p and the smallest difference that the test finds with 80 % power. kind: 'measured' or 'planted' ('all' when mixed)."""
+    """places: one row per model, method and test with its accuracy and letters; models of one
+    benchmark and kind that share a letter can't be told apart at 5 % (clustered t tests of every
+    pair, Holm). pairs: one row per pair with the difference one - other, its Holm-adjusted p and
+    the smallest difference that the test finds with 80 % power. kind: 'measured' or 'planted'
+    ('all' when mixed)."""
 
     places: pd.DataFrame
     pairs: pd.DataFrame
@@ -226,15 +316,24 @@ def compare(results: Path, runs: pd.DataFrame, *, rank_planted: bool = False) ->
     """runs: as in ``Studies``."""
     places: list[dict[str, object]] = []
     pairs: list[dict[str, object]] = []
-    kind = np.where((runs["provenance"] == "planted") & (not rank_planted), "planted", "all" if rank_planted else "measured")
-    for (benchmark, group), mine in runs.assign(kind=kind).groupby(["benchmark_id", "kind"], sort=True):
+    kind = np.where(
+        (runs["provenance"] == "planted") & (not rank_planted),
+        "planted",
+        "all" if rank_planted else "measured",
+    )
+    for (benchmark, group), mine in runs.assign(kind=kind).groupby(
+        ["benchmark_id", "kind"], sort=True
+    ):
         labels = dict(zip(mine["run_id"], mine["label"], strict=True))
         for method in COMPARED:
             asked = {t.value: _hits(results, list(labels), method, t.value) for t in ContextTest}
             tests = {t: found for t, found in asked.items() if found is not None}
             if tests:
                 tests = {
-                    "all": (np.concatenate([h for h, _ in tests.values()], axis=1), np.concatenate([c for _, c in tests.values()])),
+                    "all": (
+                        np.concatenate([h for h, _ in tests.values()], axis=1),
+                        np.concatenate([c for _, c in tests.values()]),
+                    ),
                     **tests,
                 }
             for test, (hits, place) in tests.items():
@@ -250,15 +349,22 @@ def compare(results: Path, runs: pd.DataFrame, *, rank_planted: bool = False) ->
     return Board(pd.DataFrame(places, columns=_PLACES), pd.DataFrame(pairs, columns=_PAIRS))
 
 
-def _hits(results: Path, run_ids: list[str], method: str, test: str) -> tuple[np.ndarray, np.ndarray] | None:
-    """(R, N) 1 right, 0 wrong, NaN not answered, and (N,) places as text; None where no run has any."""
+def _hits(
+    results: Path, run_ids: list[str], method: str, test: str
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """(R, N) 1 right, 0 wrong, NaN not answered, and (N,) places as text; None where no run has
+    any."""
     sql = """
         SELECT list_position($runs, run_id) - 1 AS who, p.item_id, i.cluster_id AS place, p.correct
         FROM predictions p JOIN runs r USING (run_id)
-        JOIN items i ON i.benchmark_id = r.benchmark_id AND i.task = p.task AND i.item_id = p.item_id
-        WHERE list_contains($runs, run_id) AND p.task = 'mcq' AND p.method = $method AND p.test = $test AND p.split = 'test'
+        JOIN items i ON i.benchmark_id = r.benchmark_id AND i.task = p.task AND i.item_id =
+        p.item_id
+        WHERE list_contains($runs, run_id) AND p.task = 'mcq' AND p.method = $method AND p.test =
+        $test AND p.split = 'test'
           AND p.correct IS NOT NULL ORDER BY p.item_id, who"""
-    frame = store.query(results, sql, {"runs": run_ids, "method": method, "test": test}, runs=run_ids)
+    frame = store.query(
+        results, sql, {"runs": run_ids, "method": method, "test": test}, runs=run_ids
+    )
     if frame.empty:
         return None
     code, unique = pd.factorize(frame["item_id"])
@@ -268,7 +374,9 @@ def _hits(results: Path, run_ids: list[str], method: str, test: str) -> tuple[np
     return hits, place[np.unique(code, return_index=True)[1]]
 
 
-def _one(hits: np.ndarray, place: np.ndarray, names: list[str]) -> tuple[list[dict[str, object]], list[dict[str, object]]]:
+def _one(
+    hits: np.ndarray, place: np.ndarray, names: list[str]
+) -> tuple[list[dict[str, object]], list[dict[str, object]]]:
     answered = [i for i in range(len(names)) if not np.isnan(hits[i]).all()]
     hits, names = hits[answered], [names[i] for i in answered]
     code = pd.factorize(place, sort=True)[0].astype(np.int64)
@@ -281,7 +389,15 @@ def _one(hits: np.ndarray, place: np.ndarray, names: list[str]) -> tuple[list[di
     for i, j in combinations(range(len(names)), 2):
         test = stats.paired(hits[i] - hits[j], code)
         mde = stats.minimum_detectable(test.se, test.df)
-        pairs.append({"one": names[i], "other": names[j], **_columns(test.estimate), "p": float(p[i, j]), "mde": mde})
+        pairs.append(
+            {
+                "one": names[i],
+                "other": names[j],
+                **_columns(test.estimate),
+                "p": float(p[i, j]),
+                "mde": mde,
+            }
+        )
     return places, pairs
 
 

@@ -1,10 +1,13 @@
-"""The score cache: one row per distinct prompt and model, kept in small Parquet shards that are never changed.
+"""The score cache: one row per distinct prompt and model, kept in small Parquet shards that are
+never changed.
 
-A batch becomes one shard, written beside its final name and renamed into place: a process killed at any moment loses at
-most the batch in flight. The next start reads what is there and scores only what is missing; how many shards there are
-or who wrote them does not matter. `compact` folds many small shards into one.
+A batch becomes one shard, written beside its final name and renamed into place: a process killed at
+any moment loses at most the batch in flight. The next start reads what is there and scores only
+what is missing; how many shards there are or who wrote them does not matter. `compact` folds many
+small shards into one.
 
-    scores/<model>/<fingerprint>/scores-*.parquet        key, candidates, logits, mass, minus_logit, top_token, n_tokens, upper
+    scores/<model>/<fingerprint>/scores-*.parquet        key, candidates, logits, mass, minus_logit,
+    top_token, n_tokens, upper
     scores/<model>/<fingerprint>/generations-*.parquet   key, start, text
 """
 
@@ -36,7 +39,10 @@ SCHEMAS = {
             ("minus_logit", pa.float32()),
             ("top_token", pa.string()),
             ("n_tokens", pa.int32()),
-            ("upper", pa.list_(pa.float32())),  # null: all logits are exact, as in shards written before there were bounds
+            (
+                "upper",
+                pa.list_(pa.float32()),
+            ),  # null: all logits are exact, as in shards written before there were bounds
         ]
     ),
     "generations": pa.schema([("key", pa.string()), ("start", pa.string()), ("text", pa.string())]),
@@ -51,17 +57,24 @@ class ScoreCache:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise StoreError(f"{self.folder}: can't be created ({error.strerror}); give a writable folder with --results") from None
+            raise StoreError(
+                f"{self.folder}: can't be created ({error.strerror}); give a writable folder with"
+                " --results"
+            ) from None
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """One scorer per model and fingerprint at a time; a second one is told at once. The lock dies with its process."""
+        """One scorer per model and fingerprint at a time; a second one is told at once. The lock
+        dies with its process."""
         path = self.folder / ".lock"
         with files.only_one(
             path,
-            lambda error: StoreError(f"{path}: {error.strerror}; give a writable folder with --results"),
+            lambda error: StoreError(
+                f"{path}: {error.strerror}; give a writable folder with --results"
+            ),
             lambda _: Busy(
-                f"{self.folder}: another evaluation of this model is writing here; wait for it, then run the same command again"
+                f"{self.folder}: another evaluation of this model is writing here; wait for it,"
+                " then run the same command again"
             ),
         ):
             for leftover in self.folder.glob("*.part"):
@@ -83,10 +96,12 @@ class ScoreCache:
             part.rename(final)
         except OSError as error:
             part.unlink(missing_ok=True)
-            full = DiskFull if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else StoreError
+            full = (
+                DiskFull if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else StoreError
+            )
             raise full(
-                f"{final.parent}: scores can't be written ({error.strerror or error}); finished batches are safe: "
-                "make room, then run the same command again"
+                f"{final.parent}: scores can't be written ({error.strerror or error}); finished"
+                " batches are safe: make room, then run the same command again"
             ) from None
         return final
 
@@ -98,19 +113,25 @@ class ScoreCache:
                 path.rename(path.with_suffix(".bad"))
 
     def read(self, kind: str) -> pd.DataFrame:
-        """All rows of `kind`, sorted by key; a shard that can't be read is set aside as *.bad and scored anew."""
+        """All rows of `kind`, sorted by key; a shard that can't be read is set aside as *.bad and
+        scored anew."""
         tables = [SCHEMAS[kind].empty_table(), *self._shards(kind)]
         unique = ["key"] if kind == "scores" else ["key", "start"]
         frame = pa.concat_tables(tables).to_pandas()
-        return frame.drop_duplicates(unique, keep="first").sort_values(unique, kind="stable", ignore_index=True)
+        return frame.drop_duplicates(unique, keep="first").sort_values(
+            unique, kind="stable", ignore_index=True
+        )
 
     def keys(self, kind: str) -> pd.Series:
-        """The keys of all rows of `kind`, in no order; of several answers to one prompt each counts."""
+        """The keys of all rows of `kind`, in no order; of several answers to one prompt each
+        counts."""
         return self._keys(kind).to_pandas()
 
     def lacks(self, kind: str, keys: pd.Series) -> np.ndarray:
         """(N,) bool: which of N keys have no row of `kind`."""
-        found: np.ndarray = pc.is_in(pa.array(keys, pa.string()), value_set=self._keys(kind)).to_numpy(zero_copy_only=False)
+        found: np.ndarray = pc.is_in(
+            pa.array(keys, pa.string()), value_set=self._keys(kind)
+        ).to_numpy(zero_copy_only=False)
         return ~found
 
     def _keys(self, kind: str) -> pa.ChunkedArray:
@@ -118,7 +139,8 @@ class ScoreCache:
         return pa.concat_tables([empty, *self._shards(kind, ["key"])])["key"]
 
     def compact(self, kind: str) -> None:
-        """Folds all shards of `kind` into one. Killed in between, rows may stand twice; `read` keeps the first."""
+        """Folds all shards of `kind` into one. Killed in between, rows may stand twice; `read`
+        keeps the first."""
         shards = sorted(self.folder.glob(f"{kind}-*.parquet"))
         if len(shards) < 2:
             return

@@ -1,8 +1,10 @@
-"""What scoring a benchmark costs, before any model is loaded: prompts and tokens, as the paper would spend them and as planned.
+"""What scoring a benchmark costs, before any model is loaded: prompts and tokens, as the paper
+would spend them and as planned.
 
-Naive is the paper's protocol: every cell (view x test of an item) is a pass of its own. Planned is what sdgbias does: each
-distinct prompt once, common beginnings of the prompts about one picture prefilled once (backends/sharing.py). Tokens are exact:
-the model's own tokenizer and chat template, the same trees that the engine builds.
+Naive is the paper's protocol: every cell (view x test of an item) is a pass of its own. Planned is
+what sdgbias does: each distinct prompt once, common beginnings of the prompts about one picture
+prefilled once (backends/sharing.py). Tokens are exact: the model's own tokenizer and chat template,
+the same trees that the engine builds.
 """
 
 from __future__ import annotations
@@ -29,8 +31,9 @@ _ENCODED = 4096  # prompts tokenized at once
 
 @dataclass(frozen=True)
 class Cost:
-    """prompts_full: Full-view passes alone, the plain evaluation that the paper compares CADE's price with. images_*: encodings of
-    a picture. *_extra: distinct prompts, and their tokens, that only extra passes ask; planned counts hold them, naive ones don't.
+    """prompts_full: Full-view passes alone, the plain evaluation that the paper compares CADE's
+    price with. images_*: encodings of a picture. *_extra: distinct prompts, and their tokens, that
+    only extra passes ask; planned counts hold them, naive ones don't.
     seconds: expected for the planned tokens from the newest run of this model, None without one."""
 
     model: str
@@ -62,13 +65,27 @@ class Cost:
             ("plain Full view only", self.prompts_full, self.tokens_full, self.images_naive // 2),
             ("extra passes, distinct", self.prompts_extra, self.tokens_extra, None),
             ("distinct prompts", self.prompts_planned, self.tokens_distinct, None),
-            ("planned (shared beginnings)", self.prompts_planned, self.tokens_planned, self.images_planned),
+            (
+                "planned (shared beginnings)",
+                self.prompts_planned,
+                self.tokens_planned,
+                self.images_planned,
+            ),
         ]
         out = [f"{self.model}: {self.items:,} questions, {self.image_tokens} tokens a picture", ""]
         out += [f"{'':28} {'prompts':>12} {'tokens':>15} {'pictures':>10}"]
-        out += [f"{name:28} {p:>12,} {t:>15,} {'' if i is None else f'{i:,}':>10}" for name, p, t, i in rows]
+        out += [
+            f"{name:28} {p:>12,} {t:>15,} {'' if i is None else f'{i:,}':>10}"
+            for name, p, t, i in rows
+        ]
         ratio = self.tokens_naive / max(self.tokens_planned, 1)
-        out += ["", f"{ratio:.1f} times fewer tokens than naive, {self.tokens_planned / max(self.tokens_full, 1):.2f} of plain Full only"]
+        out += [
+            "",
+            (
+                f"{ratio:.1f} times fewer tokens than naive,"
+                f" {self.tokens_planned / max(self.tokens_full, 1):.2f} of plain Full only"
+            ),
+        ]
         guess = (
             f"about {self.seconds:,.0f} s at the pace of the newest run"
             if self.seconds
@@ -89,10 +106,14 @@ def cost(
     seed: int = 0,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Cost:
-    """Counts for one registered model on one benchmark. ``image_tokens``: tokens a picture, instead of the model's own; ``task``: 'mcq' or
-    'regression' alone; ``passes``: what is asked beyond the paper's views. Raises UsageError for an engine without a tokenizer here."""
+    """Counts for one registered model on one benchmark. ``image_tokens``: tokens a picture, instead
+    of the model's own; ``task``: 'mcq' or 'regression' alone; ``passes``: what is asked beyond the
+    paper's views. Raises UsageError for an engine without a tokenizer here."""
     if spec.backend not in TOKENIZED:
-        raise UsageError(f"{spec.name}: backend {spec.backend} has no tokenizer to count with; plan works for: {', '.join(TOKENIZED)}")
+        raise UsageError(
+            f"{spec.name}: backend {spec.backend} has no tokenizer to count with; plan works for:"
+            f" {', '.join(TOKENIZED)}"
+        )
     from sdgbias.engines.hf.engine import load_processor, tree_tokens
     from sdgbias.engines.hf.prompting import token_paths
 
@@ -103,13 +124,18 @@ def cost(
     paper = cells["view"].isin([view.value for view in View]).to_numpy()
     beyond = set(plan.cells["key"][~paper]) - set(plan.cells["key"][paper])
     rows = plan.distinct
-    picture = (b"",) if image_tokens is not None or (rows["image_id"] == "").all() else _first_picture(benchmark, rows["image_id"])
+    picture = (
+        (b"",)
+        if image_tokens is not None or (rows["image_id"] == "").all()
+        else _first_picture(benchmark, rows["image_id"])
+    )
     parts = len(picture)
     paths: list[np.ndarray] = []
     for start in range(0, len(rows), _ENCODED):
         part = rows.iloc[start : start + _ENCODED]
         prompts = [
-            Prompt(t, c, picture if i else (), i) for t, c, i in zip(part["text"], part["candidates"], part["image_id"], strict=True)
+            Prompt(t, c, picture if i else (), i)
+            for t, c, i in zip(part["text"], part["candidates"], part["image_id"], strict=True)
         ]
         paths += token_paths(processor, prompts, image_tokens)
         if progress:
@@ -144,7 +170,8 @@ def _first_picture(benchmark: Path, ids: pd.Series) -> tuple[bytes, ...]:
 
 
 def _planned(plan: Plan, paths: list[np.ndarray], size: int, limit: int | None) -> tuple[int, int]:
-    """(tokens prefilled, pictures encoded) when the chunks of the plan are scored in trees of at most ``limit`` tokens (None: alone)."""
+    """(tokens prefilled, pictures encoded) when the chunks of the plan are scored in trees of at
+    most ``limit`` tokens (None: alone)."""
     ids = plan.distinct["image_id"]
     tokens = pictures = start = 0
     while start < len(ids):
@@ -154,7 +181,9 @@ def _planned(plan: Plan, paths: list[np.ndarray], size: int, limit: int | None) 
             groups.setdefault(image_id, []).append(path)
         for image_id, own in groups.items():
             alone = limit is None or len(own) == 1
-            tokens += sum(map(len, own)) if limit is None or alone else token_tree.prefilled(own, limit)
+            tokens += (
+                sum(map(len, own)) if limit is None or alone else token_tree.prefilled(own, limit)
+            )
             pictures += bool(image_id) * (len(own) if alone else 1)
         start = end
     return tokens, pictures
@@ -164,7 +193,9 @@ def _expected(results: Path | None, model: str, tokens: int) -> float | None:
     """Seconds for that many tokens at the pace of the model's newest run, None without one."""
     if results is None or not results.is_file():
         return None
-    runs = store.query(results, "SELECT config FROM runs WHERE model = ? ORDER BY finished_at DESC", [model])
+    runs = store.query(
+        results, "SELECT config FROM runs WHERE model = ? ORDER BY finished_at DESC", [model]
+    )
     for config in runs["config"]:
         engine = json.loads(config or "{}").get("engine", {})
         if engine.get("tokens_prefilled") and engine.get("seconds"):

@@ -1,12 +1,16 @@
-"""Does a model give the same scores on every engine that can serve it, and on one engine whatever stands beside a prompt?
+"""Does a model give the same scores on every engine that can serve it, and on one engine whatever
+stands beside a prompt?
 
-A fixed set of probes, drawn from a benchmark's prompts by seed, is scored by the model's own engine three times (each prompt alone,
-in batches, in batches of another order) and by every other engine of the same weights. What is compared, and what counts as the
-same, is agreement.py's. `sdgbias models check` runs it; `evaluate` publishes nothing for a model whose stored verdict is `disagree`.
+A fixed set of probes, drawn from a benchmark's prompts by seed, is scored by the model's own engine
+three times (each prompt alone, in batches, in batches of another order) and by every other engine
+of the same weights. What is compared, and what counts as the same, is agreement.py's. `sdgbias
+models check` runs it; `evaluate` publishes nothing for a model whose stored verdict is `disagree`.
 
-May this model be asked every night? A few probes on its own engine decide: each alone, in batches, and in batches of another order.
+May this model be asked every night? A few probes on its own engine decide: each alone, in batches,
+and in batches of another order.
 
-A model whose probes differ, or have no score, stays a candidate with that as its reason; so does one that can't run here.
+A model whose probes differ, or have no score, stays a candidate with that as its reason; so does
+one that can't run here.
 """
 
 from __future__ import annotations
@@ -68,7 +72,8 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Probes:
-    """prompts in plan order; origin: the benchmark's id, or that they were made for this check; strata: how many of each kind."""
+    """prompts in plan order; origin: the benchmark's id, or that they were made for this check;
+    strata: how many of each kind."""
 
     prompts: list[Prompt]
     origin: str
@@ -81,17 +86,20 @@ class Probes:
 
 
 def draw(distinct: pd.DataFrame, n: int, seed: int) -> pd.DataFrame:
-    """At most n of a plan's distinct prompts, in its order: equal shares of each kind (with and without a picture, two options, three
-    options, digits), of each kind the shortest, the longest, and then by the seed, the pictured ones about a few pictures.
+    """At most n of a plan's distinct prompts, in its order: equal shares of each kind (with and
+    without a picture, two options, three options, digits), of each kind the shortest, the longest,
+    and then by the seed, the pictured ones about a few pictures.
 
-    distinct: text, image_id, candidates. Where it holds no question with two options, some of three lose their last one. A
-    kind with too few prompts leaves its share to the others.
+    distinct: text, image_id, candidates. Where it holds no question with two options, some of three
+    lose their last one. A kind with too few prompts leaves its share to the others.
     """
     table = _with_two_options(distinct[["text", "image_id", "candidates"]].reset_index(drop=True))
     keys = [_hash(seed, *row) for row in table.itertuples(index=False)]
     pictures = sorted(set(table["image_id"]) - {""}, key=lambda picture: _hash(seed, picture))
     near = table["image_id"].isin(["", *pictures[: max(1, n // _PER_PICTURE)]])
-    table = table.assign(rank=keys, far=~near, size=table["text"].str.len(), shown=table["image_id"] != "")
+    table = table.assign(
+        rank=keys, far=~near, size=table["text"].str.len(), shown=table["image_id"] != ""
+    )
     queues = []
     for _, kind in table.groupby(["shown", table["candidates"].str.len()], sort=True):
         by_size = kind.sort_values(["size", "rank"]).index
@@ -109,23 +117,31 @@ def _with_two_options(table: pd.DataFrame) -> pd.DataFrame:
     three = table[(table["candidates"] == "ABC") & table["text"].str.contains(_THIRD)]
     if (table["candidates"].str.len() == 2).any() or three.empty:
         return table
-    text = three["text"].str.replace(_THIRD, "", regex=True).str.replace("VALID OPTIONS: A, B, C", "VALID OPTIONS: A, B")
+    text = (
+        three["text"]
+        .str.replace(_THIRD, "", regex=True)
+        .str.replace("VALID OPTIONS: A, B, C", "VALID OPTIONS: A, B")
+    )
     made = three.assign(text=text, candidates="AB")
     both = pd.concat([table, made], ignore_index=True).assign(at=[*range(len(table)), *three.index])
     return both.sort_values(["at"], kind="stable", ignore_index=True).drop(columns="at")
 
 
 def probes(benchmark: Path | None, n: int, seed: int) -> Probes:
-    """Probes of a benchmark folder; None: of a small one that is made here from synthetic places and thrown away."""
+    """Probes of a benchmark folder; None: of a small one that is made here from synthetic places
+    and thrown away."""
     if benchmark is None:
         with tempfile.TemporaryDirectory() as folder:
             _make_benchmark(Path(folder))
             return _probes(Path(folder), n, seed, "24 synthetic places")
     try:
-        origin = str(json.loads((benchmark / "benchmark.json").read_text(encoding="utf-8"))["benchmark_id"])
+        origin = str(
+            json.loads((benchmark / "benchmark.json").read_text(encoding="utf-8"))["benchmark_id"]
+        )
     except (OSError, ValueError, KeyError):
         raise InputError(
-            f"{benchmark / 'benchmark.json'}: no benchmark here; build one (sdgbias build), or leave --benchmark out"
+            f"{benchmark / 'benchmark.json'}: no benchmark here; build one (sdgbias build), or"
+            " leave --benchmark out"
         ) from None
     return _probes(benchmark, n, seed, origin)
 
@@ -133,13 +149,23 @@ def probes(benchmark: Path | None, n: int, seed: int) -> Probes:
 def _probes(benchmark: Path, n: int, seed: int, origin: str) -> Probes:
     rows = draw(make_plan(sdg.load_prompts(benchmark), "").distinct, n, seed)
     if rows.empty:
-        raise InputError(f"{benchmark}: no prompts to probe with; build the benchmark again: sdgbias build")
+        raise InputError(
+            f"{benchmark}: no prompts to probe with; build the benchmark again: sdgbias build"
+        )
     images = ImageReader(benchmark)
     images.require(rows["image_id"])
     columns = (rows[name].tolist() for name in ("text", "candidates", "image_id"))
-    prompts = [Prompt(text, candidates, images[shown] if shown else (), shown) for text, candidates, shown in zip(*columns, strict=True)]
-    kinds = ["digits" if len(p.candidates) == 10 else f"{len(p.candidates)} options" for p in prompts]
-    names = [f"{kind} {'with a picture' if p.images else 'without'}" for kind, p in zip(kinds, prompts, strict=True)]
+    prompts = [
+        Prompt(text, candidates, images[shown] if shown else (), shown)
+        for text, candidates, shown in zip(*columns, strict=True)
+    ]
+    kinds = [
+        "digits" if len(p.candidates) == 10 else f"{len(p.candidates)} options" for p in prompts
+    ]
+    names = [
+        f"{kind} {'with a picture' if p.images else 'without'}"
+        for kind, p in zip(kinds, prompts, strict=True)
+    ]
     return Probes(prompts, origin, {name: names.count(name) for name in sorted(set(names))})
 
 
@@ -157,19 +183,30 @@ def _make_benchmark(folder: Path) -> None:
 
 
 def counterparts(spec: ModelSpec, root: Path, against: Sequence[str] = ()) -> dict[str, ModelSpec]:
-    """Name -> what to compare with: `against`, else the entry's option `parity`, else every other engine of the same weights.
-    A name is an engine's (the same entry on that engine) or that of another entry."""
+    """Name -> what to compare with: `against`, else the entry's option `parity`, else every other
+    engine of the same weights. A name is an engine's (the same entry on that engine) or that of
+    another entry."""
     listed = spec.options.get("parity", [])
     if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
-        raise RegistryError(f"registry/models/{spec.name}.yaml: parity is {listed!r}; valid: a list of engines or models, e.g. [vllm]")
+        raise RegistryError(
+            f"registry/models/{spec.name}.yaml: parity is {listed!r}; valid: a list of engines or"
+            " models, e.g. [vllm]"
+        )
     found: dict[str, ModelSpec] = {}
     for name in against or listed or SAME_WEIGHTS.get(spec.backend, ()):
         if name in BACKENDS:
             served = SAME_WEIGHTS.get(spec.backend, ())
             if name not in served:
                 valid = f"valid: {', '.join(served)}, or" if served else "name"
-                raise UsageError(f"{spec.name}: backend {name} can't serve what {spec.backend} does; {valid} another registered model")
-            kept = {option: value for option, value in spec.options.items() if option in _KEPT_OPTIONS and option != "python"}
+                raise UsageError(
+                    f"{spec.name}: backend {name} can't serve what {spec.backend} does; {valid}"
+                    " another registered model"
+                )
+            kept = {
+                option: value
+                for option, value in spec.options.items()
+                if option in _KEPT_OPTIONS and option != "python"
+            }
             found[name] = replace(spec, backend=name, options=kept)
         elif name == spec.name:
             raise UsageError(f"{spec.name}: compared with itself; name an engine or another model")
@@ -178,11 +215,17 @@ def counterparts(spec: ModelSpec, root: Path, against: Sequence[str] = ()) -> di
     return found
 
 
-def score(engine: Backend, prompts: Sequence[Prompt], order: Sequence[int], size: int) -> tuple[ScoreBatch, list[str]]:
-    """(scores in the order of the prompts, failures) when they are asked for in another order and ``size`` at a time. A prompt that
-    fails alone has NaN; when all do, the first error is raised."""
+def score(
+    engine: Backend, prompts: Sequence[Prompt], order: Sequence[int], size: int
+) -> tuple[ScoreBatch, list[str]]:
+    """(scores in the order of the prompts, failures) when they are asked for in another order and
+    ``size`` at a time. A prompt that fails alone has NaN; when all do, the first error is raised.
+    """
     width = max(len(p.candidates) for p in prompts)
-    logits, mass = np.full((len(prompts), width), np.nan, dtype=np.float32), np.full(len(prompts), np.nan, dtype=np.float32)
+    logits, mass = (
+        np.full((len(prompts), width), np.nan, dtype=np.float32),
+        np.full(len(prompts), np.nan, dtype=np.float32),
+    )
     tokens, tops = np.zeros(len(prompts), dtype=np.int32), [""] * len(prompts)
     failures: list[Exception] = []
 
@@ -191,7 +234,9 @@ def score(engine: Backend, prompts: Sequence[Prompt], order: Sequence[int], size
             batch = engine.candidate_scores([prompts[row] for row in rows])
         except Exception as error:
             stops = isinstance(error, InputError | RegistryError | StoreError)
-            if stops or (isinstance(error, InfrastructureError) and not isinstance(error, OutOfMemory)):
+            if stops or (
+                isinstance(error, InfrastructureError) and not isinstance(error, OutOfMemory)
+            ):
                 raise
             if len(rows) > 1:
                 for row in rows:
@@ -201,13 +246,20 @@ def score(engine: Backend, prompts: Sequence[Prompt], order: Sequence[int], size
             return
         for at, row in enumerate(rows):
             logits[row, : batch.logits.shape[1]] = batch.logits[at]
-            mass[row], tokens[row], tops[row] = batch.mass[at], batch.n_tokens[at], batch.top_token[at]
+            mass[row], tokens[row], tops[row] = (
+                batch.mass[at],
+                batch.n_tokens[at],
+                batch.top_token[at],
+            )
 
     for start in range(0, len(order), size):
         ask(order[start : start + size])
     if len(failures) == len(prompts):
         raise failures[0]
-    said = [f"{getattr(e, 'kind', type(e).__name__)}: {str(e).splitlines()[0][:200] if str(e) else ''}" for e in failures]
+    said = [
+        f"{getattr(e, 'kind', type(e).__name__)}: {str(e).splitlines()[0][:200] if str(e) else ''}"
+        for e in failures
+    ]
     return ScoreBatch(logits, mass, np.full_like(mass, np.nan), tops, tokens), said
 
 
@@ -222,8 +274,8 @@ def check(
     tolerance: float | None = None,
     progress: Progress = lambda what, done, total: None,
 ) -> dict[str, Any]:
-    """The verdict on one model as it is stored. ``others``: see counterparts; one that can't be loaded here is recorded as missing, or
-    with ``must`` raised."""
+    """The verdict on one model as it is stored. ``others``: see counterparts; one that can't be
+    loaded here is recorded as missing, or with ``must`` raised."""
     limit = TOLERANCES[spec.dtype] if tolerance is None else tolerance
     prompts, size = found.prompts, spec.batch_size
     batched = list(range(len(prompts)))
@@ -239,8 +291,20 @@ def check(
         mixed, _ = score(engine, prompts, shuffled, size)
         progress(f"{spec.name}: probing", 3, steps)
     itself = [
-        _row(compare(f"{spec.backend}: alone / in batches", alone, own, limit), limit, prompts, alone, own),
-        _row(compare(f"{spec.backend}: shuffled / in order", mixed, own, limit), limit, prompts, mixed, own),
+        _row(
+            compare(f"{spec.backend}: alone / in batches", alone, own, limit),
+            limit,
+            prompts,
+            alone,
+            own,
+        ),
+        _row(
+            compare(f"{spec.backend}: shuffled / in order", mixed, own, limit),
+            limit,
+            prompts,
+            mixed,
+            own,
+        ),
     ]
     against: dict[str, Any] = {}
     missing: dict[str, str] = {}
@@ -248,18 +312,43 @@ def check(
         try:
             with _loaded(other, root) as engine:
                 theirs, lost = score(engine, prompts, batched, other.batch_size)
-                row = _row(compare(f"{spec.backend} / {name}", own, theirs, limit), limit, prompts, own, theirs)
-                against[name] = {"backend": other.backend, "fingerprint": engine.fingerprint, "failed": lost, "probes": found.digest, **row}
+                row = _row(
+                    compare(f"{spec.backend} / {name}", own, theirs, limit),
+                    limit,
+                    prompts,
+                    own,
+                    theirs,
+                )
+                against[name] = {
+                    "backend": other.backend,
+                    "fingerprint": engine.fingerprint,
+                    "failed": lost,
+                    "probes": found.digest,
+                    **row,
+                }
         except (InfrastructureError, ModelError) as error:
             if must:
                 raise
             missing[name] = str(error)
         progress(f"{spec.name}: probing", 4 + at, steps)
     return {
-        "model": spec.name, "backend": spec.backend, "dtype": spec.dtype, "fingerprint": fingerprint, "tolerance": limit, "seed": seed,
-        "probes": {"n": len(prompts), "of": found.origin, "digest": found.digest, "kinds": found.strata, "failed": failed},
-        "itself": itself, "against": against, "missing": missing,
-    }  # fmt: skip
+        "model": spec.name,
+        "backend": spec.backend,
+        "dtype": spec.dtype,
+        "fingerprint": fingerprint,
+        "tolerance": limit,
+        "seed": seed,
+        "probes": {
+            "n": len(prompts),
+            "of": found.origin,
+            "digest": found.digest,
+            "kinds": found.strata,
+            "failed": failed,
+        },
+        "itself": itself,
+        "against": against,
+        "missing": missing,
+    }
 
 
 def _loaded(spec: ModelSpec, root: Path) -> Any:
@@ -268,22 +357,36 @@ def _loaded(spec: ModelSpec, root: Path) -> Any:
     return closing(engine) if hasattr(engine, "close") else nullcontext(engine)
 
 
-def _row(c: Comparison, limit: float, prompts: Sequence[Prompt], one: ScoreBatch, two: ScoreBatch) -> dict[str, Any]:
-    """A comparison as it is stored: with its tolerance, whether it holds, and the probe that differs most."""
+def _row(
+    c: Comparison, limit: float, prompts: Sequence[Prompt], one: ScoreBatch, two: ScoreBatch
+) -> dict[str, Any]:
+    """A comparison as it is stored: with its tolerance, whether it holds, and the probe that
+    differs most."""
     row: dict[str, Any] = {**asdict(c), "tolerance": limit, "agrees": c.agrees(limit)}
     if c.worst >= 0:
         p = prompts[c.worst]
-        named = {side: np.round(log_shares(s.logits)[c.worst, : len(p.candidates)], 6).tolist() for side, s in (("one", one), ("two", two))}
-        row["worst"] = {"probe": c.worst, "text": p.text, "candidates": p.candidates, "image_id": p.image_id, **named}
+        named = {
+            side: np.round(log_shares(s.logits)[c.worst, : len(p.candidates)], 6).tolist()
+            for side, s in (("one", one), ("two", two))
+        }
+        row["worst"] = {
+            "probe": c.worst,
+            "text": p.text,
+            "candidates": p.candidates,
+            "image_id": p.image_id,
+            **named,
+        }
     else:
         row["worst"] = None
     return row
 
 
 def keep(folder: Path, told: dict[str, Any]) -> tuple[dict[str, Any], Path]:
-    """Completes a verdict and writes it (atomically) to parity/<model>.json below ``folder``; (what was written, its path).
+    """Completes a verdict and writes it (atomically) to parity/<model>.json below ``folder``; (what
+    was written, its path).
 
-    What the same fingerprint was compared with before, and not now, stays and counts. The digest leaves the date out.
+    What the same fingerprint was compared with before, and not now, stays and counts. The digest
+    leaves the date out.
     """
     model = str(told["model"])
     before = read_verdict(folder, model)
@@ -301,10 +404,14 @@ def keep(folder: Path, told: dict[str, Any]) -> tuple[dict[str, Any], Path]:
     part = path.with_suffix(".part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(json.dumps(told, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
+        part.write_text(
+            json.dumps(told, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8"
+        )
         part.replace(path)
     except OSError as error:
-        raise StoreError(f"{path}: can't be written ({error.strerror}); give a writable folder with --results") from None
+        raise StoreError(
+            f"{path}: can't be written ({error.strerror}); give a writable folder with --results"
+        ) from None
     return told, path
 
 
@@ -313,35 +420,62 @@ def _reason(row: Mapping[str, Any]) -> str:
         return f"{row['what']}: no probe has a score on both sides"
     first = row["worst"]["text"].splitlines()[0][:80]
     return (
-        f"{row['what']}: log-probabilities differ by up to {row['logp_max']:.2g}, candidate mass by {row['mass_max']:.2g} (tolerance "
-        f"{row['tolerance']:g}), {row['flips']} of {row['n']} best candidates differ; the worst probe is {row['worst']['probe']} ({first!r})"
+        f"{row['what']}: log-probabilities differ by up to {row['logp_max']:.2g}, candidate mass by"
+        f" {row['mass_max']:.2g} (tolerance {row['tolerance']:g}), {row['flips']} of {row['n']}"
+        f" best candidates differ; the worst probe is {row['worst']['probe']} ({first!r})"
     )
 
 
 def lines(told: Mapping[str, Any]) -> list[str]:
     """The verdict as a table."""
     p = told["probes"]
-    out = [f"{told['model']}: {p['n']} probes of {p['of']} (seed {told['seed']}), {told['dtype']}, tolerance {told['tolerance']:g}"]
+    out = [
+        f"{told['model']}: {p['n']} probes of {p['of']} (seed {told['seed']}), {told['dtype']},"
+        f" tolerance {told['tolerance']:g}"
+    ]
     out += [f"  {count:4} {kind}" for kind, count in p["kinds"].items()]
-    out += ["", f"{'compared':34} {'n':>4} {'d log p':>9} {'median':>9} {'d mass':>9} {'median':>9} {'flips':>6} {'ties':>5} {'tokens':>7}"]
+    out += [
+        "",
+        (
+            f"{'compared':34} {'n':>4} {'d log p':>9} {'median':>9} {'d mass':>9} {'median':>9}"
+            f" {'flips':>6} {'ties':>5} {'tokens':>7}"
+        ),
+    ]
     for row in [*told["itself"], *told["against"].values()]:
-        figures = " ".join(f"{row[name]:9.2g}" for name in ("logp_max", "logp_median", "mass_max", "mass_median"))
-        out.append(f"{row['what']:34} {row['n']:4} {figures} {row['flips']:6} {row['near_ties']:5} {row['lengths']:7}")
-    out += ["d: largest difference; flips: another best candidate; ties: flips within the tolerance; tokens: prompts of another length"]
-    failed = {told["backend"]: p["failed"], **{name: row["failed"] for name, row in told["against"].items()}}
-    out += [f"{name}: {len(said)} probe(s) without a score, the first: {said[0]}" for name, said in failed.items() if said]
+        figures = " ".join(
+            f"{row[name]:9.2g}" for name in ("logp_max", "logp_median", "mass_max", "mass_median")
+        )
+        out.append(
+            f"{row['what']:34} {row['n']:4} {figures} {row['flips']:6} {row['near_ties']:5}"
+            f" {row['lengths']:7}"
+        )
+    out += [
+        "d: largest difference; flips: another best candidate; ties: flips within the tolerance;"
+        " tokens: prompts of another length"
+    ]
+    failed = {
+        told["backend"]: p["failed"],
+        **{name: row["failed"] for name, row in told["against"].items()},
+    }
+    out += [
+        f"{name}: {len(said)} probe(s) without a score, the first: {said[0]}"
+        for name, said in failed.items()
+        if said
+    ]
     out += [f"not compared with {name}: {why}" for name, why in told["missing"].items()]
     return [*out, f"verdict: {told['verdict']}"]
 
 
 PROBES = 12
-#: Backends whose probes say something about the entry; those of others cost money, or ask what the engine isn't made for.
+#: Backends whose probes say something about the entry; those of others cost money, or ask what the
+#: engine isn't made for.
 PROBED = ("hf", "planted", "vllm")
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """passed: nothing speaks against enabling the model; line: why, in one line; told: what parity.keep stores, None without a probe."""
+    """passed: nothing speaks against enabling the model; line: why, in one line; told: what
+    parity.keep stores, None without a probe."""
 
     passed: bool
     line: str
@@ -367,7 +501,8 @@ def probe(
     seed: int = 0,
     progress: Progress = lambda what, done, total: None,
 ) -> Verdict:
-    """Loads the model and asks it n prompts of a benchmark (None: of one made for this). Never raises for what the model does."""
+    """Loads the model and asks it n prompts of a benchmark (None: of one made for this). Never
+    raises for what the model does."""
     if spec.backend not in PROBED:
         return Verdict(True, f"not probed: backend {spec.backend}")
     found = probes(benchmark, n, seed)
@@ -377,16 +512,24 @@ def probe(
         return Verdict(False, f"{type(error).__name__}: {str(error).splitlines()[0]}")
     failed, bad = told["probes"]["failed"], [row for row in told["itself"] if not row["agrees"]]
     if failed:
-        return Verdict(False, f"{len(failed)} of {len(found.prompts)} probes have no score, the first: {failed[0]}", told)
+        return Verdict(
+            False,
+            f"{len(failed)} of {len(found.prompts)} probes have no score, the first: {failed[0]}",
+            told,
+        )
     if bad:
         worst = max(bad, key=lambda row: float(row["logp_max"]))
         return Verdict(
             False,
-            f"probes differ: {worst['what']}: log-probabilities by up to {worst['logp_max']:.2g} (tolerance {worst['tolerance']:g}), "
-            f"{worst['flips']} of {worst['n']} best candidates",
+            f"probes differ: {worst['what']}: log-probabilities by up to {worst['logp_max']:.2g}"
+            f" (tolerance {worst['tolerance']:g}), {worst['flips']} of {worst['n']} best"
+            " candidates",
             told,
         )
     most = max(float(row["logp_max"]) for row in told["itself"])
     return Verdict(
-        True, f"{len(found.prompts)} of {found.origin} agree alone, in batches and shuffled: log-probabilities to {most:.2g}", told
+        True,
+        f"{len(found.prompts)} of {found.origin} agree alone, in batches and shuffled:"
+        f" log-probabilities to {most:.2g}",
+        told,
     )

@@ -1,8 +1,9 @@
 """Which prompts are distinct, and in which order they are scored.
 
-Of the 20 view x test cells of a question only the distinct prompts are scored: at T5 Full is IMG+Q and CTX+Q is Q-only,
-IMG+Q and Q-only are the same under every test, and text-only prompts repeat across the items of an indicator. Two cells
-are the same prompt when text, image bytes and candidates agree.
+Of the 20 view x test cells of a question only the distinct prompts are scored: at T5 Full is IMG+Q
+and CTX+Q is Q-only, IMG+Q and Q-only are the same under every test, and text-only prompts repeat
+across the items of an indicator. Two cells are the same prompt when text, image bytes and
+candidates agree.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ _SAME = ["candidates", "image_id", "text"]
 
 @dataclass(frozen=True)
 class Plan:
-    """distinct: one row per distinct prompt (key, text, image_id, candidates, uses), in scoring order.
-    cells: the benchmark's prompts with the key of the distinct prompt that answers them (task, item_id, test, view, key)."""
+    """distinct: one row per distinct prompt (key, text, image_id, candidates, uses), in scoring
+    order.
+    cells: the benchmark's prompts with the key of the distinct prompt that answers them (task,
+    item_id, test, view, key)."""
 
     distinct: pd.DataFrame
     cells: pd.DataFrame
@@ -33,7 +36,8 @@ class Plan:
 
 
 def prompt_key(fingerprint: str, candidates: str, image_id: str, text: str) -> str:
-    """32 hex digits over everything that can change a score: engine and weights (fingerprint), candidates, image, text."""
+    """32 hex digits over everything that can change a score: engine and weights (fingerprint),
+    candidates, image, text."""
     parts = (fingerprint, candidates, image_id, text)
     return hashlib.sha256("\x1f".join(parts).encode()).hexdigest()[:32]
 
@@ -41,9 +45,10 @@ def prompt_key(fingerprint: str, candidates: str, image_id: str, text: str) -> s
 def make_plan(prompts: pd.DataFrame, fingerprint: str) -> Plan:
     """Distinct prompts in the order in which an engine can reuse most.
 
-    All prompts about one picture stand together, and within them those that begin alike; pictures with the longest prompts
-    come first, so that a chunk that is too large shows at once; prompts without a picture come last. prompts: task, item_id,
-    test, view, text, image_id, candidates. The order of its rows does not matter.
+    All prompts about one picture stand together, and within them those that begin alike; pictures
+    with the longest prompts come first, so that a chunk that is too large shows at once; prompts
+    without a picture come last. prompts: task, item_id, test, view, text, image_id, candidates. The
+    order of its rows does not matter.
     """
     groups = prompts.groupby(_SAME, sort=True)
     distinct = groups.size().rename("uses").reset_index()
@@ -53,12 +58,17 @@ def make_plan(prompts: pd.DataFrame, fingerprint: str) -> Plan:
     cells["key"] = distinct["key"].to_numpy()[groups.ngroup().to_numpy()]
     longest = -distinct["text"].str.len().groupby(distinct["image_id"]).transform("max")
     ranked = distinct.assign(bare=distinct["image_id"] == "", longest=longest)
-    ranked = ranked.sort_values(["bare", "longest", "image_id", "text", "candidates"], kind="stable", ignore_index=True)
-    return Plan(ranked[["key", "text", "image_id", "candidates", "uses"]], cells.reset_index(drop=True))
+    ranked = ranked.sort_values(
+        ["bare", "longest", "image_id", "text", "candidates"], kind="stable", ignore_index=True
+    )
+    return Plan(
+        ranked[["key", "text", "image_id", "candidates", "uses"]], cells.reset_index(drop=True)
+    )
 
 
 def chunks(image_id: pd.Series, start: int, size: int) -> int:
-    """Where the chunk that begins at row ``start`` ends: about ``size`` prompts, whole pictures where one has no more than that."""
+    """Where the chunk that begins at row ``start`` ends: about ``size`` prompts, whole pictures
+    where one has no more than that."""
     end = min(start + size, len(image_id))
     if end == len(image_id) or image_id.iloc[end] == "":
         return end

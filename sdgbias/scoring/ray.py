@@ -1,9 +1,12 @@
-"""One plan on a Ray cluster: Ray Data's batch inference with one stateful actor per engine. Ray is imported only when asked for.
+"""One plan on a Ray cluster: Ray Data's batch inference with one stateful actor per engine. Ray is
+imported only when asked for.
 
-The pieces (scoring.cut) wait as files on the driver's machine, where their pictures are read and sent along as bytes; an actor loads
-its engine once, scores whole pieces and returns the rows; the driver commits them as they arrive. So nodes need the package and the
-model, but no common file system. Ray restarts the actors of a lost node as soon as there is room; what they had not answered comes
-again in the next round, in smaller pieces, so that a prompt that ends its engine is alone in the end and recorded as a failure.
+The pieces (scoring.cut) wait as files on the driver's machine, where their pictures are read and
+sent along as bytes; an actor loads its engine once, scores whole pieces and returns the rows; the
+driver commits them as they arrive. So nodes need the package and the model, but no common file
+system. Ray restarts the actors of a lost node as soon as there is room; what they had not answered
+comes again in the next round, in smaller pieces, so that a prompt that ends its engine is alone in
+the end and recorded as a failure.
 """
 
 from __future__ import annotations
@@ -36,18 +39,22 @@ from sdgbias.types import ModelSpec
 
 #: Seconds that a machine has to take a connection, and that a cluster has to answer.
 KNOCK, PATIENCE = 10.0, 60.0
-#: Said to the cluster by another process first: Ray itself waits for minutes on what is none, and writes lines of warnings meanwhile.
+#: Said to the cluster by another process first: Ray itself waits for minutes on what is none, and
+#: writes lines of warnings meanwhile.
 HELLO = "import ray, sys; ray.init(address=sys.argv[1], log_to_driver=False)"
-#: Chunks in a piece (at most) of the rounds: first with all that is missing, then with what was not answered; 0: one prompt, and a
-#: second time, for those whose node was lost while they were alone.
+#: Chunks in a piece (at most) of the rounds: first with all that is missing, then with what was not
+#: answered; 0: one prompt, and a second time, for those whose node was lost while they were alone.
 ROUNDS = (16, 1, 0, 0)
 
 
 @dataclass
 class Answer:
-    """What an engine returns for a piece: rows by kind, failures, seconds inside the engine, its counts; or an error."""
+    """What an engine returns for a piece: rows by kind, failures, seconds inside the engine, its
+    counts; or an error."""
 
-    rows: dict[str, list[pd.DataFrame]] = field(default_factory=lambda: {"scores": [], "generations": []})
+    rows: dict[str, list[pd.DataFrame]] = field(
+        default_factory=lambda: {"scores": [], "generations": []}
+    )
     failures: list[tuple[str, str, str]] = field(default_factory=list)
     seconds: float = 0.0
     counts: dict[str, float] = field(default_factory=dict)
@@ -79,12 +86,16 @@ class Engine:
         self.scorer = Scorer(backend, self.basket, {}, spec, worker=0)
         if backend.fingerprint != fingerprint:
             self.error = ModelError(
-                f"{spec.name}: node {socket.gethostname()} has other weights or versions ({backend.fingerprint}) than the first "
-                f"({fingerprint}); give all nodes the same, then run the same command again"
+                f"{spec.name}: node {socket.gethostname()} has other weights or versions"
+                f" ({backend.fingerprint}) than the first ({fingerprint}); give all nodes the same,"
+                " then run the same command again"
             )
 
     def __call__(self, batch: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
-        return {"number": list(batch["number"]), "answer": [pickle.dumps(self._answer(*pickle.loads(work))) for work in batch["work"]]}
+        return {
+            "number": list(batch["number"]),
+            "answer": [pickle.dumps(self._answer(*pickle.loads(work))) for work in batch["work"]],
+        }
 
     def _answer(self, piece: Piece, images: Mapping[str, tuple[bytes, ...]]) -> Answer:
         if self.error:
@@ -97,7 +108,10 @@ class Engine:
         except SdgbiasError as error:
             answer.error = error
         except Exception as error:
-            answer.error = InfrastructureError(f"{scorer.spec.name}: {type(error).__name__} on node {socket.gethostname()}: {_line(error)}")
+            answer.error = InfrastructureError(
+                f"{scorer.spec.name}: {type(error).__name__} on node {socket.gethostname()}:"
+                f" {_line(error)}"
+            )
         counts = Counter(getattr(scorer.backend, "counts", {}))
         counts.subtract(counted)
         answer.seconds, answer.counts = scorer.seconds, dict(counts)
@@ -105,13 +119,17 @@ class Engine:
 
 
 class Cluster:
-    """The engines of one model on a cluster: what a backend has of an identity, what a Scorer has of a run (scoring.Run).
+    """The engines of one model on a cluster: what a backend has of an identity, what a Scorer has
+    of a run (scoring.Run).
 
-    ``most``: engines at most (None: as many as fit). Raises UsageError without Ray, InfrastructureError when the cluster doesn't
-    answer or no node has room for an engine, and what loading the model raises.
+    ``most``: engines at most (None: as many as fit). Raises UsageError without Ray,
+    InfrastructureError when the cluster doesn't answer or no node has room for an engine, and what
+    loading the model raises.
     """
 
-    def __init__(self, spec: ModelSpec, root: Path, benchmark: Path, address: str, most: int | None) -> None:
+    def __init__(
+        self, spec: ModelSpec, root: Path, benchmark: Path, address: str, most: int | None
+    ) -> None:
         self.spec, self.root, self.benchmark = spec, root, benchmark.resolve()
         self.counts: Counter[str] = Counter()
         self.failures: list[tuple[str, str, str]] = []
@@ -123,7 +141,8 @@ class Cluster:
             self.size = min(most or fit, fit)
             if not fit:
                 raise InfrastructureError(
-                    f"{address}: no node has room for an engine of {spec.name} ({_said(self.needs)}); add nodes, then again"
+                    f"{address}: no node has room for an engine of {spec.name}"
+                    f" ({_said(self.needs)}); add nodes, then again"
                 )
             probe = self.ray.remote(max_calls=1, **self.needs)(_probe)
             found = self._get(probe.remote(spec, root))
@@ -137,7 +156,12 @@ class Cluster:
     def __enter__(self) -> Cluster:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.ray.shutdown()
 
     def scorer(self, cache: ScoreCache, images: Mapping[str, tuple[bytes, ...]]) -> Cluster:
@@ -149,24 +173,39 @@ class Cluster:
         try:
             return self.ray.get(reference)
         except self.ray.exceptions.RayError as error:
-            raise InfrastructureError(f"{self.spec.name}: an engine ended while it loaded the model: {_line(error)}") from None
+            raise InfrastructureError(
+                f"{self.spec.name}: an engine ended while it loaded the model: {_line(error)}"
+            ) from None
 
     def run(self, missing: pd.DataFrame, wanted: pd.DataFrame, progress: Progress) -> None:
-        """Scores ``missing`` and decodes the numbers ``wanted``, in rounds. Raises what no other engine would be spared."""
+        """Scores ``missing`` and decodes the numbers ``wanted``, in rounds. Raises what no other
+        engine would be spared."""
         tally = Tally(missing, wanted, progress)
         rest = Piece(missing, wanted)
         for chunks in ROUNDS:
             late = set() if chunks else set(rest.prompts())
-            pieces = dict(enumerate(cut(rest.score, rest.decode, self.spec.batch_size, self.size, late, chunks)))
+            pieces = dict(
+                enumerate(
+                    cut(rest.score, rest.decode, self.spec.batch_size, self.size, late, chunks)
+                )
+            )
             for number, answer in self._stream(pieces, 2 if chunks == ROUNDS[0] else 1):
                 self._commit(answer)
                 del pieces[number]
                 tally.left(pieces.values())
             if not pieces:
                 break
-            rest = Piece(*(pd.concat([getattr(p, name) for p in pieces.values()]).sort_index() for name in ("score", "decode")))
+            rest = Piece(
+                *(
+                    pd.concat([getattr(p, name) for p in pieces.values()]).sort_index()
+                    for name in ("score", "decode")
+                )
+            )
         else:
-            self.failures += [(key, "EngineDied", "every engine that was asked ended on this prompt") for key in rest.prompts()]
+            self.failures += [
+                (key, "EngineDied", "every engine that was asked ended on this prompt")
+                for key in rest.prompts()
+            ]
         self.failures.sort()
         tally.left([])
 
@@ -181,7 +220,8 @@ class Cluster:
         self.counts.update(answer.counts)
 
     def _stream(self, pieces: Mapping[int, Piece], ahead: int) -> Iterator[tuple[int, Answer]]:
-        """(number, answer) of the pieces as they come; ends without those that died with their engine, of which each has ``ahead``."""
+        """(number, answer) of the pieces as they come; ends without those that died with their
+        engine, of which each has ``ahead``."""
         import ray.data
 
         if not pieces:
@@ -189,7 +229,9 @@ class Cluster:
         with tempfile.TemporaryDirectory(prefix="sdgbias-") as folder:
             for number, piece in pieces.items():
                 (Path(folder) / str(number)).write_bytes(pickle.dumps(piece))
-            work = ray.data.from_items([{"number": number} for number in pieces], override_num_blocks=len(pieces)).map_batches(
+            work = ray.data.from_items(
+                [{"number": number} for number in pieces], override_num_blocks=len(pieces)
+            ).map_batches(
                 Fetch,
                 fn_constructor_args=(Path(folder), self.benchmark),
                 batch_size=1,
@@ -201,50 +243,77 @@ class Cluster:
                 Engine,
                 fn_constructor_args=(self.spec, self.root, self.fingerprint),
                 batch_size=1,
-                compute=ray.data.ActorPoolStrategy(size=min(self.size, len(pieces)), max_tasks_in_flight_per_actor=ahead),
-                # a task that waits for its actor to come back would wait for a node that may never do
+                compute=ray.data.ActorPoolStrategy(
+                    size=min(self.size, len(pieces)), max_tasks_in_flight_per_actor=ahead
+                ),
+                # a task that waits for its actor to come back would wait for a node that may never
+                # do
                 ray_remote_args_fn=lambda: {"max_restarts": -1, "max_task_retries": 0},
                 **self.needs,
             )
             answered: set[int] = set()
             try:
-                for batch in answers.iter_batches(batch_size=1, batch_format="pandas", prefetch_batches=0):
+                for batch in answers.iter_batches(
+                    batch_size=1, batch_format="pandas", prefetch_batches=0
+                ):
                     for number, answer in zip(batch["number"], batch["answer"], strict=True):
                         if number not in answered:
                             answered.add(int(number))
                             yield int(number), pickle.loads(answer)
             except ray.exceptions.RayError as error:
                 if not answered:
-                    raise InfrastructureError(f"{self.spec.name}: the cluster finished nothing: {_line(error)}") from None
+                    raise InfrastructureError(
+                        f"{self.spec.name}: the cluster finished nothing: {_line(error)}"
+                    ) from None
 
 
 def connect(address: str) -> Any:
     """The module ray, connected to a cluster. Raises UsageError, InfrastructureError."""
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # its C++ parts write warnings between the progress bars
+    os.environ.setdefault(
+        "RAY_BACKEND_LOG_LEVEL", "fatal"
+    )  # its C++ parts write warnings between the progress bars
     try:
         import ray
         import ray.data
     except ImportError:
-        raise UsageError("--ray needs Ray, which is not installed here: pip install 'sdgbias[ray]'") from None
+        raise UsageError(
+            "--ray needs Ray, which is not installed here: pip install 'sdgbias[ray]'"
+        ) from None
     if "://" in address:
-        raise UsageError(f"--ray {address}: give HOST:PORT of the head node, or auto on a node of the cluster")
+        raise UsageError(
+            f"--ray {address}: give HOST:PORT of the head node, or auto on a node of the cluster"
+        )
     host, _, port = address.rpartition(":")
     if address != "auto" and not (host and port.isdigit()):
-        raise UsageError(f"--ray {address}: give HOST:PORT of the head node, or auto on a node of the cluster")
+        raise UsageError(
+            f"--ray {address}: give HOST:PORT of the head node, or auto on a node of the cluster"
+        )
     try:
         if host:
             socket.create_connection((host, int(port)), KNOCK).close()
-        subprocess.run([sys.executable, "-c", HELLO, address], check=True, capture_output=True, text=True, timeout=PATIENCE)
+        subprocess.run(
+            [sys.executable, "-c", HELLO, address],
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+        )
         ray.init(address=address, log_to_driver=False, logging_level=logging.CRITICAL)
-    except (OSError, subprocess.SubprocessError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+    except (
+        OSError,
+        subprocess.SubprocessError,
+        RuntimeError,
+        ValueError,
+        ray.exceptions.RayError,
+    ) as error:
         why = (
             f"nothing within {PATIENCE:.0f} s"
             if isinstance(error, subprocess.TimeoutExpired)
             else _line(getattr(error, "stderr", None) or error)
         )
         raise InfrastructureError(
-            f"--ray {address}: no Ray cluster answers ({why}); start one: ray start --head, and give all of it the same RAY_AUTH_MODE and "
-            "RAY_AUTH_TOKEN; see docs/operations.md"
+            f"--ray {address}: no Ray cluster answers ({why}); start one: ray start --head, and"
+            " give all of it the same RAY_AUTH_MODE and RAY_AUTH_TOKEN; see docs/operations.md"
         ) from None
     for name in ("ray", "ray.data"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
@@ -255,12 +324,14 @@ def connect(address: str) -> Any:
 
 
 def room(spec: ModelSpec, nodes: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], int]:
-    """(what one engine takes, how many fit on the nodes alive). GPUs where the cluster has any and the engine uses them, else
-    option `num_cpus` (default 1) of the nodes' CPUs."""
+    """(what one engine takes, how many fit on the nodes alive). GPUs where the cluster has any and
+    the engine uses them, else option `num_cpus` (default 1) of the nodes' CPUs."""
     alive = [node["Resources"] for node in nodes if node.get("Alive", node.get("alive"))]
     gpus = gpus_per_engine(spec)
     if gpus and any(node.get("GPU", 0) for node in alive):
-        return {"num_gpus": gpus, "num_cpus": 0}, sum(int(node.get("GPU", 0) / gpus) for node in alive)
+        return {"num_gpus": gpus, "num_cpus": 0}, sum(
+            int(node.get("GPU", 0) / gpus) for node in alive
+        )
     cpus = spec.options.get("num_cpus", 1)
     each = float(cpus) if isinstance(cpus, int | float) and cpus > 0 else 1.0
     return {"num_cpus": each}, sum(int(node.get("CPU", 0) / each) for node in alive)
@@ -271,7 +342,8 @@ def _said(needs: Mapping[str, float]) -> str:
 
 
 def _root_here(root: Path) -> Path:
-    """The folder that 'local:' repositories are relative to: the driver's where this node has it, else this node's own."""
+    """The folder that 'local:' repositories are relative to: the driver's where this node has it,
+    else this node's own."""
     return root if (root / "registry" / "models").is_dir() else find_root()
 
 
@@ -291,7 +363,10 @@ class Fetch:
 
     def __call__(self, batch: Mapping[str, Sequence[int]]) -> dict[str, list[Any]]:
         numbers = [int(number) for number in batch["number"]]
-        return {"number": numbers, "work": [pickle.dumps(self._with_pictures(number)) for number in numbers]}
+        return {
+            "number": numbers,
+            "work": [pickle.dumps(self._with_pictures(number)) for number in numbers],
+        }
 
     def _with_pictures(self, number: int) -> tuple[Piece, dict[str, tuple[bytes, ...]]]:
         piece: Piece = pickle.loads((self.folder / str(number)).read_bytes())

@@ -1,10 +1,13 @@
-"""Scoring prompts into the cache, chunk by chunk: nothing that is done is lost, nothing is done twice, one bad prompt stops nobody.
+"""Scoring prompts into the cache, chunk by chunk: nothing that is done is lost, nothing is done
+twice, one bad prompt stops nobody.
 
-A chunk is a few whole pictures with all their prompts (plan.chunks), committed as one shard. What fails is told apart: a chunk
-that runs out of memory is halved and the size that fits is kept; a prompt that fails alone is recorded with its kind and left
-unscored, so that the next start tries it again. A watchdog ends a process whose engine hangs, and names the prompts in flight.
+A chunk is a few whole pictures with all their prompts (plan.chunks), committed as one shard. What
+fails is told apart: a chunk that runs out of memory is halved and the size that fits is kept; a
+prompt that fails alone is recorded with its kind and left unscored, so that the next start tries it
+again. A watchdog ends a process whose engine hangs, and names the prompts in flight.
 
-Several engines on one plan get it in pieces (`cut`): workers.py (processes of this machine), ray_run.py (a cluster).
+Several engines on one plan get it in pieces (`cut`): workers.py (processes of this machine),
+ray_run.py (a cluster).
 """
 
 from __future__ import annotations
@@ -40,7 +43,8 @@ from sdgbias.types import DIGITS, ModelSpec, Prompt
 
 #: progress(what, done, total)
 Progress = Callable[[str, int, int], None]
-#: Seconds that one chunk may take before the engine counts as hung (registry option `chunk_timeout`).
+#: Seconds that one chunk may take before the engine counts as hung (registry option
+#: `chunk_timeout`).
 CHUNK_TIMEOUT = 1800.0
 NOTES = "in_flight*.json"
 #: What the watchdog says first; whoever started the process knows by it why it ended.
@@ -57,7 +61,8 @@ class Sink(Protocol):
 
 
 class Run(Protocol):
-    """What scores a plan: a Scorer here, workers.Crew in several processes, ray_run.Cluster on several machines."""
+    """What scores a plan: a Scorer here, workers.Crew in several processes, ray_run.Cluster on
+    several machines."""
 
     failures: list[tuple[str, str, str]]
     seconds: float
@@ -75,18 +80,29 @@ class Elsewhere(Protocol):
     def scorer(self, cache: ScoreCache, images: Mapping[str, tuple[bytes, ...]]) -> Run: ...
 
 
-def scorer_for(engine: Backend | Elsewhere, cache: ScoreCache, images: Mapping[str, tuple[bytes, ...]], spec: ModelSpec) -> Run:
+def scorer_for(
+    engine: Backend | Elsewhere,
+    cache: ScoreCache,
+    images: Mapping[str, tuple[bytes, ...]],
+    spec: ModelSpec,
+) -> Run:
     if hasattr(engine, "scorer"):
         return engine.scorer(cache, images)
     return Scorer(engine, cache, images, spec)
 
 
 class Scorer:
-    """Scores prompts into a cache. `failures`: (key, kind, message) of prompts that failed alone; `size`: prompts per chunk, smaller
-    once a chunk ran out of memory; `seconds`: time spent inside the engine. `worker`: number of this worker among several."""
+    """Scores prompts into a cache. `failures`: (key, kind, message) of prompts that failed alone;
+    `size`: prompts per chunk, smaller once a chunk ran out of memory; `seconds`: time spent inside
+    the engine. `worker`: number of this worker among several."""
 
     def __init__(
-        self, backend: Backend, cache: Sink, images: Mapping[str, tuple[bytes, ...]], spec: ModelSpec, worker: int | None = None
+        self,
+        backend: Backend,
+        cache: Sink,
+        images: Mapping[str, tuple[bytes, ...]],
+        spec: ModelSpec,
+        worker: int | None = None,
     ) -> None:
         self.backend, self.cache, self.images, self.spec = backend, cache, images, spec
         self.failures: list[tuple[str, str, str]] = []
@@ -94,7 +110,9 @@ class Scorer:
         self.forces_starts = bool(getattr(backend, "forces_starts", True))
         self.size = spec.batch_size
         self.seconds = 0.0
-        self.watchdog = Watchdog(note_path(cache.folder, worker), timeout(spec), alone=worker is None)
+        self.watchdog = Watchdog(
+            note_path(cache.folder, worker), timeout(spec), alone=worker is None
+        )
 
     def run(self, missing: pd.DataFrame, wanted: pd.DataFrame, progress: Progress) -> None:
         """Scores ``missing``, then decodes the numbers ``wanted`` of prompts that didn't fail."""
@@ -106,11 +124,16 @@ class Scorer:
     def prompts(self, rows: pd.DataFrame) -> list[Prompt]:
         return [
             Prompt(text, candidates, self.images[image_id] if image_id else (), image_id)
-            for text, candidates, image_id in zip(rows["text"], rows["candidates"], rows["image_id"], strict=True)
+            for text, candidates, image_id in zip(
+                rows["text"], rows["candidates"], rows["image_id"], strict=True
+            )
         ]
 
-    def _guarded(self, rows: pd.DataFrame, work: Callable[[pd.DataFrame], pd.DataFrame]) -> list[pd.DataFrame]:
-        """The finished parts of a chunk: whole, or halved again and again around the prompts that fail."""
+    def _guarded(
+        self, rows: pd.DataFrame, work: Callable[[pd.DataFrame], pd.DataFrame]
+    ) -> list[pd.DataFrame]:
+        """The finished parts of a chunk: whole, or halved again and again around the prompts that
+        fail."""
         try:
             with self.watchdog.watching(rows["key"].tolist()):
                 return [work(rows)]
@@ -121,7 +144,10 @@ class Scorer:
                 if isinstance(error, OutOfMemory | MemoryError):
                     self.size = max(1, min(self.size, len(rows) // 2))
                 half = len(rows) // 2
-                return [*self._guarded(rows.iloc[:half], work), *self._guarded(rows.iloc[half:], work)]
+                return [
+                    *self._guarded(rows.iloc[:half], work),
+                    *self._guarded(rows.iloc[half:], work),
+                ]
             if (
                 isinstance(error, ModelError)
                 and not getattr(error, "of_prompt", False)
@@ -129,7 +155,13 @@ class Scorer:
             ):
                 raise  # nothing was scored yet: it isn't this prompt, it is the model
             kind = getattr(error, "kind", type(error).__name__)
-            self.failures.append((str(rows["key"].iloc[0]), kind, str(error).splitlines()[0][:300] if str(error) else ""))
+            self.failures.append(
+                (
+                    str(rows["key"].iloc[0]),
+                    kind,
+                    str(error).splitlines()[0][:300] if str(error) else "",
+                )
+            )
             return []
 
     def score(self, missing: pd.DataFrame, progress: Progress) -> None:
@@ -138,11 +170,20 @@ class Scorer:
     def generate(self, missing: pd.DataFrame, progress: Progress) -> None:
         self._loop("generations", missing, self._generate_batch, progress, DECODING)
 
-    def _loop(self, kind: str, missing: pd.DataFrame, work: Callable[[pd.DataFrame], pd.DataFrame], progress: Progress, what: str) -> None:
+    def _loop(
+        self,
+        kind: str,
+        missing: pd.DataFrame,
+        work: Callable[[pd.DataFrame], pd.DataFrame],
+        progress: Progress,
+        what: str,
+    ) -> None:
         start, total = 0, len(missing)
         missing = self.watchdog.suspects_last(missing)
         while start < total:
-            end = self.watchdog.cut(missing["key"], start, chunks(missing["image_id"], start, self.size))
+            end = self.watchdog.cut(
+                missing["key"], start, chunks(missing["image_id"], start, self.size)
+            )
             began = time.perf_counter()
             done = self._guarded(missing.iloc[start:end], work)
             self.seconds += time.perf_counter() - began
@@ -156,9 +197,17 @@ class Scorer:
         prompts = self.prompts(rows)
         batch = self.backend.candidate_scores(prompts)
         bounds = np.full_like(batch.logits, np.nan) if batch.upper is None else batch.upper
-        logits, upper = ([table[i, : len(p.candidates)] for i, p in enumerate(prompts)] for table in (batch.logits, bounds))
+        logits, upper = (
+            [table[i, : len(p.candidates)] for i, p in enumerate(prompts)]
+            for table in (batch.logits, bounds)
+        )
         # a censored candidate has -inf and a finite bound; everything else has a finite logit
-        finite = np.array([np.isfinite(np.where(np.isneginf(z), u, z)).all() for z, u in zip(logits, upper, strict=True)])
+        finite = np.array(
+            [
+                np.isfinite(np.where(np.isneginf(z), u, z)).all()
+                for z, u in zip(logits, upper, strict=True)
+            ]
+        )
         for key in rows["key"][~finite]:
             self.failures.append((key, "NonFiniteLogits", "a candidate logit is NaN or infinite"))
         table = pd.DataFrame(
@@ -176,7 +225,8 @@ class Scorer:
         return table[finite]
 
     def _generate_batch(self, rows: pd.DataFrame) -> pd.DataFrame:
-        """Free answers, and for Full prompts the answer after each forced digit (with the free answer's sign)."""
+        """Free answers, and for Full prompts the answer after each forced digit (with the free
+        answer's sign)."""
         limit = self.spec.max_new_tokens
         answers: list[tuple[str, str, str]] = []
         for forced, part in rows.groupby("forced", sort=True):
@@ -188,14 +238,17 @@ class Scorer:
                 if forced and self.forces_starts and said[0].lstrip().startswith("-"):
                     signed = [f"-{d}" for d in DIGITS]
                     again = self.backend.generate([prompt], signed, limit)[0]
-                    answers += [(key, start, text) for start, text in zip(signed, again, strict=True)]
+                    answers += [
+                        (key, start, text) for start, text in zip(signed, again, strict=True)
+                    ]
         return pd.DataFrame(answers, columns=["key", "start", "text"])
 
 
 class Watchdog:
-    """Writes which prompts are in flight since when, and ends the process with exit code 8 when a chunk takes longer than
-    ``limit`` seconds (0: never). A C library that hangs can't be interrupted in any other way; what is committed is safe.
-    The next start finds the note and scores those prompts last and one by one, so that one of them can't stop the others. ``alone``:
+    """Writes which prompts are in flight since when, and ends the process with exit code 8 when a
+    chunk takes longer than ``limit`` seconds (0: never). A C library that hangs can't be
+    interrupted in any other way; what is committed is safe. The next start finds the note and
+    scores those prompts last and one by one, so that one of them can't stop the others. ``alone``:
     no other process sees to those prompts, so the person is told what to do."""
 
     def __init__(self, path: Path, limit: float, alone: bool = True) -> None:
@@ -204,7 +257,10 @@ class Watchdog:
 
     def _write(self, keys: list[str], hung: bool) -> None:
         part = self.path.with_suffix(".part")
-        part.write_text(json.dumps({"keys": keys, "since": time.time(), "pid": os.getpid(), "hung": hung}), encoding="utf-8")
+        part.write_text(
+            json.dumps({"keys": keys, "since": time.time(), "pid": os.getpid(), "hung": hung}),
+            encoding="utf-8",
+        )
         part.replace(self.path)
 
     @contextmanager
@@ -212,8 +268,11 @@ class Watchdog:
         try:
             self._write(keys, hung=False)
         except OSError as error:
-            raise (DiskFull if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else StoreError)(
-                f"{self.path.parent}: can't be written ({error.strerror}); finished chunks are safe: make room, run again"
+            raise (
+                DiskFull if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else StoreError
+            )(
+                f"{self.path.parent}: can't be written ({error.strerror}); finished chunks are"
+                " safe: make room, run again"
             ) from None
         timer = threading.Timer(self.limit, self._bite, [keys]) if self.limit else None
         if timer:
@@ -230,8 +289,9 @@ class Watchdog:
         self._write(keys, hung=True)
         if self.alone:
             message = (
-                f"error: {HUNG} for {self.limit:.0f} s on {len(keys)} prompt(s), the first {keys[0]} ({self.path}); what "
-                "is finished is kept: run the same command again, these are then tried last and alone"
+                f"error: {HUNG} for {self.limit:.0f} s on {len(keys)} prompt(s), the first"
+                f" {keys[0]} ({self.path}); what is finished is kept: run the same command again,"
+                " these are then tried last and alone"
             )
             print(message, file=sys.stderr, flush=True)
         os._exit(InfrastructureError.exit_code)
@@ -252,7 +312,8 @@ def note_path(folder: Path, worker: int | None = None) -> Path:
 
 
 def read_note(path: Path) -> tuple[list[str], int, bool]:
-    """(keys in flight, process id, whether the engine hung) of a watchdog's note; nothing in flight without a readable one."""
+    """(keys in flight, process id, whether the engine hung) of a watchdog's note; nothing in flight
+    without a readable one."""
     try:
         note = json.loads(path.read_text(encoding="utf-8"))
         return [str(key) for key in note["keys"]], int(note["pid"]), bool(note["hung"])
@@ -275,12 +336,16 @@ def timeout(spec: ModelSpec) -> float:
     """Seconds that one chunk may take, 0 for no limit. Raises InputError."""
     value = spec.options.get("chunk_timeout", CHUNK_TIMEOUT)
     if not isinstance(value, int | float) or isinstance(value, bool) or value < 0:
-        raise InputError(f"registry/models/{spec.name}.yaml: chunk_timeout is {value!r}; give seconds, or 0 for no limit")
+        raise InputError(
+            f"registry/models/{spec.name}.yaml: chunk_timeout is {value!r}; give seconds, or 0 for"
+            " no limit"
+        )
     return float(value)
 
 
 def not_generated(rows: pd.DataFrame, decoded: pd.Series) -> pd.DataFrame:
-    """The ``rows`` (key, forced) of which not every answer is among ``decoded``, the keys of the answers there are."""
+    """The ``rows`` (key, forced) of which not every answer is among ``decoded``, the keys of the
+    answers there are."""
     if rows.empty:
         return rows
     have = rows["key"].map(decoded.value_counts()).fillna(0)
@@ -289,8 +354,10 @@ def not_generated(rows: pd.DataFrame, decoded: pd.Series) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a plan that one engine does in one go: rows to ``score`` and rows to ``decode`` (the suite's generations_needed), in plan order.
-    ``alone``: one prompt that was in flight when an engine ended; when that happens again it is a failure."""
+    """A part of a plan that one engine does in one go: rows to ``score`` and rows to ``decode``
+    (the suite's generations_needed), in plan order.
+    ``alone``: one prompt that was in flight when an engine ended; when that happens again it is a
+    failure."""
 
     score: pd.DataFrame
     decode: pd.DataFrame
@@ -302,7 +369,11 @@ class Piece:
 
     def only(self, scores: Collection[str], numbers: Collection[str], alone: bool = False) -> Piece:
         """What of it concerns these keys."""
-        return Piece(self.score[self.score["key"].isin(scores)], self.decode[self.decode["key"].isin(numbers)], alone)
+        return Piece(
+            self.score[self.score["key"].isin(scores)],
+            self.decode[self.decode["key"].isin(numbers)],
+            alone,
+        )
 
     def __len__(self) -> int:
         return len(self.score) + len(self.decode)
@@ -316,7 +387,8 @@ class Tally:
         self.told = dict.fromkeys(self.totals, 0)
 
     def left(self, pieces: Iterable[Piece], begun: Iterable[Mapping[str, int]] = ()) -> None:
-        """``pieces`` wait; of those that are ``begun`` so many prompts are left, by kind of work."""
+        """``pieces`` wait; of those that are ``begun`` so many prompts are left, by kind of
+        work."""
         left = Counter({SCORING: 0, DECODING: 0})
         for piece in pieces:
             left.update({SCORING: len(piece.score), DECODING: len(piece.decode)})
@@ -328,9 +400,17 @@ class Tally:
                 self.progress(what, self.told[what], total)
 
 
-def cut(missing: pd.DataFrame, wanted: pd.DataFrame, size: int, engines: int, late: Collection[str] = (), most: int = 16) -> list[Piece]:
-    """The rest of a plan in pieces of whole pictures, in plan order: about eight for each engine, of 1 to ``most`` chunks of ``size``
-    prompts. Prompts in ``late`` come last and alone. The rows of ``missing`` and ``wanted`` carry the index of the plan."""
+def cut(
+    missing: pd.DataFrame,
+    wanted: pd.DataFrame,
+    size: int,
+    engines: int,
+    late: Collection[str] = (),
+    most: int = 16,
+) -> list[Piece]:
+    """The rest of a plan in pieces of whole pictures, in plan order: about eight for each engine,
+    of 1 to ``most`` chunks of ``size`` prompts. Prompts in ``late`` come last and alone. The rows
+    of ``missing`` and ``wanted`` carry the index of the plan."""
     scores, numbers = (rows[~rows["key"].isin(late)] for rows in (missing, wanted))
     ids = pd.concat([scores["image_id"], numbers["image_id"]])
     ids = ids[~ids.index.duplicated()].sort_index()

@@ -1,13 +1,16 @@
-"""One of several engines of this machine, in a process of its own: `python -m sdgbias.scoring.workers FD`, started by workers.Crew.
+"""One of several engines of this machine, in a process of its own: `python -m
+sdgbias.scoring.workers FD`, started by workers.Crew.
 
-It loads the engine, then scores the pieces that come down the pipe and commits each chunk as a shard of the common cache. When the
-parent goes away, however that happens, it ends at once: a new run must never meet an old worker that is still writing.
+It loads the engine, then scores the pieces that come down the pipe and commits each chunk as a
+shard of the common cache. When the parent goes away, however that happens, it ends at once: a new
+run must never meet an old worker that is still writing.
 
 Several engines on this machine, each in a process of its own (worker.py), on one plan.
 
-The parent holds the lock of the cache and the progress bar, and hands out pieces of whole pictures to whoever is free; the workers
-commit what they score. Of a worker that dies (killed, crashed, hung) the rest of its piece goes to the others, and a new worker takes
-its place. The prompts that were in flight come last and alone: one that ends an engine a second time is recorded as a failure.
+The parent holds the lock of the cache and the progress bar, and hands out pieces of whole pictures
+to whoever is free; the workers commit what they score. Of a worker that dies (killed, crashed,
+hung) the rest of its piece goes to the others, and a new worker takes its place. The prompts that
+were in flight come last and alone: one that ends an engine a second time is recorded as a failure.
 """
 
 from __future__ import annotations
@@ -56,7 +59,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Start:
-    """First message to a worker: what to load, where scores go (the folder of the results file), which worker of how many it is."""
+    """First message to a worker: what to load, where scores go (the folder of the results file),
+    which worker of how many it is."""
 
     spec: ModelSpec
     root: Path
@@ -83,7 +87,8 @@ class Advance:
 
 @dataclass(frozen=True)
 class Done:
-    """A piece is finished: what failed in it, seconds inside the engine, what the engine counted."""
+    """A piece is finished: what failed in it, seconds inside the engine, what the engine
+    counted."""
 
     failures: list[tuple[str, str, str]]
     seconds: float
@@ -131,14 +136,20 @@ def _load(start: Start | Piece, pipe: Connection) -> Scorer:
     assert isinstance(start, Start)
     backend = load(start.spec, start.root)
     cache = ScoreCache(start.results, start.spec.name, backend.fingerprint)
-    scorer = Scorer(backend, cache, Pictures(ImageReader(start.benchmark)), start.spec, start.number)
+    scorer = Scorer(
+        backend, cache, Pictures(ImageReader(start.benchmark)), start.spec, start.number
+    )
     pipe.send(Ready(backend.fingerprint, scorer.forces_starts))
     return scorer
 
 
 def _work(scorer: Scorer, piece: Start | Piece, pipe: Connection) -> None:
     assert not isinstance(piece, Start)
-    before, seconds, counted = len(scorer.failures), scorer.seconds, Counter(getattr(scorer.backend, "counts", {}))
+    before, seconds, counted = (
+        len(scorer.failures),
+        scorer.seconds,
+        Counter(getattr(scorer.backend, "counts", {})),
+    )
     scorer.run(piece.score, piece.decode, lambda what, done, total: pipe.send(Advance(what, done)))
     counts = Counter(getattr(scorer.backend, "counts", {}))
     counts.subtract(counted)
@@ -147,7 +158,8 @@ def _work(scorer: Scorer, piece: Start | Piece, pipe: Connection) -> None:
 
 @dataclass
 class Worker:
-    """One process: its pipe, the piece it is at (None: free, or still loading) and how much of that is left, per kind of work."""
+    """One process: its pipe, the piece it is at (None: free, or still loading) and how much of that
+    is left, per kind of work."""
 
     number: int
     process: subprocess.Popen[bytes]
@@ -158,11 +170,20 @@ class Worker:
 
 
 class Crew:
-    """N engines of one model. Has what a backend has of an identity (`fingerprint`, `counts`) and what a Scorer has of a run
-    (scoring.Run); `seconds`: inside all engines together. The first engine is loaded at once, the others when there is work."""
+    """N engines of one model. Has what a backend has of an identity (`fingerprint`, `counts`) and
+    what a Scorer has of a run (scoring.Run); `seconds`: inside all engines together. The first
+    engine is loaded at once, the others when there is work."""
 
-    def __init__(self, spec: ModelSpec, root: Path, benchmark: Path, results: Path, size: int) -> None:
-        self.spec, self.root, self.benchmark, self.results, self.size = spec, root, benchmark, results, size
+    def __init__(
+        self, spec: ModelSpec, root: Path, benchmark: Path, results: Path, size: int
+    ) -> None:
+        self.spec, self.root, self.benchmark, self.results, self.size = (
+            spec,
+            root,
+            benchmark,
+            results,
+            size,
+        )
         self.counts: Counter[str] = Counter()
         self.failures: list[tuple[str, str, str]] = []
         self.seconds = 0.0
@@ -174,7 +195,8 @@ class Crew:
             first = self._hire(0)
             if not self._hear(first):
                 raise InfrastructureError(
-                    f"{spec.name}: the engine ended ({_end(first)}) while it loaded the model; try again without --workers to see why"
+                    f"{spec.name}: the engine ended ({_end(first)}) while it loaded the model; try"
+                    " again without --workers to see why"
                 )
         except BaseException:
             self.close()
@@ -183,7 +205,12 @@ class Crew:
     def __enter__(self) -> Crew:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     def close(self) -> None:
@@ -204,9 +231,11 @@ class Crew:
         return self
 
     def run(self, missing: pd.DataFrame, wanted: pd.DataFrame, progress: Progress) -> None:
-        """Scores ``missing`` and decodes the numbers ``wanted``. Raises what no other worker would be spared, and InfrastructureError
-        when engines keep dying; what is committed stays."""
-        pieces = deque(cut(missing, wanted, self.spec.batch_size, self.size, suspects(self.cache.folder)))
+        """Scores ``missing`` and decodes the numbers ``wanted``. Raises what no other worker would
+        be spared, and InfrastructureError when engines keep dying; what is committed stays."""
+        pieces = deque(
+            cut(missing, wanted, self.spec.batch_size, self.size, suspects(self.cache.folder))
+        )
         tally = Tally(missing, wanted, progress)
         for number in range(1, min(self.size, len(pieces))):
             self._hire(number)
@@ -229,9 +258,11 @@ class Crew:
         with theirs:
             process = subprocess.Popen(
                 [sys.executable, "-m", "sdgbias.scoring.workers", str(theirs.fileno())],
-                pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=2,
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=2,
                 env={**os.environ, **_threads(self.size), **_devices(self.spec, number)},
-            )  # fmt: skip
+            )
         worker = self.workers[number] = Worker(number, process, ours)
         ours.send(Start(self.spec, self.root, self.benchmark, self.results, number))
         return worker
@@ -255,7 +286,10 @@ class Crew:
                 worker.ready = True
                 self._meet(worker, message)
             case Advance() if worker.piece is not None:
-                worker.left[message.what] = len(worker.piece.score if message.what == SCORING else worker.piece.decode) - message.done
+                worker.left[message.what] = (
+                    len(worker.piece.score if message.what == SCORING else worker.piece.decode)
+                    - message.done
+                )
             case Done():
                 worker.piece, worker.left = None, {}
                 self.failures += message.failures
@@ -268,8 +302,9 @@ class Crew:
             self.fingerprint, self.forces_starts = message.fingerprint, message.forces_starts
         elif message.fingerprint != self.fingerprint:
             raise ModelError(
-                f"{self.spec.name}: worker {worker.number} loaded other weights or versions ({message.fingerprint}) than the first "
-                f"({self.fingerprint}); what is finished is kept: let nothing change the model's folder, then run the same command again"
+                f"{self.spec.name}: worker {worker.number} loaded other weights or versions"
+                f" ({message.fingerprint}) than the first ({self.fingerprint}); what is finished is"
+                " kept: let nothing change the model's folder, then run the same command again"
             )
 
     def _lost(self, worker: Worker, pieces: deque[Piece]) -> None:
@@ -286,21 +321,30 @@ class Crew:
             rest = unfinished(worker.piece, self.cache)
             if worker.piece.alone and in_flight:
                 kind = "Hung" if hung else "EngineDied"
-                self.failures += [(key, kind, f"the engine ended ({end}) twice on this prompt") for key in rest.prompts()]
+                self.failures += [
+                    (key, kind, f"the engine ended ({end}) twice on this prompt")
+                    for key in rest.prompts()
+                ]
             elif len(rest):
                 if early := set(rest.prompts()) - in_flight:
                     pieces.appendleft(rest.only(early, early, worker.piece.alone))
-                pieces.extend(rest.only([key], [key], alone=True) for key in rest.prompts() if key in in_flight)
+                pieces.extend(
+                    rest.only([key], [key], alone=True)
+                    for key in rest.prompts()
+                    if key in in_flight
+                )
         at = "" if worker.ready else " while it loaded the model"
         print(
-            f"{self.spec.name}: worker {worker.number} ended{at} ({'hung' if hung else end}); others do the rest",
+            f"{self.spec.name}: worker {worker.number} ended{at} ({'hung' if hung else end});"
+            " others do the rest",
             file=sys.stderr,
             flush=True,
         )
         if self.deaths > 2 * self.size or not (worker.ready or self.workers):
             raise InfrastructureError(
-                f"{self.spec.name}: engines ended {self.deaths} times, the last one: {end}; what is finished is kept: run the same command "
-                "again with fewer --workers (memory?), or with one to see why"
+                f"{self.spec.name}: engines ended {self.deaths} times, the last one: {end}; what is"
+                " finished is kept: run the same command again with fewer --workers (memory?), or"
+                " with one to see why"
             )
         if pieces and worker.ready:  # one that can't be loaded beside the others isn't tried again
             self._hire(worker.number)
@@ -309,7 +353,9 @@ class Crew:
 def unfinished(piece: Piece, cache: ScoreCache) -> Piece:
     """What of a piece isn't in the cache yet."""
     scores = piece.score["key"][cache.lacks("scores", piece.score["key"])]
-    return piece.only(set(scores), set(not_generated(piece.decode, cache.keys("generations"))["key"]))
+    return piece.only(
+        set(scores), set(not_generated(piece.decode, cache.keys("generations"))["key"])
+    )
 
 
 def _end(worker: Worker) -> str:
@@ -326,8 +372,8 @@ def _threads(size: int) -> dict[str, str]:
 
 
 def gpus_per_engine(spec: ModelSpec) -> float:
-    """GPUs that one engine takes where there are any: option `num_gpus` (0.5: two engines share one), else vLLM's
-    `tensor_parallel_size`, else 1; none for an engine without weights here."""
+    """GPUs that one engine takes where there are any: option `num_gpus` (0.5: two engines share
+    one), else vLLM's `tensor_parallel_size`, else 1; none for an engine without weights here."""
     if spec.backend == "api" or spec.backend.startswith("planted"):
         return 0.0
     value = spec.options.get("num_gpus", spec.options.get("tensor_parallel_size", 1))
@@ -335,17 +381,24 @@ def gpus_per_engine(spec: ModelSpec) -> float:
 
 
 def _devices(spec: ModelSpec, number: int) -> dict[str, str]:
-    """The GPUs of worker ``number``: its own where there are enough, else shared in turn; nothing is set without GPUs."""
+    """The GPUs of worker ``number``: its own where there are enough, else shared in turn; nothing
+    is set without GPUs."""
     each = gpus_per_engine(spec)
     said = os.environ.get("CUDA_VISIBLE_DEVICES")
     seen = (
-        [d.strip() for d in said.split(",") if d.strip()] if said is not None else [p.name[6:] for p in Path("/dev").glob("nvidia[0-9]*")]
+        [d.strip() for d in said.split(",") if d.strip()]
+        if said is not None
+        else [p.name[6:] for p in Path("/dev").glob("nvidia[0-9]*")]
     )
     if not seen or not each:
         return {}
     seen = seen if said is not None else sorted(seen, key=int)
     first = math.floor(number * each)
-    return {"CUDA_VISIBLE_DEVICES": ",".join(dict.fromkeys(seen[(first + i) % len(seen)] for i in range(max(1, math.ceil(each)))))}
+    return {
+        "CUDA_VISIBLE_DEVICES": ",".join(
+            dict.fromkeys(seen[(first + i) % len(seen)] for i in range(max(1, math.ceil(each))))
+        )
+    }
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
 """The results file: the only place that opens DuckDB for results.
 
-One DuckDB file holds every run; its big tables lie in Parquet files beside it (``details/``) and are read as if they were tables here.
-There is one writer at a time: DuckDB locks the whole file against other processes, so
-connections are short, and who finds the file held waits and tries again. A run is published whole, in one transaction
-(rows replaced by key), so a killed publish leaves the state of before and a repeated one changes nothing.
-The schema grows by the numbered files of ``migrations/``; ``schema_version`` says which have been applied.
+One DuckDB file holds every run; its big tables lie in Parquet files beside it (``details/``) and
+are read as if they were tables here. There is one writer at a time: DuckDB locks the whole file
+against other processes, so connections are short, and who finds the file held waits and tries
+again. A run is published whole, in one transaction (rows replaced by key), so a killed publish
+leaves the state of before and a repeated one changes nothing. The schema grows by the numbered
+files of ``migrations/``; ``schema_version`` says which have been applied.
 """
 
 from __future__ import annotations
@@ -30,13 +31,25 @@ from sdgbias.store.tables import arrow_table, json_text
 
 PROVENANCE = ("measured", "planted")
 
-#: What identifies a row within its run (or within its benchmark). Checked at publish, because no table has a primary key.
+#: What identifies a row within its run (or within its benchmark). Checked at publish, because no
+#: table has a primary key.
 RUN_TABLES: dict[str, tuple[str, ...]] = {
     **DETAILS,
     "cade_params": ("task", "test"),
     "metric_rows": ("task", "test", "method", "pillar", "indicator", "metric"),
     "failures": (),
-    "study_rows": ("study", "task", "test", "method", "pillar", "indicator", "by", "level", "x", "metric"),
+    "study_rows": (
+        "study",
+        "task",
+        "test",
+        "method",
+        "pillar",
+        "indicator",
+        "by",
+        "level",
+        "x",
+        "metric",
+    ),
 }
 BENCHMARK_TABLES: dict[str, tuple[str, ...]] = {
     "items": ("task", "item_id"),
@@ -55,8 +68,9 @@ NIGHT_TABLES: dict[str, tuple[str, ...]] = {
     "announcements": ("night", "target"),
 }
 
-#: Values of metric_rows.indicator that stand for all indicators or classes together. Their rows stand in headline_rows as well, which is
-#: a quarter of the size: publish and replace keep it so, and readers of many runs ask it first.
+#: Values of metric_rows.indicator that stand for all indicators or classes together. Their rows
+#: stand in headline_rows as well, which is a quarter of the size: publish and replace keep it so,
+#: and readers of many runs ask it first.
 HEADLINES = ("all", "all-52")
 
 #: DuckDB locks processes against each other, not threads; this lock does the latter.
@@ -70,7 +84,8 @@ _SMALL = tuple(name for name in RUN_TABLES if name not in DETAILS)
 class RunRecord:
     """One evaluation of one model on one benchmark. Times are UTC (ISO strings or datetimes).
 
-    ``provenance``: 'measured' (a real model was scored) or 'planted' (a fake model with a known bias).
+    ``provenance``: 'measured' (a real model was scored) or 'planted' (a fake model with a known
+    bias).
     ``n_prompts_naive``: item x test x view; ``n_prompts_planned``: distinct prompts after planning;
     ``n_scored`` + ``n_cached`` + ``n_failed`` add up to the planned ones.
     """
@@ -106,12 +121,15 @@ def connect(
     details: Iterable[str] = tuple(DETAILS),
     runs: Sequence[str] | None = None,
 ) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Open the results file, migrated to this version's schema, and close it at the end of the block.
+    """Open the results file, migrated to this version's schema, and close it at the end of the
+    block.
 
-    A file that another process holds is tried again for ``wait`` seconds. Writing creates the file and its folder.
-    ``details``: the big tables that can be read (views.show adds others later); ``runs``: only of these runs. Naming them saves some
-    10 ms a table where there are thousands of runs.
-    Raises StoreError: no such file (read-only), held too long, not writable, disk full, or written by a newer sdgbias.
+    A file that another process holds is tried again for ``wait`` seconds. Writing creates the file
+    and its folder.
+    ``details``: the big tables that can be read (views.show adds others later); ``runs``: only of
+    these runs. Naming them saves some 10 ms a table where there are thousands of runs. Raises
+    StoreError: no such file (read-only), held too long, not writable, disk full, or written by a
+    newer sdgbias.
     """
     path = _local(path)
     if read_only:
@@ -140,14 +158,17 @@ def connect(
                     con.close()
 
 
-def publish(path: Path | str, run: RunRecord | Mapping[str, Any], tables: Mapping[str, pd.DataFrame]) -> None:
+def publish(
+    path: Path | str, run: RunRecord | Mapping[str, Any], tables: Mapping[str, pd.DataFrame]
+) -> None:
     """Write a whole run in one transaction; publishing the same run again changes nothing.
 
-    ``tables``: any of ``RUN_TABLES`` (what the run had before is replaced, also by nothing when a table is left out) and
-    ``BENCHMARK_TABLES`` (items and previews are added to those of other runs on the same benchmark, replacing equal keys;
-    quarantine is replaced whole). ``run_id``, ``benchmark_id``, and in ``metric_rows`` model and suite are filled in.
-    Columns that are missing become NULL; ``options``, ``context`` may be dicts or lists (stored as JSON).
-    Raises StoreError on an unknown table or column, a missing or repeated key, and on everything ``connect`` raises.
+    ``tables``: any of ``RUN_TABLES`` (what the run had before is replaced, also by nothing when a
+    table is left out) and ``BENCHMARK_TABLES`` (items and previews are added to those of other runs
+    on the same benchmark, replacing equal keys; quarantine is replaced whole). ``run_id``,
+    ``benchmark_id``, and in ``metric_rows`` model and suite are filled in. Columns that are missing
+    become NULL; ``options``, ``context`` may be dicts or lists (stored as JSON). Raises StoreError
+    on an unknown table or column, a missing or repeated key, and on everything ``connect`` raises.
     """
     record = _record(run)
     for name in tables:
@@ -171,16 +192,21 @@ def publish(path: Path | str, run: RunRecord | Mapping[str, Any], tables: Mappin
                     rows = _first_seen(con, rows)
                     con.register("incoming", rows)
                 if name in BENCHMARK_TABLES:
-                    same = "".join(f" AND {name}.{k} = incoming.{k}" for k in BENCHMARK_TABLES[name])
+                    same = "".join(
+                        f" AND {name}.{k} = incoming.{k}" for k in BENCHMARK_TABLES[name]
+                    )
                     exists = f" AND EXISTS (FROM incoming WHERE true{same})" if same else ""
-                    con.execute(f"DELETE FROM {name} WHERE benchmark_id = ?{exists}", [benchmark_id])
+                    con.execute(
+                        f"DELETE FROM {name} WHERE benchmark_id = ?{exists}", [benchmark_id]
+                    )
                 con.execute(f"INSERT INTO {name} BY NAME SELECT * FROM incoming")
                 con.unregister("incoming")
             con.execute("COMMIT")
 
 
 def replace(path: Path | str, run_id: str, tables: Mapping[str, pd.DataFrame]) -> None:
-    """Replaces the rows of some ``RUN_TABLES`` of a published run in one transaction; everything else of it stays.
+    """Replaces the rows of some ``RUN_TABLES`` of a published run in one transaction; everything
+    else of it stays.
 
     Raises StoreError for a run that isn't there, and on everything ``publish`` raises.
     """
@@ -190,10 +216,18 @@ def replace(path: Path | str, run_id: str, tables: Mapping[str, pd.DataFrame]) -
     path = _local(path)
     with _writing(path):
         with connect(path, details=()) as con:
-            known = con.execute("SELECT benchmark_id, model, suite FROM runs WHERE run_id = ?", [run_id]).fetchall()
+            known = con.execute(
+                "SELECT benchmark_id, model, suite FROM runs WHERE run_id = ?", [run_id]
+            ).fetchall()
             if not known:
-                raise StoreError(f"{path}: no run {run_id!r}; sdgbias results --sql 'SELECT run_id, model FROM runs' lists them")
-            fill = {"run_id": run_id, **dict(zip(("benchmark_id", "model", "suite"), known[0], strict=True))}
+                raise StoreError(
+                    f"{path}: no run {run_id!r}; sdgbias results --sql 'SELECT run_id, model FROM"
+                    " runs' lists them"
+                )
+            fill = {
+                "run_id": run_id,
+                **dict(zip(("benchmark_id", "model", "suite"), known[0], strict=True)),
+            }
             ready = _rows_of_run(con, tables, fill)
         big = [name for name in ready if name in DETAILS]
         catalogue = _write_details(path, run_id, ready)
@@ -204,18 +238,26 @@ def replace(path: Path | str, run_id: str, tables: Mapping[str, pd.DataFrame]) -
                 con.register("incoming", rows)
                 con.execute(f"INSERT INTO {name} BY NAME SELECT * FROM incoming")
                 con.unregister("incoming")
-            con.execute('DELETE FROM details WHERE run_id = ? AND list_contains(?, "table")', [run_id, big])
+            con.execute(
+                'DELETE FROM details WHERE run_id = ? AND list_contains(?, "table")', [run_id, big]
+            )
             con.register("incoming", catalogue)
             con.execute("INSERT INTO details BY NAME SELECT * FROM incoming")
             con.execute("COMMIT")
 
 
-def keep(path: Path | str, tables: Mapping[str, pd.DataFrame], by: Mapping[str, tuple[str, ...]] | None = None) -> None:
-    """Adds rows to ``NIGHT_TABLES`` in one transaction, in place of the rows that have the same key.
+def keep(
+    path: Path | str,
+    tables: Mapping[str, pd.DataFrame],
+    by: Mapping[str, tuple[str, ...]] | None = None,
+) -> None:
+    """Adds rows to ``NIGHT_TABLES`` in one transaction, in place of the rows that have the same
+    key.
 
-    ``by``: table -> the leading key columns whose rows are replaced whole (verdicts: ('night', 'model', 'suite') replaces all verdicts
-    on one model of one night, also those that are not among the new rows). Columns that are missing become NULL.
-    Raises StoreError on an unknown table or column, a missing or repeated key, and on everything ``connect`` raises.
+    ``by``: table -> the leading key columns whose rows are replaced whole (verdicts: ('night',
+    'model', 'suite') replaces all verdicts on one model of one night, also those that are not among
+    the new rows). Columns that are missing become NULL. Raises StoreError on an unknown table or
+    column, a missing or repeated key, and on everything ``connect`` raises.
     """
     for name in tables:
         if name not in NIGHT_TABLES:
@@ -225,7 +267,9 @@ def keep(path: Path | str, tables: Mapping[str, pd.DataFrame], by: Mapping[str, 
         con.execute("BEGIN")
         for name, rows in ready.items():
             con.register("incoming", rows)
-            same = " AND ".join(f'{name}."{k}" = incoming."{k}"' for k in (by or {}).get(name, NIGHT_TABLES[name]))
+            same = " AND ".join(
+                f'{name}."{k}" = incoming."{k}"' for k in (by or {}).get(name, NIGHT_TABLES[name])
+            )
             con.execute(f"DELETE FROM {name} WHERE EXISTS (FROM incoming WHERE {same})")
             con.execute(f"INSERT INTO {name} BY NAME SELECT * FROM incoming")
             con.unregister("incoming")
@@ -233,28 +277,43 @@ def keep(path: Path | str, tables: Mapping[str, pd.DataFrame], by: Mapping[str, 
 
 
 def arrow(
-    path: Path | str, sql: str, params: Sequence[Any] | Mapping[str, Any] = (), wait: float = 30.0, runs: Sequence[str] | None = None
+    path: Path | str,
+    sql: str,
+    params: Sequence[Any] | Mapping[str, Any] = (),
+    wait: float = 30.0,
+    runs: Sequence[str] | None = None,
 ) -> pa.Table:
     """Like ``query``, as an Arrow table: for millions of rows and for columns of lists."""
     with connect(path, True, wait, views.tables_in(sql), runs) as con:
-        found: pa.Table = con.sql(sql, params=params if isinstance(params, Mapping) else list(params)).to_arrow_table()
+        found: pa.Table = con.sql(
+            sql, params=params if isinstance(params, Mapping) else list(params)
+        ).to_arrow_table()
         return found
 
 
 def query(
-    path: Path | str, sql: str, params: Sequence[Any] | Mapping[str, Any] = (), wait: float = 30.0, runs: Sequence[str] | None = None
+    path: Path | str,
+    sql: str,
+    params: Sequence[Any] | Mapping[str, Any] = (),
+    wait: float = 30.0,
+    runs: Sequence[str] | None = None,
 ) -> pd.DataFrame:
-    """Run one read-only SQL statement and return its rows. Raises StoreError (also for SQL that doesn't parse).
+    """Run one read-only SQL statement and return its rows. Raises StoreError (also for SQL that
+    doesn't parse).
 
-    ``runs``: the statement concerns the details (scores, predictions, decoded, spoken) of these runs only, whatever else it says.
+    ``runs``: the statement concerns the details (scores, predictions, decoded, spoken) of these
+    runs only, whatever else it says.
     """
     with connect(path, True, wait, views.tables_in(sql), runs) as con:
-        frame: pd.DataFrame = con.execute(sql, params if isinstance(params, Mapping) else list(params)).df()
+        frame: pd.DataFrame = con.execute(
+            sql, params if isinstance(params, Mapping) else list(params)
+        ).df()
         return frame
 
 
 def ask(path: Path | str, sql: str, wait: float = 30.0) -> pd.DataFrame:
-    """The rows of one statement that a person wrote. It reads the results and no other file, and writes none. Raises StoreError."""
+    """The rows of one statement that a person wrote. It reads the results and no other file, and
+    writes none. Raises StoreError."""
     with connect(path, True, wait, views.tables_in(sql)) as con:
         home = parquet.home(_local(path))
         if not parquet.is_remote(home):
@@ -263,63 +322,89 @@ def ask(path: Path | str, sql: str, wait: float = 30.0) -> pd.DataFrame:
         con.execute("SET lock_configuration = true")
         for statement in con.extract_statements(sql):
             if statement.type in (duckdb.StatementType.COPY, duckdb.StatementType.EXPORT):
-                raise StoreError("COPY and EXPORT write files; a query reads: write the answer to a file with --csv > FILE")
+                raise StoreError(
+                    "COPY and EXPORT write files; a query reads: write the answer to a file with"
+                    " --csv > FILE"
+                )
         frame: pd.DataFrame = con.execute(sql).df()
         return frame
 
 
 def run_ids(path: Path | str) -> list[str]:
     """Every run in the file, oldest first."""
-    return list(query(path, "SELECT run_id FROM runs ORDER BY finished_at NULLS LAST, run_id")["run_id"])
+    return list(
+        query(path, "SELECT run_id FROM runs ORDER BY finished_at NULLS LAST, run_id")["run_id"]
+    )
 
 
-def latest_runs(path: Path | str, suite: str = "sdg", *, per_benchmark: bool = False, among: Sequence[str] | None = None) -> list[str]:
-    """The newest finished run of each model in one suite, by model name; ``per_benchmark``: of each model on each benchmark;
+def latest_runs(
+    path: Path | str,
+    suite: str = "sdg",
+    *,
+    per_benchmark: bool = False,
+    among: Sequence[str] | None = None,
+) -> list[str]:
+    """The newest finished run of each model in one suite, by model name; ``per_benchmark``: of each
+    model on each benchmark;
     ``among``: of these runs only (retention/past.py)."""
     within = "model, benchmark_id" if per_benchmark else "model"
     mine = "" if among is None else "AND list_contains($among, run_id)"
     sql = f"""SELECT run_id FROM runs WHERE finished_at IS NOT NULL AND suite = $suite {mine}
-              QUALIFY row_number() OVER (PARTITION BY {within} ORDER BY finished_at DESC, run_id DESC) = 1 ORDER BY {within}"""
-    return list(query(path, sql, {"suite": suite} | ({} if among is None else {"among": list(among)}))["run_id"])
+              QUALIFY row_number() OVER (PARTITION BY {within} ORDER BY finished_at DESC, run_id
+              DESC) = 1 ORDER BY {within}"""
+    return list(
+        query(path, sql, {"suite": suite} | ({} if among is None else {"among": list(among)}))[
+            "run_id"
+        ]
+    )
 
 
 def dropped(path: Path | str, run_ids: Sequence[str]) -> dict[str, datetime]:
     """Those of the runs whose details were removed by retention, and when (UTC)."""
     sql = (
-        "SELECT run_id, max(dropped_at) AS at FROM details WHERE list_contains(?, run_id) AND dropped_at IS NOT NULL GROUP BY 1 ORDER BY 1"
+        "SELECT run_id, max(dropped_at) AS at FROM details WHERE list_contains(?, run_id) AND"
+        " dropped_at IS NOT NULL GROUP BY 1 ORDER BY 1"
     )
     found = query(path, sql, [list(run_ids)])
     return {str(r): at.to_pydatetime() for r, at in zip(found["run_id"], found["at"], strict=True)}
 
 
 def has_run(path: Path | str, run_id: str) -> bool:
-    """Whether a finished run of this id is in the file, and its Parquet files are there (a run that lost one is evaluated again, from the
-    cached scores); False when there is no file yet."""
+    """Whether a finished run of this id is in the file, and its Parquet files are there (a run that
+    lost one is evaluated again, from the cached scores); False when there is no file yet."""
     if not Path(path).exists():
         return False
     with connect(path, read_only=True, details=()) as con:
-        known = con.execute("SELECT count(*) FROM runs WHERE run_id = ? AND finished_at IS NOT NULL", [run_id]).fetchall()[0][0]
+        known = con.execute(
+            "SELECT count(*) FROM runs WHERE run_id = ? AND finished_at IS NOT NULL", [run_id]
+        ).fetchall()[0][0]
         where = parquet.home(Path(path))
         if not known or parquet.is_remote(where):
             return bool(known)
-        rows = con.execute("SELECT file, bytes FROM details WHERE run_id = ? AND dropped_at IS NULL", [run_id]).fetchall()
+        rows = con.execute(
+            "SELECT file, bytes FROM details WHERE run_id = ? AND dropped_at IS NULL", [run_id]
+        ).fetchall()
     paths = [(Path(where) / file, size) for file, size in rows]
     return all(p.is_file() and p.stat().st_size == size for p, size in paths)
 
 
-# -- opening ---------------------------------------------------------------------------------------------------------
+# -- opening
+# ----------------------------------------------------------------------
 
 
 def _local(path: Path | str) -> Path:
     """The results file as a path. Raises UsageError for a URL."""
     if re.match(r"[a-z0-9+]+:/", str(path)):
         raise UsageError(
-            f"--results {path}: the catalogue is a local file; only the Parquet files of runs can lie elsewhere ({parquet.ELSEWHERE})"
+            f"--results {path}: the catalogue is a local file; only the Parquet files of runs can"
+            f" lie elsewhere ({parquet.ELSEWHERE})"
         )
     return Path(path)
 
 
-def _show(con: duckdb.DuckDBPyConnection, path: Path, details: Iterable[str], runs: Sequence[str] | None) -> None:
+def _show(
+    con: duckdb.DuckDBPyConnection, path: Path, details: Iterable[str], runs: Sequence[str] | None
+) -> None:
     """The views of the details, and what a bucket needs first."""
     where = parquet.home(path)
     if parquet.is_remote(where):
@@ -335,11 +420,13 @@ def _writing(path: Path) -> Iterator[None]:
         yield
 
 
-# -- rows ------------------------------------------------------------------------------------------------------------
+# -- rows
+# ----------------------------------------------------------------------
 
 
 def _record(run: RunRecord | Mapping[str, Any]) -> dict[str, Any]:
-    """The row of ``runs``: JSON text and naive UTC times. Raises StoreError on unknown or missing fields."""
+    """The row of ``runs``: JSON text and naive UTC times. Raises StoreError on unknown or missing
+    fields."""
     if not isinstance(run, RunRecord):
         valid = [f.name for f in fields(RunRecord)]
         for name in run:
@@ -347,7 +434,9 @@ def _record(run: RunRecord | Mapping[str, Any]) -> dict[str, Any]:
                 raise StoreError(one_of("field of a run record", name, valid))
         missing = {"run_id", "model", "benchmark_id"} - set(run)
         if missing:
-            raise StoreError(f"run record without {', '.join(sorted(missing))}; see store.RunRecord")
+            raise StoreError(
+                f"run record without {', '.join(sorted(missing))}; see store.RunRecord"
+            )
         run = RunRecord(**run)
     if run.provenance not in PROVENANCE:
         raise StoreError(one_of("provenance", run.provenance, PROVENANCE))
@@ -357,23 +446,34 @@ def _record(run: RunRecord | Mapping[str, Any]) -> dict[str, Any]:
         when = record[name]
         if isinstance(when, str):
             when = datetime.fromisoformat(when)
-        record[name] = when.astimezone(UTC).replace(tzinfo=None) if when is not None and when.tzinfo else when
+        record[name] = (
+            when.astimezone(UTC).replace(tzinfo=None) if when is not None and when.tzinfo else when
+        )
     return record
 
 
-def _arrow(con: duckdb.DuckDBPyConnection, name: str, frame: pd.DataFrame, fill: Mapping[str, str]) -> pa.Table:
+def _arrow(
+    con: duckdb.DuckDBPyConnection, name: str, frame: pd.DataFrame, fill: Mapping[str, str]
+) -> pa.Table:
     """``frame`` as an Arrow table of exactly the columns and types of table ``name``."""
-    sql = "SELECT column_name, data_type FROM duckdb_columns() WHERE schema_name = ? AND table_name = ? AND NOT internal ORDER BY column_index"
+    sql = (
+        "SELECT column_name, data_type FROM duckdb_columns() WHERE schema_name = ? AND table_name ="
+        " ? AND NOT internal ORDER BY column_index"
+    )
     types = dict(con.execute(sql, ["detail" if name in DETAILS else "main", name]).fetchall())
     keys = {**RUN_TABLES, **BENCHMARK_TABLES, **NIGHT_TABLES}.get(name, ())
     return arrow_table(name, frame, types, keys, fill)
 
 
-def _rows_of_run(con: duckdb.DuckDBPyConnection, tables: Mapping[str, pd.DataFrame], fill: Mapping[str, str]) -> dict[str, pa.Table]:
+def _rows_of_run(
+    con: duckdb.DuckDBPyConnection, tables: Mapping[str, pd.DataFrame], fill: Mapping[str, str]
+) -> dict[str, pa.Table]:
     """Arrow tables by name, by `_arrow`; headline_rows beside metric_rows."""
     ready = {name: _arrow(con, name, frame, fill) for name, frame in sorted(tables.items())}
     if (rows := ready.get("metric_rows")) is not None:
-        ready["headline_rows"] = rows.filter(pc.is_in(rows["indicator"], value_set=pa.array(HEADLINES)))
+        ready["headline_rows"] = rows.filter(
+            pc.is_in(rows["indicator"], value_set=pa.array(HEADLINES))
+        )
     return ready
 
 
@@ -386,6 +486,10 @@ def _first_seen(con: duckdb.DuckDBPyConnection, rows: pa.Table) -> pa.Table:
 
 
 def _write_details(path: Path, run_id: str, ready: dict[str, pa.Table]) -> pa.Table:
-    """Takes the big tables out of ``ready`` and writes them; returns their rows of the catalogue."""
-    made = [parquet.write(path, run_id, name, ready.pop(name)) for name in sorted(set(ready) & set(DETAILS))]
+    """Takes the big tables out of ``ready`` and writes them; returns their rows of the
+    catalogue."""
+    made = [
+        parquet.write(path, run_id, name, ready.pop(name))
+        for name in sorted(set(ready) & set(DETAILS))
+    ]
     return database.catalogue([d for d in made if d.rows])

@@ -1,4 +1,5 @@
-"""Backup and restore: the Parquet files are copied once (they never change), the DuckDB file each time, and a manifest says what belongs together.
+"""Backup and restore: the Parquet files are copied once (they never change), the DuckDB file each
+time, and a manifest says what belongs together.
 
 DIR/manifest.json            written last: a backup that was killed leaves the one before
 DIR/results-<hash>.duckdb
@@ -33,9 +34,18 @@ class Copied:
     there: int
 
 
-def back_up(results: Path, to: Path, *, now: datetime, check_all: bool = False, progress: Progress | None = None) -> Copied:
-    """Copies what is not in ``to`` yet and writes its manifest. Every copy is read back and compared with the catalogue's sha256; files of earlier
-    backups are compared by size, or whole with ``check_all``. ``now``: UTC, for the manifest. Raises StoreError, naming the file at fault."""
+def back_up(
+    results: Path,
+    to: Path,
+    *,
+    now: datetime,
+    check_all: bool = False,
+    progress: Progress | None = None,
+) -> Copied:
+    """Copies what is not in ``to`` yet and writes its manifest. Every copy is read back and
+    compared with the catalogue's sha256; files of earlier backups are compared by size, or whole
+    with ``check_all``. ``now``: UTC, for the manifest. Raises StoreError, naming the file at fault.
+    """
     folder = parquet.local_home(results, "sdgbias store backup")
     try:
         to.mkdir(parents=True, exist_ok=True)
@@ -43,7 +53,9 @@ def back_up(results: Path, to: Path, *, now: datetime, check_all: bool = False, 
             draft = to / ".results.duckdb.part"
             with store.connect(results, details=()) as con:
                 con.execute("CHECKPOINT")
-            with store.connect(results, read_only=True, details=()):  # no writer until the file is copied
+            with store.connect(
+                results, read_only=True, details=()
+            ):  # no writer until the file is copied
                 shutil.copyfile(results, draft)
             known = catalogued(draft)
             digest = parquet.sha256(draft)
@@ -75,8 +87,8 @@ def back_up(results: Path, to: Path, *, now: datetime, check_all: bool = False, 
                 old.unlink()
     except OSError as error:
         raise StoreError(
-            f"can't write the backup {to}: {error.strerror}; make room or choose another folder, then run this again "
-            "(the backup of before is as it was)"
+            f"can't write the backup {to}: {error.strerror}; make room or choose another folder,"
+            " then run this again (the backup of before is as it was)"
         ) from None
     return Copied(copied + 1, size, there)
 
@@ -88,7 +100,9 @@ def _copy(source: Path, target: Path, digest: str, what: str) -> None:
     try:
         shutil.copyfile(source, draft)
     except FileNotFoundError:
-        raise StoreError(f"{what}: {source} is missing; sdgbias store verify lists every such file") from None
+        raise StoreError(
+            f"{what}: {source} is missing; sdgbias store verify lists every such file"
+        ) from None
     with draft.open("rb+") as handle:
         os.fsync(handle.fileno())
     if parquet.sha256(draft) != digest:
@@ -104,33 +118,48 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         entries = [found["results"], *found["files"]]
         if found["format"] != FORMAT:
-            raise InputError(f"{path}: format {found['format']!r}, this version knows {FORMAT}: upgrade sdgbias")
+            raise InputError(
+                f"{path}: format {found['format']!r}, this version knows {FORMAT}: upgrade sdgbias"
+            )
         for entry in entries:
             confine(folder, entry["path"]), int(entry["bytes"]), str(entry["sha256"])
     except FileNotFoundError:
-        raise InputError(f"{folder} holds no backup ({MANIFEST} is missing); make one: sdgbias store backup {folder}") from None
+        raise InputError(
+            f"{folder} holds no backup ({MANIFEST} is missing); make one: sdgbias store backup"
+            f" {folder}"
+        ) from None
     except (ValueError, KeyError, TypeError, UnicodeDecodeError):
-        raise InputError(f"{path} is no manifest of a backup; make a new one: sdgbias store backup {folder}") from None
+        raise InputError(
+            f"{path} is no manifest of a backup; make a new one: sdgbias store backup {folder}"
+        ) from None
     return found
 
 
 def check(folder: Path, progress: Progress | None = None) -> dict[str, Any]:
-    """The manifest, once every file has been compared with it, byte by byte. Raises StoreError naming the first that differs."""
+    """The manifest, once every file has been compared with it, byte by byte. Raises StoreError
+    naming the first that differs."""
     found = read_manifest(folder)
     entries = [found["results"], *found["files"]]
     for done, entry in enumerate(entries, 1):
         path = folder / entry["path"]
         if not path.is_file():
-            raise StoreError(f"{path} is missing in the backup; nothing was restored; make a new backup: sdgbias store backup DIR")
+            raise StoreError(
+                f"{path} is missing in the backup; nothing was restored; make a new backup: sdgbias"
+                " store backup DIR"
+            )
         if path.stat().st_size != entry["bytes"] or parquet.sha256(path) != entry["sha256"]:
-            raise StoreError(f"{path} is damaged in the backup; nothing was restored; make a new backup: sdgbias store backup DIR")
+            raise StoreError(
+                f"{path} is damaged in the backup; nothing was restored; make a new backup: sdgbias"
+                " store backup DIR"
+            )
         if progress:
             progress("checking the backup", done, len(entries))
     return found
 
 
 def _let_go(results: Path) -> None:
-    """Waits until nobody has the file open, and removes its log. What is no results file any more is replaced without a word."""
+    """Waits until nobody has the file open, and removes its log. What is no results file any more
+    is replaced without a word."""
     try:
         with store.connect(results, details=()) as con:
             con.execute("CHECKPOINT")
@@ -140,11 +169,16 @@ def _let_go(results: Path) -> None:
     results.with_name(results.name + ".wal").unlink(missing_ok=True)
 
 
-def restore(folder: Path, results: Path, *, overwrite: bool = False, progress: Progress | None = None) -> int:
-    """Puts a backup in place of ``results``, or where there is nothing; returns its number of Parquet files. Everything is checked before anything
-    is written. The results file comes last, by a rename. Raises UsageError where there are results and ``overwrite`` is False."""
+def restore(
+    folder: Path, results: Path, *, overwrite: bool = False, progress: Progress | None = None
+) -> int:
+    """Puts a backup in place of ``results``, or where there is nothing; returns its number of
+    Parquet files. Everything is checked before anything is written. The results file comes last, by
+    a rename. Raises UsageError where there are results and ``overwrite`` is False."""
     if results.exists() and not overwrite:
-        raise UsageError(f"{results} exists; give another --results, or --overwrite to lose what it holds")
+        raise UsageError(
+            f"{results} exists; give another --results, or --overwrite to lose what it holds"
+        )
     found = check(folder, progress)
     home = parquet.local_home(results, "sdgbias store restore")
     try:
@@ -153,10 +187,19 @@ def restore(folder: Path, results: Path, *, overwrite: bool = False, progress: P
             if results.exists():
                 _let_go(results)
             for done, entry in enumerate(found["files"], 1):
-                _copy(folder / entry["path"], home / entry["path"].removeprefix("runs/"), entry["sha256"], "the backup")
+                _copy(
+                    folder / entry["path"],
+                    home / entry["path"].removeprefix("runs/"),
+                    entry["sha256"],
+                    "the backup",
+                )
                 if progress:
                     progress("restoring", done, len(found["files"]))
-            _copy(folder / found["results"]["path"], results, found["results"]["sha256"], "the backup")
+            _copy(
+                folder / found["results"]["path"], results, found["results"]["sha256"], "the backup"
+            )
     except OSError as error:
-        raise StoreError(f"can't write {results}: {error.strerror}; make room, then run this again") from None
+        raise StoreError(
+            f"can't write {results}: {error.strerror}; make room, then run this again"
+        ) from None
     return len(found["files"])

@@ -1,6 +1,8 @@
-"""The DuckDB file underneath the results: opening it, waiting for it, its schema, and what its errors mean to a person.
+"""The DuckDB file underneath the results: opening it, waiting for it, its schema, and what its
+errors mean to a person.
 
-The schema grows by the numbered files of ``migrations/``; table ``schema_version`` says which have been applied.
+The schema grows by the numbered files of ``migrations/``; table ``schema_version`` says which have
+been applied.
 """
 
 from __future__ import annotations
@@ -22,27 +24,43 @@ from sdgbias.store import parquet, views
 from sdgbias.store.tables import TABLES as DETAILS
 
 MIGRATIONS = packaged("store", "migrations")
-_BUSY = re.compile(r"Could not set lock|Conflicting lock|different configuration|already attached|being used by another")
+_BUSY = re.compile(
+    r"Could not set lock|Conflicting lock|different configuration|already attached|being used by"
+    r" another"
+)
 _HOLDER = re.compile(r"held in (.+?\(PID \d+\))")
 _CATALOGUE = pa.schema(
-    {"run_id": pa.string(), "table": pa.string(), "file": pa.string(), "rows": pa.int64(), "bytes": pa.int64(), "sha256": pa.string(),
-     "columns": pa.int32()}
-)  # fmt: skip
+    {
+        "run_id": pa.string(),
+        "table": pa.string(),
+        "file": pa.string(),
+        "rows": pa.int64(),
+        "bytes": pa.int64(),
+        "sha256": pa.string(),
+        "columns": pa.int32(),
+    }
+)
 
 
 def open_file(path: Path, read_only: bool, wait: float) -> duckdb.DuckDBPyConnection:
-    """A connection, or Busy once ``wait`` seconds of retrying have passed. Raises StoreError, DiskFull."""
+    """A connection, or Busy once ``wait`` seconds of retrying have passed. Raises StoreError,
+    DiskFull."""
     deadline, pause = time.monotonic() + wait, 0.02
     while True:
         try:
-            return duckdb.connect(str(path), read_only=read_only, config={"autoinstall_known_extensions": False})
+            return duckdb.connect(
+                str(path), read_only=read_only, config={"autoinstall_known_extensions": False}
+            )
         except duckdb.Error as error:
             if not _BUSY.search(str(error)):
                 raise _store_error(error, path, "open") from None
             if time.monotonic() >= deadline:
                 holder = _HOLDER.search(str(error))
                 who = f"by {holder.group(1)}" if holder else "by another connection"
-                raise Busy(f"{path} is held {who}; waited {wait:g} s. Let that process finish (or end it), then run this again") from None
+                raise Busy(
+                    f"{path} is held {who}; waited {wait:g} s. Let that process finish (or end it),"
+                    " then run this again"
+                ) from None
         time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
         pause = min(pause * 1.6, 0.5)
 
@@ -51,7 +69,10 @@ def make_folder(path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise StoreError(f"can't create {path.parent} for {path.name}: {error.strerror}; choose another --results") from None
+        raise StoreError(
+            f"can't create {path.parent} for {path.name}: {error.strerror}; choose another"
+            " --results"
+        ) from None
 
 
 @contextmanager
@@ -72,10 +93,17 @@ def _store_error(error: duckdb.Error, path: Path, verb: str) -> StoreError:
         return StoreError(parquet.advice(broken[0], broken[1], "damaged"))
     line = text.strip().splitlines()[0] if text.strip() else type(error).__name__
     for sign, cause in {
-        "No space left": "the disk is full; free some space, then run this again (the results are as before)",
-        "File too large": "the file may not grow (size limit); raise it, then run this again (the results are as before)",
+        "No space left": (
+            "the disk is full; free some space, then run this again (the results are as before)"
+        ),
+        "File too large": (
+            "the file may not grow (size limit); raise it, then run this again (the results are as"
+            " before)"
+        ),
         "Read-only file system": "the file system is read-only; choose another --results",
-        "Permission denied": "permission denied; choose another --results or change the folder's rights",
+        "Permission denied": (
+            "permission denied; choose another --results or change the folder's rights"
+        ),
         "Not a directory": "a part of this path is a file; choose another --results",
         "not a valid DuckDB": "this is no DuckDB file; choose another --results or move it away",
     }.items():
@@ -95,7 +123,8 @@ def latest() -> int:
 
 
 def version(con: duckdb.DuckDBPyConnection, path: Path) -> int:
-    """Number of the last applied migration (0 for an empty file); StoreError when it is unknown to this version."""
+    """Number of the last applied migration (0 for an empty file); StoreError when it is unknown to
+    this version."""
     return _state(con, path)[0]
 
 
@@ -106,16 +135,23 @@ def is_current(con: duckdb.DuckDBPyConnection, path: Path) -> bool:
 
 
 def _state(con: duckdb.DuckDBPyConnection, path: Path) -> tuple[int, list[str]]:
-    """The schema's version, and the tables of details that still hold rows of their own, as versions before schema 5 wrote them."""
+    """The schema's version, and the tables of details that still hold rows of their own, as
+    versions before schema 5 wrote them."""
     tables = con.execute("SELECT table_name, schema_name FROM duckdb_tables()").fetchall()
     if ("schema_version", "main") not in tables:
         if tables:
-            raise StoreError(f"{path} is a DuckDB file but holds no sdgbias results; choose another --results")
+            raise StoreError(
+                f"{path} is a DuckDB file but holds no sdgbias results; choose another --results"
+            )
         return 0, []
     [(found,)] = con.execute("SELECT coalesce(max(version), 0)::INT FROM schema_version").fetchall()
     if found > latest():
-        raise StoreError(f"{path} has schema {found}, this version knows {latest()}: upgrade sdgbias")
-    return int(found), sorted(name for name, schema in tables if schema == "main" and name in DETAILS)
+        raise StoreError(
+            f"{path} has schema {found}, this version knows {latest()}: upgrade sdgbias"
+        )
+    return int(found), sorted(
+        name for name, schema in tables if schema == "main" and name in DETAILS
+    )
 
 
 def migrate(con: duckdb.DuckDBPyConnection, path: Path) -> None:
@@ -125,7 +161,10 @@ def migrate(con: duckdb.DuckDBPyConnection, path: Path) -> None:
         if number <= done:
             continue
         con.execute("BEGIN")
-        con.execute("CREATE TABLE IF NOT EXISTS schema_version (version INTEGER, name VARCHAR, applied_at TIMESTAMP)")
+        con.execute(
+            "CREATE TABLE IF NOT EXISTS schema_version (version INTEGER, name VARCHAR, applied_at"
+            " TIMESTAMP)"
+        )
         con.execute(script.read_text(encoding="utf-8"))
         now = datetime.now(UTC).replace(tzinfo=None)
         con.execute("INSERT INTO schema_version VALUES (?, ?, ?)", [number, script.name, now])
@@ -134,11 +173,19 @@ def migrate(con: duckdb.DuckDBPyConnection, path: Path) -> None:
 
 
 def _move_details(con: duckdb.DuckDBPyConnection, path: Path) -> None:
-    """Rows of old tables into Parquet files, a run at a time: killed in between, the next opening goes on."""
+    """Rows of old tables into Parquet files, a run at a time: killed in between, the next opening
+    goes on."""
     for table in _state(con, path)[1]:
-        runs = [run for (run,) in con.execute(f"SELECT DISTINCT run_id FROM main.{table} ORDER BY 1").fetchall()]
+        runs = [
+            run
+            for (run,) in con.execute(
+                f"SELECT DISTINCT run_id FROM main.{table} ORDER BY 1"
+            ).fetchall()
+        ]
         for run_id in runs:
-            rows = con.sql(f"SELECT * FROM main.{table} WHERE run_id = $run", params={"run": run_id}).to_arrow_table()
+            rows = con.sql(
+                f"SELECT * FROM main.{table} WHERE run_id = $run", params={"run": run_id}
+            ).to_arrow_table()
             moved = catalogue([parquet.write(path, run_id, table, rows)])
             con.execute("BEGIN")
             con.register("moved", moved)
@@ -150,13 +197,20 @@ def _move_details(con: duckdb.DuckDBPyConnection, path: Path) -> None:
 
 
 def catalogue(made: Sequence[parquet.Detail]) -> pa.Table:
-    return pa.table({f.name: [getattr(d, f.name) for d in made] for f in fields(parquet.Detail)}, schema=_CATALOGUE)
+    return pa.table(
+        {f.name: [getattr(d, f.name) for d in made] for f in fields(parquet.Detail)},
+        schema=_CATALOGUE,
+    )
 
 
 def copy(source: Path, target: Path) -> None:
-    """Everything of one DuckDB file into a new one, without holes. Nobody may write to ``source`` meanwhile."""
+    """Everything of one DuckDB file into a new one, without holes. Nobody may write to ``source``
+    meanwhile."""
     quoted = ["'" + str(p).replace("'", "''") + "'" for p in (source, target)]
-    with said(target, "write"), duckdb.connect(config={"autoinstall_known_extensions": False}) as con:
+    with (
+        said(target, "write"),
+        duckdb.connect(config={"autoinstall_known_extensions": False}) as con,
+    ):
         con.execute(f"ATTACH {quoted[0]} AS old (READ_ONLY)")
         con.execute(f"ATTACH {quoted[1]} AS new")
         con.execute("COPY FROM DATABASE old TO new")

@@ -1,7 +1,9 @@
-"""Who may write: everybody who writes a run shares a lock; who clears away or swaps files holds it alone.
+"""Who may write: everybody who writes a run shares a lock; who clears away or swaps files holds it
+alone.
 
-DuckDB's own lock covers the results file while it is open. Parquet files are written before that, and a results file is swapped after,
-so both need a lock that lasts longer. It is the kernel's (flock): it dies with its process.
+DuckDB's own lock covers the results file while it is open. Parquet files are written before that,
+and a results file is swapped after, so both need a lock that lasts longer. It is the kernel's
+(flock): it dies with its process.
 """
 
 from __future__ import annotations
@@ -24,14 +26,16 @@ def _file(results: Path) -> Path:
 
 @contextmanager
 def shared(results: Path, wait: float = 30.0) -> Iterator[None]:
-    """Held while a run is written. Where no lock file can be made nothing is locked: DuckDB then says why it can't write either."""
+    """Held while a run is written. Where no lock file can be made nothing is locked: DuckDB then
+    says why it can't write either."""
     with _held(results, fcntl.LOCK_SH, wait):
         yield
 
 
 @contextmanager
 def alone(results: Path, wait: float = 30.0) -> Iterator[None]:
-    """Held while files are cleared away or swapped: nobody writes meanwhile. Raises StoreError after ``wait`` seconds."""
+    """Held while files are cleared away or swapped: nobody writes meanwhile. Raises StoreError
+    after ``wait`` seconds."""
     with _held(results, fcntl.LOCK_EX, wait):
         yield
 
@@ -57,7 +61,8 @@ def _held(results: Path, kind: int, wait: float) -> Iterator[None]:
             except OSError:
                 if time.monotonic() >= deadline:
                     raise Busy(
-                        f"{results} is being written or cleared up by another process; waited {wait:g} s. Let it finish, then run this again"
+                        f"{results} is being written or cleared up by another process; waited"
+                        f" {wait:g} s. Let it finish, then run this again"
                     ) from None
                 time.sleep(0.05)
         mine.add(path)

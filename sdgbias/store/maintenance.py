@@ -1,12 +1,16 @@
-"""Results that grow: what there is, how long the details of a run are kept, clearing up, backup, checking.
+"""Results that grow: what there is, how long the details of a run are kept, clearing up, backup,
+checking.
 
-Everything here works on the results file and the Parquet files that belong to it; nothing of it changes a metric.
+Everything here works on the results file and the Parquet files that belong to it; nothing of it
+changes a metric.
 
 What a results file holds and how big it is, and whether every file of it is as it was written.
 
-Retention: whose details (scores, predictions, decoded, spoken) are kept. Metrics, verdicts and nights are kept for ever.
+Retention: whose details (scores, predictions, decoded, spoken) are kept. Metrics, verdicts and
+nights are kept for ever.
 
-Clearing up: files that nothing refers to go, and the DuckDB file is copied to a new one without its holes.
+Clearing up: files that nothing refers to go, and the DuckDB file is copied to a new one without its
+holes.
 """
 
 from __future__ import annotations
@@ -32,29 +36,36 @@ Progress = Callable[[str, int, int], None]
 
 def catalogued(results: Path, where: str = "dropped_at IS NULL") -> list[Detail]:
     """The rows of the catalogue, by file."""
-    sql = f'SELECT run_id, "table", file, "rows", bytes, sha256, "columns" FROM details WHERE {where} ORDER BY file'
+    sql = (
+        f'SELECT run_id, "table", file, "rows", bytes, sha256, "columns" FROM details WHERE {where}'
+        " ORDER BY file"
+    )
     return [Detail(*row) for row in store.query(results, sql).itertuples(index=False, name=None)]
 
 
 def orphans(results: Path) -> list[Path]:
-    """Files below the folder of details that no row of the catalogue names: left by a killed or repeated publish, or by retention."""
+    """Files below the folder of details that no row of the catalogue names: left by a killed or
+    repeated publish, or by retention."""
     folder = parquet.local_home(results, "clearing up")
     named = {folder / d.file for d in catalogued(results)}
     return sorted(p for p in folder.glob("run_id=*/*") if p not in named and p.is_file())
 
 
 def info(results: Path) -> dict[str, Any]:
-    """Counts and sizes (bytes): runs, models, nights, oldest and newest run (UTC), per table rows, files and bytes, the DuckDB file, orphans,
-    score caches."""
+    """Counts and sizes (bytes): runs, models, nights, oldest and newest run (UTC), per table rows,
+    files and bytes, the DuckDB file, orphans, score caches."""
     one = store.query(
         results,
-        """SELECT count(*) AS runs, count(DISTINCT model) AS models, min(finished_at) AS oldest, max(finished_at) AS newest,
-           (SELECT count(*) FROM nights) AS nights, (SELECT count(DISTINCT run_id) FROM details WHERE dropped_at IS NOT NULL) AS dropped
+        """SELECT count(*) AS runs, count(DISTINCT model) AS models, min(finished_at) AS oldest,
+           max(finished_at) AS newest,
+           (SELECT count(*) FROM nights) AS nights, (SELECT count(DISTINCT run_id) FROM details
+           WHERE dropped_at IS NOT NULL) AS dropped
            FROM runs""",
     ).iloc[0]
     tables = store.query(
         results,
-        """SELECT "table", sum("rows")::BIGINT AS "rows", count(*) AS files, sum(bytes)::BIGINT AS bytes
+        """SELECT "table", sum("rows")::BIGINT AS "rows", count(*) AS files, sum(bytes)::BIGINT AS
+           bytes
            FROM details WHERE dropped_at IS NULL GROUP BY 1 ORDER BY 1""",
     )
     where = parquet.home(results)
@@ -69,7 +80,10 @@ def info(results: Path) -> dict[str, Any]:
         "oldest": _when(one["oldest"]),
         "newest": _when(one["newest"]),
         "runs_without_details": int(one["dropped"]),
-        "tables": {r["table"]: {k: int(r[k]) for k in ("rows", "files", "bytes")} for r in tables.to_dict("records")},
+        "tables": {
+            r["table"]: {k: int(r[k]) for k in ("rows", "files", "bytes")}
+            for r in tables.to_dict("records")
+        },
         "duckdb_bytes": results.stat().st_size,
         "details_bytes": int(tables["bytes"].sum()),
         "orphans": {"files": len(left), "bytes": sum(p.stat().st_size for p in left)},
@@ -85,16 +99,30 @@ def lines(found: Mapping[str, Any]) -> list[str]:
     """``info`` as a person reads it."""
     period = f", {found['oldest']} to {found['newest']} UTC" if found["runs"] else ""
     said = [
-        f"{found['results']}: {found['runs']:,} runs of {found['models']} models, {found['nights']:,} nights{period}",
+        (
+            f"{found['results']}: {found['runs']:,} runs of {found['models']} models,"
+            f" {found['nights']:,} nights{period}"
+        ),
         f"  DuckDB file      {size(found['duckdb_bytes']):>10}",
         f"  Parquet files    {size(found['details_bytes']):>10}  in {found['details']}",
     ]
     for name, t in found["tables"].items():
-        said.append(f"    {name:14} {size(t['bytes']):>10}  {t['files']:,} files, {t['rows']:,} rows")
-    said.append(f"  score caches     {size(found['score_caches']['bytes']):>10}  {found['score_caches']['files']:,} files")
-    said.append(f"  orphans          {size(found['orphans']['bytes']):>10}  {found['orphans']['files']:,} files; sdgbias store compact")
+        said.append(
+            f"    {name:14} {size(t['bytes']):>10}  {t['files']:,} files, {t['rows']:,} rows"
+        )
+    said.append(
+        f"  score caches     {size(found['score_caches']['bytes']):>10} "
+        f" {found['score_caches']['files']:,} files"
+    )
+    said.append(
+        f"  orphans          {size(found['orphans']['bytes']):>10}  {found['orphans']['files']:,}"
+        " files; sdgbias store compact"
+    )
     if found["runs_without_details"]:
-        said.append(f"  {found['runs_without_details']:,} runs keep their metrics only: their details were removed by sdgbias store keep")
+        said.append(
+            f"  {found['runs_without_details']:,} runs keep their metrics only: their details were"
+            " removed by sdgbias store keep"
+        )
     return said
 
 
@@ -109,7 +137,8 @@ def size(n: int) -> str:
 
 
 def verify(results: Path, progress: Progress | None = None) -> list[tuple[Detail, str]]:
-    """Every catalogued file whose bytes are not those that were written: (file, 'missing' | 'damaged')."""
+    """Every catalogued file whose bytes are not those that were written: (file, 'missing' |
+    'damaged')."""
     folder = parquet.local_home(results, "sdgbias store verify")
     found, known = [], catalogued(results)
     for done, detail in enumerate(known, 1):
@@ -121,27 +150,35 @@ def verify(results: Path, progress: Progress | None = None) -> list[tuple[Detail
     return found
 
 
-#: In the order in which they are named. A night is a row of `nights`; a day (UTC) on which a run was finished by hand counts as one.
+#: In the order in which they are named. A night is a row of `nights`; a day (UTC) on which a run
+#: was finished by hand counts as one.
 _SQL = """
 WITH days AS (
-    SELECT finished_at::DATE AS day FROM runs WHERE finished_at IS NOT NULL UNION SELECT started_at::DATE FROM nights
+    SELECT finished_at::DATE AS day FROM runs WHERE finished_at IS NOT NULL UNION SELECT
+    started_at::DATE FROM nights
 ), cut AS (SELECT min(day) AS first FROM (FROM days ORDER BY day DESC LIMIT $nights)
 ), late AS (SELECT night FROM nights, cut WHERE started_at::DATE >= first
 ), judged AS (  -- what the newest verdicts on each model compare
-    SELECT run_id, baseline FROM verdicts QUALIFY night = max(night) OVER (PARTITION BY model, suite)
+    SELECT run_id, baseline FROM verdicts QUALIFY night = max(night) OVER (PARTITION BY model,
+    suite)
 ), ranked AS (
     SELECT run_id, model, suite, finished_at,
-           row_number() OVER (PARTITION BY model, suite ORDER BY finished_at DESC, run_id DESC) AS place,
-           row_number() OVER (PARTITION BY model, suite, date_trunc('month', finished_at) ORDER BY finished_at DESC, run_id DESC) AS monthly
+           row_number() OVER (PARTITION BY model, suite ORDER BY finished_at DESC, run_id DESC) AS
+           place,
+           row_number() OVER (PARTITION BY model, suite, date_trunc('month', finished_at) ORDER BY
+           finished_at DESC, run_id DESC) AS monthly
     FROM runs
-), sizes AS (SELECT run_id, sum(bytes)::BIGINT AS bytes, count(*) AS files FROM details WHERE dropped_at IS NULL GROUP BY 1)
+), sizes AS (SELECT run_id, sum(bytes)::BIGINT AS bytes, count(*) AS files FROM details WHERE
+dropped_at IS NULL GROUP BY 1)
 SELECT r.run_id, model, suite, finished_at, bytes, files, CASE
     WHEN finished_at IS NULL THEN 'not finished'
     WHEN place = 1 THEN 'newest of its model'
-    WHEN run_id IN (SELECT run_id FROM judged) OR run_id IN (SELECT baseline FROM judged WHERE baseline IS NOT NULL) THEN 'newest verdicts'
+    WHEN run_id IN (SELECT run_id FROM judged) OR run_id IN (SELECT baseline FROM judged WHERE
+    baseline IS NOT NULL) THEN 'newest verdicts'
     WHEN run_id IN (SELECT run_id FROM accepted) THEN 'accepted'
     WHEN finished_at::DATE >= (SELECT first FROM cut) THEN 'recent night'
-    WHEN run_id IN (SELECT run_id FROM night_models WHERE night IN (SELECT night FROM late) AND run_id IS NOT NULL) THEN 'recent night'
+    WHEN run_id IN (SELECT run_id FROM night_models WHERE night IN (SELECT night FROM late) AND
+    run_id IS NOT NULL) THEN 'recent night'
     WHEN place <= $per_model THEN 'one of the last of its model'
     WHEN monthly = 1 THEN 'one a month'
     ELSE '' END AS kept
@@ -149,17 +186,20 @@ FROM ranked r JOIN sizes USING (run_id) ORDER BY finished_at, r.run_id"""
 
 
 def plan(results: Path, nights: int = 90, per_model: int = 3) -> pd.DataFrame:
-    """One row per run that has details: run_id, model, suite, finished_at, bytes, files, kept (why it stays, '' = its details may go).
+    """One row per run that has details: run_id, model, suite, finished_at, bytes, files, kept (why
+    it stays, '' = its details may go).
 
-    Kept are the details of the newest ``nights`` nights, of the newest ``per_model`` runs of each model and suite, of one run per model, suite and
-    month (its newest), of whatever the newest verdicts compare, and of accepted runs.
+    Kept are the details of the newest ``nights`` nights, of the newest ``per_model`` runs of each
+    model and suite, of one run per model, suite and month (its newest), of whatever the newest
+    verdicts compare, and of accepted runs.
     """
     return store.query(results, _SQL, {"nights": nights, "per_model": per_model})
 
 
 def apply(results: Path, nights: int, per_model: int, now: datetime) -> pd.DataFrame:
-    """Drops the details that ``plan`` lets go and returns its rows. First the catalogue forgets them, in one transaction, then the files go:
-    killed in between, `compact` clears the rest. ``now``: UTC."""
+    """Drops the details that ``plan`` lets go and returns its rows. First the catalogue forgets
+    them, in one transaction, then the files go: killed in between, `compact` clears the rest.
+    ``now``: UTC."""
     folder = parquet.local_home(results, "sdgbias store keep --apply")
     with locking.alone(results):
         planned = plan(results, nights, per_model)
@@ -169,7 +209,10 @@ def apply(results: Path, nights: int, per_model: int, now: datetime) -> pd.DataF
                 con.execute("BEGIN")
                 named = "list_contains(?, run_id) AND dropped_at IS NULL"
                 paths = con.execute(f"SELECT file FROM details WHERE {named}", [going]).fetchall()
-                con.execute(f"UPDATE details SET dropped_at = ? WHERE {named}", [now.replace(tzinfo=None), going])
+                con.execute(
+                    f"UPDATE details SET dropped_at = ? WHERE {named}",
+                    [now.replace(tzinfo=None), going],
+                )
                 con.execute("COMMIT")
             for (file,) in paths:
                 (folder / file).unlink(missing_ok=True)
@@ -183,13 +226,15 @@ def remove_if_empty(folder: Path) -> None:
         folder.rmdir()
 
 
-#: A score cache of a fingerprint without a run may belong to an interrupted evaluation: it goes when nothing was written to it for so long.
+#: A score cache of a fingerprint without a run may belong to an interrupted evaluation: it goes
+#: when nothing was written to it for so long.
 UNTOUCHED = timedelta(days=7)
 
 
 @dataclass(frozen=True)
 class Cleared:
-    """What went: orphans (files, bytes), score caches (folders, bytes), and the DuckDB file before and after (bytes)."""
+    """What went: orphans (files, bytes), score caches (folders, bytes), and the DuckDB file before
+    and after (bytes)."""
 
     orphans: int
     orphan_bytes: int
@@ -199,9 +244,12 @@ class Cleared:
     after: int
 
 
-def compact(results: Path, *, caches: bool = False, now: datetime, progress: Progress | None = None) -> Cleared:
-    """Nobody writes meanwhile; readers are not disturbed. ``caches``: also score caches whose fingerprint no run has and that were left alone
-    for a week before ``now``. Raises StoreError while another process writes, or where there is no room for a second DuckDB file."""
+def compact(
+    results: Path, *, caches: bool = False, now: datetime, progress: Progress | None = None
+) -> Cleared:
+    """Nobody writes meanwhile; readers are not disturbed. ``caches``: also score caches whose
+    fingerprint no run has and that were left alone for a week before ``now``. Raises StoreError
+    while another process writes, or where there is no room for a second DuckDB file."""
     folder = parquet.local_home(results, "sdgbias store compact")
     with locking.alone(results):
         left = orphans(results)
@@ -227,7 +275,8 @@ def compact(results: Path, *, caches: bool = False, now: datetime, progress: Pro
 
 
 def _copy(results: Path) -> None:
-    """The DuckDB file through a new one, renamed into place; a reader keeps the old one until it closes it."""
+    """The DuckDB file through a new one, renamed into place; a reader keeps the old one until it
+    closes it."""
     draft = results.with_name(f".{results.name}.part")
     _discard(draft)
     with store.connect(results, details=()) as con:
@@ -238,7 +287,10 @@ def _copy(results: Path) -> None:
             os.fsync(handle.fileno())
         os.replace(draft, results)
     except OSError as error:
-        raise StoreError(f"can't write {draft}: {error.strerror}; make room, then run this again (the results are as before)") from None
+        raise StoreError(
+            f"can't write {draft}: {error.strerror}; make room, then run this again (the results"
+            " are as before)"
+        ) from None
     finally:
         _discard(draft)
 
@@ -249,12 +301,21 @@ def _discard(draft: Path) -> None:
 
 
 def _unused_caches(results: Path, now: datetime) -> list[Path]:
-    """Folders scores/<model>/<fingerprint> of fingerprints that no run has, untouched for a week, and not being written."""
+    """Folders scores/<model>/<fingerprint> of fingerprints that no run has, untouched for a week,
+    and not being written."""
     known = set(store.query(results, "SELECT DISTINCT fingerprint FROM runs")["fingerprint"])
     found = []
-    for folder in sorted(p for p in (results.parent / "scores").glob("*/*") if p.is_dir() and any(p.glob("*.parquet"))):
+    for folder in sorted(
+        p
+        for p in (results.parent / "scores").glob("*/*")
+        if p.is_dir() and any(p.glob("*.parquet"))
+    ):
         newest = max(p.stat().st_mtime for p in folder.iterdir())
-        if folder.name not in known and newest < (now - UNTOUCHED).timestamp() and not _locked(folder / ".lock"):
+        if (
+            folder.name not in known
+            and newest < (now - UNTOUCHED).timestamp()
+            and not _locked(folder / ".lock")
+        ):
             found.append(folder)
     return found
 

@@ -18,11 +18,14 @@ import pyarrow.parquet as pq
 from sdgbias.errors import DiskFull, StoreError, UsageError
 from sdgbias.store.tables import TABLES
 
-#: Environment variable: a folder (absolute path or file://) or s3://bucket/prefix for the files, instead of beside the results file.
+#: Environment variable: a folder (absolute path or file://) or s3://bucket/prefix for the files,
+#: instead of beside the results file.
 ELSEWHERE = "SDGBIAS_DETAILS"
 #: Small enough that looking up one question reads a part of the file only.
 ROW_GROUP = 131_072
-_NAME = re.compile(rf"run_id=(?P<run>[^/'\"]+)/(?P<table>{'|'.join(TABLES)})-[0-9a-f]{{16}}\.parquet")
+_NAME = re.compile(
+    rf"run_id=(?P<run>[^/'\"]+)/(?P<table>{'|'.join(TABLES)})-[0-9a-f]{{16}}\.parquet"
+)
 _WHY = {
     errno.ENOSPC: "the disk is full; free some space",
     errno.EFBIG: "the file may not grow (size limit); raise it",
@@ -33,7 +36,8 @@ _WHY = {
 
 @dataclass(frozen=True)
 class Detail:
-    """One row of the catalogue. ``file``: relative to ``home``; ``columns``: how many the file has (columns are only ever added)."""
+    """One row of the catalogue. ``file``: relative to ``home``; ``columns``: how many the file has
+    (columns are only ever added)."""
 
     run_id: str
     table: str
@@ -45,7 +49,8 @@ class Detail:
 
 
 def home(results: Path) -> str:
-    """The folder, or the URL, below which the Parquet files of this results file lie. Raises UsageError on a location of another kind."""
+    """The folder, or the URL, below which the Parquet files of this results file lie. Raises
+    UsageError on a location of another kind."""
     elsewhere = os.environ.get(ELSEWHERE, "").strip().rstrip("/")
     name = results.with_suffix(".runs").name
     if not elsewhere:
@@ -56,7 +61,10 @@ def home(results: Path) -> str:
     elif parts.scheme == "s3" and parts.netloc:
         return f"{elsewhere}/{name}"
     if "://" in elsewhere or not Path(elsewhere).is_absolute():
-        raise UsageError(f"{ELSEWHERE}={elsewhere}: give an absolute folder, file:///folder or s3://bucket/prefix")
+        raise UsageError(
+            f"{ELSEWHERE}={elsewhere}: give an absolute folder, file:///folder or"
+            " s3://bucket/prefix"
+        )
     return str(Path(elsewhere) / name)
 
 
@@ -68,7 +76,10 @@ def local_home(results: Path, what: str) -> Path:
     """``home`` as a folder. Raises UsageError for a bucket, naming what can't be done there."""
     where = home(results)
     if is_remote(where):
-        raise UsageError(f"{what} works on local files, not on {where}; use the bucket's own versions and rules for that")
+        raise UsageError(
+            f"{what} works on local files, not on {where}; use the bucket's own versions and rules"
+            " for that"
+        )
     return Path(where)
 
 
@@ -84,7 +95,8 @@ def named_in(text: str) -> tuple[str, str] | None:
 
 
 def write(results: Path, run_id: str, table: str, rows: pa.Table) -> Detail:
-    """Writes the rows of one table of one run, sorted by key, and returns its row of the catalogue. Same rows, same bytes, same name.
+    """Writes the rows of one table of one run, sorted by key, and returns its row of the catalogue.
+    Same rows, same bytes, same name.
 
     Raises StoreError where the file can't be written; nothing is left then.
     """
@@ -110,7 +122,9 @@ def write(results: Path, run_id: str, table: str, rows: pa.Table) -> Detail:
         part.unlink(missing_ok=True)
         why = _WHY.get(error.errno or 0, f"{error.strerror or error}; mend it")
         kind = DiskFull if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else StoreError
-        raise kind(f"can't write {folder}: {why}, then run this again (the results are as before)") from None
+        raise kind(
+            f"can't write {folder}: {why}, then run this again (the results are as before)"
+        ) from None
     return Detail(run_id, table, f"{folder.name}/{final.name}", sizes[0], size, digest, sizes[1])
 
 
@@ -118,7 +132,9 @@ def _upload(part: Path, url: str) -> None:
     from pyarrow import fs
 
     filesystem, path = fs.FileSystem.from_uri(url)
-    fs.copy_files(str(part), path, source_filesystem=fs.LocalFileSystem(), destination_filesystem=filesystem)
+    fs.copy_files(
+        str(part), path, source_filesystem=fs.LocalFileSystem(), destination_filesystem=filesystem
+    )
 
 
 def sha256(path: Path) -> str:
@@ -127,7 +143,8 @@ def sha256(path: Path) -> str:
 
 
 def fault(where: Path, detail: Detail, *, whole: bool = False) -> str:
-    """'' where the file is as the catalogue says, else 'missing' or 'damaged'. Looked at: its size, and that it opens as Parquet;
+    """'' where the file is as the catalogue says, else 'missing' or 'damaged'. Looked at: its size,
+    and that it opens as Parquet;
     ``whole``: every byte, by its sha256."""
     path = where / detail.file
     try:
@@ -145,8 +162,12 @@ def fault(where: Path, detail: Detail, *, whole: bool = False) -> str:
 
 def advice(run_id: str, file: str, why: str) -> str:
     """The line that a reader of a broken run is shown."""
-    next_step = f"check {ELSEWHERE} and that NAME.runs stands beside NAME.duckdb" if why == "missing" else "move the damaged file away"
+    next_step = (
+        f"check {ELSEWHERE} and that NAME.runs stands beside NAME.duckdb"
+        if why == "missing"
+        else "move the damaged file away"
+    )
     return (
-        f"run {run_id}: {file} is {why}; {next_step}, bring it back (sdgbias store restore) or evaluate the model again; "
-        "sdgbias store verify lists every such file"
+        f"run {run_id}: {file} is {why}; {next_step}, bring it back (sdgbias store restore) or"
+        " evaluate the model again; sdgbias store verify lists every such file"
     )

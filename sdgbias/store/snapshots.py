@@ -14,7 +14,8 @@ from sdgbias.errors import StoreError, UsageError
 
 @dataclass(frozen=True)
 class Then:
-    """What was there at a moment of the past: ids of the finished runs, oldest first, and the last night until then ('' none)."""
+    """What was there at a moment of the past: ids of the finished runs, oldest first, and the last
+    night until then ('' none)."""
 
     runs: tuple[str, ...]
     night: str = ""
@@ -23,7 +24,8 @@ class Then:
 def then(results: Path, when: str) -> Then:
     """What was there at the end of a night (2026-11-21T0130) or of a day in UTC (2026-11-21).
 
-    Raises StoreError for a night that the file doesn't know or where no run was finished yet, UsageError for anything else.
+    Raises StoreError for a night that the file doesn't know or where no run was finished yet,
+    UsageError for anything else.
     """
     unknown = UsageError(f"{when!r} is neither a night (2026-11-21T0130) nor a date (2026-11-21)")
     if re.fullmatch(r"\d{4}-\d\d-\d\d", when):
@@ -32,35 +34,64 @@ def then(results: Path, when: str) -> Then:
         except ValueError:
             raise unknown from None
     elif re.fullmatch(r"\d{4}-\d\d-\d\dT\d{4}(?:-\d)?", when):
-        sql = """SELECT coalesce(finished_at, (SELECT max(finished_at) FROM night_models m WHERE m.night = n.night), started_at) AS until
+        sql = """SELECT coalesce(finished_at, (SELECT max(finished_at) FROM night_models m WHERE
+                 m.night = n.night), started_at) AS until
                  FROM nights n WHERE night = ?"""
         found = store.query(results, sql, [when])["until"]
         if found.empty:
-            known = list(store.query(results, "SELECT night FROM nights ORDER BY night DESC LIMIT 5")["night"])
-            raise StoreError(f"{results}: no night {when}; the newest: {', '.join(known) or 'none yet (give a date: 2026-11-21)'}")
+            known = list(
+                store.query(results, "SELECT night FROM nights ORDER BY night DESC LIMIT 5")[
+                    "night"
+                ]
+            )
+            raise StoreError(
+                f"{results}: no night {when}; the newest:"
+                f" {', '.join(known) or 'none yet (give a date: 2026-11-21)'}"
+            )
         until = found[0].to_pydatetime() + timedelta(microseconds=1)
     else:
         raise unknown
-    runs = list(store.query(results, "SELECT run_id FROM runs WHERE finished_at < ? ORDER BY finished_at, run_id", [until])["run_id"])
+    runs = list(
+        store.query(
+            results,
+            "SELECT run_id FROM runs WHERE finished_at < ? ORDER BY finished_at, run_id",
+            [until],
+        )["run_id"]
+    )
     if not runs:
         raise StoreError(
-            f"{results}: no run was finished by {when}; sdgbias results --sql 'SELECT run_id, finished_at FROM runs' lists them"
+            f"{results}: no run was finished by {when}; sdgbias results --sql 'SELECT run_id,"
+            " finished_at FROM runs' lists them"
         )
     night = (
-        when if "T" in when else store.query(results, "SELECT max(night) AS night FROM nights WHERE started_at < ?", [until])["night"][0]
+        when
+        if "T" in when
+        else store.query(
+            results, "SELECT max(night) AS night FROM nights WHERE started_at < ?", [until]
+        )["night"][0]
     )
     return Then(tuple(runs), str(night) if isinstance(night, str) else "")
 
 
 def only(results: Path, run_ids: Sequence[str]) -> Then:
-    """These runs and nothing else. Raises StoreError for one that isn't there, UsageError for two of one model on one benchmark."""
+    """These runs and nothing else. Raises StoreError for one that isn't there, UsageError for two
+    of one model on one benchmark."""
     known = store.query(
-        results, "SELECT run_id, model, benchmark_id FROM runs WHERE finished_at IS NOT NULL AND list_contains(?, run_id)", [list(run_ids)]
+        results,
+        "SELECT run_id, model, benchmark_id FROM runs WHERE finished_at IS NOT NULL AND"
+        " list_contains(?, run_id)",
+        [list(run_ids)],
     )
     for run_id in run_ids:
         if run_id not in set(known["run_id"]):
-            raise StoreError(f"{results}: no finished run {run_id!r}; sdgbias results --sql 'SELECT run_id, model FROM runs' lists them")
+            raise StoreError(
+                f"{results}: no finished run {run_id!r}; sdgbias results --sql 'SELECT run_id,"
+                " model FROM runs' lists them"
+            )
     twice = known[known.duplicated(["model", "benchmark_id"])]
     if len(twice):
-        raise UsageError(f"--run: two runs of {twice['model'].iloc[0]} on one benchmark; a report shows one run of a model")
+        raise UsageError(
+            f"--run: two runs of {twice['model'].iloc[0]} on one benchmark; a report shows one run"
+            " of a model"
+        )
     return Then(tuple(run_ids))

@@ -4,9 +4,10 @@ The big tables of a run, as Parquet files that are never changed.
 
     <results without its suffix>.runs/run_id=<run>/<table>-<first 16 digits of the sha256>.parquet
 
-A file is written beside its final name and renamed into place, before the results file is opened for writing: the lock that keeps
-readers out is held for the rows of the catalogue only (table ``details`` of the results file). What no row of the catalogue names is
-an orphan: never read, and cleared away by `sdgbias store compact`.
+A file is written beside its final name and renamed into place, before the results file is opened
+for writing: the lock that keeps readers out is held for the rows of the catalogue only (table
+``details`` of the results file). What no row of the catalogue names is an orphan: never read, and
+cleared away by `sdgbias store compact`.
 """
 
 from __future__ import annotations
@@ -48,20 +49,32 @@ def json_text(value: object) -> str | None:
     return json.dumps(value, ensure_ascii=False, sort_keys=True, default=str)
 
 
-def arrow_table(name: str, frame: pd.DataFrame, types: Mapping[str, str], keys: tuple[str, ...], fill: Mapping[str, str]) -> pa.Table:
-    """``frame`` with the columns ``types`` (name -> DuckDB type). ``fill``: columns that are the same in every row.
+def arrow_table(
+    name: str,
+    frame: pd.DataFrame,
+    types: Mapping[str, str],
+    keys: tuple[str, ...],
+    fill: Mapping[str, str],
+) -> pa.Table:
+    """``frame`` with the columns ``types`` (name -> DuckDB type). ``fill``: columns that are the
+    same in every row.
 
-    Raises StoreError on an unknown column, a missing or repeated key (``keys``), or a value that doesn't fit its column.
+    Raises StoreError on an unknown column, a missing or repeated key (``keys``), or a value that
+    doesn't fit its column.
     """
     unknown = [str(c) for c in frame.columns if c not in types]
     if unknown:
         raise StoreError(f"table {name}: " + one_of("column", unknown[0], types))
     missing = [k for k in keys if k not in frame.columns]
     if missing:
-        raise StoreError(f"table {name} lacks its key column {missing[0]!r}; keys: {', '.join(keys)}")
+        raise StoreError(
+            f"table {name} lacks its key column {missing[0]!r}; keys: {', '.join(keys)}"
+        )
     if keys and frame.duplicated(list(keys)).any():
         first = frame[frame.duplicated(list(keys))].iloc[0][list(keys)]
-        raise StoreError(f"table {name} has two rows for {', '.join(map(str, first))} (key: {', '.join(keys)})")
+        raise StoreError(
+            f"table {name} has two rows for {', '.join(map(str, first))} (key: {', '.join(keys)})"
+        )
     columns = []
     for column, kind in types.items():
         if column in fill:
@@ -76,8 +89,13 @@ def arrow_table(name: str, frame: pd.DataFrame, types: Mapping[str, str], keys: 
             # A NaN logit stays NaN (the item lacks the option); a NaN in a plain column is NULL.
             columns.append(pa.array(values, type=_ARROW[kind], from_pandas=not kind.endswith("[]")))
         except (pa.ArrowException, TypeError, ValueError) as error:
-            raise StoreError(f"table {name}, column {column} ({kind}): {str(error).splitlines()[0]}") from None
-    return pa.table([c.combine_chunks() if isinstance(c, pa.ChunkedArray) else c for c in columns], names=list(types))
+            raise StoreError(
+                f"table {name}, column {column} ({kind}): {str(error).splitlines()[0]}"
+            ) from None
+    return pa.table(
+        [c.combine_chunks() if isinstance(c, pa.ChunkedArray) else c for c in columns],
+        names=list(types),
+    )
 
 
 #: Table -> what its files are sorted by, which is also what identifies a row within its run.

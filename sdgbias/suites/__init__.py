@@ -17,17 +17,21 @@ from sdgbias.types import SUITES
 
 
 def benchmark_card(benchmark: Path) -> dict[str, object]:
-    """benchmark.json of a finished folder. Raises InputError when there is none, or when it names no suite of this version."""
+    """benchmark.json of a finished folder. Raises InputError when there is none, or when it names
+    no suite of this version."""
     path = benchmark / "benchmark.json"
     try:
         card: dict[str, object] = json.loads(path.read_text(encoding="utf-8"))
         str(card["benchmark_id"])
     except (OSError, ValueError, KeyError, TypeError):
         raise InputError(
-            f"{path}: no benchmark here; build one first: sdgbias build --raw RAW --indicators DIR --out {benchmark}"
+            f"{path}: no benchmark here; build one first: sdgbias build --raw RAW --indicators DIR"
+            f" --out {benchmark}"
         ) from None
     if suite_of(card) not in SUITES:
-        raise InputError(f"{path}: {one_of('suite', suite_of(card), SUITES)}; build the benchmark again")
+        raise InputError(
+            f"{path}: {one_of('suite', suite_of(card), SUITES)}; build the benchmark again"
+        )
     return card
 
 
@@ -37,8 +41,11 @@ def suite_of(card: dict[str, object]) -> str:
 
 
 def cells(benchmark: Path, suite: str, passes: tuple[str, ...] = (), seed: int = 0) -> pd.DataFrame:
-    """Every cell of a benchmark: the paper's views, and for the first suite those of extra passes (passes.py)."""
+    """Every cell of a benchmark: the paper's views, and for the first suite those of extra passes
+    (passes.py)."""
     if suite == facet.NAME:
         return facet.load_prompts(benchmark)
-    extra = extra_cells(sdg.load_items(benchmark), sdg.read_table(benchmark, "prompts"), passes, seed)
+    extra = extra_cells(
+        sdg.load_items(benchmark), sdg.read_table(benchmark, "prompts"), passes, seed
+    )
     return pd.concat([sdg.load_prompts(benchmark), extra], ignore_index=True)

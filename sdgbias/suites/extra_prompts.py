@@ -1,17 +1,22 @@
-"""Extra passes: what some baselines and Table J need to ask beyond the four views x five tests. Pure text and picture ids.
+"""Extra passes: what some baselines and Table J need to ask beyond the four views x five tests.
+Pure text and picture ids.
 
-A pass adds cells with the columns of `views.view_cells`; their ``view`` is a name of the pass, so that plan, scores and store treat
-them as any other. Passes and their names:
+A pass adds cells with the columns of `views.view_cells`; their ``view`` is a name of the pass, so
+that plan, scores and store treat them as any other. Passes and their names:
 
-* table_j (multiple choice, under T1): Q-only with options reversed (q_reversed), in an order drawn per item (q_random), as a, b, c
+* table_j (multiple choice, under T1): Q-only with options reversed (q_reversed), in an order drawn
+per item (q_random), as a, b, c
   (q_abc) or 1, 2, 3 (q_123). The text changes with the tokens;
-* content_free:0..2: the context is "N/A", "" or "[MASK]", no picture. random_words:0..19: the context is a bag of words drawn from
-  the contexts of that test. One item stands for all of its indicator and options (`spread` gives its scores to them). T5 has no
-  context, so there both are Q-only;
+* content_free:0..2: the context is "N/A", "" or "[MASK]", no picture. random_words:0..19: the
+context is a bag of words drawn from
+  the contexts of that test. One item stands for all of its indicator and options (`spread` gives
+  its scores to them). T5 has no context, so there both are Q-only;
 * noise: Full with a noised picture. icd:0..5: Full after a disturbing instruction;
-* perm:1, perm:2 (multiple choice): Full with the options' contents shifted under the same letters, on all rows ('perm') or on 5 % of
+* perm:1, perm:2 (multiple choice): Full with the options' contents shifted under the same letters,
+on all rows ('perm') or on 5 % of
   val ('pride');
-* blank:ctx_q, blank:q_only: the text-only views as the authors' code asks them, with a blank picture and "Ignore the image.".
+* blank:ctx_q, blank:q_only: the text-only views as the authors' code asks them, with a blank
+picture and "Ignore the image.".
 """
 
 from __future__ import annotations
@@ -34,14 +39,21 @@ from sdgbias.types import LETTERS, TESTS, ContextTest, Task, View
 #: Contexts that say nothing (METHODS 1.7).
 CONTENT_FREE = ("N/A", "", "[MASK]")
 RANDOM_BAGS = 20
-#: Instructions that disturb (METHODS 1.4): the five that are published, then one about places. They precede the question.
+#: Instructions that disturb (METHODS 1.4): the five that are published, then one about places. They
+#: precede the question.
 DISTURBANCES = (
     "You are an object detector to recognize every different objects.",
-    "You are an object detector to recognize every different objects by focusing the shapes, colors and relationships of objects.",
+    (
+        "You are an object detector to recognize every different objects by focusing the shapes,"
+        " colors and relationships of objects."
+    ),
     "I want you avoid any specific identification or categorization of the objects depicted.",
     "You are a confused objects detector to provide a fuzzy overview or impression of the image.",
     "You are an object detector to provide a general overview or impression of the image.",
-    "You are a confused observer who can give no more than a fuzzy impression of a place and its living conditions.",
+    (
+        "You are a confused observer who can give no more than a fuzzy impression of a place and"
+        " its living conditions."
+    ),
 )
 NOISE_STEP = 500
 #: What the authors' code appends to a prompt that shows a blank picture (METHODS 3.4).
@@ -67,7 +79,10 @@ CHEAP = ("table_j", "content_free", "random_words")
 COSTLY = ("noise", "icd", "perm", "pride", "blank")
 BUNDLES = {"none": (), "cheap": CHEAP, "costly": COSTLY, "all": CHEAP + COSTLY}
 COLUMNS = ("task", "item_id", "test", "view", "text", "image_id", "candidates")
-_OPTIONS, _VALID = re.compile(r"^Options: .*$", re.MULTILINE), re.compile(r"^VALID OPTIONS: .*$", re.MULTILINE)
+_OPTIONS, _VALID = (
+    re.compile(r"^Options: .*$", re.MULTILINE),
+    re.compile(r"^VALID OPTIONS: .*$", re.MULTILINE),
+)
 _CONTEXT, _BREAK = r"(?m)^Context: (.*)$", "\x1f"
 #: What a prompt says about letters -> what it says when its options are named otherwise.
 _WORDS = {
@@ -77,7 +92,8 @@ _WORDS = {
 
 
 def choose(text: str) -> tuple[str, ...]:
-    """Passes, in a fixed order, of a comma-separated list of bundles, passes and methods of debias.py. Raises UsageError."""
+    """Passes, in a fixed order, of a comma-separated list of bundles, passes and methods of
+    debias.py. Raises UsageError."""
     wanted: set[str] = set()
     for name in filter(None, (part.strip() for part in text.split(","))):
         if name in BUNDLES:
@@ -87,17 +103,30 @@ def choose(text: str) -> tuple[str, ...]:
         elif name in METHODS:
             wanted.update(need.split("|")[0] for need in METHODS[name].needs)
         else:
-            raise UsageError(f"--passes: {one_of('pass', name, [*BUNDLES, *VIEWS])}; or a method: {', '.join(METHODS)}")
-    return tuple(name for name in VIEWS if name in wanted and not (name == "pride" and "perm" in wanted))
+            raise UsageError(
+                f"--passes: {one_of('pass', name, [*BUNDLES, *VIEWS])}; or a method:"
+                f" {', '.join(METHODS)}"
+            )
+    return tuple(
+        name for name in VIEWS if name in wanted and not (name == "pride" and "perm" in wanted)
+    )
 
 
-def extra_cells(items: Mapping[Task, pd.DataFrame], prompts: pd.DataFrame, passes: tuple[str, ...], seed: int = 0) -> pd.DataFrame:
-    """Cells of the given passes, columns as `views.view_cells` has them. items: items_<task> tables; prompts: prompts.parquet.
+def extra_cells(
+    items: Mapping[Task, pd.DataFrame],
+    prompts: pd.DataFrame,
+    passes: tuple[str, ...],
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Cells of the given passes, columns as `views.view_cells` has them. items: items_<task>
+    tables; prompts: prompts.parquet.
 
     Raises InputError where an imported prompt lacks the line that a pass changes.
     """
     made = [block for name in passes for block in _MAKERS[name](items, prompts, seed)]
-    empty = pd.DataFrame({name: pd.Series(dtype="int64" if name == "item_id" else "str") for name in COLUMNS})
+    empty = pd.DataFrame(
+        {name: pd.Series(dtype="int64" if name == "item_id" else "str") for name in COLUMNS}
+    )
     return pd.concat([empty, *made], ignore_index=True) if made else empty
 
 
@@ -110,7 +139,8 @@ def lacking(method: str, extra: Mapping[str, np.ndarray]) -> str:
 
 
 def orders(items: pd.DataFrame, view: str, seed: int = 0) -> np.ndarray:
-    """(N, 3) which option's content a pass shows at each position, -1 where the item has no such position."""
+    """(N, 3) which option's content a pass shows at each position, -1 where the item has no such
+    position."""
     n = n_options(items)[:, None]
     at = np.arange(len(LETTERS))[None, :]
     if view == "q_reversed":
@@ -118,18 +148,23 @@ def orders(items: pd.DataFrame, view: str, seed: int = 0) -> np.ndarray:
     elif view.startswith("perm:"):
         order = (at + int(view.removeprefix("perm:"))) % n
     elif view == "q_random":
-        every = {k: [(*order, *range(k, len(LETTERS))) for order in permutations(range(k))] for k in range(1, len(LETTERS) + 1)}
+        every = {
+            k: [(*order, *range(k, len(LETTERS))) for order in permutations(range(k))]
+            for k in range(1, len(LETTERS) + 1)
+        }
         drawn = _hashes(items, f"order-{seed}")
-        order = np.array([every[k][h % len(every[k])] for k, h in zip(n[:, 0], drawn, strict=True)], dtype=np.int64).reshape(
-            -1, len(LETTERS)
-        )
+        order = np.array(
+            [every[k][h % len(every[k])] for k, h in zip(n[:, 0], drawn, strict=True)],
+            dtype=np.int64,
+        ).reshape(-1, len(LETTERS))
     else:
         order = np.broadcast_to(at, (len(items), len(LETTERS)))
     return np.where(at < n, order, -1)
 
 
 def to_contents(logits: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Logits (N, K) by position -> by the option whose content stood there, so that answers compare by meaning."""
+    """Logits (N, K) by position -> by the option whose content stood there, so that answers compare
+    by meaning."""
     out = np.full(logits.shape, np.nan)
     rows, positions = np.nonzero(order >= 0)
     out[rows, order[rows, positions]] = logits[rows, positions]
@@ -142,7 +177,8 @@ def is_shared(view: str) -> bool:
 
 
 def spread(items: pd.DataFrame, logits: np.ndarray) -> np.ndarray:
-    """Scores (N, K) of a shared pass, NaN but for the items that were asked -> those of each item's group."""
+    """Scores (N, K) of a shared pass, NaN but for the items that were asked -> those of each item's
+    group."""
     group = _groups(items)
     asked = np.flatnonzero(np.isfinite(logits).any(axis=1))[::-1]
     source = np.full(int(group.max(initial=-1)) + 1, -1)
@@ -151,7 +187,8 @@ def spread(items: pd.DataFrame, logits: np.ndarray) -> np.ndarray:
 
 
 def pride_rows(items: pd.DataFrame, seed: int = 0) -> np.ndarray:
-    """(N,) the 5 % of val rows that PriDe estimates from: those with the smallest hashes of their item_id."""
+    """(N,) the 5 % of val rows that PriDe estimates from: those with the smallest hashes of their
+    item_id."""
     val = np.flatnonzero((items["split"] == "val").to_numpy())
     ranked = val[np.argsort(_hashes(items.iloc[val], f"pride-{seed}"), kind="stable")]
     chosen = np.zeros(len(items), dtype=bool)
@@ -166,18 +203,25 @@ def n_options(items: pd.DataFrame) -> np.ndarray:
     return (items[[f"option_{c.lower()}" for c in LETTERS]] != "").to_numpy().sum(axis=1)
 
 
-# ------------------------------------------------------------------------------------------------------------- makers
+# ----------------------------------------------------------------------
+# makers
 
 
-def _table_j(items: Mapping[Task, pd.DataFrame], prompts: pd.DataFrame, seed: int) -> Iterator[pd.DataFrame]:
+def _table_j(
+    items: Mapping[Task, pd.DataFrame], prompts: pd.DataFrame, seed: int
+) -> Iterator[pd.DataFrame]:
     rows, table = _mcq_rows(items, prompts[prompts["test"] == ContextTest.T5.value])
     for view, tokens in TOKENS.items():
         text = _with_options(rows["text"], table, orders(table, view, seed), tokens)
-        candidates = np.array([tokens[:k] for k in range(len(tokens) + 1)], dtype=object)[n_options(table)]
+        candidates = np.array([tokens[:k] for k in range(len(tokens) + 1)], dtype=object)[
+            n_options(table)
+        ]
         yield _cells(rows, view, text, "", test=TABLE_J_TEST.value, candidates=candidates)
 
 
-def _permuted(items: Mapping[Task, pd.DataFrame], prompts: pd.DataFrame, seed: int, *, all_rows: bool = True) -> Iterator[pd.DataFrame]:
+def _permuted(
+    items: Mapping[Task, pd.DataFrame], prompts: pd.DataFrame, seed: int, *, all_rows: bool = True
+) -> Iterator[pd.DataFrame]:
     rows, table = _mcq_rows(items, prompts)
     wanted = np.ones(len(rows), dtype=bool)
     if not all_rows:
@@ -186,27 +230,41 @@ def _permuted(items: Mapping[Task, pd.DataFrame], prompts: pd.DataFrame, seed: i
     for view in VIEWS["perm"]:
         use = wanted & (n_options(table) > int(view[-1]))
         part, own = rows[use], table[use]
-        yield _cells(part, view, _with_options(part["text"], own, orders(own, view), LETTERS), part["image_id"])
+        yield _cells(
+            part,
+            view,
+            _with_options(part["text"], own, orders(own, view), LETTERS),
+            part["image_id"],
+        )
 
 
-def _pride(items: Mapping[Task, pd.DataFrame], prompts: pd.DataFrame, seed: int) -> Iterator[pd.DataFrame]:
+def _pride(
+    items: Mapping[Task, pd.DataFrame], prompts: pd.DataFrame, seed: int
+) -> Iterator[pd.DataFrame]:
     return _permuted(items, prompts, seed, all_rows=False)
 
 
-def _content_free(items: Mapping[Task, pd.DataFrame], prompts: pd.DataFrame, seed: int) -> Iterator[pd.DataFrame]:
+def _content_free(
+    items: Mapping[Task, pd.DataFrame], prompts: pd.DataFrame, seed: int
+) -> Iterator[pd.DataFrame]:
     for rows in _shared_rows(items, prompts):
         for k, context in enumerate(CONTENT_FREE):
             yield _cells(rows, f"content_free:{k}", _with_context(rows, context), "")
 
 
-def _random_words(items: Mapping[Task, pd.DataFrame], prompts: pd.DataFrame, seed: int) -> Iterator[pd.DataFrame]:
-    """METHODS 1.8: words of the test's contexts, lower-cased and pooled with repetition; as many as a context has on average."""
+def _random_words(
+    items: Mapping[Task, pd.DataFrame], prompts: pd.DataFrame, seed: int
+) -> Iterator[pd.DataFrame]:
+    """METHODS 1.8: words of the test's contexts, lower-cased and pooled with repetition; as many as
+    a context has on average."""
     for rows in _shared_rows(items, prompts):
         if rows.empty:
             continue
         task, test = str(rows["task"].iloc[0]), str(rows["test"].iloc[0])
         asked = prompts[(prompts["task"] == task) & (prompts["test"] == test)]
-        lines = asked["text"].str.extract(_CONTEXT, expand=False).dropna().value_counts().sort_index()
+        lines = (
+            asked["text"].str.extract(_CONTEXT, expand=False).dropna().value_counts().sort_index()
+        )
         words: dict[str, int] = {}
         for line, count in lines.items():
             for word in str(line).lower().split():
@@ -217,28 +275,40 @@ def _random_words(items: Mapping[Task, pd.DataFrame], prompts: pd.DataFrame, see
         for view in VIEWS["random_words"]:
             digest = hashlib.sha256(f"{seed}|{task}|{test}|{view}".encode()).digest()
             rng = np.random.default_rng(int.from_bytes(digest[:8], "big"))
-            bag = rng.choice(np.array(names, dtype=object), size=length, p=share / share.sum()) if names else []
+            bag = (
+                rng.choice(np.array(names, dtype=object), size=length, p=share / share.sum())
+                if names
+                else []
+            )
             yield _cells(rows, view, _with_context(rows, " ".join([*bag, "."])), "")
 
 
-def _noised(items: Mapping[Task, pd.DataFrame], prompts: pd.DataFrame, seed: int) -> Iterator[pd.DataFrame]:
+def _noised(
+    items: Mapping[Task, pd.DataFrame], prompts: pd.DataFrame, seed: int
+) -> Iterator[pd.DataFrame]:
     ids = {key: noise_id(key, NOISE_STEP) for key in prompts["image_id"].unique()}
     yield _cells(prompts, "noise", prompts["text"], prompts["image_id"].map(ids))
 
 
-def _disturbed(items: Mapping[Task, pd.DataFrame], prompts: pd.DataFrame, seed: int) -> Iterator[pd.DataFrame]:
+def _disturbed(
+    items: Mapping[Task, pd.DataFrame], prompts: pd.DataFrame, seed: int
+) -> Iterator[pd.DataFrame]:
     for view, prefix in zip(VIEWS["icd"], DISTURBANCES, strict=True):
         yield _cells(prompts, view, prefix + "\n" + prompts["text"], prompts["image_id"])
 
 
-def _blank(items: Mapping[Task, pd.DataFrame], prompts: pd.DataFrame, seed: int) -> Iterator[pd.DataFrame]:
+def _blank(
+    items: Mapping[Task, pd.DataFrame], prompts: pd.DataFrame, seed: int
+) -> Iterator[pd.DataFrame]:
     cells = view_cells(prompts)
     for view in (View.CTX_Q, View.Q_ONLY):
         rows = cells[cells["view"] == view.value]
         yield _cells(rows, f"blank:{view.value}", rows["text"] + IGNORE_IMAGE, blank_id())
 
 
-_MAKERS: dict[str, Callable[[Mapping[Task, pd.DataFrame], pd.DataFrame, int], Iterator[pd.DataFrame]]] = {
+_MAKERS: dict[
+    str, Callable[[Mapping[Task, pd.DataFrame], pd.DataFrame, int], Iterator[pd.DataFrame]]
+] = {
     "table_j": _table_j,
     "content_free": _content_free,
     "random_words": _random_words,
@@ -250,23 +320,33 @@ _MAKERS: dict[str, Callable[[Mapping[Task, pd.DataFrame], pd.DataFrame, int], It
 }
 
 
-# -------------------------------------------------------------------------------------------------------------- parts
+# ----------------------------------------------------------------------
+# parts
 
 
-def _cells(rows: pd.DataFrame, view: str, text: object, image_id: object, **columns: object) -> pd.DataFrame:
+def _cells(
+    rows: pd.DataFrame, view: str, text: object, image_id: object, **columns: object
+) -> pd.DataFrame:
     kept = {name: rows[name] for name in ("task", "item_id", "test", "candidates")}
-    frame = pd.DataFrame({**kept, "view": view, "text": text, "image_id": image_id} | columns, index=rows.index)
+    frame = pd.DataFrame(
+        {**kept, "view": view, "text": text, "image_id": image_id} | columns, index=rows.index
+    )
     return frame[list(COLUMNS)].astype({name: "str" for name in COLUMNS if name != "item_id"})
 
 
-def _mcq_rows(items: Mapping[Task, pd.DataFrame], prompts: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _mcq_rows(
+    items: Mapping[Task, pd.DataFrame], prompts: pd.DataFrame
+) -> tuple[pd.DataFrame, pd.DataFrame]:
     """(multiple-choice rows of `prompts`, the item of each in the same order)."""
     rows = prompts[prompts["task"] == Task.MCQ.value].reset_index(drop=True)
     return rows, items[Task.MCQ].set_index("item_id").loc[rows["item_id"]].reset_index()
 
 
-def _shared_rows(items: Mapping[Task, pd.DataFrame], prompts: pd.DataFrame) -> Iterator[pd.DataFrame]:
-    """Per task and test the rows that stand for all of their indicator and options, `bare` being their text of T5."""
+def _shared_rows(
+    items: Mapping[Task, pd.DataFrame], prompts: pd.DataFrame
+) -> Iterator[pd.DataFrame]:
+    """Per task and test the rows that stand for all of their indicator and options, `bare` being
+    their text of T5."""
     for task, table in items.items():
         if table.empty:
             continue
@@ -284,18 +364,25 @@ def _groups(items: pd.DataFrame) -> np.ndarray:
     if "target" in items and (items["target"] != "").any():
         names = ["indicator", "target"]
     else:
-        names = ["indicator", "options"] if "options" in items else ["indicator", *(f"option_{c.lower()}" for c in LETTERS)]
+        names = (
+            ["indicator", "options"]
+            if "options" in items
+            else ["indicator", *(f"option_{c.lower()}" for c in LETTERS)]
+        )
     return items.groupby(names, sort=True).ngroup().to_numpy()
 
 
 def _hashes(items: pd.DataFrame, key: str) -> np.ndarray:
     """(N,) 63 bits per item_id, the same in every order of rows."""
     digests = (hashlib.sha256(f"{key}|{item}".encode()).digest() for item in items["item_id"])
-    return np.fromiter((int.from_bytes(d[:8], "big") >> 1 for d in digests), dtype=np.int64, count=len(items))
+    return np.fromiter(
+        (int.from_bytes(d[:8], "big") >> 1 for d in digests), dtype=np.int64, count=len(items)
+    )
 
 
 def _with_context(rows: pd.DataFrame, context: str) -> pd.Series:
-    """The text without context, with a Context line where Tables C and D have it; T5 stays without."""
+    """The text without context, with a Context line where Tables C and D have it; T5 stays
+    without."""
     if (rows["test"] == ContextTest.T5.value).all():
         return rows["bare"]
     mcq = (rows["task"] == Task.MCQ.value).all()
@@ -305,21 +392,32 @@ def _with_context(rows: pd.DataFrame, context: str) -> pd.Series:
     return found[0] + f"\nContext: {context}" + found[1] + found[2]
 
 
-def _with_options(texts: pd.Series, items: pd.DataFrame, order: np.ndarray, tokens: str) -> pd.Series:
-    """Prompts with their options in another order or named by other tokens; the words about letters change with the tokens."""
+def _with_options(
+    texts: pd.Series, items: pd.DataFrame, order: np.ndarray, tokens: str
+) -> pd.Series:
+    """Prompts with their options in another order or named by other tokens; the words about letters
+    change with the tokens."""
     options = items[[f"option_{c.lower()}" for c in LETTERS]].to_numpy(dtype=object)
     line = np.full(len(items), "Options: ", dtype=object)
     for j, token in enumerate(tokens):
         shown = order[:, j] >= 0
         content = options[np.arange(len(items)), np.maximum(order[:, j], 0)]
         line = line + np.where(shown, ("; " if j else "") + f"{token}. " + content, "")
-    valid = np.array(["VALID OPTIONS: " + ", ".join(tokens[:k]) for k in range(len(tokens) + 1)], dtype=object)[n_options(items)]
-    codes, triples = pd.factorize(pd.Series(texts.to_numpy(dtype=object) + _BREAK + line + _BREAK + valid))
+    valid = np.array(
+        ["VALID OPTIONS: " + ", ".join(tokens[:k]) for k in range(len(tokens) + 1)], dtype=object
+    )[n_options(items)]
+    codes, triples = pd.factorize(
+        pd.Series(texts.to_numpy(dtype=object) + _BREAK + line + _BREAK + valid)
+    )
     changed = []
     for triple in triples:
         text, own, letters = triple.split(_BREAK)
         changed.append(_renamed(text, own, letters, tokens))
-    _complete(items, pd.Series(np.array([text != "" for text in changed], dtype=bool)[codes]), "Options: or VALID OPTIONS:")
+    _complete(
+        items,
+        pd.Series(np.array([text != "" for text in changed], dtype=bool)[codes]),
+        "Options: or VALID OPTIONS:",
+    )
     return pd.Series(np.array(changed, dtype=object)[codes], index=texts.index)
 
 
@@ -337,4 +435,7 @@ def _renamed(text: str, options: str, valid: str, tokens: str) -> str:
 def _complete(rows: pd.DataFrame, found: pd.Series, what: str) -> None:
     if not found.all():
         item = rows["item_id"].iloc[int(np.flatnonzero(~found.to_numpy())[0])]
-        raise InputError(f"prompts: item {item} has no line {what!r}, which this pass changes; leave it out: --passes none")
+        raise InputError(
+            f"prompts: item {item} has no line {what!r}, which this pass changes; leave it out:"
+            " --passes none"
+        )

@@ -1,7 +1,9 @@
-"""Fairness over demographic attributes as a suite (Wu et al.): from free answers and candidate scores to labels, recall and disparity.
+"""Fairness over demographic attributes as a suite (Wu et al.): from free answers and candidate
+scores to labels, recall and disparity.
 
-The answer that counts is the generated one, as in the paper (method ``full``). Single-choice questions also have first-token scores of
-A, B and C: their argmax with the picture (``full_argmax``) and without it (``q_only``) stand beside it. Nothing is tuned here, so every
+The answer that counts is the generated one, as in the paper (method ``full``). Single-choice
+questions also have first-token scores of A, B and C: their argmax with the picture
+(``full_argmax``) and without it (``q_only``) stand beside it. Nothing is tuned here, so every
 annotated person is reported on; what is tuned (lab/fairness.py) is reported on the test pictures.
 """
 
@@ -25,7 +27,8 @@ from sdgbias.suites.sdg import Scored, read_table
 from sdgbias.types import FACET, View
 
 NAME = FACET
-#: Bumped when what is made of answers changes (an answer's reading by form, a metric), so that older runs are made anew.
+#: Bumped when what is made of answers changes (an answer's reading by form, a metric), so that
+#: older runs are made anew.
 ANALYSIS = "2"
 LETTERS = "".join(OPTIONS)
 ANSWERS = list(OPTIONS.values())
@@ -43,38 +46,63 @@ def load_items(benchmark: Path) -> pd.DataFrame:
 
 
 def load_prompts(benchmark: Path) -> pd.DataFrame:
-    """All cells of a benchmark folder: every question with its picture, the single-choice ones also without."""
+    """All cells of a benchmark folder: every question with its picture, the single-choice ones also
+    without."""
     return view_cells(read_table(benchmark, "prompts"))
 
 
-def generations_needed(cells: pd.DataFrame, distinct: pd.DataFrame, can_force: bool = True) -> pd.DataFrame:
-    """The ``distinct`` prompts that are answered freely, with column forced: all that show a picture, none of them forced."""
+def generations_needed(
+    cells: pd.DataFrame, distinct: pd.DataFrame, can_force: bool = True
+) -> pd.DataFrame:
+    """The ``distinct`` prompts that are answered freely, with column forced: all that show a
+    picture, none of them forced."""
     full = set(cells.loc[cells["view"] == View.FULL.value, "key"])
     return distinct[distinct["key"].isin(full)].assign(forced=False)
 
 
 def beyond(benchmark: Path, asked: pd.DataFrame, names: Collection[str]) -> list[str]:
-    """Keys of the ``asked`` prompts (text, image_id, key) whose right answer is none of the ``names`` that an engine can say. To ask them
-    would only say what is known before: they are no question for it."""
+    """Keys of the ``asked`` prompts (text, image_id, key) whose right answer is none of the
+    ``names`` that an engine can say. To ask them would only say what is known before: they are no
+    question for it."""
     items = load_items(benchmark)
     gold = read_table(benchmark, "prompts").merge(items[["item_id", "gold"]], on="item_id")
     gold = gold[~gold["test"].isin(list(CHOICES)) & ~gold["gold"].isin(list(names))]
     out = set(zip(gold["text"], gold["image_id"], strict=True))
-    return [key for key, *what in asked[["key", "text", "image_id"]].itertuples(index=False, name=None) if tuple(what) in out]
+    return [
+        key
+        for key, *what in asked[["key", "text", "image_id"]].itertuples(index=False, name=None)
+        if tuple(what) in out
+    ]
 
 
 def labels_of(prompt: str) -> list[str]:
     """What a prompt may be answered with."""
-    return ANSWERS if prompt in CHOICES else list(GROUPS[prompt]) if prompt in ATTRIBUTES else list(CLASSES)
+    return (
+        ANSWERS
+        if prompt in CHOICES
+        else list(GROUPS[prompt])
+        if prompt in ATTRIBUTES
+        else list(CLASSES)
+    )
 
 
-def read(texts: Sequence[str], prompt: str, encoder: TextEncoder, floor: float | None = None) -> list[Label]:
+def read(
+    texts: Sequence[str], prompt: str, encoder: TextEncoder, floor: float | None = None
+) -> list[Label]:
     """Free answers to one prompt as labels. ``floor``: instead of the encoder's own."""
-    return encode(texts, labels_of(prompt), encoder, options=OPTIONS if prompt in CHOICES else None, spellings=SPELLINGS, floor=floor)
+    return encode(
+        texts,
+        labels_of(prompt),
+        encoder,
+        options=OPTIONS if prompt in CHOICES else None,
+        spellings=SPELLINGS,
+        floor=floor,
+    )
 
 
 def answers(scored: Scored, encoder: TextEncoder | None = None) -> pd.DataFrame:
-    """task, item_id, test, view, text, label, how, similarity: every free answer, read. ``encoder``: default the packaged one."""
+    """task, item_id, test, view, text, label, how, similarity: every free answer, read.
+    ``encoder``: default the packaged one."""
     encoder = encoder or LetterGrams()
     cells = scored.cells[scored.cells["view"] == "full"]
     said = scored.generations[scored.generations["start"] == ""].set_index("key")["text"]
@@ -83,45 +111,64 @@ def answers(scored: Scored, encoder: TextEncoder | None = None) -> pd.DataFrame:
     for test, part in cells.groupby("test", sort=True):
         texts = said.reindex(part["key"]).to_numpy(dtype=object)
         found = read(list(texts), str(test), encoder)
-        block = part[["task", "item_id", "test", "view"]].assign(text=texts, label=[x.name for x in found], how=[x.how for x in found])
+        block = part[["task", "item_id", "test", "view"]].assign(
+            text=texts, label=[x.name for x in found], how=[x.how for x in found]
+        )
         blocks.append(block.assign(similarity=[x.similarity for x in found]))
     columns = ["task", "item_id", "test", "view", "text", "label", "how", "similarity"]
     return pd.concat(blocks, ignore_index=True) if blocks else pd.DataFrame(columns=columns)
 
 
 def choices(scored: Scored) -> pd.DataFrame:
-    """task, item_id, test, method, label of the first token's candidates: full_argmax and q_only. Ties go to the earlier letter."""
-    cells = scored.cells[scored.cells["task"] == CHOICE].merge(scored.scores[["key", "logits"]], on="key")
+    """task, item_id, test, method, label of the first token's candidates: full_argmax and q_only.
+    Ties go to the earlier letter."""
+    cells = scored.cells[scored.cells["task"] == CHOICE].merge(
+        scored.scores[["key", "logits"]], on="key"
+    )
     if cells.empty:
         return pd.DataFrame(columns=["task", "item_id", "test", "method", "label"])
     logits = np.array([list(z[: len(LETTERS)]) for z in cells["logits"]], dtype=float)
-    picked = np.where(np.isfinite(logits).any(axis=1), np.nan_to_num(logits, nan=-np.inf).argmax(axis=1), -1)
+    picked = np.where(
+        np.isfinite(logits).any(axis=1), np.nan_to_num(logits, nan=-np.inf).argmax(axis=1), -1
+    )
     method = cells["view"].map({"full": "full_argmax", "q_only": "q_only"})
     names = np.array([*ANSWERS, ""], dtype=object)
     return cells[["task", "item_id", "test"]].assign(method=method, label=names[picked])
 
 
 def predictions(items: pd.DataFrame, spoken: pd.DataFrame, picked: pd.DataFrame) -> pd.DataFrame:
-    """task, item_id, test, method, split, pred, correct, how: an answer that wasn't understood is wrong, and counted by how."""
+    """task, item_id, test, method, split, pred, correct, how: an answer that wasn't understood is
+    wrong, and counted by how."""
     free = spoken.assign(method="full")[["task", "item_id", "test", "method", "label", "how"]]
     table = pd.concat([free, picked.assign(how="argmax")], ignore_index=True)
-    table = table.merge(items[["item_id", "split", "gold"]], on="item_id").rename(columns={"label": "pred"})
+    table = table.merge(items[["item_id", "split", "gold"]], on="item_id").rename(
+        columns={"label": "pred"}
+    )
     table["correct"] = (table["pred"] == table["gold"]) & (table["pred"] != "")
     order = ["task", "item_id", "test", "method"]
-    return table[[*order, "split", "pred", "correct", "how"]].sort_values(order, kind="stable", ignore_index=True)
+    return table[[*order, "split", "pred", "correct", "how"]].sort_values(
+        order, kind="stable", ignore_index=True
+    )
 
 
-def metric_rows(items: pd.DataFrame, table: pd.DataFrame, *, draws: int = 2_000, seed: int = 0) -> pd.DataFrame:
-    """task, test, method, pillar (the group), indicator (the class), metric, value, n, ci_low, ci_high."""
+def metric_rows(
+    items: pd.DataFrame, table: pd.DataFrame, *, draws: int = 2_000, seed: int = 0
+) -> pd.DataFrame:
+    """task, test, method, pillar (the group), indicator (the class), metric, value, n, ci_low,
+    ci_high."""
     known = table.merge(items.drop(columns=["split"]), on="item_id")
     rows: list[tuple[object, ...]] = []
     for (task, test, method), part in known.groupby(["task", "test", "method"], sort=True):
         for pillar, indicator, metric, e in _cell_rows(part, str(test), str(method), draws, seed):
-            rows.append((task, test, method, pillar, indicator, metric, e.value, e.n, e.low, e.high))
+            rows.append(
+                (task, test, method, pillar, indicator, metric, e.value, e.n, e.low, e.high)
+            )
     return pd.DataFrame(rows, columns=["task", "test", "method", *facet_groups.ROW])
 
 
-def _cell_rows(part: pd.DataFrame, test: str, method: str, draws: int, seed: int) -> facet_groups.Rows:
+def _cell_rows(
+    part: pd.DataFrame, test: str, method: str, draws: int, seed: int
+) -> facet_groups.Rows:
     free = method.split(":")[0] == "full"  # full:clip is the same answers, read by another encoder
     if test in ATTRIBUTES:
         yield from facet_groups.attribute_rows(part, test, draws=draws, seed=seed)
@@ -133,7 +180,9 @@ def _cell_rows(part: pd.DataFrame, test: str, method: str, draws: int, seed: int
     if free:
         yield from facet_groups.rate_rows(part, _RATES)
     if test in CHOICES:
-        yield from facet_groups.rate_rows(right, {f"{label}_rate": _says(label) for label in ("no", "unknown")})
+        yield from facet_groups.rate_rows(
+            right, {f"{label}_rate": _says(label) for label in ("no", "unknown")}
+        )
         wrong = part[part["negative"].astype(bool)]
         if len(wrong):
             yield from facet_groups.rate_rows(wrong, {"false_yes_rate": _says("yes")})
@@ -144,13 +193,19 @@ def _says(label: str) -> Callable[[pd.DataFrame], ArrayLike]:
 
 
 def previews(items: pd.DataFrame, images: Mapping[str, tuple[bytes, ...]]) -> pd.DataFrame:
-    """image_id, png (a JPEG of at most 320 pixels a side) of up to 60 pictures: classes in turn, by the digest of the picture's id, so
-    that every model on a benchmark shows the same ones."""
+    """image_id, png (a JPEG of at most 320 pixels a side) of up to 60 pictures: classes in turn, by
+    the digest of the picture's id, so that every model on a benchmark shows the same ones."""
     from PIL import Image
 
     shown = items.drop_duplicates("image_id")[["image_id", "class1"]]
-    shown = shown.assign(key=[hashlib.sha256(str(i).encode()).hexdigest() for i in shown["image_id"]]).sort_values("key")
-    shown = shown.assign(turn=shown.groupby("class1").cumcount()).sort_values(["turn", "key"]).head(PREVIEWS)
+    shown = shown.assign(
+        key=[hashlib.sha256(str(i).encode()).hexdigest() for i in shown["image_id"]]
+    ).sort_values("key")
+    shown = (
+        shown.assign(turn=shown.groupby("class1").cumcount())
+        .sort_values(["turn", "key"])
+        .head(PREVIEWS)
+    )
     made = []
     for image_id in shown["image_id"]:
         with Image.open(io.BytesIO(images[image_id][0]), formats=("PNG", "JPEG")) as picture:
@@ -170,13 +225,16 @@ def tables(
     encoder: TextEncoder | None = None,
     images: Mapping[str, tuple[bytes, ...]] | None = None,
 ) -> dict[str, pd.DataFrame]:
-    """The rows of every store table for one run, scores and failures aside. ``images``: also previews of some of the pictures."""
+    """The rows of every store table for one run, scores and failures aside. ``images``: also
+    previews of some of the pictures."""
     items = load_items(benchmark)
     people = read_table(benchmark, "people")[["person_id", "dataset"]]
     spoken = answers(scored, encoder)
     table = predictions(items, spoken, choices(scored))
     if table.empty:
-        raise InputError(f"{benchmark}: no question could be answered or scored; nothing to conclude")
+        raise InputError(
+            f"{benchmark}: no question could be answered or scored; nothing to conclude"
+        )
     kept = {} if images is None else {"previews": previews(items, images)}
     return kept | {
         "people": items.merge(people, on="person_id"),

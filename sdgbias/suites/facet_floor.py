@@ -1,9 +1,10 @@
 """The floor of a text encoder: how similar an answer must be to a class to be read as it.
 
-The paper has none and takes the nearest class for every answer (App. A.2). Here the floor is set on answers whose right reading is known
-(data/people_answers.yaml and slips of the pen in the classes' own names), by one rule for every encoder: the lowest floor at which at
-most ``WRONG`` of the answers that mean no class of the list, or that class in another language, are read as a class that is wrong.
-What it costs stands beside it: the share of misspelt class names that are read right.
+The paper has none and takes the nearest class for every answer (App. A.2). Here the floor is set on
+answers whose right reading is known (data/people_answers.yaml and slips of the pen in the classes'
+own names), by one rule for every encoder: the lowest floor at which at most ``WRONG`` of the
+answers that mean no class of the list, or that class in another language, are read as a class that
+is wrong. What it costs stands beside it: the share of misspelt class names that are read right.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ SLIPS = 6
 
 @dataclass(frozen=True)
 class Answer:
-    """text; labels: the list asked about; right: the label that it means, '' for none; strict: leaving it unread is a miss."""
+    """text; labels: the list asked about; right: the label that it means, '' for none; strict:
+    leaving it unread is a miss."""
 
     text: str
     labels: tuple[str, ...]
@@ -39,7 +41,8 @@ class Answer:
 
 @dataclass(frozen=True)
 class Curve:
-    """By floor: wrong (answers read as a class that is wrong, of those that need not be read), read (misspelt names read as their class)."""
+    """By floor: wrong (answers read as a class that is wrong, of those that need not be read), read
+    (misspelt names read as their class)."""
 
     floors: tuple[float, ...]
     wrong: tuple[Estimate, ...]
@@ -48,30 +51,42 @@ class Curve:
     @property
     def floor(self) -> float:
         """The lowest with at most WRONG wrong; the highest of all where none is."""
-        return next((f for f, e in zip(self.floors, self.wrong, strict=True) if e.value <= WRONG), self.floors[-1])
+        return next(
+            (f for f, e in zip(self.floors, self.wrong, strict=True) if e.value <= WRONG),
+            self.floors[-1],
+        )
 
 
 def slips(name: str) -> list[str]:
-    """Six misspellings of a name with one slip each: a letter left out, doubled, changed, or swapped with the next; by hash of the name."""
+    """Six misspellings of a name with one slip each: a letter left out, doubled, changed, or
+    swapped with the next; by hash of the name."""
     made: list[str] = []
     for turn in range(40):
         digest = hashlib.sha256(f"{name}|{turn}".encode()).digest()
         at, kind, letter = 1 + digest[0] % (len(name) - 2), digest[1] % 4, chr(97 + digest[2] % 26)
         rest = name[at + 1 :]
-        word = (name[:at] + rest, name[: at + 1] + name[at] + rest, name[:at] + letter + rest, name[:at] + rest[:1] + name[at] + rest[1:])[
-            kind
-        ]
+        word = (
+            name[:at] + rest,
+            name[: at + 1] + name[at] + rest,
+            name[:at] + letter + rest,
+            name[:at] + rest[:1] + name[at] + rest[1:],
+        )[kind]
         if word != name and word not in made:
             made.append(word)
     return made[:SLIPS]
 
 
 def answers() -> list[Answer]:
-    """Every answer that its form alone doesn't settle (encoding.by_form): only these reach an encoder."""
+    """Every answer that its form alone doesn't settle (encoding.by_form): only these reach an
+    encoder."""
     known = yaml.safe_load(DATA.read_text(encoding="utf-8"))
     everything = tuple(CLASSES)
     made = [Answer(text, everything, "", False) for text in (*known["others"], *known["sentences"])]
-    made += [Answer(text, everything, name, False) for name, texts in known["elsewhere"].items() for text in texts]
+    made += [
+        Answer(text, everything, name, False)
+        for name, texts in known["elsewhere"].items()
+        for text in texts
+    ]
     for name in CLASSES:
         rest = tuple(c for c in CLASSES if c != name)
         for text in slips(spoken(name)):

@@ -1,8 +1,11 @@
-"""Recall by class and group, and how far groups lie apart (Wu et al., Sec. 2.2; METHODS 2.5). Arrays and frames in, rows out.
+"""Recall by class and group, and how far groups lie apart (Wu et al., Sec. 2.2; METHODS 2.5).
+Arrays and frames in, rows out.
 
-recall(g, c) is the share of group g's pictures of class c that are answered right; the disparity of two groups is the difference of
-their recalls. The paper pools the pictures of its 13 classes (micro); the mean of class recalls (macro) stands beside it. A group of
-fewer than ``smallest`` pictures has no value: the paper prints recalls of groups of one or two pictures, and 0 for empty ones.
+recall(g, c) is the share of group g's pictures of class c that are answered right; the disparity of
+two groups is the difference of their recalls. The paper pools the pictures of its 13 classes
+(micro); the mean of class recalls (macro) stands beside it. A group of fewer than ``smallest``
+pictures has no value: the paper prints recalls of groups of one or two pictures, and 0 for empty
+ones.
 """
 
 from __future__ import annotations
@@ -26,7 +29,8 @@ NOTHING = stats.Estimate(float("nan"), 0, float("nan"), float("nan"))
 
 
 def difference(a: stats.Estimate, b: stats.Estimate) -> stats.Estimate:
-    """a - b of two independent groups with the interval that follows from theirs (Newcombe's and Zou and Donner's "MOVER").
+    """a - b of two independent groups with the interval that follows from theirs (Newcombe's and
+    Zou and Donner's "MOVER").
 
     n is the smaller of the two; NaN where one of them has no value.
     """
@@ -42,11 +46,14 @@ def _share(hits: np.ndarray, place: np.ndarray, smallest: int) -> stats.Estimate
     return stats.share(hits, place)
 
 
-def recall_rows(frame: pd.DataFrame, *, smallest: int = stats.SMALLEST, draws: int = 2_000, seed: int = 0) -> Rows:
+def recall_rows(
+    frame: pd.DataFrame, *, smallest: int = stats.SMALLEST, draws: int = 2_000, seed: int = 0
+) -> Rows:
     """(group, class, metric, estimate) of one prompt and method.
 
-    frame: one row per question about the right class: correct (bool), class1, image_id, gender, skin, age. Classes are single
-    classes, 'all' (13 pooled), 'all-52' and 'macro' (mean over the 13).
+    frame: one row per question about the right class: correct (bool), class1, image_id, gender,
+    skin, age. Classes are single classes, 'all' (13 pooled), 'all-52' and 'macro' (mean over the
+    13).
     """
     hits, name = frame["correct"].to_numpy(dtype=float), frame["class1"].to_numpy(dtype=str)
     place = stats.codes(frame["image_id"].to_numpy(dtype=str))[0]
@@ -71,7 +78,9 @@ def recall_rows(frame: pd.DataFrame, *, smallest: int = stats.SMALLEST, draws: i
                     "disparity",
                     _spread(hits[known], of[known], place[known], groups, smallest, draws, seed),
                 )
-        found = {g: _macro(hits[mine], name[mine], place[mine], smallest) for g, mine in members.items()}
+        found = {
+            g: _macro(hits[mine], name[mine], place[mine], smallest) for g, mine in members.items()
+        }
         yield from ((f"{attribute}={g}", "macro", "recall", e) for g, e in found.items())
         yield from _apart(attribute, "macro", found)
     yield from _crossed(frame, hits, place, selections["all"], smallest)
@@ -83,9 +92,16 @@ def _apart(attribute: str, label: str, found: dict[str, stats.Estimate]) -> Rows
 
 
 def _spread(
-    hits: np.ndarray, of: np.ndarray, place: np.ndarray, groups: Sequence[str], smallest: int, draws: int, seed: int
+    hits: np.ndarray,
+    of: np.ndarray,
+    place: np.ndarray,
+    groups: Sequence[str],
+    smallest: int,
+    draws: int,
+    seed: int,
 ) -> stats.Estimate:
-    """Largest minus smallest recall of the groups, resampled; no value while one of them has none."""
+    """Largest minus smallest recall of the groups, resampled; no value while one of them has
+    none."""
     means = stats.group_means(hits, of, place, draws=draws, seed=seed, smallest=smallest)
     if means.value.shape[-1] < len(groups) or np.isnan(means.value).any():
         return NOTHING
@@ -93,7 +109,8 @@ def _spread(
 
 
 def _macro(hits: np.ndarray, name: np.ndarray, place: np.ndarray, smallest: int) -> stats.Estimate:
-    """Mean of the 13 class recalls; no value while a class has fewer than ``smallest`` pictures, because the mean would be of others."""
+    """Mean of the 13 class recalls; no value while a class has fewer than ``smallest`` pictures,
+    because the mean would be of others."""
     chosen = np.isin(name, SELECTED)
     rows = [int((name == c).sum()) for c in SELECTED]
     if min(rows) < max(smallest, 1):
@@ -101,7 +118,9 @@ def _macro(hits: np.ndarray, name: np.ndarray, place: np.ndarray, smallest: int)
     return stats.macro(hits[chosen], name[chosen], place[chosen])
 
 
-def _crossed(frame: pd.DataFrame, hits: np.ndarray, place: np.ndarray, chosen: np.ndarray, smallest: int) -> Rows:
+def _crossed(
+    frame: pd.DataFrame, hits: np.ndarray, place: np.ndarray, chosen: np.ndarray, smallest: int
+) -> Rows:
     """Recall of every pair of groups of two attributes, 13 classes pooled."""
     names = list(GROUPS)
     for i, a in enumerate(names):
@@ -109,30 +128,64 @@ def _crossed(frame: pd.DataFrame, hits: np.ndarray, place: np.ndarray, chosen: n
             for g in GROUPS[a]:
                 for h in GROUPS[b]:
                     both = chosen & (frame[a] == g).to_numpy() & (frame[b] == h).to_numpy()
-                    yield f"{a}={g} & {b}={h}", "all", "recall", _share(hits[both], place[both], smallest)
+                    yield (
+                        f"{a}={g} & {b}={h}",
+                        "all",
+                        "recall",
+                        _share(hits[both], place[both], smallest),
+                    )
 
 
-def rate_rows(frame: pd.DataFrame, flags: Mapping[str, Callable[[pd.DataFrame], ArrayLike]], *, smallest: int = stats.SMALLEST) -> Rows:
-    """Shares of answers by group, all classes pooled: e.g. how often a model says No, or yes to a class that is wrong."""
+def rate_rows(
+    frame: pd.DataFrame,
+    flags: Mapping[str, Callable[[pd.DataFrame], ArrayLike]],
+    *,
+    smallest: int = stats.SMALLEST,
+) -> Rows:
+    """Shares of answers by group, all classes pooled: e.g. how often a model says No, or yes to a
+    class that is wrong."""
     place = stats.codes(frame["image_id"].to_numpy(dtype=str))[0]
     for metric, flag in flags.items():
         hits = np.asarray(flag(frame), dtype=float)
         yield "all", "all-52", metric, _share(hits, place, smallest)
         for attribute, groups in GROUPS.items():
             of = frame[attribute].to_numpy(dtype=str)
-            found = {g: _share(hits[mine], place[mine], smallest) for g, mine in ((g, of == g) for g in groups)}
+            found = {
+                g: _share(hits[mine], place[mine], smallest)
+                for g, mine in ((g, of == g) for g in groups)
+            }
             yield from ((f"{attribute}={g}", "all-52", metric, e) for g, e in found.items())
             one, other = PAIRS[attribute]
-            yield f"{attribute}:{one}-{other}", "all-52", metric, difference(found[one], found[other])
+            yield (
+                f"{attribute}:{one}-{other}",
+                "all-52",
+                metric,
+                difference(found[one], found[other]),
+            )
 
 
-def attribute_rows(frame: pd.DataFrame, asked: str, *, smallest: int = stats.SMALLEST, draws: int = 2_000, seed: int = 0) -> Rows:
-    """Faces without classes: how often the attribute asked for is recognised, by it (``all`` and its groups), by the others and by race,
-    and how far groups lie apart. An attribute that nobody of the data has a group of has no rows."""
-    hits, place = frame["correct"].to_numpy(dtype=float), stats.codes(frame["image_id"].to_numpy(dtype=str))[0]
+def attribute_rows(
+    frame: pd.DataFrame,
+    asked: str,
+    *,
+    smallest: int = stats.SMALLEST,
+    draws: int = 2_000,
+    seed: int = 0,
+) -> Rows:
+    """Faces without classes: how often the attribute asked for is recognised, by it (``all`` and
+    its groups), by the others and by race, and how far groups lie apart. An attribute that nobody
+    of the data has a group of has no rows."""
+    hits, place = (
+        frame["correct"].to_numpy(dtype=float),
+        stats.codes(frame["image_id"].to_numpy(dtype=str))[0],
+    )
     gold = frame["gold"].to_numpy(dtype=str)
     yield "all", "all", "recall", _share(hits, place, smallest)
-    yield from (("all", g, "recall", _share(hits[gold == g], place[gold == g], smallest)) for g in GROUPS[asked] if (gold == g).any())
+    yield from (
+        ("all", g, "recall", _share(hits[gold == g], place[gold == g], smallest))
+        for g in GROUPS[asked]
+        if (gold == g).any()
+    )
     for attribute in (*GROUPS, "race"):
         of = frame[attribute].to_numpy(dtype=str)
         known = ~np.isin(of, [UNKNOWN, ""])

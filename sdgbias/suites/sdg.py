@@ -1,7 +1,8 @@
-"""SDGBiasBench as a suite: prompts of a benchmark folder, and from their scores to predictions and metric rows.
+"""SDGBiasBench as a suite: prompts of a benchmark folder, and from their scores to predictions and
+metric rows.
 
-Everything is measured on the test split; CADE is tuned on val, per test (Table G, App. C.4). In every array the N rows are
-the items sorted by item_id and the K columns their candidates.
+Everything is measured on the test split; CADE is tuned on val, per test (Table G, App. C.4). In
+every array the N rows are the items sorted by item_id and the K columns their candidates.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ CANDIDATES = {Task.MCQ: LETTERS, Task.REGRESSION: DIGITS}
 
 def load_items(benchmark: Path) -> dict[Task, pd.DataFrame]:
     """items_mcq and items_regression of a benchmark folder, sorted by item_id."""
-    return {task: read_table(benchmark, f"items_{task.value}").sort_values("item_id", ignore_index=True) for task in Task}
+    return {
+        task: read_table(benchmark, f"items_{task.value}").sort_values("item_id", ignore_index=True)
+        for task in Task
+    }
 
 
 def load_prompts(benchmark: Path) -> pd.DataFrame:
@@ -38,10 +42,15 @@ def load_prompts(benchmark: Path) -> pd.DataFrame:
     return view_cells(read_table(benchmark, "prompts"))
 
 
-def generations_needed(cells: pd.DataFrame, distinct: pd.DataFrame, can_force: bool = True) -> pd.DataFrame:
-    """The ``distinct`` prompts whose number is decoded, with column forced: every regression prompt of the paper's views, the Full ones
-    (T2, T5) once for each first digit, where the engine can force a start."""
-    numbers = cells[(cells["task"] == Task.REGRESSION.value) & cells["view"].isin([view.value for view in View])]
+def generations_needed(
+    cells: pd.DataFrame, distinct: pd.DataFrame, can_force: bool = True
+) -> pd.DataFrame:
+    """The ``distinct`` prompts whose number is decoded, with column forced: every regression prompt
+    of the paper's views, the Full ones (T2, T5) once for each first digit, where the engine can
+    force a start."""
+    numbers = cells[
+        (cells["task"] == Task.REGRESSION.value) & cells["view"].isin([view.value for view in View])
+    ]
     full = set(numbers.loc[numbers["view"] == View.FULL.value, "key"])
     rows = distinct[distinct["key"].isin(set(numbers["key"]))].copy()
     rows["forced"] = rows["key"].isin(full) & can_force
@@ -51,18 +60,24 @@ def generations_needed(cells: pd.DataFrame, distinct: pd.DataFrame, can_force: b
 def read_table(benchmark: Path, name: str) -> pd.DataFrame:
     path = benchmark / f"{name}.parquet"
     if not path.is_file():
-        raise InputError(f"{path}: not there; build the benchmark first: sdgbias build --raw RAW --indicators DIR --out {benchmark}")
+        raise InputError(
+            f"{path}: not there; build the benchmark first: sdgbias build --raw RAW --indicators"
+            f" DIR --out {benchmark}"
+        )
     try:
         return pd.read_parquet(path)
     except (OSError, ValueError) as error:
-        raise InputError(f"{path}: can't be read ({str(error).splitlines()[0]}); build it again: sdgbias build") from None
+        raise InputError(
+            f"{path}: can't be read ({str(error).splitlines()[0]}); build it again: sdgbias build"
+        ) from None
 
 
 @dataclass(frozen=True)
 class TestResult:
-    """One task under one context test: logits (N, K) per view, present (N, K), choice (N,) per method, and for regression
-    value (N,) per method; CADE's confidence, divergence and gate (N,); the search that tuned it (None without val rows);
-    what withheld scores leave open (`withheld.judged`, None where every score of the task is exact)."""
+    """One task under one context test: logits (N, K) per view, present (N, K), choice (N,) per
+    method, and for regression value (N,) per method; CADE's confidence, divergence and gate (N,);
+    the search that tuned it (None without val rows); what withheld scores leave open
+    (`withheld.judged`, None where every score of the task is exact)."""
 
     test: ContextTest
     logits: Mapping[View, np.ndarray]
@@ -89,8 +104,9 @@ class Scored:
 def view_logits(
     scored: Scored, items: pd.DataFrame, task: Task, test: ContextTest, view: View
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(keys (N,), logits (N, K), upper (N, K)) of one view x test; NaN where the item lacks the candidate or has no score (yet).
-    logits are -inf where a score is withheld; upper is the largest value that a logit can truly have, NaN where it is exact."""
+    """(keys (N,), logits (N, K), upper (N, K)) of one view x test; NaN where the item lacks the
+    candidate or has no score (yet). logits are -inf where a score is withheld; upper is the largest
+    value that a logit can truly have, NaN where it is exact."""
     c = scored.cells
     rows = c[(c["task"] == task.value) & (c["test"] == test.value) & (c["view"] == view.value)]
     keys = rows.set_index("item_id")["key"].reindex(items["item_id"])
@@ -113,7 +129,11 @@ def _bounded(scored: Scored, task: Task) -> bool:
 
 def gold_index(items: pd.DataFrame) -> np.ndarray:
     """(N,) index of the gold letter."""
-    return items["answer"].map({letter: i for i, letter in enumerate(LETTERS)}).to_numpy(dtype=np.int64)
+    return (
+        items["answer"]
+        .map({letter: i for i, letter in enumerate(LETTERS)})
+        .to_numpy(dtype=np.int64)
+    )
 
 
 def present_options(items: pd.DataFrame, task: Task) -> np.ndarray:
@@ -128,17 +148,26 @@ def _spoken(scored: Scored) -> dict[tuple[str, str], str]:
     return dict(zip(zip(g["key"], g["start"], strict=True), g["text"], strict=True))
 
 
-def _free_values(keys: np.ndarray, spoken: Mapping[tuple[str, str], str]) -> tuple[np.ndarray, np.ndarray]:
-    """(values (N,), unparsed (N,)) of freely generated numbers; an answer without a number is 0.0 (reference) and counted."""
+def _free_values(
+    keys: np.ndarray, spoken: Mapping[tuple[str, str], str]
+) -> tuple[np.ndarray, np.ndarray]:
+    """(values (N,), unparsed (N,)) of freely generated numbers; an answer without a number is 0.0
+    (reference) and counted."""
     texts = [spoken.get((key, "")) if isinstance(key, str) else None for key in keys]
     numbers = [None if t is None else parse_number(t) for t in texts]
-    values = [np.nan if t is None else (0.0 if n is None else n) for t, n in zip(texts, numbers, strict=True)]
-    return np.array(values, dtype=float), np.array([t is not None and n is None for t, n in zip(texts, numbers, strict=True)], dtype=bool)
+    values = [
+        np.nan if t is None else (0.0 if n is None else n)
+        for t, n in zip(texts, numbers, strict=True)
+    ]
+    return np.array(values, dtype=float), np.array(
+        [t is not None and n is None for t, n in zip(texts, numbers, strict=True)], dtype=bool
+    )
 
 
 def digit_values(keys: np.ndarray, spoken: Mapping[tuple[str, str], str], mode: str) -> np.ndarray:
-    """(N, 10) the number that each first digit leads to: `continue` = greedy decoding after the forced digit, `replace` =
-    the free answer with its first digit exchanged (the reference). The free answer's sign is kept by both."""
+    """(N, 10) the number that each first digit leads to: `continue` = greedy decoding after the
+    forced digit, `replace` = the free answer with its first digit exchanged (the reference). The
+    free answer's sign is kept by both."""
     values = np.full((len(keys), len(DIGITS)), np.nan)
     for i, key in enumerate(keys):
         free = spoken.get((key, ""))
@@ -153,36 +182,59 @@ def digit_values(keys: np.ndarray, spoken: Mapping[tuple[str, str], str], mode: 
 
 
 def decoded_numbers(items: pd.DataFrame, scored: Scored, mode: str) -> pd.DataFrame:
-    """Regression: item_id, test, view, free, parsed, and by_digit (10 numbers, Full only) of every answer that was decoded."""
+    """Regression: item_id, test, view, free, parsed, and by_digit (10 numbers, Full only) of every
+    answer that was decoded."""
     spoken, blocks = _spoken(scored), []
     for test in TESTS[Task.REGRESSION] if len(items) else ():
         for view in View:
             keys = view_logits(scored, items, Task.REGRESSION, test, view)[0]
             free, unparsed = _free_values(keys, spoken)
-            block = pd.DataFrame({"item_id": items["item_id"], "test": test.value, "view": view.value, "free": free, "parsed": ~unparsed})
-            block["by_digit"] = list(digit_values(keys, spoken, mode)) if view is View.FULL else None
+            block = pd.DataFrame(
+                {
+                    "item_id": items["item_id"],
+                    "test": test.value,
+                    "view": view.value,
+                    "free": free,
+                    "parsed": ~unparsed,
+                }
+            )
+            block["by_digit"] = (
+                list(digit_values(keys, spoken, mode)) if view is View.FULL else None
+            )
             blocks.append(block[np.isfinite(free)])
     columns = ["item_id", "test", "view", "free", "parsed", "by_digit"]
     return pd.concat(blocks, ignore_index=True) if blocks else pd.DataFrame(columns=columns)
 
 
 def run_test(
-    scored: Scored, items: pd.DataFrame, task: Task, test: ContextTest, *, draws: int, seed: int, numerics: Numerics, mode: str,
+    scored: Scored,
+    items: pd.DataFrame,
+    task: Task,
+    test: ContextTest,
+    *,
+    draws: int,
+    seed: int,
+    numerics: Numerics,
+    mode: str,
     kind: Kind = "random",
-) -> TestResult:  # fmt: skip
-    """Predictions of every view and of CADE for one task x test. Where scores are withheld, a view says the largest of those that
-    are known, and CADE takes the others at their bounds; InputError with numerics other than `exact`, whose bounds these are."""
+) -> TestResult:
+    """Predictions of every view and of CADE for one task x test. Where scores are withheld, a view
+    says the largest of those that are known, and CADE takes the others at their bounds; InputError
+    with numerics other than `exact`, whose bounds these are."""
     present = present_options(items, task)
     found = {view: view_logits(scored, items, task, test, view) for view in View}
     logits = {view: z for view, (_, z, _) in found.items()}
     bounded = _bounded(scored, task)
     if bounded and numerics != "exact":
         raise InputError(
-            f"{task.value}: some scores of this model are withheld, and what that leaves open is known for numerics exact only, not "
-            f"{numerics}; what is scored is kept: evaluate again with --numerics exact"
+            f"{task.value}: some scores of this model are withheld, and what that leaves open is"
+            f" known for numerics exact only, not {numerics}; what is scored is kept: evaluate"
+            " again with --numerics exact"
         )
     views = {view: between(z, upper) for view, (_, z, upper) in found.items()}
-    full, ctx, img, q = (fill(views[view]) for view in (View.FULL, View.CTX_Q, View.IMG_Q, View.Q_ONLY))
+    full, ctx, img, q = (
+        fill(views[view]) for view in (View.FULL, View.CTX_Q, View.IMG_Q, View.Q_ONLY)
+    )
     s = streams(full, ctx, img, q, present, numerics=numerics)
     choice = {view.value: argmax_view(logits[view], present) for view in View}
     value: dict[str, np.ndarray] = {}
@@ -198,7 +250,11 @@ def run_test(
         payoff = -np.abs(by_digit - items["answer"].to_numpy(dtype=float)[:, None])
     usable = s.valid.any(axis=1) & np.isfinite(payoff).all(axis=1)
     val = (items["split"] == "val").to_numpy() & usable
-    search = tune(take(s, val), payoff[val], task, search=kind, draws=draws, seed=seed) if val.any() else None
+    search = (
+        tune(take(s, val), payoff[val], task, search=kind, draws=draws, seed=seed)
+        if val.any()
+        else None
+    )
     kept = np.zeros(n, dtype=bool)
     if search is not None:
         decision = decide(s, search.params)
@@ -208,12 +264,31 @@ def run_test(
             picked = by_digit[np.arange(n), np.maximum(decision.choice, 0)]
             value["cade"] = np.where(choice["cade"] >= 0, picked, np.nan)
             unparsed["cade"] = np.zeros(n, dtype=bool)
-    judged = sdg_censoring.judged(items, views, present, payoff, usable, search.params if search else None) if bounded else None
-    return TestResult(test, logits, present, choice, value, unparsed, s.confidence, s.divergence, kept, search, judged)
+    judged = (
+        sdg_censoring.judged(
+            items, views, present, payoff, usable, search.params if search else None
+        )
+        if bounded
+        else None
+    )
+    return TestResult(
+        test,
+        logits,
+        present,
+        choice,
+        value,
+        unparsed,
+        s.confidence,
+        s.divergence,
+        kept,
+        search,
+        judged,
+    )
 
 
 def predictions(items: pd.DataFrame, task: Task, r: TestResult) -> pd.DataFrame:
-    """Long table task, item_id, test, method, split, pred, value, correct, error, confidence, kl, kept - all items, val included."""
+    """Long table task, item_id, test, method, split, pred, value, correct, error, confidence, kl,
+    kept - all items, val included."""
     blocks = []
     names = np.array([*CANDIDATES[task], ""], dtype=object)
     for method, choice in r.choice.items():
@@ -238,8 +313,12 @@ def predictions(items: pd.DataFrame, task: Task, r: TestResult) -> pd.DataFrame:
         else:
             error = metrics.absolute_error(items["answer"].to_numpy(dtype=float), r.value[method])
             block["value"], block["error"] = r.value[method], error
-            block["correct"] = metrics.within_tolerance(error, items["tolerance"].to_numpy(dtype=float))
-        blocks.append(block[choice >= 0] if task is Task.MCQ else block[np.isfinite(r.value[method])])
+            block["correct"] = metrics.within_tolerance(
+                error, items["tolerance"].to_numpy(dtype=float)
+            )
+        blocks.append(
+            block[choice >= 0] if task is Task.MCQ else block[np.isfinite(r.value[method])]
+        )
     return pd.concat(blocks, ignore_index=True)
 
 
@@ -252,10 +331,15 @@ def _groups(frame: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
 
 
 def _direction(items: pd.DataFrame) -> pd.DataFrame:
-    """item_id -> what choosing A, B, C says (pessimistic, conservative, optimistic) and the number of options."""
+    """item_id -> what choosing A, B, C says (pessimistic, conservative, optimistic) and the number
+    of options."""
     count = present_options(items, Task.MCQ).sum(axis=1)
     # a release may hold indicators whose polarity nobody has said: their answers have no direction
-    table = {(p, int(k)): directions(p, int(k)) if p else ("",) * int(k) for p in set(items["polarity"]) for k in set(count)}
+    table = {
+        (p, int(k)): directions(p, int(k)) if p else ("",) * int(k)
+        for p in set(items["polarity"])
+        for k in set(count)
+    }
     rows = [table[(p, int(k))] for p, k in zip(items["polarity"], count, strict=True)]
     wide = [[*row, "", ""][:3] for row in rows]
     frame = pd.DataFrame(wide, columns=[f"says_{c}" for c in LETTERS], index=items.index)
@@ -272,7 +356,10 @@ def _cell_metrics(part: pd.DataFrame, task: Task) -> Iterator[tuple[str, stats.E
             yield f"share_{says}", stats.share(three["says"] == says, three["cluster_id"])
         two = part[(part["n_options"] == 2) & (part["says"] != "")]
         if len(two):
-            yield "share_optimistic_two_option", stats.share(two["says"] == "optimistic", two["cluster_id"])
+            yield (
+                "share_optimistic_two_option",
+                stats.share(two["says"] == "optimistic", two["cluster_id"]),
+            )
     else:
         yield "mae", stats.mean(part["error"], place)
         yield "interval_accuracy", stats.share(part["correct"], place)
@@ -297,29 +384,51 @@ def _paired_metrics(part: pd.DataFrame, task: Task) -> Iterator[tuple[str, stats
         yield "changed_rate", stats.share(part["value"] != part["value_full"], place)
 
 
-def _parts(table: pd.DataFrame, task: Task) -> Iterator[tuple[tuple[str, str, str, str], pd.DataFrame]]:
+def _parts(
+    table: pd.DataFrame, task: Task
+) -> Iterator[tuple[tuple[str, str, str, str], pd.DataFrame]]:
     """((test, method, pillar, indicator), rows) of every group. Test 'all' pools T1..T5."""
-    for test, pool in [*((t.value, table[table["test"] == t.value]) for t in TESTS[task]), ("all", table)]:
+    for test, pool in [
+        *((t.value, table[table["test"] == t.value]) for t in TESTS[task]),
+        ("all", table),
+    ]:
         for method, mine in pool.groupby("method", sort=True):
             for pillar, indicator, part in _groups(mine):
                 yield (test, str(method), pillar, indicator), part
 
 
-def metric_rows(items: pd.DataFrame, task: Task, frame: pd.DataFrame, scored: Scored, judged: pd.DataFrame | None = None) -> pd.DataFrame:
-    """Rows task, test, method, pillar, indicator, metric, value, n, ci_low, ci_high of the test split. Test 'all' pools T1..T5.
+def metric_rows(
+    items: pd.DataFrame,
+    task: Task,
+    frame: pd.DataFrame,
+    scored: Scored,
+    judged: pd.DataFrame | None = None,
+) -> pd.DataFrame:
+    """Rows task, test, method, pillar, indicator, metric, value, n, ci_low, ci_high of the test
+    split. Test 'all' pools T1..T5.
     `judged`: what withheld scores leave open, with a column test."""
     known = scored.cells.merge(scored.scores[["key", "mass", "top_token"]], on="key", how="left")
-    known = known.rename(columns={"view": "method"})[["task", "item_id", "test", "method", "key", "mass", "top_token"]]
-    test = frame[frame["split"] == "test"].merge(items[["item_id", "cluster_id", "pillar", "indicator"]], on="item_id")
+    known = known.rename(columns={"view": "method"})[
+        ["task", "item_id", "test", "method", "key", "mass", "top_token"]
+    ]
+    test = frame[frame["split"] == "test"].merge(
+        items[["item_id", "cluster_id", "pillar", "indicator"]], on="item_id"
+    )
     test = test.merge(known, on=["task", "item_id", "test", "method"], how="left")
-    test["cluster_id"] = pd.factorize(test["cluster_id"], sort=True)[0]  # only told apart from here on, and numbers are quicker
+    test["cluster_id"] = pd.factorize(test["cluster_id"], sort=True)[
+        0
+    ]  # only told apart from here on, and numbers are quicker
     names = CANDIDATES[task]
     test["off_candidate"] = ~test["top_token"].isin(list(names))
     if task is Task.MCQ:
         test = test.merge(_direction(items), on="item_id")
         letters = test[[f"says_{c}" for c in LETTERS]].to_numpy(dtype=object)
-        test["says"] = letters[np.arange(len(test)), test["pred"].map(LETTERS.index).to_numpy(dtype=int)]
-    full = test.loc[test["method"] == "full", ["item_id", "test", "pred", "correct", "error", "value"]]
+        test["says"] = letters[
+            np.arange(len(test)), test["pred"].map(LETTERS.index).to_numpy(dtype=int)
+        ]
+    full = test.loc[
+        test["method"] == "full", ["item_id", "test", "pred", "correct", "error", "value"]
+    ]
     test = test.merge(full, on=["item_id", "test"], how="left", suffixes=("", "_full"))
     rows: list[tuple[object, ...]] = []
     for cell, part in _parts(test, task):
@@ -328,11 +437,27 @@ def metric_rows(items: pd.DataFrame, task: Task, frame: pd.DataFrame, scored: Sc
             found += _paired_metrics(part[part["pred_full"].notna()], task)
         if cell[1] == "q_only":
             prompts = float(part["key"].nunique())
-            found.append(("distinct_prompts", stats.Estimate(prompts, len(part), float("nan"), float("nan"))))
+            found.append(
+                ("distinct_prompts", stats.Estimate(prompts, len(part), float("nan"), float("nan")))
+            )
         rows += [(task.value, *cell, m, e.value, e.n, e.low, e.high) for m, e in found]
     for cell, part in () if judged is None else _parts(judged, task):
-        rows += [(task.value, *cell, m, e.value, e.n, e.low, e.high) for m, e in sdg_censoring.estimates(part, task)]
-    columns = ["task", "test", "method", "pillar", "indicator", "metric", "value", "n", "ci_low", "ci_high"]
+        rows += [
+            (task.value, *cell, m, e.value, e.n, e.low, e.high)
+            for m, e in sdg_censoring.estimates(part, task)
+        ]
+    columns = [
+        "task",
+        "test",
+        "method",
+        "pillar",
+        "indicator",
+        "metric",
+        "value",
+        "n",
+        "ci_low",
+        "ci_high",
+    ]
     return pd.DataFrame(rows, columns=columns)
 
 
@@ -344,17 +469,34 @@ class Summary:
 
 
 def summarise(
-    items: Mapping[Task, pd.DataFrame], scored: Scored, *, draws: int, seed: int, numerics: Numerics = "exact", mode: str = "continue",
+    items: Mapping[Task, pd.DataFrame],
+    scored: Scored,
+    *,
+    draws: int,
+    seed: int,
+    numerics: Numerics = "exact",
+    mode: str = "continue",
     search: Kind = "random",
-) -> Summary:  # fmt: skip
-    """From scores to predictions, metric rows and CADE parameters, for both tasks and all their tests."""
+) -> Summary:
+    """From scores to predictions, metric rows and CADE parameters, for both tasks and all their
+    tests."""
     all_predictions, all_metrics, params = [], [], []
     for task, table in items.items():
         if table.empty:
             continue
         blocks, judged = [], []
         for test in TESTS[task]:
-            r = run_test(scored, table, task, test, draws=draws, seed=seed, numerics=numerics, mode=mode, kind=search)
+            r = run_test(
+                scored,
+                table,
+                task,
+                test,
+                draws=draws,
+                seed=seed,
+                numerics=numerics,
+                mode=mode,
+                kind=search,
+            )
             block = predictions(table, task, r)
             for method, flags in r.unparsed.items():
                 rows = block["method"] == method
@@ -367,17 +509,49 @@ def summarise(
                 p, found = r.search.params, r.search
                 objective = "accuracy" if task is Task.MCQ else "negative MAE"
                 params.append(
-                    (task.value, test.value, p.alpha, p.lambda_kl, p.beta, p.tau, "" if task is Task.MCQ else mode, objective,
-                     found.value, found.n_val, found.n_draws, found.seed)
-                )  # fmt: skip
+                    (
+                        task.value,
+                        test.value,
+                        p.alpha,
+                        p.lambda_kl,
+                        p.beta,
+                        p.tau,
+                        "" if task is Task.MCQ else mode,
+                        objective,
+                        found.value,
+                        found.n_val,
+                        found.n_draws,
+                        found.seed,
+                    )
+                )
         frame = pd.concat(blocks, ignore_index=True)
         if task is Task.REGRESSION:
             frame["unparsed"] = frame["unparsed"].fillna(False).astype(bool)
-        all_metrics.append(metric_rows(table, task, frame, scored, pd.concat(judged, ignore_index=True) if judged else None))
+        all_metrics.append(
+            metric_rows(
+                table, task, frame, scored, pd.concat(judged, ignore_index=True) if judged else None
+            )
+        )
         all_predictions.append(frame.drop(columns=["unparsed"], errors="ignore"))
-    names = ["task", "test", "alpha", "lambda_kl", "beta", "tau", "mode", "objective", "val_value", "n_val", "n_draws", "seed"]
+    names = [
+        "task",
+        "test",
+        "alpha",
+        "lambda_kl",
+        "beta",
+        "tau",
+        "mode",
+        "objective",
+        "val_value",
+        "n_val",
+        "n_draws",
+        "seed",
+    ]
     if not all_metrics:
-        raise InputError("the benchmark holds no items; see its quarantine.parquet for the reasons, then build it again")
+        raise InputError(
+            "the benchmark holds no items; see its quarantine.parquet for the reasons, then build"
+            " it again"
+        )
     return Summary(
         pd.concat(all_predictions, ignore_index=True),
         pd.concat(all_metrics, ignore_index=True),

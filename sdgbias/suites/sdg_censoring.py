@@ -1,7 +1,9 @@
-"""What withheld scores leave open of a run's answers, for runs of an endpoint that names only its likeliest tokens.
+"""What withheld scores leave open of a run's answers, for runs of an endpoint that names only its
+likeliest tokens.
 
-An answer is certain if no value of what was withheld can change it. Where it isn't, it may be worth anything between two
-bounds. Everything is judged on the test split, by the arithmetic of sdgbias/methods/bounds.py.
+An answer is certain if no value of what was withheld can change it. Where it isn't, it may be worth
+anything between two bounds. Everything is judged on the test split, by the arithmetic of
+sdgbias/methods/bounds.py.
 """
 
 from __future__ import annotations
@@ -18,11 +20,17 @@ from sdgbias.types import CadeParams, Task, View
 
 
 def judged(
-    items: pd.DataFrame, views: Mapping[View, Bounds], present: Bools, payoff: Floats, usable: Bools, params: CadeParams | None
+    items: pd.DataFrame,
+    views: Mapping[View, Bounds],
+    present: Bools,
+    payoff: Floats,
+    usable: Bools,
+    params: CadeParams | None,
 ) -> pd.DataFrame:
-    """One row per test item and method (the views, and cade if it was tuned): item_id, cluster_id, pillar, indicator, method,
-    censored (a candidate's score is withheld; for cade in any view), unanswered (no candidate was named), certain, low, high
-    (payoff bounds). payoff (N, K) and usable (N,) as in `search.py`; a view that has no scores for an item gives no row."""
+    """One row per test item and method (the views, and cade if it was tuned): item_id, cluster_id,
+    pillar, indicator, method, censored (a candidate's score is withheld; for cade in any view),
+    unanswered (no candidate was named), certain, low, high (payoff bounds). payoff (N, K) and
+    usable (N,) as in `search.py`; a view that has no scores for an item gives no row."""
     test = (items["split"] == "test").to_numpy()
     anywhere = np.zeros(len(items), dtype=bool)
     blocks = []
@@ -30,21 +38,51 @@ def judged(
         hidden = np.any(np.isneginf(b.low) & present, axis=1)
         known = np.any(np.isfinite(b.low) & present, axis=1)
         anywhere |= hidden
-        blocks.append(_block(items, view.value, test & (known | hidden), hidden, ~known, alone(b, present), payoff))
+        blocks.append(
+            _block(
+                items,
+                view.value,
+                test & (known | hidden),
+                hidden,
+                ~known,
+                alone(b, present),
+                payoff,
+            )
+        )
     if params is not None:
-        v = verdict(views[View.FULL], views[View.CTX_Q], views[View.IMG_Q], views[View.Q_ONLY], params, present)
-        blocks.append(_block(items, "cade", test & usable, anywhere, np.zeros_like(anywhere), v, payoff))
+        v = verdict(
+            views[View.FULL],
+            views[View.CTX_Q],
+            views[View.IMG_Q],
+            views[View.Q_ONLY],
+            params,
+            present,
+        )
+        blocks.append(
+            _block(items, "cade", test & usable, anywhere, np.zeros_like(anywhere), v, payoff)
+        )
     return pd.concat(blocks, ignore_index=True)
 
 
-def _block(items: pd.DataFrame, method: str, rows: Bools, censored: Bools, unanswered: Bools, v: Verdict, payoff: Floats) -> pd.DataFrame:
+def _block(
+    items: pd.DataFrame,
+    method: str,
+    rows: Bools,
+    censored: Bools,
+    unanswered: Bools,
+    v: Verdict,
+    payoff: Floats,
+) -> pd.DataFrame:
     low, high = payoff_bounds(v, payoff)
-    block = items[["item_id", "cluster_id", "pillar", "indicator"]].assign(method=method, censored=censored, unanswered=unanswered)
+    block = items[["item_id", "cluster_id", "pillar", "indicator"]].assign(
+        method=method, censored=censored, unanswered=unanswered
+    )
     return block.assign(certain=v.certain, low=low, high=high)[rows]
 
 
 def estimates(part: pd.DataFrame, task: Task) -> Iterator[tuple[str, stats.Estimate]]:
-    """Metrics of the rows of one method in one group. The number that a view gives is decoded freely, so no score bears on it."""
+    """Metrics of the rows of one method in one group. The number that a view gives is decoded
+    freely, so no score bears on it."""
     place, method = part["cluster_id"].to_numpy(), part["method"].iloc[0]
     yield "censored_rate", stats.share(part["censored"], place)
     if task is Task.MCQ and method != "cade":

@@ -1,4 +1,5 @@
-"""What a run of SDGBiasBench puts into the results file: analysis, and what the report shows of items."""
+"""What a run of SDGBiasBench puts into the results file: analysis, and what the report shows of
+items."""
 
 from __future__ import annotations
 
@@ -33,7 +34,9 @@ def tables(
     """The rows of every store table for one run, scores and failures aside."""
     items = sdg.load_items(benchmark)
     progress("tuning CADE", 0, 1)
-    summary = sdg.summarise(items, scored, draws=draws, seed=seed, numerics=numerics, mode=mode, search=search)
+    summary = sdg.summarise(
+        items, scored, draws=draws, seed=seed, numerics=numerics, mode=mode, search=search
+    )
     progress("tuning CADE", 1, 1)
     cards = pd.concat([item_cards(task, table) for task, table in items.items()], ignore_index=True)
     cards["wealth"] = wealth_terciles(items)
@@ -44,7 +47,9 @@ def tables(
         "cade_params": summary.params,
         "decoded": sdg.decoded_numbers(items[Task.REGRESSION], scored, mode),
         "metric_rows": summary.metrics,
-        "previews": pd.DataFrame({"image_id": shown, "png": [side_by_side(images[i]) for i in shown]}),
+        "previews": pd.DataFrame(
+            {"image_id": shown, "png": [side_by_side(images[i]) for i in shown]}
+        ),
     }
 
 
@@ -71,29 +76,46 @@ def item_cards(task: Task, items: pd.DataFrame) -> pd.DataFrame:
     cards["task"] = task.value
     if task is Task.MCQ:
         options = items[["option_a", "option_b", "option_c"]].to_numpy(dtype=object)
-        cards["options"] = [json.dumps([text for text in row if text], ensure_ascii=False) for row in options]
-        cards["gold"], cards["gold_value"] = items["answer"].astype(str), items["value"].astype(float)
+        cards["options"] = [
+            json.dumps([text for text in row if text], ensure_ascii=False) for row in options
+        ]
+        cards["gold"], cards["gold_value"] = (
+            items["answer"].astype(str),
+            items["value"].astype(float),
+        )
         cards["polarity"] = items["polarity"]
         cards["target"], cards["tolerance"] = "", np.nan
         lines = {t.value: context_lines(items, t) for t in TESTS[task]}
     else:
         cards["options"] = "{}"
-        cards["gold"], cards["gold_value"] = items["answer"].map("{:.1f}".format), items["answer"].astype(float)
+        cards["gold"], cards["gold_value"] = (
+            items["answer"].map("{:.1f}".format),
+            items["answer"].astype(float),
+        )
         cards["polarity"] = ""
-        cards["target"], cards["tolerance"] = items["target"].astype(str), items["tolerance"].astype(float)
+        cards["target"], cards["tolerance"] = (
+            items["target"].astype(str),
+            items["tolerance"].astype(float),
+        )
         lines = {}
         for t in TESTS[task]:
-            parts = [context_lines(group, t, str(target)) for target, group in items.groupby("target")]
-            lines[t.value] = pd.concat(parts).reindex(items.index) if parts else pd.Series("", index=items.index)
+            parts = [
+                context_lines(group, t, str(target)) for target, group in items.groupby("target")
+            ]
+            lines[t.value] = (
+                pd.concat(parts).reindex(items.index) if parts else pd.Series("", index=items.index)
+            )
     contexts = zip(*(lines[t] for t in lines), strict=True)
     cards["context"] = [json.dumps(dict(zip(lines, row, strict=True))) for row in contexts]
     return cards
 
 
 def wealth_terciles(items: dict[Task, pd.DataFrame]) -> np.ndarray:
-    """'poorest', 'middle', 'richest' per item of all tasks, in their order: thirds of the asset index over the distinct clusters.
-    '' where the index is unknown or the same everywhere."""
-    table = pd.concat([frame[["cluster_id", "asset_index"]] for frame in items.values()], ignore_index=True)
+    """'poorest', 'middle', 'richest' per item of all tasks, in their order: thirds of the asset
+    index over the distinct clusters. '' where the index is unknown or the same everywhere."""
+    table = pd.concat(
+        [frame[["cluster_id", "asset_index"]] for frame in items.values()], ignore_index=True
+    )
     places = table.drop_duplicates("cluster_id")["asset_index"].astype(float).dropna().to_numpy()
     if len(places) < 3 or places.min() == places.max():
         return np.full(len(table), "", dtype=object)
@@ -104,13 +126,24 @@ def wealth_terciles(items: dict[Task, pd.DataFrame]) -> np.ndarray:
 
 
 def preview_images(items: dict[Task, pd.DataFrame], predictions: pd.DataFrame) -> list[str]:
-    """Images kept for the report's question browser: test items that CADE fixed, broke or left, spread over pillars."""
+    """Images kept for the report's question browser: test items that CADE fixed, broke or left,
+    spread over pillars."""
     table = items[Task.MCQ]
     wide = predictions[(predictions["task"] == Task.MCQ.value) & (predictions["split"] == "test")]
-    wide = wide.pivot_table(index=["item_id", "test"], columns="method", values="correct", aggfunc="first").reset_index()
+    wide = wide.pivot_table(
+        index=["item_id", "test"], columns="method", values="correct", aggfunc="first"
+    ).reset_index()
     if not {"full", "cade"} <= set(wide.columns):
         return sorted(set(table["image_id"]))[:PREVIEWS]
-    kind = np.select([wide["cade"] & ~wide["full"].astype(bool), wide["full"] & ~wide["cade"].astype(bool)], ["fixed", "broken"], "same")
-    wide = wide.assign(kind=kind).merge(table[["item_id", "pillar", "image_id"]], on="item_id").sort_values(["item_id", "test"])
+    kind = np.select(
+        [wide["cade"] & ~wide["full"].astype(bool), wide["full"] & ~wide["cade"].astype(bool)],
+        ["fixed", "broken"],
+        "same",
+    )
+    wide = (
+        wide.assign(kind=kind)
+        .merge(table[["item_id", "pillar", "image_id"]], on="item_id")
+        .sort_values(["item_id", "test"])
+    )
     picked = wide.groupby(["pillar", "kind"], sort=True).head(max(1, PREVIEWS // 9))
     return sorted(set(picked["image_id"]))[:PREVIEWS]

@@ -24,11 +24,16 @@ FOUR = [_sure(0.95), _sure(0.9), _sure(0.5), _sure(0.45)]
 def test_before_by_hand() -> None:
     rows = calibration.rows(run_of(mcq_cell({"full": FOUR}, "AABA")), SETTINGS)
     pick = {"study": "calibration", "test": "T1", "method": "full"}
-    # 15 bins of equal width: 0.95 -> (14/15, 1], 0.9 -> (13/15, 14/15], 0.5 -> (7/15, 8/15], 0.45 -> (6/15, 7/15]; one row each
+    # 15 bins of equal width: 0.95 -> (14/15, 1], 0.9 -> (13/15, 14/15], 0.5 -> (7/15, 8/15], 0.45
+    # -> (6/15, 7/15]; one row each
     ece = one(rows, **pick, metric="ece_width")
     assert (ece["value"], ece["n"]) == (pytest.approx((0.05 + 0.1 + 0.5 + 0.55) / 4), 4)
-    assert one(rows, **pick, metric="confidence")["value"] == pytest.approx((0.95 + 0.9 + 0.5 + 0.45) / 4)
-    assert one(rows, **pick, metric="nll")["value"] == pytest.approx(-np.log([0.95, 0.9, 0.25, 0.45]).mean())
+    assert one(rows, **pick, metric="confidence")["value"] == pytest.approx(
+        (0.95 + 0.9 + 0.5 + 0.45) / 4
+    )
+    assert one(rows, **pick, metric="nll")["value"] == pytest.approx(
+        -np.log([0.95, 0.9, 0.25, 0.45]).mean()
+    )
     assert one(rows, **pick, metric="brier")["value"] == pytest.approx(
         np.mean([0.05**2 * 1.5, 0.1**2 * 1.5, 0.5**2 + 0.75**2 + 0.25**2, 0.55**2 + 2 * 0.275**2])
     )
@@ -39,7 +44,9 @@ def test_before_by_hand() -> None:
 
 def test_risk_and_its_area() -> None:
     rows = calibration.rows(run_of(mcq_cell({"full": FOUR}, "AABA")), SETTINGS)
-    curve = rows[(rows["study"] == "selective") & (rows["metric"] == "risk") & (rows["test"] == "T1")].set_index("x")
+    curve = rows[
+        (rows["study"] == "selective") & (rows["metric"] == "risk") & (rows["test"] == "T1")
+    ].set_index("x")
     # most confident first: right, right, wrong, right; a row enters every five steps
     assert curve.loc[0.75, "value"] == pytest.approx(1 / 3) and curve.loc[0.75, "n"] == 3
     assert curve.loc[1.0, "value"] == pytest.approx(1 / 4) and curve.loc[0.5, "value"] == 0.0
@@ -53,12 +60,22 @@ def test_area_of_a_model_that_knows_is_smaller() -> None:
     knows = "".join("A" if i >= n // 2 else "B" for i in range(n))
     areas = {}
     for name, gold in (("knows", knows), ("doesn't", knows[::-1])):
-        rows = calibration.rows(run_of(mcq_cell({"full": [_sure(c) for c in confidence]}, gold)), SETTINGS)
+        rows = calibration.rows(
+            run_of(mcq_cell({"full": [_sure(c) for c in confidence]}, gold)), SETTINGS
+        )
         areas[name] = one(rows, study="selective", test="T1", method="full", metric="aurc")
-    # steps of ten: errors begin after half, (k - 10) / k at step k; the other way round 1 until half, then 10 / k
+    # steps of ten: errors begin after half, (k - 10) / k at step k; the other way round 1 until
+    # half, then 10 / k
     assert areas["knows"]["value"] == pytest.approx(sum((k - 10) / k for k in range(11, 21)) / 20)
-    assert areas["doesn't"]["value"] == pytest.approx((10 + sum(10 / k for k in range(11, 21))) / 20)
-    assert areas["knows"]["ci_low"] < areas["knows"]["value"] < areas["knows"]["ci_high"] < areas["doesn't"]["ci_low"]
+    assert areas["doesn't"]["value"] == pytest.approx(
+        (10 + sum(10 / k for k in range(11, 21))) / 20
+    )
+    assert (
+        areas["knows"]["ci_low"]
+        < areas["knows"]["value"]
+        < areas["knows"]["ci_high"]
+        < areas["doesn't"]["ci_low"]
+    )
 
 
 def test_after_is_full_where_kept_and_the_scores_elsewhere() -> None:
@@ -67,7 +84,9 @@ def test_after_is_full_where_kept_and_the_scores_elsewhere() -> None:
     found = calibration.distributions(cell, "cade")
     assert found is not None
     assert np.exp(found[0][0]) == pytest.approx([0.95, 0.025, 0.025]), "kept"
-    assert np.exp(found[0][1]) == pytest.approx([(0.5 + 0.7) / 2, (0.25 + 0.15) / 2, (0.25 + 0.15) / 2])
+    assert np.exp(found[0][1]) == pytest.approx(
+        [(0.5 + 0.7) / 2, (0.25 + 0.15) / 2, (0.25 + 0.15) / 2]
+    )
     assert calibration.distributions(mcq_cell(views, "AA"), "cade") is None
 
 
@@ -75,11 +94,13 @@ def test_a_calibrated_model_has_a_small_error() -> None:
     rng = np.random.default_rng(0)
     confidence = rng.uniform(0.4, 1.0, 3_000)
     gold = "".join(np.where(rng.random(3_000) < confidence, "A", "B"))
-    rows = calibration.rows(run_of(mcq_cell({"full": [_sure(c) for c in confidence]}, gold, params=OPEN)), SETTINGS)
+    rows = calibration.rows(
+        run_of(mcq_cell({"full": [_sure(c) for c in confidence]}, gold, params=OPEN)), SETTINGS
+    )
     for name in ("ece_width", "ece_mass"):
         e = one(rows, study="calibration", test="T1", method="full", metric=name)
         assert e["value"] < 0.03 and e["ci_low"] <= e["value"]
     cade = one(rows, study="calibration", test="T1", method="cade", metric="ece_width")
-    assert cade["value"] == pytest.approx(one(rows, study="calibration", test="T1", method="full", metric="ece_width")["value"]), (
-        "all views agree"
-    )
+    assert cade["value"] == pytest.approx(
+        one(rows, study="calibration", test="T1", method="full", metric="ece_width")["value"]
+    ), "all views agree"

@@ -1,4 +1,5 @@
-"""Study 'directions': four answers whose directions can be read off, prompts counted, gaps between views."""
+"""Study 'directions': four answers whose directions can be read off, prompts counted, gaps between
+views."""
 
 from __future__ import annotations
 
@@ -15,7 +16,11 @@ TWO_A, TWO_B = [3.0, 0.0, np.nan], [0.0, 3.0, np.nan]
 
 def _rows():  # type: ignore[no-untyped-def]
     cell = mcq_cell(
-        {"full": [A, A, B, C, TWO_B, A], "q_only": [C, C, C, C, TWO_A, C], "ctx_q": [B, A, B, C, TWO_B, B]},
+        {
+            "full": [A, A, B, C, TWO_B, A],
+            "q_only": [C, C, C, C, TWO_A, C],
+            "ctx_q": [B, A, B, C, TWO_B, B],
+        },
         "AABCAA",
         polarity=["higher", "lower", "higher", "higher", "higher", ""],
         question=["q1", "q1", "q1", "q2", "q2", "q3"],
@@ -26,13 +31,16 @@ def _rows():  # type: ignore[no-untyped-def]
 
 def test_directions_of_full() -> None:
     rows = _rows()
-    # higher: A pessimistic, B conservative, C optimistic; lower: A optimistic; the last has no polarity, the fifth two options
+    # higher: A pessimistic, B conservative, C optimistic; lower: A optimistic; the last has no
+    # polarity, the fifth two options
     for direction, count in (("pessimistic", 1), ("conservative", 1), ("optimistic", 2)):
         r = one(rows, test="T1", method="full", metric=f"share_{direction}")
         assert (r["value"], r["n"]) == (count / 4, 4)
     two = one(rows, test="T1", method="full", metric="share_optimistic_two_option")
     assert (two["value"], two["n"]) == (1.0, 1)
-    assert one(rows, test="T1", method="full", metric="share_pessimistic_two_option")["value"] == 0.0
+    assert (
+        one(rows, test="T1", method="full", metric="share_pessimistic_two_option")["value"] == 0.0
+    )
 
 
 def test_invalid_answers_are_a_share_of_their_own() -> None:
@@ -41,8 +49,15 @@ def test_invalid_answers_are_a_share_of_their_own() -> None:
         d: one(rows, test="T1", method="full", metric=f"answered_{d}")["value"]
         for d in ("pessimistic", "conservative", "optimistic", "invalid")
     }
-    assert shares == {"pessimistic": 1 / 4, "conservative": 0, "optimistic": 2 / 4, "invalid": 1 / 4}, "'The' is no letter"
-    assert rows[(rows["method"] == "q_only") & (rows["metric"] == "answered_invalid")].empty, "its first tokens aren't known"
+    assert shares == {
+        "pessimistic": 1 / 4,
+        "conservative": 0,
+        "optimistic": 2 / 4,
+        "invalid": 1 / 4,
+    }, "'The' is no letter"
+    assert rows[(rows["method"] == "q_only") & (rows["metric"] == "answered_invalid")].empty, (
+        "its first tokens aren't known"
+    )
 
 
 def test_a_letter_that_the_question_lacks_is_invalid() -> None:
@@ -54,25 +69,36 @@ def test_q_only_stands_beside_its_distinct_prompts() -> None:
     rows = _rows()
     prompts = one(rows, test="T1", method="q_only", metric="distinct_prompts")
     assert (prompts["value"], prompts["n"]) == (4, 6), "q1; q2 with three and with two options; q3"
-    assert one(rows, test="T1", method="q_only", metric="share_optimistic", by="prompt")["value"] == 3 / 4
+    assert (
+        one(rows, test="T1", method="q_only", metric="share_optimistic", by="prompt")["value"]
+        == 3 / 4
+    )
 
 
 def test_the_interval_over_prompts_counts_prompts() -> None:
     cell = mcq_cell({"full": [C] * 6 + [A] * 6}, "A" * 12, question=["q1"] * 6 + ["q2"] * 6)
     rows = directions.rows(run_of(cell), Settings())
-    by_place, by_prompt = (one(rows, test="T1", method="q_only", metric="share_optimistic", by=by) for by in ("", "prompt"))
+    by_place, by_prompt = (
+        one(rows, test="T1", method="q_only", metric="share_optimistic", by=by)
+        for by in ("", "prompt")
+    )
     assert by_place["value"] == by_prompt["value"] == 1 / 2
-    # Wilson at an effective n: 12 places; prompts' residuals sum to 3 and -3, so 0.5 * 0.5 / (2 * 18 / 12^2) = 1
+    # Wilson at an effective n: 12 places; prompts' residuals sum to 3 and -3, so 0.5 * 0.5 / (2 *
+    # 18 / 12^2) = 1
     for r, n in ((by_place, 12), (by_prompt, 1)):
         assert r["ci_high"] == pytest.approx(
-            0.5 + 1.959964 / (1 + 1.959964**2 / n) * (0.25 / n + 1.959964**2 / (4 * n**2)) ** 0.5, rel=0.05
+            0.5 + 1.959964 / (1 + 1.959964**2 / n) * (0.25 / n + 1.959964**2 / (4 * n**2)) ** 0.5,
+            rel=0.05,
         )
 
 
 def test_gaps_between_views() -> None:
     rows = _rows()
     gap = one(rows, test="T1", method="full", metric="full_minus_ctx_q")
-    assert (gap["value"], gap["n"]) == (pytest.approx(5 / 6 - 3 / 6), 6), "Full misses the fifth; CTX+Q also the first and last"
+    assert (gap["value"], gap["n"]) == (
+        pytest.approx(5 / 6 - 3 / 6),
+        6,
+    ), "Full misses the fifth; CTX+Q also the first and last"
     assert one(rows, test="T1", method="full", metric="full_minus_img_q")["value"] == 0.0
     assert "Holm over" in gap["note"]
 

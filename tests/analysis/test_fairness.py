@@ -1,4 +1,5 @@
-"""Study 'fairness': what was planted comes out, a habit of saying yes is taken out, and only val is tuned on."""
+"""Study 'fairness': what was planted comes out, a habit of saying yes is taken out, and only val is
+tuned on."""
 
 from __future__ import annotations
 
@@ -16,12 +17,24 @@ from sdgbias.raw.facet import GROUPS
 FEW = Settings(draws=300, seed=0, bootstrap=300)
 
 
-def question(n: int, *, yes_bias: float = 0.0, recall: float = 0.7, female: float = 0.0, negatives: bool = True, seed: int = 0) -> Question:
-    """n people, each asked about the annotated class (yes with `recall`, plus `female` for women) and about a wrong one (yes: 0.1).
-    3 for what is said, 0 for the rest, and `yes_bias` on Yes with and without the picture: PMI at gamma 1 takes exactly that out."""
+def question(
+    n: int,
+    *,
+    yes_bias: float = 0.0,
+    recall: float = 0.7,
+    female: float = 0.0,
+    negatives: bool = True,
+    seed: int = 0,
+) -> Question:
+    """n people, each asked about the annotated class (yes with `recall`, plus `female` for women)
+    and about a wrong one (yes: 0.1). 3 for what is said, 0 for the rest, and `yes_bias` on Yes with
+    and without the picture: PMI at gamma 1 takes exactly that out."""
     rng = np.random.default_rng(seed)
     people = pd.DataFrame({a: np.array(g)[rng.integers(0, len(g), n)] for a, g in GROUPS.items()})
-    people["image_id"], people["split"] = [f"i{k}" for k in range(n)], np.where(np.arange(n) % 4 == 0, "val", "test")
+    people["image_id"], people["split"] = (
+        [f"i{k}" for k in range(n)],
+        np.where(np.arange(n) % 4 == 0, "val", "test"),
+    )
     chance = recall + np.where(people["gender"] == "female", female, 0.0)
     parts, said = [people.assign(negative=False)], [np.where(rng.random(n) < chance, 0, 1)]
     if negatives:
@@ -37,7 +50,9 @@ def question(n: int, *, yes_bias: float = 0.0, recall: float = 0.7, female: floa
 
 
 def cell(rows: pd.DataFrame, method: str, metric: str, pillar: str = "all") -> pd.Series:
-    found = rows[(rows["method"] == method) & (rows["metric"] == metric) & (rows["pillar"] == pillar)]
+    found = rows[
+        (rows["method"] == method) & (rows["metric"] == metric) & (rows["pillar"] == pillar)
+    ]
     assert len(found) == 1, found
     return found.iloc[0]
 
@@ -54,11 +69,14 @@ def test_a_planted_disparity_lies_in_its_interval_and_no_other_is_found() -> Non
 
 @pytest.mark.parametrize("method", ["pmi", "pmi_tuned", "cade", "cc_q", "bc"])
 def test_a_habit_of_saying_yes_is_taken_out(method: str) -> None:
-    """Bias 4 beats the 3 of any No: Full says yes to everything, which earns one half. Without it: 0.7 of yes, 0.9 of no."""
+    """Bias 4 beats the 3 of any No: Full says yes to everything, which earns one half. Without it:
+    0.7 of yes, 0.9 of no."""
     rows = table(question_rows(question(2_000, yes_bias=4.0), FEW))
     assert cell(rows, FULL, "recall")["value"] == cell(rows, FULL, "false_yes_rate")["value"] == 1.0
     assert cell(rows, FULL, "accuracy_balanced")["value"] == 0.5
-    assert cell(rows, method, "accuracy_balanced")["value"] == pytest.approx((0.7 + 0.9) / 2, abs=0.03)
+    assert cell(rows, method, "accuracy_balanced")["value"] == pytest.approx(
+        (0.7 + 0.9) / 2, abs=0.03
+    )
     change = cell(rows, method, "recall_change")
     assert change["value"] == pytest.approx(0.7 - 1.0, abs=0.03) and change["p"] < 0.001
 
@@ -74,7 +92,12 @@ def test_a_method_that_changes_no_answer_changes_no_disparity() -> None:
     rows = table(question_rows(question(1_200), FEW))
     for method in ("pmi", "vdd_q", "cade", "pmi@recall"):
         change = cell(rows, method, "disparity_change", "gender:male-female")
-        assert (change["value"], change["ci_low"], change["ci_high"], change["p"]) == (0.0, 0.0, 0.0, 1.0)
+        assert (change["value"], change["ci_low"], change["ci_high"], change["p"]) == (
+            0.0,
+            0.0,
+            0.0,
+            1.0,
+        )
 
 
 def test_test_rows_never_reach_the_tuning() -> None:
@@ -90,7 +113,8 @@ def test_test_rows_never_reach_the_tuning() -> None:
 
 
 def test_payoff_weighs_both_kinds_of_question_alike() -> None:
-    """6 val questions about the annotated class, 2 about a wrong one: always yes earns one half, a perfect answerer 1."""
+    """6 val questions about the annotated class, 2 about a wrong one: always yes earns one half, a
+    perfect answerer 1."""
     items = pd.DataFrame({"split": ["val"] * 8})
     gold = np.array([0] * 6 + [1] * 2)
     q = Question("p2", items, np.zeros((8, 3)), np.zeros((8, 3)), gold)
@@ -111,13 +135,22 @@ def test_at_recall_meets_the_target_as_ties_allow() -> None:
 def test_equal_recall_undoes_a_mere_shift() -> None:
     """PMI moves every Yes by the same 4; at Full's recall nothing is left of that."""
     rows = table(question_rows(question(800, yes_bias=4.0), FEW))
-    assert cell(rows, "pmi@recall", "recall")["value"] == 1.0 and cell(rows, "pmi", "recall")["value"] < 0.8
+    assert (
+        cell(rows, "pmi@recall", "recall")["value"] == 1.0
+        and cell(rows, "pmi", "recall")["value"] < 0.8
+    )
 
 
 def test_without_wrong_classes_nothing_is_tuned() -> None:
     rows = table(question_rows(question(400, negatives=False), FEW))
-    assert set(rows.loc[rows["metric"] == "not_run", "method"]) >= {"cade", "pmi_tuned", "pmi@recall"}
-    assert not (rows["metric"] == "false_yes_rate").any() and cell(rows, "pmi", "recall")["n"] == 300
+    assert set(rows.loc[rows["metric"] == "not_run", "method"]) >= {
+        "cade",
+        "pmi_tuned",
+        "pmi@recall",
+    }
+    assert (
+        not (rows["metric"] == "false_yes_rate").any() and cell(rows, "pmi", "recall")["n"] == 300
+    )
 
 
 def test_small_groups_say_nothing() -> None:

@@ -14,8 +14,9 @@ SETTINGS = Settings(bootstrap=400)
 
 
 def _run(n: int = 40):  # type: ignore[no-untyped-def]
-    """Full says A everywhere: right in all n urban places and in half of the n rural ones. The picture turns the other half to B,
-    which is right there, so that CADE is right everywhere but in the places without a name, which are always wrong."""
+    """Full says A everywhere: right in all n urban places and in half of the n rural ones. The
+    picture turns the other half to B, which is right there, so that CADE is right everywhere but in
+    the places without a name, which are always wrong."""
     cells = [
         mcq_cell(
             {"full": [A] * (2 * n + 1), "img_q": [A] * n + [A, B] * (n // 2) + [A]},
@@ -35,27 +36,69 @@ def test_accuracy_and_lean_by_group() -> None:
     rows = groups.rows(_run(), SETTINGS)
     rural = one(rows, test="T1", method="full", by="urban", level="rural", metric="accuracy")
     assert (rural["value"], rural["n"]) == (20 / 40, 40)
-    assert one(rows, test="T1", method="cade", by="urban", level="rural", metric="accuracy")["value"] == 1.0
-    assert one(rows, test="T1", method="full", by="urban", level="rural", metric="share_pessimistic")["value"] == 1.0, "A, higher is better"
-    assert one(rows, test="T1", method="cade", by="urban x wealth", level="rural x poorest", metric="share_pessimistic")["value"] == 0.5
-    assert one(rows, by="country", level="Nepal", method="full", metric="accuracy")["n"] == 2 * 41, (
-        "both tests; the unnamed place has a country"
+    assert (
+        one(rows, test="T1", method="cade", by="urban", level="rural", metric="accuracy")["value"]
+        == 1.0
     )
+    assert (
+        one(rows, test="T1", method="full", by="urban", level="rural", metric="share_pessimistic")[
+            "value"
+        ]
+        == 1.0
+    ), "A, higher is better"
+    assert (
+        one(
+            rows,
+            test="T1",
+            method="cade",
+            by="urban x wealth",
+            level="rural x poorest",
+            metric="share_pessimistic",
+        )["value"]
+        == 0.5
+    )
+    assert (
+        one(rows, by="country", level="Nepal", method="full", metric="accuracy")["n"] == 2 * 41
+    ), "both tests; the unnamed place has a country"
     assert rows[(rows["by"] == "country") & (rows["test"] != "all")].empty, "countries only pooled"
-    assert set(rows.loc[rows["by"] == "urban", "level"]) == {"", "urban", "rural", "urban_minus_rural"}, "no group of the unknown"
+    assert set(rows.loc[rows["by"] == "urban", "level"]) == {
+        "",
+        "urban",
+        "rural",
+        "urban_minus_rural",
+    }, "no group of the unknown"
     assert not rows.duplicated(list(KEY)).any()
 
 
 def test_disparities_and_their_change() -> None:
     rows = groups.rows(_run(), SETTINGS)
-    for by, name in (("urban", "urban_minus_rural"), ("wealth", "max_min"), ("urban x wealth", "max_min")):
+    for by, name in (
+        ("urban", "urban_minus_rural"),
+        ("wealth", "max_min"),
+        ("urban x wealth", "max_min"),
+    ):
         full = one(rows, test="T1", method="full", by=by, metric=name)
-        assert full["value"] == pytest.approx(40 / (41 if by == "wealth" else 40) - 0.5), "one richest place has no urban flag"
+        assert full["value"] == pytest.approx(40 / (41 if by == "wealth" else 40) - 0.5), (
+            "one richest place has no urban flag"
+        )
         assert full["ci_low"] > 0.2 and full["p"] < 0.1 and "of accuracy" in full["note"]
-    assert one(rows, test="T1", method="full", by="wealth", metric="richest_minus_poorest")["value"] == pytest.approx(40 / 41 - 0.5)
-    change = one(rows, test="T1", method="cade", by="urban", level="urban_minus_rural", metric="disparity_change")
-    assert change["value"] == pytest.approx(0 - 0.5) and change["ci_high"] < 0, "CADE closes the gap of one half"
-    assert one(rows, method="full", by="country", metric="max_min")["value"] == pytest.approx(1 - 20 / 41)
+    assert one(rows, test="T1", method="full", by="wealth", metric="richest_minus_poorest")[
+        "value"
+    ] == pytest.approx(40 / 41 - 0.5)
+    change = one(
+        rows,
+        test="T1",
+        method="cade",
+        by="urban",
+        level="urban_minus_rural",
+        metric="disparity_change",
+    )
+    assert change["value"] == pytest.approx(0 - 0.5) and change["ci_high"] < 0, (
+        "CADE closes the gap of one half"
+    )
+    assert one(rows, method="full", by="country", metric="max_min")["value"] == pytest.approx(
+        1 - 20 / 41
+    )
 
 
 def test_tests_side_by_side_give_what_each_gives_alone() -> None:
@@ -66,29 +109,55 @@ def test_tests_side_by_side_give_what_each_gives_alone() -> None:
 
 
 def test_a_row_of_an_unknown_group_is_in_no_intersection() -> None:
-    items = mcq_cell({"full": [A] * 4}, "AAAA", urban=["U", "U", "R", ""], wealth=["middle", "", "poorest", "middle"]).items
+    items = mcq_cell(
+        {"full": [A] * 4},
+        "AAAA",
+        urban=["U", "U", "R", ""],
+        wealth=["middle", "", "poorest", "middle"],
+    ).items
     level = groups.level_of(items, "urban x wealth")
-    assert [c["level"] for c in level.columns] == ["rural x poorest", "urban x middle"] and list(level.code) == [1, -1, 0, -1]
+    assert [c["level"] for c in level.columns] == ["rural x poorest", "urban x middle"] and list(
+        level.code
+    ) == [1, -1, 0, -1]
 
 
 def test_small_groups_are_shown_without_a_value() -> None:
     rows = groups.rows(_run(10), SETTINGS)
     rural = one(rows, test="T1", method="full", by="urban", level="rural", metric="accuracy")
-    assert np.isnan(rural["value"]) and rural["n"] == 10 and rural["note"] == "too few rows for a value"
-    assert np.isnan(one(rows, test="T1", method="full", by="urban", metric="urban_minus_rural")["value"])
+    assert (
+        np.isnan(rural["value"])
+        and rural["n"] == 10
+        and rural["note"] == "too few rows for a value"
+    )
+    assert np.isnan(
+        one(rows, test="T1", method="full", by="urban", metric="urban_minus_rural")["value"]
+    )
 
 
 def test_numbers_by_group_and_target() -> None:
     n = 40
     z = np.zeros((2 * n, 10)).tolist()
     cell = number_cell(
-        {"full": [20.0] * 2 * n}, [20.5] * n + [23.0] * n, np.full((2 * n, 10), 20.0).tolist(), {"full": z},
-        urban=["U"] * n + ["R"] * n, target=["women_bmi", "women_edu"] * n,
-    )  # fmt: skip
+        {"full": [20.0] * 2 * n},
+        [20.5] * n + [23.0] * n,
+        np.full((2 * n, 10), 20.0).tolist(),
+        {"full": z},
+        urban=["U"] * n + ["R"] * n,
+        target=["women_bmi", "women_edu"] * n,
+    )
     rows = groups.rows(run_of(cell), SETTINGS)
     common = {"task": "regression", "test": "T2", "method": "full"}
     mae = one(rows, **common, by="urban x target", level="rural x women_bmi", metric="mae")
     assert (mae["value"], mae["n"]) == (pytest.approx(3.0), 20)
-    assert one(rows, **common, by="urban x target", level="urban x women_edu", metric="interval_accuracy")["value"] == 1.0
+    assert (
+        one(
+            rows,
+            **common,
+            by="urban x target",
+            level="urban x women_edu",
+            metric="interval_accuracy",
+        )["value"]
+        == 1.0
+    )
     gap = one(rows, **common, by="urban", metric="urban_minus_rural")
     assert gap["value"] == 1.0 and "of interval accuracy" in gap["note"]

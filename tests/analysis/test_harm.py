@@ -1,4 +1,5 @@
-"""Study 'harm': fixed and broken by hand; the term behind a flip from numbers that a reader can add up."""
+"""Study 'harm': fixed and broken by hand; the term behind a flip from numbers that a reader can add
+up."""
 
 from __future__ import annotations
 
@@ -22,14 +23,46 @@ def test_fixed_broken_and_net() -> None:
     """Full says A to all; a picture that is sure of B turns the first four."""
     cell = mcq_cell({"full": [A] * 6, "img_q": [SURE] * 4 + [A] * 2}, "BBBAAC", params=OPEN)
     rows = harm.rows(run_of(cell), Settings())
-    values = {m: one(rows, test="T1", method="cade", metric=m)["value"] for m in ("fixed", "broken", "net", "flipped")}
-    assert values == {"fixed": 3 / 6, "broken": 1 / 6, "net": pytest.approx(2 / 6), "flipped": 4 / 6}
-    exact = one(rows, test="T1", method="cade", metric="mcnemar", indicator="wasting", pillar="Health & Nutrition")
-    assert "3 fixed, 1 broken" in exact["note"] and "alone 0.625" in exact["note"], "2 (1 + 4) / 2^4"
+    values = {
+        m: one(rows, test="T1", method="cade", metric=m)["value"]
+        for m in ("fixed", "broken", "net", "flipped")
+    }
+    assert values == {
+        "fixed": 3 / 6,
+        "broken": 1 / 6,
+        "net": pytest.approx(2 / 6),
+        "flipped": 4 / 6,
+    }
+    exact = one(
+        rows,
+        test="T1",
+        method="cade",
+        metric="mcnemar",
+        indicator="wasting",
+        pillar="Health & Nutrition",
+    )
+    assert "3 fixed, 1 broken" in exact["note"] and "alone 0.625" in exact["note"], (
+        "2 (1 + 4) / 2^4"
+    )
     won = one(rows, test="T1", method="cade", metric="net_of_flips", by="first term", level="image")
     assert (won["value"], won["n"]) == ((3 - 1) / 4, 4)
-    assert one(rows, test="T1", method="cade", metric="share_of_flips", by="largest term", level="image")["value"] == 1.0
-    assert one(rows, test="T1", method="cade", metric="share_of_flips", by="first term", level="prior")["value"] == 0.0
+    assert (
+        one(
+            rows,
+            test="T1",
+            method="cade",
+            metric="share_of_flips",
+            by="largest term",
+            level="image",
+        )["value"]
+        == 1.0
+    )
+    assert (
+        one(
+            rows, test="T1", method="cade", metric="share_of_flips", by="first term", level="prior"
+        )["value"]
+        == 0.0
+    )
     assert not rows.duplicated(list(KEY)).any()
 
 
@@ -52,8 +85,13 @@ def test_an_implausible_choice_is_found_and_cut() -> None:
     d = cade.decide(cell.streams(), STRONG)
     assert d.choice[0] == 2
     log_full = cade.log_softmax(cell.logits[View.FULL], cell.present)
-    assert harm.implausible(log_full, d.choice)[0] == 1.0 and harm.implausible(log_full, np.array([1]))[0] == 0.0
-    assert harm.choose_with_cut(cell.streams(), STRONG, log_full)[0] == 1, "of A and B the scores prefer B: less likely without the image"
+    assert (
+        harm.implausible(log_full, d.choice)[0] == 1.0
+        and harm.implausible(log_full, np.array([1]))[0] == 0.0
+    )
+    assert harm.choose_with_cut(cell.streams(), STRONG, log_full)[0] == 1, (
+        "of A and B the scores prefer B: less likely without the image"
+    )
     assert harm.choose_with_cut(cell.streams(), STRONG, log_full, cut=0.0)[0] == 2
     rows = harm.rows(run_of(cell), Settings())
     assert one(rows, test="T1", method="cade", metric="implausible")["value"] == 1.0
@@ -63,48 +101,94 @@ def test_an_implausible_choice_is_found_and_cut() -> None:
 
 def test_the_cut_leaves_kept_answers_alone() -> None:
     cell = mcq_cell(HAZARD, "B", params=CadeParams(0.7, 0.0, 1.0, 0.4))
-    assert harm.choose_with_cut(cell.streams(), cell.params, cade.log_softmax(cell.logits[View.FULL], cell.present))[0] == 0  # type: ignore[arg-type]
+    assert (
+        harm.choose_with_cut(
+            cell.streams(), cell.params, cade.log_softmax(cell.logits[View.FULL], cell.present)
+        )[0]
+        == 0
+    )  # type: ignore[arg-type]
 
 
 def test_diagnosis_adds_up_by_hand() -> None:
-    """Full (4/6, 1/6, 1/6) says A; the picture alone doesn't turn it, the context does: C = (8, 1, 1)/10."""
-    views = {"full": [_log(4, 1, 1)], "img_q": [_log(2, 3, 1)], "ctx_q": [_log(8, 1, 1)], "q_only": [_log(1, 1, 1)]}
-    (r,) = harm.diagnose(mcq_cell(views, "B", params=CadeParams(1.0, 0.0, 1.0, 1.1))).to_dict("records")
-    assert (r["full"], r["cade"], r["kept"], r["first"], r["largest"]) == (0, 1, False, "context", "context")
+    """Full (4/6, 1/6, 1/6) says A; the picture alone doesn't turn it, the context does: C = (8, 1,
+    1)/10."""
+    views = {
+        "full": [_log(4, 1, 1)],
+        "img_q": [_log(2, 3, 1)],
+        "ctx_q": [_log(8, 1, 1)],
+        "q_only": [_log(1, 1, 1)],
+    }
+    (r,) = harm.diagnose(mcq_cell(views, "B", params=CadeParams(1.0, 0.0, 1.0, 1.1))).to_dict(
+        "records"
+    )
+    assert (r["full"], r["cade"], r["kept"], r["first"], r["largest"]) == (
+        0,
+        1,
+        False,
+        "context",
+        "context",
+    )
     mixed = np.log((1 / 6 + 3 / 6) / (4 / 6 + 2 / 6))  # lead of B over A in the image stream
-    assert (r["start"], r["image"], r["context"], r["prior"]) == pytest.approx((np.log(1 / 4), mixed - np.log(1 / 4), np.log(8), 0.0))
+    assert (r["start"], r["image"], r["context"], r["prior"]) == pytest.approx(
+        (np.log(1 / 4), mixed - np.log(1 / 4), np.log(8), 0.0)
+    )
     assert r["margin"] == pytest.approx(mixed + np.log(8))
 
 
 def test_kept_and_unchanged_answers_have_no_reason() -> None:
     views = {"full": [SURE, A], "img_q": [A, A], "q_only": [A, B]}
     found = harm.diagnose(mcq_cell(views, "AA", params=CadeParams(0.5, 0.0, 0.5, 0.9)))
-    assert list(found["kept"]) == [True, True] and list(found["first"]) == ["", ""] and found["margin"].isna().all()
+    assert (
+        list(found["kept"]) == [True, True]
+        and list(found["first"]) == ["", ""]
+        and found["margin"].isna().all()
+    )
     with pytest.raises(ValueError, match="no CADE parameters"):
         harm.diagnose(mcq_cell(views, "AA"))
 
 
 @settings(deadline=None, max_examples=60)
-@given(arrays(np.float64, (4, 6, 3), elements=st.floats(-4, 4)), st.floats(0, 2), st.floats(0, 3), st.floats(0, 2))
-def test_terms_add_up_to_the_lead_in_the_score(z: np.ndarray, alpha: float, lambda_kl: float, beta: float) -> None:
+@given(
+    arrays(np.float64, (4, 6, 3), elements=st.floats(-4, 4)),
+    st.floats(0, 2),
+    st.floats(0, 3),
+    st.floats(0, 2),
+)
+def test_terms_add_up_to_the_lead_in_the_score(
+    z: np.ndarray, alpha: float, lambda_kl: float, beta: float
+) -> None:
     params = CadeParams(alpha, lambda_kl, beta, 0.8)
-    cell = mcq_cell(dict(zip(("full", "ctx_q", "img_q", "q_only"), z.tolist(), strict=True)), "AAAAAA", params=params)
+    cell = mcq_cell(
+        dict(zip(("full", "ctx_q", "img_q", "q_only"), z.tolist(), strict=True)),
+        "AAAAAA",
+        params=params,
+    )
     d, found = cade.decide(cell.streams(), params), harm.diagnose(cell)
     flipped = found["flipped"].to_numpy()
-    assert (flipped == (d.choice != cell.streams().base)).all(), "what the gate keeps is Full's answer"
+    assert (flipped == (d.choice != cell.streams().base)).all(), (
+        "what the gate keeps is Full's answer"
+    )
     at = np.flatnonzero(flipped)
     lead = d.score[at, d.choice[at]] - d.score[at, found["full"].to_numpy()[at]]
     assert found["margin"].to_numpy()[at] == pytest.approx(lead, abs=1e-9)
     total = found[["start", "image", "context", "prior"]].sum(axis=1).to_numpy()[at]
     assert total == pytest.approx(lead, abs=1e-9) and (found["start"].to_numpy()[at] <= 0).all()
-    assert set(found["first"][flipped]) <= set(harm.TERMS) and (found["first"][~flipped] == "").all()
+    assert (
+        set(found["first"][flipped]) <= set(harm.TERMS) and (found["first"][~flipped] == "").all()
+    )
 
 
 def test_numbers_are_judged_by_tolerance() -> None:
     digits = np.tile(np.arange(10.0), (2, 1))
     z, picture = np.zeros((2, 10)), np.zeros((2, 10))
     z[:, 4], picture[:, 7] = 1.0, 9.0
-    cell = number_cell({"full": [4.0, 4.0]}, [7.5, 4.0], digits, {"full": z.tolist(), "img_q": picture.tolist()}, params=OPEN)
+    cell = number_cell(
+        {"full": [4.0, 4.0]},
+        [7.5, 4.0],
+        digits,
+        {"full": z.tolist(), "img_q": picture.tolist()},
+        params=OPEN,
+    )
     rows = harm.rows(run_of(cell), Settings())
     assert one(rows, task="regression", test="T2", method="cade", metric="fixed")["value"] == 1 / 2
     assert one(rows, task="regression", test="T2", method="cade", metric="broken")["value"] == 1 / 2

@@ -15,10 +15,17 @@ NONE = [np.nan, np.nan, np.nan]
 
 
 def test_test_rows_answers_and_hits() -> None:
-    cell = mcq_cell({"full": [A, B, A, NONE]}, "AABA", split=["test", "test", "val", "test"], cluster_id=["x", "y", "z", "x"])
+    cell = mcq_cell(
+        {"full": [A, B, A, NONE]},
+        "AABA",
+        split=["test", "test", "val", "test"],
+        cluster_id=["x", "y", "z", "x"],
+    )
     cell.present[3] = True
-    (o, whole) = answers.pools(run_of(cell), Task.MCQ)
-    assert list(o.choice["full"]) == [0, 1, -1] and o.hit["full"] == pytest.approx([1, 0, np.nan], nan_ok=True)
+    o, whole = answers.pools(run_of(cell), Task.MCQ)
+    assert list(o.choice["full"]) == [0, 1, -1] and o.hit["full"] == pytest.approx(
+        [1, 0, np.nan], nan_ok=True
+    )
     assert list(o.place) == [0, 1, 0] and (o.test, whole.test) == ("T1", "all")
     assert "cade" not in o.hit, "the run tuned none"
     assert answers.pools(run_of(mcq_cell({"full": [A]}, "A", split=["val"])), Task.MCQ) == []
@@ -27,16 +34,24 @@ def test_test_rows_answers_and_hits() -> None:
 def test_pooled_keeps_methods_that_answered_every_test() -> None:
     one, two = mcq_cell({"full": [A]}, "A", params=OPEN), mcq_cell({"full": [B]}, "A", test="T2")
     *_, whole = answers.pools(run_of(one, two), Task.MCQ)
-    assert list(whole.hit["full"]) == [1, 0] and "cade" not in whole.hit and list(whole.place) == [0, 0]
+    assert (
+        list(whole.hit["full"]) == [1, 0]
+        and "cade" not in whole.hit
+        and list(whole.place) == [0, 0]
+    )
 
 
 def test_numbers_hit_within_the_tolerance_and_cade_says_what_its_digit_leads_to() -> None:
     digits = np.tile(np.arange(10.0), (3, 1))
     z = np.zeros((3, 10))
     z[:, 4] = 1.0
-    cell = number_cell({"full": [21.0, 22.0, 23.1]}, [21.0, 21.0, 22.0], digits, {"full": z.tolist()}, params=OPEN)
-    (o, _) = answers.pools(run_of(cell), Task.REGRESSION)
-    assert list(o.hit["full"]) == [1, 1, 0] and o.error["full"] == pytest.approx([0, 1, 1.1]), "22 is 1.0 off 21, the tolerance"
+    cell = number_cell(
+        {"full": [21.0, 22.0, 23.1]}, [21.0, 21.0, 22.0], digits, {"full": z.tolist()}, params=OPEN
+    )
+    o, _ = answers.pools(run_of(cell), Task.REGRESSION)
+    assert list(o.hit["full"]) == [1, 1, 0] and o.error["full"] == pytest.approx([0, 1, 1.1]), (
+        "22 is 1.0 off 21, the tolerance"
+    )
     assert o.error["cade"] == pytest.approx([21 - 4, 21 - 4, 22 - 4])
     blank = number_cell({"full": [np.nan] * 3}, [21.0] * 3, digits, {"full": z.tolist()})
     assert answers.pools(run_of(blank), Task.REGRESSION) == [], "nothing was decoded"
@@ -44,10 +59,12 @@ def test_numbers_hit_within_the_tolerance_and_cade_says_what_its_digit_leads_to(
 
 def test_levels_and_rows() -> None:
     cell = mcq_cell({"full": [A, A, B]}, "AAA", pillar=["P", "P", "Q"], indicator=["i", "j", "i"])
-    (o, _) = answers.pools(run_of(cell), Task.MCQ)
+    o, _ = answers.pools(run_of(cell), Task.MCQ)
     found = {}
     for level in answers.levels(o.items):
-        for r in answers.rows_of("s", level, answers.spread(level, {"accuracy": o.hit["full"]}, o.place), method="full"):
+        for r in answers.rows_of(
+            "s", level, answers.spread(level, {"accuracy": o.hit["full"]}, o.place), method="full"
+        ):
             found[r["pillar"], r["indicator"]] = (r["value"], r["n"])
     assert found == {
         ("all", "all"): (2 / 3, 3),
@@ -63,4 +80,8 @@ def test_holm_is_written_beside_the_unadjusted_p() -> None:
     made = [row("s", "m", 0.0, p=0.01, note="x"), row("s", "m", 0.0, p=0.5), row("s", "m", 0.0)]
     answers.adjust(made)
     assert [r["p"] for r in made] == pytest.approx([0.02, 0.5, np.nan], nan_ok=True)
-    assert [r["note"] for r in made] == ["x; p: Holm over 2 tests, alone 0.01", "p: Holm over 2 tests, alone 0.5", ""]
+    assert [r["note"] for r in made] == [
+        "x; p: Holm over 2 tests, alone 0.01",
+        "p: Holm over 2 tests, alone 0.5",
+        "",
+    ]

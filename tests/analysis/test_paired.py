@@ -17,26 +17,44 @@ def test_gain_by_place_and_by_country() -> None:
     """Twelve countries of two places; CADE fixes 6 answers and breaks 2."""
     gold = "B" * 6 + "A" * 18
     cell = mcq_cell(
-        {"full": [A] * 24, "img_q": [B] * 8 + [A] * 16}, gold, params=OPEN, country=[f"country-{i // 2:02d}" for i in range(24)]
+        {"full": [A] * 24, "img_q": [B] * 8 + [A] * 16},
+        gold,
+        params=OPEN,
+        country=[f"country-{i // 2:02d}" for i in range(24)],
     )
     rows = paired.rows(run_of(cell), Settings())
     pick = {"test": "T1", "method": "cade", "level": "cade minus full"}
-    place, country = (one(rows, **pick, by=by, metric="accuracy_gain") for by in ("cluster", "country"))
+    place, country = (
+        one(rows, **pick, by=by, metric="accuracy_gain") for by in ("cluster", "country")
+    )
     assert place["value"] == country["value"] == pytest.approx((6 - 2) / 24)
-    # residuals by country: 1 - 1/6 twice in three countries, -1 - 1/6 twice in one, -1/6 twice in eight
+    # residuals by country: 1 - 1/6 twice in three countries, -1 - 1/6 twice in one, -1/6 twice in
+    # eight
     variance = 12 / 11 * (3 * (2 * 5 / 6) ** 2 + (2 * 7 / 6) ** 2 + 8 * (2 / 6) ** 2) / 24**2
-    assert country["ci_high"] - country["value"] == pytest.approx(2.200985 * variance**0.5, rel=1e-5), "t(0.975, 11)"
+    assert country["ci_high"] - country["value"] == pytest.approx(
+        2.200985 * variance**0.5, rel=1e-5
+    ), "t(0.975, 11)"
     assert country["ci_high"] > place["ci_high"] and "fewer" not in country["note"]
     mde = one(rows, **pick, by="country", metric="mde")["value"]
     assert mde == pytest.approx((2.200985 + 0.875530) * variance**0.5, rel=1e-4), "and t(0.8, 11)"
     exact = one(rows, **pick, by="cluster", metric="mcnemar")
-    assert "6 better, 2 worse" in exact["note"] and "alone 0.289" in exact["note"], "2 (1 + 8 + 28) / 2^8"
+    assert "6 better, 2 worse" in exact["note"] and "alone 0.289" in exact["note"], (
+        "2 (1 + 8 + 28) / 2^8"
+    )
     assert not rows.duplicated(list(KEY)).any()
 
 
 def test_few_countries_are_warned_of() -> None:
-    cell = mcq_cell({"full": [A] * 4, "img_q": [B, A, A, A]}, "BAAA", params=OPEN, country=["x", "x", "y", "z"])
-    row = one(paired.rows(run_of(cell), Settings()), test="T1", level="cade minus full", by="country", metric="accuracy_gain")
+    cell = mcq_cell(
+        {"full": [A] * 4, "img_q": [B, A, A, A]}, "BAAA", params=OPEN, country=["x", "x", "y", "z"]
+    )
+    row = one(
+        paired.rows(run_of(cell), Settings()),
+        test="T1",
+        level="cade minus full",
+        by="country",
+        metric="accuracy_gain",
+    )
     assert row["note"].startswith("3 groups: fewer than 10")
 
 
@@ -44,7 +62,9 @@ def test_numbers_are_compared_by_interval_accuracy() -> None:
     digits = np.tile(np.arange(10.0), (3, 1))
     z = np.zeros((3, 10))
     z[:, 7] = 1.0
-    cell = number_cell({"full": [4.0] * 3}, [7.0, 7.0, 4.0], digits, {"full": z.tolist()}, params=OPEN)
+    cell = number_cell(
+        {"full": [4.0] * 3}, [7.0, 7.0, 4.0], digits, {"full": z.tolist()}, params=OPEN
+    )
     row = one(
         paired.rows(run_of(cell), Settings()),
         task="regression",
@@ -57,16 +77,32 @@ def test_numbers_are_compared_by_interval_accuracy() -> None:
 
 
 def _model(name: str, right: int, n: int = 40, **columns: object):  # type: ignore[no-untyped-def]
-    return run_of(mcq_cell({"full": [A] * right + [B] * (n - right)}, "A" * n, **columns), model=name, run_id=f"{name}-run")  # type: ignore[arg-type]
+    return run_of(
+        mcq_cell({"full": [A] * right + [B] * (n - right)}, "A" * n, **columns),
+        model=name,
+        run_id=f"{name}-run",
+    )  # type: ignore[arg-type]
 
 
 def test_between_models() -> None:
     rows = paired.between_models([_model("good", 36), _model("fair", 34), _model("poor", 10)])
     pick = {"study": "between_models", "method": "full", "by": "models", "test": "T1"}
-    assert one(rows, **pick, level="good minus poor", metric="accuracy_gain")["value"] == pytest.approx(26 / 40)
-    assert "26 better, 0 worse" in one(rows, **pick, level="good minus poor", metric="mcnemar")["note"]
+    assert one(rows, **pick, level="good minus poor", metric="accuracy_gain")[
+        "value"
+    ] == pytest.approx(26 / 40)
+    assert (
+        "26 better, 0 worse" in one(rows, **pick, level="good minus poor", metric="mcnemar")["note"]
+    )
     said = {
-        name: one(rows, study="leaderboard", test="T1", method="full", by="model", level=name, metric="group")
+        name: one(
+            rows,
+            study="leaderboard",
+            test="T1",
+            method="full",
+            by="model",
+            level=name,
+            metric="group",
+        )
         for name in ("good", "fair", "poor")
     }
     assert {name: r["note"] for name, r in said.items()} == {"good": "a", "fair": "a", "poor": "b"}
@@ -78,13 +114,32 @@ def test_between_models() -> None:
 def test_only_questions_that_both_answered_unchanged_count() -> None:
     n = 40
     old = _model("m", 20)
-    new = _model("m", 30, item_id=list(range(1, n + 1)), question=["How much?"] * (n - 1) + ["How much now?"])
-    row = one(paired.between_nights(old, new), test="T1", method="full", by="nights", level="new minus old", metric="accuracy_gain")
-    # items 1..39 are in both, all with the old words: old is right up to 19, new up to 30 (its 30 first are items 1..30)
-    assert (row["value"], row["n"]) == (pytest.approx((30 - 19) / 39), 39) and row["note"].startswith("2 rows not in both")
+    new = _model(
+        "m", 30, item_id=list(range(1, n + 1)), question=["How much?"] * (n - 1) + ["How much now?"]
+    )
+    row = one(
+        paired.between_nights(old, new),
+        test="T1",
+        method="full",
+        by="nights",
+        level="new minus old",
+        metric="accuracy_gain",
+    )
+    # items 1..39 are in both, all with the old words: old is right up to 19, new up to 30 (its 30
+    # first are items 1..30)
+    assert (row["value"], row["n"]) == (pytest.approx((30 - 19) / 39), 39) and row[
+        "note"
+    ].startswith("2 rows not in both")
     other = _model("m", 30, question=["What?"] + ["How much?"] * (n - 1))
     assert (
-        one(paired.between_nights(old, other), test="T1", method="full", by="nights", level="new minus old", metric="accuracy_gain")["n"]
+        one(
+            paired.between_nights(old, other),
+            test="T1",
+            method="full",
+            by="nights",
+            level="new minus old",
+            metric="accuracy_gain",
+        )["n"]
         == 39
     )
     with pytest.raises(UsageError, match="between_models"):
@@ -101,19 +156,32 @@ def test_pooled_rows_pair_test_by_test() -> None:
         )
 
     same = paired.between_nights(run("AB", "BA"), run("AB", "BA"))
-    assert one(same, method="full", by="nights", level="new minus old", metric="mcnemar")["note"].startswith("0 better, 0 worse")
+    assert one(same, method="full", by="nights", level="new minus old", metric="mcnemar")[
+        "note"
+    ].startswith("0 better, 0 worse")
     changed = paired.between_nights(run("AB", "BA"), run("BA", "BA"))
-    assert one(changed, method="full", by="nights", level="new minus old", metric="mcnemar")["note"].startswith("1 better, 1 worse")
+    assert one(changed, method="full", by="nights", level="new minus old", metric="mcnemar")[
+        "note"
+    ].startswith("1 better, 1 worse")
 
 
 def test_pooled_rows_pair_test_by_test_when_the_benchmark_grew() -> None:
     letters = {"A": A, "B": B}
 
     def run(first: str, second: str):  # type: ignore[no-untyped-def]
-        cells = [mcq_cell({"full": [letters[c] for c in said]}, "A" * len(said), test=t) for t, said in (("T1", first), ("T2", second))]
+        cells = [
+            mcq_cell({"full": [letters[c] for c in said]}, "A" * len(said), test=t)
+            for t, said in (("T1", first), ("T2", second))
+        ]
         return run_of(*cells, model="m")
 
     row = one(
-        paired.between_nights(run("AB", "BA"), run("ABA", "BBA")), method="full", by="nights", level="new minus old", metric="mcnemar"
+        paired.between_nights(run("AB", "BA"), run("ABA", "BBA")),
+        method="full",
+        by="nights",
+        level="new minus old",
+        metric="mcnemar",
     )
-    assert row["note"].startswith("0 better, 1 worse") and row["n"] == 4, "only item 1 under T2 got worse; item 2 is new"
+    assert row["note"].startswith("0 better, 1 worse") and row["n"] == 4, (
+        "only item 1 under T2 got worse; item 2 is new"
+    )

@@ -1,4 +1,5 @@
-"""The paper's tables from a results file: ours equal the store's numbers, the paper's stand beside the same model's only."""
+"""The paper's tables from a results file: ours equal the store's numbers, the paper's stand beside
+the same model's only."""
 
 from __future__ import annotations
 
@@ -42,22 +43,103 @@ def studied() -> pd.DataFrame:
         return Estimate(value, 48, value - 0.1, value + 0.1)
 
     made = [row("methods", "accuracy", at(0.51), test=t, method="post_hoc") for t in ("T1", "all")]
-    made += [row("methods", "accuracy", at(0.34), test=t, method="always_b") for t in (*TESTS, "all")]
-    made += [row("methods", "not_run", float("nan"), method="vcd", note="extra pass noise was not asked")]
+    made += [
+        row("methods", "accuracy", at(0.34), test=t, method="always_b") for t in (*TESTS, "all")
+    ]
+    made += [
+        row("methods", "not_run", float("nan"), method="vcd", note="extra pass noise was not asked")
+    ]
     made += [row("methods", "mae", at(8.5), task="regression", test="T2", method="vdd")]
     for i, step in enumerate(("+alpha", "+lambda", "+beta", "+tau")):
-        made.append(row("ablation", "accuracy", at(0.55 + i / 100), test="T1", method=step, by="mode", level="retuned"))
-        made.append(row("ablation", "step_gain", at(0.01), test="T1", method=step, by="mode", level="retuned"))
-    made += [row("streams", "accuracy", at(0.58 + i / 100), test=t, method="img", by="divergence", level="js") for i, t in enumerate(TESTS)]
-    made += [row("perturbation", "share_optimistic", at(0.61), test="T1", method="q_only", by="order", level="reversed")]
-    made += [row("directions", "full_minus_ctx_q", at(0.02), test="T1", method="full", pillar=p) for p in ("all", *PILLARS)]
-    made += [row("directions", "full_minus_ctx_q", at(0.03), test="T2", method="full", pillar=PILLARS[0], indicator="stunting")]
-    made += [row("directions", "share_optimistic", at(0.9), test="T1", method="q_only", pillar=PILLARS[0], by="prompt")]
-    made += [row("regression", "mae", at(12.5), task="regression", test="T2", method="cade", by="target", level="under5_mort")]
+        made.append(
+            row(
+                "ablation",
+                "accuracy",
+                at(0.55 + i / 100),
+                test="T1",
+                method=step,
+                by="mode",
+                level="retuned",
+            )
+        )
+        made.append(
+            row(
+                "ablation",
+                "step_gain",
+                at(0.01),
+                test="T1",
+                method=step,
+                by="mode",
+                level="retuned",
+            )
+        )
+    made += [
+        row(
+            "streams",
+            "accuracy",
+            at(0.58 + i / 100),
+            test=t,
+            method="img",
+            by="divergence",
+            level="js",
+        )
+        for i, t in enumerate(TESTS)
+    ]
+    made += [
+        row(
+            "perturbation",
+            "share_optimistic",
+            at(0.61),
+            test="T1",
+            method="q_only",
+            by="order",
+            level="reversed",
+        )
+    ]
+    made += [
+        row("directions", "full_minus_ctx_q", at(0.02), test="T1", method="full", pillar=p)
+        for p in ("all", *PILLARS)
+    ]
+    made += [
+        row(
+            "directions",
+            "full_minus_ctx_q",
+            at(0.03),
+            test="T2",
+            method="full",
+            pillar=PILLARS[0],
+            indicator="stunting",
+        )
+    ]
+    made += [
+        row(
+            "directions",
+            "share_optimistic",
+            at(0.9),
+            test="T1",
+            method="q_only",
+            pillar=PILLARS[0],
+            by="prompt",
+        )
+    ]
+    made += [
+        row(
+            "regression",
+            "mae",
+            at(12.5),
+            task="regression",
+            test="T2",
+            method="cade",
+            by="target",
+            level="under5_mort",
+        )
+    ]
     made += [row("regression", "mae_macro", at(3.25), task="regression", test="T5", method="full")]
     for split, values in (("val", (0.50, 0.62, 0.62)), ("test", (0.45, 0.57, 0.60))):
         for x, value in zip((0.5, 1.0, 1.5), values, strict=True):
-            made.append(row("sweep", "accuracy", at(value), test="T1", method=split, by="alpha", x=x))
+            made.append(
+                row("sweep", "accuracy", at(value), test="T1", method=split, by="alpha", x=x)
+            )
     made += [row("sweep", "optimum", 0.82, test="T1", by="alpha")]
     made += [row("paired", "accuracy_gain", at(0.04), test="all", method="cade", p=0.03)]
     return table(made)
@@ -84,53 +166,88 @@ def cell(t: Table, column: str, *labels: str) -> Cell:
     return found.cells[[c.name for c in t.columns].index(column)]
 
 
-def stored(path: Path, model: str, metric: str, method: str, test: str, task: str = "mcq") -> pd.Series:
-    sql = """SELECT value, n, ci_low, ci_high FROM metrics WHERE model = ? AND metric = ? AND method = ? AND test = ? AND task = ?
+def stored(
+    path: Path, model: str, metric: str, method: str, test: str, task: str = "mcq"
+) -> pd.Series:
+    sql = """SELECT value, n, ci_low, ci_high FROM metrics WHERE model = ? AND metric = ? AND
+             method = ? AND test = ? AND task = ?
              AND pillar = 'all' AND indicator = 'all'"""
     found = store.query(path, sql, [model, metric, method, test, task])
     assert len(found) == 1
     return found.iloc[0]
 
 
-# -- what stands beside what -----------------------------------------------------------------------------------------
+# -- what stands beside what
+# ----------------------------------------------------------------------
 
 
 def test_table_h_holds_the_stores_numbers_beside_the_papers(bare: Path) -> None:
     t = build(bare, "H")
     for test in TESTS:
         for method, setting in (("full", "Original"), ("cade", "Ours")):
-            c, s = cell(t, test, LLAVA, setting), stored(bare, "llava-1.5-7b", "accuracy", method, test)
-            assert (c.value, c.n, c.low, c.high, c.status) == (s["value"], s["n"], s["ci_low"], s["ci_high"], "measured")
-            assert c.paper == paper.find("table_h", model="llava-1.5-7b", method=method, test=test, metric="accuracy")
-        assert cell(t, test, LLAVA, "gain").value == stored(bare, "llava-1.5-7b", "accuracy_gain", "cade", test)["value"]
+            c, s = (
+                cell(t, test, LLAVA, setting),
+                stored(bare, "llava-1.5-7b", "accuracy", method, test),
+            )
+            assert (c.value, c.n, c.low, c.high, c.status) == (
+                s["value"],
+                s["n"],
+                s["ci_low"],
+                s["ci_high"],
+                "measured",
+            )
+            assert c.paper == paper.find(
+                "table_h", model="llava-1.5-7b", method=method, test=test, metric="accuracy"
+            )
+        assert (
+            cell(t, test, LLAVA, "gain").value
+            == stored(bare, "llava-1.5-7b", "accuracy_gain", "cade", test)["value"]
+        )
     assert cell(t, "T3", LLAVA, "Ours").paper.text == "0.55"  # type: ignore[union-attr]
 
 
 def test_mean_and_relative_gain_are_of_means(bare: Path) -> None:
     t = build(bare, "H")
-    before, after = ([stored(bare, "llava-1.5-7b", "accuracy", m, x)["value"] for x in TESTS] for m in ("full", "cade"))
+    before, after = (
+        [stored(bare, "llava-1.5-7b", "accuracy", m, x)["value"] for x in TESTS]
+        for m in ("full", "cade")
+    )
     gain = cell(t, "mean", LLAVA, "gain")
-    assert gain.value == pytest.approx(np.mean(after) - np.mean(before)) and gain.paper.text == "+0.25"  # type: ignore[union-attr]
+    assert (
+        gain.value == pytest.approx(np.mean(after) - np.mean(before)) and gain.paper.text == "+0.25"
+    )  # type: ignore[union-attr]
     assert gain.low == stored(bare, "llava-1.5-7b", "accuracy_gain", "cade", "all")["ci_low"]
     relative = cell(t, "rel. gain", LLAVA, "gain")
     assert relative.value == pytest.approx((np.mean(after) - np.mean(before)) / np.mean(before))
-    assert relative.value != pytest.approx(np.mean([a / b - 1 for a, b in zip(after, before, strict=True)]))
+    assert relative.value != pytest.approx(
+        np.mean([a / b - 1 for a, b in zip(after, before, strict=True)])
+    )
 
 
 def test_a_mean_without_equal_questions_has_no_interval(bare: Path, tmp_path: Path) -> None:
     path = copied(bare, tmp_path / "r.duckdb")
-    rows = store.query(path, "FROM metric_rows WHERE run_id = 'llava-1.5-7b-0'").drop(columns=["run_id", "model", "suite"])
+    rows = store.query(path, "FROM metric_rows WHERE run_id = 'llava-1.5-7b-0'").drop(
+        columns=["run_id", "model", "suite"]
+    )
     pool = (rows["test"] == "all") & (rows["metric"] == "accuracy") & (rows["method"] == "full")
     rows.loc[pool, "value"] += 0.001
     store.replace(path, "llava-1.5-7b-0", {"metric_rows": rows})
     [made, _] = tables.build(results.load(path), ["H"])
-    assert not cell(made, "mean", LLAVA, "Original").has_interval and cell(made, "mean", LLAVA, "Ours").has_interval
+    assert (
+        not cell(made, "mean", LLAVA, "Original").has_interval
+        and cell(made, "mean", LLAVA, "Ours").has_interval
+    )
 
 
 def test_a_planted_run_never_stands_for_a_model_of_the_paper(bare: Path) -> None:
     t = build(bare, "H")
-    assert cell(t, "T1", "Qwen2.5-VL-7B (not run)", "Original") == Cell(paper=paper.Printed(0.54, "0.54"), status=NOT_RUN)
-    assert cell(t, "T1", QWEN, "Original").status == "planted" and cell(t, "T1", TINY, "Original").status == "embedded"
+    assert cell(t, "T1", "Qwen2.5-VL-7B (not run)", "Original") == Cell(
+        paper=paper.Printed(0.54, "0.54"), status=NOT_RUN
+    )
+    assert (
+        cell(t, "T1", QWEN, "Original").status == "planted"
+        and cell(t, "T1", TINY, "Original").status == "embedded"
+    )
 
 
 @pytest.mark.parametrize("item", tables.ITEMS)
@@ -141,7 +258,9 @@ def test_no_item_sets_a_planted_or_embedded_number_beside_the_paper(full: Path, 
         assert len(r.labels) == len(t.labels) and len(r.cells) == len(t.columns)
         for c in r.cells:
             assert not (c.status in ("planted", "embedded") and c.paper), (item, r.labels)
-            known = c.status in (*MADE, NOT_RUN, NOT_ANALYSED, "") or c.status.startswith("not in store: ")
+            known = c.status in (*MADE, NOT_RUN, NOT_ANALYSED, "") or c.status.startswith(
+                "not in store: "
+            )
             assert known and (c.value is not None) == c.made, (item, r.labels, c)
 
 
@@ -152,13 +271,16 @@ def test_closed_models_have_the_full_view_alone(bare: Path) -> None:
 
 def test_models_can_be_chosen_also_those_that_were_not_run(bare: Path) -> None:
     e = results.load(bare, ["gpt-4o"])
-    assert not e.runs and [r.labels[0] for r in tables.build(e, ["H"])[0].rows] == ["GPT-4o (not run)"]
+    assert not e.runs and [r.labels[0] for r in tables.build(e, ["H"])[0].rows] == [
+        "GPT-4o (not run)"
+    ]
     assert tables.build(e, ["A"])[0].rows[0].cells[0].status == NOT_RUN
     with pytest.raises(UsageError, match="unknown model 'gpt-9'.*tiny-llava"):
         results.load(bare, ["gpt-9"])
 
 
-# -- the benchmark and the constants ---------------------------------------------------------------------------------
+# -- the benchmark and the constants
+# ----------------------------------------------------------------------
 
 
 def test_table_a_counts_items_and_times_the_tests(bare: Path) -> None:
@@ -173,9 +295,13 @@ def test_table_a_counts_items_and_times_the_tests(bare: Path) -> None:
 
 def test_table_b_shares_add_up(bare: Path) -> None:
     t = build(bare, "B")
-    gold = store.query(bare, "SELECT gold FROM items WHERE task = 'mcq' AND pillar = ?", [PILLARS[0]])["gold"]
+    gold = store.query(
+        bare, "SELECT gold FROM items WHERE task = 'mcq' AND pillar = ?", [PILLARS[0]]
+    )["gold"]
     shares = [cell(t, letter, "0123456789abcdef", PILLARS[0]) for letter in "ABC"]
-    assert [c.value for c in shares] == [np.mean(gold == letter) for letter in "ABC"] and sum(c.value for c in shares) == pytest.approx(1)  # type: ignore[misc]
+    assert [c.value for c in shares] == [np.mean(gold == letter) for letter in "ABC"] and sum(
+        c.value for c in shares
+    ) == pytest.approx(1)  # type: ignore[misc]
     assert all(c.low < c.value < c.high and c.n == 20 for c in shares)  # type: ignore[operator]
 
 
@@ -187,38 +313,79 @@ def test_table_e_makes_the_papers_own_lines(bare: Path) -> None:
     assert cell(t, "the paper's place", "T5").value == "(no Context line)"
 
 
-@pytest.mark.parametrize(("task", "test"), [(Task.MCQ, ContextTest.T1), (Task.REGRESSION, ContextTest.T2), (Task.MCQ, ContextTest.T5)])
+@pytest.mark.parametrize(
+    ("task", "test"),
+    [(Task.MCQ, ContextTest.T1), (Task.REGRESSION, ContextTest.T2), (Task.MCQ, ContextTest.T5)],
+)
 def test_a_stored_item_gives_back_the_prompt_that_was_asked(task: Task, test: ContextTest) -> None:
-    item = {"item_id": 1, "cluster_id": "c", "country": "Kenya", "year": 2014, "urban": "U", "pillar": PILLARS[0], "indicator": "stunting",
-            "indicator_title": "Stunting", "unit": "%", "question": "How many?", "split": "test", "image_id": "i", "polarity": "lower",
-            "option_a": "few", "option_b": "many", "option_c": "", "asset_index": 0.25, "water_index": np.nan, "sanitation_index": 1.0,
-            "under5_mort": 12.0, "women_edu": 3.0, "women_bmi": 20.0, "target": "under5_mort" if task is Task.REGRESSION else "",
-            "tolerance": 5.0, "answer": 12.0 if task is Task.REGRESSION else "A", "value": 1.0, "wealth": ""}  # fmt: skip
+    item = {
+        "item_id": 1,
+        "cluster_id": "c",
+        "country": "Kenya",
+        "year": 2014,
+        "urban": "U",
+        "pillar": PILLARS[0],
+        "indicator": "stunting",
+        "indicator_title": "Stunting",
+        "unit": "%",
+        "question": "How many?",
+        "split": "test",
+        "image_id": "i",
+        "polarity": "lower",
+        "option_a": "few",
+        "option_b": "many",
+        "option_c": "",
+        "asset_index": 0.25,
+        "water_index": np.nan,
+        "sanitation_index": 1.0,
+        "under5_mort": 12.0,
+        "women_edu": 3.0,
+        "women_bmi": 20.0,
+        "target": "under5_mort" if task is Task.REGRESSION else "",
+        "tolerance": 5.0,
+        "answer": 12.0 if task is Task.REGRESSION else "A",
+        "value": 1.0,
+        "wealth": "",
+    }
     items = pd.DataFrame([item])
     card = item_cards(task, items).iloc[0]
-    assert benchmark._prompt(card, task, test.value) == prompt_texts(items, task, test, View.FULL).iloc[0]
+    assert (
+        benchmark._prompt(card, task, test.value)
+        == prompt_texts(items, task, test, View.FULL).iloc[0]
+    )
 
 
 def test_templates_beside_the_papers(bare: Path) -> None:
     c = build(bare, "C")
-    same = [r.labels[0] for r in c.rows if r.cells[0].paper and r.cells[0].value == r.cells[0].paper.text]
+    same = [
+        r.labels[0]
+        for r in c.rows
+        if r.cells[0].paper and r.cells[0].value == r.cells[0].paper.text
+    ]
     assert same == ["line 1", "line 5", "line 6"]  # the others name what the paper leaves open
-    assert all(r.cells[0].paper for r in c.rows[:-1]) and "VALID OPTIONS: A, B, C" in str(c.rows[-1].cells[0].value)
+    assert all(r.cells[0].paper for r in c.rows[:-1]) and "VALID OPTIONS: A, B, C" in str(
+        c.rows[-1].cells[0].value
+    )
 
 
 @pytest.mark.parametrize("item", ["F", "G"])
 def test_constants_equal_the_papers(bare: Path, item: str) -> None:
     cells = [c for r in build(bare, item).rows for c in r.cells if c.paper]
-    assert len(cells) == {"F": 6, "G": 16}[item] and all(c.value == c.paper.value and c.status == "code" for c in cells)  # type: ignore[union-attr]
+    assert len(cells) == {"F": 6, "G": 16}[item] and all(
+        c.value == c.paper.value and c.status == "code" for c in cells
+    )  # type: ignore[union-attr]
 
 
-# -- analyses --------------------------------------------------------------------------------------------------------
+# -- analyses
+# ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("item", ["1", "2", "3", "J", "fig5", "fig8", "methods"])
 def test_without_an_analysis_the_next_command_stands_there(bare: Path, item: str) -> None:
     t = build(bare, item)
-    assert any(c.status == NOT_ANALYSED for r in t.rows for c in r.cells) and "sdgbias analyse" in formats.text([t], [])
+    assert any(
+        c.status == NOT_ANALYSED for r in t.rows for c in r.cells
+    ) and "sdgbias analyse" in formats.text([t], [])
 
 
 def test_studies_fill_their_tables(full: Path) -> None:
@@ -226,25 +393,45 @@ def test_studies_fill_their_tables(full: Path) -> None:
     assert cell(build(full, "1"), "Post-Hoc", LLAVA, "T1-T5").paper.text == "0.34"  # type: ignore[union-attr]
     assert cell(build(full, "1"), "Post-Hoc", LLAVA, "T1").paper is None
     t = build(full, "2")
-    assert [cell(t, "retuned", LLAVA, r.labels[1]).value for r in t.rows[1:5]] == pytest.approx([0.55, 0.56, 0.57, 0.58])
-    assert cell(t, "retuned", LLAVA, "Baseline").value == stored(full, "llava-1.5-7b", "accuracy", "full", "T1")["value"]
+    assert [cell(t, "retuned", LLAVA, r.labels[1]).value for r in t.rows[1:5]] == pytest.approx(
+        [0.55, 0.56, 0.57, 0.58]
+    )
+    assert (
+        cell(t, "retuned", LLAVA, "Baseline").value
+        == stored(full, "llava-1.5-7b", "accuracy", "full", "T1")["value"]
+    )
     assert cell(t, "zeroed", LLAVA, "+ prior penalty").status == "not in store: no +beta zeroed"
     assert cell(t, "step", LLAVA, "+ prior penalty").paper.text == "+0.06"  # type: ignore[union-attr]
     mean = cell(build(full, "3"), "JS Img.", LLAVA, "T1-T5")
-    assert mean.value == pytest.approx((0.58 + 0.59 + 0.60 + 0.61 + 0.62) / 5) and mean.n == 5 * 48 and mean.paper.text == "0.49"  # type: ignore[union-attr]
-    assert cell(build(full, "3"), "JS Img.", LLAVA, "T1").value == 0.58 and cell(build(full, "3"), "KL Img.", LLAVA, "T1").value is None
+    assert (
+        mean.value == pytest.approx((0.58 + 0.59 + 0.60 + 0.61 + 0.62) / 5)
+        and mean.n == 5 * 48
+        and mean.paper.text == "0.49"
+    )  # type: ignore[union-attr]
+    assert (
+        cell(build(full, "3"), "JS Img.", LLAVA, "T1").value == 0.58
+        and cell(build(full, "3"), "KL Img.", LLAVA, "T1").value is None
+    )
     assert cell(build(full, "controls"), "T2", LLAVA, "always B").value == 0.34
     assert cell(build(full, "controls"), "T2", TINY, "always B").status == NOT_ANALYSED
-    optimistic = cell(build(full, "J"), "optimistic", "InstructBLIP-7B (not run)", "Reverse order C/B/A")
+    optimistic = cell(
+        build(full, "J"), "optimistic", "InstructBLIP-7B (not run)", "Reverse order C/B/A"
+    )
     assert optimistic.paper.text == "52.8" and optimistic.status == NOT_RUN  # type: ignore[union-attr]
     own = cell(build(full, "J"), "optimistic", LLAVA, "Reverse order C/B/A")
     assert own.value == 0.61 and own.paper is None  # the paper has this table for another model
 
 
 def test_figures_4_and_5_by_pillar_and_indicator(full: Path) -> None:
-    assert cell(build(full, "fig4"), "optimistic", LLAVA, PILLARS[0]).value == 0.9  # the interval over prompts, where analysed
-    share = store.query(full, "SELECT value FROM metrics WHERE model = 'tiny-llava' AND method = 'q_only' AND test = 'T1' "
-                        "AND metric = 'share_optimistic' AND pillar = ?", [PILLARS[0]])["value"][0]  # fmt: skip
+    assert (
+        cell(build(full, "fig4"), "optimistic", LLAVA, PILLARS[0]).value == 0.9
+    )  # the interval over prompts, where analysed
+    share = store.query(
+        full,
+        "SELECT value FROM metrics WHERE model = 'tiny-llava' AND method = 'q_only' AND test = 'T1'"
+        " AND metric = 'share_optimistic' AND pillar = ?",
+        [PILLARS[0]],
+    )["value"][0]
     assert cell(build(full, "fig4"), "optimistic", TINY, PILLARS[0]).value == share
     said = cell(build(full, "fig4"), "the text says", LLAVA, PILLARS[1])
     assert said.paper.text == "overwhelmingly optimistic" and said.value is None  # type: ignore[union-attr]
@@ -254,35 +441,58 @@ def test_figures_4_and_5_by_pillar_and_indicator(full: Path) -> None:
 
 def test_figure_8_reads_the_best_value_on_val_and_its_accuracy_on_test(full: Path) -> None:
     t = build(full, "fig8")
-    # val: 0.50 at 0.5, 0.62 at 1.0 and 1.5: the lower of the two best; test there: 0.57, on the way 0.45 to 0.60
-    assert [cell(t, c.name, LLAVA, "T1", "alpha").value for c in t.columns] == [0.82, 1.0, 0.57, 0.45, 0.60]
+    # val: 0.50 at 0.5, 0.62 at 1.0 and 1.5: the lower of the two best; test there: 0.57, on the way
+    # 0.45 to 0.60
+    assert [cell(t, c.name, LLAVA, "T1", "alpha").value for c in t.columns] == [
+        0.82,
+        1.0,
+        0.57,
+        0.45,
+        0.60,
+    ]
     assert cell(t, "best on val", LLAVA, "T1", "alpha").paper == paper.Printed(0.7, "~0.7, peak")
-    assert cell(t, "best on val", LLAVA, "T1", "tau").status == "not in store: no sweep of tau at T1"
+    assert (
+        cell(t, "best on val", LLAVA, "T1", "tau").status == "not in store: no sweep of tau at T1"
+    )
 
 
 def test_regression_by_target_and_over_targets(full: Path) -> None:
     t = build(full, "intervals")
     assert cell(t, "T2 MAE", LLAVA, "target under5_mort", "Ours").value == 12.5
     assert cell(t, "T5 MAE", LLAVA, "macro: mean of targets", "Original").value == 3.25
-    assert cell(t, "T2 interval acc.", LLAVA, "target women_bmi", "Ours").status == "not in store: no interval_accuracy of women_bmi"
+    assert (
+        cell(t, "T2 interval acc.", LLAVA, "target women_bmi", "Ours").status
+        == "not in store: no interval_accuracy of women_bmi"
+    )
 
 
 def test_table_i_changes_and_its_relative_values(bare: Path) -> None:
     t = build(bare, "I")
-    before, after = (stored(bare, "llava-1.5-7b", "mae", m, "all", "regression")["value"] for m in ("full", "cade"))
+    before, after = (
+        stored(bare, "llava-1.5-7b", "mae", m, "all", "regression")["value"]
+        for m in ("full", "cade")
+    )
     labels = (LLAVA, "T2 + T5", "Ours")
     assert cell(t, "rel. change", *labels).value == pytest.approx((after - before) / before)
     assert cell(t, "rel. change", *labels).paper.text == "-5.36%"  # type: ignore[union-attr]
-    assert cell(t, "MAE", LLAVA, "T2", "Ours").paper is None  # the paper doesn't say under which test
+    assert (
+        cell(t, "MAE", LLAVA, "T2", "Ours").paper is None
+    )  # the paper doesn't say under which test
 
 
 def test_methods_that_could_not_run_are_named(full: Path) -> None:
     e = results.load(full)
     run = next(r for r in e.runs if r.model == "llava-1.5-7b")
-    assert e.why(run, "methods", "no vcd", method="vcd") == "not in store: extra pass noise was not asked"
+    assert (
+        e.why(run, "methods", "no vcd", method="vcd")
+        == "not in store: extra pass noise was not asked"
+    )
     assert e.why(run, "methods", "no bc", method="bc") == "not in store: no bc"
     assert cell(build(full, "methods"), "T1", LLAVA, "post_hoc").value == 0.51
-    assert cell(build(full, "methods"), "T1", LLAVA, "vcd").status == "not in store: extra pass noise was not asked"
+    assert (
+        cell(build(full, "methods"), "T1", LLAVA, "vcd").status
+        == "not in store: extra pass noise was not asked"
+    )
     assert cell(build(full, "methods-regression"), "T2 MAE", LLAVA, "vdd").value == 8.5
 
 
@@ -291,7 +501,11 @@ def test_an_analysed_run_is_told_from_one_that_was_not(bare: Path, tmp_path: Pat
     store.replace(path, "tiny-llava-0", {"study_rows": table([row("settings", "draws", 500.0)])})
     e = results.load(path)
     told = {r.model: e.why(r, "regression", "nothing decoded") for r in e.runs}
-    assert told == {"tiny-llava": "not in store: nothing decoded", "llava-1.5-7b": NOT_ANALYSED, "qwen2.5-vl-7b": NOT_ANALYSED}
+    assert told == {
+        "tiny-llava": "not in store: nothing decoded",
+        "llava-1.5-7b": NOT_ANALYSED,
+        "qwen2.5-vl-7b": NOT_ANALYSED,
+    }
 
 
 def test_a_study_as_it_is(full: Path) -> None:
@@ -301,37 +515,53 @@ def test_a_study_as_it_is(full: Path) -> None:
     assert build(full, "transfer").empty == NOT_ANALYSED and set(studies.PLAIN) <= set(tables.ITEMS)
 
 
-# -- costs and letters -----------------------------------------------------------------------------------------------
+# -- costs and letters
+# ----------------------------------------------------------------------
 
 
 def test_table_k_divides_the_engines_seconds_by_the_questions(bare: Path) -> None:
     t = build(bare, "K")
     # 60 questions x 5 tests were asked; nothing of this run came from the cache
     assert cell(t, "s / question", LLAVA, "CADE (four views)").value == pytest.approx(34.8 / 300)
-    assert cell(t, "s / question", QWEN, "CADE (four views)").status == "not in store: 10 of 700 prompts came from the cache"
+    assert (
+        cell(t, "s / question", QWEN, "CADE (four views)").status
+        == "not in store: 10 of 700 prompts came from the cache"
+    )
     assert cell(t, "relative", "not stated", "CADE").paper.text == "2.25×"  # type: ignore[union-attr]
 
 
 def test_table_l_tokens_by_view(bare: Path) -> None:
     t = build(bare, "L")
-    shares = [cell(t, "prompt tokens", TINY, view).value for view in ("Full", "IMG+Q", "CTX+Q", "Q-only")]
+    shares = [
+        cell(t, "prompt tokens", TINY, view).value for view in ("Full", "IMG+Q", "CTX+Q", "Q-only")
+    ]
     assert shares == [0.25] * 4  # every fake prompt has 120 tokens
     assert cell(t, "runtime", "not stated", "Full").paper.value == 0.4  # type: ignore[union-attr]
 
 
 def test_letters_are_shares_of_answers(bare: Path) -> None:
     t = build(bare, "letters")
-    sql = "SELECT avg((pred = ?)::INT) AS v FROM predictions WHERE run_id = 'tiny-llava-0' AND method = 'full' AND split = 'test'"
+    sql = (
+        "SELECT avg((pred = ?)::INT) AS v FROM predictions WHERE run_id = 'tiny-llava-0' AND method"
+        " = 'full' AND split = 'test'"
+    )
     for letter in "ABC":
         pooled = cell(t, f"T1-T5 {letter}", TINY, "full")
-        assert pooled.value == pytest.approx(store.query(bare, sql, [letter])["v"][0]) and pooled.n == 48 * 5
+        assert (
+            pooled.value == pytest.approx(store.query(bare, sql, [letter])["v"][0])
+            and pooled.n == 48 * 5
+        )
 
 
-# -- pages -----------------------------------------------------------------------------------------------------------
+# -- pages
+# ----------------------------------------------------------------------
 
 
 def test_names_in_any_case_and_controls_beside_table_h() -> None:
-    assert tables.chosen(["h"]) == ["H", "controls"] and tables.chosen(["FIG3", "fig3", "k"]) == ["fig3", "K"]
+    assert tables.chosen(["h"]) == ["H", "controls"] and tables.chosen(["FIG3", "fig3", "k"]) == [
+        "fig3",
+        "K",
+    ]
     assert tables.chosen(["all"]) == list(tables.ITEMS)
     assert set(tables.ITEMS) - set(tables.chosen([])) == set(studies.PLAIN)
     with pytest.raises(UsageError, match="--table: unknown table '7'; valid: 1, 2, 3, A, B"):
@@ -343,7 +573,9 @@ def test_text_fits_120_columns_and_says_what_is_missing(full: Path) -> None:
     made = list(everything(full).values())
     text = formats.text(made, e.runs)
     some = ["G", "fig4", "letters"]
-    assert formats.text(tables.build(e, some), e.runs) == formats.text([everything(full)[name] for name in some], e.runs)
+    assert formats.text(tables.build(e, some), e.runs) == formats.text(
+        [everything(full)[name] for name in some], e.runs
+    )
     assert max(len(line) for line in text.splitlines()) <= 120
     for t in made:
         assert t.title in text
@@ -365,17 +597,39 @@ def test_csv_and_json_hold_every_cell(full: Path) -> None:
     lines = list(csv.DictReader(io.StringIO(formats.as_csv(made))))
     assert len(lines) == len(said) and list(lines[0]) == list(formats.CSV_COLUMNS)
     read = json.loads(formats.as_json(made, e.runs))
-    assert sum(len(t["cells"]) for t in read["tables"]) == len(said) and {r["model"] for r in read["runs"]} == set(NAMED)
-    [line] = [c for t in read["tables"] if t["item"] == "H" for c in t["cells"] if c["row"] == f"{LLAVA} | Ours" and c["column"] == "T3"]
-    assert line["paper"] == 0.55 and line["paper_printed"] == "0.55" and line["status"] == "measured" and line["ci_low"] < line["value"]
+    assert sum(len(t["cells"]) for t in read["tables"]) == len(said) and {
+        r["model"] for r in read["runs"]
+    } == set(NAMED)
+    [line] = [
+        c
+        for t in read["tables"]
+        if t["item"] == "H"
+        for c in t["cells"]
+        if c["row"] == f"{LLAVA} | Ours" and c["column"] == "T3"
+    ]
+    assert (
+        line["paper"] == 0.55
+        and line["paper_printed"] == "0.55"
+        and line["status"] == "measured"
+        and line["ci_low"] < line["value"]
+    )
     counted = {k: sum(1 for c in said if c.status.split(":")[0] == k) for k in read["counts"]}
     assert read["counts"] == counted and counted["measured"] > 100 and counted["not run"] > 100
 
 
 def test_footnotes_name_the_contradictions_and_what_ours_is(full: Path) -> None:
     by_item = {t.item: " ".join(t.footnotes) for t in everything(full).values()}
-    assert "-10.09 %" in by_item["I"] and "0.396" in by_item["H"] and "0.130 s" in by_item["L"] and "Sec. 3.2" in by_item["J"]
-    assert "Planted:" in by_item["H"] and "Embedded:" in by_item["H"] and "Embedded:" not in by_item["G"]
+    assert (
+        "-10.09 %" in by_item["I"]
+        and "0.396" in by_item["H"]
+        and "0.130 s" in by_item["L"]
+        and "Sec. 3.2" in by_item["J"]
+    )
+    assert (
+        "Planted:" in by_item["H"]
+        and "Embedded:" in by_item["H"]
+        and "Embedded:" not in by_item["G"]
+    )
 
 
 def test_markdown_cell_shows_value_interval_n_and_paper(full: Path) -> None:
@@ -385,7 +639,9 @@ def test_markdown_cell_shows_value_interval_n_and_paper(full: Path) -> None:
 
 def test_command_prints_writes_and_refuses(full: Path, tmp_path: Path) -> None:
     def run(*options: str) -> str:
-        found = CliRunner().invoke(cli.app, ["reproduce", "--results", str(full), *options], catch_exceptions=False)
+        found = CliRunner().invoke(
+            cli.app, ["reproduce", "--results", str(full), *options], catch_exceptions=False
+        )
         assert found.exit_code == 0
         return found.stdout
 
@@ -395,7 +651,12 @@ def test_command_prints_writes_and_refuses(full: Path, tmp_path: Path) -> None:
     assert {t["item"] for t in json.loads(run("--json", "--table", "g"))["tables"]} == {"G"}
     assert run("--csv", "--table", "fig3").startswith("item,row,column,")
     run("--out", str(tmp_path), "--table", "A", "--table", "controls")
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["controls.csv", "controls.md", "table_A.csv", "table_A.md"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "controls.csv",
+        "controls.md",
+        "table_A.csv",
+        "table_A.md",
+    ]
     with pytest.raises(UsageError, match="give one of"):
         run("--csv", "--json")
     with pytest.raises(UsageError, match="unknown table"):

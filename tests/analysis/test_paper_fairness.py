@@ -1,4 +1,5 @@
-"""The fairness paper's tables from a results file: ours are the suite's numbers, the paper's stand beside the same model's only."""
+"""The fairness paper's tables from a results file: ours are the suite's numbers, the paper's stand
+beside the same model's only."""
 
 from __future__ import annotations
 
@@ -30,42 +31,80 @@ PEOPLE = 1_300
 
 
 def items() -> pd.DataFrame:
-    """People of the 13 classes, each asked p1, and p2 and p3 about the right and about a wrong class. The old are only skateboarders."""
+    """People of the 13 classes, each asked p1, and p2 and p3 about the right and about a wrong
+    class. The old are only skateboarders."""
     rng = np.random.default_rng(0)
     name = np.array(SELECTED)[np.arange(PEOPLE) % 13]
-    frame = pd.DataFrame({"person_id": [f"x{i}" for i in range(PEOPLE)], "class1": name, "race": "", "split": "test"})
+    frame = pd.DataFrame(
+        {"person_id": [f"x{i}" for i in range(PEOPLE)], "class1": name, "race": "", "split": "test"}
+    )
     frame["image_id"] = "i-" + frame["person_id"]
     for attribute, groups in GROUPS.items():
         frame[attribute] = np.array([*groups, "unknown"])[rng.integers(0, len(groups) + 1, PEOPLE)]
     frame.loc[frame["age"] == "old", "age"] = "young"
     frame.loc[(name == "skateboarder") & (np.arange(PEOPLE) % 2 == 0), "age"] = "old"
-    asked = [("p1", "", False), *((p, c, c == "wrong") for p in ("p2", "p3") for c in ("right", "wrong"))]
+    asked = [
+        ("p1", "", False),
+        *((p, c, c == "wrong") for p in ("p2", "p3") for c in ("right", "wrong")),
+    ]
     parts = [
-        frame.assign(prompt=p, asked=c, negative=wrong, gold=frame["class1"] if p == "p1" else "no" if wrong else "yes")
+        frame.assign(
+            prompt=p,
+            asked=c,
+            negative=wrong,
+            gold=frame["class1"] if p == "p1" else "no" if wrong else "yes",
+        )
         for p, c, wrong in asked
     ]
     return pd.concat(parts, ignore_index=True).assign(item_id=lambda t: np.arange(len(t)))
 
 
 def answered(asked: pd.DataFrame, seed: int, choices: bool = True) -> pd.DataFrame:
-    """Predictions: half of all answers right, every tenth unparsed; free answers, first tokens, and first tokens without picture."""
+    """Predictions: half of all answers right, every tenth unparsed; free answers, first tokens, and
+    first tokens without picture."""
     rng = np.random.default_rng(seed)
     parts = []
-    for method, kept in (("full", asked), ("full_argmax", asked[asked["prompt"] != "p1"]), ("q_only", asked[asked["prompt"] != "p1"])):
+    for method, kept in (
+        ("full", asked),
+        ("full_argmax", asked[asked["prompt"] != "p1"]),
+        ("q_only", asked[asked["prompt"] != "p1"]),
+    ):
         right = rng.random(len(kept)) < 0.5
-        how = np.where(rng.random(len(kept)) < 0.1, "unparsed", "exact") if method == "full" else "argmax"
+        how = (
+            np.where(rng.random(len(kept)) < 0.1, "unparsed", "exact")
+            if method == "full"
+            else "argmax"
+        )
         pred = np.where(right, kept["gold"], np.where(kept["gold"] == "yes", "no", "yes"))
         pred = np.where(how == "unparsed", "", pred)
         task = np.where(kept["prompt"] == "p1", "direct", "choice")
-        parts.append(pd.DataFrame({"task": task, "item_id": kept["item_id"], "test": kept["prompt"], "method": method, "split": "test",
-                                   "pred": pred, "correct": right & (pred != ""), "how": how}))  # fmt: skip
+        parts.append(
+            pd.DataFrame(
+                {
+                    "task": task,
+                    "item_id": kept["item_id"],
+                    "test": kept["prompt"],
+                    "method": method,
+                    "split": "test",
+                    "pred": pred,
+                    "correct": right & (pred != ""),
+                    "how": how,
+                }
+            )
+        )
     found = pd.concat(parts, ignore_index=True)
     return found if choices else found[found["task"] == "direct"]
 
 
 def record(model: str, suite: str = "facet", provenance: str = "measured") -> store.RunRecord:
     return store.RunRecord(
-        f"{model}-{suite}", model, "b" * 16, suite, started_at="2026-01-01", finished_at="2026-01-01 00:01", provenance=provenance
+        f"{model}-{suite}",
+        model,
+        "b" * 16,
+        suite,
+        started_at="2026-01-01",
+        finished_at="2026-01-01 00:01",
+        provenance=provenance,
     )
 
 
@@ -73,9 +112,17 @@ def record(model: str, suite: str = "facet", provenance: str = "measured") -> st
 def full(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("facet") / "r.duckdb"
     asked = items()
-    for seed, (model, provenance) in enumerate((("llava-1.5-7b", "measured"), ("clip-vit-b32", "measured"), ("planted-people", "planted"))):
-        rows = facet.metric_rows(asked, answered(asked, seed, choices=model != "clip-vit-b32"), draws=20)
-        store.publish(path, record(model, provenance=provenance), {"metric_rows": rows, "people": asked.assign(dataset="synthetic")})
+    for seed, (model, provenance) in enumerate(
+        (("llava-1.5-7b", "measured"), ("clip-vit-b32", "measured"), ("planted-people", "planted"))
+    ):
+        rows = facet.metric_rows(
+            asked, answered(asked, seed, choices=model != "clip-vit-b32"), draws=20
+        )
+        store.publish(
+            path,
+            record(model, provenance=provenance),
+            {"metric_rows": rows, "people": asked.assign(dataset="synthetic")},
+        )
     store.publish(path, record("gpt-4o", suite="sdg"), {})
     return path
 
@@ -98,9 +145,16 @@ def cell(t: Table, column: str, *labels: str) -> Cell:
 
 
 def stored(
-    path: Path, test: str, pillar: str, metric: str, indicator: str = "all", model: str = "llava-1.5-7b", method: str = "full"
+    path: Path,
+    test: str,
+    pillar: str,
+    metric: str,
+    indicator: str = "all",
+    model: str = "llava-1.5-7b",
+    method: str = "full",
 ) -> pd.Series:
-    sql = """SELECT value, n, ci_low, ci_high FROM metrics WHERE suite = 'facet' AND model = ? AND test = ? AND pillar = ? AND metric = ?
+    sql = """SELECT value, n, ci_low, ci_high FROM metrics WHERE suite = 'facet' AND model = ? AND
+             test = ? AND pillar = ? AND metric = ?
              AND indicator = ? AND method = ?"""
     found = store.query(path, sql, [model, test, pillar, metric, indicator, method])
     assert len(found) == 1
@@ -112,14 +166,31 @@ def test_table_2_holds_the_stores_numbers_beside_the_papers(full: Path, attribut
     t = everything(full)[attribute]
     one, other = fairness.PAIRS[attribute]
     for test, task in (("p1", "direct"), ("p2", "choice"), ("p3", "choice")):
-        for column, pillar in ((one, f"{attribute}={one}"), (f"{one} - {other}", f"{attribute}:{one}-{other}")):
-            c, s = cell(t, column, LLAVA, test), stored(full, test, pillar, "disparity" if ":" in pillar else "recall")
-            assert (c.value, c.n, c.low, c.high, c.status) == (s["value"], s["n"], s["ci_low"], s["ci_high"], "measured")
-            assert c.paper == paper.find("fairness/table_2", model="llava-1.5-7b", task=task, pillar=pillar)
+        for column, pillar in (
+            (one, f"{attribute}={one}"),
+            (f"{one} - {other}", f"{attribute}:{one}-{other}"),
+        ):
+            c, s = (
+                cell(t, column, LLAVA, test),
+                stored(full, test, pillar, "disparity" if ":" in pillar else "recall"),
+            )
+            assert (c.value, c.n, c.low, c.high, c.status) == (
+                s["value"],
+                s["n"],
+                s["ci_low"],
+                s["ci_high"],
+                "measured",
+            )
+            assert c.paper == paper.find(
+                "fairness/table_2", model="llava-1.5-7b", task=task, pillar=pillar
+            )
             assert cell(t, column, PLANTED, test).paper is None
     if attribute == "gender":
         assert cell(t, "male - female", LLAVA, "p1").paper.text == "-0.0115"  # type: ignore[union-attr]
-        assert cell(t, "macro", LLAVA, "p1").value == stored(full, "p1", "gender:male-female", "disparity", "macro")["value"]
+        assert (
+            cell(t, "macro", LLAVA, "p1").value
+            == stored(full, "p1", "gender:male-female", "disparity", "macro")["value"]
+        )
         assert [c.name for c in t.columns] == ["male", "female", "male - female", "macro"]
     else:
         assert t.columns[-1].name == "max - min" and len(t.columns) == 6
@@ -136,15 +207,27 @@ def test_a_model_that_was_not_run_has_the_papers_numbers_alone(full: Path, empty
     assert all(r.cells[0].status == NOT_RUN for r in everything(empty)["gender"].rows)
     assert labels[2:4] == [("GPT-4o (not run)", "p1"), ("GPT-4o (not run)", "p2 or p3")]
     assert ("CLIP (measured)", "p1") in [r.labels for r in everything(full)["gender"].rows]
-    assert "CLIP (measured)" not in [r.labels[0] for r in everything(full)["gender"].rows if r.labels[1] != "p1"]
+    assert "CLIP (measured)" not in [
+        r.labels[0] for r in everything(full)["gender"].rows if r.labels[1] != "p1"
+    ]
 
 
 def test_groups_that_are_too_small_have_no_value_but_their_n(full: Path) -> None:
     old = stored(full, "p1", "age:young-old", "disparity", "nurse")
     assert old["n"] == 0 and np.isnan(old["value"])
     c = cell(everything(full)["classes-age"], "nurse", LLAVA, "p1")
-    assert (c.value, c.n, c.status) == (None, 0, "not in store: a group of fewer than 20 pictures has no value")
-    assert c.paper == paper.find("fairness/classes", model="llava-1.5-7b", task="direct", pillar="age:young-old", indicator="nurse")
+    assert (c.value, c.n, c.status) == (
+        None,
+        0,
+        "not in store: a group of fewer than 20 pictures has no value",
+    )
+    assert c.paper == paper.find(
+        "fairness/classes",
+        model="llava-1.5-7b",
+        task="direct",
+        pillar="age:young-old",
+        indicator="nurse",
+    )
     text = formats.text([everything(full)["classes-age"]], [])
     assert "[1] not in store: a group of fewer than 20" in text
 
@@ -152,18 +235,34 @@ def test_groups_that_are_too_small_have_no_value_but_their_n(full: Path) -> None
 def test_class_tables_have_thirteen_columns_and_the_printed_digits(full: Path) -> None:
     t = everything(full)["classes-gender"]
     assert [c.name for c in t.columns] == SELECTED
-    c, s = cell(t, "dancer", LLAVA, "p2"), stored(full, "p2", "gender:male-female", "disparity", "dancer")
+    c, s = (
+        cell(t, "dancer", LLAVA, "p2"),
+        stored(full, "p2", "gender:male-female", "disparity", "dancer"),
+    )
     assert (c.value, c.n) == (s["value"], s["n"]) and c.paper.text == "-0.0501"  # type: ignore[union-attr]
 
 
 def test_rates_stand_beside_recall(full: Path) -> None:
     t = everything(full)["rates"]
-    for group, metric in (("all", "recall"), ("gender=male", "recall"), ("gender:male-female", "disparity")):
-        assert cell(t, "recall", LLAVA, "p2", group).value == stored(full, "p2", group, metric, "all-52")["value"]
+    for group, metric in (
+        ("all", "recall"),
+        ("gender=male", "recall"),
+        ("gender:male-female", "disparity"),
+    ):
+        assert (
+            cell(t, "recall", LLAVA, "p2", group).value
+            == stored(full, "p2", group, metric, "all-52")["value"]
+        )
     false_yes = cell(t, "false yes", LLAVA, "p2", "all")
-    assert false_yes.value == stored(full, "p2", "all", "false_yes_rate", "all-52")["value"] and false_yes.n == PEOPLE
+    assert (
+        false_yes.value == stored(full, "p2", "all", "false_yes_rate", "all-52")["value"]
+        and false_yes.n == PEOPLE
+    )
     blind = cell(t, "false yes, no picture", LLAVA, "p3", "skin=dark")
-    assert blind.value == stored(full, "p3", "skin=dark", "false_yes_rate", "all-52", method="q_only")["value"]
+    assert (
+        blind.value
+        == stored(full, "p3", "skin=dark", "false_yes_rate", "all-52", method="q_only")["value"]
+    )
     assert cell(t, "false yes", LLAVA, "p1", "all") == cell(t, "no", LLAVA, "p1", "all") == Cell()
     assert 0.05 < cell(t, "unparsed", LLAVA, "p1", "all").value < 0.15  # type: ignore[operator]
     assert all(c.paper is None for r in t.rows for c in r.cells)
@@ -172,9 +271,17 @@ def test_rates_stand_beside_recall(full: Path) -> None:
 def test_readings(full: Path) -> None:
     readings = [r.labels for r in everything(full)["encoders"].rows if r.labels[0] == PLANTED]
     free, first = "free answer, packaged encoder", "first token"
-    assert readings == [(PLANTED, "p1", free), (PLANTED, "p2", free), (PLANTED, "p2", first), (PLANTED, "p3", free), (PLANTED, "p3", first)]
+    assert readings == [
+        (PLANTED, "p1", free),
+        (PLANTED, "p2", free),
+        (PLANTED, "p2", first),
+        (PLANTED, "p3", free),
+        (PLANTED, "p3", first),
+    ]
     c = cell(everything(full)["encoders"], "male - female", PLANTED, "p2", first)
-    s = stored(full, "p2", "gender:male-female", "disparity", model="planted-people", method="full_argmax")
+    s = stored(
+        full, "p2", "gender:male-female", "disparity", model="planted-people", method="full_argmax"
+    )
     assert (c.value, c.low, c.status) == (s["value"], s["ci_low"], "planted")
     assert cell(everything(full)["encoders"], "unparsed", PLANTED, "p2", first) == Cell()
 
@@ -183,15 +290,33 @@ def test_debiasing_shows_the_study_or_says_that_there_is_none(full: Path, tmp_pa
     assert {c.status for r in everything(full)["debiasing"].rows for c in r.cells} == {NOT_ANALYSED}
     path = Path(shutil.copy(full, tmp_path / "r.duckdb"))
     base = {"task": "choice", "test": "p2"}
-    made = [row("fairness", "recall", Estimate(0.5, 80, 0.4, 0.6), **base, method="full_argmax"),
-            row("fairness", "disparity_change", Estimate(-0.1, 20, -0.2, 0.0), **base, method="cade@recall", pillar="skin:light-dark", p=0.04),
-            row("fairness", "not_run", float("nan"), **base, method="bc", note="no val questions")]  # fmt: skip
+    made = [
+        row("fairness", "recall", Estimate(0.5, 80, 0.4, 0.6), **base, method="full_argmax"),
+        row(
+            "fairness",
+            "disparity_change",
+            Estimate(-0.1, 20, -0.2, 0.0),
+            **base,
+            method="cade@recall",
+            pillar="skin:light-dark",
+            p=0.04,
+        ),
+        row("fairness", "not_run", float("nan"), **base, method="bc", note="no val questions"),
+    ]
     store.replace(path, "planted-people-facet", {"study_rows": table(made)})
     t = everything(path)["debiasing"]
-    assert [r.labels[2] for r in t.rows if r.labels[0] == PLANTED] == ["full_argmax", "bc", "cade@recall"]
-    assert (c := cell(t, "recall", PLANTED, "p2", "full_argmax")).value == 0.5 and c.status == "planted"
+    assert [r.labels[2] for r in t.rows if r.labels[0] == PLANTED] == [
+        "full_argmax",
+        "bc",
+        "cade@recall",
+    ]
+    assert (
+        c := cell(t, "recall", PLANTED, "p2", "full_argmax")
+    ).value == 0.5 and c.status == "planted"
     [cade] = [r for r in t.rows if r.labels[2] == "cade@recall"]
-    assert [(c.value, c.n) for c in cade.cells if c.made] == [(-0.1, 20)] and cade.cells[7].value == -0.1
+    assert [(c.value, c.n) for c in cade.cells if c.made] == [(-0.1, 20)] and cade.cells[
+        7
+    ].value == -0.1
     assert cell(t, "recall", PLANTED, "p2", "bc").status == "not in store: no val questions"
 
 
@@ -206,12 +331,21 @@ def test_data_and_prompts(full: Path, empty: Path) -> None:
         c = cell(everything(path)["data"], "facet", "gender presentation", "male")
         assert c.status == NOT_RUN and c.paper.value == 14_110  # type: ignore[union-attr]
     texts = {r.labels[0]: r.cells[0] for r in everything(empty)["prompts"].rows}
-    assert texts["p1"].value == texts["p1"].paper.text and texts["p2"].value == texts["p2"].paper.text  # type: ignore[union-attr]
+    assert (
+        texts["p1"].value == texts["p1"].paper.text and texts["p2"].value == texts["p2"].paper.text
+    )  # type: ignore[union-attr]
     assert str(texts["p3"].value) == texts["p3"].paper.text.replace("] ?", "]?")  # type: ignore[union-attr]
 
 
 def test_faces_show_the_attribute_that_was_asked_for(tmp_path: Path) -> None:
-    line = {"task": "direct", "test": "gender", "method": "full", "pillar": "race=A", "indicator": "all", "metric": "recall"}
+    line = {
+        "task": "direct",
+        "test": "gender",
+        "method": "full",
+        "pillar": "race=A",
+        "indicator": "all",
+        "metric": "recall",
+    }
     numbers = {
         "value": [0.75, 0.5, np.nan, 0.1],
         "n": [40, 20, 3, 20],
@@ -219,37 +353,88 @@ def test_faces_show_the_attribute_that_was_asked_for(tmp_path: Path) -> None:
         "ci_high": [0.9, 0.7, np.nan, 0.3],
     }
     apart = {**line, "pillar": "gender:male-female", "metric": "disparity"}
-    rows = pd.DataFrame([line, {**line, "pillar": "all", "indicator": "female"}, {**line, "pillar": "race=B"}, apart]).assign(**numbers)
+    rows = pd.DataFrame(
+        [
+            line,
+            {**line, "pillar": "all", "indicator": "female"},
+            {**line, "pillar": "race=B"},
+            apart,
+        ]
+    ).assign(**numbers)
     store.publish(tmp_path / "r.duckdb", record("planted-people"), {"metric_rows": rows})
     t = everything(tmp_path / "r.duckdb")["attributes"]
     found = {r.labels[2]: (r.cells[0].value, r.cells[0].n) for r in t.rows}
-    assert found == {"race=A": (0.75, 40), "of those who are female": (0.5, 20), "race=B": (None, 3), "gender:male-female": (0.1, 20)}
+    assert found == {
+        "race=A": (0.75, 40),
+        "of those who are female": (0.5, 20),
+        "race=B": (None, 3),
+        "gender:male-female": (0.1, 20),
+    }
 
 
-def test_a_run_on_faces_neither_hides_one_on_classes_nor_stands_for_the_paper(full: Path, tmp_path: Path) -> None:
+def test_a_run_on_faces_neither_hides_one_on_classes_nor_stands_for_the_paper(
+    full: Path, tmp_path: Path
+) -> None:
     path = Path(shutil.copy(full, tmp_path / "r.duckdb"))
-    line = {"task": "direct", "test": "gender", "method": "full", "pillar": "all", "indicator": "all", "metric": "recall"}
+    line = {
+        "task": "direct",
+        "test": "gender",
+        "method": "full",
+        "pillar": "all",
+        "indicator": "all",
+        "metric": "recall",
+    }
     rows = pd.DataFrame([line]).assign(value=0.9, n=50, ci_low=0.8, ci_high=0.95)
     faces = items().head(50).assign(prompt="gender", dataset="fairface")
     later = {"benchmark_id": "f" * 16, "finished_at": "2026-02-01"}
     for model in ("llava-1.5-7b", "planted-people"):
-        run = replace(record(model, provenance="planted" if model == "planted-people" else "measured"), run_id=f"{model}-faces", **later)
+        run = replace(
+            record(model, provenance="planted" if model == "planted-people" else "measured"),
+            run_id=f"{model}-faces",
+            **later,
+        )
         store.publish(path, run, {"metric_rows": rows, "people": faces})
     t = everything(path)["gender"]
-    for model in ("LLaVA-1.5 (7B) on synthetic (measured)", "planted-people on synthetic (planted)"):
-        assert cell(t, "male", model, "p1").value == stored(full, "p1", "gender=male", "recall", model="llava-1.5-7b" if "LLaVA" in model else "planted-people")["value"]  # fmt: skip
+    for model in (
+        "LLaVA-1.5 (7B) on synthetic (measured)",
+        "planted-people on synthetic (planted)",
+    ):
+        assert (
+            cell(t, "male", model, "p1").value
+            == stored(
+                full,
+                "p1",
+                "gender=male",
+                "recall",
+                model="llava-1.5-7b" if "LLaVA" in model else "planted-people",
+            )["value"]
+        )
     assert not [r for r in t.rows if "fairface" in r.labels[0]]
     shown = {r.labels[0]: r.cells[0].value for r in everything(path)["attributes"].rows}
-    assert shown == {"LLaVA-1.5 (7B) on fairface (measured)": 0.9, "planted-people on fairface (planted)": 0.9}
+    assert shown == {
+        "LLaVA-1.5 (7B) on fairface (measured)": 0.9,
+        "planted-people on fairface (planted)": 0.9,
+    }
     alone = tmp_path / "alone.duckdb"
-    store.publish(alone, replace(record("llava-1.5-7b"), run_id="x", **later), {"metric_rows": rows, "people": faces})
-    assert cell(everything(alone)["gender"], "male", "LLaVA-1.5 (7B) (not run)", "p1").paper is not None
+    store.publish(
+        alone,
+        replace(record("llava-1.5-7b"), run_id="x", **later),
+        {"metric_rows": rows, "people": faces},
+    )
+    assert (
+        cell(everything(alone)["gender"], "male", "LLaVA-1.5 (7B) (not run)", "p1").paper
+        is not None
+    )
 
 
 def test_a_planted_run_never_stands_for_a_model_of_the_paper(tmp_path: Path) -> None:
     asked = items()
-    rows = facet.metric_rows(asked[asked["prompt"] == "p1"], answered(asked[asked["prompt"] == "p1"], 0), draws=20)
-    store.publish(tmp_path / "r.duckdb", record("gpt-4o", provenance="planted"), {"metric_rows": rows})
+    rows = facet.metric_rows(
+        asked[asked["prompt"] == "p1"], answered(asked[asked["prompt"] == "p1"], 0), draws=20
+    )
+    store.publish(
+        tmp_path / "r.duckdb", record("gpt-4o", provenance="planted"), {"metric_rows": rows}
+    )
     t = everything(tmp_path / "r.duckdb")["gender"]
     assert cell(t, "male", "GPT-4o (not run)", "p1").status == NOT_RUN
     own = cell(t, "male", "gpt-4o (planted)", "p1")
@@ -257,39 +442,64 @@ def test_a_planted_run_never_stands_for_a_model_of_the_paper(tmp_path: Path) -> 
 
 
 def test_names_of_tables(full: Path) -> None:
-    assert fairness.chosen(["2"]) == ["gender", "skin", "age"] and fairness.chosen(["Classes", "rates"])[-1] == "rates"
-    assert fairness.chosen(["1", "data", "3"]) == ["data", "prompts"] and fairness.chosen(["all"]) == fairness.chosen([]) == list(
-        fairness.ITEMS
+    assert (
+        fairness.chosen(["2"]) == ["gender", "skin", "age"]
+        and fairness.chosen(["Classes", "rates"])[-1] == "rates"
     )
+    assert fairness.chosen(["1", "data", "3"]) == ["data", "prompts"] and fairness.chosen(
+        ["all"]
+    ) == fairness.chosen([]) == list(fairness.ITEMS)
     with pytest.raises(UsageError, match="unknown table 'H'; valid: .*classes.*rates"):
         fairness.chosen(["H"])
     with pytest.raises(UsageError, match="unknown model 'gpt-9'; valid: .*minicpm-v-8b"):
         fairness.load(full, ["gpt-9"])
     only = fairness.build(fairness.load(full, ["gpt-4o"]), ["gender"])[0]
-    assert {r.labels[0] for r in only.rows} == {"GPT-4o (not run)"}, "the run of the other suite is none of this one"
+    assert {r.labels[0] for r in only.rows} == {"GPT-4o (not run)"}, (
+        "the run of the other suite is none of this one"
+    )
 
 
 def test_footnotes_say_what_the_paper_leaves_open(full: Path) -> None:
     notes = {name: " ".join(t.footnotes) for name, t in everything(full).items()}
-    assert "not for gender" in notes["gender"] and "p2's or p3's isn't said" in notes["skin"] and "k/n" in notes["age"]
+    assert (
+        "not for gender" in notes["gender"]
+        and "p2's or p3's isn't said" in notes["skin"]
+        and "k/n" in notes["age"]
+    )
     assert "0.00 to 0.06" in notes["skin"] and "0.00 to 0.06" not in notes["age"]
-    assert "k/230" in notes["classes-age"] and "no minimum group size" in notes["classes-gender"] and "Planted:" in notes["rates"]
+    assert (
+        "k/230" in notes["classes-age"]
+        and "no minimum group size" in notes["classes-gender"]
+        and "Planted:" in notes["rates"]
+    )
 
 
 def test_the_command_prints_writes_and_keeps_the_other_paper(full: Path, tmp_path: Path) -> None:
     def run(*options: str) -> str:
-        found = CliRunner().invoke(cli.app, ["reproduce", "--results", str(full), *options], catch_exceptions=False)
+        found = CliRunner().invoke(
+            cli.app, ["reproduce", "--results", str(full), *options], catch_exceptions=False
+        )
         assert found.exit_code == 0
         return found.stdout
 
     printed = run("--paper", "fairness", "--table", "2")
-    assert "clustered by picture" in printed and printed.rstrip().splitlines()[-1].startswith("3 tables, ")
-    assert max(len(line) for line in printed.splitlines()) <= 120 and "planted-people (planted): run planted-people-facet" in printed
+    assert "clustered by picture" in printed and printed.rstrip().splitlines()[-1].startswith(
+        "3 tables, "
+    )
+    assert (
+        max(len(line) for line in printed.splitlines()) <= 120
+        and "planted-people (planted): run planted-people-facet" in printed
+    )
     assert "Table H" in run("--table", "H") and "clustered by place" in run("--table", "H")
-    lines = list(csv.DictReader(io.StringIO(run("--paper", "fairness", "--table", "gender", "--csv"))))
+    lines = list(
+        csv.DictReader(io.StringIO(run("--paper", "fairness", "--table", "gender", "--csv")))
+    )
     [line] = [x for x in lines if x["row"] == "GPT-4o (not run) | p1" and x["column"] == "male"]
     assert (line["paper_printed"], line["status"]) == ("0.7124", "not run")
-    assert {t["item"] for t in json.loads(run("--paper", "fairness", "--json", "--table", "rates"))["tables"]} == {"rates"}
+    assert {
+        t["item"]
+        for t in json.loads(run("--paper", "fairness", "--json", "--table", "rates"))["tables"]
+    } == {"rates"}
     run("--paper", "fairness", "--table", "classes", "--out", str(tmp_path))
     assert len(list(tmp_path.glob("classes-*.md"))) == 3
     with pytest.raises(UsageError, match="--paper: unknown value 'other'; valid: fairness, sdg"):

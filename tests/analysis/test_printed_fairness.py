@@ -1,4 +1,5 @@
-"""The fairness paper's printed values as transcribed, checked by the arithmetic that holds between them; and what that arithmetic shows."""
+"""The fairness paper's printed values as transcribed, checked by the arithmetic that holds between
+them; and what that arithmetic shows."""
 
 from __future__ import annotations
 
@@ -12,11 +13,18 @@ from sdgbias.raw.facet import CLASSES, GROUPS, SELECTED
 from sdgbias.suites.facet_groups import PAIRS
 
 TASKS = ("direct", "choice")
-#: How many pictures each column of Table 2 pools. Not printed: the only numbers up to 4,500, but for their multiples, that fit.
+#: How many pictures each column of Table 2 pools. Not printed: the only numbers up to 4,500, but
+#: for their multiples, that fit.
 SIZES = {
-    "gender=male": 3_821, "gender=female": 1_660, "skin=light": 2_402, "skin=medium": 1_641, "skin=dark": 325,
-    "age=young": 1_286, "age=middle": 3_145, "age=old": 468,
-}  # fmt: skip
+    "gender=male": 3_821,
+    "gender=female": 1_660,
+    "skin=light": 2_402,
+    "skin=medium": 1_641,
+    "skin=dark": 325,
+    "age=young": 1_286,
+    "age=middle": 3_145,
+    "age=old": 468,
+}
 MODELS = tuple(r["model"] for r in paper.rows("fairness/models"))
 LVLMS = tuple(r["model"] for r in paper.rows("fairness/models") if r["access"] != "baseline")
 DIFFERENCE = {attribute: f"{attribute}:{one}-{other}" for attribute, (one, other) in PAIRS.items()}
@@ -36,8 +44,16 @@ def known(model: str, task: str, pillar: str) -> float:
 
 
 def by_class(task: str, attribute: str, **where: str) -> list[float]:
-    lines = [r for r in paper.rows("fairness/classes") if r["task"] == task and r["pillar"] == DIFFERENCE[attribute]]
-    return [float(r["value"]) for r in lines if all(r[column] == value for column, value in where.items())]
+    lines = [
+        r
+        for r in paper.rows("fairness/classes")
+        if r["task"] == task and r["pillar"] == DIFFERENCE[attribute]
+    ]
+    return [
+        float(r["value"])
+        for r in lines
+        if all(r[column] == value for column, value in where.items())
+    ]
 
 
 def fits(value: float, n: int) -> bool:
@@ -46,15 +62,33 @@ def fits(value: float, n: int) -> bool:
     return any(round(k / n, 4) == round(abs(value), 4) for k in (nearest - 1, nearest, nearest + 1))
 
 
-# -- the files -------------------------------------------------------------------------------------------------------
+# -- the files
+# ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("item", ITEMS)
 def test_lines_name_their_item_and_values_are_the_printed_digits(item: str) -> None:
-    columns = ["item", "row", "column", "task", "model", "test", "method", "pillar", "indicator", "metric", "value", "printed"]
+    columns = [
+        "item",
+        "row",
+        "column",
+        "task",
+        "model",
+        "test",
+        "method",
+        "pillar",
+        "indicator",
+        "metric",
+        "value",
+        "printed",
+    ]
     for line in paper.rows(f"fairness/{item}"):
         assert list(line) == columns and line["item"] == item and line["printed"] and line["metric"]
-        assert line["model"] in {"", *MODELS} and line["indicator"] in {"", "all", *SELECTED} and line["task"] in {"", *TASKS}
+        assert (
+            line["model"] in {"", *MODELS}
+            and line["indicator"] in {"", "all", *SELECTED}
+            and line["task"] in {"", *TASKS}
+        )
         if line["value"]:
             assert float(line["value"]) == float(line["printed"].split()[0].replace(",", ""))
         else:
@@ -67,27 +101,48 @@ def test_how_much_there_is() -> None:
     assert len(paper.rows("fairness/classes")) == 8 * 6 * 13 and len(LVLMS) == 8
     assert [r["indicator"] for r in paper.rows("fairness/classes")[:13]] == SELECTED
     empty = [r for r in paper.rows("fairness/table_2") if not r["value"]]
-    assert len(empty) == 2 * columns and {(r["row"], r["task"]) for r in empty} == {("CLIP", "choice"), ("ViT", "choice")}
+    assert len(empty) == 2 * columns and {(r["row"], r["task"]) for r in empty} == {
+        ("CLIP", "choice"),
+        ("ViT", "choice"),
+    }
 
 
 def test_names_lead_to_registry_entries_and_to_the_printed_rows() -> None:
     registry = Path(__file__).resolve().parents[2] / "registry" / "models"
     lines = paper.rows("fairness/models")
     assert all((registry / f"{r['registry']}.yaml").is_file() for r in lines if r["registry"])
-    assert {r["model"] for r in lines if r["registry"]} == {"clip-vit-b32", "vit-b16", "gpt-4o", "llava-1.5-7b", "llava-1.5-13b"}
+    assert {r["model"] for r in lines if r["registry"]} == {
+        "clip-vit-b32",
+        "vit-b16",
+        "gpt-4o",
+        "llava-1.5-7b",
+        "llava-1.5-13b",
+    }
     printed = {spelling: r["model"] for r in lines for spelling in r["printed"].split("; ")}
-    assert printed["Gimini 1.5 Pro"] == "gemini-1.5-pro" and printed["ShareGPT4V(13B)"] == printed["ShareGPT4V (13B)"]
+    assert (
+        printed["Gimini 1.5 Pro"] == "gemini-1.5-pro"
+        and printed["ShareGPT4V(13B)"] == printed["ShareGPT4V (13B)"]
+    )
     for item in ("table_2", "classes"):
         assert all(printed[r["row"]] == r["model"] for r in paper.rows(f"fairness/{item}"))
 
 
-# -- what holds ------------------------------------------------------------------------------------------------------
+# -- what holds
+# ----------------------------------------------------------------------
 
 
 def test_table_1_adds_up_to_its_pictures_three_times() -> None:
-    people = {r["pillar"]: int(r["value"]) for r in paper.rows("fairness/table_1") if r["metric"] == "people"}
+    people = {
+        r["pillar"]: int(r["value"])
+        for r in paper.rows("fairness/table_1")
+        if r["metric"] == "people"
+    }
     for attribute in GROUPS:
-        assert sum(n for group, n in people.items() if group.startswith(f"{attribute}=")) == people["all"] == 21_560
+        assert (
+            sum(n for group, n in people.items() if group.startswith(f"{attribute}="))
+            == people["all"]
+            == 21_560
+        )
     assert people["gender=male"] + people["gender=female"] == 21_560 - 2_666
     [classes] = [r["value"] for r in paper.rows("fairness/table_1") if r["metric"] == "classes"]
     assert int(classes) == len(CLASSES) == 52
@@ -101,19 +156,25 @@ def test_every_disparity_is_the_difference_of_two_recalls() -> None:
             for task in TASKS:
                 printed = pooled(model, task, DIFFERENCE[attribute])
                 if printed is not None:
-                    exact = known(model, task, f"{attribute}={one}") - known(model, task, f"{attribute}={other}")
+                    exact = known(model, task, f"{attribute}={one}") - known(
+                        model, task, f"{attribute}={other}"
+                    )
                     off.append(round(1e4 * (printed - exact)))
     assert len(off) == 3 * (10 + 8) and set(off) <= {-1, 0, 1}
     assert (off.count(0), len(off) - off.count(0)) == (35, 19)
-    assert known("gpt-4o", "direct", "gender=male") - known("gpt-4o", "direct", "gender=female") == pytest.approx(0.7124 - 0.7386)
+    assert known("gpt-4o", "direct", "gender=male") - known(
+        "gpt-4o", "direct", "gender=female"
+    ) == pytest.approx(0.7124 - 0.7386)
     assert pooled("gpt-4o", "choice", "gender:male-female") == 0.1086 != round(0.8055 - 0.6970, 4)
 
 
 @pytest.mark.parametrize(("group", "n"), SIZES.items())
 def test_every_recall_of_a_group_is_counted_over_the_same_pictures(group: str, n: int) -> None:
-    """18 recalls of a column are k/n for one n: the 13 classes are pooled (micro), all models and prompts saw the same people, and a
-    mean of p2 and p3 would lie on the twice as fine grid."""
-    values = [v for model in MODELS for task in TASKS if (v := pooled(model, task, group)) is not None]
+    """18 recalls of a column are k/n for one n: the 13 classes are pooled (micro), all models and
+    prompts saw the same people, and a mean of p2 and p3 would lie on the twice as fine grid."""
+    values = [
+        v for model in MODELS for task in TASKS if (v := pooled(model, task, group)) is not None
+    ]
     assert len(values) == 18
     possible = [m for m in range(1, 4_500) if all(fits(v, m) for v in values)]
     assert possible[0] == n and all(m % n == 0 for m in possible)
@@ -121,29 +182,47 @@ def test_every_recall_of_a_group_is_counted_over_the_same_pictures(group: str, n
 
 def test_the_groups_say_who_was_scored() -> None:
     totals = {a: sum(n for group, n in SIZES.items() if group.startswith(f"{a}=")) for a in GROUPS}
-    assert totals == {"gender": 5_481, "skin": 4_368, "age": 4_899}  # all within the 5,481 whose gender is known
+    assert totals == {
+        "gender": 5_481,
+        "skin": 4_368,
+        "age": 4_899,
+    }  # all within the 5,481 whose gender is known
 
 
 @pytest.mark.parametrize(
     ("attribute", "name", "n"),
-    [("age", "skateboarder", 230), ("age", "student", 54), ("skin", "nurse", 285), ("skin", "student", 408), ("age", "horseman", 190)],
+    [
+        ("age", "skateboarder", 230),
+        ("age", "student", 54),
+        ("skin", "nurse", 285),
+        ("skin", "student", 408),
+        ("age", "horseman", 190),
+    ],
 )
 def test_small_groups_leave_their_grid(attribute: str, name: str, n: int) -> None:
-    values = [*by_class("direct", attribute, indicator=name), *by_class("choice", attribute, indicator=name)]
+    values = [
+        *by_class("direct", attribute, indicator=name),
+        *by_class("choice", attribute, indicator=name),
+    ]
     assert len(values) == 16 and all(fits(v, n) for v in values)
     assert not any(all(fits(v, m) for v in values) for m in range(1, n))
 
 
 def test_an_empty_group_was_taken_for_recall_0() -> None:
-    """Skateboarders and students: every difference is k/n of the young alone, and never negative, so the old add nothing to it: there
-    are none (or one who is always missed). 'Young 0.99 better than old' compares with nobody."""
+    """Skateboarders and students: every difference is k/n of the young alone, and never negative,
+    so the old add nothing to it: there are none (or one who is always missed). 'Young 0.99 better
+    than old' compares with nobody."""
     for name in ("skateboarder", "student"):
-        values = [*by_class("direct", "age", indicator=name), *by_class("choice", "age", indicator=name)]
+        values = [
+            *by_class("direct", "age", indicator=name),
+            *by_class("choice", "age", indicator=name),
+        ]
         assert min(values) > 0.18
     assert max(by_class("direct", "age", indicator="skateboarder")) == 0.9957 == round(229 / 230, 4)
 
 
-# -- what doesn't ----------------------------------------------------------------------------------------------------
+# -- what doesn't
+# ----------------------------------------------------------------------
 
 
 def test_the_pooled_disparity_is_not_the_mean_over_classes() -> None:
@@ -152,7 +231,8 @@ def test_the_pooled_disparity_is_not_the_mean_over_classes() -> None:
 
 
 def test_most_of_the_skin_disparity_lies_between_classes() -> None:
-    """p1: 0.12 to 0.23 with the classes pooled, 0.00 to 0.06 in the mean class: groups are unlike in what their people do."""
+    """p1: 0.12 to 0.23 with the classes pooled, 0.00 to 0.06 in the mean class: groups are unlike
+    in what their people do."""
     for model in LVLMS:
         within = mean(by_class("direct", "skin", model=model))
         assert 0.003 < within < 0.058 and 0.115 < known(model, "direct", "skin:light-dark") < 0.233
@@ -162,10 +242,15 @@ def test_most_of_the_skin_disparity_lies_between_classes() -> None:
 def test_single_choice_is_not_consistently_less_disparate() -> None:
     def larger(attribute: str) -> list[str]:
         pillar = DIFFERENCE[attribute]
-        return [m for m in LVLMS if abs(known(m, "choice", pillar)) > abs(known(m, "direct", pillar))]
+        return [
+            m for m in LVLMS if abs(known(m, "choice", pillar)) > abs(known(m, "direct", pillar))
+        ]
 
     assert larger("skin") == larger("age") == []
-    assert set(LVLMS) - set(larger("gender")) == {"sharegpt4v-7b", "llava-1.6-34b"}  # lower for two of eight only
+    assert set(LVLMS) - set(larger("gender")) == {
+        "sharegpt4v-7b",
+        "llava-1.6-34b",
+    }  # lower for two of eight only
 
 
 def test_single_choice_recall_is_higher_almost_everywhere() -> None:

@@ -1,4 +1,5 @@
-"""Stored answers read again by another encoder: beside the first reading, from the results file alone, in place of an earlier one."""
+"""Stored answers read again by another encoder: beside the first reading, from the results file
+alone, in place of an earlier one."""
 
 from __future__ import annotations
 
@@ -23,31 +24,66 @@ class Medical:
     name, floor = "clip", None
 
     def embed(self, texts: Sequence[str]) -> np.ndarray:
-        return np.array([[1.0, 0.0] if "nurse" in t or "infirm" in t else [0.0, 1.0] for t in texts], dtype=np.float32)
+        return np.array(
+            [[1.0, 0.0] if "nurse" in t or "infirm" in t else [0.0, 1.0] for t in texts],
+            dtype=np.float32,
+        )
 
 
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
     """60 nurses, half of them women; about women the model answers in French."""
     items = pd.DataFrame(
-        {"item_id": range(N), "person_id": [f"p{i}" for i in range(N)], "image_id": [f"i{i}" for i in range(N)], "prompt": "p1"}
+        {
+            "item_id": range(N),
+            "person_id": [f"p{i}" for i in range(N)],
+            "image_id": [f"i{i}" for i in range(N)],
+            "prompt": "p1",
+        }
     )
     items = items.assign(
-        class1="nurse", asked="", negative=False, gold="nurse", gender=["male", "female"] * (N // 2), skin="unknown", age="young"
+        class1="nurse",
+        asked="",
+        negative=False,
+        gold="nurse",
+        gender=["male", "female"] * (N // 2),
+        skin="unknown",
+        age="young",
     )
     items = items.assign(race="", split="test", dataset="synthetic")
-    said = pd.DataFrame({"task": "direct", "item_id": range(N), "test": "p1", "view": "full", "text": ["nurse", "infirmière"] * (N // 2)})
+    said = pd.DataFrame(
+        {
+            "task": "direct",
+            "item_id": range(N),
+            "test": "p1",
+            "view": "full",
+            "text": ["nurse", "infirmière"] * (N // 2),
+        }
+    )
     labels = facet.read(said["text"].tolist(), "p1", facet.LetterGrams())
-    said = said.assign(label=[x.name for x in labels], how=[x.how for x in labels], similarity=np.nan)
-    table = facet.predictions(items, said, pd.DataFrame(columns=["task", "item_id", "test", "method", "label"]))
+    said = said.assign(
+        label=[x.name for x in labels], how=[x.how for x in labels], similarity=np.nan
+    )
+    table = facet.predictions(
+        items, said, pd.DataFrame(columns=["task", "item_id", "test", "method", "label"])
+    )
     path = tmp_path / "r.duckdb"
-    run = store.RunRecord("m-1", "m", "b" * 16, "facet", started_at="2026-01-01", finished_at="2026-01-02")
-    store.publish(path, run, {"people": items, "spoken": said, "metric_rows": facet.metric_rows(items, table, draws=20)})
+    run = store.RunRecord(
+        "m-1", "m", "b" * 16, "facet", started_at="2026-01-01", finished_at="2026-01-02"
+    )
+    store.publish(
+        path,
+        run,
+        {"people": items, "spoken": said, "metric_rows": facet.metric_rows(items, table, draws=20)},
+    )
     return path
 
 
 def disparity(results: Path, method: str) -> float:
-    sql = "SELECT value FROM metrics WHERE method = ? AND metric = 'disparity' AND pillar = 'gender:male-female' AND indicator = 'all'"
+    sql = (
+        "SELECT value FROM metrics WHERE method = ? AND metric = 'disparity' AND pillar ="
+        " 'gender:male-female' AND indicator = 'all'"
+    )
     [value] = store.query(results, sql, [method])["value"]
     return float(value)
 
@@ -57,15 +93,28 @@ def test_what_one_encoder_cannot_read_another_may(results: Path) -> None:
     made = read_again(results, "m-1", Medical(), 0.9, draws=20)
     assert set(made["method"]) == {"full:clip"}
     assert (disparity(results, "full"), disparity(results, "full:clip")) == (1.0, 0.0)
-    floors = store.query(results, "SELECT method, test, value, n FROM metrics WHERE metric = 'floor'").to_dict("records")
+    floors = store.query(
+        results, "SELECT method, test, value, n FROM metrics WHERE metric = 'floor'"
+    ).to_dict("records")
     assert floors == [{"method": "full:clip", "test": "p1", "value": 0.9, "n": N}]
     count = len(store.query(results, "FROM metrics"))
     read_again(results, "m-1", Medical(), 1.1, draws=20)  # nothing is as similar as that
-    assert disparity(results, "full:clip") == 1.0 and len(store.query(results, "FROM metrics")) == count
-    assert len(store.query(results, "FROM spoken WHERE how = 'unparsed'")) == N // 2, "what was read first stays"
+    assert (
+        disparity(results, "full:clip") == 1.0
+        and len(store.query(results, "FROM metrics")) == count
+    )
+    assert len(store.query(results, "FROM spoken WHERE how = 'unparsed'")) == N // 2, (
+        "what was read first stays"
+    )
 
 
 def test_a_run_without_answers_is_told(results: Path) -> None:
-    store.publish(results, store.RunRecord("m-2", "m", "b" * 16, "facet", started_at="2026-01-01", finished_at="2026-01-03"), {})
+    store.publish(
+        results,
+        store.RunRecord(
+            "m-2", "m", "b" * 16, "facet", started_at="2026-01-01", finished_at="2026-01-03"
+        ),
+        {},
+    )
     with pytest.raises(InputError, match="run m-2 has no free answers to read"):
         read_again(results, "m-2", Medical(), 0.9)

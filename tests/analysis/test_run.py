@@ -29,7 +29,10 @@ def test_every_score_stands_at_its_item(results: Path) -> None:
     for cell in run.mcq:
         assert list(cell.items["item_id"]) == sorted(cell.items["item_id"])
         for view in View:
-            sql = 'SELECT item_id, logits FROM scores WHERE run_id = ? AND test = ? AND "view" = ? ORDER BY random()'
+            sql = (
+                'SELECT item_id, logits FROM scores WHERE run_id = ? AND test = ? AND "view" = ?'
+                " ORDER BY random()"
+            )
             stored = store.query(results, sql, ["fake-optimist-1", cell.test.value, view.value])
             for item_id, logits in zip(stored["item_id"], stored["logits"], strict=True):
                 at = int(np.flatnonzero(cell.items["item_id"] == item_id)[0])
@@ -46,8 +49,13 @@ def test_cade_from_the_store_is_cade_of_the_run(results: Path) -> None:
     cell = load(results, "fake-optimist-1").cells[(Task.MCQ, ContextTest.T2)]
     assert cell.params == PARAMS
     choice = cade.decide(cell.streams(), PARAMS).choice
-    sql = "SELECT pred FROM predictions WHERE run_id = ? AND test = 'T2' AND method = 'cade' ORDER BY item_id"
-    assert ["ABC"[i] for i in choice] == list(store.query(results, sql, ["fake-optimist-1"])["pred"])
+    sql = (
+        "SELECT pred FROM predictions WHERE run_id = ? AND test = 'T2' AND method = 'cade' ORDER BY"
+        " item_id"
+    )
+    assert ["ABC"[i] for i in choice] == list(
+        store.query(results, sql, ["fake-optimist-1"])["pred"]
+    )
 
 
 def test_an_unknown_run_is_named(results: Path) -> None:
@@ -57,11 +65,20 @@ def test_an_unknown_run_is_named(results: Path) -> None:
 
 def test_censored_and_extra_scores(tmp_path: Path) -> None:
     path = publish_fake(tmp_path / "r.duckdb")
-    scores = store.query(path, "SELECT * EXCLUDE (run_id) FROM scores WHERE run_id = 'fake-optimist-1'")
+    scores = store.query(
+        path, "SELECT * EXCLUDE (run_id) FROM scores WHERE run_id = 'fake-optimist-1'"
+    )
     scores["upper"] = None
-    first = scores.index[(scores["test"] == "T1") & (scores["view"] == "full") & (scores["item_id"] == 3)][0]
-    scores.at[first, "logits"], scores.at[first, "upper"] = np.array([1.0, -np.inf, 0.5]), np.array([np.nan, 0.25, np.nan])
-    noise = scores[(scores["test"] == "T1") & (scores["view"] == "full") & (scores["item_id"] < 10)].assign(view="noise", upper=None)
+    first = scores.index[
+        (scores["test"] == "T1") & (scores["view"] == "full") & (scores["item_id"] == 3)
+    ][0]
+    scores.at[first, "logits"], scores.at[first, "upper"] = (
+        np.array([1.0, -np.inf, 0.5]),
+        np.array([np.nan, 0.25, np.nan]),
+    )
+    noise = scores[
+        (scores["test"] == "T1") & (scores["view"] == "full") & (scores["item_id"] < 10)
+    ].assign(view="noise", upper=None)
     store.replace(path, "fake-optimist-1", {"scores": pd.concat([scores, noise])})
     cell = load(path, "fake-optimist-1").cells[(Task.MCQ, ContextTest.T1)]
     at = int(np.flatnonzero(cell.items["item_id"] == 3)[0])
@@ -80,13 +97,24 @@ def test_replace_leaves_the_rest_of_a_run_alone(tmp_path: Path) -> None:
         store.replace(path, "fake-optimist-1", {"study_rows": rows})
     assert store.query(path, "SELECT count(*) AS n FROM metrics")["n"][0] == before + 1
     shown = store.query(path, "FROM metrics WHERE method = 'vdd'").iloc[0]
-    assert (shown["model"], shown["value"], shown["n"], shown["pillar"]) == ("fake-optimist", 0.5, 48, "all")
+    assert (shown["model"], shown["value"], shown["n"], shown["pillar"]) == (
+        "fake-optimist",
+        0.5,
+        48,
+        "all",
+    )
     with pytest.raises(StoreError, match="no run 'nobody'"):
         store.replace(path, "nobody", {"study_rows": rows})
 
 
 def test_rows_have_one_shape() -> None:
-    frame = table([row("b", "m", 1.0), row("a", "m", Estimate(0.1, 5, 0.0, 0.2), x=2.0), row("a", "m", 0.3, x=1.0)])
+    frame = table(
+        [
+            row("b", "m", 1.0),
+            row("a", "m", Estimate(0.1, 5, 0.0, 0.2), x=2.0),
+            row("a", "m", 0.3, x=1.0),
+        ]
+    )
     assert tuple(frame.columns) == COLUMNS
     assert list(frame["study"]) == ["a", "a", "b"] and list(frame["x"][:2]) == [1.0, 2.0]
     with pytest.raises(ValueError, match="no such column"):

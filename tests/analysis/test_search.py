@@ -35,9 +35,15 @@ def test_values_are_those_of_the_parameters_beside_them(table: pd.DataFrame, tas
         params = params_of(rows, method)
         for x, (low, high) in zip(vars(params).values(), RANGES[task], strict=True):
             assert low <= x <= high
-        assert value(rows, method=method, metric=metric) == pytest.approx(sign * payoff_of(cell, params))
-        assert value(rows, method=method, metric=f"val_{metric}") == pytest.approx(sign * payoff_of(cell, params, cell.val))
-    paper = random_search(take(cell.streams(), cell.val), cell.payoff[cell.val], task, draws=300, seed=1)
+        assert value(rows, method=method, metric=metric) == pytest.approx(
+            sign * payoff_of(cell, params)
+        )
+        assert value(rows, method=method, metric=f"val_{metric}") == pytest.approx(
+            sign * payoff_of(cell, params, cell.val)
+        )
+    paper = random_search(
+        take(cell.streams(), cell.val), cell.payoff[cell.val], task, draws=300, seed=1
+    )
     assert params_of(rows, "random") == paper.params
     best = payoff_of(cell, params_of(rows, "exact"), cell.val)
     assert best >= payoff_of(cell, paper.params, cell.val) - 1e-12
@@ -49,7 +55,9 @@ def test_the_optimum_says_how_far_it_can_be_trusted(table: pd.DataFrame, task: T
     metric, sign = ("accuracy", 1) if task is Task.MCQ else ("mae", -1)
     rows = table[(table["task"] == task.value) & (table["method"] == "exact_centred")]
     held = value(rows, metric=f"held_out_{metric}")
-    assert value(rows, metric="optimism") == pytest.approx(sign * (value(rows, metric=f"val_{metric}") - held))
+    assert value(rows, metric="optimism") == pytest.approx(
+        sign * (value(rows, metric=f"val_{metric}") - held)
+    )
     assert value(rows, metric="optimism") > 0
     told = rows[rows["metric"] == f"optimum_val_{metric}"].iloc[0]
     assert told["ci_low"] < told["value"] < told["ci_high"]
@@ -66,7 +74,9 @@ def test_the_optimum_says_how_far_it_can_be_trusted(table: pd.DataFrame, task: T
 def test_gain_is_paired_with_the_paper_search(table: pd.DataFrame) -> None:
     rows = table[table["task"] == "mcq"]
     gain = rows[(rows["method"] == "exact") & (rows["metric"] == "gain_over_random")].iloc[0]
-    difference = value(rows, method="exact", metric="accuracy") - value(rows, method="random", metric="accuracy")
+    difference = value(rows, method="exact", metric="accuracy") - value(
+        rows, method="random", metric="accuracy"
+    )
     assert gain["value"] == pytest.approx(difference)
     assert gain["n"] == LETTERS.test_rows.sum()
     assert 0 <= gain["p"] <= 1

@@ -1,4 +1,5 @@
-"""The self-check's own arithmetic, and that each fault put into the instrument on purpose is caught."""
+"""The self-check's own arithmetic, and that each fault put into the instrument on purpose is
+caught."""
 
 from __future__ import annotations
 
@@ -37,20 +38,29 @@ def check(p: float, **more: object) -> Check:
     return replace(Check("seeds", "null", "something", 0.5, 0.5, 100, 0.4, 0.6, p), **more)  # type: ignore[arg-type]
 
 
-# -- truth ---------------------------------------------------------------------------------------------------------------
+# -- truth
+# ----------------------------------------------------------------------
 
 
 def test_chances_of_two_answers_are_the_normal_distribution() -> None:
     """A beats B when N(mu_a - mu_b, 2 sd^2) is above zero; the masked third never wins."""
-    found = truth.choice_probability(np.array([[1.0, 0.2, 9.0]]), np.array([0.7]), np.array([[True, True, False]]))
-    assert found[0] == pytest.approx([norm.cdf(0.8 / (0.7 * 2**0.5)), norm.cdf(-0.8 / (0.7 * 2**0.5)), 0.0], abs=1e-12)
+    found = truth.choice_probability(
+        np.array([[1.0, 0.2, 9.0]]), np.array([0.7]), np.array([[True, True, False]])
+    )
+    assert found[0] == pytest.approx(
+        [norm.cdf(0.8 / (0.7 * 2**0.5)), norm.cdf(-0.8 / (0.7 * 2**0.5)), 0.0], abs=1e-12
+    )
 
 
 def test_chances_of_three_and_ten_answers() -> None:
-    assert truth.choice_probability(np.zeros((1, 3)), np.ones(1), ALL)[0] == pytest.approx([1 / 3] * 3, abs=1e-12)
-    assert truth.choice_probability(np.array([[0.0, 2.0, 2.0]]), np.zeros(1), ALL)[0].tolist() == [0, 1, 0], (
-        "no noise: the first of the highest"
+    assert truth.choice_probability(np.zeros((1, 3)), np.ones(1), ALL)[0] == pytest.approx(
+        [1 / 3] * 3, abs=1e-12
     )
+    assert truth.choice_probability(np.array([[0.0, 2.0, 2.0]]), np.zeros(1), ALL)[0].tolist() == [
+        0,
+        1,
+        0,
+    ], "no noise: the first of the highest"
     mu = np.linspace(0, 2, 10)
     z = mu + 0.9 * np.random.default_rng(0).standard_normal((200_000, 10))
     drawn = np.bincount(z.argmax(axis=1), minlength=10) / 200_000
@@ -60,7 +70,8 @@ def test_chances_of_three_and_ten_answers() -> None:
 
 
 def test_the_second_writing_of_cade_agrees_with_the_first() -> None:
-    """truth.cade_choice was written from the paper, cade.decide is what runs: the same answers for random scores and settings."""
+    """truth.cade_choice was written from the paper, cade.decide is what runs: the same answers for
+    random scores and settings."""
     rng = np.random.default_rng(1)
     views = {view: 2 * rng.standard_normal((500, 3)) for view in View}
     for view in View:
@@ -81,7 +92,9 @@ def test_simulation_and_closed_form_agree() -> None:
 
 
 def test_population_reads_what_the_benchmark_holds(small_benchmark: Path) -> None:
-    items = pd.read_parquet(small_benchmark / "items_mcq.parquet").sort_values("item_id", ignore_index=True)
+    items = pd.read_parquet(small_benchmark / "items_mcq.parquet").sort_values(
+        "item_id", ignore_index=True
+    )
     p = truth.population(small_benchmark, Task.MCQ)
     assert ["ABC"[g] for g in p.gold] == items["answer"].tolist()
     says = items["polarity"].map({"higher": 2, "lower": 0}).to_numpy()
@@ -89,14 +102,18 @@ def test_population_reads_what_the_benchmark_holds(small_benchmark: Path) -> Non
     assert p.context_share[ContextTest.T1].sum(axis=1) == pytest.approx(np.ones(len(items)))
     r = truth.population(small_benchmark, Task.REGRESSION)
     own = r.number[np.arange(len(r.gold)), r.gold]
-    assert own == pytest.approx(r.answer, abs=0.051), "the gold number's own first digit leads back to it, to one decimal"
+    assert own == pytest.approx(r.answer, abs=0.051), (
+        "the gold number's own first digit leads back to it, to one decimal"
+    )
 
 
-# -- p-values ------------------------------------------------------------------------------------------------------------
+# -- p-values
+# ----------------------------------------------------------------------
 
 
 def test_p_of_a_share_is_the_exact_binomial_one() -> None:
-    """Rows that are independent: the size behind the interval is the number of rows, the p that of the exact test."""
+    """Rows that are independent: the size behind the interval is the number of rows, the p that of
+    the exact test."""
     hits = np.arange(300) < 110
     e = stats.share(hits, np.arange(300))
     assert effective_size(e.value, e.low, e.high) == pytest.approx(299, abs=1.1)
@@ -115,8 +132,12 @@ def stats_bounds(hits: np.ndarray) -> tuple[float, float]:
 def test_p_of_a_mean_is_the_t_test() -> None:
     x = np.random.default_rng(4).normal(0.3, 1, 80)
     e = stats.mean(x, np.arange(80))
-    assert p_mean(0.0, e.value, e.low, e.high, 79) == pytest.approx(ttest_1samp(x, 0).pvalue, rel=1e-6)
-    assert p_mean(0.0, e.value, e.low, e.high, 79, spread=10.0) > 0.9, "a process that spreads wider than the interval says"
+    assert p_mean(0.0, e.value, e.low, e.high, 79) == pytest.approx(
+        ttest_1samp(x, 0).pvalue, rel=1e-6
+    )
+    assert p_mean(0.0, e.value, e.low, e.high, 79, spread=10.0) > 0.9, (
+        "a process that spreads wider than the interval says"
+    )
     assert p_mean(0.0, 0.0, 0.0, 0.0, 79) == 1.0
     assert p_mean(0.1, 0.0, 0.0, 0.0, 79) == 0.0
     assert np.isnan(p_mean(0.0, 0.0, float("nan"), float("nan"), 0))
@@ -132,7 +153,8 @@ def test_small_ones() -> None:
 
 
 def test_the_family_is_held_by_holm() -> None:
-    """Four checks at 1 %: the smallest must lie below 0.01 / 4, the next below 0.01 / 3; one that measured nothing fails."""
+    """Four checks at 1 %: the smallest must lie below 0.01 / 4, the next below 0.01 / 3; one that
+    measured nothing fails."""
     family = [check(0.0024), check(0.0034), check(0.5), check(0.9)]
     assert failed(family) == family[:1]
     family[1] = check(0.0033)
@@ -140,7 +162,8 @@ def test_the_family_is_held_by_holm() -> None:
     assert len(failed([check(float("nan")), check(0.5)])) == 1
 
 
-# -- the instrument, whole and broken ------------------------------------------------------------------------------------
+# -- the instrument, whole and broken
+# ----------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -150,10 +173,17 @@ def sound() -> list[Check]:
 
 def test_seeds_pass_and_repeat(sound: list[Check]) -> None:
     assert len(sound) == 21
-    assert {type(v) for c in sound for v in asdict(c).values()} <= {str, int, float, bool}, "plain values, so that JSON takes them"
+    assert {type(v) for c in sound for v in asdict(c).values()} <= {
+        str,
+        int,
+        float,
+        bool,
+    }, "plain values, so that JSON takes them"
     assert failed(sound) == []
     again = list(seeds._false_alarms(TINY, 0, pipeline.silent))
-    assert all(a == next(c for c in sound if c.what == a.what) for a in again if a.covered is not None)
+    assert all(
+        a == next(c for c in sound if c.what == a.what) for a in again if a.covered is not None
+    )
 
 
 @pytest.mark.parametrize(
@@ -166,7 +196,8 @@ def test_seeds_pass_and_repeat(sound: list[Check]) -> None:
     ],
 )
 def test_every_fault_is_caught_on_arrays(fault: str, what: str) -> None:
-    """Only the part of the self-check that is meant to see the fault is run; the same part passes when nothing is broken."""
+    """Only the part of the self-check that is meant to see the fault is run; the same part passes
+    when nothing is broken."""
     parts = {
         "sign": lambda used: seeds._terms(TINY, used, 0),
         "leak": lambda used: seeds._tuned(TINY, used, 0, pipeline.silent),
@@ -188,18 +219,28 @@ def test_every_fault_is_caught_on_arrays(fault: str, what: str) -> None:
         ("order", "image-blind", "image use, Full minus CTX+Q at T1"),
     ],
 )
-def test_faults_are_caught_through_the_pipeline(fault: str, planted: str, what: str, small_benchmark: Path, tmp_path: Path) -> None:
-    found = pipeline.run(plant(planted), small_benchmark, tmp_path / "r.duckdb", instrument(fault), seed=0, draws=500)
+def test_faults_are_caught_through_the_pipeline(
+    fault: str, planted: str, what: str, small_benchmark: Path, tmp_path: Path
+) -> None:
+    found = pipeline.run(
+        plant(planted), small_benchmark, tmp_path / "r.duckdb", instrument(fault), seed=0, draws=500
+    )
     people = {task: truth.population(small_benchmark, task) for task in Task}
     made = list(pipeline.checks(found, people, copies=20))
     assert len(made) > 60
-    assert {type(v) for c in made for v in asdict(c).values()} <= {str, int, float, bool}, "plain values, so that JSON takes them"
+    assert {type(v) for c in made for v in asdict(c).values()} <= {
+        str,
+        int,
+        float,
+        bool,
+    }, "plain values, so that JSON takes them"
     bad = [c.what for c in failed(made)]
     assert (what in bad) if what else (bad == [])
 
 
 def test_a_plant_is_what_its_words_say() -> None:
-    """Closed forms of the planted models, so that no constant of plants.py drifts away from its description."""
+    """Closed forms of the planted models, so that no constant of plants.py drifts away from its
+    description."""
     assert seeds.known(plant("null").habits, View.FULL) == pytest.approx((1 / 3, 1 / 3))
     blind, unseeing = plant("image-blind").habits, plant("context-blind").habits
     assert seeds.known(blind, View.FULL) == seeds.known(blind, View.CTX_Q)
@@ -210,31 +251,58 @@ def test_a_plant_is_what_its_words_say() -> None:
     bare = seeds.known(replace(prior, prior={}), View.IMG_Q)[0]
     assert bare > seeds.known(prior, View.FULL)[0] + 0.15, "there is something for CADE to gain"
     even = plant("even").habits
-    assert seeds.known(even, View.FULL)[0] > max(seeds.known(even, view)[0] for view in (View.CTX_Q, View.IMG_Q)) + 0.05
+    assert (
+        seeds.known(even, View.FULL)[0]
+        > max(seeds.known(even, view)[0] for view in (View.CTX_Q, View.IMG_Q)) + 0.05
+    )
     assert len({p.name for p in PLANTS}) == len(PLANTS)
     with pytest.raises(UsageError, match="image-blind"):
         plant("nobody")
 
 
-# -- the verdict ---------------------------------------------------------------------------------------------------------
+# -- the verdict
+# ----------------------------------------------------------------------
 
 
 def verdict(*checks: Check) -> selfcheck.Verdict:
     made = [replace(c, part="pipeline", headline=True) for c in checks]
-    return selfcheck.Verdict(tuple(made), tuple(failed(made)), (plant("null"),), "small", 0, "abc", True, 120, 40, 55, 40, 200, 12.0)
+    return selfcheck.Verdict(
+        tuple(made),
+        tuple(failed(made)),
+        (plant("null"),),
+        "small",
+        0,
+        "abc",
+        True,
+        120,
+        40,
+        55,
+        40,
+        200,
+        12.0,
+    )
 
 
 def test_page_says_pass_and_fail(tmp_path: Path) -> None:
-    good, bad = verdict(check(0.5), check(0.6, what="something else")), verdict(check(0.5), check(0.0, what="something else", truth=0.9))
+    good, bad = (
+        verdict(check(0.5), check(0.6, what="something else")),
+        verdict(check(0.5), check(0.0, what="something else", truth=0.9)),
+    )
     assert "PASSED" in report.text(good)
     assert "FAILED something else" in report.text(bad)
     assert "planted model" in report.text(good).lower()
     told = json.loads(report.as_json(bad))
     assert [c["passed"] for c in told["checks"]] == [True, False]
-    assert verdict(check(0.5), check(0.5, what="the same"), check(0.4, truth=0.7), check(1.0, truth=0.7)).intervals() == (1, 2)
+    assert verdict(
+        check(0.5), check(0.5, what="the same"), check(0.4, truth=0.7), check(1.0, truth=0.7)
+    ).intervals() == (1, 2)
     report.write(bad, tmp_path / "page.html")
     written = (tmp_path / "page.html").read_text()
-    assert "<svg" in written and "something else" in written and "http" not in written.replace("http://www.w3.org", "")
+    assert (
+        "<svg" in written
+        and "something else" in written
+        and "http" not in written.replace("http://www.w3.org", "")
+    )
     with pytest.raises(UsageError, match=r"\.html, \.json, \.txt"):
         report.check_name(tmp_path / "page.pdf")
 
@@ -251,14 +319,22 @@ def test_a_benchmark_that_is_too_small_is_refused(tmp_path: Path) -> None:
         selfcheck.run(benchmark=tmp_path, plants=())
     with pytest.raises(UsageError, match="narrow"):
         selfcheck.run(fault="nothing")
-    few = replace(seeds.draw_items(np.random.default_rng(0), 40), split=np.full(40, "test", dtype=object))
+    few = replace(
+        seeds.draw_items(np.random.default_rng(0), 40), split=np.full(40, "test", dtype=object)
+    )
     with pytest.raises(InputError, match="the self-check needs 60"):
         selfcheck._enough(tmp_path, few)
 
 
 def test_noise_of_shared_prompts_is_no_expectation() -> None:
-    """A Q-only prompt that items share is one draw: with noise nothing is expected of it, without noise everything."""
+    """A Q-only prompt that items share is one draw: with noise nothing is expected of it, without
+    noise everything."""
     p = seeds.draw_items(np.random.default_rng(0), 50)
     assert pipeline._probabilities(Habits(noise=1.0), p, ContextTest.T1, View.Q_ONLY) is None
-    assert pipeline._probabilities(Habits(prior={"all": (0.0, 1.0, 2.0)}), p, ContextTest.T1, View.Q_ONLY) is not None
+    assert (
+        pipeline._probabilities(
+            Habits(prior={"all": (0.0, 1.0, 2.0)}), p, ContextTest.T1, View.Q_ONLY
+        )
+        is not None
+    )
     assert pipeline._probabilities(Habits(noise=1.0), p, ContextTest.T1, View.IMG_Q) is not None

@@ -1,4 +1,5 @@
-"""The dataset card of a small folder written by hand: every figure is arithmetic that a reader can check."""
+"""The dataset card of a small folder written by hand: every figure is arithmetic that a reader can
+check."""
 
 from __future__ import annotations
 
@@ -25,8 +26,12 @@ COUNTRIES = (("KE", "Kenya", 2014, 4), ("NM", "Namibia", 2006, 3))
 
 
 def clusters() -> pd.DataFrame:
-    rows = [(f"{code}-{at}", code, name, year) for code, name, year, n in COUNTRIES for at in range(n)]
-    frame = pd.DataFrame(rows, columns=["cluster_id", "cname", "country", "year"]).astype({"year": "int32"})
+    rows = [
+        (f"{code}-{at}", code, name, year) for code, name, year, n in COUNTRIES for at in range(n)
+    ]
+    frame = pd.DataFrame(rows, columns=["cluster_id", "cname", "country", "year"]).astype(
+        {"year": "int32"}
+    )
     frame = frame.assign(**dict.fromkeys(LABELS, 1.5))
     frame.loc[[0, 1], "women_bmi"] = None
     return frame
@@ -36,7 +41,15 @@ def images() -> pd.DataFrame:
     """Five of the seven clusters; KE-0 and KE-1 show nearly the same."""
     used = ["KE-0", "KE-1", "KE-2", "NM-0", "NM-1"]
     ids = [f"{name:0>64}" for name in ("a", "b", "c", "d", "e")]
-    return pd.DataFrame({"cluster_id": used, "image_id": ids, "image_group": [ids[0], *ids[:1], *ids[2:]], "n_parts": 1, "shard": "KE-000"})
+    return pd.DataFrame(
+        {
+            "cluster_id": used,
+            "image_id": ids,
+            "image_group": [ids[0], *ids[:1], *ids[2:]],
+            "n_parts": 1,
+            "shard": "KE-000",
+        }
+    )
 
 
 def mcq() -> pd.DataFrame:
@@ -49,13 +62,28 @@ def mcq() -> pd.DataFrame:
         ("KE-0", SERVICES, "electricity", "A", 20.0, 2014, "my own table", "urban-rural", "test"),
         ("NM-1", SERVICES, "electricity", "A", 30.0, 2005, "my own table", "urban-rural", "val"),
     ]
-    columns = ["cluster_id", "pillar", "indicator", "answer", "value", "value_year", "source", "level", "split"]
+    columns = [
+        "cluster_id",
+        "pillar",
+        "indicator",
+        "answer",
+        "value",
+        "value_year",
+        "source",
+        "level",
+        "split",
+    ]
     return placed(pd.DataFrame(rows, columns=columns))
 
 
 def regression() -> pd.DataFrame:
-    rows = [("KE-2", HEALTH, "maternal_capital", 55.0, "val"), ("NM-1", HUMAN, "education_access", 7.0, "test")]
-    return placed(pd.DataFrame(rows, columns=["cluster_id", "pillar", "indicator", "answer", "split"])).assign(target="x")
+    rows = [
+        ("KE-2", HEALTH, "maternal_capital", 55.0, "val"),
+        ("NM-1", HUMAN, "education_access", 7.0, "test"),
+    ]
+    return placed(
+        pd.DataFrame(rows, columns=["cluster_id", "pillar", "indicator", "answer", "split"])
+    ).assign(target="x")
 
 
 def placed(items: pd.DataFrame) -> pd.DataFrame:
@@ -71,7 +99,16 @@ def prompts() -> pd.DataFrame:
         for test in ("T1", "T5") if task == "mcq" else ("T2", "T5"):
             text = items["indicator"] + ("" if test == "T5" else items["cluster_id"])
             parts.append(
-                pd.DataFrame({"task": task, "item_id": items["item_id"], "test": test, "text": text, "image_id": "", "candidates": "ABC"})
+                pd.DataFrame(
+                    {
+                        "task": task,
+                        "item_id": items["item_id"],
+                        "test": test,
+                        "text": text,
+                        "image_id": "",
+                        "candidates": "ABC",
+                    }
+                )
             )
     return pd.concat(parts, ignore_index=True)
 
@@ -79,7 +116,10 @@ def prompts() -> pd.DataFrame:
 NOTES: dict[str, Any] = {
     "clusters": 7,
     "clusters_with_image": 5,
-    "mcq": {"pillar_quotas": {HEALTH: 4, SERVICES: 3, HUMAN: 2}, "short": ["Human Capital & Development: wanted 2, the data gives 0"]},
+    "mcq": {
+        "pillar_quotas": {HEALTH: 4, SERVICES: 3, HUMAN: 2},
+        "short": ["Human Capital & Development: wanted 2, the data gives 0"],
+    },
     "regression": {"pillar_quotas": None, "short": []},
     "coverage": {"stunting": {"subnational": 2, "urban-rural": 0, "national": 2}},
     "series_not_found": ["haq"],
@@ -94,21 +134,33 @@ def put(path: Path, frame: pd.DataFrame, **options: Any) -> None:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     for name, frame in {
-        "clusters": clusters(), "images": images(), "items_mcq": mcq(), "items_regression": regression(), "prompts": prompts(),
-        "series": pd.DataFrame({"series": ["eg_elc_accs", "eg_elc_accs"], "source": ["my own table", "my own table"]}),
-    }.items():  # fmt: skip
+        "clusters": clusters(),
+        "images": images(),
+        "items_mcq": mcq(),
+        "items_regression": regression(),
+        "prompts": prompts(),
+        "series": pd.DataFrame(
+            {"series": ["eg_elc_accs", "eg_elc_accs"], "source": ["my own table", "my own table"]}
+        ),
+    }.items():
         put(tmp_path / f"{name}.parquet", frame)
     left = [
         ("images", "KE-3", "missing-photo", "none"),
         ("images", "NM-2", "missing-photo", "none"),
     ]
-    put(tmp_path / "quarantine" / "images.parquet", pd.DataFrame(left, columns=["table", "key", "rule", "detail"]))
+    put(
+        tmp_path / "quarantine" / "images.parquet",
+        pd.DataFrame(left, columns=["table", "key", "rule", "detail"]),
+    )
     left = [
         ("items_mcq", "NM-1|stunting", "no-indicator-value", "none"),
         ("items_mcq", "KE-1|electricity", "near-duplicate-item", "as KE-0"),
         ("items_mcq", "KE-2|electricity", "rejected-in-review", "item 9"),
     ]
-    put(tmp_path / "quarantine" / "items.parquet", pd.DataFrame(left, columns=["table", "key", "rule", "detail"]))
+    put(
+        tmp_path / "quarantine" / "items.parquet",
+        pd.DataFrame(left, columns=["table", "key", "rule", "detail"]),
+    )
     (tmp_path / "items_notes.json").write_text(json.dumps(NOTES))
     (tmp_path / "origin.json").write_text('{"synthetic": false}')
     return tmp_path
@@ -137,15 +189,36 @@ def test_counts(folder: Path) -> None:
     assert made["images"] == "composite"
     assert made["licence"] == "CC BY-SA 4.0"
     assert made["distinct_q_only_prompts"] == {"mcq": 2, "regression": 2}
-    assert made["quarantined"] == {"missing-photo": 2, "no-indicator-value": 1, "near-duplicate-item": 1, "rejected-in-review": 1}
+    assert made["quarantined"] == {
+        "missing-photo": 2,
+        "no-indicator-value": 1,
+        "near-duplicate-item": 1,
+        "rejected-in-review": 1,
+    }
     assert {"table": "images", "rule": "missing-photo", "n": 2} in made["quarantined_by_table"]
     assert len(pd.read_parquet(folder / "quarantine.parquet")) == 2 + 3
 
 
 def test_by_country_and_years(folder: Path) -> None:
     made = card.build_card(folder)
-    kenya = {"cname": "KE", "country": "Kenya", "clusters": 4, "clusters_with_image": 3, "clusters_used": 3, "mcq": 4, "regression": 1}
-    namibia = {"cname": "NM", "country": "Namibia", "clusters": 3, "clusters_with_image": 2, "clusters_used": 2, "mcq": 2, "regression": 1}
+    kenya = {
+        "cname": "KE",
+        "country": "Kenya",
+        "clusters": 4,
+        "clusters_with_image": 3,
+        "clusters_used": 3,
+        "mcq": 4,
+        "regression": 1,
+    }
+    namibia = {
+        "cname": "NM",
+        "country": "Namibia",
+        "clusters": 3,
+        "clusters_with_image": 2,
+        "clusters_used": 2,
+        "mcq": 2,
+        "regression": 1,
+    }
     assert made["by_country"] == [kenya, namibia]
     assert made["by_years"] == [
         {"years": "2005-2009", "mcq": 2, "regression": 1, "clusters": 2, "countries": 1},
@@ -157,22 +230,46 @@ def test_splits_say_what_stands_on_both_sides(folder: Path) -> None:
     made = card.build_card(folder)["splits"]
     # val holds KE-0, NM-1 (mcq) and KE-2 (regression), test holds all of these and KE-1, NM-0
     assert (made["split"]["clusters_on_both"], made["split"]["countries_on_both"]) == (3, 2)
-    assert (made["split_place"]["clusters_on_both"], made["split_place"]["countries_on_both"]) == (0, 0)
+    assert (made["split_place"]["clusters_on_both"], made["split_place"]["countries_on_both"]) == (
+        0,
+        0,
+    )
     assert made["split"]["sides"] == [
         {"side": "test", "mcq": 4, "regression": 1, "clusters": 5, "countries": 2},
         {"side": "val", "mcq": 2, "regression": 1, "clusters": 3, "countries": 2},
     ]
-    assert made["split_place"]["sides"][1] == {"side": "val", "mcq": 2, "regression": 1, "clusters": 2, "countries": 1}
+    assert made["split_place"]["sides"][1] == {
+        "side": "val",
+        "mcq": 2,
+        "regression": 1,
+        "clusters": 2,
+        "countries": 1,
+    }
 
 
 def test_table_a(folder: Path) -> None:
     made = card.build_card(folder)
     health, services, human = rows(made["table_a"], task="mcq")
     assert health == {
-        "task": "mcq", "pillar": HEALTH, "paper": 222_900, "paper_questions": 222_900 // 5, "asked": 4, "ours_questions": 4, "ours": 4 * 5, "missing": 0,
-    }  # fmt: skip
-    assert (services["missing"], human["missing"], human["paper_questions"]) == (3 - 2, 2 - 0, 22_900)
-    assert [row["paper"] for row in rows(made["table_a"], task="regression")] == [19_427, 16_761, 13_812]
+        "task": "mcq",
+        "pillar": HEALTH,
+        "paper": 222_900,
+        "paper_questions": 222_900 // 5,
+        "asked": 4,
+        "ours_questions": 4,
+        "ours": 4 * 5,
+        "missing": 0,
+    }
+    assert (services["missing"], human["missing"], human["paper_questions"]) == (
+        3 - 2,
+        2 - 0,
+        22_900,
+    )
+    assert [row["paper"] for row in rows(made["table_a"], task="regression")] == [
+        19_427,
+        16_761,
+        13_812,
+    ]
     assert [row["asked"] for row in rows(made["table_a"], task="regression")] == [None] * 3
     assert sum(PILLAR_WEIGHTS[Task.MCQ].values()) == 500_000
     assert sum(PILLAR_WEIGHTS[Task.REGRESSION].values()) == 50_000
@@ -183,20 +280,29 @@ def test_table_a(folder: Path) -> None:
 def test_table_b(folder: Path) -> None:
     made = card.build_card(folder)
     [row] = rows(made["table_b"], pillar=HEALTH, answer="B")
-    # four clusters with one question each: the between-cluster variance is G/(G-1) that of n independent ones, hence n - 1
+    # four clusters with one question each: the between-cluster variance is G/(G-1) that of n
+    # independent ones, hence n - 1
     p, n, z = 2 / 4, 4 - 1, 1.959964
-    centre, half = (p + z * z / (2 * n)) / (1 + z * z / n), z / (1 + z * z / n) * (p * (1 - p) / n + z * z / (4 * n * n)) ** 0.5
+    centre, half = (
+        (p + z * z / (2 * n)) / (1 + z * z / n),
+        z / (1 + z * z / n) * (p * (1 - p) / n + z * z / (4 * n * n)) ** 0.5,
+    )
     assert (row["paper"], row["share"], row["count"], row["n"]) == (42.80, 50.0, 2, 4)
     assert row["share_low"] == pytest.approx(100 * (centre - half), abs=0.01)
     assert row["share_high"] == pytest.approx(100 * (centre + half), abs=0.01)
-    assert made["label_shares_percent"] == {HEALTH: {"A": 25.0, "B": 50.0, "C": 25.0}, SERVICES: {"A": 100.0}}
+    assert made["label_shares_percent"] == {
+        HEALTH: {"A": 25.0, "B": 50.0, "C": 25.0},
+        SERVICES: {"A": 100.0},
+    }
     [empty] = rows(made["table_b"], pillar=HUMAN, answer="A")
     assert (empty["share"], empty["share_low"], empty["n"]) == (None, None, 0)
 
 
 def test_the_papers_shares_are_those_of_the_quality_gate() -> None:
     suite = json.loads((REPOSITORY / "expectations" / "items_mcq.json").read_text())
-    assert {pillar: tuple(shares) for pillar, shares in suite["meta"]["label_shares"].items()} == TABLE_B
+    assert {
+        pillar: tuple(shares) for pillar, shares in suite["meta"]["label_shares"].items()
+    } == TABLE_B
     assert all(sum(shares) == pytest.approx(100, abs=0.02) for shares in TABLE_B.values())
 
 
@@ -208,9 +314,15 @@ def test_missing(folder: Path) -> None:
     assert rows(made["missing_labels"], label="women_edu")[0]["missing"] == 0
     [stunting] = rows(made["missing_values"], indicator="stunting")
     assert stunting == {
-        "task": "mcq", "indicator": "stunting", "clusters": 5, "missing": 1, "percent": 100 * 1 / 5, "usable": 2 + 0 + 2, "questions": 4,
+        "task": "mcq",
+        "indicator": "stunting",
+        "clusters": 5,
+        "missing": 1,
+        "percent": 100 * 1 / 5,
+        "usable": 2 + 0 + 2,
+        "questions": 4,
         "other_rules": {},
-    }  # fmt: skip
+    }
     [electricity] = rows(made["missing_values"], indicator="electricity")
     assert electricity["other_rules"] == {"near-duplicate-item": 1, "rejected-in-review": 1}
     assert made["series_not_found"] == [{"series": "haq", "indicators": ["haq_index"]}]
@@ -219,23 +331,35 @@ def test_missing(folder: Path) -> None:
 def test_levels(folder: Path) -> None:
     [electricity, stunting] = card.build_card(folder)["levels"]
     assert stunting == {
-        "indicator": "stunting", "n": 4, "subnational": 100 * 2 / 4, "urban-rural": 0.0, "national": 100 * 2 / 4,
-        "distinct_values": 3, "value_years": "2006-2014", "largest_gap": 2014 - 2012,
-    }  # fmt: skip
+        "indicator": "stunting",
+        "n": 4,
+        "subnational": 100 * 2 / 4,
+        "urban-rural": 0.0,
+        "national": 100 * 2 / 4,
+        "distinct_values": 3,
+        "value_years": "2006-2014",
+        "largest_gap": 2014 - 2012,
+    }
     assert (electricity["urban-rural"], electricity["largest_gap"]) == (100.0, 2006 - 2005)
 
 
 def test_sources_and_their_licences(folder: Path) -> None:
     made = card.build_card(folder)
-    # 'my own table' names no known source; series.parquet says that it holds eg_elc_accs, which is UNSD's
+    # 'my own table' names no known source; series.parquet says that it holds eg_elc_accs, which is
+    # UNSD's
     assert {row["id"]: row["mcq"] for row in made["sources_used"]} == {
-        **dict.fromkeys(("sustainbench_labels", "sustainbench_tiles", "mapillary_metadata", "mapillary_imagery")),
+        **dict.fromkeys(
+            ("sustainbench_labels", "sustainbench_tiles", "mapillary_metadata", "mapillary_imagery")
+        ),
         "unsd_sdg": 2 + 2,
         "gdl_area": 2,
     }
     front = yaml.safe_load((folder / "README.md").read_text().split("---\n")[1])
     assert front["license"] == "other"  # the area database states no licence
-    assert any("Global Data Lab area database (none stated): 2 questions" in line for line in made["known_limits"])
+    assert any(
+        "Global Data Lab area database (none stated): 2 questions" in line
+        for line in made["known_limits"]
+    )
     (folder / "series.parquet").unlink()
     unknown = rows(card.build_card(folder)["sources_used"], id="my own table")
     assert [(row["licence"], row["mcq"]) for row in unknown] == [("unknown", 2)]
@@ -256,17 +380,28 @@ def test_kinds_of_images(folder: Path) -> None:
     put(folder / "images.parquet", images().assign(n_parts=[3, 3, 3, 2, 3]))
     assert card.build_card(folder)["images"] == "several"
     pending = [f"pending:{at:032x}" for at in range(5)]
-    put(folder / "images.parquet", images().assign(n_parts=0, image_id=pending, image_group=pending))
+    put(
+        folder / "images.parquet", images().assign(n_parts=0, image_id=pending, image_group=pending)
+    )
     made = card.build_card(folder)
-    assert (made["images"], made["counts"]["images"], made["counts"]["image_groups"]) == ("none", 0, 0)
+    assert (made["images"], made["counts"]["images"], made["counts"]["image_groups"]) == (
+        "none",
+        0,
+        0,
+    )
     assert [row["clusters_with_image"] for row in made["by_country"]] == [0, 0]
     assert any("not evaluated" in line for line in made["known_limits"])
     assert "sustainbench_tiles" not in {row["id"] for row in made["sources_used"]}
 
 
 def test_review(folder: Path) -> None:
-    assert "None so far" not in (card.build_card(folder), (folder / "README.md").read_text())[1]  # one was left out for it
-    put(folder / "items_mcq.parquet", mcq().assign(review=["accepted", "accepted", "rejected", "", "", ""]))
+    assert (
+        "None so far" not in (card.build_card(folder), (folder / "README.md").read_text())[1]
+    )  # one was left out for it
+    put(
+        folder / "items_mcq.parquet",
+        mcq().assign(review=["accepted", "accepted", "rejected", "", "", ""]),
+    )
     agreement = [{"task": "all", "n": 12, "kappa": 0.5, "kappa_low": 0.25, "kappa_high": 0.75}]
     (folder / "reviews.json").write_text(json.dumps({"agreement": agreement}))
     made = card.build_card(folder)["review"]
@@ -284,7 +419,9 @@ def test_the_page_tells_whose_numbers(folder: Path) -> None:
     assert "| KE | Kenya | 4 | 3 | 3 | 4 | 1 |" in text
     front = yaml.safe_load(text.split("---\n")[1])
     assert front["size_categories"] == ["n<1K"]
-    assert {entry["data_files"] for entry in front["configs"]} <= {path.name for path in folder.iterdir()}
+    assert {entry["data_files"] for entry in front["configs"]} <= {
+        path.name for path in folder.iterdir()
+    }
 
 
 def test_foreign_text_stays_in_its_cell(folder: Path) -> None:
@@ -298,17 +435,33 @@ def test_foreign_text_stays_in_its_cell(folder: Path) -> None:
 def test_an_imported_release_without_places_and_notes(folder: Path) -> None:
     bare = mcq()[["cluster_id", "indicator", "answer", "pillar", "split"]].assign(pillar="")
     put(folder / "items_mcq.parquet", bare)
-    put(folder / "items_regression.parquet", regression()[["cluster_id", "indicator", "answer", "pillar"]].iloc[:0])
+    put(
+        folder / "items_regression.parquet",
+        regression()[["cluster_id", "indicator", "answer", "pillar"]].iloc[:0],
+    )
     put(folder / "clusters.parquet", clusters()[["cluster_id"]].assign(cname="", country=""))
     put(folder / "images.parquet", images()[["cluster_id", "image_id"]])
-    for name in ("items_notes.json", "series.parquet", "quarantine/images.parquet", "quarantine/items.parquet"):
+    for name in (
+        "items_notes.json",
+        "series.parquet",
+        "quarantine/images.parquet",
+        "quarantine/items.parquet",
+    ):
         (folder / name).unlink()
     (folder / "origin.json").write_text('{"synthetic": false, "release": true}')
     made = card.build_card(folder)
     assert rows(made["table_a"], task="mcq", pillar="")[0]["ours_questions"] == 6
     assert made["counts"]["countries_used"] == 0
     assert made["by_country"] == [
-        {"cname": "", "country": "", "clusters": 7, "clusters_with_image": 5, "clusters_used": 5, "mcq": 6, "regression": 0}
+        {
+            "cname": "",
+            "country": "",
+            "clusters": 7,
+            "clusters_with_image": 5,
+            "clusters_used": 5,
+            "mcq": 6,
+            "regression": 0,
+        }
     ]
     assert made["by_years"][0]["years"] == "unknown"
     assert made["splits"]["split"]["countries_on_both"] == 0
@@ -318,7 +471,10 @@ def test_an_imported_release_without_places_and_notes(folder: Path) -> None:
 
 
 def everything(folder: Path) -> dict[str, bytes]:
-    return {name: (folder / name).read_bytes() for name in ("benchmark.json", "README.md", "quarantine.parquet")}
+    return {
+        name: (folder / name).read_bytes()
+        for name in ("benchmark.json", "README.md", "quarantine.parquet")
+    }
 
 
 def test_same_tables_same_bytes(folder: Path) -> None:
@@ -332,8 +488,18 @@ def test_same_tables_same_bytes(folder: Path) -> None:
 def test_the_id_does_not_see_how_a_table_is_packed(folder: Path) -> None:
     before = card.benchmark_id(folder)
     table = prompts()
-    put(folder / "prompts.parquet", table[table.columns[::-1]].astype({"text": "category"}), row_group_size=3, compression="none")
-    put(folder / "clusters.parquet", clusters().astype({"year": "int64"}), use_dictionary=False, row_group_size=2)
+    put(
+        folder / "prompts.parquet",
+        table[table.columns[::-1]].astype({"text": "category"}),
+        row_group_size=3,
+        compression="none",
+    )
+    put(
+        folder / "clusters.parquet",
+        clusters().astype({"year": "int64"}),
+        use_dictionary=False,
+        row_group_size=2,
+    )
     put(folder / "images.parquet", images().assign(shard="KE-017"))
     assert card.benchmark_id(folder) == before
 
@@ -360,7 +526,9 @@ def test_the_id_sees_what_a_table_says(folder: Path, name: str, change: Any) -> 
 def test_texts_do_not_run_into_each_other(tmp_path: Path) -> None:
     put(tmp_path / "a.parquet", pd.DataFrame({"x": ["ab", "c"]}))
     put(tmp_path / "b.parquet", pd.DataFrame({"x": ["a", "bc"]}))
-    assert card.content_digest(tmp_path / "a.parquet") != card.content_digest(tmp_path / "b.parquet")
+    assert card.content_digest(tmp_path / "a.parquet") != card.content_digest(
+        tmp_path / "b.parquet"
+    )
 
 
 def test_bad_folders_give_one_line(folder: Path) -> None:

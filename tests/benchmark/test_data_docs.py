@@ -1,4 +1,5 @@
-"""Data Docs: rendered by Great Expectations, readable without a network, small, the same bytes every time."""
+"""Data Docs: rendered by Great Expectations, readable without a network, small, the same bytes
+every time."""
 
 from __future__ import annotations
 
@@ -57,7 +58,10 @@ def test_pages_of_a_good_benchmark(tmp_path: Path) -> None:
     for name in quality.TABLES:
         assert f'href="{name}.html"' in found["index.html"]
         for expectation in quality.load_suite(name, SUITES)["expectations"]:
-            assert f"{expectation['meta']['rule']} (" in found[f"{name}.html"] or expectation["meta"]["rule"] == "split-by-place"
+            assert (
+                f"{expectation['meta']['rule']} (" in found[f"{name}.html"]
+                or expectation["meta"]["rule"] == "split-by-place"
+            )
     assert "the split is by id" in found["items_mcq.html"]
 
 
@@ -82,7 +86,9 @@ def test_failures_are_told_with_few_examples(faulty: Path) -> None:
     text = pages(faulty / "data_docs")["clusters.html"]
     assert "year-range (quarantine)" in text
     assert "100% unexpected" in text
-    assert text.count("BF-2010-5Z-00000003") <= len(quality.load_suite("clusters", SUITES)["expectations"])
+    assert text.count("BF-2010-5Z-00000003") <= len(
+        quality.load_suite("clusters", SUITES)["expectations"]
+    )
     assert sum(map(len, pages(faulty / "data_docs").values())) < 2 * 2**20
     assert "did not pass" in pages(faulty / "data_docs")["index.html"]
 

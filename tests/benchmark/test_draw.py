@@ -32,15 +32,31 @@ def test_md5_numbers_are_those_of_hashlib() -> None:
 
 
 def test_an_id_collision_counts_up_whatever_the_order() -> None:
-    rows = pd.DataFrame({"indicator": "shdi", "cluster_id": ["d", "b", "c", "a"], "item_id": [6, 5, 5, 5]})
-    expected = {"a": 5, "b": 6, "c": 7, "d": 8}  # a, b, c want 5: they take 5, 6, 7; d wants 6 and makes way
+    rows = pd.DataFrame(
+        {"indicator": "shdi", "cluster_id": ["d", "b", "c", "a"], "item_id": [6, 5, 5, 5]}
+    )
+    expected = {
+        "a": 5,
+        "b": 6,
+        "c": 7,
+        "d": 8,
+    }  # a, b, c want 5: they take 5, 6, 7; d wants 6 and makes way
     for order in ([0, 1, 2, 3], [3, 2, 1, 0], [1, 3, 0, 2]):
         made = _without_collisions(rows.iloc[order])
-        assert made["item_id"].is_unique and dict(zip(made["cluster_id"], made["item_id"], strict=True)) == expected
+        assert (
+            made["item_id"].is_unique
+            and dict(zip(made["cluster_id"], made["item_id"], strict=True)) == expected
+        )
 
 
 def candidates(each: int = 30) -> pd.DataFrame:
-    rows = [(i, c, y, f"{c}-{y}-{n}") for i in ("shdi", "wasting") for c in ("KE", "NI") for y in (2008, 2015) for n in range(each)]
+    rows = [
+        (i, c, y, f"{c}-{y}-{n}")
+        for i in ("shdi", "wasting")
+        for c in ("KE", "NI")
+        for y in (2008, 2015)
+        for n in range(each)
+    ]
     return pd.DataFrame(rows, columns=["indicator", "cname", "year", "cluster_id"])
 
 
@@ -49,7 +65,8 @@ def test_ids_and_ranks_by_hand() -> None:
     rows = candidates(5)
     made = with_ids(rows, Task.MCQ, seed=7)
     assert made["item_id"].tolist() == [
-        int(hashlib.md5(f"mcq|{i}|{c}".encode()).hexdigest()[:12], 16) for i, c in zip(rows["indicator"], rows["cluster_id"], strict=True)
+        int(hashlib.md5(f"mcq|{i}|{c}".encode()).hexdigest()[:12], 16)
+        for i, c in zip(rows["indicator"], rows["cluster_id"], strict=True)
     ]
 
     def number(text: str) -> int:
@@ -68,7 +85,9 @@ def test_order_of_the_rows_changes_nothing() -> None:
     rows = candidates()
     mixed = rows.sample(frac=1, random_state=3)
     names = ["indicator", "cluster_id"]
-    first, again = (with_ids(r, Task.MCQ, 1).sort_values(names, ignore_index=True) for r in (rows, mixed))
+    first, again = (
+        with_ids(r, Task.MCQ, 1).sort_values(names, ignore_index=True) for r in (rows, mixed)
+    )
     pd.testing.assert_frame_equal(first, again)
 
 
@@ -77,7 +96,10 @@ def test_every_prefix_of_the_draw_gives_each_stratum_its_share() -> None:
     own = made[made["indicator"] == "shdi"].sort_values("rank")
     for n in range(1, len(own)):
         counts = (
-            own.head(n).groupby(["cname", "year"]).size().reindex(pd.MultiIndex.from_product([["KE", "NI"], [2008, 2015]]), fill_value=0)
+            own.head(n)
+            .groupby(["cname", "year"])
+            .size()
+            .reindex(pd.MultiIndex.from_product([["KE", "NI"], [2008, 2015]]), fill_value=0)
         )
         assert counts.max() - counts.min() <= 2
     assert np.array_equal(own["rank"], np.arange(len(own)))
@@ -89,7 +111,9 @@ def test_draw_without_some() -> None:
     kept, notes = draw(made, Task.MCQ, pillars, 60)
     out = set(kept["item_id"][::9])
     less, _ = draw(made, Task.MCQ, pillars, 60, out)
-    assert len(less) == len(kept) == notes["made"] and set(kept["item_id"]) - out <= set(less["item_id"])
+    assert len(less) == len(kept) == notes["made"] and set(kept["item_id"]) - out <= set(
+        less["item_id"]
+    )
     everything, _ = draw(made, Task.MCQ, pillars, None, out)
     assert len(everything) == len(made) - len(out)
 
@@ -99,4 +123,7 @@ def test_what_one_indicator_cant_fill_goes_to_its_pillar_only() -> None:
     kept, notes = quotas(Task.MCQ, pillars, {"a": 3, "b": 100, "c": 5, "d": 100}, 50)
     wanted = notes["pillar_quotas"]
     assert kept == {"a": 3, "b": wanted[PILLARS[0]] - 3, "c": 5, "d": wanted[PILLARS[2]]}
-    assert any(f"{PILLARS[1]}: wanted {wanted[PILLARS[1]]}, the data gives 5" in line for line in notes["short"])
+    assert any(
+        f"{PILLARS[1]}: wanted {wanted[PILLARS[1]]}, the data gives 5" in line
+        for line in notes["short"]
+    )

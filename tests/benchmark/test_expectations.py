@@ -28,18 +28,29 @@ def test_quarantine_names_the_rows(tmp_path: Path) -> None:
 
 
 def test_near_duplicates_keep_the_first_cluster_in_any_order(tmp_path: Path) -> None:
-    """Whatever the ids and the order of the rows: the kept item is that of the lowest cluster_id."""
+    """Whatever the ids and the order of the rows: the kept item is that of the lowest
+    cluster_id."""
     tables = copies()
     images, items = tables["images"], tables["items_mcq"]
     images.loc[3:5, "image_group"] = images["image_id"][5]
     own = items.index[items["indicator"] == "stunting"][3:6]
-    for name in ("asset_index", "water_index", "sanitation_index", "under5_mort", "women_edu", "women_bmi", "urban"):
+    for name in (
+        "asset_index",
+        "water_index",
+        "sanitation_index",
+        "under5_mort",
+        "women_edu",
+        "women_bmi",
+        "urban",
+    ):
         items.loc[own, name] = items.loc[own[0], name]
     items["item_id"] = items["item_id"].max() - items["item_id"]
     lost = sorted(str(i) for i in items.loc[own].sort_values("cluster_id")["item_id"][1:])
     for seed in (1, 2):
         shuffled = items.sample(frac=1, random_state=seed)
-        verdict = quality.check("items_mcq", shuffled, only(tmp_path / str(seed), "near-duplicate-item"), tables)
+        verdict = quality.check(
+            "items_mcq", shuffled, only(tmp_path / str(seed), "near-duplicate-item"), tables
+        )
         assert verdict.quarantine["key"].tolist() == lost
         assert sorted(shuffled["item_id"].astype(str).to_numpy()[~verdict.rows_ok]) == lost
 
@@ -47,7 +58,12 @@ def test_near_duplicates_keep_the_first_cluster_in_any_order(tmp_path: Path) -> 
 def test_another_context_is_no_near_duplicate(tmp_path: Path) -> None:
     tables = copies()
     tables["images"]["image_group"] = tables["images"]["image_id"][0]
-    assert check("items_mcq", tables, tmp_path, only(tmp_path, "near-duplicate-item")).counts["near-duplicate-item"] == 0
+    assert (
+        check("items_mcq", tables, tmp_path, only(tmp_path, "near-duplicate-item")).counts[
+            "near-duplicate-item"
+        ]
+        == 0
+    )
 
 
 def test_rules_across_tables_are_skipped_without_them_and_say_why() -> None:
@@ -69,13 +85,26 @@ def test_rules_across_tables_are_skipped_without_them_and_say_why() -> None:
 def test_rules_about_pictures_are_skipped_without_them(tmp_path: Path) -> None:
     tables = copies()
     tables["images"] = GOOD["images"].assign(
-        image_id=[f"pending:{i:032x}" for i in range(8)], photo_id="", n_photos=0, n_parts=0, tile_hash="", photo_hash="", shard=""
+        image_id=[f"pending:{i:032x}" for i in range(8)],
+        photo_id="",
+        n_photos=0,
+        n_parts=0,
+        tile_hash="",
+        photo_hash="",
+        shard="",
     )
     tables["images"]["image_group"] = tables["images"]["image_id"]
     verdict = check("images", tables, tmp_path)
     assert verdict.findings == ()
     assert set(verdict.skipped.values()) == {"built with --no-images"}
-    about_bytes = {"image-stored", "image-id-is-sha256", "image-is-whole", "photo-id-present", "photo-count", "part-count"}
+    about_bytes = {
+        "image-stored",
+        "image-id-is-sha256",
+        "image-is-whole",
+        "photo-id-present",
+        "photo-count",
+        "part-count",
+    }
     assert set(verdict.skipped) == about_bytes | {"tile-hash-format", "photo-hash-format"}
 
 
@@ -101,7 +130,9 @@ def test_categorical_columns_are_judged_as_text(tmp_path: Path) -> None:
     put("prompts", "text", None)(tables)
     put("prompts", "candidates", "ABCD", row=1)(tables)
     plain = check("prompts", tables, tmp_path)
-    tables["prompts"] = tables["prompts"].astype(dict.fromkeys(("task", "test", "text", "candidates"), "category"))
+    tables["prompts"] = tables["prompts"].astype(
+        dict.fromkeys(("task", "test", "text", "candidates"), "category")
+    )
     assert check("prompts", tables, tmp_path).counts == plain.counts
     assert {"prompt-text-form", "candidates-known"} <= {f.rule for f in plain.findings}
 
@@ -122,21 +153,31 @@ def broken_suites(tmp_path: Path, change: Callable[[dict[str, Any]], Any]) -> Pa
             lambda s: s["expectations"][1].update(type="expect_column_values_to_be_pretty"),
             "expect_column_values_to_be_pretty|rules written",
         ),
-        (lambda s: s["expectations"][1]["kwargs"].update(column="ok_unheard"), "unknown column 'ok_unheard'"),
+        (
+            lambda s: s["expectations"][1]["kwargs"].update(column="ok_unheard"),
+            "unknown column 'ok_unheard'",
+        ),
         (lambda s: s["expectations"][1]["meta"].update(severity="fatal"), "gate, quarantine, warn"),
         (lambda s: s["expectations"][1]["meta"].update(rule="columns-present"), "given twice"),
         (lambda s: s["expectations"][1].pop("meta"), "not a suite"),
         (lambda s: s.pop("expectations"), "not a suite"),
     ],
 )
-def test_suite_that_can_not_be_judged_is_refused(tmp_path: Path, change: Callable[[dict[str, Any]], Any], words: str) -> None:
+def test_suite_that_can_not_be_judged_is_refused(
+    tmp_path: Path, change: Callable[[dict[str, Any]], Any], words: str
+) -> None:
     with pytest.raises(InputError, match=words):
         quality.check("images", GOOD["images"], broken_suites(tmp_path, change), GOOD)
 
 
 def test_own_expectation_judges_the_flags(tmp_path: Path) -> None:
-    """A custom expectation that isn't known when a suite is loaded would vanish: the count of rules is asserted, and it bites."""
-    used = [e for e in quality.load_suite("clusters", SUITES)["expectations"] if e["type"] == "expect_rule_to_hold"]
+    """A custom expectation that isn't known when a suite is loaded would vanish: the count of rules
+    is asserted, and it bites."""
+    used = [
+        e
+        for e in quality.load_suite("clusters", SUITES)["expectations"]
+        if e["type"] == "expect_rule_to_hold"
+    ]
     assert len(used) >= 5
     tables = copies()
     repeat_row("clusters")(tables)
@@ -147,7 +188,10 @@ def test_own_expectation_judges_the_flags(tmp_path: Path) -> None:
 def test_unknown_table_lists_the_valid_ones() -> None:
     with pytest.raises(
         InputError,
-        match="valid: clusters, images, images_people, items_mcq, items_people, items_regression, people, predictions, prompts, prompts_people, series",
+        match=(
+            "valid: clusters, images, images_people, items_mcq, items_people, items_regression,"
+            " people, predictions, prompts, prompts_people, series"
+        ),
     ):
         quality.check("photos", pd.DataFrame(), SUITES)
 

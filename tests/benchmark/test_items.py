@@ -1,4 +1,5 @@
-"""Items: values and gold letters, quotas, ids, splits, and that neither order nor another country reshuffles them."""
+"""Items: values and gold letters, quotas, ids, splits, and that neither order nor another country
+reshuffles them."""
 
 from __future__ import annotations
 
@@ -41,9 +42,26 @@ def make_clusters(codes: tuple[str, ...] = CODES, each: int = 12) -> pd.DataFram
             year = 2008 + 7 * (number % 2)
             rng = np.random.default_rng([number, *code.encode()])
             labels = dict(zip(LABELS, rng.uniform(1, 5, len(LABELS)), strict=True))
-            place = {"cname": code, "iso3": table.iso3[code], "country": table.name[code], "year": np.int32(year)}
-            extra = {"urban": "UR"[number % 2], "adm1dhs": number, "official_split": table.official_split[code]}
-            rows.append({"cluster_id": f"{code}-{year}-6#-{number:08d}", **place, **extra, "gdl_region": "", **labels})
+            place = {
+                "cname": code,
+                "iso3": table.iso3[code],
+                "country": table.name[code],
+                "year": np.int32(year),
+            }
+            extra = {
+                "urban": "UR"[number % 2],
+                "adm1dhs": number,
+                "official_split": table.official_split[code],
+            }
+            rows.append(
+                {
+                    "cluster_id": f"{code}-{year}-6#-{number:08d}",
+                    **place,
+                    **extra,
+                    "gdl_region": "",
+                    **labels,
+                }
+            )
     return pd.DataFrame(rows)
 
 
@@ -52,7 +70,9 @@ def make_images(clusters: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame({"cluster_id": clusters["cluster_id"], "image_id": digests})
 
 
-def row(series: str, iso3: str, year: int, value: float, region: str = "", stratum: str = "all") -> dict[str, object]:
+def row(
+    series: str, iso3: str, year: int, value: float, region: str = "", stratum: str = "all"
+) -> dict[str, object]:
     names = {"series": series, "iso3": iso3, "region": region, "stratum": stratum}
     return {**names, "year": year, "value": value, "source": f"test {series}"}
 
@@ -65,12 +85,23 @@ def make_series(codes: tuple[str, ...] = CODES) -> pd.DataFrame:
         for code, iso3 in countries().set_index("cname")["iso3"].items():
             share = int(hashlib.md5(f"{entry.slug}{iso3}".encode()).hexdigest()[:4], 16) / 16**4
             if code in codes:
-                rows.append(row(entry.series[-1].name, iso3, 2012, round(min(top, 100) * (0.1 + 0.8 * share), 3)))
+                rows.append(
+                    row(
+                        entry.series[-1].name,
+                        iso3,
+                        2012,
+                        round(min(top, 100) * (0.1 + 0.8 * share), 3),
+                    )
+                )
     return pd.DataFrame(rows)
 
 
-def build(clusters: pd.DataFrame, series: pd.DataFrame, mcq: int | None = None, **options: object) -> Built:
-    return build_items(clusters, make_images(clusters), series, None, mcq=mcq, regression=None, seed=0, **options)
+def build(
+    clusters: pd.DataFrame, series: pd.DataFrame, mcq: int | None = None, **options: object
+) -> Built:
+    return build_items(
+        clusters, make_images(clusters), series, None, mcq=mcq, regression=None, seed=0, **options
+    )
 
 
 @cache
@@ -93,7 +124,9 @@ def test_authors_split_is_their_rule_to_the_letter() -> None:
 
 def test_everything_is_asked_where_a_value_is_known() -> None:
     made = everything()
-    assert list(made.items_mcq) == list(MCQ_COLUMNS) and list(made.items_regression) == list(REGRESSION_COLUMNS)
+    assert list(made.items_mcq) == list(MCQ_COLUMNS) and list(made.items_regression) == list(
+        REGRESSION_COLUMNS
+    )
     assert len(made.items_mcq) == 60 * 12 and len(made.items_regression) == 60 * 9
     for items, task in ((made.items_mcq, "mcq"), (made.items_regression, "regression")):
         assert items["item_id"].is_monotonic_increasing and items["item_id"].is_unique
@@ -102,8 +135,14 @@ def test_everything_is_asked_where_a_value_is_known() -> None:
         assert first["item_id"] == int(hashlib.md5(key.encode()).hexdigest()[:12], 16)
         assert items["split"].tolist() == authors_split(task, items["item_id"]).tolist()
         assert items["image_id"].str.len().eq(64).all()
-    assert made.items_mcq["answer"].isin(["A", "B", "C"]).all() and not made.items_mcq[["value", "source"]].isna().any().any()
-    assert made.items_mcq.dtypes["value_year"] == "int32" and made.items_mcq.dtypes["item_id"] == "int64"
+    assert (
+        made.items_mcq["answer"].isin(["A", "B", "C"]).all()
+        and not made.items_mcq[["value", "source"]].isna().any().any()
+    )
+    assert (
+        made.items_mcq.dtypes["value_year"] == "int32"
+        and made.items_mcq.dtypes["item_id"] == "int64"
+    )
     json.dumps(made.notes)
 
 
@@ -114,7 +153,9 @@ def test_gold_letters_agree_with_their_option_texts() -> None:
     assert stunting["answer"].tolist() == expected.tolist()
     options = items[["option_a", "option_b", "option_c"]].to_numpy()
     assert all(options[at, "ABC".index(letter)] for at, letter in enumerate(items["answer"]))
-    assert items.groupby("indicator")["question"].nunique().eq(1).all()  # Q-only has one prompt for an indicator
+    assert (
+        items.groupby("indicator")["question"].nunique().eq(1).all()
+    )  # Q-only has one prompt for an indicator
 
 
 def test_regression_answers_are_the_labels() -> None:
@@ -140,7 +181,9 @@ def test_namibia_is_no_missing_value() -> None:
 
 def test_clusters_without_an_image_are_out() -> None:
     clusters = make_clusters()
-    made = build_items(clusters, make_images(clusters)[:7], make_series(), None, mcq=None, regression=None, seed=0)
+    made = build_items(
+        clusters, make_images(clusters)[:7], make_series(), None, mcq=None, regression=None, seed=0
+    )
     assert made.items_mcq["cluster_id"].nunique() == 7
     assert made.notes["clusters"] == 60 and made.notes["clusters_with_image"] == 7
 
@@ -149,18 +192,29 @@ def lookup(rows: list[dict[str, object]], **cluster: object) -> tuple[float, int
     """(value, year, level) that one Kenyan cluster of 2015 gets for stunting."""
     one = make_clusters(("KE",), 1).assign(year=np.int32(2015), **cluster)
     own = _lookup(one, pd.DataFrame(rows), indicator("stunting"), max_gap=10)
-    return None if own["value"].isna().all() else (own["value"].item(), own["value_year"].item(), own["level"].item())
+    return (
+        None
+        if own["value"].isna().all()
+        else (own["value"].item(), own["value_year"].item(), own["level"].item())
+    )
 
 
 def test_nearest_year_ties_to_the_earlier_and_the_largest_gap() -> None:
-    assert lookup([row("sh_sta_stunt", "KEN", y, y - 2000) for y in (2012, 2014, 2016)]) == (14.0, 2014, "national")
+    assert lookup([row("sh_sta_stunt", "KEN", y, y - 2000) for y in (2012, 2014, 2016)]) == (
+        14.0,
+        2014,
+        "national",
+    )
     assert lookup([row("sh_sta_stunt", "KEN", 2005, 5)]) == (5.0, 2005, "national")
     assert lookup([row("sh_sta_stunt", "KEN", 2004, 4)]) is None
     assert lookup([row("sh_sta_stunt", "NER", 2015, 4)]) is None
 
 
 def test_levels_local_first() -> None:
-    national, urban = row("sh_sta_stunt", "KEN", 2015, 10), row("gdl_area_stunting", "KEN", 2014, 20, stratum="urban")
+    national, urban = (
+        row("sh_sta_stunt", "KEN", 2015, 10),
+        row("gdl_area_stunting", "KEN", 2014, 20, stratum="urban"),
+    )
     region = row("gdl_area_stunting", "KEN", 2011, 30, region="kenr101")
     rows = [national, urban, region]
     assert lookup(rows, gdl_region="kenr101", urban="U") == (30.0, 2011, "subnational")
@@ -172,9 +226,15 @@ def test_levels_local_first() -> None:
 
 def test_a_region_table_fills_unknown_regions() -> None:
     clusters = make_clusters(("KE",), 4).drop(columns="gdl_region")
-    regions = pd.DataFrame({"cname": ["KE", "NM"], "adm1dhs": [2, 3], "gdl_region": ["KENr101", "NAMr101"]})
-    series = pd.DataFrame([row("shdi", "KEN", 2012, 0.5), row("shdi", "KEN", 2012, 0.6, region="kenr101")])
-    items = build_items(clusters, make_images(clusters), series, regions, mcq=None, regression=0, seed=0).items_mcq
+    regions = pd.DataFrame(
+        {"cname": ["KE", "NM"], "adm1dhs": [2, 3], "gdl_region": ["KENr101", "NAMr101"]}
+    )
+    series = pd.DataFrame(
+        [row("shdi", "KEN", 2012, 0.5), row("shdi", "KEN", 2012, 0.6, region="kenr101")]
+    )
+    items = build_items(
+        clusters, make_images(clusters), series, regions, mcq=None, regression=0, seed=0
+    ).items_mcq
     assert items.sort_values("cluster_id")["value"].tolist() == [0.5, 0.6, 0.5, 0.5]
 
 
@@ -185,10 +245,18 @@ def test_indicators_without_two_values_and_impossible_values_leave_with_a_reason
         + [row("sh_acs_unhc", "KEN", 2012, 101), row("sh_acs_unhc", "NER", 2012, 30)]
     )
     made = build(clusters, series)
-    assert set(made.items_mcq["indicator"]) == {"uhc_index"} and set(made.items_mcq["cname"]) == {"NI"}
+    assert set(made.items_mcq["indicator"]) == {"uhc_index"} and set(made.items_mcq["cname"]) == {
+        "NI"
+    }
     mcq = made.quarantine[made.quarantine["table"] == "items_mcq"]
-    found = mcq.groupby("rule")["key"].agg(lambda keys: sorted({key.split("|")[1] for key in keys})).to_dict()
-    assert found["invalid-options"] == ["haq_index"] and found["value-out-of-range"] == ["uhc_index"]
+    found = (
+        mcq.groupby("rule")["key"]
+        .agg(lambda keys: sorted({key.split("|")[1] for key in keys}))
+        .to_dict()
+    )
+    assert found["invalid-options"] == ["haq_index"] and found["value-out-of-range"] == [
+        "uhc_index"
+    ]
     assert len(found["no-indicator-value"]) == 10
     assert "same value 40" in mcq.set_index("rule").loc["invalid-options", "detail"].iloc[0]
 
@@ -207,19 +275,28 @@ def test_duplicates_leave() -> None:
 
 
 def test_near_duplicates_leave_when_picture_and_context_agree() -> None:
-    """1 looks like 0 and has its context; 2 looks like 0 in another context; 3 has the context of 0 and another picture."""
+    """1 looks like 0 and has its context; 2 looks like 0 in another context; 3 has the context of 0
+    and another picture."""
     clusters = make_clusters(("KE",), 4)
     labels = [*LABELS, "urban"]
     clusters.loc[[1, 3], labels] = clusters.loc[[0, 0], labels].to_numpy()
-    clusters.loc[1, "asset_index"] = round(clusters.loc[0, "asset_index"], 1) - 0.01  # the same to one decimal, as prompts show it
+    clusters.loc[1, "asset_index"] = (
+        round(clusters.loc[0, "asset_index"], 1) - 0.01
+    )  # the same to one decimal, as prompts show it
     images = make_images(clusters)
-    images["image_group"] = images["image_id"].where(~images.index.isin([1, 2]), images.loc[0, "image_id"])
+    images["image_group"] = images["image_id"].where(
+        ~images.index.isin([1, 2]), images.loc[0, "image_id"]
+    )
     made = build_items(clusters, images, make_series(), None, mcq=None, regression=None, seed=0)
     gone = made.quarantine[made.quarantine["rule"] == "near-duplicate-item"]
     assert set(gone["key"].str.split("|").str[0]) == {clusters["cluster_id"][1]}
     assert gone["table"].value_counts().to_dict() == {"items_mcq": 12, "items_regression": 9}
     assert made.items_mcq["cluster_id"].nunique() == 3
-    assert gone["detail"].str.endswith(f"context and nearly the image as {clusters['cluster_id'][0]}").all()
+    assert (
+        gone["detail"]
+        .str.endswith(f"context and nearly the image as {clusters['cluster_id'][0]}")
+        .all()
+    )
 
 
 def candidates(codes: tuple[str, ...] = CODES) -> Candidates:
@@ -243,15 +320,25 @@ def test_review_drops_or_marks() -> None:
     found = candidates()
     before = choose_items(found, mcq=60, regression=30)
     first, second = before.items_mcq["item_id"][:2]
-    verdicts = pd.DataFrame({"task": "mcq", "item_id": [first, second], "verdict": ["rejected", "accepted"]})
+    verdicts = pd.DataFrame(
+        {"task": "mcq", "item_id": [first, second], "verdict": ["rejected", "accepted"]}
+    )
     dropped = choose_items(found, mcq=60, regression=30, review=verdicts)
     assert first not in set(dropped.items_mcq["item_id"]) and len(dropped.items_mcq) == 60
     assert dropped.items_mcq.set_index("item_id")["review"][second] == "accepted"
-    (line,) = dropped.quarantine[dropped.quarantine["rule"] == "rejected-in-review"].to_dict("records")
+    (line,) = dropped.quarantine[dropped.quarantine["rule"] == "rejected-in-review"].to_dict(
+        "records"
+    )
     assert line["table"] == "items_mcq" and line["detail"] == f"item {first}"
-    marked = choose_items(found, mcq=60, regression=30, review=verdicts, review_action="mark").items_mcq
+    marked = choose_items(
+        found, mcq=60, regression=30, review=verdicts, review_action="mark"
+    ).items_mcq
     assert marked["item_id"].tolist() == before.items_mcq["item_id"].tolist()
-    assert marked.set_index("item_id")["review"].value_counts().to_dict() == {"": 58, "rejected": 1, "accepted": 1}
+    assert marked.set_index("item_id")["review"].value_counts().to_dict() == {
+        "": 58,
+        "rejected": 1,
+        "accepted": 1,
+    }
     assert set(dropped.items_regression["review"]) == {""}  # ids are unique within a task only
 
 
@@ -261,16 +348,24 @@ def test_kept_bins_keep_the_options_of_old_questions() -> None:
     clusters = make_clusters()
     moved = find_candidates(clusters, make_images(clusters), series, seed=0)
     kept = find_candidates(clusters, make_images(clusters), series, seed=0, keep_bins=old.options)
-    assert moved.options["electricity"].edges != old.options["electricity"].edges  # terciles follow the clusters
+    assert (
+        moved.options["electricity"].edges != old.options["electricity"].edges
+    )  # terciles follow the clusters
     assert kept.options == old.options
     rows = kept.found[Task.MCQ]
     own = rows[rows["indicator"] == "electricity"]
-    assert own["answer"].tolist() == old.options["electricity"].letters(own["value"].to_numpy()).tolist()
+    assert (
+        own["answer"].tolist()
+        == old.options["electricity"].letters(own["value"].to_numpy()).tolist()
+    )
 
 
 def test_split_by_place_keeps_countries_apart() -> None:
     items = choose_items(candidates(), mcq=None, regression=None, split="place").items_mcq
-    assert items.groupby("cname")["split"].nunique().max() == 1 and set(items["split"]) == {"val", "test"}
+    assert items.groupby("cname")["split"].nunique().max() == 1 and set(items["split"]) == {
+        "val",
+        "test",
+    }
     assert candidates().notes.get("split") is None
     by_id = choose_items(candidates(), mcq=None, regression=None).items_mcq
     assert by_id.groupby("cname")["split"].nunique().min() == 2
@@ -279,16 +374,22 @@ def test_split_by_place_keeps_countries_apart() -> None:
 @pytest.mark.parametrize("total", [0, 7, 333])
 def test_quotas_are_exact_in_table_a_proportions(total: int) -> None:
     clusters = make_clusters(each=40)
-    made = build_items(clusters, make_images(clusters), make_series(), None, mcq=total, regression=total, seed=3)
+    made = build_items(
+        clusters, make_images(clusters), make_series(), None, mcq=total, regression=total, seed=3
+    )
     for items, shares, entries in (
         (made.items_mcq, (44.58, 32.52, 22.90), load_indicators()),
         (made.items_regression, (38.854, 33.522, 27.624), load_regression_tasks()),
     ):
         assert len(items) == total
         per_pillar = [int((items["pillar"] == pillar).sum()) for pillar in PILLARS]
-        assert all(abs(n - total * share / 100) < 1 for n, share in zip(per_pillar, shares, strict=True))
+        assert all(
+            abs(n - total * share / 100) < 1 for n, share in zip(per_pillar, shares, strict=True)
+        )
         for pillar in PILLARS:
-            counts = [int((items["indicator"] == e.slug).sum()) for e in entries if e.pillar == pillar]
+            counts = [
+                int((items["indicator"] == e.slug).sum()) for e in entries if e.pillar == pillar
+            ]
             assert max(counts) - min(counts) <= 1
     assert made.notes["mcq"]["short"] == [] == made.notes["regression"]["short"]
 
@@ -300,7 +401,9 @@ def test_a_shortfall_is_filled_within_the_pillar_and_said() -> None:
     made = build(clusters, series, mcq=100)
     counts = made.items_mcq["indicator"].value_counts()
     assert "haq_index" not in counts and made.notes["mcq"]["pillar_quotas"][PILLARS[0]] == 45
-    assert (made.items_mcq["pillar"] == PILLARS[0]).sum() == 45  # filled by its four other indicators
+    assert (
+        made.items_mcq["pillar"] == PILLARS[0]
+    ).sum() == 45  # filled by its four other indicators
     assert (made.items_mcq["pillar"] == PILLARS[2]).sum() == counts["ed_health_alignment"] == 20
     short = made.notes["mcq"]["short"]
     assert f"{PILLARS[0]}, haq_index: wanted 9, the data gives 0" in short
@@ -319,7 +422,10 @@ def test_the_order_of_the_input_changes_nothing() -> None:
     clusters, series = make_clusters(), make_series()
     images = make_images(clusters)
     first = build_items(clusters, images, series, None, mcq=150, regression=90, seed=5)
-    mixed = [frame.sample(frac=1, random_state=1).reset_index(drop=True) for frame in (clusters, images, series)]
+    mixed = [
+        frame.sample(frac=1, random_state=1).reset_index(drop=True)
+        for frame in (clusters, images, series)
+    ]
     again = build_items(*mixed, None, mcq=150, regression=90, seed=5)
     for name in ("items_mcq", "items_regression", "quarantine"):
         pd.testing.assert_frame_equal(getattr(first, name), getattr(again, name))
@@ -357,7 +463,9 @@ def test_no_country_stands_on_both_sides() -> None:
 
 def test_a_split_with_an_empty_side_falls_back_to_md5() -> None:
     def split(codes: dict[str, str]) -> dict[str, str]:
-        return split_by_country(pd.DataFrame({"cname": list(codes), "official_split": list(codes.values())}))[0]
+        return split_by_country(
+            pd.DataFrame({"cname": list(codes), "official_split": list(codes.values())})
+        )[0]
 
     codes = ["AL", "KE", "NI", "PE", "PH", "UG"]
     first = sorted(codes, key=lambda code: hashlib.md5(code.encode()).hexdigest())
@@ -390,7 +498,10 @@ def test_bad_arguments() -> None:
         build(clusters.drop(columns="urban"), make_series())
 
 
-@pytest.mark.skipif(not (SHARED / "realpack").is_dir(), reason="the real specimens (../shared/data/realpack) are absent")
+@pytest.mark.skipif(
+    not (SHARED / "realpack").is_dir(),
+    reason="the real specimens (../shared/data/realpack) are absent",
+)
 def test_real_clusters_get_items_from_the_committed_series() -> None:
     from sdgbias.raw.clusters import read_clusters
     from sdgbias.raw.series import read_series
@@ -398,7 +509,11 @@ def test_real_clusters_get_items_from_the_committed_series() -> None:
     clusters, _ = read_clusters(SHARED / "realpack")
     series, _ = read_series(Path(__file__).resolve().parents[2] / "data" / "indicators")
     made = build(clusters, series)
-    assert made.items_mcq["indicator"].nunique() == 10  # not physical activity and HAQ, which can't be committed
+    assert (
+        made.items_mcq["indicator"].nunique() == 10
+    )  # not physical activity and HAQ, which can't be committed
     assert made.items_mcq["cname"].nunique() == clusters["cname"].nunique()
-    albania = made.items_mcq[(made.items_mcq["cname"] == "AL") & (made.items_mcq["indicator"] == "stunting")]
+    albania = made.items_mcq[
+        (made.items_mcq["cname"] == "AL") & (made.items_mcq["indicator"] == "stunting")
+    ]
     assert set(albania["answer"]) == {"B"}  # 23.2 % in 2008

@@ -1,4 +1,5 @@
-"""A folder of annotated pictures becomes a benchmark: same bytes again, every person accounted for, real faces as a stand-in."""
+"""A folder of annotated pictures becomes a benchmark: same bytes again, every person accounted for,
+real faces as a stand-in."""
 
 from __future__ import annotations
 
@@ -31,7 +32,9 @@ def built(source: Path) -> Path:
 def test_every_annotated_person_is_accounted_for(built: Path) -> None:
     card = json.loads((built / "benchmark.json").read_text())
     people = pd.read_parquet(built / "people.parquet")
-    assert card["counts"]["rows_annotated"] == len(people) + sum(card["quarantined"].values()) == 201
+    assert (
+        card["counts"]["rows_annotated"] == len(people) + sum(card["quarantined"].values()) == 201
+    )
     assert card["quarantined"] == {"box-outside": 1, "missing-image": 1, "several-persons": 2}
     assert card["synthetic"] and card["suite"] == "facet"
     for attribute, counts in card["groups"].items():
@@ -60,13 +63,17 @@ def test_same_source_same_bytes(built: Path, source: Path, tmp_path: Path) -> No
     write_people_sample(tmp_path / "raw", 200, seed=3)
     build_people(tmp_path / "raw", tmp_path / "again")
     for name in (*TABLES, "images", "quarantine"):
-        assert (tmp_path / "again" / f"{name}.parquet").read_bytes() == (built / f"{name}.parquet").read_bytes()
+        assert (tmp_path / "again" / f"{name}.parquet").read_bytes() == (
+            built / f"{name}.parquet"
+        ).read_bytes()
 
 
 def test_a_broken_picture_leaves_and_the_others_stay(source: Path, tmp_path: Path) -> None:
     write_people_sample(tmp_path / "raw", 30, seed=3)
     (tmp_path / "raw" / "imgs_1" / "100000.jpg").write_bytes(b"\xff\xd8 no picture")
-    (tmp_path / "raw" / "imgs_2" / "100001.jpg").write_bytes((tmp_path / "raw" / "imgs_3" / "100002.jpg").read_bytes())
+    (tmp_path / "raw" / "imgs_2" / "100001.jpg").write_bytes(
+        (tmp_path / "raw" / "imgs_3" / "100002.jpg").read_bytes()
+    )
     card = build_people(tmp_path / "raw", tmp_path / "b")
     assert card["quarantined"] == {"image-corrupt": 1, "picture-twice": 2}
     assert card["counts"]["people"] == 27

@@ -46,11 +46,10 @@ TAIL = (
 
 def test_mcq_full_t1_snapshot(mcq: pd.DataFrame) -> None:
     assert prompt_texts(mcq, Task.MCQ, ContextTest.T1, View.FULL)[0] == (
-        "Question: How high is it?\n"
-        "Context: Given: asset_index=1.0, water_index=3.4, sanitation_index=2.6, under_5_mortality_rate=0, "
-        "woman_education_years=9.5, woman_bmi=24.4, urban=Urban\n"
-        "Options: A. below 20 %; B. 20 % to under 30 %; C. 30 % or more\n"
-        "VALID OPTIONS: A, B, C\n" + TAIL
+        "Question: How high is it?\nContext: Given: asset_index=1.0, water_index=3.4,"
+        " sanitation_index=2.6, under_5_mortality_rate=0, woman_education_years=9.5,"
+        " woman_bmi=24.4, urban=Urban\nOptions: A. below 20 %; B. 20 % to under 30 %; C. 30 % or"
+        " more\nVALID OPTIONS: A, B, C\n" + TAIL
     )
 
 
@@ -79,8 +78,9 @@ def test_unknown_values_are_left_out_and_an_empty_context_has_no_line(mcq: pd.Da
 
 
 def test_regression_snapshot_hides_its_target(regression: pd.DataFrame) -> None:
-    assert prompt_texts(regression, Task.REGRESSION, ContextTest.T2, View.CTX_Q)[0] == (
-        "Question: How high is it?\nContext: Given: sanitation_index=2.6, urban=Urban\n"
+    assert (
+        prompt_texts(regression, Task.REGRESSION, ContextTest.T2, View.CTX_Q)[0]
+        == "Question: How high is it?\nContext: Given: sanitation_index=2.6, urban=Urban\n"
         "Answer strictly with a single numerical value. Round to 1 decimal place."
     )
     for test in ContextTest:
@@ -103,9 +103,14 @@ def test_t5_invariant_and_cells(mcq: pd.DataFrame, regression: pd.DataFrame, tas
     for item in items["item_id"]:
         for column in ("text", "image_id", "candidates"):
             assert cell.loc[(item, "T5", "full"), column] == cell.loc[(item, "T5", "img_q"), column]
-            assert cell.loc[(item, "T5", "ctx_q"), column] == cell.loc[(item, "T5", "q_only"), column]
+            assert (
+                cell.loc[(item, "T5", "ctx_q"), column] == cell.loc[(item, "T5", "q_only"), column]
+            )
         for test in TESTS[task]:
-            assert cell.loc[(item, test.value, "q_only"), "text"] == cell.loc[(item, "T5", "q_only"), "text"]
+            assert (
+                cell.loc[(item, test.value, "q_only"), "text"]
+                == cell.loc[(item, "T5", "q_only"), "text"]
+            )
     assert set(prompts.loc[prompts["view"].isin(["q_only", "ctx_q"]), "image_id"]) == {""}
 
 
@@ -124,7 +129,9 @@ def test_cells_need_a_t5_row(mcq: pd.DataFrame) -> None:
 def test_cells_of_both_tasks_dont_mix(mcq: pd.DataFrame, regression: pd.DataFrame) -> None:
     """Ids are unique within a task only."""
     same = regression.assign(item_id=mcq["item_id"].to_numpy()[: len(regression)])
-    both = pd.concat([build_prompts(mcq, Task.MCQ), build_prompts(same, Task.REGRESSION)], ignore_index=True)
+    both = pd.concat(
+        [build_prompts(mcq, Task.MCQ), build_prompts(same, Task.REGRESSION)], ignore_index=True
+    )
     cells = view_cells(both)
     assert len(cells) == 4 * len(both)
     assert cells["task"].tolist() == sorted(cells["task"])  # mcq before regression
@@ -133,5 +140,7 @@ def test_cells_of_both_tasks_dont_mix(mcq: pd.DataFrame, regression: pd.DataFram
 
 
 def test_candidates(mcq: pd.DataFrame) -> None:
-    by_item = build_prompts(mcq, Task.MCQ).groupby("item_id")["candidates"].unique().map(list).to_dict()
+    by_item = (
+        build_prompts(mcq, Task.MCQ).groupby("item_id")["candidates"].unique().map(list).to_dict()
+    )
     assert by_item == {11: ["ABC"], 12: ["AB"]}

@@ -11,7 +11,19 @@ import pytest
 from sdgbias.benchmark import quality
 from sdgbias.errors import GateError, InputError
 from sdgbias.raw.images import shards
-from tests.builders.quality import GOOD, SUITES, copies, drop_column, edit, only, picture, put, repeat_row, save, save_people
+from tests.builders.quality import (
+    GOOD,
+    SUITES,
+    copies,
+    drop_column,
+    edit,
+    only,
+    picture,
+    put,
+    repeat_row,
+    save,
+    save_people,
+)
 
 
 def test_sift_takes_rows_out_and_says_which(tmp_path: Path) -> None:
@@ -30,7 +42,9 @@ def test_sift_takes_rows_out_and_says_which(tmp_path: Path) -> None:
 def test_sift_stops_at_a_gate_and_names_it() -> None:
     tables = copies()
     put("series", "source", None)(tables)
-    with pytest.raises(GateError, match=r"series: rule source-present broken 1 time\(s\) .*sdgbias build"):
+    with pytest.raises(
+        GateError, match=r"series: rule source-present broken 1 time\(s\) .*sdgbias build"
+    ):
         quality.sift("series", tables["series"], suites=SUITES)
 
 
@@ -44,7 +58,10 @@ def test_a_row_that_leaves_breaks_no_gate() -> None:
 
 
 def test_sift_of_what_is_at_hand() -> None:
-    given = {"clusters": GOOD["clusters"], "images": GOOD["images"][["cluster_id", "image_id", "image_group"]]}
+    given = {
+        "clusters": GOOD["clusters"],
+        "images": GOOD["images"][["cluster_id", "image_id", "image_group"]],
+    }
     for table in ("items_mcq", "items_regression"):
         kept, lost = quality.sift(table, GOOD[table], given, SUITES)
         assert kept is GOOD[table] and lost.empty
@@ -75,7 +92,9 @@ def test_gate_stops_and_says_why(tmp_path: Path) -> None:
     with pytest.raises(GateError) as caught:
         quality.run_gate(save(tables, tmp_path), suites)
     n = 4 * len(GOOD["items_mcq"]) + len(GOOD["items_regression"])
-    assert f"prompts.parquet: rule tests-differ-in-context-only broken {n} time(s)" in str(caught.value)
+    assert f"prompts.parquet: rule tests-differ-in-context-only broken {n} time(s)" in str(
+        caught.value
+    )
     assert "\n" not in str(caught.value)
     written = json.loads((tmp_path / "quality.json").read_text(encoding="utf-8"))
     assert written["passed"] is False
@@ -90,11 +109,15 @@ def test_rows_for_quarantine_stop_a_finished_benchmark_unless_told(tmp_path: Pat
     for name in ("images", "pictures"):
         tables[name].loc[0, "image_id"] = shards.image_id(cut)
     save(tables, tmp_path)
-    with pytest.raises(GateError, match=r"images\.parquet: rule image-is-whole broken 1 time\(s\) .*quarantine"):
+    with pytest.raises(
+        GateError, match=r"images\.parquet: rule image-is-whole broken 1 time\(s\) .*quarantine"
+    ):
         quality.run_gate(tmp_path, suites)
     report = quality.run_gate(tmp_path, suites, strict=False)
     assert report.counts["images"]["image-is-whole"] == 1
-    assert report.verdicts["images"].quarantine["key"].tolist() == [GOOD["clusters"]["cluster_id"][0]]
+    assert report.verdicts["images"].quarantine["key"].tolist() == [
+        GOOD["clusters"]["cluster_id"][0]
+    ]
 
 
 def test_warnings_do_not_stop(tmp_path: Path) -> None:
@@ -117,7 +140,10 @@ def test_split_by_place_is_what_the_build_wrote_down(tmp_path: Path) -> None:
         tables[name]["split"] = tables[name]["split_place"]
     report = quality.run_gate(save(tables, tmp_path), suites)
     assert report.counts["items_mcq"] == {"columns-present": 0, "split-by-place": 0}
-    for text, words in (('{"split": "thumb"}', "unknown split 'thumb'; valid: id, place"), ("{", r"items_notes\.json: can't be read")):
+    for text, words in (
+        ('{"split": "thumb"}', "unknown split 'thumb'; valid: id, place"),
+        ("{", r"items_notes\.json: can't be read"),
+    ):
         notes.write_text(text, encoding="utf-8")
         with pytest.raises(InputError, match=words):
             quality.run_gate(tmp_path, suites)
@@ -129,7 +155,9 @@ def test_missing_or_broken_table(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"prompts\.parquet: can't be read .*sdgbias build"):
         quality.run_gate(tmp_path, SUITES)
     (tmp_path / "prompts.parquet").unlink()
-    with pytest.raises(InputError, match=r"prompts\.parquet: no such table; make it: sdgbias build"):
+    with pytest.raises(
+        InputError, match=r"prompts\.parquet: no such table; make it: sdgbias build"
+    ):
         quality.run_gate(tmp_path, SUITES)
 
 
@@ -137,7 +165,9 @@ def test_missing_or_broken_shard(tmp_path: Path) -> None:
     suites = only(tmp_path, "image-stored")
     shard = save(GOOD, tmp_path) / "images" / "BF-000.parquet"
     shard.write_bytes(shard.read_bytes()[:-100])
-    with pytest.raises(InputError, match=r"BF-000\.parquet: can't be read .*sdgbias build --stage images"):
+    with pytest.raises(
+        InputError, match=r"BF-000\.parquet: can't be read .*sdgbias build --stage images"
+    ):
         quality.run_gate(tmp_path, suites)
     shard.unlink()
     with pytest.raises(GateError, match=r"rule image-stored broken 2 time\(s\)"):
@@ -152,12 +182,20 @@ def test_shard_names_stay_in_their_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "column"), [("images", "image_id"), ("clusters", "women_bmi"), ("prompts", "task"), ("items_mcq", "option_c")]
+    ("table", "column"),
+    [
+        ("images", "image_id"),
+        ("clusters", "women_bmi"),
+        ("prompts", "task"),
+        ("items_mcq", "option_c"),
+    ],
 )
 def test_missing_column_on_disk(tmp_path: Path, table: str, column: str) -> None:
     tables = copies()
     drop_column(table, column)(tables)
-    with pytest.raises(GateError, match=rf"{table}.parquet: rule columns-present broken 1 time.*missing: {column}") as caught:
+    with pytest.raises(
+        GateError, match=rf"{table}.parquet: rule columns-present broken 1 time.*missing: {column}"
+    ) as caught:
         quality.run_gate(save(tables, tmp_path), only(tmp_path))
     assert str(caught.value).count("rule ") == 1
 
@@ -179,10 +217,16 @@ def test_a_folder_of_people_is_judged_by_its_own_rules(tmp_path: Path) -> None:
     put("items_people", "gold", "no")(tables)
     put("people", "w", 0.0)(tables)
     with pytest.raises(
-        GateError, match="people.parquet: rule box-has-area .* items_people.parquet: rule gold-fits .* then: sdgbias people build"
+        GateError,
+        match=(
+            "people.parquet: rule box-has-area .* items_people.parquet: rule gold-fits .* then:"
+            " sdgbias people build"
+        ),
     ):
         quality.run_gate(save_people(tables, tmp_path / "bad"), SUITES)
     assert json.loads((tmp_path / "bad" / "quality.json").read_text())["passed"] is False
     (tmp_path / "bad" / "prompts.parquet").unlink()
-    with pytest.raises(InputError, match="prompts.parquet: no such table; make it: sdgbias people build --out"):
+    with pytest.raises(
+        InputError, match="prompts.parquet: no such table; make it: sdgbias people build --out"
+    ):
         quality.run_gate(tmp_path / "bad", SUITES)

@@ -1,4 +1,5 @@
-"""Every rule of every suite catches the defect it is there for, and a benchmark without faults passes all of them."""
+"""Every rule of every suite catches the defect it is there for, and a benchmark without faults
+passes all of them."""
 
 from __future__ import annotations
 
@@ -14,7 +15,21 @@ from sdgbias.benchmark.quality.expectations import SUITES as SUITE_NAMES
 from sdgbias.raw.clusters import countries
 from sdgbias.raw.images import shards
 from sdgbias.types import PILLARS
-from tests.builders.quality import GOOD, SUITES, Plant, Tables, check, copies, drop_column, drop_rows, edit, only, picture, put, repeat_row
+from tests.builders.quality import (
+    GOOD,
+    SUITES,
+    Plant,
+    Tables,
+    check,
+    copies,
+    drop_column,
+    drop_rows,
+    edit,
+    only,
+    picture,
+    put,
+    repeat_row,
+)
 
 
 def both(*plants: Plant) -> Plant:
@@ -26,8 +41,17 @@ def both(*plants: Plant) -> Plant:
 
 
 def label_ranges(table: str) -> dict[str, Plant]:
-    bad = {"asset_index": np.inf, "water_index": 0.99, "sanitation_index": 5.5, "under5_mort": -1.0, "women_edu": 25.0, "women_bmi": 2437.0}
-    return {f"{name.replace('_', '-')}-range": put(table, name, value) for name, value in bad.items()}
+    bad = {
+        "asset_index": np.inf,
+        "water_index": 0.99,
+        "sanitation_index": 5.5,
+        "under5_mort": -1.0,
+        "women_edu": 25.0,
+        "women_bmi": 2437.0,
+    }
+    return {
+        f"{name.replace('_', '-')}-range": put(table, name, value) for name, value in bad.items()
+    }
 
 
 def text_edit(where: dict[str, str], pattern: str, to: str) -> Plant:
@@ -53,9 +77,21 @@ def near_picture(table: str) -> Plant:
     def plant(tables: Tables) -> None:
         tables["images"].loc[1, "image_group"] = tables["images"]["image_id"][0]
         frame, own = tables[table], tables["clusters"]
-        same = frame.index[frame["indicator"] == frame["indicator"].iloc[-1 if table == "items_regression" else 0]]
-        for name in ("asset_index", "water_index", "sanitation_index", "under5_mort", "women_edu", "women_bmi", "urban"):
-            frame.loc[same[1], name] = own[name][0] + 0.004 if name == "asset_index" else own[name][0]
+        same = frame.index[
+            frame["indicator"] == frame["indicator"].iloc[-1 if table == "items_regression" else 0]
+        ]
+        for name in (
+            "asset_index",
+            "water_index",
+            "sanitation_index",
+            "under5_mort",
+            "women_edu",
+            "women_bmi",
+            "urban",
+        ):
+            frame.loc[same[1], name] = (
+                own[name][0] + 0.004 if name == "asset_index" else own[name][0]
+            )
 
     return plant
 
@@ -94,9 +130,15 @@ def item_defects(table: str, task: str) -> dict[str, Plant]:
         "split-by-id": put(table, "split", {"val": "test", "test": "val"}[good["split"][0]]),
         "split-by-place": put(table, "split", "val"),  # judged for a split by place, see below
         "split-place-by-country": put(table, "split_place", "val"),
-        "split-place-across-tasks": lambda t: t[table].replace({"split_place": {"val": "test"}}, inplace=True),
-        "item-has-prompts": drop_rows("prompts", lambda p: (p["task"] == task) & (p["item_id"] == good["item_id"][0])),
-        "duplicate-item": repeat_row(table, item_id=10_000, question=good["question"][0].upper() + " !"),
+        "split-place-across-tasks": (
+            lambda t: t[table].replace({"split_place": {"val": "test"}}, inplace=True)
+        ),
+        "item-has-prompts": drop_rows(
+            "prompts", lambda p: (p["task"] == task) & (p["item_id"] == good["item_id"][0])
+        ),
+        "duplicate-item": repeat_row(
+            table, item_id=10_000, question=good["question"][0].upper() + " !"
+        ),
         "near-duplicate-item": near_picture(table),
         "review-known": put(table, "review", "maybe"),
         **label_ranges(table),
@@ -159,7 +201,9 @@ DEFECTS: dict[str, dict[str, Plant]] = {
         "polarity-known": put("items_mcq", "polarity", "up"),
         "options-present": put("items_mcq", "option_b", ""),
         "options-distinct": put("items_mcq", "option_c", "Below 20 %"),
-        "answer-among-options": put("items_mcq", "answer", "C", row=7),  # of an item with two options
+        "answer-among-options": put(
+            "items_mcq", "answer", "C", row=7
+        ),  # of an item with two options
         "bins-ordered": put("items_mcq", "option_a", "40 % or more"),
         "bins-cover": put("items_mcq", "option_b", "20 % to under 29 %"),
         "gold-in-option": put("items_mcq", "value", 20.0),  # the edge belongs to B
@@ -185,18 +229,30 @@ DEFECTS: dict[str, dict[str, Plant]] = {
         "candidates-known": put("prompts", "candidates", "ABCD"),
         "prompt-text-form": put("prompts", "text", None),
         "prompt-key-unique": repeat_row("prompts"),
-        "prompt-test-of-task": edit("prompts", {"task": "regression", "test": "T2"}, "test", lambda s: "T1"),
+        "prompt-test-of-task": edit(
+            "prompts", {"task": "regression", "test": "T2"}, "test", lambda s: "T1"
+        ),
         "prompts-complete": drop_rows("prompts", lambda p: p.index.to_series() == 0),
         "prompt-item-exists": put("prompts", "item_id", 999_999),
         "prompt-image-of-item": put("prompts", "image_id", GOOD["images"]["image_id"][7]),
-        "candidates-match-options": edit("prompts", {"candidates": "AB"}, "candidates", lambda s: "ABC"),
+        "candidates-match-options": edit(
+            "prompts", {"candidates": "AB"}, "candidates", lambda s: "ABC"
+        ),
         "prompt-text-of-item": text_edit({"test": "T3"}, r"A\. below 20 %", "A. below 30 %"),
         "tests-differ-in-context-only": text_edit({"test": "T5"}, r"\?", " ?"),
-        "context-line-unexpected": text_edit({"test": "T5"}, "\n", "\nContext: Given: urban=Urban\n"),
-        "context-form": text_edit({"test": "T4"}, "Context: You may consider: ", "Context: You may consider: woman_bmi, "),
+        "context-line-unexpected": text_edit(
+            {"test": "T5"}, "\n", "\nContext: Given: urban=Urban\n"
+        ),
+        "context-form": text_edit(
+            {"test": "T4"}, "Context: You may consider: ", "Context: You may consider: woman_bmi, "
+        ),
         "context-line-missing": text_edit({"test": "T1"}, r"\nContext: .*", ""),
-        "context-values": text_edit({"test": "T2", "task": "mcq"}, r"asset_index=-1\.9", "asset_index=-1.8"),
-        "target-leak": text_edit({"task": "regression", "test": "T2"}, "Given: ", "Given: woman_bmi=24.4, "),
+        "context-values": text_edit(
+            {"test": "T2", "task": "mcq"}, r"asset_index=-1\.9", "asset_index=-1.8"
+        ),
+        "target-leak": text_edit(
+            {"task": "regression", "test": "T2"}, "Given: ", "Given: woman_bmi=24.4, "
+        ),
     },
     "predictions": {
         "columns-present": drop_column("predictions", "kl"),
@@ -204,17 +260,28 @@ DEFECTS: dict[str, dict[str, Plant]] = {
         "method-known": put("predictions", "method", "vote"),
         "split-known": put("predictions", "split", "train"),
         "prediction-key-unique": repeat_row("predictions"),
-        "prediction-test-of-task": edit("predictions", {"task": "regression", "test": "T2"}, "test", lambda s: "T3"),
+        "prediction-test-of-task": edit(
+            "predictions", {"task": "regression", "test": "T2"}, "test", lambda s: "T3"
+        ),
         "pred-known": put("predictions", "pred", "D"),
         "value-fits-task": edit("predictions", PREDICTED, "value", lambda s: np.nan),
         "confidence-range": put("predictions", "confidence", 1.5),
         "kl-range": put("predictions", "kl", -0.1),
         "kept-only-by-cade": put("predictions", "kept", False),
         "prediction-item-exists": put("predictions", "item_id", 999_999),
-        "prediction-split-of-item": put("predictions", "split", {"val": "test", "test": "val"}[GOOD["predictions"]["split"][0]]),
-        "pred-among-options": edit("predictions", {"task": "mcq", "item_id": int(GOOD["items_mcq"]["item_id"][7])}, "pred", lambda s: "C"),
+        "prediction-split-of-item": put(
+            "predictions", "split", {"val": "test", "test": "val"}[GOOD["predictions"]["split"][0]]
+        ),
+        "pred-among-options": edit(
+            "predictions",
+            {"task": "mcq", "item_id": int(GOOD["items_mcq"]["item_id"][7])},
+            "pred",
+            lambda s: "C",
+        ),
         "error-of-value": edit("predictions", PREDICTED, "error", lambda s: s + 0.5),
-        "correct-of-pred": edit("predictions", {"task": "mcq", "method": "full"}, "correct", lambda s: ~s),
+        "correct-of-pred": edit(
+            "predictions", {"task": "mcq", "method": "full"}, "correct", lambda s: ~s
+        ),
         "predictions-complete": drop_rows("predictions", lambda p: p.index.to_series() == 0),
     },
     "people": {
@@ -225,7 +292,9 @@ DEFECTS: dict[str, dict[str, Plant]] = {
         "dataset-known": put("people", "dataset", "found-on-the-web"),
         "groups-known": put("people", "skin", "medium-dark"),
         "unknown-has-reason": put("people", "age_why", "tie"),
-        "class-or-attribute": both(put("people", "gender", "unknown", 5), put("people", "age", "unknown", 5)),
+        "class-or-attribute": both(
+            put("people", "gender", "unknown", 5), put("people", "age", "unknown", 5)
+        ),
         "box-has-area": put("people", "w", 0.0),
         "one-person": put("people", "persons", 2),
         "picture-once": put("people", "image_id", GOOD["people"]["image_id"][1]),
@@ -236,7 +305,9 @@ DEFECTS: dict[str, dict[str, Plant]] = {
         "prompt-known": put("items_people", "prompt", "p4"),
         "split-known": put("items_people", "split", "train"),
         "person-known": put("items_people", "person_id", "999"),
-        "gold-fits": edit("items_people", {"prompt": "p1", "class1": "nurse"}, "gold", lambda s: "doctor"),
+        "gold-fits": edit(
+            "items_people", {"prompt": "p1", "class1": "nurse"}, "gold", lambda s: "doctor"
+        ),
         "negative-is-no": edit("items_people", {"negative": True}, "negative", lambda s: False),
         "question-once": repeat_row("items_people", item_id=1),
         "class-of-person": edit("items_people", {"class1": "judge"}, "class1", lambda s: "lawman"),
@@ -260,12 +331,20 @@ DEFECTS: dict[str, dict[str, Plant]] = {
         "prompt-per-item": repeat_row("prompts_people"),
         "item-known": put("prompts_people", "item_id", 1),
         "prompt-of-item": edit("prompts_people", {"test": "p2"}, "test", lambda s: "p3"),
-        "text-as-specified": edit("prompts_people", {"test": "p1"}, "text", lambda s: s.str.replace("waiter", "waitress")),
+        "text-as-specified": edit(
+            "prompts_people", {"test": "p1"}, "text", lambda s: s.str.replace("waiter", "waitress")
+        ),
         "image-of-item": put("prompts_people", "image_id", f"{77:064x}"),
         "candidates-of-task": edit("prompts_people", {"test": "p3"}, "candidates", lambda s: "AB"),
     },
 }
-RULES = {t: {e["meta"]["rule"]: e["meta"]["severity"] for e in quality.load_suite(t, SUITES)["expectations"]} for t in SUITE_NAMES}
+RULES = {
+    t: {
+        e["meta"]["rule"]: e["meta"]["severity"]
+        for e in quality.load_suite(t, SUITES)["expectations"]
+    }
+    for t in SUITE_NAMES
+}
 NOT_ASKED = {"split-by-place": "the split is by id"}
 
 
@@ -302,7 +381,9 @@ def test_planted_defect_is_found(table: str, rule: str, tmp_path: Path) -> None:
     assert rule in found
     assert verdict.counts[rule] == found[rule].count >= 1
     assert found[rule].severity == RULES[table][rule]
-    assert (verdict.quarantine["rule"] == rule).sum() == (found[rule].count if RULES[table][rule] == "quarantine" else 0)
+    assert (verdict.quarantine["rule"] == rule).sum() == (
+        found[rule].count if RULES[table][rule] == "quarantine" else 0
+    )
     assert verdict.rows_ok.sum() == verdict.rows - len(set(verdict.quarantine["key"]))
 
 
@@ -315,7 +396,11 @@ def test_empty_table(table: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("table", SUITE_NAMES)
 def test_order_of_rows_never_changes_the_verdict(table: str, tmp_path: Path) -> None:
     tables = copies()
-    plants = [p for r, p in DEFECTS[table].items() if r not in ("columns-present", "item-id-unique", "indicator-slug", "year-whole")]
+    plants = [
+        p
+        for r, p in DEFECTS[table].items()
+        if r not in ("columns-present", "item-id-unique", "indicator-slug", "year-whole")
+    ]
     for plant in plants[:8]:
         plant(tables)
     first = check(table, tables, tmp_path)

@@ -1,4 +1,5 @@
-"""The record files of the authors' release: exact lines, every fault under its rule's name, what a foreign record is filled with."""
+"""The record files of the authors' release: exact lines, every fault under its rule's name, what a
+foreign record is filled with."""
 
 from __future__ import annotations
 
@@ -30,7 +31,9 @@ N = 20
 
 def picture(seed: int) -> bytes:
     out = io.BytesIO()
-    Image.fromarray(np.random.default_rng(seed).integers(0, 255, (8, 12, 3), dtype=np.uint8)).save(out, "PNG")
+    Image.fromarray(np.random.default_rng(seed).integers(0, 255, (8, 12, 3), dtype=np.uint8)).save(
+        out, "PNG"
+    )
     return out.getvalue()
 
 
@@ -52,14 +55,24 @@ def mcq(number: int, test: str) -> Record:
 
 
 def number(item: int, test: str) -> Record:
-    return {"item_id": item, "image": f"images/{item:02d}.png", "question": "How heavy?", "answer": 20.5 + item, "target": "women_bmi"}
+    return {
+        "item_id": item,
+        "image": f"images/{item:02d}.png",
+        "question": "How heavy?",
+        "answer": 20.5 + item,
+        "target": "women_bmi",
+    }
 
 
 @pytest.fixture
 def release(tmp_path: Path) -> Callable[..., Path]:
-    """A foreign release of N items; `change(stem, records)` alters the records of a file before they are written."""
+    """A foreign release of N items; `change(stem, records)` alters the records of a file before
+    they are written."""
 
-    def make(change: Callable[[str, list[Record]], list[Record]] = lambda name, records: records, only: str = "") -> Path:
+    def make(
+        change: Callable[[str, list[Record]], list[Record]] = lambda name, records: records,
+        only: str = "",
+    ) -> Path:
         folder = tmp_path / "release"
         (folder / "data").mkdir(parents=True)
         (folder / "images").mkdir()
@@ -68,15 +81,22 @@ def release(tmp_path: Path) -> Callable[..., Path]:
         for task, test in PARTS:
             name = stem(task, test)
             if name.startswith(only):
-                records = change(name, [(mcq if task is Task.MCQ else number)(i, test.value) for i in range(N)])
-                (folder / "data" / f"{name}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records), encoding="utf-8")
+                records = change(
+                    name, [(mcq if task is Task.MCQ else number)(i, test.value) for i in range(N)]
+                )
+                (folder / "data" / f"{name}.jsonl").write_text(
+                    "".join(json.dumps(r) + "\n" for r in records), encoding="utf-8"
+                )
         return folder
 
     return make
 
 
-def edited(item: int, files: str = "mcq", **fields: Any) -> Callable[[str, list[Record]], list[Record]]:
-    """Replace fields of one item in every file whose name starts with `files`; None removes a field."""
+def edited(
+    item: int, files: str = "mcq", **fields: Any
+) -> Callable[[str, list[Record]], list[Record]]:
+    """Replace fields of one item in every file whose name starts with `files`; None removes a
+    field."""
 
     def change(name: str, records: list[Record]) -> list[Record]:
         if name.startswith(files):
@@ -95,16 +115,26 @@ def left_out(folder: Path) -> dict[str, set[str]]:
     return {str(rule): set(part["key"]) for rule, part in rows.groupby("rule")}
 
 
-# ------------------------------------------------------------------------------------------------------- lines
+# ----------------------------------------------------------------------
+# lines
 
 
 @given(
-    st.lists(st.tuples(st.text(st.characters(exclude_categories=["Cs"])), st.floats(allow_infinity=False), st.integers(-(2**62), 2**62)))
+    st.lists(
+        st.tuples(
+            st.text(st.characters(exclude_categories=["Cs"])),
+            st.floats(allow_infinity=False),
+            st.integers(-(2**62), 2**62),
+        )
+    )
 )
 def test_lines_are_those_of_json(rows: list[tuple[str, float, int]]) -> None:
     columns = list(zip(*rows, strict=True)) or [(), (), ()]
     kinds = (pa.string(), pa.float64(), pa.int64())
-    fields = {name: pa.array(values, kind) for name, values, kind in zip("sfi", columns, kinds, strict=True)}
+    fields = {
+        name: pa.array(values, kind)
+        for name, values, kind in zip("sfi", columns, kinds, strict=True)
+    }
     file = io.BytesIO()
     write_lines(file, json_lines(fields))
     found = [json.loads(line) for line in file.getvalue().decode().split("\n")[:-1]]
@@ -118,13 +148,18 @@ def test_a_line_letter_for_letter() -> None:
         "gone": pa.array([None], pa.string()),
         "j": pa.array(["[1]"]),
     }
-    assert json_lines(fields, raw=["j"]).to_pylist() == ['{"s": "a\\"\\\\\\n\u00e9\\u0001", "f": 0.1, "j": [1]}']
+    assert json_lines(fields, raw=["j"]).to_pylist() == [
+        '{"s": "a\\"\\\\\\n\u00e9\\u0001", "f": 0.1, "j": [1]}'
+    ]
 
 
-# ------------------------------------------------------------------------------------- what foreign records become
+# ------------------------------------------------------------------------------------- what foreign
+# records become
 
 
-def test_blanks_are_filled_where_something_is_known(release: Callable[..., Path], tmp_path: Path) -> None:
+def test_blanks_are_filled_where_something_is_known(
+    release: Callable[..., Path], tmp_path: Path
+) -> None:
     def change(name: str, records: list[Record]) -> list[Record]:
         for r in records[6:]:
             r["indicator"] = "Homelessness"
@@ -139,7 +174,9 @@ def test_blanks_are_filled_where_something_is_known(release: Callable[..., Path]
     assert set(items["pillar"]) == {"Health & Nutrition", ""}
     assert list(items["question"]) == ["How many?"] * N
     assert items["split"][2] == "val"
-    assert list(items["split"].drop(2)) == [s for i, s in enumerate(authors_split("mcq", range(N))) if i != 2]
+    assert list(items["split"].drop(2)) == [
+        s for i, s in enumerate(authors_split("mcq", range(N))) if i != 2
+    ]
     assert set(read(tmp_path / "out", "items_regression")["tolerance"]) == {1.0}
     assert done.unknown == N - 6
     assert any(f"{N - 6} multiple-choice items" in line for line in done.lines())
@@ -147,7 +184,9 @@ def test_blanks_are_filled_where_something_is_known(release: Callable[..., Path]
     assert notes["mcq"] == {"indicators_not_ours": {"Homelessness": N - 6}, "split_by_rule": N - 1}
 
 
-def test_complete_questions_stay_and_bare_ones_are_completed(release: Callable[..., Path], tmp_path: Path) -> None:
+def test_complete_questions_stay_and_bare_ones_are_completed(
+    release: Callable[..., Path], tmp_path: Path
+) -> None:
     done = import_(release(), tmp_path / "out")
     assert done.files["mcq_T1"] == (N, "complete")
     assert done.files["regression_T2"] == (N, "bare")
@@ -156,7 +195,9 @@ def test_complete_questions_stay_and_bare_ones_are_completed(release: Callable[.
     assert prompts["regression", "T5", 3].startswith("Question: How heavy?\nAnswer strictly")
 
 
-def test_a_context_that_came_with_the_question_is_not_written_twice(release: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_context_that_came_with_the_question_is_not_written_twice(
+    release: Callable[..., Path], tmp_path: Path
+) -> None:
     def change(name: str, records: list[Record]) -> list[Record]:
         for r in records if name.startswith("mcq") else []:
             r["question"] = r["question"].split("\nOptions")[0].removeprefix("Question: ")
@@ -167,33 +208,55 @@ def test_a_context_that_came_with_the_question_is_not_written_twice(release: Cal
     assert done.files["mcq_T1"][1] == "with context"
     assert done.files["mcq_T3"][1] == "bare"
     prompts = read(tmp_path / "out", "prompts").set_index(["task", "test", "item_id"])["text"]
-    assert prompts["mcq", "T1", 0].startswith("Question: How many?\nContext: Given: urban=Rural\nOptions: A. few; B. some; C. many\nVALID")
-    assert "Context: You may consider: asset_index, sanitation_index, urban\nOptions" in prompts["mcq", "T4", 0]
+    assert prompts["mcq", "T1", 0].startswith(
+        "Question: How many?\nContext: Given: urban=Rural\nOptions: A. few; B. some; C. many\nVALID"
+    )
+    assert (
+        "Context: You may consider: asset_index, sanitation_index, urban\nOptions"
+        in prompts["mcq", "T4", 0]
+    )
 
 
 def test_a_dhs_cluster_id_tells_the_place(release: Callable[..., Path], tmp_path: Path) -> None:
     import_(release(edited(0, "", cluster_id="NI-2012-6#-00000007")), tmp_path / "out")
     row = read(tmp_path / "out", "items_mcq").iloc[0]
-    assert (row["cluster_id"], row["cname"], row["iso3"], row["year"]) == ("NI-2012-6#-00000007", "NI", "NER", 2012)
+    assert (row["cluster_id"], row["cname"], row["iso3"], row["year"]) == (
+        "NI-2012-6#-00000007",
+        "NI",
+        "NER",
+        2012,
+    )
     assert set(read(tmp_path / "out", "clusters")["survey"]) == {"NI-2012-6#", ""}
 
 
 def test_paths_become_distinct_clusters() -> None:
-    paths = pd.Series(["images/a.png", "images/b.png", "images/b.jpg", "other/a.png", "images/.png"])
+    paths = pd.Series(
+        ["images/a.png", "images/b.png", "images/b.jpg", "other/a.png", "images/.png"]
+    )
     assert list(place_of_paths(paths)) == ["a", "images/b.png", "images/b.jpg", "other/a", ".png"]
 
 
 def test_t1_alone_is_enough(release: Callable[..., Path], tmp_path: Path) -> None:
     done = import_(release(only="mcq_T1"), tmp_path / "out")
-    assert done.missing == ["mcq_T2", "mcq_T3", "mcq_T4", "mcq_T5", "regression_T2", "regression_T5"]
+    assert done.missing == [
+        "mcq_T2",
+        "mcq_T3",
+        "mcq_T4",
+        "mcq_T5",
+        "regression_T2",
+        "regression_T5",
+    ]
     prompts = read(tmp_path / "out", "prompts")
     assert set(prompts["test"]) == {"T1", "T5"}
     bare = prompts.loc[prompts["test"] == "T5", "text"]
-    assert set(bare) == {"Question: How many?\nOptions: A. few; B. some; C. many\nVALID OPTIONS: A, B, C"}
+    assert set(bare) == {
+        "Question: How many?\nOptions: A. few; B. some; C. many\nVALID OPTIONS: A, B, C"
+    }
     assert export(tmp_path / "out", tmp_path / "again").records == {"mcq_T1": N}
 
 
-# ----------------------------------------------------------------------------------------------------- faults
+# ----------------------------------------------------------------------
+# faults
 
 
 def without(item: int, file: str) -> Callable[[str, list[Record]], list[Record]]:
@@ -201,7 +264,9 @@ def without(item: int, file: str) -> Callable[[str, list[Record]], list[Record]]
 
 
 def twice(item: int, file: str) -> Callable[[str, list[Record]], list[Record]]:
-    return lambda name, records: [*records, {**records[item], "id": -7}] if name == file else records
+    return lambda name, records: (
+        [*records, {**records[item], "id": -7}] if name == file else records
+    )
 
 
 #: One fault an item, item 0 first.
@@ -216,7 +281,10 @@ FAULTS = [
     ("invalid-options", edited(7, B=None, answer="A")),
     ("invalid-options", edited(8, A="many")),
     ("invalid-split", edited(9, split="train")),
-    ("inconsistent-item", edited(10, "mcq_T3", question="Question: How few?\nOptions: A. few; B. some; C. many")),
+    (
+        "inconsistent-item",
+        edited(10, "mcq_T3", question="Question: How few?\nOptions: A. few; B. some; C. many"),
+    ),
     ("inconsistent-item", edited(11, "mcq_T3", A="none")),
     ("inconsistent-item", edited(12, "mcq_T3", image="images/05.png")),
     ("conflicting-records", twice(13, "mcq_T2")),
@@ -226,7 +294,9 @@ FAULTS = [
 ]
 
 
-def test_a_broken_item_leaves_with_its_rule_and_no_other(release: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_broken_item_leaves_with_its_rule_and_no_other(
+    release: Callable[..., Path], tmp_path: Path
+) -> None:
     def change(name: str, records: list[Record]) -> list[Record]:
         for _, fault in FAULTS:
             records = fault(name, records)
@@ -234,7 +304,9 @@ def test_a_broken_item_leaves_with_its_rule_and_no_other(release: Callable[..., 
 
     done = import_(release(change), tmp_path / "out")
     rows = read(tmp_path / "out", "quarantine/release")
-    assert dict(zip(rows["key"].astype(int), rows["rule"], strict=True)) == {at: rule for at, (rule, _) in enumerate(FAULTS)}
+    assert dict(zip(rows["key"].astype(int), rows["rule"], strict=True)) == {
+        at: rule for at, (rule, _) in enumerate(FAULTS)
+    }
     assert len(rows) == len(FAULTS) == sum(done.quarantined.values())
     kept = set(range(len(FAULTS), N))
     assert set(read(tmp_path / "out", "items_mcq")["item_id"]) == kept
@@ -255,7 +327,11 @@ def test_pictures_cut_short(release: Callable[..., Path], tmp_path: Path) -> Non
     (tmp_path / "secret.png").write_bytes(picture(4))
     (folder / "images" / "04.png").symlink_to(tmp_path / "secret.png")
     import_(folder, tmp_path / "out")
-    assert left_out(tmp_path / "out") == {"broken-image": {"1", "2"}, "missing-modality": {"3"}, "image-outside-folder": {"4"}}
+    assert left_out(tmp_path / "out") == {
+        "broken-image": {"1", "2"},
+        "missing-modality": {"3"},
+        "image-outside-folder": {"4"},
+    }
 
 
 def test_faults_of_numbers(release: Callable[..., Path], tmp_path: Path) -> None:
@@ -270,20 +346,35 @@ def test_faults_of_numbers(release: Callable[..., Path], tmp_path: Path) -> None
     for path in (folder / "data").glob("regression*"):  # json has no infinity
         path.write_text(path.read_text().replace("Infinity", '"Infinity"'))
     import_(folder, tmp_path / "out")
-    assert left_out(tmp_path / "out") == {"answer-not-a-number": {"1", "2"}, "unknown-target": {"3"}}
+    assert left_out(tmp_path / "out") == {
+        "answer-not-a-number": {"1", "2"},
+        "unknown-target": {"3"},
+    }
 
 
-def test_a_record_without_an_id_and_one_said_twice(release: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_record_without_an_id_and_one_said_twice(
+    release: Callable[..., Path], tmp_path: Path
+) -> None:
     def change(name: str, records: list[Record]) -> list[Record]:
-        return [*records, records[0], {**records[1], "item_id": "1.5"}] if name == "mcq_T1" else records
+        return (
+            [*records, records[0], {**records[1], "item_id": "1.5"}]
+            if name == "mcq_T1"
+            else records
+        )
 
     import_(release(change), tmp_path / "out")
-    assert left_out(tmp_path / "out") == {"duplicate-record": {"0"}, "no-item-id": {f"mcq_T1 line {N + 2}"}}
+    assert left_out(tmp_path / "out") == {
+        "duplicate-record": {"0"},
+        "no-item-id": {f"mcq_T1 line {N + 2}"},
+    }
     assert len(read(tmp_path / "out", "items_mcq")) == N
 
 
-def test_texts_that_all_differ_are_not_compared(release: Callable[..., Path], tmp_path: Path) -> None:
-    """A release whose context stands inside the question must not lose every item of that task to inconsistent-item."""
+def test_texts_that_all_differ_are_not_compared(
+    release: Callable[..., Path], tmp_path: Path
+) -> None:
+    """A release whose context stands inside the question must not lose every item of that task to
+    inconsistent-item."""
 
     def change(name: str, records: list[Record]) -> list[Record]:
         for r in records if name.startswith("mcq") else []:
@@ -298,7 +389,9 @@ def test_texts_that_all_differ_are_not_compared(release: Callable[..., Path], tm
         ("items_regression", "4", "inconsistent-item", "differs between files: question")
     ]
     assert done.uncompared == ["mcq"]
-    assert json.loads((tmp_path / "out" / "items_notes.json").read_text())["release"]["questions_not_compared"] == ["mcq"]
+    assert json.loads((tmp_path / "out" / "items_notes.json").read_text())["release"][
+        "questions_not_compared"
+    ] == ["mcq"]
 
 
 def test_order_of_lines_changes_no_table(release: Callable[..., Path], tmp_path: Path) -> None:
@@ -309,7 +402,9 @@ def test_order_of_lines_changes_no_table(release: Callable[..., Path], tmp_path:
         path.write_text("".join(reversed(lines)))
     import_(folder, tmp_path / "two")
     for name in ("items_mcq", "items_regression", "prompts", "images", "clusters"):
-        assert (tmp_path / "one" / f"{name}.parquet").read_bytes() == (tmp_path / "two" / f"{name}.parquet").read_bytes()
+        assert (tmp_path / "one" / f"{name}.parquet").read_bytes() == (
+            tmp_path / "two" / f"{name}.parquet"
+        ).read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -322,7 +417,9 @@ def test_order_of_lines_changes_no_table(release: Callable[..., Path], tmp_path:
         (lambda text: "\n\n", "no record in it"),
     ],
 )
-def test_a_damaged_file_is_named(release: Callable[..., Path], tmp_path: Path, damage: Callable[[str], str], said: str) -> None:
+def test_a_damaged_file_is_named(
+    release: Callable[..., Path], tmp_path: Path, damage: Callable[[str], str], said: str
+) -> None:
     path = release() / "data" / "mcq_T2.jsonl"
     path.write_text(damage(path.read_text()))
     with pytest.raises(InputError, match=said) as caught:
@@ -338,7 +435,9 @@ def test_bytes_that_are_no_text(release: Callable[..., Path], tmp_path: Path) ->
         import_(tmp_path / "release", tmp_path / "out")
 
 
-def test_folders_that_are_not_what_they_should_be(release: Callable[..., Path], tmp_path: Path) -> None:
+def test_folders_that_are_not_what_they_should_be(
+    release: Callable[..., Path], tmp_path: Path
+) -> None:
     with pytest.raises(InputError, match="no data file; expected data/mcq_T1.jsonl"):
         import_(tmp_path, tmp_path / "out")
     (tmp_path / "mine").mkdir()
@@ -356,11 +455,15 @@ def release_without_images(folder: Path) -> Path:
     return folder
 
 
-def test_an_interrupted_import_is_taken_up_again(release: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_import_is_taken_up_again(
+    release: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = release()
     import_(folder, tmp_path / "whole")
     with monkeypatch.context() as patch:
-        patch.setattr(release_import, "build_card", lambda out: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(
+            release_import, "build_card", lambda out: (_ for _ in ()).throw(KeyboardInterrupt)
+        )
         with pytest.raises(KeyboardInterrupt):
             import_(folder, tmp_path / "out")
     assert not (tmp_path / "out" / "benchmark.json").exists()
@@ -369,20 +472,28 @@ def test_an_interrupted_import_is_taken_up_again(release: Callable[..., Path], t
 
 
 def tree(folder: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+    return {
+        str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()
+    }
 
 
-# ------------------------------------------------------------------------------------------------ and back again
+# ----------------------------------------------------------------------
+# and back again
 
 
-def test_foreign_records_come_back_byte_for_byte(release: Callable[..., Path], tmp_path: Path) -> None:
+def test_foreign_records_come_back_byte_for_byte(
+    release: Callable[..., Path], tmp_path: Path
+) -> None:
     folder = release()
     Image.new("RGB", (3, 3), "black").save(folder / "images" / "blank.png")
     import_(folder, tmp_path / "out")
     export(tmp_path / "out", tmp_path / "again", "blank-image")
     before, after = tree(folder), tree(tmp_path / "again")
     assert {name: after[name] for name in before} == before
-    assert set(after) - set(before) == {"release.json", *(f"views/{stem(*p)}{x}.jsonl" for p in PARTS for x in ("", "_text"))}
+    assert set(after) - set(before) == {
+        "release.json",
+        *(f"views/{stem(*p)}{x}.jsonl" for p in PARTS for x in ("", "_text")),
+    }
     told = [json.loads(line) for line in after["views/regression_T2_text.jsonl"].splitlines()]
     assert {r["image"] for r in told} == {"images/blank.png"}
     assert all(r["question"].endswith("Round to 1 decimal place.\nIgnore the image.") for r in told)

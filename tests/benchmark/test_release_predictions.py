@@ -16,26 +16,46 @@ from sdgbias.types import DIGITS, LETTERS, CadeParams, ContextTest, Task
 
 
 def tables(
-    folder: Path, task: Task = Task.MCQ, n: int = 300, level: str = "T2", seed: int = 0, suffix: str = ".csv"
+    folder: Path,
+    task: Task = Task.MCQ,
+    n: int = 300,
+    level: str = "T2",
+    seed: int = 0,
+    suffix: str = ".csv",
 ) -> dict[str, pd.DataFrame]:
-    """Writes the four tables of one model with a shared prior, in differing row orders; returns them by view."""
+    """Writes the four tables of one model with a shared prior, in differing row orders; returns
+    them by view."""
     rng = np.random.default_rng(seed)
     names = LETTERS if task is Task.MCQ else DIGITS
     k = len(names)
     gold = rng.integers(k, size=n)
     prior = rng.normal(0, 2, k)
     made = {}
-    for view, stem, weight in (("full", level, 1.0), ("ctx", f"{level}_text", 0.0), ("img", "T5", 1.5), ("q", "T5_text", 0.0)):
+    for view, stem, weight in (
+        ("full", level, 1.0),
+        ("ctx", f"{level}_text", 0.0),
+        ("img", "T5", 1.5),
+        ("q", "T5_text", 0.0),
+    ):
         z = prior + weight * np.eye(k)[gold] * 2 + rng.normal(0, 1, (n, k))
-        frame = pd.DataFrame({"index": np.arange(n), **{f"logit_{c}": z[:, j] for j, c in enumerate(names)}})
+        frame = pd.DataFrame(
+            {"index": np.arange(n), **{f"logit_{c}": z[:, j] for j, c in enumerate(names)}}
+        )
         if view == "full":
             best = z.argmax(1)
             if task is Task.MCQ:
                 frame = frame.assign(
-                    A="low", B="mid", C="high", prediction=[LETTERS[b] for b in best], answer=[LETTERS[g] for g in gold], pillar="x"
+                    A="low",
+                    B="mid",
+                    C="high",
+                    prediction=[LETTERS[b] for b in best],
+                    answer=[LETTERS[g] for g in gold],
+                    pillar="x",
                 )
             else:
-                frame = frame.assign(prediction=[f"{b}.5" for b in best], answer=gold + 0.5, target="water_index")
+                frame = frame.assign(
+                    prediction=[f"{b}.5" for b in best], answer=gold + 0.5, target="water_index"
+                )
             frame["split"] = np.where(np.arange(n) % 5 == 0, "val", "test")
         made[view] = frame
         frame = frame.sample(frac=1, random_state=seed + len(view))
@@ -48,11 +68,21 @@ def tables(
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_search_writes_what_decide_says(tmp_path: Path, suffix: str) -> None:
     made = tables(tmp_path / "pred", suffix=suffix)
-    config = run(tmp_path / "pred", Task.MCQ, ContextTest.T2, tmp_path / "out", params=None, draws=300)
+    config = run(
+        tmp_path / "pred", Task.MCQ, ContextTest.T2, tmp_path / "out", params=None, draws=300
+    )
     written = json.loads((tmp_path / "out" / "cade_config.json").read_text())
     assert written["params"] == config["params"]
     rows = pd.read_csv(tmp_path / "out" / "cade_predictions.csv")
-    assert list(rows.columns) == ["index", "split", "answer", "baseline_pred", "cade_pred", "baseline_conf", "kl"]
+    assert list(rows.columns) == [
+        "index",
+        "split",
+        "answer",
+        "baseline_pred",
+        "cade_pred",
+        "baseline_conf",
+        "kl",
+    ]
     z = [made[v][[f"logit_{c}" for c in LETTERS]].to_numpy() for v in ("full", "ctx", "img", "q")]
     want = decide(streams(*z), CadeParams(**config["params"])).choice
     assert list(rows["cade_pred"]) == [LETTERS[i] for i in want]
@@ -75,19 +105,27 @@ def test_apply_with_saved_parameters_repeats_the_search(tmp_path: Path) -> None:
 
 def test_regression_replaces_the_first_digit(tmp_path: Path) -> None:
     tables(tmp_path / "pred", Task.REGRESSION)
-    config = run(tmp_path / "pred", Task.REGRESSION, ContextTest.T2, tmp_path / "out", params=None, draws=200)
+    config = run(
+        tmp_path / "pred", Task.REGRESSION, ContextTest.T2, tmp_path / "out", params=None, draws=200
+    )
     rows = pd.read_csv(tmp_path / "out" / "cade_predictions.csv")
     assert config["mode"] == "replace"
     assert ((rows["cade_pred"] - 0.5).isin(range(10))).all()
     test = rows[rows["split"] == "test"]
     measured = config["metrics"]["test"]
-    assert measured["cade_mae"]["value"] == pytest.approx((test["cade_pred"] - test["answer"]).abs().mean())
-    assert measured["cade_interval_accuracy"]["value"] == pytest.approx(((test["cade_pred"] - test["answer"]).abs() <= 0.75).mean())
+    assert measured["cade_mae"]["value"] == pytest.approx(
+        (test["cade_pred"] - test["answer"]).abs().mean()
+    )
+    assert measured["cade_interval_accuracy"]["value"] == pytest.approx(
+        ((test["cade_pred"] - test["answer"]).abs() <= 0.75).mean()
+    )
 
 
 def test_tau_zero_is_the_full_view(tmp_path: Path) -> None:
     tables(tmp_path / "pred")
-    run(tmp_path / "pred", Task.MCQ, ContextTest.T2, tmp_path / "out", params=CadeParams(1, 1, 1, 0))
+    run(
+        tmp_path / "pred", Task.MCQ, ContextTest.T2, tmp_path / "out", params=CadeParams(1, 1, 1, 0)
+    )
     rows = pd.read_csv(tmp_path / "out" / "cade_predictions.csv")
     assert (rows["baseline_pred"] == rows["cade_pred"]).all()
 
@@ -102,10 +140,22 @@ def test_missing_rows_views_and_options_are_counted_not_dropped(tmp_path: Path) 
     pred = tmp_path / "pred"
     tables(pred)
     edit(pred / "mcq_T5.csv", lambda f: f[f["index"] >= 10])
-    edit(pred / "mcq_T2.csv", lambda f: f.assign(C=f["C"].where(f["index"] != 7, ""), answer=f["answer"].where(f["index"] != 8, "Z")))
+    edit(
+        pred / "mcq_T2.csv",
+        lambda f: f.assign(
+            C=f["C"].where(f["index"] != 7, ""), answer=f["answer"].where(f["index"] != 8, "Z")
+        ),
+    )
     (pred / "mcq_T5_text.csv").unlink()
     for numerics in ("exact", "reference"):
-        config = run(pred, Task.MCQ, ContextTest.T2, tmp_path / numerics, params=CadeParams(0.9, 1, 1, 0.9), numerics=numerics)
+        config = run(
+            pred,
+            Task.MCQ,
+            ContextTest.T2,
+            tmp_path / numerics,
+            params=CadeParams(0.9, 1, 1, 0.9),
+            numerics=numerics,
+        )
         notes = config["notes"]
         assert notes["rows_without_img"] == 10
         assert notes["rows_without_q"] == 300
@@ -118,7 +168,10 @@ def test_missing_rows_views_and_options_are_counted_not_dropped(tmp_path: Path) 
 def test_nan_in_part_of_a_row_is_masked(tmp_path: Path) -> None:
     pred = tmp_path / "pred"
     tables(pred)
-    edit(pred / "mcq_T2_text.csv", lambda f: f.assign(logit_A=f["logit_A"].where(f["index"] != 3, np.nan)))
+    edit(
+        pred / "mcq_T2_text.csv",
+        lambda f: f.assign(logit_A=f["logit_A"].where(f["index"] != 3, np.nan)),
+    )
     t = read_tables(pred, Task.MCQ, ContextTest.T2)
     assert t.notes["rows_with_masked_candidates"] == 1
     run(pred, Task.MCQ, ContextTest.T2, tmp_path / "out", params=CadeParams(2, 5, 1.5, 2))

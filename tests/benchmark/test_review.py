@@ -1,4 +1,5 @@
-"""Human review: a sample that stays put, CSVs as people return them, agreement by the book, and nobody's work overwritten."""
+"""Human review: a sample that stays put, CSVs as people return them, agreement by the book, and
+nobody's work overwritten."""
 
 from __future__ import annotations
 
@@ -30,7 +31,9 @@ def benchmark_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def sheets(benchmark_folder: Path, tmp_path: Path) -> Path:
-    return write_sheets(benchmark_folder, tmp_path / "sheets", share=0.1, reviewers=["anna", "ben"]).out
+    return write_sheets(
+        benchmark_folder, tmp_path / "sheets", share=0.1, reviewers=["anna", "ben"]
+    ).out
 
 
 def key_set(sample: pd.DataFrame) -> set[tuple[str, int]]:
@@ -38,7 +41,8 @@ def key_set(sample: pd.DataFrame) -> set[tuple[str, int]]:
 
 
 def fill(path: Path, verdicts: list[str], out: Path) -> Path:
-    """A reviewer's CSV with its first rows filled: 'accept', 'reject ambiguous', ''; the rest is accepted."""
+    """A reviewer's CSV with its first rows filled: 'accept', 'reject ambiguous', ''; the rest is
+    accepted."""
     table = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8-sig")
     words = [*verdicts, *["accept"] * len(table)][: len(table)]
     table["verdict"] = [word.split(" ")[0] for word in words]
@@ -52,8 +56,13 @@ def fill(path: Path, verdicts: list[str], out: Path) -> Path:
 
 def test_sample_is_a_share_of_every_stratum(benchmark_folder: Path) -> None:
     sample = draw_sample(benchmark_folder, 0.25)
-    items = pd.concat(pd.read_parquet(benchmark_folder / f"items_{t}.parquet").assign(task=t) for t in ("mcq", "regression"))
-    of = items.groupby(["task", "indicator", "cname"]).size()  # 12 each, but for duplicates: 3 of 12
+    items = pd.concat(
+        pd.read_parquet(benchmark_folder / f"items_{t}.parquet").assign(task=t)
+        for t in ("mcq", "regression")
+    )
+    of = items.groupby(
+        ["task", "indicator", "cname"]
+    ).size()  # 12 each, but for duplicates: 3 of 12
     drawn = sample.groupby(["task", "indicator", "cname"]).size().reindex(of.index, fill_value=0)
     assert ((drawn - 0.25 * of).abs() < 1).all()
     pillars = sample.groupby(["task", "pillar"]).size() / items.groupby(["task", "pillar"]).size()
@@ -67,7 +76,9 @@ def test_no_stratum_is_left_out_and_the_whole_can_be_drawn(benchmark_folder: Pat
     assert len(draw_sample(benchmark_folder, 1)) == 60 * (12 + 9)
 
 
-def test_a_country_more_changes_nothing_for_the_others(benchmark_folder: Path, tmp_path: Path) -> None:
+def test_a_country_more_changes_nothing_for_the_others(
+    benchmark_folder: Path, tmp_path: Path
+) -> None:
     more = write_benchmark(tmp_path / "more", codes=(*CODES, "PE"), images=False)
     before, after = draw_sample(benchmark_folder, 0.1), draw_sample(more, 0.1)
     assert key_set(after[after["cname"] != "PE"]) == key_set(before)
@@ -76,21 +87,29 @@ def test_a_country_more_changes_nothing_for_the_others(benchmark_folder: Path, t
     assert order == before["item_id"].tolist()
 
 
-def test_a_cluster_more_changes_one_item_of_a_stratum_at_most(benchmark_folder: Path, tmp_path: Path) -> None:
+def test_a_cluster_more_changes_one_item_of_a_stratum_at_most(
+    benchmark_folder: Path, tmp_path: Path
+) -> None:
     more = write_benchmark(tmp_path / "more", each=13, images=False)
-    strata = [frame.groupby(["task", "indicator", "cname"])["item_id"].agg(set)
-              for frame in (draw_sample(benchmark_folder, 0.2), draw_sample(more, 0.2))]  # fmt: skip
+    strata = [
+        frame.groupby(["task", "indicator", "cname"])["item_id"].agg(set)
+        for frame in (draw_sample(benchmark_folder, 0.2), draw_sample(more, 0.2))
+    ]
     gone = [len(ids - strata[1].get(name, set())) for name, ids in strata[0].items()]
     assert max(gone) <= 1 and np.mean(gone) < 0.5
 
 
-def test_order_of_the_tables_does_not_matter_and_the_seed_does(benchmark_folder: Path, tmp_path: Path) -> None:
+def test_order_of_the_tables_does_not_matter_and_the_seed_does(
+    benchmark_folder: Path, tmp_path: Path
+) -> None:
     for name in ("items_mcq", "items_regression"):
         table = pd.read_parquet(benchmark_folder / f"{name}.parquet")
         table.sample(frac=1, random_state=1).to_parquet(tmp_path / f"{name}.parquet")
     first = draw_sample(benchmark_folder, 0.1)
     pd.testing.assert_frame_equal(first, draw_sample(tmp_path, 0.1))
-    assert len(key_set(first) & key_set(draw_sample(benchmark_folder, 0.1, seed=1))) < 0.3 * len(first)
+    assert len(key_set(first) & key_set(draw_sample(benchmark_folder, 0.1, seed=1))) < 0.3 * len(
+        first
+    )
     # pinned: another machine draws the same
     assert first["item_id"].head(3).tolist() == [47956551645608, 165588467929775, 66599260401705]
 
@@ -113,17 +132,34 @@ def test_no_benchmark(tmp_path: Path) -> None:
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
 
 
 def test_same_benchmark_same_sheets(benchmark_folder: Path, sheets: Path, tmp_path: Path) -> None:
-    write_sheets(benchmark_folder, tmp_path / "again", share=0.1, reviewers=["anna", "ben"], workers=1)
+    write_sheets(
+        benchmark_folder, tmp_path / "again", share=0.1, reviewers=["anna", "ben"], workers=1
+    )
     assert files(tmp_path / "again") == files(sheets)
-    assert {"sheet.html", "sample.json", "README.md", "anna.csv", "ben.csv", "items/000.js", "items/001.js"} <= set(files(sheets))
+    assert {
+        "sheet.html",
+        "sample.json",
+        "README.md",
+        "anna.csv",
+        "ben.csv",
+        "items/000.js",
+        "items/001.js",
+    } <= set(files(sheets))
     assert not [name for name in files(sheets) if ".part" in name]
     facts = json.loads((sheets / "sample.json").read_text())
     table = read_verdicts(sheets / "anna.csv")
-    assert facts["items"] == len(table) == sum(row["n"] for row in facts["strata"]) and facts["benchmark_id"] == "0123456789abcdef"
+    assert (
+        facts["items"] == len(table) == sum(row["n"] for row in facts["strata"])
+        and facts["benchmark_id"] == "0123456789abcdef"
+    )
     assert (table["verdict"] == "").all()
 
 
@@ -140,8 +176,18 @@ def test_pictures_carry_no_metadata_and_no_surprise(tmp_path: Path) -> None:
     exif[0x010E] = "taken at home"
     Image.new("RGB", (2000, 1000), "red").save(buffer, "JPEG", exif=exif, comment=b"a name")
     names = sorted(make_clusters(("KE",), 2)["cluster_id"])
-    index = store_images(folder, ((name, "", [buffer.getvalue() + name.encode()]) for name in names))
-    made = build_items(make_clusters(("KE",), 2), index, make_series(("KE",)), None, mcq=None, regression=None, seed=0)
+    index = store_images(
+        folder, ((name, "", [buffer.getvalue() + name.encode()]) for name in names)
+    )
+    made = build_items(
+        make_clusters(("KE",), 2),
+        index,
+        make_series(("KE",)),
+        None,
+        mcq=None,
+        regression=None,
+        seed=0,
+    )
     made.items_mcq.to_parquet(folder / "items_mcq.parquet")
     made.items_regression.to_parquet(folder / "items_regression.parquet")
     index.to_parquet(folder / "images.parquet")
@@ -180,7 +226,10 @@ def test_nobodys_work_is_overwritten(benchmark_folder: Path, sheets: Path) -> No
             write_sheets(benchmark_folder, sheets, share=0.2, reviewers=names)
     assert files(sheets) == before
     (sheets / "ben.csv").write_bytes(b"PK\x03\x04 a workbook")
-    assert "ben.csv" in write_sheets(benchmark_folder, sheets, share=0.1, reviewers=["anna", "ben"]).kept
+    assert (
+        "ben.csv"
+        in write_sheets(benchmark_folder, sheets, share=0.1, reviewers=["anna", "ben"]).kept
+    )
 
 
 def test_an_untouched_sheet_can_be_drawn_anew(benchmark_folder: Path, sheets: Path) -> None:
@@ -190,7 +239,17 @@ def test_an_untouched_sheet_can_be_drawn_anew(benchmark_folder: Path, sheets: Pa
     assert len(read_verdicts(sheets / "ben.csv")) == made.items
 
 
-@pytest.mark.parametrize("names", [["anna"], ["anna", "Anna"], ["../x", "ben"], ["a/b", "ben"], ["adjudicator", "ben"], ["", " "]])
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["anna"],
+        ["anna", "Anna"],
+        ["../x", "ben"],
+        ["a/b", "ben"],
+        ["adjudicator", "ben"],
+        ["", " "],
+    ],
+)
 def test_names_of_reviewers(benchmark_folder: Path, tmp_path: Path, names: list[str]) -> None:
     with pytest.raises(UsageError, match="--reviewers"):
         write_sheets(benchmark_folder, tmp_path / "s", reviewers=names)
@@ -220,7 +279,9 @@ def test_a_broken_picture_is_named(tmp_path: Path) -> None:
     broken.to_parquet(folder / "images.parquet")
     for name in ("items_mcq", "items_regression"):
         table = pd.read_parquet(folder / f"{name}.parquet")
-        table.assign(image_id=table["cluster_id"].map(broken.set_index("cluster_id")["image_id"])).to_parquet(folder / f"{name}.parquet")
+        table.assign(
+            image_id=table["cluster_id"].map(broken.set_index("cluster_id")["image_id"])
+        ).to_parquet(folder / f"{name}.parquet")
     with pytest.raises(InputError, match="can't be decoded.*sdgbias build"):
         write_sheets(folder, tmp_path / "s", share=0.2)
 
@@ -228,29 +289,48 @@ def test_a_broken_picture_is_named(tmp_path: Path) -> None:
 # --- CSVs
 
 
-ROWS = [("mcq", 123456789012345, "accept", "", ""), ("regression", 7, "reject", "wrong-gold", 'Straße, "neu"; alt'), ("mcq", 8, "", "", "")]
+ROWS = [
+    ("mcq", 123456789012345, "accept", "", ""),
+    ("regression", 7, "reject", "wrong-gold", 'Straße, "neu"; alt'),
+    ("mcq", 8, "", "", ""),
+]
 
 
 @pytest.mark.parametrize(
     ("sep", "encoding", "end"),
-    [(",", "utf-8", "\n"), (";", "utf-8-sig", "\r\n"), (";", "cp1252", "\r\n"), ("\t", "utf-16", "\r\n"), (",", "utf-8-sig", "\n")],
+    [
+        (",", "utf-8", "\n"),
+        (";", "utf-8-sig", "\r\n"),
+        (";", "cp1252", "\r\n"),
+        ("\t", "utf-16", "\r\n"),
+        (",", "utf-8-sig", "\n"),
+    ],
 )
 @pytest.mark.parametrize("prefix", [True, False])
-def test_csvs_as_people_return_them(tmp_path: Path, sep: str, encoding: str, end: str, prefix: bool) -> None:
+def test_csvs_as_people_return_them(
+    tmp_path: Path, sep: str, encoding: str, end: str, prefix: bool
+) -> None:
     table = pd.DataFrame(ROWS, columns=COLUMNS)
     if prefix:
         table["item_id"] = table["task"] + "-" + table["item_id"].astype(str)
     table["verdict"] = table["verdict"].str.upper()
-    (tmp_path / "a.csv").write_bytes(table.to_csv(index=False, sep=sep, lineterminator=end).encode(encoding))
+    (tmp_path / "a.csv").write_bytes(
+        table.to_csv(index=False, sep=sep, lineterminator=end).encode(encoding)
+    )
     found = read_verdicts(tmp_path / "a.csv")
     assert list(found[list(COLUMNS)].itertuples(index=False, name=None)) == ROWS
     assert found["row"].tolist() == [2, 3, 4]
 
 
 def test_other_columns_blank_lines_and_short_rows_are_fine(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("no,Verdict,task,item_id,note\n1,accept,mcq,5,x\n,,,,\n\n2, reject ,mcq,6\n")
+    (tmp_path / "a.csv").write_text(
+        "no,Verdict,task,item_id,note\n1,accept,mcq,5,x\n,,,,\n\n2, reject ,mcq,6\n"
+    )
     found = read_verdicts(tmp_path / "a.csv")
-    assert found[["item_id", "verdict", "reason", "comment"]].values.tolist() == [[5, "accept", "", ""], [6, "reject", "", ""]]
+    assert found[["item_id", "verdict", "reason", "comment"]].values.tolist() == [
+        [5, "accept", "", ""],
+        [6, "reject", "", ""],
+    ]
 
 
 @pytest.mark.parametrize(
@@ -259,26 +339,42 @@ def test_other_columns_blank_lines_and_short_rows_are_fine(tmp_path: Path) -> No
         ("", "missing column(s) task, item_id, verdict"),
         ("task,item_id,comment\nmcq,5,x\n", "missing column(s) verdict"),
         (f"{HEADER}\nmcq,5,maybe,,\n", "line 2: unknown verdict 'maybe'; valid: accept, reject"),
-        (f"{HEADER}\nmcq,5,reject,ugly,\n", "line 2: unknown reason 'ugly'; valid: ambiguous, image-unusable"),
+        (
+            f"{HEADER}\nmcq,5,reject,ugly,\n",
+            "line 2: unknown reason 'ugly'; valid: ambiguous, image-unusable",
+        ),
         (f"{HEADER}\nmcq,5,accept,other,\n", "line 2: accepted with the reason 'other'"),
         (f"{HEADER}\nquiz,5,accept,,\n", "line 2: unknown task 'quiz'; valid: mcq, regression"),
-        (f"{HEADER}\nmcq,regression-5,accept,,\n", "line 2: item_id 'regression-5' is not of the task 'mcq'"),
-        (f"{HEADER}\nmcq,1.23457E+14,accept,,\n", "line 2: item_id '1.23457E+14' is no id; a spreadsheet has shortened it"),
-        (f"{HEADER}\nmcq,\"1,23457E+14\",accept,,\n", "a spreadsheet has shortened it"),
+        (
+            f"{HEADER}\nmcq,regression-5,accept,,\n",
+            "line 2: item_id 'regression-5' is not of the task 'mcq'",
+        ),
+        (
+            f"{HEADER}\nmcq,1.23457E+14,accept,,\n",
+            "line 2: item_id '1.23457E+14' is no id; a spreadsheet has shortened it",
+        ),
+        (f'{HEADER}\nmcq,"1,23457E+14",accept,,\n', "a spreadsheet has shortened it"),
         (f"{HEADER}\nmcq,,accept,,\n", "line 2: item_id '' is no id"),
         (f"{HEADER}\nmcq,../5,accept,,\n", "is no id"),
-        (f"{HEADER}\nmcq,5,accept,,\nmcq,6,,,\nmcq,mcq-5,reject,,\n", "line 4: mcq-5 stands in line 2 already"),
+        (
+            f"{HEADER}\nmcq,5,accept,,\nmcq,6,,,\nmcq,mcq-5,reject,,\n",
+            "line 4: mcq-5 stands in line 2 already",
+        ),
         (f"{HEADER}\nmcq,5,accept,,late, or so\n", "line 2: more fields than columns"),
         (f'{HEADER}\nmcq,5,accept,,"late\nmcq,6,accept,,\n', "no CSV (unexpected end of data)"),
         ("PK\x03\x04\x00\x00", "missing column(s)"),
     ],
-)  # fmt: skip
+)
 def test_bad_csvs_give_one_line(tmp_path: Path, body: str, words: str) -> None:
     path = tmp_path / "anna.csv"
     path.write_text(body)
     with pytest.raises(InputError) as caught:
         read_verdicts(path)
-    assert words in str(caught.value) and "anna.csv" in str(caught.value) and "\n" not in str(caught.value)
+    assert (
+        words in str(caught.value)
+        and "anna.csv" in str(caught.value)
+        and "\n" not in str(caught.value)
+    )
     assert written_in(path)
 
 
@@ -291,7 +387,9 @@ def test_no_csv(tmp_path: Path) -> None:
 # --- agreement
 
 
-def table_of(both_no: int, first_no: int, second_no: int, both_yes: int) -> tuple[np.ndarray, np.ndarray]:
+def table_of(
+    both_no: int, first_no: int, second_no: int, both_yes: int
+) -> tuple[np.ndarray, np.ndarray]:
     one = np.repeat([True, True, False, False], [both_no, first_no, second_no, both_yes])
     two = np.repeat([True, False, True, False], [both_no, first_no, second_no, both_yes])
     return one, two
@@ -304,9 +402,12 @@ def test_kappa_by_hand() -> None:
     assert found.low < found.value < found.high
 
 
-@pytest.mark.parametrize("counts", [(20, 5, 10, 15), (30, 20, 10, 340), (3, 40, 60, 4), (100, 1, 30, 7000)])
+@pytest.mark.parametrize(
+    "counts", [(20, 5, 10, 15), (30, 20, 10, 340), (3, 40, 60, 4), (100, 1, 30, 7000)]
+)
 def test_variance_of_kappa_is_that_of_the_delta_method(counts: tuple[int, int, int, int]) -> None:
-    """Another way to the same number: the gradient of kappa, numerically, and the multinomial's covariance."""
+    """Another way to the same number: the gradient of kappa, numerically, and the multinomial's
+    covariance."""
 
     def value(p: np.ndarray) -> float:
         table = p.reshape(2, 2)
@@ -334,7 +435,9 @@ def test_interval_of_kappa_against_the_bootstrap() -> None:
 
 
 def test_kappa_where_it_says_little() -> None:
-    assert np.isnan(kappa(*table_of(0, 0, 0, 30)).value)  # both accept everything: chance explains it all
+    assert np.isnan(
+        kappa(*table_of(0, 0, 0, 30)).value
+    )  # both accept everything: chance explains it all
     perfect = kappa(*table_of(5, 0, 0, 25))
     assert perfect.value == 1 and np.isnan(perfect.low) and np.isnan(perfect.high)
     assert kappa(*table_of(0, 15, 15, 0)).value == pytest.approx(-1)
@@ -344,8 +447,10 @@ def test_kappa_where_it_says_little() -> None:
 # --- import
 
 
-def test_two_reviewers_and_the_adjudicator(benchmark_folder: Path, sheets: Path, tmp_path: Path) -> None:
-    #        agreed      agreed, 2 reasons   disagreed       disagreed        one only            none
+def test_two_reviewers_and_the_adjudicator(
+    benchmark_folder: Path, sheets: Path, tmp_path: Path
+) -> None:
+    # agreed      agreed, 2 reasons   disagreed       disagreed        one only            none
     anna = ["accept", "reject ambiguous", "accept", "reject wrong-gold", "", "", "reject"]
     ben = ["accept", "reject other", "reject other", "accept", "reject other", "", "accept"]
     first = fill(sheets / "anna.csv", anna, tmp_path / "anna.csv")
@@ -354,7 +459,14 @@ def test_two_reviewers_and_the_adjudicator(benchmark_folder: Path, sheets: Path,
     made = import_reviews(first, second, benchmark_folder, out)
     n = len(read_verdicts(first))
     f = made.figures
-    assert [f[name] for name in ("items", "by_both", "by_one", "by_none", "disagreed", "open")] == [n, n - 2, 1, 1, 3, 3]
+    assert [f[name] for name in ("items", "by_both", "by_one", "by_none", "disagreed", "open")] == [
+        n,
+        n - 2,
+        1,
+        1,
+        3,
+        3,
+    ]
     assert made.to_adjudicate == tmp_path / "reviews-disagreements.csv"
     asked = pd.read_csv(made.to_adjudicate, encoding="utf-8-sig", keep_default_na=False)
     assert len(asked) == 3 and (asked["verdict"] == "").all()
@@ -362,8 +474,13 @@ def test_two_reviewers_and_the_adjudicator(benchmark_folder: Path, sheets: Path,
 
     ids = read_verdicts(first)[["task", "item_id"]]
     third = tmp_path / "cem.csv"
-    decided = pd.DataFrame({"task": ids["task"], "item_id": ids["item_id"], "verdict": "", "reason": ""}).iloc[[0, 2, 3]]
-    decided["verdict"], decided["reason"] = ["reject", "reject", "accept"], ["other", "image-unusable", ""]
+    decided = pd.DataFrame(
+        {"task": ids["task"], "item_id": ids["item_id"], "verdict": "", "reason": ""}
+    ).iloc[[0, 2, 3]]
+    decided["verdict"], decided["reason"] = (
+        ["reject", "reject", "accept"],
+        ["other", "image-unusable", ""],
+    )
     decided.to_csv(third, index=False)
     made = import_reviews(first, second, benchmark_folder, out, third)
     f = made.figures
@@ -374,24 +491,43 @@ def test_two_reviewers_and_the_adjudicator(benchmark_folder: Path, sheets: Path,
     assert rows[1] == ["rejected", "anna+ben", "ambiguous+other"]
     assert rows[2] == ["rejected", "cem", "image-unusable"]
     assert rows[3] == ["accepted", "cem", ""]
-    assert len(got) == n - 3 and list(got.reset_index()) == ["task", "item_id", "verdict", "by", "reason"]
+    assert len(got) == n - 3 and list(got.reset_index()) == [
+        "task",
+        "item_id",
+        "verdict",
+        "by",
+        "reason",
+    ]
     assert f["reasons"] == {"ambiguous": 1, "image-unusable": 1, "other": 1}
-    assert any("cem.csv: 1 verdicts on items without a disagreement" in line for line in made.lines())
+    assert any(
+        "cem.csv: 1 verdicts on items without a disagreement" in line for line in made.lines()
+    )
     assert json.loads(out.with_suffix(".json").read_text()) == f
 
     # figures: recomputed from what went in
     whole = f["agreement"][0]
-    assert (whole["task"], whole["n"]) == ("all", n - 2) and whole["agree"] == pytest.approx((n - 5) / (n - 2), abs=1e-6)
+    assert (whole["task"], whole["n"]) == ("all", n - 2) and whole["agree"] == pytest.approx(
+        (n - 5) / (n - 2), abs=1e-6
+    )
     mcq = next(row for row in f["verdicts"] if row["task"] == "mcq" and row["pillar"] == "all")
-    assert mcq["n"] == (got.reset_index()["task"] == "mcq").sum() and 0 <= mcq["low"] <= mcq["share"] <= mcq["high"] <= 1
+    assert (
+        mcq["n"] == (got.reset_index()["task"] == "mcq").sum()
+        and 0 <= mcq["low"] <= mcq["share"] <= mcq["high"] <= 1
+    )
     for depth, count in (("pillar", 6), ("indicator", 21)):
-        own = [row for row in f["verdicts"] if row[depth] != "all" and (depth == "indicator" or row["indicator"] == "all")]
+        own = [
+            row
+            for row in f["verdicts"]
+            if row[depth] != "all" and (depth == "indicator" or row["indicator"] == "all")
+        ]
         assert len(own) == count and sum(row["n"] for row in own) == len(got)
     words = "\n".join(made.lines())
     assert "Cohen's kappa" in words and f"sdgbias build --review {out}" in words
 
 
-def test_import_is_the_same_whatever_the_order_of_rows(benchmark_folder: Path, sheets: Path, tmp_path: Path) -> None:
+def test_import_is_the_same_whatever_the_order_of_rows(
+    benchmark_folder: Path, sheets: Path, tmp_path: Path
+) -> None:
     first = fill(sheets / "anna.csv", ["reject other", "accept"], tmp_path / "anna.csv")
     second = fill(sheets / "ben.csv", ["reject other", "reject"], tmp_path / "ben.csv")
     import_reviews(first, second, benchmark_folder, tmp_path / "a" / "reviews.parquet")
@@ -401,7 +537,9 @@ def test_import_is_the_same_whatever_the_order_of_rows(benchmark_folder: Path, s
     assert files(tmp_path / "a") == files(tmp_path / "b") and len(files(tmp_path / "a")) == 3
 
 
-def test_half_filled_partial_and_copied_csvs_are_counted(benchmark_folder: Path, sheets: Path, tmp_path: Path) -> None:
+def test_half_filled_partial_and_copied_csvs_are_counted(
+    benchmark_folder: Path, sheets: Path, tmp_path: Path
+) -> None:
     first = fill(sheets / "anna.csv", [""] * 1000, tmp_path / "anna.csv")
     table = pd.read_csv(first, dtype=str, keep_default_na=False)
     table.loc[:4, "verdict"] = "accept"
@@ -413,7 +551,11 @@ def test_half_filled_partial_and_copied_csvs_are_counted(benchmark_folder: Path,
     assert (made.figures["by_both"], made.figures["by_none"]) == (5, len(table) - 5)
     assert made.figures["agreement"][0]["kappa"] is None  # all accepted: undefined, not 1
     words = "\n".join(made.lines())
-    assert "anna.csv: 3 rows have a reason or a comment and no verdict" in words and "same to the byte" in words and "undefined" in words
+    assert (
+        "anna.csv: 3 rows have a reason or a comment and no verdict" in words
+        and "same to the byte" in words
+        and "undefined" in words
+    )
     table.iloc[:3].to_csv(tmp_path / "ben.csv", index=False)
     made = import_reviews(first, tmp_path / "ben.csv", benchmark_folder, tmp_path / "r.parquet")
     assert (made.figures["by_both"], made.figures["by_one"]) == (3, 2)
@@ -422,12 +564,20 @@ def test_half_filled_partial_and_copied_csvs_are_counted(benchmark_folder: Path,
 
 
 def test_nothing_reviewed_at_all(benchmark_folder: Path, sheets: Path, tmp_path: Path) -> None:
-    made = import_reviews(sheets / "anna.csv", sheets / "ben.csv", benchmark_folder, tmp_path / "r.parquet")
-    assert made.figures["by_none"] == made.figures["items"] and made.figures["agreement"] == [] and made.lines()
+    made = import_reviews(
+        sheets / "anna.csv", sheets / "ben.csv", benchmark_folder, tmp_path / "r.parquet"
+    )
+    assert (
+        made.figures["by_none"] == made.figures["items"]
+        and made.figures["agreement"] == []
+        and made.lines()
+    )
     assert load_verdicts(tmp_path / "r.parquet").empty
 
 
-def test_the_adjudicators_work_is_never_overwritten(benchmark_folder: Path, sheets: Path, tmp_path: Path) -> None:
+def test_the_adjudicators_work_is_never_overwritten(
+    benchmark_folder: Path, sheets: Path, tmp_path: Path
+) -> None:
     first = fill(sheets / "anna.csv", ["accept", "accept"], tmp_path / "anna.csv")
     second = fill(sheets / "ben.csv", ["reject", "reject"], tmp_path / "ben.csv")
     out = tmp_path / "r.parquet"
@@ -451,14 +601,28 @@ def test_the_adjudicators_work_is_never_overwritten(benchmark_folder: Path, shee
     ],
 )
 def test_import_that_can_not_be(
-    benchmark_folder: Path, sheets: Path, tmp_path: Path, case: str, kind: type[SdgbiasError], words: str
+    benchmark_folder: Path,
+    sheets: Path,
+    tmp_path: Path,
+    case: str,
+    kind: type[SdgbiasError],
+    words: str,
 ) -> None:
-    first, second, out = sheets / "anna.csv", sheets / "ben.csv", tmp_path / ("r.csv" if case == "no parquet" else "r.parquet")
+    first, second, out = (
+        sheets / "anna.csv",
+        sheets / "ben.csv",
+        tmp_path / ("r.csv" if case == "no parquet" else "r.parquet"),
+    )
     if case == "strange id":
         second = tmp_path / "ben.csv"
         second.write_text(f"{HEADER}\nmcq,5,accept,,\n")
     with pytest.raises(kind, match=words):
-        import_reviews(first, first if case == "one name" else second, tmp_path if case == "no benchmark" else benchmark_folder, out)
+        import_reviews(
+            first,
+            first if case == "one name" else second,
+            tmp_path if case == "no benchmark" else benchmark_folder,
+            out,
+        )
     assert not out.exists()
 
 
@@ -467,10 +631,21 @@ def test_import_that_can_not_be(
 
 def test_verdicts_for_the_next_build(tmp_path: Path) -> None:
     path = tmp_path / "reviews.parquet"
-    rows = pd.DataFrame({"task": ["regression", "mcq"], "item_id": [3, 9], "verdict": ["accepted", "rejected"], "by": "a", "reason": ""})
+    rows = pd.DataFrame(
+        {
+            "task": ["regression", "mcq"],
+            "item_id": [3, 9],
+            "verdict": ["accepted", "rejected"],
+            "by": "a",
+            "reason": "",
+        }
+    )
     rows.to_parquet(path)
     found = load_verdicts(path)
-    assert found.values.tolist() == [["mcq", 9, "rejected"], ["regression", 3, "accepted"]] and list(found) == [
+    assert found.values.tolist() == [
+        ["mcq", 9, "rejected"],
+        ["regression", 3, "accepted"],
+    ] and list(found) == [
         "task",
         "item_id",
         "verdict",

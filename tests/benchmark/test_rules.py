@@ -36,13 +36,21 @@ def test_option_range(text: str, found: tuple[float, float, bool, bool] | None) 
     assert option_range(text) == found
 
 
-@pytest.mark.parametrize(("unit", "limits"), [("% of children", (0, 100)), ("index, 0-1", (0, 1)), ("deaths", (-INF, INF))])
+@pytest.mark.parametrize(
+    ("unit", "limits"),
+    [("% of children", (0, 100)), ("index, 0-1", (0, 1)), ("deaths", (-INF, INF))],
+)
 def test_unit_range(unit: str, limits: tuple[float, float]) -> None:
     assert unit_range(unit) == limits
 
 
-def judged(rule: str, options: tuple[str, str, str], unit: str = "% of people", **more: object) -> bool:
-    row = dict(zip(("option_a", "option_b", "option_c"), options, strict=True)) | {"unit": unit, **more}
+def judged(
+    rule: str, options: tuple[str, str, str], unit: str = "% of people", **more: object
+) -> bool:
+    row = dict(zip(("option_a", "option_b", "option_c"), options, strict=True)) | {
+        "unit": unit,
+        **more,
+    }
     return bool(FLAGS["items_mcq"][rule](pd.DataFrame([row]), Given())[0])  # type: ignore[index]
 
 
@@ -58,7 +66,11 @@ def judged(rule: str, options: tuple[str, str, str], unit: str = "% of people", 
         (("0-20", "20-40", "40-100"), "%", False),  # 20 and 40 lie in two
         (("at most 20", "20 or more", ""), "%", False),
         (("below 20", "more than 20", ""), "%", False),  # 20 lies in none
-        (("below 20 %", "20 % to under 30 %", "30 % to under 60 %"), "%", False),  # nothing above 60
+        (
+            ("below 20 %", "20 % to under 30 %", "30 % to under 60 %"),
+            "%",
+            False,
+        ),  # nothing above 60
         (("10 % to under 20 %", "20 % or more", ""), "%", False),  # nothing below 10
         (("below 0.5", "0.5 to under 1", "1"), "deaths", False),  # no top is known
     ],
@@ -80,18 +92,39 @@ def test_bins_cover(options: tuple[str, str, str], unit: str, good: bool) -> Non
     ],
 )
 def test_gold_lies_in_its_option(value: float, answer: str, good: bool) -> None:
-    assert judged("gold-in-option", ("below 20 %", "20 % to under 30 %", "30 % or more"), value=value, answer=answer) is good
+    assert (
+        judged(
+            "gold-in-option",
+            ("below 20 %", "20 % to under 30 %", "30 % or more"),
+            value=value,
+            answer=answer,
+        )
+        is good
+    )
 
 
 def test_texts_are_taken_apart_once_each() -> None:
-    mcq = "Question: How high is it?\n{}Options: A. x; B. y\nVALID OPTIONS: A, B\nSTRICT OUTPUT: Return one.\nNothing else."
+    mcq = (
+        "Question: How high is it?\n{}Options: A. x; B. y\nVALID OPTIONS: A, B\nSTRICT OUTPUT:"
+        " Return one.\nNothing else."
+    )
     given, bare = mcq.format("Context: Given: urban=Urban\n"), mcq.format("")
     found = take_apart(pd.Series([given, bare, given, None, "Question: short"]))
-    assert [found.line.to_pylist()[code] for code in found.codes] == ["Given: urban=Urban", "", "Given: urban=Urban", "", ""]
+    assert [found.line.to_pylist()[code] for code in found.codes] == [
+        "Given: urban=Urban",
+        "",
+        "Given: urban=Urban",
+        "",
+        "",
+    ]
     assert found.rest[0] == found.rest[1] == found.rest[2]
     assert found.form[found.rest].tolist() == [True, True, True, False, False]
     at = found.rest[0]
-    assert [part.to_pylist()[at] for part in (found.question, found.options, found.letters)] == ["How high is it?", "A. x; B. y", "AB"]
+    assert [part.to_pylist()[at] for part in (found.question, found.options, found.letters)] == [
+        "How high is it?",
+        "A. x; B. y",
+        "AB",
+    ]
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG"])

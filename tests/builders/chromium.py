@@ -1,4 +1,5 @@
-"""A real Chromium for the tests of pages: how it is found, started, and told which screen it has."""
+"""A real Chromium for the tests of pages: how it is found, started, and told which screen it
+has."""
 
 from __future__ import annotations
 
@@ -13,7 +14,10 @@ CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 MARKS = [
     pytest.mark.slow,
     pytest.mark.skipif(
-        not (CHROMIUM and DRIVER), reason="chromium and chromedriver are not installed (apt-get install chromium chromium-driver)"
+        not (CHROMIUM and DRIVER),
+        reason=(
+            "chromium and chromedriver are not installed (apt-get install chromium chromium-driver)"
+        ),
     ),
 ]
 #: width, height, mobile, colour scheme
@@ -21,21 +25,32 @@ Screen = tuple[int, int, bool, str]
 
 
 def start(profile: Path, *, scripts: bool = True, downloads: Path | None = None) -> Any:
-    """A driver with a profile of its own; console messages and requests are logged. ``downloads``: where saved files go."""
+    """A driver with a profile of its own; console messages and requests are logged. ``downloads``:
+    where saved files go."""
     from selenium import webdriver
 
     options = webdriver.ChromeOptions()
     options.binary_location = str(CHROMIUM)
     for flag in (
-        "headless=new", "no-sandbox", "disable-gpu", "disable-dev-shm-usage", "disable-background-networking", "disable-component-update", "disable-sync",
-        "no-first-run", f"user-data-dir={profile}",
-    ):  # fmt: skip
+        "headless=new",
+        "no-sandbox",
+        "disable-gpu",
+        "disable-dev-shm-usage",
+        "disable-background-networking",
+        "disable-component-update",
+        "disable-sync",
+        "no-first-run",
+        f"user-data-dir={profile}",
+    ):
         options.add_argument(f"--{flag}")
     wishes: dict[str, object] = {}
     if not scripts:
         wishes["profile.managed_default_content_settings.javascript"] = 2
     if downloads is not None:
-        wishes |= {"download.default_directory": str(downloads), "download.prompt_for_download": False}
+        wishes |= {
+            "download.default_directory": str(downloads),
+            "download.prompt_for_download": False,
+        }
     if wishes:
         options.add_experimental_option("prefs", wishes)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
@@ -46,6 +61,15 @@ def emulate(chrome: Any, screen: Screen) -> None:
     """Gives the browser a screen and a colour scheme."""
     width, height, mobile, scheme = screen
     chrome.execute_cdp_cmd(
-        "Emulation.setDeviceMetricsOverride", {"width": width, "height": height, "deviceScaleFactor": 2 if mobile else 1, "mobile": mobile}
+        "Emulation.setDeviceMetricsOverride",
+        {
+            "width": width,
+            "height": height,
+            "deviceScaleFactor": 2 if mobile else 1,
+            "mobile": mobile,
+        },
     )
-    chrome.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
+    chrome.execute_cdp_cmd(
+        "Emulation.setEmulatedMedia",
+        {"features": [{"name": "prefers-color-scheme", "value": scheme}]},
+    )

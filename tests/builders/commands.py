@@ -27,8 +27,13 @@ def sdgbias(
     """Runs `sdgbias COMMAND`; never raises, so that a test can look at exit code and words."""
     return subprocess.run(
         [sys.executable, "-m", "sdgbias.cli", *map(str, command)],
-        cwd=cwd, env=environment(registry), capture_output=True, text=True, timeout=timeout, check=False,
-    )  # fmt: skip
+        cwd=cwd,
+        env=environment(registry),
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
 
 
 def ok(*command: object, **more) -> str:  # type: ignore[no-untyped-def]
@@ -38,7 +43,8 @@ def ok(*command: object, **more) -> str:  # type: ignore[no-untyped-def]
 
 
 def refused(code: int, *command: object, **more) -> str:  # type: ignore[no-untyped-def]
-    """The one line on standard error of a command that must fail with `code` and without a traceback."""
+    """The one line on standard error of a command that must fail with `code` and without a
+    traceback."""
     done = sdgbias(*command, **more)
     assert done.returncode == code, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
     assert "Traceback" not in done.stderr, done.stderr
@@ -48,8 +54,9 @@ def refused(code: int, *command: object, **more) -> str:  # type: ignore[no-unty
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 on which nobody listens. It lies below those that the system gives away by itself, so that nobody else gets it
-    in the seconds until the server that it is for has started."""
+    """A port of 127.0.0.1 on which nobody listens. It lies below those that the system gives away
+    by itself, so that nobody else gets it in the seconds until the server that it is for has
+    started."""
     while True:
         port = random.SystemRandom().randrange(20_000, 30_000)
         with suppress(OSError), socket.socket() as probe:
@@ -58,7 +65,8 @@ def free_port() -> int:
 
 
 def add_model(root: Path, name: str, **fields: object) -> Path:
-    """A registry entry in a registry of the test's own; `root` is the folder that holds registry/models."""
+    """A registry entry in a registry of the test's own; `root` is the folder that holds
+    registry/models."""
     folder = root / "registry" / "models"
     folder.mkdir(parents=True, exist_ok=True)
     entry = {

@@ -1,11 +1,14 @@
-"""A hub on loopback: a real HTTP server that answers what huggingface_hub asks of one, from a description of repositories.
+"""A hub on loopback: a real HTTP server that answers what huggingface_hub asks of one, from a
+description of repositories.
 
-    with Hub({"demo/tiny": Repo([commit({"config.json": {...}, "model.safetensors": weights(2_000_000)})])}) as hub:
-        hub.into(monkeypatch)            # this process and those it starts ask it instead of the real one
+    with Hub({"demo/tiny": Repo([commit({"config.json": {...}, "model.safetensors":
+    weights(2_000_000)})])}) as hub:
+        hub.into(monkeypatch)            # this process and those it starts ask it instead of the
+        real one
 
-It speaks api/models (with author, pipeline_tag, Link paging), api/models/ID[/revision/REV] and ID/resolve/REV/FILE, refuses as the real one
-does (X-Error-Code; 401, 403, 404), and can be slow. Repositories may be changed while it runs: a push appends a commit, a forced push
-replaces the list.
+It speaks api/models (with author, pipeline_tag, Link paging), api/models/ID[/revision/REV] and
+ID/resolve/REV/FILE, refuses as the real one does (X-Error-Code; 401, 403, 404), and can be slow.
+Repositories may be changed while it runs: a push appends a commit, a forced push replaces the list.
 """
 
 from __future__ import annotations
@@ -34,8 +37,9 @@ class Commit:
 
 @dataclass
 class Repo:
-    """commits: oldest first, the last one is `main`. params: what the hub says of its safetensors; None: nothing. hidden: not shown to
-    anybody without access. broken: the status that every question about it gets."""
+    """commits: oldest first, the last one is `main`. params: what the hub says of its safetensors;
+    None: nothing. hidden: not shown to anybody without access. broken: the status that every
+    question about it gets."""
 
     commits: list[Commit]
     pipeline: str = "image-text-to-text"
@@ -49,7 +53,10 @@ class Repo:
 
 def commit(files: Mapping[str, bytes | dict[str, Any]], name: str = "") -> Commit:
     """A commit whose sha follows from its files (and `name`, for two of the same files)."""
-    raw = {file: body if isinstance(body, bytes) else json.dumps(body).encode() for file, body in files.items()}
+    raw = {
+        file: body if isinstance(body, bytes) else json.dumps(body).encode()
+        for file, body in files.items()
+    }
     digest = hashlib.sha1(name.encode())
     for file in sorted(raw):
         digest.update(file.encode() + raw[file])
@@ -58,18 +65,25 @@ def commit(files: Mapping[str, bytes | dict[str, Any]], name: str = "") -> Commi
 
 def folder(path: Path, *without: str) -> dict[str, bytes | dict[str, Any]]:
     """The files of a model folder."""
-    return {p.name: p.read_bytes() for p in sorted(path.iterdir()) if p.is_file() and p.name not in without}
+    return {
+        p.name: p.read_bytes()
+        for p in sorted(path.iterdir())
+        if p.is_file() and p.name not in without
+    }
 
 
 def weights(parameters: int) -> bytes:
     """The header of a safetensors file of so many parameters, without them."""
-    header = json.dumps({"w": {"dtype": "F32", "shape": [parameters], "data_offsets": [0, 0]}}).encode()
+    header = json.dumps(
+        {"w": {"dtype": "F32", "shape": [parameters], "data_offsets": [0, 0]}}
+    ).encode()
     return struct.pack("<Q", len(header)) + header
 
 
 @dataclass
 class Hub:
-    """tokens: token -> 'member' (has access to everything), 'stranger' (to what is open) or 'expired'. asked: every path that was asked for.
+    """tokens: token -> 'member' (has access to everything), 'stranger' (to what is open) or
+    'expired'. asked: every path that was asked for.
     slow: seconds that it waits before each answer."""
 
     repos: dict[str, Repo]
@@ -80,7 +94,9 @@ class Hub:
     def __enter__(self) -> Hub:
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self.server.daemon_threads = True
-        self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+        self.thread = threading.Thread(
+            target=self.server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True
+        )
         self.thread.start()
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
         return self
@@ -91,19 +107,29 @@ class Hub:
         self.thread.join()
 
     def into(self, monkeypatch: Any, home: Path, token: str = "", seconds: int = 60) -> None:
-        """This process's client, and the environment of those it starts, ask this hub; `home` takes the place of the client's cache."""
+        """This process's client, and the environment of those it starts, ask this hub; `home` takes
+        the place of the client's cache."""
         from huggingface_hub import constants
 
         settings = {
-            "HF_ENDPOINT": self.url, "HF_HUB_OFFLINE": "0", "HF_HOME": str(home), "HF_HUB_ETAG_TIMEOUT": str(seconds), "HF_TOKEN": token,
-            "HF_HUB_DISABLE_PROGRESS_BARS": "1", "TRANSFORMERS_OFFLINE": "0",
-        }  # fmt: skip
+            "HF_ENDPOINT": self.url,
+            "HF_HUB_OFFLINE": "0",
+            "HF_HOME": str(home),
+            "HF_HUB_ETAG_TIMEOUT": str(seconds),
+            "HF_TOKEN": token,
+            "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+            "TRANSFORMERS_OFFLINE": "0",
+        }
         for name, value in settings.items():
             monkeypatch.setenv(name, value)
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
         monkeypatch.setattr(constants, "HF_HUB_ETAG_TIMEOUT", seconds)
         monkeypatch.setattr(constants, "ENDPOINT", self.url)
-        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", self.url + "/{repo_id}/resolve/{revision}/{filename}")
+        monkeypatch.setattr(
+            constants,
+            "HUGGINGFACE_CO_URL_TEMPLATE",
+            self.url + "/{repo_id}/resolve/{revision}/{filename}",
+        )
         monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(home / "token"))
 
 
@@ -126,13 +152,18 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
             hub.asked.append(self.path)
             time.sleep(hub.slow)
             try:
-                body, headers, status = *_found(hub, self.path, self.headers.get("Authorization", "")), 200
+                body, headers, status = (
+                    *_found(hub, self.path, self.headers.get("Authorization", "")),
+                    200,
+                )
             except _Refused as refused:
                 body, status = json.dumps({"error": refused.message}).encode(), refused.status
                 headers = {"X-Error-Code": refused.code, "X-Error-Message": refused.message}
             with suppress(ConnectionError):  # a client that waited no longer
                 self.send_response(status)
-                for name, value in ({"Content-Type": "application/json", "Content-Length": str(len(body))} | headers).items():
+                for name, value in (
+                    {"Content-Type": "application/json", "Content-Length": str(len(body))} | headers
+                ).items():
                     if value:
                         self.send_header(name, value)
                 self.end_headers()
@@ -167,11 +198,17 @@ def _found(hub: Hub, path: str, authorization: str) -> tuple[bytes, dict[str, st
         return json.dumps(_info(name, repo, at, "blobs" in query)).encode(), {}
     at = _commit(repo, parts[5 if is_api else 3])
     if repo.gated and who != "member":
-        raise _Refused(401 if who == "nobody" else 403, "GatedRepo", f"Access to model {name} is restricted")
+        raise _Refused(
+            401 if who == "nobody" else 403, "GatedRepo", f"Access to model {name} is restricted"
+        )
     file = "/".join(parts[6:] if is_api else parts[4:])
     if is_api or file not in at.files:
         raise _Refused(404, "EntryNotFound", "Entry not found")
-    return at.files[file], {"X-Repo-Commit": at.sha, "ETag": f'"{_digest(at.files[file])}"', "Content-Type": "application/octet-stream"}
+    return at.files[file], {
+        "X-Repo-Commit": at.sha,
+        "ETag": f'"{_digest(at.files[file])}"',
+        "Content-Type": "application/octet-stream",
+    }
 
 
 def _commit(repo: Repo, revision: str) -> Commit:
@@ -188,24 +225,47 @@ def _digest(body: bytes) -> str:
 
 
 def _info(name: str, repo: Repo, at: Commit, blobs: bool) -> dict[str, Any]:
-    siblings = [{"rfilename": file} | ({"size": len(body), "blobId": _digest(body)} if blobs else {}) for file, body in at.files.items()]
+    siblings = [
+        {"rfilename": file} | ({"size": len(body), "blobId": _digest(body)} if blobs else {})
+        for file, body in at.files.items()
+    ]
     found = {
-        "_id": "0", "id": name, "modelId": name, "sha": at.sha, "private": repo.hidden, "gated": "manual" if repo.gated else False,
-        "createdAt": repo.created, "pipeline_tag": repo.pipeline, "tags": [], "downloads": 0, "likes": 0,
-        "cardData": {"license": repo.licence}, "siblings": siblings,
-    }  # fmt: skip
-    return found | ({"safetensors": {"parameters": {"BF16": repo.params}, "total": repo.params}} if repo.params is not None else {})
+        "_id": "0",
+        "id": name,
+        "modelId": name,
+        "sha": at.sha,
+        "private": repo.hidden,
+        "gated": "manual" if repo.gated else False,
+        "createdAt": repo.created,
+        "pipeline_tag": repo.pipeline,
+        "tags": [],
+        "downloads": 0,
+        "likes": 0,
+        "cardData": {"license": repo.licence},
+        "siblings": siblings,
+    }
+    return found | (
+        {"safetensors": {"parameters": {"BF16": repo.params}, "total": repo.params}}
+        if repo.params is not None
+        else {}
+    )
 
 
 def _listing(hub: Hub, query: dict[str, list[str]]) -> tuple[bytes, dict[str, str]]:
     author, pipeline = query.get("author", [""])[0], query.get("pipeline_tag", [""])[0]
     named = [
-        name for name, repo in sorted(hub.repos.items())
+        name
+        for name, repo in sorted(hub.repos.items())
         if name.split("/")[0] == author and pipeline in ("", repo.pipeline) and not repo.hidden
-    ]  # fmt: skip
+    ]
     start = int(query.get("cursor", ["0"])[0])
-    rows = [_info(name, hub.repos[name], hub.repos[name].commits[-1], False) for name in named[start : start + PAGE]]
+    rows = [
+        _info(name, hub.repos[name], hub.repos[name].commits[-1], False)
+        for name in named[start : start + PAGE]
+    ]
     onward = f"{hub.url}/api/models?author={author}&pipeline_tag={pipeline}&cursor={start + PAGE}"
     for row in rows:
         del row["siblings"]
-    return json.dumps(rows).encode(), {"Link": f'<{onward}>; rel="next"'} if start + PAGE < len(named) else {}
+    return json.dumps(rows).encode(), (
+        {"Link": f'<{onward}>; rel="next"'} if start + PAGE < len(named) else {}
+    )

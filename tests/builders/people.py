@@ -1,4 +1,5 @@
-"""A small results file of the second suite: 200 schematic people, two planted models, pictures kept for the examples."""
+"""A small results file of the second suite: 200 schematic people, two planted models, pictures kept
+for the examples."""
 
 from __future__ import annotations
 
@@ -20,10 +21,19 @@ def publish_people(folder: Path, n: int = 200) -> Path:
     build_people(folder / "raw", folder / "b")
     keep = partial(facet.tables, images=ImageReader(folder / "b"))
     with patch.object(facet, "tables", lambda *args, images=None, **how: keep(*args, **how)):
-        for name, options in {"unfair": {"effects": {"female": -0.3}, "refusals": 0.1}, "yes-sayer": {"yes_bias": 4.0}}.items():
+        for name, options in {
+            "unfair": {"effects": {"female": -0.3}, "refusals": 0.1},
+            "yes-sayer": {"yes_bias": 4.0},
+        }.items():
             given = {"oracle": str(folder / "b"), "recall": 0.7, **options}
             spec = ModelSpec(
-                name=name, title=name, backend="planted-people", repo="planted:people", revision="1", state="enabled", options=given
+                name=name,
+                title=name,
+                backend="planted-people",
+                repo="planted:people",
+                revision="1",
+                state="enabled",
+                options=given,
             )
             evaluate.evaluate(spec, folder, folder / "b", folder / "r.duckdb")
     return folder / "r.duckdb"

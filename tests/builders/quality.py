@@ -1,4 +1,5 @@
-"""A small benchmark without faults, and ways to plant one: material for the tests of the quality gate."""
+"""A small benchmark without faults, and ways to plant one: material for the tests of the quality
+gate."""
 
 from __future__ import annotations
 
@@ -23,7 +24,12 @@ from sdgbias.types import PILLARS, TESTS, TOLERANCES, Task
 SUITES = Path(__file__).resolve().parents[2] / "expectations"
 Tables = dict[str, pd.DataFrame]
 Plant = Callable[[Tables], None]
-_SERIES = {"stunting": "sh_sta_stunt", "inactivity": "ncd_pac", "wash": "sh_sta_wash", "shdi": "shdi"}
+_SERIES = {
+    "stunting": "sh_sta_stunt",
+    "inactivity": "ncd_pac",
+    "wash": "sh_sta_wash",
+    "shdi": "shdi",
+}
 
 
 def picture(shade: int, size: int = 448, kind: str = "PNG", mode: str = "RGB") -> bytes:
@@ -33,7 +39,11 @@ def picture(shade: int, size: int = 448, kind: str = "PNG", mode: str = "RGB") -
 
 
 def split(task: str, item: int) -> str:
-    return "val" if int(hashlib.md5(f"{task}-{item}".encode()).hexdigest()[:15], 16) / 16**15 < 0.2 else "test"
+    return (
+        "val"
+        if int(hashlib.md5(f"{task}-{item}".encode()).hexdigest()[:15], 16) / 16**15 < 0.2
+        else "test"
+    )
 
 
 def _clusters() -> pd.DataFrame:
@@ -41,10 +51,17 @@ def _clusters() -> pd.DataFrame:
     places += [("NM", "NAM", "Namibia", "val")] + [("AO", "AGO", "Angola", "test")] * 2
     clusters = pd.DataFrame(places, columns=["cname", "iso3", "country", "official_split"])
     n = len(clusters)
-    clusters.insert(0, "cluster_id", [f"{c}-2010-5{'#Z'[i % 2]}-{i:08d}" for i, c in enumerate(clusters["cname"])])
+    clusters.insert(
+        0,
+        "cluster_id",
+        [f"{c}-2010-5{'#Z'[i % 2]}-{i:08d}" for i, c in enumerate(clusters["cname"])],
+    )
     clusters["survey"] = clusters["cluster_id"].str[:10]
     clusters["year"] = np.array([2010, 2011] * (n // 2), dtype="int32")
-    clusters["lat"], clusters["lon"] = [np.nan, *np.linspace(-20, 40, n - 1)], [np.nan, *np.linspace(0, 20, n - 1)]
+    clusters["lat"], clusters["lon"] = (
+        [np.nan, *np.linspace(-20, 40, n - 1)],
+        [np.nan, *np.linspace(0, 20, n - 1)],
+    )
     clusters["urban"] = ["U", "R", "", "U", "R", "U", "R", "U"]
     clusters["adm1dhs"] = np.array([9999, *range(1, n)], dtype="int32")
     clusters["asset_index"] = [-1.86, np.nan, np.nan, *np.linspace(-3, 3, n - 3)]
@@ -60,24 +77,54 @@ def _images(clusters: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     """(images.parquet, the rows of its shard)."""
     parts = [[picture(20 * i)] for i in range(len(clusters))]
     parts[3] = [picture(1, 100), picture(2, 60, "JPEG")]
-    images = pd.DataFrame({"cluster_id": clusters["cluster_id"], "image_id": [shards.image_id(p) for p in parts], "photo_id": "123"})
+    images = pd.DataFrame(
+        {
+            "cluster_id": clusters["cluster_id"],
+            "image_id": [shards.image_id(p) for p in parts],
+            "photo_id": "123",
+        }
+    )
     images["n_photos"] = np.full(len(images), 2, dtype="int32")
     images["n_parts"] = np.array([len(p) for p in parts], dtype="int32")
-    images["tile_hash"], images["photo_hash"] = [f"{i:016x}" for i in range(len(images))], "0123456789abcdef"
-    images["image_group"], images["shard"] = images["image_id"], images["cluster_id"].str[:2] + "-000"
+    images["tile_hash"], images["photo_hash"] = (
+        [f"{i:016x}" for i in range(len(images))],
+        "0123456789abcdef",
+    )
+    images["image_group"], images["shard"] = (
+        images["image_id"],
+        images["cluster_id"].str[:2] + "-000",
+    )
     stored = images.drop(columns="image_group").assign(source="x", parts=pd.Series(parts))
     return images, stored
 
 
 def _mcq(clusters: pd.DataFrame, images: pd.DataFrame) -> pd.DataFrame:
     kinds = {
-        "stunting": (PILLARS[0], "lower", "% of children", ("below 20 %", "20 % to under 30 %", "30 % or more")),
+        "stunting": (
+            PILLARS[0],
+            "lower",
+            "% of children",
+            ("below 20 %", "20 % to under 30 %", "30 % or more"),
+        ),
         "inactivity": (PILLARS[0], "lower", "% of adults", ("below 15 %", "15 % or more", "")),
-        "wash": (PILLARS[1], "lower", "deaths per 100,000", ("below 16 per 100,000", "16 to under 999 per 100,000", "999 or more")),
-        "shdi": (PILLARS[2], "higher", "index, 0-1", ("below 0.550", "0.550 to under 0.700", "0.700 or more")),
+        "wash": (
+            PILLARS[1],
+            "lower",
+            "deaths per 100,000",
+            ("below 16 per 100,000", "16 to under 999 per 100,000", "999 or more"),
+        ),
+        "shdi": (
+            PILLARS[2],
+            "higher",
+            "index, 0-1",
+            ("below 0.550", "0.550 to under 0.700", "0.700 or more"),
+        ),
     }
-    # (indicator, value, letter) of items on clusters 0, 1, 2, ...; letters in about the shares of Table B
-    asked = [("stunting", v, a) for v, a in zip((3, 20, 19.9, 25, 29.9, 30, 90), "ABABBCC", strict=True)]
+    # (indicator, value, letter) of items on clusters 0, 1, 2, ...; letters in about the shares of
+    # Table B
+    asked = [
+        ("stunting", v, a) for v, a in zip((3, 20, 19.9, 25, 29.9, 30, 90), "ABABBCC", strict=True)
+    ]
     asked += [("inactivity", 15.0, "B")]
     asked += [("wash", v, a) for v, a in zip((5, 10, 16, 998, 999), "AABBC", strict=True)]
     asked += [("shdi", v, a) for v, a in zip((0.4, 0.6, 0.8), "ABC", strict=True)]
@@ -86,10 +133,18 @@ def _mcq(clusters: pd.DataFrame, images: pd.DataFrame) -> pd.DataFrame:
     for indicator, value, answer in asked:
         cluster = seen[indicator] = seen.get(indicator, -1) + 1
         pillar, polarity, unit, options = kinds[indicator]
-        kind = {"pillar": pillar, "indicator": indicator, "indicator_title": indicator, "sdg": "3", "unit": unit}
-        rows.append({"at": cluster, **kind, "value": float(value), "polarity": polarity, "answer": answer}
-                    | dict(zip(("option_a", "option_b", "option_c"), options, strict=True))
-                    | {"question": f"How high is {indicator} around this place?"})  # fmt: skip
+        kind = {
+            "pillar": pillar,
+            "indicator": indicator,
+            "indicator_title": indicator,
+            "sdg": "3",
+            "unit": unit,
+        }
+        rows.append(
+            {"at": cluster, **kind, "value": float(value), "polarity": polarity, "answer": answer}
+            | dict(zip(("option_a", "option_b", "option_c"), options, strict=True))
+            | {"question": f"How high is {indicator} around this place?"}
+        )
     mcq = _with_place(pd.DataFrame(rows), clusters, images, "mcq")
     mcq["value_year"], mcq["source"], mcq["level"] = mcq["year"] - 1, "unsd", "subnational"
     return mcq
@@ -97,23 +152,45 @@ def _mcq(clusters: pd.DataFrame, images: pd.DataFrame) -> pd.DataFrame:
 
 def _regression(clusters: pd.DataFrame, images: pd.DataFrame) -> pd.DataFrame:
     rows = []
-    for target, where in (("women_bmi", (0, 3, 5)), ("asset_index", (0, 4, 7)), ("under5_mort", (0, 1))):
+    for target, where in (
+        ("women_bmi", (0, 3, 5)),
+        ("asset_index", (0, 4, 7)),
+        ("under5_mort", (0, 1)),
+    ):
         for cluster in where:
-            rows.append({"at": cluster, "pillar": PILLARS[0], "indicator": f"infer_{target}", "indicator_title": target, "sdg": "3",
-                         "unit": "unit", "target": target, "tolerance": TOLERANCES[target],
-                         "answer": round(float(clusters[target][cluster]), 1),
-                         "question": f"What is the {target.replace('_', ' ')} around this place?"})  # fmt: skip
+            rows.append(
+                {
+                    "at": cluster,
+                    "pillar": PILLARS[0],
+                    "indicator": f"infer_{target}",
+                    "indicator_title": target,
+                    "sdg": "3",
+                    "unit": "unit",
+                    "target": target,
+                    "tolerance": TOLERANCES[target],
+                    "answer": round(float(clusters[target][cluster]), 1),
+                    "question": f"What is the {target.replace('_', ' ')} around this place?",
+                }
+            )
     return _with_place(pd.DataFrame(rows), clusters, images, "regression")
 
 
-def _with_place(items: pd.DataFrame, clusters: pd.DataFrame, images: pd.DataFrame, task: str) -> pd.DataFrame:
+def _with_place(
+    items: pd.DataFrame, clusters: pd.DataFrame, images: pd.DataFrame, task: str
+) -> pd.DataFrame:
     """Ids, splits, image and the cluster's own columns."""
     at = items.pop("at")
     items.insert(0, "item_id", np.arange(len(items), dtype="int64") * 7 + 3)
     items["split"] = [split(task, i) for i in items["item_id"]]
-    own = clusters.drop(columns=["survey", "lat", "lon", "adm1dhs", "official_split"]).iloc[at].reset_index(drop=True)
+    own = (
+        clusters.drop(columns=["survey", "lat", "lon", "adm1dhs", "official_split"])
+        .iloc[at]
+        .reset_index(drop=True)
+    )
     items = pd.concat([items, own], axis=1)
-    items["split_place"] = items["cname"].map({"AL": "test", "BF": "val", "NM": "val", "AO": "test"})
+    items["split_place"] = items["cname"].map(
+        {"AL": "test", "BF": "val", "NM": "val", "AO": "test"}
+    )
     items["image_id"], items["review"] = images["image_id"].iloc[at].to_numpy(), ""
     return items
 
@@ -121,8 +198,19 @@ def _with_place(items: pd.DataFrame, clusters: pd.DataFrame, images: pd.DataFram
 def _series(mcq: pd.DataFrame) -> pd.DataFrame:
     """The value of every item, each in a region of its own, and one national value."""
     regions = [f"{iso.lower()}r{101 + i}" for i, iso in enumerate(mcq["iso3"])]
-    own = pd.DataFrame({"series": mcq["indicator"].map(_SERIES), "iso3": mcq["iso3"], "region": regions, "stratum": "all"})
-    own["year"], own["value"], own["source"] = mcq["value_year"].astype("int64"), mcq["value"], mcq["source"]
+    own = pd.DataFrame(
+        {
+            "series": mcq["indicator"].map(_SERIES),
+            "iso3": mcq["iso3"],
+            "region": regions,
+            "stratum": "all",
+        }
+    )
+    own["year"], own["value"], own["source"] = (
+        mcq["value_year"].astype("int64"),
+        mcq["value"],
+        mcq["source"],
+    )
     return pd.concat([own, own[:1].assign(region="", stratum="urban")], ignore_index=True)
 
 
@@ -131,11 +219,22 @@ def _predictions(mcq: pd.DataFrame, regression: pd.DataFrame) -> pd.DataFrame:
     for task, items in ((Task.MCQ, mcq), (Task.REGRESSION, regression)):
         for test in TESTS[task]:
             for number, method in enumerate(("q_only", "ctx_q", "img_q", "full", "cade")):
-                block = pd.DataFrame({"task": task.value, "item_id": items["item_id"], "test": test.value, "method": method})
+                block = pd.DataFrame(
+                    {
+                        "task": task.value,
+                        "item_id": items["item_id"],
+                        "test": test.value,
+                        "method": method,
+                    }
+                )
                 block["split"], block["kept"] = items["split"], number < 4
                 if task is Task.MCQ:
                     block["pred"] = "A" if number else "B"
-                    block["value"], block["error"], block["correct"] = np.nan, np.nan, items["answer"] == block["pred"]
+                    block["value"], block["error"], block["correct"] = (
+                        np.nan,
+                        np.nan,
+                        items["answer"] == block["pred"],
+                    )
                 else:
                     block["pred"] = "1" if number else ""
                     block["value"], block["error"] = items["answer"] + number, float(number)
@@ -149,36 +248,72 @@ def good_tables() -> Tables:
     clusters = _clusters()
     images, pictures = _images(clusters)
     mcq, regression = _mcq(clusters, images), _regression(clusters, images)
-    people_items = pd.concat([build_prompts(mcq, Task.MCQ), build_prompts(regression, Task.REGRESSION)], ignore_index=True)
-    return {"clusters": clusters, "series": _series(mcq), "images": images, "pictures": pictures, "items_mcq": mcq,
-            "items_regression": regression, "prompts": people_items, "predictions": _predictions(mcq, regression)}  # fmt: skip
+    people_items = pd.concat(
+        [build_prompts(mcq, Task.MCQ), build_prompts(regression, Task.REGRESSION)],
+        ignore_index=True,
+    )
+    return {
+        "clusters": clusters,
+        "series": _series(mcq),
+        "images": images,
+        "pictures": pictures,
+        "items_mcq": mcq,
+        "items_regression": regression,
+        "prompts": people_items,
+        "predictions": _predictions(mcq, regression),
+    }
 
 
 def people_tables() -> Tables:
-    """Six annotated people, their pictures and all questions about them; `people_pictures`: the rows of the shards."""
+    """Six annotated people, their pictures and all questions about them; `people_pictures`: the
+    rows of the shards."""
     from sdgbias.benchmark import people_items
 
     n = 6
-    people = pd.DataFrame({"person_id": [f"{100 + i}" for i in range(n)], "file": [f"{i}.jpg" for i in range(n)]})
+    people = pd.DataFrame(
+        {"person_id": [f"{100 + i}" for i in range(n)], "file": [f"{i}.jpg" for i in range(n)]}
+    )
     people["class1"], people["class2"] = ["nurse", "guitarist", "student", "judge", "nurse", ""], ""
     people["x"], people["y"], people["w"], people["h"] = 0.0, 4.0, 30.0, 60.5
-    people["gender"], people["gender_why"] = ["male", "female", "unknown", "male", "female", "female"], ["", "", "tie", "", "", ""]
+    people["gender"], people["gender_why"] = (
+        ["male", "female", "unknown", "male", "female", "female"],
+        ["", "", "tie", "", "", ""],
+    )
     people["skin"], people["skin_why"] = (
         ["light", "dark", "unknown", "medium", "light", "unknown"],
         ["", "", "no-votes", "", "", "not-labelled"],
     )
-    people["age"], people["age_why"] = ["young", "old", "middle", "unknown", "young", "old"], ["", "", "", "na", "", ""]
+    people["age"], people["age_why"] = (
+        ["young", "old", "middle", "unknown", "young", "old"],
+        ["", "", "", "na", "", ""],
+    )
     people["race"], people["persons"], people["dataset"] = "", 1, "synthetic"
     parts = [[picture(30 * i, 40, "JPEG")] for i in range(n)]
     people["image_id"] = [shards.image_id(p) for p in parts]
     people["split"] = ["test", "val", "test", "test", "val", "test"]
-    images = pd.DataFrame({"cluster_id": people["person_id"], "image_id": people["image_id"], "photo_id": people["file"]})
-    images["n_photos"], images["n_parts"] = np.full(n, 1, dtype="int32"), np.full(n, 1, dtype="int32")
+    images = pd.DataFrame(
+        {
+            "cluster_id": people["person_id"],
+            "image_id": people["image_id"],
+            "photo_id": people["file"],
+        }
+    )
+    images["n_photos"], images["n_parts"] = (
+        np.full(n, 1, dtype="int32"),
+        np.full(n, 1, dtype="int32"),
+    )
     images["tile_hash"] = images["photo_hash"] = [f"{i:016x}" for i in range(n)]
     images["image_group"], images["shard"] = images["image_id"], "XX-000"
     items = people_items.build_items(people)
-    return {"people": people, "items_people": items, "images_people": images, "prompts_people": people_items.build_prompts(items),
-            "people_pictures": images.drop(columns="image_group").assign(source="x", parts=pd.Series(parts))}  # fmt: skip
+    return {
+        "people": people,
+        "items_people": items,
+        "images_people": images,
+        "prompts_people": people_items.build_prompts(items),
+        "people_pictures": (
+            images.drop(columns="image_group").assign(source="x", parts=pd.Series(parts))
+        ),
+    }
 
 
 GOOD = good_tables() | people_tables()
@@ -190,7 +325,9 @@ def copies() -> Tables:
 
 def write_shards(tables: Tables, folder: Path, pictures: str = "pictures") -> None:
     for name, rows in tables[pictures].groupby("shard", sort=True):
-        shards.write_shard(folder / "images" / f"{name}.parquet", rows.drop(columns="shard").to_dict("records"))
+        shards.write_shard(
+            folder / "images" / f"{name}.parquet", rows.drop(columns="shard").to_dict("records")
+        )
 
 
 def save(tables: Tables, folder: Path) -> Path:
@@ -206,12 +343,17 @@ def save_people(tables: Tables, folder: Path) -> Path:
     write_shards(tables, folder, "people_pictures")
     for name in quality.PEOPLE:
         tables[name].to_parquet(folder / f"{FILES.get(name, name)}.parquet", index=False)
-    (folder / "benchmark.json").write_text('{"benchmark_id": "0123", "suite": "facet"}', encoding="utf-8")
+    (folder / "benchmark.json").write_text(
+        '{"benchmark_id": "0123", "suite": "facet"}', encoding="utf-8"
+    )
     return folder
 
 
-def check(table: str, tables: Tables, folder: Path, suites: Path = SUITES, split: str = "id") -> Verdict:
-    """quality.check with the other tables at hand; of images with what its shards (written into ``folder``) say."""
+def check(
+    table: str, tables: Tables, folder: Path, suites: Path = SUITES, split: str = "id"
+) -> Verdict:
+    """quality.check with the other tables at hand; of images with what its shards (written into
+    ``folder``) say."""
     frame = tables[table]
     if table in ("images", "images_people") and {"shard", "image_id", "n_parts"} <= set(frame):
         write_shards(tables, folder, "pictures" if table == "images" else "people_pictures")
@@ -220,13 +362,18 @@ def check(table: str, tables: Tables, folder: Path, suites: Path = SUITES, split
 
 
 def only(folder: Path, *rules: str) -> Path:
-    """The suites with columns-present and these rules alone: Great Expectations takes 10 ms per rule, whatever the rows."""
+    """The suites with columns-present and these rules alone: Great Expectations takes 10 ms per
+    rule, whatever the rows."""
     folder = folder / "expectations"
     folder.mkdir(parents=True)
     for path in SUITES.iterdir():
         suite = json.loads(path.read_text(encoding="utf-8"))
-        kept = [e for e in suite["expectations"] if e["meta"]["rule"] in ("columns-present", *rules)]
-        (folder / path.name).write_text(json.dumps(suite | {"expectations": kept}), encoding="utf-8")
+        kept = [
+            e for e in suite["expectations"] if e["meta"]["rule"] in ("columns-present", *rules)
+        ]
+        (folder / path.name).write_text(
+            json.dumps(suite | {"expectations": kept}), encoding="utf-8"
+        )
     return folder
 
 
@@ -245,7 +392,9 @@ def drop_column(table: str, column: str) -> Plant:
 
 
 def drop_rows(table: str, where: Callable[[pd.DataFrame], pd.Series]) -> Plant:
-    return lambda tables: tables.update({table: tables[table][~where(tables[table])].reset_index(drop=True)})
+    return lambda tables: tables.update(
+        {table: tables[table][~where(tables[table])].reset_index(drop=True)}
+    )
 
 
 def repeat_row(table: str, times: int = 1, **change: Any) -> Plant:
@@ -256,7 +405,9 @@ def repeat_row(table: str, times: int = 1, **change: Any) -> Plant:
     return plant
 
 
-def edit(table: str, where: dict[str, Any], column: str, change: Callable[[pd.Series], Any]) -> Plant:
+def edit(
+    table: str, where: dict[str, Any], column: str, change: Callable[[pd.Series], Any]
+) -> Plant:
     """Change a column where others have these values."""
 
     def plant(tables: Tables) -> None:

@@ -50,7 +50,13 @@ def put_metadata(raw: Path, text: str, cc: str = "AL") -> None:
 
 
 def clusters_of(*ids: str, year: int = 2008) -> pd.DataFrame:
-    return pd.DataFrame({"cluster_id": ids, "cname": [key[:2] for key in ids], "year": np.full(len(ids), year, dtype=np.int32)})
+    return pd.DataFrame(
+        {
+            "cluster_id": ids,
+            "cname": [key[:2] for key in ids],
+            "year": np.full(len(ids), year, dtype=np.int32),
+        }
+    )
 
 
 def zipped(raw: Path) -> None:
@@ -68,7 +74,11 @@ def raw_folder(raw: Path) -> pd.DataFrame:
     ids = [f"AL-2008-5#-{n:08d}" for n in range(1, 19)]
     for number, cluster in enumerate(ids, start=1):
         if number != 3:
-            put_tile(raw, cluster, np.zeros((8, 255, 255), np.float32) if number == 5 else make_tile(number / 200))
+            put_tile(
+                raw,
+                cluster,
+                np.zeros((8, 255, 255), np.float32) if number == 5 else make_tile(number / 200),
+            )
         if number not in (3, 7):
             for photo in range(2):
                 broken = number == 11 or (number == 13 and photo == 0)

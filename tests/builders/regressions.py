@@ -1,4 +1,5 @@
-"""Results files of a few nights for the tests of the gate, the message and the morning page: two fake models (fake_results), one that fails."""
+"""Results files of a few nights for the tests of the gate, the message and the morning page: two
+fake models (fake_results), one that fails."""
 
 from __future__ import annotations
 
@@ -12,13 +13,26 @@ from sdgbias import store
 from tests.builders import results as fake_results
 
 FIRST, SECOND, THIRD = "2026-11-20T0130", "2026-11-21T0130", "2026-11-22T0130"
-STARTS = {FIRST: datetime(2026, 11, 20, 0, 30), SECOND: datetime(2026, 11, 21, 0, 30), THIRD: datetime(2026, 11, 22, 0, 30)}
+STARTS = {
+    FIRST: datetime(2026, 11, 20, 0, 30),
+    SECOND: datetime(2026, 11, 21, 0, 30),
+    THIRD: datetime(2026, 11, 22, 0, 30),
+}
 LOST, STEADY = "fake-optimist", "fake-pessimist"
 
 
-def publish_run(path: Path, model: str, number: int, day: int, *, wrong: float = 0.0, benchmark: str = fake_results.BENCHMARK) -> str:
-    """A run of 150 choice questions in 50 places; of the right Full answers, the share ``wrong`` is turned to another letter, and its
-    scores with it. Everything else is the same in every run of a model."""
+def publish_run(
+    path: Path,
+    model: str,
+    number: int,
+    day: int,
+    *,
+    wrong: float = 0.0,
+    benchmark: str = fake_results.BENCHMARK,
+) -> str:
+    """A run of 150 choice questions in 50 places; of the right Full answers, the share ``wrong`` is
+    turned to another letter, and its scores with it. Everything else is the same in every run of a
+    model."""
     table = fake_results.items(np.random.default_rng(1), 150, 0)
     made = fake_results._run(model, table, np.random.default_rng(100))
     rng = np.random.default_rng(5)
@@ -39,14 +53,31 @@ def publish_run(path: Path, model: str, number: int, day: int, *, wrong: float =
     said["correct"] = said["pred"] == said["item_id"].map(table.set_index("item_id")["gold"])
     images = sorted(set(table["image_id"]))[:12]
     previews = pd.DataFrame(
-        {"image_id": images, "png": [fake_results.composite(np.random.default_rng(i), i / 12) for i in range(len(images))]}
+        {
+            "image_id": images,
+            "png": [
+                fake_results.composite(np.random.default_rng(i), i / 12) for i in range(len(images))
+            ],
+        }
     )
     run_id = f"{model}-{number}"
     record = store.RunRecord(
-        run_id=run_id, model=model, benchmark_id=benchmark, backend="planted", finished_at=STARTS[FIRST] + timedelta(days=day, minutes=30),
-        n_prompts_planned=700, n_scored=700, config={"engine": {"seconds": 7.0, "engines": 1}}, provenance="planted",
-    )  # fmt: skip
-    tables = {**made, "scores": scores, "predictions": said.drop(columns="pred_now"), "failures": made["failures"].head(0)}
+        run_id=run_id,
+        model=model,
+        benchmark_id=benchmark,
+        backend="planted",
+        finished_at=STARTS[FIRST] + timedelta(days=day, minutes=30),
+        n_prompts_planned=700,
+        n_scored=700,
+        config={"engine": {"seconds": 7.0, "engines": 1}},
+        provenance="planted",
+    )
+    tables = {
+        **made,
+        "scores": scores,
+        "predictions": said.drop(columns="pred_now"),
+        "failures": made["failures"].head(0),
+    }
     store.publish(path, record, tables | {"items": table, "previews": previews})
     return run_id
 
@@ -55,42 +86,97 @@ def keep_night(path: Path, night: str, models: list[dict[str, object]], **more: 
     """Rows of nights and night_models; a model's row holds at least model, outcome and run_id."""
     start = STARTS[night]
     row = {
-        "night": night, "scheduled_for": start, "started_at": start, "finished_at": start + timedelta(hours=1), "by": "cli", "status": "done",
-        "benchmark_id": fake_results.BENCHMARK, "steps": {"analyse": "done"}, "report": "reports/latest", **more,
-    }  # fmt: skip
-    blank = {"night": night, "suite": "sdg", "attempts": 1, "kind": "", "message": "", "quarantined_until": "", "seconds": 1.0}
-    store.keep(path, {"nights": pd.DataFrame([row]), "night_models": pd.DataFrame([{**blank, **m} for m in models])})
+        "night": night,
+        "scheduled_for": start,
+        "started_at": start,
+        "finished_at": start + timedelta(hours=1),
+        "by": "cli",
+        "status": "done",
+        "benchmark_id": fake_results.BENCHMARK,
+        "steps": {"analyse": "done"},
+        "report": "reports/latest",
+        **more,
+    }
+    blank = {
+        "night": night,
+        "suite": "sdg",
+        "attempts": 1,
+        "kind": "",
+        "message": "",
+        "quarantined_until": "",
+        "seconds": 1.0,
+    }
+    store.keep(
+        path,
+        {
+            "nights": pd.DataFrame([row]),
+            "night_models": pd.DataFrame([{**blank, **m} for m in models]),
+        },
+    )
 
 
 def two_nights(path: Path) -> Path:
-    """The first night is good; in the second one model lost a third of its right answers, one is unchanged, one ran out of memory."""
+    """The first night is good; in the second one model lost a third of its right answers, one is
+    unchanged, one ran out of memory."""
     one, two = publish_run(path, LOST, 1, 0), publish_run(path, STEADY, 1, 0)
     keep_night(
-        path, FIRST, [{"model": LOST, "outcome": "published", "run_id": one}, {"model": STEADY, "outcome": "published", "run_id": two}]
+        path,
+        FIRST,
+        [
+            {"model": LOST, "outcome": "published", "run_id": one},
+            {"model": STEADY, "outcome": "published", "run_id": two},
+        ],
     )
     worse = publish_run(path, LOST, 2, 1, wrong=0.33)
-    broken = {"model": "broken", "outcome": "failed", "run_id": "", "kind": "OutOfMemory", "message": "too little memory <for> a chunk",
-              "attempts": 3, "quarantined_until": "2026-11-22"}  # fmt: skip
+    broken = {
+        "model": "broken",
+        "outcome": "failed",
+        "run_id": "",
+        "kind": "OutOfMemory",
+        "message": "too little memory <for> a chunk",
+        "attempts": 3,
+        "quarantined_until": "2026-11-22",
+    }
     keep_night(
         path,
         SECOND,
-        [{"model": LOST, "outcome": "published", "run_id": worse}, {"model": STEADY, "outcome": "unchanged", "run_id": two}, broken],
+        [
+            {"model": LOST, "outcome": "published", "run_id": worse},
+            {"model": STEADY, "outcome": "unchanged", "run_id": two},
+            broken,
+        ],
     )
     return path
 
 
 def verdict(model: str, rule: str, said: str, **fields: object) -> dict[str, object]:
     """A row of table verdicts of the second night."""
-    blank = {"night": SECOND, "model": model, "suite": "sdg", "run_id": f"{model}-2", "baseline": f"{model}-1", "task": "mcq", "test": "all",
-             "method": "full", "level": "", "metric": "accuracy", "n": 1200, "note": ""}  # fmt: skip
+    blank = {
+        "night": SECOND,
+        "model": model,
+        "suite": "sdg",
+        "run_id": f"{model}-2",
+        "baseline": f"{model}-1",
+        "task": "mcq",
+        "test": "all",
+        "method": "full",
+        "level": "",
+        "metric": "accuracy",
+        "n": 1200,
+        "note": "",
+    }
     return {**blank, "rule": rule, "verdict": said, **fields}
 
 
 def told_night(path: Path) -> Path:
-    """A second night as the gate leaves it, without scores: a breach with flips, an unchanged model, one that failed, one never judged."""
+    """A second night as the gate leaves it, without scores: a breach with flips, an unchanged
+    model, one that failed, one never judged."""
     table = fake_results.items(np.random.default_rng(1), 30, 0)
     previews = pd.DataFrame(
-        {"image_id": ["image0", "image1"], "png": [fake_results.composite(np.random.default_rng(i), i / 2) for i in range(2)]}
+        {
+            "image_id": ["image0", "image1"],
+            "png": [fake_results.composite(np.random.default_rng(i), i / 2) for i in range(2)],
+        }
     )
     for number in (1, 2):
         record = store.RunRecord(
@@ -103,26 +189,118 @@ def told_night(path: Path) -> Path:
         store.publish(path, record, {"items": table, "previews": previews})
     keep_night(path, FIRST, [{"model": LOST, "outcome": "published", "run_id": f"{LOST}-1"}])
     asked = [
-        {"model": LOST, "outcome": "published", "run_id": f"{LOST}-2"}, {"model": STEADY, "outcome": "unchanged", "run_id": f"{STEADY}-1"},
-        {"model": "broken", "outcome": "failed", "run_id": "", "kind": "OutOfMemory", "message": "too little <b>memory</b> & more", "attempts": 3,
-         "quarantined_until": "2026-11-22"},
+        {"model": LOST, "outcome": "published", "run_id": f"{LOST}-2"},
+        {"model": STEADY, "outcome": "unchanged", "run_id": f"{STEADY}-1"},
+        {
+            "model": "broken",
+            "outcome": "failed",
+            "run_id": "",
+            "kind": "OutOfMemory",
+            "message": "too little <b>memory</b> & more",
+            "attempts": 3,
+            "quarantined_until": "2026-11-22",
+        },
         {"model": "new", "outcome": "published", "run_id": "new-1"},
-    ]  # fmt: skip
+    ]
     keep_night(path, SECOND, asked, steps={"analyse": "done", "wandb": "timeout after 60 s"})
     rows = [
-        verdict(LOST, "accuracy", "BREACH", before=0.712, value=0.655, change=-0.057, ci_low=-0.071, ci_high=-0.043, p=0.0001, mde=0.031, allowed=0.02,
-                note="3 better, 71 worse, McNemar p < 0.001; p: Holm over 14 tests, alone < 0.001"),
-        verdict(LOST, "candidate-mass", "BREACH", level="at_least", metric="candidate_mass", value=0.1, ci_low=0.08, ci_high=0.12, allowed=0.2,
-                note="this rule quarantines"),
-        verdict(LOST, "mae", "BREACH", task="regression", metric="mae", before=0.5, value=0.9, change=0.4, ci_low=0.3, ci_high=0.5, p=0.01, allowed=0.1),
-        verdict(LOST, "cade-gain", "INSUFFICIENT_EVIDENCE", metric="cade_gain", method="cade", before=0.02, value=0.01, change=-0.01, ci_low=-0.06,
-                ci_high=0.04, p=0.5, mde=0.08, allowed=0.03),
-        verdict(LOST, "throughput", "MISSING", task="", test="", method="", metric="throughput", before=100.0, value=40.0, allowed=0.6,
-                note="hf x 1 now, vllm x 1 before"),
-        verdict(STEADY, "unchanged", "PASS", task="", test="", method="", metric="", run_id=f"{STEADY}-1", note=f"the same run as in night {FIRST}, judged there"),
-    ]  # fmt: skip
-    flips = [{"night": SECOND, "model": LOST, "suite": "sdg", "run_id": f"{LOST}-2", "baseline": f"{LOST}-1", "task": "mcq", "test": "T1", "method": "full",
-              "item_id": i, "gold": str(table["gold"][i]), "was": str(table["gold"][i]), "now": "ABC"[("ABC".index(table["gold"][i]) + 1) % 3],
-              "better": False} for i in range(8)]  # fmt: skip
+        verdict(
+            LOST,
+            "accuracy",
+            "BREACH",
+            before=0.712,
+            value=0.655,
+            change=-0.057,
+            ci_low=-0.071,
+            ci_high=-0.043,
+            p=0.0001,
+            mde=0.031,
+            allowed=0.02,
+            note="3 better, 71 worse, McNemar p < 0.001; p: Holm over 14 tests, alone < 0.001",
+        ),
+        verdict(
+            LOST,
+            "candidate-mass",
+            "BREACH",
+            level="at_least",
+            metric="candidate_mass",
+            value=0.1,
+            ci_low=0.08,
+            ci_high=0.12,
+            allowed=0.2,
+            note="this rule quarantines",
+        ),
+        verdict(
+            LOST,
+            "mae",
+            "BREACH",
+            task="regression",
+            metric="mae",
+            before=0.5,
+            value=0.9,
+            change=0.4,
+            ci_low=0.3,
+            ci_high=0.5,
+            p=0.01,
+            allowed=0.1,
+        ),
+        verdict(
+            LOST,
+            "cade-gain",
+            "INSUFFICIENT_EVIDENCE",
+            metric="cade_gain",
+            method="cade",
+            before=0.02,
+            value=0.01,
+            change=-0.01,
+            ci_low=-0.06,
+            ci_high=0.04,
+            p=0.5,
+            mde=0.08,
+            allowed=0.03,
+        ),
+        verdict(
+            LOST,
+            "throughput",
+            "MISSING",
+            task="",
+            test="",
+            method="",
+            metric="throughput",
+            before=100.0,
+            value=40.0,
+            allowed=0.6,
+            note="hf x 1 now, vllm x 1 before",
+        ),
+        verdict(
+            STEADY,
+            "unchanged",
+            "PASS",
+            task="",
+            test="",
+            method="",
+            metric="",
+            run_id=f"{STEADY}-1",
+            note=f"the same run as in night {FIRST}, judged there",
+        ),
+    ]
+    flips = [
+        {
+            "night": SECOND,
+            "model": LOST,
+            "suite": "sdg",
+            "run_id": f"{LOST}-2",
+            "baseline": f"{LOST}-1",
+            "task": "mcq",
+            "test": "T1",
+            "method": "full",
+            "item_id": i,
+            "gold": str(table["gold"][i]),
+            "was": str(table["gold"][i]),
+            "now": "ABC"[("ABC".index(table["gold"][i]) + 1) % 3],
+            "better": False,
+        }
+        for i in range(8)
+    ]
     store.keep(path, {"verdicts": pd.DataFrame(rows), "flips": pd.DataFrame(flips)})
     return path

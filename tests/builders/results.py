@@ -1,7 +1,8 @@
-"""A small seeded results file: two models with different planted habits, 60 multiple-choice and 24 regression items, T1-T5.
+"""A small seeded results file: two models with different planted habits, 60 multiple-choice and 24
+regression items, T1-T5.
 
-Scores are drawn, everything else follows from them through sdgbias.methods.cade and sdgbias.methods.stats, so that the report's numbers can be
-recomputed from the tables.
+Scores are drawn, everything else follows from them through sdgbias.methods.cade and
+sdgbias.methods.stats, so that the report's numbers can be recomputed from the tables.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ from sdgbias import store
 from sdgbias.methods import cade, stats
 from sdgbias.types import PILLARS, CadeParams
 
-MODELS = {"fake-optimist": (2.0, 0.3), "fake-pessimist": (-1.5, 1.2)}  # prior towards the best option, weight of the image
+MODELS = {
+    "fake-optimist": (2.0, 0.3),
+    "fake-pessimist": (-1.5, 1.2),
+}  # prior towards the best option, weight of the image
 VIEWS = ("q_only", "ctx_q", "img_q", "full")
 PARAMS = CadeParams(alpha=0.8, lambda_kl=0.5, beta=0.9, tau=0.85)
 BENCHMARK = "0123456789abcdef"
@@ -34,7 +38,9 @@ def composite(rng: np.random.Generator, wealth: float) -> bytes:
     draw.polygon([(180, 224), (268, 224), (232, 150), (216, 150)], fill=(90, 90, 92))
     for _ in range(4 + int(8 * wealth)):
         x, h = int(rng.integers(0, 420)), int(rng.integers(20, 30 + int(80 * wealth)))
-        draw.rectangle((x, 152 - h, x + 34, 160), fill=tuple(int(v) for v in rng.integers(90, 210, 3)))
+        draw.rectangle(
+            (x, 152 - h, x + 34, 160), fill=tuple(int(v) for v in rng.integers(90, 210, 3))
+        )
     draw.rectangle((0, 224, 224, 448), fill=(92, 116, 66))
     for _ in range(20 + int(120 * wealth)):
         x, y = int(rng.normal(112, 50)), int(rng.normal(336, 50))
@@ -55,22 +61,52 @@ def items(rng: np.random.Generator, n: int, n_regression: int) -> pd.DataFrame:
         mcq, p = i < n, i % 3
         gold, place = int(rng.integers(3)), i // 3
         higher = INDICATORS[p] != "stunting"
-        rows.append({
-            "task": "mcq" if mcq else "regression", "item_id": i if mcq else 1000 + i, "cluster_id": f"KE2014{place:08d}",
-            "country": "Kenya", "year": 2014, "urban": "U" if place % 2 else "R", "pillar": PILLARS[p],
-            "indicator": INDICATORS[p] if mcq else "under5_mort", "unit": "%" if mcq else "deaths per 1,000 live births",
-            "indicator_title": ("Stunting prevalence", "Access to electricity", "Subnational HDI")[p] if mcq else "Under-5 mortality",
-            "question": f"What share fits this place best for {INDICATORS[p]} </script><b>&?" if mcq else "How many children die before five?",
-            "options": ["below 20 %", "20-40 %", "above 40 %"] if mcq else {}, "gold": "ABC"[gold] if mcq else "40.0",
-            "gold_value": 20.0 * gold + 5 if mcq else 40.0, "split": "val" if i % 5 == 0 else "test",
-            "polarity": ("higher" if higher else "lower") if mcq else "", "image_id": f"image{place}",
-            "context": {"T1": "Given: asset_index=0.4, urban=Urban", "T2": "Given: urban=Urban", "T3": "You may consider: asset_index, urban",
-                        "T4": "You may consider: urban", "T5": ""},
-        })  # fmt: skip
+        rows.append(
+            {
+                "task": "mcq" if mcq else "regression",
+                "item_id": i if mcq else 1000 + i,
+                "cluster_id": f"KE2014{place:08d}",
+                "country": "Kenya",
+                "year": 2014,
+                "urban": "U" if place % 2 else "R",
+                "pillar": PILLARS[p],
+                "indicator": INDICATORS[p] if mcq else "under5_mort",
+                "unit": "%" if mcq else "deaths per 1,000 live births",
+                "indicator_title": (
+                    (
+                        "Stunting prevalence",
+                        "Access to electricity",
+                        "Subnational HDI",
+                    )[p]
+                    if mcq
+                    else "Under-5 mortality"
+                ),
+                "question": (
+                    f"What share fits this place best for {INDICATORS[p]} </script><b>&?"
+                    if mcq
+                    else "How many children die before five?"
+                ),
+                "options": ["below 20 %", "20-40 %", "above 40 %"] if mcq else {},
+                "gold": "ABC"[gold] if mcq else "40.0",
+                "gold_value": 20.0 * gold + 5 if mcq else 40.0,
+                "split": "val" if i % 5 == 0 else "test",
+                "polarity": ("higher" if higher else "lower") if mcq else "",
+                "image_id": f"image{place}",
+                "context": {
+                    "T1": "Given: asset_index=0.4, urban=Urban",
+                    "T2": "Given: urban=Urban",
+                    "T3": "You may consider: asset_index, urban",
+                    "T4": "You may consider: urban",
+                    "T5": "",
+                },
+            }
+        )
     return pd.DataFrame(rows)
 
 
-def logits(table: pd.DataFrame, prior: float, sight: float, test: str, rng: np.random.Generator) -> dict[str, np.ndarray]:
+def logits(
+    table: pd.DataFrame, prior: float, sight: float, test: str, rng: np.random.Generator
+) -> dict[str, np.ndarray]:
     """view -> (N, 3): a prior towards the best option, some context (none at T5), some image."""
     n = len(table)
     gold = table["gold"].map({"A": 0, "B": 1, "C": 2}).to_numpy()
@@ -87,24 +123,49 @@ def logits(table: pd.DataFrame, prior: float, sight: float, test: str, rng: np.r
 def _cells(frame: pd.DataFrame, test: str, method: str) -> Iterator[dict[str, object]]:
     for pillar in ("all", *PILLARS):
         part = frame if pillar == "all" else frame[frame["pillar"] == pillar]
-        place, best = part["cluster_id"].to_numpy(dtype=str), np.where(part["polarity"] == "higher", "C", "A")
+        place, best = (
+            part["cluster_id"].to_numpy(dtype=str),
+            np.where(part["polarity"] == "higher", "C", "A"),
+        )
         worst = np.where(best == "C", "A", "C")
-        found = {"accuracy": stats.share(part["correct"], place), "share_optimistic": stats.share(part["pred"] == best, place),
-                 "share_conservative": stats.share(part["pred"] == "B", place), "share_pessimistic": stats.share(part["pred"] == worst, place),
-                 "candidate_mass": stats.mean(np.full(len(part), 0.97), place), "off_candidate_rate": stats.share(np.arange(len(part)) == 0, place)}  # fmt: skip
+        found = {
+            "accuracy": stats.share(part["correct"], place),
+            "share_optimistic": stats.share(part["pred"] == best, place),
+            "share_conservative": stats.share(part["pred"] == "B", place),
+            "share_pessimistic": stats.share(part["pred"] == worst, place),
+            "candidate_mass": stats.mean(np.full(len(part), 0.97), place),
+            "off_candidate_rate": stats.share(np.arange(len(part)) == 0, place),
+        }
         if method == "cade":
             now, before = part["correct"].to_numpy(float), part["before"].to_numpy(float)
-            found |= {"accuracy_gain": stats.mean(now - before, place), "changed_rate": stats.share(part["pred"] != part["pred_full"], place),
-                      "fixed_rate": stats.share(now > before, place), "broken_rate": stats.share(now < before, place),
-                      "kept_rate": stats.share(part["kept"], place)}  # fmt: skip
+            found |= {
+                "accuracy_gain": stats.mean(now - before, place),
+                "changed_rate": stats.share(part["pred"] != part["pred_full"], place),
+                "fixed_rate": stats.share(now > before, place),
+                "broken_rate": stats.share(now < before, place),
+                "kept_rate": stats.share(part["kept"], place),
+            }
         for metric, e in found.items():
-            yield {"task": "mcq", "test": test, "method": method, "pillar": pillar, "indicator": "all", "metric": metric,
-                   "value": e.value, "n": e.n, "ci_low": e.low, "ci_high": e.high}  # fmt: skip
+            yield {
+                "task": "mcq",
+                "test": test,
+                "method": method,
+                "pillar": pillar,
+                "indicator": "all",
+                "metric": metric,
+                "value": e.value,
+                "n": e.n,
+                "ci_low": e.low,
+                "ci_high": e.high,
+            }
 
 
 def _run(model: str, table: pd.DataFrame, rng: np.random.Generator) -> dict[str, pd.DataFrame]:
     prior, sight = MODELS[model]
-    mcq, regression = table[table["task"] == "mcq"].reset_index(drop=True), table[table["task"] == "regression"]
+    mcq, regression = (
+        table[table["task"] == "mcq"].reset_index(drop=True),
+        table[table["task"] == "regression"],
+    )
     scores, predictions, metrics = [], [], []
     for test in ("T1", "T2", "T3", "T4", "T5"):
         views = logits(mcq, prior, sight, test, rng)
@@ -112,17 +173,42 @@ def _run(model: str, table: pd.DataFrame, rng: np.random.Generator) -> dict[str,
         d = cade.decide(s, PARAMS)
         choices = {v: z.argmax(axis=1) for v, z in views.items()} | {"cade": d.choice}
         for v, z in views.items():
-            scores.append(pd.DataFrame({"task": "mcq", "item_id": mcq["item_id"], "test": test, "view": v, "logits": list(z), "candidates": "ABC",
-                                        "mass": 0.97, "minus_logit": -3.0, "top_token": "A", "n_tokens": 120}))  # fmt: skip
+            scores.append(
+                pd.DataFrame(
+                    {
+                        "task": "mcq",
+                        "item_id": mcq["item_id"],
+                        "test": test,
+                        "view": v,
+                        "logits": list(z),
+                        "candidates": "ABC",
+                        "mass": 0.97,
+                        "minus_logit": -3.0,
+                        "top_token": "A",
+                        "n_tokens": 120,
+                    }
+                )
+            )
         for method, choice in choices.items():
             pred = np.array(list("ABC"))[choice]
-            predictions.append(mcq[["task", "item_id", "split", "cluster_id", "pillar", "polarity"]].assign(
-                test=test, method=method, pred=pred, correct=pred == mcq["gold"], confidence=s.confidence, kl=s.divergence,
-                kept=d.kept if method == "cade" else True, before=np.array(list("ABC"))[choices["full"]] == mcq["gold"],
-                pred_full=np.array(list("ABC"))[choices["full"]]))  # fmt: skip
+            predictions.append(
+                mcq[["task", "item_id", "split", "cluster_id", "pillar", "polarity"]].assign(
+                    test=test,
+                    method=method,
+                    pred=pred,
+                    correct=pred == mcq["gold"],
+                    confidence=s.confidence,
+                    kl=s.divergence,
+                    kept=d.kept if method == "cade" else True,
+                    before=np.array(list("ABC"))[choices["full"]] == mcq["gold"],
+                    pred_full=np.array(list("ABC"))[choices["full"]],
+                )
+            )
     frame = pd.concat(predictions, ignore_index=True)
-    for (test, method), part in [*frame[frame["split"] == "test"].groupby(["test", "method"]),
-                                 *((("all", m), p) for m, p in frame[frame["split"] == "test"].groupby("method"))]:  # fmt: skip
+    for (test, method), part in [
+        *frame[frame["split"] == "test"].groupby(["test", "method"]),
+        *((("all", m), p) for m, p in frame[frame["split"] == "test"].groupby("method")),
+    ]:
         metrics += _cells(part, test, method)
     for test in ("T2", "T5", "all"):
         for method in (*VIEWS, "cade"):
@@ -134,39 +220,119 @@ def _run(model: str, table: pd.DataFrame, rng: np.random.Generator) -> dict[str,
                 "unparsed_rate": stats.share(off > 24, place),
             }
             for pillar, indicator in (("all", "all"), (PILLARS[0], "under5_mort")):
-                metrics += [{"task": "regression", "test": test, "method": method, "pillar": pillar, "indicator": indicator, "metric": m,
-                             "value": e.value, "n": e.n, "ci_low": e.low, "ci_high": e.high} for m, e in found.items()]  # fmt: skip
-    params = [{"task": task, "test": t, "alpha": 0.8, "lambda_kl": 0.5, "beta": 0.9, "tau": 0.85, "mode": "", "objective": "accuracy",
-               "val_value": 0.6, "n_val": 12, "n_draws": 500, "seed": 0} for task, tests in (("mcq", "T1 T2 T3 T4 T5"), ("regression", "T2 T5"))
-              for t in tests.split()]  # fmt: skip
-    keep = ["task", "item_id", "test", "method", "split", "pred", "correct", "confidence", "kl", "kept"]
+                metrics += [
+                    {
+                        "task": "regression",
+                        "test": test,
+                        "method": method,
+                        "pillar": pillar,
+                        "indicator": indicator,
+                        "metric": m,
+                        "value": e.value,
+                        "n": e.n,
+                        "ci_low": e.low,
+                        "ci_high": e.high,
+                    }
+                    for m, e in found.items()
+                ]
+    params = [
+        {
+            "task": task,
+            "test": t,
+            "alpha": 0.8,
+            "lambda_kl": 0.5,
+            "beta": 0.9,
+            "tau": 0.85,
+            "mode": "",
+            "objective": "accuracy",
+            "val_value": 0.6,
+            "n_val": 12,
+            "n_draws": 500,
+            "seed": 0,
+        }
+        for task, tests in (("mcq", "T1 T2 T3 T4 T5"), ("regression", "T2 T5"))
+        for t in tests.split()
+    ]
+    keep = [
+        "task",
+        "item_id",
+        "test",
+        "method",
+        "split",
+        "pred",
+        "correct",
+        "confidence",
+        "kl",
+        "kept",
+    ]
     failures = (
-        [{"key": "abc", "kind": "NonFiniteLogits", "message": "a candidate logit is NaN or infinite"}] if model == "fake-pessimist" else []
+        [
+            {
+                "key": "abc",
+                "kind": "NonFiniteLogits",
+                "message": "a candidate logit is NaN or infinite",
+            }
+        ]
+        if model == "fake-pessimist"
+        else []
     )
-    return {"scores": pd.concat(scores, ignore_index=True), "predictions": frame[keep], "metric_rows": pd.DataFrame(metrics),
-            "cade_params": pd.DataFrame(params), "failures": pd.DataFrame(failures, columns=["key", "kind", "message"])}  # fmt: skip
+    return {
+        "scores": pd.concat(scores, ignore_index=True),
+        "predictions": frame[keep],
+        "metric_rows": pd.DataFrame(metrics),
+        "cade_params": pd.DataFrame(params),
+        "failures": pd.DataFrame(failures, columns=["key", "kind", "message"]),
+    }
 
 
 def publish_fake(path: Path, n: int = 60, n_regression: int = 24) -> Path:
-    """Writes the results file and returns its path. An older run of the first model is there, too."""
+    """Writes the results file and returns its path. An older run of the first model is there,
+    too."""
     table = items(np.random.default_rng(1), n, n_regression)
     images = sorted(set(table["image_id"]))
-    previews = pd.DataFrame({"image_id": images, "png": [composite(np.random.default_rng(i), i / len(images)) for i in range(len(images))]})
-    quarantine = pd.DataFrame([("clusters", f"KE{i}", "missing-tile", "no npz file") for i in range(3)] + [("clusters", "KE9", "photo-corrupt", "<cut off>")],
-                              columns=["table", "key", "rule", "detail"])  # fmt: skip
+    previews = pd.DataFrame(
+        {
+            "image_id": images,
+            "png": [
+                composite(np.random.default_rng(i), i / len(images)) for i in range(len(images))
+            ],
+        }
+    )
+    quarantine = pd.DataFrame(
+        [("clusters", f"KE{i}", "missing-tile", "no npz file") for i in range(3)]
+        + [("clusters", "KE9", "photo-corrupt", "<cut off>")],
+        columns=["table", "key", "rule", "detail"],
+    )
     for day, model in enumerate(["fake-optimist", *MODELS]):
         record = store.RunRecord(
-            run_id=f"{model}-{day}", model=model, benchmark_id=BENCHMARK, title=f"Fake {model[5:]}", backend="planted", revision="1",
-            fingerprint=f"{day:016x}", benchmark_path="benchmark", licence="CC BY-SA 4.0", started_at=f"2026-11-1{day}T02:00:00",
-            finished_at=f"2026-11-1{day}T03:00:00", numerics="exact", n_prompts_naive=1200, n_prompts_planned=700, n_scored=699,
-            n_failed=1, config={"draws": 500}, provenance="planted",
-        )  # fmt: skip
+            run_id=f"{model}-{day}",
+            model=model,
+            benchmark_id=BENCHMARK,
+            title=f"Fake {model[5:]}",
+            backend="planted",
+            revision="1",
+            fingerprint=f"{day:016x}",
+            benchmark_path="benchmark",
+            licence="CC BY-SA 4.0",
+            started_at=f"2026-11-1{day}T02:00:00",
+            finished_at=f"2026-11-1{day}T03:00:00",
+            numerics="exact",
+            n_prompts_naive=1200,
+            n_prompts_planned=700,
+            n_scored=699,
+            n_failed=1,
+            config={"draws": 500},
+            provenance="planted",
+        )
         tables = _run(model, table, np.random.default_rng(100 + day))
-        store.publish(path, record, tables | {"items": table, "previews": previews, "quarantine": quarantine})
+        store.publish(
+            path, record, tables | {"items": table, "previews": previews, "quarantine": quarantine}
+        )
     return path
 
 
-#: Runs of `publish_models`: model -> (provenance, repo). The first is a model of the paper, the second only bears the name of one.
+#: Runs of `publish_models`: model -> (provenance, repo). The first is a model of the paper, the
+#: second only bears the name of one.
 NAMED = {
     "llava-1.5-7b": ("measured", "llava-hf/llava-1.5-7b-hf"),
     "qwen2.5-vl-7b": ("planted", "planted"),
@@ -175,15 +341,33 @@ NAMED = {
 
 
 def publish_models(path: Path) -> Path:
-    """A results file with a measured, a planted and an embedded run (`NAMED`) on one benchmark, none of them analysed."""
+    """A results file with a measured, a planted and an embedded run (`NAMED`) on one benchmark,
+    none of them analysed."""
     table = items(np.random.default_rng(1), 60, 24)
     for at, (model, (provenance, repo)) in enumerate(NAMED.items()):
-        config = {"draws": 500, "mode": "continue", "synthetic": False, "engine": {"seconds": 34.8}, "spec": {"repo": repo}}
+        config = {
+            "draws": 500,
+            "mode": "continue",
+            "synthetic": False,
+            "engine": {"seconds": 34.8},
+            "spec": {"repo": repo},
+        }
         record = store.RunRecord(
-            run_id=f"{model}-0", model=model, benchmark_id=BENCHMARK, backend="hf", finished_at=f"2026-11-1{at}T03:00:00", numerics="exact",
-            n_prompts_planned=700, n_scored=700 - 10 * at, n_cached=10 * at, config=config, provenance=provenance,
-        )  # fmt: skip
-        quarantine = pd.DataFrame({"table": ["items_mcq"], "key": ["1"], "rule": ["near-duplicate"], "detail": [""]})
+            run_id=f"{model}-0",
+            model=model,
+            benchmark_id=BENCHMARK,
+            backend="hf",
+            finished_at=f"2026-11-1{at}T03:00:00",
+            numerics="exact",
+            n_prompts_planned=700,
+            n_scored=700 - 10 * at,
+            n_cached=10 * at,
+            config=config,
+            provenance=provenance,
+        )
+        quarantine = pd.DataFrame(
+            {"table": ["items_mcq"], "key": ["1"], "rule": ["near-duplicate"], "detail": [""]}
+        )
         tables = _run(list(MODELS)[at % 2], table, np.random.default_rng(200 + at))
         store.publish(path, record, tables | {"items": table, "quarantine": quarantine})
     return path

@@ -1,4 +1,5 @@
-"""A small benchmark for the tests of human review: real items and a real image store over made-up clusters."""
+"""A small benchmark for the tests of human review: real items and a real image store over made-up
+clusters."""
 
 from __future__ import annotations
 
@@ -24,10 +25,25 @@ def make_clusters(codes: tuple[str, ...] = CODES, each: int = 12) -> pd.DataFram
     for code in codes:
         for number in range(each):
             labels = np.random.default_rng([number, *code.encode()]).uniform(1, 5, len(LABELS))
-            place = {"cname": code, "iso3": table.iso3[code], "country": table.name[code], "year": np.int32(2008 + 7 * (number % 2))}
-            more = {"urban": "UR"[number % 2], "adm1dhs": number, "official_split": table.official_split[code], "gdl_region": ""}
+            place = {
+                "cname": code,
+                "iso3": table.iso3[code],
+                "country": table.name[code],
+                "year": np.int32(2008 + 7 * (number % 2)),
+            }
+            more = {
+                "urban": "UR"[number % 2],
+                "adm1dhs": number,
+                "official_split": table.official_split[code],
+                "gdl_region": "",
+            }
             rows.append(
-                {"cluster_id": f"{code}-{place['year']}-6#-{number:08d}", **place, **more, **dict(zip(LABELS, labels, strict=True))}
+                {
+                    "cluster_id": f"{code}-{place['year']}-6#-{number:08d}",
+                    **place,
+                    **more,
+                    **dict(zip(LABELS, labels, strict=True)),
+                }
             )
     return pd.DataFrame(rows)
 
@@ -48,7 +64,9 @@ def make_series(codes: tuple[str, ...]) -> pd.DataFrame:
         for entry in load_indicators()
         for at, code in enumerate(sorted(codes))
     ]
-    return pd.DataFrame(rows, columns=["series", "iso3", "region", "stratum", "year", "value", "source"])
+    return pd.DataFrame(
+        rows, columns=["series", "iso3", "region", "stratum", "year", "value", "source"]
+    )
 
 
 def picture(name: str, size: tuple[int, int] = (32, 32)) -> bytes:
@@ -58,14 +76,22 @@ def picture(name: str, size: tuple[int, int] = (32, 32)) -> bytes:
     return buffer.getvalue()
 
 
-def write_benchmark(folder: Path, codes: tuple[str, ...] = CODES, each: int = 12, images: bool = True, parts: int = 1) -> Path:
+def write_benchmark(
+    folder: Path,
+    codes: tuple[str, ...] = CODES,
+    each: int = 12,
+    images: bool = True,
+    parts: int = 1,
+) -> Path:
     """items_mcq, items_regression, images and its shards, as `sdgbias build` leaves them."""
     folder.mkdir(parents=True, exist_ok=True)
     clusters = make_clusters(codes, each)
     index = pending_index(clusters)
     if images:
         names = sorted(clusters["cluster_id"])
-        index = store_images(folder, ((name, "42", [picture(f"{name}|{k}") for k in range(parts)]) for name in names))
+        index = store_images(
+            folder, ((name, "42", [picture(f"{name}|{k}") for k in range(parts)]) for name in names)
+        )
         index["image_group"] = index["image_id"]
     made = build_items(clusters, index, make_series(codes), None, mcq=None, regression=None, seed=0)
     made.items_mcq.to_parquet(folder / "items_mcq.parquet")

@@ -1,4 +1,5 @@
-"""The planted engine as the tests of several engines need it: slow, noting what it is asked, and deadly where it is told to be."""
+"""The planted engine as the tests of several engines need it: slow, noting what it is asked, and
+deadly where it is told to be."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ import pandas as pd
 
 from tests.builders.commands import REPOSITORY
 
-#: Run by every Python process that finds it on its path; engines live in processes that a test can't reach otherwise.
+#: Run by every Python process that finds it on its path; engines live in processes that a test
+#: can't reach otherwise.
 SITE = textwrap.dedent("""
     import os, sys, time
 
@@ -54,20 +56,39 @@ SITE = textwrap.dedent("""
 """)
 
 
-def slow_planted(folder: Path, delay: float = 0.02, poison: str = "", engines: int = 1) -> dict[str, str]:
-    """The environment in which the planted engine takes ``delay`` seconds a batch and notes its prompts in folder/log.
-    ``poison``: 'exit:HASH' or 'hang:HASH', what it does on the prompt of that hash (see `asked`). ``engines``: so many have noted
-    something before any of them answers, so that none does everything while another starts."""
+def slow_planted(
+    folder: Path, delay: float = 0.02, poison: str = "", engines: int = 1
+) -> dict[str, str]:
+    """The environment in which the planted engine takes ``delay`` seconds a batch and notes its
+    prompts in folder/log.
+    ``poison``: 'exit:HASH' or 'hang:HASH', what it does on the prompt of that hash (see `asked`).
+    ``engines``: so many have noted something before any of them answers, so that none does
+    everything while another starts."""
     (folder / "site").mkdir(parents=True, exist_ok=True)
     (folder / "site" / "sitecustomize.py").write_text(SITE)
-    more = {"PLANTED_DELAY": str(delay), "PLANTED_LOG": str(folder / "log"), "PLANTED_POISON": poison, "PLANTED_ENGINES": str(engines)}
-    return {**os.environ, **more, "PYTHONPATH": f"{folder / 'site'}:{REPOSITORY}", "SDGBIAS_REGISTRY": str(folder), "COLUMNS": "80"}
+    more = {
+        "PLANTED_DELAY": str(delay),
+        "PLANTED_LOG": str(folder / "log"),
+        "PLANTED_POISON": poison,
+        "PLANTED_ENGINES": str(engines),
+    }
+    return {
+        **os.environ,
+        **more,
+        "PYTHONPATH": f"{folder / 'site'}:{REPOSITORY}",
+        "SDGBIAS_REGISTRY": str(folder),
+        "COLUMNS": "80",
+    }
 
 
 def asked(folder: Path) -> pd.DataFrame:
     """What engines were asked so far: kind (score, decode), pid, threads, prompt (a hash)."""
     path = folder / "log"
-    rows = [line.split("\t") for line in path.read_text().rpartition("\n")[0].splitlines()] if path.exists() else []
+    rows = (
+        [line.split("\t") for line in path.read_text().rpartition("\n")[0].splitlines()]
+        if path.exists()
+        else []
+    )
     return pd.DataFrame(rows, columns=["kind", "pid", "threads", "prompt"])
 
 
@@ -76,4 +97,7 @@ def cached(results: Path, model: str) -> dict[str, pd.DataFrame]:
     from sdgbias.scoring.cache import ScoreCache
 
     (folder,) = (results.parent / "scores" / model).iterdir()
-    return {kind: ScoreCache(results.parent, model, folder.name).read(kind) for kind in ("scores", "generations")}
+    return {
+        kind: ScoreCache(results.parent, model, folder.name).read(kind)
+        for kind in ("scores", "generations")
+    }

@@ -13,17 +13,34 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def run(run_id: str = "r1", **more: object) -> dict[str, object]:
-    return {"run_id": run_id, "model": "m", "benchmark_id": "b", "finished_at": "2026-11-20T02:00:00+02:00"} | more
+    return {
+        "run_id": run_id,
+        "model": "m",
+        "benchmark_id": "b",
+        "finished_at": "2026-11-20T02:00:00+02:00",
+    } | more
 
 
 def tables(value: float = 0.5, items: int = 3) -> dict[str, pd.DataFrame]:
     ids = list(range(items))
     return {
         "items": pd.DataFrame(
-            {"task": "mcq", "item_id": ids, "options": [["a", "b"]] * items, "context": [{"asset_index": 1.5, "urban": "U"}] * items}
+            {
+                "task": "mcq",
+                "item_id": ids,
+                "options": [["a", "b"]] * items,
+                "context": [{"asset_index": 1.5, "urban": "U"}] * items,
+            }
         ),
         "scores": pd.DataFrame(
-            {"task": "mcq", "item_id": ids, "test": "T1", "view": "full", "logits": [np.array([1.0, np.nan])] * items, "mass": value}
+            {
+                "task": "mcq",
+                "item_id": ids,
+                "test": "T1",
+                "view": "full",
+                "logits": [np.array([1.0, np.nan])] * items,
+                "mass": value,
+            }
         ),
         "metric_rows": pd.DataFrame(
             {
@@ -38,12 +55,23 @@ def tables(value: float = 0.5, items: int = 3) -> dict[str, pd.DataFrame]:
             }
         ),
         "previews": pd.DataFrame({"image_id": ["i"], "png": [b"\x89PNG\x00"]}),
-        "quarantine": pd.DataFrame({"table": ["clusters"], "key": ["k"], "rule": ["missing-tile"], "detail": ["d"]}),
+        "quarantine": pd.DataFrame(
+            {"table": ["clusters"], "key": ["k"], "rule": ["missing-tile"], "detail": ["d"]}
+        ),
     }
 
 
 def child(code: str, **options: object) -> subprocess.Popen[str]:
     """A second process that has sdgbias.store and this test's helpers at hand."""
     head = f"import sys; sys.path.insert(0, {str(REPOSITORY)!r})\n"
-    head += "import os, time, signal, duckdb\nfrom sdgbias import store\nfrom tests.builders.store_rows import run, tables\n"
-    return subprocess.Popen([sys.executable, "-c", head + code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)  # type: ignore[call-overload]
+    head += (
+        "import os, time, signal, duckdb\nfrom sdgbias import store\nfrom tests.builders.store_rows"
+        " import run, tables\n"
+    )
+    return subprocess.Popen(
+        [sys.executable, "-c", head + code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )  # type: ignore[call-overload]

@@ -1,4 +1,5 @@
-"""Hand-made study rows for every figure of the report's pages: round numbers that a reader finds again."""
+"""Hand-made study rows for every figure of the report's pages: round numbers that a reader finds
+again."""
 
 from __future__ import annotations
 
@@ -23,76 +24,187 @@ def near(value: float, n: int = 48, half: float = 0.05) -> Estimate:
 def _methods() -> Iterator[dict[str, object]]:
     for test, pillar in product(TESTS, ("all", *PILLARS)):
         for i, method in enumerate(("vdd", "bcl", "always_a")):
-            columns = {"test": test, "pillar": pillar, "method": method, "note": f"note of {method}"}
+            columns = {
+                "test": test,
+                "pillar": pillar,
+                "method": method,
+                "note": f"note of {method}",
+            }
             yield row("methods", "accuracy", near(0.5 + i / 10 + 0.01 * (test == "T1")), **columns)
             yield row("methods", "accuracy_gain", near(i / 10 - 0.1), **columns)
         for method in ("q_only", "full"):
-            for direction, value in zip((*DIRECTIONS, "invalid"), (0.4, 0.3, 0.2, 0.1), strict=True):
-                yield row("directions", f"answered_{direction}", near(value), test=test, pillar=pillar, method=method)
+            for direction, value in zip(
+                (*DIRECTIONS, "invalid"), (0.4, 0.3, 0.2, 0.1), strict=True
+            ):
+                yield row(
+                    "directions",
+                    f"answered_{direction}",
+                    near(value),
+                    test=test,
+                    pillar=pillar,
+                    method=method,
+                )
             for direction, value in (("pessimistic", 0.35), ("optimistic", 0.65)):
-                yield row("directions", f"share_{direction}_two_option", near(value), test=test, pillar=pillar, method=method)
-    for pillar, (order, share) in product(("all", *PILLARS), (("original", 0.25), ("reversed", 0.5))):
+                yield row(
+                    "directions",
+                    f"share_{direction}_two_option",
+                    near(value),
+                    test=test,
+                    pillar=pillar,
+                    method=method,
+                )
+    for pillar, (order, share) in product(
+        ("all", *PILLARS), (("original", 0.25), ("reversed", 0.5))
+    ):
         for direction, value in zip(DIRECTIONS, (share, 0.2, 0.8 - share), strict=True):
-            yield row("perturbation", f"share_{direction}", near(value), test="T1", pillar=pillar, method="q_only", by="order", level=order)
+            yield row(
+                "perturbation",
+                f"share_{direction}",
+                near(value),
+                test="T1",
+                pillar=pillar,
+                method="q_only",
+                by="order",
+                level=order,
+            )
     yield row("methods", "interval_accuracy", near(0.31), task="regression", method="bc")
-    yield row("methods", "not_run", float("nan"), method="vcd", note="extra pass noise was not asked")
+    yield row(
+        "methods", "not_run", float("nan"), method="vcd", note="extra pass noise was not asked"
+    )
 
 
 def _parameters() -> Iterator[dict[str, object]]:
     for test in TESTS:
-        for mode, (i, step) in product(("retuned", "zeroed"), enumerate(("full", "+alpha", "+lambda", "+beta", "+tau"))):
-            yield row("ablation", "accuracy", near(0.4 + i / 20), test=test, method=step, by="mode", level=mode, note="alpha 0.8")
+        for mode, (i, step) in product(
+            ("retuned", "zeroed"), enumerate(("full", "+alpha", "+lambda", "+beta", "+tau"))
+        ):
+            yield row(
+                "ablation",
+                "accuracy",
+                near(0.4 + i / 20),
+                test=test,
+                method=step,
+                by="mode",
+                level=mode,
+                note="alpha 0.8",
+            )
         for stream, divergence in product(("img", "full", "full+img"), ("kl", "js")):
-            yield row("streams", "accuracy", near(0.6), test=test, method=stream, by="divergence", level=divergence)
+            yield row(
+                "streams",
+                "accuracy",
+                near(0.6),
+                test=test,
+                method=stream,
+                by="divergence",
+                level=divergence,
+            )
     for name, (low, high) in PARAMETERS.items():
         yield row("sweep", "optimum", (low + high) / 2, n=12, test="T1", by=name)
         for split, at in product(("val", "test"), (0.0, 0.5, 1.0)):
-            yield row("sweep", "accuracy", near(0.5 + at / 10), test="T1", method=split, by=name, x=low + at * (high - low))
+            yield row(
+                "sweep",
+                "accuracy",
+                near(0.5 + at / 10),
+                test="T1",
+                method=split,
+                by=name,
+                x=low + at * (high - low),
+            )
         for method in ("random", "exact_centred"):
-            yield row("search", name, Estimate((low + high) / 2, 12, low, high), test="T1", method=method)
+            yield row(
+                "search", name, Estimate((low + high) / 2, 12, low, high), test="T1", method=method
+            )
         yield row(
-            "search", "plateau_width", 0.1, n=12, test="T1", method="exact_centred", by="parameter", level=name, note=f"{low} to {high}"
+            "search",
+            "plateau_width",
+            0.1,
+            n=12,
+            test="T1",
+            method="exact_centred",
+            by="parameter",
+            level=name,
+            note=f"{low} to {high}",
         )
     for method in ("random", "exact_centred"):
         yield row("search", "accuracy", near(0.61), test="T1", method=method)
         yield row("search", "val_accuracy", near(0.66, 12), test="T1", method=method)
     yield row("search", "optimism", near(0.07, 12), test="T1", method="exact_centred")
-    for by, names in (("test", ("T1", "T5")), ("pillar", PILLARS), ("model", ("fake-optimist", "fake-pessimist"))):
+    for by, names in (
+        ("test", ("T1", "T5")),
+        ("pillar", PILLARS),
+        ("model", ("fake-optimist", "fake-pessimist")),
+    ):
         for source, target in product(names, names):
-            columns = {"by": by, "level": f"{source}->{target}", "test": target if by == "test" else "T1"}
+            columns = {
+                "by": by,
+                "level": f"{source}->{target}",
+                "test": target if by == "test" else "T1",
+            }
             yield row("transfer", "accuracy", near(0.6), **columns)
             if source != target:
                 yield row("transfer", "loss", near(0.023), p=0.04, **columns)
     yield row("transfer", "accuracy", near(0.6), by="country", level="others->Kenya", test="T1")
     yield row("transfer", "loss", near(0.03), by="country", level="others->Kenya", test="T1", p=0.5)
     for x in (10.0, 48.0):
-        yield row("few_shot", "accuracy", near(0.5 + x / 1000), test="T1", x=x, level="all" if x == 48.0 else "10")
+        yield row(
+            "few_shot",
+            "accuracy",
+            near(0.5 + x / 1000),
+            test="T1",
+            x=x,
+            level="all" if x == 48.0 else "10",
+        )
 
 
 def _groups() -> Iterator[dict[str, object]]:
-    levels = {"country": ("Kenya", "Peru"), "urban": ("rural", "urban"), "wealth": ("poorest", "middle", "richest"),
-              "urban x wealth": ("rural x poorest", "urban x richest")}  # fmt: skip
+    levels = {
+        "country": ("Kenya", "Peru"),
+        "urban": ("rural", "urban"),
+        "wealth": ("poorest", "middle", "richest"),
+        "urban x wealth": ("rural x poorest", "urban x richest"),
+    }
     for by, method in product(levels, ("full", "cade")):
         for i, level in enumerate(levels[by]):
-            yield row("groups", "accuracy", near(0.45 + i / 10, 24), by=by, level=level, method=method)
+            yield row(
+                "groups", "accuracy", near(0.45 + i / 10, 24), by=by, level=level, method=method
+            )
         gap = {"urban": "urban_minus_rural"}.get(by, "max_min")
         yield row("groups", gap, near(0.1), by=by, method=method, p=0.2)
         if method == "cade":
-            yield row("groups", "disparity_change", near(0.02), by=by, level=gap, method=method, p=0.7)
-    yield row("groups", "accuracy", Estimate(float("nan"), 3, float("nan"), float("nan")), by="country", level="Nepal", method="full")
+            yield row(
+                "groups", "disparity_change", near(0.02), by=by, level=gap, method=method, p=0.7
+            )
+    yield row(
+        "groups",
+        "accuracy",
+        Estimate(float("nan"), 3, float("nan"), float("nan")),
+        by="country",
+        level="Nepal",
+        method="full",
+    )
 
 
 def _harm() -> Iterator[dict[str, object]]:
     yield row("harm", "fixed", near(0.2), method="cade", pillar=PILLARS[0])
-    yield row("harm", "fixed", near(0.1), task="regression", test="T5", method="cade")  # of no pillar
+    yield row(
+        "harm", "fixed", near(0.1), task="regression", test="T5", method="cade"
+    )  # of no pillar
     for test in TESTS:
         columns = {"test": test, "method": "cade"}
         yield row("harm", "fixed", near(0.3), **columns)
         yield row("harm", "broken", near(0.12), **columns)
-        yield row("harm", "net", near(0.18), **columns, note="144 fixed, 58 broken; p: Holm over 3 tests, alone 0.001")
+        yield row(
+            "harm",
+            "net",
+            near(0.18),
+            **columns,
+            note="144 fixed, 58 broken; p: Holm over 3 tests, alone 0.001",
+        )
         yield row("harm", "implausible", near(0.06), **columns)
         yield row("harm", "accuracy_over_cade", near(0.01), test=test, method="cade_cut")
-        for by, (term, share) in product(("first term", "largest term"), (("image", 0.2), ("context", 0.7), ("prior", 0.1))):
+        for by, (term, share) in product(
+            ("first term", "largest term"), (("image", 0.2), ("context", 0.7), ("prior", 0.1))
+        ):
             yield row("harm", "share_of_flips", near(share), **columns, by=by, level=term)
             yield row("harm", "net_of_flips", near(0.2), **columns, by=by, level=term)
         for method in ("full", "cade"):
@@ -100,10 +212,19 @@ def _harm() -> Iterator[dict[str, object]]:
                 yield row("calibration", metric, near(0.21), test=test, method=method)
             for b in (1, 2, 3):
                 yield row(
-                    "calibration", "reliability_width", near(0.2 * b), test=test, method=method, by="bin", level=f"{b:02d}", x=0.3 * b
+                    "calibration",
+                    "reliability_width",
+                    near(0.2 * b),
+                    test=test,
+                    method=method,
+                    by="bin",
+                    level=f"{b:02d}",
+                    x=0.3 * b,
                 )
             for k in (0.5, 1.0):
-                yield row("selective", "risk", near(k / 2), test=test, method=method, by="coverage", x=k)
+                yield row(
+                    "selective", "risk", near(k / 2), test=test, method=method, by="coverage", x=k
+                )
             yield row("selective", "aurc", near(0.33), test=test, method=method)
 
 

@@ -11,7 +11,8 @@ from typing import Any
 
 @dataclass
 class Offline:
-    """``artifacts``: name -> type, used (input or output), digest, files (path -> digest, size or reference), metadata, aliases."""
+    """``artifacts``: name -> type, used (input or output), digest, files (path -> digest, size or
+    reference), metadata, aliases."""
 
     config: dict[str, Any] = field(default_factory=dict)
     summary: dict[str, Any] = field(default_factory=dict)
@@ -27,7 +28,8 @@ class Offline:
 
 
 def records(log: bytes) -> Iterator[bytes]:
-    """The records of a .wandb file: a 7-byte header, then a LevelDB log (32 KiB blocks; chunks of crc 4, length 2, type 1)."""
+    """The records of a .wandb file: a 7-byte header, then a LevelDB log (32 KiB blocks; chunks of
+    crc 4, length 2, type 1)."""
     assert log[:4] == b":W&B"
     at, parts = 7, b""
     while at + 7 <= len(log):
@@ -56,18 +58,35 @@ def read(folder: Path) -> Offline:
         record = wandb_internal_pb2.Record()
         record.ParseFromString(raw)
         if record.HasField("run"):
-            said.run = {"id": record.run.run_id, "project": record.run.project, "group": record.run.run_group, "job_type": record.run.job_type,
-                        "name": record.run.display_name, "tags": ",".join(record.run.tags)}  # fmt: skip
+            said.run = {
+                "id": record.run.run_id,
+                "project": record.run.project,
+                "group": record.run.run_group,
+                "job_type": record.run.job_type,
+                "name": record.run.display_name,
+                "tags": ",".join(record.run.tags),
+            }
         for update in (*record.run.config.update, *record.config.update):
             said.config[name(update)] = json.loads(update.value_json)
         for update in record.summary.update:
             said.summary[name(update)] = json.loads(update.value_json)
         if record.HasField("history"):
             said.steps.append(record.history.step.num)
-            said.history |= {name(item): json.loads(item.value_json) for item in record.history.item}
+            said.history |= {
+                name(item): json.loads(item.value_json) for item in record.history.item
+            }
         if record.HasField("artifact"):
             a = record.artifact
-            files = {e.path: {"digest": e.digest, "ref": e.ref, "size": e.size, "at": e.local_path} for e in a.manifest.contents}
-            said.artifacts[a.name] = {"type": a.type, "used": a.use_after_commit, "digest": a.digest, "files": files,
-                                      "metadata": json.loads(a.metadata or "{}"), "aliases": list(a.aliases)}  # fmt: skip
+            files = {
+                e.path: {"digest": e.digest, "ref": e.ref, "size": e.size, "at": e.local_path}
+                for e in a.manifest.contents
+            }
+            said.artifacts[a.name] = {
+                "type": a.type,
+                "used": a.use_after_commit,
+                "digest": a.digest,
+                "files": files,
+                "metadata": json.loads(a.metadata or "{}"),
+                "aliases": list(a.aliases),
+            }
     return said

@@ -1,7 +1,9 @@
-"""A stand-in for W&B on loopback: answers the calls that `wandb sync` and a Report make, and keeps what the client sent.
+"""A stand-in for W&B on loopback: answers the calls that `wandb sync` and a Report make, and keeps
+what the client sent.
 
-A real HTTP server, so the real client talks to it; the answers are the least that the client of wandb 0.31 goes on with. Moods: 'good';
-'refuse' (401 to everything); 'hang' (takes a request and never answers); 'stall' (knows the key, hangs at everything else).
+A real HTTP server, so the real client talks to it; the answers are the least that the client of
+wandb 0.31 goes on with. Moods: 'good'; 'refuse' (401 to everything); 'hang' (takes a request and
+never answers); 'stall' (knows the key, hangs at everything else).
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ KEY = "0123456789abcdef0123456789abcdef01234567"
 
 @dataclass
 class Server:
-    """``calls``: (name of the GraphQL operation, variables); ``uploads``: path -> bytes; ``projects``: those that exist."""
+    """``calls``: (name of the GraphQL operation, variables); ``uploads``: path -> bytes;
+    ``projects``: those that exist."""
 
     address: str = ""
     mood: str = "good"
@@ -41,7 +44,13 @@ def wandb_server(mood: str = "good") -> Iterator[Server]:
     artifacts: dict[str, str] = {}  # digest -> state
 
     def answer(name: str, v: dict[str, Any], query: str) -> dict[str, Any]:
-        entity = {"id": "e", "name": "team", "projects": {}, "organization": None, "xxhashDigestsEnabled": False}
+        entity = {
+            "id": "e",
+            "name": "team",
+            "projects": {},
+            "organization": None,
+            "xxhashDigestsEnabled": False,
+        }
         if name == "Viewer":
             return {
                 "viewer": {
@@ -69,8 +78,16 @@ def wandb_server(mood: str = "good") -> Iterator[Server]:
             }
             return {
                 "upsertBucket": {
-                    "bucket": bucket
-                    | {"project": {"id": "p", "name": v.get("project"), "entity": entity | {"name": v.get("entity") or "team"}}},
+                    "bucket": (
+                        bucket
+                        | {
+                            "project": {
+                                "id": "p",
+                                "name": v.get("project"),
+                                "entity": entity | {"name": v.get("entity") or "team"},
+                            }
+                        }
+                    ),
                     "inserted": True,
                 }
             }
@@ -78,24 +95,69 @@ def wandb_server(mood: str = "good") -> Iterator[Server]:
             given = v["input"]
             known = artifacts.setdefault(given["digest"], "PENDING")
             sequence = {"latestArtifact": None}
-            return {"createArtifact": {"artifact": {"id": given["digest"], "state": known, "artifactSequence": sequence}}}
+            return {
+                "createArtifact": {
+                    "artifact": {
+                        "id": given["digest"],
+                        "state": known,
+                        "artifactSequence": sequence,
+                    }
+                }
+            }
         if name == "CreateArtifactManifest":
-            place = {"id": "f", "uploadUrl": f"{state.address}/upload/manifest/{v['artifactID']}", "uploadHeaders": []}
-            return {"createArtifactManifest": {"artifactManifest": {"id": v["artifactID"], "file": place}}}
+            place = {
+                "id": "f",
+                "uploadUrl": f"{state.address}/upload/manifest/{v['artifactID']}",
+                "uploadHeaders": [],
+            }
+            return {
+                "createArtifactManifest": {
+                    "artifactManifest": {"id": v["artifactID"], "file": place}
+                }
+            }
         if name == "CreateArtifactFiles":
             files = v["input"]["artifactFiles"]
-            edges = [{"node": {"id": f["name"], "name": f["name"], "displayName": f["name"], "storagePath": f["name"], "uploadHeaders": [],
-                               "uploadUrl": f"{state.address}/upload/artifact/{f['artifactID']}/{f['name']}", "uploadMultipartUrls": None,
-                               "artifact": {"id": f["artifactID"]}}} for f in files]  # fmt: skip
+            edges = [
+                {
+                    "node": {
+                        "id": f["name"],
+                        "name": f["name"],
+                        "displayName": f["name"],
+                        "storagePath": f["name"],
+                        "uploadHeaders": [],
+                        "uploadUrl": (
+                            f"{state.address}/upload/artifact/{f['artifactID']}/{f['name']}"
+                        ),
+                        "uploadMultipartUrls": None,
+                        "artifact": {"id": f["artifactID"]},
+                    }
+                }
+                for f in files
+            ]
             return {"createArtifactFiles": {"files": {"edges": edges}}}
         if name == "CommitArtifact":
             artifacts[v["artifactID"]] = "COMMITTED"
-            return {"commitArtifact": {"artifact": {"id": v["artifactID"], "digest": v["artifactID"]}}}
+            return {
+                "commitArtifact": {"artifact": {"id": v["artifactID"], "digest": v["artifactID"]}}
+            }
         if name == "UseArtifact":
-            return {"useArtifact": {"artifact": {"id": v["input"]["artifactID"], "digest": "", "description": "", "state": "COMMITTED",
-                                                 "createdAt": "2026-11-21T00:00:00", "metadata": "{}"}}}  # fmt: skip
+            return {
+                "useArtifact": {
+                    "artifact": {
+                        "id": v["input"]["artifactID"],
+                        "digest": "",
+                        "description": "",
+                        "state": "COMMITTED",
+                        "createdAt": "2026-11-21T00:00:00",
+                        "metadata": "{}",
+                    }
+                }
+            }
         if name == "CreateRunFiles":
-            files = [{"name": f, "uploadUrl": f"{state.address}/upload/run/{v['run']}/{f}"} for f in v["files"]]
+            files = [
+                {"name": f, "uploadUrl": f"{state.address}/upload/run/{v['run']}/{f}"}
+                for f in v["files"]
+            ]
             return {"createRunFiles": {"runID": "r", "uploadHeaders": [], "files": files}}
         if name == "MarkRunFilesUploaded":
             return {"markRunFilesUploaded": {"success": True}}
@@ -104,13 +166,36 @@ def wandb_server(mood: str = "good") -> Iterator[Server]:
             return {"project": found}
         if name == "upsertView":
             project = {"id": "p", "name": v["projectName"], "entityName": v["entityName"]}
-            view = {"id": "VmlldzoxMjM0", "type": v["type"], "name": v["name"], "displayName": v["displayName"], "description": v["description"],
-                    "project": project, "spec": v["spec"], "updatedAt": "2026-11-21T00:00:00", "createdAt": "2026-11-21T00:00:00"}  # fmt: skip
+            view = {
+                "id": "VmlldzoxMjM0",
+                "type": v["type"],
+                "name": v["name"],
+                "displayName": v["displayName"],
+                "description": v["description"],
+                "project": project,
+                "spec": v["spec"],
+                "updatedAt": "2026-11-21T00:00:00",
+                "createdAt": "2026-11-21T00:00:00",
+            }
             return {"upsertView": {"view": view, "inserted": True}}
         if name == "GetProjects":
-            edges = [{"node": {"id": p, "name": p, "entityName": "team", "createdAt": "2026-11-21T00:00:00", "isBenchmark": False, "user": None}, "cursor": p}
-                     for p in sorted(state.projects)]  # fmt: skip
-            return {"models": {"edges": edges, "pageInfo": {"endCursor": None, "hasNextPage": False}}}
+            edges = [
+                {
+                    "node": {
+                        "id": p,
+                        "name": p,
+                        "entityName": "team",
+                        "createdAt": "2026-11-21T00:00:00",
+                        "isBenchmark": False,
+                        "user": None,
+                    },
+                    "cursor": p,
+                }
+                for p in sorted(state.projects)
+            ]
+            return {
+                "models": {"edges": edges, "pageInfo": {"endCursor": None, "hasNextPage": False}}
+            }
         return {}
 
     class Handler(BaseHTTPRequestHandler):
@@ -130,7 +215,11 @@ def wandb_server(mood: str = "good") -> Iterator[Server]:
                 if state.mood == "hang" or (state.mood == "stall" and name != "Viewer"):
                     state.ended.wait(60)
                     return
-                said = {"data": answer(name, variables, sent["query"])} if status == 200 else {"errors": [{"message": "not logged in"}]}
+                said = (
+                    {"data": answer(name, variables, sent["query"])}
+                    if status == 200
+                    else {"errors": [{"message": "not logged in"}]}
+                )
             elif self.path.startswith("/upload/"):
                 state.uploads[self.path.removeprefix("/upload/")] = body
             elif self.path.endswith("/file_stream"):

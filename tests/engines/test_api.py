@@ -1,4 +1,5 @@
-"""The API engine against a real server on loopback: real sockets, real waits, real dropped connections."""
+"""The API engine against a real server on loopback: real sockets, real waits, real dropped
+connections."""
 
 from __future__ import annotations
 
@@ -32,13 +33,35 @@ PNG = b"\x89PNG\r\n\x1a\n-not-looked-at"
 Reply = tuple[int, dict[str, str], bytes]
 
 
-def completion(named: list[tuple[str, float]] | None, text: str = "A", prompt_tokens: int = 10, **more: Any) -> dict[str, Any]:
+def completion(
+    named: list[tuple[str, float]] | None, text: str = "A", prompt_tokens: int = 10, **more: Any
+) -> dict[str, Any]:
     """A chat completion whose first token has these alternatives."""
-    top = None if named is None else [{"token": t, "logprob": p, "bytes": list(t.encode())} for t, p in named]
-    logprobs = None if top is None else {"content": [{**top[0], "top_logprobs": top}] if top else []}
-    choice = {"index": 0, "message": {"role": "assistant", "content": text}, "logprobs": logprobs, "finish_reason": "length"}
-    usage = {"prompt_tokens": prompt_tokens, "completion_tokens": 1, "total_tokens": prompt_tokens + 1}
-    return {"model": "tiny", "system_fingerprint": "fp1", "choices": [choice], "usage": usage} | more
+    top = (
+        None
+        if named is None
+        else [{"token": t, "logprob": p, "bytes": list(t.encode())} for t, p in named]
+    )
+    logprobs = (
+        None if top is None else {"content": [{**top[0], "top_logprobs": top}] if top else []}
+    )
+    choice = {
+        "index": 0,
+        "message": {"role": "assistant", "content": text},
+        "logprobs": logprobs,
+        "finish_reason": "length",
+    }
+    usage = {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": 1,
+        "total_tokens": prompt_tokens + 1,
+    }
+    return {
+        "model": "tiny",
+        "system_fingerprint": "fp1",
+        "choices": [choice],
+        "usage": usage,
+    } | more
 
 
 def ok(answer: dict[str, Any]) -> Reply:
@@ -46,7 +69,11 @@ def ok(answer: dict[str, Any]) -> Reply:
 
 
 def refusal(status: int, message: str = "no", code: str | None = None, **headers: str) -> Reply:
-    return status, {k.replace("_", "-"): v for k, v in headers.items()}, json.dumps({"error": {"message": message, "code": code}}).encode()
+    return (
+        status,
+        {k.replace("_", "-"): v for k, v in headers.items()},
+        json.dumps({"error": {"message": message, "code": code}}).encode(),
+    )
 
 
 def question(body: dict[str, Any]) -> str:
@@ -54,10 +81,13 @@ def question(body: dict[str, Any]) -> str:
 
 
 class Server:
-    """Answers by `script(body, time it was asked this question)`; None drops the connection. Counts what a test asks about."""
+    """Answers by `script(body, time it was asked this question)`; None drops the connection. Counts
+    what a test asks about."""
 
     def __init__(self) -> None:
-        self.script: Callable[[dict[str, Any], int], Reply | None] = lambda body, n: ok(completion([("A", -0.1), ("B", -3.0)]))
+        self.script: Callable[[dict[str, Any], int], Reply | None] = lambda body, n: ok(
+            completion([("A", -0.1), ("B", -3.0)])
+        )
         self.asked: Counter[str] = Counter()
         self.bodies: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
@@ -93,7 +123,11 @@ class Server:
                     return
                 status, headers, content = reply
                 self.send_response(status)
-                for name, value in {"Content-Type": "application/json", "Content-Length": str(len(content)), **headers}.items():
+                for name, value in {
+                    "Content-Type": "application/json",
+                    "Content-Length": str(len(content)),
+                    **headers,
+                }.items():
                     self.send_header(name, value)
                 with suppress(ConnectionError):  # a client that waited no longer
                     self.end_headers()
@@ -102,7 +136,9 @@ class Server:
         self.httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.httpd.daemon_threads = True
         self.url = f"http://127.0.0.1:{self.httpd.server_port}/v1"
-        threading.Thread(target=self.httpd.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        threading.Thread(
+            target=self.httpd.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+        ).start()
 
 
 @pytest.fixture
@@ -128,8 +164,24 @@ def make(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path) -> Iterator[
 
 
 def spec(server: Server, **options: Any) -> ModelSpec:
-    base = {"api_key_env": "UNIT_KEY", "base_url": server.url, "model": "tiny", "backoff": 0.01, "retries": 3, "timeout": 60}
-    return ModelSpec("closed", "Closed", "api", "someone/closed", "2024-08-06", "candidate", reason="test", options={**base, **options})
+    base = {
+        "api_key_env": "UNIT_KEY",
+        "base_url": server.url,
+        "model": "tiny",
+        "backoff": 0.01,
+        "retries": 3,
+        "timeout": 60,
+    }
+    return ModelSpec(
+        "closed",
+        "Closed",
+        "api",
+        "someone/closed",
+        "2024-08-06",
+        "candidate",
+        reason="test",
+        options={**base, **options},
+    )
 
 
 def prompts(n: int, candidates: str = "AB") -> list[Prompt]:
@@ -143,17 +195,25 @@ def planted(body: dict[str, Any], n: int) -> Reply:
     return ok(completion([("A", math.log(p)), ("B", math.log(0.9 - p))]))
 
 
-# ------------------------------------------------------------------------------------------ what an answer means
+# ------------------------------------------------------------------------------------------ what an
+# answer means
 
 
 def test_spellings_are_summed_and_the_rest_is_bounded() -> None:
     p = {"A": 0.5, " A": 0.2, "B": 0.1, "-": 0.02, "the": 0.01}
     one = first_token([(t, math.log(x)) for t, x in p.items()], "ABC")
     assert np.exp(one.logits[:2]) == pytest.approx([0.7, 0.1]) and one.logits[2] == -np.inf
-    # A may have two more spellings below 0.01, B three, C all four; together they can't exceed the 0.17 that is left
+    # A may have two more spellings below 0.01, B three, C all four; together they can't exceed the
+    # 0.17 that is left
     assert np.exp(one.upper) == pytest.approx([0.72, 0.13, 0.04])
-    assert np.exp(first_token([(t, math.log(x)) for t, x in p.items()], "ABC", spellings=2).upper) == pytest.approx([0.7, 0.11, 0.02])
-    assert (one.mass, np.exp(one.minus_logit), one.top_token) == (pytest.approx(0.8), pytest.approx(0.02), "A")
+    assert np.exp(
+        first_token([(t, math.log(x)) for t, x in p.items()], "ABC", spellings=2).upper
+    ) == pytest.approx([0.7, 0.11, 0.02])
+    assert (one.mass, np.exp(one.minus_logit), one.top_token) == (
+        pytest.approx(0.8),
+        pytest.approx(0.02),
+        "A",
+    )
 
 
 def test_what_is_left_of_one_bounds_too() -> None:
@@ -178,17 +238,25 @@ def test_minus_9999_is_no_score_and_ids_leave_no_slack() -> None:
 @pytest.mark.parametrize("k", [1, 2, 3, 5, 20])
 def test_bounds_hold_whatever_the_vocabulary_hides(k: int) -> None:
     rng = np.random.default_rng(k)
-    words = [s + c for c in "0123" for s in ("", " ", "\n")] + [f"w{i}" for i in range(40)] + ["-", " "]
+    words = (
+        [s + c for c in "0123" for s in ("", " ", "\n")] + [f"w{i}" for i in range(40)] + ["-", " "]
+    )
     for _ in range(200):
         z = rng.normal(0, 3, len(words))
         p = np.exp(z) / np.exp(z).sum()
         order = np.argsort(-p)[:k]
         one = first_token([(words[i], float(np.log(p[i]))) for i in order], "0123")
-        true = np.array([np.log(sum(x for w, x in zip(words, p, strict=True) if w.lstrip() == c)) for c in "0123"])
+        true = np.array(
+            [
+                np.log(sum(x for w, x in zip(words, p, strict=True) if w.lstrip() == c))
+                for c in "0123"
+            ]
+        )
         assert (one.logits <= true + 1e-12).all() and (true <= one.upper + 1e-12).all()
 
 
-# ---------------------------------------------------------------------------------------------- asking and scoring
+# ----------------------------------------------------------------------
+# asking and scoring
 
 
 def test_scores_bounds_and_counts(server: Server, make: Callable[..., Api]) -> None:
@@ -201,19 +269,42 @@ def test_scores_bounds_and_counts(server: Server, make: Callable[..., Api]) -> N
     assert np.isneginf(batch.logits).tolist() == [[False] * 3, [False, False, True]]
     assert batch.upper[1, 2] == pytest.approx(np.log(0.1 + 1e-5), abs=1e-6)  # 1 - 0.1 - 0.8 is left
     assert (batch.upper[1, :2] >= batch.logits[1, :2]).all()
-    assert batch.logits.dtype == batch.upper.dtype == np.float32 and batch.n_tokens.tolist() == [10, 10]
+    assert batch.logits.dtype == batch.upper.dtype == np.float32 and batch.n_tokens.tolist() == [
+        10,
+        10,
+    ]
     body = next(b for b in server.bodies if question(b) == "question 4")
-    assert [part["type"] for part in body["messages"][0]["content"]] == ["image_url", "image_url", "text"]
+    assert [part["type"] for part in body["messages"][0]["content"]] == [
+        "image_url",
+        "image_url",
+        "text",
+    ]
     urls = [part["image_url"]["url"] for part in body["messages"][0]["content"][:2]]
-    assert urls[0] == "data:image/png;base64," + base64.b64encode(PNG).decode() and urls[1].startswith("data:image/jpeg;base64,")
-    assert (body["max_tokens"], body["temperature"], body["logprobs"], body["top_logprobs"]) == (1, 0, True, 20)
+    assert urls[0] == "data:image/png;base64," + base64.b64encode(PNG).decode() and urls[
+        1
+    ].startswith("data:image/jpeg;base64,")
+    assert (body["max_tokens"], body["temperature"], body["logprobs"], body["top_logprobs"]) == (
+        1,
+        0,
+        True,
+        20,
+    )
     assert server.headers[0]["Authorization"] == f"Bearer {KEY}"
     counted = api.counters()
-    assert (counted["requests"], counted["answers"], counted["prompt_tokens"], counted["completion_tokens"]) == (2, 2, 20, 2)
-    assert counted["cost"] == pytest.approx((20 * 2 + 2 * 8) / 1e6) and counted["served"] == ["tiny fp1"]
+    assert (
+        counted["requests"],
+        counted["answers"],
+        counted["prompt_tokens"],
+        counted["completion_tokens"],
+    ) == (2, 2, 20, 2)
+    assert counted["cost"] == pytest.approx((20 * 2 + 2 * 8) / 1e6) and counted["served"] == [
+        "tiny fp1"
+    ]
 
 
-def test_order_does_not_matter_and_no_more_than_so_many_are_in_flight(server: Server, make: Callable[..., Api]) -> None:
+def test_order_does_not_matter_and_no_more_than_so_many_are_in_flight(
+    server: Server, make: Callable[..., Api]
+) -> None:
     def slow(body: dict[str, Any], n: int) -> Reply:
         time.sleep(0.02 + 0.03 * (int(question(body).split()[1]) % 3))
         return planted(body, n)
@@ -223,46 +314,72 @@ def test_order_does_not_matter_and_no_more_than_so_many_are_in_flight(server: Se
     batch = api.candidate_scores(asked)
     assert 2 <= server.most <= 4
     turned = api.candidate_scores(asked[::-1])
-    assert (turned.logits[::-1] == batch.logits).all() and np.array_equal(turned.upper[::-1], batch.upper, equal_nan=True)
+    assert (turned.logits[::-1] == batch.logits).all() and np.array_equal(
+        turned.upper[::-1], batch.upper, equal_nan=True
+    )
     assert len({float(x) for x in batch.logits[:, 0]}) == 24
     assert sum(server.asked.values()) == 48
 
 
 def test_candidates_by_id_are_exact(server: Server, make: Callable[..., Api]) -> None:
     server.script = lambda body, n: ok(completion([("A", -0.5), ("B", -8.0)]))
-    batch = make(candidate_ids={"A": [5, 6], "B": [7]}).candidate_scores([Prompt("q", "AB"), Prompt("other", "ABC")])
+    batch = make(candidate_ids={"A": [5, 6], "B": [7]}).candidate_scores(
+        [Prompt("q", "AB"), Prompt("other", "ABC")]
+    )
     assert np.isfinite(batch.logits[0, :2]).all() and np.isnan(batch.upper[0]).all()
-    assert batch.upper[1, 0] > batch.logits[1, 0] and batch.upper[1, 2] > -np.inf  # C has no ids, so that prompt is asked for its top k
+    assert (
+        batch.upper[1, 0] > batch.logits[1, 0] and batch.upper[1, 2] > -np.inf
+    )  # C has no ids, so that prompt is asked for its top k
     by_question = {question(b): b for b in server.bodies}
-    assert by_question["q"]["logprob_token_ids"] == [5, 6, 7] and "logprob_token_ids" not in by_question["other"]
+    assert (
+        by_question["q"]["logprob_token_ids"] == [5, 6, 7]
+        and "logprob_token_ids" not in by_question["other"]
+    )
 
 
 def test_generate_and_forced_starts(server: Server, make: Callable[..., Api]) -> None:
-    server.script = lambda body, n: ok(completion(None, text=".5" if len(body["messages"]) > 1 else " 3.5 "))
+    server.script = lambda body, n: ok(
+        completion(None, text=".5" if len(body["messages"]) > 1 else " 3.5 ")
+    )
     api = make(prefill=True)
     assert api.forces_starts
     assert api.generate(prompts(2), ["", "7"], 8) == [["3.5", "7.5"], ["3.5", "7.5"]]
     forced = next(b for b in server.bodies if len(b["messages"]) > 1)
     assert forced["messages"][1] == {"role": "assistant", "content": "7"}
-    assert (forced["add_generation_prompt"], forced["continue_final_message"], forced["max_tokens"]) == (False, True, 8)
+    assert (
+        forced["add_generation_prompt"],
+        forced["continue_final_message"],
+        forced["max_tokens"],
+    ) == (False, True, 8)
     plain = make()
     assert not plain.forces_starts and plain.generate(prompts(1), [""], 8) == [["3.5"]]
     with pytest.raises(ModelError, match="--mode replace"):
         plain.generate(prompts(1), ["", "7"], 8)
 
 
-def test_other_names_for_the_limit_and_more_fields(server: Server, make: Callable[..., Api]) -> None:
-    make(limit_field="max_completion_tokens", body={"seed": 1}, detail="low").candidate_scores([Prompt("q", "AB", (PNG,), "x")])
+def test_other_names_for_the_limit_and_more_fields(
+    server: Server, make: Callable[..., Api]
+) -> None:
+    make(limit_field="max_completion_tokens", body={"seed": 1}, detail="low").candidate_scores(
+        [Prompt("q", "AB", (PNG,), "x")]
+    )
     body = server.bodies[0]
     assert body["max_completion_tokens"] == 1 and "max_tokens" not in body and body["seed"] == 1
     assert body["messages"][0]["content"][0]["image_url"]["detail"] == "low"
 
 
-# ----------------------------------------------------------------------------------------------------- failures
+# ----------------------------------------------------------------------
+# failures
 
 
 def test_busy_and_broken_servers_are_asked_again(server: Server, make: Callable[..., Api]) -> None:
-    faults: list[Reply | None] = [refusal(503), None, (200, {}, b"{not json"), (200, {}, b'{"choices": []}'), refusal(200, "busy")]
+    faults: list[Reply | None] = [
+        refusal(503),
+        None,
+        (200, {}, b"{not json"),
+        (200, {}, b'{"choices": []}'),
+        refusal(200, "busy"),
+    ]
 
     def flaky(body: dict[str, Any], n: int) -> Reply | None:
         i = int(question(body).split()[1])
@@ -270,7 +387,9 @@ def test_busy_and_broken_servers_are_asked_again(server: Server, make: Callable[
 
     server.script = flaky
     api = make()
-    assert np.exp(api.candidate_scores(prompts(5)).logits[:, 0]) == pytest.approx([0.01, 0.02, 0.03, 0.04, 0.05], rel=1e-5)
+    assert np.exp(api.candidate_scores(prompts(5)).logits[:, 0]) == pytest.approx(
+        [0.01, 0.02, 0.03, 0.04, 0.05], rel=1e-5
+    )
     assert set(server.asked.values()) == {2}
     assert (api.counters()["requests"], api.counters()["retries"]) == (10, 5)
 
@@ -282,7 +401,9 @@ def test_retry_after_makes_everybody_wait(server: Server, make: Callable[..., Ap
         if first.acquire(blocking=False):
             return refusal(429, Retry_After="0.8")
         if time.monotonic() - min(server.times) < 0.8:
-            time.sleep(0.6)  # those that are in flight take longer than the refusal, on a busy machine as well
+            time.sleep(
+                0.6
+            )  # those that are in flight take longer than the refusal, on a busy machine as well
         return planted(body, n)
 
     server.script = busy_once
@@ -291,8 +412,12 @@ def test_retry_after_makes_everybody_wait(server: Server, make: Callable[..., Ap
     assert len(times) == 13 and (times < 0.8).sum() <= 3 and times[-1] < 60
 
 
-def test_retry_after_as_a_date_and_beyond_patience(server: Server, make: Callable[..., Api]) -> None:
-    server.script = lambda body, n: refusal(429, Retry_After=email.utils.formatdate(time.time() + 7200, usegmt=True))
+def test_retry_after_as_a_date_and_beyond_patience(
+    server: Server, make: Callable[..., Api]
+) -> None:
+    server.script = lambda body, n: refusal(
+        429, Retry_After=email.utils.formatdate(time.time() + 7200, usegmt=True)
+    )
     api = make()
     with pytest.raises(InfrastructureError, match=r"asks to wait 7\d\d\d s"):
         api.candidate_scores(prompts(1))
@@ -301,8 +426,12 @@ def test_retry_after_as_a_date_and_beyond_patience(server: Server, make: Callabl
     assert len(server.times) == 1
 
 
-def test_a_prompt_that_never_succeeds_fails_alone_and_nothing_is_asked_twice(server: Server, make: Callable[..., Api]) -> None:
-    server.script = lambda body, n: refusal(500, "oops") if question(body) == "question 3" else planted(body, n)
+def test_a_prompt_that_never_succeeds_fails_alone_and_nothing_is_asked_twice(
+    server: Server, make: Callable[..., Api]
+) -> None:
+    server.script = lambda body, n: (
+        refusal(500, "oops") if question(body) == "question 3" else planted(body, n)
+    )
     api, asked = make(), prompts(8)
     with pytest.raises(InfrastructureError, match="after 4 tries, the last: HTTP 500: oops"):
         api.candidate_scores(asked)
@@ -363,7 +492,9 @@ def test_an_endpoint_that_is_down_is_left_alone(server: Server, make: Callable[.
     ],
     ids=["401", "403", "404", "quota", "400", "redirect", "no logprobs", "positive", "nan"],
 )
-def test_what_is_wrong_for_all_stops_at_once(server: Server, make: Callable[..., Api], reply: Reply, words: str) -> None:
+def test_what_is_wrong_for_all_stops_at_once(
+    server: Server, make: Callable[..., Api], reply: Reply, words: str
+) -> None:
     server.script = lambda body, n: reply
     api = make(concurrency=1)
     with pytest.raises(ModelError, match=words) as caught:
@@ -378,12 +509,25 @@ def test_what_is_wrong_for_all_stops_at_once(server: Server, make: Callable[...,
         refusal(400, "flagged", "content_filter"),
         refusal(400, "This model's maximum context length is 512 tokens", None),
         refusal(413, "too big"),
-        ok({**completion([("A", -0.1)]), "choices": [{"message": {"content": ""}, "finish_reason": "content_filter", "logprobs": None}]}),
+        ok(
+            {
+                **completion([("A", -0.1)]),
+                "choices": [
+                    {
+                        "message": {"content": ""},
+                        "finish_reason": "content_filter",
+                        "logprobs": None,
+                    }
+                ],
+            }
+        ),
         ok(completion([])),
     ],
     ids=["flagged", "long", "413", "filtered answer", "empty"],
 )
-def test_a_refusal_concerns_one_prompt(server: Server, make: Callable[..., Api], reply: Reply) -> None:
+def test_a_refusal_concerns_one_prompt(
+    server: Server, make: Callable[..., Api], reply: Reply
+) -> None:
     server.script = lambda body, n: reply if question(body) == "question 1" else planted(body, n)
     api, asked = make(), prompts(3)
     with pytest.raises(PromptRefused):
@@ -392,8 +536,15 @@ def test_a_refusal_concerns_one_prompt(server: Server, make: Callable[..., Api],
     assert sum(server.asked.values()) == 3
 
 
-def test_another_model_behind_the_same_name_is_noticed(server: Server, make: Callable[..., Api]) -> None:
-    server.script = lambda body, n: ok({**completion([("A", -0.1)]), "model": "tiny" if question(body) == "question 0" else "tiny-2"})
+def test_another_model_behind_the_same_name_is_noticed(
+    server: Server, make: Callable[..., Api]
+) -> None:
+    server.script = lambda body, n: ok(
+        {
+            **completion([("A", -0.1)]),
+            "model": "tiny" if question(body) == "question 0" else "tiny-2",
+        }
+    )
     api = make()
     api.candidate_scores(prompts(1))
     with pytest.raises(ModelError, match="'tiny-2', not from 'tiny'"):
@@ -402,7 +553,8 @@ def test_another_model_behind_the_same_name_is_noticed(server: Server, make: Cal
         make(served_model="tiny-2024").candidate_scores(prompts(1))
 
 
-# ------------------------------------------------------------------------------------------- limits and money
+# ------------------------------------------------------------------------------------------- limits
+# and money
 
 
 def test_requests_per_minute_are_spaced(server: Server, make: Callable[..., Api]) -> None:
@@ -412,18 +564,30 @@ def test_requests_per_minute_are_spaced(server: Server, make: Callable[..., Api]
     assert 0.7 <= max(server.times) - began < 60  # seven gaps of 0.1 s
 
 
-@pytest.mark.parametrize(("used", "limit"), [(199, 60_000), (10, 3_300)], ids=["more than thought", "less than thought"])
-def test_tokens_per_minute_are_spaced_by_what_was_used(server: Server, make: Callable[..., Api], used: int, limit: int) -> None:
-    """The estimate is 74 + 1 tokens: 0.075 s and 1.4 s a request; what is used makes 0.2 s, five times."""
-    server.script = lambda body, n: ok({**completion([("A", -0.1)]), "usage": {"prompt_tokens": used, "completion_tokens": 1}})
+@pytest.mark.parametrize(
+    ("used", "limit"), [(199, 60_000), (10, 3_300)], ids=["more than thought", "less than thought"]
+)
+def test_tokens_per_minute_are_spaced_by_what_was_used(
+    server: Server, make: Callable[..., Api], used: int, limit: int
+) -> None:
+    """The estimate is 74 + 1 tokens: 0.075 s and 1.4 s a request; what is used makes 0.2 s, five
+    times."""
+    server.script = lambda body, n: ok(
+        {**completion([("A", -0.1)]), "usage": {"prompt_tokens": used, "completion_tokens": 1}}
+    )
     make(limits={"tokens": limit}, concurrency=1).candidate_scores(prompts(6))
     assert 0.6 < max(server.times) - min(server.times) < 6.5
 
 
 @pytest.mark.parametrize("concurrency", [1, 8])
-def test_the_budget_is_never_exceeded_and_what_was_paid_is_kept(server: Server, make: Callable[..., Api], concurrency: int) -> None:
+def test_the_budget_is_never_exceeded_and_what_was_paid_is_kept(
+    server: Server, make: Callable[..., Api], concurrency: int
+) -> None:
     server.script = planted
-    api, asked = make(prices={"input": 100.0, "output": 0.0}, budget=0.025, concurrency=concurrency), prompts(40)
+    api, asked = (
+        make(prices={"input": 100.0, "output": 0.0}, budget=0.025, concurrency=concurrency),
+        prompts(40),
+    )
     with pytest.raises(BudgetSpent, match="raise options.budget"):
         api.candidate_scores(asked)
     cost = api.counters()["cost"]
@@ -440,9 +604,15 @@ def test_the_budget_is_never_exceeded_and_what_was_paid_is_kept(server: Server, 
     assert isinstance(BudgetSpent("x"), InfrastructureError)
 
 
-def test_the_budget_is_that_of_a_run_over_all_starts(server: Server, make: Callable[..., Api], tmp_path: Path) -> None:
+def test_the_budget_is_that_of_a_run_over_all_starts(
+    server: Server, make: Callable[..., Api], tmp_path: Path
+) -> None:
     server.script = planted
-    money = {"prices": {"input": 100.0}, "budget": 0.025, "concurrency": 3}  # 10 tokens a prompt cost 0.001
+    money = {
+        "prices": {"input": 100.0},
+        "budget": 0.025,
+        "concurrency": 3,
+    }  # 10 tokens a prompt cost 0.001
     ledger, asked = tmp_path / "spent.json", prompts(40)
 
     def start(run: str) -> float:
@@ -456,7 +626,9 @@ def test_the_budget_is_that_of_a_run_over_all_starts(server: Server, make: Calla
     assert 0.025 - 0.0085 < first <= 0.025
     assert start("one") <= 0.0085 and json.loads(ledger.read_text())["one"] <= 0.025
     before = len(server.times)
-    assert start("one") == 0.0 and len(server.times) == before  # nothing is left, so nothing is asked
+    assert (
+        start("one") == 0.0 and len(server.times) == before
+    )  # nothing is left, so nothing is asked
     assert start("two") == first  # another benchmark has a budget of its own
     assert set(json.loads(ledger.read_text())) == {"one", "two"}
     with pytest.raises(BudgetSpent, match="0.025 is spent"):
@@ -465,12 +637,16 @@ def test_the_budget_is_that_of_a_run_over_all_starts(server: Server, make: Calla
         api.candidate_scores(asked[:1])
 
 
-def test_what_was_in_flight_when_a_process_died_counts_as_paid(server: Server, make: Callable[..., Api], tmp_path: Path) -> None:
+def test_what_was_in_flight_when_a_process_died_counts_as_paid(
+    server: Server, make: Callable[..., Api], tmp_path: Path
+) -> None:
     ledger = tmp_path / "spent.json"
     seen: list[float] = []
 
     def look(body: dict[str, Any], n: int) -> Reply:
-        seen.append(json.loads(ledger.read_text())["run"])  # what a start after a kill at this moment would find
+        seen.append(
+            json.loads(ledger.read_text())["run"]
+        )  # what a start after a kill at this moment would find
         return planted(body, n)
 
     server.script = look
@@ -478,7 +654,9 @@ def test_what_was_in_flight_when_a_process_died_counts_as_paid(server: Server, m
     api.use_ledger(ledger, "run")
     api.candidate_scores(prompts(2))
     most = (10 + 64) * 1e-4  # bytes of the question and what a template adds
-    assert seen == pytest.approx([most, 0.001 + most]) and json.loads(ledger.read_text())["run"] == pytest.approx(0.002)
+    assert seen == pytest.approx([most, 0.001 + most]) and json.loads(ledger.read_text())[
+        "run"
+    ] == pytest.approx(0.002)
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", '{"run": "much"}', '{"run": null}'])
@@ -492,32 +670,43 @@ def test_a_ledger_that_cant_be_read_stops_before_anything_is_sent(
 
 
 def test_an_estimate_that_was_too_small_is_raised(server: Server, make: Callable[..., Api]) -> None:
-    server.script = lambda body, n: ok(completion([("A", -0.1)], prompt_tokens=200))  # 0.02 each, where 0.0074 was expected
+    server.script = lambda body, n: ok(
+        completion([("A", -0.1)], prompt_tokens=200)
+    )  # 0.02 each, where 0.0074 was expected
     api = make(prices={"input": 100.0}, budget=0.05, concurrency=1)
     with pytest.raises(BudgetSpent):
         api.candidate_scores(prompts(9))
     assert len(server.times) == 2 and api.counters()["cost"] == pytest.approx(0.04)
 
 
-def test_work_that_may_be_billed_without_an_answer_counts(server: Server, make: Callable[..., Api]) -> None:
+def test_work_that_may_be_billed_without_an_answer_counts(
+    server: Server, make: Callable[..., Api]
+) -> None:
     server.script = lambda body, n: None if n == 1 else planted(body, n)
     api = make(prices={"input": 100.0}, budget=1.0)
     api.candidate_scores(prompts(1))
     assert api.counters()["cost"] == pytest.approx(0.001 + (10 + 64) * 1e-4)
 
 
-# ------------------------------------------------------------------------------------------- entry, key, identity
+# ------------------------------------------------------------------------------------------- entry,
+# key, identity
 
 
-def test_the_key_appears_nowhere(server: Server, make: Callable[..., Api], caplog: pytest.LogCaptureFixture) -> None:
+def test_the_key_appears_nowhere(
+    server: Server, make: Callable[..., Api], caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.DEBUG)
     api = make()
     api.candidate_scores(prompts(1))
-    assert KEY not in caplog.text and KEY not in repr(api) + repr(api.options) + repr(api.counters()) + repr(vars(api))
+    assert KEY not in caplog.text and KEY not in repr(api) + repr(api.options) + repr(
+        api.counters()
+    ) + repr(vars(api))
 
 
 @pytest.mark.parametrize("value", [None, "", "  ", "two words", "line\nbreak", "sch\u00f6n"])
-def test_a_missing_or_broken_key_names_the_variable(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path, value: str | None) -> None:
+def test_a_missing_or_broken_key_names_the_variable(
+    server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path, value: str | None
+) -> None:
     monkeypatch.delenv("UNIT_KEY", raising=False)
     if value is not None:
         monkeypatch.setenv("UNIT_KEY", value)
@@ -546,10 +735,14 @@ def test_a_missing_or_broken_key_names_the_variable(server: Server, monkeypatch:
         ({"topk": 5}, "unknown option 'topk'; valid: api_key_env"),
     ],
 )
-def test_bad_options_name_themselves(server: Server, make: Callable[..., Api], options: dict[str, Any], words: str) -> None:
+def test_bad_options_name_themselves(
+    server: Server, make: Callable[..., Api], options: dict[str, Any], words: str
+) -> None:
     with pytest.raises(RegistryError) as caught:
         make(**options)
-    assert words in str(caught.value) and str(caught.value).startswith("registry/models/closed.yaml: ")
+    assert words in str(caught.value) and str(caught.value).startswith(
+        "registry/models/closed.yaml: "
+    )
 
 
 def test_https_and_loopback_are_taken(server: Server, make: Callable[..., Api]) -> None:
@@ -558,14 +751,31 @@ def test_https_and_loopback_are_taken(server: Server, make: Callable[..., Api]) 
 
 
 def test_the_registry_takes_every_option(server: Server) -> None:
-    full = spec(server, served_model="tiny", candidate_ids={"A": [1]}, prefill=True, limits={"requests": 500, "tokens": 30000},
-                prices={"input": 2.5, "cached": 1.25, "output": 10}, budget=5, image_tokens=1100, patience=60, body={"seed": 1})  # fmt: skip
+    full = spec(
+        server,
+        served_model="tiny",
+        candidate_ids={"A": [1]},
+        prefill=True,
+        limits={"requests": 500, "tokens": 30000},
+        prices={"input": 2.5, "cached": 1.25, "output": 10},
+        budget=5,
+        image_tokens=1100,
+        patience=60,
+        body={"seed": 1},
+    )
     assert entries.parse(entries.to_dict(full), "closed.yaml").options == full.options
 
 
-def test_the_fingerprint_follows_what_changes_scores(server: Server, make: Callable[..., Api], tmp_path) -> None:
+def test_the_fingerprint_follows_what_changes_scores(
+    server: Server, make: Callable[..., Api], tmp_path
+) -> None:
     base = make().fingerprint
-    same = [{"concurrency": 2}, {"budget": 1, "prices": {"input": 1}}, {"timeout": 9}, {"base_url": "http://127.0.0.1:1/v1"}]
+    same = [
+        {"concurrency": 2},
+        {"budget": 1, "prices": {"input": 1}},
+        {"timeout": 9},
+        {"base_url": "http://127.0.0.1:1/v1"},
+    ]
     other = [
         {"model": "x"},
         {"top_logprobs": 5},

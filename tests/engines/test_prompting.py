@@ -43,14 +43,23 @@ ONE = Prompt("Question: how high?", "AB", (picture(),), "p")
 def test_pictures_stand_before_the_text(processor: object) -> None:
     image = processor.image_token  # type: ignore[attr-defined]
     two = replace(ONE, images=ONE.images * 2)
-    assert [render(processor, p).count(image) for p in (replace(ONE, images=()), ONE, two)] == [0, 1, 2]
+    assert [render(processor, p).count(image) for p in (replace(ONE, images=()), ONE, two)] == [
+        0,
+        1,
+        2,
+    ]
     shown = render(processor, two)
     assert shown.rindex(image) < shown.index(ONE.text)
     assert render(SimpleNamespace(chat_template=None), ONE) == ONE.text
 
 
 def test_paths_are_as_long_as_what_the_processor_makes(processor: object) -> None:
-    prompts = [ONE, replace(ONE, images=(), image_id=""), replace(ONE, text="Q"), replace(ONE, images=ONE.images * 2)]
+    prompts = [
+        ONE,
+        replace(ONE, images=(), image_id=""),
+        replace(ONE, text="Q"),
+        replace(ONE, images=ONE.images * 2),
+    ]
     for prompt, path in zip(prompts, token_paths(processor, prompts), strict=True):
         pictures = [Image.open(io.BytesIO(data)) for data in prompt.images] or None
         whole = processor(images=pictures, text=[render(processor, prompt)], return_tensors="np")  # type: ignore[operator]
@@ -74,7 +83,9 @@ def test_forced_starts_are_single_digits() -> None:
 
 
 def test_small_facts() -> None:
-    tokenizer = SimpleNamespace(bos_token="<s>", eos_token_id=2, get_vocab=lambda: {"-": 5, "\u0120-": 9, "--": 7})
+    tokenizer = SimpleNamespace(
+        bos_token="<s>", eos_token_id=2, get_vocab=lambda: {"-": 5, "\u0120-": 9, "--": 7}
+    )
     assert minus_ids(tokenizer) == [5, 9]
     assert adds_special_tokens(tokenizer, "USER: <s>")
     assert not adds_special_tokens(tokenizer, "<s>USER:")

@@ -57,7 +57,9 @@ def batch(**more: np.ndarray) -> ScoreBatch:
     return ScoreBatch(logits, two, -two, ["A", " é"], np.array([7, 8], dtype=np.int32), **more)
 
 
-@pytest.mark.parametrize("more", [{}, {"upper": np.array([[np.nan, -3, np.nan], [np.nan] * 3], dtype=np.float32)}])
+@pytest.mark.parametrize(
+    "more", [{}, {"upper": np.array([[np.nan, -3, np.nan], [np.nan] * 3], dtype=np.float32)}]
+)
 def test_scores_come_out_to_the_bit(more: dict[str, np.ndarray]) -> None:
     one = batch(**more)
     two = subprocess.get_scores(taken(subprocess.pack(*subprocess.put_scores(one))))
@@ -77,7 +79,12 @@ def test_pickles_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "noise", [b"INFO 11-21 loading weights ...........", struct.pack(">QQ", 2, 0) + b"[]", struct.pack(">QQ", 2, 0) + b"{x"]
+    "noise",
+    [
+        b"INFO 11-21 loading weights ...........",
+        struct.pack(">QQ", 2, 0) + b"[]",
+        struct.pack(">QQ", 2, 0) + b"{x",
+    ],
 )
 def test_noise_is_no_frame(noise: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011
@@ -95,8 +102,18 @@ def test_errors_keep_their_class_and_with_it_their_exit_code() -> None:
         back = subprocess.get_error(subprocess.put_error(error))
         assert type(back) is type(error) and str(back) == str(error) and not hasattr(back, "kind")
     narrower = subprocess.get_error(subprocess.put_error(FileError("tile-broken", "x.npz: broken")))
-    assert type(narrower) is InputError and str(narrower) == "x.npz: broken" and narrower.kind == "FileError"  # type: ignore[attr-defined]
-    for error in (PromptTooLong("m: 600 tokens"), KeyError("x")):  # none of the house: the failure of a prompt, told by its name
+    assert (
+        type(narrower) is InputError
+        and str(narrower) == "x.npz: broken"
+        and narrower.kind == "FileError"
+    )  # type: ignore[attr-defined]
+    for error in (
+        PromptTooLong("m: 600 tokens"),
+        KeyError("x"),
+    ):  # none of the house: the failure of a prompt, told by its name
         back = subprocess.get_error(subprocess.put_error(error))
         assert type(back) is subprocess.FailedElsewhere and back.kind == type(error).__name__
-    assert type(subprocess.get_error({"error": "X", "class": "one_of", "message": ""})) is subprocess.FailedElsewhere
+    assert (
+        type(subprocess.get_error({"error": "X", "class": "one_of", "message": ""}))
+        is subprocess.FailedElsewhere
+    )

@@ -1,4 +1,5 @@
-"""CLIP's text tower and sentence T5 as encoders: what they read, unit rows, no influence of neighbours, plain errors."""
+"""CLIP's text tower and sentence T5 as encoders: what they read, unit rows, no influence of
+neighbours, plain errors."""
 
 from __future__ import annotations
 
@@ -32,7 +33,15 @@ TEXTS = ["nurse", "a person who plays the guitar on a stage", "x", "Die Gärtner
 
 def spec(folder: Path, kind: object = "clip", **change: object) -> ModelSpec:
     entry = ModelSpec(
-        "enc", "Enc", "text-encoder", f"path:{folder}", "local", "enabled", batch_size=2, notes="a test's", options={"kind": kind}
+        "enc",
+        "Enc",
+        "text-encoder",
+        f"path:{folder}",
+        "local",
+        "enabled",
+        batch_size=2,
+        notes="a test's",
+        options={"kind": kind},
     )
     return replace(entry, **change)  # type: ignore[arg-type]
 
@@ -48,7 +57,9 @@ def t5(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("kind", "width"), [("clip", 8), ("t5", 6)])
-def test_rows_have_length_one_and_no_neighbours(kind: str, width: int, request: pytest.FixtureRequest) -> None:
+def test_rows_have_length_one_and_no_neighbours(
+    kind: str, width: int, request: pytest.FixtureRequest
+) -> None:
     folder = request.getfixturevalue(kind)
     encoder = text_encoders.load(spec(folder, kind), Path())
     found = encoder.embed(TEXTS)
@@ -56,7 +67,9 @@ def test_rows_have_length_one_and_no_neighbours(kind: str, width: int, request: 
     assert np.linalg.norm(found, axis=1) == pytest.approx(np.ones(5), abs=1e-6)
     assert np.abs(found[0] - found[1]).max() > 0.01, "different texts are different rows"
     for size in (1, 5):
-        other = text_encoders.load(spec(folder, kind, batch_size=size), Path()).embed(TEXTS[::-1])[::-1]
+        other = text_encoders.load(spec(folder, kind, batch_size=size), Path()).embed(TEXTS[::-1])[
+            ::-1
+        ]
         assert np.abs(other - found).max() < 1e-5
     assert encoder.embed([]).shape == (0, width)
 
@@ -66,7 +79,9 @@ def test_clip_is_the_text_tower_of_the_whole_model(clip: Path) -> None:
     ids = byte_tokenizer()("a photo of a nurse", return_tensors="pt")["input_ids"]
     with torch.no_grad():
         vector = whole.get_text_features(input_ids=ids).pooler_output[0].numpy()
-    assert ClipText(spec(clip), Path()).embed(["nurse"])[0] == pytest.approx(vector / np.linalg.norm(vector), abs=1e-5)
+    assert ClipText(spec(clip), Path()).embed(["nurse"])[0] == pytest.approx(
+        vector / np.linalg.norm(vector), abs=1e-5
+    )
 
 
 def test_clip_reads_fifty_words_of_an_answer_behind_the_phrase(clip: Path) -> None:
@@ -74,7 +89,9 @@ def test_clip_reads_fifty_words_of_an_answer_behind_the_phrase(clip: Path) -> No
     assert ClipText.phrase(" ".join(words)) == "a photo of a " + " ".join(words[:50])
     assert ClipText.phrase("a photo of a nurse") == ClipText.phrase("nurse") == "a photo of a nurse"
     encoder = ClipText(spec(clip), Path())
-    short, same, other = encoder.embed([" ".join(words[:50]), " ".join(words), " ".join(["v", *words[1:]])])
+    short, same, other = encoder.embed(
+        [" ".join(words[:50]), " ".join(words), " ".join(["v", *words[1:]])]
+    )
     assert np.array_equal(short, same) and np.abs(short - other).max() > 1e-4
 
 
@@ -88,7 +105,9 @@ def test_t5_is_the_mean_over_the_text_through_the_dense_layer(t5: Path) -> None:
     with torch.no_grad():
         pooled = T5EncoderModel.from_pretrained(t5)(input_ids=ids).last_hidden_state[0].mean(0)
         vector = (load_file(t5 / "2_Dense" / "model.safetensors")["linear.weight"] @ pooled).numpy()
-    assert SentenceT5(spec(t5, "t5"), Path()).embed(["a nurse"])[0] == pytest.approx(vector / np.linalg.norm(vector), abs=1e-5)
+    assert SentenceT5(spec(t5, "t5"), Path()).embed(["a nurse"])[0] == pytest.approx(
+        vector / np.linalg.norm(vector), abs=1e-5
+    )
 
 
 def test_t5_without_a_dense_layer_is_the_mean(tmp_path: Path) -> None:
@@ -96,7 +115,9 @@ def test_t5_without_a_dense_layer_is_the_mean(tmp_path: Path) -> None:
     assert plain.embed(["a nurse"]).shape == (1, 16)
 
 
-def test_fingerprint_hangs_on_weights_and_on_the_dense_layer(clip: Path, t5: Path, tmp_path: Path) -> None:
+def test_fingerprint_hangs_on_weights_and_on_the_dense_layer(
+    clip: Path, t5: Path, tmp_path: Path
+) -> None:
     other = SentenceT5(spec(Path(shutil.copytree(t5, tmp_path / "other")), "t5"), Path())
     first = SentenceT5(spec(t5, "t5"), Path())
     assert other.fingerprint == first.fingerprint and len(first.fingerprint) == 16
@@ -109,9 +130,13 @@ def test_fingerprint_hangs_on_weights_and_on_the_dense_layer(clip: Path, t5: Pat
 
 
 def test_an_answer_is_read_by_its_nearest_class(clip: Path) -> None:
-    """Weights are random, so only the form is checked: a label of the list with its cosine, or unparsed below the floor."""
+    """Weights are random, so only the form is checked: a label of the list with its cosine, or
+    unparsed below the floor."""
     encoder = ClipText(spec(clip), Path())
-    near, far = (encode(["infirmière"], SELECTED, encoder, floor=floor, template="a photo of a {}")[0] for floor in (-1.0, 1.01))
+    near, far = (
+        encode(["infirmière"], SELECTED, encoder, floor=floor, template="a photo of a {}")[0]
+        for floor in (-1.0, 1.01)
+    )
     assert near.name in SELECTED and near.how == "cosine" and -1 <= near.similarity <= 1
     assert (far.name, far.how, far.similarity) == ("", "unparsed", near.similarity)
 
@@ -120,7 +145,9 @@ def test_a_dense_layer_that_is_a_pickle_or_unknown_is_refused(t5: Path, tmp_path
     folder = Path(shutil.copytree(t5, tmp_path / "t5"))
     settings = folder / "2_Dense" / "config.json"
     said = json.loads(settings.read_text())
-    settings.write_text(json.dumps({**said, "activation_function": "torch.nn.modules.activation.Tanh"}))
+    settings.write_text(
+        json.dumps({**said, "activation_function": "torch.nn.modules.activation.Tanh"})
+    )
     with pytest.raises(ModelError, match="Tanh; known: Identity"):
         SentenceT5(spec(folder, "t5"), Path())
     settings.write_text(json.dumps({**said, "out_features": 7}))
@@ -132,8 +159,12 @@ def test_a_dense_layer_that_is_a_pickle_or_unknown_is_refused(t5: Path, tmp_path
         SentenceT5(spec(folder, "t5"), Path())
 
 
-def test_weights_that_are_missing_are_not_drawn_at_random(clip: Path, t5: Path, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"lacks \d+ of the weights of a CLIPTextModelWithProjection"):
+def test_weights_that_are_missing_are_not_drawn_at_random(
+    clip: Path, t5: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(
+        ModelError, match=r"lacks \d+ of the weights of a CLIPTextModelWithProjection"
+    ):
         ClipText(spec(t5), Path())
     folder = Path(shutil.copytree(clip, tmp_path / "clip"))
     state = load_file(folder / "model.safetensors")
@@ -170,18 +201,30 @@ def test_entries_that_are_no_encoder(clip: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_floor_is_the_entrys_or_nobodys(clip: Path, t5: Path) -> None:
     assert text_encoders.load(spec(clip), Path()).floor is None
-    assert text_encoders.load(spec(t5, "t5", options={"kind": "t5", "floor": 0.8}), Path()).floor == 0.8
+    assert (
+        text_encoders.load(spec(t5, "t5", options={"kind": "t5", "floor": 0.8}), Path()).floor
+        == 0.8
+    )
     for wrong in (1.2, "high", True):
         with pytest.raises(RegistryError, match="options.floor is .*; give a cosine"):
             text_encoders.load(spec(clip, options={"kind": "clip", "floor": wrong}), Path())
 
 
-def test_the_commands_take_an_encoder_of_the_registry(clip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`people read` calibrates an encoder without a floor and puts its reading beside the packaged one; `people calibrate` shows how."""
+def test_the_commands_take_an_encoder_of_the_registry(
+    clip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`people read` calibrates an encoder without a floor and puts its reading beside the packaged
+    one; `people calibrate` shows how."""
     write_people_sample(tmp_path / "raw", 8, 3)
     build_people(tmp_path / "raw", tmp_path / "b")
     planted = ModelSpec(
-        "p", "P", "planted-people", "planted:people", "1", "enabled", options={"oracle": str(tmp_path / "b"), "ramblings": 0.5}
+        "p",
+        "P",
+        "planted-people",
+        "planted:people",
+        "1",
+        "enabled",
+        options={"oracle": str(tmp_path / "b"), "ramblings": 0.5},
     )
     evaluate.evaluate(planted, tmp_path, tmp_path / "b", tmp_path / "r.duckdb")
     entries = tmp_path / "registry" / "models"
@@ -208,6 +251,13 @@ def test_the_commands_take_an_encoder_of_the_registry(clip: Path, tmp_path: Path
     assert shown.startswith("clip: shares with 95 % intervals of 526") and shown.count("<-") == 1
     assert "answers of 1 runs read by clip, floor" in run("read", "enc", *results)
     assert run("read", "strict", *results).rstrip().endswith("floor 1")
-    counts = [len(store.query(tmp_path / "r.duckdb", "FROM metrics WHERE method = ?", [m])) for m in ("full", "full:clip")]
+    counts = [
+        len(store.query(tmp_path / "r.duckdb", "FROM metrics WHERE method = ?", [m]))
+        for m in ("full", "full:clip")
+    ]
     assert counts[1] == counts[0] + 3, "the same metrics of p1, p2 and p3, and the floor of each"
-    assert run("calibrate").rstrip().endswith("in use: 0.65; another: options.floor of the registry entry")
+    assert (
+        run("calibrate")
+        .rstrip()
+        .endswith("in use: 0.65; another: options.floor of the registry entry")
+    )

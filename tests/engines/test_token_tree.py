@@ -39,7 +39,13 @@ def test_by_hand() -> None:
     assert tree.tokens.tolist() == [7, 8, 5, 6, 9]
     assert tree.depth.tolist() == [0, 1, 2, 3, 2]
     assert tree.leaf.tolist() == [4, 3, 0]
-    assert tree.mask().astype(int).tolist() == [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [1, 1, 1, 1, 0], [1, 1, 0, 0, 1]]
+    assert tree.mask().astype(int).tolist() == [
+        [1, 0, 0, 0, 0],
+        [1, 1, 0, 0, 0],
+        [1, 1, 1, 0, 0],
+        [1, 1, 1, 1, 0],
+        [1, 1, 0, 0, 1],
+    ]
 
 
 @settings(max_examples=100, deadline=None)
@@ -51,14 +57,19 @@ def test_split_keeps_every_prompt_and_the_limit(paths: list[list[int]], limit: i
         assert len(group) == 1 or count([paths[p] for p in group]) <= limit
 
 
-@pytest.mark.parametrize(("one", "two", "shared"), [([], [1], 0), ([1, 2], [1, 2], 2), ([1, 2, 3], [1, 9, 3], 1), ([1, 2], [1, 2, 3], 2)])
+@pytest.mark.parametrize(
+    ("one", "two", "shared"),
+    [([], [1], 0), ([1, 2], [1, 2], 2), ([1, 2, 3], [1, 9, 3], 1), ([1, 2], [1, 2, 3], 2)],
+)
 def test_common_prefix(one: list[int], two: list[int], shared: int) -> None:
     assert common_prefix(np.array(one), np.array(two)) == shared
 
 
 @settings(max_examples=100, deadline=None)
 @given(PATHS, st.integers(1, 30))
-def test_prefilled_lies_between_a_perfect_cache_and_none(paths: list[list[int]], limit: int) -> None:
+def test_prefilled_lies_between_a_perfect_cache_and_none(
+    paths: list[list[int]], limit: int
+) -> None:
     assert count(paths) <= prefilled(paths, limit) <= sum(map(len, paths))
     assert prefilled(paths, 10_000) == count(paths)
 

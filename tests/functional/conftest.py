@@ -1,4 +1,5 @@
-"""A benchmark small enough that a whole run of a real model takes seconds, and a browser per file of tests."""
+"""A benchmark small enough that a whole run of a real model takes seconds, and a browser per file
+of tests."""
 
 from __future__ import annotations
 

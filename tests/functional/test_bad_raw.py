@@ -1,4 +1,5 @@
-"""Bad raw data through the real command line: one clear line, or a row in quarantine with its rule; nothing else is lost."""
+"""Bad raw data through the real command line: one clear line, or a row in quarantine with its rule;
+nothing else is lost."""
 
 from __future__ import annotations
 
@@ -47,11 +48,15 @@ def tile(folder: Path, cluster: str) -> Path:
 
 
 def quarantine_of(out: Path) -> pd.DataFrame:
-    return pd.concat([pd.read_parquet(path) for path in sorted((out / "quarantine").glob("*.parquet"))], ignore_index=True)
+    return pd.concat(
+        [pd.read_parquet(path) for path in sorted((out / "quarantine").glob("*.parquet"))],
+        ignore_index=True,
+    )
 
 
 def build(folder: Path, out: Path, *stages: str) -> pd.DataFrame:
-    """These stages, in this process (the command line has its turn below); returns the quarantine."""
+    """These stages, in this process (the command line has its turn below); returns the
+    quarantine."""
     from sdgbias.benchmark import build as module
 
     steps: dict[str, Callable[[], object]] = {
@@ -74,19 +79,35 @@ def started(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def spoiled(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, str], Path, pd.DataFrame]:
-    """One raw folder with a defect on a cluster each, built once: (defect -> cluster, benchmark, quarantine)."""
+def spoiled(
+    raw: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[dict[str, str], Path, pd.DataFrame]:
+    """One raw folder with a defect on a cluster each, built once: (defect -> cluster, benchmark,
+    quarantine)."""
     folder = copy(raw, tmp_path_factory.mktemp("spoiled") / "raw")
     ids = complete(folder)
     names = (
-        *("duplicate", "span", "wrong-year", "iso-code", "latin-1", "blank", "minus-nine", "truncated-tile", "channel-last", "all-zero"),
+        *(
+            "duplicate",
+            "span",
+            "wrong-year",
+            "iso-code",
+            "latin-1",
+            "blank",
+            "minus-nine",
+            "truncated-tile",
+            "channel-last",
+            "all-zero",
+        ),
         *("scaled", "corrupt-photo", "no-tile", "no-photo", "other-cluster"),
     )
     defect = dict(zip(names, ids, strict=False))
     rows = table(folder).set_index("DHSID_EA", drop=False)
     year = rows["year"].astype(int)
     rows.loc[defect["span"], "year"] = f"{year[defect['span']]}-{year[defect['span']] + 1}"
-    rows.loc[defect["wrong-year"], "year"] = f"{year[defect['wrong-year']] + 2}-{year[defect['wrong-year']] + 3}"
+    rows.loc[defect["wrong-year"], "year"] = (
+        f"{year[defect['wrong-year']] + 2}-{year[defect['wrong-year']] + 3}"
+    )
     rows.loc[defect["iso-code"], "cname"] = "BFA"
     rows.loc[defect["latin-1"], "adm1fips"] = "São Tomé"
     rows.loc[defect["blank"], ["women_bmi", "asset_index", "urban"]] = " "
@@ -103,7 +124,9 @@ def spoiled(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[s
     tile(folder, defect["no-tile"]).unlink()
     shutil.rmtree(next(folder.glob(f"mapillary/imagery/*/{defect['no-photo']}")))
     _give_photo_of(
-        folder, defect["other-cluster"], next(i for i in ids if i[:2] == defect["other-cluster"][:2] and i not in defect.values())
+        folder,
+        defect["other-cluster"],
+        next(i for i in ids if i[:2] == defect["other-cluster"][:2] and i not in defect.values()),
     )
     out = folder.parent / "benchmark"
     ok("build", "--raw", folder, "--indicators", folder / "indicators", "--out", out)
@@ -111,7 +134,8 @@ def spoiled(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[s
 
 
 def _give_photo_of(folder: Path, cluster: str, other: str) -> None:
-    """One of the cluster's photos was unpacked into another cluster's folder, and its row says so."""
+    """One of the cluster's photos was unpacked into another cluster's folder, and its row says
+    so."""
     path = folder / "mapillary" / "metadata" / f"{cluster[:2]}.csv"
     rows = pd.read_csv(path, dtype=str)
     at = rows.index[rows["DHSID_EA"] == cluster][0]
@@ -138,29 +162,43 @@ def _give_photo_of(folder: Path, cluster: str, other: str) -> None:
         ("other-cluster", "photos", "photo-of-other-cluster"),
     ],
 )
-def test_a_defect_leaves_under_its_rule(spoiled: tuple[dict[str, str], Path, pd.DataFrame], defect: str, where: str, rule: str) -> None:
+def test_a_defect_leaves_under_its_rule(
+    spoiled: tuple[dict[str, str], Path, pd.DataFrame], defect: str, where: str, rule: str
+) -> None:
     clusters, _, quarantine = spoiled
     own = quarantine[quarantine["key"].str.startswith(clusters[defect])]
     assert (where, rule) in set(zip(own["table"], own["rule"], strict=True)), own.to_string()
 
 
-def test_what_can_be_read_stays(spoiled: tuple[dict[str, str], Path, pd.DataFrame], raw: Path) -> None:
+def test_what_can_be_read_stays(
+    spoiled: tuple[dict[str, str], Path, pd.DataFrame], raw: Path
+) -> None:
     defect, out, quarantine = spoiled
     clusters = pd.read_parquet(out / "clusters.parquet").set_index("cluster_id")
     before = table(raw).set_index("DHSID_EA")
-    span, twice, nine, blank = (defect[name] for name in ("span", "duplicate", "minus-nine", "blank"))
-    assert clusters.loc[span, "year"] == int(before.loc[span, "year"])  # the first year of '2016-2017'
+    span, twice, nine, blank = (
+        defect[name] for name in ("span", "duplicate", "minus-nine", "blank")
+    )
+    assert clusters.loc[span, "year"] == int(
+        before.loc[span, "year"]
+    )  # the first year of '2016-2017'
     assert defect["latin-1"] in clusters.index
-    assert str(clusters.loc[twice, "women_edu"]) == str(float(before.loc[twice, "women_edu"]))  # the fuller of the two rows
+    assert str(clusters.loc[twice, "women_edu"]) == str(
+        float(before.loc[twice, "women_edu"])
+    )  # the fuller of the two rows
     assert clusters.loc[[nine, blank], ["asset_index", "women_bmi"]].isna().all(axis=None)
     assert clusters.loc[nine, "adm1dhs"] == 9999 and clusters.loc[blank, "urban"] == ""
     assert not (quarantine["key"] == blank).any()  # a blank is missing, not wrong
 
 
 def test_nothing_is_lost(spoiled: tuple[dict[str, str], Path, pd.DataFrame], raw: Path) -> None:
-    """Every row of the label file is a cluster or has left with a reason; every cluster has an image or a reason."""
+    """Every row of the label file is a cluster or has left with a reason; every cluster has an
+    image or a reason."""
     _, out, quarantine = spoiled
-    clusters, images = pd.read_parquet(out / "clusters.parquet"), pd.read_parquet(out / "images.parquet")
+    clusters, images = (
+        pd.read_parquet(out / "clusters.parquet"),
+        pd.read_parquet(out / "images.parquet"),
+    )
     left = quarantine[quarantine["table"] == "clusters"]
     assert len(clusters) + len(left) == len(table(raw)) + 1
     reasons = set(quarantine.loc[quarantine["table"] == "images", "key"])
@@ -201,26 +239,78 @@ def _series(name: str, text: str) -> Callable[[Path], None]:
         (_labels(lambda data: b""), "clusters", (LABELS, "no readable CSV")),
         (_labels(lambda data: data[:60]), "clusters", (LABELS, "missing column(s)")),
         (_labels(lambda data: data.decode().encode("utf-16")), "clusters", (LABELS, "UTF-16")),
-        (_labels(lambda data: data.replace(b"KE-", b"XX-").replace(b"NM-", b"XX-").replace(b"IA-", b"XX-").replace(b"BF-", b"XX-")), "clusters", (LABELS, "none of its")),
+        (
+            _labels(
+                lambda data: (
+                    data.replace(b"KE-", b"XX-")
+                    .replace(b"NM-", b"XX-")
+                    .replace(b"IA-", b"XX-")
+                    .replace(b"BF-", b"XX-")
+                )
+            ),
+            "clusters",
+            (LABELS, "none of its"),
+        ),
         (lambda folder: _zip_photos(folder, 0.5), "images", ("KE.zip", "download it again")),
         (lambda folder: shutil.rmtree(folder / "mapillary"), "images", ("mapillary", "imagery")),
-        (_series("tidy/mine.csv", f"{COLUMNS}\nhaq,1,,all,2015,50,x\n"), "series", ("mine.csv", "iso3 '1'", "M49")),
-        (_series("tidy/mine.csv", f"{COLUMNS}\nhaq,KEN,,all,long ago,50,x\n"), "series", ("mine.csv", "'long ago'", "2016-2017")),
-        (_series("tidy/mine.csv", f"{COLUMNS}\nhaq,KEN,,all,2015,<5,x\n"), "series", ("mine.csv", "'<5'")),
-        (_series("gdl_regions.csv", "cname,adm1dhs,gdl_region\nNA,1,NAMr101\n"), "series", ("gdl_regions.csv", "'NA'", "NM")),
-        (lambda folder: shutil.rmtree(folder / "indicators"), "series", ("indicators", "no folder")),
+        (
+            _series("tidy/mine.csv", f"{COLUMNS}\nhaq,1,,all,2015,50,x\n"),
+            "series",
+            ("mine.csv", "iso3 '1'", "M49"),
+        ),
+        (
+            _series("tidy/mine.csv", f"{COLUMNS}\nhaq,KEN,,all,long ago,50,x\n"),
+            "series",
+            ("mine.csv", "'long ago'", "2016-2017"),
+        ),
+        (
+            _series("tidy/mine.csv", f"{COLUMNS}\nhaq,KEN,,all,2015,<5,x\n"),
+            "series",
+            ("mine.csv", "'<5'"),
+        ),
+        (
+            _series("gdl_regions.csv", "cname,adm1dhs,gdl_region\nNA,1,NAMr101\n"),
+            "series",
+            ("gdl_regions.csv", "'NA'", "NM"),
+        ),
+        (
+            lambda folder: shutil.rmtree(folder / "indicators"),
+            "series",
+            ("indicators", "no folder"),
+        ),
     ],
-)  # fmt: skip
+)
 def test_one_clear_line(
-    raw: Path, started: Path, tmp_path: Path, spoil: Callable[[Path], None], stage: str, words: tuple[str, ...]
+    raw: Path,
+    started: Path,
+    tmp_path: Path,
+    spoil: Callable[[Path], None],
+    stage: str,
+    words: tuple[str, ...],
 ) -> None:
     folder, out = copy(raw, tmp_path / "raw"), copy(started, tmp_path / "benchmark")
     spoil(folder)
     before = sorted(out.rglob("*"))
-    line = refused(3, "build", "--stage", stage, "--raw", folder, "--indicators", folder / "indicators", "--out", out)
+    line = refused(
+        3,
+        "build",
+        "--stage",
+        stage,
+        "--raw",
+        folder,
+        "--indicators",
+        folder / "indicators",
+        "--out",
+        out,
+    )
     assert all(word in line for word in words), line
-    assert not {p.name for p in out.rglob("*.parquet")} - {p.name for p in before}  # nothing half-made stands there
-    assert {f.state for f in check_raw(folder, folder / "indicators").findings} & {"broken", "missing"}  # known beforehand
+    assert not {p.name for p in out.rglob("*.parquet")} - {
+        p.name for p in before
+    }  # nothing half-made stands there
+    assert {f.state for f in check_raw(folder, folder / "indicators").findings} & {
+        "broken",
+        "missing",
+    }  # known beforehand
 
 
 def test_aggregates_and_spans_in_the_series(raw: Path, tmp_path: Path) -> None:
@@ -254,9 +344,14 @@ def test_a_country_missing_from_one_source(raw: Path, tmp_path: Path) -> None:
     lost = build(folder, tmp_path / "b", "clusters", "images", "series", "items")
     items = pd.read_parquet(tmp_path / "b" / "items_mcq.parquet")
     assert "KE" not in set(items["cname"]) and {"BF", "IA"} <= set(items["cname"])
-    assert set(lost.loc[(lost["rule"] == "missing-photo") & lost["key"].str.startswith("KE"), "table"]) == {"images"}
+    assert set(
+        lost.loc[(lost["rule"] == "missing-photo") & lost["key"].str.startswith("KE"), "table"]
+    ) == {"images"}
     gone = lost[(lost["rule"] == "no-indicator-value") & lost["key"].str.contains("NM-")]
-    assert gone["key"].str.contains("uhc_index").any() or gone["detail"].str.contains("uhc_index").any()
+    assert (
+        gone["key"].str.contains("uhc_index").any()
+        or gone["detail"].str.contains("uhc_index").any()
+    )
 
 
 def test_half_downloaded_tarballs(raw: Path, tmp_path: Path) -> None:
@@ -276,12 +371,16 @@ def test_half_downloaded_tarballs(raw: Path, tmp_path: Path) -> None:
     assert namibia == set(lost.loc[lost["rule"] == "missing-tile", "key"]) & namibia
 
 
-def test_the_order_of_the_label_file_decides_nothing(raw: Path, started: Path, tmp_path: Path) -> None:
+def test_the_order_of_the_label_file_decides_nothing(
+    raw: Path, started: Path, tmp_path: Path
+) -> None:
     folder = copy(raw, tmp_path / "raw")
     rows = table(folder)
     rows.iloc[::-1, ::-1].to_csv(folder / LABELS, index=False)
     build(folder, tmp_path / "b", "clusters")
-    assert (tmp_path / "b" / "clusters.parquet").read_bytes() == (started / "clusters.parquet").read_bytes()
+    assert (tmp_path / "b" / "clusters.parquet").read_bytes() == (
+        started / "clusters.parquet"
+    ).read_bytes()
 
 
 def test_raw_check_and_track_say_what_is_wrong(tmp_path: Path) -> None:

@@ -36,7 +36,9 @@ def test_same_inputs_same_benchmark(raw: Path, tmp_path: Path) -> None:
     assert one == two
     for path in sorted((tmp_path / "a").glob("*.parquet")):
         twin = tmp_path / "b" / path.name
-        assert hashlib.sha256(path.read_bytes()).digest() == hashlib.sha256(twin.read_bytes()).digest(), path.name
+        assert (
+            hashlib.sha256(path.read_bytes()).digest() == hashlib.sha256(twin.read_bytes()).digest()
+        ), path.name
 
 
 def test_namibia_is_not_missing(raw: Path, tmp_path: Path) -> None:
@@ -48,7 +50,11 @@ def test_namibia_is_not_missing(raw: Path, tmp_path: Path) -> None:
 
 def test_bad_files_leave_with_their_reason_and_the_rest_is_built(raw: Path, tmp_path: Path) -> None:
     raw = copy(raw, tmp_path)
-    tiles = sorted(t for t in raw.glob("dhs_npzs/*/*.npz") if list(raw.glob(f"mapillary/imagery/*/{t.stem}/*.jpeg")))
+    tiles = sorted(
+        t
+        for t in raw.glob("dhs_npzs/*/*.npz")
+        if list(raw.glob(f"mapillary/imagery/*/{t.stem}/*.jpeg"))
+    )
     tiles[0].write_bytes(tiles[0].read_bytes()[:2000])
     np.savez(tiles[1], x=np.zeros((255, 255, 8), dtype=np.float32))
     np.savez(tiles[2], x=np.zeros((8, 255, 255), dtype=np.float32))
@@ -62,7 +68,13 @@ def test_bad_files_leave_with_their_reason_and_the_rest_is_built(raw: Path, tmp_
     table.to_csv(labels, index=False)
     card = build(raw, tmp_path / "b")
     found = card["quarantined"]
-    for rule in ("tile-truncated", "tile-wrong-shape", "tile-all-zero", "photo-corrupt", "unknown-country"):
+    for rule in (
+        "tile-truncated",
+        "tile-wrong-shape",
+        "tile-all-zero",
+        "photo-corrupt",
+        "unknown-country",
+    ):
         assert found.get(rule, 0) >= 1, found
     assert card["counts"]["items_mcq"] > 0
 
@@ -71,25 +83,48 @@ def test_missing_column(raw: Path, tmp_path: Path) -> None:
     raw = copy(raw, tmp_path)
     labels = raw / "dhs_final_labels.csv"
     pd.read_csv(labels, keep_default_na=False).drop(columns="women_bmi").to_csv(labels, index=False)
-    words = refused(3, "build", "--raw", raw, "--indicators", raw / "indicators", "--out", tmp_path / "b")
+    words = refused(
+        3, "build", "--raw", raw, "--indicators", raw / "indicators", "--out", tmp_path / "b"
+    )
     assert "dhs_final_labels.csv" in words
     assert "women_bmi" in words
 
 
 @pytest.mark.long
 def test_review_and_build_again(raw: Path, tmp_path: Path) -> None:
-    """Two reviewers reject three questions: the next build leaves them out, draws others, and says so in card and quarantine."""
+    """Two reviewers reject three questions: the next build leaves them out, draws others, and says
+    so in card and quarantine."""
     out, sheets, sizes = tmp_path / "b", tmp_path / "review", ("--mcq", 60, "--regression", 20)
     command = ("build", "--raw", raw, "--indicators", raw / "indicators", "--out", out, *sizes)
     ok(*command)
-    ok("review", "sample", "--benchmark", out, "--out", sheets, "--share", 0.3, "--reviewers", "anna,ben")
+    ok(
+        "review",
+        "sample",
+        "--benchmark",
+        out,
+        "--out",
+        sheets,
+        "--share",
+        0.3,
+        "--reviewers",
+        "anna,ben",
+    )
     for name in ("anna", "ben"):
         table = pd.read_csv(sheets / f"{name}.csv", dtype=str, keep_default_na=False)
         table["verdict"] = "accept"
         table.loc[table.index[:3], "verdict"] = "reject"
         table.loc[table.index[:3], "reason"] = "wrong-gold"
         table.to_csv(sheets / f"{name}.csv", index=False)
-    said = ok("review", "import", sheets / "anna.csv", sheets / "ben.csv", "--benchmark", out, "--out", tmp_path / "reviews.parquet")
+    said = ok(
+        "review",
+        "import",
+        sheets / "anna.csv",
+        sheets / "ben.csv",
+        "--benchmark",
+        out,
+        "--out",
+        tmp_path / "reviews.parquet",
+    )
     assert "kappa" in said.lower()
     verdicts = pd.read_parquet(tmp_path / "reviews.parquet")
     rejected = verdicts[verdicts["verdict"].str.startswith("reject")]
@@ -109,8 +144,16 @@ def test_review_and_build_again(raw: Path, tmp_path: Path) -> None:
         (("sample", "--out", "x", "--countries", "XX"), 2, "valid"),
         (("build", "--raw", "nowhere", "--out", "x"), 3, "nowhere"),
         (("build", "--stage", "everything", "--out", "x"), 2, "clusters"),
-        (("cade", "apply", "--pred-dir", "p", "--task", "essay", "--level", "1", "--out", "o"), 2, "give --params"),
-        (("cade", "search", "--pred-dir", "p", "--task", "essay", "--level", "1", "--out", "o"), 2, "valid: mcq, regression"),
+        (
+            ("cade", "apply", "--pred-dir", "p", "--task", "essay", "--level", "1", "--out", "o"),
+            2,
+            "give --params",
+        ),
+        (
+            ("cade", "search", "--pred-dir", "p", "--task", "essay", "--level", "1", "--out", "o"),
+            2,
+            "valid: mcq, regression",
+        ),
         (("results", "--results", "nowhere.duckdb"), 7, "nowhere.duckdb"),
     ],
 )
@@ -125,7 +168,9 @@ def test_a_path_that_climbs_out_of_the_raw_folder(raw: Path, tmp_path: Path) -> 
     (tmp_path / "secret.jpeg").write_bytes(b"")
     frame["path"] = "../../../secret.jpeg"
     frame.to_csv(table, index=False)
-    done = sdgbias("build", "--raw", raw, "--indicators", raw / "indicators", "--out", tmp_path / "b")
+    done = sdgbias(
+        "build", "--raw", raw, "--indicators", raw / "indicators", "--out", tmp_path / "b"
+    )
     assert "Traceback" not in done.stderr
     assert done.returncode == 3
     assert "climbs out" in done.stderr
@@ -133,13 +178,25 @@ def test_a_path_that_climbs_out_of_the_raw_folder(raw: Path, tmp_path: Path) -> 
 
 @pytest.mark.long
 def test_real_bytes(shared: Path, tmp_path: Path) -> None:
-    """Real labels, real Landsat pixels, real street photos, real series: whatever lacks a modality leaves with its reason."""
+    """Real labels, real Landsat pixels, real street photos, real series: whatever lacks a modality
+    leaves with its reason."""
     out = tmp_path / "b"
-    said = ok("build", "--raw", shared / "realpack", "--indicators", shared / "indicators", "--out", out)
+    said = ok(
+        "build", "--raw", shared / "realpack", "--indicators", shared / "indicators", "--out", out
+    )
     assert "missing-photo" in said
     quarantine = pd.read_parquet(out / "quarantine.parquet")
     images = pd.read_parquet(out / "images.parquet")
     lost = set(quarantine.loc[quarantine["rule"].isin(["missing-photo", "missing-tile"]), "key"])
     assert len(images) + len(lost) == 30
-    ok("evaluate", "tiny-llava", "--benchmark", out, "--results", tmp_path / "r.duckdb", "--draws", 500)
+    ok(
+        "evaluate",
+        "tiny-llava",
+        "--benchmark",
+        out,
+        "--results",
+        tmp_path / "r.duckdb",
+        "--draws",
+        500,
+    )
     assert "accuracy" in ok("results", "--results", tmp_path / "r.duckdb")

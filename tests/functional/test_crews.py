@@ -1,4 +1,5 @@
-"""Several engines on one machine: the rows of one, whatever their number was before, and whichever of them dies."""
+"""Several engines on one machine: the rows of one, whatever their number was before, and whichever
+of them dies."""
 
 from __future__ import annotations
 
@@ -27,12 +28,28 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def start(benchmark: Path, results: Path, workers: int, environment: dict[str, str]) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "sdgbias.cli", "evaluate", "slow", "--benchmark", str(benchmark), "--results", str(results)]
+def start(
+    benchmark: Path, results: Path, workers: int, environment: dict[str, str]
+) -> subprocess.Popen[str]:
+    command = [
+        sys.executable,
+        "-m",
+        "sdgbias.cli",
+        "evaluate",
+        "slow",
+        "--benchmark",
+        str(benchmark),
+        "--results",
+        str(results),
+    ]
     return subprocess.Popen(
-        [*command, "--draws", "50", "--passes", "none", "--workers", str(workers)], cwd=REPOSITORY, env=environment,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        [*command, "--draws", "50", "--passes", "none", "--workers", str(workers)],
+        cwd=REPOSITORY,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def finish(process: subprocess.Popen[str]) -> str:
@@ -45,7 +62,11 @@ def finish(process: subprocess.Popen[str]) -> str:
 def engines_of(parent: int) -> list[int]:
     """Process ids of the workers of a parent, oldest first."""
     children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-    return sorted(pid for pid in map(int, children) if b"sdgbias.scoring.workers" in Path(f"/proc/{pid}/cmdline").read_bytes())
+    return sorted(
+        pid
+        for pid in map(int, children)
+        if b"sdgbias.scoring.workers" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    )
 
 
 def alive(pid: int) -> bool:
@@ -81,24 +102,37 @@ def whole(tmp_path_factory: pytest.TempPathFactory, small_benchmark: Path) -> Pa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [2, 3])
-def test_the_same_rows_each_scored_once_with_the_threads_divided(small_benchmark: Path, folder: Path, whole: Path, workers: int) -> None:
+def test_the_same_rows_each_scored_once_with_the_threads_divided(
+    small_benchmark: Path, folder: Path, whole: Path, workers: int
+) -> None:
     environment = slow_planted(folder, engines=workers) | {"OMP_NUM_THREADS": "6"}
     finish(start(small_benchmark, folder / "r.duckdb", workers, environment))
     same(cached(whole, "slow"), cached(folder / "r.duckdb", "slow"))
     order = ["task", "test", "method", "pillar", "indicator", "metric"]
-    one, several = (metrics(p).drop(columns="run_id").sort_values(order, ignore_index=True) for p in (whole, folder / "r.duckdb"))
+    one, several = (
+        metrics(p).drop(columns="run_id").sort_values(order, ignore_index=True)
+        for p in (whole, folder / "r.duckdb")
+    )
     pd.testing.assert_frame_equal(one, several)
     log, alone = asked(folder), asked(whole.parent)
     assert log["pid"].nunique() == workers and alone["pid"].nunique() == 1
     assert set(log["threads"]) == {str(6 // workers)}
-    assert sorted(log.loc[log["kind"] == "score", "prompt"]) == sorted(set(alone.loc[alone["kind"] == "score", "prompt"]))
-    run = store.query(folder / "r.duckdb", "SELECT n_scored, n_cached, n_failed, n_prompts_planned FROM runs").iloc[0]
+    assert sorted(log.loc[log["kind"] == "score", "prompt"]) == sorted(
+        set(alone.loc[alone["kind"] == "score", "prompt"])
+    )
+    run = store.query(
+        folder / "r.duckdb", "SELECT n_scored, n_cached, n_failed, n_prompts_planned FROM runs"
+    ).iloc[0]
     assert (run["n_scored"], run["n_cached"], run["n_failed"]) == (run["n_prompts_planned"], 0, 0)
 
 
 @pytest.mark.slow
-def test_a_killed_engine_is_replaced_and_its_rest_is_scored(small_benchmark: Path, folder: Path, whole: Path) -> None:
-    process = start(small_benchmark, folder / "r.duckdb", 2, slow_planted(folder, engines=3))  # the third replaces the second
+def test_a_killed_engine_is_replaced_and_its_rest_is_scored(
+    small_benchmark: Path, folder: Path, whole: Path
+) -> None:
+    process = start(
+        small_benchmark, folder / "r.duckdb", 2, slow_planted(folder, engines=3)
+    )  # the third replaces the second
     until(lambda: asked(folder)["pid"].nunique() == 2)
     first, second = engines_of(process.pid)
     os.kill(second, signal.SIGKILL)
@@ -113,7 +147,9 @@ def test_a_killed_engine_is_replaced_and_its_rest_is_scored(small_benchmark: Pat
 
 
 @pytest.mark.long
-def test_the_number_of_engines_may_change_after_a_kill_of_the_parent(small_benchmark: Path, folder: Path, whole: Path) -> None:
+def test_the_number_of_engines_may_change_after_a_kill_of_the_parent(
+    small_benchmark: Path, folder: Path, whole: Path
+) -> None:
     environment, results = slow_planted(folder, 0.05), folder / "r.duckdb"
     for workers in (3, 1, 2):
         process = start(small_benchmark, results, workers, environment)
@@ -126,7 +162,9 @@ def test_the_number_of_engines_may_change_after_a_kill_of_the_parent(small_bench
     finish(start(small_benchmark, results, 2, environment))
     same(cached(whole, "slow"), cached(results, "slow"))
     scored = asked(folder).loc[lambda t: t["kind"] == "score", "prompt"]
-    assert len(scored) - scored.nunique() <= (3 + 1 + 2) * BATCH, "finished prompts are never scored again"
+    assert len(scored) - scored.nunique() <= (3 + 1 + 2) * BATCH, (
+        "finished prompts are never scored again"
+    )
 
 
 @pytest.mark.slow
@@ -136,7 +174,9 @@ def test_a_prompt_that_ends_its_engine_twice_is_a_failure_and_stops_nobody(
 ) -> None:
     add_model(folder, "slow", batch_size=BATCH, options={"chunk_timeout": 3})
     poison = asked(whole.parent).query("kind == 'score'")["prompt"].iloc[200]
-    said = finish(start(small_benchmark, folder / "r.duckdb", 2, slow_planted(folder, 0.0, f"{how}:{poison}")))
+    said = finish(
+        start(small_benchmark, folder / "r.duckdb", 2, slow_planted(folder, 0.0, f"{how}:{poison}"))
+    )
     assert " 1 failed" in said
     failures = store.query(folder / "r.duckdb", "SELECT key, kind, message FROM failures")
     assert list(failures["kind"]) == [kind] and "twice" in failures["message"].iloc[0]
@@ -150,13 +190,35 @@ def test_a_prompt_that_ends_its_engine_twice_is_a_failure_and_stops_nobody(
 def test_an_engine_that_cant_be_loaded_is_one_line(small_benchmark: Path, folder: Path) -> None:
     add_model(folder, "gone", backend="hf", repo="local:nowhere")
     words = refused(
-        5, "evaluate", "gone", "--benchmark", small_benchmark, "--results", folder / "r.duckdb", "--workers", 2, registry=folder
+        5,
+        "evaluate",
+        "gone",
+        "--benchmark",
+        small_benchmark,
+        "--results",
+        folder / "r.duckdb",
+        "--workers",
+        2,
+        registry=folder,
     )
     assert "config.json" in words
 
 
 def test_an_endpoint_has_one_engine(small_benchmark: Path, folder: Path) -> None:
-    add_model(folder, "hosted", backend="api", repo="m", options={"api_key_env": "NOT_SET", "base_url": "http://127.0.0.1:9/v1"})
-    command = ("evaluate", "hosted", "--benchmark", small_benchmark, "--results", folder / "r.duckdb")
+    add_model(
+        folder,
+        "hosted",
+        backend="api",
+        repo="m",
+        options={"api_key_env": "NOT_SET", "base_url": "http://127.0.0.1:9/v1"},
+    )
+    command = (
+        "evaluate",
+        "hosted",
+        "--benchmark",
+        small_benchmark,
+        "--results",
+        folder / "r.duckdb",
+    )
     assert "options.concurrency" in refused(2, *command, "--workers", 2, registry=folder)
     assert "options.concurrency" in refused(2, *command, "--ray", "auto", registry=folder)

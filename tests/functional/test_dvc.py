@@ -1,4 +1,5 @@
-"""`dvc repro` on a small copy of the project: what runs, what doesn't, and the same hashes on a second machine."""
+"""`dvc repro` on a small copy of the project: what runs, what doesn't, and the same hashes on a
+second machine."""
 
 from __future__ import annotations
 
@@ -23,14 +24,27 @@ pytestmark = pytest.mark.slow
 
 
 def run(folder: Path, *command: str) -> str:
-    """git or dvc in a project whose own sdgbias is the one that runs; fails with what was printed."""
+    """git or dvc in a project whose own sdgbias is the one that runs; fails with what was
+    printed."""
     environment = {
         **os.environ,
         "PYTHONPATH": str(folder),
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
-        **{f"GIT_{who}_{what}": "tester" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")},
+        **{
+            f"GIT_{who}_{what}": "tester"
+            for who in ("AUTHOR", "COMMITTER")
+            for what in ("NAME", "EMAIL")
+        },
     }
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
@@ -59,13 +73,16 @@ def params(folder: Path, **sections: dict[str, object]) -> None:
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the project in git and DVC, small, built once; its indicator series lie in a folder of their own."""
+    """A copy of the project in git and DVC, small, built once; its indicator series lie in a folder
+    of their own."""
     folder = tmp_path_factory.mktemp("first") / "project"
     (folder / "data").mkdir(parents=True)
     for name in ("dvc.yaml", "params.yaml", ".dvcignore"):
         shutil.copy(REPOSITORY / name, folder)
     for name in ("sdgbias", "expectations"):
-        shutil.copytree(REPOSITORY / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            REPOSITORY / name, folder / name, ignore=shutil.ignore_patterns("__pycache__")
+        )
     run(folder, "git", "init", "-q", ".")
     dvc(folder, "init", "-q")
     shutil.copy(REPOSITORY / ".dvc" / "config", folder / ".dvc" / "config")
@@ -112,14 +129,21 @@ def test_a_second_machine_gets_identical_hashes(first: Path, tmp_path: Path) -> 
 
 
 def repro_order(folder: Path) -> list[str]:
-    """All stages in an order that DVC may take; it lists them itself, so that only completeness is compared."""
-    done = re.findall(r"^Running stage '([\w-]+)'", dvc(folder, "repro", "--force", "--dry", "check"), flags=re.MULTILINE)
+    """All stages in an order that DVC may take; it lists them itself, so that only completeness is
+    compared."""
+    done = re.findall(
+        r"^Running stage '([\w-]+)'",
+        dvc(folder, "repro", "--force", "--dry", "check"),
+        flags=re.MULTILINE,
+    )
     assert sorted(done) == sorted(STAGES)
     return done
 
 
 @pytest.mark.long
-def test_one_series_and_one_knob_rebuild_only_what_depends_on_them(first: Path, tmp_path: Path) -> None:
+def test_one_series_and_one_knob_rebuild_only_what_depends_on_them(
+    first: Path, tmp_path: Path
+) -> None:
     folder = Path(shutil.copytree(first, tmp_path / "project", symlinks=True))
     path = folder / "series" / "sh_sta_stunt.csv"
     table = pd.read_csv(path, dtype=str, keep_default_na=False)
@@ -131,7 +155,12 @@ def test_one_series_and_one_knob_rebuild_only_what_depends_on_them(first: Path, 
     assert repro(folder) == AFTER_ITEMS
     assert len(pd.read_parquet(folder / "data" / "benchmark" / "items_mcq.parquet")) == 48
     before, after = digests(first), digests(folder)
-    assert {stage for stage in [*STAGES, *PEOPLE] if before[stage] == after[stage]} == {*PEOPLE, "sample", "clusters", "images"}
+    assert {stage for stage in [*STAGES, *PEOPLE] if before[stage] == after[stage]} == {
+        *PEOPLE,
+        "sample",
+        "clusters",
+        "images",
+    }
     # back again: from DVC's cache, without building
     shutil.copy(first / "series" / "sh_sta_stunt.csv", path)
     shutil.copy(first / "params.yaml", folder)

@@ -1,4 +1,5 @@
-"""An engine in another process: the same scores, the same errors, and an end whenever the other side ends."""
+"""An engine in another process: the same scores, the same errors, and an end whenever the other
+side ends."""
 
 from __future__ import annotations
 
@@ -67,7 +68,11 @@ def test_the_same_engine_here_and_there() -> None:
         one, two = here.candidate_scores(prompts), there.candidate_scores(prompts)
         for field in dataclasses.fields(one):
             a, b = getattr(one, field.name), getattr(two, field.name)
-            assert (a.tobytes() == b.tobytes() and a.dtype == b.dtype) if isinstance(a, np.ndarray) else a == b, field.name
+            assert (
+                (a.tobytes() == b.tobytes() and a.dtype == b.dtype)
+                if isinstance(a, np.ndarray)
+                else a == b
+            ), field.name
     assert here.generate(PROMPTS, ["", "7", "-2"], 8) == there.generate(PROMPTS, ["", "7", "-2"], 8)
     there.close()
     assert there.child.returncode == 0
@@ -75,9 +80,14 @@ def test_the_same_engine_here_and_there() -> None:
 
 def test_the_transformers_engine_there_and_its_counts() -> None:
     spec = entries.load(REPOSITORY, "tiny-llava")
-    here, there = load(spec, REPOSITORY), load(replace(spec, options={"python": sys.executable}), REPOSITORY)
+    here, there = (
+        load(spec, REPOSITORY),
+        load(replace(spec, options={"python": sys.executable}), REPOSITORY),
+    )
     assert isinstance(there, ChildEngine)
-    np.testing.assert_allclose(there.candidate_scores(PROMPTS).logits, here.candidate_scores(PROMPTS).logits, atol=1e-5)
+    np.testing.assert_allclose(
+        there.candidate_scores(PROMPTS).logits, here.candidate_scores(PROMPTS).logits, atol=1e-5
+    )
     assert there.counts == here.counts and there.counts["images_encoded"] == 3  # type: ignore[attr-defined]
     assert there.fingerprint == here.fingerprint
     with pytest.raises(ModelError, match="a forced start may hold digits"):
@@ -90,35 +100,75 @@ def test_the_transformers_engine_there_and_its_counts() -> None:
 def test_evaluate_publishes_the_same_run(tiny_benchmark: Path, tmp_path: Path) -> None:
     for name, options in (("here", {}), ("there", {"python": sys.executable})):
         add_model(tmp_path, name, options=options)
-        ok("evaluate", name, "--benchmark", tiny_benchmark, "--results", tmp_path / f"{name}.duckdb", "--draws", 50, registry=tmp_path)
-    a, b = (metrics(tmp_path / f"{n}.duckdb").drop(columns=["run_id", "model"]) for n in ("here", "there"))
+        ok(
+            "evaluate",
+            name,
+            "--benchmark",
+            tiny_benchmark,
+            "--results",
+            tmp_path / f"{name}.duckdb",
+            "--draws",
+            50,
+            registry=tmp_path,
+        )
+    a, b = (
+        metrics(tmp_path / f"{n}.duckdb").drop(columns=["run_id", "model"])
+        for n in ("here", "there")
+    )
     order = [c for c in a.columns if c not in ("value", "ci_low", "ci_high")]
-    pd.testing.assert_frame_equal(a.sort_values(order, ignore_index=True), b.sort_values(order, ignore_index=True))
+    pd.testing.assert_frame_equal(
+        a.sort_values(order, ignore_index=True), b.sort_values(order, ignore_index=True)
+    )
 
 
 def test_errors_keep_their_exit_codes(tiny_benchmark: Path, tmp_path: Path) -> None:
-    add_model(tmp_path, "no-weights", backend="hf", repo="local:weights/none", options={"python": sys.executable})
+    add_model(
+        tmp_path,
+        "no-weights",
+        backend="hf",
+        repo="local:weights/none",
+        options={"python": sys.executable},
+    )
     add_model(tmp_path, "no-python", options={"python": ".venv-none/bin/python"})
-    add_model(tmp_path, "bad-option", backend="vllm", repo="local:weights/none", options={"python": sys.executable, "max_len": 5})
+    add_model(
+        tmp_path,
+        "bad-option",
+        backend="vllm",
+        repo="local:weights/none",
+        options={"python": sys.executable, "max_len": 5},
+    )
     more = ("--benchmark", tiny_benchmark, "--results", tmp_path / "r.duckdb")
     assert "no config.json" in refused(5, "evaluate", "no-weights", *more, registry=tmp_path)
     said = refused(4, "evaluate", "no-python", *more, registry=tmp_path)
-    assert "no-python.yaml: python is '.venv-none/bin/python': no interpreter there; valid: " in said
-    assert "bad-option.yaml: unknown option 'max_len'; valid: block_size" in refused(4, "evaluate", "bad-option", *more, registry=tmp_path)
+    assert (
+        "no-python.yaml: python is '.venv-none/bin/python': no interpreter there; valid: " in said
+    )
+    assert "bad-option.yaml: unknown option 'max_len'; valid: block_size" in refused(
+        4, "evaluate", "bad-option", *more, registry=tmp_path
+    )
 
 
 def test_a_child_that_ends_is_told_with_its_last_words(tmp_path: Path) -> None:
-    python = wrapped(tmp_path, "import sys; print('loading', file=sys.stderr); sys.exit('CUDA driver is too old\\n')")
+    python = wrapped(
+        tmp_path,
+        "import sys; print('loading', file=sys.stderr); sys.exit('CUDA driver is too old\\n')",
+    )
     with pytest.raises(InfrastructureError) as told:
         ChildEngine(PLANTED, REPOSITORY, python)
-    assert str(told.value) == f"planted: the engine's process ({python}) ended with exit code 1: CUDA driver is too old"
+    assert (
+        str(told.value)
+        == f"planted: the engine's process ({python}) ended with exit code 1: CUDA driver is"
+        " too old"
+    )
 
 
 def test_a_child_that_is_killed(tmp_path: Path) -> None:
     engine = ChildEngine(PLANTED, REPOSITORY, Path(sys.executable))
     os.kill(engine.child.pid, signal.SIGKILL)
     for _ in range(2):
-        with pytest.raises(InfrastructureError, match=r"^planted: the engine's process .* was killed by signal 9$"):
+        with pytest.raises(
+            InfrastructureError, match=r"^planted: the engine's process .* was killed by signal 9$"
+        ):
             engine.candidate_scores(PROMPTS)
     engine.close()
 
@@ -169,12 +219,23 @@ def test_what_a_library_prints_or_reads_never_meets_the_pipe(tmp_path: Path) -> 
 
 def test_noise_in_place_of_an_engine(tmp_path: Path) -> None:
     with pytest.raises(InfrastructureError, match="answered with what is no frame"):
-        ChildEngine(PLANTED, REPOSITORY, wrapped(tmp_path, "import sys; print('x' * 99, flush=True); sys.stdin.read()"))
+        ChildEngine(
+            PLANTED,
+            REPOSITORY,
+            wrapped(tmp_path, "import sys; print('x' * 99, flush=True); sys.stdin.read()"),
+        )
 
 
 def test_another_version_of_the_package(tmp_path: Path) -> None:
-    python = wrapped(tmp_path, "from sdgbias.engines import subprocess as serve; serve.__version__ = '0.0.9'; serve.main()")
-    with pytest.raises(InfrastructureError, match=r"has sdgbias 0\.0\.9, here it is .*; install the same there: make vllm"):
+    python = wrapped(
+        tmp_path,
+        "from sdgbias.engines import subprocess as serve; serve.__version__ = '0.0.9';"
+        " serve.main()",
+    )
+    with pytest.raises(
+        InfrastructureError,
+        match=r"has sdgbias 0\.0\.9, here it is .*; install the same there: make vllm",
+    ):
         ChildEngine(PLANTED, REPOSITORY, python)
 
 
@@ -187,7 +248,8 @@ def test_an_engine_that_nobody_needs_any_more_ends() -> None:
 
 
 def test_an_engine_that_hangs_ends_with_its_parent(tmp_path: Path) -> None:
-    """The watchdog, or kill -9, ends the process that asks; the engine must not go on for ever on its own."""
+    """The watchdog, or kill -9, ends the process that asks; the engine must not go on for ever on
+    its own."""
     python = wrapped(
         tmp_path,
         """
@@ -206,7 +268,12 @@ def test_an_engine_that_hangs_ends_with_its_parent(tmp_path: Path) -> None:
         print(engine.child.pid, flush=True)
         engine.candidate_scores([Prompt("x", "AB")])
     """
-    parent = subprocess.Popen([sys.executable, "-c", textwrap.dedent(asks)], stdout=subprocess.PIPE, text=True, env=environment())
+    parent = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(asks)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    )
     assert parent.stdout is not None
     pid = int(parent.stdout.readline())
     time.sleep(0.5)
@@ -218,8 +285,9 @@ def test_an_engine_that_hangs_ends_with_its_parent(tmp_path: Path) -> None:
 
 def test_the_child_needs_neither_pandas_nor_duckdb() -> None:
     code = (
-        "import sys; sys.modules.update(dict.fromkeys(('pandas', 'duckdb', 'pyarrow', 'scipy', 'numba', 'typer')))\n"
-        "import sdgbias.engines.subprocess, sdgbias.engines.vllm, sdgbias.engines.hf.engine"
+        "import sys; sys.modules.update(dict.fromkeys(('pandas', 'duckdb', 'pyarrow', 'scipy',"
+        " 'numba', 'typer')))\nimport sdgbias.engines.subprocess, sdgbias.engines.vllm,"
+        " sdgbias.engines.hf.engine"
     )
     subprocess.run([sys.executable, "-c", code], check=True, env=environment(), cwd=REPOSITORY)
 
@@ -228,7 +296,10 @@ def test_which_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     spec = replace(PLANTED, backend="vllm", options={})
     monkeypatch.delenv(elsewhere.ENV_PYTHON, raising=False)
     monkeypatch.setattr(elsewhere, "has_vllm", lambda: False)
-    with pytest.raises(InfrastructureError, match=r"no vLLM here: .* build it: make vllm, or .*export SDGBIAS_VLLM_PYTHON="):
+    with pytest.raises(
+        InfrastructureError,
+        match=r"no vLLM here: .* build it: make vllm, or .*export SDGBIAS_VLLM_PYTHON=",
+    ):
         interpreter(spec, tmp_path)
     own = tmp_path / elsewhere.OWN_ENVIRONMENT
     own.parent.mkdir(parents=True)
@@ -242,14 +313,19 @@ def test_which_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     named = replace(spec, options={"python": ".venv-vllm/bin/python"})
     assert interpreter(named, tmp_path) == own
     for value in ("", 3, "nowhere/python", ".venv-vllm/bin"):
-        with pytest.raises(RegistryError, match=r"planted\.yaml: python is .*: no interpreter there; valid: "):
+        with pytest.raises(
+            RegistryError, match=r"planted\.yaml: python is .*: no interpreter there; valid: "
+        ):
             interpreter(replace(spec, options={"python": value}), tmp_path)
     monkeypatch.setenv(elsewhere.ENV_PYTHON, "/nowhere/python")
-    with pytest.raises(InfrastructureError, match="SDGBIAS_VLLM_PYTHON=/nowhere/python: no interpreter there"):
+    with pytest.raises(
+        InfrastructureError, match="SDGBIAS_VLLM_PYTHON=/nowhere/python: no interpreter there"
+    ):
         interpreter(spec, tmp_path)
 
 
-# ------------------------------------------------------------------------------------ vLLM, from the environment without it
+# ------------------------------------------------------------------------------------ vLLM, from
+# the environment without it
 
 
 @pytest.fixture(scope="module")
@@ -271,8 +347,13 @@ def test_vllm_through_the_pipe_equals_transformers_here(vllm: ChildEngine) -> No
     for i, prompt in enumerate(prompts):
         k = len(prompt.candidates)
         one, two = found.logits[i, :k], parts[i // 32].logits[i % 32, :k]
-        np.testing.assert_allclose(one - np.logaddexp.reduce(one), two - np.logaddexp.reduce(two), atol=1e-4)
-        assert found.n_tokens[i] == parts[i // 32].n_tokens[i % 32] and found.top_token[i] == parts[i // 32].top_token[i % 32]
+        np.testing.assert_allclose(
+            one - np.logaddexp.reduce(one), two - np.logaddexp.reduce(two), atol=1e-4
+        )
+        assert (
+            found.n_tokens[i] == parts[i // 32].n_tokens[i % 32]
+            and found.top_token[i] == parts[i // 32].top_token[i % 32]
+        )
     numbers = [p for p in prompts if len(p.candidates) == 10][:4]
     assert vllm.generate(numbers, ["", "7"], 8) == hf.generate(numbers, ["", "7"], 8)
     assert vllm.fingerprint != hf.fingerprint
@@ -288,14 +369,32 @@ def test_a_prompt_too_long_for_vllm_fails_alone_and_by_its_name(vllm: ChildEngin
 
 
 @pytest.mark.long
-def test_the_registered_entry_is_evaluated_and_checked(vllm: ChildEngine, tiny_benchmark: Path, tmp_path: Path) -> None:
-    """From the environment without vLLM: the same accuracies as transformers', and a verdict that says so."""
+def test_the_registered_entry_is_evaluated_and_checked(
+    vllm: ChildEngine, tiny_benchmark: Path, tmp_path: Path
+) -> None:
+    """From the environment without vLLM: the same accuracies as transformers', and a verdict that
+    says so."""
     results = tmp_path / "r.duckdb"
     for name in ("tiny-llava", "tiny-llava-vllm"):
         ok("evaluate", name, "--benchmark", tiny_benchmark, "--results", results, "--draws", 50)
     table = metrics(results, "metric IN ('accuracy', 'mae')")
-    a, b = (table[table["model"] == n].drop(columns=["run_id", "model"]) for n in ("tiny-llava", "tiny-llava-vllm"))
+    a, b = (
+        table[table["model"] == n].drop(columns=["run_id", "model"])
+        for n in ("tiny-llava", "tiny-llava-vllm")
+    )
     order = [c for c in a.columns if c not in ("value", "ci_low", "ci_high")]
-    pd.testing.assert_frame_equal(a.sort_values(order, ignore_index=True), b.sort_values(order, ignore_index=True), atol=1e-4)
-    said = ok("models", "check", "tiny-llava-vllm", "--benchmark", tiny_benchmark, "--results", results, "--probes", 24)
+    pd.testing.assert_frame_equal(
+        a.sort_values(order, ignore_index=True), b.sort_values(order, ignore_index=True), atol=1e-4
+    )
+    said = ok(
+        "models",
+        "check",
+        "tiny-llava-vllm",
+        "--benchmark",
+        tiny_benchmark,
+        "--results",
+        results,
+        "--probes",
+        24,
+    )
     assert "vllm / hf" in said and "verdict: agree" in said

@@ -1,4 +1,5 @@
-"""From a benchmark folder to the results file: correctness against a recomputation, idempotence, crashes, two at once."""
+"""From a benchmark folder to the results file: correctness against a recomputation, idempotence,
+crashes, two at once."""
 
 from __future__ import annotations
 
@@ -16,9 +17,31 @@ import pytest
 
 from sdgbias import store
 from sdgbias.types import LETTERS
-from tests.builders.commands import REPOSITORY, add_model, environment, metrics, ok, refused, sdgbias
+from tests.builders.commands import (
+    REPOSITORY,
+    add_model,
+    environment,
+    metrics,
+    ok,
+    refused,
+    sdgbias,
+)
 
-COLUMNS = ["run_id", "model", "suite", "task", "test", "method", "pillar", "indicator", "metric", "value", "n", "ci_low", "ci_high"]
+COLUMNS = [
+    "run_id",
+    "model",
+    "suite",
+    "task",
+    "test",
+    "method",
+    "pillar",
+    "indicator",
+    "metric",
+    "value",
+    "n",
+    "ci_low",
+    "ci_high",
+]
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +49,17 @@ def planted(tmp_path_factory: pytest.TempPathFactory, small_benchmark: Path) -> 
     """A results file with one planted model scored on the small benchmark."""
     folder = tmp_path_factory.mktemp("planted")
     add_model(folder, "optimist", options={"optimism": 1.5})
-    ok("evaluate", "optimist", "--benchmark", small_benchmark, "--results", folder / "r.duckdb", "--draws", 500, registry=folder)
+    ok(
+        "evaluate",
+        "optimist",
+        "--benchmark",
+        small_benchmark,
+        "--results",
+        folder / "r.duckdb",
+        "--draws",
+        500,
+        registry=folder,
+    )
     return folder / "r.duckdb"
 
 
@@ -47,12 +80,16 @@ def test_the_public_view(planted: Path) -> None:
 def test_accuracy_is_what_the_scores_say(planted: Path, small_benchmark: Path) -> None:
     """Recomputed from the stored logits with nothing of the package's analysis."""
     items = pd.read_parquet(small_benchmark / "items_mcq.parquet")
-    scores = store.query(planted, "SELECT item_id, test, view, logits FROM scores WHERE task = 'mcq'")
+    scores = store.query(
+        planted, "SELECT item_id, test, view, logits FROM scores WHERE task = 'mcq'"
+    )
     scores["pred"] = [LETTERS[int(np.argmax(z))] for z in scores["logits"]]
     joined = scores.merge(items[["item_id", "answer", "split", "pillar"]], on="item_id")
     joined = joined[joined["split"] == "test"]
     joined["hit"] = joined["pred"] == joined["answer"]
-    table = metrics(planted, "task = 'mcq' AND metric = 'accuracy' AND indicator = 'all' AND method <> 'cade'")
+    table = metrics(
+        planted, "task = 'mcq' AND metric = 'accuracy' AND indicator = 'all' AND method <> 'cade'"
+    )
     for _, row in table.iterrows():
         mine = joined[joined["view"] == row["method"]]
         mine = mine if row["test"] == "all" else mine[mine["test"] == row["test"]]
@@ -62,22 +99,40 @@ def test_accuracy_is_what_the_scores_say(planted: Path, small_benchmark: Path) -
 
 
 def test_the_planted_optimism_is_seen_and_t5_views_coincide(planted: Path) -> None:
-    shares = metrics(planted, "method = 'q_only' AND test = 'T1' AND pillar = 'all' AND metric LIKE 'share_%'").set_index("metric")["value"]
-    assert shares["share_optimistic"] + shares["share_conservative"] + shares["share_pessimistic"] == pytest.approx(1)
-    pair = metrics(planted, "task = 'mcq' AND test = 'T5' AND pillar = 'all' AND metric = 'accuracy'").set_index("method")["value"]
+    shares = metrics(
+        planted, "method = 'q_only' AND test = 'T1' AND pillar = 'all' AND metric LIKE 'share_%'"
+    ).set_index("metric")["value"]
+    assert shares["share_optimistic"] + shares["share_conservative"] + shares[
+        "share_pessimistic"
+    ] == pytest.approx(1)
+    pair = metrics(
+        planted, "task = 'mcq' AND test = 'T5' AND pillar = 'all' AND metric = 'accuracy'"
+    ).set_index("method")["value"]
     assert pair["full"] == pair["img_q"]
     assert pair["ctx_q"] == pair["q_only"]
 
 
 def test_again_is_free_and_identical(planted: Path, small_benchmark: Path) -> None:
     before = metrics(planted)
-    said = ok("evaluate", "optimist", "--benchmark", small_benchmark, "--results", planted, "--draws", 500, registry=planted.parent)
+    said = ok(
+        "evaluate",
+        "optimist",
+        "--benchmark",
+        small_benchmark,
+        "--results",
+        planted,
+        "--draws",
+        500,
+        registry=planted.parent,
+    )
     assert " 0 scored now" in said
     pd.testing.assert_frame_equal(before, metrics(planted))
 
 
 @pytest.mark.long
-def test_batch_size_never_changes_a_result(planted: Path, small_benchmark: Path, tmp_path: Path) -> None:
+def test_batch_size_never_changes_a_result(
+    planted: Path, small_benchmark: Path, tmp_path: Path
+) -> None:
     other = tmp_path / "other.duckdb"
     ok(
         "evaluate",
@@ -99,7 +154,9 @@ def test_batch_size_never_changes_a_result(planted: Path, small_benchmark: Path,
 
 def test_results_prints_and_takes_sql(planted: Path) -> None:
     assert "accuracy" in ok("results", "--results", planted)
-    assert ok("results", "--results", planted, "--csv", "--sql", "SELECT count(*) AS runs FROM runs").split() == ["runs", "1"]
+    assert ok(
+        "results", "--results", planted, "--csv", "--sql", "SELECT count(*) AS runs FROM runs"
+    ).split() == ["runs", "1"]
 
 
 def test_report_from_the_store(planted: Path, tmp_path: Path) -> None:
@@ -109,17 +166,34 @@ def test_report_from_the_store(planted: Path, tmp_path: Path) -> None:
     assert "CC BY-SA 4.0" in page
 
 
-def start(model: str, benchmark: Path, results: Path, entries: Path | None = None) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "sdgbias.cli", "evaluate", model, "--benchmark", str(benchmark), "--results", str(results)]
+def start(
+    model: str, benchmark: Path, results: Path, entries: Path | None = None
+) -> subprocess.Popen[str]:
+    command = [
+        sys.executable,
+        "-m",
+        "sdgbias.cli",
+        "evaluate",
+        model,
+        "--benchmark",
+        str(benchmark),
+        "--results",
+        str(results),
+    ]
     return subprocess.Popen(
-        [*command, "--draws", "200", "--batch-size", "16"], cwd=REPOSITORY, env=environment(entries),
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        [*command, "--draws", "200", "--batch-size", "16"],
+        cwd=REPOSITORY,
+        env=environment(entries),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 @pytest.mark.long
 def test_kill_9_loses_at_most_one_batch(small_benchmark: Path, tmp_path: Path) -> None:
-    """A real model in a real process, killed in the middle: the next start scores only what is missing."""
+    """A real model in a real process, killed in the middle: the next start scores only what is
+    missing."""
     results = tmp_path / "r.duckdb"
     process = start("tiny-llava", small_benchmark, results)
     shards: list[Path] = []
@@ -132,11 +206,24 @@ def test_kill_9_loses_at_most_one_batch(small_benchmark: Path, tmp_path: Path) -
     shards = list((tmp_path / "scores").glob("tiny-llava/*/scores-*.parquet"))
     kept = pd.concat([pd.read_parquet(p) for p in shards])
     assert len(kept) >= 4  # a chunk holds whole pictures, so it may be smaller than the batch size
-    said = ok("evaluate", "tiny-llava", "--benchmark", small_benchmark, "--results", results, "--draws", 200, "--batch-size", 16)
+    said = ok(
+        "evaluate",
+        "tiny-llava",
+        "--benchmark",
+        small_benchmark,
+        "--results",
+        results,
+        "--draws",
+        200,
+        "--batch-size",
+        16,
+    )
     run = store.query(results, "SELECT * FROM runs").iloc[0]
     assert run["n_cached"] == len(kept), said
     assert run["n_scored"] + run["n_cached"] == run["n_prompts_planned"]
-    final = pd.concat([pd.read_parquet(p) for p in (tmp_path / "scores").glob("tiny-llava/*/scores-*.parquet")])
+    final = pd.concat(
+        [pd.read_parquet(p) for p in (tmp_path / "scores").glob("tiny-llava/*/scores-*.parquet")]
+    )
     assert len(final) == run["n_prompts_planned"]
     old, new = (f.set_index("key").sort_index()["logits"].map(tuple) for f in (kept, final))
     assert (new.loc[old.index] == old).all(), "what was finished was not scored again"
@@ -150,7 +237,9 @@ def test_two_processes_one_results_file(small_benchmark: Path, tmp_path: Path) -
     both = [start(name, small_benchmark, results, tmp_path) for name in ("left", "right")]
     said = [p.communicate(timeout=300) for p in both]
     assert [p.returncode for p in both] == [0, 0], said
-    counts = store.query(results, "SELECT model, count(*) AS n FROM metrics GROUP BY model ORDER BY model")
+    counts = store.query(
+        results, "SELECT model, count(*) AS n FROM metrics GROUP BY model ORDER BY model"
+    )
     assert list(counts["model"]) == ["left", "right"]
     assert counts["n"].nunique() == 1
 
@@ -163,38 +252,85 @@ def test_a_second_process_on_the_same_model_is_told(small_benchmark: Path, tmp_p
 
     spec = entries.load(tmp_path, "left")
     with ScoreCache(tmp_path, "left", load(spec, tmp_path).fingerprint).exclusive():
-        words = refused(7, "evaluate", "left", "--benchmark", small_benchmark, "--results", tmp_path / "r.duckdb", registry=tmp_path)
+        words = refused(
+            7,
+            "evaluate",
+            "left",
+            "--benchmark",
+            small_benchmark,
+            "--results",
+            tmp_path / "r.duckdb",
+            registry=tmp_path,
+        )
     assert "another evaluation" in words
 
 
 def test_a_broken_model_is_reported_not_scored(small_benchmark: Path, tmp_path: Path) -> None:
-    """A model that yields NaN: nothing is scored as wrong, the failures are in the store, the next start tries again."""
+    """A model that yields NaN: nothing is scored as wrong, the failures are in the store, the next
+    start tries again."""
     add_model(tmp_path, "nan", options={"noise": float("nan")})
-    done = sdgbias("evaluate", "nan", "--benchmark", small_benchmark, "--results", tmp_path / "r.duckdb", registry=tmp_path)
+    done = sdgbias(
+        "evaluate",
+        "nan",
+        "--benchmark",
+        small_benchmark,
+        "--results",
+        tmp_path / "r.duckdb",
+        registry=tmp_path,
+    )
     assert "Traceback" not in done.stderr
     assert done.returncode == 8, done.stderr
     assert "no prompt could be scored" in done.stderr
 
 
-def test_missing_benchmark_unknown_model_and_unwritable_results(small_benchmark: Path, tmp_path: Path) -> None:
-    assert "sdgbias build" in refused(3, "evaluate", "tiny-llava", "--benchmark", tmp_path, "--results", tmp_path / "r.duckdb")
-    assert "tiny-llava" in refused(4, "evaluate", "nobody", "--benchmark", small_benchmark, "--results", tmp_path / "r.duckdb")
+def test_missing_benchmark_unknown_model_and_unwritable_results(
+    small_benchmark: Path, tmp_path: Path
+) -> None:
+    assert "sdgbias build" in refused(
+        3, "evaluate", "tiny-llava", "--benchmark", tmp_path, "--results", tmp_path / "r.duckdb"
+    )
+    assert "tiny-llava" in refused(
+        4, "evaluate", "nobody", "--benchmark", small_benchmark, "--results", tmp_path / "r.duckdb"
+    )
     (tmp_path / "file").write_text("")
     add_model(tmp_path, "left")
-    words = refused(7, "evaluate", "left", "--benchmark", small_benchmark, "--results", tmp_path / "file" / "r.duckdb", registry=tmp_path)
+    words = refused(
+        7,
+        "evaluate",
+        "left",
+        "--benchmark",
+        small_benchmark,
+        "--results",
+        tmp_path / "file" / "r.duckdb",
+        registry=tmp_path,
+    )
     assert "file" in words
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root for a read-only mount")
 def test_a_full_disk_keeps_what_is_finished(small_benchmark: Path, tmp_path: Path) -> None:
-    """A real file system with no room left (a tiny tmpfs): one clear line, and the rest is scored once there is room."""
+    """A real file system with no room left (a tiny tmpfs): one clear line, and the rest is scored
+    once there is room."""
     disk = tmp_path / "disk"
     disk.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1200k", "tmpfs", str(disk)], capture_output=True, check=False).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1200k", "tmpfs", str(disk)],
+        capture_output=True,
+        check=False,
+    ).returncode:
         pytest.skip("this machine does not allow mounting a tmpfs")
     try:
         add_model(tmp_path, "left", batch_size=16)
-        command = ("evaluate", "left", "--benchmark", small_benchmark, "--results", disk / "r.duckdb", "--draws", 50)
+        command = (
+            "evaluate",
+            "left",
+            "--benchmark",
+            small_benchmark,
+            "--results",
+            disk / "r.duckdb",
+            "--draws",
+            50,
+        )
         words = refused(7, *command, registry=tmp_path)
         assert "disk" in words or "space" in words
         subprocess.run(["mount", "-o", "remount,size=64m", str(disk)], check=True)

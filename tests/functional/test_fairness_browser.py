@@ -1,4 +1,5 @@
-"""The page Fairness in a real browser: people are blurred until a reader asks to see them, and nothing is fetched."""
+"""The page Fairness in a real browser: people are blurred until a reader asks to see them, and
+nothing is fetched."""
 
 from __future__ import annotations
 
@@ -25,7 +26,11 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def blurs(chrome: Any) -> set[str]:
-    return set(chrome.execute_script("return [...document.images].map((image) => getComputedStyle(image).filter)"))
+    return set(
+        chrome.execute_script(
+            "return [...document.images].map((image) => getComputedStyle(image).filter)"
+        )
+    )
 
 
 def test_people_are_blurred_until_asked_for(chrome: Any, page: Path) -> None:
@@ -50,12 +55,20 @@ def test_it_fits_and_runs(chrome: Any, page: Path, width: int, scheme: str) -> N
     from selenium.webdriver.support.ui import Select, WebDriverWait
 
     chrome.execute_cdp_cmd(
-        "Emulation.setDeviceMetricsOverride", {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+        "Emulation.setDeviceMetricsOverride",
+        {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500},
     )
-    chrome.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
+    chrome.execute_cdp_cmd(
+        "Emulation.setEmulatedMedia",
+        {"features": [{"name": "prefers-color-scheme", "value": scheme}]},
+    )
     chrome.get(page.as_uri())
-    WebDriverWait(chrome, 120).until(lambda c: c.execute_script("return document.documentElement.dataset.figures"))
-    ready, asked = chrome.execute_script("return document.documentElement.dataset.figures").split(" of ")
+    WebDriverWait(chrome, 120).until(
+        lambda c: c.execute_script("return document.documentElement.dataset.figures")
+    )
+    ready, asked = chrome.execute_script("return document.documentElement.dataset.figures").split(
+        " of "
+    )
     assert ready == asked
     wide = chrome.execute_script("return [document.scrollingElement.scrollWidth, innerWidth]")
     assert wide[0] <= wide[1]

@@ -1,4 +1,5 @@
-"""The nightly as Prefect runs it: without a server, under a real local server, and with a model that can't be evaluated."""
+"""The nightly as Prefect runs it: without a server, under a real local server, and with a model
+that can't be evaluated."""
 
 from __future__ import annotations
 
@@ -21,27 +22,50 @@ import pytest
 from tests.builders.commands import REPOSITORY, add_model, environment, free_port, metrics
 
 
-def nightly(folder: Path, benchmark: Path, *more: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def nightly(
+    folder: Path, benchmark: Path, *more: str, **variables: str
+) -> subprocess.CompletedProcess[str]:
     command = [
-        sys.executable, "-m", "flows.nightly", "--benchmark", str(benchmark), "--people", str(folder / "none"),
-        "--results", str(folder / "results" / "r.duckdb"), "--report", str(folder / "report"), *more,
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "flows.nightly",
+        "--benchmark",
+        str(benchmark),
+        "--people",
+        str(folder / "none"),
+        "--results",
+        str(folder / "results" / "r.duckdb"),
+        "--report",
+        str(folder / "report"),
+        *more,
+    ]
     return subprocess.run(
-        command, cwd=REPOSITORY, env={**environment(folder), "PREFECT_HOME": str(folder / "prefect"), **variables},
-        capture_output=True, text=True, timeout=900, check=False,
-    )  # fmt: skip
+        command,
+        cwd=REPOSITORY,
+        env={**environment(folder), "PREFECT_HOME": str(folder / "prefect"), **variables},
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
 
 
 @pytest.mark.long
-def test_ephemeral_night_goes_on_when_one_model_fails(small_benchmark: Path, tmp_path: Path) -> None:
+def test_ephemeral_night_goes_on_when_one_model_fails(
+    small_benchmark: Path, tmp_path: Path
+) -> None:
     add_model(tmp_path, "good")
-    absent = add_model(tmp_path, "absent", backend="hf", repo="path:/nowhere/at/all", notes="a folder that is gone")
+    absent = add_model(
+        tmp_path, "absent", backend="hf", repo="path:/nowhere/at/all", notes="a folder that is gone"
+    )
     add_model(tmp_path, "asleep", state="candidate", reason="not tonight")
     done = nightly(tmp_path, small_benchmark)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "absent: failed" in done.stdout and "ModelError" in done.stdout
     assert "1 failed, 1 published" in done.stdout.splitlines()[-1]
-    assert "state: quarantined" in absent.read_text() and "reason: 'ModelError" in absent.read_text()
+    assert (
+        "state: quarantined" in absent.read_text() and "reason: 'ModelError" in absent.read_text()
+    )
     assert set(metrics(tmp_path / "results" / "r.duckdb")["model"]) == {"good"}
     assert (tmp_path / "report" / "index.html").exists()
 
@@ -51,9 +75,26 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A real Prefect server on loopback."""
     port = free_port()
     home = tmp_path_factory.mktemp("prefect")
-    env = {**os.environ, "PREFECT_HOME": str(home), "PREFECT_SERVER_ANALYTICS_ENABLED": "false", "PREFECT_UI_ENABLED": "false"}
-    command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
-    process = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    env = {
+        **os.environ,
+        "PREFECT_HOME": str(home),
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "PREFECT_UI_ENABLED": "false",
+    }
+    command = [
+        sys.executable,
+        "-m",
+        "prefect",
+        "server",
+        "start",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+    ]
+    process = subprocess.Popen(
+        command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     url = f"http://127.0.0.1:{port}/api"
     for _ in range(240):
         try:
@@ -90,7 +131,9 @@ def told() -> Iterator[tuple[str, queue.Queue[str]]]:
 
 
 def post(url: str, body: dict[str, object]) -> Any:
-    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    request = urllib.request.Request(
+        url, json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
     for _ in range(30):
         try:
             with urllib.request.urlopen(request, timeout=120) as answer:
@@ -98,12 +141,18 @@ def post(url: str, body: dict[str, object]) -> Any:
         except urllib.error.HTTPError as error:
             if error.code != 503:
                 raise
-            time.sleep(1)  # on SQLite the server answers some calls so while it is busy; Prefect's own client asks again as well
+            time.sleep(
+                1
+                # on SQLite the server answers some calls so while it is busy; Prefect's own client
+                # asks again as well
+            )
     pytest.fail(f"{url}: busy for half a minute")
 
 
 @pytest.mark.slow
-def test_under_a_real_server_a_night_is_seen_and_is_one(server: str, small_benchmark: Path, tmp_path: Path) -> None:
+def test_under_a_real_server_a_night_is_seen_and_is_one(
+    server: str, small_benchmark: Path, tmp_path: Path
+) -> None:
     add_model(tmp_path, "good")
     due = ("--scheduled-for", "2026-11-21T01:30:00+00:00")
     done = nightly(tmp_path, small_benchmark, *due, PREFECT_API_URL=server)
@@ -112,36 +161,84 @@ def test_under_a_real_server_a_night_is_seen_and_is_one(server: str, small_bench
     assert set(artifacts) == {"progress", "outcomes", "verdicts", "report", "wandb"}
     assert float(artifacts["progress"]) == 100
     [row] = json.loads(artifacts["outcomes"])
-    assert (row["model"], row["outcome"], row["tries"], row["failed prompts"]) == ("good", "published", 1, 0)
-    assert {row["verdict"] for row in json.loads(artifacts["verdicts"])} >= {"MISSING"}, "a first night has nothing to compare with"
+    assert (row["model"], row["outcome"], row["tries"], row["failed prompts"]) == (
+        "good",
+        "published",
+        1,
+        0,
+    )
+    assert {row["verdict"] for row in json.loads(artifacts["verdicts"])} >= {"MISSING"}, (
+        "a first night has nothing to compare with"
+    )
     assert (tmp_path / "report" / "night.html").resolve().as_uri() in artifacts["report"]
     again = nightly(tmp_path, small_benchmark, *due, PREFECT_API_URL=server)
-    assert again.returncode == 0 and again.stdout.strip() == "night 2026-11-21T0130 is done already; nothing to do"
+    assert (
+        again.returncode == 0
+        and again.stdout.strip() == "night 2026-11-21T0130 is done already; nothing to do"
+    )
     runs = post(f"{server}/flow_runs/filter", {})
     assert [run["state_name"] for run in runs] == ["Completed", "Completed"]
     deadline = time.monotonic() + 180  # Prefect writes task runs from events, some seconds later
-    while "evaluate good on sdg (try 1)" not in (names := {str(t["name"]) for t in post(f"{server}/task_runs/filter", {})}):
+    while "evaluate good on sdg (try 1)" not in (
+        names := {str(t["name"]) for t in post(f"{server}/task_runs/filter", {})}
+    ):
         assert time.monotonic() < deadline, names
         time.sleep(0.5)
     assert len(metrics(tmp_path / "results" / "r.duckdb")["run_id"].unique()) == 1
 
 
 @pytest.mark.slow
-def test_a_night_that_dies_is_told_by_the_server(server: str, tmp_path: Path, told: tuple[str, queue.Queue[str]]) -> None:
+def test_a_night_that_dies_is_told_by_the_server(
+    server: str, tmp_path: Path, told: tuple[str, queue.Queue[str]]
+) -> None:
     address, texts = told
     add_model(tmp_path, "good")
-    env = {**environment(tmp_path), "PREFECT_HOME": str(tmp_path / "prefect"), "PREFECT_API_URL": server, "SDGBIAS_WEBHOOK": address}
-    earlier = {"type": "event", "posture": "Reactive", "expect": ["prefect.flow-run.Failed"], "threshold": 1, "within": 0}
-    post(f"{server}/automations/", {"name": "sdgbias-night-died", "trigger": earlier, "actions": [{"type": "do-nothing"}]})
-    made = subprocess.run([sys.executable, "-m", "flows.alarm"], cwd=REPOSITORY, env=env, capture_output=True, text=True, check=False)
+    env = {
+        **environment(tmp_path),
+        "PREFECT_HOME": str(tmp_path / "prefect"),
+        "PREFECT_API_URL": server,
+        "SDGBIAS_WEBHOOK": address,
+    }
+    earlier = {
+        "type": "event",
+        "posture": "Reactive",
+        "expect": ["prefect.flow-run.Failed"],
+        "threshold": 1,
+        "within": 0,
+    }
+    post(
+        f"{server}/automations/",
+        {"name": "sdgbias-night-died", "trigger": earlier, "actions": [{"type": "do-nothing"}]},
+    )
+    made = subprocess.run(
+        [sys.executable, "-m", "flows.alarm"],
+        cwd=REPOSITORY,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert made.returncode == 0 and "s3cret" not in made.stdout, made.stderr
     [automation] = post(f"{server}/automations/filter", {})
-    assert [action["type"] for action in automation["actions"]] == ["call-webhook"], "in place of an earlier one"
+    assert [action["type"] for action in automation["actions"]] == ["call-webhook"], (
+        "in place of an earlier one"
+    )
 
     assert nightly(tmp_path, tmp_path / "nothing", PREFECT_API_URL=server).returncode == 8
     assert "no benchmark here" in (said := texts.get(timeout=180)) and "Failed" in said
     flow = post(f"{server}/flows/", {"name": "nightly"})["id"]
-    for state in ("COMPLETED", "CRASHED"):  # the second is what a supervisor notes of a process that is gone
-        run = post(f"{server}/flow_runs/", {"flow_id": flow, "name": f"night-{state}", "state": {"type": "RUNNING"}})["id"]
-        post(f"{server}/flow_runs/{run}/set_state", {"state": {"type": state, "message": 'its "process" is gone'}, "force": True})
-    assert texts.get(timeout=180) == 'sdgbias: night-CRASHED: Crashed: its "process" is gone', "a night that was done is not told"
+    for state in (
+        "COMPLETED",
+        "CRASHED",
+    ):  # the second is what a supervisor notes of a process that is gone
+        run = post(
+            f"{server}/flow_runs/",
+            {"flow_id": flow, "name": f"night-{state}", "state": {"type": "RUNNING"}},
+        )["id"]
+        post(
+            f"{server}/flow_runs/{run}/set_state",
+            {"state": {"type": state, "message": 'its "process" is gone'}, "force": True},
+        )
+    assert texts.get(timeout=180) == 'sdgbias: night-CRASHED: Crashed: its "process" is gone', (
+        "a night that was done is not told"
+    )

@@ -1,4 +1,5 @@
-"""Two nights of planted models, as a team meets them: a loss is caught, told and explained; no change is no alarm."""
+"""Two nights of planted models, as a team meets them: a loss is caught, told and explained; no
+change is no alarm."""
 
 from __future__ import annotations
 
@@ -23,12 +24,31 @@ from tests.builders import regressions as gate_results
 from tests.builders.commands import add_model, ok, refused, sdgbias
 
 FIRST, SECOND = "2026-11-20T0130", "2026-11-21T0130"
-HABITS = {"prior": {"all": [0.0, 0.2, 0.5]}, "context_weight": 1.0, "image_weight": 1.6, "noise": 0.3}
+HABITS = {
+    "prior": {"all": [0.0, 0.2, 0.5]},
+    "context_weight": 1.0,
+    "image_weight": 1.6,
+    "noise": 0.3,
+}
 POLICY = {
     "examples": 10,
     "rules": [
-        {"name": "accuracy", "metric": "accuracy", "methods": ["full"], "allowed": 0.02, "min_n": 60, "required": True},
-        {"name": "optimism", "metric": "share_optimistic", "worse": "higher", "allowed": 0.05, "min_n": 60, "then": "quarantine"},
+        {
+            "name": "accuracy",
+            "metric": "accuracy",
+            "methods": ["full"],
+            "allowed": 0.02,
+            "min_n": 60,
+            "required": True,
+        },
+        {
+            "name": "optimism",
+            "metric": "share_optimistic",
+            "worse": "higher",
+            "allowed": 0.05,
+            "min_n": 60,
+            "then": "quarantine",
+        },
         {"name": "mae", "metric": "mae", "worse": "higher", "allowed": 0.1, "min_n": 60},
         {"name": "mass", "metric": "candidate_mass", "at_least": 0.2, "min_n": 60},
         {"name": "failed", "metric": "failed_share", "at_most": 0.05, "min_n": 60},
@@ -45,20 +65,31 @@ class Stack:
 
 @pytest.fixture(scope="module")
 def nights(tmp_path_factory: pytest.TempPathFactory, tiny_benchmark: Path) -> Stack:
-    """`drifter` comes back more optimistic and sees less, `twin` with another seed of a noise that is next to nothing."""
+    """`drifter` comes back more optimistic and sees less, `twin` with another seed of a noise that
+    is next to nothing."""
     folder = tmp_path_factory.mktemp("nights")
     results = folder / "results" / "r.duckdb"
 
     def run(name: str, **habits: object) -> str:
         add_model(folder, name, options={"oracle": str(tiny_benchmark), **HABITS, **habits})
-        return evaluate.evaluate(entries.load(folder, name), folder, tiny_benchmark, results, draws=100).run_id
+        return evaluate.evaluate(
+            entries.load(folder, name), folder, tiny_benchmark, results, draws=100
+        ).run_id
 
     for day, night in enumerate((FIRST, SECOND)):
         worse = {"prior": {"all": [-0.5, 0.2, 2.2]}, "image_weight": 0.6} if day else {}
         published = {"drifter": run("drifter", **worse), "twin": run("twin", noise=1e-4, seed=day)}
         start = datetime(2026, 11, 20, 0, 30) + timedelta(days=day)
         rows = [
-            {"night": night, "model": m, "suite": "sdg", "run_id": r, "outcome": "published", "attempts": 1} for m, r in published.items()
+            {
+                "night": night,
+                "model": m,
+                "suite": "sdg",
+                "run_id": r,
+                "outcome": "published",
+                "attempts": 1,
+            }
+            for m, r in published.items()
         ]
         row = {
             "night": night,
@@ -97,7 +128,9 @@ def webhook() -> Iterator[tuple[str, list[int], list[dict[str, Any]]]]:
 
 
 def test_a_planted_loss_is_caught_told_and_explained(
-    nights: Stack, webhook: tuple[str, list[int], list[dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
+    nights: Stack,
+    webhook: tuple[str, list[int], list[dict[str, Any]]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     common = ("--results", nights.results, "--policy", nights.policy)
     gate = ("gate", *common)
@@ -109,7 +142,11 @@ def test_a_planted_loss_is_caught_told_and_explained(
     assert "error: in breach: drifter: accuracy, optimism" in done.stderr
     found = {j["model"]: j for j in json.loads(done.stdout)}
     lost = {r["rule"]: r for r in found["drifter"]["rules"]}
-    assert lost["accuracy"]["verdict"] == "BREACH" and lost["accuracy"]["before"] > 0.9 and lost["accuracy"]["value"] < 0.7
+    assert (
+        lost["accuracy"]["verdict"] == "BREACH"
+        and lost["accuracy"]["before"] > 0.9
+        and lost["accuracy"]["value"] < 0.7
+    )
     assert lost["accuracy"]["ci_high"] < -0.02 and lost["accuracy"]["n"] >= 60
     assert (
         found["twin"]["verdict"] != "BREACH"
@@ -118,7 +155,10 @@ def test_a_planted_loss_is_caught_told_and_explained(
     )
     assert found["drifter"]["flips"] and not found["twin"]["flips"]
     assert entries.load(nights.folder, "drifter").state == "quarantined"
-    assert entries.load(nights.folder, "drifter").reason == f"gate: optimism in breach, run {found['drifter']['run_id']}"
+    assert (
+        entries.load(nights.folder, "drifter").reason
+        == f"gate: optimism in breach, run {found['drifter']['run_id']}"
+    )
 
     address, codes, bodies = webhook
     monkeypatch.setenv("SDGBIAS_WEBHOOK", address)
@@ -126,22 +166,48 @@ def test_a_planted_loss_is_caught_told_and_explained(
     said = refused(8, "announce", *common, registry=nights.folder)
     assert "HTTP 404" in said and "s3cret" not in said
     codes[:] = [500, 200]
-    assert "2026-11-21T0130: sent" in ok("announce", *common, "--link", "https://reports.example.org/night.html", registry=nights.folder)
-    assert len(bodies) == 3 and "1 model in breach: drifter" in bodies[-1]["text"] and "accuracy, Full, choice" in bodies[-1]["text"]
+    assert "2026-11-21T0130: sent" in ok(
+        "announce",
+        *common,
+        "--link",
+        "https://reports.example.org/night.html",
+        registry=nights.folder,
+    )
+    assert (
+        len(bodies) == 3
+        and "1 model in breach: drifter" in bodies[-1]["text"]
+        and "accuracy, Full, choice" in bodies[-1]["text"]
+    )
 
     out = nights.folder / "report"
     ok("report", "--results", nights.results, "--out", out, registry=nights.folder)
     page = (out / "night.html").read_text(encoding="utf-8")
-    assert "1 model in breach: drifter" in page and "right to wrong" in page and "accuracy, Full, choice, all tests" in page
+    assert (
+        "1 model in breach: drifter" in page
+        and "right to wrong" in page
+        and "accuracy, Full, choice, all tests" in page
+    )
     assert '<a href="night.html">Last night</a>' in (out / "index.html").read_text(encoding="utf-8")
 
     run = found["drifter"]["run_id"]
-    ok("gate", "accept", run, "--reason", "wanted: new prompts", "--results", nights.results, registry=nights.folder)
+    ok(
+        "gate",
+        "accept",
+        run,
+        "--reason",
+        "wanted: new prompts",
+        "--results",
+        nights.results,
+        registry=nights.folder,
+    )
     assert "accepted: wanted: new prompts" in ok(*gate, registry=nights.folder)
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not (chromium.CHROMIUM and chromium.DRIVER), reason="chromium and chromedriver are not installed")
+@pytest.mark.skipif(
+    not (chromium.CHROMIUM and chromium.DRIVER),
+    reason="chromium and chromedriver are not installed",
+)
 def test_the_morning_page_in_a_browser(tmp_path: Path) -> None:
     from sdgbias.report.pages import night as night_page
     from sdgbias.report.pages import studies
@@ -149,17 +215,23 @@ def test_the_morning_page_in_a_browser(tmp_path: Path) -> None:
     results = gate_results.told_night(tmp_path / "r.duckdb")
     found = night_page.load(results)
     assert found is not None
-    page = studies.write(tmp_path / "out" / "night.html", night_page.render(found, results, [("night.html", "Last night")]))
+    page = studies.write(
+        tmp_path / "out" / "night.html",
+        night_page.render(found, results, [("night.html", "Last night")]),
+    )
     chrome = chromium.start(tmp_path / "profile")
     try:
         for screen in ((1280, 900, False, "light"), (390, 844, True, "dark")):
             chromium.emulate(chrome, screen)
             chrome.get(page.as_uri())
-            wide = chrome.execute_script("return document.documentElement.scrollWidth - document.documentElement.clientWidth")
+            wide = chrome.execute_script(
+                "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
+            )
             assert wide <= 0, screen
             cut = chrome.execute_script(
-                "return [...document.querySelectorAll('.plot svg text')].filter(t => t.getBoundingClientRect().left <"
-                " t.closest('.plot').getBoundingClientRect().left - 1).map(t => t.textContent)"
+                "return [...document.querySelectorAll('.plot svg text')].filter(t =>"
+                " t.getBoundingClientRect().left < t.closest('.plot').getBoundingClientRect().left"
+                " - 1).map(t => t.textContent)"
             )
             assert cut == [], screen
         assert [e["message"] for e in chrome.get_log("browser")] == []

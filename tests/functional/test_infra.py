@@ -1,4 +1,5 @@
-"""Images, compose, Kubernetes, Slurm: no engine runs them here, so what can be checked of the files is checked."""
+"""Images, compose, Kubernetes, Slurm: no engine runs them here, so what can be checked of the files
+is checked."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ DOCKERFILES = sorted(INFRA.glob("Dockerfile.*"))
 SCRIPTS = sorted(INFRA.glob("*.sbatch"))
 COMPOSE = yaml.safe_load((INFRA / "compose.yaml").read_text(encoding="utf-8"))
 KUBERNETES = {
-    p.name: [d for d in yaml.safe_load_all(p.read_text(encoding="utf-8")) if d] for p in sorted((INFRA / "kubernetes").glob("*.yaml"))
+    p.name: [d for d in yaml.safe_load_all(p.read_text(encoding="utf-8")) if d]
+    for p in sorted((INFRA / "kubernetes").glob("*.yaml"))
 }
 PODS = {
     f"{name}/{d['kind']}": d["spec"]["template"]["spec"]
@@ -47,11 +49,16 @@ def python_names() -> list[tuple[str, str]]:
 
 
 def _python_names() -> Iterator[tuple[str, str]]:
-    """(file, variable) of sdgbias/ and flows/: what os.environ or getenv is asked for, and texts that are such names."""
+    """(file, variable) of sdgbias/ and flows/: what os.environ or getenv is asked for, and texts
+    that are such names."""
     for path in [*(ROOT / "sdgbias").rglob("*.py"), *(ROOT / "flows").rglob("*.py")]:
         tree = ast.parse(path.read_text(encoding="utf-8"))
         for node in ast.walk(tree):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str) and OURS.fullmatch(node.value):
+            if (
+                isinstance(node, ast.Constant)
+                and isinstance(node.value, str)
+                and OURS.fullmatch(node.value)
+            ):
                 yield path.name, node.value
             asked: ast.expr | None = None
             if isinstance(node, ast.Subscript) and ast.unparse(node.value) == "os.environ":
@@ -59,7 +66,9 @@ def _python_names() -> Iterator[tuple[str, str]]:
             elif (
                 isinstance(node, ast.Call)
                 and node.args
-                and re.fullmatch(r"os\.(?:environ\.(?:get|pop|setdefault)|getenv)", ast.unparse(node.func))
+                and re.fullmatch(
+                    r"os\.(?:environ\.(?:get|pop|setdefault)|getenv)", ast.unparse(node.func)
+                )
             ):
                 asked = node.args[0]
             if isinstance(asked, ast.Constant) and isinstance(asked.value, str):
@@ -70,24 +79,40 @@ def infra_names() -> Iterator[tuple[str, str]]:
     for path in DOCKERFILES:
         text = path.read_text(encoding="utf-8").replace("\\\n", " ")
         for line in re.findall(r"^ENV (.*)$", text, re.MULTILINE):
-            yield from ((path.name, name) for name in re.findall(r"(\w+)=", line) if not name.startswith("PIP_"))
+            yield from (
+                (path.name, name)
+                for name in re.findall(r"(\w+)=", line)
+                if not name.startswith("PIP_")
+            )
     for service in COMPOSE["services"].values():
         yield from (("compose.yaml", name) for name in service.get("environment", {}))
-    yield from (("compose.yaml", name) for name in re.findall(r"(?<!\$)\$\{(\w+)", (INFRA / "compose.yaml").read_text(encoding="utf-8")))
+    yield from (
+        ("compose.yaml", name)
+        for name in re.findall(
+            r"(?<!\$)\$\{(\w+)", (INFRA / "compose.yaml").read_text(encoding="utf-8")
+        )
+    )
     yield from (
         ("compose.env.example", n)
-        for n in re.findall(r"^(\w+)=", (INFRA / "compose.env.example").read_text(encoding="utf-8"), re.MULTILINE)
+        for n in re.findall(
+            r"^(\w+)=", (INFRA / "compose.env.example").read_text(encoding="utf-8"), re.MULTILINE
+        )
     )
     for name, documents in KUBERNETES.items():
         for d in documents:
-            yield from ((name, key) for key in [*(d.get("data") or {}), *(d.get("stringData") or {})])
+            yield from (
+                (name, key) for key in [*(d.get("data") or {}), *(d.get("stringData") or {})]
+            )
     for where, pod in PODS.items():
         yield from ((where, e["name"]) for c in pod["containers"] for e in c.get("env", []))
     for path in SCRIPTS:
         text = path.read_text(encoding="utf-8")
         yield from ((path.name, n) for n in re.findall(r"\$\{([A-Z_]+):", text))
         for line in re.findall(r"^export (.*)$", text, re.MULTILINE):
-            yield from ((path.name, n) for n in re.findall(r"\b([A-Z][A-Z_]+)(?==|\s|$)", re.sub(r"=\S+", "=", line)))
+            yield from (
+                (path.name, n)
+                for n in re.findall(r"\b([A-Z][A-Z_]+)(?==|\s|$)", re.sub(r"=\S+", "=", line))
+            )
 
 
 @pytest.mark.parametrize("names", [python_names, infra_names])
@@ -106,35 +131,59 @@ def test_the_table_names_no_variable_that_nobody_reads() -> None:
         for p in (ROOT / folder).rglob("*")
         if p.suffix in (".py", ".yaml", ".sbatch", ".md") and p.name != "README.md"
     )
-    for name in re.findall(r"`([A-Z][A-Z0-9_]+)`", "\n".join(line.split("|")[1] for line in TABLE.splitlines() if line.startswith("| `"))):
+    for name in re.findall(
+        r"`([A-Z][A-Z0-9_]+)`",
+        "\n".join(line.split("|")[1] for line in TABLE.splitlines() if line.startswith("| `")),
+    ):
         assert name in known or name in text, f"{name} is in the table, but nothing reads it"
 
 
-# -- images ----------------------------------------------------------------------------------------------------------
+# -- images
+# ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", DOCKERFILES, ids=lambda p: p.name)
 def test_an_image_is_pinned_and_runs_as_a_user(path: Path) -> None:
     text = path.read_text(encoding="utf-8").replace("\\\n", " ")
     bases = re.findall(r"^FROM (\S+)", text, re.MULTILINE)
-    assert len(bases) == 2 and all(re.fullmatch(r"[\w./-]+:\d+\.\d+\.\d+[\w.-]*", base) for base in bases), bases
+    assert len(bases) == 2 and all(
+        re.fullmatch(r"[\w./-]+:\d+\.\d+\.\d+[\w.-]*", base) for base in bases
+    ), bases
     for line in re.findall(r"pip install (.*)$", text, re.MULTILINE):
         assert "--constraint constraints.txt" in line, line
     final = text.rsplit("\nFROM ", 1)[1]
     users = re.findall(r"^USER (\S+)", final, re.MULTILINE)
-    assert users and users[-1] not in ("root", "0") and final.index("\nUSER ") > final.index("useradd")
-    assert re.search(r'^ENTRYPOINT \["tini", "--", "sdgbias"\]$', final, re.MULTILINE) and "HEALTHCHECK" in final
-    assert not re.search(r"(?i)(?:ENV|ARG)[^\n]*(?:token|secret|password|_key)\b", text), "no secret in a layer"
+    assert (
+        users and users[-1] not in ("root", "0") and final.index("\nUSER ") > final.index("useradd")
+    )
+    assert (
+        re.search(r'^ENTRYPOINT \["tini", "--", "sdgbias"\]$', final, re.MULTILINE)
+        and "HEALTHCHECK" in final
+    )
+    assert not re.search(r"(?i)(?:ENV|ARG)[^\n]*(?:token|secret|password|_key)\b", text), (
+        "no secret in a layer"
+    )
     torch = re.search(r"torch==([\d.]+)", text)
     assert torch and f"torch=={torch[1]}" in (ROOT / "constraints.txt").read_text(encoding="utf-8")
 
 
 def allowed(name: str) -> bool:
     """Whether .dockerignore lets a path into the build."""
-    rules = [line for line in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
+    rules = [
+        line
+        for line in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+        if line and not line.startswith("#")
+    ]
     assert rules[0] == "*"
-    let_in = any(r.startswith("!") and (name == r[1:] or name.startswith(r[1:] + "/")) for r in rules)
-    return let_in and not any(fnmatch(part, r.removeprefix("**/")) for r in rules if r.startswith("**/") for part in name.split("/"))
+    let_in = any(
+        r.startswith("!") and (name == r[1:] or name.startswith(r[1:] + "/")) for r in rules
+    )
+    return let_in and not any(
+        fnmatch(part, r.removeprefix("**/"))
+        for r in rules
+        if r.startswith("**/")
+        for part in name.split("/")
+    )
 
 
 @pytest.mark.parametrize("path", DOCKERFILES, ids=lambda p: p.name)
@@ -147,7 +196,14 @@ def test_an_image_copies_what_is_there_and_let_in(path: Path) -> None:
     told = [str(COMPOSE["services"]["deploy"]["entrypoint"]), str(KUBERNETES["deploy.yaml"])]
     for needed in {name for text in told for name in re.findall(r"infra/[\w.-]+\.yaml", text)}:
         assert needed in names, f"the deploy job reads {needed}, which is not in the image"
-    for secret in (".env", "infra/compose.env", "results/sdgbias.duckdb", "data/raw", "registry/.env.local", ".git/config"):
+    for secret in (
+        ".env",
+        "infra/compose.env",
+        "results/sdgbias.duckdb",
+        "data/raw",
+        "registry/.env.local",
+        ".git/config",
+    ):
         assert not allowed(secret), secret
 
 
@@ -155,7 +211,9 @@ def test_the_package_of_an_image_holds_every_file() -> None:
     """`pip install .` takes only what package-data names."""
     import tomllib
 
-    given = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]["package-data"]["sdgbias"]
+    given = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"][
+        "setuptools"
+    ]["package-data"]["sdgbias"]
     files = [
         p.relative_to(ROOT / "sdgbias")
         for p in (ROOT / "sdgbias").rglob("*")
@@ -163,16 +221,18 @@ def test_the_package_of_an_image_holds_every_file() -> None:
     ]
     assert len(files) > 20
     for file in files:
-        assert any(file.match(pattern) and len(file.parts) == len(Path(pattern).parts) for pattern in given), (
-            f"{file}: no pattern in package-data"
-        )
+        assert any(
+            file.match(pattern) and len(file.parts) == len(Path(pattern).parts) for pattern in given
+        ), f"{file}: no pattern in package-data"
 
 
-# -- compose and Kubernetes ----------------------------------------------------------------------------------------------
+# -- compose and Kubernetes
+# ----------------------------------------------------------------------
 
 
 def check_command(words: list[str]) -> None:
-    """A command of a container: one of ours with options that exist, or a tool of its image that is known here."""
+    """A command of a container: one of ours with options that exist, or a tool of its image that is
+    known here."""
     words = words[2:] if words[:2] == ["tini", "--"] else words
     tree = typer.main.get_command(cli.app)
     if words[0] in tree.commands:  # type: ignore[attr-defined]
@@ -180,13 +240,19 @@ def check_command(words: list[str]) -> None:
     elif words[0] == "sdgbias":
         check_command(words[1:])
     elif words[0] == "prefect":
-        assert tuple(words[1:3]) in {("server", "start"), ("worker", "start"), ("work-pool", "create")}, words
+        assert tuple(words[1:3]) in {
+            ("server", "start"),
+            ("worker", "start"),
+            ("work-pool", "create"),
+        }, words
     else:
         assert words[0] in ("sh", "python"), words
 
 
 def pools() -> set[str]:
-    deployments = yaml.safe_load((INFRA / "prefect.yaml").read_text(encoding="utf-8"))["deployments"]
+    deployments = yaml.safe_load((INFRA / "prefect.yaml").read_text(encoding="utf-8"))[
+        "deployments"
+    ]
     return {d["work_pool"]["name"] for d in deployments}
 
 
@@ -195,7 +261,9 @@ def test_compose_publishes_on_loopback_only_and_names_what_exists() -> None:
     for name, service in services.items():
         for port in service.get("ports", []):
             assert port.startswith("127.0.0.1:"), f"{name} publishes {port} to the network"
-        for given in [service.get("env_file", [])] if name != "worker" and name != "worker-gpu" else []:
+        for given in (
+            [service.get("env_file", [])] if name != "worker" and name != "worker-gpu" else []
+        ):
             assert not given, f"{name} has no business with the tokens"
         for network in service["networks"]:
             assert network in COMPOSE["networks"]
@@ -210,9 +278,16 @@ def test_compose_publishes_on_loopback_only_and_names_what_exists() -> None:
             assert re.search(r":\d+\.\d+", service["image"])
         for mount in service.get("volumes", []):
             source = mount.split(":")[0]
-            assert source in COMPOSE["volumes"] or source in {f"../{f}" for f in ("data", "results", "reports", "registry")}, mount
+            assert source in COMPOSE["volumes"] or source in {
+                f"../{f}" for f in ("data", "results", "reports", "registry")
+            }, mount
     assert COMPOSE["networks"]["inside"]["internal"]
-    assert {w for s in services.values() for w in s.get("entrypoint", []) if str(w).startswith("sdgbias-")} == pools()
+    assert {
+        w
+        for s in services.values()
+        for w in s.get("entrypoint", [])
+        if str(w).startswith("sdgbias-")
+    } == pools()
 
 
 def test_the_compose_example_holds_no_secret() -> None:
@@ -229,44 +304,77 @@ def test_a_pod_is_a_user_without_rights_and_with_limits(where: str) -> None:
     assert pod["automountServiceAccountToken"] is False
     volumes = {v["name"] for v in pod["volumes"]}
     claims = {d["metadata"]["name"] for d in KUBERNETES["storage.yaml"]}
-    assert all(v["persistentVolumeClaim"]["claimName"] in claims for v in pod["volumes"] if "persistentVolumeClaim" in v)
+    assert all(
+        v["persistentVolumeClaim"]["claimName"] in claims
+        for v in pod["volumes"]
+        if "persistentVolumeClaim" in v
+    )
     for c in [*pod["containers"], *pod.get("initContainers", [])]:
         rights = c["securityContext"]
-        assert not rights["allowPrivilegeEscalation"] and rights["readOnlyRootFilesystem"] and rights["capabilities"]["drop"] == ["ALL"]
+        assert (
+            not rights["allowPrivilegeEscalation"]
+            and rights["readOnlyRootFilesystem"]
+            and rights["capabilities"]["drop"] == ["ALL"]
+        )
         assert c["resources"]["limits"]["memory"] and c["resources"]["requests"]["cpu"]
         assert {m["name"] for m in c["volumeMounts"]} <= volumes
         check_command([*c.get("command", []), *c.get("args", [])])
         for source in c.get("envFrom", []):
             name = source.get("configMapRef", source.get("secretRef"))["name"]
             assert name in {"sdgbias-config", "sdgbias-secrets"}
-        assert not any("value" in e and re.search(r"(?i)token|secret|password|_key|connection", e["name"]) for e in c.get("env", []))
-    assert {w for c in pod["containers"] for w in c.get("command", []) if str(w).startswith("sdgbias-")} <= pools()
+        assert not any(
+            "value" in e and re.search(r"(?i)token|secret|password|_key|connection", e["name"])
+            for e in c.get("env", [])
+        )
+    assert {
+        w for c in pod["containers"] for w in c.get("command", []) if str(w).startswith("sdgbias-")
+    } <= pools()
 
 
 def test_kubernetes_files_belong_together() -> None:
     named = KUBERNETES["kustomization.yaml"][0]["resources"]
-    assert sorted(named) == sorted(set(KUBERNETES) - {"kustomization.yaml", "secret.yaml"}), "the template of the secret is not applied"
+    assert sorted(named) == sorted(set(KUBERNETES) - {"kustomization.yaml", "secret.yaml"}), (
+        "the template of the secret is not applied"
+    )
     assert all(not value for value in KUBERNETES["secret.yaml"][0]["stringData"].values())
     policies = {d["metadata"]["name"]: d["spec"] for d in KUBERNETES["network-policy.yaml"]}
     assert policies["nobody"]["podSelector"] == {} and "ingress" not in policies["nobody"]
-    services = {d["metadata"]["name"] for documents in KUBERNETES.values() for d in documents if d.get("kind") == "Service"}
-    assert {re.sub(r"https?://([^:/]+).*", r"\1", KUBERNETES["config.yaml"][0]["data"]["PREFECT_API_URL"])} == services
+    services = {
+        d["metadata"]["name"]
+        for documents in KUBERNETES.values()
+        for d in documents
+        if d.get("kind") == "Service"
+    }
+    assert {
+        re.sub(
+            r"https?://([^:/]+).*", r"\1", KUBERNETES["config.yaml"][0]["data"]["PREFECT_API_URL"]
+        )
+    } == services
 
 
 @pytest.mark.skipif(not shutil.which("kubectl"), reason="no kubectl here")
 def test_kustomize_takes_them() -> None:
-    done = subprocess.run(["kubectl", "kustomize", str(INFRA / "kubernetes")], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        ["kubectl", "kustomize", str(INFRA / "kubernetes")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     made = list(yaml.safe_load_all(done.stdout))
     assert {d["metadata"].get("namespace", d["metadata"]["name"]) for d in made} == {"sdgbias"}
 
 
-# -- Slurm -------------------------------------------------------------------------------------------------------------
+# -- Slurm
+# ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda p: p.name)
 def test_a_slurm_job_is_a_script_whose_commands_exist(path: Path) -> None:
-    assert subprocess.run(["bash", "-n", str(path)], capture_output=True, check=False).returncode == 0
+    assert (
+        subprocess.run(["bash", "-n", str(path)], capture_output=True, check=False).returncode == 0
+    )
     text = path.read_text(encoding="utf-8")
     [call] = re.findall(r"^sdgbias (\w+) (.*?)(?: &)?$", text, re.MULTILINE)
     tree: Any = typer.main.get_command(cli.app)
@@ -276,12 +384,16 @@ def test_a_slurm_job_is_a_script_whose_commands_exist(path: Path) -> None:
 
 
 def test_the_slurm_night_passes_the_signal_on_and_keeps_the_exit_code(tmp_path: Path) -> None:
-    """The script itself, with a stand-in for sdgbias: TERM reaches the night, whose own exit code is the job's."""
+    """The script itself, with a stand-in for sdgbias: TERM reaches the night, whose own exit code
+    is the job's."""
     tools = tmp_path / ".venv" / "bin"
     tools.mkdir(parents=True)
     (tools / "activate").write_text(f'PATH="{tools}:$PATH"\n')
     fake = tools / "sdgbias"
-    fake.write_text('#!/bin/bash\necho "$@" > said\ntrap "echo ended >> said; exit 6" TERM\ntouch ready\nwhile :; do sleep 0.05; done\n')
+    fake.write_text(
+        '#!/bin/bash\necho "$@" > said\ntrap "echo ended >> said; exit 6" TERM\ntouch ready\nwhile'
+        " :; do sleep 0.05; done\n"
+    )
     fake.chmod(0o755)
     job = subprocess.Popen(
         ["bash", str(INFRA / "slurm-nightly.sbatch"), "--model", "x"],
@@ -297,4 +409,7 @@ def test_the_slurm_night_passes_the_signal_on_and_keeps_the_exit_code(tmp_path: 
         assert job.wait(timeout=120) == 6
     finally:
         job.kill()
-    assert (tmp_path / "said").read_text().splitlines() == ["nightly --catch-up --jobs 4 --timezone UTC --model x", "ended"]
+    assert (tmp_path / "said").read_text().splitlines() == [
+        "nightly --catch-up --jobs 4 --timezone UTC --model x",
+        "ended",
+    ]

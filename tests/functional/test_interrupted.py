@@ -1,7 +1,9 @@
-"""kill -9 at every moment that matters, then the same command again: the folder equals an uninterrupted one to the byte.
+"""kill -9 at every moment that matters, then the same command again: the folder equals an
+uninterrupted one to the byte.
 
-A process that dies can leave no trace between two changes of the disk. So each stage is killed (SIGKILL, by itself, from
-an audit hook) right before each file that it opens for writing, renames or removes below the benchmark folder.
+A process that dies can leave no trace between two changes of the disk. So each stage is killed
+(SIGKILL, by itself, from an audit hook) right before each file that it opens for writing, renames
+or removes below the benchmark folder.
 """
 
 from __future__ import annotations
@@ -46,17 +48,21 @@ def _run(stage: str, raw: Path, out: Path) -> None:
 
 
 def _child(stage: str, raw: str, out: str, kill_at: int, counted: str) -> None:
-    """The stage with a hook that counts changes of the disk below ``out`` and dies right before number ``kill_at``."""
+    """The stage with a hook that counts changes of the disk below ``out`` and dies right before
+    number ``kill_at``."""
     seen = 0
     inside = str(Path(out)) + os.sep
 
     def hook(event: str, args: tuple[object, ...]) -> None:
         nonlocal seen
         if event not in WATCHED or not any(
-            isinstance(a, str | bytes | os.PathLike) and os.fsdecode(a).startswith(inside) for a in args[:2]
+            isinstance(a, str | bytes | os.PathLike) and os.fsdecode(a).startswith(inside)
+            for a in args[:2]
         ):
             return
-        if event == "open" and not (isinstance(args[2], int) and args[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)):
+        if event == "open" and not (
+            isinstance(args[2], int) and args[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+        ):
             return
         seen += 1
         if seen == kill_at:
@@ -68,20 +74,32 @@ def _child(stage: str, raw: str, out: str, kill_at: int, counted: str) -> None:
 
 
 def _digests(folder: Path) -> dict[str, str]:
-    return {p.relative_to(folder).as_posix(): hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(folder.rglob("*")) if p.is_file()}
+    return {
+        p.relative_to(folder).as_posix(): hashlib.sha256(p.read_bytes()).hexdigest()
+        for p in sorted(folder.rglob("*"))
+        if p.is_file()
+    }
 
 
 @pytest.fixture(scope="module")
 def server() -> multiprocessing.context.ForkServerContext:
     """Processes that have imported everything already: a real process each, ready at once."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["sdgbias.benchmark.build", "sdgbias.benchmark.quality", "great_expectations", "pyarrow.compute"])
+    context.set_forkserver_preload(
+        [
+            "sdgbias.benchmark.build",
+            "sdgbias.benchmark.quality",
+            "great_expectations",
+            "pyarrow.compute",
+        ]
+    )
     return context
 
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Path]]:
-    """(raw folder, stage -> copy of the benchmark folder right before that stage; 'end' -> finished)."""
+    """(raw folder, stage -> copy of the benchmark folder right before that stage; 'end' ->
+    finished)."""
     root = tmp_path_factory.mktemp("interrupted")
     ok("sample", "--out", root / "raw", "--clusters", 24, "--seed", 7, "--countries", "NM,KE,BF")
     before: dict[str, Path] = {}
@@ -93,7 +111,13 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str,
     return root / "raw", before
 
 
-def _go(server: multiprocessing.context.ForkServerContext, stage: str, raw: Path, out: Path, kill_at: int) -> tuple[int, int]:
+def _go(
+    server: multiprocessing.context.ForkServerContext,
+    stage: str,
+    raw: Path,
+    out: Path,
+    kill_at: int,
+) -> tuple[int, int]:
     """(exit code, changes of the disk) of one process."""
     counted = out.parent / "counted"
     counted.unlink(missing_ok=True)
@@ -107,12 +131,17 @@ def _go(server: multiprocessing.context.ForkServerContext, stage: str, raw: Path
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", STAGES)
 def test_killed_at_every_change_of_the_disk(
-    server: multiprocessing.context.ForkServerContext, reference: tuple[Path, dict[str, Path]], tmp_path: Path, stage: str
+    server: multiprocessing.context.ForkServerContext,
+    reference: tuple[Path, dict[str, Path]],
+    tmp_path: Path,
+    stage: str,
 ) -> None:
     raw, before = reference
     following = dict(zip(STAGES, (*STAGES[1:], "end"), strict=True))[stage]
     whole = _digests(before[following])
-    code, changes = _go(server, stage, raw, Path(shutil.copytree(before[stage], tmp_path / "whole")), 0)
+    code, changes = _go(
+        server, stage, raw, Path(shutil.copytree(before[stage], tmp_path / "whole")), 0
+    )
     assert code == 0 and changes > 0
     assert _digests(tmp_path / "whole") == whole
     most = min(changes, MOST.get(stage, MOST_ELSEWHERE))
@@ -123,15 +152,31 @@ def test_killed_at_every_change_of_the_disk(
         assert code == -signal.SIGKILL, f"{stage} wasn't killed at change {moment} of {changes}"
         code, _ = _go(server, stage, raw, out, 0)
         assert code == 0, f"{stage} doesn't go on after a kill at change {moment} of {changes}"
-        assert _digests(out) == whole, f"{stage} differs after a kill at change {moment} of {changes}"
+        assert _digests(out) == whole, (
+            f"{stage} differs after a kill at change {moment} of {changes}"
+        )
         shutil.rmtree(out)
 
 
 @pytest.mark.long
-def test_the_whole_command_killed_from_outside(reference: tuple[Path, dict[str, Path]], tmp_path: Path) -> None:
-    """`sdgbias build`, killed with its workers after a while, again and again; at last it is left alone."""
+def test_the_whole_command_killed_from_outside(
+    reference: tuple[Path, dict[str, Path]], tmp_path: Path
+) -> None:
+    """`sdgbias build`, killed with its workers after a while, again and again; at last it is left
+    alone."""
     raw, _ = reference
-    arguments = ["build", "--raw", raw, "--indicators", raw / "indicators", "--mcq", 60, "--regression", 20, "--out"]
+    arguments = [
+        "build",
+        "--raw",
+        raw,
+        "--indicators",
+        raw / "indicators",
+        "--mcq",
+        60,
+        "--regression",
+        20,
+        "--out",
+    ]
     started = time.monotonic()
     ok(*arguments, tmp_path / "whole")
     took = time.monotonic() - started
@@ -139,8 +184,11 @@ def test_the_whole_command_killed_from_outside(reference: tuple[Path, dict[str, 
     for share in (0.4, 0.6, 0.8):
         process = subprocess.Popen(
             [sys.executable, "-m", "sdgbias.cli", *map(str, arguments), str(tmp_path / "killed")],
-            env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
-        )  # fmt: skip
+            env=environment(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
         time.sleep(took * share * random.Random(share).uniform(0.8, 1.0))
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)

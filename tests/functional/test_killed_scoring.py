@@ -1,4 +1,5 @@
-"""Twenty times kill -9 at random moments, with another chunk size each time: the rows of an uninterrupted run, each scored once."""
+"""Twenty times kill -9 at random moments, with another chunk size each time: the rows of an
+uninterrupted run, each scored once."""
 
 from __future__ import annotations
 
@@ -48,7 +49,11 @@ SCORE = textwrap.dedent("""
 
 def start(folder: Path, size: int, log: Path) -> subprocess.Popen[bytes]:
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    return subprocess.Popen([sys.executable, "-c", SCORE, str(folder), str(size), str(log)], env=environment, cwd=REPOSITORY)
+    return subprocess.Popen(
+        [sys.executable, "-c", SCORE, str(folder), str(size), str(log)],
+        env=environment,
+        cwd=REPOSITORY,
+    )
 
 
 @pytest.mark.slow
@@ -61,7 +66,11 @@ def test_twenty_kills_end_with_the_rows_of_an_uninterrupted_run(tmp_path: Path) 
         process = start(torn, chance.choice((1, 3, 5, 8)), log)
         seen = log.stat().st_size if log.exists() else 0
         deadline = time.monotonic() + 120
-        while process.poll() is None and time.monotonic() < deadline and (log.stat().st_size if log.exists() else 0) == seen:
+        while (
+            process.poll() is None
+            and time.monotonic() < deadline
+            and (log.stat().st_size if log.exists() else 0) == seen
+        ):
             time.sleep(0.005)  # until it scores
         time.sleep(chance.uniform(0, 0.12))
         process.send_signal(signal.SIGKILL)

@@ -1,4 +1,5 @@
-"""The report's further pages in a real browser: light, dark and on a phone; no request, no error, no sideways scrolling; selects work."""
+"""The report's further pages in a real browser: light, dark and on a phone; no request, no error,
+no sideways scrolling; selects work."""
 
 from __future__ import annotations
 
@@ -17,7 +18,11 @@ from tests.builders.results import publish_fake
 from tests.builders.studies import analyse_fake
 
 pytestmark = MARKS
-SCREENS = {"light": (1280, 900, False, "light"), "dark": (1280, 900, False, "dark"), "phone": (375, 812, True, "dark")}
+SCREENS = {
+    "light": (1280, 900, False, "light"),
+    "dark": (1280, 900, False, "dark"),
+    "phone": (375, 812, True, "dark"),
+}
 FIGURES = {"methods": 6, "parameters": 10, "groups": 6, "harm": 8, "compare": 3}
 READY = "return document.documentElement.dataset.figures || ''"
 
@@ -47,14 +52,22 @@ def test_page_draws_alone_and_fits(chrome: Any, folder: Path, name: str, screen:
     show(chrome, page, screen)
     assert chrome.execute_script(READY) == f"{FIGURES[name]} of {FIGURES[name]}"
     events = [json.loads(entry["message"])["message"] for entry in chrome.get_log("performance")]
-    asked = {e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"}
+    asked = {
+        e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"
+    }
     assert {url for url in asked if not url.startswith("data:")} == {page.as_uri()}
     assert [e for e in chrome.get_log("browser") if e["level"] in ("SEVERE", "WARNING")] == []
     wide = chrome.execute_script("return [document.scrollingElement.scrollWidth, innerWidth]")
     assert wide[0] <= wide[1]
-    drawn = "return [...document.querySelectorAll('.plot')].map((p) => p.querySelector('.live svg').getBoundingClientRect().right - p.getBoundingClientRect().right)"
+    drawn = (
+        "return [...document.querySelectorAll('.plot')].map((p) => p.querySelector('.live"
+        " svg').getBoundingClientRect().right - p.getBoundingClientRect().right)"
+    )
     assert all(beyond <= 1 for beyond in chrome.execute_script(drawn))
-    named = "return [...document.querySelectorAll('select')].every((s) => s.labels.length === 1 && s.labels[0].textContent.trim())"
+    named = (
+        "return [...document.querySelectorAll('select')].every((s) => s.labels.length === 1 &&"
+        " s.labels[0].textContent.trim())"
+    )
     assert chrome.execute_script(named)
     if os.environ.get("SDGBIAS_SCREENSHOTS"):
         out = Path(os.environ["SDGBIAS_SCREENSHOTS"])
@@ -63,9 +76,13 @@ def test_page_draws_alone_and_fits(chrome: Any, folder: Path, name: str, screen:
 
 
 def shot(chrome: Any, path: Path) -> None:
-    width, height = chrome.execute_script("return [innerWidth, document.scrollingElement.scrollHeight]")
+    width, height = chrome.execute_script(
+        "return [innerWidth, document.scrollingElement.scrollHeight]"
+    )
     clip = {"x": 0, "y": 0, "width": width, "height": min(height, 16000), "scale": 0.6}
-    taken = chrome.execute_cdp_cmd("Page.captureScreenshot", {"format": "png", "captureBeyondViewport": True, "clip": clip})
+    taken = chrome.execute_cdp_cmd(
+        "Page.captureScreenshot", {"format": "png", "captureBeyondViewport": True, "clip": clip}
+    )
     path.write_bytes(base64.b64decode(taken["data"]))
 
 
@@ -73,13 +90,16 @@ def choose(chrome: Any, figure: str, name: str, value: str) -> None:
     from selenium.webdriver.support.ui import Select
 
     select = chrome.find_element("css selector", f"#{figure}-controls select[name=pick_{name}]")
-    chrome.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", select)
+    chrome.execute_script(
+        "arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", select
+    )
     Select(select).select_by_value(value)
 
 
 def table(chrome: Any, figure: str) -> list[list[str]]:
     return chrome.execute_script(
-        f"return [...document.querySelectorAll('#{figure} tbody tr')].map((r) => [...r.children].map((c) => c.textContent))"
+        f"return [...document.querySelectorAll('#{figure} tbody tr')].map((r) =>"
+        " [...r.children].map((c) => c.textContent))"
     )
 
 
@@ -98,9 +118,13 @@ def test_a_choice_changes_chart_table_and_words(chrome: Any, folder: Path) -> No
     before = marks(chrome, "methods-accuracy")
     assert ["vdd", "50.0"] in [[r[0], r[3]] for r in table(chrome, "methods-accuracy")]
     choose(chrome, "methods-accuracy", "test", "T1")
-    wait_for(chrome, lambda: ["vdd", "51.0"] in [[r[0], r[3]] for r in table(chrome, "methods-accuracy")])
+    wait_for(
+        chrome, lambda: ["vdd", "51.0"] in [[r[0], r[3]] for r in table(chrome, "methods-accuracy")]
+    )
     assert marks(chrome, "methods-accuracy") != before
-    label = chrome.execute_script("return document.querySelector('#methods-accuracy .plot').getAttribute('aria-label')")
+    label = chrome.execute_script(
+        "return document.querySelector('#methods-accuracy .plot').getAttribute('aria-label')"
+    )
     assert ", T1, " in label
     assert "T1" in chrome.find_element("css selector", "#methods-accuracy .choice").text
 
@@ -110,7 +134,10 @@ def test_a_choice_holds_for_every_figure_that_offers_it(chrome: Any, folder: Pat
     choose(chrome, "methods-accuracy", "model", "fake-pessimist (planted)")
     said = "return [...document.querySelectorAll('select[name=pick_model]')].map((s) => s.value)"
     wait_for(chrome, lambda: set(chrome.execute_script(said)) == {"fake-pessimist (planted)"})
-    assert "fake-pessimist (planted)" in chrome.find_element("css selector", "#directions .choice").text
+    assert (
+        "fake-pessimist (planted)"
+        in chrome.find_element("css selector", "#directions .choice").text
+    )
 
 
 def test_panels_follow_the_selects_of_the_first(chrome: Any, folder: Path) -> None:
@@ -137,7 +164,9 @@ def test_numbers_appear_on_hover(chrome: Any, folder: Path) -> None:
 
     show(chrome, folder / "methods.html", "light")
     mark = chrome.find_elements("css selector", "#methods-gain .live .mark-symbol path")[0]
-    chrome.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", mark)
+    chrome.execute_script(
+        "arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", mark
+    )
     ActionChains(chrome).move_to_element(mark).perform()
     wait_for(chrome, lambda: chrome.find_elements("css selector", "#vg-tooltip-element.visible"))
     said = chrome.find_element("id", "vg-tooltip-element").text

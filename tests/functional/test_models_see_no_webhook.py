@@ -26,14 +26,29 @@ def test_a_models_process_does_not_see_the_webhook_by_any_name(
     add_model(tmp_path, "good")
     (tmp_path / "spy").mkdir()
     (tmp_path / "spy" / "sitecustomize.py").write_text(SPY)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "spy"), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join([str(tmp_path / "spy"), os.environ.get("PYTHONPATH", "")])
+    )
     monkeypatch.setenv("SPY", str(tmp_path / "seen"))
     for name in ("NIGHT_CHAT", "TEAM_ROOM", "SDGBIAS_WEBHOOK"):
         monkeypatch.setenv(name, "https://chat.example/T0/secret")
     policy = tmp_path / "policy.yaml"
-    policy.write_text(DEFAULT.read_text(encoding="utf-8").replace("webhook: SDGBIAS_WEBHOOK", "webhook: TEAM_ROOM"))
-    asked = Settings(tmp_path, tmp_path / "r.duckdb", tiny_benchmark, tmp_path / "none", tmp_path / "report", policy=policy,
-                     webhook_env="NIGHT_CHAT", passes="none", draws=10)  # fmt: skip
+    policy.write_text(
+        DEFAULT.read_text(encoding="utf-8").replace(
+            "webhook: SDGBIAS_WEBHOOK", "webhook: TEAM_ROOM"
+        )
+    )
+    asked = Settings(
+        tmp_path,
+        tmp_path / "r.duckdb",
+        tiny_benchmark,
+        tmp_path / "none",
+        tmp_path / "report",
+        policy=policy,
+        webhook_env="NIGHT_CHAT",
+        passes="none",
+        draws=10,
+    )
     [job] = plan.tonight(asked, datetime(2026, 11, 21, 1, 30, tzinfo=UTC)).jobs
     made = attempt.attempt(job, asked.results)
     assert made.outcome == attempt.PUBLISHED, made.message

@@ -1,4 +1,5 @@
-"""Nights as a team has them: real models in real processes, killed, refused, without room, and gone on with."""
+"""Nights as a team has them: real models in real processes, killed, refused, without room, and gone
+on with."""
 
 from __future__ import annotations
 
@@ -24,46 +25,96 @@ from tests.builders.slow_engine import slow_planted
 
 
 def options(folder: Path, benchmark: Path) -> list[object]:
-    return ["--results", folder / "r.duckdb", "--report", folder / "report", "--benchmark", benchmark, "--draws", "100"]
+    return [
+        "--results",
+        folder / "r.duckdb",
+        "--report",
+        folder / "report",
+        "--benchmark",
+        benchmark,
+        "--draws",
+        "100",
+    ]
 
 
 def night_of(folder: Path, benchmark: Path, **more: object) -> Settings:
-    paths = {"results": folder / "r.duckdb", "benchmark": benchmark, "people": folder / "none", "report": folder / "report"}
+    paths = {
+        "results": folder / "r.duckdb",
+        "benchmark": benchmark,
+        "people": folder / "none",
+        "report": folder / "report",
+    }
     return Settings(root=folder, draws=100, **paths, **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.slow
 def test_two_nights_of_a_team(tiny_benchmark: Path, tmp_path: Path) -> None:
     add_model(tmp_path, "good")
-    add_model(tmp_path, "absent", backend="hf", repo="path:/nowhere/at/all", notes="a folder that is gone")
+    add_model(
+        tmp_path, "absent", backend="hf", repo="path:/nowhere/at/all", notes="a folder that is gone"
+    )
     (tmp_path / "registry/models/torn.yaml").write_text("name: [")
-    shown = json.loads(ok("nightly", *options(tmp_path, tiny_benchmark), "--dry-run", "--json", registry=tmp_path))
-    assert [job["model"] for job in shown["jobs"]] == ["absent", "good"] and [s["model"] for s in shown["skipped"]] == ["torn"]
+    shown = json.loads(
+        ok("nightly", *options(tmp_path, tiny_benchmark), "--dry-run", "--json", registry=tmp_path)
+    )
+    assert [job["model"] for job in shown["jobs"]] == ["absent", "good"] and [
+        s["model"] for s in shown["skipped"]
+    ] == ["torn"]
 
-    first = [*options(tmp_path, tiny_benchmark), "--scheduled-for", "2026-11-20T22:30:00+00:00", "--timezone", "Africa/Nairobi"]
+    first = [
+        *options(tmp_path, tiny_benchmark),
+        "--scheduled-for",
+        "2026-11-20T22:30:00+00:00",
+        "--timezone",
+        "Africa/Nairobi",
+    ]
     told = json.loads(ok("nightly", *first, "--json", registry=tmp_path))
-    assert (told["night"], told["status"], set(told["steps"].values())) == ("2026-11-21T0130", "done", {"done"})
+    assert (told["night"], told["status"], set(told["steps"].values())) == (
+        "2026-11-21T0130",
+        "done",
+        {"done"},
+    )
     assert {o["model"]: (o["outcome"], o["kind"]) for o in told["outcomes"]} == {
-        "absent": ("failed", "ModelError"), "good": ("published", ""), "torn": ("failed", "RegistryError"),
-    }  # fmt: skip
+        "absent": ("failed", "ModelError"),
+        "good": ("published", ""),
+        "torn": ("failed", "RegistryError"),
+    }
     assert entries.load(tmp_path, "absent").state == "quarantined"
     page = (tmp_path / "report" / "night.html").read_text()
     assert "absent" in page and "good" in page and (tmp_path / "report" / "index.html").is_file()
     assert "done already" in ok("nightly", *first, registry=tmp_path)
 
     index = (tmp_path / "report" / "index.html").stat().st_mtime_ns
-    second = [*options(tmp_path, tiny_benchmark), "--scheduled-for", "2026-11-21T22:30:00+00:00", "--timezone", "Africa/Nairobi"]
+    second = [
+        *options(tmp_path, tiny_benchmark),
+        "--scheduled-for",
+        "2026-11-21T22:30:00+00:00",
+        "--timezone",
+        "Africa/Nairobi",
+    ]
     said = ok("nightly", *second, "--model", "good", registry=tmp_path)
     assert "night 2026-11-22T0130: done" in said and "unchanged      0" in said
     assert (tmp_path / "report" / "index.html").stat().st_mtime_ns == index, "nothing in it changed"
     assert "2026-11-22T0130" in (tmp_path / "report" / "night.html").read_text()
 
 
-def test_a_killed_night_takes_its_models_along_and_the_next_goes_on(tiny_benchmark: Path, tmp_path: Path) -> None:
+def test_a_killed_night_takes_its_models_along_and_the_next_goes_on(
+    tiny_benchmark: Path, tmp_path: Path
+) -> None:
     add_model(tmp_path, "good", batch_size=4)
-    command = [sys.executable, "-m", "sdgbias.cli", "nightly", *map(str, options(tmp_path, tiny_benchmark)), "--night", "2026-11-21T0130"]
+    command = [
+        sys.executable,
+        "-m",
+        "sdgbias.cli",
+        "nightly",
+        *map(str, options(tmp_path, tiny_benchmark)),
+        "--night",
+        "2026-11-21T0130",
+    ]
     env = slow_planted(tmp_path, 2.0)  # it is at work for longer than the test takes to look at it
-    night = subprocess.Popen(command, cwd=REPOSITORY, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    night = subprocess.Popen(
+        command, cwd=REPOSITORY, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     deadline = time.monotonic() + 300
     while not list(tmp_path.glob("scores/good/*/scores-*.parquet")) and time.monotonic() < deadline:
         assert night.poll() is None
@@ -82,14 +133,22 @@ def test_a_killed_night_takes_its_models_along_and_the_next_goes_on(tiny_benchma
     later = nights.run(night_of(tmp_path, tiny_benchmark, night="2026-11-22T0130"), steps=())
     assert [o.outcome for o in later.outcomes] in (["published"], ["unchanged"])
     assert ledger.status(tmp_path / "r.duckdb", "2026-11-21T0130") == "interrupted"
-    run = store.query(tmp_path / "r.duckdb", "SELECT n_cached, n_scored, n_failed, n_prompts_planned FROM runs").iloc[0]
+    run = store.query(
+        tmp_path / "r.duckdb", "SELECT n_cached, n_scored, n_failed, n_prompts_planned FROM runs"
+    ).iloc[0]
     assert run["n_failed"] == 0 and run["n_cached"] + run["n_scored"] == run["n_prompts_planned"]
-    assert run["n_cached"] > 0 or later.outcomes[0].outcome == "unchanged", "it goes on from the cache"
+    assert run["n_cached"] > 0 or later.outcomes[0].outcome == "unchanged", (
+        "it goes on from the cache"
+    )
 
 
 def _children(pid: int) -> list[int]:
     try:
-        return [int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()]
+        return [
+            int(child)
+            for task in Path(f"/proc/{pid}/task").iterdir()
+            for child in (task / "children").read_text().split()
+        ]
     except OSError:
         return []
 
@@ -103,25 +162,43 @@ def _alive(pid: int) -> bool:
 
 @pytest.mark.long
 def test_no_room_while_publishing_puts_nobody_aside(tiny_benchmark: Path, tmp_path: Path) -> None:
-    """A real file system with no room left: told as what it is; the next night publishes from the cache."""
+    """A real file system with no room left: told as what it is; the next night publishes from the
+    cache."""
     add_model(tmp_path, "good")
     disk = tmp_path / "disk"
     disk.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk)], capture_output=True, check=False).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk)],
+        capture_output=True,
+        check=False,
+    ).returncode:
         pytest.skip("this machine does not allow mounting a tmpfs")
     try:
-        s = replace(night_of(tmp_path, tiny_benchmark), results=disk / "r.duckdb", night="2026-11-21T0130")
+        s = replace(
+            night_of(tmp_path, tiny_benchmark), results=disk / "r.duckdb", night="2026-11-21T0130"
+        )
         with store.connect(s.results):
             pass
         waits: list[float] = []
-        done = nights.run(s, steps=(), hands=nights.Hands(ask=partial(attempt.keep_trying_here, sleep=waits.append)))
-        assert [(o.outcome, o.kind) for o in done.outcomes] == [("failed", "DiskFull")], done.outcomes
+        done = nights.run(
+            s,
+            steps=(),
+            hands=nights.Hands(ask=partial(attempt.keep_trying_here, sleep=waits.append)),
+        )
+        assert [(o.outcome, o.kind) for o in done.outcomes] == [("failed", "DiskFull")], (
+            done.outcomes
+        )
         assert waits == [60.0] and done.exit_code == 8
         assert entries.load(tmp_path, "good").state == "enabled"
-        subprocess.run(["mount", "-o", "remount,size=64m", str(disk)], check=True, capture_output=True)
+        subprocess.run(
+            ["mount", "-o", "remount,size=64m", str(disk)], check=True, capture_output=True
+        )
         done = nights.run(replace(s, night="2026-11-22T0130"), steps=())
         assert [o.outcome for o in done.outcomes] == ["published"]
         told = ledger.history(s.results, "good").set_index("night")["kind"].to_dict()
-        assert told == {"2026-11-21T0130": "DiskFull", "2026-11-22T0130": ""}, "the outcome of the full night is not lost"
+        assert told == {
+            "2026-11-21T0130": "DiskFull",
+            "2026-11-22T0130": "",
+        }, "the outcome of the full night is not lost"
     finally:
         subprocess.run(["umount", "-l", str(disk)], check=True)

@@ -1,4 +1,5 @@
-"""A plan on a real Ray cluster of two nodes on this machine: the rows of a local run, also when one node dies on the way."""
+"""A plan on a real Ray cluster of two nodes on this machine: the rows of a local run, also when one
+node dies on the way."""
 
 from __future__ import annotations
 
@@ -41,34 +42,65 @@ class TwoNodes:
         self.folder = folder
         self.short = tempfile.mkdtemp(prefix="ray")  # its sockets' paths may not be long
         command = ["unshare", "-n", sys.executable, "-c", LOOPBACK]
-        self.holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.holder = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         assert self.holder.stdout is not None and self.holder.stderr is not None
         if self.holder.stdout.readline() != "up\n":
             reason = self.holder.stderr.read().strip().splitlines()
             self.close()
-            pytest.skip(f"no network namespace of its own for Ray: {reason[-1] if reason else 'unshare -n failed'}")
+            pytest.skip(
+                "no network namespace of its own for Ray:"
+                f" {reason[-1] if reason else 'unshare -n failed'}"
+            )
         self.environment = slow_planted(folder, 0.05, engines=2) | {
-            "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_USAGE_STATS_ENABLED": "0", "RAY_TMPDIR": self.short,
-        }  # fmt: skip
-        ray = [str(Path(sys.executable).with_name("ray")), "start", "--num-cpus=1", "--object-store-memory=100000000"]
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN": secrets.token_hex(32),
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_TMPDIR": self.short,
+        }
+        ray = [
+            str(Path(sys.executable).with_name("ray")),
+            "start",
+            "--num-cpus=1",
+            "--object-store-memory=100000000",
+        ]
         self.nodes: list[subprocess.Popen[str]] = []
-        for number, more in enumerate((["--head", "--port=6399", "--include-dashboard=false"], [f"--address={ADDRESS}"])):
-            node = self.run(*ray, *more, "--node-ip-address=127.0.0.1", "--disable-usage-stats", NODE=str(number))
+        for number, more in enumerate(
+            (["--head", "--port=6399", "--include-dashboard=false"], [f"--address={ADDRESS}"])
+        ):
+            node = self.run(
+                *ray,
+                *more,
+                "--node-ip-address=127.0.0.1",
+                "--disable-usage-stats",
+                NODE=str(number),
+            )
             out, err = node.communicate(timeout=300)
             assert node.returncode == 0, out + err
 
     def run(self, *command: str, **more: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            ["nsenter", "-t", str(self.holder.pid), "-n", *command], cwd=REPOSITORY, env={**self.environment, **more, "CLUSTER": self.short},
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            ["nsenter", "-t", str(self.holder.pid), "-n", *command],
+            cwd=REPOSITORY,
+            env={**self.environment, **more, "CLUSTER": self.short},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
 
     def processes(self, mark: str) -> list[int]:
         """Processes that were started with this variable in their environment."""
         found = []
         for entry in Path("/proc").iterdir():
             try:
-                if entry.name.isdigit() and mark.encode() in (entry / "environ").read_bytes().split(b"\0"):
+                if entry.name.isdigit() and mark.encode() in (entry / "environ").read_bytes().split(
+                    b"\0"
+                ):
                     found.append(int(entry.name))
             except OSError:
                 continue
@@ -89,7 +121,17 @@ class TwoNodes:
 
 
 def evaluate(benchmark: Path, results: Path, *more: str) -> list[str]:
-    command = [sys.executable, "-m", "sdgbias.cli", "evaluate", "slow", "--benchmark", str(benchmark), "--results", str(results)]
+    command = [
+        sys.executable,
+        "-m",
+        "sdgbias.cli",
+        "evaluate",
+        "slow",
+        "--benchmark",
+        str(benchmark),
+        "--results",
+        str(results),
+    ]
     return [*command, "--draws", "50", "--passes", "none", *more]
 
 
@@ -121,11 +163,19 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoNodes]:
 
 
 @pytest.fixture(scope="module")
-def local(cluster: TwoNodes, small_benchmark: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, pd.DataFrame]:
+def local(
+    cluster: TwoNodes, small_benchmark: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, pd.DataFrame]:
     """The rows of a run without Ray."""
     results = tmp_path_factory.mktemp("local") / "r.duckdb"
     environment = slow_planted(results.parent, 0.0) | {"SDGBIAS_REGISTRY": str(cluster.folder)}
-    subprocess.run(evaluate(small_benchmark, results), env=environment, cwd=REPOSITORY, check=True, capture_output=True)
+    subprocess.run(
+        evaluate(small_benchmark, results),
+        env=environment,
+        cwd=REPOSITORY,
+        check=True,
+        capture_output=True,
+    )
     return cached(results, "slow")
 
 
@@ -152,12 +202,16 @@ def test_a_node_killed_on_the_way_changes_nothing(
     assert " 0 failed" in finish(process)
     for kind, rows in cached(tmp_path / "r.duckdb", "slow").items():
         pd.testing.assert_frame_equal(rows, local[kind])
-    run = store.query(tmp_path / "r.duckdb", "SELECT n_scored, n_failed, n_prompts_planned FROM runs").iloc[0]
+    run = store.query(
+        tmp_path / "r.duckdb", "SELECT n_scored, n_failed, n_prompts_planned FROM runs"
+    ).iloc[0]
     assert (run["n_scored"], run["n_failed"]) == (run["n_prompts_planned"], 0)
 
 
 @pytest.mark.long
-def test_without_the_option_nothing_of_ray_is_imported(small_benchmark: Path, tmp_path: Path) -> None:
+def test_without_the_option_nothing_of_ray_is_imported(
+    small_benchmark: Path, tmp_path: Path
+) -> None:
     add_model(tmp_path, "left")
     code = textwrap.dedent("""
         import sys
@@ -166,15 +220,43 @@ def test_without_the_option_nothing_of_ray_is_imported(small_benchmark: Path, tm
         print("ray modules:", sorted(m for m in sys.modules if m == "ray" or m.startswith("ray.")))
     """)
     done = subprocess.run(
-        [sys.executable, "-c", code, "evaluate", "left", "--benchmark", str(small_benchmark), "--results", str(tmp_path / "r.duckdb"), "--draws", "50", "--workers", "2"],
-        env=slow_planted(tmp_path, 0.0), cwd=REPOSITORY, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-c",
+            code,
+            "evaluate",
+            "left",
+            "--benchmark",
+            str(small_benchmark),
+            "--results",
+            str(tmp_path / "r.duckdb"),
+            "--draws",
+            "50",
+            "--workers",
+            "2",
+        ],
+        env=slow_planted(tmp_path, 0.0),
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert "ray modules: []" in done.stdout, done.stderr
 
 
-def test_an_address_without_a_cluster_is_one_line_in_a_bounded_time(small_benchmark: Path, tmp_path: Path) -> None:
+def test_an_address_without_a_cluster_is_one_line_in_a_bounded_time(
+    small_benchmark: Path, tmp_path: Path
+) -> None:
     add_model(tmp_path, "left")
-    command = ("evaluate", "left", "--benchmark", small_benchmark, "--results", tmp_path / "r.duckdb", "--ray")
+    command = (
+        "evaluate",
+        "left",
+        "--benchmark",
+        small_benchmark,
+        "--results",
+        tmp_path / "r.duckdb",
+        "--ray",
+    )
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         words = refused(8, *command, f"127.0.0.1:{unused.getsockname()[1]}", registry=tmp_path)
@@ -182,14 +264,39 @@ def test_an_address_without_a_cluster_is_one_line_in_a_bounded_time(small_benchm
     assert "HOST:PORT" in refused(2, *command, "somewhere", registry=tmp_path)
 
 
-def test_without_ray_the_install_command_is_named(small_benchmark: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ray_the_install_command_is_named(
+    small_benchmark: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     add_model(tmp_path, "left")
     (tmp_path / "hidden" / "ray").mkdir(parents=True)
     (tmp_path / "hidden" / "ray" / "__init__.py").write_text("raise ImportError('hidden')")
     monkeypatch.setenv("PYTHONPATH", "")
-    code = f"import sys; sys.path[:0] = [{str(tmp_path / 'hidden')!r}, {str(REPOSITORY)!r}]; from sdgbias.cli import main; main()"
+    code = (
+        f"import sys; sys.path[:0] = [{str(tmp_path / 'hidden')!r}, {str(REPOSITORY)!r}]; from"
+        " sdgbias.cli import main; main()"
+    )
     done = subprocess.run(
-        [sys.executable, "-c", code, "evaluate", "left", "--benchmark", str(small_benchmark), "--results", str(tmp_path / "r.duckdb"), "--ray", "auto"],
-        env={**os.environ, "SDGBIAS_REGISTRY": str(tmp_path)}, cwd=REPOSITORY, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 2 and "pip install 'sdgbias[ray]'" in done.stderr and "Traceback" not in done.stderr, done.stderr
+        [
+            sys.executable,
+            "-c",
+            code,
+            "evaluate",
+            "left",
+            "--benchmark",
+            str(small_benchmark),
+            "--results",
+            str(tmp_path / "r.duckdb"),
+            "--ray",
+            "auto",
+        ],
+        env={**os.environ, "SDGBIAS_REGISTRY": str(tmp_path)},
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (
+        done.returncode == 2
+        and "pip install 'sdgbias[ray]'" in done.stderr
+        and "Traceback" not in done.stderr
+    ), done.stderr

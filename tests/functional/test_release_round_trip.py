@@ -1,4 +1,5 @@
-"""A benchmark of our own out into the authors' files and in again: nothing is lost, and a model can be scored on it."""
+"""A benchmark of our own out into the authors' files and in again: nothing is lost, and a model can
+be scored on it."""
 
 from __future__ import annotations
 
@@ -18,15 +19,24 @@ from tests.builders.commands import add_model, metrics, ok
 
 
 def tree(folder: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+    return {
+        str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()
+    }
 
 
 def records(folder: Path, name: str) -> pd.DataFrame:
-    return pd.DataFrame([json.loads(line) for line in (folder / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()])
+    return pd.DataFrame(
+        [
+            json.loads(line)
+            for line in (folder / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
+        ]
+    )
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory, small_benchmark: Path) -> tuple[Path, Path, Path]:
+def folders(
+    tmp_path_factory: pytest.TempPathFactory, small_benchmark: Path
+) -> tuple[Path, Path, Path]:
     """(benchmark, its export, the export imported)."""
     base = tmp_path_factory.mktemp("release")
     export(small_benchmark, base / "release")
@@ -37,8 +47,13 @@ def folders(tmp_path_factory: pytest.TempPathFactory, small_benchmark: Path) -> 
 def test_a_round_trip_loses_nothing(folders: tuple[Path, Path, Path]) -> None:
     benchmark, _, again = folders
     for name in ("items_mcq", "items_regression", "prompts"):
-        pd.testing.assert_frame_equal(pd.read_parquet(benchmark / f"{name}.parquet"), pd.read_parquet(again / f"{name}.parquet"))
-    before, after = (pd.read_parquet(f / "images.parquet").set_index("image_id") for f in (benchmark, again))
+        pd.testing.assert_frame_equal(
+            pd.read_parquet(benchmark / f"{name}.parquet"),
+            pd.read_parquet(again / f"{name}.parquet"),
+        )
+    before, after = (
+        pd.read_parquet(f / "images.parquet").set_index("image_id") for f in (benchmark, again)
+    )
     shown = sorted(set(pd.read_parquet(benchmark / "prompts.parquet")["image_id"]))
     assert sorted(after.index) == shown
     assert (after["photo_id"] == before.loc[after.index, "photo_id"]).all()
@@ -48,21 +63,29 @@ def test_a_round_trip_loses_nothing(folders: tuple[Path, Path, Path]) -> None:
 
 
 def test_a_round_trip_of_real_bytes(shared: Path, tmp_path: Path) -> None:
-    """Real photos, tiles, labels and series: numbers as they are published, not as a generator rounds them."""
+    """Real photos, tiles, labels and series: numbers as they are published, not as a generator
+    rounds them."""
     build(shared / "realpack", shared / "indicators", tmp_path / "benchmark", workers=1)
     export(tmp_path / "benchmark", tmp_path / "release")
     import_(tmp_path / "release", tmp_path / "again")
     for name in ("items_mcq", "items_regression", "prompts"):
-        ours, again = (pd.read_parquet(tmp_path / folder / f"{name}.parquet") for folder in ("benchmark", "again"))
+        ours, again = (
+            pd.read_parquet(tmp_path / folder / f"{name}.parquet")
+            for folder in ("benchmark", "again")
+        )
         pd.testing.assert_frame_equal(ours, again)
     assert len(pd.read_parquet(tmp_path / "again" / "items_mcq.parquet")) > 100
 
 
-def test_the_files_come_back_byte_for_byte(folders: tuple[Path, Path, Path], tmp_path: Path) -> None:
+def test_the_files_come_back_byte_for_byte(
+    folders: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
     _, release, again = folders
     export(again, tmp_path / "out")
     before, after = tree(release), tree(tmp_path / "out")
-    assert before.pop("release.json") != after.pop("release.json")  # another benchmark_id: coordinates don't travel
+    assert before.pop("release.json") != after.pop(
+        "release.json"
+    )  # another benchmark_id: coordinates don't travel
     assert before == after
 
 
@@ -70,11 +93,17 @@ def test_seven_data_files_and_fourteen_views(folders: tuple[Path, Path, Path]) -
     benchmark, release, _ = folders
     names = [stem(*part) for part in PARTS]
     assert sorted(p.stem for p in (release / "data").iterdir()) == sorted(names)
-    assert sorted(p.stem for p in (release / "views").iterdir()) == sorted([*names, *(f"{n}_text" for n in names)])
+    assert sorted(p.stem for p in (release / "views").iterdir()) == sorted(
+        [*names, *(f"{n}_text" for n in names)]
+    )
     assert (release / "images" / "blank.png").is_file()
     items = pd.read_parquet(benchmark / "items_mcq.parquet")
     prompts = pd.read_parquet(benchmark / "prompts.parquet").query("task == 'mcq' and test == 'T2'")
-    data, full, text = records(release / "data", "mcq_T2"), records(release / "views", "mcq_T2"), records(release / "views", "mcq_T2_text")
+    data, full, text = (
+        records(release / "data", "mcq_T2"),
+        records(release / "views", "mcq_T2"),
+        records(release / "views", "mcq_T2_text"),
+    )
     for table in (data, full, text):
         assert list(table["item_id"]) == list(items["item_id"])
         assert list(table["question"]) == list(prompts["text"])
@@ -82,7 +111,9 @@ def test_seven_data_files_and_fourteen_views(folders: tuple[Path, Path, Path]) -
         assert list(table["split"]) == list(items["split"])
         assert set(table["level"]) == {"T2"}
         assert list(table["num_options"]) == [2 + (c != "") for c in items["option_c"]]
-    assert list(full["image"]) == list(data["image"]) == [f"images/{i}.png" for i in items["image_id"]]
+    assert (
+        list(full["image"]) == list(data["image"]) == [f"images/{i}.png" for i in items["image_id"]]
+    )
     assert set(text["image"]) == {""}
     assert "cluster_id" in data.columns
     assert "cluster_id" not in full.columns
@@ -100,10 +131,14 @@ def test_blank_text_views(small_benchmark: Path, tmp_path: Path) -> None:
         export(small_benchmark, tmp_path, "black")
 
 
-def test_an_interrupted_export_is_finished(folders: tuple[Path, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_export_is_finished(
+    folders: tuple[Path, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     benchmark, release, _ = folders
     with monkeypatch.context() as patch:
-        patch.setattr(release_files, "_write_records", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(
+            release_files, "_write_records", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+        )
         with pytest.raises(KeyboardInterrupt):
             export(benchmark, tmp_path / "out")
     with pytest.raises(InputError, match="interrupted; finish it"):
@@ -114,13 +149,17 @@ def test_an_interrupted_export_is_finished(folders: tuple[Path, Path, Path], tmp
     assert tree(tmp_path / "out") == tree(release)
 
 
-def test_a_file_that_lost_lines_is_refused(folders: tuple[Path, Path, Path], tmp_path: Path) -> None:
+def test_a_file_that_lost_lines_is_refused(
+    folders: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
     _, release, _ = folders
     (tmp_path / "data").mkdir()
     for name in ("release.json", "data/mcq_T1.jsonl"):
         (tmp_path / name).write_bytes((release / name).read_bytes())
     path = tmp_path / "data" / "mcq_T1.jsonl"
-    path.write_text("".join(path.read_text(encoding="utf-8").splitlines(keepends=True)[:-1]), encoding="utf-8")
+    path.write_text(
+        "".join(path.read_text(encoding="utf-8").splitlines(keepends=True)[:-1]), encoding="utf-8"
+    )
     with pytest.raises(InputError, match=r"119 records, release.json says 120"):
         import_(tmp_path, tmp_path / "out")
 
@@ -141,14 +180,19 @@ def test_several_pictures_an_item(folders: tuple[Path, Path, Path], tmp_path: Pa
     new = index.merge(made, on="cluster_id").set_index("image_id_x")["image_id_y"]
     for name in ("items_mcq", "items_regression", "prompts"):
         table = pd.read_parquet(many / f"{name}.parquet")
-        table.assign(image_id=table["image_id"].map(new).astype("str")).to_parquet(many / f"{name}.parquet")
+        table.assign(image_id=table["image_id"].map(new).astype("str")).to_parquet(
+            many / f"{name}.parquet"
+        )
     export(many, tmp_path / "release")
     first = records(tmp_path / "release" / "views", "mcq_T1").iloc[0]
     assert first["images"][0] == first["image"]
     assert len(first["images"]) == 2
     import_(tmp_path / "release", tmp_path / "again")
     for name in ("items_mcq", "prompts"):
-        pd.testing.assert_frame_equal(pd.read_parquet(many / f"{name}.parquet"), pd.read_parquet(tmp_path / "again" / f"{name}.parquet"))
+        pd.testing.assert_frame_equal(
+            pd.read_parquet(many / f"{name}.parquet"),
+            pd.read_parquet(tmp_path / "again" / f"{name}.parquet"),
+        )
     export(tmp_path / "again", tmp_path / "twice")
     assert {k: v for k, v in tree(tmp_path / "twice").items() if k != "release.json"} == {
         k: v for k, v in tree(tmp_path / "release").items() if k != "release.json"
@@ -156,7 +200,9 @@ def test_several_pictures_an_item(folders: tuple[Path, Path, Path], tmp_path: Pa
 
 
 def test_a_benchmark_without_images_is_no_release(tmp_path: Path) -> None:
-    (tmp_path / "benchmark.json").write_text(json.dumps({"benchmark_id": "0" * 16, "images": "none"}))
+    (tmp_path / "benchmark.json").write_text(
+        json.dumps({"benchmark_id": "0" * 16, "images": "none"})
+    )
     with pytest.raises(InputError, match="--no-images"):
         export(tmp_path, tmp_path / "out")
     with pytest.raises(InputError, match="no benchmark here"):
@@ -164,12 +210,24 @@ def test_a_benchmark_without_images_is_no_release(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_model_is_scored_on_it_as_on_our_own(folders: tuple[Path, Path, Path], tmp_path: Path) -> None:
+def test_a_model_is_scored_on_it_as_on_our_own(
+    folders: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
     benchmark, _, again = folders
     add_model(tmp_path, "optimist", options={"optimism": 1.5})
     found = []
     for at, folder in enumerate((benchmark, again)):
         results = tmp_path / f"{at}.duckdb"
-        ok("evaluate", "optimist", "--benchmark", folder, "--results", results, "--draws", 200, registry=tmp_path)
+        ok(
+            "evaluate",
+            "optimist",
+            "--benchmark",
+            folder,
+            "--results",
+            results,
+            "--draws",
+            200,
+            registry=tmp_path,
+        )
         found.append(metrics(results).drop(columns="run_id"))
     pd.testing.assert_frame_equal(*found)

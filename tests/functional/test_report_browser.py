@@ -1,4 +1,5 @@
-"""The report in a real browser: no request, no script error, no sideways scrolling, and the question browser works."""
+"""The report in a real browser: no request, no script error, no sideways scrolling, and the
+question browser works."""
 
 from __future__ import annotations
 
@@ -41,7 +42,10 @@ def choose(chrome: Any, name: str, value: str) -> None:
 
 
 def click(chrome: Any, element_id: str) -> None:
-    chrome.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", chrome.find_element("id", element_id))
+    chrome.execute_script(
+        "arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})",
+        chrome.find_element("id", element_id),
+    )
     chrome.find_element("id", element_id).click()
 
 
@@ -50,7 +54,9 @@ def test_page_loads_alone_and_fits(chrome: Any, page: Path, screen: str, tmp_pat
     chrome.get_log("performance")
     show(chrome, page, screen)
     events = [json.loads(entry["message"])["message"] for entry in chrome.get_log("performance")]
-    asked = [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
+    asked = [
+        e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"
+    ]
     assert [url for url in asked if not url.startswith(("file://", "data:"))] == []
     assert page.as_uri() in asked
     wide = chrome.execute_script("return [document.scrollingElement.scrollWidth, innerWidth]")
@@ -69,9 +75,13 @@ def test_page_loads_alone_and_fits(chrome: Any, page: Path, screen: str, tmp_pat
 
 def shot(chrome: Any, path: Path) -> None:
     """The whole page, as long as it is."""
-    width, height = chrome.execute_script("return [innerWidth, document.scrollingElement.scrollHeight]")
+    width, height = chrome.execute_script(
+        "return [innerWidth, document.scrollingElement.scrollHeight]"
+    )
     clip = {"x": 0, "y": 0, "width": width, "height": min(height, 16000), "scale": 0.5}
-    taken = chrome.execute_cdp_cmd("Page.captureScreenshot", {"format": "png", "captureBeyondViewport": True, "clip": clip})
+    taken = chrome.execute_cdp_cmd(
+        "Page.captureScreenshot", {"format": "png", "captureBeyondViewport": True, "clip": clip}
+    )
     path.write_bytes(base64.b64decode(taken["data"]))
     assert path.stat().st_size > 10_000
 
@@ -98,7 +108,9 @@ def test_filters_and_steps(chrome: Any, page: Path) -> None:
 
 def test_no_match_can_be_undone(chrome: Any, page: Path) -> None:
     show(chrome, page, "desktop-light")
-    chrome.execute_script("document.querySelector('select[name=pillar]').append(new Option('none', 'none'))")
+    chrome.execute_script(
+        "document.querySelector('select[name=pillar]').append(new Option('none', 'none'))"
+    )
     choose(chrome, "pillar", "none")
     assert chrome.find_element("id", "position").text == "0 of 0"
     assert not chrome.find_element("id", "question").is_displayed()
@@ -115,7 +127,9 @@ def test_keyboard_alone(chrome: Any, page: Path) -> None:
     ActionChains(chrome).send_keys(Keys.ENTER).perform()
     assert chrome.switch_to.active_element.get_attribute("id") == "main"
     chrome.execute_script("document.getElementById('next').focus()")
-    ActionChains(chrome).send_keys(Keys.ARROW_RIGHT).send_keys(Keys.ENTER).send_keys(Keys.ARROW_LEFT).perform()
+    ActionChains(chrome).send_keys(Keys.ARROW_RIGHT).send_keys(Keys.ENTER).send_keys(
+        Keys.ARROW_LEFT
+    ).perform()
     assert position(chrome)[0] == 2
 
 

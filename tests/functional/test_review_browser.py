@@ -1,4 +1,5 @@
-"""The review sheet in a real browser: alone, by keyboard, on a phone; verdicts stay, are saved, loaded and imported."""
+"""The review sheet in a real browser: alone, by keyboard, on a phone; verdicts stay, are saved,
+loaded and imported."""
 
 from __future__ import annotations
 
@@ -92,7 +93,13 @@ def choose(chrome: Any, element_id: str, value: str) -> None:
 def save(chrome: Any, saved: Path, name: str) -> Path:
     (saved / name).unlink(missing_ok=True)
     chrome.find_element("id", "save").click()
-    until(lambda: (saved / name).is_file() and (saved / name).stat().st_size and not list(saved.glob("*.crdownload")))
+    until(
+        lambda: (
+            (saved / name).is_file()
+            and (saved / name).stat().st_size
+            and not list(saved.glob("*.crdownload"))
+        )
+    )
     return saved / name
 
 
@@ -101,24 +108,37 @@ def test_sheet_loads_alone_and_fits(chrome: Any, sheets: Path, screen: str) -> N
     chrome.get_log("performance"), chrome.get_log("browser")
     show(chrome, sheets, screen)
     until(lambda: chrome.execute_script("return [...document.images].every((i) => i.complete)"))
-    assert chrome.execute_script("return [...document.images].map((i) => i.naturalWidth)") == [32, 32]
+    assert chrome.execute_script("return [...document.images].map((i) => i.naturalWidth)") == [
+        32,
+        32,
+    ]
     events = [json.loads(entry["message"])["message"] for entry in chrome.get_log("performance")]
-    asked = [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
+    asked = [
+        e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"
+    ]
     assert [url for url in asked if not url.startswith(("file://", "data:"))] == []
     assert (sheets / "items" / "000.js").as_uri() in asked
     wide = chrome.execute_script("return [document.scrollingElement.scrollWidth, innerWidth]")
     assert wide[0] <= wide[1]
     assert [e for e in chrome.get_log("browser") if e["level"] in ("SEVERE", "WARNING")] == []
-    assert chrome.execute_script("return matchMedia('(prefers-color-scheme: dark)').matches") == screen.endswith("dark")
-    assert chrome.execute_script("return [...document.querySelectorAll('button, select')].every((b) => b.offsetHeight >= 44)")
+    assert chrome.execute_script(
+        "return matchMedia('(prefers-color-scheme: dark)').matches"
+    ) == screen.endswith("dark")
+    assert chrome.execute_script(
+        "return [...document.querySelectorAll('button, select')].every((b) => b.offsetHeight >= 44)"
+    )
     if folder := os.environ.get("SDGBIAS_SCREENSHOTS"):
         size = chrome.execute_script("return [innerWidth, document.scrollingElement.scrollHeight]")
         clip = {"x": 0, "y": 0, "width": size[0], "height": size[1], "scale": 1}
-        taken = chrome.execute_cdp_cmd("Page.captureScreenshot", {"format": "png", "captureBeyondViewport": True, "clip": clip})
+        taken = chrome.execute_cdp_cmd(
+            "Page.captureScreenshot", {"format": "png", "captureBeyondViewport": True, "clip": clip}
+        )
         (Path(folder) / f"review-{screen}.png").write_bytes(base64.b64decode(taken["data"]))
 
 
-def test_an_item_shows_what_is_to_be_judged(chrome: Any, sheets: Path, benchmark_folder: Path) -> None:
+def test_an_item_shows_what_is_to_be_judged(
+    chrome: Any, sheets: Path, benchmark_folder: Path
+) -> None:
     show(chrome, sheets)
     choose(chrome, "show", "all")
     task, number = text(chrome, "key").split("-")
@@ -130,20 +150,32 @@ def test_an_item_shows_what_is_to_be_judged(chrome: Any, sheets: Path, benchmark
     item = items.loc[int(number)]
     assert text(chrome, "question") == item["question"]
     assert text(chrome, "gold") == item["answer"]
-    options = [e.text for e in chrome.find_elements("css selector", "#options li span:last-child") if e.is_displayed()]
+    options = [
+        e.text
+        for e in chrome.find_elements("css selector", "#options li span:last-child")
+        if e.is_displayed()
+    ]
     assert options == [item[f"option_{letter}"] for letter in "abc"]
     assert chrome.find_element("css selector", "#options .gold span").text == item["answer"]
-    assert str(item["country"]) in text(chrome, "place") and str(item["year"]) in text(chrome, "place")
+    assert str(item["country"]) in text(chrome, "place") and str(item["year"]) in text(
+        chrome, "place"
+    )
     assert f"asset_index={item['asset_index']:.1f}" in text(chrome, "context")
     assert "<i>made up</i>" in text(chrome, "basis")  # data is never markup
     assert item["cluster_id"] in text(chrome, "cluster")
 
 
-def test_by_keyboard_kept_saved_and_loaded(chrome: Any, sheets: Path, saved: Path, tmp_path: Path) -> None:
+def test_by_keyboard_kept_saved_and_loaded(
+    chrome: Any, sheets: Path, saved: Path, tmp_path: Path
+) -> None:
     from selenium.webdriver import ActionChains, Keys
 
     show(chrome, sheets)
-    keys = read_verdicts(sheets / "anna.csv").assign(key=lambda t: t["task"] + "-" + t["item_id"].astype(str))["key"].tolist()
+    keys = (
+        read_verdicts(sheets / "anna.csv")
+        .assign(key=lambda t: t["task"] + "-" + t["item_id"].astype(str))["key"]
+        .tolist()
+    )
     assert text(chrome, "key") == keys[0]
     press(chrome, "a", "3")
     press(chrome, "c")
@@ -155,7 +187,9 @@ def test_by_keyboard_kept_saved_and_loaded(chrome: Any, sheets: Path, saved: Pat
     assert at(chrome) == 4 and text(chrome, "done") == f"3 of {len(keys)}"
 
     show(chrome, sheets, forget=False)
-    assert text(chrome, "key") == keys[3] and text(chrome, "done") == f"3 of {len(keys)}"  # goes on at the first open one
+    assert (
+        text(chrome, "key") == keys[3] and text(chrome, "done") == f"3 of {len(keys)}"
+    )  # goes on at the first open one
     got = read_verdicts(save(chrome, saved, "anna.csv"))
     assert got[["task", "item_id"]].equals(read_verdicts(sheets / "anna.csv")[["task", "item_id"]])
     assert got["verdict"].tolist()[:4] == ["accept", "reject", "reject", ""]
@@ -165,7 +199,14 @@ def test_by_keyboard_kept_saved_and_loaded(chrome: Any, sheets: Path, saved: Pat
     show(chrome, sheets)  # another machine
     assert text(chrome, "done") == f"0 of {len(keys)}"
     other = tmp_path / "anna.csv"
-    other.write_bytes((saved / "anna.csv").read_bytes().decode("utf-8-sig").replace(",", ";").replace('"late;', '"late,').encode())
+    other.write_bytes(
+        (saved / "anna.csv")
+        .read_bytes()
+        .decode("utf-8-sig")
+        .replace(",", ";")
+        .replace('"late;', '"late,')
+        .encode()
+    )
     chrome.find_element("id", "file").send_keys(str(other))
     until(lambda: text(chrome, "done") == f"3 of {len(keys)}")
     assert read_verdicts(save(chrome, saved, "anna.csv")).equals(got)
@@ -200,15 +241,25 @@ def test_two_reviewers_do_not_mix_and_the_adjudicator_decides(
     assert text(chrome, "done").startswith("3 of")
 
 
-def test_items_beyond_the_first_file_and_missing_files(chrome: Any, sheets: Path, tmp_path: Path) -> None:
+def test_items_beyond_the_first_file_and_missing_files(
+    chrome: Any, sheets: Path, tmp_path: Path
+) -> None:
     copy = Path(shutil.copytree(sheets, tmp_path / "copy"))
     shutil.rmtree(copy / "images")
     show(chrome, copy)
     until(lambda: "picture is missing" in text(chrome, "pictures"))
-    chrome.execute_script("const at = document.getElementById('at'); at.value = 101; at.dispatchEvent(new Event('change'))")
+    chrome.execute_script(
+        "const at = document.getElementById('at'); at.value = 101; at.dispatchEvent(new"
+        " Event('change'))"
+    )
     until(
         lambda: (
-            text(chrome, "key") == str(chrome.execute_script("return JSON.parse(document.getElementById('data').textContent).keys[100]"))
+            text(chrome, "key")
+            == str(
+                chrome.execute_script(
+                    "return JSON.parse(document.getElementById('data').textContent).keys[100]"
+                )
+            )
         )
     )
     (copy / "items" / "001.js").unlink()

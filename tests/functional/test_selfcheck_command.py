@@ -12,7 +12,8 @@ from tests.builders.commands import ok, refused
 
 @pytest.mark.long
 def test_the_instrument_passes(tmp_path: Path) -> None:
-    """The small self-check with a benchmark of its own: what `make test` promises of this checkout."""
+    """The small self-check with a benchmark of its own: what `make test` promises of this
+    checkout."""
     told = json.loads(ok("selfcheck", "--json", "--out", tmp_path / "page.html"))
     assert told["passed"] is True
     assert len(told["checks"]) > 300

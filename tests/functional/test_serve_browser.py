@@ -1,4 +1,5 @@
-"""`sdgbias serve` for real: the command as a process, Chromium before it. Journeys, keyboard, phone, dark, contrast, blurred people."""
+"""`sdgbias serve` for real: the command as a process, Chromium before it. Journeys, keyboard,
+phone, dark, contrast, blurred people."""
 
 from __future__ import annotations
 
@@ -25,11 +26,23 @@ WIDE: Screen = (1280, 900, False, "light")
 PHONE: Screen = (360, 760, True, "dark")
 RUN, BEFORE = "fake-optimist-3", "fake-optimist-2"
 PAGES = (
-    "/", "/nights", f"/nights/{night_name(3)}", "/leaderboard", "/leaderboard?suite=facet&metric=disparity", "/models", "/models/fake-optimist",
-    "/models/unfair", "/questions", f"/questions?run={RUN}&flipped=true", f"/questions/{RUN}/mcq/1?test=T2", f"/compare?a={BEFORE}&b={RUN}", "/runs",
-)  # fmt: skip
+    "/",
+    "/nights",
+    f"/nights/{night_name(3)}",
+    "/leaderboard",
+    "/leaderboard?suite=facet&metric=disparity",
+    "/models",
+    "/models/fake-optimist",
+    "/models/unfair",
+    "/questions",
+    f"/questions?run={RUN}&flipped=true",
+    f"/questions/{RUN}/mcq/1?test=T2",
+    f"/compare?a={BEFORE}&b={RUN}",
+    "/runs",
+)
 
-#: What a person who sees badly, or uses no mouse, would stumble over: a list of sentences, empty when there is nothing.
+#: What a person who sees badly, or uses no mouse, would stumble over: a list of sentences, empty
+#: when there is nothing.
 FAULTS = r"""
 const faults = [];
 document.querySelectorAll('details').forEach((d) => { d.open = true; });
@@ -84,8 +97,26 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def address(results: Path) -> Iterator[str]:
-    command = [sys.executable, "-m", "sdgbias.cli", "serve", "--results", str(results), "--port", "0", "--wait", "0.2"]
-    server = subprocess.Popen(command, cwd=REPOSITORY, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    command = [
+        sys.executable,
+        "-m",
+        "sdgbias.cli",
+        "serve",
+        "--results",
+        str(results),
+        "--port",
+        "0",
+        "--wait",
+        "0.2",
+    ]
+    server = subprocess.Popen(
+        command,
+        cwd=REPOSITORY,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     assert server.stdout is not None
     said = server.stdout.readline()
     found = re.search(r"http://127\.0\.0\.1:\d+", said)
@@ -103,11 +134,15 @@ def show(chrome: Any, url: str, screen: Screen = WIDE) -> None:
 
 def requests(chrome: Any) -> set[str]:
     events = [json.loads(entry["message"])["message"] for entry in chrome.get_log("performance")]
-    return {e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"}
+    return {
+        e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"
+    }
 
 
 @pytest.mark.parametrize("screen", [WIDE, PHONE], ids=["wide-light", "phone-dark"])
-def test_every_page_reads_well_alone_and_for_everyone(chrome: Any, address: str, screen: Screen) -> None:
+def test_every_page_reads_well_alone_and_for_everyone(
+    chrome: Any, address: str, screen: Screen
+) -> None:
     requests(chrome)
     for page in PAGES:
         show(chrome, address + page, screen)
@@ -127,7 +162,9 @@ def test_the_faults_are_found_where_there_are_some(chrome: Any, address: str) ->
         assert fault in said, fault
 
 
-def test_a_journey_by_keyboard_from_last_night_to_one_question_and_back(chrome: Any, address: str) -> None:
+def test_a_journey_by_keyboard_from_last_night_to_one_question_and_back(
+    chrome: Any, address: str
+) -> None:
     from selenium.webdriver import ActionChains, Keys
     from selenium.webdriver.support.ui import Select
 
@@ -164,15 +201,33 @@ def test_a_journey_by_keyboard_from_last_night_to_one_question_and_back(chrome: 
     words = chrome.find_element("name", "q")
     words.send_keys("stunting", Keys.ENTER)
     badges = [b.text for b in chrome.find_elements("css selector", "tbody .badge")]
-    assert badges and set(badges) == {"wrong"} and all("unting" in r.text for r in chrome.find_elements("css selector", "tbody tr"))
-    assert chrome.find_element("name", "q").get_attribute("value") == "stunting" and chrome.find_element("name", "flipped").is_selected()
+    assert (
+        badges
+        and set(badges) == {"wrong"}
+        and all("unting" in r.text for r in chrome.find_elements("css selector", "tbody tr"))
+    )
+    assert (
+        chrome.find_element("name", "q").get_attribute("value") == "stunting"
+        and chrome.find_element("name", "flipped").is_selected()
+    )
     listed = chrome.current_url
 
     follow(chrome.find_element("css selector", "tbody th a").text)
-    assert "/mcq/" in chrome.current_url and "CADE says" in chrome.find_element("tag name", "main").text
-    assert chrome.execute_script("return document.images[0].complete && document.images[0].naturalWidth") == 448
+    assert (
+        "/mcq/" in chrome.current_url
+        and "CADE says" in chrome.find_element("tag name", "main").text
+    )
+    assert (
+        chrome.execute_script(
+            "return document.images[0].complete && document.images[0].naturalWidth"
+        )
+        == 448
+    )
     follow("T3")
-    assert "test=T3" in chrome.current_url and "You may consider" in chrome.find_element("tag name", "main").text
+    assert (
+        "test=T3" in chrome.current_url
+        and "You may consider" in chrome.find_element("tag name", "main").text
+    )
     follow("← Back to the questions")
     assert dict(p.split("=") for p in chrome.current_url.split("?")[1].split("&")) == {
         k: v for k, v in (p.split("=") for p in listed.split("?")[1].split("&")) if v
@@ -183,20 +238,36 @@ def test_choices_change_the_leaderboard(chrome: Any, address: str, results: Path
     from selenium.webdriver.support.ui import Select
 
     show(chrome, address + "/leaderboard")
-    lines = "return [...document.querySelectorAll('.desk .line')].map((l) => l.getAttribute('points')).join(' ')"
+    lines = (
+        "return [...document.querySelectorAll('.desk .line')].map((l) =>"
+        " l.getAttribute('points')).join(' ')"
+    )
     before = chrome.execute_script(lines)
     Select(chrome.find_element("name", "method")).select_by_visible_text("CADE")
     Select(chrome.find_element("name", "test")).select_by_value("T5")
     chrome.find_element("css selector", ".controls button").click()
     assert chrome.execute_script(lines) != before
-    value = store.query(results, "SELECT value FROM metrics WHERE run_id = ? AND task = 'mcq' AND metric = 'accuracy' AND method = 'cade' AND test = 'T5' AND pillar = 'all' AND indicator = 'all'", [RUN])["value"][0]  # fmt: skip
-    row = next(r.text for r in chrome.find_elements("css selector", "tbody tr") if "fake-optimist" in r.text)
+    value = store.query(
+        results,
+        "SELECT value FROM metrics WHERE run_id = ? AND task = 'mcq' AND metric = 'accuracy' AND"
+        " method = 'cade' AND test = 'T5' AND pillar = 'all' AND indicator = 'all'",
+        [RUN],
+    )["value"][0]
+    row = next(
+        r.text
+        for r in chrome.find_elements("css selector", "tbody tr")
+        if "fake-optimist" in r.text
+    )
     assert f"{100 * value:.1f}" in row
-    drawn = "const s = document.querySelector('.desk svg').getBoundingClientRect(); return [s.width, s.height]"
+    drawn = (
+        "const s = document.querySelector('.desk svg').getBoundingClientRect(); return [s.width,"
+        " s.height]"
+    )
     assert min(chrome.execute_script(drawn)) > 200
     emulate(chrome, PHONE)
     assert (
-        not chrome.find_element("css selector", ".desk").is_displayed() and chrome.find_element("css selector", ".phone svg").is_displayed()
+        not chrome.find_element("css selector", ".desk").is_displayed()
+        and chrome.find_element("css selector", ".phone svg").is_displayed()
     )
 
 
@@ -219,11 +290,18 @@ def test_people_are_blurred_until_asked_for(chrome: Any, address: str) -> None:
     assert chrome.execute_script(blur) == ["blur(28px)"]
 
 
-def test_while_results_are_written_the_page_waits_and_comes_back(chrome: Any, address: str, results: Path) -> None:
+def test_while_results_are_written_the_page_waits_and_comes_back(
+    chrome: Any, address: str, results: Path
+) -> None:
     from selenium.webdriver.support.ui import WebDriverWait
 
-    code = f"import duckdb, sys; c = duckdb.connect({str(results)!r}); print('held', flush=True); sys.stdin.read()"
-    holder = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    code = (
+        f"import duckdb, sys; c = duckdb.connect({str(results)!r}); print('held', flush=True);"
+        " sys.stdin.read()"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     try:
         assert holder.stdout is not None and holder.stdout.readline() == "held\n"
         show(chrome, address + "/runs?suite=facet&page=1")
@@ -248,12 +326,28 @@ def test_a_running_night_says_how_far_it_is(chrome: Any, address: str, results: 
         assert chrome.find_element("css selector", "[role=status]").text == "0 of 2 done"
         (folder / "outcomes.jsonl").write_text(json.dumps({"model": "a", "suite": "sdg"}) + "\n")
         # ten seconds pass at once
-        chrome.execute_cdp_cmd("Emulation.setVirtualTimePolicy", {"policy": "pauseIfNetworkFetchesPending", "budget": 11000})
-        WebDriverWait(chrome, 120).until(lambda c: c.find_element("css selector", "[role=status]").text == "1 of 2 done")
+        chrome.execute_cdp_cmd(
+            "Emulation.setVirtualTimePolicy",
+            {"policy": "pauseIfNetworkFetchesPending", "budget": 11000},
+        )
+        WebDriverWait(chrome, 120).until(
+            lambda c: c.find_element("css selector", "[role=status]").text == "1 of 2 done"
+        )
         assert chrome.find_element("tag name", "progress").get_attribute("value") == "1"
     finally:
-        store.keep(results, {"nights": pd.DataFrame([night | {"status": "interrupted"}]).astype({"started_at": "datetime64[us]"})})
+        store.keep(
+            results,
+            {
+                "nights": (
+                    pd.DataFrame([night | {"status": "interrupted"}]).astype(
+                        {"started_at": "datetime64[us]"}
+                    )
+                )
+            },
+        )
 
 
 def test_a_port_that_is_taken_is_said_in_a_line(results: Path, address: str) -> None:
-    assert "choose another --port" in refused(2, "serve", "--results", results, "--port", address.rsplit(":", 1)[1])
+    assert "choose another --port" in refused(
+        2, "serve", "--results", results, "--port", address.rsplit(":", 1)[1]
+    )

@@ -1,4 +1,5 @@
-"""`sdgbias store` and time travel as a person uses them: fabricated nights, sizes, retention, backup, a report of an earlier night."""
+"""`sdgbias store` and time travel as a person uses them: fabricated nights, sizes, retention,
+backup, a report of an earlier night."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ from tests.builders.commands import ok, refused
 
 
 def night(path: Path, at: int) -> None:
-    """One night of two models; the fabricated models change from night to night, and so do the pictures that a run brings."""
+    """One night of two models; the fabricated models change from night to night, and so do the
+    pictures that a run brings."""
     rng = np.random.default_rng(1)
     table = fake_results.items(rng, 30, 3)
     shown = range(3 * at, 3 * at + 6)
@@ -27,13 +29,27 @@ def night(path: Path, at: int) -> None:
     previews = pd.DataFrame({"image_id": [f"image{k}" for k in shown], "png": pictures})
     for number, model in enumerate(fake_results.MODELS):
         record = store.RunRecord(
-            f"{model}-{at}", model, fake_results.BENCHMARK, finished_at=f"2026-11-1{at}T03:0{number}:00", numerics="exact", provenance="planted"
-        )  # fmt: skip
+            f"{model}-{at}",
+            model,
+            fake_results.BENCHMARK,
+            finished_at=f"2026-11-1{at}T03:0{number}:00",
+            numerics="exact",
+            provenance="planted",
+        )
         store.publish(
-            path, record, fake_results._run(model, table, np.random.default_rng(10 * at + number)) | {"items": table, "previews": previews}
+            path,
+            record,
+            fake_results._run(model, table, np.random.default_rng(10 * at + number))
+            | {
+                "items": table,
+                "previews": previews,
+            },
         )
     name = f"2026-11-1{at}T0130"
-    when = {"started_at": [pd.Timestamp(f"2026-11-1{at}T02:00:00")], "finished_at": [pd.Timestamp(f"2026-11-1{at}T03:30:00")]}
+    when = {
+        "started_at": [pd.Timestamp(f"2026-11-1{at}T02:00:00")],
+        "finished_at": [pd.Timestamp(f"2026-11-1{at}T03:30:00")],
+    }
     store.keep(path, {"nights": pd.DataFrame({"night": [name], "status": ["done"], **when})})
 
 
@@ -54,24 +70,35 @@ def results(nights: tuple[Path, Path], tmp_path: Path) -> Path:
     return fake_results.copied(nights[0], tmp_path / "r.duckdb")
 
 
-def test_a_report_of_an_earlier_night_is_the_one_of_then(nights: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_report_of_an_earlier_night_is_the_one_of_then(
+    nights: tuple[Path, Path], tmp_path: Path
+) -> None:
     path, first = nights
     ok("report", "--results", path, "--as-of", "2026-11-11T0130", cwd=tmp_path)
     again = tmp_path / "reports" / "2026-11-11T0130" / "index.html"  # never over the newest
-    assert again.read_bytes() == (first / "index.html").read_bytes() and not (tmp_path / "reports" / "latest").exists()
+    assert (
+        again.read_bytes() == (first / "index.html").read_bytes()
+        and not (tmp_path / "reports" / "latest").exists()
+    )
     assert "neither a night" in refused(2, "report", "--results", path, "--as-of", "yesterday")
 
 
-def test_sizes_retention_and_what_is_left(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sizes_retention_and_what_is_left(
+    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     found = json.loads(ok("store", "info", "--results", results, "--json"))
-    assert (found["runs"], found["models"], found["nights"]) == (6, 2, 3) and found["tables"]["scores"]["files"] == 6
+    assert (found["runs"], found["models"], found["nights"]) == (6, 2, 3) and found["tables"][
+        "scores"
+    ]["files"] == 6
     on_disk = sum(p.stat().st_size for p in results.with_suffix(".runs").rglob("*.parquet"))
     assert found["details_bytes"] == on_disk and found["duckdb_bytes"] == results.stat().st_size
     assert "6 runs of 2 models, 3 nights" in maintenance.lines(found)[0]
 
     keep = ("store", "keep", "--results", results, "--nights", 1, "--per-model", 2)
     said = ok(*keep)
-    assert said.count("fake-") == 2 and "details of 2 of 6 runs would go" in said and "--apply" in said
+    assert (
+        said.count("fake-") == 2 and "details of 2 of 6 runs would go" in said and "--apply" in said
+    )
     assert len(store.query(results, "SELECT DISTINCT run_id FROM scores")) == 6
     assert "details of 2 of 6 runs removed" in ok(*keep, "--apply")
     assert len(store.query(results, "SELECT DISTINCT run_id FROM scores")) == 4

@@ -1,5 +1,5 @@
-"""W&B as a person uses it: a week offline, then sent; servers that are not there, refuse or hang; a Report. The server is a stand-in on
-loopback, the client is the real one."""
+"""W&B as a person uses it: a week offline, then sent; servers that are not there, refuse or hang; a
+Report. The server is a stand-in on loopback, the client is the real one."""
 
 from __future__ import annotations
 
@@ -33,9 +33,30 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
         {"night": n, "model": "fake-pessimist", "suite": "sdg", "run_id": RUN, "outcome": o}
         for n, o in zip(NIGHTS, ("published", "unchanged"), strict=True)
     ]
-    verdicts = [{"night": NIGHTS[1], "model": "fake-pessimist", "suite": "sdg", "run_id": RUN, "rule": "accuracy", "task": "mcq", "test": "all",
-                 "method": m, "level": "", "metric": "accuracy", "verdict": v, "before": 0.5, "value": 0.4, "change": -0.1, "ci_low": -0.15,
-                 "ci_high": -0.05, "n": 240, "mde": 0.04, "note": "a | bar"} for m, v in (("full", "BREACH"), ("cade", "PASS"))]  # fmt: skip
+    verdicts = [
+        {
+            "night": NIGHTS[1],
+            "model": "fake-pessimist",
+            "suite": "sdg",
+            "run_id": RUN,
+            "rule": "accuracy",
+            "task": "mcq",
+            "test": "all",
+            "method": m,
+            "level": "",
+            "metric": "accuracy",
+            "verdict": v,
+            "before": 0.5,
+            "value": 0.4,
+            "change": -0.1,
+            "ci_low": -0.15,
+            "ci_high": -0.05,
+            "n": 240,
+            "mde": 0.04,
+            "note": "a | bar",
+        }
+        for m, v in (("full", "BREACH"), ("cade", "PASS"))
+    ]
     store.keep(path, {"night_models": pd.DataFrame(rows), "verdicts": pd.DataFrame(verdicts)})
     return path
 
@@ -61,53 +82,96 @@ def waiting(folder: Path) -> list[str]:
     return [run.night for run in sync.waiting(folder) if not run.synced]
 
 
-def test_a_week_offline_is_sent_later(week: Path, tmp_path: Path, logged_in: pytest.MonkeyPatch) -> None:
+def test_a_week_offline_is_sent_later(
+    week: Path, tmp_path: Path, logged_in: pytest.MonkeyPatch
+) -> None:
     """The second night names the first one's artifacts; the server hears of them once."""
     folder = tmp_path / "wandb"
     shutil.copytree(week, folder, symlinks=True)
     with wandb_server() as server:
         logged_in.setenv("WANDB_BASE_URL", server.address)
-        done = subprocess.run([sys.executable, "-m", "sdgbias.cli", "wandb", "sync", "--dir", str(folder)], env=environment(), capture_output=True,
-                              text=True, timeout=300, check=False)  # fmt: skip
+        done = subprocess.run(
+            [sys.executable, "-m", "sdgbias.cli", "wandb", "sync", "--dir", str(folder)],
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
     assert done.returncode == 0, done.stderr
     assert "2 runs sent, 0 wait" in done.stdout
     assert KEY not in done.stdout + done.stderr
-    assert [v["name"] for v in server.of("UpsertBucket") if v["groupName"]] == [f"{n}-{RUN}" for n in NIGHTS]
+    assert [v["name"] for v in server.of("UpsertBucket") if v["groupName"]] == [
+        f"{n}-{RUN}" for n in NIGHTS
+    ]
     used = [v["input"]["runName"] for v in server.of("UseArtifact")]
     assert sorted(used) == [f"{NIGHTS[0]}-{RUN}"] * 2 + [f"{NIGHTS[1]}-{RUN}"] * 3
     assert len([path for path in server.uploads if path.endswith("items.parquet")]) == 1
     assert len([path for path in server.uploads if path.endswith("scores.parquet")]) == 1
     history = {
-        run: json.loads(line) for run, sent in server.streams for line in sent["files"].get("wandb-history.jsonl", {}).get("content", [])
+        run: json.loads(line)
+        for run, sent in server.streams
+        for line in sent["files"].get("wandb-history.jsonl", {}).get("content", [])
     }
-    assert [history[f"{n}-{RUN}"]["_step"] for n in NIGHTS] == [(date(2026, 11, d) - date(1970, 1, 1)).days * 1440 + 90 for d in (20, 21)]
+    assert [history[f"{n}-{RUN}"]["_step"] for n in NIGHTS] == [
+        (date(2026, 11, d) - date(1970, 1, 1)).days * 1440 + 90 for d in (20, 21)
+    ]
     assert [line["night"] for line in sync.sent(folder)] == NIGHTS
-    assert waiting(folder) == [] and not list(folder.glob("artifacts/*")) and not (folder / "data").exists()
-    assert not any(KEY in path.read_text(errors="replace") for path in folder.rglob("*") if path.is_file())
+    assert (
+        waiting(folder) == []
+        and not list(folder.glob("artifacts/*"))
+        and not (folder / "data").exists()
+    )
+    assert not any(
+        KEY in path.read_text(errors="replace") for path in folder.rglob("*") if path.is_file()
+    )
 
 
 def test_nobody_is_logged_in(week: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     line = refused(8, "wandb", "sync", "--dir", week)
-    assert line == "error: not logged in to https://api.wandb.ai: set WANDB_API_KEY (or run `wandb login`), then again"
+    assert (
+        line
+        == "error: not logged in to https://api.wandb.ai: set WANDB_API_KEY (or run `wandb login`),"
+        " then again"
+    )
     monkeypatch.setenv("WANDB_BASE_URL", "ftp://me:secret@host")
     assert "secret" not in refused(2, "wandb", "sync", "--dir", week)
 
 
 @pytest.mark.parametrize(
     ("mood", "said"),
-    [("gone", "doesn't answer (ConnectError)"), ("refuse", "refuses the key (status 401)"), ("hang", "doesn't answer (no answer in time)")],
+    [
+        ("gone", "doesn't answer (ConnectError)"),
+        ("refuse", "refuses the key (status 401)"),
+        ("hang", "doesn't answer (no answer in time)"),
+    ],
 )
-def test_a_server_that_cannot_be_used_costs_seconds_and_a_line(week: Path, logged_in: pytest.MonkeyPatch, mood: str, said: str) -> None:
+def test_a_server_that_cannot_be_used_costs_seconds_and_a_line(
+    week: Path, logged_in: pytest.MonkeyPatch, mood: str, said: str
+) -> None:
     with wandb_server(mood) as server:
-        logged_in.setenv("WANDB_BASE_URL", "http://127.0.0.1:9" if mood == "gone" else server.address)
-        line = refused(8, "wandb", "sync", "--dir", week, "--patience", "0.5" if mood == "hang" else "60", timeout=300)
+        logged_in.setenv(
+            "WANDB_BASE_URL", "http://127.0.0.1:9" if mood == "gone" else server.address
+        )
+        line = refused(
+            8,
+            "wandb",
+            "sync",
+            "--dir",
+            week,
+            "--patience",
+            "0.5" if mood == "hang" else "60",
+            timeout=300,
+        )
     assert said in line and KEY not in line
     assert waiting(week) == NIGHTS
 
 
-def test_a_server_that_stalls_is_left_and_tried_again(week: Path, tmp_path: Path, logged_in: pytest.MonkeyPatch) -> None:
+def test_a_server_that_stalls_is_left_and_tried_again(
+    week: Path, tmp_path: Path, logged_in: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "wandb"
     shutil.copytree(week, folder, symlinks=True)
     with wandb_server("stall") as server:
@@ -124,20 +188,28 @@ def cli_sync(folder: Path) -> str:
     return ok("wandb", "sync", "--dir", folder, "--keep").strip().splitlines()[-1]
 
 
-def test_a_run_that_was_cut_off_is_not_sent(week: Path, tmp_path: Path, logged_in: pytest.MonkeyPatch) -> None:
+def test_a_run_that_was_cut_off_is_not_sent(
+    week: Path, tmp_path: Path, logged_in: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "wandb"
     cut = folder / "wandb" / "offline-run-20261121_013000-x"
     cut.mkdir(parents=True)
     (cut / "run-x.wandb").write_bytes(b":W&B")
     done = sdgbias("wandb", "sync", "--dir", folder)
     assert done.returncode == 0 and "0 runs sent" in done.stdout and "was cut off" in done.stderr
-    with sync.only_one(folder), pytest.raises(InfrastructureError, match="another `sdgbias wandb sync` is at work"):
+    with (
+        sync.only_one(folder),
+        pytest.raises(InfrastructureError, match="another `sdgbias wandb sync` is at work"),
+    ):
         with sync.only_one(folder):
             pass
 
 
-def test_a_night_goes_on_without_wandb(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What `sdgbias report --wandb` and `sdgbias wandb log` say where nothing can be written: one line each; only the latter fails."""
+def test_a_night_goes_on_without_wandb(
+    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What `sdgbias report --wandb` and `sdgbias wandb log` say where nothing can be written: one
+    line each; only the latter fails."""
     (tmp_path / "file").write_text("")
     wandb.offline_runs(results, tmp_path / "file" / "w")
     assert capsys.readouterr().err.startswith(f"W&B left out: {RUN}: can't write")
@@ -147,11 +219,13 @@ def test_a_night_goes_on_without_wandb(results: Path, tmp_path: Path, capsys: py
     assert capsys.readouterr().err.startswith("W&B left out: ")
 
 
-# -- the Report --------------------------------------------------------------------------------------------------------
+# -- the Report
+# ----------------------------------------------------------------------
 
 
 def cell(text: str, row: str, column: str) -> str:
-    """A cell of the Markdown table in ``text``: the row that holds ``row``, the column under ``column``."""
+    """A cell of the Markdown table in ``text``: the row that holds ``row``, the column under
+    ``column``."""
     lines = [line for line in text.splitlines() if line.startswith("|")]
     heads = [c.strip() for c in lines[0].strip("|").split(" | ")]
     [found] = [line for line in lines if row in line]
@@ -160,15 +234,33 @@ def cell(text: str, row: str, column: str) -> str:
 
 def test_the_reports_text_has_the_stores_figures(results: Path) -> None:
     found = {s.title: s.markdown for s in team_report.sections(results)}
-    assert list(found) == ["What was measured", "Leaderboard", "Signatures", "CADE gain", "History over nights", "Gate"]
-    sql = "SELECT value, n FROM metrics WHERE run_id = ? AND task = 'mcq' AND test = 'all' AND method = ? AND pillar = 'all' AND metric = ?"
-    [(value, n)] = store.query(results, sql, [RUN, "full", "accuracy"]).itertuples(index=False, name=None)
-    assert cell(found["Leaderboard"], "Full | fake-pessimist (planted)", "accuracy (95 % CI)").startswith(f"{100 * value:.1f} (")
+    assert list(found) == [
+        "What was measured",
+        "Leaderboard",
+        "Signatures",
+        "CADE gain",
+        "History over nights",
+        "Gate",
+    ]
+    sql = (
+        "SELECT value, n FROM metrics WHERE run_id = ? AND task = 'mcq' AND test = 'all' AND method"
+        " = ? AND pillar = 'all' AND metric = ?"
+    )
+    [(value, n)] = store.query(results, sql, [RUN, "full", "accuracy"]).itertuples(
+        index=False, name=None
+    )
+    assert cell(
+        found["Leaderboard"], "Full | fake-pessimist (planted)", "accuracy (95 % CI)"
+    ).startswith(f"{100 * value:.1f} (")
     assert cell(found["Leaderboard"], "Full | fake-pessimist (planted)", "n") == str(n)
     assert cell(found["History over nights"], NIGHTS[1], "outcome") == "unchanged"
-    assert cell(found["History over nights"], NIGHTS[1], "accuracy of Full, % (95 % CI)").startswith(f"{100 * value:.1f} (")
+    assert cell(
+        found["History over nights"], NIGHTS[1], "accuracy of Full, % (95 % CI)"
+    ).startswith(f"{100 * value:.1f} (")
     value = store.query(results, sql, [RUN, "q_only", "share_pessimistic"])["value"][0]
-    assert cell(found["Signatures"], "fake-pessimist | Q-only", "pessimistic").startswith(f"{100 * value:.1f} (")
+    assert cell(found["Signatures"], "fake-pessimist | Q-only", "pessimistic").startswith(
+        f"{100 * value:.1f} ("
+    )
     value = store.query(results, sql, [RUN, "cade", "accuracy_gain"])["value"][0]
     shown = cell(found["CADE gain"], "| fake-pessimist |", "accuracy gain, points (95 % CI)")
     assert float(shown.split(" ")[0].replace("\u2212", "-")) == round(100 * value, 1)
@@ -183,30 +275,47 @@ def sent_blocks(server: Server) -> list[dict[str, object]]:
     return list(spec["blocks"])
 
 
-def test_the_report_reaches_the_server(results: Path, tmp_path: Path, logged_in: pytest.MonkeyPatch) -> None:
+def test_the_report_reaches_the_server(
+    results: Path, tmp_path: Path, logged_in: pytest.MonkeyPatch
+) -> None:
     with wandb_server() as server:
         logged_in.setenv("WANDB_BASE_URL", server.address)
         sync.keep_reports(tmp_path, {f"{server.address} team/sdgbias": "VmlldzoxMjM0"})
         address = team_report.publish(results, "team", "sdgbias", tmp_path)
-        assert address.startswith(f"{server.address}/team/sdgbias/reports/") and address.endswith("VmlldzoxMjM0")
+        assert address.startswith(f"{server.address}/team/sdgbias/reports/") and address.endswith(
+            "VmlldzoxMjM0"
+        )
         [view] = server.of("upsertView")
-        assert (view["entityName"], view["projectName"], view["type"]) == ("team", "sdgbias", "runs")
+        assert (view["entityName"], view["projectName"], view["type"]) == (
+            "team",
+            "sdgbias",
+            "runs",
+        )
         assert view["id"] == "VmlldzoxMjM0", "the Report of before, not a second one"
         blocks = sent_blocks(server)
         headings = [b["children"][0]["text"] for b in blocks if b["type"] == "heading"]  # type: ignore[index]
         assert headings == [s.title for s in team_report.sections(results)]
-        assert [b["content"] for b in blocks if b["type"] == "markdown-block"] == [s.markdown for s in team_report.sections(results)]
+        assert [b["content"] for b in blocks if b["type"] == "markdown-block"] == [
+            s.markdown for s in team_report.sections(results)
+        ]
         [grid] = [b["metadata"] for b in blocks if b["type"] == "panel-grid"]
         plots = [p["config"] for p in grid["panelBankSectionConfig"]["panels"]]  # type: ignore[index]
         assert [p["metrics"] for p in plots] == [[m] for m in team_report.PLOTS]
         assert {p["xAxis"] for p in plots} == {"night/year"}
-        with pytest.raises(InfrastructureError, match="W&B has no project team/unknown; send runs first: sdgbias wandb sync"):
+        with pytest.raises(
+            InfrastructureError,
+            match="W&B has no project team/unknown; send runs first: sdgbias wandb sync",
+        ):
             team_report.publish(results, "team", "unknown", tmp_path)
 
 
-def test_a_report_needs_a_server_that_answers(results: Path, tmp_path: Path, logged_in: pytest.MonkeyPatch) -> None:
+def test_a_report_needs_a_server_that_answers(
+    results: Path, tmp_path: Path, logged_in: pytest.MonkeyPatch
+) -> None:
     logged_in.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
-    assert "doesn't answer" in refused(8, "wandb", "report", "--results", results, "--entity", "team")
+    assert "doesn't answer" in refused(
+        8, "wandb", "report", "--results", results, "--entity", "team"
+    )
     with pytest.raises(UsageError, match="--entity 'a/b'"):
         team_report.publish(results, "a/b", "sdgbias", tmp_path)
     assert BENCHMARK in Path(team_report.write_markdown(results, tmp_path / "r.md")).read_text()

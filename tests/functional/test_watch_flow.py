@@ -1,4 +1,5 @@
-"""The daily look at the hub as Prefect runs it: a new commit becomes a candidate, a hub that is down is a failed run and changes nothing."""
+"""The daily look at the hub as Prefect runs it: a new commit becomes a candidate, a hub that is
+down is a failed run and changes nothing."""
 
 from __future__ import annotations
 
@@ -12,22 +13,37 @@ import yaml
 from tests.builders.commands import REPOSITORY, add_model, environment
 from tests.builders.hub import Hub, Repo, commit, weights
 
-VLM = {"config.json": {"model_type": "llava", "vision_config": {}, "dtype": "bfloat16"}, "model.safetensors": weights(10)}
+VLM = {
+    "config.json": {"model_type": "llava", "vision_config": {}, "dtype": "bfloat16"},
+    "model.safetensors": weights(10),
+}
 
 
 def watch(folder: Path) -> str:
-    quiet = {"PREFECT_HOME": str(folder / "prefect"), "PREFECT_LOGGING_LEVEL": "ERROR", "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
+    quiet = {
+        "PREFECT_HOME": str(folder / "prefect"),
+        "PREFECT_LOGGING_LEVEL": "ERROR",
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    }
     done = subprocess.run(
-        [sys.executable, "-m", "flows.watch"], cwd=REPOSITORY, env={**environment(folder), **quiet}, capture_output=True,
-        text=True, timeout=600, check=False,
-    )  # fmt: skip
+        [sys.executable, "-m", "flows.watch"],
+        cwd=REPOSITORY,
+        env={**environment(folder), **quiet},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 @pytest.mark.slow
 def test_what_is_new_becomes_a_candidate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = commit(VLM, "first"), commit({**VLM, "model.safetensors": weights(20)}, "second")
+    first, second = (
+        commit(VLM, "first"),
+        commit({**VLM, "model.safetensors": weights(20)}, "second"),
+    )
     add_model(tmp_path, "vlm", backend="hf", repo="lab/vlm", revision=first.sha)
     (tmp_path / "registry" / "watch.yaml").write_text("commits: true\n")
     with Hub({"lab/vlm": Repo([first, second], params=7_000_000_000)}) as hub:
@@ -35,6 +51,9 @@ def test_what_is_new_becomes_a_candidate(tmp_path: Path, monkeypatch: pytest.Mon
         assert "1 of 1 new: vlm-" in watch(tmp_path)
     made = sorted(path.name for path in (tmp_path / "registry" / "models").iterdir())
     assert made == [f"vlm-{second.sha[:8]}.yaml", "vlm.yaml"]
-    assert yaml.safe_load((tmp_path / "registry" / "models" / made[0]).read_text())["state"] == "candidate"
+    assert (
+        yaml.safe_load((tmp_path / "registry" / "models" / made[0]).read_text())["state"]
+        == "candidate"
+    )
     assert "can't be reached" in watch(tmp_path), "the hub is gone by now"
     assert sorted(path.name for path in (tmp_path / "registry" / "models").iterdir()) == made

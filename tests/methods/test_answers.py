@@ -29,7 +29,13 @@ def test_numbers(text: str, ours: float | None, reference: float | None) -> None
 
 @pytest.mark.parametrize(
     ("text", "digit", "value"),
-    [("45.0", "7", 75.0), ("0.3", "3", 3.3), ("-1.2", "4", -4.2), ("no idea", "6", 6.0), ("The rate is 112.4", "9", 912.4)],
+    [
+        ("45.0", "7", 75.0),
+        ("0.3", "3", 3.3),
+        ("-1.2", "4", -4.2),
+        ("no idea", "6", 6.0),
+        ("The rate is 112.4", "9", 912.4),
+    ],
 )
 def test_replace_first_digit(text: str, digit: str, value: float) -> None:
     assert with_first_digit(text, digit) == value

@@ -1,4 +1,5 @@
-"""Baselines against hand arithmetic, and the exact identities that hold between them (METHODS section 0)."""
+"""Baselines against hand arithmetic, and the exact identities that hold between them (METHODS
+section 0)."""
 
 from __future__ import annotations
 
@@ -23,21 +24,33 @@ def logits(*rows: list[float]) -> np.ndarray:
         return np.log(np.array(rows, dtype=float)) + np.arange(len(rows))[:, None] * 3.0
 
 
-def evidence(full: np.ndarray, ctx: np.ndarray | None = None, q: np.ndarray | None = None, **more: object) -> Evidence:
+def evidence(
+    full: np.ndarray, ctx: np.ndarray | None = None, q: np.ndarray | None = None, **more: object
+) -> Evidence:
     other = np.full(full.shape, NAN)
     made = Evidence(
-        full, other if ctx is None else ctx, other, other if q is None else q, ~np.isnan(full),
-        np.zeros(len(full), dtype=np.int64), np.ones(len(full), dtype=bool), {},
-    )  # fmt: skip
+        full,
+        other if ctx is None else ctx,
+        other,
+        other if q is None else q,
+        ~np.isnan(full),
+        np.zeros(len(full), dtype=np.int64),
+        np.ones(len(full), dtype=bool),
+        {},
+    )
     return replace(made, **more)
 
 
 @st.composite
 def views(draw: st.DrawFn) -> Evidence:
-    """Up to six rows of three candidates; some items have two, some views are missing, the first row is whole."""
+    """Up to six rows of three candidates; some items have two, some views are missing, the first
+    row is whole."""
     n = draw(st.integers(1, 6))
     cell = st.floats(-8, 8, allow_nan=False).map(lambda x: round(x, 3))
-    arrays = [np.array(draw(st.lists(st.lists(cell, min_size=3, max_size=3), min_size=n, max_size=n))) for _ in range(4)]
+    arrays = [
+        np.array(draw(st.lists(st.lists(cell, min_size=3, max_size=3), min_size=n, max_size=n)))
+        for _ in range(4)
+    ]
     present = np.ones((n, 3), dtype=bool)
     present[1:, 2] = draw(st.lists(st.booleans(), min_size=n - 1, max_size=n - 1))
     gone = draw(st.lists(st.sampled_from(["", "ctx", "img", "q"]), min_size=n, max_size=n))
@@ -50,25 +63,47 @@ def views(draw: st.DrawFn) -> Evidence:
 
 
 def same(ours: np.ndarray, theirs: np.ndarray) -> None:
-    """Scores with the same answers: equal up to an offset and a positive factor per row, so that near ties don't matter."""
+    """Scores with the same answers: equal up to an offset and a positive factor per row, so that
+    near ties don't matter."""
     for one, other in zip(ours, theirs, strict=True):
         assert np.array_equal(np.isneginf(one), np.isneginf(other))
         a, b = (x[np.isfinite(x)] - x[np.isfinite(x)].mean() for x in (one, other))
-        scale = np.abs(a).max(initial=0.0) / max(np.abs(b).max(initial=0.0), 1e-300) if np.abs(b).max(initial=0.0) > 1e-9 else 1.0
+        scale = (
+            np.abs(a).max(initial=0.0) / max(np.abs(b).max(initial=0.0), 1e-300)
+            if np.abs(b).max(initial=0.0) > 1e-9
+            else 1.0
+        )
         np.testing.assert_allclose(a, b * scale, atol=1e-7 * max(1.0, np.abs(a).max(initial=0.0)))
 
 
 def cade_scores(e: Evidence, params: CadeParams, stream: cade.Stream = "full") -> np.ndarray:
-    return cade.decide(cade.streams(e.full, e.ctx, e.img, e.q, e.present, stream=stream), params).score
+    return cade.decide(
+        cade.streams(e.full, e.ctx, e.img, e.q, e.present, stream=stream), params
+    ).score
 
 
-# -------------------------------------------------------------------------------------------------- identities, METHODS 0
+# ----------------------------------------------------------------------
+# identities, METHODS 0
 
 
 def whole(e: Evidence) -> Evidence:
-    """The rows that have Full and CTX+Q, and every candidate in them: identities are about those."""
-    rows = np.isfinite(e.full).any(axis=1) & np.isfinite(e.ctx).any(axis=1) & np.isfinite(e.q).any(axis=1) & np.isfinite(e.img).any(axis=1)
-    parts = (e.full[rows], e.ctx[rows], e.img[rows], e.q[rows], e.present[rows], e.group[rows], e.fit[rows])
+    """The rows that have Full and CTX+Q, and every candidate in them: identities are about
+    those."""
+    rows = (
+        np.isfinite(e.full).any(axis=1)
+        & np.isfinite(e.ctx).any(axis=1)
+        & np.isfinite(e.q).any(axis=1)
+        & np.isfinite(e.img).any(axis=1)
+    )
+    parts = (
+        e.full[rows],
+        e.ctx[rows],
+        e.img[rows],
+        e.q[rows],
+        e.present[rows],
+        e.group[rows],
+        e.fit[rows],
+    )
     return Evidence(*parts)
 
 
@@ -78,7 +113,10 @@ def test_1_vdd_without_a_cut_is_cade_with_alpha_a_over_1_plus_a(e: Evidence, a: 
     e = whole(e)
     same(scores("vdd", e, a=a, b=0.0), cade_scores(e, CadeParams(a / (1 + a), 0.0, 0.0, GATE_OFF)))
     in_the_slot = replace(e, ctx=e.q)  # any contrast in the context's place
-    same(scores("vdd_q", e, a=a, b=0.0), cade_scores(in_the_slot, CadeParams(a / (1 + a), 0.0, 0.0, GATE_OFF)))
+    same(
+        scores("vdd_q", e, a=a, b=0.0),
+        cade_scores(in_the_slot, CadeParams(a / (1 + a), 0.0, 0.0, GATE_OFF)),
+    )
 
 
 @settings(max_examples=80, deadline=None)
@@ -91,37 +129,52 @@ def test_2_post_hoc_without_a_floor_is_cade_with_alpha_1(e: Evidence) -> None:
 @settings(max_examples=80, deadline=None)
 @given(views(), st.floats(1.0, 3.0))
 def test_3_pai_is_vdd_with_a_gamma_minus_1(e: Evidence, gamma: float) -> None:
-    np.testing.assert_array_equal(scores("pai_logit", e, gamma=gamma), scores("vdd", e, a=gamma - 1.0, b=0.1))
+    np.testing.assert_array_equal(
+        scores("pai_logit", e, gamma=gamma), scores("vdd", e, a=gamma - 1.0, b=0.1)
+    )
 
 
 @settings(max_examples=80, deadline=None)
 @given(views())
 def test_4_m3id_is_nothing_at_the_first_step_and_next_to_nothing_at_the_second(e: Evidence) -> None:
-    np.testing.assert_array_equal(predict(scores("m3id", e, t=0)), cade.argmax_view(e.full, e.present))
+    np.testing.assert_array_equal(
+        predict(scores("m3id", e, t=0)), cade.argmax_view(e.full, e.present)
+    )
     np.testing.assert_allclose(scores("m3id", e, t=1), scores("vdd", e, a=0.02020134), atol=1e-6)
     np.testing.assert_array_equal(scores("m3id", e, kappa=0.7), scores("vdd", e, a=0.7))
 
 
 @settings(max_examples=80, deadline=None)
 @given(views(), st.floats(0.5, 2.0), st.floats(0.0, 1.5), st.floats(0.0, 5.0))
-def test_5_at_t5_cade_is_the_image_over_the_prior(e: Evidence, alpha: float, beta: float, strength: float) -> None:
+def test_5_at_t5_cade_is_the_image_over_the_prior(
+    e: Evidence, alpha: float, beta: float, strength: float
+) -> None:
     e = whole(e)
     t5 = replace(e, full=e.img, ctx=e.q)
     s = cade.streams(t5.full, t5.ctx, t5.img, t5.q, t5.present)
     alpha_i = alpha * (1 + strength * s.divergence)[:, None]
     with np.errstate(invalid="ignore"):
         expected = np.where(
-            s.valid, baselines.log_softmax(e.img, s.valid) - (alpha_i + beta) * baselines.log_softmax(e.q, s.valid), -np.inf
+            s.valid,
+            baselines.log_softmax(e.img, s.valid)
+            - (alpha_i + beta) * baselines.log_softmax(e.q, s.valid),
+            -np.inf,
         )
     found = cade_scores(t5, CadeParams(alpha, strength, beta, GATE_OFF), "full+img")
-    np.testing.assert_allclose(found[s.valid], expected[s.valid], atol=1e-9 * (1 + np.abs(expected[s.valid]).max(initial=0.0)))
+    np.testing.assert_allclose(
+        found[s.valid],
+        expected[s.valid],
+        atol=1e-9 * (1 + np.abs(expected[s.valid]).max(initial=0.0)),
+    )
 
 
 @settings(max_examples=80, deadline=None)
 @given(views())
 def test_6_the_gate_and_the_penalties_switched_off(e: Evidence) -> None:
     s = cade.streams(e.full, e.ctx, e.img, e.q, e.present)
-    assert np.array_equal(cade.decide(s, CadeParams(2.0, 5.0, 1.5, 0.0)).choice, cade.argmax_view(e.full, e.present))
+    assert np.array_equal(
+        cade.decide(s, CadeParams(2.0, 5.0, 1.5, 0.0)).choice, cade.argmax_view(e.full, e.present)
+    )
     assert not cade.decide(s, CadeParams(2.0, 5.0, 1.5, GATE_OFF)).kept.any()
 
 
@@ -134,7 +187,9 @@ def test_6_without_penalties_and_gate_cade_is_the_mixture_and_not_the_baseline()
 
 @settings(max_examples=60, deadline=None)
 @given(views(), st.sampled_from([name for name, m in METHODS.items() if not m.needs]))
-def test_an_offset_of_one_view_never_changes_scores_and_absent_options_never_win(e: Evidence, name: str) -> None:
+def test_an_offset_of_one_view_never_changes_scores_and_absent_options_never_win(
+    e: Evidence, name: str
+) -> None:
     found = scores(name, e)
     assert np.isneginf(found[~e.present]).all()
     there = np.isfinite(e.full).any(axis=1)
@@ -146,47 +201,70 @@ def test_an_offset_of_one_view_never_changes_scores_and_absent_options_never_win
 @settings(max_examples=60, deadline=None)
 @given(views())
 def test_log_softmax_is_that_of_cade(e: Evidence) -> None:
-    np.testing.assert_allclose(baselines.log_softmax(e.full, e.present), cade.log_softmax(e.full, e.present), atol=1e-12)
+    np.testing.assert_allclose(
+        baselines.log_softmax(e.full, e.present), cade.log_softmax(e.full, e.present), atol=1e-12
+    )
 
 
-# ------------------------------------------------------------------------------------------------------------- by hand
+# ----------------------------------------------------------------------
+# by hand
 
 
 def test_post_hoc_by_hand() -> None:
     e = evidence(logits([0.6, 0.3, 0.1]), logits([0.8, 0.15, 0.05]), logits([0.2, 0.05, 0.75]))
     expected = np.log([0.6 / (0.8 + 1e-4), 0.3 / (0.15 + 1e-4), 0.1 / (0.05 + 1e-4)])
     np.testing.assert_allclose(scores("post_hoc", e)[0], expected)
-    np.testing.assert_allclose(scores("post_hoc_mean", e, floor=0.0)[0], np.log([0.6 / 0.5, 0.3 / 0.1, 0.1 / 0.4]))  # (0.8 + 0.2) / 2, ...
+    np.testing.assert_allclose(
+        scores("post_hoc_mean", e, floor=0.0)[0], np.log([0.6 / 0.5, 0.3 / 0.1, 0.1 / 0.4])
+    )  # (0.8 + 0.2) / 2, ...
 
 
 def test_post_hoc_identity_is_not_turned_round() -> None:
-    """p - p_cf sums to 0; the reference divides by that sum, which its floor makes negative, and so picks the worst."""
+    """p - p_cf sums to 0; the reference divides by that sum, which its floor makes negative, and so
+    picks the worst."""
     e = evidence(logits([0.6, 0.3, 0.1]), logits([0.3, 0.3, 0.4]))
     np.testing.assert_allclose(scores("post_hoc_identity", e)[0], [0.3, 0.0, -0.3], atol=1e-12)
     assert predict(scores("post_hoc_identity", e)).tolist() == [0]
 
 
 def test_the_cut_is_over_the_candidates() -> None:
-    """a = 1: (0.5 / 0.9) 0.5 = 0.28, (0.3 / 0.09) 0.3 = 1.0, (0.2 / 0.01) 0.2 = 4.0; 0.2 < 0.5 x 0.5 is cut at b = 0.5."""
-    e = evidence(logits([0.5, 0.3, 0.2]) - 50.0, logits([0.9, 0.09, 0.01]))  # -50: next to nothing of the vocabulary
+    """a = 1: (0.5 / 0.9) 0.5 = 0.28, (0.3 / 0.09) 0.3 = 1.0, (0.2 / 0.01) 0.2 = 4.0; 0.2 < 0.5 x
+    0.5 is cut at b = 0.5."""
+    e = evidence(
+        logits([0.5, 0.3, 0.2]) - 50.0, logits([0.9, 0.09, 0.01])
+    )  # -50: next to nothing of the vocabulary
     assert predict(scores("vdd", e, b=0.1)).tolist() == [2]
     assert predict(scores("vdd", e, b=0.5)).tolist() == [1]
     assert predict(scores("vdd", e, b=1.0)).tolist() == [0]
 
 
 def test_content_free_inputs_are_averaged_as_probabilities() -> None:
-    e = evidence(logits([0.5, 0.3, 0.2]), extra={"content_free:0": logits([0.8, 0.1, 0.1]), "content_free:1": logits([0.4, 0.5, 0.1])})
-    np.testing.assert_allclose(scores("cc", e)[0], np.log([0.5 / 0.6, 0.3 / 0.3, 0.2 / 0.1]), atol=1e-12)
+    e = evidence(
+        logits([0.5, 0.3, 0.2]),
+        extra={
+            "content_free:0": logits([0.8, 0.1, 0.1]),
+            "content_free:1": logits([0.4, 0.5, 0.1]),
+        },
+    )
+    np.testing.assert_allclose(
+        scores("cc", e)[0], np.log([0.5 / 0.6, 0.3 / 0.3, 0.2 / 0.1]), atol=1e-12
+    )
 
 
 def test_batch_priors_come_from_fit_rows_of_the_group_alone() -> None:
     full = logits([0.8, 0.2], [0.6, 0.4], [0.1, 0.9], [0.3, 0.7])
     e = evidence(full, group=np.array([0, 0, 0, 1]), fit=np.array([True, True, False, False]))
-    np.testing.assert_allclose(scores("bc", e)[2], np.log([0.1 / 0.7, 0.9 / 0.3]))  # (0.8 + 0.6) / 2, (0.2 + 0.4) / 2
+    np.testing.assert_allclose(
+        scores("bc", e)[2], np.log([0.1 / 0.7, 0.9 / 0.3])
+    )  # (0.8 + 0.6) / 2, (0.2 + 0.4) / 2
     geometric = np.log([0.1, 0.9]) - (np.log([0.8, 0.2]) + np.log([0.6, 0.4])) / 2
     np.testing.assert_allclose(scores("bc_geometric", e)[2], geometric)
-    np.testing.assert_allclose(scores("bc", e)[3], np.log([0.3, 0.7]))  # no fit row in its group: as it was
-    np.testing.assert_allclose(scores("bc", e, transductive=True)[2], np.log([0.1 / 0.5, 0.9 / 0.5]))  # (0.8 + 0.6 + 0.1) / 3
+    np.testing.assert_allclose(
+        scores("bc", e)[3], np.log([0.3, 0.7])
+    )  # no fit row in its group: as it was
+    np.testing.assert_allclose(
+        scores("bc", e, transductive=True)[2], np.log([0.1 / 0.5, 0.9 / 0.5])
+    )  # (0.8 + 0.6 + 0.1) / 3
     np.testing.assert_allclose(scores("bcl", e, gamma=0.0)[2], np.log([0.1, 0.9]))
 
 
@@ -198,28 +276,40 @@ def test_cc_q_is_the_groups_mean_of_q_only() -> None:
 
 def test_pmi_and_the_mean_of_views() -> None:
     e = evidence(logits([0.6, 0.3, 0.1]), logits([0.2, 0.2, 0.6]), logits([0.7, 0.2, 0.1]))
-    np.testing.assert_allclose(scores("pmi", e, gamma=2.0)[0], np.log([0.6 / 0.49, 0.3 / 0.04, 0.1 / 0.01]))
-    np.testing.assert_allclose(np.exp(scores("mean_views", e)[0]), [1.5 / 3, 0.7 / 3, 0.8 / 3])  # IMG+Q is missing
+    np.testing.assert_allclose(
+        scores("pmi", e, gamma=2.0)[0], np.log([0.6 / 0.49, 0.3 / 0.04, 0.1 / 0.01])
+    )
+    np.testing.assert_allclose(
+        np.exp(scores("mean_views", e)[0]), [1.5 / 3, 0.7 / 3, 0.8 / 3]
+    )  # IMG+Q is missing
 
 
 def permuted(rows: list[list[float]]) -> Evidence:
-    """A fit row whose letters are chosen with the given probabilities under shift 0, 1, 2, and a row to be debiased."""
+    """A fit row whose letters are chosen with the given probabilities under shift 0, 1, 2, and a
+    row to be debiased."""
     whole_row = [0.5, 0.3, 0.2]
     first = np.log(np.array(rows))
     gone = np.full(3, NAN)
     return evidence(
-        np.stack([first[0], np.log(whole_row)]), fit=np.array([True, False]),
+        np.stack([first[0], np.log(whole_row)]),
+        fit=np.array([True, False]),
         extra={"perm:1": np.stack([first[1], gone]), "perm:2": np.stack([first[2], gone])},
-    )  # fmt: skip
+    )
 
 
 def test_pride_by_hand() -> None:
     """A model that always says A with 0.6 has that prior, whatever the contents."""
     e = permuted([[0.6, 0.3, 0.1]] * 3)
-    np.testing.assert_allclose(scores("pride", e)[1], np.log([0.5 / 0.6, 0.3 / 0.3, 0.2 / 0.1]), atol=1e-8)
-    np.testing.assert_allclose(np.exp(scores("pride", e)[0]), [1 / 3] * 3)  # the estimation row: every content 1/3 on average
+    np.testing.assert_allclose(
+        scores("pride", e)[1], np.log([0.5 / 0.6, 0.3 / 0.3, 0.2 / 0.1]), atol=1e-8
+    )
+    np.testing.assert_allclose(
+        np.exp(scores("pride", e)[0]), [1 / 3] * 3
+    )  # the estimation row: every content 1/3 on average
     unfitted = replace(e, fit=np.zeros(2, dtype=bool))
-    np.testing.assert_allclose(predict(scores("pride", unfitted)), [0, 0])  # no prior: the Full answer
+    np.testing.assert_allclose(
+        predict(scores("pride", unfitted)), [0, 0]
+    )  # no prior: the Full answer
 
 
 def test_priors_of_two_and_three_options_are_apart() -> None:
@@ -228,14 +318,17 @@ def test_priors_of_two_and_three_options_are_apart() -> None:
     second = full.copy()
     second[2:] = NAN
     third = np.where(np.isnan(full[:, 2:]), NAN, second)
-    e = evidence(full, fit=np.array([True, True, False, False]), extra={"perm:1": second, "perm:2": third})
+    e = evidence(
+        full, fit=np.array([True, True, False, False]), extra={"perm:1": second, "perm:2": third}
+    )
     found = scores("pride", e)
     np.testing.assert_allclose(found[2, :2], np.log([0.7 / 0.9, 0.3 / 0.1]), atol=1e-7)
     np.testing.assert_allclose(found[3], np.log([0.3 / 0.2, 0.4 / 0.6, 0.3 / 0.2]), atol=1e-7)
 
 
 def test_permutation_average_follows_the_content() -> None:
-    """Content 2 is chosen wherever it stands: at C, then (shift 1: 1, 2, 0) at B, then (shift 2: 2, 0, 1) at A."""
+    """Content 2 is chosen wherever it stands: at C, then (shift 1: 1, 2, 0) at B, then (shift 2: 2,
+    0, 1) at A."""
     e = permuted([[0.1, 0.1, 0.8], [0.2, 0.7, 0.1], [0.6, 0.3, 0.1]])
     found = scores("perm_avg", e)
     expected = [(0.1 + 0.1 + 0.3) / 3, (0.1 + 0.2 + 0.1) / 3, (0.8 + 0.7 + 0.6) / 3]
@@ -245,8 +338,12 @@ def test_permutation_average_follows_the_content() -> None:
 
 def test_permutations_of_two_options_are_two() -> None:
     full = np.log(np.array([[0.9, 0.1, NAN]]))
-    e = evidence(full, extra={"perm:1": np.log(np.array([[0.6, 0.4, NAN]])), "perm:2": np.full((1, 3), NAN)})
-    np.testing.assert_allclose(np.exp(scores("perm_avg", e)[0, :2]), [(0.9 + 0.4) / 2, (0.1 + 0.6) / 2])
+    e = evidence(
+        full, extra={"perm:1": np.log(np.array([[0.6, 0.4, NAN]])), "perm:2": np.full((1, 3), NAN)}
+    )
+    np.testing.assert_allclose(
+        np.exp(scores("perm_avg", e)[0, :2]), [(0.9 + 0.4) / 2, (0.1 + 0.6) / 2]
+    )
     np.testing.assert_allclose(np.exp(scores("pride", e)[0, :2]), [0.65, 0.35])
 
 
@@ -254,13 +351,30 @@ def test_a_masked_candidate_is_never_chosen_and_a_missing_contrast_changes_nothi
     full = np.array([[0.0, -np.inf, 1.0], [0.0, 2.0, NAN], [NAN, NAN, NAN], [1.0, 0.0, 0.0]])
     ctx = np.array([[5.0, -9.0, 5.0], [NAN, NAN, NAN], [1.0, 2.0, 3.0], [1.0, 2.0, -np.inf]])
     e = Evidence(
-        full, ctx, ctx, ctx, np.array([[1, 1, 1], [1, 1, 0], [1, 1, 1], [1, 1, 1]], dtype=bool), np.arange(4), np.ones(4, dtype=bool)
+        full,
+        ctx,
+        ctx,
+        ctx,
+        np.array([[1, 1, 1], [1, 1, 0], [1, 1, 1], [1, 1, 1]], dtype=bool),
+        np.arange(4),
+        np.ones(4, dtype=bool),
     )
     for name, method in METHODS.items():
         if not method.needs:
             found = predict(scores(name, e))
-            assert found[0] in (0, 2) and found[1] in (0, 1) and found[2] == -1 and found[3] in (0, 1), name
-    for name in ("post_hoc", "post_hoc_identity", "vdd", "m3id", "pai_logit", "pmi", "mean_views", "vdd_mean"):
+            assert (
+                found[0] in (0, 2) and found[1] in (0, 1) and found[2] == -1 and found[3] in (0, 1)
+            ), name
+    for name in (
+        "post_hoc",
+        "post_hoc_identity",
+        "vdd",
+        "m3id",
+        "pai_logit",
+        "pmi",
+        "mean_views",
+        "vdd_mean",
+    ):
         assert predict(scores(name, e))[1] == 1, name
 
 
@@ -271,7 +385,8 @@ def test_ties_go_to_the_lowest_index() -> None:
             assert predict(scores(name, e)).tolist() == [0], name
 
 
-# ------------------------------------------------------------------------------------------------------------- tuning
+# ----------------------------------------------------------------------
+# tuning
 
 
 def planted(n: int = 400, k: int = 3) -> tuple[Evidence, np.ndarray, np.ndarray]:
@@ -317,7 +432,9 @@ def test_tuning_finds_what_was_planted_and_sees_no_test_row() -> None:
     before = float(payoff[val][np.arange(100), np.argmax(e.full[val], axis=1)].mean())
     assert found.value > before + 0.15
     noise = np.random.default_rng(1).random(payoff.shape)
-    assert tune("vdd_tuned", e, np.where(val[:, None], payoff, noise), val, draws=500, seed=0) == found
+    assert (
+        tune("vdd_tuned", e, np.where(val[:, None], payoff, noise), val, draws=500, seed=0) == found
+    )
     assert tune("vdd_tuned", e, payoff, val & False, draws=500) is None
 
 

@@ -1,4 +1,5 @@
-"""Cluster bootstrap: against weights counted by hand, against the t interval, by simulation, and at the edges."""
+"""Cluster bootstrap: against weights counted by hand, against the t interval, by simulation, and at
+the edges."""
 
 from __future__ import annotations
 
@@ -10,15 +11,21 @@ from scipy.stats import norm
 
 from sdgbias.methods import stats
 
-HITS = np.repeat(np.random.default_rng(3).normal(0.6, 0.2, 200), 4) + np.random.default_rng(4).normal(0, 0.3, 800)
+HITS = np.repeat(np.random.default_rng(3).normal(0.6, 0.2, 200), 4) + np.random.default_rng(
+    4
+).normal(0, 0.3, 800)
 PLACE = np.repeat(np.arange(200), 4)
 
 
 def test_weights_are_whole_and_add_up_to_the_number_of_clusters() -> None:
     weights = stats.replicates(np.eye(7), 500, seed=1)
     assert (weights == weights.round()).all() and (weights.sum(axis=1) == 7).all()
-    assert weights.mean(axis=0) == pytest.approx(np.ones(7), abs=4 * np.sqrt(6 / 7 / 500)), "each is drawn once on average"
-    assert weights.var() == pytest.approx(6 / 7, rel=0.1), "a multinomial of 7 draws over 7: variance 7 * 1/7 * 6/7"
+    assert weights.mean(axis=0) == pytest.approx(np.ones(7), abs=4 * np.sqrt(6 / 7 / 500)), (
+        "each is drawn once on average"
+    )
+    assert weights.var() == pytest.approx(6 / 7, rel=0.1), (
+        "a multinomial of 7 draws over 7: variance 7 * 1/7 * 6/7"
+    )
 
 
 def test_draws_do_not_depend_on_other_columns_or_on_row_order() -> None:
@@ -27,14 +34,18 @@ def test_draws_do_not_depend_on_other_columns_or_on_row_order() -> None:
     assert one.draws[:, 0] == pytest.approx(many.draws[:, 0], abs=1e-12)
     order = np.random.default_rng(0).permutation(800)
     names = np.array([f"place-{i:03d}" for i in PLACE])
-    assert stats.bootstrap(HITS[order], names[order], 300, seed=5).draws == pytest.approx(one.draws, abs=1e-12)
+    assert stats.bootstrap(HITS[order], names[order], 300, seed=5).draws == pytest.approx(
+        one.draws, abs=1e-12
+    )
     assert not np.array_equal(stats.bootstrap(HITS, PLACE, 300, seed=6).draws, one.draws)
 
 
 def test_blocks_and_sparse_sums_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     from scipy import sparse
 
-    bootstrap = import_module("sdgbias.methods.stats.bootstrap")  # the package has a function of this name
+    bootstrap = import_module(
+        "sdgbias.methods.stats.bootstrap"
+    )  # the package has a function of this name
 
     sums = np.where(np.random.default_rng(0).random((200, 30)) < 0.04, 1.0, 0.0)
     whole = sums @ np.eye(30)
@@ -47,7 +58,10 @@ def test_blocks_and_sparse_sums_change_nothing(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("kind", ["percentile", "bca"])
 def test_mean_agrees_with_the_t_interval(kind: stats.Interval) -> None:
-    t, b = stats.mean(HITS, PLACE), stats.bootstrap(HITS, PLACE, 4_000, seed=0, kind=kind).estimate()
+    t, b = (
+        stats.mean(HITS, PLACE),
+        stats.bootstrap(HITS, PLACE, 4_000, seed=0, kind=kind).estimate(),
+    )
     assert (b.value, b.n) == (pytest.approx(t.value), t.n)
     assert (b.low, b.high) == (pytest.approx(t.low, abs=0.003), pytest.approx(t.high, abs=0.003))
 
@@ -55,7 +69,9 @@ def test_mean_agrees_with_the_t_interval(kind: stats.Interval) -> None:
 def test_differences_and_ratios_are_functions_of_column_means() -> None:
     x = np.column_stack([HITS, HITS / 2])
     ratio = stats.bootstrap(x, PLACE, 200, statistic=lambda m: m[..., 1:] / m[..., :1])
-    assert (ratio.value[0], ratio.low[0], ratio.high[0]) == (pytest.approx(0.5),) * 3, "one is half of the other in every draw"
+    assert (ratio.value[0], ratio.low[0], ratio.high[0]) == (pytest.approx(0.5),) * 3, (
+        "one is half of the other in every draw"
+    )
     difference = stats.bootstrap(x, PLACE, 200, statistic=lambda m: m[..., :1] - m[..., 1:])
     assert difference.estimate().value == pytest.approx(HITS.mean() / 2)
 
@@ -67,27 +83,40 @@ def test_a_columns_missing_rows_are_left_out_of_its_mean() -> None:
 
 
 def test_bca_shifts_a_biased_statistic_back() -> None:
-    """The largest of five group means is too large in every bootstrap world; BCa's bounds lie below percentile's."""
+    """The largest of five group means is too large in every bootstrap world; BCa's bounds lie below
+    percentile's."""
     x = np.random.default_rng(1).normal(size=(400, 5))
     kwargs = {"statistic": lambda m: m.max(axis=-1, keepdims=True)}
-    plain, shifted = (stats.bootstrap(x, np.arange(400), 1_000, kind=k, **kwargs) for k in ("percentile", "bca"))  # type: ignore[arg-type]
+    plain, shifted = (
+        stats.bootstrap(x, np.arange(400), 1_000, kind=k, **kwargs) for k in ("percentile", "bca")
+    )  # type: ignore[arg-type]
     assert shifted.low[0] < plain.low[0] and shifted.high[0] < plain.high[0]
 
 
 def test_bca_by_its_formula() -> None:
-    draws, value, left = np.arange(1, 1000)[:, None] / 1000, np.array([0.4]), np.array([[0.0], [0.0], [0.0], [3.0]])
+    draws, value, left = (
+        np.arange(1, 1000)[:, None] / 1000,
+        np.array([0.4]),
+        np.array([[0.0], [0.0], [0.0], [3.0]]),
+    )
     low, high = stats.interval(value, draws, left)
     shift = norm.ppf((399 + 0.5) / 999)  # 399 draws below, one equal
-    bend = (3 * 0.75**3 - 2.25**3) / (6 * (3 * 0.75**2 + 2.25**2) ** 1.5)  # the values left out lie 0.75 and -2.25 off their mean
+    bend = (3 * 0.75**3 - 2.25**3) / (
+        6 * (3 * 0.75**2 + 2.25**2) ** 1.5
+    )  # the values left out lie 0.75 and -2.25 off their mean
     for found, z in ((low[0], -1.959964), (high[0], 1.959964)):
         level = norm.cdf(shift + (shift + z) / (1 - bend * (shift + z)))
         assert found == pytest.approx(0.001 + level * 0.998, abs=1e-6)
     plain = stats.interval(value, draws)
-    assert (plain[0][0], plain[1][0]) == pytest.approx((0.001 + 0.025 * 0.998, 0.001 + 0.975 * 0.998))
+    assert (plain[0][0], plain[1][0]) == pytest.approx(
+        (0.001 + 0.025 * 0.998, 0.001 + 0.975 * 0.998)
+    )
 
 
 def test_edges() -> None:
-    assert np.isnan(stats.bootstrap([1.0, 2.0], [1, 1], 20).low).all(), "one cluster has no interval"
+    assert np.isnan(stats.bootstrap([1.0, 2.0], [1, 1], 20).low).all(), (
+        "one cluster has no interval"
+    )
     empty = stats.bootstrap([], [], 20)
     assert np.isnan(empty.value[0]) and empty.n[0] == 0
     same = stats.bootstrap([3.0, 3.0, 3.0], [1, 2, 3], 20)
@@ -96,13 +125,18 @@ def test_edges() -> None:
 
 @pytest.mark.parametrize("kind", ["percentile", "bca"])
 def test_coverage_of_clustered_differences(kind: stats.Interval) -> None:
-    """95 % intervals of a ratio of clustered rows cover the truth in 95 % of 300 draws, give or take four standard errors."""
+    """95 % intervals of a ratio of clustered rows cover the truth in 95 % of 300 draws, give or
+    take four standard errors."""
     rng = np.random.default_rng(0)
     place = np.repeat(np.arange(60), 5)
     covered = 0
     for k in range(300):
         level = np.repeat(rng.normal(0, 0.3, 60), 5)
-        x = np.column_stack([2 + level + rng.normal(0, 0.5, 300), 4 + level + rng.normal(0, 0.5, 300)])
-        e = stats.bootstrap(x, place, 400, seed=k, kind=kind, statistic=lambda m: m[..., :1] / m[..., 1:]).estimate()
+        x = np.column_stack(
+            [2 + level + rng.normal(0, 0.5, 300), 4 + level + rng.normal(0, 0.5, 300)]
+        )
+        e = stats.bootstrap(
+            x, place, 400, seed=k, kind=kind, statistic=lambda m: m[..., :1] / m[..., 1:]
+        ).estimate()
         covered += e.low <= 0.5 <= e.high
     assert abs(covered / 300 - 0.95) < 4 * np.sqrt(0.95 * 0.05 / 300)

@@ -1,4 +1,5 @@
-"""Certain means certain: no scores within the bounds may lead CADE elsewhere; and the bounds must not be idle."""
+"""Certain means certain: no scores within the bounds may lead CADE elsewhere; and the bounds must
+not be idle."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ def world(seed: int, n: int, k: int, spread: float = 2.0) -> list[np.ndarray]:
 
 
 def censor(view: np.ndarray, seen: int, slack: float = 0.0) -> Bounds:
-    """Only the `seen` largest are told, the rest lie below the last of them; told ones may be `slack` larger than told."""
+    """Only the `seen` largest are told, the rest lie below the last of them; told ones may be
+    `slack` larger than told."""
     last = -np.sort(-view, axis=1)[:, seen - 1 : seen]
     hidden = view < last
     return between(np.where(hidden, -np.inf, view), np.where(hidden, last, view + slack))
@@ -40,13 +42,17 @@ def censor(view: np.ndarray, seen: int, slack: float = 0.0) -> Bounds:
 
 def within(rng: np.random.Generator, b: Bounds) -> np.ndarray:
     """Scores inside the bounds: corners, near the ends, far below, or uniform."""
-    low = np.where(np.isneginf(b.low), b.high - rng.choice([0.1, 3.0, 30.0, 300.0], b.low.shape), b.low)
+    low = np.where(
+        np.isneginf(b.low), b.high - rng.choice([0.1, 3.0, 30.0, 300.0], b.low.shape), b.low
+    )
     t = rng.choice([0.0, 1.0, 0.5, 0.01, 0.99], b.low.shape)
     t = np.where(rng.random(b.low.shape) < 0.3, rng.random(b.low.shape), t)
     return low + t * (b.high - low)
 
 
-def reached(v: Verdict, views: list[Bounds], params: CadeParams, seed: int, tries: int = 60) -> np.ndarray:
+def reached(
+    v: Verdict, views: list[Bounds], params: CadeParams, seed: int, tries: int = 60
+) -> np.ndarray:
     """(N, K) candidates chosen at least once; asserts that all of them were called possible."""
     rng = np.random.default_rng(seed)
     n, k = views[0].high.shape
@@ -60,13 +66,25 @@ def reached(v: Verdict, views: list[Bounds], params: CadeParams, seed: int, trie
 
 @settings(max_examples=60, deadline=None)
 @given(
-    seed=st.integers(0, 10**6), k=st.sampled_from([2, 3, 5, 10]), seen=st.integers(1, 9), slack=st.sampled_from([0.0, 1e-3, 0.5]),
-    alpha=st.floats(0, 7), lam=st.floats(0, 7), beta=st.floats(0, 7), tau=st.sampled_from([0.0, 0.3, 0.5, 0.7, 0.9, OFF]),
-    exact=st.sets(st.integers(0, 3), max_size=4), missing=st.sets(st.integers(0, 3), max_size=2),
-)  # fmt: skip
-def test_no_scores_within_the_bounds_lead_elsewhere(seed, k, seen, slack, alpha, lam, beta, tau, exact, missing) -> None:
+    seed=st.integers(0, 10**6),
+    k=st.sampled_from([2, 3, 5, 10]),
+    seen=st.integers(1, 9),
+    slack=st.sampled_from([0.0, 1e-3, 0.5]),
+    alpha=st.floats(0, 7),
+    lam=st.floats(0, 7),
+    beta=st.floats(0, 7),
+    tau=st.sampled_from([0.0, 0.3, 0.5, 0.7, 0.9, OFF]),
+    exact=st.sets(st.integers(0, 3), max_size=4),
+    missing=st.sets(st.integers(0, 3), max_size=2),
+)
+def test_no_scores_within_the_bounds_lead_elsewhere(
+    seed, k, seen, slack, alpha, lam, beta, tau, exact, missing
+) -> None:
     params = CadeParams(alpha, lam, beta, tau)
-    views = [exactly(v) if i in exact else censor(v, min(seen, k), slack) for i, v in enumerate(world(seed, 24, k))]
+    views = [
+        exactly(v) if i in exact else censor(v, min(seen, k), slack)
+        for i, v in enumerate(world(seed, 24, k))
+    ]
     for i in missing:
         views[i] = exactly(np.full((24, k), np.nan))
     v = verdict(*views, params)
@@ -84,7 +102,9 @@ def test_an_assumed_floor_is_sound_too(floor: float) -> None:
         views.append(between(np.where(np.isneginf(b.low), -np.inf, b.low), b.high, floor))
     v = verdict(*views, params)
     reached(v, views, params, 5, 200)
-    without = verdict(*(Bounds(np.where(b.low < b.high, -np.inf, b.low), b.high) for b in views), params)
+    without = verdict(
+        *(Bounds(np.where(b.low < b.high, -np.inf, b.low), b.high) for b in views), params
+    )
     assert v.certain.sum() > without.certain.sum() + 20
 
 
@@ -97,7 +117,9 @@ def test_rows_known_in_full_are_decided_by_cade_itself_ties_included() -> None:
     assert (v.choice == decide(streams(*z), params).choice).all()
 
 
-@pytest.mark.parametrize("params", [CadeParams(0, 0, 0, OFF), CadeParams(0.8, 0, 0, OFF), CadeParams(0.8, 1.3, 0.6, 0.7)])
+@pytest.mark.parametrize(
+    "params", [CadeParams(0, 0, 0, OFF), CadeParams(0.8, 0, 0, OFF), CadeParams(0.8, 1.3, 0.6, 0.7)]
+)
 def test_the_bounds_are_not_idle(params: CadeParams) -> None:
     """Of the rows called open, nearly all can really go two ways; and many rows are certain."""
     views = [censor(v, 3, 1e-3) for v in world(2, 400, 4)]
@@ -108,12 +130,14 @@ def test_the_bounds_are_not_idle(params: CadeParams) -> None:
 
 
 def test_censored_in_the_image_views_only_by_hand() -> None:
-    """C is told in CTX+Q and Q-only, hidden below 0.05 in Full and IMG+Q; A has 0.6, B 0.3 in both."""
+    """C is told in CTX+Q and Q-only, hidden below 0.05 in Full and IMG+Q; A has 0.6, B 0.3 in
+    both."""
     seen = np.log(np.array([[0.6, 0.3, np.nan]]))
     picture = between(seen, np.log(np.array([[0.6, 0.3, 0.05]])))
     other = exactly(np.log(np.array([[0.4, 0.4, 0.2]])))
     even = verdict(picture, other, picture, other, CadeParams(1.0, 0.0, 0.0, OFF))
-    # log(0.05 / 0.6) < log(0.2 / 0.4): even at its upper bound C stays behind A, and B has nothing to gain on A
+    # log(0.05 / 0.6) < log(0.2 / 0.4): even at its upper bound C stays behind A, and B has nothing
+    # to gain on A
     assert even.certain.all() and even.choice[0] == 0
     harder = verdict(picture, other, picture, other, CadeParams(5.0, 0.0, 0.0, OFF))
     # at alpha 5 C can gain 5 log(0.4 / 0.2) = 3.47 > log(0.6 / 0.05) = 2.48
@@ -130,8 +154,15 @@ def test_censored_in_the_context_is_open_unless_the_gate_keeps_the_baseline() ->
 
 
 @settings(max_examples=40, deadline=None)
-@given(seed=st.integers(0, 10**6), k=st.sampled_from([2, 3, 10]), seen=st.integers(1, 9), slack=st.sampled_from([0.0, 0.5, 2.0]))
-def test_no_scores_within_the_bounds_change_a_certain_answer_of_one_view(seed: int, k: int, seen: int, slack: float) -> None:
+@given(
+    seed=st.integers(0, 10**6),
+    k=st.sampled_from([2, 3, 10]),
+    seen=st.integers(1, 9),
+    slack=st.sampled_from([0.0, 0.5, 2.0]),
+)
+def test_no_scores_within_the_bounds_change_a_certain_answer_of_one_view(
+    seed: int, k: int, seen: int, slack: float
+) -> None:
     rng = np.random.default_rng(seed)
     view = censor(world(seed, 40, k)[0], min(seen, k), slack)
     present = np.ones((40, k), dtype=bool)
@@ -141,17 +172,40 @@ def test_no_scores_within_the_bounds_change_a_certain_answer_of_one_view(seed: i
         reached[np.arange(40), within(rng, view).argmax(axis=1)] = True
     assert not (reached & ~v.possible).any()
     named = argmax_view(np.where(np.isfinite(view.low), view.low, np.nan), present)
-    assert v.possible[np.arange(40), named].all() and (named[v.certain] == v.choice[v.certain]).all()
-    assert slack > 0 or seen == 1 or v.certain.all()  # below the last one named, a withheld score can't be the largest
+    assert (
+        v.possible[np.arange(40), named].all() and (named[v.certain] == v.choice[v.certain]).all()
+    )
+    assert (
+        slack > 0 or seen == 1 or v.certain.all()
+    )  # below the last one named, a withheld score can't be the largest
 
 
 def test_one_view_by_hand() -> None:
     inf, nan = np.inf, np.nan
-    z = np.array([[-1.0, -3.0, -inf], [-1.0, -3.0, -inf], [-inf, -inf, -inf], [-2.0, -2.0, nan], [nan, nan, nan], [-1.0, -2.0, nan]])
-    upper = np.array([[nan, nan, -2.0], [nan, nan, -0.5], [-4.0, -5.0, -4.0], [nan, nan, nan], [nan, nan, nan], [-1.0, -0.9, nan]])
+    z = np.array(
+        [
+            [-1.0, -3.0, -inf],
+            [-1.0, -3.0, -inf],
+            [-inf, -inf, -inf],
+            [-2.0, -2.0, nan],
+            [nan, nan, nan],
+            [-1.0, -2.0, nan],
+        ]
+    )
+    upper = np.array(
+        [
+            [nan, nan, -2.0],
+            [nan, nan, -0.5],
+            [-4.0, -5.0, -4.0],
+            [nan, nan, nan],
+            [nan, nan, nan],
+            [-1.0, -0.9, nan],
+        ]
+    )
     v = alone(between(z, upper), np.array([[True] * 3] * 3 + [[True, True, False]] * 3))
     assert v.choice.tolist() == [0, -1, -1, 0, -1, -1]
-    # C may be the largest; nothing is named; a tie that is known goes to A; no view; another spelling may lift B above A
+    # C may be the largest; nothing is named; a tie that is known goes to A; no view; another
+    # spelling may lift B above A
     assert v.possible.tolist() == [[1, 0, 0], [1, 0, 1], [1, 1, 1], [1, 0, 0], [0, 0, 0], [1, 1, 0]]
 
 
@@ -183,8 +237,14 @@ def test_absent_candidates_stay_absent_and_order_does_not_matter() -> None:
 
 
 def test_between_and_fill() -> None:
-    b = between(np.array([[-0.1, np.nan, -np.inf, np.nan]]), np.array([[-0.05, -4.0, -5.0, np.nan]]))
-    assert b.low[0].tolist()[:3] == [-0.1, -np.inf, -np.inf] and np.isnan(b.low[0, 3]) and np.isnan(b.high[0, 3])
+    b = between(
+        np.array([[-0.1, np.nan, -np.inf, np.nan]]), np.array([[-0.05, -4.0, -5.0, np.nan]])
+    )
+    assert (
+        b.low[0].tolist()[:3] == [-0.1, -np.inf, -np.inf]
+        and np.isnan(b.low[0, 3])
+        and np.isnan(b.high[0, 3])
+    )
     assert b.high[0].tolist()[:3] == [-0.05, -4.0, -5.0]
     assert fill(b)[0].tolist()[:3] == [-0.1, -4.0, -5.0]
     with pytest.raises(ValueError, match=">= 0"):

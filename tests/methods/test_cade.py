@@ -1,4 +1,5 @@
-"""CADE against hand arithmetic, the identities of the method digest, and its handling of missing numbers."""
+"""CADE against hand arithmetic, the identities of the method digest, and its handling of missing
+numbers."""
 
 from __future__ import annotations
 
@@ -49,7 +50,15 @@ def test_agrees_with_the_equations_row_by_row(k: int) -> None:
 
 def test_one_row_by_hand() -> None:
     """The hazard example of the method digest: a candidate improbable in every view can win."""
-    z = [np.log(np.array([row])) for row in ((0.5, 0.4999, 0.0001), (0.55, 0.45, 1e-5), (0.5, 0.4999, 0.0001), (0.6, 0.39, 0.01))]
+    z = [
+        np.log(np.array([row]))
+        for row in (
+            (0.5, 0.4999, 0.0001),
+            (0.55, 0.45, 1e-5),
+            (0.5, 0.4999, 0.0001),
+            (0.6, 0.39, 0.01),
+        )
+    ]
     assert decide(streams(*z), CadeParams(0.7, 0.0, 1.0, OFF)).choice[0] == 2
 
 
@@ -65,7 +74,8 @@ def test_gate_of_zero_is_the_full_argmax_and_above_one_never_keeps() -> None:
 
 @pytest.mark.parametrize("strength", [0.5, 1.0, 3.0])
 def test_vdd_is_a_special_case(strength: float) -> None:
-    """(1+a) z_full - a z_ctx without a cut == the Full-only stream with alpha = a / (1+a), lambda = beta = 0, gate off."""
+    """(1+a) z_full - a z_ctx without a cut == the Full-only stream with alpha = a / (1+a), lambda =
+    beta = 0, gate off."""
     full, ctx, img, q = views(3)
     s = streams(full, ctx, img, q, stream="full")
     want = ((1 + strength) * full - strength * ctx).argmax(1)
@@ -75,7 +85,9 @@ def test_vdd_is_a_special_case(strength: float) -> None:
 def test_post_hoc_is_a_special_case() -> None:
     full, ctx, img, q = views(4)
     s = streams(full, ctx, img, q, stream="full")
-    assert (decide(s, CadeParams(1, 0, 0, OFF)).choice == (softmax(full) / softmax(ctx)).argmax(1)).all()
+    assert (
+        decide(s, CadeParams(1, 0, 0, OFF)).choice == (softmax(full) / softmax(ctx)).argmax(1)
+    ).all()
 
 
 def test_at_t5_alpha_and_beta_are_one_parameter() -> None:
@@ -83,7 +95,12 @@ def test_at_t5_alpha_and_beta_are_one_parameter() -> None:
     s = streams(img, q, img, q)
     one = decide(s, CadeParams(0.3, 0, 0.9, OFF)).choice
     assert (one == decide(s, CadeParams(0.9, 0, 0.3, OFF)).choice).all()
-    assert (one == (log_softmax(img, np.ones_like(img, bool)) - 1.2 * log_softmax(q, np.ones_like(q, bool))).argmax(1)).all()
+    assert (
+        one
+        == (
+            log_softmax(img, np.ones_like(img, bool)) - 1.2 * log_softmax(q, np.ones_like(q, bool))
+        ).argmax(1)
+    ).all()
 
 
 @settings(max_examples=40, deadline=None)
@@ -91,7 +108,10 @@ def test_at_t5_alpha_and_beta_are_one_parameter() -> None:
 def test_a_constant_shift_of_a_view_changes_nothing(seed: int, shift: float) -> None:
     full, ctx, img, q = views(seed, 8)
     p = CadeParams(0.7, 1.0, 0.5, 0.8)
-    assert (decide(streams(full, ctx, img, q), p).choice == decide(streams(full, ctx + shift, img, q - shift), p).choice).all()
+    assert (
+        decide(streams(full, ctx, img, q), p).choice
+        == decide(streams(full, ctx + shift, img, q - shift), p).choice
+    ).all()
 
 
 @settings(max_examples=40, deadline=None)
@@ -99,7 +119,9 @@ def test_a_constant_shift_of_a_view_changes_nothing(seed: int, shift: float) -> 
 def test_an_absent_option_is_as_if_it_had_never_been_there(seed: int) -> None:
     three = [np.column_stack([z, np.full(8, np.nan)]) for z in views(seed, 8, 2)]
     p = CadeParams(0.9, 2.0, 0.4, 0.9)
-    assert (decide(streams(*three), p).choice == decide(streams(*views(seed, 8, 2)), p).choice).all()
+    assert (
+        decide(streams(*three), p).choice == decide(streams(*views(seed, 8, 2)), p).choice
+    ).all()
 
 
 def test_a_masked_candidate_is_never_scored_as_zero() -> None:
@@ -127,7 +149,9 @@ def test_missing_views_exact_and_reference() -> None:
     assert reference.divergence == pytest.approx((stream * np.log(stream * 3)).sum(1))
     for numerics in ("exact", "reference"):
         no_img = streams(full, ctx, gone, q, everything, numerics=numerics)
-        assert np.exp(no_img.log_img) == pytest.approx(softmax(full)), "left out of the image stream"
+        assert np.exp(no_img.log_img) == pytest.approx(softmax(full)), (
+            "left out of the image stream"
+        )
     no_full = streams(gone, ctx, img, q, everything)
     assert (no_full.base == -1).all()
     assert (decide(no_full, CadeParams(0, 0, 0, 0)).choice == img.argmax(1)).all()

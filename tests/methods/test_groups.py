@@ -1,4 +1,5 @@
-"""Metrics by group against masks, disparities against arithmetic, tests and intervals by simulation."""
+"""Metrics by group against masks, disparities against arithmetic, tests and intervals by
+simulation."""
 
 from __future__ import annotations
 
@@ -21,36 +22,56 @@ def test_by_group_is_the_metric_of_each_groups_rows(kind, single) -> None:  # ty
         mine = name == GROUP
         expected = single(metrics.correct(GOLD[mine], SAID[mine]), PLACE[mine])
         found = table.estimate(i)
-        assert (found.value, found.low, found.high, found.n) == pytest.approx((expected.value, expected.low, expected.high, expected.n))
+        assert (found.value, found.low, found.high, found.n) == pytest.approx(
+            (expected.value, expected.low, expected.high, expected.n)
+        )
         assert table.clusters[i] == len(set(PLACE[mine]))
-        assert table.p[i] == pytest.approx(stats.paired(metrics.correct(GOLD[mine], SAID[mine]), PLACE[mine]).p)
+        assert table.p[i] == pytest.approx(
+            stats.paired(metrics.correct(GOLD[mine], SAID[mine]), PLACE[mine]).p
+        )
 
 
 def test_small_groups_have_no_value_and_say_so() -> None:
     group = np.array(["many"] * 20 + ["few"] * 19)
-    table = stats.by_group(metrics.correct, np.zeros(39, int), np.zeros(39, int), group, np.arange(39))
-    assert list(zip(table.names, table.small, table.n, strict=True)) == [("few", True, 19), ("many", False, 20)]
+    table = stats.by_group(
+        metrics.correct, np.zeros(39, int), np.zeros(39, int), group, np.arange(39)
+    )
+    assert list(zip(table.names, table.small, table.n, strict=True)) == [
+        ("few", True, 19),
+        ("many", False, 20),
+    ]
     assert np.isnan([table.value[0], table.low[0], table.high[0]]).all() and table.value[1] == 1.0
 
 
 def test_recall_is_a_metric_that_skips_rows_and_keys_may_be_tuples() -> None:
-    """People in pictures: recall of the class 'nurse' by gender and age, several people in one picture."""
+    """People in pictures: recall of the class 'nurse' by gender and age, several people in one
+    picture."""
 
     def recall_of_nurse(truth: np.ndarray, said: np.ndarray) -> np.ndarray:
         return np.where(truth == "nurse", said == truth, np.nan)
 
     truth = np.array(["nurse", "nurse", "singer", "nurse", "nurse", "nurse"])
     said = np.array(["nurse", "singer", "singer", "nurse", "nurse", "singer"])
-    key = stats.intersect(["f", "f", "f", "m", "f", "m"], ["young", "young", "young", "old", "old", "old"])
+    key = stats.intersect(
+        ["f", "f", "f", "m", "f", "m"], ["young", "young", "young", "old", "old", "old"]
+    )
     table = stats.by_group(recall_of_nurse, truth, said, key, [1, 2, 3, 4, 5, 6], smallest=1)
     assert table.names == (("f", "old"), ("f", "young"), ("m", "old"))
-    assert list(table.value) == [1 / 1, 1 / 2, 1 / 2] and list(table.n) == [1, 2, 2], "the singer is no nurse"
+    assert list(table.value) == [1 / 1, 1 / 2, 1 / 2] and list(table.n) == [
+        1,
+        2,
+        2,
+    ], "the singer is no nurse"
 
 
 def test_empty_and_single_cluster() -> None:
-    none = stats.by_group(metrics.correct, np.zeros(0, int), np.zeros(0, int), np.zeros(0, str), np.zeros(0, int))
+    none = stats.by_group(
+        metrics.correct, np.zeros(0, int), np.zeros(0, int), np.zeros(0, str), np.zeros(0, int)
+    )
     assert none.names == () and none.n.size == 0
-    one = stats.by_group(metrics.correct, np.zeros(4, int), np.arange(4), ["x"] * 4, [1] * 4, kind="mean", smallest=1)
+    one = stats.by_group(
+        metrics.correct, np.zeros(4, int), np.arange(4), ["x"] * 4, [1] * 4, kind="mean", smallest=1
+    )
     assert one.value[0] == 1 / 4 and np.isnan(one.low[0])
 
 
@@ -72,25 +93,48 @@ def test_disparity_of_two_groups() -> None:
     d = stats.disparity(means, lambda v: metrics.difference(v, 1, 0))
     se = np.sqrt(0.5 * 0.5 / 400 + 0.8 * 0.2 / 400)
     assert (d.value[0], d.n) == (pytest.approx(0.8 - 0.5), 800)
-    assert (d.low[0], d.high[0]) == (pytest.approx(0.3 - 1.96 * se, abs=0.006), pytest.approx(0.3 + 1.96 * se, abs=0.006))
+    assert (d.low[0], d.high[0]) == (
+        pytest.approx(0.3 - 1.96 * se, abs=0.006),
+        pytest.approx(0.3 + 1.96 * se, abs=0.006),
+    )
     assert d.p[0] == pytest.approx(1 / 2_001), "no draw from equal groups is as far apart"
     largest = stats.disparity(means, metrics.max_min)
-    assert (largest.value[0], largest.p[0]) == (d.value[0], d.p[0]), "of two groups, max - min is the size of the difference"
+    assert (largest.value[0], largest.p[0]) == (
+        d.value[0],
+        d.p[0],
+    ), "of two groups, max - min is the size of the difference"
     ratio = stats.disparity(means, metrics.min_max_ratio, ratio=True)
-    assert ratio.value[0] == pytest.approx(0.5 / 0.8) and ratio.low[0] < 0.625 < ratio.high[0] and np.isnan(ratio.p[0])
+    assert (
+        ratio.value[0] == pytest.approx(0.5 / 0.8)
+        and ratio.low[0] < 0.625 < ratio.high[0]
+        and np.isnan(ratio.p[0])
+    )
 
 
 def test_change_of_a_disparity() -> None:
     before, group = _two_groups((0.5, 0.8))
     after, _ = _two_groups((0.6, 0.7))
-    means = stats.group_means(np.column_stack([before, after, before]), group, np.arange(800), draws=1_000)
+    means = stats.group_means(
+        np.column_stack([before, after, before]), group, np.arange(800), draws=1_000
+    )
     d = stats.disparity(means, lambda v: metrics.difference(v, 1, 0))
     pick = [
-        stats.Disparity(d.value[i : i + 1], d.n, d.low[i : i + 1], d.high[i : i + 1], d.p[i : i + 1], d.draws[:, i : i + 1])
+        stats.Disparity(
+            d.value[i : i + 1],
+            d.n,
+            d.low[i : i + 1],
+            d.high[i : i + 1],
+            d.p[i : i + 1],
+            d.draws[:, i : i + 1],
+        )
         for i in range(3)
     ]
     narrower = stats.disparity_change(pick[0], pick[1])
-    assert narrower.value[0] == pytest.approx(0.1 - 0.3) and narrower.high[0] < 0 and narrower.p[0] < 0.01
+    assert (
+        narrower.value[0] == pytest.approx(0.1 - 0.3)
+        and narrower.high[0] < 0
+        and narrower.p[0] < 0.01
+    )
     none = stats.disparity_change(pick[0], pick[2])
     assert (none.value[0], none.low[0], none.high[0], none.p[0]) == (0.0, 0.0, 0.0, 1.0)
 
@@ -102,12 +146,19 @@ def test_small_groups_and_missing_rows_do_not_enter_a_disparity() -> None:
     assert d.value[0] == pytest.approx(0.3), "five islanders who are always wrong would make it 0.8"
     holes = np.column_stack([hits, np.where(group == "urban", np.nan, hits)])
     d = stats.disparity(stats.group_means(holes, group, np.arange(800), draws=100), metrics.max_min)
-    assert d.value[0] == pytest.approx(0.3) and np.isnan([d.value[1], d.p[1], d.low[1]]).all(), "one group is no disparity"
-    assert np.isnan(stats.disparity(stats.group_means(hits, group, np.zeros(800), draws=10), metrics.max_min).low[0]), "one cluster"
+    assert d.value[0] == pytest.approx(0.3) and np.isnan([d.value[1], d.p[1], d.low[1]]).all(), (
+        "one group is no disparity"
+    )
+    assert np.isnan(
+        stats.disparity(
+            stats.group_means(hits, group, np.zeros(800), draws=10), metrics.max_min
+        ).low[0]
+    ), "one cluster"
 
 
 def test_max_min_of_equal_groups_covers_zero_and_rejects_as_stated() -> None:
-    """Five groups that don't differ: the interval of max - min holds 0, and p is below 5 %, as often as they say."""
+    """Five groups that don't differ: the interval of max - min holds 0, and p is below 5 %, as
+    often as they say."""
     rng = np.random.default_rng(0)
     group, place = np.repeat(np.arange(5), 150), np.repeat(np.arange(250), 3)
     covered = rejected = 0

@@ -12,15 +12,28 @@ from sdgbias.raw.facet import CLASSES, SPELLINGS
 @pytest.mark.parametrize(
     ("said", "name", "how"),
     [
-        ("nurse", "nurse", "exact"), ('"nurse"', "nurse", "exact"), ("'nurse'.", "nurse", "exact"), ("Nurse", "nurse", "normalised"),
-        ("basketball player", "basketball_player", "normalised"), ("A basketball-player.", "basketball_player", "normalised"),
-        ("The person is a nurse.", "nurse", "normalised"), ("nurses", "nurse", "normalised"), ("Nurse, doctor", "", "several"),
-        ("", "", "empty"), (' "" ', "", "empty"), ("I'm sorry, I can't help with identifying people.", "", "refusal"),
-        ("A hair dresser.", "hairdresser", "normalised"), ("basketballplayer", "basketball_player", "normalised"),
-        ("A labourer", "laborer", "normalised"), ("I see a flautist.", "flutist", "normalised"), ("DJ", "disk_jockey", "normalised"),
-        ("infirmière", "", "unparsed"), ("pilot", "", "unparsed"), ("guardian", "", "unparsed"),
+        ("nurse", "nurse", "exact"),
+        ('"nurse"', "nurse", "exact"),
+        ("'nurse'.", "nurse", "exact"),
+        ("Nurse", "nurse", "normalised"),
+        ("basketball player", "basketball_player", "normalised"),
+        ("A basketball-player.", "basketball_player", "normalised"),
+        ("The person is a nurse.", "nurse", "normalised"),
+        ("nurses", "nurse", "normalised"),
+        ("Nurse, doctor", "", "several"),
+        ("", "", "empty"),
+        (' "" ', "", "empty"),
+        ("I'm sorry, I can't help with identifying people.", "", "refusal"),
+        ("A hair dresser.", "hairdresser", "normalised"),
+        ("basketballplayer", "basketball_player", "normalised"),
+        ("A labourer", "laborer", "normalised"),
+        ("I see a flautist.", "flutist", "normalised"),
+        ("DJ", "disk_jockey", "normalised"),
+        ("infirmière", "", "unparsed"),
+        ("pilot", "", "unparsed"),
+        ("guardian", "", "unparsed"),
     ],
-)  # fmt: skip
+)
 def test_direct_answers(said: str, name: str, how: str) -> None:
     found = encode([said], CLASSES, spellings=SPELLINGS)[0]
     assert (found.name, found.how) == (name, how)
@@ -29,12 +42,19 @@ def test_direct_answers(said: str, name: str, how: str) -> None:
 @pytest.mark.parametrize(
     ("said", "name", "how"),
     [
-        ("A", "yes", "option"), ("B. No", "no", "option"), ("(C)", "unknown", "option"), ("Yes", "yes", "normalised"),
-        ("Yes, there is a nurse in the image.", "yes", "normalised"), ("No, this is not a nurse", "no", "normalised"),
-        ("It is hard to tell from the picture", "unknown", "normalised"), ("I cannot identify people.", "", "refusal"),
-        ("The answer is B", "no", "option"), ("A nurse stands there", "", "unparsed"), ("oui", "", "unparsed"),
+        ("A", "yes", "option"),
+        ("B. No", "no", "option"),
+        ("(C)", "unknown", "option"),
+        ("Yes", "yes", "normalised"),
+        ("Yes, there is a nurse in the image.", "yes", "normalised"),
+        ("No, this is not a nurse", "no", "normalised"),
+        ("It is hard to tell from the picture", "unknown", "normalised"),
+        ("I cannot identify people.", "", "refusal"),
+        ("The answer is B", "no", "option"),
+        ("A nurse stands there", "", "unparsed"),
+        ("oui", "", "unparsed"),
     ],
-)  # fmt: skip
+)
 def test_choices(said: str, name: str, how: str) -> None:
     found = encode([said], ["yes", "no", "unknown"], options=OPTIONS)[0]
     assert (found.name, found.how) == (name, how)
@@ -50,12 +70,21 @@ class Toy:
 
     def embed(self, texts: list[str]) -> np.ndarray:
         self.asked += texts
-        return np.array([[1.0, 0.0] if any(w in t for w in ("nurse", "infirm")) else [0.6, 0.8] for t in texts], dtype=np.float32)
+        return np.array(
+            [[1.0, 0.0] if any(w in t for w in ("nurse", "infirm")) else [0.6, 0.8] for t in texts],
+            dtype=np.float32,
+        )
 
 
 def test_meaning_comes_last_has_a_floor_and_is_asked_once_per_text() -> None:
     toy = Toy()
-    found = encode(["infirmière", "nurse", "infirmière", "boat"], ["nurse", "sailor"], toy, floor=0.9, template="a photo of a {}")
+    found = encode(
+        ["infirmière", "nurse", "infirmière", "boat"],
+        ["nurse", "sailor"],
+        toy,
+        floor=0.9,
+        template="a photo of a {}",
+    )
     assert [label.how for label in found] == ["cosine", "exact", "cosine", "cosine"]
     assert [label.name for label in found] == ["nurse", "nurse", "nurse", "sailor"]
     assert toy.asked == ["a photo of a nurse", "a photo of a sailor", "infirmière", "boat"]
@@ -68,7 +97,9 @@ def test_the_packaged_encoder_reads_spelling() -> None:
     vectors = encoder.embed(["guitarist", "gitarist", "nurse", ""])
     assert np.allclose(np.linalg.norm(vectors, axis=1), [1, 1, 1, 0])
     assert vectors[0] @ vectors[1] > 0.5 > vectors[0] @ vectors[2]
-    assert encode(["gitarrist"], CLASSES, encoder, floor=0.3)[0] == Label("guitarist", "cosine", pytest.approx(0.375))
+    assert encode(["gitarrist"], CLASSES, encoder, floor=0.3)[0] == Label(
+        "guitarist", "cosine", pytest.approx(0.375)
+    )
     assert encode(["zzz"], CLASSES, encoder)[0].how == "unparsed"
 
 

@@ -13,21 +13,38 @@ def test_proper_scores() -> None:
     gold = np.array([0, 2])
     assert metrics.brier(p, gold) == pytest.approx([0.3**2 + 0.2**2 + 0.1**2, 1 + 1])
     with np.errstate(divide="ignore"):
-        assert metrics.negative_log_likelihood(np.log(p), gold) == pytest.approx([-np.log(0.7), np.nan], nan_ok=True)
+        assert metrics.negative_log_likelihood(np.log(p), gold) == pytest.approx(
+            [-np.log(0.7), np.nan], nan_ok=True
+        )
 
 
 def test_bins() -> None:
-    assert list(metrics.equal_width(np.array([0.0, 0.2, 0.21, 1.0]), 5)) == [0, 0, 1, 4], "an edge belongs to the bin below"
+    assert list(metrics.equal_width(np.array([0.0, 0.2, 0.21, 1.0]), 5)) == [
+        0,
+        0,
+        1,
+        4,
+    ], "an edge belongs to the bin below"
     assert list(metrics.equal_mass(np.array([0.9, 0.1, 0.5, 0.7]), 2)) == [1, 0, 0, 1]
-    assert list(metrics.equal_mass(np.array([0.5, 0.5, 0.5, 0.9]), 2)) == [0, 0, 0, 1], "equal confidences stay together"
+    assert list(metrics.equal_mass(np.array([0.5, 0.5, 0.5, 0.9]), 2)) == [
+        0,
+        0,
+        0,
+        1,
+    ], "equal confidences stay together"
     assert metrics.equal_mass(np.zeros(0), 3).size == 0
 
 
 def test_calibration_error_weighs_bins_by_their_rows() -> None:
-    # three rows sure to 0.9 of which two are right, one row sure to 0.5 that is right: |2.7 - 2| + |0.5 - 1| over 4 rows
-    assert metrics.calibration_error(np.array([2.7 - 2, 0.5 - 1]), np.array(4)) == pytest.approx((0.7 + 0.5) / 4)
+    # three rows sure to 0.9 of which two are right, one row sure to 0.5 that is right: |2.7 - 2| +
+    # |0.5 - 1| over 4 rows
+    assert metrics.calibration_error(np.array([2.7 - 2, 0.5 - 1]), np.array(4)) == pytest.approx(
+        (0.7 + 0.5) / 4
+    )
 
 
 def test_risk_curve() -> None:
-    assert metrics.risk_curve(np.array([0.0, 1.0, 2.0]), np.array([2.0, 2.0, 2.0])) == pytest.approx([0 / 2, 1 / 4, 3 / 6])
+    assert metrics.risk_curve(
+        np.array([0.0, 1.0, 2.0]), np.array([2.0, 2.0, 2.0])
+    ) == pytest.approx([0 / 2, 1 / 4, 3 / 6])
     assert np.isnan(metrics.risk_curve(np.array([0.0]), np.array([0.0]))[0])

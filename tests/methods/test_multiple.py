@@ -11,14 +11,20 @@ from sdgbias.methods import stats
 
 
 def test_holm_by_hand() -> None:
-    assert stats.holm([0.01, 0.04, 0.03]) == pytest.approx([0.01 * 3, 0.03 * 2, 0.03 * 2]), "0.04 * 1 may not fall below the one before"
-    assert stats.holm([0.5, np.nan, 0.4]) == pytest.approx([0.8, np.nan, 0.8], nan_ok=True), "NaN is no test"
+    assert stats.holm([0.01, 0.04, 0.03]) == pytest.approx([0.01 * 3, 0.03 * 2, 0.03 * 2]), (
+        "0.04 * 1 may not fall below the one before"
+    )
+    assert stats.holm([0.5, np.nan, 0.4]) == pytest.approx([0.8, np.nan, 0.8], nan_ok=True), (
+        "NaN is no test"
+    )
     assert stats.holm([0.9, 0.8]) == pytest.approx([1.0, 1.0])
     assert stats.holm([]).size == 0
 
 
 def test_benjamini_hochberg_by_hand() -> None:
-    assert stats.benjamini_hochberg([0.01, 0.02, np.nan, 0.9]) == pytest.approx([0.03, 0.03, np.nan, 0.9], nan_ok=True)
+    assert stats.benjamini_hochberg([0.01, 0.02, np.nan, 0.9]) == pytest.approx(
+        [0.03, 0.03, np.nan, 0.9], nan_ok=True
+    )
     assert np.isnan(stats.benjamini_hochberg([np.nan])).all()
 
 
@@ -37,10 +43,16 @@ def test_letters_of_a_chain() -> None:
 @settings(deadline=None, max_examples=60)
 @given(
     st.integers(1, 7).flatmap(
-        lambda n: st.tuples(st.just(n), st.lists(st.booleans(), min_size=n * n, max_size=n * n), st.permutations(range(n)))
+        lambda n: st.tuples(
+            st.just(n),
+            st.lists(st.booleans(), min_size=n * n, max_size=n * n),
+            st.permutations(range(n)),
+        )
     )
 )
-def test_entries_share_a_letter_exactly_when_they_do_not_differ(case: tuple[int, list[bool], list[int]]) -> None:
+def test_entries_share_a_letter_exactly_when_they_do_not_differ(
+    case: tuple[int, list[bool], list[int]],
+) -> None:
     n, flags, values = case
     apart = np.triu(np.array(flags).reshape(n, n), 1)
     apart = apart | apart.T
@@ -58,8 +70,12 @@ def test_leaderboard_tests_pairs_on_the_rows_of_both() -> None:
     same[:3] = 1 - same[:3]
     said, p, differ = stats.leaderboard([good, same, bad], np.arange(400))
     assert (said[2], said[0]) == ("b", "a") and said[1] == "a"
-    assert p[0, 1] == pytest.approx(stats.paired(good - same, np.arange(400)).p), "the largest of three p is multiplied by one"
-    alone = [stats.paired(a - b, np.arange(400)).p for a, b in ((good, same), (good, bad), (same, bad))]
+    assert p[0, 1] == pytest.approx(stats.paired(good - same, np.arange(400)).p), (
+        "the largest of three p is multiplied by one"
+    )
+    alone = [
+        stats.paired(a - b, np.arange(400)).p for a, b in ((good, same), (good, bad), (same, bad))
+    ]
     assert [p[0, 1], p[0, 2], p[1, 2]] == pytest.approx(list(stats.holm(alone)), rel=1e-9, abs=0)
     assert not differ[0, 1] and differ[0, 2] and np.isnan(p[0, 0])
     assert stats.leaderboard([good], np.arange(400))[0] == ["a"]

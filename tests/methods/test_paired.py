@@ -44,36 +44,51 @@ def test_copies_of_a_row_in_one_place_are_no_evidence() -> None:
 
 def test_paired_edges() -> None:
     assert stats.paired([0.0, 0.0, 0.0], [1, 2, 3]).p == 1.0
-    assert stats.paired([1.0, 1.0, 1.0], [1, 2, 3]).p == 0.0, "as scipy: no variance and a difference"
+    assert stats.paired([1.0, 1.0, 1.0], [1, 2, 3]).p == 0.0, (
+        "as scipy: no variance and a difference"
+    )
     one = stats.paired([1.0, 0.0], [7, 7])
     assert one.estimate.value == 0.5 and np.isnan([one.p, one.se, one.estimate.low]).all()
-    assert np.isnan(stats.paired([], []).p) and stats.paired([np.nan, 1.0, 0.0], [1, 2, 3]).estimate.n == 2
+    assert (
+        np.isnan(stats.paired([], []).p)
+        and stats.paired([np.nan, 1.0, 0.0], [1, 2, 3]).estimate.n == 2
+    )
 
 
 def test_bootstrap_p_agrees_with_the_t_test() -> None:
     d = np.repeat(np.random.default_rng(2).normal(0.12, 0.6, 150), 3)
     place = np.repeat(np.arange(150), 3)
-    assert stats.paired_bootstrap(d, place, 4_000) == pytest.approx(stats.paired(d, place).p, abs=0.015)
+    assert stats.paired_bootstrap(d, place, 4_000) == pytest.approx(
+        stats.paired(d, place).p, abs=0.015
+    )
     assert stats.paired_bootstrap(np.zeros(10), np.arange(10), 100) == 1.0
     assert np.isnan(stats.paired_bootstrap([1.0, 2.0], [1, 1]))
 
 
 def test_p_is_uniform_where_nothing_differs() -> None:
-    """At 5 % the clustered tests reject a true null in 5 % of 400 draws, give or take four standard errors."""
+    """At 5 % the clustered tests reject a true null in 5 % of 400 draws, give or take four standard
+    errors."""
     rng = np.random.default_rng(0)
     place = np.repeat(np.arange(40), 4)
     rejected = np.zeros(2)
     for k in range(400):
         d = np.repeat(rng.normal(0, 1, 40), 4) + rng.normal(0, 1, 160)
-        rejected += [stats.paired(d, place).p < 0.05, stats.paired_bootstrap(d, place, 300, seed=k) < 0.05]
+        rejected += [
+            stats.paired(d, place).p < 0.05,
+            stats.paired_bootstrap(d, place, 300, seed=k) < 0.05,
+        ]
     assert np.abs(rejected / 400 - 0.05).max() < 4 * np.sqrt(0.05 * 0.95 / 400)
 
 
 def test_minimum_detectable_effect_is_found_with_the_stated_power() -> None:
     assert stats.minimum_detectable(1.0, 10**9) == pytest.approx(1.959964 + 0.841621, abs=1e-4)
-    assert stats.minimum_detectable(0.5, 10**9, alpha=0.01, power=0.9) == pytest.approx((2.575829 + 1.281552) / 2, abs=1e-4)
+    assert stats.minimum_detectable(0.5, 10**9, alpha=0.01, power=0.9) == pytest.approx(
+        (2.575829 + 1.281552) / 2, abs=1e-4
+    )
     assert np.isnan(stats.minimum_detectable(0.1, 0))
     rng = np.random.default_rng(1)
     effect = stats.minimum_detectable(1 / np.sqrt(50), 49)
-    found = np.mean([stats.paired(rng.normal(effect, 1, 50), np.arange(50)).p < 0.05 for _ in range(600)])
+    found = np.mean(
+        [stats.paired(rng.normal(effect, 1, 50), np.arange(50)).p < 0.05 for _ in range(600)]
+    )
     assert abs(found - 0.8) < 4 * np.sqrt(0.8 * 0.2 / 600)

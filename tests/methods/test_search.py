@@ -1,4 +1,5 @@
-"""The compiled search against `cade.decide`, operation for operation, and the protocol around it."""
+"""The compiled search against `cade.decide`, operation for operation, and the protocol around
+it."""
 
 from __future__ import annotations
 
@@ -47,7 +48,10 @@ def test_rows_without_a_full_view_are_decided_alike() -> None:
     rng = np.random.default_rng(3)
     full, ctx, img, q = (rng.normal(size=(30, 3)) for _ in range(4))
     full[::3] = np.nan
-    s, payoff = streams(full, ctx, img, q, np.ones((30, 3), bool)), np.eye(3)[rng.integers(3, size=30)]
+    s, payoff = (
+        streams(full, ctx, img, q, np.ones((30, 3), bool)),
+        np.eye(3)[rng.integers(3, size=30)],
+    )
     for tau in (0.0, 0.7, 2.0):
         p = CadeParams(0.9, 0.4, 0.3, tau)
         want = payoff[np.arange(30), decide(s, p).choice].mean()
@@ -61,7 +65,9 @@ def test_search_beats_the_biased_baseline_and_is_reproducible() -> None:
     assert found.value > found.baseline + 0.05
     assert found.n_val == 400
     assert found.n_search == 80
-    assert found.value == pytest.approx(payoff[np.arange(400), decide(s, found.params).choice].mean())
+    assert found.value == pytest.approx(
+        payoff[np.arange(400), decide(s, found.params).choice].mean()
+    )
     for value, (low, high) in zip(vars(found.params).values(), RANGES[Task.MCQ], strict=True):
         assert low <= value <= high
 
@@ -70,7 +76,9 @@ def test_undecidable_rows_are_left_out() -> None:
     s, payoff = problem(6, 50)
     empty = streams(*[np.full((5, 3), np.nan) for _ in range(4)], np.ones((5, 3), bool))
     both = [np.concatenate([getattr(s, f), getattr(empty, f)]) for f in vars(s)]
-    found = random_search(type(s)(*both), np.concatenate([payoff, np.zeros((5, 3))]), Task.MCQ, draws=50)
+    found = random_search(
+        type(s)(*both), np.concatenate([payoff, np.zeros((5, 3))]), Task.MCQ, draws=50
+    )
     assert found.n_val == 50
     assert found.value == random_search(s, payoff, Task.MCQ, draws=50).value
     with pytest.raises(ValueError, match="validation row"):
@@ -90,7 +98,8 @@ def choices(s, draws):
     grain=st.sampled_from([0.5, 1e-3]),
 )
 def test_every_choice_is_that_of_decide(seed: int, n: int, k: int, c: int, grain: float) -> None:
-    """Each candidate pays another number, so that a payoff tells the choice. Coarse logits make ties, gaps make missing views."""
+    """Each candidate pays another number, so that a payoff tells the choice. Coarse logits make
+    ties, gaps make missing views."""
     rng = np.random.default_rng(seed)
     full, ctx, img, q = (np.round(rng.normal(0, 2, (n, k)) / grain) * grain for _ in range(4))
     present = rng.random((n, k)) < 0.8
@@ -129,7 +138,9 @@ def test_a_gate_keeps_the_rows_that_are_sure_enough() -> None:
 
 def test_threads_and_company_never_change_a_score() -> None:
     s, payoff = problem(2, 400, 10)
-    payoff = -np.abs(np.arange(10) - payoff.argmax(axis=1)[:, None]) - np.random.default_rng(0).random((400, 10))
+    payoff = -np.abs(np.arange(10) - payoff.argmax(axis=1)[:, None]) - np.random.default_rng(
+        0
+    ).random((400, 10))
     low, high = np.array(RANGES[Task.REGRESSION]).T
     draws = np.random.default_rng(4).uniform(low, high, (1100, 4))
     rows = pack(s, payoff)
@@ -142,11 +153,20 @@ def test_threads_and_company_never_change_a_score() -> None:
         numba.set_num_threads(before)
     some = np.random.default_rng(5).permutation(1100)[:77]
     assert np.array_equal(mean_payoff(rows, draws[some]), whole[some])
-    assert whole == pytest.approx([payoff[np.arange(400), c].mean() for c in choices(s, draws)], rel=1e-13)
+    assert whole == pytest.approx(
+        [payoff[np.arange(400), c].mean() for c in choices(s, draws)], rel=1e-13
+    )
 
 
 def test_ranges_can_hold_a_parameter_fixed() -> None:
     s, payoff = problem(5, 200)
-    found = random_search(s, payoff, Task.MCQ, draws=200, seed=1, ranges=((0.5, 2.0), (0.0, 0.0), (0.0, 0.0), (2.0, 2.0)))
+    found = random_search(
+        s,
+        payoff,
+        Task.MCQ,
+        draws=200,
+        seed=1,
+        ranges=((0.5, 2.0), (0.0, 0.0), (0.0, 0.0), (2.0, 2.0)),
+    )
     assert (found.params.lambda_kl, found.params.beta, found.params.tau) == (0.0, 0.0, 2.0)
     assert 0.5 <= found.params.alpha <= 2.0

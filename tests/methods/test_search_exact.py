@@ -1,4 +1,5 @@
-"""The exact search: breakpoints against dense grids, the promise not to lose to random draws, and what it says of its optimum."""
+"""The exact search: breakpoints against dense grids, the promise not to lose to random draws, and
+what it says of its optimum."""
 
 from __future__ import annotations
 
@@ -28,7 +29,10 @@ def problem(seed: int, n: int, task: Task = Task.MCQ) -> tuple[Streams, np.ndarr
     k = 3 if task is Task.MCQ else 10
     gold = rng.integers(k, size=n)
     prior, evidence = rng.normal(0, 1.5, k), np.eye(k)[gold] * 1.5
-    full, ctx = prior * 2 + evidence + rng.normal(size=(n, k)), prior * 2 + rng.normal(0, 0.3, (n, k))
+    full, ctx = (
+        prior * 2 + evidence + rng.normal(size=(n, k)),
+        prior * 2 + rng.normal(0, 0.3, (n, k)),
+    )
     img, q = prior + evidence + rng.normal(size=(n, k)), np.tile(prior, (n, 1))
     present = np.ones((n, k), dtype=bool)
     if task is Task.MCQ:
@@ -56,7 +60,9 @@ def test_never_worse_than_the_best_of_ten_thousand_draws(seed: int) -> None:
     assert found.value >= drawn - 1e-12
     assert found.value == pytest.approx(mean_of(s, payoff, found.params), abs=1e-12)
     assert found.value == pytest.approx(mean_of(s, payoff, found.peak), abs=1e-12)
-    for x, (a, b), (left, right) in zip(vars(found.params).values(), RANGES[task], found.plateau, strict=True):
+    for x, (a, b), (left, right) in zip(
+        vars(found.params).values(), RANGES[task], found.plateau, strict=True
+    ):
         assert a <= left <= x <= right <= b
 
 
@@ -82,7 +88,11 @@ def test_breakpoints_are_those_of_a_dense_grid(task: Task, which: int) -> None:
         if which == TAU:
             steps = along_tau(rows, alpha, lambda_kl, beta, low, high)
         else:
-            origin = {ALPHA: (0, 0, beta), LAMBDA: (alpha, 0, beta), BETA: (alpha, alpha * lambda_kl, 0)}[which]
+            origin = {
+                ALPHA: (0, 0, beta),
+                LAMBDA: (alpha, 0, beta),
+                BETA: (alpha, alpha * lambda_kl, 0),
+            }[which]
             direction = {ALPHA: (1, lambda_kl, 0), LAMBDA: (0, alpha, 0), BETA: (0, 0, 1)}[which]
             steps = along(rows, np.array(origin, float), np.array(direction, float), low, high, tau)
         grid = np.random.default_rng(seed + 100).uniform(low, high, 3_000)
@@ -99,11 +109,17 @@ def test_breakpoints_are_those_of_a_dense_grid(task: Task, which: int) -> None:
 
 
 def test_one_row_by_hand() -> None:
-    """Two candidates: s_A = -1 + 2 alpha, s_B = -0.5 + 0.5 alpha. B leads until 1.5 alpha = 0.5, so A, the gold one, from 1/3."""
+    """Two candidates: s_A = -1 + 2 alpha, s_B = -0.5 + 0.5 alpha. B leads until 1.5 alpha = 0.5, so
+    A, the gold one, from 1/3."""
     s = Streams(
-        np.ones((1, 2), bool), np.array([[-1.0, -0.5]]), np.array([[-2.0, -0.5]]), np.zeros((1, 2)), np.zeros(1),
-        np.array([1]), np.array([0.6]),
-    )  # fmt: skip
+        np.ones((1, 2), bool),
+        np.array([[-1.0, -0.5]]),
+        np.array([[-2.0, -0.5]]),
+        np.zeros((1, 2)),
+        np.zeros(1),
+        np.array([1]),
+        np.array([0.6]),
+    )
     rows = pack(s, np.array([[1.0, 0.0]]))
     steps = along(rows, np.zeros(3), np.array([1.0, 0.0, 0.0]), 0.0, 2.0, 0.9)
     assert steps.edges == pytest.approx([0.0, 1 / 3, 2.0])
@@ -117,15 +133,44 @@ def test_one_row_by_hand() -> None:
 
 
 def test_lines_that_coincide_go_to_the_lowest_candidate_and_three_may_meet() -> None:
-    """B and C coincide, B is paid; and A, B, C meet in one point, after which the steepest, C, leads."""
+    """B and C coincide, B is paid; and A, B, C meet in one point, after which the steepest, C,
+    leads."""
     ones = np.ones((1, 3), bool)
-    same = Streams(ones, np.array([[-3.0, -1.0, -1.0]]), np.array([[-1.0] * 3]), np.zeros((1, 3)), np.zeros(1), np.array([0]), np.zeros(1))
-    steps = along(pack(same, np.array([[0.0, 1.0, 5.0]])), np.zeros(3), np.array([1.0, 0.0, 0.0]), 0.0, 2.0, 0.9)
+    same = Streams(
+        ones,
+        np.array([[-3.0, -1.0, -1.0]]),
+        np.array([[-1.0] * 3]),
+        np.zeros((1, 3)),
+        np.zeros(1),
+        np.array([0]),
+        np.zeros(1),
+    )
+    steps = along(
+        pack(same, np.array([[0.0, 1.0, 5.0]])),
+        np.zeros(3),
+        np.array([1.0, 0.0, 0.0]),
+        0.0,
+        2.0,
+        0.9,
+    )
     assert (steps.edges.tolist(), steps.values.tolist()) == ([0.0, 2.0], [1.0])
     meet = Streams(
-        ones, np.array([[0.0, -1.0, -2.0]]), np.array([[0.0, -1.0, -2.0]]), np.zeros((1, 3)), np.zeros(1), np.array([0]), np.zeros(1)
+        ones,
+        np.array([[0.0, -1.0, -2.0]]),
+        np.array([[0.0, -1.0, -2.0]]),
+        np.zeros((1, 3)),
+        np.zeros(1),
+        np.array([0]),
+        np.zeros(1),
     )
-    steps = along(pack(meet, np.array([[0.0, 1.0, 5.0]])), np.zeros(3), np.array([1.0, 0.0, 0.0]), 0.0, 2.0, 0.9)
+    steps = along(
+        pack(meet, np.array([[0.0, 1.0, 5.0]])),
+        np.zeros(3),
+        np.array([1.0, 0.0, 0.0]),
+        0.0,
+        2.0,
+        0.9,
+    )
     top = best(steps)
     assert top is not None
     assert (top.value, top.low, top.high) == (5.0, 1.0, 2.0)
@@ -143,15 +188,20 @@ def test_equal_neighbours_are_one_plateau_and_thin_steps_none() -> None:
 
 
 def test_views_that_agree_leave_whole_ranges_as_plateaus() -> None:
-    """Identical views: scores are (1 - alpha_i - beta) log p, degenerate slopes; and a payoff that no choice changes."""
+    """Identical views: scores are (1 - alpha_i - beta) log p, degenerate slopes; and a payoff that
+    no choice changes."""
     z = np.random.default_rng(0).normal(size=(30, 3))
     s = streams(z, z, z, z)
     found = exact_search(s, np.ones((30, 3)), Task.MCQ, draws=50)
     assert found.value == found.baseline == 1.0
     assert found.plateau == RANGES[Task.MCQ]
-    assert vars(found.params) == pytest.approx({"alpha": 1.25, "lambda_kl": 2.5, "beta": 0.75, "tau": 0.82})
+    assert vars(found.params) == pytest.approx(
+        {"alpha": 1.25, "lambda_kl": 2.5, "beta": 0.75, "tau": 0.82}
+    )
     gold = np.eye(3)[z.argmax(axis=1)]
-    assert exact_search(s, gold, Task.MCQ, draws=50).value == 1.0  # alpha + beta < 1 is within the ranges
+    assert (
+        exact_search(s, gold, Task.MCQ, draws=50).value == 1.0
+    )  # alpha + beta < 1 is within the ranges
 
 
 def test_undecidable_rows_are_left_out_and_nothing_else_is_an_error() -> None:
@@ -168,7 +218,9 @@ def test_undecidable_rows_are_left_out_and_nothing_else_is_an_error() -> None:
 def test_the_same_seed_gives_the_same_result() -> None:
     s, payoff = problem(2, 100)
     kwargs = {"draws": 300, "seed": 7, "clusters": np.arange(100) // 4, "folds": 4}
-    assert exact_search(s, payoff, Task.MCQ, **kwargs) == exact_search(s, payoff, Task.MCQ, **kwargs)
+    assert exact_search(s, payoff, Task.MCQ, **kwargs) == exact_search(
+        s, payoff, Task.MCQ, **kwargs
+    )
     found = tune(s, payoff, Task.MCQ, search="exact", **kwargs)
     assert found == exact_search(s, payoff, Task.MCQ, **kwargs)
     assert not hasattr(tune(s, payoff, Task.MCQ, draws=300), "plateau")
@@ -195,27 +247,36 @@ def test_climbing_and_centring_never_go_down_and_stay_in_range() -> None:
                 assert mean_payoff(rows, near[None])[0] >= value - 1e-12
 
 
-def test_a_line_is_believed_only_when_the_scores_confirm_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_is_believed_only_when_the_scores_confirm_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     s, payoff = problem(3, 150)
     rows = pack(s, payoff)
     start = np.array([0.8, 0.5, 0.5, 0.99])
     value = mean_payoff(rows, start[None])[0]
     worst = mean_payoff(rows, np.array([[2.0, 5.0, 1.5, 0.99]]))[0]
     assert worst < value
-    monkeypatch.setattr("sdgbias.methods.search.exact.best", lambda steps: Plateau(9.0, steps.edges[-1], steps.edges[-1]))
+    monkeypatch.setattr(
+        "sdgbias.methods.search.exact.best",
+        lambda steps: Plateau(9.0, steps.edges[-1], steps.edges[-1]),
+    )
     point, got = ascend(rows, start, RANGES[Task.MCQ], np.random.default_rng(0))
     assert got == mean_payoff(rows, point[None])[0] >= value
 
 
 def test_without_a_climb_it_is_the_best_draw(monkeypatch: pytest.MonkeyPatch) -> None:
     s, payoff = problem(7, 100)
-    monkeypatch.setattr("sdgbias.methods.search.exact.ascend", lambda rows, start, ranges, rng: (start, mean_payoff(rows, start[None])[0]))
+    monkeypatch.setattr(
+        "sdgbias.methods.search.exact.ascend",
+        lambda rows, start, ranges, rng: (start, mean_payoff(rows, start[None])[0]),
+    )
     found = exact_search(s, payoff, Task.MCQ, draws=400)
     assert found.value == found.drawn
 
 
 def test_held_out_rows_never_tune_their_own_setting() -> None:
-    """Two places, two folds: each is judged by the other's setting, so turning its own payoffs round turns the result round."""
+    """Two places, two folds: each is judged by the other's setting, so turning its own payoffs
+    round turns the result round."""
     s, payoff = problem(4, 120)
     place = np.repeat(["here", "there"], 60)
     before = held_out(s, payoff, Task.MCQ, place, draws=300)
@@ -248,5 +309,7 @@ def test_spread_of_the_optimum() -> None:
     assert spread.given[0] < found.value < spread.given[1]
     # one place: every resample is the data, and the found setting wins all of them
     alone = search_spread(s, payoff, Task.MCQ, found.params, np.zeros(200), draws=500, resamples=10)
-    assert alone.params == pytest.approx(np.repeat([list(vars(found.params).values())], 2, axis=0).T)
+    assert alone.params == pytest.approx(
+        np.repeat([list(vars(found.params).values())], 2, axis=0).T
+    )
     assert alone.value == pytest.approx((found.value, found.value))

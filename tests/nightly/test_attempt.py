@@ -1,4 +1,5 @@
-"""One job: real processes that end in every way, what is made of them, and when another try is worth while."""
+"""One job: real processes that end in every way, what is made of them, and when another try is
+worth while."""
 
 from __future__ import annotations
 
@@ -15,11 +16,23 @@ from tests.builders.night_stubs import PUBLISH, job, stub
 
 
 def test_what_the_process_tells_is_the_outcome(tmp_path: Path) -> None:
-    made = attempt.attempt(job(tmp_path), tmp_path / "r.duckdb", argv=stub("print('scoring'); " + PUBLISH + "; sys.exit(3)"))
-    assert (made.outcome, made.run_id, made.scored, made.planned, made.failed) == ("published", "m-1", 10, 12, 2)
+    made = attempt.attempt(
+        job(tmp_path),
+        tmp_path / "r.duckdb",
+        argv=stub("print('scoring'); " + PUBLISH + "; sys.exit(3)"),
+    )
+    assert (made.outcome, made.run_id, made.scored, made.planned, made.failed) == (
+        "published",
+        "m-1",
+        10,
+        12,
+        2,
+    )
     assert made.kind == made.message == "" and made.log == "nights/2026-11-21T0130/logs/m-sdg.log"
     assert "scoring" in job(tmp_path).log.read_text()
-    same = attempt.attempt(job(tmp_path), tmp_path / "r.duckdb", argv=stub("tell(run_id='m-1', published=False)"))
+    same = attempt.attempt(
+        job(tmp_path), tmp_path / "r.duckdb", argv=stub("tell(run_id='m-1', published=False)")
+    )
     assert same.outcome == "unchanged"
 
 
@@ -28,10 +41,18 @@ def test_what_the_process_tells_is_the_outcome(tmp_path: Path) -> None:
     [
         ("os.kill(os.getpid(), 9)", "Killed", "SIGKILL (perhaps for want of memory)"),
         ("os.abort()", "Killed", "SIGABRT"),
-        ("tell(error='Gated', exit_code=8, message='m: owner/m is gated'); sys.exit(8)", "Gated", "owner/m is gated"),
+        (
+            "tell(error='Gated', exit_code=8, message='m: owner/m is gated'); sys.exit(8)",
+            "Gated",
+            "owner/m is gated",
+        ),
         (f"print('error: {HUNG} for 3 s'); os._exit(8)", "Hung", "for 3 s"),
         ("print('error: no token for A'); sys.exit(5)", "ModelError", "no token for A"),
-        ("print('error: r.duckdb: No space left on device'); sys.exit(7)", "DiskFull", "No space left"),
+        (
+            "print('error: r.duckdb: No space left on device'); sys.exit(7)",
+            "DiskFull",
+            "No space left",
+        ),
         ("print('error: r.duckdb: read-only'); sys.exit(7)", "StoreError", "read-only"),
         ("{}['x']", "Unexpected", "KeyError: 'x'"),
         ("out.write_text('{'); sys.exit(0)", "Unexpected", "exit code 0"),
@@ -44,11 +65,14 @@ def test_every_end_has_its_kind(tmp_path: Path, code: str, kind: str, words: str
 
 
 def test_a_hang_ends_with_all_its_children(tmp_path: Path) -> None:
-    code = "trap '' TERM; sleep 600 & echo $!; wait"  # a shell is there at once, Python on a busy machine is not
+    # a shell is there at once, Python on a busy machine is not
+    code = "trap '' TERM; sleep 600 & echo $!; wait"
     slow = job(tmp_path, timeout_s=2.0)
     before, process.GRACE = process.GRACE, 0.2
     try:
-        made = attempt.attempt(slow, tmp_path / "r.duckdb", argv=lambda job, results, number: ["sh", "-c", code])
+        made = attempt.attempt(
+            slow, tmp_path / "r.duckdb", argv=lambda job, results, number: ["sh", "-c", code]
+        )
     finally:
         process.GRACE = before
     assert made.kind == "TimedOut" and "not done within 2 s" in made.message
@@ -66,9 +90,14 @@ def lives(pid: int) -> bool:
         return False
 
 
-def test_no_secret_and_no_novel_in_a_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_secret_and_no_novel_in_a_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SOME_API_KEY", "correct-horse-battery")
-    code = "tell(error='ModelError', message='a\\n correct-horse-battery hf_0123456789abcdefghij Bearer abcdefghijk ' + 'x' * 900)"
+    code = (
+        "tell(error='ModelError', message='a\\n correct-horse-battery hf_0123456789abcdefghij"
+        " Bearer abcdefghijk ' + 'x' * 900)"
+    )
     made = attempt.attempt(job(tmp_path), tmp_path / "r.duckdb", argv=stub(code))
     assert made.message.startswith("a *** *** Bearer *** xxx")
     assert len(made.message) == 500 and "\n" not in made.message
@@ -77,14 +106,27 @@ def test_no_secret_and_no_novel_in_a_message(tmp_path: Path, monkeypatch: pytest
 def test_tries_and_waits_follow_the_kind(tmp_path: Path) -> None:
     waits: list[float] = []
     busy = "tell(error='Busy', message='held by another')"
-    made = attempt.keep_trying_here(job(tmp_path), tmp_path / "r.duckdb", None, waits.append, stub(busy, busy, PUBLISH))
+    made = attempt.keep_trying_here(
+        job(tmp_path), tmp_path / "r.duckdb", None, waits.append, stub(busy, busy, PUBLISH)
+    )
     assert (made.outcome, made.attempts, waits) == ("published", 3, [5.0, 10.0])
     waits.clear()
-    made = attempt.keep_trying_here(job(tmp_path), tmp_path / "r.duckdb", None, waits.append, stub(busy))
-    assert (made.outcome, made.kind, made.attempts, waits) == ("failed", "Busy", 5, [5.0, 10.0, 20.0, 40.0])
+    made = attempt.keep_trying_here(
+        job(tmp_path), tmp_path / "r.duckdb", None, waits.append, stub(busy)
+    )
+    assert (made.outcome, made.kind, made.attempts, waits) == (
+        "failed",
+        "Busy",
+        5,
+        [5.0, 10.0, 20.0, 40.0],
+    )
     waits.clear()
     made = attempt.keep_trying_here(
-        job(tmp_path), tmp_path / "r.duckdb", None, waits.append, stub("tell(error='ModelError', message='no')")
+        job(tmp_path),
+        tmp_path / "r.duckdb",
+        None,
+        waits.append,
+        stub("tell(error='ModelError', message='no')"),
     )
     assert (made.attempts, waits) == (1, [])
 
@@ -92,7 +134,9 @@ def test_tries_and_waits_follow_the_kind(tmp_path: Path) -> None:
 def test_after_want_of_memory_the_batch_is_halved(tmp_path: Path) -> None:
     one = job(tmp_path)
     assert "--batch-size" not in attempt.command(one, tmp_path / "r.duckdb", 1)
-    attempt.attempt(one, tmp_path / "r.duckdb", 1, argv=stub("tell(error='OutOfMemory', message='no room')"))
+    attempt.attempt(
+        one, tmp_path / "r.duckdb", 1, argv=stub("tell(error='OutOfMemory', message='no room')")
+    )
     second = attempt.command(one, tmp_path / "r.duckdb", 2)
     assert second[second.index("--batch-size") + 1] == "4"
     attempt.attempt(one, tmp_path / "r.duckdb", 2, argv=stub("os.kill(os.getpid(), 9)"))
@@ -101,14 +145,23 @@ def test_after_want_of_memory_the_batch_is_halved(tmp_path: Path) -> None:
 
 
 def test_a_finished_run_starts_no_process(tmp_path: Path) -> None:
-    made = attempt.keep_trying_here(job(tmp_path, run_id="m-1"), tmp_path / "r.duckdb", argv=stub("raise SystemExit(9)"))
+    made = attempt.keep_trying_here(
+        job(tmp_path, run_id="m-1"), tmp_path / "r.duckdb", argv=stub("raise SystemExit(9)")
+    )
     assert (made.outcome, made.run_id, made.attempts) == ("unchanged", "m-1", 0)
 
 
-def test_its_accelerator_is_all_that_it_sees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_its_accelerator_is_all_that_it_sees(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    seen = "tell(run_id=os.environ['CUDA_VISIBLE_DEVICES'] + os.environ['OMP_NUM_THREADS'] + os.environ['SDGBIAS_REGISTRY'])"
-    made = attempt.attempt(job(tmp_path, threads=2), tmp_path / "r.duckdb", gpu="3", argv=stub(seen))
+    seen = (
+        "tell(run_id=os.environ['CUDA_VISIBLE_DEVICES'] + os.environ['OMP_NUM_THREADS'] +"
+        " os.environ['SDGBIAS_REGISTRY'])"
+    )
+    made = attempt.attempt(
+        job(tmp_path, threads=2), tmp_path / "r.duckdb", gpu="3", argv=stub(seen)
+    )
     assert made.run_id == f"32{tmp_path}"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
     assert attempt.devices(1) == [None] and attempt.devices(2) == ["4", "7"]
@@ -116,18 +169,28 @@ def test_its_accelerator_is_all_that_it_sees(tmp_path: Path, monkeypatch: pytest
         attempt.devices(3)
 
 
-def test_secrets_of_others_are_not_in_its_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_of_others_are_not_in_its_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in (*attempt.NOT_FOR_MODELS, "HF_TOKEN"):
         monkeypatch.setenv(name, "a-secret-of-the-team")
-    code = f"assert not set(os.environ) & {set(attempt.NOT_FOR_MODELS)!r}, 'leak'; assert 'HF_TOKEN' in os.environ; {PUBLISH}"
-    assert attempt.attempt(job(tmp_path), tmp_path / "r.duckdb", argv=stub(code)).outcome == "published"
+    code = (
+        f"assert not set(os.environ) & {set(attempt.NOT_FOR_MODELS)!r}, 'leak'; assert 'HF_TOKEN'"
+        f" in os.environ; {PUBLISH}"
+    )
+    assert (
+        attempt.attempt(job(tmp_path), tmp_path / "r.duckdb", argv=stub(code)).outcome
+        == "published"
+    )
 
 
 def test_stopping_ends_what_runs_and_is_nobodys_failure(tmp_path: Path) -> None:
     threading.Timer(0.5, process.stop_all).start()
     try:
         with pytest.raises(process.Stopped):
-            attempt.keep_trying_here(job(tmp_path), tmp_path / "r.duckdb", argv=stub("time.sleep(60)"))
+            attempt.keep_trying_here(
+                job(tmp_path), tmp_path / "r.duckdb", argv=stub("time.sleep(60)")
+            )
         with pytest.raises(process.Stopped):
             process.pause(60)
     finally:

@@ -26,9 +26,14 @@ RUN = {
 
 
 def side(
-    values: Mapping[str, Any], places: int = 0, groups: Mapping[str, Any] | None = None, run: Mapping[str, Any] = RUN, start: int = 0
+    values: Mapping[str, Any],
+    places: int = 0,
+    groups: Mapping[str, Any] | None = None,
+    run: Mapping[str, Any] = RUN,
+    start: int = 0,
 ) -> Side:
-    """values: test -> (n,) per question; rows of all tests share places, ``places`` of them (default: each row its own)."""
+    """values: test -> (n,) per question; rows of all tests share places, ``places`` of them
+    (default: each row its own)."""
 
     def of(task: str, test: str, metric: str, method: str) -> Measured | None:
         if test not in values or method == "img_q":
@@ -36,19 +41,35 @@ def side(
         x = np.asarray(values[test], dtype=float)
         rows = np.arange(len(x))
         return Measured(
-            rows.astype(np.uint64) + np.uint64(start), x, rows % (places or len(x)), {k: np.asarray(v) for k, v in (groups or {}).items()}
+            rows.astype(np.uint64) + np.uint64(start),
+            x,
+            rows % (places or len(x)),
+            {k: np.asarray(v) for k, v in (groups or {}).items()},
         )
 
     return Side(run, {"mcq": list(values)}, of)
 
 
 def rule(**fields: object) -> Rule:
-    known: dict[str, Any] = {"name": "r", "metric": "accuracy", "task": "mcq", "methods": ("full",), "allowed": 0.02, "min_n": 20, **fields}
+    known: dict[str, Any] = {
+        "name": "r",
+        "metric": "accuracy",
+        "task": "mcq",
+        "methods": ("full",),
+        "allowed": 0.02,
+        "min_n": 20,
+        **fields,
+    }
     return Rule(**known)
 
 
-def judged(r: Rule, before: Any, after: Any, policy: Policy | None = None, **more: Any) -> dict[str, Any]:
-    [row] = judge.settle(judge.evidence(r, side({"T1": after}, **more), side({"T1": before}, **more)), policy or Policy((r,)))
+def judged(
+    r: Rule, before: Any, after: Any, policy: Policy | None = None, **more: Any
+) -> dict[str, Any]:
+    [row] = judge.settle(
+        judge.evidence(r, side({"T1": after}, **more), side({"T1": before}, **more)),
+        policy or Policy((r,)),
+    )
     return row
 
 
@@ -81,8 +102,11 @@ def test_what_can_not_be_told_is_said_so_with_the_smallest_effect_that_could_be(
     row = judged(rule(), before, after)
     test = stats.paired(after.astype(float) - before, np.arange(60))
     assert row["verdict"] == INSUFFICIENT
-    # one rule, one side: the effect must be seen at 2 x 5 %, and lie beyond the margin four times out of five
-    assert row["mde"] == pytest.approx(max(stats.minimum_detectable(test.se, 59, alpha=0.1), 0.02 + 0.8477 * test.se), rel=1e-3)
+    # one rule, one side: the effect must be seen at 2 x 5 %, and lie beyond the margin four times
+    # out of five
+    assert row["mde"] == pytest.approx(
+        max(stats.minimum_detectable(test.se, 59, alpha=0.1), 0.02 + 0.8477 * test.se), rel=1e-3
+    )
 
 
 def test_few_questions_conclude_nothing() -> None:
@@ -93,13 +117,20 @@ def test_few_questions_conclude_nothing() -> None:
 def test_no_change_in_few_places_is_no_pass() -> None:
     """40 places without a change: up to 1 - 0.025 ** (1 / 40) = 8.8 % of places could be worse."""
     row = judged(rule(), hits(30, 40), hits(30, 40))
-    assert row["verdict"] == INSUFFICIENT and "up to 8.8 % could go unseen" in row["note"] and np.isnan(row["mde"])
+    assert (
+        row["verdict"] == INSUFFICIENT
+        and "up to 8.8 % could go unseen" in row["note"]
+        and np.isnan(row["mde"])
+    )
     assert judged(rule(allowed=0.09), hits(30, 40), hits(30, 40))["verdict"] == PASS
     assert judged(rule(), hits(300, 400), hits(300, 400))["verdict"] == PASS
 
 
 def test_rows_of_one_place_count_once() -> None:
-    before, after = np.ones(400), np.where(np.arange(400) % 4 == 0, 0, 1)  # a quarter worse: all of it in one of four places
+    before, after = (
+        np.ones(400),
+        np.where(np.arange(400) % 4 == 0, 0, 1),
+    )  # a quarter worse: all of it in one of four places
     assert judged(rule(), before, after)["verdict"] == BREACH
     assert judged(rule(), before, after, places=4)["verdict"] == INSUFFICIENT
 
@@ -113,7 +144,9 @@ def test_three_changed_answers_are_no_proof() -> None:
 def test_floors_need_no_other_run() -> None:
     r = rule(allowed=None, at_least=0.5)
     for right, verdict in ((150, BREACH), (198, INSUFFICIENT), (300, PASS)):
-        [row] = judge.settle(judge.evidence(r, side({"T1": hits(right, 400)}), None, "first run"), Policy((r,)))
+        [row] = judge.settle(
+            judge.evidence(r, side({"T1": hits(right, 400)}), None, "first run"), Policy((r,))
+        )
         assert (row["verdict"], row["level"], row["allowed"]) == (verdict, "at_least", 0.5)
         low, high = (x / 400 for x in (right, right))
         assert row["ci_low"] < low <= high < row["ci_high"]
@@ -124,26 +157,55 @@ def test_floors_need_no_other_run() -> None:
 
 def test_what_is_missing_says_why() -> None:
     r = rule(required=True)
-    [first] = judge.settle(judge.evidence(r, side({"T1": hits(3, 40)}), None, "first run: nothing to compare with"), Policy((r,)))
-    assert (first["verdict"], first["value"], first["note"]) == (MISSING, 3 / 40, "first run: nothing to compare with; required")
-    [other] = judge.settle(judge.evidence(r, side({"T1": hits(3, 40)}), side({"T1": hits(3, 40)}, start=1000)), Policy((r,)))
+    [first] = judge.settle(
+        judge.evidence(r, side({"T1": hits(3, 40)}), None, "first run: nothing to compare with"),
+        Policy((r,)),
+    )
+    assert (first["verdict"], first["value"], first["note"]) == (
+        MISSING,
+        3 / 40,
+        "first run: nothing to compare with; required",
+    )
+    [other] = judge.settle(
+        judge.evidence(r, side({"T1": hits(3, 40)}), side({"T1": hits(3, 40)}, start=1000)),
+        Policy((r,)),
+    )
     assert other["note"].startswith("no question is in both runs")
-    [absent] = judge.settle(judge.evidence(rule(methods=("img_q",)), side({"T1": hits(3, 40)}), side({"T1": hits(3, 40)})), Policy((r,)))
+    [absent] = judge.settle(
+        judge.evidence(
+            rule(methods=("img_q",)), side({"T1": hits(3, 40)}), side({"T1": hits(3, 40)})
+        ),
+        Policy((r,)),
+    )
     assert absent["note"] == "this run has no accuracy for img_q"
 
 
 def test_only_questions_of_both_runs_count() -> None:
     r = rule()
-    [row] = judge.settle(judge.evidence(r, side({"T1": hits(300, 400)}, start=100), side({"T1": hits(400, 400)})), Policy((r,)))
-    assert row["n"] == 300 and row["before"] == 1.0 and row["value"] == 1.0 and "200 questions are in one run only" in row["note"]
+    [row] = judge.settle(
+        judge.evidence(r, side({"T1": hits(300, 400)}, start=100), side({"T1": hits(400, 400)})),
+        Policy((r,)),
+    )
+    assert (
+        row["n"] == 300
+        and row["before"] == 1.0
+        and row["value"] == 1.0
+        and "200 questions are in one run only" in row["note"]
+    )
 
 
 def test_all_tests_pool_what_both_were_asked_and_each_is_a_row_each() -> None:
-    new, old = side({"T1": hits(200, 400), "T2": hits(100, 400)}), side({"T2": hits(300, 400), "T1": hits(300, 400), "T3": hits(1, 9)})
+    new, old = (
+        side({"T1": hits(200, 400), "T2": hits(100, 400)}),
+        side({"T2": hits(300, 400), "T1": hits(300, 400), "T3": hits(1, 9)}),
+    )
     [row] = judge.settle(judge.evidence(rule(), new, old), Policy((rule(),)))
     assert (row["n"], row["before"], row["value"]) == (800, 0.75, 0.375)
     each = rule(tests=("each",))
-    assert [r["test"] for r in judge.settle(judge.evidence(each, new, old), Policy((each,)))] == ["T1", "T2"]
+    assert [r["test"] for r in judge.settle(judge.evidence(each, new, old), Policy((each,)))] == [
+        "T1",
+        "T2",
+    ]
 
 
 def test_holm_counts_every_test_of_a_model_but_not_floors() -> None:
@@ -151,7 +213,9 @@ def test_holm_counts_every_test_of_a_model_but_not_floors() -> None:
     before, after = hits(300, 400), hits(291, 400)
     alone = judged(one, before, after)["p"]
     found = [
-        e for r in [*many, rule(name="f", allowed=None, at_least=0.1)] for e in judge.evidence(r, side({"T1": after}), side({"T1": before}))
+        e
+        for r in [*many, rule(name="f", allowed=None, at_least=0.1)]
+        for e in judge.evidence(r, side({"T1": after}), side({"T1": before}))
     ]
     rows = judge.settle(found, Policy(tuple(many)))
     assert rows[0]["p"] == pytest.approx(9 * alone) and "Holm over 9 tests" in rows[0]["note"]
@@ -161,10 +225,17 @@ def test_holm_counts_every_test_of_a_model_but_not_floors() -> None:
 def test_disparity_is_the_change_of_the_gap() -> None:
     group = np.where(np.arange(800) % 2 == 0, "R", "U")
     before = np.ones(800)
-    after = np.where((group == "R") & (np.arange(800) % 10 == 0), 0, 1)  # rural answers: a fifth lost
+    after = np.where(
+        (group == "R") & (np.arange(800) % 10 == 0), 0, 1
+    )  # rural answers: a fifth lost
     r = rule(metric="disparity", by=("urban",), worse="higher", allowed=0.05)
     row = judged(r, before, after, groups={"urban": group})
-    assert (row["verdict"], row["level"], row["before"], row["value"]) == (BREACH, "urban", 0.0, pytest.approx(0.2))
+    assert (row["verdict"], row["level"], row["before"], row["value"]) == (
+        BREACH,
+        "urban",
+        0.0,
+        pytest.approx(0.2),
+    )
     small = np.where(np.arange(800) < 5, "R", "U")
     assert judged(r, before, after, groups={"urban": small})["verdict"] == MISSING
     ceiling = replace(r, allowed=None, at_most=0.1)
@@ -183,9 +254,13 @@ def test_throughput_is_a_ratio_of_like_runs_only() -> None:
         [found] = judge.settle(judge.evidence(r, side({}, run=new), side({})), Policy((r,)))
         return found
 
-    assert row()["verdict"] == BREACH and row()["change"] == pytest.approx(-0.6)  # 40 instead of 100 a second
+    assert row()["verdict"] == BREACH and row()["change"] == pytest.approx(
+        -0.6
+    )  # 40 instead of 100 a second
     assert row(engine={"seconds": 99.0})["verdict"] == PASS
-    assert "fewer than 1,000" in row(n_scored=999)["note"] and row(n_scored=999)["verdict"] == MISSING
+    assert (
+        "fewer than 1,000" in row(n_scored=999)["note"] and row(n_scored=999)["verdict"] == MISSING
+    )
     assert row(backend="vllm")["note"] == "vllm x 1 now, hf x 1 before"
     assert row(engine={"seconds": 40.0, "engines": 4})["verdict"] == MISSING
     assert row(engine={})["note"] == "a run names no seconds of scoring"
@@ -194,7 +269,9 @@ def test_throughput_is_a_ratio_of_like_runs_only() -> None:
 def test_failed_prompts_are_a_share_of_those_planned() -> None:
     r = Rule("f", "failed_share", at_most=0.01, min_n=20)
     for failed, verdict in ((0, PASS), (50, INSUFFICIENT), (500, BREACH)):
-        [row] = judge.settle(judge.evidence(r, side({}, run={**RUN, "n_failed": failed}), None), Policy((r,)))
+        [row] = judge.settle(
+            judge.evidence(r, side({}, run={**RUN, "n_failed": failed}), None), Policy((r,))
+        )
         assert (row["verdict"], row["value"], row["n"]) == (verdict, failed / 5000, 5000)
 
 
@@ -202,15 +279,20 @@ def test_the_verdict_on_a_model_is_its_worst_row() -> None:
     def row(verdict: str, note: str = "") -> dict[str, Any]:
         return {"verdict": verdict, "note": note}
 
-    assert overall([row(PASS), row(INSUFFICIENT), row(BREACH), row(MISSING, "x; required")]) == BREACH
+    assert (
+        overall([row(PASS), row(INSUFFICIENT), row(BREACH), row(MISSING, "x; required")]) == BREACH
+    )
     assert overall([row(PASS), row(INSUFFICIENT), row(MISSING, "x; required")]) == MISSING
     assert overall([row(PASS), row(INSUFFICIENT), row(MISSING, "x")]) == INSUFFICIENT
     assert overall([row(PASS), row(MISSING, "x")]) == PASS
     assert overall([]) == ""
 
 
-def simulated(rng: np.random.Generator, drop: float, places: int = 150, each: int = 3) -> tuple[Any, Any]:
-    """Right answers before and after of ``places`` x ``each`` questions; questions of a place agree, and a tenth of answers change anyway."""
+def simulated(
+    rng: np.random.Generator, drop: float, places: int = 150, each: int = 3
+) -> tuple[Any, Any]:
+    """Right answers before and after of ``places`` x ``each`` questions; questions of a place
+    agree, and a tenth of answers change anyway."""
     ease = np.repeat(rng.normal(0, 0.15, places), each)
     before = rng.random(places * each) < np.clip(0.7 + ease, 0, 1)
     redrawn = rng.random(places * each) < 0.1
@@ -227,13 +309,16 @@ def test_where_nothing_changed_a_breach_is_rarer_than_alpha() -> None:
         found = []
         for r in policy.rules:
             before, after = simulated(rng, 0.0)
-            found += judge.evidence(r, side({"T1": after}, places=150), side({"T1": before}, places=150))
+            found += judge.evidence(
+                r, side({"T1": after}, places=150), side({"T1": before}, places=150)
+            )
         wrong += overall(judge.settle(found, policy)) == BREACH
     assert wrong / nights <= policy.alpha + 2 * (0.05 * 0.95 / nights) ** 0.5
 
 
 def test_rare_changes_are_no_cause_for_false_alarms() -> None:
-    """One rule without a margin, and only about five of 200 answers change, as often for the better."""
+    """One rule without a margin, and only about five of 200 answers change, as often for the
+    better."""
     policy, rng, wrong, nights = Policy((rule(allowed=0.0),)), np.random.default_rng(3), 0, 500
     for _ in range(nights):
         before = rng.random(200) < 0.5
@@ -243,7 +328,8 @@ def test_rare_changes_are_no_cause_for_false_alarms() -> None:
 
 
 def test_a_loss_of_the_minimum_detectable_size_is_caught_four_times_out_of_five() -> None:
-    """Beside eight rules on which nothing moves; the margin is 2 points, the loss the MDE that the gate states for such runs."""
+    """Beside eight rules on which nothing moves; the margin is 2 points, the loss the MDE that the
+    gate states for such runs."""
     policy = Policy(tuple(rule(name=f"r{i}") for i in range(9)))
     rng, nights = np.random.default_rng(11), 100
 
@@ -251,9 +337,13 @@ def test_a_loss_of_the_minimum_detectable_size_is_caught_four_times_out_of_five(
         found = []
         for i, r in enumerate(policy.rules):
             before, after = simulated(rng, drop if i == 0 else 0.0)
-            found += judge.evidence(r, side({"T1": after}, places=150), side({"T1": before}, places=150))
+            found += judge.evidence(
+                r, side({"T1": after}, places=150), side({"T1": before}, places=150)
+            )
         return judge.settle(found, policy)[0]
 
     size = float(np.mean([night(0.1)["mde"] for _ in range(20)]))
-    caught = sum(night(size / 0.7)["verdict"] == BREACH for _ in range(nights))  # of right answers, seven in ten, that share is lost
+    caught = sum(
+        night(size / 0.7)["verdict"] == BREACH for _ in range(nights)
+    )  # of right answers, seven in ten, that share is lost
     assert 0.70 <= caught / nights <= 0.95

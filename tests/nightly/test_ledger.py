@@ -21,14 +21,26 @@ from tests.builders.night_stubs import NIGHT, NOW, entry, settings
 
 
 def good(outcome: str = "published", model: str = "a") -> Outcome:
-    return Outcome(model, "sdg", outcome, run_id=f"{model}-1", attempts=1, night=NIGHT, key="k", started_at=NOW, finished_at=NOW)
+    return Outcome(
+        model,
+        "sdg",
+        outcome,
+        run_id=f"{model}-1",
+        attempts=1,
+        night=NIGHT,
+        key="k",
+        started_at=NOW,
+        finished_at=NOW,
+    )
 
 
 @contextmanager
 def elsewhere(code: str) -> Iterator[int]:
     """A process that runs this code, says so, and stays."""
     child = subprocess.Popen(
-        [sys.executable, "-c", f"import time\n{code}\nprint('ready', flush=True)\ntime.sleep(60)"], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", f"import time\n{code}\nprint('ready', flush=True)\ntime.sleep(60)"],
+        stdout=subprocess.PIPE,
+        text=True,
     )
     try:
         assert child.stdout is not None and child.stdout.readline() == "ready\n"
@@ -48,7 +60,12 @@ def test_a_night_from_begin_to_end(tmp_path: Path) -> None:
     assert ledger.keep(s.results, night, [good()]) == ""
     assert ledger.end(s.results, night, "done", {"gate": "done"}, NOW + timedelta(minutes=3)) == ""
     row = ledger.nights(s.results).iloc[0]
-    assert (row["status"], row["by"], row["benchmark_id"], row["steps"]) == ("done", "cli", "b1", '{"gate": "done"}')
+    assert (row["status"], row["by"], row["benchmark_id"], row["steps"]) == (
+        "done",
+        "cli",
+        "b1",
+        '{"gate": "done"}',
+    )
     assert row["finished_at"] - row["started_at"] == timedelta(minutes=3)
     assert ledger.last_finished(s.results) == NIGHT
     told = ledger.history(s.results).set_index("model")["outcome"].to_dict()
@@ -79,7 +96,9 @@ def test_a_locked_file_loses_no_outcome(tmp_path: Path, monkeypatch: pytest.Monk
     night = tonight(s, NOW)
     assert ledger.begin(s, night, NOW) == ""
     plain = database.open_file
-    monkeypatch.setattr(database, "open_file", lambda path, read_only, wait: plain(path, read_only, min(wait, 0.2)))
+    monkeypatch.setattr(
+        database, "open_file", lambda path, read_only, wait: plain(path, read_only, min(wait, 0.2))
+    )
     with elsewhere(f"import duckdb; con = duckdb.connect({str(s.results)!r})"):
         assert "is held by" in ledger.keep(s.results, night, [good()])
         assert "is held by" in ledger.end(s.results, night, "done", {"report": "done"}, NOW)
@@ -87,8 +106,12 @@ def test_a_locked_file_loses_no_outcome(tmp_path: Path, monkeypatch: pytest.Monk
         torn.write('{"model": "b", "su')
     later = tonight(replace(s, night="2026-11-22T0130"), NOW)
     assert ledger.begin(s, later, NOW + timedelta(days=1)) == ""
-    assert ledger.status(s.results, NIGHT) == "done", "as it ended, although the file did not take it then"
-    assert ledger.history(s.results, "a")[["night", "run_id", "key"]].values.tolist() == [[NIGHT, "a-1", "k"]]
+    assert ledger.status(s.results, NIGHT) == "done", (
+        "as it ended, although the file did not take it then"
+    )
+    assert ledger.history(s.results, "a")[["night", "run_id", "key"]].values.tolist() == [
+        [NIGHT, "a-1", "k"]
+    ]
 
 
 def test_a_killed_night_is_marked_by_the_next(tmp_path: Path) -> None:
@@ -102,9 +125,15 @@ def test_a_killed_night_is_marked_by_the_next(tmp_path: Path) -> None:
 
 def test_two_nights_at_once_are_refused_and_a_dead_ones_lock_is_not(tmp_path: Path) -> None:
     results = tmp_path / "r.duckdb"
-    hold = f"from pathlib import Path; from sdgbias.nightly import ledger; lock = ledger.only_one(Path({str(results)!r}), {NIGHT!r}); lock.__enter__()"
+    hold = (
+        "from pathlib import Path; from sdgbias.nightly import ledger; lock ="
+        f" ledger.only_one(Path({str(results)!r}), {NIGHT!r}); lock.__enter__()"
+    )
     with elsewhere(hold) as pid:
-        with pytest.raises(InfrastructureError, match=rf"process {pid} on .*night {NIGHT}"), ledger.only_one(results, "2026-11-22T0130"):
+        with (
+            pytest.raises(InfrastructureError, match=rf"process {pid} on .*night {NIGHT}"),
+            ledger.only_one(results, "2026-11-22T0130"),
+        ):
             pytest.fail("two nights at once")
     with ledger.only_one(results, "2026-11-22T0130"):
         assert (tmp_path / "nights" / ".lock").read_text().count("night 2026-11-22T0130") == 1

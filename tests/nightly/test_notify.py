@@ -1,4 +1,5 @@
-"""The message about a night, and how it reaches a real HTTP server on loopback that fails, answers late, or refuses."""
+"""The message about a night, and how it reaches a real HTTP server on loopback that fails, answers
+late, or refuses."""
 
 from __future__ import annotations
 
@@ -44,7 +45,9 @@ class Receiver:
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
-                outer.bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+                outer.bodies.append(
+                    json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                )
                 code = outer.answers.pop(0) if len(outer.answers) > 1 else outer.answers[0]
                 self.send_response(code)
                 if code == 302:
@@ -88,38 +91,73 @@ def kept(results: Path) -> list[tuple[str, str, int]]:
 def test_the_message_says_what_happened_and_how_to_go_on(written: Path) -> None:
     body = notify.message(night(written), "https://reports.example.org/night.html")
     text = body["text"]
-    assert "4 evaluations: 2 published, 1 unchanged, 1 failed; 1 model in breach: fake-optimist." in text
-    moved = "accuracy, Full, choice, all tests: 71.2\u00a0% to 65.5\u00a0% (−5.7 points, 95\u00a0% CI −7.1 to −4.3, n\u00a0=\u00a01,200; allowed 2.0 points)"
-    assert f"• {LOST} (planted), sdg: {moved}" in text
     assert (
-        "candidate mass, Full, choice, all tests: 10.0\u00a0% (n\u00a0=\u00a01,200, 95\u00a0% CI 8.0 to 12.0; must be at least 20.0\u00a0%)"
+        "4 evaluations: 2 published, 1 unchanged, 1 failed; 1 model in breach: fake-optimist."
         in text
     )
-    assert "mean absolute error, Full, estimate, all tests: 0.500 tolerances to 0.900 tolerances (+0.400 tolerances" in text
+    moved = (
+        "accuracy, Full, choice, all tests: 71.2\u00a0% to 65.5\u00a0% (−5.7 points, 95\u00a0% CI"
+        " −7.1 to −4.3, n\u00a0=\u00a01,200; allowed 2.0 points)"
+    )
+    assert f"• {LOST} (planted), sdg: {moved}" in text
+    assert (
+        "candidate mass, Full, choice, all tests: 10.0\u00a0% (n\u00a0=\u00a01,200, 95\u00a0% CI"
+        " 8.0 to 12.0; must be at least 20.0\u00a0%)" in text
+    )
+    assert (
+        "mean absolute error, Full, estimate, all tests: 0.500 tolerances to 0.900 tolerances"
+        " (+0.400 tolerances" in text
+    )
     assert "broken, sdg: OutOfMemory: too little <b>memory</b> & more (after 3 attempts)" in text
     assert "broken: quarantined until 2026-11-22; sdgbias models enable broken" in text
     assert f"{LOST}: quarantined until a person enables it" in text
     blocks = json.dumps(body["blocks"])
     assert "too little &lt;b&gt;memory&lt;/b&gt; &amp; more" in blocks and "<b>" not in blocks
-    assert body["blocks"][-1]["text"]["text"] == "<https://reports.example.org/night.html|Morning page>"
-    assert notify.message(night(written))["blocks"][-1]["text"]["text"] == "Morning page: reports/latest/night.html"
+    assert (
+        body["blocks"][-1]["text"]["text"]
+        == "<https://reports.example.org/night.html|Morning page>"
+    )
+    assert (
+        notify.message(night(written))["blocks"][-1]["text"]["text"]
+        == "Morning page: reports/latest/night.html"
+    )
 
 
 def test_a_message_stays_within_slacks_limits(results: Path) -> None:
     import pandas as pd
 
-    rows = [gate_results.verdict(LOST, f"rule-{i}", "BREACH", test=f"T{i}", before=0.7, value=0.1, change=-0.6, ci_low=-0.7, ci_high=-0.5, allowed=0.02)
-            for i in range(200)]  # fmt: skip
+    rows = [
+        gate_results.verdict(
+            LOST,
+            f"rule-{i}",
+            "BREACH",
+            test=f"T{i}",
+            before=0.7,
+            value=0.1,
+            change=-0.6,
+            ci_low=-0.7,
+            ci_high=-0.5,
+            allowed=0.02,
+        )
+        for i in range(200)
+    ]
     store.keep(results, {"verdicts": pd.DataFrame(rows)})
     gate_results.keep_night(
-        results, SECOND, [{"model": f"m{i}", "outcome": "failed", "run_id": "", "kind": "X", "message": "y" * 900} for i in range(60)]
+        results,
+        SECOND,
+        [
+            {"model": f"m{i}", "outcome": "failed", "run_id": "", "kind": "X", "message": "y" * 900}
+            for i in range(60)
+        ],
     )
     body = notify.message(night(results))
     assert len(body["text"]) <= 3000 and len(body["blocks"]) <= 50
     assert all(len(b["text"]["text"]) <= 3000 for b in body["blocks"]) and "more" in body["text"]
 
 
-def test_a_night_is_sent_once(results: Path, receiver: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_night_is_sent_once(
+    results: Path, receiver: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     r = receiver(200)
     monkeypatch.setenv(VARIABLE, r.url)
     caplog.set_level(logging.INFO)
@@ -128,17 +166,23 @@ def test_a_night_is_sent_once(results: Path, receiver: Any, monkeypatch: pytest.
     assert [s.status for s in notify.announce(results, VARIABLE, NOW)] == ["known"]
     assert len(r.bodies) == 1 and r.bodies[0]["blocks"][0]["type"] == "header"
     row = store.query(results, "FROM announcements").iloc[0]
-    assert (row["night"], row["status"], row["attempts"]) == (SECOND, "sent", 1) and row["target"].startswith("127.0.0.1#")
+    assert (row["night"], row["status"], row["attempts"]) == (SECOND, "sent", 1) and row[
+        "target"
+    ].startswith("127.0.0.1#")
     everything = caplog.text + row.to_json() + json.dumps(notify.message(night(results)))
     assert "s3cret" not in everything and str(r.server.server_port) not in everything
 
 
-def test_what_failed_is_sent_by_the_next_call(results: Path, receiver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_failed_is_sent_by_the_next_call(
+    results: Path, receiver: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     r, waits = receiver(500), []
     monkeypatch.setenv(VARIABLE, r.url)
     first = notify.announce(results, VARIABLE, NOW, night=FIRST, sleep=waits.append)
     assert (
-        [(s.status, s.why) for s in first] == [("failed", "HTTP 500")] and waits == [1.0, 4.0] and kept(results) == [(FIRST, "failed", 3)]
+        [(s.status, s.why) for s in first] == [("failed", "HTTP 500")]
+        and waits == [1.0, 4.0]
+        and kept(results) == [(FIRST, "failed", 3)]
     )
     r.answers = [503, 200]
     again = notify.announce(results, VARIABLE, NOW, sleep=waits.append)
@@ -148,11 +192,15 @@ def test_what_failed_is_sent_by_the_next_call(results: Path, receiver: Any, monk
 
 
 @pytest.mark.parametrize(("code", "tries"), [(404, 1), (302, 1), (429, 3)])
-def test_what_a_second_try_can_not_mend_is_not_tried_again(receiver: Any, code: int, tries: int) -> None:
+def test_what_a_second_try_can_not_mend_is_not_tried_again(
+    receiver: Any, code: int, tries: int
+) -> None:
     assert notify.post(receiver(code).url, {}, lambda _: None) == (tries, f"HTTP {code}")
 
 
-def test_a_server_that_is_down_is_kept_as_failed(results: Path, receiver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_is_down_is_kept_as_failed(
+    results: Path, receiver: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     r = receiver(200)
     r.server.shutdown()
     r.server.server_close()
@@ -161,14 +209,32 @@ def test_a_server_that_is_down_is_kept_as_failed(results: Path, receiver: Any, m
     assert (sent.status, sent.why) == ("failed", "ConnectError")
 
 
-def test_without_an_address_it_is_skipped_and_said(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_an_address_it_is_skipped_and_said(
+    results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
     [sent] = notify.announce(results, VARIABLE, NOW)
-    assert sent.status == "skipped" and VARIABLE in sent.why and kept(results) == [(SECOND, "skipped", 0)]
+    assert (
+        sent.status == "skipped"
+        and VARIABLE in sent.why
+        and kept(results) == [(SECOND, "skipped", 0)]
+    )
 
 
-@pytest.mark.parametrize("address", ["file:///etc/passwd", "ftp://x/s3cret", "s3cret", "http://", "http://a:b:s3cret/", "http://[s3cret"])
-def test_an_address_that_is_none_is_refused_and_not_repeated(results: Path, monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+@pytest.mark.parametrize(
+    "address",
+    [
+        "file:///etc/passwd",
+        "ftp://x/s3cret",
+        "s3cret",
+        "http://",
+        "http://a:b:s3cret/",
+        "http://[s3cret",
+    ],
+)
+def test_an_address_that_is_none_is_refused_and_not_repeated(
+    results: Path, monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
     monkeypatch.setenv(VARIABLE, address)
     with pytest.raises(UsageError, match="no http or https URL") as told:
         notify.announce(results, VARIABLE, NOW)

@@ -26,10 +26,17 @@ def test_everybody_who_is_due_and_why_the_others_are_not(tmp_path: Path) -> None
     entry(tmp_path, "new", state="candidate", reason="look at it")
     entry(tmp_path, "torn").write_text("name: [")
     night = plan.tonight(s, NOW)
-    assert [(j.model, j.suite, j.gpu) for j in night.jobs] == [("a", "sdg", "cpu"), ("back", "sdg", "cpu"), ("both", "sdg", "h100")]
+    assert [(j.model, j.suite, j.gpu) for j in night.jobs] == [
+        ("a", "sdg", "cpu"),
+        ("back", "sdg", "cpu"),
+        ("both", "sdg", "h100"),
+    ]
     assert {(k.model, k.suite, k.state) for k in night.skipped} == {
-        ("torn", "sdg", "broken"), ("away", "sdg", "quarantined"), ("new", "sdg", "candidate"), ("both", "facet", "no benchmark"),
-    }  # fmt: skip
+        ("torn", "sdg", "broken"),
+        ("away", "sdg", "quarantined"),
+        ("new", "sdg", "candidate"),
+        ("both", "facet", "no benchmark"),
+    }
     assert night.night == NIGHT and night.benchmark_id == "b1"
     entry(tmp_path, "a").write_text("edited into garbage")
     assert entries.read(night.jobs[0].entry).name == "a", "the copy is what is scored"
@@ -54,12 +61,22 @@ def test_the_key_moves_with_what_can_change_a_score_and_with_nothing_else(tmp_pa
 
     first = key()
     entry(
-        tmp_path, "m", backend="hf", repo="local:w", revision="local", notes="read it", state="quarantined", reason="x", until="2026-11-20"
+        tmp_path,
+        "m",
+        backend="hf",
+        repo="local:w",
+        revision="local",
+        notes="read it",
+        state="quarantined",
+        reason="x",
+        until="2026-11-20",
     )
     (weights / "notes.md").write_text("not read by any engine")
     assert key() == first
     seen = (weights / "model.safetensors").stat()
-    (weights / "model.safetensors").write_bytes(b"1235")  # same size, and the old time put back on it
+    (weights / "model.safetensors").write_bytes(
+        b"1235"
+    )  # same size, and the old time put back on it
     os.utime(weights / "model.safetensors", ns=(seen.st_atime_ns, seen.st_mtime_ns))
     changed = key()
     assert changed != first
@@ -72,20 +89,48 @@ def test_the_key_moves_with_what_can_change_a_score_and_with_nothing_else(tmp_pa
 
 
 def _finished(s: plan.Settings, model: str, key: str, n_failed: int = 0) -> None:
-    store.publish(s.results, {"run_id": f"{model}-1", "model": model, "benchmark_id": "b1", "finished_at": NOW, "n_failed": n_failed}, {})
-    row = {"night": "2026-11-20T0130", "model": model, "suite": "sdg", "outcome": "published", "run_id": f"{model}-1", "key": key}
+    store.publish(
+        s.results,
+        {
+            "run_id": f"{model}-1",
+            "model": model,
+            "benchmark_id": "b1",
+            "finished_at": NOW,
+            "n_failed": n_failed,
+        },
+        {},
+    )
+    row = {
+        "night": "2026-11-20T0130",
+        "model": model,
+        "suite": "sdg",
+        "outcome": "published",
+        "run_id": f"{model}-1",
+        "key": key,
+    }
     store.keep(s.results, {"night_models": pd.DataFrame([row])})
 
 
 def test_a_finished_run_of_the_same_key_is_known(tmp_path: Path) -> None:
     s = settings(tmp_path, "a", "torn")
-    entry(tmp_path, "api", backend="api", repo="x/y", revision="today", options={"api_key_env": "X_KEY"})
+    entry(
+        tmp_path,
+        "api",
+        backend="api",
+        repo="x/y",
+        revision="today",
+        options={"api_key_env": "X_KEY"},
+    )
     keys = {j.model: j.key for j in plan.tonight(s, NOW).jobs}
     _finished(s, "a", keys["a"])
     _finished(s, "torn", keys["torn"], n_failed=1)
     _finished(s, "api", keys["api"])
     known = {j.model: j.run_id for j in plan.tonight(s, NOW).jobs}
-    assert known == {"a": "a-1", "torn": "", "api": ""}, "failed prompts are asked again; an endpoint can change behind its name"
+    assert known == {
+        "a": "a-1",
+        "torn": "",
+        "api": "",
+    }, "failed prompts are asked again; an endpoint can change behind its name"
 
 
 def test_what_makes_no_sense_is_told_before_anybody_is_asked(tmp_path: Path) -> None:
@@ -96,7 +141,9 @@ def test_what_makes_no_sense_is_told_before_anybody_is_asked(tmp_path: Path) -> 
         plan.check(replace(s, scheduled_for=datetime(2026, 11, 21)))
     with pytest.raises(UsageError, match="sideways"):
         plan.tonight(replace(s, passes="sideways"), NOW)
-    (tmp_path / "benchmark" / "benchmark.json").write_text(json.dumps({"benchmark_id": "p", "suite": "facet"}))
+    (tmp_path / "benchmark" / "benchmark.json").write_text(
+        json.dumps({"benchmark_id": "p", "suite": "facet"})
+    )
     with pytest.raises(InputError, match="facet"):
         plan.tonight(s, NOW)
     (tmp_path / "benchmark" / "benchmark.json").unlink()
@@ -111,7 +158,11 @@ def test_candidates_are_asked_by_name_only(tmp_path: Path) -> None:
 
 
 def test_the_night_is_that_of_its_schedule(tmp_path: Path) -> None:
-    s = replace(settings(tmp_path, "a"), timezone="Africa/Nairobi", scheduled_for=datetime(2026, 11, 20, 22, 30, tzinfo=UTC))
+    s = replace(
+        settings(tmp_path, "a"),
+        timezone="Africa/Nairobi",
+        scheduled_for=datetime(2026, 11, 20, 22, 30, tzinfo=UTC),
+    )
     assert plan.name_of(s, NOW) == NIGHT
     assert plan.name_of(replace(s, scheduled_for=None), NOW) == "2026-11-21T0430"
     with pytest.raises(UsageError):

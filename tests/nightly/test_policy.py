@@ -21,7 +21,9 @@ def rules(**fields: object) -> dict[str, object]:
 
 def test_the_policy_of_the_repository_is_the_packages_own() -> None:
     assert (REPOSITORY / "registry" / "policy.yaml").read_bytes() == policy.DEFAULT.read_bytes()
-    assert json.loads((REPOSITORY / "registry" / "policy.schema.json").read_text()) == policy.schema()
+    assert (
+        json.loads((REPOSITORY / "registry" / "policy.schema.json").read_text()) == policy.schema()
+    )
 
 
 def test_the_policy_fits_the_schema_and_the_reader() -> None:
@@ -43,9 +45,19 @@ def test_a_registry_without_a_policy_takes_the_packages(tmp_path: Path) -> None:
 
 def test_what_a_rule_leaves_out_follows_from_its_metric() -> None:
     read = policy.parse(
-        {"rules": [{"name": "n", "metric": "mae", "allowed": 0.1}, {"name": "s", "metric": "signature", "allowed": 0.1}]}, "here"
+        {
+            "rules": [
+                {"name": "n", "metric": "mae", "allowed": 0.1},
+                {"name": "s", "metric": "signature", "allowed": 0.1},
+            ]
+        },
+        "here",
     )
-    assert (read.rules[0].task, read.rules[0].methods, read.rules[0].tests) == ("regression", ("full",), ("all",))
+    assert (read.rules[0].task, read.rules[0].methods, read.rules[0].tests) == (
+        "regression",
+        ("full",),
+        ("all",),
+    )
     assert read.rules[1].metrics == ("share_pessimistic", "share_conservative", "share_optimistic")
 
 
@@ -54,7 +66,10 @@ def test_what_a_rule_leaves_out_follows_from_its_metric() -> None:
     [
         ([], "not a mapping"),
         ({}, "rules is None"),
-        (rules(worst="lower"), "unknown field 'worst'; valid: allowed, at_least, at_most, by, methods"),
+        (
+            rules(worst="lower"),
+            "unknown field 'worst'; valid: allowed, at_least, at_most, by, methods",
+        ),
         (rules(metric="f1"), "unknown metric of suite sdg 'f1'; valid: accuracy"),
         (rules(suite="faces"), "unknown suite 'faces'; valid: facet, sdg"),
         (rules(methods=["full", "cade+"]), "unknown methods 'cade+'; valid: cade, ctx_q"),
@@ -81,12 +96,19 @@ def test_what_a_rule_leaves_out_follows_from_its_metric() -> None:
 def test_a_fault_is_named_with_what_is_valid(data: object, words: str) -> None:
     with pytest.raises(UsageError) as told:
         policy.parse(data, "policy.yaml")
-    assert words in str(told.value) and str(told.value).startswith("policy.yaml") and "\n" not in str(told.value)
+    assert (
+        words in str(told.value)
+        and str(told.value).startswith("policy.yaml")
+        and "\n" not in str(told.value)
+    )
 
 
 def test_an_address_in_the_file_is_refused_and_not_repeated(tmp_path: Path) -> None:
     file = tmp_path / "policy.yaml"
-    file.write_text("webhook: https://hooks.example.org/T0/secret\nrules: [{name: a, metric: accuracy, allowed: 0.1}]\n")
+    file.write_text(
+        "webhook: https://hooks.example.org/T0/secret\nrules: [{name: a, metric: accuracy, allowed:"
+        " 0.1}]\n"
+    )
     with pytest.raises(UsageError, match="never the address") as told:
         policy.load(file)
     assert "secret" not in str(told.value)
@@ -97,7 +119,9 @@ def test_unreadable_files_are_one_line(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"policy\.yaml: can't be read"):
         policy.load(file)
     file.write_text("alpha: 0.05\nalpha: 0.5\nrules: []\n")
-    with pytest.raises(UsageError, match=r"policy\.yaml: line \d+ is not readable YAML: .*is given twice"):
+    with pytest.raises(
+        UsageError, match=r"policy\.yaml: line \d+ is not readable YAML: .*is given twice"
+    ):
         policy.load(file)
     file.write_text("rules: [\n")
     with pytest.raises(UsageError, match=r"policy\.yaml: line \d+ is not readable YAML"):

@@ -20,7 +20,9 @@ TODAY = date(2026, 11, 21)
 
 
 def failed(kind: str = "ModelError", model: str = "m", night: str = NIGHT) -> Outcome:
-    return Outcome(model, "sdg", "failed", kind=kind, message="no token for A", night=night, attempts=1)
+    return Outcome(
+        model, "sdg", "failed", kind=kind, message="no token for A", night=night, attempts=1
+    )
 
 
 def history(s: Settings, *rows: tuple[str, str, str]) -> None:
@@ -37,10 +39,16 @@ def test_a_failure_of_the_model_puts_it_aside_until_tomorrow(tmp_path: Path) -> 
     made = quarantine.settle(s, failed(), TODAY)
     assert made.quarantined_until == "2026-11-22"
     spec = entries.load(tmp_path, "m")
-    assert (spec.state, spec.reason, spec.until) == ("quarantined", "ModelError: no token for A", "2026-11-22")
+    assert (spec.state, spec.reason, spec.until) == (
+        "quarantined",
+        "ModelError: no token for A",
+        "2026-11-22",
+    )
 
 
-@pytest.mark.parametrize("kind", ["Busy", "DiskFull", "HubUnreachable", "ExpiredToken", "KeyRefused", "InputError"])
+@pytest.mark.parametrize(
+    "kind", ["Busy", "DiskFull", "HubUnreachable", "ExpiredToken", "KeyRefused", "InputError"]
+)
 def test_trouble_that_is_not_its_own_puts_nobody_aside(tmp_path: Path, kind: str) -> None:
     s = settings(tmp_path, "m")
     assert quarantine.settle(s, failed(kind), TODAY).quarantined_until == ""
@@ -59,7 +67,10 @@ def test_it_grows_with_every_night_in_a_row(tmp_path: Path) -> None:
         history(s, (f"{night[:-4]}1000", "failed", ""))  # the hub was down: counts neither way
     assert days == [1, 2, 4, 8, 14, 14]
     history(s, ("2026-11-10T0130", "published", ""))
-    assert quarantine.settle(s, failed(night="2026-11-11T0130"), TODAY).quarantined_until == "2026-11-22"
+    assert (
+        quarantine.settle(s, failed(night="2026-11-11T0130"), TODAY).quarantined_until
+        == "2026-11-22"
+    )
 
 
 def test_success_brings_it_back_unless_its_other_suite_failed_tonight(tmp_path: Path) -> None:
@@ -71,7 +82,10 @@ def test_success_brings_it_back_unless_its_other_suite_failed_tonight(tmp_path: 
     assert entries.load(tmp_path, "m").state == "quarantined"
     history(s, (NIGHT, "unchanged", ""))
     quarantine.settle(s, good, TODAY)
-    assert (entries.load(tmp_path, "m").state, entries.load(tmp_path, "m").reason) == ("enabled", "")
+    assert (entries.load(tmp_path, "m").state, entries.load(tmp_path, "m").reason) == (
+        "enabled",
+        "",
+    )
 
 
 def test_states_that_a_person_chose_stay(tmp_path: Path) -> None:
@@ -81,14 +95,19 @@ def test_states_that_a_person_chose_stay(tmp_path: Path) -> None:
     entry(tmp_path, "m", state="quarantined", reason="until I say so")
     for outcome in (failed(), Outcome("m", "sdg", "published", night=NIGHT)):
         quarantine.settle(s, outcome, TODAY)
-        assert (entries.load(tmp_path, "m").state, entries.load(tmp_path, "m").until) == ("quarantined", "")
+        assert (entries.load(tmp_path, "m").state, entries.load(tmp_path, "m").until) == (
+            "quarantined",
+            "",
+        )
 
 
 def test_an_entry_that_was_edited_into_garbage_is_told_and_left(tmp_path: Path) -> None:
     s = settings(tmp_path, "m")
     entry(tmp_path, "m").write_text("name: [")
     made = quarantine.settle(s, failed(), TODAY)
-    assert made.quarantined_until == "" and made.message.startswith("no token for A; its state can't be changed:")
+    assert made.quarantined_until == "" and made.message.startswith(
+        "no token for A; its state can't be changed:"
+    )
     assert entry(tmp_path, "other").parent.joinpath("m.yaml").read_text() == "name: ["
 
 
@@ -100,11 +119,24 @@ def test_the_gate_puts_aside_until_a_person_enables(tmp_path: Path) -> None:
         ("other", "x", "PASS", QUARANTINES),
     ]
     frame = pd.DataFrame(rows, columns=["model", "rule", "verdict", "note"]).assign(
-        night=NIGHT, suite="sdg", run_id="r-1", task="mcq", test="", method="", level="", metric="mass"
+        night=NIGHT,
+        suite="sdg",
+        run_id="r-1",
+        task="mcq",
+        test="",
+        method="",
+        level="",
+        metric="mass",
     )
     store.keep(s.results, {"verdicts": frame})
     found = quarantine.from_verdicts(s, NIGHT)
-    assert found == {"m": "gate: candidate mass in breach, run r-1"} and quarantine.from_verdicts(s, "2026-11-20T0130") == {}
-    assert (entries.load(tmp_path, "m").state, entries.load(tmp_path, "m").until) == ("quarantined", "")
+    assert (
+        found == {"m": "gate: candidate mass in breach, run r-1"}
+        and quarantine.from_verdicts(s, "2026-11-20T0130") == {}
+    )
+    assert (entries.load(tmp_path, "m").state, entries.load(tmp_path, "m").until) == (
+        "quarantined",
+        "",
+    )
     assert entries.load(tmp_path, "other").state == "enabled"
     assert ledger.history(s.results, "m").empty

@@ -24,7 +24,8 @@ from sdgbias.report.pages import night as night_page
 from tests.builders.night_stubs import NIGHT, NOW, PUBLISH, by_model, settings
 
 RUN_STEP = finish.run_step
-#: Part of the self-check, on an instrument that takes one view for another, as `sdgbias selfcheck --break order`; ends as that does.
+#: Part of the self-check, on an instrument that takes one view for another, as `sdgbias selfcheck
+#: --break order`; ends as that does.
 BROKEN = """
 import sys
 from sdgbias import errors
@@ -52,16 +53,25 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 
 def run(s: Settings, argv, lines: list[str] | None = None, now: datetime = NOW) -> nights.Summary:  # type: ignore[no-untyped-def]
-    hands = nights.Hands(ask=partial(attempt.keep_trying_here, sleep=lambda seconds: None, argv=argv))
+    hands = nights.Hands(
+        ask=partial(attempt.keep_trying_here, sleep=lambda seconds: None, argv=argv)
+    )
     return nights.run(s, lambda: now, (lines if lines is not None else []).append, hands)
 
 
-def test_one_bad_model_never_spoils_the_night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_bad_model_never_spoils_the_night(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     s = settings(tmp_path, "killed", "hung", "garbage", "bug", "fine", jobs=2)
     monkeypatch.setattr(process, "GRACE", 0.2)
     monkeypatch.setattr(attempt, "devices", lambda jobs: [None] * jobs)
-    edit = f"pathlib.Path({str(tmp_path)!r}, 'registry/models/garbage.yaml').write_text('name: ['); sys.exit(5)"
-    codes = by_model(killed="os.kill(os.getpid(), 9)", hung="time.sleep(600)", garbage=edit, fine=PUBLISH, bug="")
+    edit = (
+        f"pathlib.Path({str(tmp_path)!r}, 'registry/models/garbage.yaml').write_text('name: [');"
+        " sys.exit(5)"
+    )
+    codes = by_model(
+        killed="os.kill(os.getpid(), 9)", hung="time.sleep(600)", garbage=edit, fine=PUBLISH, bug=""
+    )
 
     def argv(job: Job, results: Path, number: int) -> Sequence[str]:
         if job.model == "bug":
@@ -69,27 +79,46 @@ def test_one_bad_model_never_spoils_the_night(tmp_path: Path, monkeypatch: pytes
         return codes(job, results, number)
 
     def ask(job: Job, results: Path, device: str | None) -> attempt.Outcome:
-        patient = replace(job, timeout_s=1.5 if job.model == "hung" else 120.0)  # on a busy machine good models take their time as well
-        return attempt.keep_trying_here(patient, results, device, sleep=lambda seconds: None, argv=argv)
+        patient = replace(
+            job, timeout_s=1.5 if job.model == "hung" else 120.0
+        )  # on a busy machine good models take their time as well
+        return attempt.keep_trying_here(
+            patient, results, device, sleep=lambda seconds: None, argv=argv
+        )
 
     lines: list[str] = []
     done = nights.run(s, lambda: NOW, lines.append, nights.Hands(ask=ask))
     assert {o.model: o.kind for o in done.outcomes} == {
-        "bug": "Unexpected", "fine": "", "garbage": "ModelError", "hung": "TimedOut", "killed": "Killed",
-    }  # fmt: skip
+        "bug": "Unexpected",
+        "fine": "",
+        "garbage": "ModelError",
+        "hung": "TimedOut",
+        "killed": "Killed",
+    }
     assert (done.status, done.exit_code) == ("done", 0)
     states = {name: spec.state for name, spec in entries.load_readable(tmp_path)[0].items()}
-    assert states == {"killed": "quarantined", "hung": "quarantined", "bug": "quarantined", "fine": "enabled"}
+    assert states == {
+        "killed": "quarantined",
+        "hung": "quarantined",
+        "bug": "quarantined",
+        "fine": "enabled",
+    }
     assert entries.load(tmp_path, "hung").reason.startswith("TimedOut: not done within")
     assert ledger.history(s.results).set_index("model")["outcome"].to_dict()["fine"] == "published"
-    assert ledger.status(s.results, NIGHT) == "done" and any("fine: published" in line for line in lines)
+    assert ledger.status(s.results, NIGHT) == "done" and any(
+        "fine: published" in line for line in lines
+    )
 
 
 def test_a_night_that_is_done_is_left_alone(tmp_path: Path) -> None:
     s = settings(tmp_path, "fine", night=NIGHT)
     assert run(s, by_model(fine=PUBLISH)).status == "done"
     again = run(s, by_model(fine="raise SystemExit(1)"))
-    assert (again.status, again.exit_code, again.outcomes) == ("", 0, ()) and "done already" in again.note
+    assert (again.status, again.exit_code, again.outcomes) == (
+        "",
+        0,
+        (),
+    ) and "done already" in again.note
 
 
 def test_a_second_night_by_hand_in_the_same_minute_is_its_own(tmp_path: Path) -> None:
@@ -100,17 +129,26 @@ def test_a_second_night_by_hand_in_the_same_minute_is_its_own(tmp_path: Path) ->
     names = ["2026-10-25T0230", "2026-10-25T0230-2"]
     assert sorted(ledger.nights(s.results)["night"]) == names
     assert sorted(f.name for f in (s.results.parent / "nights").iterdir() if f.is_dir()) == names
-    assert name_of(s, first + timedelta(hours=1)) == "2026-10-25T0230-3", "the clock was set back: 02:30 stands twice"
+    assert name_of(s, first + timedelta(hours=1)) == "2026-10-25T0230-3", (
+        "the clock was set back: 02:30 stands twice"
+    )
     due = replace(s, scheduled_for=first, cron="30 2 * * *")
     for named in (due, replace(s, night=names[1])):
-        assert "done already" in run(named, by_model(fine="raise SystemExit(1)"), now=first).note, "one that was named is that one"
-    store.keep(s.results, {"nights": ledger.nights(s.results).query("night == @names[1]").assign(status="running")})
+        assert "done already" in run(named, by_model(fine="raise SystemExit(1)"), now=first).note, (
+            "one that was named is that one"
+        )
+    store.keep(
+        s.results,
+        {"nights": ledger.nights(s.results).query("night == @names[1]").assign(status="running")},
+    )
     ledger.recover(s.results, "2026-10-26T0230")
     assert ledger.status(s.results, names[1]) == "done", "its folder is known as that of a night"
 
 
 def test_nobody_good_is_a_failed_night(tmp_path: Path) -> None:
-    done = run(settings(tmp_path, "busy"), by_model(busy="tell(error='Busy', message='held by another')"))
+    done = run(
+        settings(tmp_path, "busy"), by_model(busy="tell(error='Busy', message='held by another')")
+    )
     assert (done.status, done.exit_code) == ("failed", 8)
     assert done.outcomes[0].attempts == 5
     assert entries.load(tmp_path, "busy").state == "enabled"
@@ -120,7 +158,10 @@ def test_a_broken_entry_is_a_failure_of_the_night_and_nobody_is_due_is_none(tmp_
     s = settings(tmp_path, "fine", "torn")
     (tmp_path / "registry/models/torn.yaml").write_text("name: [")
     done = run(s, by_model(fine=PUBLISH))
-    assert {o.model: (o.outcome, o.kind) for o in done.outcomes} == {"torn": ("failed", "RegistryError"), "fine": ("published", "")}
+    assert {o.model: (o.outcome, o.kind) for o in done.outcomes} == {
+        "torn": ("failed", "RegistryError"),
+        "fine": ("published", ""),
+    }
     for path in (tmp_path / "registry/models").iterdir():
         path.unlink()
     nobody = run(replace(s, night="2026-11-22T0130"), by_model())
@@ -130,32 +171,60 @@ def test_a_broken_entry_is_a_failure_of_the_night_and_nobody_is_due_is_none(tmp_
 def test_what_the_steps_come_to_is_the_exit_code(tmp_path: Path, steps: dict[str, str]) -> None:
     steps.update(analyse="no space", gate="breach: fine: accuracy")
     done = run(settings(tmp_path, "fine"), by_model(fine=PUBLISH))
-    assert done.exit_code == 6 and list(done.steps or {}) == ["benchmark", *finish.STEPS], "a failed step stops none"
-    for said, code in (({"report": "disk full"}, 8), ({"announce": "no answer"}, 0), ({"wandb": "no"}, 0), ({"gate": "crashed"}, 8)):
+    assert done.exit_code == 6 and list(done.steps or {}) == [
+        "benchmark",
+        *finish.STEPS,
+    ], "a failed step stops none"
+    for said, code in (
+        ({"report": "disk full"}, 8),
+        ({"announce": "no answer"}, 0),
+        ({"wandb": "no"}, 0),
+        ({"gate": "crashed"}, 8),
+    ):
         assert replace(done, steps=said).exit_code == code
     assert replace(done, steps={}, unsaved="locked").exit_code == 8
 
 
-def test_a_failed_selfcheck_is_told_and_the_results_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_selfcheck_is_told_and_the_results_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     steps = finish.run_step
     monkeypatch.setattr(finish, "HOUSE", [sys.executable, "-c", BROKEN])
-    monkeypatch.setattr(finish, "run_step", lambda name, *rest: (RUN_STEP if name == finish.SELFCHECK else steps)(name, *rest))
+    monkeypatch.setattr(
+        finish,
+        "run_step",
+        lambda name, *rest: (RUN_STEP if name == finish.SELFCHECK else steps)(name, *rest),
+    )
     s, lines = settings(tmp_path, "fine", selfcheck=True), []  # type: ignore[var-annotated]
     done = run(s, by_model(fine=PUBLISH), lines)
     said = (done.steps or {})[finish.SELFCHECK]
-    assert re.match(r"self-check: \d+ of \d+ checks failed: .*context term.*; trust no figure", said), said
-    assert (done.status, done.exit_code) == ("done", 8) and {*done.steps} == {"benchmark", finish.SELFCHECK, *finish.STEPS}
+    assert re.match(
+        r"self-check: \d+ of \d+ checks failed: .*context term.*; trust no figure", said
+    ), said
+    assert (done.status, done.exit_code) == ("done", 8) and {*done.steps} == {
+        "benchmark",
+        finish.SELFCHECK,
+        *finish.STEPS,
+    }
     assert any(line.startswith(f"selfcheck: {said}") for line in lines)
-    assert ledger.history(s.results)[["model", "outcome", "run_id"]].values.tolist() == [["fine", "published", "fine-1"]]
+    assert ledger.history(s.results)[["model", "outcome", "run_id"]].values.tolist() == [
+        ["fine", "published", "fine-1"]
+    ]
     night = load(s.results)
     assert night is not None
     message = notify.message(night)
-    for told in (message["text"], message["blocks"][2]["text"]["text"], html.unescape(night_page.render(night, s.results, []))):
+    for told in (
+        message["text"],
+        message["blocks"][2]["text"]["text"],
+        html.unescape(night_page.render(night, s.results, [])),
+    ):
         assert said[:200] in told
     assert "Steps that failed:\n• selfcheck: " in message["text"]
 
 
-def test_a_benchmark_that_fails_its_gate_is_asked_of_nobody(tmp_path: Path, steps: dict[str, str]) -> None:
+def test_a_benchmark_that_fails_its_gate_is_asked_of_nobody(
+    tmp_path: Path, steps: dict[str, str]
+) -> None:
     steps["benchmark"] = "items_mcq: rule unique-ids broken"
     done = run(settings(tmp_path, "fine"), by_model(fine="raise SystemExit(1)"))
     assert (done.status, done.exit_code, done.outcomes) == ("failed", 8, ())
@@ -172,7 +241,10 @@ def test_the_suites_of_a_model_follow_each_other_and_share_a_verdict(tmp_path: P
     lock = tmp_path / "one"
     code = f"p = pathlib.Path({str(lock)!r}); p.mkdir(); time.sleep(0.3); p.rmdir(); " + PUBLISH
     done = run(s, by_model(m=code))
-    assert [(o.suite, o.outcome) for o in done.outcomes] == [("facet", "published"), ("sdg", "published")]
+    assert [(o.suite, o.outcome) for o in done.outcomes] == [
+        ("facet", "published"),
+        ("sdg", "published"),
+    ]
     assert job(tmp_path, "m", suite="facet").name == "m (facet)"
 
 
@@ -189,7 +261,10 @@ def test_an_interrupted_night_is_marked_and_goes_on(tmp_path: Path) -> None:
     assert ledger.status(s.results, NIGHT) == "interrupted"
     assert ledger.history(s.results)[["model", "outcome"]].values.tolist() == [["a", "published"]]
     assert run(s, by_model(a="tell(run_id='a-1', published=False)", b=PUBLISH)).status == "done"
-    assert ledger.history(s.results)[["model", "outcome"]].values.tolist() == [["a", "published"], ["b", "published"]]
+    assert ledger.history(s.results)[["model", "outcome"]].values.tolist() == [
+        ["a", "published"],
+        ["b", "published"],
+    ]
 
 
 def test_analysis_waits_for_something_new(tmp_path: Path) -> None:
@@ -198,6 +273,10 @@ def test_analysis_waits_for_something_new(tmp_path: Path) -> None:
     later = tonight(replace(s, night="2026-11-22T0130"), NOW + timedelta(days=1))
     ledger.begin(s, later, NOW)
     assert finish.needed("gate", s, later) and not finish.needed("analyse", s, later)
-    ledger.keep(s.results, later, [attempt.Outcome("a", "sdg", "published", run_id="a-2", night=later.night)])
+    ledger.keep(
+        s.results,
+        later,
+        [attempt.Outcome("a", "sdg", "published", run_id="a-2", night=later.night)],
+    )
     assert finish.needed("analyse", s, later)
     assert quarantine.failures(ledger.history(s.results, "a")) == 0

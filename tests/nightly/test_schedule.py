@@ -19,8 +19,14 @@ def at(*parts: int) -> datetime:
 
 def test_a_night_is_named_after_its_due_time_on_the_wall() -> None:
     assert schedule.night_id(at(2026, 11, 20, 22, 30), "Africa/Nairobi") == "2026-11-21T0130"
-    assert schedule.night_id(at(2026, 11, 20, 22, 41), "Africa/Nairobi", "30 1 * * *") == "2026-11-21T0130", "started late"
-    assert schedule.night_id(at(2026, 11, 21, 10, 0), "Africa/Nairobi", "30 1 * * *") == "2026-11-21T1300", "no due time is near"
+    assert (
+        schedule.night_id(at(2026, 11, 20, 22, 41), "Africa/Nairobi", "30 1 * * *")
+        == "2026-11-21T0130"
+    ), "started late"
+    assert (
+        schedule.night_id(at(2026, 11, 21, 10, 0), "Africa/Nairobi", "30 1 * * *")
+        == "2026-11-21T1300"
+    ), "no due time is near"
 
 
 @pytest.mark.parametrize("day", [(2026, 10, 25), (2026, 3, 29), (2026, 6, 1)])
@@ -32,24 +38,36 @@ def test_every_day_has_one_night_whatever_the_clock_does(day: tuple[int, int, in
 
 
 def test_the_hour_that_stands_twice_is_due_at_its_first() -> None:
-    assert schedule.due(CRON, BERLIN, at(2026, 10, 24, 12), at(2026, 10, 25, 12)) == [at(2026, 10, 25, 0, 30)]
+    assert schedule.due(CRON, BERLIN, at(2026, 10, 24, 12), at(2026, 10, 25, 12)) == [
+        at(2026, 10, 25, 0, 30)
+    ]
     # whoever fires at the second 02:30 starts the same night
     assert schedule.night_id(at(2026, 10, 25, 1, 30), BERLIN, CRON) == "2026-10-25T0230"
 
 
 def test_the_hour_that_is_left_out_is_due_as_late_after_midnight_as_ever() -> None:
-    assert schedule.due(CRON, BERLIN, at(2026, 3, 28, 12), at(2026, 3, 29, 12)) == [at(2026, 3, 29, 1, 30)]
+    assert schedule.due(CRON, BERLIN, at(2026, 3, 28, 12), at(2026, 3, 29, 12)) == [
+        at(2026, 3, 29, 1, 30)
+    ]
     # Prefect's cron fires at 01:30 local, others at 03:00: the same night
-    assert {schedule.night_id(when, BERLIN, CRON) for when in (at(2026, 3, 29, 0, 30), at(2026, 3, 29, 1, 0))} == {"2026-03-29T0230"}
+    assert {
+        schedule.night_id(when, BERLIN, CRON)
+        for when in (at(2026, 3, 29, 0, 30), at(2026, 3, 29, 1, 0))
+    } == {"2026-03-29T0230"}
 
 
 def test_nights_of_one_minute_sort_between_it_and_the_next() -> None:
     taken: list[str] = []
     for _ in range(9):
         taken.append(schedule.next_free("2026-11-21T0130", taken))
-    assert taken[:3] == ["2026-11-21T0130", "2026-11-21T0130-2", "2026-11-21T0130-3"] and len(set(taken)) == 9
+    assert (
+        taken[:3] == ["2026-11-21T0130", "2026-11-21T0130-2", "2026-11-21T0130-3"]
+        and len(set(taken)) == 9
+    )
     assert sorted([*taken, "2026-11-21T0131"]) == [*taken, "2026-11-21T0131"]
-    assert [schedule.checked(name) for name in taken] == taken and schedule.next_free("2026-11-21T0130", taken) == taken[-1]
+    assert [schedule.checked(name) for name in taken] == taken and schedule.next_free(
+        "2026-11-21T0130", taken
+    ) == taken[-1]
 
 
 def test_missed_is_the_newest_due_night_that_is_not_done() -> None:
@@ -57,14 +75,22 @@ def test_missed_is_the_newest_due_night_that_is_not_done() -> None:
     assert schedule.missed("30 1 * * *", "UTC", "2026-11-21T0130", now) is None
     assert schedule.missed("30 1 * * *", "UTC", "2026-11-18T0130", now) == at(2026, 11, 21, 1, 30)
     assert schedule.missed("30 1 * * *", "UTC", None, now) == at(2026, 11, 21, 1, 30)
-    assert schedule.missed("30 1 * * *", "UTC", "2026-11-21T0815", now) is None, "a night by hand after it counts"
+    assert schedule.missed("30 1 * * *", "UTC", "2026-11-21T0815", now) is None, (
+        "a night by hand after it counts"
+    )
 
 
 def test_a_clock_set_back_neither_loses_nor_doubles_a_night() -> None:
     done = "2026-11-21T0130"
-    assert schedule.missed("30 1 * * *", "UTC", done, at(2026, 11, 21, 0, 40)) is None, "before it by the new clock"
-    assert schedule.missed("30 1 * * *", "UTC", done, at(2026, 11, 21, 1, 31)) is None, "it comes by again"
-    assert schedule.missed("30 1 * * *", "UTC", done, at(2026, 11, 22, 1, 31)) == at(2026, 11, 22, 1, 30)
+    assert schedule.missed("30 1 * * *", "UTC", done, at(2026, 11, 21, 0, 40)) is None, (
+        "before it by the new clock"
+    )
+    assert schedule.missed("30 1 * * *", "UTC", done, at(2026, 11, 21, 1, 31)) is None, (
+        "it comes by again"
+    )
+    assert schedule.missed("30 1 * * *", "UTC", done, at(2026, 11, 22, 1, 31)) == at(
+        2026, 11, 22, 1, 30
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-"""The parts of a local stack that need no server: settings, deployments as data, processes by name and mark, missed nights."""
+"""The parts of a local stack that need no server: settings, deployments as data, processes by name
+and mark, missed nights."""
 
 from __future__ import annotations
 
@@ -61,12 +62,17 @@ def test_settings_of_another_version_are_told(tmp_path: Path) -> None:
         settings.load(tmp_path)
 
 
-def test_the_stack_decides_where_the_server_is_and_the_shell_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_stack_decides_where_the_server_is_and_the_shell_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PREFECT_API_URL", "https://elsewhere.example/api")
     monkeypatch.setenv("PREFECT_LOGGING_LEVEL", "DEBUG")
     monkeypatch.setenv("PREFECT__FLOW_RUN_ID", "of the shell")
     env = settings.environment(a_stack(tmp_path, port=4321))
-    assert env["PREFECT_API_URL"] == "http://127.0.0.1:4321/api" and env["PREFECT_LOGGING_LEVEL"] == "DEBUG"
+    assert (
+        env["PREFECT_API_URL"] == "http://127.0.0.1:4321/api"
+        and env["PREFECT_LOGGING_LEVEL"] == "DEBUG"
+    )
     assert "PREFECT__FLOW_RUN_ID" not in env
 
 
@@ -75,20 +81,34 @@ def test_the_stack_decides_where_the_server_is_and_the_shell_the_rest(tmp_path: 
 
 def test_deployments_are_the_files_own_with_schedule_parameters_and_pools(tmp_path: Path) -> None:
     source = yaml.safe_load((REPOSITORY / settings.SOURCE).read_text(encoding="utf-8"))
-    wanted = a_stack(tmp_path, cron="5 4 * * *", timezone="Africa/Nairobi", pools={"cpu": 1, "a100": 2}, parameters={"jobs": 2})
+    wanted = a_stack(
+        tmp_path,
+        cron="5 4 * * *",
+        timezone="Africa/Nairobi",
+        pools={"cpu": 1, "a100": 2},
+        parameters={"jobs": 2},
+    )
     made = settings.deployments(wanted, source)
     night, *scores = made["deployments"]
-    assert night["schedules"] == [{"cron": "5 4 * * *", "timezone": "Africa/Nairobi", "slug": "every-night", "active": True}]
+    assert night["schedules"] == [
+        {"cron": "5 4 * * *", "timezone": "Africa/Nairobi", "slug": "every-night", "active": True}
+    ]
     assert night["parameters"]["jobs"] == 2 and night["parameters"]["benchmark"] == "data/benchmark"
     assert night["concurrency_limit"] == {"limit": 1, "collision_strategy": "CANCEL_NEW"}
     assert [(entry["name"], entry["work_pool"]["name"]) for entry in scores] == [
         ("score-cpu", "sdgbias-cpu"),
         ("score-a100", "sdgbias-a100"),
     ]
-    assert settings.deployments(replace(wanted, schedule=False), source)["deployments"][0]["schedules"] == []
+    assert (
+        settings.deployments(replace(wanted, schedule=False), source)["deployments"][0]["schedules"]
+        == []
+    )
     assert "watch" not in {one["name"] for one in made["deployments"]}
     [_, watch, *_] = settings.deployments(replace(wanted, watch=True), source)["deployments"]
-    assert (watch["entrypoint"], watch["work_pool"]["job_variables"]["env"]["HF_HUB_OFFLINE"]) == ("flows/watch.py:watch", "0")
+    assert (watch["entrypoint"], watch["work_pool"]["job_variables"]["env"]["HF_HUB_OFFLINE"]) == (
+        "flows/watch.py:watch",
+        "0",
+    )
 
 
 def test_a_broken_file_of_deployments_is_told(tmp_path: Path) -> None:
@@ -138,10 +158,18 @@ def test_a_pid_file_that_says_nothing_is_nobody(home: Path, content: str) -> Non
 
 
 def test_what_a_killed_parent_left_behind_is_found_and_ended(home: Path) -> None:
-    child = f"import subprocess, time; subprocess.Popen({SLEEP!r}); print('both', flush=True); time.sleep(600)"
-    pid = processes.spawn(home, "worker-cpu", [sys.executable, "-c", child], os.environ, home.parent)
+    child = (
+        f"import subprocess, time; subprocess.Popen({SLEEP!r}); print('both', flush=True);"
+        " time.sleep(600)"
+    )
+    pid = processes.spawn(
+        home, "worker-cpu", [sys.executable, "-c", child], os.environ, home.parent
+    )
     deadline = time.monotonic() + 120
-    while not ("both" in processes.log_of(home, "worker-cpu").read_text() and len(processes.marked(home)) == 2):
+    while not (
+        "both" in processes.log_of(home, "worker-cpu").read_text()
+        and len(processes.marked(home)) == 2
+    ):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     os.kill(pid, signal.SIGKILL)
@@ -176,7 +204,9 @@ def test_a_half_dead_stack_says_which_part_is_gone(home: Path) -> None:
     processes.spawn(home, "server", SLEEP, os.environ, home.parent)
     well, said = stack.lines(home)
     assert not well
-    assert any("worker-cpu" in line and "NOT RUNNING" in line for line in said) and any("nobody watches" in line for line in said)
+    assert any("worker-cpu" in line and "NOT RUNNING" in line for line in said) and any(
+        "nobody watches" in line for line in said
+    )
     (home.parent / "infra").mkdir()
     (home.parent / settings.SOURCE).write_text("deployments: []")
     with pytest.raises(UsageError, match="other settings.*sdgbias down"):
@@ -189,7 +219,9 @@ NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
 
 def nights(results: Path, **status: str) -> None:
-    rows = pd.DataFrame([{"night": f"2026-11-{day[1:]}T0130", "status": said} for day, said in status.items()])
+    rows = pd.DataFrame(
+        [{"night": f"2026-11-{day[1:]}T0130", "status": said} for day, said in status.items()]
+    )
     store.keep(results, {"nights": rows})
 
 
@@ -206,12 +238,16 @@ def test_a_night_is_overdue_until_it_is_in_the_results_as_done(tmp_path: Path) -
 def test_what_was_due_before_the_schedule_began_is_not_caught_up(tmp_path: Path) -> None:
     made = a_stack(tmp_path, since="2026-11-21T11:00:00+00:00")
     assert catch_up.overdue(made, NOON) is None
-    assert catch_up.overdue(made, NOON + timedelta(days=1)) == datetime(2026, 11, 22, 1, 30, tzinfo=UTC)
+    assert catch_up.overdue(made, NOON + timedelta(days=1)) == datetime(
+        2026, 11, 22, 1, 30, tzinfo=UTC
+    )
 
 
 def test_of_a_week_of_missed_nights_the_newest_counts(tmp_path: Path) -> None:
     made = a_stack(tmp_path)
-    assert catch_up.overdue(made, NOON + timedelta(days=7)) == datetime(2026, 11, 28, 1, 30, tzinfo=UTC)
+    assert catch_up.overdue(made, NOON + timedelta(days=7)) == datetime(
+        2026, 11, 28, 1, 30, tzinfo=UTC
+    )
 
 
 def test_a_due_night_gets_a_moment_to_start_by_itself(tmp_path: Path) -> None:
@@ -230,8 +266,12 @@ def test_tries_of_one_night_wait_longer_and_end() -> None:
 
 def test_a_run_means_the_night_for_which_it_was_scheduled_or_told() -> None:
     due = datetime(2026, 11, 21, 1, 30, tzinfo=UTC)
-    assert catch_up.means({}, due, due) and catch_up.means({"scheduled_for": due.isoformat()}, NOON, due)
-    assert not catch_up.means({}, NOON, due) and not catch_up.means({"scheduled_for": NOON.isoformat()}, due, due)
+    assert catch_up.means({}, due, due) and catch_up.means(
+        {"scheduled_for": due.isoformat()}, NOON, due
+    )
+    assert not catch_up.means({}, NOON, due) and not catch_up.means(
+        {"scheduled_for": NOON.isoformat()}, due, due
+    )
 
 
 def test_the_next_night_in_the_schedules_own_time(tmp_path: Path) -> None:
@@ -244,10 +284,21 @@ def test_the_last_night_in_one_line(tmp_path: Path) -> None:
     assert catch_up.last_night(tmp_path / "none.duckdb") == "none yet"
     results = tmp_path / "r.duckdb"
     rows = pd.DataFrame(
-        [{"night": "2026-11-21T0130", "model": m, "suite": "sdg", "outcome": o} for m, o in (("a", "published"), ("b", "failed"))]
+        [
+            {"night": "2026-11-21T0130", "model": m, "suite": "sdg", "outcome": o}
+            for m, o in (("a", "published"), ("b", "failed"))
+        ]
     )
     store.keep(
         results,
-        {"nights": pd.DataFrame([{"night": "2026-11-21T0130", "status": "done", "report": "reports/latest"}]), "night_models": rows},
+        {
+            "nights": pd.DataFrame(
+                [{"night": "2026-11-21T0130", "status": "done", "report": "reports/latest"}]
+            ),
+            "night_models": rows,
+        },
     )
-    assert catch_up.last_night(results) == "2026-11-21T0130: done; 1 failed, 1 published; report: reports/latest/night.html"
+    assert (
+        catch_up.last_night(results)
+        == "2026-11-21T0130: done; 1 failed, 1 published; report: reports/latest/night.html"
+    )

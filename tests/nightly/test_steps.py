@@ -33,13 +33,24 @@ def test_page_and_wandb_are_made_at_the_same_time_and_told_in_order(tmp_path: Pa
             both.wait()  # one after the other would wait here in vain
         return "the folder is full" if name == "wandb" else steps.DONE
 
-    def look(event: str, night: Night, outcomes: Sequence[Outcome], said: Mapping[str, str]) -> None:
+    def look(
+        event: str, night: Night, outcomes: Sequence[Outcome], said: Mapping[str, str]
+    ) -> None:
         seen.append((event, tuple(said)))
 
-    done = nights.run(settings(tmp_path), lambda: NOW, lines.append, nights.Hands(step=step, seen=look))
-    assert done.steps == {name: "the folder is full" if name == "wandb" else "done" for name in (steps.CHECK, *steps.STEPS)}
+    done = nights.run(
+        settings(tmp_path), lambda: NOW, lines.append, nights.Hands(step=step, seen=look)
+    )
+    assert done.steps == {
+        name: "the folder is full" if name == "wandb" else "done"
+        for name in (steps.CHECK, *steps.STEPS)
+    }
     assert list(done.steps) == [steps.CHECK, *steps.STEPS] and done.exit_code == 0
-    assert began[:3] == [steps.CHECK, "analyse", "gate"] and began[-1] == "announce" and set(began[3:5]) == set(steps.TOGETHER)
+    assert (
+        began[:3] == [steps.CHECK, "analyse", "gate"]
+        and began[-1] == "announce"
+        and set(began[3:5]) == set(steps.TOGETHER)
+    )
     assert [line.split(":")[0] for line in lines] == list(steps.STEPS)
     assert [event for event, _ in seen if event in steps.STEPS] == list(steps.STEPS)
 
@@ -53,7 +64,9 @@ def test_what_is_told_last_knows_how_the_steps_before_it_ended(tmp_path: Path) -
         return "no room" if name == "wandb" else steps.DONE
 
     nights.run(asked, lambda: NOW, lambda text: None, nights.Hands(step=step))
-    assert '"wandb": "no room"' in str(known["announce"]) and '"report": "done"' in str(known["announce"])
+    assert '"wandb": "no room"' in str(known["announce"]) and '"report": "done"' in str(
+        known["announce"]
+    )
     assert '"gate": "done"' in str(known["report"]) and '"gate": "done"' in str(known["wandb"])
 
 
@@ -81,7 +94,9 @@ def test_a_night_that_is_ended_in_its_closing_steps_ends_both(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("variable", ["SDGBIAS_WEBHOOK", "TEAM_HOOK"])
-def test_without_an_address_nobody_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+def test_without_an_address_nobody_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
     asked = replace(settings(tmp_path), webhook_env="TEAM_HOOK")
     began: list[str] = []
 
@@ -93,5 +108,10 @@ def test_without_an_address_nobody_is_told(tmp_path: Path, monkeypatch: pytest.M
     done = nights.run(asked, lambda: NOW, lambda text: None, nights.Hands(step=step))
     assert "announce" not in began and done.steps is not None and done.steps["announce"] == "done"
     monkeypatch.setenv(variable, "http://127.0.0.1:9/hook")
-    nights.run(replace(asked, night="2026-11-23T0130"), lambda: NOW, lambda text: None, nights.Hands(step=step))
+    nights.run(
+        replace(asked, night="2026-11-23T0130"),
+        lambda: NOW,
+        lambda text: None,
+        nights.Hands(step=step),
+    )
     assert began[-1] == "announce"

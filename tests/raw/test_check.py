@@ -53,13 +53,21 @@ def found(report: RawReport, name: str) -> str:
     return next(f.found for f in report.findings if f.source == name)
 
 
-# --- the table of sources -----------------------------------------------------------------------------------------
+# --- the table of sources
+# ----------------------------------------------------------------------
 
 
 def test_every_source_says_all_that_a_person_needs() -> None:
     assert len({entry.id for entry in sources()}) == len(sources()) == 11
     for entry in sources():
-        assert entry.title and entry.origin and entry.licence and entry.citation and entry.get and entry.files
+        assert (
+            entry.title
+            and entry.origin
+            and entry.licence
+            and entry.citation
+            and entry.get
+            and entry.files
+        )
         assert entry.url.startswith("https://")
         assert "\n" not in entry.get + entry.citation
     assert len(source("sustainbench_tiles").bytes) == 6
@@ -87,7 +95,8 @@ def test_the_documentation_names_every_source_with_its_licence_and_page() -> Non
         assert name in text
 
 
-# --- raw check ----------------------------------------------------------------------------------------------------
+# --- raw check
+# ----------------------------------------------------------------------
 
 
 def test_a_complete_folder(raw: Path) -> None:
@@ -100,8 +109,13 @@ def test_a_complete_folder(raw: Path) -> None:
     assert "SustainBench has none of KM" in found(report, "mapillary_imagery")
     assert found(report, "mapillary_imagery").startswith("3 of 3 countries")  # KM isn't expected
     assert report.state("mapillary_imagery") == report.state("mapillary_metadata") == "present"
-    assert text.splitlines()[-1] == f"A build can run. Next: sdgbias build --raw {raw} --indicators {raw}/indicators"
-    both = {t.stem for t in raw.glob("dhs_npzs/*/*.npz")} & {c.name for c in raw.glob("mapillary/imagery/*/*")}
+    assert (
+        text.splitlines()[-1]
+        == f"A build can run. Next: sdgbias build --raw {raw} --indicators {raw}/indicators"
+    )
+    both = {t.stem for t in raw.glob("dhs_npzs/*/*.npz")} & {
+        c.name for c in raw.glob("mapillary/imagery/*/*")
+    }
     assert report.pictures == len(both) > 0
 
 
@@ -163,7 +177,9 @@ def test_series_that_a_licence_keeps_out(raw: Path) -> None:
     report, text = check(raw, OPEN)
     assert report.state("who_gho") == "missing"
     assert "no question of physical_inactivity" in text
-    assert "other series only" in text  # stunting, wasting and electricity lose their regional values
+    assert (
+        "other series only" in text
+    )  # stunting, wasting and electricity lose their regional values
 
 
 @pytest.mark.parametrize("cut", [0.2, 0.9])
@@ -205,8 +221,15 @@ def test_packed_tarballs_in_the_folder(raw: Path) -> None:
     seen: list[tuple[str, int, int]] = []
     report = check_raw(raw, progress=lambda *args: seen.append(args))
     text = "\n".join(report.lines())
-    assert report.state("tiles NG_SZ") == "missing" and "is complete but packed" in text and "tar -xzf" in text
-    assert report.state("tiles IA_IA") == "broken" and "100,000 of 24,046,259,399 published bytes" in text
+    assert (
+        report.state("tiles NG_SZ") == "missing"
+        and "is complete but packed" in text
+        and "tar -xzf" in text
+    )
+    assert (
+        report.state("tiles IA_IA") == "broken"
+        and "100,000 of 24,046,259,399 published bytes" in text
+    )
     assert any(what.startswith("reading dhs_NG_SZ") and done == total for what, done, total in seen)
     assert text.splitlines()[-1].endswith("--no-images")
 
@@ -233,7 +256,10 @@ def test_zips_of_photos(raw: Path) -> None:
     data = folder.with_suffix(".zip").read_bytes()
     folder.with_suffix(".zip").write_bytes(data[: len(data) // 2])
     report, text = check(raw)
-    assert report.state("mapillary_imagery") == "broken" and "KE.zip is damaged or a half-finished download" in text
+    assert (
+        report.state("mapillary_imagery") == "broken"
+        and "KE.zip is damaged or a half-finished download" in text
+    )
 
 
 def test_photos_of_another_cluster(raw: Path) -> None:
@@ -284,30 +310,44 @@ def test_oddities_of_the_label_file(raw: Path) -> None:
 
 
 def test_half_finished_downloads(raw: Path) -> None:
-    for name in ("dhs_IA_IA.tar.gz.part", "mapillary/imagery/KE.zip.crdownload", "indicators/who_gho/NCD_PAC.csv.part"):
+    for name in (
+        "dhs_IA_IA.tar.gz.part",
+        "mapillary/imagery/KE.zip.crdownload",
+        "indicators/who_gho/NCD_PAC.csv.part",
+    ):
         (raw / name).write_bytes(b"")
     assert check(raw)[1].count("is a half-finished download; finish it or delete it") == 3
 
 
-@pytest.mark.parametrize("text", ["geo_area,nature,year,sh_acs_unhc\nKEN,e,2015,60\n", "geo_area,nature,year\n404,e,2015\n"])
+@pytest.mark.parametrize(
+    "text",
+    ["geo_area,nature,year,sh_acs_unhc\nKEN,e,2015,60\n", "geo_area,nature,year\n404,e,2015\n"],
+)
 def test_a_series_file_that_stops_a_build(raw: Path, tmp_path: Path, text: str) -> None:
     folder = Path(shutil.copytree(raw / "indicators", tmp_path / "series"))
     next(folder.glob("unsd_sdg/*sh_acs_unhc*")).write_text(text)
     report, said = check(raw, folder)
-    assert report.exit_code == 3 and report.state("unsd_sdg") == "broken" and "mend this first: " in said
+    assert (
+        report.exit_code == 3
+        and report.state("unsd_sdg") == "broken"
+        and "mend this first: " in said
+    )
 
 
 def test_aggregates_alone_are_no_countries(raw: Path, tmp_path: Path) -> None:
     folder = tmp_path / "series"
     (folder / "unsd_sdg").mkdir(parents=True)
     shutil.copy(OPEN / "eg_elc_accs.csv", folder)
-    name = folder / "unsd_sdg" / "ddf--datapoints--sh_acs_unhc--by--geo_area--nature--units--year.csv"
+    name = (
+        folder / "unsd_sdg" / "ddf--datapoints--sh_acs_unhc--by--geo_area--nature--units--year.csv"
+    )
     name.write_text("geo_area,nature,units,year,sh_acs_unhc\n1,e,i,2015,64\n202,e,i,2015,45\n")
     report, _ = check(raw, folder)
     assert "sh_acs_unhc" not in found(report, "unsd_sdg")
 
 
-# --- raw track ----------------------------------------------------------------------------------------------------
+# --- raw track
+# ----------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -332,12 +372,19 @@ def pack(root: Path, at: str) -> Path:
 def test_track_writes_provenance_and_dvc_keeps_it(project: Path) -> None:
     folder = pack(project, "data/real")
     done = track_raw(folder)
-    assert (done.dvc_file, done.sources, done.files) == ("data/real.dvc", ("sustainbench_labels", "who_gho"), 2)
+    assert (done.dvc_file, done.sources, done.files) == (
+        "data/real.dvc",
+        ("sustainbench_labels", "who_gho"),
+        2,
+    )
     assert "git add data/real.dvc data/.gitignore" in done.lines()[-1]
     assert "who_gho don't allow" in done.lines()[1]
     first = (project / "data/real.dvc").read_text()
     content = yaml.safe_load(first)
-    assert content["meta"]["sources"] == [source("sustainbench_labels").provenance(), source("who_gho").provenance()]
+    assert content["meta"]["sources"] == [
+        source("sustainbench_labels").provenance(),
+        source("who_gho").provenance(),
+    ]
     assert str(project) not in first
     track_raw(folder)
     assert (project / "data/real.dvc").read_text() == first
@@ -349,7 +396,13 @@ def test_track_writes_provenance_and_dvc_keeps_it(project: Path) -> None:
     assert track_raw(folder).sources == ("sustainbench_labels", "uis", "who_gho")
     again = yaml.safe_load((project / "data/real.dvc").read_text())
     assert again["meta"]["fetched_by"] == "me" and again["outs"][0]["nfiles"] == 3
-    status = subprocess.run([sys.executable, "-m", "dvc", "status"], cwd=project, capture_output=True, text=True, check=True)
+    status = subprocess.run(
+        [sys.executable, "-m", "dvc", "status"],
+        cwd=project,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert "up to date" in status.stdout
 
 
@@ -380,11 +433,15 @@ def test_track_in_git_already(project: Path) -> None:
         track_raw(folder)
 
 
-def test_a_synthetic_folder_is_called_so_and_loose_files_are_warned_of(project: Path, raw: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_synthetic_folder_is_called_so_and_loose_files_are_warned_of(
+    project: Path, raw: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sdgbias.raw.tracking.LOOSE_FILES", 5)
     shutil.copytree(raw, project / "data" / "mine")
     done = track_raw(project / "data" / "mine")
     assert done.sources == () and "synthetic" in done.lines()[0]
     assert "loose files make DVC slow" in done.warnings[0] and "zip -0qr" in done.warnings[0]
-    assert "nothing in it is real" in yaml.safe_load((project / "data/mine.dvc").read_text())["desc"]
+    assert (
+        "nothing in it is real" in yaml.safe_load((project / "data/mine.dvc").read_text())["desc"]
+    )
     assert LOOSE_FILES == 20_000

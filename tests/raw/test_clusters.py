@@ -10,10 +10,22 @@ from sdgbias.raw.clusters import COLUMNS, LABELS, countries, read_clusters
 SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 REALPACK = SHARED / "realpack"
 GOOD = dict.fromkeys(COLUMNS, "") | {
-    "DHSID_EA": "AL-2008-5#-00000001", "cname": "AL", "year": "2008", "lat": "40.5", "lon": "19.5", "n_asset": "18.0",
-    "asset_index": "-2.5", "water_index": "3.5", "sanitation_index": "5.0", "under5_mort": "0.0", "women_edu": "9.5",
-    "women_bmi": "24.25", "cluster_id": "1", "adm1dhs": "3", "urban": "R",
-}  # fmt: skip
+    "DHSID_EA": "AL-2008-5#-00000001",
+    "cname": "AL",
+    "year": "2008",
+    "lat": "40.5",
+    "lon": "19.5",
+    "n_asset": "18.0",
+    "asset_index": "-2.5",
+    "water_index": "3.5",
+    "sanitation_index": "5.0",
+    "under5_mort": "0.0",
+    "women_edu": "9.5",
+    "women_bmi": "24.25",
+    "cluster_id": "1",
+    "adm1dhs": "3",
+    "urban": "R",
+}
 
 
 def row(**changes: str) -> dict[str, str]:
@@ -24,7 +36,9 @@ def of(cname: str, number: int = 1, **changes: str) -> dict[str, str]:
     return row(DHSID_EA=f"{cname}-2008-5#-{number:08d}", cname=cname, **changes)
 
 
-def read(folder: Path, *rows: dict[str, str], columns: tuple[str, ...] = COLUMNS) -> tuple[pd.DataFrame, pd.DataFrame]:
+def read(
+    folder: Path, *rows: dict[str, str], columns: tuple[str, ...] = COLUMNS
+) -> tuple[pd.DataFrame, pd.DataFrame]:
     pd.DataFrame(rows)[list(columns)].to_csv(folder / "dhs_final_labels.csv", index=False)
     return read_clusters(folder)
 
@@ -36,8 +50,18 @@ def test_countries() -> None:
     assert table["official_split"].value_counts().to_dict() == {"train": 30, "val": 13, "test": 13}
     # the ten codes that differ from ISO-2, Namibia's 'NA' among them
     differ = table[table.index != table["iso2"]]["iso2"].to_dict()
-    assert differ == {"BU": "BI", "DR": "DO", "GU": "GT", "IA": "IN", "KY": "KG", "LB": "LR", "MB": "MD", "MD": "MG",
-                      "NI": "NE", "NM": "NA"}  # fmt: skip
+    assert differ == {
+        "BU": "BI",
+        "DR": "DO",
+        "GU": "GT",
+        "IA": "IN",
+        "KY": "KG",
+        "LB": "LR",
+        "MB": "MD",
+        "MD": "MG",
+        "NI": "NE",
+        "NM": "NA",
+    }
     table.loc[:, "name"] = "spoiled"
     assert countries()["name"].is_unique
 
@@ -46,7 +70,9 @@ def test_countries_are_the_crosswalk() -> None:
     path = SHARED / "dhs" / "country_crosswalk_56.csv"
     if not path.exists():
         pytest.skip("needs the shared DHS country crosswalk")
-    theirs = pd.read_csv(path, keep_default_na=False, dtype=str).rename(columns={"dhs_cc": "cname", "split": "official_split"})
+    theirs = pd.read_csv(path, keep_default_na=False, dtype=str).rename(
+        columns={"dhs_cc": "cname", "split": "official_split"}
+    )
     pd.testing.assert_frame_equal(theirs[list(countries().columns)], countries().astype("str"))
 
 
@@ -55,16 +81,31 @@ def test_a_good_row_keeps_its_values(tmp_path: Path) -> None:
     assert lost.empty
     assert list(lost.columns) == ["table", "key", "rule", "detail"]
     assert clusters.iloc[0].to_dict() == {
-        "cluster_id": "AL-2008-5#-00000001", "cname": "AL", "iso3": "ALB", "country": "Albania", "survey": "AL-2008-5#",
-        "year": 2008, "lat": 40.5, "lon": 19.5, "urban": "R", "adm1dhs": 3, "official_split": "train",
-        "asset_index": -2.5, "water_index": 3.5, "sanitation_index": 5.0, "under5_mort": 0.0, "women_edu": 9.5,
+        "cluster_id": "AL-2008-5#-00000001",
+        "cname": "AL",
+        "iso3": "ALB",
+        "country": "Albania",
+        "survey": "AL-2008-5#",
+        "year": 2008,
+        "lat": 40.5,
+        "lon": 19.5,
+        "urban": "R",
+        "adm1dhs": 3,
+        "official_split": "train",
+        "asset_index": -2.5,
+        "water_index": 3.5,
+        "sanitation_index": 5.0,
+        "under5_mort": 0.0,
+        "women_edu": 9.5,
         "women_bmi": 24.25,
-    }  # fmt: skip
+    }
     assert clusters["year"].dtype == clusters["adm1dhs"].dtype == np.int32
 
 
 def test_missing_is_unknown_and_not_an_error(tmp_path: Path) -> None:
-    clusters, lost = read(tmp_path, row(**dict.fromkeys(LABELS, ""), lat="", lon="nan", urban="", adm1dhs=""))
+    clusters, lost = read(
+        tmp_path, row(**dict.fromkeys(LABELS, ""), lat="", lon="nan", urban="", adm1dhs="")
+    )
     assert lost.empty
     assert clusters[[*list(LABELS), "lat", "lon"]].isna().all(axis=None)
     assert clusters["urban"].tolist() == [""]
@@ -81,7 +122,11 @@ def test_columns_go_by_name(tmp_path: Path) -> None:
 
 
 def test_order_of_rows_does_not_matter(tmp_path: Path) -> None:
-    rows = [of(code, n, women_edu="30" if n == 2 else "3") for code in ("SN", "AL", "NM") for n in (3, 1, 2)]
+    rows = [
+        of(code, n, women_edu="30" if n == 2 else "3")
+        for code in ("SN", "AL", "NM")
+        for n in (3, 1, 2)
+    ]
     (tmp_path / "other").mkdir()
     clusters, lost = read(tmp_path, *rows)
     again, lost_again = read(tmp_path / "other", *rows[::-1])
@@ -93,7 +138,10 @@ def test_order_of_rows_does_not_matter(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", COLUMNS)
 def test_missing_column(tmp_path: Path, name: str) -> None:
-    with pytest.raises(InputError, match=rf"dhs_final_labels.csv: missing column\(s\) {name};.*found: .*header must"):
+    with pytest.raises(
+        InputError,
+        match=rf"dhs_final_labels.csv: missing column\(s\) {name};.*found: .*header must",
+    ):
         read(tmp_path, GOOD, columns=tuple(c for c in COLUMNS if c != name))
 
 
@@ -105,13 +153,23 @@ def test_namibia_is_not_missing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("cname", "hint"),
-    [("NA", "Namibia: NM was"), ("NE", "Niger: NI was"), ("IN", "India: IA was"), ("MG", "Madagascar: MD was"),
-     ("KEN", "Kenya: KE was"), ("ke", "Kenya: KE was"), ("XX", "56 DHS codes"), ("", "56 DHS codes")],
-)  # fmt: skip
+    [
+        ("NA", "Namibia: NM was"),
+        ("NE", "Niger: NI was"),
+        ("IN", "India: IA was"),
+        ("MG", "Madagascar: MD was"),
+        ("KEN", "Kenya: KE was"),
+        ("ke", "Kenya: KE was"),
+        ("XX", "56 DHS codes"),
+        ("", "56 DHS codes"),
+    ],
+)
 def test_unknown_country(tmp_path: Path, cname: str, hint: str) -> None:
     clusters, lost = read(tmp_path, GOOD, row(DHSID_EA="KE-2008-5#-00000001", cname=cname))
     assert clusters["cname"].tolist() == ["AL"]
-    assert lost[["table", "key", "rule"]].values.tolist() == [["clusters", "KE-2008-5#-00000001", "unknown-country"]]
+    assert lost[["table", "key", "rule"]].values.tolist() == [
+        ["clusters", "KE-2008-5#-00000001", "unknown-country"]
+    ]
     assert repr(cname) in lost["detail"][0]
     assert hint in lost["detail"][0]
     assert "line 3" in lost["detail"][0]
@@ -120,7 +178,11 @@ def test_unknown_country(tmp_path: Path, cname: str, hint: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "rule", "detail"),
     [
-        ({"cname": "MD", "DHSID_EA": "MB-2008-5#-00000002"}, "inconsistent-metadata", "Madagascar.*'MB'.*Moldova"),
+        (
+            {"cname": "MD", "DHSID_EA": "MB-2008-5#-00000002"},
+            "inconsistent-metadata",
+            "Madagascar.*'MB'.*Moldova",
+        ),
         ({"year": "2010"}, "inconsistent-metadata", "'2010' but DHSID_EA says 2008"),
         ({"year": "2006"}, "inconsistent-metadata", "'2006'"),
         ({"year": "unknown"}, "inconsistent-metadata", "'unknown'"),
@@ -128,9 +190,21 @@ def test_unknown_country(tmp_path: Path, cname: str, hint: str) -> None:
         ({"DHSID_EA": "AL-2008-5#-1"}, "malformed-id", "'AL-2008-5#-1' is not of the form"),
         ({"DHSID_EA": "../../etc/passwd"}, "malformed-id", "passwd"),
         ({"DHSID_EA": "AL-2008-5#-00000002/../x"}, "malformed-id", "not of the form"),
-        ({"DHSID_EA": "AL-2008-5#-00000001\n"}, "duplicate-cluster", "repeats line 2, which is kept"),
-        ({"DHSID_EA": "AL-2008-5#-00000001", "women_edu": "9.6"}, "duplicate-cluster", "line 3: repeats line 2"),
-        ({"DHSID_EA": "AL-2008-5#-00000001", "women_edu": "1", "women_bmi": " "}, "duplicate-cluster", "line 3: repeats line 2"),
+        (
+            {"DHSID_EA": "AL-2008-5#-00000001\n"},
+            "duplicate-cluster",
+            "repeats line 2, which is kept",
+        ),
+        (
+            {"DHSID_EA": "AL-2008-5#-00000001", "women_edu": "9.6"},
+            "duplicate-cluster",
+            "line 3: repeats line 2",
+        ),
+        (
+            {"DHSID_EA": "AL-2008-5#-00000001", "women_edu": "1", "women_bmi": " "},
+            "duplicate-cluster",
+            "line 3: repeats line 2",
+        ),
         ({"year": "2016-2017"}, "inconsistent-metadata", "'2016-2017' but DHSID_EA says 2008"),
     ],
 )
@@ -144,7 +218,15 @@ def test_row_leaves(tmp_path: Path, changes: dict[str, str], rule: str, detail: 
 
 @pytest.mark.parametrize(
     ("year", "first"),
-    [("2007", 2007), ("2009", 2009), ("2008.0", 2008), ("2008-2009", 2008), ("2007-08", 2007), ("2008/09", 2008), ("2008 - 2009", 2008)],
+    [
+        ("2007", 2007),
+        ("2009", 2009),
+        ("2008.0", 2008),
+        ("2008-2009", 2008),
+        ("2007-08", 2007),
+        ("2008/09", 2008),
+        ("2008 - 2009", 2008),
+    ],
 )
 def test_surveys_span_new_year(tmp_path: Path, year: str, first: int) -> None:
     clusters, lost = read(tmp_path, row(year=year))
@@ -154,18 +236,32 @@ def test_surveys_span_new_year(tmp_path: Path, year: str, first: int) -> None:
 
 def test_which_of_two_rows_stays_does_not_depend_on_their_order(tmp_path: Path) -> None:
     full, poor, other = row(women_edu="9"), row(asset_index="", women_bmi=""), row(women_edu="8")
-    kept = [read(tmp_path, *rows) for rows in ([full, poor, other], [other, full, poor], [poor, other, full])]
-    assert [clusters["women_edu"].tolist() for clusters, _ in kept] == [[8.0]] * 3  # as full as the other, first by text
+    kept = [
+        read(tmp_path, *rows)
+        for rows in ([full, poor, other], [other, full, poor], [poor, other, full])
+    ]
+    assert [clusters["women_edu"].tolist() for clusters, _ in kept] == [
+        [8.0]
+    ] * 3  # as full as the other, first by text
     assert all(lost["rule"].tolist() == ["duplicate-cluster"] * 2 for _, lost in kept)
 
 
 def test_latin1_outside_the_id_does_no_harm(tmp_path: Path) -> None:
-    table = ",".join(COLUMNS) + "\n" + ",".join(row(adm1fips="São Tomé").values()) + "\n" + ",".join(of("KE", 2).values()) + "\n"
+    table = (
+        ",".join(COLUMNS)
+        + "\n"
+        + ",".join(row(adm1fips="São Tomé").values())
+        + "\n"
+        + ",".join(of("KE", 2).values())
+        + "\n"
+    )
     (tmp_path / "dhs_final_labels.csv").write_bytes(table.encode("latin-1"))
     clusters, lost = read_clusters(tmp_path)
     assert clusters["cluster_id"].tolist() == ["AL-2008-5#-00000001", "KE-2008-5#-00000002"]
     assert lost.empty
-    (tmp_path / "dhs_final_labels.csv").write_bytes(table.replace("KE-2008", "KÉ-2008").encode("latin-1"))
+    (tmp_path / "dhs_final_labels.csv").write_bytes(
+        table.replace("KE-2008", "KÉ-2008").encode("latin-1")
+    )
     clusters, lost = read_clusters(tmp_path)
     assert (len(clusters), lost["rule"].tolist()) == (1, ["malformed-id"])
 
@@ -209,8 +305,20 @@ def test_value_out_of_range(tmp_path: Path, name: str, value: str, wanted: str) 
 
 
 def test_ends_of_the_ranges_are_inside(tmp_path: Path) -> None:
-    low = {"water_index": "1", "sanitation_index": "1", "under5_mort": "0", "women_edu": "0", "asset_index": "-99"}
-    high = {"water_index": "5", "sanitation_index": "5", "under5_mort": "1000", "women_edu": "18", "asset_index": "99"}
+    low = {
+        "water_index": "1",
+        "sanitation_index": "1",
+        "under5_mort": "0",
+        "women_edu": "0",
+        "asset_index": "-99",
+    }
+    high = {
+        "water_index": "5",
+        "sanitation_index": "5",
+        "under5_mort": "1000",
+        "women_edu": "18",
+        "asset_index": "99",
+    }
     clusters, lost = read(tmp_path, of("AL", 1, **low), of("AL", 2, **high))
     assert lost.empty
     assert clusters[list(LABELS)].notna().all(axis=None)
@@ -224,7 +332,10 @@ def test_odd_urban_and_null_island(tmp_path: Path) -> None:
 
 
 def test_nothing_usable(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"none of its 1 rows is usable .unknown-country; first: .*'ZZ'.*sdgbias sample"):
+    with pytest.raises(
+        InputError,
+        match=r"none of its 1 rows is usable .unknown-country; first: .*'ZZ'.*sdgbias sample",
+    ):
         read(tmp_path, of("ZZ"))
     (tmp_path / "dhs_final_labels.csv").write_text(",".join(COLUMNS) + "\n")
     with pytest.raises(InputError, match="none of its 0 rows is usable"):

@@ -48,7 +48,11 @@ def test_truncated_tile(tmp_path: Path, keep: float) -> None:
 
 
 def test_flipped_byte_in_tile(tmp_path: Path) -> None:
-    path = put_tile(tmp_path, ONE, make_tile() + np.random.default_rng(0).random((8, 255, 255), dtype=np.float32))
+    path = put_tile(
+        tmp_path,
+        ONE,
+        make_tile() + np.random.default_rng(0).random((8, 255, 255), dtype=np.float32),
+    )
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 0xFF
     path.write_bytes(data)
@@ -56,17 +60,28 @@ def test_flipped_byte_in_tile(tmp_path: Path) -> None:
 
 
 def test_pickled_tile_is_never_loaded(tmp_path: Path) -> None:
-    bad(put_tile(tmp_path, ONE, x=np.array([{"a": 1}], dtype=object)), "tile-truncated", "allow_pickle")
+    bad(
+        put_tile(tmp_path, ONE, x=np.array([{"a": 1}], dtype=object)),
+        "tile-truncated",
+        "allow_pickle",
+    )
 
 
 def test_tile_without_key(tmp_path: Path) -> None:
-    bad(put_tile(tmp_path, ONE, image=make_tile()), "tile-missing-key", r"no array 'x' \(found: image\); save it as")
+    bad(
+        put_tile(tmp_path, ONE, image=make_tile()),
+        "tile-missing-key",
+        r"no array 'x' \(found: image\); save it as",
+    )
 
 
 @pytest.mark.parametrize(
     ("tile", "says"),
     [
-        (make_tile().transpose(1, 2, 0), r"\(255, 255, 8\), looks channel-last; transpose to \(8, 255, 255\)"),
+        (
+            make_tile().transpose(1, 2, 0),
+            r"\(255, 255, 8\), looks channel-last; transpose to \(8, 255, 255\)",
+        ),
         (make_tile()[:, :224, :224], r"\(8, 224, 224\), expected float32 \(8, 255, 255\)"),
         (make_tile()[:7], r"\(7, 255, 255\), expected"),
         (make_tile().astype("U4"), "<U4"),
@@ -88,7 +103,11 @@ def test_empty_tile(tmp_path: Path, fill: float) -> None:
 
 
 def test_scaled_tile(tmp_path: Path) -> None:
-    bad(put_tile(tmp_path, ONE, make_tile(1000)), "tile-wrong-scale", "reflectance is 1000, .*often 10000")
+    bad(
+        put_tile(tmp_path, ONE, make_tile(1000)),
+        "tile-wrong-scale",
+        "reflectance is 1000, .*often 10000",
+    )
 
 
 def test_true_colour_is_north_up_and_stretched() -> None:
@@ -161,8 +180,10 @@ def test_composite_and_back() -> None:
     assert picture.mode == "RGB"
     cut = panels(open_picture(encode_png(picture)))
     assert {name: image.size for name, image in cut.items()} == {
-        "photo": (448, 224), "tile": (224, 224), "nightlights": (224, 224),
-    }  # fmt: skip
+        "photo": (448, 224),
+        "tile": (224, 224),
+        "nightlights": (224, 224),
+    }
     assert cut["photo"].getcolors() == [(448 * 224, (200, 100, 50))]
     again = Image.new("RGB", (448, 448))
     for name, corner in (("photo", (0, 0)), ("tile", (0, 224)), ("nightlights", (224, 224))):
@@ -178,7 +199,10 @@ def test_photo_is_cropped_about_its_centre(size: tuple[int, int]) -> None:
     width, height = size
     across, down = min(width, 2 * height) // 2, min(height, width // 2) // 2
     photo = Image.new("RGB", size, (255, 0, 0))
-    photo.paste((0, 0, 255), (width // 2 - across, height // 2 - down, width // 2 + across, height // 2 + down))
+    photo.paste(
+        (0, 0, 255),
+        (width // 2 - across, height // 2 - down, width // 2 + across, height // 2 + down),
+    )
     shown = np.asarray(drawn(make_tile(), photo))[5:219, 5:443]
     assert (shown == (0, 0, 255)).all()
 
@@ -192,7 +216,9 @@ def test_png_bytes_follow_the_pixels() -> None:
     image = drawn(make_tile(), make_photo())
     tagged = image.copy()
     tagged.info["dpi"] = (72, 72)
-    assert encode_png(image) == encode_png(tagged) != encode_png(drawn(make_tile(0.2), make_photo()))
+    assert (
+        encode_png(image) == encode_png(tagged) != encode_png(drawn(make_tile(0.2), make_photo()))
+    )
 
 
 def test_panels_refuse_other_pictures() -> None:
@@ -205,7 +231,9 @@ def test_other_bands() -> None:
     tile[2], tile[3], tile[6] = 0.05, 0.15, 0.30  # red, SWIR1, near infrared: plants
     assert tile_rgb(tile, bands="false-colour")[9, 9].argmax() == 0
     assert tile_rgb(tile, bands="swir")[9, 9].argmax() == 1
-    assert tile_rgb(tile, bands="swir")[9, 9].tolist() == [round(v / 0.325 * 255) for v in (0.15, 0.30, 0.05)]
+    assert tile_rgb(tile, bands="swir")[9, 9].tolist() == [
+        round(v / 0.325 * 255) for v in (0.15, 0.30, 0.05)
+    ]
 
 
 def test_percentile_stretch_uses_the_whole_range_and_keeps_hues() -> None:
@@ -219,12 +247,16 @@ def test_percentile_stretch_uses_the_whole_range_and_keeps_hues() -> None:
     assert (clear[..., 0] == clear[..., 1]).all()
     assert clear[254, 0].tolist() == [48] * 3
     assert np.abs(clear[0, 127].astype(int) - 128).max() < 3
-    assert tile_rgb(make_tile(), "percentile").max() == 0  # one value everywhere: no range, no fault
+    assert (
+        tile_rgb(make_tile(), "percentile").max() == 0
+    )  # one value everywhere: no range, no fault
 
 
 def test_nightlight_scales() -> None:
     tile = make_tile(light=10)
-    assert (lightness(nightlights(tile, 2015, "linear")) < lightness(nightlights(tile, 2015, "log"))).all()
+    assert (
+        lightness(nightlights(tile, 2015, "linear")) < lightness(nightlights(tile, 2015, "log"))
+    ).all()
     tile[7] = 100
     assert (nightlights(tile, 2015, "linear") == nightlights(tile, 2015, "log")).all()
     dark = composite(photo_panel(make_photo()), tile_panel(tile), None)
@@ -232,7 +264,10 @@ def test_nightlight_scales() -> None:
 
 
 def test_side_by_side() -> None:
-    red, tall = encode_png(Image.new("RGB", (20, 10), (255, 0, 0))), encode_png(Image.new("RGB", (10, 20), (0, 0, 255)))
+    red, tall = (
+        encode_png(Image.new("RGB", (20, 10), (255, 0, 0))),
+        encode_png(Image.new("RGB", (10, 20), (0, 0, 255))),
+    )
     assert side_by_side([red]) == red
     both = open_picture(side_by_side([red, tall]))
     assert both.size == (448 + 112, 224)

@@ -1,4 +1,5 @@
-"""FACET's rows and the stand-in folders: who is kept, in which group, and why the others are not."""
+"""FACET's rows and the stand-in folders: who is kept, in which group, and why the others are
+not."""
 
 from __future__ import annotations
 
@@ -9,20 +10,40 @@ import pytest
 
 from sdgbias.errors import InputError
 from sdgbias.raw.faces import age_group, age_range, read_fairface, read_utkface
-from sdgbias.raw.facet import CLASSES, COLUMNS, SELECTED, clip_box, find_files, normalise, read_annotations, read_box
+from sdgbias.raw.facet import (
+    CLASSES,
+    COLUMNS,
+    SELECTED,
+    clip_box,
+    find_files,
+    normalise,
+    read_annotations,
+    read_box,
+)
 
 
 def line(person: str, file: str = "", **more: object) -> dict[str, object]:
     empty = dict.fromkeys(COLUMNS, "")
     box = '{"x": 1, "y": 2, "width": 30, "height": 40}'
-    return empty | {"person_id": person, "filename": file or f"{person}.jpg", "class1": "nurse", "bounding_box": box} | more
+    return (
+        empty
+        | {
+            "person_id": person,
+            "filename": file or f"{person}.jpg",
+            "class1": "nurse",
+            "bounding_box": box,
+        }
+        | more
+    )
 
 
 def read(tmp_path: Path, *lines: dict[str, object]) -> tuple[pd.DataFrame, dict[str, str]]:
     path = tmp_path / "annotations.csv"
     pd.DataFrame(lines).to_csv(path, index=False)
     found = read_annotations(path)
-    return found.people.set_index("person_id"), dict(zip(found.quarantine["key"], found.quarantine["rule"], strict=True))
+    return found.people.set_index("person_id"), dict(
+        zip(found.quarantine["key"], found.quarantine["rule"], strict=True)
+    )
 
 
 def test_the_paper_has_52_classes_and_reports_13() -> None:
@@ -49,18 +70,49 @@ def test_names_are_recognised_however_they_are_spaced(written: str, meant: str) 
 def test_votes_become_groups_by_strict_maximum(tmp_path: Path) -> None:
     people, _ = read(
         tmp_path,
-        line("1", gender_presentation_masc=1, skin_tone_2=2, skin_tone_3=1, skin_tone_4=2, age_presentation_older=1),  # 3 light, 2 medium
-        line("2", gender_presentation_fem=1, skin_tone_3=2, skin_tone_4=2, age_presentation_young=1),  # 2 light, 2 medium: a tie
+        line(
+            "1",
+            gender_presentation_masc=1,
+            skin_tone_2=2,
+            skin_tone_3=1,
+            skin_tone_4=2,
+            age_presentation_older=1,
+        ),  # 3 light, 2 medium
+        line(
+            "2", gender_presentation_fem=1, skin_tone_3=2, skin_tone_4=2, age_presentation_young=1
+        ),  # 2 light, 2 medium: a tie
         line("3", gender_presentation_non_binary=1, age_presentation_na=1),  # no skin votes at all
-        line("4", gender_presentation_masc=1, gender_presentation_fem=1, skin_tone_7=1, skin_tone_10=1, skin_tone_5=1, age_presentation_middle=1),
+        line(
+            "4",
+            gender_presentation_masc=1,
+            gender_presentation_fem=1,
+            skin_tone_7=1,
+            skin_tone_10=1,
+            skin_tone_5=1,
+            age_presentation_middle=1,
+        ),
         line("5", gender_presentation_masc="yes", skin_tone_1=-1),
-    )  # fmt: skip
+    )
     shown = people[["gender", "skin", "age", "gender_why", "skin_why", "age_why"]].to_dict("index")
     assert list(shown["1"].values()) == ["male", "light", "old", "", "", ""]
     assert list(shown["2"].values()) == ["female", "unknown", "young", "", "tie", ""]
-    assert list(shown["3"].values()) == ["unknown", "unknown", "unknown", "non-binary", "no-votes", "na"]
+    assert list(shown["3"].values()) == [
+        "unknown",
+        "unknown",
+        "unknown",
+        "non-binary",
+        "no-votes",
+        "na",
+    ]
     assert list(shown["4"].values()) == ["unknown", "dark", "middle", "tie", "", ""]
-    assert list(shown["5"].values()) == ["unknown", "unknown", "unknown", "unread", "unread", "no-votes"]
+    assert list(shown["5"].values()) == [
+        "unknown",
+        "unknown",
+        "unknown",
+        "unread",
+        "unread",
+        "no-votes",
+    ]
 
 
 def test_every_row_that_leaves_says_why(tmp_path: Path) -> None:
@@ -78,9 +130,14 @@ def test_every_row_that_leaves_says_why(tmp_path: Path) -> None:
     )
     assert list(people.index) == ["1"]
     assert gone == {
-        "2": "several-persons", "3": "several-persons", "4": "person-twice", "5": "unknown-class", "6": "box-unreadable", "7": "box-unreadable",
+        "2": "several-persons",
+        "3": "several-persons",
+        "4": "person-twice",
+        "5": "unknown-class",
+        "6": "box-unreadable",
+        "7": "box-unreadable",
         "row 10": "no-person-id",
-    }  # fmt: skip
+    }
 
 
 def test_a_file_that_is_not_facet_is_told(tmp_path: Path) -> None:
@@ -114,18 +171,35 @@ def test_files_are_found_in_the_archives_and_nowhere_else(tmp_path: Path) -> Non
     outside = tmp_path.parent / "secret.jpg"
     outside.write_bytes(b"x")
     (tmp_path / "imgs_1" / "link.jpg").symlink_to(outside)
-    found, lost = find_files(tmp_path, pd.Series(["a.jpg", "twice.jpg", "gone.jpg", "../secret.jpg", "link.jpg"]))
+    found, lost = find_files(
+        tmp_path, pd.Series(["a.jpg", "twice.jpg", "gone.jpg", "../secret.jpg", "link.jpg"])
+    )
     assert list(found) == ["a.jpg"]
-    assert lost == {"twice.jpg": "image-twice", "gone.jpg": "missing-image", "../secret.jpg": "bad-name", "link.jpg": "bad-name"}
+    assert lost == {
+        "twice.jpg": "image-twice",
+        "gone.jpg": "missing-image",
+        "../secret.jpg": "bad-name",
+        "link.jpg": "bad-name",
+    }
 
 
 @pytest.mark.parametrize(
     ("written", "years", "group"),
     [
-        ("3-9", (3, 9), "young"), ("03-Sep", (3, 9), "young"), ("9-Mar", (3, 9), "young"), ("9-3", None, "unknown"), ("Oct-19", (10, 19), "young"), ("20-29", (20, 29), "unknown"), ("30-39", (30, 39), "middle"),
-        ("60-69", (60, 69), "unknown"), ("more than 70", (70, 130), "old"), ("24", (24, 24), "young"), ("25", (25, 25), "middle"), ("old", None, "unknown"),
+        ("3-9", (3, 9), "young"),
+        ("03-Sep", (3, 9), "young"),
+        ("9-Mar", (3, 9), "young"),
+        ("9-3", None, "unknown"),
+        ("Oct-19", (10, 19), "young"),
+        ("20-29", (20, 29), "unknown"),
+        ("30-39", (30, 39), "middle"),
+        ("60-69", (60, 69), "unknown"),
+        ("more than 70", (70, 130), "old"),
+        ("24", (24, 24), "young"),
+        ("25", (25, 25), "middle"),
+        ("old", None, "unknown"),
     ],
-)  # fmt: skip
+)
 def test_ages(written: str, years: tuple[int, int] | None, group: str) -> None:
     assert age_range(written) == years
     assert age_group(years)[0] == group
@@ -141,18 +215,30 @@ def test_fairface(shared: Path) -> None:
 
 def test_fairface_tables_that_point_elsewhere(tmp_path: Path) -> None:
     (tmp_path / "a.jpg").write_bytes(b"x")
-    rows = [("a.jpg", "3-9", "Male", "White"), ("../b.jpg", "3-9", "Male", "White"), ("c.jpg", "3-9", "Male", "White")]
-    pd.DataFrame(rows, columns=["file", "age", "gender", "race"]).to_csv(tmp_path / "t.csv", index=False)
+    rows = [
+        ("a.jpg", "3-9", "Male", "White"),
+        ("../b.jpg", "3-9", "Male", "White"),
+        ("c.jpg", "3-9", "Male", "White"),
+    ]
+    pd.DataFrame(rows, columns=["file", "age", "gender", "race"]).to_csv(
+        tmp_path / "t.csv", index=False
+    )
     found = read_fairface(tmp_path / "t.csv")
     assert list(found.people["file"]) == ["a.jpg"]
-    assert dict(zip(found.quarantine["key"], found.quarantine["rule"], strict=True)) == {"../b.jpg": "bad-name", "c.jpg": "missing-image"}
+    assert dict(zip(found.quarantine["key"], found.quarantine["rule"], strict=True)) == {
+        "../b.jpg": "bad-name",
+        "c.jpg": "missing-image",
+    }
 
 
 def test_utkface(tmp_path: Path) -> None:
     for name in ("24_0_1_20170116.jpg", "66_1_4_20170117.png", "holiday.jpg", "notes.txt"):
         (tmp_path / name).write_bytes(b"x")
     found = read_utkface(tmp_path)
-    assert found.people[["gender", "age", "race"]].to_numpy().tolist() == [["male", "young", "Black"], ["female", "old", "Others"]]
+    assert found.people[["gender", "age", "race"]].to_numpy().tolist() == [
+        ["male", "young", "Black"],
+        ["female", "old", "Others"],
+    ]
     assert found.quarantine["rule"].tolist() == ["bad-name"]
     with pytest.raises(InputError, match="no pictures"):
         read_utkface(tmp_path / "nothing")

@@ -32,7 +32,11 @@ SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def same(one: Stored, other: Stored) -> None:
@@ -44,19 +48,30 @@ def pictures(out: Path, stored: Stored) -> dict[str, tuple[bytes, ...]]:
     """cluster_id -> pictures"""
     stored.index.to_parquet(out / "images.parquet")
     reader = ImageReader(out)
-    return {cluster: reader[key] for cluster, key in zip(stored.index["cluster_id"], stored.index["image_id"], strict=True)}
+    return {
+        cluster: reader[key]
+        for cluster, key in zip(stored.index["cluster_id"], stored.index["image_id"], strict=True)
+    }
 
 
 def test_every_fault_and_no_other_cluster_is_left_out(tmp_path: Path) -> None:
     raw, calls = tmp_path / "raw", []
     clusters = raw_folder(raw)
-    stored = render_store(raw, clusters, tmp_path / "a", progress=lambda done, total: calls.append((done, total)))
-    faults = {(table, key[-4:], rule) for table, key, rule, _ in stored.quarantine.itertuples(index=False)}
+    stored = render_store(
+        raw, clusters, tmp_path / "a", progress=lambda done, total: calls.append((done, total))
+    )
+    faults = {
+        (table, key[-4:], rule) for table, key, rule, _ in stored.quarantine.itertuples(index=False)
+    }
     assert faults == {
-        ("images", "0003", "missing-tile"), ("images", "0003", "missing-photo"), ("images", "0005", "tile-all-zero"),
-        ("images", "0007", "missing-photo"), ("images", "0011", "photo-corrupt"), ("photos", "/130", "photo-corrupt"),
+        ("images", "0003", "missing-tile"),
+        ("images", "0003", "missing-photo"),
+        ("images", "0005", "tile-all-zero"),
+        ("images", "0007", "missing-photo"),
+        ("images", "0011", "photo-corrupt"),
+        ("photos", "/130", "photo-corrupt"),
         ("images", "0017", "tile-truncated"),
-    }  # fmt: skip
+    }
     assert len(stored.index) == 13
     assert set(stored.index["n_photos"]) == {2}
     assert set(stored.index["shard"]) == {"AL-000"}
@@ -64,7 +79,9 @@ def test_every_fault_and_no_other_cluster_is_left_out(tmp_path: Path) -> None:
     assert calls == [(2, 18), (18, 18)]
     assert (stored.rendered, stored.reused) == (16, 0)
     assert stored.lines() == ["13 clusters with pictures in 1 shards; 16 rendered, 0 unchanged"]
-    assert not stored.quarantine["detail"].str.contains(str(tmp_path), regex=False).any()  # same table wherever the folder lies
+    assert (
+        not stored.quarantine["detail"].str.contains(str(tmp_path), regex=False).any()
+    )  # same table wherever the folder lies
 
 
 def test_neither_order_nor_workers_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +96,8 @@ def test_neither_order_nor_workers_show(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_nothing_is_drawn_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second run, broken photos and tiles included; then with other shards, in other folders, from an archive."""
+    """The second run, broken photos and tiles included; then with other shards, in other folders,
+    from an archive."""
     raw, out = tmp_path / "raw", tmp_path / "out"
     clusters = raw_folder(raw)
     first = render_store(raw, clusters, out)
@@ -101,7 +119,9 @@ def test_nothing_is_drawn_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert files(out) == files(fresh(raw, clusters[4:], tmp_path / "packed"))
 
 
-def fresh(raw: Path, clusters: pd.DataFrame, out: Path, settings: ImageSettings | None = None) -> Path:
+def fresh(
+    raw: Path, clusters: pd.DataFrame, out: Path, settings: ImageSettings | None = None
+) -> Path:
     render_store(raw, clusters, out, settings)
     return out
 
@@ -173,14 +193,18 @@ def test_two_clusters_of_the_same_bytes_keep_their_own_rows(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped"])
-def test_damaged_shards_are_drawn_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str) -> None:
+def test_damaged_shards_are_drawn_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
     raw, out = tmp_path / "raw", tmp_path / "out"
     clusters = raw_folder(raw)
     render_store(raw, clusters, out)
     path = out / "images" / "AL-000.parquet"
     data = path.read_bytes()
     half = len(data) // 2
-    path.write_bytes(data[:half] if damage == "cut" else data[:half] + bytes([data[half] ^ 1]) + data[half + 1 :])
+    path.write_bytes(
+        data[:half] if damage == "cut" else data[:half] + bytes([data[half] ^ 1]) + data[half + 1 :]
+    )
     monkeypatch.setattr(imagestore, "PER_SHARD", 30 if damage == "cut" else 9)
     assert render_store(raw, clusters, out).rendered == (16 if damage == "cut" else 1)
     assert files(out) == files(fresh(raw, clusters, tmp_path / "fresh"))
@@ -204,7 +228,8 @@ if __name__ == "__main__":
 
 
 def test_killed_and_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """kill -9 as soon as the first shard is there: the workers leave too, the next run takes over what is finished."""
+    """kill -9 as soon as the first shard is there: the workers leave too, the next run takes over
+    what is finished."""
     raw, out = tmp_path / "raw", tmp_path / "out"
     clusters = raw_folder(raw)
     for number in range(20, 50):
@@ -213,7 +238,13 @@ def test_killed_and_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     clusters = clusters_of(*clusters["cluster_id"], *(f"AL-2008-5#-{n:08d}" for n in range(20, 50)))
     clusters.to_parquet(tmp_path / "clusters.parquet")
     (tmp_path / "driver.py").write_text(DRIVER)
-    command = [sys.executable, str(tmp_path / "driver.py"), str(raw), str(out), str(tmp_path / "clusters.parquet")]
+    command = [
+        sys.executable,
+        str(tmp_path / "driver.py"),
+        str(raw),
+        str(out),
+        str(tmp_path / "clusters.parquet"),
+    ]
     running = subprocess.Popen(command)
     waiting = out / "images" / ".next"
     while not list(waiting.glob("[A-Z]*.parquet")):
@@ -241,11 +272,15 @@ def alive(pid: str) -> bool:
         return False
 
 
-def test_results_flow_and_errors_leave_the_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_flow_and_errors_leave_the_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     raw, out = tmp_path / "raw", tmp_path / "out"
     clusters = raw_folder(raw)
     monkeypatch.setattr(imagestore, "PER_SHARD", 4)
-    os.symlink("/etc/hostname", raw / "mapillary" / "imagery" / "AL" / "AL-2008-5#-00000018" / "0.jpeg")
+    os.symlink(
+        "/etc/hostname", raw / "mapillary" / "imagery" / "AL" / "AL-2008-5#-00000018" / "0.jpeg"
+    )
     with pytest.raises(InputError, match="climbs out of"):
         render_store(raw, clusters, out, workers=2)
     assert not list((out / "images").glob("*.parquet"))
@@ -258,7 +293,9 @@ def test_metadata_without_files_and_of_others(tmp_path: Path) -> None:
     put_metadata(raw, f"id,DHSID_EA,path\n5,{TWO},\n6,{ONE},\n7,{TWO},\n5,{ONE},AL/{TWO}/5.jpeg\n")
     stored = render_store(raw, clusters_of(ONE), tmp_path / "out")
     assert stored.index.empty
-    assert stored.index.dtypes.equals(render_store(raw, clusters_of(TWO), tmp_path / "two").index.dtypes)
+    assert stored.index.dtypes.equals(
+        render_store(raw, clusters_of(TWO), tmp_path / "two").index.dtypes
+    )
     assert stored.quarantine[["table", "key", "rule"]].values.tolist() == [
         ["images", ONE, "photo-missing-file"],
         ["photos", f"{ONE}/5", "photo-of-other-cluster"],
@@ -281,8 +318,14 @@ def test_missing_folders(tmp_path: Path, missing: str) -> None:
     [
         ({"layout": "collage"}, "unknown image layout 'collage'; valid: composite, several"),
         ({"stretch": "auto"}, "unknown stretch 'auto'; valid: authors, percentile"),
-        ({"stretch_for": {"AL": "auto"}}, "unknown stretch for AL 'auto'; valid: authors, percentile"),
-        ({"stretch_for": (("XY", "authors"),)}, "unknown country with a stretch of its own 'XY'; valid: AL, "),
+        (
+            {"stretch_for": {"AL": "auto"}},
+            "unknown stretch for AL 'auto'; valid: authors, percentile",
+        ),
+        (
+            {"stretch_for": (("XY", "authors"),)},
+            "unknown country with a stretch of its own 'XY'; valid: AL, ",
+        ),
         ({"bands": "rgb"}, "unknown bands 'rgb'; valid: false-colour, swir, true-colour"),
         ({"nightlights": True}, "unknown nightlights True; valid: linear, log, none"),
         ({"photos": 0}, "0 photos per cluster: give 1 to 4"),
@@ -296,7 +339,8 @@ def test_settings_are_checked(bad: dict[str, object], says: str) -> None:
 
 
 def rich(raw: Path) -> pd.DataFrame:
-    """Two countries; the tile's bands differ and vary; three photos, two of them near-duplicates."""
+    """Two countries; the tile's bands differ and vary; three photos, two of them
+    near-duplicates."""
     ids = [ONE, "ZW-2010-6#-00000001"]
     tile = make_tile() * np.linspace(0.5, 1.5, 255, dtype=np.float32)
     tile[:5] *= np.array([1, 1.2, 0.8, 2, 1.5], dtype=np.float32)[:, None, None]
@@ -304,7 +348,12 @@ def rich(raw: Path) -> pd.DataFrame:
     for cluster in ids:
         put_tile(raw, cluster, tile)
         for photo_id, seed, quality in (("1", 1, 90), ("2", 1, 89), ("3", 3, 90)):
-            put_photo(raw, cluster, photo_id, jpeg(make_photo(seed, (900, 600)).convert("RGB")) if quality == 90 else None)
+            put_photo(
+                raw,
+                cluster,
+                photo_id,
+                jpeg(make_photo(seed, (900, 600)).convert("RGB")) if quality == 90 else None,
+            )
         put_photo(raw, cluster, "2", jpeg(make_photo(1, (900, 606))))
     return pd.DataFrame({"cluster_id": ids, "cname": ["AL", "ZW"], "year": [2008, 2015]})
 
@@ -314,8 +363,18 @@ def test_every_setting_changes_the_picture_and_no_hash(tmp_path: Path) -> None:
     clusters = rich(raw)
     usual = ImageSettings()
     ids, hashes = set(), set()
-    changes: list[dict[str, object]] = [{}, {"layout": "several"}, {"stretch": "percentile"}, {"bands": "false-colour"}, {"bands": "swir"}]
-    changes += [{"nightlights": "linear"}, {"nightlights": "none"}, {"layout": "several", "photos": 3}]
+    changes: list[dict[str, object]] = [
+        {},
+        {"layout": "several"},
+        {"stretch": "percentile"},
+        {"bands": "false-colour"},
+        {"bands": "swir"},
+    ]
+    changes += [
+        {"nightlights": "linear"},
+        {"nightlights": "none"},
+        {"layout": "several", "photos": 3},
+    ]
     for change in changes:
         stored = render_store(raw, clusters, out, dataclasses.replace(usual, **change))  # type: ignore[arg-type]
         assert stored.rendered == 2
@@ -342,13 +401,22 @@ def test_several_pictures(tmp_path: Path) -> None:
     parts = pictures(out, stored)[ONE]
     assert stored.index["n_parts"].tolist() == [4, 4]
     assert set(stored.index["photo_id"][0].split(",")) in ({"1", "3"}, {"2", "3"})
-    assert [open_picture(part).size for part in parts] == [(448, 299), (448, 299), (255, 255), (255, 255)]
+    assert [open_picture(part).size for part in parts] == [
+        (448, 299),
+        (448, 299),
+        (255, 255),
+        (255, 255),
+    ]
     alone = render_store(raw, clusters, out, ImageSettings(layout="several", nightlights="none"))
-    assert [open_picture(part).size for part in pictures(out, alone)[ONE]] == [(448, 299), (255, 255)]
+    assert [open_picture(part).size for part in pictures(out, alone)[ONE]] == [
+        (448, 299),
+        (255, 255),
+    ]
 
 
 def test_realpack(tmp_path: Path) -> None:
-    """Real bytes. The expectation is counted from the folder: a cluster stays iff it has a tile and a photo."""
+    """Real bytes. The expectation is counted from the folder: a cluster stays iff it has a tile and
+    a photo."""
     from sdgbias.raw.clusters import read_clusters
 
     raw = SHARED / "realpack"
@@ -360,5 +428,7 @@ def test_realpack(tmp_path: Path) -> None:
     stored = render_store(raw, clusters, tmp_path)
     assert set(stored.index["cluster_id"]) == set(clusters["cluster_id"]) & tiles & photos
     assert len(stored.index) > 0
-    assert set(stored.quarantine["key"]) == set(clusters["cluster_id"]) - set(stored.index["cluster_id"])
+    assert set(stored.quarantine["key"]) == set(clusters["cluster_id"]) - set(
+        stored.index["cluster_id"]
+    )
     assert render_store(raw, clusters, tmp_path).rendered == 0

@@ -26,15 +26,28 @@ from sdgbias.types import CONTEXT_NAMES, PILLARS, TOLERANCES
 TABLE = Path(__file__).resolve().parents[2] / "sdgbias" / "data" / "indicators.yaml"
 
 
-def terciles(decimals: int = 0, limits: tuple[float, float] = (0.0, 100.0), suffix: str = " %") -> Indicator:
-    return dataclasses.replace(indicator("sanitation"), decimals=decimals, limits=limits, suffix=suffix)
+def terciles(
+    decimals: int = 0, limits: tuple[float, float] = (0.0, 100.0), suffix: str = " %"
+) -> Indicator:
+    return dataclasses.replace(
+        indicator("sanitation"), decimals=decimals, limits=limits, suffix=suffix
+    )
 
 
 def test_the_table_is_app_b() -> None:
     mcq, regression = load_indicators(), load_regression_tasks()
     assert [sum(i.pillar == p for i in mcq) for p in PILLARS] == [5, 4, 3]
     assert [sum(t.pillar == p for t in regression) for p in PILLARS] == [4, 4, 1]
-    assert {i.sdg for i in mcq} >= {"2.2.1", "2.2.2", "3.8.1", "7.1.1", "6.1.1", "6.2.1", "3.9.2", "4.1.2"}
+    assert {i.sdg for i in mcq} >= {
+        "2.2.1",
+        "2.2.2",
+        "3.8.1",
+        "7.1.1",
+        "6.1.1",
+        "6.2.1",
+        "3.9.2",
+        "4.1.2",
+    }
     targets = [t.target for t in regression]
     assert {name: targets.count(name) for name in TOLERANCES} == {
         "under5_mort": 2,
@@ -74,13 +87,28 @@ def test_a_regression_task_never_sees_its_target() -> None:
 def test_thresholds_make_the_labels_and_an_edge_belongs_to_the_upper_range() -> None:
     made = bins(indicator("stunting"), np.array([25.0]))
     assert made.labels == ("below 20 %", "20 % to under 30 %", "30 % or more")
-    assert list(made.letters(np.array([0, 19.999, 20, 29.999, 30, 99]))) == ["A", "A", "B", "B", "C", "C"]
-    assert bins(indicator("shdi"), np.array([])).labels == ("below 0.550", "0.550 to under 0.700", "0.700 or more")
+    assert list(made.letters(np.array([0, 19.999, 20, 29.999, 30, 99]))) == [
+        "A",
+        "A",
+        "B",
+        "B",
+        "C",
+        "C",
+    ]
+    assert bins(indicator("shdi"), np.array([])).labels == (
+        "below 0.550",
+        "0.550 to under 0.700",
+        "0.700 or more",
+    )
 
 
 def test_a_long_unit_is_said_once_in_the_middle_range() -> None:
     made = bins(indicator("wash_mortality"), np.arange(1.0, 91.0))
-    assert made.labels == ("below 31 per 100,000", "31 to under 60 per 100,000", "60 per 100,000 or more")
+    assert made.labels == (
+        "below 31 per 100,000",
+        "31 to under 60 per 100,000",
+        "60 per 100,000 or more",
+    )
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -154,7 +182,10 @@ def test_unknown_slugs_list_the_valid_ones() -> None:
         indicator("stunt")
     with pytest.raises(InputError, match=r"unknown regression task 'x'; valid: .*water_security"):
         regression_task("x")
-    assert indicator("shdi").unit == "index, 0-1" and regression_task("education_access").target == "women_edu"
+    assert (
+        indicator("shdi").unit == "index, 0-1"
+        and regression_task("education_access").target == "women_edu"
+    )
 
 
 @pytest.mark.parametrize(
@@ -173,7 +204,9 @@ def test_unknown_slugs_list_the_valid_ones() -> None:
         ("regression.water_security", "tolerance", 1.0, "Table F's 0.75"),
     ],
 )
-def test_a_wrong_field_is_named(tmp_path: Path, where: str, field: str, value: object, message: str) -> None:
+def test_a_wrong_field_is_named(
+    tmp_path: Path, where: str, field: str, value: object, message: str
+) -> None:
     table = yaml.safe_load(TABLE.read_text(encoding="utf-8"))
     section, slug = where.split(".")
     table[section][slug][field] = value
@@ -181,7 +214,11 @@ def test_a_wrong_field_is_named(tmp_path: Path, where: str, field: str, value: o
     path.write_text(yaml.safe_dump(table), encoding="utf-8")
     with pytest.raises(InputError) as caught:
         load_indicators(path)
-    assert where in str(caught.value) and message in str(caught.value) and "\n" not in str(caught.value)
+    assert (
+        where in str(caught.value)
+        and message in str(caught.value)
+        and "\n" not in str(caught.value)
+    )
 
 
 def test_a_broken_table_is_one_line(tmp_path: Path) -> None:

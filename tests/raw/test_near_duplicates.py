@@ -1,4 +1,5 @@
-"""Near-duplicates: the same groups as comparing everything with everything, whatever the order of the rows."""
+"""Near-duplicates: the same groups as comparing everything with everything, whatever the order of
+the rows."""
 
 from __future__ import annotations
 
@@ -32,28 +33,37 @@ def brute_force(keys: list[str], hashes: Rows, threshold: int) -> list[str]:
 
 @st.composite
 def near_tables(draw: st.DrawFn) -> tuple[list[str], Rows]:
-    """Few distinct pictures, each with some flipped bits, so that chains, copies and edges at the threshold do occur."""
+    """Few distinct pictures, each with some flipped bits, so that chains, copies and edges at the
+    threshold do occur."""
     kinds = draw(st.integers(1, 3))
     seeds = draw(st.lists(st.tuples(*[st.integers(0, 2**64 - 1)] * kinds), min_size=1, max_size=3))
     rows = []
     for _ in range(draw(st.integers(1, 12))):
         base = draw(st.sampled_from(seeds))
         flips = draw(st.lists(st.integers(0, 63), max_size=7))
-        row = [value ^ sum(1 << bit for bit in set(flips[: draw(st.integers(0, 7))])) for value in base]
-        rows.append(tuple("" if draw(st.integers(0, 15)) == 0 else f"{value:016x}" for value in row))
+        row = [
+            value ^ sum(1 << bit for bit in set(flips[: draw(st.integers(0, 7))])) for value in base
+        ]
+        rows.append(
+            tuple("" if draw(st.integers(0, 15)) == 0 else f"{value:016x}" for value in row)
+        )
     keys = [f"k{number:02d}" for number in draw(st.permutations(range(len(rows))))]
     return keys, rows
 
 
 @settings(max_examples=150, deadline=None)
 @given(near_tables(), st.sampled_from([0, 1, 3, 4, 5, 20, 63]), st.randoms(use_true_random=False))
-def test_same_as_brute_force_in_any_order(table: tuple[list[str], Rows], threshold: int, chance: random.Random) -> None:
+def test_same_as_brute_force_in_any_order(
+    table: tuple[list[str], Rows], threshold: int, chance: random.Random
+) -> None:
     keys, hashes = table
     found = groups(keys, hashes, threshold)
     assert found == brute_force(keys, hashes, threshold)
     order = list(range(len(keys)))
     chance.shuffle(order)
-    assert groups([keys[i] for i in order], [hashes[i] for i in order], threshold) == [found[i] for i in order]
+    assert groups([keys[i] for i in order], [hashes[i] for i in order], threshold) == [
+        found[i] for i in order
+    ]
 
 
 @pytest.mark.parametrize(("bits", "near"), [(4, True), (5, False)])
@@ -64,7 +74,8 @@ def test_threshold_is_the_last_that_counts(bits: int, near: bool) -> None:
 
 @pytest.mark.parametrize("threshold", [1, 2, 3, 4, 5, 8, 16, 31, 63])
 def test_differences_spread_over_the_bits_hide_nothing(threshold: int) -> None:
-    """One flipped bit in each of as many stretches as may differ: only one band more than that still agrees."""
+    """One flipped bit in each of as many stretches as may differ: only one band more than that
+    still agrees."""
     spread = sum(1 << (64 * i + 32) // threshold for i in range(threshold))
     assert spread.bit_count() == threshold
     for start in range(64):
@@ -85,11 +96,14 @@ def test_a_missing_hash_is_near_to_none() -> None:
 
 def test_a_chain_of_small_steps_is_one_group() -> None:
     steps = [((1 << 3 * i) - 1,) for i in range(10)]
-    assert groups([f"k{i}" for i in range(10)], [(f"{n:016x}",) for (n,) in steps], 3) == ["k0"] * 10
+    assert (
+        groups([f"k{i}" for i in range(10)], [(f"{n:016x}",) for (n,) in steps], 3) == ["k0"] * 10
+    )
 
 
 def test_many_copies_cost_nothing() -> None:
-    """100,000 copies of one picture: nearly 5,000,000,000 pairs if they were compared one by one."""
+    """100,000 copies of one picture: nearly 5,000,000,000 pairs if they were compared one by
+    one."""
     keys = [f"{i:06d}" for i in range(100_000)]
     assert set(groups(keys, [("a5" * 8, "c3" * 8)] * len(keys))) == {"000000"}
 

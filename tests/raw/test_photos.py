@@ -18,13 +18,24 @@ from sdgbias.raw.images.photos import (
     photo_index,
     read_photo,
 )
-from tests.builders.raw_folder import ONE, THREE, TWO, jpeg, make_photo, put_metadata, put_photo, zipped
+from tests.builders.raw_folder import (
+    ONE,
+    THREE,
+    TWO,
+    jpeg,
+    make_photo,
+    put_metadata,
+    put_photo,
+    zipped,
+)
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 MAPILLARY_TOOLS = SHARED / "street" / "mapillary_tools"
 
 
-@pytest.mark.parametrize("data", [b"", b"not a photo", jpeg(make_photo())[:-600], jpeg(make_photo())[:100]])
+@pytest.mark.parametrize(
+    "data", [b"", b"not a photo", jpeg(make_photo())[:-600], jpeg(make_photo())[:100]]
+)
 def test_corrupt_photo(tmp_path: Path, data: bytes) -> None:
     path = put_photo(tmp_path, ONE, "1", data)
     with pytest.raises(PhotoError, match=r"1\.jpeg: no readable JPEG .*delete it") as caught:
@@ -33,7 +44,9 @@ def test_corrupt_photo(tmp_path: Path, data: bytes) -> None:
     assert "0x" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["corrupt_exif.jpg", "corrupt_exif_large_thumbnail.jpg", "test_exif.jpg"])
+@pytest.mark.parametrize(
+    "name", ["corrupt_exif.jpg", "corrupt_exif_large_thumbnail.jpg", "test_exif.jpg"]
+)
 def test_corrupt_exif_specimens(name: str) -> None:
     if not MAPILLARY_TOOLS.exists():
         pytest.skip("needs the shared corrupt-EXIF specimens of mapillary_tools")
@@ -42,7 +55,10 @@ def test_corrupt_exif_specimens(name: str) -> None:
     assert min(photo.size) >= 16
 
 
-@pytest.mark.parametrize("exif", [b"Exif\0\0garbage", b"Exif\0\0MM\0*\xff\xff\xff\xff", b"Exif\0\0II*\0\x08\0\0\0\xff\xff"])
+@pytest.mark.parametrize(
+    "exif",
+    [b"Exif\0\0garbage", b"Exif\0\0MM\0*\xff\xff\xff\xff", b"Exif\0\0II*\0\x08\0\0\0\xff\xff"],
+)
 def test_corrupt_exif(tmp_path: Path, exif: bytes) -> None:
     data = jpeg(make_photo())
     tagged = data[:2] + b"\xff\xe1" + (len(exif) + 2).to_bytes(2, "big") + exif + data[2:]
@@ -50,7 +66,9 @@ def test_corrupt_exif(tmp_path: Path, exif: bytes) -> None:
     assert read_photo(odd).tobytes() == read_photo(plain).tobytes()
 
 
-def test_exif_reader_that_raises_costs_only_the_turning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exif_reader_that_raises_costs_only_the_turning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(_: Image.Image) -> None:
         raise SyntaxError("not a TIFF file")
 
@@ -97,7 +115,9 @@ def test_disk_faults_are_not_the_photos_fault(tmp_path: Path) -> None:
     assert not isinstance(caught.value, TileError)
 
 
-@pytest.mark.parametrize("path", ["../x.jpeg", "a/../../x", "/etc/passwd", "..\\x", "C:\\x", "a/.."])
+@pytest.mark.parametrize(
+    "path", ["../x.jpeg", "a/../../x", "/etc/passwd", "..\\x", "C:\\x", "a/.."]
+)
 def test_confine_refuses(tmp_path: Path, path: str) -> None:
     with pytest.raises(InputError, match="climbs out of"):
         confine(tmp_path, path)
@@ -109,7 +129,9 @@ def test_confine_and_links(tmp_path: Path) -> None:
     (tmp_path / "root" / "link.jpeg").symlink_to(tmp_path / "secret.jpeg")
     (tmp_path / "alias").symlink_to(tmp_path / "root")
     assert confine(tmp_path / "root", "a/b..c.jpeg") == tmp_path / "root" / "a" / "b..c.jpeg"
-    assert confine(tmp_path / "alias", "a") == tmp_path / "alias" / "a"  # the root itself may be a link
+    assert (
+        confine(tmp_path / "alias", "a") == tmp_path / "alias" / "a"
+    )  # the root itself may be a link
     with pytest.raises(InputError, match="climbs out of"):
         confine(tmp_path / "root", "link.jpeg")
 
@@ -128,9 +150,14 @@ def test_index_from_folder_and_from_any_metadata(tmp_path: Path) -> None:
     )
     pd.testing.assert_frame_equal(photo_index(tmp_path), expected)
     for header in ("id,year,DHSID_EA", "image_id,year,dhsid", "Mapillary_ID,year,cluster"):
-        put_metadata(tmp_path, f"{header}\n9,2008,{ONE}\n10,2008,{ONE}\n5,2008,{TWO}\n77,2008,{THREE}\n")
+        put_metadata(
+            tmp_path, f"{header}\n9,2008,{ONE}\n10,2008,{ONE}\n5,2008,{TWO}\n77,2008,{THREE}\n"
+        )
         pd.testing.assert_frame_equal(photo_index(tmp_path), expected)
-    put_metadata(tmp_path, f"DHSID_EA,path,id\n{ONE},AL/{ONE}/9.jpeg,9\n{ONE},,10\n{TWO},nowhere.jpeg,5\n{TWO},,5\n")
+    put_metadata(
+        tmp_path,
+        f"DHSID_EA,path,id\n{ONE},AL/{ONE}/9.jpeg,9\n{ONE},,10\n{TWO},nowhere.jpeg,5\n{TWO},,5\n",
+    )
     pd.testing.assert_frame_equal(photo_index(tmp_path), expected)
     put_metadata(tmp_path, f"DHSID_EA,id\n{ONE},9\n")  # the table decides which photos count
     assert photo_index(tmp_path)["photo_id"].tolist() == ["9"]
@@ -151,9 +178,18 @@ def test_long_ids_stay_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (f"id,year\n9,{ONE}\n", "AL.csv: no column for the cluster's DHSID_EA; name it .*dhsid.*found: id, year"),
-        (f"DHSID_EA,year\n{ONE},2008\n", "AL.csv: no column for the photo's id; name it id or .*found: DHSID_EA, year"),
-        (f"id,DHSID_EA,path\n9,{ONE},../../../secret.jpeg\n", "'../../../secret.jpeg' climbs out of"),
+        (
+            f"id,year\n9,{ONE}\n",
+            "AL.csv: no column for the cluster's DHSID_EA; name it .*dhsid.*found: id, year",
+        ),
+        (
+            f"DHSID_EA,year\n{ONE},2008\n",
+            "AL.csv: no column for the photo's id; name it id or .*found: DHSID_EA, year",
+        ),
+        (
+            f"id,DHSID_EA,path\n9,{ONE},../../../secret.jpeg\n",
+            "'../../../secret.jpeg' climbs out of",
+        ),
         (f"id,DHSID_EA,path\n9,{ONE},/etc/passwd\n", "'/etc/passwd' climbs out of"),
         (f"id,DHSID_EA\n../../9,{ONE}\n", "'../../9' climbs out of"),
         ("id,DHSID_EA\n9,../AL\n", "'../AL' climbs out of"),
@@ -174,7 +210,9 @@ def test_archives_are_read_in_place(tmp_path: Path) -> None:
     digest = photo_digest(tmp_path / photo_index(tmp_path)["path"][0])
     zipped(tmp_path)
     index = photo_index(tmp_path)
-    assert index["path"].tolist() == [f"mapillary/imagery/AL.zip::AL/{ONE}/{n}.jpeg" for n in (8, 9)]
+    assert index["path"].tolist() == [
+        f"mapillary/imagery/AL.zip::AL/{ONE}/{n}.jpeg" for n in (8, 9)
+    ]
     assert read_photo(tmp_path / index["path"][1]).size == (160, 90)
     assert photo_digest(tmp_path / index["path"][0]) == digest
 
@@ -230,12 +268,19 @@ def test_ties_go_to_the_lower_id_and_eight_are_looked_at(tmp_path: Path) -> None
 def test_near_duplicates_of_a_better_photo_are_passed_over(tmp_path: Path) -> None:
     scene = make_photo(1, contrast=100)
     put_photo(tmp_path, ONE, "1", jpeg(scene))
-    put_photo(tmp_path, ONE, "2", jpeg(Image.blend(scene, Image.new("RGB", scene.size, (128, 128, 128)), 0.2)))  # hazier
+    put_photo(
+        tmp_path,
+        ONE,
+        "2",
+        jpeg(Image.blend(scene, Image.new("RGB", scene.size, (128, 128, 128)), 0.2)),
+    )  # hazier
     put_photo(tmp_path, ONE, "3", jpeg(make_photo(3, contrast=30)))
     assert chosen(tmp_path, candidates(tmp_path), 4) == ["1", "3"]
 
 
-def test_a_duplicate_stands_in_for_a_photo_that_fails_at_full_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_duplicate_stands_in_for_a_photo_that_fails_at_full_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for photo_id in ("1", "2"):
         put_photo(tmp_path, ONE, photo_id, jpeg(make_photo(1)))
     real = photos_module.read_photo
@@ -256,7 +301,10 @@ def test_no_readable_photo(tmp_path: Path) -> None:
     put_photo(tmp_path, ONE, "2", b"x")
     choice = choose_photos(tmp_path, candidates(tmp_path))
     assert choice.photos == []
-    assert [(photo_id, error.rule) for photo_id, error in choice.broken] == [("1", "photo-corrupt"), ("2", "photo-corrupt")]
+    assert [(photo_id, error.rule) for photo_id, error in choice.broken] == [
+        ("1", "photo-corrupt"),
+        ("2", "photo-corrupt"),
+    ]
     assert choose_photos(tmp_path, []).photos == []
 
 
@@ -286,8 +334,10 @@ def test_photos_of_another_cluster(tmp_path: Path) -> None:
     assert index.rows[["cluster_id", "photo_id"]].values.tolist() == [[ONE, "1"], [TWO, "4"]]
     assert index.misplaced["key"].tolist() == [f"{ONE}/2", f"{ONE}/3", f"{THREE}/1"]
     assert set(index.misplaced["rule"]) == {"photo-of-other-cluster"}
-    assert index.misplaced["detail"][0] == (
-        f"mapillary/metadata/AL.csv names it, but it lies in the folder of {TWO}; correct the row or move the photo"
+    assert (
+        index.misplaced["detail"][0]
+        == f"mapillary/metadata/AL.csv names it, but it lies in the folder of {TWO}; correct the"
+        " row or move the photo"
     )
 
 

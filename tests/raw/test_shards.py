@@ -23,7 +23,9 @@ def picture(seed: int, size: tuple[int, int] = (48, 48)) -> bytes:
 
 
 def rows_of(count: int, start: int = 0, country: str = "AL") -> list[tuple[str, str, list[bytes]]]:
-    return [(f"{country}-2008-5#-{n:08d}", str(n), [picture(n)]) for n in range(start, start + count)]
+    return [
+        (f"{country}-2008-5#-{n:08d}", str(n), [picture(n)]) for n in range(start, start + count)
+    ]
 
 
 def benchmark(folder: Path, rows: list[tuple[str, str, list[bytes]]]) -> pd.DataFrame:
@@ -33,16 +35,33 @@ def benchmark(folder: Path, rows: list[tuple[str, str, list[bytes]]]) -> pd.Data
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def test_store_and_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shards, "PER_SHARD", 20)
-    rows = [*rows_of(45), *rows_of(3, 50, "ZW"), ("zz-foreign", "", [picture(1), jpeg(make_photo(2))])]
+    rows = [
+        *rows_of(45),
+        *rows_of(3, 50, "ZW"),
+        ("zz-foreign", "", [picture(1), jpeg(make_photo(2))]),
+    ]
     index = benchmark(tmp_path, rows)
     assert index.columns.tolist() == shards.INDEX_COLUMNS
-    assert index["shard"].value_counts().sort_index().to_dict() == {"AL-000": 20, "AL-001": 20, "AL-002": 5, "XX-000": 1, "ZW-000": 3}
-    assert [pq.ParquetFile(tmp_path / "images" / "AL-000.parquet").metadata.row_group(i).num_rows for i in (0, 1)] == [16, 4]
+    assert index["shard"].value_counts().sort_index().to_dict() == {
+        "AL-000": 20,
+        "AL-001": 20,
+        "AL-002": 5,
+        "XX-000": 1,
+        "ZW-000": 3,
+    }
+    assert [
+        pq.ParquetFile(tmp_path / "images" / "AL-000.parquet").metadata.row_group(i).num_rows
+        for i in (0, 1)
+    ] == [16, 4]
     reader = ImageReader(tmp_path, limit_bytes=1)  # one row group is kept, however small the limit
     assert len(reader) == 49
     for _, _, parts in reversed(rows):
@@ -52,7 +71,9 @@ def test_store_and_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert index.set_index("cluster_id").loc["zz-foreign", "n_parts"] == 2
 
 
-def test_the_same_rows_give_the_same_bytes_and_nothing_stays_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_rows_give_the_same_bytes_and_nothing_stays_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     benchmark(tmp_path / "a", rows_of(20))
     monkeypatch.setattr(shards, "PER_SHARD", 3)
     benchmark(tmp_path / "b", rows_of(10, start=5))
@@ -62,8 +83,12 @@ def test_the_same_rows_give_the_same_bytes_and_nothing_stays_behind(tmp_path: Pa
 
 
 @pytest.mark.parametrize("rows", [[*rows_of(2), *rows_of(1, start=1)], rows_of(2)[::-1]])
-def test_order_and_duplicates_are_refused(tmp_path: Path, rows: list[tuple[str, str, list[bytes]]]) -> None:
-    with pytest.raises(InputError, match="comes after 'AL-2008-5#-00000001'; sort the images by cluster, one each"):
+def test_order_and_duplicates_are_refused(
+    tmp_path: Path, rows: list[tuple[str, str, list[bytes]]]
+) -> None:
+    with pytest.raises(
+        InputError, match="comes after 'AL-2008-5#-00000001'; sort the images by cluster, one each"
+    ):
         store_images(tmp_path, rows)
 
 
@@ -71,7 +96,9 @@ def test_image_id_of_one_and_of_several() -> None:
     from hashlib import sha256
 
     assert image_id([b"a"]) == sha256(b"a").hexdigest()
-    assert image_id([b"a", b"b"]) == sha256(sha256(b"a").digest() + sha256(b"b").digest()).hexdigest()
+    assert (
+        image_id([b"a", b"b"]) == sha256(sha256(b"a").digest() + sha256(b"b").digest()).hexdigest()
+    )
 
 
 def test_hashes_of_finished_pictures() -> None:
@@ -109,7 +136,9 @@ def test_require(tmp_path: Path) -> None:
     index = benchmark(tmp_path, rows_of(2))
     reader = ImageReader(tmp_path)
     reader.require([*index["image_id"], ""])
-    with pytest.raises(InputError, match=r"images.parquet: no image beef \(2 missing\); build the benchmark again"):
+    with pytest.raises(
+        InputError, match=r"images.parquet: no image beef \(2 missing\); build the benchmark again"
+    ):
         reader.require(["beef", "f00d", index["image_id"][0]])
     assert "beef" not in reader and reader.get("beef") is None
 

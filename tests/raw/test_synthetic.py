@@ -25,14 +25,22 @@ LABELS = "dhs_final_labels.csv"
 
 
 def digests(folder: Path) -> dict[str, str]:
-    return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(folder.rglob("*")) if p.is_file()}
+    return {
+        str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest()
+        for p in sorted(folder.rglob("*"))
+        if p.is_file()
+    }
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, object], list[tuple[int, int]]]:
+def written(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[Path, dict[str, object], list[tuple[int, int]]]:
     folder = tmp_path_factory.mktemp("sample") / "raw"
     calls: list[tuple[int, int]] = []
-    counts = write_sample(folder, 10, seed=11, progress=lambda done, total: calls.append((done, total)), workers=2)
+    counts = write_sample(
+        folder, 10, seed=11, progress=lambda done, total: calls.append((done, total)), workers=2
+    )
     return folder, counts, calls
 
 
@@ -41,7 +49,9 @@ def test_layout_is_sustainbench_s(written):
     labels = pd.read_csv(folder / LABELS, keep_default_na=False, dtype=str)
     assert tuple(labels.columns) == COLUMNS
     assert len(labels) == 10
-    assert labels["cname"].value_counts().to_dict() == {cc: 2 if i < 2 else 1 for i, cc in enumerate(DEFAULT_COUNTRIES)}
+    assert labels["cname"].value_counts().to_dict() == {
+        cc: 2 if i < 2 else 1 for i, cc in enumerate(DEFAULT_COUNTRIES)
+    }
     assert labels["DHSID_EA"].str.fullmatch(r"[A-Z]{2}-20\d\d-[4-7][#Z]-\d{8}").all()
     assert (labels["DHSID_EA"].str[-8:].astype(int) == labels["cluster_id"].astype(int)).all()
     tiles = sorted((folder / "dhs_npzs").glob("*/*.npz"))
@@ -63,7 +73,8 @@ def test_metadata_names_every_photo(written):
         with (folder / "mapillary" / "metadata" / f"{cc}.csv").open() as lines:
             rows = list(csv.DictReader(lines))
         on_disk = {
-            str(p.relative_to(folder / "mapillary" / "imagery")): p for p in (folder / "mapillary" / "imagery" / cc).glob("*/*.jpeg")
+            str(p.relative_to(folder / "mapillary" / "imagery")): p
+            for p in (folder / "mapillary" / "imagery" / cc).glob("*/*.jpeg")
         }
         assert {row["path"] for row in rows} == set(on_disk)
         for row in rows:
@@ -106,14 +117,25 @@ def test_another_seed_is_another_world(tmp_path):
     assert all(
         one[name] != two[name]
         for name in one
-        if not name.endswith(("gdl_regions.csv", "s/README.txt", "y/README.txt")) and "entities" not in name
+        if not name.endswith(("gdl_regions.csv", "s/README.txt", "y/README.txt"))
+        and "entities" not in name
     )
 
 
 def test_without_images_there_are_labels_and_series_only(tmp_path):
     counts = write_sample(tmp_path / "raw", 1000, seed=3, images=False)
-    assert {p.name for p in (tmp_path / "raw").iterdir()} == {LABELS, "indicators", "README.txt", "dhs_npzs", "mapillary"}
-    assert [p.name for folder in ("dhs_npzs", "mapillary") for p in (tmp_path / "raw" / folder).rglob("*")] == ["README.txt"] * 2
+    assert {p.name for p in (tmp_path / "raw").iterdir()} == {
+        LABELS,
+        "indicators",
+        "README.txt",
+        "dhs_npzs",
+        "mapillary",
+    }
+    assert [
+        p.name
+        for folder in ("dhs_npzs", "mapillary")
+        for p in (tmp_path / "raw" / folder).rglob("*")
+    ] == ["README.txt"] * 2
     assert (counts["tiles"], counts["photos"], counts["missing_tile"]) == (0, 0, 1000)
 
 
@@ -186,7 +208,9 @@ def test_series_are_read_and_follow_wealth(tmp_path):
         rank = mean.corr(pd.Series(wealth), method="spearman")
         falls = series in ("sh_sta_stunt", "sh_sta_waste", "sh_sta_wash")
         assert rank * (-1 if falls else 1) > 0.9, (series, rank)
-    power = frame[(frame["series"] == "eg_elc_accs") & (frame["year"] == 2015)].pivot_table(index="iso3", columns="stratum", values="value")
+    power = frame[(frame["series"] == "eg_elc_accs") & (frame["year"] == 2015)].pivot_table(
+        index="iso3", columns="stratum", values="value"
+    )
     assert (power["urban"] > power["rural"]).mean() > 0.95
     assert set(frame.loc[frame["series"] == "sh_sta_wash", "year"]) == {2016}
 
@@ -198,9 +222,13 @@ def test_regions_of_the_labels_lead_to_regions_of_the_series(written):
     assert set(regions["gdl_region"]) == set(frame.loc[frame["region"] != "", "region"])
     assert gdl_code("SN", 1) == "senr101"
     own = frame[(frame["series"] == "shdi") & (frame["year"] == 2010)].set_index("region")["value"]
-    wealth = pd.Series({
-        gdl_code(cc, r): country_wealth(11, cc) + region_offset(11, cc, r) for cc in DEFAULT_COUNTRIES for r in (1, 2, 3, 4)
-    })  # fmt: skip
+    wealth = pd.Series(
+        {
+            gdl_code(cc, r): country_wealth(11, cc) + region_offset(11, cc, r)
+            for cc in DEFAULT_COUNTRIES
+            for r in (1, 2, 3, 4)
+        }
+    )
     assert own.corr(wealth) > 0.97
 
 
@@ -208,6 +236,8 @@ def test_aggregates_and_decoys_are_in_the_files(written):
     unsd = written[0] / "indicators" / "unsd_sdg"
     for path in unsd.glob("*sh_acs_unhc*"):
         assert any(line.startswith("1,e,index") for line in path.read_text().splitlines())
-    who = pd.read_csv(written[0] / "indicators" / "who_gho" / "NCD_PAC.csv", dtype=str, keep_default_na=False)
+    who = pd.read_csv(
+        written[0] / "indicators" / "who_gho" / "NCD_PAC.csv", dtype=str, keep_default_na=False
+    )
     assert len(who) == 3 * len(DEFAULT_COUNTRIES)
     assert set(who["SEX"]) == {"MLE", "FMLE", "BTSX"}

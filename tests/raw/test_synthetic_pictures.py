@@ -1,4 +1,5 @@
-"""Latents, tiles and photos: ranges, missing rates, shape, orientation, and that wealth can be read from the pictures."""
+"""Latents, tiles and photos: ranges, missing rates, shape, orientation, and that wealth can be read
+from the pictures."""
 
 import dataclasses
 import io
@@ -44,9 +45,13 @@ def corr(a, b) -> float:
 
 def test_labels_stay_in_range_and_follow_wealth(many):
     ranges = {
-        "asset_index": (-6, 6), "water_index": (1, 5), "sanitation_index": (1, 5), "under5_mort": (0, 1000),
-        "women_edu": (0, 18), "women_bmi": (18, 32),
-    }  # fmt: skip
+        "asset_index": (-6, 6),
+        "water_index": (1, 5),
+        "sanitation_index": (1, 5),
+        "under5_mort": (0, 1000),
+        "women_edu": (0, 18),
+        "women_bmi": (18, 32),
+    }
     for name, (low, high) in ranges.items():
         known = [c for c in many if c.labels[name] is not None]
         values = np.array([c.labels[name] for c in known])
@@ -63,7 +68,9 @@ def test_missing_rates_are_sustainbench_s(many):
         assert abs(gone - rate) < 4 * (rate * (1 - rate) / len(many)) ** 0.5, (name, gone)
         assert all((c.labels[name] is None) == (c.counts[name] is None) for c in many)
         assert all(n >= 5 for c in many if (n := c.counts[name]) is not None)
-    zero = np.mean([c.labels["under5_mort"] == 0 for c in many if c.labels["under5_mort"] is not None])
+    zero = np.mean(
+        [c.labels["under5_mort"] == 0 for c in many if c.labels["under5_mort"] is not None]
+    )
     assert 0.15 < zero < 0.4
     assert 0.01 < np.mean([not c.tile for c in many]) < 0.03
     assert 0.02 < np.mean([not c.photos for c in many]) < 0.04
@@ -113,7 +120,8 @@ def test_tile_file_is_small_repeatable_and_readable(few, tiles):
 
 
 def test_row_0_is_south(few, tiles):
-    """The town lies where the layout says, counted northwards from row 0 and eastwards from column 0."""
+    """The town lies where the layout says, counted northwards from row 0 and eastwards from column
+    0."""
     seen = 0
     for cluster, tile in zip(few, tiles, strict=True):
         light, place = tile[LIGHTS].astype(float), layout(cluster)
@@ -136,10 +144,17 @@ def test_night_lights_tell_wealth_at_a_fixed_sensor(few):
 
 
 def test_day_bands_tell_wealth_at_48_pixels(few, tiles):
-    """Paved and built-up land (dark in the near infrared, or bright in blue) among 48 x 48 pixels."""
-    small = np.stack([
-        [np.asarray(Image.fromarray(tile[b]).resize((48, 48), Image.Resampling.BOX)) for b in (0, 6)] for tile in tiles
-    ])  # fmt: skip
+    """Paved and built-up land (dark in the near infrared, or bright in blue) among 48 x 48
+    pixels."""
+    small = np.stack(
+        [
+            [
+                np.asarray(Image.fromarray(tile[b]).resize((48, 48), Image.Resampling.BOX))
+                for b in (0, 6)
+            ]
+            for tile in tiles
+        ]
+    )
     built = ((small[:, 0] > 0.11) | ((small[:, 1] < 0.17) & (small[:, 0] > 0.05))).mean((1, 2))
     assert corr(built, [c.wealth for c in few]) > 0.5
 
@@ -155,14 +170,22 @@ def test_towns_are_warmer_than_the_country_around(few, tiles):
 
 def test_wealth_alone_lights_the_same_village():
     base = draw_cluster(SEED, "KE", 0)
-    lights = [render_tile(dataclasses.replace(base, wealth=w, year=2015))[LIGHTS].mean() for w in (-2.5, -1, 0, 1, 2.5)]
+    lights = [
+        render_tile(dataclasses.replace(base, wealth=w, year=2015))[LIGHTS].mean()
+        for w in (-2.5, -1, 0, 1, 2.5)
+    ]
     assert lights == sorted(lights)
     assert lights[-1] > 10 * (lights[0] + 0.01)
 
 
 def test_photos_tell_wealth_at_96_by_48(few):
     """The lower half turns from brown earth to grey street: blue minus red rises."""
-    lower = [np.asarray(render_photo(c, 0).resize((96, 48), Image.Resampling.BOX), float)[24:].mean((0, 1)) for c in few]
+    lower = [
+        np.asarray(render_photo(c, 0).resize((96, 48), Image.Resampling.BOX), float)[24:].mean(
+            (0, 1)
+        )
+        for c in few
+    ]
     assert corr([p[2] - p[0] for p in lower], [c.wealth for c in few]) > 0.6
 
 

@@ -1,4 +1,5 @@
-"""What docs/threat-model.md says is defended and no other test shows: pictures that lie about their size or kind, SQL that looks elsewhere."""
+"""What docs/threat-model.md says is defended and no other test shows: pictures that lie about their
+size or kind, SQL that looks elsewhere."""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ def bomb(side: int) -> bytes:
     """A valid black-and-white PNG of side x side pixels: a thousandth of its size as RGB."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        return (
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        )
 
     packer = zlib.compressobj(9)
     row = bytes(1 + (side + 7) // 8)
@@ -35,7 +38,8 @@ def bomb(side: int) -> bytes:
 
 @pytest.fixture(scope="module")
 def large() -> bytes:
-    """One hundred million pixels: below what Pillow refuses by itself, above what is decoded here."""
+    """One hundred million pixels: below what Pillow refuses by itself, above what is decoded
+    here."""
     data = bomb(10_000)
     assert len(data) < 20_000
     return data
@@ -58,7 +62,14 @@ def test_a_bomb_among_the_photos_has_its_rule(large: bytes, tmp_path: Path) -> N
     assert told.value.rule == "photo-too-large" and composite.MAX_PIXELS == MAX_PHOTO_PIXELS
 
 
-@pytest.mark.parametrize("opens", [composite.open_picture, engine_opens, lambda data: picture_of(Prompt("?", "AB", images=(data,)))])
+@pytest.mark.parametrize(
+    "opens",
+    [
+        composite.open_picture,
+        engine_opens,
+        lambda data: picture_of(Prompt("?", "AB", images=(data,))),
+    ],
+)
 @pytest.mark.parametrize("kind", ["GIF", "TIFF", "EPS"])
 def test_only_png_and_jpeg_are_decoded(kind: str, opens) -> None:  # type: ignore[no-untyped-def]
     """Pillow knows forty formats; EPS would start Ghostscript."""
@@ -85,19 +96,39 @@ def test_sql_of_a_person_reads_the_results_and_no_other_file(tmp_path: Path, sql
     from sdgbias.errors import StoreError
 
     results, other = tmp_path / "r.duckdb", tmp_path / "f.txt"
-    score = {"task": "mcq", "item_id": 1, "test": "T1", "view": "full", "logits": [0.0, 1.0], "candidates": "AB"}
-    store.publish(results, {"run_id": "r", "model": "m", "benchmark_id": "b"}, {"scores": pd.DataFrame([score])})
+    score = {
+        "task": "mcq",
+        "item_id": 1,
+        "test": "T1",
+        "view": "full",
+        "logits": [0.0, 1.0],
+        "candidates": "AB",
+    }
+    store.publish(
+        results,
+        {"run_id": "r", "model": "m", "benchmark_id": "b"},
+        {"scores": pd.DataFrame([score])},
+    )
     other.write_text("hello")
     before = sorted(tmp_path.rglob("*"))
-    assert store.ask(results, "SELECT run_id, test FROM scores").to_dict("records") == [{"run_id": "r", "test": "T1"}]
+    assert store.ask(results, "SELECT run_id, test FROM scores").to_dict("records") == [
+        {"run_id": "r", "test": "T1"}
+    ]
     with pytest.raises(StoreError):
         store.ask(results, sql.format(other=other, folder=tmp_path))
     assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_pictures_are_opened_nowhere_without_naming_the_kinds() -> None:
-    """Bytes that came from elsewhere; wandb_run.py opens what the report itself has just drawn, files.py what was opened before."""
+    """Bytes that came from elsewhere; wandb_run.py opens what the report itself has just drawn,
+    files.py what was opened before."""
     package = Path(composite.__file__).parents[1]
-    found = [f"{p.name}:{n}" for p in package.rglob("*.py") for n, line in enumerate(p.read_text(encoding="utf-8").splitlines(), 1)
-             if "Image.open(" in line and "formats=" not in line and p.name not in ("wandb_run.py", "files.py")]  # fmt: skip
+    found = [
+        f"{p.name}:{n}"
+        for p in package.rglob("*.py")
+        for n, line in enumerate(p.read_text(encoding="utf-8").splitlines(), 1)
+        if "Image.open(" in line
+        and "formats=" not in line
+        and p.name not in ("wandb_run.py", "files.py")
+    ]
     assert found == []

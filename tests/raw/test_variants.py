@@ -1,4 +1,5 @@
-"""Noised and blank pictures: made from an id alone, always the same, as noisy as the diffusion step says."""
+"""Noised and blank pictures: made from an id alone, always the same, as noisy as the diffusion step
+says."""
 
 from __future__ import annotations
 
@@ -29,19 +30,28 @@ def png(colour: tuple[int, int, int], side: int = 64) -> bytes:
 @pytest.fixture
 def stored(tmp_path: Path) -> Pictures:
     """Two places; the second shows two pictures."""
-    index = store_images(tmp_path, [("KE-1", "", [png((120, 110, 100))]), ("KE-2", "", [png((0, 0, 0)), png((255, 255, 255), 32)])])
+    index = store_images(
+        tmp_path,
+        [
+            ("KE-1", "", [png((120, 110, 100))]),
+            ("KE-2", "", [png((0, 0, 0)), png((255, 255, 255), 32)]),
+        ],
+    )
     index.assign(image_group="").to_parquet(tmp_path / "images.parquet")
     return Pictures(ImageReader(tmp_path))
 
 
 def test_the_noise_has_the_size_that_the_step_says(stored: Pictures) -> None:
-    """A grey pixel stays, on average, sqrt(s) of its distance from CLIP's mean; around it lies noise of sqrt(1 - s) deviations."""
+    """A grey pixel stays, on average, sqrt(s) of its distance from CLIP's mean; around it lies
+    noise of sqrt(1 - s) deviations."""
     picture, step = png((120, 110, 100), 256), 500
     pixels = np.asarray(open_picture(noise(picture, step, "k")), dtype=float) / 255
     left = signal_left(step)
     for channel, value in enumerate((120, 110, 100)):
         mean, deviation = CLIP_MEAN[channel], CLIP_DEVIATION[channel]
-        assert pixels[..., channel].mean() == pytest.approx(mean + left**0.5 * (value / 255 - mean), abs=0.01)
+        assert pixels[..., channel].mean() == pytest.approx(
+            mean + left**0.5 * (value / 255 - mean), abs=0.01
+        )
         assert pixels[..., channel].std() == pytest.approx((1 - left) ** 0.5 * deviation, rel=0.03)
 
 
@@ -68,7 +78,10 @@ def test_every_picture_has_a_noise_of_its_own(tmp_path: Path) -> None:
     pictures = Pictures(ImageReader(tmp_path))
     one, two = (pictures[noise_id(key)] for key in index["image_id"])
     assert one[0] != one[1]
-    distance = np.abs(np.asarray(open_picture(one[0]), dtype=float) - np.asarray(open_picture(two[0]), dtype=float)).mean()
+    distance = np.abs(
+        np.asarray(open_picture(one[0]), dtype=float)
+        - np.asarray(open_picture(two[0]), dtype=float)
+    ).mean()
     assert distance > 10  # the same noise would leave about one step
 
 

@@ -1,4 +1,5 @@
-"""The model registry: what a YAML entry may say, how entries are found, written and moved from state to state."""
+"""The model registry: what a YAML entry may say, how entries are found, written and moved from
+state to state."""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ def put(root: Path, data: Any, stem: str = "m", ending: str = ".yaml") -> Path:
     return path
 
 
-# (change to GOOD, text of the error or None): the same table is put to the code and to the published JSON Schema
+# (change to GOOD, text of the error or None): the same table is put to the code and to the
+# published JSON Schema
 CASES: dict[str, tuple[dict[str, Any], str | None]] = {
     "minimal": ({}, None),
     "all fields": (
@@ -71,25 +73,46 @@ CASES: dict[str, tuple[dict[str, Any], str | None]] = {
     "planted": ({"backend": "planted", "repo": "planted", "revision": "planted-1"}, None),
     "api": ({**API, "options": {"api_key_env": "OPENAI_API_KEY"}}, None),
     "unknown field": ({"colour": "red"}, "unknown field 'colour'"),
-    "unknown backend": ({"backend": "onnx"}, "api, clip-zero-shot, hf, planted, planted-people, text-encoder, vit-zero-shot, vllm"),
+    "unknown backend": (
+        {"backend": "onnx"},
+        "api, clip-zero-shot, hf, planted, planted-people, text-encoder, vit-zero-shot, vllm",
+    ),
     "unknown dtype": ({"dtype": "int8"}, "bfloat16, float16, float32"),
     "upper-case name": ({"name": "M"}, "lower-case"),
     "empty title": ({"title": ""}, "title is empty"),
     "unknown state": ({"state": "asleep"}, "candidate, enabled, quarantined, retired"),
     "state true": ({"state": True}, "valid: text"),
-    "quarantined": ({"state": "quarantined", "reason": "OutOfMemory: 40 GiB", "until": "2026-11-30"}, None),
-    "quarantined until a person looks": ({"state": "quarantined", "reason": "x", "until": ""}, None),
+    "quarantined": (
+        {"state": "quarantined", "reason": "OutOfMemory: 40 GiB", "until": "2026-11-30"},
+        None,
+    ),
+    "quarantined until a person looks": (
+        {"state": "quarantined", "reason": "x", "until": ""},
+        None,
+    ),
     "quarantined, no reason": ({"state": "quarantined", "until": "2026-11-30"}, "without a reason"),
-    "quarantined, unpinned": ({"state": "quarantined", "reason": "x", "revision": "unpinned"}, "40 hex digits"),
+    "quarantined, unpinned": (
+        {"state": "quarantined", "reason": "x", "revision": "unpinned"},
+        "40 hex digits",
+    ),
     "retired": ({"state": "retired", "reason": "superseded", "revision": "unpinned"}, None),
     "retired without reason": ({"state": "retired"}, "without a reason"),
     "enabled with a reason": ({"reason": "looked at by A"}, None),
     "until of an enabled one": ({"until": "2026-11-30"}, "only for a quarantined"),
-    "until no date": ({"state": "quarantined", "reason": "x", "until": "tomorrow"}, "such as 2026-11-30"),
+    "until no date": (
+        {"state": "quarantined", "reason": "x", "until": "tomorrow"},
+        "such as 2026-11-30",
+    ),
     "until a number": ({"state": "quarantined", "reason": "x", "until": 20261130}, "valid: text"),
-    "until month 13": ({"state": "quarantined", "reason": "x", "until": "2026-13-30"}, "such as 2026-11-30"),
+    "until month 13": (
+        {"state": "quarantined", "reason": "x", "until": "2026-13-30"},
+        "such as 2026-11-30",
+    ),
     "old and new fields": ({"enabled": True}, "both enabled and state"),
-    "old reason, new state": ({"state": "candidate", "disabled_reason": "x"}, "both disabled_reason and state"),
+    "old reason, new state": (
+        {"state": "candidate", "disabled_reason": "x"},
+        "both disabled_reason and state",
+    ),
     "batch size 0": ({"batch_size": 0}, "at least 1"),
     "batch size true": ({"batch_size": True}, "at least 1"),
     "batch size text": ({"batch_size": "8"}, "at least 1"),
@@ -114,11 +137,17 @@ CASES: dict[str, tuple[dict[str, Any], str | None]] = {
     "two-line reason": ({"state": "candidate", "reason": "a\nb"}, "one line"),
     "remote code without notes": ({"trust_remote_code": True}, "without notes"),
     "api without variable": (API, "api_key_env"),
-    "api key pasted": ({**API, "options": {"api_key_env": "sk-abcdefghijklmnopqrstuvwx"}}, "looks like a secret"),
+    "api key pasted": (
+        {**API, "options": {"api_key_env": "sk-abcdefghijklmnopqrstuvwx"}},
+        "looks like a secret",
+    ),
     "api key field": ({**API, "options": {"api_key": "x"}}, "looks like a secret"),
     "token field": ({"options": {"hf_token": "x"}}, "looks like a secret"),
     "deep token": ({"options": {"login": {"auth_token": "x"}}}, "looks like a secret"),
-    "secret value": ({"options": {"header": "Bearer sk-abcdefghijklmnopqrstuvwx"}}, "looks like a secret"),
+    "secret value": (
+        {"options": {"header": "Bearer sk-abcdefghijklmnopqrstuvwx"}},
+        "looks like a secret",
+    ),
     "key on top": ({"api_key": "x"}, "looks like a secret"),
     **{f"no {field}": ({field: None}, "missing field") for field in entries.REQUIRED},
 }
@@ -201,7 +230,9 @@ def test_duplicates(root: Path, stem: str, ending: str) -> None:
 def test_unknown_name_lists_the_valid_ones(root: Path) -> None:
     put(root, GOOD)
     put(root, {**GOOD, "name": "n"}, "n", ".yml")
-    with pytest.raises(RegistryError, match=r"unknown model 'x'; valid: m, n; add one: sdgbias register-model"):
+    with pytest.raises(
+        RegistryError, match=r"unknown model 'x'; valid: m, n; add one: sdgbias register-model"
+    ):
         entries.load(root, "x")
     assert entries.load(root, "n").name == "n"
 
@@ -221,7 +252,9 @@ def test_load_all_and_enabled(root: Path) -> None:
     assert list(entries.enabled(root)) == ["b"]
 
 
-def test_find_root(root: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_find_root(
+    root: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     below = root / "a" / "b"
     below.mkdir(parents=True)
     monkeypatch.chdir(below)
@@ -268,7 +301,8 @@ def test_unpinned_entry_is_completed_without_overwrite(root: Path) -> None:
         entries.write(root, ModelSpec(**{**GOOD, "revision": COMMIT[::-1]}))
 
 
-# -------------------------------------------------------------------------------------------------- states
+# ----------------------------------------------------------------------
+# states
 
 BY_HAND = """# looked at by A
 name: m   # as the file
@@ -287,13 +321,22 @@ notes: >-
   one
   two
 """
-QUARANTINED = {"state": "quarantined", "reason": "OutOfMemory: needs 40 GiB: really", "until": "2026-11-30"}
+QUARANTINED = {
+    "state": "quarantined",
+    "reason": "OutOfMemory: needs 40 GiB: really",
+    "until": "2026-11-30",
+}
 
 
 def test_old_fields_are_read(root: Path) -> None:
     put(root, BY_HAND)
     spec = entries.load(root, "m")
-    assert (spec.state, spec.reason, spec.until, spec.enabled) == ("candidate", "needs a GPU", "", False)
+    assert (spec.state, spec.reason, spec.until, spec.enabled) == (
+        "candidate",
+        "needs a GPU",
+        "",
+        False,
+    )
     put(root, {**OLD, "enabled": True})
     assert entries.load(root, "m").enabled
 
@@ -304,27 +347,40 @@ def test_set_state_changes_three_fields_and_nothing_else(root: Path) -> None:
     assert entries.set_state(root, "m", "enabled") == path
     now = path.read_text().splitlines()
     assert now == [
-        line.replace("enabled: false  #", "state: enabled  #") for line in BY_HAND.splitlines() if not line.startswith("disabled_reason")
+        line.replace("enabled: false  #", "state: enabled  #")
+        for line in BY_HAND.splitlines()
+        if not line.startswith("disabled_reason")
     ]
     entries.set_state(root, "m", **QUARANTINED)
     at = now.index("state: enabled  # not yet")
-    three = ["state: quarantined  # not yet", "reason: 'OutOfMemory: needs 40 GiB: really'", "until: '2026-11-30'"]
+    three = [
+        "state: quarantined  # not yet",
+        "reason: 'OutOfMemory: needs 40 GiB: really'",
+        "until: '2026-11-30'",
+    ]
     assert path.read_text().splitlines() == [*now[:at], *three, *now[at + 1 :]]
     assert entries.load(root, "m") == replace(before, **QUARANTINED)
     entries.set_state(root, "m", "quarantined", reason="again", until=date(2026, 12, 2))
-    assert (entries.load(root, "m").reason, entries.load(root, "m").until) == ("again", "2026-12-02")
+    assert (entries.load(root, "m").reason, entries.load(root, "m").until) == (
+        "again",
+        "2026-12-02",
+    )
     entries.set_state(root, "m", "enabled")
     assert path.read_text().splitlines() == now
     assert [p.name for p in path.parent.iterdir()] == ["m.yaml"]
 
 
-@pytest.mark.parametrize("reason", ["reason: |-\n  of two\n", 'reason: "x"  # so\n', "reason: >\n  folded\n  text\n\n"])
+@pytest.mark.parametrize(
+    "reason", ["reason: |-\n  of two\n", 'reason: "x"  # so\n', "reason: >\n  folded\n  text\n\n"]
+)
 def test_set_state_of_other_ways_to_write_it(root: Path, reason: str) -> None:
     top = "name: m\ntitle: M\nbackend: planted\nrepo: p\nrevision: r\n"
     path = put(root, f"{top}{reason}until: 2026-11-30\nstate: quarantined\nfamily: f")
     assert entries.load(root, "m").until == "2026-11-30", "a bare date is one, too"
     entries.set_state(root, "m", "enabled")
-    assert entries.load(root, "m") == entries.parse(yaml.safe_load(f"{top}state: enabled\nfamily: f"), "m")
+    assert entries.load(root, "m") == entries.parse(
+        yaml.safe_load(f"{top}state: enabled\nfamily: f"), "m"
+    )
     path.write_text(f"{{{', '.join(top.splitlines())}, state: enabled}}")
     with pytest.raises(RegistryError, match="by hand"):
         entries.set_state(root, "m", "quarantined", reason="x")
@@ -334,16 +390,21 @@ def test_set_state_of_other_ways_to_write_it(root: Path, reason: str) -> None:
 @pytest.mark.parametrize("new", STATES)
 def test_moves(root: Path, old: str, new: str) -> None:
     legal = {
-        "candidate": {"candidate", "enabled", "retired"}, "enabled": {"enabled", "quarantined", "retired"},
-        "quarantined": {"quarantined", "enabled", "retired"}, "retired": {"retired", "candidate"},
-    }  # fmt: skip
+        "candidate": {"candidate", "enabled", "retired"},
+        "enabled": {"enabled", "quarantined", "retired"},
+        "quarantined": {"quarantined", "enabled", "retired"},
+        "retired": {"retired", "candidate"},
+    }
     path = put(root, {**GOOD, "state": old, "reason": "before"})
     text = path.read_text()
     if new in legal[old]:
         entries.set_state(root, "m", new, reason="now")
         assert (entries.load(root, "m").state, entries.load(root, "m").reason) == (new, "now")
         return
-    with pytest.raises(RegistryError, match=f"{old} can't become {new}; valid: .*{'reopen m' if old == 'retired' else ''}"):
+    with pytest.raises(
+        RegistryError,
+        match=f"{old} can't become {new}; valid: .*{'reopen m' if old == 'retired' else ''}",
+    ):
         entries.set_state(root, "m", new, reason="now")
     assert path.read_text() == text
 
@@ -379,8 +440,12 @@ def test_an_unpinned_candidate_is_not_enabled(root: Path) -> None:
 
 def test_whom_a_night_asks(root: Path) -> None:
     states = {
-        "a": {}, "b": OFF, "c": {**QUARANTINED}, "d": {**QUARANTINED, "until": ""}, "e": {"state": "retired", "reason": "x"},
-    }  # fmt: skip
+        "a": {},
+        "b": OFF,
+        "c": {**QUARANTINED},
+        "d": {**QUARANTINED, "until": ""},
+        "e": {"state": "retired", "reason": "x"},
+    }
     for name, change in states.items():
         put(root, {**GOOD, **change, "name": name}, name)
     assert list(entries.due(root, date(2026, 11, 29))) == ["a"]
@@ -395,7 +460,11 @@ def test_a_broken_entry_hides_no_other(root: Path) -> None:
     put(root, {**GOOD, "name": "n"}, "N", ".yml")
     found, broken = entries.load_readable(root)
     assert list(found) == ["m"]
-    assert "unknown field 'colour'" in broken["bad"] and "duplicate of N.yml" in broken["n"] and "duplicate of n.yaml" in broken["N"]
+    assert (
+        "unknown field 'colour'" in broken["bad"]
+        and "duplicate of N.yml" in broken["n"]
+        and "duplicate of n.yaml" in broken["N"]
+    )
 
 
 def test_a_snapshot_is_read_from_anywhere(root: Path, tmp_path: Path) -> None:
@@ -406,7 +475,8 @@ def test_a_snapshot_is_read_from_anywhere(root: Path, tmp_path: Path) -> None:
         entries.read(tmp_path / "gone.yaml")
 
 
-# -------------------------------------------------------------------------------------------- what is shipped
+# -------------------------------------------------------------------------------------------- what
+# is shipped
 
 
 def test_shipped_entries() -> None:
@@ -420,14 +490,21 @@ def test_shipped_entries() -> None:
     assert [s.backend for s in specs.values()].count("api") == 3
     hub = {s.repo for s in specs.values() if s.backend == "hf" and not s.enabled}
     assert len(hub) == 10  # the open models of Table H
-    assert all(f"sdgbias register-model {s.repo} --revision" in s.reason for s in specs.values() if s.repo in hub)
+    assert all(
+        f"sdgbias register-model {s.repo} --revision" in s.reason
+        for s in specs.values()
+        if s.repo in hub
+    )
 
 
 def test_import_is_light() -> None:
     code = (
-        "import yaml, dataclasses, enum, json, re, pathlib, sys, time; t = time.process_time(); import sdgbias.registry.entries; "
-        "print(time.process_time() - t, *(m for m in ('pandas', 'numpy', 'torch', 'huggingface_hub') if m in sys.modules))"
+        "import yaml, dataclasses, enum, json, re, pathlib, sys, time; t = time.process_time();"
+        " import sdgbias.registry.entries; print(time.process_time() - t, *(m for m in ('pandas',"
+        " 'numpy', 'torch', 'huggingface_hub') if m in sys.modules))"
     )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPOSITORY).stdout.split()
+    out = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPOSITORY
+    ).stdout.split()
     assert out[1:] == []  # nothing heavy came along
     assert float(out[0]) < 0.5  # seconds of CPU time, measured 0.01; loose for slow machines

@@ -1,4 +1,5 @@
-"""New entries: what is proposed for folders and for repositories of a hub on loopback, and every refusal."""
+"""New entries: what is proposed for folders and for repositories of a hub on loopback, and every
+refusal."""
 
 from __future__ import annotations
 
@@ -37,7 +38,11 @@ from sdgbias.scoring import parity as admission
 from sdgbias.types import ModelSpec
 from tests.builders.hub import Hub, Repo, commit, weights
 
-BIG = Here(Machine((80.0,) * 4, 500.0), lambda: frozenset({"llava", "qwen2_5_vl", "instructblip", "smolvlm"}), "")
+BIG = Here(
+    Machine((80.0,) * 4, 500.0),
+    lambda: frozenset({"llava", "qwen2_5_vl", "instructblip", "smolvlm"}),
+    "",
+)
 SMALL = Here(Machine((), 8.0), BIG.families, "vLLM isn't installed here")
 VLM = {"model_type": "llava", "vision_config": {}, "text_config": {}, "dtype": "bfloat16"}
 OWN_CODE = {**VLM, "model_type": "newvl", "auto_map": {"AutoModel": "modeling_newvl.NewVL"}}
@@ -52,18 +57,47 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def repo(**config: Any) -> Repo:
-    return Repo([commit({"config.json": {**VLM, **config}, "model.safetensors": weights(10)})], params=7_060_000_000)
+    return Repo(
+        [commit({"config.json": {**VLM, **config}, "model.safetensors": weights(10)})],
+        params=7_060_000_000,
+    )
 
 
 REPOS = {
-    "open/Llava-7B": Repo([commit(PLAIN, "old"), commit(PLAIN, "new")], params=7_060_000_000, licence="llama2"),
-    "open/qwen": Repo([commit({"config.json": {"model_type": "qwen2_5_vl", "vision_config": {}, "text_config": {"torch_dtype": "float16"}},
-                               "preprocessor_config.json": {}, "model.safetensors": weights(10)})], params=3_000_000_000),
+    "open/Llava-7B": Repo(
+        [commit(PLAIN, "old"), commit(PLAIN, "new")], params=7_060_000_000, licence="llama2"
+    ),
+    "open/qwen": Repo(
+        [
+            commit(
+                {
+                    "config.json": {
+                        "model_type": "qwen2_5_vl",
+                        "vision_config": {},
+                        "text_config": {"torch_dtype": "float16"},
+                    },
+                    "preprocessor_config.json": {},
+                    "model.safetensors": weights(10),
+                }
+            )
+        ],
+        params=3_000_000_000,
+    ),
     "open/blip": repo(model_type="instructblip"),
     "open/text": Repo([commit({"config.json": {"model_type": "llama"}, "model.safetensors": b""})]),
     "open/unknown": repo(model_type="brandnew"),
     "open/own-code": Repo([commit({"config.json": OWN_CODE, "model.safetensors": b""})]),
-    "open/own-processor": Repo([commit({**PLAIN, "config.json": {**VLM, "model_type": "newvl"}, "preprocessor_config.json": {"auto_map": {}}})]),
+    "open/own-processor": Repo(
+        [
+            commit(
+                {
+                    **PLAIN,
+                    "config.json": {**VLM, "model_type": "newvl"},
+                    "preprocessor_config.json": {"auto_map": {}},
+                }
+            )
+        ]
+    ),
     "open/known-own-code": repo(auto_map={"AutoModel": "x.Y"}),
     "open/pickles": Repo([commit({"config.json": VLM, "pytorch_model.bin": b"\x80"})]),
     "open/empty": Repo([commit({"README.md": b""})]),
@@ -74,8 +108,12 @@ REPOS = {
     "shut/private": Repo([commit(PLAIN)], hidden=True),
     "shut/broken": Repo([commit(PLAIN)], broken=503),
     "shut/banned": Repo([commit(PLAIN)], broken=403),
-}  # fmt: skip
-TOKENS = {"hf_member0000000000": "member", "hf_stranger00000000": "stranger", "hf_old0000000000000": "expired"}
+}
+TOKENS = {
+    "hf_member0000000000": "member",
+    "hf_stranger00000000": "stranger",
+    "hf_old0000000000000": "expired",
+}
 
 
 @pytest.fixture
@@ -85,22 +123,40 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-
         yield made
 
 
-# -------------------------------------------------------------------------------------------------------- hub
+# ----------------------------------------------------------------------
+# hub
 
 
 def test_a_hub_model_is_pinned_and_described(root: Path, served: Hub) -> None:
     found = propose("open/Llava-7B", root, BIG)
     assert found.spec == ModelSpec(
-        name="llava-7b", title="Llava-7B", backend="vllm", repo="open/Llava-7B", revision=REPOS["open/Llava-7B"].commits[1].sha,
-        state="candidate", reason="not checked yet: sdgbias models enable llava-7b", family="llava", params_b=7.06, dtype="bfloat16",
-        batch_size=256, licence="llama2", options={"max_images": 1},
-    )  # fmt: skip
+        name="llava-7b",
+        title="Llava-7B",
+        backend="vllm",
+        repo="open/Llava-7B",
+        revision=REPOS["open/Llava-7B"].commits[1].sha,
+        state="candidate",
+        reason="not checked yet: sdgbias models enable llava-7b",
+        family="llava",
+        params_b=7.06,
+        dtype="bfloat16",
+        batch_size=256,
+        licence="llama2",
+        options={"max_images": 1},
+    )
     assert found.obstacle == "" and entries.write(root, found.spec).is_file()
     said = "\n".join(found.verdicts)
-    assert "about 19.1 GiB (weights 13.2 GiB); seen here: 4 GPUs of 80 GiB" in said and "composite" in said  # 1.15 x 13.15 + 4
-    assert not [path for path in served.asked if path.endswith((".safetensors", ".bin", ".py"))], "no weights, no code"
+    assert (
+        "about 19.1 GiB (weights 13.2 GiB); seen here: 4 GPUs of 80 GiB" in said
+        and "composite" in said
+    )  # 1.15 x 13.15 + 4
+    assert not [path for path in served.asked if path.endswith((".safetensors", ".bin", ".py"))], (
+        "no weights, no code"
+    )
     old = REPOS["open/Llava-7B"].commits[0].sha
-    assert propose("open/Llava-7B", root, BIG, Wanted(revision=old, name="old")).spec.revision == old
+    assert (
+        propose("open/Llava-7B", root, BIG, Wanted(revision=old, name="old")).spec.revision == old
+    )
 
 
 def test_backend_dtype_and_pictures_of_each_family(root: Path, served: Hub) -> None:
@@ -111,21 +167,39 @@ def test_backend_dtype_and_pictures_of_each_family(root: Path, served: Hub) -> N
     assert (blip.backend, blip.options) == ("hf", {"max_images": 1})
     with pytest.raises(RegistryError, match="isn't served by vLLM"):
         propose("open/blip", root, BIG, Wanted(backend="vllm"))
-    wanted = Wanted(dtype="float32", max_images=3, tensor_parallel=2, suites=("facet",), gpu="a100", title="Mine", batch_size=4)
+    wanted = Wanted(
+        dtype="float32",
+        max_images=3,
+        tensor_parallel=2,
+        suites=("facet",),
+        gpu="a100",
+        title="Mine",
+        batch_size=4,
+    )
     mine = propose("open/qwen", root, BIG, wanted)
-    assert mine.spec.options == {"max_images": 3, "tensor_parallel_size": 2, "suites": ["facet"], "gpu": "a100"}
+    assert mine.spec.options == {
+        "max_images": 3,
+        "tensor_parallel_size": 2,
+        "suites": ["facet"],
+        "gpu": "a100",
+    }
     assert (mine.spec.dtype, mine.spec.title, mine.spec.batch_size) == ("float32", "Mine", 4)
     assert "for each of 2 devices" in mine.verdicts[4]
     with pytest.raises(UsageError, match="choose --backend vllm"):
         propose("open/blip", root, BIG, Wanted(tensor_parallel=2))
     roomy = replace(SMALL, machine=Machine((), 64.0))
-    assert propose("open/qwen", root, roomy, Wanted(backend="vllm")).obstacle.startswith("vLLM isn't installed here")
+    assert propose("open/qwen", root, roomy, Wanted(backend="vllm")).obstacle.startswith(
+        "vLLM isn't installed here"
+    )
 
 
 def test_too_large_is_a_candidate(root: Path, served: Hub) -> None:
     for name, here in (("open/huge", BIG), ("open/Llava-7B", SMALL)):
         found = propose(name, root, here)
-        assert found.obstacle.startswith("too large for this machine: about") and found.spec.reason == found.obstacle
+        assert (
+            found.obstacle.startswith("too large for this machine: about")
+            and found.spec.reason == found.obstacle
+        )
         assert here.machine.words() in found.obstacle and "\n" not in found.obstacle
         entries.write(root, found.spec)
 
@@ -133,29 +207,79 @@ def test_too_large_is_a_candidate(root: Path, served: Hub) -> None:
 REFUSALS: list[tuple[str, str, Wanted, type[SdgbiasError], str]] = [
     ("open/text", "", Wanted(), RegistryError, "'llama' has no vision_config"),
     ("open/unknown", "", Wanted(), RegistryError, "'brandnew' is unknown to this transformers"),
-    ("open/own-code", "", Wanted(), RegistryError, "needs code of its own.*--trust-remote-code --notes"),
-    ("open/own-code", "", Wanted(trust_remote_code=True), RegistryError, "needs code of its own.*--trust-remote-code --notes"),
+    (
+        "open/own-code",
+        "",
+        Wanted(),
+        RegistryError,
+        "needs code of its own.*--trust-remote-code --notes",
+    ),
+    (
+        "open/own-code",
+        "",
+        Wanted(trust_remote_code=True),
+        RegistryError,
+        "needs code of its own.*--trust-remote-code --notes",
+    ),
     ("open/own-processor", "", Wanted(), RegistryError, "needs code of its own"),
     ("open/pickles", "", Wanted(), RegistryError, "safetensors only, none in revision"),
     ("open/empty", "", Wanted(), RegistryError, "no config.json"),
     ("open/list", "", Wanted(), RegistryError, "config.json of revision .* is not a JSON object"),
     ("open/asr", "", Wanted(), RegistryError, "automatic-speech-recognition"),
     ("open/gone", "hf_member0000000000", Wanted(), RegistryError, "not on the hub; check the id"),
-    ("open/gone", "", Wanted(), RegistryError, "not on the hub, or private and you are not logged in"),
+    (
+        "open/gone",
+        "",
+        Wanted(),
+        RegistryError,
+        "not on the hub, or private and you are not logged in",
+    ),
     ("open/qwen", "", Wanted(revision="v9"), RegistryError, "no revision 'v9'"),
-    ("shut/gated", "", Wanted(), Gated, "gated, and you are not logged in; accept its terms at http.*shut/gated, then: hf auth login"),
+    (
+        "shut/gated",
+        "",
+        Wanted(),
+        Gated,
+        (
+            "gated, and you are not logged in; accept its terms at http.*shut/gated, then: hf auth"
+            " login"
+        ),
+    ),
     ("shut/gated", "hf_stranger00000000", Wanted(), Gated, "gated, and your account has no access"),
-    ("shut/gated", "hf_old0000000000000", Wanted(), ExpiredToken, "refuses your token: expired or revoked"),
-    ("open/qwen", "hf_old0000000000000", Wanted(), ExpiredToken, "refuses your token: expired or revoked"),
+    (
+        "shut/gated",
+        "hf_old0000000000000",
+        Wanted(),
+        ExpiredToken,
+        "refuses your token: expired or revoked",
+    ),
+    (
+        "open/qwen",
+        "hf_old0000000000000",
+        Wanted(),
+        ExpiredToken,
+        "refuses your token: expired or revoked",
+    ),
     ("shut/private", "hf_stranger00000000", Wanted(), RegistryError, "not on the hub"),
     ("shut/banned", "", Wanted(), Gated, "keeps it from you"),
     ("shut/broken", "", Wanted(), HubUnreachable, "answers 503"),
 ]
 
 
-@pytest.mark.parametrize(("repo", "token", "wanted", "kind", "words"), REFUSALS, ids=[f"{r[0]}-{i}" for i, r in enumerate(REFUSALS)])
+@pytest.mark.parametrize(
+    ("repo", "token", "wanted", "kind", "words"),
+    REFUSALS,
+    ids=[f"{r[0]}-{i}" for i, r in enumerate(REFUSALS)],
+)
 def test_refused_in_one_line(
-    root: Path, served: Hub, monkeypatch: pytest.MonkeyPatch, repo: str, token: str, wanted: Wanted, kind: type[SdgbiasError], words: str
+    root: Path,
+    served: Hub,
+    monkeypatch: pytest.MonkeyPatch,
+    repo: str,
+    token: str,
+    wanted: Wanted,
+    kind: type[SdgbiasError],
+    words: str,
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", token)
     with pytest.raises(kind, match=words) as caught:
@@ -165,27 +289,40 @@ def test_refused_in_one_line(
     assert not token or token not in message
 
 
-def test_access_and_read_code_let_it_in(root: Path, served: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_access_and_read_code_let_it_in(
+    root: Path, served: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
     known = propose("open/known-own-code", root, BIG)
     assert not known.spec.trust_remote_code and "isn't run" in known.verdicts[0]
-    read = propose("open/own-code", root, BIG, Wanted(trust_remote_code=True, notes="read by A at that commit"))
+    read = propose(
+        "open/own-code", root, BIG, Wanted(trust_remote_code=True, notes="read by A at that commit")
+    )
     assert read.spec.trust_remote_code and "runs code of its own" in read.verdicts[0]
     monkeypatch.setenv("HF_TOKEN", "hf_member0000000000")
     assert propose("shut/gated", root, BIG).spec.name == "gated"
     assert propose("shut/private", root, BIG).spec.name == "private"
 
 
-def test_without_a_hub_a_known_commit_is_a_candidate(root: Path, served: Hub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_a_hub_a_known_commit_is_a_candidate(
+    root: Path, served: Hub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     served.slow = 30.0
     served.into(monkeypatch, tmp_path / "hf", seconds=1)
     start = time.monotonic()
     with pytest.raises(
-        HubUnreachable, match=r"can't be reached \(\w+\); later again, or offline: sdgbias register-model open/qwen --revision"
+        HubUnreachable,
+        match=(
+            r"can't be reached \(\w+\); later again, or offline: sdgbias register-model open/qwen"
+            r" --revision"
+        ),
     ):
         propose("open/qwen", root, BIG)
     assert time.monotonic() - start < 25, "it doesn't wait longer than it was told to"
     found = propose("open/qwen", root, BIG, Wanted(revision="ab" * 20))
-    assert found.obstacle.startswith("registered unread (the hub can't be reached") and found.spec.state == "candidate"
+    assert (
+        found.obstacle.startswith("registered unread (the hub can't be reached")
+        and found.spec.state == "candidate"
+    )
     entries.write(root, found.spec)
 
 
@@ -207,20 +344,30 @@ def test_an_entry_of_the_same_repository_keeps_its_settings(root: Path, served: 
         )
     )
     found = propose("open/Llava-7B", root, BIG).spec
-    assert (found.name, found.title, found.backend, found.batch_size) == ("paper", "Paper's name", "hf", 3)
+    assert (found.name, found.title, found.backend, found.batch_size) == (
+        "paper",
+        "Paper's name",
+        "hf",
+        3,
+    )
     assert found.options == {"suites": ["facet"]} and entries.COMMIT.fullmatch(found.revision)
     assert entries.write(root, found).name == "paper.yaml"
     (root / "registry/models/bad.yaml").write_text("colour: red")
-    assert propose("open/Llava-7B", root, BIG, Wanted(name="other")).spec.batch_size == 256, "another name, settings of its own"
+    assert propose("open/Llava-7B", root, BIG, Wanted(name="other")).spec.batch_size == 256, (
+        "another name, settings of its own"
+    )
 
 
-# ---------------------------------------------------------------------------------------------------- folders
+# ----------------------------------------------------------------------
+# folders
 
 
 def saved(folder: Path, config: Any, files: tuple[str, ...] = ("model.safetensors",)) -> Path:
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(config))
-    header = json.dumps({"__metadata__": {}, "w": {"dtype": "F32", "shape": [1000, 2000], "data_offsets": [0, 0]}}).encode()
+    header = json.dumps(
+        {"__metadata__": {}, "w": {"dtype": "F32", "shape": [1000, 2000], "data_offsets": [0, 0]}}
+    ).encode()
     for name in files:
         (folder / name).write_bytes(struct.pack("<Q", len(header)) + header)
     return folder
@@ -231,7 +378,12 @@ def test_folder_in_the_repository(root: Path) -> None:
     spec = propose(str(folder), root, SMALL).spec
     assert spec == propose("local:registry/weights/Tiny_VLM", root, SMALL).spec
     assert spec.repo == "local:registry/weights/Tiny_VLM"
-    assert (spec.name, spec.family, spec.dtype, spec.params_b) == ("tiny_vlm", "llava", "bfloat16", 0.002)  # 1000 x 2000
+    assert (spec.name, spec.family, spec.dtype, spec.params_b) == (
+        "tiny_vlm",
+        "llava",
+        "bfloat16",
+        0.002,
+    )  # 1000 x 2000
     assert (spec.revision, spec.batch_size, spec.state) == ("local", 32, "candidate")
     assert entries.weights_path(spec, root) == root / "registry" / "weights" / "Tiny_VLM"
     entries.write(root, spec)
@@ -241,8 +393,15 @@ def test_folder_in_the_repository(root: Path) -> None:
 def test_folder_elsewhere_is_marked(root: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = saved(tmp_path_factory.mktemp("disk") / "vlm", VLM)
     assert propose(str(folder), root, SMALL).spec.repo == f"path:{folder}"
-    spec = propose(f"path:{folder}", root, SMALL, Wanted(dtype="float32", batch_size=2, name="mine")).spec
-    assert (spec.repo, spec.name, spec.dtype, spec.batch_size) == (f"path:{folder}", "mine", "float32", 2)
+    spec = propose(
+        f"path:{folder}", root, SMALL, Wanted(dtype="float32", batch_size=2, name="mine")
+    ).spec
+    assert (spec.repo, spec.name, spec.dtype, spec.batch_size) == (
+        f"path:{folder}",
+        "mine",
+        "float32",
+        2,
+    )
     assert "machine-specific" in spec.notes
 
 
@@ -250,7 +409,11 @@ def test_folder_elsewhere_is_marked(root: Path, tmp_path_factory: pytest.TempPat
     ("config", "files", "words"),
     [
         ({"model_type": "llama"}, ("model.safetensors",), "'llama' has no vision_config"),
-        ({**VLM, "model_type": "brandnew"}, ("model.safetensors",), "'brandnew' is unknown to this transformers"),
+        (
+            {**VLM, "model_type": "brandnew"},
+            ("model.safetensors",),
+            "'brandnew' is unknown to this transformers",
+        ),
         (OWN_CODE, ("model.safetensors",), "needs code of its own"),
         (VLM, ("pytorch_model.bin",), r"safetensors only.*found pytorch_model\.bin"),
         (VLM, (), "safetensors only"),
@@ -265,7 +428,9 @@ def test_folder_refused(root: Path, config: Any, files: tuple[str, ...], words: 
 
 def test_folder_with_broken_weights(root: Path) -> None:
     folder = saved(root / "w", VLM)
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "model-00002.safetensors"}}))
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": {"a": "model-00002.safetensors"}})
+    )
     with pytest.raises(RegistryError, match=r"model-00002\.safetensors is missing"):
         propose("local:w", root, BIG)
     (folder / "model.safetensors.index.json").unlink()
@@ -284,11 +449,14 @@ def test_other_backends(root: Path) -> None:
     for backend in ("api", "planted", "planted-people"):
         with pytest.raises(RegistryError, match="by hand"):
             propose("openai/gpt", root, BIG, Wanted(backend=backend))
-    with pytest.raises(RegistryError, match="valid: api, clip-zero-shot, hf, planted, planted-people, text-encoder"):
+    with pytest.raises(
+        RegistryError, match="valid: api, clip-zero-shot, hf, planted, planted-people, text-encoder"
+    ):
         propose("owner/m", root, BIG, Wanted(backend="onnx"))
 
 
-# ----------------------------------------------------------------------------------------------------- memory
+# ----------------------------------------------------------------------
+# memory
 
 
 def test_memory_rule() -> None:
@@ -301,7 +469,9 @@ def test_memory_rule() -> None:
     assert machine.fits(50, 1, two) and not machine.fits(50, 2, two) and machine.fits(24, 2, two)
     assert not machine.fits(90, 1, two), "main memory is of no use to a GPU"
     none = Machine((), 16.0)
-    assert machine.fits(16, 1, none) and not machine.fits(17, 1, none) and not machine.fits(1, 2, none)
+    assert (
+        machine.fits(16, 1, none) and not machine.fits(17, 1, none) and not machine.fits(1, 2, none)
+    )
     assert "no GPU, 16 GiB" in none.words() and two.words() == "2 GPUs of 24, 80 GiB"
 
 
@@ -316,7 +486,8 @@ def test_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert machine.this().gpus == ()
 
 
-# ----------------------------------------------------------------------------------------------------- probes
+# ----------------------------------------------------------------------
+# probes
 
 
 class Engine:
@@ -336,17 +507,28 @@ def test_probes_decide(monkeypatch: pytest.MonkeyPatch) -> None:
 
     from sdgbias.types import Prompt, ScoreBatch
 
-    made = [Prompt(f"VALID OPTIONS: {'A, B, C' if i % 2 else 'digits'}{'.' * i}", "ABC" if i % 2 else "0123456789") for i in range(12)]
+    made = [
+        Prompt(
+            f"VALID OPTIONS: {'A, B, C' if i % 2 else 'digits'}{'.' * i}",
+            "ABC" if i % 2 else "0123456789",
+        )
+        for i in range(12)
+    ]
     found = parity.Probes(made, "made by hand", {})
 
     def steady(prompts: Any, shift: Any = None) -> ScoreBatch:
-        logits = np.full((len(prompts), max(len(p.candidates) for p in prompts)), np.nan, dtype=np.float32)
+        logits = np.full(
+            (len(prompts), max(len(p.candidates) for p in prompts)), np.nan, dtype=np.float32
+        )
         for at, p in enumerate(prompts):
             logits[at, : len(p.candidates)] = [
-                len(p.text) % 7 + k + (0 if shift is None else shift(len(prompts), k)) for k in range(len(p.candidates))
+                len(p.text) % 7 + k + (0 if shift is None else shift(len(prompts), k))
+                for k in range(len(p.candidates))
             ]
         n = len(prompts)
-        return ScoreBatch(logits, np.ones(n, np.float32), np.zeros(n, np.float32), [""] * n, np.ones(n, np.int32))
+        return ScoreBatch(
+            logits, np.ones(n, np.float32), np.zeros(n, np.float32), [""] * n, np.ones(n, np.int32)
+        )
 
     def broken(prompts: Any) -> ScoreBatch:
         raise ModelError("m: no single token for 'A'")
@@ -356,7 +538,16 @@ def test_probes_decide(monkeypatch: pytest.MonkeyPatch) -> None:
             raise ValueError("too long")
         return steady(prompts)
 
-    spec = ModelSpec(name="m", title="m", backend="hf", repo="a/b", revision="0" * 40, state="candidate", reason="x", batch_size=4)
+    spec = ModelSpec(
+        name="m",
+        title="m",
+        backend="hf",
+        repo="a/b",
+        revision="0" * 40,
+        state="candidate",
+        reason="x",
+        batch_size=4,
+    )
 
     def verdict(rule: Any) -> admission.Verdict:
         monkeypatch.setattr(parity, "load", lambda *_: Engine(rule))
@@ -366,30 +557,58 @@ def test_probes_decide(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert verdict(steady).passed
     differs = verdict(lambda prompts: steady(prompts, lambda n, k: 0.5 * k * (n > 1)))
-    assert not differs.passed and "probes differ: hf: alone / in batches" in differs.line and differs.told
+    assert (
+        not differs.passed
+        and "probes differ: hf: alone / in batches" in differs.line
+        and differs.told
+    )
     assert verdict(broken) == admission.Verdict(False, "ModelError: m: no single token for 'A'")
     some = verdict(sometimes)
-    assert not some.passed and "6 of 12 probes have no score, the first: ValueError: too long" in some.line
-    api = ModelSpec(name="m", title="m", backend="api", repo="a/b", revision="1", state="candidate", reason="x")
+    assert (
+        not some.passed
+        and "6 of 12 probes have no score, the first: ValueError: too long" in some.line
+    )
+    api = ModelSpec(
+        name="m", title="m", backend="api", repo="a/b", revision="1", state="candidate", reason="x"
+    )
     assert admission.probe(api, Path()) == admission.Verdict(True, "not probed: backend api")
     with pytest.raises(InputError, match="no benchmark here"):
         admission.probe(spec, Path(), Path("nowhere"))
 
 
-def test_weights_that_are_none_have_no_score(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_that_are_none_have_no_score(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import shutil
 
     from sdgbias.types import Prompt
 
-    monkeypatch.setattr(parity, "probes", lambda *_: parity.Probes([Prompt("x", "AB")] * 6, "made by hand", {}))
-    shutil.copytree(Path(__file__).parents[2] / "registry" / "weights" / "tiny-llava", tmp_path / "odd")
-    (tmp_path / "odd" / "model.safetensors").write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
-    spec = ModelSpec(name="m", title="m", backend="hf", repo="local:odd", revision="local", state="candidate", reason="x")
+    monkeypatch.setattr(
+        parity, "probes", lambda *_: parity.Probes([Prompt("x", "AB")] * 6, "made by hand", {})
+    )
+    shutil.copytree(
+        Path(__file__).parents[2] / "registry" / "weights" / "tiny-llava", tmp_path / "odd"
+    )
+    (tmp_path / "odd" / "model.safetensors").write_bytes(
+        b"version https://git-lfs.github.com/spec/v1\n"
+    )
+    spec = ModelSpec(
+        name="m",
+        title="m",
+        backend="hf",
+        repo="local:odd",
+        revision="local",
+        state="candidate",
+        reason="x",
+    )
     told = admission.probe(spec, tmp_path)
-    assert not told.passed and told.line.startswith("ModelError: m: can't load") and told.told is None
+    assert (
+        not told.passed and told.line.startswith("ModelError: m: can't load") and told.told is None
+    )
 
 
-# ------------------------------------------------------------------------------------------------ the commands
+# ----------------------------------------------------------------------
+# the commands
 
 
 @pytest.fixture
@@ -422,40 +641,77 @@ def test_enabled_only_when_its_probes_pass(commands: Path, monkeypatch: pytest.M
     ask(admission.Verdict(False, "ModelError: no single token for 'A'"), monkeypatch)
     bad = run.invoke(APP, ["register-model", "local:w", "--name", "bad", *where])
     made = entries.load(commands, "bad")
-    assert bad.exit_code == 0 and (made.state, made.reason) == ("candidate", "ModelError: no single token for 'A'")
+    assert bad.exit_code == 0 and (made.state, made.reason) == (
+        "candidate",
+        "ModelError: no single token for 'A'",
+    )
     shy = run.invoke(APP, ["register-model", "local:w", "--name", "shy", "--candidate", *where])
-    assert "not asked: --candidate" in shy.output and "models enable shy" in entries.load(commands, "shy").reason
+    assert (
+        "not asked: --candidate" in shy.output
+        and "models enable shy" in entries.load(commands, "shy").reason
+    )
     huge = run.invoke(APP, ["register-model", "local:w", "--name", "none", "--suites", "sdg,x"])
-    assert isinstance(huge.exception, UsageError) and "unknown suite 'x'; valid: facet, sdg" in str(huge.exception)
+    assert isinstance(huge.exception, UsageError) and "unknown suite 'x'; valid: facet, sdg" in str(
+        huge.exception
+    )
 
     no = run.invoke(APP, ["models", "enable", "bad", *where])
-    assert isinstance(no.exception, InfrastructureError) and "bad is not enabled: ModelError" in str(no.exception)
+    assert isinstance(
+        no.exception, InfrastructureError
+    ) and "bad is not enabled: ModelError" in str(no.exception)
     assert entries.load(commands, "bad").state == "candidate"
     ask(admission.Verdict(False, "probes differ: hf", {"model": "bad"}), monkeypatch)
     monkeypatch.setattr(parity, "keep", lambda *_: None)
     assert isinstance(run.invoke(APP, ["models", "enable", "bad", *where]).exception, GateError)
     ask(admission.Verdict(True, "all agree"), monkeypatch)
-    assert run.invoke(APP, ["models", "enable", "bad", *where]).exit_code == 0 and entries.load(commands, "bad").enabled
+    assert (
+        run.invoke(APP, ["models", "enable", "bad", *where]).exit_code == 0
+        and entries.load(commands, "bad").enabled
+    )
 
 
-def test_a_person_is_asked_before_it_is_written(commands: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_person_is_asked_before_it_is_written(
+    commands: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import sys
 
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
     said: list[str] = []
     for answer, expected in ((False, False), (True, True)):
-        monkeypatch.setattr("typer.confirm", lambda text, default, answer=answer: said.append(text) or answer)
-        models.register_model("local:w", enable=False, revision="", results=commands / "r.duckdb", **REST)
+        monkeypatch.setattr(
+            "typer.confirm", lambda text, default, answer=answer: said.append(text) or answer
+        )
+        models.register_model(
+            "local:w", enable=False, revision="", results=commands / "r.duckdb", **REST
+        )
         assert (commands / "registry" / "models" / "w.yaml").exists() == expected
     assert said == ["Write registry/models/w.yaml?"] * 2
-    models.register_model("local:w", enable=False, revision="", results=commands / "r.duckdb", **{**REST, "yes": True, "overwrite": True})
+    models.register_model(
+        "local:w",
+        enable=False,
+        revision="",
+        results=commands / "r.duckdb",
+        **{**REST, "yes": True, "overwrite": True},
+    )
     assert len(said) == 2, "--yes asks nobody"
 
 
 REST: dict[str, Any] = {
-    "name": "", "backend": "", "dtype": "", "tensor_parallel": 1, "max_images": None, "trust_remote_code": False, "notes": "", "suites": "",
-    "gpu": "", "probes": 12, "benchmark": None, "yes": False, "dry_run": False, "overwrite": False,
-}  # fmt: skip
+    "name": "",
+    "backend": "",
+    "dtype": "",
+    "tensor_parallel": 1,
+    "max_images": None,
+    "trust_remote_code": False,
+    "notes": "",
+    "suites": "",
+    "gpu": "",
+    "probes": 12,
+    "benchmark": None,
+    "yes": False,
+    "dry_run": False,
+    "overwrite": False,
+}
 
 
 def test_this_transformers_knows_the_paper_s_families() -> None:
@@ -467,10 +723,25 @@ def test_this_transformers_knows_the_paper_s_families() -> None:
 def test_no_engine_sees_which_gpu_it_runs_on() -> None:
     from sdgbias.engines import load
 
-    spec = ModelSpec(name="m", title="m", backend="planted", repo="planted", revision="1", state="enabled")
-    assert load(replace(spec, options={"gpu": "a100", "suites": ["sdg"]}), Path()).fingerprint == load(spec, Path()).fingerprint
+    spec = ModelSpec(
+        name="m", title="m", backend="planted", repo="planted", revision="1", state="enabled"
+    )
+    assert (
+        load(replace(spec, options={"gpu": "a100", "suites": ["sdg"]}), Path()).fingerprint
+        == load(spec, Path()).fingerprint
+    )
 
 
 def test_files_that_matter() -> None:
-    found = hub.HubModel("a/b", "0", files={"README.md": "1", "x.safetensors": "2", "config.json": "3", "image.png": "4", "m.py": "5"})
+    found = hub.HubModel(
+        "a/b",
+        "0",
+        files={
+            "README.md": "1",
+            "x.safetensors": "2",
+            "config.json": "3",
+            "image.png": "4",
+            "m.py": "5",
+        },
+    )
     assert found.that_matter() == {"x.safetensors": "2", "config.json": "3", "m.py": "5"}

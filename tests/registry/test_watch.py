@@ -1,4 +1,5 @@
-"""Watching the hub: new commits, new repositories, withdrawn commits, against a hub on loopback; and what the rules may say."""
+"""Watching the hub: new commits, new repositories, withdrawn commits, against a hub on loopback;
+and what the rules may say."""
 
 from __future__ import annotations
 
@@ -30,7 +31,10 @@ from tests.builders.hub import Hub, Repo, commit, weights
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 HERE = Here(Machine((80.0,), 100.0), lambda: frozenset({"llava"}), "no vLLM")
-VLM = {"config.json": {"model_type": "llava", "vision_config": {}, "dtype": "bfloat16"}, "model.safetensors": weights(10)}
+VLM = {
+    "config.json": {"model_type": "llava", "vision_config": {}, "dtype": "bfloat16"},
+    "model.safetensors": weights(10),
+}
 
 
 @pytest.fixture
@@ -43,13 +47,16 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     with Hub(
-        {"lab/vlm": Repo([commit(VLM, "first")], params=7_000_000_000)}, {"hf_old0000000000000": "expired", "hf_member0000000000": "member"}
+        {"lab/vlm": Repo([commit(VLM, "first")], params=7_000_000_000)},
+        {"hf_old0000000000000": "expired", "hf_member0000000000": "member"},
     ) as made:
         made.into(monkeypatch, tmp_path / "hf")
         yield made
 
 
-def put(root: Path, name: str, repo: str, revision: str, state: str = "enabled", **more: Any) -> None:
+def put(
+    root: Path, name: str, repo: str, revision: str, state: str = "enabled", **more: Any
+) -> None:
     entry = {
         "name": name,
         "title": name.upper(),
@@ -64,7 +71,9 @@ def put(root: Path, name: str, repo: str, revision: str, state: str = "enabled",
 
 
 def texts(root: Path) -> dict[str, str]:
-    return {path.stem: path.read_text() for path in sorted((root / "registry" / "models").iterdir())}
+    return {
+        path.stem: path.read_text() for path in sorted((root / "registry" / "models").iterdir())
+    }
 
 
 def kinds(found: list[Seen]) -> list[tuple[str, str]]:
@@ -73,18 +82,32 @@ def kinds(found: list[Seen]) -> list[tuple[str, str]]:
 
 def test_a_new_commit_becomes_a_candidate_once(root: Path, served: Hub) -> None:
     repo = served.repos["lab/vlm"]
-    put(root, "vlm", "lab/vlm", repo.commits[0].sha, batch_size=3, dtype="float32", options={"suites": ["facet"]})
+    put(
+        root,
+        "vlm",
+        "lab/vlm",
+        repo.commits[0].sha,
+        batch_size=3,
+        dtype="float32",
+        options={"suites": ["facet"]},
+    )
     before = texts(root)
     assert kinds(watch.watch(root, Rules(), HERE)) == [(SAME, "")]
 
     repo.commits.append(commit({**VLM, "README.md": b"new words"}, "second"))
     (same,) = watch.watch(root, Rules(), HERE)
-    assert same.kind == SAME and "weights and settings are those of vlm" in same.told and texts(root) == before
+    assert (
+        same.kind == SAME
+        and "weights and settings are those of vlm" in same.told
+        and texts(root) == before
+    )
 
     repo.commits.append(commit({**VLM, "model.safetensors": weights(11)}, "third"))
     head = repo.commits[-1].sha
     (dry,) = watch.watch(root, Rules(), HERE, dry_run=True)
-    assert (dry.kind, dry.name, dry.written) == (NEW_COMMIT, f"vlm-{head[:8]}", False) and texts(root) == before
+    assert (dry.kind, dry.name, dry.written) == (NEW_COMMIT, f"vlm-{head[:8]}", False) and texts(
+        root
+    ) == before
     (seen,) = watch.watch(root, Rules(), HERE)
     assert seen.written and seen.name == dry.name and f"@{head[:8]}" in seen.line()
     made = entries.load(root, seen.name)
@@ -95,36 +118,55 @@ def test_a_new_commit_becomes_a_candidate_once(root: Path, served: Hub) -> None:
         "float32",
         {"suites": ["facet"]},
     )
-    assert made.title == f"VLM ({head[:8]})" and "new commit of vlm" in made.reason and f"models enable {made.name}" in made.reason
+    assert (
+        made.title == f"VLM ({head[:8]})"
+        and "new commit of vlm" in made.reason
+        and f"models enable {made.name}" in made.reason
+    )
     assert texts(root)["vlm"] == before["vlm"], "an entry never changes in place"
-    assert kinds(watch.watch(root, Rules(), HERE)) == [(SAME, "")], "the second time there is nothing new"
+    assert kinds(watch.watch(root, Rules(), HERE)) == [(SAME, "")], (
+        "the second time there is nothing new"
+    )
 
     entries.set_state(root, "vlm", "retired", reason="superseded")
     entries.set_state(root, made.name, "retired", reason="superseded, too")
     assert watch.watch(root, Rules(), HERE) == [], "what is retired isn't watched"
 
 
-def test_a_withdrawn_commit_is_quarantined(root: Path, served: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_withdrawn_commit_is_quarantined(
+    root: Path, served: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
     old = served.repos["lab/vlm"].commits[0].sha
     put(root, "vlm", "lab/vlm", old)
     put(root, "try", "lab/vlm", old, "candidate")
-    served.repos["lab/vlm"].commits[:] = [commit({**VLM, "model.safetensors": weights(12)}, "forced")]
+    served.repos["lab/vlm"].commits[:] = [
+        commit({**VLM, "model.safetensors": weights(12)}, "forced")
+    ]
     found = watch.watch(root, Rules(), HERE)
     head = served.repos["lab/vlm"].commits[0].sha
     assert kinds(found) == [(GONE, "vlm"), (GONE, "try"), (NEW_COMMIT, f"vlm-{head[:8]}")]
     vlm = entries.load(root, "vlm")
     assert (vlm.state, vlm.until) == ("quarantined", "")
     assert vlm.reason == f"commit {old[:8]} is no longer on the hub (force-pushed?)"
-    assert entries.load(root, "try").state == "candidate" and "force-pushed" in entries.load(root, "try").reason
+    assert (
+        entries.load(root, "try").state == "candidate"
+        and "force-pushed" in entries.load(root, "try").reason
+    )
     before = texts(root)
     again = watch.watch(root, Rules(), HERE)
-    assert kinds(again) == [(GONE, "vlm"), (GONE, "try")] and not any(one.written for one in again) and texts(root) == before
+    assert (
+        kinds(again) == [(GONE, "vlm"), (GONE, "try")]
+        and not any(one.written for one in again)
+        and texts(root) == before
+    )
     assert "still quarantined" in again[0].told
 
     put(root, "vlm", "lab/vlm", old)
     del served.repos["lab/vlm"]
     (seen,) = watch.watch(root, Rules(), HERE)
-    assert seen.kind == REFUSED and "not logged in" in seen.told and entries.load(root, "vlm").enabled, "it may be private"
+    assert (
+        seen.kind == REFUSED and "not logged in" in seen.told and entries.load(root, "vlm").enabled
+    ), "it may be private"
     monkeypatch.setenv("HF_TOKEN", "hf_member0000000000")
     assert {one.kind for one in watch.watch(root, Rules(), HERE)} == {GONE}
     assert "no longer on the hub, or no longer shown" in entries.load(root, "vlm").reason
@@ -142,7 +184,9 @@ def test_new_repositories_by_rule(root: Path, served: Hub) -> None:
         "lab/asr-3b": Repo([commit(VLM)], params=small, pipeline="automatic-speech-recognition"),
         "lab/other-3b": Repo([commit(VLM)], params=small),
         "lab/vlm-gated": Repo([commit(VLM)], params=small, gated=True),
-        "lab/vlm-pickles": Repo([commit({"config.json": VLM["config.json"], "x.bin": b""})], params=small),
+        "lab/vlm-pickles": Repo(
+            [commit({"config.json": VLM["config.json"], "x.bin": b""})], params=small
+        ),
         "else/vlm-3b": Repo([commit(VLM)], params=small),
         "lab/vlm-down": Repo([commit(VLM)], params=small, broken=500),
     }
@@ -150,30 +194,52 @@ def test_new_repositories_by_rule(root: Path, served: Hub) -> None:
     put(root, "mine", "lab/vlm", "ab" * 20, "retired")
     put(root, "cased", "LAB/VLM-cased", "ab" * 20, "retired")
     owner = Owner(
-        "lab", max_params_b=15, licences=("apache-2.0",), match="(?i)vlm.*", newer_than="2026-01-31", suites=("facet",), gpu="a100"
+        "lab",
+        max_params_b=15,
+        licences=("apache-2.0",),
+        match="(?i)vlm.*",
+        newer_than="2026-01-31",
+        suites=("facet",),
+        gpu="a100",
     )
     found = watch.watch(root, Rules(owners=(owner,)), HERE)
     assert {one.repo: one.kind for one in found} == {
-        "lab/vlm-3b": NEW_REPOSITORY, "lab/vlm-down": TROUBLE, "lab/vlm-gated": TROUBLE, "lab/vlm-pickles": REFUSED,
-    }  # fmt: skip
+        "lab/vlm-3b": NEW_REPOSITORY,
+        "lab/vlm-down": TROUBLE,
+        "lab/vlm-gated": TROUBLE,
+        "lab/vlm-pickles": REFUSED,
+    }
     made = entries.load(root, "lab-vlm-3b")  # its own name is taken by another repository
-    assert (made.state, made.repo, made.options) == ("candidate", "lab/vlm-3b", {"suites": ["facet"], "gpu": "a100", "max_images": 1})
+    assert (made.state, made.repo, made.options) == (
+        "candidate",
+        "lab/vlm-3b",
+        {"suites": ["facet"], "gpu": "a100", "max_images": 1},
+    )
     assert made.reason == "new repository of lab; not checked yet: sdgbias models enable lab-vlm-3b"
-    assert "lab/vlm-3b" not in [one.repo for one in watch.watch(root, Rules(commits=False, owners=(owner,)), HERE)]
+    assert "lab/vlm-3b" not in [
+        one.repo for one in watch.watch(root, Rules(commits=False, owners=(owner,)), HERE)
+    ]
     everything = watch.watch(root, Rules(commits=False, owners=(Owner("lab"),)), HERE, dry_run=True)
-    assert {"lab/vlm-30b", "lab/vlm-old", "lab/other-3b"} <= {one.repo for one in everything if one.kind == NEW_REPOSITORY}
+    assert {"lab/vlm-30b", "lab/vlm-old", "lab/other-3b"} <= {
+        one.repo for one in everything if one.kind == NEW_REPOSITORY
+    }
     assert "lab/asr-3b" not in {one.repo for one in everything}
     assert watch.watch(root, Rules(commits=False, owners=(Owner("nobody"),)), HERE) == []
 
 
-def test_trouble_of_one_repository_stops_no_other(root: Path, served: Hub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_trouble_of_one_repository_stops_no_other(
+    root: Path, served: Hub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     sha = served.repos["lab/vlm"].commits[0].sha
     served.repos["lab/down"] = Repo([commit(VLM)], broken=500)
     for name, repo in (("a-down", "lab/down"), ("vlm", "lab/vlm")):
         put(root, name, repo, sha)
     put(root, "folder", "local:w", "local")
     put(root, "unpinned", "lab/new", "unpinned", "candidate")
-    assert [(one.kind, one.repo) for one in watch.watch(root, Rules(), HERE)] == [(TROUBLE, "lab/down"), (SAME, "lab/vlm")]
+    assert [(one.kind, one.repo) for one in watch.watch(root, Rules(), HERE)] == [
+        (TROUBLE, "lab/down"),
+        (SAME, "lab/vlm"),
+    ]
     assert [one.repo for one in watch.watch(root, Rules(skip=("a-down",)), HERE)] == ["lab/vlm"]
     before = texts(root)
     monkeypatch.setenv("HF_TOKEN", "hf_old0000000000000")
@@ -188,19 +254,39 @@ def test_trouble_of_one_repository_stops_no_other(root: Path, served: Hub, monke
     assert texts(root) == before, "nobody is put aside because the hub is down"
 
 
-# (rules, words of the error or None): the same table is put to the code and to the published JSON Schema
+# (rules, words of the error or None): the same table is put to the code and to the published JSON
+# Schema
 RULES: dict[str, tuple[Any, str | None]] = {
     "nothing": (None, None),
     "all": (
-        {"commits": False, "skip": ["a"], "owners": [{
-            "owner": "lab", "pipelines": ["image-text-to-text"], "max_params_b": 7, "licences": ["mit"], "match": "a.*", "newer_than": "2026-01-31",
-            "suites": ["sdg", "facet"], "gpu": "a100"}]},
+        {
+            "commits": False,
+            "skip": ["a"],
+            "owners": [
+                {
+                    "owner": "lab",
+                    "pipelines": ["image-text-to-text"],
+                    "max_params_b": 7,
+                    "licences": ["mit"],
+                    "match": "a.*",
+                    "newer_than": "2026-01-31",
+                    "suites": ["sdg", "facet"],
+                    "gpu": "a100",
+                }
+            ],
+        },
         None,
     ),
     "owner alone": ({"owners": [{"owner": "lab"}]}, None),
     "a list": ([], "not a mapping"),
-    "unknown field": ({"organisations": []}, "unknown field 'organisations'; valid: commits, owners, skip"),
-    "unknown condition": ({"owners": [{"owner": "lab", "size": 7}]}, r"owners\[0\]: unknown field 'size'"),
+    "unknown field": (
+        {"organisations": []},
+        "unknown field 'organisations'; valid: commits, owners, skip",
+    ),
+    "unknown condition": (
+        {"owners": [{"owner": "lab", "size": 7}]},
+        r"owners\[0\]: unknown field 'size'",
+    ),
     "commits as text": ({"commits": "yes"}, "commits is 'yes'; valid: true or false"),
     "skip as text": ({"skip": "a"}, "skip is 'a'; valid: a list of texts"),
     "owners a mapping": ({"owners": {}}, "valid: a list of owners"),
@@ -211,10 +297,13 @@ RULES: dict[str, tuple[Any, str | None]] = {
     "size 0": ({"owners": [{"owner": "lab", "max_params_b": 0}]}, "max_params_b is 0"),
     "size true": ({"owners": [{"owner": "lab", "max_params_b": True}]}, "max_params_b is True"),
     "licence a text": ({"owners": [{"owner": "lab", "licences": "mit"}]}, "licences is 'mit'"),
-    "no date": ({"owners": [{"owner": "lab", "newer_than": "last week"}]}, "newer_than is 'last week'"),
+    "no date": (
+        {"owners": [{"owner": "lab", "newer_than": "last week"}]},
+        "newer_than is 'last week'",
+    ),
     "unknown suite": ({"owners": [{"owner": "lab", "suites": ["x"]}]}, "unknown suite 'x'"),
     "gpu a number": ({"owners": [{"owner": "lab", "gpu": 1}]}, "gpu is 1; valid: text"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -256,6 +345,12 @@ def test_the_shipped_rules() -> None:
     schema = json.loads((REPOSITORY / "registry" / "watch.schema.json").read_text(encoding="utf-8"))
     jsonschema.validate(yaml.safe_load(path.read_text(encoding="utf-8")), schema)
     rules = watch.read(path)
-    assert rules.commits and {owner.owner for owner in rules.owners} == {"llava-hf", "Qwen", "OpenGVLab"}
+    assert rules.commits and {owner.owner for owner in rules.owners} == {
+        "llava-hf",
+        "Qwen",
+        "OpenGVLab",
+    }
     assert set(schema["properties"]) == set(Rules.__dataclass_fields__)
-    assert set(schema["properties"]["owners"]["items"]["properties"]) == set(Owner.__dataclass_fields__)
+    assert set(schema["properties"]["owners"]["items"]["properties"]) == set(
+        Owner.__dataclass_fields__
+    )

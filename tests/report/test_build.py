@@ -36,7 +36,8 @@ def shown(results: Path) -> dict[str, list[dict[str, object]]]:
     return browser.examples(results, store.latest_runs(results))
 
 
-# -- the page --------------------------------------------------------------------------------------------------------
+# -- the page
+# ----------------------------------------------------------------------
 
 
 def test_page_needs_nothing_but_itself(page: str) -> None:
@@ -59,19 +60,29 @@ def test_page_shows_the_newest_run_of_each_model(page: str) -> None:
 
 def test_page_says_what_is_planted_quarantined_and_failed(page: str) -> None:
     assert "Planted, not measured:" in page
-    for text in ("missing-tile", "photo-corrupt", "&lt;cut off&gt;", "NonFiniteLogits", "CC BY-SA 4.0", "0123456789abcdef"):
+    for text in (
+        "missing-tile",
+        "photo-corrupt",
+        "&lt;cut off&gt;",
+        "NonFiniteLogits",
+        "CC BY-SA 4.0",
+        "0123456789abcdef",
+    ):
         assert text in page
 
 
 def test_page_numbers_are_those_of_the_store(results: Path, page: str) -> None:
-    sql = """SELECT value, ci_low, ci_high FROM metrics WHERE run_id = 'fake-pessimist-2' AND task = 'mcq' AND test = 'T3'
+    sql = """SELECT value, ci_low, ci_high FROM metrics WHERE run_id = 'fake-pessimist-2' AND task
+             = 'mcq' AND test = 'T3'
              AND method = 'cade' AND pillar = 'all' AND metric = 'accuracy'"""
     value, low, high = store.query(results, sql).iloc[0]
     assert f"<td>{100 * value:.1f}<small>{100 * low:.1f}–{100 * high:.1f}</small></td>" in page
 
 
 def test_inline_data_cannot_leave_its_element(page: str) -> None:
-    inline = re.findall(r'<script type="application/json" id="examples">(.*?)</script>', page, re.DOTALL)
+    inline = re.findall(
+        r'<script type="application/json" id="examples">(.*?)</script>', page, re.DOTALL
+    )
     assert len(inline) == 1
     assert "<" not in inline[0]
     assert "</script><b>" in json.loads(inline[0])["questions"][0]["question"]
@@ -87,7 +98,11 @@ def test_every_figure_has_alt_text_with_its_numbers(page: str) -> None:
 
 def test_a_bare_run_still_makes_a_page(tmp_path: Path) -> None:
     path = tmp_path / "bare.duckdb"
-    store.publish(path, {"run_id": "r", "model": "<m>", "benchmark_id": "b", "finished_at": "2026-11-20T00:00:00"}, {})
+    store.publish(
+        path,
+        {"run_id": "r", "model": "<m>", "benchmark_id": "b", "finished_at": "2026-11-20T00:00:00"},
+        {},
+    )
     text = write_report(path, tmp_path / "out").read_text(encoding="utf-8")
     assert "&lt;m&gt;" in text
     assert "<m>" not in text
@@ -96,9 +111,16 @@ def test_a_bare_run_still_makes_a_page(tmp_path: Path) -> None:
 
 def test_different_benchmarks_are_flagged(tmp_path: Path, page: str) -> None:
     for model in "ab":
-        record = {"run_id": model, "model": model, "benchmark_id": model, "finished_at": "2026-11-20T00:00:00"}
+        record = {
+            "run_id": model,
+            "model": model,
+            "benchmark_id": model,
+            "finished_at": "2026-11-20T00:00:00",
+        }
         store.publish(tmp_path / "two.duckdb", record, {})
-    assert "Different benchmarks:" in write_report(tmp_path / "two.duckdb", tmp_path / "out").read_text(encoding="utf-8")
+    assert "Different benchmarks:" in write_report(
+        tmp_path / "two.duckdb", tmp_path / "out"
+    ).read_text(encoding="utf-8")
     assert "Different benchmarks:" not in page
 
 
@@ -112,11 +134,15 @@ def test_errors_are_one_line(results: Path, tmp_path: Path) -> None:
         write_report(tmp_path / "empty.duckdb", tmp_path)
 
 
-# -- words -----------------------------------------------------------------------------------------------------------
+# -- words
+# ----------------------------------------------------------------------
 
 
 def shares(p: float, c: float, o: float, half: float = 0.05) -> dict[str, Estimate]:
-    return {d: Estimate(v, 100, v - half, v + half) for d, v in zip(data.DIRECTIONS, (p, c, o), strict=True)}
+    return {
+        d: Estimate(v, 100, v - half, v + half)
+        for d, v in zip(data.DIRECTIONS, (p, c, o), strict=True)
+    }
 
 
 @pytest.mark.parametrize(
@@ -145,7 +171,9 @@ def test_numbers_as_text() -> None:
 
 def test_headline_sentences(results: Path) -> None:
     found = data.load(results)
-    assert [verdict for _, verdict, _ in words.leaning(found, "fake-optimist")] == ["leans optimistic"] * 3
+    assert [verdict for _, verdict, _ in words.leaning(found, "fake-optimist")] == [
+        "leans optimistic"
+    ] * 3
     assert "; 1 distinct prompt" in words.leaning(found, "fake-optimist")[0][2]
     use = words.image_use(found, "fake-pessimist")
     assert use is not None
@@ -158,7 +186,10 @@ def test_image_use_is_the_paired_difference(results: Path) -> None:
         cells = data.load(results)
         for pillar in ("all", *PILLARS):
             full, ctx = (
-                cells.cell(model=model, task="mcq", test="T1", method=m, pillar=pillar, metric="accuracy") for m in ("full", "ctx_q")
+                cells.cell(
+                    model=model, task="mcq", test="T1", method=m, pillar=pillar, metric="accuracy"
+                )
+                for m in ("full", "ctx_q")
             )
             assert full is not None
             assert ctx is not None
@@ -167,19 +198,27 @@ def test_image_use_is_the_paired_difference(results: Path) -> None:
             assert row["n"] == full.n
 
 
-# -- figures and browser ---------------------------------------------------------------------------------------------
+# -- figures and browser
+# ----------------------------------------------------------------------
 
 
 def test_figures_follow_the_page_scheme(results: Path) -> None:
     found = data.load(results)
-    for panel in (*paper.figure3(found), *paper.figure4(found), *paper.figure5(found), *paper.figure7(found)):
+    for panel in (
+        *paper.figure3(found),
+        *paper.figure4(found),
+        *paper.figure5(found),
+        *paper.figure7(found),
+    ):
         assert "currentColor" in panel.svg
         assert "http" not in panel.svg
         assert "#010203" not in panel.svg
     assert paper.png(paper.figure3(found)[0])[:4] == b"\x89PNG"
 
 
-def test_examples_cover_models_pillars_and_outcomes(shown: dict[str, list[dict[str, object]]]) -> None:
+def test_examples_cover_models_pillars_and_outcomes(
+    shown: dict[str, list[dict[str, object]]],
+) -> None:
     questions = shown["questions"]
     assert 0 < len(questions) <= browser.LIMIT
     assert {q["model"] for q in questions} == set(MODELS)
@@ -189,7 +228,8 @@ def test_examples_cover_models_pillars_and_outcomes(shown: dict[str, list[dict[s
 
 
 def test_terms_explain_the_answer(shown: dict[str, list[dict[str, object]]]) -> None:
-    """The score is the sum of the three terms, its best option is CADE's answer unless the gate kept the Full one."""
+    """The score is the sum of the three terms, its best option is CADE's answer unless the gate
+    kept the Full one."""
     kept = 0
     for q in shown["questions"]:
         score, terms, gate = np.array(q["score"]), np.array(q["terms"]), q["gate"]

@@ -1,4 +1,5 @@
-"""The page Fairness: what it shows stands in the results, people are blurred in its own bytes, planted models are named as such."""
+"""The page Fairness: what it shows stands in the results, people are blurred in its own bytes,
+planted models are named as such."""
 
 from __future__ import annotations
 
@@ -57,7 +58,10 @@ def test_people_are_blurred_by_default_and_on_paper(text: str) -> None:
     assert re.search(r"@media print\{[^}]*filter:blur\(28px\)", text)
     box = re.search(r"<input[^>]*id=\"show-people\"[^>]*>", text)
     assert box is not None and "checked" not in box.group()
-    pictures, frames = text.count("data:image/jpeg"), text.count('<div class="frame"><img src="data:image/jpeg')
+    pictures, frames = (
+        text.count("data:image/jpeg"),
+        text.count('<div class="frame"><img src="data:image/jpeg'),
+    )
     assert 0 < pictures == frames <= fairness.EXAMPLES  # none stands outside a blurred frame
 
 
@@ -75,9 +79,18 @@ def test_groups_add_up_to_the_people(results: Path) -> None:
 def test_rates_are_those_of_the_store(results: Path) -> None:
     d = fairness.load(results)
     assert d is not None
-    rates = {(r["model"], r["prompt"]): dict(zip(fairness.RATES, r["cells"], strict=True)) for r in fairness.rates(d.metrics)}
-    said = store.query(results, "SELECT how FROM spoken JOIN runs USING (run_id) WHERE model = 'unfair' AND test = 'p1'")["how"]
-    assert rates["unfair (planted)", "p1"]["refusal_rate"]["value"] == f"{100 * (said == 'refusal').mean():.1f}\u00a0%"
+    rates = {
+        (r["model"], r["prompt"]): dict(zip(fairness.RATES, r["cells"], strict=True))
+        for r in fairness.rates(d.metrics)
+    }
+    said = store.query(
+        results,
+        "SELECT how FROM spoken JOIN runs USING (run_id) WHERE model = 'unfair' AND test = 'p1'",
+    )["how"]
+    assert (
+        rates["unfair (planted)", "p1"]["refusal_rate"]["value"]
+        == f"{100 * (said == 'refusal').mean():.1f}\u00a0%"
+    )
     assert rates["unfair (planted)", "p1"]["false_yes_rate"] is None  # p1 asks about no class
 
 
@@ -85,19 +98,38 @@ def test_cells_without_a_value_keep_their_n(results: Path) -> None:
     d = fairness.load(results)
     assert d is not None
     found = {f.name: f for f in charts.figures(d.metrics, d.studies)}
-    assert {"fairness-gender", "fairness-classes", "fairness-prompts", "fairness-debiased", "fairness-cost"} <= set(found)
+    assert {
+        "fairness-gender",
+        "fairness-classes",
+        "fairness-prompts",
+        "fairness-debiased",
+        "fairness-cost",
+    } <= set(found)
     frame = found["fairness-classes"].frame
     void = frame[frame["value"].isna()]
-    assert len(void) and all(said == f"n {n:,}" for said, n in zip(void["said"], void["n"], strict=True))
-    own = d.metrics[(d.metrics["metric"] == "disparity") & (d.metrics["indicator"] == "nurse") & d.metrics["value"].isna()]
-    assert len(frame[(frame["target"] == "nurse") & frame["value"].isna()]) == int((~own["pillar"].str.contains("max-min")).sum())
+    assert len(void) and all(
+        said == f"n {n:,}" for said, n in zip(void["said"], void["n"], strict=True)
+    )
+    own = d.metrics[
+        (d.metrics["metric"] == "disparity")
+        & (d.metrics["indicator"] == "nurse")
+        & d.metrics["value"].isna()
+    ]
+    assert len(frame[(frame["target"] == "nurse") & frame["value"].isna()]) == int(
+        (~own["pillar"].str.contains("max-min")).sum()
+    )
 
 
 def test_examples_are_chosen_without_the_answers(results: Path) -> None:
     d = fairness.load(results)
     assert d is not None and len(d.examples) == 60
-    assert all({a["model"] for a in e["answers"]} == {"unfair (planted)", "yes-sayer (planted)"} for e in d.examples)
-    assert all(e["outcome"] == "unread" for e in d.examples if any(not a["read"] for a in e["answers"]))
+    assert all(
+        {a["model"] for a in e["answers"]} == {"unfair (planted)", "yes-sayer (planted)"}
+        for e in d.examples
+    )
+    assert all(
+        e["outcome"] == "unread" for e in d.examples if any(not a["read"] for a in e["answers"])
+    )
 
 
 def test_previews_are_small_few_and_the_same_whatever_the_order() -> None:
@@ -106,11 +138,18 @@ def test_previews_are_small_few_and_the_same_whatever_the_order() -> None:
         Image.new("RGB", size, "white").save(buffer, "JPEG")
         return (buffer.getvalue(),)
 
-    items = pd.DataFrame({"image_id": [f"i{k // 2}" for k in range(200)], "class1": ["nurse" if k < 180 else "singer" for k in range(200)]})
+    items = pd.DataFrame(
+        {
+            "image_id": [f"i{k // 2}" for k in range(200)],
+            "class1": ["nurse" if k < 180 else "singer" for k in range(200)],
+        }
+    )
     images = {f"i{k}": jpeg((900, 400)) for k in range(100)}
     made = facet.previews(items, images)
     assert len(made) == 60 and made["image_id"].is_unique
-    assert {f"i{k}" for k in range(90, 100)} <= set(made["image_id"])  # all ten singers: classes in turn
+    assert {f"i{k}" for k in range(90, 100)} <= set(
+        made["image_id"]
+    )  # all ten singers: classes in turn
     assert Image.open(io.BytesIO(made["png"][0])).size == (320, 142)
     assert facet.previews(items.sample(frac=1, random_state=1), images).equals(made)
 
@@ -121,47 +160,95 @@ def test_without_runs_of_the_suite_there_is_no_page(tmp_path: Path) -> None:
     assert fairness.load(tmp_path / "empty.duckdb") is None
 
 
-def test_each_benchmark_keeps_its_newest_run_and_silence_is_said(results: Path, tmp_path: Path) -> None:
-    """A later run on faces hides none on people with classes; a model that says nothing legible is named as such."""
+def test_each_benchmark_keeps_its_newest_run_and_silence_is_said(
+    results: Path, tmp_path: Path
+) -> None:
+    """A later run on faces hides none on people with classes; a model that says nothing legible is
+    named as such."""
     path = Path(shutil.copy(results, tmp_path / "r.duckdb"))
     shutil.copytree(results.with_suffix(".runs"), path.with_suffix(".runs"))
     n = 60
     faces = pd.DataFrame(
-        {"item_id": range(n), "person_id": [f"f{i}" for i in range(n)], "image_id": [f"f{i}" for i in range(n)], "prompt": "gender"}
+        {
+            "item_id": range(n),
+            "person_id": [f"f{i}" for i in range(n)],
+            "image_id": [f"f{i}" for i in range(n)],
+            "prompt": "gender",
+        }
     )
     faces = faces.assign(
-        class1="", asked="", negative=False, gold=["male", "female"] * (n // 2), skin="unknown", age="young", race="A", split="test"
+        class1="",
+        asked="",
+        negative=False,
+        gold=["male", "female"] * (n // 2),
+        skin="unknown",
+        age="young",
+        race="A",
+        split="test",
     )
     faces = faces.assign(gender=faces["gold"], dataset="fairface")
     said = pd.DataFrame(
-        {"task": "direct", "item_id": range(n), "test": "gender", "view": "full", "text": "12.5", "label": "", "how": "unparsed"}
+        {
+            "task": "direct",
+            "item_id": range(n),
+            "test": "gender",
+            "view": "full",
+            "text": "12.5",
+            "label": "",
+            "how": "unparsed",
+        }
     )
-    table = facet.predictions(faces, said, pd.DataFrame(columns=["task", "item_id", "test", "method", "label"]))
+    table = facet.predictions(
+        faces, said, pd.DataFrame(columns=["task", "item_id", "test", "method", "label"])
+    )
     run = store.RunRecord(
-        "unfair-faces", "unfair", "f" * 16, "facet", started_at="2030-01-01", finished_at="2030-01-02", config={"unanswerable": 7}
+        "unfair-faces",
+        "unfair",
+        "f" * 16,
+        "facet",
+        started_at="2030-01-01",
+        finished_at="2030-01-02",
+        config={"unanswerable": 7},
     )
-    store.publish(path, run, {"people": faces, "spoken": said, "metric_rows": facet.metric_rows(faces, table)})
+    store.publish(
+        path, run, {"people": faces, "spoken": said, "metric_rows": facet.metric_rows(faces, table)}
+    )
     d = fairness.load(path)
     assert d is not None and d.several
     assert list(zip(d.runs["data"], d.runs["label"], strict=True)) == [
-        ("drawn people", "unfair (planted)"), ("drawn people", "yes-sayer (planted)"), ("FairFace", "unfair"),
-    ]  # fmt: skip
+        ("drawn people", "unfair (planted)"),
+        ("drawn people", "yes-sayer (planted)"),
+        ("FairFace", "unfair"),
+    ]
     found = {f.name: f for f in fairness.figures(d)}
     assert all(f.filters[0] == "data" for f in found.values())
-    assert set(found["fairness-gender"].frame["data"]) == {"drawn people"} and set(found["fairness-faces"].frame["data"]) == {"FairFace"}
+    assert set(found["fairness-gender"].frame["data"]) == {"drawn people"} and set(
+        found["fairness-faces"].frame["data"]
+    ) == {"FairFace"}
     apart = found["fairness-faces-apart"].frame
     assert apart["pillar"].tolist() == ["gender:male-female"] and apart["value"].tolist() == [0.0]
     assert [(s["model"], s["data"], s["n"], s["prompts"], s["texts"]) for s in d.silent] == [
         ("unfair", "FairFace", "60", ["gender"], ["12.5"])
     ]
-    printed = CliRunner().invoke(cli.app, ["results", "--results", str(path)], catch_exceptions=False).stdout
+    printed = (
+        CliRunner()
+        .invoke(cli.app, ["results", "--results", str(path)], catch_exceptions=False)
+        .stdout
+    )
     assert {tuple(line.split()[:4]) for line in printed.splitlines()} >= {
-        ("unfair", "synthetic", "p1", "gender:male-female"), ("unfair", "fairface", "gender", "gender:male-female"),
-    }  # fmt: skip
+        ("unfair", "synthetic", "p1", "gender:male-female"),
+        ("unfair", "fairface", "gender", "gender:male-female"),
+    }
     target = write_report(path, tmp_path / "report", print_figures=True)
     text = (target.parent / "fairness.html").read_text(encoding="utf-8")
-    assert "not one of the 60 free answers of unfair to gender on FairFace names a label, e.g. “12.5”." in text
-    assert "<td>7</td><td>FairFace</td>" in text and [c["dataset"] for c in fairness.cards(d)] == ["drawn people", "FairFace"]
+    assert (
+        "not one of the 60 free answers of unfair to gender on FairFace names a label, e.g. “12.5”."
+        in text
+    )
+    assert "<td>7</td><td>FairFace</td>" in text and [c["dataset"] for c in fairness.cards(d)] == [
+        "drawn people",
+        "FairFace",
+    ]
     drawn = {p.name for p in (target.parent / "figures").glob("*.svg")}
     assert {
         "fairness-faces.FairFace.unfair.svg",
@@ -173,24 +260,38 @@ def test_each_benchmark_keeps_its_newest_run_and_silence_is_said(results: Path, 
     assert "clustered by picture" in readme and "Runs: `unfair-faces`." in caption.split("##")[0]
 
 
-def test_a_report_without_places_says_so_and_leaves_no_page_of_before(results: Path, tmp_path: Path) -> None:
+def test_a_report_without_places_says_so_and_leaves_no_page_of_before(
+    results: Path, tmp_path: Path
+) -> None:
     for name in ("index.html", "methods.html", "night.html"):
         (tmp_path / name).write_text("an older report", encoding="utf-8")
     page = write_report(results, tmp_path)
-    assert page == tmp_path / "index.html" and "only on pictures of people" in page.read_text(encoding="utf-8")
-    assert not (tmp_path / "methods.html").exists() and not (tmp_path / "night.html").exists() and (tmp_path / "fairness.html").is_file()
+    assert page == tmp_path / "index.html" and "only on pictures of people" in page.read_text(
+        encoding="utf-8"
+    )
+    assert (
+        not (tmp_path / "methods.html").exists()
+        and not (tmp_path / "night.html").exists()
+        and (tmp_path / "fairness.html").is_file()
+    )
 
 
-def test_what_was_checked_of_the_people_stands_beside_the_report(results: Path, tmp_path: Path) -> None:
+def test_what_was_checked_of_the_people_stands_beside_the_report(
+    results: Path, tmp_path: Path
+) -> None:
     people, out = tmp_path / "people", tmp_path / "out"
     (people / "data_docs").mkdir(parents=True)
     (people / "data_docs" / "index.html").write_text("every rule", encoding="utf-8")
-    with pytest.raises(InputError, match=r"people: no benchmark here \(benchmark\.json is missing\)"):
+    with pytest.raises(
+        InputError, match=r"people: no benchmark here \(benchmark\.json is missing\)"
+    ):
         write_report(results, out, people=people)
     (people / "benchmark.json").write_text("{}", encoding="utf-8")
     write_report(results, out, people=people)
     assert (out / "people" / "data_docs" / "index.html").read_text(encoding="utf-8") == "every rule"
-    assert '<a href="people/data_docs/index.html">' in (out / "fairness.html").read_text(encoding="utf-8")
+    assert '<a href="people/data_docs/index.html">' in (out / "fairness.html").read_text(
+        encoding="utf-8"
+    )
 
 
 def test_shares_have_the_whole_axis_and_an_interval_at_zero(results: Path) -> None:
@@ -198,5 +299,10 @@ def test_shares_have_the_whole_axis_and_an_interval_at_zero(results: Path) -> No
     assert d is not None
     zero = d.metrics.assign(value=0.0, ci_low=0.0, ci_high=0.015, n=240)
     [figure] = [f for f in charts.figures(zero, d.studies) if f.name == "fairness-prompts"]
-    assert {(r["value"], r["low"], r["high"]) for r in figure.frame.to_dict("records")} == {(0.0, 0.0, 1.5)}
-    assert [layer["encoding"]["x"]["scale"]["domain"] for layer in figure.spec["layer"]] == [[0, 100], [0, 100]]
+    assert {(r["value"], r["low"], r["high"]) for r in figure.frame.to_dict("records")} == {
+        (0.0, 0.0, 1.5)
+    }
+    assert [layer["encoding"]["x"]["scale"]["domain"] for layer in figure.spec["layer"]] == [
+        [0, 100],
+        [0, 100],
+    ]

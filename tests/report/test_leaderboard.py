@@ -1,4 +1,5 @@
-"""The short table behind the pages over many nights: always what metric_rows says of all indicators together, whatever was written how."""
+"""The short table behind the pages over many nights: always what metric_rows says of all indicators
+together, whatever was written how."""
 
 from __future__ import annotations
 
@@ -17,7 +18,10 @@ from sdgbias.report.web.source import Results
 from sdgbias.store import maintenance
 from tests.builders.nights import publish_nights, publish_persons
 
-SHORT, LONG = "FROM headline_rows ORDER BY ALL", "FROM metric_rows WHERE indicator IN ('all', 'all-52') ORDER BY ALL"
+SHORT, LONG = (
+    "FROM headline_rows ORDER BY ALL",
+    "FROM metric_rows WHERE indicator IN ('all', 'all-52') ORDER BY ALL",
+)
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +36,11 @@ def results(published: Path, tmp_path: Path) -> Path:
 
 
 def rows(path: Path, run_id: str) -> int:
-    return int(store.query(path, "SELECT count(*) AS n FROM headline_rows WHERE run_id = ?", [run_id])["n"][0])
+    return int(
+        store.query(path, "SELECT count(*) AS n FROM headline_rows WHERE run_id = ?", [run_id])[
+            "n"
+        ][0]
+    )
 
 
 def assert_short_is_long(path: Path) -> None:
@@ -50,13 +58,24 @@ def older(path: Path) -> None:
 def test_every_write_keeps_both_tables_in_step(results: Path) -> None:
     assert_short_is_long(results)
     many = rows(results, "fake-optimist-0")
-    halved = store.query(results, "SELECT * EXCLUDE (run_id, model, suite) REPLACE (value / 2 AS value) FROM metric_rows WHERE run_id = ?", ["fake-optimist-0"])  # fmt: skip
+    halved = store.query(
+        results,
+        "SELECT * EXCLUDE (run_id, model, suite) REPLACE (value / 2 AS value) FROM metric_rows"
+        " WHERE run_id = ?",
+        ["fake-optimist-0"],
+    )
     store.replace(results, "fake-optimist-0", {"metric_rows": halved})
     assert_short_is_long(results)
     assert rows(results, "fake-optimist-0") == many > 0
-    store.replace(results, "fake-optimist-1", {"failures": halved[:0][[]].assign(kind="", message="")})
-    assert rows(results, "fake-optimist-1") == many, "a replacement of another table leaves it alone"
-    run = store.RunRecord(run_id="fake-optimist-2", model="fake-optimist", benchmark_id="b", provenance="planted")
+    store.replace(
+        results, "fake-optimist-1", {"failures": halved[:0][[]].assign(kind="", message="")}
+    )
+    assert rows(results, "fake-optimist-1") == many, (
+        "a replacement of another table leaves it alone"
+    )
+    run = store.RunRecord(
+        run_id="fake-optimist-2", model="fake-optimist", benchmark_id="b", provenance="planted"
+    )
     store.publish(results, run, {})  # what the run had before goes, when it is published without
     assert_short_is_long(results)
     assert rows(results, "fake-optimist-2") == 0
@@ -65,7 +84,11 @@ def test_every_write_keeps_both_tables_in_step(results: Path) -> None:
 
 
 def test_an_older_file_gets_it_when_a_page_first_opens_it(results: Path) -> None:
-    pages = ("/leaderboard.csv?method=cade&test=T2", "/leaderboard?suite=facet&metric=disparity", "/models/fake-optimist")
+    pages = (
+        "/leaderboard.csv?method=cade&test=T2",
+        "/leaderboard?suite=facet&metric=disparity",
+        "/models/fake-optimist",
+    )
 
     def said() -> list[str]:
         client = TestClient(app.create(Site(Results(results))), base_url="http://localhost")
@@ -73,13 +96,21 @@ def test_an_older_file_gets_it_when_a_page_first_opens_it(results: Path) -> None
 
     before = said()
     older(results)
-    assert said() == before and before[0].count("\n") == 7 and "+50.0" in before[1] and "Signature" in before[2]
+    assert (
+        said() == before
+        and before[0].count("\n") == 7
+        and "+50.0" in before[1]
+        and "Signature" in before[2]
+    )
     assert_short_is_long(results)
 
 
 @pytest.mark.parametrize("run", ["fake-optimist-2", "unfair-0"])
 def test_any_cell_has_the_numbers_of_the_long_table(results: Path, run: str) -> None:
-    sql = f"SELECT {', '.join(leaderboard.CHOICES)}, value, n, ci_low, ci_high FROM metric_rows WHERE run_id = ? ORDER BY indicator IN ('all', 'all-52'), hash(test, metric)"
+    sql = (
+        f"SELECT {', '.join(leaderboard.CHOICES)}, value, n, ci_low, ci_high FROM metric_rows WHERE"
+        " run_id = ? ORDER BY indicator IN ('all', 'all-52'), hash(test, metric)"
+    )
     stored = store.query(results, sql, [run]).astype(object)
     picked = [*stored.head(6).to_dict("records"), *stored.tail(6).to_dict("records")]
     with Results(results).reading() as reader:
@@ -87,4 +118,6 @@ def test_any_cell_has_the_numbers_of_the_long_table(results: Path, run: str) -> 
             chosen = {name: want[name] for name in leaderboard.CHOICES}
             found = leaderboard.numbers(reader, chosen, [], [run])[run]
             for name in ("value", "n", "ci_low", "ci_high"):
-                assert found[name] == want[name] or (found[name] is None and want[name] != want[name]), (chosen, name)
+                assert found[name] == want[name] or (
+                    found[name] is None and want[name] != want[name]
+                ), (chosen, name)

@@ -40,14 +40,25 @@ def part(text: str, name: str) -> str:
 
 
 def test_the_headline_and_what_kept_the_night_from_being_whole(text: str) -> None:
-    assert "4 evaluations: 2 published, 1 unchanged, 1 failed; 1 model in breach: fake-optimist." in plain(text)
+    assert (
+        "4 evaluations: 2 published, 1 unchanged, 1 failed; 1 model in breach: fake-optimist."
+        in plain(text)
+    )
     assert "Look at this first: wandb: timeout after 60 s" in plain(text.replace("</strong>", ""))
     assert '<a href="night.html" class="here" aria-current="page">Last night</a>' in text
 
 
 def test_models_in_need_of_a_look_come_first(text: str) -> None:
-    rows = re.findall(r"<tr><th scope=\"row\">(.*?)<small>", text.split("Models of this night")[1].split("</table>")[0])
-    assert [plain(r).strip() for r in rows] == [f"{LOST} planted", "broken", "fake-pessimist", "new"]
+    rows = re.findall(
+        r"<tr><th scope=\"row\">(.*?)<small>",
+        text.split("Models of this night")[1].split("</table>")[0],
+    )
+    assert [plain(r).strip() for r in rows] == [
+        f"{LOST} planted",
+        "broken",
+        "fake-pessimist",
+        "new",
+    ]
     assert f"Planted, not measured: {LOST}." in plain(text.replace("</strong>", ""))
     said = part(text, "models")
     assert "OutOfMemory: too little &lt;b&gt;memory&lt;/b&gt; &amp; more (after 3 attempts)" in said
@@ -57,16 +68,31 @@ def test_models_in_need_of_a_look_come_first(text: str) -> None:
 def test_a_breach_is_explained_with_its_numbers(text: str) -> None:
     said = part(text, "breaches")
     for words in (
-        "accuracy, Full, choice, all tests", "71.2 %", "65.5 %", "−5.7 points", "−7.1 to −4.3", "2.0 points", "3.1 points", "1,200", "&lt; 0.001",
-        "3 better, 71 worse, McNemar p &lt; 0.001", "at least 20.0 %", "+0.400 tolerances", "sdgbias gate accept fake-optimist-2 --reason TEXT",
-        "compared with fake-optimist-1", "1 not enough evidence, 1 missing",
-    ):  # fmt: skip
+        "accuracy, Full, choice, all tests",
+        "71.2 %",
+        "65.5 %",
+        "−5.7 points",
+        "−7.1 to −4.3",
+        "2.0 points",
+        "3.1 points",
+        "1,200",
+        "&lt; 0.001",
+        "3 better, 71 worse, McNemar p &lt; 0.001",
+        "at least 20.0 %",
+        "+0.400 tolerances",
+        "sdgbias gate accept fake-optimist-2 --reason TEXT",
+        "compared with fake-optimist-1",
+        "1 not enough evidence, 1 missing",
+    ):
         assert words in said, words
 
 
 def test_the_chart_says_in_words_what_it_draws(text: str) -> None:
     [label] = re.findall(r'<div class="plot" role="img" aria-label="([^"]+)"', text)
-    assert "accuracy, Full, choice: 71.2\u00a0% to 65.5\u00a0%" in label and "mean absolute error" not in label
+    assert (
+        "accuracy, Full, choice: 71.2\u00a0% to 65.5\u00a0%" in label
+        and "mean absolute error" not in label
+    )
     assert text.count("<svg") == 1
 
 
@@ -76,24 +102,43 @@ def test_the_limit_stands_on_the_side_that_was_crossed(written: Path) -> None:
     figure = over_nights.moves(found.breached[0])
     assert figure is not None
     limits = figure.frame.set_index("what")["limit"].to_dict()
-    assert limits == {"accuracy, Full, choice": pytest.approx(69.2), "candidate mass, Full, choice": 20.0}
+    assert limits == {
+        "accuracy, Full, choice": pytest.approx(69.2),
+        "candidate mass, Full, choice": 20.0,
+    }
     now = figure.frame.set_index("what")[["low", "high"]].loc["accuracy, Full, choice"].tolist()
-    assert now == [pytest.approx(64.1), pytest.approx(66.9)]  # the interval of the change, from where it was
+    assert now == [
+        pytest.approx(64.1),
+        pytest.approx(66.9),
+    ]  # the interval of the change, from where it was
 
 
 def test_examples_show_options_answers_and_the_pictures_there_are(text: str) -> None:
     shown = re.findall(r'<li class="example">(.*?)\n</li>', text, re.DOTALL)
     assert len(shown) == night.SHOWN
-    assert sum("<img" in e for e in shown) == 6  # of eight flips, the six whose pictures are in the store: three questions share one
+    assert (
+        sum("<img" in e for e in shown) == 6
+    )  # of eight flips, the six whose pictures are in the store: three questions share one
     first = plain(shown[0])
-    assert "right to wrong , Full, T1" in first and "right, was" in first and "now" in first and "Kenya, 2014" in first
+    assert (
+        "right to wrong , Full, T1" in first
+        and "right, was" in first
+        and "now" in first
+        and "Kenya, 2014" in first
+    )
     assert "&lt;/script&gt;&lt;b&gt;&amp;?" in shown[0]
 
 
 def test_quarantine_names_reason_date_and_the_way_back(text: str) -> None:
     said = part(text, "held")
-    assert "broken OutOfMemory: too little" in said and "2026-11-22 sdgbias models enable broken" in said
-    assert "the gate: candidate mass, Full, choice, all tests: 10.0 %" in said and "a person enables it" in said
+    assert (
+        "broken OutOfMemory: too little" in said
+        and "2026-11-22 sdgbias models enable broken" in said
+    )
+    assert (
+        "the gate: candidate mass, Full, choice, all tests: 10.0 %" in said
+        and "a person enables it" in said
+    )
     assert "broken sdg failed" in part(text, "absent")
 
 
@@ -105,7 +150,12 @@ def test_rules_without_a_finding_are_told_with_what_could_be_seen(text: str) -> 
 
 def test_the_strip_says_each_night_in_words(text: str) -> None:
     said = part(text, "history")
-    for words in (f"{FIRST}: published, not judged", f"{SECOND}: in breach", f"{SECOND}: failed", f"{FIRST}: not asked"):
+    for words in (
+        f"{FIRST}: published, not judged",
+        f"{SECOND}: in breach",
+        f"{SECOND}: failed",
+        f"{FIRST}: not asked",
+    ):
         assert words in said, words
 
 
@@ -134,27 +184,54 @@ def test_the_page_needs_nothing_else_and_is_well_formed(text: str) -> None:
 def test_the_same_results_make_the_same_bytes(written: Path, text: str) -> None:
     found = night.load(written)
     assert found is not None
-    assert night.render(found, written, [("index.html", "Overview"), ("night.html", "Last night")]) == text
+    assert (
+        night.render(found, written, [("index.html", "Overview"), ("night.html", "Last night")])
+        == text
+    )
 
 
 def test_an_accepted_breach_is_no_alarm(written: Path, tmp_path: Path) -> None:
     path = copied(written, tmp_path / "r.duckdb")
     gate_results.keep_night(
-        path, SECOND, [{"model": LOST, "outcome": "published", "run_id": f"{LOST}-2"}], steps={"gate": "breach: x"}, status="running"
+        path,
+        SECOND,
+        [{"model": LOST, "outcome": "published", "run_id": f"{LOST}-2"}],
+        steps={"gate": "breach: x"},
+        status="running",
     )
     store.keep(path, {"accepted": pd.DataFrame([{"run_id": f"{LOST}-2", "reason": "looked at"}])})
     found = night.load(path)
     assert found is not None and not found.breached
     text = night.render(found, path, [])
-    assert "Look at this first" not in text and "the last steps were under way" in text and "Ended" not in text
-    assert "nothing is in breach" in text and "accepted: looked at" in text and 'id="breaches"' not in text
+    assert (
+        "Look at this first" not in text
+        and "the last steps were under way" in text
+        and "Ended" not in text
+    )
+    assert (
+        "nothing is in breach" in text
+        and "accepted: looked at" in text
+        and 'id="breaches"' not in text
+    )
 
 
 def test_the_report_writes_the_page_only_where_there_are_nights(tmp_path: Path) -> None:
     """Every model failed in the first night: there is no run to report on, and the page says so."""
     path, out = tmp_path / "r.duckdb", tmp_path / "out"
     gate_results.keep_night(
-        path, FIRST, [{"model": "broken", "outcome": "failed", "run_id": "", "kind": "OutOfMemory", "message": "too little memory"}]
+        path,
+        FIRST,
+        [
+            {
+                "model": "broken",
+                "outcome": "failed",
+                "run_id": "",
+                "kind": "OutOfMemory",
+                "message": "too little memory",
+            }
+        ],
     )
     assert build.write_report(path, out) == out / "night.html"
-    assert "1 evaluation: 1 failed; nothing was judged." in (out / "night.html").read_text(encoding="utf-8")
+    assert "1 evaluation: 1 failed; nothing was judged." in (out / "night.html").read_text(
+        encoding="utf-8"
+    )

@@ -23,7 +23,9 @@ def test_a_chart_breaks_where_a_night_is_missing_and_numbers_stay_inside() -> No
         for points in (*line.lines, *line.bands):
             for x, y in (map(float, p.split(",")) for p in points.split()):
                 assert 0 <= x <= plot.width and 0 <= y <= plot.height
-    assert len(over_nights.plots(times, {str(i): series["a"] for i in range(6)}, str)) == 6  # too many for one plot: one each
+    assert (
+        len(over_nights.plots(times, {str(i): series["a"] for i in range(6)}, str)) == 6
+    )  # too many for one plot: one each
     assert over_nights.plots(times, {}, str) == [] and over_nights.plots({}, series, str) == []
     assert (
         over_nights.steps(0.31, 0.42) == pytest.approx([0.3, 0.35, 0.4, 0.45])
@@ -32,8 +34,14 @@ def test_a_chart_breaks_where_a_night_is_missing_and_numbers_stay_inside() -> No
 
 
 def test_numbers_are_said_with_their_unit() -> None:
-    assert labels.amount(0.1234, "accuracy") == "12.3\u00a0%" and labels.amount(-0.012, "accuracy_gain") == "−1.2\u00a0points"
-    assert labels.amount(14.2, "mae") == "14.20" and labels.amount(None, "mae") == labels.amount(float("nan"), "recall") == "none"
+    assert (
+        labels.amount(0.1234, "accuracy") == "12.3\u00a0%"
+        and labels.amount(-0.012, "accuracy_gain") == "−1.2\u00a0points"
+    )
+    assert (
+        labels.amount(14.2, "mae") == "14.20"
+        and labels.amount(None, "mae") == labels.amount(float("nan"), "recall") == "none"
+    )
     assert labels.interval_of({"ci_low": -0.01, "ci_high": 0.2}, "disparity") == "−1.0 to +20.0"
     assert labels.lasted(7500) == "2\u00a0h 05\u00a0min" and labels.lasted(None) == "unknown"
     assert labels.url("/x", a="b&c", d="") == "/x?a=b%26c"

@@ -1,4 +1,5 @@
-"""The report's further pages: their numbers are those of the rows, they need nothing but themselves, and they say what is missing."""
+"""The report's further pages: their numbers are those of the rows, they need nothing but
+themselves, and they say what is missing."""
 
 from __future__ import annotations
 
@@ -53,15 +54,20 @@ def read(folder: Path, name: str) -> str:
 
 def packed(text: str) -> dict[str, dict[str, Any]]:
     """What the page's script unpacks: figure name -> filters, columns, specs with rows."""
-    [data] = re.findall(r'<script type="application/octet-stream" id="charts">(.*?)</script>', text, re.DOTALL)
+    [data] = re.findall(
+        r'<script type="application/octet-stream" id="charts">(.*?)</script>', text, re.DOTALL
+    )
     return {f["name"]: f for f in json.loads(gzip.decompress(base64.b64decode(data)))}
 
 
-# -- pages -----------------------------------------------------------------------------------------------------------
+# -- pages
+# ----------------------------------------------------------------------
 
 
 def test_only_pages_with_rows_are_written(folder: Path, tmp_path: Path) -> None:
-    assert sorted(p.name for p in folder.iterdir()) == sorted(["index.html", "compare.html", *STUDY_PAGES])
+    assert sorted(p.name for p in folder.iterdir()) == sorted(
+        ["index.html", "compare.html", *STUDY_PAGES]
+    )
     bare = publish_fake(tmp_path / "bare.duckdb", n=30, n_regression=3)
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "harm.html").write_text("of an earlier report")
@@ -86,7 +92,10 @@ def test_pages_need_nothing_but_themselves(folder: Path) -> None:
         assert "default-src 'none'" in text
         assert not re.search(r"<script[^>]*\bsrc=", text)
         markup = re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
-        assert not re.search(r"https?://|@import|<(?:img|iframe|source|object)\b[^>]*\b(?:src|data)=(?![\"']data:)", markup)
+        assert not re.search(
+            r"https?://|@import|<(?:img|iframe|source|object)\b[^>]*\b(?:src|data)=(?![\"']data:)",
+            markup,
+        )
         assert set(re.findall(r'<link[^>]*href="([^"]*)"', markup)) == {"data:,"}
         ids = re.findall(r'\bid="([^"]+)"', markup)
         assert len(ids) == len(set(ids))
@@ -107,7 +116,9 @@ def test_pages_say_what_is_missing_and_why(folder: Path) -> None:
     assert "fake-optimist (planted): not analysed: sdgbias analyse" in text
     assert "fake-pessimist (planted): not analysed" not in text
     assert "extra pass noise was not asked" in text
-    assert re.search(r'<th scope="row">vcd</th><td>extra pass noise was not asked</td><td>choice</td>', text)
+    assert re.search(
+        r'<th scope="row">vcd</th><td>extra pass noise was not asked</td><td>choice</td>', text
+    )
     assert "1 groups of fewer than 20 questions have no value" in read(folder, "groups.html")
 
 
@@ -126,21 +137,38 @@ def test_pages_say_what_is_missing_and_why(folder: Path) -> None:
         ("harm.html", "calibration-scores", "all tests", ("21.0", "16.0–26.0", "48")),
     ],
 )
-def test_numbers_of_the_rows_are_on_the_page(folder: Path, page: str, figure: str, key: str, numbers: tuple[str, ...]) -> None:
-    [part] = re.findall(rf'<div class="figure" id="{figure}">(.*?)</details>', read(folder, page), re.DOTALL)
-    lines = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", line) for line in re.findall(r"<tr>(.*?)</tr>", part, re.DOTALL)]
+def test_numbers_of_the_rows_are_on_the_page(
+    folder: Path, page: str, figure: str, key: str, numbers: tuple[str, ...]
+) -> None:
+    [part] = re.findall(
+        rf'<div class="figure" id="{figure}">(.*?)</details>', read(folder, page), re.DOTALL
+    )
+    lines = [
+        re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", line)
+        for line in re.findall(r"<tr>(.*?)</tr>", part, re.DOTALL)
+    ]
     assert tuple(numbers) in {tuple(cells[-3:]) for cells in lines if cells[0] == key}
-    [plot] = re.findall(r'<div class="plot" role="img" aria-label="[^"]*CI [^"]*, n [^"]*">(<svg.*?</svg>)', part, re.DOTALL)
+    [plot] = re.findall(
+        r'<div class="plot" role="img" aria-label="[^"]*CI [^"]*, n [^"]*">(<svg.*?</svg>)',
+        part,
+        re.DOTALL,
+    )
     assert f">{key}</text>" in plot
 
 
 def test_interactive_rows_and_choices(folder: Path) -> None:
     found = packed(read(folder, "methods.html"))["methods-accuracy"]
     assert [f["name"] for f in found["filters"]] == ["model", "test", "pillar"]
-    assert found["filters"][0]["options"] == ["fake-pessimist (planted)"]  # the other one is not analysed
+    assert found["filters"][0]["options"] == [
+        "fake-pessimist (planted)"
+    ]  # the other one is not analysed
     assert found["filters"][1]["options"] == ["all tests", "T1", "T2", "T3", "T4", "T5"]
     [spec] = found["specs"]
-    rows = [r for r in spec["rows"] if r["method"] == "vdd" and r["test"] == "T1" and r["pillar"] == "all pillars"]
+    rows = [
+        r
+        for r in spec["rows"]
+        if r["method"] == "vdd" and r["test"] == "T1" and r["pillar"] == "all pillars"
+    ]
     assert [(r["value"], r["low"], r["high"], r["n"]) for r in rows] == [(51.0, 46.0, 56.0, 48)]
     text = json.dumps(spec["chart"])
     assert re.search(r"pillar\W+=+ *pick_pillar", text)
@@ -160,11 +188,19 @@ def test_every_study_has_its_figure(found: studies.Studies, results: Path) -> No
         f.chart.to_dict(validate=True)
 
 
-# -- rows ------------------------------------------------------------------------------------------------------------
+# -- rows
+# ----------------------------------------------------------------------
 
 
 def test_shaped_rows() -> None:
-    frame = pd.DataFrame({"value": [0.25, np.nan, 0.5], "n": [8, 3, 1], "ci_low": [0.1, np.nan, np.nan], "ci_high": [0.4, np.nan, np.nan]})
+    frame = pd.DataFrame(
+        {
+            "value": [0.25, np.nan, 0.5],
+            "n": [8, 3, 1],
+            "ci_low": [0.1, np.nan, np.nan],
+            "ci_high": [0.4, np.nan, np.nan],
+        }
+    )
     made = charts.shaped(frame)
     assert list(made["value"]) == [25.0, 50.0]
     assert list(made["low"]) == [10.0, None]
@@ -173,7 +209,9 @@ def test_shaped_rows() -> None:
 
 
 def test_stacked_parts_follow_each_other() -> None:
-    frame = pd.DataFrame({"bar": ["x", "x", "y"], "part": ["b", "a", "a"], "value": [70.0, 30.0, 100.0]})
+    frame = pd.DataFrame(
+        {"bar": ["x", "x", "y"], "part": ["b", "a", "a"], "value": [70.0, 30.0, 100.0]}
+    )
     made = charts.stacked(frame, ["bar"], "part", ["a", "b"])
     assert list(made["start"]) == [30.0, 0.0, 0.0]
     assert list(made["end"]) == [100.0, 30.0, 100.0]
@@ -182,11 +220,16 @@ def test_stacked_parts_follow_each_other() -> None:
 
 def test_kinds_of_methods() -> None:
     assert [methods.kind_of(m) for m in ("full", "cade", "vdd", "bcl", "always_a")] == [
-        "view", "CADE", "fixed settings", "tuned on val", "control",
-    ]  # fmt: skip
+        "view",
+        "CADE",
+        "fixed settings",
+        "tuned on val",
+        "control",
+    ]
 
 
-# -- leaderboard -----------------------------------------------------------------------------------------------------
+# -- leaderboard
+# ----------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -196,23 +239,34 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def compared(path: Path, *, rank_planted: bool = False) -> leaderboard.Board:
-    return leaderboard.compare(path, studies.load_studies(path, store.latest_runs(path)).runs, rank_planted=rank_planted)
+    return leaderboard.compare(
+        path, studies.load_studies(path, store.latest_runs(path)).runs, rank_planted=rank_planted
+    )
 
 
 def test_leaderboard_values_are_those_of_the_store(three: Path) -> None:
     made = compared(three).places
     for r in made.to_dict("records"):
-        where = ["all" if r["test"] == "all tests" else r["test"], r["method"].lower(), r["model"].removesuffix(" (planted)")]
-        sql = """SELECT value, n, ci_low, ci_high FROM metrics WHERE task = 'mcq' AND metric = 'accuracy' AND pillar = 'all'
+        where = [
+            "all" if r["test"] == "all tests" else r["test"],
+            r["method"].lower(),
+            r["model"].removesuffix(" (planted)"),
+        ]
+        sql = """SELECT value, n, ci_low, ci_high FROM metrics WHERE task = 'mcq' AND metric =
+                 'accuracy' AND pillar = 'all'
                  AND test = ? AND method = ? AND model = ?"""
-        assert tuple(store.query(three, sql, where).iloc[0]) == pytest.approx((r["value"], r["n"], r["ci_low"], r["ci_high"]))
+        assert tuple(store.query(three, sql, where).iloc[0]) == pytest.approx(
+            (r["value"], r["n"], r["ci_low"], r["ci_high"])
+        )
 
 
 def test_planted_models_stand_apart_unless_asked(three: Path) -> None:
     apart, together = compared(three), compared(three, rank_planted=True)
     assert set(apart.places["kind"]) == {"measured", "planted"}
     assert set(apart.places[apart.places["kind"] == "planted"]["letters"]) == {""}
-    assert set(zip(apart.pairs["one"], apart.pairs["other"], strict=True)) == {("llava-1.5-7b", "tiny-llava")}
+    assert set(zip(apart.pairs["one"], apart.pairs["other"], strict=True)) == {
+        ("llava-1.5-7b", "tiny-llava")
+    }
     assert set(together.places["kind"]) == {"all"}
     assert len(together.pairs) == 3 * len(apart.pairs)
 
@@ -220,14 +274,24 @@ def test_planted_models_stand_apart_unless_asked(three: Path) -> None:
 def test_pairs_are_paired_tests_with_holm(three: Path) -> None:
     made = compared(three, rank_planted=True).pairs
     mine = made[(made["test"] == "T1") & (made["method"] == "Full")].set_index(["one", "other"])
-    sql = """SELECT model, p.item_id, i.cluster_id, correct::INT AS hit FROM predictions p JOIN runs USING (run_id)
-             JOIN items i ON i.task = p.task AND i.item_id = p.item_id AND i.benchmark_id = runs.benchmark_id
-             WHERE p.task = 'mcq' AND p.test = 'T1' AND p.method = 'full' AND p.split = 'test' ORDER BY p.item_id"""
-    wide = store.query(three, sql).pivot(index=["item_id", "cluster_id"], columns="model", values="hit")
+    sql = """SELECT model, p.item_id, i.cluster_id, correct::INT AS hit FROM predictions p JOIN
+             runs USING (run_id)
+             JOIN items i ON i.task = p.task AND i.item_id = p.item_id AND i.benchmark_id =
+             runs.benchmark_id
+             WHERE p.task = 'mcq' AND p.test = 'T1' AND p.method = 'full' AND p.split = 'test'
+             ORDER BY p.item_id"""
+    wide = store.query(three, sql).pivot(
+        index=["item_id", "cluster_id"], columns="model", values="hit"
+    )
     place = wide.index.get_level_values("cluster_id").to_numpy(dtype=str)
     names = ["llava-1.5-7b", "tiny-llava", "qwen2.5-vl-7b"]
-    tests = [stats.paired((wide[a] - wide[b]).to_numpy(dtype=float), place) for a, b in combinations(names, 2)]
-    for (a, b), test, p in zip(combinations(names, 2), tests, stats.holm([t.p for t in tests]), strict=True):
+    tests = [
+        stats.paired((wide[a] - wide[b]).to_numpy(dtype=float), place)
+        for a, b in combinations(names, 2)
+    ]
+    for (a, b), test, p in zip(
+        combinations(names, 2), tests, stats.holm([t.p for t in tests]), strict=True
+    ):
         label = {"qwen2.5-vl-7b": "qwen2.5-vl-7b (planted)"}
         r = mine.loc[(label.get(a, a), label.get(b, b))]
         assert r["value"] == pytest.approx(wide[a].mean() - wide[b].mean())
@@ -239,7 +303,11 @@ def test_index_shows_letters_never_ranks(three: Path, tmp_path: Path) -> None:
     index = write_report(three, tmp_path).read_text(encoding="utf-8")
     [part] = re.findall(r'<section id="leaderboard".*?</section>', index, re.DOTALL)
     assert re.search(r'<span class="letters">[ab]+</span>', part)
-    assert part.index("llava-1.5-7b") < part.index("Planted models") < part.index("qwen2.5-vl-7b (planted)")
+    assert (
+        part.index("llava-1.5-7b")
+        < part.index("Planted models")
+        < part.index("qwen2.5-vl-7b (planted)")
+    )
     assert "compare.html" in part
     assert "Every pair of models" in read(tmp_path, "compare.html")
 
@@ -247,21 +315,33 @@ def test_index_shows_letters_never_ranks(three: Path, tmp_path: Path) -> None:
 def test_models_of_different_benchmarks_are_not_compared(tmp_path: Path) -> None:
     path = publish_models(tmp_path / "r.duckdb")
     with store.connect(path) as con:
-        con.execute("INSERT INTO items BY NAME SELECT * REPLACE ('other' AS benchmark_id) FROM items")
+        con.execute(
+            "INSERT INTO items BY NAME SELECT * REPLACE ('other' AS benchmark_id) FROM items"
+        )
         con.execute("UPDATE runs SET benchmark_id = 'other' WHERE model = 'tiny-llava'")
     made = compared(path)
     assert made.pairs.empty
     assert set(made.places["benchmark_id"]) == {"0123456789abcdef", "other"}
 
 
-# -- tables and files ------------------------------------------------------------------------------------------------
+# -- tables and files
+# ----------------------------------------------------------------------
 
 
 def test_tables_handed_in_make_a_page(three: Path, tmp_path: Path) -> None:
     said = Printed(0.3, "0.30*")
-    cells = (Cell(0.412, 956, 0.38, 0.44, said, "measured"), Cell(status="not analysed: sdgbias analyse"))
+    cells = (
+        Cell(0.412, 956, 0.38, 0.44, said, "measured"),
+        Cell(status="not analysed: sdgbias analyse"),
+    )
     table = Table(
-        "H", "Table H: <accuracy>", "What it is.", ("model",), (Column("T1"), Column("T2")), (Row(("m",), cells),), ("a footnote",)
+        "H",
+        "Table H: <accuracy>",
+        "What it is.",
+        ("model",),
+        (Column("T1"), Column("T2")),
+        (Row(("m",), cells),),
+        ("a footnote",),
     )
     write_report(three, tmp_path, tables=[table])
     text = read(tmp_path, "tables.html")

@@ -14,26 +14,55 @@ from sdgbias.errors import UsageError
 from sdgbias.report.wandb import contents as w
 
 NIGHT = "2026-11-21T0130"
-COLUMNS = ["task", "test", "method", "pillar", "indicator", "metric", "value", "n", "ci_low", "ci_high"]
+COLUMNS = [
+    "task",
+    "test",
+    "method",
+    "pillar",
+    "indicator",
+    "metric",
+    "value",
+    "n",
+    "ci_low",
+    "ci_high",
+]
 
 
 def test_an_id_is_the_night_and_the_run_and_always_one_that_wandb_takes() -> None:
     assert w.wandb_id("tiny-llava-0a1b", NIGHT) == "2026-11-21T0130-tiny-llava-0a1b"
     assert w.wandb_id("tiny-llava-0a1b") == "tiny-llava-0a1b"
-    odd = [w.wandb_id(name, NIGHT) for name in ("a/b#c?d%e:f\\g", "a-b#c?d%e:f\\g", "x" * 90, "x" * 91)]
+    odd = [
+        w.wandb_id(name, NIGHT) for name in ("a/b#c?d%e:f\\g", "a-b#c?d%e:f\\g", "x" * 90, "x" * 91)
+    ]
     assert len(set(odd)) == 4
-    assert all(len(name) <= 64 and not set(name) & set("/\\#?%:") and name.startswith(NIGHT) for name in odd)
+    assert all(
+        len(name) <= 64 and not set(name) & set("/\\#?%:") and name.startswith(NIGHT)
+        for name in odd
+    )
     assert odd[0] == w.wandb_id("a/b#c?d%e:f\\g", NIGHT)
 
 
 def test_nights_are_steps_in_their_order() -> None:
-    nights = ["2025-12-31T0130", "2026-01-01T0130", "2026-01-01T1330", "2026-10-25T0130", "2026-10-26T0130"]
+    nights = [
+        "2025-12-31T0130",
+        "2026-01-01T0130",
+        "2026-01-01T1330",
+        "2026-10-25T0130",
+        "2026-10-26T0130",
+    ]
     whens = [w.night_of(n, {}) for n in nights]
-    assert [w.step(b) - w.step(a) for a, b in pairwise(whens)] == [1440, 720, 296 * 1440 + 720, 1440]
+    assert [w.step(b) - w.step(a) for a, b in pairwise(whens)] == [
+        1440,
+        720,
+        296 * 1440 + 720,
+        1440,
+    ]
     years = [w.year(when) for when in whens]
     assert years == sorted(years)
     assert years[1] == pytest.approx(2026 + (1.5 / 24) / 365, abs=1e-6)
-    assert w.night_of("", {"finished_at": pd.Timestamp("2026-11-21 03:00")}) == datetime(2026, 11, 21, 3)
+    assert w.night_of("", {"finished_at": pd.Timestamp("2026-11-21 03:00")}) == datetime(
+        2026, 11, 21, 3
+    )
     for wrong in ("last night", "2026-13-41T0130"):
         with pytest.raises(UsageError, match=r"a night is written like 2026-11-21T0130"):
             w.night_of(wrong, {})
@@ -41,8 +70,17 @@ def test_nights_are_steps_in_their_order() -> None:
 
 def test_no_secret_and_no_path_of_this_machine_gets_out() -> None:
     spec = {
-        "repo": "path:/secret/place/weights", "options": {"api_key_env": "OPENAI_API_KEY", "api_key": "abc", "hub_token": "xyz", "base_url":
-        "https://me:pass@host/v1", "headers": ["Bearer sk-0123456789abcdef"], "num_image_tokens": 576}, "notes": "see hf_0123456789abcdef"}  # fmt: skip
+        "repo": "path:/secret/place/weights",
+        "options": {
+            "api_key_env": "OPENAI_API_KEY",
+            "api_key": "abc",
+            "hub_token": "xyz",
+            "base_url": "https://me:pass@host/v1",
+            "headers": ["Bearer sk-0123456789abcdef"],
+            "num_image_tokens": 576,
+        },
+        "notes": "see hf_0123456789abcdef",
+    }
     record = {
         "run_id": "r",
         "config": json.dumps({"draws": 5, "spec": spec, "sdgbias": "0.1.0"}),
@@ -56,7 +94,12 @@ def test_no_secret_and_no_path_of_this_machine_gets_out() -> None:
     assert config["spec"]["options"]["api_key_env"] == "OPENAI_API_KEY"
     assert config["spec"]["options"]["num_image_tokens"] == 576
     assert config["spec"]["options"]["base_url"] == "https://(left out)@host/v1"
-    assert (config["seed"], config["finished_at"], config["night"], config["sdgbias_version"]) == (3, None, NIGHT, "0.1.0")
+    assert (config["seed"], config["finished_at"], config["night"], config["sdgbias_version"]) == (
+        3,
+        None,
+        NIGHT,
+        "0.1.0",
+    )
 
 
 def test_summary_leaves_nan_and_indicators_out() -> None:
@@ -67,14 +110,26 @@ def test_summary_leaves_nan_and_indicators_out() -> None:
     ]
     found = w.summary(pd.DataFrame(rows, columns=COLUMNS))
     place = "direct/p1/full/gender-male-female/all-52/disparity"
-    assert found == {"mcq/T1/full/accuracy": 0.5, "mcq/T1/full/accuracy/n": 7,
-                     place: -0.1, f"{place}/n": 9, f"{place}/ci_low": -0.2, f"{place}/ci_high": 0.0}  # fmt: skip
+    assert found == {
+        "mcq/T1/full/accuracy": 0.5,
+        "mcq/T1/full/accuracy/n": 7,
+        place: -0.1,
+        f"{place}/n": 9,
+        f"{place}/ci_low": -0.2,
+        f"{place}/ci_high": 0.0,
+    }
 
 
 def test_the_table_has_a_row_per_view_and_four_columns_per_test() -> None:
-    rows = [("mcq", test, method, "all", "all", "accuracy", 0.1 * i, 10 + i, 0.0, 1.0)
-            for i, (method, test) in enumerate([("cade", "T1"), ("full", "T1"), ("full", "all"), ("q_only", "T1")])]  # fmt: skip
-    table = w.tables(pd.DataFrame(rows, columns=COLUMNS), pd.DataFrame(), pd.DataFrame())["views_by_test"]
+    rows = [
+        ("mcq", test, method, "all", "all", "accuracy", 0.1 * i, 10 + i, 0.0, 1.0)
+        for i, (method, test) in enumerate(
+            [("cade", "T1"), ("full", "T1"), ("full", "all"), ("q_only", "T1")]
+        )
+    ]
+    table = w.tables(pd.DataFrame(rows, columns=COLUMNS), pd.DataFrame(), pd.DataFrame())[
+        "views_by_test"
+    ]
     assert list(table["view"]) == ["Q-only", "Full", "CADE"]
     full = table.set_index("view").loc["Full"]
     assert (full["T1"], full["T1 n"], full["all"], full["all ci_high"]) == (0.1, 11, 0.2, 1.0)
@@ -82,7 +137,12 @@ def test_the_table_has_a_row_per_view_and_four_columns_per_test() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "worst"), [(["PASS", "BREACH", "MISSING"], "BREACH"), (["PASS", "MISSING"], "MISSING"), (["PASS"], "PASS")]
+    ("given", "worst"),
+    [
+        (["PASS", "BREACH", "MISSING"], "BREACH"),
+        (["PASS", "MISSING"], "MISSING"),
+        (["PASS"], "PASS"),
+    ],
 )
 def test_the_gates_worst_verdict_stands_for_the_night(given: list[str], worst: str) -> None:
     found = w.gate_summary(pd.DataFrame({"verdict": given}))

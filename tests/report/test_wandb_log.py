@@ -24,13 +24,51 @@ RUN = "fake-pessimist-2"
 NIGHTS = ("2026-11-21T0130", "2026-11-22T0130")
 
 
-def nights(results: Path, run_id: str = RUN, model: str = "fake-pessimist", suite: str = "sdg") -> None:
+def nights(
+    results: Path, run_id: str = RUN, model: str = "fake-pessimist", suite: str = "sdg"
+) -> None:
     """Two nights: in the first the model was scored, in the second it had not changed."""
-    rows = [{"night": n, "model": model, "suite": suite, "run_id": run_id, "outcome": o, "attempts": 1, "seconds": 3.5, "scored": s, "planned": 700,
-             "failed": 1} for n, o, s in zip(NIGHTS, ("published", "unchanged"), (699, 0), strict=True)]  # fmt: skip
-    rows.append({"night": NIGHTS[1], "model": "broken", "suite": "sdg", "run_id": "", "outcome": "failed", "kind": "OutOfMemory"})
-    verdict = {"night": NIGHTS[0], "model": model, "suite": suite, "run_id": run_id, "rule": "accuracy", "task": "mcq", "test": "all",
-               "method": "full", "level": "all", "metric": "accuracy", "verdict": "BREACH", "change": -0.1, "n": 240, "mde": 0.04}  # fmt: skip
+    rows = [
+        {
+            "night": n,
+            "model": model,
+            "suite": suite,
+            "run_id": run_id,
+            "outcome": o,
+            "attempts": 1,
+            "seconds": 3.5,
+            "scored": s,
+            "planned": 700,
+            "failed": 1,
+        }
+        for n, o, s in zip(NIGHTS, ("published", "unchanged"), (699, 0), strict=True)
+    ]
+    rows.append(
+        {
+            "night": NIGHTS[1],
+            "model": "broken",
+            "suite": "sdg",
+            "run_id": "",
+            "outcome": "failed",
+            "kind": "OutOfMemory",
+        }
+    )
+    verdict = {
+        "night": NIGHTS[0],
+        "model": model,
+        "suite": suite,
+        "run_id": run_id,
+        "rule": "accuracy",
+        "task": "mcq",
+        "test": "all",
+        "method": "full",
+        "level": "all",
+        "metric": "accuracy",
+        "verdict": "BREACH",
+        "change": -0.1,
+        "n": 240,
+        "mde": 0.04,
+    }
     store.keep(results, {"night_models": pd.DataFrame(rows), "verdicts": pd.DataFrame([verdict])})
 
 
@@ -53,7 +91,9 @@ def first(results: Path, folder: Path) -> tuple[Path, Offline]:
         patch.setenv("WANDB_MODE", "online")
         patch.setenv("WANDB_ENTITY", "team")
         before = dict(os.environ)
-        written = log.log_run(results, RUN, folder, night=NIGHTS[0], outcome={"outcome": "published", "seconds": 3.5})
+        written = log.log_run(
+            results, RUN, folder, night=NIGHTS[0], outcome={"outcome": "published", "seconds": 3.5}
+        )
         assert dict(os.environ) == before
     assert not (folder / "home").exists()
     return written, read(written)
@@ -61,47 +101,95 @@ def first(results: Path, folder: Path) -> tuple[Path, Offline]:
 
 @pytest.fixture(scope="module")
 def second(results: Path, folder: Path, first: tuple[Path, Offline]) -> tuple[Path, Offline]:
-    written = log.log_run(results, RUN, folder, night=NIGHTS[1], small=True, outcome={"outcome": "unchanged"})
+    written = log.log_run(
+        results, RUN, folder, night=NIGHTS[1], small=True, outcome={"outcome": "unchanged"}
+    )
     return written, read(written)
 
 
 def metric(results: Path, **where: str) -> pd.Series:
-    key = {"run_id": RUN, "task": "mcq", "test": "T1", "method": "full", "pillar": "all", "indicator": "all", "metric": "accuracy", **where}
+    key = {
+        "run_id": RUN,
+        "task": "mcq",
+        "test": "T1",
+        "method": "full",
+        "pillar": "all",
+        "indicator": "all",
+        "metric": "accuracy",
+        **where,
+    }
     marks = " AND ".join(f"{k} = ?" for k in key)
-    return store.query(results, f"SELECT value, n, ci_low, ci_high FROM metrics WHERE {marks}", list(key.values())).iloc[0]
+    return store.query(
+        results, f"SELECT value, n, ci_low, ci_high FROM metrics WHERE {marks}", list(key.values())
+    ).iloc[0]
 
 
-def test_a_run_is_one_model_in_one_night_and_offline(folder: Path, first: tuple[Path, Offline]) -> None:
+def test_a_run_is_one_model_in_one_night_and_offline(
+    folder: Path, first: tuple[Path, Offline]
+) -> None:
     written, said = first
     assert written.is_relative_to(folder) and written.name.startswith("offline-run-")
     assert said.run["id"] == f"{NIGHTS[0]}-{RUN}"
-    assert (said.run["group"], said.run["job_type"], said.run["project"]) == (BENCHMARK, "evaluate", "sdgbias")
+    assert (said.run["group"], said.run["job_type"], said.run["project"]) == (
+        BENCHMARK,
+        "evaluate",
+        "sdgbias",
+    )
 
 
 def test_the_config_is_the_record(results: Path, first: tuple[Path, Offline]) -> None:
     config = first[1].config
     record = store.query(results, "FROM runs WHERE run_id = ?", [RUN]).iloc[0]
-    for name in ("run_id", "model", "suite", "benchmark_id", "fingerprint", "revision", "n_scored", "n_failed", "numerics"):
+    for name in (
+        "run_id",
+        "model",
+        "suite",
+        "benchmark_id",
+        "fingerprint",
+        "revision",
+        "n_scored",
+        "n_failed",
+        "numerics",
+    ):
         assert config[name] == record[name], name
     assert (config["settings"], config["night"]) == ({"draws": 500}, NIGHTS[0])
-    params = store.query(results, "FROM cade_params WHERE run_id = ? AND task = 'mcq' AND test = 'T3'", [RUN]).iloc[0]
+    params = store.query(
+        results, "FROM cade_params WHERE run_id = ? AND task = 'mcq' AND test = 'T3'", [RUN]
+    ).iloc[0]
     assert config["cade"]["mcq/T3"] == {k: params[k] for k in ("alpha", "lambda_kl", "beta", "tau")}
 
 
-def test_every_figure_of_the_summary_is_the_stores(results: Path, first: tuple[Path, Offline]) -> None:
+def test_every_figure_of_the_summary_is_the_stores(
+    results: Path, first: tuple[Path, Offline]
+) -> None:
     summary = first[1].summary
-    for where, name in ((({}), "mcq/T1/full/accuracy"), ({"pillar": PILLARS[0]}, "mcq/T1/full/health-nutrition/accuracy"),
-                        ({"test": "all", "method": "cade", "metric": "accuracy_gain"}, "mcq/all/cade/accuracy_gain")):  # fmt: skip
+    for where, name in (
+        (({}), "mcq/T1/full/accuracy"),
+        ({"pillar": PILLARS[0]}, "mcq/T1/full/health-nutrition/accuracy"),
+        (
+            {"test": "all", "method": "cade", "metric": "accuracy_gain"},
+            "mcq/all/cade/accuracy_gain",
+        ),
+    ):
         row = metric(results, **where)
-        assert [summary[name], summary[f"{name}/n"], summary[f"{name}/ci_low"], summary[f"{name}/ci_high"]] == pytest.approx(list(row))
+        assert [
+            summary[name],
+            summary[f"{name}/n"],
+            summary[f"{name}/ci_low"],
+            summary[f"{name}/ci_high"],
+        ] == pytest.approx(list(row))
     assert summary["gate/verdict"] == "BREACH" and summary["gate/breach"] == 1
     assert summary["night/outcome"] == "published"
 
 
-def test_the_history_goes_on_night_by_night(results: Path, first: tuple[Path, Offline], second: tuple[Path, Offline]) -> None:
+def test_the_history_goes_on_night_by_night(
+    results: Path, first: tuple[Path, Offline], second: tuple[Path, Offline]
+) -> None:
     assert second[1].steps[0] - first[1].steps[0] == 24 * 60
     for _, said in (first, second):
-        assert said.history["mcq/all/full/accuracy"] == pytest.approx(metric(results, test="all")["value"])
+        assert said.history["mcq/all/full/accuracy"] == pytest.approx(
+            metric(results, test="all")["value"]
+        )
         assert (
             said.history["mcq/all/q_only/share_optimistic/n"]
             == metric(results, test="all", method="q_only", metric="share_optimistic")["n"]
@@ -118,35 +206,62 @@ def test_tables_hold_the_stores_rows(results: Path, first: tuple[Path, Offline])
     columns, rows = said.table(written, "views_by_test")
     table = pd.DataFrame(rows, columns=columns).set_index(["task", "view"])
     row = metric(results, test="T3", method="cade")
-    assert list(table.loc[("mcq", "CADE"), ["T3", "T3 n", "T3 ci_low", "T3 ci_high"]]) == pytest.approx(list(row))
+    assert list(
+        table.loc[("mcq", "CADE"), ["T3", "T3 n", "T3 ci_low", "T3 ci_high"]]
+    ) == pytest.approx(list(row))
     columns, rows = said.table(written, "signatures")
-    assert {r[columns.index("metric")] for r in rows} == {"share_pessimistic", "share_conservative", "share_optimistic"}
+    assert {r[columns.index("metric")] for r in rows} == {
+        "share_pessimistic",
+        "share_conservative",
+        "share_optimistic",
+    }
     columns, rows = said.table(written, "gate")
     assert [r[columns.index("verdict")] for r in rows] == ["BREACH"]
     assert "figure3_views/fake-pessimist/_type" in said.history
 
 
-def test_artifacts_say_what_was_used_and_made(results: Path, folder: Path, first: tuple[Path, Offline]) -> None:
+def test_artifacts_say_what_was_used_and_made(
+    results: Path, folder: Path, first: tuple[Path, Offline]
+) -> None:
     found = first[1].artifacts
-    benchmark, model, scores = found[f"benchmark-{BENCHMARK}"], found["model-fake-pessimist"], found[f"scores-{RUN}"]
-    assert [(a["type"], a["used"]) for a in (benchmark, model, scores)] == [("dataset", True), ("model", True), ("scores", False)]
+    benchmark, model, scores = (
+        found[f"benchmark-{BENCHMARK}"],
+        found["model-fake-pessimist"],
+        found[f"scores-{RUN}"],
+    )
+    assert [(a["type"], a["used"]) for a in (benchmark, model, scores)] == [
+        ("dataset", True),
+        ("model", True),
+        ("scores", False),
+    ]
     assert sorted(scores["aliases"]) == [NIGHTS[0], "latest"]
     assert model["files"]["weights"]["ref"] and not model["files"]["weights"]["size"]
     items = pq.read_table(benchmark["files"]["items.parquet"]["at"]).to_pandas()
     stored = store.query(results, "FROM items WHERE benchmark_id = ?", [BENCHMARK])
-    assert sorted(items["item_id"]) == sorted(stored["item_id"]) and set(items["gold"]) == set(stored["gold"])
+    assert sorted(items["item_id"]) == sorted(stored["item_id"]) and set(items["gold"]) == set(
+        stored["gold"]
+    )
     made = pq.read_table(scores["files"]["scores.parquet"]["at"])
     assert made.num_rows == scores["metadata"]["rows"]["scores"]
-    assert made.num_rows == store.query(results, "SELECT count(*) AS n FROM scores WHERE run_id = ?", [RUN])["n"][0]
+    assert (
+        made.num_rows
+        == store.query(results, "SELECT count(*) AS n FROM scores WHERE run_id = ?", [RUN])["n"][0]
+    )
     for entry in (benchmark["files"]["items.parquet"], scores["files"]["scores.parquet"]):
         path = Path(entry["at"])
         assert path.is_relative_to(folder / "artifacts")
         assert base64.b64decode(entry["digest"]) == hashlib.md5(path.read_bytes()).digest()
 
 
-def test_an_unchanged_night_uses_the_same_artifacts_and_copies_none(first: tuple[Path, Offline], second: tuple[Path, Offline]) -> None:
+def test_an_unchanged_night_uses_the_same_artifacts_and_copies_none(
+    first: tuple[Path, Offline], second: tuple[Path, Offline]
+) -> None:
     before, now = first[1].artifacts, second[1].artifacts
-    assert set(now) == {f"benchmark-{BENCHMARK}", "model-fake-pessimist", f"scores-{RUN}"}, "no tables"
+    assert set(now) == {
+        f"benchmark-{BENCHMARK}",
+        "model-fake-pessimist",
+        f"scores-{RUN}",
+    }, "no tables"
     assert all(a["used"] for a in now.values())
     for name, artifact in now.items():
         assert artifact["digest"] == before[name]["digest"]
@@ -154,19 +269,53 @@ def test_an_unchanged_night_uses_the_same_artifacts_and_copies_none(first: tuple
     assert not (second[0] / "files" / "media").exists()
 
 
-def test_the_same_night_again_replaces_its_run(results: Path, folder: Path, second: tuple[Path, Offline]) -> None:
+def test_the_same_night_again_replaces_its_run(
+    results: Path, folder: Path, second: tuple[Path, Offline]
+) -> None:
     again = log.log_run(results, RUN, folder, night=NIGHTS[1], small=True)
     assert list(folder.glob(f"wandb/offline-run-*-{NIGHTS[1]}-{RUN}")) == [again]
-    assert [(r.night, r.small) for r in sync.waiting(folder)] == [(NIGHTS[0], False), (NIGHTS[1], True)]
+    assert [(r.night, r.small) for r in sync.waiting(folder)] == [
+        (NIGHTS[0], False),
+        (NIGHTS[1], True),
+    ]
     assert sync.logged_in_full(folder) == {RUN}
 
 
 def test_rows_about_people_stay_at_home(tmp_path: Path) -> None:
     path = tmp_path / "people.duckdb"
-    people = [{"item_id": i, "person_id": f"p{i}", "image_id": "x", "dataset": "d", "gender": "male", "skin": "dark"} for i in range(3)]
-    rows = [("direct", "p1", "full", pair, "all-52", "disparity", 0.1, 30, 0.0, 0.2) for pair in ("gender:male-female",)]
-    metrics = pd.DataFrame(rows, columns=["task", "test", "method", "pillar", "indicator", "metric", "value", "n", "ci_low", "ci_high"])
-    spoken = pd.DataFrame({"task": "direct", "item_id": [0, 1], "test": "p1", "view": "full", "text": ["yes", "no"]})
+    people = [
+        {
+            "item_id": i,
+            "person_id": f"p{i}",
+            "image_id": "x",
+            "dataset": "d",
+            "gender": "male",
+            "skin": "dark",
+        }
+        for i in range(3)
+    ]
+    rows = [
+        ("direct", "p1", "full", pair, "all-52", "disparity", 0.1, 30, 0.0, 0.2)
+        for pair in ("gender:male-female",)
+    ]
+    metrics = pd.DataFrame(
+        rows,
+        columns=[
+            "task",
+            "test",
+            "method",
+            "pillar",
+            "indicator",
+            "metric",
+            "value",
+            "n",
+            "ci_low",
+            "ci_high",
+        ],
+    )
+    spoken = pd.DataFrame(
+        {"task": "direct", "item_id": [0, 1], "test": "p1", "view": "full", "text": ["yes", "no"]}
+    )
     record = {
         "run_id": "f-1",
         "model": "f",
@@ -175,7 +324,9 @@ def test_rows_about_people_stay_at_home(tmp_path: Path) -> None:
         "finished_at": "2026-11-20T00:00:00",
         "config": {"seed": 0},
     }
-    store.publish(path, record, {"people": pd.DataFrame(people), "metric_rows": metrics, "spoken": spoken})
+    store.publish(
+        path, record, {"people": pd.DataFrame(people), "metric_rows": metrics, "spoken": spoken}
+    )
     written = log.log_run(path, "f-1", tmp_path / "w", night=NIGHTS[0])
     said = read(written)
     assert said.history["direct/p1/full/gender-male-female/all-52/disparity"] == 0.1
@@ -185,17 +336,28 @@ def test_rows_about_people_stay_at_home(tmp_path: Path) -> None:
     assert "fairness-gender/_type" in said.history
 
 
-# -- a night ---------------------------------------------------------------------------------------------------------
+# -- a night
+# ----------------------------------------------------------------------
 
 
 def test_which_runs_a_night_has(results: Path) -> None:
     night, rows = wandb_night.runs_of(results, None)
-    assert (night, [(r["run_id"], r["outcome"]) for r in rows]) == (NIGHTS[1], [(RUN, "unchanged")]), "a failed model has no run"
+    assert (night, [(r["run_id"], r["outcome"]) for r in rows]) == (
+        NIGHTS[1],
+        [(RUN, "unchanged")],
+    ), "a failed model has no run"
     assert [r["run_id"] for r in wandb_night.runs_of(results, NIGHTS[0])[1]] == [RUN]
-    assert [r["run_id"] for r in wandb_night.runs_of(results, None, ["fake-optimist-0"])[1]] == ["fake-optimist-0"]
-    with pytest.raises(StoreError, match=rf"unknown night '2026-01-01T0000'; valid: {NIGHTS[0]}, {NIGHTS[1]}"):
+    assert [r["run_id"] for r in wandb_night.runs_of(results, None, ["fake-optimist-0"])[1]] == [
+        "fake-optimist-0"
+    ]
+    with pytest.raises(
+        StoreError, match=rf"unknown night '2026-01-01T0000'; valid: {NIGHTS[0]}, {NIGHTS[1]}"
+    ):
         wandb_night.runs_of(results, "2026-01-01T0000")
-    with pytest.raises(StoreError, match="unknown run 'x'; valid: fake-optimist-0, fake-optimist-1, fake-pessimist-2"):
+    with pytest.raises(
+        StoreError,
+        match="unknown run 'x'; valid: fake-optimist-0, fake-optimist-1, fake-pessimist-2",
+    ):
         wandb_night.runs_of(results, None, ["x"])
 
 
@@ -208,24 +370,40 @@ def test_a_night_in_which_nobody_answered_has_no_runs(tmp_path: Path) -> None:
 def test_a_file_without_nights_has_its_newest_runs(tmp_path: Path) -> None:
     path = tmp_path / "r.duckdb"
     for run in ("a-1", "a-2"):
-        store.publish(path, {"run_id": run, "model": "a", "benchmark_id": "b", "finished_at": f"2026-11-2{run[-1]}T00:00:00"}, {})
+        store.publish(
+            path,
+            {
+                "run_id": run,
+                "model": "a",
+                "benchmark_id": "b",
+                "finished_at": f"2026-11-2{run[-1]}T00:00:00",
+            },
+            {},
+        )
     assert wandb_night.runs_of(path, None) == ("", [{"run_id": "a-2"}])
 
 
 def fake_wandb(folder: Path, code: str) -> str:
-    """A package named wandb that comes first; the child process imports it in place of the real one."""
+    """A package named wandb that comes first; the child process imports it in place of the real
+    one."""
     (folder / "wandb").mkdir(parents=True)
     (folder / "wandb" / "__init__.py").write_text(code)
     return str(folder)
 
 
-def test_a_broken_wandb_is_a_line(results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", fake_wandb(tmp_path / "fake", "raise RuntimeError('broken\\nin many lines')"))
+def test_a_broken_wandb_is_a_line(
+    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(
+        "PYTHONPATH", fake_wandb(tmp_path / "fake", "raise RuntimeError('broken\\nin many lines')")
+    )
     [one] = wandb_night.log_night(results, tmp_path / "w")
     assert (one.folder, one.failed) == (None, "RuntimeError: broken")
 
 
-def test_a_wandb_that_ends_the_process_or_hangs_is_a_line(results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wandb_that_ends_the_process_or_hangs_is_a_line(
+    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     dies = "import os, sys\nos._exit(3)"
     monkeypatch.setenv("PYTHONPATH", fake_wandb(tmp_path / "dies", dies))
     [one] = wandb_night.log_night(results, tmp_path / "w")
@@ -233,7 +411,9 @@ def test_a_wandb_that_ends_the_process_or_hangs_is_a_line(results: Path, tmp_pat
     monkeypatch.setenv("PYTHONPATH", fake_wandb(tmp_path / "hangs", "import time\ntime.sleep(600)"))
     runs = ["fake-optimist-0", "fake-optimist-1", RUN]
     found = wandb_night.log_night(results, tmp_path / "w", run_ids=runs, timeout=1)
-    assert [f.failed for f in found] == ["W&B took longer than 1 s; ended"] * 2 + ["not tried: W&B took longer than 1 s 2 times in a row"]
+    assert [f.failed for f in found] == ["W&B took longer than 1 s; ended"] * 2 + [
+        "not tried: W&B took longer than 1 s 2 times in a row"
+    ]
 
 
 def test_a_folder_that_cannot_be_written_is_a_line(results: Path, tmp_path: Path) -> None:
@@ -250,15 +430,29 @@ def test_what_was_sent_is_left_alone(results: Path, tmp_path: Path) -> None:
     assert wandb_night.log_night(results, tmp_path) == [wandb_night.Logged(RUN)]
 
 
-def test_the_runs_of_a_night_share_one_helper_and_are_whole_when_it_is_ended(tmp_path: Path) -> None:
-    """Nights in which nothing changed; one run was removed from the results since, which harms no other."""
+def test_the_runs_of_a_night_share_one_helper_and_are_whole_when_it_is_ended(
+    tmp_path: Path,
+) -> None:
+    """Nights in which nothing changed; one run was removed from the results since, which harms no
+    other."""
     path, folder, names = tmp_path / "r.duckdb", tmp_path / "w", ("a-1", "b-1", "gone-1")
-    rows = pd.DataFrame([("mcq", "all", "full", "all", i, "accuracy", 0.5) for i in ("all", "electricity")],
-                        columns=["task", "test", "method", "pillar", "indicator", "metric", "value"])  # fmt: skip
+    rows = pd.DataFrame(
+        [("mcq", "all", "full", "all", i, "accuracy", 0.5) for i in ("all", "electricity")],
+        columns=["task", "test", "method", "pillar", "indicator", "metric", "value"],
+    )
     for name in names[:2]:
-        record = {"run_id": name, "model": name[0], "benchmark_id": "b", "suite": "sdg", "finished_at": "2026-11-20T00:00:00"}
+        record = {
+            "run_id": name,
+            "model": name[0],
+            "benchmark_id": "b",
+            "suite": "sdg",
+            "finished_at": "2026-11-20T00:00:00",
+        }
         store.publish(path, record, {"metric_rows": rows})
-    night = [{"night": NIGHTS[1], "model": n[:-2], "suite": "sdg", "run_id": n, "outcome": "unchanged"} for n in names]
+    night = [
+        {"night": NIGHTS[1], "model": n[:-2], "suite": "sdg", "run_id": n, "outcome": "unchanged"}
+        for n in names
+    ]
     store.keep(path, {"night_models": pd.DataFrame(night)})
     folder.mkdir()
     for name in names:
@@ -270,5 +464,10 @@ def test_the_runs_of_a_night_share_one_helper_and_are_whole_when_it_is_ended(tmp
         assert one.folder, one.failed
         said = read(one.folder)
         assert said.summary["mcq/all/full/accuracy"] == said.history["mcq/all/full/accuracy"] == 0.5
-        assert said.run["tags"] == "measured,sdg,unchanged" and set(said.artifacts) == {"benchmark-b", f"model-{one.run_id[0]}"}
-    assert len(list(folder.glob("cache/wandb/logs/core-debug-*.log"))) == 1, "one helper process of W&B for all runs"
+        assert said.run["tags"] == "measured,sdg,unchanged" and set(said.artifacts) == {
+            "benchmark-b",
+            f"model-{one.run_id[0]}",
+        }
+    assert len(list(folder.glob("cache/wandb/logs/core-debug-*.log"))) == 1, (
+        "one helper process of W&B for all runs"
+    )

@@ -10,7 +10,18 @@ import pytest
 from sdgbias import store
 from sdgbias.report.wandb import night, team_report
 
-COLUMNS = ["task", "test", "method", "pillar", "indicator", "metric", "value", "n", "ci_low", "ci_high"]
+COLUMNS = [
+    "task",
+    "test",
+    "method",
+    "pillar",
+    "indicator",
+    "metric",
+    "value",
+    "n",
+    "ci_low",
+    "ci_high",
+]
 
 
 @pytest.fixture(scope="module")
@@ -18,10 +29,32 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One model on two benchmarks of people, on the second one twice; another on the first."""
     path = tmp_path_factory.mktemp("r") / "r.duckdb"
     for run, model, benchmark, day, value in (
-        ("a-1", "a", "faces", 20, 0.1), ("a-2", "a", "work", 21, 0.2), ("a-3", "a", "work", 22, 0.3), ("b-1", "b", "faces", 19, 0.4),
-    ):  # fmt: skip
-        rows = [("direct", "p1", "full", "gender:male-female", "all-52", "disparity", value, 30, value - 0.05, value + 0.05)]
-        record = {"run_id": run, "model": model, "benchmark_id": benchmark, "suite": "facet", "finished_at": f"2026-11-{day}T00:00:00"}
+        ("a-1", "a", "faces", 20, 0.1),
+        ("a-2", "a", "work", 21, 0.2),
+        ("a-3", "a", "work", 22, 0.3),
+        ("b-1", "b", "faces", 19, 0.4),
+    ):
+        rows = [
+            (
+                "direct",
+                "p1",
+                "full",
+                "gender:male-female",
+                "all-52",
+                "disparity",
+                value,
+                30,
+                value - 0.05,
+                value + 0.05,
+            )
+        ]
+        record = {
+            "run_id": run,
+            "model": model,
+            "benchmark_id": benchmark,
+            "suite": "facet",
+            "finished_at": f"2026-11-{day}T00:00:00",
+        }
         store.publish(path, record, {"metric_rows": pd.DataFrame(rows, columns=COLUMNS)})
     return path
 
@@ -29,14 +62,25 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_people_are_told_by_model_and_benchmark(results: Path) -> None:
     """As the page about people: a run on a second benchmark doesn't hide the first."""
     found = {s.title: s.markdown for s in team_report.sections(results)}
-    rows = [[c.strip() for c in line.strip("|").split(" | ")] for line in found["Disparities"].splitlines() if "gender" in line]
+    rows = [
+        [c.strip() for c in line.strip("|").split(" | ")]
+        for line in found["Disparities"].splitlines()
+        if "gender" in line
+    ]
     assert [(row[0], row[1], row[4].split(" ")[0]) for row in rows] == [
-        ("a", "faces", "+10.0"), ("a", "work", "+30.0"), ("b", "faces", "+40.0"),
-    ]  # fmt: skip
+        ("a", "faces", "+10.0"),
+        ("a", "work", "+30.0"),
+        ("b", "faces", "+40.0"),
+    ]
     said = found["What was measured"]
-    assert said.startswith("The newest finished run of 2 models, about people on each benchmark.") and "a-2" not in said
+    assert (
+        said.startswith("The newest finished run of 2 models, about people on each benchmark.")
+        and "a-2" not in said
+    )
     assert all(run in said for run in ("a-1", "a-3", "b-1"))
 
 
-def test_a_file_without_nights_gives_a_wandb_run_per_model_and_benchmark_of_people(results: Path) -> None:
+def test_a_file_without_nights_gives_a_wandb_run_per_model_and_benchmark_of_people(
+    results: Path,
+) -> None:
     assert night.runs_of(results, None) == ("", [{"run_id": run} for run in ("a-1", "a-3", "b-1")])

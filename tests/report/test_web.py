@@ -1,4 +1,5 @@
-"""The pages of `sdgbias serve` as a browser asks for them, without a browser: what they say, what they refuse, and that they only read."""
+"""The pages of `sdgbias serve` as a browser asks for them, without a browser: what they say, what
+they refuse, and that they only read."""
 
 from __future__ import annotations
 
@@ -29,20 +30,51 @@ from tests.builders.nights import name as night_name
 
 RUN, BEFORE = "fake-optimist-3", "fake-optimist-2"
 PAGES = (
-    "/", "/nights", f"/nights/{night_name(3)}", "/leaderboard", "/leaderboard?task=regression&metric=mae", "/models", "/models/fake-optimist",
-    f"/models/{BROKEN}", "/runs", "/questions", f"/questions/{RUN}/mcq/1", f"/questions/{RUN}/regression/1060?test=T2", "/compare",
-    f"/compare?a={BEFORE}&b={RUN}", f"/compare?a={RUN}&b=fake-pessimist-1",
-)  # fmt: skip
+    "/",
+    "/nights",
+    f"/nights/{night_name(3)}",
+    "/leaderboard",
+    "/leaderboard?task=regression&metric=mae",
+    "/models",
+    "/models/fake-optimist",
+    f"/models/{BROKEN}",
+    "/runs",
+    "/questions",
+    f"/questions/{RUN}/mcq/1",
+    f"/questions/{RUN}/regression/1060?test=T2",
+    "/compare",
+    f"/compare?a={BEFORE}&b={RUN}",
+    f"/compare?a={RUN}&b=fake-pessimist-1",
+)
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = publish_nights(tmp_path_factory.mktemp("nights") / "sdgbias.duckdb")
-    answers = store.query(path, "SELECT * EXCLUDE (run_id) FROM predictions WHERE run_id = ?", [RUN])
+    answers = store.query(
+        path, "SELECT * EXCLUDE (run_id) FROM predictions WHERE run_id = ?", [RUN]
+    )
     scores = store.query(path, "SELECT * EXCLUDE (run_id) FROM scores WHERE run_id = ?", [RUN])
-    estimate = pd.DataFrame([{"task": "regression", "item_id": 1060, "test": "T2", "method": "full", "split": "test", "pred": "4", "value": 41.5,
-                              "error": 1.5, "correct": True}])  # fmt: skip
-    store.replace(path, RUN, {"predictions": pd.concat([answers, estimate], ignore_index=True), "scores": scores})
+    estimate = pd.DataFrame(
+        [
+            {
+                "task": "regression",
+                "item_id": 1060,
+                "test": "T2",
+                "method": "full",
+                "split": "test",
+                "pred": "4",
+                "value": 41.5,
+                "error": 1.5,
+                "correct": True,
+            }
+        ]
+    )
+    store.replace(
+        path,
+        RUN,
+        {"predictions": pd.concat([answers, estimate], ignore_index=True), "scores": scores},
+    )
     return path
 
 
@@ -57,8 +89,13 @@ def writing(path: Path) -> Iterator[None]:
     import subprocess
     import sys
 
-    code = f"import duckdb, sys; c = duckdb.connect({str(path)!r}); print('held', flush=True); sys.stdin.read()"
-    holder = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    code = (
+        f"import duckdb, sys; c = duckdb.connect({str(path)!r}); print('held', flush=True);"
+        " sys.stdin.read()"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     try:
         assert holder.stdout is not None and holder.stdout.readline() == "held\n"
         yield
@@ -68,7 +105,9 @@ def writing(path: Path) -> Iterator[None]:
 
 def text(html: str) -> str:
     """What a reader reads: no tags, single spaces."""
-    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", html.split("<main")[1])).replace("\u00a0", " ")
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", html.split("<main")[1])).replace(
+        "\u00a0", " "
+    )
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -77,14 +116,24 @@ def test_every_page_is_whole_and_safe(client: TestClient, page: str) -> None:
     assert answer.status_code == 200, text(answer.text)
     html = answer.text
     assert html.count("<h1") == 1 and 'lang="en"' in html and "<title>" in html
-    assert not re.search(r"<script(?! src=)|\sstyle=|\son\w+=|<style", html), "the policy allows no inline script or style"
-    assert not re.search(r'(?:src|href|action)="(?:https?:)?//', html), "a page refers to this server alone"
-    assert "<b>quarantined" not in html and "</script><b>" not in html, "text of the results is escaped"
+    assert not re.search(r"<script(?! src=)|\sstyle=|\son\w+=|<style", html), (
+        "the policy allows no inline script or style"
+    )
+    assert not re.search(r'(?:src|href|action)="(?:https?:)?//', html), (
+        "a page refers to this server alone"
+    )
+    assert "<b>quarantined" not in html and "</script><b>" not in html, (
+        "text of the results is escaped"
+    )
     for header in ("content-security-policy", "x-content-type-options", "referrer-policy"):
         assert header in answer.headers
     assert "unsafe" not in answer.headers["content-security-policy"]
     for table in re.findall(r"<table>.*?</table>", html, re.DOTALL):
-        assert "<caption>" in table and 'scope="col"' in table and ('<th scope="row"' in table or "colspan" in table)
+        assert (
+            "<caption>" in table
+            and 'scope="col"' in table
+            and ('<th scope="row"' in table or "colspan" in table)
+        )
     head = client.head(page)
     assert head.status_code == 200
 
@@ -106,10 +155,20 @@ def test_pages_leave_the_results_as_they_are(client: TestClient, results: Path) 
 
 def test_last_night_says_what_wants_a_person_first(client: TestClient) -> None:
     said = text(client.get("/").text)
-    assert f"Last night {night_name(3)}" in said and "fake-optimist breaches the policy (1 rule). 1 model failed." in said
-    assert "OutOfMemory: CUDA out of memory at batch size 1" in said and "3 attempts" in said and "quarantined until 2026-11-23" in said
+    assert (
+        f"Last night {night_name(3)}" in said
+        and "fake-optimist breaches the policy (1 rule). 1 model failed." in said
+    )
+    assert (
+        "OutOfMemory: CUDA out of memory at batch size 1" in said
+        and "3 attempts" in said
+        and "quarantined until 2026-11-23" in said
+    )
     assert "Planted, not measured: fake-optimist, fake-pessimist" in said
-    assert "3 answers differ from the last good run, 0 for the better" in said and "wandb no network" in said
+    assert (
+        "3 answers differ from the last good run, 0 for the better" in said
+        and "wandb no network" in said
+    )
     assert (
         said.index("fake-optimist", said.index("Look"))
         < said.index(BROKEN, said.index("Look"))
@@ -121,7 +180,8 @@ def test_leaderboard_shows_what_is_stored(client: TestClient, results: Path) -> 
     said = text(client.get("/leaderboard?metric=accuracy&method=cade&test=T2").text)
     row = store.query(
         results,
-        """SELECT "value", ci_low, ci_high, n FROM metric_rows WHERE run_id = ? AND task = 'mcq' AND metric = 'accuracy' AND method = 'cade'
+        """SELECT "value", ci_low, ci_high, n FROM metric_rows WHERE run_id = ? AND task = 'mcq'
+           AND metric = 'accuracy' AND method = 'cade'
            AND test = 'T2' AND pillar = 'all' AND indicator = 'all'""",
         [RUN],
     ).iloc[0]
@@ -130,37 +190,65 @@ def test_leaderboard_shows_what_is_stored(client: TestClient, results: Path) -> 
         and f"{100 * row['ci_low']:.1f}–{100 * row['ci_high']:.1f}" in said
         and f"{int(row['n'])}" in said
     )
-    assert "The numbers behind the chart (8)" in said  # 2 models x 4 nights; the failing one has none
+    assert (
+        "The numbers behind the chart (8)" in said
+    )  # 2 models x 4 nights; the failing one has none
     assert "no change" in said  # fake-pessimist was found unchanged
     html = client.get("/leaderboard").text
-    assert html.count('<polyline class="line"') == 2 + 2 * 2 and html.count('<circle class="dot"') == 2 * (4 + 2)  # legend, two screens
+    assert html.count('<polyline class="line"') == 2 + 2 * 2 and html.count(
+        '<circle class="dot"'
+    ) == 2 * (4 + 2)  # legend, two screens
 
 
-def test_numbers_are_found_wherever_their_runs_lie(client: TestClient, results: Path, tmp_path: Path) -> None:
+def test_numbers_are_found_wherever_their_runs_lie(
+    client: TestClient, results: Path, tmp_path: Path
+) -> None:
     copytree(results.parent, tmp_path / "r")
     path = tmp_path / "r" / results.name
-    chosen = {"task": "mcq", "metric": "accuracy", "method": "cade", "test": "T2", "pillar": "all", "indicator": "all"}
-    stored = store.query(path, "SELECT run_id, value FROM metric_rows WHERE task = 'mcq' AND metric = 'accuracy' AND method = 'cade' AND test = 'T2' AND pillar = 'all' AND indicator = 'all'")  # fmt: skip
+    chosen = {
+        "task": "mcq",
+        "metric": "accuracy",
+        "method": "cade",
+        "test": "T2",
+        "pillar": "all",
+        "indicator": "all",
+    }
+    stored = store.query(
+        path,
+        "SELECT run_id, value FROM metric_rows WHERE task = 'mcq' AND metric = 'accuracy' AND"
+        " method = 'cade' AND test = 'T2' AND pillar = 'all' AND indicator = 'all'",
+    )
     want = dict(zip(stored["run_id"], stored["value"], strict=True))
-    rows = store.query(path, "SELECT * EXCLUDE (run_id, model, suite) FROM metric_rows WHERE run_id = ?", ["fake-optimist-0"])
+    rows = store.query(
+        path,
+        "SELECT * EXCLUDE (run_id, model, suite) FROM metric_rows WHERE run_id = ?",
+        ["fake-optimist-0"],
+    )
     for moved in (False, True):
         if moved:  # the oldest run was published again: its numbers lie at the end now
             store.replace(path, "fake-optimist-0", {"metric_rows": rows})
         with Results(path).reading() as reader:
             asked = reader.ask("SELECT run_id, finished_at FROM runs ORDER BY finished_at")
             assert len(asked) == 6 and leaderboard._first_row(reader, asked[-1:]) > 0
-            for some, also in ((asked[-1:], list(want)), (asked[-2:], []), (asked, []), ([], list(want))):
+            for some, also in (
+                (asked[-1:], list(want)),
+                (asked[-2:], []),
+                (asked, []),
+                ([], list(want)),
+            ):
                 found = leaderboard.numbers(reader, chosen, some, also)
                 assert {r["run_id"] for r in some} | set(also) <= set(found)
                 assert {run: r["value"] for run, r in found.items()}.items() <= want.items()
     csv = pd.read_csv(io.StringIO(client.get("/leaderboard.csv?method=cade&test=T2").text))
-    assert len(csv) == 8 and all(row["value"] == pytest.approx(want[row["run_id"]]) for row in csv.to_dict("records"))
+    assert len(csv) == 8 and all(
+        row["value"] == pytest.approx(want[row["run_id"]]) for row in csv.to_dict("records")
+    )
 
 
 def test_a_choice_that_does_not_fit_is_said_and_an_unknown_one_refused(client: TestClient) -> None:
-    assert "Not available together: metric 'accuracy'" in text(client.get("/leaderboard?task=regression&metric=accuracy").text).replace(
-        "&#39;", "'"
-    )
+    assert "Not available together: metric 'accuracy'" in text(
+        client.get("/leaderboard?task=regression&metric=accuracy").text
+    ).replace("&#39;", "'")
     for page, said in {
         "/leaderboard?metric=nonsense": "unknown metric",
         "/leaderboard?suite=nonsense": "unknown suite",
@@ -176,22 +264,47 @@ def test_a_choice_that_does_not_fit_is_said_and_an_unknown_one_refused(client: T
         f"/questions?q={'x' * 101}": "q ",
     }.items():
         answer = client.get(page)
-        assert answer.status_code == 400 and said in text(answer.text), (page, answer.status_code, text(answer.text))
+        assert answer.status_code == 400 and said in text(answer.text), (
+            page,
+            answer.status_code,
+            text(answer.text),
+        )
 
 
 def test_an_unknown_name_lists_names_like_it(client: TestClient) -> None:
     for page, near in {
-        "/models/fake-optimst": "fake-optimist", "/questions?run=fake-optimist-33": RUN, "/nights/2026-11-18T0131": night_name(3),
+        "/models/fake-optimst": "fake-optimist",
+        "/questions?run=fake-optimist-33": RUN,
+        "/nights/2026-11-18T0131": night_name(3),
         f"/compare?a=fake-optimist-x&b={RUN}": BEFORE,
-    }.items():  # fmt: skip
+    }.items():
         answer = client.get(page)
         assert answer.status_code == 404 and near in text(answer.text), page
-    for page in ("/nope", f"/questions/{RUN}/mcq/99999999", f"/questions/{RUN}/nope/1", "/pictures/x/y", "/models/..%2F..%2Fetc"):
+    for page in (
+        "/nope",
+        f"/questions/{RUN}/mcq/99999999",
+        f"/questions/{RUN}/nope/1",
+        "/pictures/x/y",
+        "/models/..%2F..%2Fetc",
+    ):
         answer = client.get(page)
-        assert answer.status_code == 404 and "Traceback" not in answer.text and 'lang="en"' in answer.text, page
+        assert (
+            answer.status_code == 404
+            and "Traceback" not in answer.text
+            and 'lang="en"' in answer.text
+        ), page
 
 
-@pytest.mark.parametrize("nasty", ["' OR 1=1 --", "%'; DROP TABLE runs; --", "\x00", "</script><script>alert(1)</script>", "é\ud7ff"])
+@pytest.mark.parametrize(
+    "nasty",
+    [
+        "' OR 1=1 --",
+        "%'; DROP TABLE runs; --",
+        "\x00",
+        "</script><script>alert(1)</script>",
+        "é\ud7ff",
+    ],
+)
 def test_no_text_of_a_visitor_becomes_sql_or_markup(client: TestClient, nasty: str) -> None:
     for name in ("run", "model", "task", "country", "q"):
         answer = client.get("/questions", params={name: nasty})
@@ -202,36 +315,60 @@ def test_no_text_of_a_visitor_becomes_sql_or_markup(client: TestClient, nasty: s
 
 def test_questions_are_filtered_in_the_results(client: TestClient, results: Path) -> None:
     def count(**filters: str) -> int:
-        found = re.search(r"([\d,]+) questions?", text(client.get("/questions", params={"run": RUN, "test": "T2", **filters}).text))
+        found = re.search(
+            r"([\d,]+) questions?",
+            text(client.get("/questions", params={"run": RUN, "test": "T2", **filters}).text),
+        )
         assert found
         return int(found.group(1))
 
     now, before = (
-        store.query(results, "SELECT p.*, i.urban FROM predictions p JOIN items i USING (task, item_id) WHERE run_id = ? AND test = 'T2' AND method = 'full' AND task = 'mcq'", [r]).set_index("item_id")
+        store.query(
+            results,
+            "SELECT p.*, i.urban FROM predictions p JOIN items i USING (task, item_id) WHERE run_id"
+            " = ? AND test = 'T2' AND method = 'full' AND task = 'mcq'",
+            [r],
+        ).set_index("item_id")
         for r in (RUN, BEFORE)
-    )  # fmt: skip
+    )
     assert count() == len(now) == 60
     assert count(outcome="wrong") == (~now["correct"]).sum() > 0
     assert count(urban="U") == (now["urban"] == "U").sum() > 0
     changed = now["pred"] != before["pred"].reindex(now.index)
     assert count(flipped="true") == changed.sum() > 0
-    assert count(flipped="true", outcome="wrong", urban="R") == (changed & ~now["correct"] & (now["urban"] == "R")).sum()
+    assert (
+        count(flipped="true", outcome="wrong", urban="R")
+        == (changed & ~now["correct"] & (now["urban"] == "R")).sum()
+    )
     assert count(q="STUNTING prevalence") == 20 and count(indicator="Access to electricity") == 20
     page = client.get("/questions", params={"run": RUN, "page": "2"}).text
-    assert page.count('class="badge right"') + page.count('class="badge wrong"') == 20  # 60 in pages of 40
+    assert (
+        page.count('class="badge right"') + page.count('class="badge wrong"') == 20
+    )  # 60 in pages of 40
 
 
 def test_a_question_shows_what_was_stored(client: TestClient, results: Path) -> None:
     html = client.get(f"/questions/{RUN}/mcq/1?test=T2").text
     said = text(html)
     logits = store.query(
-        results, "SELECT logits FROM scores WHERE run_id = ? AND task = 'mcq' AND item_id = 1 AND test = 'T2' AND \"view\" = 'img_q'", [RUN]
+        results,
+        "SELECT logits FROM scores WHERE run_id = ? AND task = 'mcq' AND item_id = 1 AND test ="
+        " 'T2' AND \"view\" = 'img_q'",
+        [RUN],
     )
     z = [float(v) for v in logits["logits"][0]]
-    shares = [100 * 2.718281828459045 ** (v - max(z)) / sum(2.718281828459045 ** (w - max(z)) for w in z) for v in z]
+    shares = [
+        100 * 2.718281828459045 ** (v - max(z)) / sum(2.718281828459045 ** (w - max(z)) for w in z)
+        for v in z
+    ]
     for share in shares:
         assert f"{share:.1f} %" in said
-    assert "Given: urban=Urban" in said and "right answer" in said and "CADE says" in said and "τ 0.85" in said
+    assert (
+        "Given: urban=Urban" in said
+        and "right answer" in said
+        and "CADE says" in said
+        and "τ 0.85" in said
+    )
     picture = re.search(r'<img src="(/pictures/[^"]+)"', html)
     assert picture and client.get(picture.group(1)).content.startswith(b"\x89PNG")
     estimate = text(client.get(f"/questions/{RUN}/regression/1060?test=T2").text)
@@ -240,10 +377,19 @@ def test_a_question_shows_what_was_stored(client: TestClient, results: Path) -> 
 
 def test_differences_are_those_of_the_laboratory(results: Path) -> None:
     with Results(results).reading() as reader:
-        old, new, other = (reader.ask("SELECT * FROM runs WHERE run_id = ?", [r])[0] for r in (BEFORE, RUN, "fake-pessimist-1"))
-        nights_apart, models_apart = compare.differences(reader, old, new), compare.differences(reader, other, new)
+        old, new, other = (
+            reader.ask("SELECT * FROM runs WHERE run_id = ?", [r])[0]
+            for r in (BEFORE, RUN, "fake-pessimist-1")
+        )
+        nights_apart, models_apart = (
+            compare.differences(reader, old, new),
+            compare.differences(reader, other, new),
+        )
     loaded = [analyse.load(results, r) for r in (BEFORE, RUN, "fake-pessimist-1")]
-    for mine, theirs in ((nights_apart, paired.between_nights(*loaded[:2])), (models_apart, paired.between_models([loaded[1], loaded[2]]))):
+    for mine, theirs in (
+        (nights_apart, paired.between_nights(*loaded[:2])),
+        (models_apart, paired.between_models([loaded[1], loaded[2]])),
+    ):
         found = {(r["task"], r["test"], r["method"]): r for r in mine}
         gains = theirs[(theirs["metric"] == "accuracy_gain") & (theirs["task"] == "mcq")]
         mde = theirs[theirs["metric"] == "mde"].set_index(["task", "test", "method"])["value"]
@@ -260,7 +406,9 @@ def test_runs_that_can_not_be_paired_say_why(client: TestClient) -> None:
     assert "The same run was chosen twice" in text(client.get(f"/compare?a={RUN}&b={RUN}").text)
 
 
-def test_while_the_file_is_written_old_answers_serve_or_a_page_asks_again(results: Path, tmp_path: Path) -> None:
+def test_while_the_file_is_written_old_answers_serve_or_a_page_asks_again(
+    results: Path, tmp_path: Path
+) -> None:
     copytree(results.parent, tmp_path / "r")
     path = tmp_path / "r" / results.name
     held = TestClient(app.create(Site(Results(path, wait=0.1))), base_url="http://localhost")
@@ -268,14 +416,25 @@ def test_while_the_file_is_written_old_answers_serve_or_a_page_asks_again(result
     with writing(path):
         stale, unknown = held.get("/models"), held.get("/runs")
         assert stale.status_code == 200
-        assert unknown.status_code == 503 and unknown.headers["retry-after"] == "5" and 'data-retry="5"' in unknown.text
-        assert "being written" in text(unknown.text) and "Traceback" not in unknown.text and str(tmp_path) not in unknown.text
+        assert (
+            unknown.status_code == 503
+            and unknown.headers["retry-after"] == "5"
+            and 'data-retry="5"' in unknown.text
+        )
+        assert (
+            "being written" in text(unknown.text)
+            and "Traceback" not in unknown.text
+            and str(tmp_path) not in unknown.text
+        )
         assert held.get("/health").json()["results"] == "busy"
         path.touch()
         stale = held.get("/models")
         assert stale.status_code == 200 and "This page shows what they said at" in text(stale.text)
     assert held.get("/runs").status_code == 200
-    assert text(held.get("/models").text).split("Read-only")[0] == text(fresh.text).split("Read-only")[0]
+    assert (
+        text(held.get("/models").text).split("Read-only")[0]
+        == text(fresh.text).split("Read-only")[0]
+    )
 
 
 def test_a_new_run_is_seen_at_once(results: Path, tmp_path: Path) -> None:
@@ -283,40 +442,77 @@ def test_a_new_run_is_seen_at_once(results: Path, tmp_path: Path) -> None:
     path = tmp_path / "r" / results.name
     client = TestClient(app.create(Site(Results(path))), base_url="http://localhost")
     assert "brand-new" not in client.get("/runs").text
-    store.publish(path, store.RunRecord(run_id="brand-new-1", model="brand-new", benchmark_id="b", finished_at="2026-11-20T01:00:00"), {})
-    assert "brand-new-1" in client.get("/runs").text and client.get("/questions?run=brand-new-1").status_code == 200
+    store.publish(
+        path,
+        store.RunRecord(
+            run_id="brand-new-1",
+            model="brand-new",
+            benchmark_id="b",
+            finished_at="2026-11-20T01:00:00",
+        ),
+        {},
+    )
+    assert (
+        "brand-new-1" in client.get("/runs").text
+        and client.get("/questions?run=brand-new-1").status_code == 200
+    )
     assert "measured" in text(client.get("/models/brand-new").text)
 
 
 def test_without_results_pages_say_so(tmp_path: Path) -> None:
-    client = TestClient(app.create(Site(Results(tmp_path / "none.duckdb"))), base_url="http://localhost")
+    client = TestClient(
+        app.create(Site(Results(tmp_path / "none.duckdb"))), base_url="http://localhost"
+    )
     answer = client.get("/")
-    assert answer.status_code == 503 and "No results yet" in answer.text and "sdgbias evaluate" in answer.text
+    assert (
+        answer.status_code == 503
+        and "No results yet" in answer.text
+        and "sdgbias evaluate" in answer.text
+    )
     assert client.get("/health").json()["results"] == "missing"
     (tmp_path / "none.duckdb").write_text("not a database")
     answer = client.get("/")
-    assert answer.status_code == 500 and "no DuckDB file" in answer.text and "data-retry" not in answer.text
+    assert (
+        answer.status_code == 500
+        and "no DuckDB file" in answer.text
+        and "data-retry" not in answer.text
+    )
 
 
 def test_empty_results_have_pages(tmp_path: Path) -> None:
     with store.connect(tmp_path / "empty.duckdb"):
         pass
-    client = TestClient(app.create(Site(Results(tmp_path / "empty.duckdb"))), base_url="http://localhost")
+    client = TestClient(
+        app.create(Site(Results(tmp_path / "empty.duckdb"))), base_url="http://localhost"
+    )
     for page in ("/", "/nights", "/leaderboard", "/models", "/questions", "/compare", "/runs"):
         assert client.get(page).status_code == 200, page
     assert "No night has been kept yet" in client.get("/").text
 
 
 def test_only_known_hosts_are_answered(results: Path) -> None:
-    client = TestClient(app.create(Site(Results(results)), app.answers_to("127.0.0.1", ["bias.example.org"])), base_url="http://127.0.0.1")
+    client = TestClient(
+        app.create(Site(Results(results)), app.answers_to("127.0.0.1", ["bias.example.org"])),
+        base_url="http://127.0.0.1",
+    )
     for host, status in {
-        "127.0.0.1:8321": 200, "localhost": 200, "[::1]:8321": 200, "bias.example.org": 200, "evil.example.org": 400, "127.0.0.1.evil.org": 400,
-    }.items():  # fmt: skip
+        "127.0.0.1:8321": 200,
+        "localhost": 200,
+        "[::1]:8321": 200,
+        "bias.example.org": 200,
+        "evil.example.org": 400,
+        "127.0.0.1.evil.org": 400,
+    }.items():
         answer = client.get("/health", headers={"Host": host})
         assert answer.status_code == status, host
         assert "content-security-policy" in answer.headers
     assert app.answers_to("10.0.0.7", []) == ["127.0.0.1", "localhost", "[::1]", "10.0.0.7"]
-    for host, allowed in (("0.0.0.0", []), ("::", []), ("127.0.0.1", ["*"]), ("127.0.0.1", ["http://x"])):
+    for host, allowed in (
+        ("0.0.0.0", []),
+        ("::", []),
+        ("127.0.0.1", ["*"]),
+        ("127.0.0.1", ["http://x"]),
+    ):
         with pytest.raises(UsageError, match="allowed-host"):
             app.answers_to(host, allowed)
 
@@ -330,19 +526,38 @@ def test_options_that_make_no_sense_are_refused_and_another_host_is_warned_of(
     from sdgbias.cli import app as command
 
     started: list[str] = []
-    monkeypatch.setattr(uvicorn.Server, "run", lambda self, sockets: started.extend(s.close() or "" for s in sockets))
+    monkeypatch.setattr(
+        uvicorn.Server,
+        "run",
+        lambda self, sockets: started.extend(s.close() or "" for s in sockets),
+    )
     base = ["serve", "--results", str(results), "--port", "0"]
     for more, said in {
-        ("--host", "0.0.0.0"): "--allowed-host", ("--report", str(tmp_path / "none")): "no such folder", ("--wandb", "javascript:x"): "--wandb",
-        ("--host", "203.0.113.1"): "choose another --port", ("--results", str(tmp_path)): "a folder",
-    }.items():  # fmt: skip
+        ("--host", "0.0.0.0"): "--allowed-host",
+        ("--report", str(tmp_path / "none")): "no such folder",
+        ("--wandb", "javascript:x"): "--wandb",
+        ("--host", "203.0.113.1"): "choose another --port",
+        ("--results", str(tmp_path)): "a folder",
+    }.items():
         done = CliRunner().invoke(command, [*base, *more])
-        assert isinstance(done.exception, UsageError) and said in str(done.exception), (more, done.exception, done.output)
+        assert isinstance(done.exception, UsageError) and said in str(done.exception), (
+            more,
+            done.exception,
+            done.output,
+        )
     assert started == []
-    done = CliRunner().invoke(command, [*base, "--host", "0.0.0.0", "--allowed-host", "bias.example.org"])
+    done = CliRunner().invoke(
+        command, [*base, "--host", "0.0.0.0", "--allowed-host", "bias.example.org"]
+    )
     assert done.exit_code == 0 and "there is no login" in done.output and len(started) == 1
-    done = CliRunner().invoke(command, ["serve", "--results", str(tmp_path / "later.duckdb"), "--port", "0"])
-    assert "no results at" in done.output and "http://127.0.0.1:" in done.output and "no login" not in done.output
+    done = CliRunner().invoke(
+        command, ["serve", "--results", str(tmp_path / "later.duckdb"), "--port", "0"]
+    )
+    assert (
+        "no results at" in done.output
+        and "http://127.0.0.1:" in done.output
+        and "no login" not in done.output
+    )
 
 
 def test_people_have_pages_of_their_own(results: Path, tmp_path: Path) -> None:
@@ -352,11 +567,19 @@ def test_people_have_pages_of_their_own(results: Path, tmp_path: Path) -> None:
     said = text(client.get("/leaderboard?suite=facet&metric=disparity").text)
     assert "+50.0 points" in said and "Disparity, Full, p1, gender:male-female, all-52" in said
     said = text(client.get("/models/unfair").text)
-    assert "gender: male minus female" in said and "Recall, direct question" in said and "Signature" not in said
+    assert (
+        "gender: male minus female" in said
+        and "Recall, direct question" in said
+        and "Signature" not in said
+    )
     assert " 2 questions" in text(client.get("/questions?run=unfair-0&gender=female").text)
     assert " 1 question" in text(client.get("/questions?run=unfair-0&outcome=wrong").text)
     html = client.get("/questions/unfair-0/choice/101").text
-    assert "Is there a nurse in the image?" in html and "read as nothing, declined" in text(html) and "help with that &lt;b&gt;" in html
+    assert (
+        "Is there a nurse in the image?" in html
+        and "read as nothing, declined" in text(html)
+        and "help with that &lt;b&gt;" in html
+    )
     assert "One run is of suite facet" in text(client.get(f"/compare?a=unfair-0&b={RUN}").text)
 
 
@@ -364,39 +587,85 @@ def test_a_report_is_shown_apart_from_these_pages(results: Path, tmp_path: Path)
     (tmp_path / "index.html").write_text("<script>1</script>the report")
     (tmp_path.parent / "outside.txt").write_text("secret")
     client = TestClient(
-        app.create(Site(Results(results), report=tmp_path, wandb="https://wandb.example.org/r")), base_url="http://localhost"
+        app.create(Site(Results(results), report=tmp_path, wandb="https://wandb.example.org/r")),
+        base_url="http://localhost",
     )
     answer = client.get("/report/index.html")
     assert answer.status_code == 200 and "sandbox" in answer.headers["content-security-policy"]
-    assert 'href="/report/index.html"' in client.get("/").text and 'href="https://wandb.example.org/r"' in client.get("/").text
-    assert client.get("/report/../outside.txt").status_code == 404 and client.get("/report/%2e%2e/outside.txt").status_code == 404
+    assert (
+        'href="/report/index.html"' in client.get("/").text
+        and 'href="https://wandb.example.org/r"' in client.get("/").text
+    )
+    assert (
+        client.get("/report/../outside.txt").status_code == 404
+        and client.get("/report/%2e%2e/outside.txt").status_code == 404
+    )
 
 
 def test_a_running_night_shows_how_far_it_is(results: Path, tmp_path: Path) -> None:
     copytree(results.parent, tmp_path / "r")
     path, night = tmp_path / "r" / results.name, "2026-11-30T0130"
     start = datetime(2026, 11, 30, 0, 30)
-    done = {"night": night, "model": "fake-optimist", "suite": "sdg", "outcome": "published", "run_id": RUN, "seconds": 60.0}
+    done = {
+        "night": night,
+        "model": "fake-optimist",
+        "suite": "sdg",
+        "outcome": "published",
+        "run_id": RUN,
+        "seconds": 60.0,
+    }
     store.keep(
-        path, {"nights": pd.DataFrame([{"night": night, "started_at": start, "status": "running"}]), "night_models": pd.DataFrame([done])}
+        path,
+        {
+            "nights": pd.DataFrame([{"night": night, "started_at": start, "status": "running"}]),
+            "night_models": pd.DataFrame([done]),
+        },
     )
     folder = path.parent / "nights" / night
     (folder / "registry").mkdir(parents=True)
     for model in ("a", "b", "c"):
         (folder / "registry" / f"{model}.yaml").write_text("name: x")
     (folder / "outcomes.jsonl").write_text(
-        "".join(json.dumps({"model": m, "suite": "sdg"}) + "\n" for m in ("a", "b", "b", "fake-optimist")) + '{"model": "c", "su'
+        "".join(
+            json.dumps({"model": m, "suite": "sdg"}) + "\n"
+            for m in ("a", "b", "b", "fake-optimist")
+        )
+        + '{"model": "c", "su'
     )
     (folder / "a.log").write_text("first\n\x1b[32mscoring 10 %\rscoring 20 % <b>\n\n")
     (folder / "out.log").symlink_to("/etc/hostname")
     with Results(path).reading() as reader:
         found = nights.running(reader, start.replace(tzinfo=UTC) + timedelta(hours=1))
         assert found and found["seconds"] == 3600 and found["planned"] == 4 and found["done"] == 3
-        assert [(log["name"], log["last"]) for log in found["logs"]] == [("a.log", "scoring 20 % <b>")]
+        assert [(log["name"], log["last"]) for log in found["logs"]] == [
+            ("a.log", "scoring 20 % <b>")
+        ]
     client = TestClient(app.create(Site(Results(path))), base_url="http://localhost")
     html = client.get("/").text
-    assert f"Night {night} is running" in html and "3 of 4 done" in text(html) and "scoring 20 % &lt;b&gt;" in html
+    assert (
+        f"Night {night} is running" in html
+        and "3 of 4 done" in text(html)
+        and "scoring 20 % &lt;b&gt;" in html
+    )
     assert f"Last night {night_name(3)}" in text(html), "the last night that ended stays in sight"
-    assert client.get("/api/running").json() | {"lasted": ""} == {"night": night, "done": 3, "planned": 4, "lasted": ""}
-    store.keep(path, {"nights": pd.DataFrame([{"night": "../../escape", "started_at": start + timedelta(days=1), "status": "running"}])})
+    assert client.get("/api/running").json() | {"lasted": ""} == {
+        "night": night,
+        "done": 3,
+        "planned": 4,
+        "lasted": "",
+    }
+    store.keep(
+        path,
+        {
+            "nights": pd.DataFrame(
+                [
+                    {
+                        "night": "../../escape",
+                        "started_at": start + timedelta(days=1),
+                        "status": "running",
+                    }
+                ]
+            )
+        },
+    )
     assert client.get("/").status_code == 200, "a night whose name leads elsewhere has no folder"

@@ -55,14 +55,19 @@ def test_bounds_come_back_as_written_and_stay_through_compaction(tmp_path: Path)
     cache.compact("scores")
     read = cache.read("scores").set_index("key")
     assert read["upper"].isna().to_dict() == {"third": True, "told": True, "withheld": False}
-    np.testing.assert_array_equal(read.loc["withheld", "upper"], np.array([-7.5, np.nan], np.float32))
+    np.testing.assert_array_equal(
+        read.loc["withheld", "upper"], np.array([-7.5, np.nan], np.float32)
+    )
     assert read.loc["withheld", "logits"].tolist() == [-np.inf, 2.0]
 
 
 def test_a_shard_from_before_there_were_bounds_reads_as_exact(tmp_path: Path) -> None:
     cache = ScoreCache(tmp_path, "m", "f")
     old = pa.schema([field for field in SCHEMAS["scores"] if field.name != "upper"])
-    pq.write_table(pa.Table.from_pandas(batch("old").drop(columns="upper"), schema=old), cache.folder / "scores-0.parquet")
+    pq.write_table(
+        pa.Table.from_pandas(batch("old").drop(columns="upper"), schema=old),
+        cache.folder / "scores-0.parquet",
+    )
     cache.append("scores", batch("new").assign(upper=[np.array([np.nan, 3.0], np.float32)]))
     for _ in range(2):
         read = cache.read("scores").set_index("key")
@@ -83,10 +88,13 @@ def test_an_unreadable_shard_is_set_aside(tmp_path: Path) -> None:
 def test_a_second_scorer_is_told(tmp_path: Path) -> None:
     cache = ScoreCache(tmp_path, "m", "f")
     code = (
-        "import sys; from pathlib import Path; from sdgbias.scoring.cache import ScoreCache\n"
-        f"with ScoreCache(Path({str(tmp_path)!r}), 'm', 'f').exclusive():\n    print('held', flush=True); sys.stdin.read()"
+        "import sys; from pathlib import Path; from sdgbias.scoring.cache import ScoreCache\nwith"
+        f" ScoreCache(Path({str(tmp_path)!r}), 'm', 'f').exclusive():\n    print('held',"
+        " flush=True); sys.stdin.read()"
     )
-    holder = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    holder = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     assert holder.stdout is not None
     assert holder.stdout.readline() == "held\n"
     with pytest.raises(StoreError, match="another evaluation"), cache.exclusive():

@@ -41,7 +41,9 @@ def test_the_engine_does_what_the_plan_says(benchmark: Path, tmp_path: Path, sha
     engine.proven = {True, False}  # type: ignore[attr-defined]  # the first group is otherwise scored both ways, which costs once
     distinct = make_plan(sdg.load_prompts(benchmark), "f").distinct
     assert len(distinct) == told.prompts_planned
-    Scorer(engine, ScoreCache(tmp_path, "m", "f"), ImageReader(benchmark), spec).score(distinct, lambda *a: None)
+    Scorer(engine, ScoreCache(tmp_path, "m", "f"), ImageReader(benchmark), spec).score(
+        distinct, lambda *a: None
+    )
     counts = engine.counts  # type: ignore[attr-defined]
     assert counts["tokens_of_prompts"] == told.tokens_distinct
     assert counts["tokens_prefilled"] == told.tokens_planned

@@ -27,17 +27,32 @@ from sdgbias.types import ModelSpec, Prompt, ScoreBatch
 
 ROOT = entries.find_root()
 SPEC = ModelSpec(
-    "m", "M", "hf", "owner/m", "a" * 40, True, options={"share_prefix": False, "max_images": 1, "python": "x", "parity": ["vllm"]}
+    "m",
+    "M",
+    "hf",
+    "owner/m",
+    "a" * 40,
+    True,
+    options={"share_prefix": False, "max_images": 1, "python": "x", "parity": ["vllm"]},
 )
 
 
 def texts(n: int, options: str = "A. low; B. mid; C. high", valid: str = "A, B, C") -> list[str]:
-    return [f"Question: {'how high ' * (k % 7)}{k}?\nOptions: {options}\nVALID OPTIONS: {valid}\nSTRICT" for k in range(n)]
+    return [
+        f"Question: {'how high ' * (k % 7)}{k}?\nOptions: {options}\nVALID OPTIONS: {valid}\nSTRICT"
+        for k in range(n)
+    ]
 
 
 def table() -> pd.DataFrame:
-    rows = [(text, shown, "ABC") for text in texts(60) for shown in ("", "p1", "p2", "p3", "p4", "p5")]
-    rows += [(f"How many {k}? {'word ' * (k % 5)}", shown, "0123456789") for k in range(30) for shown in ("", "p1", "p3")]
+    rows = [
+        (text, shown, "ABC") for text in texts(60) for shown in ("", "p1", "p2", "p3", "p4", "p5")
+    ]
+    rows += [
+        (f"How many {k}? {'word ' * (k % 5)}", shown, "0123456789")
+        for k in range(30)
+        for shown in ("", "p1", "p3")
+    ]
     return pd.DataFrame(rows, columns=["text", "image_id", "candidates"])
 
 
@@ -50,8 +65,13 @@ def test_every_kind_has_its_share_and_its_extremes() -> None:
     whole = table()
     for (shown, k), part in kinds:
         if k != 2:
-            same = whole[(whole["candidates"].str.len() == k) & ((whole["image_id"] != "") == shown)]["text"].str.len()
-            assert (part["text"].str.len().min(), part["text"].str.len().max()) == (same.min(), same.max())
+            same = whole[
+                (whole["candidates"].str.len() == k) & ((whole["image_id"] != "") == shown)
+            ]["text"].str.len()
+            assert (part["text"].str.len().min(), part["text"].str.len().max()) == (
+                same.min(),
+                same.max(),
+            )
     few = drawn.loc[drawn["image_id"] != "", "image_id"].value_counts()
     assert few.iloc[:3].sum() >= 24 - 6, "but for the extremes, 48 // 16 pictures"
 
@@ -60,7 +80,9 @@ def test_the_draw_hangs_on_the_seed_alone() -> None:
     whole = table()
     one = parity.draw(whole, 30, 0)
     mixed = parity.draw(whole.sample(frac=1, random_state=1), 30, 0)
-    assert set(one.itertuples(index=False, name=None)) == set(mixed.itertuples(index=False, name=None))
+    assert set(one.itertuples(index=False, name=None)) == set(
+        mixed.itertuples(index=False, name=None)
+    )
     other = parity.draw(whole, 30, 1)
     assert set(one["image_id"]) != set(other["image_id"])
     assert set(one[one["image_id"] == ""]["text"]) != set(other[other["image_id"] == ""]["text"])
@@ -70,33 +92,48 @@ def test_two_options_are_made_only_where_there_are_none() -> None:
     made = parity.draw(table(), 48, 0)
     two = made[made["candidates"] == "AB"]["text"]
     assert (
-        two.str.contains("Options: A. low; B. mid\nVALID OPTIONS: A, B\n", regex=False).all() and not two.str.contains("mid; C|B, C").any()
+        two.str.contains("Options: A. low; B. mid\nVALID OPTIONS: A, B\n", regex=False).all()
+        and not two.str.contains("mid; C|B, C").any()
     )
-    real = pd.DataFrame({"text": texts(3, "A. no; B. yes", "A, B"), "image_id": "", "candidates": "AB"})
+    real = pd.DataFrame(
+        {"text": texts(3, "A. no; B. yes", "A, B"), "image_id": "", "candidates": "AB"}
+    )
     both = parity.draw(pd.concat([table(), real]), 48, 0)
     assert set(both[both["candidates"] == "AB"]["text"]) == set(real["text"])
 
 
 def test_fewer_prompts_than_probes() -> None:
-    few = pd.DataFrame({"text": ["one", "two"], "image_id": ["", "p"], "candidates": ["ABC", "ABC"]})
+    few = pd.DataFrame(
+        {"text": ["one", "two"], "image_id": ["", "p"], "candidates": ["ABC", "ABC"]}
+    )
     assert parity.draw(few, 64, 0).values.tolist() == few.values.tolist()
 
 
 def test_probes_of_a_benchmark(small_benchmark: Path) -> None:
     found = parity.probes(small_benchmark, 32, 0)
-    assert found.origin == json.loads((small_benchmark / "benchmark.json").read_text())["benchmark_id"]
+    assert (
+        found.origin == json.loads((small_benchmark / "benchmark.json").read_text())["benchmark_id"]
+    )
     assert sum(found.strata.values()) == len(found.prompts) == 32 and len(found.strata) == 6
     known = set(make_plan(sdg.load_prompts(small_benchmark), "").distinct["text"])
     assert all(p.text in known for p in found.prompts if p.candidates != "AB")
     assert all(bool(p.images) == bool(p.image_id) for p in found.prompts)
-    assert found.digest == parity.probes(small_benchmark, 32, 0).digest != parity.probes(small_benchmark, 32, 1).digest
+    assert (
+        found.digest
+        == parity.probes(small_benchmark, 32, 0).digest
+        != parity.probes(small_benchmark, 32, 1).digest
+    )
     with pytest.raises(InputError, match="no benchmark here"):
         parity.probes(small_benchmark / "nowhere", 32, 0)
 
 
 def test_probes_of_a_bare_clone() -> None:
     found = parity.probes(None, 24, 0)
-    assert found.origin == "24 synthetic places" and len(found.prompts) == 24 and len(found.strata) == 6
+    assert (
+        found.origin == "24 synthetic places"
+        and len(found.prompts) == 24
+        and len(found.strata) == 6
+    )
 
 
 def test_what_a_model_is_compared_with(tmp_path: Path) -> None:
@@ -105,10 +142,17 @@ def test_what_a_model_is_compared_with(tmp_path: Path) -> None:
         "options of the other engine are not its own"
     )
     assert parity.counterparts(replace(SPEC, options={}), ROOT).keys() == {"vllm"}
-    assert parity.counterparts(replace(SPEC, backend="vllm", options={}), ROOT)["hf"].backend == "hf"
+    assert (
+        parity.counterparts(replace(SPEC, backend="vllm", options={}), ROOT)["hf"].backend == "hf"
+    )
     assert parity.counterparts(replace(SPEC, backend="planted", options={}), ROOT) == {}
-    assert parity.counterparts(SPEC, ROOT, ["tiny-llava"]) == {"tiny-llava": entries.load(ROOT, "tiny-llava")}
-    with pytest.raises(UsageError, match="m: backend api can't serve what hf does; valid: vllm, or another registered model"):
+    assert parity.counterparts(SPEC, ROOT, ["tiny-llava"]) == {
+        "tiny-llava": entries.load(ROOT, "tiny-llava")
+    }
+    with pytest.raises(
+        UsageError,
+        match="m: backend api can't serve what hf does; valid: vllm, or another registered model",
+    ):
         parity.counterparts(SPEC, ROOT, ["api"])
     with pytest.raises(RegistryError, match="unknown model 'nobody'"):
         parity.counterparts(SPEC, ROOT, ["nobody"])
@@ -123,17 +167,30 @@ class Engine:
 
     fingerprint = "f"
 
-    def __init__(self, bad: Sequence[str] = (), error: Exception | None = None, by_place: float = 0.0) -> None:
+    def __init__(
+        self, bad: Sequence[str] = (), error: Exception | None = None, by_place: float = 0.0
+    ) -> None:
         self.bad, self.error, self.by_place = bad, error or ValueError("bad"), by_place
 
     def candidate_scores(self, prompts: Sequence[Prompt]) -> ScoreBatch:
         if any(p.text in self.bad for p in prompts):
             raise self.error
-        logits = np.array([[len(p.text), 5.0 + self.by_place * at] for at, p in enumerate(prompts)], dtype=np.float32)
+        logits = np.array(
+            [[len(p.text), 5.0 + self.by_place * at] for at, p in enumerate(prompts)],
+            dtype=np.float32,
+        )
         n = np.array([len(p.text) for p in prompts])
-        return ScoreBatch(logits, n.astype(np.float32) / 100, n.astype(np.float32), ["A"] * len(n), n.astype(np.int32))
+        return ScoreBatch(
+            logits,
+            n.astype(np.float32) / 100,
+            n.astype(np.float32),
+            ["A"] * len(n),
+            n.astype(np.int32),
+        )
 
-    def generate(self, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int) -> list[list[str]]:
+    def generate(
+        self, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int
+    ) -> list[list[str]]:
         return []
 
 
@@ -143,21 +200,37 @@ PROMPTS = [Prompt("x" * n, "AB") for n in range(1, 10)]
 def test_scores_stand_at_their_prompts_in_whatever_order_they_were_asked_for() -> None:
     for order in (range(9), (8, 0, 3, 1, 2, 7, 6, 5, 4)):
         found, failed = parity.score(Engine(), PROMPTS, list(order), 4)
-        assert found.logits[:, 0].tolist() == found.n_tokens.tolist() == list(range(1, 10)) and not failed
+        assert (
+            found.logits[:, 0].tolist() == found.n_tokens.tolist() == list(range(1, 10))
+            and not failed
+        )
 
 
 def test_a_probe_that_fails_leaves_the_others_alone() -> None:
     found, failed = parity.score(Engine(bad=["xxx"]), PROMPTS, range(9), 4)
-    assert np.isnan(found.logits[2]).all() and np.isfinite(np.delete(found.logits, 2, axis=0)).all() and failed == ["ValueError: bad"]
-    _, failed = parity.score(Engine(bad=["xxx"], error=OutOfMemory("too large")), PROMPTS, range(9), 4)
+    assert (
+        np.isnan(found.logits[2]).all()
+        and np.isfinite(np.delete(found.logits, 2, axis=0)).all()
+        and failed == ["ValueError: bad"]
+    )
+    _, failed = parity.score(
+        Engine(bad=["xxx"], error=OutOfMemory("too large")), PROMPTS, range(9), 4
+    )
     assert failed == ["OutOfMemory: too large"]
     with pytest.raises(InfrastructureError, match="gone"):
         parity.score(Engine(bad=["xxx"], error=InfrastructureError("gone")), PROMPTS, range(9), 4)
     with pytest.raises(ModelError, match="no token"):
-        parity.score(Engine(bad=[p.text for p in PROMPTS], error=ModelError("no token")), PROMPTS, range(9), 4)
+        parity.score(
+            Engine(bad=[p.text for p in PROMPTS], error=ModelError("no token")),
+            PROMPTS,
+            range(9),
+            4,
+        )
 
 
-def checked(monkeypatch: pytest.MonkeyPatch, engines: dict[str, Engine | Exception], **more: object) -> dict[str, object]:
+def checked(
+    monkeypatch: pytest.MonkeyPatch, engines: dict[str, Engine | Exception], **more: object
+) -> dict[str, object]:
     def load(spec: ModelSpec, root: Path) -> Engine:
         made = engines[spec.name]
         if isinstance(made, Exception):
@@ -166,19 +239,27 @@ def checked(monkeypatch: pytest.MonkeyPatch, engines: dict[str, Engine | Excepti
 
     monkeypatch.setattr(parity, "load", load)
     others = {name: replace(SPEC, name=name) for name in engines if name != "m"}
-    return parity.check(SPEC, ROOT, parity.Probes(PROMPTS, "here", {"2 options": 9}), others, **more)  # type: ignore[arg-type]
+    return parity.check(
+        SPEC, ROOT, parity.Probes(PROMPTS, "here", {"2 options": 9}), others, **more
+    )  # type: ignore[arg-type]
 
 
-def test_an_engine_that_looks_at_the_neighbours_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_engine_that_looks_at_the_neighbours_is_found(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     told, _ = parity.keep(tmp_path, checked(monkeypatch, {"m": Engine(by_place=0.5)}))
     assert told["verdict"] == "disagree" and told["itself"][0]["what"] == "hf: alone / in batches"
     assert not told["itself"][0]["agrees"] and not told["itself"][1]["agrees"]
 
 
-def test_a_missing_engine_is_told_and_no_verdict(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_engine_is_told_and_no_verdict(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     engines = {"m": Engine(), "vllm": InfrastructureError("no vLLM here")}
     told, path = parity.keep(tmp_path, checked(monkeypatch, engines))
-    assert told["verdict"] == "only one backend here" and told["missing"] == {"vllm": "no vLLM here"}
+    assert told["verdict"] == "only one backend here" and told["missing"] == {
+        "vllm": "no vLLM here"
+    }
     assert "not compared with vllm: no vLLM here" in parity.lines(told)
     assert path == tmp_path / "parity" / "m.json" and json.loads(path.read_text()) == told
     with pytest.raises(InfrastructureError):
@@ -193,12 +274,17 @@ def test_the_tolerance_is_that_of_the_dtype(monkeypatch: pytest.MonkeyPatch) -> 
     assert checked(monkeypatch, engines, tolerance=0.5)["tolerance"] == 0.5
 
 
-def test_a_disagreement_is_only_undone_by_its_own_check(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_disagreement_is_only_undone_by_its_own_check(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     bad: dict[str, Engine | Exception] = {"m": Engine(), "b": Engine(by_place=0.5)}
     good: dict[str, Engine | Exception] = {"m": Engine(), "c": Engine()}
     told, _ = parity.keep(tmp_path, checked(monkeypatch, bad))
     assert told["verdict"] == "disagree" and told["again"] == "sdgbias models check m --against b"
-    assert "hf / b: log-probabilities differ by up to" in told["reasons"][0] and "the worst probe is" in told["reasons"][0]
+    assert (
+        "hf / b: log-probabilities differ by up to" in told["reasons"][0]
+        and "the worst probe is" in told["reasons"][0]
+    )
     told, _ = parity.keep(tmp_path, checked(monkeypatch, good))
     assert told["verdict"] == "disagree" and list(told["against"]) == ["b", "c"]
     told, _ = parity.keep(tmp_path, checked(monkeypatch, {"m": Engine(), "b": Engine()}))
@@ -212,10 +298,14 @@ def test_a_disagreement_is_only_undone_by_its_own_check(monkeypatch: pytest.Monk
 
 def test_the_date_is_no_part_of_the_digest(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     one, _ = parity.keep(tmp_path / "one", checked(monkeypatch, {"m": Engine(), "c": Engine()}))
-    monkeypatch.setattr(parity, "datetime", type("Later", (), {"now": staticmethod(lambda zone: parity_date)}))
+    monkeypatch.setattr(
+        parity, "datetime", type("Later", (), {"now": staticmethod(lambda zone: parity_date)})
+    )
     two, _ = parity.keep(tmp_path / "two", checked(monkeypatch, {"m": Engine(), "c": Engine()}))
     assert one["digest"] == two["digest"] and one["checked_at"] != two["checked_at"]
-    other, _ = parity.keep(tmp_path / "three", checked(monkeypatch, {"m": Engine(), "c": Engine(by_place=1.0)}))
+    other, _ = parity.keep(
+        tmp_path / "three", checked(monkeypatch, {"m": Engine(), "c": Engine(by_place=1.0)})
+    )
     assert other["digest"] != one["digest"]
 
 

@@ -17,7 +17,9 @@ def prompts() -> pd.DataFrame:
         ("mcq", 2, "T5", "q_only", "text", "", "ABC"),
         ("mcq", 3, "T5", "q_only", "text", "", "AB"),
     ]
-    return pd.DataFrame(rows, columns=["task", "item_id", "test", "view", "text", "image_id", "candidates"])
+    return pd.DataFrame(
+        rows, columns=["task", "item_id", "test", "view", "text", "image_id", "candidates"]
+    )
 
 
 def test_counts_and_answers_every_cell() -> None:
@@ -38,11 +40,18 @@ def test_longest_with_an_image_first_and_order_free() -> None:
 
 
 def test_a_picture_stands_together_in_the_order_of_its_texts() -> None:
-    rows = [("mcq", n, "T1", "full", f"{'x' * (n % 3)} text {n}", f"i{n % 2}", "ABC") for n in range(8)]
-    rows += [("mcq", n, "T1", "ctx_q", f"no picture, but the longest text of all {n}", "", "ABC") for n in range(3)]
+    rows = [
+        ("mcq", n, "T1", "full", f"{'x' * (n % 3)} text {n}", f"i{n % 2}", "ABC") for n in range(8)
+    ]
+    rows += [
+        ("mcq", n, "T1", "ctx_q", f"no picture, but the longest text of all {n}", "", "ABC")
+        for n in range(3)
+    ]
     names = ["task", "item_id", "test", "view", "text", "image_id", "candidates"]
     order = make_plan(pd.DataFrame(rows, columns=names), "f").distinct
-    assert order["image_id"].drop_duplicates().tolist() == ["i1", "i0", ""] or order["image_id"].drop_duplicates().tolist() == [
+    assert order["image_id"].drop_duplicates().tolist() == ["i1", "i0", ""] or order[
+        "image_id"
+    ].drop_duplicates().tolist() == [
         "i0",
         "i1",
         "",
@@ -57,11 +66,20 @@ def test_chunks_dont_part_a_picture_that_fits() -> None:
     while start < len(ids):
         start = chunks(ids, start, 4)
         ends.append(start)
-    assert ends == [3, 6, 10, 14, 18, 20]  # c has more prompts than a chunk: parted where it must be
+    assert ends == [
+        3,
+        6,
+        10,
+        14,
+        18,
+        20,
+    ]  # c has more prompts than a chunk: parted where it must be
     assert chunks(ids, 0, 100) == len(ids)
 
 
 def test_key_covers_everything() -> None:
     parts = ("f", "ABC", "i", "t")
-    keys = {prompt_key(*parts)} | {prompt_key(*(p + "x" if i == j else p for i, p in enumerate(parts))) for j in range(4)}
+    keys = {prompt_key(*parts)} | {
+        prompt_key(*(p + "x" if i == j else p for i, p in enumerate(parts))) for j in range(4)
+    }
     assert len(keys) == 5

@@ -1,4 +1,5 @@
-"""Scoring in chunks: what fails is told apart, what is finished is kept, an engine that hangs ends alone."""
+"""Scoring in chunks: what fails is told apart, what is finished is kept, an engine that hangs ends
+alone."""
 
 from __future__ import annotations
 
@@ -22,7 +23,15 @@ from sdgbias.types import ModelSpec, Prompt, ScoreBatch
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 COLUMNS = ["task", "item_id", "test", "view", "text", "image_id", "candidates"]
-SPEC = ModelSpec(name="m", title="m", backend="planted", repo="r", revision="local", state="enabled", batch_size=16)
+SPEC = ModelSpec(
+    name="m",
+    title="m",
+    backend="planted",
+    repo="r",
+    revision="local",
+    state="enabled",
+    batch_size=16,
+)
 
 
 class Engine:
@@ -30,7 +39,9 @@ class Engine:
 
     fingerprint = "f"
 
-    def __init__(self, room: int = 99, bad: Sequence[str] = (), error: type[Exception] = ValueError) -> None:
+    def __init__(
+        self, room: int = 99, bad: Sequence[str] = (), error: type[Exception] = ValueError
+    ) -> None:
         self.room, self.bad, self.error = room, bad, error
         self.sizes: list[int] = []
 
@@ -47,7 +58,9 @@ class Engine:
         blank = np.full(n, 0.5, dtype=np.float32)
         return ScoreBatch(logits, blank, blank, ["A"] * n, np.ones(n, dtype=np.int32))
 
-    def generate(self, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int) -> list[list[str]]:
+    def generate(
+        self, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int
+    ) -> list[list[str]]:
         return [[start + "1" for start in starts] for _ in prompts]
 
 
@@ -89,7 +102,8 @@ def test_a_score_that_is_no_number_is_a_failure_and_no_score(tmp_path: Path) -> 
 
 
 class Bounded(Engine):
-    """Tells the first candidate, and of the second only a bound; 'bare' has none, 'loose' an infinite one, 'lost' no score at all."""
+    """Tells the first candidate, and of the second only a bound; 'bare' has none, 'loose' an
+    infinite one, 'lost' no score at all."""
 
     def candidate_scores(self, prompts: Sequence[Prompt]) -> ScoreBatch:
         batch = super().candidate_scores(prompts)
@@ -104,7 +118,9 @@ class Bounded(Engine):
         return dataclasses.replace(batch, logits=logits, upper=upper)
 
 
-def test_a_withheld_score_is_kept_with_its_bound_and_without_one_it_is_a_failure(tmp_path: Path) -> None:
+def test_a_withheld_score_is_kept_with_its_bound_and_without_one_it_is_a_failure(
+    tmp_path: Path,
+) -> None:
     scorer, scores = run(tmp_path, Bounded(), ["text", "withheld", "bare", "loose", "lost"])
     assert [kind for _, kind, _ in scorer.failures] == ["NonFiniteLogits"] * 3
     known = {tuple(row["logits"]): row["upper"] for _, row in scores.iterrows()}
@@ -118,9 +134,13 @@ def test_a_model_that_can_score_nothing_is_told_at_once(tmp_path: Path) -> None:
         run(tmp_path, Engine(bad=TEXTS, error=ModelError), TEXTS)
 
 
-def test_a_prompt_that_the_model_refuses_doesnt_stop_a_run_that_has_scored_others_before(tmp_path: Path) -> None:
+def test_a_prompt_that_the_model_refuses_doesnt_stop_a_run_that_has_scored_others_before(
+    tmp_path: Path,
+) -> None:
     run(tmp_path, Engine(), TEXTS)
-    scorer, scores = run(tmp_path, Engine(bad=["too much"], error=ModelError), ["too much"])  # all that is left
+    scorer, scores = run(
+        tmp_path, Engine(bad=["too much"], error=ModelError), ["too much"]
+    )  # all that is left
     assert len(scores) == 40 and [kind for _, kind, _ in scorer.failures] == ["ModelError"]
 
 
@@ -149,13 +169,21 @@ HANGS = textwrap.dedent("""
 """)
 
 
-def test_a_hung_engine_ends_with_its_prompts_named_and_the_next_start_tries_them_last_and_alone(tmp_path: Path) -> None:
+def test_a_hung_engine_ends_with_its_prompts_named_and_the_next_start_tries_them_last_and_alone(
+    tmp_path: Path,
+) -> None:
     done = subprocess.run(
         [sys.executable, "-c", HANGS, str(tmp_path), str(REPOSITORY)],
-        cwd=REPOSITORY, capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     assert done.returncode == 8, done.stderr
-    assert "did not answer for 3 s on 16 prompt(s)" in done.stderr and "Traceback" not in done.stderr
+    assert (
+        "did not answer for 3 s on 16 prompt(s)" in done.stderr and "Traceback" not in done.stderr
+    )
     note = json.loads((tmp_path / "scores/m/f/in_flight.json").read_text())
     assert note["hung"] and len(note["keys"]) == 16
     kept = ScoreCache(tmp_path, "m", "f").read("scores")

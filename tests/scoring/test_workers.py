@@ -1,4 +1,5 @@
-"""How a plan is shared out among engines: pieces of whole pictures, nothing lost, nothing twice; devices and threads."""
+"""How a plan is shared out among engines: pieces of whole pictures, nothing lost, nothing twice;
+devices and threads."""
 
 from __future__ import annotations
 
@@ -22,26 +23,42 @@ SPEC = ModelSpec(name="m", title="m", backend="hf", repo="r", revision="local", 
 
 def table(pictures: list[int], forced: bool = False) -> pd.DataFrame:
     """Rows of a plan: pictures[i] prompts about picture i, the last entry without a picture."""
-    ids = [f"p{i}" if i < len(pictures) - 1 else "" for i, n in enumerate(pictures) for _ in range(n)]
+    ids = [
+        f"p{i}" if i < len(pictures) - 1 else "" for i, n in enumerate(pictures) for _ in range(n)
+    ]
     rows = pd.DataFrame({"key": [f"k{n:03d}" for n in range(len(ids))], "image_id": ids})
     return rows.assign(forced=forced)
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.integers(0, 9), min_size=1, max_size=30), st.integers(1, 8), st.integers(1, 4), st.data())
+@given(
+    st.lists(st.integers(0, 9), min_size=1, max_size=30),
+    st.integers(1, 8),
+    st.integers(1, 4),
+    st.data(),
+)
 def test_every_row_is_in_one_piece_in_order_and_no_picture_is_parted(
     pictures: list[int], size: int, engines: int, data: st.DataObject
 ) -> None:
     plan = table(pictures)
     marks = st.lists(st.booleans(), min_size=len(plan), max_size=len(plan))
-    missing, wanted = plan[np.array(data.draw(marks), dtype=bool)], plan[np.array(data.draw(marks), dtype=bool)]
-    late = set(data.draw(st.lists(st.sampled_from(plan["key"].tolist()), max_size=3))) if len(plan) else set()
+    missing, wanted = (
+        plan[np.array(data.draw(marks), dtype=bool)],
+        plan[np.array(data.draw(marks), dtype=bool)],
+    )
+    late = (
+        set(data.draw(st.lists(st.sampled_from(plan["key"].tolist()), max_size=3)))
+        if len(plan)
+        else set()
+    )
     pieces = cut(missing, wanted, size, engines, late)
     early = [piece for piece in pieces if not piece.alone]
     for rows, name in ((missing, "score"), (wanted, "decode")):
         ordered = [key for piece in early for key in getattr(piece, name)["key"]]
         assert ordered == rows.loc[~rows["key"].isin(late), "key"].tolist()
-        assert {key for piece in pieces if piece.alone for key in getattr(piece, name)["key"]} == late & set(rows["key"])
+        assert {
+            key for piece in pieces if piece.alone for key in getattr(piece, name)["key"]
+        } == late & set(rows["key"])
     assert all(len(piece.prompts()) == 1 for piece in pieces if piece.alone)
     assert [piece.alone for piece in pieces] == sorted(piece.alone for piece in pieces)
     asked = {key for piece in early for key in piece.prompts()}
@@ -60,13 +77,26 @@ def test_pieces_hold_at_most_sixteen_chunks_and_there_are_some_for_everyone() ->
 
 def test_what_is_committed_is_not_handed_out_again(tmp_path: Path) -> None:
     cache = ScoreCache(tmp_path, "m", "f")
-    scored = pd.DataFrame({"key": ["k000"], "candidates": "AB", "logits": [np.ones(2, np.float32)], "mass": 1.0, "minus_logit": 0.0})
+    scored = pd.DataFrame(
+        {
+            "key": ["k000"],
+            "candidates": "AB",
+            "logits": [np.ones(2, np.float32)],
+            "mass": 1.0,
+            "minus_logit": 0.0,
+        }
+    )
     cache.append("scores", scored.assign(top_token="A", n_tokens=1, upper=None))
     cache.append("generations", pd.DataFrame({"key": ["k000", "k001"], "start": "", "text": "4"}))
     plan = table([2, 1])
     rest = workers.unfinished(Piece(plan, plan), cache)
-    assert rest.score["key"].tolist() == ["k001", "k002"] and rest.decode["key"].tolist() == ["k002"]
-    assert not_generated(plan.assign(forced=True), cache.keys("generations"))["key"].tolist() == plan["key"].tolist()  # 11 answers each
+    assert rest.score["key"].tolist() == ["k001", "k002"] and rest.decode["key"].tolist() == [
+        "k002"
+    ]
+    assert (
+        not_generated(plan.assign(forced=True), cache.keys("generations"))["key"].tolist()
+        == plan["key"].tolist()
+    )  # 11 answers each
 
 
 def test_only_what_hung_is_suspected(tmp_path: Path) -> None:
@@ -89,7 +119,10 @@ def test_only_what_hung_is_suspected(tmp_path: Path) -> None:
     ],
 )
 def test_each_worker_gets_its_gpus(
-    options: dict[str, object], visible: str, expected: list[str | None], monkeypatch: pytest.MonkeyPatch
+    options: dict[str, object],
+    visible: str,
+    expected: list[str | None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     spec = ModelSpec(**{**SPEC.__dict__, "options": options})

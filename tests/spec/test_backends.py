@@ -28,22 +28,36 @@ def image(seed: int) -> bytes:
 
 PROMPTS = [
     Prompt("Question: how high?\nOptions: A. low; B. high", "AB"),
-    Prompt("Question: how high is it in this place, all things considered?\nOptions: A. low; B. mid; C. high", "ABC"),
+    Prompt(
+        "Question: how high is it in this place, all things considered?\nOptions: A. low; B. mid;"
+        " C. high",
+        "ABC",
+    ),
     Prompt("Q", "ABC", (image(1),), "one"),
-    Prompt("Question: a longer text about asset_index=1.5 with a picture", "ABC", (image(2),), "two"),
+    Prompt(
+        "Question: a longer text about asset_index=1.5 with a picture", "ABC", (image(2),), "two"
+    ),
     Prompt("How many years?", DIGITS, (image(1),), "one"),
     Prompt("How many years of schooling?", DIGITS),
 ]
-#: A street and a map, as the image layout `several` gives them; the second shares a picture with the first.
+#: A street and a map, as the image layout `several` gives them; the second shares a picture with
+#: the first.
 PAIRS = [
     Prompt("Question: which of the two?", "AB", (image(4), image(5)), "four-five"),
-    Prompt("Question: which of the two, all things considered?", "ABC", (image(5), image(4)), "five-four"),
+    Prompt(
+        "Question: which of the two, all things considered?",
+        "ABC",
+        (image(5), image(4)),
+        "five-four",
+    ),
     Prompt("How many years?", DIGITS, (image(4), image(6)), "four-six"),
 ]
 
 
 def spec(backend: str, repo: str = "planted") -> ModelSpec:
-    return ModelSpec(name="m", title="M", backend=backend, repo=repo, revision="local", state="enabled")
+    return ModelSpec(
+        name="m", title="M", backend=backend, repo=repo, revision="local", state="enabled"
+    )
 
 
 @pytest.fixture(scope="module", params=["planted", "hf-byte", "hf-metaspace", "tiny-llava"])
@@ -98,7 +112,8 @@ def test_the_image_and_the_text_matter(engine: Backend) -> None:
 
 
 def test_several_pictures_and_their_order_matter(engine: Backend) -> None:
-    """The same promises for prompts of two pictures, alone, together and beside prompts of one or none."""
+    """The same promises for prompts of two pictures, alone, together and beside prompts of one or
+    none."""
     mixed = [PROMPTS[0], PAIRS[0], PROMPTS[2], PAIRS[1], PAIRS[2]]
     together = engine.candidate_scores(mixed)
     for i, prompt in enumerate(mixed):
@@ -107,7 +122,11 @@ def test_several_pictures_and_their_order_matter(engine: Backend) -> None:
         assert together.logits[i, :k] == pytest.approx(alone.logits[0, :k], abs=1e-4)
         assert together.n_tokens[i] == alone.n_tokens[0]
     p = PAIRS[1]
-    variants = [p, Prompt(p.text, p.candidates, p.images[::-1], "four-five"), Prompt(p.text, p.candidates, p.images[:1], "five")]
+    variants = [
+        p,
+        Prompt(p.text, p.candidates, p.images[::-1], "four-five"),
+        Prompt(p.text, p.candidates, p.images[:1], "five"),
+    ]
     scores = engine.candidate_scores(variants).logits
     assert len({tuple(np.round(row, 3)) for row in scores}) == 3
 
@@ -120,17 +139,23 @@ def test_forced_starts(engine: Backend) -> None:
     for said in answers:
         for start, text in zip(starts, said, strict=True):
             assert text.startswith(start)
-    assert engine.generate(prompts[:1], [""], 4)[0][0] == answers[0][0], "neighbours don't change an answer"
+    assert engine.generate(prompts[:1], [""], 4)[0][0] == answers[0][0], (
+        "neighbours don't change an answer"
+    )
 
 
 def test_fingerprint_is_stable_and_covers_the_weights(tmp_path: Path) -> None:
-    one, same, other = (load(spec("hf", f"path:{save_llava(tmp_path / n, seed=s)}"), Path()) for n, s in (("a", 0), ("b", 0), ("c", 1)))
+    one, same, other = (
+        load(spec("hf", f"path:{save_llava(tmp_path / n, seed=s)}"), Path())
+        for n, s in (("a", 0), ("b", 0), ("c", 1))
+    )
     assert one.fingerprint == same.fingerprint != other.fingerprint
 
 
 @pytest.mark.parametrize("kind", ["byte", "metaspace"])
 def test_hf_equals_an_unbatched_unpadded_forward(tmp_path: Path, kind: str) -> None:
-    """Against the model called by hand: no padding, no batch, candidate by candidate, the lone space spelled out."""
+    """Against the model called by hand: no padding, no batch, candidate by candidate, the lone
+    space spelled out."""
     engine = load(spec("hf", f"path:{save_llava(tmp_path, kind)}"), Path())
     model, processor = engine.model, engine.processor  # type: ignore[attr-defined]
     vocabulary = processor.tokenizer.get_vocab()
@@ -143,10 +168,17 @@ def test_hf_equals_an_unbatched_unpadded_forward(tmp_path: Path, kind: str) -> N
             log_p = torch.log_softmax(model(**inputs).logits[0, -1].double(), -1)
         want = []
         for c in prompt.candidates:
-            p = sum(math.exp(log_p[vocabulary[t]]) for t in (c, f"\u2581{c}", f"\u0120{c}") if t in vocabulary)
+            p = sum(
+                math.exp(log_p[vocabulary[t]])
+                for t in (c, f"\u2581{c}", f"\u0120{c}")
+                if t in vocabulary
+            )
             if kind == "metaspace" and c in DIGITS:
                 space = vocabulary["\u2581"]
-                longer = {**inputs, "input_ids": torch.cat([inputs["input_ids"], torch.tensor([[space]])], 1)}
+                longer = {
+                    **inputs,
+                    "input_ids": torch.cat([inputs["input_ids"], torch.tensor([[space]])], 1),
+                }
                 longer["attention_mask"] = torch.ones_like(longer["input_ids"])
                 with torch.inference_mode():
                     after = torch.log_softmax(model(**longer).logits[0, -1].double(), -1)
@@ -164,8 +196,12 @@ def test_greedy_answer_equals_the_library(tmp_path: Path) -> None:
     for prompt in PROMPTS[3:]:
         picture = [Image.open(io.BytesIO(data)) for data in prompt.images] or None
         for start in ("", "7"):
-            inputs = processor(images=picture, text=engine.render(prompt) + start, return_tensors="pt")  # type: ignore[attr-defined]
-            ids = model.generate(**inputs, max_new_tokens=6, do_sample=False)[0, inputs["input_ids"].shape[1] :]
+            inputs = processor(
+                images=picture, text=engine.render(prompt) + start, return_tensors="pt"
+            )  # type: ignore[attr-defined]
+            ids = model.generate(**inputs, max_new_tokens=6, do_sample=False)[
+                0, inputs["input_ids"].shape[1] :
+            ]
             want = start + processor.tokenizer.decode(ids, skip_special_tokens=True)
             assert engine.generate([prompt], [start], 6)[0][0] == want.strip()
 
@@ -179,7 +215,11 @@ def test_what_cannot_be_loaded(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"no config\.json"):
         load(spec("hf", f"path:{tmp_path}"), Path())
     with pytest.raises(
-        RegistryError, match="unknown backend 'tgi'; valid: api, clip-zero-shot, hf, planted, planted-people, vit-zero-shot, vllm"
+        RegistryError,
+        match=(
+            "unknown backend 'tgi'; valid: api, clip-zero-shot, hf, planted, planted-people,"
+            " vit-zero-shot, vllm"
+        ),
     ):
         load(spec("tgi"), Path())
     folder = save_llava(tmp_path / "pickled")
@@ -193,14 +233,20 @@ def test_models_that_take_one_picture(tmp_path: Path, monkeypatch: pytest.Monkey
     one = dataclasses.replace(spec("hf", f"path:{folder}"), options={"max_images": 1})
     engine = load(one, Path())
     assert engine.candidate_scores(PROMPTS).logits.shape == (6, 10)
-    with pytest.raises(ModelError, match=r"m: 2 pictures in one prompt, takes 1 at most; .*\(layout: composite\)"):
+    with pytest.raises(
+        ModelError, match=r"m: 2 pictures in one prompt, takes 1 at most; .*\(layout: composite\)"
+    ):
         engine.candidate_scores(PAIRS)
     with pytest.raises(RegistryError, match="max_images is 'one'; give a whole number"):
         load(dataclasses.replace(one, options={"max_images": "one"}), Path())
     engine = load(spec("hf", f"path:{folder}"), Path())
     monkeypatch.setattr(PixelCache, "__call__", only_one)
     with pytest.raises(
-        ModelError, match="2 pictures in one prompt, its processor refuses: one image per prompt, please; build .*composite"
+        ModelError,
+        match=(
+            "2 pictures in one prompt, its processor refuses: one image per prompt, please; build"
+            " .*composite"
+        ),
     ):
         engine.candidate_scores(PAIRS)
 

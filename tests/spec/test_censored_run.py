@@ -1,7 +1,9 @@
-"""A whole run through an endpoint that names its k likeliest tokens, against the same model with all scores known.
+"""A whole run through an endpoint that names its k likeliest tokens, against the same model with
+all scores known.
 
-The endpoint is a real server on loopback. Behind it stands a planted model whose candidates share a vocabulary with words and,
-for letters, a second spelling; on some prompts the words come first, so that few or no candidates are named.
+The endpoint is a real server on loopback. Behind it stands a planted model whose candidates share a
+vocabulary with words and, for letters, a second spelling; on some prompts the words come first, so
+that few or no candidates are named.
 """
 
 from __future__ import annotations
@@ -42,7 +44,13 @@ PLANTED = ModelSpec(
     batch_size=64,
     options={"optimism": 1.5, "image_weight": 3.0, "context_weight": 2.0},
 )
-WORDS = [("The", 0.5), ("It", 0.0), ("I", -1.0), ("-", -2.0), *((f"word{i}", -12.0 - i) for i in range(10))]
+WORDS = [
+    ("The", 0.5),
+    ("It", 0.0),
+    ("I", -1.0),
+    ("-", -2.0),
+    *((f"word{i}", -12.0 - i) for i in range(10)),
+]
 SETTINGS = {"draws": 200, "mode": "replace"}  # such an endpoint can't continue a given digit
 KEYS = ["task", "test", "method", "pillar", "indicator", "metric"]
 
@@ -73,24 +81,38 @@ class Endpoint:
         self.httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.httpd.daemon_threads = True
         self.url = f"http://127.0.0.1:{self.httpd.server_port}/v1"
-        threading.Thread(target=self.httpd.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        threading.Thread(
+            target=self.httpd.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+        ).start()
 
 
 def answer(model: Any, body: dict[str, Any]) -> dict[str, Any]:
     *pictures, said = body["messages"][0]["content"]
-    images = tuple(base64.b64decode(part["image_url"]["url"].partition(",")[2]) for part in pictures)
-    candidates = next((c for c in ("ABC", "AB") if f"VALID OPTIONS: {', '.join(c)}" in said["text"]), DIGITS)
+    images = tuple(
+        base64.b64decode(part["image_url"]["url"].partition(",")[2]) for part in pictures
+    )
+    candidates = next(
+        (c for c in ("ABC", "AB") if f"VALID OPTIONS: {', '.join(c)}" in said["text"]), DIGITS
+    )
     prompt = Prompt(said["text"], candidates, images, image_id(images) if images else "")
     usage = {"prompt_tokens": 10, "completion_tokens": 1}
     if not body.get("logprobs"):
         text = model.generate([prompt], [""], body["max_tokens"])[0][0]
-        return {"model": "closed", "choices": [{"message": {"content": text}, "finish_reason": "stop"}], "usage": usage}
+        return {
+            "model": "closed",
+            "choices": [{"message": {"content": text}, "finish_reason": "stop"}],
+            "usage": usage,
+        }
     own = list(zip(candidates, map(float, model.candidate_scores([prompt]).logits[0]), strict=True))
-    spelt = [(f" {c}", z - 3.0) for c, z in own if c in LETTERS]  # the same share of every candidate: shifts all logits alike
+    spelt = [
+        (f" {c}", z - 3.0) for c, z in own if c in LETTERS
+    ]  # the same share of every candidate: shifts all logits alike
     chatty = 8.0 if zlib.crc32(prompt.text.encode()) % 7 == 0 else 0.0
     tokens = sorted([*own, *spelt, *((word, z + chatty) for word, z in WORDS)], key=lambda t: -t[1])
     whole = np.logaddexp.reduce([z for _, z in tokens])
-    top = [{"token": token, "logprob": float(z - whole)} for token, z in tokens[: body["top_logprobs"]]]
+    top = [
+        {"token": token, "logprob": float(z - whole)} for token, z in tokens[: body["top_logprobs"]]
+    ]
     choice = {
         "message": {"content": top[0]["token"]},
         "logprobs": {"content": [{**top[0], "top_logprobs": top}]},
@@ -108,7 +130,9 @@ def endpoint() -> Iterator[Endpoint]:
 
 
 @pytest.fixture(scope="module")
-def runs(endpoint: Endpoint, small_benchmark: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+def runs(
+    endpoint: Endpoint, small_benchmark: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Any]]:
     """Results file, and by model its run: exact, and the endpoint at k = 2 and 20."""
     results = tmp_path_factory.mktemp("censored") / "r.duckdb"
     with pytest.MonkeyPatch.context() as patch:
@@ -117,27 +141,46 @@ def runs(endpoint: Endpoint, small_benchmark: Path, tmp_path_factory: pytest.Tem
         asked = {}
         for k, more in ((2, {}), (20, {"prices": {"input": 1.0}})):
             before = endpoint.asked
-            outcomes[f"k{k}"] = evaluate(closed(endpoint, k, **more), ROOT, small_benchmark, results, **SETTINGS)
+            outcomes[f"k{k}"] = evaluate(
+                closed(endpoint, k, **more), ROOT, small_benchmark, results, **SETTINGS
+            )
             asked[f"k{k}"] = endpoint.asked - before
         yield {"results": results, "benchmark": small_benchmark, "asked": asked, **outcomes}
 
 
 def closed(endpoint: Endpoint, k: int, **more: object) -> ModelSpec:
-    options = {"api_key_env": "LOOPBACK_KEY", "base_url": endpoint.url, "model": "closed", "top_logprobs": k, "concurrency": 4, **more}
-    return ModelSpec(f"closed-{k}", "Closed", "api", "closed", "1", False, batch_size=64, options=options)
+    options = {
+        "api_key_env": "LOOPBACK_KEY",
+        "base_url": endpoint.url,
+        "model": "closed",
+        "top_logprobs": k,
+        "concurrency": 4,
+        **more,
+    }
+    return ModelSpec(
+        f"closed-{k}", "Closed", "api", "closed", "1", False, batch_size=64, options=options
+    )
 
 
 @pytest.fixture(scope="module")
 def ask(runs: dict[str, Any]) -> Callable[[str, str], pd.DataFrame]:
     def table(name: str, run: str) -> pd.DataFrame:
-        return store.query(runs["results"], f"SELECT * EXCLUDE run_id FROM {name} WHERE run_id = ? ORDER BY ALL", [runs[run].run_id])
+        return store.query(
+            runs["results"],
+            f"SELECT * EXCLUDE run_id FROM {name} WHERE run_id = ? ORDER BY ALL",
+            [runs[run].run_id],
+        )
 
     return table
 
 
-def matrix(scores: pd.DataFrame, items: pd.DataFrame, task: Task, test: str, view: str, column: str) -> np.ndarray:
+def matrix(
+    scores: pd.DataFrame, items: pd.DataFrame, task: Task, test: str, view: str, column: str
+) -> np.ndarray:
     """(N, K) of one view and test, in the order of the items."""
-    own = scores[(scores["task"] == task.value) & (scores["test"] == test) & (scores["view"] == view)].set_index("item_id")[column]
+    own = scores[
+        (scores["task"] == task.value) & (scores["test"] == test) & (scores["view"] == view)
+    ].set_index("item_id")[column]
     out = np.full((len(items), len(sdg.CANDIDATES[task])), np.nan)
     for i, values in enumerate(own.reindex(items["item_id"])):
         if isinstance(values, np.ndarray):
@@ -146,32 +189,51 @@ def matrix(scores: pd.DataFrame, items: pd.DataFrame, task: Task, test: str, vie
 
 
 VIEWS = (View.FULL, View.CTX_Q, View.IMG_Q, View.Q_ONLY)
-CELLS = [(Task.MCQ, t.value) for t in ContextTest] + [(Task.REGRESSION, "T2"), (Task.REGRESSION, "T5")]
+CELLS = [(Task.MCQ, t.value) for t in ContextTest] + [
+    (Task.REGRESSION, "T2"),
+    (Task.REGRESSION, "T5"),
+]
 
 
-def test_nothing_fails_and_only_what_is_withheld_has_a_bound(runs: dict[str, Any], ask: Callable[[str, str], pd.DataFrame]) -> None:
+def test_nothing_fails_and_only_what_is_withheld_has_a_bound(
+    runs: dict[str, Any], ask: Callable[[str, str], pd.DataFrame]
+) -> None:
     for run in ("k2", "k20"):
         assert runs[run].failed == 0 and ask("failures", run).empty
         assert runs[run].scored == runs[run].planned == runs["exact"].planned
     assert ask("scores", "exact")["upper"].isna().all()
     scores = ask("scores", "k2")
     for _, row in scores.iterrows():
-        z, upper = (np.ma.filled(np.asarray(row[name], dtype=float), np.nan) for name in ("logits", "upper"))
-        assert (np.isfinite(z) | (np.isneginf(z) & np.isfinite(upper))).all() and np.isfinite(z).sum() <= 2
+        z, upper = (
+            np.ma.filled(np.asarray(row[name], dtype=float), np.nan) for name in ("logits", "upper")
+        )
+        assert (np.isfinite(z) | (np.isneginf(z) & np.isfinite(upper))).all() and np.isfinite(
+            z
+        ).sum() <= 2
     assert not any(np.isneginf(z).any() for z in ask("scores", "k20")["logits"])
 
 
-def test_with_every_candidate_named_the_run_is_the_exact_one(ask: Callable[[str, str], pd.DataFrame]) -> None:
+def test_with_every_candidate_named_the_run_is_the_exact_one(
+    ask: Callable[[str, str], pd.DataFrame],
+) -> None:
     order = ["task", "item_id", "test", "method"]
-    mine, exact = (ask("predictions", run).sort_values(order, ignore_index=True) for run in ("k20", "exact"))
+    mine, exact = (
+        ask("predictions", run).sort_values(order, ignore_index=True) for run in ("k20", "exact")
+    )
     same = [*order, "split", "pred", "value", "correct", "error", "kept"]
     pd.testing.assert_frame_equal(mine[same], exact[same])
     np.testing.assert_allclose(mine["kl"], exact["kl"], atol=1e-5)
     pd.testing.assert_frame_equal(
-        ask("cade_params", "k20").drop(columns="val_value"), ask("cade_params", "exact").drop(columns="val_value")
+        ask("cade_params", "k20").drop(columns="val_value"),
+        ask("cade_params", "exact").drop(columns="val_value"),
     )
-    told = {"candidate_mass", "off_candidate_rate"}  # words are part of the endpoint's vocabulary only
-    joined = ask("metrics", "exact").merge(ask("metrics", "k20"), on=KEYS, how="outer", suffixes=("", "_api"), indicator=True)
+    told = {
+        "candidate_mass",
+        "off_candidate_rate",
+    }  # words are part of the endpoint's vocabulary only
+    joined = ask("metrics", "exact").merge(
+        ask("metrics", "k20"), on=KEYS, how="outer", suffixes=("", "_api"), indicator=True
+    )
     extra = joined[joined["_merge"] == "right_only"]
     assert set(extra["metric"]) == {
         "censored_rate",
@@ -186,10 +248,17 @@ def test_with_every_candidate_named_the_run_is_the_exact_one(ask: Callable[[str,
     assert len(both) + len(extra) == len(joined)
     both = both[~both["metric"].isin(told)]
     for name in ("value", "n", "ci_low", "ci_high"):
-        np.testing.assert_allclose(both[name].astype(float), both[f"{name}_api"].astype(float), rtol=1e-9)
-    rates = extra[(extra["pillar"] == "all") & (extra["test"] == "all")].set_index(["task", "method", "metric"])["value_api"]
-    assert (rates.xs("censored_rate", level="metric") == 0).all() and (rates.xs("unanswered_rate", level="metric") == 0).all()
-    # spellings that aren't named could still add a little to each candidate, so that a near tie stays open
+        np.testing.assert_allclose(
+            both[name].astype(float), both[f"{name}_api"].astype(float), rtol=1e-9
+        )
+    rates = extra[(extra["pillar"] == "all") & (extra["test"] == "all")].set_index(
+        ["task", "method", "metric"]
+    )["value_api"]
+    assert (rates.xs("censored_rate", level="metric") == 0).all() and (
+        rates.xs("unanswered_rate", level="metric") == 0
+    ).all()
+    # spellings that aren't named could still add a little to each candidate, so that a near tie
+    # stays open
     assert (rates.xs("certain_rate", level="metric") > 0.95).all()
 
 
@@ -214,12 +283,19 @@ def test_what_is_certain_is_what_all_scores_say(
     names = np.array(list(sdg.CANDIDATES[task]))
     answers = ask("predictions", "k2")
     answers = answers[(answers["task"] == task.value) & (answers["test"] == test)]
-    said = answers[answers["method"] == "cade"].set_index("item_id")["pred"].reindex(items["item_id"]).to_numpy()
+    said = (
+        answers[answers["method"] == "cade"]
+        .set_index("item_id")["pred"]
+        .reindex(items["item_id"])
+        .to_numpy()
+    )
     assert (said[v.certain] == names[truth[v.certain]]).all()
     assert v.possible[np.arange(len(items)), truth].all()
 
     rows = ask("metrics", "k2")
-    rows = rows[(rows["task"] == task.value) & (rows["test"] == test) & (rows["pillar"] == "all")].set_index(["method", "metric"])
+    rows = rows[
+        (rows["task"] == task.value) & (rows["test"] == test) & (rows["pillar"] == "all")
+    ].set_index(["method", "metric"])
     assert rows.loc[("cade", "certain_rate"), "value"] == pytest.approx(v.certain[test_rows].mean())
     assert rows.loc[("cade", "certain_rate"), "n"] == test_rows.sum()
     if task is Task.MCQ:
@@ -228,49 +304,93 @@ def test_what_is_certain_is_what_all_scores_say(
         assert low <= hit[test_rows].mean() <= high and low < high
     else:
         free = ask("decoded", "exact")
-        free = free[(free["test"] == test) & (free["view"] == "full")].set_index("item_id")["by_digit"].reindex(items["item_id"])
-        error = np.abs(np.array([values[t] for values, t in zip(free, truth, strict=True)]) - items["answer"].to_numpy(dtype=float))
+        free = (
+            free[(free["test"] == test) & (free["view"] == "full")]
+            .set_index("item_id")["by_digit"]
+            .reindex(items["item_id"])
+        )
+        error = np.abs(
+            np.array([values[t] for values, t in zip(free, truth, strict=True)])
+            - items["answer"].to_numpy(dtype=float)
+        )
         low, high = (rows.loc[("cade", f"mae_{end}"), "value"] for end in ("low", "high"))
         assert low <= error[test_rows].mean() <= high and low < high
 
     for view, bound, z in zip(VIEWS, bounds, full_scores, strict=True):
         hidden, named = np.isneginf(bound.low).any(axis=1), np.isfinite(bound.low).any(axis=1)
-        assert rows.loc[(view.value, "censored_rate"), "value"] == pytest.approx(hidden[test_rows].mean())
+        assert rows.loc[(view.value, "censored_rate"), "value"] == pytest.approx(
+            hidden[test_rows].mean()
+        )
         if task is not Task.MCQ:
             assert (view.value, "accuracy_low") not in rows.index  # the number is decoded freely
             continue
-        own = answers[answers["method"] == view.value].set_index("item_id")["pred"].reindex(items["item_id"])
-        assert (own.notna().to_numpy() == named).all()  # a row without a named candidate has no answer
-        assert rows.loc[(view.value, "unanswered_rate"), "value"] == pytest.approx((~named)[test_rows].mean())
+        own = (
+            answers[answers["method"] == view.value]
+            .set_index("item_id")["pred"]
+            .reindex(items["item_id"])
+        )
+        assert (
+            own.notna().to_numpy() == named
+        ).all()  # a row without a named candidate has no answer
+        assert rows.loc[(view.value, "unanswered_rate"), "value"] == pytest.approx(
+            (~named)[test_rows].mean()
+        )
         one = alone(bound, present)
         best = np.nanargmax(z, axis=1)
         assert (own.to_numpy()[one.certain] == names[best[one.certain]]).all()
-        assert rows.loc[(view.value, "certain_rate"), "value"] == pytest.approx(one.certain[test_rows].mean())
+        assert rows.loc[(view.value, "certain_rate"), "value"] == pytest.approx(
+            one.certain[test_rows].mean()
+        )
         right = (best == sdg.gold_index(items))[test_rows].mean()
-        assert rows.loc[(view.value, "accuracy_low"), "value"] <= right <= rows.loc[(view.value, "accuracy_high"), "value"]
+        assert (
+            rows.loc[(view.value, "accuracy_low"), "value"]
+            <= right
+            <= rows.loc[(view.value, "accuracy_high"), "value"]
+        )
 
 
-def test_two_names_leave_some_rows_certain_and_some_without_an_answer(ask: Callable[[str, str], pd.DataFrame]) -> None:
+def test_two_names_leave_some_rows_certain_and_some_without_an_answer(
+    ask: Callable[[str, str], pd.DataFrame],
+) -> None:
     rows = ask("metrics", "k2")
-    rows = rows[(rows["pillar"] == "all") & (rows["test"] == "all")].set_index(["metric", "task", "method"])["value"]
+    rows = rows[(rows["pillar"] == "all") & (rows["test"] == "all")].set_index(
+        ["metric", "task", "method"]
+    )["value"]
     unanswered = rows["unanswered_rate"]
     assert len(unanswered) == 4 and (unanswered > 0).any() and (unanswered < 0.5).all()
     assert (rows["certain_rate"].xs("cade", level="method") > 0).all()
 
 
 def test_what_a_run_spent_stands_beside_its_scores(runs: dict[str, Any]) -> None:
-    """The budget's test over several starts is in tests/engines/test_api.py; this is that a run keeps the books."""
+    """The budget's test over several starts is in tests/engines/test_api.py; this is that a run
+    keeps the books."""
     (ledger,) = runs["results"].parent.glob("scores/closed-20/*/spent.json")
     card = json.loads((runs["benchmark"] / "benchmark.json").read_text())
     requests = runs["asked"]["k20"]
     assert requests >= runs["k20"].planned
-    assert json.loads(ledger.read_text()) == {card["benchmark_id"]: pytest.approx(10 * requests / 1e6)}  # 10 tokens a request, 1 a million
-    assert not list(runs["results"].parent.glob("scores/closed-2/*/spent.json"))  # without prices there is nothing to write down
+    assert json.loads(ledger.read_text()) == {
+        card["benchmark_id"]: pytest.approx(10 * requests / 1e6)
+    }  # 10 tokens a request, 1 a million
+    assert not list(
+        runs["results"].parent.glob("scores/closed-2/*/spent.json")
+    )  # without prices there is nothing to write down
 
 
-def test_again_asks_nothing_and_reference_numerics_are_refused(endpoint: Endpoint, runs: dict[str, Any]) -> None:
+def test_again_asks_nothing_and_reference_numerics_are_refused(
+    endpoint: Endpoint, runs: dict[str, Any]
+) -> None:
     before = endpoint.asked
-    assert evaluate(closed(endpoint, 2), ROOT, runs["benchmark"], runs["results"], **SETTINGS).run_id == runs["k2"].run_id
+    assert (
+        evaluate(closed(endpoint, 2), ROOT, runs["benchmark"], runs["results"], **SETTINGS).run_id
+        == runs["k2"].run_id
+    )
     with pytest.raises(InputError, match="--numerics exact"):
-        evaluate(closed(endpoint, 2), ROOT, runs["benchmark"], runs["results"], numerics="reference", **SETTINGS)
+        evaluate(
+            closed(endpoint, 2),
+            ROOT,
+            runs["benchmark"],
+            runs["results"],
+            numerics="reference",
+            **SETTINGS,
+        )
     assert endpoint.asked == before

@@ -11,12 +11,27 @@ SCRIPT = Path(__file__).parents[2] / "bench" / "gpu_views.py"
 
 
 def test_runs_at_small_shapes() -> None:
-    command = [sys.executable, str(SCRIPT), "--tiny", "--pictures", "2", "--questions", "2", "--runs", "1"]
+    command = [
+        sys.executable,
+        str(SCRIPT),
+        "--tiny",
+        "--pictures",
+        "2",
+        "--questions",
+        "2",
+        "--runs",
+        "1",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     tokens = {
-        name: [int(n.replace(",", "")) for n in re.findall(rf"^{name}: .* s, ([\d,]+) tokens", done.stdout, re.M)]
+        name: [
+            int(n.replace(",", ""))
+            for n in re.findall(rf"^{name}: .* s, ([\d,]+) tokens", done.stdout, re.M)
+        ]
         for name in ("naive", "plan")
     }
     assert len(tokens["plan"]) == 2, "LLaVA and Qwen2.5-VL"
-    assert all(2 * plan < naive for plan, naive in zip(tokens["plan"], tokens["naive"], strict=True))
+    assert all(
+        2 * plan < naive for plan, naive in zip(tokens["plan"], tokens["naive"], strict=True)
+    )
     assert done.stdout.count("sharing on") == 2

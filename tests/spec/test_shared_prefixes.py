@@ -1,4 +1,5 @@
-"""Scoring together changes no score: every architecture against itself without sharing, and against the model called by hand."""
+"""Scoring together changes no score: every architecture against itself without sharing, and against
+the model called by hand."""
 
 from __future__ import annotations
 
@@ -27,7 +28,12 @@ def picture(seed: int, width: int = 56, height: int = 56) -> bytes:
 
 
 #: A square, a wide and a tall picture: as many tokens each as its shape asks for.
-PICTURES = {"": (), "square": (picture(1),), "wide": (picture(2, 84, 42),), "tall": (picture(3, 42, 84),)}
+PICTURES = {
+    "": (),
+    "square": (picture(1),),
+    "wide": (picture(2, 84, 42),),
+    "tall": (picture(3, 42, 84),),
+}
 QUESTIONS = [
     ("Question: how high is it?\nOptions: A. low; B. high", "AB"),
     ("Question: how high is it?\nContext: asset=1.5\nOptions: A. low; B. mid; C. high", LETTERS),
@@ -38,19 +44,33 @@ QUESTIONS = [
 ]
 #: Families whose beginnings depend on what follows, which their first group shows.
 NOT_SHARING = ("gemma3", "mllama")
-PROMPTS = [Prompt(text, candidates, data, name) for name, data in PICTURES.items() for text, candidates in QUESTIONS]
+PROMPTS = [
+    Prompt(text, candidates, data, name)
+    for name, data in PICTURES.items()
+    for text, candidates in QUESTIONS
+]
 
 Load = Callable[..., hf.HuggingFace]
 
 
 @pytest.fixture
 def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
-    """An engine around a random model; its processor by hand where the library can't find it without torchvision."""
+    """An engine around a random model; its processor by hand where the library can't find it
+    without torchvision."""
 
-    def _load(family: str, kind: str = "byte", share: bool = True, **changes: Any) -> hf.HuggingFace:
+    def _load(
+        family: str, kind: str = "byte", share: bool = True, **changes: Any
+    ) -> hf.HuggingFace:
         folder = tmp_path / f"{family}-{kind}"
         processor = save(folder, family, kind)
-        spec = ModelSpec(name="m", title="M", backend="hf", repo=f"path:{folder}", revision="local", state="enabled")
+        spec = ModelSpec(
+            name="m",
+            title="M",
+            backend="hf",
+            repo=f"path:{folder}",
+            revision="local",
+            state="enabled",
+        )
         spec = dataclasses.replace(spec, options={"share_prefix": share}, **changes)
         with monkeypatch.context() as patched:
             if processor is not None:
@@ -61,7 +81,8 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
 
 
 def by_hand(engine: hf.HuggingFace, prompt: Prompt) -> list[float]:
-    """Log-odds of the candidates up to a constant: one prompt, no padding, no cache, positions left to the model."""
+    """Log-odds of the candidates up to a constant: one prompt, no padding, no cache, positions left
+    to the model."""
     shown = [Image.open(io.BytesIO(data)).convert("RGB") for data in prompt.images] or None
     inputs = dict(engine.processor(images=shown, text=[engine.render(prompt)], return_tensors="pt"))
     model = engine.model if shown or not engine.needs_picture else engine.model.language_model
@@ -75,15 +96,25 @@ def by_hand(engine: hf.HuggingFace, prompt: Prompt) -> list[float]:
             for name in {"token_type_ids", "mm_token_type_ids"} & set(given):
                 given[name] = torch.nn.functional.pad(given[name], (0, 1))
             if "cross_attention_mask" in given:
-                given["cross_attention_mask"] = torch.cat([given["cross_attention_mask"], given["cross_attention_mask"][:, -1:]], 1)
+                given["cross_attention_mask"] = torch.cat(
+                    [given["cross_attention_mask"], given["cross_attention_mask"][:, -1:]], 1
+                )
         return torch.log_softmax(model(**given).logits[0, -1].double(), -1)
 
     with torch.inference_mode():
         first = log_p()
-        after = log_p("\u2581") if "\u2581" in vocabulary and f"\u2581{prompt.candidates[0]}" not in vocabulary else None
+        after = (
+            log_p("\u2581")
+            if "\u2581" in vocabulary and f"\u2581{prompt.candidates[0]}" not in vocabulary
+            else None
+        )
     found = []
     for c in prompt.candidates:
-        p = sum(math.exp(first[vocabulary[t]]) for t in (c, f"\u2581{c}", f"\u0120{c}") if t in vocabulary)
+        p = sum(
+            math.exp(first[vocabulary[t]])
+            for t in (c, f"\u2581{c}", f"\u0120{c}")
+            if t in vocabulary
+        )
         if after is not None:
             p += math.exp(first[vocabulary["\u2581"]] + after[vocabulary[c]])
         found.append(math.log(p))
@@ -95,7 +126,9 @@ def centred(scores: Any) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kind", ["byte", "metaspace"])
-@pytest.mark.parametrize("family", ["llava", "onevision", "qwen", "internvl", "instructblip", "gemma3", "mllama"])
+@pytest.mark.parametrize(
+    "family", ["llava", "onevision", "qwen", "internvl", "instructblip", "gemma3", "mllama"]
+)
 def test_together_alone_and_by_hand_are_the_same(load: Load, family: str, kind: str) -> None:
     engine, plain = load(family, kind), load(family, kind, share=False)
     one, two = engine.candidate_scores(PROMPTS), plain.candidate_scores(PROMPTS)
@@ -108,7 +141,9 @@ def test_together_alone_and_by_hand_are_the_same(load: Load, family: str, kind: 
         assert centred(two.logits[i, :k]) == pytest.approx(want, abs=1e-4)
         assert centred(one.logits[i, :k]) == pytest.approx(want, abs=1e-4)
     shown = [i for i, p in enumerate(PROMPTS) if p.images]
-    assert plain.counts["tokens_prefilled"] == plain.counts["tokens_of_prompts"] == one.n_tokens.sum()
+    assert (
+        plain.counts["tokens_prefilled"] == plain.counts["tokens_of_prompts"] == one.n_tokens.sum()
+    )
     assert plain.counts["images_encoded"] == len(shown)
     engine.counts.clear()
     engine.candidate_scores(PROMPTS)  # the first time each kind of group was scored both ways
@@ -127,7 +162,9 @@ def test_together_alone_and_by_hand_are_the_same(load: Load, family: str, kind: 
 
 
 @pytest.mark.parametrize("family", ["gemma3", "mllama"])
-def test_numbers_are_decoded_the_same_from_one_cache_and_one_by_one(load: Load, family: str) -> None:
+def test_numbers_are_decoded_the_same_from_one_cache_and_one_by_one(
+    load: Load, family: str
+) -> None:
     engine, starts = load(family), ["", "1", "-"]
     shown = [PROMPTS[3], PROMPTS[9], PROMPTS[16]]
     with torch.inference_mode():
@@ -146,13 +183,22 @@ def test_words_are_scored_without_a_picture_where_the_processor_asks_for_one(loa
         ids = engine.tokenizer([text], add_special_tokens=False, return_tensors="pt")["input_ids"]
         assert scores.n_tokens[i] == ids.shape[1] == scores.n_tokens[i + len(QUESTIONS)] - 4
         with torch.inference_mode():
-            first = engine.model(input_ids=ids, token_type_ids=torch.zeros_like(ids)).logits[0, -1].double()
-        want = [float(torch.logsumexp(first[list(engine.candidates.ids[c])], -1)) for c in PROMPTS[i].candidates]
+            first = (
+                engine.model(input_ids=ids, token_type_ids=torch.zeros_like(ids))
+                .logits[0, -1]
+                .double()
+            )
+        want = [
+            float(torch.logsumexp(first[list(engine.candidates.ids[c])], -1))
+            for c in PROMPTS[i].candidates
+        ]
         assert centred(scores.logits[i, : len(want)]) == pytest.approx(centred(want), abs=1e-4)
 
 
 @pytest.mark.parametrize("family", ["llava", "onevision", "qwen", "internvl", "instructblip"])
-def test_a_picture_is_prepared_once(load: Load, monkeypatch: pytest.MonkeyPatch, family: str) -> None:
+def test_a_picture_is_prepared_once(
+    load: Load, monkeypatch: pytest.MonkeyPatch, family: str
+) -> None:
     engine = load(family)
     whole = type(engine.pixels.inner).__call__
     calls: list[int] = []
@@ -164,17 +210,23 @@ def test_a_picture_is_prepared_once(load: Load, monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(type(engine.pixels.inner), "__call__", counted)
     engine.candidate_scores(PROMPTS)
     assert engine.pixels.separable
-    assert sum(calls) == 3 + 3, "three pictures, and the first one once and twice to see whether pictures come apart"
+    assert sum(calls) == 3 + 3, (
+        "three pictures, and the first one once and twice to see whether pictures come apart"
+    )
 
 
 @pytest.mark.parametrize("limit", [1, 40])
 @pytest.mark.parametrize("family", ["llava", "qwen"])
-def test_any_size_of_tree_and_batch_gives_the_same(load: Load, monkeypatch: pytest.MonkeyPatch, family: str, limit: int) -> None:
+def test_any_size_of_tree_and_batch_gives_the_same(
+    load: Load, monkeypatch: pytest.MonkeyPatch, family: str, limit: int
+) -> None:
     want = load(family, "metaspace", share=False).candidate_scores(PROMPTS)
     monkeypatch.setattr(hf.shared_prefix, "row_tokens", lambda *_: limit)
     monkeypatch.setattr(hf.shared_prefix, "BATCH_TOKENS", 150)
     engine = load(family, "metaspace")
-    assert engine.candidate_scores(PROMPTS).logits == pytest.approx(want.logits, abs=1e-4, nan_ok=True)
+    assert engine.candidate_scores(PROMPTS).logits == pytest.approx(
+        want.logits, abs=1e-4, nan_ok=True
+    )
     assert engine.shares
 
 
@@ -187,7 +239,9 @@ def test_forced_starts_whatever_the_architecture(load: Load, family: str) -> Non
 
 
 @pytest.mark.parametrize("only", ["always", "behind a cache", "with a picture", "after a space"])
-def test_a_model_that_does_not_read_the_mask_is_found_out(load: Load, monkeypatch: pytest.MonkeyPatch, only: str) -> None:
+def test_a_model_that_does_not_read_the_mask_is_found_out(
+    load: Load, monkeypatch: pytest.MonkeyPatch, only: str
+) -> None:
     """A planted disagreement, in part of what is asked: every prompt is then scored by itself."""
     kind = "metaspace" if only == "after a space" else "byte"
     want = load("llava", kind, share=False).candidate_scores(PROMPTS)
@@ -197,7 +251,9 @@ def test_a_model_that_does_not_read_the_mask_is_found_out(load: Load, monkeypatc
 
     def blind(self: Any, *args: Any, **given: Any) -> Any:
         mask = given.get("attention_mask")
-        seen_picture.append("pixel_values" in given or (bool(seen_picture) and mask.ndim == 4 and seen_picture[-1]))
+        seen_picture.append(
+            "pixel_values" in given or (bool(seen_picture) and mask.ndim == 4 and seen_picture[-1])
+        )
         if mask.ndim == 4:
             if only == "always":
                 given["attention_mask"] = None
@@ -218,7 +274,9 @@ def test_a_model_that_does_not_read_the_mask_is_found_out(load: Load, monkeypatc
     assert not engine.shares
 
 
-def test_a_model_that_refuses_the_mask_is_scored_prompt_by_prompt(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_refuses_the_mask_is_scored_prompt_by_prompt(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
     want = load("llava", share=False).candidate_scores(PROMPTS)
     engine = load("llava")
     whole = type(engine.model).forward
@@ -229,5 +287,7 @@ def test_a_model_that_refuses_the_mask_is_scored_prompt_by_prompt(load: Load, mo
         return whole(self, *args, **given)
 
     monkeypatch.setattr(type(engine.model), "forward", strict)
-    assert engine.candidate_scores(PROMPTS).logits == pytest.approx(want.logits, abs=1e-4, nan_ok=True)
+    assert engine.candidate_scores(PROMPTS).logits == pytest.approx(
+        want.logits, abs=1e-4, nan_ok=True
+    )
     assert not engine.shares

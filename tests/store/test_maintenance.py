@@ -19,7 +19,17 @@ from tests.builders.store_rows import child, run, tables
 
 NOW = datetime(2026, 7, 1, tzinfo=UTC)
 #: Model a has a run on each of these days, b one in January.
-DAYS = ["2026-01-05", "2026-01-06", "2026-02-03", "2026-02-04", "2026-03-01", "2026-03-02", "2026-03-03", "2026-03-04", "2026-03-05"]
+DAYS = [
+    "2026-01-05",
+    "2026-01-06",
+    "2026-02-03",
+    "2026-02-04",
+    "2026-03-01",
+    "2026-03-02",
+    "2026-03-03",
+    "2026-03-04",
+    "2026-03-05",
+]
 
 
 def a(day: str) -> str:
@@ -44,7 +54,9 @@ def results(year: Path, tmp_path: Path) -> Path:
 def dump(results: Path) -> dict[str, str]:
     names = ("runs", *store.RUN_TABLES, *store.BENCHMARK_TABLES)
     with store.connect(results, read_only=True) as con:
-        return {n: con.execute(f"FROM {n} ORDER BY ALL").df().to_json(date_format="iso") for n in names}
+        return {
+            n: con.execute(f"FROM {n} ORDER BY ALL").df().to_json(date_format="iso") for n in names
+        }
 
 
 def kept(results: Path, nights: int, per_model: int) -> dict[str, str]:
@@ -54,10 +66,25 @@ def kept(results: Path, nights: int, per_model: int) -> dict[str, str]:
 
 def test_what_is_kept(results: Path) -> None:
     found = kept(results, nights=2, per_model=3)
-    assert {r for r, why in found.items() if not why} == {"a-01-05", "a-02-03", "a-03-01", "a-03-02"}
-    assert found["a-01-06"] == found["a-02-04"] == "one a month" and found["b"] == found["a-03-05"] == "newest of its model"
+    assert {r for r, why in found.items() if not why} == {
+        "a-01-05",
+        "a-02-03",
+        "a-03-01",
+        "a-03-02",
+    }
+    assert (
+        found["a-01-06"] == found["a-02-04"] == "one a month"
+        and found["b"] == found["a-03-05"] == "newest of its model"
+    )
     assert found["a-03-04"] == "recent night" and found["a-03-03"] == "one of the last of its model"
-    assert {r for r, why in kept(results, 1, 1).items() if not why} == {"a-01-05", "a-02-03", "a-03-01", "a-03-02", "a-03-03", "a-03-04"}
+    assert {r for r, why in kept(results, 1, 1).items() if not why} == {
+        "a-01-05",
+        "a-02-03",
+        "a-03-01",
+        "a-03-02",
+        "a-03-03",
+        "a-03-04",
+    }
     assert all(kept(results, nights=90, per_model=1).values())
 
 
@@ -66,22 +93,55 @@ def test_what_verdicts_people_and_nights_refer_to_is_kept(results: Path) -> None
     store.keep(
         results,
         {
-            "nights": pd.DataFrame({"night": [n for n, *_ in nights], "started_at": [pd.Timestamp(n[:10]) for n, *_ in nights]}),
+            "nights": pd.DataFrame(
+                {
+                    "night": [n for n, *_ in nights],
+                    "started_at": [pd.Timestamp(n[:10]) for n, *_ in nights],
+                }
+            ),
             "verdicts": pd.DataFrame(
                 [
-                    {"night": n, "model": "a", "suite": "sdg", "run_id": r, "baseline": b, "rule": "x", "task": "mcq", "test": "T1",
-                     "method": "full", "level": "", "metric": "accuracy", "verdict": "PASS"}
+                    {
+                        "night": n,
+                        "model": "a",
+                        "suite": "sdg",
+                        "run_id": r,
+                        "baseline": b,
+                        "rule": "x",
+                        "task": "mcq",
+                        "test": "T1",
+                        "method": "full",
+                        "level": "",
+                        "metric": "accuracy",
+                        "verdict": "PASS",
+                    }
                     for n, r, b in nights
                 ]
             ),
-            "accepted": pd.DataFrame({"run_id": ["a-02-03"], "accepted_at": [pd.Timestamp("2026-03-01")], "reason": ["known"]}),
+            "accepted": pd.DataFrame(
+                {
+                    "run_id": ["a-02-03"],
+                    "accepted_at": [pd.Timestamp("2026-03-01")],
+                    "reason": ["known"],
+                }
+            ),
             "night_models": pd.DataFrame(  # unchanged models are asked about without a new run
-                {"night": ["2026-03-05T0130"], "model": ["c"], "suite": ["sdg"], "run_id": ["a-01-05"], "outcome": ["unchanged"]}
+                {
+                    "night": ["2026-03-05T0130"],
+                    "model": ["c"],
+                    "suite": ["sdg"],
+                    "run_id": ["a-01-05"],
+                    "outcome": ["unchanged"],
+                }
             ),
         },
-    )  # fmt: skip
+    )
     found = kept(results, nights=1, per_model=1)
-    assert found["a-03-01"] == "newest verdicts" and found["a-02-03"] == "accepted" and found["a-01-05"] == "recent night"
+    assert (
+        found["a-03-01"] == "newest verdicts"
+        and found["a-02-03"] == "accepted"
+        and found["a-01-05"] == "recent night"
+    )
     assert found["a-03-04"] == ""  # what an older verdict compared
 
 
@@ -92,14 +152,26 @@ def test_only_details_go_and_what_is_left_says_so(results: Path) -> None:
     done = maintenance.apply(results, 2, 3, NOW)
     pd.testing.assert_frame_equal(done, planned)
     gone = set(planned.loc[planned["kept"] == "", "run_id"])
-    assert set(store.query(results, "SELECT DISTINCT run_id FROM scores")["run_id"]) == set(planned["run_id"]) - gone
+    assert (
+        set(store.query(results, "SELECT DISTINCT run_id FROM scores")["run_id"])
+        == set(planned["run_id"]) - gone
+    )
     after = dump(results)
-    assert {name for name in before if after[name] != before[name]} == {"scores"}  # metrics, items, runs, ... are as they were
-    assert store.dropped(results, [*gone, "b"]) == {r: NOW.replace(tzinfo=None) for r in sorted(gone)}
+    assert {name for name in before if after[name] != before[name]} == {
+        "scores"
+    }  # metrics, items, runs, ... are as they were
+    assert store.dropped(results, [*gone, "b"]) == {
+        r: NOW.replace(tzinfo=None) for r in sorted(gone)
+    }
     assert not [p for r in gone for p in results.with_suffix(".runs").glob(parquet.folder_of(r))]
-    assert maintenance.orphans(results) == [] and maintenance.info(results)["runs_without_details"] == 4
+    assert (
+        maintenance.orphans(results) == []
+        and maintenance.info(results)["runs_without_details"] == 4
+    )
     assert len(maintenance.apply(results, 2, 3, NOW)) == len(planned) - 4  # nothing more
-    store.publish(results, run("a-01-05", model="a", finished_at="2026-01-05T03:00:00"), tables(items=50))  # evaluated again: they are back
+    store.publish(
+        results, run("a-01-05", model="a", finished_at="2026-01-05T03:00:00"), tables(items=50)
+    )  # evaluated again: they are back
     assert store.dropped(results, ["a-01-05"]) == {} and dump(results)["runs"] == before["runs"]
 
 
@@ -111,10 +183,17 @@ pathlib.Path.unlink = lambda *a, **k: os.kill(os.getpid(), signal.SIGKILL)
 keeping.apply(pathlib.Path({str(results)!r}), 2, 3, datetime.datetime(2026, 7, 1))
 """
     assert child(code).wait() == -9
-    assert len(store.dropped(results, store.run_ids(results))) == 4 and len(maintenance.orphans(results)) == 4
+    assert (
+        len(store.dropped(results, store.run_ids(results))) == 4
+        and len(maintenance.orphans(results)) == 4
+    )
     assert len(store.query(results, "FROM scores WHERE run_id = 'a-01-05'")) == 0
     done = maintenance.compact(results, now=NOW)
-    assert done.orphans == 4 and maintenance.orphans(results) == [] and not list(results.with_suffix(".runs").glob("*01-05"))
+    assert (
+        done.orphans == 4
+        and maintenance.orphans(results) == []
+        and not list(results.with_suffix(".runs").glob("*01-05"))
+    )
 
 
 def test_compaction_keeps_every_row(results: Path) -> None:
@@ -130,10 +209,17 @@ def test_compaction_keeps_every_row(results: Path) -> None:
                 pass
         assert reader.execute("SELECT count(*) FROM runs").fetchone() == (11,)
     done = maintenance.compact(results, now=NOW)
-    assert dump(results) == before and done.orphans == 2 and done.before == size and done.after == results.stat().st_size <= size
+    assert (
+        dump(results) == before
+        and done.orphans == 2
+        and done.before == size
+        and done.after == results.stat().st_size <= size
+    )
     assert maintenance.verify(results) == [] and not list(results.parent.rglob("*.part*"))
     store.publish(results, run("b", model="b"), tables(0.9))  # written to as before
-    assert store.query(results, "SELECT min(mass) AS m FROM scores WHERE run_id = 'b'")["m"][0] == 0.9
+    assert (
+        store.query(results, "SELECT min(mass) AS m FROM scores WHERE run_id = 'b'")["m"][0] == 0.9
+    )
 
 
 def test_score_caches_go_only_when_asked_for_unused_and_old(results: Path) -> None:
@@ -167,7 +253,10 @@ def test_backup_copies_once_and_restores_the_same(results: Path, tmp_path: Path)
     with_new = dump(results)
     assert with_new != before
     assert backup.restore(to, tmp_path / "else" / "x.duckdb") == 11
-    assert dump(tmp_path / "else" / "x.duckdb") == with_new and maintenance.verify(tmp_path / "else" / "x.duckdb") == []
+    assert (
+        dump(tmp_path / "else" / "x.duckdb") == with_new
+        and maintenance.verify(tmp_path / "else" / "x.duckdb") == []
+    )
     with pytest.raises(UsageError, match="exists; give another --results, or --overwrite"):
         backup.restore(to, results)
     maintenance.apply(results, 1, 1, NOW)
@@ -179,7 +268,9 @@ def test_backup_copies_once_and_restores_the_same(results: Path, tmp_path: Path)
     assert dump(results) == with_new
 
 
-def test_a_backup_of_damaged_results_is_refused_and_the_one_before_stays(results: Path, tmp_path: Path) -> None:
+def test_a_backup_of_damaged_results_is_refused_and_the_one_before_stays(
+    results: Path, tmp_path: Path
+) -> None:
     to, before = tmp_path / "backup", dump(results)
     backup.back_up(results, to, now=NOW)
     kept_bytes = (to / "manifest.json").read_bytes()
@@ -196,10 +287,14 @@ def test_a_backup_of_damaged_results_is_refused_and_the_one_before_stays(results
 
 
 @pytest.mark.parametrize("harm", ["byte", "missing", "duckdb"])
-def test_a_damaged_backup_is_noticed_before_anything_is_written(results: Path, tmp_path: Path, harm: str) -> None:
+def test_a_damaged_backup_is_noticed_before_anything_is_written(
+    results: Path, tmp_path: Path, harm: str
+) -> None:
     to, before = tmp_path / "backup", dump(results)
     backup.back_up(results, to, now=NOW)
-    victim = next(to.glob("results-*.duckdb")) if harm == "duckdb" else sorted(to.rglob("*.parquet"))[-1]
+    victim = (
+        next(to.glob("results-*.duckdb")) if harm == "duckdb" else sorted(to.rglob("*.parquet"))[-1]
+    )
     if harm == "missing":
         victim.unlink()
     else:
@@ -208,7 +303,11 @@ def test_a_damaged_backup_is_noticed_before_anything_is_written(results: Path, t
         victim.write_bytes(data)
     with pytest.raises(StoreError, match="nothing was restored") as error:
         backup.restore(to, tmp_path / "x.duckdb")
-    assert victim.name in str(error.value) and not (tmp_path / "x.duckdb").exists() and not (tmp_path / "x.runs").exists()
+    assert (
+        victim.name in str(error.value)
+        and not (tmp_path / "x.duckdb").exists()
+        and not (tmp_path / "x.runs").exists()
+    )
     with pytest.raises(StoreError, match="nothing was restored"):
         backup.restore(to, results, overwrite=True)
     assert dump(results) == before
@@ -252,12 +351,20 @@ def test_what_was_there_at_the_end_of_a_night_or_day(results: Path) -> None:
             )
         },
     )
-    assert snapshots.then(results, "2026-02-03T0130") == snapshots.Then(("a-01-05", "b", "a-01-06", "a-02-03"), "2026-02-03T0130")
+    assert snapshots.then(results, "2026-02-03T0130") == snapshots.Then(
+        ("a-01-05", "b", "a-01-06", "a-02-03"), "2026-02-03T0130"
+    )
     assert snapshots.then(results, "2026-02-03") == snapshots.then(results, "2026-02-03T0130")
     assert snapshots.then(results, "2026-01-31") == snapshots.Then(("a-01-05", "b", "a-01-06"))
-    assert store.latest_runs(results, among=snapshots.then(results, "2026-01-31").runs) == ["a-01-06", "b"]
+    assert store.latest_runs(results, among=snapshots.then(results, "2026-01-31").runs) == [
+        "a-01-06",
+        "b",
+    ]
     assert snapshots.only(results, ["a-03-01", "b"]) == snapshots.Then(("a-03-01", "b"))
-    for wrong, says in [("2025-12-31", "no run was finished by"), ("2026-02-09T0130", "no night .* 2026-02-04T0130, 2026-02-03T0130")]:
+    for wrong, says in [
+        ("2025-12-31", "no run was finished by"),
+        ("2026-02-09T0130", "no night .* 2026-02-04T0130, 2026-02-03T0130"),
+    ]:
         with pytest.raises(StoreError, match=says):
             snapshots.then(results, wrong)
     for wrong in ("yesterday", "2026-13-01", "2026-1-1"):

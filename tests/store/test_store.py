@@ -20,12 +20,28 @@ from sdgbias.errors import StoreError
 from sdgbias.store import database
 from tests.builders.store_rows import child, run, tables
 
-PUBLIC = ["run_id", "model", "suite", "task", "test", "method", "pillar", "indicator", "metric", "value", "n", "ci_low", "ci_high"]
+PUBLIC = [
+    "run_id",
+    "model",
+    "suite",
+    "task",
+    "test",
+    "method",
+    "pillar",
+    "indicator",
+    "metric",
+    "value",
+    "n",
+    "ci_low",
+    "ci_high",
+]
 
 
 def dump(path: Path) -> dict[str, str]:
     names = ("runs", *store.RUN_TABLES, *store.BENCHMARK_TABLES)
-    return {n: store.query(path, f"FROM {n} ORDER BY ALL").to_json(date_format="iso") for n in names}
+    return {
+        n: store.query(path, f"FROM {n} ORDER BY ALL").to_json(date_format="iso") for n in names
+    }
 
 
 @pytest.fixture
@@ -37,13 +53,21 @@ def test_publish_and_read_back(path: Path) -> None:
     store.publish(path, run(config={"b": 1, "a": [2]}), tables())
     public = store.query(path, "FROM metrics")
     assert list(public.columns) == PUBLIC
-    assert public.loc[0, ["run_id", "model", "suite", "value", "n"]].tolist() == ["r1", "m", "sdg", 0.5, 3]
+    assert public.loc[0, ["run_id", "model", "suite", "value", "n"]].tolist() == [
+        "r1",
+        "m",
+        "sdg",
+        0.5,
+        3,
+    ]
     row = store.query(path, "SELECT * FROM runs").iloc[0]
     assert row["config"] == '{"a": [2], "b": 1}'
     assert row["finished_at"] == pd.Timestamp("2026-11-20T00:00:00")  # stored as UTC
     logits = store.query(path, "SELECT logits FROM scores")["logits"][0]
     assert logits[0] == 1.0 and np.isnan(logits[1])  # NaN (no such option) is not NULL
-    asset = store.query(path, "SELECT context->>'asset_index' AS v FROM items WHERE item_id = $id", {"id": 1})["v"][0]
+    asset = store.query(
+        path, "SELECT context->>'asset_index' AS v FROM items WHERE item_id = $id", {"id": 1}
+    )["v"][0]
     assert asset == "1.5"
     assert bytes(store.query(path, "SELECT png FROM previews")["png"][0]) == b"\x89PNG\x00"
 
@@ -59,7 +83,9 @@ def test_publish_replaces_the_run_and_only_the_run(path: Path) -> None:
     store.publish(path, run("r1"), tables(0.5))
     store.publish(path, run("r2", model="other"), tables(0.6))
     store.publish(path, run("r1"), {"metric_rows": tables(0.7)["metric_rows"]})
-    assert store.query(path, "SELECT run_id, value FROM metrics ORDER BY run_id").values.tolist() == [["r1", 0.7], ["r2", 0.6]]
+    assert store.query(
+        path, "SELECT run_id, value FROM metrics ORDER BY run_id"
+    ).values.tolist() == [["r1", 0.7], ["r2", 0.6]]
     assert store.query(path, "SELECT DISTINCT run_id FROM scores")["run_id"].tolist() == ["r2"]
     assert len(store.query(path, "FROM items")) == 3
 
@@ -67,7 +93,9 @@ def test_publish_replaces_the_run_and_only_the_run(path: Path) -> None:
 def test_a_smaller_run_keeps_the_items_of_a_larger_one(path: Path) -> None:
     store.publish(path, run("r1"), tables(items=5))
     store.publish(path, run("r2"), tables(items=2))
-    assert len(store.query(path, "FROM items")) == 5 and len(store.query(path, "FROM quarantine")) == 1
+    assert (
+        len(store.query(path, "FROM items")) == 5 and len(store.query(path, "FROM quarantine")) == 1
+    )
 
 
 def test_which_runs(path: Path) -> None:
@@ -77,14 +105,21 @@ def test_which_runs(path: Path) -> None:
     store.publish(path, run("b2", model="b", finished_at=None), {})
     assert store.run_ids(path) == ["a1", "b1", "a2", "b2"]
     assert store.latest_runs(path) == ["a2", "b1"]
-    assert store.has_run(path, "b1") and not store.has_run(path, "b2") and not store.has_run(path, "zz")
+    assert (
+        store.has_run(path, "b1")
+        and not store.has_run(path, "b2")
+        and not store.has_run(path, "zz")
+    )
 
 
 @pytest.mark.parametrize(
     ("change", "says"),
     [
         (lambda t: {"score": t["scores"]}, "unknown results table 'score'; valid: cade_params"),
-        (lambda t: {"scores": t["scores"].assign(colour=1)}, "table scores: unknown column 'colour'; valid: candidates"),
+        (
+            lambda t: {"scores": t["scores"].assign(colour=1)},
+            "table scores: unknown column 'colour'; valid: candidates",
+        ),
         (lambda t: {"scores": t["scores"].drop(columns="view")}, "lacks its key column 'view'"),
         (lambda t: {"scores": pd.concat([t["scores"]] * 2)}, "two rows for mcq, 0, T1, full"),
         (lambda t: {"scores": t["scores"].assign(mass="x")}, "column mass (DOUBLE)"),
@@ -112,35 +147,55 @@ def test_wrong_run_records(path: Path, record: dict[str, object], says: str) -> 
         store.publish(path, record, {})
 
 
-def test_migrations_are_applied_in_order_and_recorded(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_migrations_are_applied_in_order_and_recorded(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store.publish(path, run(), tables())
     newest = database.latest()
     monkeypatch.setattr(database, "MIGRATIONS", tmp_path / "m")
     (tmp_path / "m").mkdir()
     for number in range(1, newest + 1):
-        (tmp_path / "m" / f"{number:03}_done.sql").write_text("this one has been applied and is not read again")
-    (tmp_path / "m" / "110_later.sql").write_text("ALTER TABLE detail.scores ADD COLUMN late INTEGER")
-    (tmp_path / "m" / "100_soon.sql").write_text("ALTER TABLE runs ADD COLUMN soon INTEGER; UPDATE runs SET soon = 7;")
-    assert store.query(path, "SELECT soon FROM runs")["soon"].tolist() == [7]  # a reader upgrades an old file, too
-    versions = store.query(path, "SELECT version FROM schema_version ORDER BY applied_at")["version"].tolist()
+        (tmp_path / "m" / f"{number:03}_done.sql").write_text(
+            "this one has been applied and is not read again"
+        )
+    (tmp_path / "m" / "110_later.sql").write_text(
+        "ALTER TABLE detail.scores ADD COLUMN late INTEGER"
+    )
+    (tmp_path / "m" / "100_soon.sql").write_text(
+        "ALTER TABLE runs ADD COLUMN soon INTEGER; UPDATE runs SET soon = 7;"
+    )
+    assert store.query(path, "SELECT soon FROM runs")["soon"].tolist() == [
+        7
+    ]  # a reader upgrades an old file, too
+    versions = store.query(path, "SELECT version FROM schema_version ORDER BY applied_at")[
+        "version"
+    ].tolist()
     assert versions == [*range(1, newest + 1), 100, 110]
     late = tables()
     late["scores"]["late"] = 9
     store.publish(path, run("r2"), late)  # files of before lack the column
-    found = store.query(path, "SELECT run_id, sum(late) AS late, count(*) AS n FROM scores GROUP BY 1 ORDER BY 1")
+    found = store.query(
+        path, "SELECT run_id, sum(late) AS late, count(*) AS n FROM scores GROUP BY 1 ORDER BY 1"
+    )
     assert found.fillna(0).values.tolist() == [["r1", 0, 3], ["r2", 27, 3]]
     monkeypatch.undo()
     for use in (lambda: store.query(path, "FROM runs"), lambda: store.publish(path, run(), {})):
-        with pytest.raises(StoreError, match=f"schema 110, this version knows {newest}: upgrade sdgbias"):
+        with pytest.raises(
+            StoreError, match=f"schema 110, this version knows {newest}: upgrade sdgbias"
+        ):
             use()
 
 
-def test_a_failing_migration_leaves_the_old_schema(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_migration_leaves_the_old_schema(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store.publish(path, run(), {})
     newest = database.latest()
     monkeypatch.setattr(database, "MIGRATIONS", tmp_path)
     (tmp_path / f"{newest:03}_a.sql").write_text("")
-    (tmp_path / f"{newest + 1:03}_c.sql").write_text("ALTER TABLE runs ADD COLUMN x INTEGER; SELECT no_such_column FROM runs;")
+    (tmp_path / f"{newest + 1:03}_c.sql").write_text(
+        "ALTER TABLE runs ADD COLUMN x INTEGER; SELECT no_such_column FROM runs;"
+    )
     with pytest.raises(StoreError):
         store.query(path, "FROM runs")
     monkeypatch.undo()
@@ -149,11 +204,18 @@ def test_a_failing_migration_leaves_the_old_schema(path: Path, tmp_path: Path, m
 
 def test_another_process_holds_the_file(path: Path) -> None:
     store.publish(path, run(), tables())
-    hold = child(f"c = duckdb.connect({str(path)!r}); print('held', flush=True); sys.stdin.read()", stdin=subprocess.PIPE)
+    hold = child(
+        f"c = duckdb.connect({str(path)!r}); print('held', flush=True); sys.stdin.read()",
+        stdin=subprocess.PIPE,
+    )
     assert hold.stdin and hold.stdout and hold.stdout.readline() == "held\n"
     with pytest.raises(StoreError) as error:
         store.query(path, "FROM runs", wait=0.1)
-    assert str(path) in str(error.value) and f"PID {hold.pid}" in str(error.value) and "\n" not in str(error.value)
+    assert (
+        str(path) in str(error.value)
+        and f"PID {hold.pid}" in str(error.value)
+        and "\n" not in str(error.value)
+    )
     with pytest.raises(StoreError, match="held by"), store.connect(path, wait=0.1):
         pass
     threading.Timer(0.5, hold.stdin.close).start()
@@ -162,12 +224,18 @@ def test_another_process_holds_the_file(path: Path) -> None:
 
 
 def test_threads_take_turns(path: Path) -> None:
-    workers = [threading.Thread(target=store.publish, args=(path, run(f"r{i}"), tables())) for i in range(4)]
+    workers = [
+        threading.Thread(target=store.publish, args=(path, run(f"r{i}"), tables()))
+        for i in range(4)
+    ]
     for w in workers:
         w.start()
     for w in workers:
         w.join()
-    assert store.run_ids(path) == ["r0", "r1", "r2", "r3"] and len(store.query(path, "FROM items")) == 3
+    assert (
+        store.run_ids(path) == ["r0", "r1", "r2", "r3"]
+        and len(store.query(path, "FROM items")) == 3
+    )
 
 
 def test_kill_during_publish_leaves_the_old_state(path: Path) -> None:
@@ -198,13 +266,18 @@ def test_kill_at_any_moment(path: Path) -> None:
     old = dump(path)["scores"]
     values = set()
     for delay in (0.0, 0.05):
-        code = f"print('go', flush=True)\nwhile True: store.publish({str(path)!r}, run(), tables(0.9, items=2000))"
+        code = (
+            f"print('go', flush=True)\nwhile True: store.publish({str(path)!r}, run(), tables(0.9,"
+            " items=2000))"
+        )
         dying = child(code)
         assert dying.stdout and dying.stdout.readline()
         time.sleep(delay)
         os.kill(dying.pid, signal.SIGKILL)
         dying.wait()
-        rows = store.query(path, "SELECT count(*) AS n, min(mass) AS low, max(mass) AS high FROM scores")
+        rows = store.query(
+            path, "SELECT count(*) AS n, min(mass) AS low, max(mass) AS high FROM scores"
+        )
         assert rows["n"][0] == 2000 and rows["low"][0] == rows["high"][0]
         values.add(float(rows["low"][0]))
     assert values <= {0.5, 0.9} and old
@@ -233,7 +306,8 @@ except store.StoreError as error:
 
 @pytest.mark.parametrize("there", [False, True], ids=["new file", "old file"])
 def test_read_only_folder(there: bool) -> None:
-    """As an ordinary user, because root may write anywhere; not below pytest's folder, which every start of pytest shuts to others."""
+    """As an ordinary user, because root may write anywhere; not below pytest's folder, which every
+    start of pytest shuts to others."""
     folder = Path(tempfile.mkdtemp())
     path = folder / "sdgbias.duckdb"
     if there:
@@ -250,12 +324,19 @@ except store.StoreError as error:
     out, err = child(code).communicate()
     folder.chmod(0o755)
     shutil.rmtree(folder)
-    assert out.startswith(f"can't open {path}: permission denied") and out.count("\n") == 1, (out, err)
+    assert out.startswith(f"can't open {path}: permission denied") and out.count("\n") == 1, (
+        out,
+        err,
+    )
 
 
 def test_paths_that_cannot_be(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no database")
-    for bad, says in [(tmp_path / "file" / "x.duckdb", "can't create"), (tmp_path / "file", "no DuckDB file"), (tmp_path, "can't open")]:
+    for bad, says in [
+        (tmp_path / "file" / "x.duckdb", "can't create"),
+        (tmp_path / "file", "no DuckDB file"),
+        (tmp_path, "can't open"),
+    ]:
         with pytest.raises(StoreError, match=says) as error:
             store.publish(bad, run(), {})
         assert "\n" not in str(error.value)

@@ -1,4 +1,5 @@
-"""The Parquet files of runs: same rows same file, read as tables, and what is said where one is missing, damaged or elsewhere."""
+"""The Parquet files of runs: same rows same file, read as tables, and what is said where one is
+missing, damaged or elsewhere."""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ def results(tmp_path: Path) -> Path:
 
 
 def masses(path: Path, where: str = "true", **more: object) -> dict[str, float]:
-    found = store.query(path, f"SELECT run_id, min(mass) AS m FROM scores WHERE {where} GROUP BY 1", **more)  # type: ignore[arg-type]
+    found = store.query(
+        path, f"SELECT run_id, min(mass) AS m FROM scores WHERE {where} GROUP BY 1", **more
+    )  # type: ignore[arg-type]
     return dict(zip(found["run_id"], found["m"], strict=True))
 
 
@@ -39,12 +42,22 @@ def parquet(path: Path, run_id: str) -> Path:
 
 
 def test_same_rows_same_bytes_same_name_whatever_their_order(tmp_path: Path) -> None:
-    rows = pa.table({"run_id": ["r"] * 3, "item_id": [2, 3, 1], "test": ["T1"] * 3, "view": ["full"] * 3, "free": [1.0, 2.0, None]})
+    rows = pa.table(
+        {
+            "run_id": ["r"] * 3,
+            "item_id": [2, 3, 1],
+            "test": ["T1"] * 3,
+            "view": ["full"] * 3,
+            "free": [1.0, 2.0, None],
+        }
+    )
     one = files.write(tmp_path / "a.duckdb", "r", "decoded", rows)
     other = files.write(tmp_path / "b.duckdb", "r", "decoded", rows.take([2, 0, 1]))
     assert one == other and one.rows == 3 and one.columns == 5
     [written] = (tmp_path / "a.runs").rglob("*.parquet")
-    assert written == tmp_path / "a.runs" / one.file and one.sha256.startswith(written.stem.split("-")[1])
+    assert written == tmp_path / "a.runs" / one.file and one.sha256.startswith(
+        written.stem.split("-")[1]
+    )
     assert written.read_bytes() == (tmp_path / "b.runs" / one.file).read_bytes()
     assert files.sha256(written) == one.sha256 and written.stat().st_size == one.bytes
 
@@ -59,16 +72,25 @@ def test_run_ids_of_every_kind_stay_inside_and_come_back(tmp_path: Path, run_id:
 
 def test_big_tables_lie_in_parquet_and_small_ones_in_the_file(results: Path) -> None:
     with duckdb.connect(str(results), read_only=True) as con:
-        names = {r[0] for r in con.execute("SELECT table_name FROM duckdb_tables() WHERE schema_name = 'main'").fetchall()}
+        names = {
+            r[0]
+            for r in con.execute(
+                "SELECT table_name FROM duckdb_tables() WHERE schema_name = 'main'"
+            ).fetchall()
+        }
     assert not names & set(views.TABLES) and {"metric_rows", "study_rows", "details"} <= names
-    assert len(list(results.with_suffix(".runs").rglob("*"))) == 4  # two folders with one file each: what a run lacks has no file
+    assert (
+        len(list(results.with_suffix(".runs").rglob("*"))) == 4
+    )  # two folders with one file each: what a run lacks has no file
 
 
 def test_tables_without_any_file_are_empty_and_typed(tmp_path: Path) -> None:
     store.publish(tmp_path / "r.duckdb", run(), {})
     for table in views.TABLES:
         assert len(store.query(tmp_path / "r.duckdb", f"FROM {table}")) == 0
-    assert store.arrow(tmp_path / "r.duckdb", "SELECT logits FROM scores").schema.field("logits").type == pa.list_(pa.float32())
+    assert store.arrow(tmp_path / "r.duckdb", "SELECT logits FROM scores").schema.field(
+        "logits"
+    ).type == pa.list_(pa.float32())
 
 
 def test_only_the_runs_that_are_asked_for_are_opened(results: Path) -> None:
@@ -93,9 +115,17 @@ def test_a_broken_file_is_told_by_who_reads_its_run(results: Path, which: str, h
         with pytest.raises(StoreError) as error:
             masses(results, where)
         said = str(error.value)
-        assert f"run {which}: " in said and broken.name in said and how in said and "sdgbias store" in said and "\n" not in said
+        assert (
+            f"run {which}: " in said
+            and broken.name in said
+            and how in said
+            and "sdgbias store" in said
+            and "\n" not in said
+        )
     assert [(d.run_id, why) for d, why in maintenance.verify(results)] == [(which, how)]
-    assert not store.has_run(results, which) and store.has_run(results, other)  # evaluating again mends it
+    assert not store.has_run(results, which) and store.has_run(
+        results, other
+    )  # evaluating again mends it
     store.publish(results, run(which, model=which), tables(0.7))
     assert masses(results) == {other: mass, which: 0.7} and maintenance.verify(results) == []
 
@@ -132,11 +162,15 @@ def test_another_folder_by_the_environment(tmp_path: Path, monkeypatch: pytest.M
         masses(tmp_path / "a.duckdb")
 
 
-def test_a_bucket_without_its_extension_and_other_wrong_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bucket_without_its_extension_and_other_wrong_places(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "r.duckdb"
     monkeypatch.setenv(files.ELSEWHERE, "s3://bucket/prefix/")
     assert files.home(path) == "s3://bucket/prefix/r.runs"
-    with pytest.raises(StoreError, match="s3://bucket/prefix/r.runs needs DuckDB's extension httpfs"):  # before anything is scored
+    with pytest.raises(
+        StoreError, match="s3://bucket/prefix/r.runs needs DuckDB's extension httpfs"
+    ):  # before anything is scored
         store.publish(path, run(), tables())
     assert not path.with_suffix(".runs").exists()
     for wrong in ("relative/folder", "ftp://host/x", "s3://"):
@@ -159,9 +193,14 @@ try:
 except store.StoreError as error:
     print(error)
 """
-    # DuckDB's own file is beyond the limit, too; it must not be written before the Parquet files are there
+    # DuckDB's own file is beyond the limit, too; it must not be written before the Parquet files
+    # are there
     out, err = child(code).communicate()
-    assert out.startswith(f"can't write {results.with_suffix('.runs')}") and out.count("\n") == 1 and "the results are as before" in out, (
+    assert (
+        out.startswith(f"can't write {results.with_suffix('.runs')}")
+        and out.count("\n") == 1
+        and "the results are as before" in out
+    ), (
         out,
         err,
     )
@@ -176,13 +215,20 @@ with locks.shared(__import__('pathlib').Path({str(results)!r})):
 """
     holder = child(code)
     assert holder.stdout and holder.stdout.readline() == "held\n"
-    with pytest.raises(StoreError, match="is being written or cleared up by another process"), locking.alone(results, wait=0.1):
+    with (
+        pytest.raises(StoreError, match="is being written or cleared up by another process"),
+        locking.alone(results, wait=0.1),
+    ):
         pass
-    store.publish(results, run("r3", model="r3"), tables())  # writers don't wait for each other here
+    store.publish(
+        results, run("r3", model="r3"), tables()
+    )  # writers don't wait for each other here
     holder.kill()
     holder.wait()
     with locking.alone(results, wait=5):
-        late = threading.Thread(target=store.publish, args=(results, run("r4", model="r4"), tables()))
+        late = threading.Thread(
+            target=store.publish, args=(results, run("r4", model="r4"), tables())
+        )
         late.start()
         time.sleep(0.2)
         assert late.is_alive() and "r4" not in store.run_ids(results)
@@ -190,7 +236,9 @@ with locks.shared(__import__('pathlib').Path({str(results)!r})):
     assert "r4" in store.run_ids(results)
 
 
-def test_rows_of_an_older_file_move_out_even_when_killed_on_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_an_older_file_move_out_even_when_killed_on_the_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from sdgbias.store import database
 
     path, old = tmp_path / "r.duckdb", tmp_path / "old"
@@ -198,15 +246,28 @@ def test_rows_of_an_older_file_move_out_even_when_killed_on_the_way(tmp_path: Pa
     for script in sorted(database.MIGRATIONS.glob("00[1-4]_*.sql")):
         shutil.copy(script, old)
     with duckdb.connect(str(path)) as con:  # as version 4 left it
-        con.execute("CREATE TABLE schema_version (version INTEGER, name VARCHAR, applied_at TIMESTAMP)")
+        con.execute(
+            "CREATE TABLE schema_version (version INTEGER, name VARCHAR, applied_at TIMESTAMP)"
+        )
         for script in sorted(old.iterdir()):
             con.execute(script.read_text())
-            con.execute("INSERT INTO schema_version VALUES (?, ?, now())", [int(script.name[:3]), script.name])
-        con.execute("INSERT INTO runs BY NAME SELECT 'r' || i AS run_id, 'm' || i AS model, 'b' AS benchmark_id FROM range(3) t(i)")
-        con.execute("""INSERT INTO scores BY NAME SELECT 'r' || i AS run_id, 'mcq' AS task, j AS item_id, 'T1' AS test, 'full' AS "view",
-                       [1.5, 'nan'::FLOAT]::FLOAT[] AS logits, i / 10 AS mass FROM range(3) t(i), range(4) u(j)""")
+            con.execute(
+                "INSERT INTO schema_version VALUES (?, ?, now())",
+                [int(script.name[:3]), script.name],
+            )
         con.execute(
-            "INSERT INTO spoken BY NAME SELECT 'r1' AS run_id, 'choice' AS task, 1 AS item_id, 'p1' AS test, 'full' AS \"view\", 'x' AS text"
+            "INSERT INTO runs BY NAME SELECT 'r' || i AS run_id, 'm' || i AS model, 'b' AS"
+            " benchmark_id FROM range(3) t(i)"
+        )
+        con.execute(
+            """INSERT INTO scores BY NAME SELECT 'r' || i AS run_id, 'mcq' AS task, j AS item_id,
+               'T1' AS test, 'full' AS "view",
+                       [1.5, 'nan'::FLOAT]::FLOAT[] AS logits, i / 10 AS mass FROM range(3) t(i),
+                       range(4) u(j)"""
+        )
+        con.execute(
+            "INSERT INTO spoken BY NAME SELECT 'r1' AS run_id, 'choice' AS task, 1 AS item_id, 'p1'"
+            " AS test, 'full' AS \"view\", 'x' AS text"
         )
     written = files.write
 

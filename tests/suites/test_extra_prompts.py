@@ -1,4 +1,5 @@
-"""Extra passes: what they ask, to the letter, how few prompts they are, and the way back from position to meaning."""
+"""Extra passes: what they ask, to the letter, how few prompts they are, and the way back from
+position to meaning."""
 
 from __future__ import annotations
 
@@ -16,21 +17,34 @@ from sdgbias.suites import extra_prompts
 from sdgbias.types import Task
 
 LABELS = {
-    "asset_index": 1.0, "water_index": 3.4, "sanitation_index": 2.6, "under5_mort": 30.0, "women_edu": 9.5, "women_bmi": 24.4, "urban": "U",
-}  # fmt: skip
+    "asset_index": 1.0,
+    "water_index": 3.4,
+    "sanitation_index": 2.6,
+    "under5_mort": 30.0,
+    "women_edu": 9.5,
+    "women_bmi": 24.4,
+    "urban": "U",
+}
 
 
 def item_tables(n: int = 12) -> dict[Task, pd.DataFrame]:
-    """Half the multiple-choice items have three options, half two; regression asks for two targets."""
+    """Half the multiple-choice items have three options, half two; regression asks for two
+    targets."""
     at = np.arange(n)
     three = at % 2 == 0
     mcq = pd.DataFrame(
         {
-            "item_id": at + 100, "indicator": np.where(three, "wasting", "electricity"), "split": np.where(at % 3 == 0, "val", "test"),
-            "question": np.where(three, "How many?", "Any?"), "option_a": np.where(three, "few", "no"), "option_b": np.where(three, "some", "yes"),
-            "option_c": np.where(three, "many", ""), "image_id": [f"{i:064x}" for i in at], **LABELS,
+            "item_id": at + 100,
+            "indicator": np.where(three, "wasting", "electricity"),
+            "split": np.where(at % 3 == 0, "val", "test"),
+            "question": np.where(three, "How many?", "Any?"),
+            "option_a": np.where(three, "few", "no"),
+            "option_b": np.where(three, "some", "yes"),
+            "option_c": np.where(three, "many", ""),
+            "image_id": [f"{i:064x}" for i in at],
+            **LABELS,
         }
-    ).assign(asset_index=at * 0.5)  # fmt: skip
+    ).assign(asset_index=at * 0.5)
     targets = np.where(three, "women_bmi", "women_edu")
     regression = mcq.drop(columns=["option_a", "option_b", "option_c"]).assign(
         indicator=targets, target=targets, question="How " + pd.Series(targets) + "?"
@@ -45,7 +59,9 @@ def items() -> dict[Task, pd.DataFrame]:
 
 @pytest.fixture(scope="module")
 def prompts(items: dict[Task, pd.DataFrame]) -> pd.DataFrame:
-    return pd.concat([build_prompts(table, task) for task, table in items.items()], ignore_index=True)
+    return pd.concat(
+        [build_prompts(table, task) for task, table in items.items()], ignore_index=True
+    )
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +70,12 @@ def cells(items: dict[Task, pd.DataFrame], prompts: pd.DataFrame) -> pd.DataFram
 
 
 def text_of(cells: pd.DataFrame, view: str, item: int, test: str = "T1", task: str = "mcq") -> str:
-    rows = cells[(cells["view"] == view) & (cells["item_id"] == item) & (cells["test"] == test) & (cells["task"] == task)]
+    rows = cells[
+        (cells["view"] == view)
+        & (cells["item_id"] == item)
+        & (cells["test"] == test)
+        & (cells["task"] == task)
+    ]
     assert len(rows) == 1, view
     return str(rows["text"].iloc[0])
 
@@ -65,15 +86,26 @@ TAIL = "Output nothing else (no words, numbers, symbols, spaces, or newlines)."
 @pytest.mark.parametrize(
     ("view", "expected"),
     [
-        ("q_reversed", "Options: A. many; B. some; C. few\nVALID OPTIONS: A, B, C\nSTRICT OUTPUT: Return EXACTLY ONE uppercase letter from VALID OPTIONS.\n" + TAIL),
-        ("q_abc", "Options: a. few; b. some; c. many\nVALID OPTIONS: a, b, c\nSTRICT OUTPUT: Return EXACTLY ONE lowercase letter from VALID OPTIONS.\n" + TAIL),
+        (
+            "q_reversed",
+            "Options: A. many; B. some; C. few\nVALID OPTIONS: A, B, C\nSTRICT OUTPUT: Return"
+            " EXACTLY ONE uppercase letter from VALID OPTIONS.\n" + TAIL,
+        ),
+        (
+            "q_abc",
+            "Options: a. few; b. some; c. many\nVALID OPTIONS: a, b, c\nSTRICT OUTPUT: Return"
+            " EXACTLY ONE lowercase letter from VALID OPTIONS.\n" + TAIL,
+        ),
         (
             "q_123",
-            "Options: 1. few; 2. some; 3. many\nVALID OPTIONS: 1, 2, 3\nSTRICT OUTPUT: Return EXACTLY ONE number from VALID OPTIONS.\n"
-            "Output nothing else (no words, letters, symbols, spaces, or newlines).",
+            (
+                "Options: 1. few; 2. some; 3. many\nVALID OPTIONS: 1, 2, 3\nSTRICT OUTPUT: Return"
+                " EXACTLY ONE number from VALID OPTIONS.\nOutput nothing else (no words, letters,"
+                " symbols, spaces, or newlines)."
+            ),
         ),
     ],
-)  # fmt: skip
+)
 def test_table_j_snapshots(cells: pd.DataFrame, view: str, expected: str) -> None:
     assert text_of(cells, view, 100) == "Question: How many?\n" + expected
 
@@ -81,24 +113,40 @@ def test_table_j_snapshots(cells: pd.DataFrame, view: str, expected: str) -> Non
 def test_table_j_of_two_options(cells: pd.DataFrame) -> None:
     assert "Options: A. yes; B. no\nVALID OPTIONS: A, B\n" in text_of(cells, "q_reversed", 101)
     assert "Options: 1. no; 2. yes\nVALID OPTIONS: 1, 2\n" in text_of(cells, "q_123", 101)
-    candidates = cells[cells["test"].eq("T1") & cells["item_id"].eq(101)].set_index("view")["candidates"]
+    candidates = cells[cells["test"].eq("T1") & cells["item_id"].eq(101)].set_index("view")[
+        "candidates"
+    ]
     assert [candidates[v] for v in extra_prompts.TOKENS] == ["AB", "AB", "ab", "12"]
 
 
 def test_content_free_snapshots(cells: pd.DataFrame) -> None:
-    head, tail = "Question: How many?\n", "\nOptions: A. few; B. some; C. many\nVALID OPTIONS: A, B, C\n"
+    head, tail = (
+        "Question: How many?\n",
+        "\nOptions: A. few; B. some; C. many\nVALID OPTIONS: A, B, C\n",
+    )
     for k, context in enumerate(["N/A", "", "[MASK]"]):
-        assert text_of(cells, f"content_free:{k}", 100).startswith(head + f"Context: {context}" + tail)
+        assert text_of(cells, f"content_free:{k}", 100).startswith(
+            head + f"Context: {context}" + tail
+        )
         assert "Context" not in text_of(cells, f"content_free:{k}", 100, "T5")
-    assert text_of(cells, "content_free:0", 100, "T2", "regression") == (
-        "Question: How women_bmi?\nContext: N/A\nAnswer strictly with a single numerical value. Round to 1 decimal place."
+    assert (
+        text_of(cells, "content_free:0", 100, "T2", "regression")
+        == "Question: How women_bmi?\nContext: N/A\nAnswer strictly with a single numerical value."
+        " Round to 1 decimal place."
     )
 
 
-def test_random_words_are_those_of_the_tests_contexts(items: dict[Task, pd.DataFrame], prompts: pd.DataFrame, cells: pd.DataFrame) -> None:
+def test_random_words_are_those_of_the_tests_contexts(
+    items: dict[Task, pd.DataFrame], prompts: pd.DataFrame, cells: pd.DataFrame
+) -> None:
     for test in ("T1", "T3", "T4"):
         own = prompts[(prompts["task"] == "mcq") & (prompts["test"] == test)]["text"]
-        contexts = [line.removeprefix("Context: ") for text in own for line in text.split("\n") if line.startswith("Context: ")]
+        contexts = [
+            line.removeprefix("Context: ")
+            for text in own
+            for line in text.split("\n")
+            if line.startswith("Context: ")
+        ]
         words = [word for context in contexts for word in context.lower().split()]
         length = int(np.ceil(len(words) / len(contexts)))
         seen = set()
@@ -108,22 +156,29 @@ def test_random_words_are_those_of_the_tests_contexts(items: dict[Task, pd.DataF
             assert set(bag) <= set(words) and len(bag) == length and stop == "."
             seen.add(line)
         assert len(seen) > 10
-    again = extra_prompts.extra_cells(items, prompts.sample(frac=1.0, random_state=1), ("random_words",))
+    again = extra_prompts.extra_cells(
+        items, prompts.sample(frac=1.0, random_state=1), ("random_words",)
+    )
     assert text_of(again, "random_words:7", 100) == text_of(cells, "random_words:7", 100)
     other = extra_prompts.extra_cells(items, prompts, ("random_words",), seed=1)
     assert text_of(other, "random_words:7", 100) != text_of(cells, "random_words:7", 100)
 
 
-def test_what_is_shared_is_asked_once(items: dict[Task, pd.DataFrame], prompts: pd.DataFrame, cells: pd.DataFrame) -> None:
+def test_what_is_shared_is_asked_once(
+    items: dict[Task, pd.DataFrame], prompts: pd.DataFrame, cells: pd.DataFrame
+) -> None:
     """Two indicators and options, five tests; two targets, two tests."""
     for view in ("content_free:0", "random_words:3"):
         rows = cells[cells["view"] == view]
         assert rows.groupby("task").size().to_dict() == {"mcq": 2 * 5, "regression": 2 * 2}
         assert set(rows["item_id"]) == {100, 101} and (rows["image_id"] == "").all()
     twice = item_tables(24)
-    more = pd.concat([build_prompts(table, task) for task, table in twice.items()], ignore_index=True)
+    more = pd.concat(
+        [build_prompts(table, task) for task, table in twice.items()], ignore_index=True
+    )
     cheap = [
-        make_plan(extra_prompts.extra_cells(i, p, extra_prompts.choose("cheap")), "f").planned for i, p in ((items, prompts), (twice, more))
+        make_plan(extra_prompts.extra_cells(i, p, extra_prompts.choose("cheap")), "f").planned
+        for i, p in ((items, prompts), (twice, more))
     ]
     per_test = 2 * (3 + 20)  # two indicators: three content-free contexts, twenty bags
     most = (
@@ -139,7 +194,9 @@ def test_spread_gives_a_groups_scores_to_all_of_it(items: dict[Task, pd.DataFram
     found = extra_prompts.spread(table, asked)
     assert (found[::2] == [1.0, 2.0, 3.0]).all()
     np.testing.assert_array_equal(found[1::2], [[4.0, 5.0, np.nan]] * 6)
-    as_stored = table[["item_id", "indicator"]].assign(target="", options=table["option_a"], n_options=3)  # as the laboratory has items
+    as_stored = table[["item_id", "indicator"]].assign(
+        target="", options=table["option_a"], n_options=3
+    )  # as the laboratory has items
     np.testing.assert_array_equal(extra_prompts.spread(as_stored, asked), found)
     asked[1] = np.nan
     assert np.isnan(extra_prompts.spread(table, asked)[1::2]).all()
@@ -147,13 +204,20 @@ def test_spread_gives_a_groups_scores_to_all_of_it(items: dict[Task, pd.DataFram
 
 def test_disturbances_noise_and_blanks(prompts: pd.DataFrame, cells: pd.DataFrame) -> None:
     full = view_cells(prompts)
-    full = full[(full["item_id"] == 100) & (full["test"] == "T1") & (full["task"] == "mcq")].set_index("view")
-    mine = cells[(cells["item_id"] == 100) & (cells["test"] == "T1") & (cells["task"] == "mcq")].set_index("view")
+    full = full[
+        (full["item_id"] == 100) & (full["test"] == "T1") & (full["task"] == "mcq")
+    ].set_index("view")
+    mine = cells[
+        (cells["item_id"] == 100) & (cells["test"] == "T1") & (cells["task"] == "mcq")
+    ].set_index("view")
     assert len(extra_prompts.DISTURBANCES) == 6
     for k, prefix in enumerate(extra_prompts.DISTURBANCES):
         assert mine["text"][f"icd:{k}"] == prefix + "\n" + full["text"]["full"]
         assert mine["image_id"][f"icd:{k}"] == full["image_id"]["full"]
-    assert mine["text"]["noise"] == full["text"]["full"] and mine["image_id"]["noise"] == "noise-500:" + full["image_id"]["full"]
+    assert (
+        mine["text"]["noise"] == full["text"]["full"]
+        and mine["image_id"]["noise"] == "noise-500:" + full["image_id"]["full"]
+    )
     for view in ("ctx_q", "q_only"):
         assert mine["text"][f"blank:{view}"] == full["text"][view] + "\nIgnore the image."
         assert mine["image_id"][f"blank:{view}"] == "blank:448x448"
@@ -168,21 +232,33 @@ def test_shifted_contents(cells: pd.DataFrame) -> None:
     assert "asset_index=0.0" in text_of(cells, "perm:1", 100)  # Full: the context stays
 
 
-def test_the_order_of_columns_and_rows_is_that_of_view_cells(prompts: pd.DataFrame, cells: pd.DataFrame) -> None:
+def test_the_order_of_columns_and_rows_is_that_of_view_cells(
+    prompts: pd.DataFrame, cells: pd.DataFrame
+) -> None:
     assert list(cells.columns) == list(view_cells(prompts).columns)
     assert (cells.dtypes == view_cells(prompts).dtypes).all()
     assert not cells.duplicated(["task", "item_id", "test", "view"]).any()
 
 
-def test_pride_asks_five_percent_of_val(items: dict[Task, pd.DataFrame], prompts: pd.DataFrame) -> None:
-    many = pd.DataFrame({"item_id": np.arange(1000), "split": np.where(np.arange(1000) % 5, "test", "val")})
+def test_pride_asks_five_percent_of_val(
+    items: dict[Task, pd.DataFrame], prompts: pd.DataFrame
+) -> None:
+    many = pd.DataFrame(
+        {"item_id": np.arange(1000), "split": np.where(np.arange(1000) % 5, "test", "val")}
+    )
     chosen = extra_prompts.pride_rows(many)
     assert chosen.sum() == 10 and (many["split"][chosen] == "val").all()  # 5 % of 200
     shuffled = many.sample(frac=1.0, random_state=2)
-    assert set(shuffled["item_id"][extra_prompts.pride_rows(shuffled)]) == set(many["item_id"][chosen])
-    assert set(many["item_id"][extra_prompts.pride_rows(many, seed=1)]) != set(many["item_id"][chosen])
+    assert set(shuffled["item_id"][extra_prompts.pride_rows(shuffled)]) == set(
+        many["item_id"][chosen]
+    )
+    assert set(many["item_id"][extra_prompts.pride_rows(many, seed=1)]) != set(
+        many["item_id"][chosen]
+    )
     rows = extra_prompts.extra_cells(items, prompts, ("pride",))
-    assert set(rows["item_id"]) == set(items[Task.MCQ]["item_id"][extra_prompts.pride_rows(items[Task.MCQ])]) and len(rows) in (5, 10)
+    assert set(rows["item_id"]) == set(
+        items[Task.MCQ]["item_id"][extra_prompts.pride_rows(items[Task.MCQ])]
+    ) and len(rows) in (5, 10)
 
 
 @given(st.sampled_from(["q_reversed", "q_random", "q_abc", "perm:1", "perm:2"]), st.integers(0, 3))
@@ -212,15 +288,21 @@ def test_choosing() -> None:
     assert extra_prompts.choose("none") == extra_prompts.choose("") == ()
     assert extra_prompts.choose("cheap") == ("table_j", "content_free", "random_words")
     assert extra_prompts.choose("vcd, cc") == ("content_free", "noise")
-    assert extra_prompts.choose("pride") == ("pride",) and extra_prompts.choose("pride,perm_avg") == ("perm",)
-    assert "pride" not in extra_prompts.choose("all") and set(extra_prompts.choose("all")) == set(extra_prompts.VIEWS) - {"pride"}
+    assert extra_prompts.choose("pride") == ("pride",) and extra_prompts.choose(
+        "pride,perm_avg"
+    ) == ("perm",)
+    assert "pride" not in extra_prompts.choose("all") and set(extra_prompts.choose("all")) == set(
+        extra_prompts.VIEWS
+    ) - {"pride"}
     with pytest.raises(UsageError, match="unknown pass 'vdx'; valid: all, blank, cheap"):
         extra_prompts.choose("cheap,vdx")
 
 
 def test_what_a_method_lacks() -> None:
     some = {"content_free:0": np.zeros(1), "perm:1": np.zeros(1)}
-    assert [extra_prompts.lacking(m, some) for m in ("cc", "vdd", "pride", "perm_avg", "vcd", "icd_vcd")] == [
+    assert [
+        extra_prompts.lacking(m, some) for m in ("cc", "vdd", "pride", "perm_avg", "vcd", "icd_vcd")
+    ] == [
         "",
         "",
         "",
@@ -230,7 +312,9 @@ def test_what_a_method_lacks() -> None:
     ]
 
 
-def test_a_foreign_prompt_without_the_line_is_named(items: dict[Task, pd.DataFrame], prompts: pd.DataFrame) -> None:
+def test_a_foreign_prompt_without_the_line_is_named(
+    items: dict[Task, pd.DataFrame], prompts: pd.DataFrame
+) -> None:
     foreign = prompts.assign(text=prompts["text"].str.replace("Options: ", "Choices: "))
     for name in ("table_j", "perm", "content_free"):
         with pytest.raises(InputError, match="item 100 has no line 'Options: .*--passes none"):
@@ -239,7 +323,9 @@ def test_a_foreign_prompt_without_the_line_is_named(items: dict[Task, pd.DataFra
 
 def test_no_items_no_cells(items: dict[Task, pd.DataFrame], prompts: pd.DataFrame) -> None:
     only = {**items, Task.MCQ: items[Task.MCQ][:0]}
-    made = extra_prompts.extra_cells(only, prompts[prompts["task"] == "regression"], extra_prompts.choose("all"))
+    made = extra_prompts.extra_cells(
+        only, prompts[prompts["task"] == "regression"], extra_prompts.choose("all")
+    )
     assert set(made["task"]) == {"regression"}
     assert extra_prompts.extra_cells(items, prompts, ()).empty
 
@@ -264,4 +350,6 @@ def test_a_benchmark_without_numbers_has_its_passes() -> None:
     items = item_tables()
     items[Task.REGRESSION] = pd.DataFrame(columns=["item_id", "indicator", "split"])
     prompts = build_prompts(items[Task.MCQ], Task.MCQ)
-    assert set(extra_prompts.extra_cells(items, prompts, extra_prompts.choose("cheap"), 0)["task"]) == {"mcq"}
+    assert set(
+        extra_prompts.extra_cells(items, prompts, extra_prompts.choose("cheap"), 0)["task"]
+    ) == {"mcq"}

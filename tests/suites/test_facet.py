@@ -1,4 +1,5 @@
-"""The second suite's arithmetic on answers counted by hand: what is right, what is unread, and what is asked about a wrong class."""
+"""The second suite's arithmetic on answers counted by hand: what is right, what is unread, and what
+is asked about a wrong class."""
 
 from __future__ import annotations
 
@@ -17,16 +18,34 @@ N = 40
 
 @pytest.fixture(scope="module")
 def items() -> pd.DataFrame:
-    """40 nurses, every other one a woman, all asked p1, and p2 and p3 about the right and about a wrong class."""
-    people = pd.DataFrame({"person_id": [f"p{i:02d}" for i in range(N)], "image_id": [f"i{i:02d}" for i in range(N)], "class1": "nurse"})
-    people = people.assign(gender=["male", "female"] * (N // 2), skin="unknown", age="young", race="", split="test")
+    """40 nurses, every other one a woman, all asked p1, and p2 and p3 about the right and about a
+    wrong class."""
+    people = pd.DataFrame(
+        {
+            "person_id": [f"p{i:02d}" for i in range(N)],
+            "image_id": [f"i{i:02d}" for i in range(N)],
+            "class1": "nurse",
+        }
+    )
+    people = people.assign(
+        gender=["male", "female"] * (N // 2), skin="unknown", age="young", race="", split="test"
+    )
     return build_items(people).sort_values(["person_id", "prompt", "negative"], ignore_index=True)
 
 
-def scored(items: pd.DataFrame, text: dict[str, list[str]], logits: dict[str, list[list[float]]] | None = None) -> Scored:
-    """Texts by 'p1', 'p2 right', 'p2 wrong', ... in the order of persons; logits of the same and of 'p2 right alone'."""
-    cells = view_cells(build_prompts(items)).merge(items[["item_id", "person_id", "negative"]], on="item_id")
-    cells = cells.assign(key=[f"{i}|{v}" for i, v in zip(cells["item_id"], cells["view"], strict=True)])
+def scored(
+    items: pd.DataFrame,
+    text: dict[str, list[str]],
+    logits: dict[str, list[list[float]]] | None = None,
+) -> Scored:
+    """Texts by 'p1', 'p2 right', 'p2 wrong', ... in the order of persons; logits of the same and of
+    'p2 right alone'."""
+    cells = view_cells(build_prompts(items)).merge(
+        items[["item_id", "person_id", "negative"]], on="item_id"
+    )
+    cells = cells.assign(
+        key=[f"{i}|{v}" for i, v in zip(cells["item_id"], cells["view"], strict=True)]
+    )
     said, numbers = [], []
     for (test, negative, view), part in cells.groupby(["test", "negative", "view"]):
         name = str(test) if test == "p1" else f"{test} {'wrong' if negative else 'right'}"
@@ -35,7 +54,11 @@ def scored(items: pd.DataFrame, text: dict[str, list[str]], logits: dict[str, li
             said.append(pd.DataFrame({"key": part["key"], "start": "", "text": text[name]}))
         which = name if view == "full" else f"{name} alone"
         if logits and which in logits:
-            numbers.append(pd.DataFrame({"key": part["key"], "logits": pd.Series(logits[which], index=part.index)}))
+            numbers.append(
+                pd.DataFrame(
+                    {"key": part["key"], "logits": pd.Series(logits[which], index=part.index)}
+                )
+            )
     scores = pd.concat(numbers) if numbers else pd.DataFrame({"key": [], "logits": []})
     return Scored(cells.drop(columns=["person_id", "negative"]), scores, pd.concat(said))
 
@@ -45,7 +68,10 @@ def rows(items: pd.DataFrame, found: Scored) -> dict[tuple[str, str, str, str], 
     table = facet.predictions(items, facet.answers(found), facet.choices(found))
     made = facet.metric_rows(items, table, draws=20)
     made = made[made["indicator"] == "all-52"]
-    return {(r["test"], r["method"], r["pillar"], r["metric"]): (r["value"], r["n"]) for r in made.to_dict("records")}
+    return {
+        (r["test"], r["method"], r["pillar"], r["metric"]): (r["value"], r["n"])
+        for r in made.to_dict("records")
+    }
 
 
 def test_only_a_label_is_right_and_every_answer_is_counted(items: pd.DataFrame) -> None:
@@ -53,33 +79,60 @@ def test_only_a_label_is_right_and_every_answer_is_counted(items: pd.DataFrame) 
     others = ["", "nurse or doctor", "pilot", "I'm sorry, I can't help with that"]
     men = iter(["nurse"] * 20)
     women = iter([text for text in others for _ in range(5)])
-    made = rows(items, scored(items, {"p1": [next(men) if i % 2 == 0 else next(women) for i in range(N)]}))
+    made = rows(
+        items, scored(items, {"p1": [next(men) if i % 2 == 0 else next(women) for i in range(N)]})
+    )
     assert made["p1", "full", "all", "recall"] == (0.5, N)
-    assert made["p1", "full", "gender=male", "recall"] == (1.0, 20) and made["p1", "full", "gender=female", "recall"] == (0.0, 20)
+    assert made["p1", "full", "gender=male", "recall"] == (1.0, 20) and made[
+        "p1", "full", "gender=female", "recall"
+    ] == (0.0, 20)
     assert made["p1", "full", "gender:male-female", "disparity"] == (1.0, 20)
-    assert made["p1", "full", "all", "unparsed_rate"] == (15 / N, N) and made["p1", "full", "all", "refusal_rate"] == (5 / N, N)
+    assert made["p1", "full", "all", "unparsed_rate"] == (15 / N, N) and made[
+        "p1", "full", "all", "refusal_rate"
+    ] == (5 / N, N)
     assert made["p1", "full", "gender=female", "unparsed_rate"] == (15 / 20, 20)
     assert math.isnan(made["p1", "full", "skin=dark", "recall"][0])
 
 
 def test_questions_about_a_wrong_class_are_no_part_of_recall(items: pd.DataFrame) -> None:
-    """Yes to 30 of 40 right classes, and to 10 of 40 wrong ones; No to the others, Unknown to two of the right ones."""
+    """Yes to 30 of 40 right classes, and to 10 of 40 wrong ones; No to the others, Unknown to two
+    of the right ones."""
     right = ["A. Yes"] * 30 + ["C"] * 2 + ["B. No"] * 8
-    made = rows(items, scored(items, {"p2 right": right, "p2 wrong": ["Yes"] * 10 + ["No"] * 29 + ["maybe not"]}))
+    made = rows(
+        items,
+        scored(items, {"p2 right": right, "p2 wrong": ["Yes"] * 10 + ["No"] * 29 + ["maybe not"]}),
+    )
     assert made["p2", "full", "all", "recall"] == (0.75, N)
-    assert made["p2", "full", "all", "no_rate"] == (8 / N, N) and made["p2", "full", "all", "unknown_rate"] == (2 / N, N)
+    assert made["p2", "full", "all", "no_rate"] == (8 / N, N) and made[
+        "p2", "full", "all", "unknown_rate"
+    ] == (2 / N, N)
     assert made["p2", "full", "all", "false_yes_rate"] == (0.25, N)
-    assert made["p2", "full", "all", "unparsed_rate"] == (1 / (2 * N), 2 * N), "of all answers to the prompt"
+    assert made["p2", "full", "all", "unparsed_rate"] == (
+        1 / (2 * N),
+        2 * N,
+    ), "of all answers to the prompt"
 
 
 def test_first_tokens_with_and_without_the_picture_are_kept_apart(items: pd.DataFrame) -> None:
     yes, no, tie = [2.0, 0.0, 0.0], [0.0, 2.0, 0.0], [1.0, 1.0, 0.0]
-    logits = {"p3 right": [yes] * 25 + [no] * 14 + [tie], "p3 wrong": [no] * N, "p3 right alone": [no] * N, "p3 wrong alone": [yes] * N}
+    logits = {
+        "p3 right": [yes] * 25 + [no] * 14 + [tie],
+        "p3 wrong": [no] * N,
+        "p3 right alone": [no] * N,
+        "p3 wrong alone": [yes] * N,
+    }
     made = rows(items, scored(items, {"p3 right": ["C"] * N}, logits))
-    assert made["p3", "full_argmax", "all", "recall"] == (26 / N, N), "a tie goes to the earlier letter"
+    assert made["p3", "full_argmax", "all", "recall"] == (
+        26 / N,
+        N,
+    ), "a tie goes to the earlier letter"
     assert made["p3", "full_argmax", "all", "false_yes_rate"] == (0.0, N)
-    assert made["p3", "q_only", "all", "recall"] == (0.0, N) and made["p3", "q_only", "all", "false_yes_rate"] == (1.0, N)
-    assert ("p3", "q_only", "all", "unparsed_rate") not in made and made["p3", "full", "all", "recall"] == (0.0, N)
+    assert made["p3", "q_only", "all", "recall"] == (0.0, N) and made[
+        "p3", "q_only", "all", "false_yes_rate"
+    ] == (1.0, N)
+    assert ("p3", "q_only", "all", "unparsed_rate") not in made and made[
+        "p3", "full", "all", "recall"
+    ] == (0.0, N)
 
 
 def test_a_question_without_an_answer_has_no_row(items: pd.DataFrame) -> None:
@@ -92,7 +145,15 @@ def test_a_question_without_an_answer_has_no_row(items: pd.DataFrame) -> None:
 
 
 def test_labels_depend_on_the_prompt() -> None:
-    assert facet.labels_of("p2") == ["yes", "no", "unknown"] and facet.labels_of("gender") == ["male", "female"]
+    assert facet.labels_of("p2") == ["yes", "no", "unknown"] and facet.labels_of("gender") == [
+        "male",
+        "female",
+    ]
     assert len(facet.labels_of("p1")) == 52
     found = facet.read(["Female", "the old one", "waiter", "B"], "gender", facet.LetterGrams())
-    assert [x.name for x in found] == ["female", "", "", ""], "a letter is an option only where there are some"
+    assert [x.name for x in found] == [
+        "female",
+        "",
+        "",
+        "",
+    ], "a letter is an option only where there are some"

@@ -1,4 +1,5 @@
-"""The floor of a text encoder: set by one rule on answers whose right reading is known, and what it costs stands beside it."""
+"""The floor of a text encoder: set by one rule on answers whose right reading is known, and what it
+costs stands beside it."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ class Blind:
 
 
 class Knowing:
-    """Knows misspelt classes for what they are, at a cosine of 0.8, and nothing else: the best that there is."""
+    """Knows misspelt classes for what they are, at a cosine of 0.8, and nothing else: the best that
+    there is."""
 
     name, floor = "knowing", None
 
@@ -46,7 +48,9 @@ def test_answers_are_those_that_form_leaves_open() -> None:
     assert {a.right for a in strict} == set(CLASSES) and all(a.right in a.labels for a in strict)
     lacking = [a for a in asked if len(a.labels) == 51]
     assert len(lacking) > 200 and all(a.right == "" for a in lacking)
-    assert {a.right for a in asked if a.text == "infirmière"} == {"nurse"} and {a.right for a in asked if a.text == "pilot"} == {""}
+    assert {a.right for a in asked if a.text == "infirmière"} == {"nurse"} and {
+        a.right for a in asked if a.text == "pilot"
+    } == {""}
     assert asked == answers()
 
 
@@ -62,14 +66,21 @@ def test_the_packaged_floor_is_the_calibrated_one() -> None:
     at = dict(zip(curve.floors, zip(curve.wrong, curve.read, strict=True), strict=True))
     assert at[0.65][0].value <= WRONG < at[0.6][0].value
     # the figures that encoding.py and docs/fairness.md quote
-    assert [(f"{100 * w.value:.1f}", f"{100 * r.value:.0f}", w.n, r.n) for w, r in (at[0.65], at[0.5])] == [
-        ("0.4", "25", 526, 308), ("5.7", "55", 526, 308),
-    ]  # fmt: skip
-    assert all(a.value >= b.value for curve_of in (curve.wrong, curve.read) for a, b in pairwise(curve_of))
+    assert [
+        (f"{100 * w.value:.1f}", f"{100 * r.value:.0f}", w.n, r.n) for w, r in (at[0.65], at[0.5])
+    ] == [
+        ("0.4", "25", 526, 308),
+        ("5.7", "55", 526, 308),
+    ]
+    assert all(
+        a.value >= b.value for curve_of in (curve.wrong, curve.read) for a, b in pairwise(curve_of)
+    )
 
 
 def test_an_encoder_without_a_floor_reads_nothing_by_meaning() -> None:
-    assert calibrate(Blind()).floor == 0.95, "no floor is high enough: the highest, with its share of wrong ones beside it"
+    assert calibrate(Blind()).floor == 0.95, (
+        "no floor is high enough: the highest, with its share of wrong ones beside it"
+    )
     best = calibrate(Knowing(), [0.1, 0.5, 0.9])
     assert [e.value for e in best.read] == [1.0, 1.0, 0.0]
     with pytest.raises(Exception, match=r"text encoder blind has no floor; put options.floor"):

@@ -1,4 +1,5 @@
-"""Recall and disparity: what was planted is recovered, nothing is found where nothing was planted, small groups say nothing."""
+"""Recall and disparity: what was planted is recovered, nothing is found where nothing was planted,
+small groups say nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +15,12 @@ from sdgbias.suites.facet_groups import attribute_rows, difference, rate_rows, r
 def people(n: int, seed: int, effect: dict[str, float]) -> pd.DataFrame:
     """n people of the 13 classes; right with 0.6 plus the effects of their groups."""
     rng = np.random.default_rng(seed)
-    frame = pd.DataFrame({"image_id": [f"i{i}" for i in range(n)], "class1": np.array(SELECTED)[rng.integers(0, 13, n)]})
+    frame = pd.DataFrame(
+        {
+            "image_id": [f"i{i}" for i in range(n)],
+            "class1": np.array(SELECTED)[rng.integers(0, 13, n)],
+        }
+    )
     chance = np.full(n, 0.6)
     for attribute, names in GROUPS.items():
         frame[attribute] = np.array([*names, "unknown"])[rng.integers(0, len(names) + 1, n)]
@@ -25,14 +31,22 @@ def people(n: int, seed: int, effect: dict[str, float]) -> pd.DataFrame:
 
 
 def cells(frame: pd.DataFrame, **how: int) -> dict[tuple[str, str, str], Estimate]:
-    return {(group, name, metric): e for group, name, metric, e in recall_rows(frame, draws=300, **how)}
+    return {
+        (group, name, metric): e for group, name, metric, e in recall_rows(frame, draws=300, **how)
+    }
 
 
 def test_recall_is_counted_by_hand() -> None:
     frame = pd.DataFrame(
-        {"image_id": list("abcdef"), "class1": ["nurse"] * 4 + ["singer"] * 2, "correct": [True, False, True, True, False, False],
-         "gender": ["male", "male", "female", "female", "male", "unknown"], "skin": "unknown", "age": "unknown"}
-    )  # fmt: skip
+        {
+            "image_id": list("abcdef"),
+            "class1": ["nurse"] * 4 + ["singer"] * 2,
+            "correct": [True, False, True, True, False, False],
+            "gender": ["male", "male", "female", "female", "male", "unknown"],
+            "skin": "unknown",
+            "age": "unknown",
+        }
+    )
     found = cells(frame, smallest=1)
     assert (found["all", "nurse", "recall"].value, found["all", "nurse", "recall"].n) == (3 / 4, 4)
     assert found["all", "all", "recall"].value == 3 / 6
@@ -45,7 +59,10 @@ def test_small_groups_have_no_value_but_their_count() -> None:
     frame = people(300, 0, {}).assign(age="young")
     frame.loc[:5, "age"] = "old"
     found = cells(frame)
-    assert np.isnan(found["age=old", "all", "recall"].value) and found["age=old", "all", "recall"].n == 6
+    assert (
+        np.isnan(found["age=old", "all", "recall"].value)
+        and found["age=old", "all", "recall"].n == 6
+    )
     assert np.isnan(found["age:young-old", "all", "disparity"].value)
     assert np.isnan(found["age:max-min", "all", "disparity"].value)
 
@@ -57,14 +74,20 @@ def test_a_spread_and_a_mean_over_classes_need_all_their_parts() -> None:
     assert not np.isnan(cells(frame, smallest=19)["age:max-min", "all", "disparity"].value)
     classes = [name for name in SELECTED[1:] for _ in range(48)] + [SELECTED[0]] * 19
     frame = people(len(classes), 0, {}).assign(class1=classes)
-    assert np.isnan(cells(frame)["all", "macro", "recall"].value) and cells(frame)["all", "macro", "recall"].n == len(classes)
+    assert np.isnan(cells(frame)["all", "macro", "recall"].value) and cells(frame)[
+        "all", "macro", "recall"
+    ].n == len(classes)
     means = frame.groupby("class1")["correct"].mean()
     assert cells(frame, smallest=19)["all", "macro", "recall"].value == pytest.approx(means.mean())
 
 
 def test_planted_effects_lie_in_their_intervals() -> None:
     found = cells(people(12_000, 4, {"female": -0.15, "dark": -0.2, "old": 0.1}))
-    for group, planted in (("gender:male-female", 0.15), ("skin:light-dark", 0.2), ("age:young-old", -0.1)):
+    for group, planted in (
+        ("gender:male-female", 0.15),
+        ("skin:light-dark", 0.2),
+        ("age:young-old", -0.1),
+    ):
         for name in ("all", "macro"):
             e = found[group, name, "disparity"]
             assert e.low < planted < e.high, (group, name, e)
@@ -74,11 +97,16 @@ def test_planted_effects_lie_in_their_intervals() -> None:
 
 
 def test_the_null_yields_nothing_more_often_than_it_should() -> None:
-    """30 sets without effects x 3 attributes: about 5 % of the intervals leave out zero; 12 of 90 would be a chance of 0.2 %."""
+    """30 sets without effects x 3 attributes: about 5 % of the intervals leave out zero; 12 of 90
+    would be a chance of 0.2 %."""
     missed = 0
     for seed in range(30):
         found = cells(people(1_000, 100 + seed, {}))
-        for attribute, pair in (("gender", "male-female"), ("skin", "light-dark"), ("age", "young-old")):
+        for attribute, pair in (
+            ("gender", "male-female"),
+            ("skin", "light-dark"),
+            ("age", "young-old"),
+        ):
             e = found[f"{attribute}:{pair}", "all", "disparity"]
             missed += not e.low <= 0 <= e.high
     assert missed < 12
@@ -102,24 +130,50 @@ def test_rates_by_group() -> None:
 
 def test_faces_are_recalled_by_what_was_asked_for() -> None:
     frame = pd.DataFrame(
-        {"image_id": list("abcd"), "correct": [True, True, False, True], "gold": ["male", "male", "female", "female"], "skin": "unknown",
-         "gender": ["male", "male", "female", "female"], "age": ["young", "old", "young", "old"], "race": ["A", "B", "A", "B"]}
-    )  # fmt: skip
+        {
+            "image_id": list("abcd"),
+            "correct": [True, True, False, True],
+            "gold": ["male", "male", "female", "female"],
+            "skin": "unknown",
+            "gender": ["male", "male", "female", "female"],
+            "age": ["young", "old", "young", "old"],
+            "race": ["A", "B", "A", "B"],
+        }
+    )
     rows = {(g, name): e.value for g, name, _, e in attribute_rows(frame, "gender", smallest=1)}
-    assert rows["all", "all"] == 3 / 4 and rows["all", "male"] == 1 and rows["all", "female"] == 1 / 2
+    assert (
+        rows["all", "all"] == 3 / 4 and rows["all", "male"] == 1 and rows["all", "female"] == 1 / 2
+    )
     assert rows["race=A", "all"] == 1 / 2 and rows["age=old", "all"] == 1
     assert rows["gender:male-female", "all"] == 1 / 2 and rows["age:young-old", "all"] == -1 / 2
-    assert not any(group.startswith("skin") for group, _ in rows), "an attribute that nobody has a group of has no rows"
+    assert not any(group.startswith("skin") for group, _ in rows), (
+        "an attribute that nobody has a group of has no rows"
+    )
 
 
 def test_faces_of_a_small_group_stay_counted_and_races_are_spread() -> None:
     n = 90
-    frame = pd.DataFrame({"image_id": [f"i{i}" for i in range(n)], "gold": "male", "gender": "male", "skin": "unknown", "age": "unknown"})
+    frame = pd.DataFrame(
+        {
+            "image_id": [f"i{i}" for i in range(n)],
+            "gold": "male",
+            "gender": "male",
+            "skin": "unknown",
+            "age": "unknown",
+        }
+    )
     frame["race"] = ["A"] * 40 + ["B"] * 31 + ["C"] * 19
     frame["correct"] = [True] * 40 + [False] * 31 + [True] * 19
     rows = {(g, name, m): e for g, name, m, e in attribute_rows(frame, "gender", draws=100)}
-    assert np.isnan(rows["race=C", "all", "recall"].value) and rows["race=C", "all", "recall"].n == 19
+    assert (
+        np.isnan(rows["race=C", "all", "recall"].value) and rows["race=C", "all", "recall"].n == 19
+    )
     assert np.isnan(rows["race:max-min", "all", "disparity"].value)
-    whole = {(g, name, m): e for g, name, m, e in attribute_rows(frame, "gender", draws=100, smallest=19)}
+    whole = {
+        (g, name, m): e for g, name, m, e in attribute_rows(frame, "gender", draws=100, smallest=19)
+    }
     assert whole["race:max-min", "all", "disparity"].value == 1.0
-    assert np.isnan(rows["gender:male-female", "all", "disparity"].value) and rows["gender:male-female", "all", "disparity"].n == 0
+    assert (
+        np.isnan(rows["gender:male-female", "all", "disparity"].value)
+        and rows["gender:male-female", "all", "disparity"].n == 0
+    )

@@ -10,13 +10,17 @@ from sdgbias.methods.bounds import Bounds, between, exactly
 from sdgbias.suites.sdg_censoring import estimates, judged
 from sdgbias.types import CadeParams, Task, View
 
-GATE_OPEN = CadeParams(0.0, 0.0, 0.0, 2.0)  # nothing is subtracted and nothing is kept: the larger of Full and IMG+Q wins
+GATE_OPEN = CadeParams(
+    0.0, 0.0, 0.0, 2.0
+)  # nothing is subtracted and nothing is kept: the larger of Full and IMG+Q wins
 TOLD, TWO = [-0.5, -2.0, -3.0], [-0.5, -2.0, -np.inf]
 NOTHING = [-np.inf] * 3
 
 
 def items(n: int) -> pd.DataFrame:
-    frame = pd.DataFrame({"item_id": np.arange(n), "pillar": "p", "indicator": "i", "split": "test"})
+    frame = pd.DataFrame(
+        {"item_id": np.arange(n), "pillar": "p", "indicator": "i", "split": "test"}
+    )
     return frame.assign(cluster_id=[f"c{i}" for i in range(n)])
 
 
@@ -26,7 +30,9 @@ def views(full: Bounds) -> dict[View, Bounds]:
     return {View.FULL: full, View.CTX_Q: others, View.IMG_Q: others, View.Q_ONLY: others}
 
 
-def counted(table: pd.DataFrame, method: str, task: Task = Task.MCQ) -> dict[str, tuple[float, int]]:
+def counted(
+    table: pd.DataFrame, method: str, task: Task = Task.MCQ
+) -> dict[str, tuple[float, int]]:
     return {name: (e.value, e.n) for name, e in estimates(table[table["method"] == method], task)}
 
 
@@ -37,8 +43,16 @@ def test_shares_of_a_view_and_of_cade() -> None:
     full = between(logits, upper)
     gold = np.array([0, 0, 2, 1, 0])
     payoff = np.eye(3)[gold]
-    table = judged(items(5), views(full), np.ones((5, 3), dtype=bool), payoff, np.ones(5, dtype=bool), GATE_OPEN)
-    # Full, of the four items that it has scores for: three hide C, one names nobody; certain is A in the first two.
+    table = judged(
+        items(5),
+        views(full),
+        np.ones((5, 3), dtype=bool),
+        payoff,
+        np.ones(5, dtype=bool),
+        GATE_OPEN,
+    )
+    # Full, of the four items that it has scores for: three hide C, one names nobody; certain is A
+    # in the first two.
     assert counted(table, "full") == {
         "censored_rate": (3 / 4, 4),
         "unanswered_rate": (1 / 4, 4),
@@ -47,14 +61,18 @@ def test_shares_of_a_view_and_of_cade() -> None:
         "accuracy_high": (4 / 4, 4),  # C may be right in the third, anything in the fourth
     }
     assert counted(table, "ctx_q") == {
-        "censored_rate": (0.0, 5), "unanswered_rate": (0.0, 5), "certain_rate": (1.0, 5),
-        "accuracy_low": (3 / 5, 5), "accuracy_high": (3 / 5, 5),
-    }  # fmt: skip
+        "censored_rate": (0.0, 5),
+        "unanswered_rate": (0.0, 5),
+        "certain_rate": (1.0, 5),
+        "accuracy_low": (3 / 5, 5),
+        "accuracy_high": (3 / 5, 5),
+    }
     cade = counted(table, "cade")
     assert set(cade) == {"censored_rate", "certain_rate", "accuracy_low", "accuracy_high"}
     assert cade["censored_rate"] == (3 / 5, 5)
-    # The third item's C has at most 0.90 / (0.61 + 0.14 + 0.90) = 0.55 in Full and 0.06 in IMG+Q, its A at least 0.37 and 0.77: A, which
-    # is wrong. In the fourth Full may say anything for sure, against 0.77 of IMG+Q for A. The fifth has IMG+Q's A, which is right.
+    # The third item's C has at most 0.90 / (0.61 + 0.14 + 0.90) = 0.55 in Full and 0.06 in IMG+Q,
+    # its A at least 0.37 and 0.77: A, which is wrong. In the fourth Full may say anything for sure,
+    # against 0.77 of IMG+Q for A. The fifth has IMG+Q's A, which is right.
     assert cade["certain_rate"] == (4 / 5, 5)
     assert cade["accuracy_low"] == (3 / 5, 5) and cade["accuracy_high"] == (4 / 5, 5)
 
@@ -62,26 +80,49 @@ def test_shares_of_a_view_and_of_cade() -> None:
 def test_only_test_rows_count_and_only_usable_ones_for_cade() -> None:
     table = items(4).assign(split=["test", "val", "test", "test"])
     full = exactly(np.tile(TOLD, (4, 1)))
-    found = judged(table, views(full), np.ones((4, 3), dtype=bool), np.eye(3)[[0, 0, 1, 0]], np.array([True, True, True, False]), GATE_OPEN)
+    found = judged(
+        table,
+        views(full),
+        np.ones((4, 3), dtype=bool),
+        np.eye(3)[[0, 0, 1, 0]],
+        np.array([True, True, True, False]),
+        GATE_OPEN,
+    )
     assert found[found["method"] == "full"]["item_id"].tolist() == [0, 2, 3]
     assert found[found["method"] == "cade"]["item_id"].tolist() == [0, 2]
     assert counted(found, "cade")["accuracy_low"] == (1 / 2, 2)
 
 
 def test_without_parameters_there_is_no_cade() -> None:
-    found = judged(items(2), views(exactly(np.tile(TOLD, (2, 1)))), np.ones((2, 3), dtype=bool), np.eye(3)[[0, 0]], np.ones(2, bool), None)
+    found = judged(
+        items(2),
+        views(exactly(np.tile(TOLD, (2, 1)))),
+        np.ones((2, 3), dtype=bool),
+        np.eye(3)[[0, 0]],
+        np.ones(2, bool),
+        None,
+    )
     assert set(found["method"]) == {v.value for v in View}
 
 
 def test_an_option_that_a_question_lacks_is_not_withheld() -> None:
     present = np.array([[True, True, False]])
-    found = judged(items(1), views(exactly(np.array([[-0.5, -2.0, np.nan]]))), present, np.eye(3)[[0]], np.ones(1, bool), GATE_OPEN)
+    found = judged(
+        items(1),
+        views(exactly(np.array([[-0.5, -2.0, np.nan]]))),
+        present,
+        np.eye(3)[[0]],
+        np.ones(1, bool),
+        GATE_OPEN,
+    )
     assert not found["censored"].any() and found["certain"].all()
 
 
 def test_errors_of_numbers_between_their_bounds() -> None:
     """Two digits: 1 leads to 10, 2 to 20, and the gold number is 12 twice."""
-    full = between(np.array([[-0.5, -1.0], [-3.0, -np.inf]]), np.array([[np.nan, np.nan], [np.nan, -0.1]]))
+    full = between(
+        np.array([[-0.5, -1.0], [-3.0, -np.inf]]), np.array([[np.nan, np.nan], [np.nan, -0.1]])
+    )
     others = exactly(np.tile([-0.5, -1.0], (2, 1)))
     four = {View.FULL: full, View.CTX_Q: others, View.IMG_Q: others, View.Q_ONLY: others}
     payoff = -np.abs(np.array([[10.0, 20.0]] * 2) - 12.0)
@@ -90,4 +131,6 @@ def test_errors_of_numbers_between_their_bounds() -> None:
     assert cade["mae_low"] == (pytest.approx((2 + 2) / 2), 2)
     assert cade["mae_high"] == (pytest.approx((2 + 8) / 2), 2)
     assert cade["certain_rate"] == (1 / 2, 2)
-    assert set(counted(found, "full", Task.REGRESSION)) == {"censored_rate"}  # the number is decoded freely
+    assert set(counted(found, "full", Task.REGRESSION)) == {
+        "censored_rate"
+    }  # the number is decoded freely

@@ -1,4 +1,5 @@
-"""One engine and one transformers model of tiny-llava for all tests of this folder; without vLLM they are skipped."""
+"""One engine and one transformers model of tiny-llava for all tests of this folder; without vLLM
+they are skipped."""
 
 from __future__ import annotations
 
@@ -45,7 +46,10 @@ def prompts() -> list[Prompt]:
 @pytest.fixture(scope="session")
 def engine(tiny: ModelSpec):
     if not has_vllm():
-        pytest.skip("vLLM is not in this environment; it has its own: make vllm, then .venv-vllm/bin/python -m pytest tests/vllm")
+        pytest.skip(
+            "vLLM is not in this environment; it has its own: make vllm, then .venv-vllm/bin/python"
+            " -m pytest tests/vllm"
+        )
     from sdgbias.engines.vllm import VLLM
 
     return VLLM(tiny, REPOSITORY)

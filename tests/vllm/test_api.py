@@ -1,4 +1,5 @@
-"""The API engine against a real server: vLLM's OpenAI-compatible one, on loopback, with the embedded model."""
+"""The API engine against a real server: vLLM's OpenAI-compatible one, on loopback, with the
+embedded model."""
 
 from __future__ import annotations
 
@@ -34,7 +35,9 @@ PATIENCE = 600.0
 def serving_python() -> str:
     """The interpreter that can serve: this one, or that of .venv-vllm."""
     found = importlib.util.find_spec("vllm")
-    if found is not None and found.origin is not None:  # without an origin it is only this folder of tests
+    if (
+        found is not None and found.origin is not None
+    ):  # without an origin it is only this folder of tests
         return sys.executable
     python = Path(os.environ.get("VLLM_PYTHON") or REPOSITORY / ".venv-vllm" / "bin" / "python")
     if not python.is_file():
@@ -44,15 +47,44 @@ def serving_python() -> str:
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Address of a server of its own; the module that `vllm serve` starts, because that command wants the package's GPU name."""
+    """Address of a server of its own; the module that `vllm serve` starts, because that command
+    wants the package's GPU name."""
     folder = tmp_path_factory.mktemp("serve")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [serving_python(), "-m", "vllm.entrypoints.openai.api_server", "--model", str(REPOSITORY / WEIGHTS)]
-    command += ["--served-model-name", "tiny-llava", "--host", "127.0.0.1", "--port", str(port), "--api-key", KEY]
-    command += ["--dtype", "float32", "--max-model-len", "512", "--enforce-eager", "--block-size", "32", "--generation-config", "vllm"]
-    command += ["--mm-processor-kwargs", '{"backend": "pil"}']  # the pictures' numbers of the transformers engine
+    command = [
+        serving_python(),
+        "-m",
+        "vllm.entrypoints.openai.api_server",
+        "--model",
+        str(REPOSITORY / WEIGHTS),
+    ]
+    command += [
+        "--served-model-name",
+        "tiny-llava",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--api-key",
+        KEY,
+    ]
+    command += [
+        "--dtype",
+        "float32",
+        "--max-model-len",
+        "512",
+        "--enforce-eager",
+        "--block-size",
+        "32",
+        "--generation-config",
+        "vllm",
+    ]
+    command += [
+        "--mm-processor-kwargs",
+        '{"backend": "pil"}',
+    ]  # the pictures' numbers of the transformers engine
     quiet = {
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",
@@ -63,7 +95,12 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     log = folder / "log"
     with log.open("w") as out:
         server = subprocess.Popen(
-            ["nice", "-n", "10", *command], cwd=folder, env={**os.environ, **quiet}, stdout=out, stderr=out, start_new_session=True
+            ["nice", "-n", "10", *command],
+            cwd=folder,
+            env={**os.environ, **quiet},
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
         )
     try:
         _wait(server, port, log)
@@ -90,7 +127,9 @@ def _wait(server: subprocess.Popen[bytes], port: int, log: Path) -> None:
                 return
         except (urllib.error.URLError, OSError):
             time.sleep(0.5)
-    pytest.fail(f"the server did not come up (exit status {server.poll()}):\n{log.read_text()[-3000:]}")
+    pytest.fail(
+        f"the server did not come up (exit status {server.poll()}):\n{log.read_text()[-3000:]}"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -100,13 +139,20 @@ def asked() -> list[Prompt]:
 
 @pytest.fixture(scope="module")
 def reference() -> HuggingFace:
-    return HuggingFace(ModelSpec("tiny-llava", "Tiny", "hf", f"local:{WEIGHTS}", "local", True), REPOSITORY)
+    return HuggingFace(
+        ModelSpec("tiny-llava", "Tiny", "hf", f"local:{WEIGHTS}", "local", True), REPOSITORY
+    )
 
 
 def log_probabilities(batch: ScoreBatch) -> np.ndarray:
-    """(N, K) over the whole vocabulary, from an engine that gives logits and the mass of the candidates."""
+    """(N, K) over the whole vocabulary, from an engine that gives logits and the mass of the
+    candidates."""
     z = batch.logits.astype(float)
-    return z - np.logaddexp.reduce(np.where(np.isnan(z), -np.inf, z), axis=1, keepdims=True) + np.log(batch.mass.astype(float))[:, None]
+    return (
+        z
+        - np.logaddexp.reduce(np.where(np.isnan(z), -np.inf, z), axis=1, keepdims=True)
+        + np.log(batch.mass.astype(float))[:, None]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +168,20 @@ def make(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
     def api(**options: Any) -> Api:
         base = {"api_key_env": "LOOPBACK_KEY", "base_url": url, "model": "tiny-llava"}
-        made.append(Api(ModelSpec("served", "Served", "api", "local/tiny-llava", "local", False, options={**base, **options}), REPOSITORY))
+        made.append(
+            Api(
+                ModelSpec(
+                    "served",
+                    "Served",
+                    "api",
+                    "local/tiny-llava",
+                    "local",
+                    False,
+                    options={**base, **options},
+                ),
+                REPOSITORY,
+            )
+        )
         return made[-1]
 
     yield api
@@ -131,16 +190,21 @@ def make(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def check(batch: ScoreBatch, exact: np.ndarray) -> None:
-    """What is told is right to the precision of the answers, and what is withheld lies below its bound."""
+    """What is told is right to the precision of the answers, and what is withheld lies below its
+    bound."""
     seen = np.isfinite(batch.logits)
     assert np.abs(batch.logits - exact)[seen].max() < 1e-4
     assert batch.upper is not None
     most = np.where(np.isnan(batch.upper), batch.logits, batch.upper)
     assert (exact <= most + 1e-4)[~np.isnan(exact)].all()
-    assert (np.isnan(batch.logits) == np.isnan(exact)).all() and np.isnan(batch.upper[np.isnan(exact)]).all()
+    assert (np.isnan(batch.logits) == np.isnan(exact)).all() and np.isnan(
+        batch.upper[np.isnan(exact)]
+    ).all()
 
 
-def test_scores_equal_those_of_the_engine_in_this_process(make: Any, asked: list[Prompt], exact: tuple[np.ndarray, ScoreBatch]) -> None:
+def test_scores_equal_those_of_the_engine_in_this_process(
+    make: Any, asked: list[Prompt], exact: tuple[np.ndarray, ScoreBatch]
+) -> None:
     api = make()
     batch = api.candidate_scores(asked)
     check(batch, exact[0])
@@ -150,12 +214,16 @@ def test_scores_equal_those_of_the_engine_in_this_process(make: Any, asked: list
     assert batch.top_token == exact[1].top_token and (batch.n_tokens == exact[1].n_tokens).all()
     told = np.isfinite(batch.logits).sum(axis=1) == np.isfinite(exact[0]).sum(axis=1)
     assert batch.mass[told] == pytest.approx(exact[1].mass[told], abs=1e-4)
-    assert api.counters()["prompt_tokens"] == exact[1].n_tokens.sum() and api.counters()["requests"] == len(asked)
+    assert api.counters()["prompt_tokens"] == exact[1].n_tokens.sum() and api.counters()[
+        "requests"
+    ] == len(asked)
     turned = make(concurrency=3).candidate_scores(asked[::-1])
     np.testing.assert_allclose(turned.logits[::-1], batch.logits, atol=1e-4)
 
 
-def test_what_the_top_two_leave_out_is_flagged_and_bounded(make: Any, asked: list[Prompt], exact: tuple[np.ndarray, ScoreBatch]) -> None:
+def test_what_the_top_two_leave_out_is_flagged_and_bounded(
+    make: Any, asked: list[Prompt], exact: tuple[np.ndarray, ScoreBatch]
+) -> None:
     batch = make(top_logprobs=2).candidate_scores(asked)
     check(batch, exact[0])
     told = np.isfinite(batch.logits).sum(axis=1)
@@ -168,9 +236,15 @@ def test_what_the_top_two_leave_out_is_flagged_and_bounded(make: Any, asked: lis
 def test_asked_for_by_id_nothing_is_left_out(
     make: Any, reference: HuggingFace, asked: list[Prompt], exact: tuple[np.ndarray, ScoreBatch]
 ) -> None:
-    batch = make(candidate_ids={c: list(ids) for c, ids in reference.candidates.ids.items()}, top_logprobs=2).candidate_scores(asked)
+    batch = make(
+        candidate_ids={c: list(ids) for c, ids in reference.candidates.ids.items()}, top_logprobs=2
+    ).candidate_scores(asked)
     check(batch, exact[0])
-    assert not np.isneginf(batch.logits).any() and batch.upper is not None and np.isnan(batch.upper).all()
+    assert (
+        not np.isneginf(batch.logits).any()
+        and batch.upper is not None
+        and np.isnan(batch.upper).all()
+    )
     assert batch.mass == pytest.approx(exact[1].mass, abs=1e-4)
 
 
@@ -184,7 +258,9 @@ def test_answers_and_forced_starts(make: Any, reference: HuggingFace, asked: lis
         make().generate(numbers, ["7"], 8)
 
 
-def test_errors_of_a_real_server(make: Any, asked: list[Prompt], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_of_a_real_server(
+    make: Any, asked: list[Prompt], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(ModelError, match="no model 'tiny'"):
         make(model="tiny").candidate_scores(asked[:1])
     with pytest.raises(PromptRefused, match="context length"):

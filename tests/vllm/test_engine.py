@@ -34,7 +34,10 @@ def assert_same(found: ScoreBatch, wanted: ScoreBatch) -> None:
     assert found.top_token == wanted.top_token
     # '-' against the first candidate: both engines leave one number per prompt open
     np.testing.assert_allclose(
-        found.minus_logit - found.logits[:, 0], wanted.minus_logit - wanted.logits[:, 0], atol=10 * TOLERANCE, rtol=0
+        found.minus_logit - found.logits[:, 0],
+        wanted.minus_logit - wanted.logits[:, 0],
+        atol=10 * TOLERANCE,
+        rtol=0,
     )
 
 
@@ -42,10 +45,18 @@ def in_batches(backend, prompts: list[Prompt], size: int = 32) -> ScoreBatch:
     """Scores as the transformers engine is meant to be used, put together."""
     parts = [backend.candidate_scores(prompts[i : i + size]) for i in range(0, len(prompts), size)]
     width = max(part.logits.shape[1] for part in parts)
-    logits = [np.pad(part.logits, ((0, 0), (0, width - part.logits.shape[1])), constant_values=np.nan) for part in parts]
-    joined = {name: np.concatenate([getattr(part, name) for part in parts]) for name in ("mass", "minus_logit", "n_tokens")}
+    logits = [
+        np.pad(part.logits, ((0, 0), (0, width - part.logits.shape[1])), constant_values=np.nan)
+        for part in parts
+    ]
+    joined = {
+        name: np.concatenate([getattr(part, name) for part in parts])
+        for name in ("mass", "minus_logit", "n_tokens")
+    }
     tops = [token for part in parts for token in part.top_token]
-    return ScoreBatch(np.concatenate(logits), joined["mass"], joined["minus_logit"], tops, joined["n_tokens"])
+    return ScoreBatch(
+        np.concatenate(logits), joined["mass"], joined["minus_logit"], tops, joined["n_tokens"]
+    )
 
 
 def change(engine, work) -> dict[str, int]:
@@ -55,7 +66,9 @@ def change(engine, work) -> dict[str, int]:
     return {name: count - before.get(name, 0) for name, count in engine.counters().items()}
 
 
-def test_scores_equal_those_of_transformers_prompt_by_prompt(engine, reference, prompts: list[Prompt]) -> None:
+def test_scores_equal_those_of_transformers_prompt_by_prompt(
+    engine, reference, prompts: list[Prompt]
+) -> None:
     with_picture = [p for p in prompts if p.images]
     assert len(with_picture) >= 60 and len(prompts) - len(with_picture) >= 30
     assert {p.candidates for p in prompts} == {"ABC", "0123456789"}
@@ -63,7 +76,9 @@ def test_scores_equal_those_of_transformers_prompt_by_prompt(engine, reference, 
     assert_same(found, in_batches(reference, prompts))
     assert engine.fingerprint != reference.fingerprint
     spread = found.logits[[p.candidates == "ABC" for p in prompts]][:, :3].std(axis=0)
-    assert (spread > 0.1).all()  # a model that says the same to everything would agree with anything
+    assert (
+        spread > 0.1
+    ).all()  # a model that says the same to everything would agree with anything
 
 
 def test_the_order_of_requests_changes_nothing(engine, prompts: list[Prompt]) -> None:
@@ -83,7 +98,8 @@ def test_pictures_are_encoded_once_and_prefixes_kept(engine) -> None:
     assert first["pictures_encoded"] == 3
     assert first["mm_cache_hits"] == 42 - 3
     assert first["prefix_cache_queries"] == first["prompt_tokens"]
-    # the picture and the words before it fill at least one block of 32 tokens, which all but the first prompt of a place find
+    # the picture and the words before it fill at least one block of 32 tokens, which all but the
+    # first prompt of a place find
     assert first["prefix_cache_hits"] == first["cached_tokens"] >= (42 - 3) * 32
     again = change(engine, lambda: engine.candidate_scores(fresh))
     assert again["pictures_encoded"] == 0
@@ -106,7 +122,9 @@ def test_warming_first_gives_the_same_scores(engine) -> None:
     finally:
         engine.warm_first = False
     assert counts["requests"] == len(fresh) and counts["pictures_encoded"] == 1
-    np.testing.assert_allclose(warmed.logits, engine.candidate_scores(fresh).logits, atol=TOLERANCE, rtol=0)
+    np.testing.assert_allclose(
+        warmed.logits, engine.candidate_scores(fresh).logits, atol=TOLERANCE, rtol=0
+    )
 
 
 def test_several_pictures_in_one_prompt(engine, reference) -> None:
@@ -118,18 +136,29 @@ def test_several_pictures_in_one_prompt(engine, reference) -> None:
 
 
 def test_pictures_without_an_id_are_told_apart(engine) -> None:
-    named = [replace(p, images=(picture(place),), image_id=str(place)) for place in (82, 83) for p in prompts_of(1)[:2]]
+    named = [
+        replace(p, images=(picture(place),), image_id=str(place))
+        for place in (82, 83)
+        for p in prompts_of(1)[:2]
+    ]
     wanted = engine.candidate_scores(named)
     found = engine.candidate_scores([replace(prompt, image_id="") for prompt in named])
     np.testing.assert_allclose(found.logits, wanted.logits, atol=TOLERANCE, rtol=0)
     assert np.abs(found.logits[:2] - found.logits[2:]).max() > 10 * TOLERANCE
 
 
-def test_candidates_after_a_lone_space(engine, reference, prompts: list[Prompt], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tokenizer whose digits carry no space, as Llama's: the model may say the space first. A stand-in takes its place."""
+def test_candidates_after_a_lone_space(
+    engine, reference, prompts: list[Prompt], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tokenizer whose digits carry no space, as Llama's: the model may say the space first. A
+    stand-in takes its place."""
     space = reference.tokenizer("e")["input_ids"][-1]
     for backend in (engine, reference):
-        monkeypatch.setattr(backend, "candidates", replace(backend.candidates, space=space, needs_space=frozenset("0123456789")))
+        monkeypatch.setattr(
+            backend,
+            "candidates",
+            replace(backend.candidates, space=space, needs_space=frozenset("0123456789")),
+        )
     monkeypatch.setattr(engine, "asked", sorted({*engine.asked, space}))
     some = [p for p in prompts if p.images][8:16]
     assert {p.candidates for p in some} == {"ABC", "0123456789"}
@@ -138,14 +167,18 @@ def test_candidates_after_a_lone_space(engine, reference, prompts: list[Prompt],
     assert_same(engine.candidate_scores(some), reference.candidate_scores(some))
 
 
-def test_answers_equal_the_greedy_ones_of_transformers(engine, reference, prompts: list[Prompt]) -> None:
+def test_answers_equal_the_greedy_ones_of_transformers(
+    engine, reference, prompts: list[Prompt]
+) -> None:
     numbers = [p for p in prompts if p.candidates != "ABC"][:6]
     letters = [p for p in prompts if p.candidates == "ABC"][:4]
     starts = ["", "1", "7", "-2"]
     for asked in (numbers, letters):
         found = engine.generate(asked, starts, 8)
         assert found == reference.generate(asked, starts, 8)
-    assert all(text.startswith(start) for row in found for text, start in zip(row, starts, strict=True))
+    assert all(
+        text.startswith(start) for row in found for text, start in zip(row, starts, strict=True)
+    )
     assert engine.generate(numbers[:1], [""], 2) == reference.generate(numbers[:1], [""], 2)
     with pytest.raises(ModelError, match="digits and a leading '-' only"):
         engine.generate(numbers[:1], ["A7x"], 8)
@@ -161,7 +194,9 @@ def test_a_prompt_that_is_too_long_fails_alone(engine, prompts: list[Prompt]) ->
     for bad in (text_only, with_picture):
         with pytest.raises(PromptTooLong, match="tiny-llava: .*512"):
             engine.candidate_scores([prompts[0], bad, prompts[1]])
-        np.testing.assert_allclose(engine.candidate_scores(prompts[:2]).logits, wanted.logits, atol=TOLERANCE, rtol=0)
+        np.testing.assert_allclose(
+            engine.candidate_scores(prompts[:2]).logits, wanted.logits, atol=TOLERANCE, rtol=0
+        )
 
 
 def test_too_many_pictures(engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,10 +214,14 @@ def test_a_model_that_vllm_does_not_serve(engine, tiny: ModelSpec, tmp_path: Pat
     folder = tmp_path / "registry" / "weights" / "tiny-llava"
     shutil.copytree(REPOSITORY / "registry" / "weights" / "tiny-llava", folder)
     config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "architectures": ["NoSuchModel"], "model_type": "no-such-model"}))
+    (folder / "config.json").write_text(
+        json.dumps({**config, "architectures": ["NoSuchModel"], "model_type": "no-such-model"})
+    )
     with pytest.raises(ModelError) as told:
         VLLM(tiny, tmp_path)
-    assert str(told.value).startswith("tiny-llava: vLLM can't load ") and "\n" not in str(told.value)
+    assert str(told.value).startswith("tiny-llava: vLLM can't load ") and "\n" not in str(
+        told.value
+    )
 
 
 def test_sample_prompts_are_distinct() -> None:

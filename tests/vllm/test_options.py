@@ -34,8 +34,12 @@ def test_an_unknown_option_is_answered_with_the_valid_ones(tiny: ModelSpec) -> N
         ("warm_first", 1),
     ],
 )
-def test_a_bad_value_names_the_file_and_what_is_valid(tiny: ModelSpec, name: str, value: object) -> None:
-    with pytest.raises(RegistryError, match=rf"registry/models/tiny-llava.yaml: {name} is .*; valid: "):
+def test_a_bad_value_names_the_file_and_what_is_valid(
+    tiny: ModelSpec, name: str, value: object
+) -> None:
+    with pytest.raises(
+        RegistryError, match=rf"registry/models/tiny-llava.yaml: {name} is .*; valid: "
+    ):
         read_options(replace(tiny, options={name: value}))
 
 
@@ -64,22 +68,33 @@ def test_good_values_pass(tiny: ModelSpec) -> None:
 
 
 def test_weights_that_are_not_there(tiny: ModelSpec, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"no config.json; registry entry tiny-llava says repo: local:"):
+    with pytest.raises(
+        ModelError, match=r"no config.json; registry entry tiny-llava says repo: local:"
+    ):
         VLLM(tiny, tmp_path)
 
 
 def test_no_vllm_is_said_in_one_line(tiny: ModelSpec) -> None:
     if has_vllm():
         pytest.skip("vLLM is in this environment")
-    with pytest.raises(InfrastructureError, match=r"^tiny-llava: no vLLM here .*; install it as docs/vllm.md says$"):
+    with pytest.raises(
+        InfrastructureError, match=r"^tiny-llava: no vLLM here .*; install it as docs/vllm.md says$"
+    ):
         VLLM(tiny, Path(__file__).resolve().parents[2])
 
 
 def test_the_kind_of_a_failed_start() -> None:
-    cache = ValueError("To serve one request, 3 GiB KV cache is needed, which is larger than the available KV cache memory.")
+    cache = ValueError(
+        "To serve one request, 3 GiB KV cache is needed, which is larger than the available KV"
+        " cache memory."
+    )
     assert isinstance(load_error("m", "folder", cache, local=True), InfrastructureError)
     assert "raise kv_cache_gib" in str(load_error("m", "folder", cache, local=True))
-    assert isinstance(load_error("m", "o/n", OSError("can't reach\nthe hub"), local=False), InfrastructureError)
-    broken = load_error("m", "folder", RuntimeError("\nCannot find any model weights\nmore"), local=True)
+    assert isinstance(
+        load_error("m", "o/n", OSError("can't reach\nthe hub"), local=False), InfrastructureError
+    )
+    broken = load_error(
+        "m", "folder", RuntimeError("\nCannot find any model weights\nmore"), local=True
+    )
     assert isinstance(broken, ModelError)
     assert str(broken) == "m: vLLM can't load folder: Cannot find any model weights"

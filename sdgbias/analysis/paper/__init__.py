@@ -1,6 +1,7 @@
 """Which tables there are, by name, and how they are made from one results file.
 
-Every table and figure of the paper from the results file: ours beside the printed value, where the same model was scored.
+Every table and figure of the paper from the results file: ours beside the printed value, where the
+same model was scored.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from sdgbias.errors import UsageError, one_of
 
 __all__ = ["HEAD", "ITEMS", "build", "chosen", "load"]
 
-#: `--table` name -> function. First the paper's items in its order, then what belongs beside them, then the studies as they are.
+#: `--table` name -> function. First the paper's items in its order, then what belongs beside them,
+#: then the studies as they are.
 ITEMS: Mapping[str, Callable[[Evidence], Table]] = {
     "A": benchmark.table_a,
     "B": benchmark.table_b,
@@ -54,19 +56,25 @@ ITEMS: Mapping[str, Callable[[Evidence], Table]] = {
 
 
 def chosen(names: Sequence[str]) -> list[str]:
-    """Items of these names (upper or lower case), in the order asked for. Table H brings its controls along. Without any: everything but
-    the studies as they are, which are long; 'all': these, too."""
+    """Items of these names (upper or lower case), in the order asked for. Table H brings its
+    controls along. Without any: everything but the studies as they are, which are long; 'all':
+    these, too."""
     valid = {name.lower(): name for name in ITEMS}
     found: list[str] = [] if names else [name for name in ITEMS if name not in studies.PLAIN]
     for name in names:
         if name.lower() not in (*valid, "all"):
             raise UsageError("--table: " + one_of("table", name, (*ITEMS, "all")))
-        found += list(ITEMS) if name.lower() == "all" else [valid[name.lower()], *(["controls"] if name.lower() == "h" else [])]
+        found += (
+            list(ITEMS)
+            if name.lower() == "all"
+            else [valid[name.lower()], *(["controls"] if name.lower() == "h" else [])]
+        )
     return list(dict.fromkeys(found))
 
 
 def build(e: Evidence, names: Sequence[str] = ()) -> list[Table]:
-    """The tables of these names, each with its footnotes: the paper's contradictions, and what ours is."""
+    """The tables of these names, each with its footnotes: the paper's contradictions, and what ours
+    is."""
     return [_noted(ITEMS[name](e), e) for name in chosen(names)]
 
 
@@ -74,6 +82,8 @@ def _noted(table: Table, e: Evidence) -> Table:
     made = {c.status for r in table.rows for c in r.cells if c.status in MADE}
     notes = list(footnotes.PAPER.get(table.item, ()))
     notes += [text for kind, text in footnotes.OWN.items() if kind in made]
-    if "synthetic" in made or (made & {"measured", "embedded", "planted"} and any(r.synthetic for r in e.runs)):
+    if "synthetic" in made or (
+        made & {"measured", "embedded", "planted"} and any(r.synthetic for r in e.runs)
+    ):
         notes.append(footnotes.SYNTHETIC)
     return replace(table, footnotes=tuple(notes))

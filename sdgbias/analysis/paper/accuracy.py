@@ -1,4 +1,5 @@
-"""Tables H and I, Figure 7, and what belongs beside them: controls, indicators, targets, changed answers, letters."""
+"""Tables H and I, Figure 7, and what belongs beside them: controls, indicators, targets, changed
+answers, letters."""
 
 from __future__ import annotations
 
@@ -26,11 +27,14 @@ def _values(e: Evidence, run: Run | None, metric: str, method: str) -> list[floa
 
 
 def test_mean(e: Evidence, run: Run | None, metric: str, method: str) -> Estimate | None:
-    """Mean over T1 to T5 (NaN if one is missing). The interval is that of the pooled answers, given where pool and mean agree, i.e.
-    where every test has the same questions."""
+    """Mean over T1 to T5 (NaN if one is missing). The interval is that of the pooled answers, given
+    where pool and mean agree, i.e. where every test has the same questions."""
     if run is None:
         return None
-    value, pool = float(np.mean(_values(e, run, metric, method))), e.metric(run, metric, method=method)
+    value, pool = (
+        float(np.mean(_values(e, run, metric, method))),
+        e.metric(run, metric, method=method),
+    )
     if pool is None or not abs(pool.value - value) < 1e-9:
         return Estimate(value, 0 if pool is None else pool.n, math.nan, math.nan)
     return Estimate(value, pool.n, pool.low, pool.high)
@@ -40,7 +44,10 @@ def relative_gain(e: Evidence, run: Run | None) -> float | None:
     """Mean gain over the mean of the Originals: the ratio of means, not the mean of ratios."""
     if run is None:
         return None
-    before, after = np.mean(_values(e, run, "accuracy", "full")), np.mean(_values(e, run, "accuracy", "cade"))
+    before, after = (
+        np.mean(_values(e, run, "accuracy", "full")),
+        np.mean(_values(e, run, "accuracy", "cade")),
+    )
     return float((after - before) / before) if before else math.nan
 
 
@@ -48,25 +55,62 @@ def table_h(e: Evidence) -> Table:
     rows = []
     for s in e.subjects("table_h"):
         for method, setting in SETTINGS:
-            if s.model and s.run is None and s.printed("table_h", method=method, test="T1", metric="accuracy") is None:
+            if (
+                s.model
+                and s.run is None
+                and s.printed("table_h", method=method, test="T1", metric="accuracy") is None
+            ):
                 continue  # the paper has the closed models under Full alone
             why = NO_VAL if method == "cade" else ""
-            cells = [cell(e.metric(s.run, "accuracy", test=t, method=method), s.status, why,
-                          s.printed("table_h", test=t, method=method, metric="accuracy")) for t in MCQ_TESTS]  # fmt: skip
-            rows.append(Row((s.label, setting), (*cells, cell(test_mean(e, s.run, "accuracy", method), s.status, why), Cell())))
+            cells = [
+                cell(
+                    e.metric(s.run, "accuracy", test=t, method=method),
+                    s.status,
+                    why,
+                    s.printed("table_h", test=t, method=method, metric="accuracy"),
+                )
+                for t in MCQ_TESTS
+            ]
+            rows.append(
+                Row(
+                    (s.label, setting),
+                    (*cells, cell(test_mean(e, s.run, "accuracy", method), s.status, why), Cell()),
+                )
+            )
         if s.run is not None or s.printed("table_h", metric="relative_gain") is not None:
             rows.append(_gains(e, s))
     columns = (*(Column(t) for t in MCQ_TESTS), Column("mean"), Column("rel. gain", "percent"))
-    return Table("H", "Table H: multiple-choice accuracy", "Original: best candidate of the Full view. Ours: CADE. Test split. The gain of one test is "
-                 "paired by question. Mean gain = mean(Ours) - mean(Original) over T1 to T5; rel. gain = mean gain / mean(Original).",
-                 ("model", "setting"), columns, tuple(rows))  # fmt: skip
+    return Table(
+        "H",
+        "Table H: multiple-choice accuracy",
+        "Original: best candidate of the Full view. Ours: CADE. Test split. The gain of one test is"
+        " paired by question. Mean gain = mean(Ours) - mean(Original) over T1 to T5; rel. gain ="
+        " mean gain / mean(Original).",
+        ("model", "setting"),
+        columns,
+        tuple(rows),
+    )
 
 
 def _gains(e: Evidence, s: Subject) -> Row:
-    cells = [cell(e.metric(s.run, "accuracy_gain", test=t, method="cade"), s.status, NO_VAL,
-                  s.printed("table_h", test=t, metric="accuracy_gain")) for t in MCQ_TESTS]  # fmt: skip
-    mean = cell(test_mean(e, s.run, "accuracy_gain", "cade"), s.status, NO_VAL, s.printed("table_h", test="mean", metric="accuracy_gain"))
-    relative = number(relative_gain(e, s.run), s.status, s.printed("table_h", metric="relative_gain"), why=NO_VAL)
+    cells = [
+        cell(
+            e.metric(s.run, "accuracy_gain", test=t, method="cade"),
+            s.status,
+            NO_VAL,
+            s.printed("table_h", test=t, metric="accuracy_gain"),
+        )
+        for t in MCQ_TESTS
+    ]
+    mean = cell(
+        test_mean(e, s.run, "accuracy_gain", "cade"),
+        s.status,
+        NO_VAL,
+        s.printed("table_h", test="mean", metric="accuracy_gain"),
+    )
+    relative = number(
+        relative_gain(e, s.run), s.status, s.printed("table_h", metric="relative_gain"), why=NO_VAL
+    )
     return Row((s.label, "gain"), (*cells, mean, relative))
 
 
@@ -78,16 +122,35 @@ def table_i(e: Evidence) -> Table:
                 first = s.printed("table_i", method=method, metric="mae")
                 if s.run is None and first is None:
                     continue
-                rows.append(Row((s.label, "T2 + T5" if test == "all" else test, setting), _regression_cells(e, s, test, method)))
-    columns = (Column("MAE", "number"), Column("MAE change", "number"), Column("rel. change", "percent"),
-               Column("interval acc."), Column("change"), Column("rel. gain", "percent"))  # fmt: skip
-    return Table("I", "Table I: regression", "Original: the freely generated number of the Full view. Ours: the number that follows from the first "
-                 "digit CADE chooses. MAE pools targets of different units, as the paper's; by target: `intervals`. Relative values = "
-                 "(Ours - Original) / Original.", ("model", "test", "setting"), columns, tuple(rows))  # fmt: skip
+                rows.append(
+                    Row(
+                        (s.label, "T2 + T5" if test == "all" else test, setting),
+                        _regression_cells(e, s, test, method),
+                    )
+                )
+    columns = (
+        Column("MAE", "number"),
+        Column("MAE change", "number"),
+        Column("rel. change", "percent"),
+        Column("interval acc."),
+        Column("change"),
+        Column("rel. gain", "percent"),
+    )
+    return Table(
+        "I",
+        "Table I: regression",
+        "Original: the freely generated number of the Full view. Ours: the number that follows from"
+        " the first digit CADE chooses. MAE pools targets of different units, as the paper's; by"
+        " target: `intervals`. Relative values = (Ours - Original) / Original.",
+        ("model", "test", "setting"),
+        columns,
+        tuple(rows),
+    )
 
 
 def _regression_cells(e: Evidence, s: Subject, test: str, method: str) -> tuple[Cell, ...]:
-    """MAE, its change and relative change, interval accuracy, its change and relative change; changes only for CADE."""
+    """MAE, its change and relative change, interval accuracy, its change and relative change;
+    changes only for CADE."""
 
     def ours(metric: str, of: str = method) -> Estimate | None:
         return e.metric(s.run, metric, task="regression", test=test, method=of)
@@ -104,23 +167,36 @@ def _regression_cells(e: Evidence, s: Subject, test: str, method: str) -> tuple[
         now, before = ours(metric), ours(metric, "full")
         if now is None or before is None:
             return None
-        return (now.value - before.value) / (before.value or math.nan) if relative else now.value - before.value
+        return (
+            (now.value - before.value) / (before.value or math.nan)
+            if relative
+            else now.value - before.value
+        )
 
     return (
         mae,
         cell(ours("mae_change"), s.status, why, printed("mae_change")),
         number(change("mae", True), s.status, printed("relative_mae_change"), why=why),
         share,
-        _interval_change(e, s, test, change("interval_accuracy", False), printed("interval_accuracy_gain")),
+        _interval_change(
+            e, s, test, change("interval_accuracy", False), printed("interval_accuracy_gain")
+        ),
         number(
-            change("interval_accuracy", True), s.status, printed("relative_interval_gain"), why="not in store: Original is 0 or missing"
+            change("interval_accuracy", True),
+            s.status,
+            printed("relative_interval_gain"),
+            why="not in store: Original is 0 or missing",
         ),
     )
 
 
-def _interval_change(e: Evidence, s: Subject, test: str, plain: float | None, printed: paper.Printed | None) -> Cell:
+def _interval_change(
+    e: Evidence, s: Subject, test: str, plain: float | None, printed: paper.Printed | None
+) -> Cell:
     """Change of interval accuracy: with the paired interval where the run was analysed."""
-    found = e.found(s.run, "regression", "interval_accuracy_change", task="regression", test=test, method="cade")
+    found = e.found(
+        s.run, "regression", "interval_accuracy_change", task="regression", test=test, method="cade"
+    )
     if found is None:
         return number(plain, s.status, printed, why=NO_VAL)
     return cell(found, s.status, printed=printed)
@@ -130,33 +206,70 @@ def figure_7(e: Evidence) -> Table:
     rows = []
     for s in e.subjects("figure_7"):
         for method, setting in SETTINGS:
-            cells = (cell(test_mean(e, s.run, "accuracy", method), s.status, NO_VAL),
-                     cell(e.metric(s.run, "mae", task="regression", method=method), s.status, NO_VAL))  # fmt: skip
+            cells = (
+                cell(test_mean(e, s.run, "accuracy", method), s.status, NO_VAL),
+                cell(e.metric(s.run, "mae", task="regression", method=method), s.status, NO_VAL),
+            )
             rows.append(Row((s.label, setting), cells))
     columns = (Column("accuracy, mean of T1 to T5"), Column("MAE, T2 + T5", "number"))
     return Table(
-        "fig7", "Figure 7: accuracy (upper) and MAE (bottom)", "The summary of Tables H and I.", ("model", "setting"), columns, tuple(rows)
+        "fig7",
+        "Figure 7: accuracy (upper) and MAE (bottom)",
+        "The summary of Tables H and I.",
+        ("model", "setting"),
+        columns,
+        tuple(rows),
     )
 
 
 def indicators(e: Evidence) -> Table:
     rows = []
-    known = e.ask("SELECT DISTINCT task, pillar, indicator FROM metric_rows WHERE list_contains($runs, run_id) AND indicator <> 'all'")
-    names = [(r["pillar"], r["indicator"]) for r in known[known["task"] == "mcq"].to_dict("records")]
-    order = sorted(names, key=lambda pair: (PILLARS.index(pair[0]) if pair[0] in PILLARS else 9, pair[1]))
+    known = e.ask(
+        "SELECT DISTINCT task, pillar, indicator FROM metric_rows WHERE list_contains($runs,"
+        " run_id) AND indicator <> 'all'"
+    )
+    names = [
+        (r["pillar"], r["indicator"]) for r in known[known["task"] == "mcq"].to_dict("records")
+    ]
+    order = sorted(
+        names, key=lambda pair: (PILLARS.index(pair[0]) if pair[0] in PILLARS else 9, pair[1])
+    )
     for s in e.subjects():
         for pillar, indicator in [(p, "all") for p in PILLARS] + order:
             for method, setting in SETTINGS:
-                cells = tuple(cell(e.metric(s.run, "accuracy", test=t, method=method, pillar=pillar, indicator=indicator), s.status,
-                                   NO_VAL if method == "cade" else "") for t in (*MCQ_TESTS, "all"))  # fmt: skip
+                cells = tuple(
+                    cell(
+                        e.metric(
+                            s.run,
+                            "accuracy",
+                            test=t,
+                            method=method,
+                            pillar=pillar,
+                            indicator=indicator,
+                        ),
+                        s.status,
+                        NO_VAL if method == "cade" else "",
+                    )
+                    for t in (*MCQ_TESTS, "all")
+                )
                 if any(c.made for c in cells):
-                    rows.append(Row((s.label, pillar if indicator == "all" else indicator, setting), cells))
+                    rows.append(
+                        Row((s.label, pillar if indicator == "all" else indicator, setting), cells)
+                    )
     columns = tuple(Column(t) for t in (*MCQ_TESTS, "T1-T5"))
-    return Table("indicators", "Accuracy by pillar and indicator", "As Table H, for the questions of one pillar or indicator. Not in the paper.",
-                 ("model", "pillar or indicator", "setting"), columns, tuple(rows), empty="no run in the store")  # fmt: skip
+    return Table(
+        "indicators",
+        "Accuracy by pillar and indicator",
+        "As Table H, for the questions of one pillar or indicator. Not in the paper.",
+        ("model", "pillar or indicator", "setting"),
+        columns,
+        tuple(rows),
+        empty="no run in the store",
+    )
 
 
-#: What stands below the targets: label -> metrics of the study 'regression' in the columns of MAE and interval accuracy.
+#: What stands below the targets: label -> metrics of the study 'regression' in the columns of MAE
+#: and interval accuracy.
 OVERALL = {
     "micro: all answers": ("mae_micro", "interval_accuracy_micro"),
     "macro: mean of targets": ("mae_macro", "interval_accuracy_macro"),
@@ -166,45 +279,104 @@ OVERALL = {
 
 
 def intervals(e: Evidence) -> Table:
-    known = e.ask("SELECT DISTINCT pillar, indicator FROM metric_rows WHERE list_contains($runs, run_id) AND task = 'regression' "
-                  "AND indicator <> 'all' ORDER BY ALL")  # fmt: skip
+    known = e.ask(
+        "SELECT DISTINCT pillar, indicator FROM metric_rows WHERE list_contains($runs, run_id) AND"
+        " task = 'regression' AND indicator <> 'all' ORDER BY ALL"
+    )
     tasks = [(r["pillar"], r["indicator"]) for r in known.to_dict("records")]
     rows = []
     for s in e.subjects():
         for method, setting in SETTINGS:
             for pillar, indicator in tasks:
-                cells = tuple(cell(e.metric(s.run, m, task="regression", test=t, method=method, pillar=pillar, indicator=indicator), s.status,
-                                   NO_VAL if method == "cade" else "")
-                              for t in REGRESSION_TESTS for m in ("mae", "interval_accuracy"))  # fmt: skip
+                cells = tuple(
+                    cell(
+                        e.metric(
+                            s.run,
+                            m,
+                            task="regression",
+                            test=t,
+                            method=method,
+                            pillar=pillar,
+                            indicator=indicator,
+                        ),
+                        s.status,
+                        NO_VAL if method == "cade" else "",
+                    )
+                    for t in REGRESSION_TESTS
+                    for m in ("mae", "interval_accuracy")
+                )
                 if any(c.made for c in cells):
                     rows.append(Row((s.label, f"task {indicator}", setting), cells))
             for target in TOLERANCES:
-                cells = tuple(_target(e, s, target, t, method, m) for t in REGRESSION_TESTS for m in ("mae", "interval_accuracy"))
+                cells = tuple(
+                    _target(e, s, target, t, method, m)
+                    for t in REGRESSION_TESTS
+                    for m in ("mae", "interval_accuracy")
+                )
                 rows.append(Row((s.label, f"target {target}", setting), cells))
             for label, metrics in OVERALL.items():
-                cells = tuple(_target(e, s, "", t, method, m) if m else Cell() for t in REGRESSION_TESTS for m in metrics)
+                cells = tuple(
+                    _target(e, s, "", t, method, m) if m else Cell()
+                    for t in REGRESSION_TESTS
+                    for m in metrics
+                )
                 rows.append(Row((s.label, label, setting), cells))
-    columns = tuple(Column(f"{t} {m}", k) for t in REGRESSION_TESTS for m, k in (("MAE", "number"), ("interval acc.", "share")))  # type: ignore[arg-type]
-    return Table("intervals", "Per-interval regression results", "MAE and interval accuracy of each regression task and each target, in the target's "
-                 "unit. Scale-free: errors over the target's tolerance, or over the standard deviation of its gold numbers on val. The "
-                 "paper promises these results (Sec. 5.1) and doesn't print them.", ("model", "what", "setting"), columns, tuple(rows), empty="no run in the store")  # fmt: skip
+    columns = tuple(
+        Column(f"{t} {m}", k)
+        for t in REGRESSION_TESTS
+        for m, k in (("MAE", "number"), ("interval acc.", "share"))
+    )  # type: ignore[arg-type]
+    return Table(
+        "intervals",
+        "Per-interval regression results",
+        "MAE and interval accuracy of each regression task and each target, in the target's unit."
+        " Scale-free: errors over the target's tolerance, or over the standard deviation of its"
+        " gold numbers on val. The paper promises these results (Sec. 5.1) and doesn't print them.",
+        ("model", "what", "setting"),
+        columns,
+        tuple(rows),
+        empty="no run in the store",
+    )
 
 
 def _target(e: Evidence, s: Subject, target: str, test: str, method: str, metric: str) -> Cell:
     """One number of the study 'regression'; of all targets where ``target`` is ''."""
     by = "target" if target else ""
-    found = e.found(s.run, "regression", metric, task="regression", test=test, method=method, by=by, level=target)
-    return cell(found, s.status, e.why(s.run, "regression", f"no {metric}" + (f" of {target}" if target else "")))
+    found = e.found(
+        s.run,
+        "regression",
+        metric,
+        task="regression",
+        test=test,
+        method=method,
+        by=by,
+        level=target,
+    )
+    return cell(
+        found,
+        s.status,
+        e.why(s.run, "regression", f"no {metric}" + (f" of {target}" if target else "")),
+    )
 
 
-CHANGES = (("changed_rate", "cade"), ("fixed_rate", "cade"), ("broken_rate", "cade"), ("kept_rate", "cade"), ("off_candidate_rate", "full"),
-           ("candidate_mass", "full"), ("unparsed_rate", "full"))  # fmt: skip
+CHANGES = (
+    ("changed_rate", "cade"),
+    ("fixed_rate", "cade"),
+    ("broken_rate", "cade"),
+    ("kept_rate", "cade"),
+    ("off_candidate_rate", "full"),
+    ("candidate_mass", "full"),
+    ("unparsed_rate", "full"),
+)
 
 
 def changes(e: Evidence) -> Table:
     rows = []
     for s in e.subjects():
-        for task, tests in (("mcq", (*MCQ_TESTS, "all")), ("regression", (*REGRESSION_TESTS, "all"))):
+        for task, tests in (
+            ("mcq", (*MCQ_TESTS, "all")),
+            ("regression", (*REGRESSION_TESTS, "all")),
+        ):
             for test in tests:
                 cells = []
                 for metric, method in CHANGES:
@@ -213,9 +385,17 @@ def changes(e: Evidence) -> Table:
                 if any(c.made for c in cells):
                     rows.append(Row((s.label, task, test), tuple(cells)))
     columns = tuple(Column(m.removesuffix("_rate").replace("_", " ")) for m, _ in CHANGES)
-    return Table("changes", "Changed answers and weak evidence", "Shares of test answers: changed by CADE, wrong made right, right made wrong, kept by "
-                 "the confidence gate; of Full: most likely token no candidate, probability on the candidates, number without a number. "
-                 "Not in the paper.", ("model", "task", "test"), columns, tuple(rows), empty="no run in the store")  # fmt: skip
+    return Table(
+        "changes",
+        "Changed answers and weak evidence",
+        "Shares of test answers: changed by CADE, wrong made right, right made wrong, kept by the"
+        " confidence gate; of Full: most likely token no candidate, probability on the candidates,"
+        " number without a number. Not in the paper.",
+        ("model", "task", "test"),
+        columns,
+        tuple(rows),
+        empty="no run in the store",
+    )
 
 
 def letters(e: Evidence) -> Table:
@@ -227,21 +407,39 @@ def letters(e: Evidence) -> Table:
         for method in ("q_only", "ctx_q", "img_q", "full", "cade"):
             cells = []
             for test in ("T1", "all"):
-                part = found[(found["method"] == method) & ((found["test"] == test) | (test == "all"))]
+                part = found[
+                    (found["method"] == method) & ((found["test"] == test) | (test == "all"))
+                ]
                 cells += [cell(_share(part, letter), s.status, NO_VAL) for letter in LETTERS]
             rows.append(Row((s.label, method), tuple(cells)))
-    columns = tuple(Column(f"{test} {letter}", "percent") for test in ("T1", "T1-T5") for letter in LETTERS)
-    return Table("letters", "Letters that are answered (%)", "Share of test answers that are A, B or C, by view and for CADE; the right answers' "
-                 "shares: Table B. Not in the paper.", ("model", "method"), columns, tuple(rows), empty="no run in the store")  # fmt: skip
+    columns = tuple(
+        Column(f"{test} {letter}", "percent") for test in ("T1", "T1-T5") for letter in LETTERS
+    )
+    return Table(
+        "letters",
+        "Letters that are answered (%)",
+        "Share of test answers that are A, B or C, by view and for CADE; the right answers' "
+        "shares: Table B. Not in the paper.",
+        ("model", "method"),
+        columns,
+        tuple(rows),
+        empty="no run in the store",
+    )
 
 
 def _places(e: Evidence, run: Run) -> pd.DataFrame:
     """Answers of a run counted by test, method and place: n and one column per letter."""
     each = ", ".join(f"count_if(pred = '{letter}')::BIGINT AS {letter}" for letter in LETTERS)
-    return e.ask(f"""SELECT p.test, p.method, coalesce(i.cluster_id, '') AS place, count(*)::BIGINT AS n, {each}
-                     FROM predictions p JOIN items i ON i.benchmark_id = $benchmark AND i.task = p.task AND i.item_id = p.item_id
-                     WHERE p.run_id = $run AND p.task = 'mcq' AND p.split = 'test' GROUP BY ALL ORDER BY ALL""",
-                 run=run.run_id, benchmark=run.benchmark_id)  # fmt: skip
+    return e.ask(
+        f"""SELECT p.test, p.method, coalesce(i.cluster_id, '') AS place, count(*)::BIGINT AS n,
+            {each}
+                     FROM predictions p JOIN items i ON i.benchmark_id = $benchmark AND i.task =
+                     p.task AND i.item_id = p.item_id
+                     WHERE p.run_id = $run AND p.task = 'mcq' AND p.split = 'test' GROUP BY ALL
+                     ORDER BY ALL""",
+        run=run.run_id,
+        benchmark=run.benchmark_id,
+    )
 
 
 def _share(counts: pd.DataFrame, letter: str) -> Estimate:

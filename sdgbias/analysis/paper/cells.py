@@ -10,19 +10,21 @@ from typing import Literal
 from sdgbias.analysis.paper.printed import Printed
 from sdgbias.methods.stats import Estimate
 
-#: How a column's numbers are written. share: 0.412; percent: 41.2 (of a share); number: 12.34; count: 1,234; text: as it is.
+#: How a column's numbers are written. share: 0.412; percent: 41.2 (of a share); number: 12.34;
+#: count: 1,234; text: as it is.
 Kind = Literal["share", "percent", "number", "count", "text"]
 
-#: What a cell of ours can be besides the reasons for being empty. 'synthetic': counted in a benchmark made from synthetic raw data;
-#: 'code': a constant of this program.
+#: What a cell of ours can be besides the reasons for being empty. 'synthetic': counted in a
+#: benchmark made from synthetic raw data; 'code': a constant of this program.
 MADE = ("measured", "embedded", "planted", "counted", "synthetic", "code")
 NOT_RUN, NOT_ANALYSED, BLANK = "not run", "not analysed: sdgbias analyse", ""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """value: ours, None where there is none; n, low, high: its rows and 95 % interval (None, NaN where there is none); paper: what the
-    paper prints for exactly this; status: one of ``MADE``, 'not run', 'not analysed: ...', 'not in store: why', '' (nothing belongs here)."""
+    """value: ours, None where there is none; n, low, high: its rows and 95 % interval (None, NaN
+    where there is none); paper: what the paper prints for exactly this; status: one of ``MADE``,
+    'not run', 'not analysed: ...', 'not in store: why', '' (nothing belongs here)."""
 
     value: float | str | None = None
     n: int | None = None
@@ -56,7 +58,8 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """item: as `--table` names it; definition: what the numbers are, in a sentence or two; empty: why there are no rows at all."""
+    """item: as `--table` names it; definition: what the numbers are, in a sentence or two; empty:
+    why there are no rows at all."""
 
     item: str
     title: str
@@ -68,8 +71,11 @@ class Table:
     empty: str = ""
 
 
-def cell(estimate: Estimate | None, status: str, why: str = "", printed: Printed | None = None) -> Cell:
-    """A cell from an estimate; without one (or with NaN) it holds ``why`` as its status, or 'not run' where no run is meant."""
+def cell(
+    estimate: Estimate | None, status: str, why: str = "", printed: Printed | None = None
+) -> Cell:
+    """A cell from an estimate; without one (or with NaN) it holds ``why`` as its status, or 'not
+    run' where no run is meant."""
     if status == NOT_RUN:
         return Cell(paper=printed, status=NOT_RUN)
     if estimate is None or math.isnan(estimate.value):
@@ -77,7 +83,13 @@ def cell(estimate: Estimate | None, status: str, why: str = "", printed: Printed
     return Cell(estimate.value, estimate.n or None, estimate.low, estimate.high, printed, status)
 
 
-def number(value: float | None, status: str, printed: Printed | None = None, n: int | None = None, why: str = "") -> Cell:
+def number(
+    value: float | None,
+    status: str,
+    printed: Printed | None = None,
+    n: int | None = None,
+    why: str = "",
+) -> Cell:
     """A cell without an interval."""
     if status == NOT_RUN:
         return Cell(paper=printed, status=NOT_RUN)
@@ -91,13 +103,22 @@ def text(value: str, status: str = "code", printed: Printed | None = None) -> Ce
 
 
 def counts(tables: Sequence[Table]) -> dict[str, int]:
-    """How many cells are of which status; every reason 'not in store: ...' counts as 'not in store'. Blank cells don't count."""
+    """How many cells are of which status; every reason 'not in store: ...' counts as 'not in
+    store'. Blank cells don't count."""
     found: dict[str, int] = {}
     for one in (c for table in tables for r in table.rows for c in r.cells):
         if one.status:
             kind = one.status.split(":")[0]
             found[kind] = found.get(kind, 0) + 1
-    return dict(sorted(found.items(), key=lambda pair: ((*MADE, NOT_RUN).index(pair[0]) if pair[0] in (*MADE, NOT_RUN) else 99, pair[0])))
+    return dict(
+        sorted(
+            found.items(),
+            key=lambda pair: (
+                (*MADE, NOT_RUN).index(pair[0]) if pair[0] in (*MADE, NOT_RUN) else 99,
+                pair[0],
+            ),
+        )
+    )
 
 
 def noted(table: Table, *notes: str) -> Table:

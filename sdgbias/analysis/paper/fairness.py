@@ -1,7 +1,9 @@
-"""The fairness paper's tables from a results file: ours beside the printed value, where the same model was scored.
+"""The fairness paper's tables from a results file: ours beside the printed value, where the same
+model was scored.
 
-The suite reports on every annotated person, so there is no split here. What the paper leaves open or gets wrong stands in NOTES;
-tests/analysis/test_printed_fairness.py recomputes it from the printed numbers.
+The suite reports on every annotated person, so there is no split here. What the paper leaves open
+or gets wrong stands in NOTES; tests/analysis/test_printed_fairness.py recomputes it from the
+printed numbers.
 """
 
 from __future__ import annotations
@@ -26,8 +28,10 @@ from sdgbias.suites.facet_groups import PAIRS
 from sdgbias.types import FACET
 
 HEAD = (
-    "Ours: the newest finished run of each model on each benchmark, over all annotated people. n: pictures (of a difference: those of the smaller group); "
-    "CI: 95 %, clustered by picture. A line 'paper' without one of ours: not run here. The paper's number stands only beside the same model's."
+    "Ours: the newest finished run of each model on each benchmark, over all annotated people. n:"
+    " pictures (of a difference: those of the smaller group); CI: 95 %, clustered by picture. A"
+    " line 'paper' without one of ours: not run here. The paper's number stands only beside the"
+    " same model's."
 )
 TASKS = {"p1": DIRECT, "p2": CHOICE, "p3": CHOICE}
 #: Datasets without person classes: no number of theirs belongs beside one of the paper's.
@@ -36,7 +40,10 @@ EITHER = "p2 or p3"
 DIFFERENCE = {attribute: f"{attribute}:{one}-{other}" for attribute, (one, other) in PAIRS.items()}
 TITLES = {"gender": "gender presentation", "skin": "skin tone", "age": "age group"}
 TOO_FEW = f"not in store: a group of fewer than {SMALLEST} pictures has no value"
-NO_RUN = "No run of this suite in the results file; next: sdgbias people build, then sdgbias evaluate MODEL with that benchmark."
+NO_RUN = (
+    "No run of this suite in the results file; next: sdgbias people build, then sdgbias evaluate"
+    " MODEL with that benchmark."
+)
 READINGS = {
     "full": "free answer, packaged encoder",
     "full:clip": "free answer, CLIP text encoder",
@@ -46,75 +53,142 @@ READINGS = {
 RATES = ("recall", "no_rate", "unknown_rate", "unparsed_rate", "refusal_rate", "false_yes_rate")
 
 NOTES: Mapping[str, tuple[str, ...]] = {
-    "data": ("The paper keeps pictures with one annotated person. Who is scored in Table 2 is fewer: the 13 classes, gender known (5,481).",),
-    "prompts": ("The paper's p3 has a space before the question mark; ours, as the authors' code, has none.",),
+    "data": (
+        (
+            "The paper keeps pictures with one annotated person. Who is scored in Table 2 is fewer:"
+            " the 13 classes, gender known (5,481)."
+        ),
+    ),
+    "prompts": (
+        (
+            "The paper's p3 has a space before the question mark; ours, as the authors' code, has"
+            " none."
+        ),
+    ),
     "2": (
-        "The classes are pooled (micro): every printed value is k/n for one n per group, the same for all models and both kinds of prompt: male "
-        "3,821, female 1,660; light 2,402, medium 1,641, dark 325; young 1,286, middle 3,145, old 468. macro: mean of the class differences.",
-        "Whether the single-choice numbers are p2's or p3's isn't said (a mean would lie on a grid twice as fine): they stand beside both of ours.",
-        "'Single-choice consistently yields lower disparity' holds for skin tone and age, not for gender: there it is larger for 6 of the 8 "
-        "models, e.g. GPT-4o 0.1086 against -0.0262.",
-        "Single choice only ever asks about the right class, so a model that always says yes has recall 1 and disparity 0: see `rates`.",
+        (
+            "The classes are pooled (micro): every printed value is k/n for one n per group, the"
+            " same for all models and both kinds of prompt: male 3,821, female 1,660; light 2,402,"
+            " medium 1,641, dark 325; young 1,286, middle 3,145, old 468. macro: mean of the class"
+            " differences."
+        ),
+        (
+            "Whether the single-choice numbers are p2's or p3's isn't said (a mean would lie on a"
+            " grid twice as fine): they stand beside both of ours."
+        ),
+        (
+            "'Single-choice consistently yields lower disparity' holds for skin tone and age, not"
+            " for gender: there it is larger for 6 of the 8 models, e.g. GPT-4o 0.1086 against"
+            " -0.0262."
+        ),
+        (
+            "Single choice only ever asks about the right class, so a model that always says yes"
+            " has recall 1 and disparity 0: see `rates`."
+        ),
         "Which CLIP and which ViT isn't said, nor which of the two text encoders read the answers.",
     ),
     "skin": (
-        "The paper's 'clear preference for lighter skin tones' in p1 is 0.12 to 0.23 with the classes pooled, but 0.00 to 0.06 in the mean of its "
-        "class tables: groups differ in which classes they hold.",
-        "The paper's group sizes are those of people whose gender is known; ours needs skin tone alone.",
+        (
+            "The paper's 'clear preference for lighter skin tones' in p1 is 0.12 to 0.23 with the"
+            " classes pooled, but 0.00 to 0.06 in the mean of its class tables: groups differ in"
+            " which classes they hold."
+        ),
+        (
+            "The paper's group sizes are those of people whose gender is known; ours needs skin"
+            " tone alone."
+        ),
     ),
-    "age": ("The paper's group sizes are those of people whose gender is known; ours needs the age group alone.",),
+    "age": (
+        (
+            "The paper's group sizes are those of people whose gender is known; ours needs the age"
+            " group alone."
+        ),
+    ),
     "classes": (
-        "The paper applied no minimum group size: small classes lie on grids of one or two dozen pictures. Ours has no value below "
-        f"{SMALLEST} pictures in one of the groups.",
+        (
+            "The paper applied no minimum group size: small classes lie on grids of one or two"
+            f" dozen pictures. Ours has no value below {SMALLEST} pictures in one of the groups."
+        ),
     ),
     "classes-age": (
-        "An empty group counts as recall 0 in print: all values of skateboarder are k/230 and of student k/54, recalls of the young alone. There "
-        "are no old skateboarders to compare with.",
+        (
+            "An empty group counts as recall 0 in print: all values of skateboarder are k/230 and"
+            " of student k/54, recalls of the young alone. There are no old skateboarders to"
+            " compare with."
+        ),
     ),
     "rates": (
-        "All 52 classes; the paper prints none of these. false yes: yes to a class that the person doesn't have, asked by us and not by the paper. "
-        "Recall means something only as far as it lies above false yes.",
+        (
+            "All 52 classes; the paper prints none of these. false yes: yes to a class that the"
+            " person doesn't have, asked by us and not by the paper. Recall means something only as"
+            " far as it lies above false yes."
+        ),
     ),
     "encoders": (
-        "The paper sends every answer through an encoder and takes the nearest class, empty answers and refusals, too. Ours leaves what is not "
-        "similar enough unparsed: counted as not right, and shown.",
+        (
+            "The paper sends every answer through an encoder and takes the nearest class, empty"
+            " answers and refusals, too. Ours leaves what is not similar enough unparsed: counted"
+            " as not right, and shown."
+        ),
     ),
     "debiasing": (
-        "Debiasing answers about people goes beyond both papers. Closer groups at lower recall are no gain: compare the lines @recall. p of each "
-        "change, Holm-corrected over methods and attributes, stands in study_rows.",
+        (
+            "Debiasing answers about people goes beyond both papers. Closer groups at lower recall"
+            " are no gain: compare the lines @recall. p of each change, Holm-corrected over methods"
+            " and attributes, stands in study_rows."
+        ),
     ),
-    "attributes": ("Beyond the paper: faces have no person classes, so the attribute itself is asked for.",),
-}  # fmt: skip
-SYNTHETIC = "Ours was scored on drawn figures with planted group effects: it shows that the measurement works, not what a model does."
+    "attributes": (
+        "Beyond the paper: faces have no person classes, so the attribute itself is asked for.",
+    ),
+}
+SYNTHETIC = (
+    "Ours was scored on drawn figures with planted group effects: it shows that the measurement"
+    " works, not what a model does."
+)
 
 
-# -- who ----------------------------------------------------------------------------------------------------------------
+# -- who
+# ----------------------------------------------------------------------
 
 
 def names() -> dict[str, str]:
-    """Key of each of the paper's models (the registry's name where it has one) -> its name, in the paper's order."""
+    """Key of each of the paper's models (the registry's name where it has one) -> its name, in the
+    paper's order."""
     return {r["model"]: r["name"] for r in paper.rows("fairness/models")}
 
 
 def load(path: Path, models: Sequence[str] = ()) -> Evidence:
-    """The newest finished run of each model on each benchmark of this suite. Raises UsageError, StoreError."""
+    """The newest finished run of each model on each benchmark of this suite. Raises UsageError,
+    StoreError."""
     return results.load(path, models, suite=FACET, known=names())
 
 
 def datasets(e: Evidence) -> dict[str, str]:
     """benchmark_id -> dataset of the benchmarks that the runs were scored on."""
-    frame = e.ask("SELECT DISTINCT benchmark_id, dataset FROM people WHERE list_contains($benchmarks, benchmark_id) ORDER BY ALL")
+    frame = e.ask(
+        "SELECT DISTINCT benchmark_id, dataset FROM people WHERE list_contains($benchmarks,"
+        " benchmark_id) ORDER BY ALL"
+    )
     return {str(b): str(d) for b, d in frame.itertuples(index=False, name=None)}
 
 
 def subjects(e: Evidence, item: str) -> list[Subject]:
-    """The paper's models of an item in its order, then every other run. Only a measured run stands for a model of the paper, and only one on
-    people with classes: on FACET where there is one, else on drawn ones (a footnote says so). Where runs are of several benchmarks, each
-    line names its own."""
+    """The paper's models of an item in its order, then every other run. Only a measured run stands
+    for a model of the paper, and only one on people with classes: on FACET where there is one, else
+    on drawn ones (a footnote says so). Where runs are of several benchmarks, each line names its
+    own."""
     data = datasets(e)
-    ranked = sorted((r for r in e.runs if r.kind == "measured"), key=lambda r: data.get(r.benchmark_id) == "facet")
+    ranked = sorted(
+        (r for r in e.runs if r.kind == "measured"),
+        key=lambda r: data.get(r.benchmark_id) == "facet",
+    )
     measured = {r.model: r for r in ranked if data.get(r.benchmark_id) not in FACES}
-    shown = [m for m in paper.models(f"fairness/{item}") if not e.chosen or m in e.chosen] if item else []
+    shown = (
+        [m for m in paper.models(f"fairness/{item}") if not e.chosen or m in e.chosen]
+        if item
+        else []
+    )
     kinds = [data.get(b, "") for b in {r.benchmark_id for r in e.runs}]
 
     def on(run: Run) -> str:
@@ -125,15 +199,28 @@ def subjects(e: Evidence, item: str) -> list[Subject]:
     found = []
     for m in shown:
         run = measured.get(m)
-        found.append(Subject(f"{names()[m]}{on(run)} (measured)" if run else f"{names()[m]} ({NOT_RUN})", run, m))
+        found.append(
+            Subject(
+                f"{names()[m]}{on(run)} (measured)" if run else f"{names()[m]} ({NOT_RUN})", run, m
+            )
+        )
     taken = {s.run.run_id for s in found if s.run}
     others = [r for r in e.runs if r.run_id not in taken]
-    return found + [Subject(f"{names().get(r.model, r.model) if r.kind == 'measured' else r.model}{on(r)} ({r.kind})", r) for r in others]
+    return found + [
+        Subject(
+            f"{names().get(r.model, r.model) if r.kind == 'measured' else r.model}{on(r)}"
+            f" ({r.kind})",
+            r,
+        )
+        for r in others
+    ]
 
 
 def _asked(e: Evidence, run: Run) -> set[tuple[str, str]]:
     """(test, method) of everything the run has."""
-    frame = e.ask("SELECT DISTINCT test, method FROM metric_rows WHERE run_id = $run", run=run.run_id)
+    frame = e.ask(
+        "SELECT DISTINCT test, method FROM metric_rows WHERE run_id = $run", run=run.run_id
+    )
     return set(frame.itertuples(index=False, name=None))
 
 
@@ -148,46 +235,72 @@ def _cell(found: Estimate | None, s: Subject, test: str, printed: Printed | None
 
 
 def _lines(e: Evidence, item: str) -> list[tuple[Subject, str, str]]:
-    """(subject, prompt, task) of each line of a table: a model that was not run has one line for either single-choice prompt; prompts that
-    neither the run nor the paper has are left out."""
+    """(subject, prompt, task) of each line of a table: a model that was not run has one line for
+    either single-choice prompt; prompts that neither the run nor the paper has are left out."""
     found = []
     for s in subjects(e, item):
-        printed = {r["task"] for r in (paper.rows(f"fairness/{item}") if s.model else ()) if r["model"] == s.model and r["value"]}
+        printed = {
+            r["task"]
+            for r in (paper.rows(f"fairness/{item}") if s.model else ())
+            if r["model"] == s.model and r["value"]
+        }
         if s.run is None:
-            found += [(s, test, task) for test, task in (("p1", DIRECT), (EITHER, CHOICE)) if task in printed]
+            found += [
+                (s, test, task)
+                for test, task in (("p1", DIRECT), (EITHER, CHOICE))
+                if task in printed
+            ]
         else:
             have = {test for test, _ in _asked(e, s.run)}
-            found += [(s, test, task) for test, task in TASKS.items() if test in have or task in printed]
+            found += [
+                (s, test, task) for test, task in TASKS.items() if test in have or task in printed
+            ]
     return found
 
 
-# -- the paper's tables -------------------------------------------------------------------------------------------------
+# -- the paper's tables
+# ----------------------------------------------------------------------
 
 
 def overall(e: Evidence, attribute: str) -> Table:
     """One attribute of Table 2."""
     pillars = [*(f"{attribute}={g}" for g in GROUPS[attribute]), DIFFERENCE[attribute]]
-    own = [(DIFFERENCE[attribute], "macro")] + ([(f"{attribute}:max-min", "all")] if len(GROUPS[attribute]) > 2 else [])
+    own = [(DIFFERENCE[attribute], "macro")] + (
+        [(f"{attribute}:max-min", "all")] if len(GROUPS[attribute]) > 2 else []
+    )
 
     def cells(s: Subject, test: str, task: str) -> tuple[Cell, ...]:
         made = []
         for pillar, indicator in [*((p, "all") for p in pillars), *own]:
             metric = "disparity" if ":" in pillar else "recall"
             known = s.model and indicator == "all" and pillar in pillars
-            printed = paper.find("fairness/table_2", model=s.model, task=task, pillar=pillar) if known else None
-            found = e.metric(s.run, metric, task=task, test=test, pillar=pillar, indicator=indicator)
+            printed = (
+                paper.find("fairness/table_2", model=s.model, task=task, pillar=pillar)
+                if known
+                else None
+            )
+            found = e.metric(
+                s.run, metric, task=task, test=test, pillar=pillar, indicator=indicator
+            )
             made.append(_cell(found, s, test, printed) if known or s.run else Cell())
         return tuple(made)
 
     one, other = PAIRS[attribute]
-    columns = [*GROUPS[attribute], f"{one} - {other}", "macro", "max - min"][: len(pillars) + len(own)]
-    rows = tuple(Row((s.label, test), cells(s, test, task)) for s, test, task in _lines(e, "table_2"))
+    columns = [*GROUPS[attribute], f"{one} - {other}", "macro", "max - min"][
+        : len(pillars) + len(own)
+    ]
+    rows = tuple(
+        Row((s.label, test), cells(s, test, task)) for s, test, task in _lines(e, "table_2")
+    )
     return Table(
         attribute,
         f"Table 2, {TITLES[attribute]}: recall and disparity",
-        "Share of pictures of the 13 classes whose class is named (p1) or affirmed (p2, p3), classes pooled; and differences between groups.",
-        ("model", "prompt"), tuple(Column(name) for name in columns), rows,
-    )  # fmt: skip
+        "Share of pictures of the 13 classes whose class is named (p1) or affirmed (p2, p3),"
+        " classes pooled; and differences between groups.",
+        ("model", "prompt"),
+        tuple(Column(name) for name in columns),
+        rows,
+    )
 
 
 def classes(e: Evidence, attribute: str) -> Table:
@@ -199,40 +312,79 @@ def classes(e: Evidence, attribute: str) -> Table:
         for name in SELECTED:
             where = {"model": s.model, "task": task, "pillar": pillar, "indicator": name}
             printed = paper.find("fairness/classes", **where) if s.model else None
-            found.append(_cell(e.metric(s.run, "disparity", task=task, test=test, pillar=pillar, indicator=name), s, test, printed))
+            found.append(
+                _cell(
+                    e.metric(
+                        s.run, "disparity", task=task, test=test, pillar=pillar, indicator=name
+                    ),
+                    s,
+                    test,
+                    printed,
+                )
+            )
         return tuple(found)
 
-    rows = tuple(Row((s.label, test), cells(s, test, task)) for s, test, task in _lines(e, "classes"))
+    rows = tuple(
+        Row((s.label, test), cells(s, test, task)) for s, test, task in _lines(e, "classes")
+    )
     return Table(
-        f"classes-{attribute}", f"App. A.4, {TITLES[attribute]}: disparity by class", f"recall({one}) - recall({other}) of each class.",
-        ("model", "prompt"), tuple(Column(name) for name in SELECTED), rows,
-    )  # fmt: skip
+        f"classes-{attribute}",
+        f"App. A.4, {TITLES[attribute]}: disparity by class",
+        f"recall({one}) - recall({other}) of each class.",
+        ("model", "prompt"),
+        tuple(Column(name) for name in SELECTED),
+        rows,
+    )
 
 
 def data(e: Evidence) -> Table:
     """Table 1, and the same of every benchmark that the runs were scored on."""
-    sql = """SELECT benchmark_id, dataset, gender, skin, age, count(DISTINCT person_id) AS n FROM people
+    sql = """SELECT benchmark_id, dataset, gender, skin, age, count(DISTINCT person_id) AS n FROM
+             people
              WHERE list_contains($benchmarks, benchmark_id) GROUP BY ALL ORDER BY ALL"""
     counted = e.ask(sql) if e.runs else None
-    frames = {} if counted is None else {str(b): part for b, part in counted.groupby("benchmark_id", sort=True)}
+    frames = (
+        {}
+        if counted is None
+        else {str(b): part for b, part in counted.groupby("benchmark_id", sort=True)}
+    )
     kinds = {b: str(part["dataset"].iloc[0]) for b, part in frames.items()}
     first = next((b for b, kind in kinds.items() if kind == "facet"), "")
     order = [first, *(b for b in frames if b != first)]
     rows = []
-    for attribute, groups in {"": ("all",), **{a: (*g, UNKNOWN) for a, g in GROUPS.items()}}.items():
+    for attribute, groups in {
+        "": ("all",),
+        **{a: (*g, UNKNOWN) for a, g in GROUPS.items()},
+    }.items():
         for group in groups:
             pillar = f"{attribute}={group}" if attribute else group
             printed = paper.find("fairness/table_1", pillar=pillar, metric="people")
             cells = []
             for b in order:
                 part = frames.get(b)
-                n = None if part is None else int(part.loc[part[attribute] == group, "n"].sum() if attribute else part["n"].sum())
-                status = NOT_RUN if n is None else "synthetic" if kinds[b] == "synthetic" else "counted"
+                n = (
+                    None
+                    if part is None
+                    else int(
+                        part.loc[part[attribute] == group, "n"].sum()
+                        if attribute
+                        else part["n"].sum()
+                    )
+                )
+                status = (
+                    NOT_RUN if n is None else "synthetic" if kinds[b] == "synthetic" else "counted"
+                )
                 cells.append(Cell(n, paper=printed if b == first else None, status=status))
             rows.append(Row((TITLES.get(attribute, "people"), group), tuple(cells)))
     columns = tuple(Column(f"{kinds.get(b, 'facet')} {b[:8]}".strip(), "count") for b in order)
-    return Table("data", "Table 1: people by annotated attribute", "One person a picture; unknown: not annotated, tied or not binary.",
-                 ("attribute", "group"), columns, tuple(rows))  # fmt: skip
+    return Table(
+        "data",
+        "Table 1: people by annotated attribute",
+        "One person a picture; unknown: not annotated, tied or not binary.",
+        ("attribute", "group"),
+        columns,
+        tuple(rows),
+    )
 
 
 def prompts(e: Evidence) -> Table:
@@ -241,11 +393,18 @@ def prompts(e: Evidence) -> Table:
     ours |= {test: sentence.format(name="[FACET class]") for test, sentence in CHOICES.items()}
     found = ((test, paper.find("fairness/table_3", test=test)) for test in ours)
     rows = tuple(Row((test,), (text(ours[test], printed=printed),)) for test, printed in found)
-    return Table("prompts", "Table 3: prompts", "[FACET Classes]: the 52 classes; [FACET class]: the one asked about.", ("prompt",),
-                 (Column("text", "text"),), rows)  # fmt: skip
+    return Table(
+        "prompts",
+        "Table 3: prompts",
+        "[FACET Classes]: the 52 classes; [FACET class]: the one asked about.",
+        ("prompt",),
+        (Column("text", "text"),),
+        rows,
+    )
 
 
-# -- beside them --------------------------------------------------------------------------------------------------------
+# -- beside them
+# ----------------------------------------------------------------------
 
 
 def rates(e: Evidence) -> Table:
@@ -260,29 +419,80 @@ def rates(e: Evidence) -> Table:
                 of = "disparity" if metric == "recall" and ":" in group else metric
                 found = e.metric(s.run, of, task=task, test=test, pillar=group, indicator="all-52")
                 cells.append(_cell(found, s, test) if metric in asked else Cell())
-            blind = e.metric(s.run, "false_yes_rate", task=task, test=test, method="q_only", pillar=group, indicator="all-52")
+            blind = e.metric(
+                s.run,
+                "false_yes_rate",
+                task=task,
+                test=test,
+                method="q_only",
+                pillar=group,
+                indicator="all-52",
+            )
             cells.append(_cell(blind, s, test) if task == CHOICE else Cell())
             rows.append(Row((s.label, test, group), tuple(cells)))
-    columns = ("recall", "no", "unknown", "unparsed", "refusal", "false yes", "false yes, no picture")
-    return Table("rates", "What else was said, by group", "Shares of free answers; no and unknown: about the right class. Last column: the best "
-                 "first token without the picture.", ("model", "prompt", "group"), tuple(Column(c) for c in columns), tuple(rows), empty=NO_RUN)  # fmt: skip
+    columns = (
+        "recall",
+        "no",
+        "unknown",
+        "unparsed",
+        "refusal",
+        "false yes",
+        "false yes, no picture",
+    )
+    return Table(
+        "rates",
+        "What else was said, by group",
+        "Shares of free answers; no and unknown: about the right class. Last column: the best "
+        "first token without the picture.",
+        ("model", "prompt", "group"),
+        tuple(Column(c) for c in columns),
+        tuple(rows),
+        empty=NO_RUN,
+    )
 
 
 def encoders(e: Evidence) -> Table:
-    """The same answers read in other ways: the packaged encoder, the paper's two where they were asked, and the first token."""
+    """The same answers read in other ways: the packaged encoder, the paper's two where they were
+    asked, and the first token."""
     rows = []
     for s, test, task in _lines(e, ""):
-        have = [method for t, method in _asked(e, s.run) if t == test and method.startswith("full")] if s.run else []
+        have = (
+            [method for t, method in _asked(e, s.run) if t == test and method.startswith("full")]
+            if s.run
+            else []
+        )
         for method in (m for m in READINGS if m in have):
             where = {"task": task, "test": test, "method": method}
             found = [e.metric(s.run, "recall", pillar="all", indicator="all", **where)]
-            found += [e.metric(s.run, "disparity", pillar=pillar, indicator="all", **where) for pillar in DIFFERENCE.values()]
-            said = [e.metric(s.run, m, pillar="all", indicator="all-52", **where) for m in ("unparsed_rate", "refusal_rate")]
+            found += [
+                e.metric(s.run, "disparity", pillar=pillar, indicator="all", **where)
+                for pillar in DIFFERENCE.values()
+            ]
+            said = [
+                e.metric(s.run, m, pillar="all", indicator="all-52", **where)
+                for m in ("unparsed_rate", "refusal_rate")
+            ]
             rates = (_cell(x, s, test) if method != "full_argmax" else Cell() for x in said)
-            rows.append(Row((s.label, test, READINGS[method]), (*(_cell(x, s, test) for x in found), *rates)))
-    columns = ("recall", *(f"{one} - {other}" for one, other in PAIRS.values()), "unparsed", "refusal")
-    return Table("encoders", "The same answers read in other ways", "13 classes pooled; rates over all 52. How an answer becomes a label.",
-                 ("model", "prompt", "answer"), tuple(Column(c) for c in columns), tuple(rows), empty=NO_RUN)  # fmt: skip
+            rows.append(
+                Row(
+                    (s.label, test, READINGS[method]), (*(_cell(x, s, test) for x in found), *rates)
+                )
+            )
+    columns = (
+        "recall",
+        *(f"{one} - {other}" for one, other in PAIRS.values()),
+        "unparsed",
+        "refusal",
+    )
+    return Table(
+        "encoders",
+        "The same answers read in other ways",
+        "13 classes pooled; rates over all 52. How an answer becomes a label.",
+        ("model", "prompt", "answer"),
+        tuple(Column(c) for c in columns),
+        tuple(rows),
+        empty=NO_RUN,
+    )
 
 
 def debiasing(e: Evidence) -> Table:
@@ -293,40 +503,80 @@ def debiasing(e: Evidence) -> Table:
         part = study[study["run_id"] == (s.run.run_id if s.run else "")]
         if part.empty:
             why = e.why(s.run, "fairness", "the run was asked no single-choice question")
-            rows.append(Row((s.label, "", ""), tuple(Cell(status=why) for _ in range(len(whole) + 2 * len(DIFFERENCE)))))
-        for test, method in sorted(set(zip(part["test"], part["method"], strict=True)), key=lambda k: (k[0], k[1] != "full_argmax", k[1])):
-            lacking = part[(part["test"] == test) & (part["method"] == method) & (part["metric"] == "not_run")]
+            rows.append(
+                Row(
+                    (s.label, "", ""),
+                    tuple(Cell(status=why) for _ in range(len(whole) + 2 * len(DIFFERENCE))),
+                )
+            )
+        for test, method in sorted(
+            set(zip(part["test"], part["method"], strict=True)),
+            key=lambda k: (k[0], k[1] != "full_argmax", k[1]),
+        ):
+            lacking = part[
+                (part["test"] == test) & (part["method"] == method) & (part["metric"] == "not_run")
+            ]
             asked = [("all", metric) for metric in whole]
-            asked += [(pillar, metric) for pillar in DIFFERENCE.values() for metric in ("disparity", "disparity_change")]
+            asked += [
+                (pillar, metric)
+                for pillar in DIFFERENCE.values()
+                for metric in ("disparity", "disparity_change")
+            ]
             cells = []
             for pillar, metric in asked:
-                found = e.found(s.run, "fairness", metric, task=CHOICE, test=test, method=method, pillar=pillar)
+                found = e.found(
+                    s.run, "fairness", metric, task=CHOICE, test=test, method=method, pillar=pillar
+                )
                 if len(lacking):
                     cells.append(Cell(status=f"not in store: {lacking['note'].iloc[0]}"))
                 else:
-                    cells.append(_cell(found, s, test) if method != "full_argmax" or "change" not in metric else Cell())
+                    cells.append(
+                        _cell(found, s, test)
+                        if method != "full_argmax" or "change" not in metric
+                        else Cell()
+                    )
             rows.append(Row((s.label, test, method), tuple(cells)))
     columns = ["recall", "change", "false yes", "balanced acc."]
     for one, other in PAIRS.values():
         columns += [f"{one} - {other}", "its change"]
-    return Table("debiasing", "Debiased answers about people", "First token, test pictures of the 13 classes. A change of a disparity is of its size: below "
-                 "0 the groups lie closer. @recall: the same method with as many yes as without debiasing.",
-                 ("model", "prompt", "method"), tuple(Column(c) for c in columns), tuple(rows), empty=NO_RUN)  # fmt: skip
+    return Table(
+        "debiasing",
+        "Debiased answers about people",
+        "First token, test pictures of the 13 classes. A change of a disparity is of its size:"
+        " below 0 the groups lie closer. @recall: the same method with as many yes as without"
+        " debiasing.",
+        ("model", "prompt", "method"),
+        tuple(Column(c) for c in columns),
+        tuple(rows),
+        empty=NO_RUN,
+    )
 
 
 def attributes(e: Evidence) -> Table:
-    """FairFace, UTKFace: recall of the attribute that was asked for, and how far groups lie apart."""
+    """FairFace, UTKFace: recall of the attribute that was asked for, and how far groups lie
+    apart."""
     rows = []
     for s in subjects(e, ""):
-        sql = """SELECT test, pillar, indicator, value, n, ci_low, ci_high FROM metric_rows WHERE run_id = $run AND method = 'full'
+        sql = """SELECT test, pillar, indicator, value, n, ci_low, ci_high FROM metric_rows WHERE
+                 run_id = $run AND method = 'full'
                  AND metric IN ('recall', 'disparity') AND list_contains($tests, test)
-                 ORDER BY test, indicator <> 'all', metric <> 'recall', pillar <> 'all', pillar, indicator"""
+                 ORDER BY test, indicator <> 'all', metric <> 'recall', pillar <> 'all', pillar,
+                 indicator"""
         found = e.ask(sql, run=s.run.run_id if s.run else "", tests=list(ATTRIBUTES))
         for test, pillar, name, value, n, low, high in found.itertuples(index=False, name=None):
             group = f"of those who are {name}" if name != "all" else pillar
-            rows.append(Row((s.label, test, group), (_cell(Estimate(value, int(n), low, high), s, test),)))
-    return Table("attributes", "Faces: recall of the attribute asked for", "Share of pictures whose annotated attribute is named; with a colon: differences.",
-                 ("model", "asked", "group"), (Column("recall"),), tuple(rows), empty="No run on pictures of faces in the results file.")  # fmt: skip
+            rows.append(
+                Row((s.label, test, group), (_cell(Estimate(value, int(n), low, high), s, test),))
+            )
+    return Table(
+        "attributes",
+        "Faces: recall of the attribute asked for",
+        "Share of pictures whose annotated attribute is named; with a colon: differences.",
+        ("model", "asked", "group"),
+        (Column("recall"),),
+        tuple(rows),
+        empty="No run on pictures of faces in the results file.",
+    )
 
 
 ITEMS: Mapping[str, Callable[[Evidence], Table]] = {
@@ -350,7 +600,8 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
 
 
 def chosen(names: Sequence[str]) -> list[str]:
-    """Items of these names (upper or lower case), in the order asked for; without any: all. Raises UsageError."""
+    """Items of these names (upper or lower case), in the order asked for; without any: all. Raises
+    UsageError."""
     found: list[str] = [] if names else list(ITEMS)
     for name in names:
         if name.lower() not in (*ITEMS, *ALIASES):

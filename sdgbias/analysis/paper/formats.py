@@ -1,4 +1,5 @@
-"""Tables as text for a terminal, Markdown, CSV and JSON. Every number keeps its n, interval and status in all four."""
+"""Tables as text for a terminal, Markdown, CSV and JSON. Every number keeps its n, interval and
+status in all four."""
 
 from __future__ import annotations
 
@@ -16,10 +17,22 @@ from sdgbias.analysis.paper.results import Run
 
 WIDTH = 120
 HEAD = (
-    "Ours: the newest finished run of each model, on its test split. n: questions or answers; CI: 95 %, clustered by place. "
-    "A line 'paper' without one of ours: not run here. The paper's number stands only beside the same model's."
+    "Ours: the newest finished run of each model, on its test split. n: questions or answers; CI:"
+    " 95 %, clustered by place. A line 'paper' without one of ours: not run here. The paper's"
+    " number stands only beside the same model's."
 )
-CSV_COLUMNS = ("item", "row", "column", "value", "n", "ci_low", "ci_high", "paper", "paper_printed", "status")
+CSV_COLUMNS = (
+    "item",
+    "row",
+    "column",
+    "value",
+    "n",
+    "ci_low",
+    "ci_high",
+    "paper",
+    "paper_printed",
+    "status",
+)
 
 
 def written(value: float | str | None, kind: Kind) -> str:
@@ -28,7 +41,11 @@ def written(value: float | str | None, kind: Kind) -> str:
         return value or ""
     if math.isnan(value):
         return "n/a"
-    words = {"share": f"{value:.3f}", "percent": f"{100 * value:.1f}", "count": f"{value:,.0f}"}.get(kind, f"{value:.4g}")
+    words = {
+        "share": f"{value:.3f}",
+        "percent": f"{100 * value:.1f}",
+        "count": f"{value:,.0f}",
+    }.get(kind, f"{value:.4g}")
     return _unsigned(words)
 
 
@@ -36,7 +53,10 @@ def interval(c: Cell, kind: Kind) -> str:
     """'0.38..0.44', '' without one."""
     if not c.has_interval:
         return ""
-    low, high = ({"share": f"{v:.2f}", "percent": f"{100 * v:.1f}"}.get(kind, f"{v:.3g}") for v in (c.low, c.high))
+    low, high = (
+        {"share": f"{v:.2f}", "percent": f"{100 * v:.1f}"}.get(kind, f"{v:.3g}")
+        for v in (c.low, c.high)
+    )
     return f"{_unsigned(low)}..{_unsigned(high)}"
 
 
@@ -46,28 +66,53 @@ def _unsigned(words: str) -> str:
 
 
 def summary(tables: Sequence[Table]) -> str:
-    """'2 tables, 412 cells: 120 measured, 292 not run': how many numbers of ours there are, and why the others are missing."""
+    """'2 tables, 412 cells: 120 measured, 292 not run': how many numbers of ours there are, and why
+    the others are missing."""
     found = counts(tables)
     listed = ", ".join(f"{n:,} {kind}" for kind, n in found.items()) or "none"
-    return f"{len(tables)} table{'' if len(tables) == 1 else 's'}, {sum(found.values()):,} cells: {listed}"
+    return (
+        f"{len(tables)} table{'' if len(tables) == 1 else 's'}, {sum(found.values()):,} cells:"
+        f" {listed}"
+    )
 
 
-# -- text ------------------------------------------------------------------------------------------------------------
+# -- text
+# ----------------------------------------------------------------------
 
 
 def text(tables: Sequence[Table], runs: Sequence[Run], said: str = HEAD) -> str:
-    """All tables for a terminal of 120 columns; before them how to read them (``said``) and the runs behind them."""
+    """All tables for a terminal of 120 columns; before them how to read them (``said``) and the
+    runs behind them."""
     head = textwrap.wrap(said, WIDTH)
-    head += [textwrap.fill(r.says, WIDTH, initial_indent="  ", subsequent_indent="    ") for r in runs]
-    blocks = ["\n".join(head) if runs else "No finished run of these models in the results file: the paper's numbers stand alone."]
+    head += [
+        textwrap.fill(r.says, WIDTH, initial_indent="  ", subsequent_indent="    ") for r in runs
+    ]
+    blocks = [
+        (
+            "\n".join(head)
+            if runs
+            else (
+                "No finished run of these models in the results file: the paper's numbers stand"
+                " alone."
+            )
+        )
+    ]
     return "\n\n".join([*blocks, *(_text(t) for t in tables)]) + "\n"
 
 
 def _text(t: Table) -> str:
     reasons: dict[str, int] = {}
-    body = [f"({t.empty})"] if not t.rows else _prose(t) if all(c.kind == "text" for c in t.columns) else _blocks(t, reasons)
+    body = (
+        [f"({t.empty})"]
+        if not t.rows
+        else _prose(t)
+        if all(c.kind == "text" for c in t.columns)
+        else _blocks(t, reasons)
+    )
     lines = [t.title, "-" * len(t.title), *textwrap.wrap(t.definition, WIDTH), "", *body]
-    notes = [f"[{mark}] {why}" for why, mark in reasons.items()] + [f"* {note}" for note in t.footnotes]
+    notes = [f"[{mark}] {why}" for why, mark in reasons.items()] + [
+        f"* {note}" for note in t.footnotes
+    ]
     lines += [part for note in notes for part in textwrap.wrap(note, WIDTH, subsequent_indent="  ")]
     return "\n".join(line.rstrip() for line in lines)
 
@@ -79,7 +124,12 @@ def _prose(t: Table) -> list[str]:
         for column, c in zip(t.columns, r.cells, strict=True):
             name = "" if len(t.columns) == 1 else f"{column.name}: "
             same = c.paper is not None and c.paper.text == c.value
-            lines.append((f"{name}ours = paper" if same else f"{name}ours", str(c.value) if c.value is not None else c.status))
+            lines.append(
+                (
+                    f"{name}ours = paper" if same else f"{name}ours",
+                    str(c.value) if c.value is not None else c.status,
+                )
+            )
             if c.paper is not None and not same:
                 lines.append((f"{name}paper", c.paper.text))
         said.append((" / ".join(r.labels), lines))
@@ -88,8 +138,14 @@ def _prose(t: Table) -> list[str]:
     for label, lines in said:
         out.append(label)
         for who, words in lines:
-            wrapped = [part for line in words.split("\n") for part in textwrap.wrap(line, WIDTH - width - 4) or [""]]
-            out += [f"  {who if at == 0 else '':{width}}  {part}" for at, part in enumerate(wrapped)]
+            wrapped = [
+                part
+                for line in words.split("\n")
+                for part in textwrap.wrap(line, WIDTH - width - 4) or [""]
+            ]
+            out += [
+                f"  {who if at == 0 else '':{width}}  {part}" for at, part in enumerate(wrapped)
+            ]
     return [*out, ""]
 
 
@@ -103,50 +159,82 @@ def _short(c: Cell, column: Column, reasons: dict[str, int]) -> str:
 
 
 def _common_n(t: Table) -> list[str] | None:
-    """n of each column where it is the same in every row, so that it can stand once below the names; None where it isn't."""
-    known = [{n for r in t.rows if r.cells[j].made and (n := r.cells[j].n) is not None} for j in range(len(t.columns))]
+    """n of each column where it is the same in every row, so that it can stand once below the
+    names; None where it isn't."""
+    known = [
+        {n for r in t.rows if r.cells[j].made and (n := r.cells[j].n) is not None}
+        for j in range(len(t.columns))
+    ]
     if any(len(n) > 1 for n in known) or not any(known):
         return None
     return [f"{min(n):,}" if n else "" for n in known]
 
 
 def _lines(t: Table, r: Row, reasons: dict[str, int], with_n: bool) -> list[tuple[str, list[str]]]:
-    """(what, n and one text per column) for each line of a row: ours, its interval, its n where columns differ, the paper.
-    A row that was not run has the paper's line alone, or one that says so."""
+    """(what, n and one text per column) for each line of a row: ours, its interval, its n where
+    columns differ, the paper. A row that was not run has the paper's line alone, or one that says
+    so."""
     printed = ["", *(c.paper.text if c.paper else "" for c in r.cells)]
     if {c.status for c in r.cells} <= {"", NOT_RUN} and any(c.status for c in r.cells):
         return [("paper", printed)] if any(printed) else [("", ["", *(c.status for c in r.cells)])]
     n = {m for c in r.cells if c.made and (m := c.n) is not None} if with_n else set()
-    lines = [("ours", [f"{min(n):,}" if len(n) == 1 else "", *(_short(c, k, reasons) for c, k in zip(r.cells, t.columns, strict=True))])]
+    lines = [
+        (
+            "ours",
+            [
+                f"{min(n):,}" if len(n) == 1 else "",
+                *(_short(c, k, reasons) for c, k in zip(r.cells, t.columns, strict=True)),
+            ],
+        )
+    ]
     if any(c.has_interval for c in r.cells):
-        lines.append(("CI", ["", *(interval(c, k.kind) for c, k in zip(r.cells, t.columns, strict=True))]))
+        lines.append(
+            ("CI", ["", *(interval(c, k.kind) for c, k in zip(r.cells, t.columns, strict=True))])
+        )
     if len(n) > 1:
-        lines.append(("n", ["", *(f"{c.n:,}" if c.made and c.n is not None else "" for c in r.cells)]))
+        lines.append(
+            ("n", ["", *(f"{c.n:,}" if c.made and c.n is not None else "" for c in r.cells)])
+        )
     return lines + ([("paper", printed)] if any(printed) else [])
 
 
 def _blocks(t: Table, reasons: dict[str, int]) -> list[str]:
-    """The table, cut into blocks of columns that fit the width. Each has labels and n. Columns that say
-    nothing are left out, and so are lines that say nothing in a block."""
+    """The table, cut into blocks of columns that fit the width. Each has labels and n. Columns that
+    say nothing are left out, and so are lines that say nothing in a block."""
     common = _common_n(t)
     rows = [(r.labels, _lines(t, r, reasons, common is None)) for r in t.rows]
     used = [i for i in range(len(t.labels)) if any(r.labels[i] for r in t.rows)]
     heads = {i: max(len(t.labels[i]), *(len(r.labels[i]) for r in t.rows)) for i in used}
     names = ["n", *(c.name for c in t.columns)]
     top = ["", *(common or [""] * len(t.columns))]
-    widths = [max(len(name), len(top[j]), *(len(cells[j]) for _, lines in rows for _, cells in lines)) for j, name in enumerate(names)]
-    filled = [j for j in range(1, len(names)) if any(cells[j] for _, lines in rows for _, cells in lines)]
+    widths = [
+        max(len(name), len(top[j]), *(len(cells[j]) for _, lines in rows for _, cells in lines))
+        for j, name in enumerate(names)
+    ]
+    filled = [
+        j for j in range(1, len(names)) if any(cells[j] for _, lines in rows for _, cells in lines)
+    ]
     first = [0] if any(cells[0] for _, lines in rows for _, cells in lines) else []
     fixed = 5 + (widths[0] + 2 if first else 0)
-    while sum(heads.values()) + 2 * len(heads) + fixed + max(widths[1:]) + 2 > WIDTH and max(heads.values()) > 10:
-        heads[max(heads, key=lambda i: heads[i])] -= 1  # labels are cut rather than lines; the files have them whole
+    while (
+        sum(heads.values()) + 2 * len(heads) + fixed + max(widths[1:]) + 2 > WIDTH
+        and max(heads.values()) > 10
+    ):
+        heads[max(heads, key=lambda i: heads[i])] -= (
+            1  # labels are cut rather than lines; the files have them whole
+        )
     left = sum(heads.values()) + 2 * len(heads) + fixed
     out: list[str] = []
 
     def write(labels: Sequence[str], kind: str, cells: Sequence[str], shown: Sequence[int]) -> None:
-        cut = (word if len(word) <= heads[i] else word[: heads[i] - 1] + "…" for i, word in zip(used, labels, strict=True))
+        cut = (
+            word if len(word) <= heads[i] else word[: heads[i] - 1] + "…"
+            for i, word in zip(used, labels, strict=True)
+        )
         heading = (word.ljust(heads[i]) for i, word in zip(used, cut, strict=True))
-        out.append("  ".join([*heading, kind.ljust(5), *(cells[j].rjust(widths[j]) for j in shown)]))
+        out.append(
+            "  ".join([*heading, kind.ljust(5), *(cells[j].rjust(widths[j]) for j in shown)])
+        )
 
     for block in _fit([widths[j] for j in filled], WIDTH - left):
         shown, last = [*first, *(filled[j] for j in block)], None
@@ -156,14 +244,23 @@ def _blocks(t: Table, reasons: dict[str, int]) -> list[str]:
         for at, (labels, lines) in enumerate(rows):
             for kind, cells in (line for line in lines if any(line[1][filled[j]] for j in block)):
                 before = rows[last][0] if last is not None else ()
-                write(["" if last == at or labels[: i + 1] == before[: i + 1] else labels[i] for i in used], kind, cells, shown)
+                write(
+                    [
+                        "" if last == at or labels[: i + 1] == before[: i + 1] else labels[i]
+                        for i in used
+                    ],
+                    kind,
+                    cells,
+                    shown,
+                )
                 last = at
         out.append("")
     return out
 
 
 def _fit(columns: Sequence[int], room: int) -> list[list[int]]:
-    """Column numbers in blocks that are at most ``room`` wide, two spaces between; at least one a block."""
+    """Column numbers in blocks that are at most ``room`` wide, two spaces between; at least one a
+    block."""
     blocks: list[list[int]] = [[]]
     free = room
     for j, width in enumerate(columns):
@@ -175,15 +272,27 @@ def _fit(columns: Sequence[int], room: int) -> list[list[int]]:
     return blocks
 
 
-# -- files -----------------------------------------------------------------------------------------------------------
+# -- files
+# ----------------------------------------------------------------------
 
 
 def markdown(t: Table) -> str:
     """One table as Markdown; a cell reads `0.412 (0.38..0.44, n 956); paper 0.30`."""
     lines = [f"# {t.title}", "", t.definition, ""]
     if t.rows:
-        lines += [_pipes([*t.labels, *(c.name for c in t.columns)]), _pipes(["---"] * (len(t.labels) + len(t.columns)))]
-        lines += [_pipes([*r.labels, *(_one_line(c, k.kind) for c, k in zip(r.cells, t.columns, strict=True))]) for r in t.rows]
+        lines += [
+            _pipes([*t.labels, *(c.name for c in t.columns)]),
+            _pipes(["---"] * (len(t.labels) + len(t.columns))),
+        ]
+        lines += [
+            _pipes(
+                [
+                    *r.labels,
+                    *(_one_line(c, k.kind) for c, k in zip(r.cells, t.columns, strict=True)),
+                ]
+            )
+            for r in t.rows
+        ]
     else:
         lines.append(t.empty)
     return "\n".join([*lines, "", *(f"* {note}" for note in t.footnotes)]).rstrip() + "\n"
@@ -200,7 +309,8 @@ def _one_line(c: Cell, kind: Kind) -> str:
 
 
 def records(tables: Sequence[Table]) -> list[dict[str, Any]]:
-    """One record per cell that says anything, with the columns of ``CSV_COLUMNS``; None where there is nothing."""
+    """One record per cell that says anything, with the columns of ``CSV_COLUMNS``; None where there
+    is nothing."""
     found = []
     for t in tables:
         for r in t.rows:
@@ -210,7 +320,17 @@ def records(tables: Sequence[Table]) -> list[dict[str, Any]]:
                 low, high = (c.low, c.high) if c.has_interval else (None, None)
                 paper = (c.paper.value, c.paper.text) if c.paper else (None, None)
                 row = " | ".join(label for label in r.labels if label)
-                values = (t.item, row, column.name, c.value, c.n, low, high, *paper, c.status or "paper")
+                values = (
+                    t.item,
+                    row,
+                    column.name,
+                    c.value,
+                    c.n,
+                    low,
+                    high,
+                    *paper,
+                    c.status or "paper",
+                )
                 found.append(dict(zip(CSV_COLUMNS, values, strict=True)))
     return found
 
@@ -224,18 +344,33 @@ def as_csv(tables: Sequence[Table]) -> str:
 
 
 def as_json(tables: Sequence[Table], runs: Sequence[Run]) -> str:
-    """runs, tables (title, definition, footnotes, cells) and the summary's counts; valid JSON, null for what isn't there."""
+    """runs, tables (title, definition, footnotes, cells) and the summary's counts; valid JSON, null
+    for what isn't there."""
     page = {
         "runs": [
-            {"run_id": r.run_id, "model": r.model, "kind": r.kind, "benchmark_id": r.benchmark_id, "synthetic": r.synthetic,
-             "says": r.says} for r in runs
+            {
+                "run_id": r.run_id,
+                "model": r.model,
+                "kind": r.kind,
+                "benchmark_id": r.benchmark_id,
+                "synthetic": r.synthetic,
+                "says": r.says,
+            }
+            for r in runs
         ],
         "tables": [
-            {"item": t.item, "title": t.title, "definition": t.definition, "footnotes": list(t.footnotes), "empty": "" if t.rows else t.empty,
-             "cells": [{k: v for k, v in cell.items() if k != "item"} for cell in records([t])]} for t in tables
+            {
+                "item": t.item,
+                "title": t.title,
+                "definition": t.definition,
+                "footnotes": list(t.footnotes),
+                "empty": "" if t.rows else t.empty,
+                "cells": [{k: v for k, v in cell.items() if k != "item"} for cell in records([t])],
+            }
+            for t in tables
         ],
         "counts": counts(tables),
-    }  # fmt: skip
+    }
     return json.dumps(page, ensure_ascii=False, indent=1, allow_nan=False) + "\n"
 
 
@@ -245,7 +380,10 @@ def write(tables: Sequence[Table], folder: Path) -> list[Path]:
     paths = []
     for t in tables:
         name = f"table_{t.item}" if len(t.item) == 1 else t.item
-        for path, content in ((folder / f"{name}.md", markdown(t)), (folder / f"{name}.csv", as_csv([t]))):
+        for path, content in (
+            (folder / f"{name}.md", markdown(t)),
+            (folder / f"{name}.csv", as_csv([t])),
+        ):
             path.write_text(content, encoding="utf-8")
             paths.append(path)
     return paths

@@ -1,4 +1,5 @@
-"""What the paper prints, from ``data/paper/*.csv`` (see the README there). Facts only; nothing here is measured by us."""
+"""What the paper prints, from ``data/paper/*.csv`` (see the README there). Facts only; nothing here
+is measured by us."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ FOLDER = packaged("data", "paper")
 
 @dataclass(frozen=True)
 class Printed:
-    """value: in the results' unit (shares 0 to 1), None where the paper prints no number; text: the characters as printed."""
+    """value: in the results' unit (shares 0 to 1), None where the paper prints no number; text: the
+    characters as printed."""
 
     value: float | None
     text: str
@@ -40,7 +42,8 @@ def models(item: str) -> tuple[str, ...]:
 
 
 def find(item: str, **where: str) -> Printed | None:
-    """The printed value of one line; None where the paper prints nothing there. A column not named in ``where`` may hold anything."""
+    """The printed value of one line; None where the paper prints nothing there. A column not named
+    in ``where`` may hold anything."""
     found = [r for r in rows(item) if all(r[column] == value for column, value in where.items())]
     if len(found) > 1:
         raise ValueError(f"{item}: {len(found)} lines fit {where}; name more columns")

@@ -1,4 +1,5 @@
-"""What the results file holds for these tables: the newest finished run of each model, its metrics and its study rows."""
+"""What the results file holds for these tables: the newest finished run of each model, its metrics
+and its study rows."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ _STUDY = ("run_id", "task", "test", "method", "pillar", "indicator", "by", "leve
 
 @dataclass(frozen=True)
 class Run:
-    """kind: 'measured'; 'planted' (a formula, no weights); 'embedded' (a small model trained here, shipped with the repository)."""
+    """kind: 'measured'; 'planted' (a formula, no weights); 'embedded' (a small model trained here,
+    shipped with the repository)."""
 
     run_id: str
     model: str
@@ -36,7 +38,8 @@ class Run:
 
     @property
     def label(self) -> str:
-        """The paper's name for a measured run of one of its models, else the registry's; and the kind."""
+        """The paper's name for a measured run of one of its models, else the registry's; and the
+        kind."""
         name = paper.names().get(self.model, self.model) if self.kind == "measured" else self.model
         return f"{name} ({self.kind})"
 
@@ -44,19 +47,23 @@ class Run:
     def says(self) -> str:
         """One line for a reader: what was scored on what."""
         r = self.record
-        start = f"{self.model} ({self.kind}): run {self.run_id}, {'synthetic ' if self.synthetic else ''}benchmark {self.benchmark_id}, "
+        start = (
+            f"{self.model} ({self.kind}): run {self.run_id},"
+            f" {'synthetic ' if self.synthetic else ''}benchmark {self.benchmark_id}, "
+        )
         if r["suite"] != "sdg":
             return f"{start}seed {r['seed']}"
         return (
-            f"{start}{self.config.get('draws', '?')} draws, seed {r['seed']}, numerics {r['numerics']}, "
-            f"regression mode {self.config.get('mode', 'not said')}"
+            f"{start}{self.config.get('draws', '?')} draws, seed {r['seed']}, numerics"
+            f" {r['numerics']}, regression mode {self.config.get('mode', 'not said')}"
         )
 
 
 @dataclass(frozen=True)
 class Subject:
-    """One line of a table about a model. ``model`` is set only where the paper's own numbers belong beside it: the paper shows this
-    model, and ``run`` is None (not run here) or a measured run of it."""
+    """One line of a table about a model. ``model`` is set only where the paper's own numbers belong
+    beside it: the paper shows this model, and ``run`` is None (not run here) or a measured run of
+    it."""
 
     label: str
     run: Run | None
@@ -72,7 +79,8 @@ class Subject:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Everything the tables are made of. ``chosen``: registry names that a reader asked for; empty: all."""
+    """Everything the tables are made of. ``chosen``: registry names that a reader asked for; empty:
+    all."""
 
     path: Path
     runs: tuple[Run, ...]
@@ -80,95 +88,198 @@ class Evidence:
     _memory: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def subjects(self, item: str = "") -> list[Subject]:
-        """The paper's models of an item in its order, then every other run. A planted or embedded run never stands for a model of the
-        paper, whatever its name."""
+        """The paper's models of an item in its order, then every other run. A planted or embedded
+        run never stands for a model of the paper, whatever its name."""
         measured = {r.model: r for r in self.runs if r.kind == "measured"}
-        named = [m for m in (paper.models(item) if item else ()) if not self.chosen or m in self.chosen]
-        found = [Subject(f"{paper.names()[m]} ({'measured' if m in measured else NOT_RUN})", measured.get(m), m) for m in named]
-        return found + [Subject(r.label, r) for r in self.runs if r.kind != "measured" or r.model not in named]
+        named = [
+            m for m in (paper.models(item) if item else ()) if not self.chosen or m in self.chosen
+        ]
+        found = [
+            Subject(
+                f"{paper.names()[m]} ({'measured' if m in measured else NOT_RUN})",
+                measured.get(m),
+                m,
+            )
+            for m in named
+        ]
+        return found + [
+            Subject(r.label, r) for r in self.runs if r.kind != "measured" or r.model not in named
+        ]
 
-    def metric(self, run: Run | None, metric: str, *, task: str = "mcq", test: str = "all", method: str = "full",
-               pillar: str = "all", indicator: str = "all") -> Estimate | None:  # fmt: skip
+    def metric(
+        self,
+        run: Run | None,
+        metric: str,
+        *,
+        task: str = "mcq",
+        test: str = "all",
+        method: str = "full",
+        pillar: str = "all",
+        indicator: str = "all",
+    ) -> Estimate | None:
         """One estimate of the headline metrics, None where the run has none."""
         if run is None:
             return None
         if "metrics" not in self._memory:
             frame = self.ask("FROM metric_rows WHERE list_contains($runs, run_id)")
             self._memory["metrics"] = _index(frame, _METRIC)
-        found: Estimate | None = self._memory["metrics"].get((run.run_id, task, test, method, pillar, indicator, metric))
+        found: Estimate | None = self._memory["metrics"].get(
+            (run.run_id, task, test, method, pillar, indicator, metric)
+        )
         return found
 
     def study(self, study: str) -> pd.DataFrame:
         """All rows of one study, sorted; text columns without NULLs."""
         if ("study", study) not in self._memory:
-            frame = self.ask("FROM study_rows WHERE list_contains($runs, run_id) AND study = $study ORDER BY ALL", study=study)
+            frame = self.ask(
+                "FROM study_rows WHERE list_contains($runs, run_id) AND study = $study ORDER"
+                " BY ALL",
+                study=study,
+            )
             for name in (*_STUDY[1:-1], "note"):
                 frame[name] = frame[name].fillna("").astype(str)
             self._memory["study", study] = frame
         found: pd.DataFrame = self._memory["study", study]
         return found
 
-    def found(self, run: Run | None, study: str, metric: str, *, task: str = "mcq", test: str = "all", method: str = "", pillar: str = "all",
-              indicator: str = "all", by: str = "", level: str = "", x: float | None = None) -> Estimate | None:  # fmt: skip
+    def found(
+        self,
+        run: Run | None,
+        study: str,
+        metric: str,
+        *,
+        task: str = "mcq",
+        test: str = "all",
+        method: str = "",
+        pillar: str = "all",
+        indicator: str = "all",
+        by: str = "",
+        level: str = "",
+        x: float | None = None,
+    ) -> Estimate | None:
         """One estimate of a study, None where the run has none."""
         if run is None:
             return None
         if ("index", study) not in self._memory:
             self._memory["index", study] = _index(self.study(study), _STUDY)
-        key = (run.run_id, task, test, method, pillar, indicator, by, level, metric, None if x is None else round(x, 9))
+        key = (
+            run.run_id,
+            task,
+            test,
+            method,
+            pillar,
+            indicator,
+            by,
+            level,
+            metric,
+            None if x is None else round(x, 9),
+        )
         one: Estimate | None = self._memory["index", study].get(key)
         return one
 
-    def why(self, run: Run | None, study: str, otherwise: str, *, method: str = "", task: str = "mcq") -> str:
-        """The status of a cell that a study should have filled: not analysed; or what the study says it lacked (its row not_run).
-        A run that was analysed has rows of the study 'settings', whatever else was there to analyse."""
+    def why(
+        self, run: Run | None, study: str, otherwise: str, *, method: str = "", task: str = "mcq"
+    ) -> str:
+        """The status of a cell that a study should have filled: not analysed; or what the study
+        says it lacked (its row not_run). A run that was analysed has rows of the study 'settings',
+        whatever else was there to analyse."""
         if ("notes", study) not in self._memory:
             frame = self.study(study)
             lacking = frame[frame["metric"] == "not_run"]
-            notes = {(r["run_id"], r["task"], m): r["note"] for r in lacking.to_dict("records") for m in ("", r["method"])}
-            self._memory["notes", study] = {*frame["run_id"], *self.study("settings")["run_id"]}, notes
+            notes = {
+                (r["run_id"], r["task"], m): r["note"]
+                for r in lacking.to_dict("records")
+                for m in ("", r["method"])
+            }
+            self._memory["notes", study] = (
+                {*frame["run_id"], *self.study("settings")["run_id"]},
+                notes,
+            )
         runs, notes = self._memory["notes", study]
         if run is None or run.run_id not in runs:
             return NOT_ANALYSED
         return f"not in store: {notes.get((run.run_id, task, method), otherwise)}"
 
     def ask(self, sql: str, **params: object) -> pd.DataFrame:
-        """A query over the chosen runs ($runs) and their benchmarks ($benchmarks), where it names them."""
-        known: dict[str, object] = {"runs": [r.run_id for r in self.runs], "benchmarks": sorted({r.benchmark_id for r in self.runs})}
+        """A query over the chosen runs ($runs) and their benchmarks ($benchmarks), where it names
+        them."""
+        known: dict[str, object] = {
+            "runs": [r.run_id for r in self.runs],
+            "benchmarks": sorted({r.benchmark_id for r in self.runs}),
+        }
         used = {name: value for name, value in {**known, **params}.items() if f"${name}" in sql}
         return store.query(self.path, sql, used, runs=[r.run_id for r in self.runs])
 
 
 def _index(frame: pd.DataFrame, key: Sequence[str]) -> dict[tuple[Any, ...], Estimate]:
-    keys = [tuple(None if isinstance(v, float) and v != v else (round(v, 9) if isinstance(v, float) else v) for v in row)
-            for row in frame[list(key)].itertuples(index=False, name=None)]  # fmt: skip
+    keys = [
+        tuple(
+            (
+                None
+                if isinstance(v, float) and v != v
+                else (round(v, 9) if isinstance(v, float) else v)
+            )
+            for v in row
+        )
+        for row in frame[list(key)].itertuples(index=False, name=None)
+    ]
     numbers = frame[["value", "n", "ci_low", "ci_high"]].astype({"n": "Int64"}).fillna({"n": 0})
     values = numbers.itertuples(index=False, name=None)
-    return {k: Estimate(float(v), int(n), float(a), float(b)) for k, (v, n, a, b) in zip(keys, values, strict=True)}
+    return {
+        k: Estimate(float(v), int(n), float(a), float(b))
+        for k, (v, n, a, b) in zip(keys, values, strict=True)
+    }
 
 
 def load(
-    path: Path, models: Sequence[str] = (), *, suite: str = "sdg", known: Collection[str] = (), among: Sequence[str] | None = None
+    path: Path,
+    models: Sequence[str] = (),
+    *,
+    suite: str = "sdg",
+    known: Collection[str] = (),
+    among: Sequence[str] | None = None,
 ) -> Evidence:
-    """The newest finished run of each model (of ``models``, when given) in one suite; of people one on each benchmark, because a run on
-    faces answers other questions than one on FACET. ``known``: names of the paper's models; ``among``: of
-    these runs only.
+    """The newest finished run of each model (of ``models``, when given) in one suite; of people one
+    on each benchmark, because a run on faces answers other questions than one on FACET. ``known``:
+    names of the paper's models; ``among``: of these runs only.
 
-    Raises UsageError for a model that neither the file nor the paper knows, StoreError when the file can't be read.
+    Raises UsageError for a model that neither the file nor the paper knows, StoreError when the
+    file can't be read.
     """
     chosen = store.latest_runs(path, suite, per_benchmark=suite == FACET, among=among)
-    frame = store.query(path, "FROM runs WHERE list_contains($runs, run_id) ORDER BY model, benchmark_id", {"runs": chosen})
-    runs = tuple(_run({str(k): v for k, v in record.items()}) for record in frame.to_dict("records"))
+    frame = store.query(
+        path,
+        "FROM runs WHERE list_contains($runs, run_id) ORDER BY model, benchmark_id",
+        {"runs": chosen},
+    )
+    runs = tuple(
+        _run({str(k): v for k, v in record.items()}) for record in frame.to_dict("records")
+    )
     valid = {*(known or paper.names()), *(r.model for r in runs)}
     for name in models:
         if name not in valid:
             raise UsageError("--model: " + one_of("model", name, valid))
-    return Evidence(Path(path), tuple(r for r in runs if not models or r.model in models), tuple(models))
+    return Evidence(
+        Path(path), tuple(r for r in runs if not models or r.model in models), tuple(models)
+    )
 
 
 def _run(record: Mapping[str, Any]) -> Run:
     config: Mapping[str, Any] = json.loads(record["config"] or "{}")
     repo = str((config.get("spec") or {}).get("repo", ""))
-    kind = "planted" if record["provenance"] == "planted" else "embedded" if repo.startswith("local:") else "measured"
-    return Run(str(record["run_id"]), str(record["model"]), kind, str(record["benchmark_id"]), bool(config.get("synthetic", False)),
-               record, config)  # fmt: skip
+    kind = (
+        "planted"
+        if record["provenance"] == "planted"
+        else "embedded"
+        if repo.startswith("local:")
+        else "measured"
+    )
+    return Run(
+        str(record["run_id"]),
+        str(record["model"]),
+        kind,
+        str(record["benchmark_id"]),
+        bool(config.get("synthetic", False)),
+        record,
+        config,
+    )

@@ -1,4 +1,5 @@
-"""Every study as rows: debiasing methods, controls, and the studies that have no counterpart in the paper."""
+"""Every study as rows: debiasing methods, controls, and the studies that have no counterpart in the
+paper."""
 
 from __future__ import annotations
 
@@ -32,12 +33,26 @@ def controls(e: Evidence) -> Table:
     rows = []
     for s in e.subjects():
         for method, label in CONTROLS.items():
-            why = NO_VAL if method == "cade" else e.why(s.run, "methods", f"no {method}", method=method)
-            cells = tuple(cell(method_accuracy(e, s.run, method, t), s.status, why) for t in (*MCQ_TESTS, "all"))
+            why = (
+                NO_VAL
+                if method == "cade"
+                else e.why(s.run, "methods", f"no {method}", method=method)
+            )
+            cells = tuple(
+                cell(method_accuracy(e, s.run, method, t), s.status, why)
+                for t in (*MCQ_TESTS, "all")
+            )
             rows.append(Row((s.label, label), cells))
-    return Table("controls", "Controls beside Table H", "Accuracy on the test split of what needs no debiasing method. A model that doesn't beat the fixed "
-                 "letters has shown nothing.", ("model", "control"), tuple(Column(t) for t in (*MCQ_TESTS, "T1-T5")), tuple(rows),
-                 empty="no run in the store")  # fmt: skip
+    return Table(
+        "controls",
+        "Controls beside Table H",
+        "Accuracy on the test split of what needs no debiasing method. A model that doesn't beat"
+        " the fixed letters has shown nothing.",
+        ("model", "control"),
+        tuple(Column(t) for t in (*MCQ_TESTS, "T1-T5")),
+        tuple(rows),
+        empty="no run in the store",
+    )
 
 
 def _methods(e: Evidence, run: Run | None, task: str) -> list[str]:
@@ -52,15 +67,33 @@ def methods(e: Evidence) -> Table:
     for s in e.subjects():
         found = _methods(e, s.run, "mcq")
         for method in ["full", *found, "cade"]:
-            why = NO_VAL if method == "cade" else e.why(s.run, "methods", f"no {method}", method=method)
-            cells = tuple(cell(method_accuracy(e, s.run, method, t), s.status, why) for t in (*MCQ_TESTS, "all"))
+            why = (
+                NO_VAL
+                if method == "cade"
+                else e.why(s.run, "methods", f"no {method}", method=method)
+            )
+            cells = tuple(
+                cell(method_accuracy(e, s.run, method, t), s.status, why)
+                for t in (*MCQ_TESTS, "all")
+            )
             rows.append(Row((s.label, method), cells))
         if not found:
             rows.append(
-                Row((s.label, "every other method"), (Cell(status=e.why(s.run, "methods", "nothing to answer")),) * (len(MCQ_TESTS) + 1))
+                Row(
+                    (s.label, "every other method"),
+                    (Cell(status=e.why(s.run, "methods", "nothing to answer")),)
+                    * (len(MCQ_TESTS) + 1),
+                )
             )
-    return Table("methods", "Debiasing methods, multiple choice", "Accuracy on the test split. 'tuned': its settings are searched on val like CADE's.",
-                 ("model", "method"), tuple(Column(t) for t in (*MCQ_TESTS, "T1-T5")), tuple(rows), empty="no run in the store")  # fmt: skip
+    return Table(
+        "methods",
+        "Debiasing methods, multiple choice",
+        "Accuracy on the test split. 'tuned': its settings are searched on val like CADE's.",
+        ("model", "method"),
+        tuple(Column(t) for t in (*MCQ_TESTS, "T1-T5")),
+        tuple(rows),
+        empty="no run in the store",
+    )
 
 
 def methods_regression(e: Evidence) -> Table:
@@ -74,32 +107,71 @@ def methods_regression(e: Evidence) -> Table:
                     if method in ("full", "cade"):
                         at = e.metric(s.run, metric, task="regression", test=test, method=method)
                     else:
-                        at = e.found(s.run, "methods", metric, task="regression", test=test, method=method)
-                    lacks = e.why(s.run, "methods", f"no {metric} of {method}", method=method, task="regression")
+                        at = e.found(
+                            s.run, "methods", metric, task="regression", test=test, method=method
+                        )
+                    lacks = e.why(
+                        s.run,
+                        "methods",
+                        f"no {metric} of {method}",
+                        method=method,
+                        task="regression",
+                    )
                     cells.append(cell(at, s.status, NO_VAL if method == "cade" else lacks))
             rows.append(Row((s.label, method), tuple(cells)))
         if not found:
             rows.append(
                 Row(
                     (s.label, "every other method"),
-                    (Cell(status=e.why(s.run, "methods", "nothing decoded", task="regression")),) * (2 * len(REGRESSION_TESTS)),
+                    (Cell(status=e.why(s.run, "methods", "nothing decoded", task="regression")),)
+                    * (2 * len(REGRESSION_TESTS)),
                 )
             )
-    columns = (Column("T2 MAE", "number"), Column("T2 interval acc."), Column("T5 MAE", "number"), Column("T5 interval acc."))
-    return Table("methods-regression", "Debiasing methods, regression", "As `methods`, for the first digit; what number follows is the run's mode.",
-                 ("model", "method"), columns, tuple(rows), empty="no run in the store")  # fmt: skip
+    columns = (
+        Column("T2 MAE", "number"),
+        Column("T2 interval acc."),
+        Column("T5 MAE", "number"),
+        Column("T5 interval acc."),
+    )
+    return Table(
+        "methods-regression",
+        "Debiasing methods, regression",
+        "As `methods`, for the first digit; what number follows is the run's mode.",
+        ("model", "method"),
+        columns,
+        tuple(rows),
+        empty="no run in the store",
+    )
 
 
 #: Studies without a table of the paper: name in the store -> title and definition.
 PLAIN = {
-    "paired": ("Paired comparisons", "Differences between methods on the same questions, with tests."),
-    "harm": ("Harm", "Where a method makes right answers wrong, and candidates that every view finds unlikely win."),
-    "groups": ("Groups of places", "Metrics by urban and rural, wealth, country; gaps between them."),
+    "paired": (
+        "Paired comparisons",
+        "Differences between methods on the same questions, with tests.",
+    ),
+    "harm": (
+        "Harm",
+        (
+            "Where a method makes right answers wrong, and candidates that every view finds"
+            " unlikely win."
+        ),
+    ),
+    "groups": (
+        "Groups of places",
+        "Metrics by urban and rural, wealth, country; gaps between them.",
+    ),
     "calibration": ("Calibration", "Whether confidence means accuracy."),
-    "directions": ("Directions", "Answer directions by method, invalid and two-option answers included."),
+    "directions": (
+        "Directions",
+        "Answer directions by method, invalid and two-option answers included.",
+    ),
     "regression": ("Regression in depth", "By target, macro and scale-free errors."),
     "search": ("The search", "How much seed, draws and the choice on val matter."),
-    "transfer": ("Transfer", "Parameters tuned on one test, indicator or country, used on another."),
+    "transfer": (
+        "Transfer",
+        "Parameters tuned on one test, indicator or country, used on another.",
+    ),
     "few_shot": ("Few labels", "CADE tuned on few val questions."),
     "selective": ("Selective answers", "Risk when only the surest answers are given."),
     "sweep": ("Sweeps, every point", "Figure 8's points: one parameter moves, the others stay."),
@@ -115,11 +187,23 @@ def plain(e: Evidence, study: str) -> Table:
     rows = []
     for r in frame[frame["indicator"] == "all"].to_dict("records"):
         run = names[r["run_id"]]
-        at = Estimate(float(r["value"]), 0 if pd.isna(r["n"]) else int(r["n"]), float(r["ci_low"]), float(r["ci_high"]))
+        at = Estimate(
+            float(r["value"]),
+            0 if pd.isna(r["n"]) else int(r["n"]),
+            float(r["ci_low"]),
+            float(r["ci_high"]),
+        )
         known = (r[name] for name in _LABELS if r[name] not in ("all", "") and r[name] == r[name])
         where = " ".join(f"{v:g}" if isinstance(v, float) else str(v) for v in known)
         p = number(float(r["p"]), run.kind) if r["p"] == r["p"] else Cell()
         value = cell(at, run.kind, f"not in store: {r['note'] or 'no value'}")
         rows.append(Row((run.label, str(r["task"]), str(r["metric"]), where), (value, p)))
-    return Table(study, title, definition + " Not in the paper.", ("model", "task", "metric", "of"), (Column("value", "number"), Column("p")),
-                 tuple(rows), empty=NOT_ANALYSED)  # fmt: skip
+    return Table(
+        study,
+        title,
+        definition + " Not in the paper.",
+        ("model", "task", "metric", "of"),
+        (Column("value", "number"), Column("p")),
+        tuple(rows),
+        empty=NOT_ANALYSED,
+    )

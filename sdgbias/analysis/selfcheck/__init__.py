@@ -1,9 +1,11 @@
-"""The instrument proves itself on planted models: what was planted must come out, and nothing where nothing was planted.
+"""The instrument proves itself on planted models: what was planted must come out, and nothing where
+nothing was planted.
 
 plants       the planted models, as data
 truth        what each must show: closed form, or an independent simulation
 pipeline     through the whole pipeline, from a benchmark folder to the metrics view
-seeds        many data sets as arrays: coverage of intervals, false alarms, tuned CADE against its optimum
+seeds        many data sets as arrays: coverage of intervals, false alarms, tuned CADE against its
+optimum
 checks       truth beside measurement; all p-values are one family
 instrument   what is under test, and how to break it on purpose
 page         the verdict on one page
@@ -34,7 +36,8 @@ FEWEST_TEST, FEWEST_VAL = 60, 12
 
 @dataclass(frozen=True)
 class Verdict:
-    """checks: all of them, failed: those that Holm's rule rejects; benchmark_id with its counts; size 'small' or 'full'."""
+    """checks: all of them, failed: those that Holm's rule rejects; benchmark_id with its counts;
+    size 'small' or 'full'."""
 
     checks: tuple[Check, ...]
     failed: tuple[Check, ...]
@@ -56,7 +59,8 @@ class Verdict:
         return not self.failed
 
     def intervals(self) -> tuple[int, int]:
-        """(intervals that hold the truth, intervals) of the pipeline, without what leaves nothing to chance and without repeats."""
+        """(intervals that hold the truth, intervals) of the pipeline, without what leaves nothing
+        to chance and without repeats."""
         known = {
             (c.plant, c.truth, c.measured, c.low, c.high): c.covered
             for c in self.checks
@@ -75,8 +79,9 @@ def run(
     size: seeds.Size | None = None,
     progress: Callable[[str, int, int], None] = pipeline.silent,
 ) -> Verdict:
-    """The whole self-check. `benchmark`: an existing folder instead of a synthetic one built for the purpose. `fault`: a break of
-    instrument.BREAKS, to see it caught. Leaves nothing behind. The same arguments give the same checks."""
+    """The whole self-check. `benchmark`: an existing folder instead of a synthetic one built for
+    the purpose. `fault`: a break of instrument.BREAKS, to see it caught. Leaves nothing behind. The
+    same arguments give the same checks."""
     began = time.monotonic()
     used = instrument(fault)
     chosen = tuple(plants if plants is not None else (p for p in PLANTS if full or p.quick))
@@ -91,16 +96,34 @@ def run(
         people = {task: truth.population(benchmark, task) for task in Task}
         _enough(benchmark, people[Task.MCQ])
         for i, plant in enumerate(chosen):
-            read = pipeline.run(plant, benchmark, scratch / f"{plant.name}.duckdb", used, seed=seed, draws=size.draws)
+            read = pipeline.run(
+                plant,
+                benchmark,
+                scratch / f"{plant.name}.duckdb",
+                used,
+                seed=seed,
+                draws=size.draws,
+            )
             found += pipeline.checks(read, people, copies=size.copies)
             progress("planted models", i + 1, len(chosen))
     found += seeds.checks(size, used, seed, progress)
     places = len(set(np.concatenate([p.place for p in people.values()])))
     return Verdict(
-        tuple(found), tuple(failed(found)), chosen, "full" if full else "small", seed, str(card["benchmark_id"]),
-        bool(card.get("synthetic", False)), len(people[Task.MCQ].gold), len(people[Task.REGRESSION].gold), places, size.tuned, size.plain,
-        time.monotonic() - began, fault,
-    )  # fmt: skip
+        tuple(found),
+        tuple(failed(found)),
+        chosen,
+        "full" if full else "small",
+        seed,
+        str(card["benchmark_id"]),
+        bool(card.get("synthetic", False)),
+        len(people[Task.MCQ].gold),
+        len(people[Task.REGRESSION].gold),
+        places,
+        size.tuned,
+        size.plain,
+        time.monotonic() - began,
+        fault,
+    )
 
 
 def _enough(benchmark: Path, p: Population) -> None:
@@ -108,8 +131,9 @@ def _enough(benchmark: Path, p: Population) -> None:
         n = int((p.split == split).sum())
         if n < least:
             raise InputError(
-                f"{benchmark}: {n} multiple-choice questions in the {split} split, the self-check needs {least}; name a larger benchmark, or "
-                "leave --benchmark out: sdgbias selfcheck"
+                f"{benchmark}: {n} multiple-choice questions in the {split} split, the self-check"
+                f" needs {least}; name a larger benchmark, or leave --benchmark out: sdgbias"
+                " selfcheck"
             )
 
 
@@ -118,11 +142,16 @@ def gate(verdict: Verdict) -> None:
     if verdict.passed:
         return
     worst = sorted(verdict.failed, key=lambda c: c.p)[:3]
-    told = "; ".join(f"{c.plant}: {c.what}: planted {c.truth:.4g}, measured {c.measured:.4g}" for c in worst)
-    more = f" and {len(verdict.failed) - len(worst)} more" if len(verdict.failed) > len(worst) else ""
+    told = "; ".join(
+        f"{c.plant}: {c.what}: planted {c.truth:.4g}, measured {c.measured:.4g}" for c in worst
+    )
+    more = (
+        f" and {len(verdict.failed) - len(worst)} more" if len(verdict.failed) > len(worst) else ""
+    )
     raise GateError(
-        f"self-check: {len(verdict.failed)} of {len(verdict.checks)} checks failed: {told}{more}; trust no figure of this installation "
-        "before they pass; every check: sdgbias selfcheck --json"
+        f"self-check: {len(verdict.failed)} of {len(verdict.checks)} checks failed: {told}{more};"
+        " trust no figure of this installation before they pass; every check: sdgbias selfcheck"
+        " --json"
     )
 
 

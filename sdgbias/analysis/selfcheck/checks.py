@@ -1,7 +1,8 @@
-"""One check: a planted truth beside what was measured, with the probability of so large a difference if the instrument is right.
+"""One check: a planted truth beside what was measured, with the probability of so large a
+difference if the instrument is right.
 
-All p-values are two-sided unless said. Together they are one family: Holm's rule holds the chance of any false alarm in a whole
-self-check at FALSE_ALARM.
+All p-values are two-sided unless said. Together they are one family: Holm's rule holds the chance
+of any false alarm in a whole self-check at FALSE_ALARM.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ _SAME = 1e-6
 
 @dataclass(frozen=True)
 class Check:
-    """part: 'pipeline' or 'seeds'; plant; what was measured; truth with the standard error `error` of knowing it (0: closed form);
-    measured with n and its 95 % interval (NaN: it has none); p; headline: stands on the page."""
+    """part: 'pipeline' or 'seeds'; plant; what was measured; truth with the standard error `error`
+    of knowing it (0: closed form); measured with n and its 95 % interval (NaN: it has none); p;
+    headline: stands on the page."""
 
     part: str
     plant: str
@@ -58,14 +60,16 @@ def p_same(truth: float, measured: float) -> float:
 
 
 def effective_size(value: float, low: float, high: float) -> float:
-    """The n behind a 95 % Wilson interval: its bounds multiply to value^2 / (1 + z^2 / n), and so do their complements."""
+    """The n behind a 95 % Wilson interval: its bounds multiply to value^2 / (1 + z^2 / n), and so
+    do their complements."""
     a, b, v = (low, high, value) if value >= 0.5 else (1 - low, 1 - high, 1 - value)
     c = v * v / (a * b) - 1 if a * b > 0 else np.nan
     return float(_Z**2 / c) if c > 0 else float("nan")
 
 
 def p_share(truth: float, value: float, low: float, high: float) -> float:
-    """Exact binomial p of a share against the truth, at the effective size that its Wilson interval was made with."""
+    """Exact binomial p of a share against the truth, at the effective size that its Wilson interval
+    was made with."""
     n = effective_size(value, low, high)
     if not np.isfinite(n):
         return float("nan")
@@ -76,9 +80,18 @@ def p_share(truth: float, value: float, low: float, high: float) -> float:
     return min(1.0, 2 * min(at_least, at_most))
 
 
-def p_mean(truth: float, value: float, low: float, high: float, df: int, *, error: float = 0.0, spread: float = 0.0) -> float:
-    """t test of a mean against the truth. The standard error is the interval's, or `spread` (what the process itself gives) where
-    that is larger; `error` of the truth is added."""
+def p_mean(
+    truth: float,
+    value: float,
+    low: float,
+    high: float,
+    df: int,
+    *,
+    error: float = 0.0,
+    spread: float = 0.0,
+) -> float:
+    """t test of a mean against the truth. The standard error is the interval's, or `spread` (what
+    the process itself gives) where that is larger; `error` of the truth is added."""
     se = (high - low) / 2 / float(stdtrit(df, 0.975)) if df >= 1 else float("nan")
     if not np.isfinite(se):
         return float("nan")

@@ -1,11 +1,13 @@
 """The parts of the pipeline that the self-check puts under test, and how to break them on purpose.
 
-A self-check that can't fail proves nothing. `broken` gives the instrument with one known fault; the tests see that each is caught.
+A self-check that can't fail proves nothing. `broken` gives the instrument with one known fault; the
+tests see that each is caught.
 
 sign    the prior term of Eq. 9 enters with the wrong sign
 leak    CADE is tuned on all rows, test rows included
 order   the views CTX+Q and IMG+Q are taken for each other
-narrow  intervals take questions about one place for independent (seeds only: planted items are independent)
+narrow  intervals take questions about one place for independent (seeds only: planted items are
+independent)
 """
 
 from __future__ import annotations
@@ -28,8 +30,9 @@ BREAKS = ("sign", "leak", "order", "narrow")
 
 @dataclass(frozen=True)
 class Instrument:
-    """streams: as `cade.streams`. tune(streams, payoff (N, K), val (N,), draws, seed) -> parameters. clusters: (N,) places -> (N,) what
-    intervals take as dependent. fault: one of BREAKS, or ''."""
+    """streams: as `cade.streams`. tune(streams, payoff (N, K), val (N,), draws, seed) ->
+    parameters. clusters: (N,) places -> (N,) what intervals take as dependent. fault: one of
+    BREAKS, or ''."""
 
     streams: Callable[..., cade.Streams]
     tune: Callable[..., CadeParams]
@@ -37,11 +40,17 @@ class Instrument:
     fault: str = ""
 
 
-def _tune(s: cade.Streams, payoff: np.ndarray, val: np.ndarray, draws: int, seed: int) -> CadeParams:
-    return search.random_search(search.take(s, val), payoff[val], Task.MCQ, draws=draws, seed=seed).params
+def _tune(
+    s: cade.Streams, payoff: np.ndarray, val: np.ndarray, draws: int, seed: int
+) -> CadeParams:
+    return search.random_search(
+        search.take(s, val), payoff[val], Task.MCQ, draws=draws, seed=seed
+    ).params
 
 
-def _tune_on_all(s: cade.Streams, payoff: np.ndarray, val: np.ndarray, draws: int, seed: int) -> CadeParams:
+def _tune_on_all(
+    s: cade.Streams, payoff: np.ndarray, val: np.ndarray, draws: int, seed: int
+) -> CadeParams:
     return _tune(s, payoff, np.ones_like(val), draws, seed)
 
 
@@ -54,7 +63,9 @@ def _wrong_sign(*views: np.ndarray, **more: Any) -> cade.Streams:
     return replace(s, log_q=-s.log_q)
 
 
-def _wrong_order(full: np.ndarray, ctx: np.ndarray, img: np.ndarray, q: np.ndarray, *rest: Any, **more: Any) -> cade.Streams:
+def _wrong_order(
+    full: np.ndarray, ctx: np.ndarray, img: np.ndarray, q: np.ndarray, *rest: Any, **more: Any
+) -> cade.Streams:
     return cade.streams(full, img, ctx, q, *rest, **more)
 
 
@@ -63,23 +74,37 @@ def instrument(fault: str = "") -> Instrument:
     if fault and fault not in BREAKS:
         raise UsageError(f"--break: {one_of('fault', fault, BREAKS)}")
     streams = {"sign": _wrong_sign, "order": _wrong_order}.get(fault, cade.streams)
-    return Instrument(streams, _tune_on_all if fault == "leak" else _tune, _every_row if fault == "narrow" else np.asarray, fault)
+    return Instrument(
+        streams,
+        _tune_on_all if fault == "leak" else _tune,
+        _every_row if fault == "narrow" else np.asarray,
+        fault,
+    )
 
 
 @contextmanager
 def in_pipeline(found: Instrument) -> Iterator[None]:
-    """Puts the fault into the suite for the length of the block; nothing for the instrument as it is."""
+    """Puts the fault into the suite for the length of the block; nothing for the instrument as it
+    is."""
     if found.fault == "sign":
         with patch.object(sdg, "streams", found.streams):
             yield
     elif found.fault == "order":
         swap = {v: v for v in View} | {View.CTX_Q: View.IMG_Q, View.IMG_Q: View.CTX_Q}
         read = sdg.view_logits
-        with patch.object(sdg, "view_logits", lambda s, items, task, test, view: read(s, items, task, test, swap[view])):
+        with patch.object(
+            sdg,
+            "view_logits",
+            lambda s, items, task, test, view: read(s, items, task, test, swap[view]),
+        ):
             yield
     elif found.fault == "leak":
         run = sdg.run_test
-        with patch.object(sdg, "run_test", lambda s, items, *rest, **more: run(s, items.assign(split="val"), *rest, **more)):
+        with patch.object(
+            sdg,
+            "run_test",
+            lambda s, items, *rest, **more: run(s, items.assign(split="val"), *rest, **more),
+        ):
             yield
     else:
         yield

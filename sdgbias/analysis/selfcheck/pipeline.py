@@ -1,4 +1,5 @@
-"""Planted models through the whole pipeline: benchmark -> prompts -> engine -> cache -> CADE -> results file -> the metrics view."""
+"""Planted models through the whole pipeline: benchmark -> prompts -> engine -> cache -> CADE ->
+results file -> the metrics view."""
 
 from __future__ import annotations
 
@@ -33,13 +34,15 @@ CELLS = (
     (View.FULL, ContextTest.T2),
     (View.FULL, ContextTest.T3),
 )
-#: How far below the known optimum CADE's accuracy may truly lie after a search on a benchmark's val rows.
+#: How far below the known optimum CADE's accuracy may truly lie after a search on a benchmark's val
+#: rows.
 LOSS = 0.08
 
 
 @dataclass(frozen=True)
 class Found:
-    """What the results file says of one run. metrics: rows of the metrics view with indicator 'all'."""
+    """What the results file says of one run. metrics: rows of the metrics view with indicator
+    'all'."""
 
     plant: Plant
     seed: int
@@ -48,24 +51,46 @@ class Found:
     predictions: pd.DataFrame
     scores: pd.DataFrame
 
-    def row(self, task: Task, test: str, method: str, metric: str, pillar: str = "all") -> pd.Series | None:
+    def row(
+        self, task: Task, test: str, method: str, metric: str, pillar: str = "all"
+    ) -> pd.Series | None:
         m = self.metrics
-        rows = m[(m.task == task.value) & (m.test == test) & (m.method == method) & (m.metric == metric) & (m.pillar == pillar)]
+        rows = m[
+            (m.task == task.value)
+            & (m.test == test)
+            & (m.method == method)
+            & (m.metric == metric)
+            & (m.pillar == pillar)
+        ]
         return None if rows.empty else rows.iloc[0]
 
 
-def run(plant: Plant, benchmark: Path, results: Path, used: Instrument, *, seed: int, draws: int) -> Found:
+def run(
+    plant: Plant, benchmark: Path, results: Path, used: Instrument, *, seed: int, draws: int
+) -> Found:
     """Evaluates one planted model into a results file of its own and reads it back."""
     with in_pipeline(used):
-        outcome = evaluate.evaluate(plant.spec(benchmark, seed), benchmark, benchmark, results, draws=draws, seed=seed)
+        outcome = evaluate.evaluate(
+            plant.spec(benchmark, seed), benchmark, benchmark, results, draws=draws, seed=seed
+        )
     one = [outcome.run_id]
     return Found(
         plant,
         seed,
         store.query(results, "SELECT * FROM metrics WHERE run_id = ? AND indicator = 'all'", one),
         store.query(results, "SELECT * FROM cade_params WHERE run_id = ?", one),
-        store.query(results, "SELECT task, item_id, test, method, pred, correct, split FROM predictions WHERE run_id = ?", one),
-        store.query(results, "SELECT task, item_id, test, view, logits FROM scores WHERE run_id = ? AND test IN ('T1', 'T2', 'T5')", one),
+        store.query(
+            results,
+            "SELECT task, item_id, test, method, pred, correct, split FROM predictions WHERE"
+            " run_id = ?",
+            one,
+        ),
+        store.query(
+            results,
+            "SELECT task, item_id, test, view, logits FROM scores WHERE run_id = ? AND test IN"
+            " ('T1', 'T2', 'T5')",
+            one,
+        ),
     )
 
 
@@ -88,7 +113,8 @@ def _places(p: Population) -> int:
 
 
 def _probabilities(h: Habits, p: Population, test: ContextTest, view: View) -> np.ndarray | None:
-    """(n, K) chances of each answer on the test rows; None where some rows share one draw, so that nothing can be expected of it."""
+    """(n, K) chances of each answer on the test rows; None where some rows share one draw, so that
+    nothing can be expected of it."""
     mu, sd = truth.expected_logits(h, p, test, view)
     chance = truth.choice_probability(mu, sd, p.present)[p.test]
     one_draw = truth.shared(p, test, view)[p.test]
@@ -96,7 +122,9 @@ def _probabilities(h: Habits, p: Population, test: ContextTest, view: View) -> n
     return None if (one_draw & ~settled).any() or not len(chance) else chance
 
 
-def _share(found: Found, what: str, row: pd.Series | None, expected: np.ndarray, headline: bool = False) -> Iterator[Check]:
+def _share(
+    found: Found, what: str, row: pd.Series | None, expected: np.ndarray, headline: bool = False
+) -> Iterator[Check]:
     """A share of the metrics view against the mean of (n,) chances."""
     if row is None or not len(expected):
         return
@@ -111,7 +139,18 @@ def _share(found: Found, what: str, row: pd.Series | None, expected: np.ndarray,
         return  # one place only: the instrument gives no interval, and says so
     else:
         p = p_share(known, value, low, high)
-    yield Check("pipeline", found.plant.name, what, known, value, int(row["n"]), low, high, p, headline=headline)
+    yield Check(
+        "pipeline",
+        found.plant.name,
+        what,
+        known,
+        value,
+        int(row["n"]),
+        low,
+        high,
+        p,
+        headline=headline,
+    )
 
 
 def _answers(found: Found, p: Population) -> Iterator[Check]:
@@ -125,7 +164,13 @@ def _answers(found: Found, p: Population) -> Iterator[Check]:
         hit = chance[np.arange(len(rows)), p.gold[rows]]
         where = f"{NAMES[view]} at {test.value}"
         row = found.row(Task.MCQ, test.value, view.value, "accuracy")
-        yield from _share(found, f"accuracy, {where}", row, hit, headline=view is View.FULL and test is ContextTest.T1)
+        yield from _share(
+            found,
+            f"accuracy, {where}",
+            row,
+            hit,
+            headline=view is View.FULL and test is ContextTest.T1,
+        )
         if test is not ContextTest.T1:
             continue
         for number, pillar in enumerate(PILLARS, 1):
@@ -133,29 +178,55 @@ def _answers(found: Found, p: Population) -> Iterator[Check]:
             for rank, says in enumerate(SAYS):
                 expected = np.where(p.says[rows] == rank, chance, 0.0).sum(axis=1)[mine]
                 row = found.row(Task.MCQ, test.value, view.value, f"share_{says}", pillar)
-                shown = view is View.Q_ONLY and len(expected) > 0 and bool(expected.mean() > 0.5) and found.plant.name == "signs"
-                yield from _share(found, f"{says} answers in pillar {number}, {where}", row, expected, headline=shown)
+                shown = (
+                    view is View.Q_ONLY
+                    and len(expected) > 0
+                    and bool(expected.mean() > 0.5)
+                    and found.plant.name == "signs"
+                )
+                yield from _share(
+                    found,
+                    f"{says} answers in pillar {number}, {where}",
+                    row,
+                    expected,
+                    headline=shown,
+                )
 
 
 def _image_use(found: Found, p: Population) -> Iterator[Check]:
-    """What the picture adds to the context: accuracy of Full minus CTX+Q (Figure 5), paired by item."""
+    """What the picture adds to the context: accuracy of Full minus CTX+Q (Figure 5), paired by
+    item."""
     correct = found.predictions[found.predictions["task"] == "mcq"].pivot_table(
         index="item_id", columns=["test", "method"], values="correct", aggfunc="first"
     )
     for test in truth.STATED:
-        full, context = (_probabilities(found.plant.habits, p, test, view) for view in (View.FULL, View.CTX_Q))
+        full, context = (
+            _probabilities(found.plant.habits, p, test, view) for view in (View.FULL, View.CTX_Q)
+        )
         if full is None or context is None:
             continue
         rows = np.flatnonzero(p.test)
         known = float((full - context)[np.arange(len(rows)), p.gold[rows]].mean())
         mine = correct.reindex(p.item_id[rows])
-        difference = mine[(test.value, "full")].astype(float).to_numpy() - mine[(test.value, "ctx_q")].astype(float).to_numpy()
+        difference = (
+            mine[(test.value, "full")].astype(float).to_numpy()
+            - mine[(test.value, "ctx_q")].astype(float).to_numpy()
+        )
         e = stats.mean(difference, p.place[rows])
         p_value = p_mean(known, e.value, e.low, e.high, _places(p) - 1)
         what = f"image use, Full minus CTX+Q at {test.value}"
         yield Check(
-            "pipeline", found.plant.name, what, known, e.value, e.n, e.low, e.high, p_value, headline=test is ContextTest.T1
-        )  # fmt: skip
+            "pipeline",
+            found.plant.name,
+            what,
+            known,
+            e.value,
+            e.n,
+            e.low,
+            e.high,
+            p_value,
+            headline=test is ContextTest.T1,
+        )
 
 
 def _numbers(found: Found, p: Population) -> Iterator[Check]:
@@ -174,7 +245,13 @@ def _numbers(found: Found, p: Population) -> Iterator[Check]:
         near = (chance * (off <= p.tolerance[rows, None] + 1e-9)).sum(axis=1)
         where = f"{NAMES[view]} at {test.value}"
         row = found.row(Task.REGRESSION, test.value, view.value, "interval_accuracy")
-        yield from _share(found, f"interval accuracy, {where}", row, near, headline=view is View.FULL and found.plant.name == "prior")
+        yield from _share(
+            found,
+            f"interval accuracy, {where}",
+            row,
+            near,
+            headline=view is View.FULL and found.plant.name == "prior",
+        )
         row = found.row(Task.REGRESSION, test.value, view.value, "mae")
         if row is None:
             continue
@@ -185,9 +262,16 @@ def _numbers(found: Found, p: Population) -> Iterator[Check]:
         if variance.sum() < 1e-9:
             p_value = p_same(known, float(row["value"]))
         yield Check(
-            "pipeline", found.plant.name, f"mean absolute error, {where}", known, float(row["value"]), int(row["n"]), float(row["ci_low"]),
-            float(row["ci_high"]), p_value,
-        )  # fmt: skip
+            "pipeline",
+            found.plant.name,
+            f"mean absolute error, {where}",
+            known,
+            float(row["value"]),
+            int(row["n"]),
+            float(row["ci_low"]),
+            float(row["ci_high"]),
+            p_value,
+        )
 
 
 def _views(found: Found, task: Task, test: ContextTest, p: Population) -> dict[View, np.ndarray]:
@@ -204,15 +288,17 @@ def _views(found: Found, task: Task, test: ContextTest, p: Population) -> dict[V
 
 
 def _cade(found: Found, task: Task, p: Population, copies: int) -> Iterator[Check]:
-    """CADE as it was run: tuned on the val rows alone, every answer what the paper's equations give, and the gain what the process gives
-    for the parameters that were found."""
+    """CADE as it was run: tuned on the val rows alone, every answer what the paper's equations
+    give, and the gain what the process gives for the parameters that were found."""
     h, name, df = found.plant.habits, found.plant.name, _places(p) - 1
     letters = LETTERS if task is Task.MCQ else DIGITS
     label = "MCQ" if task is Task.MCQ else "numbers"
     metric = "accuracy_gain" if task is Task.MCQ else "mae_change"
     n_val = int((p.split == "val").sum())
     for test in TESTS[task]:
-        mine = found.params[(found.params["task"] == task.value) & (found.params["test"] == test.value)]
+        mine = found.params[
+            (found.params["task"] == task.value) & (found.params["test"] == test.value)
+        ]
         row = found.row(task, test.value, "cade", metric)
         if mine.empty or row is None:
             continue
@@ -220,39 +306,113 @@ def _cade(found: Found, task: Task, p: Population, copies: int) -> Iterator[Chec
         given = mine.iloc[0]
         tuned_on = int(given["n_val"])
         none = float("nan")
-        yield Check("pipeline", name, f"rows that CADE is tuned on, {at}", n_val, tuned_on, n_val, none, none, p_same(n_val, tuned_on))
+        yield Check(
+            "pipeline",
+            name,
+            f"rows that CADE is tuned on, {at}",
+            n_val,
+            tuned_on,
+            n_val,
+            none,
+            none,
+            p_same(n_val, tuned_on),
+        )
         params = CadeParams(*(float(given[c]) for c in ("alpha", "lambda_kl", "beta", "tau")))
         if test in (ContextTest.T1, ContextTest.T2, ContextTest.T5):
             choice = truth.cade_choice(_views(found, task, test, p), params)
             q = found.predictions
-            said = q[(q["task"] == task.value) & (q["test"] == test.value) & (q["method"] == "cade")].set_index("item_id")["pred"]
-            agree = float((said.reindex(p.item_id).to_numpy() == np.array(list(letters))[choice]).mean())
+            said = q[
+                (q["task"] == task.value) & (q["test"] == test.value) & (q["method"] == "cade")
+            ].set_index("item_id")["pred"]
+            agree = float(
+                (said.reindex(p.item_id).to_numpy() == np.array(list(letters))[choice]).mean()
+            )
             yield Check(
-                "pipeline", name, f"answers that the paper's equations give, {at}", 1.0, agree, len(choice), none, none, p_same(1.0, agree)
+                "pipeline",
+                name,
+                f"answers that the paper's equations give, {at}",
+                1.0,
+                agree,
+                len(choice),
+                none,
+                none,
+                p_same(1.0, agree),
             )
         if h.noise:
-            continue  # prompt noise of a shared Q-only prompt is one draw: the gain of this very draw isn't known
+            # prompt noise of a shared Q-only prompt is one draw: the gain of this very draw isn't
+            # known
+            continue
         known = truth.expected_gain(h, p, task, test, params, copies, found.seed)
         if task is Task.MCQ and not (h.prior or h.context_weight or h.image_weight):
-            known = replace(known, value=0.0, error=0.0)  # no answer is likelier than another, whatever the setting
-        sign = 1.0 if task is Task.MCQ else -1.0  # mae_change counts errors, payoffs are minus errors
-        value, low, high, n = float(row["value"]), float(row["ci_low"]), float(row["ci_high"]), int(row["n"])
-        p_value = p_mean(sign * known.value, value, low, high, df, error=known.error, spread=known.spread)
+            known = replace(
+                known, value=0.0, error=0.0
+            )  # no answer is likelier than another, whatever the setting
+        sign = (
+            1.0 if task is Task.MCQ else -1.0
+        )  # mae_change counts errors, payoffs are minus errors
+        value, low, high, n = (
+            float(row["value"]),
+            float(row["ci_low"]),
+            float(row["ci_high"]),
+            int(row["n"]),
+        )
+        p_value = p_mean(
+            sign * known.value, value, low, high, df, error=known.error, spread=known.spread
+        )
         shown = task is Task.MCQ and test in (ContextTest.T1, ContextTest.T5)
-        what = f"CADE's gain, {at}" if task is Task.MCQ else f"CADE's change of the mean absolute error, {at}"
-        yield Check("pipeline", name, what, sign * known.value, value, n, low, high, p_value, known.error, headline=shown)
-        if found.plant.no_gain and task is Task.MCQ and test in (ContextTest.T1, ContextTest.T5) and df >= 1:
+        what = (
+            f"CADE's gain, {at}"
+            if task is Task.MCQ
+            else f"CADE's change of the mean absolute error, {at}"
+        )
+        yield Check(
+            "pipeline",
+            name,
+            what,
+            sign * known.value,
+            value,
+            n,
+            low,
+            high,
+            p_value,
+            known.error,
+            headline=shown,
+        )
+        if (
+            found.plant.no_gain
+            and task is Task.MCQ
+            and test in (ContextTest.T1, ContextTest.T5)
+            and df >= 1
+        ):
             se = max((high - low) / 2 / float(stdtrit(df, 0.975)), known.spread)
-            yield Check("pipeline", name, f"no gain where none is possible, {at}", 0.0, value, n, low, high, p_at_most(0.0, value, se, df))
+            yield Check(
+                "pipeline",
+                name,
+                f"no gain where none is possible, {at}",
+                0.0,
+                value,
+                n,
+                low,
+                high,
+                p_at_most(0.0, value, se, df),
+            )
 
 
 def _optimum(found: Found, p: Population) -> Iterator[Check]:
-    """A prior on top of pictures alone: without the prior the bare evidence is left, and CADE should come near that (T1, T5)."""
+    """A prior on top of pictures alone: without the prior the bare evidence is left, and CADE
+    should come near that (T1, T5)."""
     h = found.plant.habits
-    if h.noise or h.context_weight or h.context_noise or not (h.image_weight and h.image_noise and h.prior):
+    if (
+        h.noise
+        or h.context_weight
+        or h.context_noise
+        or not (h.image_weight and h.image_noise and h.prior)
+    ):
         return
     rows, df = np.flatnonzero(p.test), _places(p) - 1
-    bare = truth.choice_probability(h.image_weight * p.image_share, np.full(len(p.gold), h.image_noise), p.present)
+    bare = truth.choice_probability(
+        h.image_weight * p.image_share, np.full(len(p.gold), h.image_noise), p.present
+    )
     best = float(bare[rows, p.gold[rows]].mean())
     for test in (ContextTest.T1, ContextTest.T5):
         row = found.row(Task.MCQ, test.value, "cade", "accuracy")
@@ -262,18 +422,48 @@ def _optimum(found: Found, p: Population) -> Iterator[Check]:
         se = (high - low) / 2 / float(stdtrit(df, 0.975))
         p_value = p_at_most(LOSS - best, -value, se, df)
         what = f"CADE's accuracy within {LOSS} of the known optimum at {test.value}"
-        yield Check("pipeline", found.plant.name, what, best, value, int(row["n"]), low, high, p_value, headline=test is ContextTest.T1)
+        yield Check(
+            "pipeline",
+            found.plant.name,
+            what,
+            best,
+            value,
+            int(row["n"]),
+            low,
+            high,
+            p_value,
+            headline=test is ContextTest.T1,
+        )
 
 
 def silent(what: str, done: int, total: int) -> None:
     return None
 
 
-def small_benchmark(folder: Path, clusters: int, mcq: int, regression: int, seed: int, progress: Callable[[str, int, int], None]) -> Path:
+def small_benchmark(
+    folder: Path,
+    clusters: int,
+    mcq: int,
+    regression: int,
+    seed: int,
+    progress: Callable[[str, int, int], None],
+) -> Path:
     """A synthetic benchmark with pictures, built by the ordinary stages."""
     from sdgbias.benchmark import build
     from sdgbias.raw import synthetic
 
-    synthetic.write_sample(folder / "raw", clusters, seed, progress=lambda done, total: progress("drawing clusters", done, total))
-    build.build(folder / "raw", folder / "raw" / "indicators", folder / "benchmark", mcq=mcq, regression=regression, progress=progress)
+    synthetic.write_sample(
+        folder / "raw",
+        clusters,
+        seed,
+        progress=lambda done, total: progress("drawing clusters", done, total),
+    )
+    build.build(
+        folder / "raw",
+        folder / "raw" / "indicators",
+        folder / "benchmark",
+        mcq=mcq,
+        regression=regression,
+        progress=progress,
+    )
     return folder / "benchmark"

@@ -26,17 +26,29 @@ def _number(x: float) -> str:
 
 
 def _interval(c: Check) -> str:
-    return f"{c.low:.3f} .. {c.high:.3f}" if c.covered is not None else "exact" if c.p in (0.0, 1.0) else "-"
+    return (
+        f"{c.low:.3f} .. {c.high:.3f}"
+        if c.covered is not None
+        else "exact"
+        if c.p in (0.0, 1.0)
+        else "-"
+    )
 
 
 def _line(c: Check, bad: bool) -> str:
-    return f"{'  FAILED ' if bad else '  '}{c.what:{55 if bad else 62}}{_number(c.truth):>9}{_number(c.measured):>10}   {_interval(c):18}{c.n:>7}"
+    return (
+        f"{'  FAILED ' if bad else '  '}{c.what:{55 if bad else 62}}{_number(c.truth):>9}{_number(c.measured):>10}"
+        f"   {_interval(c):18}{c.n:>7}"
+    )
 
 
 def _groups(v: Verdict) -> Iterable[tuple[str, list[Check]]]:
     """Title and checks of each planted model, then of the seeds."""
     for plant in v.plants:
-        yield f"{plant.name}: {plant.about}", [c for c in v.checks if c.part == "pipeline" and c.plant == plant.name]
+        yield (
+            f"{plant.name}: {plant.about}",
+            [c for c in v.checks if c.part == "pipeline" and c.plant == plant.name],
+        )
     for name in dict.fromkeys(c.plant for c in v.checks if c.part == "seeds"):
         yield f"{name}, {SEEDS}", [c for c in v.checks if c.part == "seeds" and c.plant == name]
 
@@ -46,10 +58,19 @@ def opening(v: Verdict) -> list[str]:
     held, of = v.intervals()
     kind = "synthetic benchmark" if v.synthetic else "benchmark"
     lines = [
-        f"Self-check of sdgbias {__version__}, {v.size} size, seed {v.seed}: {'PASSED' if v.passed else 'FAILED'} ({v.seconds:.0f} s)",
+        (
+            f"Self-check of sdgbias {__version__}, {v.size} size, seed {v.seed}:"
+            f" {'PASSED' if v.passed else 'FAILED'} ({v.seconds:.0f} s)"
+        ),
         "Planted models only: nothing here is a finding about a model.",
-        f"{len(v.checks)} checks, {len(v.failed)} failed. If the instrument is right, any of them fails in at most {FALSE_ALARM:.0%} of seeds (Holm).",
-        f"Pipeline: {kind} {v.benchmark_id}, {v.n_mcq} MCQs and {v.n_regression} numbers in {v.places} places, {len(v.plants)} planted models.",
+        (
+            f"{len(v.checks)} checks, {len(v.failed)} failed. If the instrument is right, any of"
+            f" them fails in at most {FALSE_ALARM:.0%} of seeds (Holm)."
+        ),
+        (
+            f"Pipeline: {kind} {v.benchmark_id}, {v.n_mcq} MCQs and {v.n_regression} numbers in"
+            f" {v.places} places, {len(v.plants)} planted models."
+        ),
         f"Its 95 % intervals that hold the planted truth: {held} of {of} that leave room for chance"
         + (f" ({held / of:.1%})." if of else "."),
         f"Arrays alone: {v.plain_seeds} seeds without tuning, {v.tuned_seeds} with.",
@@ -67,43 +88,81 @@ def text(v: Verdict) -> str:
         lines += [_line(c, id(c) in bad) for c in shown[:12]]
         if len(found) > len(shown[:12]):
             lines.append(
-                f"  and {len(found) - len(shown[:12])} more checks, {sum(id(c) in bad for c in found if c not in shown[:12])} failed"
+                f"  and {len(found) - len(shown[:12])} more checks,"
+                f" {sum(id(c) in bad for c in found if c not in shown[:12])} failed"
             )
     return "\n".join(lines)
 
 
 def as_json(v: Verdict) -> str:
     bad = set(map(id, v.failed))
-    rows = [{k: None if isinstance(x, float) and not math.isfinite(x) else x for k, x in asdict(c).items()} for c in v.checks]
+    rows = [
+        {
+            k: None if isinstance(x, float) and not math.isfinite(x) else x
+            for k, x in asdict(c).items()
+        }
+        for c in v.checks
+    ]
     for row, c in zip(rows, v.checks, strict=True):
         row["passed"] = id(c) not in bad
     held, of = v.intervals()
     head = {
-        "sdgbias": __version__, "passed": v.passed, "size": v.size, "seed": v.seed, "fault": v.fault, "benchmark_id": v.benchmark_id,
-        "false_alarm": FALSE_ALARM, "intervals": of, "intervals_that_hold": held, "plants": {p.name: p.about for p in v.plants},
-    }  # fmt: skip
+        "sdgbias": __version__,
+        "passed": v.passed,
+        "size": v.size,
+        "seed": v.seed,
+        "fault": v.fault,
+        "benchmark_id": v.benchmark_id,
+        "false_alarm": FALSE_ALARM,
+        "intervals": of,
+        "intervals_that_hold": held,
+        "plants": {p.name: p.about for p in v.plants},
+    }
     return json.dumps({**head, "checks": rows}, indent=2)
 
 
 def figure(v: Verdict) -> str:
-    """Planted against measured for every share of the pipeline, with 95 % intervals, as inline SVG."""
+    """Planted against measured for every share of the pipeline, with 95 % intervals, as inline
+    SVG."""
     import altair as alt
     import pandas as pd
     import vl_convert
 
     bad = set(map(id, v.failed))
     rows = [
-        {"planted": c.truth, "measured": c.measured, "low": c.low, "high": c.high, "verdict": "failed" if id(c) in bad else "passed"}
+        {
+            "planted": c.truth,
+            "measured": c.measured,
+            "low": c.low,
+            "high": c.high,
+            "verdict": "failed" if id(c) in bad else "passed",
+        }
         for c in v.checks
-        if c.part == "pipeline" and c.covered is not None and -1 <= c.truth <= 1 and c.low >= -1 and c.high <= 1
+        if c.part == "pipeline"
+        and c.covered is not None
+        and -1 <= c.truth <= 1
+        and c.low >= -1
+        and c.high <= 1
     ]
     base = alt.Chart(pd.DataFrame(rows, columns=["planted", "measured", "low", "high", "verdict"]))
-    colour = alt.Color("verdict:N", scale=alt.Scale(domain=["passed", "failed"], range=["#0072b2", "#d55e00"]), title=None)
+    colour = alt.Color(
+        "verdict:N",
+        scale=alt.Scale(domain=["passed", "failed"], range=["#0072b2", "#d55e00"]),
+        title=None,
+    )
     x = alt.X("planted:Q", title="planted truth", scale=alt.Scale(nice=True))
-    line = alt.Chart(pd.DataFrame({"at": [-0.4, 1.0]})).mark_line(color="#999999", strokeDash=[4, 3]).encode(x="at:Q", y="at:Q")
-    bars = base.mark_rule(opacity=0.5).encode(x=x, y=alt.Y("low:Q", title="measured, 95 % interval"), y2="high:Q", color=colour)
+    line = (
+        alt.Chart(pd.DataFrame({"at": [-0.4, 1.0]}))
+        .mark_line(color="#999999", strokeDash=[4, 3])
+        .encode(x="at:Q", y="at:Q")
+    )
+    bars = base.mark_rule(opacity=0.5).encode(
+        x=x, y=alt.Y("low:Q", title="measured, 95 % interval"), y2="high:Q", color=colour
+    )
     dots = base.mark_circle(size=22, opacity=0.8).encode(x=x, y="measured:Q", color=colour)
-    svg: str = vl_convert.vegalite_to_svg((line + bars + dots).properties(width=460, height=340).to_dict())
+    svg: str = vl_convert.vegalite_to_svg(
+        (line + bars + dots).properties(width=460, height=340).to_dict()
+    )
     return svg
 
 
@@ -111,8 +170,15 @@ def html(v: Verdict) -> str:
     """A self-contained page: verdict, figure, every check."""
     bad = set(map(id, v.failed))
     head, *rest = opening(v)
-    parts = [f"<h1>{escape(head)}</h1>", *(f"<p>{escape(line)}</p>" for line in rest), f"<figure>{figure(v)}</figure>"]
-    columns = "<tr><th>what</th><th>planted</th><th>measured</th><th>95 % interval</th><th>n</th><th>p</th></tr>"
+    parts = [
+        f"<h1>{escape(head)}</h1>",
+        *(f"<p>{escape(line)}</p>" for line in rest),
+        f"<figure>{figure(v)}</figure>",
+    ]
+    columns = (
+        "<tr><th>what</th><th>planted</th><th>measured</th><th>95 %"
+        " interval</th><th>n</th><th>p</th></tr>"
+    )
     for title, found in _groups(v):
         body = "".join(
             f"<tr{' class=bad' if id(c) in bad else ''}><td>{escape(c.what)}</td><td>{_number(c.truth)}</td><td>{_number(c.measured)}</td>"
@@ -122,14 +188,20 @@ def html(v: Verdict) -> str:
         failures = sum(id(c) in bad for c in found)
         state = f"{len(found)} checks, {failures} failed"
         parts.append(
-            f"<details{' open' if failures else ''}><summary>{escape(title)} ({state})</summary><table>{columns}{body}</table></details>"
+            f"<details{' open' if failures else ''}><summary>{escape(title)}"
+            f" ({state})</summary><table>{columns}{body}</table></details>"
         )
     style = (
-        "body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}h1{font-size:1.3rem}p{margin:.2rem 0}"
-        "table{border-collapse:collapse;width:100%}td,th{padding:.15rem .6rem;text-align:right;border-bottom:1px solid #e6e8ea}"
+        "body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0"
+        " 1rem}h1{font-size:1.3rem}p{margin:.2rem 0}"
+        "table{border-collapse:collapse;width:100%}td,th{padding:.15rem"
+        " .6rem;text-align:right;border-bottom:1px solid #e6e8ea}"
         "td:first-child,th:first-child{text-align:left}.bad{background:#fbe3d6}summary{cursor:pointer;margin-top:.6rem}svg{max-width:100%}"
     )
-    page = f'<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>Self-check</title><style>{style}</style>'
+    page = (
+        '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport"'
+        f' content="width=device-width"><title>Self-check</title><style>{style}</style>'
+    )
     return f"{page}<body>{''.join(parts)}</body></html>\n"
 
 
@@ -149,4 +221,6 @@ def write(v: Verdict, path: Path) -> None:
         part.write_text(content, encoding="utf-8")
         part.replace(path)
     except OSError as error:
-        raise StoreError(f"{path}: can't be written ({error.strerror or error}); choose another --out") from None
+        raise StoreError(
+            f"{path}: can't be written ({error.strerror or error}); choose another --out"
+        ) from None

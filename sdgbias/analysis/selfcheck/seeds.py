@@ -1,7 +1,9 @@
-"""Many planted data sets as arrays alone: do intervals cover, do tests find nothing where nothing is, does tuning find the optimum?
+"""Many planted data sets as arrays alone: do intervals cover, do tests find nothing where nothing
+is, does tuning find the optimum?
 
-Each seed is a data set of its own: items in places, all answers equally often right, a fifth of the items for tuning. What is put
-under test is cade.streams, cade.decide, search.random_search and the functions of stats; what is true comes from truth.py.
+Each seed is a data set of its own: items in places, all answers equally often right, a fifth of the
+items for tuning. What is put under test is cade.streams, cade.decide, search.random_search and the
+functions of stats; what is true comes from truth.py.
 """
 
 from __future__ import annotations
@@ -30,8 +32,9 @@ _NAN = float("nan")
 
 @dataclass(frozen=True)
 class Size:
-    """tuned: seeds with a search; plain: seeds without; items of a seed, five a place; draws of a search; copies: new draws behind an
-    expected value that has no closed form, at least ten times the items of a seed."""
+    """tuned: seeds with a search; plain: seeds without; items of a seed, five a place; draws of a
+    search; copies: new draws behind an expected value that has no closed form, at least ten times
+    the items of a seed."""
 
     tuned: int
     plain: int
@@ -45,42 +48,64 @@ FULL = Size(tuned=200, plain=1000)
 
 
 def draw_items(rng: np.random.Generator, n: int, readable: float = 1.0) -> Population:
-    """n items with three answers, each right equally often, five in a place. In a share `readable` of the places the picture shows
-    something; in the others it is no evidence, so that hits cluster by place."""
+    """n items with three answers, each right equally often, five in a place. In a share `readable`
+    of the places the picture shows something; in the others it is no evidence, so that hits cluster
+    by place."""
     gold = rng.integers(0, 3, n)
     place = np.arange(n) // 5
     rising = rng.random(n) < 0.5
     onehot = np.eye(3)[gold]
     shows = (rng.random(int(place[-1]) + 1) < readable)[place]
     return Population(
-        gold=gold, says=np.where(rising[:, None], [0, 1, 2], [2, 1, 0]), present=np.ones((n, 3), dtype=bool),
-        image_share=onehot * shows[:, None], context_share={T1: onehot}, pillar=np.full(n, "all", dtype=object), place=place.astype(object),
-        split=np.where(rng.random(n) < 0.2, "val", "test").astype(object), item_id=np.arange(n), answer=np.full(n, np.nan),
-        tolerance=np.full(n, np.nan), number=np.full((n, 3), np.nan), alone={T1: np.ones(n, dtype=bool)},
-    )  # fmt: skip
+        gold=gold,
+        says=np.where(rising[:, None], [0, 1, 2], [2, 1, 0]),
+        present=np.ones((n, 3), dtype=bool),
+        image_share=onehot * shows[:, None],
+        context_share={T1: onehot},
+        pillar=np.full(n, "all", dtype=object),
+        place=place.astype(object),
+        split=np.where(rng.random(n) < 0.2, "val", "test").astype(object),
+        item_id=np.arange(n),
+        answer=np.full(n, np.nan),
+        tolerance=np.full(n, np.nan),
+        number=np.full((n, 3), np.nan),
+        alone={T1: np.ones(n, dtype=bool)},
+    )
 
 
 def census(readable: float = 1.0) -> tuple[Population, np.ndarray]:
-    """One item of every kind that `draw_items` can draw, and how often it comes: (population of 12, weights (12,))."""
-    kinds = [(g, rising, shows) for g in range(3) for rising in (True, False) for shows in (True, False)]
+    """One item of every kind that `draw_items` can draw, and how often it comes: (population of 12,
+    weights (12,))."""
+    kinds = [
+        (g, rising, shows) for g in range(3) for rising in (True, False) for shows in (True, False)
+    ]
     p = draw_items(np.random.default_rng(0), len(kinds))
     onehot = np.eye(3)[[g for g, _, _ in kinds]]
     shows = np.array([s for _, _, s in kinds])
     p = replace(
-        p, gold=np.array([g for g, _, _ in kinds]), says=np.array([[0, 1, 2] if r else [2, 1, 0] for _, r, _ in kinds]),
-        image_share=onehot * shows[:, None], context_share={T1: onehot},
-    )  # fmt: skip
+        p,
+        gold=np.array([g for g, _, _ in kinds]),
+        says=np.array([[0, 1, 2] if r else [2, 1, 0] for _, r, _ in kinds]),
+        image_share=onehot * shows[:, None],
+        context_share={T1: onehot},
+    )
     return p, np.where(shows, readable, 1 - readable) / 6
 
 
-def known(h: Habits, view: View, test: ContextTest = T1, readable: float = 1.0) -> tuple[float, float]:
+def known(
+    h: Habits, view: View, test: ContextTest = T1, readable: float = 1.0
+) -> tuple[float, float]:
     """(accuracy, share of optimistic answers) of one view, closed form."""
     p, weight = census(readable)
     chance = truth.choice_probability(*truth.expected_logits(h, p, test, view), p.present)
-    return float(weight @ chance[np.arange(len(p.gold)), p.gold]), float(weight @ np.where(p.says == 2, chance, 0.0).sum(axis=1))
+    return float(weight @ chance[np.arange(len(p.gold)), p.gold]), float(
+        weight @ np.where(p.says == 2, chance, 0.0).sum(axis=1)
+    )
 
 
-def checks(size: Size, used: Instrument, seed: int, progress: Callable[[str, int, int], None]) -> Iterator[Check]:
+def checks(
+    size: Size, used: Instrument, seed: int, progress: Callable[[str, int, int], None]
+) -> Iterator[Check]:
     yield from _coverage(size, used, seed, progress)
     yield from _false_alarms(size, seed, progress)
     yield from _terms(size, used, seed)
@@ -91,27 +116,80 @@ def _rate(plant_name: str, what: str, hits: int, n: int, nominal: float) -> Chec
     """How often something happened against its nominal rate, exact binomial."""
     found = binomtest(hits, n, nominal)
     low, high = found.proportion_ci(0.95, method="exact")
-    return Check("seeds", plant_name, what, nominal, hits / n, n, float(low), float(high), float(found.pvalue), headline=True)
+    return Check(
+        "seeds",
+        plant_name,
+        what,
+        nominal,
+        hits / n,
+        n,
+        float(low),
+        float(high),
+        float(found.pvalue),
+        headline=True,
+    )
 
 
-def _average(plant_name: str, what: str, expected: float, values: np.ndarray, error: float = 0.0, headline: bool = True) -> Check:
+def _average(
+    plant_name: str,
+    what: str,
+    expected: float,
+    values: np.ndarray,
+    error: float = 0.0,
+    headline: bool = True,
+) -> Check:
     """A mean over seeds against its expected value (t test; exact where seeds don't differ)."""
     n, value = len(values), float(values.mean())
     se = float(np.hypot(values.std(ddof=1) / n**0.5, error))
     if se < 1e-12:
-        return Check("seeds", plant_name, what, expected, value, n, value, value, p_same(expected, value), headline=headline)
+        return Check(
+            "seeds",
+            plant_name,
+            what,
+            expected,
+            value,
+            n,
+            value,
+            value,
+            p_same(expected, value),
+            headline=headline,
+        )
     low, high = ttest_1samp(values, expected).confidence_interval(0.95)
     p = 2 * p_at_most(0.0, abs(value - expected), se, n - 1)
-    return Check("seeds", plant_name, what, expected, value, n, float(low), float(high), min(1.0, p), error, headline=headline)
+    return Check(
+        "seeds",
+        plant_name,
+        what,
+        expected,
+        value,
+        n,
+        float(low),
+        float(high),
+        min(1.0, p),
+        error,
+        headline=headline,
+    )
 
 
 def _answers(views: dict[View, np.ndarray], view: View) -> np.ndarray:
     return cade.argmax_view(views[view], np.ones(views[view].shape, dtype=bool))
 
 
-def _coverage(size: Size, used: Instrument, seed: int, progress: Callable[[str, int, int], None]) -> Iterator[Check]:
-    """95 % intervals of clustered shares and paired differences hold the truth in 95 % of the seeds."""
-    h, readable = Habits(prior={"all": (0.0, 0.5, 1.0)}, context_weight=0.5, context_noise=0.5, image_weight=3.0, image_noise=0.5), 0.6
+def _coverage(
+    size: Size, used: Instrument, seed: int, progress: Callable[[str, int, int], None]
+) -> Iterator[Check]:
+    """95 % intervals of clustered shares and paired differences hold the truth in 95 % of the
+    seeds."""
+    h, readable = (
+        Habits(
+            prior={"all": (0.0, 0.5, 1.0)},
+            context_weight=0.5,
+            context_noise=0.5,
+            image_weight=3.0,
+            image_noise=0.5,
+        ),
+        0.6,
+    )
     full, optimistic = known(h, View.FULL, readable=readable)
     context, _ = known(h, View.CTX_Q)
     names = ("accuracy of Full", "share of optimistic answers", "Full minus CTX+Q, paired")
@@ -124,29 +202,58 @@ def _coverage(size: Size, used: Instrument, seed: int, progress: Callable[[str, 
         hit, was = metrics.correct(p.gold, answer), metrics.correct(p.gold, before)
         says = p.says[np.arange(len(answer)), answer] == 2
         place = used.clusters(p.place)
-        found = (stats.share(hit, place), stats.share(says, place), stats.mean(hit.astype(float) - was, place))
-        held += [e.low <= t <= e.high for e, t in zip(found, (full, optimistic, full - context), strict=True)]
+        found = (
+            stats.share(hit, place),
+            stats.share(says, place),
+            stats.mean(hit.astype(float) - was, place),
+        )
+        held += [
+            e.low <= t <= e.high
+            for e, t in zip(found, (full, optimistic, full - context), strict=True)
+        ]
         progress("seeds: intervals", i + 1, size.plain)
     for name, hits in zip(names, held, strict=True):
-        yield _rate("patchy", f"95 % intervals that hold the truth: {name}", int(hits), size.plain, 1 - NOMINAL)
+        yield _rate(
+            "patchy",
+            f"95 % intervals that hold the truth: {name}",
+            int(hits),
+            size.plain,
+            1 - NOMINAL,
+        )
 
 
-def _false_alarms(size: Size, seed: int, progress: Callable[[str, int, int], None]) -> Iterator[Check]:
+def _false_alarms(
+    size: Size, seed: int, progress: Callable[[str, int, int], None]
+) -> Iterator[Check]:
     """The null model: tests at 5 % find something in 5 % of the seeds, and p-values are uniform."""
     h = plant("null").habits
-    names = ("optimistic answers differ from a third", "urban and rural places differ", "Full and CTX+Q differ, paired t test")
+    names = (
+        "optimistic answers differ from a third",
+        "urban and rural places differ",
+        "Full and CTX+Q differ, paired t test",
+    )
     raised, p_values = np.zeros(3, dtype=int), np.empty(size.plain)
     for i in range(size.plain):
         rng = np.random.default_rng([seed, 2, i])
         p = draw_items(rng, size.items)
         views = truth.simulate(h, p, T1, rng)
         answer, before = _answers(views, View.FULL), _answers(views, View.CTX_Q)
-        hit, was = metrics.correct(p.gold, answer).astype(float), metrics.correct(p.gold, before).astype(float)
+        hit, was = (
+            metrics.correct(p.gold, answer).astype(float),
+            metrics.correct(p.gold, before).astype(float),
+        )
         optimistic = stats.share(p.says[np.arange(len(answer)), answer] == 2, p.place)
         urban = rng.integers(0, 2, int(p.place[-1]) + 1)[p.place.astype(int)]
-        gap = stats.disparity(stats.group_means(hit, urban, p.place, draws=399, seed=i), lambda m: m[..., 0] - m[..., 1])
+        gap = stats.disparity(
+            stats.group_means(hit, urban, p.place, draws=399, seed=i),
+            lambda m: m[..., 0] - m[..., 1],
+        )
         p_values[i] = stats.paired(hit - was, p.place).p
-        raised += [not optimistic.low <= 1 / 3 <= optimistic.high, gap.p[0] <= NOMINAL, p_values[i] <= NOMINAL]
+        raised += [
+            not optimistic.low <= 1 / 3 <= optimistic.high,
+            gap.p[0] <= NOMINAL,
+            p_values[i] <= NOMINAL,
+        ]
         progress("seeds: false alarms", i + 1, size.plain)
     for name, hits in zip(names, raised, strict=True):
         yield _rate("null", f"false alarms at 5 %: {name}", int(hits), size.plain, NOMINAL)
@@ -155,11 +262,23 @@ def _false_alarms(size: Size, seed: int, progress: Callable[[str, int, int], Non
 
 def _uniform(plant_name: str, what: str, p_values: np.ndarray) -> Check:
     found = kstest(p_values, "uniform")
-    return Check("seeds", plant_name, f"{what} (distance)", 0.0, float(found.statistic), len(p_values), _NAN, _NAN, float(found.pvalue))
+    return Check(
+        "seeds",
+        plant_name,
+        f"{what} (distance)",
+        0.0,
+        float(found.statistic),
+        len(p_values),
+        _NAN,
+        _NAN,
+        float(found.pvalue),
+    )
 
 
 def _streams(used: Instrument, views: dict[View, np.ndarray], **more: str) -> cade.Streams:
-    return used.streams(views[View.FULL], views[View.CTX_Q], views[View.IMG_Q], views[View.Q_ONLY], **more)
+    return used.streams(
+        views[View.FULL], views[View.CTX_Q], views[View.IMG_Q], views[View.Q_ONLY], **more
+    )
 
 
 def _accuracy(s: cade.Streams, p: Population, params: CadeParams) -> np.ndarray:
@@ -168,10 +287,13 @@ def _accuracy(s: cade.Streams, p: Population, params: CadeParams) -> np.ndarray:
 
 
 def _terms(size: Size, used: Instrument, seed: int) -> Iterator[Check]:
-    """Each term of Eq. 9 by itself, at a setting whose effect is known exactly: what is left is the bare evidence of the picture."""
+    """Each term of Eq. 9 by itself, at a setting whose effect is known exactly: what is left is the
+    bare evidence of the picture."""
     rng, n = np.random.default_rng([seed, 3]), 20 * size.items
     prior, misled = plant("prior").habits, plant("misled").habits
-    bare, crooked = (known(replace(h, prior={}, context_noise=0.0), View.IMG_Q)[0] for h in (prior, misled))
+    bare, crooked = (
+        known(replace(h, prior={}, context_noise=0.0), View.IMG_Q)[0] for h in (prior, misled)
+    )
     p = draw_items(rng, n)
     with_prior, with_pull = truth.simulate(prior, p, T1, rng), truth.simulate(misled, p, T1, rng)
     off = 2.0  # a gate that no confidence reaches
@@ -192,15 +314,42 @@ def _terms(size: Size, used: Instrument, seed: int) -> Iterator[Check]:
             CadeParams(1.0, 0.0, 0.0, off),
             bare,
         ),
-        ("prior", "gate at 0 leaves Full as it is", with_prior, "full+img", CadeParams(1.0, 1.0, 1.0, 0.0), known(prior, View.FULL)[0]),
-        ("misled", "context term alone takes a misleading context out of Full", with_pull, "full", CadeParams(1.0, 0.0, 0.0, off), crooked),
+        (
+            "prior",
+            "gate at 0 leaves Full as it is",
+            with_prior,
+            "full+img",
+            CadeParams(1.0, 1.0, 1.0, 0.0),
+            known(prior, View.FULL)[0],
+        ),
+        (
+            "misled",
+            "context term alone takes a misleading context out of Full",
+            with_pull,
+            "full",
+            CadeParams(1.0, 0.0, 0.0, off),
+            crooked,
+        ),
     ):
         hit = _accuracy(_streams(used, views, stream=stream), p, params)
         e, test = stats.share(hit, p.place), binomtest(int(hit.sum()), n, expected)
-        yield Check("seeds", name, what, expected, e.value, n, e.low, e.high, float(test.pvalue), headline=True)
+        yield Check(
+            "seeds",
+            name,
+            what,
+            expected,
+            e.value,
+            n,
+            e.low,
+            e.high,
+            float(test.pvalue),
+            headline=True,
+        )
 
 
-def _tuned(size: Size, used: Instrument, seed: int, progress: Callable[[str, int, int], None]) -> Iterator[Check]:
+def _tuned(
+    size: Size, used: Instrument, seed: int, progress: Callable[[str, int, int], None]
+) -> Iterator[Check]:
     """CADE tuned on val and reported on test, over many seeds."""
     gains: dict[str, list[float]] = {}
     p_values: list[float] = []
@@ -224,12 +373,22 @@ def _tuned(size: Size, used: Instrument, seed: int, progress: Callable[[str, int
                     p_values.append(stats.paired(gain, p.place[p.test]).p)
         progress("seeds: tuning", i + 1, size.tuned)
     found = np.array(p_values)
-    yield _rate("null", "false alarms at 5 %: CADE gains or loses", int((found <= NOMINAL).sum()), size.tuned, NOMINAL)
+    yield _rate(
+        "null",
+        "false alarms at 5 %: CADE gains or loses",
+        int((found <= NOMINAL).sum()),
+        size.tuned,
+        NOMINAL,
+    )
     yield _uniform("null", "p-values are uniform: CADE's gain", found)
     yield _average("null", "CADE's mean gain, tuned on val, on test", 0.0, np.array(gains["null"]))
-    yield _average("even", "CADE's gain at T5, where nothing contradicts", 0.0, np.array(gains["even T5"]))
+    yield _average(
+        "even", "CADE's gain at T5, where nothing contradicts", 0.0, np.array(gains["even T5"])
+    )
     yield _average("right", "CADE's gain where Full is always right", 0.0, np.array(gains["right"]))
-    yield _limit("even", "CADE's mean gain where no rule can gain: at most", 0.0, np.array(gains["even"]))
+    yield _limit(
+        "even", "CADE's mean gain where no rule can gain: at most", 0.0, np.array(gains["even"])
+    )
     best = known(replace(plant("prior").habits, prior={}), View.IMG_Q)[0]
     yield from _near("prior", best, 0.0, np.array(accuracy["prior"]))
     best, error = _grid_optimum(plant("misled").habits, size, seed)
@@ -238,8 +397,21 @@ def _tuned(size: Size, used: Instrument, seed: int, progress: Callable[[str, int
 
 def _limit(plant_name: str, what: str, limit: float, values: np.ndarray) -> Check:
     low, high = ttest_1samp(values, limit).confidence_interval(0.95)
-    p = p_at_most(limit, float(values.mean()), float(values.std(ddof=1) / len(values) ** 0.5), len(values) - 1)
-    return Check("seeds", plant_name, what, limit, float(values.mean()), len(values), float(low), float(high), p, headline=True)
+    p = p_at_most(
+        limit, float(values.mean()), float(values.std(ddof=1) / len(values) ** 0.5), len(values) - 1
+    )
+    return Check(
+        "seeds",
+        plant_name,
+        what,
+        limit,
+        float(values.mean()),
+        len(values),
+        float(low),
+        float(high),
+        p,
+        headline=True,
+    )
 
 
 def _near(plant_name: str, best: float, error: float, values: np.ndarray) -> Iterator[Check]:
@@ -248,15 +420,31 @@ def _near(plant_name: str, best: float, error: float, values: np.ndarray) -> Ite
     se = float(np.hypot(values.std(ddof=1) / n**0.5, error))
     low, high = ttest_1samp(values, best).confidence_interval(0.95)
     for what, p in (
-        (f"tuned CADE's accuracy within {LOSS} of the optimum", p_at_most(LOSS - best, -value, se, n - 1)),
+        (
+            f"tuned CADE's accuracy within {LOSS} of the optimum",
+            p_at_most(LOSS - best, -value, se, n - 1),
+        ),
         ("tuned CADE's accuracy not above the optimum", p_at_most(best, value, se, n - 1)),
     ):
-        yield Check("seeds", plant_name, what, best, value, n, float(low), float(high), p, error, headline="within" in what)
+        yield Check(
+            "seeds",
+            plant_name,
+            what,
+            best,
+            value,
+            n,
+            float(low),
+            float(high),
+            p,
+            error,
+            headline="within" in what,
+        )
 
 
 def _grid_optimum(h: Habits, size: Size, seed: int) -> tuple[float, float]:
-    """Best accuracy over a grid of CADE's settings on new draws of ten seeds' items, by the equations of truth.cade_choice, scored on ten
-    more; and its standard error. The grid spans Table G's ranges (alpha, lambda_kl and beta in steps; gate open or at 0.9)."""
+    """Best accuracy over a grid of CADE's settings on new draws of ten seeds' items, by the
+    equations of truth.cade_choice, scored on ten more; and its standard error. The grid spans Table
+    G's ranges (alpha, lambda_kl and beta in steps; gate open or at 0.9)."""
     rng, n = np.random.default_rng([seed, 5]), 10 * size.items
     halves = []
     for _ in range(2):
@@ -270,6 +458,8 @@ def _grid_optimum(h: Habits, size: Size, seed: int) -> tuple[float, float]:
         for tau in (0.9, 0.99)
     ]
     (gold, views), (other, fresh) = halves
-    best = max(settings, key=lambda params: float(np.mean(truth.cade_choice(views, params) == gold)))
+    best = max(
+        settings, key=lambda params: float(np.mean(truth.cade_choice(views, params) == gold))
+    )
     hit = truth.cade_choice(fresh, best) == other
     return float(hit.mean()), float(hit.std() / n**0.5)

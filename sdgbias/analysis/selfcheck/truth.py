@@ -1,12 +1,15 @@
 """What a planted model must show, computed from its data-generating process alone.
 
-Nothing here goes through the pipeline: no prompts are parsed, nothing of cade.py, search.py or stats.py is used. Where one view
-decides alone, the expected value is closed form: with normal draws of standard deviation sd, answer a wins with probability
+Nothing here goes through the pipeline: no prompts are parsed, nothing of cade.py, search.py or
+stats.py is used. Where one view decides alone, the expected value is closed form: with normal draws
+of standard deviation sd, answer a wins with probability
 
-    P(a) = integral of phi(z) * product over b != a of Phi(z + (mu_a - mu_b) / sd) dz        (Gauss-Hermite, 80 nodes)
+    P(a) = integral of phi(z) * product over b != a of Phi(z + (mu_a - mu_b) / sd) dz
+    (Gauss-Hermite, 80 nodes)
 
-What CADE decides has no such form; `simulate` draws the process anew (other seeds than the model's) and `cade_choice` is Eqs. 2
-and 4-10 of the paper once more, written from the paper. The truth is conditional on the benchmark's items: only draws are random.
+What CADE decides has no such form; `simulate` draws the process anew (other seeds than the model's)
+and `cade_choice` is Eqs. 2 and 4-10 of the paper once more, written from the paper. The truth is
+conditional on the benchmark's items: only draws are random.
 """
 
 from __future__ import annotations
@@ -33,10 +36,11 @@ STATED = (ContextTest.T1, ContextTest.T2)
 class Population:
     """N items of one task with K candidates, as the data-generating process sees them.
 
-    gold (N,) index of the gold candidate (regression: first digit); says (N, K) 0 pessimistic, 1 conservative, 2 optimistic, -1 none;
-    present (N, K); image_share (N, K) and context_share[test] (N, K): G_img and G_ctx of backends/planted.py; pillar, place, indicator
-    (N,) text; split (N,) 'val' or 'test'; item_id (N,). Regression only: answer and tolerance (N,), and number (N, K), what a first
-    digit leads to where one number's evidence is shown.
+    gold (N,) index of the gold candidate (regression: first digit); says (N, K) 0 pessimistic, 1
+    conservative, 2 optimistic, -1 none; present (N, K); image_share (N, K) and context_share[test]
+    (N, K): G_img and G_ctx of backends/planted.py; pillar, place, indicator (N,) text; split (N,)
+    'val' or 'test'; item_id (N,). Regression only: answer and tolerance (N,), and number (N, K),
+    what a first digit leads to where one number's evidence is shown.
     """
 
     gold: NDArray[np.int64]
@@ -51,7 +55,9 @@ class Population:
     answer: Floats
     tolerance: Floats
     number: Floats
-    alone: Mapping[ContextTest, NDArray[np.bool_]]  # whether the context line belongs to one gold number
+    alone: Mapping[
+        ContextTest, NDArray[np.bool_]
+    ]  # whether the context line belongs to one gold number
 
     @property
     def test(self) -> NDArray[np.bool_]:
@@ -60,8 +66,12 @@ class Population:
 
 def population(benchmark: Path, task: Task) -> Population:
     """The items of a benchmark folder, sorted by item_id."""
-    items = pd.read_parquet(benchmark / f"items_{task.value}.parquet").sort_values("item_id", ignore_index=True)
-    prompts = pd.read_parquet(benchmark / "prompts.parquet", columns=["task", "item_id", "test", "text"])
+    items = pd.read_parquet(benchmark / f"items_{task.value}.parquet").sort_values(
+        "item_id", ignore_index=True
+    )
+    prompts = pd.read_parquet(
+        benchmark / "prompts.parquet", columns=["task", "item_id", "test", "text"]
+    )
     n, k = len(items), 3 if task is Task.MCQ else 10
     gold: NDArray[np.int64]
     says, number = np.full((n, k), -1, dtype=np.int64), np.full((n, k), np.nan)
@@ -75,7 +85,10 @@ def population(benchmark: Path, task: Task) -> Population:
         label, answer, tolerance = gold, np.full(n, np.nan), np.full(n, np.nan)
     else:
         present = np.ones((n, k), dtype=bool)
-        answer, tolerance = items["answer"].to_numpy(dtype=float), items["tolerance"].to_numpy(dtype=float)
+        answer, tolerance = (
+            items["answer"].to_numpy(dtype=float),
+            items["tolerance"].to_numpy(dtype=float),
+        )
         spoken = [rounded(a) for a in answer]
         gold = np.array([int(s.lstrip("-")[0]) for s in spoken], dtype=np.int64)
         for i, s in enumerate(spoken):
@@ -85,36 +98,62 @@ def population(benchmark: Path, task: Task) -> Population:
     onehot = np.asarray(np.eye(k)[gold], dtype=np.float64)
     shares, alone = {}, {}
     for test in STATED:
-        lines = prompts[(prompts["task"] == task.value) & (prompts["test"] == test.value)].set_index("item_id")["text"]
+        lines = prompts[
+            (prompts["task"] == task.value) & (prompts["test"] == test.value)
+        ].set_index("item_id")["text"]
         if len(lines) == 0:
             continue
         text = lines.reindex(items["item_id"]).fillna("")
         stated = text.str.contains("Context: Given: ", regex=False).to_numpy()
         group = pd.factorize(text)[0]
         mean = pd.DataFrame(onehot).groupby(group).transform("mean").to_numpy()
-        shares[test] = np.where(stated[:, None], mean, np.nan)  # nothing known of the place: no context line, hence no evidence
+        shares[test] = np.where(
+            stated[:, None], mean, np.nan
+        )  # nothing known of the place: no context line, hence no evidence
         alone[test] = pd.Series(label).groupby(group).transform("nunique").to_numpy() == 1
     columns = {c: items[c].to_numpy(dtype=object) for c in ("pillar", "cluster_id", "split")}
     return Population(
-        gold, says, present, onehot, shares, columns["pillar"], columns["cluster_id"], columns["split"],
-        items["item_id"].to_numpy(dtype=np.int64), answer, tolerance, number, alone,
-    )  # fmt: skip
+        gold,
+        says,
+        present,
+        onehot,
+        shares,
+        columns["pillar"],
+        columns["cluster_id"],
+        columns["split"],
+        items["item_id"].to_numpy(dtype=np.int64),
+        answer,
+        tolerance,
+        number,
+        alone,
+    )
 
 
 def prior(h: Habits, p: Population) -> Floats:
     """(N, K) logits before any evidence."""
     if p.present.shape[1] == 10:
         return np.tile(np.asarray(h.digit_prior, dtype=float), (len(p.gold), 1))
-    table = np.array([[*h.prior.get(str(pillar), h.prior.get("all", (0.0, 0.0, 0.0))), 0.0] for pillar in p.pillar])  # last: no direction
+    table = np.array(
+        [
+            [*h.prior.get(str(pillar), h.prior.get("all", (0.0, 0.0, 0.0))), 0.0]
+            for pillar in p.pillar
+        ]
+    )  # last: no direction
     return np.take_along_axis(table, p.says, axis=1)
 
 
 def stated(p: Population, test: ContextTest) -> NDArray[np.bool_]:
     """(N,) whether the item's context line states values under this test."""
-    return ~np.isnan(p.context_share[test][:, 0]) if test in p.context_share else np.zeros(len(p.gold), dtype=bool)
+    return (
+        ~np.isnan(p.context_share[test][:, 0])
+        if test in p.context_share
+        else np.zeros(len(p.gold), dtype=bool)
+    )
 
 
-def expected_logits(h: Habits, p: Population, test: ContextTest, view: View) -> tuple[Floats, Floats]:
+def expected_logits(
+    h: Habits, p: Population, test: ContextTest, view: View
+) -> tuple[Floats, Floats]:
     """(mu (N, K), sd (N,)): mean and standard deviation of the logits of one view."""
     mu, variance = prior(h, p), np.full(len(p.gold), h.noise**2)
     shown = stated(p, test)
@@ -128,7 +167,8 @@ def expected_logits(h: Habits, p: Population, test: ContextTest, view: View) -> 
 
 
 def choice_probability(mu: Floats, sd: Floats, present: NDArray[np.bool_]) -> Floats:
-    """(N, K) probability that each candidate has the highest logit; with sd = 0 the argmax, ties to the lowest index."""
+    """(N, K) probability that each candidate has the highest logit; with sd = 0 the argmax, ties to
+    the lowest index."""
     out = np.zeros(mu.shape)
     masked = np.where(present, mu, -np.inf)
     still = sd == 0
@@ -146,8 +186,13 @@ def choice_probability(mu: Floats, sd: Floats, present: NDArray[np.bool_]) -> Fl
 
 
 def shared(p: Population, test: ContextTest, view: View) -> NDArray[np.bool_]:
-    """(N,) rows whose prompt other items have too, so that their draws are one draw: text-only views without values."""
-    return np.zeros(len(p.gold), dtype=bool) if view.has_image else ~stated(p, test) | (view is View.Q_ONLY)
+    """(N,) rows whose prompt other items have too, so that their draws are one draw: text-only
+    views without values."""
+    return (
+        np.zeros(len(p.gold), dtype=bool)
+        if view.has_image
+        else ~stated(p, test) | (view is View.Q_ONLY)
+    )
 
 
 def numbers(p: Population, test: ContextTest, view: View) -> Floats:
@@ -155,26 +200,45 @@ def numbers(p: Population, test: ContextTest, view: View) -> Floats:
     bare = np.tile(np.arange(10.0), (len(p.gold), 1))
     if view.has_image:
         return p.number
-    known = stated(p, test) & p.alone[test] if view.has_context and test in p.alone else np.zeros(len(p.gold), dtype=bool)
+    known = (
+        stated(p, test) & p.alone[test]
+        if view.has_context and test in p.alone
+        else np.zeros(len(p.gold), dtype=bool)
+    )
     return np.where(known[:, None], p.number, bare)
 
 
-def simulate(h: Habits, p: Population, test: ContextTest, rng: np.random.Generator) -> dict[View, Floats]:
-    """One new draw of the process: (N, K) logits per view. Draws of a context are shared by CTX+Q and Full, a picture's by IMG+Q and
-    Full, prompt noise by the views whose prompt is the same (T5: Full and IMG+Q, CTX+Q and Q-only)."""
+def simulate(
+    h: Habits, p: Population, test: ContextTest, rng: np.random.Generator
+) -> dict[View, Floats]:
+    """One new draw of the process: (N, K) logits per view. Draws of a context are shared by CTX+Q
+    and Full, a picture's by IMG+Q and Full, prompt noise by the views whose prompt is the same (T5:
+    Full and IMG+Q, CTX+Q and Q-only)."""
     size, base = p.present.shape, prior(h, p)
     shown = stated(p, test)[:, None]
     share = np.nan_to_num(p.context_share[test]) if test in p.context_share else np.zeros(size)
-    context = np.where(shown, h.context_weight * share + h.context_noise * rng.standard_normal(size), 0.0)
+    context = np.where(
+        shown, h.context_weight * share + h.context_noise * rng.standard_normal(size), 0.0
+    )
     image = h.image_weight * p.image_share + h.image_noise * rng.standard_normal(size)
-    own = {view: h.noise * rng.standard_normal(size) if h.noise else np.zeros(size) for view in View}
+    own = {
+        view: h.noise * rng.standard_normal(size) if h.noise else np.zeros(size) for view in View
+    }
     if test is ContextTest.T5:
         own[View.FULL], own[View.CTX_Q] = own[View.IMG_Q], own[View.Q_ONLY]
-    return {view: np.where(p.present, base + context * view.has_context + image * view.has_image + own[view], np.nan) for view in View}
+    return {
+        view: np.where(
+            p.present,
+            base + context * view.has_context + image * view.has_image + own[view],
+            np.nan,
+        )
+        for view in View
+    }
 
 
 def cade_choice(views: Mapping[View, Floats], params: CadeParams) -> NDArray[np.int64]:
-    """Eqs. 2 and 4-10 for (N, K) logits with NaN where a candidate is missing -> (N,) index. Independent of cade.py on purpose."""
+    """Eqs. 2 and 4-10 for (N, K) logits with NaN where a candidate is missing -> (N,) index.
+    Independent of cade.py on purpose."""
     q = {}
     for view, z in views.items():
         top = np.nanmax(z, axis=1, keepdims=True)
@@ -200,21 +264,32 @@ def payoff(p: Population, task: Task, choice: NDArray[np.int64]) -> Floats:
 
 @dataclass(frozen=True)
 class Expected:
-    """An expected value, the standard error with which it is known (0: closed form), and the standard deviation that one run of the
-    model has around it."""
+    """An expected value, the standard error with which it is known (0: closed form), and the
+    standard deviation that one run of the model has around it."""
 
     value: float
     error: float
     spread: float
 
 
-def expected_gain(h: Habits, p: Population, task: Task, test: ContextTest, params: CadeParams, copies: int, seed: int) -> Expected:
-    """CADE's mean payoff minus the Full view's on the test rows, for given parameters: `copies` new draws of the whole benchmark."""
+def expected_gain(
+    h: Habits,
+    p: Population,
+    task: Task,
+    test: ContextTest,
+    params: CadeParams,
+    copies: int,
+    seed: int,
+) -> Expected:
+    """CADE's mean payoff minus the Full view's on the test rows, for given parameters: `copies` new
+    draws of the whole benchmark."""
     rng = np.random.default_rng([seed, 77])
     gains = np.empty(copies)
     for i in range(copies):
         views = simulate(h, p, test, rng)
         full = np.where(p.present, views[View.FULL], -np.inf).argmax(axis=1)
-        gains[i] = (payoff(p, task, cade_choice(views, params)) - payoff(p, task, full))[p.test].mean()
+        gains[i] = (payoff(p, task, cade_choice(views, params)) - payoff(p, task, full))[
+            p.test
+        ].mean()
     spread = float(gains.std(ddof=1))
     return Expected(float(gains.mean()), spread / copies**0.5, spread)

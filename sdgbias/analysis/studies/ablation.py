@@ -1,4 +1,5 @@
-"""Studies 'ablation' (Table 2), 'streams' (Table 3) and 'sweep' (Figure 8): what each part of CADE is worth."""
+"""Studies 'ablation' (Table 2), 'streams' (Table 3) and 'sweep' (Figure 8): what each part of CADE
+is worth."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ POINTS = 41
 
 @dataclass(frozen=True)
 class Variant:
-    """What the test rows earn under one variant of CADE, and under the one it is compared with (None: with none)."""
+    """What the test rows earn under one variant of CADE, and under the one it is compared with
+    (None: with none)."""
 
     columns: dict[str, object]
     note: str
@@ -47,9 +49,11 @@ class Variant:
 
 
 def rows(run: RunData, settings: Settings) -> pd.DataFrame:
-    """The three studies. Every search is the paper's, on val; values are of the test split, test 'all' pools the tests, each with
-    its own settings. ablation: accuracy or mae and step_gain, payoff over the step before. streams: the same and gain over the
-    Full view's argmax. sweep: on val and on test (method). For numbers Full is the number that its likeliest first digit leads to."""
+    """The three studies. Every search is the paper's, on val; values are of the test split, test
+    'all' pools the tests, each with its own settings. ablation: accuracy or mae and step_gain,
+    payoff over the step before. streams: the same and gain over the Full view's argmax. sweep: on
+    val and on test (method). For numbers Full is the number that its likeliest first digit leads
+    to."""
     found, made = problems(run), list[dict[str, object]]()
     for task in Task:
         mine = [p for p in found if p.task is task]
@@ -64,11 +68,18 @@ def rows(run: RunData, settings: Settings) -> pd.DataFrame:
         if len(mine) > 1:
             place = np.concatenate([p.place[p.test] for p in mine])
             for same in zip(*variants, strict=True):
-                made += _reported(task, _pooled(same), place, {"task": task.value, "note": "each test with its own setting"})
+                made += _reported(
+                    task,
+                    _pooled(same),
+                    place,
+                    {"task": task.value, "note": "each test with its own setting"},
+                )
     return table(made)
 
 
-def _reported(task: Task, v: Variant, place: Ints, columns: dict[str, object]) -> Iterator[dict[str, object]]:
+def _reported(
+    task: Task, v: Variant, place: Ints, columns: dict[str, object]
+) -> Iterator[dict[str, object]]:
     study = str(v.columns["study"])
     more = {**{k: x for k, x in v.columns.items() if k != "study"}, **columns}
     yield row(study, metric_of(task), estimate(task, v.payoff, place), **more)
@@ -80,29 +91,48 @@ def _reported(task: Task, v: Variant, place: Ints, columns: dict[str, object]) -
 def _pooled(same: Sequence[Variant]) -> Variant:
     before = [v.before for v in same if v.before is not None]
     payoff = np.concatenate([v.payoff for v in same])
-    return Variant(same[0].columns, "", payoff, same[0].compared, np.concatenate(before) if before else None)
+    return Variant(
+        same[0].columns, "", payoff, same[0].compared, np.concatenate(before) if before else None
+    )
 
 
 def _retuned(p: Problem, settings: Settings) -> list[Floats]:
-    """(4,) setting of each step: the parameters added so far are searched for in Table G's ranges, the others are off."""
+    """(4,) setting of each step: the parameters added so far are searched for in Table G's ranges,
+    the others are off."""
     s, payoff = p.tunable()
     off = ((0.0, 0.0), (0.0, 0.0), (0.0, 0.0), (OPEN, OPEN))
     found = [np.array([0.0, 0.0, 0.0, SHUT])]
     for free in range(1, 5):
         ranges = (*RANGES[p.task][:free], *off[free:])
-        found.append(point(random_search(s, payoff, p.task, draws=settings.draws, seed=settings.seed, ranges=ranges).params))
+        found.append(
+            point(
+                random_search(
+                    s, payoff, p.task, draws=settings.draws, seed=settings.seed, ranges=ranges
+                ).params
+            )
+        )
     return found
 
 
 def _ablation(packed: Packed, steps: list[Floats]) -> Iterator[Variant]:
-    """Level retuned: every step has its own search. Level zeroed: the last step's setting with the later parameters off."""
+    """Level retuned: every step has its own search. Level zeroed: the last step's setting with the
+    later parameters off."""
     final = steps[-1]
-    zeroed = [steps[0], *(np.append(np.where(np.arange(3) < free, final[:3], 0.0), OPEN) for free in (1, 2, 3)), final]
+    zeroed = [
+        steps[0],
+        *(np.append(np.where(np.arange(3) < free, final[:3], 0.0), OPEN) for free in (1, 2, 3)),
+        final,
+    ]
     for level, chosen in (("retuned", steps), ("zeroed", zeroed)):
         before = None
         for name, setting in zip(STEPS, chosen, strict=True):
             now = earned(packed, setting)
-            columns: dict[str, object] = {"study": "ablation", "method": name, "by": "mode", "level": level}
+            columns: dict[str, object] = {
+                "study": "ablation",
+                "method": name,
+                "by": "mode",
+                "level": level,
+            }
             yield Variant(columns, _words(setting), now, "step_gain", before)
             before = now
 
@@ -120,9 +150,18 @@ def _streams(p: Problem, packed: Packed, settings: Settings) -> Iterator[Variant
         for divergence in DIVERGENCES:
             other = with_streams(p, stream, divergence)
             s, payoff = other.tunable()
-            setting = point(random_search(s, payoff, p.task, draws=settings.draws, seed=settings.seed).params)
-            columns: dict[str, object] = {"study": "streams", "method": stream, "by": "divergence", "level": divergence}
-            yield Variant(columns, said(setting), earned(other.rows(other.test), setting), "gain", full)
+            setting = point(
+                random_search(s, payoff, p.task, draws=settings.draws, seed=settings.seed).params
+            )
+            columns: dict[str, object] = {
+                "study": "streams",
+                "method": stream,
+                "by": "divergence",
+                "level": divergence,
+            }
+            yield Variant(
+                columns, said(setting), earned(other.rows(other.test), setting), "gain", full
+            )
 
 
 def _sweep(p: Problem, packed: Packed, best: Floats) -> Iterator[dict[str, object]]:
@@ -133,10 +172,16 @@ def _sweep(p: Problem, packed: Packed, best: Floats) -> Iterator[dict[str, objec
         grid = np.linspace(low, high, POINTS)
         line = np.tile(best, (POINTS, 1))
         line[:, which] = grid
-        columns = {**p.columns, "by": name, "note": f"{low:g} to {high:g}, {POINTS} points; optimum {said(best)}"}
+        columns = {
+            **p.columns,
+            "by": name,
+            "note": f"{low:g} to {high:g}, {POINTS} points; optimum {said(best)}",
+        }
         yield row("sweep", "optimum", float(best[which]), n=len(p.val), **columns)
         for method, some, rows_ in (("val", val, p.val), ("test", packed, p.test)):
-            for x, value in zip(grid, _estimates(p.task, row_payoff(some, line), p.place[rows_]), strict=True):
+            for x, value in zip(
+                grid, _estimates(p.task, row_payoff(some, line), p.place[rows_]), strict=True
+            ):
                 yield row("sweep", metric_of(p.task), value, method=method, x=float(x), **columns)
 
 
@@ -144,4 +189,9 @@ def _estimates(task: Task, payoff: Floats, place: Ints) -> list[stats.Estimate]:
     """(C, n) payoffs -> the estimate of each line, all at once."""
     kind: stats.Kind = "share" if task is Task.MCQ else "mean"
     columns = list(payoff if task is Task.MCQ else -payoff)
-    return [g.estimate(0) for g in stats.grouped(columns, np.zeros(len(place), dtype=np.int64), ("all",), place, kind=kind)]
+    return [
+        g.estimate(0)
+        for g in stats.grouped(
+            columns, np.zeros(len(place), dtype=np.int64), ("all",), place, kind=kind
+        )
+    ]

@@ -1,6 +1,8 @@
-"""Study 'methods': every debiasing baseline of debias.py and every control, on the test split, beside the Full view.
+"""Study 'methods': every debiasing baseline of debias.py and every control, on the test split,
+beside the Full view.
 
-What a method estimates or tunes comes from val rows. Numbers are those that the chosen first digit leads to (Cell.by_digit).
+What a method estimates or tunes comes from val rows. Numbers are those that the chosen first digit
+leads to (Cell.by_digit).
 """
 
 from __future__ import annotations
@@ -37,8 +39,8 @@ NO_CANDIDATE = 99
 
 @dataclass(frozen=True)
 class Answer:
-    """choice (N,): candidate index, -1 without an answer. note: how the method was set. expected (N,): probability of a right answer,
-    of a method that draws."""
+    """choice (N,): candidate index, -1 without an answer. note: how the method was set. expected
+    (N,): probability of a right answer, of a method that draws."""
 
     choice: Ints
     note: str
@@ -46,8 +48,9 @@ class Answer:
 
 
 def rows(run: RunData, settings: Settings) -> pd.DataFrame:
-    """Accuracy and accuracy_gain, or mae, interval_accuracy and mae_change, of each method under each test and pooled; gain and change
-    are paired with what the run reports as `full`. A method that can't run has one row not_run, whose note says what it lacks."""
+    """Accuracy and accuracy_gain, or mae, interval_accuracy and mae_change, of each method under
+    each test and pooled; gain and change are paired with what the run reports as `full`. A method
+    that can't run has one row not_run, whose note says what it lacks."""
     made: list[dict[str, object]] = []
     for task in Task:
         cells = run.of(task)
@@ -55,7 +58,10 @@ def rows(run: RunData, settings: Settings) -> pd.DataFrame:
             continue
         seed = int(run.run.get("seed") or 0)
         absent = {name: why for name in METHODS if (why := _why_not(name, cells, seed, settings))}
-        made += [row(STUDY, "not_run", float("nan"), task=task.value, method=name, note=why) for name, why in absent.items()]
+        made += [
+            row(STUDY, "not_run", float("nan"), task=task.value, method=name, note=why)
+            for name, why in absent.items()
+        ]
         found = [answers(cell, seed, settings, tuple(absent)) for cell in cells]
         for outcome, columns, notes in _pools(cells, found, settings):
             made += _rows(task, outcome, columns, notes)
@@ -63,19 +69,35 @@ def rows(run: RunData, settings: Settings) -> pd.DataFrame:
 
 
 def evidence(cell: Cell, seed: int) -> Evidence:
-    """What the methods may see of a cell: no labels. ``seed``: the run's, by which its extra passes were made."""
+    """What the methods may see of a cell: no labels. ``seed``: the run's, by which its extra passes
+    were made."""
     items = cell.items
-    keys = items["target"] if cell.task is Task.REGRESSION else items["indicator"] + "\t" + items["n_options"].astype(str)
+    keys = (
+        items["target"]
+        if cell.task is Task.REGRESSION
+        else items["indicator"] + "\t" + items["n_options"].astype(str)
+    )
     extra = {
         name: extra_prompts.spread(items, z) if extra_prompts.is_shared(name) else z
         for name, z in cell.extra.items()
         if name not in extra_prompts.TOKENS
     }
     full, ctx, img, q = (cell.known(v) for v in (View.FULL, View.CTX_Q, View.IMG_Q, View.Q_ONLY))
-    return Evidence(full, ctx, img, q, cell.present, pd.factorize(keys, sort=True)[0].astype(np.int64), cell.val, extra)
+    return Evidence(
+        full,
+        ctx,
+        img,
+        q,
+        cell.present,
+        pd.factorize(keys, sort=True)[0].astype(np.int64),
+        cell.val,
+        extra,
+    )
 
 
-def answers(cell: Cell, seed: int, settings: Settings, leave_out: Sequence[str] = ()) -> dict[str, Answer]:
+def answers(
+    cell: Cell, seed: int, settings: Settings, leave_out: Sequence[str] = ()
+) -> dict[str, Answer]:
     """Answers of every method and control on all N rows of a cell."""
     e = evidence(cell, seed)
     found: dict[str, Answer] = {}
@@ -84,18 +106,28 @@ def answers(cell: Cell, seed: int, settings: Settings, leave_out: Sequence[str] 
             continue
         own, said = dict(method.settings), ""
         if method.tuned:
-            tuned = baselines.tune(name, e, cell.payoff, cell.val, draws=settings.draws, seed=settings.seed)
+            tuned = baselines.tune(
+                name, e, cell.payoff, cell.val, draws=settings.draws, seed=settings.seed
+            )
             assert tuned is not None  # _why_not
             own, said = {**own, **tuned.settings}, f"{_tuned(settings)}; "
         score = baselines.scores(name, _estimation(e, cell, seed) if name == "pride" else e, **own)
-        found[name] = Answer(baselines.predict(score), f"{method.title}; {said}{_listed(own)}".removesuffix("; "))
+        found[name] = Answer(
+            baselines.predict(score), f"{method.title}; {said}{_listed(own)}".removesuffix("; ")
+        )
     return {**found, **_controls(cell, settings)}
 
 
 def _estimation(e: Evidence, cell: Cell, seed: int) -> Evidence:
-    """PriDe sees permuted options on its estimation rows only, also where a run asked them on all rows."""
+    """PriDe sees permuted options on its estimation rows only, also where a run asked them on all
+    rows."""
     mine = extra_prompts.pride_rows(cell.items, seed)[:, None]
-    return replace(e, extra={k: np.where(mine, z, np.nan) if k.startswith("perm:") else z for k, z in e.extra.items()})
+    return replace(
+        e,
+        extra={
+            k: np.where(mine, z, np.nan) if k.startswith("perm:") else z for k, z in e.extra.items()
+        },
+    )
 
 
 def _why_not(name: str, cells: Sequence[Cell], seed: int, settings: Settings) -> str:
@@ -110,43 +142,65 @@ def _why_not(name: str, cells: Sequence[Cell], seed: int, settings: Settings) ->
             return "no val rows to tune on"
         if name == "perm_avg" and not np.isfinite(cell.extra["perm:1"][cell.test_rows]).any():
             return "extra pass perm was not asked"
-        if name == "pride" and not np.isfinite(cell.extra["perm:1"][extra_prompts.pride_rows(cell.items, seed)]).any():
+        if (
+            name == "pride"
+            and not np.isfinite(
+                cell.extra["perm:1"][extra_prompts.pride_rows(cell.items, seed)]
+            ).any()
+        ):
             return "extra pass pride was not asked"
     return ""
 
 
-# ------------------------------------------------------------------------------------------------------------- controls
+# ----------------------------------------------------------------------
+# controls
 
 
 def _controls(cell: Cell, settings: Settings) -> dict[str, Answer]:
     """Answers that look at nothing, or at nothing but the Full view (METHODS 1.12)."""
     if cell.task is Task.REGRESSION:
-        return {"full_candidate": Answer(argmax_view(cell.known(View.FULL), cell.present), "number of the likeliest first digit")}
+        return {
+            "full_candidate": Answer(
+                argmax_view(cell.known(View.FULL), cell.present),
+                "number of the likeliest first digit",
+            )
+        }
     pillar = pd.factorize(cell.items["pillar"], sort=True)[0].astype(np.int64)
-    found = {f"always_{c.lower()}": Answer(np.full(len(cell.items), j), f"always {c}") for j, c in enumerate(LETTERS)}
+    found = {
+        f"always_{c.lower()}": Answer(np.full(len(cell.items), j), f"always {c}")
+        for j, c in enumerate(LETTERS)
+    }
     if cell.val.any():
         shares = letter_shares(cell.gold, cell.present, pillar, cell.val)
         best = np.argmax(np.where(cell.present, shares, -1.0), axis=1).astype(np.int64)
         found["best_letter"] = Answer(best, "most frequent gold letter of the pillar on val")
-        drawn = np.random.default_rng(settings.seed).random(len(shares))[:, None] * shares.sum(axis=1, keepdims=True)
+        drawn = np.random.default_rng(settings.seed).random(len(shares))[:, None] * shares.sum(
+            axis=1, keepdims=True
+        )
         choice = np.argmax(drawn < np.cumsum(shares, axis=1), axis=1).astype(np.int64)
         note = f"drawn by the pillar's gold letters on val, seed {settings.seed}"
         found["prior_sampling"] = Answer(choice, note, shares[np.arange(len(shares)), cell.gold])
-    found["full_generated"] = Answer(_generated(cell), "first token of greedy decoding; none of the letters is wrong")
+    found["full_generated"] = Answer(
+        _generated(cell), "first token of greedy decoding; none of the letters is wrong"
+    )
     return found
 
 
 def letter_shares(gold: Ints, present: Bools, group: Ints, fit: Bools) -> Floats:
-    """(N, K) share of each letter that the item has among the gold letters of its group's fit rows; uniform where none is known."""
+    """(N, K) share of each letter that the item has among the gold letters of its group's fit rows;
+    uniform where none is known."""
     width, size = present.shape[1], int(group.max(initial=-1)) + 1
-    counts = np.bincount(group[fit] * width + gold[fit], minlength=size * width).reshape(size, width)
+    counts = np.bincount(group[fit] * width + gold[fit], minlength=size * width).reshape(
+        size, width
+    )
     known = np.where(present, counts[group], 0.0)
     known = np.where(known.sum(axis=1, keepdims=True) > 0, known, present.astype(float))
     return np.asarray(known / known.sum(axis=1, keepdims=True))
 
 
 def _generated(cell: Cell) -> Ints:
-    """(N,) letter that greedy decoding says first, NO_CANDIDATE for anything else, -1 without a score."""
+    """(N,) letter that greedy decoding says first, NO_CANDIDATE for anything else, -1 without a
+    score."""
     asked = np.isfinite(cell.logits[View.FULL]).any(axis=1)
     tokens = pd.Series(cell.top_token[View.FULL], dtype=object)
     count = cell.items["n_options"].to_numpy()
@@ -159,10 +213,13 @@ def _generated(cell: Cell) -> Ints:
     return np.where(asked, choice, -1)
 
 
-# ----------------------------------------------------------------------------------------------------------- measuring
+# ----------------------------------------------------------------------
+# measuring
 
 
-def _measured(cell: Cell, outcome: Outcome, found: Mapping[str, Answer]) -> dict[str, dict[str, Floats]]:
+def _measured(
+    cell: Cell, outcome: Outcome, found: Mapping[str, Answer]
+) -> dict[str, dict[str, Floats]]:
     """metric -> method -> (n,) values of the test rows."""
     test = cell.test_rows
     if cell.task is Task.MCQ:
@@ -174,33 +231,60 @@ def _measured(cell: Cell, outcome: Outcome, found: Mapping[str, Answer]) -> dict
     gold = cell.items["gold_value"].to_numpy(dtype=float)
     error = {m: metrics.absolute_error(gold, x)[test] for m, x in numbers.items()}
     change = {m: e - outcome.error[FULL] for m, e in error.items()}
-    return {"mae": error, "interval_accuracy": {m: hits(cell, found[m].choice, x)[test] for m, x in numbers.items()}, "mae_change": change}
+    return {
+        "mae": error,
+        "interval_accuracy": {m: hits(cell, found[m].choice, x)[test] for m, x in numbers.items()},
+        "mae_change": change,
+    }
 
 
 def _pools(
     cells: Sequence[Cell], found: Sequence[Mapping[str, Answer]], settings: Settings
 ) -> Iterator[tuple[Outcome, dict[str, dict[str, Floats]], dict[str, str]]]:
-    """(test rows, values by metric and method, notes by method) per test, then of all tests pooled."""
+    """(test rows, values by metric and method, notes by method) per test, then of all tests
+    pooled."""
     done = outcomes(cells)
-    each = [_measured(cell, outcome, own) for cell, outcome, own in zip(cells, done, found, strict=True)]
+    each = [
+        _measured(cell, outcome, own) for cell, outcome, own in zip(cells, done, found, strict=True)
+    ]
     for outcome, columns, own in zip(done, each, found, strict=True):
         yield outcome, columns, {m: a.note for m, a in own.items()}
     items = pd.concat([o.items[["pillar", "indicator"]] for o in done], ignore_index=True)
     whole = replace(done[0], test="all", items=items, place=np.concatenate([o.place for o in done]))
     names = [m for m in found[0] if all(m in own for own in found)]
-    columns = {metric: {m: np.concatenate([c[metric][m] for c in each]) for m in names if m in first} for metric, first in each[0].items()}
-    tuned = {m: f"{METHODS[m].title}; {_tuned(settings)}, each test by itself" for m in names if m in METHODS and METHODS[m].tuned}
+    columns = {
+        metric: {m: np.concatenate([c[metric][m] for c in each]) for m in names if m in first}
+        for metric, first in each[0].items()
+    }
+    tuned = {
+        m: f"{METHODS[m].title}; {_tuned(settings)}, each test by itself"
+        for m in names
+        if m in METHODS and METHODS[m].tuned
+    }
     yield whole, columns, {m: found[0][m].note for m in names} | tuned
 
 
 def _rows(
-    task: Task, outcome: Outcome, columns: Mapping[str, Mapping[str, Floats]], notes: Mapping[str, str]
+    task: Task,
+    outcome: Outcome,
+    columns: Mapping[str, Mapping[str, Floats]],
+    notes: Mapping[str, str],
 ) -> Iterator[dict[str, object]]:
     for level in levels(outcome.items):
         for metric, values in columns.items():
             share = metric in ("accuracy", "interval_accuracy")
-            for method, found in spread(level, values, outcome.place, "share" if share else "mean").items():
-                yield from rows_of(STUDY, level, {metric: found}, task=task.value, test=outcome.test, method=method, note=notes[method])
+            for method, found in spread(
+                level, values, outcome.place, "share" if share else "mean"
+            ).items():
+                yield from rows_of(
+                    STUDY,
+                    level,
+                    {metric: found},
+                    task=task.value,
+                    test=outcome.test,
+                    method=method,
+                    note=notes[method],
+                )
 
 
 def _tuned(settings: Settings) -> str:
@@ -209,6 +293,12 @@ def _tuned(settings: Settings) -> str:
 
 def _listed(settings: Mapping[str, object]) -> str:
     def said(value: object) -> str:
-        return "+".join(map(str, value)) if isinstance(value, tuple) else f"{value:.4g}" if isinstance(value, float) else str(value)
+        return (
+            "+".join(map(str, value))
+            if isinstance(value, tuple)
+            else f"{value:.4g}"
+            if isinstance(value, float)
+            else str(value)
+        )
 
     return ", ".join(f"{name}={said(value)}" for name, value in settings.items())

@@ -1,10 +1,13 @@
-"""Studies 'calibration' and 'selective': does the model know when it is right, and does CADE's score?
+"""Studies 'calibration' and 'selective': does the model know when it is right, and does CADE's
+score?
 
-Before: the Full view's softmax over the candidates. After: where CADE keeps the Full answer, the same; elsewhere the softmax of
-its scores, which nobody has calibrated and which are no probabilities to begin with. Confidence is the largest of them.
-Expected calibration error has 15 bins of equal width or of equal mass; its interval is a BCa bootstrap over places, because
-resampling alone makes it larger. Risk is the error rate among the most confident answers, in steps of 5 % coverage; its
-area (AURC) is the mean over the steps. Ties in confidence stay in the order of the items.
+Before: the Full view's softmax over the candidates. After: where CADE keeps the Full answer, the
+same; elsewhere the softmax of its scores, which nobody has calibrated and which are no
+probabilities to begin with. Confidence is the largest of them. Expected calibration error has 15
+bins of equal width or of equal mass; its interval is a BCa bootstrap over places, because
+resampling alone makes it larger. Risk is the error rate among the most confident answers, in steps
+of 5 % coverage; its area (AURC) is the mean over the steps. Ties in confidence stay in the order of
+the items.
 """
 
 from __future__ import annotations
@@ -28,7 +31,8 @@ BINS, STEPS = 15, 20
 
 @dataclass(frozen=True)
 class Judged:
-    """n answered test rows of one method: log_p (n, K), gold (n,), confidence (n,), hit (n,), place (n,) codes."""
+    """n answered test rows of one method: log_p (n, K), gold (n,), confidence (n,), hit (n,), place
+    (n,) codes."""
 
     log_p: Floats
     gold: Ints
@@ -38,11 +42,14 @@ class Judged:
 
 
 def rows(run: RunData, settings: Settings) -> pd.DataFrame:
-    """ECE, Brier, NLL, reliability curve, risk-coverage curve and AURC of Full and CADE, per test and pooled."""
+    """ECE, Brier, NLL, reliability curve, risk-coverage curve and AURC of Full and CADE, per test
+    and pooled."""
     made: list[dict[str, object]] = []
     cells = answers.reportable(run, Task.MCQ)
     places = [o.place for o in answers.pools(run, Task.MCQ)]
-    parts = {cell.test.value: _methods(cell, place) for cell, place in zip(cells, places, strict=False)}
+    parts = {
+        cell.test.value: _methods(cell, place) for cell, place in zip(cells, places, strict=False)
+    }
     if len(parts) > 1:
         both = [m for m in (View.FULL.value, CADE) if all(m in part for part in parts.values())]
         parts["all"] = {m: _pool([part[m] for part in parts.values()]) for m in both}
@@ -54,13 +61,16 @@ def rows(run: RunData, settings: Settings) -> pd.DataFrame:
 
 
 def distributions(cell: Cell, method: str) -> tuple[Floats, Ints] | None:
-    """(N, K) log-probabilities and (N,) choice of 'full', or of 'cade' (None where it wasn't tuned)."""
+    """(N, K) log-probabilities and (N,) choice of 'full', or of 'cade' (None where it wasn't
+    tuned)."""
     found = answers.decision(cell)
     if method == CADE and found is None:
         return None
     if found is None:
         full = log_softmax(cell.known(View.FULL), cell.present)
-        return full, np.where(np.isfinite(full).any(axis=1), np.argmax(full, axis=1), -1).astype(np.int64)
+        return full, np.where(np.isfinite(full).any(axis=1), np.argmax(full, axis=1), -1).astype(
+            np.int64
+        )
     s, d, usable = found
     full = log_softmax(cell.known(View.FULL), s.valid)
     if method == View.FULL.value:
@@ -80,21 +90,37 @@ def _methods(cell: Cell, place: Ints) -> dict[str, Judged]:
         mask = cell.test_rows & (choice >= 0)
         own = log_p[np.arange(len(choice)), np.maximum(choice, 0)]
         hit = metrics.correct(cell.gold, choice).astype(float)
-        made[method] = Judged(log_p[mask], cell.gold[mask], np.exp(own[mask]), hit[mask], place[choice[cell.test_rows] >= 0])
+        made[method] = Judged(
+            log_p[mask],
+            cell.gold[mask],
+            np.exp(own[mask]),
+            hit[mask],
+            place[choice[cell.test_rows] >= 0],
+        )
     return made
 
 
 def _pool(parts: Sequence[Judged]) -> Judged:
-    return Judged(*(np.concatenate([getattr(j, name) for j in parts]) for name in ("log_p", "gold", "confidence", "hit", "place")))
+    return Judged(
+        *(
+            np.concatenate([getattr(j, name) for j in parts])
+            for name in ("log_p", "gold", "confidence", "hit", "place")
+        )
+    )
 
 
 def _test(judged: dict[str, Judged], test: str, settings: Settings) -> list[dict[str, object]]:
-    """All rows of one test. Methods, binnings and the risk curve share one resampling: their sums stand side by side."""
+    """All rows of one test. Methods, binnings and the risk curve share one resampling: their sums
+    stand side by side."""
     if not judged:
         return []
     places = 1 + max(int(j.place.max()) for j in judged.values())
     binned = {
-        m: {"width": metrics.equal_width(j.confidence, BINS), "mass": metrics.equal_mass(j.confidence, BINS)} for m, j in judged.items()
+        m: {
+            "width": metrics.equal_width(j.confidence, BINS),
+            "mass": metrics.equal_mass(j.confidence, BINS),
+        }
+        for m, j in judged.items()
     }
     columns: dict[tuple[str, str], Floats] = {}
     for m, j in judged.items():
@@ -107,30 +133,59 @@ def _test(judged: dict[str, Judged], test: str, settings: Settings) -> list[dict
     sums = np.concatenate(list(columns.values()), axis=1)
     sums = sums[sums.any(axis=1)]  # places of this test
     ends = np.cumsum([c.shape[1] for c in columns.values()])
-    at = {key: slice(int(end) - c.shape[1], int(end)) for (key, c), end in zip(columns.items(), ends, strict=True)}
+    at = {
+        key: slice(int(end) - c.shape[1], int(end))
+        for (key, c), end in zip(columns.items(), ends, strict=True)
+    }
     draws = stats.replicates(sums, settings.bootstrap, settings.seed) if len(sums) > 1 else None
     made = []
     for m, j in judged.items():
         common: dict[str, object] = {"test": test, "method": m}
         made += [
-            row("calibration", "brier", stats.mean(metrics.brier(np.exp(j.log_p), j.gold), j.place), **common),
-            row("calibration", "nll", stats.mean(metrics.negative_log_likelihood(j.log_p, j.gold), j.place), **common),
+            row(
+                "calibration",
+                "brier",
+                stats.mean(metrics.brier(np.exp(j.log_p), j.gold), j.place),
+                **common,
+            ),
+            row(
+                "calibration",
+                "nll",
+                stats.mean(metrics.negative_log_likelihood(j.log_p, j.gold), j.place),
+                **common,
+            ),
             row("calibration", "confidence", stats.mean(j.confidence, j.place), **common),
             row("calibration", "accuracy", stats.share(j.hit, j.place), **common),
         ]
         for name, bin_of in binned[m].items():
             ece = _ece(sums, draws, at[m, name], at[m, "rows"], len(j.hit))
-            made.append(row("calibration", f"ece_{name}", ece, **common, note=f"{BINS} bins of equal {name}"))
+            made.append(
+                row(
+                    "calibration", f"ece_{name}", ece, **common, note=f"{BINS} bins of equal {name}"
+                )
+            )
             made += _reliability(j, bin_of, name, common)
-        made += _selective(sums, draws, slice(at[m, "wrong"].start, at[m, "rows"].stop), len(j.hit), common)
+        made += _selective(
+            sums, draws, slice(at[m, "wrong"].start, at[m, "rows"].stop), len(j.hit), common
+        )
     return made
 
 
-def _reliability(j: Judged, bin_of: Ints, name: str, common: dict[str, object]) -> list[dict[str, object]]:
+def _reliability(
+    j: Judged, bin_of: Ints, name: str, common: dict[str, object]
+) -> list[dict[str, object]]:
     (accuracy,) = stats.grouped(j.hit, bin_of, range(BINS), j.place)
     mean = np.bincount(bin_of, weights=j.confidence, minlength=BINS) / np.maximum(accuracy.n, 1)
     return [
-        row("calibration", f"reliability_{name}", accuracy.estimate(b), **common, by="bin", level=f"{b + 1:02d}", x=float(mean[b]))
+        row(
+            "calibration",
+            f"reliability_{name}",
+            accuracy.estimate(b),
+            **common,
+            by="bin",
+            level=f"{b + 1:02d}",
+            x=float(mean[b]),
+        )
         for b in range(BINS)
         if accuracy.n[b]
     ]
@@ -147,7 +202,9 @@ def _ece(sums: Floats, draws: Floats | None, bins: slice, rows: slice, n: int) -
     return stats.Estimate(float(value), n, float(low[0]), float(high[0]))
 
 
-def _selective(sums: Floats, draws: Floats | None, columns: slice, n: int, common: dict[str, object]) -> list[dict[str, object]]:
+def _selective(
+    sums: Floats, draws: Floats | None, columns: slice, n: int, common: dict[str, object]
+) -> list[dict[str, object]]:
     def curve(both: Floats) -> Floats:
         risk = metrics.risk_curve(both[..., :STEPS], both[..., STEPS:])
         return np.concatenate([risk, np.nanmean(risk, axis=-1, keepdims=True)], axis=-1)
@@ -159,13 +216,22 @@ def _selective(sums: Floats, draws: Floats | None, columns: slice, n: int, commo
         low, high = stats.interval(value, curve(draws[:, columns]))
     covered = np.cumsum(total[STEPS:]).astype(int)
     made = [
-        row("selective", "risk", stats.Estimate(float(value[k]), int(covered[k]), float(low[k]), float(high[k])), **common,
-            by="coverage", x=round((k + 1) / STEPS, 2))
+        row(
+            "selective",
+            "risk",
+            stats.Estimate(float(value[k]), int(covered[k]), float(low[k]), float(high[k])),
+            **common,
+            by="coverage",
+            x=round((k + 1) / STEPS, 2),
+        )
         for k in range(STEPS)
         if covered[k]
-    ]  # fmt: skip
+    ]
     area = stats.Estimate(float(value[STEPS]), n, float(low[STEPS]), float(high[STEPS]))
-    return [*made, row("selective", "aurc", area, **common, note=f"mean risk over {STEPS} steps of coverage")]
+    return [
+        *made,
+        row("selective", "aurc", area, **common, note=f"mean risk over {STEPS} steps of coverage"),
+    ]
 
 
 def _place_sums(place: Ints, group: Ints, values: Floats, places: int, groups: int) -> Floats:

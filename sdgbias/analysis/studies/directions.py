@@ -1,11 +1,14 @@
-"""Study 'directions': which way the answers lean (Fig. 4), and what picture and context each add (Fig. 5).
+"""Study 'directions': which way the answers lean (Fig. 4), and what picture and context each add
+(Fig. 5).
 
-Options ascend in value; an indicator's polarity says which end is good. Shares rest on questions with three options; those
-with two have no middle and stand apart. ``answered_*`` are of the same questions with one more kind of answer: 'invalid',
-where the model's most likely first token is none of the question's letters. These four add up to one.
+Options ascend in value; an indicator's polarity says which end is good. Shares rest on questions
+with three options; those with two have no middle and stand apart. ``answered_*`` are of the same
+questions with one more kind of answer: 'invalid', where the model's most likely first token is none
+of the question's letters. These four add up to one.
 
-A Q-only prompt holds nothing of the place, so all questions of an indicator with the same options are one prompt. Its rows
-stand beside their number of distinct prompts, and once more with by = 'prompt', where the interval counts prompts, not places.
+A Q-only prompt holds nothing of the place, so all questions of an indicator with the same options
+are one prompt. Its rows stand beside their number of distinct prompts, and once more with by =
+'prompt', where the interval counts prompts, not places.
 """
 
 from __future__ import annotations
@@ -29,7 +32,8 @@ _NAN = float("nan")
 
 
 def rows(run: RunData, settings: Settings) -> pd.DataFrame:
-    """Shares per pillar, indicator, view (and CADE) and test; distinct prompts; gaps between views with paired intervals."""
+    """Shares per pillar, indicator, view (and CADE) and test; distinct prompts; gaps between views
+    with paired intervals."""
     made: list[dict[str, object]] = []
     cells = answers.reportable(run, Task.MCQ)
     for o, mine in zip(answers.pools(run, Task.MCQ), [*([c] for c in cells), cells], strict=False):
@@ -40,8 +44,11 @@ def rows(run: RunData, settings: Settings) -> pd.DataFrame:
 
 
 def directed(o: Outcome, choice: Ints, options: int = 3) -> Floats:
-    """(n,) 0 pessimistic, 1 conservative, 2 optimistic; NaN without an answer, a polarity, or that number of options."""
-    says = np.full((3, len(LETTERS) + 1), _NAN)  # by polarity -1, 0, 1 and choice; the last column is "no answer"
+    """(n,) 0 pessimistic, 1 conservative, 2 optimistic; NaN without an answer, a polarity, or that
+    number of options."""
+    says = np.full(
+        (3, len(LETTERS) + 1), _NAN
+    )  # by polarity -1, 0, 1 and choice; the last column is "no answer"
     for sign, polarity in ((1, "higher"), (-1, "lower")):
         says[sign + 1, :options] = [DIRECTIONS.index(d) for d in directions(polarity, options)]
     found = says[o.polarity + 1, choice]
@@ -49,9 +56,12 @@ def directed(o: Outcome, choice: Ints, options: int = 3) -> Floats:
 
 
 def invalid(cell: Cell, view: View) -> Floats:
-    """(N,) 1 where the view's most likely first token is none of the question's letters, else 0; NaN where unknown."""
+    """(N,) 1 where the view's most likely first token is none of the question's letters, else 0;
+    NaN where unknown."""
     code, tokens = pd.factorize(pd.Series(cell.top_token[view], dtype=object))
-    place = np.array([LETTERS.find(str(t).strip()) if len(str(t).strip()) == 1 else -1 for t in tokens] or [-1])
+    place = np.array(
+        [LETTERS.find(str(t).strip()) if len(str(t).strip()) == 1 else -1 for t in tokens] or [-1]
+    )
     silent = np.array([str(t) == "" for t in tokens] or [True])
     where = place[np.maximum(code, 0)]
     wrong = (where < 0) | (where >= cell.items["n_options"].to_numpy())
@@ -67,17 +77,24 @@ def _share(says: Floats, i: int) -> Floats:
     return np.where(np.isnan(says), _NAN, says == i)
 
 
-def _shares(o: Outcome, cells: Sequence[Cell], levels: Sequence[Level], prompt: Ints) -> list[dict[str, object]]:
+def _shares(
+    o: Outcome, cells: Sequence[Cell], levels: Sequence[Level], prompt: Ints
+) -> list[dict[str, object]]:
     made = []
     for method, choice in o.choice.items():
         three, two = directed(o, choice), directed(o, choice, 2)
         columns = {f"share_{d}": _share(three, i) for i, d in enumerate(DIRECTIONS)}
-        columns |= {f"share_{d}_two_option": _share(two, i) for i, d in enumerate(DIRECTIONS) if i != 1}
+        columns |= {
+            f"share_{d}_two_option": _share(two, i) for i, d in enumerate(DIRECTIONS) if i != 1
+        }
         answered: dict[str, Floats] = {}
         if method != answers.CADE:
             off = np.concatenate([invalid(cell, View(method))[cell.test_rows] for cell in cells])
             counted = np.where(np.isnan(three), _NAN, off)
-            answered = {f"answered_{d}": np.where(np.isnan(counted), _NAN, (three == i) & (off == 0)) for i, d in enumerate(DIRECTIONS)}
+            answered = {
+                f"answered_{d}": np.where(np.isnan(counted), _NAN, (three == i) & (off == 0))
+                for i, d in enumerate(DIRECTIONS)
+            }
             answered["answered_invalid"] = counted
         common = {"task": o.task.value, "test": o.test, "method": method}
         for level in levels:
@@ -85,8 +102,15 @@ def _shares(o: Outcome, cells: Sequence[Cell], levels: Sequence[Level], prompt: 
             found = answers.spread(level, columns | ({} if alone else answered), o.place)
             made += answers.rows_of(STUDY, level, found, common)
             if method == View.Q_ONLY.value:
-                found = answers.spread(level, {k: v for k, v in columns.items() if "two_option" not in k}, prompt)
-                made += answers.rows_of(STUDY, level, found, {**common, "by": "prompt", "note": "interval over distinct prompts"})
+                found = answers.spread(
+                    level, {k: v for k, v in columns.items() if "two_option" not in k}, prompt
+                )
+                made += answers.rows_of(
+                    STUDY,
+                    level,
+                    found,
+                    {**common, "by": "prompt", "note": "interval over distinct prompts"},
+                )
     return made
 
 
@@ -95,20 +119,43 @@ def _prompts(o: Outcome, levels: Sequence[Level], code: Ints) -> list[dict[str, 
     made = []
     many = int(code.max()) + 1
     for level in levels:
-        seen = np.bincount(level.code * many + code, minlength=len(level.columns) * many).reshape(-1, many)
+        seen = np.bincount(level.code * many + code, minlength=len(level.columns) * many).reshape(
+            -1, many
+        )
         count, n = (seen > 0).sum(axis=1), np.bincount(level.code, minlength=len(level.columns))
         for columns, distinct, rows in zip(level.columns, count, n, strict=True):
             value = stats.Estimate(float(distinct), int(rows), _NAN, _NAN)
-            made.append(row(STUDY, "distinct_prompts", value, task=o.task.value, test=o.test, method=View.Q_ONLY.value, **columns))
+            made.append(
+                row(
+                    STUDY,
+                    "distinct_prompts",
+                    value,
+                    task=o.task.value,
+                    test=o.test,
+                    method=View.Q_ONLY.value,
+                    **columns,
+                )
+            )
     return made
 
 
 def _gaps(o: Outcome, levels: Sequence[Level]) -> list[dict[str, object]]:
-    """Accuracy of Full minus that of a view without the picture (what the picture adds) or without the context."""
+    """Accuracy of Full minus that of a view without the picture (what the picture adds) or without
+    the context."""
     full = o.hit[View.FULL.value]
-    columns = {f"full_minus_{v}": full - o.hit[v] for v in (View.CTX_Q.value, View.IMG_Q.value) if v in o.hit}
+    columns = {
+        f"full_minus_{v}": full - o.hit[v]
+        for v in (View.CTX_Q.value, View.IMG_Q.value)
+        if v in o.hit
+    }
     made = []
     for level in levels:
         found = answers.spread(level, columns, o.place, "mean")
-        made += answers.rows_of(STUDY, level, found, {"task": o.task.value, "test": o.test, "method": View.FULL.value}, tested=True)
+        made += answers.rows_of(
+            STUDY,
+            level,
+            found,
+            {"task": o.task.value, "test": o.test, "method": View.FULL.value},
+            tested=True,
+        )
     return made

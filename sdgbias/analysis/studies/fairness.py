@@ -1,18 +1,22 @@
-"""Study 'fairness': does debiasing narrow differences of recall between groups of people, and at what recall (suite 'facet').
+"""Study 'fairness': does debiasing narrow differences of recall between groups of people, and at
+what recall (suite 'facet').
 
-This goes beyond both papers: Wu et al. measure disparities and debias nothing, and CADE was made for questions about places. What
-carries over is the shape: a single-choice question (p2, p3; A yes, B no, C unknown) has first-token scores with the picture (Full) and
-without it (Q-only). Methods that need only these two apply; CADE is that of T5, where CTX+Q is Q-only and IMG+Q is Full, so its score is
-l_img - (alpha + beta) l_q (METHODS 0, item 5) behind the usual gate.
+This goes beyond both papers: Wu et al. measure disparities and debias nothing, and CADE was made
+for questions about places. What carries over is the shape: a single-choice question (p2, p3; A yes,
+B no, C unknown) has first-token scores with the picture (Full) and without it (Q-only). Methods
+that need only these two apply; CADE is that of T5, where CTX+Q is Q-only and IMG+Q is Full, so its
+score is l_img - (alpha + beta) l_q (METHODS 0, item 5) behind the usual gate.
 
-Everything is of people of the 13 reported classes; tuned and estimated on val pictures, reported on test pictures. What is tuned pays
-a right answer to questions about the annotated class and about a wrong one alike, half of the weight each, so that always yes earns
-one half. Priors are estimated per prompt: its questions differ in the class alone.
+Everything is of people of the 13 reported classes; tuned and estimated on val pictures, reported on
+test pictures. What is tuned pays a right answer to questions about the annotated class and about a
+wrong one alike, half of the weight each, so that always yes earns one half. Priors are estimated
+per prompt: its questions differ in the class alone.
 
-``NAME@recall`` is the same method at Full's operating point: its score of Yes is shifted until as many of the val questions about the
-annotated class are answered yes as by Full. Narrower groups at equal recall are a gain; narrower ones because nobody is recognised
-any more are not. Intervals are clustered by picture; those of disparities and their changes are resampled. p of a change of disparity
-is Holm-corrected over the methods and attributes of its prompt.
+``NAME@recall`` is the same method at Full's operating point: its score of Yes is shifted until as
+many of the val questions about the annotated class are answered yes as by Full. Narrower groups at
+equal recall are a gain; narrower ones because nobody is recognised any more are not. Intervals are
+clustered by picture; those of disparities and their changes are resampled. p of a change of
+disparity is Holm-corrected over the methods and attributes of its prompt.
 """
 
 from __future__ import annotations
@@ -36,10 +40,22 @@ from sdgbias.suites.facet_groups import PAIRS
 from sdgbias.types import CadeParams, Task
 
 STUDY, FULL, AT_RECALL = "fairness", "full_argmax", "@recall"
-#: Baselines that need Full and Q-only alone, each once: with Q-only in the place of CTX+Q others of debias.py are the same.
+#: Baselines that need Full and Q-only alone, each once: with Q-only in the place of CTX+Q others of
+#: debias.py are the same.
 NAMES = (
-    "post_hoc_q", "post_hoc_identity", "vdd_q", "vdd_tuned", "m3id", "pai_logit", "cc_q", "bc", "bc_geometric", "bcl", "pmi", "pmi_tuned"
-)  # fmt: skip
+    "post_hoc_q",
+    "post_hoc_identity",
+    "vdd_q",
+    "vdd_tuned",
+    "m3id",
+    "pai_logit",
+    "cc_q",
+    "bc",
+    "bc_geometric",
+    "bcl",
+    "pmi",
+    "pmi_tuned",
+)
 #: Of these, the ones that take something from val rows.
 FITTED = ("cc_q", "bc", "bc_geometric", "bcl", "vdd_tuned", "pmi_tuned", "cade")
 YES = 0
@@ -48,8 +64,9 @@ NO_VAL = "no val questions about both the annotated and a wrong class"
 
 @dataclass(frozen=True)
 class Question:
-    """N questions of one prompt, sorted by item_id. items: item_id, image_id, negative, gender, skin, age, split. full, q (N, 3) logits of
-    yes, no, unknown, NaN without a score; every row has a Full score. gold (N,): 0 yes, 1 no."""
+    """N questions of one prompt, sorted by item_id. items: item_id, image_id, negative, gender,
+    skin, age, split. full, q (N, 3) logits of yes, no, unknown, NaN without a score; every row has
+    a Full score. gold (N,): 0 yes, 1 no."""
 
     test: str
     items: pd.DataFrame
@@ -68,10 +85,13 @@ class Question:
 
     @property
     def payoff(self) -> Floats:
-        """(N, 3): right answers of val rows, weighted so that both kinds of question weigh the same; mean of a perfect answerer: 1."""
+        """(N, 3): right answers of val rows, weighted so that both kinds of question weigh the
+        same; mean of a perfect answerer: 1."""
         count = np.bincount(self.gold[self.val], minlength=2)
         weight = count.sum() / (2.0 * np.maximum(count, 1))
-        return np.where(np.arange(3)[None, :] == self.gold[:, None], weight[self.gold][:, None], 0.0)
+        return np.where(
+            np.arange(3)[None, :] == self.gold[:, None], weight[self.gold][:, None], 0.0
+        )
 
     @property
     def tunable(self) -> bool:
@@ -87,18 +107,23 @@ class Scored:
 
 
 def rows(results: Path, run_id: str, settings: Settings) -> pd.DataFrame:
-    """Study rows of one run: recall (by group), false_yes_rate and accuracy_balanced of each method and prompt, disparity, and against
-    Full recall_change and disparity_change (of its size), both paired. A method that can't run has one row not_run."""
+    """Study rows of one run: recall (by group), false_yes_rate and accuracy_balanced of each method
+    and prompt, disparity, and against Full recall_change and disparity_change (of its size), both
+    paired. A method that can't run has one row not_run."""
     return table(r for question in load(results, run_id) for r in question_rows(question, settings))
 
 
 def load(results: Path, run_id: str) -> list[Question]:
-    """The single-choice questions of a run by prompt; none where it was asked none (data without classes)."""
+    """The single-choice questions of a run by prompt; none where it was asked none (data without
+    classes)."""
     found = store.query(
         results,
-        """SELECT i.item_id, i.image_id, i.prompt, i.negative, i.gender, i.skin, i.age, i.split, s."view", s.logits, s.upper
-           FROM scores s JOIN runs r USING (run_id) JOIN people i ON i.benchmark_id = r.benchmark_id AND i.item_id = s.item_id
-           WHERE run_id = $run AND s.task = $task AND list_contains($classes, i.class1) ORDER BY i.item_id""",
+        """SELECT i.item_id, i.image_id, i.prompt, i.negative, i.gender, i.skin, i.age, i.split,
+           s."view", s.logits, s.upper
+           FROM scores s JOIN runs r USING (run_id) JOIN people i ON i.benchmark_id =
+           r.benchmark_id AND i.item_id = s.item_id
+           WHERE run_id = $run AND s.task = $task AND list_contains($classes, i.class1) ORDER BY
+           i.item_id""",
         {"run": run_id, "task": CHOICE, "classes": list(SELECTED)},
     )
     made = []
@@ -109,9 +134,17 @@ def load(results: Path, run_id: str) -> list[Question]:
         there = np.isfinite(logits).any(axis=1)
         if not there.any():
             continue
-        q = pd.DataFrame(_matrix(alone), index=alone.index).reindex(full.index).to_numpy(dtype=float)
+        q = (
+            pd.DataFrame(_matrix(alone), index=alone.index)
+            .reindex(full.index)
+            .to_numpy(dtype=float)
+        )
         items = full[there].reset_index().drop(columns=["view", "logits", "upper", "prompt"])
-        made.append(Question(test, items, logits[there], q[there], items["negative"].to_numpy(dtype=np.int64)))
+        made.append(
+            Question(
+                test, items, logits[there], q[there], items["negative"].to_numpy(dtype=np.int64)
+            )
+        )
     return made
 
 
@@ -129,20 +162,28 @@ def _matrix(part: pd.DataFrame) -> Floats:
 
 def _plain(values: Any) -> Floats:
     """A stored list, which may be masked, with NaN where it holds nothing."""
-    return np.asarray(values.filled(np.nan) if isinstance(values, np.ma.MaskedArray) else values, dtype=np.float64)
+    return np.asarray(
+        values.filled(np.nan) if isinstance(values, np.ma.MaskedArray) else values, dtype=np.float64
+    )
 
 
-# ------------------------------------------------------------------------------------------------------------- methods
+# ----------------------------------------------------------------------
+# methods
 
 
-def answers(question: Question, settings: Settings) -> tuple[dict[str, Ints], dict[str, str], dict[str, str]]:
+def answers(
+    question: Question, settings: Settings
+) -> tuple[dict[str, Ints], dict[str, str], dict[str, str]]:
     """(choice (N,) by method, its note by method, why not by method that can't run)."""
     tunable = question.tunable
     absent = {} if tunable else dict.fromkeys(FITTED, NO_VAL)
     scored = _scored(question, settings, [name for name in (*NAMES, "cade") if name not in absent])
     choice = {name: baselines.predict(s.score) for name, s in scored.items()}
     notes = {name: s.note for name, s in scored.items()}
-    choice["q_only"], notes["q_only"] = baselines.predict(np.where(np.isfinite(question.q), question.q, -np.inf)), "without the picture"
+    choice["q_only"], notes["q_only"] = (
+        baselines.predict(np.where(np.isfinite(question.q), question.q, -np.inf)),
+        "without the picture",
+    )
     target = int((choice[FULL][question.val & question.asked_right] == YES).sum())
     for name, s in list(scored.items()):
         if name == FULL:
@@ -153,16 +194,28 @@ def answers(question: Question, settings: Settings) -> tuple[dict[str, Ints], di
         shifted, reached = at_recall(s.score, question.val & question.asked_right, target)
         choice[name + AT_RECALL] = shifted
         of = int((question.val & question.asked_right).sum())
-        notes[name + AT_RECALL] = f"{s.note}; Yes shifted on val: {reached} of {of} recognised, Full {target}"
+        notes[name + AT_RECALL] = (
+            f"{s.note}; Yes shifted on val: {reached} of {of} recognised, Full {target}"
+        )
     return choice, notes, absent
 
 
 def _scored(question: Question, settings: Settings, names: list[str]) -> dict[str, Scored]:
     present = np.ones(question.full.shape, dtype=bool)
-    nothing, group = np.full(question.full.shape, np.nan), np.zeros(len(question.gold), dtype=np.int64)
+    nothing, group = (
+        np.full(question.full.shape, np.nan),
+        np.zeros(len(question.gold), dtype=np.int64),
+    )
     e = Evidence(question.full, question.q, nothing, question.q, present, group, question.val)
     found = {
-        FULL: Scored(np.where(np.isfinite(question.full), baselines.log_softmax(question.full, np.isfinite(question.full)), -np.inf), "")
+        FULL: Scored(
+            np.where(
+                np.isfinite(question.full),
+                baselines.log_softmax(question.full, np.isfinite(question.full)),
+                -np.inf,
+            ),
+            "",
+        )
     }
     for name in names:
         if name == "cade":
@@ -174,13 +227,15 @@ def _scored(question: Question, settings: Settings, names: list[str]) -> dict[st
             best = _tune(method, e, question, settings)
             own, said = {**own, **best}, f"; {_listed(best)}"
         own |= {"contrast": ("q",)} if "contrast" in own else {}
-        found[name] = Scored(baselines.scores(name, e, **own), f"{method.title.removesuffix(', tuned on val')}{said}")
+        found[name] = Scored(
+            baselines.scores(name, e, **own), f"{method.title.removesuffix(', tuned on val')}{said}"
+        )
     return found
 
 
 def _tune(method: Method, e: Evidence, question: Question, settings: Settings) -> dict[str, float]:
-    """The best of uniform draws on all val rows. Not in two stages as elsewhere: a fifth of few val rows can hold so many more questions
-    about the annotated class that always yes wins it."""
+    """The best of uniform draws on all val rows. Not in two stages as elsewhere: a fifth of few val
+    rows can hold so many more questions about the annotated class that always yes wins it."""
     assert method.terms is not None and method.tuned is not None
     valid, log_full, slope = method.terms(e)
     rows = question.val & valid.any(axis=1)
@@ -190,17 +245,29 @@ def _tune(method: Method, e: Evidence, question: Question, settings: Settings) -
         cut = np.log(drawn[:, 1]) if len(low) > 1 else np.full(settings.draws, -np.inf)
     top = baselines._top(valid[rows], log_full[rows])
     value = baselines._mean_payoff(
-        valid[rows], log_full[rows], slope[rows], top, question.payoff[rows], np.column_stack([drawn[:, 0], cut])
+        valid[rows],
+        log_full[rows],
+        slope[rows],
+        top,
+        question.payoff[rows],
+        np.column_stack([drawn[:, 0], cut]),
     )
-    return {key: float(x) for key, x in zip(method.tuned, drawn[int(np.argmax(value))], strict=True)}
+    return {
+        key: float(x) for key, x in zip(method.tuned, drawn[int(np.argmax(value))], strict=True)
+    }
 
 
 def _cade(question: Question, settings: Settings) -> Scored:
-    """CADE with Q-only in the place of CTX+Q and Full in that of IMG+Q. A row that the gate keeps has Full's log-probabilities."""
+    """CADE with Q-only in the place of CTX+Q and Full in that of IMG+Q. A row that the gate keeps
+    has Full's log-probabilities."""
     s = cade.streams(question.full, question.q, question.full, question.q)
     rows = question.val
-    drawn = search.draw_settings(search.RANGES[Task.MCQ], settings.draws, np.random.default_rng(settings.seed))
-    value = search.evaluate_draws(search.take(s, rows), question.payoff[rows], drawn)  # all val rows: see _tune
+    drawn = search.draw_settings(
+        search.RANGES[Task.MCQ], settings.draws, np.random.default_rng(settings.seed)
+    )
+    value = search.evaluate_draws(
+        search.take(s, rows), question.payoff[rows], drawn
+    )  # all val rows: see _tune
     found = CadeParams(*(float(x) for x in drawn[int(np.argmax(value))]))
     made = cade.decide(s, found)
     kept = np.where(s.valid, cade.log_softmax(question.full, s.valid), -np.inf)
@@ -209,14 +276,21 @@ def _cade(question: Question, settings: Settings) -> Scored:
 
 
 def at_recall(score: Floats, rows: Bools, target: int) -> tuple[Ints, int]:
-    """(choice (N,) with Yes shifted by one constant, how many of ``rows`` say yes then), as near to ``target`` of them as ties allow;
-    of two as near, the fewer. Whoever doesn't say yes says the better of the others."""
+    """(choice (N,) with Yes shifted by one constant, how many of ``rows`` say yes then), as near to
+    ``target`` of them as ties allow; of two as near, the fewer. Whoever doesn't say yes says the
+    better of the others."""
     others = np.max(score[:, 1:], axis=1)
     with np.errstate(invalid="ignore"):
-        margin = np.where(np.isfinite(score[:, YES]), score[:, YES] - np.where(np.isnan(others), -np.inf, others), -np.inf)
+        margin = np.where(
+            np.isfinite(score[:, YES]),
+            score[:, YES] - np.where(np.isnan(others), -np.inf, others),
+            -np.inf,
+        )
     ordered = np.sort(margin[rows])
     values = np.unique(ordered[np.isfinite(ordered)])
-    cuts = np.concatenate([values[:1], (values[1:] + values[:-1]) / 2, [np.inf]])  # half-way between margins; inf: nobody
+    cuts = np.concatenate(
+        [values[:1], (values[1:] + values[:-1]) / 2, [np.inf]]
+    )  # half-way between margins; inf: nobody
     counts = np.array([int((ordered >= cut).sum()) for cut in cuts])
     best = len(cuts) - 1 - int(np.argmin(np.abs(counts - target)[::-1]))
     yes = margin >= cuts[best]
@@ -229,14 +303,18 @@ def _listed(values: Mapping[str, float]) -> str:
     return "tuned on val, " + ", ".join(f"{name}={value:.4g}" for name, value in values.items())
 
 
-# ----------------------------------------------------------------------------------------------------------- measuring
+# ----------------------------------------------------------------------
+# measuring
 
 
 def question_rows(question: Question, settings: Settings) -> list[dict[str, object]]:
     """All rows of one prompt."""
     choice, notes, absent = answers(question, settings)
     base = {"task": CHOICE, "test": question.test}
-    made = [row(STUDY, "not_run", float("nan"), **base, method=name, note=why) for name, why in absent.items()]
+    made = [
+        row(STUDY, "not_run", float("nan"), **base, method=name, note=why)
+        for name, why in absent.items()
+    ]
     test = ~question.val
     right, wrong = test & question.asked_right, test & ~question.asked_right
     place = stats.codes(question.items["image_id"].to_numpy(dtype=str))[0]
@@ -247,7 +325,14 @@ def question_rows(question: Question, settings: Settings) -> list[dict[str, obje
         made.append(row(STUDY, "recall", stats.share(yes[right], place[right]), **own))
         if wrong.any() and right.any():
             made.append(row(STUDY, "false_yes_rate", stats.share(yes[wrong], place[wrong]), **own))
-            made.append(row(STUDY, "accuracy_balanced", stats.macro(correct[test], question.gold[test], place[test]), **own))
+            made.append(
+                row(
+                    STUDY,
+                    "accuracy_balanced",
+                    stats.macro(correct[test], question.gold[test], place[test]),
+                    **own,
+                )
+            )
         if name != FULL:
             paired = stats.paired(yes[right] - hits[FULL][right], place[right])
             made.append(row(STUDY, "recall_change", paired.estimate, **own, p=paired.p))
@@ -256,15 +341,23 @@ def question_rows(question: Question, settings: Settings) -> list[dict[str, obje
         for r in _by_group(attribute, question.items[right], hits, right, place[right], settings):
             r |= {**base, "note": notes[str(r["method"])]}
             (changes if r["metric"] == "disparity_change" else made).append(r)
-    for r, p in zip(changes, stats.holm(np.array([r["p"] for r in changes], dtype=float)), strict=True):
+    for r, p in zip(
+        changes, stats.holm(np.array([r["p"] for r in changes], dtype=float)), strict=True
+    ):
         r["p"] = float(p)
     return made + changes
 
 
 def _by_group(
-    attribute: str, items: pd.DataFrame, hits: Mapping[str, Floats], rows: Bools, place: Ints, settings: Settings
+    attribute: str,
+    items: pd.DataFrame,
+    hits: Mapping[str, Floats],
+    rows: Bools,
+    place: Ints,
+    settings: Settings,
 ) -> Iterator[dict[str, object]]:
-    """Recall of each group, the disparity of the attribute's pair, and its change against Full, of every method."""
+    """Recall of each group, the disparity of the attribute's pair, and its change against Full, of
+    every method."""
     of = items[attribute].to_numpy(dtype=str)
     one, other = PAIRS[attribute]
     pillar = f"{attribute}:{one}-{other}"
@@ -282,7 +375,9 @@ def _by_group(
         yield from (row(STUDY, "disparity", nothing, method=name, pillar=pillar) for name in hits)
         return
     values = np.column_stack([yes[rows][pair] for yes in hits.values()])
-    means = stats.group_means(values, of[pair], place[pair], draws=settings.bootstrap, seed=settings.seed)
+    means = stats.group_means(
+        values, of[pair], place[pair], draws=settings.bootstrap, seed=settings.seed
+    )
     sign = 1.0 if one < other else -1.0  # groups stand in the order of their names
     found = stats.disparity(means, lambda v: sign * (v[..., 0] - v[..., 1]) + 0.0)
     at = list(hits).index(FULL)
@@ -293,9 +388,15 @@ def _by_group(
         e = stats.Estimate(float(found.value[j]), min(n.values()), low, high)
         yield row(STUDY, "disparity", e, method=name, pillar=pillar, p=float(found.p[j]))
         if name != FULL:
-            e = stats.Estimate(float(change.value[j]), min(n.values()), float(change.low[j]), float(change.high[j]))
-            yield row(STUDY, "disparity_change", e, method=name, pillar=pillar, p=float(change.p[j]))
+            e = stats.Estimate(
+                float(change.value[j]), min(n.values()), float(change.low[j]), float(change.high[j])
+            )
+            yield row(
+                STUDY, "disparity_change", e, method=name, pillar=pillar, p=float(change.p[j])
+            )
 
 
 def _pick(found: stats.Disparity, at: Ints) -> stats.Disparity:
-    return stats.Disparity(found.value[at], found.n, found.low[at], found.high[at], found.p[at], found.draws[:, at])
+    return stats.Disparity(
+        found.value[at], found.n, found.low[at], found.high[at], found.p[at], found.draws[:, at]
+    )

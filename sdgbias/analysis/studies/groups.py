@@ -1,6 +1,8 @@
-"""Study 'groups': how well the model answers for different places, how far they lie apart, and whether CADE narrows that.
+"""Study 'groups': how well the model answers for different places, how far they lie apart, and
+whether CADE narrows that.
 
-By country, by urban and rural, by wealth tercile and by both of the latter together. A group of fewer than 20 rows has no value.
+By country, by urban and rural, by wealth tercile and by both of the latter together. A group of
+fewer than 20 rows has no value.
 """
 
 from __future__ import annotations
@@ -22,13 +24,15 @@ from sdgbias.types import Task
 
 STUDY = "groups"
 METHODS = ("full", CADE, "q_only")
-#: Groupings, and whether they are shown per context test too (countries only pooled: there are dozens).
+#: Groupings, and whether they are shown per context test too (countries only pooled: there are
+#: dozens).
 GROUPINGS = {"country": False, "urban": True, "wealth": True, "urban x wealth": True}
 _URBAN = {"U": "urban", "R": "rural"}
 
 
 def rows(run: RunData, settings: Settings) -> pd.DataFrame:
-    """Accuracy and answer direction (numbers: MAE and interval accuracy per target) by group, disparities and their change."""
+    """Accuracy and answer direction (numbers: MAE and interval accuracy per target) by group,
+    disparities and their change."""
     made: list[dict[str, object]] = []
     for task in Task:
         found = answers.pools(run, task)
@@ -37,13 +41,17 @@ def rows(run: RunData, settings: Settings) -> pd.DataFrame:
                 if per_test or o.test == "all":
                     made += _by_group(o, by)
         made += _disparities(found, settings)
-    for metrics_of in (("max_min", "urban_minus_rural", "richest_minus_poorest"), ("disparity_change",)):
+    for metrics_of in (
+        ("max_min", "urban_minus_rural", "richest_minus_poorest"),
+        ("disparity_change",),
+    ):
         answers.adjust([r for r in made if r["metric"] in metrics_of])
     return table(made)
 
 
 def level_of(items: pd.DataFrame, by: str) -> Level:
-    """The groups of ``by``, a column of the items or several joined with ' x '; rows of an unknown group ('') have none."""
+    """The groups of ``by``, a column of the items or several joined with ' x '; rows of an unknown
+    group ('') have none."""
     code, names = _coded(items, by.split(" x ")[0])
     for name in by.split(" x ")[1:]:
         other, more = _coded(items, name)
@@ -51,11 +59,15 @@ def level_of(items: pd.DataFrame, by: str) -> Level:
         names = [f"{a} x {b}" for a in names for b in more]
     seen = np.bincount(code[code >= 0], minlength=len(names)) > 0
     place = np.append(np.cumsum(seen) - 1, -1)  # groups that occur, in order; no group stays -1
-    return Level(place[code], tuple({"by": by, "level": name} for name, there in zip(names, seen, strict=True) if there))
+    return Level(
+        place[code],
+        tuple({"by": by, "level": name} for name, there in zip(names, seen, strict=True) if there),
+    )
 
 
 def _coded(items: pd.DataFrame, name: str) -> tuple[Ints, list[str]]:
-    """(n,) codes of a column's values in sorted order, -1 for the empty one, and what they are called."""
+    """(n,) codes of a column's values in sorted order, -1 for the empty one, and what they are
+    called."""
     code, unique = pd.factorize(items[name], sort=True)
     said = [_URBAN.get(str(u), str(u)) if name == "urban" else str(u) for u in unique]
     known = sorted(s for s in said if s)
@@ -71,16 +83,25 @@ def _by_group(o: Outcome, by: str) -> list[dict[str, object]]:
         for m in methods:
             says = directed(o, o.choice[m])
             columns = {"accuracy": o.hit[m]} | {
-                f"share_{d}": np.where(np.isnan(says), np.nan, says == i) for i, d in enumerate(DIRECTIONS) if i != 1
+                f"share_{d}": np.where(np.isnan(says), np.nan, says == i)
+                for i, d in enumerate(DIRECTIONS)
+                if i != 1
             }
             found = answers.spread(level, columns, o.place, smallest=stats.SMALLEST)
-            made += answers.rows_of(STUDY, level, found, {"task": o.task.value, "test": o.test, "method": m})
+            made += answers.rows_of(
+                STUDY, level, found, {"task": o.task.value, "test": o.test, "method": m}
+            )
         return made
     level = level_of(o.items, f"{by} x target")
     for m in methods:
-        for kind, columns in (("share", {"interval_accuracy": o.hit[m]}), ("mean", {"mae": o.error[m]})):
+        for kind, columns in (
+            ("share", {"interval_accuracy": o.hit[m]}),
+            ("mean", {"mae": o.error[m]}),
+        ):
             found = answers.spread(level, columns, o.place, kind, smallest=stats.SMALLEST)  # type: ignore[arg-type]
-            made += answers.rows_of(STUDY, level, found, {"task": o.task.value, "test": o.test, "method": m})
+            made += answers.rows_of(
+                STUDY, level, found, {"task": o.task.value, "test": o.test, "method": m}
+            )
     return made
 
 
@@ -90,7 +111,9 @@ def _disparities(found: Sequence[Outcome], settings: Settings) -> list[dict[str,
         mine = [o for o in found if per_test or o.test == "all"]
         single = [o for o in mine if o.test != "all"]
         # the tests ask the same questions: side by side as columns they share the draws
-        alike = single and all(o.items["item_id"].equals(single[0].items["item_id"]) for o in single)
+        alike = single and all(
+            o.items["item_id"].equals(single[0].items["item_id"]) for o in single
+        )
         batches = [single, [o for o in mine if o.test == "all"]] if alike else [[o] for o in mine]
         for batch in batches:
             if batch:
@@ -107,29 +130,62 @@ def _batch(by: str, batch: Sequence[Outcome], settings: Settings) -> list[dict[s
         return []
     values = np.stack([o.hit[m][there] for o, m in columns], axis=1)
     made = []
-    means = stats.group_means(values, level.code[there], batch[0].place[there], draws=settings.bootstrap, seed=settings.seed)
+    means = stats.group_means(
+        values,
+        level.code[there],
+        batch[0].place[there],
+        draws=settings.bootstrap,
+        seed=settings.seed,
+    )
     for name, reduction in _reductions(by, unique).items():
         d = stats.disparity(means, reduction)
         of = "accuracy" if batch[0].task is Task.MCQ else "interval accuracy"
         for i, (o, m) in enumerate(columns):
-            made.append(row(STUDY, name, d.estimate(i), task=o.task.value, test=o.test, method=m, by=by, p=float(d.p[i]), note=f"of {of}"))
+            made.append(
+                row(
+                    STUDY,
+                    name,
+                    d.estimate(i),
+                    task=o.task.value,
+                    test=o.test,
+                    method=m,
+                    by=by,
+                    p=float(d.p[i]),
+                    note=f"of {of}",
+                )
+            )
         for i, (o, m) in enumerate(columns):
             if m == CADE:
                 change = stats.disparity_change(_one(d, i - 1), _one(d, i))
                 made.append(
-                    row(STUDY, "disparity_change", change.estimate(), task=o.task.value, test=o.test, method=CADE, by=by, level=name,
-                        p=float(change.p[0]), note="below 0: CADE narrows it")
-                )  # fmt: skip
+                    row(
+                        STUDY,
+                        "disparity_change",
+                        change.estimate(),
+                        task=o.task.value,
+                        test=o.test,
+                        method=CADE,
+                        by=by,
+                        level=name,
+                        p=float(change.p[0]),
+                        note="below 0: CADE narrows it",
+                    )
+                )
     return made
 
 
 def _one(d: stats.Disparity, i: int) -> stats.Disparity:
     part = slice(i, i + 1)
-    return stats.Disparity(d.value[part], d.n, d.low[part], d.high[part], d.p[part], d.draws[:, part])
+    return stats.Disparity(
+        d.value[part], d.n, d.low[part], d.high[part], d.p[part], d.draws[:, part]
+    )
 
 
 def _reductions(by: str, names: Sequence[str]) -> dict[str, Callable[[np.ndarray], np.ndarray]]:
-    pairs = {"urban": ("urban_minus_rural", "urban", "rural"), "wealth": ("richest_minus_poorest", "richest", "poorest")}
+    pairs = {
+        "urban": ("urban_minus_rural", "urban", "rural"),
+        "wealth": ("richest_minus_poorest", "richest", "poorest"),
+    }
     found: dict[str, Callable[[np.ndarray], np.ndarray]] = {}
     if by != "urban":
         found["max_min"] = metrics.max_min

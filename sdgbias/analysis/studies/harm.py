@@ -1,7 +1,10 @@
-"""Study 'harm': what CADE breaks. Answers fixed and broken, answers that the Full view finds implausible, and why answers flip.
+"""Study 'harm': what CADE breaks. Answers fixed and broken, answers that the Full view finds
+implausible, and why answers flip.
 
-CADE has no plausibility limit: a candidate that every view finds unlikely can win (METHODS 3.1). ``cade_cut`` is CADE with
-one: candidates below a tenth of the Full view's largest probability are masked. Its parameters are those tuned without the cut.
+CADE has no plausibility limit: a candidate that every view finds unlikely can win (METHODS 3.1).
+``cade_cut`` is CADE with
+one: candidates below a tenth of the Full view's largest probability are masked. Its parameters are
+those tuned without the cut.
 """
 
 from __future__ import annotations
@@ -33,12 +36,17 @@ TERMS = ("image", "context", "prior")
 
 
 def rows(run: RunData, settings: Settings) -> pd.DataFrame:
-    """Fixed, broken and net by test, pillar and indicator; implausible choices and the cut; flips by the term behind them."""
+    """Fixed, broken and net by test, pillar and indicator; implausible choices and the cut; flips
+    by the term behind them."""
     made: list[dict[str, object]] = []
     for task in Task:
         found = answers.pools(run, task)
         extra = [_extra(cell) for cell in answers.reportable(run, task)]
-        extra.append({k: np.concatenate([e[k] for e in extra]) for k in extra[0]} if all(extra) and extra else {})
+        extra.append(
+            {k: np.concatenate([e[k] for e in extra]) for k in extra[0]}
+            if all(extra) and extra
+            else {}
+        )
         for o, columns in zip(found, extra, strict=False):
             for level in answers.levels(o.items) if CADE in o.hit else ():
                 made += _fixed_and_broken(o, level)
@@ -50,14 +58,16 @@ def rows(run: RunData, settings: Settings) -> pd.DataFrame:
 
 
 def implausible(log_full: Floats, choice: Ints, cut: float = CUT) -> Floats:
-    """(N, K) Full log-probabilities, (N,) choices -> (N,) 1 where p_full < cut x max p_full, else 0; NaN without either."""
+    """(N, K) Full log-probabilities, (N,) choices -> (N,) 1 where p_full < cut x max p_full, else
+    0; NaN without either."""
     top = np.max(log_full, axis=1, initial=-np.inf)
     own = log_full[np.arange(len(choice)), np.maximum(choice, 0)]
     return np.where((choice >= 0) & np.isfinite(top), own < np.log(cut) + top, np.nan)
 
 
 def choose_with_cut(s: Streams, params: CadeParams, log_full: Floats, cut: float = CUT) -> Ints:
-    """(N,) CADE's choice among the candidates with p_full >= cut x max p_full; 0 cuts nothing, rows without Full aren't cut."""
+    """(N,) CADE's choice among the candidates with p_full >= cut x max p_full; 0 cuts nothing, rows
+    without Full aren't cut."""
     d = decide(s, params)
     if cut <= 0:
         return d.choice
@@ -68,24 +78,35 @@ def choose_with_cut(s: Streams, params: CadeParams, log_full: Floats, cut: float
 
 
 def diagnose(cell: Cell) -> pd.DataFrame:
-    """Why CADE's answer differs from the Full view's, one row per item (all N, val included), in the order of the items.
+    """Why CADE's answer differs from the Full view's, one row per item (all N, val included), in
+    the order of the items.
 
-    item_id, full and cade (candidate index, -1 none), kept (gate), flipped. For a flipped row, CADE's choice against Full's
-    choice: image, context, prior: what each term adds to CADE's lead in nats; with ``start``, Full's own lead (at most 0),
-    they add up to ``margin``. As the terms add up, these are their Shapley values. ``first``: the first term in the order of
-    Eq. 9 after which the argmax is no longer Full's choice; ``largest``: the one that adds most. '' and NaN where not flipped.
-    Raises ValueError where the run tuned no CADE.
+    item_id, full and cade (candidate index, -1 none), kept (gate), flipped. For a flipped row,
+    CADE's choice against Full's
+    choice: image, context, prior: what each term adds to CADE's lead in nats; with ``start``,
+    Full's own lead (at most 0), they add up to ``margin``. As the terms add up, these are their
+    Shapley values. ``first``: the first term in the order of Eq. 9 after which the argmax is no
+    longer Full's choice; ``largest``: the one that adds most. '' and NaN where not flipped. Raises
+    ValueError where the run tuned no CADE.
     """
     found = answers.decision(cell)
     if found is None:
-        raise ValueError(f"{cell.task.value} {cell.test.value}: the run has no CADE parameters; it held no val rows")
+        raise ValueError(
+            f"{cell.task.value} {cell.test.value}: the run has no CADE parameters; it held no val"
+            " rows"
+        )
     why = _why(cell, *found)
     names = np.array([*TERMS, ""], dtype=object)
-    return pd.DataFrame({"item_id": cell.items["item_id"].to_numpy()} | why | {by: names[why[by]] for by in ("first", "largest")})
+    return pd.DataFrame(
+        {"item_id": cell.items["item_id"].to_numpy()}
+        | why
+        | {by: names[why[by]] for by in ("first", "largest")}
+    )
 
 
 def _why(cell: Cell, s: Streams, d: Decision, usable: Bools) -> dict[str, np.ndarray]:
-    """The columns of `diagnose`; first and largest as indices of TERMS, -1 (the empty name) where not flipped."""
+    """The columns of `diagnose`; first and largest as indices of TERMS, -1 (the empty name) where
+    not flipped."""
     assert cell.params is not None
     choice = np.where(usable, d.choice, -1)
     flipped = (choice >= 0) & (s.base >= 0) & ~d.kept & (choice != s.base)
@@ -98,7 +119,9 @@ def _why(cell: Cell, s: Streams, d: Decision, usable: Bools) -> dict[str, np.nda
 
     start = lead(log_softmax(cell.known(View.FULL), s.valid))
     parts = np.stack([lead(img) - start, lead(ctx), lead(prior)], axis=1)
-    away = np.stack([_argmax(total, s.valid) != s.base for total in (img, img + ctx, img + ctx + prior)], axis=1)
+    away = np.stack(
+        [_argmax(total, s.valid) != s.base for total in (img, img + ctx, img + ctx + prior)], axis=1
+    )
     return {
         "full": s.base,
         "cade": choice,
@@ -133,7 +156,9 @@ def _extra(cell: Cell) -> dict[str, np.ndarray]:
         "largest": why["largest"],
     }
     if number is not None:
-        gold, tolerance = (cell.items[name].to_numpy(dtype=float) for name in ("gold_value", "tolerance"))
+        gold, tolerance = (
+            cell.items[name].to_numpy(dtype=float) for name in ("gold_value", "tolerance")
+        )
         columns["cut_error"] = np.abs(number - gold) / tolerance
     return {name: column[cell.test_rows] for name, column in columns.items()}
 
@@ -147,40 +172,70 @@ def _fixed_and_broken(o: Outcome, level: Level) -> list[dict[str, object]]:
     net = answers.spread(level, {"net": change}, o.place, "mean")
     made = answers.rows_of(STUDY, level, found, common)
     there = level.code >= 0
-    counts = [np.bincount(level.code[there], weights=np.nan_to_num(v[there]), minlength=len(level.columns)) for v in (fixed, broken)]
-    for r, i in zip(answers.rows_of(STUDY, level, net, common, tested=True), np.flatnonzero(net["net"].n > 0), strict=True):
+    counts = [
+        np.bincount(
+            level.code[there], weights=np.nan_to_num(v[there]), minlength=len(level.columns)
+        )
+        for v in (fixed, broken)
+    ]
+    for r, i in zip(
+        answers.rows_of(STUDY, level, net, common, tested=True),
+        np.flatnonzero(net["net"].n > 0),
+        strict=True,
+    ):
         up, down = int(counts[0][i]), int(counts[1][i])
         r["note"] = f"{up} fixed, {down} broken"
         made += [r, {**r, "metric": "mcnemar", "p": stats.sign_test(up, down)}]
     return made
 
 
-def _implausible(o: Outcome, level: Level, columns: dict[str, np.ndarray]) -> list[dict[str, object]]:
+def _implausible(
+    o: Outcome, level: Level, columns: dict[str, np.ndarray]
+) -> list[dict[str, object]]:
     common: dict[str, object] = {"task": o.task.value, "test": o.test}
     made = answers.rows_of(
-        STUDY, level, answers.spread(level, {"implausible": columns["implausible"]}, o.place), {**common, "method": CADE}
+        STUDY,
+        level,
+        answers.spread(level, {"implausible": columns["implausible"]}, o.place),
+        {**common, "method": CADE},
     )
     accuracy = "accuracy" if o.task is Task.MCQ else "interval_accuracy"
     common |= {"method": "cade_cut", "note": "parameters tuned without the cut"}
-    made += answers.rows_of(STUDY, level, answers.spread(level, {accuracy: columns["cut_hit"]}, o.place), common)
+    made += answers.rows_of(
+        STUDY, level, answers.spread(level, {accuracy: columns["cut_hit"]}, o.place), common
+    )
     paired = {f"{accuracy}_over_cade": columns["cut_hit"] - o.hit[CADE]}
     if o.task is Task.REGRESSION:
         scaled = o.error[CADE] / o.items["tolerance"].to_numpy(dtype=float)
-        paired |= {"error_in_tolerances": columns["cut_error"], "error_in_tolerances_over_cade": columns["cut_error"] - scaled}
-    return made + answers.rows_of(STUDY, level, answers.spread(level, paired, o.place, "mean"), common)
+        paired |= {
+            "error_in_tolerances": columns["cut_error"],
+            "error_in_tolerances_over_cade": columns["cut_error"] - scaled,
+        }
+    return made + answers.rows_of(
+        STUDY, level, answers.spread(level, paired, o.place, "mean"), common
+    )
 
 
 def _flips(o: Outcome, level: Level, columns: dict[str, np.ndarray]) -> list[dict[str, object]]:
-    """Of the flipped answers: the share that each term caused, and what those flips won (net, fixed minus broken)."""
+    """Of the flipped answers: the share that each term caused, and what those flips won (net, fixed
+    minus broken)."""
     change = o.hit[CADE] - o.hit["full"]
     common: dict[str, object] = {"task": o.task.value, "test": o.test, "method": CADE}
     flipped = columns["first"] >= 0
-    made = answers.rows_of(STUDY, level, answers.spread(level, {"flipped": flipped.astype(float)}, o.place), common)
+    made = answers.rows_of(
+        STUDY, level, answers.spread(level, {"flipped": flipped.astype(float)}, o.place), common
+    )
     for by in ("first", "largest"):
         for i, term in enumerate(TERMS):
             mine = columns[by] == i
-            share = answers.spread(level, {"share_of_flips": np.where(flipped, mine, np.nan)}, o.place)
-            won = answers.spread(level, {"net_of_flips": np.where(mine, change, np.nan)}, o.place, "mean")
+            share = answers.spread(
+                level, {"share_of_flips": np.where(flipped, mine, np.nan)}, o.place
+            )
+            won = answers.spread(
+                level, {"net_of_flips": np.where(mine, change, np.nan)}, o.place, "mean"
+            )
             for found in (share, won):
-                made += answers.rows_of(STUDY, level, found, {**common, "by": f"{by} term", "level": term})
+                made += answers.rows_of(
+                    STUDY, level, found, {**common, "by": f"{by} term", "level": term}
+                )
     return made

@@ -1,9 +1,10 @@
-"""Study 'paired': CADE against each view on the same questions, with the smallest gain that could have been seen. And the same
-between models and between nights.
+"""Study 'paired': CADE against each view on the same questions, with the smallest gain that could
+have been seen. And the same between models and between nights.
 
-Two standard errors stand side by side: rows clustered by place (by = 'cluster'), the project's usual one, and by country
-(by = 'country'), which also allows for what places of one country share; places lie within countries, so the second covers
-both. McNemar's exact test takes questions as independent and is shown beside them, not instead.
+Two standard errors stand side by side: rows clustered by place (by = 'cluster'), the project's
+usual one, and by country (by = 'country'), which also allows for what places of one country share;
+places lie within countries, so the second covers both. McNemar's exact test takes questions as
+independent and is shown beside them, not instead.
 """
 
 from __future__ import annotations
@@ -34,21 +35,29 @@ def rows(run: RunData, settings: Settings) -> pd.DataFrame:
         for o in answers.pools(run, task):
             if CADE not in o.hit:
                 continue
-            for view in (v for v in (View.FULL, View.CTX_Q, View.IMG_Q, View.Q_ONLY) if v.value in o.hit):
+            for view in (
+                v for v in (View.FULL, View.CTX_Q, View.IMG_Q, View.Q_ONLY) if v.value in o.hit
+            ):
                 made += _versus(o, o.hit[CADE] - o.hit[view.value], f"{CADE} minus {view.value}")
     return _finish(made)
 
 
 def between_models(runs: Sequence[RunData]) -> pd.DataFrame:
-    """Every pair of models on the questions that both answered, and the leaderboard's groups per test.
+    """Every pair of models on the questions that both answered, and the leaderboard's groups per
+    test.
 
-    Rows of study 'between_models': gain of the first model over the second (level 'A minus B'), for Full and for CADE. Study
-    'leaderboard': metric 'group', value accuracy (numbers: interval accuracy), note the letters; models that share a letter
-    can't be told apart at 5 % (pairs by clustered t tests, Holm). Raises UsageError when two runs are of the same model.
+    Rows of study 'between_models': gain of the first model over the second (level 'A minus B'), for
+    Full and for CADE. Study
+    'leaderboard': metric 'group', value accuracy (numbers: interval accuracy), note the letters;
+    models that share a letter can't be told apart at 5 % (pairs by clustered t tests, Holm). Raises
+    UsageError when two runs are of the same model.
     """
     names = [run.model for run in runs]
     if len(set(names)) < len(names):
-        raise UsageError(f"model {next(n for n in names if names.count(n) > 1)!r} is given twice; compare its nights with between_nights")
+        raise UsageError(
+            f"model {next(n for n in names if names.count(n) > 1)!r} is given twice; compare its"
+            " nights with between_nights"
+        )
     made: list[dict[str, object]] = []
     groups: list[dict[str, object]] = []
     for task in Task:
@@ -56,19 +65,32 @@ def between_models(runs: Sequence[RunData]) -> pd.DataFrame:
         for one, other in combinations(names, 2):
             for test in found[one]:
                 if test in found[other]:
-                    made += _pair(found[one][test], found[other][test], f"{one} minus {other}", "between_models", "models")
+                    made += _pair(
+                        found[one][test],
+                        found[other][test],
+                        f"{one} minus {other}",
+                        "between_models",
+                        "models",
+                    )
         for test in sorted({test for tests in found.values() for test in tests}):
-            groups += _leaderboard({name: tests[test] for name, tests in found.items() if test in tests})
+            groups += _leaderboard(
+                {name: tests[test] for name, tests in found.items() if test in tests}
+            )
     return pd.concat([_finish(made), table(groups)], ignore_index=True)
 
 
 def between_nights(old: RunData, new: RunData) -> pd.DataFrame:
-    """The same model before and after, on the questions that are in both runs unchanged; rows of study 'between_nights'.
+    """The same model before and after, on the questions that are in both runs unchanged; rows of
+    study 'between_nights'.
 
-    The note counts the questions that were left out. Raises UsageError when the runs are of different models.
+    The note counts the questions that were left out. Raises UsageError when the runs are of
+    different models.
     """
     if old.model != new.model:
-        raise UsageError(f"runs of {old.model!r} and {new.model!r}: two models, not two nights; compare them with between_models")
+        raise UsageError(
+            f"runs of {old.model!r} and {new.model!r}: two models, not two nights; compare them"
+            " with between_models"
+        )
     made: list[dict[str, object]] = []
     for task in Task:
         before = {o.test: o for o in answers.pools(old, task)}
@@ -87,34 +109,58 @@ def _finish(made: list[dict[str, object]]) -> pd.DataFrame:
 
 def _versus(o: Outcome, difference: Floats, level: str) -> list[dict[str, object]]:
     gain = "accuracy_gain" if o.task is Task.MCQ else "interval_accuracy_gain"
-    common: dict[str, object] = {"task": o.task.value, "test": o.test, "method": CADE, "level": level}
+    common: dict[str, object] = {
+        "task": o.task.value,
+        "test": o.test,
+        "method": CADE,
+        "level": level,
+    }
     made = _tested(STUDY, gain, difference, o.place, {**common, "by": "cluster"})
     by_place, note = stats.two_way(difference, o.place, o.country)
     test = stats.paired(difference, o.country)
     made.append(row(STUDY, gain, by_place, **common, by="country", p=test.p, note=note))
-    mde = stats.Estimate(stats.minimum_detectable(test.se, test.df), test.estimate.n, float("nan"), float("nan"))
+    mde = stats.Estimate(
+        stats.minimum_detectable(test.se, test.df), test.estimate.n, float("nan"), float("nan")
+    )
     return [*made, row(STUDY, "mde", mde, **common, by="country", note=note)]
 
 
-def _tested(study: str, metric: str, difference: Floats, place: np.ndarray, columns: dict[str, object]) -> list[dict[str, object]]:
-    """Mean difference with clustered interval and p, its minimum detectable effect, and McNemar's counts and p."""
+def _tested(
+    study: str, metric: str, difference: Floats, place: np.ndarray, columns: dict[str, object]
+) -> list[dict[str, object]]:
+    """Mean difference with clustered interval and p, its minimum detectable effect, and McNemar's
+    counts and p."""
     test = stats.paired(difference, place)
     fixed, broken = int((difference > 0).sum()), int((difference < 0).sum())
-    mde = stats.Estimate(stats.minimum_detectable(test.se, test.df), test.estimate.n, float("nan"), float("nan"))
+    mde = stats.Estimate(
+        stats.minimum_detectable(test.se, test.df), test.estimate.n, float("nan"), float("nan")
+    )
     return [
         row(study, metric, test.estimate, **columns, p=test.p),
         row(study, "mde", mde, **columns, note="two-sided 5 %, power 80 %"),
-        row(study, "mcnemar", test.estimate, **columns, p=stats.sign_test(fixed, broken), note=f"{fixed} better, {broken} worse"),
+        row(
+            study,
+            "mcnemar",
+            test.estimate,
+            **columns,
+            p=stats.sign_test(fixed, broken),
+            note=f"{fixed} better, {broken} worse",
+        ),
     ]
 
 
 def _common(one: Outcome, other: Outcome) -> tuple[np.ndarray, np.ndarray, int]:
-    """Positions of the questions that both have, word for word and with the same gold; how many of either were left out."""
+    """Positions of the questions that both have, word for word and with the same gold; how many of
+    either were left out."""
     if one.items is other.items or one.items[SAME].equals(other.items[SAME]):
         return np.arange(len(one.items)), np.arange(len(one.items)), 0
 
     def key(o: Outcome) -> pd.Index:
-        test = np.repeat("", len(o.items)) if o.test != "all" else (o.items.groupby("item_id").cumcount().astype(str)).to_numpy()
+        test = (
+            np.repeat("", len(o.items))
+            if o.test != "all"
+            else (o.items.groupby("item_id").cumcount().astype(str)).to_numpy()
+        )
         frame = o.items[SAME].fillna({"gold_value": 0.0}).assign(test=test)
         return pd.Index(pd.util.hash_pandas_object(frame, index=False))
 
@@ -130,8 +176,20 @@ def _pair(one: Outcome, other: Outcome, level: str, study: str, by: str) -> list
     for method in (View.FULL.value, CADE):
         if len(mine) and method in one.hit and method in other.hit:
             gain = "accuracy_gain" if one.task is Task.MCQ else "interval_accuracy_gain"
-            columns: dict[str, object] = {"task": one.task.value, "test": one.test, "method": method, "by": by, "level": level}
-            found = _tested(study, gain, one.hit[method][mine] - other.hit[method][theirs], one.place[mine], columns)
+            columns: dict[str, object] = {
+                "task": one.task.value,
+                "test": one.test,
+                "method": method,
+                "by": by,
+                "level": level,
+            }
+            found = _tested(
+                study,
+                gain,
+                one.hit[method][mine] - other.hit[method][theirs],
+                one.place[mine],
+                columns,
+            )
             found[0]["note"] = f"{left} rows not in both" if left else ""
             made += found
     return made

@@ -1,6 +1,8 @@
-"""Study 'perturbation': what Q-only answers say when options are reversed, shuffled or named otherwise (Table J).
+"""Study 'perturbation': what Q-only answers say when options are reversed, shuffled or named
+otherwise (Table J).
 
-An answer counts by the option whose text stood at the chosen position, so that a lean towards a position shows as a change.
+An answer counts by the option whose text stood at the chosen position, so that a lean towards a
+position shows as a change.
 """
 
 from __future__ import annotations
@@ -21,19 +23,28 @@ from sdgbias.types import Task, View
 
 STUDY = "perturbation"
 #: Level of the rows -> pass that asked it ('' = the Q-only view).
-ORDERS = {"original": "", "reversed": "q_reversed", "random": "q_random", "abc": "q_abc", "123": "q_123"}
+ORDERS = {
+    "original": "",
+    "reversed": "q_reversed",
+    "random": "q_random",
+    "abc": "q_abc",
+    "123": "q_123",
+}
 
 
 def rows(run: RunData, settings: Settings) -> pd.DataFrame:
-    """Shares of optimistic, conservative and pessimistic Q-only answers per order of options (by 'order'), questions with three options,
-    and share_optimistic_two_option; distinct_prompts beside them, because Q-only asks the same of many items. One row not_run without
-    the pass table_j. Test split."""
+    """Shares of optimistic, conservative and pessimistic Q-only answers per order of options (by
+    'order'), questions with three options, and share_optimistic_two_option; distinct_prompts beside
+    them, because Q-only asks the same of many items. One row not_run without the pass table_j. Test
+    split."""
     cell = run.cells.get((Task.MCQ, extra_prompts.TABLE_J_TEST))
     if cell is None:
         return table([])
     if not any(view in cell.extra for view in ORDERS.values()):
         note = "extra pass table_j was not asked"
-        return table([row(STUDY, "not_run", float("nan"), test=cell.test.value, method="q_only", note=note)])
+        return table(
+            [row(STUDY, "not_run", float("nan"), test=cell.test.value, method="q_only", note=note)]
+        )
     seed = int(run.run.get("seed") or 0)
     made: list[dict[str, object]] = []
     for level, view in ORDERS.items():
@@ -50,24 +61,39 @@ def _rows(cell: Cell, order: str, view: str, seed: int) -> list[dict[str, object
     use = cell.test_rows & (says != "")
     three = cell.items["n_options"].to_numpy()[use] == 3
     items = cell.items.loc[use].reset_index(drop=True)
-    prompt = pd.factorize(items["question"] + "\x1f" + items["options"] + "\x1f" + pd.Series([str(o) for o in shown[use].tolist()]))[0]
+    prompt = pd.factorize(
+        items["question"]
+        + "\x1f"
+        + items["options"]
+        + "\x1f"
+        + pd.Series([str(o) for o in shown[use].tolist()])
+    )[0]
     place = pd.factorize(items["cluster_id"], sort=True)[0].astype(np.int64)
-    values = {f"share_{name}": np.where(three, says[use] == name, np.nan) for name in ("optimistic", "conservative", "pessimistic")} | {
-        "share_optimistic_two_option": np.where(three, np.nan, says[use] == "optimistic")
+    values = {
+        f"share_{name}": np.where(three, says[use] == name, np.nan)
+        for name in ("optimistic", "conservative", "pessimistic")
+    } | {"share_optimistic_two_option": np.where(three, np.nan, says[use] == "optimistic")}
+    columns: dict[str, Any] = {
+        "test": cell.test.value,
+        "method": "q_only",
+        "by": "order",
+        "level": order,
     }
-    columns: dict[str, Any] = {"test": cell.test.value, "method": "q_only", "by": "order", "level": order}
     made: list[dict[str, object]] = []
     for level in levels(items):
         made += rows_of(STUDY, level, spread(level, values, place), **columns)
         for i, named in enumerate(level.columns):
             mine = level.code == i
-            count = Estimate(float(len(np.unique(prompt[mine]))), int(mine.sum()), float("nan"), float("nan"))
+            count = Estimate(
+                float(len(np.unique(prompt[mine]))), int(mine.sum()), float("nan"), float("nan")
+            )
             made.append(row(STUDY, "distinct_prompts", count, **columns, **named))
     return made
 
 
 def answer_directions(items: pd.DataFrame, content: np.ndarray) -> np.ndarray:
-    """(N,) what choosing an option's content says: 'pessimistic', 'conservative', 'optimistic'; '' without answer or polarity."""
+    """(N,) what choosing an option's content says: 'pessimistic', 'conservative', 'optimistic'; ''
+    without answer or polarity."""
     says = np.full(len(items), "", dtype=object)
     polarity, count = items["polarity"].to_numpy(dtype=object), items["n_options"].to_numpy()
     for pole in sorted(set(polarity) - {""}):

@@ -1,8 +1,9 @@
 """Study 'regression': errors of estimated numbers, per target and over all targets.
 
-Targets have different units, so a mean over all of them (micro) is dominated by under-five mortality. Beside it stand the mean
-over targets (macro) and two scale-free errors: over the target's tolerance (1 is the edge of interval accuracy) and over the
-standard deviation of the gold numbers of the val split. A free answer without a number counts as 0.0, as in the metrics.
+Targets have different units, so a mean over all of them (micro) is dominated by under-five
+mortality. Beside it stand the mean over targets (macro) and two scale-free errors: over the
+target's tolerance (1 is the edge of interval accuracy) and over the standard deviation of the gold
+numbers of the val split. A free answer without a number counts as 0.0, as in the metrics.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ _MIXED = "mixes units"
 
 
 def rows(run: RunData, settings: Settings) -> pd.DataFrame:
-    """MAE and interval accuracy micro, macro and per target, scale-free errors, and CADE's change of each, by test and method."""
+    """MAE and interval accuracy micro, macro and per target, scale-free errors, and CADE's change
+    of each, by test and method."""
     made: list[dict[str, object]] = []
     cells = answers.reportable(run, Task.REGRESSION)
     spread = gold_spread(cells[0].items) if cells else {}
@@ -37,10 +39,14 @@ def rows(run: RunData, settings: Settings) -> pd.DataFrame:
 
 
 def gold_spread(items: pd.DataFrame) -> dict[str, float]:
-    """Sample standard deviation of the gold numbers of each target over the val rows; NaN with fewer than two, or all equal."""
+    """Sample standard deviation of the gold numbers of each target over the val rows; NaN with
+    fewer than two, or all equal."""
     val = items[items["split"] == "val"]
     found = val.groupby("target")["gold_value"].std()
-    return {str(target): float(found.get(target, np.nan)) or float("nan") for target in sorted(set(items["target"]))}
+    return {
+        str(target): float(found.get(target, np.nan)) or float("nan")
+        for target in sorted(set(items["target"]))
+    }
 
 
 def _scaled(o: Outcome, method: str, spread: Mapping[str, float]) -> dict[str, Floats]:
@@ -61,18 +67,27 @@ def _method(o: Outcome, method: str, spread: Mapping[str, float]) -> list[dict[s
     common: dict[str, object] = {"task": o.task.value, "test": o.test, "method": method}
     scaled, level = _scaled(o, method, spread), _targets(o)
     made = answers.rows_of(STUDY, level, answers.spread(level, scaled, o.place, "mean"), common)
-    made += answers.rows_of(STUDY, level, answers.spread(level, {"interval_accuracy": o.hit[method]}, o.place), common)
+    made += answers.rows_of(
+        STUDY, level, answers.spread(level, {"interval_accuracy": o.hit[method]}, o.place), common
+    )
     target = level.code
     for name, values in {**scaled, "interval_accuracy": o.hit[method]}.items():
-        micro = stats.share(values, o.place) if name == "interval_accuracy" else stats.mean(values, o.place)
+        micro = (
+            stats.share(values, o.place)
+            if name == "interval_accuracy"
+            else stats.mean(values, o.place)
+        )
         note = _MIXED if name == "mae" else ""
         made.append(row(STUDY, f"{name}_micro", micro, **common, note=note))
-        made.append(row(STUDY, f"{name}_macro", stats.macro(values, target, o.place), **common, note=note))
+        made.append(
+            row(STUDY, f"{name}_macro", stats.macro(values, target, o.place), **common, note=note)
+        )
     return made
 
 
 def _change(o: Outcome, spread: Mapping[str, float]) -> list[dict[str, object]]:
-    """CADE minus the Full view's free answer, paired by item: below zero is better for errors, above for interval accuracy."""
+    """CADE minus the Full view's free answer, paired by item: below zero is better for errors,
+    above for interval accuracy."""
     if CADE not in o.error:
         return []
     common: dict[str, object] = {"task": o.task.value, "test": o.test, "method": CADE}
@@ -80,7 +95,9 @@ def _change(o: Outcome, spread: Mapping[str, float]) -> list[dict[str, object]]:
     change = {f"{name}_change": now[name] - before[name] for name in now}
     change["interval_accuracy_change"] = o.hit[CADE] - o.hit[View.FULL.value]
     level = _targets(o)
-    made = answers.rows_of(STUDY, level, answers.spread(level, change, o.place, "mean"), common, tested=True)
+    made = answers.rows_of(
+        STUDY, level, answers.spread(level, change, o.place, "mean"), common, tested=True
+    )
     for name in ("error_in_tolerances_change", "error_in_sd_change", "interval_accuracy_change"):
         test = stats.paired(change[name], o.place)
         made.append(row(STUDY, name, test.estimate, **common, p=test.p))

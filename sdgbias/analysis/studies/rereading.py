@@ -1,4 +1,5 @@
-"""The answers of a published run read again by another text encoder: the paper's two, beside the packaged one."""
+"""The answers of a published run read again by another text encoder: the paper's two, beside the
+packaged one."""
 
 from __future__ import annotations
 
@@ -12,19 +13,37 @@ from sdgbias.methods.labels import TextEncoder
 from sdgbias.suites import facet
 
 
-def read_again(results: Path, run_id: str, encoder: TextEncoder, floor: float, *, draws: int = 2_000, seed: int = 0) -> pd.DataFrame:
-    """Adds the metrics of method ``full:ENCODER`` to a run of the second suite, in place of those of an earlier reading, and returns them.
+def read_again(
+    results: Path,
+    run_id: str,
+    encoder: TextEncoder,
+    floor: float,
+    *,
+    draws: int = 2_000,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Adds the metrics of method ``full:ENCODER`` to a run of the second suite, in place of those
+    of an earlier reading, and returns them.
 
-    One row more than usual per prompt, metric ``floor``, says how similar an answer had to be. Answers, and what the packaged encoder read in
-    them, stay as they are. Publishing the run again forgets this reading. Raises InputError for a run without free answers.
+    One row more than usual per prompt, metric ``floor``, says how similar an answer had to be.
+    Answers, and what the packaged encoder read in them, stay as they are. Publishing the run again
+    forgets this reading. Raises InputError for a run without free answers.
     """
-    said = store.query(results, 'SELECT task, item_id, test, "view", text FROM spoken WHERE run_id = ? ORDER BY ALL', [run_id])
+    said = store.query(
+        results,
+        'SELECT task, item_id, test, "view", text FROM spoken WHERE run_id = ? ORDER BY ALL',
+        [run_id],
+    )
     items = store.query(
-        results, "SELECT p.* EXCLUDE (benchmark_id) FROM people p JOIN runs r USING (benchmark_id) WHERE run_id = ?", [run_id]
+        results,
+        "SELECT p.* EXCLUDE (benchmark_id) FROM people p JOIN runs r USING (benchmark_id) WHERE"
+        " run_id = ?",
+        [run_id],
     )
     if said.empty:
         raise InputError(
-            f"{results}: run {run_id} has no free answers to read; sdgbias evaluate MODEL --benchmark PEOPLE makes one that has"
+            f"{results}: run {run_id} has no free answers to read; sdgbias evaluate MODEL"
+            " --benchmark PEOPLE makes one that has"
         )
     blocks = []
     for test, part in said.groupby("test", sort=True):
@@ -32,13 +51,19 @@ def read_again(results: Path, run_id: str, encoder: TextEncoder, floor: float, *
         blocks.append(part.assign(label=[x.name for x in found], how=[x.how for x in found]))
     method = f"full:{encoder.name}"
     nothing = pd.DataFrame(columns=["task", "item_id", "test", "method", "label"])
-    table = facet.predictions(items, pd.concat(blocks, ignore_index=True), nothing).assign(method=method)
+    table = facet.predictions(items, pd.concat(blocks, ignore_index=True), nothing).assign(
+        method=method
+    )
     made = facet.metric_rows(items, table, draws=draws, seed=seed)
     counts = table.groupby(["task", "test"], sort=True).size().rename("n").reset_index()
-    floors = counts.assign(method=method, pillar="all", indicator="all", metric="floor", value=floor)
+    floors = counts.assign(
+        method=method, pillar="all", indicator="all", metric="floor", value=floor
+    )
     made = pd.concat([made, floors], ignore_index=True)
     kept = store.query(
-        results, "SELECT * EXCLUDE (run_id, model, suite) FROM metric_rows WHERE run_id = ? AND method <> ?", [run_id, method]
+        results,
+        "SELECT * EXCLUDE (run_id, model, suite) FROM metric_rows WHERE run_id = ? AND method <> ?",
+        [run_id, method],
     )
     store.replace(results, run_id, {"metric_rows": pd.concat([kept, made], ignore_index=True)})
     return made

@@ -1,4 +1,5 @@
-"""Study 'search': what a better search for CADE's hyper-parameters gains, on val where it is tuned and on test where it counts."""
+"""Study 'search': what a better search for CADE's hyper-parameters gains, on val where it is tuned
+and on test where it counts."""
 
 from __future__ import annotations
 
@@ -30,15 +31,18 @@ from sdgbias.methods.search import (
 )
 
 STUDY = "search"
-#: How many times the draws of the paper's search the plain search on all val rows gets; folds; resamples at most.
+#: How many times the draws of the paper's search the plain search on all val rows gets; folds;
+#: resamples at most.
 MANY, FOLDS, RESAMPLES = 10, 5, 200
 
 
 def rows(run: RunData, settings: Settings) -> pd.DataFrame:
-    """Per task and test, methods random (the paper's protocol), many_draws (all val rows, ten times the draws), exact and
-    exact_centred: accuracy or mae on test, the same on val (val_...), the four parameters, and on test the gain over random,
-    paired by item. Of exact_centred also held_out_... (cross-validation over places), optimism (val minus held out), the width of
-    each plateau and 95 % intervals of the parameters over resampled places."""
+    """Per task and test, methods random (the paper's protocol), many_draws (all val rows, ten times
+    the draws), exact and
+    exact_centred: accuracy or mae on test, the same on val (val_...), the four parameters, and on
+    test the gain over random, paired by item. Of exact_centred also held_out_... (cross-validation
+    over places), optimism (val minus held out), the width of each plateau and 95 % intervals of the
+    parameters over resampled places."""
     return table(r for p in problems(run) for r in _rows(p, settings))
 
 
@@ -50,8 +54,14 @@ def _rows(p: Problem, settings: Settings) -> list[dict[str, object]]:
     many = draws_of(p.task, MANY * draws, seed)
     best = exact_search(s, payoff, p.task, draws=draws, seed=seed)
     found = {
-        "random": (point(paper.params), f"{draws:,} draws on {paper.n_search:,} val rows, the best 100 on all {paper.n_val:,}"),
-        "many_draws": (many[int(np.argmax(mean_payoff(val, many)))], f"{MANY * draws:,} draws on all val rows"),
+        "random": (
+            point(paper.params),
+            f"{draws:,} draws on {paper.n_search:,} val rows, the best 100 on all {paper.n_val:,}",
+        ),
+        "many_draws": (
+            many[int(np.argmax(mean_payoff(val, many)))],
+            f"{MANY * draws:,} draws on all val rows",
+        ),
         "exact": (point(best.peak), "exact line searches, not centred"),
         "exact_centred": (point(best.params), "exact line searches, centre of the plateau"),
     }
@@ -61,17 +71,28 @@ def _rows(p: Problem, settings: Settings) -> list[dict[str, object]]:
         columns = {**p.columns, "method": method, "note": f"{note}; {said(setting)}"}
         after = earned(test, setting)
         made.append(row(STUDY, metric, estimate(p.task, after, p.place[p.test]), **columns))
-        made.append(row(STUDY, f"val_{metric}", estimate(p.task, earned(val, setting), p.place[p.val]), **columns))
+        made.append(
+            row(
+                STUDY,
+                f"val_{metric}",
+                estimate(p.task, earned(val, setting), p.place[p.val]),
+                **columns,
+            )
+        )
         if method != "random":
             compared = stats.paired(after - before, p.place[p.test])
             made.append(row(STUDY, "gain_over_random", compared.estimate, p=compared.p, **columns))
         if method != "exact_centred":
-            made += [row(STUDY, name, float(x), n=len(p.val), **columns) for name, x in zip(PARAMETERS, setting, strict=True)]
+            made += [
+                row(STUDY, name, float(x), n=len(p.val), **columns)
+                for name, x in zip(PARAMETERS, setting, strict=True)
+            ]
     return made + _trust(p, best, settings)
 
 
 def _trust(p: Problem, found: ExactResult, settings: Settings) -> list[dict[str, object]]:
-    """How far the centred exact optimum can be trusted: held-out places, plateaus, resampled places."""
+    """How far the centred exact optimum can be trusted: held-out places, plateaus, resampled
+    places."""
     s, payoff = p.tunable()
     place = p.place[p.val]
     columns = {**p.columns, "method": "exact_centred"}
@@ -79,18 +100,56 @@ def _trust(p: Problem, found: ExactResult, settings: Settings) -> list[dict[str,
     held = held_out(s, payoff, p.task, place, draws=settings.draws, seed=settings.seed, folds=FOLDS)
     if np.isfinite(held).all():
         note = f"{FOLDS} folds over places"
-        made.append(row(STUDY, f"held_out_{metric}", estimate(p.task, held, place), **columns, note=note))
+        made.append(
+            row(STUDY, f"held_out_{metric}", estimate(p.task, held, place), **columns, note=note)
+        )
         gap = stats.mean(earned(p.rows(p.val), point(found.params)) - held, place)
-        made.append(row(STUDY, "optimism", gap, **columns, note=f"payoff tuned on all val rows minus held out; {note}"))
+        made.append(
+            row(
+                STUDY,
+                "optimism",
+                gap,
+                **columns,
+                note=f"payoff tuned on all val rows minus held out; {note}",
+            )
+        )
     many = min(RESAMPLES, settings.bootstrap)
-    spread = search_spread(s, payoff, p.task, found.params, place, draws=settings.draws, resamples=many, seed=settings.seed)
+    spread = search_spread(
+        s,
+        payoff,
+        p.task,
+        found.params,
+        place,
+        draws=settings.draws,
+        resamples=many,
+        seed=settings.seed,
+    )
     note = f"interval: optimum among {spread.n_candidates} settings in {many} resamples of places"
     for i, (name, x) in enumerate(zip(PARAMETERS, point(found.params), strict=True)):
         low, high = spread.params[i]
-        made.append(row(STUDY, name, stats.Estimate(float(x), len(p.val), float(low), float(high)), **columns, note=note))
+        made.append(
+            row(
+                STUDY,
+                name,
+                stats.Estimate(float(x), len(p.val), float(low), float(high)),
+                **columns,
+                note=note,
+            )
+        )
         width = found.plateau[i][1] - found.plateau[i][0]
         where = f"{found.plateau[i][0]:.6g} to {found.plateau[i][1]:.6g}"
-        made.append(row(STUDY, "plateau_width", width, n=len(p.val), by="parameter", level=name, **columns, note=where))
+        made.append(
+            row(
+                STUDY,
+                "plateau_width",
+                width,
+                n=len(p.val),
+                by="parameter",
+                level=name,
+                **columns,
+                note=where,
+            )
+        )
     low, high = sorted(shown(p.task, x) for x in spread.value)
     value = stats.Estimate(shown(p.task, found.value), len(p.val), low, high)
     made.append(row(STUDY, f"optimum_val_{metric}", value, **columns, note=note))

@@ -1,7 +1,9 @@
-"""Studies 'transfer' and 'few_shot': do CADE's hyper-parameters carry over, and how many val rows do they need?
+"""Studies 'transfer' and 'few_shot': do CADE's hyper-parameters carry over, and how many val rows
+do they need?
 
-All tuning here is: the best of the random draws on all val rows of the source, the same draws for every source. The paper's first
-stage, 20 % of the rows, would leave too few where a source is small.
+All tuning here is: the best of the random draws on all val rows of the source, the same draws for
+every source. The paper's first stage, 20 % of the rows, would leave too few where a source is
+small.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ from sdgbias.types import Task
 
 STUDY, FEW = "transfer", "few_shot"
 ALL, OTHERS = "all", "others"
-#: val rows per few-shot size, and how many samples of each; draws for single countries; fewest val and test rows of a country.
+#: val rows per few-shot size, and how many samples of each; draws for single countries; fewest val
+#: and test rows of a country.
 SIZES, SAMPLES, COUNTRY_DRAWS, SMALLEST = (50, 200, 1000), 20, 2_000, 50
 
 
@@ -44,15 +47,18 @@ class Applied:
 
 
 def rows(run: RunData, settings: Settings) -> pd.DataFrame:
-    """Between tests, pillars and countries of one run (by; level 'source->target'): accuracy or mae of the source's setting on the
-    target's test rows, and loss: payoff of the target's own setting minus that, paired by item (positive: transferring costs).
-    Countries stand against all others. few_shot: x val rows, drawn by whole places."""
+    """Between tests, pillars and countries of one run (by; level 'source->target'): accuracy or mae
+    of the source's setting on the target's test rows, and loss: payoff of the target's own setting
+    minus that, paired by item (positive: transferring costs). Countries stand against all others.
+    few_shot: x val rows, drawn by whole places."""
     found, made = problems(run), list[dict[str, object]]()
     for task in Task:
         mine = [(p, p.rows(p.test)) for p in found if p.task is task]
         made += _between_tests(mine, settings)
         for p, packed in mine:
-            pillar, country = (p.cell.items[name].to_numpy(dtype=str)[p.usable] for name in ("pillar", "country"))
+            pillar, country = (
+                p.cell.items[name].to_numpy(dtype=str)[p.usable] for name in ("pillar", "country")
+            )
             made += _between_pillars(p, packed, pillar, settings)
             made += _between_countries(p, packed, country, settings)
             made += _few_shot(p, packed, settings)
@@ -60,16 +66,29 @@ def rows(run: RunData, settings: Settings) -> pd.DataFrame:
 
 
 def between(runs: Sequence[RunData], settings: Settings) -> dict[str, pd.DataFrame]:
-    """The same between models (by 'model', level 'A->B'): run_id of the model that a setting is applied to -> its rows."""
+    """The same between models (by 'model', level 'A->B'): run_id of the model that a setting is
+    applied to -> its rows."""
     solved = [{(p.task, p.cell.test): p for p in problems(run)} for run in runs]
     tuned = [{key: _tuned(p, settings) for key, p in mine.items()} for mine in solved]
     out = {}
     for target, mine in zip(runs, solved, strict=True):
         made: list[dict[str, object]] = []
         for key, p in mine.items():
-            sources = {run.model: theirs[key] for run, theirs in zip(runs, tuned, strict=True) if key in theirs}
+            sources = {
+                run.model: theirs[key]
+                for run, theirs in zip(runs, tuned, strict=True)
+                if key in theirs
+            }
             found = _apply(p.rows(p.test), sources)
-            made += _compared(p.task, p.place[p.test], found[target.model], found, "model", target.model, test=p.cell.test.value)
+            made += _compared(
+                p.task,
+                p.place[p.test],
+                found[target.model],
+                found,
+                "model",
+                target.model,
+                test=p.cell.test.value,
+            )
         out[str(target.run["run_id"])] = table(made)
     return out
 
@@ -86,23 +105,44 @@ def _best(draws: Floats, sums: Floats) -> Floats:
 
 def _apply(packed: Packed, sources: Mapping[str, Floats], note: str = "") -> dict[str, Applied]:
     payoffs = row_payoff(packed, np.array(list(sources.values())))
-    return {name: Applied(note + said(setting), payoff) for (name, setting), payoff in zip(sources.items(), payoffs, strict=True)}
+    return {
+        name: Applied(note + said(setting), payoff)
+        for (name, setting), payoff in zip(sources.items(), payoffs, strict=True)
+    }
 
 
 def _compared(
-    task: Task, place: Ints, own: Applied, sources: Mapping[str, Applied], by: str, target: str, at: Ints | None = None, **more: object
+    task: Task,
+    place: Ints,
+    own: Applied,
+    sources: Mapping[str, Applied],
+    by: str,
+    target: str,
+    at: Ints | None = None,
+    **more: object,
 ) -> Iterator[dict[str, object]]:
-    """Each source's setting beside the target's own; place (n,) of the test rows, `at` the positions of the target's among them."""
+    """Each source's setting beside the target's own; place (n,) of the test rows, `at` the
+    positions of the target's among them."""
     which = slice(None) if at is None else at
     for source, applied in sources.items():
-        columns = {"task": task.value, "by": by, "level": f"{source}->{target}", "note": applied.note, **more}
-        yield row(STUDY, metric_of(task), estimate(task, applied.payoff[which], place[which]), **columns)
+        columns = {
+            "task": task.value,
+            "by": by,
+            "level": f"{source}->{target}",
+            "note": applied.note,
+            **more,
+        }
+        yield row(
+            STUDY, metric_of(task), estimate(task, applied.payoff[which], place[which]), **columns
+        )
         if applied is not own:
             loss = stats.paired(own.payoff[which] - applied.payoff[which], place[which])
             yield row(STUDY, "loss", loss.estimate, p=loss.p, **columns)
 
 
-def _between_tests(found: Sequence[tuple[Problem, Packed]], settings: Settings) -> Iterator[dict[str, object]]:
+def _between_tests(
+    found: Sequence[tuple[Problem, Packed]], settings: Settings
+) -> Iterator[dict[str, object]]:
     """Every test's setting on every test, and one setting for all of them."""
     if not found:
         return
@@ -117,33 +157,59 @@ def _between_tests(found: Sequence[tuple[Problem, Packed]], settings: Settings) 
     for name, place, each in zip(names, places, applied, strict=True):
         yield from _compared(task, place, each[name], each, "test", name, test=name)
     if len(found) > 1:
-        own = Applied("each test with its own setting", np.concatenate([each[n].payoff for each, n in zip(applied, names, strict=True)]))
+        own = Applied(
+            "each test with its own setting",
+            np.concatenate([each[n].payoff for each, n in zip(applied, names, strict=True)]),
+        )
         one = Applied(said(tuned[ALL]), np.concatenate([each[ALL].payoff for each in applied]))
         yield from _compared(task, np.concatenate(places), own, {"own": own, ALL: one}, "test", ALL)
 
 
 def _groups(p: Problem, keys: np.ndarray, smallest: int) -> dict[str, tuple[Ints, Ints]]:
-    """Group -> its val rows, and the positions of its test rows; groups with too few of either are left out."""
+    """Group -> its val rows, and the positions of its test rows; groups with too few of either are
+    left out."""
     val, test = keys[p.val], keys[p.test]
-    cut = {str(name): (p.val[val == name], np.flatnonzero(test == name)) for name in np.unique(keys) if name}
+    cut = {
+        str(name): (p.val[val == name], np.flatnonzero(test == name))
+        for name in np.unique(keys)
+        if name
+    }
     return {name: pair for name, pair in cut.items() if min(map(len, pair)) >= smallest}
 
 
-def _between_pillars(p: Problem, packed: Packed, keys: np.ndarray, settings: Settings) -> Iterator[dict[str, object]]:
+def _between_pillars(
+    p: Problem, packed: Packed, keys: np.ndarray, settings: Settings
+) -> Iterator[dict[str, object]]:
     """Every pillar's setting on every pillar, and that of all of them."""
     groups = _groups(p, keys, SMALLEST)
     if len(groups) < 2:
         return
     draws = draws_of(p.task, settings.draws, settings.seed)
     sums = {name: payoff_sums(p.rows(val), draws) for name, (val, _) in groups.items()}
-    tuned = {**{name: _best(draws, one) for name, one in sums.items()}, ALL: _best(draws, np.sum(list(sums.values()), axis=0))}
+    tuned = {
+        **{name: _best(draws, one) for name, one in sums.items()},
+        ALL: _best(draws, np.sum(list(sums.values()), axis=0)),
+    }
     applied = _apply(packed, tuned)
     for name, (_, at) in groups.items():
-        yield from _compared(p.task, p.place[p.test], applied[name], applied, "pillar", name, at, pillar=name, test=p.cell.test.value)
+        yield from _compared(
+            p.task,
+            p.place[p.test],
+            applied[name],
+            applied,
+            "pillar",
+            name,
+            at,
+            pillar=name,
+            test=p.cell.test.value,
+        )
 
 
-def _between_countries(p: Problem, packed: Packed, keys: np.ndarray, settings: Settings) -> Iterator[dict[str, object]]:
-    """Each country's own setting there, the setting of all other countries there, and the country's setting on all others."""
+def _between_countries(
+    p: Problem, packed: Packed, keys: np.ndarray, settings: Settings
+) -> Iterator[dict[str, object]]:
+    """Each country's own setting there, the setting of all other countries there, and the country's
+    setting on all others."""
     groups = _groups(p, keys, SMALLEST)
     if len(groups) < 2:
         return
@@ -157,21 +223,37 @@ def _between_countries(p: Problem, packed: Packed, keys: np.ndarray, settings: S
         found = _apply(packed, settings_of, f"best of {len(draws):,} draws; ")
         yield from _compared(p.task, place, found[name], found, "country", name, at, test=test)
         rest = np.setdiff1d(every, at, assume_unique=True)
-        yield from _compared(p.task, place, found[OTHERS], {name: found[name]}, "country", OTHERS, rest, test=test)
+        yield from _compared(
+            p.task, place, found[OTHERS], {name: found[name]}, "country", OTHERS, rest, test=test
+        )
 
 
 def _few_shot(p: Problem, packed: Packed, settings: Settings) -> Iterator[dict[str, object]]:
-    """Test accuracy or MAE, and loss against all val rows, of settings tuned on x val rows: mean and 95 % range over samples."""
+    """Test accuracy or MAE, and loss against all val rows, of settings tuned on x val rows: mean
+    and 95 % range over samples."""
     draws = draws_of(p.task, settings.draws, settings.seed)
     best = _tuned(p, settings)
     full = row_payoff(packed, best[None])[0]
     note = f"all {len(p.val):,} val rows; {said(best)}"
-    yield row(FEW, metric_of(p.task), estimate(p.task, full, p.place[p.test]), x=float(len(p.val)), level=ALL, **p.columns, note=note)
+    yield row(
+        FEW,
+        metric_of(p.task),
+        estimate(p.task, full, p.place[p.test]),
+        x=float(len(p.val)),
+        level=ALL,
+        **p.columns,
+        note=note,
+    )
     rng = np.random.default_rng([settings.seed, 4])
     for size in SIZES:
         if size >= len(p.val):
             continue
-        chosen = np.array([_best(draws, mean_payoff(p.rows(_sample(p, size, rng)), draws)) for _ in range(SAMPLES)])
+        chosen = np.array(
+            [
+                _best(draws, mean_payoff(p.rows(_sample(p, size, rng)), draws))
+                for _ in range(SAMPLES)
+            ]
+        )
         values = mean_payoff(packed, np.vstack([best, chosen]))
         shown_each = np.array([shown(p.task, v) for v in values[1:]])
         note = f"{SAMPLES} samples of whole places; interval: their 2.5 % to 97.5 %"

@@ -1,7 +1,8 @@
-"""The dataset card: benchmark.json, README.md and quarantine.parquet, made from a benchmark folder's tables and nothing else.
+"""The dataset card: benchmark.json, README.md and quarantine.parquet, made from a benchmark
+folder's tables and nothing else.
 
-Figures are in card_figures.py, the text in card_text.py; here files are read (only the columns that are needed, long tables
-batch by batch) and written. The same tables give the same bytes.
+Figures are in card_figures.py, the text in card_text.py; here files are read (only the columns that
+are needed, long tables batch by batch) and written. The same tables give the same bytes.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from sdgbias.errors import InputError, StoreError
 from sdgbias.types import ContextTest, Task
 
 LICENCE = "CC BY-SA 4.0"
-#: The tables that make a benchmark what it is, and the columns that count (all, where none is named). A picture counts
-#: through its image_id, whatever shard it lies in.
+#: The tables that make a benchmark what it is, and the columns that count (all, where none is
+#: named). A picture counts through its image_id, whatever shard it lies in.
 TABLES: dict[str, tuple[str, ...]] = {
     "clusters": (),
     "images": ("cluster_id", "image_id"),
@@ -34,7 +35,17 @@ TABLES: dict[str, tuple[str, ...]] = {
     "prompts": (),
 }
 _LABELS = figures.LABELS
-_ITEM = ("cluster_id", "cname", "country", "year", "pillar", "indicator", "split", "split_place", "review")
+_ITEM = (
+    "cluster_id",
+    "cname",
+    "country",
+    "year",
+    "pillar",
+    "indicator",
+    "split",
+    "split_place",
+    "review",
+)
 _READ: dict[str, tuple[str, ...]] = {
     "clusters": ("cluster_id", "cname", "country", *_LABELS),
     "images": ("cluster_id", "image_id", "image_group", "n_parts"),
@@ -48,10 +59,12 @@ _BATCH = 65_536
 
 
 def build_card(out: Path) -> dict[str, Any]:
-    """Write quarantine.parquet, README.md and benchmark.json into the benchmark folder `out`; return what benchmark.json says.
+    """Write quarantine.parquet, README.md and benchmark.json into the benchmark folder `out`;
+    return what benchmark.json says.
 
-    Reads the tables of TABLES, series.parquet and reviews.json where they are, items_notes.json, origin.json and
-    quarantine/*.parquet. Columns that an imported release lacks count as unknown. Raises InputError, StoreError.
+    Reads the tables of TABLES, series.parquet and reviews.json where they are, items_notes.json,
+    origin.json and quarantine/*.parquet. Columns that an imported release lacks count as unknown.
+    Raises InputError, StoreError.
     """
     out = Path(out)
     origin = _json(out / "origin.json", needed=True)
@@ -73,12 +86,15 @@ def build_card(out: Path) -> dict[str, Any]:
     }
     text = json.dumps(card, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
     _replace(out / "README.md", lambda part: part.write_text(readme(card), encoding="utf-8"))
-    _replace(out / "benchmark.json", lambda part: part.write_text(text, encoding="utf-8"))  # last: it says that all is there
+    _replace(
+        out / "benchmark.json", lambda part: part.write_text(text, encoding="utf-8")
+    )  # last: it says that all is there
     return card
 
 
 def benchmark_id(out: Path) -> str:
-    """16 hex digits of the sha256 over the contents of TABLES, however Parquet packs them. Raises InputError."""
+    """16 hex digits of the sha256 over the contents of TABLES, however Parquet packs them. Raises
+    InputError."""
     digest = hashlib.sha256()
     for name, columns in TABLES.items():
         digest.update(content_digest(_path(out, name), columns).encode())
@@ -86,12 +102,16 @@ def benchmark_id(out: Path) -> str:
 
 
 def content_digest(path: Path, columns: Sequence[str] = ()) -> str:
-    """sha256 hex over the rows of a table, in their order; packing, column order and number widths don't matter.
+    """sha256 hex over the rows of a table, in their order; packing, column order and number widths
+    don't matter.
 
-    `columns`: those that count (default: all). Raises InputError for a column that is absent or holds neither text nor numbers.
+    `columns`: those that count (default: all). Raises InputError for a column that is absent or
+    holds neither text nor numbers.
     """
     names = sorted(columns or _open(path).schema_arrow.names)
-    streams: dict[str, Any] = {}  # a column's lengths, gaps and bytes each on their own, so that batches don't show
+    streams: dict[
+        str, Any
+    ] = {}  # a column's lengths, gaps and bytes each on their own, so that batches don't show
     rows = 0
     for batch in _batches(path, names):
         rows += batch.num_rows
@@ -105,7 +125,8 @@ def content_digest(path: Path, columns: Sequence[str] = ()) -> str:
 
 
 def _canonical(name: str, values: pa.Array) -> Iterator[tuple[str, bytes | memoryview]]:
-    """(stream, bytes) of one batch of a column: the same for equal values, whatever their type is called."""
+    """(stream, bytes) of one batch of a column: the same for equal values, whatever their type is
+    called."""
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
     kind = values.type
@@ -114,18 +135,34 @@ def _canonical(name: str, values: pa.Array) -> Iterator[tuple[str, bytes | memor
         lengths = pc.fill_null(pc.binary_length(values), -1)
         values = pc.fill_null(values, "") if values.null_count else values
         _, offsets, data = values.buffers()
-        ends = np.frombuffer(offsets, dtype="int64")[values.offset : values.offset + len(values) + 1]
+        ends = np.frombuffer(offsets, dtype="int64")[
+            values.offset : values.offset + len(values) + 1
+        ]
         yield "lengths", lengths.to_numpy(zero_copy_only=False).astype("<i8").tobytes()
         if data is not None and len(ends):
             yield "text", memoryview(data)[ends[0] : ends[-1]]
     elif pa.types.is_floating(kind):
-        numbers = pc.fill_null(values.cast(pa.float64()), float("nan")).to_numpy(zero_copy_only=False)
-        yield "numbers", (np.where(np.isnan(numbers), np.nan, numbers) + 0.0).astype("<f8").tobytes()  # one NaN, one zero
+        numbers = pc.fill_null(values.cast(pa.float64()), float("nan")).to_numpy(
+            zero_copy_only=False
+        )
+        yield (
+            "numbers",
+            (np.where(np.isnan(numbers), np.nan, numbers) + 0.0).astype("<f8").tobytes(),
+        )  # one NaN, one zero
     elif pa.types.is_integer(kind) or pa.types.is_boolean(kind):
         yield "known", pc.is_valid(values).to_numpy(zero_copy_only=False).tobytes()
-        yield "whole", pc.fill_null(values.cast(pa.int64()), 0).to_numpy(zero_copy_only=False).astype("<i8").tobytes()
+        yield (
+            "whole",
+            pc.fill_null(values.cast(pa.int64()), 0)
+            .to_numpy(zero_copy_only=False)
+            .astype("<i8")
+            .tobytes(),
+        )
     else:
-        raise InputError(f"column {name} holds {kind}, which no table of a benchmark has; build it again: sdgbias build")
+        raise InputError(
+            f"column {name} holds {kind}, which no table of a benchmark has; build it again:"
+            " sdgbias build"
+        )
 
 
 def _path(out: Path, name: str) -> Path:
@@ -138,7 +175,9 @@ def _again(path: Path) -> str:
 
 
 def _unreadable(path: Path, error: Exception) -> InputError:
-    return InputError(f"{path}: can't be read ({str(error).splitlines()[0]}); make it again: {_again(path)}")
+    return InputError(
+        f"{path}: can't be read ({str(error).splitlines()[0]}); make it again: {_again(path)}"
+    )
 
 
 def _open(path: Path, needed: Sequence[str] = (), **options: Any) -> pq.ParquetFile:
@@ -150,7 +189,9 @@ def _open(path: Path, needed: Sequence[str] = (), **options: Any) -> pq.ParquetF
     except (OSError, ValueError) as error:  # pyarrow's ArrowInvalid is a ValueError
         raise _unreadable(path, error) from None
     if lost := [column for column in needed if column not in file.schema_arrow.names]:
-        raise InputError(f"{path}: missing column(s) {', '.join(lost)}; make it again: {_again(path)}")
+        raise InputError(
+            f"{path}: missing column(s) {', '.join(lost)}; make it again: {_again(path)}"
+        )
     return file
 
 
@@ -164,18 +205,29 @@ def _batches(path: Path, columns: Sequence[str], **options: Any) -> Iterator[pa.
 
 
 def _read(out: Path, name: str, columns: Sequence[str]) -> pd.DataFrame:
-    """The named columns; absent ones are '' or NaN, except those without which there is no card. Raises InputError."""
+    """The named columns; absent ones are '' or NaN, except those without which there is no card.
+    Raises InputError."""
     path = _path(out, name)
     file = _open(path, [column for column in columns if column in _NEEDED])
     try:
-        frame = file.read(columns=[column for column in columns if column in file.schema_arrow.names]).to_pandas()
+        frame = file.read(
+            columns=[column for column in columns if column in file.schema_arrow.names]
+        ).to_pandas()
     except (OSError, ValueError) as error:
         raise _unreadable(path, error) from None
     for column in columns:
         if column in _NUMBERS:
-            frame[column] = pd.to_numeric(frame[column], errors="coerce").astype(float) if column in frame else np.nan
+            frame[column] = (
+                pd.to_numeric(frame[column], errors="coerce").astype(float)
+                if column in frame
+                else np.nan
+            )
         else:
-            frame[column] = frame[column].fillna("").astype("str") if column in frame else pd.Series("", index=frame.index, dtype="str")
+            frame[column] = (
+                frame[column].fillna("").astype("str")
+                if column in frame
+                else pd.Series("", index=frame.index, dtype="str")
+            )
     return frame[list(columns)]
 
 
@@ -184,25 +236,41 @@ def _distinct_prompts(path: Path) -> dict[str, int]:
     seen: dict[str, set[str]] = {task.value: set() for task in Task}
     for batch in _batches(path, ["task", "test", "text"], read_dictionary=["text"]):
         bare = pc.filter(batch, pc.equal(batch.column("test"), ContextTest.T5.value))
-        pairs = pa.Table.from_batches([bare]).select(["task", "text"]).group_by(["task", "text"]).aggregate([])
-        for task, text in zip(pairs["task"].to_pylist(), pairs["text"].to_pylist(), strict=True):  # a handful per batch
+        pairs = (
+            pa.Table.from_batches([bare])
+            .select(["task", "text"])
+            .group_by(["task", "text"])
+            .aggregate([])
+        )
+        for task, text in zip(
+            pairs["task"].to_pylist(), pairs["text"].to_pylist(), strict=True
+        ):  # a handful per batch
             seen.setdefault(task, set()).add(hashlib.sha256(text.encode()).hexdigest())
     return {task: len(texts) for task, texts in sorted(seen.items())}
 
 
 def _series(out: Path) -> pd.DataFrame:
-    """series, source: every pair in series.parquet once; empty where there is no such table (imported releases)."""
+    """series, source: every pair in series.parquet once; empty where there is no such table
+    (imported releases)."""
     columns = ["series", "source"]
     if not _path(out, "series").is_file():
         return pd.DataFrame(columns=columns, dtype="str")
     table = pa.Table.from_batches(_batches(_path(out, "series"), columns))
-    return table.group_by(columns).aggregate([]).to_pandas().sort_values(columns, ignore_index=True)[columns].astype("str")
+    return (
+        table.group_by(columns)
+        .aggregate([])
+        .to_pandas()
+        .sort_values(columns, ignore_index=True)[columns]
+        .astype("str")
+    )
 
 
 def _merge_quarantine(out: Path) -> pd.DataFrame:
-    """quarantine/*.parquet below each other -> quarantine.parquet; returns table, rule, what, n ('what': the key's last part).
+    """quarantine/*.parquet below each other -> quarantine.parquet; returns table, rule, what, n
+    ('what': the key's last part).
 
-    Row group by row group: at full size most of a million rows tell that an indicator has no value for a cluster.
+    Row group by row group: at full size most of a million rows tell that an indicator has no value
+    for a cluster.
     """
     parts = sorted((out / "quarantine").glob("*.parquet"))
     counts: list[pa.Table] = []
@@ -216,12 +284,16 @@ def _merge_quarantine(out: Path) -> pd.DataFrame:
                     what = pc.replace_substring_regex(rows["key"], pattern=r"^.*\|", replacement="")
                     what = pc.if_else(pc.starts_with(rows["table"], "items_"), what, "")
                     counted = rows.select(["table", "rule"]).append_column("what", what)
-                    counts.append(counted.group_by(["table", "rule", "what"]).aggregate([([], "count_all")]))
+                    counts.append(
+                        counted.group_by(["table", "rule", "what"]).aggregate([([], "count_all")])
+                    )
 
     _replace(_path(out, "quarantine"), write)
     keys = ["table", "rule", "what"]
     if not counts:
-        return pd.DataFrame({**{key: pd.Series(dtype="str") for key in keys}, "n": pd.Series(dtype="int64")})
+        return pd.DataFrame(
+            {**{key: pd.Series(dtype="str") for key in keys}, "n": pd.Series(dtype="int64")}
+        )
     frame = pa.concat_tables(counts).to_pandas().rename(columns={"count_all": "n"})
     return frame.groupby(keys, sort=True)["n"].sum().reset_index()
 
@@ -237,7 +309,11 @@ def _json(path: Path, needed: bool = False) -> Mapping[str, Any]:
         return content
     except (OSError, ValueError) as error:
         stage = {"origin": "clusters", "items_notes": "items"}.get(path.stem)
-        again = f"sdgbias build --stage {stage} --out {path.parent}" if stage else "sdgbias review import"
+        again = (
+            f"sdgbias build --stage {stage} --out {path.parent}"
+            if stage
+            else "sdgbias review import"
+        )
         reason = error.strerror if isinstance(error, OSError) else str(error).splitlines()[0]
         raise InputError(f"{path}: can't be read ({reason}); make it again: {again}") from None
 
@@ -249,4 +325,7 @@ def _replace(path: Path, write: Callable[[Path], object]) -> None:
         write(part)
         part.replace(path)
     except OSError as error:
-        raise StoreError(f"{path}: can't be written ({error.strerror or error}); give a writable folder with --out") from None
+        raise StoreError(
+            f"{path}: can't be written ({error.strerror or error}); give a writable folder with"
+            " --out"
+        ) from None

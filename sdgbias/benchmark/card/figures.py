@@ -1,7 +1,9 @@
-"""What the dataset card says in numbers: plain JSON out of a benchmark's tables. Reads and writes no file.
+"""What the dataset card says in numbers: plain JSON out of a benchmark's tables. Reads and writes
+no file.
 
-`paper` keys are the SDGBiasBench paper's figures (Tables A and B), `share_low` and `share_high` a 95 % Wilson interval
-(stats.share: questions of one cluster count as dependent); everything else is counted on the benchmark at hand.
+`paper` keys are the SDGBiasBench paper's figures (Tables A and B), `share_low` and `share_high` a
+95 % Wilson interval (stats.share: questions of one cluster count as dependent); everything else is
+counted on the benchmark at hand.
 """
 
 from __future__ import annotations
@@ -23,10 +25,18 @@ from sdgbias.types import LETTERS, PILLARS, TESTS, Task
 LABELS = ("asset_index", "water_index", "sanitation_index", "under5_mort", "women_edu", "women_bmi")
 LEVELS = ("subnational", "urban-rural", "national")
 #: Table B: percent of the paper's multiple-choice answers that are A, B, C.
-TABLE_B = dict(zip(PILLARS, ((27.75, 42.80, 29.45), (40.11, 39.11, 20.78), (32.03, 33.87, 34.11)), strict=True))
+TABLE_B = dict(
+    zip(PILLARS, ((27.75, 42.80, 29.45), (40.11, 39.11, 20.78), (32.03, 33.87, 34.11)), strict=True)
+)
 SPAN = 5
-SYNTHETIC = ["Synthetic sample of `sdgbias sample` in SustainBench's layout (Yeh et al. 2021); nothing in it is real; CC0 1.0"]
-RELEASE = ["An imported release in the layout of SDGBiasBench's data files; its own terms hold (published as CC BY-SA 4.0)"]
+SYNTHETIC = [
+    "Synthetic sample of `sdgbias sample` in SustainBench's layout (Yeh et al. 2021); nothing in it"
+    " is real; CC0 1.0"
+]
+RELEASE = [
+    "An imported release in the layout of SDGBiasBench's data files; its own terms hold (published"
+    " as CC BY-SA 4.0)"
+]
 Row = dict[str, Any]
 
 
@@ -34,7 +44,8 @@ Row = dict[str, Any]
 class Facts:
     """What card.py read. Text columns hold '' and numbers NaN where unknown.
 
-    quarantine: table, rule, what (indicator or ''), n. distinct_prompts: task -> texts without context. series: series, source.
+    quarantine: table, rule, what (indicator or ''), n. distinct_prompts: task -> texts without
+    context. series: series, source.
     """
 
     clusters: pd.DataFrame
@@ -54,9 +65,16 @@ class Facts:
 
 
 def figures(facts: Facts, prompts: int) -> dict[str, Any]:
-    """Everything in benchmark.json except its id and licence; `prompts`: rows of prompts.parquet."""
+    """Everything in benchmark.json except its id and licence; `prompts`: rows of
+    prompts.parquet."""
     mcq, regression = facts.items_mcq, facts.items_regression
-    both = pd.concat([mcq[list(_SHARED)].assign(task="mcq"), regression[list(_SHARED)].assign(task="regression")], ignore_index=True)
+    both = pd.concat(
+        [
+            mcq[list(_SHARED)].assign(task="mcq"),
+            regression[list(_SHARED)].assign(task="regression"),
+        ],
+        ignore_index=True,
+    )
     kind = images_kind(facts.images)
     used = sources_used(facts, kind)
     card: dict[str, Any] = {
@@ -65,7 +83,11 @@ def figures(facts: Facts, prompts: int) -> dict[str, Any]:
         "counts": {
             "clusters": len(facts.clusters),
             "images": 0 if kind == "none" else len(facts.images),
-            "image_groups": 0 if kind == "none" else int(facts.images["image_group"].replace("", np.nan).nunique()),
+            "image_groups": (
+                0
+                if kind == "none"
+                else int(facts.images["image_group"].replace("", np.nan).nunique())
+            ),
             "items_mcq": len(mcq),
             "items_regression": len(regression),
             "prompts": prompts,
@@ -86,8 +108,12 @@ def figures(facts: Facts, prompts: int) -> dict[str, Any]:
         "missing_values": missing_values(facts),
         "levels": levels(mcq),
         "distinct_q_only_prompts": dict(facts.distinct_prompts),
-        "quarantined": {str(k): int(v) for k, v in facts.quarantine.groupby("rule")["n"].sum().items()},
-        "quarantined_by_table": _rows(facts.quarantine.groupby(["table", "rule"])["n"].sum().reset_index()),
+        "quarantined": {
+            str(k): int(v) for k, v in facts.quarantine.groupby("rule")["n"].sum().items()
+        },
+        "quarantined_by_table": _rows(
+            facts.quarantine.groupby(["table", "rule"])["n"].sum().reset_index()
+        ),
         "series_not_found": series_not_found(facts.notes),
         "sources": source_lines(facts, used),
         "sources_used": used,
@@ -136,23 +162,46 @@ def _pillars(items: pd.DataFrame) -> list[str]:
 
 
 def table_a(facts: Facts) -> list[Row]:
-    """Per task and pillar: the paper's count (multiple choice: of distinct questions x 5 tests), what was asked for, what is there."""
+    """Per task and pillar: the paper's count (multiple choice: of distinct questions x 5 tests),
+    what was asked for, what is there."""
     found: list[Row] = []
     for task, items in facts.items.items():
         have, quota = items["pillar"].value_counts(), _quota(facts, task).get("pillar_quotas") or {}
-        tests = len(TESTS[Task.MCQ]) if task is Task.MCQ else 1  # the paper counts a regression question once
+        tests = (
+            len(TESTS[Task.MCQ]) if task is Task.MCQ else 1
+        )  # the paper counts a regression question once
         for pillar in _pillars(items):
-            paper, ours, asked = PILLAR_WEIGHTS[task].get(pillar), int(have.get(pillar, 0)), quota.get(pillar)
-            row = {"task": task.value, "pillar": pillar, "paper": paper, "paper_questions": paper // tests if paper else None}
+            paper, ours, asked = (
+                PILLAR_WEIGHTS[task].get(pillar),
+                int(have.get(pillar, 0)),
+                quota.get(pillar),
+            )
+            row = {
+                "task": task.value,
+                "pillar": pillar,
+                "paper": paper,
+                "paper_questions": paper // tests if paper else None,
+            }
             short = max(0, asked - ours) if asked is not None else None
-            found.append({**row, "asked": asked, "ours_questions": ours, "ours": ours * tests, "missing": short})
+            found.append(
+                {
+                    **row,
+                    "asked": asked,
+                    "ours_questions": ours,
+                    "ours": ours * tests,
+                    "missing": short,
+                }
+            )
     return found
 
 
 def label_shares(mcq: pd.DataFrame) -> dict[str, dict[str, float]]:
     """Percent of the answers per pillar."""
     return {
-        str(pillar): {str(k): round(100 * float(v), 2) for k, v in part["answer"].value_counts(normalize=True).sort_index().items()}
+        str(pillar): {
+            str(k): round(100 * float(v), 2)
+            for k, v in part["answer"].value_counts(normalize=True).sort_index().items()
+        }
         for pillar, part in mcq.groupby("pillar", sort=True)
     }
 
@@ -166,8 +215,20 @@ def table_b(mcq: pd.DataFrame) -> list[Row]:
             paper = TABLE_B[pillar][at] if pillar in TABLE_B else None
             hits = (mcq["answer"].to_numpy() == letter)[own]
             e = stats.share(hits, places[own])
-            ours = {name: _plain(round(100 * v, 2)) for name, v in (("share", e.value), ("share_low", e.low), ("share_high", e.high))}
-            found.append({"pillar": pillar, "answer": letter, "paper": paper, **ours, "count": int(hits.sum()), "n": e.n})
+            ours = {
+                name: _plain(round(100 * v, 2))
+                for name, v in (("share", e.value), ("share_low", e.low), ("share_high", e.high))
+            }
+            found.append(
+                {
+                    "pillar": pillar,
+                    "answer": letter,
+                    "paper": paper,
+                    **ours,
+                    "count": int(hits.sum()),
+                    "n": e.n,
+                }
+            )
     return found
 
 
@@ -175,14 +236,23 @@ def by_country(facts: Facts, both: pd.DataFrame) -> list[Row]:
     """Clusters, pictures and questions per country, unknown ones ('') included."""
     clusters = facts.clusters[["cluster_id", "cname", "country"]]
     pictured = facts.images["cluster_id"][~facts.images["image_id"].str.startswith("pending:")]
-    names = pd.concat([clusters[["cname", "country"]], both[["cname", "country"]]]).groupby("cname")["country"].max()
+    names = (
+        pd.concat([clusters[["cname", "country"]], both[["cname", "country"]]])
+        .groupby("cname")["country"]
+        .max()
+    )
     table = pd.DataFrame(
         {
             "country": names,
             "clusters": clusters.groupby("cname").size(),
-            "clusters_with_image": clusters[clusters["cluster_id"].isin(pictured)].groupby("cname").size(),
+            "clusters_with_image": (
+                clusters[clusters["cluster_id"].isin(pictured)].groupby("cname").size()
+            ),
             "clusters_used": both.groupby("cname")["cluster_id"].nunique(),
-            **{task.value: both[both["task"] == task.value].groupby("cname").size() for task in Task},
+            **{
+                task.value: both[both["task"] == task.value].groupby("cname").size()
+                for task in Task
+            },
         }
     )
     table = table.rename_axis("cname").sort_index()
@@ -202,58 +272,100 @@ def by_years(both: pd.DataFrame) -> list[Row]:
 
 def _grouped(rows: pd.DataFrame, by: str) -> list[Row]:
     grouped = rows.groupby(by, sort=True)
-    table = pd.DataFrame({task.value: rows["task"].eq(task.value).groupby(rows[by]).sum() for task in Task}).astype("int64")
+    table = pd.DataFrame(
+        {task.value: rows["task"].eq(task.value).groupby(rows[by]).sum() for task in Task}
+    ).astype("int64")
     table["clusters"] = grouped["cluster_id"].nunique()
     table["countries"] = grouped["cname"].nunique()
     return _rows(table.rename_axis(by).reset_index())
 
 
 def splits(both: pd.DataFrame) -> dict[str, Any]:
-    """Both split columns: questions, clusters and countries per side, and what stands on more than one side of it."""
+    """Both split columns: questions, clusters and countries per side, and what stands on more than
+    one side of it."""
     found: dict[str, Any] = {}
     for column in ("split", "split_place"):
         overlap = {
             f"{what}_on_both": int((both[both[key] != ""].groupby(key)[column].nunique() > 1).sum())
             for what, key in (("clusters", "cluster_id"), ("countries", "cname"))
         }
-        found[column] = {"sides": _grouped(both.rename(columns={column: "side"}), "side"), **overlap}
+        found[column] = {
+            "sides": _grouped(both.rename(columns={column: "side"}), "side"),
+            **overlap,
+        }
     return found
 
 
 def missing_labels(clusters: pd.DataFrame) -> list[Row]:
     """Per DHS label: clusters that lack it."""
     gone, n = clusters[list(LABELS)].isna().sum(), len(clusters)
-    return [{"label": name, "missing": int(gone[name]), "n": n, "percent": _percent(int(gone[name]), n)} for name in LABELS]
+    return [
+        {"label": name, "missing": int(gone[name]), "n": n, "percent": _percent(int(gone[name]), n)}
+        for name in LABELS
+    ]
 
 
 def missing_values(facts: Facts) -> list[Row]:
-    """Per indicator or regression task: clusters that got no question because nothing is known, and other reasons by rule."""
-    lost = facts.quarantine[facts.quarantine["table"].str.startswith("items_") & (facts.quarantine["what"] != "")]
+    """Per indicator or regression task: clusters that got no question because nothing is known, and
+    other reasons by rule."""
+    lost = facts.quarantine[
+        facts.quarantine["table"].str.startswith("items_") & (facts.quarantine["what"] != "")
+    ]
     asked = facts.notes.get("clusters_with_image")
     coverage = facts.notes.get("coverage") or {}
     found: list[Row] = []
     for task, items in facts.items.items():
         own = lost[lost["table"] == f"items_{task}"]
-        table = own.pivot_table(index="what", columns="rule", values="n", aggfunc="sum", fill_value=0)
-        for slug in sorted({*items["indicator"], *own["what"], *(coverage if task is Task.MCQ else ())} - {""}):
-            rules = {str(k): int(v) for k, v in table.loc[slug].items() if v} if slug in table.index else {}
+        table = own.pivot_table(
+            index="what", columns="rule", values="n", aggfunc="sum", fill_value=0
+        )
+        for slug in sorted(
+            {*items["indicator"], *own["what"], *(coverage if task is Task.MCQ else ())} - {""}
+        ):
+            rules = (
+                {str(k): int(v) for k, v in table.loc[slug].items() if v}
+                if slug in table.index
+                else {}
+            )
             gone = rules.pop("no-indicator-value", 0)
-            row: Row = {"task": task.value, "indicator": slug, "clusters": asked, "missing": gone, "percent": _percent(gone, asked or 0)}
+            row: Row = {
+                "task": task.value,
+                "indicator": slug,
+                "clusters": asked,
+                "missing": gone,
+                "percent": _percent(gone, asked or 0),
+            }
             usable = sum(coverage[slug].values()) if task is Task.MCQ and slug in coverage else None
-            found.append({**row, "usable": usable, "questions": int((items["indicator"] == slug).sum()), "other_rules": rules})
+            found.append(
+                {
+                    **row,
+                    "usable": usable,
+                    "questions": int((items["indicator"] == slug).sum()),
+                    "other_rules": rules,
+                }
+            )
     return found
 
 
 def levels(mcq: pd.DataFrame) -> list[Row]:
-    """Per indicator: percent of gold values that are a region's, a town's or countryside's, a nation's; how many differ; how old."""
+    """Per indicator: percent of gold values that are a region's, a town's or countryside's, a
+    nation's; how many differ; how old."""
     found: list[Row] = []
     gap = (mcq["value_year"] - mcq["year"]).abs()
     for slug, part in mcq.groupby("indicator", sort=True):
         share = part["level"].value_counts(normalize=True)
         known = part["value_year"].dropna()
         span = f"{int(known.min())}-{int(known.max())}" if len(known) else ""
-        row: Row = {"indicator": str(slug), "n": len(part), **{level: round(100 * float(share.get(level, 0.0)), 2) for level in LEVELS}}
-        row |= {"distinct_values": int(part["value"].nunique()), "value_years": span, "largest_gap": _whole(gap[part.index].max())}
+        row: Row = {
+            "indicator": str(slug),
+            "n": len(part),
+            **{level: round(100 * float(share.get(level, 0.0)), 2) for level in LEVELS},
+        }
+        row |= {
+            "distinct_values": int(part["value"].nunique()),
+            "value_years": span,
+            "largest_gap": _whole(gap[part.index].max()),
+        }
         found.append(row)
     return found
 
@@ -268,13 +380,18 @@ def series_not_found(notes: Mapping[str, Any]) -> list[Row]:
     for entry in load_indicators():
         for ref in entry.series:
             users.setdefault(ref.name, []).append(entry.slug)
-    return [{"series": name, "indicators": users.get(name, [])} for name in sorted(notes.get("series_not_found") or [])]
+    return [
+        {"series": name, "indicators": users.get(name, [])}
+        for name in sorted(notes.get("series_not_found") or [])
+    ]
 
 
 def sources_used(facts: Facts, images: str) -> list[Row]:
-    """Raw sources behind this benchmark's questions: licence, citation, and how many multiple-choice questions rest on each.
+    """Raw sources behind this benchmark's questions: licence, citation, and how many
+    multiple-choice questions rest on each.
 
-    A gold value's `source` begins with the source's id; where it doesn't (a tidy CSV of one's own), its series tells.
+    A gold value's `source` begins with the source's id; where it doesn't (a tidy CSV of one's own),
+    its series tells.
     """
     table = {entry.id: entry for entry in sources()}
     by_text = {
@@ -287,14 +404,30 @@ def sources_used(facts: Facts, images: str) -> list[Row]:
         head = re.split(r"[\s,;:(]", str(text), maxsplit=1)[0]
         key = head if head in table else by_text.get(str(text), str(text))
         counts[key] = counts.get(key, 0) + int(n)
-    pictures = ("sustainbench_tiles", "mapillary_metadata", "mapillary_imagery") if images != "none" else ()
+    pictures = (
+        ("sustainbench_tiles", "mapillary_metadata", "mapillary_imagery")
+        if images != "none"
+        else ()
+    )
     ours = () if facts.origin.get("release") else ("sustainbench_labels", *pictures)
-    known = [_source_row(entry, counts.get(entry.id)) for entry in table.values() if entry.id in counts or entry.id in ours]
-    blank = {"origin": "", "citation": "", "url": "", "licence": "unknown", "redistributable": False}
+    known = [
+        _source_row(entry, counts.get(entry.id))
+        for entry in table.values()
+        if entry.id in counts or entry.id in ours
+    ]
+    blank = {
+        "origin": "",
+        "citation": "",
+        "url": "",
+        "licence": "unknown",
+        "redistributable": False,
+    }
     if facts.origin.get("release"):
         blank |= {"licence": "that of the release", "redistributable": True}
     rest = sorted(key for key in counts if key not in table)
-    return known + [{"id": key, "title": key or "no source named", **blank, "mcq": counts[key]} for key in rest]
+    return known + [
+        {"id": key, "title": key or "no source named", **blank, "mcq": counts[key]} for key in rest
+    ]
 
 
 def _source_row(entry: Source, mcq: int | None) -> Row:
@@ -307,12 +440,17 @@ def source_lines(facts: Facts, used: list[Row]) -> list[str]:
     """The sources in words."""
     if facts.origin.get("synthetic"):
         return SYNTHETIC
-    lines = [f"{row['title']}, {row['origin'] or 'origin unknown'}, {row['licence']}" for row in used if row["id"]]
+    lines = [
+        f"{row['title']}, {row['origin'] or 'origin unknown'}, {row['licence']}"
+        for row in used
+        if row["id"]
+    ]
     return [*(RELEASE if facts.origin.get("release") else []), *lines]
 
 
 def review(facts: Facts, both: pd.DataFrame) -> dict[str, Any]:
-    """Human review: verdicts on the questions that are in, how many left for it, and the figures of reviews.json."""
+    """Human review: verdicts on the questions that are in, how many left for it, and the figures of
+    reviews.json."""
     verdicts = [
         {"task": task.value, **{name: int((own == word).sum()) for name, word in _VERDICTS.items()}}
         for task in Task
@@ -334,36 +472,55 @@ def known_limits(card: Mapping[str, Any]) -> list[str]:
     said = []
     if card["synthetic"]:
         said.append(
-            "Everything here is synthetic: places, pictures, labels and series are made up. No figure says anything about the world."
+            "Everything here is synthetic: places, pictures, labels and series are made up. No"
+            " figure says anything about the world."
         )
     if card["images"] == "none":
         said.append("Built without pictures: it can be checked, not evaluated.")
     if n:
         said.append(
-            f"{national:.1f} % of the multiple-choice answers come from national series: all clusters of a country and year share them"
+            f"{national:.1f} % of the multiple-choice answers come from national series: all"
+            " clusters of a country and year share them"
             + (f" (wholly so: {', '.join(shared)})." if shared else ".")
         )
-    said.append("Coordinates are jittered by the survey, up to 2 km in towns and 10 km elsewhere: a picture shows the surroundings.")
+    said.append(
+        "Coordinates are jittered by the survey, up to 2 km in towns and 10 km elsewhere: a picture"
+        " shows the surroundings."
+    )
     distinct = card["distinct_q_only_prompts"]
     said.append(
-        f"Without context and picture, {counts['items_mcq']:,} multiple-choice questions read as {distinct.get('mcq', 0):,} distinct prompts "
-        f"and {counts['items_regression']:,} regression questions as {distinct.get('regression', 0):,}: Q-only measures a prior per indicator."
+        f"Without context and picture, {counts['items_mcq']:,} multiple-choice questions read as"
+        f" {distinct.get('mcq', 0):,} distinct prompts and {counts['items_regression']:,}"
+        f" regression questions as {distinct.get('regression', 0):,}: Q-only measures a prior per"
+        " indicator."
     )
     if by_id["clusters_on_both"] or by_id["countries_on_both"]:
         said.append(
-            f"The column split isn't disjoint by place: {by_id['clusters_on_both']:,} of {counts['clusters_used']:,} clusters and "
-            f"{by_id['countries_on_both']} of {counts['countries_used']} countries have questions in both val and test. "
-            f"By split_place it is {card['splits']['split_place']['clusters_on_both']:,} clusters and "
-            f"{card['splits']['split_place']['countries_on_both']} countries."
+            f"The column split isn't disjoint by place: {by_id['clusters_on_both']:,} of"
+            f" {counts['clusters_used']:,} clusters and {by_id['countries_on_both']} of"
+            f" {counts['countries_used']} countries have questions in both val and test. By"
+            f" split_place it is {card['splits']['split_place']['clusters_on_both']:,} clusters and"
+            f" {card['splits']['split_place']['countries_on_both']} countries."
         )
     gaps = [row["largest_gap"] for row in values if row["largest_gap"] is not None]
     if gaps:
-        said.append(f"A gold value may be of another year than the survey: the largest distance is {max(gaps)} years.")
+        said.append(
+            "A gold value may be of another year than the survey: the largest distance is"
+            f" {max(gaps)} years."
+        )
     for row in card["table_a"]:
         if row["missing"]:
-            said.append(f"{row['pillar']}, {row['task']}: {row['missing']:,} of the {row['asked']:,} questions asked for couldn't be made.")
+            said.append(
+                f"{row['pillar']}, {row['task']}: {row['missing']:,} of the {row['asked']:,}"
+                " questions asked for couldn't be made."
+            )
     narrow = [row for row in card["sources_used"] if not row["redistributable"]]
     if narrow and not card["synthetic"]:
-        names = "; ".join(f"{row['title']} ({row['licence']}): {row['mcq'] or 0:,} questions" for row in narrow)
-        said.append(f"Values from sources whose terms are narrower than the benchmark's licence, don't pass them on: {names}.")
+        names = "; ".join(
+            f"{row['title']} ({row['licence']}): {row['mcq'] or 0:,} questions" for row in narrow
+        )
+        said.append(
+            "Values from sources whose terms are narrower than the benchmark's licence, don't pass"
+            f" them on: {names}."
+        )
     return said

@@ -1,4 +1,5 @@
-"""README.md of a benchmark: the figures of its card as a Markdown data card with YAML front matter. Pure text."""
+"""README.md of a benchmark: the figures of its card as a Markdown data card with YAML front matter.
+Pure text."""
 
 from __future__ import annotations
 
@@ -11,10 +12,18 @@ import yaml
 from sdgbias.types import TESTS, Task
 
 Card = Mapping[str, Any]
-_SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"), (10_000_000, "1M<n<10M"))
+_SIZES = (
+    (1_000, "n<1K"),
+    (10_000, "1K<n<10K"),
+    (100_000, "10K<n<100K"),
+    (1_000_000, "100K<n<1M"),
+    (10_000_000, "1M<n<10M"),
+)
 _IMAGES = {
     "none": "no pictures (built from tables only)",
-    "composite": "one picture per cluster: street photo above, satellite tile and night lights below",
+    "composite": (
+        "one picture per cluster: street photo above, satellite tile and night lights below"
+    ),
     "several": "several pictures per cluster: street photos, satellite tile, night lights",
 }
 
@@ -26,15 +35,20 @@ def readme(card: Card) -> str:
     parts = [
         _front_matter(card),
         f"# Benchmark {card['benchmark_id']}",
-        f"{counts['items_mcq']:,} multiple-choice questions x T1-T5 = {counts['items_mcq'] * mcq_tests:,}, and "
-        f"{counts['items_regression']:,} regression questions (x T2 and T5 = {counts['items_regression'] * regression_tests:,} prompts), "
-        f"over {counts['clusters_used']:,} of {counts['clusters']:,} clusters in {counts['countries_used']} countries; "
-        f"{_IMAGES[card['images']]}." + (" **Synthetic: nothing in it is real.**" if card["synthetic"] else ""),
-        "Columns named *paper* hold figures of the SDGBiasBench paper (Tables A and B). All other numbers are ours: measured on this "
-        "benchmark. A dash means that it isn't known or wasn't asked for.",
+        f"{counts['items_mcq']:,} multiple-choice questions x T1-T5 ="
+        f" {counts['items_mcq'] * mcq_tests:,}, and {counts['items_regression']:,} regression"
+        f" questions (x T2 and T5 = {counts['items_regression'] * regression_tests:,} prompts),"
+        f" over {counts['clusters_used']:,} of {counts['clusters']:,} clusters in"
+        f" {counts['countries_used']} countries; {_IMAGES[card['images']]}."
+        + (" **Synthetic: nothing in it is real.**" if card["synthetic"] else ""),
+        (
+            "Columns named *paper* hold figures of the SDGBiasBench paper (Tables A and B). All"
+            " other numbers are ours: measured on this benchmark. A dash means that it isn't known"
+            " or wasn't asked for."
+        ),
         "## Known limits\n\n" + "\n".join(f"- {_cell(line)}" for line in card["known_limits"]),
-        "## Questions per pillar, beside Table A\n\n"
-        "The paper counts a multiple-choice question once per context test, hence five times. Asked: the quota of this build.\n\n"
+        "## Questions per pillar, beside Table A\n\nThe paper counts a multiple-choice question"
+        " once per context test, hence five times. Asked: the quota of this build.\n\n"
         + _table(
             card["table_a"],
             {
@@ -48,12 +62,22 @@ def readme(card: Card) -> str:
                 "missing": "missing",
             },
         ),
-        _list("Quotas that the data couldn't fill (within a pillar other indicators take over)", card["short"]),
-        "## Answers per pillar, beside Table B\n\n"
-        "Percent of the answers of a pillar. Brackets: 95 % Wilson interval, questions of one cluster counted as dependent.\n\n"
+        _list(
+            "Quotas that the data couldn't fill (within a pillar other indicators take over)",
+            card["short"],
+        ),
+        "## Answers per pillar, beside Table B\n\nPercent of the answers of a pillar. Brackets: 95"
+        " % Wilson interval, questions of one cluster counted as dependent.\n\n"
         + _table(
             [{**row, "ours": _interval(row)} for row in card["table_b"]],
-            {"pillar": "pillar", "answer": "answer", "paper": "paper %", "ours": "ours %", "count": "count", "n": "n"},
+            {
+                "pillar": "pillar",
+                "answer": "answer",
+                "paper": "paper %",
+                "ours": "ours %",
+                "count": "count",
+                "n": "n",
+            },
         ),
         "## Indicators\n\n"
         + _table(
@@ -70,7 +94,10 @@ def readme(card: Card) -> str:
             },
         ),
         "Regression questions, whose answer is the cluster's own label:\n\n"
-        + _table([{"indicator": k, "n": v} for k, v in counts["regression_by_task"].items()], {"indicator": "task", "n": "questions"}),
+        + _table(
+            [{"indicator": k, "n": v} for k, v in counts["regression_by_task"].items()],
+            {"indicator": "task", "n": "questions"},
+        ),
         _prompts(card),
         "## Countries\n\n"
         + _table(
@@ -88,14 +115,28 @@ def readme(card: Card) -> str:
         "## Survey years\n\n"
         + _table(
             card["by_years"],
-            {"years": "years", "clusters": "clusters", "countries": "countries", "mcq": "multiple choice", "regression": "regression"},
+            {
+                "years": "years",
+                "clusters": "clusters",
+                "countries": "countries",
+                "mcq": "multiple choice",
+                "regression": "regression",
+            },
         ),
         _splits(card),
-        "## What is missing\n\nLabels of the clusters (context of the questions, answers of the regression):\n\n"
-        + _table(card["missing_labels"], {"label": "label", "missing": "clusters without it", "n": "of", "percent": "%"}),
-        "Per indicator, clusters that could be asked about and aren't, because no value is known; and the other reasons:\n\n"
+        "## What is missing\n\nLabels of the clusters (context of the questions, answers of the"
+        " regression):\n\n"
         + _table(
-            [{**row, "other": ", ".join(f"{k} {v:,}" for k, v in row["other_rules"].items())} for row in card["missing_values"]],
+            card["missing_labels"],
+            {"label": "label", "missing": "clusters without it", "n": "of", "percent": "%"},
+        ),
+        "Per indicator, clusters that could be asked about and aren't, because no value is known;"
+        " and the other reasons:\n\n"
+        + _table(
+            [
+                {**row, "other": ", ".join(f"{k} {v:,}" for k, v in row["other_rules"].items())}
+                for row in card["missing_values"]
+            ],
             {
                 "task": "task",
                 "indicator": "indicator",
@@ -117,13 +158,19 @@ def readme(card: Card) -> str:
 
 
 def _front_matter(card: Card) -> str:
-    narrow = not card["synthetic"] and any(not row["redistributable"] for row in card["sources_used"])
+    narrow = not card["synthetic"] and any(
+        not row["redistributable"] for row in card["sources_used"]
+    )
     counts = card["counts"]
     told: dict[str, Any] = (
-        {"license": "other", "license_name": "cc-by-sa-4.0-and-narrower-sources"} if narrow else {"license": "cc-by-sa-4.0"}
+        {"license": "other", "license_name": "cc-by-sa-4.0-and-narrower-sources"}
+        if narrow
+        else {"license": "cc-by-sa-4.0"}
     )
     told |= {
-        "pretty_name": "SDGBiasBench, rebuilt" + (" (synthetic sample)" if card["synthetic"] else ""),
+        "pretty_name": (
+            "SDGBiasBench, rebuilt" + (" (synthetic sample)" if card["synthetic"] else "")
+        ),
         "language": ["en"],
         "task_categories": ["visual-question-answering", "multiple-choice"],
         "tags": [
@@ -133,7 +180,9 @@ def _front_matter(card: Card) -> str:
             "street-level-imagery",
             *(["synthetic"] if card["synthetic"] else []),
         ],
-        "size_categories": [next((name for limit, name in _SIZES if counts["prompts"] < limit), "10M<n<100M")],
+        "size_categories": [
+            next((name for limit, name in _SIZES if counts["prompts"] < limit), "10M<n<100M")
+        ],
         "configs": [
             {"config_name": name, "data_files": f"{name}.parquet"}
             for name in ("items_mcq", "items_regression", "prompts", "clusters", "images")
@@ -144,27 +193,50 @@ def _front_matter(card: Card) -> str:
 
 def _prompts(card: Card) -> str:
     counts, distinct = card["counts"], card["distinct_q_only_prompts"]
-    rows = [{"task": task.value, "n": counts[f"items_{task.value}"], "distinct": distinct.get(task.value, 0)} for task in Task]
-    return "## Distinct Q-only prompts\n\nTexts that differ when neither context nor picture is shown.\n\n" + _table(
-        rows, {"task": "task", "n": "questions", "distinct": "distinct Q-only prompts"}
+    rows = [
+        {
+            "task": task.value,
+            "n": counts[f"items_{task.value}"],
+            "distinct": distinct.get(task.value, 0),
+        }
+        for task in Task
+    ]
+    return (
+        "## Distinct Q-only prompts\n\nTexts that differ when neither context nor picture is"
+        " shown.\n\n"
+        + _table(rows, {"task": "task", "n": "questions", "distinct": "distinct Q-only prompts"})
     )
 
 
 def _splits(card: Card) -> str:
     text = "## Splits\n\nval is for choosing a method's settings, test for reporting."
-    for column, what in (("split", "the split that evaluations use"), ("split_place", "whole countries on one side")):
+    for column, what in (
+        ("split", "the split that evaluations use"),
+        ("split_place", "whole countries on one side"),
+    ):
         found = card["splits"][column]
-        text += f"\n\nColumn `{column}`, {what}: {found['clusters_on_both']:,} clusters and {found['countries_on_both']} countries on both sides.\n\n"
+        text += (
+            f"\n\nColumn `{column}`, {what}: {found['clusters_on_both']:,} clusters and"
+            f" {found['countries_on_both']} countries on both sides.\n\n"
+        )
         text += _table(
             found["sides"],
-            {"side": "side", "mcq": "multiple choice", "regression": "regression", "clusters": "clusters", "countries": "countries"},
+            {
+                "side": "side",
+                "mcq": "multiple choice",
+                "regression": "regression",
+                "clusters": "clusters",
+                "countries": "countries",
+            },
         )
     return text
 
 
 def _absent(row: Mapping[str, Any]) -> str:
     return f"`{row['series']}`" + (
-        f", which {', '.join(row['indicators'])} would use" if row["indicators"] else ", which no indicator needs"
+        f", which {', '.join(row['indicators'])} would use"
+        if row["indicators"]
+        else ", which no indicator needs"
     )
 
 
@@ -175,7 +247,13 @@ def _review(found: Card) -> str:
     if not (figures or found["left_out"] or reviewed):
         return "## Human review\n\nNone so far."
     text = "## Human review\n\n" + _table(
-        rows, {"task": "task", "accepted": "accepted", "rejected": "rejected", "not_reviewed": "not reviewed"}
+        rows,
+        {
+            "task": "task",
+            "accepted": "accepted",
+            "rejected": "rejected",
+            "not_reviewed": "not reviewed",
+        },
     )
     text += f"\n\n{found['left_out']:,} rejected questions were left out and replaced."
     for row in (figures.get("agreement") or [])[:1]:
@@ -187,8 +265,15 @@ def _review(found: Card) -> str:
 
 
 def _sources(card: Card) -> str:
-    text = f"## Licence and sources\n\nLicence of the benchmark: {card['licence']}. Questions: multiple-choice questions whose answer rests on the source."
-    text += "\n\n" + "\n".join(f"- {_cell(line)}" for line in card["sources"]) if card["synthetic"] else ""
+    text = (
+        f"## Licence and sources\n\nLicence of the benchmark: {card['licence']}. Questions:"
+        " multiple-choice questions whose answer rests on the source."
+    )
+    text += (
+        "\n\n" + "\n".join(f"- {_cell(line)}" for line in card["sources"])
+        if card["synthetic"]
+        else ""
+    )
     if card["synthetic"]:
         return (
             text
@@ -197,18 +282,38 @@ def _sources(card: Card) -> str:
             + "."
         )
     text += "\n\n" + _table(
-        [{**row, "passed": "yes" if row["redistributable"] else "no"} for row in card["sources_used"]],
-        {"title": "source", "origin": "publisher", "licence": "licence", "passed": "may be passed on", "mcq": "questions", "url": "page"},
+        [
+            {**row, "passed": "yes" if row["redistributable"] else "no"}
+            for row in card["sources_used"]
+        ],
+        {
+            "title": "source",
+            "origin": "publisher",
+            "licence": "licence",
+            "passed": "may be passed on",
+            "mcq": "questions",
+            "url": "page",
+        },
     )
     return (
-        text + "\n\nCite:\n\n" + "\n".join(dict.fromkeys(f"- {_cell(row['citation'])}" for row in card["sources_used"] if row["citation"]))
+        text
+        + "\n\nCite:\n\n"
+        + "\n".join(
+            dict.fromkeys(
+                f"- {_cell(row['citation'])}" for row in card["sources_used"] if row["citation"]
+            )
+        )
     )
 
 
 def _interval(row: Mapping[str, Any]) -> str:
     if row["share"] is None:
         return ""
-    return f"{row['share']:.2f}" + (f" [{row['share_low']:.2f}, {row['share_high']:.2f}]" if row["share_low"] is not None else "")
+    return f"{row['share']:.2f}" + (
+        f" [{row['share_low']:.2f}, {row['share_high']:.2f}]"
+        if row["share_low"] is not None
+        else ""
+    )
 
 
 def _list(title: str, lines: Sequence[str]) -> str:
@@ -220,8 +325,14 @@ def _table(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, str]) -> str
     rows = list(rows)
     if not rows:
         return "None."
-    numeric = [all(row[key] is None or isinstance(row[key], (int, float)) for row in rows) for key in columns]
-    lines = ["| " + " | ".join(columns.values()) + " |", "|" + "|".join("---:" if right else "---" for right in numeric) + "|"]
+    numeric = [
+        all(row[key] is None or isinstance(row[key], (int, float)) for row in rows)
+        for key in columns
+    ]
+    lines = [
+        "| " + " | ".join(columns.values()) + " |",
+        "|" + "|".join("---:" if right else "---" for right in numeric) + "|",
+    ]
     lines += ["| " + " | ".join(_cell(row[key]) for key in columns) + " |" for row in rows]
     return "\n".join(lines)
 

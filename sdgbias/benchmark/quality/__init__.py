@@ -1,7 +1,9 @@
-"""The quality gate of a benchmark: table rules as data (expectations/<table>.json), see quality_suites for how they are judged.
+"""The quality gate of a benchmark: table rules as data (expectations/<table>.json), see
+quality_suites for how they are judged.
 
-Automatic checks of App. B.2 (missing modality, inconsistent metadata, duplicates and near-duplicates, invalid option sets) plus
-what the prompts promise. `sift` is for the stages of a build: rows that break a row rule leave. `run_gate` judges what was built.
+Automatic checks of App. B.2 (missing modality, inconsistent metadata, duplicates and
+near-duplicates, invalid option sets) plus what the prompts promise. `sift` is for the stages of a
+build: rows that break a row rule leave. `run_gate` judges what was built.
 """
 
 from __future__ import annotations
@@ -31,14 +33,27 @@ from sdgbias.benchmark.quality.expectations import (
 from sdgbias.errors import GateError, InputError, StoreError
 from sdgbias.types import FACET
 
-__all__ = ["TABLES", "Finding", "Report", "Verdict", "check", "find_suites", "load_suite", "run_gate", "sift", "write_docs"]
+__all__ = [
+    "TABLES",
+    "Finding",
+    "Report",
+    "Verdict",
+    "check",
+    "find_suites",
+    "load_suite",
+    "run_gate",
+    "sift",
+    "write_docs",
+]
 
 #: the tables of a benchmark folder, in the order of the build
 TABLES = ("clusters", "series", "images", "items_mcq", "items_regression", "prompts")
 #: the same of a folder of people, by the names of their suites (suites.FILES says which file)
 PEOPLE = ("people", "images_people", "items_people", "prompts_people")
 SPLITS = ("id", "place")
-_REPEATED = dict.fromkeys(("prompts", "prompts_people"), ("task", "test", "text", "candidates"))  # read once per distinct value
+_REPEATED = dict.fromkeys(
+    ("prompts", "prompts_people"), ("task", "test", "text", "candidates")
+)  # read once per distinct value
 
 
 @dataclass(frozen=True)
@@ -65,10 +80,12 @@ def sift(
     suites: Path | None = None,
     split: str = "id",
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """(the rows that keep every row rule, in their order; quarantine rows table, key, rule, detail). ``split``: see check.
+    """(the rows that keep every row rule, in their order; quarantine rows table, key, rule,
+    detail). ``split``: see check.
 
-    Rules across tables are judged as far as ``tables`` goes. Raises GateError when the rows that stay break a gate rule. A row
-    that leaves can make another one whole (the first of two duplicates goes for a reason of its own): ask until none leaves.
+    Rules across tables are judged as far as ``tables`` goes. Raises GateError when the rows that
+    stay break a gate rule. A row that leaves can make another one whole (the first of two
+    duplicates goes for a reason of its own): ask until none leaves.
     """
     suites = suites or find_suites()
     verdict = check(table, frame, suites, tables, split)
@@ -77,17 +94,27 @@ def sift(
     if stops and len(kept) < len(frame):  # the rows that left may have been the ones
         stops = check(table, kept, suites, tables, split).of("gate")
     if stops:
-        raise GateError(f"{_several([_line(table, f) for f in stops])}; mend the source, then: sdgbias build")
+        raise GateError(
+            f"{_several([_line(table, f) for f in stops])}; mend the source, then: sdgbias build"
+        )
     return kept, verdict.quarantine
 
 
-def run_gate(benchmark: Path, suites: Path | None = None, strict: bool = True, docs: bool = False, split: str | None = None) -> Report:
-    """Judge the tables of a benchmark folder of either suite, write ``quality.json`` into it (and with ``docs`` data_docs/), return the report.
+def run_gate(
+    benchmark: Path,
+    suites: Path | None = None,
+    strict: bool = True,
+    docs: bool = False,
+    split: str | None = None,
+) -> Report:
+    """Judge the tables of a benchmark folder of either suite, write ``quality.json`` into it (and
+    with ``docs`` data_docs/), return the report.
 
-    GateError names table, rule and count when a gate rule is broken. A finished benchmark must not hold rows that belong in
-    quarantine either: with ``strict`` (default) they raise too, without they are only counted. Both files are written in any
-    case. ``split``: 'id' or 'place', what the column `split` must follow; default what items_notes.json says, else 'id'.
-    InputError when a table is missing or can't be read.
+    GateError names table, rule and count when a gate rule is broken. A finished benchmark must not
+    hold rows that belong in quarantine either: with ``strict`` (default) they raise too, without
+    they are only counted. Both files are written in any case. ``split``: 'id' or 'place', what the
+    column `split` must follow; default what items_notes.json says, else 'id'. InputError when a
+    table is missing or can't be read.
     """
     benchmark = Path(benchmark)
     suites = suites or find_suites()
@@ -95,7 +122,11 @@ def run_gate(benchmark: Path, suites: Path | None = None, strict: bool = True, d
     names = PEOPLE if _of_people(benchmark) else TABLES
     tables = {name: _read(benchmark, name, suites) for name in names}
     # a table without its columns is told of, but nothing can be compared with it
-    whole = {name: frame for name, frame in tables.items() if needed_columns(load_suite(name, suites)) <= set(frame)}
+    whole = {
+        name: frame
+        for name, frame in tables.items()
+        if needed_columns(load_suite(name, suites)) <= set(frame)
+    }
     verdicts = {}
     for name in names:
         frame = tables[name]
@@ -103,20 +134,32 @@ def run_gate(benchmark: Path, suites: Path | None = None, strict: bool = True, d
             frame = quality_images.stored_facts(benchmark, frame)
         verdicts[name] = check(name, frame, suites, whole, split, imported)
     stops = ("gate", "quarantine") if strict else ("gate",)
-    faults = [_line(f"{FILES.get(name, name)}.parquet", f) for name, v in verdicts.items() for s in stops for f in v.of(s)]
+    faults = [
+        _line(f"{FILES.get(name, name)}.parquet", f)
+        for name, v in verdicts.items()
+        for s in stops
+        for f in v.of(s)
+    ]
     report = Report(verdicts, benchmark / "quality.json")
     _write(report, passed=not faults, split=split)
     if docs:
         write_docs(benchmark, benchmark / quality_docs.FOLDER, suites)
     if faults:
-        raise GateError(f"{benchmark}: {_several(faults)}; see {report.path}, mend the source, then: {_again(benchmark)}")
+        raise GateError(
+            f"{benchmark}: {_several(faults)}; see {report.path}, mend the source, then:"
+            f" {_again(benchmark)}"
+        )
     return report
 
 
 def _of_people(benchmark: Path) -> bool:
-    """Whether the folder's card says that it is of the second suite. Without a card that can be read: of the first."""
+    """Whether the folder's card says that it is of the second suite. Without a card that can be
+    read: of the first."""
     try:
-        return bool(json.loads((benchmark / "benchmark.json").read_text(encoding="utf-8")).get("suite") == FACET)
+        return bool(
+            json.loads((benchmark / "benchmark.json").read_text(encoding="utf-8")).get("suite")
+            == FACET
+        )
     except (OSError, ValueError, AttributeError):
         return False
 
@@ -129,7 +172,11 @@ def _again(benchmark: Path) -> str:
 def _imported(benchmark: Path) -> bool:
     """Whether the folder was made by `sdgbias release import`."""
     try:
-        return bool(json.loads((benchmark / "origin.json").read_text(encoding="utf-8")).get("release", False))
+        return bool(
+            json.loads((benchmark / "origin.json").read_text(encoding="utf-8")).get(
+                "release", False
+            )
+        )
     except (OSError, ValueError, AttributeError):
         return False
 
@@ -141,7 +188,10 @@ def _several(lines: list[str]) -> str:
 def _line(where: str, finding: Finding) -> str:
     rows = f" (e.g. {', '.join(finding.examples[:3])})" if finding.examples else ""
     belong = ", rows that belong in quarantine" if finding.severity == "quarantine" else ""
-    return f"{where}: rule {finding.rule} broken {finding.count} time(s){rows}{belong}: {finding.message}"
+    return (
+        f"{where}: rule {finding.rule} broken {finding.count} time(s){rows}{belong}:"
+        f" {finding.message}"
+    )
 
 
 def _split(benchmark: Path) -> str:
@@ -152,7 +202,10 @@ def _split(benchmark: Path) -> str:
     try:
         found = json.loads(path.read_text(encoding="utf-8")).get("split", "id")
     except (OSError, ValueError, AttributeError) as error:
-        raise InputError(f"{path}: can't be read ({type(error).__name__}); make it again: sdgbias build --out {benchmark}") from None
+        raise InputError(
+            f"{path}: can't be read ({type(error).__name__}); make it again: sdgbias build --out"
+            f" {benchmark}"
+        ) from None
     if found not in SPLITS:
         raise InputError(f"{path}: unknown split {found!r}; valid: {', '.join(SPLITS)}")
     return str(found)
@@ -161,17 +214,24 @@ def _split(benchmark: Path) -> str:
 def _read(benchmark: Path, name: str, suites: Path) -> pd.DataFrame:
     """The columns of a table that its suite asks for, texts of prompts once each."""
     path = benchmark / f"{FILES.get(name, name)}.parquet"
-    if not path.is_file() and name == "series" and _imported(benchmark):  # a release has no series of its own
+    if (
+        not path.is_file() and name == "series" and _imported(benchmark)
+    ):  # a release has no series of its own
         return pd.DataFrame(columns=sorted(needed_columns(load_suite(name, suites))))
     if not path.is_file():
         raise InputError(f"{path}: no such table; make it: {_again(benchmark)} --out {benchmark}")
     try:
         wanted = needed_columns(load_suite(name, suites))
         there = [column for column in pq.read_schema(path).names if column in wanted]
-        with pq.ParquetFile(path, read_dictionary=[column for column in _REPEATED.get(name, ()) if column in there]) as file:
+        with pq.ParquetFile(
+            path, read_dictionary=[column for column in _REPEATED.get(name, ()) if column in there]
+        ) as file:
             return pd.DataFrame(file.read(there).to_pandas(split_blocks=True, self_destruct=True))
     except (OSError, ValueError, pa.ArrowException) as error:
-        raise InputError(f"{path}: can't be read ({type(error).__name__}); make it again: {_again(benchmark)} --out {benchmark}") from None
+        raise InputError(
+            f"{path}: can't be read ({type(error).__name__}); make it again: {_again(benchmark)}"
+            f" --out {benchmark}"
+        ) from None
 
 
 def _write(report: Report, passed: bool, split: str) -> None:
@@ -185,10 +245,20 @@ def _write(report: Report, passed: bool, split: str) -> None:
         }
         for name, v in report.verdicts.items()
     }
-    text = json.dumps({"passed": passed, "split": split, "tables": tables}, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+    text = (
+        json.dumps(
+            {"passed": passed, "split": split, "tables": tables},
+            indent=2,
+            sort_keys=True,
+            ensure_ascii=False,
+        )
+        + "\n"
+    )
     part = report.path.with_name(f".{report.path.name}.part")
     try:
         part.write_text(text, encoding="utf-8")
         part.replace(report.path)
     except OSError as error:
-        raise StoreError(f"{report.path}: can't be written ({error.strerror}); give a writable benchmark folder") from None
+        raise StoreError(
+            f"{report.path}: can't be written ({error.strerror}); give a writable benchmark folder"
+        ) from None

@@ -1,8 +1,10 @@
-"""Data Docs of the quality gate: what quality.json counted, as pages rendered by Great Expectations, for reading without a network.
+"""Data Docs of the quality gate: what quality.json counted, as pages rendered by Great
+Expectations, for reading without a network.
 
-Great Expectations' own page view pulls style sheets, scripts, fonts and pictures from six hosts; only the part that it renders
-from the validation results is kept, in a page with a small style of ours. Pages carry no time and no path, at most five
-examples per rule, and everything that comes out of data is escaped (Great Expectations doesn't).
+Great Expectations' own page view pulls style sheets, scripts, fonts and pictures from six hosts;
+only the part that it renders from the validation results is kept, in a page with a small style of
+ours. Pages carry no time and no path, at most five examples per rule, and everything that comes out
+of data is escaped (Great Expectations doesn't).
 """
 
 from __future__ import annotations
@@ -43,21 +45,27 @@ vertical-align:top}.ge-section h5{font-size:1.1rem;margin:1.2rem 0 .2rem}.ge-sec
 
 
 def write_docs(benchmark: Path, out: Path, suites: Path | None = None) -> Path:
-    """Render benchmark/quality.json into ``out`` (index.html and a page per table); returns the path of index.html.
+    """Render benchmark/quality.json into ``out`` (index.html and a page per table); returns the
+    path of index.html.
 
-    The same quality.json gives the same bytes. Raises InputError when it is missing, unreadable or of another set of rules,
-    StoreError when ``out`` can't be written.
+    The same quality.json gives the same bytes. Raises InputError when it is missing, unreadable or
+    of another set of rules, StoreError when ``out`` can't be written.
     """
     path = Path(benchmark) / "quality.json"
     again = f"judge the benchmark first: sdgbias build --stage check --out {benchmark}"
     try:
         report = json.loads(path.read_text(encoding="utf-8"))
-        pages = {f"{name}.html": _table_page(name, found, suites or find_suites()) for name, found in sorted(report["tables"].items())}
+        pages = {
+            f"{name}.html": _table_page(name, found, suites or find_suites())
+            for name, found in sorted(report["tables"].items())
+        }
         pages["index.html"] = _index(report)
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}; {again}") from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path}: not what the quality gate writes ({type(error).__name__}: {error}); {again}") from None
+        raise InputError(
+            f"{path}: not what the quality gate writes ({type(error).__name__}: {error}); {again}"
+        ) from None
     try:
         out.mkdir(parents=True, exist_ok=True)
         for name, text in pages.items():
@@ -65,26 +73,50 @@ def write_docs(benchmark: Path, out: Path, suites: Path | None = None) -> Path:
             part.write_text(text, encoding="utf-8")
             part.replace(out / name)
     except OSError as error:
-        raise StoreError(f"{out}: can't be written ({error.strerror or error}); give a writable folder") from None
+        raise StoreError(
+            f"{out}: can't be written ({error.strerror or error}); give a writable folder"
+        ) from None
     return out / "index.html"
 
 
 def _page(title: str, body: str) -> str:
-    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{escape(title)}</title><style>{_STYLE}</style>'
-    return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n<h1>{escape(title)}</h1>\n{body}\n</body></html>\n'
+    head = (
+        '<meta charset="utf-8"><meta name="viewport"'
+        f' content="width=device-width"><title>{escape(title)}</title><style>{_STYLE}</style>'
+    )
+    return (
+        "<!doctype html>\n<html"
+        f' lang="en"><head>{head}</head>\n<body>\n<h1>{escape(title)}</h1>\n{body}\n</body></html>\n'
+    )
 
 
 def _index(report: Mapping[str, Any]) -> str:
     rows = []
     for name, found in sorted(report["tables"].items()):
-        broken = [sum(f["severity"] == severity for f in found["broken"]) for severity in SEVERITIES]
+        broken = [
+            sum(f["severity"] == severity for f in found["broken"]) for severity in SEVERITIES
+        ]
         cells = [f"{found['rows']:,}", len(found["rules"]), *broken, len(found["skipped"])]
         link = f'<a href="{escape(name)}.html">{escape(FILES.get(name, name))}</a>'
-        rows.append(f"<tr><td>{link}</td>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
-    titles = ("table", "rows", "rules judged", "gates broken", "quarantine rules broken", "warnings", "not judged")
+        rows.append(
+            f"<tr><td>{link}</td>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
+        )
+    titles = (
+        "table",
+        "rows",
+        "rules judged",
+        "gates broken",
+        "quarantine rules broken",
+        "warnings",
+        "not judged",
+    )
     head = "".join(f"<th>{title}</th>" for title in titles)
     verdict = "The benchmark passed." if report["passed"] else "The benchmark did not pass."
-    body = f"<p>{verdict}</p>\n<table><thead><tr>{head}</tr></thead><tbody>\n" + "\n".join(rows) + "\n</tbody></table>"
+    body = (
+        f"<p>{verdict}</p>\n<table><thead><tr>{head}</tr></thead><tbody>\n"
+        + "\n".join(rows)
+        + "\n</tbody></table>"
+    )
     return _page("Quality gate", body)
 
 
@@ -96,15 +128,24 @@ def _table_page(name: str, found: Mapping[str, Any], suites: Path) -> str:
         raise KeyError(f"rule {unknown[0]} of {name}")
     body = _rendered(name, found, judged)
     if found["skipped"]:
-        lines = "".join(f"<tr><td>{escape(r)}</td><td>{escape(str(why))}</td></tr>" for r, why in sorted(found["skipped"].items()))
+        lines = "".join(
+            f"<tr><td>{escape(r)}</td><td>{escape(str(why))}</td></tr>"
+            for r, why in sorted(found["skipped"].items())
+        )
         body += f"\n<h5>Not judged</h5><table><tbody>{lines}</tbody></table>"
-    return _page(f"{FILES.get(name, name)}.parquet", f'<p><a href="index.html">all tables</a> · {found["rows"]:,} rows</p>\n{body}')
+    return _page(
+        f"{FILES.get(name, name)}.parquet",
+        f'<p><a href="index.html">all tables</a> · {found["rows"]:,} rows</p>\n{body}',
+    )
 
 
 def _rendered(name: str, found: Mapping[str, Any], rules: Mapping[str, Mapping[str, Any]]) -> str:
     """What Great Expectations renders of the validation results, without the page around it."""
     package, _ = gx()
-    from great_expectations.core import ExpectationSuiteValidationResult, ExpectationValidationResult
+    from great_expectations.core import (
+        ExpectationSuiteValidationResult,
+        ExpectationValidationResult,
+    )
     from great_expectations.render.renderer.page_renderer import ValidationResultsPageRenderer
     from great_expectations.render.view import DefaultJinjaPageView
 
@@ -117,13 +158,19 @@ def _rendered(name: str, found: Mapping[str, Any], rules: Mapping[str, Mapping[s
             rule, severity = config.meta["rule"], config.meta["severity"]
             if "column" in config.kwargs:
                 config.kwargs["column"] = _GROUPS[severity]  # pages are grouped by this
-            config.description = escape(config.description).replace("$", "$$")  # it becomes a template
+            config.description = escape(config.description).replace(
+                "$", "$$"
+            )  # it becomes a template
             results.append(
                 ExpectationValidationResult(
                     success=rule not in broken,
                     expectation_config=config,
                     result=_result(found["rows"], broken.get(rule)),
-                    exception_info={"raised_exception": False, "exception_message": None, "exception_traceback": None},
+                    exception_info={
+                        "raised_exception": False,
+                        "exception_message": None,
+                        "exception_traceback": None,
+                    },
                 )
             )
         good = len(results) - len(broken)
@@ -138,7 +185,11 @@ def _rendered(name: str, found: Mapping[str, Any], rules: Mapping[str, Mapping[s
                     "unsuccessful_expectations": len(broken),
                     "success_percent": 100 * good / len(results) if results else 100.0,
                 },
-                meta={"great_expectations_version": package.__version__, "run_id": "", "batch_kwargs": {"data_asset_name": name}},
+                meta={
+                    "great_expectations_version": package.__version__,
+                    "run_id": "",
+                    "batch_kwargs": {"data_asset_name": name},
+                },
             )
         )
         return _bare(DefaultJinjaPageView().render(document))
@@ -151,11 +202,17 @@ def _result(rows: int, broken: Mapping[str, Any] | None) -> dict[str, Any]:
     examples = [escape(str(key)) for key in broken["examples"]] if broken else []
     if broken and not examples:  # a rule about the whole table: its message says what was observed
         return {"observed_value": escape(str(broken["message"]))}
-    return {"element_count": rows, "unexpected_count": count, "unexpected_percent": percent, "partial_unexpected_list": examples}
+    return {
+        "element_count": rows,
+        "unexpected_count": count,
+        "unexpected_percent": percent,
+        "partial_unexpected_list": examples,
+    }
 
 
 def _bare(page: str) -> str:
-    """The sections of a page of Great Expectations: no navigation, footer, script, picture or link, no blank lines."""
+    """The sections of a page of Great Expectations: no navigation, footer, script, picture or link,
+    no blank lines."""
     start, end = page.index('<div id="section-1"'), page.index("<footer")
     body = re.sub(r"(?s)<script.*?</script>|<img[^>]*>|</?a\b[^>]*>", "", page[start:end])
     body = re.sub(r"\s*\n\s*", "\n", body).strip()

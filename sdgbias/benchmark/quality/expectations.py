@@ -1,8 +1,10 @@
-"""One table against its suite (expectations/<table>.json), judged by Great Expectations on pandas frames.
+"""One table against its suite (expectations/<table>.json), judged by Great Expectations on pandas
+frames.
 
-Every rule has a kebab-case name and a severity: ``gate`` stops the benchmark, ``quarantine`` takes single rows out, ``warn``
-is only told. Rules that Great Expectations has no expectation for are computed as flag columns and judged by one of our own,
-``expect_rule_to_hold``. Nothing is stored by it and nothing leaves the machine.
+Every rule has a kebab-case name and a severity: ``gate`` stops the benchmark, ``quarantine`` takes
+single rows out, ``warn`` is only told. Rules that Great Expectations has no expectation for are
+computed as flag columns and judged by one of our own, ``expect_rule_to_hold``. Nothing is stored by
+it and nothing leaves the machine.
 """
 
 from __future__ import annotations
@@ -29,20 +31,36 @@ from sdgbias.benchmark.quality.rules_raw import Flag, Given, Judged, column
 from sdgbias.errors import InputError, one_of
 
 SUITES = (
-    "clusters", "series", "images", "items_mcq", "items_regression", "prompts", "predictions", "people", "images_people", "items_people",
+    "clusters",
+    "series",
+    "images",
+    "items_mcq",
+    "items_regression",
+    "prompts",
+    "predictions",
+    "people",
+    "images_people",
+    "items_people",
     "prompts_people",
-)  # fmt: skip
-#: Suites of tables whose file is called otherwise: a folder of people has an images.parquet and a prompts.parquet of its own.
+)
+#: Suites of tables whose file is called otherwise: a folder of people has an images.parquet and a
+#: prompts.parquet of its own.
 FILES = {"images_people": "images", "prompts_people": "prompts"}
 SEVERITIES = ("gate", "quarantine", "warn")
-FLAGS: dict[str, dict[str, Flag]] = {**quality_flags.FLAGS, **quality_items.FLAGS, **quality_predictions.FLAGS, **quality_people.FLAGS}
+FLAGS: dict[str, dict[str, Flag]] = {
+    **quality_flags.FLAGS,
+    **quality_items.FLAGS,
+    **quality_predictions.FLAGS,
+    **quality_people.FLAGS,
+}
 _SHOWN = 5  # examples told of a broken rule
 _MOST = 10_000  # broken rows of one gate or warn rule that are looked at for examples
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One broken rule: how many rows (1 for a rule about the whole table) and up to five of their keys."""
+    """One broken rule: how many rows (1 for a rule about the whole table) and up to five of their
+    keys."""
 
     rule: str
     severity: str
@@ -55,8 +73,9 @@ class Finding:
 class Verdict:
     """What the suite of one table says of N rows.
 
-    ``rows_ok``: (N,) bool, False where a quarantine rule is broken. ``quarantine``: table, key, rule, detail; one line
-    per row and broken quarantine rule. ``counts``: every judged rule -> broken rows. ``skipped``: rule -> why it wasn't judged.
+    ``rows_ok``: (N,) bool, False where a quarantine rule is broken. ``quarantine``: table, key,
+    rule, detail; one line per row and broken quarantine rule. ``counts``: every judged rule ->
+    broken rows. ``skipped``: rule -> why it wasn't judged.
     """
 
     table: str
@@ -73,31 +92,42 @@ class Verdict:
 
 
 def find_suites(start: Path | None = None) -> Path:
-    """The expectations folder: that of the repository named by SDGBIAS_REGISTRY if it has one, else the nearest at or
-    above ``start`` (default: the working folder). InputError when there is none."""
+    """The expectations folder: that of the repository named by SDGBIAS_REGISTRY if it has one, else
+    the nearest at or above ``start`` (default: the working folder). InputError when there is none.
+    """
     here = (start or Path.cwd()).resolve()
     named = os.environ.get("SDGBIAS_REGISTRY", "") if start is None else ""
     for folder in (*([Path(named).resolve()] if named else []), here, *here.parents):
         if (folder / "expectations" / "clusters.json").is_file():
             return folder / "expectations"
     raise InputError(
-        f"no expectations/clusters.json at or above {here}; change to the repository, or: export SDGBIAS_REGISTRY=/path/to/repository"
+        f"no expectations/clusters.json at or above {here}; change to the repository, or: export"
+        " SDGBIAS_REGISTRY=/path/to/repository"
     )
 
 
 def load_suite(table: str, suites: Path) -> dict[str, Any]:
-    """The suite of a table as read from JSON. InputError: malformed, a name given twice, a wrong severity."""
+    """The suite of a table as read from JSON. InputError: malformed, a name given twice, a wrong
+    severity."""
     if table not in SUITES:
         raise InputError(one_of("table", table, SUITES))
     path = suites / f"{table}.json"
     try:
         suite = json.loads(path.read_text(encoding="utf-8"))
-        rules = [(e["meta"]["rule"], e["meta"]["severity"], e["meta"]["message"], e["kwargs"]) for e in suite["expectations"]]
+        rules = [
+            (e["meta"]["rule"], e["meta"]["severity"], e["meta"]["message"], e["kwargs"])
+            for e in suite["expectations"]
+        ]
         keys = [str(k) for k in suite["meta"]["key"]]
     except OSError as error:
-        raise InputError(f"{path}: {error.strerror}; restore it: git checkout expectations") from None
+        raise InputError(
+            f"{path}: {error.strerror}; restore it: git checkout expectations"
+        ) from None
     except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path}: not a suite ({type(error).__name__}: {error}); restore it: git checkout expectations") from None
+        raise InputError(
+            f"{path}: not a suite ({type(error).__name__}: {error}); restore it: git checkout"
+            " expectations"
+        ) from None
     names = [rule for rule, *_ in rules]
     for rule, severity, *_ in rules:
         if severity not in SEVERITIES:
@@ -122,12 +152,14 @@ def check(
     split: str = "id",
     imported: bool = False,
 ) -> Verdict:
-    """Judge one table. ``tables``: the other tables of the benchmark, for rules across tables (skipped without). ``split``: the
-    rule that the column `split` follows, 'id' (the authors') or 'place' (no country on both sides). ``imported``: the table is of
-    somebody else's release; rules that only our own builds promise (`not_for_releases` in the suite) are skipped.
+    """Judge one table. ``tables``: the other tables of the benchmark, for rules across tables
+    (skipped without). ``split``: the rule that the column `split` follows, 'id' (the authors') or
+    'place' (no country on both sides). ``imported``: the table is of somebody else's release; rules
+    that only our own builds promise (`not_for_releases` in the suite) are skipped.
 
-    Order of rows doesn't matter except for which rows are meant by ``rows_ok``. InputError when a suite or a column's
-    type makes a rule impossible to judge: a rule is never passed over in silence.
+    Order of rows doesn't matter except for which rows are meant by ``rows_ok``. InputError when a
+    suite or a column's type makes a rule impossible to judge: a rule is never passed over in
+    silence.
     """
     suite = load_suite(table, suites or find_suites())
     rules = {str(e["meta"]["rule"]): e for e in suite["expectations"]}
@@ -136,15 +168,36 @@ def check(
     # on no rows: Great Expectations copies the table that it is given once per rule
     broken = _run(table, pd.DataFrame(columns=frame.columns), shape)
     if not needed_columns(suite) <= set(frame):  # nothing else can be judged without its columns
-        return _verdict(table, frame, suite, broken, {rule: "a column is missing" for rule in rules if rule not in shape})
-    foreign = {str(rule): "imported release" for rule in suite["meta"].get("not_for_releases", ()) if imported}
-    wanted = {rule: str(e["kwargs"]["column"]) for rule, e in rules.items() if rule not in shape and rule not in foreign}
+        return _verdict(
+            table,
+            frame,
+            suite,
+            broken,
+            {rule: "a column is missing" for rule in rules if rule not in shape},
+        )
+    foreign = {
+        str(rule): "imported release"
+        for rule in suite["meta"].get("not_for_releases", ())
+        if imported
+    }
+    wanted = {
+        rule: str(e["kwargs"]["column"])
+        for rule, e in rules.items()
+        if rule not in shape and rule not in foreign
+    }
     try:
-        made = _derived(table, frame, Given(tables or {}, suite["meta"], split), set(wanted.values()))
+        made = _derived(
+            table, frame, Given(tables or {}, suite["meta"], split), set(wanted.values())
+        )
     except (TypeError, ValueError, AttributeError, KeyError) as error:
         detail = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(f"{table}: columns don't have the types of the benchmark ({detail}); build it again: sdgbias build") from None
-    skipped = foreign | {rule: reason for rule, name in wanted.items() if isinstance(reason := made.get(name), str)}
+        raise InputError(
+            f"{table}: columns don't have the types of the benchmark ({detail}); build it again:"
+            " sdgbias build"
+        ) from None
+    skipped = foreign | {
+        rule: reason for rule, name in wanted.items() if isinstance(reason := made.get(name), str)
+    }
     judged = {}
     for rule, name in wanted.items():
         if name not in made and name not in frame:
@@ -157,12 +210,17 @@ def check(
     return _verdict(table, frame, suite, broken, skipped)
 
 
-def _derived(table: str, frame: pd.DataFrame, given: Given, wanted: set[str]) -> dict[str, np.ndarray | pd.Series | str]:
-    """The columns of ``wanted`` that the table itself lacks; a text is the reason why one can't be made."""
+def _derived(
+    table: str, frame: pd.DataFrame, given: Given, wanted: set[str]
+) -> dict[str, np.ndarray | pd.Series | str]:
+    """The columns of ``wanted`` that the table itself lacks; a text is the reason why one can't be
+    made."""
     if table == "prompts":
         return {column(rule): _plain(flag) for rule, flag in prompt_flags(frame, given).items()}
     made: dict[str, np.ndarray | pd.Series | str] = {
-        column(rule): _plain(flag(frame, given)) for rule, flag in FLAGS[table].items() if column(rule) in wanted
+        column(rule): _plain(flag(frame, given))
+        for rule, flag in FLAGS[table].items()
+        if column(rule) in wanted
     }
     if "label_share_gap" in wanted:
         made["label_share_gap"] = quality_items.label_share_gap(frame, given.meta["label_shares"])
@@ -177,25 +235,41 @@ def _plain(flag: Judged) -> np.ndarray | str:
 
 
 def _no_gaps(values: pd.Series) -> pd.Series:
-    """Missing text as '', because Great Expectations passes over missing values; missing numbers stay missing."""
+    """Missing text as '', because Great Expectations passes over missing values; missing numbers
+    stay missing."""
     if pd.api.types.is_numeric_dtype(values):
         return values
-    return values.astype("str").fillna("") if isinstance(values.dtype, pd.CategoricalDtype) else values.fillna("")
+    return (
+        values.astype("str").fillna("")
+        if isinstance(values.dtype, pd.CategoricalDtype)
+        else values.fillna("")
+    )
 
 
-def _verdict(table: str, frame: pd.DataFrame, suite: Mapping[str, Any], broken: Mapping[str, Any], skipped: dict[str, str]) -> Verdict:
-    """Assemble the verdict from rule -> array of broken row numbers, or a text for a rule about the whole table."""
+def _verdict(
+    table: str,
+    frame: pd.DataFrame,
+    suite: Mapping[str, Any],
+    broken: Mapping[str, Any],
+    skipped: dict[str, str],
+) -> Verdict:
+    """Assemble the verdict from rule -> array of broken row numbers, or a text for a rule about the
+    whole table."""
     keys = [k for k in suite["meta"]["key"] if k in frame]
     rows_ok = np.ones(len(frame), dtype=bool)
     findings, lost, counts = [], [], {}
     for expectation in suite["expectations"]:
-        rule, severity, message = (str(expectation["meta"][k]) for k in ("rule", "severity", "message"))
+        rule, severity, message = (
+            str(expectation["meta"][k]) for k in ("rule", "severity", "message")
+        )
         if rule in skipped:
             continue
         found = broken[rule]
         if isinstance(found, str):
             counts[rule] = 1
-            findings.append(Finding(rule, severity, 1, (), f"{message} ({found})" if found else message))
+            findings.append(
+                Finding(rule, severity, 1, (), f"{message} ({found})" if found else message)
+            )
             continue
         counts[rule] = len(found)
         if not len(found):
@@ -204,7 +278,9 @@ def _verdict(table: str, frame: pd.DataFrame, suite: Mapping[str, Any], broken: 
         findings.append(Finding(rule, severity, len(found), tuple(sorted(named)[:_SHOWN]), message))
         if severity == "quarantine":
             rows_ok[found] = False
-            lost.append(pd.DataFrame({"table": table, "key": named, "rule": rule, "detail": message}))
+            lost.append(
+                pd.DataFrame({"table": table, "key": named, "rule": rule, "detail": message})
+            )
     columns = ["table", "key", "rule", "detail"]
     quarantine = pd.concat(lost, ignore_index=True) if lost else pd.DataFrame(columns=columns)
     quarantine = quarantine.astype("str").sort_values(columns, kind="stable", ignore_index=True)
@@ -217,13 +293,15 @@ def _named(frame: pd.DataFrame, keys: list[str], rows: np.ndarray) -> list[str]:
     return ["/".join(row) for row in part.itertuples(index=False, name=None)]
 
 
-# -------------------------------------------------------------------------------------- Great Expectations
+# -------------------------------------------------------------------------------------- Great
+# Expectations
 
 
 @cache
 def gx() -> tuple[Any, Any]:
-    """(great_expectations, where frames are handed to it), in an ephemeral context without progress bars, analytics or logging;
-    imported on first use. One data source serves all tables: setting one up costs more than judging a small table."""
+    """(great_expectations, where frames are handed to it), in an ephemeral context without progress
+    bars, analytics or logging; imported on first use. One data source serves all tables: setting
+    one up costs more than judging a small table."""
     os.environ["GX_ANALYTICS_ENABLED"] = "false"  # read when the package is imported
     logging.getLogger("great_expectations").setLevel(logging.CRITICAL)
     import great_expectations as package
@@ -231,7 +309,8 @@ def gx() -> tuple[Any, Any]:
     from great_expectations.expectations.core import ExpectColumnValuesToBeInSet
 
     class ExpectRuleToHold(ExpectColumnValuesToBeInSet):
-        """Judges a flag column: True = the row keeps the rule. Its name is `expect_rule_to_hold`, known from here on."""
+        """Judges a flag column: True = the row keeps the rule. Its name is `expect_rule_to_hold`,
+        known from here on."""
 
         value_set: list[Any] = [True]  # noqa: RUF012
 
@@ -239,25 +318,39 @@ def gx() -> tuple[Any, Any]:
     context = package.get_context(mode="ephemeral")
     context.variables.progress_bars = ProgressBarsConfig(globally=False)
     source = context.data_sources.add_pandas("frames")
-    return package, source.add_dataframe_asset("frames").add_batch_definition_whole_dataframe("frames")
+    return package, source.add_dataframe_asset("frames").add_batch_definition_whole_dataframe(
+        "frames"
+    )
 
 
 def expectations(table: str, rules: Mapping[str, Mapping[str, Any]]) -> Any:
-    """A suite of Great Expectations with these rules, all of them: an unknown type is an InputError, never left out."""
+    """A suite of Great Expectations with these rules, all of them: an unknown type is an
+    InputError, never left out."""
     package, _ = gx()
-    written = [{**e, "description": f"{rule} ({e['meta']['severity']}): {e['meta']['message']}"} for rule, e in rules.items()]
+    written = [
+        {**e, "description": f"{rule} ({e['meta']['severity']}): {e['meta']['message']}"}
+        for rule, e in rules.items()
+    ]
     try:
         suite = package.ExpectationSuite(name=table, expectations=written)
     except Exception as error:
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(f"expectations/{table}.json: {why}; valid: expectation types of Great Expectations") from None
-    if len(suite.expectations) != len(rules):  # an unknown type can vanish from a suite without a word
-        raise InputError(f"expectations/{table}.json: {len(rules)} rules written, {len(suite.expectations)} loaded")
+        raise InputError(
+            f"expectations/{table}.json: {why}; valid: expectation types of Great Expectations"
+        ) from None
+    if len(suite.expectations) != len(
+        rules
+    ):  # an unknown type can vanish from a suite without a word
+        raise InputError(
+            f"expectations/{table}.json: {len(rules)} rules written, {len(suite.expectations)}"
+            " loaded"
+        )
     return suite
 
 
 def _run(table: str, frame: pd.DataFrame, rules: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Rule -> sorted array of broken row numbers ((0,) when kept), or a text when a whole-table rule is broken."""
+    """Rule -> sorted array of broken row numbers ((0,) when kept), or a text when a whole-table
+    rule is broken."""
     if not rules:
         return {}
     with warnings.catch_warnings():
@@ -265,13 +358,17 @@ def _run(table: str, frame: pd.DataFrame, rules: Mapping[str, Mapping[str, Any]]
         _, frames = gx()
         suite = expectations(table, rules)
         batch = frames.get_batch(batch_parameters={"dataframe": frame})
-        # without index columns GE lists the frame's own index, here row numbers: much faster than a key column
+        # without index columns GE lists the frame's own index, here row numbers: much faster than a
+        # key column
         detail = {"result_format": "COMPLETE", "return_unexpected_index_query": False}
         outcome = batch.validate(suite, result_format=detail)
     results = {str(r.expectation_config.meta["rule"]): r for r in outcome.results}
     if set(results) != set(rules):
         missing = sorted(set(rules) - set(results))
-        raise InputError(f"expectations/{table}.json: rule {missing[0]} wasn't judged; check its type and arguments")
+        raise InputError(
+            f"expectations/{table}.json: rule {missing[0]} wasn't judged; check its type and"
+            " arguments"
+        )
     return {rule: _broken(table, rule, results[rule]) for rule in rules}
 
 
@@ -283,9 +380,16 @@ def _broken(table: str, rule: str, outcome: Any) -> np.ndarray | str:
         return np.unique(np.array(rows, dtype=np.int64))
     if "observed_value" in outcome.result:
         missing = outcome.result.get("details", {}).get("mismatched", {}).get("missing")
-        return f"missing: {', '.join(missing)}" if missing else f"observed {outcome.result['observed_value']}"
+        return (
+            f"missing: {', '.join(missing)}"
+            if missing
+            else f"observed {outcome.result['observed_value']}"
+        )
     failed = next((v for v in _exceptions(outcome.exception_info)), "no reason given")
-    raise InputError(f"{table}: rule {rule} can't be judged: {failed.splitlines()[0]}; build it again: sdgbias build")
+    raise InputError(
+        f"{table}: rule {rule} can't be judged: {failed.splitlines()[0]}; build it again: sdgbias"
+        " build"
+    )
 
 
 def _exceptions(info: Any) -> list[str]:

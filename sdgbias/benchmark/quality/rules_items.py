@@ -1,4 +1,5 @@
-"""What the quality gate asks of items_mcq.parquet and items_regression.parquet: one boolean column per rule."""
+"""What the quality gate asks of items_mcq.parquet and items_regression.parquet: one boolean column
+per rule."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ _EPS = 1e-9
 Range = tuple[float, float, bool, bool]
 
 
-# ------------------------------------------------------------------------------------------------- any item
+# ----------------------------------------------------------------------
+# any item
 
 
 def _country_known(frame: pd.DataFrame, given: Given) -> Judged:
@@ -40,7 +42,9 @@ def _country_known(frame: pd.DataFrame, given: Given) -> Judged:
 def _image_of_cluster(frame: pd.DataFrame, given: Given) -> Judged:
     if "images" not in given.tables:
         return lacks("images")
-    images = given.tables["images"].drop_duplicates("cluster_id").set_index("cluster_id")["image_id"]
+    images = (
+        given.tables["images"].drop_duplicates("cluster_id").set_index("cluster_id")["image_id"]
+    )
     return frame["cluster_id"].map(images) == frame["image_id"]
 
 
@@ -81,7 +85,9 @@ def _split_by_id(task: Task) -> Flag:
     def flag(frame: pd.DataFrame, given: Given) -> Judged:
         if given.split != "id":
             return f"the split is by {given.split}"
-        return np.asarray(frame["split"].to_numpy(dtype=object) == authors_split(task.value, frame["item_id"]))
+        return np.asarray(
+            frame["split"].to_numpy(dtype=object) == authors_split(task.value, frame["item_id"])
+        )
 
     return flag
 
@@ -90,14 +96,22 @@ def _split_by_place(other: str) -> Flag:
     """No country stands on both sides of ``split``, the other task's items included."""
 
     def flag(frame: pd.DataFrame, given: Given) -> Judged:
-        return _same_side(frame, given, other, "split") if given.split == "place" else f"the split is by {given.split}"
+        return (
+            _same_side(frame, given, other, "split")
+            if given.split == "place"
+            else f"the split is by {given.split}"
+        )
 
     return flag
 
 
 def _place_across_tasks(other: str) -> Flag:
     def flag(frame: pd.DataFrame, given: Given) -> Judged:
-        return _same_side(frame, given, other, "split_place") if other in given.tables else lacks(other)
+        return (
+            _same_side(frame, given, other, "split_place")
+            if other in given.tables
+            else lacks(other)
+        )
 
     return flag
 
@@ -109,7 +123,8 @@ def _same_side(frame: pd.DataFrame, given: Given, other: str, name: str) -> Judg
 
 
 def _asked(frame: pd.DataFrame, texts: tuple[str, ...]) -> pd.Series:
-    """(N,) the same number for the same words: lower case, everything but letters and digits as one space."""
+    """(N,) the same number for the same words: lower case, everything but letters and digits as one
+    space."""
     number = pd.Series(0, index=frame.index, dtype="int64")
     for name in texts:
         codes, distinct = pd.factorize(frame[name].fillna("").astype("str"))
@@ -121,18 +136,27 @@ def _asked(frame: pd.DataFrame, texts: tuple[str, ...]) -> pd.Series:
 
 
 def _duplicate(near: bool, *texts: str) -> Flag:
-    """False for every item but the first by cluster_id among those that ask the same words of the same image; ``near``: of one
-    image_group beside the same context (labels at one decimal, urban)."""
+    """False for every item but the first by cluster_id among those that ask the same words of the
+    same image; ``near``: of one image_group beside the same context (labels at one decimal, urban).
+    """
 
     def flag(frame: pd.DataFrame, given: Given) -> Judged:
         same = pd.DataFrame({"asked": _asked(frame, texts), "image": frame["image_id"]})
         if near:
             if "images" not in given.tables:
                 return lacks("images")
-            images = given.tables["images"].drop_duplicates("image_id").set_index("image_id")["image_group"]
+            images = (
+                given.tables["images"]
+                .drop_duplicates("image_id")
+                .set_index("image_id")["image_group"]
+            )
             same["image"] = frame["image_id"].map(images).fillna(frame["image_id"])
             same = pd.concat([same, frame[list(LABELS)].round(1) + 0.0, frame["urban"]], axis=1)
-        order = frame[["cluster_id", "item_id"]].sort_values(["cluster_id", "item_id"], kind="stable").index
+        order = (
+            frame[["cluster_id", "item_id"]]
+            .sort_values(["cluster_id", "item_id"], kind="stable")
+            .index
+        )
         return ~same.loc[order].duplicated().reindex(frame.index)
 
     return flag
@@ -148,14 +172,17 @@ def _has_prompts(task: Task) -> Flag:
     return flag
 
 
-# ------------------------------------------------------------------------------------------ multiple choice
+# ----------------------------------------------------------------------
+# multiple choice
 
 
 def option_range(text: str) -> Range | None:
-    """What values an option's text covers: 'below 20 %' -> (-inf, 20, True, False); None without a number.
+    """What values an option's text covers: 'below 20 %' -> (-inf, 20, True, False); None without a
+    number.
 
-    'X to under Y' lacks its upper end, 'X-Y' holds both; a number alone is the top of a scale ('100 %'). A denominator such
-    as 'per 100,000' isn't a bound; a hyphen between two numbers is a dash, not a minus.
+    'X to under Y' lacks its upper end, 'X-Y' holds both; a number alone is the top of a scale ('100
+    %'). A denominator such as 'per 100,000' isn't a bound; a hyphen between two numbers is a dash,
+    not a minus.
     """
     plain = re.sub(r"\bper\s+[\d,.]+", "", text.lower())
     plain = re.sub(r"(?<=\d),(?=\d{3})", "", plain)
@@ -178,16 +205,20 @@ def option_range(text: str) -> Range | None:
 
 
 def _ranges(frame: pd.DataFrame) -> tuple[np.ndarray, list[tuple[list[Range | None], str]]]:
-    """(code (N,), per code the ranges of the options that have a text, and the unit): each set is read once."""
+    """(code (N,), per code the ranges of the options that have a text, and the unit): each set is
+    read once."""
     sets = frame[[*_OPTIONS, "unit"]].fillna("").astype("str")
     codes = sets.groupby(list(sets.columns), sort=False).ngroup().to_numpy()
     distinct = sets.iloc[np.unique(codes, return_index=True)[1]] if len(sets) else sets
     rows = distinct.itertuples(index=False, name=None)
-    return codes, [([option_range(text) for text in row[:3] if text.strip()], str(row[3])) for row in rows]
+    return codes, [
+        ([option_range(text) for text in row[:3] if text.strip()], str(row[3])) for row in rows
+    ]
 
 
 def _bins_ordered(frame: pd.DataFrame, given: Given) -> Judged:
-    """Options ascend: no bound of an option lies below that of the option before, and the last lies above the first."""
+    """Options ascend: no bound of an option lies below that of the option before, and the last lies
+    above the first."""
     codes, sets = _ranges(frame)
     return np.array([_ascending(ranges) for ranges, _ in sets], dtype=bool)[codes]
 
@@ -196,12 +227,16 @@ def _ascending(ranges: list[Range | None]) -> bool:
     found = [r for r in ranges if r is not None]
     if len(found) < len(ranges) or len(found) < 2:
         return not found  # words only: nothing to compare; numbers in some options only: broken
-    return all(a[0] <= b[0] and a[1] <= b[1] for a, b in pairwise(found)) and found[0][:2] != found[-1][:2]
+    return (
+        all(a[0] <= b[0] and a[1] <= b[1] for a, b in pairwise(found))
+        and found[0][:2] != found[-1][:2]
+    )
 
 
 def _bins_cover(frame: pd.DataFrame, given: Given) -> Judged:
-    """Options are exclusive and cover the scale: each range begins where the one before ends, and that number belongs to
-    exactly one of them; nothing is left below the first or above the last."""
+    """Options are exclusive and cover the scale: each range begins where the one before ends, and
+    that number belongs to exactly one of them; nothing is left below the first or above the last.
+    """
     codes, sets = _ranges(frame)
     return np.array([_covering(ranges, unit) for ranges, unit in sets], dtype=bool)[codes]
 
@@ -216,15 +251,23 @@ def _covering(ranges: list[Range | None], unit: str) -> bool:
 
 
 def _gold_in_option(frame: pd.DataFrame, given: Given) -> Judged:
-    """The value lies in the range of the gold option. A missing value, letter or option is another rule's."""
+    """The value lies in the range of the gold option. A missing value, letter or option is another
+    rule's."""
     codes, sets = _ranges(frame)
     limits = np.full((max(len(sets), 1), len(LETTERS), 4), np.nan)
     for at, (ranges, _) in enumerate(sets):
         for place, found in enumerate(ranges):
             if found is not None:
                 limits[at, place] = found
-    letter = frame["answer"].map({name: i for i, name in enumerate(LETTERS)}).fillna(-1).to_numpy(dtype=np.int64)
-    low, high, low_in, high_in = limits[codes, np.maximum(letter, 0)].T if len(frame) else np.zeros((4, 0))
+    letter = (
+        frame["answer"]
+        .map({name: i for i, name in enumerate(LETTERS)})
+        .fillna(-1)
+        .to_numpy(dtype=np.int64)
+    )
+    low, high, low_in, high_in = (
+        limits[codes, np.maximum(letter, 0)].T if len(frame) else np.zeros((4, 0))
+    )
     value = frame["value"].to_numpy(dtype=float)
     above = (value > low) | ((value == low) & (low_in == 1))
     below = (value < high) | ((value == high) & (high_in == 1))
@@ -253,7 +296,8 @@ def _answer_present(frame: pd.DataFrame, given: Given) -> Judged:
 
 
 def _answers_follow_values(frame: pd.DataFrame, given: Given) -> Judged:
-    """Among items with the same options no value of an earlier letter lies above a value of a later one."""
+    """Among items with the same options no value of an earlier letter lies above a value of a later
+    one."""
     group = frame.groupby(["indicator", *_OPTIONS], dropna=False, sort=False).ngroup()
     ok = np.ones(len(frame), dtype=bool)
     for early, late in (("A", "B"), ("B", "C"), ("A", "C")):
@@ -264,7 +308,8 @@ def _answers_follow_values(frame: pd.DataFrame, given: Given) -> Judged:
 
 
 def _value_in_unit_range(frame: pd.DataFrame, given: Given) -> Judged:
-    """Units that begin with % hold 0 to 100; 'index, 0-100' and the like hold what they say. NaN is another rule's."""
+    """Units that begin with % hold 0 to 100; 'index, 0-100' and the like hold what they say. NaN is
+    another rule's."""
     codes, units = pd.factorize(frame["unit"].fillna("").astype("str"))
     limits = np.array([unit_range(str(unit)) for unit in units], dtype=float).reshape(-1, 2)[codes]
     value = frame["value"]
@@ -286,15 +331,20 @@ def _value_from_series(frame: pd.DataFrame, given: Given) -> Judged:
     keys = {"iso3": "iso3", "value_year": "year", "value": "value", "source": "source"}
     there = given.tables["series"][list(keys.values())].drop_duplicates()
     mine = frame[list(keys)].rename(columns=keys).astype({"year": "float64"})
-    found = mine.merge(there.astype({"year": "float64"}), on=list(keys.values()), how="left", indicator="where")
-    return (found["where"] == "both").to_numpy(dtype=bool) | frame["value"].isna().to_numpy(dtype=bool)
+    found = mine.merge(
+        there.astype({"year": "float64"}), on=list(keys.values()), how="left", indicator="where"
+    )
+    return (found["where"] == "both").to_numpy(dtype=bool) | frame["value"].isna().to_numpy(
+        dtype=bool
+    )
 
 
 def _year_near(frame: pd.DataFrame, given: Given) -> Judged:
     return (frame["value_year"] - frame["year"]).abs() <= 15
 
 
-# ------------------------------------------------------------------------------------------------ regression
+# ----------------------------------------------------------------------
+# regression
 
 
 def _tolerance_of_target(frame: pd.DataFrame, given: Given) -> Judged:
@@ -330,7 +380,9 @@ def _any_item(task: Task, other: str, texts: tuple[str, ...]) -> dict[str, Flag]
 FLAGS: dict[str, dict[str, Flag]] = {
     "items_mcq": {
         **_any_item(Task.MCQ, "items_regression", ("question", *_OPTIONS)),
-        "indicator-uniform": _one_value_per("indicator", "pillar", "polarity", "unit", "question", *_OPTIONS),
+        "indicator-uniform": _one_value_per(
+            "indicator", "pillar", "polarity", "unit", "question", *_OPTIONS
+        ),
         "options-present": _options_present,
         "options-distinct": _options_distinct,
         "answer-among-options": _answer_present,
@@ -353,8 +405,13 @@ FLAGS: dict[str, dict[str, Flag]] = {
 
 
 def label_share_gap(frame: pd.DataFrame, published: Mapping[str, list[float]]) -> pd.Series:
-    """Per row the largest distance (percentage points) of its pillar's A/B/C shares from Table B."""
+    """Per row the largest distance (percentage points) of its pillar's A/B/C shares from Table
+    B."""
     shares = pd.crosstab(frame["pillar"], frame["answer"], normalize="index") * 100
     shares = shares.reindex(columns=list(LETTERS), fill_value=0.0)
-    gaps = {p: float(np.abs(shares.loc[p].to_numpy() - want).max()) for p, want in published.items() if p in shares.index}
+    gaps = {
+        p: float(np.abs(shares.loc[p].to_numpy() - want).max())
+        for p, want in published.items()
+        if p in shares.index
+    }
     return frame["pillar"].map(gaps).astype(float)

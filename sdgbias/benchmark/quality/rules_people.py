@@ -1,5 +1,6 @@
-"""Rules of the second suite's tables that Great Expectations has no expectation for, as flag columns. Tables are known by the names of
-their suites: people, items_people, and images_people and prompts_people, which are images.parquet and prompts.parquet of its folder."""
+"""Rules of the second suite's tables that Great Expectations has no expectation for, as flag
+columns. Tables are known by the names of their suites: people, items_people, and images_people and
+prompts_people, which are images.parquet and prompts.parquet of its folder."""
 
 from __future__ import annotations
 
@@ -30,7 +31,9 @@ def _unknown_has_reason(frame: pd.DataFrame, given: Given) -> Judged:
 
 def _has_class_or_attribute(frame: pd.DataFrame, given: Given) -> Judged:
     """Nothing can be asked about a person without a class, a gender and an age."""
-    return frame["class1"].isin(CLASSES) | ((frame["class1"] == "") & ((frame["gender"] != UNKNOWN) | (frame["age"] != UNKNOWN)))
+    return frame["class1"].isin(CLASSES) | (
+        (frame["class1"] == "") & ((frame["gender"] != UNKNOWN) | (frame["age"] != UNKNOWN))
+    )
 
 
 def _box_has_area(frame: pd.DataFrame, given: Given) -> Judged:
@@ -41,11 +44,18 @@ def _gold_fits(frame: pd.DataFrame, given: Given) -> Judged:
     """yes for the annotated class, no for another one, the class itself where it is asked for."""
     choice = frame["prompt"].isin(_CHOICES)
     right = frame["asked"] == frame["class1"]
-    chosen = choice & frame["gold"].isin(_YES_NO) & ((frame["gold"] == "yes") == right) & frame["asked"].isin(CLASSES)
+    chosen = (
+        choice
+        & frame["gold"].isin(_YES_NO)
+        & ((frame["gold"] == "yes") == right)
+        & frame["asked"].isin(CLASSES)
+    )
     free = (frame["prompt"] == "p1") & (frame["gold"] == frame["class1"]) & (frame["asked"] == "")
     attribute = pd.Series(False, index=frame.index)
     for name in ("gender", "age"):
-        attribute |= (frame["prompt"] == name) & (frame["gold"] == frame[name]) & (frame["gold"] != UNKNOWN)
+        attribute |= (
+            (frame["prompt"] == name) & (frame["gold"] == frame[name]) & (frame["gold"] != UNKNOWN)
+        )
     return chosen | free | attribute
 
 
@@ -54,7 +64,8 @@ def _negative_is_no(frame: pd.DataFrame, given: Given) -> Judged:
 
 
 def _repeats(name: str, table: str, key: str, own: str = "") -> Flag:
-    """A column of the row is that of its row in ``table``, found by ``key`` (here called ``own``)."""
+    """A column of the row is that of its row in ``table``, found by ``key`` (here called
+    ``own``)."""
 
     def flag(frame: pd.DataFrame, given: Given) -> Judged:
         if table not in given.tables:
@@ -72,7 +83,11 @@ def _item_has_prompt(frame: pd.DataFrame, given: Given) -> Judged:
 
 
 def _person_known(frame: pd.DataFrame, given: Given) -> Judged:
-    return frame["cluster_id"].isin(given.tables["people"]["person_id"]) if "people" in given.tables else lacks("people")
+    return (
+        frame["cluster_id"].isin(given.tables["people"]["person_id"])
+        if "people" in given.tables
+        else lacks("people")
+    )
 
 
 def _stored(fact: str) -> Flag:
@@ -84,7 +99,11 @@ def _of_item(frame: pd.DataFrame, given: Given) -> pd.DataFrame | None:
     """prompt and asked of each row's question, '' of an unknown one."""
     if "items_people" not in given.tables:
         return None
-    items = given.tables["items_people"].drop_duplicates("item_id").set_index("item_id")[["prompt", "asked"]]
+    items = (
+        given.tables["items_people"]
+        .drop_duplicates("item_id")
+        .set_index("item_id")[["prompt", "asked"]]
+    )
     return items.reindex(frame["item_id"]).fillna("").reset_index(drop=True)
 
 
@@ -93,7 +112,9 @@ def _prompt_of_item(frame: pd.DataFrame, given: Given) -> Judged:
     if item is None:
         return lacks("items_people")
     task = np.where(item["prompt"].isin(_CHOICES), people_items.CHOICE, people_items.DIRECT)
-    return (frame["test"].to_numpy() == item["prompt"].to_numpy()) & (frame["task"].to_numpy() == task)
+    return (frame["test"].to_numpy() == item["prompt"].to_numpy()) & (
+        frame["task"].to_numpy() == task
+    )
 
 
 def _as_specified(text: str, prompt: str, asked: str) -> bool:
@@ -101,7 +122,9 @@ def _as_specified(text: str, prompt: str, asked: str) -> bool:
     if prompt in people_items.CHOICES:
         return text == people_items.CHOICES[prompt].format(name=asked)
     if prompt in people_items.ATTRIBUTES:
-        return text == people_items.ATTRIBUTE.format(what=people_items.ATTRIBUTES[prompt], list=", ".join(GROUPS[prompt]))
+        return text == people_items.ATTRIBUTE.format(
+            what=people_items.ATTRIBUTES[prompt], list=", ".join(GROUPS[prompt])
+        )
     before, _, after = people_items.P1.partition("{list}")
     listed = text.removeprefix(before).removesuffix(after).split(", ")
     return text.startswith(before) and text.endswith(after) and sorted(listed) == sorted(CLASSES)
@@ -120,7 +143,9 @@ def _text_as_specified(frame: pd.DataFrame, given: Given) -> Judged:
 
 
 def _candidates_of_task(frame: pd.DataFrame, given: Given) -> Judged:
-    return frame["candidates"].fillna("").to_numpy() == np.where(frame["task"] == people_items.CHOICE, people_items.CANDIDATES, "")
+    return frame["candidates"].fillna("").to_numpy() == np.where(
+        frame["task"] == people_items.CHOICE, people_items.CANDIDATES, ""
+    )
 
 
 FLAGS: dict[str, dict[str, Flag]] = {
@@ -136,7 +161,9 @@ FLAGS: dict[str, dict[str, Flag]] = {
         "person-known": known("person_id", "people"),
         "gold-fits": _gold_fits,
         "negative-is-no": _negative_is_no,
-        "question-once": lambda frame, given: ~frame.duplicated(["person_id", "prompt", "asked"], keep=False),
+        "question-once": lambda frame, given: (
+            ~frame.duplicated(["person_id", "prompt", "asked"], keep=False)
+        ),
         "class-of-person": _repeats("class1", "people", "person_id"),
         "picture-of-person": _repeats("image_id", "people", "person_id"),
         "split-of-person": _repeats("split", "people", "person_id"),

@@ -1,7 +1,8 @@
-"""What the quality gate asks of predictions (the frame of suites.sdg.Summary, and the store's table): one boolean column per rule.
+"""What the quality gate asks of predictions (the frame of suites.sdg.Summary, and the store's
+table): one boolean column per rule.
 
-One row per task, item, test and method: pred (letter, or first digit), value and error (regression), correct, and CADE's
-confidence, kl and kept.
+One row per task, item, test and method: pred (letter, or first digit), value and error
+(regression), correct, and CADE's confidence, kl and kept.
 """
 
 from __future__ import annotations
@@ -16,29 +17,51 @@ _TABLES = {Task.MCQ: "items_mcq", Task.REGRESSION: "items_regression"}
 
 
 def _facts(frame: pd.DataFrame, given: Given) -> pd.DataFrame | None:
-    """Per row of ``frame`` what its item says: split, gold (letter), number, tolerance, letters; NaN/'' where there's no such item
-    (known False). None without both item tables."""
+    """Per row of ``frame`` what its item says: split, gold (letter), number, tolerance, letters;
+    NaN/'' where there's no such item (known False). None without both item tables."""
     parts = []
     for task, name in _TABLES.items():
         if name not in given.tables:
             return None
         items = given.tables[name].drop_duplicates("item_id")
-        facts = pd.DataFrame({"task": task.value, "item_id": items["item_id"], "item_split": items["split"], "known": True})
+        facts = pd.DataFrame(
+            {
+                "task": task.value,
+                "item_id": items["item_id"],
+                "item_split": items["split"],
+                "known": True,
+            }
+        )
         if task is Task.MCQ:
             letters = np.where(items["option_c"].fillna("") == "", "AB", "ABC")
-            facts = facts.assign(gold=items["answer"], letters=letters, number=np.nan, tolerance=np.nan)
+            facts = facts.assign(
+                gold=items["answer"], letters=letters, number=np.nan, tolerance=np.nan
+            )
         else:
-            facts = facts.assign(gold="", letters=DIGITS, number=items["answer"].astype(float), tolerance=items["tolerance"])
+            facts = facts.assign(
+                gold="",
+                letters=DIGITS,
+                number=items["answer"].astype(float),
+                tolerance=items["tolerance"],
+            )
         parts.append(facts)
     both = pd.concat(parts, ignore_index=True).astype({"task": "str", "item_id": "int64"})
-    own = frame[["task", "item_id"]].astype({"task": "str"}).merge(both, on=["task", "item_id"], how="left")
+    own = (
+        frame[["task", "item_id"]]
+        .astype({"task": "str"})
+        .merge(both, on=["task", "item_id"], how="left")
+    )
     own["known"] = own["known"].notna()
     return own.set_index(frame.index)
 
 
 def _against(judge: Flag) -> Flag:
     def flag(frame: pd.DataFrame, given: Given) -> Judged:
-        return judge(frame, given) if set(_TABLES.values()) <= set(given.tables) else lacks("an item table")
+        return (
+            judge(frame, given)
+            if set(_TABLES.values()) <= set(given.tables)
+            else lacks("an item table")
+        )
 
     return flag
 
@@ -63,7 +86,9 @@ def _pred_known(frame: pd.DataFrame, given: Given) -> Judged:
 def _value_fits(frame: pd.DataFrame, given: Given) -> Judged:
     """Regression has a finite value and an error of at least 0, multiple choice neither."""
     value, error = frame["value"].to_numpy(dtype=float), frame["error"].to_numpy(dtype=float)
-    return np.where(_mcq(frame), np.isnan(value) & np.isnan(error), np.isfinite(value) & (error >= 0))
+    return np.where(
+        _mcq(frame), np.isnan(value) & np.isnan(error), np.isfinite(value) & (error >= 0)
+    )
 
 
 def _kept_only_by_cade(frame: pd.DataFrame, given: Given) -> Judged:
@@ -85,16 +110,25 @@ def _of_facts(name: str) -> Flag:
             return ~(mcq & short)
         error = np.abs(number - own["number"].to_numpy(dtype=float))
         if name == "error":
-            return mcq | ~own["known"] | (np.abs(frame["error"].to_numpy(dtype=float) - error) <= 1e-6)
-        right = np.where(mcq, frame["pred"] == own["gold"], error <= own["tolerance"].to_numpy(dtype=float) + 1e-9)
-        edge = ~mcq & (np.abs(error - own["tolerance"].to_numpy(dtype=float)) <= 1e-6)  # decided by the last bit
+            return (
+                mcq | ~own["known"] | (np.abs(frame["error"].to_numpy(dtype=float) - error) <= 1e-6)
+            )
+        right = np.where(
+            mcq,
+            frame["pred"] == own["gold"],
+            error <= own["tolerance"].to_numpy(dtype=float) + 1e-9,
+        )
+        edge = ~mcq & (
+            np.abs(error - own["tolerance"].to_numpy(dtype=float)) <= 1e-6
+        )  # decided by the last bit
         return ~own["known"] | edge | (frame["correct"].fillna(False).astype(bool) == right)
 
     return _against(flag)
 
 
 def _all_items(frame: pd.DataFrame, given: Given) -> Judged:
-    """Every method of a task and test answers all items of the task; False on the rows of one that doesn't."""
+    """Every method of a task and test answers all items of the task; False on the rows of one that
+    doesn't."""
     items = {task.value: given.tables[name]["item_id"].nunique() for task, name in _TABLES.items()}
     answered = frame.groupby(["task", "test", "method"], sort=False)["item_id"].transform("nunique")
     return answered >= frame["task"].map(items).astype(float)
@@ -102,7 +136,9 @@ def _all_items(frame: pd.DataFrame, given: Given) -> Judged:
 
 FLAGS: dict[str, dict[str, Flag]] = {
     "predictions": {
-        "prediction-key-unique": lambda frame, given: ~frame.duplicated(["task", "item_id", "test", "method"], keep=False),
+        "prediction-key-unique": lambda frame, given: (
+            ~frame.duplicated(["task", "item_id", "test", "method"], keep=False)
+        ),
         "prediction-test-of-task": _test_of_task,
         "pred-known": _pred_known,
         "value-fits-task": _value_fits,

@@ -1,6 +1,8 @@
-"""What the quality gate asks of prompts.parquet (one row per item x test): one boolean column per rule.
+"""What the quality gate asks of prompts.parquet (one row per item x test): one boolean column per
+rule.
 
-The big column is `text`: each distinct text is taken apart once, and rows are compared by small codes.
+The big column is `text`: each distinct text is taken apart once, and rows are compared by small
+codes.
 """
 
 from __future__ import annotations
@@ -45,8 +47,9 @@ _OF_ITEMS = (
 
 @dataclass(frozen=True)
 class Texts:
-    """The distinct texts taken apart; ``codes`` (N,) says which is a row's. Per distinct text: line, its Context line ('' none), and
-    bare, the number of what is left without it. Per number: question, options, letters and whether it is a whole prompt."""
+    """The distinct texts taken apart; ``codes`` (N,) says which is a row's. Per distinct text:
+    line, its Context line ('' none), and bare, the number of what is left without it. Per number:
+    question, options, letters and whether it is a whole prompt."""
 
     codes: np.ndarray
     line: pa.Array
@@ -67,7 +70,8 @@ def _array(found: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def _part(texts: pa.Array, pattern: str) -> pa.Array:
-    """The group `x` of a pattern in every text, '' where it isn't found (RE2: linear in the text)."""
+    """The group `x` of a pattern in every text, '' where it isn't found (RE2: linear in the
+    text)."""
     found = pc.extract_regex(texts, pattern)
     return _array(pc.fill_null(pc.struct_field(found, "x"), ""))
 
@@ -77,7 +81,8 @@ def _bools(found: pa.Array) -> np.ndarray:
 
 
 def take_apart(text: pd.Series) -> Texts:
-    """Texts of the column `text`; a categorical is taken as it is, so that each distinct text is looked at once."""
+    """Texts of the column `text`; a categorical is taken as it is, so that each distinct text is
+    looked at once."""
     kinds = text.astype("category")
     distinct = _array(pa.array(kinds.cat.categories.astype("str"), pa.large_string()))
     codes = kinds.cat.codes.to_numpy(dtype=np.int64)
@@ -88,7 +93,10 @@ def take_apart(text: pd.Series) -> Texts:
     line = pa.concat_arrays([line for line, _ in blocks])
     numbered = pa.chunked_array([rest for _, rest in blocks]).unify_dictionaries().combine_chunks()
     rests = numbered.dictionary  # a few dozen: questions times options
-    end = r"(?:VALID OPTIONS: [A-C, ]+\nSTRICT OUTPUT: (?s:.+)|Answer strictly with a single numerical value\..*)\z"
+    end = (
+        r"(?:VALID OPTIONS: [A-C, ]+\nSTRICT OUTPUT: (?s:.+)|Answer strictly with a single"
+        r" numerical value\..*)\z"
+    )
     return Texts(
         codes,
         line,
@@ -96,7 +104,9 @@ def take_apart(text: pd.Series) -> Texts:
         _part(rests, r"^Question: (?P<x>[^\n]*)"),
         _part(rests, r"(?m)^Options: (?P<x>.*)$"),
         _array(pc.replace_substring(_part(rests, r"(?m)^VALID OPTIONS: (?P<x>.*)$"), ", ", "")),
-        _bools(pc.match_substring_regex(rests, r"^Question: [^\n]{10,}\n(?:Options: [^\n]+\n)?" + end)),
+        _bools(
+            pc.match_substring_regex(rests, r"^Question: [^\n]{10,}\n(?:Options: [^\n]+\n)?" + end)
+        ),
     )
 
 
@@ -108,7 +118,9 @@ def _cut(texts: pa.Array) -> tuple[pa.Array, pa.DictionaryArray]:
     first, second, third = (pc.list_element(lines, at) for at in range(3))
     context = pc.starts_with(second, "Context: ")
     line = pc.if_else(context, pc.utf8_slice_codeunits(second, len("Context: ")), none)
-    rest = pc.binary_join_element_wise(first, pc.if_else(context, third, pc.binary_join_element_wise(second, third, end)), end)
+    rest = pc.binary_join_element_wise(
+        first, pc.if_else(context, third, pc.binary_join_element_wise(second, third, end)), end
+    )
     return _array(line), _array(pc.utf8_rtrim(rest, "\n")).dictionary_encode()
 
 
@@ -137,13 +149,18 @@ def item_facts(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame | None:
 def _keys(frame: pd.DataFrame) -> pd.Index:
     """One number per task and item (item ids are below 2**60)."""
     number = pd.to_numeric(frame["item_id"], errors="coerce").fillna(-1).astype("int64").to_numpy()
-    return pd.Index(number * 4 + _mapped(frame["task"], {t.value: i for i, t in enumerate(Task)}, 3).astype(np.int64))
+    return pd.Index(
+        number * 4
+        + _mapped(frame["task"], {t.value: i for i, t in enumerate(Task)}, 3).astype(np.int64)
+    )
 
 
 def _mapped(values: pd.Series, table: Mapping[str, float], other: float) -> np.ndarray:
     """(N,) float: table[value], looked up once per distinct value."""
     kinds = values.astype("category")
-    found = np.array([*(table.get(str(kind), other) for kind in kinds.cat.categories), other], dtype=float)
+    found = np.array(
+        [*(table.get(str(kind), other) for kind in kinds.cat.categories), other], dtype=float
+    )
     return found[kinds.cat.codes.to_numpy()]
 
 
@@ -162,11 +179,15 @@ def prompt_flags(frame: pd.DataFrame, given: Given) -> dict[str, Judged]:
     bare_test = _among(test, (ContextTest.T5.value,))
     item, items = pd.factorize(keys)
     tests = np.bincount(item, minlength=len(items))[item]
-    cells = pd.Series(item.astype(np.int64) * (len(test.cat.categories) + 1) + test.cat.codes.to_numpy())
+    cells = pd.Series(
+        item.astype(np.int64) * (len(test.cat.categories) + 1) + test.cat.codes.to_numpy()
+    )
     flags: dict[str, Judged] = {
         "prompt-key-unique": ~cells.duplicated(keep=False),
         "prompt-test-of-task": valid,
-        "prompts-complete": tests == _mapped(frame["task"], {t.value: len(TESTS[t]) for t in Task}, -1),
+        "prompts-complete": (
+            tests == _mapped(frame["task"], {t.value: len(TESTS[t]) for t in Task}, -1)
+        ),
         "prompt-text-form": texts.form[texts.rest],
         "context-line-unexpected": ~(shows & bare_test),
         "context-form": _context_form(texts, test, bare_test) | ~shows,
@@ -180,16 +201,24 @@ def prompt_flags(frame: pd.DataFrame, given: Given) -> dict[str, Judged]:
 
 def _context_form(texts: Texts, test: pd.Series, bare_test: np.ndarray) -> np.ndarray:
     """T1 and T2 give values, T3 and T4 only names; T2 and T4 no more than the reduced names."""
-    values, names = _bools(pc.starts_with(texts.line, "Given: ")), _bools(pc.starts_with(texts.line, "You may consider: "))
+    values, names = (
+        _bools(pc.starts_with(texts.line, "Given: ")),
+        _bools(pc.starts_with(texts.line, "You may consider: ")),
+    )
     extra = "|".join(label for name, label in CONTEXT_NAMES.items() if name not in REDUCED_CONTEXT)
     more = _bools(pc.match_substring_regex(texts.line, rf"\b(?:{extra})\b"))
-    right = (_among(test, _GIVEN) & values[texts.codes]) | (_among(test, _NAMED) & names[texts.codes]) | bare_test
+    right = (
+        (_among(test, _GIVEN) & values[texts.codes])
+        | (_among(test, _NAMED) & names[texts.codes])
+        | bare_test
+    )
     ok: np.ndarray = right & ~(_among(test, _REDUCED) & more[texts.codes])
     return ok
 
 
 def _same_beside_context(rest: np.ndarray, keys: pd.Index, bare_test: np.ndarray) -> np.ndarray:
-    """Without its Context line every text of an item is its text of T5, letter for letter. An item without T5 is another rule's."""
+    """Without its Context line every text of an item is its text of T5, letter for letter. An item
+    without T5 is another rule's."""
     first = pd.Series(rest[bare_test], index=keys[bare_test])
     first = first[~first.index.duplicated()]
     at = first.index.get_indexer(keys)
@@ -197,7 +226,9 @@ def _same_beside_context(rest: np.ndarray, keys: pd.Index, bare_test: np.ndarray
     return same | (first.to_numpy()[np.maximum(at, 0)] == rest) if len(first) else same
 
 
-def _against_items(frame: pd.DataFrame, texts: Texts, shows: np.ndarray, keys: pd.Index, facts: pd.DataFrame) -> dict[str, Judged]:
+def _against_items(
+    frame: pd.DataFrame, texts: Texts, shows: np.ndarray, keys: pd.Index, facts: pd.DataFrame
+) -> dict[str, Judged]:
     at = facts.index.get_indexer(keys)
     exists = at >= 0
     if not len(facts):
@@ -205,22 +236,37 @@ def _against_items(frame: pd.DataFrame, texts: Texts, shows: np.ndarray, keys: p
         return nothing | {"prompt-item-exists": exists}
     at = np.maximum(at, 0)
     shown, reduced = _among(frame["test"], _GIVEN), _among(frame["test"], _REDUCED)
-    leak, values, known = np.zeros(len(frame), dtype=bool), np.ones(len(frame), dtype=bool), np.zeros(len(frame), dtype=bool)
+    leak, values, known = (
+        np.zeros(len(frame), dtype=bool),
+        np.ones(len(frame), dtype=bool),
+        np.zeros(len(frame), dtype=bool),
+    )
     for name, label in CONTEXT_NAMES.items():
         value, there = _value(texts.line, label, name)
-        own = facts["urban"].map(_URBAN).astype(float).to_numpy() if name == "urban" else facts[name].to_numpy(dtype=float)
+        own = (
+            facts["urban"].map(_URBAN).astype(float).to_numpy()
+            if name == "urban"
+            else facts[name].to_numpy(dtype=float)
+        )
         asked = (facts["target"] == name).to_numpy(dtype=bool)
         expected = (~np.isnan(own) & ~asked)[at] & (~reduced | (name in REDUCED_CONTEXT))
         known |= expected
         stated = there[texts.codes]
         values &= (stated == expected) & (~stated | (np.abs(value[texts.codes] - own[at]) <= _HALF))
         if name in LABELS and asked.any():
-            leak |= _bools(pc.match_substring_regex(texts.line, rf"\b{label}\b"))[texts.codes] & asked[at]
+            leak |= (
+                _bools(pc.match_substring_regex(texts.line, rf"\b{label}\b"))[texts.codes]
+                & asked[at]
+            )
     wanted = known & shown | _among(frame["test"], _NAMED)
     image = pd.Series(facts["image_id"].array.take(at), index=frame.index)
     letters = facts["candidates"].where(facts["candidates"] != DIGITS, "")
-    said = _same_words(texts.question, texts.rest, facts["question"], at) & _same_words(texts.options, texts.rest, facts["options"], at)
-    candidates = pd.Series(facts["candidates"].array.take(at), index=frame.index) == frame["candidates"].astype("str")
+    said = _same_words(texts.question, texts.rest, facts["question"], at) & _same_words(
+        texts.options, texts.rest, facts["options"], at
+    )
+    candidates = pd.Series(facts["candidates"].array.take(at), index=frame.index) == frame[
+        "candidates"
+    ].astype("str")
     agree = candidates.to_numpy(dtype=bool) & _same_words(texts.letters, texts.rest, letters, at)
     return {
         "prompt-item-exists": exists,
@@ -234,13 +280,16 @@ def _against_items(frame: pd.DataFrame, texts: Texts, shows: np.ndarray, keys: p
 
 
 def _value(line: pa.Array, label: str, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """(number a line gives under a name, 1 and 0 for urban and rural; whether it gives one), per distinct text."""
+    """(number a line gives under a name, 1 and 0 for urban and rural; whether it gives one), per
+    distinct text."""
     found = _part(line, rf"(?:^Given: |, ){label}=(?P<x>[^,]*)").to_pandas()
     number = found.map(_WORDS) if name == "urban" else pd.to_numeric(found, errors="coerce")
     return number.to_numpy(dtype=float), (found != "").to_numpy(dtype=bool)
 
 
-def _same_words(said: pa.Array, numbers: np.ndarray, wanted: pd.Series, at: np.ndarray) -> np.ndarray:
+def _same_words(
+    said: pa.Array, numbers: np.ndarray, wanted: pd.Series, at: np.ndarray
+) -> np.ndarray:
     """(N,) what a row's text says is what its item says."""
     kinds = wanted.astype("category")
     theirs = kinds.cat.categories.get_indexer(pd.Index(said.to_pandas()))

@@ -1,10 +1,13 @@
-"""Set-based rules of the quality gate as boolean columns: True = the row keeps the rule. Pure pandas, no I/O.
+"""Set-based rules of the quality gate as boolean columns: True = the row keeps the rule. Pure
+pandas, no I/O.
 
-Great Expectations judges one value of one row; what needs two columns, two rows or two tables is computed here and in
-quality_items, quality_prompts and quality_predictions, one flag per rule, as a column ``ok_<rule>`` that a suite in
-expectations/ then requires to hold. A flag that can't be judged is the reason why, as text; its rule is reported as skipped.
+Great Expectations judges one value of one row; what needs two columns, two rows or two tables is
+computed here and in quality_items, quality_prompts and quality_predictions, one flag per rule, as a
+column ``ok_<rule>`` that a suite in expectations/ then requires to hold. A flag that can't be
+judged is the reason why, as text; its rule is reported as skipped.
 
-What the stored pictures say of the rows of images.parquet; shards are read a few rows at a time, so that memory stays flat.
+What the stored pictures say of the rows of images.parquet; shards are read a few rows at a time, so
+that memory stays flat.
 """
 
 from __future__ import annotations
@@ -35,8 +38,9 @@ _HEX = r"(?:[0-9a-f]{16})?"  # '': no hash, near to none
 
 @dataclass(frozen=True)
 class Given:
-    """What a flag may look at beside its own table: other tables of the benchmark by name, the suite's meta block, and which
-    split rule is asked for ('id' or 'place'). ``tables['countries']`` replaces the packaged country crosswalk."""
+    """What a flag may look at beside its own table: other tables of the benchmark by name, the
+    suite's meta block, and which split rule is asked for ('id' or 'place'). ``tables['countries']``
+    replaces the packaged country crosswalk."""
 
     tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     meta: Mapping[str, Any] = field(default_factory=dict)
@@ -71,14 +75,18 @@ def joined(frame: pd.DataFrame, *columns: str) -> pd.Series:
 
 def among(values: pd.Series, others: pd.Series) -> np.ndarray:
     """(N,) bool: the value, not missing, is one of ``others``."""
-    return np.asarray(pd.Index(others.dropna().unique()).get_indexer(pd.Index(values)) >= 0, dtype=bool)
+    return np.asarray(
+        pd.Index(others.dropna().unique()).get_indexer(pd.Index(values)) >= 0, dtype=bool
+    )
 
 
 def known(key: str, table: str) -> Flag:
     """Referential rule: ``key`` of this table exists in ``table``."""
 
     def flag(frame: pd.DataFrame, given: Given) -> Judged:
-        return among(frame[key], given.tables[table][key]) if table in given.tables else lacks(table)
+        return (
+            among(frame[key], given.tables[table][key]) if table in given.tables else lacks(table)
+        )
 
     return flag
 
@@ -89,11 +97,13 @@ def whole_numbers(values: pd.Series) -> pd.Series:
     return number.notna() & (number % 1 == 0)
 
 
-# -------------------------------------------------------------------------------------------------- clusters
+# ----------------------------------------------------------------------
+# clusters
 
 
 def _id_agrees(frame: pd.DataFrame, given: Given) -> Judged:
-    """cluster_id begins with cname and survey; its year is at most one off (surveys span New Year)."""
+    """cluster_id begins with cname and survey; its year is at most one off (surveys span New
+    Year)."""
     ids = frame["cluster_id"].astype("str")
     year = pd.to_numeric(ids.str[3:7], errors="coerce")
     same_place = (ids.str[:2] == frame["cname"]) & (ids.str[:10] == frame["survey"])
@@ -101,39 +111,54 @@ def _id_agrees(frame: pd.DataFrame, given: Given) -> Judged:
 
 
 def _on_earth(frame: pd.DataFrame, given: Given) -> Judged:
-    """lat/lon unknown together, or degrees in range and not exactly 0, 0 (DHS's mark for 'no position')."""
+    """lat/lon unknown together, or degrees in range and not exactly 0, 0 (DHS's mark for 'no
+    position')."""
     lat, lon = frame["lat"], frame["lon"]
     inside = lat.between(-90, 90) & lon.between(-180, 180) & ~((lat == 0) & (lon == 0))
     return inside | (lat.isna() & lon.isna())
 
 
 def _country_known(frame: pd.DataFrame, given: Given) -> Judged:
-    """DHS code, ISO-3 and split belong together, by the suite's own list (meta.countries: cname|iso3|m49|split)."""
-    valid = {f"{c}|{i}|{s}" for c, i, _, s in (str(line).split("|") for line in given.meta["countries"])}
+    """DHS code, ISO-3 and split belong together, by the suite's own list (meta.countries:
+    cname|iso3|m49|split)."""
+    valid = {
+        f"{c}|{i}|{s}" for c, i, _, s in (str(line).split("|") for line in given.meta["countries"])
+    }
     return joined(frame, "cname", "iso3", "official_split").isin(valid)
 
 
 def _crosswalk_right(frame: pd.DataFrame, given: Given) -> Judged:
-    """The packaged crosswalk says of the row's country what the suite's list says; ISO-3 and M49 are each one country's."""
+    """The packaged crosswalk says of the row's country what the suite's list says; ISO-3 and M49
+    are each one country's."""
     table = given.countries()
     number = pd.to_numeric(table["m49"], errors="coerce").astype("Int64").astype("str")
     line = table["cname"] + "|" + table["iso3"] + "|" + number + "|" + table["official_split"]
-    unique = ~(table["cname"].duplicated(keep=False) | table["iso3"].duplicated(keep=False) | number.duplicated(keep=False))
+    unique = ~(
+        table["cname"].duplicated(keep=False)
+        | table["iso3"].duplicated(keep=False)
+        | number.duplicated(keep=False)
+    )
     listed = {str(line).split("|")[0] for line in given.meta["countries"]}
     right = set(table["cname"][line.isin(given.meta["countries"]) & unique])
     return ~frame["cname"].isin(listed - right)  # an unlisted country is another rule's
 
 
 def _has_series(frame: pd.DataFrame, given: Given) -> Judged:
-    return among(frame["iso3"], given.tables["series"]["iso3"]) if "series" in given.tables else lacks("series")
+    return (
+        among(frame["iso3"], given.tables["series"]["iso3"])
+        if "series" in given.tables
+        else lacks("series")
+    )
 
 
 def _no_missing_code(frame: pd.DataFrame, given: Given) -> Judged:
-    """No label is exactly -9, -99 or -999: codes for 'missing' that an unbounded index would let pass."""
+    """No label is exactly -9, -99 or -999: codes for 'missing' that an unbounded index would let
+    pass."""
     return ~frame[list(LABELS)].isin([-9.0, -99.0, -999.0]).any(axis=1)
 
 
-# ---------------------------------------------------------------------------------------------------- series
+# ----------------------------------------------------------------------
+# series
 
 
 def _series_key_unique(frame: pd.DataFrame, given: Given) -> Judged:
@@ -145,26 +170,38 @@ def _series_country(frame: pd.DataFrame, given: Given) -> Judged:
 
 
 def _region_of_country(frame: pd.DataFrame, given: Given) -> Judged:
-    """'' (national), or a Global Data Lab code of the row's own country ('afgr101'); regional values know no strata."""
+    """'' (national), or a Global Data Lab code of the row's own country ('afgr101'); regional
+    values know no strata."""
     region = frame["region"].fillna("").astype("str")
-    form = region.str.fullmatch(r"[a-z]{3}r\d{3}") & (region.str[:3] == frame["iso3"].fillna("").astype("str").str.lower())
+    form = region.str.fullmatch(r"[a-z]{3}r\d{3}") & (
+        region.str[:3] == frame["iso3"].fillna("").astype("str").str.lower()
+    )
     return (region == "") | (form & (frame["stratum"] == "all"))
 
 
 def _value_in_range(frame: pd.DataFrame, given: Given) -> Judged:
     """meta.ranges: series -> [low, high, unit]. NaN and unknown series are other rules'."""
-    low, high = (frame["series"].map({name: entry[at] for name, entry in given.meta["ranges"].items()}).astype(float) for at in (0, 1))
+    low, high = (
+        frame["series"]
+        .map({name: entry[at] for name, entry in given.meta["ranges"].items()})
+        .astype(float)
+        for at in (0, 1)
+    )
     return low.isna() | frame["value"].isna() | ((frame["value"] >= low) & (frame["value"] <= high))
 
 
 def _unit_scale(frame: pd.DataFrame, given: Given) -> Judged:
-    """A series in percent doesn't stay at or below 1 everywhere: that would be a share. Under 10 rows nothing is said."""
-    percent = frame["series"].isin([name for name, entry in given.meta["ranges"].items() if str(entry[2]).startswith("%")])
+    """A series in percent doesn't stay at or below 1 everywhere: that would be a share. Under 10
+    rows nothing is said."""
+    percent = frame["series"].isin(
+        [name for name, entry in given.meta["ranges"].items() if str(entry[2]).startswith("%")]
+    )
     groups = frame.groupby("series")["value"]
     return ~(percent & (groups.transform("max") <= 1) & (groups.transform("size") >= 10))
 
 
-# ---------------------------------------------------------------------------------------------------- images
+# ----------------------------------------------------------------------
+# images
 
 
 def _pending(frame: pd.DataFrame) -> pd.Series:
@@ -250,21 +287,30 @@ _JPEG_START, _JPEG_END = b"\xff\xd8\xff", b"\xff\xd9"
 
 
 def stored_facts(benchmark: Path, index: pd.DataFrame) -> pd.DataFrame:
-    """``index`` (images.parquet) with a bool column for each of STORED: its shard holds the row as the index has it; image_id is
-    the digest of the bytes; every part is a whole PNG or JPEG.
+    """``index`` (images.parquet) with a bool column for each of STORED: its shard holds the row as
+    the index has it; image_id is the digest of the bytes; every part is a whole PNG or JPEG.
 
-    Header and trailer are looked at, pixels aren't decoded. A row that isn't stored breaks only the first. Rows without
-    pictures ('pending:') aren't looked for. Raises InputError for a shard that can't be read or a name that leaves the folder.
+    Header and trailer are looked at, pixels aren't decoded. A row that isn't stored breaks only the
+    first. Rows without pictures ('pending:') aren't looked for. Raises InputError for a shard that
+    can't be read or a name that leaves the folder.
     """
     wanted = index.loc[~index["image_id"].fillna("").astype("str").str.startswith(PENDING)]
     found = [_shard(benchmark, str(name)) for name in sorted(wanted["shard"].fillna("").unique())]
     table = pd.concat(found, ignore_index=True) if found else _facts([])
-    rows = index.merge(table.drop_duplicates(["shard", "cluster_id"]), on=["shard", "cluster_id"], how="left", suffixes=("", "_stored"))
+    rows = index.merge(
+        table.drop_duplicates(["shard", "cluster_id"]),
+        on=["shard", "cluster_id"],
+        how="left",
+        suffixes=("", "_stored"),
+    )
     same = rows["image_id"] == rows["image_id_stored"]
     for name in _SAME:
         same &= rows[name] == rows[f"{name}_stored"]
     there = rows["image_id_stored"].notna()
-    facts = {"stored": same & there, **{name: (rows[name] == True) | ~there for name in STORED[1:]}}  # noqa: E712
+    facts = {
+        "stored": same & there,
+        **{name: (rows[name] == True) | ~there for name in STORED[1:]},  # noqa: E712
+    }
     return index.assign(**{name: fact.to_numpy(dtype=bool) for name, fact in facts.items()})
 
 
@@ -285,16 +331,23 @@ def _shard(benchmark: Path, name: str) -> pd.DataFrame:
                 for row in batch.to_pylist():
                     parts = row["parts"] or []
                     named = bool(parts) and shards.image_id(parts) == row["image_id"]
-                    rows.append((name, *(row[c] for c in columns), named, bool(parts) and is_whole(parts)))
+                    rows.append(
+                        (name, *(row[c] for c in columns), named, bool(parts) and is_whole(parts))
+                    )
     except (OSError, ValueError, KeyError, pa.ArrowException) as error:
-        again = f"delete it and build the images again: sdgbias build --stage images --out {benchmark}"
+        again = (
+            f"delete it and build the images again: sdgbias build --stage images --out {benchmark}"
+        )
         raise InputError(f"{path}: can't be read ({type(error).__name__}); {again}") from None
     return _facts(rows)
 
 
 def is_whole(parts: Sequence[bytes]) -> bool:
     """Every part begins and ends as a PNG with at least one pixel, or as a JPEG."""
-    return all(_whole_png(part) or (part.startswith(_JPEG_START) and part.endswith(_JPEG_END)) for part in parts)
+    return all(
+        _whole_png(part) or (part.startswith(_JPEG_START) and part.endswith(_JPEG_END))
+        for part in parts
+    )
 
 
 def _whole_png(part: bytes) -> bool:

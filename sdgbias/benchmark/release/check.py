@@ -1,8 +1,9 @@
-"""Records of a release read and checked: parsed into staging files by DuckDB, compared across files, faults named by rule.
+"""Records of a release read and checked: parsed into staging files by DuckDB, compared across
+files, faults named by rule.
 
-Rules: no-item-id, duplicate-record (the same line again: one is kept), conflicting-records (one file says two things of an
-item), inconsistent-item (two files do), incomplete-item (in one file, not in another), invalid-options, answer-not-an-option,
-answer-not-a-number, invalid-split.
+Rules: no-item-id, duplicate-record (the same line again: one is kept), conflicting-records (one
+file says two things of an item), inconsistent-item (two files do), incomplete-item (in one file,
+not in another), invalid-options, answer-not-an-option, answer-not-a-number, invalid-split.
 """
 
 from __future__ import annotations
@@ -28,20 +29,34 @@ Part = tuple[Task, ContextTest]
 #: Fields that must say the same in every test's file.
 _SHARED = ("image", "A", "B", "C", "answer", "split", "pillar", "indicator", "target", "cluster_id")
 FIELDS = tuple(dict.fromkeys((*AUTHORS_FIELDS, *OWN_FIELDS)))
-_STRUCT = ", ".join(f'"{name}": {"[" if name == "images" else ""}"VARCHAR"{"]" if name == "images" else ""}' for name in FIELDS)
+_STRUCT = ", ".join(
+    f'"{name}": {"[" if name == "images" else ""}"VARCHAR"{"]" if name == "images" else ""}'
+    for name in FIELDS
+)
 _TEXT_FIELDS = ", ".join(f'r."{name}"' for name in FIELDS if name not in ("item_id", "images"))
 #: What follows the question in a text that holds more than the question.
-_BARE = r"(?s)^(?:Question: ?)?(.*?)(?:\n\s*(?:Context:|Options:|VALID OPTIONS|STRICT OUTPUT|Answer ).*)?$"
-_OPTIONS, _TAIL, _CONTEXT = r"(?m)^\s*(?:Options:|VALID OPTIONS)", r"(?m)^\s*(?:Answer |STRICT OUTPUT)", r"(?m)^\s*Context:"
+_BARE = (
+    r"(?s)^(?:Question: ?)?(.*?)(?:\n\s*(?:Context:|Options:|VALID OPTIONS|STRICT OUTPUT|Answer"
+    r" ).*)?$"
+)
+_OPTIONS, _TAIL, _CONTEXT = (
+    r"(?m)^\s*(?:Options:|VALID OPTIONS)",
+    r"(?m)^\s*(?:Answer |STRICT OUTPUT)",
+    r"(?m)^\s*Context:",
+)
 _STAGE = f"""
-    WITH parsed AS (SELECT number, line, from_json(line, '{{{_STRUCT}}}') AS r FROM lines WHERE trim(line) <> '')
-    SELECT number, TRY_CAST(regexp_extract(r.item_id, '^(-?[0-9]+)([.]0+)?$', 1) AS BIGINT) AS item_id, r.item_id AS said,
-      coalesce(r.images, [coalesce(r.image, '')]) AS paths, line, md5(line) AS digest, {_TEXT_FIELDS},
+    WITH parsed AS (SELECT number, line, from_json(line, '{{{_STRUCT}}}') AS r FROM lines WHERE
+    trim(line) <> '')
+    SELECT number, TRY_CAST(regexp_extract(r.item_id, '^(-?[0-9]+)([.]0+)?$', 1) AS BIGINT) AS
+    item_id, r.item_id AS said,
+      coalesce(r.images, [coalesce(r.image, '')]) AS paths, line, md5(line) AS digest,
+      {_TEXT_FIELDS},
       coalesce(r.item_question, regexp_extract(coalesce(r.question, ''), $bare, 1)) AS bare
     FROM parsed ORDER BY number"""
 _BAD_LINE = """
     SELECT min(number) FROM lines
-    WHERE trim(line) <> '' AND NOT CASE WHEN json_valid(line) THEN json_type(line) = 'OBJECT' ELSE false END"""
+    WHERE trim(line) <> '' AND NOT CASE WHEN json_valid(line) THEN json_type(line) = 'OBJECT' ELSE
+    false END"""
 _BLOCK = 16 * 2**20
 
 
@@ -80,20 +95,26 @@ def find_parts(folder: Path) -> dict[Part, Path]:
                 found[part] = path
                 break
     if not found:
-        raise InputError(f"{folder}: no data file; expected data/{stem(*PARTS[0])}.jsonl to data/{stem(*PARTS[-1])}.jsonl of the release")
+        raise InputError(
+            f"{folder}: no data file; expected data/{stem(*PARTS[0])}.jsonl to"
+            f" data/{stem(*PARTS[-1])}.jsonl of the release"
+        )
     return found
 
 
-# ------------------------------------------------------------------------------------------- reading
+# ----------------------------------------------------------------------
+# reading
 
 
 def stage_records(con: duckdb.DuckDBPyConnection, path: Path, staged: Path) -> int:
-    """Parse a data file block by block into Parquet; returns its number of records. InputError names the first bad line."""
+    """Parse a data file block by block into Parquet; returns its number of records. InputError
+    names the first bad line."""
     again = "copy that file again from its source"
     seen, records = 0, 0
     writer: pq.ParquetWriter | None = None
     try:
-        # one column that ends at the line's end: a JSON text holds no raw control character, hence no delimiter
+        # one column that ends at the line's end: a JSON text holds no raw control character, hence
+        # no delimiter
         lines = pcsv.open_csv(
             path,
             pcsv.ReadOptions(column_names=["line"], block_size=_BLOCK),
@@ -123,64 +144,121 @@ def stage_records(con: duckdb.DuckDBPyConnection, path: Path, staged: Path) -> i
 
 
 def question_kind(con: duckdb.DuckDBPyConnection, task: Task, staged: str) -> str:
-    """What `question` holds: 'complete' (with options or answer instruction), 'with context', or 'bare'; one for the file."""
+    """What `question` holds: 'complete' (with options or answer instruction), 'with context', or
+    'bare'; one for the file."""
     ends = _OPTIONS if task is Task.MCQ else _TAIL
-    query = f"""SELECT avg(regexp_matches(coalesce(question, ''), $ends)::INT), bool_or(regexp_matches(coalesce(question, ''), $context))
+    query = f"""SELECT avg(regexp_matches(coalesce(question, ''), $ends)::INT),
+                bool_or(regexp_matches(coalesce(question, ''), $context))
                 FROM '{staged}'"""
     [(share, context)] = con.execute(query, {"ends": ends, "context": _CONTEXT}).fetchall()
     return "complete" if share >= 0.5 else "with context" if context else "bare"
 
 
-# ------------------------------------------------------------------------------------------- checking
+# ----------------------------------------------------------------------
+# checking
 
 
 def find_faults(job: Job) -> list[str]:
-    """Fill table `faults` (tbl, item_id, key, rule, detail) from all files; returns the tasks whose questions can't be compared.
+    """Fill table `faults` (tbl, item_id, key, rule, detail) from all files; returns the tasks whose
+    questions can't be compared.
 
-    Tables `records` (the fields compared, of every record) and `good` (task, item_id) are left behind for the next steps.
+    Tables `records` (the fields compared, of every record) and `good` (task, item_id) are left
+    behind for the next steps.
     """
     con = job.con
-    shared = ", ".join(f'coalesce("{name}", \'\') AS "{name}"' for name in _SHARED if name != "image")
-    con.execute("CREATE TABLE records AS " + " UNION ALL ".join(
-        f"SELECT '{task}' AS task, '{test}' AS test, number, item_id, said, digest, array_to_string(paths, chr(31)) AS image, bare, {shared} "
-        f"FROM '{job.staged((task, test))}'" for task, test in job.found
-    ))  # fmt: skip
-    con.execute("CREATE TABLE faults (tbl VARCHAR, item_id BIGINT, key VARCHAR, rule VARCHAR, detail VARCHAR)")
+    shared = ", ".join(
+        f'coalesce("{name}", \'\') AS "{name}"' for name in _SHARED if name != "image"
+    )
+    con.execute(
+        "CREATE TABLE records AS "
+        + " UNION ALL ".join(
+            f"SELECT '{task}' AS task, '{test}' AS test, number, item_id, said, digest,"
+            f" array_to_string(paths, chr(31)) AS image, bare, {shared} FROM"
+            f" '{job.staged((task, test))}'"
+            for task, test in job.found
+        )
+    )
+    con.execute(
+        "CREATE TABLE faults (tbl VARCHAR, item_id BIGINT, key VARCHAR, rule VARCHAR, detail"
+        " VARCHAR)"
+    )
 
     def fault(rule: str, select: str) -> None:
-        con.execute(f"INSERT INTO faults SELECT 'items_' || task, item_id, key, '{rule}', detail FROM ({select})")
+        con.execute(
+            f"INSERT INTO faults SELECT 'items_' || task, item_id, key, '{rule}', detail FROM"
+            f" ({select})"
+        )
 
-    fault("no-item-id", """SELECT task, NULL::BIGINT AS item_id, task || '_' || test || ' line ' || number AS key,
-        'item_id ' || coalesce(said, 'missing') || ' is no integer' AS detail FROM records WHERE item_id IS NULL""")  # fmt: skip
-    twice = """SELECT task, item_id, item_id::VARCHAR AS key, task || '_' || test || ': ' || count(*) || ' records' AS detail
-        FROM records WHERE item_id IS NOT NULL GROUP BY task, test, item_id HAVING count(*) > 1 AND count(DISTINCT digest)"""
+    fault(
+        "no-item-id",
+        """SELECT task, NULL::BIGINT AS item_id, task || '_' || test || ' line ' || number AS key,
+        'item_id ' || coalesce(said, 'missing') || ' is no integer' AS detail FROM records WHERE
+        item_id IS NULL""",
+    )
+    twice = """SELECT task, item_id, item_id::VARCHAR AS key, task || '_' || test || ': ' ||
+               count(*) || ' records' AS detail
+        FROM records WHERE item_id IS NOT NULL GROUP BY task, test, item_id HAVING count(*) > 1 AND
+        count(DISTINCT digest)"""
     fault("duplicate-record", f"{twice} = 1")
     fault("conflicting-records", f"{twice} > 1")
-    names = ", ".join(f"CASE WHEN count(DISTINCT \"{name}\") > 1 THEN '{name}' END" for name in _SHARED)
+    names = ", ".join(
+        f"CASE WHEN count(DISTINCT \"{name}\") > 1 THEN '{name}' END" for name in _SHARED
+    )
     differ = (
-        f"SELECT task, item_id, count(DISTINCT bare) > 1 AS asked, concat_ws(', ', {names}) AS what FROM records WHERE item_id IS NOT NULL"
+        f"SELECT task, item_id, count(DISTINCT bare) > 1 AS asked, concat_ws(', ', {names}) AS what"
+        " FROM records WHERE item_id IS NOT NULL"
     )
     con.execute(f"CREATE TABLE differ AS {differ} GROUP BY task, item_id")
-    by_design = con.execute("SELECT task FROM differ GROUP BY task HAVING avg(asked::INT) > 0.5 ORDER BY task").fetchall()
+    by_design = con.execute(
+        "SELECT task FROM differ GROUP BY task HAVING avg(asked::INT) > 0.5 ORDER BY task"
+    ).fetchall()
     for (task,) in by_design:  # where most texts differ, they differ by design
         con.execute("UPDATE differ SET asked = false WHERE task = $task", {"task": task})
     fault(
         "inconsistent-item",
         """SELECT task, item_id, item_id::VARCHAR AS key, 'differs between files: ' ||
-        concat_ws(', ', CASE WHEN asked THEN 'question' END, nullif(what, '')) AS detail FROM differ WHERE asked OR what <> ''""",
+        concat_ws(', ', CASE WHEN asked THEN 'question' END, nullif(what, '')) AS detail FROM
+        differ WHERE asked OR what <> ''""",
     )
     files = ", ".join(f"('{task}', {len(job.parts(task))})" for task in Task)
-    fault("incomplete-item", f"""SELECT task, item_id, item_id::VARCHAR AS key, 'in ' || count(DISTINCT test) || ' of ' || any_value(n) ||
-        ' files' AS detail FROM records JOIN (VALUES {files}) AS files(task, n) USING (task) WHERE item_id IS NOT NULL
-        GROUP BY task, item_id HAVING count(DISTINCT test) < any_value(n)""")  # fmt: skip
-    each = "SELECT DISTINCT task, item_id, item_id::VARCHAR AS key, {} AS detail FROM records WHERE item_id IS NOT NULL AND ({})"
+    fault(
+        "incomplete-item",
+        f"""SELECT task, item_id, item_id::VARCHAR AS key, 'in ' || count(DISTINCT test) || ' of '
+            || any_value(n) ||
+        ' files' AS detail FROM records JOIN (VALUES {files}) AS files(task, n) USING (task) WHERE
+        item_id IS NOT NULL
+        GROUP BY task, item_id HAVING count(DISTINCT test) < any_value(n)""",
+    )
+    each = (
+        "SELECT DISTINCT task, item_id, item_id::VARCHAR AS key, {} AS detail FROM records WHERE"
+        " item_id IS NOT NULL AND ({})"
+    )
     bad_options = "A = '' OR B = '' OR A = B OR A = C OR B = C"
-    fault("invalid-options", each.format("'A, B, C: ' || concat_ws(' | ', A, B, C)", f"task = 'mcq' AND ({bad_options})"))
-    letter = "NOT CASE upper(answer) WHEN 'A' THEN A <> '' WHEN 'B' THEN B <> '' WHEN 'C' THEN C <> '' ELSE false END"
+    fault(
+        "invalid-options",
+        each.format(
+            "'A, B, C: ' || concat_ws(' | ', A, B, C)", f"task = 'mcq' AND ({bad_options})"
+        ),
+    )
+    letter = (
+        "NOT CASE upper(answer) WHEN 'A' THEN A <> '' WHEN 'B' THEN B <> '' WHEN 'C' THEN C <> ''"
+        " ELSE false END"
+    )
     fault("answer-not-an-option", each.format("'answer ' || answer", f"task = 'mcq' AND {letter}"))
     number = "NOT coalesce(isfinite(TRY_CAST(answer AS DOUBLE)), false)"
-    fault("answer-not-a-number", each.format("'answer ' || answer", f"task = 'regression' AND {number}"))
-    fault("invalid-split", each.format("'split ' || split || '; valid: val, test'", "lower(split) NOT IN ('', 'val', 'test')"))
-    con.execute("""CREATE TABLE good AS SELECT DISTINCT task, item_id FROM records WHERE item_id IS NOT NULL
-        AND (task, item_id) NOT IN (SELECT substr(tbl, 7), item_id FROM faults WHERE rule <> 'duplicate-record' AND item_id IS NOT NULL)""")
+    fault(
+        "answer-not-a-number",
+        each.format("'answer ' || answer", f"task = 'regression' AND {number}"),
+    )
+    fault(
+        "invalid-split",
+        each.format(
+            "'split ' || split || '; valid: val, test'", "lower(split) NOT IN ('', 'val', 'test')"
+        ),
+    )
+    con.execute(
+        """CREATE TABLE good AS SELECT DISTINCT task, item_id FROM records WHERE item_id IS NOT NULL
+        AND (task, item_id) NOT IN (SELECT substr(tbl, 7), item_id FROM faults WHERE rule <>
+        'duplicate-record' AND item_id IS NOT NULL)"""
+    )
     return [str(task) for (task,) in by_design]

@@ -1,8 +1,10 @@
-"""A folder in the layout of the authors' release -> a benchmark folder that `sdgbias evaluate` takes like our own.
+"""A folder in the layout of the authors' release -> a benchmark folder that `sdgbias evaluate`
+takes like our own.
 
-Records are parsed, compared and joined by DuckDB; no Python object per record. Every imported line is kept as it came in
-records.parquet (task, test, line, item_id, paths, record), so that nothing a record holds is lost on the way back. What can't
-be used leaves for quarantine/release.parquet with the rule it broke; a broken item leaves all its tests.
+Records are parsed, compared and joined by DuckDB; no Python object per record. Every imported line
+is kept as it came in records.parquet (task, test, line, item_id, paths, record), so that nothing a
+record holds is lost on the way back. What can't be used leaves for quarantine/release.parquet with
+the rule it broke; a broken item leaves all its tests.
 """
 
 from __future__ import annotations
@@ -65,9 +67,12 @@ def _silent(what: str, done: int, total: int) -> None:
 
 @dataclass(frozen=True)
 class Imported:
-    """items per task; files: data file -> (records, what its question holds); missing: data files that aren't there;
-    uncompared: tasks whose question texts differ between files by more than the context, for most items;
-    quarantined: rule -> rows; unknown: items whose indicator isn't one of ours, so that nobody knows which answer is good."""
+    """items per task; files: data file -> (records, what its question holds); missing: data files
+    that aren't there;
+    uncompared: tasks whose question texts differ between files by more than the context, for most
+    items;
+    quarantined: rule -> rows; unknown: items whose indicator isn't one of ours, so that nobody
+    knows which answer is good."""
 
     out: Path
     items: dict[str, int]
@@ -80,34 +85,56 @@ class Imported:
 
     def lines(self) -> list[str]:
         counts = ", ".join(f"{count:,} {task}" for task, count in self.items.items())
-        said = [f"{counts} items from {len(self.files)} data files in {self.out} (benchmark {self.benchmark_id})"]
+        said = [
+            f"{counts} items from {len(self.files)} data files in {self.out} (benchmark"
+            f" {self.benchmark_id})"
+        ]
         for kind in sorted({kind for _, kind in self.files.values()}):
-            said.append(f"question {kind}: {', '.join(name for name, (_, k) in self.files.items() if k == kind)}")
+            said.append(
+                f"question {kind}:"
+                f" {', '.join(name for name, (_, k) in self.files.items() if k == kind)}"
+            )
         if self.missing:
             said.append(f"not there: {', '.join(self.missing)}")
         if self.uncompared:
-            said.append(f"questions differ between the files of {', '.join(self.uncompared)} by more than the context: not compared")
+            said.append(
+                f"questions differ between the files of {', '.join(self.uncompared)} by more than"
+                " the context: not compared"
+            )
         if self.quarantined:
             rules = ", ".join(f"{rule} {count:,}" for rule, count in self.quarantined.items())
-            said.append(f"left out, by rule: {rules}; see {self.out / 'quarantine' / 'release.parquet'}")
+            said.append(
+                f"left out, by rule: {rules}; see {self.out / 'quarantine' / 'release.parquet'}"
+            )
         if self.unknown:
-            said.append(f"{self.unknown:,} multiple-choice items of indicators that aren't ours: they count in accuracy, not in directions")
+            said.append(
+                f"{self.unknown:,} multiple-choice items of indicators that aren't ours: they count"
+                " in accuracy, not in directions"
+            )
         return said
 
 
 def import_(folder: Path, out: Path, progress: Progress = _silent) -> Imported:
-    """Make ``out`` a benchmark folder from ``folder``/data/*.jsonl (or ``folder``/*.jsonl) and the images they name.
+    """Make ``out`` a benchmark folder from ``folder``/data/*.jsonl (or ``folder``/*.jsonl) and the
+    images they name.
 
-    A partial release is taken as far as it goes; a missing T5 is made from another test by leaving out the context, because two
-    views need it. Raises InputError (no data file, a line that is no JSON record, nothing usable), UsageError (``out`` holds
-    something else), StoreError.
+    A partial release is taken as far as it goes; a missing T5 is made from another test by leaving
+    out the context, because two views need it. Raises InputError (no data file, a line that is no
+    JSON record, nothing usable), UsageError (``out`` holds something else), StoreError.
     """
     manifest = read_manifest(folder, MANIFEST)
     if manifest.get("complete") is False:
-        raise InputError(f"{folder / MANIFEST}: this export was interrupted; finish it: sdgbias release export --out {folder}")
+        raise InputError(
+            f"{folder / MANIFEST}: this export was interrupted; finish it: sdgbias release export"
+            f" --out {folder}"
+        )
     found = find_parts(folder)
     sizes = [(stem(*part), path.stat().st_size) for part, path in found.items()]
-    origin = {"synthetic": bool(manifest.get("synthetic")), "release": True, "source": hashlib.sha256(repr(sizes).encode()).hexdigest()}
+    origin = {
+        "synthetic": bool(manifest.get("synthetic")),
+        "release": True,
+        "source": hashlib.sha256(repr(sizes).encode()).hexdigest(),
+    }
     refuse_foreign(out, mine=read_manifest(out, "origin.json") == origin)
     write_json(out / "origin.json", origin)
     for name in ("benchmark.json", "quality.json"):  # until the end, this is no benchmark
@@ -120,7 +147,9 @@ def import_(folder: Path, out: Path, progress: Progress = _silent) -> Imported:
             return _run(Job(con, folder, out, work, found, progress), manifest.get("records") or {})
     except (duckdb.IOException, duckdb.OutOfMemoryException) as error:
         line = str(error).splitlines()[0]
-        raise StoreError(f"{out}: can't be written ({line}); free the disk or name another --out") from None
+        raise StoreError(
+            f"{out}: can't be written ({line}); free the disk or name another --out"
+        ) from None
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
@@ -132,27 +161,41 @@ def _run(job: Job, counts: Mapping[str, int]) -> Imported:
         records[part] = stage_records(con, path, Path(job.staged(part)))
         wanted = counts.get(stem(*part))
         if wanted is not None and wanted != records[part]:
-            raise InputError(f"{path}: {records[part]} records, release.json says {wanted}; copy that file again")
+            raise InputError(
+                f"{path}: {records[part]} records, release.json says {wanted}; copy that file again"
+            )
         kinds[part] = question_kind(con, part[0], job.staged(part))
     job.progress("reading records", len(job.found), len(job.found))
     uncompared = find_faults(job)
     items, lost, notes = _with_images(job, {task: _one_per_item(job, task) for task in Task})
     faults = con.execute('SELECT tbl AS "table", key, rule, detail FROM faults').df()
-    quarantine = pd.concat([faults, lost], ignore_index=True)[list(QUARANTINE_COLUMNS)].astype("str")
+    quarantine = pd.concat([faults, lost], ignore_index=True)[list(QUARANTINE_COLUMNS)].astype(
+        "str"
+    )
     quarantine = quarantine.sort_values(list(QUARANTINE_COLUMNS), ignore_index=True)
     write_table(job.out / "quarantine", "release", quarantine)
     by_rule = {str(k): int(v) for k, v in quarantine["rule"].value_counts().sort_index().items()}
     if not sum(map(len, items.values())):
-        raise InputError(f"{job.folder}: no usable item ({', '.join(f'{k} {v}' for k, v in by_rule.items())}); see {job.out}/quarantine")
+        raise InputError(
+            f"{job.folder}: no usable item ({', '.join(f'{k} {v}' for k, v in by_rule.items())});"
+            f" see {job.out}/quarantine"
+        )
     for task, table in items.items():
         write_table(job.out, f"items_{task}", table)
     write_table(job.out, "clusters", clusters_of(items))
     _write_prompts(job, items, kinds)
     _write_records(job, items)
     missing = [stem(*part) for part in PARTS if part not in job.found]
-    about = {"files": {stem(*p): {"records": records[p], "question": kinds[p]} for p in job.found}, "missing": missing,
-             "questions_not_compared": uncompared, **notes}  # fmt: skip
-    write_json(job.out / "items_notes.json", {"release": about, "series_not_found": [], "asked": {}, "review": {}})
+    about = {
+        "files": {stem(*p): {"records": records[p], "question": kinds[p]} for p in job.found},
+        "missing": missing,
+        "questions_not_compared": uncompared,
+        **notes,
+    }
+    write_json(
+        job.out / "items_notes.json",
+        {"release": about, "series_not_found": [], "asked": {}, "review": {}},
+    )
     card = build_card(job.out)
     mcq = items[Task.MCQ]
     return Imported(
@@ -167,19 +210,30 @@ def _run(job: Job, counts: Mapping[str, int]) -> Imported:
     )
 
 
-# ------------------------------------------------------------------------------------------------- items
+# ----------------------------------------------------------------------
+# items
 
 
 def _one_per_item(job: Job, task: Task) -> pd.DataFrame:
-    """A record per good item with all its fields, from the last test's file: the question there is the barest."""
+    """A record per good item with all its fields, from the last test's file: the question there is
+    the barest."""
     parts = job.parts(task)
     if not parts:
-        names = ["item_id", "paths", "bare", *(name for name in FIELDS if name not in ("item_id", "images"))]
-        return pd.DataFrame({name: pd.Series(dtype="int64" if name == "item_id" else "str") for name in names})
+        names = [
+            "item_id",
+            "paths",
+            "bare",
+            *(name for name in FIELDS if name not in ("item_id", "images")),
+        ]
+        return pd.DataFrame(
+            {name: pd.Series(dtype="int64" if name == "item_id" else "str") for name in names}
+        )
     return (
         job.con.sql(
-            f"""SELECT * EXCLUDE (number, said, line, digest, question, id, image, level, task, num_options) REPLACE (array_to_string(paths, chr(31)) AS paths)
-            FROM '{job.staged(parts[-1])}' SEMI JOIN (SELECT item_id FROM good WHERE task = '{task}') USING (item_id)
+            f"""SELECT * EXCLUDE (number, said, line, digest, question, id, image, level, task,
+                num_options) REPLACE (array_to_string(paths, chr(31)) AS paths)
+            FROM '{job.staged(parts[-1])}' SEMI JOIN (SELECT item_id FROM good WHERE task =
+            '{task}') USING (item_id)
             QUALIFY row_number() OVER (PARTITION BY item_id ORDER BY number) = 1 ORDER BY item_id"""
         )
         .to_arrow_table()
@@ -187,20 +241,31 @@ def _one_per_item(job: Job, task: Task) -> pd.DataFrame:
     )
 
 
-# --------------------------------------------------------------------------------------- items and images
+# --------------------------------------------------------------------------------------- items and
+# images
 
 
-def _with_images(job: Job, rows: Mapping[Task, pd.DataFrame]) -> tuple[dict[Task, pd.DataFrame], pd.DataFrame, dict[str, Any]]:
+def _with_images(
+    job: Job, rows: Mapping[Task, pd.DataFrame]
+) -> tuple[dict[Task, pd.DataFrame], pd.DataFrame, dict[str, Any]]:
     """(item tables, quarantine rows, notes). Writes the image shards and images.parquet."""
-    both = pd.concat([table[["paths", "cluster_id", "photo_id"]] for table in rows.values()], ignore_index=True)
+    both = pd.concat(
+        [table[["paths", "cluster_id", "photo_id"]] for table in rows.values()], ignore_index=True
+    )
     pictures = both.drop_duplicates("paths").sort_values("paths", ignore_index=True)
     given = pictures["cluster_id"].astype("str").where(pictures["cluster_id"].notna(), "")
     alone = (given != "") & ~given.duplicated(keep=False)
-    pictures["place"] = given.where(alone, place_of_paths(pictures["paths"].str.split(_PLACE).str[0].astype("str")))
-    pictures["place"] = pictures["place"].where(~pictures["place"].duplicated(keep=False), pictures["paths"])
+    pictures["place"] = given.where(
+        alone, place_of_paths(pictures["paths"].str.split(_PLACE).str[0].astype("str"))
+    )
+    pictures["place"] = pictures["place"].where(
+        ~pictures["place"].duplicated(keep=False), pictures["paths"]
+    )
     bad: dict[str, tuple[str, str]] = {}
     index = store_images(job.out, _pictures(job, pictures.sort_values("place"), bad))
-    index["image_group"] = near_duplicates.groups(index["image_id"].tolist(), index[["tile_hash", "photo_hash"]].to_numpy().tolist())
+    index["image_group"] = near_duplicates.groups(
+        index["image_id"].tolist(), index[["tile_hash", "photo_hash"]].to_numpy().tolist()
+    )
     write_table(job.out, "images", index)
     if (job.folder / BLANK).is_file():
         write_file(job.out / "blank.png", confine(job.folder, BLANK).read_bytes())
@@ -217,21 +282,36 @@ def _with_images(job: Job, rows: Mapping[Task, pd.DataFrame]) -> tuple[dict[Task
         if task is Task.REGRESSION:
             odd = items[task]["tolerance"].isna()
             target = items[task].loc[odd, "target"]
-            lost.append(_lost(task, items[task].loc[odd, "item_id"], "unknown-target", "target " + target.where(target != "", "missing")))
+            lost.append(
+                _lost(
+                    task,
+                    items[task].loc[odd, "item_id"],
+                    "unknown-target",
+                    "target " + target.where(target != "", "missing"),
+                )
+            )
             items[task] = items[task][~odd].reset_index(drop=True)
     return items, pd.concat(lost, ignore_index=True), notes
 
 
-def _lost(task: Task, ids: pd.Series, rule: pd.Series | str, detail: pd.Series | str) -> pd.DataFrame:
+def _lost(
+    task: Task, ids: pd.Series, rule: pd.Series | str, detail: pd.Series | str
+) -> pd.DataFrame:
     return pd.DataFrame(
-        {"table": f"items_{task}", "key": ids.astype("str"), "rule": rule, "detail": detail}, columns=list(QUARANTINE_COLUMNS)
+        {"table": f"items_{task}", "key": ids.astype("str"), "rule": rule, "detail": detail},
+        columns=list(QUARANTINE_COLUMNS),
     )
 
 
-def _pictures(job: Job, pictures: pd.DataFrame, bad: dict[str, tuple[str, str]]) -> Iterator[tuple[str, str, Sequence[bytes]]]:
-    """(cluster id, photo id, encoded pictures) of all that can be shown; the others' rule and detail go into ``bad``."""
+def _pictures(
+    job: Job, pictures: pd.DataFrame, bad: dict[str, tuple[str, str]]
+) -> Iterator[tuple[str, str, Sequence[bytes]]]:
+    """(cluster id, photo id, encoded pictures) of all that can be shown; the others' rule and
+    detail go into ``bad``."""
     photo = pictures["photo_id"].astype("str").where(pictures["photo_id"].notna(), "")
-    for done, (paths, place, photo_id) in enumerate(zip(pictures["paths"], pictures["place"], photo, strict=True), start=1):
+    for done, (paths, place, photo_id) in enumerate(
+        zip(pictures["paths"], pictures["place"], photo, strict=True), start=1
+    ):
         found = _picture(job.folder, paths)
         if isinstance(found, list):
             yield str(place), str(photo_id), found
@@ -257,10 +337,18 @@ def _picture(folder: Path, paths: str) -> list[bytes] | tuple[str, str]:
         try:
             with Image.open(io.BytesIO(data), formats=_PICTURES) as image:
                 if image.width * image.height > MAX_PIXELS:
-                    return "broken-image", f"{name} has {image.width} x {image.height} pixels, at most {MAX_PIXELS} are decoded"
+                    return (
+                        "broken-image",
+                        (
+                            f"{name} has {image.width} x {image.height} pixels, at most"
+                            f" {MAX_PIXELS} are decoded"
+                        ),
+                    )
                 if image.format == "PNG":
                     image.verify()
-                else:  # a JPEG has no checksum; decoded at an eighth of its size it shows whether its end is there
+                # a JPEG has no checksum; decoded at an eighth of its size it shows whether its end
+                # is there
+                else:
                     image.draft("RGB", (max(1, image.width // 8), max(1, image.height // 8)))
                     image.load()
         except Exception:  # Pillow raises whatever its decoders raise
@@ -269,49 +357,83 @@ def _picture(folder: Path, paths: str) -> list[bytes] | tuple[str, str]:
     return parts
 
 
-# ------------------------------------------------------------------------------------- prompts and records
+# ------------------------------------------------------------------------------------- prompts and
+# records
 
 
 def _write_prompts(job: Job, items: Mapping[Task, pd.DataFrame], kinds: Mapping[Part, str]) -> None:
     """prompts.parquet: the question as it came where it is complete, else completed by views.py."""
     con = job.con
     schema = pa.schema(
-        [(n, pa.int64() if n == "item_id" else pa.string()) for n in ("task", "item_id", "test", "text", "image_id", "candidates")]
+        [
+            (n, pa.int64() if n == "item_id" else pa.string())
+            for n in ("task", "item_id", "test", "text", "image_id", "candidates")
+        ]
     )
-    with replaced(job.out / "prompts.parquet") as [file], pq.ParquetWriter(file, schema, compression="zstd") as writer:
+    with (
+        replaced(job.out / "prompts.parquet") as [file],
+        pq.ParquetWriter(file, schema, compression="zstd") as writer,
+    ):
         for task, table in items.items():
             parts = job.parts(task)
             if table.empty:
                 continue
-            sides = np.where(table["option_c"] == "", "AB", LETTERS) if task is Task.MCQ else "0123456789"
-            con.register("items", pa.table({"item_id": table["item_id"], "image_id": table["image_id"].astype("str"), "candidates": pd.Series(
-                sides, index=table.index, dtype="str")}))  # fmt: skip
+            sides = (
+                np.where(table["option_c"] == "", "AB", LETTERS)
+                if task is Task.MCQ
+                else "0123456789"
+            )
+            con.register(
+                "items",
+                pa.table(
+                    {
+                        "item_id": table["item_id"],
+                        "image_id": table["image_id"].astype("str"),
+                        "candidates": pd.Series(sides, index=table.index, dtype="str"),
+                    }
+                ),
+            )
             asked = [_asked(job, part, table, kinds[part]) for part in parts]
             if (task, ContextTest.T5) not in job.found:
                 asked.append(_asked_without_context(job, parts[-1], table, kinds[parts[-1]]))
             rows = con.sql(
-                f"""SELECT '{task}' AS task, item_id, test, text, image_id::VARCHAR AS image_id, candidates::VARCHAR AS candidates
-                    FROM ({" UNION ALL ".join(asked)}) JOIN items USING (item_id) ORDER BY item_id, test"""
+                f"""SELECT '{task}' AS task, item_id, test, text, image_id::VARCHAR AS image_id,
+                    candidates::VARCHAR AS candidates
+                    FROM ({" UNION ALL ".join(asked)}) JOIN items USING (item_id) ORDER BY item_id,
+                    test"""
             ).to_arrow_reader(65_536)
             for batch in rows:
                 writer.write_table(pa.Table.from_batches([batch]).cast(schema))
 
 
 def _first_records(job: Job, part: Part, columns: str) -> str:
-    return f"SELECT {columns} FROM '{job.staged(part)}' QUALIFY row_number() OVER (PARTITION BY item_id ORDER BY number) = 1"
+    return (
+        f"SELECT {columns} FROM '{job.staged(part)}' QUALIFY row_number() OVER (PARTITION BY"
+        " item_id ORDER BY number) = 1"
+    )
 
 
 def _asked(job: Job, part: Part, items: pd.DataFrame, kind: str) -> str:
     """SQL that gives item_id, test, text of one part."""
     task, test = part
     if kind == "complete":
-        return _first_records(job, part, f"item_id, '{test}' AS test, coalesce(question, '') AS text")
+        return _first_records(
+            job, part, f"item_id, '{test}' AS test, coalesce(question, '') AS text"
+        )
     said = job.con.execute(
-        _first_records(job, part, "item_id, regexp_replace(coalesce(question, ''), '^Question: ?', '') AS question")
+        _first_records(
+            job,
+            part,
+            "item_id, regexp_replace(coalesce(question, ''), '^Question: ?', '') AS question",
+        )
     ).df()
     question = items["item_id"].map(said.set_index("item_id")["question"]).astype("str")
-    view = View.FULL if kind == "bare" else View.Q_ONLY  # a context that came with the question isn't written again
-    return _registered(job, test, items["item_id"], prompt_texts(items.assign(question=question), task, test, view))
+    view = (
+        View.FULL if kind == "bare" else View.Q_ONLY
+    )  # a context that came with the question isn't written again
+    return _registered(
+        job, test, items["item_id"], prompt_texts(items.assign(question=question), task, test, view)
+    )
 
 
 def _asked_without_context(job: Job, part: Part, items: pd.DataFrame, kind: str) -> str:
@@ -329,17 +451,23 @@ def _registered(job: Job, test: ContextTest, ids: pd.Series, texts: pd.Series) -
 
 
 def _write_records(job: Job, items: Mapping[Task, pd.DataFrame]) -> None:
-    """records.parquet: the lines of all items that are kept, file by file in their order; repeated lines once."""
+    """records.parquet: the lines of all items that are kept, file by file in their order; repeated
+    lines once."""
     names = ("task", "test", "line", "item_id", "paths", "record")
     kinds = {"line": pa.int64(), "item_id": pa.int64(), "paths": pa.list_(pa.string())}
     schema = pa.schema([(name, kinds.get(name, pa.string())) for name in names])
-    with replaced(job.out / "records.parquet") as [file], pq.ParquetWriter(file, schema, compression="zstd") as writer:
+    with (
+        replaced(job.out / "records.parquet") as [file],
+        pq.ParquetWriter(file, schema, compression="zstd") as writer,
+    ):
         for task, test in job.found:
             job.con.register("kept", pa.table({"item_id": items[task]["item_id"]}))
             rows = job.con.sql(
-                f"""SELECT '{task}' AS task, '{test}' AS test, number AS line, item_id, paths, line AS record
+                f"""SELECT '{task}' AS task, '{test}' AS test, number AS line, item_id, paths, line
+                    AS record
                     FROM '{job.staged((task, test))}' SEMI JOIN kept USING (item_id)
-                    QUALIFY row_number() OVER (PARTITION BY item_id ORDER BY number) = 1 ORDER BY number"""
+                    QUALIFY row_number() OVER (PARTITION BY item_id ORDER BY number) = 1 ORDER BY
+                    number"""
             ).to_arrow_reader(65_536)
             for batch in rows:
                 writer.write_table(pa.Table.from_batches([batch]).cast(schema))

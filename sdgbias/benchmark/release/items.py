@@ -1,7 +1,9 @@
-"""Imported records as item and cluster tables: what a foreign record lacks is filled from our own tables, or left blank.
+"""Imported records as item and cluster tables: what a foreign record lacks is filled from our own
+tables, or left blank.
 
-The indicator table gives polarity, unit, title and pillar where a name in the record matches (slug, title or SDG code, whatever
-the case and punctuation). A cluster id in DHS's form gives country and survey year. The rest is '' or NaN, and counted.
+The indicator table gives polarity, unit, title and pillar where a name in the record matches (slug,
+title or SDG code, whatever the case and punctuation). A cluster id in DHS's form gives country and
+survey year. The rest is '' or NaN, and counted.
 """
 
 from __future__ import annotations
@@ -20,21 +22,34 @@ from sdgbias.raw.indicators import load_indicators, load_regression_tasks
 from sdgbias.types import PILLARS, TOLERANCES, Task
 
 #: Every column that isn't text.
-NUMBERS = {"item_id": "int64", "year": "int32", "value": "float64", "value_year": "int32", "tolerance": "float64"}
+NUMBERS = {
+    "item_id": "int64",
+    "year": "int32",
+    "value": "float64",
+    "value_year": "int32",
+    "tolerance": "float64",
+}
 _CLUSTER = ("cluster_id", "cname", "iso3", "country", "year", "urban", *LABELS)
 
 
 def place_of_paths(paths: pd.Series) -> pd.Series:
-    """A cluster id per distinct image path: the path without 'images/' and suffix, or with it where two paths would meet."""
-    short = paths.map(lambda path: str(PurePosixPath(path).with_suffix("")) if PurePosixPath(path).name else path)
+    """A cluster id per distinct image path: the path without 'images/' and suffix, or with it where
+    two paths would meet."""
+    short = paths.map(
+        lambda path: str(PurePosixPath(path).with_suffix("")) if PurePosixPath(path).name else path
+    )
     short = short.str.removeprefix("images/")
     return short.where(~short.duplicated(keep=False) & (short != ""), paths)
 
 
 def item_table(task: Task, records: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """(the columns of items_<task> sorted by item_id, notes). ``records``: one row per item; item_id, image_id, cluster_id, bare
-    (the question without context and options) and the record's other fields as text, missing ones as NaN or None."""
-    rows = pd.DataFrame({name: _text(records[name]) for name in records.columns if name != "item_id"}, index=records.index)
+    """(the columns of items_<task> sorted by item_id, notes). ``records``: one row per item;
+    item_id, image_id, cluster_id, bare (the question without context and options) and the record's
+    other fields as text, missing ones as NaN or None."""
+    rows = pd.DataFrame(
+        {name: _text(records[name]) for name in records.columns if name != "item_id"},
+        index=records.index,
+    )
     rows["item_id"] = records["item_id"].astype("int64")
     ours = rows["item_question"] != ""
     rows["item_question"] = rows["item_question"].where(ours, rows["bare"])
@@ -49,24 +64,34 @@ def item_table(task: Task, records: pd.DataFrame) -> tuple[pd.DataFrame, dict[st
     for name in ("unit", "sdg", "polarity"):
         if name in rows:
             rows[name] = rows[name].where(rows[name] != "", _match(task, rows, name))
-    canonical = rows["pillar"].map(_key).map({_key(name): name for name in PILLARS}).fillna(rows["pillar"])
+    canonical = (
+        rows["pillar"].map(_key).map({_key(name): name for name in PILLARS}).fillna(rows["pillar"])
+    )
     rows["pillar"] = canonical.where(canonical != "", _match(task, rows, "pillar"))
     given = rows["split"].str.lower()
-    rows["split"] = given.where(given != "", pd.Series(authors_split(task.value, rows["item_id"]), index=rows.index))
+    rows["split"] = given.where(
+        given != "", pd.Series(authors_split(task.value, rows["item_id"]), index=rows.index)
+    )
     notes = {
-        "indicators_not_ours": {str(k): int(v) for k, v in named[slug == ""].value_counts().sort_index().items()},
+        "indicators_not_ours": {
+            str(k): int(v) for k, v in named[slug == ""].value_counts().sort_index().items()
+        },
         "split_by_rule": int((given == "").sum()),
     }
     _fill_place(rows)
     if task is Task.REGRESSION:
         rows["tolerance"] = _number(rows["tolerance"]).fillna(rows["target"].map(TOLERANCES))
-    items = pd.DataFrame({name: _typed(rows[FIELD_OF.get(name, name)], name, task) for name in COLUMNS[task]})
+    items = pd.DataFrame(
+        {name: _typed(rows[FIELD_OF.get(name, name)], name, task) for name in COLUMNS[task]}
+    )
     return items.sort_values("item_id", ignore_index=True), notes
 
 
 def clusters_of(items: Mapping[Task, pd.DataFrame]) -> pd.DataFrame:
     """clusters.parquet: what the items know of their places, sorted; coordinates unknown."""
-    both = pd.concat([table[list(_CLUSTER)] for table in items.values() if len(table)], ignore_index=True)
+    both = pd.concat(
+        [table[list(_CLUSTER)] for table in items.values() if len(table)], ignore_index=True
+    )
     rows = both.groupby("cluster_id", sort=True).first().reset_index()
     split = rows["cname"].map(countries().set_index("cname")["official_split"]).fillna("")
     dhs = rows["cluster_id"].str.fullmatch(ID_PATTERN.pattern)
@@ -96,19 +121,26 @@ def _fill_place(rows: pd.DataFrame) -> None:
     year = rows["cluster_id"].str[3:7].where(dhs, "0")
     rows["year"] = rows["year"].where(rows["year"] != "", year)
     there = pd.DataFrame({"cname": sorted(set(rows["cname"]) - {""})})
-    place, _ = split_by_country(there.assign(official_split=there["cname"].map(known["official_split"]).fillna("")))
-    rows["split_place"] = rows["split_place"].where(rows["split_place"] != "", rows["cname"].map(place).fillna(""))
+    place, _ = split_by_country(
+        there.assign(official_split=there["cname"].map(known["official_split"]).fillna(""))
+    )
+    rows["split_place"] = rows["split_place"].where(
+        rows["split_place"] != "", rows["cname"].map(place).fillna("")
+    )
 
 
 def _match(task: Task, rows: pd.DataFrame, field: str) -> pd.Series:
-    """A field of our indicator table for every row, '' where neither `indicator` nor `task_name` names an entry."""
+    """A field of our indicator table for every row, '' where neither `indicator` nor `task_name`
+    names an entry."""
     found: dict[str, str] = {}
     entries = load_indicators() if task is Task.MCQ else load_regression_tasks()
     for name in ("sdg", "title", "slug"):  # a slug wins
         for entry in entries:
             found[_key(str(getattr(entry, name)))] = str(getattr(entry, field, ""))
     codes = [_key(entry.sdg) for entry in entries]
-    for code in {c for c in codes if codes.count(c) > 1}:  # two tasks of one SDG indicator: the code names neither
+    for code in {
+        c for c in codes if codes.count(c) > 1
+    }:  # two tasks of one SDG indicator: the code names neither
         found.pop(code)
     first = rows["indicator"].map(_key).map(found)
     return first.fillna(rows["task_name"].map(_key).map(found)).fillna("").astype("str")
@@ -127,7 +159,11 @@ def _number(values: pd.Series) -> pd.Series:
 
 
 def _typed(values: pd.Series, name: str, task: Task) -> pd.Series:
-    kind = "float64" if name in LABELS or (name == "answer" and task is Task.REGRESSION) else NUMBERS.get(name, "str")
+    kind = (
+        "float64"
+        if name in LABELS or (name == "answer" and task is Task.REGRESSION)
+        else NUMBERS.get(name, "str")
+    )
     if kind == "str":
         return values.astype("str")
     if kind == "int32":  # years: 0 is unknown

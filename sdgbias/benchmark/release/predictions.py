@@ -1,7 +1,9 @@
-"""The benchmark authors' prediction tables (DATA.md-style file contract): read them, run CADE on them, write the answer.
+"""The benchmark authors' prediction tables (DATA.md-style file contract): read them, run CADE on
+them, write the answer.
 
-A folder holds `<task>_T<k>` (Full; IMG+Q at T5) and `<task>_T<k>_text` (CTX+Q; Q-only at T5) as .csv or .parquet. Rows are
-joined by `index`, never by position. A table or row that lacks a view is said and counted; nothing is dropped in silence.
+A folder holds `<task>_T<k>` (Full; IMG+Q at T5) and `<task>_T<k>_text` (CTX+Q; Q-only at T5) as
+.csv or .parquet. Rows are joined by `index`, never by position. A table or row that lacks a view is
+said and counted; nothing is dropped in silence.
 """
 
 from __future__ import annotations
@@ -25,8 +27,9 @@ from sdgbias.types import DIGITS, LETTERS, TOLERANCES, CadeParams, ContextTest, 
 
 @dataclass(frozen=True)
 class Tables:
-    """One task x level of a model: ids (N,), split (N,), gold (N,) as written, present (N, K), logits per view (N, K),
-    generated (N,) text, target (N,) and the counts of what was not as it should be."""
+    """One task x level of a model: ids (N,), split (N,), gold (N,) as written, present (N, K),
+    logits per view (N, K), generated (N,) text, target (N,) and the counts of what was not as it
+    should be."""
 
     task: Task
     level: ContextTest
@@ -57,12 +60,23 @@ def _read_table(folder: Path, stem: str, columns: list[str]) -> pd.DataFrame | N
         if path.suffix == ".parquet":
             table = pd.read_parquet(path)
         else:
-            texts = dict.fromkeys(("prediction", "answer", "split", "pillar", "target", *LETTERS), str)
-            table = pd.read_csv(path, dtype=texts, keep_default_na=False, na_values={c: ["", "nan", "NaN"] for c in columns})
+            texts = dict.fromkeys(
+                ("prediction", "answer", "split", "pillar", "target", *LETTERS), str
+            )
+            table = pd.read_csv(
+                path,
+                dtype=texts,
+                keep_default_na=False,
+                na_values={c: ["", "nan", "NaN"] for c in columns},
+            )
     except (OSError, ValueError, pd.errors.ParserError) as error:
-        raise InputError(f"{path}: can't be read as a table ({str(error).splitlines()[0]})") from None
+        raise InputError(
+            f"{path}: can't be read as a table ({str(error).splitlines()[0]})"
+        ) from None
     if "index" not in table.columns:
-        raise InputError(f"{path}: no column 'index' (= item_id); found: {', '.join(map(str, table.columns))}")
+        raise InputError(
+            f"{path}: no column 'index' (= item_id); found: {', '.join(map(str, table.columns))}"
+        )
     ids = pd.to_numeric(table["index"], errors="coerce")
     bad = ids.isna() | (ids % 1 != 0)
     if bad.any():
@@ -70,7 +84,10 @@ def _read_table(folder: Path, stem: str, columns: list[str]) -> pd.DataFrame | N
     table["index"] = ids.astype("int64")
     twice = table["index"].duplicated()
     if twice.any():
-        raise InputError(f"{path}: index {int(table['index'][twice].iloc[0])} stands in more than one row; remove duplicates")
+        raise InputError(
+            f"{path}: index {int(table['index'][twice].iloc[0])} stands in more than one row;"
+            " remove duplicates"
+        )
     if not any(c in table.columns for c in columns):
         raise InputError(f"{path}: no logit columns; expected {', '.join(columns)}")
     for column in columns:
@@ -83,11 +100,14 @@ def _text_column(table: pd.DataFrame, name: str) -> pd.Series:
     if name not in table.columns:
         return pd.Series("", index=table.index, dtype=object)
     column = table[name].astype(object)
-    return column.where(column.notna(), "").map(lambda v: v.strip() if isinstance(v, str) else str(v))
+    return column.where(column.notna(), "").map(
+        lambda v: v.strip() if isinstance(v, str) else str(v)
+    )
 
 
 def read_tables(folder: Path, task: Task, level: ContextTest) -> Tables:
-    """The four views of one task x level (reference: IMG+Q and Q-only always come from T5 and T5_text)."""
+    """The four views of one task x level (reference: IMG+Q and Q-only always come from T5 and
+    T5_text)."""
     candidates = LETTERS if task is Task.MCQ else DIGITS
     columns = [f"logit_{c}" for c in candidates]
     stems = {
@@ -99,8 +119,15 @@ def read_tables(folder: Path, task: Task, level: ContextTest) -> Tables:
     found = {view: _read_table(folder, stem, columns) for view, stem in stems.items()}
     full = found["full"]
     if full is None:
-        there = ", ".join(sorted(p.name for p in folder.glob("*_T*"))) if folder.is_dir() else "no such folder"
-        raise InputError(f"{folder}: no table {stems['full']}.csv or .parquet (the Full view); found: {there or 'nothing'}")
+        there = (
+            ", ".join(sorted(p.name for p in folder.glob("*_T*")))
+            if folder.is_dir()
+            else "no such folder"
+        )
+        raise InputError(
+            f"{folder}: no table {stems['full']}.csv or .parquet (the Full view); found:"
+            f" {there or 'nothing'}"
+        )
     notes = {"rows": len(full)}
     views: dict[str, Floats] = {}
     for view, table in found.items():
@@ -125,9 +152,14 @@ def read_tables(folder: Path, task: Task, level: ContextTest) -> Tables:
     split = _text_column(full, "split").str.lower()
     given = split.isin(["val", "test"])
     if not (given | (split == "")).all():
-        raise InputError(f"{folder}/{stems['full']}: split {split[~given & (split != '')].iloc[0]!r}; valid: val, test")
+        raise InputError(
+            f"{folder}/{stems['full']}: split {split[~given & (split != '')].iloc[0]!r}; valid:"
+            " val, test"
+        )
     notes["rows_split_by_rule"] = int((~given).sum())
-    by_rule = pd.Series(authors_split(task.value, full.index.to_numpy()), index=full.index, dtype=object)
+    by_rule = pd.Series(
+        authors_split(task.value, full.index.to_numpy()), index=full.index, dtype=object
+    )
     frame = pd.DataFrame(
         {
             "split": split.where(given, by_rule),
@@ -141,8 +173,9 @@ def read_tables(folder: Path, task: Task, level: ContextTest) -> Tables:
 
 @dataclass(frozen=True)
 class Prepared:
-    """Tables turned into arrays: streams; payoff (N, K) for the search (0 without a gold answer); values (N, K) number if a
-    digit is chosen (regression); gold_ok (N,); generated (N,) what the model said, NaN/'' where it can't be parsed."""
+    """Tables turned into arrays: streams; payoff (N, K) for the search (0 without a gold answer);
+    values (N, K) number if a digit is chosen (regression); gold_ok (N,); generated (N,) what the
+    model said, NaN/'' where it can't be parsed."""
 
     streams: Streams
     payoff: Floats
@@ -155,38 +188,68 @@ class Prepared:
 
 def prepare(t: Tables, numerics: Numerics) -> Prepared:
     """Streams, gold answers and what each candidate would earn."""
-    s = streams(t.views["full"], t.views["ctx"], t.views["img"], t.views["q"], t.present, numerics=numerics)
+    s = streams(
+        t.views["full"], t.views["ctx"], t.views["img"], t.views["q"], t.present, numerics=numerics
+    )
     reference = numerics == "reference"
     n, k = t.present.shape
     answers = t.frame["answer"]
     if t.task is Task.MCQ:
-        gold = np.array([LETTERS.find(a.upper()) if len(a) == 1 else -1 for a in answers], dtype=np.int64)
+        gold = np.array(
+            [LETTERS.find(a.upper()) if len(a) == 1 else -1 for a in answers], dtype=np.int64
+        )
         ok = (gold >= 0) & t.present[np.arange(n), np.maximum(gold, 0)]
         payoff = ((np.arange(k) == gold[:, None]) & ok[:, None]).astype(float)
         letters = ["".join(c for c, p in zip(LETTERS, row, strict=True) if p) for row in t.present]
-        said = [parse_letter(text, c, reference) or "" for text, c in zip(t.frame["prediction"], letters, strict=True)]
+        said = [
+            parse_letter(text, c, reference) or ""
+            for text, c in zip(t.frame["prediction"], letters, strict=True)
+        ]
         nothing = np.full((n, k), np.nan)
-        return Prepared(s, payoff, nothing, gold, np.full(n, np.nan), ok, pd.Series(said, index=t.frame.index, dtype=object))
+        return Prepared(
+            s,
+            payoff,
+            nothing,
+            gold,
+            np.full(n, np.nan),
+            ok,
+            pd.Series(said, index=t.frame.index, dtype=object),
+        )
     gold_value = pd.to_numeric(answers, errors="coerce").to_numpy(dtype=float)
     ok = np.isfinite(gold_value)
-    values = np.array([[with_first_digit(text, d, reference) for d in DIGITS] for text in t.frame["prediction"]])
+    values = np.array(
+        [[with_first_digit(text, d, reference) for d in DIGITS] for text in t.frame["prediction"]]
+    )
     values = values.reshape(n, k)
     payoff = np.where(ok[:, None], -np.abs(values - gold_value[:, None]), 0.0)
     numbers = [parse_number(text, reference) for text in t.frame["prediction"]]
-    said_number = pd.Series([np.nan if x is None else x for x in numbers], index=t.frame.index, dtype=float)
+    said_number = pd.Series(
+        [np.nan if x is None else x for x in numbers], index=t.frame.index, dtype=float
+    )
     return Prepared(s, payoff, values, np.full(n, -1), gold_value, ok, said_number)
 
 
 def search(t: Tables, p: Prepared, *, draws: int, seed: int, kind: Kind = "random") -> SearchResult:
-    """Tunes CADE on the validation rows that have a gold answer and an image view; `exact` cross-validates over ids."""
+    """Tunes CADE on the validation rows that have a gold answer and an image view; `exact`
+    cross-validates over ids."""
     rows = (t.frame["split"] == "val").to_numpy() & p.gold_ok & p.streams.valid.any(axis=1)
     if not rows.any():
         raise InputError(
-            f"{t.task.value} {t.level.value}: no validation row with a gold answer and an image view among {len(t.frame)} rows; "
-            "give hyper-parameters instead: sdgbias cade apply --alpha .. --lambda-kl .. --beta .. --tau .."
+            f"{t.task.value} {t.level.value}: no validation row with a gold answer and an image"
+            f" view among {len(t.frame)} rows; give hyper-parameters instead: sdgbias cade apply"
+            " --alpha .. --lambda-kl .. --beta .. --tau .."
         )
     ids = t.frame.index.to_numpy()[rows]
-    return tune(take(p.streams, rows), p.payoff[rows], t.task, search=kind, draws=draws, seed=seed, clusters=ids, folds=5)
+    return tune(
+        take(p.streams, rows),
+        p.payoff[rows],
+        t.task,
+        search=kind,
+        draws=draws,
+        seed=seed,
+        clusters=ids,
+        folds=5,
+    )
 
 
 def _summary(hits: np.ndarray, ids: np.ndarray) -> dict[str, float | int]:
@@ -199,10 +262,12 @@ def _mean_summary(values: np.ndarray, ids: np.ndarray) -> dict[str, float | int]
     return {"value": e.value, "n": e.n, "ci_low": e.low, "ci_high": e.high}
 
 
-def apply(t: Tables, p: Prepared, params: CadeParams, tolerance: float | None) -> tuple[pd.DataFrame, dict[str, object]]:
-    """(cade_predictions rows, metrics by split). Regression answers are the generated number with CADE's first digit
-    (`mode=replace`; tables can't be decoded further). A generated text without a number counts as 0.0, as in the
-    reference, and is counted as `unparsed`."""
+def apply(
+    t: Tables, p: Prepared, params: CadeParams, tolerance: float | None
+) -> tuple[pd.DataFrame, dict[str, object]]:
+    """(cade_predictions rows, metrics by split). Regression answers are the generated number with
+    CADE's first digit (`mode=replace`; tables can't be decoded further). A generated text without a
+    number counts as 0.0, as in the reference, and is counted as `unparsed`."""
     decision = decide(p.streams, params)
     ids = t.frame.index.to_numpy()
     rows = np.arange(len(ids))
@@ -215,9 +280,13 @@ def apply(t: Tables, p: Prepared, params: CadeParams, tolerance: float | None) -
         said_hit = p.generated.to_numpy() == t.frame["answer"].str.upper().to_numpy()
     else:
         baseline = p.generated.fillna(0.0).to_numpy()
-        chosen = np.where(decision.choice >= 0, p.values[rows, np.maximum(decision.choice, 0)], np.nan)
+        chosen = np.where(
+            decision.choice >= 0, p.values[rows, np.maximum(decision.choice, 0)], np.nan
+        )
         limits = t.frame["target"].map(TOLERANCES).to_numpy(dtype=np.float64)
-        limit = np.asarray(limits if tolerance is None else np.full(len(ids), tolerance), dtype=np.float64)
+        limit = np.asarray(
+            limits if tolerance is None else np.full(len(ids), tolerance), dtype=np.float64
+        )
     for split in ("val", "test"):
         use = (t.frame["split"] == split).to_numpy() & p.gold_ok & p.streams.valid.any(axis=1)
         if t.task is Task.MCQ:
@@ -228,7 +297,9 @@ def apply(t: Tables, p: Prepared, params: CadeParams, tolerance: float | None) -
             }
             unparsed = (p.generated == "").to_numpy()
         else:
-            base_error = metrics.absolute_error(p.gold_value, np.asarray(baseline, dtype=np.float64))
+            base_error = metrics.absolute_error(
+                p.gold_value, np.asarray(baseline, dtype=np.float64)
+            )
             cade_error = metrics.absolute_error(p.gold_value, np.asarray(chosen, dtype=np.float64))
             m = {
                 "baseline_mae": _mean_summary(base_error[use], ids[use]),
@@ -236,8 +307,12 @@ def apply(t: Tables, p: Prepared, params: CadeParams, tolerance: float | None) -
             }
             known = use & np.isfinite(limit)
             if known.any():
-                m["baseline_interval_accuracy"] = _summary(metrics.within_tolerance(base_error, limit)[known], ids[known])
-                m["cade_interval_accuracy"] = _summary(metrics.within_tolerance(cade_error, limit)[known], ids[known])
+                m["baseline_interval_accuracy"] = _summary(
+                    metrics.within_tolerance(base_error, limit)[known], ids[known]
+                )
+                m["cade_interval_accuracy"] = _summary(
+                    metrics.within_tolerance(cade_error, limit)[known], ids[known]
+                )
             m["without_tolerance"] = int((use & ~known).sum())
             unparsed = p.generated.isna().to_numpy()
         m["n"] = int(use.sum())
@@ -262,13 +337,18 @@ def apply(t: Tables, p: Prepared, params: CadeParams, tolerance: float | None) -
 
 
 def read_params(path: Path) -> CadeParams:
-    """Hyper-parameters from a JSON file: a cade_config.json or {"alpha": .., "lambda_kl": .., "beta": .., "tau": ..}."""
+    """Hyper-parameters from a JSON file: a cade_config.json or {"alpha": .., "lambda_kl": ..,
+    "beta": .., "tau": ..}."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         data = data.get("params", data)
-        return CadeParams(**{name: float(data[name]) for name in ("alpha", "lambda_kl", "beta", "tau")})
+        return CadeParams(
+            **{name: float(data[name]) for name in ("alpha", "lambda_kl", "beta", "tau")}
+        )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path}: no CADE parameters ({error}); expected JSON with alpha, lambda_kl, beta, tau") from None
+        raise InputError(
+            f"{path}: no CADE parameters ({error}); expected JSON with alpha, lambda_kl, beta, tau"
+        ) from None
 
 
 def write_results(out: Path, predictions: pd.DataFrame, config: Mapping[str, object]) -> None:
@@ -276,7 +356,9 @@ def write_results(out: Path, predictions: pd.DataFrame, config: Mapping[str, obj
     out.mkdir(parents=True, exist_ok=True)
     texts = {
         "cade_predictions.csv": predictions.to_csv(index=False, lineterminator="\n"),
-        "cade_config.json": json.dumps(_finite(config), indent=2, sort_keys=True, allow_nan=False) + "\n",
+        "cade_config.json": (
+            json.dumps(_finite(config), indent=2, sort_keys=True, allow_nan=False) + "\n"
+        ),
     }
     for name, text in texts.items():
         part = out / f".{name}.part"
@@ -293,10 +375,20 @@ def _finite(value: object) -> object:
 
 
 def run(
-    folder: Path, task: Task, level: ContextTest, out: Path, *, params: CadeParams | None, numerics: Numerics = "exact",
-    draws: int = 10_000, seed: int = 0, tolerance: float | None = None, kind: Kind = "random",
-) -> dict[str, object]:  # fmt: skip
-    """`sdgbias cade search|apply`: read, tune on val unless `params` are given, decide, write both files; returns the config."""
+    folder: Path,
+    task: Task,
+    level: ContextTest,
+    out: Path,
+    *,
+    params: CadeParams | None,
+    numerics: Numerics = "exact",
+    draws: int = 10_000,
+    seed: int = 0,
+    tolerance: float | None = None,
+    kind: Kind = "random",
+) -> dict[str, object]:
+    """`sdgbias cade search|apply`: read, tune on val unless `params` are given, decide, write both
+    files; returns the config."""
     tables = read_tables(folder, task, level)
     prepared = prepare(tables, numerics)
     found = None
@@ -310,7 +402,11 @@ def run(
         "numerics": numerics,
         "mode": "replace" if task is Task.REGRESSION else None,
         "params": asdict(params),
-        "search": None if found is None else {"kind": kind, **{k: v for k, v in asdict(found).items() if k != "params"}},
+        "search": (
+            None
+            if found is None
+            else {"kind": kind, **{k: v for k, v in asdict(found).items() if k != "params"}}
+        ),
         "metrics": measured,
         "n": tables.notes["rows"],
         "notes": {**tables.notes, "gold_missing_or_not_an_option": int((~prepared.gold_ok).sum())},

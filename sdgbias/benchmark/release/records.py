@@ -1,8 +1,10 @@
-"""The benchmark authors' record files (DATA.md section 5): which there are, what a record holds, how a line is written.
+"""The benchmark authors' record files (DATA.md section 5): which there are, what a record holds,
+how a line is written.
 
-`data/<task>_T<k>.jsonl` (7 files) holds one JSON object a line; `views/` holds the 14 files that a model runner is given:
-`<task>_T<k>` (Full; IMG+Q at T5) and `<task>_T<k>_text` (CTX+Q; Q-only at T5). Our own columns ride along in the data files
-under their own names (FIELD_OF names the five that would collide).
+`data/<task>_T<k>.jsonl` (7 files) holds one JSON object a line; `views/` holds the 14 files that a
+model runner is given: `<task>_T<k>` (Full; IMG+Q at T5) and `<task>_T<k>_text` (CTX+Q; Q-only at
+T5). Our own columns ride along in the data files under their own names (FIELD_OF names the five
+that would collide).
 """
 
 from __future__ import annotations
@@ -29,7 +31,21 @@ TEXT_VIEWS = ("none", "blank-image")
 PARTS = tuple((task, test) for task in Task for test in TESTS[task])
 #: Fields of a record in the order we write them; ours follow.
 AUTHORS_FIELDS = (
-    *("id", "item_id", "image", "question", "A", "B", "C", "answer", "split", "level", "pillar", "indicator", "task"),
+    *(
+        "id",
+        "item_id",
+        "image",
+        "question",
+        "A",
+        "B",
+        "C",
+        "answer",
+        "split",
+        "level",
+        "pillar",
+        "indicator",
+        "task",
+    ),
     *("task_name", "target", "num_options"),
 )
 #: Our columns whose name means something else in a record, or that the authors call otherwise.
@@ -38,23 +54,38 @@ FIELD_OF = {
     **{"option_a": "A", "option_b": "B", "option_c": "C"},
 }
 COLUMNS = {Task.MCQ: MCQ_COLUMNS, Task.REGRESSION: REGRESSION_COLUMNS}
-#: Our fields that ride along: the columns of both item tables that the authors have no name for, and two of the images.
+#: Our fields that ride along: the columns of both item tables that the authors have no name for,
+#: and two of the images.
 OWN_FIELDS = (
-    *sorted({FIELD_OF.get(c, c) for columns in COLUMNS.values() for c in columns} - {*AUTHORS_FIELDS, "image_id"}),
+    *sorted(
+        {FIELD_OF.get(c, c) for columns in COLUMNS.values() for c in columns}
+        - {*AUTHORS_FIELDS, "image_id"}
+    ),
     *("photo_id", "images"),
 )
-_ESCAPES = (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"), ("\b", "\\b"), ("\f", "\\f"))
+_ESCAPES = (
+    ("\\", "\\\\"),
+    ('"', '\\"'),
+    ("\n", "\\n"),
+    ("\r", "\\r"),
+    ("\t", "\\t"),
+    ("\b", "\\b"),
+    ("\f", "\\f"),
+)
 
 
 def stem(task: Task, test: str) -> str:
     return f"{task}_{test}"
 
 
-def json_lines(fields: Mapping[str, pa.Array | pa.ChunkedArray], raw: Iterable[str] = ()) -> pa.Array:
+def json_lines(
+    fields: Mapping[str, pa.Array | pa.ChunkedArray], raw: Iterable[str] = ()
+) -> pa.Array:
     """One JSON object per row (N,), fields in the given order, missing values and NaN left out.
 
-    The text is that of json.dumps(ensure_ascii=False), except that a whole double has no `.0`. Fields named in ``raw`` hold
-    JSON already. Text, integers and doubles only (TypeError otherwise).
+    The text is that of json.dumps(ensure_ascii=False), except that a whole double has no `.0`.
+    Fields named in ``raw`` hold JSON already. Text, integers and doubles only (TypeError
+    otherwise).
     """
     plain = set(raw)
     parts = []
@@ -62,13 +93,17 @@ def json_lines(fields: Mapping[str, pa.Array | pa.ChunkedArray], raw: Iterable[s
         column = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
         text = column if name in plain else _json_text(column)
         parts.append(_joined(f"{json.dumps(name)}: ", text.cast(pa.large_string())))
-    body = pc.binary_join_element_wise(*parts, pa.scalar(", ", pa.large_string()), null_handling="skip")
+    body = pc.binary_join_element_wise(
+        *parts, pa.scalar(", ", pa.large_string()), null_handling="skip"
+    )
     return _joined("{", body, "}")
 
 
 def _joined(*parts: str | pa.Array) -> pa.Array:
     """Texts behind each other; missing where one of them is."""
-    texts = [pa.scalar(part, pa.large_string()) if isinstance(part, str) else part for part in parts]
+    texts = [
+        pa.scalar(part, pa.large_string()) if isinstance(part, str) else part for part in parts
+    ]
     return pc.binary_join_element_wise(*texts, pa.scalar("", pa.large_string()))
 
 
@@ -103,7 +138,8 @@ def write_lines(file: BinaryIO, lines: pa.Array) -> None:
 
 @contextmanager
 def replaced(*paths: Path) -> Iterator[list[BinaryIO]]:
-    """Files opened for writing beside ``paths``, renamed together at the end of the block, removed when it fails. StoreError."""
+    """Files opened for writing beside ``paths``, renamed together at the end of the block, removed
+    when it fails. StoreError."""
     parts = [path.with_name(f".{path.name}.part") for path in paths]
     files: list[BinaryIO] = []
     try:
@@ -116,7 +152,10 @@ def replaced(*paths: Path) -> Iterator[list[BinaryIO]]:
             part.replace(path)
     except OSError as error:
         where = paths[0].parent if paths else "output"
-        raise StoreError(f"{where}: can't be written ({error.strerror or error}); free the disk or name another --out") from None
+        raise StoreError(
+            f"{where}: can't be written ({error.strerror or error}); free the disk or name another"
+            " --out"
+        ) from None
     finally:
         for file in files:
             file.close()
@@ -130,7 +169,9 @@ def write_file(path: Path, content: bytes) -> None:
 
 
 def write_manifest(path: Path, content: Mapping[str, Any]) -> None:
-    write_file(path, (json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode())
+    write_file(
+        path, (json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
+    )
 
 
 def read_manifest(folder: Path, name: str) -> dict[str, Any]:
@@ -154,5 +195,6 @@ def refuse_foreign(out: Path, mine: bool) -> None:
         raise UsageError(f"{out}: a file; name an empty or new folder with --out") from None
     if taken is not None:
         raise UsageError(
-            f"{out}: not empty ({taken.name}) and not made by this command from the same source; name an empty folder with --out"
+            f"{out}: not empty ({taken.name}) and not made by this command from the same source;"
+            " name an empty folder with --out"
         )

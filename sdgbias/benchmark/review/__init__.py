@@ -30,21 +30,28 @@ from sdgbias.methods import stats
 from sdgbias.types import Task
 
 SHARE = 0.05
-KAPPA = "Cohen's kappa, asymptotic variance of Fleiss, Cohen & Everitt (1969); no interval where no two verdicts differ"
+KAPPA = (
+    "Cohen's kappa, asymptotic variance of Fleiss, Cohen & Everitt (1969); no interval where no two"
+    " verdicts differ"
+)
 _KEY = ["task", "item_id"]
 _STRATA = ["task", "pillar", "indicator"]
 
 
 def draw_sample(benchmark: Path, share: float = SHARE, seed: int = 0) -> pd.DataFrame:
-    """About `share` of the items: task, item_id, pillar, indicator, cname, no (1..n, the order of the sheet).
+    """About `share` of the items: task, item_id, pillar, indicator, cname, no (1..n, the order of
+    the sheet).
 
-    Proportional within task x indicator (hence pillar) x country, at least one item per task and indicator. The draw is
-    systematic in the order of a hash keyed by (seed, item): other countries or indicators never change what is drawn from
-    one, and a new item changes its own stratum by one item at most per draw. The order is random, so that the part
-    reviewed so far is a sample too. Raises UsageError, InputError.
+    Proportional within task x indicator (hence pillar) x country, at least one item per task and
+    indicator. The draw is systematic in the order of a hash keyed by (seed, item): other countries
+    or indicators never change what is drawn from one, and a new item changes its own stratum by one
+    item at most per draw. The order is random, so that the part reviewed so far is a sample too.
+    Raises UsageError, InputError.
     """
     if not 0 < share <= 1:
-        raise UsageError(f"--share is {share:g}; give a share above 0 and at most 1, such as {SHARE:g}")
+        raise UsageError(
+            f"--share is {share:g}; give a share above 0 and at most 1, such as {SHARE:g}"
+        )
     items = _strata(benchmark)
     key = items["task"] + "-" + items["item_id"].astype(str)
     whole = items["task"] + "|" + items["indicator"]
@@ -59,8 +66,14 @@ def draw_sample(benchmark: Path, share: float = SHARE, seed: int = 0) -> pd.Data
     groups = items.groupby("stratum")
     items["place"] = (groups.cumcount() + items["shift"]) / groups["hash"].transform("size")
     items = items.sort_values(["whole", "place", "hash", "item_id"])
-    chosen = items[(items["place"] < share) | ~items.duplicated("whole")].sort_values(["order", *_KEY])
-    return chosen[[*_KEY, "pillar", "indicator", "cname"]].assign(no=np.arange(1, len(chosen) + 1)).reset_index(drop=True)
+    chosen = items[(items["place"] < share) | ~items.duplicated("whole")].sort_values(
+        ["order", *_KEY]
+    )
+    return (
+        chosen[[*_KEY, "pillar", "indicator", "cname"]]
+        .assign(no=np.arange(1, len(chosen) + 1))
+        .reset_index(drop=True)
+    )
 
 
 def _strata(benchmark: Path) -> pd.DataFrame:
@@ -70,25 +83,35 @@ def _strata(benchmark: Path) -> pd.DataFrame:
         path = Path(benchmark) / f"items_{task}.parquet"
         columns = ["item_id", "pillar", "indicator", "cname", "cluster_id"]
         frames.append(read_table(path, columns).assign(task=task.value))
-    items = pd.concat(frames, ignore_index=True).astype(dict.fromkeys((*_STRATA, "cname", "cluster_id"), "str"))
+    items = pd.concat(frames, ignore_index=True).astype(
+        dict.fromkeys((*_STRATA, "cname", "cluster_id"), "str")
+    )
     if items.empty:
-        raise InputError(f"{benchmark}: holds no item to review; build it again with 'sdgbias build'")
+        raise InputError(
+            f"{benchmark}: holds no item to review; build it again with 'sdgbias build'"
+        )
     return items
 
 
 def read_table(path: Path, columns: Sequence[str] | None = None) -> pd.DataFrame:
     """Columns of a Parquet table; InputError when it isn't there or isn't one."""
     if not path.is_file():
-        raise InputError(f"{path}: not there; name a benchmark folder, or make one with 'sdgbias build'")
+        raise InputError(
+            f"{path}: not there; name a benchmark folder, or make one with 'sdgbias build'"
+        )
     try:
         return pd.read_parquet(path, columns=list(columns) if columns else None)
     except (OSError, ValueError, KeyError) as error:
-        raise InputError(f"{path}: can't be read ({str(error).splitlines()[0]}); build it again with 'sdgbias build'") from None
+        raise InputError(
+            f"{path}: can't be read ({str(error).splitlines()[0]}); build it again with 'sdgbias"
+            " build'"
+        ) from None
 
 
 @dataclass(frozen=True)
 class Reviews:
-    """What import_reviews wrote. `reviews`: task, item_id, verdict, by, reason; `figures`: reviews.json."""
+    """What import_reviews wrote. `reviews`: task, item_id, verdict, by, reason; `figures`:
+    reviews.json."""
 
     reviews: pd.DataFrame
     figures: dict[str, Any]
@@ -100,50 +123,85 @@ class Reviews:
         f = self.figures
         first, second = f["reviewers"]
         said = [
-            f"{f['items']:,} items: {f['by_both']:,} reviewed by {first} and {second}, {f['by_one']:,} by one of them, {f['by_none']:,} by none."
+            f"{f['items']:,} items: {f['by_both']:,} reviewed by {first} and {second},"
+            f" {f['by_one']:,} by one of them, {f['by_none']:,} by none."
         ]
         for row in f["agreement"][:1]:
-            kappa = "undefined" if row["kappa"] is None else f"{row['kappa']:.3f}{_interval(row['kappa_low'], row['kappa_high'])}"
-            share = f"{100 * row['agree']:.1f} %{_interval(row['agree_low'], row['agree_high'], 100, 1)}"
-            said.append(f"Agreement {share}, Cohen's kappa {kappa}, n {row['n']:,}; brackets: 95 % intervals.")
+            kappa = (
+                "undefined"
+                if row["kappa"] is None
+                else f"{row['kappa']:.3f}{_interval(row['kappa_low'], row['kappa_high'])}"
+            )
+            share = (
+                f"{100 * row['agree']:.1f}"
+                f" %{_interval(row['agree_low'], row['agree_high'], 100, 1)}"
+            )
+            said.append(
+                f"Agreement {share}, Cohen's kappa {kappa}, n {row['n']:,}; brackets: 95 %"
+                " intervals."
+            )
         for row in f["verdicts"]:
             if row["indicator"] == "all" and (row["pillar"] != "all" or row["task"] == "all"):
                 what = "all" if row["task"] == "all" else f"{row['task']}, {row['pillar']}"
                 share = f"{100 * row['share']:.1f} %{_interval(row['low'], row['high'], 100, 1)}"
                 said.append(f"  rejected, {what}: {row['rejected']:,} of {row['n']:,}, {share}")
-        decided = f" {f['adjudicated']:,} decided by {f['adjudicator']}," if f["adjudicator"] else ""
+        decided = (
+            f" {f['adjudicated']:,} decided by {f['adjudicator']}," if f["adjudicator"] else ""
+        )
         said.append(f"{f['disagreed']:,} disagreements:{decided} {f['open']:,} open.")
         said += f["notes"]
         if self.to_adjudicate:
-            said.append(f"{self.to_adjudicate}: the open ones, for the adjudicator; then import again with --adjudicator.")
+            said.append(
+                f"{self.to_adjudicate}: the open ones, for the adjudicator; then import again with"
+                " --adjudicator."
+            )
         rejected = f["rejected"]
-        said.append(f"{self.out}: {len(self.reviews):,} verdicts, {rejected:,} rejected. Next: sdgbias build --review {self.out}")
+        said.append(
+            f"{self.out}: {len(self.reviews):,} verdicts, {rejected:,} rejected. Next: sdgbias"
+            f" build --review {self.out}"
+        )
         return said
 
 
 def _interval(low: float | None, high: float | None, scale: float = 1, digits: int = 3) -> str:
-    return "" if low is None or high is None else f" [{scale * low:.{digits}f}, {scale * high:.{digits}f}]"
+    return (
+        ""
+        if low is None or high is None
+        else f" [{scale * low:.{digits}f}, {scale * high:.{digits}f}]"
+    )
 
 
-def import_reviews(first: Path, second: Path, benchmark: Path, out: Path, adjudicator: Path | None = None) -> Reviews:
-    """Two reviewers' CSVs and, where there is one, the adjudicator's -> `out` (Parquet), its .json and open disagreements.
+def import_reviews(
+    first: Path, second: Path, benchmark: Path, out: Path, adjudicator: Path | None = None
+) -> Reviews:
+    """Two reviewers' CSVs and, where there is one, the adjudicator's -> `out` (Parquet), its .json
+    and open disagreements.
 
-    The verdict of an item is what both say, or else the adjudicator's; everything else stays out and is counted. The
-    adjudicator's CSV lists open disagreements only, is called `<out>-disagreements.csv` and never replaces one that
-    somebody has written in. Raises InputError, UsageError, StoreError.
+    The verdict of an item is what both say, or else the adjudicator's; everything else stays out
+    and is counted. The adjudicator's CSV lists open disagreements only, is called
+    `<out>-disagreements.csv` and never replaces one that somebody has written in. Raises
+    InputError, UsageError, StoreError.
     """
     if out.suffix != ".parquet":
         raise UsageError(f"--out {out}: give a file that ends in .parquet")
     paths = [Path(p) for p in (first, second, adjudicator) if p is not None]
     names = [p.name.removesuffix(".csv") for p in paths]
     if len(set(names)) < len(names):
-        raise UsageError(f"{', '.join(map(str, paths))}: two reviewers with one name; name the files after the people")
+        raise UsageError(
+            f"{', '.join(map(str, paths))}: two reviewers with one name; name the files after the"
+            " people"
+        )
     items = _strata(benchmark)
     given = [_of_benchmark(path, items, benchmark) for path in paths]
     one, two = (frame.drop(columns="row") for frame in given[:2])
     both = one.merge(two, on=_KEY, how="outer", suffixes=("_1", "_2")).fillna("")
     third = given[2].drop(columns="row") if adjudicator else one.iloc[:0]
-    both = both.merge(third, on=_KEY, how="left").fillna("").merge(items, on=_KEY).sort_values(_KEY, ignore_index=True)
+    both = (
+        both.merge(third, on=_KEY, how="left")
+        .fillna("")
+        .merge(items, on=_KEY)
+        .sort_values(_KEY, ignore_index=True)
+    )
     done = (both[["verdict_1", "verdict_2"]] != "").sum(axis=1)
     agreed = (done == 2) & (both["verdict_1"] == both["verdict_2"])
     disagreed = (done == 2) & ~agreed
@@ -180,20 +238,29 @@ def import_reviews(first: Path, second: Path, benchmark: Path, out: Path, adjudi
 
 def _of_benchmark(path: Path, items: pd.DataFrame, benchmark: Path) -> pd.DataFrame:
     frame = read_verdicts(path)
-    strange = frame[~pd.MultiIndex.from_frame(frame[_KEY]).isin(pd.MultiIndex.from_frame(items[_KEY]))]
+    strange = frame[
+        ~pd.MultiIndex.from_frame(frame[_KEY]).isin(pd.MultiIndex.from_frame(items[_KEY]))
+    ]
     if len(strange):
         row = strange.iloc[0]
         raise InputError(
-            f"{path}, line {row['row']}: no item {row['task']}-{row['item_id']} in {benchmark} ({len(strange)} such rows); "
-            "give --benchmark the folder that the sample was drawn from"
+            f"{path}, line {row['row']}: no item {row['task']}-{row['item_id']} in {benchmark}"
+            f" ({len(strange)} such rows); give --benchmark the folder that the sample was drawn"
+            " from"
         )
     return frame
 
 
-def _final(both: pd.DataFrame, agreed: pd.Series, decided: pd.Series, names: Sequence[str]) -> pd.DataFrame:
+def _final(
+    both: pd.DataFrame, agreed: pd.Series, decided: pd.Series, names: Sequence[str]
+) -> pd.DataFrame:
     """task, item_id, verdict, by, reason of the items that have a verdict, sorted."""
     one, two = both["reason_1"], both["reason_2"]
-    joined = one + np.where((one != "") & (two != "") & (one != two), "+", "") + np.where(one != two, two, "")
+    joined = (
+        one
+        + np.where((one != "") & (two != "") & (one != two), "+", "")
+        + np.where(one != two, two, "")
+    )
     final = pd.DataFrame(
         {
             **{name: both[name] for name in _KEY},
@@ -202,33 +269,61 @@ def _final(both: pd.DataFrame, agreed: pd.Series, decided: pd.Series, names: Seq
             "reason": joined.where(agreed, both["reason"]),
         }
     )[agreed | decided]
-    return final.astype({**dict.fromkeys(final.columns, "str"), "item_id": "int64"}).reset_index(drop=True)
+    return final.astype({**dict.fromkeys(final.columns, "str"), "item_id": "int64"}).reset_index(
+        drop=True
+    )
 
 
 def _reasons(final: pd.DataFrame) -> dict[str, int]:
-    """How often each reason was named for a rejected item ('none given' included); an item can have two."""
-    named = final.loc[final["verdict"] == "rejected", "reason"].replace("", "none given").str.split("+").explode()
+    """How often each reason was named for a rejected item ('none given' included); an item can have
+    two."""
+    named = (
+        final.loc[final["verdict"] == "rejected", "reason"]
+        .replace("", "none given")
+        .str.split("+")
+        .explode()
+    )
     return {str(k): int(v) for k, v in named.value_counts().sort_index().items()}
 
 
 def _notes(
-    paths: Sequence[Path], given: Sequence[pd.DataFrame], both: pd.DataFrame, third: pd.DataFrame, disagreed: pd.Series
+    paths: Sequence[Path],
+    given: Sequence[pd.DataFrame],
+    both: pd.DataFrame,
+    third: pd.DataFrame,
+    disagreed: pd.Series,
 ) -> list[str]:
     notes = []
     for path, frame in zip(paths, given, strict=True):
-        half = int(((frame["verdict"] == "") & ((frame["reason"] != "") | (frame["comment"] != ""))).sum())
+        half = int(
+            ((frame["verdict"] == "") & ((frame["reason"] != "") | (frame["comment"] != ""))).sum()
+        )
         if half:
-            notes.append(f"{path.name}: {half:,} rows have a reason or a comment and no verdict; they count as not reviewed.")
+            notes.append(
+                f"{path.name}: {half:,} rows have a reason or a comment and no verdict; they count"
+                " as not reviewed."
+            )
     if paths[0].read_bytes() == paths[1].read_bytes():
-        notes.append(f"{paths[0].name} and {paths[1].name} are the same to the byte: was one of them copied?")
-    only = int((~pd.MultiIndex.from_frame(given[0][_KEY]).isin(pd.MultiIndex.from_frame(given[1][_KEY]))).sum())
+        notes.append(
+            f"{paths[0].name} and {paths[1].name} are the same to the byte: was one of them copied?"
+        )
+    only = int(
+        (
+            ~pd.MultiIndex.from_frame(given[0][_KEY]).isin(pd.MultiIndex.from_frame(given[1][_KEY]))
+        ).sum()
+    )
     only += len(given[1]) - (len(given[0]) - only)
     if only:
         notes.append(f"{only:,} items stand in one of the two CSVs only.")
     asked = pd.MultiIndex.from_frame(both.loc[disagreed, _KEY])
-    spare = int((~pd.MultiIndex.from_frame(third.loc[third["verdict"] != "", _KEY]).isin(asked)).sum())
+    spare = int(
+        (~pd.MultiIndex.from_frame(third.loc[third["verdict"] != "", _KEY]).isin(asked)).sum()
+    )
     if spare:
-        notes.append(f"{paths[2].name}: {spare:,} verdicts on items without a disagreement; they are not used.")
+        notes.append(
+            f"{paths[2].name}: {spare:,} verdicts on items without a disagreement; they are not"
+            " used."
+        )
     return notes
 
 
@@ -236,8 +331,13 @@ def _write_waiting(out: Path, waiting: pd.DataFrame, names: Sequence[str]) -> Pa
     """The open disagreements as a CSV for the adjudicator; `said` tells who said what."""
     told = []
     for at, name in enumerate(names[:2], start=1):
-        reason, comment = waiting[f"reason_{at}"], waiting[f"comment_{at}"].str.replace(r"\s+", " ", regex=True)
-        extra = np.where(reason != "", " (" + reason + ")", "") + np.where(comment != "", ": " + comment, "")
+        reason, comment = (
+            waiting[f"reason_{at}"],
+            waiting[f"comment_{at}"].str.replace(r"\s+", " ", regex=True),
+        )
+        extra = np.where(reason != "", " (" + reason + ")", "") + np.where(
+            comment != "", ": " + comment, ""
+        )
         told.append(name + " " + waiting[f"verdict_{at}"] + extra)
     rows = waiting[_KEY].assign(verdict="", reason="", comment="", said=told[0] + " | " + told[1])
     number, path = 1, out.with_name(f"{out.stem}-disagreements.csv")
@@ -251,17 +351,30 @@ def _write_waiting(out: Path, waiting: pd.DataFrame, names: Sequence[str]) -> Pa
 def benchmark_id(benchmark: Path) -> str:
     """From the card; '' for a benchmark without one."""
     try:
-        return str(json.loads((Path(benchmark) / "benchmark.json").read_text(encoding="utf-8")).get("benchmark_id", ""))
+        return str(
+            json.loads((Path(benchmark) / "benchmark.json").read_text(encoding="utf-8")).get(
+                "benchmark_id", ""
+            )
+        )
     except (OSError, ValueError, AttributeError):
         return ""
 
 
 def _groups(rows: pd.DataFrame) -> list[tuple[dict[str, str], pd.DataFrame]]:
-    """All rows; per task; per task and pillar; per task, pillar and indicator. Missing levels read 'all'."""
-    found: list[tuple[dict[str, str], pd.DataFrame]] = [(dict.fromkeys(_STRATA, "all"), rows)] if len(rows) else []
+    """All rows; per task; per task and pillar; per task, pillar and indicator. Missing levels read
+    'all'."""
+    found: list[tuple[dict[str, str], pd.DataFrame]] = (
+        [(dict.fromkeys(_STRATA, "all"), rows)] if len(rows) else []
+    )
     for depth in (1, 2, 3):
         for names, part in rows.groupby(_STRATA[:depth], sort=True):
-            found.append((dict.fromkeys(_STRATA, "all") | dict(zip(_STRATA, map(str, names), strict=False)), part))
+            found.append(
+                (
+                    dict.fromkeys(_STRATA, "all")
+                    | dict(zip(_STRATA, map(str, names), strict=False)),
+                    part,
+                )
+            )
     return found
 
 
@@ -271,18 +384,38 @@ def _agreement(rows: pd.DataFrame) -> list[dict[str, Any]]:
     for names, part in _groups(rows):
         one, two = (part[f"verdict_{at}"].to_numpy() == "reject" for at in (1, 2))
         same, k = stats.share(one == two, part["cluster_id"]), kappa(one, two)
-        numbers = {"agree": same.value, "agree_low": same.low, "agree_high": same.high, "kappa": k.value, "kappa_low": k.low}
-        out.append({**names, "n": k.n, **{name: _number(v) for name, v in {**numbers, "kappa_high": k.high}.items()}})
+        numbers = {
+            "agree": same.value,
+            "agree_low": same.low,
+            "agree_high": same.high,
+            "kappa": k.value,
+            "kappa_low": k.low,
+        }
+        out.append(
+            {
+                **names,
+                "n": k.n,
+                **{name: _number(v) for name, v in {**numbers, "kappa_high": k.high}.items()},
+            }
+        )
     return out
 
 
 def _rates(rows: pd.DataFrame) -> list[dict[str, Any]]:
-    """n, rejected, share of rejected items with its Wilson interval (clustered by place), per stratum."""
+    """n, rejected, share of rejected items with its Wilson interval (clustered by place), per
+    stratum."""
     out: list[dict[str, Any]] = []
     for names, part in _groups(rows):
         no = (part["verdict"] == "rejected").to_numpy()
         e = stats.share(no, part["cluster_id"])
-        out.append({**names, "n": e.n, "rejected": int(no.sum()), **{k: _number(getattr(e, v)) for k, v in _SHARE.items()}})
+        out.append(
+            {
+                **names,
+                "n": e.n,
+                "rejected": int(no.sum()),
+                **{k: _number(getattr(e, v)) for k, v in _SHARE.items()},
+            }
+        )
     return out
 
 
@@ -294,15 +427,18 @@ def _number(value: float) -> float | None:
 
 
 def kappa(one: np.ndarray, two: np.ndarray) -> stats.Estimate:
-    """Cohen's kappa of two (N,) boolean verdicts with a 95 % interval (Fleiss, Cohen & Everitt 1969, large samples).
+    """Cohen's kappa of two (N,) boolean verdicts with a 95 % interval (Fleiss, Cohen & Everitt
+    1969, large samples).
 
-    NaN where chance alone would agree always (both give one and the same verdict throughout). NaN bounds where all
-    verdicts agree: the estimated variance is 0 there and would feign certainty.
+    NaN where chance alone would agree always (both give one and the same verdict throughout). NaN
+    bounds where all verdicts agree: the estimated variance is 0 there and would feign certainty.
     """
     n, nan = len(one), float("nan")
     if not n:
         return stats.Estimate(nan, 0, nan, nan)
-    p = np.array([[np.mean((one == i) & (two == j)) for j in (False, True)] for i in (False, True)])  # (2, 2): p[i, j]
+    p = np.array(
+        [[np.mean((one == i) & (two == j)) for j in (False, True)] for i in (False, True)]
+    )  # (2, 2): p[i, j]
     rows, columns = p.sum(axis=1), p.sum(axis=0)
     observed, chance = float(np.trace(p)), float(rows @ columns)
     if np.isclose(chance, 1.0):
@@ -318,7 +454,8 @@ def kappa(one: np.ndarray, two: np.ndarray) -> stats.Estimate:
 
 
 def load_verdicts(path: Path) -> pd.DataFrame:
-    """task, item_id, verdict ('accepted' | 'rejected') of a file made by import_reviews. Raises InputError."""
+    """task, item_id, verdict ('accepted' | 'rejected') of a file made by import_reviews. Raises
+    InputError."""
     if not path.is_file():
         raise InputError(f"{path}: not there; make it with 'sdgbias review import'")
     frame = read_table(path)
@@ -330,5 +467,7 @@ def load_verdicts(path: Path) -> pd.DataFrame:
         if len(strange := frame[~frame[column].isin(valid)]):
             raise InputError(f"{path}: {one_of(column, strange[column].iloc[0], valid)}; {again}")
     if frame.duplicated(_KEY).any():
-        raise InputError(f"{path}: {keys(frame)[frame.duplicated(_KEY)].iloc[0]} has two verdicts; {again}")
+        raise InputError(
+            f"{path}: {keys(frame)[frame.duplicated(_KEY)].iloc[0]} has two verdicts; {again}"
+        )
     return frame.sort_values(_KEY, ignore_index=True).astype({"item_id": "int64"})

@@ -1,9 +1,12 @@
-"""What reviewers work with (App. B.2): a page that shows every item of the sample, and a CSV for each of them.
+"""What reviewers work with (App. B.2): a page that shows every item of the sample, and a CSV for
+each of them.
 
-    sheet.html           one item at a time, keys and buttons; keeps the verdicts in the browser, saves them as a CSV, asks no server
+    sheet.html           one item at a time, keys and buttons; keeps the verdicts in the browser,
+    saves them as a CSV, asks no server
     items/<nnn>.js       the items, 100 a file, loaded as they are needed
     images/<id>-<k>.jpg  the pictures
-    <reviewer>.csv       empty verdicts, for those who prefer a spreadsheet; never replaced once somebody has written in it
+    <reviewer>.csv       empty verdicts, for those who prefer a spreadsheet; never replaced once
+    somebody has written in it
     sample.json          which sample of which benchmark this is
     README.md
 
@@ -50,7 +53,11 @@ _DATA = packaged("benchmark", "review")
 _NAME = re.compile(r"\w[\w-]{0,39}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _OURS = {"items": re.compile(r"\d{3,}\.js"), "images": re.compile(r"[0-9a-f]{64}-\d+\.jpg")}
-_BLOCKS: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
+_BLOCKS: dict[str, Any] = {
+    "trim_blocks": True,
+    "lstrip_blocks": True,
+    "keep_trailing_newline": True,
+}
 #: progress(what, done, total)
 Progress = Callable[[str, int, int], None]
 
@@ -70,13 +77,26 @@ class Sheets:
 
     def lines(self) -> list[str]:
         """What to print."""
-        said = [f"{self.out / 'sheet.html'}: {self.items:,} of {self.of:,} items, {self.images:,} images; open it in a browser."]
+        said = [
+            f"{self.out / 'sheet.html'}: {self.items:,} of {self.of:,} items, {self.images:,}"
+            " images; open it in a browser."
+        ]
         if self.without_image:
-            said.append(f"{self.without_image:,} items have no image in this benchmark; the sheet says so.")
+            said.append(
+                f"{self.without_image:,} items have no image in this benchmark; the sheet says so."
+            )
         if self.kept:
-            said.append(f"Left as they are, because somebody has written in them: {', '.join(self.kept)}.")
+            said.append(
+                f"Left as they are, because somebody has written in them: {', '.join(self.kept)}."
+            )
         said.append("The sheet shows people's streets: keep it to the reviewers.")
-        return [*said, f"Next, with two filled CSVs: sdgbias review import {' '.join(self.csvs[:2])} --benchmark {self.benchmark}"]
+        return [
+            *said,
+            (
+                f"Next, with two filled CSVs: sdgbias review import {' '.join(self.csvs[:2])}"
+                f" --benchmark {self.benchmark}"
+            ),
+        ]
 
 
 def write_sheets(
@@ -88,7 +108,8 @@ def write_sheets(
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> Sheets:
-    """Draw the sample and write the sheet and a CSV per reviewer into `out`. Same benchmark, same bytes; can be resumed.
+    """Draw the sample and write the sheet and a CSV per reviewer into `out`. Same benchmark, same
+    bytes; can be resumed.
 
     Raises UsageError (names; `out` holds verdicts on another sample), InputError, StoreError.
     """
@@ -96,76 +117,128 @@ def write_sheets(
     sample = draw_sample(benchmark, share, seed)
     items, of = _items(benchmark, sample)
     pages = [items[at : at + PAGE] for at in range(0, len(items), PAGE)]
-    scripts = {f"{number:03d}.js": f"page({number},{_inline(page)})\n" for number, page in enumerate(pages)}
+    scripts = {
+        f"{number:03d}.js": f"page({number},{_inline(page)})\n" for number, page in enumerate(pages)
+    }
     sample_id = hashlib.sha256("".join(scripts.values()).encode()).hexdigest()[:16]
     csvs = [f"{name}.csv" for name in names]
     kept = _written(out, sample_id, csvs)
     parts = {item["image"]: item["parts"] for item in items if item["parts"]}
     _write_images(benchmark, out / "images", parts, workers or os.cpu_count() or 1, progress)
-    _clear(out / "images", {_file(image, part) for image, count in parts.items() for part in range(count)})
+    _clear(
+        out / "images",
+        {_file(image, part) for image, count in parts.items() for part in range(count)},
+    )
     for name, script in scripts.items():
         write_file(out / "items" / name, script)
     _clear(out / "items", set(scripts))
     for name in csvs:
         if name not in kept:
             write_file(out / name, csv_text(sample.reindex(columns=list(COLUMNS)).fillna("")))
-    facts = {"sample_id": sample_id, "benchmark_id": benchmark_id(benchmark), "share": share, "seed": seed, "items": len(items), "of": of}
+    facts = {
+        "sample_id": sample_id,
+        "benchmark_id": benchmark_id(benchmark),
+        "share": share,
+        "seed": seed,
+        "items": len(items),
+        "of": of,
+    }
     write_file(out / "sheet.html", _page(facts, names, items))
-    write_file(out / "README.md", _render("review_readme.md.j2", **facts, verdicts=VERDICTS, reasons=REASONS, csvs=csvs))
+    write_file(
+        out / "README.md",
+        _render("review_readme.md.j2", **facts, verdicts=VERDICTS, reasons=REASONS, csvs=csvs),
+    )
     strata = sample.groupby(["task", "pillar", "indicator"]).size().rename("n").reset_index()
-    write_file(out / "sample.json", json.dumps({**facts, "strata": strata.to_dict("records")}, indent=2, sort_keys=True) + "\n")
+    write_file(
+        out / "sample.json",
+        json.dumps({**facts, "strata": strata.to_dict("records")}, indent=2, sort_keys=True) + "\n",
+    )
     lost = sum(not item["parts"] for item in items)
-    return Sheets(out, benchmark, len(items), of, len(parts), lost, tuple(str(out / name) for name in csvs), kept)
+    return Sheets(
+        out,
+        benchmark,
+        len(items),
+        of,
+        len(parts),
+        lost,
+        tuple(str(out / name) for name in csvs),
+        kept,
+    )
 
 
 def _names(reviewers: Sequence[str]) -> list[str]:
     names = [name.strip() for name in reviewers if name.strip()]
     if len(names) < 2 or len({name.lower() for name in names}) < len(names):
-        raise UsageError(f"--reviewers {','.join(names)}: name two different people or more, such as anna,ben; kappa needs two")
+        raise UsageError(
+            f"--reviewers {','.join(names)}: name two different people or more, such as anna,ben;"
+            " kappa needs two"
+        )
     for name in names:
         if not _NAME.fullmatch(name) or name.lower() == ADJUDICATOR:
-            raise UsageError(f"--reviewers: {name!r} can't be a file name; take letters, digits, - and _ (not '{ADJUDICATOR}')")
+            raise UsageError(
+                f"--reviewers: {name!r} can't be a file name; take letters, digits, - and _ (not"
+                f" '{ADJUDICATOR}')"
+            )
     return names
 
 
 def _written(out: Path, sample_id: str, csvs: Sequence[str]) -> tuple[str, ...]:
-    """The CSVs that hold verdicts. UsageError when these are on another sample than the one about to be written."""
+    """The CSVs that hold verdicts. UsageError when these are on another sample than the one about
+    to be written."""
     kept = tuple(name for name in csvs if written_in(out / name))
-    others = [path.name for path in sorted(out.glob("*.csv")) if path.name not in kept and written_in(path)]
+    others = [
+        path.name
+        for path in sorted(out.glob("*.csv"))
+        if path.name not in kept and written_in(path)
+    ]
     try:
         before = json.loads((out / "sample.json").read_text(encoding="utf-8"))["sample_id"]
     except (OSError, ValueError, KeyError, TypeError):
         before = ""
     if (kept or others) and before != sample_id:
         raise UsageError(
-            f"{out}: somebody has written in {', '.join([*kept, *others])}, for another sample; give another folder with --out"
+            f"{out}: somebody has written in {', '.join([*kept, *others])}, for another sample;"
+            " give another folder with --out"
         )
     return kept
 
 
 def _items(benchmark: Path, sample: pd.DataFrame) -> tuple[list[dict[str, Any]], int]:
-    """(what the page shows of each item, in the order of the sample; number of items in the benchmark)."""
-    index = read_table(Path(benchmark) / "images.parquet", ["image_id", "n_parts", "photo_id"]).drop_duplicates("image_id")
+    """(what the page shows of each item, in the order of the sample; number of items in the
+    benchmark)."""
+    index = read_table(
+        Path(benchmark) / "images.parquet", ["image_id", "n_parts", "photo_id"]
+    ).drop_duplicates("image_id")
     frames, of = [], 0
     for task in Task:
         table = read_table(Path(benchmark) / f"items_{task}.parquet")
         of += len(table)
-        own = table.merge(sample.loc[sample["task"] == task.value, ["item_id", "task", "no"]], on="item_id")
+        own = table.merge(
+            sample.loc[sample["task"] == task.value, ["item_id", "task", "no"]], on="item_id"
+        )
         if len(own):
             frames.append(_shown(own.merge(index, on="image_id", how="left"), task))
     shown = pd.concat(frames).sort_values("no").drop(columns="no")
-    records = [{str(name): value for name, value in record.items()} for record in shown.to_dict("records")]
+    records = [
+        {str(name): value for name, value in record.items()} for record in shown.to_dict("records")
+    ]
     for record in records:
         if record["parts"] and not _DIGEST.fullmatch(record["image"]):
-            raise InputError(f"{benchmark}: image_id {record['image']!r} is no sha256; build the images again with 'sdgbias build'")
+            raise InputError(
+                f"{benchmark}: image_id {record['image']!r} is no sha256; build the images again"
+                " with 'sdgbias build'"
+            )
     return records, of
 
 
 def _shown(own: pd.DataFrame, task: Task) -> pd.DataFrame:
-    """One row per item: key, no, image, parts and the texts. The context is that of the fullest test that asks the item."""
+    """One row per item: key, no, image, parts and the texts. The context is that of the fullest
+    test that asks the item."""
     test = TESTS[task][0]
     groups = own.groupby("target", sort=True) if "target" in own else [("", own)]
-    context = pd.concat([prompts.context_lines(part, test, str(target)) for target, part in groups]).reindex(own.index)
+    context = pd.concat(
+        [prompts.context_lines(part, test, str(target)) for target, part in groups]
+    ).reindex(own.index)
     where = own["urban"].map({"U": "urban", "R": "rural"}).fillna("urban or rural unknown")
     unit = own["unit"].fillna("").astype(str)
     shown = pd.DataFrame(
@@ -176,19 +249,38 @@ def _shown(own: pd.DataFrame, task: Task) -> pd.DataFrame:
             "parts": own["n_parts"].fillna(0).astype(int),
             "task": "Choice" if task is Task.MCQ else "Estimate",
             "pillar": own["pillar"].astype(str),
-            "indicator": own["indicator_title"].astype(str) + " (SDG " + own["sdg"].astype(str) + ")",
+            "indicator": (
+                own["indicator_title"].astype(str) + " (SDG " + own["sdg"].astype(str) + ")"
+            ),
             "place": own["country"].astype(str) + ", " + own["year"].astype(str) + ", " + where,
-            "cluster": own["cluster_id"].astype(str) + (", photo " + own["photo_id"]).where(own["photo_id"].fillna("") != "", ""),
+            "cluster": (
+                own["cluster_id"].astype(str)
+                + (", photo " + own["photo_id"]).where(own["photo_id"].fillna("") != "", "")
+            ),
             "test": test.value,
             "context": context.astype(str),
             "question": own["question"].astype(str),
         }
     )
     if task is Task.MCQ:
-        shown["options"] = own[[f"option_{letter.lower()}" for letter in LETTERS]].fillna("").astype(str).to_numpy().tolist()
+        shown["options"] = (
+            own[[f"option_{letter.lower()}" for letter in LETTERS]]
+            .fillna("")
+            .astype(str)
+            .to_numpy()
+            .tolist()
+        )
         shown["gold"] = own["answer"].astype(str)
         value = own["value"].map("{:g}".format) + " " + unit
-        shown["basis"] = value + ", " + own["value_year"].astype(str) + ", " + own["level"].astype(str) + ", " + own["source"].astype(str)
+        shown["basis"] = (
+            value
+            + ", "
+            + own["value_year"].astype(str)
+            + ", "
+            + own["level"].astype(str)
+            + ", "
+            + own["source"].astype(str)
+        )
         return shown
     shown["options"] = [[] for _ in range(len(own))]
     shown["gold"] = own["answer"].map("{:.1f}".format)
@@ -200,12 +292,21 @@ def _file(image: str, part: int) -> str:
     return f"{image}-{part}.jpg"
 
 
-def _write_images(benchmark: Path, folder: Path, parts: dict[str, int], workers: int, progress: Progress | None) -> None:
-    """Every part of every image as a JPEG; those that are there already stay. In cluster order, as they lie; threads encode."""
-    missing = {image for image, count in parts.items() if not all((folder / _file(image, k)).is_file() for k in range(count))}
+def _write_images(
+    benchmark: Path, folder: Path, parts: dict[str, int], workers: int, progress: Progress | None
+) -> None:
+    """Every part of every image as a JPEG; those that are there already stay. In cluster order, as
+    they lie; threads encode."""
+    missing = {
+        image
+        for image, count in parts.items()
+        if not all((folder / _file(image, k)).is_file() for k in range(count))
+    }
     if not missing:
         return
-    index = read_table(Path(benchmark) / "images.parquet", ["cluster_id", "image_id"]).sort_values("cluster_id")
+    index = read_table(Path(benchmark) / "images.parquet", ["cluster_id", "image_id"]).sort_values(
+        "cluster_id"
+    )
     wanted = [image for image in index["image_id"].drop_duplicates() if image in missing]
     reader, done = ImageReader(Path(benchmark)), 0
     step = 16 * workers  # bounds what is in memory
@@ -230,7 +331,8 @@ def _write_image(benchmark: Path, path: Path, data: bytes) -> None:
             picture = opened.convert("RGB")
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise InputError(
-            f"{benchmark}: image {path.stem} can't be decoded ({error}); build the images again with 'sdgbias build'"
+            f"{benchmark}: image {path.stem} can't be decoded ({error}); build the images again"
+            " with 'sdgbias build'"
         ) from None
     picture.info.clear()
     picture.thumbnail((SIDE, SIDE))
@@ -243,27 +345,49 @@ def _clear(folder: Path, wanted: set[str]) -> None:
     """Remove pictures and item files of an earlier sample: nothing of anybody's work is in them."""
     try:
         for path in folder.glob("*"):
-            if path.name not in wanted and _OURS[folder.name].fullmatch(path.name.removesuffix(".part").removeprefix(".")):
+            if path.name not in wanted and _OURS[folder.name].fullmatch(
+                path.name.removesuffix(".part").removeprefix(".")
+            ):
                 path.unlink()
     except OSError as error:
-        raise StoreError(f"{folder}: can't be cleared ({error.strerror or error}); give another folder with --out") from None
+        raise StoreError(
+            f"{folder}: can't be cleared ({error.strerror or error}); give another folder with"
+            " --out"
+        ) from None
 
 
 def _inline(value: object) -> str:
-    """JSON that can stand in a script element: '<' can't end it, and no line end of older JavaScript is in it."""
+    """JSON that can stand in a script element: '<' can't end it, and no line end of older
+    JavaScript is in it."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
     return text.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
 def _page(facts: dict[str, Any], names: Sequence[str], items: Sequence[dict[str, Any]]) -> str:
-    data = {"sample": facts["sample_id"], "size": PAGE, "reasons": list(REASONS), "columns": COLUMNS, "keys": [i["key"] for i in items]}
+    data = {
+        "sample": facts["sample_id"],
+        "size": PAGE,
+        "reasons": list(REASONS),
+        "columns": COLUMNS,
+        "keys": [i["key"] for i in items],
+    }
     texts = {name: (_DATA / f"review.{name}").read_text(encoding="utf-8") for name in ("css", "js")}
     people = [*names, ADJUDICATOR]
-    return _render("review.html.j2", **facts, people=people, reasons=REASONS, data=_inline(data), style=texts["css"], script=texts["js"])
+    return _render(
+        "review.html.j2",
+        **facts,
+        people=people,
+        reasons=REASONS,
+        data=_inline(data),
+        style=texts["css"],
+        script=texts["js"],
+    )
 
 
 def _render(template: str, **values: Any) -> str:
     loader = jinja2.FileSystemLoader(_DATA)
     html = jinja2.select_autoescape(["html.j2"])
-    env = jinja2.Environment(loader=loader, autoescape=html, undefined=jinja2.StrictUndefined, **_BLOCKS)
+    env = jinja2.Environment(
+        loader=loader, autoescape=html, undefined=jinja2.StrictUndefined, **_BLOCKS
+    )
     return env.get_template(template).render(**values)

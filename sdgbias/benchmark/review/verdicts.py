@@ -1,6 +1,7 @@
 """What a reviewer says, as a CSV: read with patience, written so that spreadsheets don't spoil it.
 
-An item is named `<task>-<item_id>`: a bare number of 15 digits is shortened by spreadsheets. A plain number is read all the same.
+An item is named `<task>-<item_id>`: a bare number of 15 digits is shortened by spreadsheets. A
+plain number is read all the same.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from sdgbias.types import Task
 COLUMNS = ("task", "item_id", "verdict", "reason", "comment")
 VERDICTS = {"accept": "accepted", "reject": "rejected"}
 REASONS = {
-    "image-unusable": "the picture shows nothing to judge by: black, clouded, indoors, not this place",
+    "image-unusable": (
+        "the picture shows nothing to judge by: black, clouded, indoors, not this place"
+    ),
     "wrong-context": "the context line contradicts the picture or the place",
     "wrong-gold": "the gold answer is false, or the value behind it is from another place or time",
     "ambiguous": "two options fit, or the question can't be understood",
@@ -47,37 +50,52 @@ def write_file(path: Path, content: str | bytes) -> None:
         part.write_bytes(content.encode() if isinstance(content, str) else content)
         part.replace(path)
     except OSError as error:
-        raise StoreError(f"{path}: can't be written ({error.strerror or error}); give a writable folder with --out") from None
+        raise StoreError(
+            f"{path}: can't be written ({error.strerror or error}); give a writable folder with"
+            " --out"
+        ) from None
 
 
 def read_verdicts(path: Path) -> pd.DataFrame:
-    """A reviewer's CSV: COLUMNS and row (line number); one row per item, verdict '' where none is given.
+    """A reviewer's CSV: COLUMNS and row (line number); one row per item, verdict '' where none is
+    given.
 
-    Comma, semicolon or tab; UTF-8, UTF-16 with a byte-order mark, or Windows-1252. Raises InputError naming file and row.
+    Comma, semicolon or tab; UTF-8, UTF-16 with a byte-order mark, or Windows-1252. Raises
+    InputError naming file and row.
     """
     try:
         data = Path(path).read_bytes()
     except OSError as error:
-        raise InputError(f"{path}: can't be read ({error.strerror or error}); name a reviewer's CSV") from None
+        raise InputError(
+            f"{path}: can't be read ({error.strerror or error}); name a reviewer's CSV"
+        ) from None
     text = _decode(data)
     header, *_ = text.splitlines() or [""]
     found = {sep: [name.strip().strip('"').lower() for name in header.split(sep)] for sep in ",;\t"}
     sep = max(found, key=lambda s: len(set(found[s]) & set(COLUMNS)))
     names = found[sep]
     if missing := [name for name in COLUMNS[:3] if name not in names]:
-        raise InputError(f"{path}: missing column(s) {', '.join(missing)}; the first row must read {','.join(COLUMNS)}")
+        raise InputError(
+            f"{path}: missing column(s) {', '.join(missing)}; the first row must read"
+            f" {','.join(COLUMNS)}"
+        )
     rows, seen = [], dict[tuple[str, int], int]()
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=sep, strict=True)
     try:
         next(reader)
         for row in reader:
             if any(field.strip() for field in row[len(names) :]):
-                raise InputError(f"{path}, line {reader.line_num}: more fields than columns; put the comment in double quotes")
+                raise InputError(
+                    f"{path}, line {reader.line_num}: more fields than columns; put the comment in"
+                    " double quotes"
+                )
             given = dict(zip(names, (field.strip() for field in row), strict=False))
             if any(given.values()):
                 rows.append(_row(f"{path}, line {reader.line_num}", given, reader.line_num, seen))
     except csv.Error as error:
-        raise InputError(f"{path}, line {reader.line_num}: no CSV ({error}); save it again as CSV") from None
+        raise InputError(
+            f"{path}, line {reader.line_num}: no CSV ({error}); save it again as CSV"
+        ) from None
     frame = pd.DataFrame(rows, columns=[*COLUMNS, "row"])
     return frame.astype({**dict.fromkeys(COLUMNS, "str"), "item_id": "int64", "row": "int64"})
 
@@ -91,28 +109,43 @@ def _decode(data: bytes) -> str:
         return data.decode("cp1252", errors="replace")
 
 
-def _row(where: str, given: Mapping[str, str], line: int, seen: dict[tuple[str, int], int]) -> tuple[Any, ...]:
+def _row(
+    where: str, given: Mapping[str, str], line: int, seen: dict[tuple[str, int], int]
+) -> tuple[Any, ...]:
     name, task = given.get("item_id", ""), given.get("task", "").lower()
     match = re.fullmatch(r"(?:([a-z]+)-)?(\d{1,18})", name.lower())
     if match is None:
         short = re.fullmatch(r"\d[.,]?\d*e\+?\d+", name.lower())
-        why = "a spreadsheet has shortened it: fill the CSV in the sheet's page" if short else "ids read like mcq-123456789"
+        why = (
+            "a spreadsheet has shortened it: fill the CSV in the sheet's page"
+            if short
+            else "ids read like mcq-123456789"
+        )
         raise InputError(f"{where}: item_id {name!r} is no id; {why}")
     task = task or match[1] or ""
     if task not in list(Task):
         raise InputError(f"{where}: {one_of('task', task, Task)}")
     if match[1] and match[1] != task:
-        raise InputError(f"{where}: item_id {name!r} is not of the task {task!r}; copy the row from the sheet again")
+        raise InputError(
+            f"{where}: item_id {name!r} is not of the task {task!r}; copy the row from the sheet"
+            " again"
+        )
     verdict, reason = given.get("verdict", "").lower(), given.get("reason", "").lower()
     if verdict and verdict not in VERDICTS:
-        raise InputError(f"{where}: {one_of('verdict', verdict, VERDICTS)}, or nothing where it is still open")
+        raise InputError(
+            f"{where}: {one_of('verdict', verdict, VERDICTS)}, or nothing where it is still open"
+        )
     if reason and reason not in REASONS:
         raise InputError(f"{where}: {one_of('reason', reason, REASONS)}")
     if reason and verdict == "accept":
-        raise InputError(f"{where}: accepted with the reason {reason!r}; clear the reason, or reject the item")
+        raise InputError(
+            f"{where}: accepted with the reason {reason!r}; clear the reason, or reject the item"
+        )
     item = (task, int(match[2]))
     if item in seen:
-        raise InputError(f"{where}: {task}-{match[2]} stands in line {seen[item]} already; keep one of them")
+        raise InputError(
+            f"{where}: {task}-{match[2]} stands in line {seen[item]} already; keep one of them"
+        )
     seen[item] = line
     return (*item, verdict, reason, given.get("comment", ""), line)
 

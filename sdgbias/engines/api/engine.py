@@ -1,8 +1,10 @@
-"""The engine behind an OpenAI-compatible /chat/completions: pictures as data URLs, first-token scores from top_logprobs.
+"""The engine behind an OpenAI-compatible /chat/completions: pictures as data URLs, first-token
+scores from top_logprobs.
 
-Such an endpoint names the k likeliest first tokens only. A candidate among them has a score; one that isn't is *censored*:
-its logit is -inf here and `upper` says how large it can be at most. A candidate among them has an `upper` too where another
-spelling of it (" A" beside "A") may lie below the k-th token. sdgbias/methods/bounds.py says what CADE can decide from that. See
+Such an endpoint names the k likeliest first tokens only. A candidate among them has a score; one
+that isn't is *censored*: its logit is -inf here and `upper` says how large it can be at most. A
+candidate among them has an `upper` too where another spelling of it (" A" beside "A") may lie below
+the k-th token. sdgbias/methods/bounds.py says what CADE can decide from that. See
 docs/api-models.md for options, costs and what a closed endpoint can't promise.
 """
 
@@ -38,9 +40,9 @@ Job = tuple[Prompt, str, int]  # prompt, forced start, most new tokens; 0 = scor
 
 @dataclass(frozen=True)
 class FirstToken:
-    """What one answer says of its first token: logits (K,), log-probabilities over the whole vocabulary, -inf where censored;
-    upper (K,), the largest value that each can truly have, the logit itself where it is exact; mass (of what was returned),
-    minus_logit, top_token."""
+    """What one answer says of its first token: logits (K,), log-probabilities over the whole
+    vocabulary, -inf where censored; upper (K,), the largest value that each can truly have, the
+    logit itself where it is exact; mass (of what was returned), minus_logit, top_token."""
 
     logits: np.ndarray
     upper: np.ndarray
@@ -49,35 +51,55 @@ class FirstToken:
     top_token: str
 
 
-def first_token(named: Sequence[tuple[str, float]], candidates: str, exact: bool = False, spellings: int = SPELLINGS) -> FirstToken:
-    """Scores and bounds of K candidates from the named tokens, (text, log-probability) each, most likely ones of a vocabulary.
+def first_token(
+    named: Sequence[tuple[str, float]],
+    candidates: str,
+    exact: bool = False,
+    spellings: int = SPELLINGS,
+) -> FirstToken:
+    """Scores and bounds of K candidates from the named tokens, (text, log-probability) each, most
+    likely ones of a vocabulary.
 
-    Spellings of a candidate are summed. What isn't named lies below the least named one, and all of it together below what
-    the named ones leave of 1; a lone space may still be followed by a digit (SentencePiece), so for digits its probability
-    counts as possible. `spellings`: how many tokens of the vocabulary may be one candidate. `exact`: all spellings of all candidates were asked for by id, so there is no slack.
+    Spellings of a candidate are summed. What isn't named lies below the least named one, and all of
+    it together below what the named ones leave of 1; a lone space may still be followed by a digit
+    (SentencePiece), so for digits its probability counts as possible. `spellings`: how many tokens
+    of the vocabulary may be one candidate. `exact`: all spellings of all candidates were asked for
+    by id, so there is no slack.
     """
     told = [(token, min(float(value), 0.0)) for token, value in named if value > NOTHING]
     share = np.exp([value for _, value in told])
     left = max(0.0, 1.0 - float(share.sum())) + RESOLUTION
     least = float(share.min(initial=1.0))
     bare = [token.lstrip(SPACE_MARKS) for token, _ in told]
-    spaces = sum(float(p) for (token, _), p in zip(told, share, strict=True) if not token.strip(" \u2581\u0120"))
+    spaces = sum(
+        float(p)
+        for (token, _), p in zip(told, share, strict=True)
+        if not token.strip(" \u2581\u0120")
+    )
     logits, upper = np.full(len(candidates), -np.inf), np.full(len(candidates), -np.inf)
     for j, candidate in enumerate(candidates):
         found = [value for (_, value), text in zip(told, bare, strict=True) if text == candidate]
         seen = float(np.exp(found).sum())
-        unseen = 0.0 if exact else min(left, max(0, spellings - len(found)) * least) + (spaces if candidate in DIGITS else 0.0)
+        unseen = (
+            0.0
+            if exact
+            else min(left, max(0, spellings - len(found)) * least)
+            + (spaces if candidate in DIGITS else 0.0)
+        )
         with np.errstate(divide="ignore"):
             logits[j] = np.logaddexp.reduce(found, initial=-np.inf)
             upper[j] = min(0.0, float(np.log(seen + unseen))) if unseen else logits[j]
     minus = [value for (_, value), text in zip(told, bare, strict=True) if text == "-"]
     top = told[int(np.argmax(share))][0].strip() if told else ""
     mass = min(1.0, float(np.exp(logits).sum()))
-    return FirstToken(logits, upper, mass, float(np.logaddexp.reduce(minus)) if minus else float("nan"), top)
+    return FirstToken(
+        logits, upper, mass, float(np.logaddexp.reduce(minus)) if minus else float("nan"), top
+    )
 
 
 class _Loop:
-    """An event loop on a thread of its own, so that the engine also works where a loop is running already (notebooks)."""
+    """An event loop on a thread of its own, so that the engine also works where a loop is running
+    already (notebooks)."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
@@ -93,7 +115,8 @@ class _Loop:
 
 
 class Api:
-    """One endpoint. `forces_starts` says whether `generate` can take forced starts (options.prefill)."""
+    """One endpoint. `forces_starts` says whether `generate` can take forced starts
+    (options.prefill)."""
 
     def __init__(self, spec: ModelSpec, root: Path) -> None:
         self.name = spec.name
@@ -103,10 +126,30 @@ class Api:
         self._served = o.served_model
         self._kept: dict[Job, dict[str, Any] | SdgbiasError] = {}
         self._loop = _Loop()
-        # On this machine the port says nothing about the model; elsewhere one name may mean other weights on another host.
-        where = "local" if o.local else f"{urlsplit(o.base_url).hostname}{urlsplit(o.base_url).path}"
-        settings = {k: getattr(o, k) for k in ("model", "served_model", "top_logprobs", "candidate_ids", "spellings", "detail", "body")}
-        identity = [_VERSION, spec.repo, spec.revision, where, json.dumps(settings, sort_keys=True, default=str)]
+        # On this machine the port says nothing about the model; elsewhere one name may mean other
+        # weights on another host.
+        where = (
+            "local" if o.local else f"{urlsplit(o.base_url).hostname}{urlsplit(o.base_url).path}"
+        )
+        settings = {
+            k: getattr(o, k)
+            for k in (
+                "model",
+                "served_model",
+                "top_logprobs",
+                "candidate_ids",
+                "spellings",
+                "detail",
+                "body",
+            )
+        }
+        identity = [
+            _VERSION,
+            spec.repo,
+            spec.revision,
+            where,
+            json.dumps(settings, sort_keys=True, default=str),
+        ]
         self.fingerprint = hashlib.sha256("|".join(identity).encode()).hexdigest()[:16]
 
     def close(self) -> None:
@@ -115,7 +158,8 @@ class Api:
         self._loop.loop.call_soon_threadsafe(self._loop.loop.stop)
 
     def use_ledger(self, path: Path, run: str) -> None:
-        """Keeps options.budget for a run over all starts of the program; what it spent stands in the JSON file at `path`."""
+        """Keeps options.budget for a run over all starts of the program; what it spent stands in
+        the JSON file at `path`."""
         self.transport.use_ledger(path, run)
 
     def counters(self) -> dict[str, object]:
@@ -124,38 +168,53 @@ class Api:
         return {**counted, "served": sorted(counted["served"])}
 
     def candidate_scores(self, prompts: Sequence[Prompt]) -> ScoreBatch:
-        """Scores of N prompts, bounds where the endpoint withholds them. ModelError when it gives no log-probabilities."""
+        """Scores of N prompts, bounds where the endpoint withholds them. ModelError when it gives
+        no log-probabilities."""
         answers = self._ask_all([(p, "", 0) for p in prompts], len(prompts) > 1)
         n, width = len(prompts), max((len(p.candidates) for p in prompts), default=0)
         logits = np.full((n, width), np.nan, dtype=np.float32)
-        upper, mass, minus = logits.copy(), np.full(n, np.nan, dtype=np.float32), np.full(n, np.nan, dtype=np.float32)
+        upper, mass, minus = (
+            logits.copy(),
+            np.full(n, np.nan, dtype=np.float32),
+            np.full(n, np.nan, dtype=np.float32),
+        )
         tops = [""] * n
         tokens = np.zeros(n, dtype=np.int32)
         for i, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
             k = len(prompt.candidates)
-            one = first_token(answer["named"], prompt.candidates, self._by_id(prompt), self.options.spellings)
+            one = first_token(
+                answer["named"], prompt.candidates, self._by_id(prompt), self.options.spellings
+            )
             logits[i, :k] = one.logits
             rounded = one.upper.astype(np.float32)
-            rounded = np.where(rounded < one.upper, np.nextafter(rounded, np.float32(np.inf)), rounded)
+            rounded = np.where(
+                rounded < one.upper, np.nextafter(rounded, np.float32(np.inf)), rounded
+            )
             upper[i, :k] = np.where(one.upper > one.logits, rounded, np.nan)
             mass[i], minus[i], tops[i] = one.mass, one.minus_logit, one.top_token
             tokens[i] = answer["n_tokens"]
         return ScoreBatch(logits, mass, minus, tops, tokens, upper)
 
-    def generate(self, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int) -> list[list[str]]:
+    def generate(
+        self, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int
+    ) -> list[list[str]]:
         """Greedy answers, one per start; a start other than '' needs options.prefill."""
         if any(starts) and not self.forces_starts:
             raise ModelError(
-                f"{self.name}: this endpoint can't continue an answer that begins with a given digit (options.prefill is false), so "
-                f"CADE's digit can only replace that of the free answer: sdgbias evaluate {self.name} --mode replace"
+                f"{self.name}: this endpoint can't continue an answer that begins with a given"
+                " digit (options.prefill is false), so CADE's digit can only replace that of the"
+                f" free answer: sdgbias evaluate {self.name} --mode replace"
             )
-        answers = self._ask_all([(p, start, max_new_tokens) for p in prompts for start in starts], len(prompts) > 1)
+        answers = self._ask_all(
+            [(p, start, max_new_tokens) for p in prompts for start in starts], len(prompts) > 1
+        )
         texts = [answer["text"] for answer in answers]
         return [texts[i : i + len(starts)] for i in range(0, len(texts), len(starts))]
 
     def _ask_all(self, jobs: list[Job], several: bool) -> list[dict[str, Any]]:
-        """All answers in the order of the jobs. When some fail, the first failure is raised (what stops everything before what
-        concerns one prompt) and the rest is kept for the caller who then asks one by one, so nothing is paid twice."""
+        """All answers in the order of the jobs. When some fail, the first failure is raised (what
+        stops everything before what concerns one prompt) and the rest is kept for the caller who
+        then asks one by one, so nothing is paid twice."""
         if several:
             self._kept.clear()
         results = self._loop.run(self._gather(jobs))
@@ -175,8 +234,14 @@ class Api:
         prompt, start, limit = job
         try:
             # No tokenizer has more tokens than bytes; a chat template adds a few.
-            most = len((prompt.text + start).encode()) + 64 + len(prompt.images) * self.options.image_tokens
-            answer = await self.transport.ask(lambda: self._body(prompt, start, limit), most, max(limit, 1))
+            most = (
+                len((prompt.text + start).encode())
+                + 64
+                + len(prompt.images) * self.options.image_tokens
+            )
+            answer = await self.transport.ask(
+                lambda: self._body(prompt, start, limit), most, max(limit, 1)
+            )
             return self._scored(answer) if limit == 0 else self._said(answer, start)
         except ModelError as error:
             self.transport.stop(error)
@@ -185,7 +250,8 @@ class Api:
             return error
 
     def _by_id(self, prompt: Prompt) -> bool:
-        """Whether the entry gives token ids for all candidates of a prompt, so that they are asked for instead of the top k."""
+        """Whether the entry gives token ids for all candidates of a prompt, so that they are asked
+        for instead of the top k."""
         return set(prompt.candidates) <= set(self.options.candidate_ids)
 
     def _body(self, prompt: Prompt, start: str, limit: int) -> dict[str, Any]:
@@ -193,27 +259,41 @@ class Api:
         content: list[dict[str, Any]] = []
         for image in prompt.images:
             kind = "jpeg" if image.startswith(b"\xff\xd8") else "png"
-            url: dict[str, str] = {"url": f"data:image/{kind};base64,{base64.b64encode(image).decode()}"}
-            content.append({"type": "image_url", "image_url": {**url, "detail": o.detail} if o.detail else url})
+            url: dict[str, str] = {
+                "url": f"data:image/{kind};base64,{base64.b64encode(image).decode()}"
+            }
+            content.append(
+                {"type": "image_url", "image_url": {**url, "detail": o.detail} if o.detail else url}
+            )
         content.append({"type": "text", "text": prompt.text})
         messages: list[dict[str, Any]] = [{"role": "user", "content": content}]
-        body: dict[str, Any] = {**o.body, "model": o.model, "messages": messages, "temperature": 0, o.limit_field: max(limit, 1)}
+        body: dict[str, Any] = {
+            **o.body,
+            "model": o.model,
+            "messages": messages,
+            "temperature": 0,
+            o.limit_field: max(limit, 1),
+        }
         if limit == 0:
             body |= {"logprobs": True, "top_logprobs": o.top_logprobs}
             if self._by_id(prompt):
-                body["logprob_token_ids"] = sorted({i for c in prompt.candidates for i in o.candidate_ids[c]})
+                body["logprob_token_ids"] = sorted(
+                    {i for c in prompt.candidates for i in o.candidate_ids[c]}
+                )
         if start:
             messages.append({"role": "assistant", "content": start})
             body |= {"add_generation_prompt": False, "continue_final_message": True}
         return body
 
     def _choice(self, answer: dict[str, Any]) -> dict[str, Any]:
-        """The one choice of an answer, from the model that was asked for. PromptRefused when a filter took it."""
+        """The one choice of an answer, from the model that was asked for. PromptRefused when a
+        filter took it."""
         served = str(answer.get("model") or "")
         if self._served and served != self._served:
             raise ModelError(
-                f"{self.name}: an answer came from {served!r}, not from {self._served!r}: the endpoint changed its model; pin a dated one in "
-                "options.model and options.served_model, then score anew"
+                f"{self.name}: an answer came from {served!r}, not from {self._served!r}: the"
+                " endpoint changed its model; pin a dated one in options.model and"
+                " options.served_model, then score anew"
             )
         self._served = served
         choice = answer["choices"][0]
@@ -226,17 +306,21 @@ class Api:
         return {**choice, "message": message}
 
     def _scored(self, answer: dict[str, Any]) -> dict[str, Any]:
-        """named: (token, log-probability) of the first token's alternatives; n_tokens: prompt tokens."""
+        """named: (token, log-probability) of the first token's alternatives; n_tokens: prompt
+        tokens."""
         given = self._choice(answer).get("logprobs")
         places = given.get("content") if isinstance(given, dict) else None
         if places == []:
-            raise PromptRefused(f"{self.name}: an empty answer, so there is no first token to score")
+            raise PromptRefused(
+                f"{self.name}: an empty answer, so there is no first token to score"
+            )
         first = places[0] if isinstance(places, list) and isinstance(places[0], dict) else {}
         top = first.get("top_logprobs")
         if not isinstance(top, list) or not top:
             raise ModelError(
-                f"{self.name}: this endpoint gives no log-probabilities of tokens (top_logprobs), so its candidates can't be scored and CADE "
-                "can't run; retire it with that reason: sdgbias models retire NAME --reason TEXT"
+                f"{self.name}: this endpoint gives no log-probabilities of tokens (top_logprobs),"
+                " so its candidates can't be scored and CADE can't run; retire it with that"
+                " reason: sdgbias models retire NAME --reason TEXT"
             )
         try:
             named = [(str(t["token"]), float(t["logprob"])) for t in top]
@@ -244,7 +328,10 @@ class Api:
         except (KeyError, TypeError, ValueError):
             fair = False
         if not fair:
-            raise ModelError(f"{self.name}: top_logprobs hold what is no log-probability; this endpoint is not OpenAI-compatible in this")
+            raise ModelError(
+                f"{self.name}: top_logprobs hold what is no log-probability; this endpoint is not"
+                " OpenAI-compatible in this"
+            )
         usage = answer.get("usage")
         counted = usage.get("prompt_tokens") if isinstance(usage, dict) else 0
         return {"named": named, "n_tokens": counted if isinstance(counted, int) else 0}

@@ -1,8 +1,8 @@
 """What stands between the API engine and the wire: pace, budget, retries and typed failures.
 
-One request is in flight per slot. A reply is an answer, a reason to wait and ask again (429, 5xx, time-outs, dropped
-connections, broken JSON), a refusal of this one prompt, or a reason to stop (key, model name, account). The key goes into
-one header and is cut out of every message.
+One request is in flight per slot. A reply is an answer, a reason to wait and ask again (429, 5xx,
+time-outs, dropped connections, broken JSON), a refusal of this one prompt, or a reason to stop
+(key, model name, account). The key goes into one header and is cut out of every message.
 """
 
 from __future__ import annotations
@@ -22,16 +22,23 @@ import httpx
 from sdgbias.engines.api.options import ApiOptions, read_key
 from sdgbias.errors import InfrastructureError, KeyRefused, ModelError, SdgbiasError, StoreError
 
-#: After so many prompts in a row that used up their tries, the endpoint counts as down for the rest of the process.
+#: After so many prompts in a row that used up their tries, the endpoint counts as down for the rest
+#: of the process.
 DOWN_AFTER = 16
 LONGEST_BACKOFF = 60.0
-_REFUSALS = ("content_filter", "content_policy_violation", "invalid_prompt", "context_length_exceeded")
+_REFUSALS = (
+    "content_filter",
+    "content_policy_violation",
+    "invalid_prompt",
+    "context_length_exceeded",
+)
 _TOO_LONG = ("context length", "maximum context", "too long", "max_model_len")
 _NO_ACCOUNT = ("insufficient_quota", "billing_hard_limit_reached", "billing_not_active")
 
 
 class PromptRefused(SdgbiasError):
-    """The endpoint won't answer this prompt (content filter, too long, empty answer); the others go on."""
+    """The endpoint won't answer this prompt (content filter, too long, empty answer); the others go
+    on."""
 
 
 class BudgetSpent(InfrastructureError):
@@ -40,8 +47,9 @@ class BudgetSpent(InfrastructureError):
 
 @dataclass
 class Counters:
-    """What a process asked of an endpoint. cost in the currency of prices, with requests that may have been billed without an
-    answer counted at their largest price. served: names and system fingerprints found in the answers."""
+    """What a process asked of an endpoint. cost in the currency of prices, with requests that may
+    have been billed without an answer counted at their largest price. served: names and system
+    fingerprints found in the answers."""
 
     requests: int = 0
     retries: int = 0
@@ -62,7 +70,8 @@ class _Again(Exception):
 
 
 class Transport:
-    """Sends request bodies to one endpoint; everything in it runs on one event loop, so plain attributes are safe."""
+    """Sends request bodies to one endpoint; everything in it runs on one event loop, so plain
+    attributes are safe."""
 
     def __init__(self, options: ApiOptions, name: str) -> None:
         self.options, self.name = options, name
@@ -84,7 +93,9 @@ class Transport:
             timeout=options.timeout,
             follow_redirects=False,
             trust_env=not options.local,
-            limits=httpx.Limits(max_connections=options.concurrency, max_keepalive_connections=options.concurrency),
+            limits=httpx.Limits(
+                max_connections=options.concurrency, max_keepalive_connections=options.concurrency
+            ),
         )
 
     async def close(self) -> None:
@@ -99,11 +110,18 @@ class Transport:
         cached = _count(usage.get("prompt_tokens_details"), "cached_tokens")
         fresh = max(0, _count(usage, "prompt_tokens") - cached)
         full = p.get("input", 0.0)
-        return (fresh * full + cached * p.get("cached", full) + _count(usage, "completion_tokens") * p.get("output", 0.0)) / 1e6
+        return (
+            fresh * full
+            + cached * p.get("cached", full)
+            + _count(usage, "completion_tokens") * p.get("output", 0.0)
+        ) / 1e6
 
-    async def ask(self, make: Callable[[], dict[str, Any]], tokens: int, answer_tokens: int) -> dict[str, Any]:
-        """The parsed answer to one request. `make` builds its body when its turn has come; `tokens` is the most that the
-        prompt may hold. Raises PromptRefused, BudgetSpent, ModelError or InfrastructureError."""
+    async def ask(
+        self, make: Callable[[], dict[str, Any]], tokens: int, answer_tokens: int
+    ) -> dict[str, Any]:
+        """The parsed answer to one request. `make` builds its body when its turn has come; `tokens`
+        is the most that the prompt may hold. Raises PromptRefused, BudgetSpent, ModelError or
+        InfrastructureError."""
         async with self._slots:
             for tries in range(self.options.retries + 1):
                 if self._fatal is not None:
@@ -138,50 +156,82 @@ class Transport:
             self._failed += 1
             if self._failed >= DOWN_AFTER:
                 words = f"{self._failed} prompts in a row failed, the last with {why}"
-                self.stop(InfrastructureError(f"{self.name}: the endpoint is down: {words}; run the same command later"))
-            raise InfrastructureError(f"{self.name}: no answer after {self.options.retries + 1} tries, the last: {why}")
+                self.stop(
+                    InfrastructureError(
+                        f"{self.name}: the endpoint is down: {words}; run the same command later"
+                    )
+                )
+            raise InfrastructureError(
+                f"{self.name}: no answer after {self.options.retries + 1} tries, the last: {why}"
+            )
 
     def _wait(self, again: _Again, tries: int) -> float:
         if again.wait is None:
-            return min(LONGEST_BACKOFF, self.options.backoff * 2.0**tries) * self._dice.uniform(0.5, 1.0)
+            return min(LONGEST_BACKOFF, self.options.backoff * 2.0**tries) * self._dice.uniform(
+                0.5, 1.0
+            )
         if again.wait > self.options.patience:
-            late = f"the endpoint asks to wait {again.wait:.0f} s, more than options.patience ({self.options.patience:.0f} s)"
+            late = (
+                f"the endpoint asks to wait {again.wait:.0f} s, more than options.patience"
+                f" ({self.options.patience:.0f} s)"
+            )
             self.stop(InfrastructureError(f"{self.name}: {late}; run the same command later"))
             raise InfrastructureError(str(self._fatal))
-        self._hold = max(self._hold, time.monotonic() + again.wait)  # everybody waits, not only this prompt
+        self._hold = max(
+            self._hold, time.monotonic() + again.wait
+        )  # everybody waits, not only this prompt
         self._next = max(self._next, self._hold)
         return again.wait
 
     async def _turn(self, tokens: int) -> None:
-        """Waits for this request's place in the per-minute limits: requests are spaced, so no window ever holds more."""
+        """Waits for this request's place in the per-minute limits: requests are spaced, so no
+        window ever holds more."""
         limits = self.options.limits
-        spacing = max((60.0 * n / limits[k] for k, n in (("requests", 1), ("tokens", tokens)) if limits.get(k)), default=0.0)
+        spacing = max(
+            (
+                60.0 * n / limits[k]
+                for k, n in (("requests", 1), ("tokens", tokens))
+                if limits.get(k)
+            ),
+            default=0.0,
+        )
         start = max(time.monotonic(), self._next)
         self._next = start + spacing
         while (wait := max(start, self._hold) - time.monotonic()) > 0:
             await asyncio.sleep(wait)
 
     def use_ledger(self, path: Path, run: str) -> None:
-        """From here on the budget is that of `run` over all starts of the program; `path` (JSON, run -> amount) says what was spent.
-        Raises StoreError if it can't be read."""
+        """From here on the budget is that of `run` over all starts of the program; `path` (JSON,
+        run -> amount) says what was spent. Raises StoreError if it can't be read."""
         try:
             told = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-            self._spent = {str(name): float(amount) for name, amount in told.items() if float(amount) >= 0}
+            self._spent = {
+                str(name): float(amount) for name, amount in told.items() if float(amount) >= 0
+            }
         except (OSError, ValueError, TypeError, AttributeError):
-            raise StoreError(f"{path}: can't be read; it says what was spent: mend it, or delete it to count from 0") from None
+            raise StoreError(
+                f"{path}: can't be read; it says what was spent: mend it, or delete it to count"
+                " from 0"
+            ) from None
         self._ledger, self._run = path, run
 
     def _note(self) -> None:
-        """Writes down what is spent, requests in flight at their largest price, so that a process that dies leaves no gap."""
+        """Writes down what is spent, requests in flight at their largest price, so that a process
+        that dies leaves no gap."""
         if self._ledger is None or not self.options.prices:
             return
         part = self._ledger.with_suffix(".writing")
         amount = self._spent.get(self._run, 0.0) + self.counters.cost + self._held
         try:
-            part.write_text(json.dumps({**self._spent, self._run: amount}, sort_keys=True), encoding="utf-8")
+            part.write_text(
+                json.dumps({**self._spent, self._run: amount}, sort_keys=True), encoding="utf-8"
+            )
             part.replace(self._ledger)
         except OSError as error:
-            raise StoreError(f"{self._ledger}: can't be written ({error.strerror}); make room, then run the same command again") from None
+            raise StoreError(
+                f"{self._ledger}: can't be written ({error.strerror}); make room, then run the same"
+                " command again"
+            ) from None
 
     async def _reserve(self, cost: float) -> None:
         async with self._money:
@@ -191,8 +241,9 @@ class Transport:
                     break
                 if self._held == 0.0:
                     raise BudgetSpent(
-                        f"{self.name}: {spent:.4f} of the budget of {self.options.budget:g} is spent and the next request may "
-                        f"cost {cost:.4f}; raise options.budget, then run the same command again: what is scored is kept"
+                        f"{self.name}: {spent:.4f} of the budget of {self.options.budget:g} is"
+                        f" spent and the next request may cost {cost:.4f}; raise options.budget,"
+                        " then run the same command again: what is scored is kept"
                     )
                 await self._money.wait()
             self._held += cost
@@ -206,10 +257,13 @@ class Transport:
             self._money.notify_all()
 
     def _account(self, answer: dict[str, Any], tokens: int, paced: int, held: float) -> float:
-        """Counts one answer; returns its cost. Estimates that turn out too small are raised for the next requests."""
+        """Counts one answer; returns its cost. Estimates that turn out too small are raised for the
+        next requests."""
         usage, c = answer.get("usage"), self.counters
         c.answers += 1
-        c.served.add(" ".join(str(answer[k]) for k in ("model", "system_fingerprint") if answer.get(k)))
+        c.served.add(
+            " ".join(str(answer[k]) for k in ("model", "system_fingerprint") if answer.get(k))
+        )
         if not isinstance(usage, dict):
             return held
         used = _count(usage, "prompt_tokens")
@@ -218,7 +272,11 @@ class Transport:
         c.cached_tokens += _count(usage.get("prompt_tokens_details"), "cached_tokens")
         self._factor = max(self._factor, used / max(tokens, 1))
         if self.options.limits.get("tokens"):
-            self._next += 60.0 * (used + _count(usage, "completion_tokens") - paced) / self.options.limits["tokens"]
+            self._next += (
+                60.0
+                * (used + _count(usage, "completion_tokens") - paced)
+                / self.options.limits["tokens"]
+            )
         return self.price(usage)
 
     async def _send(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -236,7 +294,11 @@ class Transport:
             answer = None
         problem = answer.get("error") if isinstance(answer, dict) else None
         if reply.status_code == 200 and not problem:
-            if isinstance(answer, dict) and isinstance(answer.get("choices"), list) and answer["choices"]:
+            if (
+                isinstance(answer, dict)
+                and isinstance(answer.get("choices"), list)
+                and answer["choices"]
+            ):
                 return answer
             raise _Again("an answer that is not a chat completion", billed=True)
         raise self._failure(reply, problem)
@@ -245,23 +307,42 @@ class Transport:
         """The exception for a reply that is no answer."""
         said = problem if isinstance(problem, dict) else {"message": problem or ""}
         code, inner = str(said.get("code") or ""), said.get("code")
-        status = reply.status_code if reply.status_code != 200 else (inner if isinstance(inner, int) else 502)
+        status = (
+            reply.status_code
+            if reply.status_code != 200
+            else (inner if isinstance(inner, int) else 502)
+        )
         text = self._clean(str(said.get("message") or ""))
         where = f"{self.name}: the endpoint says {status}" + (f": {text}" if text else "")
         var = self.options.api_key_env
-        if code in _REFUSALS or status == 413 or (status in (400, 422) and any(words in text.lower() for words in _TOO_LONG)):
+        if (
+            code in _REFUSALS
+            or status == 413
+            or (status in (400, 422) and any(words in text.lower() for words in _TOO_LONG))
+        ):
             self.counters.refused += 1
             return PromptRefused(f"{where} ({code or 'this prompt'})")
         if code in _NO_ACCOUNT:
             return KeyRefused(f"{where}; mend the account behind {var}, then again")
         if status in (401, 403):
-            return KeyRefused(f"{where}; the key in environment variable {var} is not accepted for {self.options.model}")
+            return KeyRefused(
+                f"{where}; the key in environment variable {var} is not accepted for"
+                f" {self.options.model}"
+            )
         if status == 404:
-            return ModelError(f"{where}; no model {self.options.model!r} at options.base_url: mend options.model or options.base_url")
+            return ModelError(
+                f"{where}; no model {self.options.model!r} at options.base_url: mend options.model"
+                " or options.base_url"
+            )
         if status in (408, 409, 425, 429) or status >= 500:
-            return _Again(f"HTTP {status}" + (f": {text}" if text else ""), retry_after(reply.headers))
+            return _Again(
+                f"HTTP {status}" + (f": {text}" if text else ""), retry_after(reply.headers)
+            )
         if status < 400:
-            return ModelError(f"{where}: it sends elsewhere, which is not followed because the key would go along; mend options.base_url")
+            return ModelError(
+                f"{where}: it sends elsewhere, which is not followed because the key would go"
+                " along; mend options.base_url"
+            )
         return ModelError(f"{where}; mend the options of registry/models/{self.name}.yaml")
 
     def _clean(self, text: str) -> str:
@@ -270,7 +351,8 @@ class Transport:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds that a reply asks to wait (retry-after-ms, Retry-After in seconds or as a date); None if it doesn't say."""
+    """Seconds that a reply asks to wait (retry-after-ms, Retry-After in seconds or as a date); None
+    if it doesn't say."""
     for name, scale in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
         value = headers.get(name, "").strip()
         if value.replace(".", "", 1).isdigit():

@@ -1,4 +1,5 @@
-"""The options of a registry entry with backend api, checked; and the key, which is read from the environment only."""
+"""The options of a registry entry with backend api, checked; and the key, which is read from the
+environment only."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from urllib.parse import urlsplit
 from sdgbias.errors import ModelError, RegistryError, one_of
 from sdgbias.types import ModelSpec
 
-#: Single tokens that mean one candidate in any known vocabulary, at most: bare, and after a space, a newline or a tab.
+#: Single tokens that mean one candidate in any known vocabulary, at most: bare, and after a space,
+#: a newline or a tab.
 SPELLINGS = 4
 _FIXED = frozenset(
     [
@@ -33,8 +35,9 @@ _FIXED = frozenset(
 
 @dataclass(frozen=True)
 class ApiOptions:
-    """The `options` of a registry entry with backend api. Times in seconds; prices per million tokens, in any one currency,
-    which is also that of budget; limits are per minute. See docs/api-models.md for each."""
+    """The `options` of a registry entry with backend api. Times in seconds; prices per million
+    tokens, in any one currency, which is also that of budget; limits are per minute. See
+    docs/api-models.md for each."""
 
     api_key_env: str
     base_url: str
@@ -70,11 +73,17 @@ def _loopback(host: str) -> bool:
 
 
 def _number(value: object, low: float) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and low <= value < float("inf")
+    return (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and low <= value < float("inf")
+    )
 
 
 def _numbers(names: tuple[str, ...]) -> Callable[[Any], bool]:
-    return lambda v: isinstance(v, dict) and set(v) <= set(names) and all(_number(x, 0) for x in v.values())
+    return lambda v: (
+        isinstance(v, dict) and set(v) <= set(names) and all(_number(x, 0) for x in v.values())
+    )
 
 
 def _whole(low: int, high: int = 10**9) -> Callable[[Any], bool]:
@@ -83,7 +92,10 @@ def _whole(low: int, high: int = 10**9) -> Callable[[Any], bool]:
 
 def _ids(value: Any) -> bool:
     whole = _whole(0)
-    return isinstance(value, dict) and all(len(str(k)) == 1 and isinstance(v, list) and v and all(map(whole, v)) for k, v in value.items())
+    return isinstance(value, dict) and all(
+        len(str(k)) == 1 and isinstance(v, list) and v and all(map(whole, v))
+        for k, v in value.items()
+    )
 
 
 def _text(value: Any) -> bool:
@@ -91,20 +103,35 @@ def _text(value: Any) -> bool:
 
 
 _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "api_key_env": (lambda v: _text(v) and v.replace("_", "").isalnum(), "the NAME of an environment variable"),
+    "api_key_env": (
+        lambda v: _text(v) and v.replace("_", "").isalnum(),
+        "the NAME of an environment variable",
+    ),
     "base_url": (_text, "an address that ends before /chat/completions"),
     "model": (_text, "the name that the endpoint knows the model by"),
     "served_model": (_text, "the name that every answer must carry"),
     "top_logprobs": (_whole(1, 1000), "a whole number from 1 on"),
     "candidate_ids": (_ids, "token ids by candidate, e.g. {A: [34, 362]}"),
-    "spellings": (_whole(1, 100), "how many tokens of its vocabulary mean one candidate, from 1 on"),
+    "spellings": (
+        _whole(1, 100),
+        "how many tokens of its vocabulary mean one candidate, from 1 on",
+    ),
     "prefill": (lambda v: isinstance(v, bool), "true or false"),
     "detail": (lambda v: v in ("", "low", "high", "auto"), "low, high or auto"),
-    "limit_field": (lambda v: v in ("max_tokens", "max_completion_tokens"), "max_tokens or max_completion_tokens"),
-    "body": (lambda v: isinstance(v, dict) and not set(v) & _FIXED, f"fields of the request other than {', '.join(sorted(_FIXED))}"),
+    "limit_field": (
+        lambda v: v in ("max_tokens", "max_completion_tokens"),
+        "max_tokens or max_completion_tokens",
+    ),
+    "body": (
+        lambda v: isinstance(v, dict) and not set(v) & _FIXED,
+        f"fields of the request other than {', '.join(sorted(_FIXED))}",
+    ),
     "concurrency": (_whole(1, 1000), "a whole number from 1 to 1000"),
     "limits": (_numbers(("requests", "tokens")), "{requests: N, tokens: N} per minute"),
-    "prices": (_numbers(("input", "cached", "output")), "{input: X, cached: X, output: X} per million tokens"),
+    "prices": (
+        _numbers(("input", "cached", "output")),
+        "{input: X, cached: X, output: X} per million tokens",
+    ),
     "budget": (lambda v: v is None or _number(v, 0), "a number in the currency of prices"),
     "image_tokens": (_whole(0), "the most tokens that one picture costs"),
     "timeout": (lambda v: _number(v, 0.001), "seconds"),
@@ -115,22 +142,37 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def read_options(spec: ModelSpec) -> ApiOptions:
-    """The checked options of a registry entry. RegistryError names the option, its value and what is valid."""
+    """The checked options of a registry entry. RegistryError names the option, its value and what
+    is valid."""
     where = f"registry/models/{spec.name}.yaml"
     for name, value in _own(spec).items():
         if name not in _CHECKS:
-            raise RegistryError(f"{where}: {one_of('option', name, _CHECKS)}; see docs/api-models.md")
+            raise RegistryError(
+                f"{where}: {one_of('option', name, _CHECKS)}; see docs/api-models.md"
+            )
         check, valid = _CHECKS[name]
         if not check(value):
             raise RegistryError(f"{where}: option {name} is {value!r}; valid: {valid}")
     for name in [f.name for f in fields(ApiOptions)][:2]:
         if not spec.options.get(name):
-            raise RegistryError(f"{where}: option {name} is missing; valid: {_CHECKS[name][1]}; see docs/api-models.md")
+            raise RegistryError(
+                f"{where}: option {name} is missing; valid: {_CHECKS[name][1]}; see"
+                " docs/api-models.md"
+            )
     given = _own(spec)
-    options = ApiOptions(**{**given, "model": given.get("model") or spec.repo, "base_url": str(given["base_url"]).rstrip("/")})
+    options = ApiOptions(
+        **{
+            **given,
+            "model": given.get("model") or spec.repo,
+            "base_url": str(given["base_url"]).rstrip("/"),
+        }
+    )
     _check_address(options, where)
     if options.budget is not None and "input" not in options.prices:
-        raise RegistryError(f"{where}: budget is {options.budget} without prices; valid: prices: {{input: X, output: X}}")
+        raise RegistryError(
+            f"{where}: budget is {options.budget} without prices; valid: prices: {{input: X,"
+            " output: X}"
+        )
     return options
 
 
@@ -148,17 +190,27 @@ def _check_address(options: ApiOptions, where: str) -> None:
     plain = not (url.username or url.password or url.query or url.fragment)
     if not plain:
         raise RegistryError(
-            f"{where}: base_url holds a user name, a query or a fragment; valid: https://HOST/v1, the key in {options.api_key_env}"
+            f"{where}: base_url holds a user name, a query or a fragment; valid: https://HOST/v1,"
+            f" the key in {options.api_key_env}"
         )
     if not host or not (url.scheme == "https" or (url.scheme == "http" and _loopback(host))):
-        raise RegistryError(f"{where}: base_url is {options.base_url!r}; valid: https://HOST/v1, or http:// on this machine (127.0.0.1)")
+        raise RegistryError(
+            f"{where}: base_url is {options.base_url!r}; valid: https://HOST/v1, or http:// on this"
+            " machine (127.0.0.1)"
+        )
 
 
 def read_key(options: ApiOptions, name: str) -> str:
     """The key; ModelError that names the variable, never its value."""
     key = os.environ.get(options.api_key_env, "").strip()
     if not key:
-        raise ModelError(f"{name}: environment variable {options.api_key_env} is not set; set it to the key of this endpoint, then again")
+        raise ModelError(
+            f"{name}: environment variable {options.api_key_env} is not set; set it to the key of"
+            " this endpoint, then again"
+        )
     if not (key.isascii() and key.isprintable()) or " " in key:
-        raise ModelError(f"{name}: environment variable {options.api_key_env} holds characters that no key has; set it again")
+        raise ModelError(
+            f"{name}: environment variable {options.api_key_env} holds characters that no key has;"
+            " set it again"
+        )
     return key

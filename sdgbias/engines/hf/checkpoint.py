@@ -24,43 +24,61 @@ def device() -> torch.device:
 
 
 def part(spec: ModelSpec, root: Path, loader: Any, **options: Any) -> Any:
-    """``loader.from_pretrained`` on a registry entry's repository at its revision. Raises ModelError (a folder), InfrastructureError
-    (the hub, memory)."""
+    """``loader.from_pretrained`` on a registry entry's repository at its revision. Raises
+    ModelError (a folder), InfrastructureError (the hub, memory)."""
     folder = local_folder(spec, root)
     where = {} if folder else {"revision": spec.revision}
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         return loader.from_pretrained(str(folder or spec.repo), **where, **options)
     except torch.OutOfMemoryError as error:
-        raise OutOfMemory(f"{spec.name}: out of memory while loading; {str(error).splitlines()[0]}") from None
+        raise OutOfMemory(
+            f"{spec.name}: out of memory while loading; {str(error).splitlines()[0]}"
+        ) from None
     except RuntimeError as error:  # tensors of another shape than its configuration says
-        raise ModelError(f"{spec.name}: {folder or spec.repo}: {str(error).strip().splitlines()[0]}") from None
+        raise ModelError(
+            f"{spec.name}: {folder or spec.repo}: {str(error).strip().splitlines()[0]}"
+        ) from None
     except (OSError, ValueError, ImportError, SafetensorError) as error:
         raise trouble(spec, folder, "can't load", error) from None
 
 
 def model(spec: ModelSpec, root: Path, loader: Any) -> Any:
-    """A model in its entry's dtype, on the accelerator where there is one, ready to be asked. Raises ModelError where the checkpoint lacks
-    some of its weights, which transformers would draw at random: a tower without its projection, a classifier without its head."""
+    """A model in its entry's dtype, on the accelerator where there is one, ready to be asked.
+    Raises ModelError where the checkpoint lacks some of its weights, which transformers would draw
+    at random: a tower without its projection, a classifier without its head."""
     said = transformers.utils.logging.get_verbosity()  # type: ignore[no-untyped-call]
     transformers.utils.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     try:
-        made, told = part(spec, root, loader, dtype=getattr(torch, spec.dtype), use_safetensors=True, output_loading_info=True)
+        made, told = part(
+            spec,
+            root,
+            loader,
+            dtype=getattr(torch, spec.dtype),
+            use_safetensors=True,
+            output_loading_info=True,
+        )
     finally:
         transformers.utils.logging.set_verbosity(said)  # type: ignore[no-untyped-call]
     lacking = sorted(map(str, [*told["missing_keys"], *told["mismatched_keys"]]))
     if lacking:
-        raise ModelError(f"{spec.name}: {spec.repo} lacks {len(lacking)} of the weights of a {loader.__name__}, the first {lacking[0]}")
+        raise ModelError(
+            f"{spec.name}: {spec.repo} lacks {len(lacking)} of the weights of a {loader.__name__},"
+            f" the first {lacking[0]}"
+        )
     return made.eval().to(device())
 
 
 def file(spec: ModelSpec, root: Path, name: str) -> Path | None:
-    """A single file of the repository; None where it has none of this name. Raises InfrastructureError when the hub can't be asked."""
+    """A single file of the repository; None where it has none of this name. Raises
+    InfrastructureError when the hub can't be asked."""
     folder = local_folder(spec, root)
     if folder:
         return folder / name if (folder / name).is_file() else None
     try:
-        found = cached_file(spec.repo, name, revision=spec.revision, _raise_exceptions_for_missing_entries=False)
+        found = cached_file(
+            spec.repo, name, revision=spec.revision, _raise_exceptions_for_missing_entries=False
+        )
     except OSError as error:
         raise trouble(spec, None, f"can't read {name} of", error) from None
     return Path(found) if found else None

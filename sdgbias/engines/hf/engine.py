@@ -1,8 +1,10 @@
-"""The transformers engine: exact first-token candidate scores of any image-text-to-text model, in padded batches.
+"""The transformers engine: exact first-token candidate scores of any image-text-to-text model, in
+padded batches.
 
-Prompts go through the processor's own chat template (raw text where it has none). Batches are left-padded and, where the
-model takes them, positions are counted from each prompt's first real token, so padding never changes a score. Safetensors
-only; remote code only when the registry entry says so.
+Prompts go through the processor's own chat template (raw text where it has none). Batches are
+left-padded and, where the model takes them, positions are counted from each prompt's first real
+token, so padding never changes a score. Safetensors only; remote code only when the registry entry
+says so.
 """
 
 from __future__ import annotations
@@ -40,47 +42,71 @@ _NO_MEMORY = "can't allocate memory"
 
 
 def _max_images(spec: ModelSpec) -> int | None:
-    """Option `max_images` of a registry entry: how many pictures one prompt may show; None when it doesn't say."""
+    """Option `max_images` of a registry entry: how many pictures one prompt may show; None when it
+    doesn't say."""
     value = spec.options.get("max_images")
     if value is None:
         return None
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise RegistryError(f"registry/models/{spec.name}.yaml: max_images is {value!r}; give a whole number from 1 on")
+        raise RegistryError(
+            f"registry/models/{spec.name}.yaml: max_images is {value!r}; give a whole number from"
+            " 1 on"
+        )
     return value
 
 
 def _too_many(name: str, pictures: int, why: str) -> str:
-    return f"{name}: {pictures} pictures in one prompt, {why}; build the benchmark with the image layout composite (layout: composite)"
+    return (
+        f"{name}: {pictures} pictures in one prompt, {why}; build the benchmark with the image"
+        " layout composite (layout: composite)"
+    )
 
 
 def load_processor(spec: ModelSpec, root: Path) -> Any:
-    """The processor alone (tokenizer, chat template, picture sizes). Raises ModelError, InfrastructureError."""
+    """The processor alone (tokenizer, chat template, picture sizes). Raises ModelError,
+    InfrastructureError."""
     folder = local_folder(spec, root)
     where = {} if folder else {"revision": spec.revision}
     try:
-        return AutoProcessor.from_pretrained(str(folder or spec.repo), backend="pil", trust_remote_code=spec.trust_remote_code, **where)
+        return AutoProcessor.from_pretrained(
+            str(folder or spec.repo),
+            backend="pil",
+            trust_remote_code=spec.trust_remote_code,
+            **where,
+        )
     except (OSError, ValueError, ImportError) as error:
         raise trouble(spec, folder, "can't load the processor of", error) from None
 
 
 def tree_tokens(spec: ModelSpec, root: Path) -> int | None:
-    """Most tokens of one tree of prompts (sharing.py) by the model's configuration alone; None where each prompt stands alone.
-    Raises ModelError, InfrastructureError."""
-    if not spec.options.get("share_prefix", True) or shared_prefix.reads_the_question(load_processor(spec, root)):
+    """Most tokens of one tree of prompts (sharing.py) by the model's configuration alone; None
+    where each prompt stands alone. Raises ModelError, InfrastructureError."""
+    if not spec.options.get("share_prefix", True) or shared_prefix.reads_the_question(
+        load_processor(spec, root)
+    ):
         return None
     folder = local_folder(spec, root)
     where = {} if folder else {"revision": spec.revision}
     try:
-        config = AutoConfig.from_pretrained(str(folder or spec.repo), trust_remote_code=spec.trust_remote_code, **where)
+        config = AutoConfig.from_pretrained(
+            str(folder or spec.repo), trust_remote_code=spec.trust_remote_code, **where
+        )
     except (OSError, ValueError) as error:
         raise trouble(spec, folder, "can't read the configuration of", error) from None
     return shared_prefix.row_tokens(int(getattr(config.get_text_config(), "hidden_size", 0)))
 
 
 def _attention(config: Any) -> str:
-    """Which attention implementation the model and its parts took, e.g. 'sdpa text_config:sdpa vision_config:sdpa'."""
-    parts = {name: getattr(config, name, None) for name in sorted(getattr(config, "sub_configs", ()))}
-    named = [f"{name}:{getattr(part, '_attn_implementation', None)}" for name, part in parts.items() if part is not None]
+    """Which attention implementation the model and its parts took, e.g. 'sdpa text_config:sdpa
+    vision_config:sdpa'."""
+    parts = {
+        name: getattr(config, name, None) for name in sorted(getattr(config, "sub_configs", ()))
+    }
+    named = [
+        f"{name}:{getattr(part, '_attn_implementation', None)}"
+        for name, part in parts.items()
+        if part is not None
+    ]
     return " ".join([str(getattr(config, "_attn_implementation", None)), *named])
 
 
@@ -96,15 +122,24 @@ class HuggingFace:
         transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
         self.processor = load_processor(spec, root)
         try:
-            model: Any = AutoModelForImageTextToText.from_pretrained(source, dtype=self.dtype, use_safetensors=True, **where)
+            model: Any = AutoModelForImageTextToText.from_pretrained(
+                source, dtype=self.dtype, use_safetensors=True, **where
+            )
         except torch.OutOfMemoryError as error:
-            raise OutOfMemory(f"{spec.name}: out of memory while loading; {str(error).splitlines()[0]}") from None
+            raise OutOfMemory(
+                f"{spec.name}: out of memory while loading; {str(error).splitlines()[0]}"
+            ) from None
         except (OSError, ValueError, ImportError, SafetensorError) as error:
             raise trouble(spec, folder, "can't load", error) from None
-        except RuntimeError as error:  # memory of the machine; else tensors of another shape than the configuration says
+        # memory of the machine; else tensors of another shape than the configuration says
+        except RuntimeError as error:
             if _NO_MEMORY in str(error):
-                raise OutOfMemory(f"{spec.name}: out of memory while loading; {str(error).splitlines()[0]}") from None
-            raise ModelError(f"{spec.name}: can't load {source}: {str(error).strip().splitlines()[0]}") from None
+                raise OutOfMemory(
+                    f"{spec.name}: out of memory while loading; {str(error).splitlines()[0]}"
+                ) from None
+            raise ModelError(
+                f"{spec.name}: can't load {source}: {str(error).strip().splitlines()[0]}"
+            ) from None
         self.model = model.eval().to(self.device)
         self.pixels = PixelCache(self.processor.image_processor)
         self.processor.image_processor = self.pixels
@@ -114,38 +149,59 @@ class HuggingFace:
         self.tokenizer.padding_side = "left"
         if self.tokenizer.pad_token is None:
             self.tokenizer.pad_token = self.tokenizer.eos_token
-        self.candidates = find_candidates(self.tokenizer, LETTERS + DIGITS, optional=LETTERS.lower())
+        self.candidates = find_candidates(
+            self.tokenizer, LETTERS + DIGITS, optional=LETTERS.lower()
+        )
         self.minus_ids = minus_ids(self.tokenizer)
         self.accepts = set(inspect.signature(self.model.forward).parameters)
         #: Of a model that places the tokens of a picture in space: (inputs) -> positions (3, B, L).
         self.place = getattr(getattr(self.model, "model", self.model), "get_rope_index", None)
-        #: A model that can't do without a picture (InstructBLIP): its language model alone reads the prompts that show none.
+        #: A model that can't do without a picture (InstructBLIP): its language model alone reads
+        #: the prompts that show none.
         parameters = inspect.signature(self.model.forward).parameters
-        self.needs_picture = "pixel_values" in parameters and parameters["pixel_values"].default is inspect.Parameter.empty
+        self.needs_picture = (
+            "pixel_values" in parameters
+            and parameters["pixel_values"].default is inspect.Parameter.empty
+        )
         #: A processor that refuses words without a picture (PaliGemma).
         self.asks_for_picture = not prompting.taken(self.processor)
-        #: Whether a further token can be asked of the cache alone; not where every token says which pictures it sees (Mllama).
-        self.steps = "past_key_values" in self.accepts and "cross_attention_mask" not in self.accepts
+        #: Whether a further token can be asked of the cache alone; not where every token says which
+        #: pictures it sees (Mllama).
+        self.steps = (
+            "past_key_values" in self.accepts and "cross_attention_mask" not in self.accepts
+        )
         self.width = int(getattr(self.model.config.get_text_config(), "hidden_size", 0))
         self.batch_size = spec.batch_size
-        #: What was done so far: prompts, tokens_of_prompts (alone), tokens_prefilled (with sharing), images_encoded, forwards.
+        #: What was done so far: prompts, tokens_of_prompts (alone), tokens_prefilled (with
+        #: sharing), images_encoded, forwards.
         self.counts: Counter[str] = Counter()
-        #: Whether prompts are scored together: not where the model can't, nor once a group came out other than prompt by prompt.
+        #: Whether prompts are scored together: not where the model can't, nor once a group came out
+        #: other than prompt by prompt.
         self.shares = bool(spec.options.get("share_prefix", True)) and shared_prefix.possible(self)
-        #: Of which groups (with a picture: True, without: False) the first was scored both ways and came out the same.
+        #: Of which groups (with a picture: True, without: False) the first was scored both ways and
+        #: came out the same.
         self.proven: set[bool] = set()
-        self.fingerprint = fingerprint(spec, root, _VERSION, self.device.type, f"attention {_attention(self.model.config)}")
+        self.fingerprint = fingerprint(
+            spec, root, _VERSION, self.device.type, f"attention {_attention(self.model.config)}"
+        )
 
     def render(self, prompt: Prompt) -> str:
         return render(self.processor, prompt)
 
-    def inputs(self, prompts: Sequence[Prompt], suffix: str = "", once: bool = False) -> dict[str, torch.Tensor]:
-        """What the processor makes of prompts that all show pictures, or none; ``once``: what it makes of the pictures only for those
-        of the first prompt, which all others show too."""
+    def inputs(
+        self, prompts: Sequence[Prompt], suffix: str = "", once: bool = False
+    ) -> dict[str, torch.Tensor]:
+        """What the processor makes of prompts that all show pictures, or none; ``once``: what it
+        makes of the pictures only for those of the first prompt, which all others show too."""
         texts = [self.render(p) + suffix for p in prompts]
         most = max((len(p.images) for p in prompts), default=0)
-        if self.asks_for_picture:  # said outright: its processor would find the place by itself, and warn with every call
-            texts = [self.processor.image_token * len(p.images) + text for p, text in zip(prompts, texts, strict=True)]
+        if (
+            self.asks_for_picture
+        ):  # said outright: its processor would find the place by itself, and warn with every call
+            texts = [
+                self.processor.image_token * len(p.images) + text
+                for p, text in zip(prompts, texts, strict=True)
+            ]
         if self.max_images is not None and most > self.max_images:
             raise ModelError(_too_many(self.name, most, f"takes {self.max_images} at most"))
         images = self.pixels.open(prompts)
@@ -161,8 +217,12 @@ class HuggingFace:
         except (ValueError, TypeError, IndexError) as error:
             if most < 2:
                 raise
-            cause = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            raise ModelError(_too_many(self.name, most, f"its processor refuses: {cause}")) from error
+            cause = (
+                str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            )
+            raise ModelError(
+                _too_many(self.name, most, f"its processor refuses: {cause}")
+            ) from error
         finally:
             self.pixels.once = False
         made = {k: v for k, v in batch.items() if isinstance(v, torch.Tensor) and k != "labels"}
@@ -170,7 +230,11 @@ class HuggingFace:
         if positions is not None:
             made["position_ids"] = positions
         if once:
-            whole = (*shared_prefix.OF_TEXT, "pixel_values") if self.pixels.left_out else shared_prefix.OF_TEXT
+            whole = (
+                (*shared_prefix.OF_TEXT, "pixel_values")
+                if self.pixels.left_out
+                else shared_prefix.OF_TEXT
+            )
             made = {k: v if k in whole else v[: v.shape[0] // len(texts)] for k, v in made.items()}
         moved = {k: v.to(self.device) for k, v in made.items()}
         if "pixel_values" in moved:
@@ -178,11 +242,16 @@ class HuggingFace:
         return moved
 
     def _positions(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor | None:
-        """(B, L) counted from each prompt's first real token, or (3, B, L) of a model with a rule of its own (mRoPE); None where
-        the processor doesn't give what that rule needs, so that the model has to find them itself."""
+        """(B, L) counted from each prompt's first real token, or (3, B, L) of a model with a rule
+        of its own (mRoPE); None where the processor doesn't give what that rule needs, so that the
+        model has to find them itself."""
         if self.place is None:
             return (inputs["attention_mask"].cumsum(-1) - 1).clamp(min=0)
-        needed = {n for n, p in inspect.signature(self.place).parameters.items() if p.default is p.empty and p.kind != p.VAR_KEYWORD}
+        needed = {
+            n
+            for n, p in inspect.signature(self.place).parameters.items()
+            if p.default is p.empty and p.kind != p.VAR_KEYWORD
+        }
         if not needed <= set(inputs):
             return None
         known = {k: v for k, v in inputs.items() if k != "pixel_values"}
@@ -191,11 +260,16 @@ class HuggingFace:
 
     def known_to(self, function: Any, inputs: dict[str, Any]) -> dict[str, Any]:
         """The inputs that a function of the model takes."""
-        accepted = self.accepts if function == self.model.forward else set(inspect.signature(function).parameters)
+        accepted = (
+            self.accepts
+            if function == self.model.forward
+            else set(inspect.signature(function).parameters)
+        )
         return {k: v for k, v in inputs.items() if k in accepted}
 
     def forward(self, inputs: dict[str, Any], **more: Any) -> Any:
-        """One pass of the model; logits of the last token only, unless `logits_to_keep` names others."""
+        """One pass of the model; logits of the last token only, unless `logits_to_keep` names
+        others."""
         options = {"logits_to_keep": 1, **more} if "logits_to_keep" in self.accepts else more
         model = self.model
         if self.needs_picture and "pixel_values" not in inputs:
@@ -217,9 +291,12 @@ class HuggingFace:
             step["position_ids"] = inputs["position_ids"]
         return self.forward(step, past_key_values=cache, use_cache=True)
 
-    def _plain(self, prompts: Sequence[Prompt], rows: Sequence[int], spaced: bool) -> Iterator[shared_prefix.Scored]:
-        """One padded batch (all with a picture, or all without), every prompt by itself. Where a model takes no positions, padding
-        would move them: there a batch is of prompts of one length."""
+    def _plain(
+        self, prompts: Sequence[Prompt], rows: Sequence[int], spaced: bool
+    ) -> Iterator[shared_prefix.Scored]:
+        """One padded batch (all with a picture, or all without), every prompt by itself. Where a
+        model takes no positions, padding would move them: there a batch is of prompts of one
+        length."""
         inputs = self.inputs([prompts[row] for row in rows])
         lengths = inputs["attention_mask"].sum(-1)
         if "position_ids" not in self.accepts and len(set(lengths.tolist())) > 1:
@@ -235,7 +312,9 @@ class HuggingFace:
         self.counts["images_encoded"] += sum(len(prompts[row].images) for row in rows)
         self.counts["forwards"] += 1
         for b, row in enumerate(rows):
-            yield shared_prefix.Scored(row, logits[b], None if after is None else after[b], int(lengths[b]))
+            yield shared_prefix.Scored(
+                row, logits[b], None if after is None else after[b], int(lengths[b])
+            )
 
     def _after_space(self, inputs: dict[str, Any], out: Any) -> torch.Tensor:
         """(B, V) logits of the token that follows a lone space."""
@@ -243,27 +322,44 @@ class HuggingFace:
         if self.steps:
             logits: torch.Tensor = self._step(inputs, out.past_key_values, space).logits[:, -1]
             return logits
-        longer = {k: torch.cat([inputs[k], v], dim=1) for k, v in (("input_ids", space), ("attention_mask", torch.ones_like(space)))}
+        longer = {
+            k: torch.cat([inputs[k], v], dim=1)
+            for k, v in (("input_ids", space), ("attention_mask", torch.ones_like(space)))
+        }
         if "cross_attention_mask" in inputs:
-            longer["cross_attention_mask"] = torch.cat([inputs["cross_attention_mask"], inputs["cross_attention_mask"][:, -1:]], dim=1)
+            longer["cross_attention_mask"] = torch.cat(
+                [inputs["cross_attention_mask"], inputs["cross_attention_mask"][:, -1:]], dim=1
+            )
         if "position_ids" in inputs:
-            longer["position_ids"] = torch.cat([inputs["position_ids"], inputs["position_ids"][..., -1:] + 1], dim=-1)
+            longer["position_ids"] = torch.cat(
+                [inputs["position_ids"], inputs["position_ids"][..., -1:] + 1], dim=-1
+            )
         logits = self.forward({**inputs, **longer}).logits[:, -1]
         return logits
 
-    def _put(self, out: ScoreBatch, prompts: Sequence[Prompt], scored: Sequence[shared_prefix.Scored]) -> None:
+    def _put(
+        self, out: ScoreBatch, prompts: Sequence[Prompt], scored: Sequence[shared_prefix.Scored]
+    ) -> None:
         """Logits over the vocabulary -> rows of `out`, for prompts with the same candidates."""
         if not scored:
             return
         candidates = prompts[scored[0].row].candidates
         logits = torch.stack([s.logits for s in scored]).double()  # (B, V)
         total = torch.logsumexp(logits, dim=-1)
-        merged = torch.stack([torch.logsumexp(logits[:, list(self.candidates.ids[c])], -1) for c in candidates], dim=1)  # (B, K)
+        merged = torch.stack(
+            [torch.logsumexp(logits[:, list(self.candidates.ids[c])], -1) for c in candidates],
+            dim=1,
+        )  # (B, K)
         if any(c in self.candidates.needs_space for c in candidates):
-            after = torch.log_softmax(torch.stack([s.after_space for s in scored if s.after_space is not None]).double(), dim=-1)
+            after = torch.log_softmax(
+                torch.stack([s.after_space for s in scored if s.after_space is not None]).double(),
+                dim=-1,
+            )
             for k, c in enumerate(candidates):
                 if c in self.candidates.needs_space:
-                    spaced = logits[:, self.candidates.space] + torch.logsumexp(after[:, list(self.candidates.ids[c])], -1)
+                    spaced = logits[:, self.candidates.space] + torch.logsumexp(
+                        after[:, list(self.candidates.ids[c])], -1
+                    )
                     merged[:, k] = torch.logaddexp(merged[:, k], spaced)
         rows = [s.row for s in scored]
         out.logits[rows, : len(candidates)] = merged.cpu().numpy()
@@ -276,7 +372,8 @@ class HuggingFace:
 
     @torch.inference_mode()
     def candidate_scores(self, prompts: Sequence[Prompt]) -> ScoreBatch:
-        """Prompts about one picture share its encoding and their common beginning (sharing.py), where the model allows it."""
+        """Prompts about one picture share its encoding and their common beginning (sharing.py),
+        where the model allows it."""
         n, width = len(prompts), max((len(p.candidates) for p in prompts), default=0)
         out = ScoreBatch(
             np.full((n, width), np.nan, dtype=np.float32),
@@ -304,17 +401,26 @@ class HuggingFace:
         yield from _by_candidates(prompts, self._alone(prompts, alone))
 
     def _alone(self, prompts: Sequence[Prompt], rows: Sequence[int]) -> list[shared_prefix.Scored]:
-        """Padded batches of prompts that are alike in whether they show a picture, and whether a lone space may come first."""
+        """Padded batches of prompts that are alike in whether they show a picture, and whether a
+        lone space may come first."""
         kinds: dict[tuple[bool, bool], list[int]] = {}
         for row in rows:
-            kinds.setdefault((bool(prompts[row].images), self._spaced(prompts[row])), []).append(row)
+            kinds.setdefault((bool(prompts[row].images), self._spaced(prompts[row])), []).append(
+                row
+            )
         size = self.batch_size
         return [
-            s for (_, sp), own in kinds.items() for at in range(0, len(own), size) for s in self._plain(prompts, own[at : at + size], sp)
+            s
+            for (_, sp), own in kinds.items()
+            for at in range(0, len(own), size)
+            for s in self._plain(prompts, own[at : at + size], sp)
         ]
 
-    def _together(self, prompts: Sequence[Prompt], rows: Sequence[int]) -> list[shared_prefix.Scored]:
-        """One group scored together; empty where it can't be, which its first group decides for each kind of group."""
+    def _together(
+        self, prompts: Sequence[Prompt], rows: Sequence[int]
+    ) -> list[shared_prefix.Scored]:
+        """One group scored together; empty where it can't be, which its first group decides for
+        each kind of group."""
         picture = bool(prompts[rows[0]].images)
         spaced = {row for row in rows if self._spaced(prompts[row])}
         try:
@@ -331,7 +437,9 @@ class HuggingFace:
             self.proven.add(picture)
         return done if self.shares else []
 
-    def _agree(self, prompts: Sequence[Prompt], rows: Sequence[int], shared: Sequence[shared_prefix.Scored]) -> bool:
+    def _agree(
+        self, prompts: Sequence[Prompt], rows: Sequence[int], shared: Sequence[shared_prefix.Scored]
+    ) -> bool:
         """Whether prompts that are scored together get the scores that they have alone."""
         by_row = {s.row: s for s in shared}
         limit = shared_prefix.TOLERANCE.get(self.dtype, shared_prefix.HALF_TOLERANCE)
@@ -347,7 +455,9 @@ class HuggingFace:
         return True
 
     @torch.inference_mode()
-    def generate(self, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int) -> list[list[str]]:
+    def generate(
+        self, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int
+    ) -> list[list[str]]:
         if self.place is not None or not self.steps:
             return self._generate_by_prefix(prompts, starts, max_new_tokens)
         answers: list[list[str]] = [[""] * len(starts) for _ in prompts]
@@ -360,22 +470,32 @@ class HuggingFace:
                 answers[i] = said
         return answers
 
-    def _branch(self, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int) -> list[list[str]]:
+    def _branch(
+        self, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int
+    ) -> list[list[str]]:
         """Prefill once, repeat the KV cache per start, decode greedily; B prompts x S starts."""
         s = len(starts)
         inputs = self.inputs(prompts)
         prefill = self.forward(inputs, use_cache=True)
         cache = prefill.past_key_values
         cache.batch_repeat_interleave(s)
-        state: dict[str, Any] = {k: inputs[k].repeat_interleave(s, 0) for k in ("attention_mask", "position_ids") if k in inputs}
+        state: dict[str, Any] = {
+            k: inputs[k].repeat_interleave(s, 0)
+            for k in ("attention_mask", "position_ids")
+            if k in inputs
+        }
         logits = prefill.logits[:, -1].repeat_interleave(s, 0)  # (B*S, V)
-        forced = [forced_ids(start, self.candidates, self.minus_ids) for start in starts] * len(prompts)
+        forced = [forced_ids(start, self.candidates, self.minus_ids) for start in starts] * len(
+            prompts
+        )
         ends = end_ids(self.model.generation_config.eos_token_id, self.tokenizer)
         said: list[list[int]] = [[] for _ in forced]
         done = [False] * len(forced)
         for step in range(max_new_tokens + max(map(len, forced))):
             greedy = logits.argmax(-1).tolist()
-            token = [queue[step] if step < len(queue) else greedy[i] for i, queue in enumerate(forced)]
+            token = [
+                queue[step] if step < len(queue) else greedy[i] for i, queue in enumerate(forced)
+            ]
             for i, t in enumerate(token):
                 done[i] = done[i] or t in ends or step >= len(forced[i]) + max_new_tokens
                 if not done[i]:
@@ -387,8 +507,11 @@ class HuggingFace:
         texts = [self.tokenizer.decode(ids, skip_special_tokens=True).strip() for ids in said]
         return [texts[i : i + s] for i in range(0, len(texts), s)]
 
-    def _generate_by_prefix(self, prompts: Sequence[Prompt], starts: Sequence[str], limit: int) -> list[list[str]]:
-        """For models that place positions themselves or keep no plain cache: one ordinary generation per start."""
+    def _generate_by_prefix(
+        self, prompts: Sequence[Prompt], starts: Sequence[str], limit: int
+    ) -> list[list[str]]:
+        """For models that place positions themselves or keep no plain cache: one ordinary
+        generation per start."""
         answers: list[list[str]] = [[] for _ in prompts]
         for start in starts:
             for i, prompt in enumerate(prompts):
@@ -397,10 +520,14 @@ class HuggingFace:
                 ids = self.model.generate(**inputs, max_new_tokens=limit, do_sample=False)
                 length = inputs["input_ids"].shape[1]
                 new = ids[0, length:] if ids.shape[1] > length else ids[0]
-                answers[i].append(start + self.tokenizer.decode(new, skip_special_tokens=True).strip())
+                answers[i].append(
+                    start + self.tokenizer.decode(new, skip_special_tokens=True).strip()
+                )
         return answers
 
 
-def _by_candidates(prompts: Sequence[Prompt], done: Sequence[shared_prefix.Scored]) -> Iterator[list[shared_prefix.Scored]]:
+def _by_candidates(
+    prompts: Sequence[Prompt], done: Sequence[shared_prefix.Scored]
+) -> Iterator[list[shared_prefix.Scored]]:
     for candidates in dict.fromkeys(prompts[s.row].candidates for s in done):
         yield [s for s in done if prompts[s.row].candidates == candidates]

@@ -1,4 +1,5 @@
-"""Processed pixels kept by picture: one picture stands in some thirty prompts, and preparing it costs as much as scoring it."""
+"""Processed pixels kept by picture: one picture stands in some thirty prompts, and preparing it
+costs as much as scoring it."""
 
 from __future__ import annotations
 
@@ -18,17 +19,19 @@ _KEY, _BYTES = "sdgbias_image_id", "sdgbias_bytes"
 
 
 class PixelCache:
-    """Stands in front of a processor's image processor. What it makes of each picture is kept, least recently used out first, and
-    put together again as the image processor would have made it at once; whether that comes out the same is tried on the first
-    call, and where it doesn't (`separable` False) nothing is kept."""
+    """Stands in front of a processor's image processor. What it makes of each picture is kept,
+    least recently used out first, and put together again as the image processor would have made it
+    at once; whether that comes out the same is tried on the first call, and where it doesn't
+    (`separable` False) nothing is kept."""
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
         self.kept: OrderedDict[str, dict[str, Any]] = OrderedDict()
         self.size = 0
         self.separable: bool | None = None
-        #: `once`: where several rows of pixels belong to a picture, give them once, however often it is asked for; what there is one
-        #: of per picture stays one per mention. `left_out`: whether the last call did so.
+        #: `once`: where several rows of pixels belong to a picture, give them once, however often
+        #: it is asked for; what there is one of per picture stays one per mention. `left_out`:
+        #: whether the last call did so.
         self.once = self.left_out = False
         self._stand_in = Image.new("RGB", (1, 1))
 
@@ -36,7 +39,8 @@ class PixelCache:
         return getattr(self.inner, name)
 
     def open(self, prompts: Sequence[Prompt]) -> list[list[Image.Image]]:
-        """The pictures of each prompt, each decoded once, or a stand-in of one pixel for those whose processed pixels are kept."""
+        """The pictures of each prompt, each decoded once, or a stand-in of one pixel for those
+        whose processed pixels are kept."""
         opened: dict[str, Image.Image] = {}
         pictures: list[list[Image.Image]] = []
         for prompt in prompts:
@@ -73,12 +77,23 @@ class PixelCache:
             elif key in self.kept:
                 self.kept.move_to_end(key)
         try:
-            batch = {name: _joined([known[key][name] for key in keys]) for name in known[keys[0]] if name != "pixel_values"}
+            batch = {
+                name: _joined([known[key][name] for key in keys])
+                for name in known[keys[0]]
+                if name != "pixel_values"
+            }
             pixels = [known[key]["pixel_values"] for key in keys]
             self.left_out = self.once and any(len(of_one) > 1 for of_one in pixels)
-            shown = [known[key]["pixel_values"] for key in dict.fromkeys(keys)] if self.left_out else pixels
+            shown = (
+                [known[key]["pixel_values"] for key in dict.fromkeys(keys)]
+                if self.left_out
+                else pixels
+            )
             return BatchFeature({**batch, "pixel_values": _joined(shown)})
-        except (RuntimeError, TypeError):  # pictures of different sizes, which only the image processor can bring to one shape
+        except (
+            RuntimeError,
+            TypeError,
+        ):  # pictures of different sizes, which only the image processor can bring to one shape
             return self.inner(_reopened(images), **options)
 
     def _try(self, image: Image.Image, options: dict[str, Any]) -> bool:
@@ -100,16 +115,25 @@ class PixelCache:
 
 def _flat(images: Any) -> list[Any]:
     """The pictures of a list, of a list of lists (one per prompt), or the only one."""
-    return [picture for part in images for picture in _flat(part)] if isinstance(images, list) else [images]
+    return (
+        [picture for part in images for picture in _flat(part)]
+        if isinstance(images, list)
+        else [images]
+    )
 
 
 def _reopened(images: Any) -> Any:
     """The same pictures in the same lists, none of them a stand-in."""
-    return [_reopened(part) for part in images] if isinstance(images, list) else open_picture(images.info[_BYTES])
+    return (
+        [_reopened(part) for part in images]
+        if isinstance(images, list)
+        else open_picture(images.info[_BYTES])
+    )
 
 
 def _joined(parts: list[Any]) -> Any:
-    """Tensors, or lists, one after the other. RuntimeError for tensors that don't fit, TypeError for anything else."""
+    """Tensors, or lists, one after the other. RuntimeError for tensors that don't fit, TypeError
+    for anything else."""
     if all(isinstance(part, torch.Tensor) for part in parts):
         if len(parts) > 1 and len(parts[0]) == 1 and all(part is parts[0] for part in parts):
             return parts[0].expand(len(parts), *parts[0].shape[1:])  # no copy

@@ -1,6 +1,8 @@
-"""From a prompt to token ids: what the engines share, so that the same prompt is the same tokens in each of them.
+"""From a prompt to token ids: what the engines share, so that the same prompt is the same tokens in
+each of them.
 
-Prompts without a picture, where a processor asks for one (PaliGemma): the views Q-only and CTX+Q need them all the same.
+Prompts without a picture, where a processor asks for one (PaliGemma): the views Q-only and CTX+Q
+need them all the same.
 """
 
 from __future__ import annotations
@@ -22,8 +24,8 @@ MINUS = ("-", "\u2581-", "\u0120-")
 
 
 def render(processor: Any, prompt: Prompt) -> str:
-    """The text the tokenizer sees: the chat template around the prompt, with the pictures before the text; the bare text
-    where the processor has no template."""
+    """The text the tokenizer sees: the chat template around the prompt, with the pictures before
+    the text; the bare text where the processor has no template."""
     if not getattr(processor, "chat_template", None):
         return prompt.text
     content: list[dict[str, str]] = [{"type": "image"} for _ in prompt.images]
@@ -33,7 +35,8 @@ def render(processor: Any, prompt: Prompt) -> str:
 
 
 def adds_special_tokens(tokenizer: Any, rendered: str) -> bool:
-    """False where the chat template has written the first token (BOS) itself, so that it is not put there twice."""
+    """False where the chat template has written the first token (BOS) itself, so that it is not put
+    there twice."""
     return not (tokenizer.bos_token and rendered.startswith(tokenizer.bos_token))
 
 
@@ -44,7 +47,8 @@ def minus_ids(tokenizer: Any) -> list[int]:
 
 
 def forced_ids(start: str, candidates: CandidateTokens, minus: Sequence[int]) -> list[int]:
-    """Token ids of a forced start, character by character ('-7' is two tokens). ModelError for anything but a number's start."""
+    """Token ids of a forced start, character by character ('-7' is two tokens). ModelError for
+    anything but a number's start."""
     ids = []
     for character in start:
         if character == "-" and minus:
@@ -52,7 +56,9 @@ def forced_ids(start: str, candidates: CandidateTokens, minus: Sequence[int]) ->
         elif character in candidates.ids:
             ids.append(candidates.ids[character][0])
         else:
-            raise ModelError(f"a forced start may hold digits and a leading '-' only, not {start!r}")
+            raise ModelError(
+                f"a forced start may hold digits and a leading '-' only, not {start!r}"
+            )
     return ids
 
 
@@ -62,11 +68,15 @@ def end_ids(configured: int | Sequence[int] | None, tokenizer: Any) -> set[int]:
     return {i for i in (*ids, tokenizer.eos_token_id) if i is not None}
 
 
-def token_paths(processor: Any, prompts: Sequence[Prompt], image_tokens: int | None = None) -> list[np.ndarray]:
-    """Token ids of prompts as an engine would prefill them, (L,) int64 each, without any model or pixel work.
+def token_paths(
+    processor: Any, prompts: Sequence[Prompt], image_tokens: int | None = None
+) -> list[np.ndarray]:
+    """Token ids of prompts as an engine would prefill them, (L,) int64 each, without any model or
+    pixel work.
 
-    The tokens of a picture stand at the beginning as -1: as many as the processor makes of the first prompt's pictures
-    (``image_tokens`` instead, per picture). Where they stand changes neither lengths nor what prompts share.
+    The tokens of a picture stand at the beginning as -1: as many as the processor makes of the
+    first prompt's pictures (``image_tokens`` instead, per picture). Where they stand changes
+    neither lengths nor what prompts share.
     """
     if not prompts:
         return []
@@ -79,9 +89,14 @@ def token_paths(processor: Any, prompts: Sequence[Prompt], image_tokens: int | N
         extra = max(image_tokens - 1, 0)  # the placeholder is one of them
     elif first is not None:
         pictures = [open_picture(data) for data in prompts[first].images]
-        whole = processor(images=pictures, text=[texts[first]], return_tensors="np", add_special_tokens=special)["input_ids"][0]
+        whole = processor(
+            images=pictures, text=[texts[first]], return_tensors="np", add_special_tokens=special
+        )["input_ids"][0]
         extra = (len(whole) - len(ids[first])) // len(pictures)
-    return [np.array([-1] * (extra * len(p.images)) + list(i), dtype=np.int64) for p, i in zip(prompts, ids, strict=True)]
+    return [
+        np.array([-1] * (extra * len(p.images)) + list(i), dtype=np.int64)
+        for p, i in zip(prompts, ids, strict=True)
+    ]
 
 
 def taken(processor: Any) -> bool:
@@ -94,7 +109,8 @@ def taken(processor: Any) -> bool:
 
 
 def made(processor: Any, texts: Sequence[str], options: dict[str, Any]) -> dict[str, torch.Tensor]:
-    """(B, L) tensors: what the processor makes of the words around a stand-in picture, whose tokens, as many in each text, are left out."""
+    """(B, L) tensors: what the processor makes of the words around a stand-in picture, whose
+    tokens, as many in each text, are left out."""
     marked = [processor.image_token + text for text in texts]
     whole = processor(images=[[Image.new("RGB", (1, 1))] for _ in texts], text=marked, **options)
     words = whole["input_ids"] != processor.image_token_id

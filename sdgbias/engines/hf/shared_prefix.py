@@ -1,10 +1,13 @@
-"""Prompts about one picture together: the picture is encoded once and every common beginning is prefilled once.
+"""Prompts about one picture together: the picture is encoded once and every common beginning is
+prefilled once.
 
-What all of the prompts begin with, picture included, is prefilled into a KV cache. What follows becomes trees of tokens (trees.py),
-a few of them side by side as the rows of one batch, which the model reads behind the cache with a mask of each tree and each
-token's own position, so each prompt's last hidden state is the one that it would have alone. This holds for causal models whose
-picture features don't depend on the text. Whether it holds for the model at hand is not looked up in a list: the first group with
-a picture and the first without are scored both ways, and where the two differ the plain way is taken for good.
+What all of the prompts begin with, picture included, is prefilled into a KV cache. What follows
+becomes trees of tokens (trees.py), a few of them side by side as the rows of one batch, which the
+model reads behind the cache with a mask of each tree and each token's own position, so each
+prompt's last hidden state is the one that it would have alone. This holds for causal models whose
+picture features don't depend on the text. Whether it holds for the model at hand is not looked up
+in a list: the first group with a picture and the first without are scored both ways, and where the
+two differ the plain way is taken for good.
 """
 
 from __future__ import annotations
@@ -25,7 +28,8 @@ if TYPE_CHECKING:
 
 #: Most tokens of one batch, with the cache in front of each row.
 BATCH_TOKENS = 8192
-#: Largest difference of a token's log-probability between the two ways that still counts as the same score, by dtype.
+#: Largest difference of a token's log-probability between the two ways that still counts as the
+#: same score, by dtype.
 TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-6}
 HALF_TOLERANCE = 0.25
 OF_TEXT = ("input_ids", "attention_mask", "position_ids", "mm_token_type_ids", "token_type_ids")
@@ -33,7 +37,8 @@ OF_TEXT = ("input_ids", "attention_mask", "position_ids", "mm_token_type_ids", "
 
 @dataclass(frozen=True)
 class Scored:
-    """One prompt's first-token logits (V,), those after a lone space (V,) or None, and its length in tokens."""
+    """One prompt's first-token logits (V,), those after a lone space (V,) or None, and its length
+    in tokens."""
 
     row: int
     logits: torch.Tensor
@@ -50,38 +55,52 @@ def groups(prompts: Sequence[Prompt]) -> list[list[int]]:
 
 
 def possible(engine: HuggingFace) -> bool:
-    """Whether the model takes what a tree needs, and its processor feeds the text to nothing but the language model."""
+    """Whether the model takes what a tree needs, and its processor feeds the text to nothing but
+    the language model."""
     needed = {"position_ids", "attention_mask", "past_key_values", "logits_to_keep"}
     return needed <= engine.accepts and not reads_the_question(engine.processor)
 
 
 def reads_the_question(processor: Any) -> bool:
-    """Whether something between the picture and the language model (a Q-Former) is given the text as well."""
+    """Whether something between the picture and the language model (a Q-Former) is given the text
+    as well."""
     return any(name.startswith("qformer") for name in getattr(processor, "model_input_names", ()))
 
 
 def row_tokens(width: int) -> int:
-    """Most tokens of one tree. Attention over a tree costs the square of its tokens, everything else its tokens times the width of
-    the model: the narrower the model, the smaller the tree from which what is shared no longer pays."""
+    """Most tokens of one tree. Attention over a tree costs the square of its tokens, everything
+    else its tokens times the width of the model: the narrower the model, the smaller the tree from
+    which what is shared no longer pays."""
     return min(max(256, 2 * width), 2048)
 
 
-def score(engine: HuggingFace, prompts: Sequence[Prompt], rows: Sequence[int], spaced: Set[int]) -> Iterator[Scored]:
+def score(
+    engine: HuggingFace, prompts: Sequence[Prompt], rows: Sequence[int], spaced: Set[int]
+) -> Iterator[Scored]:
     """Scores the prompts ``rows``, all about one picture or all without.
 
-    ``spaced``: those of which the logits after a lone space token are wanted too; it is one more leaf below each of them.
+    ``spaced``: those of which the logits after a lone space token are wanted too; it is one more
+    leaf below each of them.
     """
     inputs = engine.inputs([prompts[row] for row in rows], once=True)
     ids, keep = inputs["input_ids"], inputs["attention_mask"].bool()
     own = [ids[b][keep[b]].cpu().numpy() for b in range(len(rows))]
-    placed = inputs["position_ids"]  # (B, L), or (3, B, L) where the tokens of a picture are placed in space
+    placed = inputs[
+        "position_ids"
+    ]  # (B, L), or (3, B, L) where the tokens of a picture are placed in space
     places = [placed[..., b, :][..., keep[b]].cpu().numpy() for b in range(len(rows))]
-    ends = [(b, False) for b in range(len(rows))] + [(b, True) for b in range(len(rows)) if rows[b] in spaced]
-    paths = [np.append(own[b], engine.candidates.space or 0) if space else own[b] for b, space in ends]
+    ends = [(b, False) for b in range(len(rows))] + [
+        (b, True) for b in range(len(rows)) if rows[b] in spaced
+    ]
+    paths = [
+        np.append(own[b], engine.candidates.space or 0) if space else own[b] for b, space in ends
+    ]
     places = [_on(places[b]) if space else places[b] for b, space in ends]
     common = token_tree.common(paths)
     picture = {k: v for k, v in inputs.items() if k not in OF_TEXT}
-    cache = _prefill(engine, paths[0][:common], places[0][..., :common], picture) if common else None
+    cache = (
+        _prefill(engine, paths[0][:common], places[0][..., :common], picture) if common else None
+    )
     if not common and picture:
         raise ValueError("the prompts have nothing in common, not even their picture")
     engine.counts["tokens_prefilled"] += common
@@ -102,15 +121,23 @@ def score(engine: HuggingFace, prompts: Sequence[Prompt], rows: Sequence[int], s
 
 
 def _on(place: np.ndarray) -> np.ndarray:
-    """Positions (L,) or (3, L) of a prompt with one more token at the end (text is placed alike in all three)."""
+    """Positions (L,) or (3, L) of a prompt with one more token at the end (text is placed alike in
+    all three)."""
     return np.concatenate([place, np.full((*place.shape[:-1], 1), place.max() + 1)], axis=-1)
 
 
-def _prefill(engine: HuggingFace, tokens: np.ndarray, place: np.ndarray, picture: dict[str, Any]) -> Any:
+def _prefill(
+    engine: HuggingFace, tokens: np.ndarray, place: np.ndarray, picture: dict[str, Any]
+) -> Any:
     """The KV cache of what all prompts begin with."""
     ids = torch.as_tensor(tokens, device=engine.device)[None]
     at = torch.as_tensor(place, device=engine.device).unsqueeze(-2)
-    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "position_ids": at, **picture}
+    inputs = {
+        "input_ids": ids,
+        "attention_mask": torch.ones_like(ids),
+        "position_ids": at,
+        **picture,
+    }
     engine.counts["forwards"] += 1
     return engine.forward(inputs, use_cache=True).past_key_values
 
@@ -131,8 +158,11 @@ def _batches(forest: _Trees, common: int) -> Iterator[_Trees]:
         yield batch
 
 
-def _forward(engine: HuggingFace, batch: _Trees, places: Sequence[np.ndarray], common: int, cache: Any) -> torch.Tensor:
-    """(B, K, V) logits of each tree's leaves, which are put last in its row; what pads a row stands in front."""
+def _forward(
+    engine: HuggingFace, batch: _Trees, places: Sequence[np.ndarray], common: int, cache: Any
+) -> torch.Tensor:
+    """(B, K, V) logits of each tree's leaves, which are put last in its row; what pads a row stands
+    in front."""
     length = max(len(tree.tokens) for _, tree in batch)
     kept = max(len(np.unique(tree.leaf)) for _, tree in batch)
     kinds = places[0].shape[:-1]  # () or (3,)
@@ -147,13 +177,21 @@ def _forward(engine: HuggingFace, batch: _Trees, places: Sequence[np.ndarray], c
         leaf[tree.leaf] = True
         order = np.argsort(leaf, kind="stable")
         tokens[row, length - n :] = tree.tokens[order]
-        joined = np.stack([places[group[p]][..., d] for p, d in zip(tree.path[order], tree.depth[order], strict=True)], axis=-1)
+        joined = np.stack(
+            [
+                places[group[p]][..., d]
+                for p, d in zip(tree.path[order], tree.depth[order], strict=True)
+            ],
+            axis=-1,
+        )
         at[..., row, length - n :] = joined
         seen[row, length - n :, common + length - n :] = tree.mask()[np.ix_(order, order)]
         engine.counts["tokens_prefilled"] += n
     engine.counts["forwards"] += 1
     visible = torch.as_tensor(seen, device=engine.device)[:, None]
-    mask = torch.zeros(visible.shape, dtype=engine.dtype, device=engine.device).masked_fill_(~visible, torch.finfo(engine.dtype).min)
+    mask = torch.zeros(visible.shape, dtype=engine.dtype, device=engine.device).masked_fill_(
+        ~visible, torch.finfo(engine.dtype).min
+    )
     inputs = {"input_ids": torch.as_tensor(tokens, device=engine.device), "attention_mask": mask}
     inputs["position_ids"] = torch.as_tensor(at, device=engine.device)
     more: dict[str, Any] = {"use_cache": False}

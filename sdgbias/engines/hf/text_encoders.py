@@ -1,7 +1,9 @@
-"""The paper's two text encoders (Wu et al., App. A.2) behind encoding.TextEncoder: CLIP's text tower and a sentence T5.
+"""The paper's two text encoders (Wu et al., App. A.2) behind encoding.TextEncoder: CLIP's text
+tower and a sentence T5.
 
-They are entries of the registry like any model (backend `text-encoder`, option `kind`), loaded when asked for and not before. What they
-are for, and that an answer must be similar enough to count, stands in encoding.py.
+They are entries of the registry like any model (backend `text-encoder`, option `kind`), loaded when
+asked for and not before. What they are for, and that an answer must be similar enough to count,
+stands in encoding.py.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from sdgbias.methods.labels import TextEncoder
 from sdgbias.types import ModelSpec
 
 BACKEND, KINDS = "text-encoder", ("clip", "t5")
-#: What the authors' code puts before labels and answers alike, and how many words of an answer it keeps.
+#: What the authors' code puts before labels and answers alike, and how many words of an answer it
+#: keeps.
 PHOTO, WORDS = "a photo of a ", 50
 #: sentence-transformers' own limit for its T5 checkpoints, in tokens.
 T5_TOKENS = 256
@@ -34,26 +37,36 @@ _VERSION = "text-encoder-1"
 def floor_of(spec: ModelSpec) -> float | None:
     """Option `floor` of an entry, None where it has none. Raises RegistryError."""
     said = spec.options.get("floor")
-    if said is not None and (isinstance(said, bool) or not isinstance(said, int | float) or not -1 <= said <= 1):
+    if said is not None and (
+        isinstance(said, bool) or not isinstance(said, int | float) or not -1 <= said <= 1
+    ):
         raise RegistryError(
-            f"registry/models/{spec.name}.yaml: options.floor is {said!r}; give a cosine, -1 to 1: sdgbias people calibrate"
+            f"registry/models/{spec.name}.yaml: options.floor is {said!r}; give a cosine, -1 to 1:"
+            " sdgbias people calibrate"
         )
     return None if said is None else float(said)
 
 
 def load(spec: ModelSpec, root: Path) -> TextEncoder:
-    """The encoder of a registry entry. Raises RegistryError (no text encoder, unknown kind), ModelError, InfrastructureError."""
+    """The encoder of a registry entry. Raises RegistryError (no text encoder, unknown kind),
+    ModelError, InfrastructureError."""
     if spec.backend != BACKEND:
-        raise RegistryError(f"registry/models/{spec.name}.yaml: backend is {spec.backend}; a text encoder has backend {BACKEND}")
+        raise RegistryError(
+            f"registry/models/{spec.name}.yaml: backend is {spec.backend}; a text encoder has"
+            f" backend {BACKEND}"
+        )
     kind = spec.options.get("kind")
     if kind not in KINDS:
-        raise RegistryError(f"registry/models/{spec.name}.yaml: options.kind: {one_of('text encoder', kind, KINDS)}")
+        raise RegistryError(
+            f"registry/models/{spec.name}.yaml: options.kind: {one_of('text encoder', kind, KINDS)}"
+        )
     return ClipText(spec, root) if kind == "clip" else SentenceT5(spec, root)
 
 
 class ClipText:
-    """CLIP's text tower with its projection. Every text is read as "a photo of a {its first 50 words}", labels and answers alike, as in
-    the authors' code; a text that begins so already stays as it is."""
+    """CLIP's text tower with its projection. Every text is read as "a photo of a {its first 50
+    words}", labels and answers alike, as in the authors' code; a text that begins so already stays
+    as it is."""
 
     name = "clip"
 
@@ -67,23 +80,31 @@ class ClipText:
 
     def embed(self, texts: Sequence[str]) -> np.ndarray:
         """N texts -> (N, D) float32 unit rows."""
-        return _rows(self._encode(part) for part in _parts([self.phrase(t) for t in texts], self.batch_size)).reshape(-1, self.width)
+        return _rows(
+            self._encode(part) for part in _parts([self.phrase(t) for t in texts], self.batch_size)
+        ).reshape(-1, self.width)
 
     @staticmethod
     def phrase(text: str) -> str:
-        """What the tower reads. The limit of 50 words is the answer's; the words before it don't count."""
+        """What the tower reads. The limit of 50 words is the answer's; the words before it don't
+        count."""
         return PHOTO + " ".join(text.removeprefix(PHOTO).split()[:WORDS])
 
     @torch.inference_mode()
     def _encode(self, texts: list[str]) -> torch.Tensor:
         limit = int(self.model.config.max_position_embeddings)
-        inputs = self.tokenizer(texts, padding=True, truncation=True, max_length=limit, return_tensors="pt").to(self.model.device)
-        vectors: torch.Tensor = self.model(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"]).text_embeds
+        inputs = self.tokenizer(
+            texts, padding=True, truncation=True, max_length=limit, return_tensors="pt"
+        ).to(self.model.device)
+        vectors: torch.Tensor = self.model(
+            input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"]
+        ).text_embeds
         return vectors
 
 
 class SentenceT5:
-    """A T5 encoder as a sentence encoder: mean over the real tokens, then the checkpoint's dense layer where it has one (sentence-t5-*
+    """A T5 encoder as a sentence encoder: mean over the real tokens, then the checkpoint's dense
+    layer where it has one (sentence-t5-*
     have: `2_Dense`), each row brought to length one."""
 
     name = "t5"
@@ -94,44 +115,71 @@ class SentenceT5:
         self.tokenizer = checkpoint.part(spec, root, AutoTokenizer)
         self.batch_size = spec.batch_size
         self.dense, digest = _dense(spec, root)
-        self.width = int(self.model.config.d_model if self.dense is None else self.dense.out_features)
+        self.width = int(
+            self.model.config.d_model if self.dense is None else self.dense.out_features
+        )
         self.fingerprint = fingerprint(spec, root, _VERSION, "t5", digest, checkpoint.device().type)
 
     def embed(self, texts: Sequence[str]) -> np.ndarray:
         """N texts -> (N, D) float32 unit rows."""
-        return _rows(self._encode(part) for part in _parts(texts, self.batch_size)).reshape(-1, self.width)
+        return _rows(self._encode(part) for part in _parts(texts, self.batch_size)).reshape(
+            -1, self.width
+        )
 
     @torch.inference_mode()
     def _encode(self, texts: list[str]) -> torch.Tensor:
-        inputs = self.tokenizer(texts, padding=True, truncation=True, max_length=T5_TOKENS, return_tensors="pt").to(self.model.device)
+        inputs = self.tokenizer(
+            texts, padding=True, truncation=True, max_length=T5_TOKENS, return_tensors="pt"
+        ).to(self.model.device)
         mask = inputs["attention_mask"]
-        states = self.model(input_ids=inputs["input_ids"], attention_mask=mask).last_hidden_state.float()  # (B, L, H)
+        states = self.model(
+            input_ids=inputs["input_ids"], attention_mask=mask
+        ).last_hidden_state.float()  # (B, L, H)
         real = mask[..., None].to(states.dtype)
         pooled: torch.Tensor = (states * real).sum(1) / real.sum(1).clamp(min=1.0)  # (B, H)
         return pooled if self.dense is None else self.dense(pooled)
 
 
 def _dense(spec: ModelSpec, root: Path) -> tuple[Any, str]:
-    """(linear layer or None, digest of its bytes) of a sentence-transformers checkpoint; which folder holds it stands in modules.json."""
+    """(linear layer or None, digest of its bytes) of a sentence-transformers checkpoint; which
+    folder holds it stands in modules.json."""
     modules = checkpoint.file(spec, root, "modules.json")
     listed = json.loads(modules.read_text(encoding="utf-8")) if modules else []
     folders = [m["path"] for m in listed if str(m.get("type", "")).endswith(".Dense")]
     if not folders:
         return None, "no dense layer"
     if len(folders) > 1:
-        raise ModelError(f"{spec.name}: modules.json lists {len(folders)} dense layers; known are checkpoints with one")
-    settings, weights = (checkpoint.file(spec, root, f"{folders[0]}/{name}") for name in ("config.json", "model.safetensors"))
+        raise ModelError(
+            f"{spec.name}: modules.json lists {len(folders)} dense layers; known are checkpoints"
+            " with one"
+        )
+    settings, weights = (
+        checkpoint.file(spec, root, f"{folders[0]}/{name}")
+        for name in ("config.json", "model.safetensors")
+    )
     if settings is None or weights is None:
-        raise ModelError(f"{spec.name}: {folders[0]} has no config.json or no model.safetensors; pickles are never loaded: convert it")
+        raise ModelError(
+            f"{spec.name}: {folders[0]} has no config.json or no model.safetensors; pickles are"
+            " never loaded: convert it"
+        )
     said = json.loads(settings.read_text(encoding="utf-8"))
     if not str(said.get("activation_function", "Identity")).endswith("Identity"):
-        raise ModelError(f"{spec.name}: {folders[0]}: activation {said['activation_function']}; known: Identity")
-    state = {name.removeprefix("linear."): value.float() for name, value in load_file(weights).items()}
-    layer = torch.nn.Linear(int(said["in_features"]), int(said["out_features"]), bias="bias" in state)
+        raise ModelError(
+            f"{spec.name}: {folders[0]}: activation {said['activation_function']}; known: Identity"
+        )
+    state = {
+        name.removeprefix("linear."): value.float() for name, value in load_file(weights).items()
+    }
+    layer = torch.nn.Linear(
+        int(said["in_features"]), int(said["out_features"]), bias="bias" in state
+    )
     try:
         layer.load_state_dict(state)
     except RuntimeError:
-        raise ModelError(f"{weights}: its tensors don't fit {settings.name} beside it; fetch the checkpoint again") from None
+        raise ModelError(
+            f"{weights}: its tensors don't fit {settings.name} beside it; fetch the checkpoint"
+            " again"
+        ) from None
     return layer.eval().to(checkpoint.device()), hashlib.sha256(weights.read_bytes()).hexdigest()
 
 

@@ -1,8 +1,10 @@
-"""Prompts that begin alike as one tree of tokens, so that what they share is prefilled once. Pure arrays; knows no model.
+"""Prompts that begin alike as one tree of tokens, so that what they share is prefilled once. Pure
+arrays; knows no model.
 
-The tree is laid out in depth-first order: a token comes after all of its ancestors, and the tokens below it follow it without a
-gap. Hence token j is an ancestor of token i exactly if j <= i < end[j], and the attention mask of a whole tree is one comparison.
-One forward over the tree with this mask and each token's own position gives every prompt the hidden states that it would have
+The tree is laid out in depth-first order: a token comes after all of its ancestors, and the tokens
+below it follow it without a gap. Hence token j is an ancestor of token i exactly if j <= i <
+end[j], and the attention mask of a whole tree is one comparison. One forward over the tree with
+this mask and each token's own position gives every prompt the hidden states that it would have
 alone: attention sees the same tokens at the same positions.
 """
 
@@ -16,8 +18,9 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Tree:
-    """Of P prompts with N distinct tokens: tokens (N,), path (N,) the prompt that first put the token there, depth (N,) its
-    position in that prompt, end (N,) one past the last token below it, leaf (P,) where each prompt ends. All int64."""
+    """Of P prompts with N distinct tokens: tokens (N,), path (N,) the prompt that first put the
+    token there, depth (N,) its position in that prompt, end (N,) one past the last token below it,
+    leaf (P,) where each prompt ends. All int64."""
 
     tokens: np.ndarray
     path: np.ndarray
@@ -32,7 +35,8 @@ class Tree:
 
 
 def build(paths: Sequence[Sequence[int] | np.ndarray]) -> Tree:
-    """The tree of P token sequences (none empty). Equal sequences share a leaf; the order of ``paths`` doesn't change the tokens."""
+    """The tree of P token sequences (none empty). Equal sequences share a leaf; the order of
+    ``paths`` doesn't change the tokens."""
     arrays = [np.asarray(path, dtype=np.int64) for path in paths]
     order = sorted(range(len(arrays)), key=lambda p: tuple(arrays[p]))
     tokens: list[int] = []
@@ -75,9 +79,11 @@ def common(paths: Sequence[np.ndarray]) -> int:
 
 
 def split(paths: Sequence[Sequence[int] | np.ndarray], limit: int) -> list[list[int]]:
-    """Prompts (by number) in trees of at most ``limit`` tokens, neighbours in token order together; a longer one stands alone.
+    """Prompts (by number) in trees of at most ``limit`` tokens, neighbours in token order together;
+    a longer one stands alone.
 
-    Attention over a tree costs the square of its tokens, so a tree that is too large loses what sharing gains.
+    Attention over a tree costs the square of its tokens, so a tree that is too large loses what
+    sharing gains.
     """
     arrays = [np.asarray(path, dtype=np.int64) for path in paths]
     order = sorted(range(len(arrays)), key=lambda p: tuple(arrays[p]))
@@ -95,7 +101,8 @@ def split(paths: Sequence[Sequence[int] | np.ndarray], limit: int) -> list[list[
 
 
 def count(paths: Sequence[Sequence[int] | np.ndarray]) -> int:
-    """Distinct tokens of the tree, without building it: what a perfect prefix cache would prefill."""
+    """Distinct tokens of the tree, without building it: what a perfect prefix cache would
+    prefill."""
     arrays = sorted((np.asarray(path, dtype=np.int64) for path in paths), key=lambda a: tuple(a))
     before, total = np.array([], dtype=np.int64), 0
     for own in arrays:
@@ -105,8 +112,8 @@ def count(paths: Sequence[Sequence[int] | np.ndarray]) -> int:
 
 
 def prefilled(paths: Sequence[Sequence[int] | np.ndarray], limit: int) -> int:
-    """Tokens prefilled when prompts about one picture are scored together (sharing.py): what all begin with, once, and what follows
-    in trees of at most ``limit`` tokens."""
+    """Tokens prefilled when prompts about one picture are scored together (sharing.py): what all
+    begin with, once, and what follows in trees of at most ``limit`` tokens."""
     arrays = [np.asarray(path, dtype=np.int64) for path in paths]
     begin = common(arrays)
     tails = [own[begin:] for own in arrays]

@@ -1,4 +1,5 @@
-"""Which tokens can begin an answer: the single-token variants of a candidate ("A", " A", "\u2581A")."""
+"""Which tokens can begin an answer: the single-token variants of a candidate ("A", " A",
+"\u2581A")."""
 
 from __future__ import annotations
 
@@ -12,8 +13,9 @@ SPACE_MARKS = " \u2581\u0120\n\t"
 
 @dataclass(frozen=True)
 class CandidateTokens:
-    """ids: candidate -> its token ids; space: id of the lone-space token when some candidate has no variant that carries
-    the space itself (SentencePiece digits), so that the model may say the space first and the digit second."""
+    """ids: candidate -> its token ids; space: id of the lone-space token when some candidate has no
+    variant that carries the space itself (SentencePiece digits), so that the model may say the
+    space first and the digit second."""
 
     ids: dict[str, tuple[int, ...]]
     space: int | None
@@ -21,7 +23,8 @@ class CandidateTokens:
 
 
 def find_candidates(tokenizer: Any, wanted: str, optional: str = "") -> CandidateTokens:
-    """Scans the vocabulary once. Raises ModelError when a wanted candidate has no single token; an ``optional`` one is left out then."""
+    """Scans the vocabulary once. Raises ModelError when a wanted candidate has no single token; an
+    ``optional`` one is left out then."""
     special = set(tokenizer.all_special_tokens)
     found: dict[str, list[int]] = {c: [] for c in wanted + optional}
     spaced: set[str] = set()
@@ -40,8 +43,9 @@ def find_candidates(tokenizer: Any, wanted: str, optional: str = "") -> Candidat
     if missing:
         name = getattr(tokenizer, "name_or_path", "") or type(tokenizer).__name__
         raise ModelError(
-            f"{name}: the tokenizer has no single token for {', '.join(map(repr, missing))}, so first-token scores over "
-            f"{wanted!r} don't exist; retire the model: sdgbias models retire NAME --reason TEXT"
+            f"{name}: the tokenizer has no single token for {', '.join(map(repr, missing))}, so"
+            f" first-token scores over {wanted!r} don't exist; retire the model: sdgbias models"
+            " retire NAME --reason TEXT"
         )
     known = {c: tuple(ids) for c, ids in found.items() if ids}
     needs = frozenset(known) - spaced if space is not None else frozenset()

@@ -1,8 +1,11 @@
-"""The paper's two baselines as engines: CLIP by similarity of picture and label, ViT by the head that it was trained with.
+"""The paper's two baselines as engines: CLIP by similarity of picture and label, ViT by the head
+that it was trained with.
 
-Both choose one label of a list; neither reads a question. A direct question lists its labels between [ and ], which is all that these
-engines take from it; the label chosen is the free answer. A single-choice question (p2, p3) has no such list: it is refused prompt by
-prompt (``NotAnswerable``) and counted apart, neither as wrong nor as failed: nobody asks again. The paper has N/A there.
+Both choose one label of a list; neither reads a question. A direct question lists its labels
+between [ and ], which is all that these engines take from it; the label chosen is the free answer.
+A single-choice question (p2, p3) has no such list: it is refused prompt by prompt
+(``NotAnswerable``) and counted apart, neither as wrong nor as failed: nobody asks again. The paper
+has N/A there.
 """
 
 from __future__ import annotations
@@ -34,30 +37,46 @@ PHRASE = "a photo of a {}"
 
 
 def labels_of(prompt: Prompt) -> list[str]:
-    """The labels that a direct question lists: "... from this list: [astronaut, backpacker]". Raises NotAnswerable without a list."""
+    """The labels that a direct question lists: "... from this list: [astronaut, backpacker]".
+    Raises NotAnswerable without a list."""
     listed = _LIST.findall(prompt.text)
     names = [name.strip() for name in listed[-1].split(",")] if listed else []
     if len(names) < 2 or not all(names):
-        raise NotAnswerable(f"not a question that this model can answer, it lists no labels between [ and ]: {prompt.text[:60]!r}")
+        raise NotAnswerable(
+            "not a question that this model can answer, it lists no labels between [ and ]:"
+            f" {prompt.text[:60]!r}"
+        )
     return names
 
 
 def picture_of(prompt: Prompt) -> Image.Image:
     """The one picture of a prompt. Raises NotAnswerable for none and for several."""
     if len(prompt.images) != 1:
-        raise NotAnswerable(f"not a question that this model can answer: it shows {len(prompt.images)} pictures, needed is one")
+        raise NotAnswerable(
+            f"not a question that this model can answer: it shows {len(prompt.images)} pictures,"
+            " needed is one"
+        )
     return open_picture(prompt.images[0])
 
 
 def refuse_scores(prompts: Sequence[Prompt]) -> ScoreBatch:
     """Neither engine has first-token scores."""
-    raise NotAnswerable(f"not a question that this model can answer: it has no scores of the candidates {prompts[0].candidates!r}")
+    raise NotAnswerable(
+        "not a question that this model can answer: it has no scores of the candidates"
+        f" {prompts[0].candidates!r}"
+    )
 
 
-def answers(engine: ClipZeroShot | VitZeroShot, prompts: Sequence[Prompt], starts: Sequence[str]) -> list[list[str]]:
-    """(N, S) labels, S starts that must be empty. Prompts that list the same labels are asked together."""
+def answers(
+    engine: ClipZeroShot | VitZeroShot, prompts: Sequence[Prompt], starts: Sequence[str]
+) -> list[list[str]]:
+    """(N, S) labels, S starts that must be empty. Prompts that list the same labels are asked
+    together."""
     if any(starts):
-        raise ModelError(f"a forced start needs a model that writes; this one chooses a label: {next(s for s in starts if s)!r}")
+        raise ModelError(
+            "a forced start needs a model that writes; this one chooses a label:"
+            f" {next(s for s in starts if s)!r}"
+        )
     lists: dict[tuple[str, ...], list[int]] = {}
     for row, prompt in enumerate(prompts):
         lists.setdefault(tuple(labels_of(prompt)), []).append(row)
@@ -87,13 +106,17 @@ class ClipZeroShot:
     def candidate_scores(self, prompts: Sequence[Prompt]) -> ScoreBatch:
         return refuse_scores(prompts)
 
-    def generate(self, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int) -> list[list[str]]:
+    def generate(
+        self, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int
+    ) -> list[list[str]]:
         return answers(self, prompts, starts)
 
     @torch.inference_mode()
     def scores(self, pictures: Sequence[Image.Image], names: tuple[str, ...]) -> torch.Tensor:
         """(B, L) cosine of each picture and label."""
-        pixels = self.images(images=list(pictures), return_tensors="pt")["pixel_values"].to(self.model.device, self.model.dtype)
+        pixels = self.images(images=list(pictures), return_tensors="pt")["pixel_values"].to(
+            self.model.device, self.model.dtype
+        )
         shown = self.model.get_image_features(pixel_values=pixels).pooler_output
         return torch.nn.functional.normalize(shown.float(), dim=-1) @ self._labels(names).T
 
@@ -102,16 +125,22 @@ class ClipZeroShot:
         if names not in self._texts:
             texts = [PHRASE.format(spoken(name)) for name in names]
             limit = int(self.model.config.text_config.max_position_embeddings)
-            inputs = self.tokenizer(texts, padding=True, truncation=True, max_length=limit, return_tensors="pt").to(self.model.device)
-            made = self.model.get_text_features(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"]).pooler_output
+            inputs = self.tokenizer(
+                texts, padding=True, truncation=True, max_length=limit, return_tensors="pt"
+            ).to(self.model.device)
+            made = self.model.get_text_features(
+                input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"]
+            ).pooler_output
             self._texts = {names: torch.nn.functional.normalize(made.float(), dim=-1)}
         return self._texts[names]
 
 
 class VitZeroShot:
-    """The label with the largest share of the head's probability. Which outputs of the head mean which label says the registry (option
-    `labels`: label -> names in the checkpoint's id2label), else the packaged map for ImageNet-1k (data/vit_labels.yaml); the paper doesn't
-    say it. ``names``: the labels that it can say at all; who is annotated as another isn't asked about (suites/facet.py)."""
+    """The label with the largest share of the head's probability. Which outputs of the head mean
+    which label says the registry (option
+    `labels`: label -> names in the checkpoint's id2label), else the packaged map for ImageNet-1k
+    (data/vit_labels.yaml); the paper doesn't say it. ``names``: the labels that it can say at all;
+    who is annotated as another isn't asked about (suites/facet.py)."""
 
     forces_starts, chooses_labels = False, True
 
@@ -122,37 +151,64 @@ class VitZeroShot:
         known = {str(name): int(i) for i, name in self.model.config.id2label.items()}
         lacking = sorted({name for names in wanted.values() for name in names} - set(known))
         if lacking:
-            of = "options.labels" if spec.options.get("labels") else "the packaged map for ImageNet-1k (give your own in options.labels)"
-            raise RegistryError(f"{_entry(spec)}: {of} names {lacking[0]!r}, which the head doesn't have; its names: config.json")
+            of = (
+                "options.labels"
+                if spec.options.get("labels")
+                else "the packaged map for ImageNet-1k (give your own in options.labels)"
+            )
+            raise RegistryError(
+                f"{_entry(spec)}: {of} names {lacking[0]!r}, which the head doesn't have; its"
+                " names: config.json"
+            )
         self.names = frozenset(normalise(label) or label for label in wanted)
-        self.outputs = {spoken(label): [known[name] for name in names] for label, names in wanted.items()}
+        self.outputs = {
+            spoken(label): [known[name] for name in names] for label, names in wanted.items()
+        }
         self.batch_size = spec.batch_size
         mapping = json.dumps(wanted, sort_keys=True)
-        self.fingerprint = fingerprint(spec, root, _VERSION, "vit", mapping, checkpoint.device().type)
+        self.fingerprint = fingerprint(
+            spec, root, _VERSION, "vit", mapping, checkpoint.device().type
+        )
 
     def candidate_scores(self, prompts: Sequence[Prompt]) -> ScoreBatch:
         return refuse_scores(prompts)
 
-    def generate(self, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int) -> list[list[str]]:
+    def generate(
+        self, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int
+    ) -> list[list[str]]:
         return answers(self, prompts, starts)
 
     @torch.inference_mode()
     def scores(self, pictures: Sequence[Image.Image], names: tuple[str, ...]) -> torch.Tensor:
-        """(B, L) log share of the head's probability on each label's outputs; -inf where a label has none."""
+        """(B, L) log share of the head's probability on each label's outputs; -inf where a label
+        has none."""
         if not any(spoken(name) in self.outputs for name in names):
-            raise NotAnswerable(f"not a question that this model can answer: no label of {', '.join(names[:3])}, ... is in its map")
-        pixels = self.images(images=list(pictures), return_tensors="pt")["pixel_values"].to(self.model.device, self.model.dtype)
-        shares = torch.log_softmax(self.model(pixel_values=pixels).logits.double(), dim=-1)  # (B, outputs)
+            raise NotAnswerable(
+                f"not a question that this model can answer: no label of {', '.join(names[:3])},"
+                " ... is in its map"
+            )
+        pixels = self.images(images=list(pictures), return_tensors="pt")["pixel_values"].to(
+            self.model.device, self.model.dtype
+        )
+        shares = torch.log_softmax(
+            self.model(pixel_values=pixels).logits.double(), dim=-1
+        )  # (B, outputs)
         empty = shares.new_full((len(shares),), -torch.inf)
-        found = [shares[:, ids].logsumexp(-1) if (ids := self.outputs.get(spoken(name))) else empty for name in names]
+        found = [
+            shares[:, ids].logsumexp(-1) if (ids := self.outputs.get(spoken(name))) else empty
+            for name in names
+        ]
         return torch.stack(found, dim=-1)
 
 
 def packaged_labels() -> dict[str, list[str]]:
-    """Person class -> outputs of an ImageNet-1k head that count for it, of the classes that have any."""
+    """Person class -> outputs of an ImageNet-1k head that count for it, of the classes that have
+    any."""
     path = packaged("data", "vit_labels.yaml")
     found = yaml.safe_load(path.read_text(encoding="utf-8"))["labels"]
-    return {name: [*kinds.get("person", []), *kinds.get("object", [])] for name, kinds in found.items()}
+    return {
+        name: [*kinds.get("person", []), *kinds.get("object", [])] for name, kinds in found.items()
+    }
 
 
 def _entry(spec: ModelSpec) -> str:
@@ -160,14 +216,23 @@ def _entry(spec: ModelSpec) -> str:
 
 
 def _label_map(spec: ModelSpec) -> Mapping[str, list[str]]:
-    """Option `labels`: label -> one or more names of outputs; an output belongs to one label. Default: the packaged map. Raises
-    RegistryError."""
+    """Option `labels`: label -> one or more names of outputs; an output belongs to one label.
+    Default: the packaged map. Raises RegistryError."""
     said: Any = spec.options.get("labels", packaged_labels())
     if not isinstance(said, Mapping) or not said:
-        raise RegistryError(f"{_entry(spec)}: no options.labels; give a mapping: person class -> names of the head's outputs that mean it")
-    made = {str(label): [str(name) for name in (names if isinstance(names, list) else [names])] for label, names in said.items()}
+        raise RegistryError(
+            f"{_entry(spec)}: no options.labels; give a mapping: person class -> names of the"
+            " head's outputs that mean it"
+        )
+    made = {
+        str(label): [str(name) for name in (names if isinstance(names, list) else [names])]
+        for label, names in said.items()
+    }
     every = [name for names in made.values() for name in names]
     twice = sorted({name for name in every if every.count(name) > 1})
     if twice or not all(made.values()):
-        raise RegistryError(f"{_entry(spec)}: options.labels: {f'{twice[0]!r} stands twice' if twice else 'a class without outputs'}")
+        raise RegistryError(
+            f"{_entry(spec)}: options.labels:"
+            f" {f'{twice[0]!r} stands twice' if twice else 'a class without outputs'}"
+        )
     return made

@@ -1,7 +1,9 @@
-"""Exact search: from the best random draws along lines whose best plateau is known in closed form, until no line gains.
+"""Exact search: from the best random draws along lines whose best plateau is known in closed form,
+until no line gains.
 
-What is exact is each line, not the whole: the best setting of all four at once is not known to be found. Starting from the best of
-the paper's 10,000 draws, scored on all rows, the result is never worse than that.
+What is exact is each line, not the whole: the best setting of all four at once is not known to be
+found. Starting from the best of the paper's 10,000 draws, scored on all rows, the result is never
+worse than that.
 """
 
 from __future__ import annotations
@@ -40,10 +42,11 @@ _ROUNDS, _OBLIQUE, _GAIN = 20, 2, 1e-12
 class ExactResult(SearchResult):
     """A SearchResult and what the search knows about it.
 
-    drawn: the best of the random draws on all rows, where it started. peak: where it ended, before it was centred. plateau: (low,
-    high) of alpha, lambda_kl, beta and tau, each with the other three held, within which the value doesn't fall; params is its
-    centre. held_out: mean payoff of rows whose place was left out of the tuning (K-fold cross-validation over places), NaN where
-    it wasn't asked for; optimism: value - held_out.
+    drawn: the best of the random draws on all rows, where it started. peak: where it ended, before
+    it was centred. plateau: (low, high) of alpha, lambda_kl, beta and tau, each with the other
+    three held, within which the value doesn't fall; params is its centre. held_out: mean payoff of
+    rows whose place was left out of the tuning (K-fold cross-validation over places), NaN where it
+    wasn't asked for; optimism: value - held_out.
     """
 
     drawn: float
@@ -60,19 +63,28 @@ def _line(rows: Packed, point: Floats, which: int, ranges: Ranges) -> Steps:
     low, high = ranges[which]
     if which == TAU:
         return along_tau(rows, alpha, lambda_kl, beta, low, high)
-    origin = {ALPHA: (0.0, 0.0, beta), LAMBDA: (alpha, 0.0, beta), BETA: (alpha, alpha * lambda_kl, 0.0)}[which]
-    direction = {ALPHA: (1.0, lambda_kl, 0.0), LAMBDA: (0.0, alpha, 0.0), BETA: (0.0, 0.0, 1.0)}[which]
+    origin = {
+        ALPHA: (0.0, 0.0, beta),
+        LAMBDA: (alpha, 0.0, beta),
+        BETA: (alpha, alpha * lambda_kl, 0.0),
+    }[which]
+    direction = {ALPHA: (1.0, lambda_kl, 0.0), LAMBDA: (0.0, alpha, 0.0), BETA: (0.0, 0.0, 1.0)}[
+        which
+    ]
     return along(rows, np.array(origin), np.array(direction), low, high, tau)
 
 
 def _oblique(rows: Packed, point: Floats, ranges: Ranges, rng: np.random.Generator) -> Floats:
-    """The best point of a random line through `point` in (alpha, gamma, beta), as far as the ranges reach."""
+    """The best point of a random line through `point` in (alpha, gamma, beta), as far as the ranges
+    reach."""
     alpha, lambda_kl, beta, tau = point
     (a0, a1), (l0, l1), (b0, b1), _ = ranges
     origin = np.array([alpha, alpha * lambda_kl, beta])
     direction = rng.normal(size=3) * (a1 - a0, alpha * (l1 - l0), b1 - b0)
     # every bound is normal . x <= limit: alpha, beta, and gamma between l0 alpha and l1 alpha
-    normals = np.array([(1, 0, 0), (-1, 0, 0), (0, 0, 1), (0, 0, -1), (-l1, 1, 0), (l0, -1, 0)], dtype=np.float64)
+    normals = np.array(
+        [(1, 0, 0), (-1, 0, 0), (0, 0, 1), (0, 0, -1), (-l1, 1, 0), (l0, -1, 0)], dtype=np.float64
+    )
     room = np.maximum(np.array([a1, -a0, b1, -b0, 0.0, 0.0]) - normals @ origin, 0.0)
     speed = normals @ direction
     high = min((room[speed > 0] / speed[speed > 0]).tolist(), default=0.0)
@@ -96,8 +108,11 @@ def _moved(point: Floats, which: int, value: float) -> Floats:
     return out
 
 
-def ascend(rows: Packed, start: ArrayLike, ranges: Ranges, rng: np.random.Generator) -> tuple[Floats, float]:
-    """Line by line uphill from `start`: (point (4,), its mean payoff). Only gains that the kernel confirms are taken."""
+def ascend(
+    rows: Packed, start: ArrayLike, ranges: Ranges, rng: np.random.Generator
+) -> tuple[Floats, float]:
+    """Line by line uphill from `start`: (point (4,), its mean payoff). Only gains that the kernel
+    confirms are taken."""
     point = _inside(np.asarray(start, dtype=np.float64), ranges)
     value = one_payoff(rows, point)
     free = [which for which in (TAU, ALPHA, LAMBDA, BETA) if ranges[which][0] < ranges[which][1]]
@@ -108,7 +123,11 @@ def ascend(rows: Packed, start: ArrayLike, ranges: Ranges, rng: np.random.Genera
                 candidate = _oblique(rows, point, ranges, rng)
             else:
                 top = best(_line(rows, point, which, ranges))
-                candidate = point if top is None or top.value <= value + _GAIN else _moved(point, which, top.centre)
+                candidate = (
+                    point
+                    if top is None or top.value <= value + _GAIN
+                    else _moved(point, which, top.centre)
+                )
             if candidate is not point:
                 got = one_payoff(rows, candidate)
                 if got > value + _GAIN:
@@ -118,39 +137,63 @@ def ascend(rows: Packed, start: ArrayLike, ranges: Ranges, rng: np.random.Genera
     return point, value
 
 
-def centre(rows: Packed, point: Floats, ranges: Ranges) -> tuple[Floats, tuple[tuple[float, float], ...]]:
-    """Moves each parameter to the middle of the plateau it lies on: (point (4,), the plateaus there). The value doesn't fall."""
+def centre(
+    rows: Packed, point: Floats, ranges: Ranges
+) -> tuple[Floats, tuple[tuple[float, float], ...]]:
+    """Moves each parameter to the middle of the plateau it lies on: (point (4,), the plateaus
+    there). The value doesn't fall."""
     value = one_payoff(rows, point)
     for which in (TAU, ALPHA, LAMBDA, BETA) * 2:
         found = _plateau(rows, point, which, ranges, value)
         candidate = _moved(point, which, found.centre)
         if one_payoff(rows, candidate) >= value - _GAIN:
             point = candidate
-    return point, tuple((p.low, p.high) for p in (_plateau(rows, point, which, ranges, value) for which in range(4)))
+    return point, tuple(
+        (p.low, p.high) for p in (_plateau(rows, point, which, ranges, value) for which in range(4))
+    )
 
 
 def _plateau(rows: Packed, point: Floats, which: int, ranges: Ranges, value: float) -> Plateau:
     position = float(point[which])
     found = around(_line(rows, point, which, ranges), position)
     # a setting on a breakpoint has no plateau of its own value
-    return found if found is not None and found.value >= value - _GAIN else Plateau(value, position, position)
+    return (
+        found
+        if found is not None and found.value >= value - _GAIN
+        else Plateau(value, position, position)
+    )
 
 
-def climb(rows: Packed, starts: Sequence[Floats], ranges: Ranges, seed: int) -> tuple[Floats, float]:
+def climb(
+    rows: Packed, starts: Sequence[Floats], ranges: Ranges, seed: int
+) -> tuple[Floats, float]:
     """The best of the ascents from `starts`; ties go to the earlier one."""
-    found = [ascend(rows, start, ranges, np.random.default_rng([seed, i])) for i, start in enumerate(starts)]
+    found = [
+        ascend(rows, start, ranges, np.random.default_rng([seed, i]))
+        for i, start in enumerate(starts)
+    ]
     return found[int(np.argmax([value for _, value in found]))]
 
 
 def exact_search(
-    s: Streams, payoff: Floats, task: Task, *, draws: int = DRAWS, seed: int = 0, starts: int = 3, ranges: Ranges | None = None,
-    clusters: ArrayLike | None = None, folds: int = 0,
-) -> ExactResult:  # fmt: skip
-    """Tunes CADE on all validation rows, within Table G's ranges; at least as good there as the best of the random draws.
+    s: Streams,
+    payoff: Floats,
+    task: Task,
+    *,
+    draws: int = DRAWS,
+    seed: int = 0,
+    starts: int = 3,
+    ranges: Ranges | None = None,
+    clusters: ArrayLike | None = None,
+    folds: int = 0,
+) -> ExactResult:
+    """Tunes CADE on all validation rows, within Table G's ranges; at least as good there as the
+    best of the random draws.
 
-    It starts from the `starts` best draws, the baseline (as near as the ranges come to it) and the middle of the ranges.
-    `clusters` (N,) names the place of each row for the folds (default: every row its own); `folds` = 0 leaves held_out out.
-    Undecidable rows are left out. Same seed and rows, same result.
+    It starts from the `starts` best draws, the baseline (as near as the ranges come to it) and the
+    middle of the ranges. `clusters` (N,) names the place of each row for the folds (default: every
+    row its own); `folds` = 0 leaves held_out out. Undecidable rows are left out. Same seed and
+    rows, same result.
     """
     use = decidable(s)
     s, payoff = take(s, use), payoff[use]
@@ -159,7 +202,11 @@ def exact_search(
     rows = pack(s, payoff)
     values = mean_payoff(rows, settings)
     off = np.array([BASELINE.alpha, BASELINE.lambda_kl, BASELINE.beta, BASELINE.tau])
-    begin = [*settings[np.argsort(-values, kind="stable")[:starts]], off, np.array(limits).mean(axis=1)]
+    begin = [
+        *settings[np.argsort(-values, kind="stable")[:starts]],
+        off,
+        np.array(limits).mean(axis=1),
+    ]
     peak, _ = climb(rows, begin, limits, seed)
     point, plateau = centre(rows, peak, limits)
     value = one_payoff(rows, point)
@@ -167,21 +214,44 @@ def exact_search(
     held = float("nan")
     if folds:
         places = np.arange(use.size) if clusters is None else np.asarray(clusters)[use]
-        held = float(held_out(s, payoff, task, places, draws=draws, seed=seed, folds=folds, ranges=limits).mean())
+        held = float(
+            held_out(
+                s, payoff, task, places, draws=draws, seed=seed, folds=folds, ranges=limits
+            ).mean()
+        )
     return ExactResult(
-        params, value, baseline_value(s, payoff, params), use.size, use.size, draws, seed, float(values.max()), end, plateau,
-        held, value - held, folds,
-    )  # fmt: skip
+        params,
+        value,
+        baseline_value(s, payoff, params),
+        use.size,
+        use.size,
+        draws,
+        seed,
+        float(values.max()),
+        end,
+        plateau,
+        held,
+        value - held,
+        folds,
+    )
 
 
 def held_out(
-    s: Streams, payoff: Floats, task: Task, clusters: ArrayLike, *, draws: int = DRAWS, seed: int = 0, folds: int = 5,
+    s: Streams,
+    payoff: Floats,
+    task: Task,
+    clusters: ArrayLike,
+    *,
+    draws: int = DRAWS,
+    seed: int = 0,
+    folds: int = 5,
     ranges: Ranges | None = None,
-) -> Floats:  # fmt: skip
-    """(N,) what each row earns with a setting tuned on the places of the other folds: the honest side of `value`.
+) -> Floats:
+    """(N,) what each row earns with a setting tuned on the places of the other folds: the honest
+    side of `value`.
 
-    Each fold's search is exact and starts from its best draw alone. All rows must be decidable. Folds are drawn by place with
-    `seed`. NaN everywhere with fewer than two places.
+    Each fold's search is exact and starts from its best draw alone. All rows must be decidable.
+    Folds are drawn by place with `seed`. NaN everywhere with fewer than two places.
     """
     limits = ranges or RANGES[task]
     names, codes = np.unique(np.asarray(clusters), return_inverse=True)
@@ -192,7 +262,9 @@ def held_out(
     fold = (np.random.default_rng([seed, 1]).permutation(names.size) % parts)[codes]
     settings = draw_settings(limits, draws, np.random.default_rng(seed))
     left = [np.flatnonzero(fold == f) for f in range(parts)]
-    sums = np.array([mean_payoff(pack(take(s, rows), payoff[rows]), settings) * rows.size for rows in left])
+    sums = np.array(
+        [mean_payoff(pack(take(s, rows), payoff[rows]), settings) * rows.size for rows in left]
+    )
     for f, rows in enumerate(left):
         rest = np.flatnonzero(fold != f)
         packed = pack(take(s, rest), payoff[rest])
@@ -205,9 +277,16 @@ def held_out(
 
 
 def tune(
-    s: Streams, payoff: Floats, task: Task, *, search: Kind = "random", draws: int = DRAWS, seed: int = 0,
-    clusters: ArrayLike | None = None, folds: int = 0,
-) -> SearchResult:  # fmt: skip
+    s: Streams,
+    payoff: Floats,
+    task: Task,
+    *,
+    search: Kind = "random",
+    draws: int = DRAWS,
+    seed: int = 0,
+    clusters: ArrayLike | None = None,
+    folds: int = 0,
+) -> SearchResult:
     """random_search or exact_search, by name."""
     if search == "random":
         return random_search(s, payoff, task, draws=draws, seed=seed)

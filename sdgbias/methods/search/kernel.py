@@ -1,8 +1,10 @@
-"""Scoring many hyper-parameter draws on the same rows: compiled, threaded, without an array of draws x rows x candidates.
+"""Scoring many hyper-parameter draws on the same rows: compiled, threaded, without an array of
+draws x rows x candidates.
 
-Rows stand by falling confidence. The gate of a draw then keeps a prefix of them, whose payoff is a prefix sum; only the rest is
-scored. Draws stand by falling tau, so that the draws which score a row are a prefix as well, and the innermost loop runs over
-them side by side. Every draw adds up its rows in one fixed order, whatever the threads do.
+Rows stand by falling confidence. The gate of a draw then keeps a prefix of them, whose payoff is a
+prefix sum; only the rest is scored. Draws stand by falling tau, so that the draws which score a row
+are a prefix as well, and the innermost loop runs over them side by side. Every draw adds up its
+rows in one fixed order, whatever the threads do.
 """
 
 from __future__ import annotations
@@ -23,9 +25,10 @@ _BLOCK, _LANES = 256, 32
 class Packed:
     """Rows as the kernel reads them, by falling confidence (rows without a baseline last).
 
-    table (N, 1 + 4K): D, then log_img, log_ctx, log_q and payoff of each candidate in turn; a masked candidate has log_img = -inf.
-    confidence (N,): -inf without a baseline. base (N,): payoff of the baseline, 0 without one. kept (N + 1,): its running sum.
-    order (N,): which of the given rows stands where.
+    table (N, 1 + 4K): D, then log_img, log_ctx, log_q and payoff of each candidate in turn; a
+    masked candidate has log_img = -inf. confidence (N,): -inf without a baseline. base (N,): payoff
+    of the baseline, 0 without one. kept (N + 1,): its running sum. order (N,): which of the given
+    rows stands where.
     """
 
     table: Floats
@@ -40,15 +43,17 @@ class Packed:
 
     @property
     def options(self) -> tuple[int, ...]:
-        """K zeros: the kernels are compiled for each length of this tuple, so that their loops over candidates are unrolled."""
+        """K zeros: the kernels are compiled for each length of this tuple, so that their loops over
+        candidates are unrolled."""
         return (0,) * int((self.table.shape[1] - 1) // 4)
 
 
 def pack(s: Streams, payoff: Floats) -> Packed:
     """Streams and payoff (N, K) as the kernel reads them. Every row must have a valid candidate.
 
-    payoff[i, a] is what row i earns if candidate a is chosen: 1 or 0 for a multiple-choice question, minus the absolute error of
-    the number that digit a leads to for a regression question. One kernel serves both tasks.
+    payoff[i, a] is what row i earns if candidate a is chosen: 1 or 0 for a multiple-choice
+    question, minus the absolute error of the number that digit a leads to for a regression
+    question. One kernel serves both tasks.
     """
     n, k = payoff.shape
     has_base = s.base >= 0
@@ -67,7 +72,8 @@ def pack(s: Streams, payoff: Floats) -> Packed:
 
 @numba.njit(cache=True)  # type: ignore[untyped-decorator]
 def _sum_block(table, confidence, alpha, lambda_kl, beta, tau, total, options):  # type: ignore[no-untyped-def]  # pragma: no cover
-    """Adds to total (B,) what the rows behind each draw's gate earn; the arithmetic of `cade.decide`, operation for operation."""
+    """Adds to total (B,) what the rows behind each draw's gate earn; the arithmetic of
+    `cade.decide`, operation for operation."""
     live = 0
     for i in range(table.shape[0]):
         sure = confidence[i]
@@ -79,7 +85,11 @@ def _sum_block(table, confidence, alpha, lambda_kl, beta, tau, total, options): 
             best = table[i, 1] - alpha_i * table[i, 2] - beta[c] * table[i, 3]
             earned = table[i, 4]
             for a in range(1, len(options)):
-                score = table[i, 4 * a + 1] - alpha_i * table[i, 4 * a + 2] - beta[c] * table[i, 4 * a + 3]
+                score = (
+                    table[i, 4 * a + 1]
+                    - alpha_i * table[i, 4 * a + 2]
+                    - beta[c] * table[i, 4 * a + 3]
+                )
                 payoff = table[i, 4 * a + 4]
                 earned = payoff if score > best else earned
                 best = score if score > best else best
@@ -90,16 +100,28 @@ def _sum_block(table, confidence, alpha, lambda_kl, beta, tau, total, options): 
 def _sum(table, confidence, alpha, lambda_kl, beta, tau, total, options):  # type: ignore[no-untyped-def]  # pragma: no cover
     blocks = alpha.size // _BLOCK
     for j in numba.prange(blocks):
-        # a block of high tau scores more rows: taken in turns from both ends, neighbours cost the same
+        # a block of high tau scores more rows: taken in turns from both ends, neighbours cost the
+        # same
         low = _BLOCK * (j // 2 if j % 2 == 0 else blocks - 1 - j // 2)
         high = low + _BLOCK
-        _sum_block(table, confidence, alpha[low:high], lambda_kl[low:high], beta[low:high], tau[low:high], total[low:high], options)
+        _sum_block(
+            table,
+            confidence,
+            alpha[low:high],
+            lambda_kl[low:high],
+            beta[low:high],
+            tau[low:high],
+            total[low:high],
+            options,
+        )
 
 
 def mean_payoff(rows: Packed, draws: ArrayLike) -> Floats:
-    """Mean payoff of each draw over the packed rows. draws (C, 4) as alpha, lambda_kl, beta, tau -> (C,).
+    """Mean payoff of each draw over the packed rows. draws (C, 4) as alpha, lambda_kl, beta, tau ->
+    (C,).
 
-    Choices are those of `cade.decide`, bit for bit. Sums of 0 and 1 are exact; other sums can differ from numpy's by rounding.
+    Choices are those of `cade.decide`, bit for bit. Sums of 0 and 1 are exact; other sums can
+    differ from numpy's by rounding.
     """
     settings = np.asarray(draws, dtype=np.float64)
     order = np.argsort(-settings[:, 3], kind="stable")
@@ -107,7 +129,16 @@ def mean_payoff(rows: Packed, draws: ArrayLike) -> Floats:
     columns[3] = -np.inf  # a draw that fills up the last block keeps every row
     columns[:, : len(settings)] = settings[order].T
     total = np.zeros(columns.shape[1])
-    _sum(rows.table, rows.confidence, columns[0], columns[1], columns[2], columns[3], total, rows.options)
+    _sum(
+        rows.table,
+        rows.confidence,
+        columns[0],
+        columns[1],
+        columns[2],
+        columns[3],
+        total,
+        rows.options,
+    )
     out: Floats = rows.kept[count_kept(rows, settings[:, 3])]
     out[order] += total[: len(settings)]
     return out / rows.n
@@ -115,7 +146,9 @@ def mean_payoff(rows: Packed, draws: ArrayLike) -> Floats:
 
 def count_kept(rows: Packed, tau: ArrayLike) -> Ints:
     """How many rows a gate keeps: those with confidence >= tau, which are the first ones."""
-    return rows.n - np.asarray(np.searchsorted(rows.confidence[::-1], tau, side="left"), dtype=np.int64)
+    return rows.n - np.asarray(
+        np.searchsorted(rows.confidence[::-1], tau, side="left"), dtype=np.int64
+    )
 
 
 @numba.njit(cache=True)  # type: ignore[untyped-decorator]
@@ -132,19 +165,25 @@ def _each(table, first, alpha, lambda_kl, beta, out, options):  # type: ignore[n
         out[i] = earned
 
 
-def scored_payoff(rows: Packed, alpha: float, lambda_kl: float, beta: float, first: int = 0) -> Floats:
-    """(N,) what each packed row earns without a gate; baseline payoff for the rows before `first`."""
+def scored_payoff(
+    rows: Packed, alpha: float, lambda_kl: float, beta: float, first: int = 0
+) -> Floats:
+    """(N,) what each packed row earns without a gate; baseline payoff for the rows before
+    `first`."""
     out = rows.base.copy()
     _each(rows.table, first, alpha, lambda_kl, beta, out, rows.options)
     return out
 
 
 def one_payoff(rows: Packed, point: Floats) -> float:
-    """Mean payoff of one setting (4,), the very number that `mean_payoff` gives, on this thread: for searches that go step by step."""
+    """Mean payoff of one setting (4,), the very number that `mean_payoff` gives, on this thread:
+    for searches that go step by step."""
     alpha, lambda_kl, beta, tau = (float(x) for x in point)
     first = int(count_kept(rows, tau))
     scored = scored_payoff(rows, alpha, lambda_kl, beta, first)[first:]
-    behind = float(np.cumsum(scored)[-1]) if scored.size else 0.0  # cumsum adds one by one, as the kernel does
+    behind = (
+        float(np.cumsum(scored)[-1]) if scored.size else 0.0
+    )  # cumsum adds one by one, as the kernel does
     return float(rows.kept[first] + behind) / rows.n
 
 

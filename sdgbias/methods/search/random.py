@@ -22,8 +22,9 @@ DRAWS, SEARCH_SHARE, FINALISTS = 10_000, 0.2, 100
 
 @dataclass(frozen=True)
 class SearchResult:
-    """params: the chosen setting; value: its mean payoff on all validation rows; baseline: that of the Full view's argmax;
-    n_val, n_search: rows of the full and of the first-stage objective; n_draws, seed: the search itself."""
+    """params: the chosen setting; value: its mean payoff on all validation rows; baseline: that of
+    the Full view's argmax; n_val, n_search: rows of the full and of the first-stage objective;
+    n_draws, seed: the search itself."""
 
     params: CadeParams
     value: float
@@ -36,7 +37,15 @@ class SearchResult:
 
 def take(s: Streams, rows: np.ndarray) -> Streams:
     """The same streams for a subset of rows (index or mask)."""
-    return Streams(s.valid[rows], s.log_img[rows], s.log_ctx[rows], s.log_q[rows], s.divergence[rows], s.base[rows], s.confidence[rows])
+    return Streams(
+        s.valid[rows],
+        s.log_img[rows],
+        s.log_ctx[rows],
+        s.log_q[rows],
+        s.divergence[rows],
+        s.base[rows],
+        s.confidence[rows],
+    )
 
 
 def decidable(s: Streams) -> np.ndarray:
@@ -54,23 +63,33 @@ def draw_settings(ranges: Ranges, draws: int, rng: np.random.Generator) -> Float
 
 
 def evaluate_draws(s: Streams, payoff: Floats, draws: Floats) -> Floats:
-    """Mean payoff of each draw (C, 4) over the rows, all of them decidable; payoff (N, K) -> (C,). See kernel.pack."""
+    """Mean payoff of each draw (C, 4) over the rows, all of them decidable; payoff (N, K) -> (C,).
+    See kernel.pack."""
     return mean_payoff(pack(s, payoff), draws)
 
 
 def baseline_value(s: Streams, payoff: Floats, params: CadeParams) -> float:
-    """Mean payoff of the Full view's argmax; a row without a Full view counts as CADE decides it."""
+    """Mean payoff of the Full view's argmax; a row without a Full view counts as CADE decides
+    it."""
     choice = np.where(s.base >= 0, s.base, decide(s, params).choice)
     return float(payoff[np.arange(len(payoff)), choice].mean())
 
 
 def random_search(
-    s: Streams, payoff: Floats, task: Task, *, draws: int = DRAWS, seed: int = 0, ranges: Ranges | None = None
+    s: Streams,
+    payoff: Floats,
+    task: Task,
+    *,
+    draws: int = DRAWS,
+    seed: int = 0,
+    ranges: Ranges | None = None,
 ) -> SearchResult:
-    """The paper's protocol: joint uniform draws scored on 20 % of the rows, the best 100 again on all of them (App. C.4).
+    """The paper's protocol: joint uniform draws scored on 20 % of the rows, the best 100 again on
+    all of them (App. C.4).
 
-    `s` and `payoff` hold validation rows only, at least one of them decidable; undecidable rows are left out here and
-    counted by the caller. `ranges` replaces Table G's. Ties go to the earlier draw. Same seed and rows, same result.
+    `s` and `payoff` hold validation rows only, at least one of them decidable; undecidable rows are
+    left out here and counted by the caller. `ranges` replaces Table G's. Ties go to the earlier
+    draw. Same seed and rows, same result.
     """
     rows = decidable(s)
     s, payoff = take(s, rows), payoff[rows]

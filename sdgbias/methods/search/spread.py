@@ -1,4 +1,5 @@
-"""How far the optimum moves when places are drawn anew: a bootstrap over clusters of the tuning itself."""
+"""How far the optimum moves when places are drawn anew: a bootstrap over clusters of the tuning
+itself."""
 
 from __future__ import annotations
 
@@ -14,15 +15,17 @@ from sdgbias.types import CadeParams, Task
 
 #: Resamples held in memory at a time.
 _CHUNK = 50
-#: Settings that may win beside the found one: the best draws, and around it, at each distance (as a share of the ranges), the best
-#: of some that are drawn there. Without the near ones a finely tuned setting would win every resample.
+#: Settings that may win beside the found one: the best draws, and around it, at each distance (as a
+#: share of the ranges), the best of some that are drawn there. Without the near ones a finely tuned
+#: setting would win every resample.
 _DRAWN, _SCALES, _NEAR, _NEAR_DRAWN = 100, (0.3, 0.1, 0.03, 0.01, 0.003), 40, 1000
 
 
 @dataclass(frozen=True)
 class Spread:
-    """95 % percentile intervals over resampled places. params (4, 2): of the winning alpha, lambda_kl, beta, tau; value: of what the
-    winner earns in its own resample; given: of what the given setting earns there.
+    """95 % percentile intervals over resampled places. params (4, 2): of the winning alpha,
+    lambda_kl, beta, tau; value: of what the winner earns in its own resample; given: of what the
+    given setting earns there.
     n_candidates: settings that could win."""
 
     params: Floats
@@ -33,28 +36,47 @@ class Spread:
 
 
 def search_spread(
-    s: Streams, payoff: Floats, task: Task, found: CadeParams, clusters: ArrayLike, *, draws: int = DRAWS,
-    resamples: int = 500, seed: int = 0, ranges: Ranges | None = None,
-) -> Spread:  # fmt: skip
-    """Repeats the choice of the best setting on `resamples` resamples of the places (clusters (N,), with replacement).
+    s: Streams,
+    payoff: Floats,
+    task: Task,
+    found: CadeParams,
+    clusters: ArrayLike,
+    *,
+    draws: int = DRAWS,
+    resamples: int = 500,
+    seed: int = 0,
+    ranges: Ranges | None = None,
+) -> Spread:
+    """Repeats the choice of the best setting on `resamples` resamples of the places (clusters (N,),
+    with replacement).
 
-    The choice is among `found`, the best random draws and settings near `found`, some 300 in all, not a search of its own: the
-    intervals are of the optimum among these. Ties go to `found`. Undecidable rows are left out.
+    The choice is among `found`, the best random draws and settings near `found`, some 300 in all,
+    not a search of its own: the intervals are of the optimum among these. Ties go to `found`.
+    Undecidable rows are left out.
     """
     use = decidable(s)
     rows = pack(take(s, use), payoff[use])
     limits = ranges or RANGES[task]
-    pool = _candidates(rows, np.array([found.alpha, found.lambda_kl, found.beta, found.tau]), limits, draws, seed)
+    pool = _candidates(
+        rows, np.array([found.alpha, found.lambda_kl, found.beta, found.tau]), limits, draws, seed
+    )
     names, codes = np.unique(np.asarray(clusters)[use], return_inverse=True)
     order = np.argsort(codes, kind="stable")
     starts = np.searchsorted(codes[order], np.arange(names.size))
-    by_place = np.vstack([np.add.reduceat(row_payoff(rows, setting[None])[0][order], starts) for setting in pool])
+    by_place = np.vstack(
+        [np.add.reduceat(row_payoff(rows, setting[None])[0][order], starts) for setting in pool]
+    )
     sizes = np.bincount(codes).astype(np.float64)
     rng = np.random.default_rng([seed, 2])
     winners, values, given = [], [], []
     for start in range(0, resamples, _CHUNK):
         many = min(_CHUNK, resamples - start)
-        weights = np.vstack([np.bincount(rng.integers(names.size, size=names.size), minlength=names.size) for _ in range(many)])
+        weights = np.vstack(
+            [
+                np.bincount(rng.integers(names.size, size=names.size), minlength=names.size)
+                for _ in range(many)
+            ]
+        )
         means = weights @ by_place.T / (weights @ sizes)[:, None]  # (many, candidates + 1)
         winner = means.argmax(axis=1)
         winners.append(winner)
@@ -62,8 +84,12 @@ def search_spread(
         given.append(means[:, 0])
     chosen = pool[np.concatenate(winners)]
     return Spread(
-        np.quantile(chosen, [0.025, 0.975], axis=0).T, _interval(values), _interval(given), len(pool), resamples,
-    )  # fmt: skip
+        np.quantile(chosen, [0.025, 0.975], axis=0).T,
+        _interval(values),
+        _interval(given),
+        len(pool),
+        resamples,
+    )
 
 
 def _candidates(rows: Packed, found: Floats, ranges: Ranges, draws: int, seed: int) -> Floats:
@@ -71,8 +97,16 @@ def _candidates(rows: Packed, found: Floats, ranges: Ranges, draws: int, seed: i
     low, high = np.array(ranges, dtype=np.float64).T
     rng = np.random.default_rng([seed, 3])
     clouds = [(draw_settings(ranges, draws, np.random.default_rng(seed)), _DRAWN)]
-    clouds += [(np.clip(found + rng.normal(size=(_NEAR_DRAWN, 4)) * (high - low) * scale, low, high), _NEAR) for scale in _SCALES]
-    best = [cloud[np.argsort(-mean_payoff(rows, cloud), kind="stable")[:many]] for cloud, many in clouds]
+    clouds += [
+        (
+            np.clip(found + rng.normal(size=(_NEAR_DRAWN, 4)) * (high - low) * scale, low, high),
+            _NEAR,
+        )
+        for scale in _SCALES
+    ]
+    best = [
+        cloud[np.argsort(-mean_payoff(rows, cloud), kind="stable")[:many]] for cloud, many in clouds
+    ]
     return np.concatenate([found[None], *best])
 
 

@@ -1,7 +1,9 @@
-"""Statistics over rows that share places: intervals, paired tests, resampling, groups. Arrays in, arrays out.
+"""Statistics over rows that share places: intervals, paired tests, resampling, groups. Arrays in,
+arrays out.
 
-Everything is clustered: questions about one DHS cluster share a picture and survey answers, so they are not independent.
-``clusters`` is (N,) of any sortable key. NaN rows are left out and n says so; what can't be had is NaN.
+Everything is clustered: questions about one DHS cluster share a picture and survey answers, so they
+are not independent. ``clusters`` is (N,) of any sortable key. NaN rows are left out and n says so;
+what can't be had is NaN.
 
 intervals   Estimate, mean, share, macro, two_way: one number with its n and 95 % interval
 resample    bootstrap over clusters, of anything that is a function of column means

@@ -1,4 +1,5 @@
-"""Compiled loops: how often each of G clusters is drawn in a bootstrap sample, and sums by group in one pass."""
+"""Compiled loops: how often each of G clusters is drawn in a bootstrap sample, and sums by group in
+one pass."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ import numpy as np
 
 @numba.njit(cache=True)  # type: ignore[untyped-decorator]
 def fill(starts, out):  # type: ignore[no-untyped-def]  # pragma: no cover
-    """(b,) uint64 starting points -> out (b, G) float64 counts. SplitMix64 (Steele 2014), two draws from each 64 bits."""
+    """(b,) uint64 starting points -> out (b, G) float64 counts. SplitMix64 (Steele 2014), two draws
+    from each 64 bits."""
     groups = np.uint64(out.shape[1])
     low, half = np.uint64(0xFFFFFFFF), np.uint64(32)
     for b in range(out.shape[0]):
@@ -31,7 +33,8 @@ def fill(starts, out):  # type: ignore[no-untyped-def]  # pragma: no cover
 
 @numba.njit(cache=True)  # type: ignore[untyped-decorator]
 def add_up(column, code, sums, rows):  # type: ignore[no-untyped-def]  # pragma: no cover
-    """(N,) column and codes -> sums (G,) and rows (G,) of its numbers, added in place; NaN is no row."""
+    """(N,) column and codes -> sums (G,) and rows (G,) of its numbers, added in place; NaN is no
+    row."""
     for i in range(column.size):
         x = column[i]
         if x == x:

@@ -1,8 +1,10 @@
-"""Bootstrap over clusters (places are drawn with replacement, with all their rows), of any function of column means.
+"""Bootstrap over clusters (places are drawn with replacement, with all their rows), of any function
+of column means.
 
-A draw is a multinomial weight per cluster; the draws' sums are one matrix product with the per-cluster sums of the columns,
-made in blocks so that memory stays bounded. Weights come from a counter per draw: the same seed gives the same draws, in
-blocks of any size and for any number of columns.
+A draw is a multinomial weight per cluster; the draws' sums are one matrix product with the
+per-cluster sums of the columns, made in blocks so that memory stays bounded. Weights come from a
+counter per draw: the same seed gives the same draws, in blocks of any size and for any number of
+columns.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from sdgbias.methods.cade import Floats, Ints
 from sdgbias.methods.stats.intervals import LEVEL, Estimate, codes
 
 Interval = Literal["percentile", "bca"]
-#: Numbers in one block of weights (64 MiB of float64), and the share of non-zeros below which a sparse product is faster.
+#: Numbers in one block of weights (64 MiB of float64), and the share of non-zeros below which a
+#: sparse product is faster.
 BLOCK, SPARSE = 1 << 23, 0.08
 
 
@@ -35,7 +38,9 @@ class Boot:
     draws: Floats
 
     def estimate(self, i: int = 0) -> Estimate:
-        return Estimate(float(self.value[i]), int(self.n[i]), float(self.low[i]), float(self.high[i]))
+        return Estimate(
+            float(self.value[i]), int(self.n[i]), float(self.low[i]), float(self.high[i])
+        )
 
 
 def cluster_sums(values: Floats, code: Ints, groups: int) -> Floats:
@@ -45,11 +50,14 @@ def cluster_sums(values: Floats, code: Ints, groups: int) -> Floats:
 
 
 def replicates(sums: Any, draws: int, seed: int) -> Floats:
-    """(G, M) per-cluster sums, dense or scipy.sparse -> (B, M) sums of each bootstrap sample of G clusters."""
+    """(G, M) per-cluster sums, dense or scipy.sparse -> (B, M) sums of each bootstrap sample of G
+    clusters."""
     groups, columns = sums.shape
     out = np.empty((draws, columns))
     starts = np.random.SeedSequence(seed).generate_state(draws, np.uint64)
-    thin = (sums.nnz if sparse.issparse(sums) else np.count_nonzero(sums)) < SPARSE * groups * columns
+    thin = (
+        sums.nnz if sparse.issparse(sums) else np.count_nonzero(sums)
+    ) < SPARSE * groups * columns
     turned = sparse.csr_array(sums.T) if thin else None
     whole = None if thin else (sums.toarray() if sparse.issparse(sums) else sums)
     block = max(1, min(64 if thin else draws, BLOCK // max(1, groups)))
@@ -72,18 +80,24 @@ def bootstrap(
     statistic: Callable[[Floats], Floats] = lambda means: means,
     kind: Interval = "percentile",
 ) -> Boot:
-    """Interval of S statistics of M column means of (N, M) values; a column's NaN rows are left out of its mean.
+    """Interval of S statistics of M column means of (N, M) values; a column's NaN rows are left out
+    of its mean.
 
-    statistic: (..., M) column means -> (..., S), e.g. ``lambda m: m[..., :1] - m[..., 1:]`` for a difference, ``/`` for a
-    ratio; by default the means themselves. n is the number of rows with any number. Percentile, or bias-corrected and
-    accelerated (BCa, Efron 1987, jackknife over clusters). Fewer than two clusters: NaN bounds.
+    statistic: (..., M) column means -> (..., S), e.g. ``lambda m: m[..., :1] - m[..., 1:]`` for a
+    difference, ``/`` for a ratio; by default the means themselves. n is the number of rows with any
+    number. Percentile, or bias-corrected and accelerated (BCa, Efron 1987, jackknife over
+    clusters). Fewer than two clusters: NaN bounds.
     """
     x = np.asarray(values, dtype=float)
     x = x[:, None] if x.ndim == 1 else x
     code, groups = codes(clusters)
     there = ~np.isnan(x)
     same = bool((there == there[:, :1]).all())
-    count = cluster_sums((there[:, :1] if same else there).astype(float), code, groups) if groups else np.zeros((0, 1))
+    count = (
+        cluster_sums((there[:, :1] if same else there).astype(float), code, groups)
+        if groups
+        else np.zeros((0, 1))
+    )
     sums = cluster_sums(x, code, groups) if groups else np.zeros((0, x.shape[1]))
     both = np.concatenate([sums, count], axis=1)
     m = sums.shape[1]
@@ -103,9 +117,11 @@ def bootstrap(
 
 
 def interval(value: Floats, draws: Floats, left: Floats | None = None) -> tuple[Floats, Floats]:
-    """(S,) bounds from (B, S) draws; with ``left`` (G, S), the statistic with each cluster left out, BCa bounds.
+    """(S,) bounds from (B, S) draws; with ``left`` (G, S), the statistic with each cluster left
+    out, BCa bounds.
 
-    Draws that are NaN (a group that no drawn cluster belongs to) are left out; the bounds of a NaN value are NaN.
+    Draws that are NaN (a group that no drawn cluster belongs to) are left out; the bounds of a NaN
+    value are NaN.
     """
     ordered = np.sort(draws, axis=0)  # NaN last
     many = np.sum(~np.isnan(ordered), axis=0)
@@ -113,16 +129,26 @@ def interval(value: Floats, draws: Floats, left: Floats | None = None) -> tuple[
     levels = np.repeat(tails[:, None], draws.shape[1], axis=1)
     if left is not None:
         below = np.sum(draws < value, axis=0) + 0.5 * np.sum(draws == value, axis=0)
-        shift = ndtri(np.clip(below / np.maximum(many, 1), 0.5 / np.maximum(many, 1), 1 - 0.5 / np.maximum(many, 1)))
+        shift = ndtri(
+            np.clip(
+                below / np.maximum(many, 1),
+                0.5 / np.maximum(many, 1),
+                1 - 0.5 / np.maximum(many, 1),
+            )
+        )
         gap = np.nanmean(left, axis=0) - left
         spread = np.nansum(gap**2, axis=0) ** 1.5
-        bend = np.where(spread > 0, np.nansum(gap**3, axis=0) / (6 * np.where(spread > 0, spread, 1.0)), 0.0)
+        bend = np.where(
+            spread > 0, np.nansum(gap**3, axis=0) / (6 * np.where(spread > 0, spread, 1.0)), 0.0
+        )
         z = shift + ndtri(tails)[:, None]
         levels = ndtr(shift + z / (1 - bend * z))
     at = levels * np.maximum(many - 1, 0)
     lower = np.floor(at).astype(int)
     upper = np.minimum(lower + 1, np.maximum(many - 1, 0))
     columns = np.arange(draws.shape[1])
-    low_high = ordered[lower, columns] + (at - lower) * (ordered[upper, columns] - ordered[lower, columns])
+    low_high = ordered[lower, columns] + (at - lower) * (
+        ordered[upper, columns] - ordered[lower, columns]
+    )
     low_high[:, np.isnan(value) | (many == 0)] = np.nan
     return low_high[0], low_high[1]

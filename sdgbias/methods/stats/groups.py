@@ -1,4 +1,5 @@
-"""Metrics by group, and how far groups lie apart. Groups are any key; the metric knows nothing of them."""
+"""Metrics by group, and how far groups lie apart. Groups are any key; the metric knows nothing of
+them."""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ SMALLEST = 20
 
 @dataclass(frozen=True)
 class ByGroup:
-    """A metric by group. names: the g group keys, sorted; value, low, high (g,), NaN where small; n, clusters (g,);
-    small (g,): fewer rows than asked for. se (g,): clustered standard error."""
+    """A metric by group. names: the g group keys, sorted; value, low, high (g,), NaN where small;
+    n, clusters (g,); small (g,): fewer rows than asked for. se (g,): clustered standard error."""
 
     names: tuple[object, ...]
     value: Floats
@@ -36,16 +37,25 @@ class ByGroup:
     small: Bools
 
     def estimate(self, i: int) -> Estimate:
-        return Estimate(float(self.value[i]), int(self.n[i]), float(self.low[i]), float(self.high[i]))
+        return Estimate(
+            float(self.value[i]), int(self.n[i]), float(self.low[i]), float(self.high[i])
+        )
 
     @property
     def p(self) -> Floats:
-        """(g,) two-sided p of each value against 0, t on clusters - 1; as `paired` of the group's rows."""
-        return np.array([t_test(v, s * s, int(c)) for v, s, c in zip(self.value, self.se, self.clusters, strict=True)])
+        """(g,) two-sided p of each value against 0, t on clusters - 1; as `paired` of the group's
+        rows."""
+        return np.array(
+            [
+                t_test(v, s * s, int(c))
+                for v, s, c in zip(self.value, self.se, self.clusters, strict=True)
+            ]
+        )
 
 
 def intersect(*keys: ArrayLike) -> np.ndarray:
-    """(N,) keys, several -> (N,) object array of tuples, one key for each combination that occurs."""
+    """(N,) keys, several -> (N,) object array of tuples, one key for each combination that
+    occurs."""
     columns = [np.asarray(k).tolist() for k in keys]
     out = np.empty(len(columns[0]), dtype=object)
     out[:] = list(zip(*columns, strict=True))
@@ -74,10 +84,12 @@ def by_group(
     kind: Kind = "share",
     smallest: int = SMALLEST,
 ) -> ByGroup:
-    """``metric(y_true, y_pred)`` -> (N,) row values, then their mean by group with a clustered interval.
+    """``metric(y_true, y_pred)`` -> (N,) row values, then their mean by group with a clustered
+    interval.
 
-    A row that doesn't count for the metric is NaN (recall of a class: NaN where y_true is another class). ``clusters`` is
-    what makes rows dependent: a place, or the picture that several people are in. Groups below ``smallest`` rows: NaN, small.
+    A row that doesn't count for the metric is NaN (recall of a class: NaN where y_true is another
+    class). ``clusters`` is what makes rows dependent: a place, or the picture that several people
+    are in. Groups below ``smallest`` rows: NaN, small.
     """
     rows = np.asarray(metric(np.asarray(y_true), np.asarray(y_pred)), dtype=float)
     code, names = group_codes(groups)
@@ -85,9 +97,16 @@ def by_group(
 
 
 def grouped(
-    values: np.ndarray | Sequence[np.ndarray], code: Ints, names: Sequence[object], place: Ints, *, kind: Kind = "share", smallest: int = 1
+    values: np.ndarray | Sequence[np.ndarray],
+    code: Ints,
+    names: Sequence[object],
+    place: Ints,
+    *,
+    kind: Kind = "share",
+    smallest: int = 1,
 ) -> list[ByGroup]:
-    """(N,) row values, or a list of M such columns, (N,) group codes below len(names), (N,) place codes -> a table per column.
+    """(N,) row values, or a list of M such columns, (N,) group codes below len(names), (N,) place
+    codes -> a table per column.
 
     The same numbers as `share` or `mean` of each group's rows.
     """
@@ -108,7 +127,9 @@ def grouped(
         with np.errstate(divide="ignore", invalid="ignore"):
             value = np.bincount(group, weights=sums, minlength=g) / n
             rest = np.where(rows > 0, sums - rows * value[group], 0.0)
-            variance = clusters / (clusters - 1) * np.bincount(group, weights=rest**2, minlength=g) / n**2
+            variance = (
+                clusters / (clusters - 1) * np.bincount(group, weights=rest**2, minlength=g) / n**2
+            )
         variance = np.where(clusters < 2, np.nan, variance)
         if kind == "share":
             low, high = wilson(value, n, variance, clusters)
@@ -118,13 +139,25 @@ def grouped(
         small = n < max(smallest, 1)
         value, low, high = (np.where(small, np.nan, v) for v in (value, low, high))
         whole = n.astype(np.int64)
-        out.append(ByGroup(tuple(names), value, whole, low, high, clusters.astype(np.int64), variance**0.5, small))
+        out.append(
+            ByGroup(
+                tuple(names),
+                value,
+                whole,
+                low,
+                high,
+                clusters.astype(np.int64),
+                variance**0.5,
+                small,
+            )
+        )
     return out
 
 
 @dataclass(frozen=True)
 class GroupMeans:
-    """Means of M columns in g groups, sorted, NaN where small: value (M, g); draws (B, M, g) of resampled clusters; n rows."""
+    """Means of M columns in g groups, sorted, NaN where small: value (M, g); draws (B, M, g) of
+    resampled clusters; n rows."""
 
     value: Floats
     draws: Floats
@@ -133,7 +166,8 @@ class GroupMeans:
 
 @dataclass(frozen=True)
 class Disparity:
-    """A reduction over the groups of each of M columns: value, low, high, p (M,); draws (B, M); n rows that count."""
+    """A reduction over the groups of each of M columns: value, low, high, p (M,); draws (B, M); n
+    rows that count."""
 
     value: Floats
     n: int
@@ -146,30 +180,48 @@ class Disparity:
         return Estimate(float(self.value[i]), self.n, float(self.low[i]), float(self.high[i]))
 
 
-def disparity(means: GroupMeans, reduction: Callable[[Floats], Floats], *, ratio: bool = False) -> Disparity:
-    """Reduces the group means of each column, e.g. with metrics.max_min, with an interval and a test.
+def disparity(
+    means: GroupMeans, reduction: Callable[[Floats], Floats], *, ratio: bool = False
+) -> Disparity:
+    """Reduces the group means of each column, e.g. with metrics.max_min, with an interval and a
+    test.
 
-    reduction: (..., g) means of the groups in sorted order, NaN where a group is too small -> (...,). p: how often clusters
-    drawn from groups made alike (their means subtracted) give a value as large in size, the test of "no group differs". The
-    interval is value +- the 95 % quantile of the same, cut at 0 for a reduction that can't be negative. It holds because
-    |r(a) - r(b)| <= r(a - b) for differences and for largest minus smallest; a percentile interval of the latter would lie
-    above zero even where no group differs. For a reduction that isn't of this kind, ``ratio``: percentile interval, no p.
+    reduction: (..., g) means of the groups in sorted order, NaN where a group is too small ->
+    (...,). p: how often clusters drawn from groups made alike (their means subtracted) give a value
+    as large in size, the test of "no group differs". The interval is value +- the 95 % quantile of
+    the same, cut at 0 for a reduction that can't be negative. It holds because
+    |r(a) - r(b)| <= r(a - b) for differences and for largest minus smallest; a percentile interval
+    of the latter would lie above zero even where no group differs. For a reduction that isn't of
+    this kind, ``ratio``: percentile interval, no p.
     """
     reduced, each = reduction(means.value), reduction(means.draws)
     if ratio:
-        return Disparity(reduced, means.n, *interval(reduced, each), np.full(reduced.shape, np.nan), each)
+        return Disparity(
+            reduced, means.n, *interval(reduced, each), np.full(reduced.shape, np.nan), each
+        )
     alike = reduction(means.draws - means.value)
     low, high = _symmetric(reduced, np.abs(alike))
     never = np.all(np.isnan(alike) | (alike >= 0), axis=0)
-    return Disparity(reduced, means.n, np.where(never, np.maximum(low, 0.0), low), high, p_of_draws(reduced, alike + reduced), each)
+    return Disparity(
+        reduced,
+        means.n,
+        np.where(never, np.maximum(low, 0.0), low),
+        high,
+        p_of_draws(reduced, alike + reduced),
+        each,
+    )
 
 
 def disparity_change(before: Disparity, after: Disparity) -> Disparity:
-    """|after| - |before| of two disparities resampled with the same seed and clusters: below zero means narrower.
+    """|after| - |before| of two disparities resampled with the same seed and clusters: below zero
+    means narrower.
 
     Interval: value +- the 95 % quantile of the draws' distance from it; p by the same draws.
     """
-    value, draws = np.abs(after.value) - np.abs(before.value), np.abs(after.draws) - np.abs(before.draws)
+    value, draws = (
+        np.abs(after.value) - np.abs(before.value),
+        np.abs(after.draws) - np.abs(before.draws),
+    )
     low, high = _symmetric(value, np.abs(draws - value))
     return Disparity(value, min(before.n, after.n), low, high, p_of_draws(value, draws), draws)
 
@@ -184,9 +236,16 @@ def _symmetric(value: Floats, distance: Floats) -> tuple[Floats, Floats]:
 
 
 def group_means(
-    values: ArrayLike, groups: ArrayLike, clusters: ArrayLike, *, draws: int = 2_000, seed: int = 0, smallest: int = SMALLEST
+    values: ArrayLike,
+    groups: ArrayLike,
+    clusters: ArrayLike,
+    *,
+    draws: int = 2_000,
+    seed: int = 0,
+    smallest: int = SMALLEST,
 ) -> GroupMeans:
-    """Means of (N, M) columns by (N,) group keys, and those of each bootstrap sample of clusters. NaN rows are left out.
+    """Means of (N, M) columns by (N,) group keys, and those of each bootstrap sample of clusters.
+    NaN rows are left out.
 
     Below ``smallest`` rows a group has no value, in no draw either. One cluster: draws are NaN.
     """
@@ -200,7 +259,10 @@ def group_means(
     columns = [np.where(there[:, j], x[:, j], 0.0) for j in range(m)]
     columns += [there[:, j].astype(float) for j in range(1 if same else m)]
     pair = place * g + code
-    parts = [sparse.csr_array(np.bincount(pair, weights=c, minlength=places * g).reshape(places, g)) for c in columns]
+    parts = [
+        sparse.csr_array(np.bincount(pair, weights=c, minlength=places * g).reshape(places, g))
+        for c in columns
+    ]
     sums = sparse.hstack(parts, format="csr")
     total = np.asarray(sums.sum(axis=0)).reshape(-1, g)
     small = np.broadcast_to(total[m:], (m, g)) < max(smallest, 1)
@@ -209,4 +271,6 @@ def group_means(
         if places < 2:
             return GroupMeans(value, np.full((draws, m, g), np.nan), int(there.any(axis=1).sum()))
         each = replicates(sums, draws, seed).reshape(draws, -1, g)
-        return GroupMeans(value, np.where(small, np.nan, each[:, :m] / each[:, m:]), int(there.any(axis=1).sum()))
+        return GroupMeans(
+            value, np.where(small, np.nan, each[:, :m] / each[:, m:]), int(there.any(axis=1).sum())
+        )

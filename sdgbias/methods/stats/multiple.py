@@ -1,4 +1,5 @@
-"""Many tests at once: adjusted p-values of a family, and groups of answerers that can't be told apart."""
+"""Many tests at once: adjusted p-values of a family, and groups of answerers that can't be told
+apart."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from sdgbias.methods.stats.paired import paired
 
 
 def holm(p: ArrayLike) -> Floats:
-    """(M,) p-values -> (M,) adjusted ones (Holm 1979), family-wise error under any dependence. NaN is no test and stays NaN."""
+    """(M,) p-values -> (M,) adjusted ones (Holm 1979), family-wise error under any dependence. NaN
+    is no test and stays NaN."""
     raw = np.asarray(p, dtype=float)
     out = np.full(raw.shape, np.nan)
     tests = np.flatnonzero(~np.isnan(raw))
@@ -23,7 +25,8 @@ def holm(p: ArrayLike) -> Floats:
 
 
 def benjamini_hochberg(p: ArrayLike) -> Floats:
-    """(M,) p-values -> (M,) adjusted ones: false discovery rate, independent or positively dependent tests. NaN stays NaN."""
+    """(M,) p-values -> (M,) adjusted ones: false discovery rate, independent or positively
+    dependent tests. NaN stays NaN."""
     from scipy.stats import false_discovery_control
 
     raw = np.asarray(p, dtype=float)
@@ -35,10 +38,12 @@ def benjamini_hochberg(p: ArrayLike) -> Floats:
 
 
 def letters(values: ArrayLike, different: ArrayLike) -> list[str]:
-    """Compact letter display: (R,) values, (R, R) bool "differ significantly" -> a string of letters per entry.
+    """Compact letter display: (R,) values, (R, R) bool "differ significantly" -> a string of
+    letters per entry.
 
-    Two entries share a letter exactly when they don't differ. 'a' goes to the group of the highest value. Insert-and-absorb
-    (Piepho 2004). More than 26 groups go on with 'aa', 'ab' and so on, separated by spaces. NaN values get ''.
+    Two entries share a letter exactly when they don't differ. 'a' goes to the group of the highest
+    value. Insert-and-absorb (Piepho 2004). More than 26 groups go on with 'aa', 'ab' and so on,
+    separated by spaces. NaN values get ''.
     """
     x, apart = np.asarray(values, dtype=float), np.asarray(different, dtype=bool)
     order = [int(i) for i in np.argsort(-x, kind="stable") if not np.isnan(x[i])]
@@ -46,32 +51,51 @@ def letters(values: ArrayLike, different: ArrayLike) -> list[str]:
     for i, j in combinations(order, 2):
         if not (apart[i, j] or apart[j, i]):
             continue
-        split = [part for column in columns for part in ((column - {i}, column - {j}) if {i, j} <= column else (column,))]
-        columns = [c for k, c in enumerate(split) if c and not any(c < other or (c == other and m < k) for m, other in enumerate(split))]
+        split = [
+            part
+            for column in columns
+            for part in ((column - {i}, column - {j}) if {i, j} <= column else (column,))
+        ]
+        columns = [
+            c
+            for k, c in enumerate(split)
+            if c and not any(c < other or (c == other and m < k) for m, other in enumerate(split))
+        ]
     rank = {entry: place for place, entry in enumerate(order)}
     columns.sort(key=lambda column: sorted(rank[entry] for entry in column))
     names = [_letter(k) for k in range(len(columns))]
     join = " " if len(columns) > 26 else ""
-    return [join.join(name for name, column in zip(names, columns, strict=True) if i in column) for i in range(len(x))]
+    return [
+        join.join(name for name, column in zip(names, columns, strict=True) if i in column)
+        for i in range(len(x))
+    ]
 
 
 def _letter(k: int) -> str:
     return (_letter(k // 26 - 1) if k >= 26 else "") + chr(ord("a") + k % 26)
 
 
-def leaderboard(hits: ArrayLike, clusters: ArrayLike, *, alpha: float = 0.05) -> tuple[list[str], Floats, Bools]:
-    """(R, N) hits of R answerers on the same N rows -> letters (R,), Holm-adjusted p (R, R), differ (R, R).
+def leaderboard(
+    hits: ArrayLike, clusters: ArrayLike, *, alpha: float = 0.05
+) -> tuple[list[str], Floats, Bools]:
+    """(R, N) hits of R answerers on the same N rows -> letters (R,), Holm-adjusted p (R, R), differ
+    (R, R).
 
-    Every pair is tested on the rows that both have (clustered t test of the difference); the family is all pairs.
+    Every pair is tested on the rows that both have (clustered t test of the difference); the family
+    is all pairs.
     """
     x, place = np.asarray(hits, dtype=float), np.asarray(clusters)
     many = x.shape[0]
     p = np.full((many, many), np.nan)
     pairs = list(combinations(range(many), 2))
-    for (i, j), adjusted in zip(pairs, holm([paired(x[i] - x[j], place).p for i, j in pairs]), strict=True):
+    for (i, j), adjusted in zip(
+        pairs, holm([paired(x[i] - x[j], place).p for i, j in pairs]), strict=True
+    ):
         p[i, j] = p[j, i] = adjusted
     differ = np.nan_to_num(p, nan=1.0) < alpha
     there = ~np.isnan(x)
     with np.errstate(invalid="ignore"):
-        means = np.where(there.any(axis=1), np.nansum(x, axis=1) / np.maximum(there.sum(axis=1), 1), np.nan)
+        means = np.where(
+            there.any(axis=1), np.nansum(x, axis=1) / np.maximum(there.sum(axis=1), 1), np.nan
+        )
     return letters(means, differ), p, differ

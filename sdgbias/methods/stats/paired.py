@@ -1,4 +1,5 @@
-"""Tests of one answerer against another on the same rows, and the smallest difference that such a test can see."""
+"""Tests of one answerer against another on the same rows, and the smallest difference that such a
+test can see."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from sdgbias.methods.stats.intervals import Estimate, _cluster_variance, codes, 
 
 @dataclass(frozen=True)
 class McNemar:
-    """fixed: wrong before, right after; broken: right before, wrong after; n rows with both answers; p two-sided."""
+    """fixed: wrong before, right after; broken: right before, wrong after; n rows with both
+    answers; p two-sided."""
 
     fixed: int
     broken: int
@@ -23,7 +25,8 @@ class McNemar:
 
 @dataclass(frozen=True)
 class PairedTest:
-    """estimate: mean difference with its interval; se: its clustered standard error; df = clusters - 1; p two-sided."""
+    """estimate: mean difference with its interval; se: its clustered standard error; df = clusters
+    - 1; p two-sided."""
 
     estimate: Estimate
     se: float
@@ -32,10 +35,12 @@ class PairedTest:
 
 
 def mcnemar(before: ArrayLike, after: ArrayLike, *, mid_p: bool = False) -> McNemar:
-    """Exact McNemar test of (N,) hits before and after: the discordant rows against a fair coin. NaN rows are left out.
+    """Exact McNemar test of (N,) hits before and after: the discordant rows against a fair coin.
+    NaN rows are left out.
 
-    It takes rows as independent; where they share places, `paired` is the test to quote. ``mid_p`` counts half of the
-    observed outcome's probability (Fagerland 2013): closer to its nominal level. Without discordant rows p is 1.
+    It takes rows as independent; where they share places, `paired` is the test to quote. ``mid_p``
+    counts half of the observed outcome's probability (Fagerland 2013): closer to its nominal level.
+    Without discordant rows p is 1.
     """
     a, b = np.asarray(before, dtype=float), np.asarray(after, dtype=float)
     change = (b - a)[~np.isnan(a + b)]
@@ -44,7 +49,8 @@ def mcnemar(before: ArrayLike, after: ArrayLike, *, mid_p: bool = False) -> McNe
 
 
 def sign_test(fixed: int, broken: int, *, mid_p: bool = False) -> float:
-    """Two-sided p of (fixed, broken) against Binomial(fixed + broken, 1/2); NaN counts of rows don't arise here."""
+    """Two-sided p of (fixed, broken) against Binomial(fixed + broken, 1/2); NaN counts of rows
+    don't arise here."""
     from scipy.stats import binom, binomtest
 
     n = fixed + broken
@@ -68,12 +74,16 @@ def paired(difference: ArrayLike, clusters: ArrayLike) -> PairedTest:
     value = float(x.mean())
     variance, groups = _cluster_variance(x, c)
     return PairedTest(
-        t_estimate(value, int(x.size), variance, groups), float(variance) ** 0.5, max(groups - 1, 0), t_test(value, variance, groups)
+        t_estimate(value, int(x.size), variance, groups),
+        float(variance) ** 0.5,
+        max(groups - 1, 0),
+        t_test(value, variance, groups),
     )
 
 
 def t_test(value: float, variance: float, groups: int) -> float:
-    """Two-sided p of value against zero; as scipy, 0 where the variance is zero and the value isn't."""
+    """Two-sided p of value against zero; as scipy, 0 where the variance is zero and the value
+    isn't."""
     if groups < 2 or np.isnan(variance) or np.isnan(value):
         return float("nan")
     if value == 0:
@@ -81,8 +91,11 @@ def t_test(value: float, variance: float, groups: int) -> float:
     return 0.0 if variance == 0 else float(2 * stdtr(groups - 1, -abs(value) / variance**0.5))
 
 
-def paired_bootstrap(difference: ArrayLike, clusters: ArrayLike, draws: int = 2_000, seed: int = 0) -> float:
-    """Two-sided p: share of cluster-bootstrap means that lie as far from the mean difference as zero does, plus-one corrected."""
+def paired_bootstrap(
+    difference: ArrayLike, clusters: ArrayLike, draws: int = 2_000, seed: int = 0
+) -> float:
+    """Two-sided p: share of cluster-bootstrap means that lie as far from the mean difference as
+    zero does, plus-one corrected."""
     from sdgbias.methods.stats.bootstrap import bootstrap
 
     x, (c,) = known(difference, clusters)
@@ -93,7 +106,8 @@ def paired_bootstrap(difference: ArrayLike, clusters: ArrayLike, draws: int = 2_
 
 
 def p_of_draws(value: np.ndarray, draws: np.ndarray) -> np.ndarray:
-    """(S,) two-sided p of zero from (B, S) draws of statistics (S,): centred draws at least as large, plus-one corrected."""
+    """(S,) two-sided p of zero from (B, S) draws of statistics (S,): centred draws at least as
+    large, plus-one corrected."""
     there = ~np.isnan(draws)
     far = np.abs(draws - value) >= np.abs(value) * (1 - 1e-12)
     p = (1 + np.sum(far & there, axis=0)) / (1 + np.sum(there, axis=0))
@@ -101,9 +115,11 @@ def p_of_draws(value: np.ndarray, draws: np.ndarray) -> np.ndarray:
 
 
 def minimum_detectable(se: float, df: int, *, alpha: float = 0.05, power: float = 0.8) -> float:
-    """Smallest true difference that a two-sided t test at ``alpha`` finds with ``power``, given its clustered standard error.
+    """Smallest true difference that a two-sided t test at ``alpha`` finds with ``power``, given its
+    clustered standard error.
 
-    (t_{1-alpha/2, df} + t_{power, df}) se: about 2.8 standard errors at 5 % and 80 %. In the difference's own unit.
+    (t_{1-alpha/2, df} + t_{power, df}) se: about 2.8 standard errors at 5 % and 80 %. In the
+    difference's own unit.
     """
     if df < 1 or not np.isfinite(se):
         return float("nan")

@@ -35,8 +35,9 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Judgement:
-    """target; baseline: run compared with ('' for none); rows of table ``verdicts``; verdict on the run as a whole; flips kept; accepted:
-    why a person accepted the run's breaches, '' where nobody did."""
+    """target; baseline: run compared with ('' for none); rows of table ``verdicts``; verdict on the
+    run as a whole; flips kept; accepted: why a person accepted the run's breaches, '' where nobody
+    did."""
 
     target: Target
     baseline: str
@@ -52,16 +53,25 @@ class Judgement:
 
 
 def judge_runs(
-    results: Path, targets: Sequence[Target], policy: Policy, baseline: str = "", progress: Progress | None = None, seed: int = 0
+    results: Path,
+    targets: Sequence[Target],
+    policy: Policy,
+    baseline: str = "",
+    progress: Progress | None = None,
+    seed: int = 0,
 ) -> list[Judgement]:
-    """Judges the runs and keeps verdicts and flips. ``baseline``: a run to compare with instead of the last good one.
+    """Judges the runs and keeps verdicts and flips. ``baseline``: a run to compare with instead of
+    the last good one.
 
-    The tests of all runs of one model in one night are corrected together. A run that an earlier night judged is not judged again: one
-    row says so, and says BREACH while that run is in breach and not accepted. Raises StoreError.
+    The tests of all runs of one model in one night are corrected together. A run that an earlier
+    night judged is not judged again: one row says so, and says BREACH while that run is in breach
+    and not accepted. Raises StoreError.
     """
     made: list[Judgement] = []
     done, bad, known = 0, runs.in_breach(results), runs.accepted(results)
-    for _, group in groupby(sorted(targets, key=lambda t: (t.night, t.model, t.suite)), key=lambda t: (t.night, t.model)):
+    for _, group in groupby(
+        sorted(targets, key=lambda t: (t.night, t.model, t.suite)), key=lambda t: (t.night, t.model)
+    ):
         mine = list(group)
         found: list[tuple[Target, str, list[judge.Evidence]]] = []
         for t in mine:
@@ -76,7 +86,11 @@ def judge_runs(
         for t, base, evidence in found:
             own, rows = rows[: len(evidence)], rows[len(evidence) :]
             wrong = {str(r["method"]) for r in own if r["verdict"] == BREACH}
-            kept = flips.examples(results, base, t.run_id, t.suite, policy.examples, wrong) if base else pd.DataFrame(columns=flips.COLUMNS)
+            kept = (
+                flips.examples(results, base, t.run_id, t.suite, policy.examples, wrong)
+                if base
+                else pd.DataFrame(columns=flips.COLUMNS)
+            )
             made.append(Judgement(t, base, own, overall(own), kept, known.get(t.run_id, "")))
     if progress:
         progress("judging runs", len(targets), len(targets))
@@ -84,8 +98,14 @@ def judge_runs(
     return sorted(made, key=lambda j: (j.target.night, j.target.model, j.target.suite))
 
 
-def _evidence(results: Path, t: Target, policy: Policy, baseline: str, seed: int) -> tuple[str, list[judge.Evidence]]:
-    base, why = (runs.named(results, t.run_id, baseline), "") if baseline else runs.last_good(results, t.run_id)
+def _evidence(
+    results: Path, t: Target, policy: Policy, baseline: str, seed: int
+) -> tuple[str, list[judge.Evidence]]:
+    base, why = (
+        (runs.named(results, t.run_id, baseline), "")
+        if baseline
+        else runs.last_good(results, t.run_id)
+    )
     load = facet.load if t.suite == FACET else sdg.load
     new, old = load(results, t.run_id), load(results, base) if base else None
     rules = [rule for rule in policy.rules if rule.suite == t.suite]
@@ -93,22 +113,40 @@ def _evidence(results: Path, t: Target, policy: Policy, baseline: str, seed: int
 
 
 def _carried(t: Target, breach: bool) -> Judgement:
-    note = f"the same run as in night {t.judged}" + (", which found a breach that nobody has accepted" if breach else ", judged there")
+    note = f"the same run as in night {t.judged}" + (
+        ", which found a breach that nobody has accepted" if breach else ", judged there"
+    )
     row = {"rule": UNCHANGED, "verdict": BREACH if breach else PASS, "note": note}
     blank = dict.fromkeys(("task", "test", "method", "level", "metric"), "")
-    return Judgement(t, t.run_id, [{**blank, **row, "n": 0}], str(row["verdict"]), pd.DataFrame(columns=flips.COLUMNS))
+    return Judgement(
+        t,
+        t.run_id,
+        [{**blank, **row, "n": 0}],
+        str(row["verdict"]),
+        pd.DataFrame(columns=flips.COLUMNS),
+    )
 
 
 def keep(results: Path, made: Sequence[Judgement]) -> None:
-    """Verdicts and flips into the results file, in place of those of the same night, model and suite."""
+    """Verdicts and flips into the results file, in place of those of the same night, model and
+    suite."""
     verdicts = [{**_who(j), **row} for j in made for row in j.rows]
     if not verdicts:
         return
     examples = [{**_who(j), **row} for j in made for row in j.flips.to_dict("records")]
     key = ("night", "model", "suite")
-    tables = {"verdicts": pd.DataFrame(verdicts), **({"flips": pd.DataFrame(examples)} if examples else {})}
+    tables = {
+        "verdicts": pd.DataFrame(verdicts),
+        **({"flips": pd.DataFrame(examples)} if examples else {}),
+    }
     store.keep(results, tables, by=dict.fromkeys(tables, key))
 
 
 def _who(j: Judgement) -> dict[str, Any]:
-    return {"night": j.target.night, "model": j.target.model, "suite": j.target.suite, "run_id": j.target.run_id, "baseline": j.baseline}
+    return {
+        "night": j.target.night,
+        "model": j.target.model,
+        "suite": j.target.suite,
+        "run_id": j.target.run_id,
+        "baseline": j.baseline,
+    }

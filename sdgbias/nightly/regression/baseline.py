@@ -19,7 +19,8 @@ BY_HAND = "run:"
 
 @dataclass(frozen=True)
 class Target:
-    """A run to judge. night: its id, or run:RUN_ID without one. judged: an earlier night that judged this very run, '' if none did."""
+    """A run to judge. night: its id, or run:RUN_ID without one. judged: an earlier night that
+    judged this very run, '' if none did."""
 
     night: str
     model: str
@@ -29,28 +30,53 @@ class Target:
 
 
 def of_night(results: Path, night: str = "", model: str = "") -> list[Target]:
-    """The published and unchanged runs of a night, default the newest one; where there are no nights, the newest run of each model.
+    """The published and unchanged runs of a night, default the newest one; where there are no
+    nights, the newest run of each model.
 
     Raises UsageError for a night or a model that isn't there.
     """
-    nights = list(store.query(results, "SELECT night FROM nights ORDER BY started_at, night")["night"])
+    nights = list(
+        store.query(results, "SELECT night FROM nights ORDER BY started_at, night")["night"]
+    )
     if night and night not in nights:
-        raise UsageError(one_of("night", night, nights[-10:]) + (f" and {len(nights) - 10} earlier ones" if len(nights) > 10 else ""))
+        raise UsageError(
+            one_of("night", night, nights[-10:])
+            + (f" and {len(nights) - 10} earlier ones" if len(nights) > 10 else "")
+        )
     if nights:
-        sql = """SELECT night, model, suite, run_id FROM night_models WHERE night = ? AND outcome IN ('published', 'unchanged')
+        sql = """SELECT night, model, suite, run_id FROM night_models WHERE night = ? AND outcome
+                 IN ('published', 'unchanged')
                  AND coalesce(run_id, '') <> '' ORDER BY model, suite"""
         found = store.query(results, sql, [night or nights[-1]])
     else:
-        ids = [run for suite in SUITES for run in store.latest_runs(results, suite, per_benchmark=suite == FACET)]
+        ids = [
+            run
+            for suite in SUITES
+            for run in store.latest_runs(results, suite, per_benchmark=suite == FACET)
+        ]
         sql = (
-            f"SELECT '{BY_HAND}' || run_id AS night, model, suite, run_id FROM runs WHERE list_contains($ids, run_id) ORDER BY model, suite"
+            f"SELECT '{BY_HAND}' || run_id AS night, model, suite, run_id FROM runs WHERE"
+            " list_contains($ids, run_id) ORDER BY model, suite"
         )
         found = store.query(results, sql, {"ids": ids})
-    targets = [Target(str(r["night"]), str(r["model"]), str(r["suite"]), str(r["run_id"])) for r in found.to_dict("records")]
+    targets = [
+        Target(str(r["night"]), str(r["model"]), str(r["suite"]), str(r["run_id"]))
+        for r in found.to_dict("records")
+    ]
     if model and model not in {t.model for t in targets}:
-        raise UsageError(one_of("model with a run in this night", model, {t.model for t in targets}))
-    judged = _judged(results, [t.run_id for t in targets], targets[0].night) if nights and targets else {}
-    return [replace(t, judged=judged.get(t.run_id, "")) for t in targets if not model or t.model == model]
+        raise UsageError(
+            one_of("model with a run in this night", model, {t.model for t in targets})
+        )
+    judged = (
+        _judged(results, [t.run_id for t in targets], targets[0].night)
+        if nights and targets
+        else {}
+    )
+    return [
+        replace(t, judged=judged.get(t.run_id, ""))
+        for t in targets
+        if not model or t.model == model
+    ]
 
 
 def by_hand(results: Path, run_id: str) -> Target:
@@ -60,37 +86,60 @@ def by_hand(results: Path, run_id: str) -> Target:
 
 
 def _run(results: Path, run_id: str) -> pd.Series:
-    found = store.query(results, "SELECT run_id, model, suite, benchmark_id, finished_at FROM runs WHERE run_id = ?", [run_id])
+    found = store.query(
+        results,
+        "SELECT run_id, model, suite, benchmark_id, finished_at FROM runs WHERE run_id = ?",
+        [run_id],
+    )
     if found.empty:
-        raise UsageError(f"{results}: no run {run_id!r}; sdgbias results --sql 'SELECT run_id, model FROM runs' lists them")
+        raise UsageError(
+            f"{results}: no run {run_id!r}; sdgbias results --sql 'SELECT run_id, model FROM runs'"
+            " lists them"
+        )
     return found.iloc[0]
 
 
 def _judged(results: Path, run_ids: list[str], night: str) -> dict[str, str]:
     """Run -> the newest other night that judged this very run question by question."""
-    sql = f"""SELECT run_id, max(night) AS night FROM verdicts WHERE list_contains($runs, run_id) AND night <> $night
+    sql = f"""SELECT run_id, max(night) AS night FROM verdicts WHERE list_contains($runs, run_id)
+              AND night <> $night
               AND rule <> '{UNCHANGED}' AND NOT starts_with(night, '{BY_HAND}') GROUP BY run_id"""
     found = store.query(results, sql, {"runs": run_ids, "night": night})
     return dict(zip(found["run_id"], found["night"], strict=True))
 
 
 def last_good(results: Path, run_id: str) -> tuple[str, str]:
-    """(run_id of the newest earlier run of the same model and suite that isn't in breach, or ''; why there is none).
+    """(run_id of the newest earlier run of the same model and suite that isn't in breach, or '';
+    why there is none).
 
-    Runs on the same benchmark come first. A run is in breach while a verdict says so and nobody has accepted it.
+    Runs on the same benchmark come first. A run is in breach while a verdict says so and nobody has
+    accepted it.
     """
     run = _run(results, run_id)
     sql = f"""SELECT run_id, run_id IN (SELECT run_id FROM verdicts WHERE verdict = '{BREACH}')
                      AND run_id NOT IN (SELECT run_id FROM accepted) AS bad
-              FROM runs WHERE model = $model AND suite = $suite AND finished_at < $at AND run_id <> $run
+              FROM runs WHERE model = $model AND suite = $suite AND finished_at < $at AND run_id <>
+              $run
               ORDER BY benchmark_id = $benchmark DESC, finished_at DESC, run_id DESC"""
-    asked = {"model": run["model"], "suite": run["suite"], "at": run["finished_at"], "run": run_id, "benchmark": run["benchmark_id"]}
+    asked = {
+        "model": run["model"],
+        "suite": run["suite"],
+        "at": run["finished_at"],
+        "run": run_id,
+        "benchmark": run["benchmark_id"],
+    }
     earlier = store.query(results, sql, asked)
     if earlier.empty:
         return "", "first run: nothing to compare with"
     good = earlier[~earlier["bad"].astype(bool)]
     if good.empty:
-        return "", f"all {len(earlier)} earlier runs are in breach; accept one: sdgbias gate accept RUN --reason TEXT"
+        return (
+            "",
+            (
+                f"all {len(earlier)} earlier runs are in breach; accept one: sdgbias gate accept"
+                " RUN --reason TEXT"
+            ),
+        )
     gone = store.dropped(results, list(good["run_id"]))
     there = [str(run) for run in good["run_id"] if run not in gone]
     if not there:
@@ -104,7 +153,8 @@ def named(results: Path, run_id: str, baseline: str) -> str:
     for what in ("model", "suite"):
         if run[what] != other[what]:
             raise UsageError(
-                f"--baseline {baseline} is of {what} {other[what]!r}, run {run_id} of {run[what]!r}; name a run of the same one"
+                f"--baseline {baseline} is of {what} {other[what]!r}, run {run_id} of"
+                f" {run[what]!r}; name a run of the same one"
             )
     if run_id == baseline:
         raise UsageError(f"--baseline {baseline} is the run itself; name an earlier one")
@@ -113,7 +163,10 @@ def named(results: Path, run_id: str, baseline: str) -> str:
 
 def in_breach(results: Path) -> set[str]:
     """The runs that some verdict says are in breach, and that nobody has accepted."""
-    sql = f"SELECT DISTINCT run_id FROM verdicts WHERE verdict = '{BREACH}' AND run_id NOT IN (SELECT run_id FROM accepted)"
+    sql = (
+        f"SELECT DISTINCT run_id FROM verdicts WHERE verdict = '{BREACH}' AND run_id NOT IN (SELECT"
+        " run_id FROM accepted)"
+    )
     return set(store.query(results, sql)["run_id"])
 
 
@@ -124,13 +177,26 @@ def accepted(results: Path) -> dict[str, str]:
 
 
 def accept(results: Path, run_id: str, reason: str, now: datetime) -> int:
-    """Marks a run's breaches as seen and accepted: it may be compared with again. Returns how many rows were in breach. UsageError: no such
-    run, no breach, or no reason."""
+    """Marks a run's breaches as seen and accepted: it may be compared with again. Returns how many
+    rows were in breach. UsageError: no such run, no breach, or no reason."""
     _run(results, run_id)
     if not reason.strip() or "\n" in reason.strip():
         raise UsageError("--reason: say in one line why this breach is accepted")
-    many = int(store.query(results, f"SELECT count(*) AS n FROM verdicts WHERE run_id = ? AND verdict = '{BREACH}'", [run_id])["n"][0])
+    many = int(
+        store.query(
+            results,
+            f"SELECT count(*) AS n FROM verdicts WHERE run_id = ? AND verdict = '{BREACH}'",
+            [run_id],
+        )["n"][0]
+    )
     if not many:
         raise UsageError(f"{run_id}: no verdict says {BREACH}; nothing to accept")
-    store.keep(results, {"accepted": pd.DataFrame({"run_id": [run_id], "accepted_at": [now], "reason": [reason.strip()]})})
+    store.keep(
+        results,
+        {
+            "accepted": pd.DataFrame(
+                {"run_id": [run_id], "accepted_at": [now], "reason": [reason.strip()]}
+            )
+        },
+    )
     return many

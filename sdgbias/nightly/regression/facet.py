@@ -1,6 +1,7 @@
 """Suite facet: what a run measures on each question about a person. Rows are clustered by picture.
 
-As on the fairness page, recall is that of the 13 reported classes, on questions about what is annotated; data without classes counts whole.
+As on the fairness page, recall is that of the 13 reported classes, on questions about what is
+annotated; data without classes counts whole.
 """
 
 from __future__ import annotations
@@ -19,12 +20,15 @@ from sdgbias.raw.facet import GROUPS, SELECTED
 SAME = ["item_id", "image_id", "prompt", "asked", "negative", "gold"]
 _UNREAD = ("unparsed", "empty", "several")
 _SQL = """
-    SELECT p.task, p.test, p.method, p.correct, s.how, c.mass, i.item_id, i.image_id, i.class1, i.asked, i.prompt, i.negative, i.gold,
+    SELECT p.task, p.test, p.method, p.correct, s.how, c.mass, i.item_id, i.image_id, i.class1,
+    i.asked, i.prompt, i.negative, i.gold,
            i.gender, i.skin, i.age
     FROM predictions p JOIN people i ON i.benchmark_id = $benchmark AND i.item_id = p.item_id
-    LEFT JOIN (SELECT item_id, test, any_value(how) AS how FROM spoken WHERE run_id = $run GROUP BY ALL) s
+    LEFT JOIN (SELECT item_id, test, any_value(how) AS how FROM spoken WHERE run_id = $run GROUP BY
+    ALL) s
            ON s.item_id = p.item_id AND s.test = p.test AND p.method = 'full'
-    LEFT JOIN (SELECT item_id, test, "view", any_value(mass) AS mass FROM scores WHERE run_id = $run GROUP BY ALL) c
+    LEFT JOIN (SELECT item_id, test, "view", any_value(mass) AS mass FROM scores WHERE run_id =
+    $run GROUP BY ALL) c
            ON c.item_id = p.item_id AND c.test = p.test AND c."view" = p.method
     WHERE p.run_id = $run ORDER BY p.task, p.test, p.method, i.item_id"""
 
@@ -33,13 +37,20 @@ def load(results: Path, run_id: str) -> Side:
     """Raises StoreError for a run that isn't there or answered nothing."""
     found = store.query(results, "FROM runs WHERE run_id = ?", [run_id])
     if found.empty:
-        raise StoreError(f"{results}: no run {run_id!r}; sdgbias results --sql 'SELECT run_id, model FROM runs' lists them")
+        raise StoreError(
+            f"{results}: no run {run_id!r}; sdgbias results --sql 'SELECT run_id, model FROM runs'"
+            " lists them"
+        )
     run = {str(k): v for k, v in found.iloc[0].to_dict().items()}
     frame = store.query(results, _SQL, {"run": run_id, "benchmark": run["benchmark_id"]})
     if frame.empty:
-        raise StoreError(f"{results}: run {run_id} holds no answers; evaluate the model again: sdgbias evaluate {run['model']}")
+        raise StoreError(
+            f"{results}: run {run_id} holds no answers; evaluate the model again: sdgbias evaluate"
+            f" {run['model']}"
+        )
     parts = {
-        (str(a), str(b), str(c)): part.reset_index(drop=True) for (a, b, c), part in frame.groupby(["task", "test", "method"], sort=True)
+        (str(a), str(b), str(c)): part.reset_index(drop=True)
+        for (a, b, c), part in frame.groupby(["task", "test", "method"], sort=True)
     }
     keys = cache(lambda *name: hashed(parts[name][SAME].fillna("").astype(str)))
 
@@ -49,9 +60,14 @@ def load(results: Path, run_id: str) -> Side:
         if part is None or value is None or np.isnan(value).all():
             return None
         groups = {name: part[name].fillna("").astype(str).to_numpy(dtype=str) for name in GROUPS}
-        return Measured(keys(task, test, method), value, hashed(part[["image_id"]].astype(str)), groups)
+        return Measured(
+            keys(task, test, method), value, hashed(part[["image_id"]].astype(str)), groups
+        )
 
-    tests = {task: sorted({t for k, t, _ in parts if k == task}) for task in sorted({k for k, _, _ in parts})}
+    tests = {
+        task: sorted({t for k, t, _ in parts if k == task})
+        for task in sorted({k for k, _, _ in parts})
+    }
     return Side(run, tests, of)
 
 

@@ -1,4 +1,5 @@
-"""Questions whose answer turned from right to wrong, or back, between two runs: which ones are kept as examples."""
+"""Questions whose answer turned from right to wrong, or back, between two runs: which ones are kept
+as examples."""
 
 from __future__ import annotations
 
@@ -14,31 +15,50 @@ COLUMNS = ["task", "test", "method", "item_id", "gold", "was", "now", "better"]
 #: Methods whose flips are looked at: the answer with all evidence, and CADE's.
 METHODS = ("full", "cade")
 _SAME = {
-    "items": "n.gold IS NOT DISTINCT FROM o.gold AND n.question = o.question AND n.options::VARCHAR IS NOT DISTINCT FROM o.options::VARCHAR",
-    "people": "n.gold = o.gold AND n.asked = o.asked AND n.image_id = o.image_id AND n.prompt = o.prompt",
+    "items": (
+        "n.gold IS NOT DISTINCT FROM o.gold AND n.question = o.question AND n.options::VARCHAR IS"
+        " NOT DISTINCT FROM o.options::VARCHAR"
+    ),
+    "people": (
+        "n.gold = o.gold AND n.asked = o.asked AND n.image_id = o.image_id AND n.prompt = o.prompt"
+    ),
 }
 
 
-def examples(results: Path, old: str, new: str, suite: str, limit: int, breached: Collection[str] = ()) -> pd.DataFrame:
-    """At most ``limit`` rows of table ``flips`` without night, model, suite and runs: from right to wrong first, a question once before any
-    comes twice, answers of the methods in ``breached`` before others, the surest first (confidence of the Full view, both runs added up).
-    Same runs, same rows."""
+def examples(
+    results: Path, old: str, new: str, suite: str, limit: int, breached: Collection[str] = ()
+) -> pd.DataFrame:
+    """At most ``limit`` rows of table ``flips`` without night, model, suite and runs: from right to
+    wrong first, a question once before any comes twice, answers of the methods in ``breached``
+    before others, the surest first (confidence of the Full view, both runs added up). Same runs,
+    same rows."""
     table = "people" if suite == FACET else "items"
     on = "" if suite == FACET else "AND {0}.task = p.task"
     split = "" if suite == FACET else "AND p.split = 'test'"
-    said = "coalesce(CASE WHEN {0}.task = 'regression' THEN format('{{:.1f}}', {0}.\"value\") ELSE {0}.pred END, '')"
+    said = (
+        "coalesce(CASE WHEN {0}.task = 'regression' THEN format('{{:.1f}}', {0}.\"value\") ELSE"
+        " {0}.pred END, '')"
+    )
     frame = store.query(
         results,
-        f"""SELECT p.task, p.test, p.method, p.item_id, n.gold, {said.format("b")} AS was, {said.format("p")} AS now, p.correct AS better,
+        f"""SELECT p.task, p.test, p.method, p.item_id, n.gold, {said.format("b")} AS was,
+            {said.format("p")} AS now, p.correct AS better,
                    coalesce(p.confidence, 0) + coalesce(b.confidence, 0) AS sure
-            FROM predictions p JOIN predictions b ON b.task = p.task AND b.item_id = p.item_id AND b.test = p.test AND b.method = p.method
+            FROM predictions p JOIN predictions b ON b.task = p.task AND b.item_id = p.item_id AND
+            b.test = p.test AND b.method = p.method
             JOIN runs rn ON rn.run_id = p.run_id JOIN runs ro ON ro.run_id = b.run_id
-            JOIN {table} n ON n.benchmark_id = rn.benchmark_id AND n.item_id = p.item_id {on.format("n")}
-            JOIN {table} o ON o.benchmark_id = ro.benchmark_id AND o.item_id = p.item_id {on.format("o")}
-            WHERE p.run_id = $new AND b.run_id = $old AND list_contains($methods, p.method) AND p.correct <> b.correct AND {_SAME[table]} {split}
-            ORDER BY better, list_contains($breached, p.method) DESC, sure DESC, p.item_id, p.test, p.method DESC""",
+            JOIN {table} n ON n.benchmark_id = rn.benchmark_id AND n.item_id = p.item_id
+            {on.format("n")}
+            JOIN {table} o ON o.benchmark_id = ro.benchmark_id AND o.item_id = p.item_id
+            {on.format("o")}
+            WHERE p.run_id = $new AND b.run_id = $old AND list_contains($methods, p.method) AND
+            p.correct <> b.correct AND {_SAME[table]} {split}
+            ORDER BY better, list_contains($breached, p.method) DESC, sure DESC, p.item_id, p.test,
+            p.method DESC""",
         {"new": new, "old": old, "methods": list(METHODS), "breached": sorted(breached)},
     )
     turn = frame.groupby(["better", "item_id"]).cumcount()
-    order = frame.assign(turn=turn).sort_values(["better", "turn"], kind="stable", ignore_index=True)
+    order = frame.assign(turn=turn).sort_values(
+        ["better", "turn"], kind="stable", ignore_index=True
+    )
     return order.head(limit)[COLUMNS]

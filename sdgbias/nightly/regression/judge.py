@@ -1,17 +1,20 @@
 """From a rule and two runs to evidence, and from the evidence of all rules to verdicts.
 
-A rule's evidence is the change of its metric on the questions that both runs answered, its standard error clustered by place (people: by
-picture). d is the change the way the rule calls worse.
+A rule's evidence is the change of its metric on the questions that both runs answered, its standard
+error clustered by place (people: by picture). d is the change the way the rule calls worse.
 
-BREACH                  d <= 0 is rejected at alpha, Holm-corrected over all tests of the model in this night, and d > allowed
+BREACH                  d <= 0 is rejected at alpha, Holm-corrected over all tests of the model in
+this night, and d > allowed
 PASS                    the upper bound of d's 95 % interval is at most allowed
 INSUFFICIENT_EVIDENCE   neither, or fewer than min_n questions
 MISSING                 nothing to judge: the note says why
 
-For answers that are right or wrong (0 or 1) two more things hold. The test is the clustered t test or the sign test over places, whichever
-has the larger p: with few changed answers a t test finds too much. And where n places show no change for the worse, that only says that
-fewer than 1 - 0.025^(1/n) of them are worse, so PASS asks that this is below the margin, too. The minimum detectable effect is the true
-worsening that this gate calls a BREACH with the policy's power, at the corrected level that a single breach has to meet.
+For answers that are right or wrong (0 or 1) two more things hold. The test is the clustered t test
+or the sign test over places, whichever has the larger p: with few changed answers a t test finds
+too much. And where n places show no change for the worse, that only says that fewer than 1 -
+0.025^(1/n) of them are worse, so PASS asks that this is below the margin, too. The minimum
+detectable effect is the true worsening that this gate calls a BREACH with the policy's power, at
+the corrected level that a single breach has to meet.
 
 Figures of a whole run that no question has: prompts that failed, prompts a second.
 """
@@ -45,9 +48,11 @@ AT_LEAST, AT_MOST = "at_least", "at_most"
 
 @dataclass(frozen=True)
 class Evidence:
-    """What is known of one rule for one test, method, level and metric. before, value: of the old and the new run on the same questions;
-    change, low, high: new - old with its 95 % interval (floors: of the value itself). p: of "not worse", before correction. se, df: of the
-    change. unseen: the largest share of worse questions that could go unseen in so many places, NaN where the metric isn't of 0 and 1. bound: allowed, or the floor. missing: nothing to judge."""
+    """What is known of one rule for one test, method, level and metric. before, value: of the old
+    and the new run on the same questions; change, low, high: new - old with its 95 % interval
+    (floors: of the value itself). p: of "not worse", before correction. se, df: of the change.
+    unseen: the largest share of worse questions that could go unseen in so many places, NaN where
+    the metric isn't of 0 and 1. bound: allowed, or the floor. missing: nothing to judge."""
 
     rule: Rule
     task: str = ""
@@ -76,25 +81,37 @@ class Evidence:
     @property
     def worse(self) -> float:
         """d: the change the way the rule calls worse."""
-        return {"lower": -self.change, "higher": self.change, "either": abs(self.change)}[self.rule.worse]
+        return {"lower": -self.change, "higher": self.change, "either": abs(self.change)}[
+            self.rule.worse
+        ]
 
     @property
     def upper(self) -> float:
         """Upper bound of d."""
-        known = {"lower": -self.low, "higher": self.high, "either": max(abs(self.low), abs(self.high))}[self.rule.worse]
+        known = {
+            "lower": -self.low,
+            "higher": self.high,
+            "either": max(abs(self.low), abs(self.high)),
+        }[self.rule.worse]
         return known if np.isnan(self.unseen) else max(known, self.unseen)
 
 
-def evidence(rule: Rule, new: Side, old: Side | None, why: str = "", seed: int = 0) -> list[Evidence]:
+def evidence(
+    rule: Rule, new: Side, old: Side | None, why: str = "", seed: int = 0
+) -> list[Evidence]:
     """Everything that one rule is judged by. ``why``: why there is no run to compare with."""
     if rule.metric in WHOLE:
-        return [Evidence(rule, **found) for found in whole(rule, new.run, old.run if old else None, why)]
+        return [
+            Evidence(rule, **found) for found in whole(rule, new.run, old.run if old else None, why)
+        ]
     made = []
     for metric in rule.metrics:
         for method in rule.methods:
             for test in _tests(rule, new):
                 for by in rule.by or ("",):
-                    e = Evidence(rule, task=rule.task, test=test, method=method, level=by, metric=metric)
+                    e = Evidence(
+                        rule, task=rule.task, test=test, method=method, level=by, metric=metric
+                    )
                     tests = list(new.tests.get(rule.task, ())) if test == ALL else [test]
                     if rule.allowed is not None:
                         made.append(_compared(e, new, old, tests, why, seed))
@@ -105,18 +122,36 @@ def evidence(rule: Rule, new: Side, old: Side | None, why: str = "", seed: int =
 
 
 def _tests(rule: Rule, new: Side) -> list[str]:
-    return list(dict.fromkeys(t for name in rule.tests for t in (new.tests.get(rule.task, ()) if name == EACH else [name])))
+    return list(
+        dict.fromkeys(
+            t
+            for name in rule.tests
+            for t in (new.tests.get(rule.task, ()) if name == EACH else [name])
+        )
+    )
 
 
-def _compared(e: Evidence, new: Side, old: Side | None, tests: Sequence[str], why: str, seed: int) -> Evidence:
+def _compared(
+    e: Evidence, new: Side, old: Side | None, tests: Sequence[str], why: str, seed: int
+) -> Evidence:
     e = replace(e, bound=float(e.rule.allowed or 0.0))
     if old is None:
         found = alone(new, e.task, tests, e.metric, e.method)
-        value = float(found.value.mean()) if found is not None and len(found.value) and not e.rule.by else NAN
-        return replace(e, value=value, n=0 if found is None else len(found.value), note=why, missing=True)
+        value = (
+            float(found.value.mean())
+            if found is not None and len(found.value) and not e.rule.by
+            else NAN
+        )
+        return replace(
+            e, value=value, n=0 if found is None else len(found.value), note=why, missing=True
+        )
     both = pairs(old, new, e.task, tests, e.metric, e.method)
     if both is None:
-        absent = "this run" if alone(new, e.task, tests, e.metric, e.method) is None else "the run compared with"
+        absent = (
+            "this run"
+            if alone(new, e.task, tests, e.metric, e.method) is None
+            else "the run compared with"
+        )
         return replace(e, note=f"{absent} has no {e.metric} for {e.method}", missing=True)
     if not len(both.before):
         return replace(e, note="no question is in both runs word for word", missing=True)
@@ -128,9 +163,16 @@ def _mean(e: Evidence, both: Pairs, note: str) -> Evidence:
     difference = both.after - both.before
     test = stats.paired(difference, both.cluster)
     made = replace(
-        e, before=float(both.before.mean()), value=float(both.after.mean()), change=test.estimate.value, low=test.estimate.low,
-        high=test.estimate.high, n=test.estimate.n, se=test.se, df=test.df,
-    )  # fmt: skip
+        e,
+        before=float(both.before.mean()),
+        value=float(both.after.mean()),
+        change=test.estimate.value,
+        low=test.estimate.low,
+        high=test.estimate.high,
+        n=test.estimate.n,
+        se=test.se,
+        df=test.df,
+    )
     p, unseen = test.p, NAN
     if e.metric in COUNTED or e.metric.startswith("share_"):
         code, places = stats.codes(both.cluster)
@@ -142,10 +184,14 @@ def _mean(e: Evidence, both: Pairs, note: str) -> Evidence:
     notes = [note]
     if e.metric in HITS:
         flips = stats.mcnemar(both.before, both.after)
-        notes.insert(0, f"{flips.fixed:,} better, {flips.broken:,} worse, McNemar p {_short(flips.p)}")
+        notes.insert(
+            0, f"{flips.fixed:,} better, {flips.broken:,} worse, McNemar p {_short(flips.p)}"
+        )
     if test.df + 1 < 10:
         notes.append(f"{test.df + 1} independent groups of questions only")
-    return replace(made, p=_one_sided(p, made), unseen=unseen, note="; ".join(n for n in notes if n))
+    return replace(
+        made, p=_one_sided(p, made), unseen=unseen, note="; ".join(n for n in notes if n)
+    )
 
 
 def _short(p: float) -> str:
@@ -163,25 +209,43 @@ def _gap(e: Evidence, both: Pairs, note: str, seed: int) -> Evidence:
     """How much further groups lie apart than before: |after| - |before|, by resampling places."""
     chosen, names = _grouped(e, both.groups)
     if chosen is None:
-        return replace(e, n=len(both.before), note=f"fewer than two groups by {e.level}", missing=True)
+        return replace(
+            e, n=len(both.before), note=f"fewer than two groups by {e.level}", missing=True
+        )
     values = np.stack([both.before, both.after], axis=1)[chosen]
     means = stats.group_means(values, both.groups[e.level][chosen], both.cluster[chosen], seed=seed)
     before, after = (stats.disparity(_column(means, i), _apart(e, names)) for i in (0, 1))
     change = stats.disparity_change(before, after)
     value = float(change.value[0])
     if value != value:
-        return replace(e, n=int(chosen.sum()), note=f"a group by {e.level} has fewer than {stats.SMALLEST} questions", missing=True)
+        return replace(
+            e,
+            n=int(chosen.sum()),
+            note=f"a group by {e.level} has fewer than {stats.SMALLEST} questions",
+            missing=True,
+        )
     draws = change.draws[:, 0]
     made = replace(
-        e, before=abs(float(before.value[0])), value=abs(float(after.value[0])), change=value, low=float(change.low[0]), high=float(change.high[0]),
-        n=change.n, se=float(np.nanstd(draws)), df=max(stats.codes(both.cluster[chosen])[1] - 1, 1),
+        e,
+        before=abs(float(before.value[0])),
+        value=abs(float(after.value[0])),
+        change=value,
+        low=float(change.low[0]),
+        high=float(change.high[0]),
+        n=change.n,
+        se=float(np.nanstd(draws)),
+        df=max(stats.codes(both.cluster[chosen])[1] - 1, 1),
         note="; ".join(x for x in (_of_groups(e, names), note) if x),
-    )  # fmt: skip
+    )
     return replace(made, p=_one_sided(float(change.p[0]), made))
 
 
 def _of_groups(e: Evidence, names: list[str]) -> str:
-    return f"{names[0]} minus {names[1]}, in size" if len(names) == 2 else f"largest minus smallest of {len(names)} groups"
+    return (
+        f"{names[0]} minus {names[1]}, in size"
+        if len(names) == 2
+        else f"largest minus smallest of {len(names)} groups"
+    )
 
 
 def _column(means: stats.GroupMeans, i: int) -> stats.GroupMeans:
@@ -189,7 +253,8 @@ def _column(means: stats.GroupMeans, i: int) -> stats.GroupMeans:
 
 
 def _grouped(e: Evidence, groups: Any) -> tuple[np.ndarray | None, list[str]]:
-    """Rows of known groups that are large enough, and the names of the groups; of people the paper's two."""
+    """Rows of known groups that are large enough, and the names of the groups; of people the
+    paper's two."""
     of = groups[e.level]
     names, count = np.unique(of[of != ""], return_counts=True)
     known = [str(n) for n, many in zip(names, count, strict=True) if many >= stats.SMALLEST]
@@ -206,40 +271,81 @@ def _apart(e: Evidence, names: list[str]):  # type: ignore[no-untyped-def]
     return lambda means: metrics.difference(means, first, second)
 
 
-def _bounded(e: Evidence, new: Side, tests: Sequence[str], side: str, floor: float, seed: int) -> Evidence:
+def _bounded(
+    e: Evidence, new: Side, tests: Sequence[str], side: str, floor: float, seed: int
+) -> Evidence:
     """The value itself against a floor or a ceiling."""
     level = f"{e.level} {side}".strip()
     found = alone(new, e.task, tests, e.metric, e.method)
     if found is None or not len(found.value):
-        return replace(e, level=level, bound=floor, note=f"this run has no {e.metric} for {e.method}", missing=True)
+        return replace(
+            e,
+            level=level,
+            bound=floor,
+            note=f"this run has no {e.metric} for {e.method}",
+            missing=True,
+        )
     if e.rule.by:
         return _bounded_gap(e, found, level, floor, seed)
     counted = np.isin(found.value, (0.0, 1.0)).all()
-    value = stats.share(found.value, found.cluster) if counted else stats.mean(found.value, found.cluster)
+    value = (
+        stats.share(found.value, found.cluster)
+        if counted
+        else stats.mean(found.value, found.cluster)
+    )
     test = stats.paired(found.value - floor, found.cluster)
-    return replace(e, level=level, bound=floor, value=value.value, low=value.low, high=value.high, n=value.n, se=test.se, df=test.df)
+    return replace(
+        e,
+        level=level,
+        bound=floor,
+        value=value.value,
+        low=value.low,
+        high=value.high,
+        n=value.n,
+        se=test.se,
+        df=test.df,
+    )
 
 
 def _bounded_gap(e: Evidence, found: Measured, level: str, floor: float, seed: int) -> Evidence:
     chosen, names = _grouped(e, found.groups)
     if chosen is None:
-        return replace(e, level=level, bound=floor, n=len(found.value), note=f"fewer than two groups by {e.level}", missing=True)
-    means = stats.group_means(found.value[chosen], found.groups[e.level][chosen], found.cluster[chosen], seed=seed)
+        return replace(
+            e,
+            level=level,
+            bound=floor,
+            n=len(found.value),
+            note=f"fewer than two groups by {e.level}",
+            missing=True,
+        )
+    means = stats.group_means(
+        found.value[chosen], found.groups[e.level][chosen], found.cluster[chosen], seed=seed
+    )
     gap = stats.disparity(means, _apart(e, names))
     low, high = float(gap.low[0]), float(gap.high[0])
     inside = low <= 0 <= high
     ends = (0.0 if inside else min(abs(low), abs(high)), max(abs(low), abs(high)))
     return replace(
-        e, level=level, bound=floor, value=abs(float(gap.value[0])), low=ends[0], high=ends[1], n=gap.n, se=float(np.nanstd(gap.draws[:, 0])),
-        df=max(stats.codes(found.cluster[chosen])[1] - 1, 1), note=_of_groups(e, names),
-    )  # fmt: skip
+        e,
+        level=level,
+        bound=floor,
+        value=abs(float(gap.value[0])),
+        low=ends[0],
+        high=ends[1],
+        n=gap.n,
+        se=float(np.nanstd(gap.draws[:, 0])),
+        df=max(stats.codes(found.cluster[chosen])[1] - 1, 1),
+        note=_of_groups(e, names),
+    )
 
 
-# ---------------------------------------------------------------------------------------------------------- verdicts
+# ----------------------------------------------------------------------
+# verdicts
 
 
 def settle(found: Sequence[Evidence], policy: Policy) -> list[dict[str, object]]:
-    """Rows of table ``verdicts`` from all evidence on one model in one night, without night, model, suite, run_id and baseline."""
+    """Rows of table ``verdicts`` from all evidence on one model in one night, without night, model,
+    suite, run_id and baseline."""
     tested = [e.p if e.n >= e.rule.min_n and not e.missing else NAN for e in found]
     adjusted = stats.holm(tested)
     family = int(np.sum(~np.isnan(tested)))
@@ -256,10 +362,24 @@ def _row(e: Evidence, p: float, family: int, policy: Policy) -> dict[str, object
     if e.rule.required and said == MISSING:
         notes.append(REQUIRED)
     return {
-        "rule": e.rule.name, "task": e.task, "test": e.test, "method": e.method, "level": e.level, "metric": e.metric, "verdict": said,
-        "before": e.before, "value": e.value, "change": NAN if e.floor else e.change, "ci_low": e.low, "ci_high": e.high, "n": e.n, "p": p,
-        "mde": detectable(e, family, policy), "allowed": e.bound, "note": "; ".join(n for n in notes if n),
-    }  # fmt: skip
+        "rule": e.rule.name,
+        "task": e.task,
+        "test": e.test,
+        "method": e.method,
+        "level": e.level,
+        "metric": e.metric,
+        "verdict": said,
+        "before": e.before,
+        "value": e.value,
+        "change": NAN if e.floor else e.change,
+        "ci_low": e.low,
+        "ci_high": e.high,
+        "n": e.n,
+        "p": p,
+        "mde": detectable(e, family, policy),
+        "allowed": e.bound,
+        "note": "; ".join(n for n in notes if n),
+    }
 
 
 def _verdict(e: Evidence, p: float, policy: Policy) -> tuple[str, str]:
@@ -271,19 +391,31 @@ def _verdict(e: Evidence, p: float, policy: Policy) -> tuple[str, str]:
     if e.rule.metric == "throughput":
         return (BREACH if e.worse > e.bound else PASS), ""
     if e.floor:
-        below, above = (e.high < e.bound, e.low >= e.bound) if e.level.endswith(AT_LEAST) else (e.low > e.bound, e.high <= e.bound)
+        below, above = (
+            (e.high < e.bound, e.low >= e.bound)
+            if e.level.endswith(AT_LEAST)
+            else (e.low > e.bound, e.high <= e.bound)
+        )
         return (BREACH, "") if below else (PASS, "") if above else (INSUFFICIENT, "")
     if p < policy.alpha and e.worse > e.bound:
         return BREACH, ""
     if e.upper <= e.bound:
         return PASS, ""
     known = replace(e, unseen=NAN).upper
-    return INSUFFICIENT, f"up to {100 * e.unseen:.1f} % could go unseen in so few places" if known <= e.bound else ""
+    return (
+        INSUFFICIENT,
+        (
+            f"up to {100 * e.unseen:.1f} % could go unseen in so few places"
+            if known <= e.bound
+            else ""
+        ),
+    )
 
 
 def detectable(e: Evidence, family: int, policy: Policy) -> float:
-    """The true worsening that is called a BREACH with the policy's power; floors: how far beyond its floor a value must lie. NaN where no
-    answer differs: then nothing is known of how much answers vary."""
+    """The true worsening that is called a BREACH with the policy's power; floors: how far beyond
+    its floor a value must lie. NaN where no answer differs: then nothing is known of how much
+    answers vary."""
     if e.df < 1 or not np.isfinite(e.se) or e.se == 0:
         return NAN
     sides = 1 if e.rule.worse == "either" or e.floor else 2
@@ -292,8 +424,11 @@ def detectable(e: Evidence, family: int, policy: Policy) -> float:
     return seen if e.floor else max(seen, e.bound + float(stdtrit(e.df, policy.power)) * e.se)
 
 
-def whole(rule: Rule, new: Mapping[str, Any], old: Mapping[str, Any] | None, why: str) -> list[dict[str, Any]]:
-    """Fields of ``judge.Evidence`` for a rule on failed_share or throughput. new, old: rows of ``runs``."""
+def whole(
+    rule: Rule, new: Mapping[str, Any], old: Mapping[str, Any] | None, why: str
+) -> list[dict[str, Any]]:
+    """Fields of ``judge.Evidence`` for a rule on failed_share or throughput. new, old: rows of
+    ``runs``."""
     return [_throughput(rule, new, old, why)] if rule.metric == "throughput" else _failed(rule, new)
 
 
@@ -312,13 +447,24 @@ def _failed(rule: Rule, run: Mapping[str, Any]) -> list[dict[str, Any]]:
         variance = share * (1 - share) / planned
         low, high = wilson(*(np.array(float(v)) for v in (share, planned, variance, planned)))
         made.append(
-            {**common, "value": share, "low": float(low), "high": float(high), "n": planned, "se": variance**0.5, "df": planned - 1}
+            {
+                **common,
+                "value": share,
+                "low": float(low),
+                "high": float(high),
+                "n": planned,
+                "se": variance**0.5,
+                "df": planned - 1,
+            }
         )
     return made
 
 
-def _throughput(rule: Rule, new: Mapping[str, Any], old: Mapping[str, Any] | None, why: str) -> dict[str, Any]:
-    """Ratio of prompts scored a second, where both runs scored enough of them on engines of the same kind and number. Not a test."""
+def _throughput(
+    rule: Rule, new: Mapping[str, Any], old: Mapping[str, Any] | None, why: str
+) -> dict[str, Any]:
+    """Ratio of prompts scored a second, where both runs scored enough of them on engines of the
+    same kind and number. Not a test."""
     common = {"metric": rule.metric, "bound": float(rule.allowed or 0.0)}
     rate, count, engines = speed(new)
     if old is None:
@@ -328,14 +474,34 @@ def _throughput(rule: Rule, new: Mapping[str, Any], old: Mapping[str, Any] | Non
     if not (rate > 0 and was > 0):
         return {**known, "note": "a run names no seconds of scoring", "missing": True}
     if min(count, count_was) < rule.min_n:
-        return {**known, "note": f"a run scored fewer than {rule.min_n:,} prompts itself, the rest came from the cache", "missing": True}
+        return {
+            **known,
+            "note": (
+                f"a run scored fewer than {rule.min_n:,} prompts itself, the rest came from the"
+                " cache"
+            ),
+            "missing": True,
+        }
     if (new["backend"], engines) != (old["backend"], engines_was):
-        return {**known, "note": f"{new['backend']} x {engines} now, {old['backend']} x {engines_was} before", "missing": True}
-    return {**known, "change": rate / was - 1, "note": f"prompts a second, {rate / was:.2f} times as fast; a ratio, not a test"}
+        return {
+            **known,
+            "note": f"{new['backend']} x {engines} now, {old['backend']} x {engines_was} before",
+            "missing": True,
+        }
+    return {
+        **known,
+        "change": rate / was - 1,
+        "note": f"prompts a second, {rate / was:.2f} times as fast; a ratio, not a test",
+    }
 
 
 def speed(run: Mapping[str, Any]) -> tuple[float, int, int]:
-    """(prompts scored a second, prompts scored by this run itself, engines); NaN where the run doesn't say."""
+    """(prompts scored a second, prompts scored by this run itself, engines); NaN where the run
+    doesn't say."""
     engine = json.loads(run["config"] or "{}").get("engine") or {}
     seconds, count = float(engine.get("seconds") or 0.0), int(run["n_scored"] or 0)
-    return (count / seconds if seconds > 0 else float("nan")), count, int(engine.get("engines", 1) or 1)
+    return (
+        (count / seconds if seconds > 0 else float("nan")),
+        count,
+        int(engine.get("engines", 1) or 1),
+    )

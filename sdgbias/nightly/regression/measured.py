@@ -16,8 +16,9 @@ Keys = np.ndarray
 
 @dataclass(frozen=True)
 class Measured:
-    """n questions asked under one test. key (n,): the question word for word, its answer and its place; value (n,): NaN where there is
-    none; cluster (n,): what makes questions dependent. groups: way to cut -> (n,) group of each row, '' unknown."""
+    """n questions asked under one test. key (n,): the question word for word, its answer and its
+    place; value (n,): NaN where there is none; cluster (n,): what makes questions dependent.
+    groups: way to cut -> (n,) group of each row, '' unknown."""
 
     key: Keys
     value: Floats
@@ -27,8 +28,8 @@ class Measured:
 
 @dataclass(frozen=True)
 class Side:
-    """One run. run: its row of ``runs``. tests: task -> tests it was asked under. of(task, test, metric, method): None where the run has
-    no such number."""
+    """One run. run: its row of ``runs``. tests: task -> tests it was asked under. of(task, test,
+    metric, method): None where the run has no such number."""
 
     run: Mapping[str, Any]
     tests: Mapping[str, Sequence[str]]
@@ -37,7 +38,8 @@ class Side:
 
 @dataclass(frozen=True)
 class Pairs:
-    """n questions that both runs answered. before, after (n,); left: how many of either run were asked of one alone."""
+    """n questions that both runs answered. before, after (n,); left: how many of either run were
+    asked of one alone."""
 
     before: Floats
     after: Floats
@@ -60,11 +62,19 @@ def alone(side: Side, task: str, tests: Sequence[str], metric: str, method: str)
     there = ~np.isnan(value)
     names = found[0].groups
     groups = {name: np.concatenate([m.groups[name] for m in found])[there] for name in names}
-    return Measured(np.concatenate([m.key for m in found])[there], value[there], np.concatenate([m.cluster for m in found])[there], groups)
+    return Measured(
+        np.concatenate([m.key for m in found])[there],
+        value[there],
+        np.concatenate([m.cluster for m in found])[there],
+        groups,
+    )
 
 
-def pairs(old: Side, new: Side, task: str, tests: Sequence[str], metric: str, method: str) -> Pairs | None:
-    """The questions of both runs that have a value in both, test by test; None where one of them has no such metric."""
+def pairs(
+    old: Side, new: Side, task: str, tests: Sequence[str], metric: str, method: str
+) -> Pairs | None:
+    """The questions of both runs that have a value in both, test by test; None where one of them
+    has no such metric."""
     parts = []
     for test in tests:
         before, after = old.of(task, test, metric, method), new.of(task, test, metric, method)
@@ -78,6 +88,9 @@ def pairs(old: Side, new: Side, task: str, tests: Sequence[str], metric: str, me
         np.concatenate([o.value[a] for o, _, a, _ in parts])[there],
         np.concatenate([n.value[b] for _, n, _, b in parts])[there],
         np.concatenate([n.cluster[b] for _, n, _, b in parts])[there],
-        {name: np.concatenate([n.groups[name][b] for _, n, _, b in parts])[there] for name in parts[0][1].groups},
+        {
+            name: np.concatenate([n.groups[name][b] for _, n, _, b in parts])[there]
+            for name in parts[0][1].groups
+        },
         sum(len(o.key) + len(n.key) - 2 * len(a) for o, n, a, _ in parts),
     )

@@ -1,4 +1,5 @@
-"""What counts as a breach: the policy file, read strictly. docs/gate.md explains every field; registry/policy.schema.json completes them.
+"""What counts as a breach: the policy file, read strictly. docs/gate.md explains every field;
+registry/policy.schema.json completes them.
 
 Every fault is a UsageError that names the file, the rule, the value and what is valid.
 """
@@ -22,7 +23,8 @@ from sdgbias.raw.indicators import DIRECTIONS
 from sdgbias.suites.facet_groups import PAIRS
 from sdgbias.types import FACET, SDG, SUITES, TESTS, Task, View
 
-#: The policy of a registry that has none of its own; registry/policy.yaml of this repository is the same.
+#: The policy of a registry that has none of its own; registry/policy.yaml of this repository is the
+#: same.
 DEFAULT = packaged("data", "policy.yaml")
 ALL, EACH = "all", "each"
 WORSE, THEN = ("lower", "higher", "either"), ("alarm", "quarantine")
@@ -40,8 +42,8 @@ _BOTH = (Task.MCQ.value, *_NUMBERS)
 
 @dataclass(frozen=True)
 class Metric:
-    """tasks that it is defined for (none: it is of the whole run) and methods; ``by``: ways to cut rows into groups, where it compares
-    groups; test: whether two runs are compared by a test."""
+    """tasks that it is defined for (none: it is of the whole run) and methods; ``by``: ways to cut
+    rows into groups, where it compares groups; test: whether two runs are compared by a test."""
 
     tasks: tuple[str, ...] = ()
     methods: tuple[str, ...] = ()
@@ -82,8 +84,9 @@ ASKED: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Rule:
-    """One thing that must not get worse. tests: 'all' (pooled), 'each', or names. allowed: how much worse it may become, in the unit of the
-    metric. at_least, at_most: bounds of the value itself, which need no run to compare with. by: ways to cut rows into groups."""
+    """One thing that must not get worse. tests: 'all' (pooled), 'each', or names. allowed: how much
+    worse it may become, in the unit of the metric. at_least, at_most: bounds of the value itself,
+    which need no run to compare with. by: ways to cut rows into groups."""
 
     name: str
     metric: str
@@ -107,8 +110,9 @@ class Rule:
 
 @dataclass(frozen=True)
 class Policy:
-    """alpha: chance of any BREACH of a model in a night where nothing changed. power: of the minimum detectable effects. webhook: NAME of
-    the environment variable that holds the address. examples: flipped questions kept per model and suite."""
+    """alpha: chance of any BREACH of a model in a night where nothing changed. power: of the
+    minimum detectable effects. webhook: NAME of the environment variable that holds the address.
+    examples: flipped questions kept per model and suite."""
 
     rules: tuple[Rule, ...]
     alpha: float = 0.05
@@ -133,17 +137,22 @@ def load(path: Path) -> Policy:
     try:
         data = files.load_yaml(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: can't be read ({type(error).__name__}); copy one from registry/policy.yaml") from None
+        raise UsageError(
+            f"{path}: can't be read ({type(error).__name__}); copy one from registry/policy.yaml"
+        ) from None
     except (yaml.YAMLError, ValueError) as error:  # also a field given twice
         mark = getattr(error, "problem_mark", None)
         where = f" line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or type(error).__name__
-        raise UsageError(f"{path}:{where} is not readable YAML: {str(problem).splitlines()[0]}; see docs/gate.md") from None
+        raise UsageError(
+            f"{path}:{where} is not readable YAML: {str(problem).splitlines()[0]}; see docs/gate.md"
+        ) from None
     return parse(data, path)
 
 
 def parse(data: object, where: Path | str) -> Policy:
-    """A mapping as read from YAML -> Policy. ``where`` names the file in errors. Raises UsageError."""
+    """A mapping as read from YAML -> Policy. ``where`` names the file in errors. Raises
+    UsageError."""
     given = _known(data, [f.name for f in fields(Policy)], str(where))
     listed = given.get("rules")
     if not isinstance(listed, list) or not listed:
@@ -151,7 +160,10 @@ def parse(data: object, where: Path | str) -> Policy:
     rules = tuple(_rule(r, f"{where}: rule {i + 1}") for i, r in enumerate(listed))
     names = [r.name for r in rules]
     if len(set(names)) < len(names):
-        raise UsageError(f"{where}: two rules are named {next(n for n in names if names.count(n) > 1)!r}; give each a name of its own")
+        raise UsageError(
+            f"{where}: two rules are named {next(n for n in names if names.count(n) > 1)!r}; give"
+            " each a name of its own"
+        )
     policy = Policy(**{**given, "rules": rules})
     for name in ("alpha", "power"):
         if not (_number(value := getattr(policy, name)) and 0 < value < 1):
@@ -161,10 +173,13 @@ def parse(data: object, where: Path | str) -> Policy:
             raise UsageError(f"{where}: {one_of(name, getattr(policy, name), valid)}")
     if not (isinstance(policy.webhook, str) and _ENV.fullmatch(policy.webhook)):
         raise UsageError(
-            f"{where}: webhook is no name of an environment variable; valid: a NAME such as SDGBIAS_WEBHOOK, never the address"
+            f"{where}: webhook is no name of an environment variable; valid: a NAME such as"
+            " SDGBIAS_WEBHOOK, never the address"
         )
     if not (type(policy.examples) is int and 0 <= policy.examples <= 1000):
-        raise UsageError(f"{where}: examples is {policy.examples!r}; valid: a whole number from 0 to 1000")
+        raise UsageError(
+            f"{where}: examples is {policy.examples!r}; valid: a whole number from 0 to 1000"
+        )
     return policy
 
 
@@ -185,19 +200,25 @@ def _rule(data: object, where: str) -> Rule:
     given = _known(data, [f.name for f in fields(Rule)], where)
     name = given.get("name")
     if not (isinstance(name, str) and _NAME.fullmatch(name)):
-        raise UsageError(f"{where}: name is {name!r}; valid: lower-case letters, digits, '-' and '_'")
+        raise UsageError(
+            f"{where}: name is {name!r}; valid: lower-case letters, digits, '-' and '_'"
+        )
     where = f"{where} ({name})"
     for key in _LISTS:
         if key in given:
             value = [given[key]] if isinstance(given[key], str) else given[key]
             if not (isinstance(value, list) and value and all(isinstance(v, str) for v in value)):
-                raise UsageError(f"{where}: {key} is {given[key]!r}; valid: a name or a list of names")
+                raise UsageError(
+                    f"{where}: {key} is {given[key]!r}; valid: a name or a list of names"
+                )
             given[key] = tuple(dict.fromkeys(value))
     suite = given.get("suite", SDG)
     if suite not in SUITES:
         raise UsageError(f"{where}: {one_of('suite', suite, SUITES)}")
     if given.get("metric") not in METRICS[suite]:
-        raise UsageError(f"{where}: {one_of(f'metric of suite {suite}', given.get('metric'), METRICS[suite])}")
+        raise UsageError(
+            f"{where}: {one_of(f'metric of suite {suite}', given.get('metric'), METRICS[suite])}"
+        )
     metric = METRICS[suite][given["metric"]]
     given = {
         "task": metric.tasks[0] if metric.tasks else "",
@@ -207,10 +228,16 @@ def _rule(data: object, where: str) -> Rule:
     for key, known in {"task": metric.tasks or ("",), "worse": WORSE, "then": THEN}.items():
         if key in given and given[key] not in known:
             raise UsageError(f"{where}: {one_of(key, given[key], known)}")
-    for key, known in {"methods": metric.methods, "by": metric.by, "tests": (ALL, EACH, *ASKED.get(given["task"], ()))}.items():
+    for key, known in {
+        "methods": metric.methods,
+        "by": metric.by,
+        "tests": (ALL, EACH, *ASKED.get(given["task"], ())),
+    }.items():
         for value in given.get(key, ()):
             if not known:
-                raise UsageError(f"{where}: {key} is {value!r}; {given['metric']} knows no {key}: leave it out")
+                raise UsageError(
+                    f"{where}: {key} is {value!r}; {given['metric']} knows no {key}: leave it out"
+                )
             if value not in known:
                 raise UsageError(f"{where}: {one_of(key, value, known)}")
     rule = Rule(**given)
@@ -226,13 +253,23 @@ def _check(rule: Rule, metric: Metric, where: str) -> None:
         if value is not None and not _number(value):
             raise UsageError(f"{where}: {key} is {value!r}; valid: a number")
     if rule.allowed is not None and rule.allowed < 0:
-        raise UsageError(f"{where}: allowed is {rule.allowed!r}; valid: 0 or more, in the unit of {rule.metric}")
+        raise UsageError(
+            f"{where}: allowed is {rule.allowed!r}; valid: 0 or more, in the unit of {rule.metric}"
+        )
     if rule.allowed is None and rule.at_least is None and rule.at_most is None:
-        raise UsageError(f"{where}: nothing to judge by; add allowed (change against the last good run), at_least or at_most")
+        raise UsageError(
+            f"{where}: nothing to judge by; add allowed (change against the last good run),"
+            " at_least or at_most"
+        )
     if rule.metric == "failed_share" and rule.allowed is not None:
-        raise UsageError(f"{where}: failed_share has no questions to pair; use at_most instead of allowed")
+        raise UsageError(
+            f"{where}: failed_share has no questions to pair; use at_most instead of allowed"
+        )
     if rule.metric == "throughput" and (rule.allowed is None or rule.worse != "lower"):
-        raise UsageError(f"{where}: throughput is judged by its ratio to the last good run; give allowed (0.5: half as fast), worse: lower")
+        raise UsageError(
+            f"{where}: throughput is judged by its ratio to the last good run; give allowed (0.5:"
+            " half as fast), worse: lower"
+        )
     if type(rule.min_n) is not int or rule.min_n < 2:
         raise UsageError(f"{where}: min_n is {rule.min_n!r}; valid: a whole number of at least 2")
     if type(rule.required) is not bool:
@@ -242,34 +279,87 @@ def _check(rule: Rule, metric: Metric, where: str) -> None:
 def schema() -> dict[str, Any]:
     """JSON Schema of a policy file, as published in registry/policy.schema.json."""
     names = {"type": "array", "items": {"type": "string"}, "minItems": 1}
-    several = {key: {"anyOf": [{"type": "string"}, names], "description": about} for key, about in _ABOUT_LISTS.items()}
+    several = {
+        key: {"anyOf": [{"type": "string"}, names], "description": about}
+        for key, about in _ABOUT_LISTS.items()
+    }
     metrics = sorted({m for known in METRICS.values() for m in known})
     rule: dict[str, Any] = {
-        "name": {"type": "string", "pattern": f"^{_NAME.pattern}$", "description": "What tables and messages call the rule."},
+        "name": {
+            "type": "string",
+            "pattern": f"^{_NAME.pattern}$",
+            "description": "What tables and messages call the rule.",
+        },
         "metric": {"enum": metrics},
         "suite": {"enum": list(SUITES), "default": SDG},
-        "task": {"enum": list(ASKED), "description": "Default: the first that the metric is defined for."},
+        "task": {
+            "enum": list(ASKED),
+            "description": "Default: the first that the metric is defined for.",
+        },
         **several,
-        "worse": {"enum": list(WORSE), "default": "lower", "description": "Which way is worse; either: any change."},
-        "allowed": {"type": "number", "minimum": 0, "description": "How much worse it may become, in the unit of the metric."},
-        "at_least": {"type": "number", "description": "Bound of the value itself; needs no run to compare with."},
-        "at_most": {"type": "number", "description": "Bound of the value itself; needs no run to compare with."},
-        "min_n": {"type": "integer", "minimum": 2, "default": 200, "description": "With fewer questions nothing is concluded."},
-        "then": {"enum": list(THEN), "default": "alarm", "description": "quarantine: a breach also takes the model out of the nightly."},
-        "required": {"type": "boolean", "default": False, "description": "Whether MISSING counts for the model's verdict."},
+        "worse": {
+            "enum": list(WORSE),
+            "default": "lower",
+            "description": "Which way is worse; either: any change.",
+        },
+        "allowed": {
+            "type": "number",
+            "minimum": 0,
+            "description": "How much worse it may become, in the unit of the metric.",
+        },
+        "at_least": {
+            "type": "number",
+            "description": "Bound of the value itself; needs no run to compare with.",
+        },
+        "at_most": {
+            "type": "number",
+            "description": "Bound of the value itself; needs no run to compare with.",
+        },
+        "min_n": {
+            "type": "integer",
+            "minimum": 2,
+            "default": 200,
+            "description": "With fewer questions nothing is concluded.",
+        },
+        "then": {
+            "enum": list(THEN),
+            "default": "alarm",
+            "description": "quarantine: a breach also takes the model out of the nightly.",
+        },
+        "required": {
+            "type": "boolean",
+            "default": False,
+            "description": "Whether MISSING counts for the model's verdict.",
+        },
     }
     top: dict[str, Any] = {
         "alpha": {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1, "default": 0.05},
         "power": {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1, "default": 0.8},
         "correction": {"enum": ["holm"]},
         "baseline": {"enum": ["last-good"]},
-        "webhook": {"type": "string", "pattern": f"^{_ENV.pattern}$", "description": "NAME of the environment variable with the address."},
-        "examples": {"type": "integer", "minimum": 0, "maximum": 1000, "default": 40, "description": "Flipped questions kept per model and suite."},
-        "rules": {
-            "type": "array", "minItems": 1,
-            "items": {"type": "object", "additionalProperties": False, "required": ["name", "metric"], "properties": rule},
+        "webhook": {
+            "type": "string",
+            "pattern": f"^{_ENV.pattern}$",
+            "description": "NAME of the environment variable with the address.",
         },
-    }  # fmt: skip
+        "examples": {
+            "type": "integer",
+            "minimum": 0,
+            "maximum": 1000,
+            "default": 40,
+            "description": "Flipped questions kept per model and suite.",
+        },
+        "rules": {
+            "type": "array",
+            "minItems": 1,
+            "items": {
+                "type": "object",
+                "additionalProperties": False,
+                "required": ["name", "metric"],
+                "properties": rule,
+            },
+        },
+    }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": "sdgbias/policy.schema.json",

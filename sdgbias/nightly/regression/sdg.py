@@ -1,7 +1,9 @@
-"""Suite sdg: what a run measures on each question of the test split, from its stored scores (lab.outcomes).
+"""Suite sdg: what a run measures on each question of the test split, from its stored scores
+(lab.outcomes).
 
-Questions share a place, so rows are clustered by place. A prompt without a picture may hold nothing of the place: all questions of an
-indicator with the same options are one prompt of the Q-only view, and under T3 to T5 of CTX+Q. Those rows are clustered by prompt.
+Questions share a place, so rows are clustered by place. A prompt without a picture may hold nothing
+of the place: all questions of an indicator with the same options are one prompt of the Q-only view,
+and under T3 to T5 of CTX+Q. Those rows are clustered by prompt.
 """
 
 from __future__ import annotations
@@ -53,7 +55,12 @@ def _columns(o: Outcome) -> tuple[Keys, Keys, Keys, dict[str, np.ndarray]]:
     """key, cluster by place, cluster by prompt, groups."""
     groups = {name: o.items[name].to_numpy(dtype=str) for name in ("country", "urban", "wealth")}
     same = o.items[list(SAME)].fillna({"gold_value": 0.0})
-    return hashed(same), hashed(o.items[["cluster_id"]]), hashed(o.items[["question", "options"]]), groups
+    return (
+        hashed(same),
+        hashed(o.items[["cluster_id"]]),
+        hashed(o.items[["question", "options"]]),
+        groups,
+    )
 
 
 def _value(o: Outcome, cell: Cell, metric: str, method: str) -> Floats | None:
@@ -69,7 +76,9 @@ def _value(o: Outcome, cell: Cell, metric: str, method: str) -> Floats | None:
         if method not in o.choice:
             return None
         says = directions.directed(o, o.choice[method])
-        return np.where(np.isnan(says), _NAN, says == DIRECTIONS.index(metric.removeprefix("share_")))
+        return np.where(
+            np.isnan(says), _NAN, says == DIRECTIONS.index(metric.removeprefix("share_"))
+        )
     view = View(method)
     if metric == "candidate_mass":
         return cell.mass[view][cell.test_rows]

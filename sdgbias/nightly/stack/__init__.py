@@ -1,9 +1,13 @@
-"""A whole local stack on 127.0.0.1 in one command: Prefect's server, a worker per work pool, the schedule, a supervisor that keeps them up.
+"""A whole local stack on 127.0.0.1 in one command: Prefect's server, a worker per work pool, the
+schedule, a supervisor that keeps them up.
 
-    sdgbias up  ->  supervisor (flows/supervisor.py)  ->  server, workers  ->  flow runs  ->  sdgbias evaluate ...
+    sdgbias up  ->  supervisor (flows/supervisor.py)  ->  server, workers  ->  flow runs  ->
+    sdgbias evaluate ...
 
-This package starts and ends processes and reads what the supervisor wrote; it never imports prefect. Everything lies in one home
-folder: stack.json (settings), state.json (what the supervisor says), run/ (pids), logs/, prefect.yaml, prefect/ (SQLite database).
+This package starts and ends processes and reads what the supervisor wrote; it never imports
+prefect. Everything lies in one home
+folder: stack.json (settings), state.json (what the supervisor says), run/ (pids), logs/,
+prefect.yaml, prefect/ (SQLite database).
 """
 
 from __future__ import annotations
@@ -38,14 +42,18 @@ STEPS = ("server", "pools", "deployments", "workers", "schedule")
 
 
 def up(wanted: Stack, say: Callable[[str], None], now: datetime, patience: float = 300) -> Stack:
-    """Starts the stack, or finds it running with the same settings, and waits until every part of it is there.
+    """Starts the stack, or finds it running with the same settings, and waits until every part of
+    it is there.
 
-    `say` gets one line per part. Raises UsageError: not the project's folder, other settings than the stack that runs;
+    `say` gets one line per part. Raises UsageError: not the project's folder, other settings than
+    the stack that runs;
     InfrastructureError: the port is taken, a part did not come up within `patience` seconds.
     """
     home = Path(wanted.home)
     if not (Path(wanted.project) / SOURCE).is_file():
-        raise UsageError(f"{wanted.project}: no {SOURCE}; run `sdgbias up` in the folder of the project")
+        raise UsageError(
+            f"{wanted.project}: no {SOURCE}; run `sdgbias up` in the folder of the project"
+        )
     with _alone(home):
         before = load(home)
         if before is not None:
@@ -53,7 +61,10 @@ def up(wanted: Stack, say: Callable[[str], None], now: datetime, patience: float
         wanted = replace(wanted, since=wanted.since or now.astimezone(UTC).isoformat())
         running = processes.alive(home, SUPERVISOR) is not None
         if before is not None and not before.same_as(wanted) and processes.marked(home):
-            raise UsageError(f"a stack with other settings runs in {home} ({before.page}); first: sdgbias down --home {home}")
+            raise UsageError(
+                f"a stack with other settings runs in {home} ({before.page}); first: sdgbias down"
+                f" --home {home}"
+            )
         if not running:
             if processes.alive(home, "server") is None:
                 _require_free(wanted.port)
@@ -72,7 +83,10 @@ def _require_free(port: int) -> None:
         try:
             probe.bind(("127.0.0.1", port))
         except (OSError, OverflowError) as error:
-            raise InfrastructureError(f"port {port} on 127.0.0.1: {error}; choose a free one: sdgbias up --port {port + 1}") from error
+            raise InfrastructureError(
+                f"port {port} on 127.0.0.1: {error}; choose a free one: sdgbias up --port"
+                f" {port + 1}"
+            ) from error
 
 
 def _wait(stack: Stack, say: Callable[[str], None], patience: float) -> None:
@@ -89,7 +103,10 @@ def _wait(stack: Stack, say: Callable[[str], None], patience: float) -> None:
             missing = next(step for step in STEPS if step not in told)
             why = f"not ready after {patience:.0f} s" if late else "the supervisor ended"
             said = state.get("trouble") or _last_line(processes.log_of(home, SUPERVISOR))
-            raise InfrastructureError(f"{missing}: {why}: {said}; logs in {home / 'logs'}; try again: sdgbias down; sdgbias up")
+            raise InfrastructureError(
+                f"{missing}: {why}: {said}; logs in {home / 'logs'}; try again: sdgbias down;"
+                " sdgbias up"
+            )
         time.sleep(0.1)
 
 
@@ -102,8 +119,9 @@ def _last_line(path: Path) -> str:
 
 
 def down(home: Path, say: Callable[[str], None]) -> int:
-    """Ends everything that carries the mark of `home`: the supervisor first, flow runs while the server can still note how they end,
-    then what they started, workers and server. Returns the number of processes that were there; 0 when nothing ran."""
+    """Ends everything that carries the mark of `home`: the supervisor first, flow runs while the
+    server can still note how they end, then what they started, workers and server. Returns the
+    number of processes that were there; 0 when nothing ran."""
     if not home.is_dir():
         return 0
     with _alone(home):
@@ -123,7 +141,9 @@ def down(home: Path, say: Callable[[str], None]) -> int:
     return ended
 
 
-def _end(what: str, found: list[psutil.Process], patience: float, say: Callable[[str], None]) -> int:
+def _end(
+    what: str, found: list[psutil.Process], patience: float, say: Callable[[str], None]
+) -> int:
     count = processes.end(found, patience)
     if count:
         say(f"  {what:<12} ended ({count} process{'es' if count > 1 else ''})")
@@ -131,13 +151,17 @@ def _end(what: str, found: list[psutil.Process], patience: float, say: Callable[
 
 
 def lines(home: Path) -> tuple[bool, list[str]]:
-    """(whether every part of the stack in `home` runs, what there is to say about it: parts, addresses, restarts)."""
+    """(whether every part of the stack in `home` runs, what there is to say about it: parts,
+    addresses, restarts)."""
     stack = load(home)
-    there = {name: processes.alive(home, name) for name in (SUPERVISOR, *(stack.parts if stack else []))}
+    there = {
+        name: processes.alive(home, name) for name in (SUPERVISOR, *(stack.parts if stack else []))
+    }
     if stack is None or not any(there.values()):
         return False, [f"no stack runs in {home}. Next: sdgbias up"]
     said = [
-        f"  {name:<12} {f'runs, pid {process.pid}' if process else 'NOT RUNNING'}   log: {processes.log_of(home, name)}"
+        f"  {name:<12} {f'runs, pid {process.pid}' if process else 'NOT RUNNING'}   log:"
+        f" {processes.log_of(home, name)}"
         for name, process in there.items()
     ]
     state = processes.read(home / "state.json")
@@ -157,7 +181,9 @@ def _alone(home: Path) -> Iterator[None]:
         home.mkdir(parents=True, exist_ok=True)
         handle = os.open(home / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise InfrastructureError(f"{home}: {error.strerror}; choose another folder: --home DIR") from error
+        raise InfrastructureError(
+            f"{home}: {error.strerror}; choose another folder: --home DIR"
+        ) from error
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield

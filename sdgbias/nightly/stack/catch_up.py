@@ -1,4 +1,5 @@
-"""Whether a night was missed and may be started again now. Pure but for one look into the results file."""
+"""Whether a night was missed and may be started again now. Pure but for one look into the results
+file."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from pathlib import Path
 from sdgbias.nightly import ledger, schedule
 from sdgbias.nightly.stack.settings import Stack
 
-#: Waits before the first, second, ... attempt to catch a night up, counted from the end of the run before; then it is left to a person.
+#: Waits before the first, second, ... attempt to catch a night up, counted from the end of the run
+#: before; then it is left to a person.
 WAITS = (timedelta(0), timedelta(0), timedelta(minutes=5), timedelta(minutes=30))
 #: A due night gets this long to start by itself.
 GRACE = timedelta(seconds=30)
@@ -25,7 +27,8 @@ def next_due(stack: Stack, now: datetime) -> str:
 
 
 def overdue(stack: Stack, now: datetime) -> datetime | None:
-    """When the newest night was due that is not in the results as ended; None when there is none since the schedule began to count."""
+    """When the newest night was due that is not in the results as ended; None when there is none
+    since the schedule began to count."""
     since = datetime.fromisoformat(stack.since) if stack.since else now
     latest = _latest_due(stack, since, now - GRACE)
     if latest is None:
@@ -36,9 +39,14 @@ def overdue(stack: Stack, now: datetime) -> datetime | None:
 
 
 def _latest_due(stack: Stack, since: datetime, until: datetime) -> datetime | None:
-    """The last due time in (since, until]; looked for in the last hours first, because a long look costs."""
+    """The last due time in (since, until]; looked for in the last hours first, because a long look
+    costs."""
     for back in (timedelta(hours=26), timedelta(days=62)):
-        found = schedule.due(stack.cron, stack.timezone, max(since, until - back), until) if until > since else []
+        found = (
+            schedule.due(stack.cron, stack.timezone, max(since, until - back), until)
+            if until > since
+            else []
+        )
         if found:
             return found[-1]
     return None
@@ -52,7 +60,8 @@ def another_try(ended: Sequence[datetime], now: datetime) -> bool:
 
 
 def means(parameters: Mapping[str, object], expected: datetime | None, due: datetime) -> bool:
-    """Whether a flow run with these parameters, expected to start then, is a run of the night that was due at `due`."""
+    """Whether a flow run with these parameters, expected to start then, is a run of the night that
+    was due at `due`."""
     said = parameters.get("scheduled_for")
     return datetime.fromisoformat(str(said)) == due if said else expected == due
 
@@ -66,7 +75,12 @@ def last_night(results: Path) -> str:
         if not len(nights):
             return "none yet"
         night = nights.iloc[0]
-        counts = ledger.history(results).query("night == @night.night")["outcome"].value_counts().sort_index()
+        counts = (
+            ledger.history(results)
+            .query("night == @night.night")["outcome"]
+            .value_counts()
+            .sort_index()
+        )
     except StoreError as error:
         return f"not known: {error}"
     found = ", ".join(f"{n} {outcome}" for outcome, n in counts.items()) or "no model"

@@ -1,7 +1,9 @@
-"""Processes that outlive the command that started them: a file per process says which one it is, an environment variable marks them all.
+"""Processes that outlive the command that started them: a file per process says which one it is, an
+environment variable marks them all.
 
-A pid alone proves nothing, because the system uses numbers again: a process is known by its pid, its command line and the mark. The
-variable ``MARK`` holds the home folder of a stack; every child inherits it, so that what a killed parent left behind is found as well.
+A pid alone proves nothing, because the system uses numbers again: a process is known by its pid,
+its command line and the mark. The variable ``MARK`` holds the home folder of a stack; every child
+inherits it, so that what a killed parent left behind is found as well.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ _LOG_LIMIT = 10_000_000  # bytes; an older log is kept once, as NAME.log.1
 
 
 def spawn(home: Path, name: str, command: list[str], env: Mapping[str, str], cwd: Path) -> int:
-    """Starts `command` in a session of its own, its output in logs/NAME.log, and writes run/NAME.json. Returns the pid."""
+    """Starts `command` in a session of its own, its output in logs/NAME.log, and writes
+    run/NAME.json. Returns the pid."""
     log = log_of(home, name)
     for folder in (log.parent, home / "run"):
         folder.mkdir(parents=True, exist_ok=True)
@@ -33,19 +36,29 @@ def spawn(home: Path, name: str, command: list[str], env: Mapping[str, str], cwd
         log.replace(log.with_suffix(".log.1"))
     with log.open("ab") as out:
         process = subprocess.Popen(
-            command, env={**env, MARK: str(home), PART: name}, cwd=cwd, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+            command,
+            env={**env, MARK: str(home), PART: name},
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
             start_new_session=True,
-        )  # fmt: skip
+        )
     _wait_for_name(process)
     write(home / "run" / f"{name}.json", {"pid": process.pid, "command": command})
     return process.pid
 
 
 def _wait_for_name(process: subprocess.Popen[bytes]) -> None:
-    """A new process has neither command line nor environment for a moment: it would not be known by them."""
+    """A new process has neither command line nor environment for a moment: it would not be known by
+    them."""
     deadline = time.monotonic() + 60
     with contextlib.suppress(psutil.Error):
-        while not psutil.Process(process.pid).cmdline() and process.poll() is None and time.monotonic() < deadline:
+        while (
+            not psutil.Process(process.pid).cmdline()
+            and process.poll() is None
+            and time.monotonic() < deadline
+        ):
             time.sleep(0.005)
 
 
@@ -62,7 +75,8 @@ def write(path: Path, content: object) -> None:
 
 
 def read(path: Path) -> dict[str, object]:
-    """What `write` wrote; {} where there is nothing to be read (no file, or cut short by a full disk)."""
+    """What `write` wrote; {} where there is nothing to be read (no file, or cut short by a full
+    disk)."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -71,11 +85,14 @@ def read(path: Path) -> dict[str, object]:
 
 
 def alive(home: Path, name: str) -> psutil.Process | None:
-    """The process of run/NAME.json while it runs; None when it ended, or when its pid belongs to another process by now."""
+    """The process of run/NAME.json while it runs; None when it ended, or when its pid belongs to
+    another process by now."""
     said = read(home / "run" / f"{name}.json")
     try:
         process = psutil.Process(int(str(said.get("pid", "none"))))
-        return process if process.cmdline() == said.get("command") and _marked(process, home) else None
+        return (
+            process if process.cmdline() == said.get("command") and _marked(process, home) else None
+        )
     except (ValueError, psutil.Error):
         return None
 
@@ -88,7 +105,11 @@ def names(home: Path) -> list[str]:
 def marked(home: Path) -> list[psutil.Process]:
     """Every process that carries the mark of `home`, this one and its parents left out."""
     mine = {os.getpid(), *(p.pid for p in psutil.Process().parents())}
-    return [process for process in psutil.process_iter() if process.pid not in mine and _marked(process, home)]
+    return [
+        process
+        for process in psutil.process_iter()
+        if process.pid not in mine and _marked(process, home)
+    ]
 
 
 def _marked(process: psutil.Process, home: Path) -> bool:
@@ -96,7 +117,8 @@ def _marked(process: psutil.Process, home: Path) -> bool:
 
 
 def variable(process: psutil.Process, name: str) -> str:
-    """An environment variable of another process; '' when it has none, or is gone, or belongs to somebody else."""
+    """An environment variable of another process; '' when it has none, or is gone, or belongs to
+    somebody else."""
     try:
         return str(process.environ().get(name, ""))
     except (psutil.Error, OSError):
@@ -106,7 +128,9 @@ def variable(process: psutil.Process, name: str) -> str:
 def runs_a_flow(process: psutil.Process) -> bool:
     """Whether it is the process of a flow run itself, and not one that such a process started."""
     try:
-        return bool(variable(process, FLOW_RUN)) and any(part.startswith("prefect.") for part in process.cmdline()[1:3])
+        return bool(variable(process, FLOW_RUN)) and any(
+            part.startswith("prefect.") for part in process.cmdline()[1:3]
+        )
     except psutil.Error:
         return False
 
@@ -119,7 +143,8 @@ def _lives(process: psutil.Process) -> bool:
 
 
 def end(processes: Iterable[psutil.Process], patience: float) -> int:
-    """Asks processes to end (SIGTERM), waits up to `patience` seconds, then kills. Returns how many there were."""
+    """Asks processes to end (SIGTERM), waits up to `patience` seconds, then kills. Returns how many
+    there were."""
     asked = [process for process in processes if _lives(process)]
     for process in asked:
         with contextlib.suppress(psutil.Error):

@@ -1,4 +1,5 @@
-"""What a local stack is made of: its settings, the environment of its processes, and its deployments as `prefect deploy` reads them."""
+"""What a local stack is made of: its settings, the environment of its processes, and its
+deployments as `prefect deploy` reads them."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from sdgbias.errors import InputError, UsageError
 from sdgbias.nightly.schedule import CRON, TIMEZONE
 from sdgbias.nightly.stack.processes import read, write
 
-#: Prefect and the other tools say nothing to the outside, and a temporary server has time to start on a slow machine.
+#: Prefect and the other tools say nothing to the outside, and a temporary server has time to start
+#: on a slow machine.
 QUIET = {
     "DO_NOT_TRACK": "1",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
@@ -30,10 +32,13 @@ QUIET = {
     "HF_HUB_OFFLINE": "1",
     "GX_ANALYTICS_ENABLED": "false",
 }
-#: A stack's own: quick polling, a heartbeat per flow run, patience with a server that is being restarted, logs in its pages. Leases of
-#: concurrency slots lie in files: a server that was killed would otherwise forget who holds one.
+#: A stack's own: quick polling, a heartbeat per flow run, patience with a server that is being
+#: restarted, logs in its pages. Leases of concurrency slots lie in files: a server that was killed
+#: would otherwise forget who holds one.
 LIVELY = {
-    "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
+    "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": (
+        "prefect.server.concurrency.lease_storage.filesystem"
+    ),
     "PREFECT_WORKER_QUERY_SECONDS": "2",
     "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
     "PREFECT_CLIENT_MAX_RETRIES": "7",
@@ -46,8 +51,9 @@ CPU = "cpu"
 
 @dataclass(frozen=True)
 class Stack:
-    """One local stack. `pools`: kind of machine -> models at a time; `parameters`: what a scheduled night gets; `since`: UTC, when its
-    schedule began to count (a night that was due before is not caught up); `watch`: also look at the hub every day."""
+    """One local stack. `pools`: kind of machine -> models at a time; `parameters`: what a scheduled
+    night gets; `since`: UTC, when its schedule began to count (a night that was due before is not
+    caught up); `watch`: also look at the hub every day."""
 
     home: str
     project: str
@@ -80,7 +86,8 @@ class Stack:
 
     @property
     def workers(self) -> dict[str, str]:
-        """Worker -> kind of its pool: one for CPU models, whatever their number, and one per accelerator of every other kind."""
+        """Worker -> kind of its pool: one for CPU models, whatever their number, and one per
+        accelerator of every other kind."""
         found = {f"worker-{CPU}": CPU}
         for kind, count in self.pools.items():
             found |= {f"worker-{kind}-{i}": kind for i in range(count)} if kind != CPU else {}
@@ -97,7 +104,8 @@ def load(home: Path) -> Stack | None:
         return Stack(**said) if said else None  # type: ignore[arg-type]
     except TypeError as error:
         raise InputError(
-            f"{home / 'stack.json'}: {error}; written by another version: sdgbias down, remove the file, sdgbias up"
+            f"{home / 'stack.json'}: {error}; written by another version: sdgbias down, remove the"
+            " file, sdgbias up"
         ) from error
 
 
@@ -106,19 +114,27 @@ def save(stack: Stack) -> None:
 
 
 def pools_of(text: str) -> dict[str, int]:
-    """'cpu=1,h100=8' -> {'cpu': 1, 'h100': 8}. A pool for CPU models is always there: the night itself runs in it."""
+    """'cpu=1,h100=8' -> {'cpu': 1, 'h100': 8}. A pool for CPU models is always there: the night
+    itself runs in it."""
     pools: dict[str, int] = {}
     for part in filter(None, (p.strip() for p in text.split(","))):
         kind, _, count = part.partition("=")
-        if not (kind.isalnum() and kind.islower() and count.isdecimal() and int(count) > 0) or kind in pools:
-            raise UsageError(f"--pools {text!r}: {part!r}; write KIND=MODELS_AT_A_TIME once per kind, e.g. --pools cpu=1,h100=8")
+        if (
+            not (kind.isalnum() and kind.islower() and count.isdecimal() and int(count) > 0)
+            or kind in pools
+        ):
+            raise UsageError(
+                f"--pools {text!r}: {part!r}; write KIND=MODELS_AT_A_TIME once per kind, e.g."
+                " --pools cpu=1,h100=8"
+            )
         pools[kind] = int(count)
     return {CPU: 1, **pools}
 
 
 def environment(stack: Stack) -> dict[str, str]:
-    """The environment of every process of the stack. What the shell of `sdgbias up` sets about tools wins over QUIET and LIVELY, except
-    for where the server is; tokens are inherited and never written down."""
+    """The environment of every process of the stack. What the shell of `sdgbias up` sets about
+    tools wins over QUIET and LIVELY, except for where the server is; tokens are inherited and never
+    written down."""
     given = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT__")}
     own = {
         "PREFECT_API_URL": stack.api,
@@ -126,7 +142,8 @@ def environment(stack: Stack) -> dict[str, str]:
         "PREFECT_HOME": str(Path(stack.home) / "prefect"),
         "PREFECT_SERVER_API_HOST": "127.0.0.1",
         "PREFECT_SERVER_API_PORT": str(stack.port),
-        "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": f"{stack.page},http://localhost:{stack.port}",  # no other site's page may start flows
+        # no other site's page may start flows
+        "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": f"{stack.page},http://localhost:{stack.port}",
         "SDGBIAS_HOME": stack.project,
         "PYTHONUNBUFFERED": "1",
         # tools of this environment are found even when it is not activated
@@ -136,9 +153,15 @@ def environment(stack: Stack) -> dict[str, str]:
 
 
 def deployments(stack: Stack, source: Mapping[str, Any]) -> dict[str, Any]:
-    """`infra/prefect.yaml` for this stack: its schedule, its parameters, one deployment of `score` per pool, and `watch` where it is wanted."""
+    """`infra/prefect.yaml` for this stack: its schedule, its parameters, one deployment of `score`
+    per pool, and `watch` where it is wanted."""
     by_name = {str(entry["name"]): entry for entry in source["deployments"]}
-    schedule = {"cron": stack.cron, "timezone": stack.timezone, "slug": "every-night", "active": True}
+    schedule = {
+        "cron": stack.cron,
+        "timezone": stack.timezone,
+        "slug": "every-night",
+        "active": True,
+    }
     night = by_name["nightly"] | {
         "parameters": {**by_name["nightly"]["parameters"], **stack.parameters},
         "schedules": [schedule] if stack.schedule else [],
@@ -146,7 +169,11 @@ def deployments(stack: Stack, source: Mapping[str, Any]) -> dict[str, Any]:
     pattern = by_name[f"score-{CPU}"]
     scores = [
         by_name.get(f"score-{kind}")
-        or pattern | {"name": f"score-{kind}", "work_pool": {**pattern["work_pool"], "name": f"sdgbias-{kind}"}}
+        or pattern
+        | {
+            "name": f"score-{kind}",
+            "work_pool": {**pattern["work_pool"], "name": f"sdgbias-{kind}"},
+        }
         for kind in stack.pools
     ]
     return {
@@ -161,7 +188,14 @@ def write_deployments(stack: Stack) -> Path:
     try:
         made = deployments(stack, yaml.safe_load(source.read_text(encoding="utf-8")))
     except (OSError, yaml.YAMLError, KeyError, TypeError) as error:
-        raise InputError(f"{source}: {error!r}; it must hold the deployments nightly and score-cpu: git checkout {SOURCE}") from error
+        raise InputError(
+            f"{source}: {error!r}; it must hold the deployments nightly and score-cpu: git checkout"
+            f" {SOURCE}"
+        ) from error
     path = Path(stack.home) / "prefect.yaml"
-    path.write_text("# written by `sdgbias up` from infra/prefect.yaml\n" + yaml.safe_dump(made, sort_keys=False), encoding="utf-8")
+    path.write_text(
+        "# written by `sdgbias up` from infra/prefect.yaml\n"
+        + yaml.safe_dump(made, sort_keys=False),
+        encoding="utf-8",
+    )
     return path

@@ -1,7 +1,8 @@
 """From tiles and photos to the image store, each picture rendered once.
 
-Before anything is drawn, it is looked up in the shards that lie in the folder, those of a killed run included (render.py
-says what counts as the same). Shards are made in parallel, staged, and put into place together at the end.
+Before anything is drawn, it is looked up in the shards that lie in the folder, those of a killed
+run included (render.py says what counts as the same). Shards are made in parallel, staged, and put
+into place together at the end.
 """
 
 from __future__ import annotations
@@ -35,18 +36,28 @@ from sdgbias.raw.images.shards import (
     shard_prefix,
     staging,
     store_images,
-)  # fmt: skip
+)
 
-__all__ = ["ImageReader", "ImageSettings", "Stored", "clear_store", "pending_index", "render_store", "store_images"]
+__all__ = [
+    "ImageReader",
+    "ImageSettings",
+    "Stored",
+    "clear_store",
+    "pending_index",
+    "render_store",
+    "store_images",
+]
 
 QUARANTINE_COLUMNS = ["table", "key", "rule", "detail"]
 
 
 @dataclass(frozen=True)
 class Stored:
-    """index: images.parquet without image_group. quarantine: table, key, rule, detail; table 'images' (the cluster has no
-    picture: a row per missing or broken modality) or 'photos' (an unusable photo). rendered, reused: clusters whose tile
-    and photos were decoded now, and those taken over as they were (with or without a picture)."""
+    """index: images.parquet without image_group. quarantine: table, key, rule, detail; table
+    'images' (the cluster has no
+    picture: a row per missing or broken modality) or 'photos' (an unusable photo). rendered,
+    reused: clusters whose tile and photos were decoded now, and those taken over as they were (with
+    or without a picture)."""
 
     index: pd.DataFrame
     quarantine: pd.DataFrame
@@ -55,7 +66,10 @@ class Stored:
 
     def lines(self) -> list[str]:
         shards = self.index["shard"].nunique()
-        return [f"{len(self.index):,} clusters with pictures in {shards:,} shards; {self.rendered:,} rendered, {self.reused:,} unchanged"]
+        return [
+            f"{len(self.index):,} clusters with pictures in {shards:,} shards; {self.rendered:,}"
+            f" rendered, {self.reused:,} unchanged"
+        ]
 
 
 def render_store(
@@ -66,15 +80,19 @@ def render_store(
     workers: int = 1,
     progress: Callable[[int, int], None] | None = None,
 ) -> Stored:
-    """Draw ``clusters`` (needs cluster_id, cname, year) of a raw folder into out/images; images.parquet is the caller's.
+    """Draw ``clusters`` (needs cluster_id, cname, year) of a raw folder into out/images;
+    images.parquet is the caller's.
 
-    The same inputs give the same bytes whatever the number of workers, the order of the rows, or what lay in the folder.
-    A cluster without a usable tile and a readable photo gets no picture. ``progress(done, total)`` counts clusters. Raises
-    InputError when a folder is missing or a path leads out of ``raw``, StoreError when ``out`` can't be written.
+    The same inputs give the same bytes whatever the number of workers, the order of the rows, or
+    what lay in the folder. A cluster without a usable tile and a readable photo gets no picture.
+    ``progress(done, total)`` counts clusters. Raises InputError when a folder is missing or a path
+    leads out of ``raw``, StoreError when ``out`` can't be written.
     """
     raw, settings = Path(raw), settings or ImageSettings()
     if not (raw / "dhs_npzs").is_dir():
-        raise InputError(f"no folder {raw / 'dhs_npzs'}; unpack SustainBench's tiles (dhs_*.tar.gz) there")
+        raise InputError(
+            f"no folder {raw / 'dhs_npzs'}; unpack SustainBench's tiles (dhs_*.tar.gz) there"
+        )
     photos = index_photos(raw)
     table = clusters[["cluster_id", "cname", "year"]].sort_values("cluster_id", ignore_index=True)
     missing, drawable = _without(raw, table, photos.rows, photos.named)
@@ -85,7 +103,15 @@ def render_store(
     made: list[Made] = []
     known, by_cluster = _known(out), photos.rows.set_index("cluster_id")
     stores = (
-        Shard(raw, name, settings.stretch_of(str(part["cname"].iloc[0])), settings, out / FOLDER, staging(out), tasks)
+        Shard(
+            raw,
+            name,
+            settings.stretch_of(str(part["cname"].iloc[0])),
+            settings,
+            out / FOLDER,
+            staging(out),
+            tasks,
+        )
         for name, part in plan.items()
         if (tasks := _tasks(part, by_cluster, known))
     )
@@ -95,15 +121,26 @@ def render_store(
         if progress is not None:
             progress(done, total)
     publish(out, set(plan))
-    misplaced = photos.misplaced[photos.misplaced["key"].str.replace("/[^/]*$", "", regex=True).isin(table["cluster_id"])]
-    found = pd.DataFrame([row for one in made for row in one.quarantine], columns=QUARANTINE_COLUMNS, dtype="str")
-    quarantine = pd.concat([missing, misplaced, found]).sort_values(QUARANTINE_COLUMNS, ignore_index=True)
+    misplaced = photos.misplaced[
+        photos.misplaced["key"].str.replace("/[^/]*$", "", regex=True).isin(table["cluster_id"])
+    ]
+    found = pd.DataFrame(
+        [row for one in made for row in one.quarantine], columns=QUARANTINE_COLUMNS, dtype="str"
+    )
+    quarantine = pd.concat([missing, misplaced, found]).sort_values(
+        QUARANTINE_COLUMNS, ignore_index=True
+    )
     index = join_index([one.index for one in made])
-    return Stored(index, quarantine, sum(one.rendered for one in made), sum(one.reused for one in made))
+    return Stored(
+        index, quarantine, sum(one.rendered for one in made), sum(one.reused for one in made)
+    )
 
 
-def _without(raw: Path, table: pd.DataFrame, photos: pd.DataFrame, named: frozenset[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """(quarantine rows of clusters that lack a modality, the other clusters). Nothing is decoded for the former."""
+def _without(
+    raw: Path, table: pd.DataFrame, photos: pd.DataFrame, named: frozenset[str]
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """(quarantine rows of clusters that lack a modality, the other clusters). Nothing is decoded
+    for the former."""
     tiles = {
         file.name.removesuffix(".npz")
         for folder in os.scandir(raw / "dhs_npzs")
@@ -111,20 +148,27 @@ def _without(raw: Path, table: pd.DataFrame, photos: pd.DataFrame, named: frozen
         for file in os.scandir(folder)
         if file.name.endswith(".npz") and file.name.startswith(folder.name)
     }
-    has_tile, has_photo = table["cluster_id"].isin(tiles), table["cluster_id"].isin(set(photos["cluster_id"]))
+    has_tile, has_photo = (
+        table["cluster_id"].isin(tiles),
+        table["cluster_id"].isin(set(photos["cluster_id"])),
+    )
     no_tile, no_photo = table.loc[~has_tile, "cluster_id"], table.loc[~has_photo, "cluster_id"]
     said = no_photo.isin(named)
     rule = said.map({True: "photo-missing-file", False: "missing-photo"})
-    detail = said.map({True: "metadata names photos, but no file is there", False: "no street photo"})
+    detail = said.map(
+        {True: "metadata names photos, but no file is there", False: "no street photo"}
+    )
     path = "no file dhs_npzs/" + no_tile.str[:10] + "/" + no_tile + ".npz"
-    rows = [pd.DataFrame({"table": "images", "key": no_tile, "rule": "missing-tile", "detail": path})]
+    rows = [
+        pd.DataFrame({"table": "images", "key": no_tile, "rule": "missing-tile", "detail": path})
+    ]
     rows += [pd.DataFrame({"table": "images", "key": no_photo, "rule": rule, "detail": detail})]
     return pd.concat(rows, ignore_index=True).astype("str"), table[has_tile & has_photo]
 
 
 def _plan(drawable: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Shard name -> its clusters: a country's clusters in cluster_id order, 256 at a time; the fullest shards first, so that
-    no worker starts a long one last."""
+    """Shard name -> its clusters: a country's clusters in cluster_id order, 256 at a time; the
+    fullest shards first, so that no worker starts a long one last."""
     plan: dict[str, pd.DataFrame] = {}
     for prefix, part in drawable.groupby(drawable["cname"].map(shard_prefix), sort=True):
         for number, start in enumerate(range(0, len(part), PER_SHARD)):
@@ -132,16 +176,22 @@ def _plan(drawable: pd.DataFrame) -> dict[str, pd.DataFrame]:
     return dict(sorted(plan.items(), key=lambda pair: -len(pair[1])))
 
 
-def _tasks(part: pd.DataFrame, photos: pd.DataFrame, known: Mapping[str, list[Known]]) -> list[Cluster]:
+def _tasks(
+    part: pd.DataFrame, photos: pd.DataFrame, known: Mapping[str, list[Known]]
+) -> list[Cluster]:
     """photos: indexed by cluster_id, sorted, so that a shard's share is a slice."""
     mine = photos.loc[part["cluster_id"].iloc[0] : part["cluster_id"].iloc[-1]]
-    groups = {str(key): list(zip(g["photo_id"], g["path"], strict=True)) for key, g in mine.groupby(level=0)}
+    groups = {
+        str(key): list(zip(g["photo_id"], g["path"], strict=True))
+        for key, g in mine.groupby(level=0)
+    }
     rows = part[["cluster_id", "year"]].itertuples(index=False, name=None)
     return [Cluster(key, int(year), groups[key], known.get(key, [])) for key, year in rows]
 
 
 def _known(out: Path) -> dict[str, list[Known]]:
-    """cluster_id -> earlier outcomes, from finished shards and those of a killed run. Damaged files are passed over."""
+    """cluster_id -> earlier outcomes, from finished shards and those of a killed run. Damaged files
+    are passed over."""
     found: dict[str, list[Known]] = {}
     for path in [*list_shards(out), *sorted(staging(out).glob("*.parquet"))]:
         if path.name.startswith("."):
@@ -154,18 +204,23 @@ def _known(out: Path) -> dict[str, list[Known]]:
         for row, (key, source) in enumerate(drawn):
             found.setdefault(key, []).append(Known(path, row, source, notes.get(key)))
         for key in sorted(set(notes) - set(rows["cluster_id"])):
-            found.setdefault(key, []).append(Known(path, None, str(notes[key].get("source")), notes[key]))
+            found.setdefault(key, []).append(
+                Known(path, None, str(notes[key].get("source")), notes[key])
+            )
     return found
 
 
 def _run(shards: Iterator[Shard], workers: int) -> Iterator[tuple[Made, int]]:
-    """(what came of a shard, its clusters) as they get done; few shards are in the air, so that memory stays flat."""
+    """(what came of a shard, its clusters) as they get done; few shards are in the air, so that
+    memory stays flat."""
     if workers <= 1:
         yield from ((make_shard(shard), len(shard.clusters)) for shard in shards)
         return
     try:
         context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(workers, mp_context=context, initializer=_leave_with_parent) as pool:
+        with ProcessPoolExecutor(
+            workers, mp_context=context, initializer=_leave_with_parent
+        ) as pool:
             pending: dict[Future[Made], int] = {}
             try:
                 while True:
@@ -178,12 +233,16 @@ def _run(shards: Iterator[Shard], workers: int) -> Iterator[tuple[Made, int]]:
             finally:
                 pool.shutdown(wait=True, cancel_futures=True)  # also when the caller stops early
     except BrokenProcessPool as error:
-        message = "a worker process died while drawing images, most likely out of memory; run again with --workers 1"
+        message = (
+            "a worker process died while drawing images, most likely out of memory; run again with"
+            " --workers 1"
+        )
         raise InfrastructureError(message) from error
 
 
 def _leave_with_parent() -> None:
-    """Ends this worker when the main process is killed; otherwise it would wait for work for ever."""
+    """Ends this worker when the main process is killed; otherwise it would wait for work for
+    ever."""
     parent = multiprocessing.parent_process()
 
     def watch() -> None:

@@ -1,8 +1,9 @@
 """Satellite tiles, and the pictures of a cluster that models see.
 
-Composite, 448x448 RGB: top half (448x224) the street photo, centre-cropped to 2:1; bottom left (224x224) the tile in
-colour; bottom right the tile's nightlights. As several pictures: photos (longer side 448 at most), tile and nightlights
-(255x255 each). Maps are north up; tiles store south first (DATA.md section 2).
+Composite, 448x448 RGB: top half (448x224) the street photo, centre-cropped to 2:1; bottom left
+(224x224) the tile in colour; bottom right the tile's nightlights. As several pictures: photos
+(longer side 448 at most), tile and nightlights (255x255 each). Maps are north up; tiles store south
+first (DATA.md section 2).
 """
 
 from __future__ import annotations
@@ -20,23 +21,29 @@ from sdgbias.files import FileError
 
 TILE_SHAPE = (8, 255, 255)
 NIGHTLIGHTS = 7
-#: What is shown as red, green and blue. False colour: plants red, towns cyan. SWIR: bare and built ground pink, plants green.
+#: What is shown as red, green and blue. False colour: plants red, towns cyan. SWIR: bare and built
+#: ground pink, plants green.
 BANDS = {"true-colour": (2, 1, 0), "false-colour": (6, 2, 1), "swir": (3, 6, 2)}
 STRETCHES = ("authors", "percentile")
 NIGHT_SCALES = ("log", "linear", "none")
 MASKED = 48  # dark grey
 OPTICAL = (0, 1, 2, 3, 4, 6)  # reflectances; the other two are temperature and nightlights
 MAX_ARRAY_BYTES = 64 * 2**20  # a true tile has 2 MiB
-#: Pictures of more pixels are not decoded: a quarter of a GiB as RGB. A file of 50 KB can claim 400 million.
+#: Pictures of more pixels are not decoded: a quarter of a GiB as RGB. A file of 50 KB can claim 400
+#: million.
 MAX_PIXELS = 89_478_485
 SIDE = 448
 HALF = SIDE // 2
-#: Night palette at levels 0, 1/4 .. 1: lightness rises all the way, so that it can be read without colour vision.
-_NIGHT = np.array([(5, 6, 18), (52, 28, 84), (139, 58, 92), (226, 120, 60), (255, 240, 150)], dtype=float)
+#: Night palette at levels 0, 1/4 .. 1: lightness rises all the way, so that it can be read without
+#: colour vision.
+_NIGHT = np.array(
+    [(5, 6, 18), (52, 28, 84), (139, 58, 92), (226, 120, 60), (255, 240, 150)], dtype=float
+)
 
 
 class TileError(FileError):
-    """rule: tile-truncated, tile-missing-key, tile-wrong-shape, tile-wrong-scale or tile-all-zero."""
+    """rule: tile-truncated, tile-missing-key, tile-wrong-shape, tile-wrong-scale or
+    tile-all-zero."""
 
 
 def tile_path(raw: Path, cluster_id: str) -> Path:
@@ -46,20 +53,27 @@ def tile_path(raw: Path, cluster_id: str) -> Path:
 def tile_bytes(path: Path) -> bytes:
     try:
         return Path(path).read_bytes()
-    except OSError as error:  # the disk's fault, not the tile's: stop instead of leaving a cluster out
-        raise InputError(f"{path}: can't be read ({error.strerror or error}); check the disk and permissions") from error
+    except (
+        OSError
+    ) as error:  # the disk's fault, not the tile's: stop instead of leaving a cluster out
+        raise InputError(
+            f"{path}: can't be read ({error.strerror or error}); check the disk and permissions"
+        ) from error
 
 
 def read_tile(path: Path, data: bytes | None = None) -> np.ndarray:
     """Read key ``x`` of a tile: float32 (8, 255, 255), row 0 south.
 
-    Bands: BLUE, GREEN, RED, SWIR1, SWIR2, TEMP1, NIR, NIGHTLIGHTS. Reflectances are fractions, temperature is in
-    kelvin, masked pixels are 0 or NaN. ``data``: the file's bytes where they are at hand. Raises TileError.
+    Bands: BLUE, GREEN, RED, SWIR1, SWIR2, TEMP1, NIR, NIGHTLIGHTS. Reflectances are fractions,
+    temperature is in kelvin, masked pixels are 0 or NaN. ``data``: the file's bytes where they are
+    at hand. Raises TileError.
     """
     data = tile_bytes(path) if data is None else data
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            sizes = {info.filename.removesuffix(".npy"): info.file_size for info in archive.infolist()}
+            sizes = {
+                info.filename.removesuffix(".npy"): info.file_size for info in archive.infolist()
+            }
             if "x" not in sizes:
                 found = ", ".join(sorted(sizes)) or "nothing"
                 fix = "save it as np.savez(path, x=tile)"
@@ -84,8 +98,12 @@ def read_tile(path: Path, data: bytes | None = None) -> np.ndarray:
     seen = tile[:3][np.isfinite(tile[:3]) & (tile[:3] != 0)]
     if not seen.size:
         detail = "blue, green and red are 0 or NaN in every pixel"
-        raise TileError("tile-all-zero", f"{path}: {detail}; get the tile again, or leave the cluster out")
-    if np.median(seen) > 10:  # snow and cloud reflect about 1; integers scaled by 10,000 have medians near 1,000
+        raise TileError(
+            "tile-all-zero", f"{path}: {detail}; get the tile again, or leave the cluster out"
+        )
+    if (
+        np.median(seen) > 10
+    ):  # snow and cloud reflect about 1; integers scaled by 10,000 have medians near 1,000
         fix = "divide the reflectances by their scale, often 10000"
         detail = f"median visible reflectance is {np.median(seen):g}, expected 0 to 1"
         raise TileError("tile-wrong-scale", f"{path}: {detail}; {fix}")
@@ -95,9 +113,10 @@ def read_tile(path: Path, data: bytes | None = None) -> np.ndarray:
 def tile_rgb(tile: np.ndarray, stretch: str = "authors", bands: str = "true-colour") -> np.ndarray:
     """Preview of ``tile`` (8, 255, 255): uint8 (255, 255, 3), north up, masked pixels dark grey.
 
-    ``stretch`` 'authors' (the benchmark authors' own): reflectance 0..cut becomes 0..255, cut = min(0.35, (brightest +
-    0.35) / 2). 'percentile': the tile's 2nd to 98th percentile, one range for the three bands, so that hues stay; for
-    hazy or dark countries. ``bands``: a name of BANDS.
+    ``stretch`` 'authors' (the benchmark authors' own): reflectance 0..cut becomes 0..255, cut =
+    min(0.35, (brightest +
+    0.35) / 2). 'percentile': the tile's 2nd to 98th percentile, one range for the three bands, so
+    that hues stay; for hazy or dark countries. ``bands``: a name of BANDS.
     """
     rgb = tile[list(BANDS[bands])]
     masked = ~np.isfinite(rgb).all(axis=0) | (tile[list(OPTICAL)] == 0).all(axis=0)
@@ -113,17 +132,23 @@ def tile_rgb(tile: np.ndarray, stretch: str = "authors", bands: str = "true-colo
 
 
 def nightlights(tile: np.ndarray, year: int, scale: str = "log") -> np.ndarray:
-    """Nightlights of ``tile`` (8, 255, 255) on a 'log' or 'linear' scale: uint8 (255, 255, 3), north up, dark blue to light
-    yellow.
+    """Nightlights of ``tile`` (8, 255, 255) on a 'log' or 'linear' scale: uint8 (255, 255, 3),
+    north up, dark blue to light yellow.
 
-    Surveys up to 2011 have DMSP (brightest colour at 1,000), later ones VIIRS (at 100 nW/cm2/sr). The two sensors can't
-    be compared with each other.
+    Surveys up to 2011 have DMSP (brightest colour at 1,000), later ones VIIRS (at 100 nW/cm2/sr).
+    The two sensors can't be compared with each other.
     """
     full = 1000.0 if sensor(year) == "DMSP" else 100.0
-    light = np.clip(np.nan_to_num(tile[NIGHTLIGHTS].astype(float), nan=0.0, posinf=full, neginf=0.0), 0, full)
-    level = np.log1p(light) / np.log1p(full) if scale == "log" else light / full  # (255, 255) in [0, 1]
+    light = np.clip(
+        np.nan_to_num(tile[NIGHTLIGHTS].astype(float), nan=0.0, posinf=full, neginf=0.0), 0, full
+    )
+    level = (
+        np.log1p(light) / np.log1p(full) if scale == "log" else light / full
+    )  # (255, 255) in [0, 1]
     anchors = np.linspace(0, 1, len(_NIGHT))
-    shown = np.stack([np.interp(level, anchors, _NIGHT[:, channel]) for channel in range(3)], axis=-1)
+    shown = np.stack(
+        [np.interp(level, anchors, _NIGHT[:, channel]) for channel in range(3)], axis=-1
+    )
     return np.ascontiguousarray(np.rint(shown).astype(np.uint8)[::-1])
 
 
@@ -140,27 +165,40 @@ def photo_panel(photo: Image.Image) -> Image.Image:
     return photo.resize((SIDE, HALF), Image.Resampling.LANCZOS, box=box)
 
 
-def tile_panel(tile: np.ndarray, stretch: str = "authors", bands: str = "true-colour") -> Image.Image:
+def tile_panel(
+    tile: np.ndarray, stretch: str = "authors", bands: str = "true-colour"
+) -> Image.Image:
     """The tile in colour, 224x224."""
-    return Image.fromarray(tile_rgb(tile, stretch, bands)).resize((HALF, HALF), Image.Resampling.BICUBIC)
+    return Image.fromarray(tile_rgb(tile, stretch, bands)).resize(
+        (HALF, HALF), Image.Resampling.BICUBIC
+    )
 
 
 def composite(photo: Image.Image, tile: Image.Image, night: np.ndarray | None) -> Image.Image:
-    """The 448x448 RGB picture of one cluster from its photo_panel, tile_panel and nightlights (None: dark grey instead)."""
+    """The 448x448 RGB picture of one cluster from its photo_panel, tile_panel and nightlights
+    (None: dark grey instead)."""
     canvas = Image.new("RGB", (SIDE, SIDE), (MASKED, MASKED, MASKED))
     canvas.paste(photo, (0, 0))
     canvas.paste(tile, (0, HALF))
     if night is not None:
-        canvas.paste(Image.fromarray(night).resize((HALF, HALF), Image.Resampling.BICUBIC), (HALF, HALF))
+        canvas.paste(
+            Image.fromarray(night).resize((HALF, HALF), Image.Resampling.BICUBIC), (HALF, HALF)
+        )
     return canvas
 
 
 def side_by_side(parts: Sequence[bytes]) -> bytes:
-    """One picture for people from the pictures of a prompt: 224 pixels high, left to right; a single one stays as it is."""
+    """One picture for people from the pictures of a prompt: 224 pixels high, left to right; a
+    single one stays as it is."""
     if len(parts) == 1:
         return parts[0]
     images = [open_picture(part) for part in parts]
-    images = [image.resize((max(1, round(image.width * HALF / image.height)), HALF), Image.Resampling.BICUBIC) for image in images]
+    images = [
+        image.resize(
+            (max(1, round(image.width * HALF / image.height)), HALF), Image.Resampling.BICUBIC
+        )
+        for image in images
+    ]
     canvas = Image.new("RGB", (sum(image.width for image in images), HALF))
     for at, image in zip(np.cumsum([0, *(image.width for image in images)]), images, strict=False):
         canvas.paste(image, (int(at), 0))
@@ -168,23 +206,37 @@ def side_by_side(parts: Sequence[bytes]) -> bytes:
 
 
 def open_picture(data: bytes) -> Image.Image:
-    """Encoded bytes as RGB: PNG or JPEG and nothing else, at most ``MAX_PIXELS``. Raises Pillow's own errors."""
+    """Encoded bytes as RGB: PNG or JPEG and nothing else, at most ``MAX_PIXELS``. Raises Pillow's
+    own errors."""
     with Image.open(io.BytesIO(data), formats=("PNG", "JPEG")) as image:
-        if image.width * image.height > MAX_PIXELS:  # Pillow itself refuses only twice as many, and warns before
-            raise Image.DecompressionBombError(f"{image.width}x{image.height} pixels, at most {MAX_PIXELS} are decoded")
+        if (
+            image.width * image.height > MAX_PIXELS
+        ):  # Pillow itself refuses only twice as many, and warns before
+            raise Image.DecompressionBombError(
+                f"{image.width}x{image.height} pixels, at most {MAX_PIXELS} are decoded"
+            )
         return image.convert("RGB")
 
 
 def encode_png(image: Image.Image) -> bytes:
     """PNG bytes without any metadata: the same pixels give the same bytes."""
     out = io.BytesIO()
-    Image.frombytes(image.mode, image.size, image.tobytes()).save(out, format="PNG", compress_level=6)
+    Image.frombytes(image.mode, image.size, image.tobytes()).save(
+        out, format="PNG", compress_level=6
+    )
     return out.getvalue()
 
 
 def panels(image: Image.Image) -> dict[str, Image.Image]:
     """Cut a composite again: photo (448x224), tile and nightlights (224x224 each)."""
     if image.size != (SIDE, SIDE):
-        raise InputError(f"a composite is {SIDE}x{SIDE}, not {image.width}x{image.height}; build the images again")
-    boxes = {"photo": (0, 0, SIDE, HALF), "tile": (0, HALF, HALF, SIDE), "nightlights": (HALF, HALF, SIDE, SIDE)}
+        raise InputError(
+            f"a composite is {SIDE}x{SIDE}, not {image.width}x{image.height}; build the images"
+            " again"
+        )
+    boxes = {
+        "photo": (0, 0, SIDE, HALF),
+        "tile": (0, HALF, HALF, SIDE),
+        "nightlights": (HALF, HALF, SIDE, SIDE),
+    }
     return {name: image.crop(box) for name, box in boxes.items()}

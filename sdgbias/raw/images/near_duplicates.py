@@ -1,8 +1,10 @@
-"""Exact search for near-duplicates among perceptual hashes: groups of rows that lie within a few bits of each other.
+"""Exact search for near-duplicates among perceptual hashes: groups of rows that lie within a few
+bits of each other.
 
-Two hashes that differ in at most t bits agree entirely in at least one of t+1 bands of their bits, so that only rows that
-share a band are compared. Groups are connected components: a chain of small steps is one group. Equal rows are collapsed
-first, so that many copies of one picture cost nothing. Pure array code, no I/O.
+Two hashes that differ in at most t bits agree entirely in at least one of t+1 bands of their bits,
+so that only rows that share a band are compared. Groups are connected components: a chain of small
+steps is one group. Equal rows are collapsed first, so that many copies of one picture cost nothing.
+Pure array code, no I/O.
 """
 
 from __future__ import annotations
@@ -23,16 +25,21 @@ _HEX = f"^[0-9a-f]{{{BITS // 4}}}$"
 
 
 def groups(keys: Sequence[str], hashes: Sequence[Sequence[str]], threshold: int = 4) -> list[str]:
-    """Per row the first key, in sorted order, of its group of near-duplicates; a row without any has its own key.
+    """Per row the first key, in sorted order, of its group of near-duplicates; a row without any
+    has its own key.
 
-    ``keys``: N texts. ``hashes``: per row (N) its hashes, 16 hex digits (64 bits) each, the same number for every row. Two rows
-    are near when every pair of hashes differs in at most ``threshold`` bits; a row with an empty hash is near to none. The order
-    of the rows never matters. Raises UsageError for a threshold outside 0 to 63, InputError for a hash that's none.
+    ``keys``: N texts. ``hashes``: per row (N) its hashes, 16 hex digits (64 bits) each, the same
+    number for every row. Two rows are near when every pair of hashes differs in at most
+    ``threshold`` bits; a row with an empty hash is near to none. The order of the rows never
+    matters. Raises UsageError for a threshold outside 0 to 63, InputError for a hash that's none.
     """
     if not 0 <= threshold < BITS:
         raise UsageError(f"threshold {threshold}: bits that may differ, 0 to {BITS - 1}")
     if len(keys) != len(hashes):
-        raise InputError(f"{len(keys)} keys but {len(hashes)} rows of hashes; give one row of hashes for every key")
+        raise InputError(
+            f"{len(keys)} keys but {len(hashes)} rows of hashes; give one row of hashes for"
+            " every key"
+        )
     names = np.asarray(list(keys), dtype=object)
     if not len(names):
         return []
@@ -61,7 +68,9 @@ def _numbers(hashes: Sequence[Sequence[str]]) -> tuple[np.ndarray, np.ndarray]:
     try:
         columns = list(zip(*hashes, strict=True))
     except ValueError:
-        raise InputError("rows with different numbers of hashes; give every row the same kinds of hashes") from None
+        raise InputError(
+            "rows with different numbers of hashes; give every row the same kinds of hashes"
+        ) from None
     if not columns:
         return np.zeros((len(hashes), 0), dtype=np.uint64), np.zeros(len(hashes), dtype=bool)
     numbers = np.zeros((len(hashes), len(columns)), dtype=np.uint64)
@@ -72,7 +81,10 @@ def _numbers(hashes: Sequence[Sequence[str]]) -> tuple[np.ndarray, np.ndarray]:
         bad = pc.invert(pc.or_(empty, pc.match_substring_regex(texts, _HEX)))
         if pc.any(bad).as_py():
             value = texts.filter(bad)[0].as_py()
-            raise InputError(f"{value!r} is no perceptual hash; wants {BITS // 4} hex digits; render the images again: sdgbias build")
+            raise InputError(
+                f"{value!r} is no perceptual hash; wants {BITS // 4} hex digits; render the images"
+                " again: sdgbias build"
+            )
         blank = empty.to_numpy(zero_copy_only=False)
         whole = np.where(blank, "0" * (BITS // 4), texts.to_numpy(zero_copy_only=False)).tolist()
         numbers[:, number] = np.frombuffer(bytes.fromhex("".join(whole)), dtype=">u8")
@@ -84,7 +96,9 @@ def _components(hashes: np.ndarray, threshold: int) -> np.ndarray:
     """(M,) a member that stands for the component of each of the distinct rows (M, K)."""
     parent = np.arange(len(hashes), dtype=np.int64)
     edges = np.linspace(0, BITS, threshold + 2).astype(np.int64)
-    cuts = [(np.uint64(low), np.uint64((1 << int(high - low)) - 1)) for low, high in pairwise(edges)]
+    cuts = [
+        (np.uint64(low), np.uint64((1 << int(high - low)) - 1)) for low, high in pairwise(edges)
+    ]
     banded = [[(column >> low) & mask for low, mask in cuts] for column in hashes.T]
     for band in min(banded, key=_pairs):  # the kind of hash that parts the rows best
         order = np.argsort(band, kind="stable")
@@ -95,11 +109,15 @@ def _components(hashes: np.ndarray, threshold: int) -> np.ndarray:
 
 def _pairs(bands: list[np.ndarray]) -> float:
     """Pairs of rows that share a band."""
-    return float(sum((pd.Series(band).value_counts().to_numpy(dtype=float) ** 2).sum() for band in bands))
+    return float(
+        sum((pd.Series(band).value_counts().to_numpy(dtype=float) ** 2).sum() for band in bands)
+    )
 
 
 @numba.njit(cache=True)  # type: ignore[untyped-decorator]
-def _join(hashes: np.ndarray, order: np.ndarray, starts: np.ndarray, threshold: int, parent: np.ndarray) -> None:
+def _join(
+    hashes: np.ndarray, order: np.ndarray, starts: np.ndarray, threshold: int, parent: np.ndarray
+) -> None:
     """Unite the rows of every bucket order[starts[i]:starts[i + 1]] that are near."""
     for bucket in range(len(starts) - 1):
         for i in range(starts[bucket], starts[bucket + 1]):
@@ -110,7 +128,9 @@ def _join(hashes: np.ndarray, order: np.ndarray, starts: np.ndarray, threshold: 
                 for k in range(hashes.shape[1]):
                     x = hashes[a, k] ^ hashes[b, k]
                     x = x - ((x >> np.uint64(1)) & np.uint64(0x5555555555555555))
-                    x = (x & np.uint64(0x3333333333333333)) + ((x >> np.uint64(2)) & np.uint64(0x3333333333333333))
+                    x = (x & np.uint64(0x3333333333333333)) + (
+                        (x >> np.uint64(2)) & np.uint64(0x3333333333333333)
+                    )
                     x = (x + (x >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
                     if (x * np.uint64(0x0101010101010101)) >> np.uint64(56) > np.uint64(threshold):
                         near = False

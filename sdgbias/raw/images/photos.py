@@ -1,4 +1,5 @@
-"""Street photos of a SustainBench folder: finding them, reading them, choosing one per cluster (DATA.md section 3)."""
+"""Street photos of a SustainBench folder: finding them, reading them, choosing one per cluster
+(DATA.md section 3)."""
 
 from __future__ import annotations
 
@@ -31,10 +32,14 @@ CLUSTER_NAMES = ("DHSID_EA", "dhsid", "cluster")
 
 #: EXIF tag 0x0112 -> what turns the stored pixels upright.
 _UPRIGHT = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT, 3: Image.Transpose.ROTATE_180, 4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE, 6: Image.Transpose.ROTATE_270, 7: Image.Transpose.TRANSVERSE,
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
-}  # fmt: skip
+}
 
 
 class PhotoError(FileError):
@@ -43,11 +48,14 @@ class PhotoError(FileError):
 
 @lru_cache(maxsize=4)
 def _archive(path: str, _size: int, _changed: int) -> zipfile.ZipFile:
-    """An open archive, kept because reading a directory of 100,000 members takes longer than a photo."""
+    """An open archive, kept because reading a directory of 100,000 members takes longer than a
+    photo."""
     try:
         return zipfile.ZipFile(path)
     except (zipfile.BadZipFile, OSError) as error:
-        raise InputError(f"{path}: unreadable zip ({error}); download it again or unpack it beside itself") from error
+        raise InputError(
+            f"{path}: unreadable zip ({error}); download it again or unpack it beside itself"
+        ) from error
 
 
 def _zip(path: str) -> zipfile.ZipFile:
@@ -56,7 +64,8 @@ def _zip(path: str) -> zipfile.ZipFile:
 
 
 def photo_bytes(path: Path | str) -> bytes:
-    """The file as it lies there; ``path`` as in read_photo. Raises PhotoError (too large, damaged in its archive)."""
+    """The file as it lies there; ``path`` as in read_photo. Raises PhotoError (too large, damaged
+    in its archive)."""
     outer, inside, member = str(path).partition(".zip::")
     try:
         archive = _zip(outer + ".zip") if inside else None
@@ -67,14 +76,19 @@ def photo_bytes(path: Path | str) -> bytes:
         return Path(path).read_bytes() if archive is None else archive.read(member)
     except InputError:
         raise
-    except OSError as error:  # the disk's fault, not the photo's: stop instead of leaving a cluster out
-        raise InputError(f"{path}: can't be read ({error.strerror or error}); check the disk and permissions") from error
+    except (
+        OSError
+    ) as error:  # the disk's fault, not the photo's: stop instead of leaving a cluster out
+        raise InputError(
+            f"{path}: can't be read ({error.strerror or error}); check the disk and permissions"
+        ) from error
     except Exception as error:  # a damaged member of an archive
         raise _corrupt(path, error) from error
 
 
 def photo_digest(path: Path | str) -> str:
-    """sha256 of the photo's bytes; of the fault when they can't be had, so that a mended archive counts as a change."""
+    """sha256 of the photo's bytes; of the fault when they can't be had, so that a mended archive
+    counts as a change."""
     try:
         return hashlib.sha256(photo_bytes(path)).hexdigest()
     except PhotoError as error:
@@ -83,7 +97,10 @@ def photo_digest(path: Path | str) -> str:
 
 def _corrupt(path: Path | str, error: Exception) -> PhotoError:
     cause = str(error).split(" <_io")[0].splitlines()[0] if str(error) else type(error).__name__
-    return PhotoError("photo-corrupt", f"{path}: no readable JPEG ({cause}); download the photo again or delete it")
+    return PhotoError(
+        "photo-corrupt",
+        f"{path}: no readable JPEG ({cause}); download the photo again or delete it",
+    )
 
 
 def _decode(path: Path | str, prepare: Callable[[Image.Image], Image.Image]) -> Image.Image:
@@ -91,22 +108,28 @@ def _decode(path: Path | str, prepare: Callable[[Image.Image], Image.Image]) -> 
     data = photo_bytes(path)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of odd EXIF, which is fine, and of sizes, checked below
+            warnings.simplefilter(
+                "ignore"
+            )  # of odd EXIF, which is fine, and of sizes, checked below
             with Image.open(io.BytesIO(data), formats=("JPEG", "PNG")) as image:
                 if image.width * image.height > MAX_PHOTO_PIXELS:
                     raise Image.DecompressionBombError(f"{image.width}x{image.height} pixels")
                 return prepare(image)
     except Image.DecompressionBombError as error:
         limit = f"at most {MAX_PHOTO_PIXELS} pixels are decoded"
-        raise PhotoError("photo-too-large", f"{path}: {error}, {limit}; shrink the photo") from error
+        raise PhotoError(
+            "photo-too-large", f"{path}: {error}, {limit}; shrink the photo"
+        ) from error
     except Exception as error:
         raise _corrupt(path, error) from error
 
 
 def read_photo(path: Path | str) -> Image.Image:
-    """Read one photo as RGB, turned upright as its EXIF says; damaged EXIF costs the turning, not the photo.
+    """Read one photo as RGB, turned upright as its EXIF says; damaged EXIF costs the turning, not
+    the photo.
 
-    ``path`` may name a member of an archive: 'imagery/AL.zip::AL/AL-2008-5#-00000001/123.jpeg'. Raises PhotoError.
+    ``path`` may name a member of an archive: 'imagery/AL.zip::AL/AL-2008-5#-00000001/123.jpeg'.
+    Raises PhotoError.
     """
 
     def upright(image: Image.Image) -> Image.Image:
@@ -131,7 +154,8 @@ def _glance(path: Path | str) -> Image.Image:
 
 
 def _information(glance: Image.Image) -> float:
-    """How much a photo shows: variance of the gradient's magnitude. Fog, night, a lens cap or a wall score near 0."""
+    """How much a photo shows: variance of the gradient's magnitude. Fog, night, a lens cap or a
+    wall score near 0."""
     grey = np.asarray(glance, dtype=float)
     if min(grey.shape) < 2:
         return 0.0
@@ -151,8 +175,8 @@ def distance(one: str, other: str) -> int:
 
 @dataclass
 class Choice:
-    """What choose_photos found: the photos, best first; the unreadable ones met on the way; ids and digests of all that
-    were looked at; whether these were all there are."""
+    """What choose_photos found: the photos, best first; the unreadable ones met on the way; ids and
+    digests of all that were looked at; whether these were all there are."""
 
     photos: list[tuple[str, Image.Image]] = field(default_factory=list)
     broken: list[tuple[str, PhotoError]] = field(default_factory=list)
@@ -161,10 +185,12 @@ class Choice:
 
 
 def choose_photos(raw: Path, photos: Sequence[tuple[str, str]], wanted: int = 1) -> Choice:
-    """The most informative of the first 8 x ``wanted`` readable ``photos`` in photo_id order; ties go to the lower id.
+    """The most informative of the first 8 x ``wanted`` readable ``photos`` in photo_id order; ties
+    go to the lower id.
 
-    ``photos``: (photo_id, path) pairs as photo_index gives them. A photo that nearly equals a better one (NEAR_BITS) is
-    passed over, so there may be fewer than ``wanted``. Raises InputError when a path leads out of ``raw``.
+    ``photos``: (photo_id, path) pairs as photo_index gives them. A photo that nearly equals a
+    better one (NEAR_BITS) is passed over, so there may be fewer than ``wanted``. Raises InputError
+    when a path leads out of ``raw``.
     """
     choice = Choice()
     ranked: list[tuple[float, str, str, str]] = []
@@ -176,7 +202,14 @@ def choose_photos(raw: Path, photos: Sequence[tuple[str, str]], wanted: int = 1)
         choice.looked_at.append((photo_id, photo_digest(path)))
         try:
             glance = _glance(path)
-            ranked.append((-_information(glance), photo_id, path, perceptual_hash(glance) if wanted > 1 else ""))
+            ranked.append(
+                (
+                    -_information(glance),
+                    photo_id,
+                    path,
+                    perceptual_hash(glance) if wanted > 1 else "",
+                )
+            )
         except PhotoError as error:
             choice.broken.append((photo_id, error))
     better: list[str] = []
@@ -194,16 +227,20 @@ def choose_photos(raw: Path, photos: Sequence[tuple[str, str]], wanted: int = 1)
 
 
 def locate(raw: Path, relative: str) -> str:
-    """Full form of an index path; the photo or its archive must lie in the imagery folder, links resolved."""
+    """Full form of an index path; the photo or its archive must lie in the imagery folder, links
+    resolved."""
     outer, inside, member = relative.partition(".zip::")
-    file = confine(raw / IMAGERY, str(Path(outer + ".zip" if inside else outer).relative_to(IMAGERY)))
+    file = confine(
+        raw / IMAGERY, str(Path(outer + ".zip" if inside else outer).relative_to(IMAGERY))
+    )
     return f"{file}::{member}" if inside else str(file)
 
 
 @dataclass(frozen=True)
 class PhotoIndex:
-    """rows: cluster_id, photo_id, path, sorted. named: the clusters that metadata names. misplaced: quarantine rows of
-    photos that metadata gives to one cluster and that lie in another one's folder."""
+    """rows: cluster_id, photo_id, path, sorted. named: the clusters that metadata names. misplaced:
+    quarantine rows of photos that metadata gives to one cluster and that lie in another one's
+    folder."""
 
     rows: pd.DataFrame
     named: frozenset[str]
@@ -213,9 +250,10 @@ class PhotoIndex:
 def photo_index(raw: Path) -> pd.DataFrame:
     """All street photos under ``raw``: cluster_id, photo_id, path (relative to ``raw``), sorted.
 
-    Read from mapillary/metadata/{CC}.csv (columns in any order) where present, otherwise from the files found. Rows
-    whose file doesn't exist are left out. Photos lie in imagery/{CC}/{DHSID_EA}/{id}.jpeg or in imagery/{CC}.zip of the
-    same tree; members are read in place, with path 'mapillary/imagery/AL.zip::AL/AL-2008-5#-00000001/123.jpeg'.
+    Read from mapillary/metadata/{CC}.csv (columns in any order) where present, otherwise from the
+    files found. Rows whose file doesn't exist are left out. Photos lie in
+    imagery/{CC}/{DHSID_EA}/{id}.jpeg or in imagery/{CC}.zip of the same tree; members are read in
+    place, with path 'mapillary/imagery/AL.zip::AL/AL-2008-5#-00000001/123.jpeg'.
     """
     return index_photos(Path(raw)).rows
 
@@ -234,51 +272,75 @@ def index_photos(raw: Path) -> PhotoIndex:
         rest = rest[rest["_merge"] == "left_only"].drop(columns="_merge")
         wrong = _of_others(rest, rows, mine, path.relative_to(raw).as_posix())
         extra = rest[(rest["path_given"] != "") & ~rest.index.isin(wrong.index)]
-        there = np.array([confine(raw / IMAGERY, given).is_file() for given in extra["path_given"]], dtype=bool)
+        there = np.array(
+            [confine(raw / IMAGERY, given).is_file() for given in extra["path_given"]], dtype=bool
+        )
         extra = extra.loc[there]
         extra = extra.assign(path=[(IMAGERY / given).as_posix() for given in extra["path_given"]])
         if len(rows) and found.empty and extra.empty and len(mine):
             example = f"{rows['cluster_id'].iloc[0]}/{rows['photo_id'].iloc[0]}"
             raise InputError(
-                f"{path}: none of its {len(rows)} rows names a photo of {raw / IMAGERY / cc} (first row: {example}); "
-                f"expected the photo's id and the DHSID_EA, or remove the table to use the folder as it is"
+                f"{path}: none of its {len(rows)} rows names a photo of {raw / IMAGERY / cc} (first"
+                f" row: {example}); expected the photo's id and the DHSID_EA, or remove the table"
+                " to use the folder as it is"
             )
         parts += [found, extra]
         misplaced.append(wrong)
         named.update(rows["cluster_id"])
     index = pd.concat([part[["cluster_id", "photo_id", "path"]] for part in parts]).astype("str")
-    index = index.drop_duplicates(["cluster_id", "photo_id"]).sort_values(["cluster_id", "photo_id"], ignore_index=True)
+    index = index.drop_duplicates(["cluster_id", "photo_id"]).sort_values(
+        ["cluster_id", "photo_id"], ignore_index=True
+    )
     return PhotoIndex(index, frozenset(named), pd.concat(misplaced, ignore_index=True))
 
 
-def _of_others(rest: pd.DataFrame, rows: pd.DataFrame, listed: pd.DataFrame, table: str) -> pd.DataFrame:
-    """Quarantine rows for those of ``rest`` (metadata rows without a photo in their cluster's folder) whose photo lies in
-    another cluster's: where their path says so, or where only the file says so and no row claims it for its own folder."""
+def _of_others(
+    rest: pd.DataFrame, rows: pd.DataFrame, listed: pd.DataFrame, table: str
+) -> pd.DataFrame:
+    """Quarantine rows for those of ``rest`` (metadata rows without a photo in their cluster's
+    folder) whose photo lies in another cluster's: where their path says so, or where only the file
+    says so and no row claims it for its own folder."""
     folder = rest["path_given"].str.extract(r"([^/\\]+)[/\\][^/\\]+$")[0].fillna("").astype("str")
     clusters = set(listed["cluster_id"]) | set(rows["cluster_id"])
     by_path = folder.where(folder.isin(clusters) & (folder != rest["cluster_id"]), "")
     unclaimed = listed.merge(rows[["cluster_id", "photo_id"]], how="left", indicator=True)
     unclaimed = unclaimed[unclaimed["_merge"] == "left_only"]
     owners = dict(zip(unclaimed["photo_id"], unclaimed["cluster_id"], strict=True))
-    by_file = rest["photo_id"].map(owners).fillna("").astype("str").where(rest["path_given"] == "", "")
+    by_file = (
+        rest["photo_id"].map(owners).fillna("").astype("str").where(rest["path_given"] == "", "")
+    )
     other = by_path.where(by_path != "", by_file)
     wrong, other = rest[other != ""], other[other != ""]
-    detail = table + " names it, but it lies in the folder of " + other + "; correct the row or move the photo"
+    detail = (
+        table
+        + " names it, but it lies in the folder of "
+        + other
+        + "; correct the row or move the photo"
+    )
     key = wrong["cluster_id"] + "/" + wrong["photo_id"]
-    return pd.DataFrame({"table": "photos", "key": key, "rule": "photo-of-other-cluster", "detail": detail}, dtype="str")
+    return pd.DataFrame(
+        {"table": "photos", "key": key, "rule": "photo-of-other-cluster", "detail": detail},
+        dtype="str",
+    )
 
 
 def _listing(raw: Path) -> pd.DataFrame:
-    """Photo files as they lie: cluster_id, photo_id, path, cc (folder or archive name). Folders win over archives."""
+    """Photo files as they lie: cluster_id, photo_id, path, cc (folder or archive name). Folders win
+    over archives."""
     root = raw / IMAGERY
     if not root.is_dir():
-        raise InputError(f"no folder {root}; put SustainBench's Mapillary photos there (CC/ or CC.zip)")
+        raise InputError(
+            f"no folder {root}; put SustainBench's Mapillary photos there (CC/ or CC.zip)"
+        )
     rows: list[tuple[str, str, str, str]] = []
     for cc in sorted(entry for entry in root.iterdir() if entry.is_dir()):
         for cluster in sorted(entry for entry in cc.iterdir() if entry.is_dir()):
             folder = (IMAGERY / cc.name / cluster.name).as_posix()
             names = sorted(name for name in os.listdir(cluster) if _is_jpeg(name))
-            rows += [(cluster.name, name.rpartition(".")[0], f"{folder}/{name}", cc.name) for name in names]
+            rows += [
+                (cluster.name, name.rpartition(".")[0], f"{folder}/{name}", cc.name)
+                for name in names
+            ]
     for zipped in sorted(root.glob("*.zip")):
         for member in sorted(_zip(str(zipped)).namelist()):
             *_, cluster_name, name = ("", "", *member.split("/"))
@@ -294,7 +356,8 @@ def _is_jpeg(name: str) -> bool:
 
 
 def _metadata(raw: Path, path: Path) -> pd.DataFrame:
-    """One metadata table: cluster_id, photo_id, path_given ('' without). Ids are text: they exceed 2**53."""
+    """One metadata table: cluster_id, photo_id, path_given ('' without). Ids are text: they exceed
+    2**53."""
     try:
         table = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8-sig").fillna("")
     except (ValueError, OSError) as error:
@@ -307,12 +370,20 @@ def _metadata(raw: Path, path: Path) -> pd.DataFrame:
             if name.lower() in present:
                 return table[present[name.lower()]].str.strip()
         found = ", ".join(map(str, table.columns))
-        raise InputError(f"{path}: no column for the {what}; name it {' or '.join(names)}; found: {found}")
+        raise InputError(
+            f"{path}: no column for the {what}; name it {' or '.join(names)}; found: {found}"
+        )
 
-    given = table[present["path"]].str.strip() if "path" in present else pd.Series("", index=table.index, dtype="str")
+    given = (
+        table[present["path"]].str.strip()
+        if "path" in present
+        else pd.Series("", index=table.index, dtype="str")
+    )
     photo, cluster = column("photo's id", ID_NAMES), column("cluster's DHSID_EA", CLUSTER_NAMES)
     rows = pd.DataFrame({"cluster_id": cluster, "photo_id": photo, "path_given": given})
     for name in rows.columns:
-        for value in rows.loc[rows[name].str.contains(r"\.\.|^[\\/]|^[A-Za-z]:|\0", regex=True), name]:
+        for value in rows.loc[
+            rows[name].str.contains(r"\.\.|^[\\/]|^[A-Za-z]:|\0", regex=True), name
+        ]:
             confine(raw / IMAGERY, value)
     return rows.drop_duplicates(["cluster_id", "photo_id"])

@@ -1,8 +1,9 @@
 """One shard of the image store: pictures that are unchanged are taken over, the others drawn.
 
-A picture's `source` is a digest over everything it was made from: renderer, settings, the tile's bytes, the bytes of every
-photo looked at, and the sensor where it matters. A cluster that gives no picture, or has a broken photo, leaves a note in
-the shard: its source and its quarantine rows, so that it isn't decoded in vain again.
+A picture's `source` is a digest over everything it was made from: renderer, settings, the tile's
+bytes, the bytes of every photo looked at, and the sensor where it matters. A cluster that gives no
+picture, or has a broken photo, leaves a note in the shard: its source and its quarantine rows, so
+that it isn't decoded in vain again.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from sdgbias.raw.images.composite import (
     tile_panel,
     tile_path,
     tile_rgb,
-)  # fmt: skip
+)
 from sdgbias.raw.images.photos import (
     PHOTO_CANDIDATES,
     Choice,
@@ -49,7 +50,8 @@ from sdgbias.raw.images.photos import (
 )
 from sdgbias.raw.images.shards import Row, image_id, index_of, read_parts, read_rows, write_shard
 
-#: Raised when the same inputs would be drawn otherwise. Pillow resamples and encodes, so its version counts too.
+#: Raised when the same inputs would be drawn otherwise. Pillow resamples and encodes, so its
+#: version counts too.
 RENDERER = f"1 pillow {PIL.__version__}"
 LAYOUTS = ("composite", "several")
 MAX_PHOTOS = 4
@@ -59,9 +61,10 @@ MAX_PHOTOS = 4
 class ImageSettings:
     """How pictures are drawn. Raises UsageError for names and numbers that don't exist.
 
-    layout: 'composite' (one picture per cluster, for models that take one) or 'several'. stretch: imagery.STRETCHES, with
-    exceptions per country (DHS code) in ``stretch_for``. bands: imagery.BANDS. nightlights: imagery.NIGHT_SCALES. photos:
-    1 to 4, more than one with 'several' only.
+    layout: 'composite' (one picture per cluster, for models that take one) or 'several'. stretch:
+    imagery.STRETCHES, with exceptions per country (DHS code) in ``stretch_for``. bands:
+    imagery.BANDS. nightlights: imagery.NIGHT_SCALES. photos: 1 to 4, more than one with 'several'
+    only.
     """
 
     layout: str = "composite"
@@ -74,17 +77,28 @@ class ImageSettings:
     def __post_init__(self) -> None:
         exceptions = dict(self.stretch_for)
         known = set(countries()["cname"])
-        checks = [("image layout", self.layout, LAYOUTS), ("stretch", self.stretch, STRETCHES), ("bands", self.bands, tuple(BANDS))]
+        checks = [
+            ("image layout", self.layout, LAYOUTS),
+            ("stretch", self.stretch, STRETCHES),
+            ("bands", self.bands, tuple(BANDS)),
+        ]
         checks += [("nightlights", self.nightlights, NIGHT_SCALES)]
-        checks += [(f"stretch for {country}", name, STRETCHES) for country, name in exceptions.items()]
-        checks += [("country with a stretch of its own", country, tuple(known)) for country in exceptions]
+        checks += [
+            (f"stretch for {country}", name, STRETCHES) for country, name in exceptions.items()
+        ]
+        checks += [
+            ("country with a stretch of its own", country, tuple(known)) for country in exceptions
+        ]
         for what, value, valid in checks:
             if value not in valid:
                 raise UsageError(one_of(what, value, valid))
         if not 1 <= self.photos <= MAX_PHOTOS:
             raise UsageError(f"{self.photos} photos per cluster: give 1 to {MAX_PHOTOS}")
         if self.photos > 1 and self.layout == "composite":
-            raise UsageError(f"{self.photos} photos don't fit into one picture: choose the image layout several, or 1 photo")
+            raise UsageError(
+                f"{self.photos} photos don't fit into one picture: choose the image layout several,"
+                " or 1 photo"
+            )
 
     def stretch_of(self, country: str) -> str:
         return dict(self.stretch_for).get(country, self.stretch)
@@ -92,7 +106,8 @@ class ImageSettings:
 
 @dataclass(frozen=True)
 class Known:
-    """One earlier outcome of a cluster: its row in a shard (None: no picture came of it) and its note."""
+    """One earlier outcome of a cluster: its row in a shard (None: no picture came of it) and its
+    note."""
 
     path: Path
     row: int | None
@@ -112,7 +127,8 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Shard:
-    """One file to make; ``folder``: where a finished one may lie already, ``staging``: where a new one goes."""
+    """One file to make; ``folder``: where a finished one may lie already, ``staging``: where a new
+    one goes."""
 
     raw: Path
     name: str
@@ -132,8 +148,13 @@ class Made:
 
 
 def make_shard(shard: Shard) -> Made:
-    """Write one shard unless the very same lies there; pictures that are known are copied, the others drawn."""
-    reused = {cluster.cluster_id: known for cluster in shard.clusters if (known := _reusable(shard, cluster)) is not None}
+    """Write one shard unless the very same lies there; pictures that are known are copied, the
+    others drawn."""
+    reused = {
+        cluster.cluster_id: known
+        for cluster in shard.clusters
+        if (known := _reusable(shard, cluster)) is not None
+    }
     notes = {key: dict(known.note) for key, known in reused.items() if known.note}
     rows_of = {cluster.cluster_id: len(cluster.photos) for cluster in shard.clusters}
     same = _already(shard, reused, rows_of)
@@ -163,15 +184,21 @@ def _quarantine(notes: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
     return [list(row) for note in notes.values() for row in note["quarantine"]]
 
 
-def _already(shard: Shard, reused: Mapping[str, Known], n_photos: Mapping[str, int]) -> pd.DataFrame | None:
-    """The rows of the finished file of this name when it holds these clusters' outcomes and nothing else."""
+def _already(
+    shard: Shard, reused: Mapping[str, Known], n_photos: Mapping[str, int]
+) -> pd.DataFrame | None:
+    """The rows of the finished file of this name when it holds these clusters' outcomes and nothing
+    else."""
     if len(reused) < len(shard.clusters) or len({known.path for known in reused.values()}) != 1:
         return None
     path = next(iter(reused.values())).path
     if path.stem != shard.name:
         return None
     rows, notes = read_rows(path)
-    whole = set(notes) | set(rows["cluster_id"]) == set(reused) and rows["cluster_id"].is_monotonic_increasing
+    whole = (
+        set(notes) | set(rows["cluster_id"]) == set(reused)
+        and rows["cluster_id"].is_monotonic_increasing
+    )
     counted = rows["n_photos"].tolist() == [n_photos.get(key) for key in rows["cluster_id"]]
     return rows if whole and counted else None
 
@@ -184,12 +211,19 @@ def _reusable(shard: Shard, cluster: Cluster) -> Known | None:
             looked = min(PHOTO_CANDIDATES * wanted, len(cluster.photos))
         else:
             looked = int(known.note.get("looked_at", -1))
-            enough = looked <= len(cluster.photos) if not known.note.get("complete") else looked == len(cluster.photos)
+            enough = (
+                looked <= len(cluster.photos)
+                if not known.note.get("complete")
+                else looked == len(cluster.photos)
+            )
             if not enough or known.note.get("paths") != _paths(cluster, looked):
                 continue
         try:
             tile = hashlib.sha256(tile_bytes(tile_path(shard.raw, cluster.cluster_id))).hexdigest()
-            photos = [(key, photo_digest(locate(shard.raw, path))) for key, path in cluster.photos[:looked]]
+            photos = [
+                (key, photo_digest(locate(shard.raw, path)))
+                for key, path in cluster.photos[:looked]
+            ]
         except FileError:
             continue
         if _source(shard, cluster, tile, photos) == known.source:
@@ -211,61 +245,91 @@ def _copy(known: Known) -> Row | None:
 
 @lru_cache(maxsize=4)
 def _rows_of(path: Path, _size: int, _changed: int) -> list[Row]:
-    return [{str(name): value for name, value in row.items()} for row in read_rows(path)[0].to_dict("records")]
+    return [
+        {str(name): value for name, value in row.items()}
+        for row in read_rows(path)[0].to_dict("records")
+    ]
 
 
 def _paths(cluster: Cluster, looked_at: int) -> str:
     """A note tells where a broken photo lies, so it holds only as long as the photos lie there."""
-    return hashlib.sha256("\n".join(path for _, path in cluster.photos[:looked_at]).encode()).hexdigest()[:16]
+    return hashlib.sha256(
+        "\n".join(path for _, path in cluster.photos[:looked_at]).encode()
+    ).hexdigest()[:16]
 
 
 def _source(shard: Shard, cluster: Cluster, tile: str, photos: list[tuple[str, str]]) -> str:
     s = shard.settings
     parts = [RENDERER, s.layout, shard.stretch, s.bands, s.nightlights, str(s.photos), tile]
-    parts += ["" if s.nightlights == "none" else sensor(cluster.year), *(f"{key} {digest}" for key, digest in photos)]
+    parts += [
+        "" if s.nightlights == "none" else sensor(cluster.year),
+        *(f"{key} {digest}" for key, digest in photos),
+    ]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 def _draw(shard: Shard, cluster: Cluster) -> tuple[Row | None, dict[str, Any] | None]:
-    """(row or None, note or None) of one cluster: the pictures, or everything that keeps it from having any."""
+    """(row or None, note or None) of one cluster: the pictures, or everything that keeps it from
+    having any."""
     path = tile_path(shard.raw, cluster.cluster_id)
     data = tile_bytes(path)
     reasons: list[list[str]] = []
     choice, tile = Choice(), None
     try:
         tile = read_tile(path, data)
-        choice = choose_photos(shard.raw, cluster.photos, shard.settings.photos)  # most of the time: not decoded in vain
+        choice = choose_photos(
+            shard.raw, cluster.photos, shard.settings.photos
+        )  # most of the time: not decoded in vain
     except TileError as error:
         reasons.append(["images", cluster.cluster_id, error.rule, _inside(shard.raw, error)])
     source = _source(shard, cluster, hashlib.sha256(data).hexdigest(), choice.looked_at)
     row = None
     if tile is not None and choice.photos:
-        reasons += [["photos", f"{cluster.cluster_id}/{key}", error.rule, _inside(shard.raw, error)] for key, error in choice.broken]
+        reasons += [
+            ["photos", f"{cluster.cluster_id}/{key}", error.rule, _inside(shard.raw, error)]
+            for key, error in choice.broken
+        ]
         row = {**_row(shard, cluster, tile, choice), "source": source}
     elif tile is not None:
         first = choice.broken[0][1]
-        detail = f"none of {len(cluster.photos)} photo(s) is readable; first: {_inside(shard.raw, first)}"
+        detail = (
+            f"none of {len(cluster.photos)} photo(s) is readable; first:"
+            f" {_inside(shard.raw, first)}"
+        )
         reasons.append(["images", cluster.cluster_id, first.rule, detail])
     if not reasons:
         return row, None
     looked_at, complete = len(choice.looked_at), choice.complete and tile is not None
-    note = {"source": source, "looked_at": looked_at, "complete": complete, "paths": _paths(cluster, looked_at), "quarantine": reasons}
+    note = {
+        "source": source,
+        "looked_at": looked_at,
+        "complete": complete,
+        "paths": _paths(cluster, looked_at),
+        "quarantine": reasons,
+    }
     return row, note
 
 
 def _row(shard: Shard, cluster: Cluster, tile: Any, choice: Choice) -> Row:
-    """Pictures and hashes; the hashes are those of the default panels, so that they don't depend on the settings."""
+    """Pictures and hashes; the hashes are those of the default panels, so that they don't depend on
+    the settings."""
     s = shard.settings
     photo, plain = photo_panel(choice.photos[0][1]), tile_panel(tile)
     night = None if s.nightlights == "none" else nightlights(tile, cluster.year, s.nightlights)
     usual = (shard.stretch, s.bands) == ("authors", "true-colour")
     if s.layout == "composite":
-        shown = [composite(photo, plain if usual else tile_panel(tile, shard.stretch, s.bands), night)]
+        shown = [
+            composite(photo, plain if usual else tile_panel(tile, shard.stretch, s.bands), night)
+        ]
     else:
         shown = [image for _, image in choice.photos]
         for image in shown:
             image.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
-        shown += [Image.fromarray(panel) for panel in (tile_rgb(tile, shard.stretch, s.bands), night) if panel is not None]
+        shown += [
+            Image.fromarray(panel)
+            for panel in (tile_rgb(tile, shard.stretch, s.bands), night)
+            if panel is not None
+        ]
     parts = [encode_png(image) for image in shown]
     return {
         "cluster_id": cluster.cluster_id,
@@ -280,5 +344,6 @@ def _row(shard: Shard, cluster: Cluster, tile: Any, choice: Choice) -> Row:
 
 
 def _inside(raw: Path, error: FileError) -> str:
-    """The message without the machine's own folders: the quarantine table is the same wherever the raw folder lies."""
+    """The message without the machine's own folders: the quarantine table is the same wherever the
+    raw folder lies."""
     return str(error).replace(f"{raw}/", "")

@@ -1,8 +1,10 @@
-"""The image store on disk: a benchmark's pictures in a few large Parquet files, images/<CC>-<nnn>.parquet.
+"""The image store on disk: a benchmark's pictures in a few large Parquet files,
+images/<CC>-<nnn>.parquet.
 
-One row per picture: cluster_id, image_id, source (what it was made from), photo_id, n_photos, n_parts, tile_hash,
-photo_hash, parts (encoded bytes, one or several). A small number of rows makes a row group, so that one picture can be
-read without its neighbours. What could not be drawn stands in the file's metadata (`notes`).
+One row per picture: cluster_id, image_id, source (what it was made from), photo_id, n_photos,
+n_parts, tile_hash, photo_hash, parts (encoded bytes, one or several). A small number of rows makes
+a row group, so that one picture can be read without its neighbours. What could not be drawn stands
+in the file's metadata (`notes`).
 """
 
 from __future__ import annotations
@@ -32,7 +34,16 @@ FOLDER = "images"
 PER_SHARD = 256
 PER_GROUP = 16
 PENDING = "pending:"
-INDEX_COLUMNS = ["cluster_id", "image_id", "photo_id", "n_photos", "n_parts", "tile_hash", "photo_hash", "shard"]
+INDEX_COLUMNS = [
+    "cluster_id",
+    "image_id",
+    "photo_id",
+    "n_photos",
+    "n_parts",
+    "tile_hash",
+    "photo_hash",
+    "shard",
+]
 SCHEMA = pa.schema(
     [
         ("cluster_id", pa.string()),
@@ -53,17 +64,23 @@ Row = dict[str, Any]
 
 
 def image_id(parts: Sequence[bytes]) -> str:
-    """sha256 of the picture; of the pictures' sha256 digests, one after the other, when there are several."""
+    """sha256 of the picture; of the pictures' sha256 digests, one after the other, when there are
+    several."""
     digests = [hashlib.sha256(part).digest() for part in parts]
     return digests[0].hex() if len(digests) == 1 else hashlib.sha256(b"".join(digests)).hexdigest()
 
 
-def write_shard(path: Path, rows: Iterable[Row], notes: Callable[[], Mapping[str, Any]] = dict) -> pd.DataFrame:
-    """Write ``rows`` beside ``path`` as they come, then rename; returns them without parts. ``notes`` is asked at the end.
+def write_shard(
+    path: Path, rows: Iterable[Row], notes: Callable[[], Mapping[str, Any]] = dict
+) -> pd.DataFrame:
+    """Write ``rows`` beside ``path`` as they come, then rename; returns them without parts.
+    ``notes`` is asked at the end.
 
     Raises StoreError when the disk is full or read-only.
     """
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")  # an orphan of a killed run may still be at work
+    part = path.with_name(
+        f".{path.name}.{os.getpid()}.part"
+    )  # an orphan of a killed run may still be at work
     kept: list[Row] = []
     source = iter(rows)
     try:
@@ -71,7 +88,11 @@ def write_shard(path: Path, rows: Iterable[Row], notes: Callable[[], Mapping[str
         # pictures are compressed already; a dictionary or statistics over them would only cost time
         small = [name for name in SCHEMA.names if name != "parts"]
         codec = dict.fromkeys(small, "zstd") | {"parts.list.element": "none"}
-        options: dict[str, Any] = {"compression": codec, "use_dictionary": small, "write_statistics": small}
+        options: dict[str, Any] = {
+            "compression": codec,
+            "use_dictionary": small,
+            "write_statistics": small,
+        }
         with pq.ParquetWriter(part, SCHEMA, **options) as writer:
             while group := list(islice(source, PER_GROUP)):
                 writer.write_table(pa.Table.from_pylist(group, SCHEMA), row_group_size=PER_GROUP)
@@ -79,7 +100,10 @@ def write_shard(path: Path, rows: Iterable[Row], notes: Callable[[], Mapping[str
             writer.add_key_value_metadata({_NOTES: json.dumps(notes(), sort_keys=True)})
         part.replace(path)
     except OSError as error:
-        raise StoreError(f"{path.parent}: can't be written ({error.strerror or error}); free the disk or name another --out") from error
+        raise StoreError(
+            f"{path.parent}: can't be written ({error.strerror or error}); free the disk or name"
+            " another --out"
+        ) from error
     finally:
         with suppress(OSError):
             part.unlink(missing_ok=True)
@@ -87,14 +111,16 @@ def write_shard(path: Path, rows: Iterable[Row], notes: Callable[[], Mapping[str
 
 
 def read_rows(path: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """(the rows of a shard without parts, its notes). Raises OSError, ValueError or ArrowException on a damaged file."""
+    """(the rows of a shard without parts, its notes). Raises OSError, ValueError or ArrowException
+    on a damaged file."""
     with pq.ParquetFile(path) as file:
         notes = json.loads(file.metadata.metadata[_NOTES.encode()])
         return file.read([n for n in SCHEMA.names if n != "parts"]).to_pandas(), notes
 
 
 def read_parts(path: Path, rows: Iterable[int]) -> Iterator[tuple[int, tuple[bytes, ...]]]:
-    """(row, its pictures) for ``rows`` of a shard; holds one row group at a time. Raises as read_rows does."""
+    """(row, its pictures) for ``rows`` of a shard; holds one row group at a time. Raises as
+    read_rows does."""
     with pq.ParquetFile(path) as file:
         starts = _starts(file)
         held, block = -1, None
@@ -106,7 +132,9 @@ def read_parts(path: Path, rows: Iterable[int]) -> Iterator[tuple[int, tuple[byt
 
 
 def list_shards(out: Path) -> list[Path]:
-    return sorted(path for path in (out / FOLDER).glob("*.parquet") if not path.name.startswith("."))
+    return sorted(
+        path for path in (out / FOLDER).glob("*.parquet") if not path.name.startswith(".")
+    )
 
 
 def staging(out: Path) -> Path:
@@ -115,7 +143,8 @@ def staging(out: Path) -> Path:
 
 
 def publish(out: Path, names: Collection[str]) -> None:
-    """Move staged shards into place and remove every shard that is not among ``names``. A kill between two steps loses
+    """Move staged shards into place and remove every shard that is not among ``names``. A kill
+    between two steps loses
     nothing: what is staged stays staged, and a removed shard is needed by nobody."""
     try:
         for path in sorted(staging(out).glob("*.parquet")):
@@ -126,7 +155,9 @@ def publish(out: Path, names: Collection[str]) -> None:
                 path.unlink()
         shutil.rmtree(staging(out), ignore_errors=True)
     except OSError as error:
-        raise StoreError(f"{out / FOLDER}: can't be written ({error.strerror or error}); check its permissions") from error
+        raise StoreError(
+            f"{out / FOLDER}: can't be written ({error.strerror or error}); check its permissions"
+        ) from error
 
 
 def clear_store(out: Path) -> None:
@@ -140,7 +171,8 @@ def index_of(rows: pd.DataFrame, shard: str) -> pd.DataFrame:
 
 
 def join_index(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """INDEX_COLUMNS of all shards, sorted by cluster_id, with the same types however many rows there are."""
+    """INDEX_COLUMNS of all shards, sorted by cluster_id, with the same types however many rows
+    there are."""
     index = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=INDEX_COLUMNS)
     types = {name: "int32" if name in ("n_photos", "n_parts") else "str" for name in INDEX_COLUMNS}
     return index.astype(types).sort_values("cluster_id", ignore_index=True)
@@ -152,8 +184,8 @@ def shard_prefix(country: str) -> str:
 
 
 def picture_hashes(parts: Sequence[bytes]) -> tuple[str, str]:
-    """(tile_hash, photo_hash) of finished pictures: of the panels of a composite, else of the last and the first picture.
-    '' for what can't be decoded; the gate's image rules name it."""
+    """(tile_hash, photo_hash) of finished pictures: of the panels of a composite, else of the last
+    and the first picture. '' for what can't be decoded; the gate's image rules name it."""
     try:
         images = [open_picture(part) for part in (parts[0], parts[-1])]
     except Exception:
@@ -165,10 +197,12 @@ def picture_hashes(parts: Sequence[bytes]) -> tuple[str, str]:
 
 
 def store_images(out: Path, rows: Iterable[tuple[str, str, Sequence[bytes]]]) -> pd.DataFrame:
-    """Store finished pictures, (cluster_id, photo_id, parts) in cluster_id order, in place of what is in out/images.
+    """Store finished pictures, (cluster_id, photo_id, parts) in cluster_id order, in place of what
+    is in out/images.
 
-    Returns INDEX_COLUMNS (images.parquet without image_group). Memory stays flat. Raises InputError when a cluster comes
-    twice or out of order: the order must not decide which shard a picture lies in.
+    Returns INDEX_COLUMNS (images.parquet without image_group). Memory stays flat. Raises InputError
+    when a cluster comes twice or out of order: the order must not decide which shard a picture lies
+    in.
     """
     parts: list[pd.DataFrame] = []
     counts: dict[str, int] = {}
@@ -178,9 +212,21 @@ def store_images(out: Path, rows: Iterable[tuple[str, str, Sequence[bytes]]]) ->
     def row_of(cluster_id: str, photo_id: str, pictures: Sequence[bytes]) -> Row:
         nonlocal last
         if cluster_id <= last:
-            raise InputError(f"{out}: image of cluster {cluster_id!r} comes after {last!r}; sort the images by cluster, one each")
+            raise InputError(
+                f"{out}: image of cluster {cluster_id!r} comes after {last!r}; sort the images by"
+                " cluster, one each"
+            )
         last, identity, hashes = cluster_id, image_id(pictures), picture_hashes(pictures)
-        values = (cluster_id, identity, identity, photo_id, 1, len(pictures), *hashes, list(pictures))
+        values = (
+            cluster_id,
+            identity,
+            identity,
+            photo_id,
+            1,
+            len(pictures),
+            *hashes,
+            list(pictures),
+        )
         return dict(zip(SCHEMA.names, values, strict=True))
 
     def prefix_of(row: tuple[str, str, Sequence[bytes]]) -> str:
@@ -198,25 +244,31 @@ def store_images(out: Path, rows: Iterable[tuple[str, str, Sequence[bytes]]]) ->
     return index
 
 
-def _peek(rows: Iterator[tuple[str, str, Sequence[bytes]]]) -> Iterator[tuple[str, str, Sequence[bytes]]] | None:
+def _peek(
+    rows: Iterator[tuple[str, str, Sequence[bytes]]],
+) -> Iterator[tuple[str, str, Sequence[bytes]]] | None:
     """``rows`` with nothing taken off, None when there are none."""
     first = next(rows, None)
     return None if first is None else chain([first], rows)
 
 
 def pending_index(clusters: pd.DataFrame) -> pd.DataFrame:
-    """images.parquet of a benchmark without pictures (`--no-images`): a placeholder per cluster, image_group included."""
+    """images.parquet of a benchmark without pictures (`--no-images`): a placeholder per cluster,
+    image_group included."""
     ids = clusters["cluster_id"].sort_values(ignore_index=True).astype("str")
     index = pd.DataFrame(dict.fromkeys(INDEX_COLUMNS, ""), index=ids.index, dtype="str")
     index["cluster_id"] = ids
     index["image_id"] = [PENDING + hashlib.sha256(key.encode()).hexdigest()[:32] for key in ids]
-    return join_index([index.assign(n_photos=0, n_parts=0)]).assign(image_group=lambda t: t["image_id"])
+    return join_index([index.assign(n_photos=0, n_parts=0)]).assign(
+        image_group=lambda t: t["image_id"]
+    )
 
 
 class ImageReader(Mapping[str, tuple[bytes, ...]]):
-    """image_id -> its pictures (encoded bytes). Row groups are read when asked for; at most ``limit_bytes`` are kept, so
-    reading in cluster_id order reads every file once. Raises InputError when images.parquet or a shard is missing or
-    damaged, or the benchmark was built without images."""
+    """image_id -> its pictures (encoded bytes). Row groups are read when asked for; at most
+    ``limit_bytes`` are kept, so reading in cluster_id order reads every file once. Raises
+    InputError when images.parquet or a shard is missing or damaged, or the benchmark was built
+    without images."""
 
     def __init__(self, benchmark: Path, limit_bytes: int = 256 * 2**20) -> None:
         self.benchmark, self.limit_bytes = benchmark, limit_bytes
@@ -224,9 +276,14 @@ class ImageReader(Mapping[str, tuple[bytes, ...]]):
         try:
             table = pd.read_parquet(path, columns=["image_id", "shard"])
         except (OSError, ValueError, pa.ArrowException) as error:
-            raise InputError(f"{path}: no readable table of images ({_cause(error)}); build it: sdgbias build --stage images") from error
+            raise InputError(
+                f"{path}: no readable table of images ({_cause(error)}); build it: sdgbias build"
+                " --stage images"
+            ) from error
         self._shard: dict[str, str] = dict(zip(table["image_id"], table["shard"], strict=True))
-        self._rows: dict[str, tuple[np.ndarray, dict[str, int]]] = {}  # shard -> (first row of each group, image_id -> row)
+        self._rows: dict[
+            str, tuple[np.ndarray, dict[str, int]]
+        ] = {}  # shard -> (first row of each group, image_id -> row)
         self._kept: OrderedDict[tuple[str, int], Any] = OrderedDict()
         self._size = 0
 
@@ -244,10 +301,16 @@ class ImageReader(Mapping[str, tuple[bytes, ...]]):
         asked = {key for key in wanted if key}
         path = self.benchmark / "images.parquet"
         if any(key.startswith(PENDING) for key in asked):
-            raise InputError(f"{path}: built with --no-images, so there is nothing to show a model; build it with images: sdgbias build")
+            raise InputError(
+                f"{path}: built with --no-images, so there is nothing to show a model; build it"
+                " with images: sdgbias build"
+            )
         lost = sorted(asked - set(self._shard))
         if lost:
-            raise InputError(f"{path}: no image {lost[0]} ({len(lost)} missing); build the benchmark again: sdgbias build")
+            raise InputError(
+                f"{path}: no image {lost[0]} ({len(lost)} missing); build the benchmark again:"
+                " sdgbias build"
+            )
 
     def __getitem__(self, key: str) -> tuple[bytes, ...]:
         shard = self._shard[key]
@@ -257,7 +320,9 @@ class ImageReader(Mapping[str, tuple[bytes, ...]]):
         try:
             parts = self._parts(path, shard, key)
         except FileNotFoundError as error:
-            raise InputError(f"{path}: not there; build the images again: sdgbias build --stage images") from error
+            raise InputError(
+                f"{path}: not there; build the images again: sdgbias build --stage images"
+            ) from error
         except (OSError, ValueError, KeyError, pa.ArrowException) as error:
             raise InputError(f"{path}: damaged ({_cause(error)}); {_AGAIN}") from error
         if image_id(parts) != key:
@@ -285,7 +350,9 @@ class ImageReader(Mapping[str, tuple[bytes, ...]]):
 
 def _starts(file: Any) -> np.ndarray:
     """First row of each row group, and the number of rows."""
-    return np.cumsum([0, *(file.metadata.row_group(i).num_rows for i in range(file.num_row_groups))])
+    return np.cumsum(
+        [0, *(file.metadata.row_group(i).num_rows for i in range(file.num_row_groups))]
+    )
 
 
 def _cause(error: Exception) -> str:

@@ -1,6 +1,8 @@
-"""Pictures that are made from stored ones when they are asked for: noised ones (VCD) and blank ones.
+"""Pictures that are made from stored ones when they are asked for: noised ones (VCD) and blank
+ones.
 
-A derived picture has an id like a stored one, ``noise-<step>:<image_id>`` or ``blank:<width>x<height>``, and always the same bytes.
+A derived picture has an id like a stored one, ``noise-<step>:<image_id>`` or
+``blank:<width>x<height>``, and always the same bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from sdgbias.raw.images.composite import SIDE, open_picture
 from sdgbias.raw.images.shards import ImageReader
 
 STEPS, KEPT = 1000, 16
-#: Channel means and deviations that CLIP normalises pixels with: the unit that the noise is measured in.
+#: Channel means and deviations that CLIP normalises pixels with: the unit that the noise is
+#: measured in.
 CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 CLIP_DEVIATION = (0.26862954, 0.26130258, 0.27577711)
 _NOISE = re.compile(r"noise-(\d{1,3}):(.+)", re.DOTALL)
@@ -36,7 +39,8 @@ def blank_id(width: int = SIDE, height: int = SIDE) -> str:
 
 
 class Pictures(Mapping[str, tuple[bytes, ...]]):
-    """image_id -> its pictures, derived ids included. Iterates over the stored ones. Raises InputError as ImageReader does.
+    """image_id -> its pictures, derived ids included. Iterates over the stored ones. Raises
+    InputError as ImageReader does.
 
     The last noised pictures are kept, because prompts about one picture stand together.
     """
@@ -52,10 +56,13 @@ class Pictures(Mapping[str, tuple[bytes, ...]]):
         return iter(self.stored)
 
     def __contains__(self, key: object) -> bool:
-        return isinstance(key, str) and (_BLANK.fullmatch(key) is not None or _source(key) in self.stored)
+        return isinstance(key, str) and (
+            _BLANK.fullmatch(key) is not None or _source(key) in self.stored
+        )
 
     def require(self, wanted: Iterable[str]) -> None:
-        """Raises InputError unless every id ('' aside), or the picture that it is made from, is there."""
+        """Raises InputError unless every id ('' aside), or the picture that it is made from, is
+        there."""
         self.stored.require({_source(key) for key in wanted if not _BLANK.fullmatch(key)})
 
     def __getitem__(self, key: str) -> tuple[bytes, ...]:
@@ -66,7 +73,10 @@ class Pictures(Mapping[str, tuple[bytes, ...]]):
         return self.stored[key]
 
     def _noise(self, image_id: str, step: int) -> tuple[bytes, ...]:
-        return tuple(noise(part, step, f"{image_id}/{number}") for number, part in enumerate(self.stored[image_id]))
+        return tuple(
+            noise(part, step, f"{image_id}/{number}")
+            for number, part in enumerate(self.stored[image_id])
+        )
 
 
 def _source(key: str) -> str:
@@ -76,24 +86,31 @@ def _source(key: str) -> str:
 
 @cache
 def signal_left(step: int) -> float:
-    """Product of 1 - beta up to a diffusion step; betas rise along a sigmoid from 1e-5 to 0.005 (METHODS 1.3, Leng 2024)."""
+    """Product of 1 - beta up to a diffusion step; betas rise along a sigmoid from 1e-5 to 0.005
+    (METHODS 1.3, Leng 2024)."""
     betas = 1.0 / (1.0 + np.exp(-np.linspace(-6.0, 6.0, STEPS))) * (0.005 - 1e-5) + 1e-5
     return float(np.cumprod(1.0 - betas)[step])
 
 
 def noise(picture: bytes, step: int, key: str) -> bytes:
-    """PNG of sqrt(s) x + sqrt(1 - s) e: x the picture's pixels in CLIP's normalised units, s = signal_left(step), e standard normal,
-    drawn from ``key`` and the step alone.
+    """PNG of sqrt(s) x + sqrt(1 - s) e: x the picture's pixels in CLIP's normalised units, s =
+    signal_left(step), e standard normal, drawn from ``key`` and the step alone.
 
-    The noise is added at the picture's own size and the result is clipped to what a picture can hold. The reference adds it after
-    the model's preprocessing, to the resized tensor, without clipping, from a global random state (METHODS 1.3).
+    The noise is added at the picture's own size and the result is clipped to what a picture can
+    hold. The reference adds it after the model's preprocessing, to the resized tensor, without
+    clipping, from a global random state (METHODS 1.3).
     """
     seed = int.from_bytes(hashlib.sha256(f"noise-{step}:{key}".encode()).digest()[:8], "big")
     pixels = np.asarray(open_picture(picture), dtype=np.float32) / 255
-    mean, deviation = np.array(CLIP_MEAN, dtype=np.float32), np.array(CLIP_DEVIATION, dtype=np.float32)
+    mean, deviation = (
+        np.array(CLIP_MEAN, dtype=np.float32),
+        np.array(CLIP_DEVIATION, dtype=np.float32),
+    )
     left = signal_left(step)
     drawn = np.random.default_rng(seed).standard_normal(pixels.shape, dtype=np.float32)
-    noised = (np.sqrt(left) * (pixels - mean) / deviation + np.sqrt(1 - left) * drawn) * deviation + mean
+    noised = (
+        np.sqrt(left) * (pixels - mean) / deviation + np.sqrt(1 - left) * drawn
+    ) * deviation + mean
     return _png(Image.fromarray(np.rint(np.clip(noised, 0, 1) * 255).astype(np.uint8)))
 
 

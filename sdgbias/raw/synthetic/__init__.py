@@ -1,8 +1,9 @@
 """A synthetic raw folder in SustainBench's exact layout whose images truly carry the signal.
 
-``write_sample`` is the whole face: labels, satellite tiles, street photos and indicator series, all of them functions
-of one hidden wealth per cluster (latent.py). Made for trying the pipeline, for teaching and for tests; nothing in it is
-real. Photos are denser than in SustainBench on purpose: 97 % of the clusters have some, there 18.7 %.
+``write_sample`` is the whole face: labels, satellite tiles, street photos and indicator series, all
+of them functions of one hidden wealth per cluster (latent.py). Made for trying the pipeline, for
+teaching and for tests; nothing in it is real. Photos are denser than in SustainBench on purpose: 97
+% of the clusters have some, there 18.7 %.
 """
 
 from __future__ import annotations
@@ -27,7 +28,14 @@ from sdgbias.raw.synthetic.photos import jpeg_bytes, photo_records, render_photo
 from sdgbias.raw.synthetic.series import write_series
 from sdgbias.raw.synthetic.tiles import render_tile, tile_bytes
 
-__all__ = ["DEFAULT_COUNTRIES", "Cluster", "draw_cluster", "render_photo", "render_tile", "write_sample"]
+__all__ = [
+    "DEFAULT_COUNTRIES",
+    "Cluster",
+    "draw_cluster",
+    "render_photo",
+    "render_tile",
+    "write_sample",
+]
 
 _CHUNK = 8
 _README = """Synthetic sample - nothing in this folder is real.
@@ -42,7 +50,10 @@ countries: {countries}
 images: {images}
 Licence: CC0 1.0 (public domain dedication), https://creativecommons.org/publicdomain/zero/1.0/
 """
-_NO_PICTURES = "Empty on purpose: this sample was made with --no-images. Build it with: sdgbias build --no-images\n"
+_NO_PICTURES = (
+    "Empty on purpose: this sample was made with --no-images. Build it with: sdgbias build"
+    " --no-images\n"
+)
 
 
 def write_sample(
@@ -54,15 +65,18 @@ def write_sample(
     progress: Callable[[int, int], None] | None = None,
     workers: int | None = None,
 ) -> dict[str, object]:
-    """Write a raw folder with that many clusters; the same arguments give the same bytes with any number of workers.
+    """Write a raw folder with that many clusters; the same arguments give the same bytes with any
+    number of workers.
 
-    ``countries``: DHS codes (default DEFAULT_COUNTRIES); the clusters are split evenly over them and a country's k-th
-    cluster never depends on the others. ``images`` False leaves out tiles, photos and the photos' metadata (their folders hold a note).
-    ``progress(done, total)`` is called from this process as clusters get their images. ``workers``: processes, default
-    one per available CPU. Returns counts: out, seed, clusters, countries, tiles, photos, missing_tile, missing_photo,
-    series_files. About 2 % of the clusters lack the tile and 3 % the photos, so that the rules about missing pictures
-    have something to see. Raises UsageError for an unknown country, a bad number, or a folder that holds anything else
-    than this very sample, StoreError when the disk is full or read-only, InfrastructureError when a worker is killed.
+    ``countries``: DHS codes (default DEFAULT_COUNTRIES); the clusters are split evenly over them
+    and a country's k-th cluster never depends on the others. ``images`` False leaves out tiles,
+    photos and the photos' metadata (their folders hold a note). ``progress(done, total)`` is called
+    from this process as clusters get their images. ``workers``: processes, default one per
+    available CPU. Returns counts: out, seed, clusters, countries, tiles, photos, missing_tile,
+    missing_photo, series_files. About 2 % of the clusters lack the tile and 3 % the photos, so that
+    the rules about missing pictures have something to see. Raises UsageError for an unknown
+    country, a bad number, or a folder that holds anything else than this very sample, StoreError
+    when the disk is full or read-only, InfrastructureError when a worker is killed.
     """
     codes = check_countries(countries)
     if clusters < 1:
@@ -74,21 +88,31 @@ def write_sample(
     rows = [draw_cluster(seed, cc, k) for cc, k in plan]
     yes_no = "yes" if images else "no"
     try:
-        _claim(out, _README.format(seed=seed, clusters=clusters, countries=" ".join(codes), images=yes_no))
+        _claim(
+            out,
+            _README.format(seed=seed, clusters=clusters, countries=" ".join(codes), images=yes_no),
+        )
         series_files = write_series(out / "indicators", seed, codes)
         if images:
             _metadata(out / "mapillary" / "metadata", rows)
             _pictures(out, seed, plan, progress, workers)
         else:
-            for folder in ("dhs_npzs", "mapillary"):  # the layout stays whole, so that a pipeline finds its folders
+            for folder in (
+                "dhs_npzs",
+                "mapillary",
+            ):  # the layout stays whole, so that a pipeline finds its folders
                 (out / folder).mkdir(exist_ok=True)
                 (out / folder / "README.txt").write_text(_NO_PICTURES, encoding="utf-8")
         _labels(out / "dhs_final_labels.csv", rows)  # last: a folder that has it is complete
     except OSError as error:
-        raise StoreError(f"can't write {error.filename or out} ({error.strerror}); free space or name another folder") from error
+        raise StoreError(
+            f"can't write {error.filename or out} ({error.strerror}); free space or name another"
+            " folder"
+        ) from error
     except BrokenProcessPool as error:
         raise InfrastructureError(
-            f"a process drawing {out} was killed (out of memory?); run the same command again to complete the folder"
+            f"a process drawing {out} was killed (out of memory?); run the same command again to"
+            " complete the folder"
         ) from error
     return {
         "out": str(out),
@@ -104,11 +128,14 @@ def write_sample(
 
 
 def _claim(out: Path, readme: str) -> None:
-    """Make the folder; refuse one with other contents. A sample that was cut short is completed in place."""
+    """Make the folder; refuse one with other contents. A sample that was cut short is completed in
+    place."""
     note = out / "README.txt"
     taken = any(out.iterdir()) if out.is_dir() else out.exists()
     if taken and not (note.is_file() and note.read_bytes() == readme.encode()):
-        raise UsageError(f"{out} already holds something else; name a new folder or remove this one")
+        raise UsageError(
+            f"{out} already holds something else; name a new folder or remove this one"
+        )
     out.mkdir(parents=True, exist_ok=True)
     note.write_bytes(readme.encode())
 
@@ -124,7 +151,9 @@ def _metadata(folder: Path, rows: Sequence[Cluster]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for cc in dict.fromkeys(c.cname for c in rows):
         with (folder / f"{cc}.csv").open("w", encoding="utf-8", newline="") as lines:
-            writer = csv.DictWriter(lines, ("id", "DHSID_EA", "path", "captured_at", "lat", "lon"), lineterminator="\n")
+            writer = csv.DictWriter(
+                lines, ("id", "DHSID_EA", "path", "captured_at", "lat", "lon"), lineterminator="\n"
+            )
             writer.writeheader()
             for cluster in rows:
                 if cluster.cname == cc:
@@ -161,7 +190,9 @@ def _pictures(
             progress(done, len(plan))
 
 
-def _run(out: Path, seed: int, chunks: Sequence[Sequence[tuple[str, int]]], workers: int | None) -> Iterator[int]:
+def _run(
+    out: Path, seed: int, chunks: Sequence[Sequence[tuple[str, int]]], workers: int | None
+) -> Iterator[int]:
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     n = min(len(chunks), workers or cpus)
     if n <= 1:

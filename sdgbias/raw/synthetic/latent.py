@@ -1,9 +1,11 @@
-"""The hidden causes of the synthetic sample: wealth and urbanity, and the 21 label columns that they lead to.
+"""The hidden causes of the synthetic sample: wealth and urbanity, and the 21 label columns that
+they lead to.
 
-Everything here is pure and keyed: a draw depends only on (seed, country[, cluster number]), so one country never
-changes because another was added, and the k-th cluster of a country is always the same one. Wealth is in abstract
-units, about -3 (poorest) to 3 (richest). Column order, units, ranges and missing rates are those of SustainBench's
-dhs_final_labels.csv (DHS surveys 1996-2019); the values are invented.
+Everything here is pure and keyed: a draw depends only on (seed, country[, cluster number]), so one
+country never changes because another was added, and the k-th cluster of a country is always the
+same one. Wealth is in abstract units, about -3 (poorest) to 3 (richest). Column order, units,
+ranges and missing rates are those of SustainBench's dhs_final_labels.csv (DHS surveys 1996-2019);
+the values are invented.
 """
 
 from __future__ import annotations
@@ -20,10 +22,28 @@ from sdgbias.errors import UsageError, one_of
 
 #: Label columns in SustainBench's order (`n_X, X` switches to `X, n_X` half-way).
 COLUMNS = (
-    "DHSID_EA", "cname", "year", "lat", "lon", "n_asset", "asset_index", "n_water", "water_index", "n_sanitation",
-    "sanitation_index", "under5_mort", "n_under5_mort", "women_edu", "women_bmi", "n_women_edu", "n_women_bmi",
-    "cluster_id", "adm1fips", "adm1dhs", "urban",
-)  # fmt: skip
+    "DHSID_EA",
+    "cname",
+    "year",
+    "lat",
+    "lon",
+    "n_asset",
+    "asset_index",
+    "n_water",
+    "water_index",
+    "n_sanitation",
+    "sanitation_index",
+    "under5_mort",
+    "n_under5_mort",
+    "women_edu",
+    "women_bmi",
+    "n_women_edu",
+    "n_women_bmi",
+    "cluster_id",
+    "adm1fips",
+    "adm1dhs",
+    "urban",
+)
 #: Label -> share of clusters without it (n < 5), as published for SustainBench.
 MISSING = {
     "asset_index": 0.261,
@@ -41,26 +61,69 @@ NO_TILE, NO_PHOTO, NO_ADM1 = 0.02, 0.03, 0.05
 
 #: DHS country code -> (latitude, longitude, half width of the box that clusters fall in), degrees.
 CENTROIDS = {
-    "AL": (41.1, 20.0, 0.7), "AM": (40.3, 44.9, 0.6), "AO": (-12.3, 17.5, 2.5), "BD": (24.0, 90.2, 1.2),
-    "BF": (12.3, -1.7, 1.5), "BJ": (9.6, 2.3, 0.9), "BO": (-16.7, -64.7, 2.5), "BU": (-3.4, 29.9, 0.6),
-    "CD": (-2.9, 23.7, 3.0), "CI": (7.6, -5.6, 1.5), "CM": (5.7, 12.7, 1.5), "CO": (4.1, -73.1, 2.5),
-    "DR": (18.9, -70.5, 0.7), "EG": (27.0, 30.5, 2.0), "ET": (8.6, 39.6, 2.5), "GA": (-0.6, 11.8, 1.2),
-    "GH": (7.9, -1.2, 1.3), "GN": (10.4, -10.9, 1.2), "GU": (15.7, -90.4, 0.9), "GY": (5.0, -58.9, 1.2),
-    "HN": (14.8, -86.6, 0.9), "HT": (19.0, -72.7, 0.6), "IA": (22.9, 79.6, 4.0), "ID": (-2.2, 117.4, 3.0),
-    "JO": (31.3, 36.8, 0.8), "KE": (0.5, 37.9, 1.8), "KH": (12.7, 104.9, 1.2), "KM": (-11.9, 43.7, 0.3),
-    "KY": (41.5, 74.5, 1.2), "LB": (6.4, -9.3, 0.9), "LS": (-29.6, 28.2, 0.6), "MA": (31.9, -6.3, 1.8),
-    "MB": (47.2, 28.5, 0.7), "MD": (-19.4, 46.7, 2.0), "ML": (13.8, -5.5, 2.0), "MM": (21.2, 96.5, 2.0),
-    "MW": (-13.2, 34.3, 0.9), "MZ": (-17.3, 35.5, 2.2), "NG": (9.6, 8.1, 2.2), "NI": (14.2, 6.5, 1.8),
-    "NM": (-20.5, 17.2, 2.2), "NP": (28.2, 83.9, 0.8), "PE": (-9.2, -75.5, 2.5), "PH": (11.8, 122.9, 1.8),
-    "PK": (30.0, 69.4, 2.5), "RW": (-2.0, 29.9, 0.5), "SL": (8.6, -11.8, 0.7), "SN": (14.4, -14.5, 1.1),
-    "SZ": (-26.6, 31.5, 0.4), "TD": (12.5, 18.0, 2.2), "TG": (8.5, 1.0, 0.7), "TJ": (38.5, 70.0, 1.0),
-    "TZ": (-6.3, 34.8, 2.2), "UG": (1.3, 32.4, 1.3), "ZM": (-13.5, 27.8, 2.0), "ZW": (-19.0, 29.9, 1.6),
-}  # fmt: skip
+    "AL": (41.1, 20.0, 0.7),
+    "AM": (40.3, 44.9, 0.6),
+    "AO": (-12.3, 17.5, 2.5),
+    "BD": (24.0, 90.2, 1.2),
+    "BF": (12.3, -1.7, 1.5),
+    "BJ": (9.6, 2.3, 0.9),
+    "BO": (-16.7, -64.7, 2.5),
+    "BU": (-3.4, 29.9, 0.6),
+    "CD": (-2.9, 23.7, 3.0),
+    "CI": (7.6, -5.6, 1.5),
+    "CM": (5.7, 12.7, 1.5),
+    "CO": (4.1, -73.1, 2.5),
+    "DR": (18.9, -70.5, 0.7),
+    "EG": (27.0, 30.5, 2.0),
+    "ET": (8.6, 39.6, 2.5),
+    "GA": (-0.6, 11.8, 1.2),
+    "GH": (7.9, -1.2, 1.3),
+    "GN": (10.4, -10.9, 1.2),
+    "GU": (15.7, -90.4, 0.9),
+    "GY": (5.0, -58.9, 1.2),
+    "HN": (14.8, -86.6, 0.9),
+    "HT": (19.0, -72.7, 0.6),
+    "IA": (22.9, 79.6, 4.0),
+    "ID": (-2.2, 117.4, 3.0),
+    "JO": (31.3, 36.8, 0.8),
+    "KE": (0.5, 37.9, 1.8),
+    "KH": (12.7, 104.9, 1.2),
+    "KM": (-11.9, 43.7, 0.3),
+    "KY": (41.5, 74.5, 1.2),
+    "LB": (6.4, -9.3, 0.9),
+    "LS": (-29.6, 28.2, 0.6),
+    "MA": (31.9, -6.3, 1.8),
+    "MB": (47.2, 28.5, 0.7),
+    "MD": (-19.4, 46.7, 2.0),
+    "ML": (13.8, -5.5, 2.0),
+    "MM": (21.2, 96.5, 2.0),
+    "MW": (-13.2, 34.3, 0.9),
+    "MZ": (-17.3, 35.5, 2.2),
+    "NG": (9.6, 8.1, 2.2),
+    "NI": (14.2, 6.5, 1.8),
+    "NM": (-20.5, 17.2, 2.2),
+    "NP": (28.2, 83.9, 0.8),
+    "PE": (-9.2, -75.5, 2.5),
+    "PH": (11.8, 122.9, 1.8),
+    "PK": (30.0, 69.4, 2.5),
+    "RW": (-2.0, 29.9, 0.5),
+    "SL": (8.6, -11.8, 0.7),
+    "SN": (14.4, -14.5, 1.1),
+    "SZ": (-26.6, 31.5, 0.4),
+    "TD": (12.5, 18.0, 2.2),
+    "TG": (8.5, 1.0, 0.7),
+    "TJ": (38.5, 70.0, 1.0),
+    "TZ": (-6.3, 34.8, 2.2),
+    "UG": (1.3, 32.4, 1.3),
+    "ZM": (-13.5, 27.8, 2.0),
+    "ZW": (-19.0, 29.9, 1.6),
+}
 
 
 @dataclass(frozen=True)
 class Survey:
-    """One DHS round: ``prefix`` is the first 10 characters of its cluster ids, e.g. 'KE-2014-7#'."""
+    """One DHS round: ``prefix`` is the first 10 characters of its cluster ids, e.g.
+    'KE-2014-7#'."""
 
     year: int
     prefix: str
@@ -68,7 +131,8 @@ class Survey:
 
 @dataclass(frozen=True)
 class Cluster:
-    """One synthetic survey cluster: hidden causes first, then what the label file says (None = n < 5, unknown)."""
+    """One synthetic survey cluster: hidden causes first, then what the label file says (None = n <
+    5, unknown)."""
 
     seed: int
     cname: str
@@ -99,27 +163,49 @@ class Cluster:
         """The 21 values in the order of COLUMNS."""
         n, y = self.counts, self.labels
         return (
-            self.dhsid, self.cname, self.year, self.lat, self.lon, n["asset_index"], y["asset_index"],
-            n["water_index"], y["water_index"], n["sanitation_index"], y["sanitation_index"], y["under5_mort"],
-            n["under5_mort"], y["women_edu"], y["women_bmi"], n["women_edu"], n["women_bmi"], self.cluster_id,
-            self.adm1fips, self.adm1dhs, self.urban,
-        )  # fmt: skip
+            self.dhsid,
+            self.cname,
+            self.year,
+            self.lat,
+            self.lon,
+            n["asset_index"],
+            y["asset_index"],
+            n["water_index"],
+            y["water_index"],
+            n["sanitation_index"],
+            y["sanitation_index"],
+            y["under5_mort"],
+            n["under5_mort"],
+            y["women_edu"],
+            y["women_bmi"],
+            n["women_edu"],
+            n["women_bmi"],
+            self.cluster_id,
+            self.adm1fips,
+            self.adm1dhs,
+            self.urban,
+        )
 
 
 def keyed(seed: int, *key: object) -> np.random.Generator:
     """A generator whose stream depends on (seed, key) only, never on what was drawn before."""
     text = "|".join(map(str, (seed, *key)))
-    return np.random.Generator(np.random.PCG64(int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")))
+    return np.random.Generator(
+        np.random.PCG64(int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big"))
+    )
 
 
 def check_countries(countries: Sequence[str] | None) -> tuple[str, ...]:
-    """The country codes to draw, in the order given; UsageError on an unknown or repeated one, or on none at all."""
+    """The country codes to draw, in the order given; UsageError on an unknown or repeated one, or
+    on none at all."""
     codes = tuple(DEFAULT_COUNTRIES if countries is None else countries)
     for cc in codes:
         if cc not in CENTROIDS:
             raise UsageError(one_of("DHS country code", cc, CENTROIDS))
     if not codes or len(set(codes)) != len(codes):
-        raise UsageError(f"countries {','.join(codes)!r}: name at least one code and each only once")
+        raise UsageError(
+            f"countries {','.join(codes)!r}: name at least one code and each only once"
+        )
     return codes
 
 
@@ -163,14 +249,19 @@ def _clip(value: float, low: float, high: float) -> float:
 
 
 def _labels(wealth: float, z: Sequence[float], p_zero: float) -> dict[str, float]:
-    """Monotone noisy functions of wealth. ``z``: six standard normals; ``p_zero``: the uniform that decides a zero."""
-    zero = p_zero < 1.0 / (1.0 + math.exp(1.25 - 0.6 * wealth))  # small samples of births often hold no death at all
+    """Monotone noisy functions of wealth. ``z``: six standard normals; ``p_zero``: the uniform that
+    decides a zero."""
+    zero = p_zero < 1.0 / (
+        1.0 + math.exp(1.25 - 0.6 * wealth)
+    )  # small samples of births often hold no death at all
     return {
         "asset_index": round(1.1 * wealth + 0.35 * z[0], 6),
         "water_index": round(_clip(3.1 + 0.70 * wealth + 0.35 * z[1], 1, 5), 6),
         "sanitation_index": round(_clip(2.9 + 0.80 * wealth + 0.35 * z[2], 1, 5), 6),
         # deaths per 1,000 live births
-        "under5_mort": 0.0 if zero else round(_clip(62 * math.exp(-0.5 * wealth + 0.3 * z[3]), 4, 400), 6),
+        "under5_mort": (
+            0.0 if zero else round(_clip(62 * math.exp(-0.5 * wealth + 0.3 * z[3]), 4, 400), 6)
+        ),
         "women_edu": round(_clip(7.0 + 2.8 * wealth + 1.1 * z[4], 0, 18), 6),  # years
         "women_bmi": round(_clip(22.6 + 1.4 * wealth + 0.7 * z[5], 18, 32), 4),  # kg/m2
     }
@@ -185,12 +276,24 @@ def draw_cluster(seed: int, cc: str, k: int) -> Cluster:
     survey = rounds[0] if u[0] < 0.45 else rounds[1]
     region = REGIONS[int(u[1] * 4)]
     urban = u[2] < urban_share(seed, cc)
-    wealth = country_wealth(seed, cc) + region_offset(seed, cc, region) + (URBAN_STEP if urban else RURAL_STEP) + 0.45 * z[6]
+    wealth = (
+        country_wealth(seed, cc)
+        + region_offset(seed, cc, region)
+        + (URBAN_STEP if urban else RURAL_STEP)
+        + 0.45 * z[6]
+    )
     urbanity = _clip((0.66 if urban else 0.22) + 0.13 * z[7] + 0.02 * wealth, 0.02, 1.0)
     lat0, lon0, half = CENTROIDS[cc]
     labels = dict(_labels(wealth, z, u[3]))
     households = 8 + int(u[4] * 22)
-    n_base = (households, households, households, 6 + int(u[5] * 34), households + int(u[6] * 10), 5 + int(u[7] * 25))
+    n_base = (
+        households,
+        households,
+        households,
+        6 + int(u[5] * 34),
+        households + int(u[6] * 10),
+        5 + int(u[7] * 25),
+    )
     counts: dict[str, float | None] = {}
     out: dict[str, float | None] = {}
     for i, (name, rate) in enumerate(MISSING.items()):
@@ -198,7 +301,8 @@ def draw_cluster(seed: int, cc: str, k: int) -> Cluster:
         counts[name] = None if gone else float(n_base[i])
         out[name] = None if gone else labels[name]
     n_photos = 0 if u[14] < NO_PHOTO else 1 + (u[15] > 0.45) + (u[15] > 0.8)
-    # the regions are the quarters of the country's box: 1 south-west, 2 south-east, 3 north-west, 4 north-east
+    # the regions are the quarters of the country's box: 1 south-west, 2 south-east, 3 north-west, 4
+    # north-east
     return Cluster(
         seed=seed,
         cname=cc,
@@ -223,6 +327,7 @@ def draw_cluster(seed: int, cc: str, k: int) -> Cluster:
 
 
 def plan_clusters(clusters: int, countries: Sequence[str]) -> list[tuple[str, int]]:
-    """(country, k) of every cluster: split as evenly as possible, the first countries take what is left over."""
+    """(country, k) of every cluster: split as evenly as possible, the first countries take what is
+    left over."""
     share, rest = divmod(clusters, len(countries))
     return [(cc, k) for i, cc in enumerate(countries) for k in range(share + (i < rest))]

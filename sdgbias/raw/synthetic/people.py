@@ -1,8 +1,10 @@
-"""A synthetic folder in FACET's layout: schematic figures without faces, drawn votes, and the awkward rows that real data has.
+"""A synthetic folder in FACET's layout: schematic figures without faces, drawn votes, and the
+awkward rows that real data has.
 
-Nobody is shown. A figure is a disc and a block; the disc's shade stands for skin tone, the block's outline for gender presentation, its
-height and a cap for age, and an emblem that it holds for the class. What is drawn follows the votes, so pictures carry the attributes.
-Groups are drawn independently of the class, hence any difference between groups in a model's answers is the model's.
+Nobody is shown. A figure is a disc and a block; the disc's shade stands for skin tone, the block's
+outline for gender presentation, its height and a cap for age, and an emblem that it holds for the
+class. What is drawn follows the votes, so pictures carry the attributes. Groups are drawn
+independently of the class, hence any difference between groups in a model's answers is the model's.
 """
 
 from __future__ import annotations
@@ -21,8 +23,9 @@ from sdgbias.errors import InputError
 from sdgbias.raw.facet import CLASSES, COLUMNS, SELECTED, VOTES
 
 SIZE = (160, 200)
-#: Shares in the order of FACET's single-person subset (Table 1 of the paper). Its rarest groups, older and dark, are 0.07 each there; here they are
-#: more frequent, so that a sample of 240 holds, also among its test pictures, the 20 people of the 13 classes below which a group has no value.
+#: Shares in the order of FACET's single-person subset (Table 1 of the paper). Its rarest groups,
+#: older and dark, are 0.07 each there; here they are more frequent, so that a sample of 240 holds,
+#: also among its test pictures, the 20 people of the 13 classes below which a group has no value.
 GENDER = {"masc": 0.65, "fem": 0.22, "non_binary": 0.02, "na": 0.11}
 AGE = {"young": 0.20, "middle": 0.45, "older": 0.17, "na": 0.18}
 SKIN_BAND = {"light": 0.38, "medium": 0.26, "dark": 0.18, "": 0.18}
@@ -41,10 +44,14 @@ def _rng(seed: int, *key: object) -> np.random.Generator:
     return np.random.default_rng(int.from_bytes(digest[:8], "big"))
 
 
-def write_people_sample(out: Path, n: int, seed: int = 0, progress: Callable[[int, int], None] | None = None) -> int:
-    """Writes ``annotations/annotations.csv`` and ``imgs_1..3/*.jpg`` for ``n`` pictures; returns the number of persons annotated.
+def write_people_sample(
+    out: Path, n: int, seed: int = 0, progress: Callable[[int, int], None] | None = None
+) -> int:
+    """Writes ``annotations/annotations.csv`` and ``imgs_1..3/*.jpg`` for ``n`` pictures; returns
+    the number of persons annotated.
 
-    Same seed, same bytes; picture i does not depend on n. Raises InputError when the folder can't be written.
+    Same seed, same bytes; picture i does not depend on n. Raises InputError when the folder can't
+    be written.
     """
     try:
         for folder in ("annotations", "imgs_1", "imgs_2", "imgs_3"):
@@ -56,7 +63,9 @@ def write_people_sample(out: Path, n: int, seed: int = 0, progress: Callable[[in
             awkward = i % AWKWARD_EVERY == AWKWARD_EVERY - 1
             kind = (i // AWKWARD_EVERY) % 4 if awkward else -1
             if kind == 0:  # two persons in one picture
-                rows.append(_row(seed, n + i) | {"person_id": f"{900_000 + i}", "filename": f"{person}.jpg"})
+                rows.append(
+                    _row(seed, n + i) | {"person_id": f"{900_000 + i}", "filename": f"{person}.jpg"}
+                )
             row |= {"person_id": person, "filename": f"{person}.jpg"}
             if kind == 1:
                 row["bounding_box"] = json.dumps({"x": 500, "y": 500, "width": 20, "height": 20})
@@ -64,15 +73,31 @@ def write_people_sample(out: Path, n: int, seed: int = 0, progress: Callable[[in
                 row["class1"] = str(row["class1"]).replace("_", " ").title()
             rows.append(row)
             if kind != 3:  # else its picture is missing
-                (out / f"imgs_{1 + i % 3}" / f"{person}.jpg").write_bytes(_draw(row, _rng(seed, "picture", i)))
+                (out / f"imgs_{1 + i % 3}" / f"{person}.jpg").write_bytes(
+                    _draw(row, _rng(seed, "picture", i))
+                )
             if progress:
                 progress(i + 1, n)
-        with (out / "annotations" / "annotations.csv").open("w", newline="", encoding="utf-8") as handle:
-            writer = csv.DictWriter(handle, fieldnames=["person_id", "filename", "class1", "class2", *COLUMNS[3:], "skin_tone_na"])
+        with (out / "annotations" / "annotations.csv").open(
+            "w", newline="", encoding="utf-8"
+        ) as handle:
+            writer = csv.DictWriter(
+                handle,
+                fieldnames=[
+                    "person_id",
+                    "filename",
+                    "class1",
+                    "class2",
+                    *COLUMNS[3:],
+                    "skin_tone_na",
+                ],
+            )
             writer.writeheader()
             writer.writerows(rows)
     except OSError as error:
-        raise InputError(f"{out}: can't be written ({error.strerror}); give a writable folder with --out") from None
+        raise InputError(
+            f"{out}: can't be written ({error.strerror}); give a writable folder with --out"
+        ) from None
     return len(rows)
 
 
@@ -87,7 +112,11 @@ def _row(seed: int, i: int) -> dict[str, object]:
     rng = _rng(seed, "person", i)
     weights = np.array([SELECTED_WEIGHT if name in SELECTED else 1.0 for name in CLASSES])
     row: dict[str, object] = dict.fromkeys(COLUMNS[4:], 0)
-    row["class1"], row["class2"], row["skin_tone_na"] = CLASSES[int(rng.choice(len(CLASSES), p=weights / weights.sum()))], "", 0
+    row["class1"], row["class2"], row["skin_tone_na"] = (
+        CLASSES[int(rng.choice(len(CLASSES), p=weights / weights.sum()))],
+        "",
+        0,
+    )
     row["bounding_box"] = json.dumps({"x": 40, "y": 20, "width": 80, "height": 170})
     row[f"gender_presentation_{_pick(rng, GENDER)}"] = 1
     row[f"age_presentation_{_pick(rng, AGE)}"] = 1
@@ -103,7 +132,8 @@ def _row(seed: int, i: int) -> dict[str, object]:
 
 
 def _shade(row: dict[str, object]) -> tuple[int, int, int]:
-    """Grey-brown from light (Monk 1) to dark (Monk 10) at the mean vote; a neutral blue without votes."""
+    """Grey-brown from light (Monk 1) to dark (Monk 10) at the mean vote; a neutral blue without
+    votes."""
     votes = np.array([float(str(row[f"skin_tone_{k}"])) for k in range(1, 11)])
     if votes.sum() == 0:
         return (140, 160, 190)
@@ -136,7 +166,8 @@ def _draw(row: dict[str, object], rng: np.random.Generator) -> bytes:
 
 
 def _emblem(pen: ImageDraw.ImageDraw, index: int) -> None:
-    """What the figure holds: one of four shapes in one of thirteen colours, so each class has its own."""
+    """What the figure holds: one of four shapes in one of thirteen colours, so each class has its
+    own."""
     hue = index % 13
     colour = (40 + 16 * hue, 220 - 14 * hue, (90 * hue) % 255)
     box = (112, 96, 148, 132)

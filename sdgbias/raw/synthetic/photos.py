@@ -1,8 +1,9 @@
 """Synthetic street photos, 640 x 360 RGB, drawn with Pillow from a cluster's wealth and urbanity.
 
-With wealth the ground turns from dirt to paving, the road from a track to marked asphalt, houses from thatched mud huts
-over tin-roofed brick to painted storeys with windows, and poles, street lamps and cars appear. With urbanity there are
-more and taller houses and fewer trees. Sky, camera, people and plants are nuisances. Readable at 96 x 48 pixels.
+With wealth the ground turns from dirt to paving, the road from a track to marked asphalt, houses
+from thatched mud huts over tin-roofed brick to painted storeys with windows, and poles, street
+lamps and cars appear. With urbanity there are more and taller houses and fewer trees. Sky, camera,
+people and plants are nuisances. Readable at 96 x 48 pixels.
 """
 
 from __future__ import annotations
@@ -23,13 +24,29 @@ _YEAR_MS = 31_557_600_000
 Colour = tuple[int, int, int]
 _MUD: tuple[Colour, ...] = ((134, 98, 66), (122, 88, 60), (146, 108, 74))
 _BRICK: tuple[Colour, ...] = ((162, 104, 78), (150, 118, 92), (172, 150, 126))
-_PAINT: tuple[Colour, ...] = ((236, 230, 214), (224, 206, 172), (206, 220, 226), (238, 214, 198), (214, 226, 204))
-_CARS: tuple[Colour, ...] = ((200, 40, 38), (240, 240, 240), (40, 70, 150), (60, 62, 66), (190, 192, 196))
+_PAINT: tuple[Colour, ...] = (
+    (236, 230, 214),
+    (224, 206, 172),
+    (206, 220, 226),
+    (238, 214, 198),
+    (214, 226, 204),
+)
+_CARS: tuple[Colour, ...] = (
+    (200, 40, 38),
+    (240, 240, 240),
+    (40, 70, 150),
+    (60, 62, 66),
+    (190, 192, 196),
+)
 
 
 def _mix(a: Colour, b: Colour, t: float) -> Colour:
     t = min(1.0, max(0.0, t))
-    return (round(a[0] + (b[0] - a[0]) * t), round(a[1] + (b[1] - a[1]) * t), round(a[2] + (b[2] - a[2]) * t))
+    return (
+        round(a[0] + (b[0] - a[0]) * t),
+        round(a[1] + (b[1] - a[1]) * t),
+        round(a[2] + (b[2] - a[2]) * t),
+    )
 
 
 class _Scene:
@@ -51,13 +68,27 @@ class _Scene:
     def quad(self, *points: tuple[float, float, float]) -> list[tuple[float, float]]:
         return [self.at(*p) for p in points]
 
-    def front(self, d: ImageDraw.ImageDraw, x: tuple[float, float], up: tuple[float, float], z: float, colour: Colour) -> None:
+    def front(
+        self,
+        d: ImageDraw.ImageDraw,
+        x: tuple[float, float],
+        up: tuple[float, float],
+        z: float,
+        colour: Colour,
+    ) -> None:
         """A rectangle that faces the camera."""
-        d.polygon(self.quad((x[0], up[0], z), (x[1], up[0], z), (x[1], up[1], z), (x[0], up[1], z)), colour)
+        d.polygon(
+            self.quad((x[0], up[0], z), (x[1], up[0], z), (x[1], up[1], z), (x[0], up[1], z)),
+            colour,
+        )
 
-    def strip(self, d: ImageDraw.ImageDraw, x: tuple[float, float], z: tuple[float, float], colour: Colour) -> None:
+    def strip(
+        self, d: ImageDraw.ImageDraw, x: tuple[float, float], z: tuple[float, float], colour: Colour
+    ) -> None:
         """A rectangle that lies on the ground."""
-        d.polygon(self.quad((x[0], 0, z[0]), (x[1], 0, z[0]), (x[1], 0, z[1]), (x[0], 0, z[1])), colour)
+        d.polygon(
+            self.quad((x[0], 0, z[0]), (x[1], 0, z[0]), (x[1], 0, z[1]), (x[0], 0, z[1])), colour
+        )
 
     def pick(self, colours: Sequence[Colour]) -> Colour:
         return colours[int(self.rng.integers(len(colours)))]
@@ -76,13 +107,26 @@ def _ground(s: _Scene, d: ImageDraw.ImageDraw) -> None:
     soil = _mix((150, 112, 78), (182, 134, 92), s.dry)
     lawn = _mix((96, 132, 70), (134, 138, 88), s.dry)
     green = 0.55 * (1 - s.dry) * (1 - s.urban) + 0.45 * s.rich * (1 - 0.5 * s.urban)
-    d.rectangle((0, s.hy, WIDTH, HEIGHT), fill=_mix(_mix(soil, lawn, green), (158, 156, 150), s.rich * s.urban))
+    d.rectangle(
+        (0, s.hy, WIDTH, HEIGHT),
+        fill=_mix(_mix(soil, lawn, green), (158, 156, 150), s.rich * s.urban),
+    )
     ridge = [(float(at), s.hy - s.rng.uniform(2, 26)) for at in range(0, WIDTH + 80, 80)]
-    d.polygon([(0, s.hy + 1), *ridge, (WIDTH, s.hy + 1)], fill=_mix((104, 122, 100), (150, 136, 112), s.dry))
+    d.polygon(
+        [(0, s.hy + 1), *ridge, (WIDTH, s.hy + 1)],
+        fill=_mix((104, 122, 100), (150, 136, 112), s.dry),
+    )
     if s.urban * s.rich > 0.3:  # skyline
         for _ in range(int(26 * s.urban * s.rich)):
-            x, w, h = s.rng.uniform(0, WIDTH), s.rng.uniform(14, 34), s.rng.uniform(18, 34 + 70 * s.rich * s.urban)
-            d.rectangle((x, s.hy - h, x + w, s.hy), fill=_mix((150, 158, 170), (186, 190, 196), s.rng.random()))
+            x, w, h = (
+                s.rng.uniform(0, WIDTH),
+                s.rng.uniform(14, 34),
+                s.rng.uniform(18, 34 + 70 * s.rich * s.urban),
+            )
+            d.rectangle(
+                (x, s.hy - h, x + w, s.hy),
+                fill=_mix((150, 158, 170), (186, 190, 196), s.rng.random()),
+            )
 
 
 def _road(s: _Scene, d: ImageDraw.ImageDraw) -> None:
@@ -104,14 +148,21 @@ def _road(s: _Scene, d: ImageDraw.ImageDraw) -> None:
         dirt = _mix((176, 132, 92), (204, 164, 118), s.dry)
         d.polygon(s.quad((-w, 0, near), (w, 0, near), (w * 0.8, 0, far), (-w * 0.8, 0, far)), dirt)
         for x in (-0.7, 0.7):  # wheel ruts
-            d.polygon(s.quad((x - 0.25, 0, near), (x + 0.25, 0, near), (x, 0, 40)), _mix(dirt, (110, 80, 56), 0.5))
+            d.polygon(
+                s.quad((x - 0.25, 0, near), (x + 0.25, 0, near), (x, 0, 40)),
+                _mix(dirt, (110, 80, 56), 0.5),
+            )
         for _ in range(8):  # puddles and stones
             x, z, r = s.rng.uniform(-w, w), s.rng.uniform(3, 18), s.rng.uniform(0.15, 0.5)
             (x0, y0), (x1, _) = s.at(x - r, 0, z), s.at(x + r, 0, z)
-            d.ellipse((x0, y0 - 20 * r / z, x1, y0 + 20 * r / z), fill=_mix(dirt, (120, 96, 74), 0.6))
+            d.ellipse(
+                (x0, y0 - 20 * r / z, x1, y0 + 20 * r / z), fill=_mix(dirt, (120, 96, 74), 0.6)
+            )
 
 
-def _windows(s: _Scene, d: ImageDraw.ImageDraw, x0: float, x1: float, z: float, floors: int, height: float) -> None:
+def _windows(
+    s: _Scene, d: ImageDraw.ImageDraw, x0: float, x1: float, z: float, floors: int, height: float
+) -> None:
     """Windows on the face that looks at the camera, one row a floor."""
     glass = _mix((70, 60, 54), (92, 124, 152), (s.rich - 0.3) * 2)
     span = x1 - x0
@@ -123,7 +174,11 @@ def _windows(s: _Scene, d: ImageDraw.ImageDraw, x0: float, x1: float, z: float, 
             up = height * floor + 1.0
             points = s.quad((a, up, z), (b, up + 1.2, z))
             xs, ys = sorted(p[0] for p in points), sorted(p[1] for p in points)
-            d.rectangle((xs[0], ys[0], xs[1], ys[1]), fill=glass, outline=(240, 238, 232) if s.rich > 0.55 else None)
+            d.rectangle(
+                (xs[0], ys[0], xs[1], ys[1]),
+                fill=glass,
+                outline=(240, 238, 232) if s.rich > 0.55 else None,
+            )
 
 
 def _hut(s: _Scene, d: ImageDraw.ImageDraw, x: float, side: int, z: float) -> None:
@@ -133,11 +188,14 @@ def _hut(s: _Scene, d: ImageDraw.ImageDraw, x: float, side: int, z: float) -> No
     s.front(d, (c - r, c + r), (0, wall), z, s.pick(_MUD))
     s.front(d, (c - 0.4, c + 0.4), (0, 1.4), z, (52, 38, 28))
     thatch = _mix((128, 106, 70), (104, 84, 54), s.rng.random())
-    d.polygon(s.quad((c - r * 1.3, wall - 0.25, z), (c + r * 1.3, wall - 0.25, z), (c, top, z)), thatch)
+    d.polygon(
+        s.quad((c - r * 1.3, wall - 0.25, z), (c + r * 1.3, wall - 0.25, z), (c, top, z)), thatch
+    )
 
 
 def _house(s: _Scene, d: ImageDraw.ImageDraw, x: float, side: int, z: float) -> None:
-    """A box with a front towards the camera and a flank along the road; roof and storeys by wealth and urbanity."""
+    """A box with a front towards the camera and a flank along the road; roof and storeys by wealth
+    and urbanity."""
     own = s.rich + s.rng.normal(0, 0.05)
     if own < 0.2 or (own < 0.36 and s.urban < 0.6 and s.rng.random() < 0.85):
         _hut(s, d, x, side, z)
@@ -149,14 +207,19 @@ def _house(s: _Scene, d: ImageDraw.ImageDraw, x: float, side: int, z: float) -> 
     width, depth = s.rng.uniform(3.5, 5) + 5 * own, s.rng.uniform(4, 6) + 4 * own
     h = floors * storey
     x1, back = x + side * width, z + depth
-    d.polygon(s.quad((x, 0, z), (x, 0, back), (x, h, back), (x, h, z)), _mix(wall, (40, 36, 40), 0.25))
+    d.polygon(
+        s.quad((x, 0, z), (x, 0, back), (x, h, back), (x, h, z)), _mix(wall, (40, 36, 40), 0.25)
+    )
     s.front(d, (x, x1), (0, h), z, wall)
     if own > 0.33:
         _windows(s, d, x, x1, z, floors, storey)
         for floor in range(floors):  # and along the flank
             for zw in np.arange(z + 1, back - 1, 2.6).tolist():
                 low, high = storey * floor + 1.0, storey * floor + 2.2
-                d.polygon(s.quad((x, low, zw), (x, low, zw + 1.3), (x, high, zw + 1.3), (x, high, zw)), (66, 78, 92))
+                d.polygon(
+                    s.quad((x, low, zw), (x, low, zw + 1.3), (x, high, zw + 1.3), (x, high, zw)),
+                    (66, 78, 92),
+                )
     door = x + side * width * 0.45
     s.front(d, (door, door + side), (0, 2), z, _mix((66, 46, 34), (120, 70, 50), own))
     if floors >= 3 or (own > 0.6 and s.urban > 0.6):  # flat roof with a parapet
@@ -167,8 +230,12 @@ def _house(s: _Scene, d: ImageDraw.ImageDraw, x: float, side: int, z: float) -> 
     roof = tin if own < 0.55 else _mix((178, 84, 58), (150, 66, 50), s.rng.random())
     mid = (x + x1) / 2
     eaves, far_eaves = x - side * 0.4, x1 + side * 0.4
-    d.polygon(s.quad((eaves, h, z), (far_eaves, h, z), (mid, h + rise, z)), _mix(roof, (20, 20, 20), 0.2))
-    d.polygon(s.quad((eaves, h, z), (mid, h + rise, z), (mid, h + rise, back), (eaves, h, back)), roof)
+    d.polygon(
+        s.quad((eaves, h, z), (far_eaves, h, z), (mid, h + rise, z)), _mix(roof, (20, 20, 20), 0.2)
+    )
+    d.polygon(
+        s.quad((eaves, h, z), (mid, h + rise, z), (mid, h + rise, back), (eaves, h, back)), roof
+    )
 
 
 def _tree(s: _Scene, d: ImageDraw.ImageDraw, x: float, z: float) -> None:
@@ -178,7 +245,10 @@ def _tree(s: _Scene, d: ImageDraw.ImageDraw, x: float, z: float) -> None:
     for _ in range(3):
         cx, cy = s.at(x + s.rng.uniform(-0.8, 0.8), h * s.rng.uniform(0.65, 0.95), z)
         r = s.rng.uniform(1.0, 1.8) * _FOCAL / z
-        d.ellipse((cx - r, cy - r * 0.8, cx + r, cy + r * 0.8), fill=_mix(leaf, (30, 50, 26), s.rng.uniform(0, 0.4)))
+        d.ellipse(
+            (cx - r, cy - r * 0.8, cx + r, cy + r * 0.8),
+            fill=_mix(leaf, (30, 50, 26), s.rng.uniform(0, 0.4)),
+        )
 
 
 def _poles(s: _Scene, d: ImageDraw.ImageDraw) -> None:
@@ -188,7 +258,11 @@ def _poles(s: _Scene, d: ImageDraw.ImageDraw) -> None:
         depths = [4.5, 9, 16, 26, 42, 70]
         for z in depths:
             d.line(s.quad((x, 0, z), (x, 7, z)), fill=(78, 66, 56), width=max(1, int(46 / z)))
-            d.line(s.quad((x - 0.9, 6.6, z), (x + 0.9, 6.6, z)), fill=(78, 66, 56), width=max(1, int(30 / z)))
+            d.line(
+                s.quad((x - 0.9, 6.6, z), (x + 0.9, 6.6, z)),
+                fill=(78, 66, 56),
+                width=max(1, int(30 / z)),
+            )
         for dx in (-0.9, 0.9):
             d.line(s.quad(*[(x + dx, 6.6, z) for z in (2.4, *depths)]), fill=(58, 56, 58), width=1)
     if s.rich > 0.62:
@@ -203,9 +277,14 @@ def _car(s: _Scene, d: ImageDraw.ImageDraw, x: float, z: float) -> None:
     paint, w = s.pick(_CARS), 0.9
     s.front(d, (x - w, x + w), (0.3, 1.0), z, paint)
     roof, glass = _mix(paint, (30, 30, 34), 0.25), (46, 58, 72)
-    for foot, top, low, high, colour in ((1, 0.75, 1.0, 1.55, roof), (0.8, 0.62, 1.02, 1.45, glass)):
+    for foot, top, low, high, colour in (
+        (1, 0.75, 1.0, 1.55, roof),
+        (0.8, 0.62, 1.02, 1.45, glass),
+    ):
         a, b = w * foot, w * top
-        d.polygon(s.quad((x - a, low, z), (x + a, low, z), (x + b, high, z), (x - b, high, z)), colour)
+        d.polygon(
+            s.quad((x - a, low, z), (x + a, low, z), (x + b, high, z), (x - b, high, z)), colour
+        )
     for side in (-1, 1):
         s.front(d, (x + side * 0.5, x + side * 0.85), (0, 0.4), z, (22, 22, 24))
         s.front(d, (x + side * 0.55, x + side * 0.85), (0.7, 0.85), z, (220, 60, 50))
@@ -221,8 +300,19 @@ def _bicycle(s: _Scene, d: ImageDraw.ImageDraw, x: float, z: float) -> None:
 
 
 def _person(s: _Scene, d: ImageDraw.ImageDraw, x: float, z: float) -> None:
-    cloth = s.pick(((180, 60, 60), (60, 90, 160), (220, 170, 60), (90, 130, 90), (230, 230, 225), (120, 60, 130)))
-    d.polygon(s.quad((x - 0.22, 0, z), (x + 0.22, 0, z), (x + 0.2, 1.4, z), (x - 0.2, 1.4, z)), cloth)
+    cloth = s.pick(
+        (
+            (180, 60, 60),
+            (60, 90, 160),
+            (220, 170, 60),
+            (90, 130, 90),
+            (230, 230, 225),
+            (120, 60, 130),
+        )
+    )
+    d.polygon(
+        s.quad((x - 0.22, 0, z), (x + 0.22, 0, z), (x + 0.2, 1.4, z), (x - 0.2, 1.4, z)), cloth
+    )
     cx, cy = s.at(x, 1.57, z)
     r = 0.13 * _FOCAL / z
     d.ellipse((cx - r, cy - r, cx + r, cy + r), fill=(92, 64, 48))
@@ -236,7 +326,9 @@ def render_photo(cluster: Cluster, k: int) -> Image.Image:
     d = ImageDraw.Draw(image)
     _ground(s, d)
     _road(s, d)
-    things: list[tuple[float, int, float, int]] = []  # (depth, kind, x, side), drawn from far to near
+    things: list[
+        tuple[float, int, float, int]
+    ] = []  # (depth, kind, x, side), drawn from far to near
     setback = s.road + 1.5 + 4.5 * (1 - s.urban) + (1.0 if s.rich > 0.5 else 0)
     for side in (-1, 1):
         z = rng.uniform(7, 10) + 4 * (1 - s.urban)
@@ -285,8 +377,14 @@ def photo_records(cluster: Cluster) -> list[dict[str, object]]:
         image_id = int(rng.integers(10**14, 10**15))
         when = round((cluster.year - 1970 + rng.uniform(-1, 2)) * _YEAR_MS)
         lat, lon = cluster.lat + rng.uniform(-0.02, 0.02), cluster.lon + rng.uniform(-0.02, 0.02)
-        rows.append({
-            "id": image_id, "DHSID_EA": cluster.dhsid, "path": f"{cluster.cname}/{cluster.dhsid}/{image_id}.jpeg",
-            "captured_at": when, "lat": round(lat, 6), "lon": round(lon, 6),
-        })  # fmt: skip
+        rows.append(
+            {
+                "id": image_id,
+                "DHSID_EA": cluster.dhsid,
+                "path": f"{cluster.cname}/{cluster.dhsid}/{image_id}.jpeg",
+                "captured_at": when,
+                "lat": round(lat, 6),
+                "lon": round(lon, 6),
+            }
+        )
     return rows

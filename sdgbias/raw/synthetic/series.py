@@ -1,9 +1,11 @@
-"""Synthetic indicator series in the file formats of the public dumps (UNSD, WHO, IHME/OWID, Global Data Lab).
+"""Synthetic indicator series in the file formats of the public dumps (UNSD, WHO, IHME/OWID, Global
+Data Lab).
 
-Every value is a monotone function of the same latent wealth that the images show: the country's, the country's urban or
-rural stratum's, or the region's, plus a small offset per indicator and place and a slow gain over time. Units and
-ranges are those of the real series; world aggregates and decoy rows (other sexes, quintiles, 'No data') are in the
-files because readers must leave them out. No figure is real.
+Every value is a monotone function of the same latent wealth that the images show: the country's,
+the country's urban or rural stratum's, or the region's, plus a small offset per indicator and place
+and a slow gain over time. Units and ranges are those of the real series; world aggregates and decoy
+rows (other sexes, quintiles, 'No data') are in the files because readers must leave them out. No
+figure is real.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ from sdgbias.raw.synthetic.latent import (
 
 @cache
 def crosswalk() -> dict[str, dict[str, str]]:
-    """DHS country code -> its row of data/countries.csv (cname, iso2, iso3, m49, name, official_split)."""
+    """DHS country code -> its row of data/countries.csv (cname, iso2, iso3, m49, name,
+    official_split)."""
     with files("sdgbias").joinpath("data/countries.csv").open(encoding="utf-8") as lines:
         return {row["cname"]: row for row in csv.DictReader(lines)}
 
@@ -40,14 +43,21 @@ WORLD_WEALTH = 0.6
 _STRATA = {"allarea": 0.0, "rural": RURAL_STEP, "urban": URBAN_STEP}
 #: Our World in Data's names where they differ from the crosswalk's.
 _OWID = {
-    "CD": "Democratic Republic of Congo", "BO": "Bolivia", "CI": "Cote d'Ivoire", "MB": "Moldova", "TZ": "Tanzania",
+    "CD": "Democratic Republic of Congo",
+    "BO": "Bolivia",
+    "CI": "Cote d'Ivoire",
+    "MB": "Moldova",
+    "TZ": "Tanzania",
     "SZ": "Swaziland",
-}  # fmt: skip
+}
 _WHO_REGIONS = {
-    **dict.fromkeys(crosswalk(), "AFR"), **dict.fromkeys(("BO", "CO", "DR", "GU", "GY", "HN", "HT", "PE"), "AMR"),
-    **dict.fromkeys(("EG", "JO", "MA", "PK"), "EMR"), **dict.fromkeys(("AL", "AM", "KY", "MB", "TJ"), "EUR"),
-    **dict.fromkeys(("BD", "IA", "ID", "MM", "NP"), "SEAR"), **dict.fromkeys(("KH", "PH"), "WPR"),
-}  # fmt: skip
+    **dict.fromkeys(crosswalk(), "AFR"),
+    **dict.fromkeys(("BO", "CO", "DR", "GU", "GY", "HN", "HT", "PE"), "AMR"),
+    **dict.fromkeys(("EG", "JO", "MA", "PK"), "EMR"),
+    **dict.fromkeys(("AL", "AM", "KY", "MB", "TJ"), "EUR"),
+    **dict.fromkeys(("BD", "IA", "ID", "MM", "NP"), "SEAR"),
+    **dict.fromkeys(("KH", "PH"), "WPR"),
+}
 
 #: Series -> (value at wealth -2, value at wealth +2, geometric scale?, decimals).
 CURVES: dict[str, tuple[float, float, bool, int]] = {
@@ -70,16 +80,24 @@ CURVES: dict[str, tuple[float, float, bool, int]] = {
 
 
 def curve(series: str, wealth: float) -> float:
-    """The indicator's value at a wealth: straight between -2 and +2, flattening outside, never beyond the range."""
+    """The indicator's value at a wealth: straight between -2 and +2, flattening outside, never
+    beyond the range."""
     low, high, geometric, decimals = CURVES[series]
     t = (wealth + 2.0) / 4.0
-    t = 0.02 + 0.96 * t if 0 <= t <= 1 else 0.02 * math.exp(48 * t) if t < 0 else 1 - 0.02 * math.exp(48 * (1 - t))
+    t = (
+        0.02 + 0.96 * t
+        if 0 <= t <= 1
+        else 0.02 * math.exp(48 * t)
+        if t < 0
+        else 1 - 0.02 * math.exp(48 * (1 - t))
+    )
     value = low * (high / low) ** t if geometric else low + (high - low) * t
     return round(value, decimals)
 
 
 def value_at(seed: int, series: str, cc: str, place: str, wealth: float, year: int) -> float:
-    """One figure of the series. ``place``: 'all', 'urban', 'rural' or a region number; it keys the offset."""
+    """One figure of the series. ``place``: 'all', 'urban', 'rural' or a region number; it keys the
+    offset."""
     offset = PLACE_SD * _offset(seed, series, cc, place)
     return curve(series, wealth + offset + GAIN * (year - 2010))
 
@@ -94,7 +112,9 @@ def gdl_code(cc: str, region: int) -> str:
     return f"{crosswalk()[cc]['iso3'].lower()}r{100 + region}"
 
 
-def _write(path: Path, header: str, rows: Iterable[Sequence[object]], quoting: int = csv.QUOTE_MINIMAL) -> None:
+def _write(
+    path: Path, header: str, rows: Iterable[Sequence[object]], quoting: int = csv.QUOTE_MINIMAL
+) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", encoding="utf-8", newline="") as out:
         writer = csv.writer(out, lineterminator="\n", quoting=quoting)  # type: ignore[arg-type]
@@ -109,7 +129,8 @@ def _places(seed: int, countries: Sequence[str]) -> list[tuple[str, int, float]]
 
 
 def _sparse(seed: int, series: str, cc: str) -> list[int]:
-    """The years of a survey-based series: the country's two rounds and about every third other year of 2000-2018."""
+    """The years of a survey-based series: the country's two rounds and about every third other year
+    of 2000-2018."""
     if cc == WORLD:
         return [2000, 2005, 2010, 2015]
     kept = keyed(seed, "years", series, cc).random(19) < 0.3
@@ -120,9 +141,16 @@ def _unsd(out: Path, seed: int, countries: Sequence[str]) -> None:
     places = _places(seed, countries)
 
     def rows(
-        series: str, years: Callable[[str], Iterable[int]], before: tuple[str, ...], after: tuple[str, ...]
+        series: str,
+        years: Callable[[str], Iterable[int]],
+        before: tuple[str, ...],
+        after: tuple[str, ...],
     ) -> list[tuple[object, ...]]:
-        return [(*before, m49, *after, year, value_at(seed, series, cc, "all", w, year)) for cc, m49, w in places for year in years(cc)]
+        return [
+            (*before, m49, *after, year, value_at(seed, series, cc, "all", w, year))
+            for cc, m49, w in places
+            for year in years(cc)
+        ]
 
     for series in ("sh_sta_stunt", "sh_sta_waste"):
         _write(
@@ -146,7 +174,14 @@ def _unsd(out: Path, seed: int, countries: Sequence[str]) -> None:
             out / f"ddf--datapoints--{series}--by--geo_area--location--nature--units--year.csv",
             f"geo_area,location,nature,units,year,{series}",
             (
-                (m49, area, nature, "percent", year, value_at(seed, series, cc, area, w + step, year))
+                (
+                    m49,
+                    area,
+                    nature,
+                    "percent",
+                    year,
+                    value_at(seed, series, cc, area, w + step, year),
+                )
                 for cc, m49, w in places
                 for area, step in _STRATA.items()
                 for year in range(2000, 2019)
@@ -158,7 +193,17 @@ def _unsd(out: Path, seed: int, countries: Sequence[str]) -> None:
         out / f"ddf--datapoints--{school}--by--{by.replace(',', '--')}.csv",
         f"{by},{school}",
         (
-            (level, m49, "allarea", "e", fifth, sex, "percent", y, value_at(seed, school, cc, "all", w + ahead, y))
+            (
+                level,
+                m49,
+                "allarea",
+                "e",
+                fifth,
+                sex,
+                "percent",
+                y,
+                value_at(seed, school, cc, "all", w + ahead, y),
+            )
             for level, easier in (("lowsec", 0.0), ("primar", 0.9))
             for cc, m49, w in places[1:]
             for fifth, richer in (("q1", -0.9), ("q5", 0.9), ("t", 0.0))
@@ -179,12 +224,19 @@ def _others(out: Path, seed: int, countries: Sequence[str]) -> None:
         for sex, factor in (("MLE", 0.88), ("FMLE", 1.12), ("BTSX", 1.0)):
             value = round(middle * factor, 5)
             low, high = round(value * 0.6, 5), round(value * 1.5, 5)
-            shown = ("No data", "", "", "") if silent else (f"{value:.1f} [{low:.1f}-{high:.1f}]", value, low, high)
+            shown = (
+                ("No data", "", "", "")
+                if silent
+                else (f"{value:.1f} [{low:.1f}-{high:.1f}]", value, low, high)
+            )
             place = (_WHO_REGIONS[cc], "", table[cc]["iso3"])
-            who.append(("NCD_PAC", "PUBLISHED", "2010", *place, "YEARS18-PLUS", sex, *map(str, shown), ""))
+            who.append(
+                ("NCD_PAC", "PUBLISHED", "2010", *place, "YEARS18-PLUS", sex, *map(str, shown), "")
+            )
     _write(
         out / "who_gho" / "NCD_PAC.csv",
-        "GHO,PUBLISHSTATE,YEAR,REGION,WORLDBANKINCOMEGROUP,COUNTRY,AGEGROUP,SEX,Display Value,Numeric,Low,High,Comments",
+        "GHO,PUBLISHSTATE,YEAR,REGION,WORLDBANKINCOMEGROUP,COUNTRY,AGEGROUP,SEX,Display"
+        " Value,Numeric,Low,High,Comments",
         who,
         csv.QUOTE_ALL,
     )
@@ -205,7 +257,11 @@ def _others(out: Path, seed: int, countries: Sequence[str]) -> None:
             out / "gdl_shdi" / f"{series}--by--national--year.csv",
             f"national,year,{series}",
             (
-                (f"{table[cc]['iso3'].lower()}t", year, value_at(seed, series, cc, "all", wealth, year))
+                (
+                    f"{table[cc]['iso3'].lower()}t",
+                    year,
+                    value_at(seed, series, cc, "all", wealth, year),
+                )
                 for cc in ordered
                 for wealth in (country_wealth(seed, cc),)
                 for year in range(1990, 2020)
@@ -224,13 +280,23 @@ def _others(out: Path, seed: int, countries: Sequence[str]) -> None:
     _write(
         out / "gdl_shdi" / "entities_national.csv",
         "national,gdlcode,iso_code,name,is--national",
-        ((f"{i.lower()}t", f"{i}t", i, table[cc]["name"], "TRUE") for cc in ordered for i in (table[cc]["iso3"],)),
+        (
+            (f"{i.lower()}t", f"{i}t", i, table[cc]["name"], "TRUE")
+            for cc in ordered
+            for i in (table[cc]["iso3"],)
+        ),
     )
     _write(
         out / "gdl_shdi" / "entities_subnat.csv",
         "subnat,gdlcode,is--subnat,national,name",
         (
-            (gdl_code(cc, r), f"{i}r{100 + r}", "TRUE", f"{i.lower()}t", f"{table[cc]['name']} - Region {r}")
+            (
+                gdl_code(cc, r),
+                f"{i}r{100 + r}",
+                "TRUE",
+                f"{i.lower()}t",
+                f"{table[cc]['name']} - Region {r}",
+            )
             for cc, r in regions
             for i in (table[cc]["iso3"],)
         ),
@@ -243,7 +309,8 @@ def _others(out: Path, seed: int, countries: Sequence[str]) -> None:
 
 
 def write_series(out: Path, seed: int, countries: Sequence[str]) -> int:
-    """Write the folder ``out`` (unsd_sdg/, who_gho/, ihme_haq/, gdl_shdi/, gdl_regions.csv); returns the file count."""
+    """Write the folder ``out`` (unsd_sdg/, who_gho/, ihme_haq/, gdl_shdi/, gdl_regions.csv);
+    returns the file count."""
     _unsd(out / "unsd_sdg", seed, countries)
     _others(out, seed, countries)
     return sum(1 for path in out.rglob("*.csv") if path.is_file())

@@ -1,9 +1,11 @@
-"""Synthetic satellite tiles: 8 bands, 255 x 255 pixels of 30 m, drawn from a cluster's wealth and urbanity.
+"""Synthetic satellite tiles: 8 bands, 255 x 255 pixels of 30 m, drawn from a cluster's wealth and
+urbanity.
 
-What grows with wealth and urbanity, and can still be seen at 48 x 48 pixels: the size of the settlement, how regular
-its street grid is, bright metal and tiled roofs instead of brown thatch, paved (dark) instead of dirt (pale) roads, and
-above all the extent and brightness of the night lights. Aridity, fields, rivers and the settlement's place are
-nuisances. Reflectances keep roughly the band means of SustainBench's table; few distinct values keep the files small.
+What grows with wealth and urbanity, and can still be seen at 48 x 48 pixels: the size of the
+settlement, how regular its street grid is, bright metal and tiled roofs instead of brown thatch,
+paved (dark) instead of dirt (pale) roads, and above all the extent and brightness of the night
+lights. Aridity, fields, rivers and the settlement's place are nuisances. Reflectances keep roughly
+the band means of SustainBench's table; few distinct values keep the files small.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ from sdgbias.raw.synthetic.latent import Cluster, keyed
 SIZE = 255
 BANDS = ("BLUE", "GREEN", "RED", "SWIR1", "SWIR2", "TEMP1", "NIR", "NIGHTLIGHTS")
 LAST_DMSP_YEAR = 2011
-_X, _Y = np.meshgrid(np.arange(SIZE, dtype=np.float32), np.arange(SIZE, dtype=np.float32))  # column east, row SOUTHWARD
+_X, _Y = np.meshgrid(
+    np.arange(SIZE, dtype=np.float32), np.arange(SIZE, dtype=np.float32)
+)  # column east, row SOUTHWARD
 
 #: Surface -> reflectance in BLUE, GREEN, RED, SWIR1, SWIR2, NIR (0..1).
 _SURFACES = {
@@ -47,12 +51,13 @@ _SHADES = np.array([0.88, 0.96, 1.04, 1.12], dtype=np.float32)
 #: (6, surfaces x 4 shades) float32 in steps of 1/1024.
 _TABLE = np.round(
     np.array(list(_SURFACES.values()), np.float32).T[:, :, None] * _SHADES * 1024
-).reshape(6, -1).astype(np.float32) / np.float32(1024)  # fmt: skip
+).reshape(6, -1).astype(np.float32) / np.float32(1024)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the settlement lies. ``east``, ``north``: pixels from the tile's centre; ``radius`` in pixels."""
+    """Where the settlement lies. ``east``, ``north``: pixels from the tile's centre; ``radius`` in
+    pixels."""
 
     east: float
     north: float
@@ -80,7 +85,9 @@ def _background(rng: np.random.Generator, cluster: Cluster) -> np.ndarray:
     """(255, 255) int16 surface codes of bush and fields, wetter or drier by the region."""
     wet = 1 - cluster.aridity + 0.35 * _smooth(rng, 7) + 0.12 * _smooth(rng, 25)
     natural = np.digitize(wet, (0.32, 0.55, 0.85)).astype(np.int16)
-    codes = np.array([_CODE[n] for n in ("soil", "dry_grass", "scrub", "forest")], np.int16)[natural]
+    codes = np.array([_CODE[n] for n in ("soil", "dry_grass", "scrub", "forest")], np.int16)[
+        natural
+    ]
     # farmland: rectangles of one crop each; more of it green where it is wet or (irrigation) rich
     angle, cell = rng.uniform(0, 1.57), rng.uniform(15, 24)
     c, s = np.float32(np.cos(angle)), np.float32(np.sin(angle))
@@ -88,17 +95,24 @@ def _background(rng: np.random.Generator, cluster: Cluster) -> np.ndarray:
     j = np.floor((_Y * c - _X * s) / (cell * 0.7)).astype(np.int16) & 31
     green = 0.15 + 0.45 * (1 - cluster.aridity) + 0.25 * cluster.level
     pick = rng.random((32, 32))
-    kind = np.where(pick < green, _CODE["crop"], np.where(pick < (1 + green) / 2, _CODE["stubble"], _CODE["fallow"]))
+    kind = np.where(
+        pick < green,
+        _CODE["crop"],
+        np.where(pick < (1 + green) / 2, _CODE["stubble"], _CODE["fallow"]),
+    )
     farmed = (rng.random((32, 32)) < 0.75)[i, j] & (_smooth(rng, 5) > -0.15)
     land: np.ndarray = np.where(farmed, kind.astype(np.int16)[i, j], codes)
     return land
 
 
 def _density(rng: np.random.Generator, cluster: Cluster, place: Layout) -> np.ndarray:
-    """(255, 255) float32 share of built-up land, 0..1: one settlement, and hamlets around it in the country."""
+    """(255, 255) float32 share of built-up land, 0..1: one settlement, and hamlets around it in the
+    country."""
     dx, dy = _X - (127 + place.east), _Y - (127 - place.north)
     dist = np.hypot(dx, dy) * (1 + 0.3 * _smooth(rng, 6))
-    dens: np.ndarray = 1 / (1 + np.exp(np.clip((dist - place.radius) / (0.10 * place.radius + 2), -30, 30)))
+    dens: np.ndarray = 1 / (
+        1 + np.exp(np.clip((dist - place.radius) / (0.10 * place.radius + 2), -30, 30))
+    )
     for _ in range(int(rng.integers(2, 6)) if cluster.urbanity < 0.5 else 2):
         x, y, r = rng.uniform(15, 240), rng.uniform(15, 240), rng.uniform(4, 6 + 6 * cluster.level)
         x0, x1, y0, y1 = max(0, int(x - 20)), int(x + 21), max(0, int(y - 20)), int(y + 21)
@@ -108,8 +122,11 @@ def _density(rng: np.random.Generator, cluster: Cluster, place: Layout) -> np.nd
     return share
 
 
-def _settle(rng: np.random.Generator, cluster: Cluster, place: Layout, dens: np.ndarray, codes: np.ndarray) -> np.ndarray:
-    """Draws streets, roofs and through roads over ``codes``; returns the (255, 255) bool mask of built-up pixels."""
+def _settle(
+    rng: np.random.Generator, cluster: Cluster, place: Layout, dens: np.ndarray, codes: np.ndarray
+) -> np.ndarray:
+    """Draws streets, roofs and through roads over ``codes``; returns the (255, 255) bool mask of
+    built-up pixels."""
     rich, urbanity = cluster.level, cluster.urbanity
     dx, dy = _X - (127 + place.east), _Y - (127 - place.north)
     c, s = np.float32(np.cos(place.angle)), np.float32(np.sin(place.angle))
@@ -120,19 +137,34 @@ def _settle(rng: np.random.Generator, cluster: Cluster, place: Layout, dens: np.
     # plots of 3 px: roof, yard or park
     i, j = (u / 3).astype(np.int16) & 127, (v / 3).astype(np.int16) & 127
     roofs = rng.random((128, 128))
-    kinds = ((1 - rich) ** 1.6, 0.5 * (1 - rich), 0.45 * rich, 1.2 * rich**1.5, 0.9 * rich * urbanity)
+    kinds = (
+        (1 - rich) ** 1.6,
+        0.5 * (1 - rich),
+        0.45 * rich,
+        1.2 * rich**1.5,
+        0.9 * rich * urbanity,
+    )
     edges = np.cumsum(np.array(kinds) / sum(kinds))
     names = ("thatch", "rust", "tile_roof", "metal", "concrete")
-    roof = np.array([_CODE[n] for n in names], np.int16)[np.minimum(np.searchsorted(edges, roofs), 4)]
-    free = np.where(rng.random((128, 128)) < 0.15 + 0.35 * rich, _CODE["park"], _CODE["yard"]).astype(np.int16)
-    built: np.ndarray = town & (rng.random((128, 128), dtype=np.float32)[i, j] < (0.30 + 0.45 * urbanity + 0.2 * rich) * dens)
+    roof = np.array([_CODE[n] for n in names], np.int16)[
+        np.minimum(np.searchsorted(edges, roofs), 4)
+    ]
+    free = np.where(
+        rng.random((128, 128)) < 0.15 + 0.35 * rich, _CODE["park"], _CODE["yard"]
+    ).astype(np.int16)
+    built: np.ndarray = town & (
+        rng.random((128, 128), dtype=np.float32)[i, j]
+        < (0.30 + 0.45 * urbanity + 0.2 * rich) * dens
+    )
     codes[town] = free[i[town], j[town]]
     codes[built] = roof[i[built], j[built]]
     # streets between blocks; each is paved or not
     block = 26 - 10 * urbanity
     bi, bj = (u / block).astype(np.int16) & 63, (v / block).astype(np.int16) & 63
     paved_share = float(np.clip((rich - 0.3) / 0.4, 0, 1))
-    paved = np.where(rng.random((2, 64)) < paved_share, _CODE["asphalt"], _CODE["dirt_road"]).astype(np.int16)
+    paved = np.where(
+        rng.random((2, 64)) < paved_share, _CODE["asphalt"], _CODE["dirt_road"]
+    ).astype(np.int16)
     width = 2.0 + 1.6 * rich
     keep = rng.random((2, 64)) < 0.25 + 0.9 * rich
     for axis, (w, b) in enumerate(((u, bi), (v, bj))):
@@ -141,9 +173,13 @@ def _settle(rng: np.random.Generator, cluster: Cluster, place: Layout, dens: np.
     # through roads: one dirt track in the poorest place, up to four wide paved ones in the richest
     for road in range(1 + round(3 * rich)):
         slope = place.angle + road * 0.785 + rng.normal(0, 0.12)
-        off = np.abs(-np.sin(slope) * dx + np.cos(slope) * dy + (2 + 10 * (1 - rich)) * _smooth(rng, 4))
+        off = np.abs(
+            -np.sin(slope) * dx + np.cos(slope) * dy + (2 + 10 * (1 - rich)) * _smooth(rng, 4)
+        )
         is_paved = rich + rng.normal(0, 0.05) > 0.38 + 0.08 * road
-        codes[off < (1.2 + 2.0 * rich if is_paved else 1.1)] = _CODE["asphalt" if is_paved else "dirt_road"]
+        codes[off < (1.2 + 2.0 * rich if is_paved else 1.1)] = _CODE[
+            "asphalt" if is_paved else "dirt_road"
+        ]
     return built
 
 
@@ -157,21 +193,28 @@ def _pool(field: np.ndarray, cells: int) -> np.ndarray:
     """(cells, cells) means of the pixels that ``_nearest`` would fill from each cell."""
     starts = -(-np.arange(cells) * SIZE // cells)
     counts = np.diff(np.append(starts, SIZE))
-    means: np.ndarray = np.add.reduceat(np.add.reduceat(field, starts, 0), starts, 1) / np.outer(counts, counts)
+    means: np.ndarray = np.add.reduceat(np.add.reduceat(field, starts, 0), starts, 1) / np.outer(
+        counts, counts
+    )
     return means
 
 
 def _night(rng: np.random.Generator, cluster: Cluster, dens: np.ndarray) -> np.ndarray:
-    """(255, 255) float32 >= 0: VIIRS (15-pixel cells) from 2012, before it DMSP (28-pixel cells, 12 x the value)."""
+    """(255, 255) float32 >= 0: VIIRS (15-pixel cells) from 2012, before it DMSP (28-pixel cells, 12
+    x the value)."""
     dmsp = cluster.year <= LAST_DMSP_YEAR
     cells = 9 if dmsp else 17
     lit = _pool(dens, cells)
     pad = np.pad(lit, 1, mode="edge")
     glow = (pad[:-2, 1:-1] + pad[2:, 1:-1] + pad[1:-1, :-2] + pad[1:-1, 2:]) / 4
     lit = (0.6 if dmsp else 0.8) * lit + (0.4 if dmsp else 0.2) * glow
-    power = 2.0 * np.exp(0.95 * cluster.wealth + 1.6 * (cluster.urbanity - 0.3) + rng.normal(0, 0.12))
+    power = 2.0 * np.exp(
+        0.95 * cluster.wealth + 1.6 * (cluster.urbanity - 0.3) + rng.normal(0, 0.12)
+    )
     light = np.maximum(0, power * lit**1.3 * np.exp(rng.normal(0, 0.2, lit.shape)) - 0.10)
-    return _nearest(np.round(light * 12 * 2) / 2 if dmsp else np.round(light * 64) / 64).astype(np.float32)
+    return _nearest(np.round(light * 12 * 2) / 2 if dmsp else np.round(light * 64) / 64).astype(
+        np.float32
+    )
 
 
 def render_tile(cluster: Cluster) -> np.ndarray:
@@ -183,7 +226,11 @@ def render_tile(cluster: Cluster) -> np.ndarray:
     place = layout(cluster)
     codes = _background(rng, cluster)
     if place.rivers:
-        side = np.cos(place.angle) * (_X - 127) + np.sin(place.angle) * (_Y - 127) + 25 * _smooth(rng, 5)
+        side = (
+            np.cos(place.angle) * (_X - 127)
+            + np.sin(place.angle) * (_Y - 127)
+            + 25 * _smooth(rng, 5)
+        )
         codes[np.abs(side - 50 * np.sign(place.angle - 0.8)) < 4.5] = _CODE["water"]
     dens = _density(rng, cluster, place)
     built = _settle(rng, cluster, place, dens, codes)
@@ -191,8 +238,14 @@ def render_tile(cluster: Cluster) -> np.ndarray:
     out = np.empty((8, SIZE, SIZE), np.float32)
     out[[0, 1, 2, 3, 4, 6]] = _TABLE[:, codes * 4 + shade]
     cells = 64
-    warm = _pool(built.astype(np.float32), cells) * 5 + _pool(dens, cells) * 2.5 - _pool(out[6], cells) * 12
-    out[5] = _nearest(np.round((299.0 + 7 * cluster.aridity + warm + rng.normal(0, 0.2, warm.shape)) * 4) / 4)
+    warm = (
+        _pool(built.astype(np.float32), cells) * 5
+        + _pool(dens, cells) * 2.5
+        - _pool(out[6], cells) * 12
+    )
+    out[5] = _nearest(
+        np.round((299.0 + 7 * cluster.aridity + warm + rng.normal(0, 0.2, warm.shape)) * 4) / 4
+    )
     out[7] = _night(rng, cluster, dens)
     return np.ascontiguousarray(out[:, ::-1])  # drawn north up; SustainBench stores row 0 = south
 

@@ -1,7 +1,9 @@
-"""What the figures of the report's pages share: rows with their text, building blocks, and the forms a figure is shown in.
+"""What the figures of the report's pages share: rows with their text, building blocks, and the
+forms a figure is shown in.
 
-A figure is a long table and a chart without data (altair). On a page it is an interactive Vega-Lite chart whose selects filter
-the table; before scripts run, and without them, a static SVG of the first choice of every select. As a file it is an SVG and a PNG.
+A figure is a long table and a chart without data (altair). On a page it is an interactive Vega-Lite
+chart whose selects filter the table; before scripts run, and without them, a static SVG of the
+first choice of every select. As a file it is an SVG and a PNG.
 """
 
 from __future__ import annotations
@@ -21,9 +23,18 @@ from sdgbias.report import labels
 
 #: Column -> what its select and the head of its column are called.
 FILTERS = {
-    "model": "Model", "task": "Task", "test": "Test", "pillar": "Pillar", "by": "By", "method": "Method", "bins": "Bins", "term": "Counted by",
-    "between": "Between", "score": "Score", "data": "People",
-}  # fmt: skip
+    "model": "Model",
+    "task": "Task",
+    "test": "Test",
+    "pillar": "Pillar",
+    "by": "By",
+    "method": "Method",
+    "bins": "Bins",
+    "term": "Counted by",
+    "between": "Between",
+    "score": "Score",
+    "data": "People",
+}
 #: The last columns of every table and tooltip.
 NUMBERS = {"said": "Value", "ci": "95 % CI", "n": "n"}
 WIDTH = 480
@@ -32,9 +43,11 @@ _FONTS = "Liberation Sans, Arial, Helvetica, sans-serif"
 
 @dataclass(frozen=True)
 class Figure:
-    """``frame``: filters, keys, value, low, high (None without interval), said, ci, n; its first row's filters are the first choice.
-    ``columns``: keys shown in tooltips and the table, column -> head. ``legend``: (name, colour). ``panel``: a column whose values get
-    a chart each. ``reads``: one sentence on what is seen; ``axes``: what stands where, in words."""
+    """``frame``: filters, keys, value, low, high (None without interval), said, ci, n; its first
+    row's filters are the first choice.
+    ``columns``: keys shown in tooltips and the table, column -> head. ``legend``: (name, colour).
+    ``panel``: a column whose values get a chart each. ``reads``: one sentence on what is seen;
+    ``axes``: what stands where, in words."""
 
     name: str
     title: str
@@ -55,18 +68,29 @@ class Figure:
         return list(dict.fromkeys(self.frame[column]))
 
     def chosen(self, **choice: str) -> pd.DataFrame:
-        """The rows of a choice; of every filter that isn't named, the first option that has rows."""
+        """The rows of a choice; of every filter that isn't named, the first option that has
+        rows."""
         frame = self.frame
         for column in self.filters:
             wanted = choice.get(column)
-            frame = frame[frame[column] == (wanted if wanted is not None and (frame[column] == wanted).any() else frame[column].iloc[0])]
+            frame = frame[
+                frame[column]
+                == (
+                    wanted
+                    if wanted is not None and (frame[column] == wanted).any()
+                    else frame[column].iloc[0]
+                )
+            ]
         return frame
 
     @cached_property
     def spec(self) -> dict[str, Any]:
-        """The chart as Vega-Lite, without its data. Not validated: a test does that once for all figures."""
+        """The chart as Vega-Lite, without its data. Not validated: a test does that once for all
+        figures."""
         chart = self.chart.copy()
-        chart.data = alt.NamedData(name="rows")  # so that layers don't bring an empty table of their own
+        chart.data = alt.NamedData(
+            name="rows"
+        )  # so that layers don't bring an empty table of their own
         with alt.data_transformers.enable(consolidate_datasets=False):
             made: dict[str, Any] = chart.to_dict(validate=False)
         return {k: v for k, v in made.items() if k not in ("$schema", "config", "data")}
@@ -76,30 +100,49 @@ class Figure:
         return self.options(self.panel) if self.panel else [""]
 
 
-# ------------------------------------------------------------------------------------------------------------ rows
+# ----------------------------------------------------------------------
+# rows
 
 
-def shaped(frame: pd.DataFrame, *, scale: float = 100.0, digits: int = 1, signed: bool = False) -> pd.DataFrame:
-    """Rows of the store (value, n, ci_low, ci_high) -> value, low, high times ``scale``, said, ci, n. Rows without a value leave."""
+def shaped(
+    frame: pd.DataFrame, *, scale: float = 100.0, digits: int = 1, signed: bool = False
+) -> pd.DataFrame:
+    """Rows of the store (value, n, ci_low, ci_high) -> value, low, high times ``scale``, said, ci,
+    n. Rows without a value leave."""
     frame = frame[frame["value"].notna()].copy()
     found = [
         Estimate(float(v), 0 if pd.isna(n) else int(n), float(a), float(b))
-        for v, n, a, b in frame[["value", "n", "ci_low", "ci_high"]].itertuples(index=False, name=None)
+        for v, n, a, b in frame[["value", "n", "ci_low", "ci_high"]].itertuples(
+            index=False, name=None
+        )
     ]
     frame["said"] = [labels.number(scale * e.value, digits, signed) for e in found]
     frame["ci"] = [labels.interval(e, scale, digits, signed) for e in found]
     bounded = [e.low == e.low and e.high == e.high for e in found]
-    for column, ends in {"value": [e.value for e in found], "low": [e.low for e in found], "high": [e.high for e in found]}.items():
-        kept = [round(scale * x, 5) if b or column == "value" else None for x, b in zip(ends, bounded, strict=True)]
+    for column, ends in {
+        "value": [e.value for e in found],
+        "low": [e.low for e in found],
+        "high": [e.high for e in found],
+    }.items():
+        kept = [
+            round(scale * x, 5) if b or column == "value" else None
+            for x, b in zip(ends, bounded, strict=True)
+        ]
         frame[column] = pd.Series(kept, index=frame.index, dtype=object)
     frame["n"] = pd.Series([e.n for e in found], index=frame.index, dtype=object)
     return frame
 
 
 def both_tasks(frame: pd.DataFrame) -> pd.DataFrame:
-    """Shaped rows of both tasks: accuracy in per cent and mean absolute error in its own units, named by ``task``."""
-    parts = [shaped(frame[frame["task"] == "mcq"]), shaped(frame[frame["task"] == "regression"], scale=1.0, digits=2)]
-    return pd.concat([p for p in parts if len(p)] or parts[:1]).assign(task=lambda f: f["task"].map(TASKS))
+    """Shaped rows of both tasks: accuracy in per cent and mean absolute error in its own units,
+    named by ``task``."""
+    parts = [
+        shaped(frame[frame["task"] == "mcq"]),
+        shaped(frame[frame["task"] == "regression"], scale=1.0, digits=2),
+    ]
+    return pd.concat([p for p in parts if len(p)] or parts[:1]).assign(
+        task=lambda f: f["task"].map(TASKS)
+    )
 
 
 TASKS = {"mcq": "Choice: accuracy, %", "regression": "Estimate: mean absolute error"}
@@ -112,7 +155,8 @@ def holm(p: object) -> str:
     return "" if value != value else "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
-# -------------------------------------------------------------------------------------------------- building blocks
+# ----------------------------------------------------------------------
+# building blocks
 
 
 def tips(columns: Mapping[str, str]) -> list[alt.Tooltip]:
@@ -134,108 +178,232 @@ def shapes(column: str, legend: Sequence[tuple[str, str]]) -> alt.Shape:
 
 
 def zero_rule(channel: str) -> alt.Chart:
-    return alt.Chart(alt.InlineData(values=[{"zero": 0}])).mark_rule(strokeWidth=1, opacity=0.7).encode(**{channel: "zero:Q"})
+    return (
+        alt.Chart(alt.InlineData(values=[{"zero": 0}]))
+        .mark_rule(strokeWidth=1, opacity=0.7)
+        .encode(**{channel: "zero:Q"})
+    )
 
 
 def dots(
-    y: str, x_title: str, columns: Mapping[str, str], *, colour: str = "", legend: Sequence[tuple[str, str]] = (), order: Sequence[str] = (),
-    by_value: bool = False, zero: bool = False, apart: bool = False, step: int = 24, domain: tuple[float, float] | None = None,
-) -> Any:  # fmt: skip
-    """A dot and its interval per row: ``y`` down the side, value along. ``apart``: colours stand below each other, not on one line.
+    y: str,
+    x_title: str,
+    columns: Mapping[str, str],
+    *,
+    colour: str = "",
+    legend: Sequence[tuple[str, str]] = (),
+    order: Sequence[str] = (),
+    by_value: bool = False,
+    zero: bool = False,
+    apart: bool = False,
+    step: int = 24,
+    domain: tuple[float, float] | None = None,
+) -> Any:
+    """A dot and its interval per row: ``y`` down the side, value along. ``apart``: colours stand
+    below each other, not on one line.
     ``domain``: ends of the axis; default: what the values need."""
-    sort: Any = alt.EncodingSortField("value", op="max", order="descending") if by_value else list(order) or None
-    axis = alt.Axis(ticks=False, domain=False, labelExpr="split(replace(datum.label, ' (planted)', '\\n(planted)'), '\\n')")
-    how: dict[str, Any] = {"y": alt.Y(f"{y}:N", sort=sort, title=None, axis=axis), "tooltip": tips(columns)}
+    sort: Any = (
+        alt.EncodingSortField("value", op="max", order="descending")
+        if by_value
+        else list(order) or None
+    )
+    axis = alt.Axis(
+        ticks=False,
+        domain=False,
+        labelExpr="split(replace(datum.label, ' (planted)', '\\n(planted)'), '\\n')",
+    )
+    how: dict[str, Any] = {
+        "y": alt.Y(f"{y}:N", sort=sort, title=None, axis=axis),
+        "tooltip": tips(columns),
+    }
     if colour:
         how["color"] = colours(colour, legend)
     if apart:
         how["yOffset"] = alt.YOffset(
-            f"{colour}:N", sort=[n for n, _ in legend], scale=alt.Scale(domain=[n for n, _ in legend], paddingOuter=0.6)
+            f"{colour}:N",
+            sort=[n for n, _ in legend],
+            scale=alt.Scale(domain=[n for n, _ in legend], paddingOuter=0.6),
         )
-    scale = alt.Scale(domain=list(domain), nice=False) if domain else alt.Scale(zero=False, nice=True)
-    x = alt.X("value:Q", title=x_title, scale=scale, axis=alt.Axis(tickCount=6, domain=False, ticks=False))
+    scale = (
+        alt.Scale(domain=list(domain), nice=False) if domain else alt.Scale(zero=False, nice=True)
+    )
+    x = alt.X(
+        "value:Q", title=x_title, scale=scale, axis=alt.Axis(tickCount=6, domain=False, ticks=False)
+    )
     base = alt.Chart().encode(**how)
     rules = base.mark_rule(strokeWidth=2, **({} if colour else {"color": "#0072b2"})).encode(
         x=alt.X("low:Q", title=x_title, scale=scale), x2="high:Q"
     )
     rules = rules.transform_filter("datum.low != null")
-    mark = base.mark_point(size=64, filled=True, opacity=1, **({} if colour else {"color": "#0072b2"}))
+    mark = base.mark_point(
+        size=64, filled=True, opacity=1, **({} if colour else {"color": "#0072b2"})
+    )
     points = mark.encode(x=x, **({"shape": shapes(colour, legend)} if colour else {}))
     layers = [rules, points]
-    return alt.layer(*([zero_rule("x")] if zero else []), *layers).properties(height=alt.Step(step, **{"for": "position"}))
+    return alt.layer(*([zero_rule("x")] if zero else []), *layers).properties(
+        height=alt.Step(step, **{"for": "position"})
+    )
 
 
-def bars(y: str, x_title: str, columns: Mapping[str, str], colour: str, legend: Sequence[tuple[str, str]], *, order: Sequence[str],
-         step: int = 28) -> Any:  # fmt: skip
+def bars(
+    y: str,
+    x_title: str,
+    columns: Mapping[str, str],
+    colour: str,
+    legend: Sequence[tuple[str, str]],
+    *,
+    order: Sequence[str],
+    step: int = 28,
+) -> Any:
     """Shares that add up, one bar per ``y``."""
     base = alt.Chart().encode(
         y=alt.Y(f"{y}:N", sort=list(order), title=None, axis=alt.Axis(ticks=False, domain=False)),
-        x=alt.X("start:Q", title=x_title, axis=alt.Axis(tickCount=5, ticks=False, grid=False), scale=alt.Scale(domain=[0, 100])),
-        x2="end:Q", color=colours(colour, legend), order=alt.Order("rank:Q"), tooltip=tips(columns),
-    )  # fmt: skip
-    text = alt.Chart().transform_filter("datum.value >= 9").mark_text(fill="#ffffff", fontSize=11).encode(
-        y=alt.Y(f"{y}:N", sort=list(order), title=None), x=alt.X("middle:Q", title=x_title), text=alt.Text("value:Q", format=".0f"),
+        x=alt.X(
+            "start:Q",
+            title=x_title,
+            axis=alt.Axis(tickCount=5, ticks=False, grid=False),
+            scale=alt.Scale(domain=[0, 100]),
+        ),
+        x2="end:Q",
+        color=colours(colour, legend),
+        order=alt.Order("rank:Q"),
         tooltip=tips(columns),
-    )  # fmt: skip
+    )
+    text = (
+        alt.Chart()
+        .transform_filter("datum.value >= 9")
+        .mark_text(fill="#ffffff", fontSize=11)
+        .encode(
+            y=alt.Y(f"{y}:N", sort=list(order), title=None),
+            x=alt.X("middle:Q", title=x_title),
+            text=alt.Text("value:Q", format=".0f"),
+            tooltip=tips(columns),
+        )
+    )
     return alt.layer(base.mark_bar(size=step - 9), text).properties(height=alt.Step(step))
 
 
-def stacked(frame: pd.DataFrame, keys: Sequence[str], part: str, order: Sequence[str]) -> pd.DataFrame:
+def stacked(
+    frame: pd.DataFrame, keys: Sequence[str], part: str, order: Sequence[str]
+) -> pd.DataFrame:
     """Adds start, end and middle of each part of a bar, in the order of ``order``."""
-    frame = frame.assign(rank=frame[part].map({name: i for i, name in enumerate(order)})).sort_values("rank", kind="stable")
+    frame = frame.assign(
+        rank=frame[part].map({name: i for i, name in enumerate(order)})
+    ).sort_values("rank", kind="stable")
     end = frame["value"].astype(float).groupby([frame[k] for k in keys]).cumsum()
     start = end - frame["value"].astype(float)
-    return frame.assign(start=start.round(5), end=end.round(5), middle=((start + end) / 2).round(5)).sort_index()
+    return frame.assign(
+        start=start.round(5), end=end.round(5), middle=((start + end) / 2).round(5)
+    ).sort_index()
 
 
-def lines(x_title: str, y_title: str, columns: Mapping[str, str], colour: str, legend: Sequence[tuple[str, str]], *, whiskers: bool = False,
-          points: bool = True, log: bool = False, marked: str = "", height: int = 260) -> Any:  # fmt: skip
-    """Value against x, one line per colour, with its interval as a band or as whiskers. ``marked``: a column whose mean is marked on x."""
-    x = alt.X("x:Q", title=x_title, scale=alt.Scale(type="log", nice=False) if log else alt.Scale(zero=False),
-              axis=alt.Axis(tickCount=4 if marked else 6, grid=False, labelOverlap=True))  # fmt: skip
+def lines(
+    x_title: str,
+    y_title: str,
+    columns: Mapping[str, str],
+    colour: str,
+    legend: Sequence[tuple[str, str]],
+    *,
+    whiskers: bool = False,
+    points: bool = True,
+    log: bool = False,
+    marked: str = "",
+    height: int = 260,
+) -> Any:
+    """Value against x, one line per colour, with its interval as a band or as whiskers. ``marked``:
+    a column whose mean is marked on x."""
+    x = alt.X(
+        "x:Q",
+        title=x_title,
+        scale=alt.Scale(type="log", nice=False) if log else alt.Scale(zero=False),
+        axis=alt.Axis(tickCount=4 if marked else 6, grid=False, labelOverlap=True),
+    )
     scale = alt.Scale(zero=False)
-    y = alt.Y("value:Q", title=y_title, scale=scale, axis=alt.Axis(tickCount=6, domain=False, ticks=False))
+    y = alt.Y(
+        "value:Q", title=y_title, scale=scale, axis=alt.Axis(tickCount=6, domain=False, ticks=False)
+    )
     hue = colours(colour, legend)
     base = alt.Chart().encode(x=x, color=hue)
     bounded = base.transform_filter("datum.low != null")
     ends = bounded.mark_rule(strokeWidth=2) if whiskers else bounded.mark_area(opacity=0.15)
     layers = [ends.encode(y=alt.Y("low:Q", title=y_title, scale=scale), y2="high:Q")]
     if marked:
-        layers.append(alt.Chart().mark_rule(strokeDash=[4, 3], opacity=0.7).encode(x=alt.X(f"mean({marked}):Q", title=x_title)))
+        layers.append(
+            alt.Chart()
+            .mark_rule(strokeDash=[4, 3], opacity=0.7)
+            .encode(x=alt.X(f"mean({marked}):Q", title=x_title))
+        )
     layers.append(base.mark_line(strokeWidth=2).encode(y=y))
     dot = base.mark_point(filled=True, opacity=1 if points else 0, size=46 if points else 90)
     layers.append(dot.encode(y=y, shape=shapes(colour, legend), tooltip=tips(columns)))
     return alt.layer(*layers).properties(height=height)
 
 
-def heat(columns: Mapping[str, str], x_title: str, y_title: str, orders: tuple[Sequence[str], Sequence[str]], colour_title: str) -> Any:
-    """source (across) and target (down), coloured by value around zero: blue below, orange above."""
+def heat(
+    columns: Mapping[str, str],
+    x_title: str,
+    y_title: str,
+    orders: tuple[Sequence[str], Sequence[str]],
+    colour_title: str,
+) -> Any:
+    """source (across) and target (down), coloured by value around zero: blue below, orange
+    above."""
     angle = 0 if max(map(len, orders[0]), default=0) < 5 else -30
     base = alt.Chart().encode(
-        x=alt.X("source:N", sort=list(orders[0]), title=x_title, axis=alt.Axis(orient="top", labelAngle=angle, ticks=False, domain=False, labelLimit=110)),
-        y=alt.Y("target:N", sort=list(orders[1]), title=y_title, axis=alt.Axis(ticks=False, domain=False)),
+        x=alt.X(
+            "source:N",
+            sort=list(orders[0]),
+            title=x_title,
+            axis=alt.Axis(
+                orient="top", labelAngle=angle, ticks=False, domain=False, labelLimit=110
+            ),
+        ),
+        y=alt.Y(
+            "target:N",
+            sort=list(orders[1]),
+            title=y_title,
+            axis=alt.Axis(ticks=False, domain=False),
+        ),
         tooltip=tips(columns),
-    )  # fmt: skip
+    )
     scale = alt.Scale(domainMid=0, range=["#6fb1e0", "#eceff1", "#f2a766"], interpolate="rgb")
     legend = alt.Legend(title=colour_title, orient="bottom", gradientLength=160, tickCount=3)
-    cells = base.mark_rect(stroke="#ffffff", strokeWidth=1.5).encode(color=alt.Color("value:Q", scale=scale, legend=legend))
+    cells = base.mark_rect(stroke="#ffffff", strokeWidth=1.5).encode(
+        color=alt.Color("value:Q", scale=scale, legend=legend)
+    )
     room = {"padding": {"left": 4, "right": 56 if angle else 10, "top": 4, "bottom": 4}}
-    return alt.layer(cells, base.mark_text(fill="#16191d", fontSize=12).encode(text="said:N")).properties(height=alt.Step(42), **room)
+    return alt.layer(
+        cells, base.mark_text(fill="#16191d", fontSize=12).encode(text="said:N")
+    ).properties(height=alt.Step(42), **room)
 
 
-# ---------------------------------------------------------------------------------------------------------- forms
+# ----------------------------------------------------------------------
+# forms
 
 
 def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
     records = frame.astype(object).where(frame.notna(), None).to_dict("records")
-    return [{str(k): round(v, 6) if isinstance(v, float) else v for k, v in r.items()} for r in records]
+    return [
+        {str(k): round(v, 6) if isinstance(v, float) else v for k, v in r.items()} for r in records
+    ]
 
 
 def _config(text: str, grid: str, font: str, *, legend: bool) -> dict[str, Any]:
     axis = {
-        "labelColor": text, "titleColor": text, "domainColor": text, "tickColor": text, "gridColor": grid, "labelFontSize": 12, "titleFontSize": 12,
-        "titleFontWeight": "normal", "titlePadding": 10, "labelLimit": 230, "labelPadding": 6, "domainOpacity": 0.5, "tickOpacity": 0.5,
-    }  # fmt: skip
+        "labelColor": text,
+        "titleColor": text,
+        "domainColor": text,
+        "tickColor": text,
+        "gridColor": grid,
+        "labelFontSize": 12,
+        "titleFontSize": 12,
+        "titleFontWeight": "normal",
+        "titlePadding": 10,
+        "labelLimit": 230,
+        "labelPadding": 6,
+        "domainOpacity": 0.5,
+        "tickOpacity": 0.5,
+    }
     shown = {
         "orient": "top",
         "title": None,
@@ -248,27 +416,61 @@ def _config(text: str, grid: str, font: str, *, legend: bool) -> dict[str, Any]:
         "symbolOpacity": 1,
     }
     return {
-        "aria": False, "font": font, "background": "transparent", "padding": {"left": 4, "right": 10, "top": 4, "bottom": 4},
-        "view": {"stroke": None}, "axis": axis, "legend": shown | {"disable": not legend}, "text": {"color": text}, "rule": {"color": text},
-        "title": {"color": text, "subtitleColor": text, "anchor": "start", "fontSize": 14, "subtitleFontSize": 12, "subtitlePadding": 5, "offset": 10},
-    }  # fmt: skip
+        "aria": False,
+        "font": font,
+        "background": "transparent",
+        "padding": {"left": 4, "right": 10, "top": 4, "bottom": 4},
+        "view": {"stroke": None},
+        "axis": axis,
+        "legend": shown | {"disable": not legend},
+        "text": {"color": text},
+        "rule": {"color": text},
+        "title": {
+            "color": text,
+            "subtitleColor": text,
+            "anchor": "start",
+            "fontSize": 14,
+            "subtitleFontSize": 12,
+            "subtitlePadding": 5,
+            "offset": 10,
+        },
+    }
 
 
 def _panels(figure: Figure, frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    return [(panel, frame[frame[figure.panel] == panel] if figure.panel else frame) for panel in figure.panels]
+    return [
+        (panel, frame[frame[figure.panel] == panel] if figure.panel else frame)
+        for panel in figure.panels
+    ]
 
 
 def live(figure: Figure) -> list[dict[str, Any]]:
-    """Per panel the rows and the interactive chart, compiled to Vega with its data 'rows' empty; only the first shows the selects."""
+    """Per panel the rows and the interactive chart, compiled to Vega with its data 'rows' empty;
+    only the first shows the selects."""
     first, made = figure.chosen().iloc[0], []
     filters = [{"filter": f"datum.{column} == pick_{column}"} for column in figure.filters]
     for at, (_, frame) in enumerate(_panels(figure, figure.frame)):
-        picks: list[dict[str, Any]] = [{"name": f"pick_{column}", "value": first[column]} for column in figure.filters]
+        picks: list[dict[str, Any]] = [
+            {"name": f"pick_{column}", "value": first[column]} for column in figure.filters
+        ]
         for column, pick in zip(figure.filters, picks if at == 0 else [], strict=False):
             options, element = figure.options(column), f"#{figure.name}-controls"
-            pick["bind"] = {"input": "select", "options": options, "name": FILTERS[column], "element": element}
-        spec = {**figure.spec, "data": {"name": "rows", "values": []}, "width": "container", "params": picks, "transform": filters}
-        spec["config"] = _config("currentColor", "var(--grid)", "system-ui, sans-serif", legend=False)
+            pick["bind"] = {
+                "input": "select",
+                "options": options,
+                "name": FILTERS[column],
+                "element": element,
+            }
+        spec = {
+            **figure.spec,
+            "data": {"name": "rows", "values": []},
+            "width": "container",
+            "params": picks,
+            "transform": filters,
+        }
+        spec["config"] = _config(
+            "currentColor", "var(--grid)", "system-ui, sans-serif", legend=False
+        )
         vega: dict[str, Any] = vlc.vegalite_to_vega(spec)
         vega.pop("$schema", None)
         made.append({"rows": _records(frame[_needed(figure)]), "chart": vega})
@@ -282,19 +484,35 @@ def _needed(figure: Figure) -> list[str]:
 
 
 def still(figure: Figure) -> list[str]:
-    """Inline SVG of each panel at its first choice; ids are the figure's own, colours follow the page."""
+    """Inline SVG of each panel at its first choice; ids are the figure's own, colours follow the
+    page."""
     made = []
     for at, (_, frame) in enumerate(_panels(figure, figure.chosen())):
-        spec = {**figure.spec, "data": {"values": _records(frame)}, "width": _plot_width(figure, 300 if figure.panel else WIDTH + 120)}
-        svg: str = vlc.vegalite_to_svg({**spec, "config": _config("#010203", "#040506", "system-ui, sans-serif", legend=False)})
-        svg = re.sub(r' xmlns(?::xlink)?="[^"]*"| version="[^"]*"| (?:aria-[a-z]+|role)="[^"]*"', "", svg)
-        made.append(_own_ids(svg, f"{figure.name}-{at}").replace("#010203", "currentColor").replace("#040506", "var(--grid)"))
+        spec = {
+            **figure.spec,
+            "data": {"values": _records(frame)},
+            "width": _plot_width(figure, 300 if figure.panel else WIDTH + 120),
+        }
+        svg: str = vlc.vegalite_to_svg(
+            {**spec, "config": _config("#010203", "#040506", "system-ui, sans-serif", legend=False)}
+        )
+        svg = re.sub(
+            r' xmlns(?::xlink)?="[^"]*"| version="[^"]*"| (?:aria-[a-z]+|role)="[^"]*"', "", svg
+        )
+        made.append(
+            _own_ids(svg, f"{figure.name}-{at}")
+            .replace("#010203", "currentColor")
+            .replace("#040506", "var(--grid)")
+        )
     return made
 
 
 def _own_ids(svg: str, prefix: str) -> str:
     """Ids numbered within the SVG: those of the renderer count on from one picture to the next."""
-    order = {name: f"{prefix}-{i}" for i, name in enumerate(dict.fromkeys(re.findall(r'\bid="([^"]+)"', svg)))}
+    order = {
+        name: f"{prefix}-{i}"
+        for i, name in enumerate(dict.fromkeys(re.findall(r'\bid="([^"]+)"', svg)))
+    }
     svg = re.sub(r'\bid="([^"]+)"', lambda m: f'id="{order[m.group(1)]}"', svg)
     return re.sub(r"url\(#([^)]+)\)", lambda m: f"url(#{order[m.group(1)]})", svg)
 
@@ -306,23 +524,44 @@ def _plot_width(figure: Figure, width: int) -> Any:
 def picture(figure: Figure, choice: Mapping[str, str]) -> tuple[str, bytes]:
     """SVG, and PNG at 300 dpi, on white for print, with title, choice and legend."""
     frame = figure.chosen(**choice)
-    title = {"text": figure.title, "subtitle": ", ".join(str(frame[c].iloc[0]) for c in figure.filters)}
+    title = {
+        "text": figure.title,
+        "subtitle": ", ".join(str(frame[c].iloc[0]) for c in figure.filters),
+    }
     width = _plot_width(figure, 230 if figure.panel else WIDTH)
-    parts = [{**figure.spec, "data": {"values": _records(part)}, "width": width} for _, part in _panels(figure, frame)]
+    parts = [
+        {**figure.spec, "data": {"values": _records(part)}, "width": width}
+        for _, part in _panels(figure, frame)
+    ]
     if figure.panel:
-        parts = [{**part, "title": panel, "height": 190} for part, panel in zip(parts, figure.panels, strict=True)]
+        parts = [
+            {**part, "title": panel, "height": 190}
+            for part, panel in zip(parts, figure.panels, strict=True)
+        ]
         spec: dict[str, Any] = {"concat": parts, "columns": 2, "spacing": 26, "title": title}
     else:
         spec = {**parts[0], "title": title}
-    spec["config"] = {**_config("#16191d", "#dfe3e6", _FONTS, legend=True), "background": "#ffffff", "padding": 14}
-    return _own_ids(vlc.vegalite_to_svg(spec), figure.name), vlc.vegalite_to_png(spec, ppi=300, scale=1.0)
+    spec["config"] = {
+        **_config("#16191d", "#dfe3e6", _FONTS, legend=True),
+        "background": "#ffffff",
+        "padding": 14,
+    }
+    return _own_ids(vlc.vegalite_to_svg(spec), figure.name), vlc.vegalite_to_png(
+        spec, ppi=300, scale=1.0
+    )
 
 
 def described(figure: Figure) -> str:
     """Alternative text: the title, the choice, and up to a dozen of its numbers."""
     frame = figure.chosen()
     keys = [c for c in figure.columns if c != "note"]
-    rows = [f"{' '.join(str(r[k]) for k in keys)}: {r['said']} (CI {r['ci']}, n {r['n']:,})" for r in frame.head(12).to_dict("records")]
+    rows = [
+        f"{' '.join(str(r[k]) for k in keys)}: {r['said']} (CI {r['ci']}, n {r['n']:,})"
+        for r in frame.head(12).to_dict("records")
+    ]
     rest = len(frame) - len(rows)
     said = ", ".join(str(frame[c].iloc[0]) for c in figure.filters)
-    return f"{figure.title}. {said}: {'; '.join(rows)}{f'; {rest} more in the table' if rest > 0 else ''}."
+    return (
+        f"{figure.title}. {said}:"
+        f" {'; '.join(rows)}{f'; {rest} more in the table' if rest > 0 else ''}."
+    )

@@ -1,4 +1,5 @@
-"""Figures of the page Models compared: the leaderboard, every pair's difference, settings of one model used on another."""
+"""Figures of the page Models compared: the leaderboard, every pair's difference, settings of one
+model used on another."""
 
 from __future__ import annotations
 
@@ -24,15 +25,42 @@ def _leaderboard(board: Board) -> Figure | None:
     frame = shaped(board.places)
     columns = {"model": "Model", "method": "Method", "letters": "Letters"}
     filters = ("test",)
-    frame = frame.assign(_at=frame["test"].map(_rank)).sort_values("_at", kind="stable", ignore_index=True).drop(columns="_at")
-    order = list(dict.fromkeys(frame[frame["method"] == "Full"].sort_values("value", ascending=False, kind="stable")["model"]))
+    frame = (
+        frame.assign(_at=frame["test"].map(_rank))
+        .sort_values("_at", kind="stable", ignore_index=True)
+        .drop(columns="_at")
+    )
+    order = list(
+        dict.fromkeys(
+            frame[frame["method"] == "Full"].sort_values("value", ascending=False, kind="stable")[
+                "model"
+            ]
+        )
+    )
     measured = [m for m in order if not m.endswith("(planted)")]
     order = [*measured, *(m for m in order if m not in measured)]
     return Figure(
-        "compare-accuracy", "Accuracy of every model", "Models whose letters agree can’t be told apart; intervals that overlap don’t decide that, the paired test does.",
-        "Share of right answers to multiple-choice questions in per cent, with 95 % intervals; planted models stand last.",
-        frame, dots("model", "accuracy, %", columns, colour="method", legend=METHODS, order=order, apart=True, step=40), filters, columns, METHODS,
-    )  # fmt: skip
+        "compare-accuracy",
+        "Accuracy of every model",
+        "Models whose letters agree can’t be told apart; intervals that overlap don’t decide that,"
+        " the paired test does.",
+        "Share of right answers to multiple-choice questions in per cent, with 95 % intervals;"
+        " planted models stand last.",
+        frame,
+        dots(
+            "model",
+            "accuracy, %",
+            columns,
+            colour="method",
+            legend=METHODS,
+            order=order,
+            apart=True,
+            step=40,
+        ),
+        filters,
+        columns,
+        METHODS,
+    )
 
 
 def _rank(test: str) -> tuple[bool, str]:
@@ -44,18 +72,49 @@ def _pairs(board: Board) -> Figure | None:
         return None
     frame = shaped(board.pairs, signed=True)
     differ = frame["p"].astype(float) < 0.05
-    frame = frame.assign(
-        pair=frame["one"].str.removesuffix(" (planted)") + " −\n" + frame["other"].str.removesuffix(" (planted)"), verdict=[VERDICTS[0][0] if d else VERDICTS[1][0] for d in differ],
-        mde=[number(100 * v) for v in frame["mde"]], p=frame["p"].map(holm), _at=frame["test"].map(_rank),
-    ).sort_values("_at", kind="stable", ignore_index=True).drop(columns="_at")  # fmt: skip
-    columns = {"pair": "Pair", "kind": "Kind", "p": "p (Holm)", "mde": "Smallest detectable", "verdict": "Verdict"}
+    frame = (
+        frame.assign(
+            pair=frame["one"].str.removesuffix(" (planted)")
+            + " −\n"
+            + frame["other"].str.removesuffix(" (planted)"),
+            verdict=[VERDICTS[0][0] if d else VERDICTS[1][0] for d in differ],
+            mde=[number(100 * v) for v in frame["mde"]],
+            p=frame["p"].map(holm),
+            _at=frame["test"].map(_rank),
+        )
+        .sort_values("_at", kind="stable", ignore_index=True)
+        .drop(columns="_at")
+    )
+    columns = {
+        "pair": "Pair",
+        "kind": "Kind",
+        "p": "p (Holm)",
+        "mde": "Smallest detectable",
+        "verdict": "Verdict",
+    }
     return Figure(
-        "compare-pairs", "Every pair of models", "Grey pairs can’t be told apart; the smallest detectable difference says how large a real one may still be.",
-        "Accuracy of the first minus that of the second on the same questions, in percentage points, with paired 95 % intervals; p-values are adjusted over "
-        "all pairs (Holm). Smallest detectable: found with 80 % power at 5 %, before adjustment.",
-        frame, dots("pair", "difference, points", columns, colour="verdict", legend=VERDICTS, by_value=True, zero=True, step=38), ("method", "test"),
-        columns, VERDICTS,
-    )  # fmt: skip
+        "compare-pairs",
+        "Every pair of models",
+        "Grey pairs can’t be told apart; the smallest detectable difference says how large a real"
+        " one may still be.",
+        "Accuracy of the first minus that of the second on the same questions, in percentage"
+        " points, with paired 95 % intervals; p-values are adjusted over all pairs (Holm). Smallest"
+        " detectable: found with 80 % power at 5 %, before adjustment.",
+        frame,
+        dots(
+            "pair",
+            "difference, points",
+            columns,
+            colour="verdict",
+            legend=VERDICTS,
+            by_value=True,
+            zero=True,
+            step=38,
+        ),
+        ("method", "test"),
+        columns,
+        VERDICTS,
+    )
 
 
 def _transfer(s: Studies) -> Figure | None:
@@ -64,7 +123,13 @@ def _transfer(s: Studies) -> Figure | None:
         return None
     names: list[str] = sorted(set(frame["source"]) | set(frame["target"]))
     return Figure(
-        "transfer-models", "Settings of one model used on another", "Orange cells cost accuracy, blue ones gain; near zero the setting carries over.",
-        "Accuracy of the model’s own CADE setting minus that of the setting tuned on another model, in points, multiple choice.",
-        pd.DataFrame(frame), heat(LOSS, "tuned on", "used on", (names, names), "points lost"), ("test",), LOSS,
-    )  # fmt: skip
+        "transfer-models",
+        "Settings of one model used on another",
+        "Orange cells cost accuracy, blue ones gain; near zero the setting carries over.",
+        "Accuracy of the model’s own CADE setting minus that of the setting tuned on another model,"
+        " in points, multiple choice.",
+        pd.DataFrame(frame),
+        heat(LOSS, "tuned on", "used on", (names, names), "points lost"),
+        ("test",),
+        LOSS,
+    )

@@ -1,4 +1,5 @@
-"""Figures of the page Fairness: disparities by attribute, by class and by prompt, and what debiasing does to them."""
+"""Figures of the page Fairness: disparities by attribute, by class and by prompt, and what
+debiasing does to them."""
 
 from __future__ import annotations
 
@@ -16,10 +17,15 @@ from sdgbias.suites.facet_groups import PAIRS
 PROMPTS = (("p1", "#0072b2"), ("p2", "#d55e00"), ("p3", "#009e73"))
 MEASURES = (("recall", "#0072b2"), ("yes about a wrong class", "#d55e00"))
 POINTS = (("as scored", "#0072b2"), ("at equal recall", "#d55e00"))
-POOLS = {"all": "13 classes pooled", "macro": "mean over 13 classes", "all-52": "all classes pooled"}
+POOLS = {
+    "all": "13 classes pooled",
+    "macro": "mean over 13 classes",
+    "all-52": "all classes pooled",
+}
 NAMES = {"gender": "gender presentation", "skin": "skin tone", "age": "age group"}
 ASKED = (("gender", "#0072b2"), ("age", "#d55e00"))
-#: Shares are shown on the whole of their axis: bounds of one per cent near zero would otherwise fill it.
+#: Shares are shown on the whole of their axis: bounds of one per cent near zero would otherwise
+#: fill it.
 SHARES = (0, 100)
 METHODS = {
     "full": "generated answer",
@@ -31,21 +37,30 @@ METHODS = {
 
 
 def figures(metrics: pd.DataFrame, studies: pd.DataFrame) -> list[Figure]:
-    """Those that have rows. ``metrics``, ``studies``: as in fairness_page.Fairness. Where there are several data, each figure has a select
-    for them."""
+    """Those that have rows. ``metrics``, ``studies``: as in fairness_page.Fairness. Where there are
+    several data, each figure has a select for them."""
     of_faces = metrics["test"].isin(list(ATTRIBUTES))
     classed, faces = metrics[~of_faces], metrics[of_faces & (metrics["method"] == "full")]
-    made = [*(_apart(classed, attribute) for attribute in PAIRS), _classes(classed), _prompts(classed)]
+    made = [
+        *(_apart(classed, attribute) for attribute in PAIRS),
+        _classes(classed),
+        _prompts(classed),
+    ]
     made += [_debiased(studies), _cost(studies), _faces(faces), _faces_apart(faces)]
     several = metrics["data"].nunique() > 1
-    return [replace(f, filters=("data", *f.filters)) if several else f for f in made if f is not None]
+    return [
+        replace(f, filters=("data", *f.filters)) if several else f for f in made if f is not None
+    ]
 
 
 def _ordered(frame: pd.DataFrame, column: str, order: list[str]) -> pd.DataFrame:
-    """In the order of a column's values, unknown ones last; so the first row has what is chosen first."""
+    """In the order of a column's values, unknown ones last; so the first row has what is chosen
+    first."""
     rank = {name: i for i, name in enumerate(order)}
     return (
-        frame.assign(_at=frame[column].map(rank).fillna(len(rank))).sort_values("_at", kind="stable", ignore_index=True).drop(columns="_at")
+        frame.assign(_at=frame[column].map(rank).fillna(len(rank)))
+        .sort_values("_at", kind="stable", ignore_index=True)
+        .drop(columns="_at")
     )
 
 
@@ -55,7 +70,9 @@ def _said(method: str) -> str:
 
 def _apart(metrics: pd.DataFrame, attribute: str) -> Figure | None:
     own = metrics[
-        (metrics["metric"] == "disparity") & metrics["pillar"].str.startswith(f"{attribute}:") & metrics["indicator"].isin(list(POOLS))
+        (metrics["metric"] == "disparity")
+        & metrics["pillar"].str.startswith(f"{attribute}:")
+        & metrics["indicator"].isin(list(POOLS))
     ]
     frame = shaped(own, signed=True)
     if frame.empty:
@@ -68,59 +85,114 @@ def _apart(metrics: pd.DataFrame, attribute: str) -> Figure | None:
         prompt=frame["test"],
     )
     one, other = PAIRS[attribute]
-    frame = _ordered(_ordered(_ordered(frame, "term", list(POOLS.values())), "by", [f"{one}-{other}"]), "method", list(METHODS.values()))
+    frame = _ordered(
+        _ordered(_ordered(frame, "term", list(POOLS.values())), "by", [f"{one}-{other}"]),
+        "method",
+        list(METHODS.values()),
+    )
     filters = ("method", "by", "term") if frame["by"].nunique() > 1 else ("method", "term")
     columns = {"model": "Model", "prompt": "Prompt"}
     return Figure(
-        f"fairness-{attribute}", f"Disparity by {NAMES[attribute]}",
-        f"Right of zero {one} people are recognised more often, left of it {other} ones; an interval that holds zero gives no reason to say that "
-        "they differ.",
-        "Difference of recall in percentage points with 95 % intervals, clustered by picture; n is that of the smaller group."
-        + (f" {small:,} differences have no value: a group or a class has fewer than 20 people." if small else ""),
-        frame, dots("model", "difference of recall, points", columns, colour="prompt", legend=PROMPTS, zero=True, apart=True, step=48), filters, columns,
+        f"fairness-{attribute}",
+        f"Disparity by {NAMES[attribute]}",
+        f"Right of zero {one} people are recognised more often, left of it {other} ones; an"
+        " interval that holds zero gives no reason to say that they differ.",
+        "Difference of recall in percentage points with 95 % intervals, clustered by picture; n is"
+        " that of the smaller group."
+        + (
+            f" {small:,} differences have no value: a group or a class has fewer than 20 people."
+            if small
+            else ""
+        ),
+        frame,
+        dots(
+            "model",
+            "difference of recall, points",
+            columns,
+            colour="prompt",
+            legend=PROMPTS,
+            zero=True,
+            apart=True,
+            step=48,
+        ),
+        filters,
+        columns,
         PROMPTS,
-    )  # fmt: skip
+    )
 
 
 def _classes(metrics: pd.DataFrame) -> Figure | None:
     """13 classes by three attributes; a cell without a value shows its n."""
     pairs = {f"{a}:{one}-{other}": f"{one} − {other}" for a, (one, other) in PAIRS.items()}
-    own = metrics[(metrics["metric"] == "disparity") & metrics["pillar"].isin(list(pairs)) & metrics["indicator"].isin(SELECTED)]
+    own = metrics[
+        (metrics["metric"] == "disparity")
+        & metrics["pillar"].isin(list(pairs))
+        & metrics["indicator"].isin(SELECTED)
+    ]
     if own.empty:
         return None
     known = shaped(own, signed=True, digits=0)
     void = own[own["value"].isna()]
     counts = void["n"].fillna(0).astype(int)
-    void = void.assign(value=None, low=None, high=None, said=[f"n {n:,}" for n in counts], ci="no value", n=counts.astype(object))
+    void = void.assign(
+        value=None,
+        low=None,
+        high=None,
+        said=[f"n {n:,}" for n in counts],
+        ci="no value",
+        n=counts.astype(object),
+    )
     frame = pd.concat([known, void.astype({"value": object})]) if len(known) else void
     frame = frame.sort_index().assign(
-        source=lambda f: f["pillar"].map(pairs), target=lambda f: f["indicator"], method=lambda f: f["method"].map(_said)
+        source=lambda f: f["pillar"].map(pairs),
+        target=lambda f: f["indicator"],
+        method=lambda f: f["method"].map(_said),
     )
     frame = _ordered(frame, "method", list(METHODS.values()))
     columns = {"target": "Class", "source": "Groups"}
     return Figure(
-        "fairness-classes", "Difference of recall by class",
-        "Orange: the first of the two groups is recognised more often; blue: the second. With 13 classes and three attributes some cells are large by "
-        "chance.",
-        "Percentage points. A dashed cell has fewer than 20 people in one of the groups and no value; it says how many the smaller one has.",
-        frame, _heat(columns, list(pairs.values()), len(known) > 0), ("model", "test", "method"), columns,
-    )  # fmt: skip
+        "fairness-classes",
+        "Difference of recall by class",
+        "Orange: the first of the two groups is recognised more often; blue: the second. With 13"
+        " classes and three attributes some cells are large by chance.",
+        "Percentage points. A dashed cell has fewer than 20 people in one of the groups and no"
+        " value; it says how many the smaller one has.",
+        frame,
+        _heat(columns, list(pairs.values()), len(known) > 0),
+        ("model", "test", "method"),
+        columns,
+    )
 
 
 def _heat(columns: dict[str, str], across: list[str], legend: bool) -> Any:
     base = alt.Chart().encode(
-        x=alt.X("source:N", sort=across, title=None, axis=alt.Axis(orient="top", labelAngle=0, ticks=False, domain=False, labelLimit=110)),
-        y=alt.Y("target:N", sort=list(SELECTED), title=None, axis=alt.Axis(ticks=False, domain=False)), tooltip=tips(columns),
-    )  # fmt: skip
-    known, void = base.transform_filter("datum.value != null"), base.transform_filter("datum.value == null")
+        x=alt.X(
+            "source:N",
+            sort=across,
+            title=None,
+            axis=alt.Axis(orient="top", labelAngle=0, ticks=False, domain=False, labelLimit=110),
+        ),
+        y=alt.Y(
+            "target:N", sort=list(SELECTED), title=None, axis=alt.Axis(ticks=False, domain=False)
+        ),
+        tooltip=tips(columns),
+    )
+    known, void = (
+        base.transform_filter("datum.value != null"),
+        base.transform_filter("datum.value == null"),
+    )
     scale = alt.Scale(domainMid=0, range=["#6fb1e0", "#eceff1", "#f2a766"], interpolate="rgb")
-    colour = alt.Color("value:Q", scale=scale, legend=alt.Legend(title="points", orient="right", gradientLength=120) if legend else None)
+    colour = alt.Color(
+        "value:Q",
+        scale=scale,
+        legend=alt.Legend(title="points", orient="right", gradientLength=120) if legend else None,
+    )
     return alt.layer(
         known.mark_rect(stroke="#ffffff", strokeWidth=1.5).encode(color=colour),
         void.mark_rect(fillOpacity=0, stroke="#8a9299", strokeDash=[3, 3], strokeWidth=1),
         known.mark_text(fill="#16191d", fontSize=12).encode(text="said:N"),
         void.mark_text(fontSize=11, opacity=0.75).encode(text="said:N"),
-    ).properties(height=alt.Step(30))  # fmt: skip
+    ).properties(height=alt.Step(30))
 
 
 def _prompts(metrics: pd.DataFrame) -> Figure | None:
@@ -129,14 +201,35 @@ def _prompts(metrics: pd.DataFrame) -> Figure | None:
     if frame.empty:
         return None
     names = {"recall": MEASURES[0][0], "false_yes_rate": MEASURES[1][0]}
-    frame = _ordered(frame.assign(measure=frame["metric"].map(names), method=frame["method"].map(_said)), "method", list(METHODS.values()))
+    frame = _ordered(
+        frame.assign(measure=frame["metric"].map(names), method=frame["method"].map(_said)),
+        "method",
+        list(METHODS.values()),
+    )
     columns = {"test": "Prompt", "measure": "Share"}
     return Figure(
-        "fairness-prompts", "Prompts compared",
-        "Recall alone can’t tell a model that recognises people from one that says yes: where both dots lie near 100 %, it says yes to everything.",
-        "Per cent of answers with 95 % intervals, all classes pooled. p1 lists the classes, p2 and p3 ask about one; only these can be said yes to wrongly.",
-        frame, dots("test", "answers, %", columns, colour="measure", legend=MEASURES, order=["p1", "p2", "p3"], apart=True, step=44, domain=SHARES), ("model", "method"), columns, MEASURES,
-    )  # fmt: skip
+        "fairness-prompts",
+        "Prompts compared",
+        "Recall alone can’t tell a model that recognises people from one that says yes: where both"
+        " dots lie near 100 %, it says yes to everything.",
+        "Per cent of answers with 95 % intervals, all classes pooled. p1 lists the classes, p2 and"
+        " p3 ask about one; only these can be said yes to wrongly.",
+        frame,
+        dots(
+            "test",
+            "answers, %",
+            columns,
+            colour="measure",
+            legend=MEASURES,
+            order=["p1", "p2", "p3"],
+            apart=True,
+            step=44,
+            domain=SHARES,
+        ),
+        ("model", "method"),
+        columns,
+        MEASURES,
+    )
 
 
 def _point(frame: pd.DataFrame) -> pd.DataFrame:
@@ -152,37 +245,80 @@ def _debiased(studies: pd.DataFrame) -> Figure | None:
     key = ["data", "model", "test", "method", "pillar"]
     change = shaped(studies[studies["metric"] == "disparity_change"], signed=True).set_index(key)
     at = [tuple(r) for r in frame[key].itertuples(index=False, name=None)]
-    said = {k: f"{s} ({c}), p {holm(p)}" for k, s, c, p in zip(change.index, change["said"], change["ci"], change["p"], strict=True)}
+    said = {
+        k: f"{s} ({c}), p {holm(p)}"
+        for k, s, c, p in zip(change.index, change["said"], change["ci"], change["p"], strict=True)
+    }
     frame = _point(frame).assign(by=frame["pillar"], change=[said.get(k, "") for k in at])
     frame = _ordered(frame, "name", ["full", "cade"])
-    columns = {"name": "Method", "point": "Operating point", "change": "Change of size against Full"}
+    columns = {
+        "name": "Method",
+        "point": "Operating point",
+        "change": "Change of size against Full",
+    }
     return Figure(
-        "fairness-debiased", "Disparity before and after debiasing",
-        "Full is the model as it is. A dot nearer zero than Full’s counts as narrower only where recall holds: see the second colour and the next figure.",
-        "Difference of recall in percentage points on test pictures of the 13 classes, 95 % intervals by resampled pictures; p is Holm-corrected over methods "
-        "and attributes. At equal recall: Yes is shifted until Full’s recall on val is met. None of this is in either paper.",
-        frame, dots("name", "difference of recall, points", columns, colour="point", legend=POINTS, order=["full", "cade"], zero=True, apart=True, step=34),
-        ("model", "test", "by"), columns, POINTS,
-    )  # fmt: skip
+        "fairness-debiased",
+        "Disparity before and after debiasing",
+        "Full is the model as it is. A dot nearer zero than Full’s counts as narrower only where"
+        " recall holds: see the second colour and the next figure.",
+        "Difference of recall in percentage points on test pictures of the 13 classes, 95 %"
+        " intervals by resampled pictures; p is Holm-corrected over methods and attributes. At"
+        " equal recall: Yes is shifted until Full’s recall on val is met. None of this is in either"
+        " paper.",
+        frame,
+        dots(
+            "name",
+            "difference of recall, points",
+            columns,
+            colour="point",
+            legend=POINTS,
+            order=["full", "cade"],
+            zero=True,
+            apart=True,
+            step=34,
+        ),
+        ("model", "test", "by"),
+        columns,
+        POINTS,
+    )
 
 
 def _cost(studies: pd.DataFrame) -> Figure | None:
     own = studies[
-        (studies["pillar"] == "all") & studies["metric"].isin(["recall", "false_yes_rate"]) & ~studies["method"].str.endswith("@recall")
+        (studies["pillar"] == "all")
+        & studies["metric"].isin(["recall", "false_yes_rate"])
+        & ~studies["method"].str.endswith("@recall")
     ]
     frame = shaped(own)
     if frame.empty:
         return None
     frame = _ordered(_point(frame), "name", ["full", "cade"])
-    frame = frame.assign(measure=frame["metric"].map({"recall": MEASURES[0][0], "false_yes_rate": MEASURES[1][0]}))
+    frame = frame.assign(
+        measure=frame["metric"].map({"recall": MEASURES[0][0], "false_yes_rate": MEASURES[1][0]})
+    )
     columns = {"name": "Method", "measure": "Share", "note": "Set"}
     return Figure(
-        "fairness-cost", "What debiasing does to recall and to false yes",
-        "A method that takes a habit of saying yes out of a model lowers both; one that only moves the threshold trades one for the other.",
+        "fairness-cost",
+        "What debiasing does to recall and to false yes",
+        "A method that takes a habit of saying yes out of a model lowers both; one that only moves"
+        " the threshold trades one for the other.",
         "Per cent of test questions of the 13 classes with 95 % intervals.",
-        frame, dots("name", "answers, %", columns, colour="measure", legend=MEASURES, order=["full", "cade"], apart=True, step=34, domain=SHARES), ("model", "test"),
-        columns, MEASURES,
-    )  # fmt: skip
+        frame,
+        dots(
+            "name",
+            "answers, %",
+            columns,
+            colour="measure",
+            legend=MEASURES,
+            order=["full", "cade"],
+            apart=True,
+            step=34,
+            domain=SHARES,
+        ),
+        ("model", "test"),
+        columns,
+        MEASURES,
+    )
 
 
 def _faces(metrics: pd.DataFrame) -> Figure | None:
@@ -196,14 +332,29 @@ def _faces(metrics: pd.DataFrame) -> Figure | None:
     small = len(own) - len(frame)
     columns = {"group": "Group", "prompt": "Asked for"}
     return Figure(
-        "fairness-faces", "Faces: how often the attribute asked for is named",
-        "Faces have no person class, so a model is asked for the gender presentation or the age group itself; neither paper does.",
-        "Per cent of pictures whose annotated group is named, with 95 % intervals. Where the attribute asked for is the one that groups, a model "
-        "that always names one group reaches 100 % there and 0 % in the others."
+        "fairness-faces",
+        "Faces: how often the attribute asked for is named",
+        "Faces have no person class, so a model is asked for the gender presentation or the age"
+        " group itself; neither paper does.",
+        "Per cent of pictures whose annotated group is named, with 95 % intervals. Where the"
+        " attribute asked for is the one that groups, a model that always names one group reaches"
+        " 100 % there and 0 % in the others."
         + (f" {small:,} recalls have no value: fewer than 20 people." if small else ""),
-        frame, dots("group", "named as annotated, %", columns, colour="prompt", legend=ASKED, apart=True, step=44, domain=SHARES), ("model", "by"),
-        columns, ASKED,
-    )  # fmt: skip
+        frame,
+        dots(
+            "group",
+            "named as annotated, %",
+            columns,
+            colour="prompt",
+            legend=ASKED,
+            apart=True,
+            step=44,
+            domain=SHARES,
+        ),
+        ("model", "by"),
+        columns,
+        ASKED,
+    )
 
 
 def _faces_apart(metrics: pd.DataFrame) -> Figure | None:
@@ -215,10 +366,29 @@ def _faces_apart(metrics: pd.DataFrame) -> Figure | None:
     frame = frame.assign(by=frame["pillar"], prompt=frame["test"])
     columns = {"model": "Model", "prompt": "Asked for"}
     return Figure(
-        "fairness-faces-apart", "Faces: difference of groups",
-        "The same recalls, one group minus the other; of race the largest minus the smallest, which is never below zero and says nothing about which.",
-        "Difference of recall in percentage points with 95 % intervals; n is that of the smaller group, of max-min of all."
-        + (f" {small:,} differences have no value: a group has fewer than 20 people." if small else ""),
-        frame, dots("model", "difference of recall, points", columns, colour="prompt", legend=ASKED, zero=True, apart=True, step=44), ("by",), columns,
+        "fairness-faces-apart",
+        "Faces: difference of groups",
+        "The same recalls, one group minus the other; of race the largest minus the smallest, which"
+        " is never below zero and says nothing about which.",
+        "Difference of recall in percentage points with 95 % intervals; n is that of the smaller"
+        " group, of max-min of all."
+        + (
+            f" {small:,} differences have no value: a group has fewer than 20 people."
+            if small
+            else ""
+        ),
+        frame,
+        dots(
+            "model",
+            "difference of recall, points",
+            columns,
+            colour="prompt",
+            legend=ASKED,
+            zero=True,
+            apart=True,
+            step=44,
+        ),
+        ("by",),
+        columns,
         ASKED,
-    )  # fmt: skip
+    )

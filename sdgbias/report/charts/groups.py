@@ -1,4 +1,5 @@
-"""Figures of the page Groups: accuracy by country, urban and rural, wealth; how far groups lie apart, and whether CADE narrows that."""
+"""Figures of the page Groups: accuracy by country, urban and rural, wealth; how far groups lie
+apart, and whether CADE narrows that."""
 
 from __future__ import annotations
 
@@ -8,12 +9,20 @@ from sdgbias.report.charts import Figure, dots, holm, shaped
 from sdgbias.report.data import Studies, method_name
 
 METHODS = (("Full", "#0072b2"), ("CADE", "#d55e00"))
-BY = {"country": "country", "urban": "urban and rural", "wealth": "wealth", "urban x wealth": "urban and rural by wealth"}
+BY = {
+    "country": "country",
+    "urban": "urban and rural",
+    "wealth": "wealth",
+    "urban x wealth": "urban and rural by wealth",
+}
 #: (grouping, reduction) -> what is compared.
 GAPS = {
-    ("country", "max_min"): "best − worst country", ("urban", "urban_minus_rural"): "urban − rural", ("wealth", "max_min"): "best − worst wealth",
-    ("wealth", "richest_minus_poorest"): "richest − poorest", ("urban x wealth", "max_min"): "best − worst of both",
-}  # fmt: skip
+    ("country", "max_min"): "best − worst country",
+    ("urban", "urban_minus_rural"): "urban − rural",
+    ("wealth", "max_min"): "best − worst wealth",
+    ("wealth", "richest_minus_poorest"): "richest − poorest",
+    ("urban x wealth", "max_min"): "best − worst of both",
+}
 _LEVELS = ("poorest", "middle", "richest")
 
 
@@ -29,18 +38,37 @@ def _accuracy(s: Studies) -> list[Figure]:
         own = s.of("groups", "accuracy", task="mcq", by=by, method=["full", "cade"])
         if shaped(own).empty:
             continue
-        frame = shaped(own).assign(method=lambda f: f["method"].map(method_name), level=lambda f: f["level"].str.replace(" x ", ", "))
+        frame = shaped(own).assign(
+            method=lambda f: f["method"].map(method_name),
+            level=lambda f: f["level"].str.replace(" x ", ", "),
+        )
         order = sorted(set(frame["level"]), key=_rank) if by != "country" else []
         chart = dots(
-            "level", "accuracy, %", columns, colour="method", legend=METHODS, order=order, by_value=by == "country", apart=True, step=34
+            "level",
+            "accuracy, %",
+            columns,
+            colour="method",
+            legend=METHODS,
+            order=order,
+            by_value=by == "country",
+            apart=True,
+            step=34,
         )
         small = int(own["value"].isna().sum())
-        made.append(Figure(
-            f"groups-{by.replace(' x ', '-')}", f"Accuracy by {said}", _spread(frame, said),
-            "Share of right answers in per cent with 95 % intervals."
-            + (f" {small:,} groups of fewer than 20 questions have no value." if small else ""),
-            frame, chart, ("model",) if by == "country" else ("model", "test"), columns, METHODS,
-        ))  # fmt: skip
+        made.append(
+            Figure(
+                f"groups-{by.replace(' x ', '-')}",
+                f"Accuracy by {said}",
+                _spread(frame, said),
+                "Share of right answers in per cent with 95 % intervals."
+                + (f" {small:,} groups of fewer than 20 questions have no value." if small else ""),
+                frame,
+                chart,
+                ("model",) if by == "country" else ("model", "test"),
+                columns,
+                METHODS,
+            )
+        )
     return made
 
 
@@ -51,12 +79,17 @@ def _rank(group: str) -> list[tuple[int, str]]:
 
 def _spread(frame: pd.DataFrame, said: str) -> str:
     first = frame.iloc[0]
-    mine = frame[(frame["model"] == first["model"]) & (frame["test"] == first["test"]) & (frame["method"] == "Full")]
+    mine = frame[
+        (frame["model"] == first["model"])
+        & (frame["test"] == first["test"])
+        & (frame["method"] == "Full")
+    ]
     value = mine["value"].astype(float)
     top, low = mine.loc[value.idxmax()], mine.loc[value.idxmin()]
     return (
-        f"Groups far apart are served unequally; Full of {first['model']} lies between {low['said']} % ({low['level']}, CI {low['ci']}, "
-        f"n {low['n']:,}) and {top['said']} % ({top['level']}, CI {top['ci']}, n {top['n']:,})."
+        f"Groups far apart are served unequally; Full of {first['model']} lies between"
+        f" {low['said']} % ({low['level']}, CI {low['ci']}, n {low['n']:,}) and {top['said']} %"
+        f" ({top['level']}, CI {top['ci']}, n {top['n']:,})."
     )
 
 
@@ -65,16 +98,39 @@ def _gaps(s: Studies) -> Figure | None:
     if own.empty:
         return None
     frame = shaped(own, signed=True).assign(
-        gap=[GAPS[k] for k in own[["by", "metric"]][own["value"].notna()].itertuples(index=False, name=None)], method=lambda f: f["method"].map(method_name), p=lambda f: f["p"].map(holm),
-        task=lambda f: f["task"].map({"mcq": "Choice: accuracy", "regression": "Estimate: within tolerance"}),
-    )  # fmt: skip
+        gap=[
+            GAPS[k]
+            for k in own[["by", "metric"]][own["value"].notna()].itertuples(index=False, name=None)
+        ],
+        method=lambda f: f["method"].map(method_name),
+        p=lambda f: f["p"].map(holm),
+        task=lambda f: f["task"].map(
+            {"mcq": "Choice: accuracy", "regression": "Estimate: within tolerance"}
+        ),
+    )
     columns = {"gap": "Between", "method": "Method", "p": "p (Holm)"}
     return Figure(
-        "groups-gaps", "How far groups lie apart", "An interval that holds zero gives no reason to say that groups differ.",
-        "Difference between groups in percentage points, with 95 % intervals from resampled places. Best minus worst is never below zero; of both: urban and rural by wealth.",
-        frame, dots("gap", "difference, points", columns, colour="method", legend=METHODS, zero=True, apart=True, step=34, order=list(GAPS.values())), ("model", "task", "test"),
-        columns, METHODS,
-    )  # fmt: skip
+        "groups-gaps",
+        "How far groups lie apart",
+        "An interval that holds zero gives no reason to say that groups differ.",
+        "Difference between groups in percentage points, with 95 % intervals from resampled places."
+        " Best minus worst is never below zero; of both: urban and rural by wealth.",
+        frame,
+        dots(
+            "gap",
+            "difference, points",
+            columns,
+            colour="method",
+            legend=METHODS,
+            zero=True,
+            apart=True,
+            step=34,
+            order=list(GAPS.values()),
+        ),
+        ("model", "task", "test"),
+        columns,
+        METHODS,
+    )
 
 
 def _change(s: Studies) -> Figure | None:
@@ -82,18 +138,43 @@ def _change(s: Studies) -> Figure | None:
     if own.empty:
         return None
     frame = shaped(own, signed=True).assign(
-        gap=[GAPS[k] for k in own[["by", "level"]][own["value"].notna()].itertuples(index=False, name=None)], p=lambda f: f["p"].map(holm),
-        task=lambda f: f["task"].map({"mcq": "Choice: accuracy", "regression": "Estimate: within tolerance"}),
-    )  # fmt: skip
+        gap=[
+            GAPS[k]
+            for k in own[["by", "level"]][own["value"].notna()].itertuples(index=False, name=None)
+        ],
+        p=lambda f: f["p"].map(holm),
+        task=lambda f: f["task"].map(
+            {"mcq": "Choice: accuracy", "regression": "Estimate: within tolerance"}
+        ),
+    )
     first = frame[
-        (frame["model"] == frame["model"].iloc[0]) & (frame["test"] == frame["test"].iloc[0]) & (frame["task"] == frame["task"].iloc[0])
+        (frame["model"] == frame["model"].iloc[0])
+        & (frame["test"] == frame["test"].iloc[0])
+        & (frame["task"] == frame["task"].iloc[0])
     ]
-    wider, narrower = (first["low"].astype(float) > 0).sum(), (first["high"].astype(float) < 0).sum()
+    wider, narrower = (
+        (first["low"].astype(float) > 0).sum(),
+        (first["high"].astype(float) < 0).sum(),
+    )
     columns = {"gap": "Between", "p": "p (Holm)"}
     return Figure(
-        "groups-change", "Whether CADE narrows the differences",
-        f"Left of zero CADE narrows a difference, right of it it widens it; {frame['model'].iloc[0]}: {narrower} narrower, {wider} wider, "
-        f"{len(first) - wider - narrower} not told apart from no change (95 % intervals, without correction for their number).",
-        "Size of the difference under CADE minus that under Full, in percentage points, with 95 % intervals.",
-        frame, dots("gap", "change of the difference, points", columns, zero=True, step=30, order=list(GAPS.values())), ("model", "task", "test"), columns,
-    )  # fmt: skip
+        "groups-change",
+        "Whether CADE narrows the differences",
+        "Left of zero CADE narrows a difference, right of it it widens it;"
+        f" {frame['model'].iloc[0]}: {narrower} narrower, {wider} wider,"
+        f" {len(first) - wider - narrower} not told apart from no change (95 % intervals, without"
+        " correction for their number).",
+        "Size of the difference under CADE minus that under Full, in percentage points, with 95 %"
+        " intervals.",
+        frame,
+        dots(
+            "gap",
+            "change of the difference, points",
+            columns,
+            zero=True,
+            step=30,
+            order=list(GAPS.values()),
+        ),
+        ("model", "task", "test"),
+        columns,
+    )

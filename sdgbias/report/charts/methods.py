@@ -1,4 +1,5 @@
-"""Figures of the page Methods: every debiasing method beside the views and CADE, reordered options (Table J), answer directions."""
+"""Figures of the page Methods: every debiasing method beside the views and CADE, reordered options
+(Table J), answer directions."""
 
 from __future__ import annotations
 
@@ -9,7 +10,13 @@ from sdgbias.report.charts.paper import COLOURS
 from sdgbias.report.data import METHODS, Studies, method_name
 
 #: Kinds of method and their colours.
-KINDS = (("view", "#7f7f7f"), ("CADE", "#d55e00"), ("fixed settings", "#2f86c4"), ("tuned on val", "#009e73"), ("control", "#b5679a"))
+KINDS = (
+    ("view", "#7f7f7f"),
+    ("CADE", "#d55e00"),
+    ("fixed settings", "#2f86c4"),
+    ("tuned on val", "#009e73"),
+    ("control", "#b5679a"),
+)
 DIRECTIONS = tuple((d, COLOURS[d]) for d in ("pessimistic", "conservative", "optimistic"))
 INVALID = ("invalid", "#7b5ea7")
 ORDERS = ("original", "reversed", "random", "abc", "123")
@@ -17,45 +24,78 @@ _VIEWS = ("q_only", "ctx_q", "img_q", "full")
 
 
 def figures(s: Studies) -> list[Figure]:
-    made = [_accuracy(s), _gain(s), _estimation(s), _perturbation(s), _directions(s), _two_options(s)]
+    made = [
+        _accuracy(s),
+        _gain(s),
+        _estimation(s),
+        _perturbation(s),
+        _directions(s),
+        _two_options(s),
+    ]
     return [f for f in made if f is not None]
 
 
 def kind_of(method: str) -> str:
-    """What a method is: a view, CADE, one with fixed settings, one tuned on val, or a control that looks at no evidence."""
+    """What a method is: a view, CADE, one with fixed settings, one tuned on val, or a control that
+    looks at no evidence."""
     from sdgbias.methods.baselines import METHODS as BASELINES
 
     if method == "cade":
         return "CADE"
     if method in _VIEWS:
         return "view"
-    return "control" if method not in BASELINES else "tuned on val" if BASELINES[method].tuned else "fixed settings"
+    return (
+        "control"
+        if method not in BASELINES
+        else "tuned on val"
+        if BASELINES[method].tuned
+        else "fixed settings"
+    )
 
 
 def title_of(method: str) -> str:
     from sdgbias.methods.baselines import METHODS as BASELINES
 
-    return str(BASELINES[method].title) if method in BASELINES else METHODS.get(method, method.replace("_", " "))
+    return (
+        str(BASELINES[method].title)
+        if method in BASELINES
+        else METHODS.get(method, method.replace("_", " "))
+    )
 
 
 def _with_methods(frame: pd.DataFrame) -> pd.DataFrame:
-    return frame.assign(kind=frame["method"].map(kind_of), title=frame["method"].map(title_of), method=frame["method"].map(method_name))
+    return frame.assign(
+        kind=frame["method"].map(kind_of),
+        title=frame["method"].map(title_of),
+        method=frame["method"].map(method_name),
+    )
 
 
 _COLUMNS = {"method": "Method", "title": "What it is", "kind": "Kind"}
 
 
 def _ranked(s: Studies, own: pd.DataFrame, headline: pd.DataFrame) -> pd.DataFrame:
-    """Rows of the study, and of the headline metrics of the same models, in the order of the runs."""
-    return s.ordered(pd.concat([own, headline[headline["model"].isin(set(own["model"]))]], ignore_index=True))
+    """Rows of the study, and of the headline metrics of the same models, in the order of the
+    runs."""
+    return s.ordered(
+        pd.concat([own, headline[headline["model"].isin(set(own["model"]))]], ignore_index=True)
+    )
 
 
 def _best(frame: pd.DataFrame, unit: str) -> str:
-    """'for tiny-llava, x is highest: 61.2 % (95 % CI ..., n 956)' of the first model, everything pooled."""
+    """'for tiny-llava, x is highest: 61.2 % (95 % CI ..., n 956)' of the first model, everything
+    pooled."""
     first = frame.iloc[0]
-    mine = frame[(frame["model"] == first["model"]) & (frame["test"] == first["test"]) & (frame["pillar"] == first["pillar"])]
+    mine = frame[
+        (frame["model"] == first["model"])
+        & (frame["test"] == first["test"])
+        & (frame["pillar"] == first["pillar"])
+    ]
     top = mine.loc[mine["value"].astype(float).idxmax()]
-    return f"for {top['model']}, {top['method']} is highest with {top['said']}{unit} (95 % CI {top['ci']}, n {top['n']:,}; {top['test']})."
+    return (
+        f"for {top['model']}, {top['method']} is highest with {top['said']}{unit} (95 % CI"
+        f" {top['ci']}, n {top['n']:,}; {top['test']})."
+    )
 
 
 def _accuracy(s: Studies) -> Figure | None:
@@ -64,23 +104,47 @@ def _accuracy(s: Studies) -> Figure | None:
         return None
     frame = _with_methods(shaped(_ranked(s, own, s.headline("accuracy", task="mcq"))))
     return Figure(
-        "methods-accuracy", "Accuracy of every method", f"The further right, the more answers are right; {_best(frame, ' %')}",
-        "Share of right answers in per cent with 95 % intervals, sorted. A method tuned on the validation split was given its labels; others were not.",
-        frame, dots("method", "accuracy, %", _COLUMNS, colour="kind", legend=KINDS, by_value=True), ("model", "test", "pillar"), _COLUMNS, KINDS,
-    )  # fmt: skip
+        "methods-accuracy",
+        "Accuracy of every method",
+        f"The further right, the more answers are right; {_best(frame, ' %')}",
+        "Share of right answers in per cent with 95 % intervals, sorted. A method tuned on the"
+        " validation split was given its labels; others were not.",
+        frame,
+        dots("method", "accuracy, %", _COLUMNS, colour="kind", legend=KINDS, by_value=True),
+        ("model", "test", "pillar"),
+        _COLUMNS,
+        KINDS,
+    )
 
 
 def _gain(s: Studies) -> Figure | None:
     own = s.of("methods", "accuracy_gain", task="mcq")
     if own.empty:
         return None
-    frame = _with_methods(shaped(_ranked(s, own, s.headline("accuracy_gain", task="mcq", method="cade")), signed=True))
+    frame = _with_methods(
+        shaped(_ranked(s, own, s.headline("accuracy_gain", task="mcq", method="cade")), signed=True)
+    )
     return Figure(
-        "methods-gain", "Gain over the Full view", f"Right of zero a method answers more questions rightly than Full; {_best(frame, ' points')}",
-        "Accuracy minus that of the Full view on the same questions, in percentage points, with paired 95 % intervals.",
-        frame, dots("method", "gain over Full, points", _COLUMNS, colour="kind", legend=KINDS, by_value=True, zero=True),
-        ("model", "test", "pillar"), _COLUMNS, KINDS,
-    )  # fmt: skip
+        "methods-gain",
+        "Gain over the Full view",
+        "Right of zero a method answers more questions rightly than Full;"
+        f" {_best(frame, ' points')}",
+        "Accuracy minus that of the Full view on the same questions, in percentage points, with"
+        " paired 95 % intervals.",
+        frame,
+        dots(
+            "method",
+            "gain over Full, points",
+            _COLUMNS,
+            colour="kind",
+            legend=KINDS,
+            by_value=True,
+            zero=True,
+        ),
+        ("model", "test", "pillar"),
+        _COLUMNS,
+        KINDS,
+    )
 
 
 def _estimation(s: Studies) -> Figure | None:
@@ -90,14 +154,25 @@ def _estimation(s: Studies) -> Figure | None:
     headline = s.headline("interval_accuracy", task="regression", pillar="all pillars")
     frame = _with_methods(shaped(_ranked(s, own, headline)))
     return Figure(
-        "methods-estimation", "Estimates within tolerance", f"The further right, the more numbers lie within tolerance; {_best(frame, ' %')}",
-        "Share of estimates within the target’s tolerance in per cent, with 95 % intervals. Methods choose the first digit.",
-        frame, dots("method", "within tolerance, %", _COLUMNS, colour="kind", legend=KINDS, by_value=True), ("model", "test"), _COLUMNS, KINDS,
-    )  # fmt: skip
+        "methods-estimation",
+        "Estimates within tolerance",
+        f"The further right, the more numbers lie within tolerance; {_best(frame, ' %')}",
+        "Share of estimates within the target’s tolerance in per cent, with 95 % intervals. Methods"
+        " choose the first digit.",
+        frame,
+        dots("method", "within tolerance, %", _COLUMNS, colour="kind", legend=KINDS, by_value=True),
+        ("model", "test"),
+        _COLUMNS,
+        KINDS,
+    )
 
 
-def _shares(frame: pd.DataFrame, prefix: str, keys: list[str], legend: tuple[tuple[str, str], ...]) -> pd.DataFrame:
-    frame = shaped(frame).assign(direction=lambda f: f["metric"].str.removeprefix(prefix).str.removesuffix("_two_option"))
+def _shares(
+    frame: pd.DataFrame, prefix: str, keys: list[str], legend: tuple[tuple[str, str], ...]
+) -> pd.DataFrame:
+    frame = shaped(frame).assign(
+        direction=lambda f: f["metric"].str.removeprefix(prefix).str.removesuffix("_two_option")
+    )
     return stacked(frame, keys, "direction", [n for n, _ in legend])
 
 
@@ -106,14 +181,31 @@ def _perturbation(s: Studies) -> Figure | None:
     if own.empty:
         return None
     frame = _shares(own, "share_", ["model", "pillar", "level"], DIRECTIONS)
-    prompts = s.of("perturbation", "distinct_prompts").set_index(["model", "pillar", "level"])["value"].to_dict()
-    frame["prompts"] = [f"{int(prompts.get((r.model, r.pillar, r.level), 0)):,}" for r in frame.itertuples()]
-    columns = {"level": "Order of options", "direction": "Answer direction", "prompts": "Distinct prompts"}
+    prompts = (
+        s.of("perturbation", "distinct_prompts")
+        .set_index(["model", "pillar", "level"])["value"]
+        .to_dict()
+    )
+    frame["prompts"] = [
+        f"{int(prompts.get((r.model, r.pillar, r.level), 0)):,}" for r in frame.itertuples()
+    ]
+    columns = {
+        "level": "Order of options",
+        "direction": "Answer direction",
+        "prompts": "Distinct prompts",
+    }
     return Figure(
-        "perturbation", "Answers when options are reordered or renamed", "Bars that differ show that position or name, not content, moved answers.",
-        "Q-only answers to three-option questions in per cent, by what the chosen option says (Table J).",
-        frame, bars("level", "share of answers, %", columns, "direction", DIRECTIONS, order=ORDERS), ("model", "pillar"), columns, DIRECTIONS,
-    )  # fmt: skip
+        "perturbation",
+        "Answers when options are reordered or renamed",
+        "Bars that differ show that position or name, not content, moved answers.",
+        "Q-only answers to three-option questions in per cent, by what the chosen option says"
+        " (Table J).",
+        frame,
+        bars("level", "share of answers, %", columns, "direction", DIRECTIONS, order=ORDERS),
+        ("model", "pillar"),
+        columns,
+        DIRECTIONS,
+    )
 
 
 def _directions(s: Studies) -> Figure | None:
@@ -123,16 +215,37 @@ def _directions(s: Studies) -> Figure | None:
         return None
     legend = (*DIRECTIONS, INVALID)
     both = _ranked(
-        s, views.assign(metric=views["metric"].str.removeprefix("answered_")), cade.assign(metric=cade["metric"].str.removeprefix("share_"))
+        s,
+        views.assign(metric=views["metric"].str.removeprefix("answered_")),
+        cade.assign(metric=cade["metric"].str.removeprefix("share_")),
     )
-    frame = _shares(both.assign(method=both["method"].map(method_name)), "", ["model", "test", "pillar", "method"], legend)
+    frame = _shares(
+        both.assign(method=both["method"].map(method_name)),
+        "",
+        ["model", "test", "pillar", "method"],
+        legend,
+    )
     columns = {"method": "Method", "direction": "Answer direction"}
     return Figure(
-        "directions", "Which way answers lean", "A long bar of one colour is a lean in that direction; what the gold answers say is not shown here.",
-        "Answers to three-option questions in per cent. Invalid: the likeliest first token is none of the question’s letters. CADE always names one.",
-        frame, bars("method", "share of answers, %", columns, "direction", legend, order=list(METHODS.values())), ("model", "test", "pillar"),
-        columns, legend,
-    )  # fmt: skip
+        "directions",
+        "Which way answers lean",
+        "A long bar of one colour is a lean in that direction; what the gold answers say is not"
+        " shown here.",
+        "Answers to three-option questions in per cent. Invalid: the likeliest first token is none"
+        " of the question’s letters. CADE always names one.",
+        frame,
+        bars(
+            "method",
+            "share of answers, %",
+            columns,
+            "direction",
+            legend,
+            order=list(METHODS.values()),
+        ),
+        ("model", "test", "pillar"),
+        columns,
+        legend,
+    )
 
 
 def _two_options(s: Studies) -> Figure | None:
@@ -140,11 +253,28 @@ def _two_options(s: Studies) -> Figure | None:
     own = s.of("directions", *(f"share_{d}_two_option" for d, _ in legend), by="")
     if shaped(own).empty:
         return None
-    frame = _shares(own.assign(method=own["method"].map(method_name)), "share_", ["model", "test", "pillar", "method"], legend)
+    frame = _shares(
+        own.assign(method=own["method"].map(method_name)),
+        "share_",
+        ["model", "test", "pillar", "method"],
+        legend,
+    )
     columns = {"method": "Method", "direction": "Answer direction"}
     return Figure(
-        "directions-two", "Which way answers lean, two-option questions", "Two options have no middle, so these stand apart.",
+        "directions-two",
+        "Which way answers lean, two-option questions",
+        "Two options have no middle, so these stand apart.",
         "Answers to two-option questions in per cent.",
-        frame, bars("method", "share of answers, %", columns, "direction", legend, order=list(METHODS.values())), ("model", "test", "pillar"),
-        columns, legend,
-    )  # fmt: skip
+        frame,
+        bars(
+            "method",
+            "share of answers, %",
+            columns,
+            "direction",
+            legend,
+            order=list(METHODS.values()),
+        ),
+        ("model", "test", "pillar"),
+        columns,
+        legend,
+    )

@@ -1,8 +1,10 @@
-"""A metric over nights as the geometry of a small SVG: lines that break where a night is missing, bands for the intervals.
+"""A metric over nights as the geometry of a small SVG: lines that break where a night is missing,
+bands for the intervals.
 
 The template draws it with classes, so that colours follow the page; nothing here is markup.
 
-The figure of the morning page: what a rule measured before and now, the interval of the change, and how far it was allowed to go.
+The figure of the morning page: what a rule measured before and now, the interval of the change, and
+how far it was allowed to go.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ LEFT, RIGHT, TOP, BOTTOM = 46.0, 10.0, 10.0, 26.0
 
 @dataclass(frozen=True)
 class Point:
-    """One night of one series. ``fresh``: the model was scored that night, and not found unchanged."""
+    """One night of one series. ``fresh``: the model was scored that night, and not found
+    unchanged."""
 
     value: float
     low: float
@@ -81,15 +84,21 @@ def plots(
     narrow: bool = False,
     gaps: bool = True,
 ) -> list[Plot]:
-    """Plots of ``series`` (name -> night -> point) over ``times`` (night -> start, in order): one together, or one each beyond TOGETHER.
+    """Plots of ``series`` (name -> night -> point) over ``times`` (night -> start, in order): one
+    together, or one each beyond TOGETHER.
 
-    ``label`` says a tick of the vertical axis. ``narrow``: for a phone, so that words keep their size.
+    ``label`` says a tick of the vertical axis. ``narrow``: for a phone, so that words keep their
+    size.
     ``gaps``: a line breaks where a series has no point.
     """
     known = [p for points in series.values() for p in points.values()]
     if not known or not times:
         return []
-    ticks = steps(min(_low(p) for p in known), max(_high(p) for p in known), 4 if narrow or len(series) > TOGETHER else 5)
+    ticks = steps(
+        min(_low(p) for p in known),
+        max(_high(p) for p in known),
+        4 if narrow or len(series) > TOGETHER else 5,
+    )
     groups = [list(series)] if len(series) <= TOGETHER else [[name] for name in series]
     colours = {name: i for i, name in enumerate(series)}
     width, height = (344, 220) if narrow or len(groups) > 1 else (760, 300)
@@ -98,9 +107,21 @@ def plots(
     made = []
     for names in groups:
         x, y = _axes(times, ticks, width, height)
-        lines = tuple(_line(name, 0 if len(groups) > 1 else colours[name], times, series[name], x, y, gaps) for name in names)
+        lines = tuple(
+            _line(name, 0 if len(groups) > 1 else colours[name], times, series[name], x, y, gaps)
+            for name in names
+        )
         y_ticks = tuple((y(t), label(t)) for t in ticks)
-        made.append(Plot(names[0] if len(groups) > 1 else "", width, height, _days(times, x, 3 if width < 400 else 6), y_ticks, lines))
+        made.append(
+            Plot(
+                names[0] if len(groups) > 1 else "",
+                width,
+                height,
+                _days(times, x, 3 if width < 400 else 6),
+                y_ticks,
+                lines,
+            )
+        )
     return made
 
 
@@ -147,10 +168,22 @@ def _line(
     for run in filter(None, runs):
         lines.append(_points((at, y(p.value)) for at, p in run))
         ranged = [(at, p) for at, p in run if not math.isnan(p.low + p.high)]
-        bands.append(_points([*((at, y(p.high)) for at, p in ranged), *((at, y(p.low)) for at, p in reversed(ranged))]))
+        bands.append(
+            _points(
+                [
+                    *((at, y(p.high)) for at, p in ranged),
+                    *((at, y(p.low)) for at, p in reversed(ranged)),
+                ]
+            )
+        )
     alone = {id(run[0][1]) for run in runs if len(run) == 1}
     shown = len(times) <= DOTTED
-    dots = tuple((at, y(p.value), p.said) for run in runs for at, p in run if (p.fresh and shown) or id(p) in alone)
+    dots = tuple(
+        (at, y(p.value), p.said)
+        for run in runs
+        for at, p in run
+        if (p.fresh and shown) or id(p) in alone
+    )
     return Line(name, colour, tuple(lines), tuple(filter(None, bands)), dots)
 
 
@@ -158,42 +191,79 @@ def _points(pairs: Iterable[tuple[float, float]]) -> str:
     return " ".join(f"{a:.1f},{b:.1f}" for a, b in pairs)
 
 
-def _days(times: Mapping[str, datetime], x: Callable[[datetime], float], most: int) -> tuple[tuple[float, str], ...]:
-    """At most ``most`` nights as labels of the horizontal axis, evenly picked, first and last among them."""
+def _days(
+    times: Mapping[str, datetime], x: Callable[[datetime], float], most: int
+) -> tuple[tuple[float, str], ...]:
+    """At most ``most`` nights as labels of the horizontal axis, evenly picked, first and last among
+    them."""
     found = list(times.values())
-    picks = sorted({round(i * (len(found) - 1) / max(1, most - 1)) for i in range(min(most, len(found)))})
+    picks = sorted(
+        {round(i * (len(found) - 1) / max(1, most - 1)) for i in range(min(most, len(found)))}
+    )
     return tuple((x(found[i]), f"{found[i].day} {found[i]:%b}") for i in picks)
 
 
 BEFORE, NOW, LIMIT = "#0072b2", "#d55e00", "#7a828a"
-LEGEND = (("before", BEFORE), ("now, with the 95 % interval of the change", NOW), ("limit of the rule", LIMIT))
+LEGEND = (
+    ("before", BEFORE),
+    ("now, with the 95 % interval of the change", NOW),
+    ("limit of the rule", LIMIT),
+)
 #: Metrics that are a share and can stand on one axis.
 _OTHER_UNITS = ("mae", "throughput", "cade_gain")
 
 
 def moves(m: ModelNight) -> Figure | None:
-    """The breaches of one model on one axis in per cent, each with the limit that it crossed; None where no breach is of a share."""
-    frame = pd.DataFrame([_point(r) for r in m.breaches if r["metric"] not in _OTHER_UNITS and r["value"] == r["value"]])
+    """The breaches of one model on one axis in per cent, each with the limit that it crossed; None
+    where no breach is of a share."""
+    frame = pd.DataFrame(
+        [
+            _point(r)
+            for r in m.breaches
+            if r["metric"] not in _OTHER_UNITS and r["value"] == r["value"]
+        ]
+    )
     if frame.empty:
         return None
     order = list(frame["what"])
     y = alt.Y(
-        "what:N", sort=order, title=None, axis=alt.Axis(ticks=False, domain=False, labelLimit=400, minExtent=7 * max(map(len, order)))
+        "what:N",
+        sort=order,
+        title=None,
+        axis=alt.Axis(
+            ticks=False, domain=False, labelLimit=400, minExtent=7 * max(map(len, order))
+        ),
     )
     title = "per cent"
-    x = alt.X("now:Q", title=title, scale=alt.Scale(zero=False, nice=True), axis=alt.Axis(tickCount=6, grid=True))
+    x = alt.X(
+        "now:Q",
+        title=title,
+        scale=alt.Scale(zero=False, nice=True),
+        axis=alt.Axis(tickCount=6, grid=True),
+    )
     base = alt.Chart().encode(y=y)
     chart = alt.layer(
-        base.mark_rule(strokeWidth=1, color=LIMIT).encode(x=alt.X("before:Q", title=title), x2="now:Q"),
+        base.mark_rule(strokeWidth=1, color=LIMIT).encode(
+            x=alt.X("before:Q", title=title), x2="now:Q"
+        ),
         base.mark_rule(strokeWidth=3, color=NOW).encode(x=alt.X("low:Q", title=title), x2="high:Q"),
         base.mark_tick(thickness=2.5, size=22, color=LIMIT).encode(x=alt.X("limit:Q", title=title)),
-        base.mark_point(filled=False, size=80, strokeWidth=2, color=BEFORE, opacity=1).encode(x=alt.X("before:Q", title=title)),
+        base.mark_point(filled=False, size=80, strokeWidth=2, color=BEFORE, opacity=1).encode(
+            x=alt.X("before:Q", title=title)
+        ),
         base.mark_point(filled=True, size=80, shape="diamond", color=NOW, opacity=1).encode(x=x),
     ).properties(height=alt.Step(34))
     return Figure(
-        name=f"moves-{m.model}-{m.suite}".replace(".", "-"), title=f"What moved in {m.model}", reads="", axes="", frame=frame, chart=chart, filters=(),
-        columns={"what": "What"}, legend=LEGEND,
-    )  # fmt: skip
+        name=f"moves-{m.model}-{m.suite}".replace(".", "-"),
+        title=f"What moved in {m.model}",
+        reads="",
+        axes="",
+        frame=frame,
+        chart=chart,
+        filters=(),
+        columns={"what": "What"},
+        legend=LEGEND,
+    )
 
 
 def _point(r: dict[str, Any]) -> dict[str, Any]:
@@ -205,6 +275,13 @@ def _point(r: dict[str, Any]) -> dict[str, Any]:
     down = floor == "at least" if floor else float(r["change"]) < 0
     limit = allowed if floor else before - allowed if down else before + allowed
     return {
-        "what": words.what(r).removesuffix(", all tests"), "before": None if floor else before, "now": now, "low": ends[0], "high": ends[1], "limit": limit,
-        "said": f"{c['before']} to {c['value']}" if c["before"] else c["value"], "ci": c["ci"], "n": int(r["n"]),
-    }  # fmt: skip
+        "what": words.what(r).removesuffix(", all tests"),
+        "before": None if floor else before,
+        "now": now,
+        "low": ends[0],
+        "high": ends[1],
+        "limit": limit,
+        "said": f"{c['before']} to {c['value']}" if c["before"] else c["value"],
+        "ci": c["ci"],
+        "n": int(r["n"]),
+    }

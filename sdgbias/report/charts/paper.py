@@ -1,7 +1,9 @@
-"""The paper's Figures 3, 4, 5 and 7 as small inline SVG panels (altair -> vl-convert), one panel per model or per pillar.
+"""The paper's Figures 3, 4, 5 and 7 as small inline SVG panels (altair -> vl-convert), one panel
+per model or per pillar.
 
-Panels are 320 px wide, so that a page can lay them side by side or, on a phone, below each other at full size. Text and axes
-are `currentColor`, grid lines `var(--grid)`: they follow the page's light or dark scheme. Colours are Okabe and Ito's.
+Panels are 320 px wide, so that a page can lay them side by side or, on a phone, below each other at
+full size. Text and axes are `currentColor`, grid lines `var(--grid)`: they follow the page's light
+or dark scheme. Colours are Okabe and Ito's.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ _TEXT, _GRID = "#010203", "#040506"  # replaced by currentColor and var(--grid) 
 
 @dataclass(frozen=True)
 class Panel:
-    """One chart: ``title`` and ``alt`` are for the page, ``svg`` has no reference to anything outside itself."""
+    """One chart: ``title`` and ``alt`` are for the page, ``svg`` has no reference to anything
+    outside itself."""
 
     title: str
     alt: str
@@ -48,21 +51,38 @@ class Panel:
 def _svg(chart: Any, name: str, alt_text: str, left: int = 4) -> str:
     """Inline SVG of a chart; ids are prefixed by ``name``, so that panels don't share clip paths.
 
-    ``left``: spare pixels for row labels, because the reader's font may be wider than the one measured here.
+    ``left``: spare pixels for row labels, because the reader's font may be wider than the one
+    measured here.
     """
     chart = (
-        chart.configure(font="system-ui, sans-serif", background="transparent", padding={"left": left, "right": 6, "top": 4, "bottom": 4})
+        chart.configure(
+            font="system-ui, sans-serif",
+            background="transparent",
+            padding={"left": left, "right": 6, "top": 4, "bottom": 4},
+        )
         .configure_view(stroke=None)
         .configure_axis(
-            labelColor=_TEXT, titleColor=_TEXT, domainColor=_TEXT, tickColor=_TEXT, gridColor=_GRID, labelFontSize=12,
-            titleFontSize=12, titleFontWeight="normal", labelLimit=130, labelPadding=6, domainOpacity=0.5, tickOpacity=0.5,
+            labelColor=_TEXT,
+            titleColor=_TEXT,
+            domainColor=_TEXT,
+            tickColor=_TEXT,
+            gridColor=_GRID,
+            labelFontSize=12,
+            titleFontSize=12,
+            titleFontWeight="normal",
+            labelLimit=130,
+            labelPadding=6,
+            domainOpacity=0.5,
+            tickOpacity=0.5,
         )
-    )  # fmt: skip
+    )
     svg: str = vlc.vegalite_to_svg(chart.to_dict())
     found = re.search(r'<svg[^>]*viewBox="0 0 ([\d.]+) ([\d.]+)"[^>]*>', svg)
     if found is None:
         raise ValueError("vl-convert wrote an SVG without a viewBox")
-    body = re.sub(r' (?:aria-[a-z]+|role)="[^"]*"', "", svg[found.end() :])  # the label below says it all, once
+    body = re.sub(
+        r' (?:aria-[a-z]+|role)="[^"]*"', "", svg[found.end() :]
+    )  # the label below says it all, once
     body = re.sub(r'id="([^"]+)"', rf'id="{name}-\1"', body)
     body = re.sub(r"url\(#([^)]+)\)", rf"url(#{name}-\1)", body)
     body = body.replace(_TEXT, "currentColor").replace(_GRID, "var(--grid)")
@@ -74,7 +94,9 @@ def png(panel: Panel, scale: float = 2.0) -> bytes:
     """The panel as a PNG on white, for places that don't show SVG."""
     svg = panel.svg.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
     svg = svg.replace("var(--grid)", "#e6e8ea").replace("currentColor", "#1d2126")
-    found: bytes = vlc.svg_to_png(svg.replace("><", '><rect width="100%" height="100%" fill="#ffffff"/><', 1), scale=scale)
+    found: bytes = vlc.svg_to_png(
+        svg.replace("><", '><rect width="100%" height="100%" fill="#ffffff"/><', 1), scale=scale
+    )
     return found
 
 
@@ -88,7 +110,12 @@ def _frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
 
 def _numbers(e: Estimate) -> dict[str, Any]:
     bounded = e.low == e.low and e.high == e.high
-    return {"value": e.value, "low": e.low if bounded else None, "high": e.high if bounded else None, "n": e.n}
+    return {
+        "value": e.value,
+        "low": e.low if bounded else None,
+        "high": e.high if bounded else None,
+        "n": e.n,
+    }
 
 
 def _said(e: Estimate) -> str:
@@ -100,47 +127,101 @@ def _ci(e: Estimate, signed: bool = False) -> str:
 
 
 def figure3(data: ReportData) -> list[Panel]:
-    """Accuracy of the four views at T1, one panel per model, bars with 95 % intervals on a common axis from 0."""
+    """Accuracy of the four views at T1, one panel per model, bars with 95 % intervals on a common
+    axis from 0."""
     cells = {
-        model: {v: e for v in list(METHODS)[:4] if (e := data.cell(model=model, task="mcq", test="T1", method=v, metric="accuracy"))}
+        model: {
+            v: e
+            for v in list(METHODS)[:4]
+            if (e := data.cell(model=model, task="mcq", test="T1", method=v, metric="accuracy"))
+        }
         for model in data.models
     }
-    tops = [max(e.value, e.high if e.high == e.high else 0) for views in cells.values() for e in views.values()]
+    tops = [
+        max(e.value, e.high if e.high == e.high else 0)
+        for views in cells.values()
+        for e in views.values()
+    ]
     top = min(1.0, math.ceil(10 * max(tops, default=1.0) + 0.5) / 10)
     panels = []
     for i, (model, views) in enumerate(cells.items()):
         if not views:
             continue
         frame = _frame(
-            [{"view": METHODS[v], "colour": COLOURS[v], **_numbers(e), "label": number(100 * e.value)} for v, e in views.items()]
+            [
+                {
+                    "view": METHODS[v],
+                    "colour": COLOURS[v],
+                    **_numbers(e),
+                    "label": number(100 * e.value),
+                }
+                for v, e in views.items()
+            ]
         )
-        frame["at"] = [h if h is not None else v for h, v in zip(frame["high"], frame["value"], strict=True)]
+        frame["at"] = [
+            h if h is not None else v for h, v in zip(frame["high"], frame["value"], strict=True)
+        ]
         y = alt.Y(
-            "value:Q", scale=alt.Scale(domain=[0, top]), axis=alt.Axis(format=".0%", tickCount=5, ticks=False, domain=False), title=None
+            "value:Q",
+            scale=alt.Scale(domain=[0, top]),
+            axis=alt.Axis(format=".0%", tickCount=5, ticks=False, domain=False),
+            title=None,
         )
         x = alt.X("view:N", sort=None, axis=alt.Axis(labelAngle=0, ticks=False), title=None)
         base = alt.Chart(frame).encode(x=x)
         bars = base.mark_bar(size=38).encode(y=y, color=alt.Color("colour:N", scale=None))
-        rules = base.transform_filter("datum.high != null").mark_rule(color=_TEXT, strokeWidth=1.5).encode(y="low:Q", y2="high:Q")
+        rules = (
+            base.transform_filter("datum.high != null")
+            .mark_rule(color=_TEXT, strokeWidth=1.5)
+            .encode(y="low:Q", y2="high:Q")
+        )
         text = base.mark_text(dy=-8, fontSize=12, fill=_TEXT).encode(y="at:Q", text="label:N")
-        words = f"Accuracy of {model} at T1: " + "; ".join(f"{METHODS[v]} {_said(e)}" for v, e in views.items()) + "."
-        panels.append(Panel(model, words, _svg((bars + rules + text).properties(width=WIDTH - 54, height=190), f"f3-{i}", words)))
+        words = (
+            f"Accuracy of {model} at T1: "
+            + "; ".join(f"{METHODS[v]} {_said(e)}" for v, e in views.items())
+            + "."
+        )
+        panels.append(
+            Panel(
+                model,
+                words,
+                _svg(
+                    (bars + rules + text).properties(width=WIDTH - 54, height=190), f"f3-{i}", words
+                ),
+            )
+        )
     return panels
 
 
 def figure4(data: ReportData) -> list[Panel]:
-    """Share of pessimistic, conservative and optimistic Q-only answers to three-option questions, one panel per pillar."""
+    """Share of pessimistic, conservative and optimistic Q-only answers to three-option questions,
+    one panel per pillar."""
     panels = []
     for i, pillar in enumerate(PILLARS):
         rows, said = [], []
         for model in data.models:
             start, parts = 0.0, []
             for d in DIRECTIONS:
-                e = data.cell(model=model, task="mcq", test="T1", method="q_only", pillar=pillar, metric=f"share_{d}")
+                e = data.cell(
+                    model=model,
+                    task="mcq",
+                    test="T1",
+                    method="q_only",
+                    pillar=pillar,
+                    metric=f"share_{d}",
+                )
                 if e is None or e.value != e.value:
                     continue
                 label = f"{100 * e.value:.0f}" if e.value >= 0.08 else ""
-                rows.append({"model": model, "colour": COLOURS[d], "from": start, "to": start + e.value, "label": label})
+                rows.append(
+                    {
+                        "model": model,
+                        "colour": COLOURS[d],
+                        "from": start,
+                        "to": start + e.value,
+                        "label": label,
+                    }
+                )
                 start += e.value
                 parts.append(f"{d} {_said(e)}")
             if parts:
@@ -150,9 +231,16 @@ def figure4(data: ReportData) -> list[Panel]:
         frame = pd.DataFrame(rows)
         frame["middle"] = (frame["from"] + frame["to"]) / 2
         y = alt.Y("model:N", sort=None, title=None, axis=alt.Axis(ticks=False, domain=False))
-        x = alt.X("from:Q", scale=alt.Scale(domain=[0, 1]), title=None, axis=alt.Axis(format=".0%", values=[0, 0.5, 1], grid=False))
+        x = alt.X(
+            "from:Q",
+            scale=alt.Scale(domain=[0, 1]),
+            title=None,
+            axis=alt.Axis(format=".0%", values=[0, 0.5, 1], grid=False),
+        )
         base = alt.Chart(frame).encode(y=y)
-        bars = base.mark_bar(size=20).encode(x=x, x2="to:Q", color=alt.Color("colour:N", scale=None))
+        bars = base.mark_bar(size=20).encode(
+            x=x, x2="to:Q", color=alt.Color("colour:N", scale=None)
+        )
         text = base.mark_text(color="#ffffff", fontSize=12).encode(x="middle:Q", text="label:N")
         words = f"Q-only answers on {pillar}: " + "; ".join(said) + "."
         chart = (bars + text).properties(width=_plot_width(data.models), height=alt.Step(30))
@@ -161,7 +249,8 @@ def figure4(data: ReportData) -> list[Panel]:
 
 
 def figure5(data: ReportData) -> list[Panel]:
-    """Acc(Full) - Acc(CTX+Q) at T1 in points with 95 % intervals, one panel per pillar on a common axis around zero."""
+    """Acc(Full) - Acc(CTX+Q) at T1 in points with 95 % intervals, one panel per pillar on a common
+    axis around zero."""
     table = data.image_use[data.image_use["pillar"] != "all"]
     if table.empty:
         return []
@@ -173,19 +262,40 @@ def figure5(data: ReportData) -> list[Panel]:
         if mine.empty:
             continue
         columns = mine[["model", "value", "n", "low", "high"]].itertuples(index=False, name=None)
-        estimates = {str(m): Estimate(float(v), int(n), float(a), float(b)) for m, v, n, a, b in columns}
+        estimates = {
+            str(m): Estimate(float(v), int(n), float(a), float(b)) for m, v, n, a, b in columns
+        }
         frame = _frame([{"model": m, **_numbers(e)} for m, e in estimates.items()])
-        frame[["value", "low", "high"]] = frame[["value", "low", "high"]].apply(lambda c: [None if v is None else 100 * v for v in c])
-        x = alt.X("value:Q", scale=alt.Scale(domain=[-100 * limit, 100 * limit]), title="percentage points",
-                  axis=alt.Axis(labelExpr=_SIGNED, tickCount=4, ticks=False, domain=False))  # fmt: skip
+        frame[["value", "low", "high"]] = frame[["value", "low", "high"]].apply(
+            lambda c: [None if v is None else 100 * v for v in c]
+        )
+        x = alt.X(
+            "value:Q",
+            scale=alt.Scale(domain=[-100 * limit, 100 * limit]),
+            title="percentage points",
+            axis=alt.Axis(labelExpr=_SIGNED, tickCount=4, ticks=False, domain=False),
+        )
         y = alt.Y("model:N", sort=None, title=None, axis=alt.Axis(ticks=False, domain=False))
         base = alt.Chart(frame).encode(y=y)
-        zero = alt.Chart(pd.DataFrame({"zero": [0]})).mark_rule(color=_TEXT, opacity=0.6).encode(x="zero:Q")
-        rules = base.transform_filter("datum.high != null").mark_rule(strokeWidth=2.5, color=COLOURS["full"]).encode(x="low:Q", x2="high:Q")
+        zero = (
+            alt.Chart(pd.DataFrame({"zero": [0]}))
+            .mark_rule(color=_TEXT, opacity=0.6)
+            .encode(x="zero:Q")
+        )
+        rules = (
+            base.transform_filter("datum.high != null")
+            .mark_rule(strokeWidth=2.5, color=COLOURS["full"])
+            .encode(x="low:Q", x2="high:Q")
+        )
         dots = base.mark_point(size=70, filled=True, opacity=1, color=COLOURS["full"]).encode(x=x)
-        said = "; ".join(f"{m} {number(100 * e.value, signed=True)} ({_ci(e, signed=True)})" for m, e in estimates.items())
+        said = "; ".join(
+            f"{m} {number(100 * e.value, signed=True)} ({_ci(e, signed=True)})"
+            for m, e in estimates.items()
+        )
         words = f"Accuracy of Full minus CTX+Q at T1 on {pillar}, in points: {said}."
-        chart = (zero + rules + dots).properties(width=_plot_width(data.models), height=alt.Step(30))
+        chart = (zero + rules + dots).properties(
+            width=_plot_width(data.models), height=alt.Step(30)
+        )
         panels.append(Panel(pillar, words, _svg(chart, f"f5-{i}", words, left=14)))
     return panels
 
@@ -201,7 +311,8 @@ def figure7(data: ReportData, task: Task = Task.MCQ) -> list[Panel]:
         for model in data.models
         for t in TESTS[task]
         for m in ("full", "cade")
-        if (e := data.cell(model=model, task=task.value, test=t.value, method=m, metric=metric)) and e.value == e.value
+        if (e := data.cell(model=model, task=task.value, test=t.value, method=m, metric=metric))
+        and e.value == e.value
     }
     if not found:
         return []
@@ -212,21 +323,49 @@ def figure7(data: ReportData, task: Task = Task.MCQ) -> list[Panel]:
         mine = {(t, m): e for (who, t, m), e in found.items() if who == model}
         if not mine:
             continue
-        frame = _frame([{"test": t, "method": METHODS[m], "colour": COLOURS[m], **_numbers(e)} for (t, m), e in mine.items()])
+        frame = _frame(
+            [
+                {"test": t, "method": METHODS[m], "colour": COLOURS[m], **_numbers(e)}
+                for (t, m), e in mine.items()
+            ]
+        )
         y = alt.Y(
-            "value:Q", scale=alt.Scale(domain=[0, top]), title=None, axis=alt.Axis(format=".0%", tickCount=5, ticks=False, domain=False)
+            "value:Q",
+            scale=alt.Scale(domain=[0, top]),
+            title=None,
+            axis=alt.Axis(format=".0%", tickCount=5, ticks=False, domain=False),
         )
         order = [METHODS["full"], METHODS["cade"]]
-        offset = alt.XOffset("method:N", sort=order, scale=alt.Scale(domain=order, paddingOuter=0.9))
-        base = alt.Chart(frame).encode(
-            x=alt.X("test:N", title=None, axis=alt.Axis(labelAngle=0, ticks=False)), xOffset=offset, color=alt.Color("colour:N", scale=None)
+        offset = alt.XOffset(
+            "method:N", sort=order, scale=alt.Scale(domain=order, paddingOuter=0.9)
         )
-        rules = base.transform_filter("datum.high != null").mark_rule(strokeWidth=2.5).encode(y="low:Q", y2="high:Q")
-        shape = alt.Shape("method:N", scale=alt.Scale(domain=order, range=["circle", "diamond"]), legend=None)
+        base = alt.Chart(frame).encode(
+            x=alt.X("test:N", title=None, axis=alt.Axis(labelAngle=0, ticks=False)),
+            xOffset=offset,
+            color=alt.Color("colour:N", scale=None),
+        )
+        rules = (
+            base.transform_filter("datum.high != null")
+            .mark_rule(strokeWidth=2.5)
+            .encode(y="low:Q", y2="high:Q")
+        )
+        shape = alt.Shape(
+            "method:N", scale=alt.Scale(domain=order, range=["circle", "diamond"]), legend=None
+        )
         dots = base.mark_point(size=80, filled=True, opacity=1).encode(y=y, shape=shape)
         said = "; ".join(f"{t} {METHODS[m]} {_said(e)}" for (t, m), e in mine.items())
         words = f"{metric.replace('_', ' ').capitalize()} of {model} before and after CADE: {said}."
-        panels.append(Panel(model, words, _svg((rules + dots).properties(width=WIDTH - 54, height=190), f"f7-{task.value}-{i}", words)))
+        panels.append(
+            Panel(
+                model,
+                words,
+                _svg(
+                    (rules + dots).properties(width=WIDTH - 54, height=190),
+                    f"f7-{task.value}-{i}",
+                    words,
+                ),
+            )
+        )
     return panels
 
 

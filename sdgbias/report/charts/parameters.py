@@ -1,4 +1,5 @@
-"""Figures of the page Parameters: what each part of CADE is worth, sweeps, the search, transfer and few labels."""
+"""Figures of the page Parameters: what each part of CADE is worth, sweeps, the search, transfer and
+few labels."""
 
 from __future__ import annotations
 
@@ -8,18 +9,39 @@ from sdgbias.report.charts import BOTH, Figure, both_tasks, dots, heat, holm, li
 from sdgbias.report.data import Studies, short_pillar
 
 MODES = (("retuned", "#0072b2"), ("zeroed", "#d55e00"))
-STEPS = {"full": "Full", "+alpha": "+ alpha", "+lambda": "+ lambda", "+beta": "+ beta", "+tau": "+ tau"}
+STEPS = {
+    "full": "Full",
+    "+alpha": "+ alpha",
+    "+lambda": "+ lambda",
+    "+beta": "+ beta",
+    "+tau": "+ tau",
+}
 DIVERGENCES = (("KL", "#0072b2"), ("JS", "#d55e00"))
 STREAMS = {"img": "IMG+Q", "full": "Full", "full+img": "Full and IMG+Q"}
 SPLITS = (("validation", "#7f7f7f"), ("test", "#0072b2"))
 PARAMETERS = {"alpha": "alpha", "lambda_kl": "lambda", "beta": "beta", "tau": "tau"}
-SEARCHES = {"random": "random", "many_draws": "random, ten times", "exact": "exact", "exact_centred": "exact, centred"}
+SEARCHES = {
+    "random": "random",
+    "many_draws": "random, ten times",
+    "exact": "exact",
+    "exact_centred": "exact, centred",
+}
 SEEN = (("validation", "#7f7f7f"), ("validation, held out", "#009e73"), ("test", "#0072b2"))
 _NOTE = {"note": "Setting"}
 
 
 def figures(s: Studies) -> list[Figure]:
-    made = [_ablation(s), _streams(s), _sweep(s), _search(s), _optimism(s), _plateaus(s), *_transfers(s), _countries(s), _few_shot(s)]
+    made = [
+        _ablation(s),
+        _streams(s),
+        _sweep(s),
+        _search(s),
+        _optimism(s),
+        _plateaus(s),
+        *_transfers(s),
+        _countries(s),
+        _few_shot(s),
+    ]
     return [f for f in made if f is not None]
 
 
@@ -30,25 +52,56 @@ def _ablation(s: Studies) -> Figure | None:
     frame = both_tasks(own).assign(step=lambda f: f["method"].map(STEPS), mode=lambda f: f["level"])
     columns = {"step": "Parameters", "mode": "Mode", **_NOTE}
     return Figure(
-        "ablation", "What each parameter adds", "Each line adds a parameter of CADE to those above; retuned: all are searched for again; "
-        "zeroed: the final setting with later ones off.", f"Test split with 95 % intervals: {BOTH}.",
-        frame, dots("step", BOTH.split(" (")[0] + " or mean absolute error", columns, colour="mode", legend=MODES, order=list(STEPS.values()), apart=True, step=34),
-        ("model", "task", "test"), columns, MODES,
-    )  # fmt: skip
+        "ablation",
+        "What each parameter adds",
+        "Each line adds a parameter of CADE to those above; retuned: all are searched for again; "
+        "zeroed: the final setting with later ones off.",
+        f"Test split with 95 % intervals: {BOTH}.",
+        frame,
+        dots(
+            "step",
+            BOTH.split(" (")[0] + " or mean absolute error",
+            columns,
+            colour="mode",
+            legend=MODES,
+            order=list(STEPS.values()),
+            apart=True,
+            step=34,
+        ),
+        ("model", "task", "test"),
+        columns,
+        MODES,
+    )
 
 
 def _streams(s: Studies) -> Figure | None:
     own = s.of("streams", "accuracy", "mae")
     if own.empty:
         return None
-    frame = both_tasks(own).assign(stream=lambda f: f["method"].map(STREAMS), divergence=lambda f: f["level"].str.upper())
+    frame = both_tasks(own).assign(
+        stream=lambda f: f["method"].map(STREAMS), divergence=lambda f: f["level"].str.upper()
+    )
     columns = {"stream": "Image stream", "divergence": "Divergence", **_NOTE}
     return Figure(
-        "streams", "Image stream and divergence", "Intervals that overlap widely say that the choice matters little.",
+        "streams",
+        "Image stream and divergence",
+        "Intervals that overlap widely say that the choice matters little.",
         f"CADE with another image stream or divergence, each tuned by itself (Table 3): {BOTH}.",
-        frame, dots("stream", "accuracy in % or mean absolute error", columns, colour="divergence", legend=DIVERGENCES, order=list(STREAMS.values()), apart=True, step=38),
-        ("model", "task", "test"), columns, DIVERGENCES,
-    )  # fmt: skip
+        frame,
+        dots(
+            "stream",
+            "accuracy in % or mean absolute error",
+            columns,
+            colour="divergence",
+            legend=DIVERGENCES,
+            order=list(STREAMS.values()),
+            apart=True,
+            step=38,
+        ),
+        ("model", "task", "test"),
+        columns,
+        DIVERGENCES,
+    )
 
 
 def _sweep(s: Studies) -> Figure | None:
@@ -56,19 +109,50 @@ def _sweep(s: Studies) -> Figure | None:
     if own.empty:
         return None
     best = s.of("sweep", "optimum").set_index(["model", "task", "test", "by"])["value"].to_dict()
-    optimum = [best.get(key) for key in own[["model", "task", "test", "by"]].itertuples(index=False, name=None)]
-    frame = both_tasks(own.assign(best=pd.Series(optimum, index=own.index, dtype=float), optimum=[words_of(x) for x in optimum]))
+    optimum = [
+        best.get(key)
+        for key in own[["model", "task", "test", "by"]].itertuples(index=False, name=None)
+    ]
+    frame = both_tasks(
+        own.assign(
+            best=pd.Series(optimum, index=own.index, dtype=float),
+            optimum=[words_of(x) for x in optimum],
+        )
+    )
     frame = frame.assign(
-        parameter=frame["by"].map(PARAMETERS), split=frame["method"].map({"val": "validation", "test": "test"}), at=frame["x"].map(words_of)
+        parameter=frame["by"].map(PARAMETERS),
+        split=frame["method"].map({"val": "validation", "test": "test"}),
+        at=frame["x"].map(words_of),
     )
     columns = {"parameter": "Parameter", "at": "Set to", "split": "Split", "optimum": "Tuned to"}
-    chart = lines("value of the parameter", "% or MAE", columns, "split", SPLITS, points=False, marked="best", height=200)
+    chart = lines(
+        "value of the parameter",
+        "% or MAE",
+        columns,
+        "split",
+        SPLITS,
+        points=False,
+        marked="best",
+        height=200,
+    )
     return Figure(
-        "sweep", "Sweeps of one parameter", "A flat line says that the parameter may be set almost anywhere; a peak on validation alone is luck.",
-        f"One parameter over its range, the other three as tuned (Figure 8); bands are 95 % intervals, dashed where it was tuned to: {BOTH}.",
-        frame.sort_values("parameter", key=lambda c: c.map({v: i for i, v in enumerate(PARAMETERS.values())}), kind="stable"),
-        chart, ("model", "task", "test"), columns, SPLITS, panel="parameter",
-    )  # fmt: skip
+        "sweep",
+        "Sweeps of one parameter",
+        "A flat line says that the parameter may be set almost anywhere; a peak on validation alone"
+        " is luck.",
+        "One parameter over its range, the other three as tuned (Figure 8); bands are 95 %"
+        f" intervals, dashed where it was tuned to: {BOTH}.",
+        frame.sort_values(
+            "parameter",
+            key=lambda c: c.map({v: i for i, v in enumerate(PARAMETERS.values())}),
+            kind="stable",
+        ),
+        chart,
+        ("model", "task", "test"),
+        columns,
+        SPLITS,
+        panel="parameter",
+    )
 
 
 def words_of(value: object) -> str:
@@ -76,34 +160,67 @@ def words_of(value: object) -> str:
 
 
 def _search(s: Studies) -> Figure | None:
-    seen = {"val_accuracy": "validation", "val_mae": "validation", "held_out_accuracy": "validation, held out", "held_out_mae": "validation, held out",
-            "accuracy": "test", "mae": "test"}  # fmt: skip
+    seen = {
+        "val_accuracy": "validation",
+        "val_mae": "validation",
+        "held_out_accuracy": "validation, held out",
+        "held_out_mae": "validation, held out",
+        "accuracy": "test",
+        "mae": "test",
+    }
     own = s.of("search", *seen)
     if own.empty:
         return None
-    frame = both_tasks(own).assign(seen=lambda f: f["metric"].map(seen), search=lambda f: f["method"].map(SEARCHES))
+    frame = both_tasks(own).assign(
+        seen=lambda f: f["metric"].map(seen), search=lambda f: f["method"].map(SEARCHES)
+    )
     columns = {"search": "Search", "seen": "Measured on", **_NOTE}
     return Figure(
-        "search", "Random against exact search", "What a search gains on validation and not on test is over-fitting to the validation questions.",
+        "search",
+        "Random against exact search",
+        "What a search gains on validation and not on test is over-fitting to the validation"
+        " questions.",
         f"The paper’s random search, ten times its draws, and exact line searches: {BOTH}.",
-        frame, dots("search", "accuracy in % or mean absolute error", columns, colour="seen", legend=SEEN, order=list(SEARCHES.values()), apart=True, step=44),
-        ("model", "task", "test"), columns, SEEN,
-    )  # fmt: skip
+        frame,
+        dots(
+            "search",
+            "accuracy in % or mean absolute error",
+            columns,
+            colour="seen",
+            legend=SEEN,
+            order=list(SEARCHES.values()),
+            apart=True,
+            step=44,
+        ),
+        ("model", "task", "test"),
+        columns,
+        SEEN,
+    )
 
 
 def _optimism(s: Studies) -> Figure | None:
     own = s.of("search", "optimism")
     if own.empty:
         return None
-    parts = [shaped(own[own["task"] == "mcq"], signed=True), shaped(own[own["task"] == "regression"], scale=1.0, digits=2, signed=True)]
+    parts = [
+        shaped(own[own["task"] == "mcq"], signed=True),
+        shaped(own[own["task"] == "regression"], scale=1.0, digits=2, signed=True),
+    ]
     names = {"mcq": "Choice: points", "regression": "Estimate: mean absolute error"}
     frame = pd.concat([p for p in parts if len(p)]).assign(task=lambda f: f["task"].map(names))
     columns = {"test": "Test", **_NOTE}
     return Figure(
-        "search-optimism", "How much validation flatters the search", "Right of zero the chosen setting looks better on its own validation questions than held out.",
-        "Value on the validation split tuned on minus that of five-fold cross-validation over places, with 95 % intervals.",
-        frame, dots("test", "points, or units of the error", columns, zero=True), ("model", "task"), columns,
-    )  # fmt: skip
+        "search-optimism",
+        "How much validation flatters the search",
+        "Right of zero the chosen setting looks better on its own validation questions than held"
+        " out.",
+        "Value on the validation split tuned on minus that of five-fold cross-validation over"
+        " places, with 95 % intervals.",
+        frame,
+        dots("test", "points, or units of the error", columns, zero=True),
+        ("model", "task"),
+        columns,
+    )
 
 
 def _plateaus(s: Studies) -> Figure | None:
@@ -113,7 +230,10 @@ def _plateaus(s: Studies) -> Figure | None:
 
     kinds = {"exact_centred": "exact, centred", "random": "random", "plateau": "plateau"}
     own = pd.concat(
-        [s.of("search", *PARAMETERS, method=["exact_centred", "random"]), s.of("search", "plateau_width").assign(method="plateau")]
+        [
+            s.of("search", *PARAMETERS, method=["exact_centred", "random"]),
+            s.of("search", "plateau_width").assign(method="plateau"),
+        ]
     )
     if own.empty:
         return None
@@ -129,25 +249,54 @@ def _plateaus(s: Studies) -> Figure | None:
             middle = sum(ends) / 2
         share = [100 * (x - low) / (high - low) for x in (middle, *ends)]
         known = ends[0] == ends[0]
-        made.append({**r, "parameter": PARAMETERS[name], "where": kinds[r["method"]], "value": round(share[0], 4), "low": round(share[1], 4) if known else None,
-                     "high": round(share[2], 4) if known else None, "said": f"{middle:.4g}", "ci": f"{ends[0]:.4g}–{ends[1]:.4g}" if known else "no interval",
-                     "n": int(r["n"]), "range": f"{low:g}–{high:g}", "task": {"mcq": "Choice", "regression": "Estimate"}[r["task"]]})  # fmt: skip
+        made.append(
+            {
+                **r,
+                "parameter": PARAMETERS[name],
+                "where": kinds[r["method"]],
+                "value": round(share[0], 4),
+                "low": round(share[1], 4) if known else None,
+                "high": round(share[2], 4) if known else None,
+                "said": f"{middle:.4g}",
+                "ci": f"{ends[0]:.4g}–{ends[1]:.4g}" if known else "no interval",
+                "n": int(r["n"]),
+                "range": f"{low:g}–{high:g}",
+                "task": {"mcq": "Choice", "regression": "Estimate"}[r["task"]],
+            }
+        )
     frame = s.ordered(pd.DataFrame(made)).drop(columns="note")
     legend = (("exact, centred", "#0072b2"), ("random", "#d55e00"), ("plateau", "#009e73"))
     columns = {"parameter": "Parameter", "where": "Found by", "range": "Searched range"}
     return Figure(
-        "plateaus", "Where the best settings lie", "A wide interval says that the validation questions hardly fix the parameter.",
-        "Position in the searched range, 0 to 100 %. Exact search: interval over resampled places; plateau: settings that are equally good; n: validation questions.",
-        frame, dots("parameter", "position in the range, %", columns, colour="where", legend=legend, order=list(PARAMETERS.values()), apart=True, step=44),
-        ("model", "task", "test"), columns, legend,
-    )  # fmt: skip
+        "plateaus",
+        "Where the best settings lie",
+        "A wide interval says that the validation questions hardly fix the parameter.",
+        "Position in the searched range, 0 to 100 %. Exact search: interval over resampled places;"
+        " plateau: settings that are equally good; n: validation questions.",
+        frame,
+        dots(
+            "parameter",
+            "position in the range, %",
+            columns,
+            colour="where",
+            legend=legend,
+            order=list(PARAMETERS.values()),
+            apart=True,
+            step=44,
+        ),
+        ("model", "task", "test"),
+        columns,
+        legend,
+    )
 
 
-# -------------------------------------------------------------------------------------------------------- transfer
+# ----------------------------------------------------------------------
+# transfer
 
 
 def losses(s: Studies, by: str) -> pd.DataFrame:
-    """Rows of a transfer: source, target, loss in points (own setting minus the other's), 0 on the diagonal, with both values in words."""
+    """Rows of a transfer: source, target, loss in points (own setting minus the other's), 0 on the
+    diagonal, with both values in words."""
     own = s.of("transfer", "loss", "accuracy", by=by, task="mcq")
     if own.empty:
         return own
@@ -163,7 +312,10 @@ def losses(s: Studies, by: str) -> pd.DataFrame:
     frame = pd.concat([own[own["metric"] == "loss"], diagonal], ignore_index=True)
     value = (100 * reached["value"]).round(1).to_dict()
     found = shaped(frame, signed=True)
-    found["reached"] = [f"{value.get(k, float('nan')):.1f} %" for k in found[keys].itertuples(index=False, name=None)]
+    found["reached"] = [
+        f"{value.get(k, float('nan')):.1f} %"
+        for k in found[keys].itertuples(index=False, name=None)
+    ]
     found["p"] = found["p"].map(holm)
     return s.ordered(found.sort_values(["source", "target"], kind="stable"))
 
@@ -178,15 +330,29 @@ def _transfers(s: Studies) -> list[Figure]:
         if frame.empty:
             continue
         frame = frame[frame["target"] != "all"]
-        frame = frame.assign(source=frame["source"].map(short_pillar), target=frame["target"].map(short_pillar))
-        names = ["T1", "T2", "T3", "T4", "T5"] if by == "test" else ["Health", "Services", "Human capital"]
+        frame = frame.assign(
+            source=frame["source"].map(short_pillar), target=frame["target"].map(short_pillar)
+        )
+        names = (
+            ["T1", "T2", "T3", "T4", "T5"]
+            if by == "test"
+            else ["Health", "Services", "Human capital"]
+        )
         chart = heat(LOSS, "tuned on", "used on", ([*names, "all"], names), "points lost")
         filters = ("model",) if by == "test" else ("model", "test")
-        made.append(Figure(
-            f"transfer-{word}", f"Settings of one {by} used on another", "Orange cells cost accuracy, blue ones gain; near zero the setting carries over.",
-            f"Accuracy of the {by}’s own setting minus that of the setting tuned on another, in points; ‘all’: one setting for all {word}.",
-            frame, chart, filters, LOSS,
-        ))  # fmt: skip
+        made.append(
+            Figure(
+                f"transfer-{word}",
+                f"Settings of one {by} used on another",
+                "Orange cells cost accuracy, blue ones gain; near zero the setting carries over.",
+                f"Accuracy of the {by}’s own setting minus that of the setting tuned on another, in"
+                f" points; ‘all’: one setting for all {word}.",
+                frame,
+                chart,
+                filters,
+                LOSS,
+            )
+        )
     return made
 
 
@@ -198,21 +364,43 @@ def _countries(s: Studies) -> Figure | None:
     if frame.empty:
         return None
     return Figure(
-        "transfer-countries", "Settings of all other countries used on one", "Right of zero a country would have been served better by its own setting.",
-        "Accuracy of the country’s own setting minus that of all others’, in points, with paired 95 % intervals.",
-        frame, dots("target", "points lost", LOSS, zero=True, by_value=True), ("model", "test"), LOSS,
-    )  # fmt: skip
+        "transfer-countries",
+        "Settings of all other countries used on one",
+        "Right of zero a country would have been served better by its own setting.",
+        "Accuracy of the country’s own setting minus that of all others’, in points, with paired 95"
+        " % intervals.",
+        frame,
+        dots("target", "points lost", LOSS, zero=True, by_value=True),
+        ("model", "test"),
+        LOSS,
+    )
 
 
 def _few_shot(s: Studies) -> Figure | None:
     own = s.of("few_shot", "accuracy", "mae")
     if own.empty:
         return None
-    frame = both_tasks(own).assign(rows=lambda f: f["x"].map(lambda x: f"{int(x):,}"), what="tuned on a sample")
+    frame = both_tasks(own).assign(
+        rows=lambda f: f["x"].map(lambda x: f"{int(x):,}"), what="tuned on a sample"
+    )
     legend = (("tuned on a sample", "#0072b2"),)
     columns = {"rows": "Validation questions", **_NOTE}
     return Figure(
-        "few-shot", "How many labelled questions CADE needs", "Where the line is flat, more labelled questions buy nothing.",
-        f"Test split, tuned on samples of validation questions; lines: 95 % of the samples; at the last point, all of them, the 95 % interval: {BOTH}.",
-        frame, lines("validation questions tuned on", "% or MAE", columns, "what", legend, whiskers=True, log=True), ("model", "task", "test"), columns,
-    )  # fmt: skip
+        "few-shot",
+        "How many labelled questions CADE needs",
+        "Where the line is flat, more labelled questions buy nothing.",
+        "Test split, tuned on samples of validation questions; lines: 95 % of the samples; at the"
+        f" last point, all of them, the 95 % interval: {BOTH}.",
+        frame,
+        lines(
+            "validation questions tuned on",
+            "% or MAE",
+            columns,
+            "what",
+            legend,
+            whiskers=True,
+            log=True,
+        ),
+        ("model", "task", "test"),
+        columns,
+    )

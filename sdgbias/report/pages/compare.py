@@ -1,7 +1,9 @@
-"""Two runs on the same questions: differences with their intervals, what could have been seen at all, and which answers changed.
+"""Two runs on the same questions: differences with their intervals, what could have been seen at
+all, and which answers changed.
 
-Sums by place are made in the database, so that millions of answers stay there; what follows from them is what lab.paired works out
-row by row (mean difference, clustered t interval and test, minimum detectable effect).
+Sums by place are made in the database, so that millions of answers stay there; what follows from
+them is what lab.paired works out row by row (mean difference, clustered t interval and test,
+minimum detectable effect).
 """
 
 from __future__ import annotations
@@ -16,12 +18,20 @@ from sdgbias.report.web.source import Reader, Row
 from sdgbias.types import FACET
 
 PAGE = 50
-#: Questions that both runs were asked word for word, with the same gold: one benchmark, or equal items of two.
-_SAME_SDG = """SELECT x.task, x.item_id, x.cluster_id AS place, x.indicator_title AS what FROM items x JOIN items y USING (task, item_id)
-    WHERE x.benchmark_id = $old AND y.benchmark_id = $new AND x.gold IS NOT DISTINCT FROM y.gold AND x.question IS NOT DISTINCT FROM y.question
-    AND x.gold_value IS NOT DISTINCT FROM y.gold_value AND x.options::VARCHAR IS NOT DISTINCT FROM y.options::VARCHAR"""
-_ONE_SDG = "SELECT task, item_id, cluster_id AS place, indicator_title AS what FROM items WHERE benchmark_id = $old AND $old = $new"
-_ONE_FACET = """SELECT item_id, person_id AS place, coalesce(nullif(asked, ''), class1) AS what FROM people
+#: Questions that both runs were asked word for word, with the same gold: one benchmark, or equal
+#: items of two.
+_SAME_SDG = """SELECT x.task, x.item_id, x.cluster_id AS place, x.indicator_title AS what FROM
+               items x JOIN items y USING (task, item_id)
+    WHERE x.benchmark_id = $old AND y.benchmark_id = $new AND x.gold IS NOT DISTINCT FROM y.gold
+    AND x.question IS NOT DISTINCT FROM y.question
+    AND x.gold_value IS NOT DISTINCT FROM y.gold_value AND x.options::VARCHAR IS NOT DISTINCT FROM
+    y.options::VARCHAR"""
+_ONE_SDG = (
+    "SELECT task, item_id, cluster_id AS place, indicator_title AS what FROM items WHERE"
+    " benchmark_id = $old AND $old = $new"
+)
+_ONE_FACET = """SELECT item_id, person_id AS place, coalesce(nullif(asked, ''), class1) AS what
+                FROM people
     WHERE benchmark_id = $old AND NOT negative AND $old = $new"""
 
 
@@ -30,7 +40,10 @@ def pairable(old: Row, new: Row) -> str:
     if old["run_id"] == new["run_id"]:
         return "The same run was chosen twice. Choose another run on one side."
     if old["suite"] != new["suite"]:
-        return f"One run is of suite {old['suite']}, the other of suite {new['suite']}: they were asked different questions."
+        return (
+            f"One run is of suite {old['suite']}, the other of suite {new['suite']}: they were"
+            " asked different questions."
+        )
     if old["suite"] == FACET and old["benchmark_id"] != new["benchmark_id"]:
         return "The two runs were made on different benchmarks of people."
     return ""
@@ -43,9 +56,11 @@ def _questions(old: Row, new: Row) -> str:
 
 
 def differences(reader: Reader, old: Row, new: Row) -> list[dict[str, Any]]:
-    """Rows task, test (or 'all'), method, before, after, difference (new minus old, value with n, ci_low, ci_high), p, mde, better, worse.
+    """Rows task, test (or 'all'), method, before, after, difference (new minus old, value with n,
+    ci_low, ci_high), p, mde, better, worse.
 
-    Shares of right answers on the test split (second suite: of all people); estimates count as right within their tolerance.
+    Shares of right answers on the test split (second suite: of all people); estimates count as
+    right within their tolerance.
     """
     split = "" if old["suite"] == FACET else "AND a.split = 'test' AND b.split = 'test'"
     by_task = "" if old["suite"] == FACET else "AND q.task = a.task"
@@ -53,43 +68,73 @@ def differences(reader: Reader, old: Row, new: Row) -> list[dict[str, Any]]:
         WITH q AS ({_questions(old, new)}),
         pairs AS (
             SELECT a.task, a.test, a.method, q.place, a.correct::INT AS was, b.correct::INT AS now
-            FROM (SELECT * FROM predictions WHERE run_id = $a) a JOIN (SELECT * FROM predictions WHERE run_id = $b) b
-            USING (task, item_id, test, method) JOIN q ON q.item_id = a.item_id {by_task} WHERE true {split}
+            FROM (SELECT * FROM predictions WHERE run_id = $a) a JOIN (SELECT * FROM predictions
+            WHERE run_id = $b) b
+            USING (task, item_id, test, method) JOIN q ON q.item_id = a.item_id {by_task} WHERE
+            true {split}
         ),
         places AS (
-            SELECT task, test, method, place, sum(now - was) AS s, count(*) AS m, sum(was) AS was, sum(now) AS now,
-                   count(*) FILTER (now > was) AS better, count(*) FILTER (now < was) AS worse FROM pairs GROUP BY ALL
+            SELECT task, test, method, place, sum(now - was) AS s, count(*) AS m, sum(was) AS was,
+            sum(now) AS now,
+                   count(*) FILTER (now > was) AS better, count(*) FILTER (now < was) AS worse FROM
+                   pairs GROUP BY ALL
         ),
         pools AS (
-            FROM places UNION ALL SELECT task, 'all', method, place, sum(s), sum(m), sum(was), sum(now), sum(better), sum(worse)
+            FROM places UNION ALL SELECT task, 'all', method, place, sum(s), sum(m), sum(was),
+            sum(now), sum(better), sum(worse)
             FROM places GROUP BY task, method, place
         )
-        SELECT task, test, method, sum(m)::DOUBLE AS n, sum(s)::DOUBLE AS total, count(*) AS places, sum(s * s)::DOUBLE AS ss,
-               sum(s * m)::DOUBLE AS sm, sum(m * m)::DOUBLE AS mm, sum(was)::DOUBLE AS was, sum(now)::DOUBLE AS now,
-               sum(better)::BIGINT AS better, sum(worse)::BIGINT AS worse, count(DISTINCT test) AS tests
+        SELECT task, test, method, sum(m)::DOUBLE AS n, sum(s)::DOUBLE AS total, count(*) AS
+        places, sum(s * s)::DOUBLE AS ss,
+               sum(s * m)::DOUBLE AS sm, sum(m * m)::DOUBLE AS mm, sum(was)::DOUBLE AS was,
+               sum(now)::DOUBLE AS now,
+               sum(better)::BIGINT AS better, sum(worse)::BIGINT AS worse, count(DISTINCT test) AS
+               tests
         FROM pools GROUP BY task, test, method"""
     order = list(labels.VIEWS)
     rows = sorted(
         reader.ask(sql, _named(old, new), runs=_both(old, new)),
-        key=lambda r: (r["task"], r["test"] == "all", r["test"], order.index(r["method"]) if r["method"] in order else 99),
+        key=lambda r: (
+            r["task"],
+            r["test"] == "all",
+            r["test"],
+            order.index(r["method"]) if r["method"] in order else 99,
+        ),
     )
     return [_difference(r) for r in rows]
 
 
 def _difference(r: Row) -> dict[str, Any]:
     value, places = r["total"] / r["n"], int(r["places"])
-    spread = r["ss"] - 2 * value * r["sm"] + value**2 * r["mm"]  # of the places' sums around their expectation
-    variance = places / (places - 1) * max(spread, 0.0) / r["n"] ** 2 if places > 1 else float("nan")
+    spread = (
+        r["ss"] - 2 * value * r["sm"] + value**2 * r["mm"]
+    )  # of the places' sums around their expectation
+    variance = (
+        places / (places - 1) * max(spread, 0.0) / r["n"] ** 2 if places > 1 else float("nan")
+    )
     e = stats.t_estimate(value, int(r["n"]), variance, places)
     return {
-        "task": r["task"], "test": r["test"], "method": r["method"], "before": r["was"] / r["n"], "after": r["now"] / r["n"],
-        "value": e.value, "n": e.n, "ci_low": e.low, "ci_high": e.high, "p": t_test(value, variance, places),
-        "mde": stats.minimum_detectable(variance**0.5, places - 1), "better": r["better"], "worse": r["worse"],
-    }  # fmt: skip
+        "task": r["task"],
+        "test": r["test"],
+        "method": r["method"],
+        "before": r["was"] / r["n"],
+        "after": r["now"] / r["n"],
+        "value": e.value,
+        "n": e.n,
+        "ci_low": e.low,
+        "ci_high": e.high,
+        "p": t_test(value, variance, places),
+        "mde": stats.minimum_detectable(variance**0.5, places - 1),
+        "better": r["better"],
+        "worse": r["worse"],
+    }
 
 
-def flips(reader: Reader, old: Row, new: Row, cell: tuple[str, str, str], page: int) -> dict[str, Any]:
-    """Test questions that the two runs answered differently in one cell (task, test, method): item_id, what, gold, was, now, better."""
+def flips(
+    reader: Reader, old: Row, new: Row, cell: tuple[str, str, str], page: int
+) -> dict[str, Any]:
+    """Test questions that the two runs answered differently in one cell (task, test, method):
+    item_id, what, gold, was, now, better."""
     split = "" if old["suite"] == FACET else "AND a.split = 'test'"
     by_task = "" if old["suite"] == FACET else "AND q.task = a.task"
     gold = "people" if old["suite"] == FACET else "items"
@@ -98,9 +143,12 @@ def flips(reader: Reader, old: Row, new: Row, cell: tuple[str, str, str], page: 
         WITH q AS ({_questions(old, new)})
         SELECT a.item_id, q.what, i.gold, {SAID.format("a")} AS was, {SAID.format("b")} AS now,
                a.correct AS was_right, b.correct AS now_right, count(*) OVER () AS total
-        FROM (SELECT * FROM predictions WHERE run_id = $a AND task = $task AND test = $test AND method = $method) a
-        JOIN (SELECT * FROM predictions WHERE run_id = $b AND task = $task AND test = $test AND method = $method) b USING (item_id)
-        JOIN q ON q.item_id = a.item_id {by_task} JOIN {gold} i ON i.benchmark_id = $new AND i.item_id = a.item_id {of_task}
+        FROM (SELECT * FROM predictions WHERE run_id = $a AND task = $task AND test = $test AND
+        method = $method) a
+        JOIN (SELECT * FROM predictions WHERE run_id = $b AND task = $task AND test = $test AND
+        method = $method) b USING (item_id)
+        JOIN q ON q.item_id = a.item_id {by_task} JOIN {gold} i ON i.benchmark_id = $new AND
+        i.item_id = a.item_id {of_task}
         WHERE {SAID.format("a")} IS DISTINCT FROM {SAID.format("b")} {split}
         ORDER BY was_right = now_right, now_right, a.item_id LIMIT {PAGE} OFFSET $skip"""
     task, test, method = cell
@@ -115,4 +163,9 @@ def _both(old: Row, new: Row) -> tuple[str, str]:
 
 
 def _named(old: Row, new: Row) -> dict[str, Any]:
-    return {"a": old["run_id"], "b": new["run_id"], "old": old["benchmark_id"], "new": new["benchmark_id"]}
+    return {
+        "a": old["run_id"],
+        "b": new["run_id"],
+        "old": old["benchmark_id"],
+        "new": new["benchmark_id"],
+    }

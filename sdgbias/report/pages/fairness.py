@@ -1,6 +1,8 @@
-"""The page of the second suite, fairness.html: disparities, classes, prompts, debiasing, unread answers, examples, what was measured.
+"""The page of the second suite, fairness.html: disparities, classes, prompts, debiasing, unread
+answers, examples, what was measured.
 
-Pictures of people are blurred until a reader asks to see them, and stay blurred on paper. Groups are perceived and annotated.
+Pictures of people are blurred until a reader asks to see them, and stay blurred on paper. Groups
+are perceived and annotated.
 """
 
 from __future__ import annotations
@@ -26,27 +28,45 @@ from sdgbias.report.pages.studies import TEMPLATES, Page, library, packed, shown
 from sdgbias.types import FACET
 
 PAGE = Page(
-    "fairness.html", "Fairness", "How well models recognise what people do, and how far that depends on who is in the picture.", ("fairness",)
-)  # fmt: skip
+    "fairness.html",
+    "Fairness",
+    "How well models recognise what people do, and how far that depends on who is in the picture.",
+    ("fairness",),
+)
 EXAMPLES = 60
 RATES = {
-    "no_rate": "No", "unknown_rate": "Unknown", "false_yes_rate": "Yes about a wrong class", "unparsed_rate": "Not understood",
+    "no_rate": "No",
+    "unknown_rate": "Unknown",
+    "false_yes_rate": "Yes about a wrong class",
+    "unparsed_rate": "Not understood",
     "refusal_rate": "Declined",
-}  # fmt: skip
+}
 HOW = {
-    "exact": "word for word", "normalised": "after normalising", "option": "as an option letter", "cosine": "by the nearest label",
-    "refusal": "declined", "unparsed": "not understood", "empty": "empty", "several": "names several",
-}  # fmt: skip
+    "exact": "word for word",
+    "normalised": "after normalising",
+    "option": "as an option letter",
+    "cosine": "by the nearest label",
+    "refusal": "declined",
+    "unparsed": "not understood",
+    "empty": "empty",
+    "several": "names several",
+}
 UNREAD = ("refusal", "unparsed", "empty", "several")
 #: Datasets as readers know them, in the order in which they are shown.
-DATASETS = {"facet": "FACET", "synthetic": "drawn people", "fairface": "FairFace", "utkface": "UTKFace"}
+DATASETS = {
+    "facet": "FACET",
+    "synthetic": "drawn people",
+    "fairface": "FairFace",
+    "utkface": "UTKFace",
+}
 
 
 @dataclass(frozen=True)
 class Fairness:
-    """runs: newest finished run of each model on each benchmark of the suite, with label, and data (its people, in words); metrics, studies: their
-    rows, label as model, and data; people: benchmark_id, dataset, attribute, group, n (persons); quarantine: benchmark_id, rule, n; questions:
-    benchmark_id, prompt, n; silent: see _silent; examples: see _examples."""
+    """runs: newest finished run of each model on each benchmark of the suite, with label, and data
+    (its people, in words); metrics, studies: their rows, label as model, and data; people:
+    benchmark_id, dataset, attribute, group, n (persons); quarantine: benchmark_id, rule, n;
+    questions: benchmark_id, prompt, n; silent: see _silent; examples: see _examples."""
 
     runs: pd.DataFrame
     metrics: pd.DataFrame
@@ -64,7 +84,8 @@ class Fairness:
 
 
 def load(results: Path, among: Sequence[str] | None = None) -> Fairness | None:
-    """Everything that the page shows, from the results file; None where the suite has no finished run (``among`` these)."""
+    """Everything that the page shows, from the results file; None where the suite has no finished
+    run (``among`` these)."""
     chosen = store.latest_runs(results, FACET, per_benchmark=True, among=among)
     if not chosen:
         return None
@@ -73,55 +94,96 @@ def load(results: Path, among: Sequence[str] | None = None) -> Fairness | None:
         return store.query(results, sql, {"runs": chosen}, runs=chosen)
 
     mine = "WHERE list_contains($runs, run_id)"
-    runs = _sorted(ask(f"FROM runs {mine}"), store.query(results, "SELECT DISTINCT benchmark_id, dataset FROM people ORDER BY ALL"))
+    runs = _sorted(
+        ask(f"FROM runs {mine}"),
+        store.query(results, "SELECT DISTINCT benchmark_id, dataset FROM people ORDER BY ALL"),
+    )
     label = dict(zip(runs["run_id"], runs["label"], strict=True))
     data = dict(zip(runs["run_id"], runs["data"], strict=True))
     rank = {run: i for i, run in enumerate(runs["run_id"])}
 
     def named(frame: pd.DataFrame) -> pd.DataFrame:
-        frame = frame.assign(model=frame["run_id"].map(label), data=frame["run_id"].map(data), _rank=frame["run_id"].map(rank))
+        frame = frame.assign(
+            model=frame["run_id"].map(label),
+            data=frame["run_id"].map(data),
+            _rank=frame["run_id"].map(rank),
+        )
         return frame.sort_values("_rank", kind="stable", ignore_index=True).drop(columns="_rank")
 
     of = f"(SELECT DISTINCT benchmark_id FROM runs {mine})"
     groups = " UNION ALL ".join(
-        f"SELECT benchmark_id, dataset, '{a}' AS attribute, {a} AS \"group\", count(DISTINCT person_id) AS n FROM people WHERE benchmark_id IN {of} GROUP BY ALL"
+        f"SELECT benchmark_id, dataset, '{a}' AS attribute, {a} AS \"group\", count(DISTINCT"
+        f" person_id) AS n FROM people WHERE benchmark_id IN {of} GROUP BY ALL"
         for a in ("gender", "skin", "age")
     )
     return Fairness(
         runs=runs,
-        metrics=named(ask(f"FROM metric_rows {mine} ORDER BY task, test, method, pillar, indicator, metric")),
-        studies=named(ask(f"FROM study_rows {mine} AND study = 'fairness' ORDER BY test, method, pillar, metric")),
+        metrics=named(
+            ask(f"FROM metric_rows {mine} ORDER BY task, test, method, pillar, indicator, metric")
+        ),
+        studies=named(
+            ask(
+                f"FROM study_rows {mine} AND study = 'fairness' ORDER BY test, method, pillar,"
+                " metric"
+            )
+        ),
         people=ask(f"{groups} ORDER BY ALL"),
-        quarantine=ask(f"SELECT benchmark_id, rule, count(*) AS n FROM quarantine WHERE benchmark_id IN {of} GROUP BY ALL ORDER BY ALL"),
-        questions=ask(f"""SELECT benchmark_id, prompt, negative, count(*) AS n, count(DISTINCT person_id) AS people FROM people
-                          WHERE benchmark_id IN {of} GROUP BY ALL ORDER BY ALL"""),
-        silent=_silent(named(ask(f"""SELECT run_id, test, how, text, count(*) AS n FROM spoken {mine} GROUP BY ALL ORDER BY test, n DESC, text"""))),
+        quarantine=ask(
+            f"SELECT benchmark_id, rule, count(*) AS n FROM quarantine WHERE benchmark_id IN {of}"
+            " GROUP BY ALL ORDER BY ALL"
+        ),
+        questions=ask(
+            f"""SELECT benchmark_id, prompt, negative, count(*) AS n, count(DISTINCT person_id) AS
+                people FROM people
+                          WHERE benchmark_id IN {of} GROUP BY ALL ORDER BY ALL"""
+        ),
+        silent=_silent(
+            named(
+                ask(
+                    f"""SELECT run_id, test, how, text, count(*) AS n FROM spoken {mine} GROUP BY
+                        ALL ORDER BY test, n DESC, text"""
+                )
+            )
+        ),
         examples=_examples(results, label, data),
-    )  # fmt: skip
+    )
 
 
 def _sorted(runs: pd.DataFrame, people: pd.DataFrame) -> pd.DataFrame:
-    """With label and data: by dataset in the order of DATASETS, the newest benchmark of one first; planted models after measured ones."""
+    """With label and data: by dataset in the order of DATASETS, the newest benchmark of one first;
+    planted models after measured ones."""
     kind = dict(zip(people["benchmark_id"], people["dataset"].astype(str), strict=True))
     newest = runs.groupby("benchmark_id")["finished_at"].max().sort_values(ascending=False)
     order = {name: i for i, name in enumerate(DATASETS)}
-    ranked = sorted(newest.index, key=lambda b: order.get(kind.get(b, ""), len(order)))  # stable: newest first
+    ranked = sorted(
+        newest.index, key=lambda b: order.get(kind.get(b, ""), len(order))
+    )  # stable: newest first
     place, names = {b: i for i, b in enumerate(ranked)}, [kind.get(b, "") for b in ranked]
-    said = {b: DATASETS.get(k, k or "people") + (f" {b[:8]}" if names.count(k) > 1 else "") for b, k in zip(ranked, names, strict=True)}
+    said = {
+        b: DATASETS.get(k, k or "people") + (f" {b[:8]}" if names.count(k) > 1 else "")
+        for b, k in zip(ranked, names, strict=True)
+    }
     planted = runs["provenance"] == "planted"
     runs = runs.assign(
-        label=[f"{m} (planted)" if p else m for m, p in zip(runs["model"], planted, strict=True)], data=runs["benchmark_id"].map(said)
+        label=[f"{m} (planted)" if p else m for m, p in zip(runs["model"], planted, strict=True)],
+        data=runs["benchmark_id"].map(said),
     )
-    key = [(place[b], p, m) for b, p, m in zip(runs["benchmark_id"], planted, runs["model"], strict=True)]
+    key = [
+        (place[b], p, m)
+        for b, p, m in zip(runs["benchmark_id"], planted, runs["model"], strict=True)
+    ]
     return runs.iloc[sorted(range(len(runs)), key=key.__getitem__)].reset_index(drop=True)
 
 
 def _silent(said: pd.DataFrame) -> list[dict[str, Any]]:
-    """The prompts of which not one answer of a model could be read: recall is 0 there because nothing was said, not because all was wrong."""
+    """The prompts of which not one answer of a model could be read: recall is 0 there because
+    nothing was said, not because all was wrong."""
     made: dict[Any, dict[str, Any]] = {}
     for (data, model, test), part in said.groupby(["data", "model", "test"], sort=False):
         if part["how"].isin(UNREAD).all():
-            one = made.setdefault((data, model), {"data": data, "model": model, "prompts": [], "n": 0, "texts": []})
+            one = made.setdefault(
+                (data, model), {"data": data, "model": model, "prompts": [], "n": 0, "texts": []}
+            )
             text = str(part["text"].iloc[0])
             one["prompts"].append(test)
             one["n"] += int(part["n"].sum())
@@ -130,13 +192,16 @@ def _silent(said: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _examples(results: Path, label: dict[str, str], data: dict[str, str]) -> list[dict[str, Any]]:
-    """Up to 60 pictures of the store, each with one of its questions and what every model answered: prompt, about, gold, picture (a data
-    URI), groups, answers (model, text, label, how, right). Which question is shown follows from the picture's id."""
-    sql = """SELECT i.item_id, i.prompt, i.asked, i.negative, i.gold, i.class1, i.gender, i.skin, i.age, i.benchmark_id, i.image_id, v.png, s.run_id,
+    """Up to 60 pictures of the store, each with one of its questions and what every model answered:
+    prompt, about, gold, picture (a data URI), groups, answers (model, text, label, how, right).
+    Which question is shown follows from the picture's id."""
+    sql = """SELECT i.item_id, i.prompt, i.asked, i.negative, i.gold, i.class1, i.gender, i.skin,
+             i.age, i.benchmark_id, i.image_id, v.png, s.run_id,
              s.text, s.label, s.how FROM spoken s JOIN runs r USING (run_id)
              JOIN people i ON i.benchmark_id = r.benchmark_id AND i.item_id = s.item_id
              JOIN previews v ON v.benchmark_id = i.benchmark_id AND v.image_id = i.image_id
-             WHERE list_contains($runs, run_id) ORDER BY i.benchmark_id, i.image_id, i.prompt, i.negative, i.item_id"""
+             WHERE list_contains($runs, run_id) ORDER BY i.benchmark_id, i.image_id, i.prompt,
+             i.negative, i.item_id"""
     found = store.query(results, sql, {"runs": list(label)})
     made = []
     for (_, image), mine in found.groupby(["benchmark_id", "image_id"], sort=True):
@@ -145,29 +210,54 @@ def _examples(results: Path, label: dict[str, str], data: dict[str, str]) -> lis
         part = mine[mine["item_id"] == ids[turn % len(ids)]]
         r = part.iloc[0]
         answers = [
-            {"model": label[a["run_id"]], "text": str(a["text"] or ""), "label": str(a["label"] or ""), "how": HOW.get(a["how"], a["how"]),
-             "right": a["label"] == a["gold"], "read": a["how"] not in UNREAD}
+            {
+                "model": label[a["run_id"]],
+                "text": str(a["text"] or ""),
+                "label": str(a["label"] or ""),
+                "how": HOW.get(a["how"], a["how"]),
+                "right": a["label"] == a["gold"],
+                "read": a["how"] not in UNREAD,
+            }
             for a in sorted(part.to_dict("records"), key=lambda a: list(label).index(a["run_id"]))
-        ]  # fmt: skip
-        outcome = "unread" if not all(a["read"] for a in answers) else "right" if all(a["right"] for a in answers) else "wrong"
-        made.append({
-            "data": data[r["run_id"]], "prompt": r["prompt"], "about": r["asked"] or "any of the listed classes", "gold": r["gold"], "outcome": outcome, "answers": answers,
-            "groups": ", ".join(f"{a} {r[a]}" for a in ("gender", "skin", "age")), "key": turn,
-            "picture": "data:image/jpeg;base64," + base64.b64encode(bytes(r["png"])).decode(),
-        })  # fmt: skip
+        ]
+        outcome = (
+            "unread"
+            if not all(a["read"] for a in answers)
+            else "right"
+            if all(a["right"] for a in answers)
+            else "wrong"
+        )
+        made.append(
+            {
+                "data": data[r["run_id"]],
+                "prompt": r["prompt"],
+                "about": r["asked"] or "any of the listed classes",
+                "gold": r["gold"],
+                "outcome": outcome,
+                "answers": answers,
+                "groups": ", ".join(f"{a} {r[a]}" for a in ("gender", "skin", "age")),
+                "key": turn,
+                "picture": "data:image/jpeg;base64," + base64.b64encode(bytes(r["png"])).decode(),
+            }
+        )
     made = sorted(made, key=lambda e: (e["key"], e["picture"]))[:EXAMPLES]
     order = list(data.values())
     return sorted(made, key=lambda e: (order.index(e["data"]), e["prompt"], e["key"]))
 
 
-# ------------------------------------------------------------------------------------------------------------ page
+# ----------------------------------------------------------------------
+# page
 
 
 def render(d: Fairness, nav: list[tuple[str, str]], checks: str = "") -> str:
-    """The page as text; it needs nothing but itself. ``nav``: (file, title) of the pages beside it, itself included. ``checks`` links to
-    the Data Docs of the benchmark."""
+    """The page as text; it needs nothing but itself. ``nav``: (file, title) of the pages beside it,
+    itself included. ``checks`` links to the Data Docs of the benchmark."""
     env = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
     )
     parts = [shown_figure(f) for f in figures(d)]
     analysed = set(zip(d.studies["data"], d.studies["model"], strict=True))
@@ -176,14 +266,21 @@ def render(d: Fairness, nav: list[tuple[str, str]], checks: str = "") -> str:
         page=PAGE,
         nav=nav,
         checks=checks,
-        style="".join((TEMPLATES / name).read_text(encoding="utf-8") for name in ("style.css", "pages.css", "fairness.css")),
+        style="".join(
+            (TEMPLATES / name).read_text(encoding="utf-8")
+            for name in ("style.css", "pages.css", "fairness.css")
+        ),
         script=(TEMPLATES / "figures.js").read_text(encoding="utf-8"),
         library=library(),
         packed=packed([p["live"] for p in parts]),
         figures=parts,
         runs=[{**r, "unanswerable": f"{unanswerable(r):,}"} for r in d.runs.to_dict("records")],
         several=d.several,
-        planted=list(dict.fromkeys(r["label"] for r in d.runs.to_dict("records") if r["provenance"] == "planted")),
+        planted=list(
+            dict.fromkeys(
+                r["label"] for r in d.runs.to_dict("records") if r["provenance"] == "planted"
+            )
+        ),
         synthetic=[r for r in dict.fromkeys(d.runs["data"]) if r.startswith(DATASETS["synthetic"])],
         missing=[
             f"{r['label']}{' on ' + r['data'] if d.several else ''}: {NOT_ANALYSED}"
@@ -206,22 +303,35 @@ def figures(d: Fairness) -> list[Figure]:
 
 
 def unanswerable(run: dict[Any, Any]) -> int:
-    """Prompts of a run that its model can't be asked, whoever asks (CLIP: whether a class is there)."""
+    """Prompts of a run that its model can't be asked, whoever asks (CLIP: whether a class is
+    there)."""
     return int(json.loads(run["config"] or "{}").get("unanswerable", 0))
 
 
 def rates(metrics: pd.DataFrame) -> list[dict[str, Any]]:
-    """data, model, prompt, cells (value, ci, n; None where the rate isn't defined) of the generated answers of all classes."""
-    own = metrics[(metrics["method"] == "full") & (metrics["pillar"] == "all") & metrics["metric"].isin(list(RATES))]
+    """data, model, prompt, cells (value, ci, n; None where the rate isn't defined) of the generated
+    answers of all classes."""
+    own = metrics[
+        (metrics["method"] == "full")
+        & (metrics["pillar"] == "all")
+        & metrics["metric"].isin(list(RATES))
+    ]
     made = []
     groups = own.sort_values("test", kind="stable").groupby(["data", "model", "test"], sort=False)
     shown: list[Any] = list(dict.fromkeys(zip(own["data"], own["model"], strict=True)))
     for (data, model, test), part in sorted(groups, key=lambda cell: shown.index(cell[0][:2])):
         found = {
-            r["metric"]: Estimate(float(r["value"]), int(r["n"]), float(r["ci_low"]), float(r["ci_high"])) for r in part.to_dict("records")
+            r["metric"]: Estimate(
+                float(r["value"]), int(r["n"]), float(r["ci_low"]), float(r["ci_high"])
+            )
+            for r in part.to_dict("records")
         }
         cells = [
-            {"value": labels.percent(e), "ci": labels.interval(e), "n": f"{e.n:,}"} if (e := found.get(name)) is not None else None
+            (
+                {"value": labels.percent(e), "ci": labels.interval(e), "n": f"{e.n:,}"}
+                if (e := found.get(name)) is not None
+                else None
+            )
             for name in RATES
         ]
         made.append({"data": data, "model": model, "prompt": test, "cells": cells})
@@ -242,7 +352,8 @@ def _lacking(studies: pd.DataFrame) -> list[dict[str, str]]:
 
 
 def cards(d: Fairness) -> list[dict[str, Any]]:
-    """What was measured, on whom: per benchmark its dataset, licence, persons by group with those unknown, questions, what was left out."""
+    """What was measured, on whom: per benchmark its dataset, licence, persons by group with those
+    unknown, questions, what was left out."""
     made = []
     for benchmark, runs in d.runs.groupby("benchmark_id", sort=False):
         people = d.people[d.people["benchmark_id"] == benchmark]
@@ -251,19 +362,39 @@ def cards(d: Fairness) -> list[dict[str, Any]]:
         groups = []
         for attribute, part in people.groupby("attribute", sort=False):
             total = int(part["n"].sum())
-            rows = [{"group": g, "n": f"{int(n):,}", "small": int(n) < 20} for g, n in part.groupby("group", sort=True)["n"].sum().items()]
-            reasons = ", ".join(f"{reason} {int(n):,}" for reason, n in sorted((why.get(attribute) or {}).items()))
-            groups.append({"attribute": attribute, "total": f"{total:,}", "rows": rows, "why": reasons})
+            rows = [
+                {"group": g, "n": f"{int(n):,}", "small": int(n) < 20}
+                for g, n in part.groupby("group", sort=True)["n"].sum().items()
+            ]
+            reasons = ", ".join(
+                f"{reason} {int(n):,}" for reason, n in sorted((why.get(attribute) or {}).items())
+            )
+            groups.append(
+                {"attribute": attribute, "total": f"{total:,}", "rows": rows, "why": reasons}
+            )
         left = d.quarantine[d.quarantine["benchmark_id"] == benchmark]
         asked = d.questions[d.questions["benchmark_id"] == benchmark]
-        made.append({
-            "id": benchmark, "dataset": runs["data"].iloc[0], "groups": groups,
-            "licence": ", ".join(sorted(set(runs["licence"].fillna("").astype(str)) - {""})) or "not stated",
-            "people": groups[0]["total"] if groups else "0",
-            "questions": [
-                {"prompt": r["prompt"], "kind": "a wrong class" if r["negative"] else "what is annotated", "n": f"{int(r['n']):,}"}
-                for r in asked.to_dict("records")
-            ],
-            "left": [{"rule": r["rule"], "n": f"{int(r['n']):,}"} for r in left.to_dict("records")],
-        })  # fmt: skip
+        made.append(
+            {
+                "id": benchmark,
+                "dataset": runs["data"].iloc[0],
+                "groups": groups,
+                "licence": (
+                    ", ".join(sorted(set(runs["licence"].fillna("").astype(str)) - {""}))
+                    or "not stated"
+                ),
+                "people": groups[0]["total"] if groups else "0",
+                "questions": [
+                    {
+                        "prompt": r["prompt"],
+                        "kind": "a wrong class" if r["negative"] else "what is annotated",
+                        "n": f"{int(r['n']):,}",
+                    }
+                    for r in asked.to_dict("records")
+                ],
+                "left": [
+                    {"rule": r["rule"], "n": f"{int(r['n']):,}"} for r in left.to_dict("records")
+                ],
+            }
+        )
     return made

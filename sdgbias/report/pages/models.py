@@ -1,4 +1,5 @@
-"""What the pages say of a model: its entry, its newest numbers, its signature, and what happened to it night after night."""
+"""What the pages say of a model: its entry, its newest numbers, its signature, and what happened to
+it night after night."""
 
 from __future__ import annotations
 
@@ -14,16 +15,23 @@ from sdgbias.types import PILLARS, SDG
 RUNS, NIGHTS = 30, 60
 DIRECTIONS = ("pessimistic", "conservative", "optimistic")
 _NEWEST = """SELECT * FROM runs WHERE finished_at IS NOT NULL AND {where}
-             QUALIFY row_number() OVER (PARTITION BY {by} ORDER BY finished_at DESC, run_id DESC) = 1 ORDER BY {order}"""
+             QUALIFY row_number() OVER (PARTITION BY {by} ORDER BY finished_at DESC, run_id DESC) =
+             1 ORDER BY {order}"""
 
 
 def names(reader: Reader) -> list[str]:
     """Every model with a run or a night."""
-    return [r["model"] for r in reader.ask("SELECT model FROM runs UNION SELECT model FROM night_models ORDER BY 1")]
+    return [
+        r["model"]
+        for r in reader.ask(
+            "SELECT model FROM runs UNION SELECT model FROM night_models ORDER BY 1"
+        )
+    ]
 
 
 def entry(root: Path | None, name: str) -> dict[str, Any] | None:
-    """The registry's facts on a model; None where there is no registry or no readable entry of this name."""
+    """The registry's facts on a model; None where there is no registry or no readable entry of this
+    name."""
     if root is None or not registry.NAME.fullmatch(name):
         return None
     try:
@@ -31,28 +39,55 @@ def entry(root: Path | None, name: str) -> dict[str, Any] | None:
     except RegistryError:
         return None
     state = {"state": spec.state, "reason": spec.reason, "until": spec.until}
-    facts = {f: getattr(spec, f) for f in ("title", "backend", "repo", "revision", "family", "params_b", "dtype", "licence", "notes")}
+    facts = {
+        f: getattr(spec, f)
+        for f in (
+            "title",
+            "backend",
+            "repo",
+            "revision",
+            "family",
+            "params_b",
+            "dtype",
+            "licence",
+            "notes",
+        )
+    }
     return facts | state
 
 
 def index(reader: Reader, root: Path | None) -> list[Row]:
-    """A row per model: newest run of each suite, what the newest ended night said of it, and its state in the registry."""
+    """A row per model: newest run of each suite, what the newest ended night said of it, and its
+    state in the registry."""
     runs = reader.ask(_NEWEST.format(where="true", by="model, suite", order="model, suite DESC"))
     last = {
         (r["model"], r["suite"]): r
         for r in reader.ask(
-            """SELECT nm.model, nm.suite, nm.outcome, nm.night, nm.quarantined_until FROM night_models nm JOIN nights n USING (night)
-               WHERE n.status IS DISTINCT FROM 'running' QUALIFY row_number() OVER (PARTITION BY nm.model, nm.suite
+            """SELECT nm.model, nm.suite, nm.outcome, nm.night, nm.quarantined_until FROM
+               night_models nm JOIN nights n USING (night)
+               WHERE n.status IS DISTINCT FROM 'running' QUALIFY row_number() OVER (PARTITION BY
+               nm.model, nm.suite
                ORDER BY n.started_at DESC NULLS LAST, night DESC) = 1 ORDER BY ALL"""
         )
     }
     rows = [run | {"last": last.pop((run["model"], run["suite"]), None)} for run in runs]
     rows += [
-        {"model": m, "suite": s, "run_id": None, "provenance": None, "title": m, "finished_at": None, "last": r}
+        {
+            "model": m,
+            "suite": s,
+            "run_id": None,
+            "provenance": None,
+            "title": m,
+            "finished_at": None,
+            "last": r,
+        }
         for (m, s), r in last.items()
     ]
     entries = {name: entry(root, name) for name in {r["model"] for r in rows}}
-    return [r | {"entry": entries[r["model"]]} for r in sorted(rows, key=lambda r: (r["model"], r["suite"] != SDG))]
+    return [
+        r | {"entry": entries[r["model"]]}
+        for r in sorted(rows, key=lambda r: (r["model"], r["suite"] != SDG))
+    ]
 
 
 def page(reader: Reader, name: str, root: Path | None) -> dict[str, Any] | None:
@@ -63,23 +98,31 @@ def page(reader: Reader, name: str, root: Path | None) -> dict[str, Any] | None:
     if not newest and facts is None and not nights:
         return None
     runs = reader.ask(
-        f"""SELECT run_id, suite, benchmark_id, provenance, started_at, finished_at, n_prompts_planned, n_scored, n_cached, n_failed FROM runs
+        f"""SELECT run_id, suite, benchmark_id, provenance, started_at, finished_at,
+            n_prompts_planned, n_scored, n_cached, n_failed FROM runs
             WHERE model = ? ORDER BY finished_at DESC NULLS FIRST, run_id LIMIT {RUNS}""",
         [name],
     )
     total = reader.ask("SELECT count(*) AS n FROM runs WHERE model = ?", [name])[0]["n"]
     return {
-        "name": name, "entry": facts, "runs": runs, "total": total, "nights": nights, "suites": [_suite(reader, run) for run in newest],
-        "planted": any(run["provenance"] == "planted" for run in newest), "quarantined": [n for n in nights if n["quarantined_until"]],
+        "name": name,
+        "entry": facts,
+        "runs": runs,
+        "total": total,
+        "nights": nights,
+        "suites": [_suite(reader, run) for run in newest],
+        "planted": any(run["provenance"] == "planted" for run in newest),
+        "quarantined": [n for n in nights if n["quarantined_until"]],
         "failures": _failures(reader, [run["run_id"] for run in newest]),
-    }  # fmt: skip
+    }
 
 
 def _failures(reader: Reader, run_ids: list[str]) -> list[Row]:
     """Prompts that could not be scored in these runs, counted by kind."""
     marks = ", ".join("?" for _ in run_ids) or "NULL"
     return reader.ask(
-        f"""SELECT r.suite, f.kind, count(*) AS n, min(f.message) AS message FROM failures f JOIN runs r USING (run_id)
+        f"""SELECT r.suite, f.kind, count(*) AS n, min(f.message) AS message FROM failures f JOIN
+            runs r USING (run_id)
             WHERE f.run_id IN ({marks}) GROUP BY ALL ORDER BY n DESC, suite, kind""",
         run_ids,
     )
@@ -87,20 +130,33 @@ def _failures(reader: Reader, run_ids: list[str]) -> list[Row]:
 
 def _nights(reader: Reader, name: str) -> list[Row]:
     rows = reader.ask(
-        f"""SELECT nm.*, n.status, n.started_at AS began FROM night_models nm JOIN nights n USING (night) WHERE nm.model = ?
+        f"""SELECT nm.*, n.status, n.started_at AS began FROM night_models nm JOIN nights n USING
+            (night) WHERE nm.model = ?
             ORDER BY n.started_at DESC NULLS LAST, night DESC, suite LIMIT {NIGHTS}""",
         [name],
     )
     counts: dict[tuple[str, str], dict[str, int]] = {}
-    for r in reader.ask("SELECT night, suite, verdict, count(*) AS n FROM verdicts WHERE model = ? GROUP BY ALL", [name]):
+    for r in reader.ask(
+        "SELECT night, suite, verdict, count(*) AS n FROM verdicts WHERE model = ? GROUP BY ALL",
+        [name],
+    ):
         counts.setdefault((r["night"], r["suite"]), {})[r["verdict"]] = r["n"]
-    return [r | {"verdicts": (v := counts.get((r["night"], r["suite"]), {})), "verdict": labels.worst(v)} for r in rows]
+    return [
+        r
+        | {
+            "verdicts": (v := counts.get((r["night"], r["suite"]), {})),
+            "verdict": labels.worst(v),
+        }
+        for r in rows
+    ]
 
 
 def _suite(reader: Reader, run: Row) -> dict[str, Any]:
-    """One suite's newest run: headline table, signature, CADE's gain or disparities, and the metric over nights."""
+    """One suite's newest run: headline table, signature, CADE's gain or disparities, and the metric
+    over nights."""
     cells = reader.ask(
-        """SELECT task, metric, method, test, pillar, indicator, "value", n, ci_low, ci_high FROM headline_rows
+        """SELECT task, metric, method, test, pillar, indicator, "value", n, ci_low, ci_high FROM
+           headline_rows
            WHERE run_id = ? ORDER BY ALL""",
         [run["run_id"]],
     )
@@ -109,27 +165,55 @@ def _suite(reader: Reader, run: Row) -> dict[str, Any]:
     heads = []
     for task, metric in dict.fromkeys((c["task"], c["metric"]) for c in whole):
         if metric in ("accuracy", "interval_accuracy", "recall"):
-            methods = [m for m in labels.VIEWS if any(k[:2] == (task, metric) and k[3] == m for k in found)]
-            tests = sorted({k[2] for k in found if k[:2] == (task, metric)}, key=lambda t: (t == "all", t))
+            methods = [
+                m for m in labels.VIEWS if any(k[:2] == (task, metric) and k[3] == m for k in found)
+            ]
+            tests = sorted(
+                {k[2] for k in found if k[:2] == (task, metric)}, key=lambda t: (t == "all", t)
+            )
             grid = [(t, [found.get((task, metric, t, m)) for m in methods]) for t in tests]
             heads.append({"task": task, "metric": metric, "methods": methods, "rows": grid})
     tests = sorted({k[2] for k in found if k[1] == "accuracy_gain"}, key=lambda t: (t == "all", t))
-    gain = [(t, [found.get(("mcq", m, t, "cade")) for m in ("accuracy_gain", "fixed_rate", "broken_rate")]) for t in tests]
+    gain = [
+        (
+            t,
+            [
+                found.get(("mcq", m, t, "cade"))
+                for m in ("accuracy_gain", "fixed_rate", "broken_rate")
+            ],
+        )
+        for t in tests
+    ]
     heads.sort(key=lambda h: (h["task"] != "mcq", h["task"]))
-    chosen, _, _ = leaderboard.choose([tuple(c[name] for name in leaderboard.CHOICES) for c in cells], {})
+    chosen, _, _ = leaderboard.choose(
+        [tuple(c[name] for name in leaderboard.CHOICES) for c in cells], {}
+    )
     asked = leaderboard.nights_asked(reader, run["suite"], run["benchmark_id"], 90)
     mine = [r["run_id"] for r in asked if r["model"] == run["model"]]
-    rows = leaderboard.history(asked, leaderboard.numbers(reader, chosen, asked, mine), run["model"])
-    drawn = leaderboard.drawn(rows, leaderboard.nights_of(reader, 90), chosen["metric"], [run["model"]])
+    rows = leaderboard.history(
+        asked, leaderboard.numbers(reader, chosen, asked, mine), run["model"]
+    )
+    drawn = leaderboard.drawn(
+        rows, leaderboard.nights_of(reader, 90), chosen["metric"], [run["model"]]
+    )
     return {
-        "run": run, "heads": heads, "gain": gain, "signature": _signature(cells), "disparity": _disparity(cells), "chosen": chosen,
-        "plots": drawn[1], "narrow": drawn[2], "said": leaderboard.summary(drawn[0], chosen["metric"]), "history": rows,
+        "run": run,
+        "heads": heads,
+        "gain": gain,
+        "signature": _signature(cells),
+        "disparity": _disparity(cells),
+        "chosen": chosen,
+        "plots": drawn[1],
+        "narrow": drawn[2],
+        "said": leaderboard.summary(drawn[0], chosen["metric"]),
+        "history": rows,
         "config": labels.parsed(run["config"]),
-    }  # fmt: skip
+    }
 
 
 def _signature(cells: list[Row]) -> list[tuple[str, list[Row | None]]]:
-    """Which way answers lean without evidence (Q-only, T1), by pillar: shares in the order of DIRECTIONS."""
+    """Which way answers lean without evidence (Q-only, T1), by pillar: shares in the order of
+    DIRECTIONS."""
     found = {
         (c["pillar"], c["metric"]): c
         for c in cells
@@ -140,8 +224,16 @@ def _signature(cells: list[Row]) -> list[tuple[str, list[Row | None]]]:
 
 
 def _disparity(cells: list[Row]) -> tuple[list[str], list[tuple[str, list[Row | None]]]]:
-    """Second suite: (prompts, [(pair of groups, difference of recalls by prompt, mean over classes)])."""
-    rows = [c for c in cells if (c["metric"], c["method"], c["indicator"]) == ("disparity", "full", "all-52")]
+    """Second suite: (prompts, [(pair of groups, difference of recalls by prompt, mean over
+    classes)])."""
+    rows = [
+        c
+        for c in cells
+        if (c["metric"], c["method"], c["indicator"]) == ("disparity", "full", "all-52")
+    ]
     found = {(r["pillar"], r["test"]): r for r in rows}
     tests = sorted({r["test"] for r in rows})
-    return tests, [(pair, [found.get((pair, t)) for t in tests]) for pair in sorted({r["pillar"] for r in rows})]
+    return tests, [
+        (pair, [found.get((pair, t)) for t in tests])
+        for pair in sorted({r["pillar"] for r in rows})
+    ]

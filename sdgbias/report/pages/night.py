@@ -1,7 +1,8 @@
-"""The morning page, night.html: what the newest night came to, what moved and by how much, which answers flipped, who is held back.
+"""The morning page, night.html: what the newest night came to, what moved and by how much, which
+answers flipped, who is held back.
 
-Everything is read from the results file; the page has no scripts and no references but its neighbours. Pictures of people are blurred
-until a reader asks to see them.
+Everything is read from the results file; the page has no scripts and no references but its
+neighbours. Pictures of people are blurred until a reader asks to see them.
 """
 
 from __future__ import annotations
@@ -23,14 +24,23 @@ from sdgbias.report.pages.questions import _options, _pictures
 from sdgbias.report.pages.studies import TEMPLATES, Page
 from sdgbias.types import FACET, LETTERS
 
-PAGE = Page("night.html", "Last night", "What the newest night came to: what was published, what got worse, and what was not judged.", ())
+PAGE = Page(
+    "night.html",
+    "Last night",
+    "What the newest night came to: what was published, what got worse, and what was not judged.",
+    (),
+)
 #: Flipped questions shown of a model, and models whose breaches are shown in full.
 SHOWN, EXPLAINED = 6, 20
 #: outcome or breach -> sign and words of the history strip; the sign alone says which.
 SIGNS = {
-    "breach": ("▲", "in breach"), "published": ("●", "published"), "unchanged": ("○", "unchanged"), "failed": ("✕", "failed"),
-    "skipped": ("–", "skipped"), "": ("·", "not asked"),
-}  # fmt: skip
+    "breach": ("▲", "in breach"),
+    "published": ("●", "published"),
+    "unchanged": ("○", "unchanged"),
+    "failed": ("✕", "failed"),
+    "skipped": ("–", "skipped"),
+    "": ("·", "not asked"),
+}
 
 
 def load(results: Path, night: str = "") -> Night | None:
@@ -39,16 +49,24 @@ def load(results: Path, night: str = "") -> Night | None:
 
 
 def render(night: Night, results: Path, nav: Sequence[tuple[str, str]]) -> str:
-    """The page as text; it needs nothing but itself. ``nav``: (file, title) of the pages beside it, itself included."""
+    """The page as text; it needs nothing but itself. ``nav``: (file, title) of the pages beside it,
+    itself included."""
     env = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
     )
     breached = night.breached[:EXPLAINED]
     shown = _examples(results, breached)
     return env.get_template("night.html.j2").render(
         page=PAGE,
         nav=nav,
-        style="".join((TEMPLATES / name).read_text(encoding="utf-8") for name in ("style.css", "pages.css", "fairness.css", "night.css")),
+        style="".join(
+            (TEMPLATES / name).read_text(encoding="utf-8")
+            for name in ("style.css", "pages.css", "fairness.css", "night.css")
+        ),
         night=night.night,
         headline=words.headline(night),
         facts=_facts(night),
@@ -61,18 +79,30 @@ def render(night: Night, results: Path, nav: Sequence[tuple[str, str]]) -> str:
         legend=over_nights.LEGEND,
         open=[part for m in night.models if (part := _open(m))],
         held=[
-            {"model": m.model, "until": m.until or "a person enables it", "why": _held_because(m), "command": words.back(m.model)}
+            {
+                "model": m.model,
+                "until": m.until or "a person enables it",
+                "why": _held_because(m),
+                "command": words.back(m.model),
+            }
             for m in night.models
             if m.until or m.quarantines
         ],
-        absent=[{"model": m.model, "suite": m.suite, "outcome": m.outcome, "why": words.why(m)} for m in night.of("failed", "skipped")],
+        absent=[
+            {"model": m.model, "suite": m.suite, "outcome": m.outcome, "why": words.why(m)}
+            for m in night.of("failed", "skipped")
+        ],
         history=_history(night),
         signs=[{"sign": sign, "said": said} for sign, said in SIGNS.values()],
     )
 
 
 def _when(value: object) -> str:
-    return f"{value:%d %B %Y, %H:%M} UTC".lstrip("0") if isinstance(value, datetime) and not pd.isna(value) else "not recorded"
+    return (
+        f"{value:%d %B %Y, %H:%M} UTC".lstrip("0")
+        if isinstance(value, datetime) and not pd.isna(value)
+        else "not recorded"
+    )
 
 
 def _facts(night: Night) -> list[tuple[str, str]]:
@@ -83,8 +113,12 @@ def _facts(night: Night) -> list[tuple[str, str]]:
         "interrupted": "interrupted",
         "failed": "failed",
     }
-    facts = [("Night", night.night), ("Started", _when(row["started_at"])), *([("Ended", _when(row["finished_at"]))] if row["status"] != "running" else []),
-             ("State", status.get(str(row["status"]), str(row["status"])))]  # fmt: skip
+    facts = [
+        ("Night", night.night),
+        ("Started", _when(row["started_at"])),
+        *([("Ended", _when(row["finished_at"]))] if row["status"] != "running" else []),
+        ("State", status.get(str(row["status"]), str(row["status"]))),
+    ]
     for name, key in (("Benchmark", "benchmark_id"), ("Benchmark, people", "people_id")):
         if isinstance(row.get(key), str) and row[key]:
             facts.append((name, row[key]))
@@ -94,9 +128,20 @@ def _facts(night: Night) -> list[tuple[str, str]]:
 def _troubles(night: Night) -> list[str]:
     """What kept the night from being whole, beyond single models."""
     steps = {step: str(result) for step, result in night.row["steps"].items()}
-    said = [f"{step}: {result}" for step, result in steps.items() if result != "done" and not result.startswith("breach")]
+    said = [
+        f"{step}: {result}"
+        for step, result in steps.items()
+        if result != "done" and not result.startswith("breach")
+    ]
     if night.row["status"] in ("interrupted", "failed"):
-        said.insert(0, f"the night was {night.row['status']}" if night.row["status"] == "interrupted" else "the night failed")
+        said.insert(
+            0,
+            (
+                f"the night was {night.row['status']}"
+                if night.row["status"] == "interrupted"
+                else "the night failed"
+            ),
+        )
     return said
 
 
@@ -104,18 +149,37 @@ def _row(m: ModelNight, linked: bool) -> dict[str, Any]:
     """One line of the overview."""
     first = m.breaches[0] if m.breaches else None
     said = (
-        words.moved(first) + (f"; and {words.many(len(m.breaches) - 1, 'more breach', 'more breaches')}" if len(m.breaches) > 1 else "")
+        words.moved(first)
+        + (
+            f"; and {words.many(len(m.breaches) - 1, 'more breach', 'more breaches')}"
+            if len(m.breaches) > 1
+            else ""
+        )
         if first
         else ""
     )
     note = str(m.rows["note"].iloc[0]) if len(m.rows) and set(m.rows["rule"]) == {UNCHANGED} else ""
-    needed = [_plain(str(n)) for n in m.rows["note"] if m.verdict == MISSING and str(n).endswith(nights.REQUIRED)]
+    needed = [
+        _plain(str(n))
+        for n in m.rows["note"]
+        if m.verdict == MISSING and str(n).endswith(nights.REQUIRED)
+    ]
     return {
-        "model": m.model, "suite": m.suite, "outcome": words.OUTCOMES.get(m.outcome, m.outcome), "verdict": words.VERDICTS.get(m.verdict, "not judged"),
-        "kind": {nights.BREACH: "bad", PASS: "good"}.get(m.verdict, "open" if m.verdict else "none"),
-        "rules": words.summary(m.rows.to_dict("records")) if len(m.rows) and not note else "", "why": said or words.why(m) or note or next(iter(needed), ""),
-        "run": m.run_id, "accepted": m.accepted, "id": _id(m), "linked": linked, "planted": m.planted,
-    }  # fmt: skip
+        "model": m.model,
+        "suite": m.suite,
+        "outcome": words.OUTCOMES.get(m.outcome, m.outcome),
+        "verdict": words.VERDICTS.get(m.verdict, "not judged"),
+        "kind": (
+            {nights.BREACH: "bad", PASS: "good"}.get(m.verdict, "open" if m.verdict else "none")
+        ),
+        "rules": words.summary(m.rows.to_dict("records")) if len(m.rows) and not note else "",
+        "why": said or words.why(m) or note or next(iter(needed), ""),
+        "run": m.run_id,
+        "accepted": m.accepted,
+        "id": _id(m),
+        "linked": linked,
+        "planted": m.planted,
+    }
 
 
 def _id(m: ModelNight) -> str:
@@ -124,24 +188,48 @@ def _id(m: ModelNight) -> str:
 
 def _held_because(m: ModelNight) -> str:
     if m.quarantines:
-        return "the gate: " + "; ".join(words.moved(r) for r in m.breaches if nights.QUARANTINES in str(r["note"]))
+        return "the gate: " + "; ".join(
+            words.moved(r) for r in m.breaches if nights.QUARANTINES in str(r["note"])
+        )
     return words.why(m) or "no reason was kept"
 
 
 def _breach(m: ModelNight, examples: list[dict[str, Any]]) -> dict[str, Any]:
     figure = over_nights.moves(m)
     return {
-        "id": _id(m), "model": m.model, "suite": m.suite, "run": m.run_id, "baseline": m.baseline, "found_in": m.found_in,
-        "rows": [{"what": words.what(r), "rule": r["rule"], "note": _plain(str(r["note"])), **words.cells(r)} for r in m.breaches],
-        "chart": still(figure)[0] if figure else "", "alt": described(figure) if figure else "", "flips": _flips(m), "examples": examples,
-        "passed": words.summary([r for r in m.rows.to_dict("records") if r["verdict"] != nights.BREACH]),
+        "id": _id(m),
+        "model": m.model,
+        "suite": m.suite,
+        "run": m.run_id,
+        "baseline": m.baseline,
+        "found_in": m.found_in,
+        "rows": [
+            {
+                "what": words.what(r),
+                "rule": r["rule"],
+                "note": _plain(str(r["note"])),
+                **words.cells(r),
+            }
+            for r in m.breaches
+        ],
+        "chart": still(figure)[0] if figure else "",
+        "alt": described(figure) if figure else "",
+        "flips": _flips(m),
+        "examples": examples,
+        "passed": words.summary(
+            [r for r in m.rows.to_dict("records") if r["verdict"] != nights.BREACH]
+        ),
         "accept": f"sdgbias gate accept {m.run_id} --reason TEXT",
-    }  # fmt: skip
+    }
 
 
 def _plain(note: str) -> str:
     """A note without what the table says in columns of its own."""
-    return "; ".join(p for p in note.split("; ") if not p.startswith("p: Holm") and p not in (nights.REQUIRED, nights.QUARANTINES))
+    return "; ".join(
+        p
+        for p in note.split("; ")
+        if not p.startswith("p: Holm") and p not in (nights.REQUIRED, nights.QUARANTINES)
+    )
 
 
 def _flips(m: ModelNight) -> list[dict[str, str]]:
@@ -151,20 +239,33 @@ def _flips(m: ModelNight) -> list[dict[str, str]]:
         counts = next((p for p in str(r["note"]).split("; ") if "McNemar" in p), "")
         if counts:
             made.append(
-                {"what": words.what({str(k): v for k, v in r.items()}), "counts": counts, "verdict": words.VERDICTS[str(r["verdict"])]}
+                {
+                    "what": words.what({str(k): v for k, v in r.items()}),
+                    "counts": counts,
+                    "verdict": words.VERDICTS[str(r["verdict"])],
+                }
             )
     return made
 
 
 def _open(m: ModelNight) -> dict[str, Any]:
     """Rules without a finding, those with the same reason together; {} where there are none."""
-    rows = [{str(k): v for k, v in r.items()} for r in m.rows[m.rows["verdict"].isin([INSUFFICIENT, MISSING])].to_dict("records")]
-    weak = [{"what": words.what(r), "note": _plain(str(r["note"])), **words.cells(r)} for r in rows if r["verdict"] == INSUFFICIENT]
+    rows = [
+        {str(k): v for k, v in r.items()}
+        for r in m.rows[m.rows["verdict"].isin([INSUFFICIENT, MISSING])].to_dict("records")
+    ]
+    weak = [
+        {"what": words.what(r), "note": _plain(str(r["note"])), **words.cells(r)}
+        for r in rows
+        if r["verdict"] == INSUFFICIENT
+    ]
     missing: dict[str, list[str]] = {}
     for r in rows:
         if r["verdict"] == MISSING:
             missing.setdefault(_plain(str(r["note"])), []).append(str(r["rule"]))
-    named = [{"why": why, "rules": ", ".join(dict.fromkeys(rules))} for why, rules in missing.items()]
+    named = [
+        {"why": why, "rules": ", ".join(dict.fromkeys(rules))} for why, rules in missing.items()
+    ]
     return {"model": m.model, "suite": m.suite, "weak": weak, "missing": named} if rows else {}
 
 
@@ -180,33 +281,46 @@ def _history(night: Night) -> dict[str, Any]:
             r = known.get(at)
             kind = "" if r is None else "breach" if r["breach"] else str(r["outcome"] or "")
             sign, said = SIGNS.get(kind, SIGNS[""])
-            judged = "" if r is None or r["judged"] or kind in ("failed", "skipped") else ", not judged"
+            judged = (
+                "" if r is None or r["judged"] or kind in ("failed", "skipped") else ", not judged"
+            )
             cells.append({"sign": sign, "said": f"{name}: {said}{judged}", "kind": kind or "none"})
         rows.append({"model": model, "suite": suite, "cells": cells})
     return {"heads": [name for _, name in heads], "rows": rows}
 
 
-# ------------------------------------------------------------------------------------------------------------ examples
+# ----------------------------------------------------------------------
+# examples
 
 
-def _examples(results: Path, models: Sequence[ModelNight]) -> dict[tuple[str, str], list[dict[str, Any]]]:
-    """(model, suite) -> up to SHOWN flipped questions, those with a picture in the store first, then in the order they were kept in."""
+def _examples(
+    results: Path, models: Sequence[ModelNight]
+) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """(model, suite) -> up to SHOWN flipped questions, those with a picture in the store first,
+    then in the order they were kept in."""
     found = []
     for m in models:
         if m.flips.empty:
             continue
         table = "people" if m.suite == FACET else "items"
-        sql = f"""SELECT i.*, i.benchmark_id IN (SELECT benchmark_id FROM previews v WHERE v.image_id = i.image_id) AS pictured
-                  FROM {table} i JOIN runs r USING (benchmark_id) WHERE r.run_id = ? AND list_contains(?, i.item_id)"""
+        sql = f"""SELECT i.*, i.benchmark_id IN (SELECT benchmark_id FROM previews v WHERE
+                  v.image_id = i.image_id) AS pictured
+                  FROM {table} i JOIN runs r USING (benchmark_id) WHERE r.run_id = ? AND
+                  list_contains(?, i.item_id)"""
         items = store.query(results, sql, [m.run_id, [int(i) for i in m.flips["item_id"]]])
         keys = ["item_id"] if m.suite == FACET else ["task", "item_id"]
         part = m.flips.assign(at=range(len(m.flips))).merge(items.drop(columns="gold"), on=keys)
-        part = part.assign(again=part.groupby("item_id").cumcount()).sort_values(["again", "pictured", "at"], ascending=[True, False, True])
+        part = part.assign(again=part.groupby("item_id").cumcount()).sort_values(
+            ["again", "pictured", "at"], ascending=[True, False, True]
+        )
         found.append((m, part.head(SHOWN).sort_values(["better", "at"])))
     uris = _pictures(results, pd.concat([part[["image_id"]] for _, part in found])) if found else {}
     return {
-        (m.model, m.suite): [(_person if m.suite == FACET else _place)(r, uris) for r in part.to_dict("records")] for m, part in found
-    }  # fmt: skip
+        (m.model, m.suite): [
+            (_person if m.suite == FACET else _place)(r, uris) for r in part.to_dict("records")
+        ]
+        for m, part in found
+    }
 
 
 def _place(r: Mapping[Any, Any], uris: Mapping[str, str]) -> dict[str, Any]:
@@ -214,21 +328,39 @@ def _place(r: Mapping[Any, Any], uris: Mapping[str, str]) -> dict[str, Any]:
     if r["task"] == "mcq":
         texts = [t for t in _options(r["options"], len(LETTERS)) if t]
         for letter, text in zip(LETTERS, texts, strict=False):
-            tags = [name for name, said in (("right", r["gold"]), ("was", r["was"]), ("now", r["now"])) if said == letter]
+            tags = [
+                name
+                for name, said in (("right", r["gold"]), ("was", r["was"]), ("now", r["now"]))
+                if said == letter
+            ]
             options.append({"letter": letter, "text": text, "tags": tags})
-    where = ", ".join(x for x in (str(r["country"] or ""), "" if pd.isna(r["year"]) else str(int(r["year"]))) if x)
+    where = ", ".join(
+        x for x in (str(r["country"] or ""), "" if pd.isna(r["year"]) else str(int(r["year"]))) if x
+    )
     return {
-        "picture": uris.get(str(r["image_id"]), ""), "alt": f"Picture of the place: {where}", "blur": False, "question": r["question"], "options": options,
-        "place": ", ".join(x for x in (str(r["indicator_title"] or r["indicator"] or ""), where) if x), **_said(r),
-    }  # fmt: skip
+        "picture": uris.get(str(r["image_id"]), ""),
+        "alt": f"Picture of the place: {where}",
+        "blur": False,
+        "question": r["question"],
+        "options": options,
+        "place": ", ".join(
+            x for x in (str(r["indicator_title"] or r["indicator"] or ""), where) if x
+        ),
+        **_said(r),
+    }
 
 
 def _person(r: Mapping[Any, Any], uris: Mapping[str, str]) -> dict[str, Any]:
     about = f"about {r['asked']}" if r["asked"] else "any of the listed classes"
     return {
-        "picture": uris.get(str(r["image_id"]), ""), "alt": "Picture of a person, blurred unless shown", "blur": True, "options": [],
-        "question": f"{r['prompt']}, {about}", "place": ", ".join(f"{a} {r[a]}" for a in ("gender", "skin", "age")), **_said(r),
-    }  # fmt: skip
+        "picture": uris.get(str(r["image_id"]), ""),
+        "alt": "Picture of a person, blurred unless shown",
+        "blur": True,
+        "options": [],
+        "question": f"{r['prompt']}, {about}",
+        "place": ", ".join(f"{a} {r[a]}" for a in ("gender", "skin", "age")),
+        **_said(r),
+    }
 
 
 def _said(r: Mapping[Any, Any]) -> dict[str, Any]:

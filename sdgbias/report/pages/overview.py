@@ -31,12 +31,18 @@ def render(
     board: Sequence[dict[str, Any]] = (),
     unanalysed: Sequence[str] = (),
 ) -> str:
-    """The page's text. ``shown`` is what ``browser.examples`` returns; ``checks`` links to the benchmark's Data Docs; ``nav``: the pages
-    beside it; ``board``: the pooled leaderboard; ``unanalysed``: models without study rows."""
+    """The page's text. ``shown`` is what ``browser.examples`` returns; ``checks`` links to the
+    benchmark's Data Docs; ``nav``: the pages beside it; ``board``: the pooled leaderboard;
+    ``unanalysed``: models without study rows."""
     env = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
     )
-    # '<' can't end the script element early, and the two separators are line ends to old JavaScript engines.
+    # '<' can't end the script element early, and the two separators are line ends to old JavaScript
+    # engines.
     inline = json.dumps(shown, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
     inline = inline.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
     questions = shown["questions"]
@@ -47,7 +53,9 @@ def render(
         date=_day(d.runs["finished_at"].max()),
         runs=d.runs.to_dict("records"),
         mixed=d.runs["benchmark_id"].nunique() > 1,
-        planted=[m for m, p in zip(d.runs["model"], d.runs["provenance"], strict=True) if p == "planted"],
+        planted=[
+            m for m, p in zip(d.runs["model"], d.runs["provenance"], strict=True) if p == "planted"
+        ],
         synthetic=[c for c in d.runs["config"] if json.loads(c or "{}").get("synthetic")],
         headlines=[_headline(d, m) for m in d.models],
         methods=METHODS,
@@ -55,7 +63,10 @@ def render(
         regression=[t for m in d.models if (t := _regression_table(d, m))],
         colours=paper.COLOURS,
         figures={
-            "3": paper.figure3(d), "4": paper.figure4(d), "5": paper.figure5(d), "7": paper.figure7(d),
+            "3": paper.figure3(d),
+            "4": paper.figure4(d),
+            "5": paper.figure5(d),
+            "7": paper.figure7(d),
             "7r": paper.figure7(d, Task.REGRESSION),
         },
         prompts=d.prompts.to_dict("records"),
@@ -75,19 +86,28 @@ def render(
             "model": [(m, m) for m in sorted({q["model"] for q in questions})],
             "pillar": [(p, p) for p in PILLARS if any(q["pillar"] == p for q in questions)],
             "test": [(t, t) for t in sorted({q["test"] for q in questions})],
-            "outcome": [(o, name) for o, name in browser.OUTCOMES.items() if any(q["outcome"] == o for q in questions)],
+            "outcome": [
+                (o, name)
+                for o, name in browser.OUTCOMES.items()
+                if any(q["outcome"] == o for q in questions)
+            ],
         },
         examples=inline,
-    )  # fmt: skip
+    )
 
 
 def render_without_places(runs: pd.DataFrame, beside: Sequence[studies.Page]) -> str:
-    """The overview of results of the second suite alone: it says so, and leads to the pages that there are."""
-    env = jinja2.Environment(loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined)
+    """The overview of results of the second suite alone: it says so, and leads to the pages that
+    there are."""
+    env = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined
+    )
     return env.get_template("people_alone.html.j2").render(
-        style=(TEMPLATES / "style.css").read_text(encoding="utf-8"), runs=runs.to_dict("records"), beside=beside,
+        style=(TEMPLATES / "style.css").read_text(encoding="utf-8"),
+        runs=runs.to_dict("records"),
+        beside=beside,
         date=_day(runs["finished_at"].max()),
-    )  # fmt: skip
+    )
 
 
 def _day(when: pd.Timestamp) -> str:
@@ -96,9 +116,17 @@ def _day(when: pd.Timestamp) -> str:
 
 def _headline(d: ReportData, model: str) -> dict[str, Any]:
     row = d.runs[d.runs["model"] == model].iloc[0]
-    points = [(f"{pillar}: {verdict}", evidence) for pillar, verdict, evidence in labels.leaning(d, model)]
+    points = [
+        (f"{pillar}: {verdict}", evidence) for pillar, verdict, evidence in labels.leaning(d, model)
+    ]
     extra = [x for x in (labels.image_use(d, model), labels.cade_change(d, model)) if x is not None]
-    return {"model": model, "title": row["title"] or model, "provenance": row["provenance"], "leaning": points, "extra": extra}
+    return {
+        "model": model,
+        "title": row["title"] or model,
+        "provenance": row["provenance"],
+        "leaning": points,
+        "extra": extra,
+    }
 
 
 def _cell(d: ReportData, where: dict[str, str], digits: int = 1) -> dict[str, Any] | None:
@@ -114,7 +142,12 @@ def _cell(d: ReportData, where: dict[str, str], digits: int = 1) -> dict[str, An
 def _mcq_table(d: ReportData, model: str) -> dict[str, Any]:
     rows = []
     for test in data.TESTS:
-        cells = [_cell(d, {"model": model, "task": "mcq", "test": test, "method": m, "metric": "accuracy"}) for m in METHODS]
+        cells = [
+            _cell(
+                d, {"model": model, "task": "mcq", "test": test, "method": m, "metric": "accuracy"}
+            )
+            for m in METHODS
+        ]
         if any(cells):
             rows.append({"test": test, "cells": cells, "n": _counts(cells)})
     return {"model": model, "rows": rows}
@@ -127,12 +160,22 @@ def _counts(cells: list[dict[str, Any] | None]) -> str:
 
 
 def _regression_table(d: ReportData, model: str) -> dict[str, Any] | None:
-    """Interval accuracy pooled over targets, and MAE per target in its own unit (a pooled MAE would mix units)."""
+    """Interval accuracy pooled over targets, and MAE per target in its own unit (a pooled MAE would
+    mix units)."""
 
-    def rows(metric: str, where: list[tuple[str, str, dict[str, str]]], digits: int) -> list[dict[str, Any]]:
+    def rows(
+        metric: str, where: list[tuple[str, str, dict[str, str]]], digits: int
+    ) -> list[dict[str, Any]]:
         out = []
         for label, unit, place in where:
-            cells = [_cell(d, {"model": model, "task": "regression", "method": m, "metric": metric, **place}, digits) for m in METHODS]
+            cells = [
+                _cell(
+                    d,
+                    {"model": model, "task": "regression", "method": m, "metric": metric, **place},
+                    digits,
+                )
+                for m in METHODS
+            ]
             if any(cells):
                 out.append({"label": label, "unit": unit, "cells": cells, "n": _counts(cells)})
         return out
@@ -140,11 +183,24 @@ def _regression_table(d: ReportData, model: str) -> dict[str, Any] | None:
     tests = [(t, "", {"test": t}) for t in ("T2", "T5", "all")]
     targets = d.indicators[d.indicators["task"] == "regression"]
     by_target = [
-        (str(r.indicator_title or r.indicator), str(r.unit or ""), {"test": "all", "pillar": str(r.pillar), "indicator": str(r.indicator)})
+        (
+            str(r.indicator_title or r.indicator),
+            str(r.unit or ""),
+            {"test": "all", "pillar": str(r.pillar), "indicator": str(r.indicator)},
+        )
         for r in targets.itertuples()
     ]
     interval = rows("interval_accuracy", tests, 1)
-    return {"model": model, "interval": interval, "mae": rows("mae", by_target, 2), "pooled": rows("mae", tests, 2)} if interval else None
+    return (
+        {
+            "model": model,
+            "interval": interval,
+            "mae": rows("mae", by_target, 2),
+            "pooled": rows("mae", tests, 2),
+        }
+        if interval
+        else None
+    )
 
 
 def _params_table(d: ReportData) -> list[dict[str, Any]]:
@@ -152,10 +208,23 @@ def _params_table(d: ReportData) -> list[dict[str, Any]]:
     for r in d.params.to_dict("records"):
         value = float(r["val_value"])
         mcq = r["task"] == Task.MCQ.value
-        shown = f"{labels.number(100 * value)}{labels.NBSP}%" if mcq else f"MAE {labels.number(abs(value), 2)}"
+        shown = (
+            f"{labels.number(100 * value)}{labels.NBSP}%"
+            if mcq
+            else f"MAE {labels.number(abs(value), 2)}"
+        )
         numbers = {k: labels.number(float(r[k]), 3) for k in ("alpha", "lambda_kl", "beta", "tau")}
-        out.append({"model": r["model"], "task": _TASKS[r["task"]], "test": r["test"], **numbers, "val": shown,
-                    "n_val": f"{int(r['n_val']):,}", "n_draws": f"{int(r['n_draws']):,}"})  # fmt: skip
+        out.append(
+            {
+                "model": r["model"],
+                "task": _TASKS[r["task"]],
+                "test": r["test"],
+                **numbers,
+                "val": shown,
+                "n_val": f"{int(r['n_val']):,}",
+                "n_draws": f"{int(r['n_draws']):,}",
+            }
+        )
     return out
 
 
@@ -163,29 +232,48 @@ def _change_rows(d: ReportData, model: str) -> list[dict[str, Any]]:
     names = ("accuracy_gain", "changed_rate", "fixed_rate", "broken_rate", "kept_rate")
     out = []
     for test in data.TESTS:
-        found = {m: d.cell(model=model, task="mcq", test=test, method="cade", metric=m) for m in names}
+        found = {
+            m: d.cell(model=model, task="mcq", test=test, method="cade", metric=m) for m in names
+        }
         gain = found["accuracy_gain"]
         if gain is None:
             continue
         cells: list[dict[str, str] | None] = []
         for metric, e in found.items():
             signed = metric == "accuracy_gain"
-            cells.append({"value": labels.number(100 * e.value, signed=signed), "ci": labels.interval(e, signed=signed)} if e else None)
+            cells.append(
+                {
+                    "value": labels.number(100 * e.value, signed=signed),
+                    "ci": labels.interval(e, signed=signed),
+                }
+                if e
+                else None
+            )
         out.append({"model": model, "test": test, "n": f"{gain.n:,}", "cells": cells})
     return out
 
 
 def _answer_rows(d: ReportData) -> list[dict[str, Any]]:
-    """Candidate mass, off-candidate and unparsed answers per model, task and view, pooled over tests."""
+    """Candidate mass, off-candidate and unparsed answers per model, task and view, pooled over
+    tests."""
     out = []
     for model in d.models:
         for task in Task:
             for view in View:
                 where = {"model": model, "task": task.value, "test": "all", "method": view.value}
-                mass, off, unparsed = (_cell(d, {"metric": m, **where}) for m in ("candidate_mass", "off_candidate_rate", "unparsed_rate"))
+                mass, off, unparsed = (
+                    _cell(d, {"metric": m, **where})
+                    for m in ("candidate_mass", "off_candidate_rate", "unparsed_rate")
+                )
                 cells = [mass, off, unparsed]
                 if any(cells):
                     out.append(
-                        {"model": model, "task": _TASKS[task.value], "view": METHODS[view.value], "cells": cells, "n": _counts(cells)}
+                        {
+                            "model": model,
+                            "task": _TASKS[task.value],
+                            "view": METHODS[view.value],
+                            "cells": cells,
+                            "n": _counts(cells),
+                        }
                     )
     return out

@@ -20,7 +20,8 @@ def one(reader: Reader, run_id: str) -> Row | None:
 def before(reader: Reader, run: Row) -> str | None:
     """The model's finished run on the same benchmark before this one."""
     found = reader.one(
-        """SELECT run_id FROM runs WHERE model = ? AND suite = ? AND benchmark_id = ? AND finished_at < ?
+        """SELECT run_id FROM runs WHERE model = ? AND suite = ? AND benchmark_id = ? AND
+           finished_at < ?
            ORDER BY finished_at DESC, run_id DESC LIMIT 1""",
         [run["model"], run["suite"], run["benchmark_id"], run["finished_at"]],
     )
@@ -28,10 +29,13 @@ def before(reader: Reader, run: Row) -> str | None:
 
 
 def offered(reader: Reader, also: tuple[str, ...] = ()) -> dict[str, list[Row]]:
-    """model -> its newest finished runs, for a select; ``also``: runs that are offered in any case."""
+    """model -> its newest finished runs, for a select; ``also``: runs that are offered in any
+    case."""
     rows = reader.ask(
-        f"""SELECT run_id, model, suite, provenance, finished_at FROM runs WHERE finished_at IS NOT NULL QUALIFY row_number() OVER
-            (PARTITION BY model, suite ORDER BY finished_at DESC, run_id DESC) <= {OFFERED} ORDER BY model, finished_at DESC, run_id"""
+        f"""SELECT run_id, model, suite, provenance, finished_at FROM runs WHERE finished_at IS NOT
+            NULL QUALIFY row_number() OVER
+            (PARTITION BY model, suite ORDER BY finished_at DESC, run_id DESC) <= {OFFERED} ORDER
+            BY model, finished_at DESC, run_id"""
     )
     known = {r["run_id"] for r in rows}
     rows = [*rows, *(r for run in also if run and run not in known and (r := one(reader, run)))]
@@ -59,7 +63,8 @@ def listing(reader: Reader, page: int, model: str = "", suite: str = "") -> dict
             params.append(value)
     total = reader.ask(f"SELECT count(*) AS n FROM runs WHERE {where}", params)[0]["n"]
     rows = reader.ask(
-        f"""WITH numbered AS (SELECT {_COLUMNS}, lag(run_id) OVER (PARTITION BY model, suite, benchmark_id ORDER BY finished_at, run_id) AS before
+        f"""WITH numbered AS (SELECT {_COLUMNS}, lag(run_id) OVER (PARTITION BY model, suite,
+            benchmark_id ORDER BY finished_at, run_id) AS before
                               FROM runs WHERE {where})
             FROM numbered ORDER BY finished_at DESC NULLS FIRST, run_id LIMIT {PAGE} OFFSET ?""",
         [*params, (page - 1) * PAGE],

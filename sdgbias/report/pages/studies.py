@@ -1,6 +1,8 @@
-"""The pages beside index.html, and every figure as a file for print. A page without a single row is not written.
+"""The pages beside index.html, and every figure as a file for print. A page without a single row is
+not written.
 
-Tables of `sdgbias reproduce` for the page Paper's tables. They are handed in: the report doesn't make them.
+Tables of `sdgbias reproduce` for the page Paper's tables. They are handed in: the report doesn't
+make them.
 """
 
 from __future__ import annotations
@@ -23,7 +25,18 @@ from sdgbias.errors import StoreError
 from sdgbias.files import packaged
 from sdgbias.methods.stats import Estimate
 from sdgbias.report import labels
-from sdgbias.report.charts import Figure, compare, described, groups, harm, live, methods, parameters, picture, still
+from sdgbias.report.charts import (
+    Figure,
+    compare,
+    described,
+    groups,
+    harm,
+    live,
+    methods,
+    parameters,
+    picture,
+    still,
+)
 from sdgbias.report.data import ALL_TESTS, NOT_ANALYSED, Studies, method_name
 from sdgbias.report.labels import DASH, number
 from sdgbias.report.leaderboard import Board
@@ -33,7 +46,8 @@ TEMPLATES = packaged("report", "templates")
 
 @dataclass(frozen=True)
 class Page:
-    """file below the report's folder, its title in the navigation, one sentence on what it shows, the studies behind it."""
+    """file below the report's folder, its title in the navigation, one sentence on what it shows,
+    the studies behind it."""
 
     file: str
     title: str
@@ -42,18 +56,52 @@ class Page:
 
 
 PAGES = (
-    Page("methods.html", "Methods", "Every debiasing method on the same questions, what reordered options change, and which way answers lean.",
-         ("methods", "perturbation", "directions")),
-    Page("parameters.html", "Parameters", "What each part of CADE is worth, how its parameters are found, and whether they carry over.",
-         ("ablation", "streams", "sweep", "search", "transfer", "few_shot")),
-    Page("groups.html", "Groups", "How well models answer for different places, and whether CADE narrows the differences.", ("groups",)),
-    Page("harm.html", "Harm and calibration", "What CADE breaks and why, and whether a model’s confidence means accuracy.",
-         ("harm", "calibration", "selective")),
-    Page("compare.html", "Models compared", "Models on the same questions: accuracy, paired differences, and what could have been seen.", ()),
-    Page("tables.html", "Paper’s tables", "The paper’s tables and figures in numbers, ours beside the printed value where the same model was scored.", ()),
-)  # fmt: skip
+    Page(
+        "methods.html",
+        "Methods",
+        "Every debiasing method on the same questions, what reordered options change, and which way"
+        " answers lean.",
+        ("methods", "perturbation", "directions"),
+    ),
+    Page(
+        "parameters.html",
+        "Parameters",
+        "What each part of CADE is worth, how its parameters are found, and whether they carry"
+        " over.",
+        ("ablation", "streams", "sweep", "search", "transfer", "few_shot"),
+    ),
+    Page(
+        "groups.html",
+        "Groups",
+        "How well models answer for different places, and whether CADE narrows the differences.",
+        ("groups",),
+    ),
+    Page(
+        "harm.html",
+        "Harm and calibration",
+        "What CADE breaks and why, and whether a model’s confidence means accuracy.",
+        ("harm", "calibration", "selective"),
+    ),
+    Page(
+        "compare.html",
+        "Models compared",
+        "Models on the same questions: accuracy, paired differences, and what could have been"
+        " seen.",
+        (),
+    ),
+    Page(
+        "tables.html",
+        "Paper’s tables",
+        "The paper’s tables and figures in numbers, ours beside the printed value where the same"
+        " model was scored.",
+        (),
+    ),
+)
 #: What a figure needs beyond the scores of the four views: study -> words for its absence.
-_LACKS = {"perturbation": "Answers when options are reordered or renamed (Table J)", "methods": "Methods"}
+_LACKS = {
+    "perturbation": "Answers when options are reordered or renamed (Table J)",
+    "methods": "Methods",
+}
 
 
 def figures(s: Studies, board: Board) -> dict[str, list[Figure]]:
@@ -72,16 +120,29 @@ def present(found: dict[str, list[Figure]], tables: Sequence[Table] | None) -> l
     return [p for p in PAGES if (tables if p.file == "tables.html" else found.get(p.file))]
 
 
-def render(page: Page, s: Studies, board: Board, made: Sequence[Figure], nav: Sequence[Page], tables: Sequence[Table] | None = None) -> str:
+def render(
+    page: Page,
+    s: Studies,
+    board: Board,
+    made: Sequence[Figure],
+    nav: Sequence[Page],
+    tables: Sequence[Table] | None = None,
+) -> str:
     """One page as text; it needs nothing but itself."""
     env = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
     )
     parts = [shown_figure(f) for f in made]
     return env.get_template("page.html.j2").render(
         page=page,
         nav=[("index.html", "Overview"), *((p.file, p.title) for p in nav)],
-        style="".join((TEMPLATES / name).read_text(encoding="utf-8") for name in ("style.css", "pages.css")),
+        style="".join(
+            (TEMPLATES / name).read_text(encoding="utf-8") for name in ("style.css", "pages.css")
+        ),
         script=(TEMPLATES / "figures.js").read_text(encoding="utf-8") if made else "",
         library=library() if made else "",
         packed=packed([p["live"] for p in parts]) if made else "",
@@ -105,29 +166,54 @@ def library() -> str:
 
 
 def shown_figure(f: Figure) -> dict[str, Any]:
-    """What a page's template needs of a figure: words, the table of its first choice, still and live pictures."""
+    """What a page's template needs of a figure: words, the table of its first choice, still and
+    live pictures."""
     frame = f.chosen()
     cells = [[_said(r[c]) for c in f.heads] for r in frame.to_dict("records")]
     filters = [{"name": c, "options": f.options(c)} for c in f.filters]
     return {
-        "name": f.name, "title": f.title, "reads": f.reads, "axes": f.axes, "legend": f.legend, "alt": described(f), "heads": list(f.heads.values()),
-        "cells": cells, "panels": list(zip(f.panels, still(f), strict=True)), "choice": ", ".join(str(frame[c].iloc[0]) for c in f.filters),
-        "live": {"name": f.name, "title": f.title, "columns": list(f.heads), "filters": filters, "specs": live(f)},
-    }  # fmt: skip
+        "name": f.name,
+        "title": f.title,
+        "reads": f.reads,
+        "axes": f.axes,
+        "legend": f.legend,
+        "alt": described(f),
+        "heads": list(f.heads.values()),
+        "cells": cells,
+        "panels": list(zip(f.panels, still(f), strict=True)),
+        "choice": ", ".join(str(frame[c].iloc[0]) for c in f.filters),
+        "live": {
+            "name": f.name,
+            "title": f.title,
+            "columns": list(f.heads),
+            "filters": filters,
+            "specs": live(f),
+        },
+    }
 
 
 def _said(value: object) -> str:
-    return f"{value:,}" if isinstance(value, int) else "" if value is None or value != value else str(value)
+    return (
+        f"{value:,}"
+        if isinstance(value, int)
+        else ""
+        if value is None or value != value
+        else str(value)
+    )
 
 
 def packed(parts: list[dict[str, Any]]) -> str:
-    """The specifications, gzip and base64: they repeat themselves, and a page for many models would be large without."""
-    text = json.dumps(parts, ensure_ascii=False, separators=(",", ":"), allow_nan=False, sort_keys=True)
+    """The specifications, gzip and base64: they repeat themselves, and a page for many models would
+    be large without."""
+    text = json.dumps(
+        parts, ensure_ascii=False, separators=(",", ":"), allow_nan=False, sort_keys=True
+    )
     return base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode()
 
 
 def missing(page: Page, s: Studies) -> list[str]:
-    """'x: not analysed: sdgbias analyse' for every model without a row of any of the page's studies."""
+    """'x: not analysed: sdgbias analyse' for every model without a row of any of the page's
+    studies."""
     if not page.studies:
         return []
     known = set(s.rows[s.rows["study"].isin(page.studies)]["model"])
@@ -139,7 +225,11 @@ def lacking(page: Page, s: Studies) -> list[dict[str, str]]:
     frame = s.not_run[s.not_run["study"].isin(page.studies)]
     made = []
     for (study, task, note), part in frame.groupby(["study", "task", "note"], sort=True):
-        named = sorted(set(part["method"].map(method_name))) if study == "methods" else [_LACKS.get(str(study), str(study))]
+        named = (
+            sorted(set(part["method"].map(method_name)))
+            if study == "methods"
+            else [_LACKS.get(str(study), str(study))]
+        )
         models = list(dict.fromkeys(part["model"]))
         made.append(
             {
@@ -153,20 +243,33 @@ def lacking(page: Page, s: Studies) -> list[dict[str, str]]:
 
 
 def leaderboard(board: Board, *, pooled: bool = False) -> list[dict[str, Any]]:
-    """Per benchmark and kind of model: rows by test (``pooled``: all of them as one) and model with accuracy, interval, n and letters."""
+    """Per benchmark and kind of model: rows by test (``pooled``: all of them as one) and model with
+    accuracy, interval, n and letters."""
     out = []
     places = board.places[board.places["test"] == ALL_TESTS] if pooled else board.places
     for (benchmark, kind), part in places.groupby(["benchmark_id", "kind"], sort=True):
         rows = []
         tests = sorted(set(part["test"]), key=lambda t: (t != ALL_TESTS, t))
         for test in tests:
-            cells = {(r["model"], r["method"]): r for r in part[part["test"] == test].to_dict("records")}
-            full = part[(part["test"] == test) & (part["method"] == "Full")].sort_values(["value", "model"], ascending=[False, True])
+            cells = {
+                (r["model"], r["method"]): r for r in part[part["test"] == test].to_dict("records")
+            }
+            full = part[(part["test"] == test) & (part["method"] == "Full")].sort_values(
+                ["value", "model"], ascending=[False, True]
+            )
             models = [*full["model"], *sorted({m for m, _ in cells} - set(full["model"]))]
             rows.append(
-                {"test": test, "models": [{"model": m, "cells": [_place(cells.get((m, x))) for x in ("Full", "CADE")]} for m in models]}
+                {
+                    "test": test,
+                    "models": [
+                        {"model": m, "cells": [_place(cells.get((m, x))) for x in ("Full", "CADE")]}
+                        for m in models
+                    ],
+                }
             )
-        out.append({"benchmark": benchmark, "kind": kind, "tests": rows, "models": part["model"].nunique()})
+        out.append(
+            {"benchmark": benchmark, "kind": kind, "tests": rows, "models": part["model"].nunique()}
+        )
     return out
 
 
@@ -174,11 +277,17 @@ def _place(r: dict[Any, Any] | None) -> dict[str, str] | None:
     if r is None:
         return None
     e = Estimate(float(r["value"]), int(r["n"]), float(r["ci_low"]), float(r["ci_high"]))
-    return {"value": labels.number(100 * e.value), "ci": labels.interval(e), "n": f"{e.n:,}", "letters": r["letters"]}
+    return {
+        "value": labels.number(100 * e.value),
+        "ci": labels.interval(e),
+        "n": f"{e.n:,}",
+        "letters": r["letters"],
+    }
 
 
 def write(path: Path, text: str | None) -> Path:
-    """Writes a page beside its final name and renames it; None: removes that of an earlier report. Raises StoreError."""
+    """Writes a page beside its final name and renames it; None: removes that of an earlier report.
+    Raises StoreError."""
     draft = path.with_name(f".{path.name}.part")
     try:
         if text is None:
@@ -192,18 +301,25 @@ def write(path: Path, text: str | None) -> Path:
     return path
 
 
-# ----------------------------------------------------------------------------------------------------------- files
+# ----------------------------------------------------------------------
+# files
 
 
 #: What the numbers of each suite's figures are of, and what their intervals are clustered by.
-OF_PLACES = "Everything is of the test split unless a caption says otherwise; CI: 95 %, clustered by place."
-OF_PEOPLE = "Answers about people: of everyone annotated unless a caption says otherwise; CI: 95 %, clustered by picture."
+OF_PLACES = (
+    "Everything is of the test split unless a caption says otherwise; CI: 95 %, clustered by place."
+)
+OF_PEOPLE = (
+    "Answers about people: of everyone annotated unless a caption says otherwise; CI: 95 %,"
+    " clustered by picture."
+)
 
 
 def export(out: Path, parts: Sequence[tuple[pd.DataFrame, str, Sequence[Figure]]]) -> list[Path]:
-    """``out/NAME.svg`` and ``.png`` (300 dpi, white) of every figure, one per model and data where a figure shows one at a time, and
-    README.md with titles, n and runs. ``parts``: the runs of a suite, what its numbers are of, its figures. Returns the paths written; an
-    earlier export in the folder is removed."""
+    """``out/NAME.svg`` and ``.png`` (300 dpi, white) of every figure, one per model and data where
+    a figure shows one at a time, and README.md with titles, n and runs. ``parts``: the runs of a
+    suite, what its numbers are of, its figures. Returns the paths written; an earlier export in the
+    folder is removed."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         for old in [*out.glob("*.svg"), *out.glob("*.png")]:
@@ -213,7 +329,12 @@ def export(out: Path, parts: Sequence[tuple[pd.DataFrame, str, Sequence[Figure]]
             lines += _head(runs, what)
             for f in made:
                 for choice in choices(f):
-                    name = ".".join([f.name, *(re.sub(r"[^\w.-]+", "-", v.split(" (")[0]) for v in choice.values())])
+                    name = ".".join(
+                        [
+                            f.name,
+                            *(re.sub(r"[^\w.-]+", "-", v.split(" (")[0]) for v in choice.values()),
+                        ]
+                    )
                     svg, png = picture(f, choice)
                     (out / f"{name}.svg").write_text(svg, encoding="utf-8")
                     (out / f"{name}.png").write_bytes(png)
@@ -226,17 +347,24 @@ def export(out: Path, parts: Sequence[tuple[pd.DataFrame, str, Sequence[Figure]]
 
 
 def choices(f: Figure) -> list[dict[str, str]]:
-    """What a figure is drawn for when it can't be interactive: each model and each data that it shows one at a time."""
+    """What a figure is drawn for when it can't be interactive: each model and each data that it
+    shows one at a time."""
     columns = [c for c in ("data", "model") if c in f.filters]
     if not columns:
         return [{}]
-    return [dict(zip(columns, values, strict=True)) for values in f.frame[columns].drop_duplicates().itertuples(index=False, name=None)]
+    return [
+        dict(zip(columns, values, strict=True))
+        for values in f.frame[columns].drop_duplicates().itertuples(index=False, name=None)
+    ]
 
 
 def _head(runs: pd.DataFrame, what: str) -> list[str]:
     lines = [what, ""]
     for r in runs.to_dict("records"):
-        lines.append(f"* {r['label']}: run `{r['run_id']}`, {r['provenance']}, benchmark `{r['benchmark_id']}`")
+        lines.append(
+            f"* {r['label']}: run `{r['run_id']}`, {r['provenance']}, benchmark"
+            f" `{r['benchmark_id']}`"
+        )
     return [*lines, ""]
 
 
@@ -244,7 +372,11 @@ def _caption(f: Figure, name: str, frame: pd.DataFrame, runs: pd.DataFrame) -> s
     n = sorted({int(v) for v in frame["n"]})
     many = f"{n[0]:,}" if len(n) == 1 else f"{n[0]:,} to {n[-1]:,}"
     mine = runs[runs["data"].isin(set(frame["data"]))] if "data" in frame else runs
-    shown = set(frame["model"]) if "model" in frame and f.name != "compare-pairs" else set(mine["label"])
+    shown = (
+        set(frame["model"])
+        if "model" in frame and f.name != "compare-pairs"
+        else set(mine["label"])
+    )
     behind = ", ".join(f"`{r['run_id']}`" for r in mine.to_dict("records") if r["label"] in shown)
     choice = ", ".join(str(frame[c].iloc[0]) for c in f.filters)
     return f"## {name}\n\n{f.title} ({choice}). {f.axes} n: {many}. Runs: {behind}.\n"
@@ -256,7 +388,8 @@ class Printed(Protocol):
 
 
 class Cell(Protocol):
-    """One number of ours, its interval, what the paper prints for it, and what it is: 'measured', 'not run', ..."""
+    """One number of ours, its interval, what the paper prints for it, and what it is: 'measured',
+    'not run', ..."""
 
     @property
     def value(self) -> float | str | None: ...
@@ -313,22 +446,44 @@ def shown(tables: Sequence[Table]) -> list[dict[str, Any]]:
     """What the template needs: every number as text."""
     return [
         {
-            "id": f"table-{t.item}", "title": t.title, "definition": t.definition, "labels": list(t.labels), "heads": [c.name for c in t.columns],
-            "rows": [{"labels": list(r.labels), "cells": [_cell(c, k.kind) for c, k in zip(r.cells, t.columns, strict=True)]} for r in t.rows],
-            "notes": list(t.footnotes), "empty": t.empty, "ours": sum(c.made for r in t.rows for c in r.cells),
+            "id": f"table-{t.item}",
+            "title": t.title,
+            "definition": t.definition,
+            "labels": list(t.labels),
+            "heads": [c.name for c in t.columns],
+            "rows": [
+                {
+                    "labels": list(r.labels),
+                    "cells": [_cell(c, k.kind) for c, k in zip(r.cells, t.columns, strict=True)],
+                }
+                for r in t.rows
+            ],
+            "notes": list(t.footnotes),
+            "empty": t.empty,
+            "ours": sum(c.made for r in t.rows for c in r.cells),
         }
         for t in tables
-    ]  # fmt: skip
+    ]
 
 
 def _cell(c: Cell, kind: str) -> dict[str, str]:
-    """value, facts (interval and n), paper; a cell without a number of ours has its reason as value."""
+    """value, facts (interval and n), paper; a cell without a number of ours has its reason as
+    value."""
     if not c.made:
         return {"value": "", "why": c.status, "facts": "", "paper": c.paper.text if c.paper else ""}
     bounded = c.low == c.low and c.high == c.high
-    facts = [f"{_written(c.low, kind)}{' to ' if c.low < 0 else DASH}{_written(c.high, kind)}"] if bounded else []
+    facts = (
+        [f"{_written(c.low, kind)}{' to ' if c.low < 0 else DASH}{_written(c.high, kind)}"]
+        if bounded
+        else []
+    )
     facts += [f"n {c.n:,}"] if c.n is not None else []
-    return {"value": _written(c.value, kind), "why": "", "facts": ", ".join(facts), "paper": c.paper.text if c.paper else ""}
+    return {
+        "value": _written(c.value, kind),
+        "why": "",
+        "facts": ", ".join(facts),
+        "paper": c.paper.text if c.paper else "",
+    }
 
 
 def _written(value: float | str | None, kind: str) -> str:

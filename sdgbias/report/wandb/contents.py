@@ -1,9 +1,12 @@
-"""What a W&B run says of a run of the store: names, config, summary, history, tables. Plain values; W&B itself is not imported.
+"""What a W&B run says of a run of the store: names, config, summary, history, tables. Plain values;
+W&B itself is not imported.
 
-What a W&B run names as its inputs and outputs: the benchmark and the model it used, the scores it made.
+What a W&B run names as its inputs and outputs: the benchmark and the model it used, the scores it
+made.
 
-Files of artifacts are made from the results file alone, once per benchmark and run, in ``<folder>/artifacts``; runs refer to
-them there, nothing is copied. The same rows give the same bytes, so W&B knows a file that it has by its digest.
+Files of artifacts are made from the results file alone, once per benchmark and run, in
+``<folder>/artifacts``; runs refer to them there, nothing is copied. The same rows give the same
+bytes, so W&B knows a file that it has by its digest.
 """
 
 from __future__ import annotations
@@ -32,11 +35,21 @@ from sdgbias.types import FACET
 NIGHT = re.compile(r"\d{4}-\d{2}-\d{2}T\d{4}")
 #: W&B takes run ids up to this length.
 LONGEST_ID = 64
-#: The metrics of the history (all pillars together), so that a plot over nights has few lines and all that matter.
+#: The metrics of the history (all pillars together), so that a plot over nights has few lines and
+#: all that matter.
 HISTORY = (
-    "accuracy", "accuracy_gain", "mae", "mae_change", "interval_accuracy", "candidate_mass", "off_candidate_rate", "unparsed_rate",
-    "disparity", "recall", *(f"share_{d}" for d in DIRECTIONS),
-)  # fmt: skip
+    "accuracy",
+    "accuracy_gain",
+    "mae",
+    "mae_change",
+    "interval_accuracy",
+    "candidate_mass",
+    "off_candidate_rate",
+    "unparsed_rate",
+    "disparity",
+    "recall",
+    *(f"share_{d}" for d in DIRECTIONS),
+)
 NIGHT_YEAR = "night/year"
 _CREDENTIAL = re.compile(r"key|token|secret|passw|credential|authori[sz]ation", re.IGNORECASE)
 _SECRET = re.compile(r"\b(?:sk-|hf_|ghp_|github_pat_|AIza|xox[a-z]-)[A-Za-z0-9_-]{10,}")
@@ -44,7 +57,8 @@ _USERINFO = re.compile(r"(?<=://)[^/@\s]+@")
 
 
 def safe(text: str, longest: int = LONGEST_ID) -> str:
-    """``text`` as an id or an artifact's name that W&B takes; a text that had to change ends in a hash of its own."""
+    """``text`` as an id or an artifact's name that W&B takes; a text that had to change ends in a
+    hash of its own."""
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.") or "run"
     if plain == text and len(text) <= longest:
         return text
@@ -58,16 +72,26 @@ def wandb_id(run_id: str, night: str = "") -> str:
 
 
 def night_of(night: str, record: Mapping[Any, Any]) -> datetime:
-    """Wall clock that stands for a night; without one, when the run was finished (UTC). Raises UsageError for a text that is no night."""
+    """Wall clock that stands for a night; without one, when the run was finished (UTC). Raises
+    UsageError for a text that is no night."""
     if night:
         if not NIGHT.match(night):
-            raise UsageError(f"night {night!r}: a night is written like 2026-11-21T0130; sdgbias wandb log takes the newest one by itself")
+            raise UsageError(
+                f"night {night!r}: a night is written like 2026-11-21T0130; sdgbias wandb log takes"
+                " the newest one by itself"
+            )
         try:
             return datetime.strptime(night[:15], "%Y-%m-%dT%H%M")
         except ValueError:
-            raise UsageError(f"night {night!r}: no such date; a night is written like 2026-11-21T0130") from None
+            raise UsageError(
+                f"night {night!r}: no such date; a night is written like 2026-11-21T0130"
+            ) from None
     when = record.get("finished_at")
-    return datetime(1970, 1, 1) if when is None or pd.isna(when) else pd.Timestamp(when).to_pydatetime().replace(tzinfo=None)
+    return (
+        datetime(1970, 1, 1)
+        if when is None or pd.isna(when)
+        else pd.Timestamp(when).to_pydatetime().replace(tzinfo=None)
+    )
 
 
 def step(when: datetime) -> int:
@@ -82,7 +106,8 @@ def year(when: datetime) -> float:
 
 
 def config(record: Mapping[Any, Any], night: str, params: pd.DataFrame) -> dict[str, Any]:
-    """The run's record, its settings, the model's entry without secrets, CADE's parameters, night and versions, as plain values."""
+    """The run's record, its settings, the model's entry without secrets, CADE's parameters, night
+    and versions, as plain values."""
     plain = {str(k): v for k, v in record.items() if k != "config"}
     for k, v in plain.items():
         if isinstance(v, pd.Timestamp) or v is pd.NaT:
@@ -94,16 +119,23 @@ def config(record: Mapping[Any, Any], night: str, params: pd.DataFrame) -> dict[
     spec = settings.pop("spec", {})
     tuned: dict[str, dict[str, float]] = {}
     for r in params.to_dict("records"):
-        tuned[f"{r['task']}/{r['test']}"] = {k: float(r[k]) for k in ("alpha", "lambda_kl", "beta", "tau") if pd.notna(r[k])}
+        tuned[f"{r['task']}/{r['test']}"] = {
+            k: float(r[k]) for k in ("alpha", "lambda_kl", "beta", "tau") if pd.notna(r[k])
+        }
     return plain | {
-        "night": night, "settings": without_secrets(settings), "spec": without_secrets(spec), "cade": tuned,
-        "sdgbias_version": settings.get("sdgbias", ""), "logged_by": __version__,
-    }  # fmt: skip
+        "night": night,
+        "settings": without_secrets(settings),
+        "spec": without_secrets(spec),
+        "cade": tuned,
+        "sdgbias_version": settings.get("sdgbias", ""),
+        "logged_by": __version__,
+    }
 
 
 def without_secrets(value: Any, name: str = "") -> Any:
-    """``value`` without what smells of a credential: options named so (names of variables and counts stay), user:password in addresses,
-    known forms of keys; of a path on this machine only the last folder stays."""
+    """``value`` without what smells of a credential: options named so (names of variables and
+    counts stay), user:password in addresses, known forms of keys; of a path on this machine only
+    the last folder stays."""
     if isinstance(value, Mapping):
         return {str(k): without_secrets(v, str(k)) for k, v in value.items()}
     if isinstance(value, list | tuple):
@@ -118,23 +150,46 @@ def without_secrets(value: Any, name: str = "") -> Any:
 
 
 def summary(metrics: pd.DataFrame) -> dict[str, float | int]:
-    """Flat names for every cell that covers all indicators: ``task/test/method[/pillar][/indicator]/metric`` = value, and beside it
-    ``.../n``, ``.../ci_low``, ``.../ci_high``; what is NaN is left out. The indicator is named where it isn't 'all' (all-52, macro)."""
+    """Flat names for every cell that covers all indicators:
+    ``task/test/method[/pillar][/indicator]/metric`` = value, and beside it ``.../n``,
+    ``.../ci_low``, ``.../ci_high``; what is NaN is left out. The indicator is named where it isn't
+    'all' (all-52, macro)."""
     flat: dict[str, float | int] = {}
-    columns = ["task", "test", "method", "pillar", "indicator", "metric", "value", "n", "ci_low", "ci_high"]
-    rows = metrics.loc[metrics["indicator"].str.startswith("all") | (metrics["indicator"] == "macro"), columns]
-    for task, test, method, pillar, indicator, metric, *numbers in rows.itertuples(index=False, name=None):
+    columns = [
+        "task",
+        "test",
+        "method",
+        "pillar",
+        "indicator",
+        "metric",
+        "value",
+        "n",
+        "ci_low",
+        "ci_high",
+    ]
+    rows = metrics.loc[
+        metrics["indicator"].str.startswith("all") | (metrics["indicator"] == "macro"), columns
+    ]
+    for task, test, method, pillar, indicator, metric, *numbers in rows.itertuples(
+        index=False, name=None
+    ):
         place = [slug(str(p)) for p in (pillar, indicator) if p != "all"]
         name = "/".join([str(task), str(test), str(method), *place, str(metric)])
-        for key, value in zip((name, f"{name}/n", f"{name}/ci_low", f"{name}/ci_high"), numbers, strict=True):
+        for key, value in zip(
+            (name, f"{name}/n", f"{name}/ci_low", f"{name}/ci_high"), numbers, strict=True
+        ):
             if pd.notna(value):
                 flat[key] = int(value) if key.endswith("/n") else float(value)
     return flat
 
 
 def history(metrics: pd.DataFrame) -> dict[str, float | int]:
-    """What is plotted over nights: ``HISTORY`` of all pillars (suite facet: of every pair of groups), in the names of ``summary``."""
-    own = metrics[metrics["metric"].isin(HISTORY) & ((metrics["pillar"] == "all") | (metrics["metric"] == "disparity"))]
+    """What is plotted over nights: ``HISTORY`` of all pillars (suite facet: of every pair of
+    groups), in the names of ``summary``."""
+    own = metrics[
+        metrics["metric"].isin(HISTORY)
+        & ((metrics["pillar"] == "all") | (metrics["metric"] == "disparity"))
+    ]
     return summary(own)
 
 
@@ -142,17 +197,25 @@ def slug(text: str) -> str:
     return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-")
 
 
-# ------------------------------------------------------------------------------------------------------------ tables
+# ----------------------------------------------------------------------
+# tables
 
 
-def tables(metrics: pd.DataFrame, params: pd.DataFrame, verdicts: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """name -> rows, only those that have any: ``metrics`` (everything), ``views_by_test`` (multiple choice: accuracy; regression: mean
-    absolute error), ``signatures`` (shares by direction), ``disparities``, ``cade_params``, ``gate``."""
+def tables(
+    metrics: pd.DataFrame, params: pd.DataFrame, verdicts: pd.DataFrame
+) -> dict[str, pd.DataFrame]:
+    """name -> rows, only those that have any: ``metrics`` (everything), ``views_by_test`` (multiple
+    choice: accuracy; regression: mean absolute error), ``signatures`` (shares by direction),
+    ``disparities``, ``cade_params``, ``gate``."""
     found = {
         "metrics": metrics,
-        "views_by_test": _wide(metrics, {"mcq": ("accuracy",), "regression": ("mae",), "*": ("recall",)}),
+        "views_by_test": _wide(
+            metrics, {"mcq": ("accuracy",), "regression": ("mae",), "*": ("recall",)}
+        ),
         "signatures": _wide(metrics, {"mcq": tuple(f"share_{d}" for d in DIRECTIONS)}),
-        "disparities": metrics[(metrics["metric"] == "disparity") & metrics["indicator"].str.startswith("all")],
+        "disparities": metrics[
+            (metrics["metric"] == "disparity") & metrics["indicator"].str.startswith("all")
+        ],
         "cade_params": params.drop(columns=[c for c in ("model", "run_id") if c in params]),
         "gate": verdicts,
     }
@@ -160,33 +223,67 @@ def tables(metrics: pd.DataFrame, params: pd.DataFrame, verdicts: pd.DataFrame) 
 
 
 def _wide(metrics: pd.DataFrame, wanted: Mapping[str, Sequence[str]]) -> pd.DataFrame:
-    """One row per task, view and metric (all pillars, all indicators); per test four columns: value, n, ci_low, ci_high."""
+    """One row per task, view and metric (all pillars, all indicators); per test four columns:
+    value, n, ci_low, ci_high."""
     from sdgbias.report.data import METHODS, TESTS
 
     own = metrics[(metrics["pillar"] == "all") & metrics["indicator"].str.startswith("all")]
     rows: list[dict[str, object]] = []
-    tests = [*[t for t in TESTS if (own["test"] == t).any()], *sorted(set(own["test"]) - set(TESTS))]
+    tests = [
+        *[t for t in TESTS if (own["test"] == t).any()],
+        *sorted(set(own["test"]) - set(TESTS)),
+    ]
     order = {name: i for i, name in enumerate(METHODS)}
-    for (task, method, indicator, metric), part in own.groupby(["task", "method", "indicator", "metric"], sort=True):
+    for (task, method, indicator, metric), part in own.groupby(
+        ["task", "method", "indicator", "metric"], sort=True
+    ):
         if metric not in wanted.get(str(task), wanted.get("*", ())):
             continue
-        row: dict[str, object] = {"task": task, "view": METHODS.get(str(method), method), "indicator": indicator, "metric": metric}
+        row: dict[str, object] = {
+            "task": task,
+            "view": METHODS.get(str(method), method),
+            "indicator": indicator,
+            "metric": metric,
+        }
         by_test = {r["test"]: r for r in part.to_dict("records")}
         for test in tests:
             r = by_test.get(test, {})
-            row |= {test if column == "value" else f"{test} {column}": r.get(column) for column in ("value", "n", "ci_low", "ci_high")}
+            row |= {
+                test if column == "value" else f"{test} {column}": r.get(column)
+                for column in ("value", "n", "ci_low", "ci_high")
+            }
         rows.append(row | {"_at": order.get(str(method), len(order))})
     frame = pd.DataFrame(rows)
-    return frame.sort_values(["task", "metric", "_at", "view"], kind="stable", ignore_index=True).drop(columns="_at") if rows else frame
+    return (
+        frame.sort_values(["task", "metric", "_at", "view"], kind="stable", ignore_index=True).drop(
+            columns="_at"
+        )
+        if rows
+        else frame
+    )
 
 
 def gate_summary(found: pd.DataFrame) -> dict[str, float | int | str]:
-    """``gate/verdict`` (the worst one) and how many rows got each; nothing where the gate has not run."""
+    """``gate/verdict`` (the worst one) and how many rows got each; nothing where the gate has not
+    run."""
     if found.empty:
         return {}
     counts = found["verdict"].value_counts()
-    worst = next(v for v in ("BREACH", "MISSING", "INSUFFICIENT_EVIDENCE", "PASS", str(found["verdict"].iloc[0])) if v in counts)
-    return {"gate/verdict": worst, **{f"gate/{slug(str(v))}": int(n) for v, n in sorted(counts.items())}}
+    worst = next(
+        v
+        for v in (
+            "BREACH",
+            "MISSING",
+            "INSUFFICIENT_EVIDENCE",
+            "PASS",
+            str(found["verdict"].iloc[0]),
+        )
+        if v in counts
+    )
+    return {
+        "gate/verdict": worst,
+        **{f"gate/{slug(str(v))}": int(n) for v, n in sorted(counts.items())},
+    }
 
 
 #: Benchmarks with more questions than this are named by their digest alone.
@@ -197,14 +294,17 @@ LONGEST_NAME = 128
 _ROWS = "rows.json"
 _BENCHMARK = {"sdg": ("items", "task, item_id"), FACET: ("people", "item_id")}
 _SCORES = {
-    "scores": 'task, item_id, test, "view"', "decoded": 'item_id, test, "view"', "spoken": 'task, item_id, test, "view"',
+    "scores": 'task, item_id, test, "view"',
+    "decoded": 'item_id, test, "view"',
+    "spoken": 'task, item_id, test, "view"',
     "predictions": "task, item_id, test, method",
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
 class Piece:
-    """One artifact: its name and type in W&B, files (paths below the W&B folder), references (name -> address), metadata."""
+    """One artifact: its name and type in W&B, files (paths below the W&B folder), references (name
+    -> address), metadata."""
 
     name: str
     type: str
@@ -215,17 +315,27 @@ class Piece:
 
 def names(record: Mapping[Any, Any]) -> dict[str, str]:
     """kind -> name of the artifacts of a run: benchmark, model, scores."""
-    given = {"benchmark": record["benchmark_id"], "model": record["model"], "scores": record["run_id"]}
+    given = {
+        "benchmark": record["benchmark_id"],
+        "model": record["model"],
+        "scores": record["run_id"],
+    }
     return {kind: safe(f"{kind}-{value}", LONGEST_NAME) for kind, value in given.items()}
 
 
 def pieces(results: Path, record: Mapping[Any, Any], folder: Path) -> dict[str, Piece]:
-    """benchmark, model and (where there are any) scores of one run; files that are there already are used as they are.
+    """benchmark, model and (where there are any) scores of one run; files that are there already
+    are used as they are.
 
-    ``record``: the run's row of ``runs``. Raises OSError where a file can't be written and StoreError where rows can't be read.
+    ``record``: the run's row of ``runs``. Raises OSError where a file can't be written and
+    StoreError where rows can't be read.
     """
     scores = _scores(results, record, folder)
-    return {"benchmark": _benchmark(results, record, folder), "model": _model(record), **({"scores": scores} if scores else {})}
+    return {
+        "benchmark": _benchmark(results, record, folder),
+        "model": _model(record),
+        **({"scores": scores} if scores else {}),
+    }
 
 
 def declare(run: Any, piece: Piece, *, used: bool, aliases: tuple[str, ...] = ()) -> str:
@@ -238,33 +348,69 @@ def declare(run: Any, piece: Piece, *, used: bool, aliases: tuple[str, ...] = ()
     for name, address in piece.references.items():
         artifact.add_reference(address, name=name, checksum=False)
     if used:
-        # `run.use_artifact` refuses while offline; this is what it calls for an artifact that is not on the server yet
-        run._log_artifact(artifact, aliases=list(aliases), is_user_created=True, use_after_commit=True)
+        # `run.use_artifact` refuses while offline; this is what it calls for an artifact that is
+        # not on the server yet
+        run._log_artifact(
+            artifact, aliases=list(aliases), is_user_created=True, use_after_commit=True
+        )
     else:
         run.log_artifact(artifact, aliases=list(aliases))
     return str(artifact.digest)
 
 
 def _benchmark(results: Path, record: Mapping[Any, Any], folder: Path) -> Piece:
-    """The questions as Parquet; rows about people and very large benchmarks by count and digest alone."""
+    """The questions as Parquet; rows about people and very large benchmarks by count and digest
+    alone."""
     table, order = _BENCHMARK[FACET if record["suite"] == FACET else "sdg"]
     name, benchmark = names(record)["benchmark"], str(record["benchmark_id"])
-    metadata = {"benchmark_id": benchmark, "suite": record["suite"], "licence": str(record["licence"] or "")}
-    questions, card = (folder / "artifacts" / name / file for file in ("items.parquet", "card.json"))
+    metadata = {
+        "benchmark_id": benchmark,
+        "suite": record["suite"],
+        "licence": str(record["licence"] or ""),
+    }
+    questions, card = (
+        folder / "artifacts" / name / file for file in ("items.parquet", "card.json")
+    )
     if questions.is_file():
-        return Piece(name, "dataset", metadata | {"rows": pq.read_metadata(questions).num_rows}, (questions,))
+        return Piece(
+            name, "dataset", metadata | {"rows": pq.read_metadata(questions).num_rows}, (questions,)
+        )
     if card.is_file():
-        return Piece(name, "dataset", metadata | {"rows": json.loads(card.read_text(encoding="utf-8"))["rows"]}, (card,))
-    [count] = store.query(results, f"SELECT count(*) AS n FROM {table} WHERE benchmark_id = ?", [benchmark])["n"]
+        return Piece(
+            name,
+            "dataset",
+            metadata | {"rows": json.loads(card.read_text(encoding="utf-8"))["rows"]},
+            (card,),
+        )
+    [count] = store.query(
+        results, f"SELECT count(*) AS n FROM {table} WHERE benchmark_id = ?", [benchmark]
+    )["n"]
     metadata["rows"] = int(count)
     if table == "items" and count <= MOST_ROWS:
-        rows = store.arrow(results, f"SELECT * EXCLUDE (benchmark_id) FROM items WHERE benchmark_id = ? ORDER BY {order}", [benchmark])
+        rows = store.arrow(
+            results,
+            f"SELECT * EXCLUDE (benchmark_id) FROM items WHERE benchmark_id = ? ORDER BY {order}",
+            [benchmark],
+        )
         _write(questions, rows)
         return Piece(name, "dataset", metadata, (questions,))
-    ids = store.arrow(results, f"SELECT item_id FROM {table} WHERE benchmark_id = ? ORDER BY {order}", [benchmark])
+    ids = store.arrow(
+        results, f"SELECT item_id FROM {table} WHERE benchmark_id = ? ORDER BY {order}", [benchmark]
+    )
     digest = hashlib.sha256("\n".join(map(str, ids["item_id"].to_pylist())).encode()).hexdigest()
-    why = "rows about people don't leave" if table == "people" else f"more than {MOST_ROWS:,} questions"
-    _write_text(card, json.dumps({**metadata, "sha256_of_item_ids": digest, "rows_left_out_because": why}, indent=1, sort_keys=True))
+    why = (
+        "rows about people don't leave"
+        if table == "people"
+        else f"more than {MOST_ROWS:,} questions"
+    )
+    _write_text(
+        card,
+        json.dumps(
+            {**metadata, "sha256_of_item_ids": digest, "rows_left_out_because": why},
+            indent=1,
+            sort_keys=True,
+        ),
+    )
     return Piece(name, "dataset", metadata, (card,))
 
 
@@ -272,23 +418,34 @@ def _model(record: Mapping[Any, Any]) -> Piece:
     """The repository at its revision, by address; weights never travel."""
     spec = without_secrets(json.loads(record["config"] or "{}").get("spec", {}))
     repo, revision = str(spec.get("repo", "")), str(record["revision"] or "")
-    hub = repo.count("/") == 1 and ":" not in repo and record["backend"] not in ("api", "planted", "planted-people")
+    hub = (
+        repo.count("/") == 1
+        and ":" not in repo
+        and record["backend"] not in ("api", "planted", "planted-people")
+    )
     address = (
-        f"https://huggingface.co/{repo}/tree/{revision}" if hub else f"sdgbias://{safe(repo or str(record['model']))}@{safe(revision)}"
+        f"https://huggingface.co/{repo}/tree/{revision}"
+        if hub
+        else f"sdgbias://{safe(repo or str(record['model']))}@{safe(revision)}"
     )
     metadata = {
-        "repo": repo, "revision": revision, "fingerprint": str(record["fingerprint"] or ""), "backend": str(record["backend"] or ""),
-        "dtype": spec.get("dtype", ""), "licence": spec.get("licence", ""), "provenance": str(record["provenance"] or ""),
-    }  # fmt: skip
+        "repo": repo,
+        "revision": revision,
+        "fingerprint": str(record["fingerprint"] or ""),
+        "backend": str(record["backend"] or ""),
+        "dtype": spec.get("dtype", ""),
+        "licence": spec.get("licence", ""),
+        "provenance": str(record["provenance"] or ""),
+    }
     return Piece(names(record)["model"], "model", metadata, references={"weights": address})
 
 
 def _scores(results: Path, record: Mapping[Any, Any], folder: Path) -> Piece | None:
-    """Scores, decoded numbers, answers and predictions of the run, a Parquet file each where there are rows; None without any (details
-    that retention removed).
+    """Scores, decoded numbers, answers and predictions of the run, a Parquet file each where there
+    are rows; None without any (details that retention removed).
 
-    A run that is published again (prompts that failed were asked again) has other rows, hence a folder of its own: an earlier W&B run
-    that still waits keeps its files.
+    A run that is published again (prompts that failed were asked again) has other rows, hence a
+    folder of its own: an earlier W&B run that still waits keeps its files.
     """
     name, run_id = names(record)["scores"], str(record["run_id"])
     edition = hashlib.sha256(str(record["finished_at"]).encode()).hexdigest()[:8]
@@ -297,7 +454,11 @@ def _scores(results: Path, record: Mapping[Any, Any], folder: Path) -> Piece | N
     if counts is None:
         counts = {}
         for table, order in _SCORES.items():
-            rows = store.arrow(results, f"SELECT * EXCLUDE (run_id) FROM {table} WHERE run_id = ? ORDER BY {order}", [run_id])
+            rows = store.arrow(
+                results,
+                f"SELECT * EXCLUDE (run_id) FROM {table} WHERE run_id = ? ORDER BY {order}",
+                [run_id],
+            )
             if rows.num_rows:
                 _write(here / f"{table}.parquet", rows)
                 counts[table] = rows.num_rows
@@ -305,11 +466,17 @@ def _scores(results: Path, record: Mapping[Any, Any], folder: Path) -> Piece | N
             return None
         _write_text(here / _ROWS, json.dumps(counts))
     made = tuple(here / f"{table}.parquet" for table in counts)
-    return Piece(name, "scores", {"run_id": run_id, "fingerprint": str(record["fingerprint"] or ""), "rows": counts}, made)
+    return Piece(
+        name,
+        "scores",
+        {"run_id": run_id, "fingerprint": str(record["fingerprint"] or ""), "rows": counts},
+        made,
+    )
 
 
 def _counted(here: Path) -> dict[str, int] | None:
-    """Table -> rows of the files of a run, written after the last of them; None where they are not all there."""
+    """Table -> rows of the files of a run, written after the last of them; None where they are not
+    all there."""
     try:
         counts: dict[str, int] = json.loads((here / _ROWS).read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -27,14 +27,19 @@ if TYPE_CHECKING:
     from sdgbias.report import data
     from sdgbias.report.charts import paper
 
-#: Where WANDB_PROJECT names no other. `wandb sync` can rename a run's project but not that of its artifacts, so it is settled here.
+#: Where WANDB_PROJECT names no other. `wandb sync` can rename a run's project but not that of its
+#: artifacts, so it is settled here.
 PROJECT = "sdgbias"
-_VERDICTS = 'rule, task, test, method, level, metric, verdict, "before", "value", change, ci_low, ci_high, n, p, mde, allowed, note'
+_VERDICTS = (
+    'rule, task, test, method, level, metric, verdict, "before", "value", change, ci_low, ci_high,'
+    " n, p, mde, allowed, note"
+)
 
 
 @dataclass(frozen=True)
 class Stored:
-    """What the results file says of a run. record: its row of ``runs``; metrics: its rows (of a small run those over all indicators);
+    """What the results file says of a run. record: its row of ``runs``; metrics: its rows (of a
+    small run those over all indicators);
     params: CADE's; judged: the gate's rows of the night, without any where it has not run."""
 
     record: dict[str, Any]
@@ -44,13 +49,18 @@ class Stored:
 
 
 def read(results: Path, run_ids: Sequence[str], night: str, small: bool) -> dict[str, Stored]:
-    """run id -> what is stored of it, for many runs at once; unknown ones are left out. Raises StoreError."""
+    """run id -> what is stored of it, for many runs at once; unknown ones are left out. Raises
+    StoreError."""
     runs, mine = list(run_ids), "WHERE list_contains($runs, run_id)"
     records = store.query(results, f"FROM runs {mine}", {"runs": runs})
     told = f"{mine} AND (starts_with(indicator, 'all') OR indicator = 'macro')" if small else mine
     metrics = store.query(results, f"FROM metrics {told} ORDER BY ALL", {"runs": runs})
     params = store.query(results, f"FROM cade_params {mine} ORDER BY task, test", {"runs": runs})
-    judged = store.query(results, f"SELECT model, suite, {_VERDICTS} FROM verdicts WHERE night = ? ORDER BY ALL", [night])
+    judged = store.query(
+        results,
+        f"SELECT model, suite, {_VERDICTS} FROM verdicts WHERE night = ? ORDER BY ALL",
+        [night],
+    )
     made = {}
     for row in records.to_dict("records"):
         record = {str(k): v for k, v in row.items()}
@@ -69,23 +79,42 @@ def _of(rows: pd.DataFrame, run_id: str) -> pd.DataFrame:
 
 
 def log_run(
-    results: Path, run_id: str, out: Path, *, night: str = "", small: bool = False, outcome: Mapping[str, Any] | None = None
+    results: Path,
+    run_id: str,
+    out: Path,
+    *,
+    night: str = "",
+    small: bool = False,
+    outcome: Mapping[str, Any] | None = None,
 ) -> Path:
     """``read`` and ``write`` for one run, with a service of its own."""
     with service(out):
-        return write(results, read(results, [run_id], night, small), run_id, out, night, small, outcome or {})
+        return write(
+            results, read(results, [run_id], night, small), run_id, out, night, small, outcome or {}
+        )
 
 
-def write(results: Path, known: Mapping[str, Stored], run_id: str, out: Path, night: str, small: bool, outcome: Mapping[str, Any]) -> Path:
-    """Writes run ``run_id`` of ``night``, one of ``known``, below ``out`` and returns its folder; an earlier copy of the same W&B run there
-    is replaced. Within ``service``.
+def write(
+    results: Path,
+    known: Mapping[str, Stored],
+    run_id: str,
+    out: Path,
+    night: str,
+    small: bool,
+    outcome: Mapping[str, Any],
+) -> Path:
+    """Writes run ``run_id`` of ``night``, one of ``known``, below ``out`` and returns its folder;
+    an earlier copy of the same W&B run there is replaced. Within ``service``.
 
-    Config: the run's record, settings, the model's entry without secrets, CADE's parameters, night, versions. Summary:
-    ``task/test/method[/pillar]/metric`` = value, with ``.../n``, ``.../ci_low``, ``.../ci_high`` beside it, and ``gate/...`` where the gate
-    has judged the night. History: one step per run (minutes of the night's wall clock) with ``night/year``. Then tables, figures and
-    artifacts. ``small``: a night in which the model did not change: config, summary and history, and the artifacts as inputs.
-    ``outcome``: what came of the model that night (outcome, attempts, seconds, scored, planned, failed), told under ``night/...``.
-    Raises StoreError for an unknown run or a folder that can't be written, UsageError for a text that is no night.
+    Config: the run's record, settings, the model's entry without secrets, CADE's parameters, night,
+    versions. Summary: ``task/test/method[/pillar]/metric`` = value, with ``.../n``, ``.../ci_low``,
+    ``.../ci_high`` beside it, and ``gate/...`` where the gate has judged the night. History: one
+    step per run (minutes of the night's wall clock) with ``night/year``. Then tables, figures and
+    artifacts. ``small``: a night in which the model did not change: config, summary and history,
+    and the artifacts as inputs.
+    ``outcome``: what came of the model that night (outcome, attempts, seconds, scored, planned,
+    failed), told under ``night/...``. Raises StoreError for an unknown run or a folder that can't
+    be written, UsageError for a text that is no night.
     """
     if run_id not in known:
         raise StoreError(f"{results}: {one_of('run', run_id, store.run_ids(results))}")
@@ -101,18 +130,28 @@ def write(results: Path, known: Mapping[str, Stored], run_id: str, out: Path, ni
             pieces = contents.pieces(results, found.record, folder)
             return _write(results, found, folder, name, night, pieces, small, outcome)
     except OSError as error:
-        raise StoreError(f"can't write {folder}: {error.strerror or type(error).__name__}; choose another --dir") from None
+        raise StoreError(
+            f"can't write {folder}: {error.strerror or type(error).__name__}; choose another --dir"
+        ) from None
 
 
 def _write(
-    results: Path, found: Stored, folder: Path, name: str, night: str, pieces: dict[str, contents.Piece], small: bool,
+    results: Path,
+    found: Stored,
+    folder: Path,
+    name: str,
+    night: str,
+    pieces: dict[str, contents.Piece],
+    small: bool,
     outcome: Mapping[str, Any],
-) -> Path:  # fmt: skip
+) -> Path:
     import wandb
 
     record, when = found.record, contents.night_of(night, found.record)
     facts = {f"night/{k}": v for k, v in outcome.items() if v is not None and v == v}
-    rows = contents.history(found.metrics) | {k: v for k, v in facts.items() if not isinstance(v, str)}
+    rows = contents.history(found.metrics) | {
+        k: v for k, v in facts.items() if not isinstance(v, str)
+    }
     settings = wandb.Settings(
         silent=True,
         console="off",
@@ -123,49 +162,80 @@ def _write(
         init_timeout=30,
     )
     run = wandb.init(
-        project=os.environ.get("WANDB_PROJECT") or PROJECT, entity=os.environ.get("WANDB_ENTITY") or None, id=name,
-        name=" ".join(p for p in (str(record["model"]), night) if p), group=str(record["benchmark_id"]),
-        job_type="evaluate", dir=str(folder), mode="offline", config=contents.config(record, night, found.params),
-        tags=[str(record["provenance"]), str(record["suite"]), *(["unchanged"] if small else [])], settings=settings,
-    )  # fmt: skip
+        project=os.environ.get("WANDB_PROJECT") or PROJECT,
+        entity=os.environ.get("WANDB_ENTITY") or None,
+        id=name,
+        name=" ".join(p for p in (str(record["model"]), night) if p),
+        group=str(record["benchmark_id"]),
+        job_type="evaluate",
+        dir=str(folder),
+        mode="offline",
+        config=contents.config(record, night, found.params),
+        tags=[str(record["provenance"]), str(record["suite"]), *(["unchanged"] if small else [])],
+        settings=settings,
+    )
     try:
         run.define_metric(contents.NIGHT_YEAR)
         run.define_metric("*", step_metric=contents.NIGHT_YEAR)
-        run.summary.update(contents.summary(found.metrics) | facts | contents.gate_summary(found.judged))
+        run.summary.update(
+            contents.summary(found.metrics) | facts | contents.gate_summary(found.judged)
+        )
         logged: dict[str, Any] = {**rows, contents.NIGHT_YEAR: contents.year(when)}
         if not small:
             from PIL import Image
 
             for title, frame in contents.tables(found.metrics, found.params, found.judged).items():
-                logged[title] = wandb.Table(dataframe=frame.astype(object).where(frame.notna(), None))
-            for title, png in _pictures(results, str(record["run_id"]), str(record["suite"])).items():
+                logged[title] = wandb.Table(
+                    dataframe=frame.astype(object).where(frame.notna(), None)
+                )
+            for title, png in _pictures(
+                results, str(record["run_id"]), str(record["suite"])
+            ).items():
                 logged[title] = wandb.Image(Image.open(io.BytesIO(png)), caption=title)
         run.log(logged, step=contents.step(when))
         digests = {
             piece.name: contents.declare(
-                run, piece, used=small or kind != "scores", aliases=(night,) if night and kind == "scores" and not small else ()
+                run,
+                piece,
+                used=small or kind != "scores",
+                aliases=(night,) if night and kind == "scores" and not small else (),
             )
             for kind, piece in pieces.items()
         }
         written = Path(run.dir).parent
     finally:
         run.finish()
-    label = {"id": name, "run_id": str(record["run_id"]), "night": night, "model": str(record["model"]), "small": small, "artifacts": digests,
-             "needs": sorted({path.parent.name for piece in pieces.values() for path in piece.files})}  # fmt: skip
+    label = {
+        "id": name,
+        "run_id": str(record["run_id"]),
+        "night": night,
+        "model": str(record["model"]),
+        "small": small,
+        "artifacts": digests,
+        "needs": sorted({path.parent.name for piece in pieces.values() for path in piece.files}),
+    }
     (written / sync.LABEL).write_text(json.dumps(label, indent=1, sort_keys=True), encoding="utf-8")
     return written
 
 
 def _pictures(results: Path, run_id: str, suite: str) -> dict[str, bytes]:
-    """The figures of the report as PNG, by ``figure/panel``: the paper's for the first suite, disparities for the second."""
+    """The figures of the report as PNG, by ``figure/panel``: the paper's for the first suite,
+    disparities for the second."""
     from sdgbias.report import charts, data
     from sdgbias.report.charts import fairness, paper
 
     found = data.load(results, [run_id])
     if suite != FACET:
-        return {f"{name}/{contents.slug(p.title)}": paper.png(p) for name, panels in _figures(found).items() for p in panels}
+        return {
+            f"{name}/{contents.slug(p.title)}": paper.png(p)
+            for name, panels in _figures(found).items()
+            for p in panels
+        }
     metrics = found.metrics.assign(model=found.models[0], data="")
-    sql = "FROM study_rows WHERE run_id = ? AND study = 'fairness' ORDER BY test, method, pillar, metric"
+    sql = (
+        "FROM study_rows WHERE run_id = ? AND study = 'fairness' ORDER BY test, method, pillar,"
+        " metric"
+    )
     studies = store.query(results, sql, [run_id]).assign(model=found.models[0], data="")
     return {f.name: charts.picture(f, {})[1] for f in fairness.figures(metrics, studies)}
 
@@ -185,8 +255,8 @@ def _figures(found: data.ReportData) -> dict[str, list[paper.Panel]]:
 
 @contextmanager
 def service(folder: Path) -> Iterator[None]:
-    """One helper process of W&B for all runs that are written in the block, offline, with its environment inside ``folder``. Both are as
-    before afterwards."""
+    """One helper process of W&B for all runs that are written in the block, offline, with its
+    environment inside ``folder``. Both are as before afterwards."""
     folder = Path(folder).resolve()
     ours = {"WANDB_MODE": "offline", "WANDB_SILENT": "true", **sync.folders(folder)}
     before = {name: os.environ.get(name) for name in ours}

@@ -1,4 +1,5 @@
-"""The W&B runs of one night, written by a process of its own: whatever W&B does, a night loses a line of text and no more."""
+"""The W&B runs of one night, written by a process of its own: whatever W&B does, a night loses a
+line of text and no more."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ HANGS = 2
 
 @dataclass(frozen=True)
 class Logged:
-    """What came of one run: its folder, or why there is none (``failed``), or that it was sent before (neither)."""
+    """What came of one run: its folder, or why there is none (``failed``), or that it was sent
+    before (neither)."""
 
     run_id: str
     folder: Path | None = None
@@ -36,13 +38,18 @@ def newest_night(results: Path) -> str:
     """The newest night in which a model has a run; '' where there is none yet."""
     from sdgbias import store
 
-    found = store.query(results, "SELECT max(night) AS night FROM night_models WHERE run_id <> ''")["night"]
+    found = store.query(results, "SELECT max(night) AS night FROM night_models WHERE run_id <> ''")[
+        "night"
+    ]
     return "" if found.isna().all() else str(found.iloc[0])
 
 
-def runs_of(results: Path, night: str | None, run_ids: Sequence[str] = ()) -> tuple[str, list[dict[str, Any]]]:
-    """(night, rows with run_id, outcome and figures of the night) to log: those of ``night`` (None: the newest), only ``run_ids`` where any
-    are given. A results file without nights: the newest run of every model (about people: on every benchmark), night ''.
+def runs_of(
+    results: Path, night: str | None, run_ids: Sequence[str] = ()
+) -> tuple[str, list[dict[str, Any]]]:
+    """(night, rows with run_id, outcome and figures of the night) to log: those of ``night`` (None:
+    the newest), only ``run_ids`` where any are given. A results file without nights: the newest run
+    of every model (about people: on every benchmark), night ''.
 
     Raises StoreError for a night or run that isn't there.
     """
@@ -50,16 +57,32 @@ def runs_of(results: Path, night: str | None, run_ids: Sequence[str] = ()) -> tu
 
     chosen = newest_night(results) if night is None else night
     columns = "run_id, outcome, attempts, seconds, scored, planned, failed"
-    sql = f"SELECT {columns} FROM night_models WHERE night = ? AND run_id <> '' ORDER BY model, suite"
+    sql = (
+        f"SELECT {columns} FROM night_models WHERE night = ? AND run_id <> '' ORDER BY model, suite"
+    )
     rows: list[dict[str, Any]] = []
     if chosen:
-        rows = [{str(k): v for k, v in r.items()} for r in store.query(results, sql, [chosen]).to_dict("records")]
+        rows = [
+            {str(k): v for k, v in r.items()}
+            for r in store.query(results, sql, [chosen]).to_dict("records")
+        ]
         if not rows:  # nobody answered that night, or there was no such night
-            known = set(map(str, store.query(results, "SELECT night FROM nights UNION SELECT night FROM night_models")["night"]))
+            known = set(
+                map(
+                    str,
+                    store.query(
+                        results, "SELECT night FROM nights UNION SELECT night FROM night_models"
+                    )["night"],
+                )
+            )
             if chosen not in known:
                 raise StoreError(f"{results}: {one_of('night', chosen, known)}")
     else:
-        rows = [{"run_id": run} for suite in SUITES for run in store.latest_runs(results, suite, per_benchmark=suite == FACET)]
+        rows = [
+            {"run_id": run}
+            for suite in SUITES
+            for run in store.latest_runs(results, suite, per_benchmark=suite == FACET)
+        ]
     if run_ids:
         mine = {str(r["run_id"]): r for r in rows}
         known_runs = store.run_ids(results)
@@ -71,23 +94,37 @@ def runs_of(results: Path, night: str | None, run_ids: Sequence[str] = ()) -> tu
 
 
 def log_night(
-    results: Path, folder: Path, *, night: str | None = None, run_ids: Sequence[str] = (), timeout: float = 120.0, again: bool = False,
+    results: Path,
+    folder: Path,
+    *,
+    night: str | None = None,
+    run_ids: Sequence[str] = (),
+    timeout: float = 120.0,
+    again: bool = False,
     progress: Callable[[str, int, int], None] = lambda what, done, total: None,
-) -> list[Logged]:  # fmt: skip
-    """Writes one offline W&B run per model of a night below ``folder``; at most ``timeout`` seconds each.
+) -> list[Logged]:
+    """Writes one offline W&B run per model of a night below ``folder``; at most ``timeout`` seconds
+    each.
 
-    A run that was sent before is left alone (unless ``again``). A model that did not change that night gets a small run, as soon as its
-    tables and scores stand in an earlier one. Nothing that W&B does raises: it comes back as ``Logged.failed``, one line each.
-    Raises StoreError for a night, a run or a results file that can't be read.
+    A run that was sent before is left alone (unless ``again``). A model that did not change that
+    night gets a small run, as soon as its tables and scores stand in an earlier one. Nothing that
+    W&B does raises: it comes back as ``Logged.failed``, one line each. Raises StoreError for a
+    night, a run or a results file that can't be read.
     """
     with _Child(folder) as child:  # it imports W&B while the results are looked at
         chosen, rows = runs_of(results, night, run_ids)
         jobs, done = _jobs(folder, chosen, rows, again)
-        request = {"results": str(Path(results).resolve()), "out": str(Path(folder).resolve()), "night": chosen}
+        request = {
+            "results": str(Path(results).resolve()),
+            "out": str(Path(folder).resolve()),
+            "night": chosen,
+        }
         return done + _all(child, request, jobs, timeout, lambda n: progress("W&B", n, len(jobs)))
 
 
-def _jobs(folder: Path, night: str, rows: list[dict[str, Any]], again: bool) -> tuple[list[dict[str, Any]], list[Logged]]:
+def _jobs(
+    folder: Path, night: str, rows: list[dict[str, Any]], again: bool
+) -> tuple[list[dict[str, Any]], list[Logged]]:
     """(what is to be written, what was sent before)."""
     from sdgbias.report.wandb.contents import wandb_id
 
@@ -98,13 +135,27 @@ def _jobs(folder: Path, night: str, rows: list[dict[str, Any]], again: bool) -> 
         if not again and wandb_id(run_id, night) in sent:
             done.append(Logged(run_id))
             continue
-        plain = {k: v.item() if hasattr(v, "item") else v for k, v in row.items() if k != "run_id" and v is not None and v == v}
-        jobs.append({"run_id": run_id, "small": row.get("outcome") == "unchanged" and run_id in full, "outcome": plain})
+        plain = {
+            k: v.item() if hasattr(v, "item") else v
+            for k, v in row.items()
+            if k != "run_id" and v is not None and v == v
+        }
+        jobs.append(
+            {
+                "run_id": run_id,
+                "small": row.get("outcome") == "unchanged" and run_id in full,
+                "outcome": plain,
+            }
+        )
     return jobs, done
 
 
 def _all(
-    child: _Child, request: dict[str, Any], jobs: list[dict[str, Any]], timeout: float, progress: Callable[[int], None]
+    child: _Child,
+    request: dict[str, Any],
+    jobs: list[dict[str, Any]],
+    timeout: float,
+    progress: Callable[[int], None],
 ) -> list[Logged]:
     made: list[Logged] = []
     hung = 0
@@ -112,7 +163,11 @@ def _all(
         rest = jobs[len(made) :]
         if hung >= HANGS:
             return made + [
-                Logged(j["run_id"], failed=f"not tried: W&B took longer than {timeout:g} s {HANGS} times in a row") for j in rest
+                Logged(
+                    j["run_id"],
+                    failed=f"not tried: W&B took longer than {timeout:g} s {HANGS} times in a row",
+                )
+                for j in rest
             ]
         if made:
             child.end()
@@ -122,7 +177,9 @@ def _all(
             answer = child.answer(timeout)
             hung = hung + 1 if answer is None else 0
             if answer is None:
-                made.append(Logged(job["run_id"], failed=f"W&B took longer than {timeout:g} s; ended"))
+                made.append(
+                    Logged(job["run_id"], failed=f"W&B took longer than {timeout:g} s; ended")
+                )
             elif "folder" in answer:
                 made.append(Logged(job["run_id"], Path(answer["folder"])))
             else:
@@ -134,10 +191,15 @@ def _all(
 
 
 class _Child:
-    """``python -m sdgbias.report.wandb.night``; ended with all that it started when the block is left."""
+    """``python -m sdgbias.report.wandb.night``; ended with all that it started when the block is
+    left."""
 
     def __init__(self, folder: Path) -> None:
-        self.environment = {**os.environ, "WANDB_MODE": "offline", **sync.folders(Path(folder).resolve())}
+        self.environment = {
+            **os.environ,
+            "WANDB_MODE": "offline",
+            **sync.folders(Path(folder).resolve()),
+        }
 
     def __enter__(self) -> _Child:
         self.start()
@@ -145,9 +207,14 @@ class _Child:
 
     def start(self) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "sdgbias.report.wandb.night"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            text=True, start_new_session=True, env=self.environment,
-        )  # fmt: skip
+            [sys.executable, "-m", "sdgbias.report.wandb.night"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+            env=self.environment,
+        )
         self.lines: queue.Queue[str] = queue.Queue()
         threading.Thread(target=self._read, args=(self.process, self.lines), daemon=True).start()
 
@@ -171,7 +238,10 @@ class _Child:
         except queue.Empty:
             return None
         if not line:
-            return {"error": f"W&B's process ended with exit code {self.process.wait()}", "dead": True}
+            return {
+                "error": f"W&B's process ended with exit code {self.process.wait()}",
+                "dead": True,
+            }
         found: dict[str, Any] = json.loads(line)
         return found
 
@@ -185,7 +255,8 @@ class _Child:
 
 
 def main() -> None:
-    """The child: {results, out, night, jobs} as JSON on standard input, one line of JSON per job on standard output, nothing else there."""
+    """The child: {results, out, night, jobs} as JSON on standard input, one line of JSON per job on
+    standard output, nothing else there."""
     out = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what libraries print must not come among the answers
     from sdgbias.report.wandb import log
@@ -200,13 +271,24 @@ def main() -> None:
         for job in asked["jobs"]:
             try:
                 if job["run_id"] not in found:
-                    found = log.read(results, small if job["small"] else [job["run_id"]], night, job["small"])
-                written = log.write(results, found, job["run_id"], folder, night, job["small"], job["outcome"])
+                    found = log.read(
+                        results, small if job["small"] else [job["run_id"]], night, job["small"]
+                    )
+                written = log.write(
+                    results, found, job["run_id"], folder, night, job["small"], job["outcome"]
+                )
                 said = {"folder": str(written)}
             except SdgbiasError as error:
                 said = {"error": str(error)}
-            except Exception as error:  # W&B raises what it likes; here it may not cost more than this run
-                said = {"error": f"{type(error).__name__}: {(str(error).strip().splitlines() or ['no message'])[0]}"}
+            except (
+                Exception
+            ) as error:  # W&B raises what it likes; here it may not cost more than this run
+                said = {
+                    "error": (
+                        f"{type(error).__name__}:"
+                        f" {(str(error).strip().splitlines() or ['no message'])[0]}"
+                    )
+                }
             print(json.dumps(said), file=out)
 
 

@@ -1,11 +1,15 @@
-"""Sends the runs that wait in a W&B folder: one real `wandb sync` per run, each with a time limit, in the order of the nights.
+"""Sends the runs that wait in a W&B folder: one real `wandb sync` per run, each with a time limit,
+in the order of the nights.
 
-Whether somebody is logged in and the server answers is asked first, in seconds, because `wandb sync` itself waits for a server that
-doesn't answer without end. The key is read from the environment or from .netrc by its usual name and never written anywhere.
+Whether somebody is logged in and the server answers is asked first, in seconds, because `wandb
+sync` itself waits for a server that doesn't answer without end. The key is read from the
+environment or from .netrc by its usual name and never written anywhere.
 
-What lies in a W&B folder: runs that wait, runs that were sent, artifacts that runs still need. Files only; W&B is not imported.
+What lies in a W&B folder: runs that wait, runs that were sent, artifacts that runs still need.
+Files only; W&B is not imported.
 
-<folder>/wandb/offline-run-*      one folder per run; sdgbias.json in it says what it is and that it is whole
+<folder>/wandb/offline-run-*      one folder per run; sdgbias.json in it says what it is and that it
+is whole
 <folder>/artifacts/<name>         files of benchmarks and scores, shared by the runs that name them
 <folder>/sent.jsonl               a line per run that was sent
 <folder>/data, cache, config      W&B's own
@@ -42,7 +46,8 @@ HANGS = 2
 
 @dataclass(frozen=True)
 class Sent:
-    """ids that were sent; id -> reason of those that were not and wait for the next time; folders that are not whole runs of ours."""
+    """ids that were sent; id -> reason of those that were not and wait for the next time; folders
+    that are not whole runs of ours."""
 
     sent: tuple[str, ...]
     failed: dict[str, str]
@@ -50,62 +55,100 @@ class Sent:
 
 
 def host() -> str:
-    """The server's address: WANDB_BASE_URL, else W&B's own. Raises UsageError for what is no address."""
+    """The server's address: WANDB_BASE_URL, else W&B's own. Raises UsageError for what is no
+    address."""
     address = os.environ.get("WANDB_BASE_URL", "").rstrip("/") or DEFAULT_HOST
     parts = urlsplit(address)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.password:
-        raise UsageError("WANDB_BASE_URL is no plain http(s) address of a server; unset it for W&B's own, or set https://HOST")
+    if (
+        parts.scheme not in ("http", "https")
+        or not parts.hostname
+        or parts.username
+        or parts.password
+    ):
+        raise UsageError(
+            "WANDB_BASE_URL is no plain http(s) address of a server; unset it for W&B's own, or set"
+            " https://HOST"
+        )
     return address
 
 
 def logged_in(address: str) -> str:
-    """The key for a server: WANDB_API_KEY, else .netrc. Raises InfrastructureError when there is none."""
+    """The key for a server: WANDB_API_KEY, else .netrc. Raises InfrastructureError when there is
+    none."""
     key = os.environ.get("WANDB_API_KEY", "").strip()
     if not key:
         for name in (os.environ.get("NETRC", ""), "~/.netrc", "~/_netrc"):
             path = Path(name).expanduser() if name else None
             try:
-                found = netrc.netrc(str(path)).authenticators(urlsplit(address).hostname or "") if path and path.is_file() else None
+                found = (
+                    netrc.netrc(str(path)).authenticators(urlsplit(address).hostname or "")
+                    if path and path.is_file()
+                    else None
+                )
             except (OSError, netrc.NetrcParseError):
                 continue
             if found and found[2]:
                 key = found[2]
                 break
     if not key:
-        raise InfrastructureError(f"not logged in to {address}: set WANDB_API_KEY (or run `wandb login`), then again")
+        raise InfrastructureError(
+            f"not logged in to {address}: set WANDB_API_KEY (or run `wandb login`), then again"
+        )
     return key
 
 
 def reach(address: str, key: str, patience: float = PATIENCE) -> None:
-    """Asks the server who we are. Raises InfrastructureError when it doesn't answer within ``patience`` seconds or refuses the key."""
+    """Asks the server who we are. Raises InfrastructureError when it doesn't answer within
+    ``patience`` seconds or refuses the key."""
     import httpx
 
     query = {"query": "query Viewer { viewer { username } }"}
     try:
         answer = httpx.post(f"{address}/graphql", json=query, auth=("api", key), timeout=patience)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        said = "no answer in time" if isinstance(error, httpx.TimeoutException) else type(error).__name__
-        raise InfrastructureError(f"{address} doesn't answer ({said}); nothing is lost, run this again later") from None
+        said = (
+            "no answer in time"
+            if isinstance(error, httpx.TimeoutException)
+            else type(error).__name__
+        )
+        raise InfrastructureError(
+            f"{address} doesn't answer ({said}); nothing is lost, run this again later"
+        ) from None
     refused = answer.status_code in (401, 403)
     if answer.status_code == 200:
         try:
             refused = (answer.json().get("data") or {}).get("viewer") is None
         except (ValueError, AttributeError):
-            raise InfrastructureError(f"{address} answers, but not as W&B does; look at WANDB_BASE_URL") from None
+            raise InfrastructureError(
+                f"{address} answers, but not as W&B does; look at WANDB_BASE_URL"
+            ) from None
     if refused:
-        raise InfrastructureError(f"{address} refuses the key (status {answer.status_code}): set WANDB_API_KEY to a valid one, then again")
+        raise InfrastructureError(
+            f"{address} refuses the key (status {answer.status_code}): set WANDB_API_KEY to a valid"
+            " one, then again"
+        )
     if answer.status_code != 200:
-        raise InfrastructureError(f"{address} answers with status {answer.status_code}; nothing is lost, run this again later")
+        raise InfrastructureError(
+            f"{address} answers with status {answer.status_code}; nothing is lost, run this again"
+            " later"
+        )
 
 
 def sync(
-    folder: Path, now: Callable[[], datetime], *, timeout: float = 120.0, keep: bool = False,
-    patience: float = PATIENCE, progress: Callable[[str, int, int], None] = lambda what, done, total: None,
-) -> Sent:  # fmt: skip
-    """Sends what waits in ``folder``, oldest first, at most ``timeout`` seconds a run. What was sent is noted in sent.jsonl and removed
-    unless ``keep``; what was not stays as it is for the next time.
+    folder: Path,
+    now: Callable[[], datetime],
+    *,
+    timeout: float = 120.0,
+    keep: bool = False,
+    patience: float = PATIENCE,
+    progress: Callable[[str, int, int], None] = lambda what, done, total: None,
+) -> Sent:
+    """Sends what waits in ``folder``, oldest first, at most ``timeout`` seconds a run. What was
+    sent is noted in sent.jsonl and removed unless ``keep``; what was not stays as it is for the
+    next time.
 
-    Raises InfrastructureError when nobody is logged in, the server doesn't answer or refuses the key, or another sync is at work.
+    Raises InfrastructureError when nobody is logged in, the server doesn't answer or refuses the
+    key, or another sync is at work.
     """
     folder = Path(folder).resolve()
     runs = [run for run in waiting(folder) if not run.synced]
@@ -128,7 +171,9 @@ def sync(
             else:
                 failed[run.id] = said
                 hung = hung + 1 if said.startswith(_SLOW) else 0
-                stop = _gone(address, key, patience) or (f"{HANGS} runs in a row took too long" if hung >= HANGS else "")
+                stop = _gone(address, key, patience) or (
+                    f"{HANGS} runs in a row took too long" if hung >= HANGS else ""
+                )
                 if stop:
                     failed |= {r.id: f"not tried: {stop}" for r in runs[at:]}
                     break
@@ -151,11 +196,19 @@ def _gone(address: str, key: str, patience: float) -> str:
 
 def _send(run: Waiting, folder: Path, timeout: float, key: str) -> str:
     """'' when W&B itself marked the run as synced; else why not, in one line."""
-    environment = {k: v for k, v in os.environ.items() if k not in ("WANDB_MODE", "WANDB_SILENT")} | folders(folder)
+    environment = {
+        k: v for k, v in os.environ.items() if k not in ("WANDB_MODE", "WANDB_SILENT")
+    } | folders(folder)
     process = subprocess.Popen(
-        [sys.executable, "-m", "wandb", "sync", str(run.folder)], env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True,
-    )  # fmt: skip
+        [sys.executable, "-m", "wandb", "sync", str(run.folder)],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
     try:
         said, _ = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
@@ -170,8 +223,11 @@ def _send(run: Waiting, folder: Path, timeout: float, key: str) -> str:
 
 
 def _reason(said: str, code: int) -> str:
-    """The line of `wandb sync` that says most; a crash of its helper is a panic with a stack behind it."""
-    lines = [re.sub(r"\x1b\[[0-9;]*m", "", line).strip() for line in said.splitlines() if line.strip()]
+    """The line of `wandb sync` that says most; a crash of its helper is a panic with a stack behind
+    it."""
+    lines = [
+        re.sub(r"\x1b\[[0-9;]*m", "", line).strip() for line in said.splitlines() if line.strip()
+    ]
     for sign in ("ERROR", "panic:", "Error", "error"):
         for line in reversed(lines):
             if sign in line:
@@ -188,8 +244,8 @@ REPORTS = "reports.json"
 
 @dataclass(frozen=True)
 class Waiting:
-    """A whole run that waits to be sent; ``needs``: folders of ``artifacts/`` that it refers to; ``synced``: W&B's own
-    mark says that it has been."""
+    """A whole run that waits to be sent; ``needs``: folders of ``artifacts/`` that it refers to;
+    ``synced``: W&B's own mark says that it has been."""
 
     folder: Path
     id: str
@@ -217,8 +273,17 @@ def waiting(folder: Path) -> list[Waiting]:
     for path in sorted(Path(folder).glob("wandb/offline-run-*")):
         label = _json(path / LABEL)
         if label and any(path.glob("*.wandb")):
-            found.append(Waiting(path, label["id"], label["run_id"], label["night"], bool(label["small"]), tuple(label["needs"]),
-                                 any(path.glob("*.wandb.synced"))))  # fmt: skip
+            found.append(
+                Waiting(
+                    path,
+                    label["id"],
+                    label["run_id"],
+                    label["night"],
+                    bool(label["small"]),
+                    tuple(label["needs"]),
+                    any(path.glob("*.wandb.synced")),
+                )
+            )
     return found
 
 
@@ -247,17 +312,26 @@ def sent_ids(folder: Path) -> set[str]:
 
 def logged_in_full(folder: Path) -> set[str]:
     """Run ids whose tables and scores stand in a run that waits or was sent."""
-    return {str(s["run_id"]) for s in sent(folder) if not s["small"]} | {w.run_id for w in waiting(folder) if not w.small}
+    return {str(s["run_id"]) for s in sent(folder) if not s["small"]} | {
+        w.run_id for w in waiting(folder) if not w.small
+    }
 
 
 def mark_sent(folder: Path, run: Waiting, now: datetime) -> None:
-    line = {"id": run.id, "run_id": run.run_id, "night": run.night, "small": run.small, "sent_at": now.isoformat(timespec="seconds")}
+    line = {
+        "id": run.id,
+        "run_id": run.run_id,
+        "night": run.night,
+        "small": run.small,
+        "sent_at": now.isoformat(timespec="seconds"),
+    }
     with (Path(folder) / SENT).open("a", encoding="utf-8") as file:
         file.write(json.dumps(line, sort_keys=True) + "\n")
 
 
 def forget(folder: Path) -> None:
-    """Removes what no waiting run needs: folders of runs that were sent, files of artifacts, and W&B's own once nothing waits."""
+    """Removes what no waiting run needs: folders of runs that were sent, files of artifacts, and
+    W&B's own once nothing waits."""
     folder = Path(folder)
     for run in waiting(folder):
         if run.synced:
@@ -279,7 +353,8 @@ def forget(folder: Path) -> None:
 
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Held while a run is written, so that nothing that it refers to is removed meanwhile. Raises OSError."""
+    """Held while a run is written, so that nothing that it refers to is removed meanwhile. Raises
+    OSError."""
     with (Path(folder) / WRITING).open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -294,18 +369,27 @@ def keep_reports(folder: Path, known: dict[str, str]) -> None:
     """Raises StoreError when the folder can't be written."""
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
-        (Path(folder) / REPORTS).write_text(json.dumps(known, indent=1, sort_keys=True), encoding="utf-8")
+        (Path(folder) / REPORTS).write_text(
+            json.dumps(known, indent=1, sort_keys=True), encoding="utf-8"
+        )
     except OSError as error:
-        raise StoreError(f"the Report was made, but can't write {folder}: {error.strerror}; name another --dir") from None
+        raise StoreError(
+            f"the Report was made, but can't write {folder}: {error.strerror}; name another --dir"
+        ) from None
 
 
 @contextmanager
 def only_one(folder: Path) -> Iterator[None]:
-    """Holds the folder against a second sync. Raises InfrastructureError when there is one, or when the folder can't be written."""
+    """Holds the folder against a second sync. Raises InfrastructureError when there is one, or when
+    the folder can't be written."""
     with files.only_one(
         Path(folder) / "sync.lock",
-        lambda error: InfrastructureError(f"can't write {folder}: {error.strerror}; name another --dir"),
-        lambda _: InfrastructureError(f"{folder}: another `sdgbias wandb sync` is at work here; wait until it has ended"),
+        lambda error: InfrastructureError(
+            f"can't write {folder}: {error.strerror}; name another --dir"
+        ),
+        lambda _: InfrastructureError(
+            f"{folder}: another `sdgbias wandb sync` is at work here; wait until it has ended"
+        ),
     ):
         yield
 

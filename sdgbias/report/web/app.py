@@ -1,6 +1,8 @@
-"""The application: routes, headers, which hosts it answers to, and how it says that something isn't there or can't be read now.
+"""The application: routes, headers, which hosts it answers to, and how it says that something isn't
+there or can't be read now.
 
-`sdgbias serve`: a small read-only web application over the results file. It shows what is stored and computes nothing that is not.
+`sdgbias serve`: a small read-only web application over the results file. It shows what is stored
+and computes nothing that is not.
 """
 
 from __future__ import annotations
@@ -27,32 +29,41 @@ LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 #: Seconds after which a page that could not be read is asked for again.
 RETRY = 5
 POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; "
-    "frame-ancestors 'none'"
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self';"
+    " form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
-#: The report's pages hold their own scripts and allow nothing else themselves; the sandbox keeps them apart from these pages.
+#: The report's pages hold their own scripts and allow nothing else themselves; the sandbox keeps
+#: them apart from these pages.
 REPORT_POLICY = "sandbox allow-scripts allow-popups; frame-ancestors 'none'"
 HEADERS = {
-    "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cross-Origin-Opener-Policy": "same-origin",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
-}  # fmt: skip
+}
 
 
 def answers_to(host: str, allowed: Iterable[str]) -> list[str]:
-    """Names that a request's Host header may hold: loopback's, the one listened on, and those allowed by hand.
+    """Names that a request's Host header may hold: loopback's, the one listened on, and those
+    allowed by hand.
 
-    A page of another site that points its own name at this machine is refused that way (DNS rebinding). Raises UsageError where the
-    server listens on every address of the machine and no name was allowed.
+    A page of another site that points its own name at this machine is refused that way (DNS
+    rebinding). Raises UsageError where the server listens on every address of the machine and no
+    name was allowed.
     """
     allowed = [a.strip().lower() for a in allowed if a.strip()]
     bad = next((a for a in allowed if "*" in a or "/" in a or " " in a), None)
     if bad is not None:
         raise UsageError(
-            f"--allowed-host {bad!r}: write a bare name or address, without port and wildcard, e.g. --allowed-host bias.example.org"
+            f"--allowed-host {bad!r}: write a bare name or address, without port and wildcard, e.g."
+            " --allowed-host bias.example.org"
         )
     if _wildcard(host):
         if not allowed:
-            raise UsageError(f"--host {host} listens everywhere: name how people will call it, e.g. --allowed-host bias.example.org")
+            raise UsageError(
+                f"--host {host} listens everywhere: name how people will call it, e.g."
+                " --allowed-host bias.example.org"
+            )
         return [*LOOPBACK, *allowed]
     return [*LOOPBACK, f"[{host}]" if ":" in host else host.lower(), *allowed]
 
@@ -65,18 +76,25 @@ def _wildcard(host: str) -> bool:
 
 
 def create(site: Site, hosts: Iterable[str] = LOOPBACK) -> FastAPI:
-    """The application over one results file. It only answers GET and HEAD, and nothing it does writes anywhere."""
-    app = FastAPI(title="sdgbias", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
+    """The application over one results file. It only answers GET and HEAD, and nothing it does
+    writes anywhere."""
+    app = FastAPI(
+        title="sdgbias", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False
+    )
     app.include_router(routes.router(site))
     app.include_router(routes.question_router(site))
     app.mount("/static", StaticFiles(directory=HERE / "static"), name="static")
     if site.report is not None:
-        app.mount("/report", StaticFiles(directory=site.report, html=True, check_dir=False), name="report")
+        app.mount(
+            "/report", StaticFiles(directory=site.report, html=True, check_dir=False), name="report"
+        )
     _say_no(app, site)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)
 
     @app.middleware("http")
-    async def guard(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
+    async def guard(
+        request: Request, call_next: Callable[[Request], Awaitable[Response]]
+    ) -> Response:
         response = await call_next(request)
         of_report = request.url.path == "/report" or request.url.path.startswith("/report/")
         response.headers["Content-Security-Policy"] = REPORT_POLICY if of_report else POLICY
@@ -87,9 +105,20 @@ def create(site: Site, hosts: Iterable[str] = LOOPBACK) -> FastAPI:
 
 
 def _say_no(app: FastAPI, site: Site) -> None:
-    def page(status: int, heading: str, message: str, headers: dict[str, str] | None = None, **more: Any) -> HTMLResponse:
+    def page(
+        status: int, heading: str, message: str, headers: dict[str, str] | None = None, **more: Any
+    ) -> HTMLResponse:
         context = {"near": (), "every": "/", "retry": 0, **more}
-        made = site.html(None, "error.html.j2", here="", title=heading, status=status, heading=heading, message=message, **context)
+        made = site.html(
+            None,
+            "error.html.j2",
+            here="",
+            title=heading,
+            status=status,
+            heading=heading,
+            message=message,
+            **context,
+        )
         made.headers.update(headers or {})
         return made
 
@@ -104,24 +133,43 @@ def _say_no(app: FastAPI, site: Site) -> None:
     @app.exception_handler(RequestValidationError)
     def invalid(request: Request, error: RequestValidationError) -> HTMLResponse:
         first = error.errors()[0]
-        return page(400, "This can’t be shown", f"{first['loc'][-1]} {str(first.get('input', ''))[:80]!r}: {first['msg']}")
+        return page(
+            400,
+            "This can’t be shown",
+            f"{first['loc'][-1]} {str(first.get('input', ''))[:80]!r}: {first['msg']}",
+        )
 
     @app.exception_handler(HTTPException)
     def other(request: Request, error: HTTPException) -> HTMLResponse:
         names = {404: "No such page", 405: "Read only"}
-        said = {404: f"There is nothing at {request.url.path[:200]}.", 405: "These pages can only be read: GET and HEAD."}
-        return page(error.status_code, names.get(error.status_code, "This can’t be shown"), said.get(error.status_code, str(error.detail)),
-                    dict(error.headers or {}))  # fmt: skip
+        said = {
+            404: f"There is nothing at {request.url.path[:200]}.",
+            405: "These pages can only be read: GET and HEAD.",
+        }
+        return page(
+            error.status_code,
+            names.get(error.status_code, "This can’t be shown"),
+            said.get(error.status_code, str(error.detail)),
+            dict(error.headers or {}),
+        )
 
     @app.exception_handler(Unavailable)
     def unavailable(request: Request, error: Unavailable) -> HTMLResponse:
         if error.missing or error.busy:
             heading = "No results yet" if error.missing else "The results are being written"
-            return page(503, heading, str(error), {"Retry-After": str(RETRY), "Cache-Control": "no-store"}, retry=RETRY)
+            return page(
+                503,
+                heading,
+                str(error),
+                {"Retry-After": str(RETRY), "Cache-Control": "no-store"},
+                retry=RETRY,
+            )
         logger.warning("%s: %s", request.url.path, error)
         return page(500, "The results can’t be read", str(error), {"Cache-Control": "no-store"})
 
     @app.exception_handler(Exception)
     def broken(request: Request, error: Exception) -> HTMLResponse:
-        said = "Something in this page is broken; the server’s log says what. Other pages still work."
+        said = (
+            "Something in this page is broken; the server’s log says what. Other pages still work."
+        )
         return page(500, "This page failed", said, {**HEADERS, "Content-Security-Policy": POLICY})

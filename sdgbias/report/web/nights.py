@@ -26,51 +26,96 @@ _ORDER = {"failed": 0, "skipped": 1, "published": 2, "unchanged": 3}
 def newest(reader: Reader, finished: bool = False) -> str | None:
     """Name of the newest night (of the newest that is no longer running); None without one."""
     where = "WHERE status IS DISTINCT FROM 'running'" if finished else ""
-    found = reader.one(f"SELECT night FROM nights {where} ORDER BY started_at DESC NULLS LAST, night DESC LIMIT 1")
+    found = reader.one(
+        f"SELECT night FROM nights {where} ORDER BY started_at DESC NULLS LAST, night DESC LIMIT 1"
+    )
     return None if found is None else str(found["night"])
 
 
 def night(reader: Reader, name: str) -> dict[str, Any] | None:
-    """Everything about one night: row, models, counts, verdicts that are no pass, flips and announcements; None for an unknown one."""
+    """Everything about one night: row, models, counts, verdicts that are no pass, flips and
+    announcements; None for an unknown one."""
     row = reader.one("SELECT * FROM nights WHERE night = ?", [name])
     if row is None:
         return None
     counts = _verdicts(reader, name)
     models = [
         m
-        | {"verdicts": (v := counts.get((m["model"], m["suite"]), {})), "verdict": labels.worst(v), "planted": m["provenance"] == "planted"}
+        | {
+            "verdicts": (v := counts.get((m["model"], m["suite"]), {})),
+            "verdict": labels.worst(v),
+            "planted": m["provenance"] == "planted",
+        }
         for m in reader.ask(
-            """SELECT nm.*, r.provenance FROM night_models nm LEFT JOIN runs r ON r.run_id = nm.run_id
+            """SELECT nm.*, r.provenance FROM night_models nm LEFT JOIN runs r ON r.run_id =
+               nm.run_id
                WHERE nm.night = ? ORDER BY nm.model, nm.suite""",
             [name],
         )
     ]
-    models.sort(key=lambda m: (m["verdict"] != "BREACH", _ORDER.get(m["outcome"], 0), m["model"], m["suite"]))
-    outcomes = {o: sum(m["outcome"] == o for m in models) for o in ("published", "unchanged", "failed", "skipped")}
+    models.sort(
+        key=lambda m: (
+            m["verdict"] != "BREACH",
+            _ORDER.get(m["outcome"], 0),
+            m["model"],
+            m["suite"],
+        )
+    )
+    outcomes = {
+        o: sum(m["outcome"] == o for m in models)
+        for o in ("published", "unchanged", "failed", "skipped")
+    }
     breaches = sum(v.get("BREACH", 0) for v in counts.values())
     return {
-        "row": row, "models": models, "outcomes": outcomes, "breaches": breaches, "headline": _headline(outcomes, counts, row["status"]),
-        "steps": _steps(row), "seconds": _seconds(row),
-        "judged": [j | {"verdict_name": labels.VERDICTS.get(j["verdict"], j["verdict"])} for j in reader.ask(
-            f"""SELECT * FROM verdicts WHERE night = ? AND verdict != 'PASS'
-                ORDER BY verdict != 'BREACH', verdict != 'MISSING', model, suite, rule, task, test, method LIMIT {VERDICTS + 1}""", [name])],
+        "row": row,
+        "models": models,
+        "outcomes": outcomes,
+        "breaches": breaches,
+        "headline": _headline(outcomes, counts, row["status"]),
+        "steps": _steps(row),
+        "seconds": _seconds(row),
+        "judged": [
+            j | {"verdict_name": labels.VERDICTS.get(j["verdict"], j["verdict"])}
+            for j in reader.ask(
+                f"""SELECT * FROM verdicts WHERE night = ? AND verdict != 'PASS'
+                ORDER BY verdict != 'BREACH', verdict != 'MISSING', model, suite, rule, task, test,
+                method LIMIT {VERDICTS + 1}""",
+                [name],
+            )
+        ],
         "flips": reader.ask(
-            """SELECT model, suite, run_id, baseline, count(*) AS n, count(*) FILTER (better) AS better FROM flips WHERE night = ?
-               GROUP BY ALL ORDER BY model, suite, run_id""", [name]),
-        "accepted": {a["run_id"]: a for a in reader.ask(
-            "SELECT a.* FROM accepted a SEMI JOIN night_models nm ON nm.run_id = a.run_id AND nm.night = ?", [name])},
-        "announcements": reader.ask("SELECT * FROM announcements WHERE night = ? ORDER BY target", [name]),
-    }  # fmt: skip
+            """SELECT model, suite, run_id, baseline, count(*) AS n, count(*) FILTER (better) AS
+               better FROM flips WHERE night = ?
+               GROUP BY ALL ORDER BY model, suite, run_id""",
+            [name],
+        ),
+        "accepted": {
+            a["run_id"]: a
+            for a in reader.ask(
+                "SELECT a.* FROM accepted a SEMI JOIN night_models nm ON nm.run_id = a.run_id AND"
+                " nm.night = ?",
+                [name],
+            )
+        },
+        "announcements": reader.ask(
+            "SELECT * FROM announcements WHERE night = ? ORDER BY target", [name]
+        ),
+    }
 
 
 def _verdicts(reader: Reader, name: str) -> dict[tuple[str, str], dict[str, int]]:
     found: dict[tuple[str, str], dict[str, int]] = {}
-    for r in reader.ask("SELECT model, suite, verdict, count(*) AS n FROM verdicts WHERE night = ? GROUP BY ALL", [name]):
+    for r in reader.ask(
+        "SELECT model, suite, verdict, count(*) AS n FROM verdicts WHERE night = ? GROUP BY ALL",
+        [name],
+    ):
         found.setdefault((r["model"], r["suite"]), {})[r["verdict"]] = r["n"]
     return found
 
 
-def _headline(outcomes: dict[str, int], counts: dict[tuple[str, str], dict[str, int]], status: str) -> tuple[str, str]:
+def _headline(
+    outcomes: dict[str, int], counts: dict[tuple[str, str], dict[str, int]], status: str
+) -> tuple[str, str]:
     """(tone, sentence) that a reader in a hurry needs: what wants a person comes first."""
     breached = sorted({model for (model, _), v in counts.items() if v.get("BREACH")})
     if breached:
@@ -81,10 +126,20 @@ def _headline(outcomes: dict[str, int], counts: dict[tuple[str, str], dict[str, 
     if outcomes["failed"]:
         return "warn", f"{outcomes['failed']} of {_models(sum(outcomes.values()))} failed."
     if status in ("failed", "interrupted"):
-        return "warn", f"The night was {'interrupted' if status == 'interrupted' else 'not finished'}."
+        return (
+            "warn",
+            f"The night was {'interrupted' if status == 'interrupted' else 'not finished'}.",
+        )
     if status == "running":
         return "plain", "Still running."
-    return "good", "Nothing needs a person." if counts else "Every model was asked. Nothing was judged by the gate."
+    return (
+        "good",
+        (
+            "Nothing needs a person."
+            if counts
+            else "Every model was asked. Nothing was judged by the gate."
+        ),
+    )
 
 
 def _models(n: int) -> str:
@@ -94,7 +149,10 @@ def _models(n: int) -> str:
 def _steps(row: Row) -> dict[str, str]:
     """What came of each step after scoring, in the order in which they are run."""
     found = {str(k): str(v) for k, v in labels.parsed(row["steps"]).items()}
-    return {name: found[name] for name in sorted(found, key=lambda s: (STEPS.index(s) if s in STEPS else len(STEPS), s))}
+    return {
+        name: found[name]
+        for name in sorted(found, key=lambda s: (STEPS.index(s) if s in STEPS else len(STEPS), s))
+    }
 
 
 def _seconds(row: Row) -> float | None:
@@ -106,42 +164,60 @@ def listing(reader: Reader, page: int) -> dict[str, Any]:
     """Nights, newest first, PAGE at a time, with counts of outcomes and breaches."""
     total = reader.ask("SELECT count(*) AS n FROM nights")[0]["n"]
     rows = reader.ask(
-        f"""WITH chosen AS (SELECT * FROM nights ORDER BY started_at DESC NULLS LAST, night DESC LIMIT {PAGE} OFFSET ?)
-            SELECT c.night, c.status, c.started_at, c.finished_at, c."by", count(nm.model) AS models,
-                   count(*) FILTER (outcome = 'published') AS published, count(*) FILTER (outcome = 'unchanged') AS unchanged,
-                   count(*) FILTER (outcome = 'failed') AS failed, count(*) FILTER (outcome = 'skipped') AS skipped,
+        f"""WITH chosen AS (SELECT * FROM nights ORDER BY started_at DESC NULLS LAST, night DESC
+            LIMIT {PAGE} OFFSET ?)
+            SELECT c.night, c.status, c.started_at, c.finished_at, c."by", count(nm.model) AS
+            models,
+                   count(*) FILTER (outcome = 'published') AS published, count(*) FILTER (outcome =
+                   'unchanged') AS unchanged,
+                   count(*) FILTER (outcome = 'failed') AS failed, count(*) FILTER (outcome =
+                   'skipped') AS skipped,
                    coalesce(any_value(v.n), 0) AS breaches
             FROM chosen c LEFT JOIN night_models nm USING (night)
-            LEFT JOIN (SELECT night, count(*) AS n FROM verdicts WHERE verdict = 'BREACH' GROUP BY night) v USING (night)
+            LEFT JOIN (SELECT night, count(*) AS n FROM verdicts WHERE verdict = 'BREACH' GROUP BY
+            night) v USING (night)
             GROUP BY ALL ORDER BY c.started_at DESC NULLS LAST, c.night DESC""",
         [(page - 1) * PAGE],
     )
-    return {"rows": [r | {"seconds": _seconds(r)} for r in rows], "total": total, "page": page, "pages": max(1, -(-total // PAGE))}
+    return {
+        "rows": [r | {"seconds": _seconds(r)} for r in rows],
+        "total": total,
+        "page": page,
+        "pages": max(1, -(-total // PAGE)),
+    }
 
 
 def running(reader: Reader, now: datetime) -> dict[str, Any] | None:
-    """The newest night while it runs: jobs (a model on a suite) done of those planned, and what their logs say; None when nothing runs.
+    """The newest night while it runs: jobs (a model on a suite) done of those planned, and what
+    their logs say; None when nothing runs.
 
-    ``now``: UTC. Planned is what the entries ask for that were copied for the night; done is also what the night's own file says and the
-    results don't yet.
+    ``now``: UTC. Planned is what the entries ask for that were copied for the night; done is also
+    what the night's own file says and the results don't yet.
     """
     row = reader.one("SELECT * FROM nights ORDER BY started_at DESC NULLS LAST, night DESC LIMIT 1")
     if row is None or row["status"] != "running":
         return None
     name = str(row["night"])
-    asked = reader.ask("SELECT model, suite FROM night_models WHERE night = ? ORDER BY model, suite", [name])
+    asked = reader.ask(
+        "SELECT model, suite FROM night_models WHERE night = ? ORDER BY model, suite", [name]
+    )
     folder = _folder(reader.results.path.parent, name)
     done = {(r["model"], r["suite"]) for r in asked} | (_kept(folder) if folder else set())
     planned = _planned(folder) if folder else set()
     began = row["started_at"]
     return {
-        "night": name, "started_at": began, "seconds": (now.replace(tzinfo=None) - began).total_seconds() if began else None,
-        "done": len(done), "planned": len(planned | done) if planned else 0, "logs": _logs(folder, now) if folder else [],
-    }  # fmt: skip
+        "night": name,
+        "started_at": began,
+        "seconds": (now.replace(tzinfo=None) - began).total_seconds() if began else None,
+        "done": len(done),
+        "planned": len(planned | done) if planned else 0,
+        "logs": _logs(folder, now) if folder else [],
+    }
 
 
 def _folder(home: Path, name: str) -> Path | None:
-    """The night's own folder beside the results; None where it isn't there or its name leads elsewhere."""
+    """The night's own folder beside the results; None where it isn't there or its name leads
+    elsewhere."""
     try:
         folder = confine(home, f"nights/{name}")
     except InputError:
@@ -150,7 +226,8 @@ def _folder(home: Path, name: str) -> Path | None:
 
 
 def _planned(folder: Path) -> set[tuple[str, str]]:
-    """(model, suite) of every entry copied for the night; one that can't be read counts for the suite that all are asked."""
+    """(model, suite) of every entry copied for the night; one that can't be read counts for the
+    suite that all are asked."""
     found = set()
     for path in sorted((folder / "registry").glob("*.yaml")):
         try:
@@ -164,7 +241,9 @@ def _planned(folder: Path) -> set[tuple[str, str]]:
 def _kept(folder: Path) -> set[tuple[str, str]]:
     """(model, suite) of the outcomes in the night's own file."""
     try:
-        lines = (folder / "outcomes.jsonl").read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = (
+            (folder / "outcomes.jsonl").read_text(encoding="utf-8", errors="replace").splitlines()
+        )
     except OSError:
         return set()
     rows = [labels.parsed(line) for line in lines]
@@ -172,7 +251,8 @@ def _kept(folder: Path) -> set[tuple[str, str]]:
 
 
 def _logs(folder: Path, now: datetime) -> list[dict[str, Any]]:
-    """Name, size, seconds since the last word and last line of each log of a night, the liveliest first."""
+    """Name, size, seconds since the last word and last line of each log of a night, the liveliest
+    first."""
     found = []
     for path in sorted(folder.rglob("*.log"))[:200]:
         try:
@@ -184,9 +264,16 @@ def _logs(folder: Path, now: datetime) -> list[dict[str, Any]]:
                 text = file.read(TAIL).decode("utf-8", "replace")
         except OSError:
             continue
-        lines = [line.strip() for line in re.split(r"[\r\n]+", _COLOURS.sub("", text)) if line.strip()]
+        lines = [
+            line.strip() for line in re.split(r"[\r\n]+", _COLOURS.sub("", text)) if line.strip()
+        ]
         quiet = max(0.0, now.timestamp() - stat.st_mtime)
         found.append(
-            {"name": path.relative_to(folder).as_posix(), "size": stat.st_size, "quiet": quiet, "last": lines[-1][:160] if lines else ""}
+            {
+                "name": path.relative_to(folder).as_posix(),
+                "size": stat.st_size,
+                "quiet": quiet,
+                "last": lines[-1][:160] if lines else "",
+            }
         )
     return sorted(found, key=lambda log: (log["quiet"], log["name"]))[:24]

@@ -1,4 +1,5 @@
-"""Pages about nights, models and runs. Every parameter is checked here; what a page says is worked out by the module named after it.
+"""Pages about nights, models and runs. Every parameter is checked here; what a page says is worked
+out by the module named after it.
 
 Pages about single questions and pairs of runs, and the pictures.
 """
@@ -32,9 +33,21 @@ Window = Annotated[int, Query(ge=1, le=3660)]
 
 
 def _cell(
-    task: Text = "", metric: Text = "", method: Text = "", test: Text = "", pillar: Text = "", indicator: Text = ""
+    task: Text = "",
+    metric: Text = "",
+    method: Text = "",
+    test: Text = "",
+    pillar: Text = "",
+    indicator: Text = "",
 ) -> dict[str, str]:
-    return {"task": task, "metric": metric, "method": method, "test": test, "pillar": pillar, "indicator": indicator}
+    return {
+        "task": task,
+        "metric": metric,
+        "method": method,
+        "test": test,
+        "pillar": pillar,
+        "indicator": indicator,
+    }
 
 
 #: The selects of the leaderboard below suite and benchmark; '' where the address says nothing.
@@ -59,25 +72,52 @@ def router(site: Site) -> APIRouter:
             name = nights.newest(reader, finished=True)
             shown = nights.night(reader, name) if name else None
             latest = runs.listing(reader, 1)["rows"][:10] if shown is None else []
-            return site.html(reader, "night.html.j2", here="/", title="Last night", running=running, night=shown, latest=latest, home=True)
+            return site.html(
+                reader,
+                "night.html.j2",
+                here="/",
+                title="Last night",
+                running=running,
+                night=shown,
+                latest=latest,
+                home=True,
+            )
 
     @made.api_route("/nights", methods=READ)
     def all_nights(page: Page = 1) -> HTMLResponse:
         with site.results.reading() as reader:
             listed = nights.listing(reader, page)
-            return site.html(reader, "nights.html.j2", here="/nights", title="Nights", listed=listed)
+            return site.html(
+                reader, "nights.html.j2", here="/nights", title="Nights", listed=listed
+            )
 
     @made.api_route("/nights/{name}", methods=READ)
     def one_night(name: str) -> HTMLResponse:
         with site.results.reading() as reader:
             shown = nights.night(reader, name[:200])
             if shown is None:
-                known = (r["night"] for r in reader.ask("SELECT night FROM nights ORDER BY night DESC LIMIT 2000"))
+                known = (
+                    r["night"]
+                    for r in reader.ask("SELECT night FROM nights ORDER BY night DESC LIMIT 2000")
+                )
                 raise Missing("night", name, near(name, known, "/nights/"), "/nights")
-            running = nights.running(reader, datetime.now(UTC)) if shown["row"]["status"] == "running" else None
+            running = (
+                nights.running(reader, datetime.now(UTC))
+                if shown["row"]["status"] == "running"
+                else None
+            )
             running = running if running and running["night"] == name else None
             title = f"Night {name}"
-            return site.html(reader, "night.html.j2", here="/nights", title=title, running=running, night=shown, latest=[], home=False)
+            return site.html(
+                reader,
+                "night.html.j2",
+                here="/nights",
+                title=title,
+                running=running,
+                night=shown,
+                latest=[],
+                home=False,
+            )
 
     @made.api_route("/api/running", methods=READ)
     def running() -> JSONResponse:
@@ -87,40 +127,79 @@ def router(site: Site) -> APIRouter:
         if found is None:
             return JSONResponse({"night": None})
         return JSONResponse(
-            {"night": found["night"], "done": found["done"], "planned": found["planned"], "lasted": labels.lasted(found["seconds"])}
+            {
+                "night": found["night"],
+                "done": found["done"],
+                "planned": found["planned"],
+                "lasted": labels.lasted(found["seconds"]),
+            }
         )
 
     @made.api_route("/leaderboard", methods=READ)
-    def leaderboard(wanted: Wanted, suite: Text = "", benchmark: Text = "", nights: Window = 90) -> HTMLResponse:
+    def leaderboard(
+        wanted: Wanted, suite: Text = "", benchmark: Text = "", nights: Window = 90
+    ) -> HTMLResponse:
         with site.results.reading() as reader:
             context = _board(reader, suite, benchmark, wanted, nights)
-            return site.html(reader, "leaderboard.html.j2", here="/leaderboard", title="Leaderboard", **context)
+            return site.html(
+                reader, "leaderboard.html.j2", here="/leaderboard", title="Leaderboard", **context
+            )
 
     @made.api_route("/leaderboard.csv", methods=READ)
-    def leaderboard_csv(wanted: Wanted, suite: Text = "", benchmark: Text = "", nights: Window = 90) -> Response:
+    def leaderboard_csv(
+        wanted: Wanted, suite: Text = "", benchmark: Text = "", nights: Window = 90
+    ) -> Response:
         """The numbers behind the chart, all of them, for other tools."""
         with site.results.reading() as reader:
             context = _board(reader, suite, benchmark, wanted, nights)
-        head = ["night", "model", "provenance", "run_id", *context["chosen"], "value", "n", "ci_low", "ci_high"]
+        head = [
+            "night",
+            "model",
+            "provenance",
+            "run_id",
+            *context["chosen"],
+            "value",
+            "n",
+            "ci_low",
+            "ci_high",
+        ]
         text = io.StringIO()
         writer = csv.DictWriter(text, head, extrasaction="ignore", lineterminator="\n")
         writer.writeheader()
         writer.writerows(row | context["chosen"] for row in context["past"])
-        named = {"Content-Disposition": 'attachment; filename="leaderboard.csv"', "Cache-Control": "no-cache"}
+        named = {
+            "Content-Disposition": 'attachment; filename="leaderboard.csv"',
+            "Cache-Control": "no-cache",
+        }
         return Response(text.getvalue(), media_type="text/csv; charset=utf-8", headers=named)
 
     @made.api_route("/models", methods=READ)
     def all_models() -> HTMLResponse:
         with site.results.reading() as reader:
-            return site.html(reader, "models.html.j2", here="/models", title="Models", rows=models.index(reader, site.registry))
+            return site.html(
+                reader,
+                "models.html.j2",
+                here="/models",
+                title="Models",
+                rows=models.index(reader, site.registry),
+            )
 
     @made.api_route("/models/{name}", methods=READ)
     def one_model(name: str) -> HTMLResponse:
         with site.results.reading() as reader:
             found = models.page(reader, name[:200], site.registry)
             if found is None:
-                raise Missing("model", name, near(name, models.names(reader), "/models/"), "/models")
-            return site.html(reader, "model.html.j2", here="/models", title=name, m=found, directions=models.DIRECTIONS)
+                raise Missing(
+                    "model", name, near(name, models.names(reader), "/models/"), "/models"
+                )
+            return site.html(
+                reader,
+                "model.html.j2",
+                here="/models",
+                title=name,
+                m=found,
+                directions=models.DIRECTIONS,
+            )
 
     @made.api_route("/runs", methods=READ)
     def all_runs(page: Page = 1, model: Text = "", suite: Text = "") -> HTMLResponse:
@@ -130,37 +209,66 @@ def router(site: Site) -> APIRouter:
                 chosen_from("model", model, known)
             if suite:
                 chosen_from("suite", suite, board.suites(reader))
-            context: dict[str, Any] = {"listed": runs.listing(reader, page, model, suite), "models": known, "suites": board.suites(reader)}
-            return site.html(reader, "runs.html.j2", here="/runs", title="Runs", model=model, suite=suite, **context)
+            context: dict[str, Any] = {
+                "listed": runs.listing(reader, page, model, suite),
+                "models": known,
+                "suites": board.suites(reader),
+            }
+            return site.html(
+                reader,
+                "runs.html.j2",
+                here="/runs",
+                title="Runs",
+                model=model,
+                suite=suite,
+                **context,
+            )
 
     @made.api_route("/health", methods=READ)
     def health() -> JSONResponse:
-        """The server is up; 'results' says whether the file can be read: readable, busy, missing or broken."""
+        """The server is up; 'results' says whether the file can be read: readable, busy, missing or
+        broken."""
         try:
             with site.results.reading() as reader:
-                counted = reader.ask("SELECT (SELECT count(*) FROM runs) AS runs, (SELECT count(*) FROM nights) AS nights")[0]
+                counted = reader.ask(
+                    "SELECT (SELECT count(*) FROM runs) AS runs, (SELECT count(*) FROM nights) AS"
+                    " nights"
+                )[0]
                 state = "busy" if reader.stale else "readable"
             return JSONResponse({"status": "ok", "results": state, **counted})
         except Unavailable as error:
             return JSONResponse(
-                {"status": "ok", "results": "missing" if error.missing else "busy" if error.busy else "broken", "message": str(error)}
+                {
+                    "status": "ok",
+                    "results": "missing" if error.missing else "busy" if error.busy else "broken",
+                    "message": str(error),
+                }
             )
 
     return made
 
 
-def _board(reader: Reader, suite: str, benchmark: str, wanted: dict[str, str], window: int) -> dict[str, Any]:
+def _board(
+    reader: Reader, suite: str, benchmark: str, wanted: dict[str, str], window: int
+) -> dict[str, Any]:
     known = board.suites(reader)
     suite = chosen_from("suite", suite, known)
     folders = board.benchmarks(reader, suite) if suite else []
     ids = [b["benchmark_id"] for b in folders]
-    every = ids if not benchmark or benchmark in ids else [b["benchmark_id"] for s in known for b in board.benchmarks(reader, s)]
+    every = (
+        ids
+        if not benchmark or benchmark in ids
+        else [b["benchmark_id"] for s in known for b in board.benchmarks(reader, s)]
+    )
     chosen_from("benchmark", benchmark, every)
     benchmark = benchmark if benchmark in ids else (ids[0] if ids else "")
     newest = board.newest_runs(reader, suite, benchmark)
     latest = max(newest, key=lambda r: (r["finished_at"], r["run_id"])) if newest else None
     chosen, options, replaced = board.choose(board.cells(reader, latest) if latest else [], wanted)
-    asked, also = board.nights_asked(reader, suite, benchmark, window), [r["run_id"] for r in newest]
+    asked, also = (
+        board.nights_asked(reader, suite, benchmark, window),
+        [r["run_id"] for r in newest],
+    )
     found = board.numbers(reader, chosen, asked, also)
     if replaced:  # the newest run lacks it; an older one may have it
         cell = chosen | {name: value for name, value in wanted.items() if value}
@@ -176,22 +284,38 @@ def _board(reader: Reader, suite: str, benchmark: str, wanted: dict[str, str], w
     order = [r["model"] for r in rows]
     series, wide, narrow = board.drawn(past, times, chosen["metric"], order)
     return {
-        "suite": suite, "suites": known, "benchmark": benchmark, "benchmarks": folders, "chosen": chosen, "options": options,
-        "replaced": [f"{name} {wanted[name]!r}" for name in replaced], "rows": rows, "past": past, "plots": wide, "narrow": narrow,
-        "series": list(series), "said": board.summary(series, chosen["metric"]), "window": window, "windows": sorted({*board.WINDOWS, window}),
-        "changes": _changes(past), "by_night": bool(times), "planted": [r["model"] for r in rows if r["provenance"] == "planted"],
+        "suite": suite,
+        "suites": known,
+        "benchmark": benchmark,
+        "benchmarks": folders,
+        "chosen": chosen,
+        "options": options,
+        "replaced": [f"{name} {wanted[name]!r}" for name in replaced],
+        "rows": rows,
+        "past": past,
+        "plots": wide,
+        "narrow": narrow,
+        "series": list(series),
+        "said": board.summary(series, chosen["metric"]),
+        "window": window,
+        "windows": sorted({*board.WINDOWS, window}),
+        "changes": _changes(past),
+        "by_night": bool(times),
+        "planted": [r["model"] for r in rows if r["provenance"] == "planted"],
         "address": {"suite": suite, "benchmark": benchmark, **chosen},
-    }  # fmt: skip
+    }
 
 
 def _anywhere(reader: Reader, name: str, value: str) -> bool:
-    """Whether any run has this value of a column of CHOICES, so that it is known and just not there under the other choices."""
+    """Whether any run has this value of a column of CHOICES, so that it is known and just not there
+    under the other choices."""
     assert name in board.CHOICES
     return bool(reader.ask(f"SELECT 1 AS there FROM metric_rows WHERE {name} = ? LIMIT 1", [value]))
 
 
 def _changes(past: list[Row]) -> dict[str, float]:
-    """model -> its value in its newest night minus that in the night before; 0 when it was found unchanged."""
+    """model -> its value in its newest night minus that in the night before; 0 when it was found
+    unchanged."""
     numbers: dict[str, list[float]] = {}
     for r in past:
         if r["value"] is not None and r["value"] == r["value"]:
@@ -209,30 +333,86 @@ def question_router(site: Site) -> APIRouter:
 
     @made.api_route("/questions", methods=READ)
     def browse(
-        request: Request, run: Text = "", model: Text = "", task: Text = "", test: Text = "", method: Text = "", outcome: Text = "",
-        flipped: Annotated[bool, Query()] = False, q: Annotated[str, Query(max_length=100)] = "", page: Page = 1,
-    ) -> HTMLResponse:  # fmt: skip
+        request: Request,
+        run: Text = "",
+        model: Text = "",
+        task: Text = "",
+        test: Text = "",
+        method: Text = "",
+        outcome: Text = "",
+        flipped: Annotated[bool, Query()] = False,
+        q: Annotated[str, Query(max_length=100)] = "",
+        page: Page = 1,
+    ) -> HTMLResponse:
         with site.results.reading() as reader:
             chosen = _run(reader, run, model)
             if chosen is None:
-                return site.html(reader, "questions.html.j2", here="/questions", title="Questions", run=None)
-            context = _browse(reader, request.query_params, chosen, (task, test, method), outcome, flipped, q, page)
-            return site.html(reader, "questions.html.j2", here="/questions", title="Questions", run=chosen, **context)
+                return site.html(
+                    reader, "questions.html.j2", here="/questions", title="Questions", run=None
+                )
+            context = _browse(
+                reader,
+                request.query_params,
+                chosen,
+                (task, test, method),
+                outcome,
+                flipped,
+                q,
+                page,
+            )
+            return site.html(
+                reader,
+                "questions.html.j2",
+                here="/questions",
+                title="Questions",
+                run=chosen,
+                **context,
+            )
 
     @made.api_route("/questions/{run}/{task}/{item_id}", methods=READ)
-    def one_question(run: str, task: str, item_id: int, test: Text = "", back: Annotated[str, Query(max_length=1500)] = "") -> HTMLResponse:
+    def one_question(
+        run: str,
+        task: str,
+        item_id: int,
+        test: Text = "",
+        back: Annotated[str, Query(max_length=1500)] = "",
+    ) -> HTMLResponse:
         with site.results.reading() as reader:
             chosen = _known(reader, run)
-            found = question.load(reader, chosen, task, item_id, "") if abs(item_id) < 2**63 else None
+            found = (
+                question.load(reader, chosen, task, item_id, "") if abs(item_id) < 2**63 else None
+            )
             if found is None or not found["tests"]:
-                raise Missing("question", f"{task}/{item_id}", [], labels.url("/questions", run=run))
+                raise Missing(
+                    "question", f"{task}/{item_id}", [], labels.url("/questions", run=run)
+                )
             if test:
                 chosen_from("test", test, found["tests"])
                 found = question.load(reader, chosen, task, item_id, test) or found
-            back = labels.url("/questions", run=run, task=task) if not back.startswith("/questions?") else back
-            others = [r for r in leaderboard.newest_runs(reader, chosen["suite"], chosen["benchmark_id"]) if r["run_id"] != run]
-            context: dict[str, Any] = {"run": chosen, "q": found, "others": others, "back": back, "places": questions.PLACES}
-            return site.html(reader, "question.html.j2", here="/questions", title=f"Question {item_id}", **context)
+            back = (
+                labels.url("/questions", run=run, task=task)
+                if not back.startswith("/questions?")
+                else back
+            )
+            others = [
+                r
+                for r in leaderboard.newest_runs(reader, chosen["suite"], chosen["benchmark_id"])
+                if r["run_id"] != run
+            ]
+            context: dict[str, Any] = {
+                "run": chosen,
+                "q": found,
+                "others": others,
+                "back": back,
+                "places": questions.PLACES,
+            }
+            return site.html(
+                reader,
+                "question.html.j2",
+                here="/questions",
+                title=f"Question {item_id}",
+                **context,
+            )
 
     @made.api_route("/pictures/{benchmark}/{image_id}", methods=READ)
     def picture(benchmark: str, image_id: str) -> Response:
@@ -242,8 +422,15 @@ def question_router(site: Site) -> APIRouter:
         if not rows or rows[0]["png"] is None:
             raise Missing("picture", image_id)
         data = bytes(rows[0]["png"])
-        kind = next((kind for sign, kind in _SIGNS.items() if data.startswith(sign)), "application/octet-stream")
-        return Response(data, media_type=kind, headers={"Cache-Control": "private, max-age=3600", "Content-Disposition": "inline"})
+        kind = next(
+            (kind for sign, kind in _SIGNS.items() if data.startswith(sign)),
+            "application/octet-stream",
+        )
+        return Response(
+            data,
+            media_type=kind,
+            headers={"Cache-Control": "private, max-age=3600", "Content-Disposition": "inline"},
+        )
 
     @made.api_route("/compare", methods=READ)
     def beside(a: Text = "", b: Text = "", cell: Text = "", page: Page = 1) -> HTMLResponse:
@@ -260,7 +447,9 @@ def question_router(site: Site) -> APIRouter:
             }
             if old and new:
                 context |= _compared(reader, old, new, cell, page)
-            return site.html(reader, "compare.html.j2", here="/compare", title="Compare two runs", **context)
+            return site.html(
+                reader, "compare.html.j2", here="/compare", title="Compare two runs", **context
+            )
 
     return made
 
@@ -273,19 +462,28 @@ def _known(reader: Reader, run_id: str) -> Row:
 
 
 def _run(reader: Reader, run_id: str, model: str) -> Row | None:
-    """The run asked for, the newest of the model asked for, or the newest of all; None in an empty file."""
+    """The run asked for, the newest of the model asked for, or the newest of all; None in an empty
+    file."""
     if run_id:
         return _known(reader, run_id)
     if model:
         chosen_from("model", model, runs.models(reader))
     return reader.one(
-        "SELECT * FROM runs WHERE finished_at IS NOT NULL AND (? = '' OR model = ?) ORDER BY suite = 'sdg' DESC, finished_at DESC, run_id DESC LIMIT 1",
+        "SELECT * FROM runs WHERE finished_at IS NOT NULL AND (? = '' OR model = ?) ORDER BY suite"
+        " = 'sdg' DESC, finished_at DESC, run_id DESC LIMIT 1",
         [model, model],
     )
 
 
 def _browse(
-    reader: Reader, given: Mapping[str, str], run: Row, cell: tuple[str, str, str], outcome: str, flipped: bool, text: str, page: int
+    reader: Reader,
+    given: Mapping[str, str],
+    run: Row,
+    cell: tuple[str, str, str],
+    outcome: str,
+    flipped: bool,
+    text: str,
+    page: int,
 ) -> dict[str, Any]:
     cells = questions.cells(reader, run)
     chosen: list[str] = []
@@ -293,10 +491,21 @@ def _browse(
     for at, (name, value) in enumerate(zip(("task", "test", "method"), cell, strict=True)):
         here = [c for c in cells if list(c[:at]) == chosen]
         options = list(dict.fromkeys(c[at] for c in here))
-        every = {c[at] for c in cells} | (set(labels.TASKS) | set(labels.VIEWS) | {"T1", "T2", "T3", "T4", "T5"})
+        every = {c[at] for c in cells} | (
+            set(labels.TASKS) | set(labels.VIEWS) | {"T1", "T2", "T3", "T4", "T5"}
+        )
         if value and value not in options and value not in every:
             chosen_from(name, value, options)
-        default = next((d for d in (("mcq", "direct") if name == "task" else _DEFAULT if name == "method" else ()) if d in options), "")
+        default = next(
+            (
+                d
+                for d in (
+                    ("mcq", "direct") if name == "task" else _DEFAULT if name == "method" else ()
+                )
+                if d in options
+            ),
+            "",
+        )
         chosen.append(value if value in options else default or (options[0] if options else ""))
         valid.append(options)
     choices = questions.choices(reader, run)
@@ -308,15 +517,36 @@ def _browse(
     if outcome:
         chosen_from("outcome", outcome, list(questions.RIGHT_OR_WRONG))
     task, test, method = chosen
-    found = questions.page(reader, run, (task, test, method), filters, outcome, flipped, text.strip(), page)
-    kept = {"run": run["run_id"], "task": task, "test": test, "method": method, **filters, "outcome": outcome,
-            "flipped": "true" if flipped else "", "q": text.strip()}  # fmt: skip
+    found = questions.page(
+        reader, run, (task, test, method), filters, outcome, flipped, text.strip(), page
+    )
+    kept = {
+        "run": run["run_id"],
+        "task": task,
+        "test": test,
+        "method": method,
+        **filters,
+        "outcome": outcome,
+        "flipped": "true" if flipped else "",
+        "q": text.strip(),
+    }
     return {
-        "listed": found, "cell": (task, test, method), "valid": valid, "choices": choices, "filters": filters, "outcome": outcome, "flipped": flipped,
-        "text": text.strip(), "labels": {k: v[1] for k, v in questions.FILTERS[run["suite"]].items()}, "offered": runs.offered(reader, (run["run_id"],)),
-        "kept": kept, "back": labels.url("/questions", **kept, page=page if page > 1 else ""), "people": run["suite"] == FACET,
-        "places": questions.PLACES, "quote": quote,
-    }  # fmt: skip
+        "listed": found,
+        "cell": (task, test, method),
+        "valid": valid,
+        "choices": choices,
+        "filters": filters,
+        "outcome": outcome,
+        "flipped": flipped,
+        "text": text.strip(),
+        "labels": {k: v[1] for k, v in questions.FILTERS[run["suite"]].items()},
+        "offered": runs.offered(reader, (run["run_id"],)),
+        "kept": kept,
+        "back": labels.url("/questions", **kept, page=page if page > 1 else ""),
+        "people": run["suite"] == FACET,
+        "places": questions.PLACES,
+        "quote": quote,
+    }
 
 
 def _compared(reader: Reader, old: Row, new: Row, cell: str, page: int) -> dict[str, Any]:
@@ -324,7 +554,10 @@ def _compared(reader: Reader, old: Row, new: Row, cell: str, page: int) -> dict[
     rows = [] if why else compare.differences(reader, old, new)
     if not rows:
         return {
-            "why": why or "No question was answered by both: they were asked other questions, or the answers of one are no longer kept.",
+            "why": (
+                why
+                or "No question was answered by both: they were asked other questions, or the answers of one are no longer kept."
+            ),
             "rows": [],
         }
     cells = ["/".join((r["task"], r["test"], r["method"])) for r in rows if r["test"] != "all"]

@@ -1,4 +1,5 @@
-"""What every page shares: the results, where the registry and the report are, templates, and the two ways of saying no."""
+"""What every page shares: the results, where the registry and the report are, templates, and the
+two ways of saying no."""
 
 from __future__ import annotations
 
@@ -18,15 +19,23 @@ from sdgbias.report.web.source import Reader, Results
 
 HERE = packaged("report", "web")
 NAV = (
-    ("/", "Last night"), ("/leaderboard", "Leaderboard"), ("/models", "Models"), ("/questions", "Questions"), ("/compare", "Compare"),
-    ("/runs", "Runs"), ("/nights", "Nights"),
-)  # fmt: skip
+    ("/", "Last night"),
+    ("/leaderboard", "Leaderboard"),
+    ("/models", "Models"),
+    ("/questions", "Questions"),
+    ("/compare", "Compare"),
+    ("/runs", "Runs"),
+    ("/nights", "Nights"),
+)
 
 
 class Missing(Exception):
-    """No such run, model, night or question; ``near``: names that resemble it, with their addresses."""
+    """No such run, model, night or question; ``near``: names that resemble it, with their
+    addresses."""
 
-    def __init__(self, what: str, name: str, near: Iterable[tuple[str, str]] = (), every: str = "/") -> None:
+    def __init__(
+        self, what: str, name: str, near: Iterable[tuple[str, str]] = (), every: str = "/"
+    ) -> None:
         super().__init__(f"There is no {what} {name!r}.")
         self.what, self.near, self.every = what, tuple(near), every
 
@@ -45,7 +54,8 @@ def near(name: str, known: Iterable[str], prefix: str, suffix: str = "") -> list
 
 @dataclass(frozen=True)
 class Site:
-    """results: the file and its kept answers. registry: repository root, None without one. report: folder of the HTML report.
+    """results: the file and its kept answers. registry: repository root, None without one. report:
+    folder of the HTML report.
     wandb: address of the team's W&B report, '' for none."""
 
     results: Results
@@ -54,21 +64,48 @@ class Site:
     wandb: str = ""
     env: jinja2.Environment = field(default_factory=lambda: _environment())
 
-    def html(self, reader: Reader | None, template: str, *, here: str, title: str, status: int = 200, **context: Any) -> HTMLResponse:
-        """A page. ``here``: address of its entry in the navigation; ``title``: what the window is called."""
+    def html(
+        self,
+        reader: Reader | None,
+        template: str,
+        *,
+        here: str,
+        title: str,
+        status: int = 200,
+        **context: Any,
+    ) -> HTMLResponse:
+        """A page. ``here``: address of its entry in the navigation; ``title``: what the window is
+        called."""
         text = self.env.get_template(template).render(
-            here=here, title=title, nav=NAV, site=self, stale=reader.stale if reader else None, file=self.results.path.name,
-            at=datetime.now(UTC), **context,
-        )  # fmt: skip
+            here=here,
+            title=title,
+            nav=NAV,
+            site=self,
+            stale=reader.stale if reader else None,
+            file=self.results.path.name,
+            at=datetime.now(UTC),
+            **context,
+        )
         return HTMLResponse(text, status, headers={"Cache-Control": "no-cache"})
 
 
 def _environment() -> jinja2.Environment:
     env = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(HERE / "templates"), autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined,
+        loader=jinja2.FileSystemLoader(HERE / "templates"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
         auto_reload=False,
-    )  # fmt: skip
-    for filter_ in (labels.amount, labels.count, labels.when, labels.lasted, labels.size, labels.title):
+    )
+    for filter_ in (
+        labels.amount,
+        labels.count,
+        labels.when,
+        labels.lasted,
+        labels.size,
+        labels.title,
+    ):
         env.filters[filter_.__name__] = filter_
     env.filters["interval"] = labels.interval_of
     env.globals.update(

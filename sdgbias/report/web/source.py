@@ -1,7 +1,9 @@
-"""The results file as the pages read it: one short read-only connection a request, and answers kept while the file stays as it is.
+"""The results file as the pages read it: one short read-only connection a request, and answers kept
+while the file stays as it is.
 
-While a writer holds the file nobody else can open it. A page whose answers are all kept is served from them and says from when they
-are; any other raises Unavailable, which the application turns into "being written, try again".
+While a writer holds the file nobody else can open it. A page whose answers are all kept is served
+from them and says from when they are; any other raises Unavailable, which the application turns
+into "being written, try again".
 """
 
 from __future__ import annotations
@@ -22,13 +24,14 @@ from sdgbias.store import views
 Row = dict[str, Any]
 Params = Sequence[Any] | Mapping[str, Any]
 Stamp = tuple[tuple[int, int, int] | None, ...]
-#: Rows kept at most, over all answers; the longest unused leave first. A year's leaderboard is some 4,000 of them.
+#: Rows kept at most, over all answers; the longest unused leave first. A year's leaderboard is some
+#: 4,000 of them.
 KEPT = 300_000
 
 
 class Unavailable(Exception):
-    """The results can't be read now; the message says why in one line. ``missing``: there is no results file yet. ``busy``: another
-    process writes them, so that asking again helps."""
+    """The results can't be read now; the message says why in one line. ``missing``: there is no
+    results file yet. ``busy``: another process writes them, so that asking again helps."""
 
     def __init__(self, message: str, missing: bool = False, busy: bool = False) -> None:
         super().__init__(message)
@@ -44,7 +47,8 @@ class _Answer:
 
 @dataclass
 class Results:
-    """A results file and the answers kept of it. ``wait``: seconds to wait for a writer before a page gives up."""
+    """A results file and the answers kept of it. ``wait``: seconds to wait for a writer before a
+    page gives up."""
 
     path: Path
     wait: float = 1.0
@@ -53,12 +57,14 @@ class Results:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def stamp(self) -> Stamp:
-        """What changes whenever the file is written: inode, time and size of it and of its write-ahead log."""
+        """What changes whenever the file is written: inode, time and size of it and of its
+        write-ahead log."""
         return tuple(_stat(p) for p in (self.path, self.path.with_name(self.path.name + ".wal")))
 
     @contextmanager
     def reading(self) -> Iterator[Reader]:
-        """A reader for one request. The file is opened when a first question has no kept answer, and closed at the end.
+        """A reader for one request. The file is opened when a first question has no kept answer,
+        and closed at the end.
 
         Raises Unavailable where a question can neither be asked nor answered from what is kept.
         """
@@ -70,7 +76,9 @@ class Results:
 
     def _unavailable(self, error: StoreError) -> Unavailable:
         missing = not self.path.exists()
-        return Unavailable(str(error).replace(str(self.path), self.path.name), missing, isinstance(error, Busy))
+        return Unavailable(
+            str(error).replace(str(self.path), self.path.name), missing, isinstance(error, Busy)
+        )
 
     def _get(self, key: tuple[str, tuple[Any, ...]]) -> _Answer | None:
         with self._lock:
@@ -89,7 +97,8 @@ class Results:
 
 
 class Reader:
-    """Questions of one request. ``stale``: when the oldest answer that is no longer sure was read; None while all are sure."""
+    """Questions of one request. ``stale``: when the oldest answer that is no longer sure was read;
+    None while all are sure."""
 
     def __init__(self, results: Results, stack: ExitStack, stamp: Stamp) -> None:
         self.results, self.stale, self._stack, self._stamp = results, None, stack, stamp
@@ -98,10 +107,14 @@ class Reader:
 
     stale: datetime | None
 
-    def ask(self, sql: str, params: Params = (), keep: bool = True, runs: Sequence[str] = ()) -> list[Row]:
-        """The rows of one statement as dicts, NULL as None. The rows are shared: nobody changes them.
+    def ask(
+        self, sql: str, params: Params = (), keep: bool = True, runs: Sequence[str] = ()
+    ) -> list[Row]:
+        """The rows of one statement as dicts, NULL as None. The rows are shared: nobody changes
+        them.
 
-        ``runs``: the runs whose details (predictions, scores, spoken) the statement reads; no others are opened.
+        ``runs``: the runs whose details (predictions, scores, spoken) the statement reads; no
+        others are opened.
         """
         key = (sql, tuple(params.items()) if isinstance(params, Mapping) else tuple(params))
         kept = self.results._get(key) if keep else None
@@ -132,7 +145,11 @@ class Reader:
         """The request's connection; None (and why in _held) while it can't be had."""
         if self._con is None and self._held is None:
             try:
-                self._con = self._stack.enter_context(store.connect(self.results.path, read_only=True, wait=self.results.wait, details=()))
+                self._con = self._stack.enter_context(
+                    store.connect(
+                        self.results.path, read_only=True, wait=self.results.wait, details=()
+                    )
+                )
             except StoreError as error:
                 self._held = error
         return self._con
