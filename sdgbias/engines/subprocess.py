@@ -8,7 +8,7 @@ the header), or the arrays of a ScoreBatch as .npz.
 An engine in another Python environment: a child process (serve.py) that is spoken to through a
 pipe.
 
-vLLM lives in an environment of its own (docs/vllm.md), the rest of the house in another. Which
+vLLM lives in an environment of its own (docs/how-to/vllm.md), the rest of the house in another. Which
 interpreter runs the engine: the registry option `python`, else for vLLM the environment variable
 SDGBIAS_VLLM_PYTHON, else this one where vLLM can be imported, else .venv-vllm at the project's
 root, which `make vllm` builds.

@@ -4,7 +4,7 @@ and encoded pictures.
 Each prompt is one request of one token that asks for the log-probabilities of the candidates'
 tokens, so scores are exact and nothing is sampled. Prompts are tokenised here, with the same
 template and the same rule for BOS as in the transformers engine; the engine puts the picture's
-tokens in. docs/vllm.md says how to install it and what was checked.
+tokens in. docs/how-to/vllm.md says how to install it and what was checked.
 
 Options of a registry entry (all optional), checked before anything is loaded: see OPTIONS.
 """
@@ -114,7 +114,7 @@ def read_options(spec: ModelSpec) -> dict[str, Any]:
         if name == "data_parallel_size":
             raise RegistryError(
                 f"{where}: data_parallel_size is not an option; one engine per device scores its"
-                " own share: --workers N, docs/vllm.md"
+                " own share: --workers N, docs/how-to/vllm.md"
             )
         if name not in OPTIONS:
             raise RegistryError(f"{where}: {one_of('option', name, OPTIONS)}")
@@ -233,7 +233,7 @@ class VLLM:
             from vllm import LLM, SamplingParams  # type: ignore[import-not-found]
         except ImportError as error:
             raise InfrastructureError(
-                f"{spec.name}: no vLLM here ({_reason(error)}); install it as docs/vllm.md says"
+                f"{spec.name}: no vLLM here ({_reason(error)}); install it as docs/how-to/vllm.md says"
             ) from None
         for quiet in ("transformers.processing_utils", "transformers.tokenization_utils_base"):
             logging.getLogger(quiet).setLevel(

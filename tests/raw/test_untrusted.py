@@ -1,4 +1,4 @@
-"""What docs/threat-model.md says is defended and no other test shows: pictures that lie about their
+"""What docs/explanation/threat-model.md says is defended and no other test shows: pictures that lie about their
 size or kind, SQL that looks elsewhere."""
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def test_the_packaged_floor_is_the_calibrated_one() -> None:
     assert curve.floor == LetterGrams.floor
     at = dict(zip(curve.floors, zip(curve.wrong, curve.read, strict=True), strict=True))
     assert at[0.65][0].value <= WRONG < at[0.6][0].value
-    # the figures that encoding.py and docs/fairness.md quote
+    # the figures that encoding.py and docs/explanation/fairness.md quote
     assert [
         (f"{100 * w.value:.1f}", f"{100 * r.value:.0f}", w.n, r.n) for w, r in (at[0.65], at[0.5])
     ] == [

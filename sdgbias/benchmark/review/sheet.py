@@ -10,7 +10,7 @@ each of them.
     sample.json          which sample of which benchmark this is
     README.md
 
-The folder shows people's streets, and faces in them: it isn't for passing on (docs/review.md).
+The folder shows people's streets, and faces in them: it isn't for passing on (docs/how-to/review.md).
 """
 
 from __future__ import annotations

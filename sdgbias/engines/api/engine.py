@@ -5,7 +5,7 @@ Such an endpoint names the k likeliest first tokens only. A candidate among them
 that isn't is *censored*: its logit is -inf here and `upper` says how large it can be at most. A
 candidate among them has an `upper` too where another spelling of it (" A" beside "A") may lie below
 the k-th token. sdgbias/methods/bounds.py says what CADE can decide from that. See
-docs/api-models.md for options, costs and what a closed endpoint can't promise.
+docs/how-to/api-models.md for options, costs and what a closed endpoint can't promise.
 """
 
 from __future__ import annotations

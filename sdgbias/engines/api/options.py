@@ -37,7 +37,7 @@ _FIXED = frozenset(
 class ApiOptions:
     """The `options` of a registry entry with backend api. Times in seconds; prices per million
     tokens, in any one currency, which is also that of budget; limits are per minute. See
-    docs/api-models.md for each."""
+    docs/how-to/api-models.md for each."""
 
     api_key_env: str
     base_url: str
@@ -148,7 +148,7 @@ def read_options(spec: ModelSpec) -> ApiOptions:
     for name, value in _own(spec).items():
         if name not in _CHECKS:
             raise RegistryError(
-                f"{where}: {one_of('option', name, _CHECKS)}; see docs/api-models.md"
+                f"{where}: {one_of('option', name, _CHECKS)}; see docs/how-to/api-models.md"
             )
         check, valid = _CHECKS[name]
         if not check(value):
@@ -157,7 +157,7 @@ def read_options(spec: ModelSpec) -> ApiOptions:
         if not spec.options.get(name):
             raise RegistryError(
                 f"{where}: option {name} is missing; valid: {_CHECKS[name][1]}; see"
-                " docs/api-models.md"
+                " docs/how-to/api-models.md"
             )
     given = _own(spec)
     options = ApiOptions(

@@ -1,4 +1,4 @@
-"""What counts as a breach: the policy file, read strictly. docs/gate.md explains every field;
+"""What counts as a breach: the policy file, read strictly. docs/reference/gate.md explains every field;
 registry/policy.schema.json completes them.
 
 Every fault is a UsageError that names the file, the rule, the value and what is valid.
@@ -145,7 +145,7 @@ def load(path: Path) -> Policy:
         where = f" line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or type(error).__name__
         raise UsageError(
-            f"{path}:{where} is not readable YAML: {str(problem).splitlines()[0]}; see docs/gate.md"
+            f"{path}:{where} is not readable YAML: {str(problem).splitlines()[0]}; see docs/reference/gate.md"
         ) from None
     return parse(data, path)
 
@@ -156,7 +156,7 @@ def parse(data: object, where: Path | str) -> Policy:
     given = _known(data, [f.name for f in fields(Policy)], str(where))
     listed = given.get("rules")
     if not isinstance(listed, list) or not listed:
-        raise UsageError(f"{where}: rules is {listed!r}; valid: a list of rules, see docs/gate.md")
+        raise UsageError(f"{where}: rules is {listed!r}; valid: a list of rules, see docs/reference/gate.md")
     rules = tuple(_rule(r, f"{where}: rule {i + 1}") for i, r in enumerate(listed))
     names = [r.name for r in rules]
     if len(set(names)) < len(names):
