@@ -1,11 +1,12 @@
 # make demo   raw sample -> benchmark -> nightly over every enabled model -> report (a few minutes on a bare machine)
 # make test   ruff, mypy, the import contract and pytest
 # make test-long   the tests that `make test` leaves out
+# make docs   docs/reference/commands.md anew
 # make vllm   an environment of its own in which the vLLM backend runs on CPU; make test then tests it too
 PYTHON ?= python3.11
 BIN := .venv/bin
 
-.PHONY: demo test test-long install vllm clean
+.PHONY: demo test test-long docs install vllm clean
 
 demo: .venv/installed
 	$(BIN)/sdgbias demo
@@ -23,6 +24,10 @@ test: .venv/installed-dev
 # what `make test` leaves out, because a quicker test shows it as well: whole commands killed from outside, second machines, second engines
 test-long: .venv/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m long
+
+# the reference of all commands and options, from the commands themselves
+docs: .venv/installed-dev
+	$(BIN)/typer sdgbias.cli utils docs --name sdgbias --output docs/reference/commands.md
 
 install: .venv/installed-dev
 
