@@ -47,11 +47,8 @@ def _cade(pred_dir: Path, task: str, level: str, out: Path, numerics: str, **mor
     kind = Task(choice("--task", task, tuple(t.value for t in Task)))
     rules = choice("--numerics", numerics, ("exact", "reference"))
     config = release.run(pred_dir, kind, release.parse_level(level), out, numerics=rules, **more)
-    typer.echo(
-        json.dumps(
-            {"params": config["params"], "test": config["metrics"]["test"]}, indent=2, default=str
-        )
-    )  # type: ignore[index]
+    test = config["metrics"]["test"]  # type: ignore[index]
+    typer.echo(json.dumps({"params": config["params"], "test": test}, indent=2, default=str))
     typer.echo(f"wrote {out / 'cade_predictions.csv'} and {out / 'cade_config.json'}")
 
 

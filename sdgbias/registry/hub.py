@@ -171,9 +171,9 @@ def _seconds() -> float:
 def _get(url: str, params: dict[str, Any] | None = None) -> Any:
     from huggingface_hub import utils as client
 
-    response = client.get_session().get(
-        url, params=params, headers=client.build_hf_headers(), timeout=_seconds()
-    )  # type: ignore[attr-defined]
+    session = client.get_session()  # type: ignore[attr-defined]
+    headers = client.build_hf_headers()  # type: ignore[attr-defined]
+    response = session.get(url, params=params, headers=headers, timeout=_seconds())
     client.hf_raise_for_status(response)  # type: ignore[attr-defined]
     return response
 

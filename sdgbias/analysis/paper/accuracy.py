@@ -322,10 +322,10 @@ def intervals(e: Evidence) -> Table:
                 )
                 rows.append(Row((s.label, label, setting), cells))
     columns = tuple(
-        Column(f"{t} {m}", k)
+        Column(f"{t} {m}", k)  # type: ignore[arg-type]
         for t in REGRESSION_TESTS
         for m, k in (("MAE", "number"), ("interval acc.", "share"))
-    )  # type: ignore[arg-type]
+    )
     return Table(
         "intervals",
         "Per-interval regression results",
