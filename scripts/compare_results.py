@@ -43,9 +43,13 @@ LATEST = """WITH latest AS (SELECT run_id, model, suite, benchmark_id FROM runs 
             QUALIFY row_number() OVER (PARTITION BY model, suite ORDER BY finished_at DESC, run_id DESC) = 1) """
 
 
-def differences(before: pd.DataFrame, after: pd.DataFrame, key: list[str], tolerance: float) -> pd.DataFrame:
+def differences(
+    before: pd.DataFrame, after: pd.DataFrame, key: list[str], tolerance: float
+) -> pd.DataFrame:
     """The rows that stand on one side only or whose values differ by more than ``tolerance``, with both values."""
-    both = before.merge(after, on=key, how="outer", suffixes=("_before", "_after"), indicator="side")
+    both = before.merge(
+        after, on=key, how="outer", suffixes=("_before", "_after"), indicator="side"
+    )
     differs = both["side"] != "both"
     for name in before.columns.difference(key):
         a, b = both[f"{name}_before"], both[f"{name}_after"]
@@ -58,10 +62,14 @@ def differences(before: pd.DataFrame, after: pd.DataFrame, key: list[str], toler
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("before", type=Path)
     parser.add_argument("after", type=Path)
-    parser.add_argument("--tolerance", type=float, default=1e-12, help="largest difference of two equal numbers")
+    parser.add_argument(
+        "--tolerance", type=float, default=1e-12, help="largest difference of two equal numbers"
+    )
     given = parser.parse_args()
     changed = False
     for kind, (sql, key) in KINDS.items():

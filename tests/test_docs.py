@@ -253,7 +253,9 @@ def test_the_reference_of_commands_is_the_commands_own_help(tmp_path: Path) -> N
 
 def test_every_indicator_is_documented() -> None:
     for entry in (*load_indicators(), *load_regression_tasks()):
-        assert f"`{entry.slug}`" in TEXT["docs/how-to/data.md"], f"{entry.slug} is missing in docs/how-to/data.md"
+        assert f"`{entry.slug}`" in TEXT["docs/how-to/data.md"], (
+            f"{entry.slug} is missing in docs/how-to/data.md"
+        )
     for entry in load_indicators():
         row = next(
             line
@@ -267,7 +269,9 @@ def test_every_indicator_is_documented() -> None:
         ), row
         assert ("terciles" in row) != bool(entry.thresholds), row
     for task in load_regression_tasks():
-        row = next(line for line in TEXT["docs/how-to/data.md"].splitlines() if f"`{task.slug}`" in line)
+        row = next(
+            line for line in TEXT["docs/how-to/data.md"].splitlines() if f"`{task.slug}`" in line
+        )
         assert f"| {task.target} |" in row and row.endswith(f"| {task.tolerance} |"), row
 
 
@@ -278,7 +282,9 @@ def test_every_quarantine_rule_is_documented() -> None:
     section = TEXT["docs/how-to/data.md"].split("## What leaves, and why")[1].split("\n## ")[0]
     named = set(re.findall(r"`([a-z]+-[a-z-]+)`", section))
     for rule in named:
-        assert f'"{rule}"' in code, f"docs/how-to/data.md names a rule that the code doesn't know: {rule}"
+        assert f'"{rule}"' in code, (
+            f"docs/how-to/data.md names a rule that the code doesn't know: {rule}"
+        )
     names = (
         "raw/clusters.py",
         "benchmark/items.py",
@@ -315,7 +321,9 @@ def test_every_metric_is_documented() -> None:
     }
     assert len(names) > 12
     for name in names:
-        assert f"`{name}`" in TEXT["docs/reference/methods.md"], f"{name} is missing in docs/reference/methods.md"
+        assert f"`{name}`" in TEXT["docs/reference/methods.md"], (
+            f"{name} is missing in docs/reference/methods.md"
+        )
 
 
 def test_every_exit_code_is_documented() -> None:

@@ -24,7 +24,6 @@ from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
 
-import numba
 import numpy as np
 
 from sdgbias.methods.cade import Bools, Floats, Ints
@@ -71,17 +70,6 @@ class Method:
     source: str = ""
     tuned: Mapping[str, tuple[float, float]] | None = None
     terms: Callable[[Evidence], tuple[Bools, Floats, Floats]] | None = None
-
-
-@dataclass(frozen=True)
-class Tuned:
-    """settings: the best draw; value: its mean payoff on all val rows; n_val, n_search: rows of
-    both stages."""
-
-    settings: dict[str, float]
-    value: float
-    n_val: int
-    n_search: int
 
 
 def scores(name: str, e: Evidence, **settings: Any) -> Floats:
@@ -359,70 +347,6 @@ def pride(e: Evidence) -> Floats:
 
 # ----------------------------------------------------------------------
 # tuning
-
-
-@numba.njit(parallel=True, cache=True)  # type: ignore[untyped-decorator]
-def _mean_payoff(valid, log_full, slope, top, payoff, draws):  # type: ignore[no-untyped-def]  # pragma: no cover
-    """(C, 2) draws of x and log b -> (C,) mean payoff over N rows; the arithmetic of `_linear`,
-    operation for operation."""
-    n_rows, n_candidates = payoff.shape
-    out = np.empty(draws.shape[0])
-    for c in numba.prange(draws.shape[0]):
-        x, cut = draws[c, 0], draws[c, 1]
-        total = 0.0
-        for i in range(n_rows):
-            best, choice = -np.inf, 0
-            for a in range(n_candidates):
-                if valid[i, a] and log_full[i, a] >= top[i] + cut:
-                    s = log_full[i, a] + x * slope[i, a]
-                    if s > best:
-                        best, choice = s, a
-            total += payoff[i, choice]
-        out[c] = total / n_rows
-    return out
-
-
-def tune(
-    name: str, e: Evidence, payoff: Floats, val: Bools, *, draws: int = DRAWS, seed: int = 0
-) -> Tuned | None:
-    """A tuned method's settings by CADE's protocol (App. C.4): joint uniform draws over its ranges,
-    scored on 20 % of the val rows, the best 100 again on all. payoff (N, K) as in search.py; rows
-    with an unknown payoff are left out. None without val rows."""
-    method = METHODS[name]
-    if method.tuned is None or method.terms is None:
-        raise ValueError(f"{name} has nothing to tune")
-    valid, log_full, slope = method.terms(e)
-    rows = np.flatnonzero(val & valid.any(axis=1) & np.isfinite(payoff).all(axis=1))
-    if rows.size == 0:
-        return None
-    rng = np.random.default_rng(seed)
-    low, high = np.array(list(method.tuned.values())).T
-    settings = rng.uniform(low, high, size=(draws, len(low)))
-    n_search = max(1, round(SEARCH_SHARE * rows.size))
-    subset = rows[np.sort(rng.permutation(rows.size)[:n_search])]
-    with np.errstate(divide="ignore"):
-        pairs = np.column_stack(
-            [
-                settings[:, 0],
-                np.log(settings[:, 1]) if settings.shape[1] > 1 else np.full(draws, -np.inf),
-            ]
-        )
-
-    def value(at: Ints, drawn: Floats) -> Floats:
-        parts = (
-            valid[at],
-            log_full[at],
-            slope[at],
-            _top(valid[at], log_full[at]),
-            np.ascontiguousarray(payoff[at], dtype=np.float64),
-        )
-        return np.asarray(_mean_payoff(*parts, np.ascontiguousarray(drawn)))
-
-    finalists = np.sort(np.argsort(-value(subset, pairs), kind="stable")[:FINALISTS])
-    final = value(rows, pairs[finalists])
-    best = int(np.argmax(final))
-    chosen = {key: float(x) for key, x in zip(method.tuned, settings[finalists[best]], strict=True)}
-    return Tuned(chosen, float(final[best]), int(rows.size), n_search)
 
 
 # ----------------------------------------------------------------------

@@ -147,7 +147,9 @@ def propose(
             or f"too large for this machine: {room}; where it fits: sdgbias models enable {spec.name}"
         )
     if not obstacle and backend == "vllm" and here.no_vllm:
-        obstacle = f"{here.no_vllm}; where it is (docs/how-to/vllm.md): sdgbias models enable {spec.name}"
+        obstacle = (
+            f"{here.no_vllm}; where it is (docs/how-to/vllm.md): sdgbias models enable {spec.name}"
+        )
     pictures = spec.options.get("max_images")
     layout = (
         "one a prompt: benchmark layout composite"

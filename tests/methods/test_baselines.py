@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sdgbias.methods import baselines, cade
-from sdgbias.methods.baselines import METHODS, Evidence, predict, scores, tune
+from sdgbias.methods.baselines import METHODS, Evidence, predict, scores
+from sdgbias.methods.tuning import tune
 from sdgbias.types import CadeParams
 
 NAN = float("nan")

@@ -22,7 +22,7 @@ from sdgbias.methods import stats
 from sdgbias.report import charts, leaderboard
 from sdgbias.report import data as studies
 from sdgbias.report.build import write_report
-from sdgbias.report.charts import methods
+from sdgbias.report.charts import marks, methods
 from sdgbias.report.pages import studies as pages
 from tests.builders.results import publish_fake, publish_models
 from tests.builders.studies import analyse_fake
@@ -212,7 +212,7 @@ def test_stacked_parts_follow_each_other() -> None:
     frame = pd.DataFrame(
         {"bar": ["x", "x", "y"], "part": ["b", "a", "a"], "value": [70.0, 30.0, 100.0]}
     )
-    made = charts.stacked(frame, ["bar"], "part", ["a", "b"])
+    made = marks.stacked(frame, ["bar"], "part", ["a", "b"])
     assert list(made["start"]) == [30.0, 0.0, 0.0]
     assert list(made["end"]) == [100.0, 30.0, 100.0]
     assert list(made["middle"]) == [65.0, 15.0, 50.0]

@@ -41,7 +41,9 @@ def serving_python() -> str:
         return sys.executable
     python = Path(os.environ.get("VLLM_PYTHON") or REPOSITORY / ".venv-vllm" / "bin" / "python")
     if not python.is_file():
-        pytest.skip("no vLLM here: neither in this environment nor in .venv-vllm (docs/how-to/vllm.md)")
+        pytest.skip(
+            "no vLLM here: neither in this environment nor in .venv-vllm (docs/how-to/vllm.md)"
+        )
     return str(python)
 
 

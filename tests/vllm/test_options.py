@@ -78,7 +78,8 @@ def test_no_vllm_is_said_in_one_line(tiny: ModelSpec) -> None:
     if has_vllm():
         pytest.skip("vLLM is in this environment")
     with pytest.raises(
-        InfrastructureError, match=r"^tiny-llava: no vLLM here .*; install it as docs/how-to/vllm.md says$"
+        InfrastructureError,
+        match=r"^tiny-llava: no vLLM here .*; install it as docs/how-to/vllm.md says$",
     ):
         VLLM(tiny, Path(__file__).resolve().parents[2])
 

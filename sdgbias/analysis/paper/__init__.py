@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from sdgbias.analysis.paper import accuracy, benchmark, footnotes, numbered, studies
+from sdgbias.analysis.paper import accuracy, benchmark, figures, footnotes, numbered, studies
 from sdgbias.analysis.paper.cells import MADE, Table
 from sdgbias.analysis.paper.formats import HEAD
 from sdgbias.analysis.paper.results import Evidence, load
@@ -35,15 +35,15 @@ ITEMS: Mapping[str, Callable[[Evidence], Table]] = {
     "1": numbered.table_1,
     "2": numbered.table_2,
     "3": numbered.table_3,
-    "fig3": numbered.figure_3,
-    "fig4": numbered.figure_4,
-    "fig5": numbered.figure_5,
+    "fig3": figures.figure_3,
+    "fig4": figures.figure_4,
+    "fig5": figures.figure_5,
     "fig7": accuracy.figure_7,
-    "fig8": numbered.figure_8,
+    "fig8": figures.figure_8,
     "J": numbered.table_j,
     "K": numbered.table_k,
     "L": numbered.table_l,
-    "claims": numbered.claims,
+    "claims": figures.claims,
     "quality": benchmark.quality,
     "parameters": benchmark.parameters,
     "indicators": accuracy.indicators,

@@ -8,7 +8,6 @@ printed numbers.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -17,12 +16,13 @@ from pathlib import Path
 from sdgbias.analysis.paper import printed as paper
 from sdgbias.analysis.paper import results
 from sdgbias.analysis.paper.cells import MADE, NOT_RUN, Cell, Column, Row, Table, text
+from sdgbias.analysis.paper.fairness_cells import DIFFERENCE, _cell, _lines, names
+from sdgbias.analysis.paper.fairness_studies import attributes, debiasing, encoders, rates
 from sdgbias.analysis.paper.footnotes import OWN
-from sdgbias.analysis.paper.printed import Printed
-from sdgbias.analysis.paper.results import Evidence, Run, Subject
-from sdgbias.benchmark.people_items import ATTRIBUTES, CHOICE, CHOICES, DIRECT, P1
+from sdgbias.analysis.paper.results import Evidence, Subject
+from sdgbias.benchmark.people_items import CHOICES, P1
 from sdgbias.errors import UsageError, one_of
-from sdgbias.methods.stats import SMALLEST, Estimate
+from sdgbias.methods.stats import SMALLEST
 from sdgbias.raw.facet import GROUPS, SELECTED, UNKNOWN
 from sdgbias.suites.facet_groups import PAIRS
 from sdgbias.types import FACET
@@ -33,24 +33,7 @@ HEAD = (
     " line 'paper' without one of ours: not run here. The paper's number stands only beside the"
     " same model's."
 )
-TASKS = {"p1": DIRECT, "p2": CHOICE, "p3": CHOICE}
-#: Datasets without person classes: no number of theirs belongs beside one of the paper's.
-FACES = ("fairface", "utkface")
-EITHER = "p2 or p3"
-DIFFERENCE = {attribute: f"{attribute}:{one}-{other}" for attribute, (one, other) in PAIRS.items()}
 TITLES = {"gender": "gender presentation", "skin": "skin tone", "age": "age group"}
-TOO_FEW = f"not in store: a group of fewer than {SMALLEST} pictures has no value"
-NO_RUN = (
-    "No run of this suite in the results file; next: sdgbias people build, then sdgbias evaluate"
-    " MODEL with that benchmark."
-)
-READINGS = {
-    "full": "free answer, packaged encoder",
-    "full:clip": "free answer, CLIP text encoder",
-    "full:t5": "free answer, T5",
-    "full_argmax": "first token",
-}
-RATES = ("recall", "no_rate", "unknown_rate", "unparsed_rate", "refusal_rate", "false_yes_rate")
 
 NOTES: Mapping[str, tuple[str, ...]] = {
     "data": (
@@ -152,110 +135,10 @@ SYNTHETIC = (
 # ----------------------------------------------------------------------
 
 
-def names() -> dict[str, str]:
-    """Key of each of the paper's models (the registry's name where it has one) -> its name, in the
-    paper's order."""
-    return {r["model"]: r["name"] for r in paper.rows("fairness/models")}
-
-
 def load(path: Path, models: Sequence[str] = ()) -> Evidence:
     """The newest finished run of each model on each benchmark of this suite. Raises UsageError,
     StoreError."""
     return results.load(path, models, suite=FACET, known=names())
-
-
-def datasets(e: Evidence) -> dict[str, str]:
-    """benchmark_id -> dataset of the benchmarks that the runs were scored on."""
-    frame = e.ask(
-        "SELECT DISTINCT benchmark_id, dataset FROM people WHERE list_contains($benchmarks,"
-        " benchmark_id) ORDER BY ALL"
-    )
-    return {str(b): str(d) for b, d in frame.itertuples(index=False, name=None)}
-
-
-def subjects(e: Evidence, item: str) -> list[Subject]:
-    """The paper's models of an item in its order, then every other run. Only a measured run stands
-    for a model of the paper, and only one on people with classes: on FACET where there is one, else
-    on drawn ones (a footnote says so). Where runs are of several benchmarks, each line names its
-    own."""
-    data = datasets(e)
-    ranked = sorted(
-        (r for r in e.runs if r.kind == "measured"),
-        key=lambda r: data.get(r.benchmark_id) == "facet",
-    )
-    measured = {r.model: r for r in ranked if data.get(r.benchmark_id) not in FACES}
-    shown = (
-        [m for m in paper.models(f"fairness/{item}") if not e.chosen or m in e.chosen]
-        if item
-        else []
-    )
-    kinds = [data.get(b, "") for b in {r.benchmark_id for r in e.runs}]
-
-    def on(run: Run) -> str:
-        kind = data.get(run.benchmark_id, "")
-        which = f" {run.benchmark_id[:8]}" if kinds.count(kind) > 1 else ""
-        return f" on {kind or 'people'}{which}" if len(kinds) > 1 else ""
-
-    found = []
-    for m in shown:
-        run = measured.get(m)
-        found.append(
-            Subject(
-                f"{names()[m]}{on(run)} (measured)" if run else f"{names()[m]} ({NOT_RUN})", run, m
-            )
-        )
-    taken = {s.run.run_id for s in found if s.run}
-    others = [r for r in e.runs if r.run_id not in taken]
-    return found + [
-        Subject(
-            f"{names().get(r.model, r.model) if r.kind == 'measured' else r.model}{on(r)}"
-            f" ({r.kind})",
-            r,
-        )
-        for r in others
-    ]
-
-
-def _asked(e: Evidence, run: Run) -> set[tuple[str, str]]:
-    """(test, method) of everything the run has."""
-    frame = e.ask(
-        "SELECT DISTINCT test, method FROM metric_rows WHERE run_id = $run", run=run.run_id
-    )
-    return set(frame.itertuples(index=False, name=None))
-
-
-def _cell(found: Estimate | None, s: Subject, test: str, printed: Printed | None = None) -> Cell:
-    if s.run is None:
-        return Cell(paper=printed, status=NOT_RUN)
-    if found is None:
-        return Cell(paper=printed, status=f"not in store: this run has no such number of {test}")
-    if math.isnan(found.value):
-        return Cell(n=found.n, paper=printed, status=TOO_FEW)
-    return Cell(found.value, found.n, found.low, found.high, printed, s.status)
-
-
-def _lines(e: Evidence, item: str) -> list[tuple[Subject, str, str]]:
-    """(subject, prompt, task) of each line of a table: a model that was not run has one line for
-    either single-choice prompt; prompts that neither the run nor the paper has are left out."""
-    found = []
-    for s in subjects(e, item):
-        printed = {
-            r["task"]
-            for r in (paper.rows(f"fairness/{item}") if s.model else ())
-            if r["model"] == s.model and r["value"]
-        }
-        if s.run is None:
-            found += [
-                (s, test, task)
-                for test, task in (("p1", DIRECT), (EITHER, CHOICE))
-                if task in printed
-            ]
-        else:
-            have = {test for test, _ in _asked(e, s.run)}
-            found += [
-                (s, test, task) for test, task in TASKS.items() if test in have or task in printed
-            ]
-    return found
 
 
 # -- the paper's tables
@@ -405,178 +288,6 @@ def prompts(e: Evidence) -> Table:
 
 # -- beside them
 # ----------------------------------------------------------------------
-
-
-def rates(e: Evidence) -> Table:
-    """What else was said, by group: recall is worth little where a model says yes to everything."""
-    groups = ["all", *(f"{a}={g}" for a in GROUPS for g in GROUPS[a]), *DIFFERENCE.values()]
-    rows = []
-    for s, test, task in _lines(e, ""):
-        asked = RATES if task == CHOICE else ("recall", "unparsed_rate", "refusal_rate")
-        for group in groups:
-            cells = []
-            for metric in RATES:
-                of = "disparity" if metric == "recall" and ":" in group else metric
-                found = e.metric(s.run, of, task=task, test=test, pillar=group, indicator="all-52")
-                cells.append(_cell(found, s, test) if metric in asked else Cell())
-            blind = e.metric(
-                s.run,
-                "false_yes_rate",
-                task=task,
-                test=test,
-                method="q_only",
-                pillar=group,
-                indicator="all-52",
-            )
-            cells.append(_cell(blind, s, test) if task == CHOICE else Cell())
-            rows.append(Row((s.label, test, group), tuple(cells)))
-    columns = (
-        "recall",
-        "no",
-        "unknown",
-        "unparsed",
-        "refusal",
-        "false yes",
-        "false yes, no picture",
-    )
-    return Table(
-        "rates",
-        "What else was said, by group",
-        "Shares of free answers; no and unknown: about the right class. Last column: the best "
-        "first token without the picture.",
-        ("model", "prompt", "group"),
-        tuple(Column(c) for c in columns),
-        tuple(rows),
-        empty=NO_RUN,
-    )
-
-
-def encoders(e: Evidence) -> Table:
-    """The same answers read in other ways: the packaged encoder, the paper's two where they were
-    asked, and the first token."""
-    rows = []
-    for s, test, task in _lines(e, ""):
-        have = (
-            [method for t, method in _asked(e, s.run) if t == test and method.startswith("full")]
-            if s.run
-            else []
-        )
-        for method in (m for m in READINGS if m in have):
-            where = {"task": task, "test": test, "method": method}
-            found = [e.metric(s.run, "recall", pillar="all", indicator="all", **where)]
-            found += [
-                e.metric(s.run, "disparity", pillar=pillar, indicator="all", **where)
-                for pillar in DIFFERENCE.values()
-            ]
-            said = [
-                e.metric(s.run, m, pillar="all", indicator="all-52", **where)
-                for m in ("unparsed_rate", "refusal_rate")
-            ]
-            rates = (_cell(x, s, test) if method != "full_argmax" else Cell() for x in said)
-            rows.append(
-                Row(
-                    (s.label, test, READINGS[method]), (*(_cell(x, s, test) for x in found), *rates)
-                )
-            )
-    columns = (
-        "recall",
-        *(f"{one} - {other}" for one, other in PAIRS.values()),
-        "unparsed",
-        "refusal",
-    )
-    return Table(
-        "encoders",
-        "The same answers read in other ways",
-        "13 classes pooled; rates over all 52. How an answer becomes a label.",
-        ("model", "prompt", "answer"),
-        tuple(Column(c) for c in columns),
-        tuple(rows),
-        empty=NO_RUN,
-    )
-
-
-def debiasing(e: Evidence) -> Table:
-    """The study 'fairness' of analysed runs (lab/fairness.py)."""
-    study, rows = e.study("fairness"), []
-    whole = ("recall", "recall_change", "false_yes_rate", "accuracy_balanced")
-    for s in subjects(e, ""):
-        part = study[study["run_id"] == (s.run.run_id if s.run else "")]
-        if part.empty:
-            why = e.why(s.run, "fairness", "the run was asked no single-choice question")
-            rows.append(
-                Row(
-                    (s.label, "", ""),
-                    tuple(Cell(status=why) for _ in range(len(whole) + 2 * len(DIFFERENCE))),
-                )
-            )
-        for test, method in sorted(
-            set(zip(part["test"], part["method"], strict=True)),
-            key=lambda k: (k[0], k[1] != "full_argmax", k[1]),
-        ):
-            lacking = part[
-                (part["test"] == test) & (part["method"] == method) & (part["metric"] == "not_run")
-            ]
-            asked = [("all", metric) for metric in whole]
-            asked += [
-                (pillar, metric)
-                for pillar in DIFFERENCE.values()
-                for metric in ("disparity", "disparity_change")
-            ]
-            cells = []
-            for pillar, metric in asked:
-                found = e.found(
-                    s.run, "fairness", metric, task=CHOICE, test=test, method=method, pillar=pillar
-                )
-                if len(lacking):
-                    cells.append(Cell(status=f"not in store: {lacking['note'].iloc[0]}"))
-                else:
-                    cells.append(
-                        _cell(found, s, test)
-                        if method != "full_argmax" or "change" not in metric
-                        else Cell()
-                    )
-            rows.append(Row((s.label, test, method), tuple(cells)))
-    columns = ["recall", "change", "false yes", "balanced acc."]
-    for one, other in PAIRS.values():
-        columns += [f"{one} - {other}", "its change"]
-    return Table(
-        "debiasing",
-        "Debiased answers about people",
-        "First token, test pictures of the 13 classes. A change of a disparity is of its size:"
-        " below 0 the groups lie closer. @recall: the same method with as many yes as without"
-        " debiasing.",
-        ("model", "prompt", "method"),
-        tuple(Column(c) for c in columns),
-        tuple(rows),
-        empty=NO_RUN,
-    )
-
-
-def attributes(e: Evidence) -> Table:
-    """FairFace, UTKFace: recall of the attribute that was asked for, and how far groups lie
-    apart."""
-    rows = []
-    for s in subjects(e, ""):
-        sql = """SELECT test, pillar, indicator, value, n, ci_low, ci_high FROM metric_rows WHERE
-                 run_id = $run AND method = 'full'
-                 AND metric IN ('recall', 'disparity') AND list_contains($tests, test)
-                 ORDER BY test, indicator <> 'all', metric <> 'recall', pillar <> 'all', pillar,
-                 indicator"""
-        found = e.ask(sql, run=s.run.run_id if s.run else "", tests=list(ATTRIBUTES))
-        for test, pillar, name, value, n, low, high in found.itertuples(index=False, name=None):
-            group = f"of those who are {name}" if name != "all" else pillar
-            rows.append(
-                Row((s.label, test, group), (_cell(Estimate(value, int(n), low, high), s, test),))
-            )
-    return Table(
-        "attributes",
-        "Faces: recall of the attribute asked for",
-        "Share of pictures whose annotated attribute is named; with a colon: differences.",
-        ("model", "asked", "group"),
-        (Column("recall"),),
-        tuple(rows),
-        empty="No run on pictures of faces in the results file.",
-    )
 
 
 ITEMS: Mapping[str, Callable[[Evidence], Table]] = {

@@ -24,7 +24,7 @@ from sdgbias.analysis.outcomes import (
 )
 from sdgbias.analysis.rows import Settings, row, table
 from sdgbias.analysis.run import Cell, RunData
-from sdgbias.methods import baselines, metrics
+from sdgbias.methods import baselines, metrics, tuning
 from sdgbias.methods.answers import parse_letter
 from sdgbias.methods.baselines import METHODS, Evidence
 from sdgbias.methods.cade import Bools, Floats, Ints, argmax_view
@@ -106,7 +106,7 @@ def answers(
             continue
         own, said = dict(method.settings), ""
         if method.tuned:
-            tuned = baselines.tune(
+            tuned = tuning.tune(
                 name, e, cell.payoff, cell.val, draws=settings.draws, seed=settings.seed
             )
             assert tuned is not None  # _why_not

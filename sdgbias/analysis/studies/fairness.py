@@ -32,7 +32,7 @@ import pandas as pd
 from sdgbias import store
 from sdgbias.analysis.rows import Settings, row, table
 from sdgbias.benchmark.people_items import CANDIDATES, CHOICE, CHOICES
-from sdgbias.methods import baselines, cade, search, stats
+from sdgbias.methods import baselines, cade, search, stats, tuning
 from sdgbias.methods.baselines import METHODS, Evidence, Method
 from sdgbias.methods.cade import Bools, Floats, Ints
 from sdgbias.raw.facet import GROUPS, SELECTED
@@ -244,7 +244,7 @@ def _tune(method: Method, e: Evidence, question: Question, settings: Settings) -
     with np.errstate(divide="ignore"):
         cut = np.log(drawn[:, 1]) if len(low) > 1 else np.full(settings.draws, -np.inf)
     top = baselines._top(valid[rows], log_full[rows])
-    value = baselines._mean_payoff(
+    value = tuning._mean_payoff(
         valid[rows],
         log_full[rows],
         slope[rows],

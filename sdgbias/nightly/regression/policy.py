@@ -156,7 +156,9 @@ def parse(data: object, where: Path | str) -> Policy:
     given = _known(data, [f.name for f in fields(Policy)], str(where))
     listed = given.get("rules")
     if not isinstance(listed, list) or not listed:
-        raise UsageError(f"{where}: rules is {listed!r}; valid: a list of rules, see docs/reference/gate.md")
+        raise UsageError(
+            f"{where}: rules is {listed!r}; valid: a list of rules, see docs/reference/gate.md"
+        )
     rules = tuple(_rule(r, f"{where}: rule {i + 1}") for i, r in enumerate(listed))
     names = [r.name for r in rules]
     if len(set(names)) < len(names):

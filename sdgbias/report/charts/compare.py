@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from sdgbias.report.charts import Figure, dots, heat, holm, shaped
+from sdgbias.report.charts import Figure, holm, shaped
+from sdgbias.report.charts.marks import dots, heat
 from sdgbias.report.charts.parameters import LOSS, losses
 from sdgbias.report.data import Studies
 from sdgbias.report.labels import number

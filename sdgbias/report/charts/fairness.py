@@ -11,7 +11,8 @@ import pandas as pd
 
 from sdgbias.benchmark.people_items import ATTRIBUTES
 from sdgbias.raw.facet import SELECTED
-from sdgbias.report.charts import Figure, dots, holm, shaped, tips
+from sdgbias.report.charts import Figure, holm, shaped
+from sdgbias.report.charts.marks import dots, tips
 from sdgbias.suites.facet_groups import PAIRS
 
 PROMPTS = (("p1", "#0072b2"), ("p2", "#d55e00"), ("p3", "#009e73"))

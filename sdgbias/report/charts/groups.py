@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from sdgbias.report.charts import Figure, dots, holm, shaped
+from sdgbias.report.charts import Figure, holm, shaped
+from sdgbias.report.charts.marks import dots
 from sdgbias.report.data import Studies, method_name
 
 METHODS = (("Full", "#0072b2"), ("CADE", "#d55e00"))

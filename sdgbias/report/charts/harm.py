@@ -8,18 +8,8 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from sdgbias.report.charts import (
-    Figure,
-    bars,
-    colours,
-    dots,
-    lines,
-    shaped,
-    shapes,
-    stacked,
-    tips,
-    zero_rule,
-)
+from sdgbias.report.charts import Figure, shaped
+from sdgbias.report.charts.marks import bars, colours, dots, lines, shapes, stacked, tips, zero_rule
 from sdgbias.report.data import Studies, method_name
 
 METHODS = (("Full", "#0072b2"), ("CADE", "#d55e00"))

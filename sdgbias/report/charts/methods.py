@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from sdgbias.report.charts import Figure, bars, dots, shaped, stacked
+from sdgbias.report.charts import Figure, shaped
+from sdgbias.report.charts.marks import bars, dots, stacked
 from sdgbias.report.charts.paper import COLOURS
 from sdgbias.report.data import METHODS, Studies, method_name
 

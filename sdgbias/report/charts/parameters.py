@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from sdgbias.report.charts import BOTH, Figure, both_tasks, dots, heat, holm, lines, shaped
+from sdgbias.report.charts import BOTH, Figure, both_tasks, holm, shaped
+from sdgbias.report.charts.marks import dots, heat, lines
 from sdgbias.report.data import Studies, short_pillar
 
 MODES = (("retuned", "#0072b2"), ("zeroed", "#d55e00"))

@@ -1,0 +1,145 @@
+"""What the tables of the fairness suite share: their rows, their cells, and the names of what is compared."""
+
+from __future__ import annotations
+
+import math
+
+from sdgbias.analysis.paper import printed as paper
+from sdgbias.analysis.paper.cells import NOT_RUN, Cell
+from sdgbias.analysis.paper.printed import Printed
+from sdgbias.analysis.paper.results import Evidence, Run, Subject
+from sdgbias.benchmark.people_items import CHOICE, DIRECT
+from sdgbias.methods.stats import SMALLEST, Estimate
+from sdgbias.suites.facet_groups import PAIRS
+
+TASKS = {"p1": DIRECT, "p2": CHOICE, "p3": CHOICE}
+
+
+#: Datasets without person classes: no number of theirs belongs beside one of the paper's.
+FACES = ("fairface", "utkface")
+
+
+EITHER = "p2 or p3"
+
+
+DIFFERENCE = {attribute: f"{attribute}:{one}-{other}" for attribute, (one, other) in PAIRS.items()}
+
+
+TOO_FEW = f"not in store: a group of fewer than {SMALLEST} pictures has no value"
+
+
+NO_RUN = (
+    "No run of this suite in the results file; next: sdgbias people build, then sdgbias evaluate"
+    " MODEL with that benchmark."
+)
+
+
+READINGS = {
+    "full": "free answer, packaged encoder",
+    "full:clip": "free answer, CLIP text encoder",
+    "full:t5": "free answer, T5",
+    "full_argmax": "first token",
+}
+
+
+RATES = ("recall", "no_rate", "unknown_rate", "unparsed_rate", "refusal_rate", "false_yes_rate")
+
+
+def names() -> dict[str, str]:
+    """Key of each of the paper's models (the registry's name where it has one) -> its name, in the
+    paper's order."""
+    return {r["model"]: r["name"] for r in paper.rows("fairness/models")}
+
+
+def datasets(e: Evidence) -> dict[str, str]:
+    """benchmark_id -> dataset of the benchmarks that the runs were scored on."""
+    frame = e.ask(
+        "SELECT DISTINCT benchmark_id, dataset FROM people WHERE list_contains($benchmarks,"
+        " benchmark_id) ORDER BY ALL"
+    )
+    return {str(b): str(d) for b, d in frame.itertuples(index=False, name=None)}
+
+
+def subjects(e: Evidence, item: str) -> list[Subject]:
+    """The paper's models of an item in its order, then every other run. Only a measured run stands
+    for a model of the paper, and only one on people with classes: on FACET where there is one, else
+    on drawn ones (a footnote says so). Where runs are of several benchmarks, each line names its
+    own."""
+    data = datasets(e)
+    ranked = sorted(
+        (r for r in e.runs if r.kind == "measured"),
+        key=lambda r: data.get(r.benchmark_id) == "facet",
+    )
+    measured = {r.model: r for r in ranked if data.get(r.benchmark_id) not in FACES}
+    shown = (
+        [m for m in paper.models(f"fairness/{item}") if not e.chosen or m in e.chosen]
+        if item
+        else []
+    )
+    kinds = [data.get(b, "") for b in {r.benchmark_id for r in e.runs}]
+
+    def on(run: Run) -> str:
+        kind = data.get(run.benchmark_id, "")
+        which = f" {run.benchmark_id[:8]}" if kinds.count(kind) > 1 else ""
+        return f" on {kind or 'people'}{which}" if len(kinds) > 1 else ""
+
+    found = []
+    for m in shown:
+        run = measured.get(m)
+        found.append(
+            Subject(
+                f"{names()[m]}{on(run)} (measured)" if run else f"{names()[m]} ({NOT_RUN})", run, m
+            )
+        )
+    taken = {s.run.run_id for s in found if s.run}
+    others = [r for r in e.runs if r.run_id not in taken]
+    return found + [
+        Subject(
+            f"{names().get(r.model, r.model) if r.kind == 'measured' else r.model}{on(r)}"
+            f" ({r.kind})",
+            r,
+        )
+        for r in others
+    ]
+
+
+def _asked(e: Evidence, run: Run) -> set[tuple[str, str]]:
+    """(test, method) of everything the run has."""
+    frame = e.ask(
+        "SELECT DISTINCT test, method FROM metric_rows WHERE run_id = $run", run=run.run_id
+    )
+    return set(frame.itertuples(index=False, name=None))
+
+
+def _cell(found: Estimate | None, s: Subject, test: str, printed: Printed | None = None) -> Cell:
+    if s.run is None:
+        return Cell(paper=printed, status=NOT_RUN)
+    if found is None:
+        return Cell(paper=printed, status=f"not in store: this run has no such number of {test}")
+    if math.isnan(found.value):
+        return Cell(n=found.n, paper=printed, status=TOO_FEW)
+    return Cell(found.value, found.n, found.low, found.high, printed, s.status)
+
+
+def _lines(e: Evidence, item: str) -> list[tuple[Subject, str, str]]:
+    """(subject, prompt, task) of each line of a table: a model that was not run has one line for
+    either single-choice prompt; prompts that neither the run nor the paper has are left out."""
+    found = []
+    for s in subjects(e, item):
+        printed = {
+            r["task"]
+            for r in (paper.rows(f"fairness/{item}") if s.model else ())
+            if r["model"] == s.model and r["value"]
+        }
+        if s.run is None:
+            found += [
+                (s, test, task)
+                for test, task in (("p1", DIRECT), (EITHER, CHOICE))
+                if task in printed
+            ]
+        else:
+            have = {test for test, _ in _asked(e, s.run)}
+            found += [
+                (s, test, task) for test, task in TASKS.items() if test in have or task in printed
+            ]
+    return found

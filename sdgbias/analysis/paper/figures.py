@@ -1,0 +1,255 @@
+"""The paper's figures as tables: one function a figure, and the claims of its text."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from sdgbias.analysis.paper import printed as paper
+from sdgbias.analysis.paper.accuracy import MCQ_TESTS, NO_VAL, test_mean
+from sdgbias.analysis.paper.cells import NOT_RUN, Cell, Column, Row, Table, cell, number
+from sdgbias.analysis.paper.numbered import DIRECTIONS, VIEWS
+from sdgbias.analysis.paper.results import Evidence, Run, Subject
+from sdgbias.methods.stats import Estimate
+from sdgbias.types import PILLARS, TESTS, Task
+
+
+def figure_3(e: Evidence) -> Table:
+    rows = []
+    for s in e.subjects("figure_3"):
+        for test in ("T1", "T5") if s.run else ("T1",):
+            rows.append(
+                Row(
+                    (s.label, test),
+                    tuple(
+                        cell(e.metric(s.run, "accuracy", test=test, method=v), s.status)
+                        for v, _ in VIEWS
+                    ),
+                )
+            )
+    return Table(
+        "fig3",
+        "Figure 3: accuracy by view",
+        "Multiple-choice accuracy on the test split. At T5 IMG+Q and Full are one prompt, and so"
+        " are Q-only and CTX+Q.",
+        ("model", "test"),
+        tuple(Column(name) for _, name in VIEWS),
+        tuple(rows),
+    )
+
+
+def figure_4(e: Evidence) -> Table:
+    rows = []
+    for s in e.subjects("figure_4"):
+        for pillar in (*PILLARS, *(("all",) if s.run else ())):
+            cells = [_share(e, s, pillar, d) for d in reversed(DIRECTIONS)]
+            two = e.metric(
+                s.run, "share_optimistic_two_option", test="T1", method="q_only", pillar=pillar
+            )
+            cells.append(cell(two, s.status, "not in store: no question with two options"))
+            invalid = e.found(
+                s.run, "directions", "answered_invalid", test="T1", method="q_only", pillar=pillar
+            )
+            cells.append(
+                cell(
+                    invalid, s.status, e.why(s.run, "directions", "no question with three options")
+                )
+            )
+            prompts = e.metric(s.run, "distinct_prompts", test="T1", method="q_only", pillar=pillar)
+            cells.append(number(prompts.value if prompts else None, s.status))
+            said = s.printed("figure_4", pillar=pillar)
+            cells.append(Cell(paper=said) if said else Cell())
+            rows.append(Row((s.label, pillar), tuple(cells)))
+    columns = (
+        *(Column(d, "percent") for d in reversed(DIRECTIONS)),
+        Column("2 options: optim.", "percent"),
+        Column("invalid", "percent"),
+        Column("prompts", "count"),
+        Column("the text says", "text"),
+    )
+    return Table(
+        "fig4",
+        "Figure 4: which way Q-only answers go (%)",
+        "Best candidate of the Q-only view on test questions with three options; with two options"
+        " there is no middle. Invalid: the most likely first token was no letter of the question."
+        " Prompts: how many different ones the shares rest on; where the run was analysed, the"
+        " interval counts these and not places.",
+        ("model", "pillar"),
+        columns,
+        tuple(rows),
+    )
+
+
+def _share(e: Evidence, s: Subject, pillar: str, direction: str) -> Cell:
+    """Share of a direction: with the interval over distinct prompts where the run was analysed,
+    else over places."""
+    metric = f"share_{direction}"
+    found = e.found(
+        s.run, "directions", metric, test="T1", method="q_only", pillar=pillar, by="prompt"
+    )
+    found = found or e.metric(s.run, metric, test="T1", method="q_only", pillar=pillar)
+    return cell(found, s.status, "not in store: no question with three options")
+
+
+def figure_5(e: Evidence) -> Table:
+    frame = e.study("directions")
+    frame = frame[(frame["metric"] == "full_minus_ctx_q") & (frame["indicator"] != "all")]
+    indicators = sorted(set(zip(frame["pillar"], frame["indicator"], strict=True)))
+    rows = []
+    for s in e.subjects("figure_5"):
+        for pillar, indicator in [
+            ("all", "all"),
+            *((p, "all") for p in PILLARS),
+            *(indicators if s.run else ()),
+        ]:
+            cells = []
+            for test in MCQ_TESTS:
+                found = e.found(
+                    s.run,
+                    "directions",
+                    "full_minus_ctx_q",
+                    test=test,
+                    method="full",
+                    pillar=pillar,
+                    indicator=indicator,
+                )
+                cells.append(cell(found, s.status, e.why(s.run, "directions", f"no {test}")))
+            if s.run is None or indicator == "all" or any(c.made for c in cells):
+                rows.append(
+                    Row((s.label, pillar if indicator == "all" else indicator), tuple(cells))
+                )
+    return Table(
+        "fig5",
+        "Figure 5: what the image adds to the context",
+        "Acc(Full) - Acc(CTX+Q), paired by question, test split. The figure shows T1; at T5 "
+        "there is no context.",
+        ("model", "pillar or indicator"),
+        tuple(Column(t) for t in MCQ_TESTS),
+        tuple(rows),
+    )
+
+
+def figure_8(e: Evidence) -> Table:
+    rows = []
+    for s in e.subjects("figure_8"):
+        points = _sweeps(e, s.run)
+        shown = (
+            [r["test"] for r in paper.rows("figure_8") if r["model"] == s.model][:1]
+            if s.model
+            else []
+        )
+        for test in shown or sorted({test for test, _ in points}) or ["T1"]:
+            for parameter in ("alpha", "lambda_kl", "beta", "tau"):
+                said = s.printed("figure_8", column=parameter)
+                val, there = (
+                    points.get((test, parameter), {}).get(split, {}) for split in ("val", "test")
+                )
+                if not val or not there:
+                    empty = Cell(
+                        status=(
+                            NOT_RUN
+                            if s.run is None
+                            else e.why(s.run, "sweep", f"no sweep of {parameter} at {test}")
+                        )
+                    )
+                    rows.append(
+                        Row(
+                            (s.label, test, parameter),
+                            (empty, replace(empty, paper=said), empty, empty, empty),
+                        )
+                    )
+                    continue
+                best = min(val, key=lambda x: (-val[x].value, x))
+                ends = sorted(there.values(), key=lambda at: at.value)
+                tuned = e.found(s.run, "sweep", "optimum", test=test, by=parameter)
+                cells = (
+                    cell(tuned, s.status),
+                    number(best, s.status, said),
+                    *(cell(at, s.status) for at in (there.get(best), ends[0], ends[-1])),
+                )
+                rows.append(Row((s.label, test, parameter), cells))
+    columns = (
+        Column("tuned", "number"),
+        Column("best on val", "number"),
+        Column("test there"),
+        Column("lowest"),
+        Column("highest"),
+    )
+    return Table(
+        "fig8",
+        "Figure 8: one parameter at a time",
+        "Each parameter moves over its range while the others keep the tuned values. Best on val:"
+        " its value with the highest val accuracy; beside it the test accuracy there, and the"
+        " lowest and highest test accuracy of the sweep. All points: `sweep`.",
+        ("model", "test", "parameter"),
+        columns,
+        tuple(rows),
+    )
+
+
+def _sweeps(
+    e: Evidence, run: Run | None
+) -> dict[tuple[str, str], dict[str, dict[float, Estimate]]]:
+    """(test, parameter) -> 'val' or 'test' -> value of the parameter -> accuracy."""
+    frame = e.study("sweep")
+    found: dict[tuple[str, str], dict[str, dict[float, Estimate]]] = {}
+    for r in frame[
+        (frame["run_id"] == (run.run_id if run else "")) & (frame["metric"] == "accuracy")
+    ].to_dict("records"):
+        at = Estimate(float(r["value"]), int(r["n"]), float(r["ci_low"]), float(r["ci_high"]))
+        found.setdefault((str(r["test"]), str(r["by"])), {}).setdefault(str(r["method"]), {})[
+            float(r["x"])
+        ] = at
+    return found
+
+
+def claims(e: Evidence) -> Table:
+    rows = []
+    for printed in paper.rows("claims"):
+        regression = printed["task"] == "regression"
+        for s in e.subjects("claims"):
+            if s.model and s.model != printed["model"]:
+                continue
+            ours = (
+                e.metric(s.run, "mae_change", task="regression", method="cade")
+                if regression
+                else test_mean(e, s.run, "accuracy_gain", "cade")
+            )
+            said = s.printed("claims", row=printed["row"])
+            rows.append(
+                Row(
+                    (printed["row"], s.label),
+                    (cell(ours, s.status, NO_VAL, said), _extreme(e, s, regression)),
+                )
+            )
+    columns = (Column("mean over tests", "number"), Column("largest of one test", "number"))
+    return Table(
+        "claims",
+        "What the abstract claims",
+        "Accuracy: gain of CADE, mean of T1 to T5. MAE: change by CADE, T2 and T5 pooled.",
+        ("claim", "model"),
+        columns,
+        tuple(rows),
+    )
+
+
+def _extreme(e: Evidence, s: Subject, regression: bool) -> Cell:
+    """The best single test; beside it the best that Table H prints for the model."""
+    task, metric = ("regression", "mae_change") if regression else ("mcq", "accuracy_gain")
+    found = [
+        e.metric(s.run, metric, task=task, test=t.value, method="cade") for t in TESTS[Task(task)]
+    ]
+    known = [f for f in found if f is not None and not math.isnan(f.value)]
+    best = (min if regression else max)(known, key=lambda f: f.value) if known else None
+    said = [
+        r
+        for r in paper.rows("table_h")
+        if s.model and r["model"] == s.model and r["metric"] == metric and r["test"] != "mean"
+    ]
+    top = max(said, key=lambda r: float(r["value"])) if said and not regression else None
+    return cell(
+        best,
+        s.status,
+        NO_VAL,
+        paper.Printed(float(top["value"]), f"{top['printed']} ({top['test']})") if top else None,
+    )
