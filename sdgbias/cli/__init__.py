@@ -577,9 +577,9 @@ def demo(
 ) -> None:
     """The main job end to end: dvc repro, then the Prefect flow `nightly` over every enabled model,
     report, W&B offline."""
-    from sdgbias.cli import demo as tour
+    from sdgbias.cli.demo import run
 
-    tour.run(results, report)
+    run(results, report)
 
 
 def main() -> None:
