@@ -50,6 +50,9 @@ __all__ = [
 TABLES = ("clusters", "series", "images", "items_mcq", "items_regression", "prompts")
 #: the same of a folder of people, by the names of their suites (suites.FILES says which file)
 PEOPLE = ("people", "images_people", "items_people", "prompts_people")
+#: Suite -> its tables and the command that builds them, where they aren't TABLES.
+_TABLES_OF = {FACET: PEOPLE}
+_BUILT_BY = {FACET: "sdgbias people build"}
 SPLITS = ("id", "place")
 _REPEATED = dict.fromkeys(
     ("prompts", "prompts_people"), ("task", "test", "text", "candidates")
@@ -119,7 +122,7 @@ def run_gate(
     benchmark = Path(benchmark)
     suites = suites or find_suites()
     split, imported = split or _split(benchmark), _imported(benchmark)
-    names = PEOPLE if _of_people(benchmark) else TABLES
+    names = _TABLES_OF.get(_suite(benchmark), TABLES)
     tables = {name: _read(benchmark, name, suites) for name in names}
     # a table without its columns is told of, but nothing can be compared with it
     whole = {
@@ -152,21 +155,18 @@ def run_gate(
     return report
 
 
-def _of_people(benchmark: Path) -> bool:
-    """Whether the folder's card says that it is of the second suite. Without a card that can be
-    read: of the first."""
+def _suite(benchmark: Path) -> str:
+    """The suite that the folder's card names; '' where it names none or can't be read."""
     try:
-        return bool(
-            json.loads((benchmark / "benchmark.json").read_text(encoding="utf-8")).get("suite")
-            == FACET
-        )
+        card = json.loads((benchmark / "benchmark.json").read_text(encoding="utf-8"))
+        return str(card.get("suite", ""))
     except (OSError, ValueError, AttributeError):
-        return False
+        return ""
 
 
 def _again(benchmark: Path) -> str:
     """The command that builds the folder."""
-    return "sdgbias people build" if _of_people(benchmark) else "sdgbias build"
+    return _BUILT_BY.get(_suite(benchmark), "sdgbias build")
 
 
 def _imported(benchmark: Path) -> bool:
