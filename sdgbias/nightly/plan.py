@@ -145,6 +145,7 @@ def tonight(settings: Settings, now: datetime, write: bool = True) -> Night:
     ids: dict[str, str] = {}
     withheld = webhooks(settings)
     jobs: list[Job] = []
+    code = identity.code()
     for spec in chosen:
         for suite in entries.suites(spec):
             if suite not in ids:
@@ -167,7 +168,6 @@ def tonight(settings: Settings, now: datetime, write: bool = True) -> Night:
                 "--seed",
                 str(settings.seed),
             )
-            asked = [settings.passes, settings.draws] if suite == SDG else []
             job = Job(
                 night=name,
                 model=spec.name,
@@ -176,7 +176,9 @@ def tonight(settings: Settings, now: datetime, write: bool = True) -> Night:
                 entry=folder / "registry" / f"{spec.name}.yaml",
                 gpu=str(spec.options.get("gpu", "cpu")),
                 timeout_s=settings.timeout_s,
-                key=identity.key(spec, settings.root, suite, ids[suite], [*asked, settings.seed]),
+                key=identity.key(
+                    spec, settings.root, suite, ids[suite], _asked(settings, suite), code
+                ),
                 log=folder / "logs" / f"{spec.name}-{suite}.log",
                 root=settings.root,
                 batch_size=spec.batch_size,
@@ -189,10 +191,6 @@ def tonight(settings: Settings, now: datetime, write: bool = True) -> Night:
     made = tuple(
         replace(job, run_id=known.get((job.model, job.suite, job.key), "")) for job in jobs
     )
-    if not all(job.run_id for job in made):
-        from sdgbias.suites.extra_prompts import choose
-
-        choose(settings.passes)  # a wrong name is told now, not by every model
     night = Night(
         name,
         folder,
@@ -207,6 +205,18 @@ def tonight(settings: Settings, now: datetime, write: bool = True) -> Night:
         _snapshot(folder / "registry", chosen)
         save(night)
     return night
+
+
+def _asked(settings: Settings, suite: str) -> dict[str, object]:
+    """The suite's ``identity`` under the options that a job passes to `sdgbias evaluate`. Raises
+    UsageError for a pass that nobody knows: once, before any model is asked."""
+    from sdgbias.suites import facet, sdg
+    from sdgbias.suites.extra_prompts import choose
+
+    passes = choose(settings.passes)
+    if suite == FACET:
+        return facet.identity(seed=settings.seed)
+    return sdg.identity(seed=settings.seed, draws=settings.draws, passes=passes)
 
 
 def webhooks(settings: Settings) -> tuple[str, ...]:

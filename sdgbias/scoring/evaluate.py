@@ -26,7 +26,6 @@ from sdgbias.errors import (
     UsageError,
 )
 from sdgbias.methods.cade import Numerics
-from sdgbias.methods.labels import LetterGrams
 from sdgbias.methods.search import Kind
 from sdgbias.raw.images.build import ImageReader
 from sdgbias.raw.images.variants import Pictures
@@ -42,8 +41,8 @@ from sdgbias.scoring.scorer import (
 from sdgbias.suites import benchmark_card, cells, facet, sdg, sdg_tables, suite_of
 from sdgbias.types import ModelSpec, Task, View
 
-#: Bumped when the analysis changes, so that a stored run is not mistaken for one made by newer
-#: code.
+#: Bumped when what all suites share of a run changes, so that a stored run is not mistaken for one
+#: made by newer code; a suite has a version of its own.
 ANALYSIS = "2"
 #: Why some engines can't be asked a prompt.
 BEYOND = "the right answer is none that this model can say"
@@ -73,7 +72,9 @@ class Outcome:
 def run_id(
     spec: ModelSpec, benchmark_id: str, fingerprint: str, settings: dict[str, object]
 ) -> str:
-    """The same model, benchmark, settings and analysis always make the same run."""
+    """The same model, benchmark, settings and analysis always make the same run. ``settings``: the
+    suite's ``identity``. A night asks for the id with the outside view of a model as
+    ``fingerprint`` (nightly/identity.py): two jobs of one such id need one process."""
     identity = json.dumps([fingerprint, benchmark_id, settings, ANALYSIS], sort_keys=True)
     return f"{spec.name}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
 
@@ -213,16 +214,13 @@ def evaluate(
         results, details=()
     ):  # a folder that can't be written is told before any prompt is scored
         pass
-    settings: dict[str, object] = {"seed": seed}
-    if suite == sdg.NAME:
-        settings |= {"draws": draws, "numerics": numerics, "mode": mode, "passes": list(passes)}
-        if search != "random":  # the default is not named, so that runs of before keep their id
-            settings["search"] = search
-    else:
-        settings |= {
-            "analysis": facet.ANALYSIS,
-            "encoder": f"{LetterGrams.name}, floor {LetterGrams.floor:g}",
-        }
+    settings = (
+        facet.identity(seed=seed)
+        if suite == facet.NAME
+        else sdg.identity(
+            seed=seed, draws=draws, numerics=numerics, mode=mode, passes=passes, search=search
+        )
+    )
     with engine(spec, root, benchmark, results, workers, ray) as backend:
         identity = run_id(spec, benchmark_id, backend.fingerprint, settings)
         if store.has_run(results, identity):

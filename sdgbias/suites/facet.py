@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike
 
 from sdgbias.benchmark.people_items import ATTRIBUTES, CHOICE, CHOICES, view_cells
 from sdgbias.errors import InputError
+from sdgbias.methods import stats
 from sdgbias.methods.labels import OPTIONS, Label, LetterGrams, TextEncoder, encode
 from sdgbias.raw.facet import CLASSES, GROUPS, SPELLINGS
 from sdgbias.suites import facet_groups
@@ -30,6 +31,9 @@ NAME = FACET
 #: Bumped when what is made of answers changes (an answer's reading by form, a metric), so that
 #: older runs are made anew.
 ANALYSIS = "2"
+#: Values that an id doesn't name, so that runs made before they were part of it keep theirs. A
+#: value that differs from these is named; the table can go when ANALYSIS is bumped.
+_UNNAMED: Mapping[str, object] = {"confidence": 0.95, "smallest_group": 20}
 LETTERS = "".join(OPTIONS)
 ANSWERS = list(OPTIONS.values())
 #: Pictures kept beside the results for the report's examples, and their longer side.
@@ -38,6 +42,18 @@ _RATES: dict[str, Callable[[pd.DataFrame], ArrayLike]] = {
     "unparsed_rate": lambda f: f["how"].isin(["unparsed", "empty", "several"]).to_numpy(),
     "refusal_rate": lambda f: (f["how"] == "refusal").to_numpy(),
 }
+
+
+def identity(*, seed: int = 0) -> dict[str, object]:
+    """What a run's id and a night's key hang on besides model and benchmark: the seed, this suite's
+    version and the constants of its analysis. JSON values."""
+    constant = {"confidence": stats.LEVEL, "smallest_group": stats.SMALLEST}
+    return {
+        "seed": seed,
+        "analysis": ANALYSIS,
+        "encoder": f"{LetterGrams.name}, floor {LetterGrams.floor:g}",
+        **{name: value for name, value in constant.items() if value != _UNNAMED.get(name)},
+    }
 
 
 def load_items(benchmark: Path) -> pd.DataFrame:
