@@ -118,8 +118,8 @@ def fabricate(path: Path, nights: int, models: int) -> None:
         con.execute(
             """INSERT INTO verdicts BY NAME SELECT strftime("at", '%Y-%m-%dT%H%M') AS night, model,
                'sdg' AS suite, run_id, 'rule ' || k AS rule,
-            'mcq' AS task, 'all' AS test, 'full' AS method, '' AS level, 'accuracy' AS metric,
-            'PASS' AS verdict, 0.5 AS before, 0.5 AS "value", 0.0 AS change
+            'mcq' AS task, 'all' AS test, 'full' AS method, '' AS level, '' AS side,
+            'accuracy' AS metric, 'PASS' AS verdict, 0.5 AS before, 0.5 AS "value", 0.0 AS change
             FROM made, range(12) r(k)"""
         )
         con.unregister("made")

@@ -29,7 +29,8 @@ the valid names.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextvars import ContextVar
 
 
 class SdgbiasError(Exception):
@@ -105,6 +106,13 @@ class ExpiredToken(InfrastructureError):
 
 class HubUnreachable(InfrastructureError):
     """The hub does not answer (or may not be asked), and the local cache lacks a file."""
+
+
+#: Receives the error of a process that ends without raising it: the watchdog of an engine that hangs
+#: in a C library can only end the process. Set where an outcome is written (nightly/process.py).
+BEFORE_EXIT: ContextVar[Callable[[SdgbiasError], None] | None] = ContextVar(
+    "BEFORE_EXIT", default=None
+)
 
 
 def one_of(what: str, value: object, valid: Iterable[str]) -> str:

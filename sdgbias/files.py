@@ -10,6 +10,7 @@ touching the rest of the text.
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,6 +26,19 @@ from sdgbias.errors import InputError, SdgbiasError
 def packaged(*parts: str) -> Path:
     """A file or folder that ships inside the package; the package's own folder without parts."""
     return Path(str(resources.files("sdgbias").joinpath(*parts)))
+
+
+def source_digest(without: Collection[str] = ()) -> str:
+    """SHA-256 over the files that ship inside the package, names and bytes: code, templates, SQL
+    and data. ``without``: rooms (folders of the package) that don't count; a new room counts."""
+    home, digest = packaged(), hashlib.sha256()
+    for path in sorted(home.rglob("*")):
+        within = path.relative_to(home)
+        if within.parts[0] in without or "__pycache__" in within.parts or not path.is_file():
+            continue
+        digest.update(f"{within.as_posix()}\0".encode())
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()
 
 
 class FileError(InputError):

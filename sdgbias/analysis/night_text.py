@@ -54,6 +54,10 @@ _UNITS = {
     "throughput": (1.0, 1, " prompts/s"),
     "cade_gain": (100.0, 1, " points"),
 }
+#: side of a row of table ``verdicts`` -> words.
+FLOORS = {"at_least": "at least", "at_most": "at most"}
+#: Columns that are true or false -> words for where they are true.
+_FLAGS = {"quarantines": "this rule quarantines", "required": "required"}
 _MINUS, _NBSP = "−", "\u00a0"
 
 
@@ -69,7 +73,7 @@ def what(r: Mapping[Any, Any]) -> str:
     """'accuracy, Full, choice, all tests' of a row of table ``verdicts``."""
     if r["rule"] == UNCHANGED:
         return "unchanged run"
-    level = str(r["level"] or "").removesuffix("at_least").removesuffix("at_most").strip()
+    level = str(r["level"] or "")
     test = str(r["test"] or "")
     parts = [
         METRICS.get(str(r["metric"]), str(r["metric"])) + (f" by {level}" if level else ""),
@@ -82,10 +86,14 @@ def what(r: Mapping[Any, Any]) -> str:
 
 def floor(r: Mapping[Any, Any]) -> str:
     """'at least', 'at most', or '' for a comparison with another run."""
-    level = str(r["level"] or "")
-    return (
-        "at least" if level.endswith("at_least") else "at most" if level.endswith("at_most") else ""
-    )
+    return FLOORS.get(str(r["side"] or ""), "")
+
+
+def note(r: Mapping[Any, Any]) -> str:
+    """A row's note, and what its columns say of a breach and of a metric that is missing."""
+    own = r["note"] if isinstance(r["note"], str) else ""
+    parts = [own, *(text for name, text in _FLAGS.items() if r[name])]
+    return "; ".join(p for p in parts if p)
 
 
 def cells(r: Mapping[Any, Any]) -> dict[str, str]:

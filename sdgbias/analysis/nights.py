@@ -17,8 +17,6 @@ from sdgbias.errors import UsageError, one_of
 BREACH, PASS, INSUFFICIENT, MISSING = "BREACH", "PASS", "INSUFFICIENT_EVIDENCE", "MISSING"
 #: The rule of the one row of a run that an earlier night judged.
 UNCHANGED = "unchanged"
-#: What the note of a verdict ends with, or holds, where the policy says so.
-REQUIRED, QUARANTINES = "required", "this rule quarantines"
 NIGHTS_SHOWN = 30
 _ORDER = {BREACH: 0, MISSING: 1, INSUFFICIENT: 2, PASS: 3}
 
@@ -68,7 +66,7 @@ class ModelNight:
     @property
     def quarantines(self) -> bool:
         """Whether the gate took the model out of the nightly."""
-        return self.breached and any(QUARANTINES in str(r["note"]) for r in self.breaches)
+        return self.breached and any(r["quarantines"] for r in self.breaches)
 
 
 @dataclass(frozen=True)
@@ -93,11 +91,7 @@ class Night:
 def overall(rows: Sequence[Mapping[Any, Any]]) -> str:
     """The verdict on a model: the worst of its rows; MISSING counts only where the rule requires
     the metric. No rows: ''."""
-    said = {
-        str(r["verdict"])
-        for r in rows
-        if r["verdict"] != MISSING or str(r["note"]).endswith(REQUIRED)
-    }
+    said = {str(r["verdict"]) for r in rows if r["verdict"] != MISSING or r["required"]}
     return next((v for v in _ORDER if v in said), MISSING if rows else "")
 
 
@@ -127,7 +121,9 @@ def load(results: Path, night: str = "") -> Night | None:
     asked = ask("FROM night_models WHERE night = $night ORDER BY model, suite").to_dict("records")
     # an unchanged run in breach is shown as in the night that found it
     verdicts = ask(
-        """FROM verdicts WHERE night = $night OR (rule <> $unchanged AND run_id IN (
+        """SELECT * REPLACE (coalesce(quarantines, false) AS quarantines,
+               coalesce(required, false) AS required, coalesce(side, '') AS side)
+           FROM verdicts WHERE night = $night OR (rule <> $unchanged AND run_id IN (
                SELECT run_id FROM verdicts WHERE night = $night AND rule = $unchanged AND verdict =
                'BREACH')) ORDER BY rowid""",
         unchanged=UNCHANGED,

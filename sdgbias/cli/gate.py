@@ -221,7 +221,7 @@ def _line(r: dict[str, Any]) -> tuple[str, ...]:
         else c["change"]
     )
     n, mde = f"n {c['n']}" if c["n"] != "0" else "", f"MDE {c['mde']}" if c["mde"] else ""
-    note = "" if r["verdict"] == "PASS" and r["rule"] != "unchanged" else str(r["note"])
+    note = "" if r["verdict"] == "PASS" and r["rule"] != "unchanged" else words.note(full)
     allowed = f"({'' if words.floor(r) else 'allowed '}{c['allowed']})" if c["allowed"] else ""
     return tuple(
         x.replace("\u00a0", " ")
@@ -262,16 +262,12 @@ def _json(made: list[Judgement]) -> str:
 def _quarantine(made: list[Judgement]) -> None:
     """Models whose breach is of a rule with `then: quarantine` leave the nightly until a person
     enables them."""
-    from sdgbias.analysis.nights import BREACH, QUARANTINES
+    from sdgbias.analysis.nights import BREACH
     from sdgbias.registry import entries
 
     for j in made:
         rules = sorted(
-            {
-                str(r["rule"])
-                for r in j.rows
-                if r["verdict"] == BREACH and QUARANTINES in str(r["note"])
-            }
+            {str(r["rule"]) for r in j.rows if r["verdict"] == BREACH and r["quarantines"]}
         )
         if not rules or not j.breached:
             continue

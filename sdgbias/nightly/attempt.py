@@ -17,7 +17,6 @@ from sdgbias import errors
 from sdgbias.nightly import process
 from sdgbias.nightly import process as child
 from sdgbias.nightly.plan import WEBHOOK, Job
-from sdgbias.scoring.scorer import HUNG
 
 PUBLISHED, UNCHANGED, FAILED, SKIPPED = "published", "unchanged", "failed", "skipped"
 HOUSE = (sys.executable, "-m", "sdgbias.cli")
@@ -63,7 +62,6 @@ _BY_CODE = {
     6: "GateError",
     7: "StoreError",
 }
-_FULL = ("No space left", "disk is full", "may not grow")
 _BY_CODE[errors.InfrastructureError.exit_code] = "InfrastructureError"
 
 
@@ -302,11 +300,8 @@ def _classified(job: Job, ended: process.Ended, told: dict[str, Any], blank: Out
                 f"ended by {name}{perhaps}{f'; its last words: {words}' if words else ''}"
             ),
         )
-    kind = "Hung" if HUNG in words else _BY_CODE.get(ended.code, "Unexpected")
-    if kind == "StoreError" and any(
-        sign in words for sign in _FULL
-    ):  # no room for its own word either
-        kind = "DiskFull"
     return replace(
-        blank, kind=kind, message=words or f"ended with exit code {ended.code} and told nothing"
+        blank,
+        kind=_BY_CODE.get(ended.code, "Unexpected"),
+        message=words or f"ended with exit code {ended.code} and told nothing",
     )

@@ -14,35 +14,50 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from sdgbias import files
 from sdgbias.engines.fingerprint import FILES, LIBRARIES, installed
-from sdgbias.files import packaged
 from sdgbias.registry import entries
+from sdgbias.suites.suite import EvalSettings, Suite
 from sdgbias.types import ModelSpec
 
-_HOUSE = packaged()
-#: Code that decides which run a job makes: engines and their versions, the run's id, the passes.
-CODE = ("engines/**/*.py", "scoring/evaluate.py", "suites/extra_prompts.py")
+#: Rooms above scoring, which no run can hang on; the code of every other room counts, a new one's
+#: too (a test compares this with the import contract).
+ABOVE = ("cli", "nightly", "report", "analysis")
 #: Fields of an entry that say nothing about what is scored.
 _BESIDE = ("state", "reason", "until", "notes")
 _PACKAGES = (*LIBRARIES, "numpy", "scipy", "vllm", "torchvision")
 
 
 def key(
-    spec: ModelSpec, root: Path, suite: str, benchmark_id: str, settings: Sequence[object]
+    spec: ModelSpec,
+    root: Path,
+    benchmark_id: str,
+    suite: Suite,
+    settings: EvalSettings,
+    code: str,
 ) -> str:
-    """16 hex digits over everything that a run's id hangs on: entry, weights, benchmark, settings,
-    code, libraries, accelerator."""
+    """16 hex digits over everything that a run's id hangs on: what makes the id makes the key, with
+    the outside view of the model where the id has its fingerprint. ``code``: ``code()``."""
+    from sdgbias.scoring.evaluate import identify
+
     entry = {name: value for name, value in entries.to_dict(spec).items() if name not in _BESIDE}
-    parts = [
-        json.dumps([entry, suite, benchmark_id, list(settings)], sort_keys=True, default=str),
+    outside = [
+        json.dumps([entry, suite.name], sort_keys=True, default=str),
         *_weights(spec, root),
         *_oracle(spec, root),
         *_elsewhere(spec, root),
-        _code(),
+        code,
         *(f"{name} {installed(name)}" for name in _PACKAGES),
         f"accelerator {Path('/dev/nvidia0').exists()} {os.environ.get('CUDA_VISIBLE_DEVICES')!r}",
     ]
-    return hashlib.sha256("|".join(parts).encode()).hexdigest()[:16]
+    made = identify(spec, {"benchmark_id": benchmark_id}, "|".join(outside), suite, settings)
+    return hashlib.sha256(made.encode()).hexdigest()[:16]
+
+
+def code() -> str:
+    """Digest over the code and data that a run can hang on: engines and their versions, suites,
+    prompts, methods. A change that changes no result starts a process, which finds that out."""
+    return files.source_digest(without=ABOVE)
 
 
 def _weights(spec: ModelSpec, root: Path) -> Iterator[str]:
@@ -93,10 +108,3 @@ def _outside(folder: Path, patterns: Sequence[str]) -> Iterator[str]:
             yield f"{path} is gone"
             continue
         yield f"{path.name} {seen.st_size} {seen.st_ino} {seen.st_mtime_ns} {seen.st_ctime_ns}"
-
-
-def _code() -> str:
-    digest = hashlib.sha256()
-    for path in sorted({path for pattern in CODE for path in _HOUSE.glob(pattern)}):
-        digest.update(path.relative_to(_HOUSE).as_posix().encode() + path.read_bytes())
-    return digest.hexdigest()

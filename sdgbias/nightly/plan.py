@@ -18,6 +18,7 @@ from sdgbias import files, suites
 from sdgbias.errors import RegistryError, StoreError, UsageError, one_of
 from sdgbias.nightly import identity, schedule
 from sdgbias.registry import entries
+from sdgbias.suites import EvalSettings
 from sdgbias.types import QUARANTINED, ModelSpec
 
 #: Seconds that one attempt on one model may take.
@@ -148,6 +149,7 @@ def tonight(settings: Settings, now: datetime, write: bool = True) -> Night:
     ids: dict[str, str] = {}
     withheld = webhooks(settings)
     jobs: list[Job] = []
+    code, asked = identity.code(), _asked(settings)
     for spec in chosen:
         for suite in entries.suites(spec):
             if suite not in benchmarks:
@@ -163,7 +165,6 @@ def tonight(settings: Settings, now: datetime, write: bool = True) -> Night:
                 "--seed",
                 str(settings.seed),
             )
-            asked = [settings.passes, settings.draws] if of.held_out else []
             job = Job(
                 night=name,
                 model=spec.name,
@@ -172,7 +173,7 @@ def tonight(settings: Settings, now: datetime, write: bool = True) -> Night:
                 entry=folder / "registry" / f"{spec.name}.yaml",
                 gpu=str(spec.options.get("gpu", "cpu")),
                 timeout_s=settings.timeout_s,
-                key=identity.key(spec, settings.root, suite, ids[suite], [*asked, settings.seed]),
+                key=identity.key(spec, settings.root, ids[suite], of, asked, code),
                 log=folder / "logs" / f"{spec.name}-{suite}.log",
                 root=settings.root,
                 batch_size=spec.batch_size,
@@ -185,10 +186,6 @@ def tonight(settings: Settings, now: datetime, write: bool = True) -> Night:
     made = tuple(
         replace(job, run_id=known.get((job.model, job.suite, job.key), "")) for job in jobs
     )
-    if not all(job.run_id for job in made):
-        from sdgbias.suites.extra_prompts import choose
-
-        choose(settings.passes)  # a wrong name is told now, not by every model
     night = Night(
         name,
         folder,
@@ -202,6 +199,16 @@ def tonight(settings: Settings, now: datetime, write: bool = True) -> Night:
         _snapshot(folder / "registry", chosen)
         save(night)
     return night
+
+
+def _asked(settings: Settings) -> EvalSettings:
+    """What a job's options make of `sdgbias evaluate`. Raises UsageError for an unknown pass: once,
+    before any model is evaluated."""
+    from sdgbias.suites.extra_prompts import choose
+
+    return EvalSettings(
+        draws=settings.draws, seed=settings.seed, passes=tuple(choose(settings.passes))
+    )
 
 
 def webhooks(settings: Settings) -> tuple[str, ...]:

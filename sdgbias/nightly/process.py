@@ -17,18 +17,21 @@ import sys
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sdgbias.errors import OutOfMemory, SdgbiasError, StoreError
+from sdgbias.errors import BEFORE_EXIT, OutOfMemory, SdgbiasError, StoreError
 
 #: Seconds between the polite end and the hard one.
 GRACE = 5.0
 #: Longest message that is kept, in characters.
 LONGEST = 500
+#: Bytes of an outcome file that are allocated before the work starts, so that an error can still be
+#: written when the disk is full.
+ROOM = 4096
 _STARTED = "== started "
 _SECRET_NAME = re.compile(r"key|token|secret|passw|credential|webhook", re.IGNORECASE)
 _SECRET_VALUE = re.compile(
@@ -178,20 +181,27 @@ _PR_SET_PDEATHSIG = 1
 @contextmanager
 def report_outcome(path: Path | None) -> Iterator[dict[str, Any]]:
     """What the block puts into the mapping is written to ``path`` as JSON when it ends well; else
-    the error: class, exit code, message. The error goes on its way. Without a path nothing is
-    written. StoreError when the file can't be written."""
+    the error: class, exit code, message, also that of a watchdog which ends the process. The error
+    goes on its way. Without a path nothing is written. StoreError when the file can't be
+    written."""
     found: dict[str, Any] = {}
     if path is None:
         yield found
         return
     _end_with_parent()
-    try:
-        yield found
-    except SdgbiasError as error:
+    _reserve(path)
+
+    def failed(error: SdgbiasError) -> None:
         write_outcome(
             path,
             {"error": type(error).__name__, "exit_code": error.exit_code, "message": str(error)},
         )
+
+    before = BEFORE_EXIT.set(failed)
+    try:
+        yield found
+    except SdgbiasError as error:
+        failed(error)
         raise
     except MemoryError as error:
         message = f"out of memory: {error}".rstrip(": ")
@@ -209,7 +219,14 @@ def report_outcome(path: Path | None) -> Iterator[dict[str, Any]]:
             },
         )
         raise
+    finally:
+        BEFORE_EXIT.reset(before)
     write_outcome(path, found)
+
+
+def _reserve(path: Path) -> None:
+    with suppress(OSError), path.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, ROOM)
 
 
 def read_outcome(path: Path) -> dict[str, Any]:
@@ -222,8 +239,9 @@ def read_outcome(path: Path) -> dict[str, Any]:
 
 
 def write_outcome(path: Path, found: dict[str, Any]) -> None:
-    """Writes it whole or not at all. StoreError when it can't be written, except for an error,
-    which has a way of its own."""
+    """Writes it whole or not at all; an error for which there is no room, shortened, into what
+    `report_outcome` reserved. StoreError when it can't be written, except for an error, which is
+    on stderr as well."""
     part = path.with_name(f"{path.name}.part")
     try:
         part.write_text(json.dumps(found), encoding="utf-8")
@@ -233,6 +251,9 @@ def write_outcome(path: Path, found: dict[str, Any]) -> None:
             raise StoreError(
                 f"{path}: can't be written ({error.strerror}); what was published stays"
             ) from None
+        short = {**found, "message": str(found.get("message", ""))[:LONGEST]}
+        with suppress(OSError), path.open("r+b") as file:
+            file.write(json.dumps(short).encode().ljust(ROOM))
 
 
 def _end_with_parent() -> None:

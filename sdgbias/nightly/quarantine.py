@@ -91,15 +91,10 @@ def from_verdicts(settings: Settings, night: str) -> dict[str, str]:
     if not settings.results.exists():
         return {}
     sql = (
-        "SELECT DISTINCT model, rule, run_id, note FROM verdicts WHERE night = ? AND verdict ="
-        " 'BREACH' ORDER BY ALL"
+        "SELECT DISTINCT model, rule, run_id FROM verdicts WHERE night = ? AND verdict = 'BREACH'"
+        " AND quarantines ORDER BY ALL"
     )
     rows = store.query(settings.results, sql, [night])
-    if rows.empty:
-        return {}
-    from sdgbias.analysis.nights import QUARANTINES
-
-    rows = rows[rows["note"].fillna("").str.contains(QUARANTINES, regex=False)]
     found = {
         str(model): (
             f"gate: {', '.join(mine['rule'].drop_duplicates())} in breach, run"

@@ -69,7 +69,8 @@ def identify(
 ) -> str:
     """The id of a run: model, engine and weights (``fingerprint``), benchmark (its ``card``),
     settings and the suite's version. The same of them always make the same run; nothing else
-    does."""
+    does. A night calls this with the outside view of a model as ``fingerprint``
+    (nightly/identity.py): two jobs of one such id need one process."""
     parts = [fingerprint, str(card["benchmark_id"]), suite.identity(settings), suite.version]
     digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
     return f"{spec.name}-{digest[:12]}"

@@ -31,8 +31,9 @@ import pandas as pd
 
 from sdgbias.engines import Backend, Loaded
 from sdgbias.errors import (
+    BEFORE_EXIT,
     DiskFull,
-    InfrastructureError,
+    Hung,
     InputError,
     ModelError,
     OutOfMemory,
@@ -48,8 +49,6 @@ Progress = Callable[[str, int, int], None]
 #: `chunk_timeout`).
 CHUNK_TIMEOUT = 1800.0
 NOTES = "in_flight*.json"
-#: What the watchdog says first; whoever started the process knows by it why it ended.
-HUNG = "the engine did not answer"
 SCORING, DECODING = "scoring prompts", "decoding numbers"
 
 
@@ -253,6 +252,7 @@ class Watchdog:
 
     def __init__(self, path: Path, limit: float, alone: bool = True) -> None:
         self.path, self.limit, self.alone = path, limit, alone
+        self.report = BEFORE_EXIT.get()  # here, because the timer's thread has no context
         self.suspects = suspects(path.parent)
 
     def _write(self, keys: list[str], hung: bool) -> None:
@@ -287,14 +287,18 @@ class Watchdog:
 
     def _bite(self, keys: list[str]) -> None:
         self._write(keys, hung=True)
-        if self.alone:
-            message = (
-                f"error: {HUNG} for {self.limit:.0f} s on {len(keys)} prompt(s), the first"
-                f" {keys[0]} ({self.path}); what is finished is kept: run the same command again,"
-                " these are then tried last and alone"
-            )
-            print(message, file=sys.stderr, flush=True)
-        os._exit(InfrastructureError.exit_code)
+        try:
+            if self.alone:
+                error = Hung(
+                    f"the engine did not answer for {self.limit:.0f} s on {len(keys)} prompt(s),"
+                    f" the first {keys[0]} ({self.path}); what is finished is kept: run the same"
+                    " command again, these are then tried last and alone"
+                )
+                print(f"error: {error}", file=sys.stderr, flush=True)
+                if self.report is not None:
+                    self.report(error)
+        finally:
+            os._exit(Hung.exit_code)
 
     def suspects_last(self, rows: pd.DataFrame) -> pd.DataFrame:
         late = rows["key"].isin(self.suspects)

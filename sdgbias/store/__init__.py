@@ -62,7 +62,9 @@ BENCHMARK_TABLES: dict[str, tuple[str, ...]] = {
 NIGHT_TABLES: dict[str, tuple[str, ...]] = {
     "nights": ("night",),
     "night_models": ("night", "model", "suite"),
-    "verdicts": ("night", "model", "suite", "rule", "task", "test", "method", "level", "metric"),
+    "verdicts": (
+        *("night", "model", "suite", "rule", "task", "test", "method", "level", "side", "metric"),
+    ),
     "flips": ("night", "model", "suite", "task", "test", "method", "item_id"),
     "accepted": ("run_id",),
     "announcements": ("night", "target"),

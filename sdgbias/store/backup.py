@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from sdgbias import store
-from sdgbias.errors import InputError, StoreError, UsageError
+from sdgbias.errors import Busy, InputError, StoreError, UsageError
 from sdgbias.files import confine
 from sdgbias.store import locking, parquet
 from sdgbias.store.maintenance import Progress, catalogued
@@ -163,9 +163,10 @@ def _let_go(results: Path) -> None:
     try:
         with store.connect(results, details=()) as con:
             con.execute("CHECKPOINT")
-    except StoreError as error:
-        if "is held" in str(error):
-            raise
+    except Busy:
+        raise
+    except StoreError:
+        pass  # damaged: this is what the backup replaces
     results.with_name(results.name + ".wal").unlink(missing_ok=True)
 
 

@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike
 
 from sdgbias.benchmark.people_items import ATTRIBUTES, CHOICE, CHOICES, view_cells
 from sdgbias.errors import InputError
+from sdgbias.methods import stats
 from sdgbias.methods.labels import OPTIONS, Label, LetterGrams, TextEncoder, encode
 from sdgbias.raw.facet import CLASSES, GROUPS, SPELLINGS
 from sdgbias.suites import facet_groups
@@ -33,6 +34,9 @@ NAME = FACET
 ANALYSIS = "2"
 #: Why an engine can't be asked a prompt.
 BEYOND = "the right answer is none that this model can say"
+#: Values that an id doesn't name, so that runs made before they were part of it keep theirs. A
+#: value that differs from these is named; the table can go when ANALYSIS is bumped.
+_UNNAMED: Mapping[str, object] = {"confidence": 0.95, "smallest_group": 20}
 LETTERS = "".join(OPTIONS)
 ANSWERS = list(OPTIONS.values())
 #: Pictures kept beside the results for the report's examples, and their longer side.
@@ -41,6 +45,18 @@ _RATES: dict[str, Callable[[pd.DataFrame], ArrayLike]] = {
     "unparsed_rate": lambda f: f["how"].isin(["unparsed", "empty", "several"]).to_numpy(),
     "refusal_rate": lambda f: (f["how"] == "refusal").to_numpy(),
 }
+
+
+def identity(settings: EvalSettings) -> dict[str, object]:
+    """What a run's id and a night's key hang on besides model and benchmark: the seed, this suite's
+    version and the constants of its analysis. JSON values."""
+    constant = {"confidence": stats.LEVEL, "smallest_group": stats.SMALLEST}
+    return {
+        "seed": settings.seed,
+        "analysis": ANALYSIS,
+        "encoder": f"{LetterGrams.name}, floor {LetterGrams.floor:g}",
+        **{name: value for name, value in constant.items() if value != _UNNAMED.get(name)},
+    }
 
 
 def load_items(benchmark: Path) -> pd.DataFrame:
@@ -247,14 +263,6 @@ def tables(
     }
 
 
-def _identity(settings: EvalSettings) -> dict[str, object]:
-    return {
-        "seed": settings.seed,
-        "analysis": ANALYSIS,
-        "encoder": f"{LetterGrams.name}, floor {LetterGrams.floor:g}",
-    }
-
-
 def _unanswerable(benchmark: Path, wanted: pd.DataFrame, names: Collection[str]) -> dict[str, str]:
     return dict.fromkeys(beyond(benchmark, wanted, names), BEYOND)
 
@@ -270,7 +278,7 @@ SUITE = Suite(
     title="People (facet)",
     version=ANALYSIS,
     cluster_unit="person",
-    identity=_identity,
+    identity=identity,
     cells=lambda benchmark, settings: load_prompts(benchmark),
     generations_needed=generations_needed,
     tables=_tables,

@@ -30,19 +30,6 @@ def cells(benchmark: Path, settings: EvalSettings) -> pd.DataFrame:
     return pd.concat([sdg.load_prompts(benchmark), extra], ignore_index=True)
 
 
-def identity(settings: EvalSettings) -> dict[str, object]:
-    """What a run's id hangs on beside model, benchmark and version."""
-    named: dict[str, object] = {
-        "seed": settings.seed,
-        "draws": settings.draws,
-        "numerics": settings.numerics,
-        "mode": settings.mode,
-        "passes": list(settings.passes),
-    }
-    # the default is not named, so that runs of before there was a choice keep their id
-    return named | ({} if settings.search == "random" else {"search": settings.search})
-
-
 def tables(
     benchmark: Path, scored: Scored, settings: EvalSettings, images: Images, progress: Progress
 ) -> dict[str, pd.DataFrame]:
@@ -192,7 +179,7 @@ SUITE = Suite(
     title="Places (sdg)",
     version=sdg.ANALYSIS,
     cluster_unit="place",
-    identity=identity,
+    identity=sdg.identity,
     cells=cells,
     generations_needed=sdg.generations_needed,
     tables=tables,

@@ -138,7 +138,8 @@ def _judge(path: Path, n: int) -> None:
         "run_id": f"fake-optimist-{n}",
         "baseline": f"fake-optimist-{n - 1}",
     }
-    cell = {"task": "mcq", "test": "all", "method": "full", "level": "", "metric": "accuracy"}
+    cell = {"task": "mcq", "test": "all", "method": "full", "level": "", "side": ""}
+    cell["metric"] = "accuracy"
     judged = [
         key
         | cell

@@ -161,8 +161,11 @@ def verdict(model: str, rule: str, said: str, **fields: object) -> dict[str, obj
         "test": "all",
         "method": "full",
         "level": "",
+        "side": "",
         "metric": "accuracy",
         "n": 1200,
+        "quarantines": False,
+        "required": False,
         "note": "",
     }
     return {**blank, "rule": rule, "verdict": said, **fields}
@@ -222,13 +225,13 @@ def told_night(path: Path) -> Path:
             LOST,
             "candidate-mass",
             "BREACH",
-            level="at_least",
+            side="at_least",
             metric="candidate_mass",
             value=0.1,
             ci_low=0.08,
             ci_high=0.12,
             allowed=0.2,
-            note="this rule quarantines",
+            quarantines=True,
         ),
         verdict(
             LOST,

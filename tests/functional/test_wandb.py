@@ -44,6 +44,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "test": "all",
             "method": m,
             "level": "",
+            "side": "",
             "metric": "accuracy",
             "verdict": v,
             "before": 0.5,

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from sdgbias import errors
 from sdgbias.errors import UsageError
 from sdgbias.nightly import attempt, process
-from sdgbias.scoring.scorer import HUNG
 from tests.builders.night_stubs import PUBLISH, job, stub
 
 
@@ -46,11 +46,15 @@ def test_what_the_process_tells_is_the_outcome(tmp_path: Path) -> None:
             "Gated",
             "owner/m is gated",
         ),
-        (f"print('error: {HUNG} for 3 s'); os._exit(8)", "Hung", "for 3 s"),
+        (
+            "print('error: the engine did not answer for 3 s'); os._exit(8)",
+            "InfrastructureError",
+            "for 3 s",
+        ),
         ("print('error: no token for A'); sys.exit(5)", "ModelError", "no token for A"),
         (
             "print('error: r.duckdb: No space left on device'); sys.exit(7)",
-            "DiskFull",
+            "StoreError",
             "No space left",
         ),
         ("print('error: r.duckdb: read-only'); sys.exit(7)", "StoreError", "read-only"),
@@ -62,6 +66,41 @@ def test_every_end_has_its_kind(tmp_path: Path, code: str, kind: str, words: str
     made = attempt.attempt(job(tmp_path), tmp_path / "r.duckdb", argv=stub(code))
     assert (made.outcome, made.kind) == ("failed", kind)
     assert words in made.message
+
+
+#: A real watchdog over an engine that never answers; what it prints is replaced.
+HANGS = """
+import sys, time
+from pathlib import Path
+from sdgbias.nightly import process
+from sdgbias.scoring.scorer import Watchdog
+sys.stderr = open(os.devnull, "w")
+with process.report_outcome(out):
+    with Watchdog(Path(str(out) + ".note"), 0.2).watching(["a", "b"]):
+        time.sleep(600)
+"""
+
+
+def test_a_hang_is_told_by_its_class_not_by_what_is_printed(tmp_path: Path) -> None:
+    waits: list[float] = []
+    made = attempt.keep_trying_here(
+        job(tmp_path), tmp_path / "r.duckdb", None, waits.append, stub(HANGS)
+    )
+    assert (made.outcome, made.kind, made.attempts, waits) == ("failed", "Hung", 2, [5.0])
+    assert "on 2 prompt(s), the first a" in made.message
+    assert process.last_error(job(tmp_path).log) == "", "nothing was printed"
+
+
+def test_an_error_has_room_for_its_outcome_when_nothing_can_be_made(tmp_path: Path) -> None:
+    """As on a full disk: no second file can be made beside the one that was reserved."""
+    out = tmp_path / "outcome.json"
+    with pytest.raises(errors.DiskFull), process.report_outcome(out):
+        assert process.read_outcome(out) == {} and out.stat().st_blocks * 512 >= process.ROOM
+        out.with_name(f"{out.name}.part").mkdir()
+        raise errors.DiskFull("\u2026" * 9000)
+    found = process.read_outcome(out)
+    assert (found["error"], found["exit_code"], len(found["message"])) == ("DiskFull", 7, 500)
+    assert out.stat().st_size == process.ROOM
 
 
 def test_a_hang_ends_with_all_its_children(tmp_path: Path) -> None:

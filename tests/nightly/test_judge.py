@@ -147,12 +147,13 @@ def test_floors_need_no_other_run() -> None:
         [row] = judge.settle(
             judge.evidence(r, side({"T1": hits(right, 400)}), None, "first run"), Policy((r,))
         )
-        assert (row["verdict"], row["level"], row["allowed"]) == (verdict, "at_least", 0.5)
+        assert (row["verdict"], row["side"], row["allowed"]) == (verdict, "at_least", 0.5)
+        assert row["level"] == ""
         low, high = (x / 400 for x in (right, right))
         assert row["ci_low"] < low <= high < row["ci_high"]
     top = rule(allowed=None, at_most=0.3)
     [row] = judge.settle(judge.evidence(top, side({"T1": hits(200, 400)}), None), Policy((top,)))
-    assert row["verdict"] == BREACH and row["level"] == "at_most"
+    assert row["verdict"] == BREACH and row["side"] == "at_most"
 
 
 def test_what_is_missing_says_why() -> None:
@@ -161,10 +162,11 @@ def test_what_is_missing_says_why() -> None:
         judge.evidence(r, side({"T1": hits(3, 40)}), None, "first run: nothing to compare with"),
         Policy((r,)),
     )
-    assert (first["verdict"], first["value"], first["note"]) == (
+    assert (first["verdict"], first["value"], first["note"], first["required"]) == (
         MISSING,
         3 / 40,
-        "first run: nothing to compare with; required",
+        "first run: nothing to compare with",
+        True,
     )
     [other] = judge.settle(
         judge.evidence(r, side({"T1": hits(3, 40)}), side({"T1": hits(3, 40)}, start=1000)),
@@ -276,15 +278,13 @@ def test_failed_prompts_are_a_share_of_those_planned() -> None:
 
 
 def test_the_verdict_on_a_model_is_its_worst_row() -> None:
-    def row(verdict: str, note: str = "") -> dict[str, Any]:
-        return {"verdict": verdict, "note": note}
+    def row(verdict: str, required: bool = False) -> dict[str, Any]:
+        return {"verdict": verdict, "required": required, "note": "required"}
 
-    assert (
-        overall([row(PASS), row(INSUFFICIENT), row(BREACH), row(MISSING, "x; required")]) == BREACH
-    )
-    assert overall([row(PASS), row(INSUFFICIENT), row(MISSING, "x; required")]) == MISSING
-    assert overall([row(PASS), row(INSUFFICIENT), row(MISSING, "x")]) == INSUFFICIENT
-    assert overall([row(PASS), row(MISSING, "x")]) == PASS
+    assert overall([row(PASS), row(INSUFFICIENT), row(BREACH), row(MISSING, True)]) == BREACH
+    assert overall([row(PASS), row(INSUFFICIENT), row(MISSING, True)]) == MISSING
+    assert overall([row(PASS), row(INSUFFICIENT), row(MISSING)]) == INSUFFICIENT
+    assert overall([row(PASS), row(MISSING)]) == PASS
     assert overall([]) == ""
 
 

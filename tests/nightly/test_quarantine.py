@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 
 from sdgbias import store
-from sdgbias.analysis.nights import QUARANTINES
 from sdgbias.nightly import ledger, quarantine
 from sdgbias.nightly.attempt import Outcome
 from sdgbias.nightly.plan import Settings
@@ -114,11 +113,13 @@ def test_an_entry_that_was_edited_into_garbage_is_told_and_left(tmp_path: Path) 
 def test_the_gate_puts_aside_until_a_person_enables(tmp_path: Path) -> None:
     s = settings(tmp_path, "m", "other")
     rows = [
-        ("m", "candidate mass", "BREACH", f"floor; {QUARANTINES}"),
-        ("other", "accuracy", "BREACH", "worse"),
-        ("other", "x", "PASS", QUARANTINES),
+        ("m", "candidate mass", "BREACH", True, "floor"),
+        ("other", "accuracy", "BREACH", False, "this rule quarantines"),
+        ("other", "x", "PASS", True, "this rule quarantines"),
+        ("old", "x", "BREACH", None, ""),
     ]
-    frame = pd.DataFrame(rows, columns=["model", "rule", "verdict", "note"]).assign(
+    columns = ["model", "rule", "verdict", "quarantines", "note"]
+    frame = pd.DataFrame(rows, columns=columns).assign(
         night=NIGHT,
         suite="sdg",
         run_id="r-1",
@@ -126,6 +127,7 @@ def test_the_gate_puts_aside_until_a_person_enables(tmp_path: Path) -> None:
         test="",
         method="",
         level="",
+        side="",
         metric="mass",
     )
     store.keep(s.results, {"verdicts": frame})

@@ -450,7 +450,7 @@ def test_people_recall_disparity_and_refusals(tmp_path: Path) -> None:
     [j] = regression.judge_runs(
         path, baseline.of_night(path), policy.parse({"rules": rules}, "test")
     )
-    found = {(r["rule"], r["level"]): r for r in j.rows}
+    found = {(r["rule"], r["level"] or r["side"]): r for r in j.rows}
     assert found["recall", ""]["verdict"] == BREACH and found["recall", ""]["before"] == 0.9
     assert (found["gap", "gender"]["verdict"], found["gap", "skin"]["verdict"]) == (BREACH, MISSING)
     men, women = 0.8, 1.0  # before: every tenth person is a man and not recognised

@@ -63,6 +63,7 @@ def nights(
         "test": "all",
         "method": "full",
         "level": "all",
+        "side": "",
         "metric": "accuracy",
         "verdict": "BREACH",
         "change": -0.1,

@@ -112,6 +112,7 @@ def test_what_verdicts_people_and_nights_refer_to_is_kept(results: Path) -> None
                         "test": "T1",
                         "method": "full",
                         "level": "",
+                        "side": "",
                         "metric": "accuracy",
                         "verdict": "PASS",
                     }

@@ -20,6 +20,15 @@ RANGES: dict[Task, tuple[tuple[float, float], ...]] = {
 DRAWS, SEARCH_SHARE, FINALISTS = 10_000, 0.2, 100
 
 
+def constants() -> dict[str, object]:
+    """What a random search hangs on besides its rows, draws and seed; JSON values."""
+    return {
+        "ranges": {task.value: [list(pair) for pair in RANGES[task]] for task in RANGES},
+        "search_share": SEARCH_SHARE,
+        "finalists": FINALISTS,
+    }
+
+
 @dataclass(frozen=True)
 class SearchResult:
     """params: the chosen setting; value: its mean payoff on all validation rows; baseline: that of

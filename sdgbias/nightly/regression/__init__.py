@@ -118,7 +118,10 @@ def _carried(t: Target, breach: bool) -> Judgement:
         ", which found a breach that nobody has accepted" if breach else ", judged there"
     )
     row = {"rule": UNCHANGED, "verdict": BREACH if breach else PASS, "note": note}
-    blank = dict.fromkeys(("task", "test", "method", "level", "metric"), "")
+    blank: dict[str, object] = dict.fromkeys(
+        ("task", "test", "method", "level", "side", "metric"), ""
+    )
+    blank |= {"quarantines": False, "required": False}
     return Judgement(
         t,
         t.run_id,

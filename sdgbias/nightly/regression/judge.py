@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 from scipy.special import stdtrit
 
-from sdgbias.analysis.nights import BREACH, INSUFFICIENT, MISSING, PASS, QUARANTINES, REQUIRED
+from sdgbias.analysis.nights import BREACH, INSUFFICIENT, MISSING, PASS
 from sdgbias.methods import metrics, stats
 from sdgbias.methods.stats.intervals import wilson
 from sdgbias.nightly.regression.measured import Measured, Pairs, Side, alone, pairs
@@ -52,7 +52,8 @@ class Evidence:
     and the new run on the same questions; change, low, high: new - old with its 95 % interval
     (floors: of the value itself). p: of "not worse", before correction. se, df: of the change.
     unseen: the largest share of worse questions that could go unseen in so many places, NaN where
-    the metric isn't of 0 and 1. bound: allowed, or the floor. missing: nothing to judge."""
+    the metric isn't of 0 and 1. bound: allowed, or the floor.
+    side: AT_LEAST or AT_MOST of a floor or ceiling, '' of a change. missing: nothing to judge."""
 
     rule: Rule
     task: str = ""
@@ -71,12 +72,13 @@ class Evidence:
     df: int = 0
     unseen: float = NAN
     bound: float = NAN
+    side: str = ""
     note: str = ""
     missing: bool = False
 
     @property
     def floor(self) -> bool:
-        return self.level.endswith((AT_LEAST, AT_MOST))
+        return self.side != ""
 
     @property
     def worse(self) -> float:
@@ -275,18 +277,12 @@ def _bounded(
     e: Evidence, new: Side, tests: Sequence[str], side: str, floor: float, seed: int
 ) -> Evidence:
     """The value itself against a floor or a ceiling."""
-    level = f"{e.level} {side}".strip()
+    e = replace(e, side=side, bound=floor)
     found = alone(new, e.task, tests, e.metric, e.method)
     if found is None or not len(found.value):
-        return replace(
-            e,
-            level=level,
-            bound=floor,
-            note=f"this run has no {e.metric} for {e.method}",
-            missing=True,
-        )
+        return replace(e, note=f"this run has no {e.metric} for {e.method}", missing=True)
     if e.rule.by:
-        return _bounded_gap(e, found, level, floor, seed)
+        return _bounded_gap(e, found, seed)
     counted = np.isin(found.value, (0.0, 1.0)).all()
     value = (
         stats.share(found.value, found.cluster)
@@ -296,8 +292,6 @@ def _bounded(
     test = stats.paired(found.value - floor, found.cluster)
     return replace(
         e,
-        level=level,
-        bound=floor,
         value=value.value,
         low=value.low,
         high=value.high,
@@ -307,13 +301,11 @@ def _bounded(
     )
 
 
-def _bounded_gap(e: Evidence, found: Measured, level: str, floor: float, seed: int) -> Evidence:
+def _bounded_gap(e: Evidence, found: Measured, seed: int) -> Evidence:
     chosen, names = _grouped(e, found.groups)
     if chosen is None:
         return replace(
             e,
-            level=level,
-            bound=floor,
             n=len(found.value),
             note=f"fewer than two groups by {e.level}",
             missing=True,
@@ -327,8 +319,6 @@ def _bounded_gap(e: Evidence, found: Measured, level: str, floor: float, seed: i
     ends = (0.0 if inside else min(abs(low), abs(high)), max(abs(low), abs(high)))
     return replace(
         e,
-        level=level,
-        bound=floor,
         value=abs(float(gap.value[0])),
         low=ends[0],
         high=ends[1],
@@ -357,16 +347,13 @@ def _row(e: Evidence, p: float, family: int, policy: Policy) -> dict[str, object
     notes = [e.note, why]
     if p == p:
         notes.append(f"p: Holm over {family} tests, alone {_short(e.p)}")
-    if said == BREACH and e.rule.then == "quarantine":
-        notes.append(QUARANTINES)
-    if e.rule.required and said == MISSING:
-        notes.append(REQUIRED)
     return {
         "rule": e.rule.name,
         "task": e.task,
         "test": e.test,
         "method": e.method,
         "level": e.level,
+        "side": e.side,
         "metric": e.metric,
         "verdict": said,
         "before": e.before,
@@ -378,6 +365,8 @@ def _row(e: Evidence, p: float, family: int, policy: Policy) -> dict[str, object
         "p": p,
         "mde": detectable(e, family, policy),
         "allowed": e.bound,
+        "quarantines": said == BREACH and e.rule.then == "quarantine",
+        "required": said == MISSING and e.rule.required,
         "note": "; ".join(n for n in notes if n),
     }
 
@@ -393,7 +382,7 @@ def _verdict(e: Evidence, p: float, policy: Policy) -> tuple[str, str]:
     if e.floor:
         below, above = (
             (e.high < e.bound, e.low >= e.bound)
-            if e.level.endswith(AT_LEAST)
+            if e.side == AT_LEAST
             else (e.low > e.bound, e.high <= e.bound)
         )
         return (BREACH, "") if below else (PASS, "") if above else (INSUFFICIENT, "")
@@ -436,10 +425,10 @@ def _failed(rule: Rule, run: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Share of planned prompts without a score, each prompt by itself (Wilson)."""
     planned, failed = int(run["n_prompts_planned"] or 0), int(run["n_failed"] or 0)
     made = []
-    for level, bound in (("at_least", rule.at_least), ("at_most", rule.at_most)):
+    for side, bound in ((AT_LEAST, rule.at_least), (AT_MOST, rule.at_most)):
         if bound is None:
             continue
-        common = {"metric": rule.metric, "level": level, "bound": bound}
+        common = {"metric": rule.metric, "side": side, "bound": bound}
         if planned <= 0:
             made.append({**common, "note": "the run names no number of prompts", "missing": True})
             continue

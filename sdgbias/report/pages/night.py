@@ -162,9 +162,9 @@ def _row(m: ModelNight, linked: bool) -> dict[str, Any]:
     )
     note = str(m.rows["note"].iloc[0]) if len(m.rows) and set(m.rows["rule"]) == {UNCHANGED} else ""
     needed = [
-        _plain(str(n))
-        for n in m.rows["note"]
-        if m.verdict == MISSING and str(n).endswith(nights.REQUIRED)
+        _plain(str(r["note"]))
+        for r in m.rows.to_dict("records")
+        if m.verdict == MISSING and r["required"]
     ]
     return {
         "model": m.model,
@@ -190,9 +190,7 @@ def _id(m: ModelNight) -> str:
 
 def _held_because(m: ModelNight) -> str:
     if m.quarantines:
-        return "the gate: " + "; ".join(
-            words.moved(r) for r in m.breaches if nights.QUARANTINES in str(r["note"])
-        )
+        return "the gate: " + "; ".join(words.moved(r) for r in m.breaches if r["quarantines"])
     return words.why(m) or "no reason was kept"
 
 
@@ -228,11 +226,7 @@ def _breach(m: ModelNight, examples: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _plain(note: str) -> str:
     """A note without what the table says in columns of its own."""
-    return "; ".join(
-        p
-        for p in note.split("; ")
-        if not p.startswith("p: Holm") and p not in (nights.REQUIRED, nights.QUARANTINES)
-    )
+    return "; ".join(p for p in note.split("; ") if not p.startswith("p: Holm"))
 
 
 def _flips(m: ModelNight) -> list[dict[str, str]]:

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 #: artifacts, so it is settled here.
 PROJECT = "sdgbias"
 _VERDICTS = (
-    'rule, task, test, method, level, metric, verdict, "before", "value", change, ci_low, ci_high,'
-    " n, p, mde, allowed, note"
+    'rule, task, test, method, level, side, metric, verdict, "before", "value", change, ci_low,'
+    " ci_high, n, p, mde, allowed, quarantines, required, note"
 )
 
 

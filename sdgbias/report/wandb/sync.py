@@ -35,7 +35,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from sdgbias import files
-from sdgbias.errors import InfrastructureError, StoreError, UsageError
+from sdgbias.errors import Hung, InfrastructureError, StoreError, UsageError
 
 DEFAULT_HOST = "https://api.wandb.ai"
 #: Seconds until a server that says nothing counts as not there.
@@ -163,14 +163,17 @@ def sync(
         failed: dict[str, str] = {}
         hung = 0
         for at, run in enumerate(runs, 1):
-            said = _send(run, folder, timeout, key)
+            try:
+                said, slow = _send(run, folder, timeout, key), False
+            except Hung as error:
+                said, slow = str(error), True
             if not said:
                 mark_sent(folder, run, now())
                 done.append(run.id)
                 hung = 0
             else:
                 failed[run.id] = said
-                hung = hung + 1 if said.startswith(_SLOW) else 0
+                hung = hung + 1 if slow else 0
                 stop = _gone(address, key, patience) or (
                     f"{HANGS} runs in a row took too long" if hung >= HANGS else ""
                 )
@@ -183,9 +186,6 @@ def sync(
     return Sent(tuple(done), failed, strange)
 
 
-_SLOW = "took longer than"
-
-
 def _gone(address: str, key: str, patience: float) -> str:
     try:
         reach(address, key, patience)
@@ -195,7 +195,8 @@ def _gone(address: str, key: str, patience: float) -> str:
 
 
 def _send(run: Waiting, folder: Path, timeout: float, key: str) -> str:
-    """'' when W&B itself marked the run as synced; else why not, in one line."""
+    """'' when W&B itself marked the run as synced; else why not, in one line. Raises Hung
+    when it takes longer than ``timeout`` seconds."""
     environment = {
         k: v for k, v in os.environ.items() if k not in ("WANDB_MODE", "WANDB_SILENT")
     } | folders(folder)
@@ -212,7 +213,7 @@ def _send(run: Waiting, folder: Path, timeout: float, key: str) -> str:
     try:
         said, _ = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
-        return f"{_SLOW} {timeout:g} s; ended, waits for the next time"
+        raise Hung(f"took longer than {timeout:g} s; ended, waits for the next time") from None
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

@@ -25,6 +25,7 @@ from typing import Any
 import pandas as pd
 
 from sdgbias import store
+from sdgbias.analysis import night_text
 from sdgbias.errors import InfrastructureError, StoreError, UsageError
 from sdgbias.methods.stats import Estimate
 from sdgbias.report import data, labels, leaderboard
@@ -321,10 +322,11 @@ def _verdicts(results: Path) -> Section | None:
     tally = ", ".join(
         f"{r['n']} {r['verdict']}" for r in counts[counts["night"] == night].to_dict("records")
     )
-    sql = """SELECT model, suite, rule, task, test, method, level, metric, verdict, "before",
-             "value", change, ci_low, ci_high, n, p, mde, note
+    sql = """SELECT model, suite, rule, task, test, method, level, side, metric, verdict,
+             "before", "value", change, ci_low, ci_high, n, p, mde, note,
+             coalesce(quarantines, false) AS quarantines, coalesce(required, false) AS required
              FROM verdicts WHERE night = ? AND verdict <> 'PASS' ORDER BY verdict = 'BREACH' DESC,
-             model, rule, task, test, method, level, metric"""
+             model, rule, task, test, method, level, side, metric"""
     frame = store.query(results, sql, [night])
 
     def number(value: object) -> str:
@@ -335,13 +337,15 @@ def _verdicts(results: Path) -> Section | None:
             r["model"],
             r["verdict"],
             r["rule"],
-            " ".join(str(r[k]) for k in ("task", "test", "method", "level", "metric") if r[k]),
+            " ".join(
+                str(r[k]) for k in ("task", "test", "method", "level", "side", "metric") if r[k]
+            ),
             number(r["before"]),
             number(r["value"]),
             f"{number(r['change'])} ({number(r['ci_low'])} to {number(r['ci_high'])})",
             "" if pd.isna(r["n"]) else int(r["n"]),
             number(r["mde"]),
-            r["note"] or "",
+            night_text.note(r),
         )
         for r in frame.head(MOST_ROWS).to_dict("records")
     ]

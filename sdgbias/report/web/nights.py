@@ -7,6 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from sdgbias.analysis import night_text
 from sdgbias.errors import InputError, RegistryError
 from sdgbias.files import confine
 from sdgbias.registry import entries
@@ -76,7 +77,12 @@ def night(reader: Reader, name: str) -> dict[str, Any] | None:
         "benchmarks": labels.parsed(row["benchmarks"]),
         "seconds": _seconds(row),
         "judged": [
-            j | {"verdict_name": labels.VERDICTS.get(j["verdict"], j["verdict"])}
+            j
+            | {
+                "verdict_name": labels.VERDICTS.get(j["verdict"], j["verdict"]),
+                "floor": night_text.floor(j),
+                "note": night_text.note(j),
+            }
             for j in reader.ask(
                 f"""SELECT * FROM verdicts WHERE night = ? AND verdict != 'PASS'
                 ORDER BY verdict != 'BREACH', verdict != 'MISSING', model, suite, rule, task, test,

@@ -1,0 +1,175 @@
+"""Decisions hang on columns and classes: every sentence may be improved, and old nights keep what
+they meant."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pandas as pd
+import pytest
+
+from sdgbias import store
+from sdgbias.analysis import night_text, nights
+from sdgbias.analysis.nights import BREACH, MISSING, PASS
+from sdgbias.errors import Busy
+from sdgbias.nightly import quarantine
+from sdgbias.nightly.regression import judge
+from sdgbias.nightly.regression.measured import Measured, Side
+from sdgbias.nightly.regression.policy import Policy, Rule
+from sdgbias.report.pages import night as page
+from sdgbias.store import backup, database
+from tests.builders.night_stubs import NIGHT, settings
+
+#: As schema 6 has them: sentences and suffixes carry what became columns.
+OLD = [
+    ("mass", "", "at_least", BREACH, "few places; p: Holm over 2 tests; this rule quarantines"),
+    ("alone", "", "at_least", BREACH, "this rule quarantines"),
+    ("gap", "", "gender at_most", BREACH, "male minus female, in size"),
+    ("accuracy", "", "", MISSING, "first run: nothing to compare with; required"),
+    ("needed", "", "", MISSING, "required"),
+    ("extra", "", "", MISSING, "first run: nothing to compare with"),
+    ("fine", "", "urban", PASS, ""),
+    ("silent", "", "", PASS, None),
+]
+NEW = {  # rule -> level, side, quarantines, required, note
+    "mass": ("", "at_least", True, False, "few places; p: Holm over 2 tests"),
+    "alone": ("", "at_least", True, False, ""),
+    "gap": ("gender", "at_most", False, False, "male minus female, in size"),
+    "accuracy": ("", "", False, True, "first run: nothing to compare with"),
+    "needed": ("", "", False, True, ""),
+    "extra": ("", "", False, False, "first run: nothing to compare with"),
+    "fine": ("urban", "", False, False, ""),
+    "silent": ("", "", False, False, None),
+}
+
+
+def _old_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A results file as the version before these columns left it."""
+    scripts = {n: script for n, script in database._scripts().items() if n < 8}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with monkeypatch.context() as before:
+        before.setattr(database, "_scripts", lambda: scripts)
+        with store.connect(path, details=()) as con:
+            for rule, test, level, verdict, note in OLD:
+                con.execute(
+                    "INSERT INTO verdicts (night, model, suite, run_id, rule, task, test, method,"
+                    " level, metric, verdict, note) VALUES (?, 'm', 'sdg', 'r-1', ?, 'mcq', ?,"
+                    " 'full', ?, 'accuracy', ?, ?)",
+                    [NIGHT, rule, test, level, verdict, note],
+                )
+
+
+def test_old_sentences_become_columns_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "r.duckdb"
+    _old_file(path, monkeypatch)
+    rows = store.query(path, "FROM verdicts ORDER BY rowid")
+    columns = ["level", "side", "quarantines", "required", "note"]
+    found = {
+        str(r["rule"]): tuple(None if r[c] != r[c] else r[c] for c in columns)
+        for r in rows.to_dict("records")
+    }
+    assert found == NEW
+    assert store.query(path, "SELECT max(version) AS v FROM schema_version")["v"][0] >= 8
+
+
+def test_an_old_night_means_what_it_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    s = settings(tmp_path, "m")
+    _old_file(s.results, monkeypatch)
+    assert quarantine.from_verdicts(s, NIGHT) == {"m": "gate: alone, mass in breach, run r-1"}
+    rows = store.query(s.results, "FROM verdicts ORDER BY rowid").to_dict("records")
+    assert nights.overall([r for r in rows if r["verdict"] == MISSING]) == MISSING
+    assert nights.overall([r for r in rows if r["rule"] in ("extra", "fine")]) == PASS
+    by_rule = {r["rule"]: r for r in rows}
+    assert night_text.floor(by_rule["mass"]) == "at least"
+    assert night_text.floor(by_rule["gap"]) == "at most"
+    assert night_text.what(by_rule["gap"]).startswith("accuracy by gender, ")
+    assert night_text.note(by_rule["alone"]) == "this rule quarantines"
+
+
+def _judged() -> list[dict[str, object]]:
+    """A breach of a rule that quarantines, a floor on either side, and a required metric that is
+    missing."""
+    common: dict[str, Any] = {"metric": "accuracy", "task": "mcq", "methods": ("full",)}
+    rules = (
+        Rule("low", at_least=0.9, then="quarantine", **common),
+        Rule("high", at_most=0.9, **common),
+        Rule("needed", allowed=0.1, required=True, **common),
+        Rule("extra", allowed=0.1, **common),
+    )
+    rows = np.arange(400)
+    answers = Measured(rows.astype(np.uint64), (rows < 200).astype(float), rows, {})
+    new = Side({}, {"mcq": ["T1"]}, lambda task, test, metric, method: answers)
+    found = [e for rule in rules for e in judge.evidence(rule, new, None, "first run")]
+    return judge.settle(found, Policy(rules))
+
+
+def _decisions(root: Path) -> dict[str, object]:
+    """Everything that is decided by what stands in the results file."""
+    s = settings(root, "m")
+    rows = pd.DataFrame(_judged()).assign(
+        night=NIGHT, model="m", suite="sdg", run_id="r-1", baseline=""
+    )
+    asked = {"night": NIGHT, "model": "m", "suite": "sdg", "outcome": "published", "run_id": "r-1"}
+    frames = {"verdicts": rows, "night_models": pd.DataFrame([asked])}
+    store.keep(s.results, frames | {"nights": pd.DataFrame([{"night": NIGHT, "status": "done"}])})
+    night = nights.load(s.results)
+    assert night is not None
+    [m] = night.models
+    return {
+        "verdicts": rows.set_index("rule")["verdict"].to_dict(),
+        "mde": rows.set_index("rule")["mde"].notna().to_dict(),
+        "out": quarantine.from_verdicts(s, NIGHT),
+        "quarantines": m.quarantines,
+        "overall": m.verdict,
+        "held": page._held_because(m).partition(":")[0],
+        "without breaches": nights.overall(
+            [r for r in m.rows.to_dict("records") if r["verdict"] != BREACH]
+        ),
+        "extra alone": nights.overall([r for r in m.rows.to_dict("records") if r["rule"] != "low"]),
+    }
+
+
+@pytest.mark.parametrize("text", ["", "this rule quarantines; required", "at_least", "breach"])
+def test_other_sentences_decide_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    before = _decisions(tmp_path / "before")
+    assert before["verdicts"] == {"low": BREACH, "high": PASS, "needed": MISSING, "extra": MISSING}
+    assert before["out"] == {"m": "gate: low in breach, run r-1"} and before["quarantines"]
+    assert before["without breaches"] == MISSING
+    plain: Callable[..., list[dict[str, object]]] = judge.settle
+    monkeypatch.setattr(
+        judge, "settle", lambda found, policy: [{**r, "note": text} for r in plain(found, policy)]
+    )
+    monkeypatch.setattr(night_text, "_FLAGS", dict.fromkeys(night_text._FLAGS, f"{text}!"))
+    monkeypatch.setattr(night_text, "FLOORS", dict.fromkeys(night_text.FLOORS, f"{text}?"))
+    assert _decisions(tmp_path / "after") == before
+
+
+@pytest.mark.parametrize("text", ["is held by nobody we know", "wait a little"])
+def test_a_busy_file_is_known_by_its_class(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    """A file that another connection holds is not replaced; one that is damaged is, whatever its
+    name says."""
+    path = tmp_path / "r.duckdb"
+    with store.connect(path):
+        pass
+    opened = database.open_file
+
+    def at_once(path: Path, read_only: bool, wait: float) -> duckdb.DuckDBPyConnection:
+        try:
+            return opened(path, read_only, 0.05)
+        except Busy:
+            raise Busy(text) from None
+
+    monkeypatch.setattr(database, "open_file", at_once)
+    with duckdb.connect(str(path), read_only=True), pytest.raises(Busy, match=text):
+        backup._let_go(path)
+    damaged = tmp_path / "this is held.duckdb"
+    damaged.write_bytes(np.random.default_rng(0).bytes(9000))
+    backup._let_go(damaged)
