@@ -30,7 +30,7 @@ WIDER = ((0.0, 9.0),) * 4
 @pytest.fixture
 def night(tmp_path: Path) -> plan.Settings:
     """A model on both suites, whose runs of an earlier night are finished."""
-    s = settings(tmp_path, people=tmp_path / "people")
+    s = settings(tmp_path, benchmarks=(tmp_path / "benchmark", tmp_path / "people"))
     (tmp_path / "people").mkdir()
     (tmp_path / "people" / "benchmark.json").write_text(
         json.dumps({"benchmark_id": "p1", "suite": FACET})
