@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from sdgbias.benchmark.release.predictions import parse_level, read_params, read_tables, run
+from sdgbias.benchmark.release.predictions import (
+    parse_level,
+    prepare,
+    read_params,
+    read_tables,
+    run,
+)
 from sdgbias.errors import InputError, UsageError
-from sdgbias.methods.cade import decide, streams
+from sdgbias.methods.cade import Numerics, decide, streams
 from sdgbias.types import DIGITS, LETTERS, CadeParams, ContextTest, Task
 
 
@@ -119,6 +126,54 @@ def test_regression_replaces_the_first_digit(tmp_path: Path) -> None:
     assert measured["cade_interval_accuracy"]["value"] == pytest.approx(
         ((test["cade_pred"] - test["answer"]).abs() <= 0.75).mean()
     )
+
+
+def reference_number(text: str, digit: str) -> float:
+    """The authors' rule, written again: the first digit of the first number; 0.0 without one."""
+    match = re.search(r"-?\d+(?:\.\d+)?", text)
+    if match is None:
+        return 0.0
+    number = match.group()
+    at = 1 if number.startswith("-") else 0
+    return float(number[:at] + digit + number[at + 1 :])
+
+
+@pytest.mark.parametrize("numerics", ["exact", "reference"])
+def test_an_answer_without_a_number_says_the_same_under_every_digit(
+    tmp_path: Path, numerics: Numerics
+) -> None:
+    pred = tmp_path / "pred"
+    tables(pred, Task.REGRESSION)
+    edit(
+        pred / "regression_T2.csv",
+        lambda f: f.assign(
+            prediction=f["prediction"].astype(str).where(f["index"] % 3 != 0, "no idea")
+        ),
+    )
+    t = read_tables(pred, Task.REGRESSION, ContextTest.T2)
+    p = prepare(t, numerics)
+    gold = t.frame["answer"].astype(float).to_numpy()
+    want = np.array([[reference_number(x, d) for d in DIGITS] for x in t.frame["prediction"]])
+    np.testing.assert_array_equal(p.values, want)
+    np.testing.assert_array_equal(p.payoff, -np.abs(want - gold[:, None]))  # what the search sees
+    config = run(
+        pred,
+        Task.REGRESSION,
+        ContextTest.T2,
+        tmp_path / "out",
+        params=CadeParams(1, 1, 1, 2),
+        numerics=numerics,
+    )
+    rows = pd.read_csv(tmp_path / "out" / "cade_predictions.csv")
+    silent = rows["index"] % 3 == 0
+    assert (rows.loc[silent, "cade_pred"] == 0.0).all()
+    assert (rows.loc[~silent, "cade_pred"] != 0.0).all()
+    test = rows[rows["split"] == "test"]
+    measured = config["metrics"]["test"]
+    assert measured["unparsed"] == int((test["index"] % 3 == 0).sum()) == 80
+    error = (test["cade_pred"] - test["answer"]).abs()
+    assert measured["cade_mae"]["value"] == pytest.approx(error.mean())
+    assert measured["cade_mae"]["n"] == len(test)
 
 
 def test_tau_zero_is_the_full_view(tmp_path: Path) -> None:
