@@ -56,8 +56,9 @@ def _silent(what: str, done: int, total: int) -> None:
 
 @dataclass(frozen=True)
 class Outcome:
-    """run_id of the published run, and what it took: prompts naive, planned, scored now, found in
-    the cache, failed; and those that its model can't be asked on principle, which are none of the
+    """run_id of the published run, and what it took: naive, the cells of the paper's views; planned,
+    distinct prompts, of which ``extra`` are asked by extra passes alone; scored now, found in the
+    cache, failed; and those that its model can't be asked on principle, which are none of the
     planned ones and no reason to start again."""
 
     run_id: str
@@ -67,6 +68,7 @@ class Outcome:
     cached: int
     failed: int
     unanswerable: int = 0
+    extra: int = 0
     published: bool = True  # False: the run was there, whole, and nothing was done
 
 
@@ -227,14 +229,15 @@ def evaluate(
         identity = run_id(spec, benchmark_id, backend.fingerprint, settings)
         if store.has_run(results, identity):
             sql = """SELECT n_prompts_naive, n_prompts_planned, n_failed, coalesce(CAST(config ->>
-                     'unanswerable' AS BIGINT), 0)
+                     'unanswerable' AS BIGINT), 0), coalesce(CAST(config -> 'extra' ->> 'prompts'
+                     AS BIGINT), 0)
                      FROM runs WHERE run_id = ?"""
-            naive, planned, failed, unanswerable = (
+            naive, planned, failed, unanswerable, extra = (
                 int(n) for n in store.query(results, sql, [identity]).iloc[0]
             )
             if failed == 0:
                 return Outcome(
-                    identity, naive, planned, 0, planned, 0, unanswerable, published=False
+                    identity, naive, planned, 0, planned, 0, unanswerable, extra, published=False
                 )
         plan, scored, scorer, asked = score_model(
             backend, spec, benchmark, results, progress, passes, seed
@@ -266,7 +269,9 @@ def evaluate(
     )
     known = planned - fresh - failed
     paper = _of_paper(plan)
-    naive, distinct = int(paper.sum()), int(plan.cells.loc[paper, "key"].nunique())
+    naive = int(paper.sum())
+    beyond = set(plan.cells["key"]) - set(plan.cells.loc[paper, "key"])
+    extra = sum(unscored.get(key) != NotAnswerable.kind for key in beyond)
     if suite == facet.NAME:
         made = facet.tables(benchmark, scored, seed=seed, images=scorer.images)
     else:
@@ -306,7 +311,7 @@ def evaluate(
             {
                 **settings,
                 "engine": _engine(backend, scorer),
-                "extra": {"cells": len(plan.cells) - naive, "prompts": plan.planned - distinct},
+                "extra": {"cells": len(plan.cells) - naive, "prompts": extra},
                 "sdgbias": __version__,
                 "unanswerable": unanswerable,
                 "synthetic": bool(card.get("synthetic", False)),
@@ -326,7 +331,7 @@ def evaluate(
     made["failures"] = pd.DataFrame(scorer.failures, columns=["key", "kind", "message"])
     made["quarantine"] = sdg.read_table(benchmark, "quarantine")
     store.publish(results, record, made)
-    return Outcome(identity, naive, planned, fresh, known, failed, unanswerable)
+    return Outcome(identity, naive, planned, fresh, known, failed, unanswerable, extra)
 
 
 def _engine(backend: Backend | Elsewhere, scorer: Run) -> dict[str, float]:

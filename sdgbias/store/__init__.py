@@ -86,7 +86,9 @@ class RunRecord:
 
     ``provenance``: 'measured' (a real model was scored) or 'planted' (a fake model with a known
     bias).
-    ``n_prompts_naive``: item x test x view; ``n_prompts_planned``: distinct prompts after planning;
+    ``n_prompts_naive``: item x test x view of the paper; ``n_prompts_planned``: distinct prompts
+    after planning, those of extra passes among them (``config['extra']['prompts']`` of them: take
+    these off before comparing with the naive ones);
     ``n_scored`` + ``n_cached`` + ``n_failed`` add up to the planned ones.
     """
 
