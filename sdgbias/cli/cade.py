@@ -52,6 +52,8 @@ def _cade(pred_dir: Path, task: str, level: str, out: Path, numerics: str, **mor
             {"params": config["params"], "test": config["metrics"]["test"]}, indent=2, default=str
         )
     )  # type: ignore[index]
+    for line in release.reservations(config):
+        typer.echo(f"note: {line}", err=True)
     typer.echo(f"wrote {out / 'cade_predictions.csv'} and {out / 'cade_config.json'}")
 
 
@@ -108,7 +110,7 @@ def cade_apply(
     tolerance: ToleranceOption = None,
 ) -> None:
     """Apply CADE with given hyper-parameters to a model's tables."""
-    from sdgbias.benchmark.release.predictions import read_params
+    from sdgbias.benchmark.release.predictions import not_usable, read_params
     from sdgbias.types import CadeParams
 
     given = {"alpha": alpha, "lambda_kl": lambda_kl, "beta": beta, "tau": tau}
@@ -129,6 +131,6 @@ def cade_apply(
     for option, value in given.items():
         if params is None and value is None:
             typer.echo(f"--{option.replace('_', '-')} not given: 0", err=True)
-    if min(chosen.alpha, chosen.lambda_kl, chosen.beta, chosen.tau) < 0:
-        raise UsageError("alpha, lambda-kl, beta and tau can't be negative")
+    if why := not_usable(chosen):
+        raise UsageError(f"--{why}")
     _cade(pred_dir, task, level, out, numerics, params=chosen, tolerance=tolerance)
