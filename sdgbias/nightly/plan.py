@@ -307,15 +307,20 @@ def _chosen(settings: Settings, today: date) -> tuple[list[ModelSpec], list[Skip
 def _benchmark_id(folder: Path, suite: str) -> str:
     """'' where there is no benchmark of people. Raises InputError for one of places, and for a
     folder of the other suite."""
-    if suite != SDG and not (folder / "benchmark.json").is_file():
+    path = folder / "benchmark.json"
+    if suite != SDG and not path.is_file():
         return ""
+    if not path.exists():
+        raise InputError(
+            f"{path}: no benchmark here; build one first: sdgbias build --out {folder}"
+        )
     try:
-        card = json.loads((folder / "benchmark.json").read_text(encoding="utf-8"))
+        card = json.loads(path.read_text(encoding="utf-8"))
         found, of = str(card["benchmark_id"]), str(card.get("suite", SDG))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise InputError(
-            f"{folder / 'benchmark.json'}: no benchmark here; build one first: sdgbias build --out"
-            f" {folder}"
+            f"{path}: can't be read as a benchmark's card; write it again: sdgbias build --stage"
+            f" card --out {folder}"
         ) from None
     if of != suite:
         raise InputError(
@@ -371,9 +376,8 @@ def _snapshot(folder: Path, specs: list[ModelSpec]) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for spec in specs:
-            part = folder / f".{spec.name}.{os.getpid()}.part"
-            part.write_text(entries.to_yaml(spec), encoding="utf-8")
-            part.replace(folder / f"{spec.name}.yaml")
+            with files.replacing(folder / f"{spec.name}.yaml") as part:
+                part.write_text(entries.to_yaml(spec), encoding="utf-8")
     except OSError as error:
         raise StoreError(
             f"{folder}: can't be written ({error.strerror}); make room or give a writable folder"

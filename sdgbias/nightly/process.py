@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from sdgbias.errors import OutOfMemory, SdgbiasError, StoreError
+from sdgbias.files import replacing
 
 #: Seconds between the polite end and the hard one.
 GRACE = 5.0
@@ -224,10 +225,9 @@ def read_outcome(path: Path) -> dict[str, Any]:
 def write_outcome(path: Path, found: dict[str, Any]) -> None:
     """Writes it whole or not at all. StoreError when it can't be written, except for an error,
     which has a way of its own."""
-    part = path.with_name(f"{path.name}.part")
     try:
-        part.write_text(json.dumps(found), encoding="utf-8")
-        part.replace(path)
+        with replacing(path) as part:
+            part.write_text(json.dumps(found), encoding="utf-8")
     except OSError as error:
         if "error" not in found:
             raise StoreError(

@@ -20,7 +20,7 @@ import pandas as pd
 
 from sdgbias import store, suites
 from sdgbias.engines.hf import token_tree
-from sdgbias.errors import UsageError
+from sdgbias.errors import ModelError, UsageError
 from sdgbias.raw.images.shards import ImageReader
 from sdgbias.raw.images.variants import Pictures
 from sdgbias.scoring.plan import Plan, chunks, make_plan
@@ -130,6 +130,7 @@ def cost(
         )
     from sdgbias.engines.hf.engine import load_processor, tree_tokens
     from sdgbias.engines.hf.prompting import token_paths
+    from sdgbias.engines.hub_errors import BROKEN
 
     processor = load_processor(spec, root)
     cells = suites.cells(benchmark, suites.suite_of(suites.benchmark_card(benchmark)), passes, seed)
@@ -150,7 +151,14 @@ def cost(
             Prompt(t, c, picture if i else (), i)
             for t, c, i in zip(part["text"], part["candidates"], part["image_id"], strict=True)
         ]
-        paths += token_paths(processor, prompts, image_tokens)
+        try:
+            paths += token_paths(processor, prompts, image_tokens)
+        except (ValueError, *BROKEN) as error:
+            why = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise ModelError(
+                f"{spec.name}: its processor can't take these prompts ({type(error).__name__}:"
+                f" {why}); try them one by one: sdgbias models check {spec.name}"
+            ) from None
         if progress:
             progress("counting tokens", min(start + _ENCODED, len(rows)), len(rows))
     lengths = pd.Series([len(path) for path in paths], index=rows["key"])

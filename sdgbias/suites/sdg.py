@@ -26,6 +26,13 @@ from sdgbias.suites import sdg_censoring
 from sdgbias.types import DIGITS, LETTERS, SDG, TESTS, ContextTest, Task, View
 
 NAME = SDG
+_ITEM = ("item_id", "cluster_id", "pillar", "indicator", "answer", "split")
+#: Columns without which nothing can be asked or concluded.
+_NEEDED = {
+    "prompts": ("task", "item_id", "test", "text", "image_id", "candidates"),
+    "items_mcq": (*_ITEM, "option_a", "option_b", "option_c"),
+    "items_regression": (*_ITEM, "target"),
+}
 CANDIDATES = {Task.MCQ: LETTERS, Task.REGRESSION: DIGITS}
 
 
@@ -65,11 +72,17 @@ def read_table(benchmark: Path, name: str) -> pd.DataFrame:
             f" DIR --out {benchmark}"
         )
     try:
-        return pd.read_parquet(path)
+        table = pd.read_parquet(path)
     except (OSError, ValueError) as error:
         raise InputError(
             f"{path}: can't be read ({str(error).splitlines()[0]}); build it again: sdgbias build"
         ) from None
+    if lost := [column for column in _NEEDED.get(name, ()) if column not in table.columns]:
+        raise InputError(
+            f"{path}: missing column(s) {', '.join(lost)}; build it again: sdgbias build --stage"
+            f" {name if name == 'prompts' else 'items'} --out {benchmark}"
+        )
+    return table
 
 
 @dataclass(frozen=True)
