@@ -270,7 +270,7 @@ def evaluate(
     known = planned - fresh - failed
     paper = _of_paper(plan)
     naive = int(paper.sum())
-    beyond = set(plan.cells["key"]) - set(plan.cells.loc[paper, "key"])
+    beyond = set(plan.distinct["key"]) - plan.paper()
     extra = sum(unscored.get(key) != NotAnswerable.kind for key in beyond)
     if suite == facet.NAME:
         made = facet.tables(benchmark, scored, seed=seed, images=scorer.images)

@@ -44,12 +44,14 @@ def _line(c: Check, bad: bool) -> str:
 
 
 def _groups(v: Verdict) -> Iterable[tuple[str, list[Check]]]:
-    """Title and checks of each planted model, then of the seeds."""
+    """Title and checks of each planted model, then of the rules and of the seeds."""
     for plant in v.plants:
         yield (
             f"{plant.name}: {plant.about}",
             [c for c in v.checks if c.part == "pipeline" and c.plant == plant.name],
         )
+    if fixed := [c for c in v.checks if c.part == "rules"]:
+        yield "rules: first digits, gold values, counts of prompts", fixed
     for name in dict.fromkeys(c.plant for c in v.checks if c.part == "seeds"):
         yield f"{name}, {SEEDS}", [c for c in v.checks if c.part == "seeds" and c.plant == name]
 
