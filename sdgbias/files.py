@@ -13,7 +13,7 @@ import fcntl
 import hashlib
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import resources
 from pathlib import Path, PureWindowsPath
 from typing import Any, TextIO
@@ -72,6 +72,19 @@ def confine(root: Path, relative: str) -> Path:
     if not path.resolve().is_relative_to(root.resolve()):
         raise outside
     return path
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A path beside ``path`` to write to: renamed onto it at the end of the block, removed when the
+    block fails (a full disk), so that nothing half-written stays."""
+    part = path.with_name(f".{path.name}.part")
+    try:
+        yield part
+        part.replace(path)
+    finally:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import yaml
 from hypothesis import given, settings
@@ -39,6 +43,47 @@ def test_a_field_changes_and_the_rest_stays(old: str, new: str, comment: str, af
     assert [line for line in changed.splitlines() if line in kept] == kept
     back = files.with_yaml_fields(changed, {"state": "x", "reason": old, "until": ""}, {})
     assert back == text
+
+
+def test_a_replacement_is_whole_or_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    with files.replacing(path) as part:
+        part.write_text("one")
+        assert not path.exists()
+    with pytest.raises(OSError, match="full"), files.replacing(path) as part:
+        part.write_text("tw")
+        raise OSError("full")
+    assert path.read_text() == "one" and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_full_disk_leaves_no_parts(tmp_path: Path) -> None:
+    """Files may not grow beyond 1,000 bytes: every writer says so and clears what it began."""
+    command = """
+import resource, sys
+from pathlib import Path
+from sdgbias.benchmark.build import write_json
+from sdgbias.benchmark.review.verdicts import write_file
+from sdgbias.errors import SdgbiasError
+from sdgbias.nightly.process import write_outcome
+from sdgbias.report.pages.studies import write
+out, long = Path(sys.argv[1]), "x" * 5000
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+for call in (
+    lambda: write_json(out / "a.json", {"a": long}),
+    lambda: write_file(out / "b.csv", long),
+    lambda: write_outcome(out / "c.json", {"a": long}),
+    lambda: write(out / "d.html", long),
+):
+    try:
+        call()
+    except SdgbiasError as error:
+        print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", command, str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    assert len(done.stdout.splitlines()) == 4, done.stdout
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_fields_with_another_name_before() -> None:

@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 
 from sdgbias.benchmark import card, items, prompts, quality
 from sdgbias.errors import InputError, StoreError
+from sdgbias.files import replacing
 from sdgbias.raw import clusters as clusters_module
 from sdgbias.raw import series
 from sdgbias.raw.images import build as imagestore
@@ -60,9 +61,8 @@ def write_json(path: Path, content: Any) -> None:
 def _replace(path: Path, write: Callable[[Path], object]) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f".{path.name}.part")
-        write(part)
-        part.replace(path)
+        with replacing(path) as part:
+            write(part)
     except OSError as error:
         raise StoreError(
             f"{path.parent}: can't be written ({error.strerror or error}); give a writable folder"

@@ -373,11 +373,11 @@ def _regression_candidates(base: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFra
 def _lookup(
     rows: pd.DataFrame, series: pd.DataFrame, entry: Indicator, max_gap: int
 ) -> pd.DataFrame:
-    """`rows` plus value, value_year, source, level: most local level first, then series order, then
-    nearest year.
+    """`rows` plus value, value_year, source, level: most local level first, then the nearest year,
+    then series order, then the earlier of two years equally near.
 
-    Two years equally near: the earlier. NaN where no level has a value within the gap (years) of
-    the survey year.
+    Every series keeps its own limit: NaN where no level has a value within the gap (years) of the
+    survey year.
     """
     keys = ["iso3", "gdl_region", "urban", "year"]
     wanted = rows[keys].drop_duplicates()
@@ -400,7 +400,7 @@ def _lookup(
         pairs = wanted[[*place, "year"]].drop_duplicates().merge(known, on=place)
         pairs["gap"] = (pairs["value_year"] - pairs["year"]).abs()
         pairs = pairs[pairs["gap"] <= pairs["limit"]].sort_values(
-            ["rank", "gap", "value_year"], kind="stable"
+            ["gap", "rank", "value_year"], kind="stable"
         )
         best = pairs.drop_duplicates([*place, "year"])[
             [*place, "year", "value", "value_year", "source"]

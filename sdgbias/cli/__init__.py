@@ -437,8 +437,10 @@ def evaluate(
         )
         told |= asdict(outcome)
     typer.echo(
-        f"{model}: run {outcome.run_id}: {outcome.naive:,} prompts asked, {outcome.planned:,}"
-        f" distinct, {outcome.scored:,} scored now, {outcome.cached:,} from the cache,"
+        f"{model}: run {outcome.run_id}: {outcome.naive:,} cells of the paper's views,"
+        f" {outcome.planned - outcome.extra:,} distinct prompts"
+        f"{f', {outcome.extra:,} more of extra passes' if outcome.extra else ''}:"
+        f" {outcome.scored:,} scored now, {outcome.cached:,} from the cache,"
         f" {outcome.failed}"
         f" failed{f', {outcome.unanswerable:,} that it can not be asked' if outcome.unanswerable else ''}."
         f" Next: sdgbias results --results {results}"

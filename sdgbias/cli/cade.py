@@ -47,8 +47,11 @@ def _cade(pred_dir: Path, task: str, level: str, out: Path, numerics: str, **mor
     kind = Task(choice("--task", task, tuple(t.value for t in Task)))
     rules = choice("--numerics", numerics, ("exact", "reference"))
     config = release.run(pred_dir, kind, release.parse_level(level), out, numerics=rules, **more)
-    test = config["metrics"]["test"]  # type: ignore[index]
-    typer.echo(json.dumps({"params": config["params"], "test": test}, indent=2, default=str))
+    measured: Any = config["metrics"]
+    shown = {"params": config["params"], "test": measured["test"]}
+    typer.echo(json.dumps(shown, indent=2, default=str))
+    for line in release.reservations(config):
+        typer.echo(f"note: {line}", err=True)
     typer.echo(f"wrote {out / 'cade_predictions.csv'} and {out / 'cade_config.json'}")
 
 
@@ -105,7 +108,7 @@ def cade_apply(
     tolerance: ToleranceOption = None,
 ) -> None:
     """Apply CADE with given hyper-parameters to a model's tables."""
-    from sdgbias.benchmark.release.predictions import read_params
+    from sdgbias.benchmark.release.predictions import not_usable, read_params
     from sdgbias.types import CadeParams
 
     given = {"alpha": alpha, "lambda_kl": lambda_kl, "beta": beta, "tau": tau}
@@ -126,6 +129,6 @@ def cade_apply(
     for option, value in given.items():
         if params is None and value is None:
             typer.echo(f"--{option.replace('_', '-')} not given: 0", err=True)
-    if min(chosen.alpha, chosen.lambda_kl, chosen.beta, chosen.tau) < 0:
-        raise UsageError("alpha, lambda-kl, beta and tau can't be negative")
+    if why := not_usable(chosen):
+        raise UsageError(f"--{why}")
     _cade(pred_dir, task, level, out, numerics, params=chosen, tolerance=tolerance)

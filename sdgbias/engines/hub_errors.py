@@ -20,13 +20,17 @@ from sdgbias.errors import (
 )
 from sdgbias.types import ModelSpec
 
+#: What transformers' own code runs into where a repository's files lack or mistake a setting;
+#: asking again is of no use.
+BROKEN = (TypeError, LookupError, AttributeError)
+
 
 def trouble(spec: ModelSpec, folder: Path | None, what: str, error: BaseException) -> SdgbiasError:
     """The error to raise instead of ``error``, which came while ``what`` was done ('can't load the
     processor of')."""
     line = (str(error).strip().splitlines() or [type(error).__name__])[0]
     told = f"{spec.name}: {what} {folder or spec.repo}: {line}"
-    if folder is not None:
+    if folder is not None or isinstance(error, BROKEN):
         return ModelError(told)
     kinds = {type(cause).__name__ for cause in _causes(error)}
     status = next((code for cause in _causes(error) if (code := _status(cause))), 0)

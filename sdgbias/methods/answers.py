@@ -41,11 +41,13 @@ def with_first_digit(text: str, digit: str, reference: bool = False) -> float:
     """The stated number with its first digit replaced, sign and length kept: ("45.0", "7") -> 75.0,
     ("0.3", "3") -> 3.3.
 
-    Without a number in the text the authors' code starts from 0.0, so the digit itself is the
-    answer; so does this.
+    A text without a number has no digit to replace: 0.0 whatever the digit, as in the authors'
+    code, so that such an answer prefers no digit. The caller counts it as unparsed.
     """
     span = number_span(text, reference)
-    number = "0.0" if span is None else text[slice(*span)].translate(_MINUS).replace(",", "")
+    if span is None:
+        return 0.0
+    number = text[slice(*span)].translate(_MINUS).replace(",", "")
     return float(re.sub(r"\d", digit, number, count=1))
 
 

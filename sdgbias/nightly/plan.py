@@ -375,9 +375,8 @@ def _snapshot(folder: Path, specs: list[ModelSpec]) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for spec in specs:
-            part = folder / f".{spec.name}.{os.getpid()}.part"
-            part.write_text(entries.to_yaml(spec), encoding="utf-8")
-            part.replace(folder / f"{spec.name}.yaml")
+            with files.replacing(folder / f"{spec.name}.yaml") as part:
+                part.write_text(entries.to_yaml(spec), encoding="utf-8")
     except OSError as error:
         raise StoreError(
             f"{folder}: can't be written ({error.strerror}); make room or give a writable folder"

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from sdgbias.errors import BEFORE_EXIT, OutOfMemory, SdgbiasError, StoreError
+from sdgbias.files import replacing
 
 #: Seconds between the polite end and the hard one.
 GRACE = 5.0
@@ -242,10 +243,9 @@ def write_outcome(path: Path, found: dict[str, Any]) -> None:
     """Writes it whole or not at all; an error for which there is no room, shortened, into what
     `report_outcome` reserved. StoreError when it can't be written, except for an error, which is
     on stderr as well."""
-    part = path.with_name(f"{path.name}.part")
     try:
-        part.write_text(json.dumps(found), encoding="utf-8")
-        part.replace(path)
+        with replacing(path) as part:
+            part.write_text(json.dumps(found), encoding="utf-8")
     except OSError as error:
         if "error" not in found:
             raise StoreError(

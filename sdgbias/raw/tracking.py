@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from sdgbias.errors import InfrastructureError, InputError, StoreError
+from sdgbias.files import replacing
 from sdgbias.raw.sources import Source, sources
 
 #: Measured: DVC adds 117,000 loose files in 37 s and 32 tarballs of the same bytes in 2 s; push and
@@ -188,12 +189,9 @@ def _describe(path: Path, found: list[Source]) -> None:
             **(content.get("meta") or {}),
             "sources": [entry.provenance() for entry in found],
         }
-        part = path.with_name(path.name + ".part")
-        part.write_text(
-            yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120),
-            encoding="utf-8",
-        )
-        part.replace(path)
+        text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120)
+        with replacing(path) as part:
+            part.write_text(text, encoding="utf-8")
     except OSError as error:
         raise StoreError(
             f"{path}: can't be written ({error.strerror or error}); free space or permissions, then"

@@ -3,7 +3,8 @@ would spend them and as planned.
 
 Naive is the paper's protocol: every cell (view x test of an item) is a pass of its own. Planned is
 what sdgbias does: each distinct prompt once, common beginnings of the prompts about one picture
-prefilled once (backends/sharing.py). Tokens are exact: the model's own tokenizer and chat template,
+prefilled once (engines/hf/shared_prefix.py). Both are counted over the paper's views alone, so that
+they compare; what extra passes add to the plan stands beside them. Tokens are exact: the model's own tokenizer and chat template,
 the same trees that the engine builds.
 """
 
@@ -19,7 +20,7 @@ import pandas as pd
 
 from sdgbias import store, suites
 from sdgbias.engines.hf import token_tree
-from sdgbias.errors import UsageError
+from sdgbias.errors import ModelError, UsageError
 from sdgbias.raw.images.shards import ImageReader
 from sdgbias.raw.images.variants import Pictures
 from sdgbias.scoring.plan import Plan, chunks, make_plan
@@ -31,10 +32,11 @@ _ENCODED = 4096  # prompts tokenized at once
 
 @dataclass(frozen=True)
 class Cost:
-    """prompts_full: Full-view passes alone, the plain evaluation that the paper compares CADE's
-    price with. images_*: encodings of a picture. *_extra: distinct prompts, and their tokens, that
-    only extra passes ask; planned counts hold them, naive ones don't.
-    seconds: expected for the planned tokens from the newest run of this model, None without one."""
+    """*_naive, *_full, *_distinct, *_planned: the paper's views without extra passes. *_full:
+    Full-view passes alone, the plain evaluation that the paper compares CADE's price with.
+    images_*: encodings of a picture. *_extra: what the extra passes add to the planned counts.
+    seconds: expected for all tokens, extra passes included, at the pace of the newest run of this
+    model, None without one."""
 
     model: str
     items: int
@@ -48,7 +50,9 @@ class Cost:
     tokens_planned: int
     tokens_extra: int
     images_naive: int
+    images_full: int
     images_planned: int
+    images_extra: int
     image_tokens: int
     seconds: float | None
 
@@ -62,8 +66,7 @@ class Cost:
     def lines(self) -> list[str]:
         rows = [
             ("naive (every cell a pass)", self.prompts_naive, self.tokens_naive, self.images_naive),
-            ("plain Full view only", self.prompts_full, self.tokens_full, self.images_naive // 2),
-            ("extra passes, distinct", self.prompts_extra, self.tokens_extra, None),
+            ("plain Full view only", self.prompts_full, self.tokens_full, self.images_full),
             ("distinct prompts", self.prompts_planned, self.tokens_distinct, None),
             (
                 "planned (shared beginnings)",
@@ -72,6 +75,16 @@ class Cost:
                 self.images_planned,
             ),
         ]
+        if self.prompts_extra:
+            rows += [
+                ("extra passes add", self.prompts_extra, self.tokens_extra, self.images_extra),
+                (
+                    "planned with extra passes",
+                    self.prompts_planned + self.prompts_extra,
+                    self.tokens_planned + self.tokens_extra,
+                    self.images_planned + self.images_extra,
+                ),
+            ]
         out = [f"{self.model}: {self.items:,} questions, {self.image_tokens} tokens a picture", ""]
         out += [f"{'':28} {'prompts':>12} {'tokens':>15} {'pictures':>10}"]
         out += [
@@ -82,8 +95,9 @@ class Cost:
         out += [
             "",
             (
-                f"{ratio:.1f} times fewer tokens than naive,"
+                f"planned: {ratio:.1f} times fewer tokens than naive,"
                 f" {self.tokens_planned / max(self.tokens_full, 1):.2f} of plain Full only"
+                f"{', all three without extra passes' if self.prompts_extra else ''}"
             ),
         ]
         guess = (
@@ -116,6 +130,7 @@ def cost(
         )
     from sdgbias.engines.hf.engine import load_processor, tree_tokens
     from sdgbias.engines.hf.prompting import token_paths
+    from sdgbias.engines.hub_errors import BROKEN
 
     processor = load_processor(spec, root)
     asked = suites.EvalSettings(passes=passes, seed=seed)
@@ -123,7 +138,6 @@ def cost(
     cells = cells[cells["task"] == task] if task else cells
     plan = make_plan(cells, spec.name)
     paper = cells["view"].isin([view.value for view in View]).to_numpy()
-    beyond = set(plan.cells["key"][~paper]) - set(plan.cells["key"][paper])
     rows = plan.distinct
     picture = (
         (b"",)
@@ -138,31 +152,47 @@ def cost(
             Prompt(t, c, picture if i else (), i)
             for t, c, i in zip(part["text"], part["candidates"], part["image_id"], strict=True)
         ]
-        paths += token_paths(processor, prompts, image_tokens)
+        try:
+            paths += token_paths(processor, prompts, image_tokens)
+        except (ValueError, *BROKEN) as error:
+            why = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise ModelError(
+                f"{spec.name}: its processor can't take these prompts ({type(error).__name__}:"
+                f" {why}); try them one by one: sdgbias models check {spec.name}"
+            ) from None
         if progress:
             progress("counting tokens", min(start + _ENCODED, len(rows)), len(rows))
     lengths = pd.Series([len(path) for path in paths], index=rows["key"])
     of_cells = plan.cells["key"].map(lengths)
     full = cells["view"].to_numpy() == "full"
-    tokens_planned, images = _planned(plan, paths, spec.batch_size, tree_tokens(spec, root))
-    pictured = int((cells["image_id"][paper] != "").sum())
+    by_key = dict(zip(rows["key"], paths, strict=True))
+    size, limit = spec.batch_size, tree_tokens(spec, root)
+    bare = plan if paper.all() else make_plan(cells[paper], spec.name)
+    of_bare = [by_key[key] for key in bare.distinct["key"]]
+    tokens_planned, images = _planned(bare, of_bare, size, limit)
+    tokens_all, images_all = (
+        (tokens_planned, images) if bare is plan else _planned(plan, paths, size, limit)
+    )
+    pictured = (cells["image_id"] != "").to_numpy()
     one = int((paths[0] == -1).sum()) if len(paths) else 0
     return Cost(
         model=spec.name,
         items=int(cells[["task", "item_id"]].drop_duplicates().shape[0]),
         prompts_naive=int(paper.sum()),
         prompts_full=int(full.sum()),
-        prompts_planned=plan.planned,
-        prompts_extra=len(beyond),
+        prompts_planned=bare.planned,
+        prompts_extra=plan.planned - bare.planned,
         tokens_naive=int(of_cells[paper].sum()),
         tokens_full=int(of_cells[full].sum()),
-        tokens_distinct=int(lengths.sum()),
+        tokens_distinct=sum(map(len, of_bare)),
         tokens_planned=tokens_planned,
-        tokens_extra=int(lengths[lengths.index.isin(beyond)].sum()),
-        images_naive=pictured * parts,
+        tokens_extra=tokens_all - tokens_planned,
+        images_naive=int((pictured & paper).sum()) * parts,
+        images_full=int((pictured & full).sum()) * parts,
         images_planned=images * parts,
+        images_extra=(images_all - images) * parts,
         image_tokens=one // parts + 1 if one else 0,
-        seconds=_expected(results, spec.name, tokens_planned),
+        seconds=_expected(results, spec.name, tokens_all),
     )
 
 

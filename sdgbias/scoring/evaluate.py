@@ -46,8 +46,9 @@ class Pool:
 
 @dataclass(frozen=True)
 class Outcome:
-    """run_id of the published run, and what it took: prompts naive, planned, scored now, found in
-    the cache, failed; and those that its model can't be asked on principle, which are none of the
+    """run_id of the published run, and what it took: naive, the cells of the paper's views; planned,
+    distinct prompts, of which ``extra`` are asked by extra passes alone; scored now, found in the
+    cache, failed; and those that its model can't be asked on principle, which are none of the
     planned ones and no reason to start again."""
 
     run_id: str
@@ -57,6 +58,7 @@ class Outcome:
     cached: int
     failed: int
     unanswerable: int = 0
+    extra: int = 0
     published: bool = True  # False: the run was there, whole, and nothing was done
 
 
@@ -130,6 +132,12 @@ class Scoring:
         """Which cells are the suite's views; the others belong to extra prompts."""
         return self.plan.cells["view"].isin([view.value for view in View])
 
+    @property
+    def extra(self) -> int:
+        """Distinct prompts of extra passes alone, those that can't be asked on principle aside."""
+        beyond = set(self.plan.distinct["key"]) - self.plan.paper()
+        return sum(self.failures.get(key) != NotAnswerable.kind for key in beyond)
+
     def outcome(self, run_id: str) -> Outcome:
         """Counts of prompts; those that can't be asked on principle are none of the planned."""
         unanswerable = sum(kind == NotAnswerable.kind for kind in self.failures.values())
@@ -143,6 +151,7 @@ class Scoring:
             planned - fresh - failed,
             failed,
             unanswerable,
+            self.extra,
         )
 
     def tables(self) -> dict[str, pd.DataFrame]:
@@ -264,12 +273,13 @@ def _published(results: Path, run_id: str) -> Outcome | None:
     if not store.has_run(results, run_id):
         return None
     sql = """SELECT n_prompts_naive, n_prompts_planned, n_failed, coalesce(CAST(config ->>
-             'unanswerable' AS BIGINT), 0)
+             'unanswerable' AS BIGINT), 0), coalesce(CAST(config -> 'extra' ->> 'prompts'
+             AS BIGINT), 0)
              FROM runs WHERE run_id = ?"""
-    naive, planned, failed, unanswerable = (
+    naive, planned, failed, unanswerable, extra = (
         int(n) for n in store.query(results, sql, [run_id]).iloc[0]
     )
-    return Outcome(run_id, naive, planned, 0, planned, failed, unanswerable, published=False)
+    return Outcome(run_id, naive, planned, 0, planned, failed, unanswerable, extra, published=False)
 
 
 def _nothing_scored(
@@ -306,11 +316,10 @@ def _circumstances(
 ) -> dict[str, object]:
     """What a run's config keeps that its id doesn't hang on. extra: cells and distinct prompts
     beyond the suite's views."""
-    distinct = int(scoring.plan.cells.loc[scoring.paper, "key"].nunique())
     return {
         "extra": {
             "cells": int((~scoring.paper).sum()),
-            "prompts": scoring.plan.planned - distinct,
+            "prompts": scoring.extra,
         },
         "sdgbias": __version__,
         "unanswerable": scoring.outcome("").unanswerable,

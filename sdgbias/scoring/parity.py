@@ -53,6 +53,7 @@ from sdgbias.errors import (
     StoreError,
     UsageError,
 )
+from sdgbias.files import replacing
 from sdgbias.raw.images.shards import ImageReader
 from sdgbias.registry import entries, machine
 from sdgbias.registry.propose import Here
@@ -401,13 +402,11 @@ def keep(folder: Path, told: dict[str, Any]) -> tuple[dict[str, Any], Path]:
     told["digest"] = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
     told |= {"sdgbias": __version__, "checked_at": datetime.now(UTC).isoformat(timespec="seconds")}
     path = verdict_path(folder, model)
-    part = path.with_suffix(".part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(
-            json.dumps(told, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8"
-        )
-        part.replace(path)
+        text = json.dumps(told, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+        with replacing(path) as part:
+            part.write_text(text, encoding="utf-8")
     except OSError as error:
         raise StoreError(
             f"{path}: can't be written ({error.strerror}); give a writable folder with --results"

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from sdgbias.types import View
+
 _SAME = ["candidates", "image_id", "text"]
 
 
@@ -33,6 +35,12 @@ class Plan:
     @property
     def planned(self) -> int:
         return len(self.distinct)
+
+    def paper(self) -> frozenset[str]:
+        """Keys of the distinct prompts that the paper's views ask; the others are asked by extra
+        passes alone, and are no part of a comparison with the paper's cells."""
+        views = [view.value for view in View]
+        return frozenset(self.cells.loc[self.cells["view"].isin(views), "key"])
 
 
 def prompt_key(fingerprint: str, candidates: str, image_id: str, text: str) -> str:

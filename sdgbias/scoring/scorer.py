@@ -39,6 +39,7 @@ from sdgbias.errors import (
     OutOfMemory,
     StoreError,
 )
+from sdgbias.files import replacing
 from sdgbias.scoring.cache import ScoreCache
 from sdgbias.scoring.plan import chunks
 from sdgbias.types import DIGITS, ModelSpec, Prompt
@@ -256,12 +257,9 @@ class Watchdog:
         self.suspects = suspects(path.parent)
 
     def _write(self, keys: list[str], hung: bool) -> None:
-        part = self.path.with_suffix(".part")
-        part.write_text(
-            json.dumps({"keys": keys, "since": time.time(), "pid": os.getpid(), "hung": hung}),
-            encoding="utf-8",
-        )
-        part.replace(self.path)
+        note = {"keys": keys, "since": time.time(), "pid": os.getpid(), "hung": hung}
+        with replacing(self.path) as part:
+            part.write_text(json.dumps(note), encoding="utf-8")
 
     @contextmanager
     def watching(self, keys: list[str]) -> Iterator[None]:

@@ -88,7 +88,9 @@ class RunRecord:
 
     ``provenance``: 'measured' (a real model was scored) or 'planted' (a fake model with a known
     bias).
-    ``n_prompts_naive``: item x test x view; ``n_prompts_planned``: distinct prompts after planning;
+    ``n_prompts_naive``: item x test x view of the paper; ``n_prompts_planned``: distinct prompts
+    after planning, those of extra passes among them (``config['extra']['prompts']`` of them: take
+    these off before comparing with the naive ones);
     ``n_scored`` + ``n_cached`` + ``n_failed`` add up to the planned ones.
     """
 
@@ -315,21 +317,53 @@ def query(
 
 def ask(path: Path | str, sql: str, wait: float = 30.0) -> pd.DataFrame:
     """The rows of one statement that a person wrote. It reads the results and no other file, and
-    writes none. Raises StoreError."""
+    writes none. Raises UsageError for SQL that is wrong in itself, StoreError."""
     with connect(path, True, wait, views.tables_in(sql)) as con:
         home = parquet.home(_local(path))
         if not parquet.is_remote(home):
             con.execute(f"SET allowed_directories = ['{str(home).replace(chr(39), chr(39) * 2)}/']")
             con.execute("SET enable_external_access = false")
         con.execute("SET lock_configuration = true")
-        for statement in con.extract_statements(sql):
+        with _typos():
+            statements = con.extract_statements(sql)
+        if not statements:
+            raise UsageError(
+                "--sql holds no statement; e.g. --sql 'SELECT model, value FROM metrics LIMIT 5'"
+            )
+        for statement in statements:
             if statement.type in (duckdb.StatementType.COPY, duckdb.StatementType.EXPORT):
                 raise StoreError(
                     "COPY and EXPORT write files; a query reads: write the answer to a file with"
                     " --csv > FILE"
                 )
-        frame: pd.DataFrame = con.execute(sql).df()
+        with _typos():
+            frame: pd.DataFrame = con.execute(sql).df()
         return frame
+
+
+#: What DuckDB raises for a statement that is wrong in itself, whatever the file holds.
+_WRONG_SQL = (
+    duckdb.ParserException,
+    duckdb.SyntaxException,
+    duckdb.CatalogException,
+    duckdb.BinderException,
+    duckdb.ConversionException,
+    duckdb.TypeMismatchException,
+    duckdb.OutOfRangeException,
+)
+
+
+@contextmanager
+def _typos() -> Iterator[None]:
+    """UsageError for wrong SQL; a damaged file of details, which DuckDB may report as a column that
+    isn't there, stays an error of the store."""
+    try:
+        yield
+    except _WRONG_SQL as error:
+        text = str(error)
+        if views.MARK in text or parquet.named_in(text):
+            raise
+        raise UsageError(f"--sql: {text.strip().splitlines()[0]}") from None
 
 
 def run_ids(path: Path | str) -> list[str]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any
 
 from sdgbias import store
 from sdgbias.errors import Busy, InputError, StoreError, UsageError
-from sdgbias.files import confine
+from sdgbias.files import confine, replacing
 from sdgbias.store import locking, parquet
 from sdgbias.store.maintenance import Progress, catalogued
 
@@ -79,13 +80,14 @@ def back_up(
             "results": {"path": kept.name, "bytes": kept.stat().st_size, "sha256": digest},
             "files": parts,
         }
-        text = to / f".{MANIFEST}.part"
-        text.write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
-        os.replace(text, to / MANIFEST)
+        with replacing(to / MANIFEST) as text:
+            text.write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
         for old in to.glob("results-*.duckdb"):
             if old != kept:
                 old.unlink()
     except OSError as error:
+        with suppress(OSError):
+            (to / ".results.duckdb.part").unlink(missing_ok=True)
         raise StoreError(
             f"can't write the backup {to}: {error.strerror}; make room or choose another folder,"
             " then run this again (the backup of before is as it was)"
@@ -96,19 +98,19 @@ def back_up(
 def _copy(source: Path, target: Path, digest: str, what: str) -> None:
     """One file, beside its final name first, read back and compared."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    draft = target.with_name(f".{target.name}.part")
-    try:
-        shutil.copyfile(source, draft)
-    except FileNotFoundError:
-        raise StoreError(
-            f"{what}: {source} is missing; sdgbias store verify lists every such file"
-        ) from None
-    with draft.open("rb+") as handle:
-        os.fsync(handle.fileno())
-    if parquet.sha256(draft) != digest:
-        draft.unlink()
-        raise StoreError(f"{what}: {source} is damaged; sdgbias store verify lists every such file")
-    os.replace(draft, target)
+    with replacing(target) as draft:
+        try:
+            shutil.copyfile(source, draft)
+        except FileNotFoundError:
+            raise StoreError(
+                f"{what}: {source} is missing; sdgbias store verify lists every such file"
+            ) from None
+        with draft.open("rb+") as handle:
+            os.fsync(handle.fileno())
+        if parquet.sha256(draft) != digest:
+            raise StoreError(
+                f"{what}: {source} is damaged; sdgbias store verify lists every such file"
+            )
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

@@ -38,16 +38,24 @@ KINDS: dict[str, Callable[[Path, Mapping[str, object]], Suite]] = {}
 
 
 def benchmark_card(benchmark: Path) -> dict[str, object]:
-    """benchmark.json of a finished folder. Raises InputError when there is none, or when it names
-    no suite of this version."""
+    """benchmark.json of a finished folder. Raises InputError when there is none, when it can't be
+    read, or when it names no suite of this version."""
     path = benchmark / "benchmark.json"
-    try:
-        card: dict[str, object] = json.loads(path.read_text(encoding="utf-8"))
-        str(card["benchmark_id"])
-    except (OSError, ValueError, KeyError, TypeError):
+    if not path.exists():
         raise InputError(
             f"{path}: no benchmark here; build one first: sdgbias build --raw RAW --indicators DIR"
             f" --out {benchmark}"
+        )
+    try:
+        card: dict[str, object] = json.loads(path.read_text(encoding="utf-8"))
+        str(card["benchmark_id"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        why = {KeyError: "no benchmark_id in it", TypeError: "no JSON object"}.get(
+            type(error), (str(error).splitlines() or [type(error).__name__])[0]
+        )
+        raise InputError(
+            f"{path}: can't be read as a benchmark's card ({why}); write it again: sdgbias build"
+            f" --stage card --out {benchmark}"
         ) from None
     if suite_of(card) not in SUITES and str(card.get("kind")) not in KINDS:
         raise InputError(

@@ -43,6 +43,13 @@ _UNNAMED: Mapping[str, object] = {
     "finalists": 100,
     "confidence": 0.95,
 }
+_ITEM = ("item_id", "cluster_id", "pillar", "indicator", "answer", "split")
+#: Columns without which nothing can be asked or concluded.
+_NEEDED = {
+    "prompts": ("task", "item_id", "test", "text", "image_id", "candidates"),
+    "items_mcq": (*_ITEM, "option_a", "option_b", "option_c"),
+    "items_regression": (*_ITEM, "target"),
+}
 CANDIDATES = {Task.MCQ: LETTERS, Task.REGRESSION: DIGITS}
 
 
@@ -101,11 +108,17 @@ def read_table(benchmark: Path, name: str) -> pd.DataFrame:
             f" DIR --out {benchmark}"
         )
     try:
-        return pd.read_parquet(path)
+        table = pd.read_parquet(path)
     except (OSError, ValueError) as error:
         raise InputError(
             f"{path}: can't be read ({str(error).splitlines()[0]}); build it again: sdgbias build"
         ) from None
+    if lost := [column for column in _NEEDED.get(name, ()) if column not in table.columns]:
+        raise InputError(
+            f"{path}: missing column(s) {', '.join(lost)}; build it again: sdgbias build --stage"
+            f" {name if name == 'prompts' else 'items'} --out {benchmark}"
+        )
+    return table
 
 
 @dataclass(frozen=True)
@@ -191,21 +204,27 @@ def _free_values(
     )
 
 
-def digit_values(keys: np.ndarray, spoken: Mapping[tuple[str, str], str], mode: str) -> np.ndarray:
-    """(N, 10) the number that each first digit leads to: `continue` = greedy decoding after the
-    forced digit, `replace` = the free answer with its first digit exchanged (the reference). The
-    free answer's sign is kept by both."""
+def digit_values(
+    keys: np.ndarray, spoken: Mapping[tuple[str, str], str], mode: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """(values, unparsed), both (N, 10): the number that each first digit leads to. `continue` =
+    greedy decoding after the forced digit, `replace` = the free answer with its first digit
+    exchanged (the reference). The free answer's sign is kept by both. Where neither states a number
+    the value is 0.0 (the reference) and unparsed is True."""
     values = np.full((len(keys), len(DIGITS)), np.nan)
+    unparsed = np.zeros(values.shape, dtype=bool)
     for i, key in enumerate(keys):
         free = spoken.get((key, ""))
         if free is None:
             continue
-        sign = "-" if (parse_number(free) or 0.0) < 0 else ""
+        stated = parse_number(free)
+        sign = "-" if (stated or 0.0) < 0 else ""
         for j, digit in enumerate(DIGITS):
             text = spoken.get((key, sign + digit)) if mode == "continue" else None
             number = parse_number(text) if text is not None else None
             values[i, j] = with_first_digit(free, digit) if number is None else number
-    return values
+            unparsed[i, j] = number is None and stated is None
+    return values, unparsed
 
 
 def decoded_numbers(items: pd.DataFrame, scored: Scored, mode: str) -> pd.DataFrame:
@@ -226,7 +245,7 @@ def decoded_numbers(items: pd.DataFrame, scored: Scored, mode: str) -> pd.DataFr
                 }
             )
             block["by_digit"] = (
-                list(digit_values(keys, spoken, mode)) if view is View.FULL else None
+                list(digit_values(keys, spoken, mode)[0]) if view is View.FULL else None
             )
             blocks.append(block[np.isfinite(free)])
     columns = ["item_id", "test", "view", "free", "parsed", "by_digit"]
@@ -273,7 +292,7 @@ def run_test(
         spoken = _spoken(scored)
         for view in View:
             value[view.value], unparsed[view.value] = _free_values(found[view][0], spoken)
-        by_digit = digit_values(found[View.FULL][0], spoken, mode)
+        by_digit, no_number = digit_values(found[View.FULL][0], spoken, mode)
         payoff = -np.abs(by_digit - items["answer"].to_numpy(dtype=float)[:, None])
     usable = s.valid.any(axis=1) & np.isfinite(payoff).all(axis=1)
     val = (items["split"] == "val").to_numpy() & usable
@@ -290,7 +309,9 @@ def run_test(
         if task is Task.REGRESSION:
             picked = by_digit[np.arange(n), np.maximum(decision.choice, 0)]
             value["cade"] = np.where(choice["cade"] >= 0, picked, np.nan)
-            unparsed["cade"] = np.zeros(n, dtype=bool)
+            unparsed["cade"] = (choice["cade"] >= 0) & no_number[
+                np.arange(n), np.maximum(decision.choice, 0)
+            ]
     judged = (
         sdg_censoring.judged(
             items, views, present, payoff, usable, search.params if search else None

@@ -319,7 +319,17 @@ def test_extra_passes_flow_to_the_store(
         store.query(results, "SELECT config FROM runs WHERE run_id = ?", [more.run_id])["config"][0]
     )
     assert config["passes"] == ["table_j", "content_free", "random_words", "noise", "pride"]
-    assert config["extra"]["prompts"] == more.planned - bare.planned > 0
+    assert config["extra"]["prompts"] == more.extra == more.planned - bare.planned > 0
+    assert bare.extra == 0 and bare.planned < bare.naive
+    again = evaluate.evaluate(
+        PLANTED,
+        entries.find_root(),
+        small_benchmark,
+        results,
+        draws=50,
+        passes=extra_prompts.choose("cheap,pride,vcd"),
+    )
+    assert (again.published, again.planned, again.extra) == (False, more.planned, more.extra)
     count = store.query(
         results,
         'SELECT "view", count(*) AS n FROM scores WHERE run_id = ? GROUP BY 1',

@@ -530,6 +530,17 @@ def test_table_k_divides_the_engines_seconds_by_the_questions(bare: Path) -> Non
     assert cell(t, "relative", "not stated", "CADE").paper.text == "2.25×"  # type: ignore[union-attr]
 
 
+def test_table_k_charges_no_extra_pass_to_the_four_views(bare: Path, tmp_path: Path) -> None:
+    path = copied(bare, tmp_path / "r.duckdb")
+    with store.connect(path) as db:
+        db.execute(
+            "UPDATE runs SET config = json_merge_patch(config, ?) WHERE run_id = 'llava-1.5-7b-0'",
+            ['{"extra": {"cells": 9, "prompts": 7}}'],
+        )
+    status = cell(build(path, "K"), "s / question", LLAVA, "CADE (four views)").status
+    assert status.startswith("not in store: 7 of 700 prompts were those of extra passes")
+
+
 def test_table_l_tokens_by_view(bare: Path) -> None:
     t = build(bare, "L")
     shares = [

@@ -3,6 +3,7 @@ caught."""
 
 from __future__ import annotations
 
+import inspect
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from scipy.stats import binomtest, norm, ttest_1samp
 
 from sdgbias.analysis import selfcheck
-from sdgbias.analysis.selfcheck import pipeline, report, seeds, truth
+from sdgbias.analysis.selfcheck import pipeline, report, rules, seeds, truth
 from sdgbias.analysis.selfcheck.checks import (
     Check,
     effective_size,
@@ -25,9 +26,11 @@ from sdgbias.analysis.selfcheck.checks import (
 )
 from sdgbias.analysis.selfcheck.faults import BREAKS, instrument
 from sdgbias.analysis.selfcheck.models import PLANTS, plant
+from sdgbias.benchmark import items
 from sdgbias.engines.planted import Habits
 from sdgbias.errors import GateError, InputError, UsageError
 from sdgbias.methods import cade, stats
+from sdgbias.scoring.plan import Plan
 from sdgbias.types import CadeParams, ContextTest, Task, View
 
 TINY = seeds.Size(tuned=40, plain=120, items=1000, draws=500, copies=20)
@@ -184,6 +187,25 @@ def test_seeds_pass_and_repeat(sound: list[Check]) -> None:
     assert all(
         a == next(c for c in sound if c.what == a.what) for a in again if a.covered is not None
     )
+
+
+def test_rules_hold_and_a_broken_rule_is_seen(
+    small_benchmark: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = list(rules.checks(small_benchmark, 0))
+    assert len(made) == 4 and all(c.p == 1.0 and c.n > 0 for c in made), made
+    assert {c.measured < c.n for c in made[2:]} == {True}  # extra passes are among the cells
+    # the digit itself where an answer holds no number; the order of the series before the year
+    monkeypatch.setattr(rules, "with_first_digit", lambda text, digit, reference: float(digit))
+    source = inspect.getsource(items._lookup)
+    older = source.replace('["gap", "rank", "value_year"]', '["rank", "gap", "value_year"]')
+    assert older != source
+    space = dict(vars(items))
+    exec(compile(older, "older", "exec"), space)
+    monkeypatch.setattr(items, "_lookup", space["_lookup"])
+    monkeypatch.setattr(Plan, "paper", lambda plan: frozenset(plan.distinct["key"]))
+    bad = [c.what for c in rules.checks(small_benchmark, 0) if c.p == 0.0]
+    assert len(bad) == 3 and bad[-1] == "distinct prompts of the paper's views"
 
 
 @pytest.mark.parametrize(

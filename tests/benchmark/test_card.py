@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from sdgbias.benchmark import card
+from sdgbias.benchmark.card.distance import SPANS, spans
 from sdgbias.benchmark.card.figures import LABELS, TABLE_B
 from sdgbias.benchmark.draw import PILLAR_WEIGHTS
 from sdgbias.errors import InputError, StoreError
@@ -326,6 +327,28 @@ def test_missing(folder: Path) -> None:
     [electricity] = rows(made["missing_values"], indicator="electricity")
     assert electricity["other_rules"] == {"near-duplicate-item": 1, "rejected-in-review": 1}
     assert made["series_not_found"] == [{"series": "haq", "indicators": ["haq_index"]}]
+
+
+def test_how_far_the_gold_values_are_from_the_surveys(folder: Path) -> None:
+    items = mcq()
+    items["value_year"] = items["value_year"].astype(float)
+    items.loc[items["cluster_id"] == "NM-0", "value_year"] = None
+    put(folder / "items_mcq.parquet", items)
+    assert card.build_card(folder)["gold_distance"] == [
+        {"indicator": "stunting", "n": 4, "years_apart": {"0": 2, "2": 1}, "unknown": 1},
+        {"indicator": "electricity", "n": 2, "years_apart": {"0": 1, "1": 1}, "unknown": 0},
+    ]
+    text = (folder / "README.md").read_text()
+    heading = "| indicator | questions | same year | 1-2 | 3-5 | 6-10 | over 10 | year unknown |"
+    assert heading in text
+    assert "| stunting | 4 | 2 | 1 | 0 | 0 | 0 | 1 |" in text
+
+
+def test_every_distance_falls_into_one_span() -> None:
+    row = {"indicator": "x", "n": 40, "years_apart": {str(y): 1 for y in range(40)}, "unknown": 2}
+    told = spans(row)
+    assert sum(told[name] for name, _, _ in SPANS) == 40
+    assert [told[name] for name, _, _ in SPANS] == [1, 2, 3, 5, 29]
 
 
 def test_levels(folder: Path) -> None:

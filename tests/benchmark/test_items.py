@@ -210,6 +210,36 @@ def test_nearest_year_ties_to_the_earlier_and_the_largest_gap() -> None:
     assert lookup([row("sh_sta_stunt", "NER", 2015, 4)]) is None
 
 
+def test_the_nearest_year_wins_over_the_order_of_the_series() -> None:
+    """Mali 2018: the Global Data Lab's national 38.2 is of 2013, the UNSD's 26.9 of 2018."""
+    first, second = row("gdl_area_stunting", "KEN", 2013, 38.2), row("sh_sta_stunt", "KEN", 2015, 9)
+    for rows in ([first, second], [second, first]):
+        assert lookup(rows) == (9.0, 2015, "national")
+    # equally near: the series that the indicator names first, even if its year is the later one
+    later, earlier = row("gdl_area_stunting", "KEN", 2016, 1), row("sh_sta_stunt", "KEN", 2014, 2)
+    for rows in ([later, earlier], [earlier, later]):
+        assert lookup(rows) == (1.0, 2016, "national")
+    # both tied: the earlier year, in whatever order the rows come
+    pair = [row("sh_sta_stunt", "KEN", 2016, 6), row("sh_sta_stunt", "KEN", 2014, 4)]
+    for rows in (pair, pair[::-1]):
+        assert lookup(rows) == (4.0, 2014, "national")
+
+
+@pytest.mark.skipif(
+    not (SHARED / "indicators" / "gdl_area").is_dir(),
+    reason="the Global Data Lab's area table (../shared/data/indicators) is absent",
+)
+def test_mali_2018_gets_the_stunting_of_2018() -> None:
+    from sdgbias.raw.series import read_series
+
+    series, _ = read_series(SHARED / "indicators")
+    one = make_clusters(("ML",), 1).assign(year=np.int32(2018), urban="")
+    own = _lookup(one, series, indicator("stunting"), max_gap=10)
+    assert (own["value"].round(1).item(), own["value_year"].item()) == (26.9, 2018)
+    items = build(one, series).items_mcq.set_index("indicator")
+    assert items.loc["stunting", "answer"] == "B"
+
+
 def test_levels_local_first() -> None:
     national, urban = (
         row("sh_sta_stunt", "KEN", 2015, 10),

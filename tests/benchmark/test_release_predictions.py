@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
-from sdgbias.benchmark.release.predictions import parse_level, read_params, read_tables, run
-from sdgbias.errors import InputError, UsageError
-from sdgbias.methods.cade import decide, streams
+from sdgbias.benchmark.release.predictions import (
+    parse_level,
+    prepare,
+    read_params,
+    read_tables,
+    reservations,
+    run,
+)
+from sdgbias.cli import app
+from sdgbias.errors import InputError, StoreError, UsageError
+from sdgbias.methods.cade import Numerics, decide, streams
 from sdgbias.types import DIGITS, LETTERS, CadeParams, ContextTest, Task
 
 
@@ -121,6 +133,54 @@ def test_regression_replaces_the_first_digit(tmp_path: Path) -> None:
     )
 
 
+def reference_number(text: str, digit: str) -> float:
+    """The authors' rule, written again: the first digit of the first number; 0.0 without one."""
+    match = re.search(r"-?\d+(?:\.\d+)?", text)
+    if match is None:
+        return 0.0
+    number = match.group()
+    at = 1 if number.startswith("-") else 0
+    return float(number[:at] + digit + number[at + 1 :])
+
+
+@pytest.mark.parametrize("numerics", ["exact", "reference"])
+def test_an_answer_without_a_number_says_the_same_under_every_digit(
+    tmp_path: Path, numerics: Numerics
+) -> None:
+    pred = tmp_path / "pred"
+    tables(pred, Task.REGRESSION)
+    edit(
+        pred / "regression_T2.csv",
+        lambda f: f.assign(
+            prediction=f["prediction"].astype(str).where(f["index"] % 3 != 0, "no idea")
+        ),
+    )
+    t = read_tables(pred, Task.REGRESSION, ContextTest.T2)
+    p = prepare(t, numerics)
+    gold = t.frame["answer"].astype(float).to_numpy()
+    want = np.array([[reference_number(x, d) for d in DIGITS] for x in t.frame["prediction"]])
+    np.testing.assert_array_equal(p.values, want)
+    np.testing.assert_array_equal(p.payoff, -np.abs(want - gold[:, None]))  # what the search sees
+    config = run(
+        pred,
+        Task.REGRESSION,
+        ContextTest.T2,
+        tmp_path / "out",
+        params=CadeParams(1, 1, 1, 2),
+        numerics=numerics,
+    )
+    rows = pd.read_csv(tmp_path / "out" / "cade_predictions.csv")
+    silent = rows["index"] % 3 == 0
+    assert (rows.loc[silent, "cade_pred"] == 0.0).all()
+    assert (rows.loc[~silent, "cade_pred"] != 0.0).all()
+    test = rows[rows["split"] == "test"]
+    measured = config["metrics"]["test"]
+    assert measured["unparsed"] == int((test["index"] % 3 == 0).sum()) == 80
+    error = (test["cade_pred"] - test["answer"]).abs()
+    assert measured["cade_mae"]["value"] == pytest.approx(error.mean())
+    assert measured["cade_mae"]["n"] == len(test)
+
+
 def test_tau_zero_is_the_full_view(tmp_path: Path) -> None:
     tables(tmp_path / "pred")
     run(
@@ -206,6 +266,168 @@ def test_bad_tables_get_one_clear_line(tmp_path: Path, change, words: str) -> No
     with pytest.raises(InputError, match=words) as caught:
         run(pred, Task.MCQ, ContextTest.T2, tmp_path / "out", params=None, draws=10)
     assert "\n" not in str(caught.value)
+
+
+APPLY = CadeParams(0.9, 1, 1, 0.9)
+
+
+@pytest.mark.parametrize(
+    ("table", "change", "words"),
+    [
+        ("mcq_T2", lambda f: f.drop(columns="logit_C"), "mcq_T2: no logit in column logit_C"),
+        ("mcq_T5", lambda f: f.drop(columns="logit_C"), "mcq_T5: no logit in column logit_C"),
+        ("mcq_T2_text", lambda f: f.assign(logit_B=np.nan), "column logit_B, which 300 of 300"),
+        (
+            "mcq_T2",
+            lambda f: f.assign(logit_B=f["logit_B"].astype(object).where(f["index"] != 7, "n/a")),
+            "mcq_T2.csv: index 7: logit_B 'n/a' is not a number",
+        ),
+        ("mcq_T2", lambda f: with_id(f, "100000000000000000000"), "too large"),
+        ("mcq_T2", lambda f: with_id(f, "1e20"), "not an integer"),
+        ("mcq_T2", lambda f: with_id(f, ""), "not an integer"),
+    ],
+)
+def test_what_would_shrink_options_or_bend_ids_is_refused(
+    tmp_path: Path, table: str, change, words: str
+) -> None:
+    pred = tmp_path / "pred"
+    tables(pred)
+    edit(pred / f"{table}.csv", change)
+    with pytest.raises(InputError, match=re.escape(words)) as caught:
+        run(pred, Task.MCQ, ContextTest.T2, tmp_path / "out", params=APPLY)
+    assert "\n" not in str(caught.value) and not (tmp_path / "out").exists()
+
+
+def with_id(frame: pd.DataFrame, text: str) -> pd.DataFrame:
+    """Row 7 with another id."""
+    return frame.assign(index=frame["index"].astype(str).where(frame["index"] != 7, text))
+
+
+def test_a_missing_column_is_refused_without_option_texts_and_for_digits(tmp_path: Path) -> None:
+    for task, column in ((Task.MCQ, "logit_C"), (Task.REGRESSION, "logit_9")):
+        pred = tmp_path / task.value
+        tables(pred, task)
+        for path in pred.glob("*.csv"):
+            edit(
+                path, lambda f, gone=column: f.drop(columns=[gone, "A", "B", "C"], errors="ignore")
+            )
+        with pytest.raises(InputError, match=f"no logit in column {column}"):
+            run(pred, task, ContextTest.T2, tmp_path / "out", params=APPLY)
+
+
+def test_a_column_that_no_question_needs_may_be_absent(tmp_path: Path) -> None:
+    pred = tmp_path / "pred"
+    tables(pred)
+    for path in pred.glob("*.csv"):
+        edit(path, lambda f: f.drop(columns="logit_C"))
+    edit(pred / "mcq_T2.csv", lambda f: f.assign(C=""))
+    config = run(pred, Task.MCQ, ContextTest.T2, tmp_path / "out", params=APPLY)
+    lost = config["notes"]["gold_missing_or_not_an_option"]
+    assert lost > 0
+    assert f"{lost} of 300 rows have no gold answer among their options: in no metric" in (
+        reservations(config)
+    )
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_ids_beyond_2_to_53_stay_as_they_are(tmp_path: Path, suffix: str) -> None:
+    pred = tmp_path / "pred"
+    tables(pred, n=20, suffix=suffix)
+    first = 2**53 + 1
+    for path in pred.iterdir():
+        frame = pd.read_csv(path) if suffix == ".csv" else pd.read_parquet(path)
+        frame["index"] += first
+        if suffix == ".csv":  # one id written as a float among them
+            texts = frame["index"].astype(str)
+            frame["index"] = texts.where(frame["index"] != first + 3, texts + ".0")
+            frame.to_csv(path, index=False)
+        else:
+            frame.to_parquet(path, index=False)
+    run(pred, Task.MCQ, ContextTest.T2, tmp_path / "out", params=APPLY)
+    rows = pd.read_csv(tmp_path / "out" / "cade_predictions.csv")
+    assert rows["index"].tolist() == [first + i for i in range(20)]
+
+
+def test_floats_that_skip_integers_are_refused(tmp_path: Path) -> None:
+    pred = tmp_path / "pred"
+    tables(pred, n=20, suffix=".parquet")
+    path = pred / "mcq_T2.parquet"
+    frame = pd.read_parquet(path)
+    for value, words in ((2.0**53 + 2, "too large to be read exactly"), (np.inf, "not an integer")):
+        frame["index"] = frame["index"].astype(float).where(np.arange(20) != 4, value)
+        frame.to_parquet(path, index=False)
+        with pytest.raises(InputError, match=words):
+            run(pred, Task.MCQ, ContextTest.T2, tmp_path / "out", params=APPLY)
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-1"])
+def test_parameters_that_are_no_numbers_are_refused(tmp_path: Path, value: str) -> None:
+    pred, out = tmp_path / "pred", tmp_path / "out"
+    tables(pred, n=20)
+    base = ["cade", "apply", "--pred-dir", str(pred), "--task", "mcq", "--level", "2"]
+    for option in ("--alpha", "--lambda-kl", "--beta", "--tau"):
+        done = CliRunner().invoke(app, [*base, "--out", str(out), f"{option}={value}"])
+        assert isinstance(done.exception, UsageError)
+        assert str(done.exception).startswith(f"{option} is {value}")
+    done = CliRunner().invoke(app, [*base, "--out", str(out), "--alpha=1", f"--tolerance={value}"])
+    assert isinstance(done.exception, UsageError) and "--tolerance is" in str(done.exception)
+    saved = {"alpha": 1.0, "lambda_kl": 1.0, "beta": 1.0, "tau": float(value)}
+    (tmp_path / "p.json").write_text(json.dumps(saved))
+    with pytest.raises(InputError, match="tau is"):
+        read_params(tmp_path / "p.json")
+    assert not out.exists()
+
+
+def test_the_command_names_the_rows_behind_its_figures(tmp_path: Path) -> None:
+    pred, out = tmp_path / "pred", tmp_path / "out"
+    tables(pred, n=45)
+    edit(pred / "mcq_T2.csv", lambda f: f.assign(logit_A=f["logit_A"].where(f["index"] > 9)))
+    base = ["cade", "apply", "--pred-dir", str(pred), "--task", "mcq", "--level", "2"]
+    done = CliRunner().invoke(app, [*base, "--out", str(out), "--alpha=1"])
+    assert done.exit_code == 0
+    assert "note: 10 of 45 rows lack the logit of an option in some view" in done.stderr
+
+
+def test_out_that_cannot_be_written_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
+    pred = tmp_path / "pred"
+    tables(pred, n=20)
+    file = tmp_path / "file"
+    file.write_text("kept")
+    for out in (file, file / "below"):
+        with pytest.raises(UsageError, match="is a file; name a folder"):
+            run(pred, Task.MCQ, ContextTest.T2, out, params=APPLY)
+    assert file.read_text() == "kept"
+    with pytest.raises(StoreError, match="/proc/sdgbias: can't be written"):
+        run(pred, Task.MCQ, ContextTest.T2, Path("/proc/sdgbias"), params=APPLY)
+
+
+def test_a_full_disk_leaves_the_earlier_files(tmp_path: Path) -> None:
+    pred, out = tmp_path / "pred", tmp_path / "out"
+    tables(pred)
+    run(pred, Task.MCQ, ContextTest.T2, out, params=APPLY)
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    command = """
+import resource, sys
+from pathlib import Path
+from sdgbias.benchmark.release.predictions import run
+from sdgbias.errors import DiskFull
+from sdgbias.types import CadeParams, ContextTest, Task
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+for out in sys.argv[2:]:
+    try:
+        run(Path(sys.argv[1]), Task.MCQ, ContextTest.T2, Path(out), params=CadeParams(1, 0, 0, 2))
+    except DiskFull as error:
+        print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", command, str(pred), str(out), str(tmp_path / "new")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.count("nothing was changed there; make room") == 2
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    assert not (tmp_path / "new").exists()
 
 
 def test_no_full_table_names_what_is_there(tmp_path: Path) -> None:

@@ -321,7 +321,7 @@ def publish_fake(path: Path, n: int = 60, n_regression: int = 24) -> Path:
             n_prompts_planned=700,
             n_scored=699,
             n_failed=1,
-            config={"draws": 500},
+            config={"draws": 500, "extra": {"cells": 240, "prompts": 60}},
             provenance="planted",
         )
         tables = _run(model, table, np.random.default_rng(100 + day))

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import io
+import json
+import shutil
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from sdgbias.benchmark.build import build
 from sdgbias.engines.hf.engine import load_processor
 from sdgbias.engines.hf.prompting import (
     adds_special_tokens,
@@ -17,12 +22,15 @@ from sdgbias.engines.hf.prompting import (
     forced_ids,
     minus_ids,
     render,
+    taken,
     token_paths,
 )
 from sdgbias.engines.hf.tokens import CandidateTokens
 from sdgbias.errors import ModelError
+from sdgbias.raw.synthetic import write_sample
 from sdgbias.registry import entries
-from sdgbias.types import Prompt
+from sdgbias.scoring import cost
+from sdgbias.types import ModelSpec, Prompt
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +46,39 @@ def picture() -> bytes:
 
 
 ONE = Prompt("Question: how high?", "AB", (picture(),), "p")
+
+
+def broken(tmp_path: Path, change: Callable[[dict[str, object]], None]) -> ModelSpec:
+    """tiny-llava with another processor_config.json, as an entry of a folder of its own."""
+    root = entries.find_root()
+    weights = shutil.copytree(root / "registry/weights/tiny-llava", tmp_path / "weights")
+    config = json.loads((weights / "processor_config.json").read_text())
+    change(config)
+    (weights / "processor_config.json").write_text(json.dumps(config))
+    return replace(entries.load(root, "tiny-llava"), repo=f"path:{weights}")
+
+
+def test_a_processor_that_its_own_files_break_is_one_line(tmp_path: Path) -> None:
+    spec = broken(tmp_path, lambda config: config.update(image_processor=[1]))
+    with pytest.raises(ModelError, match="tiny-llava: can't load the processor of") as told:
+        load_processor(spec, entries.find_root())
+    assert "\n" not in str(told.value)
+
+
+def test_a_processor_without_a_patch_size_is_one_line_of_the_plan(tmp_path: Path) -> None:
+    """transformers divides by it where a picture comes in: a TypeError."""
+    spec = broken(tmp_path, lambda config: config.update(patch_size=None))
+    write_sample(tmp_path / "raw", 12, 5)
+    build(tmp_path / "raw", tmp_path / "raw" / "indicators", tmp_path / "b", mcq=6, regression=3)
+    with pytest.raises(ModelError, match=r"its processor can't take these prompts \(TypeError"):
+        cost.cost(spec, entries.find_root(), tmp_path / "b")
+
+
+def test_a_processor_that_stumbles_over_no_picture_does_not_take_words_alone() -> None:
+    def stumbles(images: object, text: list[str]) -> object:
+        return [len(one) for one in images]  # type: ignore[attr-defined]
+
+    assert not taken(stumbles)
 
 
 def test_pictures_stand_before_the_text(processor: object) -> None:

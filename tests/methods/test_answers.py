@@ -33,7 +33,8 @@ def test_numbers(text: str, ours: float | None, reference: float | None) -> None
         ("45.0", "7", 75.0),
         ("0.3", "3", 3.3),
         ("-1.2", "4", -4.2),
-        ("no idea", "6", 6.0),
+        ("no idea", "6", 0.0),
+        ("", "6", 0.0),
         ("The rate is 112.4", "9", 912.4),
     ],
 )

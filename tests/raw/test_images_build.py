@@ -286,6 +286,32 @@ def test_results_flow_and_errors_leave_the_workers(
     assert not list((out / "images").glob("*.parquet"))
 
 
+def test_a_tile_that_links_out_of_its_folder_is_not_opened(tmp_path: Path) -> None:
+    raw, secret = tmp_path / "raw", tmp_path / "elsewhere.npz"
+    put_tile(raw, ONE)
+    put_tile(raw, TWO)
+    put_photo(raw, ONE, "5")
+    put_photo(raw, TWO, "6")
+    tile = raw / "dhs_npzs" / ONE[:10] / f"{ONE}.npz"
+    tile.rename(secret)
+    os.symlink(secret, tile)
+    first = render_store(raw, clusters_of(ONE, TWO), tmp_path / "out")
+    [[table, key, rule, detail]] = first.quarantine.values.tolist()
+    assert (table, key, rule) == ("images", ONE, "tile-outside-folder")
+    assert "links out of the folder of the tiles" in detail and str(tmp_path) not in detail
+    assert first.index["cluster_id"].tolist() == [TWO]
+    secret.unlink()  # never opened: nothing changes where it leads to nothing
+    again = render_store(raw, clusters_of(ONE, TWO), tmp_path / "again")
+    assert again.quarantine["rule"].tolist() in (["tile-outside-folder"], ["missing-tile"])
+    # the folder of the tiles itself may be a link: big folders often lie on another disk
+    tile.unlink()
+    put_tile(raw, ONE)
+    (raw / "dhs_npzs").rename(tmp_path / "disk")
+    os.symlink(tmp_path / "disk", raw / "dhs_npzs")
+    linked = render_store(raw, clusters_of(ONE, TWO), tmp_path / "linked")
+    assert linked.quarantine.empty and len(linked.index) == 2
+
+
 def test_metadata_without_files_and_of_others(tmp_path: Path) -> None:
     raw = tmp_path / "raw"
     put_tile(raw, ONE)

@@ -52,6 +52,11 @@ def test_page_is_the_same_bytes_every_time(results: Path, page: str, tmp_path: P
     assert write_report(results, tmp_path).read_text(encoding="utf-8") == page
 
 
+def test_distinct_prompts_and_cells_are_of_the_same_views(page: str) -> None:
+    # 700 distinct prompts, 60 of them asked by extra passes alone, which the 1,200 cells don't hold
+    assert "640 distinct of 1,200, and 60 of extra passes: 699 scored" in page
+
+
 def test_page_shows_the_newest_run_of_each_model(page: str) -> None:
     assert "fake-optimist-1" in page
     assert "fake-pessimist-2" in page

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from sdgbias import suites
 from sdgbias.benchmark.build import build
 from sdgbias.engines import load
 from sdgbias.errors import UsageError
 from sdgbias.raw.images.shards import ImageReader
+from sdgbias.raw.images.variants import Pictures
 from sdgbias.raw.synthetic import write_sample
 from sdgbias.registry import entries
 from sdgbias.scoring import cost
@@ -19,6 +21,7 @@ from sdgbias.scoring.cache import ScoreCache
 from sdgbias.scoring.plan import make_plan
 from sdgbias.scoring.scorer import Scorer
 from sdgbias.suites import sdg
+from sdgbias.suites.extra_prompts import choose
 
 ROOT = entries.find_root()
 
@@ -49,6 +52,36 @@ def test_the_engine_does_what_the_plan_says(benchmark: Path, tmp_path: Path, sha
     assert counts["tokens_prefilled"] == told.tokens_planned
     assert counts["images_encoded"] == told.images_planned
     assert (told.tokens_planned < told.tokens_distinct) == shared
+
+
+def test_ratios_are_those_of_the_papers_views_whatever_else_is_asked(
+    benchmark: Path, tmp_path: Path
+) -> None:
+    spec = entries.load(ROOT, "tiny-llava")
+    bare = cost.cost(spec, ROOT, benchmark, task="mcq")
+    more = cost.cost(spec, ROOT, benchmark, task="mcq", passes=choose("cheap,vcd"))
+    for name in ("prompts", "tokens"):
+        for kind in ("naive", "full", "planned"):
+            assert getattr(more, f"{name}_{kind}") == getattr(bare, f"{name}_{kind}")
+    ratios = [json.loads(told.json())["ratio_naive"] for told in (bare, more)]
+    assert ratios[0] == ratios[1] == round(bare.tokens_naive / bare.tokens_planned, 3)
+    assert (bare.prompts_extra, bare.tokens_extra, bare.images_extra) == (0, 0, 0)
+    # what the extra passes add is what the engine then does beyond the paper's views
+    engine = load(spec, ROOT)
+    engine.proven = {True, False}  # type: ignore[attr-defined]
+    cells = suites.cells(benchmark, "sdg", choose("cheap,vcd"), 0)
+    plan = make_plan(cells[cells["task"] == "mcq"], "f")
+    assert plan.planned == more.prompts_planned + more.prompts_extra > more.prompts_planned
+    Scorer(engine, ScoreCache(tmp_path, "m", "f"), Pictures(ImageReader(benchmark)), spec).score(
+        plan.distinct, lambda *a: None
+    )
+    counts = engine.counts  # type: ignore[attr-defined]
+    assert counts["tokens_prefilled"] == more.tokens_planned + more.tokens_extra
+    assert counts["images_encoded"] == more.images_planned + more.images_extra
+    lines = more.lines()
+    assert any(line.startswith("extra passes add") for line in lines)
+    assert any("all three without extra passes" in line for line in lines)
+    assert not any("extra passes" in line for line in bare.lines())
 
 
 def test_longer_pictures_and_json(benchmark: Path) -> None:

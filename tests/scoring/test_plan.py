@@ -32,6 +32,16 @@ def test_counts_and_answers_every_cell() -> None:
     assert cell[(1, "T5", "q_only")] == cell[(2, "T5", "q_only")] != cell[(3, "T5", "q_only")]
 
 
+def test_prompts_of_extra_passes_are_none_of_the_papers() -> None:
+    extra = [
+        ("mcq", 1, "T1", "noise", "long text with context", "i1-noise", "ABC"),
+        ("mcq", 1, "T5", "q_again", "text", "", "ABC"),  # the paper asks this one, too
+    ]
+    rows = pd.concat([prompts(), pd.DataFrame(extra, columns=prompts().columns)])
+    plan = make_plan(rows, "f")
+    assert (plan.planned, len(plan.paper())) == (6, make_plan(prompts(), "f").planned)
+
+
 def test_longest_with_an_image_first_and_order_free() -> None:
     plan = make_plan(prompts(), "f")
     assert plan.distinct["text"].iloc[0] == "long text with context"

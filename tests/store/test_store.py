@@ -15,9 +15,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
 from sdgbias import store
-from sdgbias.errors import StoreError
+from sdgbias.cli import app
+from sdgbias.errors import StoreError, UsageError
 from sdgbias.store import database
 from tests.builders.store_rows import child, run, tables
 
@@ -353,6 +355,27 @@ def test_wrong_sql_is_one_line(path: Path) -> None:
     with pytest.raises(StoreError, match="read-only"):
         store.query(path, "DELETE FROM runs")
     assert store.run_ids(path) == ["r1"]
+
+
+@pytest.mark.parametrize(
+    ("sql", "words"),
+    [
+        ("SELECT * FROM nope", "nope"),
+        ("SELECT colour FROM runs", "colour"),
+        ("SELEC 1", "syntax"),
+        ("SELECT CAST('x' AS INTEGER)", "Could not convert"),
+        (";", "no statement"),
+        (" -- nothing", "no statement"),
+    ],
+)
+def test_a_typo_in_a_persons_sql_is_no_broken_file(path: Path, sql: str, words: str) -> None:
+    store.publish(path, run(), {})
+    with pytest.raises(UsageError, match=words) as told:
+        store.ask(path, sql)
+    assert told.value.exit_code == 2 and str(told.value).startswith("--sql")
+    assert "\n" not in str(told.value)
+    done = CliRunner().invoke(app, ["results", "--results", str(path), "--sql", sql])
+    assert isinstance(done.exception, UsageError)
 
 
 def test_no_extension_is_ever_fetched(path: Path) -> None:

@@ -228,7 +228,13 @@ def table_k(e: Evidence) -> Table:
             int(s.run.record["n_prompts_planned"] or 0),
         )
         n = int(asked.get(s.run.run_id, 0))
-        if cached:
+        extra = int((s.run.config.get("extra") or {}).get("prompts", 0))
+        if extra:  # their seconds would be charged to the four views
+            four = Cell(
+                status=f"not in store: {extra:,} of {planned:,} prompts were those of extra passes;"
+                " sdgbias evaluate --passes none times the four views alone"
+            )
+        elif cached:
             four = Cell(
                 status=f"not in store: {cached:,} of {planned:,} prompts came from the cache"
             )

@@ -4,6 +4,7 @@ nothing was planted.
 plants       the planted models, as data
 truth        what each must show: closed form, or an independent simulation
 pipeline     through the whole pipeline, from a benchmark folder to the metrics view
+rules        what leaves nothing to chance, beside the same rule written again
 seeds        many data sets as arrays: coverage of intervals, false alarms, tuned CADE against its
 optimum
 checks       truth beside measurement; all p-values are one family
@@ -21,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sdgbias.analysis.selfcheck import pipeline, seeds, truth
+from sdgbias.analysis.selfcheck import pipeline, rules, seeds, truth
 from sdgbias.analysis.selfcheck.checks import FALSE_ALARM, Check, failed
 from sdgbias.analysis.selfcheck.faults import instrument
 from sdgbias.analysis.selfcheck.models import PLANTS, Plant
@@ -106,6 +107,7 @@ def run(
             )
             found += pipeline.checks(read, people, copies=size.copies)
             progress("planted models", i + 1, len(chosen))
+        found += rules.checks(benchmark, seed)
     found += seeds.checks(size, used, seed, progress)
     places = len(set(np.concatenate([p.place for p in people.values()])))
     return Verdict(

@@ -23,7 +23,7 @@ _SAME = 1e-6
 
 @dataclass(frozen=True)
 class Check:
-    """part: 'pipeline' or 'seeds'; plant; what was measured; truth with the standard error `error`
+    """part: 'pipeline', 'rules' or 'seeds'; plant; what was measured; truth with the standard error `error`
     of knowing it (0: closed form); measured with n and its 95 % interval (NaN: it has none); p;
     headline: stands on the page."""
 

@@ -13,6 +13,7 @@ from sdgbias import __version__
 from sdgbias.analysis.selfcheck import FALSE_ALARM, Verdict
 from sdgbias.analysis.selfcheck.checks import Check
 from sdgbias.errors import StoreError, UsageError, one_of
+from sdgbias.files import replacing
 
 FORMATS = (".html", ".json", ".txt")
 HEADER = f"{'':64}{'planted':>9}{'measured':>10}   {'95 % interval':18}{'n':>7}"
@@ -43,12 +44,14 @@ def _line(c: Check, bad: bool) -> str:
 
 
 def _groups(v: Verdict) -> Iterable[tuple[str, list[Check]]]:
-    """Title and checks of each planted model, then of the seeds."""
+    """Title and checks of each planted model, then of the rules and of the seeds."""
     for plant in v.plants:
         yield (
             f"{plant.name}: {plant.about}",
             [c for c in v.checks if c.part == "pipeline" and c.plant == plant.name],
         )
+    if fixed := [c for c in v.checks if c.part == "rules"]:
+        yield "rules: first digits, gold values, counts of prompts", fixed
     for name in dict.fromkeys(c.plant for c in v.checks if c.part == "seeds"):
         yield f"{name}, {SEEDS}", [c for c in v.checks if c.part == "seeds" and c.plant == name]
 
@@ -215,11 +218,10 @@ def write(v: Verdict, path: Path) -> None:
     """The page in the format that the file's name says. Raises UsageError, StoreError."""
     check_name(path)
     content = {".html": html, ".json": as_json, ".txt": text}[path.suffix](v)
-    part = path.with_name(f".{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(content, encoding="utf-8")
-        part.replace(path)
+        with replacing(path) as part:
+            part.write_text(content, encoding="utf-8")
     except OSError as error:
         raise StoreError(
             f"{path}: can't be written ({error.strerror or error}); choose another --out"

@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from sdgbias.benchmark.card import figures
 from sdgbias.benchmark.card.readme import readme
 from sdgbias.errors import InputError, StoreError
+from sdgbias.files import replacing
 from sdgbias.types import ContextTest, Task
 
 LICENCE = "CC BY-SA 4.0"
@@ -320,10 +321,9 @@ def _json(path: Path, needed: bool = False) -> Mapping[str, Any]:
 
 def _replace(path: Path, write: Callable[[Path], object]) -> None:
     """Write a file beside its final name, then rename it: a card is whole or not there."""
-    part = path.with_name(f".{path.name}.part")
     try:
-        write(part)
-        part.replace(path)
+        with replacing(path) as part:
+            write(part)
     except OSError as error:
         raise StoreError(
             f"{path}: can't be written ({error.strerror or error}); give a writable folder with"

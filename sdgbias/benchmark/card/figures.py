@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from sdgbias.benchmark.card.distance import gold_distance
 from sdgbias.benchmark.draw import PILLAR_WEIGHTS
 from sdgbias.methods import stats
 from sdgbias.raw.indicators import load_indicators
@@ -107,6 +108,7 @@ def figures(facts: Facts, prompts: int) -> dict[str, Any]:
         "missing_labels": missing_labels(facts.clusters),
         "missing_values": missing_values(facts),
         "levels": levels(mcq),
+        "gold_distance": gold_distance(mcq),
         "distinct_q_only_prompts": dict(facts.distinct_prompts),
         "quarantined": {
             str(k): int(v) for k, v in facts.quarantine.groupby("rule")["n"].sum().items()

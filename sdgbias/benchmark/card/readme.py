@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from sdgbias.benchmark.card.distance import SPANS, spans
 from sdgbias.types import TESTS, Task
 
 Card = Mapping[str, Any]
@@ -91,6 +92,16 @@ def readme(card: Card) -> str:
                 "distinct_values": "distinct values",
                 "value_years": "years of the values",
                 "largest_gap": "largest distance, years",
+            },
+        ),
+        "Gold values by the years between value and survey (before or after), questions:\n\n"
+        + _table(
+            [spans(row) for row in card["gold_distance"]],
+            {
+                "indicator": "indicator",
+                "n": "questions",
+                **{name: name for name, _, _ in SPANS},
+                "unknown": "year unknown",
             },
         ),
         "Regression questions, whose answer is the cluster's own label:\n\n"

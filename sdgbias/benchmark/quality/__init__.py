@@ -31,6 +31,7 @@ from sdgbias.benchmark.quality.expectations import (
     needed_columns,
 )
 from sdgbias.errors import GateError, InputError, StoreError
+from sdgbias.files import replacing
 from sdgbias.types import FACET
 
 __all__ = [
@@ -254,10 +255,9 @@ def _write(report: Report, passed: bool, split: str) -> None:
         )
         + "\n"
     )
-    part = report.path.with_name(f".{report.path.name}.part")
     try:
-        part.write_text(text, encoding="utf-8")
-        part.replace(report.path)
+        with replacing(report.path) as part:
+            part.write_text(text, encoding="utf-8")
     except OSError as error:
         raise StoreError(
             f"{report.path}: can't be written ({error.strerror}); give a writable benchmark folder"

@@ -26,6 +26,7 @@ from sdgbias.benchmark.quality.expectations import (
     load_suite,
 )
 from sdgbias.errors import InputError, StoreError
+from sdgbias.files import replacing
 
 FOLDER = "data_docs"
 _GROUPS = {
@@ -69,9 +70,8 @@ def write_docs(benchmark: Path, out: Path, suites: Path | None = None) -> Path:
     try:
         out.mkdir(parents=True, exist_ok=True)
         for name, text in pages.items():
-            part = out / f".{name}.part"
-            part.write_text(text, encoding="utf-8")
-            part.replace(out / name)
+            with replacing(out / name) as part:
+                part.write_text(text, encoding="utf-8")
     except OSError as error:
         raise StoreError(
             f"{out}: can't be written ({error.strerror or error}); give a writable folder"

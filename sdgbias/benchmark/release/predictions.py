@@ -8,21 +8,26 @@ said and counted; nothing is dropped in silence.
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from sdgbias.benchmark.items import authors_split
-from sdgbias.errors import InputError, UsageError
+from sdgbias.errors import DiskFull, InputError, StoreError, UsageError
 from sdgbias.methods import metrics, stats
 from sdgbias.methods.answers import parse_letter, parse_number, with_first_digit
 from sdgbias.methods.cade import Floats, Numerics, Streams, decide, streams
 from sdgbias.methods.search import Kind, SearchResult, take, tune
 from sdgbias.types import DIGITS, LETTERS, TOLERANCES, CadeParams, ContextTest, Task
+
+_LARGEST_ID = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -61,7 +66,7 @@ def _read_table(folder: Path, stem: str, columns: list[str]) -> pd.DataFrame | N
             table = pd.read_parquet(path)
         else:
             texts = dict.fromkeys(
-                ("prediction", "answer", "split", "pillar", "target", *LETTERS), str
+                ("index", "prediction", "answer", "split", "pillar", "target", *LETTERS), str
             )
             table = pd.read_csv(
                 path,
@@ -77,11 +82,7 @@ def _read_table(folder: Path, stem: str, columns: list[str]) -> pd.DataFrame | N
         raise InputError(
             f"{path}: no column 'index' (= item_id); found: {', '.join(map(str, table.columns))}"
         )
-    ids = pd.to_numeric(table["index"], errors="coerce")
-    bad = ids.isna() | (ids % 1 != 0)
-    if bad.any():
-        raise InputError(f"{path}: index {table['index'][bad].iloc[0]!r} is not an integer item id")
-    table["index"] = ids.astype("int64")
+    table["index"] = _ids(path, table["index"])
     twice = table["index"].duplicated()
     if twice.any():
         raise InputError(
@@ -92,8 +93,57 @@ def _read_table(folder: Path, stem: str, columns: list[str]) -> pd.DataFrame | N
         raise InputError(f"{path}: no logit columns; expected {', '.join(columns)}")
     for column in columns:
         values = table[column] if column in table.columns else pd.Series(np.nan, index=table.index)
-        table[column] = pd.to_numeric(values, errors="coerce").astype(float)
+        numbers = pd.to_numeric(values, errors="coerce").astype(float)
+        unread = numbers.isna() & values.notna()
+        if unread.any():
+            at = int(np.flatnonzero(unread)[0])
+            raise InputError(
+                f"{path}: index {table['index'].iloc[at]}: {column} {values.iloc[at]!r} is not a"
+                " number; leave the cell empty where there is no logit, or write the table again"
+            )
+        table[column] = numbers
     return table.set_index("index").sort_index()
+
+
+def _ids(path: Path, given: pd.Series) -> pd.Series:
+    """Item ids (N,) as int64, exactly as written. Raises InputError for what is no integer, doesn't
+    fit, or is a float beyond 2^53, where floats skip integers."""
+    if pd.api.types.is_float_dtype(given.dtype):
+        values = given.astype("float64")
+        whole, fits = values % 1 == 0, values.abs() <= 2**53
+    elif pd.api.types.is_integer_dtype(given.dtype):
+        whole, fits = given.notna(), (given <= _LARGEST_ID).fillna(False)
+    else:
+        texts = given.astype("str").str.strip()
+        whole = texts.str.fullmatch(r"[+-]?\d{1,40}(\.0*)?") & given.notna()
+        given = texts.where(whole, "0").str.split(".").str[0].map(int).astype(object)
+        fits = given.map(lambda number: abs(number) <= _LARGEST_ID)
+        given = given.where(whole, texts)
+    for bad, why in (
+        (~whole.astype(bool), "is not an integer item id"),
+        (~fits.astype(bool), "is an item id too large to be read exactly; write ids as integers"),
+    ):
+        if bad.any():
+            raise InputError(f"{path}: index {given[bad].iloc[0]!r} {why}")
+    return given.astype("int64")
+
+
+def _require_logits(
+    folder: Path, stem: str, table: pd.DataFrame, asked: np.ndarray | None, columns: list[str]
+) -> None:
+    """InputError where a column holds no logit at all though questions have that option: without it
+    the option could never be chosen. asked (N, K): what the options' texts say, in the order of the
+    table's rows; None without texts, when every column is needed."""
+    missing = [column for column in columns if table[column].isna().all()]
+    nameless = asked is None and len(columns) == len(LETTERS)
+    for at, column in enumerate(columns):
+        needed = len(table) if asked is None else int(asked[:, at].sum())
+        if column in missing and needed and len(missing) < len(columns):
+            raise InputError(
+                f"{folder / stem}: no logit in column {column}, which {needed:,} of"
+                f" {len(table):,} rows need; write the table again with {', '.join(columns)}"
+                f"{', or name the options in columns A, B, C' if nameless else ''}"
+            )
 
 
 def _text_column(table: pd.DataFrame, name: str) -> pd.Series:
@@ -128,18 +178,23 @@ def read_tables(folder: Path, task: Task, level: ContextTest) -> Tables:
             f"{folder}: no table {stems['full']}.csv or .parquet (the Full view); found:"
             f" {there or 'nothing'}"
         )
+    texts = None
+    if task is Task.MCQ and all(c in full.columns for c in "AB"):
+        texts = np.column_stack([(_text_column(full, c) != "").to_numpy() for c in LETTERS])
     notes = {"rows": len(full)}
     views: dict[str, Floats] = {}
     for view, table in found.items():
         if table is None:
             views[view] = np.full((len(full), len(candidates)), np.nan)
         else:
-            views[view] = table.reindex(full.index)[columns].to_numpy(dtype=float)
+            own = table.reindex(full.index)
+            _require_logits(folder, stems[view], own, texts, columns)
+            views[view] = own[columns].to_numpy(dtype=float)
         notes[f"rows_without_{view}"] = int((~np.isfinite(views[view]).any(axis=1)).sum())
         if table is not None and view != "full":
             notes[f"{view}_rows_not_in_full"] = int((~table.index.isin(full.index)).sum())
-    if task is Task.MCQ and all(c in full.columns for c in "AB"):
-        present = np.column_stack([(_text_column(full, c) != "").to_numpy() for c in LETTERS])
+    if texts is not None:
+        present = texts
     elif task is Task.MCQ:
         present = np.logical_or.reduce([~np.isnan(v) for v in views.values()])
     else:
@@ -342,28 +397,83 @@ def read_params(path: Path) -> CadeParams:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         data = data.get("params", data)
-        return CadeParams(
+        params = CadeParams(
             **{name: float(data[name]) for name in ("alpha", "lambda_kl", "beta", "tau")}
         )
+        if why := not_usable(params):
+            raise ValueError(why)
+        return params
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
             f"{path}: no CADE parameters ({error}); expected JSON with alpha, lambda_kl, beta, tau"
         ) from None
 
 
+def not_usable(params: CadeParams) -> str:
+    """Why these hyper-parameters can't be applied; '' where they can."""
+    for name, value in asdict(params).items():
+        if not (np.isfinite(value) and value >= 0):
+            return f"{name.replace('_', '-')} is {value:g}; it must be a finite number, 0 or more"
+    return ""
+
+
+def check_out(out: Path) -> None:
+    """UsageError where results can't go into `out` because it, or a folder above it, is a file."""
+    for place in (out, *out.parents):
+        if place.exists():
+            if not place.is_dir():
+                raise UsageError(f"--out {out}: {place} is a file; name a folder")
+            return
+
+
 def write_results(out: Path, predictions: pd.DataFrame, config: Mapping[str, object]) -> None:
-    """cade_predictions.csv and cade_config.json (finite numbers or null), replaced atomically."""
-    out.mkdir(parents=True, exist_ok=True)
+    """cade_predictions.csv and cade_config.json (finite numbers or null): both are written beside
+    their places before either takes it. Raises DiskFull, StoreError; then nothing has changed."""
     texts = {
         "cade_predictions.csv": predictions.to_csv(index=False, lineterminator="\n"),
         "cade_config.json": (
             json.dumps(_finite(config), indent=2, sort_keys=True, allow_nan=False) + "\n"
         ),
     }
-    for name, text in texts.items():
-        part = out / f".{name}.part"
-        part.write_text(text, encoding="utf-8")
-        part.replace(out / name)
+    parts = {name: out / f".{name}.part" for name in texts}
+    made = not out.exists()
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for name, text in texts.items():
+            parts[name].write_text(text, encoding="utf-8")
+        for name, part in parts.items():
+            part.replace(out / name)
+    except OSError as error:
+        with suppress(OSError):
+            for part in parts.values():
+                part.unlink(missing_ok=True)
+            if made:
+                out.rmdir()
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        raise (DiskFull if full else StoreError)(
+            f"{out}: can't be written ({error.strerror or error}); nothing was changed there;"
+            f" {'make room, then the same command again' if full else 'name a folder with --out'}"
+        ) from None
+
+
+_RESERVATIONS = {
+    "gold_missing_or_not_an_option": "have no gold answer among their options: in no metric",
+    "rows_with_masked_candidates": "lack the logit of an option in some view: it can't be chosen",
+    "rows_without_full": "have no Full view",
+    "rows_without_ctx": "have no CTX+Q view",
+    "rows_without_img": "have no IMG+Q view",
+    "rows_without_q": "have no Q-only view",
+}
+
+
+def reservations(config: Mapping[str, Any]) -> list[str]:
+    """What a reader of the metrics must know of the rows behind them, one line each."""
+    notes = config["notes"]
+    return [
+        f"{notes[name]:,} of {notes['rows']:,} rows {what}"
+        for name, what in _RESERVATIONS.items()
+        if notes[name]
+    ]
 
 
 def _finite(value: object) -> object:
@@ -389,6 +499,9 @@ def run(
 ) -> dict[str, object]:
     """`sdgbias cade search|apply`: read, tune on val unless `params` are given, decide, write both
     files; returns the config."""
+    check_out(out)
+    if tolerance is not None and not (np.isfinite(tolerance) and tolerance >= 0):
+        raise UsageError(f"--tolerance is {tolerance:g}; it must be a finite number, 0 or more")
     tables = read_tables(folder, task, level)
     prepared = prepare(tables, numerics)
     found = None

@@ -16,6 +16,7 @@ from typing import Any
 import pandas as pd
 
 from sdgbias.errors import InputError, StoreError, one_of
+from sdgbias.files import replacing
 from sdgbias.types import Task
 
 COLUMNS = ("task", "item_id", "verdict", "reason", "comment")
@@ -44,11 +45,10 @@ def csv_text(rows: pd.DataFrame) -> str:
 
 def write_file(path: Path, content: str | bytes) -> None:
     """Beside its final name, then renamed. StoreError where that can't be done."""
-    part = path.with_name(f".{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_bytes(content.encode() if isinstance(content, str) else content)
-        part.replace(path)
+        with replacing(path) as part:
+            part.write_bytes(content.encode() if isinstance(content, str) else content)
     except OSError as error:
         raise StoreError(
             f"{path}: can't be written ({error.strerror or error}); give a writable folder with"

@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from transformers.utils import cached_file
 
 from sdgbias.engines.fingerprint import local_folder
-from sdgbias.engines.hub_errors import trouble
+from sdgbias.engines.hub_errors import BROKEN, trouble
 from sdgbias.errors import ModelError, OutOfMemory
 from sdgbias.types import ModelSpec
 
@@ -39,7 +39,7 @@ def part(spec: ModelSpec, root: Path, loader: Any, **options: Any) -> Any:
         raise ModelError(
             f"{spec.name}: {folder or spec.repo}: {str(error).strip().splitlines()[0]}"
         ) from None
-    except (OSError, ValueError, ImportError, SafetensorError) as error:
+    except (*BROKEN, OSError, ValueError, ImportError, SafetensorError) as error:
         raise trouble(spec, folder, "can't load", error) from None
 
 

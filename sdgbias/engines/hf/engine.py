@@ -33,6 +33,7 @@ from sdgbias.engines.hf.prompting import (
     render,
 )
 from sdgbias.engines.hf.tokens import find_candidates
+from sdgbias.engines.hub_errors import BROKEN as _BROKEN
 from sdgbias.engines.hub_errors import trouble
 from sdgbias.errors import ModelError, OutOfMemory, RegistryError
 from sdgbias.types import DIGITS, LETTERS, ModelSpec, Prompt, ScoreBatch
@@ -75,7 +76,7 @@ def load_processor(spec: ModelSpec, root: Path) -> Any:
             trust_remote_code=spec.trust_remote_code,
             **where,
         )
-    except (OSError, ValueError, ImportError) as error:
+    except (*_BROKEN, OSError, ValueError, ImportError, RuntimeError) as error:
         raise trouble(spec, folder, "can't load the processor of", error) from None
 
 
@@ -92,7 +93,7 @@ def tree_tokens(spec: ModelSpec, root: Path) -> int | None:
         config = AutoConfig.from_pretrained(
             str(folder or spec.repo), trust_remote_code=spec.trust_remote_code, **where
         )
-    except (OSError, ValueError) as error:
+    except (*_BROKEN, OSError, ValueError) as error:
         raise trouble(spec, folder, "can't read the configuration of", error) from None
     return shared_prefix.row_tokens(int(getattr(config.get_text_config(), "hidden_size", 0)))
 
@@ -130,7 +131,7 @@ class HuggingFace(Backend):
             raise OutOfMemory(
                 f"{spec.name}: out of memory while loading; {str(error).splitlines()[0]}"
             ) from None
-        except (OSError, ValueError, ImportError, SafetensorError) as error:
+        except (*_BROKEN, OSError, ValueError, ImportError, SafetensorError) as error:
             raise trouble(spec, folder, "can't load", error) from None
         # memory of the machine; else tensors of another shape than the configuration says
         except RuntimeError as error:

@@ -16,6 +16,7 @@ from PIL import Image
 
 from sdgbias.engines.hf.shared_prefix import OF_TEXT
 from sdgbias.engines.hf.tokens import CandidateTokens
+from sdgbias.engines.hub_errors import BROKEN
 from sdgbias.errors import ModelError
 from sdgbias.raw.images.composite import open_picture
 from sdgbias.types import Prompt
@@ -103,7 +104,7 @@ def taken(processor: Any) -> bool:
     """Whether the processor takes words without a picture."""
     try:
         processor(images=None, text=["A"])
-    except ValueError:
+    except (ValueError, *BROKEN):  # some look for pictures without asking whether there are any
         return False
     return True
 

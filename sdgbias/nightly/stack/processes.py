@@ -70,8 +70,12 @@ def write(path: Path, content: object) -> None:
     """JSON, written beside its final name and renamed: a reader finds the old text or the new."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    part.write_text(json.dumps(content, indent=1, sort_keys=True), encoding="utf-8")
-    os.replace(part, path)
+    try:
+        part.write_text(json.dumps(content, indent=1, sort_keys=True), encoding="utf-8")
+        os.replace(part, path)
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
 
 
 def read(path: Path) -> dict[str, object]:

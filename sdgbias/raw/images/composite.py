@@ -42,12 +42,24 @@ _NIGHT = np.array(
 
 
 class TileError(FileError):
-    """rule: tile-truncated, tile-missing-key, tile-wrong-shape, tile-wrong-scale or
-    tile-all-zero."""
+    """rule: tile-truncated, tile-missing-key, tile-wrong-shape, tile-wrong-scale, tile-all-zero or
+    tile-outside-folder."""
 
 
 def tile_path(raw: Path, cluster_id: str) -> Path:
     return Path(raw) / "dhs_npzs" / cluster_id[:10] / f"{cluster_id}.npz"
+
+
+def tile_inside(raw: Path, cluster_id: str) -> Path:
+    """tile_path, checked before it is opened: links may not lead out of the folder of the tiles,
+    which may itself be a link. Raises TileError."""
+    path, folder = tile_path(raw, cluster_id), Path(raw) / "dhs_npzs"
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise TileError(
+            "tile-outside-folder",
+            f"{path}: links out of the folder of the tiles; copy the tile itself there",
+        )
+    return path
 
 
 def tile_bytes(path: Path) -> bytes:

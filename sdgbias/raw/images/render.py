@@ -36,8 +36,8 @@ from sdgbias.raw.images.composite import (
     read_tile,
     sensor,
     tile_bytes,
+    tile_inside,
     tile_panel,
-    tile_path,
     tile_rgb,
 )
 from sdgbias.raw.images.photos import (
@@ -219,7 +219,9 @@ def _reusable(shard: Shard, cluster: Cluster) -> Known | None:
             if not enough or known.note.get("paths") != _paths(cluster, looked):
                 continue
         try:
-            tile = hashlib.sha256(tile_bytes(tile_path(shard.raw, cluster.cluster_id))).hexdigest()
+            tile = hashlib.sha256(
+                tile_bytes(tile_inside(shard.raw, cluster.cluster_id))
+            ).hexdigest()
             photos = [
                 (key, photo_digest(locate(shard.raw, path)))
                 for key, path in cluster.photos[:looked]
@@ -271,11 +273,11 @@ def _source(shard: Shard, cluster: Cluster, tile: str, photos: list[tuple[str, s
 def _draw(shard: Shard, cluster: Cluster) -> tuple[Row | None, dict[str, Any] | None]:
     """(row or None, note or None) of one cluster: the pictures, or everything that keeps it from
     having any."""
-    path = tile_path(shard.raw, cluster.cluster_id)
-    data = tile_bytes(path)
     reasons: list[list[str]] = []
-    choice, tile = Choice(), None
+    choice, tile, data = Choice(), None, b""
     try:
+        path = tile_inside(shard.raw, cluster.cluster_id)
+        data = tile_bytes(path)
         tile = read_tile(path, data)
         choice = choose_photos(
             shard.raw, cluster.photos, shard.settings.photos

@@ -51,7 +51,7 @@ def render(
         style=(TEMPLATES / "style.css").read_text(encoding="utf-8"),
         script=(TEMPLATES / "browser.js").read_text(encoding="utf-8"),
         date=_day(d.runs["finished_at"].max()),
-        runs=d.runs.to_dict("records"),
+        runs=[{**r, "extra_prompts": extra_prompts(r)} for r in d.runs.to_dict("records")],
         mixed=d.runs["benchmark_id"].nunique() > 1,
         planted=[
             m for m, p in zip(d.runs["model"], d.runs["provenance"], strict=True) if p == "planted"
@@ -112,6 +112,11 @@ def render_without_places(runs: pd.DataFrame, beside: Sequence[studies.Page]) ->
 
 def _day(when: pd.Timestamp) -> str:
     return f"{when.day} {when:%B %Y, %H:%M} UTC"
+
+
+def extra_prompts(run: dict[Any, Any]) -> int:
+    """Distinct prompts of a run that only extra passes ask; the paper's views don't count them."""
+    return int((json.loads(run["config"] or "{}").get("extra") or {}).get("prompts", 0))
 
 
 def _headline(d: ReportData, model: str) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ import jinja2
 import pandas as pd
 
 from sdgbias.errors import StoreError
-from sdgbias.files import packaged
+from sdgbias.files import packaged, replacing
 from sdgbias.methods.stats import Estimate
 from sdgbias.report import labels
 from sdgbias.report.charts import (
@@ -288,14 +287,13 @@ def _place(r: dict[Any, Any] | None) -> dict[str, str] | None:
 def write(path: Path, text: str | None) -> Path:
     """Writes a page beside its final name and renames it; None: removes that of an earlier report.
     Raises StoreError."""
-    draft = path.with_name(f".{path.name}.part")
     try:
         if text is None:
             path.unlink(missing_ok=True)
             return path
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_text(text, encoding="utf-8")
-        os.replace(draft, path)
+        with replacing(path) as draft:
+            draft.write_text(text, encoding="utf-8")
     except OSError as error:
         raise StoreError(f"can't write {path}: {error.strerror}; choose another --out") from None
     return path

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from calendar import isleap
 from collections.abc import Mapping, Sequence
@@ -28,6 +27,7 @@ import pyarrow.parquet as pq
 
 from sdgbias import __version__, store, suites
 from sdgbias.errors import UsageError
+from sdgbias.files import replacing
 from sdgbias.raw.indicators import DIRECTIONS
 
 #: The first 15 characters of a night's id: local wall clock of its start.
@@ -481,13 +481,11 @@ def _counted(here: Path) -> dict[str, int] | None:
 
 def _write(path: Path, rows: pa.Table) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.part")
-    pq.write_table(rows, draft, compression="zstd")
-    os.replace(draft, path)
+    with replacing(path) as draft:
+        pq.write_table(rows, draft, compression="zstd")
 
 
 def _write_text(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.part")
-    draft.write_text(text, encoding="utf-8")
-    os.replace(draft, path)
+    with replacing(path) as draft:
+        draft.write_text(text, encoding="utf-8")
