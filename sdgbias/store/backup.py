@@ -105,6 +105,7 @@ def _copy(source: Path, target: Path, digest: str, what: str) -> None:
         ) from None
     with draft.open("rb+") as handle:
         os.fsync(handle.fileno())
+    shutil.copystat(source, draft)  # the catalogue knows the time: readers need not hash the copy
     if parquet.sha256(draft) != digest:
         draft.unlink()
         raise StoreError(f"{what}: {source} is damaged; sdgbias store verify lists every such file")
