@@ -213,12 +213,9 @@ def webhooks(settings: Settings) -> tuple[str, ...]:
     """NAMES of the environment variables with the webhook's address: the settings' and the
     policy's, also of a policy that is no valid one; the gate says what is wrong with it."""
     named = {settings.webhook_env}
-    with suppress(OSError, ValueError, yaml.YAMLError):
-        text = (
-            (settings.policy or settings.root / "registry" / "policy.yaml")
-            .read_bytes()
-            .decode("utf-8", "replace")
-        )
+    with suppress(OSError, ValueError, yaml.YAMLError, InputError):
+        path = settings.policy or settings.root / "registry" / "policy.yaml"
+        text = files.read_small(path, errors="replace")
         named |= set(re.findall(r"\bwebhook\b[\"']?\s*:\s*[\"']?([A-Za-z_]\w*)", text))
         found = files.load_yaml(text)
         named |= {str(found.get("webhook", ""))} if isinstance(found, dict) else set()
