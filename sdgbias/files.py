@@ -140,7 +140,7 @@ def _bound(text: str) -> None:
         elif nodes > MOST_NODES:
             why = f"more than {MOST_NODES:,} values"
         if why:
-            raise yaml.composer.ComposerError(None, None, why, event.start_mark)
+            raise yaml.composer.ComposerError(None, None, why, event.start_mark)  # type: ignore[arg-type]
 
 
 def read_small(path: Path, errors: str = "strict") -> str:

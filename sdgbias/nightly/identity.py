@@ -27,20 +27,33 @@ _BESIDE = ("state", "reason", "until", "notes")
 _PACKAGES = (*LIBRARIES, "numpy", "scipy", "vllm", "torchvision")
 
 
+def surroundings() -> tuple[str, ...]:
+    """The part of a key that is the same for all jobs of this moment: code, libraries,
+    accelerator. Looked up once a night: it takes 20 ms, and a night may ask a thousand models."""
+    return (
+        _code(),
+        *(f"{name} {installed(name)}" for name in _PACKAGES),
+        f"accelerator {Path('/dev/nvidia0').exists()} {os.environ.get('CUDA_VISIBLE_DEVICES')!r}",
+    )
+
+
 def key(
-    spec: ModelSpec, root: Path, suite: str, benchmark_id: str, settings: Sequence[object]
+    spec: ModelSpec,
+    root: Path,
+    suite: str,
+    benchmark_id: str,
+    settings: Sequence[object],
+    around: tuple[str, ...] | None = None,
 ) -> str:
     """16 hex digits over everything that a run's id hangs on: entry, weights, benchmark, settings,
-    code, libraries, accelerator."""
+    and ``around`` (default: `surroundings` of now)."""
     entry = {name: value for name, value in entries.to_dict(spec).items() if name not in _BESIDE}
     parts = [
         json.dumps([entry, suite, benchmark_id, list(settings)], sort_keys=True, default=str),
         *_weights(spec, root),
         *_oracle(spec, root),
         *_elsewhere(spec, root),
-        _code(),
-        *(f"{name} {installed(name)}" for name in _PACKAGES),
-        f"accelerator {Path('/dev/nvidia0').exists()} {os.environ.get('CUDA_VISIBLE_DEVICES')!r}",
+        *(surroundings() if around is None else around),
     ]
     return hashlib.sha256("|".join(parts).encode()).hexdigest()[:16]
 

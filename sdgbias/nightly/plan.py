@@ -143,7 +143,7 @@ def tonight(settings: Settings, now: datetime, write: bool = True) -> Night:
     chosen, skipped = _chosen(settings, today)
     folders = {SDG: settings.benchmark, FACET: settings.people}
     ids: dict[str, str] = {}
-    withheld = webhooks(settings)
+    withheld, around = webhooks(settings), identity.surroundings()
     jobs: list[Job] = []
     for spec in chosen:
         for suite in entries.suites(spec):
@@ -176,7 +176,9 @@ def tonight(settings: Settings, now: datetime, write: bool = True) -> Night:
                 entry=folder / "registry" / f"{spec.name}.yaml",
                 gpu=str(spec.options.get("gpu", "cpu")),
                 timeout_s=settings.timeout_s,
-                key=identity.key(spec, settings.root, suite, ids[suite], [*asked, settings.seed]),
+                key=identity.key(
+                    spec, settings.root, suite, ids[suite], [*asked, settings.seed], around
+                ),
                 log=folder / "logs" / f"{spec.name}-{suite}.log",
                 root=settings.root,
                 batch_size=spec.batch_size,
