@@ -118,8 +118,8 @@ def serve(
 
 def _most_connections() -> int:
     """Connections that are held at once; more get a 503. Requests wait for one of the 40 threads
-    that make pages, and a waiting one takes some 30 kB. Each needs a file descriptor, of which the
-    pages keep a share for themselves."""
+    that make pages (200 connections at once: 76 MiB more, threads included). Each needs a file
+    descriptor, of which the pages keep a share for themselves."""
     import resource
 
     return max(64, min(QUEUE, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 128))
