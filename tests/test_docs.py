@@ -214,7 +214,7 @@ def test_the_readme_tour_runs_as_written(tmp_path: Path) -> None:
         )
         assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
     assert (tmp_path / "build/tour/report/index.html").stat().st_size > 10_000
-    assert (tmp_path / "registry/models/tiny-llava-bf16.yaml").is_file()
+    assert (tmp_path / "registry/models/tiny-llava-again.yaml").is_file()
     check_same_parameters(tmp_path / "build/tour")
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sdgbias import lifeline
 from sdgbias.cli import people as cli_people
 from sdgbias.cli import store as cli_store
 from sdgbias.cli.analysis import add_to as add_lab
@@ -597,7 +598,8 @@ def demo(
 
 def main() -> None:
     """Entry point: errors a person can mend are one line and an exit code of their own
-    (errors.py)."""
+    (errors.py). What a night started ends with it."""
+    lifeline.watch()
     try:
         app()
     except SdgbiasError as error:

@@ -33,7 +33,6 @@ import signal
 import struct
 import subprocess
 import threading
-import time
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -44,7 +43,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from sdgbias import __version__, engines, errors
+from sdgbias import __version__, engines, errors, lifeline
 from sdgbias.errors import InfrastructureError, RegistryError
 from sdgbias.types import ModelSpec, Prompt, ScoreBatch
 
@@ -204,13 +203,16 @@ class ChildEngine(engines.Backend):
         self.name, self.python = spec.name, python
         #: What the engine did so far, as told with its last answer.
         self.counts: Counter[str] = Counter()
-        environment = {name: value for name, value in os.environ.items() if name != ENV_PYTHON}
+        environment, passed = lifeline.given(
+            {name: value for name, value in os.environ.items() if name != ENV_PYTHON}
+        )
         self.child = subprocess.Popen(
             [str(python), "-P", "-m", "sdgbias.engines.subprocess"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=environment,
+            pass_fds=passed,
             bufsize=0,
         )
         self.last_words: deque[str] = deque(maxlen=20)
@@ -325,7 +327,7 @@ def _listen(said: BinaryIO, words: deque[str]) -> None:
 
 def main() -> None:
     asked, answers = _take_pipe()
-    _end_with(os.getppid())
+    lifeline.watch()  # also in the middle of a batch that nobody will ask for
     signal.signal(
         signal.SIGINT, signal.SIG_IGN
     )  # Ctrl-C is for the process that asks; when it ends, this one does
@@ -344,18 +346,6 @@ def _take_pipe() -> tuple[BinaryIO, BinaryIO]:
     os.close(nothing)
     os.dup2(2, 1)
     return asked, answers
-
-
-def _end_with(parent: int) -> None:
-    """Ends this process soon after ``parent`` did, also in the middle of a batch that will never be
-    asked for."""
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(1)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 def serve(asked: BinaryIO, answers: BinaryIO) -> None:

@@ -28,16 +28,26 @@ _BESIDE = ("state", "reason", "until", "notes")
 _PACKAGES = (*LIBRARIES, "numpy", "scipy", "vllm", "torchvision")
 
 
+def surroundings() -> tuple[str, ...]:
+    """The part of a key that is the same for all jobs of this moment: code, libraries,
+    accelerator. Looked up once a night: it takes 20 ms, and a night may ask a thousand models."""
+    return (
+        code(),
+        *(f"{name} {installed(name)}" for name in _PACKAGES),
+        f"accelerator {Path('/dev/nvidia0').exists()} {os.environ.get('CUDA_VISIBLE_DEVICES')!r}",
+    )
+
+
 def key(
     spec: ModelSpec,
     root: Path,
     benchmark_id: str,
     suite: Suite,
     settings: EvalSettings,
-    code: str,
+    around: tuple[str, ...],
 ) -> str:
     """16 hex digits over everything that a run's id hangs on: what makes the id makes the key, with
-    the outside view of the model where the id has its fingerprint. ``code``: ``code()``."""
+    the outside view of the model where the id has its fingerprint. ``around``: `surroundings`."""
     from sdgbias.scoring.evaluate import identify
 
     entry = {name: value for name, value in entries.to_dict(spec).items() if name not in _BESIDE}
@@ -46,9 +56,7 @@ def key(
         *_weights(spec, root),
         *_oracle(spec, root),
         *_elsewhere(spec, root),
-        code,
-        *(f"{name} {installed(name)}" for name in _PACKAGES),
-        f"accelerator {Path('/dev/nvidia0').exists()} {os.environ.get('CUDA_VISIBLE_DEVICES')!r}",
+        *around,
     ]
     made = identify(spec, {"benchmark_id": benchmark_id}, "|".join(outside), suite, settings)
     return hashlib.sha256(made.encode()).hexdigest()[:16]

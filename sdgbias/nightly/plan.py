@@ -15,7 +15,7 @@ from pathlib import Path
 import yaml
 
 from sdgbias import files, suites
-from sdgbias.errors import RegistryError, StoreError, UsageError, one_of
+from sdgbias.errors import InputError, RegistryError, StoreError, UsageError, one_of
 from sdgbias.nightly import identity, schedule
 from sdgbias.registry import entries
 from sdgbias.suites import EvalSettings
@@ -147,9 +147,9 @@ def tonight(settings: Settings, now: datetime, write: bool = True) -> Night:
     chosen, skipped = _chosen(settings, today)
     benchmarks = _benchmarks(settings.benchmarks) if chosen else {}
     ids: dict[str, str] = {}
-    withheld = webhooks(settings)
+    withheld, around = webhooks(settings), identity.surroundings()
     jobs: list[Job] = []
-    code, asked = identity.code(), _asked(settings)
+    asked = _asked(settings)
     for spec in chosen:
         for suite in entries.suites(spec):
             if suite not in benchmarks:
@@ -173,7 +173,7 @@ def tonight(settings: Settings, now: datetime, write: bool = True) -> Night:
                 entry=folder / "registry" / f"{spec.name}.yaml",
                 gpu=str(spec.options.get("gpu", "cpu")),
                 timeout_s=settings.timeout_s,
-                key=identity.key(spec, settings.root, ids[suite], of, asked, code),
+                key=identity.key(spec, settings.root, ids[suite], of, asked, around),
                 log=folder / "logs" / f"{spec.name}-{suite}.log",
                 root=settings.root,
                 batch_size=spec.batch_size,
@@ -215,12 +215,9 @@ def webhooks(settings: Settings) -> tuple[str, ...]:
     """NAMES of the environment variables with the webhook's address: the settings' and the
     policy's, also of a policy that is no valid one; the gate says what is wrong with it."""
     named = {settings.webhook_env}
-    with suppress(OSError, ValueError, yaml.YAMLError):
-        text = (
-            (settings.policy or settings.root / "registry" / "policy.yaml")
-            .read_bytes()
-            .decode("utf-8", "replace")
-        )
+    with suppress(OSError, ValueError, yaml.YAMLError, InputError):
+        path = settings.policy or settings.root / "registry" / "policy.yaml"
+        text = files.read_small(path, errors="replace")
         named |= set(re.findall(r"\bwebhook\b[\"']?\s*:\s*[\"']?([A-Za-z_]\w*)", text))
         found = files.load_yaml(text)
         named |= {str(found.get("webhook", ""))} if isinstance(found, dict) else set()

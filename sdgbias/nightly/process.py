@@ -1,19 +1,16 @@
 """One command as a process group of its own: ended with all its children at a timeout or when the
 night ends; what it says goes to a log.
 
-The other side of a job: what `sdgbias evaluate --outcome FILE` tells the night that started it, and
-that it ends with it.
+The other side of a job: what `sdgbias evaluate --outcome FILE` tells the night that started it.
 """
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import re
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -23,6 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from sdgbias import lifeline
 from sdgbias.errors import BEFORE_EXIT, OutOfMemory, SdgbiasError, StoreError
 from sdgbias.files import replacing
 
@@ -69,11 +67,18 @@ def run(
     without: Collection[str] = (),
 ) -> Ended:
     """Runs a command to its end or to the timeout (0: none); its output is appended to ``log``.
-    Nothing of its group survives it.
+    Nothing of its group survives it, and a command of sdgbias ends when this process does.
     ``without``: variables of this environment that it does not get. Raises Stopped when `stop_all`
     ended it, OSError when it can't be started."""
     log.parent.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
+    environment, passed = lifeline.given(
+        {
+            **{k: v for k, v in os.environ.items() if k not in without},
+            "PYTHONUNBUFFERED": "1",
+            **(environment or {}),
+        }
+    )
     with log.open("ab") as sink:
         sink.write(f"{_STARTED}{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC\n".encode())
         sink.flush()
@@ -83,11 +88,8 @@ def run(
             stdout=sink,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            env={
-                **{k: v for k, v in os.environ.items() if k not in without},
-                "PYTHONUNBUFFERED": "1",
-                **(environment or {}),
-            },
+            env=environment,
+            pass_fds=passed,
         )
         with _LOCK:
             _RUNNING.add(child)
@@ -176,9 +178,6 @@ def last_error(log: Path) -> str:
     return said((errors or raised or spoken or [""])[-1])
 
 
-_PR_SET_PDEATHSIG = 1
-
-
 @contextmanager
 def report_outcome(path: Path | None) -> Iterator[dict[str, Any]]:
     """What the block puts into the mapping is written to ``path`` as JSON when it ends well; else
@@ -189,7 +188,6 @@ def report_outcome(path: Path | None) -> Iterator[dict[str, Any]]:
     if path is None:
         yield found
         return
-    _end_with_parent()
     _reserve(path)
 
     def failed(error: SdgbiasError) -> None:
@@ -254,13 +252,3 @@ def write_outcome(path: Path, found: dict[str, Any]) -> None:
         short = {**found, "message": str(found.get("message", ""))[:LONGEST]}
         with suppress(OSError), path.open("r+b") as file:
             file.write(json.dumps(short).encode().ljust(ROOM))
-
-
-def _end_with_parent() -> None:
-    """Linux: this process is killed when the one that started it dies, so that a night that was
-    killed leaves nobody at work."""
-    if sys.platform == "linux":
-        parent = os.getppid()
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
-        if os.getppid() != parent:  # it died in between
-            os.kill(os.getpid(), signal.SIGKILL)

@@ -23,7 +23,7 @@ from typing import Any
 import yaml
 
 from sdgbias import files as yaml_text
-from sdgbias.errors import RegistryError, one_of
+from sdgbias.errors import InputError, RegistryError, one_of
 from sdgbias.files import packaged
 from sdgbias.types import (
     CANDIDATE,
@@ -157,12 +157,11 @@ def load_readable(root: Path | None = None) -> tuple[dict[str, ModelSpec], dict[
     found: dict[str, ModelSpec] = {}
     broken: dict[str, str] = {}
     paths = _entries(root or find_root())
+    alike: dict[str, list[Path]] = {}
     for path in paths:
-        twins = [
-            other.name
-            for other in paths
-            if other.stem.lower() == path.stem.lower() and other != path
-        ]
+        alike.setdefault(path.stem.lower(), []).append(path)
+    for path in paths:
+        twins = [other.name for other in alike[path.stem.lower()] if other != path]
         try:
             if twins:
                 raise RegistryError(_twins(path, twins[0]))
@@ -214,7 +213,9 @@ def read(path: Path) -> ModelSpec:
     """The entry of one YAML file, which need not lie in the registry (a snapshot). RegistryError
     when it is not valid."""
     try:
-        return _parsed(path.read_text(encoding="utf-8"), path)
+        return _parsed(yaml_text.read_small(path), path)
+    except InputError as error:
+        raise RegistryError(f"{error}; see registry/README.md") from None
     except (UnicodeDecodeError, OSError) as error:
         raise RegistryError(
             f"{path}: can't be read ({type(error).__name__}); see registry/README.md"
@@ -244,7 +245,7 @@ def parse(data: object, where: Path | str) -> ModelSpec:
     on any fault."""
     if not isinstance(data, dict):
         raise RegistryError(f"{where}: not a mapping of fields; valid fields: {', '.join(FIELDS)}")
-    _refuse_secrets({k: v for k, v in data.items() if k not in FIELDS or k == "options"}, where)
+    _refuse_secrets(data, where)
     data = _in_states(data, where)
     for key in data:
         if key not in FIELDS:
@@ -306,12 +307,12 @@ def _check_types(data: Mapping[str, Any], where: Path | str) -> None:
                 "a mapping with text keys",
             )
         if not ok:
-            raise RegistryError(f"{where}: {key} is {value!r}; valid: {valid}")
+            raise RegistryError(f"{where}: {key} is {value!r:.200}; valid: {valid}")
 
 
 def _refuse_secrets(data: Mapping[Any, Any], where: Path | str) -> None:
     """Credentials never live in YAML; the value itself is not repeated in the message."""
-    key = yaml_text.find_secret(data, allowed=("api_key_env",))
+    key = yaml_text.find_secret(data, allowed=("api_key_env", "max_new_tokens"))
     if key:
         raise RegistryError(
             f"{where}: {key!r} looks like a secret; keep it out of YAML and name an environment"
@@ -542,6 +543,7 @@ def moved(
             f"{path}: {old.state} can't become {state}; valid: {', '.join(MOVES[old.state])}{back}"
         )
     new = dataclasses.replace(old, state=state, reason=reason.strip(), until=str(until))
+    _refuse_secrets(to_dict(new), path)
     for fault in _faults(new):
         raise RegistryError(f"{path}: {fault}")
     return path, new

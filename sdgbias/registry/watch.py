@@ -23,6 +23,7 @@ from sdgbias.errors import (
     ExpiredToken,
     HubUnreachable,
     InfrastructureError,
+    InputError,
     RegistryError,
     one_of,
 )
@@ -91,7 +92,9 @@ def read(path: Path) -> Rules:
     """The rules of a YAML file (fields: registry/watch.schema.json). RegistryError names the file
     and the value at fault."""
     try:
-        data = files.load_yaml(path.read_text(encoding="utf-8"))
+        data = files.load_yaml(files.read_small(path))
+    except InputError as error:
+        raise RegistryError(f"{error}; give the rules with --rules FILE") from None
     except OSError as error:
         raise RegistryError(
             f"{path}: can't be read ({error.strerror}); give the rules with --rules FILE"

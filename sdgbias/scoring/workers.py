@@ -124,7 +124,7 @@ def _listen(pipe: Connection, jobs: queue.SimpleQueue[Start | Piece]) -> None:
         while True:
             jobs.put(pipe.recv())
     except (EOFError, OSError):
-        os._exit(0)
+        os._exit(0)  # the parent held the other end from before this process began (lifeline.py)
 
 
 def _load(start: Start | Piece, pipe: Connection) -> Scorer:

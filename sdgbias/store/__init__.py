@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sdgbias.errors import StoreError, UsageError, one_of
-from sdgbias.store import database, locking, parquet, views
+from sdgbias.store import database, locking, parquet, untrusted, views
 from sdgbias.store.tables import TABLES as DETAILS
 from sdgbias.store.tables import arrow_table, json_text
 
@@ -316,54 +316,11 @@ def query(
 
 
 def ask(path: Path | str, sql: str, wait: float = 30.0) -> pd.DataFrame:
-    """The rows of one statement that a person wrote. It reads the results and no other file, and
-    writes none. Raises UsageError for SQL that is wrong in itself, StoreError."""
-    with connect(path, True, wait, views.tables_in(sql)) as con:
-        home = parquet.home(_local(path))
-        if not parquet.is_remote(home):
-            con.execute(f"SET allowed_directories = ['{str(home).replace(chr(39), chr(39) * 2)}/']")
-            con.execute("SET enable_external_access = false")
-        con.execute("SET lock_configuration = true")
-        with _typos():
-            statements = con.extract_statements(sql)
-        if not statements:
-            raise UsageError(
-                "--sql holds no statement; e.g. --sql 'SELECT model, value FROM metrics LIMIT 5'"
-            )
-        for statement in statements:
-            if statement.type in (duckdb.StatementType.COPY, duckdb.StatementType.EXPORT):
-                raise StoreError(
-                    "COPY and EXPORT write files; a query reads: write the answer to a file with"
-                    " --csv > FILE"
-                )
-        with _typos():
-            frame: pd.DataFrame = con.execute(sql).df()
-        return frame
-
-
-#: What DuckDB raises for a statement that is wrong in itself, whatever the file holds.
-_WRONG_SQL = (
-    duckdb.ParserException,
-    duckdb.SyntaxException,
-    duckdb.CatalogException,
-    duckdb.BinderException,
-    duckdb.ConversionException,
-    duckdb.TypeMismatchException,
-    duckdb.OutOfRangeException,
-)
-
-
-@contextmanager
-def _typos() -> Iterator[None]:
-    """UsageError for wrong SQL; a damaged file of details, which DuckDB may report as a column that
-    isn't there, stays an error of the store."""
-    try:
-        yield
-    except _WRONG_SQL as error:
-        text = str(error)
-        if views.MARK in text or parquet.named_in(text):
-            raise
-        raise UsageError(f"--sql: {text.strip().splitlines()[0]}") from None
+    """The rows of one SELECT that a person wrote (untrusted.py): it opens no file but the results
+    and their details, and writes none. Raises UsageError for any other statement and for SQL that
+    doesn't parse, StoreError."""
+    with connect(path, True, wait, details=()) as con:
+        return untrusted.answer(con, _local(path), sql)
 
 
 def run_ids(path: Path | str) -> list[str]:

@@ -107,6 +107,7 @@ def _copy(source: Path, target: Path, digest: str, what: str) -> None:
             ) from None
         with draft.open("rb+") as handle:
             os.fsync(handle.fileno())
+        shutil.copystat(source, draft)  # readers need not hash a copy whose time is known
         if parquet.sha256(draft) != digest:
             raise StoreError(
                 f"{what}: {source} is damaged; sdgbias store verify lists every such file"

@@ -28,6 +28,8 @@ _BUSY = re.compile(
     r"Could not set lock|Conflicting lock|different configuration|already attached|being used by"
     r" another"
 )
+#: The migration from which on the catalogue holds the times of files.
+_WITH_TIMES = 7
 _HOLDER = re.compile(r"held in (.+?\(PID \d+\))")
 _CATALOGUE = pa.schema(
     {
@@ -38,6 +40,7 @@ _CATALOGUE = pa.schema(
         "bytes": pa.int64(),
         "sha256": pa.string(),
         "columns": pa.int32(),
+        "written_ns": pa.int64(),
     }
 )
 
@@ -168,8 +171,28 @@ def migrate(con: duckdb.DuckDBPyConnection, path: Path) -> None:
         con.execute(script.read_text(encoding="utf-8"))
         now = datetime.now(UTC).replace(tzinfo=None)
         con.execute("INSERT INTO schema_version VALUES (?, ?, ?)", [number, script.name, now])
+        if number == _WITH_TIMES:
+            _note_times(con, path)
         con.execute("COMMIT")
     _move_details(con, path)
+
+
+def _note_times(con: duckdb.DuckDBPyConnection, path: Path) -> None:
+    """The times of files that an older version wrote, where their sizes are right: hashing a year
+    of them would take minutes, and `sdgbias store verify` does it when it is wanted."""
+    where = parquet.home(path)
+    if parquet.is_remote(where):
+        return
+    found = con.execute("SELECT file, bytes FROM details WHERE dropped_at IS NULL").fetchall()
+    for file, size in found:
+        try:
+            there = (Path(where) / file).stat()
+        except OSError:
+            continue
+        if there.st_size == size:
+            con.execute(
+                "UPDATE details SET written_ns = ? WHERE file = ?", [there.st_mtime_ns, file]
+            )
 
 
 def _move_details(con: duckdb.DuckDBPyConnection, path: Path) -> None:

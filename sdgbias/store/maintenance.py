@@ -36,11 +36,11 @@ Progress = Callable[[str, int, int], None]
 
 def catalogued(results: Path, where: str = "dropped_at IS NULL") -> list[Detail]:
     """The rows of the catalogue, by file."""
-    sql = (
-        f'SELECT run_id, "table", file, "rows", bytes, sha256, "columns" FROM details WHERE {where}'
-        " ORDER BY file"
-    )
-    return [Detail(*row) for row in store.query(results, sql).itertuples(index=False, name=None)]
+    with store.connect(results, read_only=True, details=()) as con:
+        rows = con.execute(
+            f"SELECT {', '.join(parquet.COLUMNS)} FROM details WHERE {where} ORDER BY file"
+        ).fetchall()
+    return [Detail(*row) for row in rows]
 
 
 def orphans(results: Path) -> list[Path]:

@@ -7,7 +7,7 @@ import hashlib
 import os
 import re
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 from urllib.request import url2pathname
@@ -37,7 +37,8 @@ _WHY = {
 @dataclass(frozen=True)
 class Detail:
     """One row of the catalogue. ``file``: relative to ``home``; ``columns``: how many the file has
-    (columns are only ever added)."""
+    (columns are only ever added); ``written_ns``: the file's time of modification when it was
+    written (ns since 1970; None: not known)."""
 
     run_id: str
     table: str
@@ -46,6 +47,14 @@ class Detail:
     bytes: int
     sha256: str
     columns: int
+    written_ns: int | None = field(default=None, compare=False)
+
+
+#: The columns of table details that a Detail has, in its order, quoted for SQL.
+COLUMNS = tuple(f'"{f.name}"' for f in fields(Detail))
+#: Files whose bytes this process has compared with their digest, by path, as (inode, size, time,
+#: digest): hashed again only when one of these changes.
+_COMPARED: dict[str, tuple[int, int, int, str]] = {}
 
 
 def home(results: Path) -> str:
@@ -113,9 +122,11 @@ def write(results: Path, run_id: str, table: str, rows: pa.Table) -> Detail:
         digest = sha256(part)
         final = folder / f"{table}-{digest[:16]}.parquet"
         size = part.stat().st_size
+        written_ns: int | None = part.stat().st_mtime_ns
         if is_remote(where):
             _upload(part, f"{where}/{folder.name}/{final.name}")
             part.unlink()
+            written_ns = None
         else:
             part.rename(final)
     except OSError as error:
@@ -125,7 +136,9 @@ def write(results: Path, run_id: str, table: str, rows: pa.Table) -> Detail:
         raise kind(
             f"can't write {folder}: {why}, then run this again (the results are as before)"
         ) from None
-    return Detail(run_id, table, f"{folder.name}/{final.name}", sizes[0], size, digest, sizes[1])
+    return Detail(
+        run_id, table, f"{folder.name}/{final.name}", sizes[0], size, digest, sizes[1], written_ns
+    )
 
 
 def _upload(part: Path, url: str) -> None:
@@ -142,20 +155,26 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
-def fault(where: Path, detail: Detail, *, whole: bool = False) -> str:
-    """'' where the file is as the catalogue says, else 'missing' or 'damaged'. Looked at: its size,
-    and that it opens as Parquet;
-    ``whole``: every byte, by its sha256."""
-    path = where / detail.file
+def fault(where: Path | str, detail: Detail, *, whole: bool = False) -> str:
+    """'' where the file is as the catalogue says, else 'missing' or 'damaged'. Looked at: its size
+    and its time of modification; where the time is another one (the file was replaced, or copied
+    without its times), every byte, by its sha256, once in a process. ``whole``: every byte in any
+    case."""
+    path = f"{where}/{detail.file}"
     try:
-        if path.stat().st_size != detail.bytes:
+        found = os.stat(path)
+        if found.st_size != detail.bytes:
             return "damaged"
-        if whole:
-            return "" if sha256(path) == detail.sha256 else "damaged"
-        pq.read_metadata(path)
-    except FileNotFoundError:
+        if found.st_mtime_ns == detail.written_ns and not whole:
+            return ""
+        seen = (found.st_ino, found.st_size, found.st_mtime_ns, detail.sha256)
+        if whole or _COMPARED.get(path) != seen:
+            if sha256(Path(path)) != detail.sha256:
+                return "damaged"
+            _COMPARED[path] = seen
+    except (FileNotFoundError, NotADirectoryError):
         return "missing"
-    except (OSError, pa.ArrowException):
+    except OSError:
         return "damaged"
     return ""
 

@@ -14,7 +14,7 @@ from sdgbias.store.parquet import Detail
 from sdgbias.store.tables import TABLES
 
 _WORD = re.compile(rf"\b({'|'.join(TABLES)})\b", re.IGNORECASE)
-_PATTERN = r"run_id=[^/\\]+/(" + "|".join(TABLES) + r")-[0-9a-f]{16}\.parquet"
+_TAME = re.compile(rf"run_id=[^/\\]+/({'|'.join(TABLES)})-[0-9a-f]{{16}}\.parquet")
 #: Begins the message of a broken file inside a DuckDB error.
 MARK = "sdgbias-details: "
 
@@ -51,32 +51,62 @@ def show(
     """
     where = parquet.home(results)
     for table in tables:
-        mine = '"table" = $table AND dropped_at IS NULL' + (
-            "" if runs is None else " AND list_contains($runs, run_id)"
-        )
-        given = {"table": table} | ({} if runs is None else {"runs": list(runs)})
-        sql = f"""SELECT "columns", bool_and(regexp_full_match(file, $tame)), list($where || '/' ||
-                  file ORDER BY file)
-                  FROM details WHERE {mine} GROUP BY 1 ORDER BY 1"""
+        sound, broken = files(con, results, table, runs)
+        widths: dict[int, list[str]] = {}
+        for detail in sound:
+            widths.setdefault(detail.columns, []).append(f"{where}/{detail.file}")
         parts = []
-        for width, tame, paths in con.execute(
-            sql, {**given, "tame": _PATTERN, "where": where}
-        ).fetchall():
-            if not tame:
-                raise StoreError(
-                    f"{results}: table details names a file outside {where}; this is no results"
-                    " file of sdgbias"
-                )
+        for width, paths in sorted(widths.items()):
             _set(con, f"{table}_files_{width}", paths)
             parts.append(_read(f"{table}_files_{width}"))
-        try:
-            _make(con, table, parts)
-        # one file that can't be opened hides all the others: leave it out, and let it speak when it
-        # is asked for
-        except Exception:
-            if parquet.is_remote(where):
-                raise
-            _make(con, table, _without_broken(con, Path(where), table, mine, given))
+        make(con, table, [*parts, *lost(broken)])
+
+
+def files(
+    con: Any, results: Path, table: str, runs: Sequence[str] | None = None
+) -> tuple[list[Detail], list[tuple[str, str]]]:
+    """The catalogued files of a table that are as they were written, by file, and the others as
+    (run id, why): one that can't be opened would hide all the rest from DuckDB. Files in a bucket
+    are not looked at. Raises StoreError where the catalogue names a file elsewhere."""
+    where = parquet.home(results)
+    mine = "" if runs is None else " AND list_contains($runs, run_id)"
+    found = [
+        Detail(*row)
+        for row in con.execute(
+            f'SELECT {", ".join(parquet.COLUMNS)} FROM details WHERE "table" = $table AND'
+            f" dropped_at IS NULL{mine} ORDER BY file",
+            {"table": table} | ({} if runs is None else {"runs": list(runs)}),
+        ).fetchall()
+    ]
+    if not all(_TAME.fullmatch(detail.file) for detail in found):
+        raise StoreError(
+            f"{results}: table details names a file outside {where}; this is no results"
+            " file of sdgbias"
+        )
+    if parquet.is_remote(where):
+        return found, []
+    sound, broken = [], []
+    for detail in found:
+        why = parquet.fault(where, detail)
+        if why:
+            broken.append(
+                (detail.run_id, MARK + parquet.advice(detail.run_id, f"{where}/{detail.file}", why))
+            )
+        else:
+            sound.append(detail)
+    return sound, broken
+
+
+def lost(broken: Sequence[tuple[str, str]]) -> list[str]:
+    """A part of a view that raises an error for who reads a run with a broken file."""
+    values = ", ".join(
+        "(" + ", ".join("'" + v.replace("'", "''") + "'" for v in pair) + ")" for pair in broken
+    )
+    return (
+        [f"SELECT run_id FROM (VALUES {values}) lost(run_id, said) WHERE error(said) IS NULL"]
+        if broken
+        else []
+    )
 
 
 def _set(con: Any, name: str, paths: Sequence[str]) -> None:
@@ -91,42 +121,9 @@ def _read(name: str) -> str:
     )
 
 
-def _make(con: Any, table: str, parts: Sequence[str]) -> None:
+def make(con: Any, table: str, parts: Sequence[str]) -> None:
+    """The view ``table``: its empty table, which has every column, and the rows of ``parts``."""
     con.execute(
         f"CREATE OR REPLACE TEMP VIEW {table} AS "
         + " UNION ALL BY NAME ".join([f"FROM detail.{table}", *parts])
     )
-
-
-def _without_broken(
-    con: Any, where: Path, table: str, mine: str, given: dict[str, Any]
-) -> list[str]:
-    """The parts of a view that reads the sound files, and raises an error for who asks for a run
-    with a broken one."""
-    sql = (
-        f'SELECT run_id, "table", file, "rows", bytes, sha256, "columns" FROM details WHERE {mine}'
-        " ORDER BY file"
-    )
-    sound: dict[int, list[str]] = {}
-    broken = []
-    for row in con.execute(sql, given).fetchall():
-        detail = Detail(*row)
-        why = parquet.fault(where, detail)
-        if why:
-            broken.append(
-                (detail.run_id, MARK + parquet.advice(detail.run_id, str(where / detail.file), why))
-            )
-        else:
-            sound.setdefault(detail.columns, []).append(str(where / detail.file))
-    parts = []
-    for width, paths in sound.items():
-        _set(con, f"{table}_files_{width}", paths)
-        parts.append(_read(f"{table}_files_{width}"))
-    if broken:
-        values = ", ".join(
-            "(" + ", ".join("'" + v.replace("'", "''") + "'" for v in pair) + ")" for pair in broken
-        )
-        parts.append(
-            f"SELECT run_id FROM (VALUES {values}) lost(run_id, said) WHERE error(said) IS NULL"
-        )
-    return parts

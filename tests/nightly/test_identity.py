@@ -114,7 +114,7 @@ def test_each_setting_of_an_evaluation_makes_another_key_and_another_run(tmp_pat
         {"search": "exact"},
     ]
     each, suite = [EvalSettings(**more) for more in given], SUITES[SDG]
-    keys = {identity.key(spec, tmp_path, "b1", suite, s, "code") for s in each}
+    keys = {identity.key(spec, tmp_path, "b1", suite, s, ("code",)) for s in each}
     card = {"benchmark_id": "b1"}
     runs = {evaluate.identify(spec, card, "fingerprint", suite, s) for s in each}
     found = [suite.identity(s) for s in each]

@@ -4,8 +4,10 @@ state to state."""
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -15,6 +17,7 @@ import jsonschema
 import pytest
 import yaml
 
+from sdgbias import files
 from sdgbias.errors import RegistryError
 from sdgbias.registry import entries
 from sdgbias.types import STATES, ModelSpec
@@ -508,3 +511,86 @@ def test_import_is_light() -> None:
     ).stdout.split()
     assert out[1:] == []  # nothing heavy came along
     assert float(out[0]) < 0.5  # seconds of CPU time, measured 0.01; loose for slow machines
+
+
+def nasty(kind: str) -> str:
+    good = yaml.safe_dump({**GOOD, "name": "bad"})
+    laughs = "\n".join(
+        f"  a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9 if n else ['lol'] * 9)}]" for n in range(12)
+    )
+    return {
+        "recursive alias": good + "options: &o {again: *o}\n",
+        "billion laughs": f"{good}options:\n{laughs}\n",
+        "nested lists": f"{good}options: {{a: {'[' * 3000}{']' * 3000}}}\n",
+        "nested blocks": good + "options:" + "".join(f"\n{' ' * n}a:" for n in range(1, 300)),
+        "many values": good + f"options: {{a: [{'1,' * 60_000}]}}\n",
+        "large": good + "#" * (files.MOST_BYTES + 1),
+        "large number": good + f"batch_size: {'9' * 10_000}\n",
+    }[kind]
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("recursive alias", "alias"),
+        ("billion laughs", "alias"),
+        ("nested lists", "more than 20 levels"),
+        ("nested blocks", "more than 20 levels"),
+        ("many values", "more than 20,000 values"),
+        ("large", "larger than 256 kB"),
+        ("large number", "ValueError"),
+        ("pipe", "no regular file"),
+        ("device", "no regular file"),
+        ("folder", "no regular file"),
+    ],
+)
+def test_an_entry_of_any_size_shape_or_kind_hides_no_other(
+    root: Path, kind: str, words: str
+) -> None:
+    put(root, GOOD)
+    bad = root / "registry" / "models" / "bad.yaml"
+    if kind == "pipe":
+        os.mkfifo(bad)
+    elif kind == "device":
+        bad.symlink_to("/dev/zero")
+    elif kind == "folder":
+        bad.mkdir()
+    else:
+        bad.write_text(nasty(kind))
+    began = time.process_time()
+    found, broken = entries.load_readable(root)
+    assert list(found) == ["m"] and list(broken) == ["bad"]
+    assert words in broken["bad"] and broken["bad"].count(str(bad)) == 1
+    assert "\n" not in broken["bad"] and len(broken["bad"]) < 600
+    assert entries.load(root, "m").name == "m"
+    with pytest.raises(RegistryError, match=words):
+        entries.load(root, "bad")
+    assert time.process_time() - began < 5
+
+
+@pytest.mark.parametrize(
+    "field", ["title", "notes", "reason", "licence", "family", "repo", "revision"]
+)
+def test_no_field_holds_a_secret(root: Path, field: str) -> None:
+    spec = entries.parse({**GOOD, **OFF}, "x")
+    token = "hf_" + "a1B2" * 6
+    with pytest.raises(RegistryError, match=f"'{field}' looks like a secret") as told:
+        entries.write(root, replace(spec, **{field: f"made with {token}"}))
+    assert token not in str(told.value) and not list((root / "registry" / "models").iterdir())
+
+
+def test_a_reason_holds_no_secret(root: Path) -> None:
+    path = put(root, GOOD)
+    before = path.read_bytes()
+    with pytest.raises(RegistryError, match="'reason' looks like a secret"):
+        entries.set_state(root, "m", "retired", reason="key sk-" + "a1B2" * 6)
+    assert path.read_bytes() == before
+
+
+def test_a_thousand_entries_are_read_in_a_second_or_two(root: Path) -> None:
+    for n in range(1000):
+        put(root, {**GOOD, "name": f"m{n}", "options": {"suites": ["sdg", "facet"]}}, f"m{n}")
+    began = time.process_time()
+    found, broken = entries.load_readable(root)
+    assert len(found) == 1000 and not broken
+    assert time.process_time() - began < 2

@@ -17,7 +17,7 @@ import yaml
 
 from sdgbias import files, suites
 from sdgbias.benchmark.people_items import ATTRIBUTES, CHOICE, CHOICES, DIRECT
-from sdgbias.errors import UsageError, one_of
+from sdgbias.errors import InputError, UsageError, one_of
 from sdgbias.files import packaged
 from sdgbias.raw.indicators import DIRECTIONS
 from sdgbias.registry.entries import SUITE_NAME, suite_fault
@@ -137,7 +137,9 @@ def find(root: Path) -> Path:
 def load(path: Path) -> Policy:
     """The policy of a file. Raises UsageError."""
     try:
-        data = files.load_yaml(path.read_text(encoding="utf-8"))
+        data = files.load_yaml(files.read_small(path))
+    except InputError as error:
+        raise UsageError(f"{error}; copy one from registry/policy.yaml") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(
             f"{path}: can't be read ({type(error).__name__}); copy one from registry/policy.yaml"

@@ -1,0 +1,92 @@
+"""SQL that a person wrote, on a connection that can open no file.
+
+The type of a statement is no guard: `WITH t AS (COPY ... TO file) SELECT` is a SELECT to DuckDB,
+and `EXPLAIN ANALYZE COPY` an EXPLAIN; and a folder that DuckDB may read it may write as well, the
+results file included. So DuckDB's file system is switched off once the results are open, and the
+Parquet files of runs come through Arrow, which only reads them. The types are looked at for the
+sake of the message.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import duckdb
+import pandas as pd
+import pyarrow as pa
+import pyarrow.dataset as ds
+from pyarrow import fs
+
+from sdgbias.errors import UsageError
+from sdgbias.store import parquet, views
+
+_LOCKED = (
+    "SET python_enable_replacements = false",
+    "SET enable_external_access = false",
+    "SET disabled_filesystems = 'LocalFileSystem'",
+    "SET lock_configuration = true",
+)
+#: A PIVOT is a MULTI: DuckDB runs it as several statements of its own.
+_READS = (duckdb.StatementType.SELECT, duckdb.StatementType.MULTI)
+_EXPLAIN = re.compile(r"\s*EXPLAIN(\s+ANALYZE\b)?(\s*\([^()]*\))?", re.IGNORECASE)
+_ONLY_READS = (
+    "a query reads the results and no other file, and writes none: one SELECT (or EXPLAIN of one);"
+    " an answer goes to a file with --csv > FILE"
+)
+
+
+def answer(con: duckdb.DuckDBPyConnection, results: Path, sql: str) -> pd.DataFrame:
+    """The rows of one SELECT, or the plan of one. ``con``: a read-only connection to ``results``
+    that is used for nothing else afterwards. Raises UsageError for anything else and for SQL that
+    DuckDB refuses, duckdb.Error for files that can't be read."""
+    try:
+        _check(con, sql)
+        for table in views.tables_in(sql):
+            _show(con, results, table)
+        for setting in _LOCKED:
+            con.execute(setting)
+        frame: pd.DataFrame = con.execute(sql).df()
+    except duckdb.PermissionException:
+        raise UsageError(_ONLY_READS) from None
+    except (duckdb.ProgrammingError, duckdb.DataError) as error:
+        # A statement that DuckDB refuses is the person's; one that meets a broken file is not.
+        if views.MARK in str(error) or parquet.named_in(str(error)):
+            raise
+        raise UsageError(f"--sql: {' '.join(str(error).split())[:300]}") from None
+    return frame
+
+
+def _check(con: duckdb.DuckDBPyConnection, sql: str) -> None:
+    statements = con.extract_statements(sql)
+    if len(statements) != 1:
+        raise UsageError(f"--sql has {len(statements)} statements; {_ONLY_READS}")
+    kind = statements[0].type
+    if kind == duckdb.StatementType.EXPLAIN:
+        inner = con.extract_statements(_EXPLAIN.sub("", statements[0].query, count=1))
+        kind = inner[0].type if len(inner) == 1 else kind
+    if kind not in _READS:
+        raise UsageError(f"--sql: {kind.name} is no SELECT; {_ONLY_READS}")
+
+
+def _show(con: duckdb.DuckDBPyConnection, results: Path, table: str) -> None:
+    """The view ``table`` over the files of all runs. Which run a row belongs to stands in the
+    file's folder; columns that older files lack are NULL."""
+    where = parquet.home(results)
+    sound, broken = views.files(con, results, table)
+    schema = con.sql(f"FROM detail.{table} LIMIT 0").to_arrow_table().schema
+    filesystem, base = (
+        fs.FileSystem.from_uri(where)
+        if parquet.is_remote(where)
+        else (fs.LocalFileSystem(), str(Path(where).resolve()))
+    )
+    data = ds.dataset(
+        [f"{base}/{detail.file}" for detail in sound],
+        schema=schema,
+        format="parquet",
+        filesystem=filesystem,
+        partitioning=ds.partitioning(pa.schema([("run_id", pa.string())]), flavor="hive"),
+        partition_base_dir=base,
+    )
+    con.register(f"{table}_files", data)
+    views.make(con, table, [f"FROM {table}_files", *views.lost(broken)])

@@ -1,0 +1,90 @@
+"""A night that is killed leaves nobody at work, however early in its child's life."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from sdgbias import lifeline, store
+from tests.builders.commands import REPOSITORY
+
+NIGHT = textwrap.dedent("""
+    import sys
+    from pathlib import Path
+    from sdgbias.nightly import process
+    benchmark, results = sys.argv[1:]
+    print("ready", flush=True)
+    sys.stdin.readline()
+    process.run(
+        [sys.executable, "-m", "sdgbias.cli", "evaluate", "planted", "--benchmark", benchmark,
+         "--results", results, "--draws", "200", "--outcome", results + ".json"],
+        Path(results + ".log"),
+        0,
+    )
+""")
+
+
+def ended(process: psutil.Process, within: float) -> bool:
+    deadline = time.monotonic() + within
+    while time.monotonic() < deadline:
+        if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+@pytest.mark.parametrize("after_ms", [0, 20, 50, 100, 200, 500])
+def test_the_child_of_a_killed_night_ends_and_publishes_nothing(
+    after_ms: int, small_benchmark: Path, tmp_path: Path
+) -> None:
+    results = tmp_path / "r.duckdb"
+    night = subprocess.Popen(
+        [sys.executable, "-c", NIGHT, str(small_benchmark), str(results)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=REPOSITORY,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+    )
+    assert night.stdin is not None and night.stdout is not None
+    night.stdout.readline()
+    night.stdin.write(b"go\n")
+    night.stdin.flush()
+    children: list[psutil.Process] = []
+    while not children and night.poll() is None:
+        children = psutil.Process(night.pid).children()
+    time.sleep(after_ms / 1000)
+    night.kill()
+    night.communicate()
+    [child] = children
+    left = [child]
+    if child.is_running():
+        left += child.children(recursive=True)
+    assert all(ended(process, 5) for process in left), (tmp_path / "r.duckdb.log").read_text()
+    assert not (tmp_path / "r.duckdb.json").exists()
+    assert not results.exists() or not store.run_ids(results)
+
+
+def test_a_number_that_is_another_file_here_is_no_lifeline(tmp_path: Path) -> None:
+    """The variable reaches grandchildren, the pipe need not."""
+    code = (
+        "import os, threading; from sdgbias import lifeline; lifeline.watch();"
+        " print(threading.active_count(), sorted(k for k in os.environ if 'LIFELINE' in k))"
+    )
+    environment, passed = lifeline.given({**os.environ, "PYTHONPATH": str(REPOSITORY)})
+    for given, threads in ((passed, 2), ((), 1)):
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env=environment,
+            pass_fds=given,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout.split(maxsplit=1) == [str(threads), "[]\n"]
