@@ -11,6 +11,7 @@ import pytest
 
 from sdgbias import store
 from sdgbias.errors import StoreError
+from sdgbias.methods import stats
 from sdgbias.methods.stats import Estimate
 from sdgbias.report import data
 from sdgbias.report import labels as words
@@ -196,6 +197,29 @@ def test_image_use_is_the_paired_difference(results: Path) -> None:
             row = found.loc[(model, pillar)]
             assert row["value"] == pytest.approx(full.value - ctx.value)
             assert row["n"] == full.n
+
+
+def test_the_interval_of_image_use_is_that_of_its_rows(results: Path) -> None:
+    """The sums that the database makes by place give what stats.mean gives of every single row."""
+    found = data.load(results).image_use.set_index(["model", "pillar"])
+    rows = store.query(
+        results,
+        """SELECT model, i.pillar, i.cluster_id, f.correct::INT - c.correct::INT AS d
+           FROM predictions f JOIN predictions c USING (run_id, task, test, item_id)
+           JOIN runs r USING (run_id)
+           JOIN items i ON i.benchmark_id = r.benchmark_id AND i.task = f.task AND
+                i.item_id = f.item_id
+           WHERE f.method = 'full' AND c.method = 'ctx_q' AND f.task = 'mcq' AND f.test = 'T1' AND
+                 f.split = 'test' AND list_contains($runs, run_id)""",
+        {"runs": store.latest_runs(results)},
+    )
+    for model, mine in rows.groupby("model"):
+        for pillar in ("all", *PILLARS):
+            part = mine if pillar == "all" else mine[mine["pillar"] == pillar]
+            e = stats.mean(part["d"], part["cluster_id"])
+            row = found.loc[(model, pillar)]
+            assert (row["value"], row["n"]) == (pytest.approx(e.value), e.n)
+            assert (row["low"], row["high"]) == pytest.approx((e.low, e.high))
 
 
 # -- figures and browser
