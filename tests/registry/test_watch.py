@@ -142,6 +142,10 @@ def test_a_withdrawn_commit_is_quarantined(
     served.repos["lab/vlm"].commits[:] = [
         commit({**VLM, "model.safetensors": weights(12)}, "forced")
     ]
+    before = texts(root)
+    dry = watch.watch(root, Rules(), HERE, dry_run=True)
+    assert [one.kind for one in dry] == [GONE, GONE, NEW_COMMIT] and texts(root) == before
+    assert not any(one.written for one in dry)
     found = watch.watch(root, Rules(), HERE)
     head = served.repos["lab/vlm"].commits[0].sha
     assert kinds(found) == [(GONE, "vlm"), (GONE, "try"), (NEW_COMMIT, f"vlm-{head[:8]}")]
