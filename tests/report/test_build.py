@@ -222,6 +222,24 @@ def test_the_interval_of_image_use_is_that_of_its_rows(results: Path) -> None:
             assert (row["low"], row["high"]) == pytest.approx((e.low, e.high))
 
 
+def test_image_use_is_of_questions_that_both_views_answered(tmp_path: Path) -> None:
+    """Three test questions of one model lose their CTX+Q answer: they no longer count."""
+    path = publish_fake(tmp_path / "r.duckdb")
+
+    def n() -> int:
+        use = data.load(path).image_use
+        return int(use[(use["model"] == "fake-optimist") & (use["pillar"] == "all")]["n"].iloc[0])
+
+    before = n()
+    [newest] = [r for r in store.latest_runs(path) if r.startswith("fake-optimist")]
+    table = store.query(path, "FROM predictions WHERE run_id = $run", {"run": newest})
+    mine = (table["task"] == "mcq") & (table["test"] == "T1") & (table["split"] == "test")
+    lost = table[mine & (table["method"] == "ctx_q")].index[:3]
+    kept = table.drop(index=lost).drop(columns="run_id")
+    store.replace(path, newest, {"predictions": kept})
+    assert n() == before - 3
+
+
 # -- figures and browser
 # ----------------------------------------------------------------------
 
