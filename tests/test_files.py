@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 import yaml
@@ -12,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sdgbias import files
+from sdgbias.errors import InputError, StoreError
 
 LINE = st.text(
     st.characters(blacklist_categories=("Cs", "Cc"), blacklist_characters="\u2028\u2029\x85\ufeff"),
@@ -116,3 +119,38 @@ def test_secrets_are_found_by_name_and_by_value() -> None:
     assert files.find_secret({"header": "Bearer hf_abcdefghijklmnop"}) == "header"
     assert files.find_secret({"api_key_env": "NAME"}) == "api_key_env"
     assert files.find_secret({"api_key_env": "NAME"}, allowed=("api_key_env",)) == ""
+
+
+def test_a_path_stays_inside_its_folder(tmp_path: Path) -> None:
+    inside, outside = tmp_path / "in", tmp_path / "out"
+    inside.mkdir()
+    outside.mkdir()
+    (inside / "link").symlink_to(outside)
+    (tmp_path / "alias").symlink_to(inside)
+    assert files.confine(inside, "a/b.txt") == inside / "a" / "b.txt"
+    assert files.confine(tmp_path / "alias", "a") == tmp_path / "alias" / "a"
+    for bad in ("../in/a", "a/../b", "a\\..\\b", "/etc/passwd", "C:\\a", "C:a", "link/a", "link"):
+        with pytest.raises(InputError, match="climbs out"):
+            files.confine(inside, bad)
+    for bad in ("", "a\0b"):
+        with pytest.raises(InputError, match="no path inside"):
+            files.confine(inside, bad)
+
+
+def test_a_lock_is_held_by_one_and_its_word_is_given_to_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+
+    def lock() -> AbstractContextManager[TextIO]:
+        return files.only_one(path, lambda e: StoreError(f"unwritable: {e.strerror}"), StoreError)
+
+    with lock() as word:
+        word.write("night 7\n")
+        word.flush()
+        with pytest.raises(StoreError, match=r"^night 7$"), lock():
+            pytest.fail("two at once")
+    with lock():
+        assert path.read_text() == "night 7\n", "a word stays until it is replaced"
+    with pytest.raises(StoreError, match="unwritable: Is a directory"):
+        path = tmp_path
+        with lock():
+            pytest.fail("a folder is no lock")

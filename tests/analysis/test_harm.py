@@ -198,3 +198,10 @@ def test_numbers_are_judged_by_tolerance() -> None:
 
 def test_without_a_tuned_cade_there_is_nothing_to_report() -> None:
     assert harm.rows(run_of(mcq_cell({"full": [A]}, "A")), Settings()).empty
+
+
+def test_the_cut_is_a_tenth_of_the_likeliest_and_not_a_tenth() -> None:
+    """0.1 x 0.6 = 0.06: 0.05 lies below it, 0.08 does not; without Full nothing is implausible."""
+    log_full = np.array([_log(0.6, 0.32, 0.08), _log(0.6, 0.35, 0.05), [-np.inf] * 3])
+    found = harm.implausible(log_full, np.array([2, 2, 2]))
+    assert found.tolist()[:2] == [0.0, 1.0] and np.isnan(found[2])

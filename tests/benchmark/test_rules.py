@@ -7,6 +7,7 @@ import math
 import pandas as pd
 import pytest
 
+from sdgbias.benchmark.quality import rules_raw
 from sdgbias.benchmark.quality.rules_items import FLAGS, option_range, unit_range
 from sdgbias.benchmark.quality.rules_prompts import take_apart
 from sdgbias.benchmark.quality.rules_raw import Given, is_whole
@@ -134,3 +135,17 @@ def test_whole_pictures(kind: str) -> None:
     assert not is_whole([data, data[:-1]])
     assert not is_whole([data[1:]])
     assert not is_whole([b""])
+
+
+@pytest.mark.parametrize(
+    ("region", "stratum", "good"),
+    [
+        ("", "urban", True),
+        ("albr101", "all", True),
+        ("albr101", "urban", False),  # Global Data Lab's regional values know no strata
+        ("namr101", "all", False),
+    ],
+)
+def test_region_of_country(region: str, stratum: str, good: bool) -> None:
+    frame = pd.DataFrame([{"region": region, "iso3": "ALB", "stratum": stratum}])
+    assert list(rules_raw.FLAGS["series"]["region-of-country"](frame, Given())) == [good]

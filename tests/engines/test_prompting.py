@@ -25,7 +25,7 @@ from sdgbias.engines.hf.prompting import (
     taken,
     token_paths,
 )
-from sdgbias.engines.hf.tokens import CandidateTokens
+from sdgbias.engines.hf.tokens import CandidateTokens, find_candidates
 from sdgbias.errors import ModelError
 from sdgbias.raw.synthetic import write_sample
 from sdgbias.registry import entries
@@ -134,3 +134,39 @@ def test_small_facts() -> None:
     assert end_ids(None, tokenizer) == {2}
     assert end_ids(7, tokenizer) == {2, 7}
     assert end_ids([7, 8], SimpleNamespace(eos_token_id=None)) == {7, 8}
+
+
+def vocabulary(*tokens: str, special: tuple[str, ...] = ()) -> SimpleNamespace:
+    """Token ids are places in the list, 10 first; get_vocab gives them in no order."""
+    ids = {token: 10 + at for at, token in enumerate(tokens)}
+    return SimpleNamespace(
+        all_special_tokens=special, get_vocab=lambda: dict(sorted(ids.items(), reverse=True))
+    )
+
+
+def test_every_single_token_of_a_candidate_counts_in_the_order_of_ids() -> None:
+    """\u0120B, a special C and AB: one way to say A plainly, two with a space, none that is special."""
+    tokens = ("\u0120A", "A", "\u2581A", "B", "AB", "C", "\u0120C")
+    found = find_candidates(vocabulary(*tokens, special=("C",)), "ABC")
+    assert found.ids == {"A": (10, 11, 12), "B": (13,), "C": (16,)}
+    assert found.space is None and found.needs_space == frozenset()
+
+
+def test_a_candidate_without_a_space_of_its_own_may_come_after_a_lone_one() -> None:
+    found = find_candidates(vocabulary("\u2581", "7", "A", "\u2581A"), "A7")
+    assert found.space == 10 and found.needs_space == frozenset("7")
+    assert found.ids == {"A": (12, 13), "7": (11,)}
+
+
+def test_a_wanted_candidate_must_be_one_token_and_an_optional_one_may() -> None:
+    assert find_candidates(vocabulary("A", "B"), "AB", "-").ids == {"A": (10,), "B": (11,)}
+    assert find_candidates(vocabulary("A", "-"), "A", "-").ids == {"A": (10,), "-": (11,)}
+    with pytest.raises(ModelError, match="no single token for 'B'"):
+        find_candidates(vocabulary("A", "BB"), "AB")
+
+
+def test_tokens_of_two_pictures_are_twice_those_of_one(processor: object) -> None:
+    two = replace(ONE, images=ONE.images * 2)
+    first, second = token_paths(processor, [two, ONE])
+    assert (first == -1).sum() == 2 * (second == -1).sum() > 0
+    assert np.array_equal(second, token_paths(processor, [ONE])[0])

@@ -16,7 +16,8 @@ import pandas as pd
 import pytest
 
 from sdgbias import store
-from sdgbias.types import LETTERS
+from sdgbias.suites import sdg
+from sdgbias.types import LETTERS, View
 from tests.builders.commands import (
     REPOSITORY,
     add_model,
@@ -110,6 +111,22 @@ def test_the_planted_optimism_is_seen_and_t5_views_coincide(planted: Path) -> No
     ).set_index("method")["value"]
     assert pair["full"] == pair["img_q"]
     assert pair["ctx_q"] == pair["q_only"]
+
+
+def test_the_run_counts_what_was_asked_and_says_that_it_is_planted(
+    planted: Path, small_benchmark: Path
+) -> None:
+    """Nothing was cached, nothing failed, and the planted model can be asked everything: each
+    distinct prompt was scored once. The paper's cells are one per item, test and view."""
+    row = store.query(
+        planted, "SELECT *, (config->>'unanswerable')::INT AS beyond FROM runs WHERE suite = 'sdg'"
+    ).iloc[0]
+    cells = sdg.load_prompts(small_benchmark)
+    assert row["n_prompts_naive"] == len(cells[cells["view"].isin([v.value for v in View])])
+    asked = cells[["text", "image_id", "candidates"]].drop_duplicates()
+    assert row["n_scored"] == row["n_prompts_planned"] >= len(asked) > 0
+    assert (row["n_cached"], row["n_failed"], row["beyond"]) == (0, 0, 0)
+    assert row["provenance"] == "planted"
 
 
 def test_again_is_free_and_identical(planted: Path, small_benchmark: Path) -> None:

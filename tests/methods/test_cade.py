@@ -176,3 +176,24 @@ def test_ties_go_to_the_lowest_index_and_are_counted() -> None:
     got = decide(streams(z, z, z, z), CadeParams(0.5, 0, 0.5, OFF))
     assert (got.choice == 0).all()
     assert got.ties == 3
+
+
+def test_a_tie_in_a_row_that_the_gate_keeps_is_no_tie() -> None:
+    """Full is sure (0.8 >= tau) in the first row only; CADE's scores are all equal in both rows."""
+    sure, even = np.log([0.8, 0.1, 0.1]), np.log([1 / 3, 1 / 3, 1 / 3])
+    full = np.array([sure, even])
+    got = decide(streams(full, full, full, full), CadeParams(1.0, 0.0, 0.0, 0.5))
+    assert got.score == pytest.approx(np.zeros((2, 3)), abs=1e-12), "log p - 1 x log p"
+    got = decide(streams(full, full, full, full), CadeParams(0.5, 0.0, 0.5, 0.5))
+    assert got.kept.tolist() == [True, False] and got.ties == 1
+
+
+def test_reference_divergence_is_never_below_zero() -> None:
+    """CTX+Q floors 1e-12 to 1e-9, so its probabilities sum to more than one: KL of the image stream
+    (1 - 1e-9, 1e-9) against it is (1 - 1e-9) log((1 - 1e-9) / (1 - 1e-12)) + 0 = -1e-9."""
+    seen = np.log(np.array([[1 - 1e-9, 1e-9]]))
+    context = np.log(np.array([[1 - 1e-12, 1e-12]]))
+    s = streams(seen, context, seen, seen, numerics="reference")
+    assert np.exp(s.log_ctx) == pytest.approx(np.array([[1.0, 1e-9]]), rel=1e-6)
+    assert float(divergence_of(s.log_img, s.log_ctx)[0]) == pytest.approx(-1e-9, rel=1e-2)
+    assert s.divergence.tolist() == [0.0]

@@ -120,3 +120,13 @@ def test_macro_weighs_classes_alike() -> None:
     assert even.value == stats.mean([1.0, 2.0, 4.0, 7.0], [1, 2, 3, 4]).value, (
         "classes of one size: macro is micro"
     )
+
+
+def test_one_cluster_counts_as_one_row() -> None:
+    """Wilson at p = 1/2, n = 1: centre 1/2, half z / (1 + z^2) x (1/4 + z^2 / 4)^0.5 =
+    z / 2 / (1 + z^2)^0.5."""
+    z = 1.959964
+    e = stats.share([True, False] * 10, [7] * 20)
+    assert (e.value, e.n) == (0.5, 20)
+    assert e.low == pytest.approx(0.5 - z / 2 / (1 + z**2) ** 0.5, abs=1e-6)
+    assert e.high == pytest.approx(0.5 + z / 2 / (1 + z**2) ** 0.5, abs=1e-6)

@@ -170,3 +170,10 @@ def test_ranges_can_hold_a_parameter_fixed() -> None:
     )
     assert (found.params.lambda_kl, found.params.beta, found.params.tau) == (0.0, 0.0, 2.0)
     assert 0.5 <= found.params.alpha <= 2.0
+
+
+@pytest.mark.parametrize(("n", "first"), [(3, 1), (7, 1), (8, 2), (12, 2), (13, 3)])
+def test_a_fifth_of_the_rows_is_rounded_to_the_nearest_whole(n: int, first: int) -> None:
+    """0.2 x 8 = 1.6 and 0.2 x 13 = 2.6 round up, 0.2 x 7 = 1.4 and 0.2 x 12 = 2.4 down."""
+    s, payoff = problem(4, n)
+    assert random_search(s, payoff, Task.MCQ, draws=20).n_search == first

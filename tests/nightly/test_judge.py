@@ -347,3 +347,26 @@ def test_a_loss_of_the_minimum_detectable_size_is_caught_four_times_out_of_five(
         night(size / 0.7)["verdict"] == BREACH for _ in range(nights)
     )  # of right answers, seven in ten, that share is lost
     assert 0.70 <= caught / nights <= 0.95
+
+
+def test_p_of_an_improvement_is_near_one_where_only_worse_counts() -> None:
+    """3 of 100 answers change: by the coin 1/8 for three the same way. Better is no proof of worse:
+    1 - 1/8. Where either way is worse, both tails count: 2/8."""
+    better, worse = np.arange(100) >= 3, np.ones(100)
+    assert judged(rule(), better, worse)["p"] == pytest.approx(1 - 1 / 8)
+    assert judged(rule(), worse, better)["p"] == pytest.approx(1 / 8)
+    assert judged(rule(worse="either"), better, worse)["p"] == pytest.approx(2 / 8)
+
+
+def test_the_smallest_effect_of_a_rule_on_either_side_needs_five_percent_in_all() -> None:
+    rng = np.random.default_rng(0)
+    before, after = rng.random(60) < 0.6, rng.random(60) < 0.6
+    test = stats.paired(after.astype(float) - before, np.arange(60))
+    for worse, alpha in (("lower", 2 * 0.05), ("either", 0.05)):
+        row = judged(rule(worse=worse, allowed=0.0), before, after)
+        assert row["mde"] == pytest.approx(stats.minimum_detectable(test.se, 59, alpha=alpha))
+
+
+def test_as_many_questions_as_asked_for_are_enough() -> None:
+    enough, short = (judged(rule(min_n=n), hits(300, 400), hits(260, 400)) for n in (400, 401))
+    assert (enough["verdict"], short["verdict"]) == (BREACH, INSUFFICIENT)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -138,3 +140,36 @@ def test_two_nights_at_once_are_refused_and_a_dead_ones_lock_is_not(tmp_path: Pa
             pytest.fail("two nights at once")
     with ledger.only_one(results, "2026-11-22T0130"):
         assert (tmp_path / "nights" / ".lock").read_text().count("night 2026-11-22T0130") == 1
+
+
+def test_a_night_whose_folder_is_gone_was_interrupted(tmp_path: Path) -> None:
+    s = settings(tmp_path, "a")
+    night = tonight(s, NOW)
+    ledger.begin(s, night, NOW)
+    shutil.rmtree(night.folder)
+    ledger.begin(s, tonight(replace(s, night="2026-11-22T0130"), NOW), NOW + timedelta(days=1))
+    assert ledger.status(s.results, NIGHT) == "interrupted"
+    assert ledger.status(s.results, "2026-11-22T0130") == "running"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small file system")
+def test_an_outcome_that_a_full_disk_took_half_of_is_written_again_on_a_line_of_its_own(
+    tmp_path: Path,
+) -> None:
+    """A file system of four pages: outcomes that end 5 bytes below the end of their page, two pages
+    of others and one in reserve. The first write ends after those 5 bytes."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(disk)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("this machine does not allow mounting a tmpfs")
+    try:
+        (disk / ledger.RESERVE).write_bytes(bytes(4096))
+        (disk / "others").write_bytes(bytes(2 * 4096))
+        first = b'{"model": "a", "suite": "sdg"}\n'
+        (disk / ledger.OUTCOMES).write_bytes(first + b" " * (4096 - 5 - 1 - len(first)) + b"\n")
+        ledger._append(disk, '{"model": "b", "suite": "sdg", "note": "' + "x" * 100 + '"}\n')
+        assert not (disk / ledger.RESERVE).exists()
+        assert [row["model"] for row in ledger._left(disk)] == ["a", "b"]
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)

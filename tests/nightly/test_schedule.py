@@ -106,3 +106,10 @@ def test_a_clock_set_back_neither_loses_nor_doubles_a_night() -> None:
 def test_what_makes_no_sense_is_told(call, words: str) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(UsageError, match=words):
         call()
+
+
+def test_a_night_is_due_at_the_end_of_the_window_and_not_at_its_start() -> None:
+    """(after, before]: of two windows that meet at a due time only the earlier one has it."""
+    first, second = at(2026, 11, 20, 1, 30), at(2026, 11, 21, 1, 30)
+    assert schedule.due("30 1 * * *", "UTC", first, second) == [second]
+    assert schedule.due("30 1 * * *", "UTC", second, second + timedelta(hours=1)) == []

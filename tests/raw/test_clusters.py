@@ -371,3 +371,12 @@ def test_real_rows() -> None:
     assert lost.empty
     first = clusters.set_index("cluster_id").loc["AL-2008-5#-00000001"]
     assert (first["water_index"], first["women_bmi"], first["iso3"]) == (3.444444, 24.365, "ALB")
+
+
+def test_a_cluster_on_the_equator_or_the_prime_meridian_keeps_its_place(tmp_path: Path) -> None:
+    """Gabon lies on the equator, Ghana on the meridian: only 0, 0 means that nothing is known."""
+    clusters, lost = read(
+        tmp_path, of("AL", 1, lat="0.0", lon="9.45"), of("AL", 2, lat="5.62", lon="0.0")
+    )
+    assert clusters[["lat", "lon"]].to_numpy().tolist() == [[0.0, 9.45], [5.62, 0.0]]
+    assert lost.empty

@@ -433,3 +433,25 @@ def test_coverage_of_the_original_dumps() -> None:
     assert frame[(frame["series"] == "shdi") & (frame["region"] != "")]["region"].nunique() == 692
     assert not frame.duplicated(list(COLUMNS[:5])).any() and not frame.isna().any().any()
     assert pd.api.types.is_integer_dtype(frame["year"]) and (frame["value"] >= 0).all()
+
+
+def test_physical_activity_is_of_adults(tmp_path: Path) -> None:
+    """The dump has adolescents (11 to 17 years) among the rows of the same country and year."""
+    head = "GHO,YEAR,COUNTRY,AGEGROUP,SEX,Numeric"
+    lines = ["NCD_PAC,2010,KEN,YEARS11-17,BTSX,86.1", "NCD_PAC,2010,KEN,YEARS18-PLUS,BTSX,15.9"]
+    write(tmp_path, "who_gho/NCD_PAC.csv", "\n".join([head, *lines]))
+    assert rows(tmp_path, "ncd_pac") == [("KEN", "", "all", 2010, 15.9)]
+
+
+def test_a_nature_that_is_not_known_counts_last(tmp_path: Path) -> None:
+    """Even behind a value whose nature the dump leaves out."""
+    unsd(
+        tmp_path,
+        "sh_sta_waste--by--age--geo_area--nature--units--year",
+        "age,geo_area,nature,units,year,sh_sta_waste\n"
+        "lt5y,8,na,u,2008,1\nlt5y,8,,u,2008,2\nlt5y,8,na,u,2009,3\nlt5y,8,g,u,2009,4\n",
+    )
+    assert [(year, value) for *_, year, value in rows(tmp_path, "sh_sta_waste")] == [
+        (2008, 2.0),
+        (2009, 4.0),
+    ]

@@ -390,6 +390,22 @@ def test_folder_in_the_repository(root: Path) -> None:
     assert entries.load(root, "tiny_vlm") == spec
 
 
+@pytest.mark.parametrize(("kind", "size", "dtype"), [("F32", 4, "float32"), ("F16", 2, "bfloat16")])
+def test_dtype_of_weights_whose_config_names_none(
+    root: Path, kind: str, size: int, dtype: str
+) -> None:
+    """4 bytes a parameter are float32, 2 are of half precision, whatever the header adds to them."""
+    config = {k: v for k, v in VLM.items() if k != "dtype"}
+    folder = saved(root / "registry" / "weights" / "plain", config)
+    header = json.dumps(
+        {"w": {"dtype": kind, "shape": [100, 200], "data_offsets": [0, 20_000 * size]}}
+    ).encode()
+    (folder / "model.safetensors").write_bytes(
+        struct.pack("<Q", len(header)) + header + bytes(20_000 * size)
+    )
+    assert propose(str(folder), root, SMALL).spec.dtype == dtype
+
+
 def test_folder_elsewhere_is_marked(root: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = saved(tmp_path_factory.mktemp("disk") / "vlm", VLM)
     assert propose(str(folder), root, SMALL).spec.repo == f"path:{folder}"

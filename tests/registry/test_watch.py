@@ -142,6 +142,10 @@ def test_a_withdrawn_commit_is_quarantined(
     served.repos["lab/vlm"].commits[:] = [
         commit({**VLM, "model.safetensors": weights(12)}, "forced")
     ]
+    before = texts(root)
+    dry = watch.watch(root, Rules(), HERE, dry_run=True)
+    assert [one.kind for one in dry] == [GONE, GONE, NEW_COMMIT] and texts(root) == before
+    assert not any(one.written for one in dry)
     found = watch.watch(root, Rules(), HERE)
     head = served.repos["lab/vlm"].commits[0].sha
     assert kinds(found) == [(GONE, "vlm"), (GONE, "try"), (NEW_COMMIT, f"vlm-{head[:8]}")]
@@ -357,3 +361,23 @@ def test_the_shipped_rules() -> None:
     assert set(schema["properties"]["owners"]["items"]["properties"]) == set(
         Owner.__dataclass_fields__
     )
+
+
+def test_conditions_at_their_bounds(root: Path, served: Hub) -> None:
+    """At most so many parameters; created after the day; the whole name matches."""
+    day = "2026-01-31T00:00:00.000Z"
+    served.repos = {
+        "lab/vlm-7b": Repo([commit(VLM)], params=7_000_000_000),
+        "lab/vlm-7b-more": Repo([commit(VLM)], params=7_000_000_001),
+        "lab/vlm-7b-same-day": Repo([commit(VLM)], params=7_000_000_000, created=day),
+        "lab/vlm-7b-gguf": Repo([commit(VLM)], params=7_000_000_000),
+    }
+
+    def found(**conditions: Any) -> set[str]:
+        rules = Rules(commits=False, owners=(Owner("lab", **conditions),))
+        return {one.repo[8:] for one in watch.watch(root, rules, HERE, dry_run=True)}
+
+    assert found(max_params_b=7) == {"7b", "7b-same-day", "7b-gguf"}
+    assert found(newer_than="2026-01-31") == {"7b", "7b-more", "7b-gguf"}
+    assert found(newer_than="2026-01-30") == {"7b", "7b-more", "7b-gguf", "7b-same-day"}
+    assert found(match="vlm-7b") == {"7b"}

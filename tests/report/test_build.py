@@ -11,6 +11,7 @@ import pytest
 
 from sdgbias import store
 from sdgbias.errors import StoreError
+from sdgbias.methods import stats
 from sdgbias.methods.stats import Estimate
 from sdgbias.report import data
 from sdgbias.report import labels as words
@@ -201,6 +202,47 @@ def test_image_use_is_the_paired_difference(results: Path) -> None:
             row = found.loc[(model, pillar)]
             assert row["value"] == pytest.approx(full.value - ctx.value)
             assert row["n"] == full.n
+
+
+def test_the_interval_of_image_use_is_that_of_its_rows(results: Path) -> None:
+    """The sums that the database makes by place give what stats.mean gives of every single row."""
+    found = data.load(results).image_use.set_index(["model", "pillar"])
+    rows = store.query(
+        results,
+        """SELECT model, i.pillar, i.cluster_id, f.correct::INT - c.correct::INT AS d
+           FROM predictions f JOIN predictions c USING (run_id, task, test, item_id)
+           JOIN runs r USING (run_id)
+           JOIN items i ON i.benchmark_id = r.benchmark_id AND i.task = f.task AND
+                i.item_id = f.item_id
+           WHERE f.method = 'full' AND c.method = 'ctx_q' AND f.task = 'mcq' AND f.test = 'T1' AND
+                 f.split = 'test' AND list_contains($runs, run_id)""",
+        {"runs": store.latest_runs(results)},
+    )
+    for model, mine in rows.groupby("model"):
+        for pillar in ("all", *PILLARS):
+            part = mine if pillar == "all" else mine[mine["pillar"] == pillar]
+            e = stats.mean(part["d"], part["cluster_id"])
+            row = found.loc[(model, pillar)]
+            assert (row["value"], row["n"]) == (pytest.approx(e.value), e.n)
+            assert (row["low"], row["high"]) == pytest.approx((e.low, e.high))
+
+
+def test_image_use_is_of_questions_that_both_views_answered(tmp_path: Path) -> None:
+    """Three test questions of one model lose their CTX+Q answer: they no longer count."""
+    path = publish_fake(tmp_path / "r.duckdb")
+
+    def n() -> int:
+        use = data.load(path).image_use
+        return int(use[(use["model"] == "fake-optimist") & (use["pillar"] == "all")]["n"].iloc[0])
+
+    before = n()
+    [newest] = [r for r in store.latest_runs(path) if r.startswith("fake-optimist")]
+    table = store.query(path, "FROM predictions WHERE run_id = $run", {"run": newest})
+    mine = (table["task"] == "mcq") & (table["test"] == "T1") & (table["split"] == "test")
+    lost = table[mine & (table["method"] == "ctx_q")].index[:3]
+    kept = table.drop(index=lost).drop(columns="run_id")
+    store.replace(path, newest, {"predictions": kept})
+    assert n() == before - 3
 
 
 # -- figures and browser

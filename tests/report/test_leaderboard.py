@@ -121,3 +121,14 @@ def test_any_cell_has_the_numbers_of_the_long_table(results: Path, run: str) -> 
                 assert found[name] == want[name] or (
                     found[name] is None and want[name] != want[name]
                 ), (chosen, name)
+
+
+def test_planted_models_come_last_however_good() -> None:
+    runs = [
+        {"run_id": n, "model": n, "provenance": p}
+        for n, p in (("p", "planted"), ("a", "real"), ("b", "real"), ("none", "real"))
+    ]
+    values = {"p": 0.99, "a": 0.4, "b": 0.5, "none": None}
+    found = {n: {"value": v} for n, v in values.items()}
+    ranked = [r["model"] for r in leaderboard.table(runs, found, "accuracy")]
+    assert ranked == ["b", "a", "none", "p"]

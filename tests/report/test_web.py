@@ -402,6 +402,37 @@ def test_differences_are_those_of_the_laboratory(results: Path) -> None:
             assert ours["mde"] == pytest.approx(mde[g["task"], g["test"], g["method"]])
 
 
+def test_questions_of_two_benchmarks_are_paired_where_they_have_the_same_right_answer(
+    results: Path,
+) -> None:
+    """The newer run moves to a second benchmark with the same questions, of which three have another
+    right answer."""
+    test = ("mcq", "T1", "full")
+
+    def paired_by_hand() -> int:
+        with Results(results).reading() as reader:
+            old, new = (
+                reader.ask("SELECT * FROM runs WHERE run_id = ?", [r])[0] for r in (BEFORE, RUN)
+            )
+            found = compare.differences(reader, old, new)
+        [n] = [r["n"] for r in found if (r["task"], r["test"], r["method"]) == test]
+        return int(n)
+
+    whole = paired_by_hand()
+    with store.connect(results, details=()) as con:
+        con.execute("INSERT INTO items SELECT * REPLACE ('other' AS benchmark_id) FROM items")
+        con.execute("UPDATE runs SET benchmark_id = 'other' WHERE run_id = ?", [RUN])
+    assert paired_by_hand() == whole
+    with store.connect(results, details=()) as con:
+        con.execute(
+            """UPDATE items SET gold = if(gold = 'A', 'B', 'A')
+               WHERE benchmark_id = 'other' AND task = 'mcq' AND item_id IN (
+                   SELECT DISTINCT item_id FROM items WHERE task = 'mcq' AND split = 'test'
+                   ORDER BY item_id LIMIT 3)"""
+        )
+    assert paired_by_hand() == whole - 3
+
+
 def test_runs_that_can_not_be_paired_say_why(client: TestClient) -> None:
     assert "The same run was chosen twice" in text(client.get(f"/compare?a={RUN}&b={RUN}").text)
 

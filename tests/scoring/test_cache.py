@@ -109,3 +109,13 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="--results"):
         ScoreCache(tmp_path / "file", "m", "f")
+
+
+def test_what_a_killed_scorer_left_half_written_is_removed(tmp_path: Path) -> None:
+    cache = ScoreCache(tmp_path, "m", "f")
+    cache.append("scores", batch("a"))
+    for name in ("scores-0.part", "generations-0.part"):
+        (cache.folder / name).write_bytes(b"PAR1 half a file")
+    with cache.exclusive():
+        assert sorted(p.suffix for p in cache.folder.iterdir() if p.name != ".lock") == [".parquet"]
+    assert list(cache.read("scores")["key"]) == ["a"]

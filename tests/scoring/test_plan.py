@@ -93,3 +93,8 @@ def test_key_covers_everything() -> None:
         prompt_key(*(p + "x" if i == j else p for i, p in enumerate(parts))) for j in range(4)
     }
     assert len(keys) == 5
+
+
+def test_key_covers_where_one_part_ends_and_the_next_begins() -> None:
+    parts = [("f", "ABC", "i", "t"), ("fA", "BC", "i", "t"), ("f", "AB", "Ci", "t")]
+    assert len({prompt_key(*p) for p in [*parts, ("f", "ABC", "", "it")]}) == 4

@@ -19,7 +19,7 @@ from sdgbias.engines import Backend
 from sdgbias.errors import InputError, ModelError, OutOfMemory
 from sdgbias.scoring.cache import ScoreCache
 from sdgbias.scoring.plan import make_plan
-from sdgbias.scoring.scorer import Scorer
+from sdgbias.scoring.scorer import Scorer, not_generated
 from sdgbias.types import ModelSpec, Prompt, ScoreBatch
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -202,3 +202,12 @@ def test_a_wrong_timeout_is_one_line(tmp_path: Path) -> None:
     spec = ModelSpec(**{**SPEC.__dict__, "options": {"chunk_timeout": "soon"}})
     with pytest.raises(InputError, match="chunk_timeout is 'soon'"):
         Scorer(Engine(), ScoreCache(tmp_path, "m", "f"), {}, spec)
+
+
+def test_a_prompt_is_generated_when_its_free_answer_and_one_for_each_digit_are_there() -> None:
+    rows = pd.DataFrame(
+        {"key": ["free", "ten", "all", "none"], "forced": [False, True, True, True]}
+    )
+    decoded = pd.Series(["free"] + ["ten"] * 10 + ["all"] * (1 + 10))
+    assert not_generated(rows, decoded)["key"].tolist() == ["ten", "none"]
+    assert not_generated(rows, decoded[:0])["key"].tolist() == ["free", "ten", "all", "none"]

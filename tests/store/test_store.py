@@ -108,6 +108,8 @@ def test_which_runs(path: Path) -> None:
     store.publish(path, run("b2", model="b", finished_at=None), {})
     assert store.run_ids(path) == ["a1", "b1", "a2", "b2"]
     assert store.latest_runs(path) == ["a2", "b1"]
+    store.publish(path, run("c1", model="c", finished_at=None), {})
+    assert store.latest_runs(path) == ["a2", "b1"], "a model whose only run never ended has none"
     assert (
         store.has_run(path, "b1")
         and not store.has_run(path, "b2")

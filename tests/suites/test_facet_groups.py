@@ -177,3 +177,12 @@ def test_faces_of_a_small_group_stay_counted_and_races_are_spread() -> None:
         np.isnan(rows["gender:male-female", "all", "disparity"].value)
         and rows["gender:male-female", "all", "disparity"].n == 0
     )
+
+
+def test_a_difference_takes_the_far_side_of_each_interval() -> None:
+    """Lowest: a down by 0.6 - 0.4, b up by 0.6 - 0.5; highest: a up by 0.9 - 0.6, b down by
+    0.5 - 0.1."""
+    e = difference(Estimate(0.6, 40, 0.4, 0.9), Estimate(0.5, 30, 0.1, 0.6))
+    assert e.value == pytest.approx(0.1) and e.n == 30
+    assert e.low == pytest.approx(0.1 - (0.2**2 + 0.1**2) ** 0.5)
+    assert e.high == pytest.approx(0.1 + (0.3**2 + 0.4**2) ** 0.5)

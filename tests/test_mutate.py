@@ -1,0 +1,91 @@
+"""scripts/mutate.py on a small repository of its own."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import yaml
+
+SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "mutate.py"
+CODE = """def tall(height, limit):
+    return height >= limit and not height < 0
+
+
+def never():
+    return 1 < 2
+"""
+TESTS = """import time
+
+from house import tall
+
+
+def test_tall():
+    assert tall(3, 2)
+
+
+def test_slow():
+    while not tall(2, 1):
+        time.sleep(1)
+"""
+
+
+@pytest.fixture
+def mutate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "house.py").write_text(CODE)
+    (tmp_path / "test_house.py").write_text(TESTS)
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    monkeypatch.chdir(tmp_path)
+    spec = importlib.util.spec_from_file_location("mutate", SCRIPT)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "mutate", module)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_verdicts_are_recorded_and_the_tree_stays_as_it_is(
+    mutate: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def row(name: str, old: str, new: str, test: str) -> dict[str, object]:
+        tests = [f"test_house.py::{test}"]
+        return {"id": name, "file": "house.py", "old": old, "new": new, "tests": tests}
+
+    table = [
+        row("edge", ">= limit", "> limit", "test_tall"),
+        row("none", ">= limit", "< limit", "test_tall"),
+        row("loop", ">= limit", "< limit", "test_slow"),
+        row("twice", "height", "limit", "test_tall"),
+    ]
+    path = tmp_path / "scripts" / "mutants.yaml"
+    path.write_text("# what must be noticed\n" + yaml.safe_dump(table))
+    assert mutate.main(["run", "--record"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.endswith("1 killed, 1 survived, 1 timeout, 1 invalid\n")
+    assert "occurs 3 times in house.py" in printed and "FAILED test_house.py::test_tall" in printed
+    assert path.read_text().startswith("# what must be noticed\n")
+    found = {r["id"]: r["verdict"] for r in yaml.safe_load(path.read_text())}
+    assert found == {"edge": "survived", "none": "killed", "loop": "timeout", "twice": "invalid"}
+    assert (tmp_path / "house.py").read_text() == CODE
+
+
+def test_simple_mutants_of_the_lines_that_a_test_executes(
+    mutate: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert mutate.main(["generate", "house.py", "test_house.py::test_tall", "--list"]) == 0
+    made = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()[:-1]]
+    changes = {change.partition(" -> ")[2] for _, change in made}
+    assert changes == {
+        "'(height >= limit or not height < 0)'",
+        "'(height > limit)'",
+        "'(height < 0)'",
+        "'(height <= 0)'",
+        "'1'",
+        "'return not (height >= limit and (not height < 0))'",
+    }
+    assert all(name.startswith("house-2-") for name, _ in made), "never() is never executed"
