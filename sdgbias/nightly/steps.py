@@ -89,7 +89,8 @@ def check_benchmark(settings: Settings, night: Night) -> str:
     broken. One that the last night that was done asked as well is not looked at again."""
     past = ledger.nights(settings.results, 50)
     checked = past[(past["status"] == ledger.DONE) & (past["night"] != night.night)].head(1)
-    known = json.loads(checked["benchmarks"].iloc[0] or "{}") if len(checked) else {}
+    last = checked["benchmarks"].iloc[0] if len(checked) else None
+    known = json.loads(last) if isinstance(last, str) else {}
     for name, job in _checks(night).items():
         if known.get(job.suite) != night.benchmarks[job.suite]:
             said = run_step(name, settings, night)
