@@ -23,6 +23,7 @@ from sdgbias.analysis.studies import (
     regression,
     search,
     transfer,
+    wordings,
 )
 from sdgbias.types import FACET
 
@@ -31,6 +32,7 @@ from sdgbias.types import FACET
 STUDIES = {
     "methods": baselines,
     "perturbation": perturbation,
+    "wordings": wordings,
     "directions": directions,
     "paired": paired,
     "harm": harm,
