@@ -14,13 +14,15 @@ from sdgbias.types import Task
 PLACES, PROMPTS = 30, 6
 
 
-def rows(method: str, prompts: int = PROMPTS) -> tuple[pd.DataFrame, pd.Series]:
-    """Thirty places, each asked every prompt; half the prompts are always answered alike."""
+def rows(
+    method: str, prompts: int = PROMPTS, places: int = PLACES
+) -> tuple[pd.DataFrame, pd.Series]:
+    """Every place is asked every prompt; half the prompts are always answered right, half wrong."""
     frame = pd.DataFrame(
         {
             "method": method,
-            "cluster_id": np.repeat(np.arange(PLACES), prompts),
-            "prompt": np.tile(np.arange(prompts), PLACES),
+            "cluster_id": np.repeat(np.arange(places), prompts),
+            "prompt": np.tile(np.arange(prompts), places),
         }
     )
     return frame, frame["prompt"] < prompts // 2
@@ -32,7 +34,8 @@ def test_image_free_views_take_the_wider_of_places_and_prompts(method: str) -> N
     e, unit = sdg._judged(frame, hits)
     assert (e, unit) == (stats.share(hits, frame["prompt"]), "prompts")
     assert e.clusters == PROMPTS
-    # here answers differ by place, and prompts are what says little
+    # few places that differ, many prompts that don't
+    frame, _ = rows(method, prompts=40, places=8)
     by_place = frame["cluster_id"] % 2 == 0
     e, unit = sdg._judged(frame, by_place)
     assert (e, unit) == (stats.share(by_place, frame["cluster_id"]), "places")
