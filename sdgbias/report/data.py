@@ -182,7 +182,7 @@ def _image_use(sums: pd.DataFrame) -> pd.DataFrame:
         s, m = (np.repeat(part[c].to_numpy(dtype=float), part["places"]) for c in ("s", "m"))
         value, n = float(s.sum() / m.sum()), int(m.sum())
         e = stats.estimate(value, n, stats.spread_of(s - m * value, m))
-        rows.append((model, pillar, e.value, e.n, e.low, e.high))
+        rows.append((str(model), str(pillar), e.value, e.n, e.low, e.high))
     order = {name: at for at, name in enumerate(("all", *PILLARS))}
     rows.sort(key=lambda row: (row[0], order.get(row[1], len(order))))
     return pd.DataFrame(rows, columns=["model", "pillar", "value", "n", "low", "high"])
