@@ -36,7 +36,8 @@ def rows(run: RunData, settings: Settings) -> pd.DataFrame:
         note = "extra pass paraphrases was not asked"
         return table([row(STUDY, "not_run", float("nan"), **common, note=note)])
     prompts = _prompts(cell)
-    values = {f"share_{d}": (prompts["says"] == d).to_numpy(dtype=float) for d in DIRECTIONS}
+    says = prompts["says"].to_numpy(dtype=object)
+    values = {f"share_{d}": np.where(says == d, 1.0, 0.0) for d in DIRECTIONS}
     unit = np.arange(len(prompts))
     made: list[dict[str, object]] = []
     for level in levels(prompts):
