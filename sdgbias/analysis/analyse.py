@@ -23,6 +23,7 @@ from sdgbias.analysis.studies import (
     regression,
     search,
     transfer,
+    wordings,
 )
 
 #: name -> module of studies/ with a function rows(run, settings), in the order in which they are
@@ -30,6 +31,7 @@ from sdgbias.analysis.studies import (
 STUDIES = {
     "methods": baselines,
     "perturbation": perturbation,
+    "wordings": wordings,
     "directions": directions,
     "paired": paired,
     "harm": harm,

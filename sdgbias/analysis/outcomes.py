@@ -13,7 +13,7 @@ from sdgbias.analysis.rows import row
 from sdgbias.analysis.run import Cell, RunData
 from sdgbias.methods import metrics, stats
 from sdgbias.methods.cade import Bools, Decision, Floats, Ints, Streams, argmax_view, decide
-from sdgbias.types import Task, View
+from sdgbias.types import ContextTest, Task, View
 
 CADE = "cade"
 
@@ -138,6 +138,24 @@ def pooled(found: Sequence[Outcome]) -> Outcome:
         join("hit"),
         join("error"),
     )
+
+
+def image_free(method: str, test: str) -> bool:
+    """Whether many places share the prompts of a view: it shows no picture, and no value of the
+    context."""
+    valued = test in (ContextTest.T1.value, ContextTest.T2.value)
+    return method == View.Q_ONLY.value or (method == View.CTX_Q.value and not valued)
+
+
+def prompts(items: pd.DataFrame) -> Ints:
+    """(n,) codes of the distinct Q-only prompts: a question's words and its options."""
+    return pd.factorize(items["question"] + "\t" + items["options"], sort=True)[0].astype(np.int64)
+
+
+def unit(o: Outcome, method: str) -> Ints:
+    """(n,) codes of what an interval of a method's answers counts: the distinct prompts where many
+    places share them, else the places."""
+    return prompts(o.items) if image_free(method, o.test) else o.place
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,7 @@ def metric_of(task: Task) -> str:
 
 def estimate(task: Task, payoff: Floats, place: Ints) -> stats.Estimate:
     """Accuracy, or MAE, of rows that earned `payoff`."""
-    return stats.share(payoff, place) if task is Task.MCQ else stats.mean(-payoff, place)
+    return stats.share(payoff, place) if task is Task.MCQ else stats.amount(-payoff, place)
 
 
 def shown(task: Task, payoff: float) -> float:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from sdgbias import store
@@ -24,8 +25,8 @@ TESTS = ("T1", "T2", "T3", "T4", "T5", "all")
 _CELL = ["model", "task", "test", "method", "pillar", "indicator", "metric"]
 
 
-#: Acc(Full) - Acc(CTX+Q) at T1 on the same questions, summed up by place in the database: millions
-#: of rows stay there.
+#: Acc(Full) - Acc(CTX+Q) at T1 on the same questions, summed up by place in the database, and how
+#: many places have the same sum (s) and number of questions (m): millions of rows stay there.
 _IMAGE_USE = """
     WITH pairs AS (
         SELECT run_id, item_id, sum(CASE WHEN method = 'full' THEN correct::INT ELSE -correct::INT
@@ -42,9 +43,8 @@ _IMAGE_USE = """
         FROM places UNION ALL SELECT model, 'all', cluster_id, sum(s), sum(m) FROM places GROUP BY
         model, cluster_id
     )
-    SELECT model, pillar, sum(m)::DOUBLE AS n, sum(s)::DOUBLE AS total, count(*) AS places, sum(s *
-    s)::DOUBLE AS ss,
-    sum(s * m)::DOUBLE AS sm, sum(m * m)::DOUBLE AS mm FROM pools GROUP BY ALL ORDER BY ALL"""
+    SELECT model, pillar, s::DOUBLE AS s, m::DOUBLE AS m, count(*) AS places FROM pools GROUP BY ALL
+    ORDER BY ALL"""
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,7 @@ class ReportData:
     its test items.
     ``quarantine``: benchmark_id, table, rule, n, key, detail (of the first row by key).
     ``failures``: model, kind, n, message.
+    ``worded``: model, pillar, metric, value, n (prompts), ci_low, ci_high of the study 'wordings'.
     """
 
     runs: pd.DataFrame
@@ -68,6 +69,28 @@ class ReportData:
     indicators: pd.DataFrame
     quarantine: pd.DataFrame
     failures: pd.DataFrame
+    worded: pd.DataFrame
+
+    def wordings(self, model: str, pillar: str) -> dict[str, stats.Estimate]:
+        """Direction -> share of the prompts of a pillar, over the wordings of its questions; {}
+        where these were not asked, or not analysed."""
+        mine = self.worded[(self.worded["model"] == model) & (self.worded["pillar"] == pillar)]
+        return {
+            str(r["metric"]).removeprefix("share_"): stats.Estimate(
+                float(r["value"]),
+                int(r["n"]),
+                float(r["ci_low"]),
+                float(r["ci_high"]),
+                int(r["n"]),
+            )
+            for r in mine.to_dict("records")
+        }
+
+    def tuning_notes(self, model: str) -> list[str]:
+        """What is to be said of the rows that CADE was tuned on for multiple choice, each once."""
+        mine = self.params[(self.params["model"] == model) & (self.params["task"] == "mcq")]
+        told = [n for text in mine["note"].fillna("") for n in str(text).split("; ") if n]
+        return list(dict.fromkeys(told))
 
     @property
     def models(self) -> list[str]:
@@ -83,14 +106,14 @@ class ReportData:
     def _cells(self) -> dict[tuple[str, ...], stats.Estimate]:
         if not hasattr(self, "_index"):
             numbers = (
-                self.metrics[["value", "n", "ci_low", "ci_high"]]
-                .astype({"n": "Int64"})
-                .fillna({"n": 0})
+                self.metrics[["value", "n", "ci_low", "ci_high", "clusters"]]
+                .astype({"n": "Int64", "clusters": "Int64"})
+                .fillna({"n": 0, "clusters": 0})
             )
             keys = self.metrics[_CELL].itertuples(index=False, name=None)
             index = {
-                k: stats.Estimate(float(v), int(n), float(a), float(b))
-                for k, (v, n, a, b) in zip(
+                k: stats.Estimate(float(v), int(n), float(a), float(b), int(c))
+                for k, (v, n, a, b, c) in zip(
                     keys, numbers.itertuples(index=False, name=None), strict=True
                 )
             }
@@ -115,7 +138,7 @@ def load(results: Path, run_ids: list[str] | None = None) -> ReportData:
     benchmarks = f"(SELECT DISTINCT benchmark_id FROM runs {mine})"
     return ReportData(
         runs=ask(f"FROM runs {mine} ORDER BY model"),
-        metrics=ask(f"FROM metrics {mine} ORDER BY ALL"),
+        metrics=ask(f"FROM metric_rows {mine} ORDER BY ALL"),
         params=ask(
             f"SELECT model, p.* FROM cade_params p JOIN runs USING (run_id) {mine} ORDER BY model,"
             " task, test"
@@ -143,6 +166,11 @@ def load(results: Path, run_ids: list[str] | None = None) -> ReportData:
             SELECT model, kind, count(*) AS n, arg_min(message, "key") AS message FROM failures
             JOIN runs USING (run_id)
             {mine} GROUP BY ALL ORDER BY model, n DESC, kind"""),
+        worded=ask(
+            f"""SELECT model, s.pillar, s.metric, s."value", s.n, s.ci_low, s.ci_high FROM
+            study_rows s JOIN runs USING (run_id) {mine} AND study = 'wordings' AND
+            s.indicator = 'all' AND starts_with(s.metric, 'share_') ORDER BY ALL"""
+        ),
     )
 
 
@@ -150,16 +178,11 @@ def _image_use(sums: pd.DataFrame) -> pd.DataFrame:
     """Mean difference with its cluster-robust interval (as stats.mean of the rows), per model x
     (all, each pillar)."""
     rows = []
-    for r in sums.to_dict("records"):
-        value, places = r["total"] / r["n"], int(r["places"])
-        spread = (
-            r["ss"] - 2 * value * r["sm"] + value**2 * r["mm"]
-        )  # of the places' sums around their expectation
-        variance = (
-            places / (places - 1) * max(spread, 0.0) / r["n"] ** 2 if places > 1 else float("nan")
-        )
-        e = stats.t_estimate(float(value), int(r["n"]), float(variance), places)
-        rows.append((r["model"], r["pillar"], e.value, e.n, e.low, e.high))
+    for (model, pillar), part in sums.groupby(["model", "pillar"], sort=True):
+        s, m = (np.repeat(part[c].to_numpy(dtype=float), part["places"]) for c in ("s", "m"))
+        value, n = float(s.sum() / m.sum()), int(m.sum())
+        e = stats.estimate(value, n, stats.spread_of(s - m * value, m))
+        rows.append((str(model), str(pillar), e.value, e.n, e.low, e.high))
     order = {name: at for at, name in enumerate(("all", *PILLARS))}
     rows.sort(key=lambda row: (row[0], order.get(row[1], len(order))))
     return pd.DataFrame(rows, columns=["model", "pillar", "value", "n", "low", "high"])

@@ -13,11 +13,14 @@ from typing import Any
 from urllib.parse import urlencode
 
 from sdgbias import suites
+from sdgbias.methods import lean
 from sdgbias.methods.stats import Estimate
 from sdgbias.report.data import DIRECTIONS, METHODS, ReportData
 from sdgbias.types import PILLARS
 
 NBSP, MINUS, DASH = "\u00a0", "\u2212", "\u2013"
+#: Shares whose interval counted places, as versions before schema 7 stored them.
+EARLIER = "; measured before prompts were counted: evaluate again"
 
 
 def number(value: float, digits: int = 1, signed: bool = False) -> str:
@@ -52,62 +55,36 @@ def aside(e: Estimate, signed: bool = False, scale: float = 100.0) -> str:
     )
 
 
-def lean(shares: dict[str, Estimate]) -> str:
-    """Which way answers without evidence go, from the three shares of three-option questions.
-
-    'leans X': X lies above one third and above every other share, intervals not overlapping.
-    'splits between X and Y': the third option lies below one third and below both. Else 'shows no
-    clear direction'.
-    """
-    if len(shares) < 3 or any(e.low != e.low for e in shares.values()):
-        return "can't be judged"
-    first, second, third = sorted(DIRECTIONS, key=lambda d: (-shares[d].value, d))
-    if shares[first].low > max(1 / 3, shares[second].high):
-        return f"leans {first}"
-    if shares[third].high < min(1 / 3, shares[second].low):
-        return f"splits between {min(first, second)} and {max(first, second)}"
-    return "shows no clear direction"
-
-
 def sign_of(e: Estimate) -> int:
     """1 or -1 when the interval excludes zero, else 0."""
     return 0 if e.low != e.low or e.low <= 0 <= e.high else (1 if e.value > 0 else -1)
 
 
 def leaning(data: ReportData, model: str) -> list[tuple[str, str, str]]:
-    """(pillar, 'leans optimistic', evidence) per pillar with three-option questions."""
+    """(pillar, 'leans optimistic', evidence) per pillar with three-option questions: over the
+    wordings of its questions where these were asked, else over the bare questions."""
     out = []
-    row = data.runs[data.runs["model"] == model].iloc[0]
     for pillar in PILLARS:
-        cells = {
-            d: data.cell(
-                model=model,
-                task="mcq",
-                test="T1",
-                method="q_only",
-                pillar=pillar,
-                metric=f"share_{d}",
-            )
-            for d in DIRECTIONS
-        }
-        shares = {d: e for d, e in cells.items() if e is not None and e.value == e.value}
+        shares, what = data.wordings(model, pillar), "wording"
+        if not shares:
+            shares, what = _bare(data, model, pillar), "distinct prompt"
         if not shares:
             continue
-        known = data.prompts[
-            (data.prompts["benchmark_id"] == row["benchmark_id"])
-            & (data.prompts["pillar"] == pillar)
-        ]["n"]
-        verdict = lean(shares)
+        verdict = lean.verdict(shares)
         named = [d for d in DIRECTIONS if d in verdict] or [
             max(shares, key=lambda d: shares[d].value)
         ]
-        prompts = ""
-        if len(known):
-            count = int(known.iloc[0])
-            prompts = f"; {count:,} distinct prompt{'' if count == 1 else 's'}"
-        text = ", ".join(f"{percent(shares[d])} {d} {aside(shares[d])}" for d in named) + prompts
-        out.append((pillar, verdict, text))
+        text = ", ".join(f"{percent(shares[d])} {d} {aside(shares[d])}" for d in named)
+        count = min(e.clusters for e in shares.values())
+        counted = f"; {count:,} {what}{'' if count == 1 else 's'}" if count else EARLIER
+        out.append((pillar, verdict, text + counted))
     return out
+
+
+def _bare(data: ReportData, model: str, pillar: str) -> dict[str, Estimate]:
+    where = {"model": model, "task": "mcq", "test": "T1", "method": "q_only", "pillar": pillar}
+    cells = {d: data.cell(**where, metric=f"share_{d}") for d in DIRECTIONS}
+    return {d: e for d, e in cells.items() if e is not None and e.value == e.value}
 
 
 def image_use(data: ReportData, model: str) -> tuple[str, str] | None:
@@ -154,7 +131,8 @@ def cade_change(data: ReportData, model: str) -> tuple[str, str] | None:
             f"; {percent(fixed)} of answers fixed (CI {interval(fixed)}), {percent(broken)} broken"
             f" (CI {interval(broken)})"
         )
-    return verdict, text
+    notes = data.tuning_notes(model)
+    return verdict, "; ".join([text, *notes])
 
 
 #: Metrics in a unit of their own; every other one is a share, shown in per cent.

@@ -16,7 +16,9 @@ context is a bag of words drawn from
 on all rows ('perm') or on 5 % of
   val ('pride');
 * blank:ctx_q, blank:q_only: the text-only views as the authors' code asks them, with a blank
-picture and "Ignore the image.".
+picture and "Ignore the image.";
+* wording:0..7 (multiple choice, under T1): Q-only in other words (paraphrases.py); one item stands
+for all of its indicator and options.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from sdgbias.benchmark.prompts import REGRESSION_TAIL, view_cells
 from sdgbias.errors import InputError, UsageError, one_of
 from sdgbias.methods.baselines import METHODS
 from sdgbias.raw.images.variants import blank_id, noise_id
+from sdgbias.suites import paraphrases
 from sdgbias.types import LETTERS, TESTS, ContextTest, Task, View
 
 #: Contexts that say nothing (METHODS 1.7).
@@ -74,9 +77,11 @@ VIEWS: dict[str, tuple[str, ...]] = {
     "perm": ("perm:1", "perm:2"),
     "pride": ("perm:1", "perm:2"),
     "blank": ("blank:ctx_q", "blank:q_only"),
+    "paraphrases": paraphrases.VIEWS,
 }
 CHEAP = ("table_j", "content_free", "random_words")
 COSTLY = ("noise", "icd", "perm", "pride", "blank")
+#: What the methods and tables of the paper need. `paraphrases` is asked by name only.
 BUNDLES = {"none": (), "cheap": CHEAP, "costly": COSTLY, "all": CHEAP + COSTLY}
 COLUMNS = ("task", "item_id", "test", "view", "text", "image_id", "candidates")
 _OPTIONS, _VALID = (
@@ -173,7 +178,7 @@ def to_contents(logits: np.ndarray, order: np.ndarray) -> np.ndarray:
 
 def is_shared(view: str) -> bool:
     """Whether one item was asked for all of its indicator and options."""
-    return view.startswith(("content_free:", "random_words:"))
+    return view.startswith(("content_free:", "random_words:", "wording:"))
 
 
 def spread(items: pd.DataFrame, logits: np.ndarray) -> np.ndarray:
@@ -306,6 +311,16 @@ def _blank(
         yield _cells(rows, f"blank:{view.value}", rows["text"] + IGNORE_IMAGE, blank_id())
 
 
+def _reworded(
+    items: Mapping[Task, pd.DataFrame], prompts: pd.DataFrame, seed: int
+) -> Iterator[pd.DataFrame]:
+    table = items[Task.MCQ]
+    if table.empty:
+        return
+    for view, rows in paraphrases.texts(table, paraphrases.bare(prompts, _representatives(table))):
+        yield _cells(rows, view, rows["text"], "", test=TABLE_J_TEST.value)
+
+
 _MAKERS: dict[
     str, Callable[[Mapping[Task, pd.DataFrame], pd.DataFrame, int], Iterator[pd.DataFrame]]
 ] = {
@@ -317,6 +332,7 @@ _MAKERS: dict[
     "perm": _permuted,
     "pride": _pride,
     "blank": _blank,
+    "paraphrases": _reworded,
 }
 
 
@@ -350,13 +366,18 @@ def _shared_rows(
     for task, table in items.items():
         if table.empty:
             continue
-        ordered = table.sort_values("item_id")
-        first = ordered["item_id"][~pd.Series(_groups(ordered), index=ordered.index).duplicated()]
+        first = _representatives(table)
         own = prompts[(prompts["task"] == task.value) & prompts["item_id"].isin(first)]
         bare = own[own["test"] == ContextTest.T5.value].set_index("item_id")["text"]
         for test in TESTS[task]:
             rows = own[own["test"] == test.value]
             yield rows.assign(bare=rows["item_id"].map(bare))
+
+
+def _representatives(items: pd.DataFrame) -> pd.Series:
+    """item_id of the first item of each indicator with its options, or with its target."""
+    ordered = items.sort_values("item_id")
+    return ordered["item_id"][~pd.Series(_groups(ordered), index=ordered.index).duplicated()]
 
 
 def _groups(items: pd.DataFrame) -> np.ndarray:

@@ -174,15 +174,16 @@ def metric_rows(
     items: pd.DataFrame, table: pd.DataFrame, *, draws: int = 2_000, seed: int = 0
 ) -> pd.DataFrame:
     """task, test, method, pillar (the group), indicator (the class), metric, value, n, ci_low,
-    ci_high."""
+    ci_high, clusters (pictures, 0 where none are counted), note."""
     known = table.merge(items.drop(columns=["split"]), on="item_id")
     rows: list[tuple[object, ...]] = []
     for (task, test, method), part in known.groupby(["task", "test", "method"], sort=True):
         for pillar, indicator, metric, e in _cell_rows(part, str(test), str(method), draws, seed):
-            rows.append(
-                (task, test, method, pillar, indicator, metric, e.value, e.n, e.low, e.high)
-            )
-    return pd.DataFrame(rows, columns=["task", "test", "method", *facet_groups.ROW])
+            note = "too few pictures" if e.too_few else ""
+            numbers = (e.value, e.n, e.low, e.high, e.clusters, note)
+            rows.append((task, test, method, pillar, indicator, metric, *numbers))
+    columns = ["task", "test", "method", *facet_groups.ROW, "clusters", "note"]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def _cell_rows(

@@ -115,7 +115,7 @@ def _macro(hits: np.ndarray, name: np.ndarray, place: np.ndarray, smallest: int)
     rows = [int((name == c).sum()) for c in SELECTED]
     if min(rows) < max(smallest, 1):
         return stats.Estimate(float("nan"), int(chosen.sum()), float("nan"), float("nan"))
-    return stats.macro(hits[chosen], name[chosen], place[chosen])
+    return stats.macro(hits[chosen], name[chosen], place[chosen], "fraction")
 
 
 def _crossed(

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike
 
 from sdgbias.benchmark.prompts import view_cells
 from sdgbias.errors import InputError
@@ -50,6 +51,11 @@ _NEEDED = {
     "items_mcq": (*_ITEM, "option_a", "option_b", "option_c"),
     "items_regression": (*_ITEM, "target"),
 }
+#: With fewer val rows than this, CADE's parameters are those of a few questions, and results say so.
+FEWEST_VAL = 50
+IMAGE_FREE = (View.Q_ONLY.value, View.CTX_Q.value)
+#: An estimate and what its interval counts: 'places' or 'prompts'.
+Judged = tuple[stats.Estimate, str]
 CANDIDATES = {Task.MCQ: LETTERS, Task.REGRESSION: DIGITS}
 
 
@@ -394,42 +400,49 @@ def _direction(items: pd.DataFrame) -> pd.DataFrame:
     return frame.assign(item_id=items["item_id"], n_options=count)
 
 
-def _cell_metrics(part: pd.DataFrame, task: Task) -> Iterator[tuple[str, stats.Estimate]]:
+def _judged(part: pd.DataFrame, values: ArrayLike, kind: stats.Kind = "share") -> Judged:
+    """Mean of one value per row of ``part``, and what its interval counts. Without a picture many
+    rows share one prompt and hence one answer: there the interval is the wider of that over places
+    and that over distinct prompts."""
+    by_place = stats.mean(values, part["cluster_id"], kind)
+    if part.empty or str(part["method"].iloc[0]) not in IMAGE_FREE:
+        return by_place, "places"
+    by_prompt = stats.mean(values, part["prompt"], kind)
+    chosen = stats.widest([by_prompt, by_place])
+    return chosen, "prompts" if chosen is by_prompt else "places"
+
+
+def _cell_metrics(part: pd.DataFrame, task: Task) -> Iterator[tuple[str, Judged]]:
     """Metrics of the rows of one method in one group."""
-    place = part["cluster_id"].to_numpy()
     if task is Task.MCQ:
-        yield "accuracy", stats.share(part["correct"], place)
+        yield "accuracy", _judged(part, part["correct"])
         three = part[(part["n_options"] == 3) & (part["says"] != "")]
         for says in ("pessimistic", "conservative", "optimistic") if len(three) else ():
-            yield f"share_{says}", stats.share(three["says"] == says, three["cluster_id"])
+            yield f"share_{says}", _judged(three, three["says"] == says)
         two = part[(part["n_options"] == 2) & (part["says"] != "")]
         if len(two):
-            yield (
-                "share_optimistic_two_option",
-                stats.share(two["says"] == "optimistic", two["cluster_id"]),
-            )
+            yield "share_optimistic_two_option", _judged(two, two["says"] == "optimistic")
     else:
-        yield "mae", stats.mean(part["error"], place)
-        yield "interval_accuracy", stats.share(part["correct"], place)
-        yield "unparsed_rate", stats.share(part["unparsed"], place)
+        yield "mae", _judged(part, part["error"], "amount")
+        yield "interval_accuracy", _judged(part, part["correct"])
+        yield "unparsed_rate", _judged(part, part["unparsed"])
     if part["mass"].notna().any():
-        yield "candidate_mass", stats.mean(part["mass"], place)
-        yield "off_candidate_rate", stats.share(part["off_candidate"], place)
+        yield "candidate_mass", _judged(part, part["mass"], "fraction")
+        yield "off_candidate_rate", _judged(part, part["off_candidate"])
 
 
-def _paired_metrics(part: pd.DataFrame, task: Task) -> Iterator[tuple[str, stats.Estimate]]:
+def _paired_metrics(part: pd.DataFrame, task: Task) -> Iterator[tuple[str, Judged]]:
     """CADE against the Full view on the same rows (columns *_full)."""
-    place = part["cluster_id"].to_numpy()
     if task is Task.MCQ:
         now, before = part["correct"].astype(float), part["correct_full"].astype(float)
-        yield "accuracy_gain", stats.mean(now - before, place)
-        yield "changed_rate", stats.share(part["pred"] != part["pred_full"], place)
-        yield "fixed_rate", stats.share((now > before), place)
-        yield "broken_rate", stats.share((now < before), place)
-        yield "kept_rate", stats.share(part["kept"], place)
+        yield "accuracy_gain", _judged(part, now - before, "mean")
+        yield "changed_rate", _judged(part, part["pred"] != part["pred_full"])
+        yield "fixed_rate", _judged(part, now > before)
+        yield "broken_rate", _judged(part, now < before)
+        yield "kept_rate", _judged(part, part["kept"])
     else:
-        yield "mae_change", stats.mean(part["error"] - part["error_full"], place)
-        yield "changed_rate", stats.share(part["value"] != part["value_full"], place)
+        yield "mae_change", _judged(part, part["error"] - part["error_full"], "mean")
+        yield "changed_rate", _judged(part, part["value"] != part["value_full"])
 
 
 def _parts(
@@ -452,8 +465,9 @@ def metric_rows(
     scored: Scored,
     judged: pd.DataFrame | None = None,
 ) -> pd.DataFrame:
-    """Rows task, test, method, pillar, indicator, metric, value, n, ci_low, ci_high of the test
-    split. Test 'all' pools T1..T5.
+    """Rows task, test, method, pillar, indicator, metric, value, n, ci_low, ci_high, clusters, note
+    of the test split. Test 'all' pools T1..T5. clusters: how many places or distinct prompts the
+    interval counts; note: 'too few places' or 'too few prompts' where there is none for that.
     `judged`: what withheld scores leave open, with a column test."""
     known = scored.cells.merge(scored.scores[["key", "mass", "top_token"]], on="key", how="left")
     known = known.rename(columns={"view": "method"})[
@@ -466,6 +480,7 @@ def metric_rows(
     test["cluster_id"] = pd.factorize(test["cluster_id"], sort=True)[
         0
     ]  # only told apart from here on, and numbers are quicker
+    test["prompt"] = pd.factorize(test["key"], sort=True)[0]
     names = CANDIDATES[task]
     test["off_candidate"] = ~test["top_token"].isin(list(names))
     if task is Task.MCQ:
@@ -485,13 +500,12 @@ def metric_rows(
             found += _paired_metrics(part[part["pred_full"].notna()], task)
         if cell[1] == "q_only":
             prompts = float(part["key"].nunique())
-            found.append(
-                ("distinct_prompts", stats.Estimate(prompts, len(part), float("nan"), float("nan")))
-            )
-        rows += [(task.value, *cell, m, e.value, e.n, e.low, e.high) for m, e in found]
+            count = stats.Estimate(prompts, len(part), float("nan"), float("nan"))
+            found.append(("distinct_prompts", (count, "prompts")))
+        rows += [(task.value, *cell, m, *_numbers(e, unit)) for m, (e, unit) in found]
     for cell, part in () if judged is None else _parts(judged, task):
         rows += [
-            (task.value, *cell, m, e.value, e.n, e.low, e.high)
+            (task.value, *cell, m, *_numbers(e, "places"))
             for m, e in sdg_censoring.estimates(part, task)
         ]
     columns = [
@@ -505,8 +519,23 @@ def metric_rows(
         "n",
         "ci_low",
         "ci_high",
+        "clusters",
+        "note",
     ]
     return pd.DataFrame(rows, columns=columns)
+
+
+def _numbers(e: stats.Estimate, unit: str) -> tuple[object, ...]:
+    return e.value, e.n, e.low, e.high, e.clusters, f"too few {unit}" if e.too_few else ""
+
+
+def tuning_note(items: pd.DataFrame, task: Task, n_val: int) -> str:
+    """What a reader has to know of the val rows that CADE was tuned on; '' for nothing."""
+    notes = [f"tuned on fewer than {FEWEST_VAL} val rows"] if n_val < FEWEST_VAL else []
+    val = items[items["split"] == "val"]
+    if task is Task.MCQ and val["answer"].nunique() < 2:
+        notes.append("tuned on val rows with one gold answer")
+    return "; ".join(notes)
 
 
 @dataclass(frozen=True)
@@ -570,6 +599,7 @@ def summarise(
                         found.n_val,
                         found.n_draws,
                         found.seed,
+                        tuning_note(table, task, found.n_val),
                     )
                 )
         frame = pd.concat(blocks, ignore_index=True)
@@ -594,6 +624,7 @@ def summarise(
         "n_val",
         "n_draws",
         "seed",
+        "note",
     ]
     if not all_metrics:
         raise InputError(

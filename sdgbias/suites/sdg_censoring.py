@@ -93,5 +93,5 @@ def estimates(part: pd.DataFrame, task: Task) -> Iterator[tuple[str, stats.Estim
         yield "accuracy_low", stats.share(part["low"], place)
         yield "accuracy_high", stats.share(part["high"], place)
     elif method == "cade":
-        yield "mae_low", stats.mean(-part["high"], place)
-        yield "mae_high", stats.mean(-part["low"], place)
+        yield "mae_low", stats.amount(-part["high"], place)
+        yield "mae_high", stats.amount(-part["low"], place)

@@ -69,27 +69,30 @@ def test_q_only_stands_beside_its_distinct_prompts() -> None:
     rows = _rows()
     prompts = one(rows, test="T1", method="q_only", metric="distinct_prompts")
     assert (prompts["value"], prompts["n"]) == (4, 6), "q1; q2 with three and with two options; q3"
-    assert (
-        one(rows, test="T1", method="q_only", metric="share_optimistic", by="prompt")["value"]
-        == 3 / 4
+    shares = one(rows, test="T1", method="q_only", metric="share_optimistic")
+    assert shares["value"] == 3 / 4 and np.isnan(shares["ci_low"]), "four prompts: no interval"
+
+
+@pytest.mark.parametrize("test", ["T1", "T3"])
+def test_intervals_of_image_free_views_count_prompts(test: str) -> None:
+    """Six questions of six places each, three of them answered C: 36 places for Full, six prompts
+    for Q-only, and for CTX+Q where its context holds no value."""
+    cell = mcq_cell(
+        {"full": [C] * 18 + [A] * 18},
+        "A" * 36,
+        test=test,
+        question=[f"q{i}" for i in range(6) for _ in range(6)],
     )
-
-
-def test_the_interval_over_prompts_counts_prompts() -> None:
-    cell = mcq_cell({"full": [C] * 6 + [A] * 6}, "A" * 12, question=["q1"] * 6 + ["q2"] * 6)
     rows = directions.rows(run_of(cell), Settings())
-    by_place, by_prompt = (
-        one(rows, test="T1", method="q_only", metric="share_optimistic", by=by)
-        for by in ("", "prompt")
-    )
-    assert by_place["value"] == by_prompt["value"] == 1 / 2
-    # Wilson at an effective n: 12 places; prompts' residuals sum to 3 and -3, so 0.5 * 0.5 / (2 *
-    # 18 / 12^2) = 1
-    for r, n in ((by_place, 12), (by_prompt, 1)):
-        assert r["ci_high"] == pytest.approx(
-            0.5 + 1.959964 / (1 + 1.959964**2 / n) * (0.25 / n + 1.959964**2 / (4 * n**2)) ** 0.5,
-            rel=0.05,
-        )
+    wordy = 36 if test == "T1" else 6
+    for method, many in (("full", 36), ("q_only", 6), ("ctx_q", wordy)):
+        r = one(rows, test=test, method=method, metric="share_optimistic")
+        # Wilson with t(clusters - 1) at the effective n: 36 places, or prompts' residual sums of 3
+        n = 36 if many == 36 else 0.25 / (6 / 5 * 6 * 9 / 36**2)
+        t = {36: 2.030108, 6: 2.570582}[many]
+        half = t / (1 + t**2 / n) * (0.25 / n + t**2 / (4 * n**2)) ** 0.5
+        assert r["value"] == 1 / 2
+        assert r["ci_high"] == pytest.approx(0.5 + half, rel=0.02), method
 
 
 def test_gaps_between_views() -> None:

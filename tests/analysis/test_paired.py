@@ -44,7 +44,7 @@ def test_gain_by_place_and_by_country() -> None:
     assert not rows.duplicated(list(KEY)).any()
 
 
-def test_few_countries_are_warned_of() -> None:
+def test_few_countries_have_no_interval_and_say_so() -> None:
     cell = mcq_cell(
         {"full": [A] * 4, "img_q": [B, A, A, A]}, "BAAA", params=OPEN, country=["x", "x", "y", "z"]
     )
@@ -55,7 +55,7 @@ def test_few_countries_are_warned_of() -> None:
         by="country",
         metric="accuracy_gain",
     )
-    assert row["note"].startswith("3 groups: fewer than 10")
+    assert row["note"].startswith("3 groups: too few for an interval")
 
 
 def test_numbers_are_compared_by_interval_accuracy() -> None:

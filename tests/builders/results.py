@@ -128,12 +128,14 @@ def _cells(frame: pd.DataFrame, test: str, method: str) -> Iterator[dict[str, ob
             np.where(part["polarity"] == "higher", "C", "A"),
         )
         worst = np.where(best == "C", "A", "C")
+        if method == "q_only":  # one prompt a question, however many places share it
+            place = part["question"].to_numpy(dtype=str)
         found = {
             "accuracy": stats.share(part["correct"], place),
             "share_optimistic": stats.share(part["pred"] == best, place),
             "share_conservative": stats.share(part["pred"] == "B", place),
             "share_pessimistic": stats.share(part["pred"] == worst, place),
-            "candidate_mass": stats.mean(np.full(len(part), 0.97), place),
+            "candidate_mass": stats.fraction(np.full(len(part), 0.97), place),
             "off_candidate_rate": stats.share(np.arange(len(part)) == 0, place),
         }
         if method == "cade":
@@ -157,6 +159,8 @@ def _cells(frame: pd.DataFrame, test: str, method: str) -> Iterator[dict[str, ob
                 "n": e.n,
                 "ci_low": e.low,
                 "ci_high": e.high,
+                "clusters": e.clusters,
+                "note": "too few prompts" if e.too_few else "",
             }
 
 
@@ -192,7 +196,9 @@ def _run(model: str, table: pd.DataFrame, rng: np.random.Generator) -> dict[str,
         for method, choice in choices.items():
             pred = np.array(list("ABC"))[choice]
             predictions.append(
-                mcq[["task", "item_id", "split", "cluster_id", "pillar", "polarity"]].assign(
+                mcq[
+                    ["task", "item_id", "split", "cluster_id", "pillar", "polarity", "question"]
+                ].assign(
                     test=test,
                     method=method,
                     pred=pred,
@@ -215,7 +221,7 @@ def _run(model: str, table: pd.DataFrame, rng: np.random.Generator) -> dict[str,
             off = rng.normal(12 if method == "cade" else 15, 4, len(regression))
             place = regression["cluster_id"].to_numpy(dtype=str)
             found = {
-                "mae": stats.mean(np.abs(off), place),
+                "mae": stats.amount(np.abs(off), place),
                 "interval_accuracy": stats.share(np.abs(off) <= 12, place),
                 "unparsed_rate": stats.share(off > 24, place),
             }

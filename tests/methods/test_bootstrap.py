@@ -119,7 +119,7 @@ def test_edges() -> None:
     )
     empty = stats.bootstrap([], [], 20)
     assert np.isnan(empty.value[0]) and empty.n[0] == 0
-    same = stats.bootstrap([3.0, 3.0, 3.0], [1, 2, 3], 20)
+    same = stats.bootstrap(np.full(5, 3.0), np.arange(5), 20)
     assert (same.low[0], same.high[0]) == (3.0, 3.0)
 
 

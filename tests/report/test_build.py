@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from sdgbias import store
+from sdgbias.analysis.rows import row, table
 from sdgbias.errors import StoreError
-from sdgbias.methods import stats
+from sdgbias.methods import lean, stats
 from sdgbias.methods.stats import Estimate
 from sdgbias.report import data
 from sdgbias.report import labels as words
@@ -144,9 +147,11 @@ def test_errors_are_one_line(results: Path, tmp_path: Path) -> None:
 # ----------------------------------------------------------------------
 
 
-def shares(p: float, c: float, o: float, half: float = 0.05) -> dict[str, Estimate]:
+def shares(
+    p: float, c: float, o: float, half: float = 0.05, clusters: int = 6
+) -> dict[str, Estimate]:
     return {
-        d: Estimate(v, 100, v - half, v + half)
+        d: Estimate(v, 100, v - half, v + half, clusters)
         for d, v in zip(data.DIRECTIONS, (p, c, o), strict=True)
     }
 
@@ -159,11 +164,14 @@ def shares(p: float, c: float, o: float, half: float = 0.05) -> dict[str, Estima
         (shares(0.48, 0.04, 0.48), "splits between optimistic and pessimistic"),
         (shares(0.33, 0.33, 0.34), "shows no clear direction"),
         (shares(0.1, 0.1, 0.8, half=0.5), "shows no clear direction"),
-        ({"optimistic": Estimate(1.0, 3, 0.4, 1.0)}, "can't be judged"),
+        (shares(0.1, 0.1, 0.8, clusters=5), "5 prompts: too few to say"),
+        (shares(0.1, 0.1, 0.8, clusters=1), "1 prompt: too few to say"),
+        (shares(0.1, 0.1, 0.8, clusters=0), "can't be judged"),
+        ({"optimistic": Estimate(1.0, 3, 0.4, 1.0, 9)}, "can't be judged"),
     ],
 )
 def test_lean(given: dict[str, Estimate], said: str) -> None:
-    assert words.lean(given) == said
+    assert lean.verdict(given) == said
 
 
 def test_numbers_as_text() -> None:
@@ -178,12 +186,39 @@ def test_numbers_as_text() -> None:
 def test_headline_sentences(results: Path) -> None:
     found = data.load(results)
     assert [verdict for _, verdict, _ in words.leaning(found, "fake-optimist")] == [
-        "leans optimistic"
+        "1 prompt: too few to say"
     ] * 3
-    assert "; 1 distinct prompt" in words.leaning(found, "fake-optimist")[0][2]
+    assert words.leaning(found, "fake-optimist")[0][2].endswith("; 1 distinct prompt")
+    assert words.leaning(before_prompts_were_counted(found), "fake-optimist")[0][1:] == (
+        "can't be judged",
+        words.leaning(found, "fake-optimist")[0][2].removesuffix("; 1 distinct prompt")
+        + words.EARLIER,
+    )
     use = words.image_use(found, "fake-pessimist")
     assert use is not None
     assert use[0] == "The image helps"
+
+
+def before_prompts_were_counted(found: data.ReportData) -> data.ReportData:
+    """Rows as an earlier version stored them."""
+    return replace(found, metrics=found.metrics.assign(clusters=None, note=None))
+
+
+def test_wordings_make_a_lean(results: Path, tmp_path: Path) -> None:
+    """With the study of wordings in the results, the verdict rests on them."""
+    own = tmp_path / "r.duckdb"
+    publish_fake(own)
+    run = store.latest_runs(own)[0]
+    model = str(store.query(own, "SELECT model FROM runs WHERE run_id = ?", [run])["model"][0])
+    says = np.array([2] * 24 + [1] * 3)
+    shares = {d: stats.share(says == k, np.arange(27)) for k, d in enumerate(data.DIRECTIONS)}
+    common = {"test": "T1", "method": "q_only", "pillar": PILLARS[0]}
+    made = [row("wordings", f"share_{d}", e, **common) for d, e in shares.items()]
+    kept = store.query(own, "SELECT * EXCLUDE (run_id) FROM study_rows WHERE run_id = ?", [run])
+    store.replace(own, run, {"study_rows": pd.concat([kept, table(made)], ignore_index=True)})
+    first, second, _ = words.leaning(data.load(own), model)
+    assert first[1] == "leans optimistic" and first[2].endswith("; 27 wordings")
+    assert second[1] == "1 prompt: too few to say"
 
 
 def test_image_use_is_the_paired_difference(results: Path) -> None:

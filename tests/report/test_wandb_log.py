@@ -202,7 +202,7 @@ def test_the_history_goes_on_night_by_night(
 def test_tables_hold_the_stores_rows(results: Path, first: tuple[Path, Offline]) -> None:
     written, said = first
     columns, rows = said.table(written, "metrics")
-    expected = store.query(results, "FROM metrics WHERE run_id = ?", [RUN])
+    expected = store.query(results, "FROM metric_rows WHERE run_id = ?", [RUN])
     assert columns == list(expected.columns) and len(rows) == len(expected)
     columns, rows = said.table(written, "views_by_test")
     table = pd.DataFrame(rows, columns=columns).set_index(["task", "view"])

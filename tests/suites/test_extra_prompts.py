@@ -293,7 +293,8 @@ def test_choosing() -> None:
     ) == ("perm",)
     assert "pride" not in extra_prompts.choose("all") and set(extra_prompts.choose("all")) == set(
         extra_prompts.VIEWS
-    ) - {"pride"}
+    ) - {"pride", "paraphrases"}, "no method needs other wordings: they are asked by name"
+    assert extra_prompts.choose("cheap,paraphrases")[-1] == "paraphrases"
     with pytest.raises(UsageError, match="unknown pass 'vdx'; valid: all, blank, cheap"):
         extra_prompts.choose("cheap,vdx")
 

@@ -72,8 +72,8 @@ def figure_4(e: Evidence) -> Table:
         "Figure 4: which way Q-only answers go (%)",
         "Best candidate of the Q-only view on test questions with three options; with two options"
         " there is no middle. Invalid: the most likely first token was no letter of the question."
-        " Prompts: how many different ones the shares rest on; where the run was analysed, the"
-        " interval counts these and not places.",
+        " Prompts: how many different ones the shares rest on, which is what the intervals count;"
+        " below five there is none.",
         ("model", "pillar"),
         columns,
         tuple(rows),
@@ -81,13 +81,9 @@ def figure_4(e: Evidence) -> Table:
 
 
 def _share(e: Evidence, s: Subject, pillar: str, direction: str) -> Cell:
-    """Share of a direction: with the interval over distinct prompts where the run was analysed,
-    else over places."""
+    """Share of a direction; its interval counts distinct prompts."""
     metric = f"share_{direction}"
-    found = e.found(
-        s.run, "directions", metric, test="T1", method="q_only", pillar=pillar, by="prompt"
-    )
-    found = found or e.metric(s.run, metric, test="T1", method="q_only", pillar=pillar)
+    found = e.metric(s.run, metric, test="T1", method="q_only", pillar=pillar)
     return cell(found, s.status, "not in store: no question with three options")
 
 

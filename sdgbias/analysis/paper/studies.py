@@ -166,6 +166,10 @@ PLAIN = {
         "Directions",
         "Answer directions by method, invalid and two-option answers included.",
     ),
+    "wordings": (
+        "Wordings",
+        "Which way Q-only answers lean over the wordings of each question; intervals count prompts.",
+    ),
     "regression": ("Regression in depth", "By target, macro and scale-free errors."),
     "search": ("The search", "How much seed, draws and the choice on val matter."),
     "transfer": (

@@ -141,7 +141,7 @@ def _share(
     elif settled:
         p = p_same(known, value)
     elif not np.isfinite(low + high):
-        return  # one place only: the instrument gives no interval, and says so
+        return  # too few places or prompts: the instrument gives no interval, and says so
     else:
         p = p_share(known, value, low, high)
     yield Check(
@@ -266,6 +266,8 @@ def _numbers(found: Found, p: Population) -> Iterator[Check]:
         p_value = p_mean(known, row["value"], row["ci_low"], row["ci_high"], df, spread=spread)
         if variance.sum() < 1e-9:
             p_value = p_same(known, float(row["value"]))
+        elif p_value != p_value:
+            continue  # too few places or prompts: the instrument gives no interval, and says so
         yield Check(
             "pipeline",
             found.plant.name,

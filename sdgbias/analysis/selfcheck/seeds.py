@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy.special import ndtri
 from scipy.stats import binomtest, kstest, ttest_1samp
 
 from sdgbias.analysis.selfcheck import truth
@@ -20,13 +21,16 @@ from sdgbias.analysis.selfcheck.faults import Instrument
 from sdgbias.analysis.selfcheck.models import plant
 from sdgbias.analysis.selfcheck.truth import Population
 from sdgbias.engines.planted import Habits
-from sdgbias.methods import cade, metrics, stats
+from sdgbias.methods import cade, lean, metrics, stats
+from sdgbias.raw.indicators import DIRECTIONS
 from sdgbias.types import CadeParams, ContextTest, View
 
 T1, T5 = ContextTest.T1, ContextTest.T5
 #: How far below the known optimum CADE may truly stay after a search on a fifth of the items.
 LOSS = 0.03
 NOMINAL = 0.05
+#: Numbers of places whose intervals are checked, and of prompts behind a verdict of a lean.
+FEW, PROMPTS = (5, 8, 12, 30), (4, 6, 9, 12, 36)
 _NAN = float("nan")
 
 
@@ -107,6 +111,8 @@ def checks(
     size: Size, used: Instrument, seed: int, progress: Callable[[str, int, int], None]
 ) -> Iterator[Check]:
     yield from _coverage(size, used, seed, progress)
+    yield from _few_clusters(size, used, seed, progress)
+    yield from _leans(size, used, seed, progress)
     yield from _false_alarms(size, seed, progress)
     yield from _terms(size, used, seed)
     yield from _tuned(size, used, seed, progress)
@@ -220,6 +226,93 @@ def _coverage(
             size.plain,
             1 - NOMINAL,
         )
+
+
+def _bound(plant_name: str, what: str, hits: int, n: int, limit: float, *, least: bool) -> Check:
+    """How often something happened, where it may not happen less (``least``) or more often than at
+    a rate: exact binomial, one-sided."""
+    found = binomtest(hits, n, limit, alternative="less" if least else "greater")
+    low, high = binomtest(hits, n, limit).proportion_ci(0.95, method="exact")
+    return Check(
+        "seeds",
+        plant_name,
+        f"{what}: at {'least' if least else 'most'}",
+        limit,
+        hits / n,
+        n,
+        float(low),
+        float(high),
+        float(found.pvalue),
+        headline=True,
+    )
+
+
+def cluster_sizes(rng: np.random.Generator, clusters: int, *, even: bool) -> np.ndarray:
+    """Rows of each cluster: ten each, or log-normal with a mean of some 16."""
+    if even:
+        return np.full(clusters, 10)
+    return np.maximum(1, np.round(10 * np.exp(rng.normal(0, 1, clusters)))).astype(int)
+
+
+def _few_clusters(
+    size: Size, used: Instrument, seed: int, progress: Callable[[str, int, int], None]
+) -> Iterator[Check]:
+    """95 % intervals with few places, of like and unlike size: a share of 40 %, a rare one, and a
+    mean hold the truth. Shares are allowed to cover more; less than 93 % is a fault."""
+    for clusters in FEW:
+        for even in (True, False):
+            held = np.zeros(3, dtype=int)
+            for i in range(size.plain):
+                rng = np.random.default_rng([seed, 6, clusters, even, i])
+                rows = cluster_sizes(rng, clusters, even=even)
+                place = np.repeat(np.arange(clusters), rows)
+                latent = 0.3**0.5 * np.repeat(rng.normal(size=clusters), rows)
+                latent += 0.7**0.5 * rng.normal(size=len(place))
+                known_as = used.clusters(place)
+                found = (
+                    (stats.share(latent < ndtri(0.4), known_as), 0.4),
+                    (stats.share(latent < ndtri(0.05), known_as), 0.05),
+                    (stats.mean(latent, known_as), 0.0),
+                )
+                held += [e.low <= t <= e.high for e, t in found]
+            kind = "of one size" if even else "of unlike sizes"
+            for name, hits in zip(("share", "rare share", "mean"), held, strict=True):
+                what = f"95 % intervals that hold the truth: {name}, {clusters} places {kind}"
+                yield _bound("arrays", what, int(hits), size.plain, 0.93, least=True)
+        progress("seeds: few places", FEW.index(clusters) + 1, len(FEW))
+
+
+def _leans(
+    size: Size, used: Instrument, seed: int, progress: Callable[[str, int, int], None]
+) -> Iterator[Check]:
+    """A model that draws one random direction per prompt leans in at most 5 % of pillars, whatever
+    the number of questions behind a prompt; one that truly leans is found over the wordings of
+    three indicators."""
+    for prompts in PROMPTS:
+        told = 0
+        for i in range(size.plain):
+            rng = np.random.default_rng([seed, 7, prompts, i])
+            says = rng.integers(0, 3, prompts)
+            rows = cluster_sizes(rng, prompts, even=bool(i % 2))
+            told += _lean(np.repeat(says, rows), np.repeat(np.arange(prompts), rows), used)
+        what = f"a random direction per prompt, {prompts} prompts: pillars said to lean"
+        limit = NOMINAL if prompts >= lean.FEWEST_PROMPTS else 0.0
+        yield _bound("arrays", what, told, size.plain, limit, least=False)
+        progress("seeds: leans", PROMPTS.index(prompts) + 1, len(PROMPTS))
+    found = 0
+    for i in range(size.plain):
+        rng = np.random.default_rng([seed, 8, i])
+        says = rng.choice(3, size=27, p=[0.1, 0.1, 0.8])
+        found += _lean(says, np.arange(27), used, "leans optimistic")
+    what = "80 % optimistic over 27 wordings: pillars said to lean optimistic"
+    yield _bound("arrays", what, found, size.plain, 0.8, least=True)
+
+
+def _lean(says: np.ndarray, prompt: np.ndarray, used: Instrument, wanted: str = "") -> bool:
+    """Whether the verdict names a direction, or is the one that is wanted."""
+    known_as = used.clusters(prompt)
+    verdict = lean.verdict({d: stats.share(says == k, known_as) for k, d in enumerate(DIRECTIONS)})
+    return verdict == wanted if wanted else verdict.startswith(("leans", "splits"))
 
 
 def _false_alarms(

@@ -187,7 +187,7 @@ def _sweep(p: Problem, packed: Packed, best: Floats) -> Iterator[dict[str, objec
 
 def _estimates(task: Task, payoff: Floats, place: Ints) -> list[stats.Estimate]:
     """(C, n) payoffs -> the estimate of each line, all at once."""
-    kind: stats.Kind = "share" if task is Task.MCQ else "mean"
+    kind: stats.Kind = "share" if task is Task.MCQ else "amount"
     columns = list(payoff if task is Task.MCQ else -payoff)
     return [
         g.estimate(0)

@@ -28,6 +28,7 @@ from sdgbias.methods import baselines, metrics, tuning
 from sdgbias.methods.answers import parse_letter
 from sdgbias.methods.baselines import METHODS, Evidence
 from sdgbias.methods.cade import Bools, Floats, Ints, argmax_view
+from sdgbias.methods.stats import Kind
 from sdgbias.suites import extra_prompts
 from sdgbias.types import LETTERS, Task, View
 
@@ -264,6 +265,16 @@ def _pools(
     yield whole, columns, {m: found[0][m].note for m in names} | tuned
 
 
+_KINDS: Mapping[str, Kind] = {
+    "accuracy": "share",
+    "interval_accuracy": "share",
+    "expected_accuracy": "fraction",
+    "accuracy_gain": "mean",
+    "mae": "amount",
+    "mae_change": "mean",
+}
+
+
 def _rows(
     task: Task,
     outcome: Outcome,
@@ -272,10 +283,8 @@ def _rows(
 ) -> Iterator[dict[str, object]]:
     for level in levels(outcome.items):
         for metric, values in columns.items():
-            share = metric in ("accuracy", "interval_accuracy")
-            for method, found in spread(
-                level, values, outcome.place, "share" if share else "mean"
-            ).items():
+            kind = _KINDS[metric]
+            for method, found in spread(level, values, outcome.place, kind).items():
                 yield from rows_of(
                     STUDY,
                     level,

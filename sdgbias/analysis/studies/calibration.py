@@ -145,16 +145,16 @@ def _test(judged: dict[str, Judged], test: str, settings: Settings) -> list[dict
             row(
                 "calibration",
                 "brier",
-                stats.mean(metrics.brier(np.exp(j.log_p), j.gold), j.place),
+                stats.amount(metrics.brier(np.exp(j.log_p), j.gold), j.place),
                 **common,
             ),
             row(
                 "calibration",
                 "nll",
-                stats.mean(metrics.negative_log_likelihood(j.log_p, j.gold), j.place),
+                stats.amount(metrics.negative_log_likelihood(j.log_p, j.gold), j.place),
                 **common,
             ),
-            row("calibration", "confidence", stats.mean(j.confidence, j.place), **common),
+            row("calibration", "confidence", stats.fraction(j.confidence, j.place), **common),
             row("calibration", "accuracy", stats.share(j.hit, j.place), **common),
         ]
         for name, bin_of in binned[m].items():

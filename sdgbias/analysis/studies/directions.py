@@ -7,8 +7,8 @@ questions with one more kind of answer: 'invalid', where the model's most likely
 of the question's letters. These four add up to one.
 
 A Q-only prompt holds nothing of the place, so all questions of an indicator with the same options
-are one prompt. Its rows stand beside their number of distinct prompts, and once more with by =
-'prompt', where the interval counts prompts, not places.
+are one prompt. Its intervals count prompts, not places, as do those of CTX+Q where the context
+holds no value; the number of distinct prompts stands beside them.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def rows(run: RunData, settings: Settings) -> pd.DataFrame:
     made: list[dict[str, object]] = []
     cells = answers.reportable(run, Task.MCQ)
     for o, mine in zip(answers.pools(run, Task.MCQ), [*([c] for c in cells), cells], strict=False):
-        prompt, levels = prompts(o.items), answers.levels(o.items)
-        made += _shares(o, mine, levels, prompt) + _prompts(o, levels, prompt) + _gaps(o, levels)
+        prompt, levels = answers.prompts(o.items), answers.levels(o.items)
+        made += _shares(o, mine, levels) + _prompts(o, levels, prompt) + _gaps(o, levels)
     answers.adjust([r for r in made if str(r["metric"]).startswith("full_minus_")])
     return table(made)
 
@@ -68,18 +68,11 @@ def invalid(cell: Cell, view: View) -> Floats:
     return np.where((code < 0) | silent[np.maximum(code, 0)], _NAN, wrong.astype(float))
 
 
-def prompts(items: pd.DataFrame) -> Ints:
-    """(n,) codes of the distinct Q-only prompts: a question's words and its options."""
-    return pd.factorize(items["question"] + "\t" + items["options"], sort=True)[0].astype(np.int64)
-
-
 def _share(says: Floats, i: int) -> Floats:
     return np.where(np.isnan(says), _NAN, says == i)
 
 
-def _shares(
-    o: Outcome, cells: Sequence[Cell], levels: Sequence[Level], prompt: Ints
-) -> list[dict[str, object]]:
+def _shares(o: Outcome, cells: Sequence[Cell], levels: Sequence[Level]) -> list[dict[str, object]]:
     made = []
     for method, choice in o.choice.items():
         three, two = directed(o, choice), directed(o, choice, 2)
@@ -97,20 +90,11 @@ def _shares(
             }
             answered["answered_invalid"] = counted
         common = {"task": o.task.value, "test": o.test, "method": method}
+        unit = answers.unit(o, method)
         for level in levels:
             alone = level.columns[0]["indicator"] != "all"
-            found = answers.spread(level, columns | ({} if alone else answered), o.place)
+            found = answers.spread(level, columns | ({} if alone else answered), unit)
             made += answers.rows_of(STUDY, level, found, common)
-            if method == View.Q_ONLY.value:
-                found = answers.spread(
-                    level, {k: v for k, v in columns.items() if "two_option" not in k}, prompt
-                )
-                made += answers.rows_of(
-                    STUDY,
-                    level,
-                    found,
-                    {**common, "by": "prompt", "note": "interval over distinct prompts"},
-                )
     return made
 
 

@@ -329,7 +329,7 @@ def question_rows(question: Question, settings: Settings) -> list[dict[str, obje
                 row(
                     STUDY,
                     "accuracy_balanced",
-                    stats.macro(correct[test], question.gold[test], place[test]),
+                    stats.macro(correct[test], question.gold[test], place[test], "fraction"),
                     **own,
                 )
             )

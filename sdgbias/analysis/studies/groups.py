@@ -87,7 +87,7 @@ def _by_group(o: Outcome, by: str) -> list[dict[str, object]]:
                 for i, d in enumerate(DIRECTIONS)
                 if i != 1
             }
-            found = answers.spread(level, columns, o.place, smallest=stats.SMALLEST)
+            found = answers.spread(level, columns, answers.unit(o, m), smallest=stats.SMALLEST)
             made += answers.rows_of(
                 STUDY, level, found, {"task": o.task.value, "test": o.test, "method": m}
             )
@@ -96,7 +96,7 @@ def _by_group(o: Outcome, by: str) -> list[dict[str, object]]:
     for m in methods:
         for kind, columns in (
             ("share", {"interval_accuracy": o.hit[m]}),
-            ("mean", {"mae": o.error[m]}),
+            ("amount", {"mae": o.error[m]}),
         ):
             found = answers.spread(level, columns, o.place, kind, smallest=stats.SMALLEST)  # type: ignore[arg-type]
             made += answers.rows_of(

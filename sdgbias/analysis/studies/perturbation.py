@@ -35,7 +35,7 @@ ORDERS = {
 def rows(run: RunData, settings: Settings) -> pd.DataFrame:
     """Shares of optimistic, conservative and pessimistic Q-only answers per order of options (by
     'order'), questions with three options, and share_optimistic_two_option; distinct_prompts beside
-    them, because Q-only asks the same of many items. One row not_run without the pass table_j. Test
+    them, which is what the intervals count, because Q-only asks the same of many items. One row not_run without the pass table_j. Test
     split."""
     cell = run.cells.get((Task.MCQ, extra_prompts.TABLE_J_TEST))
     if cell is None:
@@ -67,8 +67,7 @@ def _rows(cell: Cell, order: str, view: str, seed: int) -> list[dict[str, object
         + items["options"]
         + "\x1f"
         + pd.Series([str(o) for o in shown[use].tolist()])
-    )[0]
-    place = pd.factorize(items["cluster_id"], sort=True)[0].astype(np.int64)
+    )[0].astype(np.int64)
     values = {
         f"share_{name}": np.where(three, says[use] == name, np.nan)
         for name in ("optimistic", "conservative", "pessimistic")
@@ -81,7 +80,7 @@ def _rows(cell: Cell, order: str, view: str, seed: int) -> list[dict[str, object
     }
     made: list[dict[str, object]] = []
     for level in levels(items):
-        made += rows_of(STUDY, level, spread(level, values, place), **columns)
+        made += rows_of(STUDY, level, spread(level, values, prompt), **columns)
         for i, named in enumerate(level.columns):
             mine = level.code == i
             count = Estimate(

@@ -66,7 +66,7 @@ def _targets(o: Outcome) -> Level:
 def _method(o: Outcome, method: str, spread: Mapping[str, float]) -> list[dict[str, object]]:
     common: dict[str, object] = {"task": o.task.value, "test": o.test, "method": method}
     scaled, level = _scaled(o, method, spread), _targets(o)
-    made = answers.rows_of(STUDY, level, answers.spread(level, scaled, o.place, "mean"), common)
+    made = answers.rows_of(STUDY, level, answers.spread(level, scaled, o.place, "amount"), common)
     made += answers.rows_of(
         STUDY, level, answers.spread(level, {"interval_accuracy": o.hit[method]}, o.place), common
     )
@@ -75,13 +75,13 @@ def _method(o: Outcome, method: str, spread: Mapping[str, float]) -> list[dict[s
         micro = (
             stats.share(values, o.place)
             if name == "interval_accuracy"
-            else stats.mean(values, o.place)
+            else stats.amount(values, o.place)
         )
         note = _MIXED if name == "mae" else ""
         made.append(row(STUDY, f"{name}_micro", micro, **common, note=note))
-        made.append(
-            row(STUDY, f"{name}_macro", stats.macro(values, target, o.place), **common, note=note)
-        )
+        kind: stats.Kind = "fraction" if name == "interval_accuracy" else "amount"
+        macro = stats.macro(values, target, o.place, kind)
+        made.append(row(STUDY, f"{name}_macro", macro, **common, note=note))
     return made
 
 

@@ -313,7 +313,7 @@ def _summary(hits: np.ndarray, ids: np.ndarray) -> dict[str, float | int]:
 
 
 def _mean_summary(values: np.ndarray, ids: np.ndarray) -> dict[str, float | int]:
-    e = stats.mean(values, ids)
+    e = stats.amount(values, ids)
     return {"value": e.value, "n": e.n, "ci_low": e.low, "ci_high": e.high}
 
 

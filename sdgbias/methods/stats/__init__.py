@@ -5,7 +5,8 @@ Everything is clustered: questions about one DHS cluster share a picture and sur
 are not independent. ``clusters`` is (N,) of any sortable key. NaN rows are left out and n says so;
 what can't be had is NaN.
 
-intervals   Estimate, mean, share, macro, two_way: one number with its n and 95 % interval
+intervals   Estimate, mean, share, amount, fraction, macro, two_way: one number with its n, its
+            clusters and a 95 % interval
 resample    bootstrap over clusters, of anything that is a function of column means
 paired      McNemar, clustered t test and bootstrap test of a difference, minimum detectable effect
 families    Holm, Benjamini-Hochberg, letters of a leaderboard
@@ -27,7 +28,6 @@ from sdgbias.methods.stats.groups import (
     ByGroup,
     Disparity,
     GroupMeans,
-    Kind,
     by_group,
     disparity,
     disparity_change,
@@ -36,14 +36,22 @@ from sdgbias.methods.stats.groups import (
     intersect,
 )
 from sdgbias.methods.stats.intervals import (
+    FEWEST,
     LEVEL,
     Estimate,
+    Kind,
+    amount,
+    cluster_spread,
     codes,
+    estimate,
+    fraction,
     macro,
     mean,
+    nothing,
     share,
-    t_estimate,
+    spread_of,
     two_way,
+    widest,
 )
 from sdgbias.methods.stats.multiple import benjamini_hochberg, holm, leaderboard, letters
 from sdgbias.methods.stats.paired import (
@@ -57,6 +65,7 @@ from sdgbias.methods.stats.paired import (
 )
 
 __all__ = [
+    "FEWEST",
     "LEVEL",
     "SMALLEST",
     "Boot",
@@ -68,13 +77,17 @@ __all__ = [
     "Kind",
     "McNemar",
     "PairedTest",
+    "amount",
     "benjamini_hochberg",
     "bootstrap",
     "by_group",
+    "cluster_spread",
     "cluster_sums",
     "codes",
     "disparity",
     "disparity_change",
+    "estimate",
+    "fraction",
     "group_means",
     "grouped",
     "holm",
@@ -86,11 +99,13 @@ __all__ = [
     "mcnemar",
     "mean",
     "minimum_detectable",
+    "nothing",
     "paired",
     "paired_bootstrap",
     "replicates",
     "share",
     "sign_test",
-    "t_estimate",
+    "spread_of",
     "two_way",
+    "widest",
 ]

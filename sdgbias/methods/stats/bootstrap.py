@@ -19,7 +19,7 @@ from scipy import sparse
 from scipy.special import ndtr, ndtri
 
 from sdgbias.methods.cade import Floats, Ints
-from sdgbias.methods.stats.intervals import LEVEL, Estimate, codes
+from sdgbias.methods.stats.intervals import FEWEST, LEVEL, Estimate, codes
 
 Interval = Literal["percentile", "bca"]
 #: Numbers in one block of weights (64 MiB of float64), and the share of non-zeros below which a
@@ -86,7 +86,7 @@ def bootstrap(
     statistic: (..., M) column means -> (..., S), e.g. ``lambda m: m[..., :1] - m[..., 1:]`` for a
     difference, ``/`` for a ratio; by default the means themselves. n is the number of rows with any
     number. Percentile, or bias-corrected and accelerated (BCa, Efron 1987, jackknife over
-    clusters). Fewer than two clusters: NaN bounds.
+    clusters). Fewer than ``FEWEST`` clusters: NaN bounds.
     """
     x = np.asarray(values, dtype=float)
     x = x[:, None] if x.ndim == 1 else x
@@ -108,7 +108,7 @@ def bootstrap(
 
     value = of(both.sum(axis=0))
     n = np.full(value.shape, int(there.any(axis=1).sum()), dtype=np.int64)
-    if groups < 2:
+    if groups < FEWEST:
         nan = np.full(value.shape, np.nan)
         return Boot(value, n, nan, nan, np.full((draws, *value.shape), np.nan))
     found = of(replicates(both, draws, seed))

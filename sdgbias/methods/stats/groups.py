@@ -5,19 +5,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import sparse
-from scipy.special import stdtrit
 
 from sdgbias.methods.cade import Bools, Floats, Ints
 from sdgbias.methods.stats.bootstrap import interval, replicates
-from sdgbias.methods.stats.intervals import LEVEL, Estimate, codes, wilson
+from sdgbias.methods.stats.intervals import (
+    FEWEST,
+    LEVEL,
+    Estimate,
+    Kind,
+    bounds,
+    codes,
+    spread_of,
+)
 from sdgbias.methods.stats.paired import p_of_draws, t_test
 
-Kind = Literal["share", "mean"]
 #: A group of fewer rows has no value: it would be read as a finding.
 SMALLEST = 20
 
@@ -25,7 +30,8 @@ SMALLEST = 20
 @dataclass(frozen=True)
 class ByGroup:
     """A metric by group. names: the g group keys, sorted; value, low, high (g,), NaN where small;
-    n, clusters (g,); small (g,): fewer rows than asked for. se (g,): clustered standard error."""
+    n, clusters (g,); small (g,): fewer rows than asked for. se, df (g,): clustered standard error
+    and its degrees of freedom."""
 
     names: tuple[object, ...]
     value: Floats
@@ -34,21 +40,25 @@ class ByGroup:
     high: Floats
     clusters: Ints
     se: Floats
+    df: Floats
     small: Bools
 
     def estimate(self, i: int) -> Estimate:
         return Estimate(
-            float(self.value[i]), int(self.n[i]), float(self.low[i]), float(self.high[i])
+            float(self.value[i]),
+            int(self.n[i]),
+            float(self.low[i]),
+            float(self.high[i]),
+            int(self.clusters[i]),
         )
 
     @property
     def p(self) -> Floats:
-        """(g,) two-sided p of each value against 0, t on clusters - 1; as `paired` of the group's
-        rows."""
+        """(g,) two-sided p of each value against 0; as `paired` of the group's rows."""
         return np.array(
             [
-                t_test(v, s * s, int(c))
-                for v, s, c in zip(self.value, self.se, self.clusters, strict=True)
+                t_test(v, s * s, d, int(c))
+                for v, s, d, c in zip(self.value, self.se, self.df, self.clusters, strict=True)
             ]
         )
 
@@ -123,19 +133,12 @@ def grouped(
         rows, sums = np.zeros(pairs), np.zeros(pairs)
         add_up(np.asarray(column, dtype=float), pair, sums, rows)
         n = np.bincount(group, weights=rows, minlength=g).astype(float)
-        clusters = np.bincount(group, weights=rows > 0, minlength=g).astype(float)
         with np.errstate(divide="ignore", invalid="ignore"):
             value = np.bincount(group, weights=sums, minlength=g) / n
-            rest = np.where(rows > 0, sums - rows * value[group], 0.0)
-            variance = (
-                clusters / (clusters - 1) * np.bincount(group, weights=rest**2, minlength=g) / n**2
-            )
-        variance = np.where(clusters < 2, np.nan, variance)
-        if kind == "share":
-            low, high = wilson(value, n, variance, clusters)
-        else:
-            half = stdtrit(np.maximum(clusters - 1, 1), 0.5 + LEVEL / 2) * variance**0.5
-            low, high = value - half, value + half
+        there = rows > 0
+        rest = (sums - rows * value[group])[there]
+        spread = spread_of(rest, rows[there], group[there], g)
+        low, high = bounds(value, n, spread, kind)
         small = n < max(smallest, 1)
         value, low, high = (np.where(small, np.nan, v) for v in (value, low, high))
         whole = n.astype(np.int64)
@@ -146,8 +149,9 @@ def grouped(
                 whole,
                 low,
                 high,
-                clusters.astype(np.int64),
-                variance**0.5,
+                spread.clusters,
+                spread.variance**0.5,
+                spread.df,
                 small,
             )
         )
@@ -157,11 +161,12 @@ def grouped(
 @dataclass(frozen=True)
 class GroupMeans:
     """Means of M columns in g groups, sorted, NaN where small: value (M, g); draws (B, M, g) of
-    resampled clusters; n rows."""
+    resampled clusters; n rows; most: how far two means can lie apart (1 where rows are 0 or 1)."""
 
     value: Floats
     draws: Floats
     n: int
+    most: float = np.inf
 
 
 @dataclass(frozen=True)
@@ -205,8 +210,8 @@ def disparity(
     return Disparity(
         reduced,
         means.n,
-        np.where(never, np.maximum(low, 0.0), low),
-        high,
+        np.maximum(low, np.where(never, 0.0, -means.most)),
+        np.minimum(high, means.most),
         p_of_draws(reduced, alike + reduced),
         each,
     )
@@ -247,7 +252,8 @@ def group_means(
     """Means of (N, M) columns by (N,) group keys, and those of each bootstrap sample of clusters.
     NaN rows are left out.
 
-    Below ``smallest`` rows a group has no value, in no draw either. One cluster: draws are NaN.
+    Below ``smallest`` rows a group has no value, in no draw either. Fewer than ``FEWEST``
+    clusters: draws are NaN.
     """
     x = np.asarray(values, dtype=float)
     x = x[:, None] if x.ndim == 1 else x
@@ -255,6 +261,8 @@ def group_means(
     (code, names), (place, places) = group_codes(groups), codes(clusters)
     g = len(names)
     there = ~np.isnan(x)
+    n = int(there.any(axis=1).sum())
+    most = 1.0 if np.isin(x[there], (0.0, 1.0)).all() else float("inf")
     same = bool((there == there[:, :1]).all())
     columns = [np.where(there[:, j], x[:, j], 0.0) for j in range(m)]
     columns += [there[:, j].astype(float) for j in range(1 if same else m)]
@@ -268,9 +276,7 @@ def group_means(
     small = np.broadcast_to(total[m:], (m, g)) < max(smallest, 1)
     with np.errstate(divide="ignore", invalid="ignore"):
         value = np.where(small, np.nan, total[:m] / total[m:])
-        if places < 2:
-            return GroupMeans(value, np.full((draws, m, g), np.nan), int(there.any(axis=1).sum()))
+        if places < FEWEST:
+            return GroupMeans(value, np.full((draws, m, g), np.nan), n, most)
         each = replicates(sums, draws, seed).reshape(draws, -1, g)
-        return GroupMeans(
-            value, np.where(small, np.nan, each[:, :m] / each[:, m:]), int(there.any(axis=1).sum())
-        )
+        return GroupMeans(value, np.where(small, np.nan, each[:, :m] / each[:, m:]), n, most)

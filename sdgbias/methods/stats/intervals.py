@@ -1,36 +1,61 @@
-"""Estimates with their n and 95 % interval, clustered by place.
+"""Estimates with their n, their clusters and a 95 % interval.
 
-Items of one DHS cluster share an image and survey answers, so they are not independent: intervals
-use the between-cluster variance of the mean (linearised, G/(G-1) corrected; for a mean that is
-CR1). Shares get a Wilson interval at the effective sample size n / design effect, which stays
-inside [0, 1] and never collapses when all answers agree; means get a t interval.
+Items of one DHS cluster share an image and survey answers, so they are not independent; nor are
+the answers to one prompt that many items share. The variance is the cluster jackknife (CV3:
+MacKinnon, Nielsen & Webb 2023), the quantile t at Satterthwaite's degrees of freedom (Bell &
+McCaffrey 2002). For clusters of one size that is CR1 and t on clusters minus one; where some
+clusters hold much of the rows it is wider. Below ``FEWEST`` clusters there is no interval.
+
+No interval leaves the range of its metric: shares get a Wilson interval at the effective sample
+size with the t quantile, non-negative amounts (MAE) one on the log scale, fractions (means of
+numbers from 0 to 1) one on the logit scale.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import ndtri, stdtrit
+from scipy.special import expit, logit, stdtrit
 
 from sdgbias.methods.cade import Floats, Ints
 
 LEVEL = 0.95
-#: With fewer clusters than this a cluster-robust standard error is too small more often than its t
-#: interval admits.
-FEW = 10
+#: Below this many clusters nothing is known of how much they differ, and there is no interval.
+FEWEST = 5
+
+#: Range of a metric: any number; 0 or 1 in each row; 0 or more; from 0 to 1.
+Kind = Literal["mean", "share", "amount", "fraction"]
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """value with its n (rows) and interval; NaN bounds where an interval can't be had (fewer than
-    two clusters)."""
+    """value with its n (rows), its interval and the clusters that the interval counts (0: none are
+    counted). NaN bounds where an interval can't be had (fewer than ``FEWEST`` clusters)."""
 
     value: float
     n: int
     low: float
     high: float
+    clusters: int = 0
+
+    @property
+    def too_few(self) -> bool:
+        """Whether there is a value, but too few clusters for its interval."""
+        return self.value == self.value and 0 < self.clusters < FEWEST
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How far the means of g groups of rows vary: variance, df (g,), NaN below two clusters, and
+    clusters (g,)."""
+
+    variance: Floats
+    df: Floats
+    clusters: Ints
 
 
 def codes(keys: ArrayLike) -> tuple[Ints, int]:
@@ -49,13 +74,38 @@ def codes(keys: ArrayLike) -> tuple[Ints, int]:
     return inverse.reshape(-1).astype(np.int64), len(names)
 
 
-def _cluster_variance(values: Floats, clusters: ArrayLike) -> tuple[float, int]:
-    """Cluster-robust variance of the mean and the number of clusters."""
+def spread_of(sums: Floats, rows: Floats, group: Ints | None = None, groups: int = 1) -> Spread:
+    """Spread of the mean of each group from its clusters: (P,) sums of residuals and (P,) rows of
+    each cluster (none of zero rows), (P,) group codes below ``groups``.
+
+    With w a cluster's share of the rows, the variance is (G - 1) / G times the sum of (residual sum
+    / (rows (1 - w)))^2. The degrees of freedom are 2 E(V)^2 / var(V) where rows are
+    normal and independent.
+    """
+    code = np.zeros(len(rows), dtype=np.int64) if group is None else group
+
+    def total(values: Floats) -> Floats:
+        return np.bincount(code, weights=values, minlength=groups).astype(float)
+
+    many, n = np.bincount(code, minlength=groups), total(rows)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        w = rows / n[code]
+        variance = (many - 1) / many * total((sums / (1 - w)) ** 2) / n**2
+        # expectation and variance of the above under independent rows of one variance
+        own, cross = w / (1 - w), (w / (1 - w)) ** 2
+        df = total(own) ** 2 / (total(own**2) + total(cross) ** 2 - total(cross**2))
+    lone = many < 2
+    df = np.clip(df, 1.0, np.maximum(many - 1, 1))
+    return Spread(np.where(lone, np.nan, variance), np.where(lone, np.nan, df), many)
+
+
+def cluster_spread(residuals: Floats, clusters: ArrayLike) -> Spread:
+    """Spread of the mean of (N,) rows from their residuals; one group."""
     code, groups = codes(clusters)
-    if groups < 2:
-        return float("nan"), groups
-    sums = np.bincount(code, weights=values - values.mean(), minlength=groups)
-    return float(groups / (groups - 1) * np.sum(sums**2) / values.size**2), groups
+    return spread_of(
+        np.bincount(code, weights=residuals, minlength=groups).astype(float),
+        np.bincount(code, minlength=groups).astype(float),
+    )
 
 
 def known(values: ArrayLike, *keys: ArrayLike) -> tuple[Floats, list[np.ndarray]]:
@@ -67,50 +117,90 @@ def known(values: ArrayLike, *keys: ArrayLike) -> tuple[Floats, list[np.ndarray]
     return x[ok], [np.asarray(k)[ok] for k in keys]
 
 
-def t_estimate(value: float, n: int, variance: float, groups: int) -> Estimate:
-    """value +- t(groups - 1) standard errors; NaN bounds below two groups."""
-    if groups < 2 or not np.isfinite(variance):
-        return Estimate(value, n, float("nan"), float("nan"))
-    half = float(stdtrit(groups - 1, 0.5 + LEVEL / 2)) * variance**0.5
-    return Estimate(value, n, value - half, value + half)
+def bounds(value: Floats, n: Floats, spread: Spread, kind: Kind) -> tuple[Floats, Floats]:
+    """(low, high) of (g,) values of one kind; NaN below ``FEWEST`` clusters and where a bound isn't
+    finite."""
+    t = stdtrit(np.nan_to_num(spread.df, nan=1.0), 0.5 + LEVEL / 2)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        half = t * spread.variance**0.5
+        if kind == "share":
+            low, high = wilson(value, n, spread.variance, spread.clusters, spread.df)
+        elif kind == "amount":
+            factor = np.where(half == 0, 1.0, np.exp(half / value))
+            low, high = value / factor, value * factor
+        elif kind == "fraction":
+            at, off = logit(value), half / (value * (1 - value))
+            low = np.where(half == 0, value, expit(at - off))
+            high = np.where(half == 0, value, expit(at + off))
+        else:
+            low, high = value - half, value + half
+    none = (spread.clusters < FEWEST) | ~np.isfinite(low + high)
+    return np.where(none, np.nan, low), np.where(none, np.nan, high)
 
 
-def mean(values: ArrayLike, clusters: ArrayLike) -> Estimate:
-    """Mean of (N,) values with a t interval on clusters - 1 degrees of freedom. NaN values are left
-    out of value and n."""
+def estimate(value: float, n: int, spread: Spread, kind: Kind = "mean") -> Estimate:
+    """One value with the interval of its spread (of one group)."""
+    low, high = bounds(np.array([value]), np.array([float(n)]), spread, kind)
+    return Estimate(value, n, float(low[0]), float(high[0]), int(spread.clusters[0]))
+
+
+def nothing() -> Estimate:
+    """What is known of no rows at all."""
+    return Estimate(float("nan"), 0, float("nan"), float("nan"))
+
+
+def mean(values: ArrayLike, clusters: ArrayLike, kind: Kind = "mean") -> Estimate:
+    """Mean of (N,) values with the interval of its kind. NaN values are left out of value and n."""
     x, (c,) = known(values, clusters)
     if x.size == 0:
-        return Estimate(float("nan"), 0, float("nan"), float("nan"))
-    variance, groups = _cluster_variance(x, c)
-    return t_estimate(float(x.mean()), int(x.size), variance, groups)
+        return nothing()
+    value = float(x.mean())
+    return estimate(value, int(x.size), cluster_spread(x - value, c), kind)
 
 
 def share(hits: ArrayLike, clusters: ArrayLike) -> Estimate:
     """Share of (N,) booleans (NaN left out) with a Wilson interval at the effective sample size (at
     most n, at least 1)."""
-    x, (c,) = known(hits, clusters)
-    if x.size == 0:
-        return Estimate(float("nan"), 0, float("nan"), float("nan"))
-    p, n = float(x.mean()), int(x.size)
-    low, high = wilson(
-        np.array(p), np.array(float(n)), *(np.array(float(v)) for v in _cluster_variance(x, c))
+    return mean(hits, clusters, "share")
+
+
+def amount(values: ArrayLike, clusters: ArrayLike) -> Estimate:
+    """Mean of (N,) numbers of 0 or more (NaN left out): an interval on the log scale."""
+    return mean(values, clusters, "amount")
+
+
+def fraction(values: ArrayLike, clusters: ArrayLike) -> Estimate:
+    """Mean of (N,) numbers from 0 to 1 (NaN left out): an interval on the logit scale."""
+    return mean(values, clusters, "fraction")
+
+
+def widest(estimates: Sequence[Estimate]) -> Estimate:
+    """Of one value clustered in several ways, the estimate that claims least: one without an
+    interval, else the widest."""
+    none = [e for e in estimates if e.low != e.low]
+    return (
+        min(none, key=lambda e: e.clusters)
+        if none
+        else max(estimates, key=lambda e: e.high - e.low)
     )
-    return Estimate(p, n, float(low), float(high))
 
 
-def wilson(p: Floats, n: Floats, variance: Floats, groups: Floats) -> tuple[Floats, Floats]:
-    """Wilson bounds of shares p at n / design effect rows; all arrays of one shape. NaN where p is
-    NaN.
+def wilson(
+    p: Floats, n: Floats, variance: Floats, groups: ArrayLike, df: Floats
+) -> tuple[Floats, Floats]:
+    """Wilson bounds of shares p at n / design effect rows, with the t quantile of df for the
+    normal one; all arrays of one shape. NaN where p is NaN.
 
     The design effect is the clustered variance over p (1 - p) / n. Where all answers agree it can't
     be seen: clusters count as rows, the cautious choice. One cluster counts as one row.
     """
+    many = np.asarray(groups, dtype=float)
     simple = p * (1 - p) / np.maximum(n, 1)
     with np.errstate(divide="ignore", invalid="ignore"):
         effective = np.minimum(n, np.maximum(1.0, n * simple / variance))
-    effective = np.where((simple == 0) | (variance == 0), groups, effective)
-    effective = np.where(groups < 2, 1.0, effective)
-    z = float(ndtri(0.5 + LEVEL / 2))
+    effective = np.where((simple == 0) | (variance == 0), many, effective)
+    effective = np.where(many < 2, 1.0, effective)
+    z = stdtrit(np.nan_to_num(df, nan=1.0), 0.5 + LEVEL / 2)
     centre = (p + z * z / (2 * effective)) / (1 + z * z / effective)
     half = (
         z / (1 + z * z / effective) * (p * (1 - p) / effective + z * z / (4 * effective**2)) ** 0.5
@@ -118,8 +208,10 @@ def wilson(p: Floats, n: Floats, variance: Floats, groups: Floats) -> tuple[Floa
     return np.maximum(0.0, centre - half), np.minimum(1.0, centre + half)
 
 
-def macro(values: ArrayLike, classes: ArrayLike, clusters: ArrayLike) -> Estimate:
-    """Mean over classes of the class means of (N,) values, each class weighing the same; t interval
+def macro(
+    values: ArrayLike, classes: ArrayLike, clusters: ArrayLike, kind: Kind = "mean"
+) -> Estimate:
+    """Mean over classes of the class means of (N,) values, each class weighing the same; interval
     over clusters.
 
     The variance is that of the linearised statistic: row i of class c contributes (x_i - mean_c) /
@@ -127,13 +219,12 @@ def macro(values: ArrayLike, classes: ArrayLike, clusters: ArrayLike) -> Estimat
     """
     x, (k, c) = known(values, classes, clusters)
     if x.size == 0:
-        return Estimate(float("nan"), 0, float("nan"), float("nan"))
+        return nothing()
     code, many = codes(k)
     count = np.bincount(code, minlength=many)
     means = np.bincount(code, weights=x, minlength=many) / count
     influence = (x - means[code]) * x.size / (many * count[code])
-    variance, groups = _cluster_variance(influence, c)
-    return t_estimate(float(means.mean()), int(x.size), variance, groups)
+    return estimate(float(means.mean()), int(x.size), cluster_spread(influence, c), kind)
 
 
 def two_way(values: ArrayLike, inner: ArrayLike, outer: ArrayLike) -> tuple[Estimate, str]:
@@ -141,21 +232,26 @@ def two_way(values: ArrayLike, inner: ArrayLike, outer: ArrayLike) -> tuple[Esti
     a note.
 
     V = V_inner + V_outer - V_both (Cameron, Gelbach and Miller 2011). DHS clusters lie within
-    countries: then V_both is V_inner, and what is left is the country-level CR1 variance. The
-    interval is t on the smaller number of groups minus one. The note warns below ten groups, where
-    even that t interval is too narrow; it is '' otherwise.
+    countries: then V_both is V_inner, and what is left is the country-level variance. The interval
+    has the fewer degrees of freedom of the two. The note says where the groups are too few for an
+    interval; it is '' otherwise.
     """
     x, (a, b) = known(values, inner, outer)
     if x.size == 0:
-        return Estimate(float("nan"), 0, float("nan"), float("nan")), ""
+        return nothing(), ""
+    value = float(x.mean())
     (one, _), (two, many) = codes(a), codes(b)
-    (v_one, g_one), (v_two, g_two) = _cluster_variance(x, one), _cluster_variance(x, two)
-    both, g_both = codes(one * many + two)
-    variance = v_two if g_both == g_one else v_one + v_two - _cluster_variance(x, both)[0]
-    if g_both != g_one and variance < max(v_one, v_two):
-        variance = max(
-            v_one, v_two
-        )  # the difference of three estimates may fall below either way alone, even below zero
-    fewest = min(g_one, g_two)
-    note = f"{fewest} groups: fewer than {FEW}, the interval is too narrow" if fewest < FEW else ""
-    return t_estimate(float(x.mean()), int(x.size), variance, fewest), note
+    by_one, by_two = cluster_spread(x - value, one), cluster_spread(x - value, two)
+    crossed, g_crossed = codes(one * many + two)
+    variance = by_two.variance
+    if g_crossed != by_one.clusters[0]:
+        # the difference of three estimates may fall below either way alone, even below zero
+        crossing = cluster_spread(x - value, crossed).variance
+        variance = np.maximum(
+            by_one.variance + by_two.variance - crossing,
+            np.maximum(by_one.variance, by_two.variance),
+        )
+    fewest = np.minimum(by_one.clusters, by_two.clusters)
+    spread = Spread(variance, np.minimum(by_one.df, by_two.df), fewest)
+    note = f"{fewest[0]} groups: too few for an interval" if fewest[0] < FEWEST else ""
+    return estimate(value, int(x.size), spread), note

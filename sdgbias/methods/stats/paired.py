@@ -9,7 +9,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import bdtr, stdtr, stdtrit
 
-from sdgbias.methods.stats.intervals import Estimate, _cluster_variance, codes, known, t_estimate
+from sdgbias.methods.stats.intervals import (
+    FEWEST,
+    Estimate,
+    cluster_spread,
+    codes,
+    estimate,
+    known,
+    nothing,
+)
 
 
 @dataclass(frozen=True)
@@ -25,12 +33,12 @@ class McNemar:
 
 @dataclass(frozen=True)
 class PairedTest:
-    """estimate: mean difference with its interval; se: its clustered standard error; df = clusters
-    - 1; p two-sided."""
+    """estimate: mean difference with its interval; se: its clustered standard error; df:
+    Satterthwaite's degrees of freedom, clusters - 1 where clusters are of one size; p two-sided."""
 
     estimate: Estimate
     se: float
-    df: int
+    df: float
     p: float
 
 
@@ -63,32 +71,33 @@ def sign_test(fixed: int, broken: int, *, mid_p: bool = False) -> float:
 
 
 def paired(difference: ArrayLike, clusters: ArrayLike) -> PairedTest:
-    """t test of the mean of (N,) row differences (NaN left out) on clusters - 1 degrees of freedom.
+    """t test of the mean of (N,) row differences (NaN left out), as `intervals.mean` judges it.
 
-    Differences that are all zero: p is 1. Fewer than two clusters: everything but the mean is NaN.
+    Differences that are all zero: p is 1. Fewer than ``FEWEST`` clusters: no interval and no p;
+    fewer than two: no standard error either.
     """
     x, (c,) = known(difference, clusters)
     if x.size == 0:
-        nan = float("nan")
-        return PairedTest(Estimate(nan, 0, nan, nan), nan, 0, nan)
+        return PairedTest(nothing(), float("nan"), 0.0, float("nan"))
     value = float(x.mean())
-    variance, groups = _cluster_variance(x, c)
+    spread = cluster_spread(x - value, c)
+    variance, df = float(spread.variance[0]), float(np.nan_to_num(spread.df[0]))
     return PairedTest(
-        t_estimate(value, int(x.size), variance, groups),
-        float(variance) ** 0.5,
-        max(groups - 1, 0),
-        t_test(value, variance, groups),
+        estimate(value, int(x.size), spread),
+        variance**0.5,
+        df,
+        t_test(value, variance, df, int(spread.clusters[0])),
     )
 
 
-def t_test(value: float, variance: float, groups: int) -> float:
-    """Two-sided p of value against zero; as scipy, 0 where the variance is zero and the value
-    isn't."""
-    if groups < 2 or np.isnan(variance) or np.isnan(value):
+def t_test(value: float, variance: float, df: float, clusters: int) -> float:
+    """Two-sided p of value against zero, NaN below ``FEWEST`` clusters; as scipy, 0 where the
+    variance is zero and the value isn't."""
+    if clusters < FEWEST or np.isnan(variance) or np.isnan(value):
         return float("nan")
     if value == 0:
         return 1.0
-    return 0.0 if variance == 0 else float(2 * stdtr(groups - 1, -abs(value) / variance**0.5))
+    return 0.0 if variance == 0 else float(2 * stdtr(df, -abs(value) / variance**0.5))
 
 
 def paired_bootstrap(
@@ -99,7 +108,7 @@ def paired_bootstrap(
     from sdgbias.methods.stats.bootstrap import bootstrap
 
     x, (c,) = known(difference, clusters)
-    if x.size == 0 or codes(c)[1] < 2:
+    if x.size == 0 or codes(c)[1] < FEWEST:
         return float("nan")
     found = bootstrap(x, c, draws, seed)
     return float(p_of_draws(found.value, found.draws)[0])
@@ -114,7 +123,7 @@ def p_of_draws(value: np.ndarray, draws: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(value) | ~there.any(axis=0), np.nan, p)
 
 
-def minimum_detectable(se: float, df: int, *, alpha: float = 0.05, power: float = 0.8) -> float:
+def minimum_detectable(se: float, df: float, *, alpha: float = 0.05, power: float = 0.8) -> float:
     """Smallest true difference that a two-sided t test at ``alpha`` finds with ``power``, given its
     clustered standard error.
 

@@ -69,7 +69,7 @@ class Evidence:
     n: int = 0
     p: float = NAN
     se: float = NAN
-    df: int = 0
+    df: float = 0
     unseen: float = NAN
     bound: float = NAN
     side: str = ""
@@ -189,8 +189,10 @@ def _mean(e: Evidence, both: Pairs, note: str) -> Evidence:
         notes.insert(
             0, f"{flips.fixed:,} better, {flips.broken:,} worse, McNemar p {_short(flips.p)}"
         )
-    if test.df + 1 < 10:
-        notes.append(f"{test.df + 1} independent groups of questions only")
+    if test.estimate.clusters < stats.FEWEST:
+        notes.append(f"{test.estimate.clusters} independent groups of questions: too few to judge")
+    elif test.estimate.clusters < 10:
+        notes.append(f"{test.estimate.clusters} independent groups of questions only")
     return replace(
         made, p=_one_sided(p, made), unseen=unseen, note="; ".join(n for n in notes if n)
     )
@@ -251,7 +253,7 @@ def _of_groups(e: Evidence, names: list[str]) -> str:
 
 
 def _column(means: stats.GroupMeans, i: int) -> stats.GroupMeans:
-    return stats.GroupMeans(means.value[i : i + 1], means.draws[:, i : i + 1], means.n)
+    return replace(means, value=means.value[i : i + 1], draws=means.draws[:, i : i + 1])
 
 
 def _grouped(e: Evidence, groups: Any) -> tuple[np.ndarray | None, list[str]]:
@@ -283,12 +285,7 @@ def _bounded(
         return replace(e, note=f"this run has no {e.metric} for {e.method}", missing=True)
     if e.rule.by:
         return _bounded_gap(e, found, seed)
-    counted = np.isin(found.value, (0.0, 1.0)).all()
-    value = (
-        stats.share(found.value, found.cluster)
-        if counted
-        else stats.mean(found.value, found.cluster)
-    )
+    value = stats.mean(found.value, found.cluster, _kind(e.metric, found.value))
     test = stats.paired(found.value - floor, found.cluster)
     return replace(
         e,
@@ -299,6 +296,16 @@ def _bounded(
         se=test.se,
         df=test.df,
     )
+
+
+_RANGES: Mapping[str, stats.Kind] = {"candidate_mass": "fraction", "mae": "amount"}
+
+
+def _kind(metric: str, values: np.ndarray) -> stats.Kind:
+    """The range of a metric, so that its interval stays inside."""
+    if np.isin(values, (0.0, 1.0)).all():
+        return "share"
+    return _RANGES.get(metric, "mean")
 
 
 def _bounded_gap(e: Evidence, found: Measured, seed: int) -> Evidence:
@@ -434,7 +441,9 @@ def _failed(rule: Rule, run: Mapping[str, Any]) -> list[dict[str, Any]]:
             continue
         share = failed / planned
         variance = share * (1 - share) / planned
-        low, high = wilson(*(np.array(float(v)) for v in (share, planned, variance, planned)))
+        low, high = wilson(
+            *(np.array(float(v)) for v in (share, planned, variance, planned, max(planned - 1, 1)))
+        )
         made.append(
             {
                 **common,

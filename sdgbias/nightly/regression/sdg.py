@@ -22,10 +22,9 @@ from sdgbias.analysis.studies.paired import SAME
 from sdgbias.methods.cade import Floats
 from sdgbias.nightly.regression.measured import Keys, Measured, Side, hashed
 from sdgbias.raw.indicators import DIRECTIONS
-from sdgbias.types import ContextTest, Task, View
+from sdgbias.types import Task, View
 
 _NAN = float("nan")
-_NAMED_ONLY = (ContextTest.T3.value, ContextTest.T4.value, ContextTest.T5.value)
 
 
 def load(results: Path, run_id: str) -> Side:
@@ -45,8 +44,7 @@ def load(results: Path, run_id: str) -> Side:
         if value is None or np.isnan(value).all():
             return None
         key, place, prompt, groups = columns(task, test)
-        wordy = method == View.Q_ONLY or (method == View.CTX_Q and test in _NAMED_ONLY)
-        return Measured(key, value, prompt if wordy else place, groups)
+        return Measured(key, value, prompt if outcomes.image_free(method, test) else place, groups)
 
     return Side(run.run, {task.value: [t for k, t in kept if k == task.value] for task in Task}, of)
 

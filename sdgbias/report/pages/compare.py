@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from sdgbias import suites
 from sdgbias.methods import stats
 from sdgbias.methods.stats.paired import t_test
@@ -85,14 +87,16 @@ def differences(reader: Reader, old: Row, new: Row) -> list[dict[str, Any]]:
             FROM places UNION ALL SELECT task, 'all', method, place, sum(s), sum(m), sum(was),
             sum(now), sum(better), sum(worse)
             FROM places GROUP BY task, method, place
+        ),
+        alike AS (
+            SELECT task, test, method, s::DOUBLE AS s, m::DOUBLE AS m, count(*) AS places,
+            sum(was) AS was, sum(now) AS now, sum(better) AS better, sum(worse) AS worse
+            FROM pools GROUP BY task, test, method, s, m
         )
-        SELECT task, test, method, sum(m)::DOUBLE AS n, sum(s)::DOUBLE AS total, count(*) AS
-        places, sum(s * s)::DOUBLE AS ss,
-               sum(s * m)::DOUBLE AS sm, sum(m * m)::DOUBLE AS mm, sum(was)::DOUBLE AS was,
-               sum(now)::DOUBLE AS now,
-               sum(better)::BIGINT AS better, sum(worse)::BIGINT AS worse, count(DISTINCT test) AS
-               tests
-        FROM pools GROUP BY task, test, method"""
+        SELECT task, test, method, list(s ORDER BY s, m) AS s, list(m ORDER BY s, m) AS m,
+               list(places ORDER BY s, m) AS places, sum(was)::DOUBLE AS was,
+               sum(now)::DOUBLE AS now, sum(better)::BIGINT AS better, sum(worse)::BIGINT AS worse
+        FROM alike GROUP BY task, test, method"""
     order = list(labels.VIEWS)
     rows = sorted(
         reader.ask(sql, _named(old, new), runs=_both(old, new)),
@@ -107,26 +111,25 @@ def differences(reader: Reader, old: Row, new: Row) -> list[dict[str, Any]]:
 
 
 def _difference(r: Row) -> dict[str, Any]:
-    value, places = r["total"] / r["n"], int(r["places"])
-    spread = (
-        r["ss"] - 2 * value * r["sm"] + value**2 * r["mm"]
-    )  # of the places' sums around their expectation
-    variance = (
-        places / (places - 1) * max(spread, 0.0) / r["n"] ** 2 if places > 1 else float("nan")
-    )
-    e = stats.t_estimate(value, int(r["n"]), variance, places)
+    """From the sums of places: s and m, and how many places have that sum and number of answers."""
+    sums, rows = (np.repeat(np.array(r[name], dtype=float), r["places"]) for name in ("s", "m"))
+    n = int(rows.sum())
+    value = float(sums.sum() / n)
+    spread = stats.spread_of(sums - rows * value, rows)
+    e = stats.estimate(value, n, spread)
+    variance, df = float(spread.variance[0]), float(np.nan_to_num(spread.df[0]))
     return {
         "task": r["task"],
         "test": r["test"],
         "method": r["method"],
-        "before": r["was"] / r["n"],
-        "after": r["now"] / r["n"],
+        "before": r["was"] / n,
+        "after": r["now"] / n,
         "value": e.value,
         "n": e.n,
         "ci_low": e.low,
         "ci_high": e.high,
-        "p": t_test(value, variance, places),
-        "mde": stats.minimum_detectable(variance**0.5, places - 1),
+        "p": t_test(value, variance, df, e.clusters),
+        "mde": stats.minimum_detectable(variance**0.5, df),
         "better": r["better"],
         "worse": r["worse"],
     }

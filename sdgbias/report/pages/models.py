@@ -157,8 +157,8 @@ def _suite(reader: Reader, run: Row) -> dict[str, Any]:
     """One suite's newest run: headline table, signature, CADE's gain or disparities, and the metric
     over nights."""
     cells = reader.ask(
-        """SELECT task, metric, method, test, pillar, indicator, "value", n, ci_low, ci_high FROM
-           headline_rows
+        """SELECT task, metric, method, test, pillar, indicator, "value", n, ci_low, ci_high, note
+           FROM headline_rows
            WHERE run_id = ? ORDER BY ALL""",
         [run["run_id"]],
     )

@@ -228,6 +228,7 @@ def _params_table(d: ReportData) -> list[dict[str, Any]]:
                 "val": shown,
                 "n_val": f"{int(r['n_val']):,}",
                 "n_draws": f"{int(r['n_draws']):,}",
+                "note": r["note"] if isinstance(r["note"], str) else "",
             }
         )
     return out

@@ -60,7 +60,7 @@ PAGES = (
         "Methods",
         "Every debiasing method on the same questions, what reordered options change, and which way"
         " answers lean.",
-        ("methods", "perturbation", "directions"),
+        ("methods", "perturbation", "wordings", "directions"),
     ),
     Page(
         "parameters.html",
@@ -98,6 +98,7 @@ PAGES = (
 )
 #: What a figure needs beyond the scores of the four views: study -> words for its absence.
 _LACKS = {
+    "wordings": "Which way answers lean over the wordings of a question",
     "perturbation": "Answers when options are reordered or renamed (Table J)",
     "methods": "Methods",
 }

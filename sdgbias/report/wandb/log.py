@@ -54,7 +54,7 @@ def read(results: Path, run_ids: Sequence[str], night: str, small: bool) -> dict
     runs, mine = list(run_ids), "WHERE list_contains($runs, run_id)"
     records = store.query(results, f"FROM runs {mine}", {"runs": runs})
     told = f"{mine} AND (starts_with(indicator, 'all') OR indicator = 'macro')" if small else mine
-    metrics = store.query(results, f"FROM metrics {told} ORDER BY ALL", {"runs": runs})
+    metrics = store.query(results, f"FROM metric_rows {told} ORDER BY ALL", {"runs": runs})
     params = store.query(results, f"FROM cade_params {mine} ORDER BY task, test", {"runs": runs})
     judged = store.query(
         results,

@@ -1,0 +1,71 @@
+"""Study 'wordings': which way the answers to an indicator's question lean over its wordings.
+
+Q-only asks one prompt per indicator; the extra pass `paraphrases` asks eight more. A row of this
+study is a share of prompts, not of questions: every wording of an indicator with its options counts
+once, and the interval counts prompts. The indicators of a pillar are all there are, no sample of
+indicators: what is sampled is their wording.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from sdgbias.analysis.outcomes import levels, rows_of, spread
+from sdgbias.analysis.rows import Settings, row, table
+from sdgbias.analysis.run import Cell, RunData
+from sdgbias.analysis.studies.perturbation import answer_directions
+from sdgbias.methods.cade import argmax_view
+from sdgbias.methods.stats import Estimate
+from sdgbias.raw.indicators import DIRECTIONS
+from sdgbias.suites import extra_prompts, paraphrases
+from sdgbias.types import Task, View
+
+STUDY = "wordings"
+
+
+def rows(run: RunData, settings: Settings) -> pd.DataFrame:
+    """Shares of pessimistic, conservative and optimistic prompts with three options, and
+    distinct_prompts, over all, by pillar and by indicator. One row not_run without the pass
+    paraphrases."""
+    cell = run.cells.get((Task.MCQ, extra_prompts.TABLE_J_TEST))
+    if cell is None:
+        return table([])
+    common = {"test": cell.test.value, "method": View.Q_ONLY.value}
+    if not any(view in cell.extra for view in paraphrases.VIEWS):
+        note = "extra pass paraphrases was not asked"
+        return table([row(STUDY, "not_run", float("nan"), **common, note=note)])
+    prompts = _prompts(cell)
+    says = prompts["says"].to_numpy(dtype=object)
+    values = {f"share_{d}": np.where(says == d, 1.0, 0.0) for d in DIRECTIONS}
+    unit = np.arange(len(prompts))
+    made: list[dict[str, object]] = []
+    for level in levels(prompts):
+        made += rows_of(STUDY, level, spread(level, values, unit), common)
+        count = np.bincount(level.code, minlength=len(level.columns))
+        for columns, n in zip(level.columns, count, strict=True):
+            many = Estimate(float(n), int(n), float("nan"), float("nan"))
+            made.append(row(STUDY, "distinct_prompts", many, **common, **columns))
+    return table(made)
+
+
+def _prompts(cell: Cell) -> pd.DataFrame:
+    """pillar, indicator, says ('optimistic', ...) of every distinct prompt that was answered: the
+    reference wording where further ones were asked, and those."""
+    items = cell.items
+    answered: list[pd.DataFrame] = []
+    others = np.zeros(len(items), dtype=bool)
+    for view in paraphrases.VIEWS:
+        if view in cell.extra:
+            choice = argmax_view(cell.extra[view], cell.present)
+            others |= choice >= 0
+            answered.append(_answers(items, choice, choice >= 0))
+    choice = argmax_view(cell.logits[View.Q_ONLY], cell.present)
+    answered.append(_answers(items, choice, others & (choice >= 0)))
+    return pd.concat(answered, ignore_index=True)
+
+
+def _answers(items: pd.DataFrame, choice: np.ndarray, use: np.ndarray) -> pd.DataFrame:
+    says = answer_directions(items, choice)
+    mine = use & (says != "") & (items["n_options"] == 3).to_numpy()
+    return items.loc[mine, ["pillar", "indicator"]].assign(says=says[mine])

@@ -1,0 +1,38 @@
+"""Which way answers without evidence go, as a verdict on three shares with their intervals.
+
+The shares are of pessimistic, conservative and optimistic answers to questions with three options;
+their intervals count distinct prompts, so that a model which draws one direction per prompt leans
+nowhere (`sdgbias selfcheck` holds the verdict to that).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sdgbias.methods.stats import Estimate
+
+#: Five prompts fall into one direction by chance too often for a sentence about a model.
+FEWEST_PROMPTS = 6
+UNJUDGED = "can't be judged"
+
+
+def verdict(shares: Mapping[str, Estimate]) -> str:
+    """'leans X': X lies above one third and above every other share, intervals not overlapping.
+
+    'splits between X and Y': the third option lies below one third and below both. Else 'shows no
+    clear direction'. 'N prompts: too few to say' below ``FEWEST_PROMPTS``; 'can't be judged'
+    without three shares, or where nobody counted the prompts.
+    """
+    counted = min((e.clusters for e in shares.values()), default=0)
+    if len(shares) < 3 or counted == 0:
+        return UNJUDGED
+    if counted < FEWEST_PROMPTS:
+        return f"{counted} prompt{'' if counted == 1 else 's'}: too few to say"
+    if any(e.low != e.low for e in shares.values()):
+        return UNJUDGED
+    first, second, third = sorted(shares, key=lambda d: (-shares[d].value, d))
+    if shares[first].low > max(1 / 3, shares[second].high):
+        return f"leans {first}"
+    if shares[third].high < min(1 / 3, shares[second].low):
+        return f"splits between {min(first, second)} and {max(first, second)}"
+    return "shows no clear direction"

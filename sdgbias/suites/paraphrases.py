@@ -1,0 +1,84 @@
+"""The extra pass `paraphrases`: each multiple-choice question in other words (data/paraphrases.yaml).
+
+Q-only asks one prompt per indicator, so that which way a model leans rests on a handful of answers.
+With eight further wordings each it rests on a sample of prompts. Text without picture and context,
+under T1; one item stands for all of its indicator and options.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+
+import pandas as pd
+import yaml
+
+from sdgbias.errors import InputError
+from sdgbias.files import packaged
+from sdgbias.raw.indicators import load_indicators
+from sdgbias.types import ContextTest, Task
+
+#: The fewest further wordings of an indicator, and the names of their cells.
+FEWEST = 8
+VIEWS = tuple(f"wording:{k}" for k in range(FEWEST))
+_FILE = "paraphrases.yaml"
+_QUESTION = "Question: "
+
+
+@cache
+def wordings() -> Mapping[str, tuple[str, ...]]:
+    """Indicator -> its further wordings, each on one line. Raises InputError where the packaged
+    table lacks an indicator of indicators.yaml or has fewer than ``FEWEST`` for one."""
+    table = yaml.safe_load(packaged("data", _FILE).read_text("utf-8"))
+    found = {slug: tuple(" ".join(text.split()) for text in texts) for slug, texts in table.items()}
+    for entry in load_indicators():
+        known = set(found.get(entry.slug, ())) - {entry.question}
+        if len(known) < FEWEST:
+            raise InputError(
+                f"sdgbias/data/{_FILE}: {entry.slug} has {len(known)} wordings of its own, wants"
+                f" {FEWEST} or more; install sdgbias again"
+            )
+    return found
+
+
+def asked(items: pd.DataFrame) -> pd.Series:
+    """(N,) whether the further wordings are those of an item's question: an imported benchmark may
+    ask something else under the name of an indicator."""
+    reference = {entry.slug: entry.question for entry in load_indicators()}
+    return items["indicator"].map(reference) == items["question"]
+
+
+def texts(items: pd.DataFrame, rows: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    """(view, rows with their text in other words) of each wording. items: multiple-choice items;
+    rows: the prompts to reword, of T5.
+
+    Raises InputError where no question is one of indicators.yaml, or a prompt doesn't begin with
+    its question.
+    """
+    own = items.set_index("item_id").loc[rows["item_id"]]
+    use = asked(own).to_numpy()
+    if len(rows) and not use.any():
+        raise InputError(
+            "prompts: no question of this benchmark is worded as in indicators.yaml, so that"
+            " paraphrases can't be asked; leave the pass out: --passes cheap"
+        )
+    rows, own = rows[use], own[use]
+    for k, view in enumerate(VIEWS):
+        changed = []
+        for item, text, slug, question in zip(
+            rows["item_id"], rows["text"], own["indicator"], own["question"], strict=True
+        ):
+            begin = _QUESTION + question
+            if not text.startswith(begin):
+                raise InputError(
+                    f"prompts: item {item} doesn't begin with its question, which this pass"
+                    " rewords; leave it out: --passes cheap"
+                )
+            changed.append(_QUESTION + wordings()[slug][k] + text[len(begin) :])
+        yield view, rows.assign(text=changed)
+
+
+def bare(prompts: pd.DataFrame, chosen: pd.Series) -> pd.DataFrame:
+    """The prompts without context of these multiple-choice items."""
+    mine = (prompts["task"] == Task.MCQ.value) & (prompts["test"] == ContextTest.T5.value)
+    return prompts[mine & prompts["item_id"].isin(chosen)].reset_index(drop=True)

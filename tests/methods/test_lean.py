@@ -1,0 +1,46 @@
+"""The verdict of a lean: random directions per prompt are none, a true one is found."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sdgbias.methods import lean, stats
+
+DIRECTIONS = ("pessimistic", "conservative", "optimistic")
+
+
+def judged(says: np.ndarray, prompt: np.ndarray) -> str:
+    return lean.verdict({d: stats.share(says == k, prompt) for k, d in enumerate(DIRECTIONS)})
+
+
+@pytest.mark.parametrize("prompts", [6, 9, 12, 36])
+def test_one_random_direction_per_prompt_is_no_lean(prompts: int) -> None:
+    """Twenty places share each prompt. Counted by place, most pillars would be said to lean."""
+    rng = np.random.default_rng(prompts)
+    draws, told, by_place = 200, 0, 0
+    for _ in range(draws):
+        rows = np.maximum(1, np.round(20 * np.exp(rng.normal(0, 0.7, prompts)))).astype(int)
+        prompt = np.repeat(np.arange(prompts), rows)
+        says = np.repeat(rng.integers(0, 3, prompts), rows)
+        told += judged(says, prompt).startswith(("leans", "splits"))
+        by_place += judged(says, np.arange(len(says))).startswith(("leans", "splits"))
+    assert told / draws <= 0.05
+    assert by_place / draws > 0.3
+
+
+@pytest.mark.parametrize("prompts", [1, 3, 4, 5])
+def test_below_six_prompts_nothing_is_said_however_clear(prompts: int) -> None:
+    says = np.full(100 * prompts, 2)
+    said = judged(says, np.repeat(np.arange(prompts), 100))
+    assert said == f"{prompts} prompt{'s' if prompts > 1 else ''}: too few to say"
+
+
+def test_a_true_lean_over_nine_wordings_is_found() -> None:
+    assert judged(np.full(9, 2), np.arange(9)) == "leans optimistic"
+    rng = np.random.default_rng(0)
+    found = [
+        judged(rng.choice(3, 27, p=[0.1, 0.1, 0.8]), np.arange(27)) == "leans optimistic"
+        for _ in range(100)
+    ]
+    assert np.mean(found) >= 0.9

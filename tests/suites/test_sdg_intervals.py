@@ -1,0 +1,69 @@
+"""What the intervals of metric rows count: places, or the distinct prompts that places share; and
+what is said where there are too few."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from sdgbias.methods import stats
+from sdgbias.suites import sdg
+from sdgbias.types import Task
+
+PLACES, PROMPTS = 30, 6
+
+
+def rows(
+    method: str, prompts: int = PROMPTS, places: int = PLACES
+) -> tuple[pd.DataFrame, pd.Series]:
+    """Every place is asked every prompt; half the prompts are always answered right, half wrong."""
+    frame = pd.DataFrame(
+        {
+            "method": method,
+            "cluster_id": np.repeat(np.arange(places), prompts),
+            "prompt": np.tile(np.arange(prompts), places),
+        }
+    )
+    return frame, frame["prompt"] < prompts // 2
+
+
+@pytest.mark.parametrize("method", ["q_only", "ctx_q"])
+def test_image_free_views_take_the_wider_of_places_and_prompts(method: str) -> None:
+    frame, hits = rows(method)
+    e, unit = sdg._judged(frame, hits)
+    assert (e, unit) == (stats.share(hits, frame["prompt"]), "prompts")
+    assert e.clusters == PROMPTS
+    # few places that differ, many prompts that don't
+    frame, _ = rows(method, prompts=40, places=8)
+    by_place = frame["cluster_id"] % 2 == 0
+    e, unit = sdg._judged(frame, by_place)
+    assert (e, unit) == (stats.share(by_place, frame["cluster_id"]), "places")
+
+
+@pytest.mark.parametrize("method", ["full", "img_q", "cade"])
+def test_with_a_picture_every_place_is_a_prompt_of_its_own(method: str) -> None:
+    frame, hits = rows(method)
+    e, unit = sdg._judged(frame, hits)
+    assert (e, unit) == (stats.share(hits, frame["cluster_id"]), "places")
+
+
+def test_a_row_says_that_its_prompts_are_too_few() -> None:
+    frame, hits = rows("q_only", prompts=4)
+    e, unit = sdg._judged(frame, hits)
+    assert sdg._numbers(e, unit)[-2:] == (4, "too few prompts") and np.isnan(e.low)
+    frame, hits = rows("full")
+    few = frame["cluster_id"] < 3
+    e, unit = sdg._judged(frame[few], hits[few])
+    assert sdg._numbers(e, unit)[-2:] == (3, "too few places")
+    assert sdg._numbers(*sdg._judged(frame, hits))[-2:] == (PLACES, "")
+
+
+def test_a_tuning_on_few_or_one_sided_val_rows_says_so() -> None:
+    items = pd.DataFrame({"split": ["val"] * 60 + ["test"] * 9, "answer": ["A"] * 60 + ["B"] * 9})
+    both = items.assign(answer=["A", "B", "C"] * 23)
+    assert sdg.tuning_note(both, Task.MCQ, 60) == ""
+    assert sdg.tuning_note(both, Task.MCQ, 49) == "tuned on fewer than 50 val rows"
+    assert sdg.tuning_note(items, Task.MCQ, 60) == "tuned on val rows with one gold answer"
+    assert "; " in sdg.tuning_note(items, Task.MCQ, 12)
+    assert sdg.tuning_note(items.assign(answer=1.0), Task.REGRESSION, 60) == ""
