@@ -59,6 +59,10 @@ def answer(con: duckdb.DuckDBPyConnection, results: Path, sql: str) -> pd.DataFr
 
 def _check(con: duckdb.DuckDBPyConnection, sql: str) -> None:
     statements = con.extract_statements(sql)
+    if not statements:
+        raise UsageError(
+            "--sql holds no statement; e.g. --sql 'SELECT model, value FROM metrics LIMIT 5'"
+        )
     if len(statements) != 1:
         raise UsageError(f"--sql has {len(statements)} statements; {_ONLY_READS}")
     kind = statements[0].type

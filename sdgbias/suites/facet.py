@@ -31,12 +31,9 @@ from sdgbias.types import FACET, View
 NAME = FACET
 #: Bumped when what is made of answers changes (an answer's reading by form, a metric), so that
 #: older runs are made anew.
-ANALYSIS = "2"
+ANALYSIS = "3"
 #: Why an engine can't be asked a prompt.
 BEYOND = "the right answer is none that this model can say"
-#: Values that an id doesn't name, so that runs made before they were part of it keep theirs. A
-#: value that differs from these is named; the table can go when ANALYSIS is bumped.
-_UNNAMED: Mapping[str, object] = {"confidence": 0.95, "smallest_group": 20}
 LETTERS = "".join(OPTIONS)
 ANSWERS = list(OPTIONS.values())
 #: Pictures kept beside the results for the report's examples, and their longer side.
@@ -50,12 +47,12 @@ _RATES: dict[str, Callable[[pd.DataFrame], ArrayLike]] = {
 def identity(settings: EvalSettings) -> dict[str, object]:
     """What a run's id and a night's key hang on besides model and benchmark: the seed, this suite's
     version and the constants of its analysis. JSON values."""
-    constant = {"confidence": stats.LEVEL, "smallest_group": stats.SMALLEST}
     return {
         "seed": settings.seed,
         "analysis": ANALYSIS,
         "encoder": f"{LetterGrams.name}, floor {LetterGrams.floor:g}",
-        **{name: value for name, value in constant.items() if value != _UNNAMED.get(name)},
+        "confidence": stats.LEVEL,
+        "smallest_group": stats.SMALLEST,
     }
 
 

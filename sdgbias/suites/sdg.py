@@ -30,20 +30,7 @@ from sdgbias.types import DIGITS, LETTERS, SDG, TESTS, ContextTest, Task, View
 NAME = SDG
 #: Bumped when what is made of scores changes (how an answer is read, a metric), so that older runs
 #: are made anew.
-ANALYSIS = "2"
-#: Values that an id doesn't name, so that runs made before they were part of it keep theirs. A
-#: value that differs from these is named; the table can go when ANALYSIS is bumped.
-_UNNAMED: Mapping[str, object] = {
-    "analysis": "2",
-    "search": "random",
-    "ranges": {
-        "mcq": [[0.5, 2.0], [0.0, 5.0], [0.0, 1.5], [0.65, 0.99]],
-        "regression": [[0.0, 7.0], [0.0, 7.0], [0.0, 7.0], [0.25, 0.99]],
-    },
-    "search_share": 0.2,
-    "finalists": 100,
-    "confidence": 0.95,
-}
+ANALYSIS = "3"
 _ITEM = ("item_id", "cluster_id", "pillar", "indicator", "answer", "split")
 #: Columns without which nothing can be asked or concluded.
 _NEEDED = {
@@ -62,19 +49,16 @@ CANDIDATES = {Task.MCQ: LETTERS, Task.REGRESSION: DIGITS}
 def identity(settings: EvalSettings) -> dict[str, object]:
     """What a run's id and a night's key hang on besides model and benchmark: the settings of an
     evaluation, this suite's version and the constants of its analysis. JSON values."""
-    constant = {
-        "analysis": ANALYSIS,
-        "search": settings.search,
-        **constants(),
-        "confidence": stats.LEVEL,
-    }
     return {
         "seed": settings.seed,
         "draws": settings.draws,
         "numerics": settings.numerics,
         "mode": settings.mode,
         "passes": list(settings.passes),
-        **{name: value for name, value in constant.items() if value != _UNNAMED.get(name)},
+        "search": settings.search,
+        "analysis": ANALYSIS,
+        **constants(),
+        "confidence": stats.LEVEL,
     }
 
 

@@ -75,17 +75,6 @@ def test_a_runs_id_hangs_on_model_benchmark_settings_and_version(
     assert (run_id() == first) == suite.held_out  # free answers are read by the encoder
 
 
-def test_the_ids_of_runs_made_before_the_suites_were_values() -> None:
-    """So that a results file of before is not scored again; figures made with commit cc8623e."""
-    extra = EvalSettings(draws=200, passes=("blank",), search="exact")
-    made = [
-        identify(SPEC, CARD, "f", suites.named(name), settings)
-        for name in SUITES
-        for settings in (EvalSettings(), extra)
-    ]
-    assert made == OLD
-
-
 OLD = ["m-0a9f8045467c", "m-03955134da52", "m-e97938f25af3", "m-e97938f25af3"]
 
 
