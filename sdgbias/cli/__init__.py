@@ -33,6 +33,7 @@ from sdgbias.cli.options import (
 )
 from sdgbias.cli.serve import add_to as add_serve
 from sdgbias.cli.stack import add_to as add_stack
+from sdgbias.cli.suite import suite_app
 from sdgbias.cli.wandb import offline_runs, wandb_app
 from sdgbias.errors import SdgbiasError, UsageError, one_of
 from sdgbias.types import FACET, SUITES
@@ -58,6 +59,7 @@ app.add_typer(review_app, name="review")
 app.add_typer(release_app, name="release")
 app.add_typer(models_app, name="models")
 app.add_typer(cli_people.people_app, name="people")
+app.add_typer(suite_app, name="suite")
 app.add_typer(wandb_app, name="wandb")
 app.add_typer(cli_store.store_app, name="store")
 add_lab(app)

@@ -31,7 +31,6 @@ from sdgbias.benchmark.quality.expectations import (
     needed_columns,
 )
 from sdgbias.errors import GateError, InputError, StoreError
-from sdgbias.types import FACET
 
 __all__ = [
     "TABLES",
@@ -50,9 +49,13 @@ __all__ = [
 TABLES = ("clusters", "series", "images", "items_mcq", "items_regression", "prompts")
 #: the same of a folder of people, by the names of their suites (suites.FILES says which file)
 PEOPLE = ("people", "images_people", "items_people", "prompts_people")
+#: the same of a folder of own questions
+OWN = ("images_own", "items_own", "prompts_own")
+_TABLES_OF = {"facet": PEOPLE, "own": OWN}
+_AGAIN = {"facet": "sdgbias people build", "own": "sdgbias suite build FOLDER"}
 SPLITS = ("id", "place")
 _REPEATED = dict.fromkeys(
-    ("prompts", "prompts_people"), ("task", "test", "text", "candidates")
+    ("prompts", "prompts_people", "prompts_own"), ("task", "test", "text", "candidates")
 )  # read once per distinct value
 
 
@@ -119,7 +122,7 @@ def run_gate(
     benchmark = Path(benchmark)
     suites = suites or find_suites()
     split, imported = split or _split(benchmark), _imported(benchmark)
-    names = PEOPLE if _of_people(benchmark) else TABLES
+    names = _TABLES_OF.get(_layout(benchmark), TABLES)
     tables = {name: _read(benchmark, name, suites) for name in names}
     # a table without its columns is told of, but nothing can be compared with it
     whole = {
@@ -130,7 +133,7 @@ def run_gate(
     verdicts = {}
     for name in names:
         frame = tables[name]
-        if name in ("images", "images_people") and name in whole:
+        if FILES.get(name, name) == "images" and name in whole:
             frame = quality_images.stored_facts(benchmark, frame)
         verdicts[name] = check(name, frame, suites, whole, split, imported)
     stops = ("gate", "quarantine") if strict else ("gate",)
@@ -152,21 +155,19 @@ def run_gate(
     return report
 
 
-def _of_people(benchmark: Path) -> bool:
-    """Whether the folder's card says that it is of the second suite. Without a card that can be
-    read: of the first."""
+def _layout(benchmark: Path) -> str:
+    """How the tables of a folder are laid out, as its card says: 'facet', 'own', or '' for the
+    first suite's and where there is no card that can be read."""
     try:
-        return bool(
-            json.loads((benchmark / "benchmark.json").read_text(encoding="utf-8")).get("suite")
-            == FACET
-        )
+        card = json.loads((benchmark / "benchmark.json").read_text(encoding="utf-8"))
+        return str(card.get("kind") or card.get("suite") or "")
     except (OSError, ValueError, AttributeError):
-        return False
+        return ""
 
 
 def _again(benchmark: Path) -> str:
     """The command that builds the folder."""
-    return "sdgbias people build" if _of_people(benchmark) else "sdgbias build"
+    return _AGAIN.get(_layout(benchmark), "sdgbias build")
 
 
 def _imported(benchmark: Path) -> bool:
