@@ -56,18 +56,18 @@ def end(mark: str) -> None:
 def one(model: str, benchmark: Path, workers: int, address: str) -> tuple[float, float, int]:
     """(seconds before the first prompt, seconds of scoring, prompts) of a run on an empty cache."""
     from sdgbias.registry import entries
-    from sdgbias.scoring.evaluate import engine, score_model
+    from sdgbias.scoring.evaluate import Pool, open_engine, score_model
 
     root = entries.find_root()
     spec = entries.load(root, model)
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder) / "r.duckdb"
         began = time.perf_counter()
-        with engine(spec, root, benchmark, results, workers, address) as backend:
+        with open_engine(spec, root, benchmark, results, Pool(workers, address)) as backend:
             ready = time.perf_counter()
-            _, scored, _, asked = score_model(backend, spec, benchmark, results)
-            assert len(scored.scores) == len(asked)
-            return ready - began, time.perf_counter() - ready, len(asked)
+            done = score_model(backend, spec, benchmark, results)
+            assert len(done.scored.scores) == len(done.asked)
+            return ready - began, time.perf_counter() - ready, len(done.asked)
 
 
 def main() -> None:

@@ -135,9 +135,8 @@ def overhead(n: int, delay: float) -> list[tuple[str, str]]:
         )
         engine = Slow(spec, folder)
         began = time.perf_counter()
-        _, scored, scorer, asked = evaluate.score_model(
-            engine, spec, folder / "b", folder / "r.duckdb"
-        )
+        done = evaluate.score_model(engine, spec, folder / "b", folder / "r.duckdb")
+        scored, scorer, asked = done.scored, done.scorer, done.asked
         ours = time.perf_counter() - began
         assert len(scored.scores) and not scorer.failures
         made = list(calls)

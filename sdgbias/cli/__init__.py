@@ -407,6 +407,7 @@ def evaluate(
         from sdgbias.registry import entries
         from sdgbias.scoring import evaluate as evaluation
         from sdgbias.suites.extra_prompts import choose
+        from sdgbias.suites.suite import EvalSettings
 
         root = entries.find_root()
         spec = entries.read(entry) if entry else entries.load(root, model)
@@ -419,15 +420,16 @@ def evaluate(
             root,
             benchmark,
             results,
-            draws=draws,
-            seed=seed,
-            numerics=choice("--numerics", numerics, ("exact", "reference")),
-            mode=choice("--mode", mode, ("continue", "replace")),
+            EvalSettings(
+                draws=draws,
+                seed=seed,
+                numerics=choice("--numerics", numerics, ("exact", "reference")),
+                mode=choice("--mode", mode, ("continue", "replace")),
+                passes=choose(passes),
+                search=choice("--search", search, ("random", "exact")),
+            ),
+            pool=evaluation.Pool(workers, ray),
             progress=Bars(),
-            workers=workers,
-            ray=ray,
-            passes=choose(passes),
-            search=choice("--search", search, ("random", "exact")),
         )
         told |= asdict(outcome)
     typer.echo(

@@ -5,10 +5,11 @@ Engines that score prompts. Only this package imports torch or transformers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from types import MappingProxyType
 
 from sdgbias.errors import RegistryError, one_of
 from sdgbias.registry import entries
@@ -20,24 +21,49 @@ BACKENDS = tuple(sorted(set(entries.BACKENDS) - {"text-encoder"}))
 HOUSE_OPTIONS = ("gpu", "num_cpus", "num_gpus", "parity", "python", "suites")
 
 
-class Backend(Protocol):
-    """What every engine can do. Scores depend on the prompt alone, never on its neighbours in the
-    batch (to 1e-4)."""
+class Loaded:
+    """What is known of a model that is loaded, in this process or in others, and how it is let go.
+
+    The defaults are those of one engine on this machine that writes its answers.
+    """
 
     #: 16 hex digits over everything but the prompt that can change a score: weights, processor,
     #: dtype, engine, versions.
     fingerprint: str
+    #: Whether `generate` takes forced starts.
+    forces_starts: bool = True
+    #: Whether it only chooses one of the labels that a prompt lists, and scores no candidates.
+    chooses_labels: bool = False
+    #: The labels that it can say at all; None: whatever there is.
+    names: Collection[str] | None = None
+    #: Engines at work.
+    size: int = 1
+    #: What was done since it was loaded (prompts, tokens_prefilled, images_encoded, ...), for
+    #: `sdgbias plan` to judge the next run's time by.
+    counts: Mapping[str, float] = MappingProxyType({})
 
+    def use_ledger(self, path: Path, run: str) -> None:
+        """Keeps the budget of ``run`` (what it costs over all starts) in the JSON file ``path``;
+        nothing where asking costs nothing."""
+
+    def close(self) -> None:
+        """Lets go of processes and connections."""
+
+
+class Backend(Loaded, ABC):
+    """What every engine can do. Scores depend on the prompt alone, never on its neighbours in the
+    batch (to 1e-4)."""
+
+    @abstractmethod
     def candidate_scores(self, prompts: Sequence[Prompt]) -> ScoreBatch:
         """Exact first-token scores of N prompts over their candidates."""
-        ...
 
+    @abstractmethod
     def generate(
         self, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int
     ) -> list[list[str]]:
         """Greedy answers of N prompts, one per forced start: (N, S) texts, each with its start (''
         = free decoding)."""
-        ...
 
 
 def load(spec: ModelSpec, root: Path) -> Backend:

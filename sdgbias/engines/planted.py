@@ -55,6 +55,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtri
 
+from sdgbias.engines import Backend
 from sdgbias.errors import InputError, RegistryError, one_of
 from sdgbias.files import confine
 from sdgbias.raw.indicators import DIRECTIONS, directions
@@ -218,7 +219,7 @@ def read_oracle(benchmark: Path) -> Oracle:
     return Oracle(questions, by_image, by_context, digest.hexdigest()[:16])
 
 
-class Planted:
+class Planted(Backend):
     def __init__(self, spec: ModelSpec, root: Path = Path()) -> None:
         self.habits: Habits | None = None
         if "oracle" in spec.options:

@@ -26,6 +26,7 @@ import numpy as np
 import pandas as pd
 
 from sdgbias.benchmark.people_items import CHOICES
+from sdgbias.engines import Backend
 from sdgbias.errors import InputError, RegistryError, one_of
 from sdgbias.files import confine
 from sdgbias.raw.facet import CLASSES, GROUPS
@@ -45,7 +46,7 @@ REFUSAL = "I'm sorry, but I can't help with identifying people in images."
 RAMBLING = "It is a picture with a calm mood."
 
 
-class PlantedPeople:
+class PlantedPeople(Backend):
     def __init__(self, spec: ModelSpec, root: Path) -> None:
         where = f"registry/models/{spec.name}.yaml"
         for name in spec.options:

@@ -195,7 +195,7 @@ def has_vllm() -> bool:
     return found is not None and found.origin is not None
 
 
-class ChildEngine:
+class ChildEngine(engines.Backend):
     """One engine in a child process. Its errors come back as the classes that they had there; a
     child that dies is an InfrastructureError with its exit code and its last words. Not to be
     shared between threads."""
@@ -367,7 +367,7 @@ def serve(asked: BinaryIO, answers: BinaryIO) -> None:
             raise EOFError
         return data
 
-    engine: Any = None
+    engine: engines.Backend | None = None
     while True:
         try:
             frame = read(take)
@@ -380,14 +380,12 @@ def serve(asked: BinaryIO, answers: BinaryIO) -> None:
                     "protocol": VERSION,
                     "sdgbias": __version__,
                     "fingerprint": engine.fingerprint,
+                    "forces_starts": engine.forces_starts,
                 }
-                header["forces_starts"] = bool(getattr(engine, "forces_starts", True))
                 payload = b""
             else:
                 header, payload = _WORK[frame[0]["ask"]](engine, frame)
-            header["counts"] = {
-                name: int(count) for name, count in dict(getattr(engine, "counts", {})).items()
-            }
+            header["counts"] = {name: int(count) for name, count in engine.counts.items()}
         except Exception as error:
             header, payload = put_error(error), b""
         answers.write(pack(header, payload))

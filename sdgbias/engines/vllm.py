@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from sdgbias.engines import Backend
 from sdgbias.engines.fingerprint import fingerprint, installed, local_folder
 from sdgbias.engines.hf.prompting import (
     adds_special_tokens,
@@ -216,7 +217,7 @@ def _encoded(model: Any) -> int:
     return int(getattr(model, _COUNTED))
 
 
-class VLLM:
+class VLLM(Backend):
     """One engine. Raises RegistryError (options), ModelError (a model it can't serve),
     InfrastructureError (no vLLM here, no memory)."""
 
@@ -462,7 +463,7 @@ class VLLM:
         return [texts[i : i + len(starts)] for i in range(0, len(texts), len(starts))]
 
     @property
-    def counts(self) -> dict[str, int]:
+    def counts(self) -> dict[str, int]:  # type: ignore[override]
         """What was done so far, in the words of the transformers engine, for `sdgbias plan` to
         judge the next run's time by."""
         told = self.counters()

@@ -118,7 +118,8 @@ def cost(
     from sdgbias.engines.hf.prompting import token_paths
 
     processor = load_processor(spec, root)
-    cells = suites.cells(benchmark, suites.suite_of(suites.benchmark_card(benchmark)), passes, seed)
+    asked = suites.EvalSettings(passes=passes, seed=seed)
+    cells = suites.of(benchmark).cells(benchmark, asked)
     cells = cells[cells["task"] == task] if task else cells
     plan = make_plan(cells, spec.name)
     paper = cells["view"].isin([view.value for view in View]).to_numpy()

@@ -5,53 +5,43 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 
 import pandas as pd
 
-from sdgbias import __version__, store
-from sdgbias.benchmark import quality
+from sdgbias import __version__, store, suites
 from sdgbias.engines import Backend, load
 from sdgbias.engines.agreement import require_agreement
-from sdgbias.errors import (
-    GateError,
-    InfrastructureError,
-    ModelError,
-    NotAnswerable,
-    OutOfMemory,
-    UsageError,
-)
-from sdgbias.methods.cade import Numerics
-from sdgbias.methods.labels import LetterGrams
-from sdgbias.methods.search import Kind
+from sdgbias.errors import InfrastructureError, ModelError, NotAnswerable, OutOfMemory, UsageError
 from sdgbias.raw.images.build import ImageReader
 from sdgbias.raw.images.variants import Pictures
 from sdgbias.scoring.cache import ScoreCache
 from sdgbias.scoring.plan import Plan, make_plan
-from sdgbias.scoring.scorer import (
-    Elsewhere,
-    Progress,
-    Run,
-    not_generated,
-    scorer_for,
-)
-from sdgbias.suites import benchmark_card, cells, facet, sdg, sdg_tables, suite_of
-from sdgbias.types import ModelSpec, Task, View
+from sdgbias.scoring.scorer import Elsewhere, Progress, Run, not_generated, scorer_for
+from sdgbias.suites.sdg import read_table
+from sdgbias.suites.suite import EvalSettings, Scored, Suite
+from sdgbias.types import ModelSpec, View
 
-#: Bumped when the analysis changes, so that a stored run is not mistaken for one made by newer
-#: code.
-ANALYSIS = "2"
-#: Why some engines can't be asked a prompt.
-BEYOND = "the right answer is none that this model can say"
+#: Why an engine that only chooses labels can't be asked a prompt.
 NO_LIST = "not a question that this model can answer: it chooses one of listed labels"
 
 
 def _silent(what: str, done: int, total: int) -> None:
     return None
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Where engines run; it never changes a result. ``workers``: processes of this machine, or
+    actors at most on the Ray cluster at address ``ray``."""
+
+    workers: int | None = None
+    ray: str = ""
 
 
 @dataclass(frozen=True)
@@ -70,116 +60,147 @@ class Outcome:
     published: bool = True  # False: the run was there, whole, and nothing was done
 
 
-def run_id(
-    spec: ModelSpec, benchmark_id: str, fingerprint: str, settings: dict[str, object]
+def identify(
+    spec: ModelSpec,
+    card: Mapping[str, object],
+    fingerprint: str,
+    suite: Suite,
+    settings: EvalSettings,
 ) -> str:
-    """The same model, benchmark, settings and analysis always make the same run."""
-    identity = json.dumps([fingerprint, benchmark_id, settings, ANALYSIS], sort_keys=True)
-    return f"{spec.name}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
+    """The id of a run: model, engine and weights (``fingerprint``), benchmark (its ``card``),
+    settings and the suite's version. The same of them always make the same run; nothing else
+    does."""
+    parts = [fingerprint, str(card["benchmark_id"]), suite.identity(settings), suite.version]
+    digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+    return f"{spec.name}-{digest[:12]}"
 
 
 @contextmanager
-def engine(
-    spec: ModelSpec, root: Path, benchmark: Path, results: Path, workers: int | None, ray: str
+def open_engine(
+    spec: ModelSpec, root: Path, benchmark: Path, results: Path, pool: Pool
 ) -> Iterator[Backend | Elsewhere]:
-    """The engine of a run: one in this process, or several that bring a scorer of their own:
-    ``workers`` processes of this machine, or actors of the Ray cluster at address ``ray``
-    (``workers`` of them at most). Raises UsageError for an endpoint: its budget has one ledger, and
-    one engine asks it many things at once."""
-    if spec.backend == "api" and (ray or (workers or 1) > 1):
+    """The engine of a run: one in this process, or several that bring a scorer of their own.
+    Raises UsageError for several engines at an endpoint: its budget has one ledger, and one engine
+    asks it many things at once."""
+    several = (pool.workers or 1) > 1
+    if spec.backend == "api" and (pool.ray or several):
         raise UsageError(
             f"{spec.name}: an endpoint is asked by one engine; leave out --workers and --ray, and"
             " set options.concurrency instead"
         )
-    if ray:
+    engine: Backend | Elsewhere
+    if pool.ray:
         from sdgbias.scoring.ray import Cluster
 
-        with Cluster(spec, root, benchmark, ray, workers) as cluster:
-            yield cluster
-    elif (workers or 1) > 1:
+        engine = Cluster(spec, root, benchmark, pool.ray, pool.workers)
+    elif several:
         from sdgbias.scoring.workers import Crew
 
-        with Crew(spec, root, benchmark, results.parent, workers or 1) as crew:
-            yield crew
+        engine = Crew(spec, root, benchmark, results.parent, pool.workers or 1)
     else:
-        backend = load(spec, root)
-        try:
-            yield backend
-        finally:
-            close = getattr(
-                backend, "close", None
-            )  # an engine in another environment is a process of its own
-            if close is not None:
-                close()
+        engine = load(spec, root)
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """What became of a plan: what is scored, the scorer with its failures, and ``asked``, keys of
+    the prompts that were asked for the first time."""
+
+    plan: Plan
+    scored: Scored
+    scorer: Run
+    asked: frozenset[str]
+
+    @property
+    def empty(self) -> bool:
+        return self.scored.scores.empty and self.scored.generations.empty
+
+    @cached_property
+    def failures(self) -> dict[str, str]:
+        """Key -> kind of every prompt without an answer."""
+        return {key: kind for key, kind, _ in self.scorer.failures}
+
+    @cached_property
+    def paper(self) -> pd.Series:
+        """Which cells are the suite's views; the others belong to extra prompts."""
+        return self.plan.cells["view"].isin([view.value for view in View])
+
+    def outcome(self, run_id: str) -> Outcome:
+        """Counts of prompts; those that can't be asked on principle are none of the planned."""
+        unanswerable = sum(kind == NotAnswerable.kind for kind in self.failures.values())
+        planned, failed = self.plan.planned - unanswerable, len(self.failures) - unanswerable
+        fresh = len(self.asked - set(self.failures))
+        return Outcome(
+            run_id,
+            int(self.paper.sum()),
+            planned,
+            fresh,
+            planned - fresh - failed,
+            failed,
+            unanswerable,
+        )
+
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """Rows of the tables ``scores`` and ``failures``."""
+        return {
+            "scores": self.scored.cells.merge(self.scored.scores, on="key").drop(columns="key"),
+            "failures": pd.DataFrame(self.scorer.failures, columns=["key", "kind", "message"]),
+        }
 
 
 def score_model(
-    backend: Backend | Elsewhere,
+    engine: Backend | Elsewhere,
     spec: ModelSpec,
     benchmark: Path,
     results: Path,
+    settings: EvalSettings = EvalSettings(),
     progress: Progress = _silent,
-    passes: tuple[str, ...] = (),
-    seed: int = 0,
-) -> tuple[Plan, sdg.Scored, Run, frozenset[str]]:
-    """Everything of a run that needs the model: (plan, what is scored, the scorer with its
-    failures, keys of the prompts that were asked for the first time)."""
-    suite = suite_of(benchmark_card(benchmark))
-    plan = make_plan(cells(benchmark, suite, passes, seed), backend.fingerprint)
-    cache = ScoreCache(results.parent, spec.name, backend.fingerprint)
+) -> Scoring:
+    """Everything of a run that needs the model: what the cache beside ``results`` lacks is asked
+    and committed to it."""
+    suite = suites.of(benchmark)
+    plan = make_plan(suite.cells(benchmark, settings), engine.fingerprint)
+    cache = ScoreCache(results.parent, spec.name, engine.fingerprint)
     images = Pictures(ImageReader(benchmark))
     images.require(plan.distinct["image_id"])
     with cache.exclusive():
-        use_ledger = getattr(backend, "use_ledger", None)
-        if (
-            use_ledger is not None
-            # an endpoint that costs money: its budget is that of this benchmark's runs, over all
-            # starts
-        ):
-            use_ledger(cache.folder / "spent.json", str(benchmark_card(benchmark)["benchmark_id"]))
-        scorer = scorer_for(backend, cache, images, spec)
+        # the budget is that of this benchmark's runs, over all starts
+        benchmark_id = str(suites.benchmark_card(benchmark)["benchmark_id"])
+        engine.use_ledger(cache.folder / "spent.json", benchmark_id)
+        scorer = scorer_for(engine, cache, images, spec)
         missing = plan.distinct[
             cache.lacks("scores", plan.distinct["key"]) & (plan.distinct["candidates"] != "")
         ]
-        spoken = cache.keys("generations")
-        needed = facet.generations_needed if suite == facet.NAME else sdg.generations_needed
-        wanted = not_generated(needed(plan.cells, plan.distinct, scorer.forces_starts), spoken)
-        beyond = _beyond(backend, benchmark, suite, plan, wanted)
-        missing, wanted = (rows[~rows["key"].isin(list(beyond))] for rows in (missing, wanted))
+        needed = suite.generations_needed(plan.cells, plan.distinct, scorer.forces_starts)
+        wanted = not_generated(needed, cache.keys("generations"))
+        unanswerable = _unanswerable(engine, benchmark, suite, plan, wanted)
+        missing, wanted = (
+            rows[~rows["key"].isin(list(unanswerable))] for rows in (missing, wanted)
+        )
         asked = frozenset(missing["key"]) | frozenset(wanted.loc[wanted["candidates"] == "", "key"])
         scorer.run(missing, wanted, progress)
-        scorer.failures += [(key, NotAnswerable.kind, why) for key, why in beyond.items()]
+        scorer.failures += [(key, NotAnswerable.kind, why) for key, why in unanswerable.items()]
         for kind in ("scores", "generations"):
             cache.compact(kind)
-        return (
-            plan,
-            sdg.Scored(plan.cells, cache.read("scores"), cache.read("generations")),
-            scorer,
-            asked,
-        )
+        scored = Scored(plan.cells, cache.read("scores"), cache.read("generations"))
+        return Scoring(plan, scored, scorer, asked)
 
 
-def _beyond(
-    backend: Backend | Elsewhere, benchmark: Path, suite: str, plan: Plan, wanted: pd.DataFrame
+def _unanswerable(
+    engine: Backend | Elsewhere, benchmark: Path, suite: Suite, plan: Plan, wanted: pd.DataFrame
 ) -> dict[str, str]:
-    """Key -> why of the prompts that an engine says of itself it can't be asked: what has
-    candidates where it only chooses one of listed labels (``chooses_labels``), and what has a right
-    answer that is none of the few it can say (``names``)."""
-    chooses, names = getattr(backend, "chooses_labels", False), getattr(backend, "names", None)
-    found = dict.fromkeys(
-        facet.beyond(benchmark, wanted, names) if suite == facet.NAME and names is not None else [],
-        BEYOND,
-    )
-    scored: list[str] = (
-        plan.distinct.loc[plan.distinct["candidates"] != "", "key"].tolist() if chooses else []
-    )
-    return found | dict.fromkeys(scored, NO_LIST)
-
-
-def _of_paper(plan: Plan) -> pd.Series:
-    """Which cells are the paper's views; the others belong to extra passes, for which no number is
-    decoded."""
-    return plan.cells["view"].isin([view.value for view in View])
+    """Key -> why of the prompts that an engine can't be asked on principle: what has candidates
+    where it only chooses one of listed labels, and what has a right answer that is none of the few
+    it can say."""
+    named = {} if engine.names is None else suite.unanswerable(benchmark, wanted, engine.names)
+    if not engine.chooses_labels:
+        return named
+    scored = plan.distinct.loc[plan.distinct["candidates"] != "", "key"]
+    return named | dict.fromkeys(scored.tolist(), NO_LIST)
 
 
 def evaluate(
@@ -187,166 +208,123 @@ def evaluate(
     root: Path,
     benchmark: Path,
     results: Path,
+    settings: EvalSettings = EvalSettings(),
     *,
-    draws: int = 10_000,
-    seed: int = 0,
-    numerics: Numerics = "exact",
-    mode: str = "continue",
+    pool: Pool = Pool(),
     progress: Progress = _silent,
-    workers: int | None = None,
-    ray: str = "",
-    passes: tuple[str, ...] = (),
-    search: Kind = "random",
 ) -> Outcome:
     """Scores one registered model on a benchmark folder and publishes the run into the results
     file.
 
     Prompts scored before (by this or an interrupted run) are read from the cache beside the results
     file. The same model, benchmark and settings give the same run_id; a run that is published
-    already is left alone. ``workers`` and ``ray`` say where engines run (see ``engine``); they
-    never change a result. ``passes``: what is asked beyond the paper's views (passes.py).
+    already and lacks nothing is left alone.
     """
     started = datetime.now(UTC)
-    card = benchmark_card(benchmark)
-    benchmark_id, suite = str(card["benchmark_id"]), suite_of(card)
-    with store.connect(
-        results, details=()
-    ):  # a folder that can't be written is told before any prompt is scored
-        pass
-    settings: dict[str, object] = {"seed": seed}
-    if suite == sdg.NAME:
-        settings |= {"draws": draws, "numerics": numerics, "mode": mode, "passes": list(passes)}
-        if search != "random":  # the default is not named, so that runs of before keep their id
-            settings["search"] = search
-    else:
-        settings |= {
-            "analysis": facet.ANALYSIS,
-            "encoder": f"{LetterGrams.name}, floor {LetterGrams.floor:g}",
-        }
-    with engine(spec, root, benchmark, results, workers, ray) as backend:
-        identity = run_id(spec, benchmark_id, backend.fingerprint, settings)
-        if store.has_run(results, identity):
-            sql = """SELECT n_prompts_naive, n_prompts_planned, n_failed, coalesce(CAST(config ->>
-                     'unanswerable' AS BIGINT), 0)
-                     FROM runs WHERE run_id = ?"""
-            naive, planned, failed, unanswerable = (
-                int(n) for n in store.query(results, sql, [identity]).iloc[0]
-            )
-            if failed == 0:
-                return Outcome(
-                    identity, naive, planned, 0, planned, 0, unanswerable, published=False
-                )
-        plan, scored, scorer, asked = score_model(
-            backend, spec, benchmark, results, progress, passes, seed
-        )
-    if scored.scores.empty and scored.generations.empty:
-        if scorer.failures and all(kind == NotAnswerable.kind for _, kind, _ in scorer.failures):
-            raise ModelError(
-                f"{spec.name}: can't be asked a single question of {benchmark}:"
-                f" {scorer.failures[0][2]}; take suite {suite} out of its options.suites in"
-                f" registry/models/{spec.name}.yaml"
-            )
-        _, kind, message = (
-            scorer.failures[0]
-            if scorer.failures
-            else ("", "NoPrompts", "the benchmark holds no prompts")
-        )
-        raise (OutOfMemory if kind in ("OutOfMemory", "MemoryError") else InfrastructureError)(
-            f"{spec.name}: no prompt could be scored, {len(scorer.failures)} failed, the first with"
-            f" {kind}: {message}; nothing is published; mend it, then again: sdgbias evaluate"
-            f" {spec.name}"
-        )
-    require_agreement(results.parent, spec.name, backend.fingerprint)
-    unscored = {key: kind for key, kind, _ in scorer.failures}
-    unanswerable = sum(kind == NotAnswerable.kind for kind in unscored.values())
-    fresh, failed, planned = (
-        len(asked - set(unscored)),
-        len(unscored) - unanswerable,
-        plan.planned - unanswerable,
-    )
-    known = planned - fresh - failed
-    paper = _of_paper(plan)
-    naive, distinct = int(paper.sum()), int(plan.cells.loc[paper, "key"].nunique())
-    if suite == facet.NAME:
-        made = facet.tables(benchmark, scored, seed=seed, images=scorer.images)
-    else:
-        made = sdg_tables.tables(
-            benchmark,
-            scored,
-            scorer.images,
-            progress,
-            draws=draws,
-            seed=seed,
-            numerics=numerics,
-            mode=mode,
-            search=search,
-        )
-        _check_predictions(made["predictions"], sdg.load_items(benchmark))
-    record = {
-        "run_id": identity,
-        "suite": suite,
-        "model": spec.name,
-        "title": spec.title,
-        "backend": spec.backend,
-        "revision": spec.revision,
-        "fingerprint": backend.fingerprint,
-        "benchmark_id": benchmark_id,
+    card, suite = suites.benchmark_card(benchmark), suites.of(benchmark)
+    with store.connect(results, details=()):
+        pass  # a folder that can't be written is an error before any prompt is scored
+    with open_engine(spec, root, benchmark, results, pool) as engine:
+        run_id = identify(spec, card, engine.fingerprint, suite, settings)
+        if (done := _published(results, run_id)) is not None and not done.failed:
+            return done
+        scoring = score_model(engine, spec, benchmark, results, settings, progress)
+        done_by_engine = _work(engine, scoring)
+    if scoring.empty:
+        raise _nothing_scored(spec, benchmark, suite, scoring.scorer.failures)
+    require_agreement(results.parent, spec.name, engine.fingerprint)
+    tables = suite.tables(benchmark, scoring.scored, settings, scoring.scorer.images, progress)
+    tables |= scoring.tables() | {"quarantine": read_table(benchmark, "quarantine")}
+    outcome = scoring.outcome(run_id)
+    config = suite.identity(settings) | suite.noted(card) | _circumstances(spec, card, scoring)
+    record = _of_model(spec, engine.fingerprint) | {
+        "run_id": run_id,
+        "suite": suite.name,
+        "benchmark_id": str(card["benchmark_id"]),
         "benchmark_path": benchmark.name,
         "licence": str(card.get("licence", "")),
         "started_at": started,
         "finished_at": datetime.now(UTC),
-        "seed": seed,
-        "numerics": numerics,
-        "n_prompts_naive": naive,
-        "n_prompts_planned": planned,
-        "n_scored": fresh,
-        "n_cached": known,
-        "n_failed": failed,
-        "config": json.dumps(
-            {
-                **settings,
-                "engine": _engine(backend, scorer),
-                "extra": {"cells": len(plan.cells) - naive, "prompts": plan.planned - distinct},
-                "sdgbias": __version__,
-                "unanswerable": unanswerable,
-                "synthetic": bool(card.get("synthetic", False)),
-                **(
-                    {"unknown_because": card.get("unknown_because", {})}
-                    if suite == facet.NAME
-                    else {}
-                ),
-                "spec": asdict(spec),
-            },
-            sort_keys=True,
-            default=str,
-        ),
+        "seed": settings.seed,
+        "numerics": settings.numerics,
+        "n_prompts_naive": outcome.naive,
+        "n_prompts_planned": outcome.planned,
+        "n_scored": outcome.scored,
+        "n_cached": outcome.cached,
+        "n_failed": outcome.failed,
+        "config": json.dumps(config | {"engine": done_by_engine}, sort_keys=True, default=str),
+    }
+    store.publish(results, record, tables)
+    return outcome
+
+
+def _published(results: Path, run_id: str) -> Outcome | None:
+    """What a stored run took when it was made; None where there is none."""
+    if not store.has_run(results, run_id):
+        return None
+    sql = """SELECT n_prompts_naive, n_prompts_planned, n_failed, coalesce(CAST(config ->>
+             'unanswerable' AS BIGINT), 0)
+             FROM runs WHERE run_id = ?"""
+    naive, planned, failed, unanswerable = (
+        int(n) for n in store.query(results, sql, [run_id]).iloc[0]
+    )
+    return Outcome(run_id, naive, planned, 0, planned, failed, unanswerable, published=False)
+
+
+def _nothing_scored(
+    spec: ModelSpec, benchmark: Path, suite: Suite, failures: list[tuple[str, str, str]]
+) -> ModelError | InfrastructureError:
+    """The error of a run without a single answer: of the model where it can't be asked on
+    principle, else of what failed first."""
+    if failures and all(kind == NotAnswerable.kind for _, kind, _ in failures):
+        return ModelError(
+            f"{spec.name}: can't be asked a single question of {benchmark}: {failures[0][2]};"
+            f" take suite {suite.name} out of its options.suites in"
+            f" registry/models/{spec.name}.yaml"
+        )
+    _, kind, message = (
+        failures[0] if failures else ("", "NoPrompts", "the benchmark holds no prompts")
+    )
+    raised = OutOfMemory if kind in (OutOfMemory.__name__, MemoryError.__name__) else None
+    return (raised or InfrastructureError)(
+        f"{spec.name}: no prompt could be scored, {len(failures)} failed, the first with {kind}:"
+        f" {message}; nothing is published; fix the cause, then run again: sdgbias evaluate"
+        f" {spec.name}"
+    )
+
+
+def _work(engine: Backend | Elsewhere, scoring: Scoring) -> dict[str, float]:
+    """What the engines did, and the seconds that it took inside them: what `sdgbias plan` judges
+    the next run's time by."""
+    seconds = round(scoring.scorer.seconds, 3)
+    return {**engine.counts, "seconds": seconds, "engines": engine.size}
+
+
+def _circumstances(
+    spec: ModelSpec, card: Mapping[str, object], scoring: Scoring
+) -> dict[str, object]:
+    """What a run's config keeps that its id doesn't hang on. extra: cells and distinct prompts
+    beyond the suite's views."""
+    distinct = int(scoring.plan.cells.loc[scoring.paper, "key"].nunique())
+    return {
+        "extra": {
+            "cells": int((~scoring.paper).sum()),
+            "prompts": scoring.plan.planned - distinct,
+        },
+        "sdgbias": __version__,
+        "unanswerable": scoring.outcome("").unanswerable,
+        "synthetic": bool(card.get("synthetic", False)),
+        "spec": asdict(spec),
+    }
+
+
+def _of_model(spec: ModelSpec, fingerprint: str) -> dict[str, object]:
+    """What table ``runs`` keeps of a model."""
+    return {
+        "model": spec.name,
+        "title": spec.title,
+        "backend": spec.backend,
+        "revision": spec.revision,
+        "fingerprint": fingerprint,
         "provenance": "planted" if spec.backend.startswith("planted") else "measured",
     }
-    made["scores"] = scored.cells.merge(scored.scores, on="key").drop(columns="key")
-    made["failures"] = pd.DataFrame(scorer.failures, columns=["key", "kind", "message"])
-    made["quarantine"] = sdg.read_table(benchmark, "quarantine")
-    store.publish(results, record, made)
-    return Outcome(identity, naive, planned, fresh, known, failed, unanswerable)
-
-
-def _engine(backend: Backend | Elsewhere, scorer: Run) -> dict[str, float]:
-    """What the engines say they did, and the seconds that it took inside them: what `sdgbias plan`
-    judges the next run's time by."""
-    return {
-        **dict(getattr(backend, "counts", {})),
-        "seconds": round(scorer.seconds, 3),
-        "engines": getattr(backend, "size", 1),
-    }
-
-
-def _check_predictions(predictions: pd.DataFrame, items: dict[Task, pd.DataFrame]) -> None:
-    """The last gate before anything is published: expectations/predictions.json. Raises GateError;
-    the scores are kept."""
-    verdict = quality.check(
-        "predictions", predictions, tables={f"items_{task}": table for task, table in items.items()}
-    )
-    for finding in (*verdict.of("gate"), *verdict.of("quarantine")):
-        raise GateError(
-            f"predictions: rule {finding.rule} broken {finding.count} time(s): {finding.message};"
-            " nothing is published, scores are kept: build the benchmark again, then evaluate"
-        )

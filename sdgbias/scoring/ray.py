@@ -33,7 +33,7 @@ from sdgbias.raw.images.shards import ImageReader
 from sdgbias.raw.images.variants import Pictures
 from sdgbias.registry.entries import find_root
 from sdgbias.scoring.cache import ScoreCache
-from sdgbias.scoring.scorer import Piece, Progress, Scorer, Tally, cut
+from sdgbias.scoring.scorer import Elsewhere, Piece, Progress, Scorer, Tally, cut
 from sdgbias.scoring.workers import gpus_per_engine
 from sdgbias.types import ModelSpec
 
@@ -101,7 +101,7 @@ class Engine:
         if self.error:
             return Answer(error=self.error)
         scorer, answer = self.scorer, Answer()
-        self.basket.answer, counted = answer, Counter(getattr(scorer.backend, "counts", {}))
+        self.basket.answer, counted = answer, Counter(scorer.backend.counts)
         scorer.images, scorer.failures, scorer.seconds = images, answer.failures, 0.0
         try:
             scorer.run(piece.score, piece.decode, lambda what, done, total: None)
@@ -112,13 +112,13 @@ class Engine:
                 f"{scorer.spec.name}: {type(error).__name__} on node {socket.gethostname()}:"
                 f" {_line(error)}"
             )
-        counts = Counter(getattr(scorer.backend, "counts", {}))
+        counts = Counter(scorer.backend.counts)
         counts.subtract(counted)
         answer.seconds, answer.counts = scorer.seconds, dict(counts)
         return answer
 
 
-class Cluster:
+class Cluster(Elsewhere):
     """The engines of one model on a cluster: what a backend has of an identity, what a Scorer has
     of a run (scoring.Run).
 
@@ -162,6 +162,9 @@ class Cluster:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
         self.ray.shutdown()
 
     def scorer(self, cache: ScoreCache, images: Mapping[str, tuple[bytes, ...]]) -> Cluster:
@@ -350,7 +353,7 @@ def _root_here(root: Path) -> Path:
 def _probe(spec: ModelSpec, root: Path) -> tuple[str, bool] | SdgbiasError:
     try:
         backend = load(spec, _root_here(root))
-        return backend.fingerprint, bool(getattr(backend, "forces_starts", True))
+        return backend.fingerprint, backend.forces_starts
     except SdgbiasError as error:
         return error
 

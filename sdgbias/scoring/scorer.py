@@ -18,6 +18,7 @@ import os
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -28,7 +29,7 @@ from typing import Protocol
 import numpy as np
 import pandas as pd
 
-from sdgbias.engines import Backend
+from sdgbias.engines import Backend, Loaded
 from sdgbias.errors import (
     DiskFull,
     InfrastructureError,
@@ -72,11 +73,10 @@ class Run(Protocol):
     def run(self, missing: pd.DataFrame, wanted: pd.DataFrame, progress: Progress) -> None: ...
 
 
-class Elsewhere(Protocol):
+class Elsewhere(Loaded, ABC):
     """Engines in other processes: they bring a scorer of their own."""
 
-    fingerprint: str
-
+    @abstractmethod
     def scorer(self, cache: ScoreCache, images: Mapping[str, tuple[bytes, ...]]) -> Run: ...
 
 
@@ -86,7 +86,7 @@ def scorer_for(
     images: Mapping[str, tuple[bytes, ...]],
     spec: ModelSpec,
 ) -> Run:
-    if hasattr(engine, "scorer"):
+    if isinstance(engine, Elsewhere):
         return engine.scorer(cache, images)
     return Scorer(engine, cache, images, spec)
 
@@ -107,7 +107,7 @@ class Scorer:
         self.backend, self.cache, self.images, self.spec = backend, cache, images, spec
         self.failures: list[tuple[str, str, str]] = []
         self.scored_any = any(cache.folder.glob("scores-*.parquet"))  # by an earlier start, too
-        self.forces_starts = bool(getattr(backend, "forces_starts", True))
+        self.forces_starts = backend.forces_starts
         self.size = spec.batch_size
         self.seconds = 0.0
         self.watchdog = Watchdog(

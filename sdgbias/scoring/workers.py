@@ -40,6 +40,7 @@ from sdgbias.scoring.cache import ScoreCache
 from sdgbias.scoring.scorer import (
     DECODING,
     SCORING,
+    Elsewhere,
     Piece,
     Progress,
     Tally,
@@ -148,10 +149,10 @@ def _work(scorer: Scorer, piece: Start | Piece, pipe: Connection) -> None:
     before, seconds, counted = (
         len(scorer.failures),
         scorer.seconds,
-        Counter(getattr(scorer.backend, "counts", {})),
+        Counter(scorer.backend.counts),
     )
     scorer.run(piece.score, piece.decode, lambda what, done, total: pipe.send(Advance(what, done)))
-    counts = Counter(getattr(scorer.backend, "counts", {}))
+    counts = Counter(scorer.backend.counts)
     counts.subtract(counted)
     pipe.send(Done(scorer.failures[before:], scorer.seconds - seconds, dict(counts)))
 
@@ -169,7 +170,7 @@ class Worker:
     left: dict[str, int] = field(default_factory=dict)
 
 
-class Crew:
+class Crew(Elsewhere):
     """N engines of one model. Has what a backend has of an identity (`fingerprint`, `counts`) and
     what a Scorer has of a run (scoring.Run); `seconds`: inside all engines together. The first
     engine is loaded at once, the others when there is work."""

@@ -1,19 +1,38 @@
 """What a benchmark folder asks, whichever suite it belongs to.
 
 Suites: what is asked and what is concluded from the scores. A suite never sees a model.
+
+`SUITES` holds those that are written in Python. A suite that is a folder of its own (its
+benchmark's card has ``kind: own``) has a name that its author chose: `of` makes its Suite from a
+benchmark, `named` a reader's one from the name that stored runs carry.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
-import pandas as pd
-
 from sdgbias.errors import InputError, one_of
-from sdgbias.suites import facet, sdg
-from sdgbias.suites.extra_prompts import extra_cells
-from sdgbias.types import SUITES
+from sdgbias.suites import facet, sdg, sdg_tables
+from sdgbias.suites.suite import EvalSettings, Suite
+
+__all__ = [
+    "KINDS",
+    "SUITES",
+    "EvalSettings",
+    "Suite",
+    "benchmark_card",
+    "in_order",
+    "named",
+    "of",
+    "suite_of",
+]
+
+SUITES: dict[str, Suite] = {suite.name: suite for suite in (sdg_tables.SUITE, facet.SUITE)}
+#: Field ``kind`` of a card -> what makes the suite of such a benchmark: (folder, its card).
+KINDS: dict[str, Callable[[Path, Mapping[str, object]], Suite]] = {}
 
 
 def benchmark_card(benchmark: Path) -> dict[str, object]:
@@ -28,24 +47,40 @@ def benchmark_card(benchmark: Path) -> dict[str, object]:
             f"{path}: no benchmark here; build one first: sdgbias build --raw RAW --indicators DIR"
             f" --out {benchmark}"
         ) from None
-    if suite_of(card) not in SUITES:
+    if suite_of(card) not in SUITES and str(card.get("kind")) not in KINDS:
         raise InputError(
             f"{path}: {one_of('suite', suite_of(card), SUITES)}; build the benchmark again"
         )
     return card
 
 
-def suite_of(card: dict[str, object]) -> str:
-    """The suite of a card; folders made before there were two belong to the first."""
+def suite_of(card: Mapping[str, object]) -> str:
+    """The suite's name in a card; folders made before there were two belong to the first."""
     return str(card.get("suite", sdg.NAME))
 
 
-def cells(benchmark: Path, suite: str, passes: tuple[str, ...] = (), seed: int = 0) -> pd.DataFrame:
-    """Every cell of a benchmark: the paper's views, and for the first suite those of extra passes
-    (passes.py)."""
-    if suite == facet.NAME:
-        return facet.load_prompts(benchmark)
-    extra = extra_cells(
-        sdg.load_items(benchmark), sdg.read_table(benchmark, "prompts"), passes, seed
+def of(benchmark: Path) -> Suite:
+    """The suite of a benchmark folder, as its card names it. Raises InputError."""
+    card = benchmark_card(benchmark)
+    make = KINDS.get(str(card.get("kind")))
+    return SUITES[suite_of(card)] if make is None else make(benchmark, card)
+
+
+def named(name: str) -> Suite:
+    """The suite of stored runs. A name that isn't in SUITES is that of somebody's own questions:
+    they are multiple choice and stored as the first suite's are, and errors are clustered by
+    whatever their author named."""
+    return SUITES.get(name) or replace(
+        SUITES[sdg.NAME],
+        name=name,
+        title=name,
+        cluster_unit="cluster",
+        signatures=False,
+        required=False,
     )
-    return pd.concat([sdg.load_prompts(benchmark), extra], ignore_index=True)
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Names of suites as pages and reports list them: those of SUITES first, others by name."""
+    order = list(SUITES)
+    return sorted(set(names), key=lambda n: (order.index(n) if n in order else len(order), n))

@@ -23,13 +23,16 @@ from sdgbias.errors import InputError
 from sdgbias.methods.labels import OPTIONS, Label, LetterGrams, TextEncoder, encode
 from sdgbias.raw.facet import CLASSES, GROUPS, SPELLINGS
 from sdgbias.suites import facet_groups
-from sdgbias.suites.sdg import Scored, read_table
+from sdgbias.suites.sdg import read_table
+from sdgbias.suites.suite import EvalSettings, Images, Progress, Scored, Suite
 from sdgbias.types import FACET, View
 
 NAME = FACET
 #: Bumped when what is made of answers changes (an answer's reading by form, a metric), so that
 #: older runs are made anew.
 ANALYSIS = "2"
+#: Why an engine can't be asked a prompt.
+BEYOND = "the right answer is none that this model can say"
 LETTERS = "".join(OPTIONS)
 ANSWERS = list(OPTIONS.values())
 #: Pictures kept beside the results for the report's examples, and their longer side.
@@ -242,3 +245,40 @@ def tables(
         "predictions": table.drop(columns=["how"]),
         "metric_rows": metric_rows(items, table, seed=seed),
     }
+
+
+def _identity(settings: EvalSettings) -> dict[str, object]:
+    return {
+        "seed": settings.seed,
+        "analysis": ANALYSIS,
+        "encoder": f"{LetterGrams.name}, floor {LetterGrams.floor:g}",
+    }
+
+
+def _unanswerable(benchmark: Path, wanted: pd.DataFrame, names: Collection[str]) -> dict[str, str]:
+    return dict.fromkeys(beyond(benchmark, wanted, names), BEYOND)
+
+
+def _tables(
+    benchmark: Path, scored: Scored, settings: EvalSettings, images: Images, progress: Progress
+) -> dict[str, pd.DataFrame]:
+    return tables(benchmark, scored, seed=settings.seed, images=images)
+
+
+SUITE = Suite(
+    name=NAME,
+    title="People (facet)",
+    version=ANALYSIS,
+    cluster_unit="person",
+    identity=_identity,
+    cells=lambda benchmark, settings: load_prompts(benchmark),
+    generations_needed=generations_needed,
+    tables=_tables,
+    unanswerable=_unanswerable,
+    noted=lambda card: {"unknown_because": card.get("unknown_because", {})},
+    items_table="people",
+    question_keys=("item_id",),
+    per_benchmark=True,
+    held_out=False,
+    private=True,
+)

@@ -23,9 +23,12 @@ from sdgbias.methods.cade import Numerics, argmax_view, decide, streams
 from sdgbias.methods.search import Kind, SearchResult, take, tune
 from sdgbias.raw.indicators import directions
 from sdgbias.suites import sdg_censoring
+from sdgbias.suites.suite import Scored
 from sdgbias.types import DIGITS, LETTERS, SDG, TESTS, ContextTest, Task, View
 
 NAME = SDG
+#: Raised when what is made of answers changes, so that older runs are made anew.
+ANALYSIS = "2"
 CANDIDATES = {Task.MCQ: LETTERS, Task.REGRESSION: DIGITS}
 
 
@@ -90,15 +93,6 @@ class TestResult:
     kept: np.ndarray
     search: SearchResult | None
     withheld: pd.DataFrame | None = None
-
-
-@dataclass(frozen=True)
-class Scored:
-    """cells: task, item_id, test, view, key. scores and generations as read from the cache."""
-
-    cells: pd.DataFrame
-    scores: pd.DataFrame
-    generations: pd.DataFrame
 
 
 def view_logits(

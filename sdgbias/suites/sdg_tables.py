@@ -4,40 +4,63 @@ items."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from sdgbias.methods.cade import Numerics
-from sdgbias.methods.search import Kind
+from sdgbias.errors import GateError
 from sdgbias.raw.images.composite import side_by_side
 from sdgbias.suites import sdg
+from sdgbias.suites.extra_prompts import extra_cells
+from sdgbias.suites.suite import EvalSettings, Images, Progress, Scored, Suite
 from sdgbias.types import TESTS, Task
 
 PREVIEWS = 120
 
 
+def cells(benchmark: Path, settings: EvalSettings) -> pd.DataFrame:
+    """Every cell of a benchmark: the paper's views, and those of extra prompts."""
+    extra = extra_cells(
+        sdg.load_items(benchmark),
+        sdg.read_table(benchmark, "prompts"),
+        settings.passes,
+        settings.seed,
+    )
+    return pd.concat([sdg.load_prompts(benchmark), extra], ignore_index=True)
+
+
+def identity(settings: EvalSettings) -> dict[str, object]:
+    """What a run's id hangs on beside model, benchmark and version."""
+    named: dict[str, object] = {
+        "seed": settings.seed,
+        "draws": settings.draws,
+        "numerics": settings.numerics,
+        "mode": settings.mode,
+        "passes": list(settings.passes),
+    }
+    # the default is not named, so that runs of before there was a choice keep their id
+    return named | ({} if settings.search == "random" else {"search": settings.search})
+
+
 def tables(
-    benchmark: Path,
-    scored: sdg.Scored,
-    images: Mapping[str, tuple[bytes, ...]],
-    progress: Callable[[str, int, int], None],
-    *,
-    draws: int,
-    seed: int,
-    numerics: Numerics,
-    mode: str,
-    search: Kind,
+    benchmark: Path, scored: Scored, settings: EvalSettings, images: Images, progress: Progress
 ) -> dict[str, pd.DataFrame]:
-    """The rows of every store table for one run, scores and failures aside."""
+    """The rows of every store table for one run, scores and failures aside. Raises GateError where
+    the predictions break a rule."""
     items = sdg.load_items(benchmark)
     progress("tuning CADE", 0, 1)
     summary = sdg.summarise(
-        items, scored, draws=draws, seed=seed, numerics=numerics, mode=mode, search=search
+        items,
+        scored,
+        draws=settings.draws,
+        seed=settings.seed,
+        numerics=settings.numerics,
+        mode=settings.mode,
+        search=settings.search,
     )
     progress("tuning CADE", 1, 1)
+    _check(summary.predictions, items)
     cards = pd.concat([item_cards(task, table) for task, table in items.items()], ignore_index=True)
     cards["wealth"] = wealth_terciles(items)
     shown = preview_images(items, summary.predictions)
@@ -45,12 +68,27 @@ def tables(
         "items": cards,
         "predictions": summary.predictions,
         "cade_params": summary.params,
-        "decoded": sdg.decoded_numbers(items[Task.REGRESSION], scored, mode),
+        "decoded": sdg.decoded_numbers(items[Task.REGRESSION], scored, settings.mode),
         "metric_rows": summary.metrics,
         "previews": pd.DataFrame(
             {"image_id": shown, "png": [side_by_side(images[i]) for i in shown]}
         ),
     }
+
+
+def _check(predictions: pd.DataFrame, items: dict[Task, pd.DataFrame]) -> None:
+    """The last check before anything is published: expectations/predictions.json. Raises GateError;
+    the scores are kept."""
+    from sdgbias.benchmark import quality
+
+    verdict = quality.check(
+        "predictions", predictions, tables={f"items_{task}": table for task, table in items.items()}
+    )
+    for finding in (*verdict.of("gate"), *verdict.of("quarantine")):
+        raise GateError(
+            f"predictions: rule {finding.rule} broken {finding.count} time(s): {finding.message};"
+            " nothing is published, scores are kept: build the benchmark again, then evaluate"
+        )
 
 
 def item_cards(task: Task, items: pd.DataFrame) -> pd.DataFrame:
@@ -147,3 +185,17 @@ def preview_images(items: dict[Task, pd.DataFrame], predictions: pd.DataFrame) -
     )
     picked = wide.groupby(["pillar", "kind"], sort=True).head(max(1, PREVIEWS // 9))
     return sorted(set(picked["image_id"]))[:PREVIEWS]
+
+
+SUITE = Suite(
+    name=sdg.NAME,
+    title="Places (sdg)",
+    version=sdg.ANALYSIS,
+    cluster_unit="place",
+    identity=identity,
+    cells=cells,
+    generations_needed=sdg.generations_needed,
+    tables=tables,
+    signatures=True,
+    required=True,
+)

@@ -19,6 +19,7 @@ from sdgbias.methods.baselines import METHODS
 from sdgbias.registry import entries
 from sdgbias.scoring import evaluate
 from sdgbias.suites import extra_prompts
+from sdgbias.suites.suite import EvalSettings
 from sdgbias.types import ContextTest, ModelSpec, Task, View
 from tests.builders.analysis_run import mcq_cell, number_cell, one, run_of
 
@@ -286,15 +287,14 @@ def done(
 ) -> tuple[Path, evaluate.Outcome, evaluate.Outcome]:
     results = tmp_path_factory.mktemp("passes") / "r.duckdb"
     root = entries.find_root()
-    bare = evaluate.evaluate(PLANTED, root, small_benchmark, results, draws=50)
+    bare = evaluate.evaluate(PLANTED, root, small_benchmark, results, EvalSettings(draws=50))
     decoded = _decoded(results)
     more = evaluate.evaluate(
         PLANTED,
         root,
         small_benchmark,
         results,
-        draws=50,
-        passes=extra_prompts.choose("cheap,pride,vcd"),
+        EvalSettings(draws=50, passes=extra_prompts.choose("cheap,pride,vcd")),
     )
     assert _decoded(results) == decoded  # extra passes need no numbers
     return results, bare, more

@@ -19,6 +19,7 @@ import yaml
 from sdgbias import store
 from sdgbias.registry import entries
 from sdgbias.scoring import evaluate
+from sdgbias.suites.suite import EvalSettings
 from tests.builders import chromium
 from tests.builders import regressions as gate_results
 from tests.builders.commands import add_model, ok, refused, sdgbias
@@ -73,7 +74,7 @@ def nights(tmp_path_factory: pytest.TempPathFactory, tiny_benchmark: Path) -> St
     def run(name: str, **habits: object) -> str:
         add_model(folder, name, options={"oracle": str(tiny_benchmark), **HABITS, **habits})
         return evaluate.evaluate(
-            entries.load(folder, name), folder, tiny_benchmark, results, draws=100
+            entries.load(folder, name), folder, tiny_benchmark, results, EvalSettings(draws=100)
         ).run_id
 
     for day, night in enumerate((FIRST, SECOND)):

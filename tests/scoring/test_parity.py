@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from sdgbias.engines import Backend
 from sdgbias.errors import (
     InfrastructureError,
     InputError,
@@ -162,7 +163,7 @@ def test_what_a_model_is_compared_with(tmp_path: Path) -> None:
         parity.counterparts(replace(SPEC, options={"parity": "vllm"}), ROOT)
 
 
-class Engine:
+class Engine(Backend):
     """Scores by the length of the text, and fails where it is told to."""
 
     fingerprint = "f"

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from sdgbias.engines import Backend
 from sdgbias.errors import InputError, ModelError, OutOfMemory
 from sdgbias.scoring.cache import ScoreCache
 from sdgbias.scoring.plan import make_plan
@@ -34,7 +35,7 @@ SPEC = ModelSpec(
 )
 
 
-class Engine:
+class Engine(Backend):
     """Scores by the length of the text; fails where it is told to."""
 
     fingerprint = "f"

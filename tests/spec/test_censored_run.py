@@ -13,6 +13,7 @@ import json
 import threading
 import zlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from sdgbias.methods.cade import decide, streams
 from sdgbias.raw.images.shards import image_id
 from sdgbias.scoring.evaluate import evaluate
 from sdgbias.suites import sdg
+from sdgbias.suites.suite import EvalSettings
 from sdgbias.types import DIGITS, LETTERS, CadeParams, ContextTest, ModelSpec, Prompt, Task, View
 
 pytestmark = pytest.mark.slow
@@ -51,7 +53,7 @@ WORDS = [
     ("-", -2.0),
     *((f"word{i}", -12.0 - i) for i in range(10)),
 ]
-SETTINGS = {"draws": 200, "mode": "replace"}  # such an endpoint can't continue a given digit
+SETTINGS = EvalSettings(draws=200, mode="replace")  # such an endpoint can't continue a given digit
 KEYS = ["task", "test", "method", "pillar", "indicator", "metric"]
 
 
@@ -137,12 +139,12 @@ def runs(
     results = tmp_path_factory.mktemp("censored") / "r.duckdb"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LOOPBACK_KEY", "loopback-only-4711")
-        outcomes = {"exact": evaluate(PLANTED, ROOT, small_benchmark, results, **SETTINGS)}
+        outcomes = {"exact": evaluate(PLANTED, ROOT, small_benchmark, results, SETTINGS)}
         asked = {}
         for k, more in ((2, {}), (20, {"prices": {"input": 1.0}})):
             before = endpoint.asked
             outcomes[f"k{k}"] = evaluate(
-                closed(endpoint, k, **more), ROOT, small_benchmark, results, **SETTINGS
+                closed(endpoint, k, **more), ROOT, small_benchmark, results, SETTINGS
             )
             asked[f"k{k}"] = endpoint.asked - before
         yield {"results": results, "benchmark": small_benchmark, "asked": asked, **outcomes}
@@ -381,7 +383,7 @@ def test_again_asks_nothing_and_reference_numerics_are_refused(
 ) -> None:
     before = endpoint.asked
     assert (
-        evaluate(closed(endpoint, 2), ROOT, runs["benchmark"], runs["results"], **SETTINGS).run_id
+        evaluate(closed(endpoint, 2), ROOT, runs["benchmark"], runs["results"], SETTINGS).run_id
         == runs["k2"].run_id
     )
     with pytest.raises(InputError, match="--numerics exact"):
@@ -390,7 +392,6 @@ def test_again_asks_nothing_and_reference_numerics_are_refused(
             ROOT,
             runs["benchmark"],
             runs["results"],
-            numerics="reference",
-            **SETTINGS,
+            replace(SETTINGS, numerics="reference"),
         )
     assert endpoint.asked == before

@@ -11,7 +11,7 @@ import pytest
 
 from sdgbias.benchmark.people_items import build_items, build_prompts, view_cells
 from sdgbias.suites import facet
-from sdgbias.suites.sdg import Scored
+from sdgbias.suites.suite import Scored
 
 N = 40
 

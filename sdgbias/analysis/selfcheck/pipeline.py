@@ -20,6 +20,7 @@ from sdgbias.analysis.selfcheck.truth import Population
 from sdgbias.engines.planted import Habits
 from sdgbias.methods import stats
 from sdgbias.scoring import evaluate
+from sdgbias.suites.suite import EvalSettings
 from sdgbias.types import DIGITS, LETTERS, PILLARS, TESTS, CadeParams, ContextTest, Task, View
 
 NAMES = {View.Q_ONLY: "Q-only", View.CTX_Q: "CTX+Q", View.IMG_Q: "IMG+Q", View.FULL: "Full"}
@@ -71,7 +72,11 @@ def run(
     """Evaluates one planted model into a results file of its own and reads it back."""
     with in_pipeline(used):
         outcome = evaluate.evaluate(
-            plant.spec(benchmark, seed), benchmark, benchmark, results, draws=draws, seed=seed
+            plant.spec(benchmark, seed),
+            benchmark,
+            benchmark,
+            results,
+            EvalSettings(draws=draws, seed=seed),
         )
     one = [outcome.run_id]
     return Found(

@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
+from sdgbias.engines import Backend
 from sdgbias.engines.api.http import PromptRefused, Transport
 from sdgbias.engines.api.options import SPELLINGS, read_options
 from sdgbias.engines.hf.tokens import SPACE_MARKS
@@ -114,7 +115,7 @@ class _Loop:
             raise
 
 
-class Api:
+class Api(Backend):
     """One endpoint. `forces_starts` says whether `generate` can take forced starts
     (options.prefill)."""
 

@@ -21,6 +21,7 @@ import transformers
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor
 
+from sdgbias.engines import Backend
 from sdgbias.engines.fingerprint import fingerprint, local_folder
 from sdgbias.engines.hf import prompting, shared_prefix
 from sdgbias.engines.hf.pixels import PixelCache
@@ -110,7 +111,7 @@ def _attention(config: Any) -> str:
     return " ".join([str(getattr(config, "_attn_implementation", None)), *named])
 
 
-class HuggingFace:
+class HuggingFace(Backend):
     def __init__(self, spec: ModelSpec, root: Path) -> None:
         folder = local_folder(spec, root)
         source = str(folder) if folder else spec.repo

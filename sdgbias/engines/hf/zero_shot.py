@@ -21,6 +21,7 @@ import yaml
 from PIL import Image
 from transformers import AutoImageProcessor, AutoTokenizer, CLIPModel, ViTForImageClassification
 
+from sdgbias.engines import Backend
 from sdgbias.engines.fingerprint import fingerprint
 from sdgbias.engines.hf import checkpoint
 from sdgbias.errors import ModelError, NotAnswerable, RegistryError
@@ -90,7 +91,7 @@ def answers(
     return [[text] * len(starts) for text in said]
 
 
-class ClipZeroShot:
+class ClipZeroShot(Backend):
     """The label whose text lies closest to the picture (cosine). Ties go to the earlier label."""
 
     forces_starts, chooses_labels = False, True
@@ -135,7 +136,7 @@ class ClipZeroShot:
         return self._texts[names]
 
 
-class VitZeroShot:
+class VitZeroShot(Backend):
     """The label with the largest share of the head's probability. Which outputs of the head mean
     which label says the registry (option
     `labels`: label -> names in the checkpoint's id2label), else the packaged map for ImageNet-1k

@@ -1,0 +1,116 @@
+"""What differs between suites, as one value: everything else asks a `Suite` and is the same code
+for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import pandas as pd
+
+from sdgbias.methods.cade import Numerics
+from sdgbias.methods.search import Kind
+
+#: progress(what, done, total)
+Progress = Callable[[str, int, int], None]
+#: image_id -> the encoded bytes of its pictures.
+Images = Mapping[str, tuple[bytes, ...]]
+
+
+@dataclass(frozen=True)
+class EvalSettings:
+    """How one run is evaluated. Which of it a run's id hangs on is the suite's to say (`identity`).
+
+    draws, search: of CADE's search on val. numerics: `exact`, or `reference` (the authors' floors).
+    mode: regression answers, `continue` (decode after CADE's digit) or `replace`. passes: prompts
+    beyond the suite's own views (extra_prompts.py).
+    """
+
+    draws: int = 10_000
+    seed: int = 0
+    numerics: Numerics = "exact"
+    mode: str = "continue"
+    passes: tuple[str, ...] = ()
+    search: Kind = "random"
+
+
+@dataclass(frozen=True)
+class Scored:
+    """cells: task, item_id, test, view, key. scores and generations as read from the cache."""
+
+    cells: pd.DataFrame
+    scores: pd.DataFrame
+    generations: pd.DataFrame
+
+
+class Tables(Protocol):
+    """The rows of every store table of one run, scores and failures aside: items (or people),
+    predictions, metric_rows and what else the suite keeps. Raises InputError where nothing can be
+    concluded, GateError where the predictions break a rule of quality."""
+
+    def __call__(
+        self,
+        benchmark: Path,
+        scored: Scored,
+        settings: EvalSettings,
+        images: Images,
+        progress: Progress,
+    ) -> dict[str, pd.DataFrame]: ...
+
+
+@dataclass(frozen=True)
+class Suite:
+    """What differs between suites.
+
+    name: in results, commands and files. title: on pages. version: raised when what is made of
+    answers changes, so that older runs are made anew. cluster_unit: what errors are clustered by,
+    in words.
+
+    items_table: where its questions are stored, 'items' or 'people'; rooms above look up by it what
+    differs further between these two layouts. question_keys: the columns of that table that name a
+    question of a benchmark.
+
+    identity: what of the settings a run's id hangs on. cells: task, item_id, test, view, text,
+    image_id, candidates of every prompt. generations_needed(cells, distinct, can_force): the
+    distinct prompts to decode, with column forced. unanswerable(benchmark, wanted, names): key ->
+    why, of prompts whose right answer is none of the ``names`` that an engine can say. tables: see
+    `Tables`. noted: what a run's config keeps of the benchmark's card.
+
+    per_benchmark: runs on different benchmarks are different results (data sets); the newer does
+    not replace the older. held_out: only split 'test' is reported, because CADE is tuned on the
+    rest; so draws, extra prompts and searches matter. signatures: answers lean in a direction (bias
+    signatures). private: pictures show people; they are blurred until a reader asks. required: a
+    night that asks for it stops without a benchmark, instead of skipping it.
+    """
+
+    name: str
+    title: str
+    version: str
+    cluster_unit: str
+    identity: Callable[[EvalSettings], dict[str, object]]
+    cells: Callable[[Path, EvalSettings], pd.DataFrame]
+    generations_needed: Callable[[pd.DataFrame, pd.DataFrame, bool], pd.DataFrame]
+    tables: Tables
+    unanswerable: Callable[[Path, pd.DataFrame, Collection[str]], dict[str, str]] = (
+        lambda benchmark, wanted, names: {}
+    )
+    noted: Callable[[Mapping[str, object]], dict[str, object]] = lambda card: {}
+    items_table: str = "items"
+    question_keys: tuple[str, ...] = ("task", "item_id")
+    per_benchmark: bool = False
+    held_out: bool = True
+    signatures: bool = False
+    private: bool = False
+    required: bool = False
+
+    def same_question(self, question: str, answer: str) -> str:
+        """SQL: a row of ``items_table`` (by its alias) is the question of an answer, benchmarks
+        aside."""
+        return " AND ".join(f"{question}.{key} = {answer}.{key}" for key in self.question_keys)
+
+    def reported(self, *answers: str) -> str:
+        """SQL, beginning with AND: the answers (by their aliases) are among those reported on; ''
+        where all are."""
+        return "".join(f" AND {a}.split = 'test'" for a in answers) if self.held_out else ""

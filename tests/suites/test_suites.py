@@ -1,0 +1,86 @@
+"""The suites as values: which there are, whose a benchmark is, and what a run's id hangs on."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sdgbias import suites
+from sdgbias.errors import InputError
+from sdgbias.methods.labels import LetterGrams
+from sdgbias.scoring.evaluate import identify
+from sdgbias.suites.suite import EvalSettings
+from sdgbias.types import SUITES, ModelSpec
+
+SPEC = ModelSpec(
+    name="m", title="M", backend="planted", repo="planted:x", revision="1", state="enabled"
+)
+CARD = {"benchmark_id": "b" * 16}
+
+
+def folder(path: Path, **card: object) -> Path:
+    (path / "benchmark.json").write_text(json.dumps(card), encoding="utf-8")
+    return path
+
+
+def test_every_suite_that_the_registry_knows_is_one() -> None:
+    assert tuple(suites.SUITES) == SUITES
+    for name, suite in suites.SUITES.items():
+        assert suite.name == name and suite.title and suite.version and suite.cluster_unit
+
+
+def test_a_benchmarks_card_names_its_suite(tmp_path: Path) -> None:
+    assert suites.of(folder(tmp_path, benchmark_id="x", suite="facet")).name == "facet"
+    assert suites.of(folder(tmp_path, benchmark_id="x")).name == "sdg"  # made before there were two
+    with pytest.raises(InputError, match="unknown suite 'dots'"):
+        suites.of(folder(tmp_path, benchmark_id="x", suite="dots"))
+
+
+def test_stored_runs_of_an_unknown_suite_are_read_as_multiple_choice() -> None:
+    dots = suites.named("dots")
+    assert (dots.name, dots.title, dots.items_table) == ("dots", "dots", "items")
+    assert not (dots.signatures or dots.required or dots.private)
+    assert suites.named("facet") is suites.SUITES["facet"]
+    assert suites.in_order(["zebra", "facet", "dots", "sdg"]) == ["sdg", "facet", "dots", "zebra"]
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_a_runs_id_hangs_on_model_benchmark_settings_and_version(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suite, settings = suites.named(name), EvalSettings()
+
+    def run_id(**changed: object) -> str:
+        given = {"spec": SPEC, "card": CARD, "fingerprint": "f", "suite": suite} | changed
+        return identify(**{"settings": settings, **given})  # type: ignore[arg-type]
+
+    first = run_id()
+    assert first == run_id() and first.startswith("m-")
+    for changed in (
+        {"card": {"benchmark_id": "c" * 16}},
+        {"fingerprint": "g"},
+        {"suite": replace(suite, version=suite.version + "x")},
+        {"settings": EvalSettings(seed=1)},
+    ):
+        assert run_id(**changed) != first
+    tuned = {"settings": EvalSettings(draws=5, search="exact")}
+    assert (run_id(**tuned) != first) == suite.held_out  # nothing is tuned on people
+    monkeypatch.setattr(LetterGrams, "floor", LetterGrams.floor / 2)
+    assert (run_id() == first) == suite.held_out  # free answers are read by the encoder
+
+
+def test_the_ids_of_runs_made_before_the_suites_were_values() -> None:
+    """So that a results file of before is not scored again; figures made with commit cc8623e."""
+    extra = EvalSettings(draws=200, passes=("blank",), search="exact")
+    made = [
+        identify(SPEC, CARD, "f", suites.named(name), settings)
+        for name in SUITES
+        for settings in (EvalSettings(), extra)
+    ]
+    assert made == OLD
+
+
+OLD = ["m-0a9f8045467c", "m-03955134da52", "m-e97938f25af3", "m-e97938f25af3"]
