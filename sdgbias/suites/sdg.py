@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from sdgbias.benchmark.prompts import view_cells
+from sdgbias.benchmark.prompts import option_letters, view_cells
 from sdgbias.errors import InputError
 from sdgbias.methods import metrics, stats
 from sdgbias.methods.answers import parse_number, with_first_digit
@@ -24,12 +24,16 @@ from sdgbias.methods.search import Kind, SearchResult, take, tune
 from sdgbias.raw.indicators import directions
 from sdgbias.suites import sdg_censoring
 from sdgbias.suites.suite import Scored
-from sdgbias.types import DIGITS, LETTERS, SDG, TESTS, ContextTest, Task, View
+from sdgbias.types import DIGITS, OPTION_LETTERS, SDG, TESTS, ContextTest, Task, View
 
 NAME = SDG
 #: Raised when what is made of answers changes, so that older runs are made anew.
 ANALYSIS = "2"
-CANDIDATES = {Task.MCQ: LETTERS, Task.REGRESSION: DIGITS}
+
+
+def candidates(items: pd.DataFrame, task: Task) -> str:
+    """The candidates of a task's items: the letters of their option columns, or the digits."""
+    return option_letters(items) if task is Task.MCQ else DIGITS
 
 
 def load_items(benchmark: Path) -> dict[Task, pd.DataFrame]:
@@ -105,7 +109,7 @@ def view_logits(
     rows = c[(c["task"] == task.value) & (c["test"] == test.value) & (c["view"] == view.value)]
     keys = rows.set_index("item_id")["key"].reindex(items["item_id"])
     known = scored.scores.set_index("key").reindex(keys)
-    logits, upper = np.full((2, len(items), len(CANDIDATES[task])), np.nan)
+    logits, upper = np.full((2, len(items), len(candidates(items, task))), np.nan)
     for table, column in ((logits, known["logits"]), (upper, known["upper"])):
         for i, values in enumerate(column):
             if isinstance(values, np.ndarray):
@@ -125,7 +129,7 @@ def gold_index(items: pd.DataFrame) -> np.ndarray:
     """(N,) index of the gold letter."""
     return (
         items["answer"]
-        .map({letter: i for i, letter in enumerate(LETTERS)})
+        .map({letter: i for i, letter in enumerate(OPTION_LETTERS)})
         .to_numpy(dtype=np.int64)
     )
 
@@ -134,7 +138,9 @@ def present_options(items: pd.DataFrame, task: Task) -> np.ndarray:
     """(N, K) which candidates an item has."""
     if task is Task.REGRESSION:
         return np.ones((len(items), len(DIGITS)), dtype=bool)
-    return np.column_stack([(items[f"option_{c.lower()}"] != "").to_numpy() for c in LETTERS])
+    return np.column_stack(
+        [(items[f"option_{c.lower()}"] != "").to_numpy() for c in option_letters(items)]
+    )
 
 
 def _spoken(scored: Scored) -> dict[tuple[str, str], str]:
@@ -284,7 +290,7 @@ def predictions(items: pd.DataFrame, task: Task, r: TestResult) -> pd.DataFrame:
     """Long table task, item_id, test, method, split, pred, value, correct, error, confidence, kl,
     kept - all items, val included."""
     blocks = []
-    names = np.array([*CANDIDATES[task], ""], dtype=object)
+    names = np.array([*candidates(items, task), ""], dtype=object)
     for method, choice in r.choice.items():
         block = pd.DataFrame(
             {
@@ -318,25 +324,35 @@ def predictions(items: pd.DataFrame, task: Task, r: TestResult) -> pd.DataFrame:
 
 def _groups(frame: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
     yield "all", "all", frame
+    frame = frame[frame["pillar"] != ""]  # own questions have no pillars
     for pillar, part in frame.groupby("pillar", sort=True):
         yield str(pillar), "all", part
     for (within, indicator), part in frame.groupby(["pillar", "indicator"], sort=True):
         yield str(within), str(indicator), part
 
 
+def says(polarity: str, n_options: int) -> tuple[str, ...]:
+    """Direction of each letter; of more than three options all but the ends are conservative."""
+    if n_options <= 3:
+        return directions(polarity, n_options)
+    first, middle, last = directions(polarity, 3)
+    return (first, *[middle] * (n_options - 2), last)
+
+
 def _direction(items: pd.DataFrame) -> pd.DataFrame:
-    """item_id -> what choosing A, B, C says (pessimistic, conservative, optimistic) and the number
+    """item_id -> what choosing each letter says (pessimistic, conservative, optimistic) and the number
     of options."""
     count = present_options(items, Task.MCQ).sum(axis=1)
     # a release may hold indicators whose polarity nobody has said: their answers have no direction
     table = {
-        (p, int(k)): directions(p, int(k)) if p else ("",) * int(k)
+        (p, int(k)): says(p, int(k)) if p else ("",) * int(k)
         for p in set(items["polarity"])
         for k in set(count)
     }
     rows = [table[(p, int(k))] for p, k in zip(items["polarity"], count, strict=True)]
-    wide = [[*row, "", ""][:3] for row in rows]
-    frame = pd.DataFrame(wide, columns=[f"says_{c}" for c in LETTERS], index=items.index)
+    letters = option_letters(items)
+    wide = [[*row, *[""] * (len(letters) - len(row))] for row in rows]
+    frame = pd.DataFrame(wide, columns=[f"says_{c}" for c in letters], index=items.index)
     return frame.assign(item_id=items["item_id"], n_options=count)
 
 
@@ -345,7 +361,7 @@ def _cell_metrics(part: pd.DataFrame, task: Task) -> Iterator[tuple[str, stats.E
     place = part["cluster_id"].to_numpy()
     if task is Task.MCQ:
         yield "accuracy", stats.share(part["correct"], place)
-        three = part[(part["n_options"] == 3) & (part["says"] != "")]
+        three = part[(part["n_options"] >= 3) & (part["says"] != "")]
         for says in ("pessimistic", "conservative", "optimistic") if len(three) else ():
             yield f"share_{says}", stats.share(three["says"] == says, three["cluster_id"])
         two = part[(part["n_options"] == 2) & (part["says"] != "")]
@@ -412,13 +428,13 @@ def metric_rows(
     test["cluster_id"] = pd.factorize(test["cluster_id"], sort=True)[
         0
     ]  # only told apart from here on, and numbers are quicker
-    names = CANDIDATES[task]
+    names = candidates(items, task)
     test["off_candidate"] = ~test["top_token"].isin(list(names))
     if task is Task.MCQ:
         test = test.merge(_direction(items), on="item_id")
-        letters = test[[f"says_{c}" for c in LETTERS]].to_numpy(dtype=object)
+        letters = test[[f"says_{c}" for c in names]].to_numpy(dtype=object)
         test["says"] = letters[
-            np.arange(len(test)), test["pred"].map(LETTERS.index).to_numpy(dtype=int)
+            np.arange(len(test)), test["pred"].map(names.index).to_numpy(dtype=int)
         ]
     full = test.loc[
         test["method"] == "full", ["item_id", "test", "pred", "correct", "error", "value"]
@@ -479,7 +495,10 @@ def summarise(
         if table.empty:
             continue
         blocks, judged = [], []
+        asked = set(scored.cells.loc[scored.cells["task"] == task.value, "test"])
         for test in TESTS[task]:
+            if test.value not in asked:
+                continue  # own questions have one test
             r = run_test(
                 scored,
                 table,
