@@ -34,7 +34,7 @@ PAGES = sorted(
             "registry/README.md",
         )
     ]
-    + list((REPOSITORY / "docs").glob("*.md"))
+    + list((REPOSITORY / "docs").rglob("*.md"))
 )
 TEXT = {page.relative_to(REPOSITORY).as_posix(): page.read_text(encoding="utf-8") for page in PAGES}
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)

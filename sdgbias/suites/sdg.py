@@ -21,7 +21,7 @@ from sdgbias.methods.answers import parse_number, with_first_digit
 from sdgbias.methods.bounds import between, fill
 from sdgbias.methods.cade import Numerics, argmax_view, decide, streams
 from sdgbias.methods.search import Kind, SearchResult, take, tune
-from sdgbias.raw.indicators import directions
+from sdgbias.raw.indicators import letter_directions
 from sdgbias.suites import sdg_censoring
 from sdgbias.suites.suite import Scored
 from sdgbias.types import DIGITS, OPTION_LETTERS, SDG, TESTS, ContextTest, Task, View
@@ -331,21 +331,13 @@ def _groups(frame: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
         yield str(within), str(indicator), part
 
 
-def says(polarity: str, n_options: int) -> tuple[str, ...]:
-    """Direction of each letter; of more than three options all but the ends are conservative."""
-    if n_options <= 3:
-        return directions(polarity, n_options)
-    first, middle, last = directions(polarity, 3)
-    return (first, *[middle] * (n_options - 2), last)
-
-
 def _direction(items: pd.DataFrame) -> pd.DataFrame:
     """item_id -> what choosing each letter says (pessimistic, conservative, optimistic) and the number
     of options."""
     count = present_options(items, Task.MCQ).sum(axis=1)
     # a release may hold indicators whose polarity nobody has said: their answers have no direction
     table = {
-        (p, int(k)): says(p, int(k)) if p else ("",) * int(k)
+        (p, int(k)): letter_directions(p, int(k)) if p else ("",) * int(k)
         for p in set(items["polarity"])
         for k in set(count)
     }
