@@ -16,6 +16,7 @@ from tests.builders.own_questions import LEAST, YAML, write
 
 GUIDE = REPOSITORY / "docs" / "how-to" / "own-questions.md"
 LETTERS = "ABCDEFGHIJ"
+EVALUATE = ("evaluate", "leaning", "--draws", 1000)
 
 
 def guided() -> list[str]:
@@ -50,7 +51,7 @@ def test_the_how_to_runs_as_written(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Ten options, 400 questions in clusters about 200 pictures; a planted model that sees pictures
+    """Ten options, 200 questions in 50 clusters about as many pictures; a planted model that sees pictures
     and always leans to the last option."""
     at = tmp_path_factory.mktemp("planted")
     yaml = LEAST.format(items="items.jsonl", options=", ".join(LETTERS)).replace(
@@ -60,21 +61,27 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tests.builders.own_questions import png
 
     lines = []
-    for i in range(400):
+    for i in range(200):
         name = f"pictures/p{i}.png"
         (folder / name).write_bytes(png((i % 256, i // 256, 7), 8))
         options = {c: f"about {10 * (j + 1)}" for j, c in enumerate(LETTERS)}
         options |= dict.fromkeys("FGHIJ", "") if i % 2 else {}
         gold = LETTERS[(i * 7) % (5 if i % 2 else 10)]
         lines.append(
-            {"id": i, "question": "How many?", **options, "answer": gold, "picture": name}
+            {
+                "id": i,
+                "question": f"How many, up to {10 - 5 * (i % 2)}0?",
+                **options,
+                "answer": gold,
+                "picture": name,
+            }
             | {"batch": i // 4, "colour": "red" if i % 3 else "blue"}
         )
     (folder / "items.jsonl").write_text("\n".join(map(json.dumps, lines)))
     ok("suite", "build", folder, "--out", at / "b")
     options = {"oracle": str(at / "b"), "image_weight": 3.0, "prior": {"all": [0.0, 0.0, 4.0]}}
     add_model(at, "leaning", options=options)
-    ok("evaluate", "leaning", "--benchmark", at / "b", "--results", at / "r.duckdb", registry=at)
+    ok(*EVALUATE, "--benchmark", at / "b", "--results", at / "r.duckdb", registry=at)
     return at
 
 
@@ -100,7 +107,7 @@ def test_the_run_is_analysed_and_evaluated_only_once(planted: Path) -> None:
     assert {"always_j", "pmi"} == set(rows["method"])
     assert rows["indicator"].eq("all").all() and not rows["pillar"].eq("").any()
     said = ok(
-        *("evaluate", "leaning", "--benchmark", planted / "b", "--results", planted / "r.duckdb"),
+        *(*EVALUATE, "--benchmark", planted / "b", "--results", planted / "r.duckdb"),
         registry=planted,
     )
     assert "0 scored now" in said
