@@ -208,8 +208,7 @@ def main() -> None:
         s = Settings(
             root,
             root / "results" / "r.duckdb",
-            root / "benchmark",
-            root / "people",
+            (root / "benchmark",),
             root / "report",
             policy=root / "policy.yaml",
             jobs=args.jobs,

@@ -55,8 +55,6 @@ def planted(root: Path, models: int) -> list[str]:
     return [
         "--benchmark",
         str(root / "benchmark"),
-        "--people",
-        str(root / "none"),
         "--passes",
         "none",
         "--draws",

@@ -97,9 +97,7 @@ def night(
         2026, 1, 1 + before, 1, 30, tzinfo=UTC
     ).isoformat()  # every night of one results file has a name of its own
     began = time.time()
-    whole = run(
-        [*command, *paths, "--people", str(folder / "none"), "--scheduled-for", due], environment
-    )
+    whole = run([*command, *paths, "--scheduled-for", due], environment)
     rows = ledger.history(folder / "r.duckdb")
     rows = rows[rows["night"] == rows["night"].max()]
     return rows["finished_at"].dt.tz_localize("UTC").max().timestamp() - began, whole

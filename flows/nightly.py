@@ -32,7 +32,7 @@ from sdgbias.nightly import attempt as work
 from sdgbias.nightly import process, schedule, steps
 from sdgbias.nightly import run as nights
 from sdgbias.nightly.attempt import Outcome
-from sdgbias.nightly.plan import TIMEOUT, Job, Night, Settings, check, name_of
+from sdgbias.nightly.plan import TIMEOUT, Job, Night, Settings, benchmarks_of, check, name_of
 from sdgbias.registry import entries
 
 SCHEDULED = "auto-scheduled"  # Prefect's tag of a run that a schedule made
@@ -148,8 +148,7 @@ def called() -> str:
 
 @flow(name="nightly", flow_run_name=called, persist_result=False)
 def nightly(
-    benchmark: str = "data/benchmark",
-    people: str = "data/people/benchmark",
+    benchmarks: list[str] | None = None,
     results: str = "results/sdgbias.duckdb",
     report: str = "reports/latest",
     models: list[str] | None = None,
@@ -169,8 +168,8 @@ def nightly(
     """One night.
 
     Args:
-        benchmark: Folder of the benchmark of places.
-        people: Folder of the benchmark of people; its suite is left out where there is none.
+        benchmarks: Benchmark folders, one of each suite, which its card names; empty: data/benchmark
+        and data/people/benchmark, where they are.
         results: The results file; scores, logs and snapshots of the night lie beside it.
         report: Folder for the report.
         models: Only these models, also candidates; empty: every model that is due.
@@ -197,8 +196,7 @@ def nightly(
         settings = Settings(
             root=entries.find_root(),
             results=Path(results),
-            benchmark=Path(benchmark),
-            people=Path(people),
+            benchmarks=benchmarks_of([Path(folder) for folder in benchmarks or ()]),
             report=Path(report),
             models=tuple(models) if models else None,
             policy=Path(policy) if policy else None,
@@ -225,11 +223,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--benchmark", default="data/benchmark")
     parser.add_argument(
-        "--people",
-        default="data/people/benchmark",
-        help="benchmark of the second suite; left out where there is none",
+        "--benchmark",
+        action="append",
+        help="benchmark folder, whose card names its suite; may be given several times; default:"
+        " data/benchmark and data/people/benchmark, where they are",
     )
     parser.add_argument("--results", default="results/sdgbias.duckdb")
     parser.add_argument("--report", default="reports/latest")
@@ -254,7 +252,6 @@ def main() -> None:
     args = parser.parse_args()
     state = nightly(
         args.benchmark,
-        args.people,
         args.results,
         args.report,
         args.model,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from sdgbias import store
+from sdgbias import store, suites
 from sdgbias.analysis.rows import Settings, row, table
 from sdgbias.analysis.run import RunData, load
 from sdgbias.analysis.studies import (
@@ -24,7 +24,6 @@ from sdgbias.analysis.studies import (
     search,
     transfer,
 )
-from sdgbias.types import FACET
 
 #: name -> module of studies/ with a function rows(run, settings), in the order in which they are
 #: run.
@@ -94,25 +93,20 @@ def analyse(
     reported for it.
     """
     made = {}
-    for run_id in (
-        run_ids
-        if run_ids is not None
-        else [*store.latest_runs(results), *store.latest_runs(results, FACET, per_benchmark=True)]
-    ):
+    for run_id in run_ids if run_ids is not None else suites.newest_runs(results):
         if not again and _analysed(results, run_id, settings):
             made[run_id] = 0
             continue
-        of_people = _suite(results, run_id) == FACET
-        rows = (
-            people_study(results, run_id, settings, progress)
-            if of_people
-            else study(load(results, run_id), settings, progress)
-        )
+        rows = _STUDIES[_suite(results, run_id).items_table](results, run_id, settings, progress)
         store.replace(results, run_id, {"study_rows": rows})
         made[run_id] = len(rows)
-    compare(
-        results, [run_id for run_id in made if _suite(results, run_id) != FACET], settings, progress
-    )
+    comparable: dict[str, list[str]] = {}
+    for run_id in made:
+        suite = _suite(results, run_id)
+        if suite.held_out:  # what is compared is CADE's, which is tuned on the other split
+            comparable.setdefault(suite.name, []).append(run_id)
+    for run_ids in comparable.values():
+        compare(results, run_ids, settings, progress)
     return made
 
 
@@ -172,9 +166,22 @@ def compare(
     return {run_id: len(rows) for run_id, rows in made.items()}
 
 
-def _suite(results: Path, run_id: str) -> str:
+def _suite(results: Path, run_id: str) -> suites.Suite:
     found = store.query(results, "SELECT suite FROM runs WHERE run_id = ?", [run_id])["suite"]
-    return str(found[0]) if len(found) else ""
+    return suites.named(str(found[0]) if len(found) else "")
+
+
+def _places_study(
+    results: Path,
+    run_id: str,
+    settings: Settings,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> pd.DataFrame:
+    return study(load(results, run_id), settings, progress)
+
+
+#: Where a suite's questions are stored -> the studies of a run.
+_STUDIES = {"items": _places_study, "people": people_study}
 
 
 def _night_before(results: Path, run_id: str) -> str:

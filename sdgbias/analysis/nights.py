@@ -73,7 +73,7 @@ class ModelNight:
 
 @dataclass(frozen=True)
 class Night:
-    """night: its id. row: of table ``nights``, steps and config as dicts. models: as above, those
+    """night: its id. row: of table ``nights``, steps, config and benchmarks as dicts. models: as above, those
     in need of a look first. history: night, model, suite, outcome, verdict of the last nights,
     oldest first."""
 
@@ -122,7 +122,7 @@ def load(results: Path, night: str = "") -> Night | None:
         return store.query(results, sql, {"night": night, **params})
 
     row = {str(k): v for k, v in ask("FROM nights WHERE night = $night").iloc[0].to_dict().items()}
-    for name in ("steps", "config"):
+    for name in ("steps", "config", "benchmarks"):
         row[name] = json.loads(row[name]) if isinstance(row[name], str) else {}
     asked = ask("FROM night_models WHERE night = $night ORDER BY model, suite").to_dict("records")
     # an unchanged run in breach is shown as in the night that found it

@@ -110,8 +110,8 @@ def sample(
     (--suite facet)."""
     from sdgbias.raw.synthetic import write_sample
 
-    if choice("--suite", suite, SUITES) == FACET:
-        cli_people.sample(cli_people.RAW if out == DEFAULT_RAW else out, people, seed)
+    if draw := _SAMPLES.get(choice("--suite", suite, SUITES)):
+        draw(out, people, seed)
         return
     chosen = [c.strip() for c in countries.split(",") if c.strip()] or None
     write_sample(out, clusters, seed, chosen, images, _step("drawing clusters"))
@@ -285,6 +285,14 @@ def _said_of_images(rendered: int, reused: int) -> None:
         typer.echo(f"images: {rendered} drawn, {reused} unchanged and kept")
 
 
+#: Suite -> what draws its sample, where it isn't places.
+_SAMPLES = {
+    FACET: lambda out, people, seed: cli_people.sample(
+        cli_people.RAW if out == DEFAULT_RAW else out, people, seed
+    )
+}
+
+
 def _gate(out: Path) -> None:
     from sdgbias.benchmark import quality
 
@@ -295,11 +303,9 @@ def _gate(out: Path) -> None:
 def _print_card(out: Path) -> None:
     card = json.loads((out / "benchmark.json").read_text(encoding="utf-8"))
     counts = card["counts"]
-    if card.get("suite") == FACET:
-        typer.echo(
-            f"{out}: benchmark {card['benchmark_id']} of {counts['people']} people, passed the"
-            " quality gate"
-        )
+    if "items_mcq" not in counts:
+        what = ", ".join(f"{n} {name}" for name, n in counts.items() if name == "people")
+        typer.echo(f"{out}: benchmark {card['benchmark_id']} of {what}, passed the quality gate")
         return
     typer.echo(
         f"{out}: benchmark {card['benchmark_id']}, {counts['items_mcq']} MCQs x T1-T5,"
@@ -495,10 +501,14 @@ def report(
         ),
     ] = None,
     benchmark: Annotated[
-        Path | None,
-        typer.Option(help="Benchmark folder whose Data Docs and card are published beside it."),
+        list[Path] | None,
+        typer.Option(
+            help=(
+                "Benchmark folder whose Data Docs and card are published beside it; may be given"
+                " several times, once a suite."
+            )
+        ),
     ] = None,
-    people: Annotated[Path | None, typer.Option(help="The same of a benchmark of people.")] = None,
     figures: Annotated[
         bool,
         typer.Option(
@@ -541,8 +551,8 @@ def report(
 
     then = cli_store.then(results, run, as_of)
     out = out or Path("reports") / ("latest" if then is None else as_of or (run or [""])[0])
-    asked = (figures, rank_planted)
-    if changed and then is None and freshness.is_same(results, out, (benchmark, people), asked):
+    asked, benchmarks = (figures, rank_planted), tuple(benchmark or ())
+    if changed and then is None and freshness.is_same(results, out, benchmarks, asked):
         typer.echo(
             f"report: {html.write_night(results, out)}; the other pages stay as they are: nothing"
             " in them changed"
@@ -560,15 +570,14 @@ def report(
     page = html.write_report(
         results,
         out,
-        benchmark,
-        people=people,
+        benchmarks,
         tables=made,
         print_figures=figures,
         rank_planted=rank_planted,
         then=then,
     )
     if then is None:
-        freshness.remember(results, out, (benchmark, people), asked)
+        freshness.remember(results, out, benchmarks, asked)
     if wandb:
         offline_runs(results, out / "wandb")
     typer.echo(f"report: {page}")

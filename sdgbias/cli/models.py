@@ -21,9 +21,8 @@ from sdgbias.errors import (
     RegistryError,
     StoreError,
     UsageError,
-    one_of,
 )
-from sdgbias.types import CANDIDATE, ENABLED, QUARANTINED, RETIRED, STATES, SUITES
+from sdgbias.types import CANDIDATE, ENABLED, QUARANTINED, RETIRED, STATES
 
 if TYPE_CHECKING:
     from sdgbias.types import ModelSpec
@@ -468,8 +467,8 @@ def register_model(
     from sdgbias.scoring import parity as admission
 
     asked = tuple(part.strip() for part in suites.split(",") if part.strip())
-    for suite in set(asked) - set(SUITES):
-        raise UsageError(f"--suites: {one_of('suite', suite, SUITES)}")
+    for fault in filter(None, map(entries.suite_fault, asked)):
+        raise UsageError(f"--suites: {fault}")
     root = entries.find_root()
     wanted = propose.Wanted(
         name=name,

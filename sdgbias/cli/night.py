@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sdgbias.cli.options import (
-    DEFAULT_BENCHMARK,
     DEFAULT_RESULTS,
-    BenchmarkOption,
+    BenchmarksOption,
     ResultsOption,
 )
 from sdgbias.errors import UsageError
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from sdgbias.nightly.plan import Settings
     from sdgbias.nightly.run import Summary
 
-DEFAULT_PEOPLE = Path("data/people/benchmark")
 ENV_TIMEZONE = "SDGBIAS_TIMEZONE"
 
 
@@ -38,10 +36,7 @@ def nightly(
     report: Annotated[
         Path, typer.Option(help="Folder of the pages that the team reads in the morning.")
     ] = Path("reports/latest"),
-    benchmark: BenchmarkOption = DEFAULT_BENCHMARK,
-    people: Annotated[
-        Path, typer.Option(help="Benchmark of people (suite facet); left out where there is none.")
-    ] = DEFAULT_PEOPLE,
+    benchmark: BenchmarksOption = None,
     model: Annotated[
         list[str] | None,
         typer.Option(
@@ -127,8 +122,7 @@ def nightly(
     settings = plan.Settings(
         root=entries.find_root(),
         results=results,
-        benchmark=benchmark,
-        people=people,
+        benchmarks=plan.benchmarks_of(benchmark),
         report=report,
         models=tuple(model) if model else None,
         policy=policy,

@@ -17,6 +17,16 @@ RawOption = Annotated[Path, typer.Option("--raw", help="Raw folder in SustainBen
 BenchmarkOption = Annotated[
     Path, typer.Option("--benchmark", help="Benchmark folder made by `sdgbias build`.")
 ]
+BenchmarksOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--benchmark",
+        help=(
+            "Benchmark folder, whose card names its suite; may be given several times, once a"
+            " suite. Default: data/benchmark and data/people/benchmark, where they are."
+        ),
+    ),
+]
 ResultsOption = Annotated[
     Path, typer.Option("--results", help="Results file (DuckDB); score shards lie beside it.")
 ]

@@ -11,9 +11,8 @@ from typing import Annotated
 import typer
 
 from sdgbias.cli.options import (
-    DEFAULT_BENCHMARK,
     DEFAULT_RESULTS,
-    BenchmarkOption,
+    BenchmarksOption,
     ResultsOption,
 )
 from sdgbias.errors import InfrastructureError
@@ -58,10 +57,7 @@ def up(
         ),
     ] = True,
     home: HomeOption = None,
-    benchmark: BenchmarkOption = DEFAULT_BENCHMARK,
-    people: Annotated[
-        Path, typer.Option(help="Benchmark of the second suite; left out where there is none.")
-    ] = Path("data/people/benchmark"),
+    benchmark: BenchmarksOption = None,
     results: ResultsOption = DEFAULT_RESULTS,
     report: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("reports/latest"),
     policy: Annotated[
@@ -101,8 +97,7 @@ def up(
 
     now, zone = datetime.now(UTC), timezone or os.environ.get(ENV_TIMEZONE) or "UTC"
     parameters: dict[str, object] = {
-        "benchmark": str(benchmark),
-        "people": str(people),
+        "benchmarks": [str(folder) for folder in benchmark] if benchmark else None,
         "results": str(results),
         "report": str(report),
         "jobs": jobs,

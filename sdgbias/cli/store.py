@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sdgbias.cli.options import DEFAULT_RESULTS, ResultsOption
-from sdgbias.types import SUITES
 
 if TYPE_CHECKING:
     from sdgbias.store.snapshots import Then
@@ -166,7 +165,7 @@ def verify(results: ResultsOption = DEFAULT_RESULTS) -> None:
 def then(results: Path, run: list[str] | None, as_of: str) -> Then | None:
     """What `sdgbias report --run` or `--as-of` ask for; None for neither. Says which of it has lost
     its details to retention."""
-    from sdgbias import store
+    from sdgbias import store, suites
     from sdgbias.errors import UsageError
     from sdgbias.store import snapshots
 
@@ -175,11 +174,7 @@ def then(results: Path, run: list[str] | None, as_of: str) -> Then | None:
     if run and as_of:
         raise UsageError("give --run or --as-of, not both")
     found = snapshots.only(results, run) if run else snapshots.then(results, as_of)
-    newest = [
-        r
-        for suite in SUITES
-        for r in store.latest_runs(results, suite, per_benchmark=True, among=found.runs)
-    ]
+    newest = suites.newest_runs(results, found.runs, per_benchmark=True)
     for run_id, at in store.dropped(results, newest).items():
         typer.echo(
             f"{run_id}: details removed by sdgbias store keep on {at:%Y-%m-%d}; the report shows"

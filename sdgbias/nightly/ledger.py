@@ -76,8 +76,7 @@ def begin(settings: Settings, night: Night, now: datetime) -> str:
         "started_at": now,
         "by": settings.by,
         "status": RUNNING,
-        "benchmark_id": night.benchmark_id,
-        "people_id": night.people_id,
+        "benchmarks": night.benchmarks,
         "config": _config(settings),
         "report": str(settings.report),
     }
@@ -219,6 +218,9 @@ def recover(results: Path, current: str) -> None:
         except (OSError, ValueError):
             ended = {"status": INTERRUPTED}
         _keep_rows(results, folder.name, _left(folder))
+        # begun by an earlier version, which knew two suites by a column each
+        old = {"sdg": begun.pop("benchmark_id", ""), "facet": begun.pop("people_id", "")}
+        begun.setdefault("benchmarks", {suite: found for suite, found in old.items() if found})
         store.keep(results, {"nights": _frame([{**begun, **ended}])})
     lost = _read(
         results, "SELECT * FROM nights WHERE status = ? AND night != ?", [RUNNING, current]
@@ -293,7 +295,7 @@ def _read(results: Path, sql: str, params: Sequence[Any] = ()) -> pd.DataFrame:
                 "night",
                 "status",
                 "steps",
-                "benchmark_id",
+                "benchmarks",
                 "model",
                 "suite",
                 "outcome",
@@ -322,6 +324,7 @@ def _config(settings: Settings) -> dict[str, Any]:
         name: str(value) if isinstance(value, Path) else value
         for name, value in asdict(settings).items()
     }
+    plain["benchmarks"] = [str(folder) for folder in settings.benchmarks]
     return plain | {"scheduled_for": settings.scheduled_for and settings.scheduled_for.isoformat()}
 
 

@@ -6,28 +6,32 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 
 import yaml
 
-from sdgbias import files
-from sdgbias.errors import InputError, RegistryError, StoreError, UsageError, one_of
+from sdgbias import files, suites
+from sdgbias.errors import RegistryError, StoreError, UsageError, one_of
 from sdgbias.nightly import identity, schedule
 from sdgbias.registry import entries
-from sdgbias.types import FACET, QUARANTINED, SDG, ModelSpec
+from sdgbias.types import QUARANTINED, ModelSpec
 
 #: Seconds that one attempt on one model may take.
 TIMEOUT = 6 * 3600.0
+#: Benchmarks of a night that names none: those of them that are there.
+BENCHMARKS = (Path("data/benchmark"), Path("data/people/benchmark"))
 #: Variable with a webhook's address, unless the policy or the settings name another.
 WEBHOOK = "SDGBIAS_WEBHOOK"
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a night is asked to do. Paths as a person gives them; ``root``: folder of the registry.
+    """What a night is asked to do. Paths as a person gives them; ``root``: folder of the registry;
+    ``benchmarks``: one of each suite, which its card names.
 
     models: only these (also candidates), None: whoever is due. policy: the gate's, None: its
     default. webhook_env: NAME of the environment variable that holds the webhook's address, '': the
@@ -38,8 +42,7 @@ class Settings:
 
     root: Path
     results: Path
-    benchmark: Path
-    people: Path
+    benchmarks: tuple[Path, ...]
     report: Path
     models: tuple[str, ...] | None = None
     policy: Path | None = None
@@ -84,7 +87,8 @@ class Job:
     @property
     def name(self) -> str:
         """As people and logs call it."""
-        return self.model if self.suite == SDG else f"{self.model} ({self.suite})"
+        usual = self.suite in entries.DEFAULT_SUITES
+        return self.model if usual else f"{self.model} ({self.suite})"
 
 
 @dataclass(frozen=True)
@@ -101,7 +105,7 @@ class Skipped:
 @dataclass(frozen=True)
 class Night:
     """The plan of one night. folder: beside the results file, holds snapshots and logs; log of job:
-    below it."""
+    below it. benchmarks: suite -> benchmark_id of those that some model is asked."""
 
     night: str
     folder: Path
@@ -109,8 +113,7 @@ class Night:
     skipped: tuple[Skipped, ...]
     scheduled_for: datetime | None = None
     started_at: datetime | None = None
-    benchmark_id: str = ""
-    people_id: str = ""
+    benchmarks: dict[str, str] = field(default_factory=dict)
 
 
 def folder_of(results: Path, night: str) -> Path:
@@ -133,32 +136,25 @@ def tonight(settings: Settings, now: datetime, write: bool = True) -> Night:
     """Who is asked what tonight. With ``write``, each entry is copied into the night's folder: that
     copy is what is scored.
 
-    One broken registry file is a Skipped with state 'broken'. Raises UsageError, RegistryError (a
-    name in ``models`` that nobody has), InputError (no benchmark of places although somebody is
-    asked about them).
+    One broken registry file is a Skipped with state 'broken', a suite without a benchmark one with
+    state 'no benchmark'. Raises UsageError (two benchmarks of one suite), RegistryError (a name in
+    ``models`` that nobody has), InputError (a folder that is no benchmark).
     """
     name = name_of(settings, now)
     folder = folder_of(settings.results, name)
     today = now.astimezone(schedule.zone(settings.timezone)).date()
     chosen, skipped = _chosen(settings, today)
-    folders = {SDG: settings.benchmark, FACET: settings.people}
+    benchmarks = _benchmarks(settings.benchmarks) if chosen else {}
     ids: dict[str, str] = {}
     withheld = webhooks(settings)
     jobs: list[Job] = []
     for spec in chosen:
         for suite in entries.suites(spec):
-            if suite not in ids:
-                ids[suite] = _benchmark_id(folders[suite], suite)
-            if not ids[suite]:
-                skipped.append(
-                    Skipped(
-                        spec.name,
-                        suite,
-                        f"no benchmark of this suite at {folders[suite]}",
-                        "no benchmark",
-                    )
-                )
+            if suite not in benchmarks:
+                why = "no benchmark of this suite; name its folder with --benchmark"
+                skipped.append(Skipped(spec.name, suite, why, "no benchmark"))
                 continue
+            of, folder_of_suite, ids[suite] = benchmarks[suite]
             options = (
                 "--passes",
                 settings.passes,
@@ -167,12 +163,12 @@ def tonight(settings: Settings, now: datetime, write: bool = True) -> Night:
                 "--seed",
                 str(settings.seed),
             )
-            asked = [settings.passes, settings.draws] if suite == SDG else []
+            asked = [settings.passes, settings.draws] if of.held_out else []
             job = Job(
                 night=name,
                 model=spec.name,
                 suite=suite,
-                benchmark=folders[suite],
+                benchmark=folder_of_suite,
                 entry=folder / "registry" / f"{spec.name}.yaml",
                 gpu=str(spec.options.get("gpu", "cpu")),
                 timeout_s=settings.timeout_s,
@@ -200,8 +196,7 @@ def tonight(settings: Settings, now: datetime, write: bool = True) -> Night:
         tuple(skipped),
         settings.scheduled_for and settings.scheduled_for.astimezone(UTC),
         now.astimezone(UTC),
-        ids.get(SDG, ""),
-        ids.get(FACET, ""),
+        ids,
     )
     if write:
         _snapshot(folder / "registry", chosen)
@@ -286,7 +281,8 @@ def _chosen(settings: Settings, today: date) -> tuple[list[ModelSpec], list[Skip
                 )
         found = {name: spec for name, spec in found.items() if name in settings.models}
         broken = {name: why for name, why in broken.items() if name in settings.models}
-    skipped = [Skipped(name, SDG, why, "broken") for name, why in broken.items()]
+    usual = entries.DEFAULT_SUITES[0]
+    skipped = [Skipped(name, usual, why, "broken") for name, why in broken.items()]
     chosen: list[ModelSpec] = []
     for spec in found.values():
         if settings.models is not None or entries.is_due(spec, today):
@@ -304,24 +300,25 @@ def _chosen(settings: Settings, today: date) -> tuple[list[ModelSpec], list[Skip
     return chosen, skipped
 
 
-def _benchmark_id(folder: Path, suite: str) -> str:
-    """'' where there is no benchmark of people. Raises InputError for one of places, and for a
-    folder of the other suite."""
-    if suite != SDG and not (folder / "benchmark.json").is_file():
-        return ""
-    try:
-        card = json.loads((folder / "benchmark.json").read_text(encoding="utf-8"))
-        found, of = str(card["benchmark_id"]), str(card.get("suite", SDG))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        raise InputError(
-            f"{folder / 'benchmark.json'}: no benchmark here; build one first: sdgbias build --out"
-            f" {folder}"
-        ) from None
-    if of != suite:
-        raise InputError(
-            f"{folder}: a benchmark of suite {of}, not {suite}; name the folder of each with"
-            " --benchmark and --people"
-        )
+def benchmarks_of(given: Sequence[Path] | None) -> tuple[Path, ...]:
+    """The benchmarks that a person named; without any those of BENCHMARKS that are there, the first
+    in any case."""
+    there = [b for b in BENCHMARKS if (b / "benchmark.json").is_file()]
+    return tuple(given) if given else tuple(there) or BENCHMARKS[:1]
+
+
+def _benchmarks(folders: Sequence[Path]) -> dict[str, tuple[suites.Suite, Path, str]]:
+    """Suite's name -> (the suite, its folder, its id). Raises InputError for a folder that is no
+    benchmark, UsageError for two of one suite."""
+    found: dict[str, tuple[suites.Suite, Path, str]] = {}
+    for folder in folders:
+        suite, card = suites.of(folder), suites.benchmark_card(folder)
+        if suite.name in found:
+            raise UsageError(
+                f"--benchmark {found[suite.name][1]} and {folder} are both of suite {suite.name};"
+                " name one of each suite"
+            )
+        found[suite.name] = suite, folder, str(card["benchmark_id"])
     return found
 
 

@@ -12,13 +12,12 @@ from sdgbias.errors import GateError
 from sdgbias.nightly import ledger, process
 from sdgbias.nightly.attempt import HOUSE, PUBLISHED
 from sdgbias.nightly.plan import WEBHOOK, Night, Settings, webhooks
-from sdgbias.types import FACET, SDG
 
 STEPS = ("analyse", "gate", "report", "wandb", "announce")
 #: Steps at the same time: both show what those before them found, and neither reads what the other
 #: makes.
 TOGETHER = ("report", "wandb")
-CHECK, CHECK_PEOPLE, SELFCHECK = "benchmark", "people", "selfcheck"
+CHECK, SELFCHECK = "benchmark", "selfcheck"
 #: What a step says of itself when it did its work; the gate, when it found something, says BREACH
 #: and what.
 DONE, BREACH = "done", "breach"
@@ -34,12 +33,8 @@ def command(name: str, settings: Settings, night: str) -> list[str]:
     results = ["--results", str(settings.results)]
     policy = ["--policy", str(settings.policy)] if settings.policy else []
     webhook = ["--webhook-env", settings.webhook_env] if settings.webhook_env else []
-    people = (
-        ["--people", str(settings.people)] if (settings.people / "benchmark.json").is_file() else []
-    )
+    benchmarks = [part for b in settings.benchmarks for part in ("--benchmark", str(b))]
     return {
-        CHECK: ["build", "--stage", "check", "--out", str(settings.benchmark)],
-        CHECK_PEOPLE: ["people", "build", "--stage", "check", "--out", str(settings.people)],
         SELFCHECK: ["selfcheck", "--full", "--out", str(settings.report / "selfcheck.html")],
         "analyse": ["analyse", *results],
         "gate": ["gate", *results, "--night", night, *policy],
@@ -48,9 +43,7 @@ def command(name: str, settings: Settings, night: str) -> list[str]:
             *results,
             "--out",
             str(settings.report),
-            "--benchmark",
-            str(settings.benchmark),
-            *people,
+            *benchmarks,
             "--changed",
         ],
         "wandb": ["wandb", "log", *results, "--night", night],
@@ -66,11 +59,15 @@ def do(name: str, settings: Settings, night: Night) -> str:
 def run_step(name: str, settings: Settings, night: Night) -> str:
     """'done', or why not, in one line. The gate that finds a breach says 'breach: ...'. Never
     raises for what the step does."""
+    return _run(name, command(name, settings, night.night), settings, night)
+
+
+def _run(name: str, arguments: list[str], settings: Settings, night: Night) -> str:
     log = night.folder / "logs" / f"_{name}.log"
     environment = {"SDGBIAS_REGISTRY": str(settings.root)}
     try:
         ended = process.run(
-            [*HOUSE, *command(name, settings, night.night)],
+            [*HOUSE, *arguments],
             log,
             TIMEOUTS.get(name, TIMEOUT),
             environment,
@@ -90,13 +87,11 @@ def check_benchmark(settings: Settings, night: Night) -> str:
     broken. One that the last night that was done asked as well is not looked at again."""
     past = ledger.nights(settings.results, 50)
     checked = past[(past["status"] == ledger.DONE) & (past["night"] != night.night)].head(1)
-    for name, suite, column, benchmark_id in (
-        (CHECK, SDG, "benchmark_id", night.benchmark_id),
-        (CHECK_PEOPLE, FACET, "people_id", night.people_id),
-    ):
-        asked = any(job.suite == suite for job in night.jobs)
-        if asked and not (len(checked) and checked[column].iloc[0] == benchmark_id):
-            said = run_step(name, settings, night)
+    known = json.loads(checked["benchmarks"].iloc[0] or "{}") if len(checked) else {}
+    for suite, folder in {job.suite: job.benchmark for job in night.jobs}.items():
+        if known.get(suite) != night.benchmarks[suite]:
+            arguments = ["build", "--stage", "check", "--out", str(folder)]
+            said = _run(f"{CHECK}-{suite}", arguments, settings, night)
             if said != DONE:
                 return said
     return DONE

@@ -12,6 +12,7 @@ entries.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -88,6 +89,8 @@ NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 COMMIT = re.compile(r"[0-9a-f]{40}")
 HUB_ID = re.compile(r"(?!.*\.\.)[A-Za-z0-9_][A-Za-z0-9._-]*/[A-Za-z0-9_][A-Za-z0-9._-]*")
 _DATE = re.compile(r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])")
+#: What a suite may be called.
+SUITE_NAME = re.compile(r"[a-z][a-z0-9_-]{0,39}")
 ENV_NAME = re.compile(r"[A-Z][A-Z0-9_]*")
 
 
@@ -340,8 +343,11 @@ def _faults(spec: ModelSpec) -> Iterator[str]:
         )
 
     asked = spec.options.get("suites", list(DEFAULT_SUITES))
-    if not isinstance(asked, list) or not asked or not set(map(str, asked)) <= set(SUITES):
-        yield f"options.suites is {asked!r}; valid: a list of {', '.join(SUITES)}"
+    if not isinstance(asked, list) or not asked or any(suite_fault(name) for name in asked):
+        yield (
+            f"options.suites is {asked!r}; valid: a list of {', '.join(SUITES)} and names of your"
+            " own suites"
+        )
 
 
 def _state_faults(spec: ModelSpec) -> Iterator[str]:
@@ -375,10 +381,23 @@ def is_date(text: str) -> bool:
 
 
 def suites(spec: ModelSpec) -> tuple[str, ...]:
-    """The suites that the nightly asks a model, in the order of SUITES (option `suites`; default:
+    """The suites that the nightly asks a model, those of SUITES first (option `suites`; default:
     the first)."""
     asked = spec.options.get("suites", DEFAULT_SUITES)
-    return tuple(name for name in SUITES if isinstance(asked, list | tuple) and name in asked)
+    given = tuple(dict.fromkeys(map(str, asked))) if isinstance(asked, list | tuple) else ()
+    return tuple(name for name in SUITES if name in given) + tuple(
+        name for name in given if name not in SUITES
+    )
+
+
+def suite_fault(name: object) -> str:
+    """Why this can't be the name of a suite; '' where it can. Everybody may have suites of their
+    own, but none that reads like a slip of the pen for one of SUITES."""
+    if isinstance(name, str) and SUITE_NAME.fullmatch(name):
+        near = difflib.get_close_matches(name, SUITES, 1, 0.75)
+        if name in SUITES or not near:
+            return ""
+    return one_of("suite", name, SUITES)
 
 
 def _repo_faults(spec: ModelSpec) -> Iterator[str]:

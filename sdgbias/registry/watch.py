@@ -28,7 +28,7 @@ from sdgbias.errors import (
 )
 from sdgbias.registry import entries as registry
 from sdgbias.registry import hub, propose
-from sdgbias.types import CANDIDATE, ENABLED, QUARANTINED, RETIRED, SUITES, ModelSpec
+from sdgbias.types import CANDIDATE, ENABLED, QUARANTINED, RETIRED, ModelSpec
 
 NEW_COMMIT, NEW_REPOSITORY, GONE, SAME, REFUSED, TROUBLE = (
     "new commit",
@@ -140,8 +140,8 @@ def _owner(data: Any, where: str) -> Owner:
     if not isinstance(since, str) or (since and not registry.is_date(since)):
         raise RegistryError(f"{where}: newer_than is {since!r}; valid: a date such as 2026-01-31")
     suites = _texts(given.get("suites", []), "suites", where)
-    for suite in set(suites) - set(SUITES):
-        raise RegistryError(f"{where}: {one_of('suite', suite, SUITES)}")
+    for fault in filter(None, map(registry.suite_fault, suites)):
+        raise RegistryError(f"{where}: {fault}")
     pipelines = _texts(given.get("pipelines", list(Owner.pipelines)), "pipelines", where)
     licences = _texts(given.get("licences", []), "licences", where)
     gpu = _typed(given.get("gpu", ""), str, "gpu", where)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from sdgbias import store
+from sdgbias import store, suites
 from sdgbias.errors import InputError, StoreError
 from sdgbias.report import data
 from sdgbias.report import data as studies
@@ -29,6 +29,7 @@ from sdgbias.report.pages import (
 )
 from sdgbias.report.pages.studies import Table
 from sdgbias.store.snapshots import Then
+from sdgbias.types import FACET, SDG
 
 #: Pages of a benchmark folder that are published beside the report: the card and the Data Docs.
 PUBLISHED = ("data_docs", "README.md")
@@ -37,9 +38,8 @@ PUBLISHED = ("data_docs", "README.md")
 def write_report(
     results: Path,
     out: Path,
-    benchmark: Path | None = None,
+    benchmarks: Sequence[Path] = (),
     *,
-    people: Path | None = None,
     tables: Sequence[Table] | None = None,
     print_figures: bool = False,
     rank_planted: bool = False,
@@ -49,8 +49,8 @@ def write_report(
     pages that have anything to show beside it (`pages.PAGES`, fairness.html, night.html); those of
     an earlier report that this one doesn't have are removed. Returns its path.
 
-    ``benchmark``, ``people``: benchmark folders of the two suites, whose Data Docs and cards are
-    copied to ``out/benchmark`` and ``out/people`` and linked. ``tables``: what `sdgbias reproduce`
+    ``benchmarks``: benchmark folders, one of each suite, whose Data Docs and cards are copied
+    beside the pages (``Suite.docs_folder``) and linked. ``tables``: what `sdgbias reproduce`
     makes of the same results. ``print_figures``: also ``out/figures``.
     ``rank_planted``: planted models share the leaderboard's letters with measured ones. ``then``:
     as of that moment (`past.then`), or of those runs (`past.only`). No page refers to anything but
@@ -69,10 +69,10 @@ def write_report(
         for page, there in ((fairness.PAGE, faces), (own.PAGE, asked), (night_page.PAGE, night))
         if there is not None
     ]
-    checked = {
-        name: _publish_docs(folder, out / name) if folder else ""
-        for name, folder in (("benchmark", benchmark), ("people", people))
-    }
+    checked = {}
+    for folder in benchmarks:
+        suite = suites.of(folder)
+        checked[suite.name] = _publish_docs(folder, out / suite.docs_folder)
     nav: list[pages.Page] = []
     parts: list[tuple[pd.DataFrame, str, list[Figure]]] = []
     texts: dict[str, str | None] = dict.fromkeys(page.file for page in pages.PAGES)
@@ -91,7 +91,7 @@ def write_report(
         texts[overview.FILE] = overview.render(
             found,
             shown,
-            checked["benchmark"],
+            checked.get(SDG, ""),
             [*nav, *last],
             pages.leaderboard(board, pooled=True),
             s.unanalysed,
@@ -109,7 +109,7 @@ def write_report(
     named = [(p.file, p.title) for p in (*nav, *last)]
     beside = [(overview.FILE, overview.TITLE), *named] if overview.FILE in texts else named
     texts[fairness.PAGE.file] = (
-        fairness.render(faces, beside, checked["people"]) if faces is not None else None
+        fairness.render(faces, beside, checked.get(FACET, "")) if faces is not None else None
     )
     texts[own.PAGE.file] = own.render(asked, beside) if asked is not None else None
     texts[night_page.PAGE.file] = (

@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from sdgbias import store
+from sdgbias import store, suites
 from sdgbias.files import packaged
 from sdgbias.report.pages.night import PAGE
-from sdgbias.types import SUITES
 
 STAMP = ".made-of"
 _HOUSE = packaged()
@@ -49,9 +48,7 @@ def remember(
 
 
 def _digest(results: Path, benchmarks: Sequence[Path | None], asked: tuple[object, ...]) -> str:
-    runs = [
-        run for suite in SUITES for run in store.latest_runs(results, suite, per_benchmark=True)
-    ]
+    runs = suites.newest_runs(results, per_benchmark=True)
     marks = ", ".join("?" for _ in runs) or "''"
     known = store.query(
         results,

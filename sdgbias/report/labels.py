@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
 
+from sdgbias import suites
 from sdgbias.methods.stats import Estimate
 from sdgbias.report.data import DIRECTIONS, METHODS, ReportData
 from sdgbias.types import PILLARS
@@ -208,7 +209,7 @@ TASKS = {
     "direct": "Direct question",
     "choice": "Single choice",
 }
-SUITES = {"sdg": "Places (sdg)", "facet": "People (facet)"}
+SUITES = {name: suite.title for name, suite in suites.SUITES.items()}
 VIEWS = METHODS | {"full_argmax": "Full, likeliest letter"}
 VERDICTS = {
     "PASS": "Pass",

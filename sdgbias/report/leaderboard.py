@@ -28,6 +28,7 @@ from sdgbias.report import labels
 from sdgbias.report.charts.over_nights import DOTTED, TOGETHER, Plot, Point, plots
 from sdgbias.report.data import ALL_TESTS, METHODS
 from sdgbias.report.web.source import Reader, Row
+from sdgbias.suites import in_order
 from sdgbias.types import ContextTest
 
 #: Selects in the order in which one narrows the next; the first of these values that exists is the
@@ -50,7 +51,7 @@ def suites(reader: Reader) -> list[str]:
         r["suite"]
         for r in reader.ask("SELECT DISTINCT suite FROM runs WHERE finished_at IS NOT NULL")
     }
-    return [s for s in labels.SUITES if s in found] + sorted(found - set(labels.SUITES))
+    return in_order(found)
 
 
 def benchmarks(reader: Reader, suite: str) -> list[Row]:

@@ -10,10 +10,11 @@ benchmark, `named` a reader's one from the name that stored runs carry.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from sdgbias import store
 from sdgbias.errors import InputError, one_of
 from sdgbias.suites import facet, own, sdg, sdg_tables
 from sdgbias.suites.suite import EvalSettings, Suite
@@ -26,6 +27,7 @@ __all__ = [
     "benchmark_card",
     "in_order",
     "named",
+    "newest_runs",
     "of",
     "suite_of",
 ]
@@ -76,7 +78,7 @@ def named(name: str) -> Suite:
         title=name,
         cluster_unit="cluster",
         signatures=False,
-        required=False,
+        docs="",
     )
 
 
@@ -84,3 +86,17 @@ def in_order(names: Iterable[str]) -> list[str]:
     """Names of suites as pages and reports list them: those of SUITES first, others by name."""
     order = list(SUITES)
     return sorted(set(names), key=lambda n: (order.index(n) if n in order else len(order), n))
+
+
+def newest_runs(
+    results: Path, among: Sequence[str] | None = None, *, per_benchmark: bool = False
+) -> list[str]:
+    """The newest finished runs of each model in every suite that the results hold, suite by suite:
+    on each benchmark where the suite keeps benchmarks apart, or with ``per_benchmark`` in any case.
+    ``among``: of these runs only."""
+    sql = "SELECT DISTINCT suite FROM runs WHERE finished_at IS NOT NULL"
+    found = []
+    for name in in_order(store.query(results, sql)["suite"]):
+        apart = per_benchmark or named(name).per_benchmark
+        found += store.latest_runs(results, name, per_benchmark=apart, among=among)
+    return found

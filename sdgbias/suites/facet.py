@@ -281,4 +281,5 @@ SUITE = Suite(
     per_benchmark=True,
     held_out=False,
     private=True,
+    docs="people",
 )

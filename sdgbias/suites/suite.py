@@ -81,8 +81,7 @@ class Suite:
     per_benchmark: runs on different benchmarks are different results (data sets); the newer does
     not replace the older. held_out: only split 'test' is reported, because CADE is tuned on the
     rest; so draws, extra prompts and searches matter. signatures: answers lean in a direction (bias
-    signatures). private: pictures show people; they are blurred until a reader asks. required: a
-    night that asks for it stops without a benchmark, instead of skipping it.
+    signatures). private: pictures show people; they are blurred until a reader asks.
     """
 
     name: str
@@ -103,7 +102,12 @@ class Suite:
     held_out: bool = True
     signatures: bool = False
     private: bool = False
-    required: bool = False
+    docs: str = ""
+
+    @property
+    def docs_folder(self) -> str:
+        """Folder beside a report's pages for the quality gate's docs and the benchmark's card."""
+        return self.docs or f"benchmark-{self.name}"
 
     def same_question(self, question: str, answer: str) -> str:
         """SQL: a row of ``items_table`` (by its alias) is the question of an answer, benchmarks

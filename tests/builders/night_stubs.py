@@ -43,9 +43,7 @@ def settings(root: Path, *names: str, **more: object) -> Settings:
     benchmark = root / "benchmark"
     benchmark.mkdir(exist_ok=True)
     (benchmark / "benchmark.json").write_text(json.dumps({"benchmark_id": "b1", "suite": "sdg"}))
-    made = Settings(
-        root, root / "results" / "r.duckdb", benchmark, root / "people", root / "report"
-    )
+    made = Settings(root, root / "results" / "r.duckdb", (benchmark,), root / "report")
     return replace(made, **more)  # type: ignore[arg-type]
 
 

@@ -97,7 +97,7 @@ def publish_nights(path: Path, nights: int = 4) -> Path:
             "finished_at": start + timedelta(minutes=41),
             "by": "cli",
             "status": "done",
-            "benchmark_id": fake_results.BENCHMARK,
+            "benchmarks": {"sdg": fake_results.BENCHMARK},
             "steps": {"analyse": "done", "gate": "done", "wandb": "no network"},
         }
         store.keep(path, {"nights": pd.DataFrame([night]), "night_models": pd.DataFrame(rows)})

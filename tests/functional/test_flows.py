@@ -31,8 +31,6 @@ def nightly(
         "flows.nightly",
         "--benchmark",
         str(benchmark),
-        "--people",
-        str(folder / "none"),
         "--results",
         str(folder / "results" / "r.duckdb"),
         "--report",

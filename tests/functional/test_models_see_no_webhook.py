@@ -41,8 +41,7 @@ def test_a_models_process_does_not_see_the_webhook_by_any_name(
     asked = Settings(
         tmp_path,
         tmp_path / "r.duckdb",
-        tiny_benchmark,
-        tmp_path / "none",
+        (tiny_benchmark,),
         tmp_path / "report",
         policy=policy,
         webhook_env="NIGHT_CHAT",

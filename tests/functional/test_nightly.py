@@ -40,8 +40,7 @@ def options(folder: Path, benchmark: Path) -> list[object]:
 def night_of(folder: Path, benchmark: Path, **more: object) -> Settings:
     paths = {
         "results": folder / "r.duckdb",
-        "benchmark": benchmark,
-        "people": folder / "none",
+        "benchmarks": (benchmark,),
         "report": folder / "report",
     }
     return Settings(root=folder, draws=100, **paths, **more)  # type: ignore[arg-type]

@@ -80,8 +80,6 @@ def test_a_stack_lives_through_what_happens_at_night(small_benchmark: Path, tmp_
         f"{due.minute} {due.hour} * * *",
         "--benchmark",
         small_benchmark,
-        "--people",
-        tmp_path / "none",
         "--results",
         results,
         "--report",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -60,10 +61,10 @@ def test_a_night_from_begin_to_end(tmp_path: Path) -> None:
     assert ledger.keep(s.results, night, [good()]) == ""
     assert ledger.end(s.results, night, "done", {"gate": "done"}, NOW + timedelta(minutes=3)) == ""
     row = ledger.nights(s.results).iloc[0]
-    assert (row["status"], row["by"], row["benchmark_id"], row["steps"]) == (
+    assert (row["status"], row["by"], json.loads(row["benchmarks"]), row["steps"]) == (
         "done",
         "cli",
-        "b1",
+        {"sdg": "b1"},
         '{"gate": "done"}',
     )
     assert row["finished_at"] - row["started_at"] == timedelta(minutes=3)

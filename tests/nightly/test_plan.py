@@ -37,7 +37,7 @@ def test_everybody_who_is_due_and_why_the_others_are_not(tmp_path: Path) -> None
         ("new", "sdg", "candidate"),
         ("both", "facet", "no benchmark"),
     }
-    assert night.night == NIGHT and night.benchmark_id == "b1"
+    assert night.night == NIGHT and night.benchmarks == {"sdg": "b1"}
     entry(tmp_path, "a").write_text("edited into garbage")
     assert entries.read(night.jobs[0].entry).name == "a", "the copy is what is scored"
     assert plan.load(s.results, NIGHT) == night
@@ -144,8 +144,11 @@ def test_what_makes_no_sense_is_told_before_anybody_is_asked(tmp_path: Path) -> 
     (tmp_path / "benchmark" / "benchmark.json").write_text(
         json.dumps({"benchmark_id": "p", "suite": "facet"})
     )
-    with pytest.raises(InputError, match="facet"):
-        plan.tonight(s, NOW)
+    [skipped] = plan.tonight(s, NOW).skipped
+    assert (skipped.suite, skipped.state) == ("sdg", "no benchmark")
+    twice = replace(s, benchmarks=s.benchmarks * 2)
+    with pytest.raises(UsageError, match="both of suite facet; name one of each suite"):
+        plan.tonight(twice, NOW)
     (tmp_path / "benchmark" / "benchmark.json").unlink()
     with pytest.raises(InputError, match="sdgbias build"):
         plan.tonight(s, NOW)

@@ -235,6 +235,7 @@ def test_the_suites_of_a_model_follow_each_other_and_share_a_verdict(tmp_path: P
     from tests.builders.night_stubs import entry, job
 
     s = settings(tmp_path, jobs=2)
+    s = replace(s, benchmarks=(*s.benchmarks, tmp_path / "people"))
     entry(tmp_path, "m", options={"suites": ["sdg", "facet"]})
     (tmp_path / "people").mkdir()
     (tmp_path / "people" / "benchmark.json").write_text('{"benchmark_id": "p1", "suite": "facet"}')

@@ -301,7 +301,10 @@ RULES: dict[str, tuple[Any, str | None]] = {
         {"owners": [{"owner": "lab", "newer_than": "last week"}]},
         "newer_than is 'last week'",
     ),
-    "unknown suite": ({"owners": [{"owner": "lab", "suites": ["x"]}]}, "unknown suite 'x'"),
+    "unknown suite": (
+        {"owners": [{"owner": "lab", "suites": ["Two words"]}]},
+        "unknown suite 'Two words'",
+    ),
     "gpu a number": ({"owners": [{"owner": "lab", "gpu": 1}]}, "gpu is 1; valid: text"),
 }
 

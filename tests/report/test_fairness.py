@@ -282,12 +282,12 @@ def test_what_was_checked_of_the_people_stands_beside_the_report(
     people, out = tmp_path / "people", tmp_path / "out"
     (people / "data_docs").mkdir(parents=True)
     (people / "data_docs" / "index.html").write_text("every rule", encoding="utf-8")
-    with pytest.raises(
-        InputError, match=r"people: no benchmark here \(benchmark\.json is missing\)"
-    ):
-        write_report(results, out, people=people)
-    (people / "benchmark.json").write_text("{}", encoding="utf-8")
-    write_report(results, out, people=people)
+    with pytest.raises(InputError, match=r"people/benchmark\.json: no benchmark here"):
+        write_report(results, out, [people])
+    (people / "benchmark.json").write_text(
+        '{"benchmark_id": "p", "suite": "facet"}', encoding="utf-8"
+    )
+    write_report(results, out, [people])
     assert (out / "people" / "data_docs" / "index.html").read_text(encoding="utf-8") == "every rule"
     assert '<a href="people/data_docs/index.html">' in (out / "fairness.html").read_text(
         encoding="utf-8"

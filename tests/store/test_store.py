@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -358,3 +359,34 @@ def test_no_extension_is_ever_fetched(path: Path) -> None:
     with store.connect(path) as con:
         row = con.execute("SELECT current_setting('autoinstall_known_extensions')").fetchone()
     assert row == (False,)
+
+
+def test_a_nights_two_benchmarks_become_one_column(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Migration 007: nights of before it keep what was asked, by suite."""
+    old = tmp_path / "migrations"
+    old.mkdir()
+    for path in sorted(database.MIGRATIONS.glob("*.sql")):
+        if path.name < "007":
+            (old / path.name).write_bytes(path.read_bytes())
+    results = tmp_path / "r.duckdb"
+    with monkeypatch.context() as before:
+        before.setattr(database, "MIGRATIONS", old)
+        rows = [
+            {"night": "a", "benchmark_id": "b1", "people_id": "p1"},
+            {"night": "b", "benchmark_id": "b1", "people_id": ""},
+            {"night": "c", "benchmark_id": None, "people_id": "p1"},
+            {"night": "d", "benchmark_id": None, "people_id": None},
+        ]
+        store.keep(results, {"nights": pd.DataFrame(rows)})
+    with store.connect(results):
+        pass
+    found = store.query(results, "FROM nights ORDER BY night")
+    assert not {"benchmark_id", "people_id"} & set(found.columns)
+    assert [json.loads(text) for text in found["benchmarks"]] == [
+        {"sdg": "b1", "facet": "p1"},
+        {"sdg": "b1"},
+        {"facet": "p1"},
+        {},
+    ]

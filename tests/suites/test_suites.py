@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
-from sdgbias import suites
+from sdgbias import store, suites
 from sdgbias.errors import InputError
 from sdgbias.methods.labels import LetterGrams
+from sdgbias.registry import entries
 from sdgbias.scoring.evaluate import identify
 from sdgbias.suites.suite import EvalSettings
 from sdgbias.types import SUITES, ModelSpec
@@ -42,7 +44,8 @@ def test_a_benchmarks_card_names_its_suite(tmp_path: Path) -> None:
 def test_stored_runs_of_an_unknown_suite_are_read_as_multiple_choice() -> None:
     dots = suites.named("dots")
     assert (dots.name, dots.title, dots.items_table) == ("dots", "dots", "items")
-    assert not (dots.signatures or dots.required or dots.private)
+    assert dots.docs_folder == "benchmark-dots"
+    assert not (dots.signatures or dots.private)
     assert suites.named("facet") is suites.SUITES["facet"]
     assert suites.in_order(["zebra", "facet", "dots", "sdg"]) == ["sdg", "facet", "dots", "zebra"]
 
@@ -84,3 +87,37 @@ def test_the_ids_of_runs_made_before_the_suites_were_values() -> None:
 
 
 OLD = ["m-0a9f8045467c", "m-03955134da52", "m-e97938f25af3", "m-e97938f25af3"]
+
+
+@pytest.mark.parametrize("name", [*SUITES, "dots", "my-suite_2"])
+def test_a_suite_may_have_a_name_of_its_own(name: str) -> None:
+    assert entries.suite_fault(name) == ""
+    asked = replace(SPEC, options={"suites": [name, "sdg"]})
+    assert entries.suites(asked) == tuple(suites.in_order({name, "sdg"}))
+
+
+@pytest.mark.parametrize("name", ["facett", "face", "Two words", "", 3])
+def test_a_slip_of_the_pen_is_no_name_of_a_suite(name: object) -> None:
+    assert "valid: facet, sdg" in entries.suite_fault(name)
+
+
+def test_newest_runs_of_every_suite_that_results_hold(tmp_path: Path) -> None:
+    results = tmp_path / "r.duckdb"
+    for n, (suite, model, benchmark) in enumerate(
+        [
+            ("facet", "m", "p1"),
+            ("facet", "m", "p2"),
+            ("dots", "m", "d1"),
+            ("sdg", "m", "b1"),
+            ("sdg", "m", "b2"),
+            ("sdg", "n", "b1"),
+        ]
+    ):
+        at = datetime(2026, 11, 20 + n)
+        run = {"run_id": f"{suite}-{model}-{benchmark}", "suite": suite, "model": model}
+        store.publish(results, run | {"benchmark_id": benchmark, "finished_at": at}, {})
+    people = ["facet-m-p1", "facet-m-p2"]
+    assert suites.newest_runs(results) == ["sdg-m-b2", "sdg-n-b1", *people, "dots-m-d1"]
+    every = ["sdg-m-b1", "sdg-m-b2", "sdg-n-b1", *people, "dots-m-d1"]
+    assert suites.newest_runs(results, per_benchmark=True) == every
+    assert suites.newest_runs(results, ["sdg-m-b1", "dots-m-d1"]) == ["sdg-m-b1", "dots-m-d1"]

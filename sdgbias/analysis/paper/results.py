@@ -11,13 +11,12 @@ from typing import Any
 
 import pandas as pd
 
-from sdgbias import store
+from sdgbias import store, suites
 from sdgbias.analysis.paper import printed as paper
 from sdgbias.analysis.paper.cells import NOT_ANALYSED, NOT_RUN
 from sdgbias.analysis.paper.printed import Printed
 from sdgbias.errors import UsageError, one_of
 from sdgbias.methods.stats import Estimate
-from sdgbias.types import FACET
 
 _METRIC = ("run_id", "task", "test", "method", "pillar", "indicator", "metric")
 _STUDY = ("run_id", "task", "test", "method", "pillar", "indicator", "by", "level", "metric", "x")
@@ -51,7 +50,7 @@ class Run:
             f"{self.model} ({self.kind}): run {self.run_id},"
             f" {'synthetic ' if self.synthetic else ''}benchmark {self.benchmark_id}, "
         )
-        if r["suite"] != "sdg":
+        if not suites.named(str(r["suite"])).held_out:  # nothing is drawn or tuned
             return f"{start}seed {r['seed']}"
         return (
             f"{start}{self.config.get('draws', '?')} draws, seed {r['seed']}, numerics"
@@ -246,7 +245,9 @@ def load(
     Raises UsageError for a model that neither the file nor the paper knows, StoreError when the
     file can't be read.
     """
-    chosen = store.latest_runs(path, suite, per_benchmark=suite == FACET, among=among)
+    chosen = store.latest_runs(
+        path, suite, per_benchmark=suites.named(suite).per_benchmark, among=among
+    )
     frame = store.query(
         path,
         "FROM runs WHERE list_contains($runs, run_id) ORDER BY model, benchmark_id",

@@ -51,8 +51,10 @@ TABLES = ("clusters", "series", "images", "items_mcq", "items_regression", "prom
 PEOPLE = ("people", "images_people", "items_people", "prompts_people")
 #: the same of a folder of own questions
 OWN = ("images_own", "items_own", "prompts_own")
-_TABLES_OF = {"facet": PEOPLE, "own": OWN}
-_AGAIN = {"facet": "sdgbias people build", "own": "sdgbias suite build FOLDER"}
+#: Suite (or kind of suites) -> its tables and the command that builds them, where they aren't
+#: TABLES.
+_TABLES_OF = {FACET: PEOPLE, "own": OWN}
+_BUILT_BY = {FACET: "sdgbias people build", "own": "sdgbias suite build FOLDER"}
 SPLITS = ("id", "place")
 _REPEATED = dict.fromkeys(
     ("prompts", "prompts_people", "prompts_own"), ("task", "test", "text", "candidates")
@@ -122,7 +124,7 @@ def run_gate(
     benchmark = Path(benchmark)
     suites = suites or find_suites()
     split, imported = split or _split(benchmark), _imported(benchmark)
-    names = _TABLES_OF.get(_layout(benchmark), TABLES)
+    names = _TABLES_OF.get(_suite(benchmark), TABLES)
     tables = {name: _read(benchmark, name, suites) for name in names}
     # a table without its columns is told of, but nothing can be compared with it
     whole = {
@@ -155,9 +157,9 @@ def run_gate(
     return report
 
 
-def _layout(benchmark: Path) -> str:
-    """How the tables of a folder are laid out, as its card says: 'facet', 'own', or '' for the
-    first suite's and where there is no card that can be read."""
+def _suite(benchmark: Path) -> str:
+    """The kind of suite that the folder's card names, else its suite; '' where it names none or
+    can't be read."""
     try:
         card = json.loads((benchmark / "benchmark.json").read_text(encoding="utf-8"))
         return str(card.get("kind") or card.get("suite") or "")
@@ -167,7 +169,7 @@ def _layout(benchmark: Path) -> str:
 
 def _again(benchmark: Path) -> str:
     """The command that builds the folder."""
-    return _AGAIN.get(_layout(benchmark), "sdgbias build")
+    return _BUILT_BY.get(_suite(benchmark), "sdgbias build")
 
 
 def _imported(benchmark: Path) -> bool:

@@ -22,15 +22,16 @@ from typing import Any
 
 import pandas as pd
 
-from sdgbias import store
+from sdgbias import store, suites
 from sdgbias.analysis.nights import BREACH, PASS, UNCHANGED, overall
 from sdgbias.nightly.regression import baseline as runs
 from sdgbias.nightly.regression import facet, flips, judge, sdg
 from sdgbias.nightly.regression.baseline import Target
 from sdgbias.nightly.regression.policy import Policy
-from sdgbias.types import FACET
 
 Progress = Callable[[str, int, int], None]
+#: Where a suite's questions are stored -> what reads a run's measures on each of them.
+_MEASURED = {"items": sdg.load, "people": facet.load}
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ def _evidence(
         if baseline
         else runs.last_good(results, t.run_id)
     )
-    load = facet.load if t.suite == FACET else sdg.load
+    load = _MEASURED[suites.named(t.suite).items_table]
     new, old = load(results, t.run_id), load(results, base) if base else None
     rules = [rule for rule in policy.rules if rule.suite == t.suite]
     return base, [e for rule in rules for e in judge.evidence(rule, new, old, why, seed)]

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from sdgbias import store
+from sdgbias import store, suites
 from sdgbias.analysis.nights import BREACH, UNCHANGED
 from sdgbias.errors import UsageError, one_of
-from sdgbias.types import FACET, SUITES
 
 #: What stands in column ``night`` of verdicts that belong to no night.
 BY_HAND = "run:"
@@ -49,11 +48,7 @@ def of_night(results: Path, night: str = "", model: str = "") -> list[Target]:
                  AND coalesce(run_id, '') <> '' ORDER BY model, suite"""
         found = store.query(results, sql, [night or nights[-1]])
     else:
-        ids = [
-            run
-            for suite in SUITES
-            for run in store.latest_runs(results, suite, per_benchmark=suite == FACET)
-        ]
+        ids = suites.newest_runs(results)
         sql = (
             f"SELECT '{BY_HAND}' || run_id AS night, model, suite, run_id FROM runs WHERE"
             " list_contains($ids, run_id) ORDER BY model, suite"

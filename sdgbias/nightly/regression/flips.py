@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from sdgbias import store
-from sdgbias.types import FACET
+from sdgbias import store, suites
 
 COLUMNS = ["task", "test", "method", "item_id", "gold", "was", "now", "better"]
 #: Methods whose flips are looked at: the answer with all evidence, and CADE's.
@@ -32,9 +31,8 @@ def examples(
     wrong first, a question once before any comes twice, answers of the methods in ``breached``
     before others, the surest first (confidence of the Full view, both runs added up). Same runs,
     same rows."""
-    table = "people" if suite == FACET else "items"
-    on = "" if suite == FACET else "AND {0}.task = p.task"
-    split = "" if suite == FACET else "AND p.split = 'test'"
+    of = suites.named(suite)
+    table = of.items_table
     said = (
         "coalesce(CASE WHEN {0}.task = 'regression' THEN format('{{:.1f}}', {0}.\"value\") ELSE"
         " {0}.pred END, '')"
@@ -47,12 +45,10 @@ def examples(
             FROM predictions p JOIN predictions b ON b.task = p.task AND b.item_id = p.item_id AND
             b.test = p.test AND b.method = p.method
             JOIN runs rn ON rn.run_id = p.run_id JOIN runs ro ON ro.run_id = b.run_id
-            JOIN {table} n ON n.benchmark_id = rn.benchmark_id AND n.item_id = p.item_id
-            {on.format("n")}
-            JOIN {table} o ON o.benchmark_id = ro.benchmark_id AND o.item_id = p.item_id
-            {on.format("o")}
+            JOIN {table} n ON n.benchmark_id = rn.benchmark_id AND {of.same_question("n", "p")}
+            JOIN {table} o ON o.benchmark_id = ro.benchmark_id AND {of.same_question("o", "p")}
             WHERE p.run_id = $new AND b.run_id = $old AND list_contains($methods, p.method) AND
-            p.correct <> b.correct AND {_SAME[table]} {split}
+            p.correct <> b.correct AND {_SAME[table]}{of.reported("p")}
             ORDER BY better, list_contains($breached, p.method) DESC, sure DESC, p.item_id, p.test,
             p.method DESC""",
         {"new": new, "old": old, "methods": list(METHODS), "breached": sorted(breached)},

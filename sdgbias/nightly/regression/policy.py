@@ -15,13 +15,14 @@ from typing import Any
 
 import yaml
 
-from sdgbias import files
+from sdgbias import files, suites
 from sdgbias.benchmark.people_items import ATTRIBUTES, CHOICE, CHOICES, DIRECT
 from sdgbias.errors import UsageError, one_of
 from sdgbias.files import packaged
 from sdgbias.raw.indicators import DIRECTIONS
+from sdgbias.registry.entries import SUITE_NAME, suite_fault
 from sdgbias.suites.facet_groups import PAIRS
-from sdgbias.types import FACET, SDG, SUITES, TESTS, Task, View
+from sdgbias.types import SDG, TESTS, Task, View
 
 #: The policy of a registry that has none of its own; registry/policy.yaml of this repository is the
 #: same.
@@ -50,8 +51,9 @@ class Metric:
     by: tuple[str, ...] = ()
 
 
+#: By where a suite's questions are stored.
 METRICS: Mapping[str, Mapping[str, Metric]] = {
-    SDG: {
+    "items": {
         "accuracy": Metric((Task.MCQ.value,), (*_VIEWS, _CADE)),
         "interval_accuracy": Metric(_NUMBERS, (*_VIEWS, _CADE)),
         "mae": Metric(_NUMBERS, (*_VIEWS, _CADE)),
@@ -64,7 +66,7 @@ METRICS: Mapping[str, Mapping[str, Metric]] = {
         "failed_share": Metric(),
         "throughput": Metric(),
     },
-    FACET: {
+    "people": {
         "recall": Metric((DIRECT, CHOICE), ("full", "full_argmax", "q_only")),
         "disparity": Metric((DIRECT, CHOICE), ("full", "full_argmax"), tuple(PAIRS)),
         "parse_failures": Metric((DIRECT, CHOICE), ("full",)),
@@ -213,13 +215,14 @@ def _rule(data: object, where: str) -> Rule:
                 )
             given[key] = tuple(dict.fromkeys(value))
     suite = given.get("suite", SDG)
-    if suite not in SUITES:
-        raise UsageError(f"{where}: {one_of('suite', suite, SUITES)}")
-    if given.get("metric") not in METRICS[suite]:
+    if fault := suite_fault(suite):
+        raise UsageError(f"{where}: {fault}")
+    metrics = METRICS[suites.named(suite).items_table]
+    if given.get("metric") not in metrics:
         raise UsageError(
-            f"{where}: {one_of(f'metric of suite {suite}', given.get('metric'), METRICS[suite])}"
+            f"{where}: {one_of(f'metric of suite {suite}', given.get('metric'), metrics)}"
         )
-    metric = METRICS[suite][given["metric"]]
+    metric = metrics[given["metric"]]
     given = {
         "task": metric.tasks[0] if metric.tasks else "",
         "methods": metric.methods[-1:] if "full" not in metric.methods else ("full",),
@@ -291,7 +294,7 @@ def schema() -> dict[str, Any]:
             "description": "What tables and messages call the rule.",
         },
         "metric": {"enum": metrics},
-        "suite": {"enum": list(SUITES), "default": SDG},
+        "suite": {"type": "string", "pattern": f"^{SUITE_NAME.pattern}$", "default": SDG},
         "task": {
             "enum": list(ASKED),
             "description": "Default: the first that the metric is defined for.",

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from sdgbias import suites
 from sdgbias.methods import stats
 from sdgbias.methods.stats.paired import t_test
 from sdgbias.report import labels
 from sdgbias.report.pages.questions import SAID
 from sdgbias.report.web.source import Reader, Row
-from sdgbias.types import FACET
 
 PAGE = 50
 #: Questions that both runs were asked word for word, with the same gold: one benchmark, or equal
@@ -33,6 +33,9 @@ _ONE_SDG = (
 _ONE_FACET = """SELECT item_id, person_id AS place, coalesce(nullif(asked, ''), class1) AS what
                 FROM people
     WHERE benchmark_id = $old AND NOT negative AND $old = $new"""
+#: Where a suite's questions are stored -> the questions of two runs on one benchmark, and on two.
+_ONE = {"items": _ONE_SDG, "people": _ONE_FACET}
+_SAME = {"items": _SAME_SDG}
 
 
 def pairable(old: Row, new: Row) -> str:
@@ -44,15 +47,15 @@ def pairable(old: Row, new: Row) -> str:
             f"One run is of suite {old['suite']}, the other of suite {new['suite']}: they were"
             " asked different questions."
         )
-    if old["suite"] == FACET and old["benchmark_id"] != new["benchmark_id"]:
-        return "The two runs were made on different benchmarks of people."
+    table = suites.named(old["suite"]).items_table
+    if old["benchmark_id"] != new["benchmark_id"] and table not in _SAME:
+        return f"The two runs were made on different benchmarks of {table}."
     return ""
 
 
 def _questions(old: Row, new: Row) -> str:
-    if old["suite"] == FACET:
-        return _ONE_FACET
-    return _ONE_SDG if old["benchmark_id"] == new["benchmark_id"] else _SAME_SDG
+    one = old["benchmark_id"] == new["benchmark_id"]
+    return (_ONE if one else _SAME)[suites.named(old["suite"]).items_table]
 
 
 def differences(reader: Reader, old: Row, new: Row) -> list[dict[str, Any]]:
@@ -62,16 +65,15 @@ def differences(reader: Reader, old: Row, new: Row) -> list[dict[str, Any]]:
     Shares of right answers on the test split (second suite: of all people); estimates count as
     right within their tolerance.
     """
-    split = "" if old["suite"] == FACET else "AND a.split = 'test' AND b.split = 'test'"
-    by_task = "" if old["suite"] == FACET else "AND q.task = a.task"
+    suite = suites.named(old["suite"])
     sql = f"""
         WITH q AS ({_questions(old, new)}),
         pairs AS (
             SELECT a.task, a.test, a.method, q.place, a.correct::INT AS was, b.correct::INT AS now
             FROM (SELECT * FROM predictions WHERE run_id = $a) a JOIN (SELECT * FROM predictions
             WHERE run_id = $b) b
-            USING (task, item_id, test, method) JOIN q ON q.item_id = a.item_id {by_task} WHERE
-            true {split}
+            USING (task, item_id, test, method) JOIN q ON {suite.same_question("q", "a")} WHERE
+            true{suite.reported("a", "b")}
         ),
         places AS (
             SELECT task, test, method, place, sum(now - was) AS s, count(*) AS m, sum(was) AS was,
@@ -135,10 +137,7 @@ def flips(
 ) -> dict[str, Any]:
     """Test questions that the two runs answered differently in one cell (task, test, method):
     item_id, what, gold, was, now, better."""
-    split = "" if old["suite"] == FACET else "AND a.split = 'test'"
-    by_task = "" if old["suite"] == FACET else "AND q.task = a.task"
-    gold = "people" if old["suite"] == FACET else "items"
-    of_task = "" if old["suite"] == FACET else "AND i.task = $task"
+    suite = suites.named(old["suite"])
     sql = f"""
         WITH q AS ({_questions(old, new)})
         SELECT a.item_id, q.what, i.gold, {SAID.format("a")} AS was, {SAID.format("b")} AS now,
@@ -147,9 +146,9 @@ def flips(
         method = $method) a
         JOIN (SELECT * FROM predictions WHERE run_id = $b AND task = $task AND test = $test AND
         method = $method) b USING (item_id)
-        JOIN q ON q.item_id = a.item_id {by_task} JOIN {gold} i ON i.benchmark_id = $new AND
-        i.item_id = a.item_id {of_task}
-        WHERE {SAID.format("a")} IS DISTINCT FROM {SAID.format("b")} {split}
+        JOIN q ON {suite.same_question("q", "a")}
+        JOIN {suite.items_table} i ON i.benchmark_id = $new AND {suite.same_question("i", "a")}
+        WHERE {SAID.format("a")} IS DISTINCT FROM {SAID.format("b")}{suite.reported("a")}
         ORDER BY was_right = now_right, now_right, a.item_id LIMIT {PAGE} OFFSET $skip"""
     task, test, method = cell
     more = {"task": task, "test": test, "method": method, "skip": (page - 1) * PAGE}

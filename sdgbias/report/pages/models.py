@@ -6,11 +6,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from sdgbias import suites
 from sdgbias.errors import RegistryError
 from sdgbias.registry import entries as registry
 from sdgbias.report import labels, leaderboard
 from sdgbias.report.web.source import Reader, Row
-from sdgbias.types import PILLARS, SDG
+from sdgbias.types import PILLARS
 
 RUNS, NIGHTS = 30, 60
 DIRECTIONS = ("pessimistic", "conservative", "optimistic")
@@ -84,9 +85,10 @@ def index(reader: Reader, root: Path | None) -> list[Row]:
         for (m, s), r in last.items()
     ]
     entries = {name: entry(root, name) for name in {r["model"] for r in rows}}
+    order = suites.in_order(r["suite"] for r in rows)
     return [
         r | {"entry": entries[r["model"]]}
-        for r in sorted(rows, key=lambda r: (r["model"], r["suite"] != SDG))
+        for r in sorted(rows, key=lambda r: (r["model"], order.index(r["suite"])))
     ]
 
 

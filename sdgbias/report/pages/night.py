@@ -15,14 +15,15 @@ from typing import Any
 import jinja2
 import pandas as pd
 
-from sdgbias import store
+from sdgbias import store, suites
 from sdgbias.analysis import night_text as words
 from sdgbias.analysis import nights
 from sdgbias.analysis.nights import INSUFFICIENT, MISSING, PASS, UNCHANGED, ModelNight, Night
+from sdgbias.report import labels
 from sdgbias.report.charts import described, over_nights, still
 from sdgbias.report.pages.questions import _options, _pictures
 from sdgbias.report.pages.studies import TEMPLATES, Page
-from sdgbias.types import FACET, LETTERS
+from sdgbias.types import LETTERS
 
 PAGE = Page(
     "night.html",
@@ -75,7 +76,9 @@ def render(night: Night, results: Path, nav: Sequence[tuple[str, str]]) -> str:
         models=[_row(m, _id(m) in {_id(b) for b in breached}) for m in night.models],
         breached=[_breach(m, shown.get((m.model, m.suite), [])) for m in breached],
         beyond=max(0, len(night.breached) - EXPLAINED),
-        people=any(m.suite == FACET and shown.get((m.model, m.suite)) for m in breached),
+        people=any(
+            suites.named(m.suite).private and shown.get((m.model, m.suite)) for m in breached
+        ),
         legend=over_nights.LEGEND,
         open=[part for m in night.models if (part := _open(m))],
         held=[
@@ -119,9 +122,8 @@ def _facts(night: Night) -> list[tuple[str, str]]:
         *([("Ended", _when(row["finished_at"]))] if row["status"] != "running" else []),
         ("State", status.get(str(row["status"]), str(row["status"]))),
     ]
-    for name, key in (("Benchmark", "benchmark_id"), ("Benchmark, people", "people_id")):
-        if isinstance(row.get(key), str) and row[key]:
-            facts.append((name, row[key]))
+    of = row["benchmarks"]
+    facts += [(f"Benchmark, {labels.SUITES.get(n, n)}", of[n]) for n in suites.in_order(of)]
     return facts
 
 
@@ -200,6 +202,7 @@ def _breach(m: ModelNight, examples: list[dict[str, Any]]) -> dict[str, Any]:
         "id": _id(m),
         "model": m.model,
         "suite": m.suite,
+        "private": suites.named(m.suite).private,
         "run": m.run_id,
         "baseline": m.baseline,
         "found_in": m.found_in,
@@ -302,14 +305,15 @@ def _examples(
     for m in models:
         if m.flips.empty:
             continue
-        table = "people" if m.suite == FACET else "items"
+        suite = suites.named(m.suite)
         sql = f"""SELECT i.*, i.benchmark_id IN (SELECT benchmark_id FROM previews v WHERE
                   v.image_id = i.image_id) AS pictured
-                  FROM {table} i JOIN runs r USING (benchmark_id) WHERE r.run_id = ? AND
+                  FROM {suite.items_table} i JOIN runs r USING (benchmark_id) WHERE r.run_id = ? AND
                   list_contains(?, i.item_id)"""
         items = store.query(results, sql, [m.run_id, [int(i) for i in m.flips["item_id"]]])
-        keys = ["item_id"] if m.suite == FACET else ["task", "item_id"]
-        part = m.flips.assign(at=range(len(m.flips))).merge(items.drop(columns="gold"), on=keys)
+        part = m.flips.assign(at=range(len(m.flips))).merge(
+            items.drop(columns="gold"), on=list(suite.question_keys)
+        )
         part = part.assign(again=part.groupby("item_id").cumcount()).sort_values(
             ["again", "pictured", "at"], ascending=[True, False, True]
         )
@@ -317,7 +321,7 @@ def _examples(
     uris = _pictures(results, pd.concat([part[["image_id"]] for _, part in found])) if found else {}
     return {
         (m.model, m.suite): [
-            (_person if m.suite == FACET else _place)(r, uris) for r in part.to_dict("records")
+            _CARDS[suites.named(m.suite).items_table](r, uris) for r in part.to_dict("records")
         ]
         for m, part in found
     }
@@ -361,6 +365,10 @@ def _person(r: Mapping[Any, Any], uris: Mapping[str, str]) -> dict[str, Any]:
         "place": ", ".join(f"{a} {r[a]}" for a in ("gender", "skin", "age")),
         **_said(r),
     }
+
+
+#: Where a suite's questions are stored -> how one that flipped is shown.
+_CARDS = {"items": _place, "people": _person}
 
 
 def _said(r: Mapping[Any, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ One question: what was shown, what every view made of it, and what CADE decided.
 The question browser: the answers of one run by test and method, filtered and paged. Both suites.
 
 Every value of a filter is a parameter of the statement, never part of it; names of columns come
-from FILTERS alone.
+from `filters_of` alone.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import hashlib
 import io
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ import numpy as np
 import pandas as pd
 from PIL import Image
 
-from sdgbias import store
+from sdgbias import store, suites
 from sdgbias.benchmark.people_items import ATTRIBUTE, ATTRIBUTES, CHOICES, P1
 from sdgbias.methods import cade
 from sdgbias.raw.facet import CLASSES
@@ -32,7 +33,7 @@ from sdgbias.report import labels
 from sdgbias.report.labels import number
 from sdgbias.report.pages import runs as known
 from sdgbias.report.web.source import Reader, Row
-from sdgbias.types import FACET, LETTERS, CadeParams, View
+from sdgbias.types import LETTERS, CadeParams, View
 
 LIMIT = 120
 #: All pictures together, base64-encoded, so that the page stays below 6 MB.
@@ -325,18 +326,14 @@ def load(reader: Reader, run: Row, task: str, item_id: int, test: str) -> dict[s
     ``test`` '' is the first that was asked. Views: name, probabilities by candidate (None where it
     was not scored), mass, what it said.
     """
-    people = run["suite"] == FACET
-    if people:
-        item = reader.one(
-            "SELECT * FROM people WHERE benchmark_id = ? AND item_id = ?",
-            [run["benchmark_id"], item_id],
-        )
-    else:
-        sql = (
-            "SELECT * REPLACE (options::VARCHAR AS options, context::VARCHAR AS context) FROM items"
-            " WHERE benchmark_id = ? AND task = ? AND item_id = ?"
-        )
-        item = reader.one(sql, [run["benchmark_id"], task, item_id])
+    suite = suites.named(run["suite"])
+    layout, people = _LAYOUTS[suite.items_table], suite.private
+    keys = {"task": task, "item_id": item_id}
+    item = reader.one(
+        f"SELECT {layout.columns} FROM {suite.items_table} WHERE benchmark_id = ? AND"
+        f" {' AND '.join(f'{key} = ?' for key in suite.question_keys)}",
+        [run["benchmark_id"], *(keys[key] for key in suite.question_keys)],
+    )
     if item is None:
         return None
     own, key = (run["run_id"],), [run["run_id"], task, item_id]
@@ -368,17 +365,17 @@ def load(reader: Reader, run: Row, task: str, item_id: int, test: str) -> dict[s
     return {
         "item": item,
         "people": people,
-        "asked": _asked(item) if people else str(item["question"] or ""),
+        "asked": layout.asked(item),
         "task": task,
         "tests": tests,
         "test": test,
         "views": views,
         "said": said,
         "picture": shown is not None,
-        "options": _option_rows(item, people),
-        "context": "" if people else str(labels.parsed(item["context"]).get(test) or ""),
+        "options": layout.options(item),
+        "context": str(labels.parsed(item.get("context")).get(test) or ""),
         "cade": _cade(reader, run, task, test, said),
-        "letters": _LETTERS if people else {},
+        "letters": layout.letters,
         "spoken": [
             s | {"how_said": HOW.get(s["how"], s["how"])}
             for s in reader.ask(
@@ -421,10 +418,8 @@ def _view(name: str, score: Row | None, said: dict[str, Row]) -> dict[str, Any]:
     }
 
 
-def _option_rows(item: Row, people: bool) -> list[tuple[str, str]]:
-    """(letter, text) of a multiple-choice item; [] for an estimate and for people."""
-    if people:
-        return []
+def _option_rows(item: Row) -> list[tuple[str, str]]:
+    """(letter, text) of a multiple-choice item; [] for an estimate."""
     texts = labels.parsed(item["options"], list)
     return list(zip("ABC", (str(t) for t in texts), strict=False))
 
@@ -466,26 +461,70 @@ def _cade(
 
 
 PAGE = 40
-#: Filters by suite: name in the address -> (column, what the page calls it).
-FILTERS: dict[str, dict[str, tuple[str, str]]] = {
-    "sdg": {
-        "pillar": ("pillar", "Pillar"),
-        "indicator": ("indicator_title", "Indicator"),
-        "country": ("country", "Country"),
-        "urban": ("urban", "Urban or rural"),
-    },
-    "facet": {
-        "class": ("class1", "Class"),
-        "gender": ("gender", "Gender, perceived"),
-        "skin": ("skin", "Skin tone, perceived"),
-        "age": ("age", "Age, perceived"),
-    },
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How questions of one table are read and shown. filters: name in the address -> (column, what
+    the page calls it). columns: of one question. searched: SQL of the words of a question ``i``.
+    shown: SQL of its columns what, place and question. asked: the question's text; options: its
+    (letter, text); letters: what single letters mean."""
+
+    filters: Mapping[str, tuple[str, str]]
+    columns: str
+    searched: str
+    shown: str
+    asked: Callable[[Row], str]
+    options: Callable[[Row], list[tuple[str, str]]]
+    letters: Mapping[str, str]
+
+
+#: Where a suite's questions are stored -> how they are shown.
+_LAYOUTS = {
+    "items": Layout(
+        filters={
+            "pillar": ("pillar", "Pillar"),
+            "indicator": ("indicator_title", "Indicator"),
+            "country": ("country", "Country"),
+            "urban": ("urban", "Urban or rural"),
+        },
+        columns="* REPLACE (options::VARCHAR AS options, context::VARCHAR AS context)",
+        searched="concat_ws(' ', i.question, i.indicator_title, i.options::VARCHAR)",
+        shown=(
+            "coalesce(i.indicator_title, i.indicator) AS what, concat_ws(', ', i.country, i.year,"
+            " i.urban) AS place, i.question"
+        ),
+        asked=lambda item: str(item["question"] or ""),
+        options=_option_rows,
+        letters={},
+    ),
+    "people": Layout(
+        filters={
+            "class": ("class1", "Class"),
+            "gender": ("gender", "Gender, perceived"),
+            "skin": ("skin", "Skin tone, perceived"),
+            "age": ("age", "Age, perceived"),
+        },
+        columns="*",
+        searched="concat_ws(' ', i.asked, i.class1, i.prompt)",
+        shown=(
+            "coalesce(nullif(i.asked, ''), i.class1) AS what, concat_ws(', ', i.gender, i.skin,"
+            " i.age) AS place, i.prompt AS question"
+        ),
+        asked=_asked,
+        options=lambda item: [],
+        letters=_LETTERS,
+    ),
 }
 #: What a prediction (by its alias) says: the number of an estimate, else the letter or label.
 SAID = """CASE WHEN {0}."value" IS NULL OR isnan({0}."value") THEN {0}.pred ELSE printf('%.4g', {0}."value") END"""
 RIGHT_OR_WRONG = {"right": "Right", "wrong": "Wrong"}
-_TABLES = {"sdg": "items", "facet": "people"}
 PLACES = {"U": "urban", "R": "rural"}
+
+
+def filters_of(run: Row) -> Mapping[str, tuple[str, str]]:
+    """Filters of a run's questions: name in the address -> (column, what the page calls it)."""
+    return _LAYOUTS[suites.named(run["suite"]).items_table].filters
 
 
 def cells(reader: Reader, run: Row) -> list[tuple[str, str, str]]:
@@ -500,7 +539,7 @@ def cells(reader: Reader, run: Row) -> list[tuple[str, str, str]]:
 
 def choices(reader: Reader, run: Row) -> dict[str, list[str]]:
     """Filter -> its values in the run's benchmark."""
-    table, own = _TABLES[run["suite"]], FILTERS[run["suite"]]
+    table, own = suites.named(run["suite"]).items_table, filters_of(run)
     made = {}
     for name, (column, _) in own.items():
         sql = (
@@ -524,28 +563,24 @@ def page(
     """rows (item_id, what, place, question, gold, said, correct, was, was_right, split), total,
     page, pages, previous (run before; None without one).
 
-    ``filters``: name of a FILTERS entry -> value. ``flipped``: only answers that differ from the
+    ``filters``: name of one of `filters_of` -> value. ``flipped``: only answers that differ from the
     run before. ``text``: part of the question's words, whatever their case.
     """
-    people = run["suite"] == FACET
+    suite = suites.named(run["suite"])
+    layout = _LAYOUTS[suite.items_table]
     task, test, method = cell
     where, params = ["i.benchmark_id = ?"], [run["benchmark_id"]]
-    if not people:
+    if "task" in suite.question_keys:
         where.append("i.task = ?")
         params.append(task)
     for name, value in filters.items():
-        where.append(f"i.{FILTERS[run['suite']][name][0]} = ?")
+        where.append(f"i.{layout.filters[name][0]} = ?")
         params.append(value)
     if outcome:
         where.append("p.correct = ?")
         params.append(outcome == "right")
     if text:
-        found_in = (
-            "concat_ws(' ', i.asked, i.class1, i.prompt)"
-            if people
-            else "concat_ws(' ', i.question, i.indicator_title, i.options::VARCHAR)"
-        )
-        where.append(f"contains(lower({found_in}), lower(?))")
+        where.append(f"contains(lower({layout.searched}), lower(?))")
         params.append(text)
     previous = known.before(reader, run)
     mine = "SELECT * FROM predictions WHERE run_id = ? AND task = ? AND test = ? AND method = ?"
@@ -562,22 +597,13 @@ def page(
             if previous
             else "false"
         )
-    shown = (
-        "coalesce(nullif(i.asked, ''), i.class1) AS what, concat_ws(', ', i.gender, i.skin, i.age)"
-        " AS place, i.prompt AS question"
-        if people
-        else (
-            "coalesce(i.indicator_title, i.indicator) AS what, concat_ws(', ', i.country, i.year,"
-            " i.urban) AS place, i.question"
-        )
-    )
     body = (
-        f"FROM ({mine}) p JOIN {_TABLES[run['suite']]} i ON i.item_id = p.item_id {join} WHERE"
+        f"FROM ({mine}) p JOIN {suite.items_table} i ON i.item_id = p.item_id {join} WHERE"
         f" {' AND '.join(where)}"
     )
     total = reader.ask(f"SELECT count(*) AS n {body}", [*head, *params], runs=own)[0]["n"]
     rows = reader.ask(
-        f"""SELECT p.item_id, {SAID.format("p")} AS said, p.correct, p.split, i.gold, {shown}, {was}
+        f"""SELECT p.item_id, {SAID.format("p")} AS said, p.correct, p.split, i.gold, {layout.shown}, {was}
             {body} ORDER BY p.item_id LIMIT {PAGE} OFFSET ?""",
         [*head, *params, (at - 1) * PAGE],
         runs=own,

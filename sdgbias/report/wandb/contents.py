@@ -26,10 +26,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sdgbias import __version__, store
+from sdgbias import __version__, store, suites
 from sdgbias.errors import UsageError
 from sdgbias.raw.indicators import DIRECTIONS
-from sdgbias.types import FACET
 
 #: The first 15 characters of a night's id: local wall clock of its start.
 NIGHT = re.compile(r"\d{4}-\d{2}-\d{2}T\d{4}")
@@ -292,7 +291,6 @@ MOST_ROWS = 250_000
 LONGEST_NAME = 128
 #: Beside the files of a run's scores: how many rows each has.
 _ROWS = "rows.json"
-_BENCHMARK = {"sdg": ("items", "task, item_id"), FACET: ("people", "item_id")}
 _SCORES = {
     "scores": 'task, item_id, test, "view"',
     "decoded": 'item_id, test, "view"',
@@ -361,7 +359,8 @@ def declare(run: Any, piece: Piece, *, used: bool, aliases: tuple[str, ...] = ()
 def _benchmark(results: Path, record: Mapping[Any, Any], folder: Path) -> Piece:
     """The questions as Parquet; rows about people and very large benchmarks by count and digest
     alone."""
-    table, order = _BENCHMARK[FACET if record["suite"] == FACET else "sdg"]
+    suite = suites.named(str(record["suite"]))
+    table, order = suite.items_table, ", ".join(suite.question_keys)
     name, benchmark = names(record)["benchmark"], str(record["benchmark_id"])
     metadata = {
         "benchmark_id": benchmark,
@@ -386,10 +385,10 @@ def _benchmark(results: Path, record: Mapping[Any, Any], folder: Path) -> Piece:
         results, f"SELECT count(*) AS n FROM {table} WHERE benchmark_id = ?", [benchmark]
     )["n"]
     metadata["rows"] = int(count)
-    if table == "items" and count <= MOST_ROWS:
+    if not suite.private and count <= MOST_ROWS:
         rows = store.arrow(
             results,
-            f"SELECT * EXCLUDE (benchmark_id) FROM items WHERE benchmark_id = ? ORDER BY {order}",
+            f"SELECT * EXCLUDE (benchmark_id) FROM {table} WHERE benchmark_id = ? ORDER BY {order}",
             [benchmark],
         )
         _write(questions, rows)
@@ -398,11 +397,7 @@ def _benchmark(results: Path, record: Mapping[Any, Any], folder: Path) -> Piece:
         results, f"SELECT item_id FROM {table} WHERE benchmark_id = ? ORDER BY {order}", [benchmark]
     )
     digest = hashlib.sha256("\n".join(map(str, ids["item_id"].to_pylist())).encode()).hexdigest()
-    why = (
-        "rows about people don't leave"
-        if table == "people"
-        else f"more than {MOST_ROWS:,} questions"
-    )
+    why = "rows about people don't leave" if suite.private else f"more than {MOST_ROWS:,} questions"
     _write_text(
         card,
         json.dumps(

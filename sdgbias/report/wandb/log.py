@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from sdgbias import store
+from sdgbias import store, suites
 from sdgbias.errors import StoreError, one_of
 from sdgbias.report.wandb import contents, sync
-from sdgbias.types import FACET, Task
+from sdgbias.types import Task
 
 if TYPE_CHECKING:
     from sdgbias.report import data
@@ -221,16 +221,25 @@ def _write(
 def _pictures(results: Path, run_id: str, suite: str) -> dict[str, bytes]:
     """The figures of the report as PNG, by ``figure/panel``: the paper's for the first suite,
     disparities for the second."""
+    return _PICTURES[suites.named(suite).items_table](results, run_id)
+
+
+def _of_places(results: Path, run_id: str) -> dict[str, bytes]:
+    from sdgbias.report import data
+    from sdgbias.report.charts import paper
+
+    return {
+        f"{name}/{contents.slug(p.title)}": paper.png(p)
+        for name, panels in _figures(data.load(results, [run_id])).items()
+        for p in panels
+    }
+
+
+def _of_people(results: Path, run_id: str) -> dict[str, bytes]:
     from sdgbias.report import charts, data
-    from sdgbias.report.charts import fairness, paper
+    from sdgbias.report.charts import fairness
 
     found = data.load(results, [run_id])
-    if suite != FACET:
-        return {
-            f"{name}/{contents.slug(p.title)}": paper.png(p)
-            for name, panels in _figures(found).items()
-            for p in panels
-        }
     metrics = found.metrics.assign(model=found.models[0], data="")
     sql = (
         "FROM study_rows WHERE run_id = ? AND study = 'fairness' ORDER BY test, method, pillar,"
@@ -273,3 +282,7 @@ def service(folder: Path) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+#: Where a suite's questions are stored -> the figures of a run.
+_PICTURES = {"items": _of_places, "people": _of_people}

@@ -18,7 +18,6 @@ from typing import Any
 
 from sdgbias.errors import SdgbiasError, StoreError, one_of
 from sdgbias.report.wandb import sync
-from sdgbias.types import FACET, SUITES
 
 #: After so many runs in a row that took too long the rest is not tried.
 HANGS = 2
@@ -53,7 +52,7 @@ def runs_of(
 
     Raises StoreError for a night or run that isn't there.
     """
-    from sdgbias import store
+    from sdgbias import store, suites
 
     chosen = newest_night(results) if night is None else night
     columns = "run_id, outcome, attempts, seconds, scored, planned, failed"
@@ -78,11 +77,7 @@ def runs_of(
             if chosen not in known:
                 raise StoreError(f"{results}: {one_of('night', chosen, known)}")
     else:
-        rows = [
-            {"run_id": run}
-            for suite in SUITES
-            for run in store.latest_runs(results, suite, per_benchmark=suite == FACET)
-        ]
+        rows = [{"run_id": run} for run in suites.newest_runs(results)]
     if run_ids:
         mine = {str(r["run_id"]): r for r in rows}
         known_runs = store.run_ids(results)

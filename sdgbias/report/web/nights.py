@@ -73,6 +73,7 @@ def night(reader: Reader, name: str) -> dict[str, Any] | None:
         "breaches": breaches,
         "headline": _headline(outcomes, counts, row["status"]),
         "steps": _steps(row),
+        "benchmarks": labels.parsed(row["benchmarks"]),
         "seconds": _seconds(row),
         "judged": [
             j | {"verdict_name": labels.VERDICTS.get(j["verdict"], j["verdict"])}

@@ -16,6 +16,7 @@ from urllib.parse import quote
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
+from sdgbias import suites
 from sdgbias.errors import one_of
 from sdgbias.report import labels, leaderboard
 from sdgbias.report import leaderboard as board
@@ -24,7 +25,6 @@ from sdgbias.report.pages import questions as question
 from sdgbias.report.web import nights
 from sdgbias.report.web.site import Missing, Refused, Site, near
 from sdgbias.report.web.source import Reader, Row, Unavailable
-from sdgbias.types import FACET
 
 READ = ["GET", "HEAD"]
 Text = Annotated[str, Query(max_length=200)]
@@ -285,6 +285,7 @@ def _board(
     series, wide, narrow = board.drawn(past, times, chosen["metric"], order)
     return {
         "suite": suite,
+        "unit": suites.named(suite).cluster_unit,
         "suites": known,
         "benchmark": benchmark,
         "benchmarks": folders,
@@ -447,6 +448,7 @@ def question_router(site: Site) -> APIRouter:
             }
             if old and new:
                 context |= _compared(reader, old, new, cell, page)
+                context["asked"] = suites.named(old["suite"])
             return site.html(
                 reader, "compare.html.j2", here="/compare", title="Compare two runs", **context
             )
@@ -470,8 +472,8 @@ def _run(reader: Reader, run_id: str, model: str) -> Row | None:
         chosen_from("model", model, runs.models(reader))
     return reader.one(
         "SELECT * FROM runs WHERE finished_at IS NOT NULL AND (? = '' OR model = ?) ORDER BY suite"
-        " = 'sdg' DESC, finished_at DESC, run_id DESC LIMIT 1",
-        [model, model],
+        " = ? DESC, finished_at DESC, run_id DESC LIMIT 1",
+        [model, model, next(iter(suites.SUITES))],
     )
 
 
@@ -513,7 +515,7 @@ def _browse(
     for name, options in choices.items():
         value = given.get(name, "")[:200]
         if value:
-            filters[name] = chosen_from(questions.FILTERS[run["suite"]][name][1], value, options)
+            filters[name] = chosen_from(questions.filters_of(run)[name][1], value, options)
     if outcome:
         chosen_from("outcome", outcome, list(questions.RIGHT_OR_WRONG))
     task, test, method = chosen
@@ -539,11 +541,11 @@ def _browse(
         "outcome": outcome,
         "flipped": flipped,
         "text": text.strip(),
-        "labels": {k: v[1] for k, v in questions.FILTERS[run["suite"]].items()},
+        "labels": {k: v[1] for k, v in questions.filters_of(run).items()},
         "offered": runs.offered(reader, (run["run_id"],)),
         "kept": kept,
         "back": labels.url("/questions", **kept, page=page if page > 1 else ""),
-        "people": run["suite"] == FACET,
+        "people": suites.named(run["suite"]).private,
         "places": questions.PLACES,
         "quote": quote,
     }
