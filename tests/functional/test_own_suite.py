@@ -92,7 +92,7 @@ def test_cade_takes_a_planted_lean_out_of_ten_options(planted: Path) -> None:
     value = found.set_index(["method", "metric"])["value"]
     assert value["q_only", "share_optimistic"] == 1.0
     assert value["full", "accuracy"] < 0.4 and value["cade", "accuracy"] == 1.0
-    assert value["cade", "share_J"] < value["full", "share_J"]
+    assert value["full", "share_J"] > 0.2 and ("cade", "share_J") not in value.index
     assert "ctx_q" not in set(found["method"])  # no question has a context
     config = store.query(planted / "r.duckdb", "SELECT config FROM runs")["config"][0]
     assert "ctx_q" in json.loads(config)["own"]["views_left_out"]

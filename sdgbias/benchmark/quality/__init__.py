@@ -31,6 +31,7 @@ from sdgbias.benchmark.quality.expectations import (
     needed_columns,
 )
 from sdgbias.errors import GateError, InputError, StoreError
+from sdgbias.types import FACET
 
 __all__ = [
     "TABLES",
