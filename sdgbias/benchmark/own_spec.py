@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ import yaml
 from sdgbias.benchmark.own_table import Fault, decode
 from sdgbias.errors import InputError
 from sdgbias.files import confine
+from sdgbias.registry.entries import SUITE_NAME, suite_fault
 from sdgbias.types import OPTION_LETTERS, SUITES
 
 FILE = "suite.yaml"
@@ -22,7 +22,6 @@ NEEDED = ("name", "title", "version", "items", "columns")
 COLUMNS = ("id", "question", "options", "answer", "image", "context", "split")
 NEEDED_COLUMNS = ("id", "question", "options", "answer")
 POLARITIES = ("higher", "lower")
-_NAME = re.compile(r"[a-z][a-z0-9_-]{0,39}")
 _RESERVED = (*SUITES, "all", "own")
 _LONGEST = 1 << 20  # bytes of a suite.yaml
 
@@ -131,11 +130,11 @@ class _Reader:
                 valid = "higher (the last option is the optimistic one) or lower (the first is)"
                 self.fault(self.lines["polarity"], f"polarity is {values['polarity']!r}; {valid}")
         name = values.get("name", "")
-        if name and not _NAME.fullmatch(name):
+        if name and not SUITE_NAME.fullmatch(name):
             rule = "small letters, digits, - and _, at most 40, a letter first"
             self.fault(self.lines["name"], f"name is {name!r}; use {rule}")
-        if name in _RESERVED:
-            self.fault(self.lines["name"], f"name {name!r} is taken; choose another")
+        elif name and (name in _RESERVED or suite_fault(name)):
+            self.fault(self.lines["name"], f"name {name!r} is taken or nearly so; choose another")
         title = values.get("title", "")
         if len(title) > 120 or "\n" in title:
             self.fault(self.lines["title"], "title is one line of at most 120 characters")

@@ -74,7 +74,8 @@ def test_all_faults_are_listed_with_their_lines(tmp_path: Path) -> None:
     ("change", "line", "said"),
     [
         (("name: dots", "name: Dots!"), 1, "name is 'Dots!'; use small letters"),
-        (("name: dots", "name: sdg"), 1, "name 'sdg' is taken; choose another"),
+        (("name: dots", "name: sdg"), 1, "name 'sdg' is taken or nearly so; choose another"),
+        (("name: dots", "name: facets"), 1, "name 'facets' is taken or nearly so"),
         (("title: Counting dots", "titel: Counting dots"), 2, "did you mean 'title'?"),
         (("version: 1", "version: [1]"), 3, "version is a list; write one text"),
         (("version: 1\n", "version: 1\nversion: 2\n"), 4, "field 'version' is given twice"),
