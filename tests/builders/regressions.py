@@ -92,7 +92,7 @@ def keep_night(path: Path, night: str, models: list[dict[str, object]], **more: 
         "finished_at": start + timedelta(hours=1),
         "by": "cli",
         "status": "done",
-        "benchmark_id": fake_results.BENCHMARK,
+        "benchmarks": {"sdg": fake_results.BENCHMARK},
         "steps": {"analyse": "done"},
         "report": "reports/latest",
         **more,
