@@ -457,22 +457,31 @@ def results(
     csv: Annotated[bool, typer.Option("--csv", help="Comma-separated instead of a table.")] = False,
 ) -> None:
     """Print the headline table, and disparities of the runs on people (not with --csv); or the
-    answer to --sql."""
-    from sdgbias import store
+    answer to --sql. Runs on own questions stand in the table, which then names the suite."""
+    from sdgbias import store, suites
     from sdgbias.cli.demo import PEOPLE
 
     people = None
     if not sql:
         if chosen := [] if csv else store.latest_runs(results, FACET, per_benchmark=True):
             people = store.query(results, PEOPLE, [chosen])
-        runs = store.latest_runs(results)
+        suite_of = dict(
+            store.query(results, "SELECT run_id, suite FROM runs").itertuples(index=False)
+        )
+        runs = [
+            run
+            for run in suites.newest_runs(results)
+            if suites.named(suite_of[run]).items_table == "items"
+        ]
         marks = ", ".join("?" for _ in runs) or "''"
+        # the column is there where there is more to tell apart than models
+        column = "suite, " if {suite_of[run] for run in runs} - set(suites.SUITES) else ""
         sql = (
-            "SELECT model, task, test, method, metric, round(value, 4) AS value, n, round(ci_low,"
+            f"SELECT {column}model, task, test, method, metric, round(value, 4) AS value, n, round(ci_low,"
             " 4) AS ci_low, round(ci_high, 4) AS ci_high FROM metrics WHERE pillar = 'all' AND"
             " indicator = 'all' AND method IN ('q_only', 'ctx_q', 'img_q', 'full', 'cade') AND"
             " metric IN ('accuracy', 'mae', 'interval_accuracy', 'accuracy_gain', 'mae_change')"
-            f" AND run_id IN ({marks}) ORDER BY model, task, metric, test, method"
+            f" AND run_id IN ({marks}) ORDER BY {column}model, task, metric, test, method"
         )
         table = store.query(results, sql, runs)
     else:
