@@ -25,6 +25,7 @@ def guided() -> list[str]:
     return [line for block in blocks for line in block.replace("\\\n", " ").splitlines() if line]
 
 
+@pytest.mark.slow
 def test_the_how_to_runs_as_written(tmp_path: Path) -> None:
     for name in ("registry", "expectations"):
         shutil.copytree(REPOSITORY / name, tmp_path / name)
@@ -113,6 +114,42 @@ def test_the_run_is_analysed_and_evaluated_only_once(planted: Path) -> None:
     assert "0 scored now" in said
 
 
+def test_pages_show_ten_options_and_the_report_has_a_page(planted: Path) -> None:
+    from starlette.testclient import TestClient
+
+    from sdgbias.report.build import write_report
+    from sdgbias.report.web import app
+    from sdgbias.report.web.site import Site
+    from sdgbias.report.web.source import Results
+
+    results = planted / "r.duckdb"
+    asked = """SELECT r.run_id, i.item_id FROM items i, runs r
+               WHERE json_array_length(i.options) = 10 AND i.split = 'test' LIMIT 1"""
+    run, item = store.query(results, asked).iloc[0]
+    client = TestClient(app.create(Site(Results(results))), base_url="http://127.0.0.1:8321")
+    for page in ("/", "/leaderboard?suite=least", "/runs", f"/questions?run={run}"):
+        assert client.get(page).status_code == 200, page
+    shown = client.get(f"/questions/{run}/mcq/{item}?test=T5")
+    assert shown.status_code == 200 and "about 100" in shown.text  # the text of J
+    overview = write_report(results, planted / "report").read_text(encoding="utf-8")
+    assert "only on own questions" in overview and 'href="own.html"' in overview
+    page = (planted / "report" / "own.html").read_text(encoding="utf-8")
+    assert "View CTX+Q is left out: no question has a context." in page
+    assert "colour=red" in page and "colour:max-min" in page and "share J" in page
+
+
+def test_a_night_asks_the_models_whose_entry_names_the_suite(planted: Path) -> None:
+    options = {"oracle": str(planted / "b"), "image_weight": 3.0, "suites": ["least"]}
+    add_model(planted, "nightly-one", options=options)
+    said = ok(
+        *("nightly", "--dry-run", "--benchmark", planted / "b"),
+        *("--results", planted / "n.duckdb"),
+        registry=planted,
+    )
+    assert re.search(r"nightly-one +least will be scored", said), said
+    assert not re.search(r"leaning +least", said), said
+
+
 def test_without_pictures_there_is_no_cade_and_it_is_said(tmp_path: Path) -> None:
     yaml = YAML.replace(", image: picture", "")
     folder = write(tmp_path / "f", yaml)
@@ -127,8 +164,12 @@ def test_without_pictures_there_is_no_cade_and_it_is_said(tmp_path: Path) -> Non
         *("--results", tmp_path / "r.duckdb"),
         registry=tmp_path,
     )
-    found = metrics(tmp_path / "r.duckdb", "metric = 'accuracy' AND pillar = 'all'")
+    results = tmp_path / "r.duckdb"
+    found = metrics(results, "metric = 'accuracy' AND pillar = 'all'")
     assert set(found["method"]) == {"q_only", "ctx_q"} and set(found["test"]) == {"T1", "all"}
+    ok("analyse", "--results", results, "--draws", 100, "--bootstrap", 100)
+    why = store.query(results, "SELECT note FROM study_rows WHERE method = 'vdd'")["note"]
+    assert why.tolist() == ["needs the Full view, which no question has"]
 
 
 def test_every_fault_is_listed_and_nothing_is_built(tmp_path: Path) -> None:

@@ -136,6 +136,8 @@ def _why_not(name: str, cells: Sequence[Cell], seed: int, settings: Settings) ->
     if not method.digits and cells[0].task is Task.REGRESSION:
         return "not defined for digits"
     for cell in cells:
+        if not np.isfinite(cell.known(View.FULL)).any():
+            return "needs the Full view, which no question has"
         if lack := extra_prompts.lacking(name, cell.extra):
             return f"extra pass {lack} was not asked"
         if method.tuned and not (cell.val & np.isfinite(cell.payoff).all(axis=1)).any():
