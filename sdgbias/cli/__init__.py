@@ -465,7 +465,7 @@ def results(
     if not sql:
         if chosen := [] if csv else store.latest_runs(results, FACET, per_benchmark=True):
             people = store.query(results, PEOPLE, [chosen])
-        suite_of = dict(
+        suite_of: dict[str, str] = dict(
             store.query(results, "SELECT run_id, suite FROM runs").itertuples(index=False)
         )
         runs = [
