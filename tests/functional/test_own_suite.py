@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 from pathlib import Path
 
@@ -32,7 +33,7 @@ def test_the_how_to_runs_as_written(tmp_path: Path) -> None:
     commands = guided()
     said = {}
     for command in commands:
-        words = command.split()
+        words = shlex.split(command)
         assert words[0] == "sdgbias", command
         said[" ".join(words[1:3])] = ok(*words[1:], cwd=tmp_path, registry=tmp_path)
     for step in ("suite example", "suite check", "suite build", "evaluate tiny-llava"):
@@ -46,8 +47,8 @@ def test_the_how_to_runs_as_written(tmp_path: Path) -> None:
     assert (pooled["ci_low"] < pooled["value"]).any() and pooled["ci_high"].notna().all()
     by_group = metrics(results, "pillar = 'setting:max-min' AND method = 'full' AND test = 'all'")
     assert by_group["metric"].tolist() == ["disparity"] and by_group["ci_high"].notna().all()
-    page = (tmp_path / "build/streets/report/index.html").read_text(encoding="utf-8")
-    assert "streets" in page
+    page = (tmp_path / "build/streets/report/own.html").read_text(encoding="utf-8")
+    assert "Streets of the sample" in page and "setting=urban" in page
 
 
 @pytest.fixture(scope="module")
