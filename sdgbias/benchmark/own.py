@@ -313,7 +313,8 @@ def _notes(folder: Folder, spec: Spec) -> Iterable[str]:
             yield f"{without} of {len(questions)} questions have no {what}"
     if not spec.split:
         n = sum(q.split == "val" for q in questions)
-        yield f"no column split: {n} of {len(questions)} questions are val, by a hash of the cluster"
+        share = f"{n} of {len(questions)} questions are val"
+        yield f"no column split: {share}, by a hash of the cluster"
     else:
         sides: dict[str, set[str]] = {}
         for q in questions:

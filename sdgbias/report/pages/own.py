@@ -21,8 +21,8 @@ from sdgbias.suites import SUITES
 PAGE = Page(
     "own.html",
     "Own questions",
-    "Suites that are folders of somebody's own questions: accuracy, groups, and which letters models"
-    " prefer.",
+    "Suites that are folders of somebody's own questions: accuracy, groups, and which letters"
+    " models prefer.",
     (),
 )
 METHODS = ("q_only", "ctx_q", "img_q", "full", "cade")
