@@ -13,6 +13,7 @@
     locked)
     |   +-- Busy                         another process holds the file: wait, then again
     |   +-- DiskFull                     no room: nothing is torn, make room, then again
+    +-- SuiteError              exit 9   a folder of own questions (suite.yaml) that has faults
     +-- InfrastructureError     exit 8   out of memory, timeout, gated model: recorded apart,
     retried, never scored
         +-- OutOfMemory                  of the accelerator or of the machine; half a batch may fit
@@ -73,6 +74,12 @@ class Busy(StoreError):
 
 class DiskFull(StoreError):
     """No room left, or a file may not grow. What was there before is as it was."""
+
+
+class SuiteError(SdgbiasError):
+    """A folder of own questions that can't become a benchmark as it is."""
+
+    exit_code = 9
 
 
 class InfrastructureError(SdgbiasError):

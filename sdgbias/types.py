@@ -20,6 +20,8 @@ CANDIDATE, ENABLED, QUARANTINED, RETIRED = "candidate", "enabled", "quarantined"
 STATES = (CANDIDATE, ENABLED, QUARANTINED, RETIRED)
 
 LETTERS = "ABC"
+#: Letters of a suite of own questions, which has up to ten options.
+OPTION_LETTERS = "ABCDEFGHIJ"
 DIGITS = "0123456789"
 
 #: The three pillars, in the paper's order (App. B.3-B.5).

@@ -58,7 +58,8 @@ def study(
     if progress:
         progress(f"analysing {run.model}", len(STUDIES), len(STUDIES))
     parts.append(_settings_rows(settings))
-    return table(record for part in parts for record in part.to_dict("records"))
+    rows = (record for part in parts for record in part.to_dict("records"))
+    return table(record for record in rows if record["pillar"])  # own questions have no pillars
 
 
 def people_study(

@@ -16,16 +16,24 @@ import pyarrow as pa
 from sdgbias import store
 from sdgbias.errors import StoreError
 from sdgbias.methods.cade import Divergence, Stream, Streams, streams
-from sdgbias.types import DIGITS, LETTERS, TESTS, CadeParams, ContextTest, Task, View
+from sdgbias.types import (
+    DIGITS,
+    LETTERS,
+    OPTION_LETTERS,
+    TESTS,
+    CadeParams,
+    ContextTest,
+    Task,
+    View,
+)
 
-WIDTH = {Task.MCQ: len(LETTERS), Task.REGRESSION: len(DIGITS)}
 _VIEWS = tuple(v.value for v in View)
 
 
 @dataclass(frozen=True)
 class Cell:
     """One task under one context test of one run: N items sorted by item_id, K candidates (3
-    letters or 10 digits).
+    letters, of own questions up to 10, or 10 digits).
 
     items: N rows with item_id, cluster_id, country, urban, wealth, pillar, indicator, polarity,
     split, target, tolerance, gold, gold_value, question, options (JSON text), n_options. logits (N,
@@ -54,6 +62,11 @@ class Cell:
     top_token: Mapping[View, np.ndarray]
     mass: Mapping[View, np.ndarray]
     params: CadeParams | None
+
+    @property
+    def letters(self) -> str:
+        """The letters of the K candidates of multiple choice."""
+        return OPTION_LETTERS[: self.present.shape[1]]
 
     @property
     def val(self) -> np.ndarray:
@@ -138,7 +151,7 @@ def load(results: Path, run_id: str) -> RunData:
         items = _items(results, str(run["benchmark_id"]), run_id, task)
         if items.empty:
             continue
-        scores = _Scores(results, run_id, task, items["item_id"].to_numpy())
+        scores = _Scores(results, run_id, task, items)
         decoded = _decoded(results, run_id, items) if task is Task.REGRESSION else {}
         for test in TESTS[task]:
             if scores.has(test):
@@ -195,10 +208,18 @@ def _items(results: Path, benchmark_id: str, run_id: str, task: Task) -> pd.Data
     return frame
 
 
+def _width(task: Task, items: pd.DataFrame) -> int:
+    """How many candidates the items of a task have at most."""
+    if task is Task.REGRESSION:
+        return len(DIGITS)
+    return max(len(LETTERS), int(items["n_options"].max()))
+
+
 class _Scores:
     """All scores of a task: sorted once, cut per test and view without touching single rows."""
 
-    def __init__(self, results: Path, run_id: str, task: Task, item_ids: np.ndarray) -> None:
+    def __init__(self, results: Path, run_id: str, task: Task, items: pd.DataFrame) -> None:
+        item_ids = items["item_id"].to_numpy()
         table = store.arrow(
             results,
             'SELECT item_id, test, "view", logits, upper, top_token, mass FROM scores WHERE run_id'
@@ -206,7 +227,7 @@ class _Scores:
             [run_id, task.value],
             runs=[run_id],
         )
-        self.n, self.width = len(item_ids), WIDTH[task]
+        self.n, self.width = len(item_ids), _width(task, items)
         self.at = np.searchsorted(item_ids, table["item_id"].to_numpy())
         self.logits = _matrix(table["logits"], self.width)
         self.upper = (
@@ -297,11 +318,11 @@ def _cell(
     decoded: Mapping[tuple[str, str], tuple[np.ndarray, np.ndarray, np.ndarray]],
     params: CadeParams | None,
 ) -> Cell:
-    n, width = len(items), WIDTH[task]
+    n, width = len(items), _width(task, items)
     present = np.arange(width)[None, :] < items["n_options"].to_numpy()[:, None]
     nothing = (np.full(n, np.nan), np.zeros(n, dtype=bool), np.full((n, width), np.nan))
     if task is Task.MCQ:
-        gold = items["gold"].map(LETTERS.index).to_numpy(dtype=np.int64)
+        gold = items["gold"].map(OPTION_LETTERS.index).to_numpy(dtype=np.int64)
         payoff, by_digit = (np.arange(width)[None, :] == gold[:, None]).astype(float), None
     else:
         gold = np.full(n, -1, dtype=np.int64)

@@ -20,7 +20,7 @@ from sdgbias.errors import InputError
 from sdgbias.types import (
     CONTEXT_NAMES,
     DIGITS,
-    LETTERS,
+    OPTION_LETTERS,
     REDUCED_CONTEXT,
     TESTS,
     ContextTest,
@@ -78,12 +78,18 @@ def context_lines(items: pd.DataFrame, test: ContextTest, target: str = "") -> p
     return pd.Series(np.where(line != "", "Given: " + line, ""), index=items.index, dtype=object)
 
 
+def option_letters(items: pd.DataFrame) -> str:
+    """The letters of a table's option columns: 'ABC' of SDGBiasBench, up to 'ABCDEFGHIJ' of own
+    questions."""
+    return "".join(c for c in OPTION_LETTERS if f"option_{c.lower()}" in items)
+
+
 def option_lines(items: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
     """(options line, candidates such as 'ABC') per item; an empty option text marks an option the
     item lacks."""
     options = pd.Series("", index=items.index, dtype=object)
     letters = pd.Series("", index=items.index, dtype=object)
-    for letter in LETTERS:
+    for letter in option_letters(items):
         text = items[f"option_{letter.lower()}"].astype(object)
         present = text != ""
         glue = np.where((options != "") & present, "; ", "")
@@ -109,10 +115,20 @@ def prompt_texts(items: pd.DataFrame, task: Task, test: ContextTest, view: View)
             if parts
             else pd.Series("", index=items.index, dtype=object)
         )
-    context_part = np.where(context != "", "Context: " + context.astype(object) + "\n", "")
-    text = "Question: " + items["question"].astype(object) + "\n" + context_part
     if task is Task.REGRESSION:
-        return text + REGRESSION_TAIL
+        return question_lines(items, context) + REGRESSION_TAIL
+    return choice_texts(items, context)
+
+
+def question_lines(items: pd.DataFrame, context: pd.Series) -> pd.Series:
+    """The first lines of every prompt: the question, and its context where that is not ''."""
+    context_part = np.where(context != "", "Context: " + context.astype(object) + "\n", "")
+    return "Question: " + items["question"].astype(object) + "\n" + context_part
+
+
+def choice_texts(items: pd.DataFrame, context: pd.Series) -> pd.Series:
+    """Prompt text of every multiple-choice question with a context ('' none)."""
+    text = question_lines(items, context)
     options, letters = option_lines(items)
     valid = letters.map({c: ", ".join(c) for c in set(letters)}) if len(letters) else letters
     return (

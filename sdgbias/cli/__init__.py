@@ -34,6 +34,7 @@ from sdgbias.cli.options import (
 )
 from sdgbias.cli.serve import add_to as add_serve
 from sdgbias.cli.stack import add_to as add_stack
+from sdgbias.cli.suite import suite_app
 from sdgbias.cli.wandb import offline_runs, wandb_app
 from sdgbias.errors import SdgbiasError, UsageError, one_of
 from sdgbias.types import FACET, SUITES
@@ -59,6 +60,7 @@ app.add_typer(review_app, name="review")
 app.add_typer(release_app, name="release")
 app.add_typer(models_app, name="models")
 app.add_typer(cli_people.people_app, name="people")
+app.add_typer(suite_app, name="suite")
 app.add_typer(wandb_app, name="wandb")
 app.add_typer(cli_store.store_app, name="store")
 add_lab(app)
@@ -458,22 +460,31 @@ def results(
     csv: Annotated[bool, typer.Option("--csv", help="Comma-separated instead of a table.")] = False,
 ) -> None:
     """Print the headline table, and disparities of the runs on people (not with --csv); or the
-    answer to --sql."""
-    from sdgbias import store
+    answer to --sql. Runs on own questions stand in the table, which then names the suite."""
+    from sdgbias import store, suites
     from sdgbias.cli.demo import PEOPLE
 
     people = None
     if not sql:
         if chosen := [] if csv else store.latest_runs(results, FACET, per_benchmark=True):
             people = store.query(results, PEOPLE, [chosen])
-        runs = store.latest_runs(results)
+        suite_of: dict[str, str] = dict(
+            store.query(results, "SELECT run_id, suite FROM runs").itertuples(index=False)
+        )
+        runs = [
+            run
+            for run in suites.newest_runs(results)
+            if suites.named(suite_of[run]).items_table == "items"
+        ]
         marks = ", ".join("?" for _ in runs) or "''"
+        # the column is there where there is more to tell apart than models
+        column = "suite, " if {suite_of[run] for run in runs} - set(suites.SUITES) else ""
         sql = (
-            "SELECT model, task, test, method, metric, round(value, 4) AS value, n, round(ci_low,"
+            f"SELECT {column}model, task, test, method, metric, round(value, 4) AS value, n, round(ci_low,"
             " 4) AS ci_low, round(ci_high, 4) AS ci_high FROM metrics WHERE pillar = 'all' AND"
             " indicator = 'all' AND method IN ('q_only', 'ctx_q', 'img_q', 'full', 'cade') AND"
             " metric IN ('accuracy', 'mae', 'interval_accuracy', 'accuracy_gain', 'mae_change')"
-            f" AND run_id IN ({marks}) ORDER BY model, task, metric, test, method"
+            f" AND run_id IN ({marks}) ORDER BY {column}model, task, metric, test, method"
         )
         table = store.query(results, sql, runs)
     else:

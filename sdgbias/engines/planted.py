@@ -55,11 +55,12 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtri
 
+from sdgbias.benchmark.prompts import option_letters
 from sdgbias.engines import Backend
 from sdgbias.errors import InputError, RegistryError, one_of
 from sdgbias.files import confine
-from sdgbias.raw.indicators import DIRECTIONS, directions
-from sdgbias.types import DIGITS, LETTERS, PILLARS, ModelSpec, Prompt, ScoreBatch
+from sdgbias.raw.indicators import DIRECTIONS, letter_directions
+from sdgbias.types import DIGITS, PILLARS, ModelSpec, Prompt, ScoreBatch
 
 _ASSET = re.compile(r"asset_index=(-?\d+\.\d)")
 _PARTS = re.compile(
@@ -157,12 +158,14 @@ def rounded(gold: float) -> str:
 class Oracle:
     """What is true, read from a benchmark folder: question -> (pillar, option text -> direction),
     and the gold answers of the items behind (question, image_id) and (question, context line that
-    states values): option texts, or numbers as text."""
+    states values): option texts, or numbers as text. A context line states values where it begins
+    with ``stated``."""
 
     questions: Mapping[str, tuple[str, Mapping[str, str]]]
     by_image: Mapping[tuple[str, str], Counter[str]]
     by_context: Mapping[tuple[str, str], Counter[str]]
     digest: str
+    stated: str = "Given: "
 
 
 def parts(text: str) -> tuple[str, str, tuple[str, ...]]:
@@ -176,9 +179,10 @@ def parts(text: str) -> tuple[str, str, tuple[str, ...]]:
 
 
 def read_oracle(benchmark: Path) -> Oracle:
-    """The oracle of a benchmark folder. Raises InputError."""
+    """The oracle of a benchmark folder, of own questions too. Raises InputError."""
+    own = (benchmark / "items_own.parquet").is_file()
     tables, digest = {}, hashlib.sha256()
-    for name in ("items_mcq", "items_regression", "prompts"):
+    for name in ("items_own", "prompts") if own else ("items_mcq", "items_regression", "prompts"):
         path = benchmark / f"{name}.parquet"
         try:
             digest.update(path.read_bytes())
@@ -188,13 +192,18 @@ def read_oracle(benchmark: Path) -> Oracle:
                 f"{path}: the oracle of a planted model can't be read; name a folder made by:"
                 " sdgbias build"
             ) from None
+    if own:  # one pillar, every context states something, and there are no numbers
+        tables["items_mcq"] = tables["items_own"].assign(pillar="all")
+        tables["items_regression"] = pd.DataFrame()
+    stated = "" if own else "Given: "
     mcq, regression = tables["items_mcq"], tables["items_regression"]
     questions: dict[str, tuple[str, dict[str, str]]] = {}
     gold: dict[tuple[str, int], str] = {}
-    columns = [f"option_{c.lower()}" for c in LETTERS]
+    columns = [f"option_{c.lower()}" for c in option_letters(mcq)]
     for row in mcq.to_dict("records"):
         texts = [row[c] for c in columns if row[c]]
-        said = directions(row["polarity"], len(texts)) if row["polarity"] else ("",) * len(texts)
+        up, count = row["polarity"], len(texts)
+        said = letter_directions(up, count) if up else ("",) * count
         questions.setdefault(row["question"], (row["pillar"], {}))[1].update(
             zip(texts, said, strict=True)
         )
@@ -214,9 +223,9 @@ def read_oracle(benchmark: Path) -> Oracle:
             continue
         if test == "T5":
             by_image.setdefault((question, image_id), Counter())[answer] += 1
-        if context.startswith("Given: "):
+        if context and context.startswith(stated):
             by_context.setdefault((question, context), Counter())[answer] += 1
-    return Oracle(questions, by_image, by_context, digest.hexdigest()[:16])
+    return Oracle(questions, by_image, by_context, digest.hexdigest()[:16], stated)
 
 
 class Planted(Backend):
@@ -280,7 +289,7 @@ class Planted(Backend):
             )
             logits = np.array([h.prior_of(pillar, says.get(a, "")) for a in answers])
         logits = logits + h.noise * self._draws(f"prompt|{prompt.text}|{prompt.image_id}", answers)
-        if context.startswith("Given: "):
+        if context and context.startswith(self.oracle.stated):
             golds = self.oracle.by_context.get((question, context), Counter())
             logits = logits + h.context_weight * _shares(golds, answers)
             logits = logits + h.context_noise * self._draws(

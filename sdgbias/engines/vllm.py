@@ -32,7 +32,7 @@ from sdgbias.engines.hf.prompting import (
 )
 from sdgbias.engines.hf.tokens import find_candidates
 from sdgbias.errors import InfrastructureError, ModelError, OutOfMemory, RegistryError, one_of
-from sdgbias.types import DIGITS, LETTERS, ModelSpec, Prompt, ScoreBatch
+from sdgbias.types import DIGITS, LETTERS, OPTION_LETTERS, ModelSpec, Prompt, ScoreBatch
 
 _VERSION = "vllm-1"
 _MOST_IDS = 128  # of SamplingParams.logprob_token_ids
@@ -293,7 +293,7 @@ class VLLM(Backend):
         too many."""
         self.tokenizer: Any = self.processor.tokenizer
         self.candidates = find_candidates(
-            self.tokenizer, LETTERS + DIGITS, optional=LETTERS.lower()
+            self.tokenizer, LETTERS + DIGITS, optional=LETTERS.lower() + OPTION_LETTERS
         )
         self.minus = minus_ids(self.tokenizer)
         lone_space = [] if self.candidates.space is None else [self.candidates.space]

@@ -146,6 +146,15 @@ def directions(polarity: str, n_options: int) -> tuple[str, ...]:
     return rising if polarity == "higher" else rising[::-1]
 
 
+def letter_directions(polarity: str, n_options: int) -> tuple[str, ...]:
+    """`directions` for any number of options: of more than three all but the ends are
+    conservative."""
+    if n_options <= 3:
+        return directions(polarity, n_options)
+    first, middle, last = directions(polarity, 3)
+    return (first, *[middle] * (n_options - 2), last)
+
+
 def load_indicators(path: Path | None = None) -> tuple[Indicator, ...]:
     """The MCQ indicators in the table's order (pillar order); `path` reads another table. Raises
     InputError."""

@@ -18,6 +18,7 @@ from sdgbias.report.charts import Figure
 from sdgbias.report.pages import (
     fairness,
     overview,
+    own,
     questions,
 )
 from sdgbias.report.pages import (
@@ -58,14 +59,14 @@ def write_report(
     """
     results, out = Path(results), Path(out)
     among = None if then is None else then.runs
-    faces = fairness.load(results, among)
+    faces, asked = fairness.load(results, among), own.load(results, among)
     night = (
         night_page.load(results, then.night if then else "") if then is None or then.night else None
     )
     latest = store.latest_runs(results, among=among)
     last = [
         page
-        for page, there in ((fairness.PAGE, faces), (night_page.PAGE, night))
+        for page, there in ((fairness.PAGE, faces), (own.PAGE, asked), (night_page.PAGE, night))
         if there is not None
     ]
     checked = {}
@@ -98,13 +99,19 @@ def write_report(
         parts.append(
             (s.runs, pages.OF_PLACES, [figure for made in drawn.values() for figure in made])
         )
-    elif faces is not None:
-        texts[overview.FILE] = overview.render_without_places(faces.runs, last)
+    elif others := [found.runs for found in (faces, asked) if found is not None]:
+        on = (("on pictures of people", faces), ("on own questions", asked))
+        texts[overview.FILE] = overview.render_without_places(
+            pd.concat(others, ignore_index=True),
+            last,
+            " and ".join(what for what, there in on if there is not None),
+        )
     named = [(p.file, p.title) for p in (*nav, *last)]
     beside = [(overview.FILE, overview.TITLE), *named] if overview.FILE in texts else named
     texts[fairness.PAGE.file] = (
         fairness.render(faces, beside, checked.get(FACET, "")) if faces is not None else None
     )
+    texts[own.PAGE.file] = own.render(asked, beside) if asked is not None else None
     texts[night_page.PAGE.file] = (
         night_page.render(night, results, beside) if night is not None else None
     )

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from sdgbias import store
 from sdgbias.errors import InputError, one_of
-from sdgbias.suites import facet, sdg, sdg_tables
+from sdgbias.suites import facet, own, sdg, sdg_tables
 from sdgbias.suites.suite import EvalSettings, Suite
 
 __all__ = [
@@ -34,7 +34,7 @@ __all__ = [
 
 SUITES: dict[str, Suite] = {suite.name: suite for suite in (sdg_tables.SUITE, facet.SUITE)}
 #: Field ``kind`` of a card -> what makes the suite of such a benchmark: (folder, its card).
-KINDS: dict[str, Callable[[Path, Mapping[str, object]], Suite]] = {}
+KINDS: dict[str, Callable[[Path, Mapping[str, object]], Suite]] = {own.KIND: own.suite}
 
 
 def benchmark_card(benchmark: Path) -> dict[str, object]:

@@ -15,17 +15,17 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from sdgbias.benchmark.prompts import view_cells
+from sdgbias.benchmark.prompts import option_letters, view_cells
 from sdgbias.errors import InputError
 from sdgbias.methods import metrics, stats
 from sdgbias.methods.answers import parse_number, with_first_digit
 from sdgbias.methods.bounds import between, fill
 from sdgbias.methods.cade import Numerics, argmax_view, decide, streams
 from sdgbias.methods.search import Kind, SearchResult, constants, take, tune
-from sdgbias.raw.indicators import directions
+from sdgbias.raw.indicators import letter_directions
 from sdgbias.suites import sdg_censoring
 from sdgbias.suites.suite import EvalSettings, Scored
-from sdgbias.types import DIGITS, LETTERS, SDG, TESTS, ContextTest, Task, View
+from sdgbias.types import DIGITS, OPTION_LETTERS, SDG, TESTS, ContextTest, Task, View
 
 NAME = SDG
 #: Bumped when what is made of scores changes (how an answer is read, a metric), so that older runs
@@ -35,7 +35,7 @@ _ITEM = ("item_id", "cluster_id", "pillar", "indicator", "answer", "split")
 #: Columns without which nothing can be asked or concluded.
 _NEEDED = {
     "prompts": ("task", "item_id", "test", "text", "image_id", "candidates"),
-    "items_mcq": (*_ITEM, "option_a", "option_b", "option_c"),
+    "items_mcq": (*_ITEM, "option_a", "option_b"),
     "items_regression": (*_ITEM, "target"),
 }
 #: With fewer val rows than this, CADE's parameters are those of a few questions, and results say so.
@@ -43,7 +43,11 @@ FEWEST_VAL = 50
 IMAGE_FREE = (View.Q_ONLY.value, View.CTX_Q.value)
 #: An estimate and what its interval counts: 'places' or 'prompts'.
 Judged = tuple[stats.Estimate, str]
-CANDIDATES = {Task.MCQ: LETTERS, Task.REGRESSION: DIGITS}
+
+
+def candidates(items: pd.DataFrame, task: Task) -> str:
+    """The candidates of a task's items: the letters of their option columns, or the digits."""
+    return option_letters(items) if task is Task.MCQ else DIGITS
 
 
 def identity(settings: EvalSettings) -> dict[str, object]:
@@ -141,7 +145,7 @@ def view_logits(
     rows = c[(c["task"] == task.value) & (c["test"] == test.value) & (c["view"] == view.value)]
     keys = rows.set_index("item_id")["key"].reindex(items["item_id"])
     known = scored.scores.set_index("key").reindex(keys)
-    logits, upper = np.full((2, len(items), len(CANDIDATES[task])), np.nan)
+    logits, upper = np.full((2, len(items), len(candidates(items, task))), np.nan)
     for table, column in ((logits, known["logits"]), (upper, known["upper"])):
         for i, values in enumerate(column):
             if isinstance(values, np.ndarray):
@@ -161,7 +165,7 @@ def gold_index(items: pd.DataFrame) -> np.ndarray:
     """(N,) index of the gold letter."""
     return (
         items["answer"]
-        .map({letter: i for i, letter in enumerate(LETTERS)})
+        .map({letter: i for i, letter in enumerate(OPTION_LETTERS)})
         .to_numpy(dtype=np.int64)
     )
 
@@ -170,7 +174,9 @@ def present_options(items: pd.DataFrame, task: Task) -> np.ndarray:
     """(N, K) which candidates an item has."""
     if task is Task.REGRESSION:
         return np.ones((len(items), len(DIGITS)), dtype=bool)
-    return np.column_stack([(items[f"option_{c.lower()}"] != "").to_numpy() for c in LETTERS])
+    return np.column_stack(
+        [(items[f"option_{c.lower()}"] != "").to_numpy() for c in option_letters(items)]
+    )
 
 
 def _spoken(scored: Scored) -> dict[tuple[str, str], str]:
@@ -328,7 +334,7 @@ def predictions(items: pd.DataFrame, task: Task, r: TestResult) -> pd.DataFrame:
     """Long table task, item_id, test, method, split, pred, value, correct, error, confidence, kl,
     kept - all items, val included."""
     blocks = []
-    names = np.array([*CANDIDATES[task], ""], dtype=object)
+    names = np.array([*candidates(items, task), ""], dtype=object)
     for method, choice in r.choice.items():
         block = pd.DataFrame(
             {
@@ -362,6 +368,7 @@ def predictions(items: pd.DataFrame, task: Task, r: TestResult) -> pd.DataFrame:
 
 def _groups(frame: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
     yield "all", "all", frame
+    frame = frame[frame["pillar"] != ""]  # own questions have no pillars
     for pillar, part in frame.groupby("pillar", sort=True):
         yield str(pillar), "all", part
     for (within, indicator), part in frame.groupby(["pillar", "indicator"], sort=True):
@@ -369,18 +376,19 @@ def _groups(frame: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
 
 
 def _direction(items: pd.DataFrame) -> pd.DataFrame:
-    """item_id -> what choosing A, B, C says (pessimistic, conservative, optimistic) and the number
+    """item_id -> what choosing each letter says (pessimistic, conservative, optimistic) and the number
     of options."""
     count = present_options(items, Task.MCQ).sum(axis=1)
     # a release may hold indicators whose polarity nobody has said: their answers have no direction
     table = {
-        (p, int(k)): directions(p, int(k)) if p else ("",) * int(k)
+        (p, int(k)): letter_directions(p, int(k)) if p else ("",) * int(k)
         for p in set(items["polarity"])
         for k in set(count)
     }
     rows = [table[(p, int(k))] for p, k in zip(items["polarity"], count, strict=True)]
-    wide = [[*row, "", ""][:3] for row in rows]
-    frame = pd.DataFrame(wide, columns=[f"says_{c}" for c in LETTERS], index=items.index)
+    letters = option_letters(items)
+    wide = [[*row, *[""] * (len(letters) - len(row))] for row in rows]
+    frame = pd.DataFrame(wide, columns=[f"says_{c}" for c in letters], index=items.index)
     return frame.assign(item_id=items["item_id"], n_options=count)
 
 
@@ -400,7 +408,7 @@ def _cell_metrics(part: pd.DataFrame, task: Task) -> Iterator[tuple[str, Judged]
     """Metrics of the rows of one method in one group."""
     if task is Task.MCQ:
         yield "accuracy", _judged(part, part["correct"])
-        three = part[(part["n_options"] == 3) & (part["says"] != "")]
+        three = part[(part["n_options"] >= 3) & (part["says"] != "")]
         for says in ("pessimistic", "conservative", "optimistic") if len(three) else ():
             yield f"share_{says}", _judged(three, three["says"] == says)
         two = part[(part["n_options"] == 2) & (part["says"] != "")]
@@ -465,13 +473,13 @@ def metric_rows(
         0
     ]  # only told apart from here on, and numbers are quicker
     test["prompt"] = pd.factorize(test["key"], sort=True)[0]
-    names = CANDIDATES[task]
+    names = candidates(items, task)
     test["off_candidate"] = ~test["top_token"].isin(list(names))
     if task is Task.MCQ:
         test = test.merge(_direction(items), on="item_id")
-        letters = test[[f"says_{c}" for c in LETTERS]].to_numpy(dtype=object)
+        letters = test[[f"says_{c}" for c in names]].to_numpy(dtype=object)
         test["says"] = letters[
-            np.arange(len(test)), test["pred"].map(LETTERS.index).to_numpy(dtype=int)
+            np.arange(len(test)), test["pred"].map(names.index).to_numpy(dtype=int)
         ]
     full = test.loc[
         test["method"] == "full", ["item_id", "test", "pred", "correct", "error", "value"]
@@ -546,7 +554,10 @@ def summarise(
         if table.empty:
             continue
         blocks, judged = [], []
+        asked = set(scored.cells.loc[scored.cells["task"] == task.value, "test"])
         for test in TESTS[task]:
+            if test.value not in asked:
+                continue  # own questions have one test
             r = run_test(
                 scored,
                 table,

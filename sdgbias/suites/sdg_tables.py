@@ -47,7 +47,7 @@ def tables(
         search=settings.search,
     )
     progress("tuning CADE", 1, 1)
-    _check(summary.predictions, items)
+    check_predictions(summary.predictions, items)
     cards = pd.concat([item_cards(task, table) for task, table in items.items()], ignore_index=True)
     cards["wealth"] = wealth_terciles(items)
     shown = preview_images(items, summary.predictions)
@@ -63,7 +63,7 @@ def tables(
     }
 
 
-def _check(predictions: pd.DataFrame, items: dict[Task, pd.DataFrame]) -> None:
+def check_predictions(predictions: pd.DataFrame, items: dict[Task, pd.DataFrame]) -> None:
     """The last check before anything is published: expectations/predictions.json. Raises GateError;
     the scores are kept."""
     from sdgbias.benchmark import quality

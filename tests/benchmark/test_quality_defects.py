@@ -337,6 +337,42 @@ DEFECTS: dict[str, dict[str, Plant]] = {
         "image-of-item": put("prompts_people", "image_id", f"{77:064x}"),
         "candidates-of-task": edit("prompts_people", {"test": "p3"}, "candidates", lambda s: "AB"),
     },
+    "items_own": {
+        "columns-present": drop_column("items_own", "own_id"),
+        "item-unique": put("items_own", "item_id", int(GOOD["items_own"]["item_id"][1])),
+        "own-id-unique": put("items_own", "own_id", str(GOOD["items_own"]["own_id"][1])),
+        "split-known": put("items_own", "split", "train"),
+        "polarity-known": put("items_own", "polarity", "up"),
+        "question-given": put("items_own", "question", " "),
+        "cluster-given": put("items_own", "cluster_id", ""),
+        "options-whole": put("items_own", "option_b", "one"),
+        "answer-among-options": put("items_own", "answer", "D"),
+        "groups-named": put("items_own", "groups", '{"color": "red"}', 1),
+        "image-known": put("items_own", "image_id", f"{77:064x}"),
+        "item-has-prompt": drop_rows("prompts_own", lambda p: p.index.to_series() == 1),
+    },
+    "images_own": {
+        "columns-present": drop_column("images_own", "shard"),
+        "image-once": repeat_row("images_own"),
+        "image-id-format": put("images_own", "image_id", "0123"),
+        "image-used": put("images_own", "image_id", f"{77:064x}"),
+        "one-part": put("images_own", "n_parts", 2),
+        "image-stored": put("images_own", "shard", "XX-009"),
+        "image-id-is-sha256": put("own_pictures", "parts", [picture(7, 40, "JPEG")]),
+        "image-is-whole": put("own_pictures", "parts", [picture(0, 40, "JPEG")[:-2]]),
+    },
+    "prompts_own": {
+        "columns-present": drop_column("prompts_own", "text"),
+        "task-known": put("prompts_own", "task", "regression"),
+        "test-known": put("prompts_own", "test", "T2"),
+        "prompt-once": repeat_row("prompts_own"),
+        "item-known": put("prompts_own", "item_id", 1),
+        "text-as-specified": edit(
+            "prompts_own", {"test": "T5"}, "text", lambda s: s.str.replace("How", "So how")
+        ),
+        "image-of-item": put("prompts_own", "image_id", f"{77:064x}"),
+        "candidates-of-options": put("prompts_own", "candidates", "AB"),
+    },
 }
 RULES = {
     t: {

@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,13 @@ import pandas as pd
 from PIL import Image
 
 from sdgbias.benchmark import quality
+from sdgbias.benchmark.own_build import build_own
 from sdgbias.benchmark.prompts import build_prompts
 from sdgbias.benchmark.quality.expectations import FILES, Verdict
 from sdgbias.benchmark.quality.rules_raw import stored_facts
 from sdgbias.raw.images import shards
 from sdgbias.types import PILLARS, TESTS, TOLERANCES, Task
+from tests.builders import own_questions
 
 SUITES = Path(__file__).resolve().parents[2] / "expectations"
 Tables = dict[str, pd.DataFrame]
@@ -316,7 +319,27 @@ def people_tables() -> Tables:
     }
 
 
-GOOD = good_tables() | people_tables()
+def own_tables() -> Tables:
+    """The tables of a folder of own questions as its builder writes them; `own_pictures`: the rows
+    of its shards."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "b"
+        build_own(own_questions.write(Path(folder) / "f"), out)
+        found = {
+            name: pd.read_parquet(out / f"{FILES.get(name, name)}.parquet") for name in quality.OWN
+        }
+        parts = pd.read_parquet(out / "images" / "XX-000.parquet").assign(shard="XX-000")
+    parts["parts"] = parts["parts"].map(list)
+    return {**found, "own_pictures": parts}
+
+
+GOOD = good_tables() | people_tables() | own_tables()
+#: Index of pictures -> the rows of its shards.
+_PICTURES = {
+    "images": "pictures",
+    "images_people": "people_pictures",
+    "images_own": "own_pictures",
+}
 
 
 def copies() -> Tables:
@@ -355,8 +378,8 @@ def check(
     """quality.check with the other tables at hand; of images with what its shards (written into
     ``folder``) say."""
     frame = tables[table]
-    if table in ("images", "images_people") and {"shard", "image_id", "n_parts"} <= set(frame):
-        write_shards(tables, folder, "pictures" if table == "images" else "people_pictures")
+    if table in _PICTURES and {"shard", "image_id", "n_parts"} <= set(frame):
+        write_shards(tables, folder, _PICTURES[table])
         frame = stored_facts(folder, frame)
     return quality.check(table, frame, suites, tables, split)
 

@@ -30,7 +30,7 @@ from sdgbias.methods.baselines import METHODS, Evidence
 from sdgbias.methods.cade import Bools, Floats, Ints, argmax_view
 from sdgbias.methods.stats import Kind
 from sdgbias.suites import extra_prompts
-from sdgbias.types import LETTERS, Task, View
+from sdgbias.types import Task, View
 
 STUDY = "methods"
 FULL = View.FULL.value
@@ -137,6 +137,8 @@ def _why_not(name: str, cells: Sequence[Cell], seed: int, settings: Settings) ->
     if not method.digits and cells[0].task is Task.REGRESSION:
         return "not defined for digits"
     for cell in cells:
+        if not np.isfinite(cell.known(View.FULL)).any():
+            return "needs the Full view, which no question has"
         if lack := extra_prompts.lacking(name, cell.extra):
             return f"extra pass {lack} was not asked"
         if method.tuned and not (cell.val & np.isfinite(cell.payoff).all(axis=1)).any():
@@ -169,7 +171,7 @@ def _controls(cell: Cell, settings: Settings) -> dict[str, Answer]:
     pillar = pd.factorize(cell.items["pillar"], sort=True)[0].astype(np.int64)
     found = {
         f"always_{c.lower()}": Answer(np.full(len(cell.items), j), f"always {c}")
-        for j, c in enumerate(LETTERS)
+        for j, c in enumerate(cell.letters)
     }
     if cell.val.any():
         shares = letter_shares(cell.gold, cell.present, pillar, cell.val)
@@ -208,9 +210,9 @@ def _generated(cell: Cell) -> Ints:
     choice = np.full(len(tokens), NO_CANDIDATE, dtype=np.int64)
     for token in tokens[asked].unique():
         for k in np.unique(count):
-            letter = parse_letter(str(token), LETTERS[:k])
+            letter = parse_letter(str(token), cell.letters[:k])
             if letter is not None:
-                choice[(tokens == token).to_numpy() & (count == k)] = LETTERS.index(letter)
+                choice[(tokens == token).to_numpy() & (count == k)] = cell.letters.index(letter)
     return np.where(asked, choice, -1)
 
 

@@ -25,7 +25,7 @@ from sdgbias.analysis.run import Cell, RunData
 from sdgbias.methods import stats
 from sdgbias.methods.cade import Floats, Ints
 from sdgbias.raw.indicators import DIRECTIONS, directions
-from sdgbias.types import LETTERS, Task, View
+from sdgbias.types import OPTION_LETTERS, Task, View
 
 STUDY = "directions"
 _NAN = float("nan")
@@ -47,7 +47,7 @@ def directed(o: Outcome, choice: Ints, options: int = 3) -> Floats:
     """(n,) 0 pessimistic, 1 conservative, 2 optimistic; NaN without an answer, a polarity, or that
     number of options."""
     says = np.full(
-        (3, len(LETTERS) + 1), _NAN
+        (3, len(OPTION_LETTERS) + 1), _NAN
     )  # by polarity -1, 0, 1 and choice; the last column is "no answer"
     for sign, polarity in ((1, "higher"), (-1, "lower")):
         says[sign + 1, :options] = [DIRECTIONS.index(d) for d in directions(polarity, options)]
@@ -60,7 +60,8 @@ def invalid(cell: Cell, view: View) -> Floats:
     NaN where unknown."""
     code, tokens = pd.factorize(pd.Series(cell.top_token[view], dtype=object))
     place = np.array(
-        [LETTERS.find(str(t).strip()) if len(str(t).strip()) == 1 else -1 for t in tokens] or [-1]
+        [OPTION_LETTERS.find(str(t).strip()) if len(str(t).strip()) == 1 else -1 for t in tokens]
+        or [-1]
     )
     silent = np.array([str(t) == "" for t in tokens] or [True])
     where = place[np.maximum(code, 0)]

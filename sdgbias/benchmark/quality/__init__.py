@@ -51,12 +51,15 @@ __all__ = [
 TABLES = ("clusters", "series", "images", "items_mcq", "items_regression", "prompts")
 #: the same of a folder of people, by the names of their suites (suites.FILES says which file)
 PEOPLE = ("people", "images_people", "items_people", "prompts_people")
-#: Suite -> its tables and the command that builds them, where they aren't TABLES.
-_TABLES_OF = {FACET: PEOPLE}
-_BUILT_BY = {FACET: "sdgbias people build"}
+#: the same of a folder of own questions
+OWN = ("images_own", "items_own", "prompts_own")
+#: Suite (or kind of suites) -> its tables and the command that builds them, where they aren't
+#: TABLES.
+_TABLES_OF = {FACET: PEOPLE, "own": OWN}
+_BUILT_BY = {FACET: "sdgbias people build", "own": "sdgbias suite build FOLDER"}
 SPLITS = ("id", "place")
 _REPEATED = dict.fromkeys(
-    ("prompts", "prompts_people"), ("task", "test", "text", "candidates")
+    ("prompts", "prompts_people", "prompts_own"), ("task", "test", "text", "candidates")
 )  # read once per distinct value
 
 
@@ -134,7 +137,7 @@ def run_gate(
     verdicts = {}
     for name in names:
         frame = tables[name]
-        if name in ("images", "images_people") and name in whole:
+        if FILES.get(name, name) == "images" and name in whole:
             frame = quality_images.stored_facts(benchmark, frame)
         verdicts[name] = check(name, frame, suites, whole, split, imported)
     stops = ("gate", "quarantine") if strict else ("gate",)
@@ -157,10 +160,11 @@ def run_gate(
 
 
 def _suite(benchmark: Path) -> str:
-    """The suite that the folder's card names; '' where it names none or can't be read."""
+    """The kind of suite that the folder's card names, else its suite; '' where it names none or
+    can't be read."""
     try:
         card = json.loads((benchmark / "benchmark.json").read_text(encoding="utf-8"))
-        return str(card.get("suite", ""))
+        return str(card.get("kind") or card.get("suite") or "")
     except (OSError, ValueError, AttributeError):
         return ""
 

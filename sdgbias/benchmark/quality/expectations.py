@@ -23,6 +23,7 @@ import numpy as np
 import pandas as pd
 
 from sdgbias.benchmark.quality import rules_items as quality_items
+from sdgbias.benchmark.quality import rules_own
 from sdgbias.benchmark.quality import rules_people as quality_people
 from sdgbias.benchmark.quality import rules_predictions as quality_predictions
 from sdgbias.benchmark.quality import rules_raw as quality_flags
@@ -42,16 +43,25 @@ SUITES = (
     "images_people",
     "items_people",
     "prompts_people",
+    "items_own",
+    "images_own",
+    "prompts_own",
 )
-#: Suites of tables whose file is called otherwise: a folder of people has an images.parquet and a
-#: prompts.parquet of its own.
-FILES = {"images_people": "images", "prompts_people": "prompts"}
+#: Suites of tables whose file is called otherwise: a folder of people and one of own questions have
+#: an images.parquet and a prompts.parquet each.
+FILES = {
+    "images_people": "images",
+    "prompts_people": "prompts",
+    "images_own": "images",
+    "prompts_own": "prompts",
+}
 SEVERITIES = ("gate", "quarantine", "warn")
 FLAGS: dict[str, dict[str, Flag]] = {
     **quality_flags.FLAGS,
     **quality_items.FLAGS,
     **quality_predictions.FLAGS,
     **quality_people.FLAGS,
+    **rules_own.FLAGS,
 }
 _SHOWN = 5  # examples told of a broken rule
 _MOST = 10_000  # broken rows of one gate or warn rule that are looked at for examples

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from sdgbias.benchmark.prompts import option_letters, option_lines
 from sdgbias.benchmark.quality.rules_raw import Flag, Given, Judged, lacks
 from sdgbias.types import DIGITS, LETTERS, TESTS, Task
 
@@ -33,7 +34,7 @@ def _facts(frame: pd.DataFrame, given: Given) -> pd.DataFrame | None:
             }
         )
         if task is Task.MCQ:
-            letters = np.where(items["option_c"].fillna("") == "", "AB", "ABC")
+            letters = option_lines(items)[1]
             facts = facts.assign(
                 gold=items["answer"], letters=letters, number=np.nan, tolerance=np.nan
             )
@@ -80,7 +81,13 @@ def _test_of_task(frame: pd.DataFrame, given: Given) -> Judged:
 def _pred_known(frame: pd.DataFrame, given: Given) -> Judged:
     """A letter for multiple choice; a digit, or '' where no digit was chosen, for regression."""
     pred = frame["pred"].fillna("").astype("str")
-    return np.where(_mcq(frame), pred.isin(list(LETTERS)), pred.isin([*DIGITS, ""]))
+    return np.where(_mcq(frame), pred.isin(list(_letters(given))), pred.isin([*DIGITS, ""]))
+
+
+def _letters(given: Given) -> str:
+    """The letters that the questions have columns for."""
+    items = given.tables.get(_TABLES[Task.MCQ])
+    return LETTERS if items is None else option_letters(items)
 
 
 def _value_fits(frame: pd.DataFrame, given: Given) -> Judged:
@@ -106,8 +113,11 @@ def _of_facts(name: str) -> Flag:
         if name == "split":
             return ~own["known"] | (frame["split"] == own["item_split"])
         if name == "option":
-            short = (own["letters"] == "AB") & (frame["pred"] == "C")
-            return ~(mcq & short)
+            lacking = pd.Series(False, index=frame.index)
+            for letters in own.loc[mcq & own["known"], "letters"].unique():
+                others = [c for c in _letters(given) if c not in letters]
+                lacking |= (own["letters"] == letters) & frame["pred"].isin(others)
+            return ~(mcq & lacking)
         error = np.abs(number - own["number"].to_numpy(dtype=float))
         if name == "error":
             return (

@@ -36,7 +36,7 @@ from sdgbias.engines.hf.tokens import find_candidates
 from sdgbias.engines.hub_errors import BROKEN as _BROKEN
 from sdgbias.engines.hub_errors import trouble
 from sdgbias.errors import ModelError, OutOfMemory, RegistryError
-from sdgbias.types import DIGITS, LETTERS, ModelSpec, Prompt, ScoreBatch
+from sdgbias.types import DIGITS, LETTERS, OPTION_LETTERS, ModelSpec, Prompt, ScoreBatch
 
 _VERSION = "hf-2"
 #: What torch says, in a plain RuntimeError, where the machine's own memory is full.
@@ -152,7 +152,7 @@ class HuggingFace(Backend):
         if self.tokenizer.pad_token is None:
             self.tokenizer.pad_token = self.tokenizer.eos_token
         self.candidates = find_candidates(
-            self.tokenizer, LETTERS + DIGITS, optional=LETTERS.lower()
+            self.tokenizer, LETTERS + DIGITS, optional=LETTERS.lower() + OPTION_LETTERS
         )
         self.minus_ids = minus_ids(self.tokenizer)
         self.accepts = set(inspect.signature(self.model.forward).parameters)

@@ -6,9 +6,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sdgbias.errors import ModelError
+from sdgbias.errors import ModelError, NotAnswerable
 
 SPACE_MARKS = " \u2581\u0120\n\t"
+
+
+class Ids(dict[str, tuple[int, ...]]):
+    """candidate -> its token ids; a prompt with another candidate can't be answered."""
+
+    def __missing__(self, candidate: str) -> tuple[int, ...]:
+        raise NotAnswerable(f"the tokenizer has no single token for {candidate!r}")
 
 
 @dataclass(frozen=True)
@@ -17,7 +24,7 @@ class CandidateTokens:
     variant that carries the space itself (SentencePiece digits), so that the model may say the
     space first and the digit second."""
 
-    ids: dict[str, tuple[int, ...]]
+    ids: Ids
     space: int | None
     needs_space: frozenset[str]
 
@@ -47,6 +54,6 @@ def find_candidates(tokenizer: Any, wanted: str, optional: str = "") -> Candidat
             f" first-token scores over {wanted!r} don't exist; retire the model: sdgbias models"
             " retire NAME --reason TEXT"
         )
-    known = {c: tuple(ids) for c, ids in found.items() if ids}
+    known = Ids({c: tuple(ids) for c, ids in found.items() if ids})
     needs = frozenset(known) - spaced if space is not None else frozenset()
     return CandidateTokens(known, space, needs)

@@ -23,7 +23,7 @@ from sdgbias.report import labels
 from sdgbias.report.charts import described, over_nights, still
 from sdgbias.report.pages.questions import _options, _pictures
 from sdgbias.report.pages.studies import TEMPLATES, Page
-from sdgbias.types import LETTERS
+from sdgbias.types import OPTION_LETTERS
 
 PAGE = Page(
     "night.html",
@@ -324,8 +324,8 @@ def _examples(
 def _place(r: Mapping[Any, Any], uris: Mapping[str, str]) -> dict[str, Any]:
     options = []
     if r["task"] == "mcq":
-        texts = [t for t in _options(r["options"], len(LETTERS)) if t]
-        for letter, text in zip(LETTERS, texts, strict=False):
+        texts = [t for t in _options(r["options"], len(OPTION_LETTERS)) if t]
+        for letter, text in zip(OPTION_LETTERS, texts, strict=False):
             tags = [
                 name
                 for name, said in (("right", r["gold"]), ("was", r["was"]), ("now", r["now"]))

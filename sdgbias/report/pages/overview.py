@@ -96,9 +96,11 @@ def render(
     )
 
 
-def render_without_places(runs: pd.DataFrame, beside: Sequence[studies.Page]) -> str:
-    """The overview of results of the second suite alone: it says so, and leads to the pages that
-    there are."""
+def render_without_places(
+    runs: pd.DataFrame, beside: Sequence[studies.Page], what: str = "on pictures of people"
+) -> str:
+    """The overview of results without the first suite: it says what they are on, and leads to the
+    pages that there are. runs: with label and data."""
     env = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined
     )
@@ -106,6 +108,7 @@ def render_without_places(runs: pd.DataFrame, beside: Sequence[studies.Page]) ->
         style=(TEMPLATES / "style.css").read_text(encoding="utf-8"),
         runs=runs.to_dict("records"),
         beside=beside,
+        what=what,
         date=_day(runs["finished_at"].max()),
     )
 

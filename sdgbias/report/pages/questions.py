@@ -33,7 +33,7 @@ from sdgbias.report import labels
 from sdgbias.report.labels import number
 from sdgbias.report.pages import runs as known
 from sdgbias.report.web.source import Reader, Row
-from sdgbias.types import LETTERS, CadeParams, View
+from sdgbias.types import OPTION_LETTERS, CadeParams, View
 
 LIMIT = 120
 #: All pictures together, base64-encoded, so that the page stays below 6 MB.
@@ -195,7 +195,7 @@ def _explained(rows: pd.DataFrame, test: str, pictures: Mapping[str, int]) -> li
     params = CadeParams(*(float(first[name]) for name in ("alpha", "lambda_kl", "beta", "tau")))
     views = {}
     for view in View:
-        z = np.full((len(rows), len(LETTERS)), np.nan)
+        z = np.full((len(rows), len(OPTION_LETTERS)), np.nan)
         for i, values in enumerate(rows.get(view.value, [])):
             if isinstance(values, np.ndarray):
                 z[i, : len(values)] = np.ma.filled(values, np.nan)
@@ -289,9 +289,9 @@ def _why(
         f"The Full view prefers {full} with confidence {m}, below the gate τ = {tau}, so CADE"
         " re-weighs the evidence."
     )
-    if chosen == full or full not in LETTERS or chosen not in LETTERS:
+    if chosen == full or full not in OPTION_LETTERS or chosen not in OPTION_LETTERS:
         return f"{opened} {chosen} still has the highest score."
-    a, b = LETTERS.index(full), LETTERS.index(chosen)
+    a, b = OPTION_LETTERS.index(full), OPTION_LETTERS.index(chosen)
     shifts = [float(t[b] - t[a]) for t in terms]
     names = (
         "what the views with the image say",
@@ -421,7 +421,7 @@ def _view(name: str, score: Row | None, said: dict[str, Row]) -> dict[str, Any]:
 def _option_rows(item: Row) -> list[tuple[str, str]]:
     """(letter, text) of a multiple-choice item; [] for an estimate."""
     texts = labels.parsed(item["options"], list)
-    return list(zip("ABC", (str(t) for t in texts), strict=False))
+    return list(zip(OPTION_LETTERS, (str(t) for t in texts), strict=False))
 
 
 def _cade(

@@ -1,0 +1,233 @@
+"""A folder of own questions -> a benchmark folder: items_own, images, prompts, card.
+
+The same folder gives the same bytes. benchmark.json is removed first and written last: it says that
+all is there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from sdgbias.benchmark import quality
+from sdgbias.benchmark.build import write_json, write_table
+from sdgbias.benchmark.card import content_digest
+from sdgbias.benchmark.own import Folder, Progress, read_folder
+from sdgbias.benchmark.own_spec import Spec
+from sdgbias.benchmark.prompts import choice_texts, option_lines
+from sdgbias.errors import StoreError, SuiteError, UsageError
+from sdgbias.files import confine
+from sdgbias.raw.images import shards
+from sdgbias.types import OPTION_LETTERS, ContextTest, Task
+
+#: Field `kind` of the card.
+KIND = "own"
+#: The tables that make such a benchmark what it is.
+TABLES = ("items_own", "images", "prompts")
+OPTIONS = [f"option_{letter.lower()}" for letter in OPTION_LETTERS]
+_DIGESTED = {"images": ("cluster_id", "image_id")}
+
+
+def _silent(what: str, done: int, total: int) -> None:
+    return None
+
+
+def build_own(folder: Path, out: Path, progress: Progress = _silent) -> dict[str, Any]:
+    """Builds the benchmark folder ``out`` and returns its card. The gate is quality.run_gate,
+    called by the command line afterwards.
+
+    Raises SuiteError (the folder has faults), UsageError (``out`` is the folder itself or another
+    suite's benchmark), GateError (a row breaks a rule), StoreError (``out`` can't be written).
+    """
+    found = read_folder(folder, progress)
+    if found.faults or found.spec is None:
+        raise SuiteError(refusal(found))
+    spec = found.spec
+    _require_target(folder, out, spec)
+    images = _store(found, out, progress)
+    items = _items(found, spec, images)
+    asked = _prompts(items, found.has_context)
+    items, lost = quality.sift("items_own", items, {"images_own": images, "prompts_own": asked})
+    write_table(out, "items_own", items)
+    write_table(out, "images", images)
+    write_table(out, "prompts", asked)
+    write_table(out, "quarantine", lost)
+    card = _card(out, found, spec, items)
+    _write_readme(out, card)
+    write_json(out / "benchmark.json", card)
+    return card
+
+
+def refusal(found: Folder) -> str:
+    """One line for a folder with faults."""
+    n = len(found.faults)
+    more = f"{n} faults, the first: " if n > 1 else ""
+    return f"{found.root}: {more}{found.faults[0]}; list all: sdgbias suite check {found.root}"
+
+
+def item_id(name: str, identity: str) -> int:
+    """The number of a question in tables and results: 52 bits, exact in every number type."""
+    digest = hashlib.sha256("\x1f".join((KIND, name, identity)).encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 12
+
+
+def _require_target(folder: Path, out: Path, spec: Spec) -> None:
+    if out.resolve() == folder.resolve():
+        raise UsageError(f"--out {out}: is the folder of questions itself; name another folder")
+    card = out / "benchmark.json"
+    if not card.exists():
+        return
+    try:
+        there = json.loads(card.read_text(encoding="utf-8"))
+        own = there.get("kind") == KIND and there.get("suite") == spec.name
+    except (OSError, ValueError, AttributeError):
+        own = False
+    if not own:
+        raise UsageError(f"--out {out}: holds another benchmark; name another folder")
+    try:
+        card.unlink()
+    except OSError as error:
+        raise StoreError(f"{card}: can't be replaced ({error.strerror or error})") from None
+
+
+def _store(found: Folder, out: Path, progress: Progress) -> pd.DataFrame:
+    """Writes the image store; returns images.parquet: each distinct picture once, under the first
+    path that holds its bytes."""
+    paths = sorted({q.image for q in found.questions if q.image})
+
+    def pictures() -> Iterator[tuple[str, str, list[bytes]]]:
+        seen: set[str] = set()
+        for done, name in enumerate(paths, 1):
+            data = confine(found.root, name).read_bytes()
+            progress("storing pictures", done, len(paths))
+            identity = shards.image_id([data])
+            if identity not in seen:
+                seen.add(identity)
+                yield name, name, [data]
+
+    if not paths:
+        shards.clear_store(out)
+        return shards.join_index([]).assign(image_group=pd.Series([], dtype="str"))
+    index = shards.store_images(out, pictures())
+    return index.assign(image_group=index["image_id"])
+
+
+def _items(found: Folder, spec: Spec, images: pd.DataFrame) -> pd.DataFrame:
+    """items_own.parquet: one row per question, sorted by item_id."""
+    known = set(images["image_id"])
+    by_path: dict[str, str] = {"": ""}
+    rows = []
+    for q in found.questions:
+        if q.image not in by_path:
+            by_path[q.image] = shards.image_id([confine(found.root, q.image).read_bytes()])
+            if by_path[q.image] not in known:
+                raise SuiteError(
+                    f"{found.root}: image {q.image!r} changed while it was read; again"
+                )
+        options = (*q.options, *[""] * (len(OPTIONS) - len(q.options)))
+        groups = json.dumps(dict(zip(spec.groups, q.groups, strict=True)), ensure_ascii=False)
+        head = (item_id(spec.name, q.id), q.id, q.cluster, q.text, q.context, *options)
+        rows.append(
+            (*head, q.answer, spec.polarity, q.split, by_path[q.image], q.image, groups),
+        )
+    columns = ["item_id", "own_id", "cluster_id", "question", "context", *OPTIONS, "answer"]
+    columns += ["polarity", "split", "image_id", "picture", "groups"]
+    return pd.DataFrame(rows, columns=columns).sort_values("item_id", ignore_index=True)
+
+
+def _prompts(items: pd.DataFrame, has_context: bool) -> pd.DataFrame:
+    """prompts.parquet in the shape of SDGBiasBench's: T1 is the question with its context, T5
+    without. A suite without contexts has T5 alone."""
+    none = pd.Series("", index=items.index, dtype=object)
+    contexts = {ContextTest.T1: items["context"].astype(object)} if has_context else {}
+    blocks = [
+        pd.DataFrame(
+            {
+                "task": Task.MCQ.value,
+                "item_id": items["item_id"],
+                "test": test.value,
+                "text": choice_texts(items, context),
+                "image_id": items["image_id"],
+                "candidates": option_lines(items)[1],
+            }
+        )
+        for test, context in {**contexts, ContextTest.T5: none}.items()
+    ]
+    frame = pd.concat(blocks, ignore_index=True)
+    texts = dict.fromkeys(("task", "test", "text", "image_id", "candidates"), "str")
+    return frame.astype(texts).sort_values(["item_id", "test"], kind="stable", ignore_index=True)
+
+
+def _card(out: Path, found: Folder, spec: Spec, items: pd.DataFrame) -> dict[str, Any]:
+    digest = hashlib.sha256(f"{spec.name}|{spec.version}".encode())
+    for name in TABLES:
+        path = out / f"{name}.parquet"
+        digest.update(content_digest(path, _DIGESTED.get(name, ())).encode())
+    options = Counter(len(q.options) for q in found.questions)
+    levels = {
+        name: Counter(q.groups[at] for q in found.questions) for at, name in enumerate(spec.groups)
+    }
+    return {
+        "benchmark_id": digest.hexdigest()[:16],
+        "suite": spec.name,
+        "kind": KIND,
+        "title": spec.title,
+        "version": spec.version,
+        "licence": "",
+        "synthetic": False,
+        "cluster_by": spec.cluster_by,
+        "polarity": spec.polarity,
+        "views": [view.value for view in found.views],
+        "views_left_out": {view.value: why for view, why in found.left_out.items()},
+        "cade_left_out": found.no_cade,
+        "notes": list(found.notes),
+        "groups": {name: dict(sorted(count.items())) for name, count in levels.items()},
+        "counts": {
+            "items_own": len(items),
+            "clusters": int(items["cluster_id"].nunique()),
+            "pictures": int(items.loc[items["image_id"] != "", "image_id"].nunique()),
+            "options": {str(k): n for k, n in sorted(options.items())},
+            "splits": dict(sorted(Counter(q.split for q in found.questions).items())),
+        },
+        "quarantined": {},
+    }
+
+
+def summary(card: dict[str, Any]) -> str:
+    """A card in one line."""
+    counts = card["counts"]
+    options = sorted(int(k) for k in counts["options"])
+    span = f"{options[0]}" if len(options) == 1 else f"{options[0]} to {options[-1]}"
+    splits = ", ".join(f"{n} {name}" for name, n in counts["splits"].items())
+    return (
+        f"{counts['items_own']} questions with {span} options ({splits}), {counts['pictures']}"
+        f" pictures, {counts['clusters']} clusters, views {', '.join(card['views'])}"
+    )
+
+
+def _write_readme(out: Path, card: dict[str, Any]) -> None:
+    lines = [
+        f"# {card['title']}",
+        "",
+        f"Benchmark {card['benchmark_id']} of suite `{card['suite']}`, version {card['version']},"
+        " made by `sdgbias suite build`.",
+        "",
+        f"{summary(card)}.",
+        "",
+        *(f"- {note}" for note in card["notes"]),
+        *(
+            f"- group {name}: " + ", ".join(f"{level} {n}" for level, n in levels.items())
+            for name, levels in card["groups"].items()
+        ),
+    ]
+    path = out / "README.md"
+    try:
+        path.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
+    except OSError as error:
+        raise StoreError(f"{path}: can't be written ({error.strerror or error})") from None

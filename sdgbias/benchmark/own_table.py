@@ -1,0 +1,277 @@
+"""The table of a suite of own questions as text cells with line numbers: CSV, JSONL or Parquet.
+
+Cells are text, stripped of surrounding blanks; an empty one is ''. Numbers of CSV and JSONL stay as
+they are written ('0.50'), so that an answer is compared with an option as a person reads both.
+Faults are collected, not raised, so that one pass reports all of them.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+SUFFIXES = (".csv", ".jsonl", ".parquet")
+#: What to do with tables of other kinds.
+_OTHERS = {
+    ".json": "write one JSON object per line and name the file .jsonl",
+    ".tsv": "separate the columns by commas and name the file .csv",
+    ".txt": "separate the columns by commas and name the file .csv",
+    ".xlsx": "save the sheet as CSV (UTF-8)",
+    ".xls": "save the sheet as CSV (UTF-8)",
+}
+_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
+_CONTROL = {chr(code) for code in range(32)} - set("\t\n\r") | {"\x7f"}
+
+
+@dataclass(frozen=True, order=True)
+class Fault:
+    """One thing to mend. file: path relative to the suite's folder; line: of the text, of a Parquet
+    table the row; 0 for the file as a whole. message: the fault and what to do."""
+
+    file: str
+    line: int
+    message: str
+
+    def __str__(self) -> str:
+        if not self.line:
+            return f"{self.file}: {self.message}"
+        row = "row " if self.file.lower().endswith(".parquet") else ""
+        return f"{self.file}:{row}{self.line}: {self.message}"
+
+
+@dataclass(frozen=True)
+class Table:
+    """columns in the file's order; rows: (line, column -> cell), as far as they could be read."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[int, dict[str, str]], ...]
+    faults: tuple[Fault, ...]
+
+
+def read_table(path: Path, name: str) -> Table:
+    """Reads a table of items; ``name`` is the file as faults call it. Never raises for what the
+    file holds."""
+    suffix = path.suffix.lower()
+    if suffix not in SUFFIXES:
+        fix = _OTHERS.get(suffix, "write it as .csv, .jsonl or .parquet")
+        return _broken(name, f"a table of items is .csv, .jsonl or .parquet; {fix}")
+    try:
+        if suffix == ".parquet":
+            return _parquet(path, name)
+        data = path.read_bytes()
+    except OSError as error:
+        return _broken(name, f"can't be read ({error.strerror or error}); check its permissions")
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return _broken(name, "is UTF-16, as some spreadsheets write it; save it as UTF-8")
+    text, faults = decode(data, name)
+    found = _csv(text, name) if suffix == ".csv" else _jsonl(text, name)
+    rows = list(_without_control(found, name, faults))
+    return Table(found.columns, tuple(rows), tuple(sorted({*faults, *found.faults})))
+
+
+def decode(data: bytes, name: str) -> tuple[str, list[Fault]]:
+    """(text without a byte order mark, one fault per line that is not UTF-8)."""
+    try:
+        return data.decode("utf-8-sig"), []
+    except UnicodeDecodeError:
+        faults = []
+    for line, raw in enumerate(data.split(b"\n"), 1):
+        try:
+            raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            value = raw[error.start]
+            faults.append(Fault(name, line, f"byte 0x{value:02X} is not UTF-8; save it as UTF-8"))
+    return data.decode("utf-8-sig", errors="replace"), faults
+
+
+def _broken(name: str, message: str, line: int = 0) -> Table:
+    return Table((), (), (Fault(name, line, message),))
+
+
+def _without_control(
+    table: Table, name: str, faults: list[Fault]
+) -> Iterator[tuple[int, dict[str, str]]]:
+    """The rows; characters that no person can see are faults."""
+    for line, cells in table.rows:
+        for column, cell in cells.items():
+            if not _CONTROL.isdisjoint(cell):
+                hidden = next(c for c in cell if c in _CONTROL)
+                message = f"column {column!r} holds the control character {hidden!r}; remove it"
+                faults.append(Fault(name, line, message))
+        yield line, cells
+
+
+def _header(columns: list[str], name: str) -> list[Fault]:
+    faults = []
+    for column in sorted(set(columns)):
+        if columns.count(column) > 1:
+            shown = f"column {column!r}" if column else "a column without a name"
+            faults.append(Fault(name, 1, f"{shown} is there twice; rename or remove one"))
+    if columns.count("") == 1:
+        at = columns.index("") + 1
+        faults.append(Fault(name, 1, f"column {at} has no name; name or remove it"))
+    return faults
+
+
+def _csv(text: str, name: str) -> Table:
+    """Cells separated by commas, quoted by double quotes where they hold commas or line ends."""
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    columns: list[str] = []
+    rows: list[tuple[int, dict[str, str]]] = []
+    faults: list[Fault] = []
+    line = 1
+    try:
+        for cells in reader:
+            start, line = line, reader.line_num + 1
+            if not columns:
+                if not any(cell.strip() for cell in cells):
+                    continue
+                columns = [cell.strip() for cell in cells]
+                other = next((s for s in _SEPARATORS if s in columns[0]), "")
+                if len(columns) == 1 and other:
+                    return _broken(
+                        name,
+                        f"its columns are separated by {_SEPARATORS[other]}; only commas are read:"
+                        " save it as comma-separated CSV",
+                        start,
+                    )
+                faults += _header(columns, name)
+            elif not cells:
+                continue
+            elif len(cells) != len(columns):
+                message = (
+                    f"has {len(cells)} cells, the header {len(columns)}; put double quotes around a"
+                    " cell that holds a comma"
+                )
+                faults.append(Fault(name, start, message))
+            else:
+                stripped = (cell.strip() for cell in cells)
+                rows.append((start, dict(zip(columns, stripped, strict=True))))
+    except csv.Error as error:
+        where = (
+            "a double quote is opened and not closed"
+            if "end of data" in str(error)
+            else f"not CSV ({error})"
+        )
+        faults.append(Fault(name, line, f"{where}; the rows from here on could not be read"))
+    if not columns:
+        return _broken(name, "is empty; the first line names the columns")
+    return Table(tuple(columns), tuple(rows), tuple(faults))
+
+
+class _Twice(ValueError):
+    """A JSON object that names a key twice."""
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise _Twice(f"names {key!r} twice; remove one")
+        found[key] = value
+    return found
+
+
+def _constant(text: str) -> Any:
+    raise _Twice(f"holds {text}, which is no value; write null or leave the field out")
+
+
+def _jsonl(text: str, name: str) -> Table:
+    """One JSON object per line, its values text, numbers, true, false or null."""
+    columns: dict[str, None] = {}
+    rows: list[tuple[int, dict[str, str]]] = []
+    faults: list[Fault] = []
+    for line, raw in enumerate(text.split("\n"), 1):
+        if not raw.strip():
+            continue
+        try:
+            found = json.loads(
+                raw,
+                parse_int=str,
+                parse_float=str,
+                parse_constant=_constant,
+                object_pairs_hook=_object,
+            )
+        except _Twice as error:
+            faults.append(Fault(name, line, str(error)))
+            continue
+        except (ValueError, RecursionError) as error:
+            cause = getattr(error, "msg", type(error).__name__)
+            message = f"not JSON ({cause}); each line is one object: {{...}}"
+            faults.append(Fault(name, line, message))
+            continue
+        if not isinstance(found, dict):
+            message = "is no JSON object; each line is one object: {...}"
+            faults.append(Fault(name, line, message))
+            continue
+        cells = {}
+        for key, value in found.items():
+            key = key.strip()
+            columns[key] = None
+            if isinstance(value, list | dict):
+                kind = "list" if isinstance(value, list) else "object"
+                message = f"{key!r} holds a JSON {kind}; give each option a field of its own"
+                faults.append(Fault(name, line, message))
+            cells[key] = _plain(value)
+        rows.append((line, cells))
+    if not rows and not faults:
+        return _broken(name, "is empty; write one JSON object per line")
+    complete = tuple(
+        (line, {column: cells.get(column, "") for column in columns}) for line, cells in rows
+    )
+    return Table(tuple(columns), complete, tuple(faults))
+
+
+def _plain(value: Any) -> str:
+    """A JSON value as a cell."""
+    if value is None or isinstance(value, list | dict):
+        return ""
+    return str(value).lower() if isinstance(value, bool) else str(value).strip()
+
+
+def _parquet(path: Path, name: str) -> Table:
+    try:
+        with pq.ParquetFile(path) as file:
+            table = file.read()
+    except (ValueError, pa.ArrowException) as error:
+        cause = str(error).strip().splitlines()[0]
+        return _broken(name, f"is no readable Parquet file ({cause}); write it again")
+    names = [column.strip() for column in table.column_names]
+    faults = _header(names, name)
+    cells: list[list[str]] = []
+    for column, values in zip(names, table.columns, strict=True):
+        kind = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
+        if pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+            message = f"column {column!r} holds {kind}; write text or numbers, one value per cell"
+            faults.append(Fault(name, 0, message))
+            cells.append([""] * len(table))
+        else:
+            cells.append([_cell(value) for value in values.to_pylist()])
+    rows = tuple(
+        (line, dict(zip(names, row, strict=True)))
+        for line, row in enumerate(zip(*cells, strict=True), 1)
+    )
+    found = Table(tuple(names), rows, ())
+    return Table(found.columns, tuple(_without_control(found, name, faults)), tuple(faults))
+
+
+def _cell(value: Any) -> str:
+    """A Parquet value as a cell: 3.0 is '3', because pandas makes floats of whole numbers with
+    gaps."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return np.format_float_positional(value, trim="-")
+    return str(value).strip()

@@ -1,0 +1,102 @@
+"""An example of a folder of own questions: 100 questions about 50 pictures of the sample."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+
+from sdgbias.errors import StoreError, UsageError
+from sdgbias.raw.synthetic.latent import DEFAULT_COUNTRIES, Cluster, draw_cluster
+from sdgbias.raw.synthetic.photos import jpeg_bytes, render_photo
+
+PLACES = 50
+SUITE_YAML = """\
+name: streets             # the suite's name in results, commands and pages
+title: Streets of the sample
+version: 1
+items: items.csv          # .csv, .jsonl or .parquet beside this file
+columns: {id: id, question: question, options: [a, b, c], answer: answer, image: picture, context: hint}
+cluster_by: place         # column that errors are clustered by
+groups: [setting, topic]  # columns for accuracy and disparity by group
+"""
+COLUMNS = (
+    "id",
+    "question",
+    "a",
+    "b",
+    "c",
+    "answer",
+    "picture",
+    "hint",
+    "place",
+    "setting",
+    "topic",
+)
+SETTINGS = {"U": "urban", "R": "rural"}
+WEALTH = ("among the poorest third", "in the middle third", "among the richest third")
+
+
+def write_example(
+    out: Path, seed: int = 0, progress: Callable[[str, int, int], None] | None = None
+) -> int:
+    """Writes suite.yaml, items.csv and pictures/ into a new or empty folder; returns the number of
+    questions. The same seed gives the same bytes.
+
+    Answers are given once as letter and once as text, and one kind of question has two options, the
+    other three. Raises UsageError for a folder that holds something, StoreError when it can't be
+    written.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UsageError(f"{out} already holds something; name a new folder")
+    places = _places(seed)
+    rank = {c.dhsid: at for at, c in enumerate(sorted(places, key=lambda c: (c.wealth, c.dhsid)))}
+    try:
+        (out / "pictures").mkdir(parents=True)
+        rows: list[tuple[str, ...]] = []
+        for done, place in enumerate(places, 1):
+            picture = f"pictures/{place.dhsid}.jpg"
+            (out / picture).write_bytes(jpeg_bytes(render_photo(place, 0)))
+            third = rank[place.dhsid] * len(WEALTH) // len(places)
+            rows += _questions(place, picture, third)
+            if progress is not None:
+                progress("drawing pictures", done, len(places))
+        with (out / "items.csv").open("w", encoding="utf-8", newline="") as lines:
+            writer = csv.writer(lines, lineterminator="\n")
+            writer.writerow(COLUMNS)
+            writer.writerows(rows)
+        (out / "suite.yaml").write_text(SUITE_YAML, encoding="utf-8")
+    except OSError as error:
+        raise StoreError(
+            f"can't write {error.filename or out} ({error.strerror}); free space or name another"
+            " folder"
+        ) from error
+    return len(rows)
+
+
+def _places(seed: int) -> list[Cluster]:
+    """The first places of the sample's countries, in turn, that have a photo."""
+    found: list[Cluster] = []
+    for k in count():
+        for country in DEFAULT_COUNTRIES:
+            cluster = draw_cluster(seed, country, k)
+            if cluster.photos:
+                found.append(cluster)
+            if len(found) == PLACES:
+                return found
+    raise AssertionError  # count() has no end
+
+
+def _questions(place: Cluster, picture: str, third: int) -> list[tuple[str, ...]]:
+    setting = SETTINGS[place.urban]
+    value = place.labels["sanitation_index"]
+    known = "" if value is None else f", sanitation index {value:.1f} of 5"
+    hint = f"survey of {place.year}{known}"
+    shared = (picture, hint, place.dhsid, setting)
+    kind = "Is the place in the photo rural or urban?"
+    rich = "How wealthy does the place in the photo look beside other places?"
+    return [
+        (f"{place.dhsid}-setting", kind, "rural", "urban", "", setting, *shared, "setting"),
+        (f"{place.dhsid}-wealth", rich, *WEALTH, "ABC"[third], *shared, "wealth"),
+    ]

@@ -1,0 +1,134 @@
+"""The page of suites that are folders of own questions: accuracy by view and method, groups and
+their disparity, letters. All numbers with n and interval, from the results file alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import pandas as pd
+
+from sdgbias import store
+from sdgbias.methods.stats import Estimate
+from sdgbias.report import labels
+from sdgbias.report.pages.studies import TEMPLATES, Page
+from sdgbias.suites import SUITES
+
+PAGE = Page(
+    "own.html",
+    "Own questions",
+    "Suites that are folders of somebody's own questions: accuracy, groups, and which letters"
+    " models prefer.",
+    (),
+)
+METHODS = ("q_only", "ctx_q", "img_q", "full", "cade")
+_NAMES = {"q_only": "Q-only", "ctx_q": "CTX+Q", "img_q": "IMG+Q", "full": "Full", "cade": "CADE"}
+
+
+@dataclass(frozen=True)
+class Own:
+    """runs: rows of ``runs`` with label (of the model) and data (the suite's title), the newest of
+    each model in each suite. metrics: their metric rows of test 'all'."""
+
+    runs: pd.DataFrame
+    metrics: pd.DataFrame
+
+
+def load(results: Path, among: Sequence[str] | None = None) -> Own | None:
+    """Everything that the page shows; None where there is no finished run of such a suite."""
+    sql = "SELECT DISTINCT suite FROM runs WHERE finished_at IS NOT NULL ORDER BY suite"
+    names = [name for name in store.query(results, sql)["suite"] if name not in SUITES]
+    chosen = [run for name in names for run in store.latest_runs(results, name, among=among)]
+    if not chosen:
+        return None
+
+    def ask(sql: str) -> pd.DataFrame:
+        return store.query(results, sql, {"runs": chosen}, runs=chosen)
+
+    runs = ask("FROM runs WHERE list_contains($runs, run_id) ORDER BY suite, model")
+    own = [facts(config) for config in runs["config"]]
+    return Own(
+        runs.assign(
+            label=runs["title"].where(runs["title"] != "", runs["model"]),
+            data=[f.get("title") or suite for f, suite in zip(own, runs["suite"], strict=True)],
+        ),
+        ask("FROM metric_rows WHERE list_contains($runs, run_id) AND test = 'all' ORDER BY ALL"),
+    )
+
+
+def facts(config: str | None) -> dict[str, Any]:
+    """What a run kept of its benchmark's card (suites/own.noted)."""
+    found = json.loads(config or "{}").get("own")
+    return found if isinstance(found, dict) else {}
+
+
+def render(own: Own, nav: Sequence[tuple[str, str]]) -> str:
+    """The page as HTML."""
+    env = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined
+    )
+    suites = [_suite(name, part, own.metrics) for name, part in own.runs.groupby("suite")]
+    return env.get_template("own.html.j2").render(
+        style=(TEMPLATES / "style.css").read_text(encoding="utf-8"),
+        page=PAGE,
+        nav=nav,
+        suites=suites,
+        heads=[_NAMES[method] for method in METHODS],
+    )
+
+
+def _suite(name: object, runs: pd.DataFrame, metrics: pd.DataFrame) -> dict[str, Any]:
+    """One suite's part of the page."""
+    first = facts(runs["config"].iloc[0])
+    left = dict(first.get("views_left_out") or {})
+    notes = [f"View {_NAMES.get(view, view)} is left out: {why}." for view, why in left.items()]
+    if first.get("cade_left_out"):
+        notes.append(f"CADE is left out: {first['cade_left_out']}.")
+    mine = metrics[metrics["run_id"].isin(runs["run_id"])]
+    labels_of = dict(zip(runs["run_id"], runs["label"], strict=True))
+    pooled, grouped = mine[mine["pillar"] == "all"], mine[mine["pillar"] != "all"]
+    return {
+        "name": name,
+        "title": runs["data"].iloc[0],
+        "version": first.get("version", ""),
+        "unit": first.get("cluster_by") or "question",
+        "notes": notes,
+        "accuracy": _table(pooled[pooled["metric"] == "accuracy"], labels_of, "metric"),
+        "groups": _table(grouped, labels_of, "pillar"),
+        "letters": _table(
+            pooled[pooled["metric"].str.match(r"(share|recall)_[A-J]$|tie_rate$")],
+            labels_of,
+            "metric",
+        ),
+        "runs": runs.to_dict("records"),
+    }
+
+
+def _table(rows: pd.DataFrame, names: Mapping[str, str], column: str) -> list[dict[str, Any]]:
+    """Rows (model, name, cells by method) in the order of METHODS; '' where there is no number."""
+    made = []
+    for (run, name), part in rows.groupby(["run_id", column], sort=True):
+        cells = {
+            str(r["method"]): _cell(r) for r in part.to_dict("records") if r["method"] in METHODS
+        }
+        made.append(
+            {
+                "model": names[str(run)],
+                "name": str(name).replace("_", " "),
+                "cells": [cells.get(method, "") for method in METHODS],
+            }
+        )
+    return made
+
+
+def _cell(row: Mapping[Any, Any]) -> str:
+    """A share as percent with its interval and n."""
+    if pd.isna(row["value"]):
+        return f"too few (n {int(row['n'])})"
+    e = Estimate(row["value"], int(row["n"]), row["ci_low"], row["ci_high"])
+    span = "" if pd.isna(e.low) else f" [{100 * e.low:.1f}, {100 * e.high:.1f}]"
+    return f"{labels.percent(e)}{span}, n {e.n}"

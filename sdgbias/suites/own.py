@@ -1,0 +1,250 @@
+"""A suite that is a folder of your own questions: its cells, and from scores to what a run stores.
+
+Multiple choice with 2 to 10 options, stored as SDGBiasBench's: task mcq, one test (T1 where there
+are contexts, else T5, as Table E names them), the views that the folder has, and CADE where it has
+a view with a picture and rows to tune on. Everything is measured on split test; errors are
+clustered by the column that the folder names.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from PIL import Image
+
+from sdgbias.benchmark.own import UNKNOWN
+from sdgbias.benchmark.prompts import option_letters, view_cells
+from sdgbias.errors import InputError
+from sdgbias.methods import metrics, stats
+from sdgbias.raw.images.composite import open_picture
+from sdgbias.suites import sdg, sdg_tables
+from sdgbias.suites.suite import EvalSettings, Images, Progress, Scored, Suite
+from sdgbias.types import OPTION_LETTERS, ContextTest, Task, View
+
+#: Raised when what is made of answers changes, so that older runs are made anew.
+ANALYSIS = "1"
+#: Field ``kind`` of a benchmark's card.
+KIND = "own"
+PREVIEW_SIDE = 448
+_ROW = [
+    "task",
+    "test",
+    "method",
+    "pillar",
+    "indicator",
+    "metric",
+    "value",
+    "n",
+    "ci_low",
+    "ci_high",
+]
+
+
+def load_items(benchmark: Path) -> pd.DataFrame:
+    """items_own of a benchmark folder, sorted by item_id, with the option columns that any question
+    uses (at least A and B) and no pillars."""
+    items = sdg.read_table(benchmark, "items_own").sort_values("item_id", ignore_index=True)
+    columns = [f"option_{c.lower()}" for c in OPTION_LETTERS[2:]]
+    unused = [name for name in columns if (items[name] == "").all()]
+    return items.drop(columns=unused).assign(pillar="", indicator="")
+
+
+def load_prompts(benchmark: Path) -> pd.DataFrame:
+    """The cells of a benchmark folder: one test, and the views that a question has.
+
+    Without contexts CTX+Q is the prompt of Q-only: it is kept beside pictures, because CADE takes
+    it there as the paper does at T5, and is no method of its own.
+    """
+    prompts = sdg.read_table(benchmark, "prompts")
+    cells = view_cells(prompts)
+    test = prompts["test"].min()  # T1 before T5
+    shown = cells["view"].isin([view.value for view in View if view.has_image])
+    cells = cells[(cells["test"] == test) & (~shown | (cells["image_id"] != ""))]
+    if test == ContextTest.T5.value and not (cells["image_id"] != "").any():
+        cells = cells[cells["view"] == View.Q_ONLY.value]
+    return cells.reset_index(drop=True)
+
+
+def identity(settings: EvalSettings) -> dict[str, object]:
+    """What a run's id hangs on beside model, benchmark and version."""
+    named = sdg.identity(settings)
+    return {name: value for name, value in named.items() if name not in ("mode", "passes")}
+
+
+def tables(
+    benchmark: Path, scored: Scored, settings: EvalSettings, images: Images, progress: Progress
+) -> dict[str, pd.DataFrame]:
+    """The rows of every store table for one run, scores and failures aside. Raises InputError where
+    no answer was scored, GateError where the predictions break a rule."""
+    items = load_items(benchmark)
+    progress("tuning CADE", 0, 1)
+    summary = sdg.summarise(
+        {Task.MCQ: items},
+        scored,
+        draws=settings.draws,
+        seed=settings.seed,
+        numerics=settings.numerics,
+        search=settings.search,
+    )
+    progress("tuning CADE", 1, 1)
+    answers, found = summary.predictions, summary.metrics
+    if not (items["context"] != "").any():  # CTX+Q is Q-only there
+        answers = answers[answers["method"] != View.CTX_Q.value].reset_index(drop=True)
+        found = found[found["method"] != View.CTX_Q.value]
+    if answers.empty:
+        raise InputError(f"{benchmark}: no question was scored; nothing to conclude")
+    sdg_tables.check_predictions(answers, {Task.MCQ: items, Task.REGRESSION: _no_numbers()})
+    more = metric_rows(items, answers, scored, seed=settings.seed)
+    pictured = items[items["image_id"] != ""]
+    shown = sdg_tables.preview_images({Task.MCQ: pictured}, answers) if len(pictured) else []
+    return {
+        "items": item_cards(items, benchmark),
+        "predictions": answers,
+        "cade_params": summary.params,
+        "metric_rows": pd.concat([found, more], ignore_index=True),
+        "previews": pd.DataFrame(
+            {"image_id": shown, "png": [preview(images[i][0]) for i in shown]}
+        ),
+    }
+
+
+def _no_numbers() -> pd.DataFrame:
+    """The regression items of a suite without any."""
+    return pd.DataFrame({"item_id": [], "split": [], "answer": [], "tolerance": []}).astype(
+        {"item_id": "int64", "split": "str"}
+    )
+
+
+def item_cards(items: pd.DataFrame, benchmark: Path) -> pd.DataFrame:
+    """What the store keeps of a question, in the columns of the first suite; the others stay
+    empty."""
+    letters = option_letters(items)
+    options = items[[f"option_{c.lower()}" for c in letters]].to_numpy(dtype=object)
+    test = ContextTest.T1 if (items["context"] != "").any() else ContextTest.T5
+    title = str(json.loads((benchmark / "benchmark.json").read_text("utf-8")).get("title", ""))
+    cards = items[["item_id", "cluster_id", "question", "split", "polarity", "image_id"]].copy()
+    return cards.assign(
+        task=Task.MCQ.value,
+        options=[json.dumps([t for t in row if t], ensure_ascii=False) for row in options],
+        gold=items["answer"],
+        gold_value=np.nan,
+        tolerance=np.nan,
+        target="",
+        indicator_title=title,
+        context=[json.dumps({test.value: text}, ensure_ascii=False) for text in items["context"]],
+        **dict.fromkeys(("country", "urban", "wealth", "unit", "pillar", "indicator"), ""),
+    )
+
+
+def preview(picture: bytes) -> bytes:
+    """A picture for pages: at most 448 pixels a side."""
+    image = open_picture(picture)
+    if max(image.size) <= PREVIEW_SIDE:
+        return picture
+    image.thumbnail((PREVIEW_SIDE, PREVIEW_SIDE), Image.Resampling.LANCZOS)
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=80)
+    return buffer.getvalue()
+
+
+def metric_rows(
+    items: pd.DataFrame, answers: pd.DataFrame, scored: Scored, *, draws: int = 2_000, seed: int = 0
+) -> pd.DataFrame:
+    """Rows beside the first suite's: letters (share_A: how often a letter is chosen, recall_A: how
+    often it is where it is right), tie_rate of the views, and by group accuracy (pillar
+    ``colour=red``) and its disparity (pillar ``colour:max-min``). Split test; test 'all' is the
+    suite's one test."""
+    gold = items[["item_id", "cluster_id", "answer", "groups"]]
+    known = answers[answers["split"] == "test"].merge(gold, on="item_id")
+    known = known.merge(_ties(scored), on=["item_id", "method"], how="left")
+    groups = pd.DataFrame([json.loads(text) for text in known["groups"]], index=known.index)
+    rows: list[tuple[object, ...]] = []
+    for (task, test, method), part in known.groupby(["task", "test", "method"], sort=True):
+        place = stats.codes(part["cluster_id"].to_numpy(dtype=str))[0]
+        found = [("all", "all", name, e) for name, e in _letters(part, place)]
+        for name in groups.columns:
+            level = groups.loc[part.index, name].to_numpy(dtype=str)
+            found += [
+                (pillar, "all", metric, e)
+                for pillar, metric, e in _by_group(str(name), level, part, place, draws, seed)
+            ]
+        for at in (str(test), "all"):
+            rows += [
+                (task, at, method, pillar, indicator, metric, e.value, e.n, e.low, e.high)
+                for pillar, indicator, metric, e in found
+            ]
+    return pd.DataFrame(rows, columns=_ROW)
+
+
+def _ties(scored: Scored) -> pd.DataFrame:
+    """item_id, method, tied of every view: whether its largest logit is that of two options."""
+    cells = scored.cells.merge(scored.scores[["key", "logits"]], on="key")
+
+    def tied(logits: np.ndarray) -> float:
+        finite = np.asarray(logits, dtype=float)
+        finite = finite[np.isfinite(finite)]
+        return float((finite == finite.max()).sum() > 1) if finite.size else float("nan")
+
+    return pd.DataFrame(
+        {
+            "item_id": cells["item_id"],
+            "method": cells["view"],
+            "tied": [tied(z) for z in cells["logits"]],
+        }
+    )
+
+
+def _letters(part: pd.DataFrame, place: np.ndarray) -> Iterator[tuple[str, stats.Estimate]]:
+    """Metrics of the letters of one method."""
+    gold, said = part["answer"].to_numpy(dtype=str), part["pred"].to_numpy(dtype=str)
+    for letter in sorted(set(gold) | set(said)):
+        yield f"share_{letter}", stats.share(said == letter, place)
+        right = gold == letter
+        if right.any():
+            yield f"recall_{letter}", stats.share(said[right] == letter, place[right])
+    if part["tied"].notna().any():
+        yield "tie_rate", stats.share(part["tied"].to_numpy(dtype=float), place)
+
+
+def _by_group(
+    name: str, level: np.ndarray, part: pd.DataFrame, place: np.ndarray, draws: int, seed: int
+) -> Iterator[tuple[str, str, stats.Estimate]]:
+    """(pillar, metric, estimate) of one group column: accuracy of each level, and how far apart the
+    best and the worst known levels of at least ``stats.SMALLEST`` questions are."""
+    hits = part["correct"].to_numpy(dtype=float)
+    for each in sorted(set(level)):
+        mine = level == each
+        e = stats.share(hits[mine], place[mine])
+        small = mine.sum() < stats.SMALLEST
+        unknown = stats.Estimate(float("nan"), int(mine.sum()), float("nan"), float("nan"))
+        yield f"{name}={each}", "accuracy", unknown if small else e
+    rows = level != UNKNOWN
+    if len(set(level[rows])) > 1:
+        means = stats.group_means(hits[rows], level[rows], place[rows], draws=draws, seed=seed)
+        yield f"{name}:max-min", "disparity", stats.disparity(means, metrics.max_min).estimate()
+
+
+def noted(card: Mapping[str, object]) -> dict[str, object]:
+    """What a run keeps of its benchmark's card, for the pages: what is left out, and why."""
+    fields = ("title", "version", "cluster_by", "views", "views_left_out", "cade_left_out")
+    return {"own": {name: card.get(name, "") for name in fields}}
+
+
+def suite(benchmark: Path, card: Mapping[str, object]) -> Suite:
+    """The suite of a benchmark of own questions."""
+    return Suite(
+        name=str(card["suite"]),
+        title=str(card.get("title") or card["suite"]),
+        version=f"own-{ANALYSIS}",
+        cluster_unit=str(card.get("cluster_by") or "question"),
+        identity=identity,
+        cells=lambda folder, settings: load_prompts(folder),
+        generations_needed=sdg.generations_needed,
+        tables=tables,
+        noted=noted,
+    )

@@ -1,0 +1,261 @@
+"""A folder of own questions is read whole: what it holds, and every fault with its line."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import zlib
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from sdgbias.benchmark.own import assign_splits, letter_of, read_folder
+from sdgbias.types import View
+from tests.builders.own_questions import HEADER, LEAST, YAML, png, rows, write
+
+
+def faults(folder: Path) -> list[str]:
+    return [str(fault) for fault in read_folder(folder).faults]
+
+
+def table(*lines: str) -> str:
+    return "\n".join([HEADER, *lines]) + "\n"
+
+
+def test_a_folder_without_faults(tmp_path: Path) -> None:
+    found = read_folder(write(tmp_path))
+    assert found.faults == () and found.spec is not None
+    assert len(found.questions) == 40 and found.views == tuple(View) and not found.no_cade
+    first, second = found.questions[:2]
+    assert (first.answer, second.answer) == ("A", "B")  # a letter, and the text "two"
+    assert first.options == ("one", "two", "three") and first.groups == ("red",)
+    assert (first.cluster, first.split, first.image) == ("b0", "val", "pictures/0.png")
+
+
+def test_all_faults_are_listed_with_their_lines(tmp_path: Path) -> None:
+    good = "q{},How many?,one,two,three,A,pictures/0.png,,test,b1,red".format
+    lines = [
+        good(1),
+        "q1,How many?,one,two,three,four,pictures/9.png,,test,b1,red",
+        "q3,,one,,three,A,../x.png,,train,,red",
+        "q4,How many?,one,,,A,,,test,b1,red",
+        "q5,How many?,one,one,two,A,,,test,b1,red",
+        "q6,How many?,one,two",
+        good(7),
+        ",,,,,,,,,,",
+        "q9,How many?,one,two,three,Two,https://x.org/1.png,,test,b1,red",
+    ]
+    found = faults(write(tmp_path, table=table(*lines)))
+    assert found == [
+        "items.csv:3: answer 'four' is none of the options; there are: 'A', 'B', 'C', 'one', 'two',"
+        " 'three'",
+        "items.csv:3: id 'q1' is also that of line 2; ids are unique",
+        "items.csv:3: image 'pictures/9.png' is not there; give a path from the suite's folder",
+        "items.csv:4: cluster_by (column 'batch') is empty; fill it",
+        "items.csv:4: image '../x.png' leads out of the folder; put the picture into the folder,"
+        " without '..' or links",
+        "items.csv:4: option 'b' is empty and 'c' is not; leave options out at the end only",
+        "items.csv:4: question (column 'question') is empty; fill it",
+        "items.csv:4: split (column 'split') is 'train'; write val or test",
+        "items.csv:5: has 1 option; a question has 2 to 10",
+        "items.csv:6: options 'a' and 'b' are both 'one'; options of a question differ",
+        "items.csv:7: has 4 cells, the header 11; put double quotes around a cell that holds a"
+        " comma",
+        "items.csv:9: is an empty row; delete it",
+        "items.csv:10: answer 'Two' is none of the options; did you mean 'two'?",
+        "items.csv:10: image 'https://x.org/1.png' is an address; put the picture into the folder"
+        " and name its path",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "line", "said"),
+    [
+        (("name: dots", "name: Dots!"), 1, "name is 'Dots!'; use small letters"),
+        (("name: dots", "name: sdg"), 1, "name 'sdg' is taken or nearly so; choose another"),
+        (("name: dots", "name: facets"), 1, "name 'facets' is taken or nearly so"),
+        (("title: Counting dots", "titel: Counting dots"), 2, "did you mean 'title'?"),
+        (("version: 1", "version: [1]"), 3, "version is a list; write one text"),
+        (("version: 1\n", "version: 1\nversion: 2\n"), 4, "field 'version' is given twice"),
+        (("items.csv", "item.csv"), 4, "'item.csv' is not there; did you mean 'items.csv'?"),
+        (("items.csv", "../items.csv"), 4, "climbs out of"),
+        (("question: question", "question: qestion"), 5, "did you mean 'question'?"),
+        (("image: picture", "picture: picture"), 5, "unknown field 'columns.picture'"),
+        (("answer: answer, ", ""), 5, "field 'columns.answer' is missing; add it"),
+        (("options: [a, b, c]", "options: [a]"), 5, "1 column; a question has 2 to 10 options"),
+        (("options: [a, b, c]", "options: [a, b, a]"), 5, "names column 'a' twice"),
+        (("options: [a, b, c]", "options: a"), 5, "columns.options is a list of columns"),
+        (("context: hint", "context: question"), 5, "named as question and as context"),
+        (("cluster_by: batch", "cluster_by: bach"), 6, "did you mean 'batch'?"),
+        (("groups: [colour]", "groups: [color]"), 7, "did you mean 'colour'?"),
+        (("groups: [colour]", "polarity: up"), 7, "polarity is 'up'; higher"),
+        (("groups: [colour]", "groups: [colour"), 8, "not YAML"),
+    ],
+)
+def test_faults_of_suite_yaml(
+    tmp_path: Path, change: tuple[str, str], line: int, said: str
+) -> None:
+    found = faults(write(tmp_path, YAML.replace(*change)))
+    assert any(f.startswith(f"suite.yaml:{line}: ") and said in f for f in found), found
+
+
+def test_a_missing_folder_and_a_missing_suite_yaml(tmp_path: Path) -> None:
+    assert "is no folder" in faults(tmp_path / "none")[0]
+    (tmp_path / "suite.yml").write_text(YAML)
+    assert "rename suite.yml" in faults(tmp_path)[0]
+
+
+def test_separators_encodings_and_quotes(tmp_path: Path) -> None:
+    folder = write(tmp_path, table=table(*rows()).replace(",", ";"))
+    assert "separated by semicolons; only commas are read" in faults(folder)[0]
+    good = table(*rows())
+    (folder / "items.csv").write_bytes(b"\xef\xbb\xbf" + good.replace("\n", "\r\n").encode())
+    assert faults(folder) == []  # a byte order mark and Windows line ends
+    (folder / "items.csv").write_bytes(good.replace("one", "\xe9ins", 2).encode("latin-1"))
+    assert faults(folder)[0] == "items.csv:2: byte 0xE9 is not UTF-8; save it as UTF-8"
+    (folder / "items.csv").write_bytes(good.encode("utf-16"))
+    assert "UTF-16" in faults(folder)[0]
+    (folder / "items.csv").write_text(good + 'q99,"an open quote,one,two\n')
+    assert "items.csv:42: a double quote is opened and not closed" in faults(folder)[0]
+    quoted = 'q99,"two\nlines, quoted",one,two,three,A,,,test,b1,red\nq100,?,one,two,three,D,,,val,b1,red\n'
+    (folder / "items.csv").write_text(good + quoted)
+    assert [f.split(":")[1] for f in faults(folder)] == ["44"]  # lines of the file, not rows
+
+
+def test_pictures_that_can_not_be_shown(tmp_path: Path) -> None:
+    folder = write(tmp_path / "f")
+    pictures = folder / "pictures"
+    (pictures / "text.png").write_text("no picture")
+    (pictures / "half.png").write_bytes(png(side=200)[:90])
+    (tmp_path / "outside.png").write_bytes(png())
+    (pictures / "link.png").symlink_to(tmp_path / "outside.png")
+    (pictures / "loop.png").symlink_to(pictures / "loop.png")
+    os.mkfifo(pictures / "pipe.png")
+    header = struct.pack(">IIBBBBB", 60_000, 60_000, 8, 2, 0, 0, 0)
+    chunks = b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in ((b"IHDR", header), (b"IDAT", zlib.compress(bytes(9))), (b"IEND", b""))
+    )
+    (pictures / "huge.png").write_bytes(b"\x89PNG\r\n\x1a\n" + chunks)
+    names = ("text", "half", "link", "loop", "pipe", "huge")
+    lines = [f"q{n},?,one,two,,A,pictures/{n}.png,,test,b1,red" for n in names]
+    lines.append(f"q7,?,one,two,,A,{tmp_path}/outside.png,,test,b1,red")
+    lines.append("q8,?,one,two,,A,pictures,,test,b1,red")
+    said = faults(write(folder, table=table(*lines)))
+    for at, words in enumerate(
+        (
+            "is no PNG or JPEG",
+            "can't be",
+            "leads out of the folder",
+            "can't be followed",
+            "is not there",
+            "has more than 89,478,485 pixels",
+            "leads out of the folder",
+            "is a folder",
+        )
+    ):
+        assert said[at].startswith(f"items.csv:{at + 2}: image ") and words in said[at], said[at]
+
+
+def test_jsonl_keeps_numbers_as_written_and_refuses_lists(tmp_path: Path) -> None:
+    yaml = LEAST.format(items="items.jsonl", options="a, b, c")
+    lines = [
+        '{"id": 1, "question": "Half?", "a": 0.50, "b": 5, "c": null, "answer": 0.50}',
+        '{"id": 2, "question": "True?", "a": true, "b": false, "answer": "B"}',
+        '{"id": 3, "question": "?", "a": ["x"], "b": 1, "c": 2, "answer": "A"}',
+        '{"id": 4, "question": "?", "a": 1, "a": 2, "b": 3, "answer": "A"}',
+        '{"id": 5, "question": "?", "a": NaN, "b": 3, "answer": "A"}',
+        "[1, 2]",
+        '{"id": 7,',
+    ]
+    folder = write(tmp_path, yaml, "\ufeff" + "\n".join(lines[:2]) + "\n", "items.jsonl")
+    found = read_folder(folder)
+    assert found.faults == ()
+    assert found.questions[0].options == ("0.50", "5") and found.questions[0].answer == "A"
+    assert found.questions[1].options == ("true", "false")
+    assert found.views == (View.Q_ONLY,) and found.no_cade
+    write(tmp_path, yaml, "\n".join(lines), "items.jsonl")
+    assert [f.split(": ")[0] + ": " + f.split(": ")[1][:24] for f in faults(folder)] == [
+        "items.jsonl:3: 'a' holds a JSON list; g",
+        "items.jsonl:3: option 'a' is empty and ",
+        "items.jsonl:4: names 'a' twice; remove ",
+        "items.jsonl:5: holds NaN, which is no v",
+        "items.jsonl:6: is no JSON object; each ",
+        "items.jsonl:7: not JSON (Expecting prop",
+    ]
+
+
+def test_parquet_with_numbers_and_gaps(tmp_path: Path) -> None:
+    yaml = LEAST.format(items="items.parquet", options="a, b, c")
+    frame = pd.DataFrame(
+        {
+            "id": [1, 2],
+            "question": ["How many?", "Which?"],
+            "a": [1, 2],
+            "b": [3.0, 2.5],
+            "c": [4.0, None],  # pandas makes floats of whole numbers with gaps
+            "answer": [4.0, 2.5],
+        }
+    )
+    folder = write(tmp_path, yaml, "", "unused.csv")
+    frame.to_parquet(folder / "items.parquet")
+    found = read_folder(folder)
+    assert found.faults == ()
+    assert [q.options for q in found.questions] == [("1", "3", "4"), ("2", "2.5")]
+    assert [q.answer for q in found.questions] == ["C", "B"]
+    frame.assign(a=[["x"], ["y"]]).to_parquet(folder / "items.parquet")
+    assert faults(folder)[0].startswith("items.parquet: column 'a' holds list")
+    frame.assign(id=[1, 1]).to_parquet(folder / "items.parquet")
+    assert "items.parquet:row 2: id '1' is also that of row 1" in faults(folder)[0]
+    (folder / "items.parquet").write_bytes(b"no parquet")
+    assert "is no readable Parquet file" in faults(folder)[0]
+
+
+@pytest.mark.parametrize("n", [2, 10])
+def test_two_and_ten_options(tmp_path: Path, n: int) -> None:
+    names = [f"o{i}" for i in range(n)]
+    record = {
+        "id": "x",
+        "question": "?",
+        **{o: f"text {o}" for o in names},
+        "answer": "AJ"[n == 10],
+    }
+    write(tmp_path, LEAST.format(items="i.jsonl", options=", ".join(names)), "", "unused")
+    (tmp_path / "i.jsonl").write_text(json.dumps(record))
+    assert read_folder(tmp_path).questions[0].answer == "AJ"[n == 10]
+    eleven = ", ".join([*names, *(f"p{i}" for i in range(11 - n))])
+    (tmp_path / "suite.yaml").write_text(LEAST.format(items="i.jsonl", options=eleven))
+    assert any("11 columns; a question has 2 to 10 options" in f for f in faults(tmp_path))
+
+
+def test_an_answer_that_is_letter_and_text() -> None:
+    assert letter_of("A", ["A", "B"]) == ("A", "")  # both readings agree
+    letter, fault = letter_of("A", ["B", "A"])
+    assert letter == "" and "the letter of option 'B' and the text of option B" in fault
+    assert letter_of("C", ["x", "y"])[0] == "" and letter_of("a", ["x", "y"])[0] == ""
+
+
+def test_the_split_follows_clusters_and_not_the_order_of_rows(tmp_path: Path) -> None:
+    yaml = YAML.replace(", split: split", "")
+    found = read_folder(write(tmp_path, yaml))
+    val = {q.cluster for q in found.questions if q.split == "val"}
+    assert len(val) == 2 and not val & {q.cluster for q in found.questions if q.split == "test"}
+    back = assign_splits("dots", reversed(found.questions))
+    assert {q.id: q.split for q in back} == {q.id: q.split for q in found.questions}
+    alone = assign_splits("dots", found.questions[:1])
+    assert alone[0].split == "test"
+
+
+def test_what_a_folder_can_not_have_is_noted(tmp_path: Path) -> None:
+    yaml = YAML.replace(", image: picture", "").replace(", context: hint", "")
+    found = read_folder(write(tmp_path, yaml))
+    assert found.views == (View.Q_ONLY,) and "needs a view with a picture" in found.no_cade
+    notes = "\n".join(found.notes)
+    assert "view full is left out: no question has a picture" in notes
+    assert "view ctx_q is left out: no question has a context" in notes
+    all_val = table(*(row.replace(",test,", ",val,") for row in rows()))
+    assert "no question has split test" in faults(write(tmp_path, table=all_val))[0]
+    no_val = table(*(row.replace(",val,", ",test,") for row in rows()))
+    assert "tuned on split val" in read_folder(write(tmp_path, table=no_val)).no_cade
