@@ -34,6 +34,9 @@ from sdgbias.errors import InfrastructureError, ModelError, OutOfMemory, Registr
 from sdgbias.types import DIGITS, LETTERS, ModelSpec, Prompt, ScoreBatch
 
 _VERSION = "vllm-1"
+#: The pixels of the transformers engine, to the bit: Pillow's. Only image processors know this
+#: word; `backend`, the newer one, also reaches video processors, which have no Pillow one.
+_PIXELS = {"use_fast": False}
 _MOST_IDS = 128  # of SamplingParams.logprob_token_ids
 _TOO_LONG = (
     "maximum context length",
@@ -225,7 +228,8 @@ class VLLM:
         folder = local_folder(spec, root)
         try:
             import torch
-            import transformers
+
+            from sdgbias.engines.hf.processor import load_processor
 
             cpu = not torch.cuda.is_available()
             self.own_process = bool(options.get("engine_process", False))
@@ -244,12 +248,7 @@ class VLLM:
         settings = _settings(options, cpu)
         try:
             with _offline(folder is not None):
-                self.processor: Any = transformers.AutoProcessor.from_pretrained(
-                    source,
-                    backend="pil",
-                    revision=revision or "main",
-                    trust_remote_code=spec.trust_remote_code,
-                )
+                self.processor: Any = load_processor(spec, root)
                 self._find_tokens(spec.name)
                 self.engine: Any = LLM(
                     model=source,
@@ -264,9 +263,7 @@ class VLLM:
                     disable_log_stats=False,
                     use_tqdm_on_load=False,
                     seed=0,
-                    mm_processor_kwargs={
-                        "backend": "pil"
-                    },  # the pictures' numbers of the transformers engine, to the bit
+                    mm_processor_kwargs=_PIXELS,
                     **settings,
                 )
         except torch.OutOfMemoryError as error:

@@ -114,7 +114,8 @@ def cost(
             f"{spec.name}: backend {spec.backend} has no tokenizer to count with; plan works for:"
             f" {', '.join(TOKENIZED)}"
         )
-    from sdgbias.engines.hf.engine import load_processor, tree_tokens
+    from sdgbias.engines.hf.engine import tree_tokens
+    from sdgbias.engines.hf.processor import load_processor
     from sdgbias.engines.hf.prompting import token_paths
 
     processor = load_processor(spec, root)

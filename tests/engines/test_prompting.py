@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from sdgbias.engines.hf.engine import load_processor
+from sdgbias.engines.hf.processor import load_processor
 from sdgbias.engines.hf.prompting import (
     adds_special_tokens,
     end_ids,

@@ -19,11 +19,12 @@ import numpy as np
 import torch
 import transformers
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor
+from transformers import AutoConfig, AutoModelForImageTextToText
 
 from sdgbias.engines.fingerprint import fingerprint, local_folder
 from sdgbias.engines.hf import prompting, shared_prefix
 from sdgbias.engines.hf.pixels import PixelCache
+from sdgbias.engines.hf.processor import load_processor
 from sdgbias.engines.hf.prompting import (
     adds_special_tokens,
     end_ids,
@@ -60,22 +61,6 @@ def _too_many(name: str, pictures: int, why: str) -> str:
         f"{name}: {pictures} pictures in one prompt, {why}; build the benchmark with the image"
         " layout composite (layout: composite)"
     )
-
-
-def load_processor(spec: ModelSpec, root: Path) -> Any:
-    """The processor alone (tokenizer, chat template, picture sizes). Raises ModelError,
-    InfrastructureError."""
-    folder = local_folder(spec, root)
-    where = {} if folder else {"revision": spec.revision}
-    try:
-        return AutoProcessor.from_pretrained(
-            str(folder or spec.repo),
-            backend="pil",
-            trust_remote_code=spec.trust_remote_code,
-            **where,
-        )
-    except (OSError, ValueError, ImportError) as error:
-        raise trouble(spec, folder, "can't load the processor of", error) from None
 
 
 def tree_tokens(spec: ModelSpec, root: Path) -> int | None:
