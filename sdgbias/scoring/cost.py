@@ -116,9 +116,9 @@ def cost(
         )
     from sdgbias.engines.hf.engine import tree_tokens
     from sdgbias.engines.hf.processor import load_processor
-    from sdgbias.engines.hf.prompting import token_paths
+    from sdgbias.engines.hf.prompting import template_of, token_paths
 
-    processor = load_processor(spec, root)
+    processor, template = load_processor(spec, root), template_of(spec)
     cells = suites.cells(benchmark, suites.suite_of(suites.benchmark_card(benchmark)), passes, seed)
     cells = cells[cells["task"] == task] if task else cells
     plan = make_plan(cells, spec.name)
@@ -138,7 +138,7 @@ def cost(
             Prompt(t, c, picture if i else (), i)
             for t, c, i in zip(part["text"], part["candidates"], part["image_id"], strict=True)
         ]
-        paths += token_paths(processor, prompts, image_tokens)
+        paths += token_paths(processor, prompts, image_tokens, template)
         if progress:
             progress("counting tokens", min(start + _ENCODED, len(rows)), len(rows))
     lengths = pd.Series([len(path) for path in paths], index=rows["key"])

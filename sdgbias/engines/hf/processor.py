@@ -10,6 +10,7 @@ from transformers import AutoImageProcessor, AutoProcessor
 
 from sdgbias.engines.fingerprint import local_folder
 from sdgbias.engines.hub_errors import trouble
+from sdgbias.errors import RegistryError
 from sdgbias.types import ModelSpec
 
 
@@ -29,9 +30,35 @@ def load_processor(spec: ModelSpec, root: Path) -> Any:
     try:
         processor: Any = AutoProcessor.from_pretrained(source, **where)
         if getattr(processor, "image_processor", None) is not None:
+            options = processor_options(spec)
             processor.image_processor = AutoImageProcessor.from_pretrained(
-                source, backend="pil", **where
+                source, backend="pil", **where, **options
             )
-    except (OSError, ValueError, ImportError) as error:
+            _check(spec, processor.image_processor, options)
+    except (OSError, ValueError, ImportError, TypeError, KeyError, AttributeError) as error:
         raise trouble(spec, folder, "can't load the processor of", error) from None
     return processor
+
+
+def processor_options(spec: ModelSpec) -> dict[str, Any]:
+    """Option `processor` of a registry entry: settings of the image processor (min_pixels,
+    max_pixels, do_image_splitting, ...). RegistryError where it isn't a mapping."""
+    given = spec.options.get("processor", {})
+    if not isinstance(given, dict):
+        raise RegistryError(
+            f"registry/models/{spec.name}.yaml: processor is {given!r}; valid: a mapping such as"
+            " {max_pixels: 200704}"
+        )
+    return given
+
+
+def _check(spec: ModelSpec, images: Any, options: dict[str, Any]) -> None:
+    """RegistryError for a setting that this image processor doesn't have: it would be ignored."""
+    named = getattr(getattr(images, "valid_kwargs", None), "__annotations__", {})
+    known = {*named, *vars(type(images)())}
+    for name in options:
+        if name not in known:
+            raise RegistryError(
+                f"registry/models/{spec.name}.yaml: processor: {type(images).__name__} has no"
+                f" setting {name}; valid: {', '.join(sorted(k for k in known if k[0] != '_'))}"
+            )
