@@ -29,7 +29,7 @@ def declare() -> None:
     missing = [name for name in OPERATORS if not hasattr(torch.ops.torchvision, name)]
     if not missing:
         return
-    library = torch.library.Library("torchvision", "FRAGMENT")
+    library: Any = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
     _kept.append(library)
     for name in missing:
         library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
