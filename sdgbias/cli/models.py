@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sdgbias.cli.options import DEFAULT_BENCHMARK, DEFAULT_RESULTS, Bars, ResultsOption, choice
+from sdgbias.cli.prompt import show_prompt
 from sdgbias.errors import (
     GateError,
     InfrastructureError,
@@ -381,9 +382,27 @@ def check_model(
         )
 
 
+models_app.command("prompt")(show_prompt)
+
+
 def add_to(app: typer.Typer) -> None:
     """Adds this command to the command line."""
     app.command("register-model")(register_model)
+
+
+def _try_processor(spec: ModelSpec, root: Path) -> str:
+    """Loads what makes prompts of text and pictures, without the weights, and says how that went.
+    ModelError where the files can never be loaded; a hub that doesn't answer is no reason
+    against a candidate."""
+    if spec.backend not in ("hf", "vllm"):
+        return "no processor of its own"
+    from sdgbias.engines.hf.processor import load_processor
+
+    try:
+        processor = load_processor(spec, root)
+    except InfrastructureError as error:
+        return f"its processor was not tried: {error}"
+    return f"its processor loads ({type(processor).__name__})"
 
 
 def register_model(
@@ -488,7 +507,7 @@ def register_model(
     typer.echo("\n".join(found.verdicts))
     verdict = None
     if not enable:
-        said = "not asked: --candidate"
+        said = f"not asked: --candidate; {_try_processor(spec, root)}"
         spec = replace(
             spec,
             reason=found.obstacle

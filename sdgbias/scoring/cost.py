@@ -128,11 +128,12 @@ def cost(
             f"{spec.name}: backend {spec.backend} has no tokenizer to count with; plan works for:"
             f" {', '.join(TOKENIZED)}"
         )
-    from sdgbias.engines.hf.engine import load_processor, tree_tokens
-    from sdgbias.engines.hf.prompting import token_paths
+    from sdgbias.engines.hf.engine import tree_tokens
+    from sdgbias.engines.hf.processor import load_processor
+    from sdgbias.engines.hf.prompting import template_of, token_paths
     from sdgbias.engines.hub_errors import BROKEN
 
-    processor = load_processor(spec, root)
+    processor, template = load_processor(spec, root), template_of(spec)
     asked = suites.EvalSettings(passes=passes, seed=seed)
     cells = suites.of(benchmark).cells(benchmark, asked)
     cells = cells[cells["task"] == task] if task else cells
@@ -153,7 +154,7 @@ def cost(
             for t, c, i in zip(part["text"], part["candidates"], part["image_id"], strict=True)
         ]
         try:
-            paths += token_paths(processor, prompts, image_tokens)
+            paths += token_paths(processor, prompts, image_tokens, template)
         except (ValueError, *BROKEN) as error:
             why = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise ModelError(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     BertTokenizer,
     CLIPVisionConfig,
@@ -20,12 +20,14 @@ from transformers import (
     InternVLConfig,
     InternVLForConditionalGeneration,
     InternVLProcessor,
+    InternVLVideoProcessor,
     LlamaConfig,
     LlavaConfig,
     LlavaForConditionalGeneration,
     LlavaOnevisionConfig,
     LlavaOnevisionForConditionalGeneration,
     LlavaOnevisionProcessor,
+    LlavaOnevisionVideoProcessor,
     LlavaProcessor,
     MllamaConfig,
     MllamaForConditionalGeneration,
@@ -37,6 +39,7 @@ from transformers import (
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
     Qwen2_5_VLProcessor,
+    Qwen2VLVideoProcessor,
 )
 from transformers.models.blip.image_processing_pil_blip import BlipImageProcessorPil
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
@@ -49,6 +52,8 @@ from transformers.models.mllama.image_processing_pil_mllama import MllamaImagePr
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 
+from tests.builders.hub_files import write_hub_files
+
 TEMPLATE = (
     "{% for m in messages %}USER: {% for p in m['content'] %}{% if p['type'] == 'image'"
     " %}<image>\n{% else %}{{ p['text'] }}{% endif %}{% endfor %}\n{% endfor %}{% if"
@@ -57,10 +62,11 @@ TEMPLATE = (
 SPECIAL = ["<pad>", "<s>", "</s>", "<image>", "<video>", "<box>", "</box>"]
 
 
-def tokenizer(kind: str, **special: str) -> PreTrainedTokenizerFast:
+def tokenizer(kind: str, named: bool = True, **special: str) -> PreTrainedTokenizerFast:
     """'byte': one token per byte. 'metaspace': SentencePiece-like; letters have a variant with the
     space mark, digits don't, so a digit may come after a lone space token. 'no-b': a vocabulary
-    that lacks the letter B."""
+    that lacks the letter B. ``named``: the tokenizer says itself which token stands for a picture;
+    ``special``: these tokens instead."""
     if kind == "metaspace":
         letters = [chr(c) for c in range(33, 127)]
         vocab = [*SPECIAL, "<unk>", "\u2581", "\n", *letters, "\u2581A", "\u2581B", "\u2581C"]
@@ -85,7 +91,7 @@ def tokenizer(kind: str, **special: str) -> PreTrainedTokenizerFast:
         eos_token="</s>",
         pad_token="<pad>",
         model_max_length=4096,
-        extra_special_tokens=special or {"image_token": "<image>"},
+        extra_special_tokens=special or ({"image_token": "<image>"} if named else {}),
     )
 
 
@@ -136,22 +142,7 @@ def save_llava(folder: Path, kind: str = "byte", seed: int = 0) -> Path:
         image_seq_length=4,
         vision_feature_layer=-1,
     )
-    LlavaForConditionalGeneration(config).save_pretrained(folder)
-    processor.save_pretrained(folder)
-    return folder
-
-
-class NoVideo:
-    """Where a processor asks for a video processor: the real ones can't be made without
-    torchvision."""
-
-    model_input_names: tuple[str, ...] = ()
-
-
-def _without_video(kind: type, **parts: Any) -> Any:
-    """The real processor class, but for the check that its video processor is one."""
-    checked = type(kind.__name__, (kind,), {"check_argument_for_proper_class": lambda *_: None})
-    return checked(video_processor=NoVideo(), **parts)
+    return write_hub_files(folder, LlavaForConditionalGeneration(config), processor)
 
 
 def onevision(kind: str) -> tuple[Any, Any]:
@@ -161,9 +152,9 @@ def onevision(kind: str) -> tuple[Any, Any]:
     images = LlavaOnevisionImageProcessorPil(
         size={"height": 28, "width": 28}, image_grid_pinpoints=[[28, 56], [56, 28], [56, 56]]
     )
-    processor = _without_video(
-        LlavaOnevisionProcessor,
+    processor = LlavaOnevisionProcessor(
         image_processor=images,
+        video_processor=LlavaOnevisionVideoProcessor(size={"height": 28, "width": 28}),
         tokenizer=tokens,
         num_image_tokens=4,
         chat_template=TEMPLATE,
@@ -187,8 +178,11 @@ def qwen(kind: str) -> tuple[Any, Any]:
     images = Qwen2VLImageProcessorPil(
         patch_size=14, merge_size=2, min_pixels=28 * 28, max_pixels=84 * 84
     )
-    processor = _without_video(
-        Qwen2_5_VLProcessor, image_processor=images, tokenizer=tokens, chat_template=TEMPLATE
+    processor = Qwen2_5_VLProcessor(
+        image_processor=images,
+        tokenizer=tokens,
+        video_processor=Qwen2VLVideoProcessor(patch_size=14, merge_size=2),
+        chat_template=TEMPLATE,
     )
     config = Qwen2_5_VLConfig(
         vision_config={
@@ -229,9 +223,9 @@ def internvl(kind: str) -> tuple[Any, Any]:
     images = GotOcr2ImageProcessorPil(
         size={"height": 28, "width": 28}, crop_to_patches=True, min_patches=1, max_patches=4
     )
-    processor = _without_video(
-        InternVLProcessor,
+    processor = InternVLProcessor(
         image_processor=images,
+        video_processor=InternVLVideoProcessor(size={"height": 28, "width": 28}),
         tokenizer=tokens,
         image_seq_length=1,
         chat_template=TEMPLATE,
@@ -255,7 +249,7 @@ def internvl(kind: str) -> tuple[Any, Any]:
 def instructblip(kind: str) -> tuple[Any, Any]:
     """InstructBLIP: the Q-Former reads the question, so a picture's features differ from prompt to
     prompt."""
-    tokens = tokenizer(kind)
+    tokens = tokenizer(kind, named=False)
     words = {
         t: i
         for i, t in enumerate(
@@ -267,7 +261,6 @@ def instructblip(kind: str) -> tuple[Any, Any]:
     processor = InstructBlipProcessor(
         images, tokens, BertTokenizer(vocab=words), num_query_tokens=3
     )
-    processor.image_token = AddedToken("<image>", special=True)
     config = InstructBlipConfig(
         vision_config={**_CLIP, "initializer_range": 0.3},
         qformer_config={
@@ -374,13 +367,9 @@ MAKERS = {
 }
 
 
-def save(folder: Path, family: str, kind: str = "byte", seed: int = 0) -> Any:
-    """Saves a model's weights and configuration in ``folder``; returns its processor, which only
-    "llava" finds there."""
+def save(folder: Path, family: str, kind: str = "byte", seed: int = 0) -> Path:
+    """A random model of a family in the files of a hub repository."""
     if family == "llava":
-        save_llava(folder, kind, seed)
-        return None
+        return save_llava(folder, kind, seed)
     torch.manual_seed(seed)
-    model, processor = MAKERS[family](kind)
-    model.save_pretrained(folder)
-    return processor
+    return write_hub_files(folder, *MAKERS[family](kind))

@@ -11,6 +11,7 @@ import pytest
 
 from sdgbias.engines import fingerprint, vllm
 from sdgbias.engines.hf import engine
+from sdgbias.engines.hf.prompting import Template, probe_hash
 from sdgbias.registry import entries
 from sdgbias.types import ModelSpec
 
@@ -111,7 +112,13 @@ def test_a_loaded_engine_has_the_fingerprint_of_its_folder(folder: Path, tmp_pat
     one = load(SPEC, tmp_path)
     parts = "text_config:sdpa vision_config:sdpa"
     assert one.fingerprint == fingerprint.fingerprint(
-        SPEC, ROOT, engine._VERSION, one.device.type, f"attention sdpa {parts}"
+        SPEC,
+        ROOT,
+        engine._VERSION,
+        one.device.type,
+        f"attention sdpa {parts}",
+        f"prompts {probe_hash(one.processor, Template())}",
+        "pictures {}",
     )  # type: ignore[attr-defined]
     template = folder / "chat_template.jinja"
     template.write_text(template.read_text() + "{# #}")

@@ -53,3 +53,37 @@ def test_a_folder_is_always_the_models_own_fault() -> None:
         "ModelError",
         "m: can't load /w: We couldn't connect to the hub",
     )
+
+
+@pytest.mark.parametrize("folder", [None, Path("/w")])
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (
+            ValueError("x contains custom code; pass the argument `trust_remote_code=True`"),
+            "--trust-remote-code --notes WHO_READ_IT --overwrite",
+        ),
+        (
+            ValueError(
+                "The checkpoint has model type `qwen9_vl` but Transformers does not recognize this"
+                " architecture."
+            ),
+            "doesn't know model type qwen9_vl; a newer one may: pip install --upgrade transformers",
+        ),
+        (
+            ImportError("AutoVideoProcessor requires the Torchvision library but it was not found"),
+            "pip install --constraint constraints.txt --no-deps torchvision",
+        ),
+        (
+            ImportError("Package `num2words` is required to run SmolVLM processor."),
+            "it needs the package num2words: pip install num2words",
+        ),
+        (ValueError("Could not load any class"), "Could not load any class"),
+    ],
+)
+def test_files_that_never_load_are_the_models_fault_with_the_next_command(
+    error: Exception, words: str, folder: Path | None
+) -> None:
+    told = trouble(SPEC, folder, "can't load the processor of", error)
+    assert type(told).__name__ == "ModelError"
+    assert words in str(told) and "\n" not in str(told)

@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from sdgbias.benchmark.build import build
-from sdgbias.engines.hf.engine import load_processor
+from sdgbias.engines.hf.processor import load_processor
 from sdgbias.engines.hf.prompting import (
     adds_special_tokens,
     end_ids,

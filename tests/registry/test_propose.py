@@ -37,6 +37,7 @@ from sdgbias.scoring import parity
 from sdgbias.scoring import parity as admission
 from sdgbias.types import ModelSpec
 from tests.builders.hub import Hub, Repo, commit, weights
+from tests.builders.tiny_models import save_llava
 
 BIG = Here(
     Machine((80.0,) * 4, 500.0),
@@ -661,11 +662,17 @@ def test_enabled_only_when_its_probes_pass(commands: Path, monkeypatch: pytest.M
         "candidate",
         "ModelError: no single token for 'A'",
     )
-    shy = run.invoke(APP, ["register-model", "local:w", "--name", "shy", "--candidate", *where])
+    save_llava(commands / "real")
+    shy = run.invoke(APP, ["register-model", "local:real", "--name", "shy", "--candidate", *where])
     assert (
-        "not asked: --candidate" in shy.output
+        "not asked: --candidate; its processor loads (LlavaProcessor)" in shy.output
         and "models enable shy" in entries.load(commands, "shy").reason
     )
+    none = run.invoke(APP, ["register-model", "local:w", "--name", "none", "--candidate", *where])
+    assert isinstance(none.exception, ModelError) and "can't load the processor" in str(
+        none.exception
+    )
+    assert not (commands / "registry" / "models" / "none.yaml").exists()
     huge = run.invoke(APP, ["register-model", "local:w", "--name", "none", "--suites", "sdg,x"])
     assert isinstance(huge.exception, UsageError) and "unknown suite 'x'; valid: facet, sdg" in str(
         huge.exception
@@ -692,18 +699,19 @@ def test_a_person_is_asked_before_it_is_written(
     import sys
 
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    save_llava(commands / "real")
     said: list[str] = []
     for answer, expected in ((False, False), (True, True)):
         monkeypatch.setattr(
             "typer.confirm", lambda text, default, answer=answer: said.append(text) or answer
         )
         models.register_model(
-            "local:w", enable=False, revision="", results=commands / "r.duckdb", **REST
+            "local:real", enable=False, revision="", results=commands / "r.duckdb", **REST
         )
-        assert (commands / "registry" / "models" / "w.yaml").exists() == expected
-    assert said == ["Write registry/models/w.yaml?"] * 2
+        assert (commands / "registry" / "models" / "real.yaml").exists() == expected
+    assert said == ["Write registry/models/real.yaml?"] * 2
     models.register_model(
-        "local:w",
+        "local:real",
         enable=False,
         revision="",
         results=commands / "r.duckdb",

@@ -30,8 +30,12 @@ def test_runs_at_small_shapes() -> None:
         ]
         for name in ("naive", "plan")
     }
-    assert len(tokens["plan"]) == 2, "LLaVA and Qwen2.5-VL"
+    assert len(tokens["plan"]) == 3, "LLaVA, Qwen2.5-VL and InternVL3"
     assert all(
         2 * plan < naive for plan, naive in zip(tokens["plan"], tokens["naive"], strict=True)
     )
-    assert done.stdout.count("sharing on") == 2
+    assert done.stdout.count("sharing on") == 3
+    speeds = re.findall(
+        r"engine ([\d.]+) prompts/s, model.generate ([\d.]+) prompts/s", done.stdout
+    )
+    assert len(speeds) == 6 and all(float(speed) > 0 for pair in speeds for speed in pair)

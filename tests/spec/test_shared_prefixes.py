@@ -54,15 +54,13 @@ Load = Callable[..., hf.HuggingFace]
 
 
 @pytest.fixture
-def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
-    """An engine around a random model; its processor by hand where the library can't find it
-    without torchvision."""
+def load(tmp_path: Path) -> Load:
+    """An engine around a random model, from the files of a hub repository."""
 
     def _load(
         family: str, kind: str = "byte", share: bool = True, **changes: Any
     ) -> hf.HuggingFace:
-        folder = tmp_path / f"{family}-{kind}"
-        processor = save(folder, family, kind)
+        folder = save(tmp_path / f"{family}-{kind}", family, kind)
         spec = ModelSpec(
             name="m",
             title="M",
@@ -72,10 +70,7 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
             state="enabled",
         )
         spec = dataclasses.replace(spec, options={"share_prefix": share}, **changes)
-        with monkeypatch.context() as patched:
-            if processor is not None:
-                patched.setattr(hf.AutoProcessor, "from_pretrained", lambda *_, **__: processor)
-            return hf.HuggingFace(spec, Path())
+        return hf.HuggingFace(spec, Path())
 
     return _load
 

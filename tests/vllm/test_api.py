@@ -85,7 +85,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     ]
     command += [
         "--mm-processor-kwargs",
-        '{"backend": "pil"}',
+        '{"use_fast": false}',
     ]  # the pictures' numbers of the transformers engine
     quiet = {
         "VLLM_NO_USAGE_STATS": "1",

@@ -10,6 +10,7 @@ says so.
 from __future__ import annotations
 
 import inspect
+import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,18 +20,20 @@ import numpy as np
 import torch
 import transformers
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor
+from transformers import AutoConfig, AutoModelForImageTextToText
 
 from sdgbias.engines import Backend
 from sdgbias.engines.fingerprint import fingerprint, local_folder
 from sdgbias.engines.hf import prompting, shared_prefix
 from sdgbias.engines.hf.pixels import PixelCache
+from sdgbias.engines.hf.processor import load_processor, processor_options
 from sdgbias.engines.hf.prompting import (
     adds_special_tokens,
     end_ids,
     forced_ids,
     minus_ids,
     render,
+    template_of,
 )
 from sdgbias.engines.hf.tokens import find_candidates
 from sdgbias.engines.hub_errors import BROKEN as _BROKEN
@@ -62,22 +65,6 @@ def _too_many(name: str, pictures: int, why: str) -> str:
         f"{name}: {pictures} pictures in one prompt, {why}; build the benchmark with the image"
         " layout composite (layout: composite)"
     )
-
-
-def load_processor(spec: ModelSpec, root: Path) -> Any:
-    """The processor alone (tokenizer, chat template, picture sizes). Raises ModelError,
-    InfrastructureError."""
-    folder = local_folder(spec, root)
-    where = {} if folder else {"revision": spec.revision}
-    try:
-        return AutoProcessor.from_pretrained(
-            str(folder or spec.repo),
-            backend="pil",
-            trust_remote_code=spec.trust_remote_code,
-            **where,
-        )
-    except (*_BROKEN, OSError, ValueError, ImportError, RuntimeError) as error:
-        raise trouble(spec, folder, "can't load the processor of", error) from None
 
 
 def tree_tokens(spec: ModelSpec, root: Path) -> int | None:
@@ -122,7 +109,8 @@ class HuggingFace(Backend):
         self.dtype = getattr(torch, spec.dtype)
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-        self.processor = load_processor(spec, root)
+        self.processor, self.template = load_processor(spec, root), template_of(spec)
+        prompting.check_template(self.processor, self.template, spec.name)
         try:
             model: Any = AutoModelForImageTextToText.from_pretrained(
                 source, dtype=self.dtype, use_safetensors=True, **where
@@ -173,6 +161,8 @@ class HuggingFace(Backend):
             "past_key_values" in self.accepts and "cross_attention_mask" not in self.accepts
         )
         self.width = int(getattr(self.model.config.get_text_config(), "hidden_size", 0))
+        #: A processor that takes one picture per prompt, not a list of them.
+        self.flat_pictures = False
         self.batch_size = spec.batch_size
         #: What was done so far: prompts, tokens_of_prompts (alone), tokens_prefilled (with
         #: sharing), images_encoded, forwards.
@@ -184,11 +174,17 @@ class HuggingFace(Backend):
         #: came out the same.
         self.proven: set[bool] = set()
         self.fingerprint = fingerprint(
-            spec, root, _VERSION, self.device.type, f"attention {_attention(self.model.config)}"
+            spec,
+            root,
+            _VERSION,
+            self.device.type,
+            f"attention {_attention(self.model.config)}",
+            f"prompts {prompting.probe_hash(self.processor, self.template)}",
+            f"pictures {json.dumps(processor_options(spec), sort_keys=True)}",
         )
 
     def render(self, prompt: Prompt) -> str:
-        return render(self.processor, prompt)
+        return render(self.processor, prompt, self.template)
 
     def inputs(
         self, prompts: Sequence[Prompt], suffix: str = "", once: bool = False
@@ -213,7 +209,7 @@ class HuggingFace(Backend):
         self.pixels.once, self.pixels.left_out = once, False
         try:
             if most or not self.asks_for_picture:
-                batch = self.processor(images=images if most else None, text=texts, **options)
+                batch = self._processed(images if most else None, texts, options)
             else:
                 batch = prompting.made(self.processor, texts, options)
         except (ValueError, TypeError, IndexError) as error:
@@ -242,6 +238,20 @@ class HuggingFace(Backend):
         if "pixel_values" in moved:
             moved["pixel_values"] = moved["pixel_values"].to(self.dtype)
         return moved
+
+    def _processed(self, images: Any, texts: list[str], options: dict[str, Any]) -> Any:
+        """What the processor makes of a list of pictures per prompt; or of a flat list, where it
+        takes a list within a list for the pages of one document (GOT-OCR)."""
+        if images is None or not self.flat_pictures:
+            try:
+                return self.processor(images=images, text=texts, **options)
+            except (ValueError, TypeError):
+                if images is None or any(len(own) != 1 for own in images):
+                    raise
+                flat = self.processor(images=[own[0] for own in images], text=texts, **options)
+                self.flat_pictures = True
+                return flat
+        return self.processor(images=[i for own in images for i in own], text=texts, **options)
 
     def _positions(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor | None:
         """(B, L) counted from each prompt's first real token, or (3, B, L) of a model with a rule

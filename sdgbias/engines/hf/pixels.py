@@ -98,7 +98,11 @@ class PixelCache:
 
     def _try(self, image: Image.Image, options: dict[str, Any]) -> bool:
         """Whether a picture twice is the picture once, put together with itself."""
-        one, two = dict(self.inner([image], **options)), dict(self.inner([image, image], **options))
+        try:
+            one = dict(self.inner([image], **options))
+            two = dict(self.inner([image, image], **options))
+        except (TypeError, ValueError):  # takes one list per prompt alone, or gives a bare tensor
+            return False
         if set(one) != set(two) or "pixel_values" not in one:
             return False
         try:

@@ -7,7 +7,11 @@ need them all the same.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -17,22 +21,94 @@ from PIL import Image
 from sdgbias.engines.hf.shared_prefix import OF_TEXT
 from sdgbias.engines.hf.tokens import CandidateTokens
 from sdgbias.engines.hub_errors import BROKEN
-from sdgbias.errors import ModelError
+from sdgbias.errors import ModelError, RegistryError
 from sdgbias.raw.images.composite import open_picture
-from sdgbias.types import Prompt
+from sdgbias.types import LETTERS, ModelSpec, Prompt
 
+#: The day that every chat template is told it is (the one that Llama's falls back to): a template
+#: that writes today's date would change prompts from night to night under an unchanged key.
+TODAY = datetime(2024, 7, 26)
+# transformers doesn't count strftime_now among what a template reads, and warns on every prompt
+logging.getLogger("transformers.processing_utils").addFilter(
+    lambda record: not str(record.msg).startswith("Kwargs passed to `processor.__call__`")
+)
 MINUS = ("-", "\u2581-", "\u0120-")
 
 
-def render(processor: Any, prompt: Prompt) -> str:
+@dataclass(frozen=True)
+class Template:
+    """What an entry's option `template` says: arguments of the chat template, a system prompt, and
+    how the answer begins."""
+
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    system: str = ""
+    answer_prefix: str = ""
+
+
+def template_of(spec: ModelSpec) -> Template:
+    """Option `template` of a registry entry. RegistryError where it isn't a mapping of plain
+    values."""
+    given = spec.options.get("template", {})
+    where = f"registry/models/{spec.name}.yaml: template"
+    if not isinstance(given, dict):
+        raise RegistryError(
+            f"{where} is {given!r}; valid: a mapping such as {{enable_thinking: false}}"
+        )
+    for name, value in given.items():
+        texts = name in ("system", "answer_prefix")
+        if not isinstance(value, str if texts else str | bool | int | float):
+            valid = "text" if texts else "text, a number, true or false"
+            raise RegistryError(f"{where}: {name} is {value!r}; valid: {valid}")
+    rest = {k: v for k, v in given.items() if k not in ("system", "answer_prefix")}
+    return Template(rest, given.get("system", ""), given.get("answer_prefix", ""))
+
+
+def check_template(processor: Any, template: Template, name: str) -> None:
+    """RegistryError where an entry's option `template` would change nothing: an argument that the
+    chat template doesn't read, or no chat template at all."""
+    text = getattr(processor, "chat_template", None)
+    where = f"registry/models/{name}.yaml: template"
+    if not text and (template.arguments or template.system):
+        raise RegistryError(f"{where}: this model has no chat template; valid: answer_prefix alone")
+    for argument in template.arguments:
+        if argument not in str(text):
+            raise RegistryError(
+                f"{where}: its chat template doesn't read {argument}; look at it: sdgbias models"
+                f" prompt {name}"
+            )
+
+
+def _strftime_now(pattern: str) -> str:
+    return TODAY.strftime(pattern)
+
+
+def render(processor: Any, prompt: Prompt, template: Template | None = None) -> str:
     """The text the tokenizer sees: the chat template around the prompt, with the pictures before
-    the text; the bare text where the processor has no template."""
+    the text; the bare text where the processor has no template. Its date is always TODAY."""
+    asked = template or Template()
     if not getattr(processor, "chat_template", None):
-        return prompt.text
+        return prompt.text + asked.answer_prefix
     content: list[dict[str, str]] = [{"type": "image"} for _ in prompt.images]
     content.append({"type": "text", "text": prompt.text})
     messages = [{"role": "user", "content": content}]
-    return str(processor.apply_chat_template(messages, add_generation_prompt=True, tokenize=False))
+    if asked.system:
+        own = [{"type": "text", "text": asked.system}]
+        messages.insert(0, {"role": "system", "content": own})
+    known = {"strftime_now": _strftime_now, "date_string": _strftime_now("%d %b %Y")}
+    # transformers takes a name that the template doesn't read for an argument of the processor
+    given = {k: v for k, v in known.items() if k in str(processor.chat_template)}
+    text = processor.apply_chat_template(
+        messages, add_generation_prompt=True, tokenize=False, **{**given, **asked.arguments}
+    )
+    return f"{text}{asked.answer_prefix}"
+
+
+def probe_hash(processor: Any, template: Template) -> str:
+    """16 hex digits over two rendered prompts, without a picture and with one: part of a
+    fingerprint, so that scores of another wording have another key."""
+    probes = (Prompt("Question?", LETTERS), Prompt("Question?", LETTERS, (b"",), "probe"))
+    texts = [render(processor, probe, template) for probe in probes]
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
 
 
 def adds_special_tokens(tokenizer: Any, rendered: str) -> bool:
@@ -70,7 +146,10 @@ def end_ids(configured: int | Sequence[int] | None, tokenizer: Any) -> set[int]:
 
 
 def token_paths(
-    processor: Any, prompts: Sequence[Prompt], image_tokens: int | None = None
+    processor: Any,
+    prompts: Sequence[Prompt],
+    image_tokens: int | None = None,
+    template: Template | None = None,
 ) -> list[np.ndarray]:
     """Token ids of prompts as an engine would prefill them, (L,) int64 each, without any model or
     pixel work.
@@ -81,7 +160,7 @@ def token_paths(
     """
     if not prompts:
         return []
-    texts = [render(processor, prompt) for prompt in prompts]
+    texts = [render(processor, prompt, template) for prompt in prompts]
     special = adds_special_tokens(processor.tokenizer, texts[0])
     ids = processor.tokenizer(texts, add_special_tokens=special)["input_ids"]
     extra = 0

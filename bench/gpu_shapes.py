@@ -1,0 +1,201 @@
+"""LLaVA-1.5-7B, Qwen2.5-VL-7B and InternVL3-8B by their shapes: configuration and processor, with a
+tokenizer made of the texts at hand. Small ones of the same kinds for a CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import transformers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+SPECIAL = ["<pad>", "<s>", "</s>", "<image>", "<video>", "<img>", "</img>"]
+TEMPLATE = (
+    "{% for m in messages %}USER: {% for p in m['content'] %}{% if p['type'] == 'image'"
+    " %}<image>\n{% else %}{{ p['text'] }}{% endif %}{% endfor %}\n{% endfor %}ASSISTANT:"
+)
+
+
+def tokenizer(texts: list[str]) -> Any:
+    """A byte-level BPE of these texts, stopped where a token is about as long as in the models' own
+    tokenizers."""
+    core = Tokenizer(models.BPE())
+    core.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
+    )
+    core.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    core.train_from_iterator(
+        texts,
+        trainers.BpeTrainer(
+            vocab_size=len(SPECIAL) + len(alphabet) + 400,
+            special_tokens=SPECIAL,
+            initial_alphabet=alphabet,
+        ),
+    )
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=core,
+        bos_token="<s>",
+        eos_token="</s>",
+        pad_token="<pad>",
+        extra_special_tokens={
+            "image_token": "<image>",
+            "video_token": "<video>",
+            "start_image_token": "<img>",
+            "end_image_token": "</img>",
+            "context_image_token": "<image>",
+        },
+    )
+
+
+def llava(tokens: Any, tiny: bool) -> tuple[Any, Any]:
+    side = 28 if tiny else 336
+    tower = {"image_size": side, "patch_size": 14, "projection_dim": 768}
+    if tiny:
+        tower |= {
+            "hidden_size": 16,
+            "intermediate_size": 32,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+        }
+    else:
+        tower |= {
+            "hidden_size": 1024,
+            "intermediate_size": 4096,
+            "num_hidden_layers": 24,
+            "num_attention_heads": 16,
+        }
+    text = {
+        "vocab_size": 32064,
+        "hidden_size": 4096,
+        "intermediate_size": 11008,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+    }
+    config = transformers.LlavaConfig(
+        vision_config=transformers.CLIPVisionConfig(**tower),
+        text_config=transformers.LlamaConfig(**(_small(tokens) if tiny else text)),
+        image_token_index=3,
+        image_seq_length=(side // 14) ** 2,
+    )
+    images = CLIPImageProcessorPil(size={"height": side, "width": side}, do_center_crop=False)
+    processor = transformers.LlavaProcessor(
+        images,
+        tokens,
+        patch_size=14,
+        vision_feature_select_strategy="default",
+        num_additional_image_tokens=1,
+        chat_template=TEMPLATE,
+    )
+    return config, processor
+
+
+def qwen(tokens: Any, tiny: bool) -> tuple[Any, Any]:
+    tower: dict[str, Any] = {
+        "depth": 32,
+        "hidden_size": 1280,
+        "intermediate_size": 3420,
+        "num_heads": 16,
+        "out_hidden_size": 3584,
+    }
+    text: dict[str, Any] = {
+        "vocab_size": 152064,
+        "hidden_size": 3584,
+        "intermediate_size": 18944,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 28,
+        "num_key_value_heads": 4,
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": 1e6,
+            "mrope_section": [16, 24, 24],
+        },
+    }
+    if tiny:
+        tower = {
+            "depth": 2,
+            "hidden_size": 32,
+            "intermediate_size": 32,
+            "num_heads": 2,
+            "out_hidden_size": 32,
+            "fullatt_block_indexes": [1],
+        }
+        text = {
+            **_small(tokens),
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 1e4,
+                "mrope_section": [2, 3, 3],
+            },
+        }
+    config = transformers.Qwen2_5_VLConfig(
+        vision_config=tower, text_config=text, image_token_id=3, video_token_id=4
+    )
+    images = Qwen2VLImageProcessorPil(
+        patch_size=14, merge_size=2, min_pixels=28 * 28, max_pixels=1280 * 28 * 28
+    )
+    videos = transformers.Qwen2VLVideoProcessor(patch_size=14, merge_size=2)
+    return config, transformers.Qwen2_5_VLProcessor(images, tokens, videos, chat_template=TEMPLATE)
+
+
+def internvl(tokens: Any, tiny: bool) -> tuple[Any, Any]:
+    side = 28 if tiny else 448
+    tower: dict[str, Any] = {
+        "hidden_size": 1024,
+        "intermediate_size": 4096,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 16,
+        "use_qk_norm": False,
+    }
+    text: dict[str, Any] = {
+        "vocab_size": 151674,
+        "hidden_size": 3584,
+        "intermediate_size": 18944,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 28,
+        "num_key_value_heads": 4,
+    }
+    if tiny:
+        tower = {
+            "hidden_size": 16,
+            "intermediate_size": 32,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+        }
+        text = _small(tokens)
+    seen = (side // 14 // 2) ** 2
+    config = transformers.InternVLConfig(
+        vision_config={**tower, "image_size": [side, side], "patch_size": [14, 14]},
+        text_config={"model_type": "qwen2", **text},
+        image_token_id=3,
+        image_seq_length=seen,
+    )
+    processor = transformers.InternVLProcessor(
+        GotOcr2ImageProcessorPil(
+            size={"height": side, "width": side}, crop_to_patches=True, max_patches=12
+        ),
+        tokens,
+        transformers.InternVLVideoProcessor(size={"height": side, "width": side}),
+        image_seq_length=seen,
+        chat_template=TEMPLATE,
+    )
+    return config, processor
+
+
+def _small(tokens: Any) -> dict[str, Any]:
+    return {
+        "vocab_size": len(tokens),
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+    }
+
+
+SHAPES = {"llava": llava, "qwen": qwen, "internvl": internvl}

@@ -1,0 +1,64 @@
+"""A model's processor as its repository describes it, with the image processor that gives the same
+pixels on every machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoImageProcessor, AutoProcessor
+
+from sdgbias.engines.fingerprint import local_folder
+from sdgbias.engines.hub_errors import trouble
+from sdgbias.errors import RegistryError
+from sdgbias.types import ModelSpec
+
+
+def load_processor(spec: ModelSpec, root: Path) -> Any:
+    """Tokenizer, chat template and image processor, without the model. Raises ModelError,
+    InfrastructureError.
+
+    The image processor is the one that computes with Pillow, where the family has one: torchvision
+    resizes a little differently. It is loaded apart, because AutoProcessor hands the word `backend`
+    to every part, and no video processor has a Pillow one.
+    """
+    folder = local_folder(spec, root)
+    source = str(folder or spec.repo)
+    where: dict[str, Any] = {"trust_remote_code": spec.trust_remote_code}
+    if folder is None:
+        where["revision"] = spec.revision
+    try:
+        processor: Any = AutoProcessor.from_pretrained(source, **where)
+        if getattr(processor, "image_processor", None) is not None:
+            options = processor_options(spec)
+            processor.image_processor = AutoImageProcessor.from_pretrained(
+                source, backend="pil", **where, **options
+            )
+            _check(spec, processor.image_processor, options)
+    except (OSError, ValueError, ImportError, TypeError, KeyError, AttributeError) as error:
+        raise trouble(spec, folder, "can't load the processor of", error) from None
+    return processor
+
+
+def processor_options(spec: ModelSpec) -> dict[str, Any]:
+    """Option `processor` of a registry entry: settings of the image processor (min_pixels,
+    max_pixels, do_image_splitting, ...). RegistryError where it isn't a mapping."""
+    given = spec.options.get("processor", {})
+    if not isinstance(given, dict):
+        raise RegistryError(
+            f"registry/models/{spec.name}.yaml: processor is {given!r}; valid: a mapping such as"
+            " {max_pixels: 200704}"
+        )
+    return given
+
+
+def _check(spec: ModelSpec, images: Any, options: dict[str, Any]) -> None:
+    """RegistryError for a setting that this image processor doesn't have: it would be ignored."""
+    named = getattr(getattr(images, "valid_kwargs", None), "__annotations__", {})
+    known = {*named, *vars(type(images)())}
+    for name in options:
+        if name not in known:
+            raise RegistryError(
+                f"registry/models/{spec.name}.yaml: processor: {type(images).__name__} has no"
+                f" setting {name}; valid: {', '.join(sorted(k for k in known if k[0] != '_'))}"
+            )

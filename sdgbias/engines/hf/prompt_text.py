@@ -1,0 +1,64 @@
+"""One prompt as a model gets it, for a person to read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from sdgbias.engines.hf.processor import load_processor
+from sdgbias.engines.hf.prompting import (
+    adds_special_tokens,
+    check_template,
+    minus_ids,
+    probe_hash,
+    render,
+    template_of,
+    token_paths,
+)
+from sdgbias.engines.hf.tokens import find_candidates
+from sdgbias.types import DIGITS, LETTERS, ModelSpec, Prompt
+
+
+def lines(spec: ModelSpec, root: Path, prompt: Prompt) -> list[str]:
+    """Rendered text with its special tokens, token ids, picture tokens, the ids of each candidate
+    and how a number begins; without the weights. Raises ModelError, RegistryError."""
+    processor, template = load_processor(spec, root), template_of(spec)
+    check_template(processor, template, spec.name)
+    tokenizer = processor.tokenizer
+    text = render(processor, prompt, template)
+    special = adds_special_tokens(tokenizer, text)
+    ids = tokenizer(text, add_special_tokens=special)["input_ids"]
+    found = find_candidates(tokenizer, LETTERS + DIGITS, optional=LETTERS.lower())
+    out = [
+        f"rendered, {len(text)} characters:",
+        tokenizer.decode(ids, skip_special_tokens=False),
+        "",
+        f"token ids before pictures are put in, {len(ids)}"
+        f" ({'the tokenizer adds' if special else 'the template writes'} the first):",
+        " ".join(map(str, ids)),
+        f"tokens: {' '.join(map(repr, tokenizer.convert_ids_to_tokens(ids)))}",
+    ]
+    if prompt.images:
+        path = token_paths(processor, [prompt], template=template)[0]
+        count = int(np.count_nonzero(path == -1)) + len(prompt.images)
+        out.append(
+            f"picture tokens: {count} of {len(path)} in all, for {len(prompt.images)} picture(s),"
+            f" by {type(processor.image_processor).__name__}"
+        )
+    else:
+        out.append("picture tokens: none, this view shows no picture")
+    for candidate in prompt.candidates:
+        own = found.ids.get(candidate, ())
+        names = " ".join(map(repr, tokenizer.convert_ids_to_tokens(list(own))))
+        out.append(f"candidate {candidate!r}: ids {' '.join(map(str, own))} ({names})")
+    digits = ", ".join(f"{d}: {found.ids[d][0]}" for d in DIGITS)
+    minus = " ".join(map(str, minus_ids(tokenizer))) or "no token"
+    space = (
+        f"after a lone space token ({found.space}) or without"
+        if found.space is not None
+        else "without a space token of its own"
+    )
+    out.append(f"a number begins with a digit ({digits}) or a minus ({minus}), {space}")
+    out.append(f"hash of the rendered probe prompts: {probe_hash(processor, template)}")
+    return out

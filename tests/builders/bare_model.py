@@ -1,0 +1,90 @@
+"""A model called by hand, as its documentation shows: transformers alone, one prompt at a time, no
+padding, no cache, positions left to the model."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from transformers import AutoModelForImageTextToText, AutoProcessor
+
+from sdgbias.types import DIGITS, LETTERS, Prompt
+
+
+class Bare:
+    def __init__(self, folder: Path) -> None:
+        # the older word for Pillow's image processor, which no video processor minds
+        self.processor: Any = AutoProcessor.from_pretrained(folder, use_fast=False)
+        self.model: Any = AutoModelForImageTextToText.from_pretrained(
+            folder, dtype=torch.float32
+        ).eval()
+
+    def inputs(self, prompt: Prompt) -> dict[str, Any]:
+        """What processor and chat template make of one prompt."""
+        text = prompt.text
+        if getattr(self.processor, "chat_template", None):
+            content: list[dict[str, str]] = [{"type": "image"} for _ in prompt.images]
+            content.append({"type": "text", "text": text})
+            messages = [{"role": "user", "content": content}]
+            text = self.processor.apply_chat_template(messages, add_generation_prompt=True)
+        shown = [Image.open(io.BytesIO(data)).convert("RGB") for data in prompt.images]
+        made = self.processor(images=shown or None, text=[text], return_tensors="pt")
+        return {k: v for k, v in made.items() if k != "labels"}
+
+    @torch.inference_mode()
+    def scores(self, prompt: Prompt) -> np.ndarray:
+        """(K,) log-probabilities of the candidates up to a constant, K single tokens."""
+        logits = self.model(**self.inputs(prompt)).logits[0, -1].double()
+        ids = [self.processor.tokenizer.convert_tokens_to_ids(c) for c in prompt.candidates]
+        return np.asarray(logits[ids] - logits[ids].mean())
+
+    @torch.inference_mode()
+    def answer(self, prompt: Prompt, length: int) -> str:
+        """A greedy answer by the library's own generate."""
+        inputs = self.inputs(prompt)
+        ids = self.model.generate(**inputs, max_new_tokens=length, do_sample=False)
+        new = ids[0, inputs["input_ids"].shape[1] :]
+        return str(self.processor.tokenizer.decode(new, skip_special_tokens=True)).strip()
+
+
+def four_views() -> list[Prompt]:
+    """A question with and without its context and its picture, one about another picture, and a
+    regression question with a picture and without."""
+
+    def picture(seed: int) -> tuple[bytes]:
+        pixels = np.random.default_rng(seed).integers(0, 255, (448, 448, 3), dtype=np.uint8)
+        buffer = io.BytesIO()
+        Image.fromarray(pixels).save(buffer, "PNG")
+        return (buffer.getvalue(),)
+
+    one, two = picture(1), picture(2)
+    question = "Question: how high?\n{}Options: A. low; B. mid; C. high"
+    full, bare = question.format("Context: asset=1.5\n"), question.format("")
+    years = "How many years?"
+    return [
+        Prompt(full, LETTERS, one, "one"),
+        Prompt(bare, LETTERS, one, "one"),
+        Prompt(full, LETTERS),
+        Prompt(bare, LETTERS),
+        Prompt(full, LETTERS, two, "two"),
+        Prompt(years, DIGITS, one, "one"),
+        Prompt(years, DIGITS),
+    ]
+
+
+def largest_difference(bare: Bare, engine: Any, prompts: Sequence[Prompt]) -> float:
+    """Of centred candidate scores, over all prompts, each asked of the bare model alone; without
+    those that show no picture, where the family's own processor refuses them (PaliGemma)."""
+    if engine.asks_for_picture:
+        prompts = [prompt for prompt in prompts if prompt.images]
+    ours = engine.candidate_scores(prompts)
+    worst = 0.0
+    for row, prompt in zip(ours.logits, prompts, strict=True):
+        own = row[: len(prompt.candidates)].astype(float)
+        worst = max(worst, float(np.abs(own - own.mean() - bare.scores(prompt)).max()))
+    return worst

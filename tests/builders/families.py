@@ -1,0 +1,412 @@
+"""A model of any family of AutoModelForImageTextToText in the files of a hub repository: random
+weights of the family's own classes, its processor at the settings that the classes have by default,
+so that a picture is as many tokens as in the real model.
+
+Widths and depths are small; sizes of pictures and patches are the family's. The tokenizer is one
+token per byte, with the special tokens that the family's processor names.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import BertTokenizer
+from transformers.models.auto import configuration_auto, image_processing_auto, processing_auto
+from transformers.models.auto.feature_extraction_auto import FEATURE_EXTRACTOR_MAPPING_NAMES
+from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+from transformers.models.auto.video_processing_auto import VIDEO_PROCESSOR_MAPPING_NAMES
+
+from tests.builders.hub_files import write_hub_files
+
+NAMES = tuple(sorted(map(str, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES)))
+_BASE = ("<pad>", "<s>", "</s>", "<unk>", "<image>", "<video>")
+_TOKEN = re.compile(r"""["'](<[^"'\s<>]{1,40}>|\[[A-Z_]{2,12}\])["']""")
+WIDTH, HEADS, DEPTH = 32, 2, 2
+
+#: Names that configurations have for one and the same thing -> the small value.
+_SMALL: dict[str, Any] = {
+    **dict.fromkeys(("hidden_size", "d_model", "embed_dim", "n_embd", "width", "hidden_dim"), 32),
+    **dict.fromkeys(("intermediate_size", "ffn_dim", "encoder_ffn_dim", "decoder_ffn_dim"), 64),
+    **dict.fromkeys(("mlp_hidden_dim", "ffn_hidden_size", "ffn_size", "d_ff", "mlp_dim"), 64),
+    **dict.fromkeys(("num_hidden_layers", "depth", "n_layer", "num_layers", "num_blocks"), 2),
+    **dict.fromkeys(("encoder_layers", "decoder_layers", "num_decoder_layers"), 2),
+    **dict.fromkeys(("num_attention_heads", "num_heads", "n_head", "attention_heads"), 2),
+    **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 2),
+    **dict.fromkeys(("num_key_value_heads", "num_global_key_value_heads"), 2),
+    **dict.fromkeys(("head_dim", "d_kv", "global_head_dim", "attention_head_dim"), 16),
+    **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"), 4),
+    **dict.fromkeys(("num_experts_per_tok", "moe_topk", "moe_k"), 2),
+    **dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size"), 32),
+    **dict.fromkeys(("n_group", "topk_group", "first_k_dense_replace"), 1),
+    "initializer_range": 0.2,
+    "encoder_hidden_size": 32,
+    "cross_attention_hidden_size": 32,
+}
+_LAYERS = ("num_hidden_layers", "num_layers", "depth", "n_layer")
+_GONE = (
+    "per_layer_config",
+    "no_rope_layers",
+    "moe_layers",
+    "torch_dtype",
+    "dtype",
+    "transformers_version",
+    "architectures",
+)
+
+
+_USUAL = (
+    "add_bos_token",
+    "add_eos_token",
+    "bos_token",
+    "eos_token",
+    "pad_token",
+    "unk_token",
+    "sep_token",
+    "cls_token",
+)
+#: What tokenizers call them, where the library's source doesn't say.
+_NAMED = {
+    "image_token": "<image>",
+    "video_token": "<video>",
+    "audio_token": "<audio>",
+    "boi_token": "<start_of_image>",
+    "eoi_token": "<end_of_image>",
+    "start_image_token": "<img>",
+    "end_image_token": "</img>",
+    "context_image_token": "<IMG_CONTEXT>",
+    "image_start_token": "<|vision_start|>",
+    "image_end_token": "<|vision_end|>",
+}
+
+
+@dataclass(frozen=True)
+class Family:
+    """What can't be read off the family's classes. ``processor``: its class, where the mapping has
+    none; ``given``: arguments of it; ``special``: tokens that the tokenizer names as attributes;
+    ``template``: what stands for a picture in the chat template, '' for no template at all;
+    ``config``: values by path ('text_config.x'); ``images``, ``videos``, ``sounds``: classes;
+    ``named``: whether the tokenizer has attributes for the tokens that the processor reads off it."""
+
+    processor: str = ""
+    given: Mapping[str, Any] = field(default_factory=dict)
+    special: Mapping[str, str] = field(default_factory=dict)
+    template: str | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
+    images: str = ""
+    videos: str = ""
+    sounds: str = ""
+    named: bool = True
+    image_options: Mapping[str, Any] = field(default_factory=dict)
+
+
+_QWEN = "<|vision_start|>{image}<|vision_end|>"
+_MROPE = {
+    "text_config.rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 1e4,
+        "mrope_section": [2, 3, 3],
+    }
+}
+_MROPE_HALF = {
+    "text_config.rope_parameters": {
+        **_MROPE["text_config.rope_parameters"],
+        "partial_rotary_factor": 0.5,
+        "mrope_section": [1, 1, 2],
+    }
+}
+_LLAVA = {"patch_size": 14, "vision_feature_select_strategy": "default"}
+_QWEN_OMNI = Family(
+    images="Qwen2VLImageProcessorPil",
+    videos="Qwen2VLVideoProcessor",
+    sounds="WhisperFeatureExtractor",
+    template=_QWEN,
+)
+_GEMMA_TOWER = {"vision_config.image_size": 896, "vision_config.patch_size": 14}
+_GLM = "<|begin_of_image|>{image}<|end_of_image|>"
+FAMILIES: dict[str, Family] = {
+    "aria": Family(
+        given={"size_conversion": {490: 128, 980: 256}}, config={"vision_config.image_size": 980}
+    ),
+    "aya_vision": Family(config={"vision_config.image_size": 364}),
+    "diffusion_gemma": Family(images="Gemma4ImageProcessorPil", videos="Gemma4VideoProcessor"),
+    "exaone4_5": Family(template=_QWEN),
+    "fast_vlm": Family(processor="LlavaProcessor", images="CLIPImageProcessorPil"),
+    "gemma3": Family(
+        template="<start_of_image>", given={"image_seq_length": 256}, config=_GEMMA_TOWER
+    ),
+    "granite4_vision": Family(given={**_LLAVA, "num_additional_image_tokens": 1}),
+    "llava_next_video": Family(given={**_LLAVA, "num_additional_image_tokens": 1}),
+    "mllama": Family(
+        config={
+            "vision_config.intermediate_layers_indices": [0, 1],
+            "vision_config.num_global_layers": 1,
+            "vision_config.vision_output_dim": 3 * WIDTH,
+            "text_config.cross_attention_layers": [1],
+        }
+    ),
+    "mistral3": Family(given={"patch_size": 14, "spatial_merge_size": 2}),
+    "glm4v_moe": Family(
+        images="Glm4vImageProcessorPil",
+        videos="Glm4vVideoProcessor",
+        template=_GLM,
+        config=_MROPE_HALF,
+    ),
+    "glm4v": Family(template=_GLM, config=_MROPE),
+    "glm46v": Family(template=_GLM, config=_MROPE),
+    "idefics3": Family(
+        given={"image_seq_len": 169},
+        config={"vision_config.image_size": 364, "vision_config.patch_size": 14},
+        image_options={"size": {"longest_edge": 1456}, "max_image_size": {"longest_edge": 364}},
+    ),
+    "glm_ocr": Family(
+        processor="Glm46VProcessor",
+        images="Glm46VImageProcessorPil",
+        videos="Glm46VVideoProcessor",
+        template=_GLM,
+        config=_MROPE,
+    ),
+    "glmga": Family(processor="Glm46VProcessor", template=_GLM, config=_MROPE),
+    "paddleocr_vl": Family(config=_MROPE),
+    "instructblip": Family(named=False, template="", given={"num_query_tokens": 32}),
+    "blip-2": Family(named=False, template="", given={"num_query_tokens": 32}),
+    "internvl": Family(given={"image_seq_length": 256}),
+    "kosmos-2": Family(processor="Kosmos2Processor"),
+    "kosmos-2.5": Family(processor="Kosmos2_5Processor", template=""),
+    "llava": Family(
+        given={**_LLAVA, "num_additional_image_tokens": 1},
+        images="CLIPImageProcessorPil",
+        image_options={"size": {"shortest_edge": 336}, "crop_size": {"height": 336, "width": 336}},
+        config={"vision_config.image_size": 336},
+    ),
+    "llava_next": Family(given={**_LLAVA, "num_additional_image_tokens": 1}),
+    "llava_onevision": Family(
+        given={"num_image_tokens": 729, "vision_feature_select_strategy": "full"}
+    ),
+    "paligemma": Family(template=""),
+    "qwen2_5_omni_thinker": replace(
+        _QWEN_OMNI,
+        processor="Qwen2_5OmniProcessor",
+        template="<|vision_bos|>{image}<|vision_eos|>",
+    ),
+    "qwen2_5_vl": Family(template=_QWEN, config=_MROPE),
+    "qwen2_vl": Family(template=_QWEN, config=_MROPE),
+    "qwen3_omni_moe_thinker": replace(_QWEN_OMNI, processor="Qwen3OmniMoeProcessor"),
+    "qwen3_vl": Family(template=_QWEN, config=_MROPE),
+    "qwen3_vl_moe": Family(template=_QWEN, config=_MROPE, images="Qwen2VLImageProcessorPil"),
+    "shieldgemma2": Family(
+        processor="ShieldGemma2Processor", template="<start_of_image>", config=_GEMMA_TOWER
+    ),
+    "t5gemma2": Family(template="<start_of_image>"),
+    "vipllava": Family(
+        given={**_LLAVA, "num_additional_image_tokens": 1},
+        image_options={"size": {"shortest_edge": 336}, "crop_size": {"height": 336, "width": 336}},
+        config={"vision_config.image_size": 336, "vision_feature_layers": [-1, -2]},
+    ),
+}
+
+
+def write(folder: Path, name: str, seed: int = 0) -> Path:
+    """The repository of one family. Raises whatever its classes raise."""
+    family = FAMILIES.get(name, Family())
+    torch.manual_seed(seed)
+    processor = make_processor(name, family)
+    config = make_config(name, family, processor)
+    fit_pictures(processor, config)
+    model = getattr(transformers, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES[name])(config).float()
+    for key, gate in model.named_parameters():
+        # closed in a new model (Mllama), so that no picture would change anything
+        if "gate" in key and gate.dim() <= 1:
+            torch.nn.init.ones_(gate)
+    return write_hub_files(folder, model, processor)
+
+
+def _class(name: str, home: str) -> Any:
+    """A class of transformers that its top level may not export (the Pillow image processors)."""
+    found = getattr(transformers, name, None)
+    if found is not None:
+        return found
+    for module in (f"processing_{home}", f"image_processing_pil_{home}"):
+        try:
+            return getattr(importlib.import_module(f"transformers.models.{home}.{module}"), name)
+        except (ImportError, AttributeError):
+            continue
+    raise ImportError(f"no class {name}")
+
+
+def image_processor(name: str, family: Family) -> Any:
+    """The Pillow one where the family has one, at its defaults."""
+    kinds = image_processing_auto.IMAGE_PROCESSOR_MAPPING_NAMES.get(name) or {}
+    wanted = family.images or kinds.get("pil") or kinds.get("torchvision")
+    if not wanted:
+        raise ImportError("the library names no image processor")
+    found = image_processing_auto.get_image_processor_class_from_name(wanted)
+    return found(**family.image_options)
+
+
+def make_processor(name: str, family: Family) -> Any:
+    wanted = family.processor or processing_auto.PROCESSOR_MAPPING_NAMES.get(name)
+    if not wanted:
+        raise ImportError("the library names no processor")
+    kind = processing_auto.processor_class_from_name(wanted) or getattr(transformers, wanted)
+    takes = inspect.signature(kind.__init__).parameters
+    source = inspect.getsource(inspect.getmodule(kind))
+    parts: dict[str, Any] = {"image_processor": image_processor(name, family)}
+    special = {**_read_off(source), **family.special} if family.named else {}
+    marks = re.findall(r"<[^<>\s{}]+>", family.template or "")
+    parts["tokenizer"] = tokenizer([*_TOKEN.findall(source), *marks], special)
+    videos = VIDEO_PROCESSOR_MAPPING_NAMES.get(name) or {}
+    named = family.videos or videos.get("torchvision")
+    if "video_processor" in takes and named:
+        parts["video_processor"] = getattr(transformers, named)()
+    heard = family.sounds or FEATURE_EXTRACTOR_MAPPING_NAMES.get(name)
+    if "feature_extractor" in takes and heard:
+        parts["feature_extractor"] = getattr(transformers, heard)()
+    if "qformer_tokenizer" in takes:
+        parts["qformer_tokenizer"] = word_pieces()
+    processor = kind(**{k: v for k, v in {**parts, **family.given}.items() if k in takes})
+    if family.template != "":
+        shown = (family.template or "{image}").replace(
+            "{image}", str(getattr(processor, "image_token", "<image>"))
+        )
+        processor.chat_template = (
+            "{% for m in messages %}USER: {% for p in m['content'] %}{% if p['type'] == 'image' %}"
+            + shown
+            + "\n{% else %}{{ p['text'] }}{% endif %}{% endfor %}\n{% endfor %}"
+            "{% if add_generation_prompt %}ASSISTANT:{% endif %}"
+        )
+    return processor
+
+
+def _read_off(source: str) -> dict[str, str]:
+    """Tokens that a processor reads off its tokenizer, attribute -> token."""
+    found = re.findall(r"tokenizer\.(\w+_token)(?:_id)?\b", source)
+    listed = re.findall(r'"(\w+_token)"', source)
+    names = dict.fromkeys([*found, *listed])
+    # where the processor has a token of its own for a tokenizer that names none, that one is taken
+    own = set(re.findall(r'(?:has|get)attr\(\s*tokenizer, "(\w+_token)', source))
+    return {n: _NAMED.get(n, f"<{n}>") for n in names if n not in _USUAL and n not in own}
+
+
+def word_pieces() -> Any:
+    """What a Q-Former reads questions with: one piece per character."""
+    marks = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    characters = [chr(c) for c in range(33, 127)]
+    pieces = [*marks, *characters, *(f"##{c}" for c in characters)]
+    return BertTokenizer(vocab={piece: at for at, piece in enumerate(pieces)})
+
+
+def fit_pictures(processor: Any, config: Any) -> None:
+    """Gives the image processor the picture and patch sizes of the vision tower, as the family's
+    repositories do."""
+    images, tower = processor.image_processor, getattr(config, "vision_config", None)
+    side, patch = getattr(tower, "image_size", None), getattr(tower, "patch_size", None)
+    side, patch = (v[0] if isinstance(v, list | tuple) else v for v in (side, patch))
+    size = dict(getattr(images, "size", None) or {})
+    if isinstance(side, int) and size.get("height") and size.get("width"):
+        images.size = type(images.size)(height=side, width=side)
+    elif isinstance(side, int) and size.get("shortest_edge") and not size.get("longest_edge"):
+        images.size = type(images.size)(shortest_edge=side)
+    crop = getattr(images, "crop_size", None)
+    if isinstance(side, int) and crop:
+        images.crop_size = type(crop)(height=side, width=side)
+    if isinstance(patch, int) and isinstance(getattr(images, "patch_size", None), int):
+        images.patch_size = patch
+        if hasattr(processor, "video_processor") and hasattr(
+            processor.video_processor, "patch_size"
+        ):
+            processor.video_processor.patch_size = patch
+    if (
+        isinstance(side, int)
+        and isinstance(patch, int)
+        and not getattr(images, "image_seq_length", None)
+    ):
+        images.image_seq_length = (side // patch) ** 2
+
+
+def tokenizer(named: list[str], attributes: Mapping[str, str]) -> Any:
+    """One token per byte beside the special ones; ``attributes``: those that the tokenizer names."""
+    special = list(dict.fromkeys((*_BASE, *attributes.values(), *named, "|SPEAKER|", "|NEWLINE|")))
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    words = {token: at for at, token in enumerate([*special, *alphabet])}
+    core = Tokenizer(models.BPE(vocab=words, merges=[]))
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = decoders.ByteLevel()
+    made = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=core,
+        bos_token="<s>",
+        eos_token="</s>",
+        pad_token="<pad>",
+        unk_token="<unk>",
+        model_max_length=16384,
+        extra_special_tokens=dict(attributes),
+    )
+    made.add_tokens(list(special), special_tokens=True)
+    return made
+
+
+def make_config(name: str, family: Family, processor: Any) -> Any:
+    """The family's configuration, narrow and shallow, with the tokens of this processor."""
+    kind = configuration_auto.CONFIG_MAPPING[name]
+    tokens = processor.tokenizer
+    values = _small(kind().to_dict(), len(tokens))
+    # Gemma's processors call the mark in the prompt their picture token, not what it becomes
+    image = getattr(tokens, "image_token_id", None) or getattr(processor, "image_token_id", None)
+    if image is None:
+        image = tokens.convert_tokens_to_ids(str(getattr(processor, "image_token", "<image>")))
+    for key in ("image_token_id", "image_token_index", "image_token"):
+        if isinstance(values.get(key), int) or key != "image_token":
+            values[key] = image
+    for key, value in list(values.items()):
+        found = re.fullmatch(r"(\w+)_token_(?:id|index)", key)
+        if found and isinstance(value, int) and "image_token_" not in key:
+            token = getattr(processor, f"{found[1]}_token", None)
+            token = token or getattr(tokens, f"{found[1]}_token", None)
+            values[key] = tokens.convert_tokens_to_ids(str(token)) if token else 5
+    for path, value in family.config.items():
+        at = values
+        *way, last = path.split(".")
+        for step in way:
+            at = at[step]
+        at[last] = value
+    return kind.from_dict(values)
+
+
+def _small(values: dict[str, Any], vocabulary: int) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    layers = next((values[k] for k in _LAYERS if isinstance(values.get(k), int)), 0)
+    for key, value in values.items():
+        if isinstance(value, dict) and (key.endswith("_config") or key == "vision"):
+            made[key] = _small(value, vocabulary)
+        elif key in _GONE:
+            continue
+        elif key.endswith("_types") and isinstance(value, list) and len(value) == layers > DEPTH:
+            made[key] = [value[0], value[-1]]  # of a mixed model one layer of each kind
+        elif key in _SMALL and isinstance(value, int | float) and not isinstance(value, bool):
+            made[key] = _SMALL[key]
+        elif key == "vocab_size" and isinstance(value, int):
+            made[key] = vocabulary
+        elif re.fullmatch(r"(pad|bos|eos)_token_id", key):
+            made[key] = {"p": 0, "b": 1, "e": 2}[key[0]]
+        elif key in ("out_hidden_size", "projection_dim", "output_hidden_size", "text_hidden_size"):
+            made[key] = WIDTH if isinstance(value, int) else value
+        elif key in ("rope_parameters", "rope_scaling") and isinstance(value, dict):
+            sections = {"mrope_section": [2, 3, 3]} if "mrope_section" in value else {}
+            made[key] = {**value, **sections}
+        elif isinstance(value, list) and len(value) == layers > DEPTH:
+            made[key] = _SMALL.get(key, value[:DEPTH])
+        elif key == "deepstack_visual_indexes":
+            made[key] = [0, 1]
+        elif key == "fullatt_block_indexes":
+            made[key] = [1]
+        else:
+            made[key] = value
+    return made

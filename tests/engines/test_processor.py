@@ -1,0 +1,96 @@
+"""The processor of a repository, loaded as a user's machine loads it."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from sdgbias.engines.hf.processor import load_processor
+from sdgbias.types import ModelSpec
+from tests.builders.tiny_models import MAKERS, save
+
+ROOT = Path(__file__).resolve().parents[2]
+#: Loaders of transformers that run on a user's machine and nowhere may be replaced.
+LOADERS = ("AutoProcessor", "AutoModelForImageTextToText")
+
+
+@pytest.mark.parametrize("family", ["llava", *MAKERS])
+def test_every_family_loads_with_pillow_pixels_and_its_own_video_processor(
+    family: str, tmp_path: Path
+) -> None:
+    folder = save(tmp_path / family, family)
+    spec = ModelSpec("m", "M", "hf", f"path:{folder}", "local", "enabled")
+    processor = load_processor(spec, Path())
+    assert type(processor.image_processor).__name__.endswith("Pil")
+    has_video = (folder / "video_preprocessor_config.json").is_file()
+    assert has_video == (getattr(processor, "video_processor", None) is not None)
+    assert has_video == (family in ("onevision", "qwen", "internvl"))
+    made = processor.image_processor([Image.new("RGB", (56, 56))], return_tensors="pt")
+    assert made["pixel_values"].numel() > 0
+
+
+def test_torchvision_is_imported_beside_this_torch() -> None:
+    """In a new process, in the order of the package: engines first, then transformers."""
+    code = (
+        "import sdgbias.engines, torchvision, torch; from transformers import Qwen2VLVideoProcessor;"
+        " assert hasattr(torch.ops.torchvision, 'nms'); Qwen2VLVideoProcessor()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+def _replaced(tree: ast.AST) -> Iterator[str]:
+    """Loaders whose from_pretrained is assigned to, or named in a call as an attribute to patch."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            for target in targets:
+                if isinstance(target, ast.Attribute) and target.attr in (
+                    "from_pretrained",
+                    *LOADERS,
+                ):
+                    yield ast.unparse(target)
+        if isinstance(node, ast.Call):
+            words = [a.value for a in node.args if isinstance(a, ast.Constant)]
+            names = " ".join(map(str, words))
+            if "from_pretrained" in words or any(
+                loader in names.split(".")[-2:] or loader in words for loader in LOADERS
+            ):
+                yield ast.unparse(node)[:80]
+
+
+def test_no_test_and_no_bench_replaces_a_loader() -> None:
+    """What runs here must be what runs on a user's machine."""
+    own = Path(__file__).resolve()
+    found = [
+        f"{path.relative_to(ROOT)}: {where}"
+        for folder in ("tests", "bench")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        if path != own
+        for where in _replaced(ast.parse(path.read_text(encoding="utf-8")))
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "patched.setattr(hf.AutoProcessor, 'from_pretrained', lambda *_, **__: processor)",
+        "patch.object(engine.AutoProcessor, 'from_pretrained', processor)",
+        "patch('transformers.AutoProcessor.from_pretrained', processor)",
+        "AutoProcessor.from_pretrained = processor",
+        "monkeypatch.setattr(hf, 'AutoProcessor', Mine)",
+        "hf.AutoProcessor = Mine",
+    ],
+)
+def test_a_replaced_loader_is_found(code: str) -> None:
+    assert list(_replaced(ast.parse(code)))
+
+
+def test_a_loader_that_is_called_is_not_replaced() -> None:
+    assert not list(_replaced(ast.parse("AutoProcessor.from_pretrained(folder, use_fast=False)")))

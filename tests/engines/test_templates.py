@@ -1,0 +1,134 @@
+"""Chat templates: a fixed date, options of the registry entry, and what of it is in the
+fingerprint."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from sdgbias.engines.hf import prompting
+from sdgbias.engines.hf.engine import HuggingFace
+from sdgbias.engines.hf.processor import load_processor
+from sdgbias.engines.hf.prompting import Template, probe_hash, render, template_of
+from sdgbias.errors import RegistryError
+from sdgbias.registry import entries
+from sdgbias.types import ModelSpec, Prompt
+from tests.builders.commands import ok, sdgbias
+from tests.builders.tiny_models import save
+
+#: As Llama 3's own: a system block that says what day it is.
+DATED = (
+    "{%- if not date_string is defined %}{%- if strftime_now is defined %}"
+    "{%- set date_string = strftime_now('%d %b %Y') %}{%- endif %}{%- endif %}"
+    "<s>Today Date: {{ date_string }} {{ strftime_now('%Y') }}\n"
+    "{% if enable_thinking is not defined or enable_thinking %}<think>{% endif %}"
+    "{% for m in messages %}{{ m['role'] }}: {% for p in m['content'] %}"
+    "{% if p['type'] == 'image' %}<image>{% else %}{{ p['text'] }}{% endif %}{% endfor %}\n"
+    "{% endfor %}assistant:"
+)
+
+
+def spec(folder: Path, **options: object) -> ModelSpec:
+    return ModelSpec("m", "M", "hf", f"path:{folder}", "local", "enabled", options=options)
+
+
+@pytest.fixture
+def dated(tmp_path: Path) -> Path:
+    folder = save(tmp_path / "dated", "llava")
+    (folder / "chat_template.jinja").write_text(DATED, encoding="utf-8")
+    return folder
+
+
+def test_the_date_in_a_template_never_moves(dated: Path) -> None:
+    text = render(load_processor(spec(dated), Path()), Prompt("Q?", "ABC"))
+    assert text.startswith("<s>Today Date: 26 Jul 2024 2024\n")
+
+
+def test_options_reach_the_template_and_the_fingerprint(
+    dated: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = {"enable_thinking": False, "system": "Be brief.", "answer_prefix": " The answer is"}
+    plain, other = (
+        HuggingFace(spec(dated), Path()),
+        HuggingFace(spec(dated, template=asked), Path()),
+    )
+    text = other.render(Prompt("Q?", "ABC"))
+    assert "<think>" in plain.render(Prompt("Q?", "ABC")) and "<think>" not in text
+    assert text.endswith("system: Be brief.user: Q?assistant: The answer is")
+    assert plain.fingerprint != other.fingerprint
+    monkeypatch.setattr(prompting, "TODAY", prompting.TODAY.replace(year=2025))
+    assert HuggingFace(spec(dated), Path()).fingerprint != plain.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("no", "valid: a mapping"),
+        ({"system": 3}, "system is 3"),
+        ({"enable_thinking": [1]}, "enable_thinking is"),
+    ],
+)
+def test_a_template_option_that_is_none(given: object, words: str) -> None:
+    with pytest.raises(RegistryError, match=words):
+        template_of(spec(Path(), template=given))
+
+
+def test_an_argument_that_the_template_does_not_read_is_refused(dated: Path) -> None:
+    with pytest.raises(RegistryError, match="doesn't read reasoning_effort.*models prompt m"):
+        HuggingFace(spec(dated, template={"reasoning_effort": "low"}), Path())
+
+
+def test_the_probe_hash_sees_the_picture(dated: Path) -> None:
+    processor = load_processor(spec(dated), Path())
+    before = probe_hash(processor, Template())
+    processor.chat_template = processor.chat_template.replace("<image>", "<image>\n")
+    assert probe_hash(processor, Template()) != before
+
+
+def test_settings_of_the_image_processor(tmp_path: Path) -> None:
+    folder = save(tmp_path / "qwen", "qwen")
+    small = {"max_pixels": 28 * 28 * 4, "min_pixels": 28 * 28}
+    plain = load_processor(spec(folder), Path())
+    fewer = load_processor(spec(folder, processor=small), Path())
+    sizes = [p.image_processor.size["longest_edge"] for p in (plain, fewer)]
+    assert sizes == [84 * 84, 28 * 28 * 4]
+    with pytest.raises(RegistryError, match="has no setting max_pixel; valid: .*max_pixels"):
+        load_processor(spec(folder, processor={"max_pixel": 1}), Path())
+    one, two = (HuggingFace(spec(folder, **o), Path()) for o in ({}, {"processor": small}))
+    assert one.fingerprint != two.fingerprint
+
+
+def test_the_schema_of_entries_knows_both_options() -> None:
+    path = entries.find_root() / "registry" / "model.schema.json"
+    options = json.loads(path.read_text(encoding="utf-8"))["$defs"]["options"]["properties"]
+    assert set(options["template"]["properties"]) == {"system", "answer_prefix"}
+    assert options["processor"]["type"] == "object"
+
+
+def test_a_prompt_is_printed_as_the_model_gets_it(small_benchmark: Path) -> None:
+    command = ("models", "prompt", "tiny-llava", "--benchmark", small_benchmark)
+    shown = ok(*command, "--test", "T2", "--view", "full")
+    count = int(re.search(r"picture tokens: (\d+) of \d+ in all", shown)[1])  # type: ignore[index]
+    assert count == 36
+    root = entries.find_root()
+    processor = load_processor(entries.load(root, "tiny-llava"), root)
+    assert re.search(r"candidate 'A': ids [\d ]+\(", shown)
+    line = next(x for x in shown.splitlines() if re.fullmatch(r"[\d ]+", x))
+    text = processor.tokenizer.decode(list(map(int, line.split())))
+    assert text in shown and "a number begins with a digit" in shown
+    bare = ok(*command, "--view", "q_only")
+    assert "picture tokens: none" in bare and "Context:" not in bare
+    wrong = sdgbias(*command, "--item", "nowhere")
+    assert wrong.returncode == 3 and "no item 'nowhere'; the first are" in wrong.stderr
+    assert sdgbias(*command, "--view", "half").returncode == 2
+
+
+def test_a_model_without_a_chat_template(tmp_path: Path) -> None:
+    folder = save(tmp_path / "pali", "paligemma")
+    with pytest.raises(RegistryError, match="no chat template"):
+        HuggingFace(spec(folder, template={"system": "x"}), Path())
+    prefixed = HuggingFace(spec(folder, template={"answer_prefix": " A:"}), Path())
+    assert prefixed.render(Prompt("Q", "ABC")) == "Q A:"
