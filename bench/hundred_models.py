@@ -223,7 +223,7 @@ def main() -> None:
                 nights.Settings(**{**s.__dict__, "scheduled_for": at}),
                 lambda at=at: at,
                 lambda text: print(f"  {text[:150]}", file=sys.stderr),
-                nights.Hands(
+                nights.Executor(
                     ask=partial(
                         attempt.keep_trying_here,
                         sleep=lambda seconds: time.sleep(min(seconds, 1)),

@@ -174,7 +174,7 @@ def fill(
             "finished_at": [at + timedelta(hours=1)],
             "status": ["done"],
         }
-        store.keep(path, {"nights": pd.DataFrame(row), "night_models": pd.DataFrame(seen)})
+        store.upsert(path, {"nights": pd.DataFrame(row), "night_models": pd.DataFrame(seen)})
         bars("nights", night + 1, nights)
     return took
 

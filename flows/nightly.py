@@ -59,7 +59,7 @@ def attempt(
     """One try on one model, here or in the pool of its machine. Its timeout is the job's: it ends
     the process with all its children, which a timeout of Prefect's can't."""
     made = (
-        score.elsewhere(job, results, number)
+        score.run_in_pool(job, results, number)
         if pools
         else work.attempt(job, results, number, device)
     )
@@ -95,7 +95,7 @@ def ask(job: Job, results: Path, device: str | None, pools: bool) -> Outcome:
     return work.keep_trying(job, once)
 
 
-def hands(settings: Settings, pools: bool, address: str) -> nights.Hands:
+def hands(settings: Settings, pools: bool, address: str) -> nights.Executor:
     """A night's work as task runs, and what Prefect's page shows of it."""
     bar: list[UUID | None] = []
 
@@ -111,7 +111,7 @@ def hands(settings: Settings, pools: bool, address: str) -> nights.Hands:
         if event == "closed":
             pages.shown(pages.links, steps.report_page(settings), settings.results, address, said)
 
-    return nights.Hands(
+    return nights.Executor(
         ask=lambda job, results, device: ask(job, results, device, pools),
         step=lambda name, its, night: str(
             step(name, its, night, return_state=True).result(raise_on_failure=False)

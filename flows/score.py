@@ -61,7 +61,7 @@ def score(results: str, night: str, model: str, suite: str = SDG, number: int = 
     return Completed(message=said) if made.good else Failed(message=said)
 
 
-def elsewhere(job: Job, results: Path, number: int) -> Outcome:
+def run_in_pool(job: Job, results: Path, number: int) -> Outcome:
     """One attempt in the pool of the job's machine: submits the run (or finds it, when the night
     was started again) and waits for its end. A run that crashed or was cancelled is an outcome of
     kind 'Interrupted': trouble, but not the model's."""

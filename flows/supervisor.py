@@ -26,8 +26,10 @@ from sdgbias.nightly.stack import processes, settings
 from sdgbias.nightly.stack.settings import Stack
 
 PAUSE = 2.0  # seconds between two looks at the processes
-BOOKS = 5.0  # seconds between two looks into the server's books
-STUCK = 60.0  # seconds without an answer after which a server that answered before is ended
+POLL_SECONDS = 5.0  # seconds between two looks into the server's books
+UNRESPONSIVE_AFTER = (
+    60.0  # seconds without an answer after which a server that answered before is ended
+)
 # and one that was started and has not answered yet: a busy machine makes its database in minutes
 STARTUP = 300.0
 LONGEST = 60.0  # seconds between two starts of a part that ends again and again
@@ -104,7 +106,7 @@ def environment(stack: Stack, part: str) -> dict[str, str]:
     return {**settings.environment(stack), **one}
 
 
-def keep(watch: Watch, part: str) -> None:
+def ensure_running(watch: Watch, part: str) -> None:
     """Starts a part that does not run; one that ends again and again is started less and less
     often."""
     if processes.alive(watch.home, part):
@@ -141,7 +143,7 @@ def healthy(watch: Watch) -> bool:
     except OSError:
         pass
     started = max(watch.starts.get("server", [0.0]))
-    patience = STUCK if watch.answered > started else STARTUP
+    patience = UNRESPONSIVE_AFTER if watch.answered > started else STARTUP
     server = processes.alive(watch.home, "server")
     if server is not None and time.monotonic() - max(watch.answered, started) > patience:
         watch.happened(f"the server gave no answer for {patience:.0f} s and is ended")
@@ -171,12 +173,12 @@ def deploy(watch: Watch) -> None:
         )
 
 
-def look(watch: Watch) -> None:
+def reconcile(watch: Watch) -> None:
     """One look at everything; called again and again."""
     from flows import upkeep
 
     stack = watch.stack
-    keep(watch, "server")
+    ensure_running(watch, "server")
     if not healthy(watch):
         return
     watch.say(server=f"ready: {stack.page}")
@@ -188,7 +190,7 @@ def look(watch: Watch) -> None:
             + ", ".join(f"sdgbias-{kind} ({n} at a time)" for kind, n in stack.pools.items())
         )
     for worker in stack.workers:  # they start while the deployments are made
-        keep(watch, worker)
+        ensure_running(watch, worker)
     if "deployments" not in watch.said:
         deploy(watch)
         watch.say(
@@ -201,7 +203,7 @@ def look(watch: Watch) -> None:
         watch.say(workers=f"ready: {', '.join(stack.workers)}")
     if "schedule" not in watch.said:
         watch.say(schedule=upkeep.next_night(stack))
-    if time.monotonic() - watch.read < BOOKS:
+    if time.monotonic() - watch.read < POLL_SECONDS:
         return
     watch.read = time.monotonic()
     for line in upkeep.mark_crashed(stack, datetime.now(UTC)):
@@ -227,7 +229,7 @@ def main() -> None:
     watch = Watch(stack, {"happened": processes.read(home / "state.json").get("happened", [])})
     while True:
         try:
-            look(watch)
+            reconcile(watch)
         except (
             Exception
         ) as error:  # it must outlive whatever the server, the disk or the network does

@@ -188,7 +188,7 @@ def catch_up(stack: Stack, now: datetime) -> Iterator[str]:
         if due is None:
             return
         if any(
-            _called_off(run) and decide.means(run.parameters, run.expected_start_time, due)
+            _called_off(run) and decide.is_run_of(run.parameters, run.expected_start_time, due)
             for run in runs
         ):
             return
@@ -196,9 +196,9 @@ def catch_up(stack: Stack, now: datetime) -> Iterator[str]:
             run.end_time
             for run in runs
             if run.end_time is not None
-            and decide.means(run.parameters, run.expected_start_time, due)
+            and decide.is_run_of(run.parameters, run.expected_start_time, due)
         )
-        if not decide.another_try(ended, now):
+        if not decide.may_retry(ended, now):
             return
         night = schedule.night_id(due, stack.timezone, stack.cron)
         made = client.create_flow_run_from_deployment(

@@ -13,8 +13,8 @@ from prefect import flow
 from prefect.artifacts import create_table_artifact
 from prefect.states import Completed, Failed, State
 
-from sdgbias.nightly.attempt import HOUSE
-from sdgbias.nightly.process import said
+from sdgbias.nightly.attempt import CLI
+from sdgbias.nightly.process import redact
 
 TIMEOUT = 3600  # seconds
 
@@ -27,7 +27,7 @@ def watch(rules: str = "") -> State[list[dict[str, object]]]:
     Args:
         rules: The rules; empty: registry/watch.yaml.
     """
-    command = [*HOUSE, "models", "watch", "--json", *(["--rules", rules] if rules else [])]
+    command = [*CLI, "models", "watch", "--json", *(["--rules", rules] if rules else [])]
     try:
         done = subprocess.run(
             command,
@@ -52,7 +52,7 @@ def watch(rules: str = "") -> State[list[dict[str, object]]]:
         lines = [line for line in done.stderr.splitlines() if line.strip()] or [
             f"exit code {done.returncode}"
         ]
-        return Failed(message=said(lines[-1].removeprefix("error: ")), data=found)
+        return Failed(message=redact(lines[-1].removeprefix("error: ")), data=found)
     return Completed(message=words, data=found)
 
 

@@ -96,17 +96,17 @@ def estimate(task: Task, payoff: Floats, place: Ints) -> stats.Estimate:
     return stats.share(payoff, place) if task is Task.MCQ else stats.amount(-payoff, place)
 
 
-def shown(task: Task, payoff: float) -> float:
+def display_value(task: Task, payoff: float) -> float:
     """A mean payoff as accuracy or MAE."""
     return payoff if task is Task.MCQ else -payoff
 
 
-def point(params: CadeParams) -> Floats:
+def as_vector(params: CadeParams) -> Floats:
     """(4,) alpha, lambda_kl, beta, tau."""
     return np.array([params.alpha, params.lambda_kl, params.beta, params.tau])
 
 
-def said(setting: Iterable[float]) -> str:
+def format_setting(setting: Iterable[float]) -> str:
     """A setting, or the first parameters of one, in words for a note."""
     return ", ".join(
         f"{name} {value:.4g}" for name, value in zip(PARAMETERS, setting, strict=False)
@@ -123,6 +123,6 @@ def payoff_sums(rows: Packed, settings: Floats) -> Floats:
     return mean_payoff(rows, settings) * rows.n
 
 
-def earned(rows: Packed, setting: Floats) -> Floats:
+def payoffs(rows: Packed, setting: Floats) -> Floats:
     """(n,) what each row earns under one setting."""
     return row_payoff(rows, setting[None])[0]

@@ -564,7 +564,7 @@ def report(
     then = cli_store.then(results, run, as_of)
     out = out or Path("reports") / ("latest" if then is None else as_of or (run or [""])[0])
     asked, benchmarks = (figures, rank_planted), tuple(benchmark or ())
-    if changed and then is None and freshness.is_same(results, out, benchmarks, asked):
+    if changed and then is None and freshness.is_fresh(results, out, benchmarks, asked):
         typer.echo(
             f"report: {html.write_night(results, out)}; the other pages stay as they are: nothing"
             " in them changed"
@@ -589,7 +589,7 @@ def report(
         then=then,
     )
     if then is None:
-        freshness.remember(results, out, benchmarks, asked)
+        freshness.stamp(results, out, benchmarks, asked)
     if wandb:
         offline_runs(results, out / "wandb")
     typer.echo(f"report: {page}")

@@ -205,7 +205,7 @@ def enable_model(
         verdict = admission.probe(spec, root, folder, probes, progress=Bars())
         typer.echo(f"{name}: {verdict.line}")
         if verdict.told:
-            parity.keep(results.parent, dict(verdict.told))
+            parity.save(results.parent, dict(verdict.told))
         if not verdict.passed:
             kind = GateError if verdict.told else InfrastructureError
             raise kind(
@@ -373,7 +373,7 @@ def check_model(
         tolerance=tolerance,
         progress=Bars(),
     )
-    told, path = parity.keep(results.parent, told)
+    told, path = parity.save(results.parent, told)
     typer.echo("\n".join([*parity.lines(told), f"wrote {path}"]))
     if told["reasons"]:
         raise GateError(
@@ -489,7 +489,7 @@ def register_model(
     for fault in filter(None, map(entries.suite_fault, asked)):
         raise UsageError(f"--suites: {fault}")
     root = entries.find_root()
-    wanted = propose.Wanted(
+    wanted = propose.Request(
         name=name,
         backend=backend,
         revision=revision,
@@ -542,7 +542,7 @@ def register_model(
         return
     path = entries.write(root, spec, overwrite=overwrite)
     if verdict and verdict.told:
-        parity.keep(results.parent, dict(verdict.told))
+        parity.save(results.parent, dict(verdict.told))
     onward = f"sdgbias evaluate {spec.name}" if spec.enabled else f"sdgbias models show {spec.name}"
     typer.echo(
         f"{path}: {spec.name} ({spec.backend}, {spec.dtype}, {spec.revision}), {spec.state}. Next:"

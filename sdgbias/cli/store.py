@@ -10,7 +10,7 @@ import typer
 from sdgbias.cli.options import DEFAULT_RESULTS, ResultsOption
 
 if TYPE_CHECKING:
-    from sdgbias.store.snapshots import Then
+    from sdgbias.store.snapshots import Snapshot
 
 store_app = typer.Typer(
     help=(
@@ -162,7 +162,7 @@ def verify(results: ResultsOption = DEFAULT_RESULTS) -> None:
     typer.echo(f"{results}: every file is as it was written")
 
 
-def then(results: Path, run: list[str] | None, as_of: str) -> Then | None:
+def then(results: Path, run: list[str] | None, as_of: str) -> Snapshot | None:
     """What `sdgbias report --run` or `--as-of` ask for; None for neither. Says which of it has lost
     its details to retention."""
     from sdgbias import store, suites
@@ -173,7 +173,7 @@ def then(results: Path, run: list[str] | None, as_of: str) -> Then | None:
         return None
     if run and as_of:
         raise UsageError("give --run or --as-of, not both")
-    found = snapshots.only(results, run) if run else snapshots.then(results, as_of)
+    found = snapshots.only(results, run) if run else snapshots.snapshot_at(results, as_of)
     newest = suites.newest_runs(results, found.runs, per_benchmark=True)
     for run_id, at in store.dropped(results, newest).items():
         typer.echo(

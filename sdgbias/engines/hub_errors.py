@@ -29,7 +29,9 @@ BROKEN = (TypeError, LookupError, AttributeError)
 _OF_FILES = (ValueError, ImportError, TypeError, KeyError, AttributeError)
 
 
-def trouble(spec: ModelSpec, folder: Path | None, what: str, error: BaseException) -> SdgbiasError:
+def translate(
+    spec: ModelSpec, folder: Path | None, what: str, error: BaseException
+) -> SdgbiasError:
     """The error to raise instead of ``error``, which came while ``what`` was done ('can't load the
     processor of')."""
     line = (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -70,7 +70,7 @@ class Label:
     similarity: float = float("nan")
 
 
-def spoken(text: str) -> str:
+def plain_form(text: str) -> str:
     """Lower case, one space between words, no underscores or hyphens, nothing at the edges but
     letters and digits."""
     return re.sub(r"[\s_\-]+", " ", text.casefold().replace("’", "'")).strip(_EDGE)
@@ -89,9 +89,9 @@ def by_form(
         return Label("", "empty")
     if bare in labels:
         return Label(bare, "exact")
-    said = spoken(text)
-    known = {spoken(name): name for name in labels}
-    known |= {spoken(form): name for form, name in (spellings or {}).items() if name in labels}
+    said = plain_form(text)
+    known = {plain_form(name): name for name in labels}
+    known |= {plain_form(form): name for form, name in (spellings or {}).items() if name in labels}
     joined = {form.replace(" ", ""): name for form, name in known.items()}
     for form in (said, re.sub(r"^(?:a|an|the) ", "", said)):
         if (whole := form.replace(" ", "")) in joined:  # "hair dresser" is a hairdresser
@@ -142,7 +142,7 @@ def encode(
                 f"text encoder {encoder.name} has no floor; put options.floor into its registry"
                 " entry: sdgbias people calibrate"
             )
-        classes = encoder.embed([template.format(spoken(name)) for name in labels])
+        classes = encoder.embed([template.format(plain_form(name)) for name in labels])
         similar = encoder.embed(open_texts) @ classes.T  # (M, L)
         best = similar.argmax(axis=1)
         for text, at, row in zip(open_texts, best, similar, strict=True):

@@ -19,7 +19,7 @@ from sdgbias.nightly import process as child
 from sdgbias.nightly.plan import WEBHOOK, Job
 
 PUBLISHED, UNCHANGED, FAILED, SKIPPED = "published", "unchanged", "failed", "skipped"
-HOUSE = (sys.executable, "-m", "sdgbias.cli")
+CLI = (sys.executable, "-m", "sdgbias.cli")
 
 #: kind of failure -> (tries in all, seconds before the second, factor of each further wait). A kind
 #: that isn't here: OTHER.
@@ -126,7 +126,7 @@ def command(job: Job, results: Path, number: int) -> list[str]:
         "--results",
         results,
     ]
-    return [*HOUSE, "evaluate", job.model, *map(str, paths), *job.options, *smaller]
+    return [*CLI, "evaluate", job.model, *map(str, paths), *job.options, *smaller]
 
 
 def outcome_file(job: Job, number: int) -> Path:
@@ -218,7 +218,7 @@ def keep_trying_here(
 def crashed(job: Job, error: BaseException, began: datetime, now: datetime) -> Outcome:
     """The outcome of a job whose own code here failed: that model's failure, and the night goes
     on."""
-    message = process.said(f"{type(error).__name__}: {error}")
+    message = process.redact(f"{type(error).__name__}: {error}")
     kind = type(error).__name__ if isinstance(error, errors.SdgbiasError) else "Unexpected"
     return replace(
         _blank(job, began, 1),
@@ -281,7 +281,7 @@ def _classified(job: Job, ended: process.Ended, told: dict[str, Any], blank: Out
         )
     if told.get("error"):
         return replace(
-            blank, kind=str(told["error"]), message=process.said(str(told.get("message", "")))
+            blank, kind=str(told["error"]), message=process.redact(str(told.get("message", "")))
         )
     if ended.timed_out:
         late = (
@@ -296,7 +296,7 @@ def _classified(job: Job, ended: process.Ended, told: dict[str, Any], blank: Out
         return replace(
             blank,
             kind="Killed",
-            message=process.said(
+            message=process.redact(
                 f"ended by {name}{perhaps}{f'; its last words: {words}' if words else ''}"
             ),
         )

@@ -24,7 +24,7 @@ from sdgbias.types import ModelSpec
 #: too (a test compares this with the import contract).
 ABOVE = ("cli", "nightly", "report", "analysis")
 #: Fields of an entry that say nothing about what is scored.
-_BESIDE = ("state", "reason", "until", "notes")
+IGNORED_FIELDS = ("state", "reason", "until", "notes")
 _PACKAGES = (*LIBRARIES, "numpy", "scipy", "vllm", "torchvision")
 
 
@@ -50,7 +50,9 @@ def key(
     the outside view of the model where the id has its fingerprint. ``around``: `surroundings`."""
     from sdgbias.scoring.evaluate import identify
 
-    entry = {name: value for name, value in entries.to_dict(spec).items() if name not in _BESIDE}
+    entry = {
+        name: value for name, value in entries.to_dict(spec).items() if name not in IGNORED_FIELDS
+    }
     outside = [
         json.dumps([entry, suite.name], sort_keys=True, default=str),
         *_weights(spec, root),

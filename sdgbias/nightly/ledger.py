@@ -92,8 +92,8 @@ def begin(settings: Settings, night: Night, now: datetime) -> str:
         ) from None
     try:
         recover(settings.results, night.night)
-        store.keep(settings.results, {"nights": _frame([row])})
-        keep(
+        store.upsert(settings.results, {"nights": _frame([row])})
+        record(
             settings.results,
             night,
             [
@@ -107,7 +107,7 @@ def begin(settings: Settings, night: Night, now: datetime) -> str:
     return ""
 
 
-def keep(results: Path, night: Night, outcomes: Sequence[Outcome]) -> str:
+def record(results: Path, night: Night, outcomes: Sequence[Outcome]) -> str:
     """Keeps outcomes, beside the results file first; returns why the file could not take them (''
     when it did). Never raises for a file that is locked or full. What was published in an earlier
     start of this night stays 'published'."""
@@ -148,7 +148,7 @@ def end(
             [o.row() | {"night": night.night} for o in outcomes] or _left(night.folder),
         )
         begun = json.loads((night.folder / BEGIN).read_text(encoding="utf-8"))
-        store.keep(results, {"nights": _frame([begun | found])})
+        store.upsert(results, {"nights": _frame([begun | found])})
     except (StoreError, OSError, ValueError) as error:
         return str(error)
     return ""
@@ -159,7 +159,7 @@ def so_far(results: Path, night: Night, found: Mapping[str, str]) -> str:
     meanwhile."""
     try:
         begun = json.loads((night.folder / BEGIN).read_text(encoding="utf-8"))
-        store.keep(results, {"nights": _frame([begun | {"steps": dict(found)}])})
+        store.upsert(results, {"nights": _frame([begun | {"steps": dict(found)}])})
     except (StoreError, OSError, ValueError) as error:
         return str(error)
     return ""
@@ -221,12 +221,12 @@ def recover(results: Path, current: str) -> None:
         # begun by an earlier version, which knew two suites by a column each
         old = {"sdg": begun.pop("benchmark_id", ""), "facet": begun.pop("people_id", "")}
         begun.setdefault("benchmarks", {suite: found for suite, found in old.items() if found})
-        store.keep(results, {"nights": _frame([{**begun, **ended}])})
+        store.upsert(results, {"nights": _frame([{**begun, **ended}])})
     lost = _read(
         results, "SELECT * FROM nights WHERE status = ? AND night != ?", [RUNNING, current]
     )
     if len(lost):  # their folder is gone
-        store.keep(results, {"nights": lost.assign(status=INTERRUPTED)})
+        store.upsert(results, {"nights": lost.assign(status=INTERRUPTED)})
 
 
 def _append(folder: Path, lines: str) -> None:
@@ -273,7 +273,7 @@ def _keep_rows(results: Path, night: str, rows: list[dict[str, Any]]) -> None:
         )
     ]
     if kept:
-        store.keep(results, {"night_models": _frame(kept)})
+        store.upsert(results, {"night_models": _frame(kept)})
 
 
 def _skipped(night: Night, skipped: Any, now: datetime) -> Outcome:

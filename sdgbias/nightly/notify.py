@@ -217,4 +217,4 @@ def _keep(
         "message": text,
         "sent_at": now,
     }
-    store.keep(results, {"announcements": pd.DataFrame([row])})
+    store.upsert(results, {"announcements": pd.DataFrame([row])})

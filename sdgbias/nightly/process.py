@@ -150,7 +150,7 @@ def _signal(child: subprocess.Popen[bytes], number: signal.Signals) -> None:
         return
 
 
-def said(text: str) -> str:
+def redact(text: str) -> str:
     """A message for the results: one line, ``LONGEST`` characters at most, whatever looks like a
     token or is the value of an environment variable whose name smells of a secret replaced by ***.
     """
@@ -175,7 +175,7 @@ def last_error(log: Path) -> str:
     errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     raised = [line for line in lines if _RAISED.match(line)]
     spoken = [line for line in lines if line.strip()]
-    return said((errors or raised or spoken or [""])[-1])
+    return redact((errors or raised or spoken or [""])[-1])
 
 
 @contextmanager

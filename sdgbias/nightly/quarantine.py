@@ -40,7 +40,7 @@ def until(failures: int, today: date) -> date:
     return today + timedelta(days=DAYS[min(failures, len(DAYS)) - 1])
 
 
-def settle(settings: Settings, outcome: Outcome, today: date) -> Outcome:
+def update_quarantine(settings: Settings, outcome: Outcome, today: date) -> Outcome:
     """``after`` with the model's history as the results file has it; a file that can't be read now
     counts as none."""
     try:
@@ -105,7 +105,7 @@ def from_verdicts(settings: Settings, night: str) -> dict[str, str]:
     for model, reason in found.items():
         with suppress(RegistryError):  # gone or broken meanwhile: nobody will ask it
             if entries.load(settings.root, model).state == ENABLED:
-                entries.set_state(settings.root, model, QUARANTINED, reason=process.said(reason))
+                entries.set_state(settings.root, model, QUARANTINED, reason=process.redact(reason))
     return found
 
 
@@ -133,7 +133,7 @@ def _put_aside(
     settings: Settings, outcome: Outcome, reason: str, before: pd.DataFrame, today: date
 ) -> Outcome:
     return _set(
-        settings, outcome, QUARANTINED, process.said(reason), until(failures(before) + 1, today)
+        settings, outcome, QUARANTINED, process.redact(reason), until(failures(before) + 1, today)
     )
 
 
@@ -148,4 +148,6 @@ def _set(
 
 
 def _noted(outcome: Outcome, words: str) -> Outcome:
-    return replace(outcome, message=process.said(f"{outcome.message}; {words}".removeprefix("; ")))
+    return replace(
+        outcome, message=process.redact(f"{outcome.message}; {words}".removeprefix("; "))
+    )

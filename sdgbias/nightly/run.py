@@ -63,7 +63,7 @@ class Summary:
         bad = [
             name
             for name, words in said.items()
-            if words != finish.DONE and name not in finish.BESIDE
+            if words != finish.DONE and name not in finish.OPTIONAL_STEPS
         ]
         return InfrastructureError.exit_code if bad else 0
 
@@ -73,7 +73,7 @@ def _nobody(event: str, night: Night, outcomes: Sequence[Outcome], said: Mapping
 
 
 @dataclass(frozen=True)
-class Hands:
+class Executor:
     """Who does the parts of a night.
 
     ask(job, results, device): one model, until its outcome stands. step(name, settings, night):
@@ -93,7 +93,7 @@ def run(
     settings: Settings,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
     tell: Callable[[str], None] = print,
-    hands: Hands = Hands(),
+    hands: Executor = Executor(),
     steps: Sequence[str] = finish.STEPS,
 ) -> Summary:
     """A whole night. A night of this name that is done already is left alone; one that was
@@ -123,7 +123,7 @@ def run(
             else:
                 tell(f"benchmark: {said[finish.CHECK]}")
                 status = FAILED
-            ledger.keep(settings.results, night, outcomes)
+            ledger.record(settings.results, night, outcomes)
             hands.seen("asked", night, outcomes, said)
             _close(settings, night, outcomes, said, steps, tell, hands)
             unsaved = ledger.end(settings.results, night, status, said, now(), [])
@@ -151,7 +151,7 @@ def _unreadable(night: Night, now: datetime) -> list[Outcome]:
             s.suite,
             FAILED,
             kind="RegistryError",
-            message=process.said(s.reason),
+            message=process.redact(s.reason),
             night=night.night,
             started_at=now,
             finished_at=now,
@@ -166,14 +166,14 @@ def _everybody(
     night: Night,
     now: Callable[[], datetime],
     tell: Callable[[str], None],
-    hands: Hands,
+    hands: Executor,
 ) -> list[Outcome]:
     """All jobs; those whose run is finished first and without a process. The suites of one model
     follow each other: they share its scores."""
     today = now().astimezone(schedule.zone(settings.timezone)).date()
     known = [outcome for job in night.jobs if (outcome := attempt.already(job, now()))]
-    outcomes = [quarantine.settle(settings, outcome, today) for outcome in known]
-    ledger.keep(settings.results, night, outcomes)
+    outcomes = [quarantine.update_quarantine(settings, outcome, today) for outcome in known]
+    ledger.record(settings.results, night, outcomes)
     total = len(night.jobs)
     if known:
         tell(f"[{len(known)}/{total}] unchanged since their last run: {len(known)}")
@@ -199,8 +199,8 @@ def _everybody(
                     raise
                 except Exception as error:  # whatever it is: this model's trouble, not the night's
                     made = attempt.crashed(job, error, began, now())
-                made = quarantine.settle(settings, made, today)
-                ledger.keep(settings.results, night, [made])
+                made = quarantine.update_quarantine(settings, made, today)
+                ledger.record(settings.results, night, [made])
                 outcomes.append(made)
                 tell(f"[{len(outcomes)}/{total}] {job.name}: {line(made)}")
                 hands.seen("settled", night, outcomes, {})
@@ -243,7 +243,7 @@ def _close(
     said: dict[str, str],
     steps: Sequence[str],
     tell: Callable[[str], None],
-    hands: Hands,
+    hands: Executor,
 ) -> None:
     """Runs the closing steps; each finds in the results file what those before it came to."""
 
@@ -264,7 +264,7 @@ def _close(
         )
     ]
     for _, turn in groupby(
-        wanted, key=lambda name: finish.TOGETHER if name in finish.TOGETHER else name
+        wanted, key=lambda name: finish.PARALLEL_STEPS if name in finish.PARALLEL_STEPS else name
     ):
         names = list(turn)
         ledger.so_far(settings.results, night, said)

@@ -10,20 +10,20 @@ from pathlib import Path
 
 from sdgbias.errors import GateError
 from sdgbias.nightly import ledger, process
-from sdgbias.nightly.attempt import HOUSE, PUBLISHED
+from sdgbias.nightly.attempt import CLI, PUBLISHED
 from sdgbias.nightly.plan import WEBHOOK, Job, Night, Settings, webhooks
 from sdgbias.registry.entries import DEFAULT_SUITES
 
 STEPS = ("analyse", "gate", "report", "wandb", "announce")
 #: Steps at the same time: both show what those before them found, and neither reads what the other
 #: makes.
-TOGETHER = ("report", "wandb")
+PARALLEL_STEPS = ("report", "wandb")
 CHECK, SELFCHECK = "benchmark", "selfcheck"
 #: What a step says of itself when it did its work; the gate, when it found something, says BREACH
 #: and what.
 DONE, BREACH = "done", "breach"
 #: Steps whose failure leaves the night as good as it was.
-BESIDE = ("wandb", "announce")
+OPTIONAL_STEPS = ("wandb", "announce")
 #: Seconds that a step may take.
 TIMEOUTS = {"analyse": 4 * 3600.0, SELFCHECK: 2 * 3600.0, "announce": 600.0}
 TIMEOUT = 3600.0
@@ -69,13 +69,13 @@ def run_step(name: str, settings: Settings, night: Night) -> str:
     environment = {"SDGBIAS_REGISTRY": str(settings.root)}
     try:
         ended = process.run(
-            [*HOUSE, *arguments],
+            [*CLI, *arguments],
             log,
             TIMEOUTS.get(name, TIMEOUT),
             environment,
         )
     except OSError as error:
-        return process.said(f"{name} could not be started: {error}")
+        return process.redact(f"{name} could not be started: {error}")
     if ended.code == 0:
         return DONE
     if ended.timed_out:

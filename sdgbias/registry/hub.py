@@ -28,7 +28,7 @@ class NoRevision(RegistryError):
     """The repository is there, the revision isn't."""
 
 
-class Faulty(HubUnreachable):
+class BadResponse(HubUnreachable):
     """The hub is there, and answers this question with a server's error."""
 
 
@@ -36,7 +36,7 @@ class NoRepository(RegistryError):
     """There is no such repository, for this account at least."""
 
 
-class Unseen(RegistryError):
+class AccessDenied(RegistryError):
     """There is no such repository, or it is private: the hub doesn't tell those who aren't logged
     in."""
 
@@ -229,7 +229,7 @@ def plain(repo: str, revision: str | None, error: Exception) -> SdgbiasError:
             f"{repo}: gated, and your account has no access; ask for it at {page}, then: {again}"
         )
     if status == 401:
-        return Unseen(
+        return AccessDenied(
             f"{repo}: not on the hub, or private and you are not logged in; check the id, or: hf"
             " auth login"
         )
@@ -240,7 +240,7 @@ def plain(repo: str, revision: str | None, error: Exception) -> SdgbiasError:
             f"{repo}: the hub keeps it from you (403); ask for access at {page}, then: {again}"
         )
     why = f"answers {status}" if status else f"can't be reached ({type(error).__name__})"
-    kind = Faulty if status else HubUnreachable
+    kind = BadResponse if status else HubUnreachable
     return kind(
         f"{repo}: the hub {why}; later again, or offline: {again} --revision COMMIT (40 hex digits,"
         " from the model's page)"

@@ -43,7 +43,7 @@ _WEIGHTED = ("hf", "vllm")
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Request:
     """What a person asked for; what is empty is proposed."""
 
     name: str = ""
@@ -61,7 +61,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Here:
+class Host:
     """Where the model would run. families: the model_types that this transformers knows, asked only
     when needed; no_vllm: why vLLM can't run here, '' when it can."""
 
@@ -81,7 +81,7 @@ class Proposal:
 
 
 @dataclass(frozen=True)
-class _Facts:
+class ModelFacts:
     """params: 0 when unknown; stored: bytes of safetensors."""
 
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -106,7 +106,7 @@ class _Facts:
 
 
 def propose(
-    repo: str, root: Path, here: Here, wanted: Wanted = Wanted(), base: ModelSpec | None = None
+    repo: str, root: Path, here: Host, wanted: Request = Request(), base: ModelSpec | None = None
 ) -> Proposal:
     """A candidate for a hub id OWNER/NAME, ``local:FOLDER``, a folder inside the repository, or
     ``path:/ABSOLUTE/FOLDER``. Nothing is written.
@@ -124,7 +124,7 @@ def propose(
             " by hand"
         )
     repo = _canonical_repo(repo, root)
-    base = base or _twin(repo, wanted.name, root)
+    base = base or _existing_entry(repo, wanted.name, root)
     revision, facts = _look(repo, wanted.revision, root)
     backend, why_backend = _backend(wanted, base, facts, here)
     spec = _entry(repo, revision, backend, wanted, base, facts)
@@ -171,7 +171,7 @@ def propose(
     return Proposal(replace(spec, reason=waits), verdicts, obstacle)
 
 
-def _twin(repo: str, name: str, root: Path) -> ModelSpec | None:
+def _existing_entry(repo: str, name: str, root: Path) -> ModelSpec | None:
     """The entry of the same repository (and name, if given), one that the nightly asks before
     others."""
     order = (ENABLED, QUARANTINED)
@@ -188,7 +188,12 @@ def _twin(repo: str, name: str, root: Path) -> ModelSpec | None:
 
 
 def _entry(
-    repo: str, revision: str, backend: str, wanted: Wanted, base: ModelSpec | None, facts: _Facts
+    repo: str,
+    revision: str,
+    backend: str,
+    wanted: Request,
+    base: ModelSpec | None,
+    facts: ModelFacts,
 ) -> ModelSpec:
     stem = (
         re.sub(r"[^a-z0-9._-]+", "-", repo.rstrip("/").split(":")[-1].split("/")[-1].lower()).strip(
@@ -239,7 +244,9 @@ def _batch_size(params_b: float | None) -> int:
     return next((size for limit, size in steps if params_b is not None and params_b < limit), 4)
 
 
-def _backend(wanted: Wanted, base: ModelSpec | None, facts: _Facts, here: Here) -> tuple[str, str]:
+def _backend(
+    wanted: Request, base: ModelSpec | None, facts: ModelFacts, here: Host
+) -> tuple[str, str]:
     """(backend, why)."""
     backend, why = wanted.backend, "as asked"
     if not backend and base:
@@ -265,7 +272,7 @@ def _backend(wanted: Wanted, base: ModelSpec | None, facts: _Facts, here: Here) 
     return backend, why
 
 
-def _judge(repo: str, backend: str, facts: _Facts, here: Here, trusted: bool) -> str:
+def _judge(repo: str, backend: str, facts: ModelFacts, here: Host, trusted: bool) -> str:
     """RegistryError for a model that can't be scored or needs code of its own; else what to say
     about such code."""
     if backend not in _WEIGHTED or facts.unread:
@@ -299,7 +306,7 @@ def _judge(repo: str, backend: str, facts: _Facts, here: Here, trusted: bool) ->
 # what is there
 
 
-def _look(repo: str, revision: str, root: Path) -> tuple[str, _Facts]:
+def _look(repo: str, revision: str, root: Path) -> tuple[str, ModelFacts]:
     """(revision to register, facts)."""
     if repo.startswith(("local:", "path:")):
         return revision or "local", _look_at_folder(
@@ -311,7 +318,7 @@ def _look(repo: str, revision: str, root: Path) -> tuple[str, _Facts]:
         if not COMMIT.fullmatch(revision):
             raise
         why = str(error).removeprefix(f"{repo}: ").split(";")[0]
-        return revision, _Facts(
+        return revision, ModelFacts(
             unread=(
                 f"registered unread ({why}); when it answers, the same command again with"
                 " --overwrite"
@@ -326,7 +333,7 @@ def _look(repo: str, revision: str, root: Path) -> tuple[str, _Facts]:
         raise RegistryError(
             f"{repo}: the hub lists it for {found.pipeline!r}; choose an image-text-to-text model"
         )
-    return found.commit, _Facts(
+    return found.commit, ModelFacts(
         found.config, found.processor, found.params, found.weight_bytes, found.licence
     )
 
@@ -351,7 +358,7 @@ def _canonical_repo(repo: str, root: Path) -> str:
     return repo
 
 
-def _look_at_folder(folder: Path) -> _Facts:
+def _look_at_folder(folder: Path) -> ModelFacts:
     config = _read_json(folder / "config.json")
     processor: dict[str, Any] = {}
     for name in ("preprocessor_config.json", "processor_config.json"):
@@ -379,7 +386,7 @@ def _look_at_folder(folder: Path) -> _Facts:
                 f"{index}: {missing[0]} is missing ({len(missing)} shards in all); copy the folder"
                 " again"
             )
-    return _Facts(
+    return ModelFacts(
         config,
         processor,
         sum(map(_count_parameters, shards)),

@@ -66,7 +66,7 @@ class Rules:
 
 
 @dataclass(frozen=True)
-class Seen:
+class Finding:
     """One thing that was found. name: the entry that was written (or would be) or is concerned, ''
     when none; written: whether a file was."""
 
@@ -188,11 +188,11 @@ def _texts(value: Any, name: str, where: object) -> tuple[str, ...]:
 # looking
 
 
-def watch(root: Path, rules: Rules, here: propose.Here, dry_run: bool = False) -> list[Seen]:
+def watch(root: Path, rules: Rules, here: propose.Host, dry_run: bool = False) -> list[Finding]:
     """Everything found, sorted as looked at: entries by repository, then owners as the rules list
     them. HubUnreachable and ExpiredToken end it (they are true of every repository); what one
     repository refuses is told and the others go on. RegistryError: a broken entry."""
-    found: list[Seen] = []
+    found: list[Finding] = []
     if rules.commits:
         for repo, entries in _watched(registry.load_all(root).values(), rules.skip).items():
             found += _told(repo, partial(_commits, root, repo, entries, here, dry_run))
@@ -208,15 +208,17 @@ def watch(root: Path, rules: Rules, here: propose.Here, dry_run: bool = False) -
     return found
 
 
-def _told(repo: str, look: Callable[[], list[Seen]]) -> list[Seen]:
+def _told(repo: str, look: Callable[[], list[Finding]]) -> list[Finding]:
     """What is found in one repository, or why it can't be looked at."""
     try:
         return look()
     except (InfrastructureError, RegistryError) as error:
-        if isinstance(error, HubUnreachable | ExpiredToken) and not isinstance(error, hub.Faulty):
+        if isinstance(error, HubUnreachable | ExpiredToken) and not isinstance(
+            error, hub.BadResponse
+        ):
             raise
         kind = TROUBLE if isinstance(error, InfrastructureError) else REFUSED
-        return [Seen(kind, repo, "", "", str(error).removeprefix(f"{repo}: "))]
+        return [Finding(kind, repo, "", "", str(error).removeprefix(f"{repo}: "))]
 
 
 def _watched(entries: Iterable[ModelSpec], skip: tuple[str, ...]) -> dict[str, list[ModelSpec]]:
@@ -239,8 +241,8 @@ def _watched(entries: Iterable[ModelSpec], skip: tuple[str, ...]) -> dict[str, l
 
 
 def _commits(
-    root: Path, repo: str, entries: list[ModelSpec], here: propose.Here, dry_run: bool
-) -> list[Seen]:
+    root: Path, repo: str, entries: list[ModelSpec], here: propose.Host, dry_run: bool
+) -> list[Finding]:
     base, found = entries[0], []
     gone = _gone(repo, [spec for spec in entries if spec.state != RETIRED])
     for spec in (spec for spec in entries if spec.name in gone):
@@ -249,23 +251,23 @@ def _commits(
         if is_new and not dry_run:
             registry.set_state(root, spec.name, state, reason=gone[spec.name])
         told = f"{gone[spec.name]}; {spec.name} is {'now' if is_new else 'still'} {state}"
-        found.append(Seen(GONE, repo, spec.revision, spec.name, told, is_new and not dry_run))
+        found.append(Finding(GONE, repo, spec.revision, spec.name, told, is_new and not dry_run))
     try:
         head = hub.commit(repo)
     except hub.NoRepository:
         return found
     if any(spec.revision == head.commit for spec in entries):
-        return found or [Seen(SAME, repo, head.commit, "", "the newest commit is registered")]
+        return found or [Finding(SAME, repo, head.commit, "", "the newest commit is registered")]
     if (
         base.name not in gone
         and head.that_matter() == hub.commit(repo, base.revision).that_matter()
     ):
         return [
             *found,
-            Seen(SAME, repo, head.commit, "", f"weights and settings are those of {base.name}"),
+            Finding(SAME, repo, head.commit, "", f"weights and settings are those of {base.name}"),
         ]
     short = head.commit[:_SHORT]
-    wanted = propose.Wanted(
+    wanted = propose.Request(
         name=f"{base.name}-{short}", title=f"{base.title} ({short})", revision=head.commit
     )
     proposal = propose.propose(repo, root, here, wanted, base)
@@ -300,9 +302,9 @@ def _wanted(one: hub.Listed, owner: Owner) -> bool:
 
 
 def _repository(
-    root: Path, one: hub.Listed, owner: Owner, here: propose.Here, dry_run: bool
-) -> list[Seen]:
-    wanted = propose.Wanted(suites=owner.suites, gpu=owner.gpu)
+    root: Path, one: hub.Listed, owner: Owner, here: propose.Host, dry_run: bool
+) -> list[Finding]:
+    wanted = propose.Request(suites=owner.suites, gpu=owner.gpu)
     found = propose.propose(one.repo, root, here, wanted)
     if found.spec.name in registry.load_all(root):
         found = propose.propose(
@@ -311,12 +313,12 @@ def _repository(
     return [_register(root, found, NEW_REPOSITORY, f"new repository of {owner.owner}", dry_run)]
 
 
-def _register(root: Path, found: propose.Proposal, kind: str, why: str, dry_run: bool) -> Seen:
+def _register(root: Path, found: propose.Proposal, kind: str, why: str, dry_run: bool) -> Finding:
     onward = found.obstacle or f"not checked yet: sdgbias models enable {found.spec.name}"
     spec = replace(found.spec, reason=f"{why}; {onward}")
     if not dry_run:
         registry.write(root, spec)
-    return Seen(
+    return Finding(
         kind,
         spec.repo,
         spec.revision,

@@ -28,7 +28,7 @@ from sdgbias.report.pages import (
     studies as pages,
 )
 from sdgbias.report.pages.studies import Table
-from sdgbias.store.snapshots import Then
+from sdgbias.store.snapshots import Snapshot
 from sdgbias.types import FACET, SDG
 
 #: Pages of a benchmark folder that are published beside the report: the card and the Data Docs.
@@ -43,7 +43,7 @@ def write_report(
     tables: Sequence[Table] | None = None,
     print_figures: bool = False,
     rank_planted: bool = False,
-    then: Then | None = None,
+    then: Snapshot | None = None,
 ) -> Path:
     """Writes ``out/index.html`` for the newest finished run of each model in ``results``, and the
     pages that have anything to show beside it (`pages.PAGES`, fairness.html, night.html); those of

@@ -17,7 +17,7 @@ from sdgbias.store import snapshots
 STAMP = ".made-of"
 
 
-def is_same(
+def is_fresh(
     results: Path, out: Path, benchmarks: Sequence[Path | None], asked: tuple[object, ...]
 ) -> bool:
     """Whether the pages in ``out``, but for that of the night, were made of the same rows,
@@ -29,7 +29,7 @@ def is_same(
     )
 
 
-def remember(
+def stamp(
     results: Path, out: Path, benchmarks: Sequence[Path | None], asked: tuple[object, ...]
 ) -> None:
     """Keeps what a report was made of; where that can't be written, the next one is made anew."""

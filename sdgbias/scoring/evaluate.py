@@ -22,7 +22,7 @@ from sdgbias.raw.images.build import ImageReader
 from sdgbias.raw.images.variants import Pictures
 from sdgbias.scoring.cache import ScoreCache
 from sdgbias.scoring.plan import Plan, make_plan
-from sdgbias.scoring.scorer import Elsewhere, Progress, Run, not_generated, scorer_for
+from sdgbias.scoring.scorer import EnginePool, Progress, Run, not_generated, scorer_for
 from sdgbias.suites.sdg import read_table
 from sdgbias.suites.suite import EvalSettings, Scored, Suite
 from sdgbias.types import ModelSpec, View
@@ -81,7 +81,7 @@ def identify(
 @contextmanager
 def open_engine(
     spec: ModelSpec, root: Path, benchmark: Path, results: Path, pool: Pool
-) -> Iterator[Backend | Elsewhere]:
+) -> Iterator[Backend | EnginePool]:
     """The engine of a run: one in this process, or several that bring a scorer of their own.
     Raises UsageError for several engines at an endpoint: its budget has one ledger, and one engine
     asks it many things at once."""
@@ -91,15 +91,15 @@ def open_engine(
             f"{spec.name}: an endpoint is asked by one engine; leave out --workers and --ray, and"
             " set options.concurrency instead"
         )
-    engine: Backend | Elsewhere
+    engine: Backend | EnginePool
     if pool.ray:
         from sdgbias.scoring.ray import Cluster
 
         engine = Cluster(spec, root, benchmark, pool.ray, pool.workers)
     elif several:
-        from sdgbias.scoring.workers import Crew
+        from sdgbias.scoring.workers import WorkerPool
 
-        engine = Crew(spec, root, benchmark, results.parent, pool.workers or 1)
+        engine = WorkerPool(spec, root, benchmark, results.parent, pool.workers or 1)
     else:
         engine = load(spec, root)
     try:
@@ -163,7 +163,7 @@ class Scoring:
 
 
 def score_model(
-    engine: Backend | Elsewhere,
+    engine: Backend | EnginePool,
     spec: ModelSpec,
     benchmark: Path,
     results: Path,
@@ -201,7 +201,7 @@ def score_model(
 
 
 def _unanswerable(
-    engine: Backend | Elsewhere, benchmark: Path, suite: Suite, plan: Plan, wanted: pd.DataFrame
+    engine: Backend | EnginePool, benchmark: Path, suite: Suite, plan: Plan, wanted: pd.DataFrame
 ) -> dict[str, str]:
     """Key -> why of the prompts that an engine can't be asked on principle: what has candidates
     where it only chooses one of listed labels, and what has a right answer that is none of the few
@@ -304,7 +304,7 @@ def _nothing_scored(
     )
 
 
-def _work(engine: Backend | Elsewhere, scoring: Scoring) -> dict[str, float]:
+def _work(engine: Backend | EnginePool, scoring: Scoring) -> dict[str, float]:
     """What the engines did, and the seconds that it took inside them: what `sdgbias plan` judges
     the next run's time by."""
     seconds = round(scoring.scorer.seconds, 3)

@@ -56,7 +56,7 @@ from sdgbias.errors import (
 from sdgbias.files import replacing
 from sdgbias.raw.images.shards import ImageReader
 from sdgbias.registry import entries, machine
-from sdgbias.registry.propose import Here
+from sdgbias.registry.propose import Host
 from sdgbias.scoring.plan import make_plan
 from sdgbias.suites import sdg
 from sdgbias.types import ModelSpec, Prompt, ScoreBatch
@@ -382,7 +382,7 @@ def _row(
     return row
 
 
-def keep(folder: Path, told: dict[str, Any]) -> tuple[dict[str, Any], Path]:
+def save(folder: Path, told: dict[str, Any]) -> tuple[dict[str, Any], Path]:
     """Completes a verdict and writes it (atomically) to parity/<model>.json below ``folder``; (what
     was written, its path).
 
@@ -481,7 +481,7 @@ class Verdict:
     told: Mapping[str, Any] | None = None
 
 
-def here(root: Path) -> Here:
+def here(root: Path) -> Host:
     """This machine, as register.propose wants it."""
     vllm = ModelSpec(name="vllm", title="", backend="vllm", repo="", revision="", state="")
     try:
@@ -489,7 +489,7 @@ def here(root: Path) -> Here:
         no_vllm = ""
     except InfrastructureError:
         no_vllm = "vLLM isn't installed here"
-    return Here(machine.this(), checkpoint.known, no_vllm)
+    return Host(machine.this(), checkpoint.known, no_vllm)
 
 
 def probe(

@@ -33,15 +33,22 @@ from sdgbias.raw.images.shards import ImageReader
 from sdgbias.raw.images.variants import Pictures
 from sdgbias.registry.entries import find_root
 from sdgbias.scoring.cache import ScoreCache
-from sdgbias.scoring.scorer import Elsewhere, Piece, Progress, Scorer, Tally, cut
+from sdgbias.scoring.scorer import (
+    EnginePool,
+    Progress,
+    ProgressTracker,
+    Scorer,
+    WorkUnit,
+    split_work,
+)
 from sdgbias.scoring.workers import gpus_per_engine
 from sdgbias.types import ModelSpec
 
 #: Seconds that a machine has to take a connection, and that a cluster has to answer.
-KNOCK, PATIENCE = 10.0, 60.0
+CONNECT_TIMEOUT, PATIENCE = 10.0, 60.0
 #: Said to the cluster by another process first: Ray itself waits for minutes on what is none, and
 #: writes lines of warnings meanwhile.
-HELLO = "import ray, sys; ray.init(address=sys.argv[1], log_to_driver=False)"
+PROBE = "import ray, sys; ray.init(address=sys.argv[1], log_to_driver=False)"
 #: Chunks in a piece (at most) of the rounds: first with all that is missing, then with what was not
 #: answered; 0: one prompt, and a second time, for those whose node was lost while they were alone.
 ROUNDS = (16, 1, 0, 0)
@@ -61,7 +68,7 @@ class Answer:
     error: SdgbiasError | None = None
 
 
-class Basket:
+class BufferSink:
     """A Sink that keeps what is finished, for its way to the driver."""
 
     def __init__(self, folder: Path) -> None:
@@ -76,7 +83,7 @@ class Engine:
 
     def __init__(self, spec: ModelSpec, root: Path, fingerprint: str) -> None:
         self.folder = tempfile.TemporaryDirectory(prefix="sdgbias-")
-        self.basket = Basket(Path(self.folder.name))
+        self.basket = BufferSink(Path(self.folder.name))
         self.error: SdgbiasError | None = None
         try:
             backend = load(spec, _root_here(root))
@@ -97,7 +104,7 @@ class Engine:
             "answer": [pickle.dumps(self._answer(*pickle.loads(work))) for work in batch["work"]],
         }
 
-    def _answer(self, piece: Piece, images: Mapping[str, tuple[bytes, ...]]) -> Answer:
+    def _answer(self, piece: WorkUnit, images: Mapping[str, tuple[bytes, ...]]) -> Answer:
         if self.error:
             return Answer(error=self.error)
         scorer, answer = self.scorer, Answer()
@@ -118,7 +125,7 @@ class Engine:
         return answer
 
 
-class Cluster(Elsewhere):
+class Cluster(EnginePool):
     """The engines of one model on a cluster: what a backend has of an identity, what a Scorer has
     of a run (scoring.Run).
 
@@ -137,7 +144,7 @@ class Cluster(Elsewhere):
         self.images: Mapping[str, tuple[bytes, ...]] = {}
         self.ray = connect(address)
         try:
-            self.needs, fit = room(spec, self.ray.nodes())
+            self.needs, fit = resources_for(spec, self.ray.nodes())
             self.size = min(most or fit, fit)
             if not fit:
                 raise InfrastructureError(
@@ -183,13 +190,15 @@ class Cluster(Elsewhere):
     def run(self, missing: pd.DataFrame, wanted: pd.DataFrame, progress: Progress) -> None:
         """Scores ``missing`` and decodes the numbers ``wanted``, in rounds. Raises what no other
         engine would be spared."""
-        tally = Tally(missing, wanted, progress)
-        rest = Piece(missing, wanted)
+        tally = ProgressTracker(missing, wanted, progress)
+        rest = WorkUnit(missing, wanted)
         for chunks in ROUNDS:
             late = set() if chunks else set(rest.prompts())
             pieces = dict(
                 enumerate(
-                    cut(rest.score, rest.decode, self.spec.batch_size, self.size, late, chunks)
+                    split_work(
+                        rest.score, rest.decode, self.spec.batch_size, self.size, late, chunks
+                    )
                 )
             )
             for number, answer in self._stream(pieces, 2 if chunks == ROUNDS[0] else 1):
@@ -198,7 +207,7 @@ class Cluster(Elsewhere):
                 tally.left(pieces.values())
             if not pieces:
                 break
-            rest = Piece(
+            rest = WorkUnit(
                 *(
                     pd.concat([getattr(p, name) for p in pieces.values()]).sort_index()
                     for name in ("score", "decode")
@@ -222,7 +231,7 @@ class Cluster(Elsewhere):
         self.seconds += answer.seconds
         self.counts.update(answer.counts)
 
-    def _stream(self, pieces: Mapping[int, Piece], ahead: int) -> Iterator[tuple[int, Answer]]:
+    def _stream(self, pieces: Mapping[int, WorkUnit], ahead: int) -> Iterator[tuple[int, Answer]]:
         """(number, answer) of the pieces as they come; ends without those that died with their
         engine, of which each has ``ahead``."""
         import ray.data
@@ -293,9 +302,9 @@ def connect(address: str) -> Any:
         )
     try:
         if host:
-            socket.create_connection((host, int(port)), KNOCK).close()
+            socket.create_connection((host, int(port)), CONNECT_TIMEOUT).close()
         subprocess.run(
-            [sys.executable, "-c", HELLO, address],
+            [sys.executable, "-c", PROBE, address],
             check=True,
             capture_output=True,
             text=True,
@@ -326,7 +335,9 @@ def connect(address: str) -> Any:
     return ray
 
 
-def room(spec: ModelSpec, nodes: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], int]:
+def resources_for(
+    spec: ModelSpec, nodes: Sequence[Mapping[str, Any]]
+) -> tuple[dict[str, Any], int]:
     """(what one engine takes, how many fit on the nodes alive). GPUs where the cluster has any and
     the engine uses them, else option `num_cpus` (default 1) of the nodes' CPUs."""
     alive = [node["Resources"] for node in nodes if node.get("Alive", node.get("alive"))]
@@ -371,8 +382,8 @@ class Fetch:
             "work": [pickle.dumps(self._with_pictures(number)) for number in numbers],
         }
 
-    def _with_pictures(self, number: int) -> tuple[Piece, dict[str, tuple[bytes, ...]]]:
-        piece: Piece = pickle.loads((self.folder / str(number)).read_bytes())
+    def _with_pictures(self, number: int) -> tuple[WorkUnit, dict[str, tuple[bytes, ...]]]:
+        piece: WorkUnit = pickle.loads((self.folder / str(number)).read_bytes())
         wanted = sorted({i for rows in (piece.score, piece.decode) for i in rows["image_id"] if i})
         return piece, {i: self.pictures[i] for i in wanted}
 

@@ -73,7 +73,7 @@ class Run(Protocol):
     def run(self, missing: pd.DataFrame, wanted: pd.DataFrame, progress: Progress) -> None: ...
 
 
-class Elsewhere(Loaded, ABC):
+class EnginePool(Loaded, ABC):
     """Engines in other processes: they bring a scorer of their own."""
 
     @abstractmethod
@@ -81,12 +81,12 @@ class Elsewhere(Loaded, ABC):
 
 
 def scorer_for(
-    engine: Backend | Elsewhere,
+    engine: Backend | EnginePool,
     cache: ScoreCache,
     images: Mapping[str, tuple[bytes, ...]],
     spec: ModelSpec,
 ) -> Run:
-    if isinstance(engine, Elsewhere):
+    if isinstance(engine, EnginePool):
         return engine.scorer(cache, images)
     return Scorer(engine, cache, images, spec)
 
@@ -272,7 +272,7 @@ class Watchdog:
                 f"{self.path.parent}: can't be written ({error.strerror}); finished chunks are"
                 " safe: make room, run again"
             ) from None
-        timer = threading.Timer(self.limit, self._bite, [keys]) if self.limit else None
+        timer = threading.Timer(self.limit, self._terminate, [keys]) if self.limit else None
         if timer:
             timer.daemon = True
             timer.start()
@@ -283,7 +283,7 @@ class Watchdog:
                 timer.cancel()
         self.path.unlink(missing_ok=True)
 
-    def _bite(self, keys: list[str]) -> None:
+    def _terminate(self, keys: list[str]) -> None:
         self._write(keys, hung=True)
         try:
             if self.alone:
@@ -355,7 +355,7 @@ def not_generated(rows: pd.DataFrame, decoded: pd.Series) -> pd.DataFrame:
 
 
 @dataclass(frozen=True)
-class Piece:
+class WorkUnit:
     """A part of a plan that one engine does in one go: rows to ``score`` and rows to ``decode``
     (the suite's generations_needed), in plan order.
     ``alone``: one prompt that was in flight when an engine ended; when that happens again it is a
@@ -369,9 +369,11 @@ class Piece:
         """Their keys, each once."""
         return list(dict.fromkeys([*self.score["key"], *self.decode["key"]]))
 
-    def only(self, scores: Collection[str], numbers: Collection[str], alone: bool = False) -> Piece:
+    def only(
+        self, scores: Collection[str], numbers: Collection[str], alone: bool = False
+    ) -> WorkUnit:
         """What of it concerns these keys."""
-        return Piece(
+        return WorkUnit(
             self.score[self.score["key"].isin(scores)],
             self.decode[self.decode["key"].isin(numbers)],
             alone,
@@ -381,14 +383,14 @@ class Piece:
         return len(self.score) + len(self.decode)
 
 
-class Tally:
+class ProgressTracker:
     """Progress over several engines: every change is told once."""
 
     def __init__(self, missing: pd.DataFrame, wanted: pd.DataFrame, progress: Progress) -> None:
         self.totals, self.progress = {SCORING: len(missing), DECODING: len(wanted)}, progress
         self.told = dict.fromkeys(self.totals, 0)
 
-    def left(self, pieces: Iterable[Piece], begun: Iterable[Mapping[str, int]] = ()) -> None:
+    def left(self, pieces: Iterable[WorkUnit], begun: Iterable[Mapping[str, int]] = ()) -> None:
         """``pieces`` wait; of those that are ``begun`` so many prompts are left, by kind of
         work."""
         left = Counter({SCORING: 0, DECODING: 0})
@@ -402,14 +404,14 @@ class Tally:
                 self.progress(what, self.told[what], total)
 
 
-def cut(
+def split_work(
     missing: pd.DataFrame,
     wanted: pd.DataFrame,
     size: int,
     engines: int,
     late: Collection[str] = (),
     most: int = 16,
-) -> list[Piece]:
+) -> list[WorkUnit]:
     """The rest of a plan in pieces of whole pictures, in plan order: about eight for each engine,
     of 1 to ``most`` chunks of ``size`` prompts. Prompts in ``late`` come last and alone. The rows
     of ``missing`` and ``wanted`` carry the index of the plan."""
@@ -421,7 +423,7 @@ def cut(
     while start < len(ids):
         end = chunks(ids, start, size)
         first, last = ids.index[start], ids.index[end - 1]
-        found.append(Piece(scores.loc[first:last], numbers.loc[first:last]))
+        found.append(WorkUnit(scores.loc[first:last], numbers.loc[first:last]))
         start = end
-    whole = Piece(missing, wanted)
+    whole = WorkUnit(missing, wanted)
     return found + [whole.only([key], [key], alone=True) for key in whole.prompts() if key in late]

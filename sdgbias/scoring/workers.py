@@ -40,21 +40,21 @@ from sdgbias.scoring.cache import ScoreCache
 from sdgbias.scoring.scorer import (
     DECODING,
     SCORING,
-    Elsewhere,
-    Piece,
+    EnginePool,
     Progress,
-    Tally,
-    cut,
+    ProgressTracker,
+    WorkUnit,
     forget_notes,
     not_generated,
     note_path,
     read_note,
+    split_work,
     suspects,
 )
 from sdgbias.types import ModelSpec
 
 if TYPE_CHECKING:
-    from sdgbias.scoring.scorer import Piece, Scorer
+    from sdgbias.scoring.scorer import Scorer, WorkUnit
     from sdgbias.types import ModelSpec
 
 
@@ -106,7 +106,7 @@ class Trouble:
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears Ctrl-C and closes the pipe
     pipe = Connection(int(sys.argv[1]))
-    jobs: queue.SimpleQueue[Start | Piece] = queue.SimpleQueue()
+    jobs: queue.SimpleQueue[Start | WorkUnit] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(pipe, jobs), daemon=True).start()
     try:
         scorer = _load(jobs.get(), pipe)
@@ -119,7 +119,7 @@ def main() -> None:
         os._exit(0)
 
 
-def _listen(pipe: Connection, jobs: queue.SimpleQueue[Start | Piece]) -> None:
+def _listen(pipe: Connection, jobs: queue.SimpleQueue[Start | WorkUnit]) -> None:
     try:
         while True:
             jobs.put(pipe.recv())
@@ -127,7 +127,7 @@ def _listen(pipe: Connection, jobs: queue.SimpleQueue[Start | Piece]) -> None:
         os._exit(0)  # the parent held the other end from before this process began (lifeline.py)
 
 
-def _load(start: Start | Piece, pipe: Connection) -> Scorer:
+def _load(start: Start | WorkUnit, pipe: Connection) -> Scorer:
     from sdgbias.engines import load
     from sdgbias.raw.images.shards import ImageReader
     from sdgbias.raw.images.variants import Pictures
@@ -144,7 +144,7 @@ def _load(start: Start | Piece, pipe: Connection) -> Scorer:
     return scorer
 
 
-def _work(scorer: Scorer, piece: Start | Piece, pipe: Connection) -> None:
+def _work(scorer: Scorer, piece: Start | WorkUnit, pipe: Connection) -> None:
     assert not isinstance(piece, Start)
     before, seconds, counted = (
         len(scorer.failures),
@@ -166,11 +166,11 @@ class Worker:
     process: subprocess.Popen[bytes]
     pipe: Connection
     ready: bool = False
-    piece: Piece | None = None
+    piece: WorkUnit | None = None
     left: dict[str, int] = field(default_factory=dict)
 
 
-class Crew(Elsewhere):
+class WorkerPool(EnginePool):
     """N engines of one model. Has what a backend has of an identity (`fingerprint`, `counts`) and
     what a Scorer has of a run (scoring.Run); `seconds`: inside all engines together. The first
     engine is loaded at once, the others when there is work."""
@@ -193,8 +193,8 @@ class Crew(Elsewhere):
         self.deaths = 0
         self.fingerprint, self.forces_starts = "", True
         try:
-            first = self._hire(0)
-            if not self._hear(first):
+            first = self._spawn(0)
+            if not self._receive(first):
                 raise InfrastructureError(
                     f"{spec.name}: the engine ended ({_end(first)}) while it loaded the model; try"
                     " again without --workers to see why"
@@ -203,7 +203,7 @@ class Crew(Elsewhere):
             self.close()
             raise
 
-    def __enter__(self) -> Crew:
+    def __enter__(self) -> WorkerPool:
         return self
 
     def __exit__(
@@ -226,7 +226,7 @@ class Crew(Elsewhere):
                 worker.process.wait()
         self.workers = {}
 
-    def scorer(self, cache: ScoreCache, images: Mapping[str, tuple[bytes, ...]]) -> Crew:
+    def scorer(self, cache: ScoreCache, images: Mapping[str, tuple[bytes, ...]]) -> WorkerPool:
         """Itself, as the scorer of a run over this cache; pictures are read by the workers."""
         self.cache, self.images = cache, images
         return self
@@ -235,26 +235,28 @@ class Crew(Elsewhere):
         """Scores ``missing`` and decodes the numbers ``wanted``. Raises what no other worker would
         be spared, and InfrastructureError when engines keep dying; what is committed stays."""
         pieces = deque(
-            cut(missing, wanted, self.spec.batch_size, self.size, suspects(self.cache.folder))
+            split_work(
+                missing, wanted, self.spec.batch_size, self.size, suspects(self.cache.folder)
+            )
         )
-        tally = Tally(missing, wanted, progress)
+        tally = ProgressTracker(missing, wanted, progress)
         for number in range(1, min(self.size, len(pieces))):
-            self._hire(number)
+            self._spawn(number)
         while pieces or any(worker.piece for worker in self.workers.values()):
             for worker in self.workers.values():
                 if worker.ready and worker.piece is None and pieces:
-                    self._give(worker, pieces)
+                    self._dispatch(worker, pieces)
             pipes = {worker.pipe: worker for worker in self.workers.values()}
             for pipe in wait(list(pipes)):
                 worker = pipes[pipe]  # type: ignore[index]
-                if not self._hear(worker):
-                    self._lost(worker, pieces)
+                if not self._receive(worker):
+                    self._on_exit(worker, pieces)
             tally.left(pieces, (worker.left for worker in self.workers.values()))
         self.failures.sort()
         tally.left([])
         forget_notes(self.cache.folder)
 
-    def _hire(self, number: int) -> Worker:
+    def _spawn(self, number: int) -> Worker:
         ours, theirs = multiprocessing.Pipe()
         with theirs:
             process = subprocess.Popen(
@@ -268,13 +270,13 @@ class Crew(Elsewhere):
         ours.send(Start(self.spec, self.root, self.benchmark, self.results, number))
         return worker
 
-    def _give(self, worker: Worker, pieces: deque[Piece]) -> None:
+    def _dispatch(self, worker: Worker, pieces: deque[WorkUnit]) -> None:
         worker.piece = piece = pieces.popleft()
         worker.left = {SCORING: len(piece.score), DECODING: len(piece.decode)}
         with suppress(OSError):  # it died while it was free: `wait` tells so next
             worker.pipe.send(piece)
 
-    def _hear(self, worker: Worker) -> bool:
+    def _receive(self, worker: Worker) -> bool:
         """Takes one message; False when the worker is gone. Raises what it was told."""
         try:
             message = worker.pipe.recv()
@@ -285,7 +287,7 @@ class Crew(Elsewhere):
                 raise message.error
             case Ready():
                 worker.ready = True
-                self._meet(worker, message)
+                self._on_ready(worker, message)
             case Advance() if worker.piece is not None:
                 worker.left[message.what] = (
                     len(worker.piece.score if message.what == SCORING else worker.piece.decode)
@@ -298,7 +300,7 @@ class Crew(Elsewhere):
                 self.counts.update(message.counts)
         return True
 
-    def _meet(self, worker: Worker, message: Ready) -> None:
+    def _on_ready(self, worker: Worker, message: Ready) -> None:
         if not self.fingerprint:
             self.fingerprint, self.forces_starts = message.fingerprint, message.forces_starts
         elif message.fingerprint != self.fingerprint:
@@ -308,7 +310,7 @@ class Crew(Elsewhere):
                 " kept: let nothing change the model's folder, then run the same command again"
             )
 
-    def _lost(self, worker: Worker, pieces: deque[Piece]) -> None:
+    def _on_exit(self, worker: Worker, pieces: deque[WorkUnit]) -> None:
         """Its piece, less what is committed, goes back; what was in flight comes last and alone."""
         end = _end(worker)
         worker.pipe.close()
@@ -348,10 +350,10 @@ class Crew(Elsewhere):
                 " with one to see why"
             )
         if pieces and worker.ready:  # one that can't be loaded beside the others isn't tried again
-            self._hire(worker.number)
+            self._spawn(worker.number)
 
 
-def unfinished(piece: Piece, cache: ScoreCache) -> Piece:
+def unfinished(piece: WorkUnit, cache: ScoreCache) -> WorkUnit:
     """What of a piece isn't in the cache yet."""
     scores = piece.score["key"][cache.lacks("scores", piece.score["key"])]
     return piece.only(

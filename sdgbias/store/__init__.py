@@ -145,7 +145,7 @@ def connect(
             with connect(path, read_only=False, wait=wait, details=()):
                 pass
             con = database.open_file(path, True, wait)
-        with database.said(path, "read"), con:
+        with database.translate_errors(path, "read"), con:
             _show(con, path, details, runs)
             yield con
         return
@@ -153,7 +153,7 @@ def connect(
         database.make_folder(path)
         with locking.shared(path, wait):
             con = database.open_file(path, False, wait)
-            with database.said(path, "write"):
+            with database.translate_errors(path, "write"):
                 try:
                     database.migrate(con, path)
                     _show(con, path, details, runs)
@@ -250,7 +250,7 @@ def replace(path: Path | str, run_id: str, tables: Mapping[str, pd.DataFrame]) -
             con.execute("COMMIT")
 
 
-def keep(
+def upsert(
     path: Path | str,
     tables: Mapping[str, pd.DataFrame],
     by: Mapping[str, tuple[str, ...]] | None = None,

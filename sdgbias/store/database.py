@@ -79,7 +79,7 @@ def make_folder(path: Path) -> None:
 
 
 @contextmanager
-def said(path: Path, verb: str) -> Iterator[None]:
+def translate_errors(path: Path, verb: str) -> Iterator[None]:
     """Every DuckDB error inside the block leaves as one line."""
     try:
         yield
@@ -219,9 +219,9 @@ def _move_details(con: duckdb.DuckDBPyConnection, path: Path) -> None:
         con.execute(f"DROP TABLE main.{table}")
 
 
-def catalogue(made: Sequence[parquet.Detail]) -> pa.Table:
+def catalogue(made: Sequence[parquet.RunTable]) -> pa.Table:
     return pa.table(
-        {f.name: [getattr(d, f.name) for d in made] for f in fields(parquet.Detail)},
+        {f.name: [getattr(d, f.name) for d in made] for f in fields(parquet.RunTable)},
         schema=_CATALOGUE,
     )
 
@@ -231,7 +231,7 @@ def copy(source: Path, target: Path) -> None:
     meanwhile."""
     quoted = ["'" + str(p).replace("'", "''") + "'" for p in (source, target)]
     with (
-        said(target, "write"),
+        translate_errors(target, "write"),
         duckdb.connect(config={"autoinstall_known_extensions": False}) as con,
     ):
         con.execute(f"ATTACH {quoted[0]} AS old (READ_ONLY)")

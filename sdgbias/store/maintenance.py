@@ -29,18 +29,18 @@ import pandas as pd
 from sdgbias import store
 from sdgbias.errors import StoreError
 from sdgbias.store import database, locking, parquet
-from sdgbias.store.parquet import Detail
+from sdgbias.store.parquet import RunTable
 
 Progress = Callable[[str, int, int], None]
 
 
-def catalogued(results: Path, where: str = "dropped_at IS NULL") -> list[Detail]:
+def catalogued(results: Path, where: str = "dropped_at IS NULL") -> list[RunTable]:
     """The rows of the catalogue, by file."""
     with store.connect(results, read_only=True, details=()) as con:
         rows = con.execute(
             f"SELECT {', '.join(parquet.COLUMNS)} FROM details WHERE {where} ORDER BY file"
         ).fetchall()
-    return [Detail(*row) for row in rows]
+    return [RunTable(*row) for row in rows]
 
 
 def orphans(results: Path) -> list[Path]:
@@ -136,7 +136,7 @@ def size(n: int) -> str:
     return f"{value:.1f} TB"
 
 
-def verify(results: Path, progress: Progress | None = None) -> list[tuple[Detail, str]]:
+def verify(results: Path, progress: Progress | None = None) -> list[tuple[RunTable, str]]:
     """Every catalogued file whose bytes are not those that were written: (file, 'missing' |
     'damaged')."""
     folder = parquet.local_home(results, "sdgbias store verify")

@@ -35,7 +35,7 @@ _WHY = {
 
 
 @dataclass(frozen=True)
-class Detail:
+class RunTable:
     """One row of the catalogue. ``file``: relative to ``home``; ``columns``: how many the file has
     (columns are only ever added); ``written_ns``: the file's time of modification when it was
     written (ns since 1970; None: not known)."""
@@ -51,7 +51,7 @@ class Detail:
 
 
 #: The columns of table details that a Detail has, in its order, quoted for SQL.
-COLUMNS = tuple(f'"{f.name}"' for f in fields(Detail))
+COLUMNS = tuple(f'"{f.name}"' for f in fields(RunTable))
 #: Files whose bytes this process has compared with their digest, by path, as (inode, size, time,
 #: digest): hashed again only when one of these changes.
 _COMPARED: dict[str, tuple[int, int, int, str]] = {}
@@ -103,7 +103,7 @@ def named_in(text: str) -> tuple[str, str] | None:
     return (unquote(found["run"]), found[0]) if found else None
 
 
-def write(results: Path, run_id: str, table: str, rows: pa.Table) -> Detail:
+def write(results: Path, run_id: str, table: str, rows: pa.Table) -> RunTable:
     """Writes the rows of one table of one run, sorted by key, and returns its row of the catalogue.
     Same rows, same bytes, same name.
 
@@ -136,7 +136,7 @@ def write(results: Path, run_id: str, table: str, rows: pa.Table) -> Detail:
         raise kind(
             f"can't write {folder}: {why}, then run this again (the results are as before)"
         ) from None
-    return Detail(
+    return RunTable(
         run_id, table, f"{folder.name}/{final.name}", sizes[0], size, digest, sizes[1], written_ns
     )
 
@@ -155,7 +155,7 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
-def fault(where: Path | str, detail: Detail, *, whole: bool = False) -> str:
+def fault(where: Path | str, detail: RunTable, *, whole: bool = False) -> str:
     """'' where the file is as the catalogue says, else 'missing' or 'damaged'. Looked at: its size
     and its time of modification; where the time is another one (the file was replaced, or copied
     without its times), every byte, by its sha256, once in a process. ``whole``: every byte in any

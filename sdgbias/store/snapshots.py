@@ -14,7 +14,7 @@ from sdgbias.errors import StoreError, UsageError
 
 
 @dataclass(frozen=True)
-class Then:
+class Snapshot:
     """What was there at a moment of the past: ids of the finished runs, oldest first, and the last
     night until then ('' none)."""
 
@@ -22,7 +22,7 @@ class Then:
     night: str = ""
 
 
-def then(results: Path, when: str) -> Then:
+def snapshot_at(results: Path, when: str) -> Snapshot:
     """What was there at the end of a night (2026-11-21T0130) or of a day in UTC (2026-11-21).
 
     Raises StoreError for a night that the file doesn't know or where no run was finished yet,
@@ -71,10 +71,10 @@ def then(results: Path, when: str) -> Then:
             results, "SELECT max(night) AS night FROM nights WHERE started_at < ?", [until]
         )["night"][0]
     )
-    return Then(tuple(runs), str(night) if isinstance(night, str) else "")
+    return Snapshot(tuple(runs), str(night) if isinstance(night, str) else "")
 
 
-def only(results: Path, run_ids: Sequence[str]) -> Then:
+def only(results: Path, run_ids: Sequence[str]) -> Snapshot:
     """These runs and nothing else. Raises StoreError for one that isn't there, UsageError for two
     of one model on one benchmark."""
     known = store.query(
@@ -95,7 +95,7 @@ def only(results: Path, run_ids: Sequence[str]) -> Then:
             f"--run: two runs of {twice['model'].iloc[0]} on one benchmark; a report shows one run"
             " of a model"
         )
-    return Then(tuple(run_ids))
+    return Snapshot(tuple(run_ids))
 
 
 def content_digest(results: Path) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from sdgbias.errors import StoreError
 from sdgbias.store import parquet
-from sdgbias.store.parquet import Detail
+from sdgbias.store.parquet import RunTable
 from sdgbias.store.tables import TABLES
 
 _WORD = re.compile(rf"\b({'|'.join(TABLES)})\b", re.IGNORECASE)
@@ -64,14 +64,14 @@ def show(
 
 def files(
     con: Any, results: Path, table: str, runs: Sequence[str] | None = None
-) -> tuple[list[Detail], list[tuple[str, str]]]:
+) -> tuple[list[RunTable], list[tuple[str, str]]]:
     """The catalogued files of a table that are as they were written, by file, and the others as
     (run id, why): one that can't be opened would hide all the rest from DuckDB. Files in a bucket
     are not looked at. Raises StoreError where the catalogue names a file elsewhere."""
     where = parquet.home(results)
     mine = "" if runs is None else " AND list_contains($runs, run_id)"
     found = [
-        Detail(*row)
+        RunTable(*row)
         for row in con.execute(
             f'SELECT {", ".join(parquet.COLUMNS)} FROM details WHERE "table" = $table AND'
             f" dropped_at IS NULL{mine} ORDER BY file",

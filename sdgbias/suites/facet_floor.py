@@ -18,7 +18,7 @@ import yaml
 
 from sdgbias.files import packaged
 from sdgbias.methods import stats
-from sdgbias.methods.labels import TextEncoder, by_form, spoken
+from sdgbias.methods.labels import TextEncoder, by_form, plain_form
 from sdgbias.methods.stats import Estimate
 from sdgbias.raw.facet import CLASSES
 
@@ -89,9 +89,9 @@ def answers() -> list[Answer]:
     ]
     for name in CLASSES:
         rest = tuple(c for c in CLASSES if c != name)
-        for text in slips(spoken(name)):
+        for text in slips(plain_form(name)):
             made += [Answer(text, everything, name, True), Answer(text, rest, "", False)]
-        made.append(Answer(spoken(name), rest, "", False))
+        made.append(Answer(plain_form(name), rest, "", False))
     return [a for a in made if by_form(a.text, a.labels) is None]
 
 
@@ -99,7 +99,7 @@ def calibrate(encoder: TextEncoder, floors: Sequence[float] = FLOORS) -> Curve:
     """The curve of an encoder. Each distinct text is embedded once."""
     asked = answers()
     texts = list(dict.fromkeys(a.text for a in asked))
-    classes = encoder.embed([spoken(name) for name in CLASSES])  # (52, D)
+    classes = encoder.embed([plain_form(name) for name in CLASSES])  # (52, D)
     similar = dict(zip(texts, encoder.embed(texts) @ classes.T, strict=True))  # text -> (52,)
     place = {name: i for i, name in enumerate(CLASSES)}
     found, close = [], []

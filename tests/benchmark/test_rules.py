@@ -10,7 +10,7 @@ import pytest
 from sdgbias.benchmark.quality import rules_raw
 from sdgbias.benchmark.quality.rules_items import FLAGS, option_range, unit_range
 from sdgbias.benchmark.quality.rules_prompts import take_apart
-from sdgbias.benchmark.quality.rules_raw import Given, is_whole
+from sdgbias.benchmark.quality.rules_raw import RuleContext, is_whole
 from tests.builders.quality import picture
 
 INF = math.inf
@@ -52,7 +52,7 @@ def judged(
         "unit": unit,
         **more,
     }
-    return bool(FLAGS["items_mcq"][rule](pd.DataFrame([row]), Given())[0])  # type: ignore[index]
+    return bool(FLAGS["items_mcq"][rule](pd.DataFrame([row]), RuleContext())[0])  # type: ignore[index]
 
 
 @pytest.mark.parametrize(
@@ -148,4 +148,4 @@ def test_whole_pictures(kind: str) -> None:
 )
 def test_region_of_country(region: str, stratum: str, good: bool) -> None:
     frame = pd.DataFrame([{"region": region, "iso3": "ALB", "stratum": stratum}])
-    assert list(rules_raw.FLAGS["series"]["region-of-country"](frame, Given())) == [good]
+    assert list(rules_raw.FLAGS["series"]["region-of-country"](frame, RuleContext())) == [good]

@@ -100,7 +100,7 @@ def publish_nights(path: Path, nights: int = 4) -> Path:
             "benchmarks": {"sdg": fake_results.BENCHMARK},
             "steps": {"analyse": "done", "gate": "done", "wandb": "no network"},
         }
-        store.keep(path, {"nights": pd.DataFrame([night]), "night_models": pd.DataFrame(rows)})
+        store.upsert(path, {"nights": pd.DataFrame([night]), "night_models": pd.DataFrame(rows)})
     _judge(path, nights - 1)
     return path
 
@@ -193,7 +193,7 @@ def _judge(path: Path, n: int) -> None:
         "message": "",
         "sent_at": FIRST + timedelta(days=n, hours=1),
     }
-    store.keep(
+    store.upsert(
         path,
         {
             "verdicts": pd.DataFrame(judged),

@@ -106,7 +106,7 @@ def keep_night(path: Path, night: str, models: list[dict[str, object]], **more: 
         "quarantined_until": "",
         "seconds": 1.0,
     }
-    store.keep(
+    store.upsert(
         path,
         {
             "nights": pd.DataFrame([row]),
@@ -305,5 +305,5 @@ def told_night(path: Path) -> Path:
         }
         for i in range(8)
     ]
-    store.keep(path, {"verdicts": pd.DataFrame(rows), "flips": pd.DataFrame(flips)})
+    store.upsert(path, {"verdicts": pd.DataFrame(rows), "flips": pd.DataFrame(flips)})
     return path

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from sdgbias.engines.hub_errors import trouble
+from sdgbias.engines.hub_errors import translate
 from sdgbias.types import ModelSpec
 
 SPEC = ModelSpec(
@@ -42,13 +42,13 @@ def wrapped(name: str, status: int = 0) -> OSError:
     ],
 )
 def test_a_hub_model(name: str, status: int, kind: str) -> None:
-    error = trouble(SPEC, None, "can't load", wrapped(name, status))
+    error = translate(SPEC, None, "can't load", wrapped(name, status))
     assert type(error).__name__ == kind
     assert "owner/m" in str(error) and "\n" not in str(error)
 
 
 def test_a_folder_is_always_the_models_own_fault() -> None:
-    error = trouble(SPEC, Path("/w"), "can't load", wrapped("ConnectError"))
+    error = translate(SPEC, Path("/w"), "can't load", wrapped("ConnectError"))
     assert (type(error).__name__, str(error)) == (
         "ModelError",
         "m: can't load /w: We couldn't connect to the hub",
@@ -84,6 +84,6 @@ def test_a_folder_is_always_the_models_own_fault() -> None:
 def test_files_that_never_load_are_the_models_fault_with_the_next_command(
     error: Exception, words: str, folder: Path | None
 ) -> None:
-    told = trouble(SPEC, folder, "can't load the processor of", error)
+    told = translate(SPEC, folder, "can't load the processor of", error)
     assert type(told).__name__ == "ModelError"
     assert words in str(told) and "\n" not in str(told)

@@ -22,7 +22,7 @@ from sdgbias.engines.hf.prompting import (
     forced_ids,
     minus_ids,
     render,
-    taken,
+    supports_text_only,
     token_paths,
 )
 from sdgbias.engines.hf.tokens import CandidateTokens, find_candidates
@@ -78,7 +78,7 @@ def test_a_processor_that_stumbles_over_no_picture_does_not_take_words_alone() -
     def stumbles(images: object, text: list[str]) -> object:
         return [len(one) for one in images]  # type: ignore[attr-defined]
 
-    assert not taken(stumbles)
+    assert not supports_text_only(stumbles)
 
 
 def test_pictures_stand_before_the_text(processor: object) -> None:

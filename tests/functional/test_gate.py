@@ -100,7 +100,7 @@ def nights(tmp_path_factory: pytest.TempPathFactory, tiny_benchmark: Path) -> St
             "status": "done",
             "steps": {"analyse": "done"},
         }
-        store.keep(results, {"nights": pd.DataFrame([row]), "night_models": pd.DataFrame(rows)})
+        store.upsert(results, {"nights": pd.DataFrame([row]), "night_models": pd.DataFrame(rows)})
     policy = folder / "policy.yaml"
     policy.write_text(yaml.safe_dump(POLICY))
     return Stack(folder, results, policy)

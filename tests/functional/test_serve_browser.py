@@ -316,7 +316,9 @@ def test_a_running_night_says_how_far_it_is(chrome: Any, address: str, results: 
     from selenium.webdriver.support.ui import WebDriverWait
 
     night = {"night": "2026-11-30T0130", "started_at": "2026-11-30T00:30:00", "status": "running"}
-    store.keep(results, {"nights": pd.DataFrame([night]).astype({"started_at": "datetime64[us]"})})
+    store.upsert(
+        results, {"nights": pd.DataFrame([night]).astype({"started_at": "datetime64[us]"})}
+    )
     folder = results.parent / "nights" / str(night["night"])
     (folder / "registry").mkdir(parents=True)
     for model in "ab":
@@ -335,7 +337,7 @@ def test_a_running_night_says_how_far_it_is(chrome: Any, address: str, results: 
         )
         assert chrome.find_element("tag name", "progress").get_attribute("value") == "1"
     finally:
-        store.keep(
+        store.upsert(
             results,
             {
                 "nights": (

@@ -50,7 +50,7 @@ def night(path: Path, at: int) -> None:
         "started_at": [pd.Timestamp(f"2026-11-1{at}T02:00:00")],
         "finished_at": [pd.Timestamp(f"2026-11-1{at}T03:30:00")],
     }
-    store.keep(path, {"nights": pd.DataFrame({"night": [name], "status": ["done"], **when})})
+    store.upsert(path, {"nights": pd.DataFrame({"night": [name], "status": ["done"], **when})})
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from sdgbias.analysis.nights import BREACH, MISSING, PASS
 from sdgbias.errors import Busy
 from sdgbias.nightly import quarantine
 from sdgbias.nightly.regression import judge
-from sdgbias.nightly.regression.measured import Measured, Side
+from sdgbias.nightly.regression.measured import Measured, RunMetrics
 from sdgbias.nightly.regression.policy import Policy, Rule
 from sdgbias.report.pages import night as page
 from sdgbias.store import backup, database
@@ -102,9 +102,9 @@ def _judged() -> list[dict[str, object]]:
     )
     rows = np.arange(400)
     answers = Measured(rows.astype(np.uint64), (rows < 200).astype(float), rows, {})
-    new = Side({}, {"mcq": ["T1"]}, lambda task, test, metric, method: answers)
+    new = RunMetrics({}, {"mcq": ["T1"]}, lambda task, test, metric, method: answers)
     found = [e for rule in rules for e in judge.evidence(rule, new, None, "first run")]
-    return judge.settle(found, Policy(rules))
+    return judge.apply_multiplicity(found, Policy(rules))
 
 
 def _decisions(root: Path) -> dict[str, object]:
@@ -115,7 +115,7 @@ def _decisions(root: Path) -> dict[str, object]:
     )
     asked = {"night": NIGHT, "model": "m", "suite": "sdg", "outcome": "published", "run_id": "r-1"}
     frames = {"verdicts": rows, "night_models": pd.DataFrame([asked])}
-    store.keep(s.results, frames | {"nights": pd.DataFrame([{"night": NIGHT, "status": "done"}])})
+    store.upsert(s.results, frames | {"nights": pd.DataFrame([{"night": NIGHT, "status": "done"}])})
     night = nights.load(s.results)
     assert night is not None
     [m] = night.models
@@ -141,9 +141,11 @@ def test_other_sentences_decide_nothing(
     assert before["verdicts"] == {"low": BREACH, "high": PASS, "needed": MISSING, "extra": MISSING}
     assert before["out"] == {"m": "gate: low in breach, run r-1"} and before["quarantines"]
     assert before["without breaches"] == MISSING
-    plain: Callable[..., list[dict[str, object]]] = judge.settle
+    plain: Callable[..., list[dict[str, object]]] = judge.apply_multiplicity
     monkeypatch.setattr(
-        judge, "settle", lambda found, policy: [{**r, "note": text} for r in plain(found, policy)]
+        judge,
+        "apply_multiplicity",
+        lambda found, policy: [{**r, "note": text} for r in plain(found, policy)],
     )
     monkeypatch.setattr(night_text, "_FLAGS", dict.fromkeys(night_text._FLAGS, f"{text}!"))
     monkeypatch.setattr(night_text, "FLOORS", dict.fromkeys(night_text.FLOORS, f"{text}?"))

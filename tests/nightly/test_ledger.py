@@ -60,7 +60,7 @@ def test_a_night_from_begin_to_end(tmp_path: Path) -> None:
     night = tonight(s, NOW)
     assert ledger.begin(s, night, NOW) == ""
     assert ledger.status(s.results, NIGHT) == "running" and ledger.last_finished(s.results) is None
-    assert ledger.keep(s.results, night, [good()]) == ""
+    assert ledger.record(s.results, night, [good()]) == ""
     assert ledger.end(s.results, night, "done", {"gate": "done"}, NOW + timedelta(minutes=3)) == ""
     row = ledger.nights(s.results).iloc[0]
     assert (row["status"], row["by"], json.loads(row["benchmarks"]), row["steps"]) == (
@@ -87,10 +87,10 @@ def test_what_was_published_stays_published_when_the_night_goes_on(tmp_path: Pat
     s = settings(tmp_path, "a")
     night = tonight(s, NOW)
     ledger.begin(s, night, NOW)
-    ledger.keep(s.results, night, [good()])
-    ledger.keep(s.results, night, [good("unchanged")])
+    ledger.record(s.results, night, [good()])
+    ledger.record(s.results, night, [good("unchanged")])
     assert ledger.history(s.results)["outcome"].tolist() == ["published"]
-    ledger.keep(s.results, night, [replace(good("unchanged"), run_id="a-2")])
+    ledger.record(s.results, night, [replace(good("unchanged"), run_id="a-2")])
     assert ledger.history(s.results)["run_id"].tolist() == ["a-2"], "another run is news"
 
 
@@ -103,7 +103,7 @@ def test_a_locked_file_loses_no_outcome(tmp_path: Path, monkeypatch: pytest.Monk
         database, "open_file", lambda path, read_only, wait: plain(path, read_only, min(wait, 0.2))
     )
     with elsewhere(f"import duckdb; con = duckdb.connect({str(s.results)!r})"):
-        assert "is held by" in ledger.keep(s.results, night, [good()])
+        assert "is held by" in ledger.record(s.results, night, [good()])
         assert "is held by" in ledger.end(s.results, night, "done", {"report": "done"}, NOW)
     with (night.folder / ledger.OUTCOMES).open("a") as torn:
         torn.write('{"model": "b", "su')

@@ -141,7 +141,7 @@ def test_a_message_stays_within_slacks_limits(results: Path) -> None:
         )
         for i in range(200)
     ]
-    store.keep(results, {"verdicts": pd.DataFrame(rows)})
+    store.upsert(results, {"verdicts": pd.DataFrame(rows)})
     gate_results.keep_night(
         results,
         SECOND,

@@ -108,7 +108,7 @@ def _finished(s: plan.Settings, model: str, key: str, n_failed: int = 0) -> None
         "run_id": f"{model}-1",
         "key": key,
     }
-    store.keep(s.results, {"night_models": pd.DataFrame([row])})
+    store.upsert(s.results, {"night_models": pd.DataFrame([row])})
 
 
 def test_a_finished_run_of_the_same_key_is_known(tmp_path: Path) -> None:

@@ -30,12 +30,12 @@ def history(s: Settings, *rows: tuple[str, str, str]) -> None:
         frame = pd.DataFrame(rows, columns=["night", "outcome", "quarantined_until"]).assign(
             model="m", suite="sdg", started_at=NOW.replace(tzinfo=None)
         )
-        store.keep(s.results, {"night_models": frame})
+        store.upsert(s.results, {"night_models": frame})
 
 
 def test_a_failure_of_the_model_puts_it_aside_until_tomorrow(tmp_path: Path) -> None:
     s = settings(tmp_path, "m")
-    made = quarantine.settle(s, failed(), TODAY)
+    made = quarantine.update_quarantine(s, failed(), TODAY)
     assert made.quarantined_until == "2026-11-22"
     spec = entries.load(tmp_path, "m")
     assert (spec.state, spec.reason, spec.until) == (
@@ -50,7 +50,7 @@ def test_a_failure_of_the_model_puts_it_aside_until_tomorrow(tmp_path: Path) -> 
 )
 def test_trouble_that_is_not_its_own_puts_nobody_aside(tmp_path: Path, kind: str) -> None:
     s = settings(tmp_path, "m")
-    assert quarantine.settle(s, failed(kind), TODAY).quarantined_until == ""
+    assert quarantine.update_quarantine(s, failed(kind), TODAY).quarantined_until == ""
     assert entries.load(tmp_path, "m").state == "enabled"
 
 
@@ -59,7 +59,7 @@ def test_it_grows_with_every_night_in_a_row(tmp_path: Path) -> None:
     days = []
     for n in range(6):
         night = f"2026-11-{n + 1:02d}T0130"
-        made = quarantine.settle(s, failed(night=night), TODAY)
+        made = quarantine.update_quarantine(s, failed(night=night), TODAY)
         days.append((date.fromisoformat(made.quarantined_until) - TODAY) // timedelta(days=1))
         history(s, (night, "failed", made.quarantined_until))
         history(s, (f"{night[:-4]}0900", "skipped", ""))  # nights that asked it nothing
@@ -67,7 +67,7 @@ def test_it_grows_with_every_night_in_a_row(tmp_path: Path) -> None:
     assert days == [1, 2, 4, 8, 14, 14]
     history(s, ("2026-11-10T0130", "published", ""))
     assert (
-        quarantine.settle(s, failed(night="2026-11-11T0130"), TODAY).quarantined_until
+        quarantine.update_quarantine(s, failed(night="2026-11-11T0130"), TODAY).quarantined_until
         == "2026-11-22"
     )
 
@@ -77,10 +77,10 @@ def test_success_brings_it_back_unless_its_other_suite_failed_tonight(tmp_path: 
     good = Outcome("m", "facet", "published", run_id="m-1", night=NIGHT)
     entry(tmp_path, "m", state="quarantined", reason="hung", until="2026-11-21")
     history(s, (NIGHT, "failed", "2026-11-22"))
-    quarantine.settle(s, good, TODAY)
+    quarantine.update_quarantine(s, good, TODAY)
     assert entries.load(tmp_path, "m").state == "quarantined"
     history(s, (NIGHT, "unchanged", ""))
-    quarantine.settle(s, good, TODAY)
+    quarantine.update_quarantine(s, good, TODAY)
     assert (entries.load(tmp_path, "m").state, entries.load(tmp_path, "m").reason) == (
         "enabled",
         "",
@@ -90,10 +90,10 @@ def test_success_brings_it_back_unless_its_other_suite_failed_tonight(tmp_path: 
 def test_states_that_a_person_chose_stay(tmp_path: Path) -> None:
     s = settings(tmp_path)
     entry(tmp_path, "m", state="candidate", reason="look at it")
-    assert quarantine.settle(s, failed(), TODAY).quarantined_until == ""
+    assert quarantine.update_quarantine(s, failed(), TODAY).quarantined_until == ""
     entry(tmp_path, "m", state="quarantined", reason="until I say so")
     for outcome in (failed(), Outcome("m", "sdg", "published", night=NIGHT)):
-        quarantine.settle(s, outcome, TODAY)
+        quarantine.update_quarantine(s, outcome, TODAY)
         assert (entries.load(tmp_path, "m").state, entries.load(tmp_path, "m").until) == (
             "quarantined",
             "",
@@ -103,7 +103,7 @@ def test_states_that_a_person_chose_stay(tmp_path: Path) -> None:
 def test_an_entry_that_was_edited_into_garbage_is_told_and_left(tmp_path: Path) -> None:
     s = settings(tmp_path, "m")
     entry(tmp_path, "m").write_text("name: [")
-    made = quarantine.settle(s, failed(), TODAY)
+    made = quarantine.update_quarantine(s, failed(), TODAY)
     assert made.quarantined_until == "" and made.message.startswith(
         "no token for A; its state can't be changed:"
     )
@@ -130,7 +130,7 @@ def test_the_gate_puts_aside_until_a_person_enables(tmp_path: Path) -> None:
         side="",
         metric="mass",
     )
-    store.keep(s.results, {"verdicts": frame})
+    store.upsert(s.results, {"verdicts": frame})
     found = quarantine.from_verdicts(s, NIGHT)
     assert (
         found == {"m": "gate: candidate mass in breach, run r-1"}

@@ -15,7 +15,7 @@ from sdgbias.analysis.nights import BREACH, INSUFFICIENT, MISSING, PASS
 from sdgbias.errors import UsageError
 from sdgbias.nightly import regression
 from sdgbias.nightly.regression import baseline, facet, flips, policy, sdg
-from sdgbias.nightly.regression.measured import pairs
+from sdgbias.nightly.regression.measured import paired
 from tests.builders import regressions as gate_results
 from tests.builders.regressions import FIRST, LOST, SECOND, STEADY, THIRD
 from tests.builders.results import copied
@@ -135,7 +135,7 @@ def test_a_question_that_was_reworded_is_another_question(results: Path) -> None
         for t in ("scores", "predictions", "cade_params")
     }
     store.publish(results, record, tables | {"items": other.drop(columns="benchmark_id")})
-    both = pairs(
+    both = paired(
         sdg.load(results, f"{LOST}-1"),
         sdg.load(results, f"{LOST}-3"),
         "mcq",
@@ -224,7 +224,7 @@ def test_a_breach_stays_one_until_it_is_mended_or_accepted(judged: Path) -> None
 
 def test_what_a_run_may_be_compared_with(results: Path) -> None:
     assert baseline.last_good(results, f"{LOST}-1") == ("", "first run: nothing to compare with")
-    store.keep(
+    store.upsert(
         results,
         {
             "verdicts": pd.DataFrame(

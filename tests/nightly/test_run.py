@@ -53,7 +53,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 
 def run(s: Settings, argv, lines: list[str] | None = None, now: datetime = NOW) -> nights.Summary:  # type: ignore[no-untyped-def]
-    hands = nights.Hands(
+    hands = nights.Executor(
         ask=partial(attempt.keep_trying_here, sleep=lambda seconds: None, argv=argv)
     )
     return nights.run(s, lambda: now, (lines if lines is not None else []).append, hands)
@@ -87,7 +87,7 @@ def test_one_bad_model_never_spoils_the_night(
         )
 
     lines: list[str] = []
-    done = nights.run(s, lambda: NOW, lines.append, nights.Hands(ask=ask))
+    done = nights.run(s, lambda: NOW, lines.append, nights.Executor(ask=ask))
     assert {o.model: o.kind for o in done.outcomes} == {
         "bug": "Unexpected",
         "fine": "",
@@ -137,7 +137,7 @@ def test_a_second_night_by_hand_in_the_same_minute_is_its_own(tmp_path: Path) ->
         assert "done already" in run(named, by_model(fine="raise SystemExit(1)"), now=first).note, (
             "one that was named is that one"
         )
-    store.keep(
+    store.upsert(
         s.results,
         {"nights": ledger.nights(s.results).query("night == @names[1]").assign(status="running")},
     )
@@ -274,7 +274,7 @@ def test_analysis_waits_for_something_new(tmp_path: Path) -> None:
     later = tonight(replace(s, night="2026-11-22T0130"), NOW + timedelta(days=1))
     ledger.begin(s, later, NOW)
     assert finish.needed("gate", s, later) and not finish.needed("analyse", s, later)
-    ledger.keep(
+    ledger.record(
         s.results,
         later,
         [attempt.Outcome("a", "sdg", "published", run_id="a-2", night=later.night)],

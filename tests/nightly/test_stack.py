@@ -222,7 +222,7 @@ def nights(results: Path, **status: str) -> None:
     rows = pd.DataFrame(
         [{"night": f"2026-11-{day[1:]}T0130", "status": said} for day, said in status.items()]
     )
-    store.keep(results, {"nights": rows})
+    store.upsert(results, {"nights": rows})
 
 
 def test_a_night_is_overdue_until_it_is_in_the_results_as_done(tmp_path: Path) -> None:
@@ -258,18 +258,18 @@ def test_a_due_night_gets_a_moment_to_start_by_itself(tmp_path: Path) -> None:
 
 
 def test_tries_of_one_night_wait_longer_and_end() -> None:
-    assert catch_up.another_try([], NOON) and catch_up.another_try([NOON], NOON)
-    assert not catch_up.another_try([NOON, NOON], NOON + timedelta(minutes=4))
-    assert catch_up.another_try([NOON, NOON], NOON + timedelta(minutes=5))
-    assert not catch_up.another_try([NOON] * 4, NOON + timedelta(days=1))
+    assert catch_up.may_retry([], NOON) and catch_up.may_retry([NOON], NOON)
+    assert not catch_up.may_retry([NOON, NOON], NOON + timedelta(minutes=4))
+    assert catch_up.may_retry([NOON, NOON], NOON + timedelta(minutes=5))
+    assert not catch_up.may_retry([NOON] * 4, NOON + timedelta(days=1))
 
 
 def test_a_run_means_the_night_for_which_it_was_scheduled_or_told() -> None:
     due = datetime(2026, 11, 21, 1, 30, tzinfo=UTC)
-    assert catch_up.means({}, due, due) and catch_up.means(
+    assert catch_up.is_run_of({}, due, due) and catch_up.is_run_of(
         {"scheduled_for": due.isoformat()}, NOON, due
     )
-    assert not catch_up.means({}, NOON, due) and not catch_up.means(
+    assert not catch_up.is_run_of({}, NOON, due) and not catch_up.is_run_of(
         {"scheduled_for": NOON.isoformat()}, due, due
     )
 
@@ -289,7 +289,7 @@ def test_the_last_night_in_one_line(tmp_path: Path) -> None:
             for m, o in (("a", "published"), ("b", "failed"))
         ]
     )
-    store.keep(
+    store.upsert(
         results,
         {
             "nights": pd.DataFrame(

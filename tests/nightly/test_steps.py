@@ -29,7 +29,7 @@ def test_page_and_wandb_are_made_at_the_same_time_and_told_in_order(tmp_path: Pa
 
     def step(name: str, settings: Settings, night: Night) -> str:
         began.append(name)
-        if name in steps.TOGETHER:
+        if name in steps.PARALLEL_STEPS:
             both.wait()  # one after the other would wait here in vain
         return "the folder is full" if name == "wandb" else steps.DONE
 
@@ -39,7 +39,7 @@ def test_page_and_wandb_are_made_at_the_same_time_and_told_in_order(tmp_path: Pa
         seen.append((event, tuple(said)))
 
     done = nights.run(
-        settings(tmp_path), lambda: NOW, lines.append, nights.Hands(step=step, seen=look)
+        settings(tmp_path), lambda: NOW, lines.append, nights.Executor(step=step, seen=look)
     )
     assert done.steps == {
         name: "the folder is full" if name == "wandb" else "done"
@@ -49,7 +49,7 @@ def test_page_and_wandb_are_made_at_the_same_time_and_told_in_order(tmp_path: Pa
     assert (
         began[:3] == [steps.CHECK, "analyse", "gate"]
         and began[-1] == "announce"
-        and set(began[3:5]) == set(steps.TOGETHER)
+        and set(began[3:5]) == set(steps.PARALLEL_STEPS)
     )
     assert [line.split(":")[0] for line in lines] == list(steps.STEPS)
     assert [event for event, _ in seen if event in steps.STEPS] == list(steps.STEPS)
@@ -63,7 +63,7 @@ def test_what_is_told_last_knows_how_the_steps_before_it_ended(tmp_path: Path) -
         known[name] = ledger.nights(settings.results)["steps"].iloc[0]
         return "no room" if name == "wandb" else steps.DONE
 
-    nights.run(asked, lambda: NOW, lambda text: None, nights.Hands(step=step))
+    nights.run(asked, lambda: NOW, lambda text: None, nights.Executor(step=step))
     assert '"wandb": "no room"' in str(known["announce"]) and '"report": "done"' in str(
         known["announce"]
     )
@@ -87,7 +87,7 @@ def test_a_night_that_is_ended_in_its_closing_steps_ends_both(tmp_path: Path) ->
     asked = settings(tmp_path)
     try:
         with pytest.raises((KeyboardInterrupt, process.Stopped)):
-            nights.run(asked, lambda: NOW, lambda text: None, nights.Hands(step=step))
+            nights.run(asked, lambda: NOW, lambda text: None, nights.Executor(step=step))
     finally:
         process.begin()
     assert ended == ["report"] and ledger.status(asked.results, NIGHT) == ledger.INTERRUPTED
@@ -105,13 +105,13 @@ def test_without_an_address_nobody_is_told(
         return steps.DONE
 
     monkeypatch.delenv("SDGBIAS_WEBHOOK")
-    done = nights.run(asked, lambda: NOW, lambda text: None, nights.Hands(step=step))
+    done = nights.run(asked, lambda: NOW, lambda text: None, nights.Executor(step=step))
     assert "announce" not in began and done.steps is not None and done.steps["announce"] == "done"
     monkeypatch.setenv(variable, "http://127.0.0.1:9/hook")
     nights.run(
         replace(asked, night="2026-11-23T0130"),
         lambda: NOW,
         lambda text: None,
-        nights.Hands(step=step),
+        nights.Executor(step=step),
     )
     assert began[-1] == "announce"

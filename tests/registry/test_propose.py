@@ -32,19 +32,19 @@ from sdgbias.errors import (
 from sdgbias.registry import entries, hub, machine
 from sdgbias.registry import propose as register
 from sdgbias.registry.machine import Machine
-from sdgbias.registry.propose import Here, Wanted, propose
+from sdgbias.registry.propose import Host, Request, propose
 from sdgbias.scoring import parity
 from sdgbias.scoring import parity as admission
 from sdgbias.types import ModelSpec
 from tests.builders.hub import Hub, Repo, commit, weights
 from tests.builders.tiny_models import save_llava
 
-BIG = Here(
+BIG = Host(
     Machine((80.0,) * 4, 500.0),
     lambda: frozenset({"llava", "qwen2_5_vl", "instructblip", "smolvlm"}),
     "",
 )
-SMALL = Here(Machine((), 8.0), BIG.families, "vLLM isn't installed here")
+SMALL = Host(Machine((), 8.0), BIG.families, "vLLM isn't installed here")
 VLM = {"model_type": "llava", "vision_config": {}, "text_config": {}, "dtype": "bfloat16"}
 OWN_CODE = {**VLM, "model_type": "newvl", "auto_map": {"AutoModel": "modeling_newvl.NewVL"}}
 PLAIN = {"config.json": VLM, "model.safetensors": weights(10)}
@@ -156,7 +156,7 @@ def test_a_hub_model_is_pinned_and_described(root: Path, served: Hub) -> None:
     )
     old = REPOS["open/Llava-7B"].commits[0].sha
     assert (
-        propose("open/Llava-7B", root, BIG, Wanted(revision=old, name="old")).spec.revision == old
+        propose("open/Llava-7B", root, BIG, Request(revision=old, name="old")).spec.revision == old
     )
 
 
@@ -167,8 +167,8 @@ def test_backend_dtype_and_pictures_of_each_family(root: Path, served: Hub) -> N
     blip = propose("open/blip", root, BIG).spec
     assert (blip.backend, blip.options) == ("hf", {"max_images": 1})
     with pytest.raises(RegistryError, match="isn't served by vLLM"):
-        propose("open/blip", root, BIG, Wanted(backend="vllm"))
-    wanted = Wanted(
+        propose("open/blip", root, BIG, Request(backend="vllm"))
+    wanted = Request(
         dtype="float32",
         max_images=3,
         tensor_parallel=2,
@@ -187,9 +187,9 @@ def test_backend_dtype_and_pictures_of_each_family(root: Path, served: Hub) -> N
     assert (mine.spec.dtype, mine.spec.title, mine.spec.batch_size) == ("float32", "Mine", 4)
     assert "for each of 2 devices" in mine.verdicts[4]
     with pytest.raises(UsageError, match="choose --backend vllm"):
-        propose("open/blip", root, BIG, Wanted(tensor_parallel=2))
+        propose("open/blip", root, BIG, Request(tensor_parallel=2))
     roomy = replace(SMALL, machine=Machine((), 64.0))
-    assert propose("open/qwen", root, roomy, Wanted(backend="vllm")).obstacle.startswith(
+    assert propose("open/qwen", root, roomy, Request(backend="vllm")).obstacle.startswith(
         "vLLM isn't installed here"
     )
 
@@ -205,65 +205,71 @@ def test_too_large_is_a_candidate(root: Path, served: Hub) -> None:
         entries.write(root, found.spec)
 
 
-REFUSALS: list[tuple[str, str, Wanted, type[SdgbiasError], str]] = [
-    ("open/text", "", Wanted(), RegistryError, "'llama' has no vision_config"),
-    ("open/unknown", "", Wanted(), RegistryError, "'brandnew' is unknown to this transformers"),
+REFUSALS: list[tuple[str, str, Request, type[SdgbiasError], str]] = [
+    ("open/text", "", Request(), RegistryError, "'llama' has no vision_config"),
+    ("open/unknown", "", Request(), RegistryError, "'brandnew' is unknown to this transformers"),
     (
         "open/own-code",
         "",
-        Wanted(),
+        Request(),
         RegistryError,
         "needs code of its own.*--trust-remote-code --notes",
     ),
     (
         "open/own-code",
         "",
-        Wanted(trust_remote_code=True),
+        Request(trust_remote_code=True),
         RegistryError,
         "needs code of its own.*--trust-remote-code --notes",
     ),
-    ("open/own-processor", "", Wanted(), RegistryError, "needs code of its own"),
-    ("open/pickles", "", Wanted(), RegistryError, "safetensors only, none in revision"),
-    ("open/empty", "", Wanted(), RegistryError, "no config.json"),
-    ("open/list", "", Wanted(), RegistryError, "config.json of revision .* is not a JSON object"),
-    ("open/asr", "", Wanted(), RegistryError, "automatic-speech-recognition"),
-    ("open/gone", "hf_member0000000000", Wanted(), RegistryError, "not on the hub; check the id"),
+    ("open/own-processor", "", Request(), RegistryError, "needs code of its own"),
+    ("open/pickles", "", Request(), RegistryError, "safetensors only, none in revision"),
+    ("open/empty", "", Request(), RegistryError, "no config.json"),
+    ("open/list", "", Request(), RegistryError, "config.json of revision .* is not a JSON object"),
+    ("open/asr", "", Request(), RegistryError, "automatic-speech-recognition"),
+    ("open/gone", "hf_member0000000000", Request(), RegistryError, "not on the hub; check the id"),
     (
         "open/gone",
         "",
-        Wanted(),
+        Request(),
         RegistryError,
         "not on the hub, or private and you are not logged in",
     ),
-    ("open/qwen", "", Wanted(revision="v9"), RegistryError, "no revision 'v9'"),
+    ("open/qwen", "", Request(revision="v9"), RegistryError, "no revision 'v9'"),
     (
         "shut/gated",
         "",
-        Wanted(),
+        Request(),
         Gated,
         (
             "gated, and you are not logged in; accept its terms at http.*shut/gated, then: hf auth"
             " login"
         ),
     ),
-    ("shut/gated", "hf_stranger00000000", Wanted(), Gated, "gated, and your account has no access"),
+    (
+        "shut/gated",
+        "hf_stranger00000000",
+        Request(),
+        Gated,
+        "gated, and your account has no access",
+    ),
     (
         "shut/gated",
         "hf_old0000000000000",
-        Wanted(),
+        Request(),
         ExpiredToken,
         "refuses your token: expired or revoked",
     ),
     (
         "open/qwen",
         "hf_old0000000000000",
-        Wanted(),
+        Request(),
         ExpiredToken,
         "refuses your token: expired or revoked",
     ),
-    ("shut/private", "hf_stranger00000000", Wanted(), RegistryError, "not on the hub"),
-    ("shut/banned", "", Wanted(), Gated, "keeps it from you"),
-    ("shut/broken", "", Wanted(), HubUnreachable, "answers 503"),
+    ("shut/private", "hf_stranger00000000", Request(), RegistryError, "not on the hub"),
+    ("shut/banned", "", Request(), Gated, "keeps it from you"),
+    ("shut/broken", "", Request(), HubUnreachable, "answers 503"),
 ]
 
 
@@ -278,7 +284,7 @@ def test_refused_in_one_line(
     monkeypatch: pytest.MonkeyPatch,
     repo: str,
     token: str,
-    wanted: Wanted,
+    wanted: Request,
     kind: type[SdgbiasError],
     words: str,
 ) -> None:
@@ -296,7 +302,10 @@ def test_access_and_read_code_let_it_in(
     known = propose("open/known-own-code", root, BIG)
     assert not known.spec.trust_remote_code and "isn't run" in known.verdicts[0]
     read = propose(
-        "open/own-code", root, BIG, Wanted(trust_remote_code=True, notes="read by A at that commit")
+        "open/own-code",
+        root,
+        BIG,
+        Request(trust_remote_code=True, notes="read by A at that commit"),
     )
     assert read.spec.trust_remote_code and "runs code of its own" in read.verdicts[0]
     monkeypatch.setenv("HF_TOKEN", "hf_member0000000000")
@@ -319,7 +328,7 @@ def test_without_a_hub_a_known_commit_is_a_candidate(
     ):
         propose("open/qwen", root, BIG)
     assert time.monotonic() - start < 25, "it doesn't wait longer than it was told to"
-    found = propose("open/qwen", root, BIG, Wanted(revision="ab" * 20))
+    found = propose("open/qwen", root, BIG, Request(revision="ab" * 20))
     assert (
         found.obstacle.startswith("registered unread (the hub can't be reached")
         and found.spec.state == "candidate"
@@ -354,7 +363,7 @@ def test_an_entry_of_the_same_repository_keeps_its_settings(root: Path, served: 
     assert found.options == {"suites": ["facet"]} and entries.COMMIT.fullmatch(found.revision)
     assert entries.write(root, found).name == "paper.yaml"
     (root / "registry/models/bad.yaml").write_text("colour: red")
-    assert propose("open/Llava-7B", root, BIG, Wanted(name="other")).spec.batch_size == 256, (
+    assert propose("open/Llava-7B", root, BIG, Request(name="other")).spec.batch_size == 256, (
         "another name, settings of its own"
     )
 
@@ -411,7 +420,7 @@ def test_folder_elsewhere_is_marked(root: Path, tmp_path_factory: pytest.TempPat
     folder = saved(tmp_path_factory.mktemp("disk") / "vlm", VLM)
     assert propose(str(folder), root, SMALL).spec.repo == f"path:{folder}"
     spec = propose(
-        f"path:{folder}", root, SMALL, Wanted(dtype="float32", batch_size=2, name="mine")
+        f"path:{folder}", root, SMALL, Request(dtype="float32", batch_size=2, name="mine")
     ).spec
     assert (spec.repo, spec.name, spec.dtype, spec.batch_size) == (
         f"path:{folder}",
@@ -465,11 +474,11 @@ def test_bad_repo(root: Path, repo: str) -> None:
 def test_other_backends(root: Path) -> None:
     for backend in ("api", "planted", "planted-people"):
         with pytest.raises(RegistryError, match="by hand"):
-            propose("openai/gpt", root, BIG, Wanted(backend=backend))
+            propose("openai/gpt", root, BIG, Request(backend=backend))
     with pytest.raises(
         RegistryError, match="valid: api, clip-zero-shot, hf, planted, planted-people, text-encoder"
     ):
-        propose("owner/m", root, BIG, Wanted(backend="onnx"))
+        propose("owner/m", root, BIG, Request(backend="onnx"))
 
 
 # ----------------------------------------------------------------------
@@ -684,7 +693,7 @@ def test_enabled_only_when_its_probes_pass(commands: Path, monkeypatch: pytest.M
     ) and "bad is not enabled: ModelError" in str(no.exception)
     assert entries.load(commands, "bad").state == "candidate"
     ask(admission.Verdict(False, "probes differ: hf", {"model": "bad"}), monkeypatch)
-    monkeypatch.setattr(parity, "keep", lambda *_: None)
+    monkeypatch.setattr(parity, "save", lambda *_: None)
     assert isinstance(run.invoke(APP, ["models", "enable", "bad", *where]).exception, GateError)
     ask(admission.Verdict(True, "all agree"), monkeypatch)
     assert (

@@ -15,7 +15,7 @@ import yaml
 from sdgbias.errors import ExpiredToken, HubUnreachable, RegistryError
 from sdgbias.registry import entries, watch
 from sdgbias.registry.machine import Machine
-from sdgbias.registry.propose import Here
+from sdgbias.registry.propose import Host
 from sdgbias.registry.watch import (
     GONE,
     NEW_COMMIT,
@@ -23,14 +23,14 @@ from sdgbias.registry.watch import (
     REFUSED,
     SAME,
     TROUBLE,
+    Finding,
     Owner,
     Rules,
-    Seen,
 )
 from tests.builders.hub import Hub, Repo, commit, weights
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-HERE = Here(Machine((80.0,), 100.0), lambda: frozenset({"llava"}), "no vLLM")
+HERE = Host(Machine((80.0,), 100.0), lambda: frozenset({"llava"}), "no vLLM")
 VLM = {
     "config.json": {"model_type": "llava", "vision_config": {}, "dtype": "bfloat16"},
     "model.safetensors": weights(10),
@@ -76,7 +76,7 @@ def texts(root: Path) -> dict[str, str]:
     }
 
 
-def kinds(found: list[Seen]) -> list[tuple[str, str]]:
+def kinds(found: list[Finding]) -> list[tuple[str, str]]:
     return [(one.kind, one.name) for one in found]
 
 

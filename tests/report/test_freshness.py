@@ -58,14 +58,14 @@ def same(tmp_path: Path, results: Path) -> Callable[[], bool]:
     (benchmark / "data_docs" / "index.html").write_text("docs")
     for name in ("index.html", "night.html"):
         (out / name).write_text("a page")
-    freshness.remember(results, out, (benchmark, None), (False, False))
-    return lambda: freshness.is_same(results, out, (benchmark, None), (False, False))
+    freshness.stamp(results, out, (benchmark, None), (False, False))
+    return lambda: freshness.is_fresh(results, out, (benchmark, None), (False, False))
 
 
 def test_nothing_changed(results: Path, same: Callable[[], bool]) -> None:
     assert same()
     night = {"night": "2026-11-21T0130", "status": "done", "started_at": datetime.now(UTC)}
-    store.keep(results, {"nights": pd.DataFrame([night])})
+    store.upsert(results, {"nights": pd.DataFrame([night])})
     assert same(), "the page of the night is written in any case"
 
 

@@ -199,7 +199,7 @@ def test_an_accepted_breach_is_no_alarm(written: Path, tmp_path: Path) -> None:
         steps={"gate": "breach: x"},
         status="running",
     )
-    store.keep(path, {"accepted": pd.DataFrame([{"run_id": f"{LOST}-2", "reason": "looked at"}])})
+    store.upsert(path, {"accepted": pd.DataFrame([{"run_id": f"{LOST}-2", "reason": "looked at"}])})
     found = night.load(path)
     assert found is not None and not found.breached
     text = night.render(found, path, [])

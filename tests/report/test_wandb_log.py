@@ -70,7 +70,7 @@ def nights(
         "n": 240,
         "mde": 0.04,
     }
-    store.keep(results, {"night_models": pd.DataFrame(rows), "verdicts": pd.DataFrame([verdict])})
+    store.upsert(results, {"night_models": pd.DataFrame(rows), "verdicts": pd.DataFrame([verdict])})
 
 
 @pytest.fixture(scope="module")
@@ -364,7 +364,7 @@ def test_which_runs_a_night_has(results: Path) -> None:
 
 def test_a_night_in_which_nobody_answered_has_no_runs(tmp_path: Path) -> None:
     path = tmp_path / "r.duckdb"
-    store.keep(path, {"nights": pd.DataFrame([{"night": NIGHTS[0], "status": "failed"}])})
+    store.upsert(path, {"nights": pd.DataFrame([{"night": NIGHTS[0], "status": "failed"}])})
     assert wandb_night.log_night(path, tmp_path / "w", night=NIGHTS[0]) == []
 
 
@@ -454,7 +454,7 @@ def test_the_runs_of_a_night_share_one_helper_and_are_whole_when_it_is_ended(
         {"night": NIGHTS[1], "model": n[:-2], "suite": "sdg", "run_id": n, "outcome": "unchanged"}
         for n in names
     ]
-    store.keep(path, {"night_models": pd.DataFrame(night)})
+    store.upsert(path, {"night_models": pd.DataFrame(night)})
     folder.mkdir()
     for name in names:
         before = sync.Waiting(folder, f"{NIGHTS[0]}-{name}", name, NIGHTS[0], False, (), True)

@@ -645,7 +645,7 @@ def test_a_running_night_shows_how_far_it_is(results: Path, tmp_path: Path) -> N
         "run_id": RUN,
         "seconds": 60.0,
     }
-    store.keep(
+    store.upsert(
         path,
         {
             "nights": pd.DataFrame([{"night": night, "started_at": start, "status": "running"}]),
@@ -685,7 +685,7 @@ def test_a_running_night_shows_how_far_it_is(results: Path, tmp_path: Path) -> N
         "planned": 4,
         "lasted": "",
     }
-    store.keep(
+    store.upsert(
         path,
         {
             "nights": pd.DataFrame(

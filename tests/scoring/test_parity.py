@@ -248,7 +248,7 @@ def checked(
 def test_an_engine_that_looks_at_the_neighbours_is_found(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    told, _ = parity.keep(tmp_path, checked(monkeypatch, {"m": Engine(by_place=0.5)}))
+    told, _ = parity.save(tmp_path, checked(monkeypatch, {"m": Engine(by_place=0.5)}))
     assert told["verdict"] == "disagree" and told["itself"][0]["what"] == "hf: alone / in batches"
     assert not told["itself"][0]["agrees"] and not told["itself"][1]["agrees"]
 
@@ -257,7 +257,7 @@ def test_a_missing_engine_is_told_and_no_verdict(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     engines = {"m": Engine(), "vllm": InfrastructureError("no vLLM here")}
-    told, path = parity.keep(tmp_path, checked(monkeypatch, engines))
+    told, path = parity.save(tmp_path, checked(monkeypatch, engines))
     assert told["verdict"] == "only one backend here" and told["missing"] == {
         "vllm": "no vLLM here"
     }
@@ -280,31 +280,31 @@ def test_a_disagreement_is_only_undone_by_its_own_check(
 ) -> None:
     bad: dict[str, Engine | Exception] = {"m": Engine(), "b": Engine(by_place=0.5)}
     good: dict[str, Engine | Exception] = {"m": Engine(), "c": Engine()}
-    told, _ = parity.keep(tmp_path, checked(monkeypatch, bad))
+    told, _ = parity.save(tmp_path, checked(monkeypatch, bad))
     assert told["verdict"] == "disagree" and told["again"] == "sdgbias models check m --against b"
     assert (
         "hf / b: log-probabilities differ by up to" in told["reasons"][0]
         and "the worst probe is" in told["reasons"][0]
     )
-    told, _ = parity.keep(tmp_path, checked(monkeypatch, good))
+    told, _ = parity.save(tmp_path, checked(monkeypatch, good))
     assert told["verdict"] == "disagree" and list(told["against"]) == ["b", "c"]
-    told, _ = parity.keep(tmp_path, checked(monkeypatch, {"m": Engine(), "b": Engine()}))
+    told, _ = parity.save(tmp_path, checked(monkeypatch, {"m": Engine(), "b": Engine()}))
     assert told["verdict"] == "agree" and told["reasons"] == []
-    parity.keep(tmp_path, checked(monkeypatch, bad))
+    parity.save(tmp_path, checked(monkeypatch, bad))
     engine = Engine()
     engine.fingerprint = "other weights"
-    told, _ = parity.keep(tmp_path, checked(monkeypatch, {"m": engine, "c": Engine()}))
+    told, _ = parity.save(tmp_path, checked(monkeypatch, {"m": engine, "c": Engine()}))
     assert told["verdict"] == "agree" and list(told["against"]) == ["c"]
 
 
 def test_the_date_is_no_part_of_the_digest(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    one, _ = parity.keep(tmp_path / "one", checked(monkeypatch, {"m": Engine(), "c": Engine()}))
+    one, _ = parity.save(tmp_path / "one", checked(monkeypatch, {"m": Engine(), "c": Engine()}))
     monkeypatch.setattr(
         parity, "datetime", type("Later", (), {"now": staticmethod(lambda zone: parity_date)})
     )
-    two, _ = parity.keep(tmp_path / "two", checked(monkeypatch, {"m": Engine(), "c": Engine()}))
+    two, _ = parity.save(tmp_path / "two", checked(monkeypatch, {"m": Engine(), "c": Engine()}))
     assert one["digest"] == two["digest"] and one["checked_at"] != two["checked_at"]
-    other, _ = parity.keep(
+    other, _ = parity.save(
         tmp_path / "three", checked(monkeypatch, {"m": Engine(), "c": Engine(by_place=1.0)})
     )
     assert other["digest"] != one["digest"]

@@ -14,8 +14,15 @@ from hypothesis import strategies as st
 
 from sdgbias.scoring import workers
 from sdgbias.scoring.cache import ScoreCache
-from sdgbias.scoring.ray import room
-from sdgbias.scoring.scorer import Piece, cut, forget_notes, not_generated, note_path, suspects
+from sdgbias.scoring.ray import resources_for
+from sdgbias.scoring.scorer import (
+    WorkUnit,
+    forget_notes,
+    not_generated,
+    note_path,
+    split_work,
+    suspects,
+)
 from sdgbias.types import ModelSpec
 
 SPEC = ModelSpec(name="m", title="m", backend="hf", repo="r", revision="local", state="enabled")
@@ -51,7 +58,7 @@ def test_every_row_is_in_one_piece_in_order_and_no_picture_is_parted(
         if len(plan)
         else set()
     )
-    pieces = cut(missing, wanted, size, engines, late)
+    pieces = split_work(missing, wanted, size, engines, late)
     early = [piece for piece in pieces if not piece.alone]
     for rows, name in ((missing, "score"), (wanted, "decode")):
         ordered = [key for piece in early for key in getattr(piece, name)["key"]]
@@ -70,9 +77,9 @@ def test_every_row_is_in_one_piece_in_order_and_no_picture_is_parted(
 def test_pieces_hold_at_most_sixteen_chunks_and_there_are_some_for_everyone() -> None:
     many, few = table([1] * 5000), table([1] * 41)
     nothing = many.iloc[:0]
-    assert {len(piece) for piece in cut(many, nothing, 4, 2)} == {64, 5000 % 64}
-    assert len(cut(few, nothing, 4, 2)) == 11  # 41 prompts in chunks of 4
-    assert len(cut(many, nothing, 4, 2, most=1)) == 5000 / 4
+    assert {len(piece) for piece in split_work(many, nothing, 4, 2)} == {64, 5000 % 64}
+    assert len(split_work(few, nothing, 4, 2)) == 11  # 41 prompts in chunks of 4
+    assert len(split_work(many, nothing, 4, 2, most=1)) == 5000 / 4
 
 
 def test_what_is_committed_is_not_handed_out_again(tmp_path: Path) -> None:
@@ -89,7 +96,7 @@ def test_what_is_committed_is_not_handed_out_again(tmp_path: Path) -> None:
     cache.append("scores", scored.assign(top_token="A", n_tokens=1, upper=None))
     cache.append("generations", pd.DataFrame({"key": ["k000", "k001"], "start": "", "text": "4"}))
     plan = table([2, 1])
-    rest = workers.unfinished(Piece(plan, plan), cache)
+    rest = workers.unfinished(WorkUnit(plan, plan), cache)
     assert rest.score["key"].tolist() == ["k001", "k002"] and rest.decode["key"].tolist() == [
         "k002"
     ]
@@ -144,9 +151,9 @@ def test_engines_that_fit_on_a_cluster() -> None:
         {"Alive": True, "Resources": {"CPU": 3.0, "GPU": 1.0}},
         {"Alive": False, "Resources": {"CPU": 64.0, "GPU": 8.0}},
     ]
-    assert room(SPEC, nodes) == ({"num_gpus": 1.0, "num_cpus": 0}, 5)
+    assert resources_for(SPEC, nodes) == ({"num_gpus": 1.0, "num_cpus": 0}, 5)
     two = ModelSpec(**{**SPEC.__dict__, "options": {"num_gpus": 2}})
-    assert room(two, nodes) == ({"num_gpus": 2.0, "num_cpus": 0}, 2)  # 4 // 2 + 1 // 2
+    assert resources_for(two, nodes) == ({"num_gpus": 2.0, "num_cpus": 0}, 2)  # 4 // 2 + 1 // 2
     planted = ModelSpec(**{**SPEC.__dict__, "backend": "planted", "options": {"num_cpus": 2}})
-    assert room(planted, nodes) == ({"num_cpus": 2.0}, 5)  # 8 // 2 + 3 // 2
-    assert room(SPEC, [{"Alive": True, "Resources": {}}])[1] == 0
+    assert resources_for(planted, nodes) == ({"num_cpus": 2.0}, 5)  # 8 // 2 + 3 // 2
+    assert resources_for(SPEC, [{"Alive": True, "Resources": {}}])[1] == 0

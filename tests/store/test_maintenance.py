@@ -90,7 +90,7 @@ def test_what_is_kept(results: Path) -> None:
 
 def test_what_verdicts_people_and_nights_refer_to_is_kept(results: Path) -> None:
     nights = [("2026-03-05T0130", "a-03-05", "a-03-01"), ("2026-03-04T0130", "a-03-04", "a-01-05")]
-    store.keep(
+    store.upsert(
         results,
         {
             "nights": pd.DataFrame(
@@ -340,7 +340,7 @@ def test_manifests_that_nobody_wrote(results: Path, tmp_path: Path, change: obje
 
 def test_what_was_there_at_the_end_of_a_night_or_day(results: Path) -> None:
     at = pd.Timestamp("2026-02-03T03:00:00")
-    store.keep(
+    store.upsert(
         results,
         {
             "nights": pd.DataFrame(
@@ -352,25 +352,29 @@ def test_what_was_there_at_the_end_of_a_night_or_day(results: Path) -> None:
             )
         },
     )
-    assert snapshots.then(results, "2026-02-03T0130") == snapshots.Then(
+    assert snapshots.snapshot_at(results, "2026-02-03T0130") == snapshots.Snapshot(
         ("a-01-05", "b", "a-01-06", "a-02-03"), "2026-02-03T0130"
     )
-    assert snapshots.then(results, "2026-02-03") == snapshots.then(results, "2026-02-03T0130")
-    assert snapshots.then(results, "2026-01-31") == snapshots.Then(("a-01-05", "b", "a-01-06"))
-    assert store.latest_runs(results, among=snapshots.then(results, "2026-01-31").runs) == [
+    assert snapshots.snapshot_at(results, "2026-02-03") == snapshots.snapshot_at(
+        results, "2026-02-03T0130"
+    )
+    assert snapshots.snapshot_at(results, "2026-01-31") == snapshots.Snapshot(
+        ("a-01-05", "b", "a-01-06")
+    )
+    assert store.latest_runs(results, among=snapshots.snapshot_at(results, "2026-01-31").runs) == [
         "a-01-06",
         "b",
     ]
-    assert snapshots.only(results, ["a-03-01", "b"]) == snapshots.Then(("a-03-01", "b"))
+    assert snapshots.only(results, ["a-03-01", "b"]) == snapshots.Snapshot(("a-03-01", "b"))
     for wrong, says in [
         ("2025-12-31", "no run was finished by"),
         ("2026-02-09T0130", "no night .* 2026-02-04T0130, 2026-02-03T0130"),
     ]:
         with pytest.raises(StoreError, match=says):
-            snapshots.then(results, wrong)
+            snapshots.snapshot_at(results, wrong)
     for wrong in ("yesterday", "2026-13-01", "2026-1-1"):
         with pytest.raises(UsageError, match="neither a night"):
-            snapshots.then(results, wrong)
+            snapshots.snapshot_at(results, wrong)
     with pytest.raises(StoreError, match="no finished run 'x'"):
         snapshots.only(results, ["b", "x"])
     with pytest.raises(UsageError, match="two runs of a"):

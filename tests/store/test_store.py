@@ -404,7 +404,7 @@ def test_a_nights_two_benchmarks_become_one_column(
             {"night": "c", "benchmark_id": None, "people_id": "p1"},
             {"night": "d", "benchmark_id": None, "people_id": None},
         ]
-        store.keep(results, {"nights": pd.DataFrame(rows)})
+        store.upsert(results, {"nights": pd.DataFrame(rows)})
     with store.connect(results):
         pass
     found = store.query(results, "FROM nights ORDER BY night")

@@ -271,7 +271,7 @@ def test_rows_of_an_older_file_move_out_even_when_killed_on_the_way(
         )
     written = files.write
 
-    def dying(results: Path, run_id: str, table: str, rows: pa.Table) -> files.Detail:
+    def dying(results: Path, run_id: str, table: str, rows: pa.Table) -> files.RunTable:
         if run_id == "r1" and table == "scores":
             raise KeyboardInterrupt
         return written(results, run_id, table, rows)

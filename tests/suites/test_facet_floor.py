@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from sdgbias.methods.labels import LetterGrams, by_form, encode, spoken
+from sdgbias.methods.labels import LetterGrams, by_form, encode, plain_form
 from sdgbias.raw.facet import CLASSES
 from sdgbias.suites.facet_floor import WRONG, answers, calibrate, slips
 
@@ -30,10 +30,10 @@ class Knowing:
     name, floor = "knowing", None
 
     def embed(self, texts: Sequence[str]) -> np.ndarray:
-        of = {text: i for i, c in enumerate(CLASSES) for text in slips(spoken(c))}
+        of = {text: i for i, c in enumerate(CLASSES) for text in slips(plain_form(c))}
         rows = np.zeros((len(texts), len(CLASSES) + 1), dtype=np.float32)
         for row, text in zip(rows, texts, strict=True):
-            named = [i for i, c in enumerate(CLASSES) if spoken(c) == text]
+            named = [i for i, c in enumerate(CLASSES) if plain_form(c) == text]
             if named:
                 row[named[0]] = 1.0
             else:

@@ -14,12 +14,12 @@ from sdgbias.analysis.run import RunData
 from sdgbias.analysis.tuning import (
     PARAMETERS,
     Problem,
-    earned,
+    as_vector,
     estimate,
+    format_setting,
     metric_of,
-    point,
+    payoffs,
     problems,
-    said,
     with_streams,
 )
 from sdgbias.methods import stats
@@ -105,7 +105,7 @@ def _retuned(p: Problem, settings: Settings) -> list[Floats]:
     for free in range(1, 5):
         ranges = (*RANGES[p.task][:free], *off[free:])
         found.append(
-            point(
+            as_vector(
                 random_search(
                     s, payoff, p.task, draws=settings.draws, seed=settings.seed, ranges=ranges
                 ).params
@@ -126,7 +126,7 @@ def _ablation(packed: Packed, steps: list[Floats]) -> Iterator[Variant]:
     for level, chosen in (("retuned", steps), ("zeroed", zeroed)):
         before = None
         for name, setting in zip(STEPS, chosen, strict=True):
-            now = earned(packed, setting)
+            now = payoffs(packed, setting)
             columns: dict[str, object] = {
                 "study": "ablation",
                 "method": name,
@@ -140,17 +140,21 @@ def _ablation(packed: Packed, steps: list[Floats]) -> Iterator[Variant]:
 def _words(setting: Floats) -> str:
     if setting[3] == SHUT:
         return "argmax of Full"
-    return f"image stream, no gate; {said(setting[:3])}" if setting[3] == OPEN else said(setting)
+    return (
+        f"image stream, no gate; {format_setting(setting[:3])}"
+        if setting[3] == OPEN
+        else format_setting(setting)
+    )
 
 
 def _streams(p: Problem, packed: Packed, settings: Settings) -> Iterator[Variant]:
     """Table 3: image stream x divergence, each tuned on its own; the gate is always on p_full."""
-    full = earned(packed, np.array([0.0, 0.0, 0.0, SHUT]))
+    full = payoffs(packed, np.array([0.0, 0.0, 0.0, SHUT]))
     for stream in STREAMS:
         for divergence in DIVERGENCES:
             other = with_streams(p, stream, divergence)
             s, payoff = other.tunable()
-            setting = point(
+            setting = as_vector(
                 random_search(s, payoff, p.task, draws=settings.draws, seed=settings.seed).params
             )
             columns: dict[str, object] = {
@@ -160,7 +164,11 @@ def _streams(p: Problem, packed: Packed, settings: Settings) -> Iterator[Variant
                 "level": divergence,
             }
             yield Variant(
-                columns, said(setting), earned(other.rows(other.test), setting), "gain", full
+                columns,
+                format_setting(setting),
+                payoffs(other.rows(other.test), setting),
+                "gain",
+                full,
             )
 
 
@@ -175,7 +183,7 @@ def _sweep(p: Problem, packed: Packed, best: Floats) -> Iterator[dict[str, objec
         columns = {
             **p.columns,
             "by": name,
-            "note": f"{low:g} to {high:g}, {POINTS} points; optimum {said(best)}",
+            "note": f"{low:g} to {high:g}, {POINTS} points; optimum {format_setting(best)}",
         }
         yield row("sweep", "optimum", float(best[which]), n=len(p.val), **columns)
         for method, some, rows_ in (("val", val, p.val), ("test", packed, p.test)):

@@ -11,14 +11,14 @@ from sdgbias.analysis.run import RunData
 from sdgbias.analysis.tuning import (
     PARAMETERS,
     Problem,
+    as_vector,
+    display_value,
     draws_of,
-    earned,
     estimate,
+    format_setting,
     metric_of,
-    point,
+    payoffs,
     problems,
-    said,
-    shown,
 )
 from sdgbias.methods import stats
 from sdgbias.methods.search import (
@@ -55,27 +55,27 @@ def _rows(p: Problem, settings: Settings) -> list[dict[str, object]]:
     best = exact_search(s, payoff, p.task, draws=draws, seed=seed)
     found = {
         "random": (
-            point(paper.params),
+            as_vector(paper.params),
             f"{draws:,} draws on {paper.n_search:,} val rows, the best 100 on all {paper.n_val:,}",
         ),
         "many_draws": (
             many[int(np.argmax(mean_payoff(val, many)))],
             f"{MANY * draws:,} draws on all val rows",
         ),
-        "exact": (point(best.peak), "exact line searches, not centred"),
-        "exact_centred": (point(best.params), "exact line searches, centre of the plateau"),
+        "exact": (as_vector(best.peak), "exact line searches, not centred"),
+        "exact_centred": (as_vector(best.params), "exact line searches, centre of the plateau"),
     }
     metric, made = metric_of(p.task), list[dict[str, object]]()
-    before = earned(test, found["random"][0])
+    before = payoffs(test, found["random"][0])
     for method, (setting, note) in found.items():
-        columns = {**p.columns, "method": method, "note": f"{note}; {said(setting)}"}
-        after = earned(test, setting)
+        columns = {**p.columns, "method": method, "note": f"{note}; {format_setting(setting)}"}
+        after = payoffs(test, setting)
         made.append(row(STUDY, metric, estimate(p.task, after, p.place[p.test]), **columns))
         made.append(
             row(
                 STUDY,
                 f"val_{metric}",
-                estimate(p.task, earned(val, setting), p.place[p.val]),
+                estimate(p.task, payoffs(val, setting), p.place[p.val]),
                 **columns,
             )
         )
@@ -103,7 +103,7 @@ def _trust(p: Problem, found: ExactResult, settings: Settings) -> list[dict[str,
         made.append(
             row(STUDY, f"held_out_{metric}", estimate(p.task, held, place), **columns, note=note)
         )
-        gap = stats.mean(earned(p.rows(p.val), point(found.params)) - held, place)
+        gap = stats.mean(payoffs(p.rows(p.val), as_vector(found.params)) - held, place)
         made.append(
             row(
                 STUDY,
@@ -125,7 +125,7 @@ def _trust(p: Problem, found: ExactResult, settings: Settings) -> list[dict[str,
         seed=settings.seed,
     )
     note = f"interval: optimum among {spread.n_candidates} settings in {many} resamples of places"
-    for i, (name, x) in enumerate(zip(PARAMETERS, point(found.params), strict=True)):
+    for i, (name, x) in enumerate(zip(PARAMETERS, as_vector(found.params), strict=True)):
         low, high = spread.params[i]
         made.append(
             row(
@@ -150,7 +150,7 @@ def _trust(p: Problem, found: ExactResult, settings: Settings) -> list[dict[str,
                 note=where,
             )
         )
-    low, high = sorted(shown(p.task, x) for x in spread.value)
-    value = stats.Estimate(shown(p.task, found.value), len(p.val), low, high)
+    low, high = sorted(display_value(p.task, x) for x in spread.value)
+    value = stats.Estimate(display_value(p.task, found.value), len(p.val), low, high)
     made.append(row(STUDY, f"optimum_val_{metric}", value, **columns, note=note))
     return made

@@ -18,13 +18,13 @@ from sdgbias.analysis.rows import Settings, row, table
 from sdgbias.analysis.run import RunData
 from sdgbias.analysis.tuning import (
     Problem,
+    display_value,
     draws_of,
     estimate,
+    format_setting,
     metric_of,
     payoff_sums,
     problems,
-    said,
-    shown,
 )
 from sdgbias.methods import stats
 from sdgbias.methods.cade import Floats, Ints
@@ -106,7 +106,7 @@ def _best(draws: Floats, sums: Floats) -> Floats:
 def _apply(packed: Packed, sources: Mapping[str, Floats], note: str = "") -> dict[str, Applied]:
     payoffs = row_payoff(packed, np.array(list(sources.values())))
     return {
-        name: Applied(note + said(setting), payoff)
+        name: Applied(note + format_setting(setting), payoff)
         for (name, setting), payoff in zip(sources.items(), payoffs, strict=True)
     }
 
@@ -161,7 +161,9 @@ def _between_tests(
             "each test with its own setting",
             np.concatenate([each[n].payoff for each, n in zip(applied, names, strict=True)]),
         )
-        one = Applied(said(tuned[ALL]), np.concatenate([each[ALL].payoff for each in applied]))
+        one = Applied(
+            format_setting(tuned[ALL]), np.concatenate([each[ALL].payoff for each in applied])
+        )
         yield from _compared(task, np.concatenate(places), own, {"own": own, ALL: one}, "test", ALL)
 
 
@@ -234,7 +236,7 @@ def _few_shot(p: Problem, packed: Packed, settings: Settings) -> Iterator[dict[s
     draws = draws_of(p.task, settings.draws, settings.seed)
     best = _tuned(p, settings)
     full = row_payoff(packed, best[None])[0]
-    note = f"all {len(p.val):,} val rows; {said(best)}"
+    note = f"all {len(p.val):,} val rows; {format_setting(best)}"
     yield row(
         FEW,
         metric_of(p.task),
@@ -255,7 +257,7 @@ def _few_shot(p: Problem, packed: Packed, settings: Settings) -> Iterator[dict[s
             ]
         )
         values = mean_payoff(packed, np.vstack([best, chosen]))
-        shown_each = np.array([shown(p.task, v) for v in values[1:]])
+        shown_each = np.array([display_value(p.task, v) for v in values[1:]])
         note = f"{SAMPLES} samples of whole places; interval: their 2.5 % to 97.5 %"
         for metric, x in ((metric_of(p.task), shown_each), ("loss", values[0] - values[1:])):
             low, high = np.quantile(x, [0.025, 0.975])

@@ -28,7 +28,7 @@ from sdgbias.benchmark.quality import rules_people as quality_people
 from sdgbias.benchmark.quality import rules_predictions as quality_predictions
 from sdgbias.benchmark.quality import rules_raw as quality_flags
 from sdgbias.benchmark.quality.rules_prompts import prompt_flags
-from sdgbias.benchmark.quality.rules_raw import Flag, Given, Judged, column
+from sdgbias.benchmark.quality.rules_raw import Flag, Judged, RuleContext, column
 from sdgbias.errors import InputError, one_of
 
 SUITES = (
@@ -197,7 +197,7 @@ def check(
     }
     try:
         made = _derived(
-            table, frame, Given(tables or {}, suite["meta"], split), set(wanted.values())
+            table, frame, RuleContext(tables or {}, suite["meta"], split), set(wanted.values())
         )
     except (TypeError, ValueError, AttributeError, KeyError) as error:
         detail = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -221,7 +221,7 @@ def check(
 
 
 def _derived(
-    table: str, frame: pd.DataFrame, given: Given, wanted: set[str]
+    table: str, frame: pd.DataFrame, given: RuleContext, wanted: set[str]
 ) -> dict[str, np.ndarray | pd.Series | str]:
     """The columns of ``wanted`` that the table itself lacks; a text is the reason why one can't be
     made."""

@@ -14,12 +14,12 @@ from sdgbias.benchmark.items import authors_split
 from sdgbias.benchmark.quality.rules_raw import (
     LABELS,
     Flag,
-    Given,
     Judged,
+    RuleContext,
     among,
     joined,
     known,
-    lacks,
+    missing_table,
     whole_numbers,
 )
 from sdgbias.types import LETTERS, TOLERANCES, Task
@@ -35,23 +35,23 @@ Range = tuple[float, float, bool, bool]
 # any item
 
 
-def _country_known(frame: pd.DataFrame, given: Given) -> Judged:
+def _country_known(frame: pd.DataFrame, given: RuleContext) -> Judged:
     return joined(frame, "cname", "iso3").isin(joined(given.countries(), "cname", "iso3"))
 
 
-def _image_of_cluster(frame: pd.DataFrame, given: Given) -> Judged:
+def _image_of_cluster(frame: pd.DataFrame, given: RuleContext) -> Judged:
     if "images" not in given.tables:
-        return lacks("images")
+        return missing_table("images")
     images = (
         given.tables["images"].drop_duplicates("cluster_id").set_index("cluster_id")["image_id"]
     )
     return frame["cluster_id"].map(images) == frame["image_id"]
 
 
-def _labels_agree(frame: pd.DataFrame, given: Given) -> Judged:
+def _labels_agree(frame: pd.DataFrame, given: RuleContext) -> Judged:
     """Place, year, urban and context values are those of the item's cluster (NaN equals NaN)."""
     if "clusters" not in given.tables:
-        return lacks("clusters")
+        return missing_table("clusters")
     wanted = ["cname", "iso3", "country", "year", "urban", *LABELS]
     own = given.tables["clusters"].drop_duplicates("cluster_id").set_index("cluster_id")[wanted]
     at = own.index.get_indexer(pd.Index(frame["cluster_id"]))
@@ -68,7 +68,7 @@ def _labels_agree(frame: pd.DataFrame, given: Given) -> Judged:
 def _one_value_per(group: str, *names: str) -> Flag:
     """Within a ``group`` every one of ``names`` has a single value."""
 
-    def flag(frame: pd.DataFrame, given: Given) -> Judged:
+    def flag(frame: pd.DataFrame, given: RuleContext) -> Judged:
         single = np.ones(len(frame), dtype=bool)
         for name in names:
             pairs = frame[[group, name]].drop_duplicates().dropna()
@@ -82,7 +82,7 @@ def _one_value_per(group: str, *names: str) -> Flag:
 def _split_by_id(task: Task) -> Flag:
     """split is what the authors' rule says of task and id."""
 
-    def flag(frame: pd.DataFrame, given: Given) -> Judged:
+    def flag(frame: pd.DataFrame, given: RuleContext) -> Judged:
         if given.split != "id":
             return f"the split is by {given.split}"
         return np.asarray(
@@ -95,7 +95,7 @@ def _split_by_id(task: Task) -> Flag:
 def _split_by_place(other: str) -> Flag:
     """No country stands on both sides of ``split``, the other task's items included."""
 
-    def flag(frame: pd.DataFrame, given: Given) -> Judged:
+    def flag(frame: pd.DataFrame, given: RuleContext) -> Judged:
         return (
             _same_side(frame, given, other, "split")
             if given.split == "place"
@@ -106,17 +106,17 @@ def _split_by_place(other: str) -> Flag:
 
 
 def _place_across_tasks(other: str) -> Flag:
-    def flag(frame: pd.DataFrame, given: Given) -> Judged:
+    def flag(frame: pd.DataFrame, given: RuleContext) -> Judged:
         return (
             _same_side(frame, given, other, "split_place")
             if other in given.tables
-            else lacks(other)
+            else missing_table(other)
         )
 
     return flag
 
 
-def _same_side(frame: pd.DataFrame, given: Given, other: str, name: str) -> Judged:
+def _same_side(frame: pd.DataFrame, given: RuleContext, other: str, name: str) -> Judged:
     both = [frame, *([given.tables[other]] if other in given.tables else [])]
     pairs = pd.concat([table[["cname", name]] for table in both]).drop_duplicates()
     return ~frame["cname"].isin(pairs.loc[pairs["cname"].duplicated(), "cname"])
@@ -140,11 +140,11 @@ def _duplicate(near: bool, *texts: str) -> Flag:
     same image; ``near``: of one image_group beside the same context (labels at one decimal, urban).
     """
 
-    def flag(frame: pd.DataFrame, given: Given) -> Judged:
+    def flag(frame: pd.DataFrame, given: RuleContext) -> Judged:
         same = pd.DataFrame({"asked": _asked(frame, texts), "image": frame["image_id"]})
         if near:
             if "images" not in given.tables:
-                return lacks("images")
+                return missing_table("images")
             images = (
                 given.tables["images"]
                 .drop_duplicates("image_id")
@@ -163,9 +163,9 @@ def _duplicate(near: bool, *texts: str) -> Flag:
 
 
 def _has_prompts(task: Task) -> Flag:
-    def flag(frame: pd.DataFrame, given: Given) -> Judged:
+    def flag(frame: pd.DataFrame, given: RuleContext) -> Judged:
         if "prompts" not in given.tables:
-            return lacks("prompts")
+            return missing_table("prompts")
         prompts = given.tables["prompts"]
         return among(frame["item_id"], prompts.loc[prompts["task"] == task.value, "item_id"])
 
@@ -216,7 +216,7 @@ def _ranges(frame: pd.DataFrame) -> tuple[np.ndarray, list[tuple[list[Range | No
     ]
 
 
-def _bins_ordered(frame: pd.DataFrame, given: Given) -> Judged:
+def _bins_ordered(frame: pd.DataFrame, given: RuleContext) -> Judged:
     """Options ascend: no bound of an option lies below that of the option before, and the last lies
     above the first."""
     codes, sets = _ranges(frame)
@@ -233,7 +233,7 @@ def _ascending(ranges: list[Range | None]) -> bool:
     )
 
 
-def _bins_cover(frame: pd.DataFrame, given: Given) -> Judged:
+def _bins_cover(frame: pd.DataFrame, given: RuleContext) -> Judged:
     """Options are exclusive and cover the scale: each range begins where the one before ends, and
     that number belongs to exactly one of them; nothing is left below the first or above the last.
     """
@@ -250,7 +250,7 @@ def _covering(ranges: list[Range | None], unit: str) -> bool:
     return touch and found[0][0] <= low and found[-1][1] >= high
 
 
-def _gold_in_option(frame: pd.DataFrame, given: Given) -> Judged:
+def _gold_in_option(frame: pd.DataFrame, given: RuleContext) -> Judged:
     """The value lies in the range of the gold option. A missing value, letter or option is another
     rule's."""
     codes, sets = _ranges(frame)
@@ -278,24 +278,24 @@ def _options(frame: pd.DataFrame) -> list[pd.Series]:
     return [frame[name].fillna("").astype("str").str.strip() for name in _OPTIONS]
 
 
-def _options_present(frame: pd.DataFrame, given: Given) -> Judged:
+def _options_present(frame: pd.DataFrame, given: RuleContext) -> Judged:
     a, b, _ = _options(frame)
     return (a != "") & (b != "")
 
 
-def _options_distinct(frame: pd.DataFrame, given: Given) -> Judged:
+def _options_distinct(frame: pd.DataFrame, given: RuleContext) -> Judged:
     a, b, c = (text.str.lower() for text in _options(frame))
     return ((a != b) | (a == "")) & ((c == "") | ((c != a) & (c != b)))
 
 
-def _answer_present(frame: pd.DataFrame, given: Given) -> Judged:
+def _answer_present(frame: pd.DataFrame, given: RuleContext) -> Judged:
     present = pd.Series(False, index=frame.index)
     for letter, text in zip(LETTERS, _options(frame), strict=True):
         present |= (frame["answer"] == letter) & (text != "")
     return present
 
 
-def _answers_follow_values(frame: pd.DataFrame, given: Given) -> Judged:
+def _answers_follow_values(frame: pd.DataFrame, given: RuleContext) -> Judged:
     """Among items with the same options no value of an earlier letter lies above a value of a later
     one."""
     group = frame.groupby(["indicator", *_OPTIONS], dropna=False, sort=False).ngroup()
@@ -307,7 +307,7 @@ def _answers_follow_values(frame: pd.DataFrame, given: Given) -> Judged:
     return ok
 
 
-def _value_in_unit_range(frame: pd.DataFrame, given: Given) -> Judged:
+def _value_in_unit_range(frame: pd.DataFrame, given: RuleContext) -> Judged:
     """Units that begin with % hold 0 to 100; 'index, 0-100' and the like hold what they say. NaN is
     another rule's."""
     codes, units = pd.factorize(frame["unit"].fillna("").astype("str"))
@@ -324,10 +324,10 @@ def unit_range(unit: str) -> tuple[float, float]:
     return (float(stated[1]), float(stated[2])) if stated else (-np.inf, np.inf)
 
 
-def _value_from_series(frame: pd.DataFrame, given: Given) -> Judged:
+def _value_from_series(frame: pd.DataFrame, given: RuleContext) -> Judged:
     """The value stands in the series table: same country, year and source."""
     if "series" not in given.tables:
-        return lacks("series")
+        return missing_table("series")
     keys = {"iso3": "iso3", "value_year": "year", "value": "value", "source": "source"}
     there = given.tables["series"][list(keys.values())].drop_duplicates()
     mine = frame[list(keys)].rename(columns=keys).astype({"year": "float64"})
@@ -339,7 +339,7 @@ def _value_from_series(frame: pd.DataFrame, given: Given) -> Judged:
     )
 
 
-def _year_near(frame: pd.DataFrame, given: Given) -> Judged:
+def _year_near(frame: pd.DataFrame, given: RuleContext) -> Judged:
     return (frame["value_year"] - frame["year"]).abs() <= 15
 
 
@@ -347,11 +347,11 @@ def _year_near(frame: pd.DataFrame, given: Given) -> Judged:
 # regression
 
 
-def _tolerance_of_target(frame: pd.DataFrame, given: Given) -> Judged:
+def _tolerance_of_target(frame: pd.DataFrame, given: RuleContext) -> Judged:
     return frame["target"].map(TOLERANCES) == frame["tolerance"]
 
 
-def _answer_is_label(frame: pd.DataFrame, given: Given) -> Judged:
+def _answer_is_label(frame: pd.DataFrame, given: RuleContext) -> Judged:
     """The gold number is the target's own label, up to rounding to one decimal."""
     ok = pd.Series(False, index=frame.index)
     for target in LABELS:

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from sdgbias.benchmark.prompts import choice_texts, option_lines
-from sdgbias.benchmark.quality.rules_raw import Flag, Given, Judged, known, lacks
+from sdgbias.benchmark.quality.rules_raw import Flag, Judged, RuleContext, known, missing_table
 from sdgbias.types import OPTION_LETTERS, ContextTest
 
 _OPTIONS = [f"option_{letter.lower()}" for letter in OPTION_LETTERS]
@@ -25,7 +25,7 @@ def _counts(frame: pd.DataFrame) -> np.ndarray:
     return np.asarray((frame[_OPTIONS].fillna("") != "").to_numpy().sum(axis=1))
 
 
-def _options_whole(frame: pd.DataFrame, given: Given) -> Judged:
+def _options_whole(frame: pd.DataFrame, given: RuleContext) -> Judged:
     """2 to 10 options, empty cells only after the last, no two alike."""
     cells = frame[_OPTIONS].fillna("").to_numpy(dtype=object)
     there = cells != ""
@@ -35,7 +35,7 @@ def _options_whole(frame: pd.DataFrame, given: Given) -> Judged:
     return (count >= 2) & first.all(axis=1) & np.array(differ, dtype=bool)
 
 
-def _answer_among(frame: pd.DataFrame, given: Given) -> Judged:
+def _answer_among(frame: pd.DataFrame, given: RuleContext) -> Judged:
     letters = (OPTION_LETTERS[:n] for n in _counts(frame))
     return np.array(
         [len(a) == 1 and a in valid for a, valid in zip(frame["answer"], letters, strict=True)],
@@ -43,7 +43,7 @@ def _answer_among(frame: pd.DataFrame, given: Given) -> Judged:
     )
 
 
-def _groups_named(frame: pd.DataFrame, given: Given) -> Judged:
+def _groups_named(frame: pd.DataFrame, given: RuleContext) -> Judged:
     """A JSON object of texts with the same keys in every row."""
     parsed: dict[str, tuple[str, ...] | None] = {}
     for text in frame["groups"].fillna("").unique():
@@ -59,23 +59,23 @@ def _groups_named(frame: pd.DataFrame, given: Given) -> Judged:
     return np.array([k is not None and k == keys.iloc[0] for k in keys], dtype=bool)
 
 
-def _image_known(frame: pd.DataFrame, given: Given) -> Judged:
+def _image_known(frame: pd.DataFrame, given: RuleContext) -> Judged:
     """No picture, or one of images.parquet."""
     if "images_own" not in given.tables:
-        return lacks("images_own")
+        return missing_table("images_own")
     known_ids = given.tables["images_own"]["image_id"]
     return (frame["image_id"] == "") | frame["image_id"].isin(known_ids)
 
 
-def _has_prompt(frame: pd.DataFrame, given: Given) -> Judged:
+def _has_prompt(frame: pd.DataFrame, given: RuleContext) -> Judged:
     if "prompts_own" not in given.tables:
-        return lacks("prompts_own")
+        return missing_table("prompts_own")
     bare = given.tables["prompts_own"]
     bare = bare[bare["test"] == ContextTest.T5.value]
     return frame["item_id"].isin(bare["item_id"])
 
 
-def _of_item(frame: pd.DataFrame, given: Given) -> pd.DataFrame | None:
+def _of_item(frame: pd.DataFrame, given: RuleContext) -> pd.DataFrame | None:
     """The item of each row of prompts, '' where there is none."""
     if "items_own" not in given.tables:
         return None
@@ -83,26 +83,26 @@ def _of_item(frame: pd.DataFrame, given: Given) -> pd.DataFrame | None:
     return items.reindex(frame["item_id"]).fillna("").reset_index(drop=True)
 
 
-def _text_as_specified(frame: pd.DataFrame, given: Given) -> Judged:
+def _text_as_specified(frame: pd.DataFrame, given: RuleContext) -> Judged:
     items = _of_item(frame, given)
     if items is None:
-        return lacks("items_own")
+        return missing_table("items_own")
     shows = frame["test"].astype("str").to_numpy() == ContextTest.T1.value
     context = pd.Series(np.where(shows, items["context"], ""), dtype=object)
     return frame["text"].astype("str").to_numpy() == choice_texts(items, context).to_numpy()
 
 
-def _candidates_of_item(frame: pd.DataFrame, given: Given) -> Judged:
+def _candidates_of_item(frame: pd.DataFrame, given: RuleContext) -> Judged:
     items = _of_item(frame, given)
     if items is None:
-        return lacks("items_own")
+        return missing_table("items_own")
     return frame["candidates"].astype("str").to_numpy() == option_lines(items)[1].to_numpy()
 
 
-def _image_of_item(frame: pd.DataFrame, given: Given) -> Judged:
+def _image_of_item(frame: pd.DataFrame, given: RuleContext) -> Judged:
     items = _of_item(frame, given)
     if items is None:
-        return lacks("items_own")
+        return missing_table("items_own")
     return frame["image_id"].fillna("").to_numpy() == items["image_id"].to_numpy()
 
 
@@ -111,9 +111,9 @@ def _stored(fact: str) -> Flag:
     return lambda frame, given: frame.get(fact, "the pictures aren't at hand")
 
 
-def _image_used(frame: pd.DataFrame, given: Given) -> Judged:
+def _image_used(frame: pd.DataFrame, given: RuleContext) -> Judged:
     if "items_own" not in given.tables:
-        return lacks("items_own")
+        return missing_table("items_own")
     return frame["image_id"].isin(given.tables["items_own"]["image_id"])
 
 

@@ -8,39 +8,39 @@ import numpy as np
 import pandas as pd
 
 from sdgbias.benchmark import people_items
-from sdgbias.benchmark.quality.rules_raw import Flag, Given, Judged, known, lacks
+from sdgbias.benchmark.quality.rules_raw import Flag, Judged, RuleContext, known, missing_table
 from sdgbias.raw.facet import CLASSES, GROUPS, UNKNOWN
 
 _YES_NO = ("yes", "no")
 _CHOICES = ("p2", "p3")
 
 
-def _groups_known(frame: pd.DataFrame, given: Given) -> Judged:
+def _groups_known(frame: pd.DataFrame, given: RuleContext) -> Judged:
     ok = np.ones(len(frame), dtype=bool)
     for attribute, names in GROUPS.items():
         ok &= frame[attribute].isin([*names, UNKNOWN]).to_numpy()
     return ok
 
 
-def _unknown_has_reason(frame: pd.DataFrame, given: Given) -> Judged:
+def _unknown_has_reason(frame: pd.DataFrame, given: RuleContext) -> Judged:
     ok = np.ones(len(frame), dtype=bool)
     for attribute in GROUPS:
         ok &= ((frame[attribute] == UNKNOWN) == (frame[f"{attribute}_why"] != "")).to_numpy()
     return ok
 
 
-def _has_class_or_attribute(frame: pd.DataFrame, given: Given) -> Judged:
+def _has_class_or_attribute(frame: pd.DataFrame, given: RuleContext) -> Judged:
     """Nothing can be asked about a person without a class, a gender and an age."""
     return frame["class1"].isin(CLASSES) | (
         (frame["class1"] == "") & ((frame["gender"] != UNKNOWN) | (frame["age"] != UNKNOWN))
     )
 
 
-def _box_has_area(frame: pd.DataFrame, given: Given) -> Judged:
+def _box_has_area(frame: pd.DataFrame, given: RuleContext) -> Judged:
     return (frame[["x", "y"]] >= 0).all(axis=1) & (frame[["w", "h"]] > 0).all(axis=1)
 
 
-def _gold_fits(frame: pd.DataFrame, given: Given) -> Judged:
+def _gold_fits(frame: pd.DataFrame, given: RuleContext) -> Judged:
     """yes for the annotated class, no for another one, the class itself where it is asked for."""
     choice = frame["prompt"].isin(_CHOICES)
     right = frame["asked"] == frame["class1"]
@@ -59,7 +59,7 @@ def _gold_fits(frame: pd.DataFrame, given: Given) -> Judged:
     return chosen | free | attribute
 
 
-def _negative_is_no(frame: pd.DataFrame, given: Given) -> Judged:
+def _negative_is_no(frame: pd.DataFrame, given: RuleContext) -> Judged:
     return frame["negative"].astype(bool) == (frame["gold"] == "no")
 
 
@@ -67,26 +67,26 @@ def _repeats(name: str, table: str, key: str, own: str = "") -> Flag:
     """A column of the row is that of its row in ``table``, found by ``key`` (here called
     ``own``)."""
 
-    def flag(frame: pd.DataFrame, given: Given) -> Judged:
+    def flag(frame: pd.DataFrame, given: RuleContext) -> Judged:
         if table not in given.tables:
-            return lacks(table)
+            return missing_table(table)
         other = given.tables[table].drop_duplicates(key).set_index(key)[name]
         return frame[name].to_numpy() == other.reindex(frame[own or key]).to_numpy()
 
     return flag
 
 
-def _item_has_prompt(frame: pd.DataFrame, given: Given) -> Judged:
+def _item_has_prompt(frame: pd.DataFrame, given: RuleContext) -> Judged:
     if "prompts_people" not in given.tables:
-        return lacks("prompts_people")
+        return missing_table("prompts_people")
     return frame["item_id"].isin(given.tables["prompts_people"]["item_id"])
 
 
-def _person_known(frame: pd.DataFrame, given: Given) -> Judged:
+def _person_known(frame: pd.DataFrame, given: RuleContext) -> Judged:
     return (
         frame["cluster_id"].isin(given.tables["people"]["person_id"])
         if "people" in given.tables
-        else lacks("people")
+        else missing_table("people")
     )
 
 
@@ -95,7 +95,7 @@ def _stored(fact: str) -> Flag:
     return lambda frame, given: frame.get(fact, "the pictures aren't at hand")
 
 
-def _of_item(frame: pd.DataFrame, given: Given) -> pd.DataFrame | None:
+def _of_item(frame: pd.DataFrame, given: RuleContext) -> pd.DataFrame | None:
     """prompt and asked of each row's question, '' of an unknown one."""
     if "items_people" not in given.tables:
         return None
@@ -107,10 +107,10 @@ def _of_item(frame: pd.DataFrame, given: Given) -> pd.DataFrame | None:
     return items.reindex(frame["item_id"]).fillna("").reset_index(drop=True)
 
 
-def _prompt_of_item(frame: pd.DataFrame, given: Given) -> Judged:
+def _prompt_of_item(frame: pd.DataFrame, given: RuleContext) -> Judged:
     item = _of_item(frame, given)
     if item is None:
-        return lacks("items_people")
+        return missing_table("items_people")
     task = np.where(item["prompt"].isin(_CHOICES), people_items.CHOICE, people_items.DIRECT)
     return (frame["test"].to_numpy() == item["prompt"].to_numpy()) & (
         frame["task"].to_numpy() == task
@@ -130,10 +130,10 @@ def _as_specified(text: str, prompt: str, asked: str) -> bool:
     return text.startswith(before) and text.endswith(after) and sorted(listed) == sorted(CLASSES)
 
 
-def _text_as_specified(frame: pd.DataFrame, given: Given) -> Judged:
+def _text_as_specified(frame: pd.DataFrame, given: RuleContext) -> Judged:
     item = _of_item(frame, given)
     if item is None:
-        return lacks("items_people")
+        return missing_table("items_people")
     distinct: dict[tuple[str, str, str], bool] = {}
     rows = list(zip(frame["text"].astype("str"), item["prompt"], item["asked"], strict=True))
     for row in rows:
@@ -142,7 +142,7 @@ def _text_as_specified(frame: pd.DataFrame, given: Given) -> Judged:
     return np.array([distinct[row] for row in rows], dtype=bool)
 
 
-def _candidates_of_task(frame: pd.DataFrame, given: Given) -> Judged:
+def _candidates_of_task(frame: pd.DataFrame, given: RuleContext) -> Judged:
     return frame["candidates"].fillna("").to_numpy() == np.where(
         frame["task"] == people_items.CHOICE, people_items.CANDIDATES, ""
     )

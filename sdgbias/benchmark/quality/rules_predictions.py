@@ -11,13 +11,13 @@ import numpy as np
 import pandas as pd
 
 from sdgbias.benchmark.prompts import option_letters, option_lines
-from sdgbias.benchmark.quality.rules_raw import Flag, Given, Judged, lacks
+from sdgbias.benchmark.quality.rules_raw import Flag, Judged, RuleContext, missing_table
 from sdgbias.types import DIGITS, LETTERS, TESTS, Task
 
 _TABLES = {Task.MCQ: "items_mcq", Task.REGRESSION: "items_regression"}
 
 
-def _facts(frame: pd.DataFrame, given: Given) -> pd.DataFrame | None:
+def _facts(frame: pd.DataFrame, given: RuleContext) -> pd.DataFrame | None:
     """Per row of ``frame`` what its item says: split, gold (letter), number, tolerance, letters;
     NaN/'' where there's no such item (known False). None without both item tables."""
     parts = []
@@ -57,11 +57,11 @@ def _facts(frame: pd.DataFrame, given: Given) -> pd.DataFrame | None:
 
 
 def _against(judge: Flag) -> Flag:
-    def flag(frame: pd.DataFrame, given: Given) -> Judged:
+    def flag(frame: pd.DataFrame, given: RuleContext) -> Judged:
         return (
             judge(frame, given)
             if set(_TABLES.values()) <= set(given.tables)
-            else lacks("an item table")
+            else missing_table("an item table")
         )
 
     return flag
@@ -71,26 +71,26 @@ def _mcq(frame: pd.DataFrame) -> pd.Series:
     return frame["task"] == Task.MCQ.value
 
 
-def _test_of_task(frame: pd.DataFrame, given: Given) -> Judged:
+def _test_of_task(frame: pd.DataFrame, given: RuleContext) -> Judged:
     ok = pd.Series(False, index=frame.index)
     for task in Task:
         ok |= (frame["task"] == task.value) & frame["test"].isin([t.value for t in TESTS[task]])
     return ok
 
 
-def _pred_known(frame: pd.DataFrame, given: Given) -> Judged:
+def _pred_known(frame: pd.DataFrame, given: RuleContext) -> Judged:
     """A letter for multiple choice; a digit, or '' where no digit was chosen, for regression."""
     pred = frame["pred"].fillna("").astype("str")
     return np.where(_mcq(frame), pred.isin(list(_letters(given))), pred.isin([*DIGITS, ""]))
 
 
-def _letters(given: Given) -> str:
+def _letters(given: RuleContext) -> str:
     """The letters that the questions have columns for."""
     items = given.tables.get(_TABLES[Task.MCQ])
     return LETTERS if items is None else option_letters(items)
 
 
-def _value_fits(frame: pd.DataFrame, given: Given) -> Judged:
+def _value_fits(frame: pd.DataFrame, given: RuleContext) -> Judged:
     """Regression has a finite value and an error of at least 0, multiple choice neither."""
     value, error = frame["value"].to_numpy(dtype=float), frame["error"].to_numpy(dtype=float)
     return np.where(
@@ -98,15 +98,15 @@ def _value_fits(frame: pd.DataFrame, given: Given) -> Judged:
     )
 
 
-def _kept_only_by_cade(frame: pd.DataFrame, given: Given) -> Judged:
+def _kept_only_by_cade(frame: pd.DataFrame, given: RuleContext) -> Judged:
     return (frame["method"] == "cade") | frame["kept"].fillna(False).astype(bool)
 
 
 def _of_facts(name: str) -> Flag:
-    def flag(frame: pd.DataFrame, given: Given) -> Judged:
+    def flag(frame: pd.DataFrame, given: RuleContext) -> Judged:
         own = _facts(frame, given)
         if own is None:
-            return lacks("an item table")
+            return missing_table("an item table")
         mcq, number = _mcq(frame), frame["value"].to_numpy(dtype=float)
         if name == "known":
             return own["known"]
@@ -136,7 +136,7 @@ def _of_facts(name: str) -> Flag:
     return _against(flag)
 
 
-def _all_items(frame: pd.DataFrame, given: Given) -> Judged:
+def _all_items(frame: pd.DataFrame, given: RuleContext) -> Judged:
     """Every method of a task and test answers all items of the task; False on the rows of one that
     doesn't."""
     items = {task.value: given.tables[name]["item_id"].nunique() for task, name in _TABLES.items()}

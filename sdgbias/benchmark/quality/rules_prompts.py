@@ -15,7 +15,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sdgbias.benchmark.quality.rules_raw import LABELS, Given, Judged, lacks
+from sdgbias.benchmark.quality.rules_raw import LABELS, Judged, RuleContext, missing_table
 from sdgbias.types import (
     CONTEXT_NAMES,
     DIGITS,
@@ -168,7 +168,7 @@ def _among(test: pd.Series, tests: tuple[str, ...]) -> np.ndarray:
     return _mapped(test, dict.fromkeys(tests, 1.0), 0.0) == 1.0
 
 
-def prompt_flags(frame: pd.DataFrame, given: Given) -> dict[str, Judged]:
+def prompt_flags(frame: pd.DataFrame, given: RuleContext) -> dict[str, Judged]:
     """All prompt rules at once: rule -> (N,) bool, or why it can't be judged."""
     texts, keys, test = take_apart(frame["text"]), _keys(frame), frame["test"].astype("category")
     shows = _bools(pc.not_equal(texts.line, ""))[texts.codes]
@@ -195,7 +195,7 @@ def prompt_flags(frame: pd.DataFrame, given: Given) -> dict[str, Judged]:
     }
     facts = item_facts(given.tables)
     if facts is None:
-        return flags | dict.fromkeys(_OF_ITEMS, lacks("an item table"))
+        return flags | dict.fromkeys(_OF_ITEMS, missing_table("an item table"))
     return flags | _against_items(frame, texts, shows, keys, facts)
 
 

@@ -37,7 +37,7 @@ _HEX = r"(?:[0-9a-f]{16})?"  # '': no hash, near to none
 
 
 @dataclass(frozen=True)
-class Given:
+class RuleContext:
     """What a flag may look at beside its own table: other tables of the benchmark by name, the
     suite's meta block, and which split rule is asked for ('id' or 'place'). ``tables['countries']``
     replaces the packaged country crosswalk."""
@@ -52,7 +52,7 @@ class Given:
 
 #: (N,) bool, or why the rule can't be judged
 Judged = pd.Series | np.ndarray | str
-Flag = Callable[[pd.DataFrame, Given], Judged]
+Flag = Callable[[pd.DataFrame, RuleContext], Judged]
 
 
 def column(rule: str) -> str:
@@ -60,7 +60,7 @@ def column(rule: str) -> str:
     return "ok_" + rule.replace("-", "_")
 
 
-def lacks(table: str) -> str:
+def missing_table(table: str) -> str:
     """The reason of a rule that compares with a table that isn't given."""
     return f"{table} isn't at hand"
 
@@ -83,9 +83,11 @@ def among(values: pd.Series, others: pd.Series) -> np.ndarray:
 def known(key: str, table: str) -> Flag:
     """Referential rule: ``key`` of this table exists in ``table``."""
 
-    def flag(frame: pd.DataFrame, given: Given) -> Judged:
+    def flag(frame: pd.DataFrame, given: RuleContext) -> Judged:
         return (
-            among(frame[key], given.tables[table][key]) if table in given.tables else lacks(table)
+            among(frame[key], given.tables[table][key])
+            if table in given.tables
+            else missing_table(table)
         )
 
     return flag
@@ -101,7 +103,7 @@ def whole_numbers(values: pd.Series) -> pd.Series:
 # clusters
 
 
-def _id_agrees(frame: pd.DataFrame, given: Given) -> Judged:
+def _id_agrees(frame: pd.DataFrame, given: RuleContext) -> Judged:
     """cluster_id begins with cname and survey; its year is at most one off (surveys span New
     Year)."""
     ids = frame["cluster_id"].astype("str")
@@ -110,7 +112,7 @@ def _id_agrees(frame: pd.DataFrame, given: Given) -> Judged:
     return same_place & ((year - frame["year"]).abs() <= 1)
 
 
-def _on_earth(frame: pd.DataFrame, given: Given) -> Judged:
+def _on_earth(frame: pd.DataFrame, given: RuleContext) -> Judged:
     """lat/lon unknown together, or degrees in range and not exactly 0, 0 (DHS's mark for 'no
     position')."""
     lat, lon = frame["lat"], frame["lon"]
@@ -118,7 +120,7 @@ def _on_earth(frame: pd.DataFrame, given: Given) -> Judged:
     return inside | (lat.isna() & lon.isna())
 
 
-def _country_known(frame: pd.DataFrame, given: Given) -> Judged:
+def _country_known(frame: pd.DataFrame, given: RuleContext) -> Judged:
     """DHS code, ISO-3 and split belong together, by the suite's own list (meta.countries:
     cname|iso3|m49|split)."""
     valid = {
@@ -127,7 +129,7 @@ def _country_known(frame: pd.DataFrame, given: Given) -> Judged:
     return joined(frame, "cname", "iso3", "official_split").isin(valid)
 
 
-def _crosswalk_right(frame: pd.DataFrame, given: Given) -> Judged:
+def _crosswalk_right(frame: pd.DataFrame, given: RuleContext) -> Judged:
     """The packaged crosswalk says of the row's country what the suite's list says; ISO-3 and M49
     are each one country's."""
     table = given.countries()
@@ -143,15 +145,15 @@ def _crosswalk_right(frame: pd.DataFrame, given: Given) -> Judged:
     return ~frame["cname"].isin(listed - right)  # an unlisted country is another rule's
 
 
-def _has_series(frame: pd.DataFrame, given: Given) -> Judged:
+def _has_series(frame: pd.DataFrame, given: RuleContext) -> Judged:
     return (
         among(frame["iso3"], given.tables["series"]["iso3"])
         if "series" in given.tables
-        else lacks("series")
+        else missing_table("series")
     )
 
 
-def _no_missing_code(frame: pd.DataFrame, given: Given) -> Judged:
+def _no_missing_code(frame: pd.DataFrame, given: RuleContext) -> Judged:
     """No label is exactly -9, -99 or -999: codes for 'missing' that an unbounded index would let
     pass."""
     return ~frame[list(LABELS)].isin([-9.0, -99.0, -999.0]).any(axis=1)
@@ -161,15 +163,15 @@ def _no_missing_code(frame: pd.DataFrame, given: Given) -> Judged:
 # series
 
 
-def _series_key_unique(frame: pd.DataFrame, given: Given) -> Judged:
+def _series_key_unique(frame: pd.DataFrame, given: RuleContext) -> Judged:
     return ~frame.duplicated(["series", "iso3", "region", "stratum", "year"], keep=False)
 
 
-def _series_country(frame: pd.DataFrame, given: Given) -> Judged:
+def _series_country(frame: pd.DataFrame, given: RuleContext) -> Judged:
     return frame["iso3"].isin(given.countries()["iso3"])
 
 
-def _region_of_country(frame: pd.DataFrame, given: Given) -> Judged:
+def _region_of_country(frame: pd.DataFrame, given: RuleContext) -> Judged:
     """'' (national), or a Global Data Lab code of the row's own country ('afgr101'); regional
     values know no strata."""
     region = frame["region"].fillna("").astype("str")
@@ -179,7 +181,7 @@ def _region_of_country(frame: pd.DataFrame, given: Given) -> Judged:
     return (region == "") | (form & (frame["stratum"] == "all"))
 
 
-def _value_in_range(frame: pd.DataFrame, given: Given) -> Judged:
+def _value_in_range(frame: pd.DataFrame, given: RuleContext) -> Judged:
     """meta.ranges: series -> [low, high, unit]. NaN and unknown series are other rules'."""
     low, high = (
         frame["series"]
@@ -190,7 +192,7 @@ def _value_in_range(frame: pd.DataFrame, given: Given) -> Judged:
     return low.isna() | frame["value"].isna() | ((frame["value"] >= low) & (frame["value"] <= high))
 
 
-def _unit_scale(frame: pd.DataFrame, given: Given) -> Judged:
+def _unit_scale(frame: pd.DataFrame, given: RuleContext) -> Judged:
     """A series in percent doesn't stay at or below 1 everywhere: that would be a share. Under 10
     rows nothing is said."""
     percent = frame["series"].isin(
@@ -211,14 +213,14 @@ def _pending(frame: pd.DataFrame) -> pd.Series:
 def _of_bytes(judge: Callable[[pd.DataFrame], pd.Series]) -> Flag:
     """A rule about stored pictures: skipped where none was made."""
 
-    def flag(frame: pd.DataFrame, given: Given) -> Judged:
+    def flag(frame: pd.DataFrame, given: RuleContext) -> Judged:
         return "built with --no-images" if len(frame) and _pending(frame).all() else judge(frame)
 
     return flag
 
 
 def _stored(fact: str) -> Flag:
-    def flag(frame: pd.DataFrame, given: Given) -> Judged:
+    def flag(frame: pd.DataFrame, given: RuleContext) -> Judged:
         if len(frame) and _pending(frame).all():
             return "built with --no-images"
         return frame.get(fact, "the pictures aren't at hand")
@@ -230,18 +232,18 @@ def _hashed(name: str) -> Flag:
     return _of_bytes(lambda frame: frame[name].fillna("").astype("str").str.fullmatch(_HEX))
 
 
-def _pending_all_or_none(frame: pd.DataFrame, given: Given) -> Judged:
+def _pending_all_or_none(frame: pd.DataFrame, given: RuleContext) -> Judged:
     pending = _pending(frame)
     return np.full(len(frame), len(frame) == 0 or bool(pending.all() or not pending.any()))
 
 
-def _image_group_known(frame: pd.DataFrame, given: Given) -> Judged:
+def _image_group_known(frame: pd.DataFrame, given: RuleContext) -> Judged:
     """image_group is the id of an image of the table that leads its own group."""
     leaders = frame.loc[frame["image_id"] == frame["image_group"], "image_id"]
     return among(frame["image_group"], leaders)
 
 
-def _unshared_image(frame: pd.DataFrame, given: Given) -> Judged:
+def _unshared_image(frame: pd.DataFrame, given: RuleContext) -> Judged:
     return ~frame["image_id"].duplicated(keep=False)
 
 

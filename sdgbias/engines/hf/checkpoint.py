@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from transformers.utils import cached_file
 
 from sdgbias.engines.fingerprint import local_folder
-from sdgbias.engines.hub_errors import BROKEN, trouble
+from sdgbias.engines.hub_errors import BROKEN, translate
 from sdgbias.errors import ModelError, OutOfMemory
 from sdgbias.types import ModelSpec
 
@@ -40,7 +40,7 @@ def part(spec: ModelSpec, root: Path, loader: Any, **options: Any) -> Any:
             f"{spec.name}: {folder or spec.repo}: {str(error).strip().splitlines()[0]}"
         ) from None
     except (*BROKEN, OSError, ValueError, ImportError, SafetensorError) as error:
-        raise trouble(spec, folder, "can't load", error) from None
+        raise translate(spec, folder, "can't load", error) from None
 
 
 def model(spec: ModelSpec, root: Path, loader: Any) -> Any:
@@ -80,7 +80,7 @@ def file(spec: ModelSpec, root: Path, name: str) -> Path | None:
             spec.repo, name, revision=spec.revision, _raise_exceptions_for_missing_entries=False
         )
     except OSError as error:
-        raise trouble(spec, None, f"can't read {name} of", error) from None
+        raise translate(spec, None, f"can't read {name} of", error) from None
     return Path(found) if found else None
 
 

@@ -37,7 +37,7 @@ from sdgbias.engines.hf.prompting import (
 )
 from sdgbias.engines.hf.tokens import find_candidates
 from sdgbias.engines.hub_errors import BROKEN as _BROKEN
-from sdgbias.engines.hub_errors import trouble
+from sdgbias.engines.hub_errors import translate
 from sdgbias.errors import ModelError, OutOfMemory, RegistryError
 from sdgbias.types import DIGITS, LETTERS, OPTION_LETTERS, ModelSpec, Prompt, ScoreBatch
 
@@ -81,7 +81,7 @@ def tree_tokens(spec: ModelSpec, root: Path) -> int | None:
             str(folder or spec.repo), trust_remote_code=spec.trust_remote_code, **where
         )
     except (*_BROKEN, OSError, ValueError) as error:
-        raise trouble(spec, folder, "can't read the configuration of", error) from None
+        raise translate(spec, folder, "can't read the configuration of", error) from None
     return shared_prefix.row_tokens(int(getattr(config.get_text_config(), "hidden_size", 0)))
 
 
@@ -120,7 +120,7 @@ class HuggingFace(Backend):
                 f"{spec.name}: out of memory while loading; {str(error).splitlines()[0]}"
             ) from None
         except (*_BROKEN, OSError, ValueError, ImportError, SafetensorError) as error:
-            raise trouble(spec, folder, "can't load", error) from None
+            raise translate(spec, folder, "can't load", error) from None
         # memory of the machine; else tensors of another shape than the configuration says
         except RuntimeError as error:
             if _NO_MEMORY in str(error):
@@ -154,7 +154,7 @@ class HuggingFace(Backend):
             and parameters["pixel_values"].default is inspect.Parameter.empty
         )
         #: A processor that refuses words without a picture (PaliGemma).
-        self.asks_for_picture = not prompting.taken(self.processor)
+        self.asks_for_picture = not prompting.supports_text_only(self.processor)
         #: Whether a further token can be asked of the cache alone; not where every token says which
         #: pictures it sees (Mllama).
         self.steps = (
@@ -211,7 +211,7 @@ class HuggingFace(Backend):
             if most or not self.asks_for_picture:
                 batch = self._processed(images if most else None, texts, options)
             else:
-                batch = prompting.made(self.processor, texts, options)
+                batch = prompting.encode_text_only(self.processor, texts, options)
         except (ValueError, TypeError, IndexError) as error:
             if most < 2:
                 raise

@@ -9,7 +9,7 @@ from typing import Any
 from transformers import AutoImageProcessor, AutoProcessor
 
 from sdgbias.engines.fingerprint import local_folder
-from sdgbias.engines.hub_errors import trouble
+from sdgbias.engines.hub_errors import translate
 from sdgbias.errors import RegistryError
 from sdgbias.types import ModelSpec
 
@@ -36,7 +36,7 @@ def load_processor(spec: ModelSpec, root: Path) -> Any:
             )
             _check(spec, processor.image_processor, options)
     except (OSError, ValueError, ImportError, TypeError, KeyError, AttributeError) as error:
-        raise trouble(spec, folder, "can't load the processor of", error) from None
+        raise translate(spec, folder, "can't load the processor of", error) from None
     return processor
 
 

@@ -179,7 +179,7 @@ def token_paths(
     ]
 
 
-def taken(processor: Any) -> bool:
+def supports_text_only(processor: Any) -> bool:
     """Whether the processor takes words without a picture."""
     try:
         processor(images=None, text=["A"])
@@ -188,7 +188,9 @@ def taken(processor: Any) -> bool:
     return True
 
 
-def made(processor: Any, texts: Sequence[str], options: dict[str, Any]) -> dict[str, torch.Tensor]:
+def encode_text_only(
+    processor: Any, texts: Sequence[str], options: dict[str, Any]
+) -> dict[str, torch.Tensor]:
     """(B, L) tensors: what the processor makes of the words around a stand-in picture, whose
     tokens, as many in each text, are left out."""
     marked = [processor.image_token + text for text in texts]

@@ -26,7 +26,7 @@ from sdgbias.engines.fingerprint import fingerprint
 from sdgbias.engines.hf import checkpoint
 from sdgbias.errors import ModelError, NotAnswerable, RegistryError
 from sdgbias.files import packaged
-from sdgbias.methods.labels import spoken
+from sdgbias.methods.labels import plain_form
 from sdgbias.raw.facet import normalise
 from sdgbias.raw.images.composite import open_picture
 from sdgbias.types import ModelSpec, Prompt, ScoreBatch
@@ -124,7 +124,7 @@ class ClipZeroShot(Backend):
     def _labels(self, names: tuple[str, ...]) -> torch.Tensor:
         """(L, D) unit rows; kept, because a run asks about few lists."""
         if names not in self._texts:
-            texts = [PHRASE.format(spoken(name)) for name in names]
+            texts = [PHRASE.format(plain_form(name)) for name in names]
             limit = int(self.model.config.text_config.max_position_embeddings)
             inputs = self.tokenizer(
                 texts, padding=True, truncation=True, max_length=limit, return_tensors="pt"
@@ -163,7 +163,7 @@ class VitZeroShot(Backend):
             )
         self.names = frozenset(normalise(label) or label for label in wanted)
         self.outputs = {
-            spoken(label): [known[name] for name in names] for label, names in wanted.items()
+            plain_form(label): [known[name] for name in names] for label, names in wanted.items()
         }
         self.batch_size = spec.batch_size
         mapping = json.dumps(wanted, sort_keys=True)
@@ -183,7 +183,7 @@ class VitZeroShot(Backend):
     def scores(self, pictures: Sequence[Image.Image], names: tuple[str, ...]) -> torch.Tensor:
         """(B, L) log share of the head's probability on each label's outputs; -inf where a label
         has none."""
-        if not any(spoken(name) in self.outputs for name in names):
+        if not any(plain_form(name) in self.outputs for name in names):
             raise NotAnswerable(
                 f"not a question that this model can answer: no label of {', '.join(names[:3])},"
                 " ... is in its map"
@@ -196,7 +196,7 @@ class VitZeroShot(Backend):
         )  # (B, outputs)
         empty = shares.new_full((len(shares),), -torch.inf)
         found = [
-            shares[:, ids].logsumexp(-1) if (ids := self.outputs.get(spoken(name))) else empty
+            shares[:, ids].logsumexp(-1) if (ids := self.outputs.get(plain_form(name))) else empty
             for name in names
         ]
         return torch.stack(found, dim=-1)

@@ -83,7 +83,7 @@ def judge_runs(
                 made.append(_carried(t, t.run_id in bad))
             else:
                 found.append((t, *_evidence(results, t, policy, baseline, seed)))
-        rows = judge.settle([e for _, _, evidence in found for e in evidence], policy)
+        rows = judge.apply_multiplicity([e for _, _, evidence in found for e in evidence], policy)
         for t, base, evidence in found:
             own, rows = rows[: len(evidence)], rows[len(evidence) :]
             wrong = {str(r["method"]) for r in own if r["verdict"] == BREACH}
@@ -95,7 +95,7 @@ def judge_runs(
             made.append(Judgement(t, base, own, overall(own), kept, known.get(t.run_id, "")))
     if progress:
         progress("judging runs", len(targets), len(targets))
-    keep(results, made)
+    save(results, made)
     return sorted(made, key=lambda j: (j.target.night, j.target.model, j.target.suite))
 
 
@@ -131,7 +131,7 @@ def _carried(t: Target, breach: bool) -> Judgement:
     )
 
 
-def keep(results: Path, made: Sequence[Judgement]) -> None:
+def save(results: Path, made: Sequence[Judgement]) -> None:
     """Verdicts and flips into the results file, in place of those of the same night, model and
     suite."""
     verdicts = [{**_who(j), **row} for j in made for row in j.rows]
@@ -143,7 +143,7 @@ def keep(results: Path, made: Sequence[Judgement]) -> None:
         "verdicts": pd.DataFrame(verdicts),
         **({"flips": pd.DataFrame(examples)} if examples else {}),
     }
-    store.keep(results, tables, by=dict.fromkeys(tables, key))
+    store.upsert(results, tables, by=dict.fromkeys(tables, key))
 
 
 def _who(j: Judgement) -> dict[str, Any]:

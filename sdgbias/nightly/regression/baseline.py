@@ -186,7 +186,7 @@ def accept(results: Path, run_id: str, reason: str, now: datetime) -> int:
     )
     if not many:
         raise UsageError(f"{run_id}: no verdict says {BREACH}; nothing to accept")
-    store.keep(
+    store.upsert(
         results,
         {
             "accepted": pd.DataFrame(

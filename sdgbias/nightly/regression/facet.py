@@ -14,7 +14,7 @@ import pandas as pd
 
 from sdgbias import store
 from sdgbias.errors import StoreError
-from sdgbias.nightly.regression.measured import Measured, Side, hashed
+from sdgbias.nightly.regression.measured import Measured, RunMetrics, hashed
 from sdgbias.raw.facet import GROUPS, SELECTED
 
 SAME = ["item_id", "image_id", "prompt", "asked", "negative", "gold"]
@@ -33,7 +33,7 @@ _SQL = """
     WHERE p.run_id = $run ORDER BY p.task, p.test, p.method, i.item_id"""
 
 
-def load(results: Path, run_id: str) -> Side:
+def load(results: Path, run_id: str) -> RunMetrics:
     """Raises StoreError for a run that isn't there or answered nothing."""
     found = store.query(results, "FROM runs WHERE run_id = ?", [run_id])
     if found.empty:
@@ -68,7 +68,7 @@ def load(results: Path, run_id: str) -> Side:
         task: sorted({t for k, t, _ in parts if k == task})
         for task in sorted({k for k, _, _ in parts})
     }
-    return Side(run, tests, of)
+    return RunMetrics(run, tests, of)
 
 
 def _value(part: pd.DataFrame, metric: str) -> np.ndarray | None:

@@ -32,7 +32,7 @@ from scipy.special import stdtrit
 from sdgbias.analysis.nights import BREACH, INSUFFICIENT, MISSING, PASS
 from sdgbias.methods import metrics, stats
 from sdgbias.methods.stats.intervals import wilson
-from sdgbias.nightly.regression.measured import Measured, Pairs, Side, alone, pairs
+from sdgbias.nightly.regression.measured import Measured, Pairs, RunMetrics, paired, pooled
 from sdgbias.nightly.regression.policy import ALL, EACH, WHOLE, Policy, Rule
 from sdgbias.suites.facet_groups import PAIRS
 from sdgbias.types import View
@@ -70,7 +70,7 @@ class Evidence:
     p: float = NAN
     se: float = NAN
     df: float = 0
-    unseen: float = NAN
+    undetectable_share: float = NAN
     bound: float = NAN
     side: str = ""
     note: str = ""
@@ -95,16 +95,17 @@ class Evidence:
             "higher": self.high,
             "either": max(abs(self.low), abs(self.high)),
         }[self.rule.worse]
-        return known if np.isnan(self.unseen) else max(known, self.unseen)
+        return known if np.isnan(self.undetectable_share) else max(known, self.undetectable_share)
 
 
 def evidence(
-    rule: Rule, new: Side, old: Side | None, why: str = "", seed: int = 0
+    rule: Rule, new: RunMetrics, old: RunMetrics | None, why: str = "", seed: int = 0
 ) -> list[Evidence]:
     """Everything that one rule is judged by. ``why``: why there is no run to compare with."""
     if rule.metric in WHOLE:
         return [
-            Evidence(rule, **found) for found in whole(rule, new.run, old.run if old else None, why)
+            Evidence(rule, **found)
+            for found in run_level_evidence(rule, new.run, old.run if old else None, why)
         ]
     made = []
     for metric in rule.metrics:
@@ -123,7 +124,7 @@ def evidence(
     return made
 
 
-def _tests(rule: Rule, new: Side) -> list[str]:
+def _tests(rule: Rule, new: RunMetrics) -> list[str]:
     return list(
         dict.fromkeys(
             t
@@ -134,11 +135,11 @@ def _tests(rule: Rule, new: Side) -> list[str]:
 
 
 def _compared(
-    e: Evidence, new: Side, old: Side | None, tests: Sequence[str], why: str, seed: int
+    e: Evidence, new: RunMetrics, old: RunMetrics | None, tests: Sequence[str], why: str, seed: int
 ) -> Evidence:
     e = replace(e, bound=float(e.rule.allowed or 0.0))
     if old is None:
-        found = alone(new, e.task, tests, e.metric, e.method)
+        found = pooled(new, e.task, tests, e.metric, e.method)
         value = (
             float(found.value.mean())
             if found is not None and len(found.value) and not e.rule.by
@@ -147,11 +148,11 @@ def _compared(
         return replace(
             e, value=value, n=0 if found is None else len(found.value), note=why, missing=True
         )
-    both = pairs(old, new, e.task, tests, e.metric, e.method)
+    both = paired(old, new, e.task, tests, e.metric, e.method)
     if both is None:
         absent = (
             "this run"
-            if alone(new, e.task, tests, e.metric, e.method) is None
+            if pooled(new, e.task, tests, e.metric, e.method) is None
             else "the run compared with"
         )
         return replace(e, note=f"{absent} has no {e.metric} for {e.method}", missing=True)
@@ -194,7 +195,10 @@ def _mean(e: Evidence, both: Pairs, note: str) -> Evidence:
     elif test.estimate.clusters < 10:
         notes.append(f"{test.estimate.clusters} independent groups of questions only")
     return replace(
-        made, p=_one_sided(p, made), unseen=unseen, note="; ".join(n for n in notes if n)
+        made,
+        p=_one_sided(p, made),
+        undetectable_share=unseen,
+        note="; ".join(n for n in notes if n),
     )
 
 
@@ -276,11 +280,11 @@ def _apart(e: Evidence, names: list[str]):  # type: ignore[no-untyped-def]
 
 
 def _bounded(
-    e: Evidence, new: Side, tests: Sequence[str], side: str, floor: float, seed: int
+    e: Evidence, new: RunMetrics, tests: Sequence[str], side: str, floor: float, seed: int
 ) -> Evidence:
     """The value itself against a floor or a ceiling."""
     e = replace(e, side=side, bound=floor)
-    found = alone(new, e.task, tests, e.metric, e.method)
+    found = pooled(new, e.task, tests, e.metric, e.method)
     if found is None or not len(found.value):
         return replace(e, note=f"this run has no {e.metric} for {e.method}", missing=True)
     if e.rule.by:
@@ -340,7 +344,7 @@ def _bounded_gap(e: Evidence, found: Measured, seed: int) -> Evidence:
 # verdicts
 
 
-def settle(found: Sequence[Evidence], policy: Policy) -> list[dict[str, object]]:
+def apply_multiplicity(found: Sequence[Evidence], policy: Policy) -> list[dict[str, object]]:
     """Rows of table ``verdicts`` from all evidence on one model in one night, without night, model,
     suite, run_id and baseline."""
     tested = [e.p if e.n >= e.rule.min_n and not e.missing else NAN for e in found]
@@ -397,11 +401,11 @@ def _verdict(e: Evidence, p: float, policy: Policy) -> tuple[str, str]:
         return BREACH, ""
     if e.upper <= e.bound:
         return PASS, ""
-    known = replace(e, unseen=NAN).upper
+    known = replace(e, undetectable_share=NAN).upper
     return (
         INSUFFICIENT,
         (
-            f"up to {100 * e.unseen:.1f} % could go unseen in so few places"
+            f"up to {100 * e.undetectable_share:.1f} % could go unseen in so few places"
             if known <= e.bound
             else ""
         ),
@@ -420,7 +424,7 @@ def detectable(e: Evidence, family: int, policy: Policy) -> float:
     return seen if e.floor else max(seen, e.bound + float(stdtrit(e.df, policy.power)) * e.se)
 
 
-def whole(
+def run_level_evidence(
     rule: Rule, new: Mapping[str, Any], old: Mapping[str, Any] | None, why: str
 ) -> list[dict[str, Any]]:
     """Fields of ``judge.Evidence`` for a rule on failed_share or throughput. new, old: rows of

@@ -27,7 +27,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Side:
+class RunMetrics:
     """One run. run: its row of ``runs``. tests: task -> tests it was asked under. of(task, test,
     metric, method): None where the run has no such number."""
 
@@ -53,7 +53,9 @@ def hashed(frame: pd.DataFrame) -> Keys:
     return np.asarray(pd.util.hash_pandas_object(frame, index=False), dtype=np.uint64)
 
 
-def alone(side: Side, task: str, tests: Sequence[str], metric: str, method: str) -> Measured | None:
+def pooled(
+    side: RunMetrics, task: str, tests: Sequence[str], metric: str, method: str
+) -> Measured | None:
     """A metric of one run over several tests at once; None where it has none of them."""
     found = [m for test in tests if (m := side.of(task, test, metric, method)) is not None]
     if not found:
@@ -70,8 +72,8 @@ def alone(side: Side, task: str, tests: Sequence[str], metric: str, method: str)
     )
 
 
-def pairs(
-    old: Side, new: Side, task: str, tests: Sequence[str], metric: str, method: str
+def paired(
+    old: RunMetrics, new: RunMetrics, task: str, tests: Sequence[str], metric: str, method: str
 ) -> Pairs | None:
     """The questions of both runs that have a value in both, test by test; None where one of them
     has no such metric."""

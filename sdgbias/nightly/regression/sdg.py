@@ -20,14 +20,14 @@ from sdgbias.analysis.run import Cell
 from sdgbias.analysis.studies import directions
 from sdgbias.analysis.studies.paired import SAME
 from sdgbias.methods.cade import Floats
-from sdgbias.nightly.regression.measured import Keys, Measured, Side, hashed
+from sdgbias.nightly.regression.measured import Keys, Measured, RunMetrics, hashed
 from sdgbias.raw.indicators import DIRECTIONS
 from sdgbias.types import Task, View
 
 _NAN = float("nan")
 
 
-def load(results: Path, run_id: str) -> Side:
+def load(results: Path, run_id: str) -> RunMetrics:
     """Raises StoreError for a run that isn't there or has no scores."""
     run = data.load(results, run_id)
     kept: dict[tuple[str, str], tuple[Outcome, Cell]] = {}
@@ -46,7 +46,9 @@ def load(results: Path, run_id: str) -> Side:
         key, place, prompt, groups = columns(task, test)
         return Measured(key, value, prompt if outcomes.image_free(method, test) else place, groups)
 
-    return Side(run.run, {task.value: [t for k, t in kept if k == task.value] for task in Task}, of)
+    return RunMetrics(
+        run.run, {task.value: [t for k, t in kept if k == task.value] for task in Task}, of
+    )
 
 
 def _columns(o: Outcome) -> tuple[Keys, Keys, Keys, dict[str, np.ndarray]]:

@@ -52,14 +52,14 @@ def _latest_due(stack: Stack, since: datetime, until: datetime) -> datetime | No
     return None
 
 
-def another_try(ended: Sequence[datetime], now: datetime) -> bool:
+def may_retry(ended: Sequence[datetime], now: datetime) -> bool:
     """Whether a night whose earlier runs ended at `ended` may be tried again at `now`."""
     if len(ended) >= len(WAITS):
         return False
     return not ended or now - max(ended) >= WAITS[len(ended)]
 
 
-def means(parameters: Mapping[str, object], expected: datetime | None, due: datetime) -> bool:
+def is_run_of(parameters: Mapping[str, object], expected: datetime | None, due: datetime) -> bool:
     """Whether a flow run with these parameters, expected to start then, is a run of the night that
     was due at `due`."""
     said = parameters.get("scheduled_for")

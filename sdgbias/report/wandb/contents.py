@@ -300,7 +300,7 @@ _SCORES = {
 
 
 @dataclass(frozen=True)
-class Piece:
+class ArtifactSpec:
     """One artifact: its name and type in W&B, files (paths below the W&B folder), references (name
     -> address), metadata."""
 
@@ -321,7 +321,7 @@ def names(record: Mapping[Any, Any]) -> dict[str, str]:
     return {kind: safe(f"{kind}-{value}", LONGEST_NAME) for kind, value in given.items()}
 
 
-def pieces(results: Path, record: Mapping[Any, Any], folder: Path) -> dict[str, Piece]:
+def pieces(results: Path, record: Mapping[Any, Any], folder: Path) -> dict[str, ArtifactSpec]:
     """benchmark, model and (where there are any) scores of one run; files that are there already
     are used as they are.
 
@@ -336,7 +336,7 @@ def pieces(results: Path, record: Mapping[Any, Any], folder: Path) -> dict[str, 
     }
 
 
-def declare(run: Any, piece: Piece, *, used: bool, aliases: tuple[str, ...] = ()) -> str:
+def declare(run: Any, piece: ArtifactSpec, *, used: bool, aliases: tuple[str, ...] = ()) -> str:
     """Tells W&B of an artifact that the run used (input) or made (output); returns its digest."""
     import wandb
 
@@ -356,7 +356,7 @@ def declare(run: Any, piece: Piece, *, used: bool, aliases: tuple[str, ...] = ()
     return str(artifact.digest)
 
 
-def _benchmark(results: Path, record: Mapping[Any, Any], folder: Path) -> Piece:
+def _benchmark(results: Path, record: Mapping[Any, Any], folder: Path) -> ArtifactSpec:
     """The questions as Parquet; rows about people and very large benchmarks by count and digest
     alone."""
     suite = suites.named(str(record["suite"]))
@@ -371,11 +371,11 @@ def _benchmark(results: Path, record: Mapping[Any, Any], folder: Path) -> Piece:
         folder / "artifacts" / name / file for file in ("items.parquet", "card.json")
     )
     if questions.is_file():
-        return Piece(
+        return ArtifactSpec(
             name, "dataset", metadata | {"rows": pq.read_metadata(questions).num_rows}, (questions,)
         )
     if card.is_file():
-        return Piece(
+        return ArtifactSpec(
             name,
             "dataset",
             metadata | {"rows": json.loads(card.read_text(encoding="utf-8"))["rows"]},
@@ -392,7 +392,7 @@ def _benchmark(results: Path, record: Mapping[Any, Any], folder: Path) -> Piece:
             [benchmark],
         )
         _write(questions, rows)
-        return Piece(name, "dataset", metadata, (questions,))
+        return ArtifactSpec(name, "dataset", metadata, (questions,))
     ids = store.arrow(
         results, f"SELECT item_id FROM {table} WHERE benchmark_id = ? ORDER BY {order}", [benchmark]
     )
@@ -406,10 +406,10 @@ def _benchmark(results: Path, record: Mapping[Any, Any], folder: Path) -> Piece:
             sort_keys=True,
         ),
     )
-    return Piece(name, "dataset", metadata, (card,))
+    return ArtifactSpec(name, "dataset", metadata, (card,))
 
 
-def _model(record: Mapping[Any, Any]) -> Piece:
+def _model(record: Mapping[Any, Any]) -> ArtifactSpec:
     """The repository at its revision, by address; weights never travel."""
     spec = without_secrets(json.loads(record["config"] or "{}").get("spec", {}))
     repo, revision = str(spec.get("repo", "")), str(record["revision"] or "")
@@ -432,10 +432,10 @@ def _model(record: Mapping[Any, Any]) -> Piece:
         "licence": spec.get("licence", ""),
         "provenance": str(record["provenance"] or ""),
     }
-    return Piece(names(record)["model"], "model", metadata, references={"weights": address})
+    return ArtifactSpec(names(record)["model"], "model", metadata, references={"weights": address})
 
 
-def _scores(results: Path, record: Mapping[Any, Any], folder: Path) -> Piece | None:
+def _scores(results: Path, record: Mapping[Any, Any], folder: Path) -> ArtifactSpec | None:
     """Scores, decoded numbers, answers and predictions of the run, a Parquet file each where there
     are rows; None without any (details that retention removed).
 
@@ -461,7 +461,7 @@ def _scores(results: Path, record: Mapping[Any, Any], folder: Path) -> Piece | N
             return None
         _write_text(here / _ROWS, json.dumps(counts))
     made = tuple(here / f"{table}.parquet" for table in counts)
-    return Piece(
+    return ArtifactSpec(
         name,
         "scores",
         {"run_id": run_id, "fingerprint": str(record["fingerprint"] or ""), "rows": counts},

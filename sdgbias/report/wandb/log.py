@@ -141,7 +141,7 @@ def _write(
     folder: Path,
     name: str,
     night: str,
-    pieces: dict[str, contents.Piece],
+    pieces: dict[str, contents.ArtifactSpec],
     small: bool,
     outcome: Mapping[str, Any],
 ) -> Path:
