@@ -25,7 +25,7 @@ from PIL import Image
 
 from sdgbias import store
 from sdgbias.report import data
-from sdgbias.report.pages import questions
+from sdgbias.report.pages import examples
 from sdgbias.store import database, parquet
 
 TESTS = "['T1', 'T2', 'T3', 'T4', 'T5']"
@@ -130,7 +130,7 @@ def main() -> None:
         began = time.perf_counter()
         with timed() as took:
             found = data.load(path)
-            questions.examples(path, list(found.runs["run_id"]))
+            examples.examples(path, list(found.runs["run_id"]))
         total = time.perf_counter() - began
         scores = store.query(path, "SELECT count(*) AS n FROM scores")["n"][0]
         size = sum(p.stat().st_size for p in (path, *path.with_suffix(".runs").rglob("*.parquet")))

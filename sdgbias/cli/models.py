@@ -193,7 +193,7 @@ def enable_model(
     """Have the nightly ask a model every night. Its probes must pass first; a model whose probes
     don't stays as it is."""
     from sdgbias.registry import entries
-    from sdgbias.scoring import parity
+    from sdgbias.scoring import parity, probes
     from sdgbias.scoring import parity as admission
 
     root = entries.find_root()
@@ -362,7 +362,7 @@ def check_model(
     folder = benchmark or (
         DEFAULT_BENCHMARK if (DEFAULT_BENCHMARK / "benchmark.json").is_file() else None
     )
-    found = parity.probes(folder, probes, seed)
+    found = probes.probes(folder, probes, seed)
     told = parity.check(
         spec,
         root,

@@ -16,10 +16,10 @@ from sdgbias.report import data as studies
 from sdgbias.report import leaderboard as boards
 from sdgbias.report.charts import Figure
 from sdgbias.report.pages import (
+    examples,
     fairness,
     overview,
     own,
-    questions,
 )
 from sdgbias.report.pages import (
     night as night_page,
@@ -83,7 +83,7 @@ def write_report(
         board = boards.compare(results, s.runs, rank_planted=rank_planted)
         drawn = pages.figures(s, board)
         nav = pages.present(drawn, tables)
-        shown = questions.examples(results, runs)
+        shown = examples.examples(results, runs)
         texts |= {
             p.file: pages.render(p, s, board, drawn.get(p.file, []), [*nav, *last], tables)
             for p in nav

@@ -17,8 +17,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass, replace
@@ -27,7 +25,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from sdgbias import __version__
 from sdgbias.engines import BACKENDS, HOUSE_OPTIONS, Backend, load
@@ -54,133 +51,17 @@ from sdgbias.errors import (
     UsageError,
 )
 from sdgbias.files import replacing
-from sdgbias.raw.images.shards import ImageReader
 from sdgbias.registry import entries, machine
 from sdgbias.registry.propose import Host
-from sdgbias.scoring.plan import make_plan
-from sdgbias.suites import sdg
+from sdgbias.scoring.probes import Probes, probes
 from sdgbias.types import ModelSpec, Prompt, ScoreBatch
 
 #: Which other engines serve the same weights.
 SAME_WEIGHTS = {"hf": ("vllm",), "vllm": ("hf",)}
 #: Options of an entry that still mean something when another engine takes its place.
 _KEPT_OPTIONS = (*HOUSE_OPTIONS, "chunk_timeout", "max_images")
-_PER_PICTURE = 16  # probes per picture, so that prompts share what they begin with
-_THIRD = re.compile(r"; C\. [^\n]*(?=\n)")
 #: progress(what, done, total)
 Progress = Callable[[str, int, int], None]
-
-
-@dataclass(frozen=True)
-class Probes:
-    """prompts in plan order; origin: the benchmark's id, or that they were made for this check;
-    strata: how many of each kind."""
-
-    prompts: list[Prompt]
-    origin: str
-    strata: dict[str, int]
-
-    @property
-    def digest(self) -> str:
-        parts = ["\x1f".join((p.text, p.candidates, p.image_id)) for p in self.prompts]
-        return hashlib.sha256("\x1e".join(parts).encode()).hexdigest()[:16]
-
-
-def draw(distinct: pd.DataFrame, n: int, seed: int) -> pd.DataFrame:
-    """At most n of a plan's distinct prompts, in its order: equal shares of each kind (with and
-    without a picture, two options, three options, digits), of each kind the shortest, the longest,
-    and then by the seed, the pictured ones about a few pictures.
-
-    distinct: text, image_id, candidates. Where it holds no question with two options, some of three
-    lose their last one. A kind with too few prompts leaves its share to the others.
-    """
-    table = _with_two_options(distinct[["text", "image_id", "candidates"]].reset_index(drop=True))
-    keys = [_hash(seed, *row) for row in table.itertuples(index=False)]
-    pictures = sorted(set(table["image_id"]) - {""}, key=lambda picture: _hash(seed, picture))
-    near = table["image_id"].isin(["", *pictures[: max(1, n // _PER_PICTURE)]])
-    table = table.assign(
-        rank=keys, far=~near, size=table["text"].str.len(), shown=table["image_id"] != ""
-    )
-    queues = []
-    for _, kind in table.groupby(["shown", table["candidates"].str.len()], sort=True):
-        by_size = kind.sort_values(["size", "rank"]).index
-        rest = kind.sort_values(["far", "rank"]).index
-        queues.append(list(dict.fromkeys([by_size[0], by_size[-1], *rest])))
-    turns = [queue[turn] for turn in range(n) for queue in queues if turn < len(queue)]
-    return table.loc[sorted(turns[:n]), ["text", "image_id", "candidates"]].reset_index(drop=True)
-
-
-def _hash(*parts: object) -> str:
-    return hashlib.sha256("\x1f".join(map(str, parts)).encode()).hexdigest()
-
-
-def _with_two_options(table: pd.DataFrame) -> pd.DataFrame:
-    three = table[(table["candidates"] == "ABC") & table["text"].str.contains(_THIRD)]
-    if (table["candidates"].str.len() == 2).any() or three.empty:
-        return table
-    text = (
-        three["text"]
-        .str.replace(_THIRD, "", regex=True)
-        .str.replace("VALID OPTIONS: A, B, C", "VALID OPTIONS: A, B")
-    )
-    made = three.assign(text=text, candidates="AB")
-    both = pd.concat([table, made], ignore_index=True).assign(at=[*range(len(table)), *three.index])
-    return both.sort_values(["at"], kind="stable", ignore_index=True).drop(columns="at")
-
-
-def probes(benchmark: Path | None, n: int, seed: int) -> Probes:
-    """Probes of a benchmark folder; None: of a small one that is made here from synthetic places
-    and thrown away."""
-    if benchmark is None:
-        with tempfile.TemporaryDirectory() as folder:
-            _make_benchmark(Path(folder))
-            return _probes(Path(folder), n, seed, "24 synthetic places")
-    try:
-        origin = str(
-            json.loads((benchmark / "benchmark.json").read_text(encoding="utf-8"))["benchmark_id"]
-        )
-    except (OSError, ValueError, KeyError):
-        raise InputError(
-            f"{benchmark / 'benchmark.json'}: no benchmark here; build one (sdgbias build), or"
-            " leave --benchmark out"
-        ) from None
-    return _probes(benchmark, n, seed, origin)
-
-
-def _probes(benchmark: Path, n: int, seed: int, origin: str) -> Probes:
-    rows = draw(make_plan(sdg.load_prompts(benchmark), "").distinct, n, seed)
-    if rows.empty:
-        raise InputError(
-            f"{benchmark}: no prompts to probe with; build the benchmark again: sdgbias build"
-        )
-    images = ImageReader(benchmark)
-    images.require(rows["image_id"])
-    columns = (rows[name].tolist() for name in ("text", "candidates", "image_id"))
-    prompts = [
-        Prompt(text, candidates, images[shown] if shown else (), shown)
-        for text, candidates, shown in zip(*columns, strict=True)
-    ]
-    kinds = [
-        "digits" if len(p.candidates) == 10 else f"{len(p.candidates)} options" for p in prompts
-    ]
-    names = [
-        f"{kind} {'with a picture' if p.images else 'without'}"
-        for kind, p in zip(kinds, prompts, strict=True)
-    ]
-    return Probes(prompts, origin, {name: names.count(name) for name in sorted(set(names))})
-
-
-def _make_benchmark(folder: Path) -> None:
-    from sdgbias.benchmark import build
-    from sdgbias.raw.images.build import ImageSettings
-    from sdgbias.raw.synthetic import write_sample
-
-    write_sample(folder / "raw", 24, 0)
-    build.build_clusters(folder / "raw", folder)
-    build.build_images(folder / "raw", folder, ImageSettings())
-    build.build_series(folder / "raw" / "indicators", folder)
-    build.build_items(folder, 96, 48)
-    build.build_prompts(folder)
 
 
 def counterparts(spec: ModelSpec, root: Path, against: Sequence[str] = ()) -> dict[str, ModelSpec]:

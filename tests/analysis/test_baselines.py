@@ -326,8 +326,7 @@ def test_extra_passes_flow_to_the_store(
         entries.find_root(),
         small_benchmark,
         results,
-        draws=50,
-        passes=extra_prompts.choose("cheap,pride,vcd"),
+        EvalSettings(draws=50, passes=extra_prompts.choose("cheap,pride,vcd")),
     )
     assert (again.published, again.planned, again.extra) == (False, more.planned, more.extra)
     count = store.query(

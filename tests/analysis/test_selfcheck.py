@@ -176,7 +176,7 @@ def sound() -> list[Check]:
 
 
 def test_seeds_pass_and_repeat(sound: list[Check]) -> None:
-    assert len(sound) == 21
+    assert len(sound) == 51
     assert {type(v) for c in sound for v in asdict(c).values()} <= {
         str,
         int,

@@ -189,8 +189,9 @@ def test_unknown_table_lists_the_valid_ones() -> None:
     with pytest.raises(
         InputError,
         match=(
-            "valid: clusters, images, images_people, items_mcq, items_people, items_regression,"
-            " people, predictions, prompts, prompts_people, series"
+            "valid: clusters, images, images_own, images_people, items_mcq, items_own,"
+            " items_people, items_regression, people, predictions, prompts, prompts_own,"
+            " prompts_people, series"
         ),
     ):
         quality.check("photos", pd.DataFrame(), SUITES)

@@ -96,7 +96,7 @@ def test_an_error_has_room_for_its_outcome_when_nothing_can_be_made(tmp_path: Pa
     out = tmp_path / "outcome.json"
     with pytest.raises(errors.DiskFull), process.report_outcome(out):
         assert process.read_outcome(out) == {} and out.stat().st_blocks * 512 >= process.ROOM
-        out.with_name(f"{out.name}.part").mkdir()
+        out.with_name(f".{out.name}.part").mkdir()
         raise errors.DiskFull("\u2026" * 9000)
     found = process.read_outcome(out)
     assert (found["error"], found["exit_code"], len(found["message"])) == ("DiskFull", 7, 500)

@@ -86,7 +86,7 @@ def test_every_series_has_one_source_and_only_open_ones_ship() -> None:
 
 
 def test_the_documentation_names_every_source_with_its_licence_and_page() -> None:
-    text = (REPOSITORY / "docs" / "data.md").read_text(encoding="utf-8")
+    text = (REPOSITORY / "docs" / "how-to" / "data.md").read_text(encoding="utf-8")
     for entry in sources():
         row = next((line for line in text.splitlines() if line.startswith(f"| `{entry.id}` |")), "")
         assert entry.licence in row, entry.id

@@ -20,7 +20,7 @@ from sdgbias.report import data
 from sdgbias.report import labels as words
 from sdgbias.report.build import write_report
 from sdgbias.report.charts import paper
-from sdgbias.report.pages import questions as browser
+from sdgbias.report.pages import examples
 from sdgbias.types import PILLARS
 from tests.builders.results import MODELS, publish_fake
 
@@ -37,7 +37,7 @@ def page(results: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def shown(results: Path) -> dict[str, list[dict[str, object]]]:
-    return browser.examples(results, store.latest_runs(results))
+    return examples.examples(results, store.latest_runs(results))
 
 
 # -- the page
@@ -302,7 +302,7 @@ def test_examples_cover_models_pillars_and_outcomes(
     shown: dict[str, list[dict[str, object]]],
 ) -> None:
     questions = shown["questions"]
-    assert 0 < len(questions) <= browser.LIMIT
+    assert 0 < len(questions) <= examples.LIMIT
     assert {q["model"] for q in questions} == set(MODELS)
     assert {q["pillar"] for q in questions} == set(PILLARS)
     assert {"fixed", "broken", "same"} <= {q["outcome"] for q in questions}
@@ -330,8 +330,8 @@ def test_terms_explain_the_answer(shown: dict[str, list[dict[str, object]]]) -> 
 
 
 def test_pictures_keep_to_their_budget(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(browser, "PICTURE_BYTES", 60_000)
-    found = browser.examples(results, store.latest_runs(results))
+    monkeypatch.setattr(examples, "PICTURE_BYTES", 60_000)
+    found = examples.examples(results, store.latest_runs(results))
     assert 0 < sum(map(len, found["pictures"])) < 60_000
 
 
@@ -339,5 +339,5 @@ def test_an_unreadable_picture_is_left_out(results: Path, tmp_path: Path) -> Non
     path = publish_fake(tmp_path / "r.duckdb", n=30, n_regression=3)
     with store.connect(path) as con:
         con.execute("UPDATE previews SET png = 'no png'::BLOB WHERE image_id = 'image3'")
-    found = browser.examples(path, store.latest_runs(path))
+    found = examples.examples(path, store.latest_runs(path))
     assert any(q["picture"] == -1 for q in found["questions"])

@@ -51,8 +51,20 @@ def assert_short_is_long(path: Path) -> None:
 def older(path: Path) -> None:
     """The file as the schema before this table left it."""
     with store.connect(path, details=()) as con:
-        con.execute("DROP TABLE headline_rows")
-        con.execute("DELETE FROM schema_version WHERE version >= 6")
+        for statement in (
+            "DROP TABLE headline_rows",
+            "ALTER TABLE nights ADD COLUMN benchmark_id VARCHAR",
+            "ALTER TABLE nights ADD COLUMN people_id VARCHAR",
+            "UPDATE nights SET benchmark_id = benchmarks ->> 'sdg',"
+            " people_id = benchmarks ->> 'facet'",
+            "ALTER TABLE nights DROP COLUMN benchmarks",
+            *(f"ALTER TABLE verdicts DROP COLUMN {n}" for n in ("side", "quarantines", "required")),
+            "ALTER TABLE details DROP COLUMN written_ns",
+            *(f"ALTER TABLE metric_rows DROP COLUMN {name}" for name in ("clusters", "note")),
+            "ALTER TABLE cade_params DROP COLUMN note",
+            "DELETE FROM schema_version WHERE version >= 6",
+        ):
+            con.execute(statement)
 
 
 def test_every_write_keeps_both_tables_in_step(results: Path) -> None:

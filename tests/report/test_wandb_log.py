@@ -153,7 +153,10 @@ def test_the_config_is_the_record(results: Path, first: tuple[Path, Offline]) ->
         "numerics",
     ):
         assert config[name] == record[name], name
-    assert (config["settings"], config["night"]) == ({"draws": 500}, NIGHTS[0])
+    assert (config["settings"], config["night"]) == (
+        {"draws": 500, "extra": {"cells": 240, "prompts": 60}},
+        NIGHTS[0],
+    )
     params = store.query(
         results, "FROM cade_params WHERE run_id = ? AND task = 'mcq' AND test = 'T3'", [RUN]
     ).iloc[0]

@@ -69,7 +69,7 @@ def test_ratios_are_those_of_the_papers_views_whatever_else_is_asked(
     # what the extra passes add is what the engine then does beyond the paper's views
     engine = load(spec, ROOT)
     engine.proven = {True, False}  # type: ignore[attr-defined]
-    cells = suites.cells(benchmark, "sdg", choose("cheap,vcd"), 0)
+    cells = suites.of(benchmark).cells(benchmark, suites.EvalSettings(passes=choose("cheap,vcd")))
     plan = make_plan(cells[cells["task"] == "mcq"], "f")
     assert plan.planned == more.prompts_planned + more.prompts_extra > more.prompts_planned
     Scorer(engine, ScoreCache(tmp_path, "m", "f"), Pictures(ImageReader(benchmark)), spec).score(

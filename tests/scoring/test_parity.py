@@ -21,7 +21,7 @@ from sdgbias.errors import (
     UsageError,
 )
 from sdgbias.registry import entries
-from sdgbias.scoring import parity
+from sdgbias.scoring import parity, probes
 from sdgbias.scoring.plan import make_plan
 from sdgbias.suites import sdg
 from sdgbias.types import ModelSpec, Prompt, ScoreBatch
@@ -58,7 +58,7 @@ def table() -> pd.DataFrame:
 
 
 def test_every_kind_has_its_share_and_its_extremes() -> None:
-    drawn = parity.draw(table(), 48, 0)
+    drawn = probes.draw(table(), 48, 0)
     assert len(drawn) == 48 and not drawn.duplicated().any()
     kinds = drawn.groupby([drawn["image_id"] != "", drawn["candidates"].str.len()])
     assert sorted(kinds.groups) == [(shown, k) for shown in (False, True) for k in (2, 3, 10)]
@@ -79,18 +79,18 @@ def test_every_kind_has_its_share_and_its_extremes() -> None:
 
 def test_the_draw_hangs_on_the_seed_alone() -> None:
     whole = table()
-    one = parity.draw(whole, 30, 0)
-    mixed = parity.draw(whole.sample(frac=1, random_state=1), 30, 0)
+    one = probes.draw(whole, 30, 0)
+    mixed = probes.draw(whole.sample(frac=1, random_state=1), 30, 0)
     assert set(one.itertuples(index=False, name=None)) == set(
         mixed.itertuples(index=False, name=None)
     )
-    other = parity.draw(whole, 30, 1)
+    other = probes.draw(whole, 30, 1)
     assert set(one["image_id"]) != set(other["image_id"])
     assert set(one[one["image_id"] == ""]["text"]) != set(other[other["image_id"] == ""]["text"])
 
 
 def test_two_options_are_made_only_where_there_are_none() -> None:
-    made = parity.draw(table(), 48, 0)
+    made = probes.draw(table(), 48, 0)
     two = made[made["candidates"] == "AB"]["text"]
     assert (
         two.str.contains("Options: A. low; B. mid\nVALID OPTIONS: A, B\n", regex=False).all()
@@ -99,7 +99,7 @@ def test_two_options_are_made_only_where_there_are_none() -> None:
     real = pd.DataFrame(
         {"text": texts(3, "A. no; B. yes", "A, B"), "image_id": "", "candidates": "AB"}
     )
-    both = parity.draw(pd.concat([table(), real]), 48, 0)
+    both = probes.draw(pd.concat([table(), real]), 48, 0)
     assert set(both[both["candidates"] == "AB"]["text"]) == set(real["text"])
 
 
@@ -107,11 +107,11 @@ def test_fewer_prompts_than_probes() -> None:
     few = pd.DataFrame(
         {"text": ["one", "two"], "image_id": ["", "p"], "candidates": ["ABC", "ABC"]}
     )
-    assert parity.draw(few, 64, 0).values.tolist() == few.values.tolist()
+    assert probes.draw(few, 64, 0).values.tolist() == few.values.tolist()
 
 
 def test_probes_of_a_benchmark(small_benchmark: Path) -> None:
-    found = parity.probes(small_benchmark, 32, 0)
+    found = probes.probes(small_benchmark, 32, 0)
     assert (
         found.origin == json.loads((small_benchmark / "benchmark.json").read_text())["benchmark_id"]
     )
@@ -121,15 +121,15 @@ def test_probes_of_a_benchmark(small_benchmark: Path) -> None:
     assert all(bool(p.images) == bool(p.image_id) for p in found.prompts)
     assert (
         found.digest
-        == parity.probes(small_benchmark, 32, 0).digest
-        != parity.probes(small_benchmark, 32, 1).digest
+        == probes.probes(small_benchmark, 32, 0).digest
+        != probes.probes(small_benchmark, 32, 1).digest
     )
     with pytest.raises(InputError, match="no benchmark here"):
-        parity.probes(small_benchmark / "nowhere", 32, 0)
+        probes.probes(small_benchmark / "nowhere", 32, 0)
 
 
 def test_probes_of_a_bare_clone() -> None:
-    found = parity.probes(None, 24, 0)
+    found = probes.probes(None, 24, 0)
     assert (
         found.origin == "24 synthetic places"
         and len(found.prompts) == 24
@@ -241,7 +241,7 @@ def checked(
     monkeypatch.setattr(parity, "load", load)
     others = {name: replace(SPEC, name=name) for name in engines if name != "m"}
     return parity.check(
-        SPEC, ROOT, parity.Probes(PROMPTS, "here", {"2 options": 9}), others, **more
+        SPEC, ROOT, probes.Probes(PROMPTS, "here", {"2 options": 9}), others, **more
     )  # type: ignore[arg-type]
 
 

@@ -29,7 +29,7 @@ from sdgbias.methods.bounds import Bounds, alone, between, verdict
 from sdgbias.methods.cade import decide, streams
 from sdgbias.raw.images.shards import image_id
 from sdgbias.scoring.evaluate import evaluate
-from sdgbias.suites import sdg
+from sdgbias.suites import sdg, sdg_metrics
 from sdgbias.suites.suite import EvalSettings
 from sdgbias.types import DIGITS, LETTERS, CadeParams, ContextTest, ModelSpec, Prompt, Task, View
 
@@ -183,7 +183,7 @@ def matrix(
     own = scores[
         (scores["task"] == task.value) & (scores["test"] == test) & (scores["view"] == view)
     ].set_index("item_id")[column]
-    out = np.full((len(items), len(sdg.candidates(items, task))), np.nan)
+    out = np.full((len(items), len(sdg_metrics.candidates(items, task))), np.nan)
     for i, values in enumerate(own.reindex(items["item_id"])):
         if isinstance(values, np.ndarray):
             out[i, : len(values)] = np.ma.filled(values, np.nan)
@@ -282,7 +282,7 @@ def test_what_is_certain_is_what_all_scores_say(
     truth = decide(streams(*full_scores, present), params).choice
     v = verdict(*bounds, params, present)
     assert not v.certain[test_rows].all()
-    names = np.array(list(sdg.candidates(items, task)))
+    names = np.array(list(sdg_metrics.candidates(items, task)))
     answers = ask("predictions", "k2")
     answers = answers[(answers["task"] == task.value) & (answers["test"] == test)]
     said = (

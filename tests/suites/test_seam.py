@@ -20,7 +20,11 @@ from sdgbias.types import SUITES
 PACKAGES = [Path(str(package.__file__)).parent for package in (sdgbias, flows)]
 CONSTANTS = ("SDG", "FACET")
 #: Where "facet" is the data set of that name, beside FairFace and UTKFace.
-DATASETS = {"benchmark/people.py": "dataset", "analysis/paper/fairness.py": "kind|data.get"}
+DATASETS = {
+    "benchmark/people.py": "dataset",
+    "analysis/paper/fairness.py": "kind|data.get",
+    "analysis/paper/fairness_cells.py": "data.get",
+}
 _SQL = re.compile(rf"suite\W*\s(=|!=|<>|IN)\s*\(?'({'|'.join(SUITES)})'", re.IGNORECASE)
 _TEMPLATE = re.compile(rf"""[!=]=\s*['"]({"|".join(SUITES)})['"]""")
 

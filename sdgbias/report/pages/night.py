@@ -21,7 +21,7 @@ from sdgbias.analysis import nights
 from sdgbias.analysis.nights import INSUFFICIENT, MISSING, PASS, UNCHANGED, ModelNight, Night
 from sdgbias.report import labels
 from sdgbias.report.charts import described, over_nights, still
-from sdgbias.report.pages.questions import _options, _pictures
+from sdgbias.report.pages.examples import _options, _pictures
 from sdgbias.report.pages.studies import TEMPLATES, Page
 from sdgbias.types import OPTION_LETTERS
 

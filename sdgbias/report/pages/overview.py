@@ -13,8 +13,7 @@ from sdgbias.files import packaged
 from sdgbias.report import data, labels
 from sdgbias.report.charts import paper
 from sdgbias.report.data import METHODS, ReportData
-from sdgbias.report.pages import questions as browser
-from sdgbias.report.pages import studies
+from sdgbias.report.pages import examples, studies
 from sdgbias.types import CONTEXT_NAMES, PILLARS, Task, View
 
 FILE, TITLE = "index.html", "Overview"
@@ -31,7 +30,7 @@ def render(
     board: Sequence[dict[str, Any]] = (),
     unanalysed: Sequence[str] = (),
 ) -> str:
-    """The page's text. ``shown`` is what ``browser.examples`` returns; ``checks`` links to the
+    """The page's text. ``shown`` is what ``examples.examples`` returns; ``checks`` links to the
     benchmark's Data Docs; ``nav``: the pages beside it; ``board``: the pooled leaderboard;
     ``unanalysed``: models without study rows."""
     env = jinja2.Environment(
@@ -88,7 +87,7 @@ def render(
             "test": [(t, t) for t in sorted({q["test"] for q in questions})],
             "outcome": [
                 (o, name)
-                for o, name in browser.OUTCOMES.items()
+                for o, name in examples.OUTCOMES.items()
                 if any(q["outcome"] == o for q in questions)
             ],
         },

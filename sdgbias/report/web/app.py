@@ -20,7 +20,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.staticfiles import StaticFiles
 
 from sdgbias.errors import UsageError
-from sdgbias.report.web import routes
+from sdgbias.report.web import routes, routes_questions
 from sdgbias.report.web.site import HERE, Missing, Refused, Site
 from sdgbias.report.web.source import Unavailable
 
@@ -82,7 +82,7 @@ def create(site: Site, hosts: Iterable[str] = LOOPBACK) -> FastAPI:
         title="sdgbias", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False
     )
     app.include_router(routes.router(site))
-    app.include_router(routes.question_router(site))
+    app.include_router(routes_questions.question_router(site))
     app.mount("/static", StaticFiles(directory=HERE / "static"), name="static")
     if site.report is not None:
         app.mount(

@@ -1,0 +1,264 @@
+"""Routes of the pages on questions and on two runs compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+from urllib.parse import quote
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import HTMLResponse, Response
+
+from sdgbias import suites
+from sdgbias.report import labels, leaderboard
+from sdgbias.report.pages import compare, questions, runs
+from sdgbias.report.pages import questions as question
+from sdgbias.report.web.routes import READ, Page, Text, chosen_from
+from sdgbias.report.web.site import Missing, Site, near
+from sdgbias.report.web.source import Reader, Row
+
+_DEFAULT = ("full", "cade", "full_argmax", "q_only")
+
+
+_SIGNS = {b"\x89PNG": "image/png", b"\xff\xd8\xff": "image/jpeg", b"RIFF": "image/webp"}
+
+
+def question_router(site: Site) -> APIRouter:
+    """The routes of these pages."""
+    made = APIRouter()
+
+    @made.api_route("/questions", methods=READ)
+    def browse(
+        request: Request,
+        run: Text = "",
+        model: Text = "",
+        task: Text = "",
+        test: Text = "",
+        method: Text = "",
+        outcome: Text = "",
+        flipped: Annotated[bool, Query()] = False,
+        q: Annotated[str, Query(max_length=100)] = "",
+        page: Page = 1,
+    ) -> HTMLResponse:
+        with site.results.reading() as reader:
+            chosen = _run(reader, run, model)
+            if chosen is None:
+                return site.html(
+                    reader, "questions.html.j2", here="/questions", title="Questions", run=None
+                )
+            context = _browse(
+                reader,
+                request.query_params,
+                chosen,
+                (task, test, method),
+                outcome,
+                flipped,
+                q,
+                page,
+            )
+            return site.html(
+                reader,
+                "questions.html.j2",
+                here="/questions",
+                title="Questions",
+                run=chosen,
+                **context,
+            )
+
+    @made.api_route("/questions/{run}/{task}/{item_id}", methods=READ)
+    def one_question(
+        run: str,
+        task: str,
+        item_id: int,
+        test: Text = "",
+        back: Annotated[str, Query(max_length=1500)] = "",
+    ) -> HTMLResponse:
+        with site.results.reading() as reader:
+            chosen = _known(reader, run)
+            found = (
+                question.load(reader, chosen, task, item_id, "") if abs(item_id) < 2**63 else None
+            )
+            if found is None or not found["tests"]:
+                raise Missing(
+                    "question", f"{task}/{item_id}", [], labels.url("/questions", run=run)
+                )
+            if test:
+                chosen_from("test", test, found["tests"])
+                found = question.load(reader, chosen, task, item_id, test) or found
+            back = (
+                labels.url("/questions", run=run, task=task)
+                if not back.startswith("/questions?")
+                else back
+            )
+            others = [
+                r
+                for r in leaderboard.newest_runs(reader, chosen["suite"], chosen["benchmark_id"])
+                if r["run_id"] != run
+            ]
+            context: dict[str, Any] = {
+                "run": chosen,
+                "q": found,
+                "others": others,
+                "back": back,
+                "places": questions.PLACES,
+            }
+            return site.html(
+                reader,
+                "question.html.j2",
+                here="/questions",
+                title=f"Question {item_id}",
+                **context,
+            )
+
+    @made.api_route("/pictures/{benchmark}/{image_id}", methods=READ)
+    def picture(benchmark: str, image_id: str) -> Response:
+        with site.results.reading() as reader:
+            sql = "SELECT png FROM previews WHERE benchmark_id = ? AND image_id = ? LIMIT 1"
+            rows = reader.ask(sql, [benchmark[:200], image_id[:200]], keep=False)
+        if not rows or rows[0]["png"] is None:
+            raise Missing("picture", image_id)
+        data = bytes(rows[0]["png"])
+        kind = next(
+            (kind for sign, kind in _SIGNS.items() if data.startswith(sign)),
+            "application/octet-stream",
+        )
+        return Response(
+            data,
+            media_type=kind,
+            headers={"Cache-Control": "private, max-age=3600", "Content-Disposition": "inline"},
+        )
+
+    @made.api_route("/compare", methods=READ)
+    def beside(a: Text = "", b: Text = "", cell: Text = "", page: Page = 1) -> HTMLResponse:
+        with site.results.reading() as reader:
+            old, new = (_known(reader, r) if r else None for r in (a, b))
+            context: dict[str, Any] = {
+                "old": old,
+                "new": new,
+                "offered": runs.offered(reader, (a, b)),
+                "why": "",
+                "rows": [],
+                "flips": None,
+                "cell": (),
+            }
+            if old and new:
+                context |= _compared(reader, old, new, cell, page)
+                context["asked"] = suites.named(old["suite"])
+            return site.html(
+                reader, "compare.html.j2", here="/compare", title="Compare two runs", **context
+            )
+
+    return made
+
+
+def _known(reader: Reader, run_id: str) -> Row:
+    found = runs.one(reader, run_id[:200])
+    if found is None:
+        raise Missing("run", run_id, near(run_id, runs.ids(reader), "/questions?run="), "/runs")
+    return found
+
+
+def _run(reader: Reader, run_id: str, model: str) -> Row | None:
+    """The run asked for, the newest of the model asked for, or the newest of all; None in an empty
+    file."""
+    if run_id:
+        return _known(reader, run_id)
+    if model:
+        chosen_from("model", model, runs.models(reader))
+    return reader.one(
+        "SELECT * FROM runs WHERE finished_at IS NOT NULL AND (? = '' OR model = ?) ORDER BY suite"
+        " = ? DESC, finished_at DESC, run_id DESC LIMIT 1",
+        [model, model, next(iter(suites.SUITES))],
+    )
+
+
+def _browse(
+    reader: Reader,
+    given: Mapping[str, str],
+    run: Row,
+    cell: tuple[str, str, str],
+    outcome: str,
+    flipped: bool,
+    text: str,
+    page: int,
+) -> dict[str, Any]:
+    cells = questions.cells(reader, run)
+    chosen: list[str] = []
+    valid: list[list[str]] = []
+    for at, (name, value) in enumerate(zip(("task", "test", "method"), cell, strict=True)):
+        here = [c for c in cells if list(c[:at]) == chosen]
+        options = list(dict.fromkeys(c[at] for c in here))
+        every = {c[at] for c in cells} | (
+            set(labels.TASKS) | set(labels.VIEWS) | {"T1", "T2", "T3", "T4", "T5"}
+        )
+        if value and value not in options and value not in every:
+            chosen_from(name, value, options)
+        default = next(
+            (
+                d
+                for d in (
+                    ("mcq", "direct") if name == "task" else _DEFAULT if name == "method" else ()
+                )
+                if d in options
+            ),
+            "",
+        )
+        chosen.append(value if value in options else default or (options[0] if options else ""))
+        valid.append(options)
+    choices = questions.choices(reader, run)
+    filters = {}
+    for name, options in choices.items():
+        value = given.get(name, "")[:200]
+        if value:
+            filters[name] = chosen_from(questions.filters_of(run)[name][1], value, options)
+    if outcome:
+        chosen_from("outcome", outcome, list(questions.RIGHT_OR_WRONG))
+    task, test, method = chosen
+    found = questions.page(
+        reader, run, (task, test, method), filters, outcome, flipped, text.strip(), page
+    )
+    kept = {
+        "run": run["run_id"],
+        "task": task,
+        "test": test,
+        "method": method,
+        **filters,
+        "outcome": outcome,
+        "flipped": "true" if flipped else "",
+        "q": text.strip(),
+    }
+    return {
+        "listed": found,
+        "cell": (task, test, method),
+        "valid": valid,
+        "choices": choices,
+        "filters": filters,
+        "outcome": outcome,
+        "flipped": flipped,
+        "text": text.strip(),
+        "labels": {k: v[1] for k, v in questions.filters_of(run).items()},
+        "offered": runs.offered(reader, (run["run_id"],)),
+        "kept": kept,
+        "back": labels.url("/questions", **kept, page=page if page > 1 else ""),
+        "people": suites.named(run["suite"]).private,
+        "places": questions.PLACES,
+        "quote": quote,
+    }
+
+
+def _compared(reader: Reader, old: Row, new: Row, cell: str, page: int) -> dict[str, Any]:
+    why = compare.pairable(old, new)
+    rows = [] if why else compare.differences(reader, old, new)
+    if not rows:
+        return {
+            "why": (
+                why
+                or "No question was answered by both: they were asked other questions, or the answers of one are no longer kept."
+            ),
+            "rows": [],
+        }
+    cells = ["/".join((r["task"], r["test"], r["method"])) for r in rows if r["test"] != "all"]
+    default = next((c for c in cells if c.endswith("/full")), cells[0])
+    task, test, method = (chosen_from("cell", cell, cells) if cell else default).split("/")
+    shown = compare.flips(reader, old, new, (task, test, method), page)
+    return {"rows": rows, "flips": shown, "cell": (task, test, method), "cells": cells}

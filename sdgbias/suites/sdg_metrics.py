@@ -1,0 +1,191 @@
+"""Metric rows of the predictions of one task and test, with what each interval counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+
+from sdgbias.benchmark.prompts import option_letters
+from sdgbias.methods import stats
+from sdgbias.raw.indicators import letter_directions
+from sdgbias.suites import sdg_censoring
+from sdgbias.suites.suite import Scored
+from sdgbias.types import DIGITS, TESTS, Task, View
+
+IMAGE_FREE = (View.Q_ONLY.value, View.CTX_Q.value)
+
+
+#: An estimate and what its interval counts: 'places' or 'prompts'.
+Judged = tuple[stats.Estimate, str]
+
+
+def present_options(items: pd.DataFrame, task: Task) -> np.ndarray:
+    """(N, K) which candidates an item has."""
+    if task is Task.REGRESSION:
+        return np.ones((len(items), len(DIGITS)), dtype=bool)
+    return np.column_stack(
+        [(items[f"option_{c.lower()}"] != "").to_numpy() for c in option_letters(items)]
+    )
+
+
+def candidates(items: pd.DataFrame, task: Task) -> str:
+    """The candidates of a task's items: the letters of their option columns, or the digits."""
+    return option_letters(items) if task is Task.MCQ else DIGITS
+
+
+def _groups(frame: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
+    yield "all", "all", frame
+    frame = frame[frame["pillar"] != ""]  # own questions have no pillars
+    for pillar, part in frame.groupby("pillar", sort=True):
+        yield str(pillar), "all", part
+    for (within, indicator), part in frame.groupby(["pillar", "indicator"], sort=True):
+        yield str(within), str(indicator), part
+
+
+def _direction(items: pd.DataFrame) -> pd.DataFrame:
+    """item_id -> what choosing each letter says (pessimistic, conservative, optimistic) and the number
+    of options."""
+    count = present_options(items, Task.MCQ).sum(axis=1)
+    # a release may hold indicators whose polarity nobody has said: their answers have no direction
+    table = {
+        (p, int(k)): letter_directions(p, int(k)) if p else ("",) * int(k)
+        for p in set(items["polarity"])
+        for k in set(count)
+    }
+    rows = [table[(p, int(k))] for p, k in zip(items["polarity"], count, strict=True)]
+    letters = option_letters(items)
+    wide = [[*row, *[""] * (len(letters) - len(row))] for row in rows]
+    frame = pd.DataFrame(wide, columns=[f"says_{c}" for c in letters], index=items.index)
+    return frame.assign(item_id=items["item_id"], n_options=count)
+
+
+def _judged(part: pd.DataFrame, values: ArrayLike, kind: stats.Kind = "share") -> Judged:
+    """Mean of one value per row of ``part``, and what its interval counts. Without a picture many
+    rows share one prompt and hence one answer: there the interval is the wider of that over places
+    and that over distinct prompts."""
+    by_place = stats.mean(values, part["cluster_id"], kind)
+    if part.empty or str(part["method"].iloc[0]) not in IMAGE_FREE:
+        return by_place, "places"
+    by_prompt = stats.mean(values, part["prompt"], kind)
+    chosen = stats.widest([by_prompt, by_place])
+    return chosen, "prompts" if chosen is by_prompt else "places"
+
+
+def _cell_metrics(part: pd.DataFrame, task: Task) -> Iterator[tuple[str, Judged]]:
+    """Metrics of the rows of one method in one group."""
+    if task is Task.MCQ:
+        yield "accuracy", _judged(part, part["correct"])
+        three = part[(part["n_options"] >= 3) & (part["says"] != "")]
+        for says in ("pessimistic", "conservative", "optimistic") if len(three) else ():
+            yield f"share_{says}", _judged(three, three["says"] == says)
+        two = part[(part["n_options"] == 2) & (part["says"] != "")]
+        if len(two):
+            yield "share_optimistic_two_option", _judged(two, two["says"] == "optimistic")
+    else:
+        yield "mae", _judged(part, part["error"], "amount")
+        yield "interval_accuracy", _judged(part, part["correct"])
+        yield "unparsed_rate", _judged(part, part["unparsed"])
+    if part["mass"].notna().any():
+        yield "candidate_mass", _judged(part, part["mass"], "fraction")
+        yield "off_candidate_rate", _judged(part, part["off_candidate"])
+
+
+def _paired_metrics(part: pd.DataFrame, task: Task) -> Iterator[tuple[str, Judged]]:
+    """CADE against the Full view on the same rows (columns *_full)."""
+    if task is Task.MCQ:
+        now, before = part["correct"].astype(float), part["correct_full"].astype(float)
+        yield "accuracy_gain", _judged(part, now - before, "mean")
+        yield "changed_rate", _judged(part, part["pred"] != part["pred_full"])
+        yield "fixed_rate", _judged(part, now > before)
+        yield "broken_rate", _judged(part, now < before)
+        yield "kept_rate", _judged(part, part["kept"])
+    else:
+        yield "mae_change", _judged(part, part["error"] - part["error_full"], "mean")
+        yield "changed_rate", _judged(part, part["value"] != part["value_full"])
+
+
+def _parts(
+    table: pd.DataFrame, task: Task
+) -> Iterator[tuple[tuple[str, str, str, str], pd.DataFrame]]:
+    """((test, method, pillar, indicator), rows) of every group. Test 'all' pools T1..T5."""
+    for test, pool in [
+        *((t.value, table[table["test"] == t.value]) for t in TESTS[task]),
+        ("all", table),
+    ]:
+        for method, mine in pool.groupby("method", sort=True):
+            for pillar, indicator, part in _groups(mine):
+                yield (test, str(method), pillar, indicator), part
+
+
+def metric_rows(
+    items: pd.DataFrame,
+    task: Task,
+    frame: pd.DataFrame,
+    scored: Scored,
+    judged: pd.DataFrame | None = None,
+) -> pd.DataFrame:
+    """Rows task, test, method, pillar, indicator, metric, value, n, ci_low, ci_high, clusters, note
+    of the test split. Test 'all' pools T1..T5. clusters: how many places or distinct prompts the
+    interval counts; note: 'too few places' or 'too few prompts' where there is none for that.
+    `judged`: what withheld scores leave open, with a column test."""
+    known = scored.cells.merge(scored.scores[["key", "mass", "top_token"]], on="key", how="left")
+    known = known.rename(columns={"view": "method"})[
+        ["task", "item_id", "test", "method", "key", "mass", "top_token"]
+    ]
+    test = frame[frame["split"] == "test"].merge(
+        items[["item_id", "cluster_id", "pillar", "indicator"]], on="item_id"
+    )
+    test = test.merge(known, on=["task", "item_id", "test", "method"], how="left")
+    test["cluster_id"] = pd.factorize(test["cluster_id"], sort=True)[
+        0
+    ]  # only told apart from here on, and numbers are quicker
+    test["prompt"] = pd.factorize(test["key"], sort=True)[0]
+    names = candidates(items, task)
+    test["off_candidate"] = ~test["top_token"].isin(list(names))
+    if task is Task.MCQ:
+        test = test.merge(_direction(items), on="item_id")
+        letters = test[[f"says_{c}" for c in names]].to_numpy(dtype=object)
+        test["says"] = letters[
+            np.arange(len(test)), test["pred"].map(names.index).to_numpy(dtype=int)
+        ]
+    full = test.loc[
+        test["method"] == "full", ["item_id", "test", "pred", "correct", "error", "value"]
+    ]
+    test = test.merge(full, on=["item_id", "test"], how="left", suffixes=("", "_full"))
+    rows: list[tuple[object, ...]] = []
+    for cell, part in _parts(test, task):
+        found = list(_cell_metrics(part, task))
+        if cell[1] == "cade":
+            found += _paired_metrics(part[part["pred_full"].notna()], task)
+        if cell[1] == "q_only":
+            prompts = float(part["key"].nunique())
+            count = stats.Estimate(prompts, len(part), float("nan"), float("nan"))
+            found.append(("distinct_prompts", (count, "prompts")))
+        rows += [(task.value, *cell, m, *_numbers(e, unit)) for m, (e, unit) in found]
+    for cell, part in () if judged is None else _parts(judged, task):
+        rows += [
+            (task.value, *cell, m, *_numbers(e, "places"))
+            for m, e in sdg_censoring.estimates(part, task)
+        ]
+    columns = [
+        "task",
+        "test",
+        "method",
+        "pillar",
+        "indicator",
+        "metric",
+        "value",
+        "n",
+        "ci_low",
+        "ci_high",
+        "clusters",
+        "note",
+    ]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _numbers(e: stats.Estimate, unit: str) -> tuple[object, ...]:
+    return e.value, e.n, e.low, e.high, e.clusters, f"too few {unit}" if e.too_few else ""
