@@ -29,7 +29,7 @@ _BUSY = re.compile(
     r" another"
 )
 #: The migration from which on the catalogue holds the times of files.
-_WITH_TIMES = 7
+_WITH_TIMES = 9
 _HOLDER = re.compile(r"held in (.+?\(PID \d+\))")
 _CATALOGUE = pa.schema(
     {
