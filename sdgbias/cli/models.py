@@ -355,6 +355,7 @@ def check_model(
     """
     from sdgbias.registry import entries
     from sdgbias.scoring import parity
+    from sdgbias.scoring.probes import probes as choose_probes
 
     root = entries.find_root()
     spec = entries.load(root, name)
@@ -362,7 +363,7 @@ def check_model(
     folder = benchmark or (
         DEFAULT_BENCHMARK if (DEFAULT_BENCHMARK / "benchmark.json").is_file() else None
     )
-    found = probes.probes(folder, probes, seed)
+    found = choose_probes(folder, probes, seed)
     told = parity.check(
         spec,
         root,
