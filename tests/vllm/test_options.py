@@ -60,6 +60,8 @@ def test_good_values_pass(tiny: ModelSpec) -> None:
         "max_model_len": 512,
         "max_num_batched_tokens": 4096,
         "max_num_seqs": 64,
+        "processor": {"max_pixels": 200704},
+        "template": {"enable_thinking": False},
         "tensor_parallel_size": 2,
         "warm_first": True,
     }
