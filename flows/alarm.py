@@ -1,11 +1,11 @@
-"""Lets Prefect tell the webhook of a night that died: one that failed or crashed before it could
-tell anything itself.
+"""Configures Prefect to notify the webhook when a night fails or crashes before it could notify
+anyone itself.
 
     PREFECT_API_URL=http://127.0.0.1:4200/api python -m flows.alarm
 
-Once per server; a second time puts in a new address. The address comes from the environment
-variable that the policy names, and is kept as a block in the server's database: a server has to
-know whom to call. What a night that reached its end has to tell, `sdgbias announce` tells.
+Run once per server; running it again replaces the address. The address comes from the environment
+variable named in the policy and is stored as a block in the server's database, because the server
+sends the notification. For a night that reached its end, `sdgbias announce` sends the message.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SAID = (
 
 
 def automation(block: UUID) -> dict[str, Any]:
-    """In Prefect's own format. block: id of the webhook's block."""
+    """The automation in Prefect's format. block: id of the webhook's block."""
     return {
         "name": NAME,
         "description": "Calls the webhook when a night fails or crashes.",
@@ -53,8 +53,8 @@ def automation(block: UUID) -> dict[str, Any]:
 
 
 def make(address: str) -> None:
-    """Keeps the address as the block sdgbias-webhook, and the automation that calls it, in place of
-    an earlier one."""
+    """Store the address as the block sdgbias-webhook and create the automation that calls it,
+    replacing an earlier one."""
     hook = Webhook(url=SecretStr(address), headers={"Content-Type": "application/json"})
     made = AutomationCore.model_validate(automation(hook.save("sdgbias-webhook", overwrite=True)))
     with get_client(sync_client=True) as client:

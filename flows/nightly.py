@@ -1,12 +1,12 @@
-"""The nightly: evaluate every model that is due, judge it, publish the report, tell who should
-know.
+"""The nightly flow: evaluate every due model, check for regressions, publish the report and send
+the notification.
 
     python -m flows.nightly                        ephemeral: no server needed
     PREFECT_API_URL=http://127.0.0.1:4200/api python -m flows.nightly
 
-Prefect owns when, where, how often and how long. What a night is and does stands in sdgbias/night,
-and `sdgbias nightly` does the same without Prefect. A night has one name, from the time for which
-it was scheduled: a second run of a night that is done does nothing, and a run after a crash goes on
+Prefect controls scheduling, placement and run history. The steps of a night are implemented in
+sdgbias/nightly, and `sdgbias nightly` runs the same steps without Prefect. A night is named after
+its scheduled time: running a finished night again does nothing, and a run after a crash resumes
 where the first one stopped.
 """
 
@@ -35,13 +35,13 @@ from sdgbias.nightly.attempt import Outcome
 from sdgbias.nightly.plan import TIMEOUT, Job, Night, Settings, benchmarks_of, check, name_of
 from sdgbias.registry import entries
 
-SCHEDULED = "auto-scheduled"  # Prefect's tag of a run that a schedule made
-# name of the end state of a night that did its work and in which the gate found something
+SCHEDULED = "auto-scheduled"  # Prefect's tag for runs created by a schedule
+# name of the final state of a night that completed but found a regression
 BREACH = "Breach"
 
 
 def tell(line: str) -> None:
-    """To the run's log in Prefect; a person who started the night by hand sees it at once."""
+    """Log a line to the Prefect run; print it if the night was started by hand (no deployment)."""
     if deployment.id:
         get_run_logger().info(line)
     else:
@@ -56,8 +56,9 @@ def tell(line: str) -> None:
 def attempt(
     job: Job, results: Path, number: int, device: str | None, pools: bool
 ) -> State[Outcome]:
-    """One try on one model, here or in the pool of its machine. Its timeout is the job's: it ends
-    the process with all its children, which a timeout of Prefect's can't."""
+    """One attempt on one model, on this machine or in the work pool of its machine type. The
+    timeout is the job's, not Prefect's: it ends the process with all its children, which a Prefect
+    timeout cannot do."""
     made = (
         score.run_in_pool(job, results, number)
         if pools
@@ -69,13 +70,13 @@ def attempt(
 
 @task(task_run_name="{name}", cache_policy=NO_CACHE, persist_result=False)
 def step(name: str, settings: Settings, night: Night) -> State[str]:
-    """One of the commands that close a night."""
+    """Run one of the closing commands of a night."""
     said = steps.do(name, settings, night)
     return Completed(data=said) if said == steps.DONE else Failed(message=said, data=said)
 
 
 def ask(job: Job, results: Path, device: str | None, pools: bool) -> Outcome:
-    """Tries on one model until its outcome stands; each is a task run of its own."""
+    """Attempt one model until its outcome is final; each attempt is a separate task run."""
     started = datetime.now(UTC)
 
     def once(number: int) -> Outcome:
@@ -83,20 +84,21 @@ def ask(job: Job, results: Path, device: str | None, pools: bool) -> Outcome:
         made = state.result(raise_on_failure=False)
         if isinstance(made, process.Stopped):
             raise made
-        if isinstance(made, BaseException):  # the code around the model
+        if isinstance(made, BaseException):  # an error in the code around the model's process
             return replace(work.crashed(job, made, started, datetime.now(UTC)), attempts=number)
         if isinstance(made, Outcome):
             return made
         lost = work.crashed(
             job, InfrastructureError(str(state.message)), started, datetime.now(UTC)
-        )  # Prefect gave up the task run
+        )  # Prefect abandoned the task run
         return replace(lost, kind="Interrupted", attempts=number)
 
     return work.keep_trying(job, once)
 
 
 def hands(settings: Settings, pools: bool, address: str) -> nights.Executor:
-    """A night's work as task runs, and what Prefect's page shows of it."""
+    """Return the executor that runs a night's work as Prefect task runs and publishes its
+    artifacts."""
     bar: list[UUID | None] = []
 
     def seen(event: str, night: Night, found: Sequence[Outcome], said: Mapping[str, str]) -> None:
@@ -122,7 +124,7 @@ def hands(settings: Settings, pools: bool, address: str) -> nights.Executor:
 
 
 def ended(summary: nights.Summary) -> State[None]:
-    """How a night ended, as the end of its flow run."""
+    """Convert a night's summary to the final state of its flow run."""
     if summary.note:
         return Completed(message=summary.note)
     bad = "".join(
@@ -140,7 +142,7 @@ def ended(summary: nights.Summary) -> State[None]:
 
 
 def called() -> str:
-    """Name of the flow run: when the night was due."""
+    """Return the name of the flow run: the time at which the night was due."""
     said = flow_run.parameters.get("scheduled_for")
     due = datetime.fromisoformat(str(said)) if said else flow_run.scheduled_start_time
     return f"night, due {due.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
@@ -165,29 +167,29 @@ def nightly(
     cron: str = schedule.CRON,
     timezone: str = schedule.TIMEZONE,
 ) -> State[None]:
-    """One night.
+    """Run one night.
 
     Args:
-        benchmarks: Benchmark folders, one of each suite, which its card names; empty: data/benchmark
-        and data/people/benchmark, where they are.
-        results: The results file; scores, logs and snapshots of the night lie beside it.
+        benchmarks: Benchmark folders, at most one per suite (the suite is read from the benchmark's
+        card); empty: data/benchmark and data/people/benchmark, if present.
+        results: The results file; scores, logs and snapshots of the night are stored beside it.
         report: Folder for the report.
-        models: Only these models, also candidates; empty: every model that is due.
-        policy: The gate's policy file; empty: its default.
-        jobs: Models at a time, each with an accelerator of its own where there are any.
-        timeout_s: Seconds that one try on one model may take.
-        pools: Every try as a flow run of its own, in the work pool of its machine (option gpu of
-        the registry entry).
-        selfcheck: Also the full self-check on planted models.
-        passes: Passes beyond the paper's views, as in sdgbias evaluate.
+        models: Only these models, including candidates; empty: every due model.
+        policy: The policy file of the regression check; empty: the default policy.
+        jobs: Models in parallel, one accelerator each if the machine has any.
+        timeout_s: Timeout of one attempt on one model, in seconds.
+        pools: Run every attempt as a separate flow run in the work pool of its machine type (option
+        gpu of the registry entry).
+        selfcheck: Also run the full self-check on planted models.
+        passes: Extra prompts beyond the paper's views, as in sdgbias evaluate.
         draws: Random-search draws for CADE, as in sdgbias evaluate.
         webhook_env: Name of the environment variable that holds the webhook's address; empty: the
         policy's.
-        report_address: Where the report's folder is served, for the links; empty: links to the
-        files.
-        scheduled_for: When the night was due, with its offset; empty: the time for which this run
-        was scheduled.
-        cron: The schedule, for the night's name.
+        report_address: URL at which the report's folder is served, for the links; empty: links to
+        the files.
+        scheduled_for: When the night was due, with its UTC offset; empty: the scheduled time of
+        this run.
+        cron: The schedule, used for the night's name.
         timezone: The schedule's time zone.
     """
     start = flow_run.scheduled_start_time or datetime.now(UTC)

@@ -1,5 +1,5 @@
-"""What a night shows in Prefect's page: how far it is, a table of outcomes, a table of verdicts,
-links to the report and to W&B."""
+"""Prefect artifacts of a night: progress, tables of outcomes and verdicts, links to the report and
+to W&B."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ VERDICTS = """SELECT model, suite, verdict, rule, task, test, method, side, metr
 
 
 def shown(make: Callable[..., Shown], *what: object) -> Shown | None:
-    """Makes an artifact; one that can't be made now (the server is being restarted) is told, and
-    the night goes on."""
+    """Create an artifact; a failure to do so (e.g. the server is being restarted) is printed, and
+    the night continues."""
     try:
         return make(*what)
     except Exception as error:
@@ -40,7 +40,7 @@ def shown(make: Callable[..., Shown], *what: object) -> Shown | None:
 
 
 def progress(night: Night) -> UUID:
-    """The bar of a night, at 0 %."""
+    """Create the progress bar of a night, at 0 %."""
     return UUID(
         str(
             create_progress_artifact(
@@ -56,7 +56,7 @@ def advance(bar: UUID | None, done: int, total: int) -> None:
 
 
 def outcomes(night: Night, found: Sequence[Outcome]) -> None:
-    """One row per model and suite, who was skipped included."""
+    """One row per model and suite, including the skipped ones."""
     rows: list[dict[str, object]] = [
         {
             "model": o.model,
@@ -94,8 +94,8 @@ def counts(found: Sequence[Outcome]) -> str:
 
 
 def verdicts(results: Path, night: str) -> None:
-    """What the gate said, breaches first. A results file that can't be read now has its verdicts in
-    the report."""
+    """Table of the regression check's verdicts, breaches first. If the results file can't be read
+    now, the table holds the error; the report still shows the verdicts."""
     try:
         rows = store.query(results, VERDICTS, [night])
     except StoreError as error:
@@ -114,9 +114,9 @@ def verdicts(results: Path, night: str) -> None:
 
 
 def links(report: Path, results: Path, address: str, steps: Mapping[str, str]) -> None:
-    """Where to read on. ``report``: its first page; ``address``: where its folder is served, ''
-    when people open the files. W&B's own page where a team is named, else the folder of the offline
-    runs."""
+    """Links to the report and to W&B. ``report``: its first page; ``address``: URL at which its
+    folder is served, '' for file links. W&B: the project's page if WANDB_ENTITY is set, else the
+    folder of the offline runs."""
     page = f"{address.rstrip('/')}/{report.name}" if address else report.resolve().as_uri()
     create_link_artifact(
         page,

@@ -1,8 +1,9 @@
-"""One job of a night as a flow run of its own, in the pool of the machines that its model wants.
+"""One job of a night as a separate flow run, in the work pool of the machine type that its model
+needs.
 
-The night (flows/nightly.py with `pools: true`) submits it and waits. What came of the job travels
-back as an artifact of the run, so that night and worker share the benchmark, the results folder and
-Prefect's server, and nothing else.
+The night (flows/nightly.py with `pools: true`) submits it and waits. The outcome is returned as an
+artifact of the run, so night and worker share only the benchmark, the results folder and Prefect's
+server.
 """
 
 from __future__ import annotations
@@ -33,19 +34,19 @@ from sdgbias.types import SDG
 
 OUTCOME = TypeAdapter(Outcome)
 KEY = "outcome"
-LOOK = 2.0  # seconds between two looks at a run that is waited for
+LOOK = 2.0  # polling interval in seconds while waiting for a run
 
 
 @flow(name="score", persist_result=False)
 def score(results: str, night: str, model: str, suite: str = SDG, number: int = 1) -> State[None]:
-    """One try on one model, as the plan of a night has it.
+    """One attempt on one model, as planned by a night.
 
     Args:
-        results: The results file; the plan of the night lies beside it.
+        results: The results file; the plan of the night is stored beside it.
         night: Name of the night.
-        model: Whom to ask, by the snapshot of its registry entry that the night made.
-        suite: About what.
-        number: Which try of the night this is.
+        model: Model to score; its registry entry is read from the night's snapshot.
+        suite: Suite to score it on.
+        number: Number of the attempt in this night, from 1.
     """
     planned = plan.load(Path(results), night)
     job = next(job for job in planned.jobs if (job.model, job.suite) == (model, suite))
@@ -62,9 +63,9 @@ def score(results: str, night: str, model: str, suite: str = SDG, number: int = 
 
 
 def run_in_pool(job: Job, results: Path, number: int) -> Outcome:
-    """One attempt in the pool of the job's machine: submits the run (or finds it, when the night
-    was started again) and waits for its end. A run that crashed or was cancelled is an outcome of
-    kind 'Interrupted': trouble, but not the model's."""
+    """Run one attempt in the pool of the job's machine type: submit the run (or find it, if the
+    night was restarted) and wait for its end. A run that crashed or was cancelled gives an outcome
+    of kind 'Interrupted': a failure, but not the model's."""
     began = datetime.now(UTC)
     run = run_deployment(
         f"score/score-{job.gpu}",

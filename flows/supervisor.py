@@ -1,12 +1,12 @@
-"""The process that keeps a local stack up: `sdgbias up` starts it, `sdgbias down` ends it.
+"""The process that keeps a local stack running: `sdgbias up` starts it, `sdgbias down` ends it.
 
     python -m flows.supervisor --home results/.prefect
 
-It starts Prefect's server and one worker per pool, makes pools, deployments and schedule, and then
-looks after them every few seconds: a part that ended is started again, a server that does not
-answer for a minute is ended first, and flows/upkeep.py does what a dead worker or a machine that
-was switched off left undone. A supervisor that is started again takes over the parts that run. It
-keeps no state of its own.
+It starts Prefect's server and one worker per pool, creates pools, deployments and schedule, and
+then checks them every few seconds: a process that ended is restarted, a server that has not
+answered for a minute is ended first, and flows/upkeep.py cleans up after dead workers or a machine
+that was switched off. A restarted supervisor takes over the running processes. It keeps no state of
+its own.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from pathlib import Path
 from sdgbias.nightly.stack import processes, settings
 from sdgbias.nightly.stack.settings import Stack
 
-PAUSE = 2.0  # seconds between two looks at the processes
-POLL_SECONDS = 5.0  # seconds between two looks into the server's books
+PAUSE = 2.0  # seconds between two checks of the processes
+POLL_SECONDS = 5.0  # seconds between two queries of the server's flow runs
 UNRESPONSIVE_AFTER = (
     60.0  # seconds without an answer after which a server that answered before is ended
 )
-# and one that was started and has not answered yet: a busy machine makes its database in minutes
+# the same for a server that has not answered yet: creating its database can take minutes
 STARTUP = 300.0
-LONGEST = 60.0  # seconds between two starts of a part that ends again and again
+LONGEST = 60.0  # cap on the restart delay (seconds) of a part that keeps ending
 
 
 @dataclass
 class Watch:
-    """What the supervisor says in state.json, and how often it had to start what."""
+    """Contents of state.json and the recent starts of each part."""
 
     stack: Stack
     said: dict[str, object] = field(default_factory=dict)
     starts: dict[str, list[float]] = field(default_factory=dict)
     answered: float = field(
         default_factory=time.monotonic
-    )  # a server that is taken over has its minute as well
+    )  # a server that is taken over gets the full timeout as well
     read: float = 0.0
 
     @property
@@ -57,7 +57,7 @@ class Watch:
             processes.write(self.home / "state.json", self.said)
 
     def happened(self, what: str) -> None:
-        """Keeps the last events for `sdgbias status`, and writes each to the log."""
+        """Keep the last 20 events for `sdgbias status`, and write each to the log."""
         line = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC: {what}"
         print(line, flush=True)
         before = self.said.get("happened", [])
@@ -96,7 +96,8 @@ def command(stack: Stack, part: str) -> list[str]:
 
 
 def environment(stack: Stack, part: str) -> dict[str, str]:
-    """A worker of a pool of accelerators sees one of them, so that each has one model at a time."""
+    """Environment of a part. A worker of an accelerator pool sees exactly one accelerator, so that
+    each runs one model at a time."""
     kind = stack.workers.get(part, settings.CPU)
     one = (
         {}
@@ -107,8 +108,8 @@ def environment(stack: Stack, part: str) -> dict[str, str]:
 
 
 def ensure_running(watch: Watch, part: str) -> None:
-    """Starts a part that does not run; one that ends again and again is started less and less
-    often."""
+    """Start a part that is not running; one that keeps ending is restarted with increasing
+    delays."""
     if processes.alive(watch.home, part):
         return
     starts = [t for t in watch.starts.get(part, []) if time.monotonic() - t < 600]
@@ -119,7 +120,7 @@ def ensure_running(watch: Watch, part: str) -> None:
     ]
     processes.end(
         [p for p in left if not processes.variable(p, processes.FLOW_RUN)], 5
-    )  # flow runs go on without their worker
+    )  # flow runs continue without their worker
     again = (watch.home / "run" / f"{part}.json").exists()
     pid = processes.spawn(
         watch.home,
@@ -133,7 +134,7 @@ def ensure_running(watch: Watch, part: str) -> None:
 
 
 def healthy(watch: Watch) -> bool:
-    """Whether the server answers; one that runs and keeps silent for a minute (five after its
+    """Whether the server answers; a running server without an answer for a minute (five after its
     start) is ended."""
     try:
         with urllib.request.urlopen(f"{watch.stack.api}/health", timeout=5) as answer:
@@ -152,7 +153,7 @@ def healthy(watch: Watch) -> bool:
 
 
 def deploy(watch: Watch) -> None:
-    """`prefect deploy` of HOME/prefect.yaml: the same as by hand."""
+    """Run `prefect deploy` on HOME/prefect.yaml, as a user would by hand."""
     todo = [
         sys.executable,
         "-m",
@@ -174,7 +175,7 @@ def deploy(watch: Watch) -> None:
 
 
 def reconcile(watch: Watch) -> None:
-    """One look at everything; called again and again."""
+    """One pass over all parts of the stack; called repeatedly."""
     from flows import upkeep
 
     stack = watch.stack
@@ -189,7 +190,7 @@ def reconcile(watch: Watch) -> None:
             pools="ready: "
             + ", ".join(f"sdgbias-{kind} ({n} at a time)" for kind, n in stack.pools.items())
         )
-    for worker in stack.workers:  # they start while the deployments are made
+    for worker in stack.workers:  # started now: they come up while deploy runs
         ensure_running(watch, worker)
     if "deployments" not in watch.said:
         deploy(watch)
@@ -232,7 +233,7 @@ def main() -> None:
             reconcile(watch)
         except (
             Exception
-        ) as error:  # it must outlive whatever the server, the disk or the network does
+        ) as error:  # the supervisor must survive any server, disk or network failure
             said = " ".join(str(error).split())[:500]
             if watch.said.get("trouble") != said:
                 watch.happened(f"trouble: {said}")

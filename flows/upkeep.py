@@ -1,5 +1,5 @@
-"""What a supervisor does to the server's books: pools and automation that must be there, flow runs
-whose process is gone, missed nights."""
+"""What the supervisor maintains on the server: required pools and automations, flow runs whose
+process has died, missed nights."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ from sdgbias.nightly.stack import processes
 from sdgbias.nightly.stack.settings import CPU, Stack
 
 NIGHTLY = "nightly/nightly"
-NIGHTS = "nights"  # queue of the pool for CPU models in which nights wait
+NIGHTS = "nights"  # queue for nights in the pool of CPU models
 AUTOMATIONS = Path("infra/automations.yaml")
 SUPERSEDED = "missed while nothing ran; the newest missed night stands for all"
 STARTING = timedelta(
     seconds=90
-)  # a worker may take this long from taking a run to starting its process
+)  # maximum time between a worker claiming a run and starting its process
 ACTIVE = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
 
 
 def make_pools(stack: Stack) -> None:
-    """One pool per kind, its limit the number of models at a time; a queue for nights beside the
-    models'; the automations of infra/automations.yaml."""
+    """Create or update one pool per machine type, limited to its number of parallel models; a
+    separate queue for nights in the CPU pool; and the automations of infra/automations.yaml."""
     with get_client(sync_client=True) as client:
         for kind, limit in stack.pools.items():
             name = f"sdgbias-{kind}"
             whole = (
                 None if kind == CPU else limit
-            )  # the night itself is in the pool for CPU models: there the queue has the limit
+            )  # the night itself runs in the CPU pool, so there the limit is on the models' queue
             try:
                 client.read_work_pool(name)
                 client.update_work_pool(name, WorkPoolUpdate(concurrency_limit=whole))
@@ -85,9 +85,9 @@ def workers_online(stack: Stack) -> bool:
 
 
 def mark_crashed(stack: Stack, now: datetime) -> Iterator[str]:
-    """Flow runs of the stack's pools that count as running although no process of theirs is left:
-    what they started is ended, and they are marked as crashed, so that their place in the queue is
-    free. Yields what was done."""
+    """Mark flow runs of the stack's pools as crashed if they count as active but have no process
+    left, which frees their place in the queue; processes that they started are ended. Yields a line
+    per run."""
     home = Path(stack.home)
     ours = WorkPoolFilter(name=WorkPoolFilterName(any_=[f"sdgbias-{kind}" for kind in stack.pools]))
     with get_client(sync_client=True) as client:
@@ -108,7 +108,7 @@ def mark_crashed(stack: Stack, now: datetime) -> Iterator[str]:
             if str(run.id) in working or fresh or elsewhere:
                 continue
             again = client.read_flow_run(run.id).state
-            if again is None or again.is_final():  # it ended while we looked
+            if again is None or again.is_final():  # it ended in the meantime
                 continue
             left = [p for p in there if processes.variable(p, processes.FLOW_RUN) == str(run.id)]
             ended = processes.end(left, 5)
@@ -122,7 +122,7 @@ def mark_crashed(stack: Stack, now: datetime) -> Iterator[str]:
 
 
 def _worker_of(run: FlowRun) -> str | None:
-    """Name of the worker that took a run, where the run says so."""
+    """Name of the worker that took a run; None if the run has no such label."""
     name = run.labels.get("prefect.worker.name") if run.labels else None
     return str(name) if name else None
 
@@ -140,8 +140,8 @@ def _of(client: SyncPrefectClient) -> DeploymentFilter:
 
 
 def drop_superseded(now: datetime) -> None:
-    """Of scheduled nights that were due while nothing ran, the newest is enough: the others are
-    cancelled before a worker takes them."""
+    """Cancel all but the newest of the scheduled nights that were due while nothing ran, before a
+    worker takes them."""
     with get_client(sync_client=True) as client:
         try:
             _deployment(client)
@@ -170,8 +170,8 @@ def next_night(stack: Stack) -> str:
 
 
 def catch_up(stack: Stack, now: datetime) -> Iterator[str]:
-    """Starts the newest night that was due and is not in the results as ended, unless a run of it
-    is waiting or at work. Yields what was done."""
+    """Start the newest due night that the results do not record as ended, unless a run of a night
+    is waiting or active. Yields a line per started run."""
     if not stack.schedule:
         return
     with get_client(sync_client=True) as client:
@@ -212,8 +212,8 @@ def catch_up(stack: Stack, now: datetime) -> Iterator[str]:
 
 
 def _called_off(run: FlowRun) -> bool:
-    """Whether it was cancelled: by a person, or because the night before it was still at work. That
-    night is not wanted."""
+    """Whether the run was cancelled, by a user or because the previous night was still running.
+    Such a night is not caught up."""
     return run.state is not None and run.state.type == StateType.CANCELLED
 
 

@@ -1,5 +1,5 @@
-"""What is new on the hub, once a day: `sdgbias models watch` as a flow. What it finds becomes a
-candidate; people enable it.
+"""Daily check for new models on the hub: `sdgbias models watch` as a flow. New models become
+candidates; a maintainer enables them.
 
 python -m flows.watch
 """
@@ -21,8 +21,8 @@ TIMEOUT = 3600  # seconds
 
 @flow(name="watch", persist_result=False)
 def watch(rules: str = "") -> State[list[dict[str, object]]]:
-    """Asks the hub for new commits of registered models and new repositories of watched owners, and
-    registers them as candidates.
+    """Query the hub for new commits of registered models and new repositories of watched owners,
+    and register them as candidates.
 
     Args:
         rules: The rules; empty: registry/watch.yaml.

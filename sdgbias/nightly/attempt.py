@@ -1,5 +1,4 @@
-"""One model on one suite: a process of its own, what came of it, and whether another try is worth
-while."""
+"""One model on one suite: run it in a separate process, classify the outcome, decide on retries."""
 
 from __future__ import annotations
 
@@ -21,8 +20,8 @@ from sdgbias.nightly.plan import WEBHOOK, Job
 PUBLISHED, UNCHANGED, FAILED, SKIPPED = "published", "unchanged", "failed", "skipped"
 CLI = (sys.executable, "-m", "sdgbias.cli")
 
-#: kind of failure -> (tries in all, seconds before the second, factor of each further wait). A kind
-#: that isn't here: OTHER.
+#: kind of failure -> (total attempts, seconds before the second, factor of each further wait). Kinds
+#: not listed: OTHER.
 TRIES: dict[str, tuple[int, float, float]] = {
     "Busy": (5, 5.0, 2.0),
     "DiskFull": (2, 60.0, 1.0),
@@ -42,10 +41,10 @@ TRIES: dict[str, tuple[int, float, float]] = {
     "GateError": (1, 0.0, 1.0),
 }
 OTHER = (2, 5.0, 1.0)
-#: Kinds after which the next try takes half the batch.
+#: Kinds after which the next attempt uses half the batch size.
 OF_MEMORY = ("OutOfMemory", "Killed")
-#: Secrets that are no business of a model's process, whatever code runs in it. A job withholds the
-#: webhook's by the name that the team gave it.
+#: Secrets not needed by a model's process, which may run arbitrary code. The webhook's variable, if
+#: renamed by the team, is in Job.withheld.
 NOT_FOR_MODELS = (
     "WANDB_API_KEY",
     WEBHOOK,
@@ -67,10 +66,10 @@ _BY_CODE[errors.InfrastructureError.exit_code] = "InfrastructureError"
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one model on one suite in one night. outcome: 'published' (a new run),
-    'unchanged' (the run of before holds), 'failed' or 'skipped'. kind: class of the last error, ''
-    when none; message: one line. seconds: of all attempts and waits. scored, planned,
-    failed: prompts. quarantined_until: ISO date, '' when not."""
+    """Outcome of one model on one suite in one night. outcome: 'published' (a new run), 'unchanged'
+    (the earlier run is still valid), 'failed' or 'skipped'. kind: class of the last error, '' if
+    none; message: one line. seconds: of all attempts and waits. scored, planned, failed: prompts.
+    quarantined_until: ISO date, '' if not quarantined."""
 
     model: str
     suite: str
@@ -95,12 +94,12 @@ class Outcome:
         return self.outcome in (PUBLISHED, UNCHANGED)
 
     def row(self) -> dict[str, Any]:
-        """As the table night_models has it."""
+        """Row of the table night_models."""
         return asdict(self)
 
 
 def already(job: Job, now: datetime) -> Outcome | None:
-    """'unchanged' for a job whose run is finished (Job.run_id), without a process; else None."""
+    """'unchanged' for a job with a finished run (Job.run_id), which needs no process; else None."""
     return (
         replace(_blank(job, now, 0), outcome=UNCHANGED, run_id=job.run_id, finished_at=now)
         if job.run_id
@@ -109,8 +108,8 @@ def already(job: Job, now: datetime) -> Outcome | None:
 
 
 def command(job: Job, results: Path, number: int) -> list[str]:
-    """The command line of attempt ``number``; after a failure of memory, with half the batch of the
-    attempt before."""
+    """The command line of attempt ``number``. Each earlier attempt that ran out of memory halves
+    the batch size."""
     told = [child.read_outcome(outcome_file(job, n)) for n in range(1, number)]
     batch = job.batch_size
     for before in told:
@@ -130,7 +129,7 @@ def command(job: Job, results: Path, number: int) -> list[str]:
 
 
 def outcome_file(job: Job, number: int) -> Path:
-    """Where attempt ``number`` tells what came of it."""
+    """File to which attempt ``number`` writes its outcome."""
     return job.log.with_name(f"{job.log.stem}.{number}.json")
 
 
@@ -141,8 +140,8 @@ def attempt(
     gpu: str | None = None,
     argv: Callable[[Job, Path, int], Sequence[str]] = command,
 ) -> Outcome:
-    """One attempt: one process, which is ended with all its children at the job's timeout. ``gpu``:
-    the accelerator it may see. Never raises for what the model does."""
+    """Run one attempt in a process, which is ended with all its children at the job's timeout.
+    ``gpu``: the visible accelerator. Failures of the model never raise."""
     began = datetime.now(UTC)
     job.log.parent.mkdir(parents=True, exist_ok=True)
     for stale in (
@@ -178,8 +177,8 @@ def attempt(
 
 
 def next_try(outcome: Outcome) -> float | None:
-    """Seconds to wait before the next attempt; None: enough (it is good, or its kind has had its
-    tries)."""
+    """Seconds to wait before the next attempt; None: no further attempt (success, or all attempts
+    for this kind of failure are used)."""
     if outcome.good or outcome.outcome == SKIPPED:
         return None
     tries, wait, factor = TRIES.get(outcome.kind, OTHER)
@@ -189,8 +188,8 @@ def next_try(outcome: Outcome) -> float | None:
 def keep_trying(
     job: Job, attempt: Callable[[int], Outcome], sleep: Callable[[float], None] = process.pause
 ) -> Outcome:
-    """Attempts 1, 2, ... until one is good or the last one's kind has had its tries. A job whose
-    run is finished starts no process."""
+    """Run attempts 1, 2, ... until one succeeds or no attempts are left for the last kind of
+    failure. A job with a finished run starts no process."""
     known = already(job, datetime.now(UTC))
     if known is not None:
         return known
@@ -211,13 +210,13 @@ def keep_trying_here(
     sleep: Callable[[float], None] = process.pause,
     argv: Callable[[Job, Path, int], Sequence[str]] = command,
 ) -> Outcome:
-    """``keep_trying`` with processes of this machine."""
+    """``keep_trying`` with processes on this machine."""
     return keep_trying(job, lambda number: attempt(job, results, number, device, argv), sleep)
 
 
 def crashed(job: Job, error: BaseException, began: datetime, now: datetime) -> Outcome:
-    """The outcome of a job whose own code here failed: that model's failure, and the night goes
-    on."""
+    """The outcome of a job whose supervising code raised: a failure of that model only; the night
+    continues."""
     message = process.redact(f"{type(error).__name__}: {error}")
     kind = type(error).__name__ if isinstance(error, errors.SdgbiasError) else "Unexpected"
     return replace(
@@ -230,9 +229,9 @@ def crashed(job: Job, error: BaseException, began: datetime, now: datetime) -> O
 
 
 def devices(jobs: int) -> list[str | None]:
-    """What each of so many models at a time may see as CUDA_VISIBLE_DEVICES: one accelerator each;
-    None leaves the environment as it is (one model at a time sees all of them, as does a machine
-    without any). UsageError when there are fewer accelerators than models."""
+    """CUDA_VISIBLE_DEVICES for each of ``jobs`` parallel models: one accelerator each. None leaves
+    the environment unchanged: a single job sees all accelerators, and a machine may have none.
+    Raises UsageError if there are fewer accelerators than jobs."""
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     found = (
         sorted((p.name.removeprefix("nvidia") for p in Path("/dev").glob("nvidia[0-9]*")), key=int)
@@ -264,8 +263,8 @@ def _blank(job: Job, began: datetime, number: int) -> Outcome:
 
 
 def _classified(job: Job, ended: process.Ended, told: dict[str, Any], blank: Outcome) -> Outcome:
-    """What an attempt was: its own word first, then the timeout, the signal, the exit code and what
-    the log says last."""
+    """Classify an attempt: by its outcome file if there is one, then the timeout, the signal, the
+    exit code and the last error in the log."""
     if told.get("run_id"):
         outcome = PUBLISHED if told.get("published", True) else UNCHANGED
         scored, planned, failed = (

@@ -1,8 +1,8 @@
-"""What happened, night after night: in the results file, and beside it until it is there.
+"""The record of all nights, in the results file and, until it is stored there, beside it.
 
-A results file that is locked or full must not lose an outcome. So each one is first a line of
-nights/<night>/outcomes.jsonl, and a night's begin and end are files of their own there; `begin` and
-`end` bring into the results file what is missing in it.
+No outcome may be lost when the results file is locked or the disk is full. Each outcome is
+therefore first written as a line of nights/<night>/outcomes.jsonl, and a night's begin and end to
+separate files there; `begin` and `end` copy whatever is missing into the results file.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from sdgbias.nightly.schedule import NIGHT
 
 RUNNING, DONE, INTERRUPTED = "running", "done", "interrupted"
 BEGIN, END, OUTCOMES = "begin.json", "end.json", "outcomes.jsonl"
-#: A file that is given up when the disk is full, so that outcomes have room; bytes.
+#: A reserve file, deleted when the disk is full to make room for outcomes, and its size in bytes.
 RESERVE, ROOM = ".reserve", 256 * 1024
-#: States of skipped models that are no news of tonight.
+#: States of skipped models that are not recorded for the night.
 _AT_REST = ("candidate", "retired")
 _TIMES = ("scheduled_for", "started_at", "finished_at")
 
 
 @contextmanager
 def only_one(results: Path, night: str = "") -> Iterator[None]:
-    """One night at a time beside a results file. The lock dies with its process.
-    InfrastructureError names who holds it."""
+    """Lock: one night at a time per results file. The lock is released when its process ends.
+    Raises InfrastructureError, which names the holder."""
     path = results.parent / "nights" / ".lock"
 
     def unwritable(error: OSError) -> StoreError:
@@ -66,10 +66,10 @@ def only_one(results: Path, night: str = "") -> Iterator[None]:
 
 
 def begin(settings: Settings, night: Night, now: datetime) -> str:
-    """Opens a night; returns what the results file could not take ('' when it did). A night that is
-    still 'running' there was interrupted, for only one runs at a time: it is marked so, and what it
-    left beside the file is brought in. Raises StoreError when the night's folder can't be written.
-    """
+    """Open a night; return why the results file could not be written ('' if it was). An earlier
+    night that is still 'running' must have been interrupted, since only one runs at a time: it is
+    marked so, and its records beside the file are copied in. Raises StoreError if the night's
+    folder can't be written."""
     row = {
         "night": night.night,
         "scheduled_for": night.scheduled_for,
@@ -108,9 +108,9 @@ def begin(settings: Settings, night: Night, now: datetime) -> str:
 
 
 def record(results: Path, night: Night, outcomes: Sequence[Outcome]) -> str:
-    """Keeps outcomes, beside the results file first; returns why the file could not take them (''
-    when it did). Never raises for a file that is locked or full. What was published in an earlier
-    start of this night stays 'published'."""
+    """Store outcomes, first beside the results file; return why they could not be stored ('' if
+    they were). A locked or full file never raises. An outcome published by an earlier start of this
+    night stays 'published'."""
     if not outcomes:
         return ""
     rows = [outcome.row() | {"night": night.night} for outcome in outcomes]
@@ -134,9 +134,9 @@ def end(
     now: datetime,
     outcomes: Sequence[Outcome] = (),
 ) -> str:
-    """Closes a night; ``outcomes``: all of it, kept once more in case the file was locked when they
-    came. Returns why the results file could not take it ('' when it did): the next `begin` brings
-    it in."""
+    """Close a night; ``outcomes``: all of its outcomes, stored again in case the file was locked
+    earlier. Returns why the results file could not be written ('' if it was); the next `begin` then
+    copies the night in."""
     found = {"status": status, "steps": dict(steps), "finished_at": now}
     (night.folder / RESERVE).unlink(missing_ok=True)
     with suppress(OSError):  # the disk is full: the results file may yet take it
@@ -155,8 +155,7 @@ def end(
 
 
 def so_far(results: Path, night: Night, found: Mapping[str, str]) -> str:
-    """Says how far the closing steps of a running night have come, for whoever looks at it
-    meanwhile."""
+    """Record the progress of a running night's closing steps, for readers of the results file."""
     try:
         begun = json.loads((night.folder / BEGIN).read_text(encoding="utf-8"))
         store.upsert(results, {"nights": _frame([begun | {"steps": dict(found)}])})
@@ -166,7 +165,7 @@ def so_far(results: Path, night: Night, found: Mapping[str, str]) -> str:
 
 
 def nights(results: Path, last: int = 400) -> pd.DataFrame:
-    """The newest nights first: the table nights. Empty when there is no results file."""
+    """The table nights, newest first. Empty if there is no results file."""
     return _read(results, "SELECT * FROM nights ORDER BY night DESC LIMIT ?", [last])
 
 
@@ -177,8 +176,7 @@ def status(results: Path, night: str) -> str:
 
 
 def history(results: Path, model: str = "") -> pd.DataFrame:
-    """What came of a model (all models: '') night after night, newest first: the table
-    night_models."""
+    """The table night_models for one model (all models: ''), newest night first."""
     return _read(
         results,
         "SELECT * FROM night_models WHERE ? IN ('', model) ORDER BY night DESC, model, suite",
@@ -187,16 +185,15 @@ def history(results: Path, model: str = "") -> pd.DataFrame:
 
 
 def last_finished(results: Path) -> str | None:
-    """Name of the newest night that was done and asked everybody (no --model); None when there is
-    none."""
+    """Name of the newest completed night of all models (no --model); None if there is none."""
     sql = "SELECT max(night) AS night FROM nights WHERE status = ? AND config->>'models' IS NULL"
     found = _read(results, sql, [DONE])
     return None if not len(found) or pd.isna(found["night"][0]) else str(found["night"][0])
 
 
 def recover(results: Path, current: str) -> None:
-    """Brings in nights that the results file doesn't know to be over: their outcomes, and how they
-    ended. Raises StoreError."""
+    """Copy nights that are not recorded as ended into the results file: their outcomes and final
+    states. Raises StoreError."""
     root = results.parent / "nights"
     over = (
         set(nights(results, 100_000).query(f"status != '{RUNNING}'")["night"])
@@ -218,21 +215,21 @@ def recover(results: Path, current: str) -> None:
         except (OSError, ValueError):
             ended = {"status": INTERRUPTED}
         _keep_rows(results, folder.name, _left(folder))
-        # begun by an earlier version, which knew two suites by a column each
+        # begun by an earlier version, which had one column for each of two suites
         old = {"sdg": begun.pop("benchmark_id", ""), "facet": begun.pop("people_id", "")}
         begun.setdefault("benchmarks", {suite: found for suite, found in old.items() if found})
         store.upsert(results, {"nights": _frame([{**begun, **ended}])})
     lost = _read(
         results, "SELECT * FROM nights WHERE status = ? AND night != ?", [RUNNING, current]
     )
-    if len(lost):  # their folder is gone
+    if len(lost):  # nights whose folder is gone
         store.upsert(results, {"nights": lost.assign(status=INTERRUPTED)})
 
 
 def _append(folder: Path, lines: str) -> None:
-    """Adds lines to a night's outcomes; on a full disk into the room that was set aside when the
-    night began. Raises OSError."""
-    for start in ("", "\n"):  # what a full disk took of the first line ends there
+    """Append lines to a night's outcomes; on a full disk, use the room reserved when the night
+    began. Raises OSError."""
+    for start in ("", "\n"):  # the newline ends a line that the full disk cut short
         try:
             with (folder / OUTCOMES).open("a", encoding="utf-8") as file:
                 file.write(start + lines)
@@ -244,7 +241,7 @@ def _append(folder: Path, lines: str) -> None:
 
 
 def _left(folder: Path) -> list[dict[str, Any]]:
-    """The last line of each job in a night's outcomes.jsonl; a torn last line is no line."""
+    """The last line of each job in a night's outcomes.jsonl; a truncated last line is ignored."""
     found: dict[tuple[str, str], dict[str, Any]] = {}
     try:
         lines = (folder / OUTCOMES).read_text(encoding="utf-8").splitlines()
@@ -318,8 +315,7 @@ def _frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def _config(settings: Settings) -> dict[str, Any]:
-    """The settings as JSON has them. The webhook's address isn't among them: they name the variable
-    that holds it."""
+    """The settings as JSON. They contain the webhook's variable name, never its address."""
     plain = {
         name: str(value) if isinstance(value, Path) else value
         for name, value in asdict(settings).items()

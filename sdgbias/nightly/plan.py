@@ -1,5 +1,5 @@
-"""What a night will do: one job per model and suite, decided before anything starts, so that an
-edit meanwhile harms nobody."""
+"""The plan of a night: one job per model and suite, fixed before anything starts, so that edits
+made during the night have no effect on it."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from sdgbias.registry import entries
 from sdgbias.suites import EvalSettings
 from sdgbias.types import QUARANTINED, ModelSpec
 
-#: Seconds that one attempt on one model may take.
+#: Default timeout of one attempt on one model, in seconds.
 TIMEOUT = 6 * 3600.0
-#: Benchmarks of a night that names none: those of them that are there.
+#: Default benchmarks; only those present are used.
 BENCHMARKS = (Path("data/benchmark"), Path("data/people/benchmark"))
-#: Variable with a webhook's address, unless the policy or the settings name another.
+#: Default environment variable with the webhook's address; policy and settings may name another.
 WEBHOOK = "SDGBIAS_WEBHOOK"
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a night is asked to do. Paths as a person gives them; ``root``: folder of the registry;
-    ``benchmarks``: one of each suite, which its card names.
+    """Settings of a night. Paths as given by the user; ``root``: folder of the registry;
+    ``benchmarks``: at most one per suite (the suite is read from the benchmark's card).
 
-    models: only these (also candidates), None: whoever is due. policy: the gate's, None: its
-    default. webhook_env: NAME of the environment variable that holds the webhook's address, '': the
-    policy's. jobs: models at a time. scheduled_for: the instant at which the night was due, None:
-    it starts by hand. night: its name, where that is known. draws, seed, passes: of every
-    evaluation. by: 'cli' or 'prefect'.
+    models: only these (including candidates), None: all due models. policy: policy file of the
+    regression check, None: the default. webhook_env: NAME of the environment variable that holds
+    the webhook's address, '': the policy's. jobs: models in parallel. scheduled_for: instant at
+    which the night was due, None: started by hand. night: its name, if known. draws, seed, passes:
+    passed to every evaluation. by: 'cli' or 'prefect'.
     """
 
     root: Path
@@ -63,11 +63,11 @@ class Settings:
 
 @dataclass(frozen=True)
 class Job:
-    """One model on one suite. entry: its registry file as it was when the night began. gpu: which
-    kind of machine it wants (entry option `gpu`). key: its identity (identity.py). threads: of the
-    CPU, 0: as many as it likes. run_id: the finished run of the same key, '' when there is none.
-    options: further ones of `sdgbias evaluate`. withheld: NAMES of environment variables that its
-    processes don't get, beside those that no model gets."""
+    """One model on one suite. entry: snapshot of its registry file from the start of the night.
+    gpu: machine type it needs (entry option `gpu`). key: its identity (identity.py). threads: CPU
+    threads, 0: no limit. run_id: the finished run of the same key, '' if none. options: further
+    options of `sdgbias evaluate`. withheld: NAMES of environment variables hidden from its
+    processes, in addition to those hidden from every model."""
 
     night: str
     model: str
@@ -87,15 +87,15 @@ class Job:
 
     @property
     def name(self) -> str:
-        """As people and logs call it."""
+        """Display name, as used in logs and messages."""
         usual = self.suite in entries.DEFAULT_SUITES
         return self.model if usual else f"{self.model} ({self.suite})"
 
 
 @dataclass(frozen=True)
 class Skipped:
-    """Who is not asked tonight, and why. state: the registry's, 'broken' for a file that can't be
-    read, 'no benchmark'."""
+    """A model and suite not scored tonight, and the reason. state: the registry's state, 'broken'
+    for an unreadable file, or 'no benchmark'."""
 
     model: str
     suite: str
@@ -105,8 +105,8 @@ class Skipped:
 
 @dataclass(frozen=True)
 class Night:
-    """The plan of one night. folder: beside the results file, holds snapshots and logs; log of job:
-    below it. benchmarks: suite -> benchmark_id of those that some model is asked."""
+    """The plan of one night. folder: beside the results file, holds snapshots and logs (also every
+    job's log). benchmarks: suite -> benchmark_id, for the suites that have a job."""
 
     night: str
     folder: Path
@@ -118,13 +118,13 @@ class Night:
 
 
 def folder_of(results: Path, night: str) -> Path:
-    """Where a night keeps its snapshots, logs and outcomes."""
+    """The night's folder of snapshots, logs and outcomes."""
     return results.parent / "nights" / schedule.checked(night)
 
 
 def name_of(settings: Settings, now: datetime) -> str:
-    """The night that these settings mean: the one they name, the one that was due, or by hand one
-    of its own, named after the minute. Raises UsageError."""
+    """The night's name: as set in the settings, else from the due time, else (started by hand) from
+    the current minute, with a suffix if that name is taken. Raises UsageError."""
     if settings.night is not None:
         return schedule.checked(settings.night)
     if settings.scheduled_for is None:
@@ -134,12 +134,12 @@ def name_of(settings: Settings, now: datetime) -> str:
 
 
 def tonight(settings: Settings, now: datetime, write: bool = True) -> Night:
-    """Who is asked what tonight. With ``write``, each entry is copied into the night's folder: that
-    copy is what is scored.
+    """Plan the night's jobs. With ``write``, each registry entry is copied into the night's folder,
+    and that copy is what is scored.
 
-    One broken registry file is a Skipped with state 'broken', a suite without a benchmark one with
-    state 'no benchmark'. Raises UsageError (two benchmarks of one suite), RegistryError (a name in
-    ``models`` that nobody has), InputError (a folder that is no benchmark).
+    A broken registry file becomes a Skipped with state 'broken', a suite without a benchmark one
+    with state 'no benchmark'. Raises UsageError (two benchmarks of one suite), RegistryError (an
+    unknown name in ``models``), InputError (a folder that is not a benchmark).
     """
     name = name_of(settings, now)
     folder = folder_of(settings.results, name)
@@ -202,8 +202,8 @@ def tonight(settings: Settings, now: datetime, write: bool = True) -> Night:
 
 
 def _asked(settings: Settings) -> EvalSettings:
-    """What a job's options make of `sdgbias evaluate`. Raises UsageError for an unknown pass: once,
-    before any model is evaluated."""
+    """The evaluation settings that a job's options give in `sdgbias evaluate`. Raises UsageError
+    for unknown extra prompts: once, before any model is evaluated."""
     from sdgbias.suites.extra_prompts import choose
 
     return EvalSettings(
@@ -212,8 +212,9 @@ def _asked(settings: Settings) -> EvalSettings:
 
 
 def webhooks(settings: Settings) -> tuple[str, ...]:
-    """NAMES of the environment variables with the webhook's address: the settings' and the
-    policy's, also of a policy that is no valid one; the gate says what is wrong with it."""
+    """NAMES of the environment variables with the webhook's address, from the settings and the
+    policy. An invalid policy is searched as plain text, so that the secret is withheld all the
+    same; the regression check reports what is wrong with it."""
     named = {settings.webhook_env}
     with suppress(OSError, ValueError, yaml.YAMLError, InputError):
         path = settings.policy or settings.root / "registry" / "policy.yaml"
@@ -225,8 +226,8 @@ def webhooks(settings: Settings) -> tuple[str, ...]:
 
 
 def save(night: Night) -> Path:
-    """The plan as JSON in the night's folder, for whoever does a job of it in another process.
-    Raises StoreError."""
+    """Write the plan as JSON to the night's folder, for processes that run one of its jobs. Raises
+    StoreError."""
     path = night.folder / "plan.json"
     try:
         path.write_text(json.dumps(asdict(night), default=str, indent=1), encoding="utf-8")
@@ -239,7 +240,7 @@ def save(night: Night) -> Path:
 
 
 def load(results: Path, night: str) -> Night:
-    """The plan that `save` wrote. Raises StoreError."""
+    """Read the plan written by `save`. Raises StoreError."""
     path = folder_of(results, night) / "plan.json"
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
@@ -305,15 +306,15 @@ def _chosen(settings: Settings, today: date) -> tuple[list[ModelSpec], list[Skip
 
 
 def benchmarks_of(given: Sequence[Path] | None) -> tuple[Path, ...]:
-    """The benchmarks that a person named; without any those of BENCHMARKS that are there, the first
-    in any case."""
+    """The given benchmarks; if none are given, those of BENCHMARKS that exist, and at least the
+    first."""
     there = [b for b in BENCHMARKS if (b / "benchmark.json").is_file()]
     return tuple(given) if given else tuple(there) or BENCHMARKS[:1]
 
 
 def _benchmarks(folders: Sequence[Path]) -> dict[str, tuple[suites.Suite, Path, str]]:
-    """Suite's name -> (the suite, its folder, its id). Raises InputError for a folder that is no
-    benchmark, UsageError for two of one suite."""
+    """Suite name -> (the suite, its folder, its benchmark_id). Raises InputError for a folder that
+    is not a benchmark, UsageError for two benchmarks of one suite."""
     found: dict[str, tuple[suites.Suite, Path, str]] = {}
     for folder in folders:
         suite, card = suites.of(folder), suites.benchmark_card(folder)
@@ -327,8 +328,8 @@ def _benchmarks(folders: Sequence[Path]) -> dict[str, tuple[suites.Suite, Path, 
 
 
 def _done(results: Path, minute: str) -> set[str]:
-    """Nights that began in this minute, or in the same minute of an hour that stands twice, and are
-    done."""
+    """Completed nights that began in this minute (including the same wall-clock minute of a
+    repeated hour)."""
     from sdgbias import store
 
     if not results.exists():
@@ -341,14 +342,14 @@ def _done(results: Path, minute: str) -> set[str]:
                 [minute],
             )["night"]
         )
-    except StoreError:  # the night itself will say it
+    except StoreError:  # reported later by the night itself
         return set()
 
 
 def _known(results: Path, never: set[str]) -> dict[tuple[str, str, str], str]:
-    """(model, suite, key) -> run_id of what earlier nights finished whole; ``never``: models that
-    can change behind their name. A results file that can't be read now knows nothing: the jobs find
-    out for themselves."""
+    """(model, suite, key) -> run_id of complete runs of earlier nights. ``never``: models that may
+    change behind their name, which are always scored. An unreadable results file gives {}: the jobs
+    then find finished runs themselves."""
     from sdgbias import store
 
     if not results.exists():
@@ -382,7 +383,7 @@ def _snapshot(folder: Path, specs: list[ModelSpec]) -> None:
 
 
 def check(settings: Settings) -> None:
-    """Raises UsageError for settings that can't be meant."""
+    """Raises UsageError for invalid settings."""
     if settings.jobs < 1:
         raise UsageError(f"--jobs {settings.jobs}; valid: 1 or more")
     if settings.scheduled_for is not None and settings.scheduled_for.tzinfo is None:

@@ -1,5 +1,5 @@
-"""A model that fails is put aside for a while, longer each time, and comes back by itself; trouble
-that isn't its own puts nobody aside."""
+"""Quarantine: a failing model is excluded for a while, longer each time, and re-enabled
+automatically; failures not caused by the model don't quarantine it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from sdgbias.nightly.plan import Settings
 from sdgbias.registry import entries
 from sdgbias.types import ENABLED, QUARANTINED
 
-#: Kinds of failure that say nothing about the model: the results file, the network, a token, the
-#: benchmark, how the night was started.
+#: Kinds of failure not caused by the model: the results file, the network, a token, the benchmark,
+#: the night's settings.
 NOT_THE_MODEL = (
     "Busy",
     "DiskFull",
@@ -30,19 +30,20 @@ NOT_THE_MODEL = (
     "UsageError",
     "Interrupted",
 )
-#: Days until a model is tried again, by how many nights in a row it failed; the last one for all
-#: further ones.
+#: Days until a model is tried again, by the number of consecutive failed nights; the last value
+#: also applies to all further ones.
 DAYS = (1, 2, 4, 8, 14)
 
 
 def until(failures: int, today: date) -> date:
-    """When a model that failed so many nights in a row (1 or more) is tried again."""
+    """The date on which a model with this many consecutive failed nights (1 or more) is tried
+    again."""
     return today + timedelta(days=DAYS[min(failures, len(DAYS)) - 1])
 
 
 def update_quarantine(settings: Settings, outcome: Outcome, today: date) -> Outcome:
-    """``after`` with the model's history as the results file has it; a file that can't be read now
-    counts as none."""
+    """``after`` with the model's history from the results file; an unreadable file counts as no
+    history."""
     try:
         past = ledger.history(settings.results, outcome.model)
     except StoreError:
@@ -53,14 +54,14 @@ def update_quarantine(settings: Settings, outcome: Outcome, today: date) -> Outc
 
 
 def after(settings: Settings, outcome: Outcome, history: pd.DataFrame, today: date) -> Outcome:
-    """The registry's state after an outcome; returns the outcome with ``quarantined_until`` filled
-    in.
+    """Update the registry's state after an outcome; return the outcome with ``quarantined_until``
+    filled in.
 
-    A failure that is the model's own: quarantined, until 1, 2, 4, 8, then 14 days from today by how
-    many nights in a row. Success of a quarantined model with a date: enabled, unless its other
-    suite failed tonight. One without a date waits for a person. Candidates stay candidates.
-    ``history``: ledger.history of this model. A registry file that can't be changed now is told in
-    the message; the night goes on.
+    A failure caused by the model: quarantined for 1, 2, 4, 8, then 14 days from today, by the
+    number of consecutive failed nights. Success of a model quarantined until a date: enabled,
+    unless its other suite failed tonight. A quarantine without a date is only lifted by a user.
+    Candidates stay candidates. ``history``: ledger.history of this model. If the registry file
+    can't be changed, the outcome's message reports it and the night continues.
     """
     try:
         spec = entries.load(settings.root, outcome.model)
@@ -85,9 +86,9 @@ def after(settings: Settings, outcome: Outcome, history: pd.DataFrame, today: da
 
 
 def from_verdicts(settings: Settings, night: str) -> dict[str, str]:
-    """The models that broke a rule of the gate which says `then: quarantine`: they are put aside
-    until a person enables them; model -> reason. `sdgbias gate` does so itself where it may write
-    the registry. Raises StoreError when the verdicts can't be read."""
+    """Quarantine the models that broke a policy rule with `then: quarantine`, until a user enables
+    them; return model -> reason. `sdgbias gate` does the same if it may write the registry. Raises
+    StoreError if the verdicts can't be read."""
     if not settings.results.exists():
         return {}
     sql = (
@@ -103,15 +104,15 @@ def from_verdicts(settings: Settings, night: str) -> dict[str, str]:
         for model, mine in rows.groupby("model", sort=True)
     }
     for model, reason in found.items():
-        with suppress(RegistryError):  # gone or broken meanwhile: nobody will ask it
+        with suppress(RegistryError):  # entry gone or broken meanwhile: it won't be scored anyway
             if entries.load(settings.root, model).state == ENABLED:
                 entries.set_state(settings.root, model, QUARANTINED, reason=process.redact(reason))
     return found
 
 
 def failures(before: pd.DataFrame) -> int:
-    """Nights in a row, up to the newest, that ended with the model put aside. ``before``: its rows;
-    nights that asked it nothing, or failed through no fault of its own, count neither way."""
+    """Consecutive nights, up to the newest, that ended with the model quarantined. ``before``: the
+    model's rows; nights that didn't score it, or whose failure was not the model's, are ignored."""
     told = before[
         before["outcome"].isin((PUBLISHED, UNCHANGED))
         | (before["quarantined_until"].fillna("") != "")

@@ -1,15 +1,14 @@
-"""One night: everybody who is due, `jobs` at a time, then analyse, gate, report, W&B and whoever is
-to be told.
+"""Run one night: score every due model (up to `jobs` in parallel), then analyse, check for
+regressions, build the report, log to W&B and notify.
 
-It needs no server; flows/nightly.py gives it other hands, which do the same work as Prefect's task
-runs.
+Needs no server; flows/nightly.py supplies an executor that runs the same steps as Prefect tasks.
 
-plan.tonight      who is asked what; snapshots of their entries
-work.keep_trying  one model: a process, its outcome, another try where it may help
-quarantine.after  who is put aside for a while, and who comes back
-ledger            what happened, in the results file and beside it
-finish            the steps once everybody was asked
-schedule          which night this is, and which was missed
+plan.tonight                  the jobs of the night and snapshots of their registry entries
+attempt.keep_trying           one model: a process, its outcome, retries where they may help
+quarantine.update_quarantine  quarantines failing models for a while, and releases them
+ledger                        outcomes, in the results file and beside it
+steps (as finish)             the closing steps after all models
+schedule                      names of nights, due times, missed nights
 """
 
 from __future__ import annotations
@@ -37,9 +36,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Summary:
-    """What came of a night. status: 'done', 'failed' (nobody could be scored), '' (nothing was
-    due). steps: step -> 'done' or why not.
-    unsaved: why the results file could not take it, '' when it did."""
+    """Result of a night. status: 'done', 'failed' (no model could be scored), '' (the night was
+    already done). steps: step -> 'done' or the reason it failed. unsaved: why the results file
+    could not be written, '' if it was. note: why nothing was run."""
 
     night: str
     status: str
@@ -52,9 +51,9 @@ class Summary:
 
     @property
     def exit_code(self) -> int:
-        """0: everybody was asked, at least one was good (or nobody was due); 6: the gate found a
-        breach; 8: nobody could be scored, the results could not be kept, or a step that shows or
-        judges them failed."""
+        """0: all models were attempted and at least one outcome is good (or none was due); 6: the
+        regression check found a breach; 8: no model could be scored, the results could not be
+        saved, or a required step failed."""
         said = self.steps or {}
         if self.status == FAILED or self.unsaved:
             return InfrastructureError.exit_code
@@ -74,13 +73,13 @@ def _nobody(event: str, night: Night, outcomes: Sequence[Outcome], said: Mapping
 
 @dataclass(frozen=True)
 class Executor:
-    """Who does the parts of a night.
+    """Implementation of the parts of a night.
 
-    ask(job, results, device): one model, until its outcome stands. step(name, settings, night):
-    finish.CHECK or a closing step; 'done' or why not. devices(jobs, models): what each model at a
-    time may see (work.devices). seen(event, night, outcomes so far, steps so far): told of
-    'planned', 'settled' (after each model), 'asked' (after the last), the name of each step, and
-    'closed'.
+    ask(job, results, device): score one model until its outcome is final. step(name, settings,
+    night): run finish.CHECK or a closing step; returns 'done' or the reason it failed.
+    devices(jobs, models): the device of each parallel slot (attempt.devices). seen(event, night,
+    outcomes so far, steps so far): progress callback; events are 'planned', 'settled' (after each
+    model), 'asked' (after the last), the name of each step, and 'closed'.
     """
 
     ask: Callable[[Job, Path, str | None], Outcome] = attempt.keep_trying_here
@@ -96,17 +95,17 @@ def run(
     hands: Executor = Executor(),
     steps: Sequence[str] = finish.STEPS,
 ) -> Summary:
-    """A whole night. A night of this name that is done already is left alone; one that was
-    interrupted goes on where it stood.
+    """Run a whole night. A night of this name that is already done is not run again; an interrupted
+    one is resumed.
 
-    tell: one line per start and end of a model, and per step. Raises InfrastructureError (another
-    night is at work), UsageError, RegistryError, InputError (no benchmark), StoreError (the night's
-    folder can't be written): before anybody is asked.
+    tell: called with one line per start and end of a model, and per step. Raises, before any model
+    is scored, InfrastructureError (another night is running), UsageError, RegistryError, InputError
+    (no benchmark), StoreError (the night's folder can't be written).
     """
     check(settings)
     began = time.monotonic()
     name = name_of(settings, now())
-    settings = replace(settings, night=name)  # by now another minute may have begun
+    settings = replace(settings, night=name)  # fixed now: the minute in the name may change later
     with ledger.only_one(settings.results, name):
         if ledger.status(settings.results, name) == ledger.DONE:
             return Summary(name, "", note=f"night {name} is done already; nothing to do")
@@ -143,8 +142,8 @@ def run(
 
 
 def _unreadable(night: Night, now: datetime) -> list[Outcome]:
-    """Entries that can't be read are failures of tonight; nobody is put aside, for there is no
-    entry to write that into."""
+    """Record unreadable registry entries as failures of tonight. They are not quarantined: there is
+    no valid entry to write that into."""
     return [
         Outcome(
             s.model,
@@ -168,8 +167,8 @@ def _everybody(
     tell: Callable[[str], None],
     hands: Executor,
 ) -> list[Outcome]:
-    """All jobs; those whose run is finished first and without a process. The suites of one model
-    follow each other: they share its scores."""
+    """Run all jobs, those with a finished run first (they need no process). The suites of one model
+    run one after the other, because they share its scores."""
     today = now().astimezone(schedule.zone(settings.timezone)).date()
     known = [outcome for job in night.jobs if (outcome := attempt.already(job, now()))]
     outcomes = [quarantine.update_quarantine(settings, outcome, today) for outcome in known]
@@ -197,7 +196,7 @@ def _everybody(
                     made = hands.ask(job, settings.results, device)
                 except process.Stopped:
                     raise
-                except Exception as error:  # whatever it is: this model's trouble, not the night's
+                except Exception as error:  # any error fails this model only, not the night
                     made = attempt.crashed(job, error, began, now())
                 made = quarantine.update_quarantine(settings, made, today)
                 ledger.record(settings.results, night, [made])
@@ -212,8 +211,8 @@ def _everybody(
 
 
 def _at_once(attempt: Sequence[Callable[[], T]], most: int) -> list[T]:
-    """What each of these comes to, ``most`` at a time, each in a thread. When one raises, every
-    process that is at work is ended."""
+    """Results of the callables, run in threads, at most ``most`` at a time. If one raises, every
+    running process is ended."""
     pool = ThreadPoolExecutor(max(1, most))
     try:
         begun = [pool.submit(contextvars.copy_context().run, one) for one in attempt]
@@ -228,8 +227,8 @@ def _at_once(attempt: Sequence[Callable[[], T]], most: int) -> list[T]:
 
 
 def line(outcome: Outcome) -> str:
-    """One outcome in words: 'published, 12 s', 'failed after 2 attempts, 31 s: OutOfMemory:
-    ...'."""
+    """Describe one outcome in a line: 'published, 12 s', 'failed after 2 attempts, 31 s:
+    OutOfMemory: ...'."""
     tries = f" after {outcome.attempts} attempts" if outcome.attempts > 1 else ""
     why = f": {outcome.kind}: {outcome.message}" if outcome.outcome == FAILED else ""
     aside = f"; quarantined until {outcome.quarantined_until}" if outcome.quarantined_until else ""
@@ -245,7 +244,8 @@ def _close(
     tell: Callable[[str], None],
     hands: Executor,
 ) -> None:
-    """Runs the closing steps; each finds in the results file what those before it came to."""
+    """Run the closing steps in order; each reads the results of the earlier ones from the results
+    file."""
 
     def one(name: str) -> tuple[str, float]:
         began = time.monotonic()

@@ -1,6 +1,6 @@
-"""The end of a night: what is computed, judged, shown and told once everybody was asked. Each step
-is a command of the house, in a process of its own with a log of its own; a step that fails is told,
-and stops none of the others."""
+"""The closing steps of a night: analysis, regression check, report, W&B and notification. Each step
+is an `sdgbias` command in a separate process with a separate log; a failing step is reported and
+does not stop the others."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from sdgbias.nightly.plan import WEBHOOK, Job, Night, Settings, webhooks
 from sdgbias.registry.entries import DEFAULT_SUITES
 
 STEPS = ("analyse", "gate", "report", "wandb", "announce")
-#: Steps at the same time: both show what those before them found, and neither reads what the other
-#: makes.
+#: Steps that run in parallel: both present results of earlier steps, and neither reads the other's
+#: output.
 PARALLEL_STEPS = ("report", "wandb")
 CHECK, SELFCHECK = "benchmark", "selfcheck"
-#: What a step says of itself when it did its work; the gate, when it found something, says BREACH
-#: and what.
+#: Result of a successful step; the regression check returns BREACH and a description if it finds a
+#: regression.
 DONE, BREACH = "done", "breach"
-#: Steps whose failure leaves the night as good as it was.
+#: Steps whose failure does not fail the night.
 OPTIONAL_STEPS = ("wandb", "announce")
-#: Seconds that a step may take.
+#: Timeouts of steps, in seconds.
 TIMEOUTS = {"analyse": 4 * 3600.0, SELFCHECK: 2 * 3600.0, "announce": 600.0}
 TIMEOUT = 3600.0
 
@@ -53,13 +53,13 @@ def command(name: str, settings: Settings, night: str) -> list[str]:
 
 
 def do(name: str, settings: Settings, night: Night) -> str:
-    """A closing step, or the check of the benchmarks before anybody is asked."""
+    """Run a closing step, or the check of the benchmarks before any model is scored."""
     return check_benchmark(settings, night) if name == CHECK else run_step(name, settings, night)
 
 
 def run_step(name: str, settings: Settings, night: Night) -> str:
-    """'done', or why not, in one line. The gate that finds a breach says 'breach: ...'. Never
-    raises for what the step does."""
+    """Run one step; return 'done' or the reason it failed, in one line. A regression check that
+    finds a breach returns 'breach: ...'. Failures of the step itself never raise."""
     checked = _checks(night).get(name)
     if checked is None:
         arguments = command(name, settings, night.night)
@@ -85,8 +85,8 @@ def run_step(name: str, settings: Settings, night: Night) -> str:
 
 
 def check_benchmark(settings: Settings, night: Night) -> str:
-    """The quality gate of the benchmarks that anybody is asked about tonight: 'done', or what is
-    broken. One that the last night that was done asked as well is not looked at again."""
+    """Run the quality check of tonight's benchmarks; return 'done' or the first fault. A benchmark
+    that was already used in the last completed night is not checked again."""
     past = ledger.nights(settings.results, 50)
     checked = past[(past["status"] == ledger.DONE) & (past["night"] != night.night)].head(1)
     last = checked["benchmarks"].iloc[0] if len(checked) else None
@@ -100,15 +100,15 @@ def check_benchmark(settings: Settings, night: Night) -> str:
 
 
 def _checks(night: Night) -> dict[str, Job]:
-    """Step -> a job on the benchmark that it looks at: one for each suite that is asked."""
+    """Step -> a job on the benchmark to check: one for each suite of the night."""
     return {
         CHECK if job.suite in DEFAULT_SUITES else f"{CHECK}-{job.suite}": job for job in night.jobs
     }
 
 
 def needed(name: str, settings: Settings, night: Night) -> bool:
-    """Whether a step can change anything: there is nothing new to analyse when nothing was
-    published since it was last done, and nobody to be told without the address of a webhook."""
+    """Whether a step can have any effect: analyse has nothing to do if nothing was published since
+    it last succeeded, and announce needs a webhook address."""
     if name == "announce":
         return any(
             os.environ.get(variable, "").strip() for variable in (WEBHOOK, *webhooks(settings))
@@ -134,5 +134,5 @@ def _says(steps: object, name: str) -> str:
 
 
 def report_page(settings: Settings) -> Path:
-    """The page that a person opens in the morning."""
+    """Path of the report's page on the night."""
     return settings.report / "night.html"
