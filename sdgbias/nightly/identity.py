@@ -1,9 +1,9 @@
-"""The identity of a job, found without importing an engine: two jobs of the same key make the same
-run, so the second needs no process.
+"""The identity (key) of a job, computed without importing an engine: two jobs with the same key
+give the same run, so the second needs no process.
 
-The reverse need not hold. The key looks at the outside of files (size, times, inode) where an
-engine's fingerprint reads them: a folder of weights that was touched gets another key, a process is
-started, and that one finds out that nothing changed.
+The reverse need not hold. Where an engine's fingerprint reads file contents, the key only uses file
+metadata (size, times, inode): touching a folder of weights changes the key, a process is started,
+and that process detects that nothing changed.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from sdgbias.registry import entries
 from sdgbias.suites.suite import EvalSettings, Suite
 from sdgbias.types import ModelSpec
 
-#: Rooms above scoring, which no run can hang on; the code of every other room counts, a new one's
-#: too (a test compares this with the import contract).
+#: Subpackages above scoring, which no run can depend on; the code of all others counts, including
+#: new ones (a test compares this with the import contract).
 ABOVE = ("cli", "nightly", "report", "analysis")
-#: Fields of an entry that say nothing about what is scored.
+#: Fields of an entry that don't affect scoring.
 IGNORED_FIELDS = ("state", "reason", "until", "notes")
 _PACKAGES = (*LIBRARIES, "numpy", "scipy", "vllm", "torchvision")
 
 
 def surroundings() -> tuple[str, ...]:
-    """The part of a key that is the same for all jobs of this moment: code, libraries,
-    accelerator. Looked up once a night: it takes 20 ms, and a night may ask a thousand models."""
+    """The part of a key shared by all jobs of a night: code, libraries, accelerator. Computed once
+    per night: it takes 20 ms, and a night may have a thousand models."""
     return (
         code(),
         *(f"{name} {installed(name)}" for name in _PACKAGES),
@@ -46,8 +46,8 @@ def key(
     settings: EvalSettings,
     around: tuple[str, ...],
 ) -> str:
-    """16 hex digits over everything that a run's id hangs on: what makes the id makes the key, with
-    the outside view of the model where the id has its fingerprint. ``around``: `surroundings`."""
+    """16 hex digits over everything that a run's id depends on; where the id uses the model's
+    fingerprint, the key uses file metadata. ``around``: `surroundings`."""
     from sdgbias.scoring.evaluate import identify
 
     entry = {
@@ -65,14 +65,14 @@ def key(
 
 
 def code() -> str:
-    """Digest over the code and data that a run can hang on: engines and their versions, suites,
-    prompts, methods. A change that changes no result starts a process, which finds that out."""
+    """Digest of the code and data that a run can depend on: engines and their versions, suites,
+    prompts, methods. A change without effect on results starts a process, which detects that."""
     return files.source_digest(without=ABOVE)
 
 
 def _weights(spec: ModelSpec, root: Path) -> Iterator[str]:
-    """A folder of weights from the outside; a hub's are named by their commit, which is in the
-    entry."""
+    """Metadata of a local folder of weights; weights on the hub are identified by their commit,
+    which is in the entry."""
     folder = entries.weights_path(spec, root)
     if folder is not None:
         yield f"weights {folder.resolve()}"
@@ -80,15 +80,14 @@ def _weights(spec: ModelSpec, root: Path) -> Iterator[str]:
 
 
 def _oracle(spec: ModelSpec, root: Path) -> Iterator[str]:
-    """The benchmark that a planted model looks into."""
+    """The benchmark that a planted model reads its answers from."""
     named = spec.options.get("oracle")
     if spec.backend.startswith("planted") and isinstance(named, str):
         yield from _outside(root / named, ("*.parquet", "benchmark.json"))
 
 
 def _elsewhere(spec: ModelSpec, root: Path) -> Iterator[str]:
-    """The other environment that an engine lives in: its interpreter and what is installed
-    there."""
+    """The separate environment of an engine: its interpreter and installed packages."""
     if spec.backend != "vllm" and "python" not in spec.options:
         return
     from sdgbias.engines.subprocess import interpreter
@@ -109,8 +108,8 @@ def _elsewhere(spec: ModelSpec, root: Path) -> Iterator[str]:
 
 
 def _outside(folder: Path, patterns: Sequence[str]) -> Iterator[str]:
-    """Name, size, inode and times of the files; a change of their content changes the time of the
-    inode, which nobody can set."""
+    """Name, size, inode and times of the files; a change of content changes the inode's time, which
+    users can't set."""
     for path in sorted({path for pattern in patterns for path in folder.glob(pattern)}):
         try:
             seen = path.stat()

@@ -1,8 +1,8 @@
-"""A message about a night to a webhook (Slack's format, plain text included), kept in table
-``announcements``.
+"""Sends a message about a night to a webhook (Slack's format, plain text included) and records it
+in table ``announcements``.
 
-The address is a secret: it comes from an environment variable, and what is kept or said of it is
-its host and a digest.
+The address is a secret: it comes from an environment variable, and only its host and a digest are
+stored or shown.
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ from sdgbias.analysis import nights
 from sdgbias.analysis.nights import Night
 from sdgbias.errors import UsageError
 
-#: Seconds before the second and the third try, and for one answer.
+#: Seconds before the second and third attempts, and the timeout of one request.
 WAITS, TIMEOUT = (1.0, 4.0), 10.0
-#: Nights whose message failed are tried again, at most so many of them.
+#: Maximum number of earlier nights whose failed message is sent again.
 KEPT = 7
-#: Slack refuses longer texts (3,000) and more blocks (50).
+#: Slack rejects longer texts (limit 3,000) and more blocks (limit 50).
 _LONGEST, _BREACHES, _LISTED = 2900, 12, 10
 
 
 @dataclass(frozen=True)
 class Sent:
-    """night; status: sent, failed, skipped, or known (sent before); why: of a failure or a skip."""
+    """night; status: sent, failed, skipped, or known (sent before); why: reason of a failure or a
+    skip."""
 
     night: str
     status: str
@@ -43,12 +44,12 @@ class Sent:
 
 
 def target(address: str) -> str:
-    """'hooks.example.org#1a2b3c4d' of an http(s) address; UsageError, without the address, for
-    anything else."""
+    """'hooks.example.org#1a2b3c4d' for an http(s) address. Raises UsageError, without the address,
+    for anything else."""
     try:
         parts = urlsplit(address)
         host = parts.hostname or ""
-        _ = parts.port  # raises where it is no number
+        _ = parts.port  # raises if it is not a number
     except ValueError:
         parts, host = urlsplit(""), ""
     if parts.scheme not in ("http", "https") or not host:
@@ -60,8 +61,8 @@ def target(address: str) -> str:
 
 
 def message(night: Night, link: str = "") -> dict[str, Any]:
-    """Slack's JSON: text (plain) and blocks. link: of the morning page; default what the night
-    says."""
+    """Slack's JSON: text (plain) and blocks. link: URL of the report's page; default: as recorded
+    for the night."""
     told = str(night.row.get("report") or "")  # the folder of the report, or the page itself
     link = link or (
         told if told.endswith(".html") or not told else f"{told.rstrip('/')}/night.html"
@@ -127,7 +128,7 @@ def _section(text: str) -> dict[str, Any]:
 
 
 def _escaped(text: str) -> str:
-    """A model's name or an error can't become a link or a mention."""
+    """Escape text so that a model's name or an error can't become a link or a mention."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
@@ -140,11 +141,11 @@ def announce(
     link: str = "",
     sleep: Callable[[float], None] = time.sleep,
 ) -> list[Sent]:
-    """Sends the message of a night (default the newest), and those of earlier nights that failed; a
-    night is sent to a target once.
+    """Send the message of a night (default: the newest) and those of earlier nights that failed;
+    each night is sent to a target once.
 
-    Nothing is raised for a webhook that doesn't answer: it is kept as failed, and the next call
-    tries again. Raises UsageError for an unknown night or an address that is none, StoreError.
+    A webhook that doesn't answer raises nothing: the message is recorded as failed, and the next
+    call tries again. Raises UsageError for an unknown night or an invalid address, StoreError.
     """
     chosen = nights.load(results, night)
     if chosen is None:
@@ -180,15 +181,15 @@ def announce(
 def post(
     address: str, body: dict[str, Any], sleep: Callable[[float], None] = time.sleep
 ) -> tuple[int, str]:
-    """(tries, '' or why it failed). Three tries; what a second try can't mend (HTTP 4xx except 408
-    and 429) is not repeated."""
+    """(attempts, '' or the reason of failure). Up to three attempts; errors that a retry can't fix
+    (HTTP 3xx, and 4xx except 408 and 429) are not retried."""
     import logging
 
     import httpx
 
     logging.getLogger("httpx").setLevel(
         logging.WARNING
-    )  # at INFO it writes every address, which here is a secret
+    )  # at INFO it logs every address, which is a secret here
     why = ""
     for at in range(len(WAITS) + 1):
         if at:
@@ -196,7 +197,7 @@ def post(
         try:
             answer = httpx.post(address, json=body, timeout=TIMEOUT, follow_redirects=False)
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
-            why = type(error).__name__  # its text may hold the address
+            why = type(error).__name__  # the error's text may contain the address
             continue
         if answer.is_success:
             return at + 1, ""

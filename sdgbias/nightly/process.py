@@ -1,7 +1,8 @@
-"""One command as a process group of its own: ended with all its children at a timeout or when the
-night ends; what it says goes to a log.
+"""Run a command in a process group, which is ended with all its children at a timeout or when the
+night ends; its output goes to a log.
 
-The other side of a job: what `sdgbias evaluate --outcome FILE` tells the night that started it.
+Also the counterpart in the command: the outcome that `sdgbias evaluate --outcome FILE` reports to
+the night that started it.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from sdgbias import lifeline
 from sdgbias.errors import BEFORE_EXIT, OutOfMemory, SdgbiasError, StoreError
 from sdgbias.files import replacing
 
-#: Seconds between the polite end and the hard one.
+#: Seconds between SIGTERM and SIGKILL.
 GRACE = 5.0
-#: Longest message that is kept, in characters.
+#: Maximum length of a stored message, in characters.
 LONGEST = 500
 #: Bytes of an outcome file that are allocated before the work starts, so that an error can still be
 #: written when the disk is full.
@@ -45,14 +46,13 @@ _STOPPING = threading.Event()
 
 
 class Stopped(Exception):
-    """The night is being ended by a person or a signal: what was at work is no failure of
-    anybody."""
+    """The night is being ended by a user or a signal: interrupted work is not a failure."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a process ended: its exit code (negative: the signal), whether it was the timeout, the
-    seconds it took."""
+    """How a process ended: exit code (negative: the signal), whether it timed out, its duration in
+    seconds."""
 
     code: int
     timed_out: bool
@@ -66,10 +66,10 @@ def run(
     environment: Mapping[str, str] | None = None,
     without: Collection[str] = (),
 ) -> Ended:
-    """Runs a command to its end or to the timeout (0: none); its output is appended to ``log``.
-    Nothing of its group survives it, and a command of sdgbias ends when this process does.
-    ``without``: variables of this environment that it does not get. Raises Stopped when `stop_all`
-    ended it, OSError when it can't be started."""
+    """Run a command to its end or to the timeout (0: none); its output is appended to ``log``. No
+    process of its group survives it, and an sdgbias command ends when this process does.
+    ``without``: environment variables that are not passed on. Raises Stopped if `stop_all` ended
+    it, OSError if it can't be started."""
     log.parent.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     environment, passed = lifeline.given(
@@ -113,18 +113,18 @@ def run(
 
 
 def begin() -> None:
-    """Processes may be started (again)."""
+    """Allow processes to be started (again after `stop_all`)."""
     _STOPPING.clear()
 
 
 def pause(seconds: float) -> None:
-    """Waits, but not when everything is being ended. Raises Stopped then."""
+    """Wait; raises Stopped at once if everything is being ended."""
     if _STOPPING.wait(seconds):
         raise Stopped
 
 
 def stop_all() -> None:
-    """Ends every process that ``run`` is waiting for, with its children; no other is started until
+    """End every process that ``run`` is waiting for, with its children; none can be started until
     `begin`."""
     _STOPPING.set()
     with _LOCK:
@@ -151,9 +151,9 @@ def _signal(child: subprocess.Popen[bytes], number: signal.Signals) -> None:
 
 
 def redact(text: str) -> str:
-    """A message for the results: one line, ``LONGEST`` characters at most, whatever looks like a
-    token or is the value of an environment variable whose name smells of a secret replaced by ***.
-    """
+    """Sanitize a message for the results: one line of at most ``LONGEST`` characters, with
+    everything that looks like a token, and every value of an environment variable with a
+    secret-sounding name, replaced by ***."""
     for name, value in os.environ.items():
         if _SECRET_NAME.search(name) and len(value) >= 8:
             text = text.replace(value, "***")
@@ -162,8 +162,8 @@ def redact(text: str) -> str:
 
 
 def last_error(log: Path) -> str:
-    """What a command of the house said last, since it was last started, about why it ended ('' when
-    nothing); of a traceback its last line."""
+    """The last error message in the log since the command was last started ('' if none): its last
+    `error:` line, else the last line of a traceback, else the last line."""
     try:
         with log.open("rb") as source:
             source.seek(max(0, source.seek(0, os.SEEK_END) - 20_000))
@@ -180,10 +180,9 @@ def last_error(log: Path) -> str:
 
 @contextmanager
 def report_outcome(path: Path | None) -> Iterator[dict[str, Any]]:
-    """What the block puts into the mapping is written to ``path`` as JSON when it ends well; else
-    the error: class, exit code, message, also that of a watchdog which ends the process. The error
-    goes on its way. Without a path nothing is written. StoreError when the file can't be
-    written."""
+    """Write the mapping filled by the block to ``path`` as JSON when the block succeeds; on an
+    error (also of a watchdog that ends the process) write its class, exit code and message, and
+    re-raise. Without a path nothing is written. Raises StoreError if the file can't be written."""
     found: dict[str, Any] = {}
     if path is None:
         yield found
@@ -229,7 +228,7 @@ def _reserve(path: Path) -> None:
 
 
 def read_outcome(path: Path) -> dict[str, Any]:
-    """What a process told; {} when it told nothing, or nothing whole."""
+    """The outcome written by a process; {} if there is none or it is incomplete."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -238,9 +237,9 @@ def read_outcome(path: Path) -> dict[str, Any]:
 
 
 def write_outcome(path: Path, found: dict[str, Any]) -> None:
-    """Writes it whole or not at all; an error for which there is no room, shortened, into what
-    `report_outcome` reserved. StoreError when it can't be written, except for an error, which is
-    on stderr as well."""
+    """Write the outcome atomically. If the disk is full, an error is shortened and written into the
+    room that `report_outcome` reserved. Raises StoreError if an outcome can't be written; for an
+    error it does not, because the error is on stderr as well."""
     try:
         with replacing(path) as part:
             part.write_text(json.dumps(found), encoding="utf-8")

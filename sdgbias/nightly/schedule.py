@@ -1,12 +1,12 @@
-"""When a night is due. A night is named after the wall clock that its schedule names, in the
-schedule's time zone: 2026-11-21T0130. A second one that somebody starts in a minute that has its
-night already is 2026-11-21T0130-2.
+"""When nights are due, and their names. A night is named after its due time on the wall clock of
+the schedule's time zone: 2026-11-21T0130. A second night started in the same minute is
+2026-11-21T0130-2.
 
-Due times are computed on the wall clock and then turned into instants, so every day has its night,
-whatever the clock does: an hour that stands twice (the end of summer time) is one night, its first;
-an hour that is left out (the beginning) is one night too, as late after midnight as on other days.
-Who starts a night a little before or after its due time (Prefect moves a time that is left out to
-an hour earlier) starts the same night.
+Due times are computed on the wall clock and then converted to instants, so every day has exactly
+one night per due time across clock changes: a repeated hour (end of summer time) has one night, at
+its first occurrence; a skipped hour (its beginning) has one too, as long after midnight as on other
+days. A run that starts slightly before or after the due time (Prefect moves a skipped time to an
+hour earlier) belongs to the same night.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def zone(name: str) -> ZoneInfo:
 
 
 def checked(night: str) -> str:
-    """``night`` if it is the name of one. Raises UsageError."""
+    """``night`` if it is a valid name of a night. Raises UsageError."""
     if not NIGHT.fullmatch(night):
         raise UsageError(
             f"night {night!r}; valid: the wall clock of its start, e.g. 2026-11-21T0130"
@@ -55,8 +55,8 @@ def checked(night: str) -> str:
 
 
 def night_id(when: datetime, tz: str, cron: str = "") -> str:
-    """Name of the night that starts at ``when`` (an instant). With ``cron``: of the due time within
-    75 minutes of it, if there is one."""
+    """Name of the night that starts at ``when`` (an instant). With ``cron``: named after the
+    nearest due time within 75 minutes, if there is one."""
     wall = when.astimezone(zone(tz)).replace(tzinfo=None)
     if cron:
         near = _walls(cron, wall - _NEAR, wall + _NEAR)
@@ -66,8 +66,8 @@ def night_id(when: datetime, tz: str, cron: str = "") -> str:
 
 
 def next_free(night: str, taken: Collection[str]) -> str:
-    """``night``, or where that is taken the first free one of night-2 to night-9. They sort in this
-    order, before the next minute. With none free, the last of them."""
+    """``night``, or if that is taken the first free name of night-2 to night-9 (they sort in this
+    order, before the next minute); if none is free, the last of them."""
     names = [night, *(f"{night}-{n}" for n in range(2, 10))]
     return next((name for name in names if name not in taken), names[-1])
 
@@ -83,12 +83,12 @@ def due(cron: str, tz: str, after: datetime, before: datetime) -> list[datetime]
 
 
 def missed(cron: str, tz: str, last_finished_night: str | None, now: datetime) -> datetime | None:
-    """When the newest night was due that should have run by ``now`` and did not; None when the last
-    due night is done.
+    """The due time of the newest night that should have run by ``now`` and did not; None if the
+    last due night is done.
 
-    Of several missed nights only the newest counts: a model is compared with its last run, however
-    long ago that was. Looks back 62 days at most. A clock that was set back makes nothing due
-    twice, for a night counts by its name.
+    Only the newest of several missed nights counts: a model is compared with its last run, however
+    long ago that was. Searches at most 62 days back. A clock that was set back makes no night due
+    twice, because nights are identified by name.
     """
     past = due(cron, tz, now - timedelta(days=62), now)
     if not past:
@@ -98,7 +98,7 @@ def missed(cron: str, tz: str, last_finished_night: str | None, now: datetime) -
 
 
 def _walls(cron: str, first: datetime, last: datetime) -> list[datetime]:
-    """Wall clock times in [first, last] that the cron expression names."""
+    """Wall-clock times in [first, last] that match the cron expression."""
     try:
         times = CronSim(cron, first - timedelta(minutes=1))
     except CronSimError as error:

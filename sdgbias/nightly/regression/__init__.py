@@ -1,15 +1,13 @@
-"""Judging a night: evidence of every run, verdicts per model, flips, all kept in the results file.
-
-The gate: a run against the last good run of its model, rule by rule, and who is told.
+"""Regression checks of a night: each run is compared, rule by rule, with the last good run of its
+model. Verdicts and flips are stored in the results file.
 
 policy     what counts as a breach, read from a file
-measured   what a run measures on each question, and the questions of two runs side by side
-places     suite sdg: accuracy, signatures, disparity, parse failures, candidate mass
-people     suite facet: recall, disparity, refusals, parse failures, candidate mass
-runs       which runs are judged, and the last good run of each
-judge      evidence of every rule, and its verdict
-flips      questions whose answer turned from right to wrong or back
-announce   a message about a night to a webhook
+measured   the metrics of a run per question, and the questions of two runs side by side
+sdg        suite sdg: accuracy, signatures, disparity, parse failures, candidate mass
+facet      suite facet: recall, disparity, refusals, parse failures, candidate mass
+baseline   which runs are judged, and the last good run of each
+judge      evidence for every rule, and its verdict
+flips      questions whose answer changed from right to wrong or back
 """
 
 from __future__ import annotations
@@ -30,15 +28,15 @@ from sdgbias.nightly.regression.baseline import Target
 from sdgbias.nightly.regression.policy import Policy
 
 Progress = Callable[[str, int, int], None]
-#: Where a suite's questions are stored -> what reads a run's measures on each of them.
+#: Table of a suite's questions -> loader of a run's metrics per question.
 _MEASURED = {"items": sdg.load, "people": facet.load}
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """target; baseline: run compared with ('' for none); rows of table ``verdicts``; verdict on the
-    run as a whole; flips kept; accepted: why a person accepted the run's breaches, '' where nobody
-    did."""
+    """target; baseline: the run compared with ('' if none); rows of table ``verdicts``; verdict on
+    the whole run; stored flips; accepted: the reason for which a user accepted the run's breaches,
+    '' if not accepted."""
 
     target: Target
     baseline: str
@@ -49,7 +47,7 @@ class Judgement:
 
     @property
     def breached(self) -> bool:
-        """In breach, and nobody has accepted it."""
+        """In breach and not accepted by a user."""
         return self.verdict == BREACH and not self.accepted
 
 
@@ -61,12 +59,12 @@ def judge_runs(
     progress: Progress | None = None,
     seed: int = 0,
 ) -> list[Judgement]:
-    """Judges the runs and keeps verdicts and flips. ``baseline``: a run to compare with instead of
+    """Judge the runs and store verdicts and flips. ``baseline``: a run to compare with instead of
     the last good one.
 
-    The tests of all runs of one model in one night are corrected together. A run that an earlier
-    night judged is not judged again: one row says so, and says BREACH while that run is in breach
-    and not accepted. Raises StoreError.
+    Multiple testing is corrected over all runs of one model in one night. A run that was already
+    judged in an earlier night is not judged again: it gets a single row, which is BREACH while that
+    run is in breach and not accepted. Raises StoreError.
     """
     made: list[Judgement] = []
     done, bad, known = 0, runs.in_breach(results), runs.accepted(results)
@@ -132,7 +130,7 @@ def _carried(t: Target, breach: bool) -> Judgement:
 
 
 def save(results: Path, made: Sequence[Judgement]) -> None:
-    """Verdicts and flips into the results file, in place of those of the same night, model and
+    """Write verdicts and flips to the results file, replacing those of the same night, model and
     suite."""
     verdicts = [{**_who(j), **row} for j in made for row in j.rows]
     if not verdicts:

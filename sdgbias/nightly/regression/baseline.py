@@ -1,4 +1,4 @@
-"""Which runs are judged, what each is compared with, and breaches that a person accepted."""
+"""Selection of the runs to judge and of their baselines, and acceptance of breaches by users."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from sdgbias import store, suites
 from sdgbias.analysis.nights import BREACH, UNCHANGED
 from sdgbias.errors import UsageError, one_of
 
-#: What stands in column ``night`` of verdicts that belong to no night.
+#: Prefix in column ``night`` for verdicts that belong to no night.
 BY_HAND = "run:"
 
 
 @dataclass(frozen=True)
 class Target:
-    """A run to judge. night: its id, or run:RUN_ID without one. judged: an earlier night that
-    judged this very run, '' if none did."""
+    """A run to judge. night: its id, or run:RUN_ID without one. judged: an earlier night in which
+    this run was judged, '' if none."""
 
     night: str
     model: str
@@ -29,10 +29,10 @@ class Target:
 
 
 def of_night(results: Path, night: str = "", model: str = "") -> list[Target]:
-    """The published and unchanged runs of a night, default the newest one; where there are no
-    nights, the newest run of each model.
+    """The published and unchanged runs of a night (default: the newest); without any nights, the
+    newest run of each model.
 
-    Raises UsageError for a night or a model that isn't there.
+    Raises UsageError for an unknown night or model.
     """
     nights = list(
         store.query(results, "SELECT night FROM nights ORDER BY started_at, night")["night"]
@@ -75,7 +75,7 @@ def of_night(results: Path, night: str = "", model: str = "") -> list[Target]:
 
 
 def by_hand(results: Path, run_id: str) -> Target:
-    """One run, judged in any case. Raises UsageError when it isn't there."""
+    """One run, judged even if it was judged before. Raises UsageError if it doesn't exist."""
     run = _run(results, run_id)
     return Target(BY_HAND + run_id, str(run["model"]), str(run["suite"]), run_id)
 
@@ -95,7 +95,7 @@ def _run(results: Path, run_id: str) -> pd.Series:
 
 
 def _judged(results: Path, run_ids: list[str], night: str) -> dict[str, str]:
-    """Run -> the newest other night that judged this very run question by question."""
+    """Run -> the newest other night in which this run was judged question by question."""
     sql = f"""SELECT run_id, max(night) AS night FROM verdicts WHERE list_contains($runs, run_id)
               AND night <> $night
               AND rule <> '{UNCHANGED}' AND NOT starts_with(night, '{BY_HAND}') GROUP BY run_id"""
@@ -105,10 +105,10 @@ def _judged(results: Path, run_ids: list[str], night: str) -> dict[str, str]:
 
 def last_good(results: Path, run_id: str) -> tuple[str, str]:
     """(run_id of the newest earlier run of the same model and suite that isn't in breach, or '';
-    why there is none).
+    the reason if there is none).
 
-    Runs on the same benchmark come first. A run is in breach while a verdict says so and nobody has
-    accepted it.
+    Runs on the same benchmark are preferred. A run is in breach while it has a BREACH verdict that
+    no user has accepted.
     """
     run = _run(results, run_id)
     sql = f"""SELECT run_id, run_id IN (SELECT run_id FROM verdicts WHERE verdict = '{BREACH}')
@@ -143,7 +143,7 @@ def last_good(results: Path, run_id: str) -> tuple[str, str]:
 
 
 def named(results: Path, run_id: str, baseline: str) -> str:
-    """``baseline`` when it can be compared with the run. Raises UsageError."""
+    """``baseline`` if it is comparable with the run. Raises UsageError."""
     run, other = _run(results, run_id), _run(results, baseline)
     for what in ("model", "suite"):
         if run[what] != other[what]:
@@ -157,7 +157,7 @@ def named(results: Path, run_id: str, baseline: str) -> str:
 
 
 def in_breach(results: Path) -> set[str]:
-    """The runs that some verdict says are in breach, and that nobody has accepted."""
+    """Runs with a BREACH verdict that no user has accepted."""
     sql = (
         f"SELECT DISTINCT run_id FROM verdicts WHERE verdict = '{BREACH}' AND run_id NOT IN (SELECT"
         " run_id FROM accepted)"
@@ -166,14 +166,14 @@ def in_breach(results: Path) -> set[str]:
 
 
 def accepted(results: Path) -> dict[str, str]:
-    """Run -> why a person accepted its breaches."""
+    """Run -> the reason for which a user accepted its breaches."""
     found = store.query(results, "SELECT run_id, reason FROM accepted")
     return dict(zip(found["run_id"], found["reason"], strict=True))
 
 
 def accept(results: Path, run_id: str, reason: str, now: datetime) -> int:
-    """Marks a run's breaches as seen and accepted: it may be compared with again. Returns how many
-    rows were in breach. UsageError: no such run, no breach, or no reason."""
+    """Mark a run's breaches as accepted, which makes it valid as a baseline again. Returns the
+    number of rows in breach. Raises UsageError: no such run, no breach, or no reason."""
     _run(results, run_id)
     if not reason.strip() or "\n" in reason.strip():
         raise UsageError("--reason: say in one line why this breach is accepted")

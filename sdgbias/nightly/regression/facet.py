@@ -1,7 +1,7 @@
-"""Suite facet: what a run measures on each question about a person. Rows are clustered by picture.
+"""Suite facet: metrics of a run per question about a person. Rows are clustered by picture.
 
-As on the fairness page, recall is that of the 13 reported classes, on questions about what is
-annotated; data without classes counts whole.
+As on the fairness page, recall is that of the 13 reported classes, on questions about annotated
+attributes; data without classes counts as a whole.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SQL = """
 
 
 def load(results: Path, run_id: str) -> RunMetrics:
-    """Raises StoreError for a run that isn't there or answered nothing."""
+    """Raises StoreError for a run that doesn't exist or has no answers."""
     found = store.query(results, "FROM runs WHERE run_id = ?", [run_id])
     if found.empty:
         raise StoreError(

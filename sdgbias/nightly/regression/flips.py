@@ -1,5 +1,5 @@
-"""Questions whose answer turned from right to wrong, or back, between two runs: which ones are kept
-as examples."""
+"""Flips: questions whose answer changed from right to wrong, or back, between two runs; selection
+of the stored examples."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pandas as pd
 from sdgbias import store, suites
 
 COLUMNS = ["task", "test", "method", "item_id", "gold", "was", "now", "better"]
-#: Methods whose flips are looked at: the answer with all evidence, and CADE's.
+#: Methods whose flips are stored: the answer with all evidence, and CADE's.
 METHODS = ("full", "cade")
 _SAME = {
     "items": (
@@ -27,10 +27,10 @@ _SAME = {
 def examples(
     results: Path, old: str, new: str, suite: str, limit: int, breached: Collection[str] = ()
 ) -> pd.DataFrame:
-    """At most ``limit`` rows of table ``flips`` without night, model, suite and runs: from right to
-    wrong first, a question once before any comes twice, answers of the methods in ``breached``
-    before others, the surest first (confidence of the Full view, both runs added up). Same runs,
-    same rows."""
+    """At most ``limit`` rows of table ``flips`` without night, model, suite and runs. Order: right
+    to wrong first; every question once before any question twice; methods in ``breached`` before
+    others; highest confidence first (of the Full view, sum of both runs). Deterministic: the same
+    runs give the same rows."""
     of = suites.named(suite)
     table = of.items_table
     said = (

@@ -1,7 +1,8 @@
-"""From a rule and two runs to evidence, and from the evidence of all rules to verdicts.
+"""Computes the evidence for a rule from two runs, and verdicts from the evidence for all rules.
 
-A rule's evidence is the change of its metric on the questions that both runs answered, its standard
-error clustered by place (people: by picture). d is the change the way the rule calls worse.
+The evidence is the change of the rule's metric on the questions that both runs answered, with a
+standard error clustered by place (suite facet: by picture). d is the change in the direction that
+the rule defines as worse.
 
 BREACH                  d <= 0 is rejected at alpha, Holm-corrected over all tests of the model in
 this night, and d > allowed
@@ -9,14 +10,14 @@ PASS                    the upper bound of d's 95 % interval is at most allowed
 INSUFFICIENT_EVIDENCE   neither, or fewer than min_n questions
 MISSING                 nothing to judge: the note says why
 
-For answers that are right or wrong (0 or 1) two more things hold. The test is the clustered t test
-or the sign test over places, whichever has the larger p: with few changed answers a t test finds
-too much. And where n places show no change for the worse, that only says that fewer than 1 -
-0.025^(1/n) of them are worse, so PASS asks that this is below the margin, too. The minimum
-detectable effect is the true worsening that this gate calls a BREACH with the policy's power, at
+Two additions for answers that are right or wrong (0 or 1). The test is the clustered t test or the
+sign test over places, whichever has the larger p: with few changed answers the t test is
+anticonservative. And if none of n places gets worse, this only shows that fewer than
+1 - 0.025^(1/n) of all places are worse, so PASS also requires this bound to be within the margin.
+The minimum detectable effect is the true worsening that gives a BREACH with the policy's power, at
 the corrected level that a single breach has to meet.
 
-Figures of a whole run that no question has: prompts that failed, prompts a second.
+Metrics of a whole run, without a value per question: share of failed prompts, prompts per second.
 """
 
 from __future__ import annotations
@@ -38,9 +39,10 @@ from sdgbias.suites.facet_groups import PAIRS
 from sdgbias.types import View
 
 NAN = float("nan")
-#: Metrics whose rows are 0 or 1, or differences of such: few changed rows make a t test too eager.
+#: Metrics whose rows are 0 or 1, or differences of such; with few changed rows a t test rejects too
+#: often.
 COUNTED = ("accuracy", "interval_accuracy", "recall", "cade_gain", "parse_failures", "refusals")
-#: Of these, the ones whose flips are right against wrong.
+#: Those of them whose flips are between right and wrong.
 HITS = ("accuracy", "interval_accuracy", "recall")
 IMAGE_FREE = (View.Q_ONLY.value, View.CTX_Q.value)
 AT_LEAST, AT_MOST = "at_least", "at_most"
@@ -48,12 +50,12 @@ AT_LEAST, AT_MOST = "at_least", "at_most"
 
 @dataclass(frozen=True)
 class Evidence:
-    """What is known of one rule for one test, method, level and metric. before, value: of the old
-    and the new run on the same questions; change, low, high: new - old with its 95 % interval
-    (floors: of the value itself). p: of "not worse", before correction. se, df: of the change.
-    unseen: the largest share of worse questions that could go unseen in so many places, NaN where
-    the metric isn't of 0 and 1. bound: allowed, or the floor.
-    side: AT_LEAST or AT_MOST of a floor or ceiling, '' of a change. missing: nothing to judge."""
+    """Evidence for one rule at one test, method, level and metric. before, value: of the old and
+    the new run on the same questions; change, low, high: new - old with its 95 % interval (floors:
+    of the value itself). p: of "not worse", before correction. se, df: of the change.
+    undetectable_share: the largest share of worse places that could remain unseen with this number
+    of places, NaN if the metric isn't 0 or 1. bound: allowed, or the floor. side: AT_LEAST or
+    AT_MOST for a floor or ceiling, '' for a change. missing: nothing to judge."""
 
     rule: Rule
     task: str = ""
@@ -82,7 +84,7 @@ class Evidence:
 
     @property
     def worse(self) -> float:
-        """d: the change the way the rule calls worse."""
+        """d: the change in the direction that the rule defines as worse."""
         return {"lower": -self.change, "higher": self.change, "either": abs(self.change)}[
             self.rule.worse
         ]
@@ -101,7 +103,7 @@ class Evidence:
 def evidence(
     rule: Rule, new: RunMetrics, old: RunMetrics | None, why: str = "", seed: int = 0
 ) -> list[Evidence]:
-    """Everything that one rule is judged by. ``why``: why there is no run to compare with."""
+    """All evidence for one rule. ``why``: the reason if there is no baseline run."""
     if rule.metric in WHOLE:
         return [
             Evidence(rule, **found)
@@ -182,7 +184,7 @@ def _mean(e: Evidence, both: Pairs, note: str) -> Evidence:
         net = np.bincount(code, weights=difference, minlength=places)
         up, down = int((net > 0).sum()), int((net < 0).sum())
         p = max(p, stats.sign_test(up, down)) if p == p else p
-        if e.method not in IMAGE_FREE:  # of those every prompt there is was asked
+        if e.method not in IMAGE_FREE:  # all image-free prompts are scored: none is unseen
             unseen = float(1 - 0.025 ** (1 / places))
     notes = [note]
     if e.metric in HITS:
@@ -207,14 +209,15 @@ def _short(p: float) -> str:
 
 
 def _one_sided(p: float, e: Evidence) -> float:
-    """p of "not worse" from the two-sided p; both sides count where either way is worse."""
+    """p of "not worse" from the two-sided p; unchanged if the rule counts either direction as
+    worse."""
     if e.rule.worse == "either" or p != p:
         return p
     return p / 2 if e.worse > 0 else 1 - p / 2
 
 
 def _gap(e: Evidence, both: Pairs, note: str, seed: int) -> Evidence:
-    """How much further groups lie apart than before: |after| - |before|, by resampling places."""
+    """Change of the gap between groups: |after| - |before|, by resampling places."""
     chosen, names = _grouped(e, both.groups)
     if chosen is None:
         return replace(
@@ -261,8 +264,8 @@ def _column(means: stats.GroupMeans, i: int) -> stats.GroupMeans:
 
 
 def _grouped(e: Evidence, groups: Any) -> tuple[np.ndarray | None, list[str]]:
-    """Rows of known groups that are large enough, and the names of the groups; of people the
-    paper's two."""
+    """Rows of known groups that are large enough, and the names of the groups; for levels in PAIRS
+    the paper's two groups, or none."""
     of = groups[e.level]
     names, count = np.unique(of[of != ""], return_counts=True)
     known = [str(n) for n, many in zip(names, count, strict=True) if many >= stats.SMALLEST]
@@ -282,7 +285,7 @@ def _apart(e: Evidence, names: list[str]):  # type: ignore[no-untyped-def]
 def _bounded(
     e: Evidence, new: RunMetrics, tests: Sequence[str], side: str, floor: float, seed: int
 ) -> Evidence:
-    """The value itself against a floor or a ceiling."""
+    """Compare the value itself with a floor or a ceiling."""
     e = replace(e, side=side, bound=floor)
     found = pooled(new, e.task, tests, e.metric, e.method)
     if found is None or not len(found.value):
@@ -306,7 +309,7 @@ _RANGES: Mapping[str, stats.Kind] = {"candidate_mass": "fraction", "mae": "amoun
 
 
 def _kind(metric: str, values: np.ndarray) -> stats.Kind:
-    """The range of a metric, so that its interval stays inside."""
+    """The range of a metric; keeps its interval inside that range."""
     if np.isin(values, (0.0, 1.0)).all():
         return "share"
     return _RANGES.get(metric, "mean")
@@ -345,8 +348,8 @@ def _bounded_gap(e: Evidence, found: Measured, seed: int) -> Evidence:
 
 
 def apply_multiplicity(found: Sequence[Evidence], policy: Policy) -> list[dict[str, object]]:
-    """Rows of table ``verdicts`` from all evidence on one model in one night, without night, model,
-    suite, run_id and baseline."""
+    """Rows of table ``verdicts`` from all evidence for one model in one night, without night,
+    model, suite, run_id and baseline."""
     tested = [e.p if e.n >= e.rule.min_n and not e.missing else NAN for e in found]
     adjusted = stats.holm(tested)
     family = int(np.sum(~np.isnan(tested)))
@@ -383,7 +386,7 @@ def _row(e: Evidence, p: float, family: int, policy: Policy) -> dict[str, object
 
 
 def _verdict(e: Evidence, p: float, policy: Policy) -> tuple[str, str]:
-    """(verdict, what the numbers don't say)."""
+    """(verdict, a note on what the numbers alone don't show)."""
     if e.missing:
         return MISSING, ""
     if e.n < e.rule.min_n:
@@ -413,9 +416,9 @@ def _verdict(e: Evidence, p: float, policy: Policy) -> tuple[str, str]:
 
 
 def detectable(e: Evidence, family: int, policy: Policy) -> float:
-    """The true worsening that is called a BREACH with the policy's power; floors: how far beyond
-    its floor a value must lie. NaN where no answer differs: then nothing is known of how much
-    answers vary."""
+    """The true worsening that gives a BREACH with the policy's power; for floors, the required
+    distance of the value beyond the floor. NaN if no answer differs: the variance of answers is
+    then unknown."""
     if e.df < 1 or not np.isfinite(e.se) or e.se == 0:
         return NAN
     sides = 1 if e.rule.worse == "either" or e.floor else 2
@@ -433,7 +436,7 @@ def run_level_evidence(
 
 
 def _failed(rule: Rule, run: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Share of planned prompts without a score, each prompt by itself (Wilson)."""
+    """Share of planned prompts without a score, treating prompts as independent (Wilson)."""
     planned, failed = int(run["n_prompts_planned"] or 0), int(run["n_failed"] or 0)
     made = []
     for side, bound in ((AT_LEAST, rule.at_least), (AT_MOST, rule.at_most)):
@@ -465,8 +468,8 @@ def _failed(rule: Rule, run: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _throughput(
     rule: Rule, new: Mapping[str, Any], old: Mapping[str, Any] | None, why: str
 ) -> dict[str, Any]:
-    """Ratio of prompts scored a second, where both runs scored enough of them on engines of the
-    same kind and number. Not a test."""
+    """Ratio of prompts scored per second, if both runs scored enough prompts on engines of the same
+    kind and number. Not a statistical test."""
     common = {"metric": rule.metric, "bound": float(rule.allowed or 0.0)}
     rate, count, engines = speed(new)
     if old is None:
@@ -498,8 +501,8 @@ def _throughput(
 
 
 def speed(run: Mapping[str, Any]) -> tuple[float, int, int]:
-    """(prompts scored a second, prompts scored by this run itself, engines); NaN where the run
-    doesn't say."""
+    """(prompts scored per second, prompts scored by this run itself, engines); NaN if the run
+    doesn't record it."""
     engine = json.loads(run["config"] or "{}").get("engine") or {}
     seconds, count = float(engine.get("seconds") or 0.0), int(run["n_scored"] or 0)
     return (

@@ -1,4 +1,4 @@
-"""What a run measures on each of its questions, and the questions of two runs side by side."""
+"""Metrics of a run per question, and the questions of two runs side by side."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Keys = np.ndarray
 
 @dataclass(frozen=True)
 class Measured:
-    """n questions asked under one test. key (n,): the question word for word, its answer and its
-    place; value (n,): NaN where there is none; cluster (n,): what makes questions dependent.
-    groups: way to cut -> (n,) group of each row, '' unknown."""
+    """n questions under one test. key (n,): hash of the question's text, answer and place; value
+    (n,): NaN if there is none; cluster (n,): questions of a cluster are dependent. groups: grouping
+    -> (n,) group of each row, '' if unknown."""
 
     key: Keys
     value: Floats
@@ -28,8 +28,8 @@ class Measured:
 
 @dataclass(frozen=True)
 class RunMetrics:
-    """One run. run: its row of ``runs``. tests: task -> tests it was asked under. of(task, test,
-    metric, method): None where the run has no such number."""
+    """One run. run: its row of ``runs``. tests: task -> its tests in this run. of(task, test,
+    metric, method): None if the run has no such metric."""
 
     run: Mapping[str, Any]
     tests: Mapping[str, Sequence[str]]
@@ -38,8 +38,8 @@ class RunMetrics:
 
 @dataclass(frozen=True)
 class Pairs:
-    """n questions that both runs answered. before, after (n,); left: how many of either run were
-    asked of one alone."""
+    """n questions answered in both runs. before, after (n,); left: number of questions in only one
+    of the runs."""
 
     before: Floats
     after: Floats
@@ -49,14 +49,14 @@ class Pairs:
 
 
 def hashed(frame: pd.DataFrame) -> Keys:
-    """(n,) one number for each distinct row."""
+    """(n,) one hash per distinct row."""
     return np.asarray(pd.util.hash_pandas_object(frame, index=False), dtype=np.uint64)
 
 
 def pooled(
     side: RunMetrics, task: str, tests: Sequence[str], metric: str, method: str
 ) -> Measured | None:
-    """A metric of one run over several tests at once; None where it has none of them."""
+    """A metric of one run pooled over several tests; None if it is missing for all of them."""
     found = [m for test in tests if (m := side.of(task, test, metric, method)) is not None]
     if not found:
         return None
@@ -75,8 +75,8 @@ def pooled(
 def paired(
     old: RunMetrics, new: RunMetrics, task: str, tests: Sequence[str], metric: str, method: str
 ) -> Pairs | None:
-    """The questions of both runs that have a value in both, test by test; None where one of them
-    has no such metric."""
+    """The questions with a value in both runs, matched within each test; None if one of the runs
+    doesn't have the metric."""
     parts = []
     for test in tests:
         before, after = old.of(task, test, metric, method), new.of(task, test, metric, method)

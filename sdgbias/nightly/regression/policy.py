@@ -1,7 +1,7 @@
-"""What counts as a breach: the policy file, read strictly. docs/reference/gate.md explains every field;
-registry/policy.schema.json completes them.
+"""What counts as a breach: the policy file, parsed strictly. docs/reference/gate.md explains every
+field; editors can complete them from registry/policy.schema.json.
 
-Every fault is a UsageError that names the file, the rule, the value and what is valid.
+Every fault is a UsageError that names the file, the rule, the value and the valid values.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from sdgbias.registry.entries import SUITE_NAME, suite_fault
 from sdgbias.suites.facet_groups import PAIRS
 from sdgbias.types import SDG, TESTS, Task, View
 
-#: The policy of a registry that has none of its own; registry/policy.yaml of this repository is the
-#: same.
+#: Policy of a registry without a policy file; identical to registry/policy.yaml of this repository.
 DEFAULT = packaged("data", "policy.yaml")
 ALL, EACH = "all", "each"
 WORSE, THEN = ("lower", "higher", "either"), ("alarm", "quarantine")
@@ -33,9 +32,9 @@ _VIEWS = tuple(v.value for v in View)
 _CADE = "cade"
 _ENV = re.compile(r"[A-Z_][A-Z0-9_]*")
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
-#: metric -> the three shares that it stands for.
+#: The three shares that the metric signature stands for.
 SIGNATURE = tuple(f"share_{d}" for d in DIRECTIONS)
-#: What is not asked question by question: one figure a run.
+#: Metrics of a whole run, without a value per question.
 WHOLE = ("failed_share", "throughput")
 _NUMBERS = (Task.REGRESSION.value,)
 _BOTH = (Task.MCQ.value, *_NUMBERS)
@@ -43,15 +42,15 @@ _BOTH = (Task.MCQ.value, *_NUMBERS)
 
 @dataclass(frozen=True)
 class Metric:
-    """tasks that it is defined for (none: it is of the whole run) and methods; ``by``: ways to cut
-    rows into groups, where it compares groups; test: whether two runs are compared by a test."""
+    """tasks for which it is defined (none: it is of the whole run) and methods; ``by``: groupings
+    of the rows, if it compares groups; test: whether two runs are compared by a test."""
 
     tasks: tuple[str, ...] = ()
     methods: tuple[str, ...] = ()
     by: tuple[str, ...] = ()
 
 
-#: By where a suite's questions are stored.
+#: Metrics by table of a suite's questions.
 METRICS: Mapping[str, Mapping[str, Metric]] = {
     "items": {
         "accuracy": Metric((Task.MCQ.value,), (*_VIEWS, _CADE)),
@@ -76,7 +75,7 @@ METRICS: Mapping[str, Mapping[str, Metric]] = {
         "throughput": Metric(),
     },
 }
-#: Tests (of suite facet: prompts) that a task may be asked under.
+#: Valid tests of a task (in suite facet: prompts).
 ASKED: Mapping[str, tuple[str, ...]] = {
     **{task.value: tuple(t.value for t in tests) for task, tests in TESTS.items()},
     DIRECT: ("p1", *ATTRIBUTES),
@@ -86,9 +85,9 @@ ASKED: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Rule:
-    """One thing that must not get worse. tests: 'all' (pooled), 'each', or names. allowed: how much
-    worse it may become, in the unit of the metric. at_least, at_most: bounds of the value itself,
-    which need no run to compare with. by: ways to cut rows into groups."""
+    """One metric that must not get worse. tests: 'all' (pooled), 'each', or names. allowed:
+    tolerated worsening, in the unit of the metric. at_least, at_most: bounds on the value itself,
+    which need no baseline. by: groupings of the rows."""
 
     name: str
     metric: str
@@ -112,9 +111,9 @@ class Rule:
 
 @dataclass(frozen=True)
 class Policy:
-    """alpha: chance of any BREACH of a model in a night where nothing changed. power: of the
+    """alpha: probability of any BREACH of a model in a night without a real change. power: of the
     minimum detectable effects. webhook: NAME of the environment variable that holds the address.
-    examples: flipped questions kept per model and suite."""
+    examples: flipped questions stored per model and suite."""
 
     rules: tuple[Rule, ...]
     alpha: float = 0.05
@@ -129,13 +128,13 @@ _LISTS = ("methods", "tests", "by")
 
 
 def find(root: Path) -> Path:
-    """registry/policy.yaml below ``root``, else the package's own."""
+    """registry/policy.yaml below ``root`` if it exists, else the packaged default."""
     own = root / "registry" / "policy.yaml"
     return own if own.is_file() else DEFAULT
 
 
 def load(path: Path) -> Policy:
-    """The policy of a file. Raises UsageError."""
+    """Read a policy file. Raises UsageError."""
     try:
         data = files.load_yaml(files.read_small(path))
     except InputError as error:
@@ -155,8 +154,7 @@ def load(path: Path) -> Policy:
 
 
 def parse(data: object, where: Path | str) -> Policy:
-    """A mapping as read from YAML -> Policy. ``where`` names the file in errors. Raises
-    UsageError."""
+    """Parse a mapping read from YAML. ``where`` names the file in errors. Raises UsageError."""
     given = _known(data, [f.name for f in fields(Policy)], str(where))
     listed = given.get("rules")
     if not isinstance(listed, list) or not listed:

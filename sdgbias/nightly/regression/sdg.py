@@ -1,9 +1,9 @@
-"""Suite sdg: what a run measures on each question of the test split, from its stored scores
-(lab.outcomes).
+"""Suite sdg: metrics of a run per question of the test split, from its stored scores
+(analysis.outcomes).
 
-Questions share a place, so rows are clustered by place. A prompt without a picture may hold nothing
-of the place: all questions of an indicator with the same options are one prompt of the Q-only view,
-and under T3 to T5 of CTX+Q. Those rows are clustered by prompt.
+Questions share a place, so rows are clustered by place. A prompt without a picture may contain
+nothing about the place: all questions of an indicator with the same options share one prompt of the
+Q-only view, and of CTX+Q under T3 to T5. Those rows are clustered by prompt.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NAN = float("nan")
 
 
 def load(results: Path, run_id: str) -> RunMetrics:
-    """Raises StoreError for a run that isn't there or has no scores."""
+    """Raises StoreError for a run that doesn't exist or has no scores."""
     run = data.load(results, run_id)
     kept: dict[tuple[str, str], tuple[Outcome, Cell]] = {}
     for task in Task:
@@ -64,7 +64,7 @@ def _columns(o: Outcome) -> tuple[Keys, Keys, Keys, dict[str, np.ndarray]]:
 
 
 def _value(o: Outcome, cell: Cell, metric: str, method: str) -> Floats | None:
-    """(n,) of the rows of ``o``; None where the run has no such method."""
+    """(n,) values for the rows of ``o``; None if the run doesn't have the method."""
     if metric in ("accuracy", "interval_accuracy", "disparity"):
         return o.hit.get(method)
     if metric == "mae":

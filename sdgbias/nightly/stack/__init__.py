@@ -1,13 +1,12 @@
-"""A whole local stack on 127.0.0.1 in one command: Prefect's server, a worker per work pool, the
-schedule, a supervisor that keeps them up.
+"""A complete local stack on 127.0.0.1: Prefect's server, a worker per work pool, the schedule, and
+a supervisor that keeps them running.
 
     sdgbias up  ->  supervisor (flows/supervisor.py)  ->  server, workers  ->  flow runs  ->
     sdgbias evaluate ...
 
-This package starts and ends processes and reads what the supervisor wrote; it never imports
-prefect. Everything lies in one home
-folder: stack.json (settings), state.json (what the supervisor says), run/ (pids), logs/,
-prefect.yaml, prefect/ (SQLite database).
+This package starts and ends processes and reads the supervisor's state file; it never imports
+prefect. All files are in one home folder: stack.json (settings), state.json (the supervisor's
+state), run/ (pids), logs/, prefect.yaml, prefect/ (SQLite database).
 """
 
 from __future__ import annotations
@@ -37,17 +36,17 @@ from sdgbias.nightly.stack.settings import (
 )
 
 SUPERVISOR = "supervisor"
-#: What `up` waits for, in the order in which the supervisor brings it about.
+#: Stages that `up` waits for, in the order in which the supervisor completes them.
 STEPS = ("server", "pools", "deployments", "workers", "schedule")
 
 
 def up(wanted: Stack, say: Callable[[str], None], now: datetime, patience: float = 300) -> Stack:
-    """Starts the stack, or finds it running with the same settings, and waits until every part of
-    it is there.
+    """Start the stack, or find it running with the same settings, and wait until every part is
+    ready.
 
-    `say` gets one line per part. Raises UsageError: not the project's folder, other settings than
-    the stack that runs;
-    InfrastructureError: the port is taken, a part did not come up within `patience` seconds.
+    `say` is called with one line per part. Raises UsageError (not the project's folder, or a stack
+    with other settings is running), InfrastructureError (the port is taken, or a part was not ready
+    within `patience` seconds).
     """
     home = Path(wanted.home)
     if not (Path(wanted.project) / SOURCE).is_file():
@@ -119,9 +118,9 @@ def _last_line(path: Path) -> str:
 
 
 def down(home: Path, say: Callable[[str], None]) -> int:
-    """Ends everything that carries the mark of `home`: the supervisor first, flow runs while the
-    server can still note how they end, then what they started, workers and server. Returns the
-    number of processes that were there; 0 when nothing ran."""
+    """End every process that carries the mark of `home`: the supervisor first, then flow runs
+    (while the server can still record how they end), the processes they started, workers and
+    server. Returns the number of processes found; 0 if nothing ran."""
     if not home.is_dir():
         return 0
     with _alone(home):
@@ -151,8 +150,8 @@ def _end(
 
 
 def lines(home: Path) -> tuple[bool, list[str]]:
-    """(whether every part of the stack in `home` runs, what there is to say about it: parts,
-    addresses, restarts)."""
+    """(whether every part of the stack in `home` runs, its status lines: parts, addresses,
+    restarts)."""
     stack = load(home)
     there = {
         name: processes.alive(home, name) for name in (SUPERVISOR, *(stack.parts if stack else []))

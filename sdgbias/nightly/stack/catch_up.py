@@ -1,4 +1,4 @@
-"""Whether a night was missed and may be started again now. Pure but for one look into the results
+"""Whether a night was missed and may be started again now. Pure except for one query of the results
 file."""
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from pathlib import Path
 from sdgbias.nightly import ledger, schedule
 from sdgbias.nightly.stack.settings import Stack
 
-#: Waits before the first, second, ... attempt to catch a night up, counted from the end of the run
-#: before; then it is left to a person.
+#: Waits before the first, second, ... attempt to catch up on a night, counted from the end of the
+#: previous run; after the last, a user has to start it.
 WAITS = (timedelta(0), timedelta(0), timedelta(minutes=5), timedelta(minutes=30))
-#: A due night gets this long to start by itself.
+#: Time that a due night has to start by itself.
 GRACE = timedelta(seconds=30)
 
 
 def next_due(stack: Stack, now: datetime) -> str:
-    """The next night as people say it: '2026-11-22 01:30 UTC'."""
+    """The next due time for display: '2026-11-22 01:30 UTC'."""
     for days in (2, 40, 400):
         coming = schedule.due(stack.cron, stack.timezone, now, now + timedelta(days=days))
         if coming:
@@ -27,8 +27,8 @@ def next_due(stack: Stack, now: datetime) -> str:
 
 
 def overdue(stack: Stack, now: datetime) -> datetime | None:
-    """When the newest night was due that is not in the results as ended; None when there is none
-    since the schedule began to count."""
+    """Due time of the newest night that the results do not record as ended; None if there is none
+    since the schedule took effect."""
     since = datetime.fromisoformat(stack.since) if stack.since else now
     latest = _latest_due(stack, since, now - GRACE)
     if latest is None:
@@ -39,8 +39,8 @@ def overdue(stack: Stack, now: datetime) -> datetime | None:
 
 
 def _latest_due(stack: Stack, since: datetime, until: datetime) -> datetime | None:
-    """The last due time in (since, until]; looked for in the last hours first, because a long look
-    costs."""
+    """The last due time in (since, until]; the most recent hours are searched first, because a long
+    search is slow."""
     for back in (timedelta(hours=26), timedelta(days=62)):
         found = (
             schedule.due(stack.cron, stack.timezone, max(since, until - back), until)
@@ -67,7 +67,7 @@ def is_run_of(parameters: Mapping[str, object], expected: datetime | None, due: 
 
 
 def last_night(results: Path) -> str:
-    """The newest night in one line: name, how it ended, how many models came out how."""
+    """The newest night in one line: name, status, number of models per outcome."""
     from sdgbias.errors import StoreError
 
     try:

@@ -1,9 +1,9 @@
-"""Processes that outlive the command that started them: a file per process says which one it is, an
-environment variable marks them all.
+"""Processes that outlive the command that started them: each is identified by a file, and all are
+marked by an environment variable.
 
-A pid alone proves nothing, because the system uses numbers again: a process is known by its pid,
-its command line and the mark. The variable ``MARK`` holds the home folder of a stack; every child
-inherits it, so that what a killed parent left behind is found as well.
+A pid alone is not enough, because the system reuses numbers: a process is identified by its pid,
+command line and mark. The variable ``MARK`` holds the home folder of a stack; every child inherits
+it, so processes left behind by a killed parent are found as well.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from pathlib import Path
 import psutil
 
 MARK = "SDGBIAS_STACK"
-#: Name of the part (server, worker-cpu, ...) that a process was started as, or below.
+#: Name of the part (server, worker-cpu, ...) that a process is, or that started it.
 PART = "SDGBIAS_STACK_PART"
-#: Prefect gives it to the process of a flow run; what that process starts inherits it.
+#: Set by Prefect for the process of a flow run and inherited by its children.
 FLOW_RUN = "PREFECT__FLOW_RUN_ID"
 _LOG_LIMIT = 10_000_000  # bytes; an older log is kept once, as NAME.log.1
 
 
 def spawn(home: Path, name: str, command: list[str], env: Mapping[str, str], cwd: Path) -> int:
-    """Starts `command` in a session of its own, its output in logs/NAME.log, and writes
-    run/NAME.json. Returns the pid."""
+    """Start `command` in a new session, with its output in logs/NAME.log, and write run/NAME.json.
+    Returns the pid."""
     log = log_of(home, name)
     for folder in (log.parent, home / "run"):
         folder.mkdir(parents=True, exist_ok=True)
@@ -50,8 +50,8 @@ def spawn(home: Path, name: str, command: list[str], env: Mapping[str, str], cwd
 
 
 def _wait_for_name(process: subprocess.Popen[bytes]) -> None:
-    """A new process has neither command line nor environment for a moment: it would not be known by
-    them."""
+    """Wait until a new process has a command line and environment; for a moment after its start it
+    has neither and could not be identified."""
     deadline = time.monotonic() + 60
     with contextlib.suppress(psutil.Error):
         while (
@@ -67,7 +67,7 @@ def log_of(home: Path, name: str) -> Path:
 
 
 def write(path: Path, content: object) -> None:
-    """JSON, written beside its final name and renamed: a reader finds the old text or the new."""
+    """Write JSON to a temporary file and rename it: a reader sees the old text or the new."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
@@ -79,8 +79,7 @@ def write(path: Path, content: object) -> None:
 
 
 def read(path: Path) -> dict[str, object]:
-    """What `write` wrote; {} where there is nothing to be read (no file, or cut short by a full
-    disk)."""
+    """Read JSON written by `write`; {} if there is none (no file, or truncated by a full disk)."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -89,8 +88,8 @@ def read(path: Path) -> dict[str, object]:
 
 
 def alive(home: Path, name: str) -> psutil.Process | None:
-    """The process of run/NAME.json while it runs; None when it ended, or when its pid belongs to
-    another process by now."""
+    """The process of run/NAME.json while it runs; None if it ended or its pid now belongs to
+    another process."""
     said = read(home / "run" / f"{name}.json")
     try:
         process = psutil.Process(int(str(said.get("pid", "none"))))
@@ -102,12 +101,12 @@ def alive(home: Path, name: str) -> psutil.Process | None:
 
 
 def names(home: Path) -> list[str]:
-    """Processes that have a file in run/, alive or not."""
+    """Names of processes with a file in run/, alive or not."""
     return sorted(path.stem for path in (home / "run").glob("[!.]*.json"))
 
 
 def marked(home: Path) -> list[psutil.Process]:
-    """Every process that carries the mark of `home`, this one and its parents left out."""
+    """Every process that carries the mark of `home`, except this one and its parents."""
     mine = {os.getpid(), *(p.pid for p in psutil.Process().parents())}
     return [
         process
@@ -121,8 +120,8 @@ def _marked(process: psutil.Process, home: Path) -> bool:
 
 
 def variable(process: psutil.Process, name: str) -> str:
-    """An environment variable of another process; '' when it has none, or is gone, or belongs to
-    somebody else."""
+    """An environment variable of another process; '' if it is not set, the process is gone, or it
+    belongs to another user."""
     try:
         return str(process.environ().get(name, ""))
     except (psutil.Error, OSError):
@@ -130,7 +129,7 @@ def variable(process: psutil.Process, name: str) -> str:
 
 
 def runs_a_flow(process: psutil.Process) -> bool:
-    """Whether it is the process of a flow run itself, and not one that such a process started."""
+    """Whether the process is a flow run itself, not a child of one."""
     try:
         return bool(variable(process, FLOW_RUN)) and any(
             part.startswith("prefect.") for part in process.cmdline()[1:3]
@@ -147,8 +146,7 @@ def _lives(process: psutil.Process) -> bool:
 
 
 def end(processes: Iterable[psutil.Process], patience: float) -> int:
-    """Asks processes to end (SIGTERM), waits up to `patience` seconds, then kills. Returns how many
-    there were."""
+    """Send SIGTERM, wait up to `patience` seconds, then kill. Returns the number of processes."""
     asked = [process for process in processes if _lives(process)]
     for process in asked:
         with contextlib.suppress(psutil.Error):

@@ -1,5 +1,5 @@
-"""What a local stack is made of: its settings, the environment of its processes, and its
-deployments as `prefect deploy` reads them."""
+"""Configuration of a local stack: its settings, the environment of its processes, and its
+deployments in the format of `prefect deploy`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from sdgbias.errors import InputError, UsageError
 from sdgbias.nightly.schedule import CRON, TIMEZONE
 from sdgbias.nightly.stack.processes import read, write
 
-#: Prefect and the other tools say nothing to the outside, and a temporary server has time to start
-#: on a slow machine.
+#: Turns off telemetry and other outgoing traffic of Prefect and other tools, and gives a temporary
+#: server time to start on a slow machine.
 QUIET = {
     "DO_NOT_TRACK": "1",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
@@ -32,9 +32,9 @@ QUIET = {
     "HF_HUB_OFFLINE": "1",
     "GX_ANALYTICS_ENABLED": "false",
 }
-#: A stack's own: quick polling, a heartbeat per flow run, patience with a server that is being
-#: restarted, logs in its pages. Leases of concurrency slots lie in files: a server that was killed
-#: would otherwise forget who holds one.
+#: For stacks only: fast polling, a heartbeat per flow run, tolerance of server restarts, logs in
+#: the web pages. Leases of concurrency slots are stored in files: otherwise a killed server would
+#: lose track of their holders.
 LIVELY = {
     "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": (
         "prefect.server.concurrency.lease_storage.filesystem"
@@ -51,9 +51,9 @@ CPU = "cpu"
 
 @dataclass(frozen=True)
 class Stack:
-    """One local stack. `pools`: kind of machine -> models at a time; `parameters`: what a scheduled
-    night gets; `since`: UTC, when its schedule began to count (a night that was due before is not
-    caught up); `watch`: also look at the hub every day."""
+    """One local stack. `pools`: machine type -> models in parallel; `parameters`: of a scheduled
+    night; `since`: UTC, when its schedule took effect (nights due earlier are not caught up);
+    `watch`: also check the hub every day."""
 
     home: str
     project: str
@@ -81,13 +81,13 @@ class Stack:
 
     @property
     def parts(self) -> list[str]:
-        """Names of the processes that must run, the supervisor left out."""
+        """Names of the processes that must run, except the supervisor."""
         return ["server", *self.workers]
 
     @property
     def workers(self) -> dict[str, str]:
-        """Worker -> kind of its pool: one for CPU models, whatever their number, and one per
-        accelerator of every other kind."""
+        """Worker -> machine type of its pool: one worker for all CPU models, and one per
+        accelerator of every other type."""
         found = {f"worker-{CPU}": CPU}
         for kind, count in self.pools.items():
             found |= {f"worker-{kind}-{i}": kind for i in range(count)} if kind != CPU else {}
@@ -98,7 +98,7 @@ class Stack:
 
 
 def load(home: Path) -> Stack | None:
-    """The settings of the stack in `home`; None where there never was one."""
+    """The settings of the stack in `home`; None if it never had one."""
     said = read(home / "stack.json")
     try:
         return Stack(**said) if said else None  # type: ignore[arg-type]
@@ -114,7 +114,7 @@ def save(stack: Stack) -> None:
 
 
 def pools_of(text: str) -> dict[str, int]:
-    """'cpu=1,h100=8' -> {'cpu': 1, 'h100': 8}. A pool for CPU models is always there: the night
+    """'cpu=1,h100=8' -> {'cpu': 1, 'h100': 8}. A CPU pool is always included, because the night
     itself runs in it."""
     pools: dict[str, int] = {}
     for part in filter(None, (p.strip() for p in text.split(","))):
@@ -132,9 +132,9 @@ def pools_of(text: str) -> dict[str, int]:
 
 
 def environment(stack: Stack) -> dict[str, str]:
-    """The environment of every process of the stack. What the shell of `sdgbias up` sets about
-    tools wins over QUIET and LIVELY, except for where the server is; tokens are inherited and never
-    written down."""
+    """The environment of every process of the stack. Variables already set in the shell of `sdgbias
+    up` override QUIET and LIVELY, except for the server's address; tokens are inherited and never
+    written to disk."""
     given = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT__")}
     own = {
         "PREFECT_API_URL": stack.api,
@@ -142,19 +142,19 @@ def environment(stack: Stack) -> dict[str, str]:
         "PREFECT_HOME": str(Path(stack.home) / "prefect"),
         "PREFECT_SERVER_API_HOST": "127.0.0.1",
         "PREFECT_SERVER_API_PORT": str(stack.port),
-        # no other site's page may start flows
+        # pages of other sites must not start flows
         "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": f"{stack.page},http://localhost:{stack.port}",
         "SDGBIAS_HOME": stack.project,
         "PYTHONUNBUFFERED": "1",
-        # tools of this environment are found even when it is not activated
+        # tools of this environment are found even if it is not activated
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
     }
     return {**QUIET, **LIVELY, **given, **own}
 
 
 def deployments(stack: Stack, source: Mapping[str, Any]) -> dict[str, Any]:
-    """`infra/prefect.yaml` for this stack: its schedule, its parameters, one deployment of `score`
-    per pool, and `watch` where it is wanted."""
+    """`infra/prefect.yaml` for this stack: with its schedule and parameters, one deployment of
+    `score` per pool, and `watch` if enabled."""
     by_name = {str(entry["name"]): entry for entry in source["deployments"]}
     schedule = {
         "cron": stack.cron,
@@ -183,7 +183,7 @@ def deployments(stack: Stack, source: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write_deployments(stack: Stack) -> Path:
-    """Writes them to HOME/prefect.yaml, where `prefect deploy` reads them; returns the path."""
+    """Write the deployments to HOME/prefect.yaml for `prefect deploy`; return the path."""
     source = Path(stack.project) / SOURCE
     try:
         made = deployments(stack, yaml.safe_load(source.read_text(encoding="utf-8")))
