@@ -1,6 +1,6 @@
-"""The contract of an engine, and the one place that turns a registry entry into one.
+"""The interface of an engine, and the one place that builds an engine from a registry entry.
 
-Engines that score prompts. Only this package imports torch or transformers.
+Engines score prompts. Only this package imports torch or transformers.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ from sdgbias.errors import RegistryError, one_of
 from sdgbias.registry import entries
 from sdgbias.types import ModelSpec, Prompt, ScoreBatch
 
-#: What answers prompts; a text encoder of the registry reads answers instead (text_encoders.py).
+#: Backends that answer prompts; a text encoder of the registry reads answers instead
+#: (text_encoders.py).
 BACKENDS = tuple(sorted(set(entries.BACKENDS) - {"text-encoder"}))
-#: Options that say where an engine runs and what it is compared with: no engine sees them.
+#: Options that set where an engine runs and what it is compared with; they are not passed to the
+#: engine.
 HOUSE_OPTIONS = ("gpu", "num_cpus", "num_gpus", "parity", "python", "suites")
 
 
 class Loaded:
-    """What is known of a model that is loaded, in this process or in others, and how it is let go.
+    """Properties of a loaded model, in this process or in others, and how to release it.
 
     The defaults are those of one engine on this machine that writes its answers.
     """
@@ -33,27 +35,27 @@ class Loaded:
     fingerprint: str
     #: Whether `generate` takes forced starts.
     forces_starts: bool = True
-    #: Whether it only chooses one of the labels that a prompt lists, and scores no candidates.
+    #: Whether it only chooses one of the labels listed in a prompt, and scores no candidates.
     chooses_labels: bool = False
-    #: The labels that it can say at all; None: whatever there is.
+    #: The labels that it can answer with; None: any.
     names: Collection[str] | None = None
-    #: Engines at work.
+    #: Number of engines running.
     size: int = 1
-    #: What was done since it was loaded (prompts, tokens_prefilled, images_encoded, ...), for
-    #: `sdgbias plan` to judge the next run's time by.
+    #: Work done since it was loaded (prompts, tokens_prefilled, images_encoded, ...), from which
+    #: `sdgbias plan` estimates the time of the next run.
     counts: Mapping[str, float] = MappingProxyType({})
 
     def use_ledger(self, path: Path, run: str) -> None:
-        """Keeps the budget of ``run`` (what it costs over all starts) in the JSON file ``path``;
-        nothing where asking costs nothing."""
+        """Keeps the budget of ``run`` (its cost over all starts) in the JSON file ``path``; does
+        nothing where requests are free."""
 
     def close(self) -> None:
-        """Lets go of processes and connections."""
+        """Releases processes and connections."""
 
 
 class Backend(Loaded, ABC):
-    """What every engine can do. Scores depend on the prompt alone, never on its neighbours in the
-    batch (to 1e-4)."""
+    """The interface of every engine. Scores depend on the prompt alone, never on its neighbours in
+    the batch (to 1e-4)."""
 
     @abstractmethod
     def candidate_scores(self, prompts: Sequence[Prompt]) -> ScoreBatch:
@@ -68,9 +70,8 @@ class Backend(Loaded, ABC):
 
 
 def load(spec: ModelSpec, root: Path) -> Backend:
-    """The engine of a registry entry, in this process or in that of another environment
-    (elsewhere.py). `root` is the folder that 'local:' repositories and the option `python` are
-    relative to."""
+    """The engine of a registry entry, in this process or in a child process of another environment
+    (subprocess.py). 'local:' repositories and the option `python` are relative to `root`."""
     from sdgbias.engines.subprocess import ChildEngine, interpreter
 
     python = interpreter(spec, root)

@@ -1,7 +1,8 @@
-"""Whether two ways of scoring the same prompts give the same scores, and the verdict on a model
-that is kept beside its results.
+"""Compares two ways of scoring the same prompts, and stores the verdict on a model beside its
+results.
 
-parity/<model>.json: written by `sdgbias models check`, read before a run is published
+The verdict, parity/<model>.json, is written by `sdgbias models check` and read before a run is
+published.
 """
 
 from __future__ import annotations
@@ -64,8 +65,8 @@ def log_shares(logits: np.ndarray) -> np.ndarray:
 
 
 def compare(what: str, one: ScoreBatch, two: ScoreBatch, tolerance: float) -> Comparison:
-    """Two score batches over the same N prompts, (N, K) logits each. A probe with a censored (-inf)
-    or no score is left out."""
+    """Compares two score batches over the same N prompts, (N, K) logits each. Probes with a
+    censored (-inf) or missing score are left out."""
     p, q = log_shares(one.logits), log_shares(two.logits)
     asked = ~np.isnan(p) | ~np.isnan(q)
     told = asked.any(axis=1) & (np.isfinite(p) & np.isfinite(q) | ~asked).all(axis=1)
@@ -95,13 +96,13 @@ def compare(what: str, one: ScoreBatch, two: ScoreBatch, tolerance: float) -> Co
 
 
 def _margin(p: np.ndarray) -> np.ndarray:
-    """(N,) how far the best candidate lies before the second; inf where there is no second."""
+    """(N,) margin of the best candidate over the second; inf where there is no second."""
     ordered = np.sort(np.where(np.isnan(p), -np.inf, p), axis=1)
     return ordered[:, -1] - ordered[:, -2] if p.shape[1] > 1 else np.full(len(p), np.inf)
 
 
 def verdict_path(folder: Path, model: str) -> Path:
-    """`folder` is that of the results file."""
+    """Path of a model's verdict; `folder` is that of the results file."""
     return folder / "parity" / f"{model}.json"
 
 
@@ -122,9 +123,9 @@ def read_verdict(folder: Path, model: str) -> dict[str, Any]:
 
 
 def require_agreement(folder: Path, model: str, fingerprint: str) -> None:
-    """The gate before a run is published: GateError when the engines of this very model were found
-    to disagree. A model that was never checked passes, and so does one whose weights, versions or
-    settings have changed since."""
+    """The check before a run is published: GateError when the engines of exactly this model were
+    found to disagree. A model that was never checked passes, and so does one whose weights,
+    versions or settings have changed since."""
     told = read_verdict(folder, model)
     if told.get("verdict") != DISAGREE or told["fingerprint"] != fingerprint:
         return

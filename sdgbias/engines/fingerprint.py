@@ -1,10 +1,10 @@
-"""What an engine's scores hang on besides the prompt, as one fingerprint. Computed without loading
-any weights.
+"""Fingerprint of everything besides the prompt that an engine's scores depend on, computed without
+loading any weights.
 
 A score is stored under the prompt's text, the bytes of its pictures, its candidates and this
-fingerprint (plan.prompt_key), not under its token ids. That is the same key as long as the
-fingerprint covers all that makes token ids and pixels of text and
-pictures: chat template, tokenizer, processor settings, and the libraries that apply them.
+fingerprint (plan.prompt_key), not under its token ids. The two keys are equivalent as long as the
+fingerprint covers everything that turns text and pictures into token ids and pixels: chat template,
+tokenizer, processor settings, and the libraries that apply them.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ FILES = (
     "*.py",
     "additional_chat_templates/*.jinja",
 )
-#: Who applies them: templates and processors, tensors, text to tokens, decoding and resizing of
-#: pictures.
+#: Libraries that affect scores: templates and processors, tensors, tokenization, decoding and
+#: resizing of pictures.
 LIBRARIES = ("transformers", "torch", "tokenizers", "pillow")
 
 
 def local_folder(spec: ModelSpec, root: Path) -> Path | None:
-    """The folder of a 'local:' or 'path:' repository; None for a hub id. ModelError when there is
-    no model in it."""
+    """The folder of a 'local:' or 'path:' repository; None for a hub id. ModelError when the folder
+    contains no model."""
     kind, _, rest = spec.repo.partition(":")
     if kind not in ("local", "path"):
         return None
@@ -60,7 +60,7 @@ def folder_digest(folder: Path) -> str:
 
 def installed(*names: str) -> str:
     """Version of the first of these packages that is installed, without the build (`+cpu`); 'none'
-    where none is."""
+    if none is."""
     for name in names:
         try:
             return version(name).split("+")[0]
@@ -74,7 +74,7 @@ def fingerprint(
 ) -> str:
     """16 hex digits over weights, tokenizer, templates and settings (the bytes of a folder; of a
     hub model its pinned commit), dtype, length of answers, the engine's code version, libraries,
-    and what else the engine names: device, attention, ..."""
+    and the other settings that the engine passes: device, attention, ..."""
     folder = local_folder(spec, root)
     weights = folder_digest(folder) if folder else f"{spec.repo}@{spec.revision}"
     settings = [spec.dtype, f"new {spec.max_new_tokens}", f"remote code {spec.trust_remote_code}"]

@@ -1,8 +1,8 @@
-"""What an error means that came up while files of a model were read: the folder's, the hub's, the
-token's or the network's fault.
+"""Classifies an error raised while a model's files were read: caused by the folder, the hub, the
+token or the network.
 
-transformers wraps whatever the hub's client says into an OSError; what it was stands in the chain
-of causes.
+transformers wraps every error of the hub's client into an OSError; the original is in the chain of
+causes.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from sdgbias.errors import (
 )
 from sdgbias.types import ModelSpec
 
-#: What transformers' own code runs into where a repository's files lack or mistake a setting;
-#: asking again is of no use.
+#: Errors raised inside transformers where a repository's files lack or misstate a setting; retrying
+#: does not help.
 BROKEN = (TypeError, LookupError, AttributeError)
-#: What transformers raises about files that it could read.
+#: Errors that transformers raises about files that it could read.
 _OF_FILES = (ValueError, ImportError, TypeError, KeyError, AttributeError)
 
 
 def translate(
     spec: ModelSpec, folder: Path | None, what: str, error: BaseException
 ) -> SdgbiasError:
-    """The error to raise instead of ``error``, which came while ``what`` was done ('can't load the
+    """The error to raise instead of ``error``, which occurred during ``what`` ('can't load the
     processor of')."""
     line = (str(error).strip().splitlines() or [type(error).__name__])[0]
     told = f"{spec.name}: {what} {folder or spec.repo}: {line}"
@@ -78,15 +78,15 @@ def translate(
         )
     if "EntryNotFoundError" in kinds or "RemoteEntryNotFoundError" in kinds:
         return ModelError(told)
-    # what transformers itself says of files that it has: no further try reads them otherwise
+    # transformers' own errors about files that exist: retrying would not read them differently
     if isinstance(error, _OF_FILES):
         return ModelError(told)
     return InfrastructureError(told)
 
 
 def _never(spec: ModelSpec, folder: Path | None, error: BaseException) -> str:
-    """Why these files can't be loaded here however often it is tried, with the next command; ''
-    where the error is of another kind."""
+    """Why these files can't be loaded here on any attempt, with the next command; '' where the
+    error is of another kind."""
     texts = [str(cause) for cause in _causes(error) if isinstance(cause, _OF_FILES)]
     text = " ".join(" ".join(texts).split())
     again = f"sdgbias register-model {folder or spec.repo}"

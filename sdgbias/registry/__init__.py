@@ -1,2 +1,2 @@
-"""Model entries, what the hub says of a model, proposals for new entries, the watch for new
+"""Model entries, metadata of models on the hub, proposals for new entries, the watch for new
 releases."""

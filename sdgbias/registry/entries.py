@@ -1,11 +1,11 @@
 """The model registry: one YAML file per model in ``registry/models/``, found by stem; fields:
 registry/README.md.
 
-A model is a candidate, enabled, quarantined or retired; ``set_state`` moves it, ``due`` says whom a
-night asks.
+A model is a candidate, enabled, quarantined or retired; ``set_state`` moves it, ``due`` lists the
+models that a nightly run scores.
 
-Everything here raises ``RegistryError`` with one line that names the file, the value at fault and
-what is valid. Nothing heavier than yaml is imported at the top. ``register.propose`` makes new
+Everything here raises ``RegistryError`` with one line that names the file, the invalid value and
+the valid ones. Nothing heavier than yaml is imported at the top. ``propose.propose`` makes new
 entries.
 """
 
@@ -46,7 +46,7 @@ BACKENDS = (
     "vit-zero-shot",
     "text-encoder",
 )
-#: What a model is asked every night where option `suites` of its entry says nothing.
+#: The nightly suites of a model whose entry has no option `suites`.
 DEFAULT_SUITES = (SDG,)
 DTYPES = ("float32", "bfloat16", "float16")
 UNPINNED = "unpinned"
@@ -55,7 +55,7 @@ ENV_ROOT = "SDGBIAS_REGISTRY"
 _GO_THERE = f"change to the repository, or: export {ENV_ROOT}=/path/to/repository"
 SCHEMA_LINE = "# yaml-language-server: $schema=../model.schema.json\n"
 
-#: What a model may become. A retired one is looked at again before it is enabled.
+#: The allowed transitions. A retired model becomes a candidate again before it is enabled.
 MOVES = {
     CANDIDATE: (CANDIDATE, ENABLED, RETIRED),
     ENABLED: (ENABLED, QUARANTINED, RETIRED),
@@ -68,7 +68,7 @@ REQUIRED = ("name", "title", "backend", "repo", "revision", "state")
 #: model
 _ALWAYS = (*REQUIRED, "dtype", "batch_size", "max_new_tokens")
 FIELDS = tuple(f.name for f in dataclasses.fields(ModelSpec))
-#: Fields of before there were states; still read, never written.
+#: Fields from before states were introduced; still read, never written.
 OLD_FIELDS = ("enabled", "disabled_reason")
 _TEXT = (
     "name",
@@ -89,7 +89,7 @@ NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 COMMIT = re.compile(r"[0-9a-f]{40}")
 HUB_ID = re.compile(r"(?!.*\.\.)[A-Za-z0-9_][A-Za-z0-9._-]*/[A-Za-z0-9_][A-Za-z0-9._-]*")
 _DATE = re.compile(r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])")
-#: What a suite may be called.
+#: Valid names of suites.
 SUITE_NAME = re.compile(r"[a-z][a-z0-9_-]{0,39}")
 ENV_NAME = re.compile(r"[A-Z][A-Z0-9_]*")
 
@@ -152,8 +152,8 @@ def load_all(root: Path | None = None) -> dict[str, ModelSpec]:
 
 
 def load_readable(root: Path | None = None) -> tuple[dict[str, ModelSpec], dict[str, str]]:
-    """(the valid entries by name, file stem -> what is wrong with it): one broken file doesn't hide
-    the others."""
+    """(the valid entries by name, file stem -> its fault): one broken file doesn't hide the
+    others."""
     found: dict[str, ModelSpec] = {}
     broken: dict[str, str] = {}
     paths = _entries(root or find_root())
@@ -177,20 +177,21 @@ def enabled(root: Path | None = None) -> dict[str, ModelSpec]:
 
 
 def due(root: Path | None, today: date) -> dict[str, ModelSpec]:
-    """Whom a night asks, sorted by name: the enabled entries, and the quarantined ones whose
-    ``until`` is today or past. RegistryError at the first file that is not valid."""
+    """The models that a nightly run scores, sorted by name: the enabled entries, and the
+    quarantined ones whose ``until`` is today or past. RegistryError at the first file that is not
+    valid."""
     return {name: spec for name, spec in load_all(root).items() if is_due(spec, today)}
 
 
 def is_due(spec: ModelSpec, today: date) -> bool:
-    """Whether a night of this day asks the model. A quarantine without a date ends when a person
-    enables the model."""
+    """Whether a nightly run of this day scores the model. A quarantine without a date ends only
+    when the model is enabled by hand."""
     return spec.enabled or (spec.until != "" and date.fromisoformat(spec.until) <= today)
 
 
 def load(root: Path | None, name: str) -> ModelSpec:
-    """One entry by name; the others are not read, so a broken neighbour can't block it. Unknown:
-    lists the names."""
+    """One entry by name; the others are not read, so a broken neighbour can't block it.
+    RegistryError for an unknown name lists the known ones."""
     files = _files(root or find_root())
     if name not in files:
         raise RegistryError(one_of("model", name, files) + "; add one: sdgbias register-model REPO")
@@ -210,8 +211,8 @@ def weights_path(spec: ModelSpec, root: Path | None = None) -> Path | None:
 
 
 def read(path: Path) -> ModelSpec:
-    """The entry of one YAML file, which need not lie in the registry (a snapshot). RegistryError
-    when it is not valid."""
+    """The entry of one YAML file, also outside the registry (a snapshot). RegistryError when it is
+    not valid."""
     try:
         return _parsed(yaml_text.read_small(path), path)
     except InputError as error:
@@ -311,7 +312,7 @@ def _check_types(data: Mapping[str, Any], where: Path | str) -> None:
 
 
 def _refuse_secrets(data: Mapping[Any, Any], where: Path | str) -> None:
-    """Credentials never live in YAML; the value itself is not repeated in the message."""
+    """RegistryError for credentials in YAML; the value itself is not repeated in the message."""
     key = yaml_text.find_secret(data, allowed=("api_key_env", "max_new_tokens"))
     if key:
         raise RegistryError(
@@ -321,7 +322,7 @@ def _refuse_secrets(data: Mapping[Any, Any], where: Path | str) -> None:
 
 
 def _faults(spec: ModelSpec) -> Iterator[str]:
-    """What is wrong with a well-typed spec, as sentences without the file's name."""
+    """The faults of a well-typed spec, as sentences without the file's name."""
     if not NAME.fullmatch(spec.name):
         yield f"name {spec.name!r}; valid: lower-case letters, digits, '.', '_', '-'"
     if not spec.title:
@@ -382,8 +383,8 @@ def is_date(text: str) -> bool:
 
 
 def suites(spec: ModelSpec) -> tuple[str, ...]:
-    """The suites that the nightly asks a model, those of SUITES first (option `suites`; default:
-    the first)."""
+    """The suites that the nightly run scores for a model, those of SUITES first (option `suites`;
+    default: the first)."""
     asked = spec.options.get("suites", DEFAULT_SUITES)
     given = tuple(dict.fromkeys(map(str, asked))) if isinstance(asked, list | tuple) else ()
     return tuple(name for name in SUITES if name in given) + tuple(
@@ -392,8 +393,8 @@ def suites(spec: ModelSpec) -> tuple[str, ...]:
 
 
 def suite_fault(name: object) -> str:
-    """Why this can't be the name of a suite; '' where it can. Everybody may have suites of their
-    own, but none that reads like a slip of the pen for one of SUITES."""
+    """Why this can't be the name of a suite; '' where it can. Custom suites may have any other
+    name, except one that looks like a typo of one of SUITES."""
     if isinstance(name, str) and SUITE_NAME.fullmatch(name):
         near = difflib.get_close_matches(name, SUITES, 1, 0.75)
         if name in SUITES or not near:
@@ -439,7 +440,7 @@ def _repo_faults(spec: ModelSpec) -> Iterator[str]:
 
 
 def to_dict(spec: ModelSpec) -> dict[str, Any]:
-    """The fields to write, in ModelSpec's order: those of _ALWAYS and what differs from ModelSpec's
+    """The fields to write, in ModelSpec's order: those of _ALWAYS and those that differ from the
     defaults."""
     blank = ModelSpec(name="", title="", backend="", repo="", revision="", state="")
     return {
@@ -502,11 +503,11 @@ def set_state(
     root: Path | None, name: str, state: str, *, reason: str = "", until: str | date = ""
 ) -> Path:
     """Moves one model to another state and returns its file. Only state, reason and until change;
-    comments and order stay.
+    comments and order are preserved.
 
     reason: one line, needed unless the new state is 'enabled'. until: quarantined only, an ISO date
-    from which on the nightly tries again; '' until a person enables it. RegistryError: no such
-    entry, a broken one, an illegal move (MOVES).
+    from which on the nightly run scores it again; '' for a quarantine that lasts until the model is
+    enabled by hand. RegistryError: no such entry, a broken one, an illegal move (MOVES).
     """
     path, new = moved(root, name, state, reason=reason, until=until)
     fields = {"state": new.state, "reason": new.reason, "until": new.until}
@@ -528,8 +529,7 @@ def set_state(
 def moved(
     root: Path | None, name: str, state: str, *, reason: str = "", until: str | date = ""
 ) -> tuple[Path, ModelSpec]:
-    """(file, what the entry would say) after set_state, which this leaves undone. Errors as
-    there."""
+    """(file, its entry's new text) of set_state, without writing it. Raises the same errors."""
     files = _files(root or find_root())
     if name not in files:
         raise RegistryError(one_of("model", name, files))

@@ -1,8 +1,8 @@
-"""What the hub says about a model repository: commit, configuration, size. Never weights, never
+"""Metadata of a model repository on the hub: commit, configuration, size. Never weights, never
 code.
 
-Every refusal is one plain line: not found, gated (not logged in, expired token, no access),
-withdrawn, unreachable. HF_ENDPOINT names another hub, HF_HUB_ETAG_TIMEOUT the seconds to wait
+Every failure is one plain line: not found, gated (not logged in, expired token, no access),
+withdrawn, unreachable. HF_ENDPOINT sets another hub, HF_HUB_ETAG_TIMEOUT the seconds to wait
 (default 10). A token is sent, and never shown.
 """
 
@@ -17,34 +17,35 @@ from typing import Any
 
 from sdgbias.errors import ExpiredToken, Gated, HubUnreachable, RegistryError, SdgbiasError
 
-#: Files that can change a score. A commit that touches no other kind is the same model with other
-#: words around it.
+#: Files that can change a score. A commit that touches no others is the same model with different
+#: documentation.
 THAT_MATTER = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken", "*.py")
 _LARGEST_JSON = 4 * 2**20
 _LISTED = ("sha", "createdAt", "pipeline_tag", "safetensors", "cardData", "gated")
 
 
 class NoRevision(RegistryError):
-    """The repository is there, the revision isn't."""
+    """The repository exists, the revision doesn't."""
 
 
 class BadResponse(HubUnreachable):
-    """The hub is there, and answers this question with a server's error."""
+    """The hub is reachable, but answers this request with a server error."""
 
 
 class NoRepository(RegistryError):
-    """There is no such repository, for this account at least."""
+    """The repository doesn't exist, at least for this account."""
 
 
 class AccessDenied(RegistryError):
-    """There is no such repository, or it is private: the hub doesn't tell those who aren't logged
-    in."""
+    """The repository doesn't exist or is private: without a login, the hub doesn't distinguish the
+    two."""
 
 
 @dataclass(frozen=True)
 class HubModel:
-    """One repository at one commit. config, processor: config.json and the processor's, {} when not
-    there; files: name -> digest of its bytes; weight_bytes, params: 0 when the hub doesn't say."""
+    """One repository at one commit. config, processor: config.json and the processor's, {} if
+    missing; files: name -> digest of its bytes; weight_bytes, params: 0 if the hub doesn't report
+    them."""
 
     repo: str
     commit: str
@@ -67,8 +68,8 @@ class HubModel:
 
 @dataclass(frozen=True)
 class Listed:
-    """A repository as a listing of its owner names it. created: None when the hub doesn't say;
-    params: 0 likewise."""
+    """A repository in the listing of its owner. created: None if the hub doesn't report it; params:
+    likewise 0."""
 
     repo: str
     created: date | None
@@ -102,8 +103,8 @@ def commit(repo: str, revision: str | None = None) -> HubModel:
 
 
 def look(repo: str, revision: str | None = None) -> HubModel:
-    """A repository at one revision, with its configuration. Errors: RegistryError (not there, no
-    such revision, no configuration), Gated, ExpiredToken, HubUnreachable."""
+    """A repository at one revision, with its configuration. Errors: RegistryError (missing
+    repository, revision or configuration), Gated, ExpiredToken, HubUnreachable."""
     found = commit(repo, revision)
     if "config.json" not in found.files:
         raise RegistryError(
@@ -138,7 +139,7 @@ def listed(owner: str, pipeline: str) -> list[Listed]:
     try:
         while page and page.startswith(
             constants.ENDPOINT
-        ):  # the client's own paging knows no timeout
+        ):  # the client's own paging has no timeout
             response = _get(page, params)
             found += [ModelInfo(**{"siblings": None, **item}) for item in response.json()]  # type: ignore[no-untyped-call]
             page, params = response.links.get("next", {}).get("url"), None
@@ -200,7 +201,7 @@ def _json(repo: str, revision: str, name: str) -> dict[str, Any]:
 
 
 def plain(repo: str, revision: str | None, error: Exception) -> SdgbiasError:
-    """What an error of the hub's client means to a person."""
+    """The error of the package for an error of the hub's client, in plain words."""
     from huggingface_hub import constants, get_token
     from huggingface_hub.errors import (
         GatedRepoError,

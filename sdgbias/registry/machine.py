@@ -1,5 +1,5 @@
-"""What this machine has, and how much memory a model needs: the rule that `sdgbias register-model`
-goes by.
+"""The resources of this machine, and the memory that a model needs: the rule used by `sdgbias
+register-model`.
 
 A device needs 1.15 x its share of the weights (parameters x bytes of the dtype, divided by the
 devices that share the model), plus room for activations and key-value cache: as much as the
@@ -23,7 +23,7 @@ RULE = "1.15 x weights (divided by --tensor-parallel) + room: as much as the wei
 
 @dataclass(frozen=True)
 class Machine:
-    """gpus: GiB of each; ram: GiB that processes here may use together."""
+    """gpus: GiB of each; ram: GiB available to all processes here together."""
 
     gpus: tuple[float, ...]
     ram: float
@@ -62,18 +62,18 @@ def _gpus() -> tuple[float, ...]:
 
 
 def weights_gib(params: float, dtype: str) -> float:
-    """GiB of so many parameters."""
+    """GiB of weights with this many parameters."""
     return params * BYTES[dtype] / GIB
 
 
 def need(weights: float, devices: int = 1) -> float:
-    """GiB that each of the devices needs that share weights of so many GiB."""
+    """GiB needed on each of the devices that share weights of this many GiB."""
     return OVERHEAD * weights / devices + min(MOST_ROOM, max(LEAST_ROOM, weights / devices))
 
 
 def fits(gib: float, devices: int, machine: Machine) -> bool:
-    """Whether so many devices here have so much memory each; without GPUs, whether main memory
-    holds it."""
+    """Whether this many devices of the machine have this much memory each; without GPUs, whether
+    main memory is large enough."""
     if machine.gpus:
         return sum(memory >= gib for memory in machine.gpus) >= devices
     return devices == 1 and machine.ram >= gib

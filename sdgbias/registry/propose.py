@@ -1,5 +1,5 @@
-"""New registry entries: what ``sdgbias register-model`` proposes for a hub repository or a folder
-of weights, and why.
+"""New registry entries: the proposal of ``sdgbias register-model`` for a hub repository or a folder
+of weights, with reasons.
 
 Reads config.json, the processor's configuration and the headers or sizes of safetensors; never
 weights, pickles or code.
@@ -31,20 +31,21 @@ from sdgbias.registry.machine import Machine
 from sdgbias.types import CANDIDATE, ENABLED, QUARANTINED, ModelSpec
 
 _SAVED = "give a folder saved with save_pretrained()"
-#: Vision-language configs that carry no ``vision_config`` block of their own.
+#: Vision-language configs without a ``vision_config`` block.
 _VISION_TYPES = ("fuyu", "git", "kosmos-2", "vilt")
 _PIPELINES = ("", "image-text-to-text", "image-to-text", "visual-question-answering", "any-to-any")
-#: Families that vLLM was seen to serve, and those that it can't: their Q-Former reads the question.
+#: Families that vLLM was verified to serve, and those that it can't: their Q-Former reads the
+#: question.
 SERVED_BY_VLLM = ("internvl", "llava", "llava_onevision", "qwen2_5_vl")
 NOT_SERVED_BY_VLLM = ("instructblip", "instructblipvideo")
-#: Families that were trained on one picture a prompt: the benchmark's composite layout.
+#: Families that were trained on one picture per prompt: the benchmark's composite layout.
 ONE_PICTURE = ("blip-2", "instructblip", "llava", "paligemma", "vipllava")
 _WEIGHTED = ("hf", "vllm")
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a person asked for; what is empty is proposed."""
+    """The user's choices; empty fields are proposed."""
 
     name: str = ""
     title: str = ""
@@ -62,8 +63,8 @@ class Request:
 
 @dataclass(frozen=True)
 class Host:
-    """Where the model would run. families: the model_types that this transformers knows, asked only
-    when needed; no_vllm: why vLLM can't run here, '' when it can."""
+    """The host that would run the model. families: the model_types that this transformers supports,
+    computed only when needed; no_vllm: why vLLM can't run here, '' when it can."""
 
     machine: Machine
     families: Callable[[], frozenset[str]] = frozenset
@@ -72,8 +73,8 @@ class Host:
 
 @dataclass(frozen=True)
 class Proposal:
-    """spec: a valid candidate; verdicts: one line each, for the person who decides; obstacle: why
-    it can't be enabled here, '' when nothing but its probes stands in the way."""
+    """spec: a valid candidate; verdicts: one line each, for the user; obstacle: why it can't be
+    enabled here, '' when only its probes remain."""
 
     spec: ModelSpec
     verdicts: tuple[str, ...]
@@ -112,9 +113,9 @@ def propose(
     ``path:/ABSOLUTE/FOLDER``. Nothing is written.
 
     base: the entry whose settings are kept; default: the one of the same repository (and name, if
-    one is wanted). A hub revision is resolved to its commit. Errors: RegistryError (not there, no
-    safetensors, no vision-language model, remote code), Gated, ExpiredToken, HubUnreachable (and no
-    commit given).
+    one is given). A hub revision is resolved to its commit. Errors: RegistryError (not found, no
+    safetensors, not a vision-language model, remote code), Gated, ExpiredToken, HubUnreachable (and
+    no commit given).
     """
     if wanted.backend and wanted.backend not in BACKENDS:
         raise RegistryError(one_of("backend", wanted.backend, BACKENDS))
@@ -172,8 +173,8 @@ def propose(
 
 
 def _existing_entry(repo: str, name: str, root: Path) -> ModelSpec | None:
-    """The entry of the same repository (and name, if given), one that the nightly asks before
-    others."""
+    """The entry of the same repository (and name, if given); enabled entries first, then
+    quarantined ones."""
     order = (ENABLED, QUARANTINED)
     found = [
         s
@@ -239,7 +240,7 @@ def _entry(
 
 
 def _batch_size(params_b: float | None) -> int:
-    """A starting point in prompts per batch; bigger models leave less room for activations."""
+    """A starting value in prompts per batch; bigger models leave less room for activations."""
     steps = ((0.1, 32), (1.0, 16), (9.0, 8))
     return next((size for limit, size in steps if params_b is not None and params_b < limit), 4)
 
@@ -247,7 +248,7 @@ def _batch_size(params_b: float | None) -> int:
 def _backend(
     wanted: Request, base: ModelSpec | None, facts: ModelFacts, here: Host
 ) -> tuple[str, str]:
-    """(backend, why)."""
+    """(backend, reason)."""
     backend, why = wanted.backend, "as asked"
     if not backend and base:
         backend, why = base.backend, f"as {base.name} has it"
@@ -273,8 +274,8 @@ def _backend(
 
 
 def _judge(repo: str, backend: str, facts: ModelFacts, here: Host, trusted: bool) -> str:
-    """RegistryError for a model that can't be scored or needs code of its own; else what to say
-    about such code."""
+    """RegistryError for a model that can't be scored or needs remote code without permission; else
+    a note on such code."""
     if backend not in _WEIGHTED or facts.unread:
         return ""
     kind, own_code = facts.family, "auto_map" in facts.config or "auto_map" in facts.processor
@@ -303,7 +304,7 @@ def _judge(repo: str, backend: str, facts: ModelFacts, here: Host, trusted: bool
 
 
 # ----------------------------------------------------------------------
-# what is there
+# reading the repository or folder
 
 
 def _look(repo: str, revision: str, root: Path) -> tuple[str, ModelFacts]:
@@ -340,7 +341,7 @@ def _look(repo: str, revision: str, root: Path) -> tuple[str, ModelFacts]:
 
 def _canonical_repo(repo: str, root: Path) -> str:
     """Folders inside the repository become local:..., other folders path:/... (noted as
-    machine-specific); ids stay."""
+    machine-specific); ids are not changed."""
     if repo.startswith(("local:", "path:")):
         return repo
     folder = Path(repo).expanduser()
@@ -405,8 +406,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _count_parameters(path: Path) -> int:
-    """Sum of tensor sizes named by a safetensors header (8 bytes little-endian length, then
-    JSON)."""
+    """Sum of the tensor sizes in a safetensors header (8 bytes little-endian length, then JSON)."""
     try:
         with path.open("rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))

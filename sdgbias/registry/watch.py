@@ -1,9 +1,9 @@
-"""What is new on the hub: commits of registered models, and repositories of watched owners. Both
-become candidates, by rule.
+"""Finds new releases on the hub: commits of registered models, and repositories of watched owners.
+Both become candidates, by rule.
 
-What was seen before is what is registered, so there is no state of its own: running twice finds
-nothing the second time. An entry never changes in place; a model whose registered commit is gone
-(force-pushed, or the repository withdrawn) is quarantined.
+The registry itself records what was seen before, so there is no separate state: a second run finds
+nothing new. An entry never changes in place; a model whose registered commit is gone (force-pushed,
+or the repository withdrawn) is quarantined.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ _SHORT = 8
 
 @dataclass(frozen=True)
 class Owner:
-    """Whose new repositories become candidates, and which. Empty or None: no condition."""
+    """An owner whose new repositories become candidates, and the conditions on them. Empty or None:
+    no condition."""
 
     owner: str
     pipelines: tuple[str, ...] = ("image-text-to-text",)
@@ -58,7 +59,7 @@ class Owner:
 
 @dataclass(frozen=True)
 class Rules:
-    """commits: whether to look for new commits; skip: names of entries that aren't looked after."""
+    """commits: whether to look for new commits; skip: names of entries that are not watched."""
 
     commits: bool = True
     skip: tuple[str, ...] = ()
@@ -67,8 +68,8 @@ class Rules:
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was found. name: the entry that was written (or would be) or is concerned, ''
-    when none; written: whether a file was."""
+    """One finding. name: the entry that was written (or would be) or is concerned, '' when none;
+    written: whether a file was."""
 
     kind: str
     repo: str
@@ -90,7 +91,7 @@ class Finding:
 
 def read(path: Path) -> Rules:
     """The rules of a YAML file (fields: registry/watch.schema.json). RegistryError names the file
-    and the value at fault."""
+    and the invalid value."""
     try:
         data = files.load_yaml(files.read_small(path))
     except InputError as error:
@@ -189,9 +190,10 @@ def _texts(value: Any, name: str, where: object) -> tuple[str, ...]:
 
 
 def watch(root: Path, rules: Rules, here: propose.Host, dry_run: bool = False) -> list[Finding]:
-    """Everything found, sorted as looked at: entries by repository, then owners as the rules list
-    them. HubUnreachable and ExpiredToken end it (they are true of every repository); what one
-    repository refuses is told and the others go on. RegistryError: a broken entry."""
+    """All findings, in the order of the checks: entries by repository, then owners as the rules
+    list them. HubUnreachable and ExpiredToken end it (they affect every repository); the refusal of
+    a single repository is reported as a finding and the others continue. RegistryError: a broken
+    entry."""
     found: list[Finding] = []
     if rules.commits:
         for repo, entries in _watched(registry.load_all(root).values(), rules.skip).items():
@@ -209,7 +211,7 @@ def watch(root: Path, rules: Rules, here: propose.Host, dry_run: bool = False) -
 
 
 def _told(repo: str, look: Callable[[], list[Finding]]) -> list[Finding]:
-    """What is found in one repository, or why it can't be looked at."""
+    """The findings in one repository, or the reason why it can't be read."""
     try:
         return look()
     except (InfrastructureError, RegistryError) as error:
@@ -222,8 +224,8 @@ def _told(repo: str, look: Callable[[], list[Finding]]) -> list[Finding]:
 
 
 def _watched(entries: Iterable[ModelSpec], skip: tuple[str, ...]) -> dict[str, list[ModelSpec]]:
-    """Hub repository -> its pinned entries, the one whose settings a new commit inherits first. One
-    of whose entries none is alive isn't watched."""
+    """Hub repository -> its pinned entries, first the one whose settings a new commit inherits. A
+    repository whose entries are all retired isn't watched."""
     order = (ENABLED, QUARANTINED, CANDIDATE, RETIRED)
     found: dict[str, list[ModelSpec]] = {}
     for spec in entries:
@@ -275,7 +277,7 @@ def _commits(
 
 
 def _gone(repo: str, entries: list[ModelSpec]) -> dict[str, str]:
-    """Entry -> why its commit can't be had any more."""
+    """Entry -> why its commit is no longer available."""
     found = {}
     for spec in entries:
         try:
@@ -290,7 +292,7 @@ def _gone(repo: str, entries: list[ModelSpec]) -> dict[str, str]:
 
 
 def _wanted(one: hub.Listed, owner: Owner) -> bool:
-    """Whether a repository keeps every condition. What the hub doesn't say doesn't keep a
+    """Whether a repository meets every condition. A value missing on the hub doesn't meet its
     condition."""
     small = owner.max_params_b is None or 0 < one.params <= owner.max_params_b * 1e9
     licensed = not owner.licences or one.licence in owner.licences

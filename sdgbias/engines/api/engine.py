@@ -1,11 +1,11 @@
 """The engine behind an OpenAI-compatible /chat/completions: pictures as data URLs, first-token
 scores from top_logprobs.
 
-Such an endpoint names the k likeliest first tokens only. A candidate among them has a score; one
-that isn't is *censored*: its logit is -inf here and `upper` says how large it can be at most. A
-candidate among them has an `upper` too where another spelling of it (" A" beside "A") may lie below
-the k-th token. sdgbias/methods/bounds.py says what CADE can decide from that. See
-docs/how-to/api-models.md for options, costs and what a closed endpoint can't promise.
+Such an endpoint returns only the k likeliest first tokens. A candidate among them has a score; any
+other is *censored*: its logit is -inf here and `upper` is its largest possible value. A candidate
+among them also has an `upper` where another spelling of it (" A" beside "A") may lie below the k-th
+token. sdgbias/methods/bounds.py derives what CADE can decide from that. See
+docs/how-to/api-models.md for options, costs and the limits of closed endpoints.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from sdgbias.errors import ModelError, SdgbiasError
 from sdgbias.types import DIGITS, ModelSpec, Prompt, ScoreBatch
 
 _VERSION = "api-2"
-#: Returned log-probabilities are rounded: what they leave of the whole is known to this much.
+#: Precision of the remaining probability mass, because returned log-probabilities are rounded.
 RESOLUTION = 1e-5
-#: An endpoint's way of saying "less than anything I'd put a number on".
+#: Placeholder with which endpoints report a negligible log-probability.
 NOTHING = -9999.0
 _T = TypeVar("_T")
 Job = tuple[Prompt, str, int]  # prompt, forced start, most new tokens; 0 = score it
@@ -41,9 +41,9 @@ Job = tuple[Prompt, str, int]  # prompt, forced start, most new tokens; 0 = scor
 
 @dataclass(frozen=True)
 class FirstToken:
-    """What one answer says of its first token: logits (K,), log-probabilities over the whole
-    vocabulary, -inf where censored; upper (K,), the largest value that each can truly have, the
-    logit itself where it is exact; mass (of what was returned), minus_logit, top_token."""
+    """First-token scores of one answer: logits (K,), log-probabilities over the whole vocabulary,
+    -inf where censored; upper (K,), the largest value that each can truly have, the logit itself
+    where it is exact; mass (of the returned tokens), minus_logit, top_token."""
 
     logits: np.ndarray
     upper: np.ndarray
@@ -58,14 +58,14 @@ def first_token(
     exact: bool = False,
     spellings: int = SPELLINGS,
 ) -> FirstToken:
-    """Scores and bounds of K candidates from the named tokens, (text, log-probability) each, most
-    likely ones of a vocabulary.
+    """Scores and bounds of K candidates from the returned tokens, (text, log-probability) each, the
+    most likely ones of a vocabulary.
 
-    Spellings of a candidate are summed. What isn't named lies below the least named one, and all of
-    it together below what the named ones leave of 1; a lone space may still be followed by a digit
-    (SentencePiece), so for digits its probability counts as possible. `spellings`: how many tokens
-    of the vocabulary may be one candidate. `exact`: all spellings of all candidates were asked for
-    by id, so there is no slack.
+    Spellings of a candidate are summed. Every other token lies below the least likely returned one,
+    and all of them together below the mass that the returned ones leave of 1; a lone space may
+    still be followed by a digit (SentencePiece), so for digits its probability counts as possible.
+    `spellings`: how many tokens of the vocabulary may be one candidate. `exact`: all spellings of
+    all candidates were requested by id, so there is no slack.
     """
     told = [(token, min(float(value), 0.0)) for token, value in named if value > NOTHING]
     share = np.exp([value for _, value in told])
@@ -99,8 +99,8 @@ def first_token(
 
 
 class _Loop:
-    """An event loop on a thread of its own, so that the engine also works where a loop is running
-    already (notebooks)."""
+    """An event loop on a separate thread, so that the engine also works where a loop is already
+    running (notebooks)."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
@@ -127,7 +127,7 @@ class Api(Backend):
         self._served = o.served_model
         self._kept: dict[Job, dict[str, Any] | SdgbiasError] = {}
         self._loop = _Loop()
-        # On this machine the port says nothing about the model; elsewhere one name may mean other
+        # On this machine the port does not identify the model; elsewhere one name may mean other
         # weights on another host.
         where = (
             "local" if o.local else f"{urlsplit(o.base_url).hostname}{urlsplit(o.base_url).path}"
@@ -154,17 +154,17 @@ class Api(Backend):
         self.fingerprint = hashlib.sha256("|".join(identity).encode()).hexdigest()[:16]
 
     def close(self) -> None:
-        """Drops the connections; a finished process does it by itself."""
+        """Drops the connections; not needed at the end of a process."""
         self._loop.run(self.transport.close())
         self._loop.loop.call_soon_threadsafe(self._loop.loop.stop)
 
     def use_ledger(self, path: Path, run: str) -> None:
-        """Keeps options.budget for a run over all starts of the program; what it spent stands in
-        the JSON file at `path`."""
+        """Applies options.budget to a run over all starts of the program; the amount spent is
+        recorded in the JSON file at `path`."""
         self.transport.use_ledger(path, run)
 
     def counters(self) -> dict[str, object]:
-        """What this process asked, got and paid; see api_http.Counters."""
+        """Requests, answers and costs of this process; see http.Counters."""
         counted = asdict(self.transport.counters)
         return {**counted, "served": sorted(counted["served"])}
 
@@ -213,9 +213,9 @@ class Api(Backend):
         return [texts[i : i + len(starts)] for i in range(0, len(texts), len(starts))]
 
     def _ask_all(self, jobs: list[Job], several: bool) -> list[dict[str, Any]]:
-        """All answers in the order of the jobs. When some fail, the first failure is raised (what
-        stops everything before what concerns one prompt) and the rest is kept for the caller who
-        then asks one by one, so nothing is paid twice."""
+        """All answers in the order of the jobs. When some fail, the first failure is raised
+        (failures that stop everything before those of a single prompt) and the other answers are
+        stored for a caller that then retries prompt by prompt, so nothing is paid twice."""
         if several:
             self._kept.clear()
         results = self._loop.run(self._gather(jobs))
@@ -251,8 +251,8 @@ class Api(Backend):
             return error
 
     def _by_id(self, prompt: Prompt) -> bool:
-        """Whether the entry gives token ids for all candidates of a prompt, so that they are asked
-        for instead of the top k."""
+        """Whether the entry gives token ids for all candidates of a prompt, so that these ids are
+        requested instead of the top k."""
         return set(prompt.candidates) <= set(self.options.candidate_ids)
 
     def _body(self, prompt: Prompt, start: str, limit: int) -> dict[str, Any]:
@@ -287,8 +287,8 @@ class Api(Backend):
         return body
 
     def _choice(self, answer: dict[str, Any]) -> dict[str, Any]:
-        """The one choice of an answer, from the model that was asked for. PromptRefused when a
-        filter took it."""
+        """The only choice of an answer, from the requested model. PromptRefused when a content
+        filter removed it."""
         served = str(answer.get("model") or "")
         if self._served and served != self._served:
             raise ModelError(

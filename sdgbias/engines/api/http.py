@@ -1,8 +1,8 @@
-"""What stands between the API engine and the wire: pace, budget, retries and typed failures.
+"""The transport of the API engine: rate limits, budget, retries and typed failures.
 
-One request is in flight per slot. A reply is an answer, a reason to wait and ask again (429, 5xx,
+One request is in flight per slot. A reply is an answer, a reason to wait and retry (429, 5xx,
 time-outs, dropped connections, broken JSON), a refusal of this one prompt, or a reason to stop
-(key, model name, account). The key goes into one header and is cut out of every message.
+(key, model name, account). The key goes into one header and is removed from every message.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ import httpx
 from sdgbias.engines.api.options import ApiOptions, read_key
 from sdgbias.errors import InfrastructureError, KeyRefused, ModelError, SdgbiasError, StoreError
 
-#: After so many prompts in a row that used up their tries, the endpoint counts as down for the rest
-#: of the process.
+#: After this many consecutive prompts that used up their attempts, the endpoint counts as down for
+#: the rest of the process.
 DOWN_AFTER = 16
 LONGEST_BACKOFF = 60.0
 _REFUSALS = (
@@ -37,19 +37,19 @@ _NO_ACCOUNT = ("insufficient_quota", "billing_hard_limit_reached", "billing_not_
 
 
 class PromptRefused(SdgbiasError):
-    """The endpoint won't answer this prompt (content filter, too long, empty answer); the others go
-    on."""
+    """The endpoint refuses this prompt (content filter, too long, empty answer); the other prompts
+    continue."""
 
 
 class BudgetSpent(InfrastructureError):
-    """The next request might cost more than what is left of options.budget; nothing was sent."""
+    """The next request might cost more than the rest of options.budget; nothing was sent."""
 
 
 @dataclass
 class Counters:
-    """What a process asked of an endpoint. cost in the currency of prices, with requests that may
-    have been billed without an answer counted at their largest price. served: names and system
-    fingerprints found in the answers."""
+    """Requests, answers and costs of a process. cost is in the currency of the prices and counts
+    requests that may have been billed without an answer at their largest price. served: names and
+    system fingerprints found in the answers."""
 
     requests: int = 0
     retries: int = 0
@@ -63,7 +63,8 @@ class Counters:
 
 
 class _Again(Exception):
-    """Ask again; `wait` seconds if the server said so, `billed` if it may have done the work."""
+    """Retry; `wait` seconds if the server sent a delay, `billed` if the request may have been
+    processed."""
 
     def __init__(self, why: str, wait: float | None = None, billed: bool = False) -> None:
         self.why, self.wait, self.billed = why, wait, billed
@@ -102,7 +103,7 @@ class Transport:
         await self._http.aclose()
 
     def stop(self, error: SdgbiasError) -> None:
-        """No further request: what is wrong is wrong for every prompt."""
+        """Ends all further requests: the error applies to every prompt."""
         self._fatal = error
 
     def price(self, usage: Mapping[str, Any]) -> float:
@@ -119,9 +120,9 @@ class Transport:
     async def ask(
         self, make: Callable[[], dict[str, Any]], tokens: int, answer_tokens: int
     ) -> dict[str, Any]:
-        """The parsed answer to one request. `make` builds its body when its turn has come; `tokens`
-        is the most that the prompt may hold. Raises PromptRefused, BudgetSpent, ModelError or
-        InfrastructureError."""
+        """The parsed answer to one request. `make` builds the body when the request's turn comes;
+        `tokens` is an upper limit on the prompt's tokens. Raises PromptRefused, BudgetSpent,
+        ModelError or InfrastructureError."""
         async with self._slots:
             for tries in range(self.options.retries + 1):
                 if self._fatal is not None:
@@ -134,7 +135,7 @@ class Transport:
                     await self._turn(expected + answer_tokens)
                     self.counters.requests += 1
                     self.counters.retries += tries > 0
-                    cost = held  # whatever happens from here on may be billed
+                    cost = held  # from here on the request may be billed, whatever happens
                     answer = await self._send(make())
                     cost = self._account(answer, tokens, expected + answer_tokens, held)
                     self._failed = 0
@@ -179,13 +180,13 @@ class Transport:
             raise InfrastructureError(str(self._fatal))
         self._hold = max(
             self._hold, time.monotonic() + again.wait
-        )  # everybody waits, not only this prompt
+        )  # all requests wait, not only this one
         self._next = max(self._next, self._hold)
         return again.wait
 
     async def _turn(self, tokens: int) -> None:
-        """Waits for this request's place in the per-minute limits: requests are spaced, so no
-        window ever holds more."""
+        """Waits for this request's slot in the per-minute limits: requests are spaced, so that no
+        window ever exceeds them."""
         limits = self.options.limits
         spacing = max(
             (
@@ -201,8 +202,8 @@ class Transport:
             await asyncio.sleep(wait)
 
     def use_ledger(self, path: Path, run: str) -> None:
-        """From here on the budget is that of `run` over all starts of the program; `path` (JSON,
-        run -> amount) says what was spent. Raises StoreError if it can't be read."""
+        """Applies the budget to `run` over all starts of the program; `path` (JSON, run -> amount)
+        records the amount spent. Raises StoreError if it can't be read."""
         try:
             told = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
             self._spent = {
@@ -216,7 +217,7 @@ class Transport:
         self._ledger, self._run = path, run
 
     def _note(self) -> None:
-        """Writes down what is spent, requests in flight at their largest price, so that a process
+        """Records the amount spent, requests in flight at their largest price, so that a process
         that dies leaves no gap."""
         if self._ledger is None or not self.options.prices:
             return
@@ -304,7 +305,7 @@ class Transport:
         raise self._failure(reply, problem)
 
     def _failure(self, reply: httpx.Response, problem: object) -> Exception:
-        """The exception for a reply that is no answer."""
+        """The exception for a reply that is not an answer."""
         said = problem if isinstance(problem, dict) else {"message": problem or ""}
         code, inner = str(said.get("code") or ""), said.get("code")
         status = (
@@ -351,8 +352,8 @@ class Transport:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds that a reply asks to wait (retry-after-ms, Retry-After in seconds or as a date); None
-    if it doesn't say."""
+    """Seconds to wait according to a reply (retry-after-ms, Retry-After in seconds or as a date);
+    None if it contains neither."""
     for name, scale in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
         value = headers.get(name, "").strip()
         if value.replace(".", "", 1).isdigit():

@@ -1,4 +1,4 @@
-"""The options of a registry entry with backend api, checked; and the key, which is read from the
+"""The validated options of a registry entry with backend api; and the key, which is read from the
 environment only."""
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ def read_options(spec: ModelSpec) -> ApiOptions:
 
 
 def _own(spec: ModelSpec) -> dict[str, Any]:
-    """The options that are this engine's: chunk_timeout is the scorer's (scoring.py)."""
+    """The options of this engine: chunk_timeout belongs to the scorer (scoring/scorer.py)."""
     return {name: value for name, value in spec.options.items() if name != "chunk_timeout"}
 
 

@@ -1,6 +1,7 @@
-"""One part of a checkpoint on disk or on the hub: pinned, safetensors only, every failure one line.
+"""Loads one part of a checkpoint from disk or the hub: pinned, safetensors only, every failure
+reported in one line.
 
-Which kinds of models the installed transformers can load as image-text-to-text.
+Also lists the kinds of models that the installed transformers can load as image-text-to-text.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def part(spec: ModelSpec, root: Path, loader: Any, **options: Any) -> Any:
         raise OutOfMemory(
             f"{spec.name}: out of memory while loading; {str(error).splitlines()[0]}"
         ) from None
-    except RuntimeError as error:  # tensors of another shape than its configuration says
+    except RuntimeError as error:  # tensors whose shape differs from the configuration
         raise ModelError(
             f"{spec.name}: {folder or spec.repo}: {str(error).strip().splitlines()[0]}"
         ) from None
@@ -44,9 +45,9 @@ def part(spec: ModelSpec, root: Path, loader: Any, **options: Any) -> Any:
 
 
 def model(spec: ModelSpec, root: Path, loader: Any) -> Any:
-    """A model in its entry's dtype, on the accelerator where there is one, ready to be asked.
-    Raises ModelError where the checkpoint lacks some of its weights, which transformers would draw
-    at random: a tower without its projection, a classifier without its head."""
+    """A model in its entry's dtype, on the accelerator where there is one, ready for inference.
+    Raises ModelError where the checkpoint lacks some of its weights, which transformers would
+    initialise at random: a tower without its projection, a classifier without its head."""
     said = transformers.utils.logging.get_verbosity()  # type: ignore[no-untyped-call]
     transformers.utils.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     try:
@@ -71,7 +72,7 @@ def model(spec: ModelSpec, root: Path, loader: Any) -> Any:
 
 def file(spec: ModelSpec, root: Path, name: str) -> Path | None:
     """A single file of the repository; None where it has none of this name. Raises
-    InfrastructureError when the hub can't be asked."""
+    InfrastructureError when the hub can't be reached."""
     folder = local_folder(spec, root)
     if folder:
         return folder / name if (folder / name).is_file() else None
@@ -85,7 +86,7 @@ def file(spec: ModelSpec, root: Path, name: str) -> Path | None:
 
 
 def known() -> frozenset[str]:
-    """Their model_types, as config.json names them."""
+    """The model_types of these kinds, as named in config.json."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
     return frozenset(map(str, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES))

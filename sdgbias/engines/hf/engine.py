@@ -1,10 +1,10 @@
 """The transformers engine: exact first-token candidate scores of any image-text-to-text model, in
 padded batches.
 
-Prompts go through the processor's own chat template (raw text where it has none). Batches are
-left-padded and, where the model takes them, positions are counted from each prompt's first real
+Prompts go through the processor's chat template (raw text where it has none). Batches are
+left-padded and, where the model accepts positions, these are counted from each prompt's first real
 token, so padding never changes a score. Safetensors only; remote code only when the registry entry
-says so.
+allows it.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from sdgbias.errors import ModelError, OutOfMemory, RegistryError
 from sdgbias.types import DIGITS, LETTERS, OPTION_LETTERS, ModelSpec, Prompt, ScoreBatch
 
 _VERSION = "hf-2"
-#: What torch says, in a plain RuntimeError, where the machine's own memory is full.
+#: Text of the plain RuntimeError that torch raises when main memory is full.
 _NO_MEMORY = "can't allocate memory"
 
 
 def _max_images(spec: ModelSpec) -> int | None:
-    """Option `max_images` of a registry entry: how many pictures one prompt may show; None when it
-    doesn't say."""
+    """Option `max_images` of a registry entry: how many pictures one prompt may show; None if
+    unset."""
     value = spec.options.get("max_images")
     if value is None:
         return None
@@ -68,8 +68,9 @@ def _too_many(name: str, pictures: int, why: str) -> str:
 
 
 def tree_tokens(spec: ModelSpec, root: Path) -> int | None:
-    """Most tokens of one tree of prompts (sharing.py) by the model's configuration alone; None
-    where each prompt stands alone. Raises ModelError, InfrastructureError."""
+    """Upper limit on the tokens of one tree of prompts (shared_prefix.py), from the model's
+    configuration alone; None where prompts can't be scored together. Raises ModelError,
+    InfrastructureError."""
     if not spec.options.get("share_prefix", True) or shared_prefix.reads_the_question(
         load_processor(spec, root)
     ):
@@ -86,8 +87,8 @@ def tree_tokens(spec: ModelSpec, root: Path) -> int | None:
 
 
 def _attention(config: Any) -> str:
-    """Which attention implementation the model and its parts took, e.g. 'sdpa text_config:sdpa
-    vision_config:sdpa'."""
+    """The attention implementations that the model and its parts selected, e.g. 'sdpa
+    text_config:sdpa vision_config:sdpa'."""
     parts = {
         name: getattr(config, name, None) for name in sorted(getattr(config, "sub_configs", ()))
     }
@@ -121,7 +122,7 @@ class HuggingFace(Backend):
             ) from None
         except (*_BROKEN, OSError, ValueError, ImportError, SafetensorError) as error:
             raise translate(spec, folder, "can't load", error) from None
-        # memory of the machine; else tensors of another shape than the configuration says
+        # out of memory; else tensors whose shape differs from the configuration
         except RuntimeError as error:
             if _NO_MEMORY in str(error):
                 raise OutOfMemory(
@@ -144,34 +145,35 @@ class HuggingFace(Backend):
         )
         self.minus_ids = minus_ids(self.tokenizer)
         self.accepts = set(inspect.signature(self.model.forward).parameters)
-        #: Of a model that places the tokens of a picture in space: (inputs) -> positions (3, B, L).
+        #: For a model that gives the tokens of a picture spatial positions: (inputs) -> positions
+        #: (3, B, L).
         self.place = getattr(getattr(self.model, "model", self.model), "get_rope_index", None)
-        #: A model that can't do without a picture (InstructBLIP): its language model alone reads
-        #: the prompts that show none.
+        #: For a model that requires a picture (InstructBLIP): its language model alone scores the
+        #: prompts that show none.
         parameters = inspect.signature(self.model.forward).parameters
         self.needs_picture = (
             "pixel_values" in parameters
             and parameters["pixel_values"].default is inspect.Parameter.empty
         )
-        #: A processor that refuses words without a picture (PaliGemma).
+        #: Whether the processor refuses text without a picture (PaliGemma).
         self.asks_for_picture = not prompting.supports_text_only(self.processor)
-        #: Whether a further token can be asked of the cache alone; not where every token says which
-        #: pictures it sees (Mllama).
+        #: Whether a further token can be decoded from the cache alone; not where every token
+        #: carries a mask of the pictures that it attends to (Mllama).
         self.steps = (
             "past_key_values" in self.accepts and "cross_attention_mask" not in self.accepts
         )
         self.width = int(getattr(self.model.config.get_text_config(), "hidden_size", 0))
-        #: A processor that takes one picture per prompt, not a list of them.
+        #: Whether the processor takes one picture per prompt, not a list of them.
         self.flat_pictures = False
         self.batch_size = spec.batch_size
-        #: What was done so far: prompts, tokens_of_prompts (alone), tokens_prefilled (with
+        #: Work done so far: prompts, tokens_of_prompts (scored alone), tokens_prefilled (with
         #: sharing), images_encoded, forwards.
         self.counts: Counter[str] = Counter()
-        #: Whether prompts are scored together: not where the model can't, nor once a group came out
-        #: other than prompt by prompt.
+        #: Whether prompts are scored together: not where the model can't, nor after a group's
+        #: scores differed from those prompt by prompt.
         self.shares = bool(spec.options.get("share_prefix", True)) and shared_prefix.possible(self)
-        #: Of which groups (with a picture: True, without: False) the first was scored both ways and
-        #: came out the same.
+        #: The kinds of groups (with a picture: True, without: False) whose first group was scored
+        #: both ways with equal scores.
         self.proven: set[bool] = set()
         self.fingerprint = fingerprint(
             spec,
@@ -189,13 +191,13 @@ class HuggingFace(Backend):
     def inputs(
         self, prompts: Sequence[Prompt], suffix: str = "", once: bool = False
     ) -> dict[str, torch.Tensor]:
-        """What the processor makes of prompts that all show pictures, or none; ``once``: what it
-        makes of the pictures only for those of the first prompt, which all others show too."""
+        """The processor's output for prompts that all show pictures, or none; ``once``: include the
+        pictures of the first prompt only, which all others show too."""
         texts = [self.render(p) + suffix for p in prompts]
         most = max((len(p.images) for p in prompts), default=0)
         if (
             self.asks_for_picture
-        ):  # said outright: its processor would find the place by itself, and warn with every call
+        ):  # explicit: the processor would otherwise infer the place and warn on every call
             texts = [
                 self.processor.image_token * len(p.images) + text
                 for p, text in zip(prompts, texts, strict=True)
@@ -240,8 +242,8 @@ class HuggingFace(Backend):
         return moved
 
     def _processed(self, images: Any, texts: list[str], options: dict[str, Any]) -> Any:
-        """What the processor makes of a list of pictures per prompt; or of a flat list, where it
-        takes a list within a list for the pages of one document (GOT-OCR)."""
+        """The processor's output for a list of pictures per prompt; for a flat list, where it takes
+        a nested list for the pages of one document (GOT-OCR)."""
         if images is None or not self.flat_pictures:
             try:
                 return self.processor(images=images, text=texts, **options)
@@ -254,9 +256,9 @@ class HuggingFace(Backend):
         return self.processor(images=[i for own in images for i in own], text=texts, **options)
 
     def _positions(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor | None:
-        """(B, L) counted from each prompt's first real token, or (3, B, L) of a model with a rule
-        of its own (mRoPE); None where the processor doesn't give what that rule needs, so that the
-        model has to find them itself."""
+        """(B, L) counted from each prompt's first real token, or (3, B, L) for a model with a rule
+        of its own (mRoPE); None where the processor's output lacks the inputs of that rule, so that
+        the model has to compute the positions."""
         if self.place is None:
             return (inputs["attention_mask"].cumsum(-1) - 1).clamp(min=0)
         needed = {
@@ -271,7 +273,7 @@ class HuggingFace(Backend):
         return positions
 
     def known_to(self, function: Any, inputs: dict[str, Any]) -> dict[str, Any]:
-        """The inputs that a function of the model takes."""
+        """The inputs that a function of the model accepts."""
         accepted = (
             self.accepts
             if function == self.model.forward
@@ -280,8 +282,8 @@ class HuggingFace(Backend):
         return {k: v for k, v in inputs.items() if k in accepted}
 
     def forward(self, inputs: dict[str, Any], **more: Any) -> Any:
-        """One pass of the model; logits of the last token only, unless `logits_to_keep` names
-        others."""
+        """One forward pass of the model; logits of the last token only, unless `logits_to_keep`
+        requests others."""
         options = {"logits_to_keep": 1, **more} if "logits_to_keep" in self.accepts else more
         model = self.model
         if self.needs_picture and "pixel_values" not in inputs:
@@ -306,9 +308,9 @@ class HuggingFace(Backend):
     def _plain(
         self, prompts: Sequence[Prompt], rows: Sequence[int], spaced: bool
     ) -> Iterator[shared_prefix.Scored]:
-        """One padded batch (all with a picture, or all without), every prompt by itself. Where a
-        model takes no positions, padding would move them: there a batch is of prompts of one
-        length."""
+        """One padded batch (all with a picture, or all without), prompts scored independently.
+        Where a model takes no positions, padding would shift them: there a batch consists of
+        prompts of one length."""
         inputs = self.inputs([prompts[row] for row in rows])
         lengths = inputs["attention_mask"].sum(-1)
         if "position_ids" not in self.accepts and len(set(lengths.tolist())) > 1:
@@ -384,7 +386,7 @@ class HuggingFace(Backend):
 
     @torch.inference_mode()
     def candidate_scores(self, prompts: Sequence[Prompt]) -> ScoreBatch:
-        """Prompts about one picture share its encoding and their common beginning (sharing.py),
+        """Prompts about one picture share its encoding and their common prefix (shared_prefix.py),
         where the model allows it."""
         n, width = len(prompts), max((len(p.candidates) for p in prompts), default=0)
         out = ScoreBatch(
@@ -413,8 +415,8 @@ class HuggingFace(Backend):
         yield from _by_candidates(prompts, self._alone(prompts, alone))
 
     def _alone(self, prompts: Sequence[Prompt], rows: Sequence[int]) -> list[shared_prefix.Scored]:
-        """Padded batches of prompts that are alike in whether they show a picture, and whether a
-        lone space may come first."""
+        """Padded batches, grouped by whether the prompts show a picture and whether a lone space
+        may come first."""
         kinds: dict[tuple[bool, bool], list[int]] = {}
         for row in rows:
             kinds.setdefault((bool(prompts[row].images), self._spaced(prompts[row])), []).append(
@@ -431,8 +433,8 @@ class HuggingFace(Backend):
     def _together(
         self, prompts: Sequence[Prompt], rows: Sequence[int]
     ) -> list[shared_prefix.Scored]:
-        """One group scored together; empty where it can't be, which its first group decides for
-        each kind of group."""
+        """One group scored together; empty where that isn't possible, which the first group of each
+        kind decides."""
         picture = bool(prompts[rows[0]].images)
         spaced = {row for row in rows if self._spaced(prompts[row])}
         try:
@@ -442,7 +444,7 @@ class HuggingFace(Backend):
         except Exception:
             if picture in self.proven:
                 raise
-            self.shares = False  # the model takes no such mask, cache or positions
+            self.shares = False  # the model doesn't accept such a mask, cache or positions
             return []
         if picture not in self.proven:
             self.shares = self._agree(prompts, rows, done)
@@ -452,7 +454,7 @@ class HuggingFace(Backend):
     def _agree(
         self, prompts: Sequence[Prompt], rows: Sequence[int], shared: Sequence[shared_prefix.Scored]
     ) -> bool:
-        """Whether prompts that are scored together get the scores that they have alone."""
+        """Whether prompts that are scored together get the same scores as alone."""
         by_row = {s.row: s for s in shared}
         limit = shared_prefix.TOLERANCE.get(self.dtype, shared_prefix.HALF_TOLERANCE)
         for s in self._alone(prompts, rows[: self.batch_size]):
@@ -522,7 +524,7 @@ class HuggingFace(Backend):
     def _generate_by_prefix(
         self, prompts: Sequence[Prompt], starts: Sequence[str], limit: int
     ) -> list[list[str]]:
-        """For models that place positions themselves or keep no plain cache: one ordinary
+        """For models that compute positions themselves or keep no plain cache: one ordinary
         generation per start."""
         answers: list[list[str]] = [[] for _ in prompts]
         for start in starts:

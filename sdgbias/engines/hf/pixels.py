@@ -1,4 +1,4 @@
-"""Processed pixels kept by picture: one picture stands in some thirty prompts, and preparing it
+"""Processed pixels cached by picture: a picture appears in some thirty prompts, and preparing it
 costs as much as scoring it."""
 
 from __future__ import annotations
@@ -19,19 +19,18 @@ _KEY, _BYTES = "sdgbias_image_id", "sdgbias_bytes"
 
 
 class PixelCache:
-    """Stands in front of a processor's image processor. What it makes of each picture is kept,
-    least recently used out first, and put together again as the image processor would have made it
-    at once; whether that comes out the same is tried on the first call, and where it doesn't
-    (`separable` False) nothing is kept."""
+    """Wraps a processor's image processor. Its output for each picture is cached (least recently
+    used evicted first) and reassembled into the output of a single call; the first call checks that
+    the two are equal, and where they are not (`separable` False) nothing is cached."""
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
         self.kept: OrderedDict[str, dict[str, Any]] = OrderedDict()
         self.size = 0
         self.separable: bool | None = None
-        #: `once`: where several rows of pixels belong to a picture, give them once, however often
-        #: it is asked for; what there is one of per picture stays one per mention. `left_out`:
-        #: whether the last call did so.
+        #: `once`: where a picture has several rows of pixels, return them once, however often it is
+        #: requested; values that exist once per picture are still repeated. `left_out`: whether the
+        #: last call omitted repeated rows.
         self.once = self.left_out = False
         self._stand_in = Image.new("RGB", (1, 1))
 
@@ -39,8 +38,8 @@ class PixelCache:
         return getattr(self.inner, name)
 
     def open(self, prompts: Sequence[Prompt]) -> list[list[Image.Image]]:
-        """The pictures of each prompt, each decoded once, or a stand-in of one pixel for those
-        whose processed pixels are kept."""
+        """The pictures of each prompt, each decoded once, or a one-pixel stand-in for those whose
+        processed pixels are cached."""
         opened: dict[str, Image.Image] = {}
         pictures: list[list[Image.Image]] = []
         for prompt in prompts:
@@ -97,11 +96,12 @@ class PixelCache:
             return self.inner(_reopened(images), **options)
 
     def _try(self, image: Image.Image, options: dict[str, Any]) -> bool:
-        """Whether a picture twice is the picture once, put together with itself."""
+        """Whether the output for a picture given twice equals its output for the picture once,
+        concatenated with itself."""
         try:
             one = dict(self.inner([image], **options))
             two = dict(self.inner([image, image], **options))
-        except (TypeError, ValueError):  # takes one list per prompt alone, or gives a bare tensor
+        except (TypeError, ValueError):  # takes only lists per prompt, or returns a bare tensor
             return False
         if set(one) != set(two) or "pixel_values" not in one:
             return False
@@ -118,7 +118,7 @@ class PixelCache:
 
 
 def _flat(images: Any) -> list[Any]:
-    """The pictures of a list, of a list of lists (one per prompt), or the only one."""
+    """The pictures of a list, of a list of lists (one per prompt), or a single one."""
     return (
         [picture for part in images for picture in _flat(part)]
         if isinstance(images, list)
@@ -136,8 +136,8 @@ def _reopened(images: Any) -> Any:
 
 
 def _joined(parts: list[Any]) -> Any:
-    """Tensors, or lists, one after the other. RuntimeError for tensors that don't fit, TypeError
-    for anything else."""
+    """Concatenated tensors or lists. RuntimeError for tensors that don't fit, TypeError for
+    anything else."""
     if all(isinstance(part, torch.Tensor) for part in parts):
         if len(parts) > 1 and len(parts[0]) == 1 and all(part is parts[0] for part in parts):
             return parts[0].expand(len(parts), *parts[0].shape[1:])  # no copy

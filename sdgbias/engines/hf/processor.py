@@ -18,9 +18,9 @@ def load_processor(spec: ModelSpec, root: Path) -> Any:
     """Tokenizer, chat template and image processor, without the model. Raises ModelError,
     InfrastructureError.
 
-    The image processor is the one that computes with Pillow, where the family has one: torchvision
-    resizes a little differently. It is loaded apart, because AutoProcessor hands the word `backend`
-    to every part, and no video processor has a Pillow one.
+    The image processor is the Pillow one, where the family has one: torchvision resizes slightly
+    differently. It is loaded separately, because AutoProcessor passes the argument `backend` to
+    every part, and no video processor has a Pillow version.
     """
     folder = local_folder(spec, root)
     source = str(folder or spec.repo)
@@ -42,7 +42,7 @@ def load_processor(spec: ModelSpec, root: Path) -> Any:
 
 def processor_options(spec: ModelSpec) -> dict[str, Any]:
     """Option `processor` of a registry entry: settings of the image processor (min_pixels,
-    max_pixels, do_image_splitting, ...). RegistryError where it isn't a mapping."""
+    max_pixels, do_image_splitting, ...). RegistryError if it isn't a mapping."""
     given = spec.options.get("processor", {})
     if not isinstance(given, dict):
         raise RegistryError(
@@ -53,7 +53,8 @@ def processor_options(spec: ModelSpec) -> dict[str, Any]:
 
 
 def _check(spec: ModelSpec, images: Any, options: dict[str, Any]) -> None:
-    """RegistryError for a setting that this image processor doesn't have: it would be ignored."""
+    """RegistryError for a setting that this image processor doesn't have, since it would be
+    ignored."""
     named = getattr(getattr(images, "valid_kwargs", None), "__annotations__", {})
     known = {*named, *vars(type(images)())}
     for name in options:

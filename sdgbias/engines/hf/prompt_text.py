@@ -1,4 +1,4 @@
-"""One prompt as a model gets it, for a person to read."""
+"""One prompt in the form that a model receives, for inspection."""
 
 from __future__ import annotations
 

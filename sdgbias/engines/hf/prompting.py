@@ -1,8 +1,8 @@
-"""From a prompt to token ids: what the engines share, so that the same prompt is the same tokens in
-each of them.
+"""From a prompt to token ids: shared by the engines, so that the same prompt becomes the same
+tokens in each of them.
 
-Prompts without a picture, where a processor asks for one (PaliGemma): the views Q-only and CTX+Q
-need them all the same.
+Also handles prompts without a picture where a processor requires one (PaliGemma), because the views
+Q-only and CTX+Q need them.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ from sdgbias.errors import ModelError, RegistryError
 from sdgbias.raw.images.composite import open_picture
 from sdgbias.types import LETTERS, ModelSpec, Prompt
 
-#: The day that every chat template is told it is (the one that Llama's falls back to): a template
-#: that writes today's date would change prompts from night to night under an unchanged key.
+#: The date passed to every chat template (Llama's default): a template that writes today's date
+#: would change prompts from night to night under an unchanged key.
 TODAY = datetime(2024, 7, 26)
-# transformers doesn't count strftime_now among what a template reads, and warns on every prompt
+# transformers doesn't count strftime_now among the variables of a template, and warns on every
+# prompt
 logging.getLogger("transformers.processing_utils").addFilter(
     lambda record: not str(record.msg).startswith("Kwargs passed to `processor.__call__`")
 )
@@ -37,8 +38,8 @@ MINUS = ("-", "\u2581-", "\u0120-")
 
 @dataclass(frozen=True)
 class Template:
-    """What an entry's option `template` says: arguments of the chat template, a system prompt, and
-    how the answer begins."""
+    """Contents of an entry's option `template`: arguments of the chat template, a system prompt,
+    and the beginning of the answer."""
 
     arguments: Mapping[str, Any] = field(default_factory=dict)
     system: str = ""
@@ -105,20 +106,20 @@ def render(processor: Any, prompt: Prompt, template: Template | None = None) -> 
 
 def probe_hash(processor: Any, template: Template) -> str:
     """16 hex digits over two rendered prompts, without a picture and with one: part of a
-    fingerprint, so that scores of another wording have another key."""
+    fingerprint, so that scores of another wording get another key."""
     probes = (Prompt("Question?", LETTERS), Prompt("Question?", LETTERS, (b"",), "probe"))
     texts = [render(processor, probe, template) for probe in probes]
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
 
 
 def adds_special_tokens(tokenizer: Any, rendered: str) -> bool:
-    """False where the chat template has written the first token (BOS) itself, so that it is not put
-    there twice."""
+    """False where the chat template has already written the first token (BOS), so that it is not
+    added twice."""
     return not (tokenizer.bos_token and rendered.startswith(tokenizer.bos_token))
 
 
 def minus_ids(tokenizer: Any) -> list[int]:
-    """Ids of the tokens that are a '-', with a space before it or without."""
+    """Ids of the tokens for '-', with a space before it or without."""
     vocabulary = tokenizer.get_vocab()
     return [vocabulary[token] for token in MINUS if token in vocabulary]
 
@@ -154,9 +155,9 @@ def token_paths(
     """Token ids of prompts as an engine would prefill them, (L,) int64 each, without any model or
     pixel work.
 
-    The tokens of a picture stand at the beginning as -1: as many as the processor makes of the
-    first prompt's pictures (``image_tokens`` instead, per picture). Where they stand changes
-    neither lengths nor what prompts share.
+    The tokens of a picture are placed at the beginning as -1, as many as the processor produces for
+    the first prompt's pictures (``image_tokens`` instead, per picture). Their position changes
+    neither lengths nor common prefixes.
     """
     if not prompts:
         return []
@@ -180,10 +181,10 @@ def token_paths(
 
 
 def supports_text_only(processor: Any) -> bool:
-    """Whether the processor takes words without a picture."""
+    """Whether the processor accepts text without a picture."""
     try:
         processor(images=None, text=["A"])
-    except (ValueError, *BROKEN):  # some look for pictures without asking whether there are any
+    except (ValueError, *BROKEN):  # some processors access pictures without checking for any
         return False
     return True
 
@@ -191,8 +192,8 @@ def supports_text_only(processor: Any) -> bool:
 def encode_text_only(
     processor: Any, texts: Sequence[str], options: dict[str, Any]
 ) -> dict[str, torch.Tensor]:
-    """(B, L) tensors: what the processor makes of the words around a stand-in picture, whose
-    tokens, as many in each text, are left out."""
+    """(B, L) tensors: the processor's output for the text around a stand-in picture, whose tokens,
+    equally many in each text, are removed."""
     marked = [processor.image_token + text for text in texts]
     whole = processor(images=[[Image.new("RGB", (1, 1))] for _ in texts], text=marked, **options)
     words = whole["input_ids"] != processor.image_token_id

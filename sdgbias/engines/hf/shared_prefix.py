@@ -1,13 +1,13 @@
-"""Prompts about one picture together: the picture is encoded once and every common beginning is
+"""Scores prompts about one picture together: the picture is encoded once and every common prefix is
 prefilled once.
 
-What all of the prompts begin with, picture included, is prefilled into a KV cache. What follows
-becomes trees of tokens (trees.py), a few of them side by side as the rows of one batch, which the
-model reads behind the cache with a mask of each tree and each token's own position, so each
+The common prefix of all prompts, picture included, is prefilled into a KV cache. The rest becomes
+trees of tokens (token_tree.py), a few of them side by side as the rows of one batch, which the
+model reads behind the cache with a mask for each tree and each token's original position, so each
 prompt's last hidden state is the one that it would have alone. This holds for causal models whose
-picture features don't depend on the text. Whether it holds for the model at hand is not looked up
-in a list: the first group with a picture and the first without are scored both ways, and where the
-two differ the plain way is taken for good.
+picture features don't depend on the text. There is no list of such models: the first group with a
+picture and the first without are scored both ways, and where the two differ, prompts are scored one
+by one from then on.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sdgbias.types import Prompt
 if TYPE_CHECKING:
     from sdgbias.engines.hf.engine import HuggingFace
 
-#: Most tokens of one batch, with the cache in front of each row.
+#: Upper limit on the tokens of one batch, including the cache in front of each row.
 BATCH_TOKENS = 8192
 #: Largest difference of a token's log-probability between the two ways that still counts as the
 #: same score, by dtype.
@@ -55,22 +55,22 @@ def groups(prompts: Sequence[Prompt]) -> list[list[int]]:
 
 
 def possible(engine: HuggingFace) -> bool:
-    """Whether the model takes what a tree needs, and its processor feeds the text to nothing but
-    the language model."""
+    """Whether the model accepts the inputs that a tree needs, and its processor passes the text to
+    the language model only."""
     needed = {"position_ids", "attention_mask", "past_key_values", "logits_to_keep"}
     return needed <= engine.accepts and not reads_the_question(engine.processor)
 
 
 def reads_the_question(processor: Any) -> bool:
-    """Whether something between the picture and the language model (a Q-Former) is given the text
-    as well."""
+    """Whether something between the picture and the language model (a Q-Former) also receives the
+    text."""
     return any(name.startswith("qformer") for name in getattr(processor, "model_input_names", ()))
 
 
 def row_tokens(width: int) -> int:
-    """Most tokens of one tree. Attention over a tree costs the square of its tokens, everything
-    else its tokens times the width of the model: the narrower the model, the smaller the tree from
-    which what is shared no longer pays."""
+    """Upper limit on the tokens of one tree. Attention over a tree costs the square of its tokens,
+    everything else its tokens times the width of the model: the narrower the model, the smaller the
+    tree at which sharing stops paying off."""
     return min(max(256, 2 * width), 2048)
 
 
@@ -79,8 +79,8 @@ def score(
 ) -> Iterator[Scored]:
     """Scores the prompts ``rows``, all about one picture or all without.
 
-    ``spaced``: those of which the logits after a lone space token are wanted too; it is one more
-    leaf below each of them.
+    ``spaced``: the rows that also need the logits after a lone space token, which is one more leaf
+    below each of them.
     """
     inputs = engine.inputs([prompts[row] for row in rows], once=True)
     ids, keep = inputs["input_ids"], inputs["attention_mask"].bool()
@@ -113,7 +113,7 @@ def score(
     for batch in _batches(forest, common):
         logits = _forward(engine, batch, [place[..., common:] for place in places], common, cache)
         for at, (group, tree) in enumerate(batch):
-            last = np.unique(tree.leaf)  # the leaves stand at the end of the row, in this order
+            last = np.unique(tree.leaf)  # the leaves are at the end of the row, in this order
             for m, leaf in zip(group, tree.leaf, strict=True):
                 found[ends[m]] = logits[at, int(np.searchsorted(last, leaf)) - len(last)]
     for b, row in enumerate(rows):
@@ -121,15 +121,15 @@ def score(
 
 
 def _on(place: np.ndarray) -> np.ndarray:
-    """Positions (L,) or (3, L) of a prompt with one more token at the end (text is placed alike in
-    all three)."""
+    """Positions (L,) or (3, L) of a prompt with one more token at the end (text has the same
+    position on all three axes)."""
     return np.concatenate([place, np.full((*place.shape[:-1], 1), place.max() + 1)], axis=-1)
 
 
 def _prefill(
     engine: HuggingFace, tokens: np.ndarray, place: np.ndarray, picture: dict[str, Any]
 ) -> Any:
-    """The KV cache of what all prompts begin with."""
+    """The KV cache of the common prefix of all prompts."""
     ids = torch.as_tensor(tokens, device=engine.device)[None]
     at = torch.as_tensor(place, device=engine.device).unsqueeze(-2)
     inputs = {
@@ -146,7 +146,7 @@ _Trees = list[tuple[list[int], token_tree.Tree]]
 
 
 def _batches(forest: _Trees, common: int) -> Iterator[_Trees]:
-    """Trees of about one size together, as many as BATCH_TOKENS holds."""
+    """Batches of trees of similar size, as many as BATCH_TOKENS allows."""
     batch: _Trees = []
     for group, tree in sorted(forest, key=lambda pair: -len(pair[1].tokens)):
         longest = len(batch[0][1].tokens) if batch else 0
@@ -161,8 +161,8 @@ def _batches(forest: _Trees, common: int) -> Iterator[_Trees]:
 def _forward(
     engine: HuggingFace, batch: _Trees, places: Sequence[np.ndarray], common: int, cache: Any
 ) -> torch.Tensor:
-    """(B, K, V) logits of each tree's leaves, which are put last in its row; what pads a row stands
-    in front."""
+    """(B, K, V) logits of each tree's leaves, which are placed at the end of its row; padding is on
+    the left."""
     length = max(len(tree.tokens) for _, tree in batch)
     kept = max(len(np.unique(tree.leaf)) for _, tree in batch)
     kinds = places[0].shape[:-1]  # () or (3,)

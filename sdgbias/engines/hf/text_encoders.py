@@ -1,9 +1,8 @@
-"""The paper's two text encoders (Wu et al., App. A.2) behind encoding.TextEncoder: CLIP's text
-tower and a sentence T5.
+"""The paper's two text encoders (Wu et al., App. A.2) as labels.TextEncoder: CLIP's text tower and
+a sentence T5.
 
-They are entries of the registry like any model (backend `text-encoder`, option `kind`), loaded when
-asked for and not before. What they are for, and that an answer must be similar enough to count,
-stands in encoding.py.
+They are entries of the registry like any model (backend `text-encoder`, option `kind`), loaded only
+on demand. methods/labels.py describes their use, and why an answer must be similar enough to count.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ from sdgbias.methods.labels import TextEncoder
 from sdgbias.types import ModelSpec
 
 BACKEND, KINDS = "text-encoder", ("clip", "t5")
-#: What the authors' code puts before labels and answers alike, and how many words of an answer it
-#: keeps.
+#: Prefix that the authors' code puts before labels and answers alike, and the number of words of an
+#: answer that it keeps.
 PHOTO, WORDS = "a photo of a ", 50
-#: sentence-transformers' own limit for its T5 checkpoints, in tokens.
+#: The limit of sentence-transformers for its T5 checkpoints, in tokens.
 T5_TOKENS = 256
 _VERSION = "text-encoder-1"
 
@@ -65,8 +64,8 @@ def load(spec: ModelSpec, root: Path) -> TextEncoder:
 
 class ClipText:
     """CLIP's text tower with its projection. Every text is read as "a photo of a {its first 50
-    words}", labels and answers alike, as in the authors' code; a text that begins so already stays
-    as it is."""
+    words}", labels and answers alike, as in the authors' code; a text that already begins so is not
+    changed."""
 
     name = "clip"
 
@@ -86,8 +85,8 @@ class ClipText:
 
     @staticmethod
     def phrase(text: str) -> str:
-        """What the tower reads. The limit of 50 words is the answer's; the words before it don't
-        count."""
+        """The tower's input. The limit of 50 words applies to the answer, not to the words before
+        it."""
         return PHOTO + " ".join(text.removeprefix(PHOTO).split()[:WORDS])
 
     @torch.inference_mode()
@@ -104,8 +103,7 @@ class ClipText:
 
 class SentenceT5:
     """A T5 encoder as a sentence encoder: mean over the real tokens, then the checkpoint's dense
-    layer where it has one (sentence-t5-*
-    have: `2_Dense`), each row brought to length one."""
+    layer where it has one (sentence-t5-* have: `2_Dense`), each row normalised to length one."""
 
     name = "t5"
 
@@ -141,8 +139,8 @@ class SentenceT5:
 
 
 def _dense(spec: ModelSpec, root: Path) -> tuple[Any, str]:
-    """(linear layer or None, digest of its bytes) of a sentence-transformers checkpoint; which
-    folder holds it stands in modules.json."""
+    """(linear layer or None, digest of its bytes) of a sentence-transformers checkpoint;
+    modules.json names the folder that contains it."""
     modules = checkpoint.file(spec, root, "modules.json")
     listed = json.loads(modules.read_text(encoding="utf-8")) if modules else []
     folders = [m["path"] for m in listed if str(m.get("type", "")).endswith(".Dense")]

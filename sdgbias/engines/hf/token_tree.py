@@ -1,11 +1,11 @@
-"""Prompts that begin alike as one tree of tokens, so that what they share is prefilled once. Pure
-arrays; knows no model.
+"""Prompts with common beginnings as one tree of tokens, so that shared tokens are prefilled once.
+Pure arrays, independent of any model.
 
-The tree is laid out in depth-first order: a token comes after all of its ancestors, and the tokens
-below it follow it without a gap. Hence token j is an ancestor of token i exactly if j <= i <
-end[j], and the attention mask of a whole tree is one comparison. One forward over the tree with
-this mask and each token's own position gives every prompt the hidden states that it would have
-alone: attention sees the same tokens at the same positions.
+The tree is laid out in depth-first order: a token comes after all of its ancestors, and its
+descendants follow it without a gap. Hence token j is an ancestor of token i exactly if j <= i <
+end[j], and the attention mask of a whole tree is one comparison. One forward pass over the tree
+with this mask and each token's original position gives every prompt the hidden states that it would
+have alone: attention sees the same tokens at the same positions.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Tree:
-    """Of P prompts with N distinct tokens: tokens (N,), path (N,) the prompt that first put the
-    token there, depth (N,) its position in that prompt, end (N,) one past the last token below it,
+    """A tree of P prompts with N distinct tokens: tokens (N,), path (N,) the prompt that first
+    added the token, depth (N,) its position in that prompt, end (N,) one past its last descendant,
     leaf (P,) where each prompt ends. All int64."""
 
     tokens: np.ndarray
@@ -29,7 +29,7 @@ class Tree:
     leaf: np.ndarray
 
     def mask(self) -> np.ndarray:
-        """(N, N) bool: row i may look at column j."""
+        """(N, N) bool: row i may attend to column j."""
         at = np.arange(len(self.tokens))
         return np.asarray((at[:, None] >= at[None, :]) & (at[:, None] < self.end[None, :]))
 
@@ -44,7 +44,7 @@ def build(paths: Sequence[Sequence[int] | np.ndarray]) -> Tree:
     depth: list[int] = []
     end: list[int] = []
     leaf = np.zeros(len(arrays), dtype=np.int64)
-    nodes: list[int] = []  # of the sequence before: its tokens' places in the tree
+    nodes: list[int] = []  # of the previous sequence: its tokens' indices in the tree
     before = np.array([], dtype=np.int64)
     for p in order:
         own = arrays[p]
@@ -67,23 +67,24 @@ def build(paths: Sequence[Sequence[int] | np.ndarray]) -> Tree:
 
 
 def common_prefix(one: np.ndarray, two: np.ndarray) -> int:
-    """How many tokens two sequences begin with in common."""
+    """Length of the common prefix of two sequences, in tokens."""
     n = min(len(one), len(two))
     different = np.flatnonzero(one[:n] != two[:n])
     return int(different[0]) if len(different) else n
 
 
 def common(paths: Sequence[np.ndarray]) -> int:
-    """How many tokens all sequences begin with in common, at least one of each left over."""
+    """Length of the common prefix of all sequences, in tokens, leaving at least one token of
+    each."""
     return min(min(common_prefix(paths[0], own) for own in paths), min(map(len, paths)) - 1)
 
 
 def split(paths: Sequence[Sequence[int] | np.ndarray], limit: int) -> list[list[int]]:
     """Prompts (by number) in trees of at most ``limit`` tokens, neighbours in token order together;
-    a longer one stands alone.
+    a longer prompt gets its own tree.
 
-    Attention over a tree costs the square of its tokens, so a tree that is too large loses what
-    sharing gains.
+    Attention over a tree costs the square of its tokens, so a tree that is too large costs more
+    than sharing saves.
     """
     arrays = [np.asarray(path, dtype=np.int64) for path in paths]
     order = sorted(range(len(arrays)), key=lambda p: tuple(arrays[p]))
@@ -101,8 +102,8 @@ def split(paths: Sequence[Sequence[int] | np.ndarray], limit: int) -> list[list[
 
 
 def count(paths: Sequence[Sequence[int] | np.ndarray]) -> int:
-    """Distinct tokens of the tree, without building it: what a perfect prefix cache would
-    prefill."""
+    """Distinct tokens of the tree, without building it: the number that a perfect prefix cache
+    would prefill."""
     arrays = sorted((np.asarray(path, dtype=np.int64) for path in paths), key=lambda a: tuple(a))
     before, total = np.array([], dtype=np.int64), 0
     for own in arrays:
@@ -112,8 +113,8 @@ def count(paths: Sequence[Sequence[int] | np.ndarray]) -> int:
 
 
 def prefilled(paths: Sequence[Sequence[int] | np.ndarray], limit: int) -> int:
-    """Tokens prefilled when prompts about one picture are scored together (sharing.py): what all
-    begin with, once, and what follows in trees of at most ``limit`` tokens."""
+    """Tokens prefilled when prompts about one picture are scored together (shared_prefix.py): the
+    common prefix of all once, and the rest in trees of at most ``limit`` tokens."""
     arrays = [np.asarray(path, dtype=np.int64) for path in paths]
     begin = common(arrays)
     tails = [own[begin:] for own in arrays]

@@ -12,7 +12,7 @@ SPACE_MARKS = " \u2581\u0120\n\t"
 
 
 class Ids(dict[str, tuple[int, ...]]):
-    """candidate -> its token ids; a prompt with another candidate can't be answered."""
+    """candidate -> its token ids; a prompt with any other candidate can't be answered."""
 
     def __missing__(self, candidate: str) -> tuple[int, ...]:
         raise NotAnswerable(f"the tokenizer has no single token for {candidate!r}")
@@ -21,8 +21,8 @@ class Ids(dict[str, tuple[int, ...]]):
 @dataclass(frozen=True)
 class CandidateTokens:
     """ids: candidate -> its token ids; space: id of the lone-space token when some candidate has no
-    variant that carries the space itself (SentencePiece digits), so that the model may say the
-    space first and the digit second."""
+    variant that includes the space (SentencePiece digits), so that the model may emit the space
+    first and the digit second."""
 
     ids: Ids
     space: int | None
@@ -31,7 +31,7 @@ class CandidateTokens:
 
 def find_candidates(tokenizer: Any, wanted: str, optional: str = "") -> CandidateTokens:
     """Scans the vocabulary once. Raises ModelError when a wanted candidate has no single token; an
-    ``optional`` one is left out then."""
+    ``optional`` one is then left out."""
     special = set(tokenizer.all_special_tokens)
     found: dict[str, list[int]] = {c: [] for c in wanted + optional}
     spaced: set[str] = set()

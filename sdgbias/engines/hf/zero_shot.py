@@ -1,11 +1,11 @@
-"""The paper's two baselines as engines: CLIP by similarity of picture and label, ViT by the head
-that it was trained with.
+"""The paper's two baselines as engines: CLIP by similarity of picture and label, ViT by its trained
+classification head.
 
-Both choose one label of a list; neither reads a question. A direct question lists its labels
-between [ and ], which is all that these engines take from it; the label chosen is the free answer.
-A single-choice question (p2, p3) has no such list: it is refused prompt by prompt
-(``NotAnswerable``) and counted apart, neither as wrong nor as failed: nobody asks again. The paper
-has N/A there.
+Both choose one label from a list; neither reads a question. A direct question lists its labels
+between [ and ], the only part of it that these engines use; the chosen label is the free answer. A
+single-choice question (p2, p3) has no such list: it is refused prompt by prompt
+(``NotAnswerable``), is counted separately, neither as wrong nor as failed, and is not retried. The
+paper has N/A there.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from sdgbias.types import ModelSpec, Prompt, ScoreBatch
 
 _LIST = re.compile(r"\[([^\[\]]+)\]")
 _VERSION = "zero-shot-1"
-#: As the authors' code phrases a class for CLIP.
+#: The authors' phrase for a class in CLIP prompts.
 PHRASE = "a photo of a {}"
 
 
@@ -51,7 +51,7 @@ def labels_of(prompt: Prompt) -> list[str]:
 
 
 def picture_of(prompt: Prompt) -> Image.Image:
-    """The one picture of a prompt. Raises NotAnswerable for none and for several."""
+    """The one picture of a prompt. Raises NotAnswerable for none or several."""
     if len(prompt.images) != 1:
         raise NotAnswerable(
             f"not a question that this model can answer: it shows {len(prompt.images)} pictures,"
@@ -61,7 +61,7 @@ def picture_of(prompt: Prompt) -> Image.Image:
 
 
 def refuse_scores(prompts: Sequence[Prompt]) -> ScoreBatch:
-    """Neither engine has first-token scores."""
+    """Raises, because neither engine has first-token scores."""
     raise NotAnswerable(
         "not a question that this model can answer: it has no scores of the candidates"
         f" {prompts[0].candidates!r}"
@@ -71,7 +71,7 @@ def refuse_scores(prompts: Sequence[Prompt]) -> ScoreBatch:
 def answers(
     engine: ClipZeroShot | VitZeroShot, prompts: Sequence[Prompt], starts: Sequence[str]
 ) -> list[list[str]]:
-    """(N, S) labels, S starts that must be empty. Prompts that list the same labels are asked
+    """(N, S) labels, S starts that must be empty. Prompts that list the same labels are scored
     together."""
     if any(starts):
         raise ModelError(
@@ -122,7 +122,7 @@ class ClipZeroShot(Backend):
         return torch.nn.functional.normalize(shown.float(), dim=-1) @ self._labels(names).T
 
     def _labels(self, names: tuple[str, ...]) -> torch.Tensor:
-        """(L, D) unit rows; kept, because a run asks about few lists."""
+        """(L, D) unit rows; cached, because a run uses few lists."""
         if names not in self._texts:
             texts = [PHRASE.format(plain_form(name)) for name in names]
             limit = int(self.model.config.text_config.max_position_embeddings)
@@ -137,11 +137,11 @@ class ClipZeroShot(Backend):
 
 
 class VitZeroShot(Backend):
-    """The label with the largest share of the head's probability. Which outputs of the head mean
-    which label says the registry (option
-    `labels`: label -> names in the checkpoint's id2label), else the packaged map for ImageNet-1k
-    (data/vit_labels.yaml); the paper doesn't say it. ``names``: the labels that it can say at all;
-    who is annotated as another isn't asked about (suites/facet.py)."""
+    """The label with the largest share of the head's probability. The mapping from outputs of the
+    head to labels comes from the registry entry (option `labels`: label -> names in the
+    checkpoint's id2label), else from the packaged map for ImageNet-1k (data/vit_labels.yaml); the
+    paper doesn't specify it. ``names``: the labels that it can answer with; people annotated with
+    any other label are left out (suites/facet.py)."""
 
     forces_starts, chooses_labels = False, True
 
@@ -203,8 +203,8 @@ class VitZeroShot(Backend):
 
 
 def packaged_labels() -> dict[str, list[str]]:
-    """Person class -> outputs of an ImageNet-1k head that count for it, of the classes that have
-    any."""
+    """Person class -> the outputs of an ImageNet-1k head that count for it, for the classes that
+    have any."""
     path = packaged("data", "vit_labels.yaml")
     found = yaml.safe_load(path.read_text(encoding="utf-8"))["labels"]
     return {
