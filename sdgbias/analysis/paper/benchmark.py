@@ -145,7 +145,8 @@ def _prompt(item: pd.Series, task: Task, test: str) -> str:
 
 
 def _example(e: Evidence, task: Task) -> tuple[pd.Series | None, str]:
-    """The first item of the first benchmark with a T2 context in both tasks, and its status."""
+    """The task's first item with a T2 context (a test that both tasks have), from the first such
+    benchmark, and its status."""
     found = e.ask(
         """SELECT benchmark_id, question, options, context FROM items WHERE
            list_contains($benchmarks, benchmark_id)
