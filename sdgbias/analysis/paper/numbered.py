@@ -229,7 +229,7 @@ def table_k(e: Evidence) -> Table:
         )
         n = int(asked.get(s.run.run_id, 0))
         extra = int((s.run.config.get("extra") or {}).get("prompts", 0))
-        if extra:  # the engine's time covers extra prompts too, so it can't be attributed to the four views
+        if extra:  # engine time includes extra prompts, so it isn't that of the four views
             four = Cell(
                 status=f"not in store: {extra:,} of {planned:,} prompts were those of extra passes;"
                 " sdgbias evaluate --passes none times the four views alone"

@@ -141,7 +141,7 @@ def _share(
     elif settled:
         p = p_same(known, value)
     elif not np.isfinite(low + high):
-        return  # too few places or prompts: the instrument gives no interval, and says so
+        return  # too few places or prompts: the instrument reports no interval
     else:
         p = p_share(known, value, low, high)
     yield Check(
@@ -267,7 +267,7 @@ def _numbers(found: Found, p: Population) -> Iterator[Check]:
         if variance.sum() < 1e-9:
             p_value = p_same(known, float(row["value"]))
         elif p_value != p_value:
-            continue  # too few places or prompts: the instrument gives no interval, and says so
+            continue  # too few places or prompts: the instrument reports no interval
         yield Check(
             "pipeline",
             found.plant.name,

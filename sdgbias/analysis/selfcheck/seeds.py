@@ -390,7 +390,7 @@ def _terms(size: Size, used: Instrument, seed: int) -> Iterator[Check]:
     )
     p = draw_items(rng, n)
     with_prior, with_pull = truth.simulate(prior, p, T1, rng), truth.simulate(misled, p, T1, rng)
-    off = 2.0  # a gate that no confidence reaches
+    off = 2.0  # a gate threshold above every confidence
     for name, what, views, stream, params, expected in (
         (
             "prior",
@@ -538,7 +538,7 @@ def _near(plant_name: str, best: float, error: float, values: np.ndarray) -> Ite
 def _grid_optimum(h: Habits, size: Size, seed: int) -> tuple[float, float]:
     """Best accuracy over a grid of CADE's settings on new draws of ten seeds' items, by the
     equations of truth.cade_choice, scored on ten more, with its standard error. The grid spans
-    Table G's ranges (alpha, lambda_kl and beta in steps; gate off or at 0.9)."""
+    Table G's ranges (alpha, lambda_kl and beta in steps; gate at 0.9 or 0.99)."""
     rng, n = np.random.default_rng([seed, 5]), 10 * size.items
     halves = []
     for _ in range(2):

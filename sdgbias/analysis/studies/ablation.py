@@ -29,7 +29,7 @@ from sdgbias.types import Task
 
 #: Table 2 adds the parameters in this order; a step is named after the last one added.
 STEPS = ("full", "+alpha", "+lambda", "+beta", "+tau")
-#: A gate above every confidence keeps no baseline; one of 0 keeps them all.
+#: A gate threshold above every confidence keeps no Full answer; 0 keeps them all.
 OPEN, SHUT = 2.0, 0.0
 STREAMS: tuple[Stream, ...] = ("img", "full", "full+img")
 DIVERGENCES: tuple[Divergence, ...] = ("kl", "js")

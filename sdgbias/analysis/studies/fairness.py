@@ -40,8 +40,8 @@ from sdgbias.suites.facet_groups import PAIRS
 from sdgbias.types import CadeParams, Task
 
 STUDY, FULL, AT_RECALL = "fairness", "full_argmax", "@recall"
-#: Baselines that need Full and Q-only alone, each once: with Q-only in the place of CTX+Q others of
-#: debias.py are the same.
+#: Baselines that need only Full and Q-only, without duplicates: with Q-only as CTX+Q, other
+#: baselines are identical to one of these.
 NAMES = (
     "post_hoc_q",
     "post_hoc_identity",

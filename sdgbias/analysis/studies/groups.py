@@ -68,8 +68,8 @@ def level_of(items: pd.DataFrame, by: str) -> Level:
 
 
 def _coded(items: pd.DataFrame, name: str) -> tuple[Ints, list[str]]:
-    """(n,) codes of a column's values in sorted order, -1 for the empty one, and what they are
-    called."""
+    """(n,) codes of a column's values in sorted order, -1 for the empty one, and the display
+    names."""
     code, unique = pd.factorize(items[name], sort=True)
     said = [_URBAN.get(str(u), str(u)) if name == "urban" else str(u) for u in unique]
     known = sorted(s for s in said if s)

@@ -30,7 +30,7 @@ from sdgbias.types import CadeParams, Task, View
 
 STUDY = "harm"
 CUT = 0.1
-#: The terms of Eq. 9 in their order; 'image' is what mixing IMG+Q into the Full view changes.
+#: The terms of Eq. 9 in their order; 'image' is the effect of mixing IMG+Q into the Full view.
 TERMS = ("image", "context", "prior")
 
 

@@ -50,8 +50,9 @@ def rows(run: RunData, settings: Settings) -> pd.DataFrame:
 
 
 def _prompts(cell: Cell) -> pd.DataFrame:
-    """pillar, indicator, says ('optimistic', ...) of every distinct answered prompt: the
-    paraphrases, and the reference wording where paraphrases exist."""
+    """pillar, indicator, says ('optimistic', ...) of every distinct answered prompt with three
+    options and a direction: the paraphrases, and the reference wording where a paraphrase was
+    answered."""
     items = cell.items
     answered: list[pd.DataFrame] = []
     others = np.zeros(len(items), dtype=bool)
