@@ -537,8 +537,8 @@ def _near(plant_name: str, best: float, error: float, values: np.ndarray) -> Ite
 
 def _grid_optimum(h: Habits, size: Size, seed: int) -> tuple[float, float]:
     """Best accuracy over a grid of CADE's settings on new draws of ten seeds' items, by the
-    equations of truth.cade_choice, scored on ten more, with its standard error. The grid spans
-    Table G's ranges (alpha, lambda_kl and beta in steps; gate at 0.9 or 0.99)."""
+    equations of truth.cade_choice, scored on ten more, with its standard error. The grid is a
+    coarse one within Table G's ranges (gate at 0.9 or 0.99)."""
     rng, n = np.random.default_rng([seed, 5]), 10 * size.items
     halves = []
     for _ in range(2):
