@@ -1,2 +1,2 @@
-"""Studies of stored scores, the papers' tables beside ours, and the self-check. Reads results;
-never asks a model."""
+"""Studies of stored scores, the papers' tables beside our results, and the self-check. Reads the
+results file only; never runs a model."""

@@ -1,5 +1,5 @@
-"""The laboratory: analysis of stored scores, no model needed. Every study is one function from a
-run to rows of ``study_rows``."""
+"""Analysis of stored scores; needs no model. Every study is a function from a run to rows of
+``study_rows``."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ from sdgbias.analysis.studies import (
     wordings,
 )
 
-#: name -> module of studies/ with a function rows(run, settings), in the order in which they are
-#: run.
+#: name -> module of studies/ with a function rows(run, settings), in execution order.
 STUDIES = {
     "methods": baselines,
     "perturbation": perturbation,
@@ -42,14 +41,14 @@ STUDIES = {
     "ablation": ablation,
     "transfer": transfer,
 }
-#: Studies that compare runs; they change whenever one of the runs does.
+#: Studies that compare runs; recomputed whenever the set of runs changes.
 COMPARED = ("between_models", "between_nights", "leaderboard", "compared")
 
 
 def study(
     run: RunData, settings: Settings, progress: Callable[[str, int, int], None] | None = None
 ) -> pd.DataFrame:
-    """All study rows of one run, sorted by key. Same run and settings, same rows."""
+    """All study rows of one run, sorted by key. Deterministic for a given run and settings."""
     parts = []
     for done, module in enumerate(STUDIES.values()):
         if progress:
@@ -59,7 +58,9 @@ def study(
         progress(f"analysing {run.model}", len(STUDIES), len(STUDIES))
     parts.append(_settings_rows(settings))
     rows = (record for part in parts for record in part.to_dict("records"))
-    return table(record for record in rows if record["pillar"])  # own questions have no pillars
+    return table(
+        record for record in rows if record["pillar"]
+    )  # user-supplied questions have no pillars
 
 
 def people_study(
@@ -68,7 +69,7 @@ def people_study(
     settings: Settings,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> pd.DataFrame:
-    """The study rows of a run of the second suite (fairness.py)."""
+    """The study rows of a run of the second suite (studies/fairness.py)."""
     from sdgbias.analysis.studies import fairness
 
     if progress:
@@ -89,11 +90,11 @@ def analyse(
     again: bool = False,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> dict[str, int]:
-    """Runs every study of the given runs (default: the newest of each model, of people on each
-    benchmark) and publishes the rows; run_id -> rows.
+    """Run every study of the given runs and publish the rows; returns run_id -> number of rows.
+    Default: the newest run of each model; in the people suite, of each model and benchmark.
 
-    A run that was analysed with these settings before is left alone unless ``again``; 0 rows are
-    reported for it.
+    A run already analysed with these settings is skipped unless ``again``, and 0 rows are reported
+    for it.
     """
     made = {}
     for run_id in run_ids if run_ids is not None else suites.newest_runs(results):
@@ -106,7 +107,7 @@ def analyse(
     comparable: dict[str, list[str]] = {}
     for run_id in made:
         suite = _suite(results, run_id)
-        if suite.held_out:  # what is compared is CADE's, which is tuned on the other split
+        if suite.held_out:  # comparisons concern CADE, which needs a split to tune on
             comparable.setdefault(suite.name, []).append(run_id)
     for run_ids in comparable.values():
         compare(results, run_ids, settings, progress)
@@ -119,9 +120,10 @@ def compare(
     settings: Settings,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> dict[str, int]:
-    """Models beside each other, and each beside its night before: pairs, leaderboard, parameters of
-    one applied to another. The rows are added to those of each run, in place of earlier
-    comparisons; run_id -> rows. Nothing is done again for the same set of runs."""
+    """Compare models with each other and each with its previous night: pairs, leaderboard, and
+    parameters tuned on one model applied to another. The rows replace earlier comparisons of each
+    run; returns run_id -> number of rows. Does nothing if the same runs, previous nights and
+    settings were already compared."""
     from sdgbias.analysis.studies import paired, transfer
 
     before = {run_id: _night_before(results, run_id) for run_id in run_ids}
@@ -183,13 +185,13 @@ def _places_study(
     return study(load(results, run_id), settings, progress)
 
 
-#: Where a suite's questions are stored -> the studies of a run.
+#: Table of a suite's questions -> function that runs its studies.
 _STUDIES = {"items": _places_study, "people": people_study}
 
 
 def _night_before(results: Path, run_id: str) -> str:
-    """The model's finished run on the same benchmark before this one; '' when there is none with
-    decoded answers."""
+    """The model's previous finished run on the same benchmark, or '' if there is none whose scores
+    are still stored."""
     sql = """SELECT o.run_id FROM runs r JOIN runs o USING (model, suite, benchmark_id)
              WHERE r.run_id = ? AND o.finished_at < r.finished_at AND EXISTS (FROM details d WHERE
              d.run_id = o.run_id AND "table" = 'scores' AND dropped_at IS NULL)

@@ -1,5 +1,5 @@
-"""A night and its verdicts as sentences: the same ones in the message, on the morning page and on
-the command line."""
+"""A night and its verdicts as sentences, shared by the notification, the HTML page and the command
+line."""
 
 from __future__ import annotations
 
@@ -48,21 +48,21 @@ OUTCOMES = {
     "failed": "failed",
     "skipped": "skipped",
 }
-#: Metrics that are no share: scale, digits, unit.
+#: Metrics that are not shares: scale, digits, unit.
 _UNITS = {
     "mae": (1.0, 3, " tolerances"),
     "throughput": (1.0, 1, " prompts/s"),
     "cade_gain": (100.0, 1, " points"),
 }
-#: side of a row of table ``verdicts`` -> words.
+#: Column side of table ``verdicts`` -> text.
 FLOORS = {"at_least": "at least", "at_most": "at most"}
-#: Columns that are true or false -> words for where they are true.
+#: Boolean columns -> text shown where they are true.
 _FLAGS = {"quarantines": "this rule quarantines", "required": "required"}
 _MINUS, _NBSP = "−", "\u00a0"
 
 
 def number(value: float, digits: int, *, signed: bool = False) -> str:
-    """With a real minus; 'n/a' for NaN."""
+    """Format a number with a true minus sign (U+2212); 'n/a' for NaN."""
     if value != value:
         return "n/a"
     text = f"{value:+,.{digits}f}" if signed else f"{value:,.{digits}f}"
@@ -70,7 +70,7 @@ def number(value: float, digits: int, *, signed: bool = False) -> str:
 
 
 def what(r: Mapping[Any, Any]) -> str:
-    """'accuracy, Full, choice, all tests' of a row of table ``verdicts``."""
+    """Label of a row of table ``verdicts``, e.g. 'accuracy, Full, choice, all tests'."""
     if r["rule"] == UNCHANGED:
         return "unchanged run"
     level = str(r["level"] or "")
@@ -90,15 +90,15 @@ def floor(r: Mapping[Any, Any]) -> str:
 
 
 def note(r: Mapping[Any, Any]) -> str:
-    """A row's note, and what its columns say of a breach and of a metric that is missing."""
+    """A row's note, extended by its flags (quarantining rule, required metric)."""
     own = r["note"] if isinstance(r["note"], str) else ""
     parts = [own, *(text for name, text in _FLAGS.items() if r[name])]
     return "; ".join(p for p in parts if p)
 
 
 def cells(r: Mapping[Any, Any]) -> dict[str, str]:
-    """The numbers of a row as text: before, value, change, ci, n, mde, allowed, p; '' where there
-    is none."""
+    """The numbers of a row as text: before, value, change, ci, n, mde, allowed, p; '' where
+    missing."""
     scale, digits, unit = _UNITS.get(str(r["metric"]), (100.0, 1, f"{_NBSP}%"))
     points = unit if scale == 1.0 else " points"
     ratio = r["metric"] == "throughput"
@@ -162,7 +162,7 @@ def many(count: int, one: str, several: str = "") -> str:
 
 
 def headline(night: Night) -> str:
-    """One sentence on a night: what was published, and what needs a look."""
+    """One sentence on a night: the outcomes and the models in breach."""
     asked = night.models
     if not asked:
         return "No model was asked."
@@ -179,7 +179,7 @@ def headline(night: Night) -> str:
 
 
 def why(m: ModelNight) -> str:
-    """Why a model has no new result, in one line; '' for one that has."""
+    """Why a model has no new result, in one line; '' if it has one."""
     if m.outcome in ("failed", "skipped"):
         said = ": ".join(x for x in (m.kind, m.message) if x) or "no reason was kept"
         return f"{said} (after {many(m.attempts, 'attempt')})" if m.attempts > 1 else said
@@ -187,7 +187,7 @@ def why(m: ModelNight) -> str:
 
 
 def back(model: str) -> str:
-    """The command that brings a model back."""
+    """The command that lifts a model's quarantine."""
     return f"sdgbias models enable {model}"
 
 

@@ -1,5 +1,5 @@
-"""What a night came to, read from the results file alone: who was asked, how the gate judged it,
-which answers flipped."""
+"""The outcome of a night, read from the results file alone: evaluated models, verdicts of the
+regression check, flipped answers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sdgbias import store
 from sdgbias.errors import UsageError, one_of
 
 BREACH, PASS, INSUFFICIENT, MISSING = "BREACH", "PASS", "INSUFFICIENT_EVIDENCE", "MISSING"
-#: The rule of the one row of a run that an earlier night judged.
+#: The rule of the single verdict row of a run that was judged by an earlier night.
 UNCHANGED = "unchanged"
 NIGHTS_SHOWN = 30
 _ORDER = {BREACH: 0, MISSING: 1, INSUFFICIENT: 2, PASS: 3}
@@ -23,11 +23,14 @@ _ORDER = {BREACH: 0, MISSING: 1, INSUFFICIENT: 2, PASS: 3}
 
 @dataclass(frozen=True)
 class ModelNight:
-    """One model and suite in a night. outcome: published, unchanged, failed, skipped. verdict: of
-    the gate, '' where nothing was judged.
-    rows: its verdicts; of an unchanged run in breach, those of the night that found it. flips:
-    examples. accepted: the reason a person gave, '' for none. until: end of its quarantine (ISO
-    date), '' for none. found_in: the night whose verdicts these are."""
+    """One model and suite in a night.
+
+    outcome: published, unchanged, failed, skipped. verdict: of the regression check, '' if nothing
+    was judged. rows: its verdicts; for an unchanged run in breach, those of the night that found
+    the breach. flips: examples of flipped answers. accepted: the reason given by the user who
+    accepted the breach, '' if not accepted. until: end of the quarantine (ISO date), '' if none.
+    found_in: the night whose verdicts these are.
+    """
 
     model: str
     suite: str
@@ -48,7 +51,7 @@ class ModelNight:
 
     @property
     def label(self) -> str:
-        """The model's name, and that it is planted where it is."""
+        """The model's name, marked '(planted)' for a planted model."""
         return f"{self.model} (planted)" if self.planted else self.model
 
     @property
@@ -60,19 +63,19 @@ class ModelNight:
 
     @property
     def breached(self) -> bool:
-        """In breach, and nobody has accepted it."""
+        """In breach and not accepted by a user."""
         return self.verdict == BREACH and not self.accepted
 
     @property
     def quarantines(self) -> bool:
-        """Whether the gate took the model out of the nightly."""
+        """Whether the regression check quarantined the model."""
         return self.breached and any(r["quarantines"] for r in self.breaches)
 
 
 @dataclass(frozen=True)
 class Night:
-    """night: its id. row: of table ``nights``, steps, config and benchmarks as dicts. models: as above, those
-    in need of a look first. history: night, model, suite, outcome, verdict of the last nights,
+    """night: its id. row: of table ``nights``, with steps, config and benchmarks as dicts. models:
+    breaches and failures first. history: night, model, suite, outcome, verdict of the last nights,
     oldest first."""
 
     night: str
@@ -90,7 +93,7 @@ class Night:
 
 def overall(rows: Sequence[Mapping[Any, Any]]) -> str:
     """The verdict on a model: the worst of its rows; MISSING counts only where the rule requires
-    the metric. No rows: ''."""
+    the metric. '' without rows."""
     said = {str(r["verdict"]) for r in rows if r["verdict"] != MISSING or r["required"]}
     return next((v for v in _ORDER if v in said), MISSING if rows else "")
 
@@ -103,8 +106,8 @@ def known(results: Path) -> list[str]:
 
 
 def load(results: Path, night: str = "") -> Night | None:
-    """A night, default the newest; None where the file knows none. Raises UsageError for one that
-    isn't there."""
+    """A night, by default the newest; None if the file has no nights. Raises UsageError for an
+    unknown night."""
     nights = known(results)
     if night and night not in nights:
         raise UsageError(one_of("night", night, nights[-10:]))

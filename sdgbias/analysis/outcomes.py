@@ -1,5 +1,5 @@
-"""What a run answered on the test split: the common ground of the studies, and rows by pillar and
-indicator."""
+"""The answers of a run on the test split, as arrays shared by all studies, and study rows by pillar
+and indicator."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ CADE = "cade"
 class Outcome:
     """The n test rows of a task under one context test, or pooled over tests (test 'all').
 
-    items: n rows. place, country (n,) codes. polarity (n,): 1 higher is better, -1 lower, 0 not
-    known. choice (n,) candidate index by method, -1 without an answer. hit (n,) by method: 1 right,
-    0 wrong, NaN without an answer; for numbers, right is within the tolerance. error (n,) by
-    method, {} for multiple choice. Methods are 'full', and those of the other views and 'cade' that
+    items: n rows. place, country (n,): codes. polarity (n,): 1 higher is better, -1 lower, 0
+    unknown. choice (n,) by method: candidate index, -1 without an answer. hit (n,) by method: 1
+    right, 0 wrong, NaN without an answer; for numbers, right means within the tolerance. error (n,)
+    by method; {} for multiple choice. Methods: always 'full'; the other views and 'cade' if they
     answered anything.
     """
 
@@ -41,8 +41,8 @@ class Outcome:
 
 
 def reportable(run: RunData, task: Task) -> list[Cell]:
-    """The cells of a task with anything to report: test rows, and for numbers a Full view that was
-    decoded."""
+    """The cells of a task with results to report: test rows and, for numbers, a decoded Full
+    view."""
     full = View.FULL
     return [
         cell
@@ -56,7 +56,7 @@ def reportable(run: RunData, task: Task) -> list[Cell]:
 
 
 def outcomes(cells: Sequence[Cell]) -> list[Outcome]:
-    """One Outcome per cell of a task, places and countries coded alike in all."""
+    """One Outcome per cell of a task, with the same place and country codes in all."""
     if not cells:
         return []
     tables: dict[int, pd.DataFrame] = {}  # the tests of a task share one table of items
@@ -71,10 +71,10 @@ def outcomes(cells: Sequence[Cell]) -> list[Outcome]:
 
 
 def pools(run: RunData, task: Task) -> list[Outcome]:
-    """An Outcome per reportable cell, then all of them pooled; empty without any. Places and
-    countries are coded alike in all.
+    """One Outcome per reportable cell, followed by all of them pooled; empty if there are none.
+    Places and countries have the same codes in all.
 
-    Worked out once per run and kept with it, as every study starts here.
+    Computed once per run and cached on it, because every study starts here.
     """
     kept: dict[Task, list[Outcome]] = run.__dict__.setdefault("_pools", {})
     if task not in kept:
@@ -84,10 +84,10 @@ def pools(run: RunData, task: Task) -> list[Outcome]:
 
 
 def decision(cell: Cell) -> tuple[Streams, Decision, Bools] | None:
-    """CADE as the run tuned it: streams, decision and the (N,) rows that it can answer; None where
+    """CADE as the run tuned it: streams, decision and the (N,) mask of rows it can answer; None if
     nothing was tuned.
 
-    Worked out once per cell and kept with it.
+    Computed once per cell and cached on it.
     """
     if cell.params is None:
         return None
@@ -117,7 +117,8 @@ def hits(cell: Cell, choice: Ints, number: Floats | None = None) -> Floats:
 
 
 def pooled(found: Sequence[Outcome]) -> Outcome:
-    """All tests of a task as one (test 'all'); a method must have answered under every test."""
+    """All tests of a task as one Outcome (test 'all'), limited to methods with answers under every
+    test."""
     methods = [m for m in found[0].hit if all(m in o.hit for o in found)]
 
     def join(name: str) -> dict[str, np.ndarray]:
@@ -141,34 +142,34 @@ def pooled(found: Sequence[Outcome]) -> Outcome:
 
 
 def image_free(method: str, test: str) -> bool:
-    """Whether many places share the prompts of a view: it shows no picture, and no value of the
-    context."""
+    """Whether many places share the prompts of a view, because it contains neither the picture nor
+    a context value."""
     valued = test in (ContextTest.T1.value, ContextTest.T2.value)
     return method == View.Q_ONLY.value or (method == View.CTX_Q.value and not valued)
 
 
 def prompts(items: pd.DataFrame) -> Ints:
-    """(n,) codes of the distinct Q-only prompts: a question's words and its options."""
+    """(n,) codes of the distinct Q-only prompts: question text and options."""
     return pd.factorize(items["question"] + "\t" + items["options"], sort=True)[0].astype(np.int64)
 
 
 def unit(o: Outcome, method: str) -> Ints:
-    """(n,) codes of what an interval of a method's answers counts: the distinct prompts where many
-    places share them, else the places."""
+    """(n,) codes of the sampling units for intervals of a method's answers: distinct prompts where
+    many places share them, else places."""
     return prompts(o.items) if image_free(method, o.test) else o.place
 
 
 @dataclass(frozen=True)
 class Level:
-    """A way to cut rows: code (n,) of each row's group, -1 for none; columns: what its row of the
-    table says per group."""
+    """A grouping of rows. code (n,): each row's group, -1 for none. columns: the columns of the
+    study row of each group."""
 
     code: Ints
     columns: tuple[Mapping[str, str], ...]
 
 
 def levels(items: pd.DataFrame, *, indicators: bool = True) -> list[Level]:
-    """All rows, by pillar, and by indicator within its pillar."""
+    """Groupings: all rows, by pillar, and by indicator within its pillar."""
     found = [Level(np.zeros(len(items), dtype=np.int64), ({"pillar": "all", "indicator": "all"},))]
     code, names = pd.factorize(items["pillar"], sort=True)
     found.append(
@@ -190,7 +191,7 @@ def spread(
     kind: stats.Kind = "share",
     smallest: int = 1,
 ) -> dict[str, stats.ByGroup]:
-    """A table by group of each named (n,) column, rows without a group left out."""
+    """A table by group for each named (n,) column; rows without a group are left out."""
     if not values:
         return {}
     code, columns = level.code, list(values.values())
@@ -213,11 +214,10 @@ def rows_of(
     tested: bool = False,
     **columns: object,
 ) -> list[dict[str, object]]:
-    """Rows of the study table from tables by group, the names being metrics; groups without a row
-    are left out.
+    """Study rows from tables by group, keyed by metric; empty groups are left out.
 
-    common, columns: what all these rows hold. tested: p is that of the value against 0. A group
-    below the smallest size has no value, and its note says so.
+    common, columns: column values shared by all rows. tested: fill p, the test of the value against
+    0. A group below the smallest size gets no value, and its note explains why.
     """
     columns = {**(common or {}), **columns}
     made = []
@@ -236,7 +236,7 @@ def rows_of(
 
 
 def adjust(rows: Sequence[dict[str, object]]) -> None:
-    """Replaces the p of one family's rows by Holm's, in place; the note keeps the unadjusted p and
+    """Replace the p of one family's rows by Holm's, in place; the note keeps the unadjusted p and
     the size of the family."""
     raw = [float(r["p"]) for r in rows]  # type: ignore[arg-type]
     many = sum(not np.isnan(p) for p in raw)

@@ -1,4 +1,4 @@
-"""Rows of the study table: one shape for every analysis beyond the headline metrics."""
+"""Rows of the study table: one format for every analysis beyond the headline metrics."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pandas as pd
 
 from sdgbias.methods.stats import Estimate
 
-#: Columns of ``study_rows`` without run_id, and what an unused one holds.
+#: Columns of ``study_rows`` without run_id, with their defaults.
 EMPTY: Mapping[str, object] = {
     "study": "",
     "task": "mcq",
@@ -35,7 +35,7 @@ KEY = ("study", "task", "test", "method", "pillar", "indicator", "by", "level", 
 
 @dataclass(frozen=True)
 class Settings:
-    """draws and seed of every search, bootstrap draws of every resampled interval."""
+    """draws and seed: of every search. bootstrap: draws of every resampled interval."""
 
     draws: int = 10_000
     seed: int = 0
@@ -45,8 +45,8 @@ class Settings:
 def row(
     study: str, metric: str, estimate: Estimate | float, **columns: object
 ) -> dict[str, object]:
-    """One row. An Estimate fills value, n, ci_low and ci_high; a bare number only value. Unknown
-    columns are refused."""
+    """One row. An Estimate fills value, n, ci_low and ci_high; a bare number only value. Raises
+    ValueError for an unknown column."""
     unknown = set(columns) - set(COLUMNS)
     if unknown:
         raise ValueError(f"no such column of study_rows: {sorted(unknown)[0]}")
@@ -63,7 +63,7 @@ def row(
 
 
 def table(rows: Iterable[Mapping[Any, Any]]) -> pd.DataFrame:
-    """All columns in their order, sorted by key, so that the order in which rows were made never
-    shows."""
+    """All columns in their order, sorted by key, so that the result doesn't depend on the order of
+    creation."""
     frame = pd.DataFrame(list(rows), columns=list(COLUMNS)).astype({"n": "int64"})
     return frame.sort_values(list(KEY), kind="stable", ignore_index=True)

@@ -1,5 +1,4 @@
-"""One run as arrays, read from the results file alone: what every study of the laboratory works
-on."""
+"""One run as arrays, read from the results file alone; the input of every study."""
 
 from __future__ import annotations
 
@@ -33,18 +32,24 @@ _VIEWS = tuple(v.value for v in View)
 @dataclass(frozen=True)
 class Cell:
     """One task under one context test of one run: N items sorted by item_id, K candidates (3
-    letters, of own questions up to 10, or 10 digits).
+    letters, up to 10 for user-supplied questions, or 10 digits).
 
     items: N rows with item_id, cluster_id, country, urban, wealth, pillar, indicator, polarity,
-    split, target, tolerance, gold, gold_value, question, options (JSON text), n_options. logits (N,
-    K) per view, NaN where the item lacks the candidate or has no score, -inf where censored; upper
-    (N, K): the bound of a censored score, or of a named one of which another spelling may have been
-    withheld, else NaN. extra: (N, K) per extra pass. present (N, K): candidates the item has.
+        split, target, tolerance, gold, gold_value, question, options (JSON text), n_options.
+    logits (N, K) per view: NaN where the item lacks the candidate or has no score, -inf where
+        censored.
+    upper (N, K) per view: the bound of a censored score, or of a reported score for which another
+        spelling may have been withheld; else NaN.
+    extra (N, K) per kind of extra prompt.
+    present (N, K): candidates the item has.
     payoff (N, K): 1 for the gold letter, else 0; regression: minus the absolute error of the number
-    that each first digit leads to, NaN unknown. gold (N,) index of the gold letter, -1 for
-    regression. by_digit (N, 10) those numbers (None for multiple choice). free, parsed (N,) per
-    view: the freely generated number (0.0 and not parsed where it states none; NaN where nothing
-    was decoded). top_token, mass (N,) per view. params: CADE as the run tuned it.
+        that each first digit leads to, NaN if unknown.
+    gold (N,): index of the gold letter, -1 for regression.
+    by_digit (N, 10): the number that each first digit leads to (None for multiple choice).
+    free, parsed (N,) per view: the freely generated number (0.0 and not parsed if the answer
+        contains none; NaN if nothing was decoded).
+    top_token, mass (N,) per view.
+    params: CADE as the run tuned it.
     """
 
     task: Task
@@ -70,17 +75,17 @@ class Cell:
 
     @property
     def val(self) -> np.ndarray:
-        """(N,) bool: rows that may be tuned on."""
+        """(N,) bool: rows for tuning."""
         return (self.items["split"] == "val").to_numpy()
 
     @property
     def test_rows(self) -> np.ndarray:
-        """(N,) bool: rows that are reported on."""
+        """(N,) bool: rows for reporting."""
         return (self.items["split"] == "test").to_numpy()
 
     @property
     def place(self) -> np.ndarray:
-        """(N,) cluster_id: what intervals are clustered by."""
+        """(N,) cluster_id, by which intervals are clustered."""
         return self.items["cluster_id"].to_numpy(dtype=str)
 
     @property
@@ -89,8 +94,8 @@ class Cell:
         return self.items["country"].to_numpy(dtype=str)
 
     def known(self, view: View) -> np.ndarray:
-        """(N, K) logits with censored scores at their upper bound: what CADE is tuned on (see
-        censored.fill)."""
+        """(N, K) logits with censored scores at their upper bound, the input of CADE (see
+        bounds.fill)."""
         z, bound = self.logits[view], self.upper[view]
         return np.where(np.isfinite(z) | np.isnan(bound), z, bound)
 
@@ -104,8 +109,8 @@ class Cell:
 
 @dataclass(frozen=True)
 class RunData:
-    """run: its row of ``runs``. cells: (task, test) -> Cell, only those that were scored. mode: how
-    regression answers were made."""
+    """run: its row of ``runs``. cells: (task, test) -> Cell, scored cells only. mode: how
+    regression answers were generated."""
 
     run: Mapping[str, Any]
     cells: Mapping[tuple[Task, ContextTest], Cell]
@@ -116,7 +121,7 @@ class RunData:
         return str(self.run["model"])
 
     def of(self, task: Task) -> list[Cell]:
-        """The cells of a task in the order of the tests."""
+        """The cells of a task, in the order of the tests."""
         return [self.cells[(task, test)] for test in TESTS[task] if (task, test) in self.cells]
 
     @property
@@ -129,7 +134,7 @@ class RunData:
 
 
 def load(results: Path, run_id: str) -> RunData:
-    """All scores and items of one finished run. Raises StoreError for a run that isn't there or has
+    """All scores and items of one finished run. Raises StoreError if the run doesn't exist or has
     no scores."""
     found = store.query(results, "FROM runs WHERE run_id = ?", [run_id])
     if found.empty:
@@ -209,14 +214,14 @@ def _items(results: Path, benchmark_id: str, run_id: str, task: Task) -> pd.Data
 
 
 def _width(task: Task, items: pd.DataFrame) -> int:
-    """How many candidates the items of a task have at most."""
+    """The largest number of candidates of a task's items."""
     if task is Task.REGRESSION:
         return len(DIGITS)
     return max(len(LETTERS), int(items["n_options"].max()))
 
 
 class _Scores:
-    """All scores of a task: sorted once, cut per test and view without touching single rows."""
+    """All scores of a task, sorted once and then sliced per test and view by array indexing."""
 
     def __init__(self, results: Path, run_id: str, task: Task, items: pd.DataFrame) -> None:
         item_ids = items["item_id"].to_numpy()

@@ -1,5 +1,5 @@
-"""What the studies of CADE's hyper-parameters share: a cell as rows to tune on and rows to report
-on."""
+"""Shared by the studies of CADE's hyper-parameters: a cell split into rows for tuning and rows for
+reporting."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ PARAMETERS = ("alpha", "lambda_kl", "beta", "tau")
 
 @dataclass(frozen=True)
 class Problem:
-    """One task under one context test. usable: the cell's rows with an image view and a known
-    payoff for every candidate; s, payoff and place (n,) are theirs alone. val, test: indices among
-    them. place: codes of clusters, the same in all problems of a run."""
+    """One task under one context test. usable: indices of the cell's rows with an image view and a
+    known payoff for every candidate; s, payoff and place (n,) cover only these rows. val, test:
+    indices into them. place: cluster codes, the same in all problems of a run."""
 
     cell: Cell
     usable: Ints
@@ -46,7 +46,7 @@ class Problem:
 
     @property
     def columns(self) -> dict[str, object]:
-        """task and test, as study rows name them."""
+        """task and test, named as in study rows."""
         return {"task": self.cell.task.value, "test": self.cell.test.value}
 
     def tunable(self) -> tuple[Streams, Floats]:
@@ -58,7 +58,7 @@ class Problem:
 
 
 def problems(run: RunData) -> list[Problem]:
-    """Every cell of a run with rows to tune on and rows to report on, in the order of tasks and
+    """Every cell of a run that has rows for tuning and for reporting, in the order of tasks and
     tests."""
     cells = [*run.mcq, *run.regression]
     if not cells:
@@ -92,7 +92,7 @@ def metric_of(task: Task) -> str:
 
 
 def estimate(task: Task, payoff: Floats, place: Ints) -> stats.Estimate:
-    """Accuracy, or MAE, of rows that earned `payoff`."""
+    """Accuracy or MAE from the payoffs of rows."""
     return stats.share(payoff, place) if task is Task.MCQ else stats.amount(-payoff, place)
 
 
@@ -107,7 +107,7 @@ def as_vector(params: CadeParams) -> Floats:
 
 
 def format_setting(setting: Iterable[float]) -> str:
-    """A setting, or the first parameters of one, in words for a note."""
+    """A setting, or its first parameters, as text for a note."""
     return ", ".join(
         f"{name} {value:.4g}" for name, value in zip(PARAMETERS, setting, strict=False)
     )
@@ -124,5 +124,5 @@ def payoff_sums(rows: Packed, settings: Floats) -> Floats:
 
 
 def payoffs(rows: Packed, setting: Floats) -> Floats:
-    """(n,) what each row earns under one setting."""
+    """(n,) payoff of each row under one setting."""
     return row_payoff(rows, setting[None])[0]

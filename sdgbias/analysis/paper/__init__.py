@@ -1,8 +1,5 @@
-"""Which tables there are, by name, and how they are made from one results file.
-
-Every table and figure of the paper from the results file: ours beside the printed value, where the
-same model was scored.
-"""
+"""The paper's tables and figures by name, each built from one results file: our values beside the
+printed ones where the same model was scored."""
 
 from __future__ import annotations
 
@@ -18,8 +15,8 @@ from sdgbias.errors import UsageError, one_of
 
 __all__ = ["HEAD", "ITEMS", "build", "chosen", "load"]
 
-#: `--table` name -> function. First the paper's items in its order, then what belongs beside them,
-#: then the studies as they are.
+#: `--table` name -> function: the paper's items in its order, then companion tables, then raw
+#: study rows.
 ITEMS: Mapping[str, Callable[[Evidence], Table]] = {
     "A": benchmark.table_a,
     "B": benchmark.table_b,
@@ -56,9 +53,8 @@ ITEMS: Mapping[str, Callable[[Evidence], Table]] = {
 
 
 def chosen(names: Sequence[str]) -> list[str]:
-    """Items of these names (upper or lower case), in the order asked for. Table H brings its
-    controls along. Without any: everything but the studies as they are, which are long; 'all':
-    these, too."""
+    """Items of these names (case-insensitive), in the given order. Table H also brings its
+    controls. Default: everything except the long tables of raw study rows; 'all' includes these."""
     valid = {name.lower(): name for name in ITEMS}
     found: list[str] = [] if names else [name for name in ITEMS if name not in studies.PLAIN]
     for name in names:
@@ -73,8 +69,8 @@ def chosen(names: Sequence[str]) -> list[str]:
 
 
 def build(e: Evidence, names: Sequence[str] = ()) -> list[Table]:
-    """The tables of these names, each with its footnotes: the paper's contradictions, and what ours
-    is."""
+    """The tables of these names, each with footnotes: the paper's contradictions and the limits of
+    our values."""
     return [_noted(ITEMS[name](e), e) for name in chosen(names)]
 
 

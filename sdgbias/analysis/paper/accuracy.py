@@ -1,5 +1,5 @@
-"""Tables H and I, Figure 7, and what belongs beside them: controls, indicators, targets, changed
-answers, letters."""
+"""Tables H and I, Figure 7, and companion tables: controls, indicators, targets, changed answers,
+letters."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _values(e: Evidence, run: Run | None, metric: str, method: str) -> list[floa
 
 def test_mean(e: Evidence, run: Run | None, metric: str, method: str) -> Estimate | None:
     """Mean over T1 to T5 (NaN if one is missing). The interval is that of the pooled answers, given
-    where pool and mean agree, i.e. where every test has the same questions."""
+    only where pool and mean agree, i.e. where every test has the same questions."""
     if run is None:
         return None
     value, pool = (
@@ -41,7 +41,8 @@ def test_mean(e: Evidence, run: Run | None, metric: str, method: str) -> Estimat
 
 
 def relative_gain(e: Evidence, run: Run | None) -> float | None:
-    """Mean gain over the mean of the Originals: the ratio of means, not the mean of ratios."""
+    """Mean gain divided by the mean of the Originals: the ratio of means, not the mean of
+    ratios."""
     if run is None:
         return None
     before, after = (
@@ -60,7 +61,7 @@ def table_h(e: Evidence) -> Table:
                 and s.run is None
                 and s.printed("table_h", method=method, test="T1", metric="accuracy") is None
             ):
-                continue  # the paper has the closed models under Full alone
+                continue  # the paper reports closed models under Full only
             why = NO_VAL if method == "cade" else ""
             cells = [
                 cell(
@@ -149,8 +150,8 @@ def table_i(e: Evidence) -> Table:
 
 
 def _regression_cells(e: Evidence, s: Subject, test: str, method: str) -> tuple[Cell, ...]:
-    """MAE, its change and relative change, interval accuracy, its change and relative change;
-    changes only for CADE."""
+    """MAE with its change and relative change, then interval accuracy with the same; changes only
+    for CADE."""
 
     def ours(metric: str, of: str = method) -> Estimate | None:
         return e.metric(s.run, metric, task="regression", test=test, method=of)
@@ -193,7 +194,7 @@ def _regression_cells(e: Evidence, s: Subject, test: str, method: str) -> tuple[
 def _interval_change(
     e: Evidence, s: Subject, test: str, plain: float | None, printed: paper.Printed | None
 ) -> Cell:
-    """Change of interval accuracy: with the paired interval where the run was analysed."""
+    """Change of interval accuracy, with the paired interval if the run was analysed."""
     found = e.found(
         s.run, "regression", "interval_accuracy_change", task="regression", test=test, method="cade"
     )
@@ -268,7 +269,7 @@ def indicators(e: Evidence) -> Table:
     )
 
 
-#: What stands below the targets: label -> metrics of the study 'regression' in the columns of MAE
+#: Summary rows below the targets: label -> metrics of the study 'regression' in the columns of MAE
 #: and interval accuracy.
 OVERALL = {
     "micro: all answers": ("mae_micro", "interval_accuracy_micro"),
@@ -340,7 +341,7 @@ def intervals(e: Evidence) -> Table:
 
 
 def _target(e: Evidence, s: Subject, target: str, test: str, method: str, metric: str) -> Cell:
-    """One number of the study 'regression'; of all targets where ``target`` is ''."""
+    """One number of the study 'regression'; over all targets if ``target`` is ''."""
     by = "target" if target else ""
     found = e.found(
         s.run,
@@ -428,7 +429,7 @@ def letters(e: Evidence) -> Table:
 
 
 def _places(e: Evidence, run: Run) -> pd.DataFrame:
-    """Answers of a run counted by test, method and place: n and one column per letter."""
+    """Answers of a run by test, method and place: n and one count column per letter."""
     each = ", ".join(f"count_if(pred = '{letter}')::BIGINT AS {letter}" for letter in LETTERS)
     return e.ask(
         f"""SELECT p.test, p.method, coalesce(i.cluster_id, '') AS place, count(*)::BIGINT AS n,

@@ -1,4 +1,4 @@
-"""The shape of a reproduced table: cells that say what they are, rows, columns, footnotes."""
+"""The structure of a reproduced table: cells with a status, rows, columns, footnotes."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import Literal
 from sdgbias.analysis.paper.printed import Printed
 from sdgbias.methods.stats import Estimate
 
-#: How a column's numbers are written. share: 0.412; percent: 41.2 (of a share); number: 12.34;
+#: Number format of a column. share: 0.412; percent: 41.2 (of a share); number: 12.34;
 #: count: 1,234; text: as it is.
 Kind = Literal["share", "percent", "number", "count", "text"]
 
-#: What a cell of ours can be besides the reasons for being empty. 'synthetic': counted in a
-#: benchmark made from synthetic raw data; 'code': a constant of this program.
+#: Status of a cell that has a value. 'synthetic': counted in a benchmark built from synthetic raw
+#: data; 'code': a constant of this program.
 MADE = ("measured", "embedded", "planted", "counted", "synthetic", "code")
 NOT_RUN, NOT_ANALYSED, BLANK = "not run", "not analysed: sdgbias analyse", ""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """value: ours, None where there is none; n, low, high: its rows and 95 % interval (None, NaN
-    where there is none); paper: what the paper prints for exactly this; status: one of ``MADE``,
-    'not run', 'not analysed: ...', 'not in store: why', '' (nothing belongs here)."""
+    """value: ours, None if missing. n, low, high: its rows and 95 % interval (None, NaN if
+    missing). paper: the printed value of the same quantity. status: one of ``MADE``, 'not run',
+    'not analysed: ...', 'not in store: why', '' (intentionally blank)."""
 
     value: float | str | None = None
     n: int | None = None
@@ -58,8 +58,8 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """item: as `--table` names it; definition: what the numbers are, in a sentence or two; empty:
-    why there are no rows at all."""
+    """item: its `--table` name. definition: the meaning of the numbers, in a sentence or two.
+    empty: why there are no rows at all."""
 
     item: str
     title: str
@@ -74,8 +74,8 @@ class Table:
 def cell(
     estimate: Estimate | None, status: str, why: str = "", printed: Printed | None = None
 ) -> Cell:
-    """A cell from an estimate; without one (or with NaN) it holds ``why`` as its status, or 'not
-    run' where no run is meant."""
+    """A cell from an estimate. If the estimate is missing or NaN, its status is ``why``, or 'not
+    run' if there is no run."""
     if status == NOT_RUN:
         return Cell(paper=printed, status=NOT_RUN)
     if estimate is None or math.isnan(estimate.value):
@@ -103,8 +103,8 @@ def text(value: str, status: str = "code", printed: Printed | None = None) -> Ce
 
 
 def counts(tables: Sequence[Table]) -> dict[str, int]:
-    """How many cells are of which status; every reason 'not in store: ...' counts as 'not in
-    store'. Blank cells don't count."""
+    """Number of cells per status; all 'not in store: ...' reasons count as 'not in store'. Blank
+    cells don't count."""
     found: dict[str, int] = {}
     for one in (c for table in tables for r in table.rows for c in r.cells):
         if one.status:

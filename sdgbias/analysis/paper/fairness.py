@@ -1,9 +1,8 @@
-"""The fairness paper's tables from a results file: ours beside the printed value, where the same
-model was scored.
+"""The fairness paper's tables from a results file: our values beside the printed ones where the
+same model was scored.
 
-The suite reports on every annotated person, so there is no split here. What the paper leaves open
-or gets wrong stands in NOTES; tests/analysis/test_printed_fairness.py recomputes it from the
-printed numbers.
+The suite reports on every annotated person, so there is no split here. NOTES lists gaps and errors
+in the paper; tests/analysis/test_printed_fairness.py recomputes them from the printed numbers.
 """
 
 from __future__ import annotations
@@ -131,7 +130,7 @@ SYNTHETIC = (
 )
 
 
-# -- who
+# -- runs
 # ----------------------------------------------------------------------
 
 
@@ -221,7 +220,7 @@ def classes(e: Evidence, attribute: str) -> Table:
 
 
 def data(e: Evidence) -> Table:
-    """Table 1, and the same of every benchmark that the runs were scored on."""
+    """Table 1, and the same counts for every benchmark that the runs were scored on."""
     sql = """SELECT benchmark_id, dataset, gender, skin, age, count(DISTINCT person_id) AS n FROM
              people
              WHERE list_contains($benchmarks, benchmark_id) GROUP BY ALL ORDER BY ALL"""
@@ -286,7 +285,7 @@ def prompts(e: Evidence) -> Table:
     )
 
 
-# -- beside them
+# -- companion tables
 # ----------------------------------------------------------------------
 
 
@@ -300,7 +299,7 @@ ITEMS: Mapping[str, Callable[[Evidence], Table]] = {
     "debiasing": debiasing,
     "attributes": attributes,
 }
-#: As the paper numbers them, and several at once.
+#: Aliases: the paper's numbering, and names that stand for several items.
 ALIASES: Mapping[str, tuple[str, ...]] = {
     "1": ("data",),
     "2": tuple(GROUPS),
@@ -311,7 +310,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
 
 
 def chosen(names: Sequence[str]) -> list[str]:
-    """Items of these names (upper or lower case), in the order asked for; without any: all. Raises
+    """Items of these names (case-insensitive), in the given order; default: all. Raises
     UsageError."""
     found: list[str] = [] if names else list(ITEMS)
     for name in names:

@@ -1,4 +1,4 @@
-"""What the tables of the fairness suite share: their rows, their cells, and the names of what is compared."""
+"""Shared by the tables of the fairness suite: rows, cells, and the labels of comparisons."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sdgbias.suites.facet_groups import PAIRS
 TASKS = {"p1": DIRECT, "p2": CHOICE, "p3": CHOICE}
 
 
-#: Datasets without person classes: no number of theirs belongs beside one of the paper's.
+#: Datasets without person classes: their numbers aren't comparable with the paper's.
 FACES = ("fairface", "utkface")
 
 
@@ -46,13 +46,13 @@ RATES = ("recall", "no_rate", "unknown_rate", "unparsed_rate", "refusal_rate", "
 
 
 def names() -> dict[str, str]:
-    """Key of each of the paper's models (the registry's name where it has one) -> its name, in the
+    """Key of each of the paper's models (its registry name if it has one) -> its name, in the
     paper's order."""
     return {r["model"]: r["name"] for r in paper.rows("fairness/models")}
 
 
 def datasets(e: Evidence) -> dict[str, str]:
-    """benchmark_id -> dataset of the benchmarks that the runs were scored on."""
+    """benchmark_id -> dataset, for the benchmarks that the runs were scored on."""
     frame = e.ask(
         "SELECT DISTINCT benchmark_id, dataset FROM people WHERE list_contains($benchmarks,"
         " benchmark_id) ORDER BY ALL"
@@ -61,10 +61,10 @@ def datasets(e: Evidence) -> dict[str, str]:
 
 
 def subjects(e: Evidence, item: str) -> list[Subject]:
-    """The paper's models of an item in its order, then every other run. Only a measured run stands
-    for a model of the paper, and only one on people with classes: on FACET where there is one, else
-    on drawn ones (a footnote says so). Where runs are of several benchmarks, each line names its
-    own."""
+    """The paper's models of an item in its order, then every other run. A run stands for a model of
+    the paper only if it is measured and on people with classes: on FACET if there is such a run,
+    else on drawn ones (a footnote reports this). If runs cover several benchmarks, each line names
+    its benchmark."""
     data = datasets(e)
     ranked = sorted(
         (r for r in e.runs if r.kind == "measured"),
@@ -104,7 +104,7 @@ def subjects(e: Evidence, item: str) -> list[Subject]:
 
 
 def _asked(e: Evidence, run: Run) -> set[tuple[str, str]]:
-    """(test, method) of everything the run has."""
+    """(test, method) pairs that the run has."""
     frame = e.ask(
         "SELECT DISTINCT test, method FROM metric_rows WHERE run_id = $run", run=run.run_id
     )
@@ -122,8 +122,8 @@ def _cell(found: Estimate | None, s: Subject, test: str, printed: Printed | None
 
 
 def _lines(e: Evidence, item: str) -> list[tuple[Subject, str, str]]:
-    """(subject, prompt, task) of each line of a table: a model that was not run has one line for
-    either single-choice prompt; prompts that neither the run nor the paper has are left out."""
+    """(subject, prompt, task) of each table line. A model that was not run has one line per
+    single-choice prompt; prompts that neither the run nor the paper has are left out."""
     found = []
     for s in subjects(e, item):
         printed = {

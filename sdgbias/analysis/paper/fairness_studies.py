@@ -1,4 +1,4 @@
-"""Tables of the fairness suite that stand beside the paper's: rates, encoders, debiasing, attributes."""
+"""Companion tables of the fairness suite: rates, encoders, debiasing, attributes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from sdgbias.suites.facet_groups import PAIRS
 
 
 def rates(e: Evidence) -> Table:
-    """What else was said, by group: recall is worth little where a model says yes to everything."""
+    """Rates of other answers, by group: recall means little for a model that says yes to
+    everything."""
     groups = ["all", *(f"{a}={g}" for a in GROUPS for g in GROUPS[a]), *DIFFERENCE.values()]
     rows = []
     for s, test, task in _lines(e, ""):
@@ -65,8 +66,8 @@ def rates(e: Evidence) -> Table:
 
 
 def encoders(e: Evidence) -> Table:
-    """The same answers read in other ways: the packaged encoder, the paper's two where they were
-    asked, and the first token."""
+    """The same answers read in other ways: the packaged encoder, the paper's two encoders if
+    available, and the first token."""
     rows = []
     for s, test, task in _lines(e, ""):
         have = (
@@ -109,7 +110,7 @@ def encoders(e: Evidence) -> Table:
 
 
 def debiasing(e: Evidence) -> Table:
-    """The study 'fairness' of analysed runs (lab/fairness.py)."""
+    """The study 'fairness' of analysed runs (studies/fairness.py)."""
     study, rows = e.study("fairness"), []
     whole = ("recall", "recall_change", "false_yes_rate", "accuracy_balanced")
     for s in subjects(e, ""):
@@ -166,8 +167,7 @@ def debiasing(e: Evidence) -> Table:
 
 
 def attributes(e: Evidence) -> Table:
-    """FairFace, UTKFace: recall of the attribute that was asked for, and how far groups lie
-    apart."""
+    """FairFace, UTKFace: recall of the prompted attribute, and the gap between groups."""
     rows = []
     for s in subjects(e, ""):
         sql = """SELECT test, pillar, indicator, value, n, ci_low, ci_high FROM metric_rows WHERE

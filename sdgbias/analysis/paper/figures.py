@@ -1,4 +1,4 @@
-"""The paper's figures as tables: one function a figure, and the claims of its text."""
+"""The paper's figures as tables, one function per figure, and the claims of its text."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ def claims(e: Evidence) -> Table:
 
 
 def _extreme(e: Evidence, s: Subject, regression: bool) -> Cell:
-    """The best single test; beside it the best that Table H prints for the model."""
+    """The best single test, beside the best that Table H prints for the model."""
     task, metric = ("regression", "mae_change") if regression else ("mcq", "accuracy_gain")
     found = [
         e.metric(s.run, metric, task=task, test=t.value, method="cade") for t in TESTS[Task(task)]

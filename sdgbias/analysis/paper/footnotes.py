@@ -1,5 +1,5 @@
-"""Where the paper disagrees with itself, with its release or with arithmetic, item by item; and
-what ours can't be compared in."""
+"""Footnotes per item: where the paper contradicts itself, its release or arithmetic, and where our
+values aren't comparable."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Tables as text for a terminal, Markdown, CSV and JSON. Every number keeps its n, interval and
-status in all four."""
+"""Tables as terminal text, Markdown, CSV and JSON. Every number keeps its n, interval and status in
+all four."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CSV_COLUMNS = (
 
 
 def written(value: float | str | None, kind: Kind) -> str:
-    """A number as a column writes it; '' for none."""
+    """A number in its column's format; '' if missing."""
     if value is None or isinstance(value, str):
         return value or ""
     if math.isnan(value):
@@ -50,7 +50,7 @@ def written(value: float | str | None, kind: Kind) -> str:
 
 
 def interval(c: Cell, kind: Kind) -> str:
-    """'0.38..0.44', '' without one."""
+    """'0.38..0.44', '' if missing."""
     if not c.has_interval:
         return ""
     low, high = (
@@ -61,12 +61,12 @@ def interval(c: Cell, kind: Kind) -> str:
 
 
 def _unsigned(words: str) -> str:
-    """Without the minus of a zero."""
+    """Drop the minus sign of a zero."""
     return words if words.strip("-0.,") else words.removeprefix("-")
 
 
 def summary(tables: Sequence[Table]) -> str:
-    """'2 tables, 412 cells: 120 measured, 292 not run': how many numbers of ours there are, and why
+    """'2 tables, 412 cells: 120 measured, 292 not run': how many of our numbers there are, and why
     the others are missing."""
     found = counts(tables)
     listed = ", ".join(f"{n:,} {kind}" for kind, n in found.items()) or "none"
@@ -81,8 +81,8 @@ def summary(tables: Sequence[Table]) -> str:
 
 
 def text(tables: Sequence[Table], runs: Sequence[Run], said: str = HEAD) -> str:
-    """All tables for a terminal of 120 columns; before them how to read them (``said``) and the
-    runs behind them."""
+    """All tables for a terminal of 120 columns, preceded by reading instructions (``said``) and the
+    runs used."""
     head = textwrap.wrap(said, WIDTH)
     head += [
         textwrap.fill(r.says, WIDTH, initial_indent="  ", subsequent_indent="    ") for r in runs
@@ -150,7 +150,7 @@ def _prose(t: Table) -> list[str]:
 
 
 def _short(c: Cell, column: Column, reasons: dict[str, int]) -> str:
-    """The value, 'not run', or the mark of a reason that stands below the table."""
+    """The value, 'not run', or a marker that refers to a reason below the table."""
     if c.made:
         return written(c.value, column.kind)
     if c.status in ("", NOT_RUN):
@@ -159,8 +159,8 @@ def _short(c: Cell, column: Column, reasons: dict[str, int]) -> str:
 
 
 def _common_n(t: Table) -> list[str] | None:
-    """n of each column where it is the same in every row, so that it can stand once below the
-    names; None where it isn't."""
+    """n of each column if it is the same in every row, so that it can be printed once below the
+    header; else None."""
     known = [
         {n for r in t.rows if r.cells[j].made and (n := r.cells[j].n) is not None}
         for j in range(len(t.columns))
@@ -171,9 +171,9 @@ def _common_n(t: Table) -> list[str] | None:
 
 
 def _lines(t: Table, r: Row, reasons: dict[str, int], with_n: bool) -> list[tuple[str, list[str]]]:
-    """(what, n and one text per column) for each line of a row: ours, its interval, its n where
-    columns differ, the paper. A row that was not run has the paper's line alone, or one that says
-    so."""
+    """(label, n and one text per column) for each line of a row: our value, its interval, its n if
+    columns differ, the paper's value. A row that was not run has only the paper's line, or a line
+    stating that it was not run."""
     printed = ["", *(c.paper.text if c.paper else "" for c in r.cells)]
     if {c.status for c in r.cells} <= {"", NOT_RUN} and any(c.status for c in r.cells):
         return [("paper", printed)] if any(printed) else [("", ["", *(c.status for c in r.cells)])]
@@ -199,8 +199,8 @@ def _lines(t: Table, r: Row, reasons: dict[str, int], with_n: bool) -> list[tupl
 
 
 def _blocks(t: Table, reasons: dict[str, int]) -> list[str]:
-    """The table, cut into blocks of columns that fit the width. Each has labels and n. Columns that
-    say nothing are left out, and so are lines that say nothing in a block."""
+    """The table split into blocks of columns that fit the width, each with labels and n. Empty
+    columns, and lines that are empty within a block, are left out."""
     common = _common_n(t)
     rows = [(r.labels, _lines(t, r, reasons, common is None)) for r in t.rows]
     used = [i for i in range(len(t.labels)) if any(r.labels[i] for r in t.rows)]
@@ -221,7 +221,7 @@ def _blocks(t: Table, reasons: dict[str, int]) -> list[str]:
         and max(heads.values()) > 10
     ):
         heads[max(heads, key=lambda i: heads[i])] -= (
-            1  # labels are cut rather than lines; the files have them whole
+            1  # truncate labels instead of wrapping lines; the files have them in full
         )
     left = sum(heads.values()) + 2 * len(heads) + fixed
     out: list[str] = []
@@ -259,8 +259,8 @@ def _blocks(t: Table, reasons: dict[str, int]) -> list[str]:
 
 
 def _fit(columns: Sequence[int], room: int) -> list[list[int]]:
-    """Column numbers in blocks that are at most ``room`` wide, two spaces between; at least one a
-    block."""
+    """Column numbers in blocks at most ``room`` wide, with two spaces between columns; at least one
+    column per block."""
     blocks: list[list[int]] = [[]]
     free = room
     for j, width in enumerate(columns):
@@ -309,8 +309,8 @@ def _one_line(c: Cell, kind: Kind) -> str:
 
 
 def records(tables: Sequence[Table]) -> list[dict[str, Any]]:
-    """One record per cell that says anything, with the columns of ``CSV_COLUMNS``; None where there
-    is nothing."""
+    """One record per non-blank cell, with the columns of ``CSV_COLUMNS``; None for missing
+    values."""
     found = []
     for t in tables:
         for r in t.rows:
@@ -344,8 +344,8 @@ def as_csv(tables: Sequence[Table]) -> str:
 
 
 def as_json(tables: Sequence[Table], runs: Sequence[Run]) -> str:
-    """runs, tables (title, definition, footnotes, cells) and the summary's counts; valid JSON, null
-    for what isn't there."""
+    """runs, tables (title, definition, footnotes, cells) and the summary's counts as valid JSON;
+    null for missing values."""
     page = {
         "runs": [
             {
@@ -375,7 +375,7 @@ def as_json(tables: Sequence[Table], runs: Sequence[Run]) -> str:
 
 
 def write(tables: Sequence[Table], folder: Path) -> list[Path]:
-    """`<item>.md` and `<item>.csv` of every table; the paths written."""
+    """Write `<item>.md` and `<item>.csv` of every table; returns the paths."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for t in tables:

@@ -1,5 +1,5 @@
-"""Tables 1 to 3, J, K, L and Figures 3, 4, 5, 8: what the studies of `sdgbias analyse` found,
-beside the paper."""
+"""Tables 1 to 3, J, K, L and Figures 3, 4, 5, 8: results of the studies of `sdgbias analyse` beside
+the paper."""
 
 from __future__ import annotations
 
@@ -136,8 +136,8 @@ def table_3(e: Evidence) -> Table:
 def _stream(
     e: Evidence, run: Run | None, test: str, stream: str, divergence: str
 ) -> Estimate | None:
-    """Accuracy of one variant (of the Full view without a stream) under one test, or the mean over
-    T1 to T5."""
+    """Accuracy of one variant (the Full view if there is no stream) under one test, or the mean
+    over T1 to T5."""
     if test == "T1-T5" and not stream:
         return test_mean(e, run, "accuracy", "full")
     if test == "T1-T5":
@@ -229,7 +229,7 @@ def table_k(e: Evidence) -> Table:
         )
         n = int(asked.get(s.run.run_id, 0))
         extra = int((s.run.config.get("extra") or {}).get("prompts", 0))
-        if extra:  # their seconds would be charged to the four views
+        if extra:  # engine time includes extra prompts, so it isn't that of the four views
             four = Cell(
                 status=f"not in store: {extra:,} of {planned:,} prompts were those of extra passes;"
                 " sdgbias evaluate --passes none times the four views alone"

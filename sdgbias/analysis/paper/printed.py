@@ -1,5 +1,5 @@
-"""What the paper prints, from ``data/paper/*.csv`` (see the README there). Facts only; nothing here
-is measured by us."""
+"""The paper's printed values, from ``data/paper/*.csv`` (see the README there). Nothing here is
+measured by us."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FOLDER = packaged("data", "paper")
 
 @dataclass(frozen=True)
 class Printed:
-    """value: in the results' unit (shares 0 to 1), None where the paper prints no number; text: the
+    """value: in the results' unit (shares 0 to 1), None if the paper prints no number. text: the
     characters as printed."""
 
     value: float | None
@@ -37,13 +37,13 @@ def names() -> Mapping[str, str]:
 
 @cache
 def models(item: str) -> tuple[str, ...]:
-    """Registry names of the models that an item of the paper shows, in its order."""
+    """Registry names of the models that an item of the paper shows, in the paper's order."""
     return tuple(dict.fromkeys(r["model"] for r in rows(item) if r["model"]))
 
 
 def find(item: str, **where: str) -> Printed | None:
-    """The printed value of one line; None where the paper prints nothing there. A column not named
-    in ``where`` may hold anything."""
+    """The printed value of one line, None if the paper prints none. Columns not named in ``where``
+    may hold anything."""
     found = [r for r in rows(item) if all(r[column] == value for column, value in where.items())]
     if len(found) > 1:
         raise ValueError(f"{item}: {len(found)} lines fit {where}; name more columns")

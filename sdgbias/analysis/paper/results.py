@@ -1,5 +1,5 @@
-"""What the results file holds for these tables: the newest finished run of each model, its metrics
-and its study rows."""
+"""The contents of the results file that the tables need: the newest finished run of each model, its
+metrics and its study rows."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _STUDY = ("run_id", "task", "test", "method", "pillar", "indicator", "by", "leve
 
 @dataclass(frozen=True)
 class Run:
-    """kind: 'measured'; 'planted' (a formula, no weights); 'embedded' (a small model trained here,
-    shipped with the repository)."""
+    """kind: 'measured'; 'planted' (a formula, no weights); 'embedded' (a small model trained here
+    and shipped with the repository)."""
 
     run_id: str
     model: str
@@ -37,14 +37,14 @@ class Run:
 
     @property
     def label(self) -> str:
-        """The paper's name for a measured run of one of its models, else the registry's; and the
+        """The paper's name for a measured run of one of its models, else the registry's; plus the
         kind."""
         name = paper.names().get(self.model, self.model) if self.kind == "measured" else self.model
         return f"{name} ({self.kind})"
 
     @property
     def says(self) -> str:
-        """One line for a reader: what was scored on what."""
+        """One line for a reader: the scored model, run and benchmark, and the run's settings."""
         r = self.record
         start = (
             f"{self.model} ({self.kind}): run {self.run_id},"
@@ -60,9 +60,8 @@ class Run:
 
 @dataclass(frozen=True)
 class Subject:
-    """One line of a table about a model. ``model`` is set only where the paper's own numbers belong
-    beside it: the paper shows this model, and ``run`` is None (not run here) or a measured run of
-    it."""
+    """One table line about a model. ``model`` is set only if the paper's numbers belong beside it:
+    the paper shows this model, and ``run`` is None (not run here) or a measured run of it."""
 
     label: str
     run: Run | None
@@ -78,8 +77,8 @@ class Subject:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Everything the tables are made of. ``chosen``: registry names that a reader asked for; empty:
-    all."""
+    """All data that the tables are built from. ``chosen``: registry names selected by the user;
+    empty: all."""
 
     path: Path
     runs: tuple[Run, ...]
@@ -116,7 +115,7 @@ class Evidence:
         pillar: str = "all",
         indicator: str = "all",
     ) -> Estimate | None:
-        """One estimate of the headline metrics, None where the run has none."""
+        """One estimate of the headline metrics, None if the run has none."""
         if run is None:
             return None
         if "metrics" not in self._memory:
@@ -156,7 +155,7 @@ class Evidence:
         level: str = "",
         x: float | None = None,
     ) -> Estimate | None:
-        """One estimate of a study, None where the run has none."""
+        """One estimate of a study, None if the run has none."""
         if run is None:
             return None
         if ("index", study) not in self._memory:
@@ -179,9 +178,9 @@ class Evidence:
     def why(
         self, run: Run | None, study: str, otherwise: str, *, method: str = "", task: str = "mcq"
     ) -> str:
-        """The status of a cell that a study should have filled: not analysed; or what the study
-        says it lacked (its row not_run). A run that was analysed has rows of the study 'settings',
-        whatever else was there to analyse."""
+        """The status of a cell that a study should have filled: not analysed, or the reason in the
+        study's row not_run. An analysed run always has rows of the study 'settings', even if no
+        other study had data."""
         if ("notes", study) not in self._memory:
             frame = self.study(study)
             lacking = frame[frame["metric"] == "not_run"]
@@ -200,8 +199,8 @@ class Evidence:
         return f"not in store: {notes.get((run.run_id, task, method), otherwise)}"
 
     def ask(self, sql: str, **params: object) -> pd.DataFrame:
-        """A query over the chosen runs ($runs) and their benchmarks ($benchmarks), where it names
-        them."""
+        """A query over the chosen runs ($runs) and their benchmarks ($benchmarks), where the SQL
+        refers to them."""
         known: dict[str, object] = {
             "runs": [r.run_id for r in self.runs],
             "benchmarks": sorted({r.benchmark_id for r in self.runs}),
@@ -238,12 +237,12 @@ def load(
     known: Collection[str] = (),
     among: Sequence[str] | None = None,
 ) -> Evidence:
-    """The newest finished run of each model (of ``models``, when given) in one suite; of people one
-    on each benchmark, because a run on faces answers other questions than one on FACET. ``known``:
-    names of the paper's models; ``among``: of these runs only.
+    """The newest finished run of each model (of ``models``, if given) in one suite. In the people
+    suite, one per model and benchmark, because runs on different benchmarks answer different
+    questions. ``known``: names of the paper's models. ``among``: restrict to these runs.
 
-    Raises UsageError for a model that neither the file nor the paper knows, StoreError when the
-    file can't be read.
+    Raises UsageError for a model that neither the file nor the paper has, StoreError if the file
+    can't be read.
     """
     chosen = store.latest_runs(
         path, suite, per_benchmark=suites.named(suite).per_benchmark, among=among

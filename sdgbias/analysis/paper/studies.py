@@ -1,4 +1,4 @@
-"""Every study as rows: debiasing methods, controls, and the studies that have no counterpart in the
+"""Every study as rows: debiasing methods, controls, and the studies without a counterpart in the
 paper."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from sdgbias.analysis.paper.numbered import method_accuracy
 from sdgbias.analysis.paper.results import Evidence, Run
 from sdgbias.methods.stats import Estimate
 
-#: The controls that always stand beside Table H: method name -> what it is.
+#: The controls always shown beside Table H: method name -> description.
 CONTROLS = {
     "always_a": "always A",
     "always_b": "always B",
@@ -56,7 +56,7 @@ def controls(e: Evidence) -> Table:
 
 
 def _methods(e: Evidence, run: Run | None, task: str) -> list[str]:
-    """Every method of the study that is no control, those that could not run included."""
+    """Every method of the study except controls, including those that could not run."""
     frame = e.study("methods")
     mine = frame[(frame["run_id"] == (run.run_id if run else "")) & (frame["task"] == task)]
     return [m for m in sorted(set(mine["method"])) if m not in CONTROLS]
@@ -144,7 +144,7 @@ def methods_regression(e: Evidence) -> Table:
     )
 
 
-#: Studies without a table of the paper: name in the store -> title and definition.
+#: Studies without a table in the paper: stored name -> title and definition.
 PLAIN = {
     "paired": (
         "Paired comparisons",
@@ -184,7 +184,7 @@ _LABELS = ("test", "method", "pillar", "by", "level", "x")
 
 
 def plain(e: Evidence, study: str) -> Table:
-    """Every row of a study but those of single indicators: one line per number."""
+    """Every row of a study except those of single indicators, one line per number."""
     title, definition = PLAIN[study]
     frame = e.study(study)
     names = {r.run_id: r for r in e.runs}

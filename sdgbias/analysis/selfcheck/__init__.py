@@ -1,15 +1,15 @@
-"""The instrument proves itself on planted models: what was planted must come out, and nothing where
-nothing was planted.
+"""Self-check on planted models: planted effects must be measured, and no effect may appear where
+none was planted.
 
-plants       the planted models, as data
-truth        what each must show: closed form, or an independent simulation
+models       the planted models, as data
+truth        expected results: closed form, or an independent simulation
 pipeline     through the whole pipeline, from a benchmark folder to the metrics view
-rules        what leaves nothing to chance, beside the same rule written again
+rules        deterministic rules, beside a second implementation of the same rule
 seeds        many data sets as arrays: coverage of intervals, false alarms, tuned CADE against its
-optimum
+             optimum
 checks       truth beside measurement; all p-values are one family
-instrument   what is under test, and how to break it on purpose
-page         the verdict on one page
+faults       the parts under test, and how to break them on purpose
+report       the verdict on one page
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from sdgbias.errors import GateError, InputError
 from sdgbias.suites import benchmark_card
 from sdgbias.types import Task
 
-#: Fewest test questions and val questions on which anything can be said.
+#: Minimum numbers of test and val questions for a verdict.
 FEWEST_TEST, FEWEST_VAL = 60, 12
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """checks: all of them, failed: those that Holm's rule rejects; benchmark_id with its counts;
-    size 'small' or 'full'."""
+    """checks: all of them. failed: those rejected by Holm's rule. benchmark_id with its counts.
+    size: 'small' or 'full'."""
 
     checks: tuple[Check, ...]
     failed: tuple[Check, ...]
@@ -60,8 +60,8 @@ class Verdict:
         return not self.failed
 
     def intervals(self) -> tuple[int, int]:
-        """(intervals that hold the truth, intervals) of the pipeline, without what leaves nothing
-        to chance and without repeats."""
+        """(intervals that cover the truth, intervals) of the pipeline, without deterministic checks
+        and repeats."""
         known = {
             (c.plant, c.truth, c.measured, c.low, c.high): c.covered
             for c in self.checks
@@ -80,9 +80,9 @@ def run(
     size: seeds.Size | None = None,
     progress: Callable[[str, int, int], None] = pipeline.silent,
 ) -> Verdict:
-    """The whole self-check. `benchmark`: an existing folder instead of a synthetic one built for
-    the purpose. `fault`: a break of instrument.BREAKS, to see it caught. Leaves nothing behind. The
-    same arguments give the same checks."""
+    """Run the whole self-check. `benchmark`: an existing folder; by default a synthetic one is
+    built. `fault`: one of faults.BREAKS, injected to confirm that it is detected. Cleans up after
+    itself. Deterministic for given arguments."""
     began = time.monotonic()
     used = instrument(fault)
     chosen = tuple(plants if plants is not None else (p for p in PLANTS if full or p.quick))
@@ -140,7 +140,7 @@ def _enough(benchmark: Path, p: Population) -> None:
 
 
 def gate(verdict: Verdict) -> None:
-    """GateError that names the worst failed checks."""
+    """A GateError that names the worst failed checks."""
     if verdict.passed:
         return
     worst = sorted(verdict.failed, key=lambda c: c.p)[:3]

@@ -1,8 +1,8 @@
-"""One check: a planted truth beside what was measured, with the probability of so large a
-difference if the instrument is right.
+"""One check: a planted truth beside the measured value, with the probability of a difference this
+large if the instrument is correct.
 
-All p-values are two-sided unless said. Together they are one family: Holm's rule holds the chance
-of any false alarm in a whole self-check at FALSE_ALARM.
+All p-values are two-sided unless stated otherwise. Together they are one family: Holm's rule limits
+the chance of any false alarm in a whole self-check to FALSE_ALARM.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from scipy.special import betainc, ndtri, stdtr, stdtrit
 
 from sdgbias.methods import stats
 
-#: Chance that a self-check of a right instrument fails anywhere.
+#: Probability that a self-check of a correct instrument fails anywhere.
 FALSE_ALARM = 0.01
 _Z = float(ndtri(0.975))
 _SAME = 1e-6
@@ -23,9 +23,9 @@ _SAME = 1e-6
 
 @dataclass(frozen=True)
 class Check:
-    """part: 'pipeline', 'rules' or 'seeds'; plant; what was measured; truth with the standard error `error`
-    of knowing it (0: closed form); measured with n and its 95 % interval (NaN: it has none); p;
-    headline: stands on the page."""
+    """part: 'pipeline', 'rules' or 'seeds'. plant: the planted model. what: the measured quantity.
+    truth, with its standard error `error` (0: closed form). measured, with n and its 95 % interval
+    (NaN if it has none). p. headline: shown on the page."""
 
     part: str
     plant: str
@@ -41,21 +41,21 @@ class Check:
 
     @property
     def covered(self) -> bool | None:
-        """Whether the 95 % interval holds the truth; None without an interval."""
+        """Whether the 95 % interval covers the truth; None without an interval."""
         if not np.isfinite(self.low + self.high):
             return None
         return bool(self.low - _SAME <= self.truth <= self.high + _SAME)
 
 
 def failed(checks: Sequence[Check], alpha: float = FALSE_ALARM) -> list[Check]:
-    """Checks that Holm's rule rejects. A p that is NaN (nothing could be measured) fails, too."""
+    """Checks rejected by Holm's rule. A NaN p (nothing could be measured) also fails."""
     p = np.array([c.p for c in checks], dtype=float)
     adjusted = stats.holm(np.nan_to_num(p, nan=0.0))
     return [c for c, a in zip(checks, adjusted, strict=True) if a <= alpha]
 
 
 def p_same(truth: float, measured: float) -> float:
-    """1 where the two are the same number (to 1e-6), else 0: for what leaves nothing to chance."""
+    """1 if the two numbers are equal (to 1e-6), else 0: for deterministic quantities."""
     return 1.0 if abs(truth - measured) <= _SAME else 0.0
 
 
@@ -68,8 +68,8 @@ def effective_size(value: float, low: float, high: float) -> float:
 
 
 def p_share(truth: float, value: float, low: float, high: float) -> float:
-    """Exact binomial p of a share against the truth, at the effective size that its Wilson interval
-    was made with."""
+    """Exact binomial p of a share against the truth, at the effective size implied by its Wilson
+    interval."""
     n = effective_size(value, low, high)
     if not np.isfinite(n):
         return float("nan")
@@ -90,8 +90,8 @@ def p_mean(
     error: float = 0.0,
     spread: float = 0.0,
 ) -> float:
-    """t test of a mean against the truth. The standard error is the interval's, or `spread` (what
-    the process itself gives) where that is larger; `error` of the truth is added."""
+    """t test of a mean against the truth. The standard error is the interval's, or `spread` (that
+    of the process itself) if larger; `error` of the truth is added."""
     se = (high - low) / 2 / float(stdtrit(df, 0.975)) if df >= 1 else float("nan")
     if not np.isfinite(se):
         return float("nan")
@@ -100,7 +100,7 @@ def p_mean(
 
 
 def p_at_most(limit: float, value: float, se: float, df: int) -> float:
-    """One-sided: how likely a value this high is if the truth is no higher than `limit`."""
+    """One-sided p: the probability of a value this high if the truth is at most `limit`."""
     if se < 1e-12:
         return 1.0 if value <= limit + _SAME else 0.0
     return float(stdtr(df, -(value - limit) / se))

@@ -1,13 +1,13 @@
-"""The parts of the pipeline that the self-check puts under test, and how to break them on purpose.
+"""The parts of the pipeline under test in the self-check, and how to break them on purpose.
 
-A self-check that can't fail proves nothing. `broken` gives the instrument with one known fault; the
-tests see that each is caught.
+A self-check that can't fail proves nothing. `in_pipeline` and `instrument` inject one known fault;
+the tests confirm that each is detected.
 
 sign    the prior term of Eq. 9 enters with the wrong sign
 leak    CADE is tuned on all rows, test rows included
-order   the views CTX+Q and IMG+Q are taken for each other
-narrow  intervals take questions about one place for independent (seeds only: planted items are
-independent)
+order   the views CTX+Q and IMG+Q are swapped
+narrow  intervals treat questions about one place as independent (seeds only: planted items are
+        independent)
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ BREAKS = ("sign", "leak", "order", "narrow")
 @dataclass(frozen=True)
 class Instrument:
     """streams: as `cade.streams`. tune(streams, payoff (N, K), val (N,), draws, seed) ->
-    parameters. clusters: (N,) places -> (N,) what intervals take as dependent. fault: one of
-    BREAKS, or ''."""
+    parameters. clusters: (N,) places -> (N,) clusters that intervals treat as dependent. fault: one
+    of BREAKS, or ''."""
 
     streams: Callable[..., cade.Streams]
     tune: Callable[..., CadeParams]
@@ -70,7 +70,7 @@ def _wrong_order(
 
 
 def instrument(fault: str = "") -> Instrument:
-    """The instrument as it is, or with one fault of BREAKS."""
+    """The instrument, unchanged or with one fault of BREAKS."""
     if fault and fault not in BREAKS:
         raise UsageError(f"--break: {one_of('fault', fault, BREAKS)}")
     streams = {"sign": _wrong_sign, "order": _wrong_order}.get(fault, cade.streams)
@@ -84,8 +84,8 @@ def instrument(fault: str = "") -> Instrument:
 
 @contextmanager
 def in_pipeline(found: Instrument) -> Iterator[None]:
-    """Puts the fault into the suite for the length of the block; nothing for the instrument as it
-    is."""
+    """Inject the fault into the suite within the block; does nothing without a fault, or for
+    'narrow'."""
     if found.fault == "sign":
         with patch.object(sdg, "streams", found.streams):
             yield

@@ -1,5 +1,5 @@
-"""The planted models of the self-check, as data: what each is known to do. All numbers are logits
-(`backends.planted.Habits`)."""
+"""The planted models of the self-check, as data: the known behaviour of each. All numbers are
+logits (`engines.planted.Habits`)."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from sdgbias.engines.planted import Habits
 from sdgbias.errors import UsageError, one_of
 from sdgbias.types import PILLARS, ModelSpec
 
-#: Leans to small first digits: logits fall evenly from 1.5 at 0 to 0 at 9.
+#: Lean towards small first digits: logits fall evenly from 1.5 at 0 to 0 at 9.
 _SMALL_DIGITS = tuple(1.5 * (1.0 - d / 9.0) for d in range(10))
 
 
 @dataclass(frozen=True)
 class Plant:
-    """One planted model. about: its truth in words. quick: part of the small self-check. no_gain:
-    no rule that sees the four views beats its Full view where all answers are equally often right,
-    so CADE can't."""
+    """One planted model. about: its truth as text. quick: part of the small self-check. no_gain: no
+    rule that sees the four views beats its Full view when all answers are equally often right, so
+    CADE can't either."""
 
     name: str
     about: str
@@ -28,7 +28,7 @@ class Plant:
     no_gain: bool = False
 
     def spec(self, benchmark: Path, seed: int) -> ModelSpec:
-        """The registry entry that plants it on a benchmark folder."""
+        """The registry entry of this planted model for a benchmark folder."""
         options = {**asdict(self.habits), "oracle": str(benchmark.resolve()), "seed": seed}
         return ModelSpec(
             name=f"planted-{self.name}",

@@ -25,7 +25,7 @@ from sdgbias.types import DIGITS, LETTERS, PILLARS, TESTS, CadeParams, ContextTe
 
 NAMES = {View.Q_ONLY: "Q-only", View.CTX_Q: "CTX+Q", View.IMG_Q: "IMG+Q", View.FULL: "Full"}
 SAYS = ("pessimistic", "conservative", "optimistic")
-#: Views under the tests where they differ; the others repeat one of these.
+#: (view, test) combinations that differ; all others repeat one of these.
 CELLS = (
     (View.Q_ONLY, ContextTest.T1),
     (View.IMG_Q, ContextTest.T1),
@@ -42,8 +42,8 @@ LOSS = 0.08
 
 @dataclass(frozen=True)
 class Found:
-    """What the results file says of one run. metrics: rows of the metrics view with indicator
-    'all'."""
+    """The results of one run, read from the results file. metrics: rows of the metrics view with
+    indicator 'all'."""
 
     plant: Plant
     seed: int
@@ -69,7 +69,7 @@ class Found:
 def run(
     plant: Plant, benchmark: Path, results: Path, used: Instrument, *, seed: int, draws: int
 ) -> Found:
-    """Evaluates one planted model into a results file of its own and reads it back."""
+    """Evaluate one planted model into a separate results file and read it back."""
     with in_pipeline(used):
         outcome = evaluate.evaluate(
             plant.spec(benchmark, seed),
@@ -100,7 +100,7 @@ def run(
 
 
 def checks(found: Found, people: dict[Task, Population], copies: int) -> Iterator[Check]:
-    """Everything that is known of this plant on this benchmark."""
+    """All checks of this planted model on this benchmark."""
     mcq, regression = people[Task.MCQ], people[Task.REGRESSION]
     if len(mcq.gold):
         yield from _answers(found, mcq)
@@ -118,8 +118,8 @@ def _places(p: Population) -> int:
 
 
 def _probabilities(h: Habits, p: Population, test: ContextTest, view: View) -> np.ndarray | None:
-    """(n, K) chances of each answer on the test rows; None where some rows share one draw, so that
-    nothing can be expected of it."""
+    """(n, K) probabilities of each answer on the test rows; None where some rows share one random
+    draw, so that a share of answers has no useful expected value."""
     mu, sd = truth.expected_logits(h, p, test, view)
     chance = truth.choice_probability(mu, sd, p.present)[p.test]
     one_draw = truth.shared(p, test, view)[p.test]
@@ -130,18 +130,18 @@ def _probabilities(h: Habits, p: Population, test: ContextTest, view: View) -> n
 def _share(
     found: Found, what: str, row: pd.Series | None, expected: np.ndarray, headline: bool = False
 ) -> Iterator[Check]:
-    """A share of the metrics view against the mean of (n,) chances."""
+    """A share of the metrics view against the mean of (n,) probabilities."""
     if row is None or not len(expected):
         return
     value, known = float(row["value"]), float(expected.mean())
     low, high = float(row["ci_low"]), float(row["ci_high"])
     settled = float(np.sum(expected * (1 - expected))) < 1e-6
     if row["n"] != len(expected):
-        p = 0.0  # the metric counts other rows than those planted
+        p = 0.0  # the metric counts different rows from those planted
     elif settled:
         p = p_same(known, value)
     elif not np.isfinite(low + high):
-        return  # too few places or prompts: the instrument gives no interval, and says so
+        return  # too few places or prompts: the instrument reports no interval
     else:
         p = p_share(known, value, low, high)
     yield Check(
@@ -199,7 +199,7 @@ def _answers(found: Found, p: Population) -> Iterator[Check]:
 
 
 def _image_use(found: Found, p: Population) -> Iterator[Check]:
-    """What the picture adds to the context: accuracy of Full minus CTX+Q (Figure 5), paired by
+    """Gain from the picture beyond the context: accuracy of Full minus CTX+Q (Figure 5), paired by
     item."""
     correct = found.predictions[found.predictions["task"] == "mcq"].pivot_table(
         index="item_id", columns=["test", "method"], values="correct", aggfunc="first"
@@ -267,7 +267,7 @@ def _numbers(found: Found, p: Population) -> Iterator[Check]:
         if variance.sum() < 1e-9:
             p_value = p_same(known, float(row["value"]))
         elif p_value != p_value:
-            continue  # too few places or prompts: the instrument gives no interval, and says so
+            continue  # too few places or prompts: the instrument reports no interval
         yield Check(
             "pipeline",
             found.plant.name,
@@ -295,8 +295,8 @@ def _views(found: Found, task: Task, test: ContextTest, p: Population) -> dict[V
 
 
 def _cade(found: Found, task: Task, p: Population, copies: int) -> Iterator[Check]:
-    """CADE as it was run: tuned on the val rows alone, every answer what the paper's equations
-    give, and the gain what the process gives for the parameters that were found."""
+    """CADE in the run: tuned on val rows only, every answer equal to the paper's equations, and the
+    gain equal to the process's expected gain for the tuned parameters."""
     h, name, df = found.plant.habits, found.plant.name, _places(p) - 1
     letters = LETTERS if task is Task.MCQ else DIGITS
     label = "MCQ" if task is Task.MCQ else "numbers"
@@ -406,8 +406,8 @@ def _cade(found: Found, task: Task, p: Population, copies: int) -> Iterator[Chec
 
 
 def _optimum(found: Found, p: Population) -> Iterator[Check]:
-    """A prior on top of pictures alone: without the prior the bare evidence is left, and CADE
-    should come near that (T1, T5)."""
+    """A model with a prior on top of picture evidence only: without the prior just that evidence
+    remains, and CADE should come close to it (T1, T5)."""
     h = found.plant.habits
     if (
         h.noise
@@ -455,7 +455,7 @@ def small_benchmark(
     seed: int,
     progress: Callable[[str, int, int], None],
 ) -> Path:
-    """A synthetic benchmark with pictures, built by the ordinary stages."""
+    """A synthetic benchmark with pictures, built by the regular stages."""
     from sdgbias.benchmark import build
     from sdgbias.raw import synthetic
 

@@ -57,7 +57,7 @@ def _groups(v: Verdict) -> Iterable[tuple[str, list[Check]]]:
 
 
 def opening(v: Verdict) -> list[str]:
-    """What was checked, on what, and how sure the verdict is."""
+    """The scope of the self-check and the error rate of its verdict."""
     held, of = v.intervals()
     kind = "synthetic benchmark" if v.synthetic else "benchmark"
     lines = [
@@ -82,7 +82,7 @@ def opening(v: Verdict) -> list[str]:
 
 
 def text(v: Verdict) -> str:
-    """One page: the headline checks of each planted model, and every check that failed."""
+    """One page: the headline checks of each planted model, and all failed checks."""
     bad = set(map(id, v.failed))
     lines = [*opening(v), "", HEADER]
     for title, found in _groups(v):
@@ -209,13 +209,13 @@ def html(v: Verdict) -> str:
 
 
 def check_name(path: Path) -> None:
-    """UsageError for a file name that says no format; before any work is done."""
+    """Raise UsageError for a file name without a known format, before any work is done."""
     if path.suffix not in FORMATS:
         raise UsageError(f"--out {path}: {one_of('file ending', path.suffix, FORMATS)}")
 
 
 def write(v: Verdict, path: Path) -> None:
-    """The page in the format that the file's name says. Raises UsageError, StoreError."""
+    """Write the page in the format given by the file's extension. Raises UsageError, StoreError."""
     check_name(path)
     content = {".html": html, ".json": as_json, ".txt": text}[path.suffix](v)
     try:

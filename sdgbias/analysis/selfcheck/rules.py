@@ -1,6 +1,6 @@
-"""Rules that leave nothing to chance: what the instrument does beside the same rule written again.
+"""Deterministic rules: the instrument's behaviour beside a second implementation of the same rule.
 
-Every check is a share of cases that agree, or a count, and passes only when it is exact.
+Every check is a share of matching cases or a count, and passes only if exact.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TEXTS = ("45.0", "0.3", "-1.2", "The rate is 112.4", "no idea", "", "I can't te
 
 
 def checks(benchmark: Path, seed: int) -> Iterator[Check]:
-    """All rules; the benchmark's prompts are read, nothing is scored."""
+    """All rules. Reads the benchmark's prompts; scores nothing."""
     yield from _first_digits()
     yield from _gold_values(seed)
     yield from _prompts(benchmark)
@@ -37,7 +37,8 @@ def _exact(what: str, truth: float, measured: float, n: int) -> Check:
 
 
 def _first_digits() -> Iterator[Check]:
-    """METHODS of the authors' code: the first digit is exchanged; without a number it is 0.0."""
+    """METHODS of the authors' code: the first digit is replaced; without a number the value is
+    0.0."""
 
     def again(text: str, digit: str) -> float:
         found = re.search(r"-?\d+(?:\.\d+)?", text)
@@ -57,7 +58,7 @@ def _first_digits() -> Iterator[Check]:
 
 def _gold_values(seed: int) -> Iterator[Check]:
     """National values of two series at random years: the nearest year, then the order of the
-    series, then the earlier year, searched one by one."""
+    series, then the earlier year, by linear search."""
     rng = np.random.default_rng([seed, 11])
     entry = indicator("stunting")
     limits = {ref.name: ref.max_gap or items.MAX_GAP for ref in entry.series}
@@ -93,8 +94,8 @@ def _gold_values(seed: int) -> Iterator[Check]:
 
 
 def _prompts(benchmark: Path) -> Iterator[Check]:
-    """Cells and distinct prompts of the paper's views, counted by hand, with extra passes asked
-    beside them."""
+    """Cells and distinct prompts of the paper's views, counted directly, with extra prompts sent as
+    well."""
     table = sdg.read_table(benchmark, "prompts")
     rows = list(
         zip(table["text"], table["image_id"], table["candidates"], table["test"], strict=True)

@@ -1,9 +1,9 @@
-"""Many planted data sets as arrays alone: do intervals cover, do tests find nothing where nothing
-is, does tuning find the optimum?
+"""Many planted data sets as arrays only: do intervals cover, do tests stay silent where there is no
+effect, does tuning find the optimum?
 
-Each seed is a data set of its own: items in places, all answers equally often right, a fifth of the
-items for tuning. What is put under test is cade.streams, cade.decide, search.random_search and the
-functions of stats; what is true comes from truth.py.
+Each seed is one data set: items in places, all answers equally often right, a fifth of the items
+for tuning. Under test are cade.streams, cade.decide, search.random_search and the functions of
+stats; the truth comes from truth.py.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ T1, T5 = ContextTest.T1, ContextTest.T5
 #: How far below the known optimum CADE may truly stay after a search on a fifth of the items.
 LOSS = 0.03
 NOMINAL = 0.05
-#: Numbers of places whose intervals are checked, and of prompts behind a verdict of a lean.
+#: Numbers of places in the interval checks, and of prompts in the lean checks.
 FEW, PROMPTS = (5, 8, 12, 30), (4, 6, 9, 12, 36)
 _NAN = float("nan")
 
 
 @dataclass(frozen=True)
 class Size:
-    """tuned: seeds with a search; plain: seeds without; items of a seed, five a place; draws of a
-    search; copies: new draws behind an expected value that has no closed form, at least ten times
-    the items of a seed."""
+    """tuned: seeds with a search. plain: seeds without. items per seed, five per place. draws per
+    search. copies: new draws behind an expected value without a closed form, at least ten times the
+    items of a seed."""
 
     tuned: int
     plain: int
@@ -52,9 +52,9 @@ FULL = Size(tuned=200, plain=1000)
 
 
 def draw_items(rng: np.random.Generator, n: int, readable: float = 1.0) -> Population:
-    """n items with three answers, each right equally often, five in a place. In a share `readable`
-    of the places the picture shows something; in the others it is no evidence, so that hits cluster
-    by place."""
+    """n items with three answers, each right equally often, five items per place. In a share
+    `readable` of the places the picture carries evidence; in the others it carries none, so that
+    hits cluster by place."""
     gold = rng.integers(0, 3, n)
     place = np.arange(n) // 5
     rising = rng.random(n) < 0.5
@@ -78,7 +78,7 @@ def draw_items(rng: np.random.Generator, n: int, readable: float = 1.0) -> Popul
 
 
 def census(readable: float = 1.0) -> tuple[Population, np.ndarray]:
-    """One item of every kind that `draw_items` can draw, and how often it comes: (population of 12,
+    """One item of every kind that `draw_items` can draw, with its probability: (population of 12,
     weights (12,))."""
     kinds = [
         (g, rising, shows) for g in range(3) for rising in (True, False) for shows in (True, False)
@@ -99,7 +99,7 @@ def census(readable: float = 1.0) -> tuple[Population, np.ndarray]:
 def known(
     h: Habits, view: View, test: ContextTest = T1, readable: float = 1.0
 ) -> tuple[float, float]:
-    """(accuracy, share of optimistic answers) of one view, closed form."""
+    """(accuracy, share of optimistic answers) of one view, in closed form."""
     p, weight = census(readable)
     chance = truth.choice_probability(*truth.expected_logits(h, p, test, view), p.present)
     return float(weight @ chance[np.arange(len(p.gold)), p.gold]), float(
@@ -119,7 +119,7 @@ def checks(
 
 
 def _rate(plant_name: str, what: str, hits: int, n: int, nominal: float) -> Check:
-    """How often something happened against its nominal rate, exact binomial."""
+    """Frequency of an event against its nominal rate, exact binomial."""
     found = binomtest(hits, n, nominal)
     low, high = found.proportion_ci(0.95, method="exact")
     return Check(
@@ -144,7 +144,7 @@ def _average(
     error: float = 0.0,
     headline: bool = True,
 ) -> Check:
-    """A mean over seeds against its expected value (t test; exact where seeds don't differ)."""
+    """A mean over seeds against its expected value (t test; exact if all seeds agree)."""
     n, value = len(values), float(values.mean())
     se = float(np.hypot(values.std(ddof=1) / n**0.5, error))
     if se < 1e-12:
@@ -184,7 +184,7 @@ def _answers(views: dict[View, np.ndarray], view: View) -> np.ndarray:
 def _coverage(
     size: Size, used: Instrument, seed: int, progress: Callable[[str, int, int], None]
 ) -> Iterator[Check]:
-    """95 % intervals of clustered shares and paired differences hold the truth in 95 % of the
+    """95 % intervals of clustered shares and paired differences cover the truth in 95 % of the
     seeds."""
     h, readable = (
         Habits(
@@ -229,8 +229,8 @@ def _coverage(
 
 
 def _bound(plant_name: str, what: str, hits: int, n: int, limit: float, *, least: bool) -> Check:
-    """How often something happened, where it may not happen less (``least``) or more often than at
-    a rate: exact binomial, one-sided."""
+    """Frequency of an event that must not fall below (``least``) or exceed a rate: exact binomial,
+    one-sided."""
     found = binomtest(hits, n, limit, alternative="less" if least else "greater")
     low, high = binomtest(hits, n, limit).proportion_ci(0.95, method="exact")
     return Check(
@@ -248,7 +248,7 @@ def _bound(plant_name: str, what: str, hits: int, n: int, limit: float, *, least
 
 
 def cluster_sizes(rng: np.random.Generator, clusters: int, *, even: bool) -> np.ndarray:
-    """Rows of each cluster: ten each, or log-normal with a mean of some 16."""
+    """Rows of each cluster: ten each, or log-normal with a mean of about 16."""
     if even:
         return np.full(clusters, 10)
     return np.maximum(1, np.round(10 * np.exp(rng.normal(0, 1, clusters)))).astype(int)
@@ -257,8 +257,8 @@ def cluster_sizes(rng: np.random.Generator, clusters: int, *, even: bool) -> np.
 def _few_clusters(
     size: Size, used: Instrument, seed: int, progress: Callable[[str, int, int], None]
 ) -> Iterator[Check]:
-    """95 % intervals with few places, of like and unlike size: a share of 40 %, a rare one, and a
-    mean hold the truth. Shares are allowed to cover more; less than 93 % is a fault."""
+    """95 % intervals with few places, of equal and unequal size, cover the truth for a share of 40
+    %, a rare share, and a mean. Shares may over-cover; coverage below 93 % is a fault."""
     for clusters in FEW:
         for even in (True, False):
             held = np.zeros(3, dtype=int)
@@ -285,9 +285,9 @@ def _few_clusters(
 def _leans(
     size: Size, used: Instrument, seed: int, progress: Callable[[str, int, int], None]
 ) -> Iterator[Check]:
-    """A model that draws one random direction per prompt leans in at most 5 % of pillars, whatever
-    the number of questions behind a prompt; one that truly leans is found over the wordings of
-    three indicators."""
+    """A model that draws one random direction per prompt is reported as leaning in at most 5 % of
+    pillars, for any number of questions per prompt; a true lean is found over the wordings of three
+    indicators."""
     for prompts in PROMPTS:
         told = 0
         for i in range(size.plain):
@@ -309,7 +309,8 @@ def _leans(
 
 
 def _lean(says: np.ndarray, prompt: np.ndarray, used: Instrument, wanted: str = "") -> bool:
-    """Whether the verdict names a direction, or is the one that is wanted."""
+    """Whether the verdict names a direction (leans or splits); with `wanted`, whether it is that
+    verdict."""
     known_as = used.clusters(prompt)
     verdict = lean.verdict({d: stats.share(says == k, known_as) for k, d in enumerate(DIRECTIONS)})
     return verdict == wanted if wanted else verdict.startswith(("leans", "splits"))
@@ -380,8 +381,8 @@ def _accuracy(s: cade.Streams, p: Population, params: CadeParams) -> np.ndarray:
 
 
 def _terms(size: Size, used: Instrument, seed: int) -> Iterator[Check]:
-    """Each term of Eq. 9 by itself, at a setting whose effect is known exactly: what is left is the
-    bare evidence of the picture."""
+    """Each term of Eq. 9 by itself, at a setting with an exactly known effect: only the evidence of
+    the picture remains."""
     rng, n = np.random.default_rng([seed, 3]), 20 * size.items
     prior, misled = plant("prior").habits, plant("misled").habits
     bare, crooked = (
@@ -389,7 +390,7 @@ def _terms(size: Size, used: Instrument, seed: int) -> Iterator[Check]:
     )
     p = draw_items(rng, n)
     with_prior, with_pull = truth.simulate(prior, p, T1, rng), truth.simulate(misled, p, T1, rng)
-    off = 2.0  # a gate that no confidence reaches
+    off = 2.0  # a gate threshold above every confidence
     for name, what, views, stream, params, expected in (
         (
             "prior",
@@ -508,7 +509,7 @@ def _limit(plant_name: str, what: str, limit: float, values: np.ndarray) -> Chec
 
 
 def _near(plant_name: str, best: float, error: float, values: np.ndarray) -> Iterator[Check]:
-    """Tuned CADE's accuracy lies between the optimum less LOSS and the optimum."""
+    """Tuned CADE's accuracy lies between the optimum minus LOSS and the optimum."""
     n, value = len(values), float(values.mean())
     se = float(np.hypot(values.std(ddof=1) / n**0.5, error))
     low, high = ttest_1samp(values, best).confidence_interval(0.95)
@@ -536,8 +537,8 @@ def _near(plant_name: str, best: float, error: float, values: np.ndarray) -> Ite
 
 def _grid_optimum(h: Habits, size: Size, seed: int) -> tuple[float, float]:
     """Best accuracy over a grid of CADE's settings on new draws of ten seeds' items, by the
-    equations of truth.cade_choice, scored on ten more; and its standard error. The grid spans Table
-    G's ranges (alpha, lambda_kl and beta in steps; gate open or at 0.9)."""
+    equations of truth.cade_choice, scored on ten more, with its standard error. The grid is a
+    coarse one within Table G's ranges (gate at 0.9 or 0.99)."""
     rng, n = np.random.default_rng([seed, 5]), 10 * size.items
     halves = []
     for _ in range(2):

@@ -1,15 +1,15 @@
-"""What a planted model must show, computed from its data-generating process alone.
+"""Expected results of a planted model, computed from its data-generating process alone.
 
-Nothing here goes through the pipeline: no prompts are parsed, nothing of cade.py, search.py or
-stats.py is used. Where one view decides alone, the expected value is closed form: with normal draws
-of standard deviation sd, answer a wins with probability
+Nothing here goes through the pipeline: no prompts are parsed, and cade.py, search/ and stats/
+aren't used. If one view decides alone, the expected value is closed form: with normal draws of
+standard deviation sd, answer a wins with probability
 
     P(a) = integral of phi(z) * product over b != a of Phi(z + (mu_a - mu_b) / sd) dz
     (Gauss-Hermite, 80 nodes)
 
-What CADE decides has no such form; `simulate` draws the process anew (other seeds than the model's)
-and `cade_choice` is Eqs. 2 and 4-10 of the paper once more, written from the paper. The truth is
-conditional on the benchmark's items: only draws are random.
+CADE's decision has no such form; `simulate` draws the process anew (with other seeds than the
+model's), and `cade_choice` reimplements Eqs. 2 and 4-10 from the paper. The truth is conditional on
+the benchmark's items: only draws are random.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from sdgbias.types import CadeParams, ContextTest, Task, View
 
 Floats = NDArray[np.float64]
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(80)
-#: Context tests that state values; only these carry evidence in a planted model.
+#: Context tests with values; only these carry evidence in a planted model.
 STATED = (ContextTest.T1, ContextTest.T2)
 
 
 @dataclass(frozen=True)
 class Population:
-    """N items of one task with K candidates, as the data-generating process sees them.
+    """N items of one task with K candidates, as seen by the data-generating process.
 
-    gold (N,) index of the gold candidate (regression: first digit); says (N, K) 0 pessimistic, 1
-    conservative, 2 optimistic, -1 none; present (N, K); image_share (N, K) and context_share[test]
-    (N, K): G_img and G_ctx of backends/planted.py; pillar, place, indicator (N,) text; split (N,)
-    'val' or 'test'; item_id (N,). Regression only: answer and tolerance (N,), and number (N, K),
-    what a first digit leads to where one number's evidence is shown.
+    gold (N,): index of the gold candidate (regression: first digit). says (N, K): 0 pessimistic, 1
+    conservative, 2 optimistic, -1 none. present (N, K). image_share (N, K) and context_share[test]
+    (N, K): G_img and G_ctx of engines/planted.py. pillar, place, indicator (N,): text. split (N,):
+    'val' or 'test'. item_id (N,). Regression only: answer and tolerance (N,), and number (N, K),
+    the number that a first digit leads to where one number's evidence is shown.
     """
 
     gold: NDArray[np.int64]
@@ -109,7 +109,7 @@ def population(benchmark: Path, task: Task) -> Population:
         mean = pd.DataFrame(onehot).groupby(group).transform("mean").to_numpy()
         shares[test] = np.where(
             stated[:, None], mean, np.nan
-        )  # nothing known of the place: no context line, hence no evidence
+        )  # place without known values: no context line, hence no evidence
         alone[test] = pd.Series(label).groupby(group).transform("nunique").to_numpy() == 1
     columns = {c: items[c].to_numpy(dtype=object) for c in ("pillar", "cluster_id", "split")}
     return Population(
@@ -186,8 +186,8 @@ def choice_probability(mu: Floats, sd: Floats, present: NDArray[np.bool_]) -> Fl
 
 
 def shared(p: Population, test: ContextTest, view: View) -> NDArray[np.bool_]:
-    """(N,) rows whose prompt other items have too, so that their draws are one draw: text-only
-    views without values."""
+    """(N,) rows whose prompt, and so whose draw, is shared with other items: text-only views
+    without values."""
     return (
         np.zeros(len(p.gold), dtype=bool)
         if view.has_image
@@ -211,9 +211,9 @@ def numbers(p: Population, test: ContextTest, view: View) -> Floats:
 def simulate(
     h: Habits, p: Population, test: ContextTest, rng: np.random.Generator
 ) -> dict[View, Floats]:
-    """One new draw of the process: (N, K) logits per view. Draws of a context are shared by CTX+Q
-    and Full, a picture's by IMG+Q and Full, prompt noise by the views whose prompt is the same (T5:
-    Full and IMG+Q, CTX+Q and Q-only)."""
+    """One new draw of the process: (N, K) logits per view. Context draws are shared by CTX+Q and
+    Full, picture draws by IMG+Q and Full, prompt noise by views with the same prompt (T5: Full and
+    IMG+Q, CTX+Q and Q-only)."""
     size, base = p.present.shape, prior(h, p)
     shown = stated(p, test)[:, None]
     share = np.nan_to_num(p.context_share[test]) if test in p.context_share else np.zeros(size)
@@ -238,7 +238,7 @@ def simulate(
 
 def cade_choice(views: Mapping[View, Floats], params: CadeParams) -> NDArray[np.int64]:
     """Eqs. 2 and 4-10 for (N, K) logits with NaN where a candidate is missing -> (N,) index.
-    Independent of cade.py on purpose."""
+    Deliberately independent of cade.py."""
     q = {}
     for view, z in views.items():
         top = np.nanmax(z, axis=1, keepdims=True)
@@ -264,8 +264,8 @@ def payoff(p: Population, task: Task, choice: NDArray[np.int64]) -> Floats:
 
 @dataclass(frozen=True)
 class Expected:
-    """An expected value, the standard error with which it is known (0: closed form), and the
-    standard deviation that one run of the model has around it."""
+    """An expected value, its standard error (0: closed form), and the standard deviation of a
+    single run around it."""
 
     value: float
     error: float

@@ -1,1 +1,1 @@
-"""One study a module: `rows(run, settings)` gives its rows of `study_rows`."""
+"""One study per module: `rows(run, settings)` returns its rows of `study_rows`."""

@@ -1,5 +1,5 @@
-"""Studies 'ablation' (Table 2), 'streams' (Table 3) and 'sweep' (Figure 8): what each part of CADE
-is worth."""
+"""Studies 'ablation' (Table 2), 'streams' (Table 3) and 'sweep' (Figure 8): the contribution of
+each part of CADE."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from sdgbias.methods.cade import Divergence, Floats, Ints, Stream
 from sdgbias.methods.search import RANGES, Packed, random_search, row_payoff
 from sdgbias.types import Task
 
-#: Table 2 adds the parameters in this order; a step is named by the last one added.
+#: Table 2 adds the parameters in this order; a step is named after the last one added.
 STEPS = ("full", "+alpha", "+lambda", "+beta", "+tau")
-#: A gate above every confidence keeps no baseline; one of 0 keeps them all.
+#: A gate threshold above every confidence keeps no Full answer; 0 keeps them all.
 OPEN, SHUT = 2.0, 0.0
 STREAMS: tuple[Stream, ...] = ("img", "full", "full+img")
 DIVERGENCES: tuple[Divergence, ...] = ("kl", "js")
@@ -38,8 +38,8 @@ POINTS = 41
 
 @dataclass(frozen=True)
 class Variant:
-    """What the test rows earn under one variant of CADE, and under the one it is compared with
-    (None: with none)."""
+    """Payoffs of the test rows under one variant of CADE, and under the variant it is compared with
+    (None if there is none)."""
 
     columns: dict[str, object]
     note: str
@@ -49,11 +49,11 @@ class Variant:
 
 
 def rows(run: RunData, settings: Settings) -> pd.DataFrame:
-    """The three studies. Every search is the paper's, on val; values are of the test split, test
-    'all' pools the tests, each with its own settings. ablation: accuracy or mae and step_gain,
-    payoff over the step before. streams: the same and gain over the Full view's argmax. sweep: on
-    val and on test (method). For numbers Full is the number that its likeliest first digit leads
-    to."""
+    """The three studies. Every search is the paper's, on val; values are on the test split; test
+    'all' pools the tests, each with its own settings. ablation: accuracy or mae, and step_gain, the
+    payoff over the previous step. streams: the same metrics, and gain over the Full view's argmax.
+    sweep: on val and on test (method). For numbers, Full is the number that its likeliest first
+    digit leads to."""
     found, made = problems(run), list[dict[str, object]]()
     for task in Task:
         mine = [p for p in found if p.task is task]
@@ -97,8 +97,8 @@ def _pooled(same: Sequence[Variant]) -> Variant:
 
 
 def _retuned(p: Problem, settings: Settings) -> list[Floats]:
-    """(4,) setting of each step: the parameters added so far are searched for in Table G's ranges,
-    the others are off."""
+    """(4,) setting of each step: the parameters added so far are searched in Table G's ranges, the
+    others are off."""
     s, payoff = p.tunable()
     off = ((0.0, 0.0), (0.0, 0.0), (0.0, 0.0), (OPEN, OPEN))
     found = [np.array([0.0, 0.0, 0.0, SHUT])]
@@ -115,8 +115,8 @@ def _retuned(p: Problem, settings: Settings) -> list[Floats]:
 
 
 def _ablation(packed: Packed, steps: list[Floats]) -> Iterator[Variant]:
-    """Level retuned: every step has its own search. Level zeroed: the last step's setting with the
-    later parameters off."""
+    """Level retuned: a separate search for each step. Level zeroed: the last step's setting with
+    the later parameters off."""
     final = steps[-1]
     zeroed = [
         steps[0],
@@ -148,7 +148,7 @@ def _words(setting: Floats) -> str:
 
 
 def _streams(p: Problem, packed: Packed, settings: Settings) -> Iterator[Variant]:
-    """Table 3: image stream x divergence, each tuned on its own; the gate is always on p_full."""
+    """Table 3: image stream x divergence, each tuned separately; the gate always uses p_full."""
     full = payoffs(packed, np.array([0.0, 0.0, 0.0, SHUT]))
     for stream in STREAMS:
         for divergence in DIVERGENCES:
@@ -173,7 +173,7 @@ def _streams(p: Problem, packed: Packed, settings: Settings) -> Iterator[Variant
 
 
 def _sweep(p: Problem, packed: Packed, best: Floats) -> Iterator[dict[str, object]]:
-    """Figure 8: one parameter over the whole of its range, the other three at the tuned optimum."""
+    """Figure 8: one parameter over its whole range, the other three at the tuned optimum."""
     val = p.rows(p.val)
     for which, name in enumerate(PARAMETERS):
         low, high = RANGES[p.task][which]
@@ -194,7 +194,7 @@ def _sweep(p: Problem, packed: Packed, best: Floats) -> Iterator[dict[str, objec
 
 
 def _estimates(task: Task, payoff: Floats, place: Ints) -> list[stats.Estimate]:
-    """(C, n) payoffs -> the estimate of each line, all at once."""
+    """(C, n) payoffs -> the estimate of each of the C rows, computed together."""
     kind: stats.Kind = "share" if task is Task.MCQ else "amount"
     columns = list(payoff if task is Task.MCQ else -payoff)
     return [

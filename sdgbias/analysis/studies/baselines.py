@@ -1,8 +1,8 @@
-"""Study 'methods': every debiasing baseline of debias.py and every control, on the test split,
-beside the Full view.
+"""Study 'methods': every debiasing baseline of methods/baselines.py and every control, on the test
+split, beside the Full view.
 
-What a method estimates or tunes comes from val rows. Numbers are those that the chosen first digit
-leads to (Cell.by_digit).
+Estimation and tuning use val rows only. Numbers are those that the chosen first digit leads to
+(Cell.by_digit).
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from sdgbias.types import Task, View
 
 STUDY = "methods"
 FULL = View.FULL.value
-#: Choice of an answer that names no candidate: it was given, and it is wrong.
+#: Choice of an answer that names no candidate: it counts as given and wrong.
 NO_CANDIDATE = 99
 
 
 @dataclass(frozen=True)
 class Answer:
-    """choice (N,): candidate index, -1 without an answer. note: how the method was set. expected
-    (N,): probability of a right answer, of a method that draws."""
+    """choice (N,): candidate index, -1 without an answer. note: the method's settings. expected
+    (N,): probability of a right answer, for methods that draw at random."""
 
     choice: Ints
     note: str
@@ -50,8 +50,8 @@ class Answer:
 
 def rows(run: RunData, settings: Settings) -> pd.DataFrame:
     """Accuracy and accuracy_gain, or mae, interval_accuracy and mae_change, of each method under
-    each test and pooled; gain and change are paired with what the run reports as `full`. A method
-    that can't run has one row not_run, whose note says what it lacks."""
+    each test and pooled; gain and change are paired with the run's `full`. A method that can't run
+    has one row not_run, whose note gives the reason."""
     made: list[dict[str, object]] = []
     for task in Task:
         cells = run.of(task)
@@ -70,8 +70,8 @@ def rows(run: RunData, settings: Settings) -> pd.DataFrame:
 
 
 def evidence(cell: Cell, seed: int) -> Evidence:
-    """What the methods may see of a cell: no labels. ``seed``: the run's, by which its extra passes
-    were made."""
+    """The inputs of the methods from a cell, without labels. ``seed``: the run's seed, which
+    determined its extra prompts."""
     items = cell.items
     keys = (
         items["target"]
@@ -120,7 +120,7 @@ def answers(
 
 
 def _estimation(e: Evidence, cell: Cell, seed: int) -> Evidence:
-    """PriDe sees permuted options on its estimation rows only, also where a run asked them on all
+    """Restrict permuted options to PriDe's estimation rows, even if the run has them for all
     rows."""
     mine = extra_prompts.pride_rows(cell.items, seed)[:, None]
     return replace(
@@ -160,7 +160,7 @@ def _why_not(name: str, cells: Sequence[Cell], seed: int, settings: Settings) ->
 
 
 def _controls(cell: Cell, settings: Settings) -> dict[str, Answer]:
-    """Answers that look at nothing, or at nothing but the Full view (METHODS 1.12)."""
+    """Answers that use no input, or only the Full view (METHODS 1.12)."""
     if cell.task is Task.REGRESSION:
         return {
             "full_candidate": Answer(
@@ -190,8 +190,8 @@ def _controls(cell: Cell, settings: Settings) -> dict[str, Answer]:
 
 
 def letter_shares(gold: Ints, present: Bools, group: Ints, fit: Bools) -> Floats:
-    """(N, K) share of each letter that the item has among the gold letters of its group's fit rows;
-    uniform where none is known."""
+    """(N, K) share of each letter of the item among the gold letters of its group's fit rows;
+    uniform where none are known."""
     width, size = present.shape[1], int(group.max(initial=-1)) + 1
     counts = np.bincount(group[fit] * width + gold[fit], minlength=size * width).reshape(
         size, width
@@ -202,8 +202,7 @@ def letter_shares(gold: Ints, present: Bools, group: Ints, fit: Bools) -> Floats
 
 
 def _generated(cell: Cell) -> Ints:
-    """(N,) letter that greedy decoding says first, NO_CANDIDATE for anything else, -1 without a
-    score."""
+    """(N,) first letter of greedy decoding, NO_CANDIDATE for anything else, -1 without a score."""
     asked = np.isfinite(cell.logits[View.FULL]).any(axis=1)
     tokens = pd.Series(cell.top_token[View.FULL], dtype=object)
     count = cell.items["n_options"].to_numpy()
@@ -223,7 +222,7 @@ def _generated(cell: Cell) -> Ints:
 def _measured(
     cell: Cell, outcome: Outcome, found: Mapping[str, Answer]
 ) -> dict[str, dict[str, Floats]]:
-    """metric -> method -> (n,) values of the test rows."""
+    """metric -> method -> (n,) values on the test rows."""
     test = cell.test_rows
     if cell.task is Task.MCQ:
         hit = {m: hits(cell, a.choice)[test] for m, a in found.items()}

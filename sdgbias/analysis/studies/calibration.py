@@ -1,13 +1,11 @@
-"""Studies 'calibration' and 'selective': does the model know when it is right, and does CADE's
-score?
+"""Studies 'calibration' and 'selective': is the model's confidence reliable, and is CADE's score?
 
-Before: the Full view's softmax over the candidates. After: where CADE keeps the Full answer, the
-same; elsewhere the softmax of its scores, which nobody has calibrated and which are no
-probabilities to begin with. Confidence is the largest of them. Expected calibration error has 15
-bins of equal width or of equal mass; its interval is a BCa bootstrap over places, because
-resampling alone makes it larger. Risk is the error rate among the most confident answers, in steps
-of 5 % coverage; its area (AURC) is the mean over the steps. Ties in confidence stay in the order of
-the items.
+Before: the Full view's softmax over the candidates. After: the same where CADE keeps the Full
+answer; elsewhere the softmax of CADE's scores, which are uncalibrated and not probabilities.
+Confidence is the largest of them. Expected calibration error uses 15 bins of equal width or of
+equal mass; its interval is a BCa bootstrap over places, because resampling alone inflates it. Risk
+is the error rate among the most confident answers, in steps of 5 % coverage; its area (AURC) is the
+mean over the steps. Ties in confidence stay in item order.
 """
 
 from __future__ import annotations
@@ -61,8 +59,7 @@ def rows(run: RunData, settings: Settings) -> pd.DataFrame:
 
 
 def distributions(cell: Cell, method: str) -> tuple[Floats, Ints] | None:
-    """(N, K) log-probabilities and (N,) choice of 'full', or of 'cade' (None where it wasn't
-    tuned)."""
+    """(N, K) log-probabilities and (N,) choice of 'full' or 'cade' (None if CADE wasn't tuned)."""
     found = answers.decision(cell)
     if method == CADE and found is None:
         return None
@@ -80,7 +77,7 @@ def distributions(cell: Cell, method: str) -> tuple[Floats, Ints] | None:
 
 
 def _methods(cell: Cell, place: Ints) -> dict[str, Judged]:
-    """What each method answered on the test rows; methods without an answer are left out."""
+    """The answers of each method on the test rows; methods without an answer are left out."""
     made = {}
     for method in (View.FULL.value, CADE):
         found = distributions(cell, method)
@@ -110,8 +107,8 @@ def _pool(parts: Sequence[Judged]) -> Judged:
 
 
 def _test(judged: dict[str, Judged], test: str, settings: Settings) -> list[dict[str, object]]:
-    """All rows of one test. Methods, binnings and the risk curve share one resampling: their sums
-    stand side by side."""
+    """All rows of one test. Methods, binnings and the risk curve share one resampling, so their
+    sums are stacked as columns."""
     if not judged:
         return []
     places = 1 + max(int(j.place.max()) for j in judged.values())

@@ -1,14 +1,14 @@
-"""Study 'directions': which way the answers lean (Fig. 4), and what picture and context each add
-(Fig. 5).
+"""Study 'directions': the direction of the answers (Fig. 4), and the contribution of picture and
+context (Fig. 5).
 
-Options ascend in value; an indicator's polarity says which end is good. Shares rest on questions
-with three options; those with two have no middle and stand apart. ``answered_*`` are of the same
-questions with one more kind of answer: 'invalid', where the model's most likely first token is none
+Options ascend in value; an indicator's polarity defines the good end. Shares cover questions with
+three options; those with two have no middle and are reported separately. ``answered_*`` cover the
+same questions with a further category, 'invalid', where the model's most likely first token is none
 of the question's letters. These four add up to one.
 
-A Q-only prompt holds nothing of the place, so all questions of an indicator with the same options
-are one prompt. Its intervals count prompts, not places, as do those of CTX+Q where the context
-holds no value; the number of distinct prompts stands beside them.
+A Q-only prompt contains nothing about the place, so all questions of an indicator with the same
+options are one prompt. Its intervals count prompts, not places, as do those of CTX+Q where the
+context has no value; the number of distinct prompts is reported beside them.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def directed(o: Outcome, choice: Ints, options: int = 3) -> Floats:
 
 
 def invalid(cell: Cell, view: View) -> Floats:
-    """(N,) 1 where the view's most likely first token is none of the question's letters, else 0;
-    NaN where unknown."""
+    """(N,) 1 if the view's most likely first token is none of the question's letters, else 0; NaN
+    if unknown."""
     code, tokens = pd.factorize(pd.Series(cell.top_token[view], dtype=object))
     place = np.array(
         [OPTION_LETTERS.find(str(t).strip()) if len(str(t).strip()) == 1 else -1 for t in tokens]
@@ -125,8 +125,8 @@ def _prompts(o: Outcome, levels: Sequence[Level], code: Ints) -> list[dict[str, 
 
 
 def _gaps(o: Outcome, levels: Sequence[Level]) -> list[dict[str, object]]:
-    """Accuracy of Full minus that of a view without the picture (what the picture adds) or without
-    the context."""
+    """Accuracy of Full minus that of a view without the picture (the picture's contribution) or
+    without the context."""
     full = o.hit[View.FULL.value]
     columns = {
         f"full_minus_{v}": full - o.hit[v]

@@ -1,20 +1,20 @@
 """Study 'fairness': does debiasing narrow differences of recall between groups of people, and at
-what recall (suite 'facet').
+what recall (suite 'facet')?
 
-This goes beyond both papers: Wu et al. measure disparities and debias nothing, and CADE was made
-for questions about places. What carries over is the shape: a single-choice question (p2, p3; A yes,
-B no, C unknown) has first-token scores with the picture (Full) and without it (Q-only). Methods
-that need only these two apply; CADE is that of T5, where CTX+Q is Q-only and IMG+Q is Full, so its
-score is l_img - (alpha + beta) l_q (METHODS 0, item 5) behind the usual gate.
+This goes beyond both papers: Wu et al. measure disparities without debiasing, and CADE was designed
+for questions about places. The structure carries over: a single-choice question (p2, p3; A yes, B
+no, C unknown) has first-token scores with the picture (Full) and without it (Q-only). Methods that
+need only these two apply. CADE is that of T5, where CTX+Q equals Q-only and IMG+Q equals Full, so
+its score is l_img - (alpha + beta) l_q (METHODS 0, item 5) behind the usual gate.
 
-Everything is of people of the 13 reported classes; tuned and estimated on val pictures, reported on
-test pictures. What is tuned pays a right answer to questions about the annotated class and about a
-wrong one alike, half of the weight each, so that always yes earns one half. Priors are estimated
-per prompt: its questions differ in the class alone.
+All results cover people of the 13 reported classes; tuning and estimation use val pictures,
+reporting uses test pictures. The tuning objective weights right answers to questions about the
+annotated class and about a wrong class equally (half of the total each), so that always answering
+yes earns one half. Priors are estimated per prompt, whose questions differ only in the class.
 
-``NAME@recall`` is the same method at Full's operating point: its score of Yes is shifted until as
-many of the val questions about the annotated class are answered yes as by Full. Narrower groups at
-equal recall are a gain; narrower ones because nobody is recognised any more are not. Intervals are
+``NAME@recall`` is the same method at Full's operating point: its score of Yes is shifted until it
+answers as many of the val questions about the annotated class with yes as Full does. Smaller group
+gaps at equal recall are a gain; smaller gaps because recall collapses are not. Intervals are
 clustered by picture; those of disparities and their changes are resampled. p of a change of
 disparity is Holm-corrected over the methods and attributes of its prompt.
 """
@@ -40,8 +40,8 @@ from sdgbias.suites.facet_groups import PAIRS
 from sdgbias.types import CadeParams, Task
 
 STUDY, FULL, AT_RECALL = "fairness", "full_argmax", "@recall"
-#: Baselines that need Full and Q-only alone, each once: with Q-only in the place of CTX+Q others of
-#: debias.py are the same.
+#: Baselines that need only Full and Q-only, without duplicates: with Q-only as CTX+Q, other
+#: baselines are identical to one of these.
 NAMES = (
     "post_hoc_q",
     "post_hoc_identity",
@@ -56,7 +56,7 @@ NAMES = (
     "pmi",
     "pmi_tuned",
 )
-#: Of these, the ones that take something from val rows.
+#: Those of them that are fitted on val rows.
 FITTED = ("cc_q", "bc", "bc_geometric", "bcl", "vdd_tuned", "pmi_tuned", "cade")
 YES = 0
 NO_VAL = "no val questions about both the annotated and a wrong class"
@@ -65,7 +65,7 @@ NO_VAL = "no val questions about both the annotated and a wrong class"
 @dataclass(frozen=True)
 class Question:
     """N questions of one prompt, sorted by item_id. items: item_id, image_id, negative, gender,
-    skin, age, split. full, q (N, 3) logits of yes, no, unknown, NaN without a score; every row has
+    skin, age, split. full, q (N, 3): logits of yes, no, unknown, NaN without a score; every row has
     a Full score. gold (N,): 0 yes, 1 no."""
 
     test: str
@@ -80,13 +80,13 @@ class Question:
 
     @property
     def asked_right(self) -> Bools:
-        """(N,) asked about the annotated class."""
+        """(N,) bool: questions about the annotated class."""
         return np.asarray(self.gold == YES)
 
     @property
     def payoff(self) -> Floats:
-        """(N, 3): right answers of val rows, weighted so that both kinds of question weigh the
-        same; mean of a perfect answerer: 1."""
+        """(N, 3): payoff of right answers of val rows, scaled so that both kinds of question have
+        the same total weight; a perfect answerer has mean 1."""
         count = np.bincount(self.gold[self.val], minlength=2)
         weight = count.sum() / (2.0 * np.maximum(count, 1))
         return np.where(
@@ -100,7 +100,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Scored:
-    """score (N, 3) of a method, -inf where masked; note: how it was set."""
+    """score (N, 3) of a method, -inf where masked. note: the method's settings."""
 
     score: Floats
     note: str
@@ -114,7 +114,7 @@ def rows(results: Path, run_id: str, settings: Settings) -> pd.DataFrame:
 
 
 def load(results: Path, run_id: str) -> list[Question]:
-    """The single-choice questions of a run by prompt; none where it was asked none (data without
+    """The single-choice questions of a run by prompt; empty if it has none (data without
     classes)."""
     found = store.query(
         results,
@@ -149,7 +149,7 @@ def load(results: Path, run_id: str) -> list[Question]:
 
 
 def _matrix(part: pd.DataFrame) -> Floats:
-    """(N, 3) logits; a withheld score stands at its bound, as everywhere that CADE is decided."""
+    """(N, 3) logits; a withheld score is set to its bound, as everywhere in CADE."""
     out = np.full((len(part), len(CANDIDATES)), np.nan)
     for i, (values, bounds) in enumerate(zip(part["logits"], part["upper"], strict=True)):
         z = _plain(values)[: len(CANDIDATES)]
@@ -161,7 +161,7 @@ def _matrix(part: pd.DataFrame) -> Floats:
 
 
 def _plain(values: Any) -> Floats:
-    """A stored list, which may be masked, with NaN where it holds nothing."""
+    """A stored list, possibly masked, with NaN for missing values."""
     return np.asarray(
         values.filled(np.nan) if isinstance(values, np.ma.MaskedArray) else values, dtype=np.float64
     )
@@ -174,7 +174,7 @@ def _plain(values: Any) -> Floats:
 def answers(
     question: Question, settings: Settings
 ) -> tuple[dict[str, Ints], dict[str, str], dict[str, str]]:
-    """(choice (N,) by method, its note by method, why not by method that can't run)."""
+    """(choice (N,) by method, note by method, reason by method that can't run)."""
     tunable = question.tunable
     absent = {} if tunable else dict.fromkeys(FITTED, NO_VAL)
     scored = _scored(question, settings, [name for name in (*NAMES, "cade") if name not in absent])
@@ -234,8 +234,9 @@ def _scored(question: Question, settings: Settings, names: list[str]) -> dict[st
 
 
 def _tune(method: Method, e: Evidence, question: Question, settings: Settings) -> dict[str, float]:
-    """The best of uniform draws on all val rows. Not in two stages as elsewhere: a fifth of few val
-    rows can hold so many more questions about the annotated class that always yes wins it."""
+    """The best of uniform draws on all val rows. There is no two-stage search as elsewhere: a fifth
+    of few val rows can contain so many more questions about the annotated class that always yes
+    wins it."""
     assert method.terms is not None and method.tuned is not None
     valid, log_full, slope = method.terms(e)
     rows = question.val & valid.any(axis=1)
@@ -258,8 +259,8 @@ def _tune(method: Method, e: Evidence, question: Question, settings: Settings) -
 
 
 def _cade(question: Question, settings: Settings) -> Scored:
-    """CADE with Q-only in the place of CTX+Q and Full in that of IMG+Q. A row that the gate keeps
-    has Full's log-probabilities."""
+    """CADE with Q-only as CTX+Q and Full as IMG+Q. A row kept by the gate has Full's
+    log-probabilities."""
     s = cade.streams(question.full, question.q, question.full, question.q)
     rows = question.val
     drawn = search.draw_settings(
@@ -276,9 +277,9 @@ def _cade(question: Question, settings: Settings) -> Scored:
 
 
 def at_recall(score: Floats, rows: Bools, target: int) -> tuple[Ints, int]:
-    """(choice (N,) with Yes shifted by one constant, how many of ``rows`` say yes then), as near to
-    ``target`` of them as ties allow; of two as near, the fewer. Whoever doesn't say yes says the
-    better of the others."""
+    """(choice (N,) with Yes shifted by one constant, resulting number of yes answers among
+    ``rows``): as close to ``target`` as ties allow; of two equally close, the smaller. Rows not
+    answered yes get the better of the other options."""
     others = np.max(score[:, 1:], axis=1)
     with np.errstate(invalid="ignore"):
         margin = np.where(
@@ -290,7 +291,7 @@ def at_recall(score: Floats, rows: Bools, target: int) -> tuple[Ints, int]:
     values = np.unique(ordered[np.isfinite(ordered)])
     cuts = np.concatenate(
         [values[:1], (values[1:] + values[:-1]) / 2, [np.inf]]
-    )  # half-way between margins; inf: nobody
+    )  # half-way between margins; inf: no row answers yes
     counts = np.array([int((ordered >= cut).sum()) for cut in cuts])
     best = len(cuts) - 1 - int(np.argmin(np.abs(counts - target)[::-1]))
     yes = margin >= cuts[best]
@@ -356,7 +357,7 @@ def _by_group(
     place: Ints,
     settings: Settings,
 ) -> Iterator[dict[str, object]]:
-    """Recall of each group, the disparity of the attribute's pair, and its change against Full, of
+    """Recall of each group, the disparity of the attribute's pair, and its change against Full, for
     every method."""
     of = items[attribute].to_numpy(dtype=str)
     one, other = PAIRS[attribute]
@@ -378,7 +379,7 @@ def _by_group(
     means = stats.group_means(
         values, of[pair], place[pair], draws=settings.bootstrap, seed=settings.seed
     )
-    sign = 1.0 if one < other else -1.0  # groups stand in the order of their names
+    sign = 1.0 if one < other else -1.0  # groups are sorted by name
     found = stats.disparity(means, lambda v: sign * (v[..., 0] - v[..., 1]) + 0.0)
     at = list(hits).index(FULL)
     before = _pick(found, np.full(len(hits), at))

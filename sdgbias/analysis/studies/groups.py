@@ -1,8 +1,8 @@
-"""Study 'groups': how well the model answers for different places, how far they lie apart, and
-whether CADE narrows that.
+"""Study 'groups': accuracy for different places, the disparities between them, and whether CADE
+narrows these.
 
-By country, by urban and rural, by wealth tercile and by both of the latter together. A group of
-fewer than 20 rows has no value.
+By country, by urban and rural, by wealth tercile, and by the last two combined. A group of fewer
+than 20 rows has no value.
 """
 
 from __future__ import annotations
@@ -50,15 +50,17 @@ def rows(run: RunData, settings: Settings) -> pd.DataFrame:
 
 
 def level_of(items: pd.DataFrame, by: str) -> Level:
-    """The groups of ``by``, a column of the items or several joined with ' x '; rows of an unknown
-    group ('') have none."""
+    """The grouping by ``by``, a column of the items or several joined with ' x '; rows with an
+    unknown value ('') have no group."""
     code, names = _coded(items, by.split(" x ")[0])
     for name in by.split(" x ")[1:]:
         other, more = _coded(items, name)
         code = np.where((code >= 0) & (other >= 0), code * len(more) + other, -1)
         names = [f"{a} x {b}" for a in names for b in more]
     seen = np.bincount(code[code >= 0], minlength=len(names)) > 0
-    place = np.append(np.cumsum(seen) - 1, -1)  # groups that occur, in order; no group stays -1
+    place = np.append(
+        np.cumsum(seen) - 1, -1
+    )  # renumber the groups that occur, in order; -1 stays -1
     return Level(
         place[code],
         tuple({"by": by, "level": name} for name, there in zip(names, seen, strict=True) if there),
@@ -66,8 +68,8 @@ def level_of(items: pd.DataFrame, by: str) -> Level:
 
 
 def _coded(items: pd.DataFrame, name: str) -> tuple[Ints, list[str]]:
-    """(n,) codes of a column's values in sorted order, -1 for the empty one, and what they are
-    called."""
+    """(n,) codes of a column's values in sorted order, -1 for the empty one, and the display
+    names."""
     code, unique = pd.factorize(items[name], sort=True)
     said = [_URBAN.get(str(u), str(u)) if name == "urban" else str(u) for u in unique]
     known = sorted(s for s in said if s)
@@ -110,7 +112,7 @@ def _disparities(found: Sequence[Outcome], settings: Settings) -> list[dict[str,
     for by, per_test in GROUPINGS.items():
         mine = [o for o in found if per_test or o.test == "all"]
         single = [o for o in mine if o.test != "all"]
-        # the tests ask the same questions: side by side as columns they share the draws
+        # if all tests have the same questions, batch them as columns that share the bootstrap draws
         alike = single and all(
             o.items["item_id"].equals(single[0].items["item_id"]) for o in single
         )

@@ -1,10 +1,9 @@
-"""Study 'harm': what CADE breaks. Answers fixed and broken, answers that the Full view finds
-implausible, and why answers flip.
+"""Study 'harm': the damage done by CADE. Answers fixed and broken, answers implausible to the Full
+view, and the causes of flips.
 
-CADE has no plausibility limit: a candidate that every view finds unlikely can win (METHODS 3.1).
-``cade_cut`` is CADE with
-one: candidates below a tenth of the Full view's largest probability are masked. Its parameters are
-those tuned without the cut.
+CADE has no plausibility limit: a candidate unlikely in every view can win (METHODS 3.1).
+``cade_cut`` is CADE with a limit: candidates below a tenth of the Full view's largest probability
+are masked. Its parameters are those tuned without the cut.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ from sdgbias.types import CadeParams, Task, View
 
 STUDY = "harm"
 CUT = 0.1
-#: The terms of Eq. 9 in their order; 'image' is what mixing IMG+Q into the Full view changes.
+#: The terms of Eq. 9 in their order; 'image' is the effect of mixing IMG+Q into the Full view.
 TERMS = ("image", "context", "prior")
 
 
 def rows(run: RunData, settings: Settings) -> pd.DataFrame:
     """Fixed, broken and net by test, pillar and indicator; implausible choices and the cut; flips
-    by the term behind them."""
+    by the term that caused them."""
     made: list[dict[str, object]] = []
     for task in Task:
         found = answers.pools(run, task)
@@ -66,7 +65,7 @@ def implausible(log_full: Floats, choice: Ints, cut: float = CUT) -> Floats:
 
 
 def choose_with_cut(s: Streams, params: CadeParams, log_full: Floats, cut: float = CUT) -> Ints:
-    """(N,) CADE's choice among the candidates with p_full >= cut x max p_full; 0 cuts nothing, rows
+    """(N,) CADE's choice among the candidates with p_full >= cut x max p_full; 0 cuts nothing. Rows
     without Full aren't cut."""
     d = decide(s, params)
     if cut <= 0:
@@ -79,15 +78,15 @@ def choose_with_cut(s: Streams, params: CadeParams, log_full: Floats, cut: float
 
 def diagnose(cell: Cell) -> pd.DataFrame:
     """Why CADE's answer differs from the Full view's, one row per item (all N, val included), in
-    the order of the items.
+    item order.
 
     item_id, full and cade (candidate index, -1 none), kept (gate), flipped. For a flipped row,
-    CADE's choice against Full's
-    choice: image, context, prior: what each term adds to CADE's lead in nats; with ``start``,
-    Full's own lead (at most 0), they add up to ``margin``. As the terms add up, these are their
-    Shapley values. ``first``: the first term in the order of Eq. 9 after which the argmax is no
-    longer Full's choice; ``largest``: the one that adds most. '' and NaN where not flipped. Raises
-    ValueError where the run tuned no CADE.
+    comparing CADE's choice with Full's: image, context, prior are the contributions of the terms to
+    CADE's lead in nats; together with ``start``, Full's lead (at most 0), they add up to
+    ``margin``. As the terms are additive, these are their Shapley values. ``first``: the first term
+    in the order of Eq. 9 after which the argmax is no longer Full's choice; ``largest``: the term
+    with the largest contribution. '' and NaN where not flipped. Raises ValueError if the run tuned
+    no CADE.
     """
     found = answers.decision(cell)
     if found is None:
@@ -140,7 +139,7 @@ def _argmax(score: Floats, valid: Bools) -> Ints:
 
 
 def _extra(cell: Cell) -> dict[str, np.ndarray]:
-    """Columns (n,) of the test rows that an Outcome lacks; {} where the run tuned no CADE."""
+    """Columns (n,) of the test rows that an Outcome lacks; {} if the run tuned no CADE."""
     found = answers.decision(cell)
     if found is None or cell.params is None:
         return {}
@@ -217,7 +216,7 @@ def _implausible(
 
 
 def _flips(o: Outcome, level: Level, columns: dict[str, np.ndarray]) -> list[dict[str, object]]:
-    """Of the flipped answers: the share that each term caused, and what those flips won (net, fixed
+    """For flipped answers: the share caused by each term, and the net result of those flips (fixed
     minus broken)."""
     change = o.hit[CADE] - o.hit["full"]
     common: dict[str, object] = {"task": o.task.value, "test": o.test, "method": CADE}

@@ -1,10 +1,10 @@
-"""Study 'paired': CADE against each view on the same questions, with the smallest gain that could
-have been seen. And the same between models and between nights.
+"""Study 'paired': CADE against each view on the same questions, with the minimum detectable gain.
+Also comparisons between models and between nights.
 
-Two standard errors stand side by side: rows clustered by place (by = 'cluster'), the project's
-usual one, and by country (by = 'country'), which also allows for what places of one country share;
-places lie within countries, so the second covers both. McNemar's exact test takes questions as
-independent and is shown beside them, not instead.
+Two standard errors are reported: rows clustered by place (by = 'cluster'), the project's default,
+and by country (by = 'country'), which also covers dependence between places of one country (places
+are nested in countries). McNemar's exact test assumes independent questions and is shown in
+addition, not instead.
 """
 
 from __future__ import annotations
@@ -43,14 +43,12 @@ def rows(run: RunData, settings: Settings) -> pd.DataFrame:
 
 
 def between_models(runs: Sequence[RunData]) -> pd.DataFrame:
-    """Every pair of models on the questions that both answered, and the leaderboard's groups per
-    test.
+    """Every pair of models on their common questions, and the leaderboard's groups per test.
 
     Rows of study 'between_models': gain of the first model over the second (level 'A minus B'), for
-    Full and for CADE. Study
-    'leaderboard': metric 'group', value accuracy (numbers: interval accuracy), note the letters;
-    models that share a letter can't be told apart at 5 % (pairs by clustered t tests, Holm). Raises
-    UsageError when two runs are of the same model.
+    Full and for CADE. Study 'leaderboard': metric 'group', value accuracy (numbers: interval
+    accuracy), note the letters; models that share a letter can't be told apart at 5 % (pairs by
+    clustered t tests, Holm). Raises UsageError if two runs are of the same model.
     """
     names = [run.model for run in runs]
     if len(set(names)) < len(names):
@@ -80,11 +78,10 @@ def between_models(runs: Sequence[RunData]) -> pd.DataFrame:
 
 
 def between_nights(old: RunData, new: RunData) -> pd.DataFrame:
-    """The same model before and after, on the questions that are in both runs unchanged; rows of
+    """The same model before and after, on the questions unchanged between the two runs; rows of
     study 'between_nights'.
 
-    The note counts the questions that were left out. Raises UsageError when the runs are of
-    different models.
+    The note counts the excluded questions. Raises UsageError if the runs are of different models.
     """
     if old.model != new.model:
         raise UsageError(
@@ -150,8 +147,8 @@ def _tested(
 
 
 def _common(one: Outcome, other: Outcome) -> tuple[np.ndarray, np.ndarray, int]:
-    """Positions of the questions that both have, word for word and with the same gold; how many of
-    either were left out."""
+    """Positions of the common questions (same wording and same gold), and how many of either run
+    were left out."""
     if one.items is other.items or one.items[SAME].equals(other.items[SAME]):
         return np.arange(len(one.items)), np.arange(len(one.items)), 0
 
@@ -196,7 +193,7 @@ def _pair(one: Outcome, other: Outcome, level: str, study: str, by: str) -> list
 
 
 def _leaderboard(found: dict[str, Outcome]) -> list[dict[str, object]]:
-    """Letters per method over the questions that all these models have."""
+    """Letters per method over the questions common to all these models."""
     made = []
     first = next(iter(found.values()))
     at = {next(iter(found)): np.arange(len(first.items))}

@@ -1,7 +1,7 @@
-"""Study 'perturbation': what Q-only answers say when options are reversed, shuffled or named
-otherwise (Table J).
+"""Study 'perturbation': direction of Q-only answers when options are reversed, shuffled or labelled
+differently (Table J).
 
-An answer counts by the option whose text stood at the chosen position, so that a lean towards a
+An answer counts as the option whose text was at the chosen position, so that a lean towards a
 position shows as a change.
 """
 
@@ -22,7 +22,7 @@ from sdgbias.suites import extra_prompts
 from sdgbias.types import Task, View
 
 STUDY = "perturbation"
-#: Level of the rows -> pass that asked it ('' = the Q-only view).
+#: Level of the rows -> kind of extra prompt ('' = the Q-only view).
 ORDERS = {
     "original": "",
     "reversed": "q_reversed",
@@ -34,9 +34,9 @@ ORDERS = {
 
 def rows(run: RunData, settings: Settings) -> pd.DataFrame:
     """Shares of optimistic, conservative and pessimistic Q-only answers per order of options (by
-    'order'), questions with three options, and share_optimistic_two_option; distinct_prompts beside
-    them, which is what the intervals count, because Q-only asks the same of many items. One row not_run without the pass table_j. Test
-    split."""
+    'order'), for questions with three options, and share_optimistic_two_option. distinct_prompts is
+    reported beside them: intervals count distinct prompts, because many items share a Q-only
+    prompt. One row not_run without the extra prompts table_j. Test split."""
     cell = run.cells.get((Task.MCQ, extra_prompts.TABLE_J_TEST))
     if cell is None:
         return table([])
@@ -91,8 +91,8 @@ def _rows(cell: Cell, order: str, view: str, seed: int) -> list[dict[str, object
 
 
 def answer_directions(items: pd.DataFrame, content: np.ndarray) -> np.ndarray:
-    """(N,) what choosing an option's content says: 'pessimistic', 'conservative', 'optimistic'; ''
-    without answer or polarity."""
+    """(N,) direction of choosing an option's content: 'pessimistic', 'conservative', 'optimistic';
+    '' without answer or polarity."""
     says = np.full(len(items), "", dtype=object)
     polarity, count = items["polarity"].to_numpy(dtype=object), items["n_options"].to_numpy()
     for pole in sorted(set(polarity) - {""}):

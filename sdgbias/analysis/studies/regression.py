@@ -1,9 +1,10 @@
 """Study 'regression': errors of estimated numbers, per target and over all targets.
 
 Targets have different units, so a mean over all of them (micro) is dominated by under-five
-mortality. Beside it stand the mean over targets (macro) and two scale-free errors: over the
-target's tolerance (1 is the edge of interval accuracy) and over the standard deviation of the gold
-numbers of the val split. A free answer without a number counts as 0.0, as in the metrics.
+mortality. The study therefore adds the mean over targets (macro) and two scale-free errors:
+relative to the target's tolerance (1 is the edge of interval accuracy) and to the standard
+deviation of the gold numbers of the val split. A free answer without a number counts as 0.0, as in
+the metrics.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ def rows(run: RunData, settings: Settings) -> pd.DataFrame:
 
 
 def gold_spread(items: pd.DataFrame) -> dict[str, float]:
-    """Sample standard deviation of the gold numbers of each target over the val rows; NaN with
-    fewer than two, or all equal."""
+    """Sample standard deviation of the gold numbers of each target over the val rows; NaN if there
+    are fewer than two or all are equal."""
     val = items[items["split"] == "val"]
     found = val.groupby("target")["gold_value"].std()
     return {

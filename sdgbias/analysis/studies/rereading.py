@@ -1,4 +1,4 @@
-"""The answers of a published run read again by another text encoder: the paper's two, beside the
+"""Re-reads the answers of a published run with another text encoder: the paper's two, beside the
 packaged one."""
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ def read_again(
     draws: int = 2_000,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Adds the metrics of method ``full:ENCODER`` to a run of the second suite, in place of those
-    of an earlier reading, and returns them.
+    """Add the metrics of method ``full:ENCODER`` to a run of the second suite, replacing those of
+    an earlier reading, and return them.
 
-    One row more than usual per prompt, metric ``floor``, says how similar an answer had to be.
-    Answers, and what the packaged encoder read in them, stay as they are. Publishing the run again
-    forgets this reading. Raises InputError for a run without free answers.
+    One additional row per prompt, metric ``floor``, holds the minimum similarity of an answer. The
+    answers and the packaged encoder's reading stay unchanged. Publishing the run again discards
+    this reading. Raises InputError for a run without free answers.
     """
     said = store.query(
         results,

@@ -1,5 +1,5 @@
-"""Study 'search': what a better search for CADE's hyper-parameters gains, on val where it is tuned
-and on test where it counts."""
+"""Study 'search': gains from a better search for CADE's hyper-parameters, on val (tuning) and on
+test (reporting)."""
 
 from __future__ import annotations
 
@@ -31,18 +31,16 @@ from sdgbias.methods.search import (
 )
 
 STUDY = "search"
-#: How many times the draws of the paper's search the plain search on all val rows gets; folds;
-#: resamples at most.
+#: Draws of many_draws as a multiple of the paper's search; folds; maximum number of resamples.
 MANY, FOLDS, RESAMPLES = 10, 5, 200
 
 
 def rows(run: RunData, settings: Settings) -> pd.DataFrame:
     """Per task and test, methods random (the paper's protocol), many_draws (all val rows, ten times
-    the draws), exact and
-    exact_centred: accuracy or mae on test, the same on val (val_...), the four parameters, and on
-    test the gain over random, paired by item. Of exact_centred also held_out_... (cross-validation
-    over places), optimism (val minus held out), the width of each plateau and 95 % intervals of the
-    parameters over resampled places."""
+    the draws), exact and exact_centred: accuracy or mae on test, the same on val (val_...), the
+    four parameters, and on test the gain over random, paired by item. For exact_centred also
+    held_out_... (cross-validation over places), optimism (val minus held out), the width of each
+    plateau and 95 % intervals of the parameters over resampled places."""
     return table(r for p in problems(run) for r in _rows(p, settings))
 
 
@@ -91,8 +89,7 @@ def _rows(p: Problem, settings: Settings) -> list[dict[str, object]]:
 
 
 def _trust(p: Problem, found: ExactResult, settings: Settings) -> list[dict[str, object]]:
-    """How far the centred exact optimum can be trusted: held-out places, plateaus, resampled
-    places."""
+    """Reliability of the centred exact optimum: held-out places, plateaus, resampled places."""
     s, payoff = p.tunable()
     place = p.place[p.val]
     columns = {**p.columns, "method": "exact_centred"}

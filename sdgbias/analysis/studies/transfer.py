@@ -1,9 +1,9 @@
 """Studies 'transfer' and 'few_shot': do CADE's hyper-parameters carry over, and how many val rows
 do they need?
 
-All tuning here is: the best of the random draws on all val rows of the source, the same draws for
-every source. The paper's first stage, 20 % of the rows, would leave too few where a source is
-small.
+All tuning here takes the best of the random draws on all val rows of the source, with the same
+draws for every source. The paper's first stage, 20 % of the rows, would leave too few rows for a
+small source.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SIZES, SAMPLES, COUNTRY_DRAWS, SMALLEST = (50, 200, 1000), 20, 2_000, 50
 
 @dataclass(frozen=True)
 class Applied:
-    """What each test row earns (n,) under one setting, and the setting in words."""
+    """Payoff (n,) of each test row under one setting, and the setting as text."""
 
     note: str
     payoff: Floats
@@ -49,8 +49,8 @@ class Applied:
 def rows(run: RunData, settings: Settings) -> pd.DataFrame:
     """Between tests, pillars and countries of one run (by; level 'source->target'): accuracy or mae
     of the source's setting on the target's test rows, and loss: payoff of the target's own setting
-    minus that, paired by item (positive: transferring costs). Countries stand against all others.
-    few_shot: x val rows, drawn by whole places."""
+    minus that, paired by item (positive: transferring costs). Countries are compared with all
+    others. few_shot: x val rows, drawn by whole places."""
     found, made = problems(run), list[dict[str, object]]()
     for task in Task:
         mine = [(p, p.rows(p.test)) for p in found if p.task is task]
@@ -66,8 +66,8 @@ def rows(run: RunData, settings: Settings) -> pd.DataFrame:
 
 
 def between(runs: Sequence[RunData], settings: Settings) -> dict[str, pd.DataFrame]:
-    """The same between models (by 'model', level 'A->B'): run_id of the model that a setting is
-    applied to -> its rows."""
+    """The same between models (by 'model', level 'A->B'): run_id of the model to which a setting is
+    applied -> its rows."""
     solved = [{(p.task, p.cell.test): p for p in problems(run)} for run in runs]
     tuned = [{key: _tuned(p, settings) for key, p in mine.items()} for mine in solved]
     out = {}
@@ -94,7 +94,7 @@ def between(runs: Sequence[RunData], settings: Settings) -> dict[str, pd.DataFra
 
 
 def _tuned(p: Problem, settings: Settings) -> Floats:
-    """(4,) the best of the draws on all val rows; the first of equally good ones."""
+    """(4,) the best of the draws on all val rows; the first in case of ties."""
     draws = draws_of(p.task, settings.draws, settings.seed)
     return _best(draws, payoff_sums(p.rows(p.val), draws))
 
@@ -121,8 +121,8 @@ def _compared(
     at: Ints | None = None,
     **more: object,
 ) -> Iterator[dict[str, object]]:
-    """Each source's setting beside the target's own; place (n,) of the test rows, `at` the
-    positions of the target's among them."""
+    """Each source's setting beside the target's own. place (n,) of the test rows; `at`: positions
+    of the target's rows among them."""
     which = slice(None) if at is None else at
     for source, applied in sources.items():
         columns = {
@@ -168,7 +168,7 @@ def _between_tests(
 
 
 def _groups(p: Problem, keys: np.ndarray, smallest: int) -> dict[str, tuple[Ints, Ints]]:
-    """Group -> its val rows, and the positions of its test rows; groups with too few of either are
+    """Group -> its val rows and the positions of its test rows; groups with too few of either are
     left out."""
     val, test = keys[p.val], keys[p.test]
     cut = {
@@ -182,7 +182,7 @@ def _groups(p: Problem, keys: np.ndarray, smallest: int) -> dict[str, tuple[Ints
 def _between_pillars(
     p: Problem, packed: Packed, keys: np.ndarray, settings: Settings
 ) -> Iterator[dict[str, object]]:
-    """Every pillar's setting on every pillar, and that of all of them."""
+    """Every pillar's setting on every pillar, and the setting tuned on all of them."""
     groups = _groups(p, keys, SMALLEST)
     if len(groups) < 2:
         return
@@ -210,7 +210,7 @@ def _between_pillars(
 def _between_countries(
     p: Problem, packed: Packed, keys: np.ndarray, settings: Settings
 ) -> Iterator[dict[str, object]]:
-    """Each country's own setting there, the setting of all other countries there, and the country's
+    """For each country: its own setting there, the setting of all other countries there, and its
     setting on all others."""
     groups = _groups(p, keys, SMALLEST)
     if len(groups) < 2:

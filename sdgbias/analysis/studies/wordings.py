@@ -1,9 +1,9 @@
-"""Study 'wordings': which way the answers to an indicator's question lean over its wordings.
+"""Study 'wordings': direction of the answers to an indicator's question over its wordings.
 
-Q-only asks one prompt per indicator; the extra pass `paraphrases` asks eight more. A row of this
+Q-only has one prompt per indicator; the extra prompts `paraphrases` add eight more. A row of this
 study is a share of prompts, not of questions: every wording of an indicator with its options counts
-once, and the interval counts prompts. The indicators of a pillar are all there are, no sample of
-indicators: what is sampled is their wording.
+once, and the interval counts prompts. The indicators of a pillar are the full set, not a sample;
+the sampling is over wordings.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ STUDY = "wordings"
 
 def rows(run: RunData, settings: Settings) -> pd.DataFrame:
     """Shares of pessimistic, conservative and optimistic prompts with three options, and
-    distinct_prompts, over all, by pillar and by indicator. One row not_run without the pass
-    paraphrases."""
+    distinct_prompts, over all, by pillar and by indicator. One row not_run without the extra
+    prompts paraphrases."""
     cell = run.cells.get((Task.MCQ, extra_prompts.TABLE_J_TEST))
     if cell is None:
         return table([])
@@ -50,8 +50,9 @@ def rows(run: RunData, settings: Settings) -> pd.DataFrame:
 
 
 def _prompts(cell: Cell) -> pd.DataFrame:
-    """pillar, indicator, says ('optimistic', ...) of every distinct prompt that was answered: the
-    reference wording where further ones were asked, and those."""
+    """pillar, indicator, says ('optimistic', ...) of every distinct answered prompt with three
+    options and a direction: the paraphrases, and the reference wording where a paraphrase was
+    answered."""
     items = cell.items
     answered: list[pd.DataFrame] = []
     others = np.zeros(len(items), dtype=bool)
