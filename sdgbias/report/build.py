@@ -1,5 +1,5 @@
-"""The report: an overview and the pages beside it. What each of them shows is the matter of its own
-module."""
+"""Builds the HTML report: the overview and the pages beside it. The content of each page is defined
+in its own module."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ def write_report(
     rank_planted: bool = False,
     then: Snapshot | None = None,
 ) -> Path:
-    """Writes ``out/index.html`` for the newest finished run of each model in ``results``, and the
-    pages that have anything to show beside it (`pages.PAGES`, fairness.html, night.html); those of
-    an earlier report that this one doesn't have are removed. Returns its path.
+    """Write ``out/index.html`` for the newest finished run of each model in ``results``, and every
+    page beside it that has content (`studies.PAGES`, fairness.html, night.html). Pages of an
+    earlier report that are not part of this one are removed. Returns the path of the index.
 
-    ``benchmarks``: benchmark folders, one of each suite, whose Data Docs and cards are copied
-    beside the pages (``Suite.docs_folder``) and linked. ``tables``: what `sdgbias reproduce`
-    makes of the same results. ``print_figures``: also ``out/figures``.
-    ``rank_planted``: planted models share the leaderboard's letters with measured ones. ``then``:
-    as of that moment (`past.then`), or of those runs (`past.only`). No page refers to anything but
-    its neighbours, none is larger than 6 MB. Same results, same bytes. Raises StoreError when there
-    is neither a finished run nor a night, or when ``out`` can't be written.
+    ``benchmarks``: benchmark folders, one per suite, whose Data Docs and cards are copied beside
+    the pages (``Suite.docs_folder``) and linked. ``tables``: the tables that `sdgbias reproduce`
+    builds from the same results. ``print_figures``: also write ``out/figures``. ``rank_planted``:
+    planted models share the leaderboard's letters with measured ones. ``then``: the state at a
+    given moment (`snapshots.snapshot_at`), or only given runs (`snapshots.only`). Pages refer only
+    to each other and stay below 6 MB. Same results, same bytes. Raises StoreError when there is
+    neither a finished run nor a night, or when ``out`` can't be written.
     """
     results, out = Path(results), Path(out)
     among = None if then is None else then.runs
@@ -125,7 +125,7 @@ def write_report(
 
 
 def write_night(results: Path, out: Path) -> Path:
-    """Only the page of the newest night, beside the pages that stand in ``out``; returns its
+    """Write only the page of the newest night, beside the existing pages in ``out``; returns its
     path."""
     beside = [(p.file, p.title) for p in (*pages.PAGES, fairness.PAGE) if (out / p.file).is_file()]
     nav = [(overview.FILE, overview.TITLE), *beside, (night_page.PAGE.file, night_page.PAGE.title)]
@@ -137,8 +137,8 @@ def write_night(results: Path, out: Path) -> Path:
 
 
 def _publish_docs(benchmark: Path, out: Path) -> str:
-    """Copies what a benchmark folder says of itself; returns the link to its Data Docs ('' where it
-    has none). Raises InputError where there is no benchmark."""
+    """Copy the card and Data Docs of a benchmark folder; returns the link to its Data Docs ('' if
+    it has none). Raises InputError if there is no benchmark."""
     if not (benchmark / "benchmark.json").is_file():
         raise InputError(
             f"{benchmark}: no benchmark here (benchmark.json is missing); name the folder that"

@@ -1,8 +1,8 @@
-"""What the report shows, read from the results file: the newest finished run of each model and
-everything that hangs from it.
+"""The report's data, read from the results file: the newest finished run of each model, its
+benchmark and all dependent rows.
 
-The rows behind the report's further pages: every study of the newest run of each model, named as a
-reader reads them.
+Also the rows behind the further pages: every study of the newest run of each model, with the names
+used in the report.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ TESTS = ("T1", "T2", "T3", "T4", "T5", "all")
 _CELL = ["model", "task", "test", "method", "pillar", "indicator", "metric"]
 
 
-#: Acc(Full) - Acc(CTX+Q) at T1 on the same questions, summed up by place in the database, and how
-#: many places have the same sum (s) and number of questions (m): millions of rows stay there.
+#: Acc(Full) - Acc(CTX+Q) at T1 on the same questions, summed per place in the database and counted
+#: by sum (s) and number of questions (m), so that millions of rows stay there.
 _IMAGE_USE = """
     WITH pairs AS (
         SELECT run_id, item_id, sum(CASE WHEN method = 'full' THEN correct::INT ELSE -correct::INT
@@ -72,8 +72,8 @@ class ReportData:
     worded: pd.DataFrame
 
     def wordings(self, model: str, pillar: str) -> dict[str, stats.Estimate]:
-        """Direction -> share of the prompts of a pillar, over the wordings of its questions; {}
-        where these were not asked, or not analysed."""
+        """Direction -> share of the prompts of a pillar over the wordings of its questions; {} if
+        the wordings were not scored or not analysed."""
         mine = self.worded[(self.worded["model"] == model) & (self.worded["pillar"] == pillar)]
         return {
             str(r["metric"]).removeprefix("share_"): stats.Estimate(
@@ -87,7 +87,7 @@ class ReportData:
         }
 
     def tuning_notes(self, model: str) -> list[str]:
-        """What is to be said of the rows that CADE was tuned on for multiple choice, each once."""
+        """Distinct notes on the rows that CADE was tuned on for multiple choice."""
         mine = self.params[(self.params["model"] == model) & (self.params["task"] == "mcq")]
         told = [n for text in mine["note"].fillna("") for n in str(text).split("; ") if n]
         return list(dict.fromkeys(told))
@@ -123,7 +123,7 @@ class ReportData:
 
 
 def load(results: Path, run_ids: list[str] | None = None) -> ReportData:
-    """Reads the newest finished run of each model, or exactly ``run_ids``. Raises StoreError when
+    """Read the newest finished run of each model, or exactly ``run_ids``. Raises StoreError if
     there is none."""
     chosen = store.latest_runs(results) if run_ids is None else run_ids
     if not chosen:
@@ -196,9 +196,9 @@ _TEXT = ("study", "task", "test", "method", "pillar", "by", "level", "note")
 @dataclass(frozen=True)
 class Studies:
     """runs: run_id, model, provenance, benchmark_id, finished_at, label ('x (planted)' for planted
-    ones), measured before planted.
-    rows: their study rows, those of single indicators left out, in the order of models, tests and
-    pillars, with label instead of run_id and 'all' said in words; metrics: the same of the headline
+    models); measured models before planted ones.
+    rows: their study rows without those of single indicators, in the order of models, tests and
+    pillars, with label instead of run_id and 'all' spelled out. metrics: the same for the headline
     metrics."""
 
     runs: pd.DataFrame
@@ -209,7 +209,8 @@ class Studies:
     )
 
     def of(self, study: str, *metrics: str, **where: str | Sequence[str]) -> pd.DataFrame:
-        """Rows of one study (of these metrics), without those that say what could not be run."""
+        """Rows of one study (of these metrics), without the rows that record what could not be
+        run."""
         frame = self.rows[(self.rows["study"] == study) & (self.rows["metric"] != "not_run")]
         return _where(frame, metrics, where)
 
@@ -217,7 +218,7 @@ class Studies:
         return _where(self.metrics, metrics, where)
 
     def ordered(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """Rows put together from several tables, in the order of models, tests and pillars."""
+        """Rows combined from several tables, sorted by model, test and pillar."""
         models = {m: i for i, m in enumerate(self.runs["label"])}
         order = pd.DataFrame(
             {
@@ -254,7 +255,7 @@ def _where(
 
 
 def load_studies(results: Path, run_ids: Sequence[str]) -> Studies:
-    """Reads the rows of these runs."""
+    """Read the rows of these runs."""
 
     def ask(sql: str) -> pd.DataFrame:
         return store.query(results, sql, {"runs": list(run_ids)})
@@ -281,7 +282,7 @@ def load_studies(results: Path, run_ids: Sequence[str]) -> Studies:
 
 
 def _named(frame: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """In the order of runs, tests (all first), pillars (all first), then by key."""
+    """Sorted by run, test (all first), pillar (all first), then key."""
     for name in _TEXT:
         if name in frame:
             frame[name] = frame[name].fillna("").astype(str)
@@ -314,13 +315,12 @@ def _named(frame: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def method_name(name: str) -> str:
-    """The views and CADE as elsewhere in the report; other methods by the name that commands
-    take."""
+    """Display names for the views and CADE; other methods by the name used in commands."""
     return METHODS.get(name, name)
 
 
 def short_pillar(name: str) -> str:
-    """A pillar's first words, for axes with little room."""
+    """The first words of a pillar's name, for narrow axes."""
     return {
         "Health & Nutrition": "Health",
         "Basic Services & Infrastructure": "Services",

@@ -1,5 +1,5 @@
-"""Whether a report would come out as it stands: what went into the last one, kept beside it as one
-digest."""
+"""Decides whether the report needs to be rebuilt: a digest of the inputs of the last one is stored
+beside it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STAMP = ".made-of"
 def is_fresh(
     results: Path, out: Path, benchmarks: Sequence[Path | None], asked: tuple[object, ...]
 ) -> bool:
-    """Whether the pages in ``out``, but for that of the night, were made of the same rows,
+    """Whether the pages in ``out``, except the night page, were built from the same rows,
     benchmarks, options and code."""
     if not all((out / name).is_file() for name in ("index.html", PAGE.file, STAMP)):
         return False
@@ -32,7 +32,7 @@ def is_fresh(
 def stamp(
     results: Path, out: Path, benchmarks: Sequence[Path | None], asked: tuple[object, ...]
 ) -> None:
-    """Keeps what a report was made of; where that can't be written, the next one is made anew."""
+    """Store the digest of a report's inputs; if it can't be written, the next report is rebuilt."""
     with suppress(OSError):
         (out / STAMP).write_text(_digest(results, benchmarks, asked), encoding="utf-8")
 
@@ -41,7 +41,7 @@ def _digest(results: Path, benchmarks: Sequence[Path | None], asked: tuple[objec
     parts = [
         asked,
         [str(folder) for folder in benchmarks],
-        # the whole package: which of its files a page hangs on is nothing to keep a list of
+        # hash the whole package: a list of the files that each page depends on would go stale
         files.source_digest(),
         snapshots.content_digest(results),
     ]

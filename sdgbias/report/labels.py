@@ -1,8 +1,5 @@
-"""Numbers as people read them, and the headline sentences. Every sentence follows from the data by
-a stated rule.
-
-Numbers, times and names as the pages say them.
-"""
+"""Formats numbers, times and names for the pages, and builds the headline sentences; every sentence
+follows from the data by a stated rule."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from sdgbias.report.data import DIRECTIONS, METHODS, ReportData
 from sdgbias.types import PILLARS
 
 NBSP, MINUS, DASH = "\u00a0", "\u2212", "\u2013"
-#: Shares whose interval counted places, as versions before schema 7 stored them.
+#: Shares whose interval was clustered by place, as stored by versions before schema 7.
 EARLIER = "; measured before prompts were counted: evaluate again"
 
 
@@ -40,7 +37,7 @@ def percent(e: Estimate | None) -> str:
 def interval(
     e: Estimate | None, scale: float = 100.0, digits: int = 1, signed: bool = False
 ) -> str:
-    """'41.0-45.5' (en dash), or '-1.2 to +0.4' when signed; 'no interval' where none can be had."""
+    """'41.0-45.5' (en dash), or '-1.2 to +0.4' when signed; 'no interval' if there is none."""
     if e is None or e.low != e.low or e.high != e.high:
         return "no interval"
     low, high = number(scale * e.low, digits, signed), number(scale * e.high, digits, signed)
@@ -62,7 +59,7 @@ def sign_of(e: Estimate) -> int:
 
 def leaning(data: ReportData, model: str) -> list[tuple[str, str, str]]:
     """(pillar, 'leans optimistic', evidence) per pillar with three-option questions: over the
-    wordings of its questions where these were asked, else over the bare questions."""
+    wordings of its questions if these were scored, else over the bare questions."""
     out = []
     for pillar in PILLARS:
         shares, what = data.wordings(model, pillar), "wording"
@@ -135,12 +132,12 @@ def cade_change(data: ReportData, model: str) -> tuple[str, str] | None:
     return verdict, "; ".join([text, *notes])
 
 
-#: Metrics in a unit of their own; every other one is a share, shown in per cent.
+#: Metrics with a unit of their own; all others are shares, shown in per cent.
 PLAIN = {"mae", "mae_change", "distinct_prompts"}
 #: Differences, shown with their sign.
 SIGNED = {"accuracy_gain", "mae_change", "disparity"}
-#: What is better: 1 higher, -1 lower; metrics that are not here have no better end and are listed
-#: by name of the model.
+#: Direction of improvement: 1 higher, -1 lower. Metrics that are not listed have no better end and
+#: are sorted by model name.
 BETTER = {
     "accuracy": 1,
     "accuracy_gain": 1,
@@ -195,17 +192,17 @@ VERDICTS = {
     "INSUFFICIENT_EVIDENCE": "Not enough evidence",
     "MISSING": "Missing",
 }
-#: The verdict that stands for several: the first of these that occurs.
+#: Verdicts in order of severity: the first one present stands for a group.
 WORST = ("BREACH", "MISSING", "INSUFFICIENT_EVIDENCE", "PASS")
 
 
 def title(metric: str) -> str:
-    """'accuracy_gain' -> 'Accuracy gain over Full'; a metric without a title by its name."""
+    """'accuracy_gain' -> 'Accuracy gain over Full'; the metric's name if it has no title."""
     return TITLES.get(metric, metric.replace("_", " ").capitalize())
 
 
 def amount(value: float | None, metric: str, unit: bool = True) -> str:
-    """A value of a metric: '52.3 %', '+1.2 points', '14.20'; 'none' where there is none."""
+    """A value of a metric: '52.3 %', '+1.2 points', '14.20'; 'none' if there is no value."""
     if value is None or value != value:
         return "none"
     if metric in PLAIN:
@@ -224,7 +221,7 @@ def tick(value: float, metric: str) -> str:
 
 
 def interval_of(row: Mapping[str, Any], metric: str) -> str:
-    """The 95 % interval in the metric's own form, without the unit."""
+    """The 95 % interval in the metric's format, without the unit."""
     low, high = row.get("ci_low"), row.get("ci_high")
     if low is None or high is None or low != low or high != high:
         return "no interval"
@@ -237,7 +234,7 @@ def count(n: int | float | None) -> str:
 
 
 def when(at: datetime | None) -> str:
-    """'21 Nov 2026, 01:30 UTC': times of the results are UTC."""
+    """'21 Nov 2026, 01:30 UTC': times in the results are UTC."""
     return f"{at.day} {at:%b %Y, %H:%M} UTC" if at is not None else "unknown"
 
 
@@ -271,7 +268,7 @@ def url(path: str, **params: object) -> str:
 
 
 def parsed(text: str | None, kind: type = dict) -> Any:
-    """JSON of the results; an empty ``kind`` where there is none or it isn't one."""
+    """Parse JSON from the results; an empty ``kind`` if the text is missing or not of that kind."""
     try:
         found = json.loads(text or "null")
     except ValueError:
@@ -280,5 +277,5 @@ def parsed(text: str | None, kind: type = dict) -> Any:
 
 
 def worst(verdicts: Mapping[str, int]) -> str:
-    """The verdict that stands for all of these counts; '' for none."""
+    """The most severe of these verdicts; '' for none."""
     return next((v for v in WORST if verdicts.get(v)), "")

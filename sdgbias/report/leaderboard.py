@@ -1,12 +1,10 @@
-"""The leaderboard: newest run of each model under one choice of suite, benchmark, task, metric,
-method and test, and its history.
+"""The leaderboard: the newest run of each model for one choice of suite, benchmark, task, metric,
+method and test, and its history; and the comparison of models: intervals, significance letters and
+the paired difference of every pair.
 
-Models beside each other: the leaderboard with intervals and significance letters, and every pair's
-paired difference.
-
-Multiple choice, test split, from the stored predictions. Two models are compared on the questions
-that both answered; models of different benchmarks never. Planted models stand in a group of their
-own unless they are asked into the ranking.
+The comparison covers multiple choice on the test split, from the stored predictions. Two models are
+compared on the questions that both answered; models of different benchmarks are never compared.
+Planted models form a separate group unless ``rank_planted`` includes them in the ranking.
 """
 
 from __future__ import annotations
@@ -31,8 +29,8 @@ from sdgbias.report.web.source import Reader, Row
 from sdgbias.suites import in_order
 from sdgbias.types import ContextTest
 
-#: Selects in the order in which one narrows the next; the first of these values that exists is the
-#: default.
+#: Selects in order: each one narrows the next. The default is the first of these values that
+#: exists.
 CHOICES: dict[str, tuple[str, ...]] = {
     "task": ("mcq", "direct", "choice", "regression"),
     "metric": ("accuracy", "recall", "interval_accuracy"),
@@ -46,7 +44,7 @@ Cell = tuple[str, ...]
 
 
 def suites(reader: Reader) -> list[str]:
-    """Suites with a finished run, in the order of their names' importance."""
+    """Suites with a finished run, in order of importance."""
     found = {
         r["suite"]
         for r in reader.ask("SELECT DISTINCT suite FROM runs WHERE finished_at IS NOT NULL")
@@ -55,7 +53,7 @@ def suites(reader: Reader) -> list[str]:
 
 
 def benchmarks(reader: Reader, suite: str) -> list[Row]:
-    """benchmark_id, runs and last time of each benchmark of a suite, the last used first."""
+    """benchmark_id, runs and last time of each benchmark of a suite, most recently used first."""
     return reader.ask(
         """SELECT benchmark_id, count(*) AS n, max(finished_at) AS newest FROM runs WHERE suite = ?
            AND finished_at IS NOT NULL
@@ -76,7 +74,8 @@ def newest_runs(reader: Reader, suite: str, benchmark: str) -> list[Row]:
 
 
 def cells(reader: Reader, run: Row) -> list[Cell]:
-    """Every (task, metric, method, test, pillar, indicator) of one run: what the selects offer."""
+    """Every (task, metric, method, test, pillar, indicator) of one run: the options of the
+    selects."""
     sql = (
         f"SELECT {', '.join(CHOICES)} FROM metric_rows WHERE run_id = ? AND rowid >= ? ORDER BY ALL"
     )
@@ -89,9 +88,9 @@ def cells(reader: Reader, run: Row) -> list[Cell]:
 def choose(
     known: list[Cell], wanted: Mapping[str, str]
 ) -> tuple[dict[str, str], dict[str, list[str]], list[str]]:
-    """(chosen, options, replaced): a value for every select, what each may be given the ones before
-    it, and the names of those whose wanted value isn't there under the choice before them and was
-    replaced by the default."""
+    """(chosen, options, replaced): a value for every select, the options of each given the selects
+    before it, and the names of those whose requested value isn't available under the previous
+    choices and was replaced by the default."""
     chosen: dict[str, str] = {}
     options: dict[str, list[str]] = {}
     replaced = []
@@ -116,9 +115,9 @@ def numbers(
     """run_id -> value, n, ci_low, ci_high of one cell, for the runs of ``asked`` (see
     `nights_asked`) and ``also``.
 
-    Runs lie in the order of their publishing, so only the end of the table is read, from where the
-    oldest run of ``asked`` should be. That is an estimate: runs that did not turn up are looked for
-    by name, or everything is read.
+    Runs are stored in order of publication, so only the end of the table is read, from the
+    estimated position of the oldest run of ``asked``. Up to four runs that this misses are queried
+    by id; with more the whole table is read.
     """
     table = "headline_rows" if chosen["indicator"] in store.HEADLINES else "metric_rows"
     cell = [chosen[name] for name in CHOICES]
@@ -138,8 +137,8 @@ def numbers(
 
 
 def _first_row(reader: Reader, asked: list[Row], table: str = "metric_rows") -> int:
-    """The row of the table at which the oldest of these runs should stand, a quarter earlier to be
-    safe."""
+    """Estimated row of the table at which the oldest of these runs starts, with a margin of a
+    quarter."""
     if not asked:
         return 0
     oldest = min(r["finished_at"] for r in asked)
@@ -151,8 +150,8 @@ def _first_row(reader: Reader, asked: list[Row], table: str = "metric_rows") -> 
 
 
 def table(runs: list[Row], found: Mapping[str, Row], metric: str) -> list[Row]:
-    """A row per newest run that has the metric: value, ci_low, ci_high, n beside the run's facts;
-    the best first, planted ones last."""
+    """A row per newest run that has the metric: value, ci_low, ci_high, n and the run's columns;
+    best first, planted models last."""
     rows = [run | found[run["run_id"]] for run in runs if run["run_id"] in found]
     better = labels.BETTER.get(metric, 0)
 
@@ -169,11 +168,10 @@ def table(runs: list[Row], found: Mapping[str, Row], metric: str) -> list[Row]:
 
 
 def nights_asked(reader: Reader, suite: str, benchmark: str, window: int) -> list[Row]:
-    """A row per model and night of the last ``window`` nights that gave a run: night, began, model,
+    """A row per model and night of the last ``window`` nights with a run: night, began, model,
     run_id, provenance, fresh, finished_at.
 
-    Where no night was ever kept (models were evaluated by hand) every run counts as a night of its
-    own.
+    If no night is recorded (models were evaluated by hand), every run counts as a night.
     """
     if reader.ask("SELECT count(*) AS n FROM nights")[0]["n"]:
         sql = """
@@ -195,8 +193,8 @@ def nights_asked(reader: Reader, suite: str, benchmark: str, window: int) -> lis
 
 
 def history(asked: list[Row], found: Mapping[str, Row], model: str = "") -> list[Row]:
-    """The rows of `nights_asked` with the numbers of their runs, oldest first; of one model where
-    it is named."""
+    """The rows of `nights_asked` with the numbers of their runs, oldest first; only those of
+    ``model`` if given."""
     return [
         row | found[row["run_id"]]
         for row in asked
@@ -205,8 +203,8 @@ def history(asked: list[Row], found: Mapping[str, Row], model: str = "") -> list
 
 
 def nights_of(reader: Reader, window: int) -> dict[str, datetime]:
-    """night -> start of the last ``window`` nights that have ended, oldest first; empty where none
-    was kept."""
+    """night -> start of the last ``window`` finished nights, oldest first; empty if none is
+    recorded."""
     rows = reader.ask(
         """SELECT night, started_at FROM nights WHERE status IS DISTINCT FROM 'running' AND
            started_at IS NOT NULL
@@ -219,8 +217,8 @@ def nights_of(reader: Reader, window: int) -> dict[str, datetime]:
 def series(
     rows: list[Row], metric: str, order: list[str], told: bool = True
 ) -> dict[str, dict[str, Point]]:
-    """name (planted ones say so) -> night -> point, in ``order`` of models. ``told``: points say
-    their numbers."""
+    """name (with '(planted)' for planted models) -> night -> point, in ``order`` of models.
+    ``told``: points carry their numbers as text."""
     made: dict[str, dict[str, Point]] = {}
     for r in sorted(
         rows, key=lambda r: order.index(r["model"]) if r["model"] in order else len(order)
@@ -246,20 +244,20 @@ def _told(r: Row, metric: str) -> str:
 def drawn(
     rows: list[Row], nights: Mapping[str, datetime], metric: str, order: list[str]
 ) -> tuple[dict[str, dict[str, Point]], list[Plot], list[Plot]]:
-    """(series, plots, plots for a phone) of a history; none for a phone where the plots are small
+    """(series, plots, plots for a phone) of a history; no phone plots if the plots are small
     anyway."""
     times = dict(nights) or {r["night"]: r["began"] for r in rows}
     found = series([r for r in rows if r["night"] in times], metric, order, len(times) <= DOTTED)
     label, gaps = (
         partial(labels.tick, metric=metric),
         bool(nights),
-    )  # runs made by hand share no nights: nothing is missing between them
+    )  # runs started by hand share no nights: nothing is missing between them
     narrow = plots(times, found, label, narrow=True, gaps=gaps) if len(found) <= TOGETHER else []
     return found, plots(times, found, label, gaps=gaps), narrow
 
 
 def summary(found: Mapping[str, Mapping[str, Point]], metric: str) -> str:
-    """The chart in a sentence, for those who don't see it."""
+    """The chart as a sentence, for readers who can't see it."""
     parts = []
     for name, points in found.items():
         shown = list(points.values())
@@ -304,9 +302,9 @@ _PAIRS = [
 @dataclass(frozen=True)
 class Board:
     """places: one row per model, method and test with its accuracy and letters; models of one
-    benchmark and kind that share a letter can't be told apart at 5 % (clustered t tests of every
+    benchmark and kind that share a letter can't be distinguished at 5 % (clustered t tests of every
     pair, Holm). pairs: one row per pair with the difference one - other, its Holm-adjusted p and
-    the smallest difference that the test finds with 80 % power. kind: 'measured' or 'planted'
+    the smallest difference that the test detects with 80 % power. kind: 'measured' or 'planted'
     ('all' when mixed)."""
 
     places: pd.DataFrame
@@ -314,7 +312,7 @@ class Board:
 
 
 def compare(results: Path, runs: pd.DataFrame, *, rank_planted: bool = False) -> Board:
-    """runs: as in ``Studies``."""
+    """Build the leaderboard and all pairs. ``runs``: as in ``Studies``."""
     places: list[dict[str, object]] = []
     pairs: list[dict[str, object]] = []
     kind = np.where(
@@ -353,8 +351,8 @@ def compare(results: Path, runs: pd.DataFrame, *, rank_planted: bool = False) ->
 def _hits(
     results: Path, run_ids: list[str], method: str, test: str
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """(R, N) 1 right, 0 wrong, NaN not answered, and (N,) places as text; None where no run has
-    any."""
+    """(R, N) 1 right, 0 wrong, NaN not answered, and (N,) places as text; None if no run has
+    predictions."""
     sql = """
         SELECT list_position($runs, run_id) - 1 AS who, p.item_id, i.cluster_id AS place, p.correct
         FROM predictions p JOIN runs r USING (run_id)

@@ -1,5 +1,4 @@
-"""What the figures of the report's pages share: rows with their text, building blocks, and the
-forms a figure is shown in.
+"""Shared parts of the report's figures: rows with their text, building blocks, and output formats.
 
 A figure is a long table and a chart without data (altair). On a page it is an interactive Vega-Lite
 chart whose selects filter the table; before scripts run, and without them, a static SVG of the
@@ -21,7 +20,7 @@ import vl_convert as vlc
 from sdgbias.methods.stats import Estimate
 from sdgbias.report import labels
 
-#: Column -> what its select and the head of its column are called.
+#: Column -> label of its select and head of its table column.
 FILTERS = {
     "model": "Model",
     "task": "Task",
@@ -46,8 +45,8 @@ class Figure:
     """``frame``: filters, keys, value, low, high (None without interval), said, ci, n; its first
     row's filters are the first choice.
     ``columns``: keys shown in tooltips and the table, column -> head. ``legend``: (name, colour).
-    ``panel``: a column whose values get a chart each. ``reads``: one sentence on what is seen;
-    ``axes``: what stands where, in words."""
+    ``panel``: a column with one chart per value. ``reads``: one sentence on the content; ``axes``:
+    a description of the axes."""
 
     name: str
     title: str
@@ -68,7 +67,7 @@ class Figure:
         return list(dict.fromkeys(self.frame[column]))
 
     def chosen(self, **choice: str) -> pd.DataFrame:
-        """The rows of a choice; of every filter that isn't named, the first option that has
+        """The rows of a choice; each filter that isn't named takes its first option that has
         rows."""
         frame = self.frame
         for column in self.filters:
@@ -85,12 +84,10 @@ class Figure:
 
     @cached_property
     def spec(self) -> dict[str, Any]:
-        """The chart as Vega-Lite, without its data. Not validated: a test does that once for all
+        """The chart as Vega-Lite, without its data. Not validated here: a test validates all
         figures."""
         chart = self.chart.copy()
-        chart.data = alt.NamedData(
-            name="rows"
-        )  # so that layers don't bring an empty table of their own
+        chart.data = alt.NamedData(name="rows")  # otherwise layers would add an empty table
         with alt.data_transformers.enable(consolidate_datasets=False):
             made: dict[str, Any] = chart.to_dict(validate=False)
         return {k: v for k, v in made.items() if k not in ("$schema", "config", "data")}
@@ -108,7 +105,7 @@ def shaped(
     frame: pd.DataFrame, *, scale: float = 100.0, digits: int = 1, signed: bool = False
 ) -> pd.DataFrame:
     """Rows of the store (value, n, ci_low, ci_high) -> value, low, high times ``scale``, said, ci,
-    n. Rows without a value leave."""
+    n. Rows without a value are dropped."""
     frame = frame[frame["value"].notna()].copy()
     found = [
         Estimate(float(v), 0 if pd.isna(n) else int(n), float(a), float(b))
@@ -227,8 +224,8 @@ def _panels(figure: Figure, frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame
 
 
 def live(figure: Figure) -> list[dict[str, Any]]:
-    """Per panel the rows and the interactive chart, compiled to Vega with its data 'rows' empty;
-    only the first shows the selects."""
+    """The rows and the interactive chart of each panel, compiled to Vega with its data 'rows'
+    empty; only the first panel shows the selects."""
     first, made = figure.chosen().iloc[0], []
     filters = [{"filter": f"datum.{column} == pick_{column}"} for column in figure.filters]
     for at, (_, frame) in enumerate(_panels(figure, figure.frame)):
@@ -260,14 +257,14 @@ def live(figure: Figure) -> list[dict[str, Any]]:
 
 
 def _needed(figure: Figure) -> list[str]:
-    """Columns that the chart, its selects or its table use."""
+    """Columns used by the chart, its selects or its table."""
     used = set(re.findall(r"\w+", str(figure.spec))) | set(figure.filters) | set(figure.heads)
     return [c for c in figure.frame.columns if c in used]
 
 
 def still(figure: Figure) -> list[str]:
-    """Inline SVG of each panel at its first choice; ids are the figure's own, colours follow the
-    page."""
+    """Inline SVG of each panel at its first choice; ids are unique to the figure, colours follow
+    the page."""
     made = []
     for at, (_, frame) in enumerate(_panels(figure, figure.chosen())):
         spec = {
@@ -290,7 +287,8 @@ def still(figure: Figure) -> list[str]:
 
 
 def _own_ids(svg: str, prefix: str) -> str:
-    """Ids numbered within the SVG: those of the renderer count on from one picture to the next."""
+    """Renumber ids within the SVG: the renderer's counter continues from one picture to the
+    next."""
     order = {
         name: f"{prefix}-{i}"
         for i, name in enumerate(dict.fromkeys(re.findall(r'\bid="([^"]+)"', svg)))
@@ -334,7 +332,7 @@ def picture(figure: Figure, choice: Mapping[str, str]) -> tuple[str, bytes]:
 
 
 def described(figure: Figure) -> str:
-    """Alternative text: the title, the choice, and up to a dozen of its numbers."""
+    """Alternative text: the title, the choice, and up to a dozen of the numbers."""
     frame = figure.chosen()
     keys = [c for c in figure.columns if c != "note"]
     rows = [

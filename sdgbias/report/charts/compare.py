@@ -1,5 +1,5 @@
-"""Figures of the page Models compared: the leaderboard, every pair's difference, settings of one
-model used on another."""
+"""Figures of the page Models compared: the leaderboard, the difference of every pair, and settings
+tuned on one model used on another."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Figures of the page Fairness: disparities by attribute, by class and by prompt, and what
-debiasing does to them."""
+"""Figures of the page Fairness: disparities by attribute, class and prompt, and the effect of
+debiasing."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ POOLS = {
 }
 NAMES = {"gender": "gender presentation", "skin": "skin tone", "age": "age group"}
 ASKED = (("gender", "#0072b2"), ("age", "#d55e00"))
-#: Shares are shown on the whole of their axis: bounds of one per cent near zero would otherwise
-#: fill it.
+#: Shares are shown on the full axis: intervals of one per cent near zero would otherwise fill it.
 SHARES = (0, 100)
 METHODS = {
     "full": "generated answer",
@@ -38,8 +37,8 @@ METHODS = {
 
 
 def figures(metrics: pd.DataFrame, studies: pd.DataFrame) -> list[Figure]:
-    """Those that have rows. ``metrics``, ``studies``: as in fairness_page.Fairness. Where there are
-    several data, each figure has a select for them."""
+    """The figures that have rows. ``metrics``, ``studies``: as in pages.fairness.Fairness. With
+    several data sets, each figure has a select for them."""
     of_faces = metrics["test"].isin(list(ATTRIBUTES))
     classed, faces = metrics[~of_faces], metrics[of_faces & (metrics["method"] == "full")]
     made = [
@@ -55,8 +54,8 @@ def figures(metrics: pd.DataFrame, studies: pd.DataFrame) -> list[Figure]:
 
 
 def _ordered(frame: pd.DataFrame, column: str, order: list[str]) -> pd.DataFrame:
-    """In the order of a column's values, unknown ones last; so the first row has what is chosen
-    first."""
+    """Sorted by a column in the given order of values, unknown values last, so that the first row
+    holds the default choice."""
     rank = {name: i for i, name in enumerate(order)}
     return (
         frame.assign(_at=frame[column].map(rank).fillna(len(rank)))
@@ -323,7 +322,7 @@ def _cost(studies: pd.DataFrame) -> Figure | None:
 
 
 def _faces(metrics: pd.DataFrame) -> Figure | None:
-    """Recall by group where the attribute itself is asked for."""
+    """Recall by group for prompts about the attribute itself."""
     own = metrics[(metrics["metric"] == "recall") & metrics["pillar"].str.contains("=")]
     frame = shaped(own)
     if frame.empty:

@@ -1,5 +1,5 @@
-"""Figures of the page Groups: accuracy by country, urban and rural, wealth; how far groups lie
-apart, and whether CADE narrows that."""
+"""Figures of the page Groups: accuracy by country, urban and rural, wealth; disparities between
+groups, and whether CADE narrows them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BY = {
     "wealth": "wealth",
     "urban x wealth": "urban and rural by wealth",
 }
-#: (grouping, reduction) -> what is compared.
+#: (grouping, reduction) -> description of the comparison.
 GAPS = {
     ("country", "max_min"): "best − worst country",
     ("urban", "urban_minus_rural"): "urban − rural",
@@ -32,7 +32,7 @@ def figures(s: Studies) -> list[Figure]:
 
 
 def _accuracy(s: Studies) -> list[Figure]:
-    """One figure per grouping, as countries are shown for all tests together only."""
+    """One figure per grouping, because countries are only shown for all tests together."""
     made = []
     columns = {"level": "Group", "method": "Method"}
     for by, said in BY.items():
@@ -74,7 +74,7 @@ def _accuracy(s: Studies) -> list[Figure]:
 
 
 def _rank(group: str) -> list[tuple[int, str]]:
-    """Poorest before richest, else by name."""
+    """Poorest before richest, otherwise by name."""
     return [(_LEVELS.index(part) if part in _LEVELS else -1, part) for part in group.split(", ")]
 
 

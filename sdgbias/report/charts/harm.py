@@ -1,5 +1,5 @@
-"""Figures of the page Harm and calibration: what CADE breaks and why, and whether confidence means
-accuracy."""
+"""Figures of the page Harm and calibration: answers that CADE breaks and the reasons, and whether
+confidence matches accuracy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The marks that figures are made of: dots, bars, lines, heat maps, with their scales and tooltips."""
+"""Marks of the figures: dots, bars, lines and heat maps, with their scales and tooltips."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ def dots(
     step: int = 24,
     domain: tuple[float, float] | None = None,
 ) -> Any:
-    """A dot and its interval per row: ``y`` down the side, value along. ``apart``: colours stand
-    below each other, not on one line.
-    ``domain``: ends of the axis; default: what the values need."""
+    """A dot and its interval per row: ``y`` on the vertical axis, value on the horizontal.
+    ``apart``: colours are drawn below each other, not on one line.
+    ``domain``: ends of the axis; default: the range of the values."""
     sort: Any = (
         alt.EncodingSortField("value", op="max", order="descending")
         if by_value
@@ -107,7 +107,7 @@ def bars(
     order: Sequence[str],
     step: int = 28,
 ) -> Any:
-    """Shares that add up, one bar per ``y``."""
+    """Shares that sum to the whole, one bar per ``y``."""
     base = alt.Chart().encode(
         y=alt.Y(f"{y}:N", sort=list(order), title=None, axis=alt.Axis(ticks=False, domain=False)),
         x=alt.X(
@@ -138,7 +138,7 @@ def bars(
 def stacked(
     frame: pd.DataFrame, keys: Sequence[str], part: str, order: Sequence[str]
 ) -> pd.DataFrame:
-    """Adds start, end and middle of each part of a bar, in the order of ``order``."""
+    """Add start, end and middle of each part of a bar, in the order of ``order``."""
     frame = frame.assign(
         rank=frame[part].map({name: i for i, name in enumerate(order)})
     ).sort_values("rank", kind="stable")
@@ -163,7 +163,7 @@ def lines(
     height: int = 260,
 ) -> Any:
     """Value against x, one line per colour, with its interval as a band or as whiskers. ``marked``:
-    a column whose mean is marked on x."""
+    a column whose mean is marked on the x axis."""
     x = alt.X(
         "x:Q",
         title=x_title,

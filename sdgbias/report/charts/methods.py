@@ -37,8 +37,8 @@ def figures(s: Studies) -> list[Figure]:
 
 
 def kind_of(method: str) -> str:
-    """What a method is: a view, CADE, one with fixed settings, one tuned on val, or a control that
-    looks at no evidence."""
+    """Category of a method: a view, CADE, one with fixed settings, one tuned on val, or a control
+    that uses no evidence."""
     from sdgbias.methods.baselines import METHODS as BASELINES
 
     if method == "cade":
@@ -76,16 +76,15 @@ _COLUMNS = {"method": "Method", "title": "What it is", "kind": "Kind"}
 
 
 def _ranked(s: Studies, own: pd.DataFrame, headline: pd.DataFrame) -> pd.DataFrame:
-    """Rows of the study, and of the headline metrics of the same models, in the order of the
-    runs."""
+    """Rows of the study and the headline metrics of the same models, in the order of the runs."""
     return s.ordered(
         pd.concat([own, headline[headline["model"].isin(set(own["model"]))]], ignore_index=True)
     )
 
 
 def _best(frame: pd.DataFrame, unit: str) -> str:
-    """'for tiny-llava, x is highest: 61.2 % (95 % CI ..., n 956)' of the first model, everything
-    pooled."""
+    """'for tiny-llava, x is highest: 61.2 % (95 % CI ..., n 956)' for the first model, pooled over
+    everything."""
     first = frame.iloc[0]
     mine = frame[
         (frame["model"] == first["model"])

@@ -1,10 +1,9 @@
-"""A metric over nights as the geometry of a small SVG: lines that break where a night is missing,
-bands for the intervals.
+"""A metric over nights as the geometry of a small SVG: lines that break at missing nights, bands
+for the intervals. The template draws it with classes, so that colours follow the page; this module
+produces no markup.
 
-The template draws it with classes, so that colours follow the page; nothing here is markup.
-
-The figure of the morning page: what a rule measured before and now, the interval of the change, and
-how far it was allowed to go.
+Also the figure of the morning page: the value of a metric before and now, the interval of the
+change, and the allowed limit.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ from sdgbias.analysis import night_text as words
 from sdgbias.analysis.nights import ModelNight
 from sdgbias.report.charts import Figure
 
-#: Series that share one plot at most; more stand in a plot each.
+#: Maximum number of series in one plot; beyond it, each series gets its own plot.
 TOGETHER = 5
-#: Nights beyond which single ones are no longer marked.
+#: Number of nights above which single ones are no longer marked.
 DOTTED = 60
 LEFT, RIGHT, TOP, BOTTOM = 46.0, 10.0, 10.0, 26.0
 
 
 @dataclass(frozen=True)
 class Point:
-    """One night of one series. ``fresh``: the model was scored that night, and not found
+    """One night of one series. ``fresh``: the model was scored that night rather than found
     unchanged."""
 
     value: float
@@ -84,10 +83,10 @@ def plots(
     narrow: bool = False,
     gaps: bool = True,
 ) -> list[Plot]:
-    """Plots of ``series`` (name -> night -> point) over ``times`` (night -> start, in order): one
-    together, or one each beyond TOGETHER.
+    """Plots of ``series`` (name -> night -> point) over ``times`` (night -> start, in order): a
+    single plot, or one per series beyond TOGETHER.
 
-    ``label`` says a tick of the vertical axis. ``narrow``: for a phone, so that words keep their
+    ``label`` formats a tick of the vertical axis. ``narrow``: for a phone, so that text keeps its
     size.
     ``gaps``: a line breaks where a series has no point.
     """
@@ -194,8 +193,8 @@ def _points(pairs: Iterable[tuple[float, float]]) -> str:
 def _days(
     times: Mapping[str, datetime], x: Callable[[datetime], float], most: int
 ) -> tuple[tuple[float, str], ...]:
-    """At most ``most`` nights as labels of the horizontal axis, evenly picked, first and last among
-    them."""
+    """At most ``most`` nights as labels of the horizontal axis, evenly spaced, including the first
+    and last."""
     found = list(times.values())
     picks = sorted(
         {round(i * (len(found) - 1) / max(1, most - 1)) for i in range(min(most, len(found)))}
@@ -209,13 +208,13 @@ LEGEND = (
     ("now, with the 95 % interval of the change", NOW),
     ("limit of the rule", LIMIT),
 )
-#: Metrics that are a share and can stand on one axis.
+#: Metrics that are shares and fit on one axis.
 _OTHER_UNITS = ("mae", "throughput", "cade_gain")
 
 
 def moves(m: ModelNight) -> Figure | None:
     """The breaches of one model on one axis in per cent, each with the limit that it crossed; None
-    where no breach is of a share."""
+    if no breach is of a share."""
     frame = pd.DataFrame(
         [
             _point(r)

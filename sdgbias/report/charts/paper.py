@@ -1,9 +1,9 @@
 """The paper's Figures 3, 4, 5 and 7 as small inline SVG panels (altair -> vl-convert), one panel
 per model or per pillar.
 
-Panels are 320 px wide, so that a page can lay them side by side or, on a phone, below each other at
-full size. Text and axes are `currentColor`, grid lines `var(--grid)`: they follow the page's light
-or dark scheme. Colours are Okabe and Ito's.
+Panels are 320 px wide, so that a page can place them side by side or, on a phone, below each other
+at full size. Text and axes are `currentColor`, grid lines `var(--grid)`: they follow the page's
+light or dark scheme. Colours are Okabe and Ito's.
 """
 
 from __future__ import annotations
@@ -40,8 +40,7 @@ _TEXT, _GRID = "#010203", "#040506"  # replaced by currentColor and var(--grid) 
 
 @dataclass(frozen=True)
 class Panel:
-    """One chart: ``title`` and ``alt`` are for the page, ``svg`` has no reference to anything
-    outside itself."""
+    """One chart: ``title`` and ``alt`` are for the page, ``svg`` has no external references."""
 
     title: str
     alt: str
@@ -51,7 +50,7 @@ class Panel:
 def _svg(chart: Any, name: str, alt_text: str, left: int = 4) -> str:
     """Inline SVG of a chart; ids are prefixed by ``name``, so that panels don't share clip paths.
 
-    ``left``: spare pixels for row labels, because the reader's font may be wider than the one
+    ``left``: extra pixels for row labels, because the reader's font may be wider than the one
     measured here.
     """
     chart = (
@@ -91,7 +90,7 @@ def _svg(chart: Any, name: str, alt_text: str, left: int = 4) -> str:
 
 
 def png(panel: Panel, scale: float = 2.0) -> bytes:
-    """The panel as a PNG on white, for places that don't show SVG."""
+    """The panel as a PNG on white, for viewers that don't support SVG."""
     svg = panel.svg.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
     svg = svg.replace("var(--grid)", "#e6e8ea").replace("currentColor", "#1d2126")
     found: bytes = vlc.svg_to_png(
@@ -370,5 +369,6 @@ def figure7(data: ReportData, task: Task = Task.MCQ) -> list[Panel]:
 
 
 def _plot_width(models: list[str]) -> int:
-    """Plot width that leaves room for the longest model name (about 7 px a letter, 130 at most)."""
+    """Plot width that leaves room for the longest model name (about 7 px per letter, at most
+    130)."""
     return WIDTH - 40 - min(130, math.ceil(7 * max(map(len, models))))

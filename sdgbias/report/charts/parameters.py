@@ -1,5 +1,5 @@
-"""Figures of the page Parameters: what each part of CADE is worth, sweeps, the search, transfer and
-few labels."""
+"""Figures of the page Parameters: the contribution of each part of CADE, sweeps, the search,
+transfer, and few labels."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ def _optimism(s: Studies) -> Figure | None:
 
 
 def _plateaus(s: Studies) -> Figure | None:
-    """Where the best settings lie in each parameter's range."""
+    """The location of the best settings in each parameter's range."""
     from sdgbias.methods.search import RANGES
     from sdgbias.types import Task
 
@@ -296,8 +296,8 @@ def _plateaus(s: Studies) -> Figure | None:
 
 
 def losses(s: Studies, by: str) -> pd.DataFrame:
-    """Rows of a transfer: source, target, loss in points (own setting minus the other's), 0 on the
-    diagonal, with both values in words."""
+    """Rows of a transfer: source, target, loss in points (the target's setting minus the source's),
+    0 on the diagonal, with both values as text."""
     own = s.of("transfer", "loss", "accuracy", by=by, task="mcq")
     if own.empty:
         return own

@@ -1,1 +1,1 @@
-"""One page a module: what it shows, from what is stored."""
+"""One module per page: its data from the store, and its rendering."""

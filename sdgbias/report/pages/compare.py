@@ -1,9 +1,9 @@
-"""Two runs on the same questions: differences with their intervals, what could have been seen at
-all, and which answers changed.
+"""Compares two runs on the same questions: differences with their intervals, the minimum detectable
+effect, and the answers that changed.
 
-Sums by place are made in the database, so that millions of answers stay there; what follows from
-them is what lab.paired works out row by row (mean difference, clustered t interval and test,
-minimum detectable effect).
+Sums by place are computed in the database, so that millions of answers stay there; the statistics
+derived from them equal those that methods.stats.paired computes row by row (mean difference,
+clustered t interval and test, minimum detectable effect).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from sdgbias.report.pages.questions import SAID
 from sdgbias.report.web.source import Reader, Row
 
 PAGE = 50
-#: Questions that both runs were asked word for word, with the same gold: one benchmark, or equal
-#: items of two.
+#: Questions with identical wording and gold answer in both runs: one benchmark, or equal items of
+#: two.
 _SAME_SDG = """SELECT x.task, x.item_id, x.cluster_id AS place, x.indicator_title AS what FROM
                items x JOIN items y USING (task, item_id)
     WHERE x.benchmark_id = $old AND y.benchmark_id = $new AND x.gold IS NOT DISTINCT FROM y.gold
@@ -41,7 +41,7 @@ _SAME = {"items": _SAME_SDG}
 
 
 def pairable(old: Row, new: Row) -> str:
-    """Why two runs can't be compared question by question; '' when they can."""
+    """The reason why two runs can't be compared question by question; '' if they can."""
     if old["run_id"] == new["run_id"]:
         return "The same run was chosen twice. Choose another run on one side."
     if old["suite"] != new["suite"]:
@@ -64,8 +64,8 @@ def differences(reader: Reader, old: Row, new: Row) -> list[dict[str, Any]]:
     """Rows task, test (or 'all'), method, before, after, difference (new minus old, value with n,
     ci_low, ci_high), p, mde, better, worse.
 
-    Shares of right answers on the test split (second suite: of all people); estimates count as
-    right within their tolerance.
+    Shares of correct answers on the test split (second suite: over all people); estimates count as
+    correct within their tolerance.
     """
     suite = suites.named(old["suite"])
     sql = f"""
@@ -111,7 +111,8 @@ def differences(reader: Reader, old: Row, new: Row) -> list[dict[str, Any]]:
 
 
 def _difference(r: Row) -> dict[str, Any]:
-    """From the sums of places: s and m, and how many places have that sum and number of answers."""
+    """Computed from the sums per place: s and m, and the number of places with that sum and number
+    of answers."""
     sums, rows = (np.repeat(np.array(r[name], dtype=float), r["places"]) for name in ("s", "m"))
     n = int(rows.sum())
     value = float(sums.sum() / n)

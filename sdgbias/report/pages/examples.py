@@ -1,4 +1,5 @@
-"""Example questions of the static report: which ones, their pictures, what each view and CADE answered and why."""
+"""Example questions of the static report: selection, pictures, the answers of each view and CADE,
+and the reasons."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from sdgbias.types import OPTION_LETTERS, CadeParams, View
 LIMIT = 120
 
 
-#: All pictures together, base64-encoded, so that the page stays below 6 MB.
+#: Total size of all pictures, base64-encoded, so that the page stays below 6 MB.
 PICTURE_BYTES = 4_000_000
 
 
@@ -38,9 +39,9 @@ def examples(results: Path, run_ids: list[str], limit: int = LIMIT) -> dict[str,
     """{'pictures': [data URI], 'questions': [...]} of test-split MCQs whose picture is in the
     store.
 
-    At most ``limit`` questions, taken in turn from every model x pillar x test x outcome; the order
-    within one is by hash of the item, so models are shown on the same items where possible.
-    Pictures are re-encoded to fit ``PICTURE_BYTES``.
+    At most ``limit`` questions, taken in turn from every model x pillar x test x outcome; within a
+    group they are ordered by hash of the item, so that models are shown on the same items where
+    possible. Pictures are re-encoded to fit ``PICTURE_BYTES``.
     """
     rows = _pick(_candidates(results, run_ids), limit)
     if rows.empty:
@@ -57,9 +58,9 @@ def examples(results: Path, run_ids: list[str], limit: int = LIMIT) -> dict[str,
 
 
 def _candidates(results: Path, run_ids: list[str]) -> pd.DataFrame:
-    """run_id, item_id, test, pillar, outcome and what Full and CADE said, of every question that
-    could be shown: its picture was in the store when the newest of these runs was published, so
-    that later runs don't change what is shown of earlier ones."""
+    """run_id, item_id, test, pillar, outcome and the answers of Full and CADE, for every eligible
+    question: its picture was in the store when the newest of these runs was published, so that
+    later runs don't change the examples of earlier ones."""
     sql = """
         WITH then_shown AS (
             FROM previews WHERE run_id = '' OR run_id IN (
@@ -90,8 +91,8 @@ def _candidates(results: Path, run_ids: list[str]) -> pd.DataFrame:
 
 
 def _with_items(results: Path, rows: pd.DataFrame) -> pd.DataFrame:
-    """Adds what the item says, the model's name and CADE's parameters to the few questions that are
-    shown."""
+    """Add the item's columns, the model's name and CADE's parameters to the few selected
+    questions."""
     sql = """
         SELECT r.run_id, r.model, r.numerics, i.* EXCLUDE (pillar), p.test, p.alpha, p.lambda_kl,
         p.beta, p.tau
@@ -108,7 +109,7 @@ def _with_items(results: Path, rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _pick(rows: pd.DataFrame, limit: int) -> pd.DataFrame:
-    """In turn from every group, so that rare outcomes are seen and no model or pillar crowds out
+    """Round robin over the groups, so that rare outcomes appear and no model or pillar crowds out
     another."""
     key = [
         hashlib.sha256(f"{item}|{test}".encode()).hexdigest()
@@ -130,7 +131,7 @@ def _with_scores(results: Path, rows: pd.DataFrame) -> pd.DataFrame:
         results, read_only=True, details=("scores",), runs=sorted(set(rows["run_id"]))
     ) as con:
         con.register("chosen", rows[["run_id", "item_id", "test"]])
-        # a withheld score stands at its bound, as where CADE was decided
+        # a withheld score is set to its bound, as in CADE's decision
         scores = con.execute(
             """SELECT run_id, item_id, test, "view", CASE WHEN upper IS NULL THEN logits ELSE
                                 list_transform(logits, lambda z, i: CASE WHEN isinf(z) THEN
@@ -177,8 +178,8 @@ def _pictures(results: Path, rows: pd.DataFrame) -> dict[str, str]:
 
 
 def _explained(rows: pd.DataFrame, test: str, pictures: Mapping[str, int]) -> list[dict[str, Any]]:
-    """Questions of one run and test with probabilities, CADE's terms and the sentence that says
-    what decided."""
+    """Questions of one run and test with probabilities, CADE's terms and a sentence on the deciding
+    term."""
     first = rows.iloc[0]
     params = CadeParams(*(float(first[name]) for name in ("alpha", "lambda_kl", "beta", "tau")))
     views = {}
@@ -236,7 +237,7 @@ def _explained(rows: pd.DataFrame, test: str, pictures: Mapping[str, int]) -> li
 
 
 def _softmax(z: np.ndarray) -> list[float]:
-    """Probabilities over the candidates; empty when the view was not scored."""
+    """Probabilities over the candidates; empty if the view was not scored."""
     if not np.isfinite(z).all():
         return []
     p = np.exp(z - z.max())
@@ -264,7 +265,7 @@ def _why(
     terms: list[np.ndarray],
     score: list[float],
 ) -> str:
-    """One or two sentences: the gate's verdict and, where it opened, the term that moved the answer
+    """One or two sentences: the gate's verdict and, if it opened, the term that moved the answer
     most."""
     full, chosen = str(r["said_full"]), str(r["said_cade"])
     m, tau = number(float(gate["confidence"]), 3), number(float(gate["tau"]), 3)

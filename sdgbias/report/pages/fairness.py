@@ -1,8 +1,8 @@
-"""The page of the second suite, fairness.html: disparities, classes, prompts, debiasing, unread
-answers, examples, what was measured.
+"""The page of the second suite, fairness.html: disparities, classes, prompts, debiasing, unparsed
+answers, examples, and the data measured.
 
-Pictures of people are blurred until a reader asks to see them, and stay blurred on paper. Groups
-are perceived and annotated.
+Pictures of people are blurred until a reader reveals them, and stay blurred in print. Groups are
+perceived and annotated.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ HOW = {
     "several": "names several",
 }
 UNREAD = ("refusal", "unparsed", "empty", "several")
-#: Datasets as readers know them, in the order in which they are shown.
+#: Display names of the datasets, in display order.
 DATASETS = {
     "facet": "FACET",
     "synthetic": "drawn people",
@@ -64,8 +64,8 @@ DATASETS = {
 @dataclass(frozen=True)
 class Fairness:
     """runs: newest finished run of each model on each benchmark of the suite, with label, and data
-    (its people, in words); metrics, studies: their rows, label as model, and data; people:
-    benchmark_id, dataset, attribute, group, n (persons); quarantine: benchmark_id, rule, n;
+    (a description of its people); metrics, studies: their rows, with label as model, and data;
+    people: benchmark_id, dataset, attribute, group, n (persons); quarantine: benchmark_id, rule, n;
     questions: benchmark_id, prompt, n; silent: see _silent; examples: see _examples."""
 
     runs: pd.DataFrame
@@ -79,13 +79,13 @@ class Fairness:
 
     @property
     def several(self) -> bool:
-        """Whether runs are on different people."""
+        """Whether the runs cover different sets of people."""
         return self.runs["benchmark_id"].nunique() > 1
 
 
 def load(results: Path, among: Sequence[str] | None = None) -> Fairness | None:
-    """Everything that the page shows, from the results file; None where the suite has no finished
-    run (``among`` these)."""
+    """Read all data of the page from the results file; None if the suite has no finished run (among
+    ``among``, if given)."""
     chosen = store.latest_runs(results, FACET, per_benchmark=True, among=among)
     if not chosen:
         return None
@@ -150,8 +150,8 @@ def load(results: Path, among: Sequence[str] | None = None) -> Fairness | None:
 
 
 def _sorted(runs: pd.DataFrame, people: pd.DataFrame) -> pd.DataFrame:
-    """With label and data: by dataset in the order of DATASETS, the newest benchmark of one first;
-    planted models after measured ones."""
+    """Add label and data; sorted by dataset in the order of DATASETS, the newest benchmark of each
+    first; planted models after measured ones."""
     kind = dict(zip(people["benchmark_id"], people["dataset"].astype(str), strict=True))
     newest = runs.groupby("benchmark_id")["finished_at"].max().sort_values(ascending=False)
     order = {name: i for i, name in enumerate(DATASETS)}
@@ -176,8 +176,8 @@ def _sorted(runs: pd.DataFrame, people: pd.DataFrame) -> pd.DataFrame:
 
 
 def _silent(said: pd.DataFrame) -> list[dict[str, Any]]:
-    """The prompts of which not one answer of a model could be read: recall is 0 there because
-    nothing was said, not because all was wrong."""
+    """Prompts for which none of a model's answers could be parsed: recall is 0 there because
+    nothing was answered, not because every answer was wrong."""
     made: dict[Any, dict[str, Any]] = {}
     for (data, model, test), part in said.groupby(["data", "model", "test"], sort=False):
         if part["how"].isin(UNREAD).all():
@@ -192,9 +192,9 @@ def _silent(said: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _examples(results: Path, label: dict[str, str], data: dict[str, str]) -> list[dict[str, Any]]:
-    """Up to 60 pictures of the store, each with one of its questions and what every model answered:
-    prompt, about, gold, picture (a data URI), groups, answers (model, text, label, how, right).
-    Which question is shown follows from the picture's id."""
+    """Up to 60 pictures of the store, each with one of its questions and the answers of every
+    model: prompt, about, gold, picture (a data URI), groups, answers (model, text, label, how,
+    right). The question is selected by the picture's id."""
     sql = """SELECT i.item_id, i.prompt, i.asked, i.negative, i.gold, i.class1, i.gender, i.skin,
              i.age, i.benchmark_id, i.image_id, v.png, s.run_id,
              s.text, s.label, s.how FROM spoken s JOIN runs r USING (run_id)
@@ -250,8 +250,8 @@ def _examples(results: Path, label: dict[str, str], data: dict[str, str]) -> lis
 
 
 def render(d: Fairness, nav: list[tuple[str, str]], checks: str = "") -> str:
-    """The page as text; it needs nothing but itself. ``nav``: (file, title) of the pages beside it,
-    itself included. ``checks`` links to the Data Docs of the benchmark."""
+    """The page as self-contained HTML. ``nav``: (file, title) of all pages including this one.
+    ``checks`` links to the Data Docs of the benchmark."""
     env = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -303,14 +303,14 @@ def figures(d: Fairness) -> list[Figure]:
 
 
 def unanswerable(run: dict[Any, Any]) -> int:
-    """Prompts of a run that its model can't be asked, whoever asks (CLIP: whether a class is
-    there)."""
+    """Number of prompts of a run that its type of model can't answer (CLIP: whether a class is
+    present)."""
     return int(json.loads(run["config"] or "{}").get("unanswerable", 0))
 
 
 def rates(metrics: pd.DataFrame) -> list[dict[str, Any]]:
-    """data, model, prompt, cells (value, ci, n; None where the rate isn't defined) of the generated
-    answers of all classes."""
+    """data, model, prompt, cells (value, ci, n; None if the rate isn't defined) of the generated
+    answers over all classes."""
     own = metrics[
         (metrics["method"] == "full")
         & (metrics["pillar"] == "all")
@@ -352,8 +352,8 @@ def _lacking(studies: pd.DataFrame) -> list[dict[str, str]]:
 
 
 def cards(d: Fairness) -> list[dict[str, Any]]:
-    """What was measured, on whom: per benchmark its dataset, licence, persons by group with those
-    unknown, questions, what was left out."""
+    """Cards of the data measured: per benchmark its dataset, licence, persons by group (including
+    unknown), questions, and exclusions."""
     made = []
     for benchmark, runs in d.runs.groupby("benchmark_id", sort=False):
         people = d.people[d.people["benchmark_id"] == benchmark]

@@ -1,5 +1,4 @@
-"""What the pages say of a model: its entry, its newest numbers, its signature, and what happened to
-it night after night."""
+"""Data of the model pages: registry entry, newest numbers, signature, and history over nights."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ _NEWEST = """SELECT * FROM runs WHERE finished_at IS NOT NULL AND {where}
 
 
 def names(reader: Reader) -> list[str]:
-    """Every model with a run or a night."""
+    """Names of all models with a run or a night."""
     return [
         r["model"]
         for r in reader.ask(
@@ -31,7 +30,7 @@ def names(reader: Reader) -> list[str]:
 
 
 def entry(root: Path | None, name: str) -> dict[str, Any] | None:
-    """The registry's facts on a model; None where there is no registry or no readable entry of this
+    """The registry's data on a model; None if there is no registry or no readable entry of this
     name."""
     if root is None or not registry.NAME.fullmatch(name):
         return None
@@ -58,8 +57,8 @@ def entry(root: Path | None, name: str) -> dict[str, Any] | None:
 
 
 def index(reader: Reader, root: Path | None) -> list[Row]:
-    """A row per model: newest run of each suite, what the newest ended night said of it, and its
-    state in the registry."""
+    """A row per model: the newest run of each suite, its result in the newest finished night, and
+    its state in the registry."""
     runs = reader.ask(_NEWEST.format(where="true", by="model, suite", order="model, suite DESC"))
     last = {
         (r["model"], r["suite"]): r
@@ -93,7 +92,7 @@ def index(reader: Reader, root: Path | None) -> list[Row]:
 
 
 def page(reader: Reader, name: str, root: Path | None) -> dict[str, Any] | None:
-    """Everything about one model; None where neither results nor registry know it."""
+    """All data of one model; None if neither the results nor the registry contain it."""
     newest = reader.ask(_NEWEST.format(where="model = ?", by="suite", order="suite DESC"), [name])
     facts = entry(root, name)
     nights = _nights(reader, name)
@@ -154,8 +153,8 @@ def _nights(reader: Reader, name: str) -> list[Row]:
 
 
 def _suite(reader: Reader, run: Row) -> dict[str, Any]:
-    """One suite's newest run: headline table, signature, CADE's gain or disparities, and the metric
-    over nights."""
+    """The newest run of one suite: headline table, signature, CADE's gain or disparities, and the
+    metric over nights."""
     cells = reader.ask(
         """SELECT task, metric, method, test, pillar, indicator, "value", n, ci_low, ci_high, note
            FROM headline_rows
@@ -214,7 +213,7 @@ def _suite(reader: Reader, run: Row) -> dict[str, Any]:
 
 
 def _signature(cells: list[Row]) -> list[tuple[str, list[Row | None]]]:
-    """Which way answers lean without evidence (Q-only, T1), by pillar: shares in the order of
+    """The direction of answers without evidence (Q-only, T1), by pillar: shares in the order of
     DIRECTIONS."""
     found = {
         (c["pillar"], c["metric"]): c

@@ -1,8 +1,8 @@
-"""The morning page, night.html: what the newest night came to, what moved and by how much, which
-answers flipped, who is held back.
+"""The morning page, night.html: the newest night's outcomes, changes and their size, flipped
+answers, and quarantined models.
 
-Everything is read from the results file; the page has no scripts and no references but its
-neighbours. Pictures of people are blurred until a reader asks to see them.
+All data is read from the results file; the page has no scripts and links only to the pages beside
+it. Pictures of people are blurred until a reader reveals them.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ PAGE = Page(
     "What the newest night came to: what was published, what got worse, and what was not judged.",
     (),
 )
-#: Flipped questions shown of a model, and models whose breaches are shown in full.
+#: Number of flipped questions shown per model, and of models whose breaches are shown in full.
 SHOWN, EXPLAINED = 6, 20
-#: outcome or breach -> sign and words of the history strip; the sign alone says which.
+#: outcome or breach -> sign and words of the history strip; the sign alone identifies it.
 SIGNS = {
     "breach": ("▲", "in breach"),
     "published": ("●", "published"),
@@ -45,13 +45,12 @@ SIGNS = {
 
 
 def load(results: Path, night: str = "") -> Night | None:
-    """A night, default the newest; None where the file knows none."""
+    """A night, by default the newest; None if the file has none."""
     return nights.load(results, night)
 
 
 def render(night: Night, results: Path, nav: Sequence[tuple[str, str]]) -> str:
-    """The page as text; it needs nothing but itself. ``nav``: (file, title) of the pages beside it,
-    itself included."""
+    """The page as self-contained HTML. ``nav``: (file, title) of all pages including this one."""
     env = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -128,7 +127,7 @@ def _facts(night: Night) -> list[tuple[str, str]]:
 
 
 def _troubles(night: Night) -> list[str]:
-    """What kept the night from being whole, beyond single models."""
+    """Problems of the night as a whole, beyond single models."""
     steps = {step: str(result) for step, result in night.row["steps"].items()}
     said = [
         f"{step}: {result}"
@@ -225,12 +224,13 @@ def _breach(m: ModelNight, examples: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _plain(note: str) -> str:
-    """A note without what the table says in columns of its own."""
+    """A note without the parts that have their own columns in the table."""
     return "; ".join(p for p in note.split("; ") if not p.startswith("p: Holm"))
 
 
 def _flips(m: ModelNight) -> list[dict[str, str]]:
-    """Counts of flipped answers with McNemar's p, of every rule on right answers, breach or not."""
+    """Counts of flipped answers with McNemar's p, for every rule on correct answers, breach or
+    not."""
     made = []
     for r in m.rows.to_dict("records"):
         counts = next((p for p in str(r["note"]).split("; ") if "McNemar" in p), "")
@@ -246,7 +246,7 @@ def _flips(m: ModelNight) -> list[dict[str, str]]:
 
 
 def _open(m: ModelNight) -> dict[str, Any]:
-    """Rules without a finding, those with the same reason together; {} where there are none."""
+    """Rules with insufficient evidence, and rules with missing data by reason; {} without any."""
     rows = [
         {str(k): v for k, v in r.items()}
         for r in m.rows[m.rows["verdict"].isin([INSUFFICIENT, MISSING])].to_dict("records")
@@ -293,8 +293,8 @@ def _history(night: Night) -> dict[str, Any]:
 def _examples(
     results: Path, models: Sequence[ModelNight]
 ) -> dict[tuple[str, str], list[dict[str, Any]]]:
-    """(model, suite) -> up to SHOWN flipped questions, those with a picture in the store first,
-    then in the order they were kept in."""
+    """(model, suite) -> up to SHOWN flipped questions: those with a picture in the store first,
+    then in stored order."""
     found = []
     for m in models:
         if m.flips.empty:
@@ -361,7 +361,7 @@ def _person(r: Mapping[Any, Any], uris: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-#: Where a suite's questions are stored -> how one that flipped is shown.
+#: Table of a suite's questions -> query that shows a flipped question.
 _CARDS = {"items": _place, "people": _person}
 
 

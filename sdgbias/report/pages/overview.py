@@ -1,4 +1,4 @@
-"""The overview, index.html: one page that needs nothing but itself."""
+"""The overview, index.html: one self-contained page."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def render(
     board: Sequence[dict[str, Any]] = (),
     unanalysed: Sequence[str] = (),
 ) -> str:
-    """The page's text. ``shown`` is what ``examples.examples`` returns; ``checks`` links to the
-    benchmark's Data Docs; ``nav``: the pages beside it; ``board``: the pooled leaderboard;
+    """The page as HTML. ``shown``: the result of ``examples.examples``; ``checks``: link to the
+    benchmark's Data Docs; ``nav``: the other pages; ``board``: the pooled leaderboard;
     ``unanalysed``: models without study rows."""
     env = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
@@ -98,8 +98,8 @@ def render(
 def render_without_places(
     runs: pd.DataFrame, beside: Sequence[studies.Page], what: str = "on pictures of people"
 ) -> str:
-    """The overview of results without the first suite: it says what they are on, and leads to the
-    pages that there are. runs: with label and data."""
+    """The overview of results without the first suite: it states what they cover and links to the
+    existing pages. runs: with label and data."""
     env = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined
     )
@@ -117,7 +117,7 @@ def _day(when: pd.Timestamp) -> str:
 
 
 def extra_prompts(run: dict[Any, Any]) -> int:
-    """Distinct prompts of a run that only extra passes ask; the paper's views don't count them."""
+    """Distinct prompts of a run used only by extra prompts; the paper's views don't count them."""
     return int((json.loads(run["config"] or "{}").get("extra") or {}).get("prompts", 0))
 
 
@@ -137,7 +137,7 @@ def _headline(d: ReportData, model: str) -> dict[str, Any]:
 
 
 def _cell(d: ReportData, where: dict[str, str], digits: int = 1) -> dict[str, Any] | None:
-    """value, ci and n of one metric as text; None where the store has no such cell."""
+    """value, ci and n of one metric as text; None if the store has no such cell."""
     e = d.cell(**where)
     if e is None or e.value != e.value:
         return None
@@ -161,14 +161,14 @@ def _mcq_table(d: ReportData, model: str) -> dict[str, Any]:
 
 
 def _counts(cells: list[dict[str, Any] | None]) -> str:
-    """The common n of a row, or its range where views differ."""
+    """The common n of a row, or its range if the views differ."""
     n = sorted({c["n"] for c in cells if c})
     return f"{n[0]:,}" if len(n) == 1 else f"{n[0]:,}{labels.DASH}{n[-1]:,}"
 
 
 def _regression_table(d: ReportData, model: str) -> dict[str, Any] | None:
-    """Interval accuracy pooled over targets, and MAE per target in its own unit (a pooled MAE would
-    mix units)."""
+    """Interval accuracy pooled over targets, and MAE per target in the target's unit (a pooled MAE
+    would mix units)."""
 
     def rows(
         metric: str, where: list[tuple[str, str, dict[str, str]]], digits: int

@@ -1,4 +1,4 @@
-"""The page of suites that are folders of own questions: accuracy by view and method, groups and
+"""The page of suites defined by user folders of questions: accuracy by view and method, groups and
 their disparity, letters. All numbers with n and interval, from the results file alone."""
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Own:
 
 
 def load(results: Path, among: Sequence[str] | None = None) -> Own | None:
-    """Everything that the page shows; None where there is no finished run of such a suite."""
+    """Read all data of the page; None if there is no finished run of such a suite."""
     sql = "SELECT DISTINCT suite FROM runs WHERE finished_at IS NOT NULL ORDER BY suite"
     names = [name for name in store.query(results, sql)["suite"] if name not in SUITES]
     chosen = [run for name in names for run in store.latest_runs(results, name, among=among)]
@@ -61,7 +61,7 @@ def load(results: Path, among: Sequence[str] | None = None) -> Own | None:
 
 
 def facts(config: str | None) -> dict[str, Any]:
-    """What a run kept of its benchmark's card (suites/own.noted)."""
+    """The facts that a run stored from its benchmark's card (suites/own.noted)."""
     found = json.loads(config or "{}").get("own")
     return found if isinstance(found, dict) else {}
 
@@ -109,7 +109,7 @@ def _suite(name: object, runs: pd.DataFrame, metrics: pd.DataFrame) -> dict[str,
 
 
 def _table(rows: pd.DataFrame, names: Mapping[str, str], column: str) -> list[dict[str, Any]]:
-    """Rows (model, name, cells by method) in the order of METHODS; '' where there is no number."""
+    """Rows (model, name, cells by method) in the order of METHODS; '' if there is no number."""
     made = []
     for (run, name), part in rows.groupby(["run_id", column], sort=True):
         cells = {

@@ -1,12 +1,8 @@
-"""Single questions for the report's browser: what was shown, what each view said, and why CADE
-chose what it chose.
+"""The question browser, for both suites: the answers of one run by test and method, filtered and
+paged; and single questions: what was shown, the answer of each view, and why CADE chose its answer.
 
-One question: what was shown, what every view made of it, and what CADE decided.
-
-The question browser: the answers of one run by test and method, filtered and paged. Both suites.
-
-Every value of a filter is a parameter of the statement, never part of it; names of columns come
-from `filters_of` alone.
+Filter values are bound parameters, never part of the SQL text; column names come only from
+`filters_of`.
 """
 
 from __future__ import annotations
@@ -24,7 +20,7 @@ from sdgbias.report.pages import runs as known
 from sdgbias.report.web.source import Reader, Row
 from sdgbias.types import OPTION_LETTERS, View
 
-#: How an answer about people was read (suites/facet.py).
+#: How an answer about people was parsed (suites/facet.py).
 HOW = {
     "exact": "word for word",
     "normalised": "after normalising",
@@ -40,11 +36,11 @@ _LETTERS = {"A": "yes", "B": "no", "C": "unknown"}
 
 
 def load(reader: Reader, run: Row, task: str, item_id: int, test: str) -> dict[str, Any] | None:
-    """Everything about one question under one test of a run; None for a question that the run's
-    benchmark doesn't have.
+    """All data of one question under one test of a run; None if the run's benchmark doesn't contain
+    the question.
 
-    ``test`` '' is the first that was asked. Views: name, probabilities by candidate (None where it
-    was not scored), mass, what it said.
+    ``test`` '': the first test that was scored. Views: name, probabilities by candidate (None if
+    not scored), mass, answer.
     """
     suite = suites.named(run["suite"])
     layout, people = _LAYOUTS[suite.items_table], suite.private
@@ -108,7 +104,7 @@ def load(reader: Reader, run: Row, task: str, item_id: int, test: str) -> dict[s
 
 
 def _asked(item: Row) -> str:
-    """What was asked about a person, word for word; the list of classes or groups is only named."""
+    """The exact question about a person; the list of classes or groups is only named."""
     prompt = str(item["prompt"])
     if prompt in CHOICES:
         return CHOICES[prompt].format(name=item["asked"])
@@ -147,7 +143,7 @@ def _option_rows(item: Row) -> list[tuple[str, str]]:
 def _cade(
     reader: Reader, run: Row, task: str, test: str, said: dict[str, Row]
 ) -> dict[str, Any] | None:
-    """CADE's parameters, gate and sentence; None where it gave no answer."""
+    """CADE's parameters, gate and sentence; None if it gave no answer."""
     answer, full = said.get("cade"), said.get("full")
     params = reader.one(
         "SELECT alpha, lambda_kl, beta, tau FROM cade_params WHERE run_id = ? AND task = ? AND"
@@ -185,10 +181,10 @@ PAGE = 40
 
 @dataclass(frozen=True)
 class Layout:
-    """How questions of one table are read and shown. filters: name in the address -> (column, what
-    the page calls it). columns: of one question. searched: SQL of the words of a question ``i``.
-    shown: SQL of its columns what, place and question. asked: the question's text; options: its
-    (letter, text); letters: what single letters mean."""
+    """How questions of one table are read and shown. filters: name in the URL -> (column, label on
+    the page). columns: columns of one question. searched: SQL for the words of a question ``i``.
+    shown: SQL for its columns what, place and question. asked: the question's text; options: its
+    (letter, text); letters: the meaning of single letters."""
 
     filters: Mapping[str, tuple[str, str]]
     columns: str
@@ -199,7 +195,7 @@ class Layout:
     letters: Mapping[str, str]
 
 
-#: Where a suite's questions are stored -> how they are shown.
+#: Table of a suite's questions -> their layout.
 _LAYOUTS = {
     "items": Layout(
         filters={
@@ -236,19 +232,19 @@ _LAYOUTS = {
         letters=_LETTERS,
     ),
 }
-#: What a prediction (by its alias) says: the number of an estimate, else the letter or label.
+#: The answer of a prediction (by its alias): the number of an estimate, else the letter or label.
 SAID = """CASE WHEN {0}."value" IS NULL OR isnan({0}."value") THEN {0}.pred ELSE printf('%.4g', {0}."value") END"""
 RIGHT_OR_WRONG = {"right": "Right", "wrong": "Wrong"}
 PLACES = {"U": "urban", "R": "rural"}
 
 
 def filters_of(run: Row) -> Mapping[str, tuple[str, str]]:
-    """Filters of a run's questions: name in the address -> (column, what the page calls it)."""
+    """Filters of a run's questions: name in the URL -> (column, label on the page)."""
     return _LAYOUTS[suites.named(run["suite"]).items_table].filters
 
 
 def cells(reader: Reader, run: Row) -> list[tuple[str, str, str]]:
-    """(task, test, method) of everything that the run answered, in order."""
+    """All (task, test, method) with answers of the run, in order."""
     rows = reader.ask(
         "SELECT DISTINCT task, test, method FROM predictions WHERE run_id = ? ORDER BY ALL",
         [run["run_id"]],
@@ -283,8 +279,8 @@ def page(
     """rows (item_id, what, place, question, gold, said, correct, was, was_right, split), total,
     page, pages, previous (run before; None without one).
 
-    ``filters``: name of one of `filters_of` -> value. ``flipped``: only answers that differ from the
-    run before. ``text``: part of the question's words, whatever their case.
+    ``filters``: name of one of `filters_of` -> value. ``flipped``: only answers that differ from
+    the previous run. ``text``: part of the question's text, case-insensitive.
     """
     suite = suites.named(run["suite"])
     layout = _LAYOUTS[suite.items_table]

@@ -1,4 +1,4 @@
-"""All runs, and the pairs of them that belong together."""
+"""All runs, and each with its predecessor for comparison."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from sdgbias.report.web.source import Reader, Row
 
 PAGE = 50
-#: Runs of each model that a select offers.
+#: Runs per model offered in a select.
 OFFERED = 6
 _COLUMNS = """run_id, suite, model, benchmark_id, provenance, started_at, finished_at, n_prompts_planned, n_scored, n_cached, n_failed, revision,
               epoch(finished_at - started_at) AS seconds"""
@@ -18,7 +18,7 @@ def one(reader: Reader, run_id: str) -> Row | None:
 
 
 def before(reader: Reader, run: Row) -> str | None:
-    """The model's finished run on the same benchmark before this one."""
+    """The model's previous finished run on the same benchmark."""
     found = reader.one(
         """SELECT run_id FROM runs WHERE model = ? AND suite = ? AND benchmark_id = ? AND
            finished_at < ?
@@ -29,8 +29,7 @@ def before(reader: Reader, run: Row) -> str | None:
 
 
 def offered(reader: Reader, also: tuple[str, ...] = ()) -> dict[str, list[Row]]:
-    """model -> its newest finished runs, for a select; ``also``: runs that are offered in any
-    case."""
+    """model -> its newest finished runs, for a select; ``also``: runs that are always included."""
     rows = reader.ask(
         f"""SELECT run_id, model, suite, provenance, finished_at FROM runs WHERE finished_at IS NOT
             NULL QUALIFY row_number() OVER
@@ -50,12 +49,12 @@ def models(reader: Reader) -> list[str]:
 
 
 def ids(reader: Reader) -> list[str]:
-    """Every run id; only read where a page has to say which names are near."""
+    """All run ids; only read to suggest similar names."""
     return [r["run_id"] for r in reader.ask("SELECT run_id FROM runs ORDER BY run_id", keep=False)]
 
 
 def listing(reader: Reader, page: int, model: str = "", suite: str = "") -> dict[str, Any]:
-    """Runs, newest first, PAGE at a time; each with the run of the same model before it."""
+    """Runs, newest first, PAGE at a time; each with the previous run of the same model."""
     where, params = "true", []
     for column, value in (("model", model), ("suite", suite)):
         if value:

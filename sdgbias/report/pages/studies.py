@@ -1,8 +1,8 @@
-"""The pages beside index.html, and every figure as a file for print. A page without a single row is
-not written.
+"""The pages beside index.html, and every figure as a file for print. A page without rows is not
+written.
 
-Tables of `sdgbias reproduce` for the page Paper's tables. They are handed in: the report doesn't
-make them.
+The tables of `sdgbias reproduce` for the page Paper's tables are passed in; the report doesn't
+build them.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ TEMPLATES = packaged("report", "templates")
 
 @dataclass(frozen=True)
 class Page:
-    """file below the report's folder, its title in the navigation, one sentence on what it shows,
-    the studies behind it."""
+    """File name in the report's folder, title in the navigation, a one-sentence description, and
+    the studies it draws on."""
 
     file: str
     title: str
@@ -96,7 +96,7 @@ PAGES = (
         (),
     ),
 )
-#: What a figure needs beyond the scores of the four views: study -> words for its absence.
+#: Inputs of a figure beyond the scores of the four views: study -> text shown if it is absent.
 _LACKS = {
     "wordings": "Which way answers lean over the wordings of a question",
     "perturbation": "Answers when options are reordered or renamed (Table J)",
@@ -116,7 +116,7 @@ def figures(s: Studies, board: Board) -> dict[str, list[Figure]]:
 
 
 def present(found: dict[str, list[Figure]], tables: Sequence[Table] | None) -> list[Page]:
-    """The pages that have anything to show, in the order of the navigation."""
+    """The pages with content, in the order of the navigation."""
     return [p for p in PAGES if (tables if p.file == "tables.html" else found.get(p.file))]
 
 
@@ -128,7 +128,7 @@ def render(
     nav: Sequence[Page],
     tables: Sequence[Table] | None = None,
 ) -> str:
-    """One page as text; it needs nothing but itself."""
+    """One page as self-contained HTML."""
     env = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -158,7 +158,7 @@ def render(
 
 @cache
 def library() -> str:
-    """Vega, Vega-Lite and Vega-Embed as one script that can stand in a script element."""
+    """Vega, Vega-Lite and Vega-Embed as one script that is safe inside a script element."""
     import vl_convert as vlc
 
     text: str = vlc.javascript_bundle("window.vegaEmbed = vegaEmbed;")
@@ -166,8 +166,8 @@ def library() -> str:
 
 
 def shown_figure(f: Figure) -> dict[str, Any]:
-    """What a page's template needs of a figure: words, the table of its first choice, still and
-    live pictures."""
+    """Template data of a figure: texts, the table of its first choice, static and interactive
+    pictures."""
     frame = f.chosen()
     cells = [[_said(r[c]) for c in f.heads] for r in frame.to_dict("records")]
     filters = [{"name": c, "options": f.options(c)} for c in f.filters]
@@ -203,8 +203,8 @@ def _said(value: object) -> str:
 
 
 def packed(parts: list[dict[str, Any]]) -> str:
-    """The specifications, gzip and base64: they repeat themselves, and a page for many models would
-    be large without."""
+    """The specifications, gzip and base64: they are repetitive, and a page for many models would be
+    large otherwise."""
     text = json.dumps(
         parts, ensure_ascii=False, separators=(",", ":"), allow_nan=False, sort_keys=True
     )
@@ -221,7 +221,8 @@ def missing(page: Page, s: Studies) -> list[str]:
 
 
 def lacking(page: Page, s: Studies) -> list[dict[str, str]]:
-    """What the page's studies could not run, and why: one entry per reason and model."""
+    """Parts of the page's studies that could not be run, with the reason: one entry per reason and
+    model."""
     frame = s.not_run[s.not_run["study"].isin(page.studies)]
     made = []
     for (study, task, note), part in frame.groupby(["study", "task", "note"], sort=True):
@@ -243,7 +244,7 @@ def lacking(page: Page, s: Studies) -> list[dict[str, str]]:
 
 
 def leaderboard(board: Board, *, pooled: bool = False) -> list[dict[str, Any]]:
-    """Per benchmark and kind of model: rows by test (``pooled``: all of them as one) and model with
+    """Per benchmark and kind of model: rows by test (``pooled``: all tests as one) and model with
     accuracy, interval, n and letters."""
     out = []
     places = board.places[board.places["test"] == ALL_TESTS] if pooled else board.places
@@ -286,7 +287,7 @@ def _place(r: dict[Any, Any] | None) -> dict[str, str] | None:
 
 
 def write(path: Path, text: str | None) -> Path:
-    """Writes a page beside its final name and renames it; None: removes that of an earlier report.
+    """Write a page to a temporary file and rename it; None removes the page of an earlier report.
     Raises StoreError."""
     try:
         if text is None:
@@ -304,7 +305,7 @@ def write(path: Path, text: str | None) -> Path:
 # files
 
 
-#: What the numbers of each suite's figures are of, and what their intervals are clustered by.
+#: What the numbers of each suite's figures refer to, and the clusters of their intervals.
 OF_PLACES = (
     "Everything is of the test split unless a caption says otherwise; CI: 95 %, clustered by place."
 )
@@ -315,10 +316,10 @@ OF_PEOPLE = (
 
 
 def export(out: Path, parts: Sequence[tuple[pd.DataFrame, str, Sequence[Figure]]]) -> list[Path]:
-    """``out/NAME.svg`` and ``.png`` (300 dpi, white) of every figure, one per model and data where
-    a figure shows one at a time, and README.md with titles, n and runs. ``parts``: the runs of a
-    suite, what its numbers are of, its figures. Returns the paths written; an earlier export in the
-    folder is removed."""
+    """``out/NAME.svg`` and ``.png`` (300 dpi, white) of every figure, one per model and data if a
+    figure shows one at a time, and README.md with titles, n and runs. ``parts``: the runs of a
+    suite, a description of its numbers, its figures. Returns the paths written; an earlier export
+    in the folder is removed."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         for old in [*out.glob("*.svg"), *out.glob("*.png")]:
@@ -346,8 +347,8 @@ def export(out: Path, parts: Sequence[tuple[pd.DataFrame, str, Sequence[Figure]]
 
 
 def choices(f: Figure) -> list[dict[str, str]]:
-    """What a figure is drawn for when it can't be interactive: each model and each data that it
-    shows one at a time."""
+    """The variants of a static figure: one for each model and each data set that it shows one at a
+    time."""
     columns = [c for c in ("data", "model") if c in f.filters]
     if not columns:
         return [{}]
@@ -387,8 +388,8 @@ class Printed(Protocol):
 
 
 class Cell(Protocol):
-    """One number of ours, its interval, what the paper prints for it, and what it is: 'measured',
-    'not run', ..."""
+    """A reproduced number, its interval, the paper's value, and its status: 'measured', 'not run',
+    ..."""
 
     @property
     def value(self) -> float | str | None: ...
@@ -442,7 +443,7 @@ class Table(Protocol):
 
 
 def shown(tables: Sequence[Table]) -> list[dict[str, Any]]:
-    """What the template needs: every number as text."""
+    """Template data of the tables: every number as text."""
     return [
         {
             "id": f"table-{t.item}",
@@ -466,7 +467,7 @@ def shown(tables: Sequence[Table]) -> list[dict[str, Any]]:
 
 
 def _cell(c: Cell, kind: str) -> dict[str, str]:
-    """value, facts (interval and n), paper; a cell without a number of ours has its reason as
+    """value, facts (interval and n), paper; a cell without a reproduced number has its reason as
     value."""
     if not c.made:
         return {"value": "", "why": c.status, "facts": "", "paper": c.paper.text if c.paper else ""}

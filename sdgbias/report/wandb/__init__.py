@@ -1,1 +1,1 @@
-"""W&B runs, artifacts and the team report of what is stored."""
+"""W&B runs, artifacts and the team report, built from the store."""

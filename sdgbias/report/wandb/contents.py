@@ -1,12 +1,10 @@
-"""What a W&B run says of a run of the store: names, config, summary, history, tables. Plain values;
-W&B itself is not imported.
+"""The contents of the W&B run of a stored run: names, config, summary, history, tables, as plain
+values without importing W&B; and its inputs and outputs: the benchmark and the model used, the
+scores produced.
 
-What a W&B run names as its inputs and outputs: the benchmark and the model it used, the scores it
-made.
-
-Files of artifacts are made from the results file alone, once per benchmark and run, in
+Artifact files are built from the results file alone, once per benchmark and run, in
 ``<folder>/artifacts``; runs refer to them there, nothing is copied. The same rows give the same
-bytes, so W&B knows a file that it has by its digest.
+bytes, so that W&B recognises an existing file by its digest.
 """
 
 from __future__ import annotations
@@ -32,10 +30,10 @@ from sdgbias.raw.indicators import DIRECTIONS
 
 #: The first 15 characters of a night's id: local wall clock of its start.
 NIGHT = re.compile(r"\d{4}-\d{2}-\d{2}T\d{4}")
-#: W&B takes run ids up to this length.
+#: Maximum length of a W&B run id.
 LONGEST_ID = 64
-#: The metrics of the history (all pillars together), so that a plot over nights has few lines and
-#: all that matter.
+#: The metrics of the history (all pillars together): a selection, so that plots over nights have
+#: few lines.
 HISTORY = (
     "accuracy",
     "accuracy_gain",
@@ -56,8 +54,7 @@ _USERINFO = re.compile(r"(?<=://)[^/@\s]+@")
 
 
 def safe(text: str, longest: int = LONGEST_ID) -> str:
-    """``text`` as an id or an artifact's name that W&B takes; a text that had to change ends in a
-    hash of its own."""
+    """``text`` as a valid W&B id or artifact name; a text that had to change ends in its hash."""
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.") or "run"
     if plain == text and len(text) <= longest:
         return text
@@ -66,13 +63,13 @@ def safe(text: str, longest: int = LONGEST_ID) -> str:
 
 
 def wandb_id(run_id: str, night: str = "") -> str:
-    """The id of a run's W&B run: the night and the run id, the same whenever it is asked."""
+    """The id of a run's W&B run, derived from the night and the run id, hence stable."""
     return safe(f"{night}-{run_id}" if night else run_id)
 
 
 def night_of(night: str, record: Mapping[Any, Any]) -> datetime:
-    """Wall clock that stands for a night; without one, when the run was finished (UTC). Raises
-    UsageError for a text that is no night."""
+    """Wall clock of a night; without one, the time when the run finished (UTC). Raises UsageError
+    for an invalid night."""
     if night:
         if not NIGHT.match(night):
             raise UsageError(
@@ -132,9 +129,9 @@ def config(record: Mapping[Any, Any], night: str, params: pd.DataFrame) -> dict[
 
 
 def without_secrets(value: Any, name: str = "") -> Any:
-    """``value`` without what smells of a credential: options named so (names of variables and
-    counts stay), user:password in addresses, known forms of keys; of a path on this machine only
-    the last folder stays."""
+    """``value`` without anything that resembles a credential: options with such names (names of
+    variables and counts stay), user:password in addresses, known forms of keys. Local paths are
+    reduced to the last folder."""
     if isinstance(value, Mapping):
         return {str(k): without_secrets(v, str(k)) for k, v in value.items()}
     if isinstance(value, list | tuple):
@@ -150,9 +147,8 @@ def without_secrets(value: Any, name: str = "") -> Any:
 
 def summary(metrics: pd.DataFrame) -> dict[str, float | int]:
     """Flat names for every cell that covers all indicators:
-    ``task/test/method[/pillar][/indicator]/metric`` = value, and beside it ``.../n``,
-    ``.../ci_low``, ``.../ci_high``; what is NaN is left out. The indicator is named where it isn't
-    'all' (all-52, macro)."""
+    ``task/test/method[/pillar][/indicator]/metric`` = value, with ``.../n``, ``.../ci_low``,
+    ``.../ci_high``; NaN is left out. The indicator is named if it isn't 'all' (all-52, macro)."""
     flat: dict[str, float | int] = {}
     columns = [
         "task",
@@ -183,8 +179,8 @@ def summary(metrics: pd.DataFrame) -> dict[str, float | int]:
 
 
 def history(metrics: pd.DataFrame) -> dict[str, float | int]:
-    """What is plotted over nights: ``HISTORY`` of all pillars (suite facet: of every pair of
-    groups), in the names of ``summary``."""
+    """Values plotted over nights: ``HISTORY`` of all pillars (suite facet: of every pair of
+    groups), with the names of ``summary``."""
     own = metrics[
         metrics["metric"].isin(HISTORY)
         & ((metrics["pillar"] == "all") | (metrics["metric"] == "disparity"))
@@ -203,7 +199,7 @@ def slug(text: str) -> str:
 def tables(
     metrics: pd.DataFrame, params: pd.DataFrame, verdicts: pd.DataFrame
 ) -> dict[str, pd.DataFrame]:
-    """name -> rows, only those that have any: ``metrics`` (everything), ``views_by_test`` (multiple
+    """name -> rows, non-empty tables only: ``metrics`` (everything), ``views_by_test`` (multiple
     choice: accuracy; regression: mean absolute error), ``signatures`` (shares by direction),
     ``disparities``, ``cade_params``, ``gate``."""
     found = {
@@ -263,8 +259,8 @@ def _wide(metrics: pd.DataFrame, wanted: Mapping[str, Sequence[str]]) -> pd.Data
 
 
 def gate_summary(found: pd.DataFrame) -> dict[str, float | int | str]:
-    """``gate/verdict`` (the worst one) and how many rows got each; nothing where the gate has not
-    run."""
+    """``gate/verdict`` (the worst one) and the number of rows per verdict; empty if the regression
+    check has not run."""
     if found.empty:
         return {}
     counts = found["verdict"].value_counts()
@@ -285,11 +281,11 @@ def gate_summary(found: pd.DataFrame) -> dict[str, float | int | str]:
     }
 
 
-#: Benchmarks with more questions than this are named by their digest alone.
+#: Benchmarks with more questions than this are recorded by digest only.
 MOST_ROWS = 250_000
-#: W&B takes names of artifacts up to this length.
+#: Maximum length of a W&B artifact name.
 LONGEST_NAME = 128
-#: Beside the files of a run's scores: how many rows each has.
+#: Stored beside the score files of a run: the number of rows of each.
 _ROWS = "rows.json"
 _SCORES = {
     "scores": 'task, item_id, test, "view"',
@@ -322,11 +318,10 @@ def names(record: Mapping[Any, Any]) -> dict[str, str]:
 
 
 def pieces(results: Path, record: Mapping[Any, Any], folder: Path) -> dict[str, ArtifactSpec]:
-    """benchmark, model and (where there are any) scores of one run; files that are there already
-    are used as they are.
+    """benchmark, model and (if there are any) scores of one run; existing files are reused.
 
-    ``record``: the run's row of ``runs``. Raises OSError where a file can't be written and
-    StoreError where rows can't be read.
+    ``record``: the run's row of ``runs``. Raises OSError if a file can't be written and StoreError
+    if rows can't be read.
     """
     scores = _scores(results, record, folder)
     return {
@@ -337,7 +332,8 @@ def pieces(results: Path, record: Mapping[Any, Any], folder: Path) -> dict[str, 
 
 
 def declare(run: Any, piece: ArtifactSpec, *, used: bool, aliases: tuple[str, ...] = ()) -> str:
-    """Tells W&B of an artifact that the run used (input) or made (output); returns its digest."""
+    """Declare an artifact that the run used (input) or produced (output) to W&B; returns its
+    digest."""
     import wandb
 
     artifact = wandb.Artifact(piece.name, piece.type, metadata=dict(piece.metadata))
@@ -346,8 +342,8 @@ def declare(run: Any, piece: ArtifactSpec, *, used: bool, aliases: tuple[str, ..
     for name, address in piece.references.items():
         artifact.add_reference(address, name=name, checksum=False)
     if used:
-        # `run.use_artifact` refuses while offline; this is what it calls for an artifact that is
-        # not on the server yet
+        # `run.use_artifact` refuses while offline; this is its internal call for an artifact that
+        # is not on the server yet
         run._log_artifact(
             artifact, aliases=list(aliases), is_user_created=True, use_after_commit=True
         )
@@ -358,7 +354,7 @@ def declare(run: Any, piece: ArtifactSpec, *, used: bool, aliases: tuple[str, ..
 
 def _benchmark(results: Path, record: Mapping[Any, Any], folder: Path) -> ArtifactSpec:
     """The questions as Parquet; rows about people and very large benchmarks by count and digest
-    alone."""
+    only."""
     suite = suites.named(str(record["suite"]))
     table, order = suite.items_table, ", ".join(suite.question_keys)
     name, benchmark = names(record)["benchmark"], str(record["benchmark_id"])
@@ -410,7 +406,7 @@ def _benchmark(results: Path, record: Mapping[Any, Any], folder: Path) -> Artifa
 
 
 def _model(record: Mapping[Any, Any]) -> ArtifactSpec:
-    """The repository at its revision, by address; weights never travel."""
+    """The repository at its revision, by address; weights are never uploaded."""
     spec = without_secrets(json.loads(record["config"] or "{}").get("spec", {}))
     repo, revision = str(spec.get("repo", "")), str(record["revision"] or "")
     hub = (
@@ -436,11 +432,11 @@ def _model(record: Mapping[Any, Any]) -> ArtifactSpec:
 
 
 def _scores(results: Path, record: Mapping[Any, Any], folder: Path) -> ArtifactSpec | None:
-    """Scores, decoded numbers, answers and predictions of the run, a Parquet file each where there
-    are rows; None without any (details that retention removed).
+    """Scores, decoded numbers, answers and predictions of the run, one Parquet file per non-empty
+    table; None if all are empty (details removed by retention).
 
-    A run that is published again (prompts that failed were asked again) has other rows, hence a
-    folder of its own: an earlier W&B run that still waits keeps its files.
+    A republished run (after its failed prompts were retried) has other rows, hence a separate
+    folder: an earlier W&B run that is still pending keeps its files.
     """
     name, run_id = names(record)["scores"], str(record["run_id"])
     edition = hashlib.sha256(str(record["finished_at"]).encode()).hexdigest()[:8]
@@ -470,8 +466,8 @@ def _scores(results: Path, record: Mapping[Any, Any], folder: Path) -> ArtifactS
 
 
 def _counted(here: Path) -> dict[str, int] | None:
-    """Table -> rows of the files of a run, written after the last of them; None where they are not
-    all there."""
+    """Table -> rows of the files of a run, written after the last of them; None if the set is
+    incomplete."""
     try:
         counts: dict[str, int] = json.loads((here / _ROWS).read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -1,6 +1,7 @@
-"""Runs of the results file as offline W&B runs: no network, no login, nothing outside their folder.
+"""Writes runs of the results file as offline W&B runs: no network, no login, no files outside their
+folder.
 
-A W&B run belongs to one model and one night. Send it later: ``sdgbias wandb sync``.
+A W&B run belongs to one model and one night. Send it later with ``sdgbias wandb sync``.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
     from sdgbias.report import data
     from sdgbias.report.charts import paper
 
-#: Where WANDB_PROJECT names no other. `wandb sync` can rename a run's project but not that of its
-#: artifacts, so it is settled here.
+#: Default project if WANDB_PROJECT is not set. `wandb sync` can rename a run's project but not that
+#: of its artifacts, so it is fixed when the run is written.
 PROJECT = "sdgbias"
 _VERDICTS = (
     'rule, task, test, method, level, side, metric, verdict, "before", "value", change, ci_low,'
@@ -38,9 +39,9 @@ _VERDICTS = (
 
 @dataclass(frozen=True)
 class Stored:
-    """What the results file says of a run. record: its row of ``runs``; metrics: its rows (of a
-    small run those over all indicators);
-    params: CADE's; judged: the gate's rows of the night, without any where it has not run."""
+    """The stored data of a run. record: its row of ``runs``; metrics: its rows (of a small run
+    those over all indicators);
+    params: CADE's; judged: the regression verdicts of the night, empty if the check has not run."""
 
     record: dict[str, Any]
     metrics: pd.DataFrame
@@ -49,7 +50,7 @@ class Stored:
 
 
 def read(results: Path, run_ids: Sequence[str], night: str, small: bool) -> dict[str, Stored]:
-    """run id -> what is stored of it, for many runs at once; unknown ones are left out. Raises
+    """run id -> its stored data, for many runs at once; unknown ids are left out. Raises
     StoreError."""
     runs, mine = list(run_ids), "WHERE list_contains($runs, run_id)"
     records = store.query(results, f"FROM runs {mine}", {"runs": runs})
@@ -87,7 +88,7 @@ def log_run(
     small: bool = False,
     outcome: Mapping[str, Any] | None = None,
 ) -> Path:
-    """``read`` and ``write`` for one run, with a service of its own."""
+    """``read`` and ``write`` for one run, in its own ``service``."""
     with service(out):
         return write(
             results, read(results, [run_id], night, small), run_id, out, night, small, outcome or {}
@@ -103,18 +104,17 @@ def write(
     small: bool,
     outcome: Mapping[str, Any],
 ) -> Path:
-    """Writes run ``run_id`` of ``night``, one of ``known``, below ``out`` and returns its folder;
-    an earlier copy of the same W&B run there is replaced. Within ``service``.
+    """Write run ``run_id`` of ``night``, one of ``known``, below ``out`` and return its folder; an
+    earlier copy of the same W&B run there is replaced. Call within ``service``.
 
     Config: the run's record, settings, the model's entry without secrets, CADE's parameters, night,
     versions. Summary: ``task/test/method[/pillar]/metric`` = value, with ``.../n``, ``.../ci_low``,
-    ``.../ci_high`` beside it, and ``gate/...`` where the gate has judged the night. History: one
+    ``.../ci_high``, and ``gate/...`` if the regression check has judged the night. History: one
     step per run (minutes of the night's wall clock) with ``night/year``. Then tables, figures and
     artifacts. ``small``: a night in which the model did not change: config, summary and history,
-    and the artifacts as inputs.
-    ``outcome``: what came of the model that night (outcome, attempts, seconds, scored, planned,
-    failed), told under ``night/...``. Raises StoreError for an unknown run or a folder that can't
-    be written, UsageError for a text that is no night.
+    and the artifacts as inputs. ``outcome``: the outcome of the model that night (outcome,
+    attempts, seconds, scored, planned, failed), logged under ``night/...``. Raises StoreError for
+    an unknown run or a folder that can't be written, UsageError for an invalid night.
     """
     if run_id not in known:
         raise StoreError(f"{results}: {one_of('run', run_id, store.run_ids(results))}")
@@ -264,8 +264,8 @@ def _figures(found: data.ReportData) -> dict[str, list[paper.Panel]]:
 
 @contextmanager
 def service(folder: Path) -> Iterator[None]:
-    """One helper process of W&B for all runs that are written in the block, offline, with its
-    environment inside ``folder``. Both are as before afterwards."""
+    """One W&B service process for all runs written in the block, offline, with its environment
+    inside ``folder``. Process and environment are restored afterwards."""
     folder = Path(folder).resolve()
     ours = {"WANDB_MODE": "offline", "WANDB_SILENT": "true", **sync.folders(folder)}
     before = {name: os.environ.get(name) for name in ours}
@@ -284,5 +284,5 @@ def service(folder: Path) -> Iterator[None]:
                 os.environ[name] = value
 
 
-#: Where a suite's questions are stored -> the figures of a run.
+#: Table of a suite's questions -> the figures of a run.
 _PICTURES = {"items": _of_places, "people": _of_people}

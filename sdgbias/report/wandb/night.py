@@ -1,5 +1,5 @@
-"""The W&B runs of one night, written by a process of its own: whatever W&B does, a night loses a
-line of text and no more."""
+"""Writes the W&B runs of one night in a separate process, so that a failure of W&B costs the night
+one line of text at most."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from typing import Any
 from sdgbias.errors import SdgbiasError, StoreError, one_of
 from sdgbias.report.wandb import sync
 
-#: After so many runs in a row that took too long the rest is not tried.
+#: After this many consecutive timeouts the remaining runs are skipped.
 HANGS = 2
 
 
 @dataclass(frozen=True)
 class Logged:
-    """What came of one run: its folder, or why there is none (``failed``), or that it was sent
-    before (neither)."""
+    """The result for one run: its folder, or the reason for its absence (``failed``), or neither if
+    it was sent before."""
 
     run_id: str
     folder: Path | None = None
@@ -34,7 +34,7 @@ class Logged:
 
 
 def newest_night(results: Path) -> str:
-    """The newest night in which a model has a run; '' where there is none yet."""
+    """The newest night in which a model has a run; '' if there is none yet."""
     from sdgbias import store
 
     found = store.query(results, "SELECT max(night) AS night FROM night_models WHERE run_id <> ''")[
@@ -47,10 +47,10 @@ def runs_of(
     results: Path, night: str | None, run_ids: Sequence[str] = ()
 ) -> tuple[str, list[dict[str, Any]]]:
     """(night, rows with run_id, outcome and figures of the night) to log: those of ``night`` (None:
-    the newest), only ``run_ids`` where any are given. A results file without nights: the newest run
-    of every model (about people: on every benchmark), night ''.
+    the newest), only ``run_ids`` if any are given. For a results file without nights: the newest
+    run of every model (about people: on every benchmark), night ''.
 
-    Raises StoreError for a night or run that isn't there.
+    Raises StoreError for an unknown night or run.
     """
     from sdgbias import store, suites
 
@@ -65,7 +65,7 @@ def runs_of(
             {str(k): v for k, v in r.items()}
             for r in store.query(results, sql, [chosen]).to_dict("records")
         ]
-        if not rows:  # nobody answered that night, or there was no such night
+        if not rows:  # no model has a run that night, or the night is unknown
             known = set(
                 map(
                     str,
@@ -98,15 +98,15 @@ def log_night(
     again: bool = False,
     progress: Callable[[str, int, int], None] = lambda what, done, total: None,
 ) -> list[Logged]:
-    """Writes one offline W&B run per model of a night below ``folder``; at most ``timeout`` seconds
+    """Write one offline W&B run per model of a night below ``folder``; at most ``timeout`` seconds
     each.
 
-    A run that was sent before is left alone (unless ``again``). A model that did not change that
-    night gets a small run, as soon as its tables and scores stand in an earlier one. Nothing that
-    W&B does raises: it comes back as ``Logged.failed``, one line each. Raises StoreError for a
-    night, a run or a results file that can't be read.
+    A run that was sent before is skipped (unless ``again``). A model that did not change that night
+    gets a small run once an earlier run holds its tables and scores. Errors in W&B never raise:
+    each is returned as ``Logged.failed``, one line each. Raises StoreError for a night, a run or a
+    results file that can't be read.
     """
-    with _Child(folder) as child:  # it imports W&B while the results are looked at
+    with _Child(folder) as child:  # it imports W&B while the results are read
         chosen, rows = runs_of(results, night, run_ids)
         jobs, done = _jobs(folder, chosen, rows, again)
         request = {
@@ -120,7 +120,7 @@ def log_night(
 def _jobs(
     folder: Path, night: str, rows: list[dict[str, Any]], again: bool
 ) -> tuple[list[dict[str, Any]], list[Logged]]:
-    """(what is to be written, what was sent before)."""
+    """(runs to write, runs that were sent before)."""
     from sdgbias.report.wandb.contents import wandb_id
 
     sent, full = sync.sent_ids(folder), sync.logged_in_full(folder)
@@ -186,8 +186,8 @@ def _all(
 
 
 class _Child:
-    """``python -m sdgbias.report.wandb.night``; ended with all that it started when the block is
-    left."""
+    """``python -m sdgbias.report.wandb.night``; killed with its whole process group when the block
+    exits."""
 
     def __init__(self, folder: Path) -> None:
         self.environment = {
@@ -215,7 +215,7 @@ class _Child:
 
     def ask(self, request: dict[str, Any]) -> None:
         assert self.process.stdin is not None
-        with suppress(OSError):  # the process has ended already: its answers will say so
+        with suppress(OSError):  # the process has already ended: `answer` will report it
             self.process.stdin.write(json.dumps(request))
             self.process.stdin.close()
 
@@ -227,7 +227,7 @@ class _Child:
         lines.put("")
 
     def answer(self, timeout: float) -> dict[str, Any] | None:
-        """The next answer; None when there is none in time."""
+        """The next answer; None on timeout."""
         try:
             line = self.lines.get(timeout=timeout)
         except queue.Empty:
@@ -250,13 +250,13 @@ class _Child:
 
 
 def main() -> None:
-    """The child: {results, out, night, jobs} as JSON on standard input, one line of JSON per job on
-    standard output, nothing else there."""
+    """The child process: reads {results, out, night, jobs} as JSON from standard input and writes
+    one line of JSON per job to standard output, nothing else."""
     out = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # what libraries print must not come among the answers
+    os.dup2(2, 1)  # output printed by libraries must not mix with the answers
     from sdgbias.report.wandb import log
 
-    with suppress(Exception):  # every run says why it fails
+    with suppress(Exception):  # every run reports its own failure
         import wandb  # noqa: F401
     asked = json.loads(sys.stdin.read())
     results, folder, night = Path(asked["results"]), Path(asked["out"]), str(asked["night"])
@@ -277,7 +277,7 @@ def main() -> None:
                 said = {"error": str(error)}
             except (
                 Exception
-            ) as error:  # W&B raises what it likes; here it may not cost more than this run
+            ) as error:  # W&B may raise anything; an error here must only cost this run
                 said = {
                     "error": (
                         f"{type(error).__name__}:"

@@ -1,15 +1,15 @@
-"""Sends the runs that wait in a W&B folder: one real `wandb sync` per run, each with a time limit,
-in the order of the nights.
+"""Sends the pending runs of a W&B folder: one `wandb sync` per run, each with a time limit, in the
+order of the nights.
 
-Whether somebody is logged in and the server answers is asked first, in seconds, because `wandb
-sync` itself waits for a server that doesn't answer without end. The key is read from the
-environment or from .netrc by its usual name and never written anywhere.
+The login and the server are checked first, within seconds, because `wandb sync` itself waits
+forever for a server that doesn't answer. The key is read from the environment or from .netrc under
+its usual name and never written anywhere.
 
-What lies in a W&B folder: runs that wait, runs that were sent, artifacts that runs still need.
-Files only; W&B is not imported.
+Also the layout of a W&B folder: pending runs, sent runs, artifacts that runs still need. This part
+uses files only; W&B is not imported.
 
-<folder>/wandb/offline-run-*      one folder per run; sdgbias.json in it says what it is and that it
-is whole
+<folder>/wandb/offline-run-*      one folder per run; its sdgbias.json describes it and marks it as
+complete
 <folder>/artifacts/<name>         files of benchmarks and scores, shared by the runs that name them
 <folder>/sent.jsonl               a line per run that was sent
 <folder>/data, cache, config      W&B's own
@@ -38,16 +38,16 @@ from sdgbias import files
 from sdgbias.errors import Hung, InfrastructureError, StoreError, UsageError
 
 DEFAULT_HOST = "https://api.wandb.ai"
-#: Seconds until a server that says nothing counts as not there.
+#: Seconds until a server that doesn't respond counts as unreachable.
 PATIENCE = 10.0
-#: After so many runs in a row that took too long the rest waits for the next time.
+#: After this many consecutive timeouts the remaining runs wait for the next sync.
 HANGS = 2
 
 
 @dataclass(frozen=True)
 class Sent:
-    """ids that were sent; id -> reason of those that were not and wait for the next time; folders
-    that are not whole runs of ours."""
+    """Ids that were sent; id -> reason for those that failed and wait for the next sync; folders
+    that are not complete runs of this package."""
 
     sent: tuple[str, ...]
     failed: dict[str, str]
@@ -55,7 +55,7 @@ class Sent:
 
 
 def host() -> str:
-    """The server's address: WANDB_BASE_URL, else W&B's own. Raises UsageError for what is no
+    """The server's address: WANDB_BASE_URL, else W&B's default. Raises UsageError for an invalid
     address."""
     address = os.environ.get("WANDB_BASE_URL", "").rstrip("/") or DEFAULT_HOST
     parts = urlsplit(address)
@@ -73,7 +73,7 @@ def host() -> str:
 
 
 def logged_in(address: str) -> str:
-    """The key for a server: WANDB_API_KEY, else .netrc. Raises InfrastructureError when there is
+    """The key for a server: WANDB_API_KEY, else .netrc. Raises InfrastructureError if there is
     none."""
     key = os.environ.get("WANDB_API_KEY", "").strip()
     if not key:
@@ -98,8 +98,8 @@ def logged_in(address: str) -> str:
 
 
 def reach(address: str, key: str, patience: float = PATIENCE) -> None:
-    """Asks the server who we are. Raises InfrastructureError when it doesn't answer within
-    ``patience`` seconds or refuses the key."""
+    """Query the server for the logged-in user. Raises InfrastructureError if it doesn't answer
+    within ``patience`` seconds or refuses the key."""
     import httpx
 
     query = {"query": "query Viewer { viewer { username } }"}
@@ -143,12 +143,12 @@ def sync(
     patience: float = PATIENCE,
     progress: Callable[[str, int, int], None] = lambda what, done, total: None,
 ) -> Sent:
-    """Sends what waits in ``folder``, oldest first, at most ``timeout`` seconds a run. What was
-    sent is noted in sent.jsonl and removed unless ``keep``; what was not stays as it is for the
-    next time.
+    """Send the pending runs of ``folder``, oldest first, at most ``timeout`` seconds each. Sent
+    runs are recorded in sent.jsonl and removed unless ``keep``; the others stay unchanged for the
+    next sync.
 
-    Raises InfrastructureError when nobody is logged in, the server doesn't answer or refuses the
-    key, or another sync is at work.
+    Raises InfrastructureError if there is no login, the server doesn't answer or refuses the key,
+    or another sync is running.
     """
     folder = Path(folder).resolve()
     runs = [run for run in waiting(folder) if not run.synced]
@@ -195,8 +195,8 @@ def _gone(address: str, key: str, patience: float) -> str:
 
 
 def _send(run: Waiting, folder: Path, timeout: float, key: str) -> str:
-    """'' when W&B itself marked the run as synced; else why not, in one line. Raises Hung
-    when it takes longer than ``timeout`` seconds."""
+    """'' if W&B marked the run as synced; else the reason in one line. Raises Hung after
+    ``timeout`` seconds."""
     environment = {
         k: v for k, v in os.environ.items() if k not in ("WANDB_MODE", "WANDB_SILENT")
     } | folders(folder)
@@ -224,8 +224,8 @@ def _send(run: Waiting, folder: Path, timeout: float, key: str) -> str:
 
 
 def _reason(said: str, code: int) -> str:
-    """The line of `wandb sync` that says most; a crash of its helper is a panic with a stack behind
-    it."""
+    """The most informative line of `wandb sync`'s output; a crash of its helper is a panic followed
+    by a stack trace."""
     lines = [
         re.sub(r"\x1b\[[0-9;]*m", "", line).strip() for line in said.splitlines() if line.strip()
     ]
@@ -236,7 +236,7 @@ def _reason(said: str, code: int) -> str:
     return f"`wandb sync` ended with exit code {code} and did not mark the run as synced"
 
 
-#: Written last into a run's folder, so that only whole runs are sent.
+#: Written last into a run's folder, so that only complete runs are sent.
 LABEL = "sdgbias.json"
 SENT = "sent.jsonl"
 WRITING = "log.lock"
@@ -245,8 +245,8 @@ REPORTS = "reports.json"
 
 @dataclass(frozen=True)
 class Waiting:
-    """A whole run that waits to be sent; ``needs``: folders of ``artifacts/`` that it refers to;
-    ``synced``: W&B's own mark says that it has been."""
+    """A complete run that is pending; ``needs``: folders of ``artifacts/`` that it refers to;
+    ``synced``: W&B has marked it as synced."""
 
     folder: Path
     id: str
@@ -258,7 +258,7 @@ class Waiting:
 
 
 def folders(folder: Path) -> dict[str, str]:
-    """W&B's own folders inside ours, as its environment variables."""
+    """W&B's folders inside ``folder``, as its environment variables."""
     return {
         "WANDB_DIR": str(folder),
         "WANDB_DATA_DIR": str(folder / "data"),
@@ -269,7 +269,7 @@ def folders(folder: Path) -> dict[str, str]:
 
 
 def waiting(folder: Path) -> list[Waiting]:
-    """Whole runs of ``folder``, oldest first, those kept after they were sent included."""
+    """Complete runs of ``folder``, oldest first, including those kept after they were sent."""
     found = []
     for path in sorted(Path(folder).glob("wandb/offline-run-*")):
         label = _json(path / LABEL)
@@ -289,7 +289,8 @@ def waiting(folder: Path) -> list[Waiting]:
 
 
 def unlabelled(folder: Path) -> list[Path]:
-    """Run folders that are being written, were cut off, or were not made by `sdgbias wandb log`."""
+    """Run folders that are incomplete (still being written, or interrupted) or were not created by
+    `sdgbias wandb log`."""
     return [p for p in sorted(Path(folder).glob("wandb/offline-run-*")) if _json(p / LABEL) is None]
 
 
@@ -312,7 +313,7 @@ def sent_ids(folder: Path) -> set[str]:
 
 
 def logged_in_full(folder: Path) -> set[str]:
-    """Run ids whose tables and scores stand in a run that waits or was sent."""
+    """Ids of runs whose tables and scores are in a pending or sent W&B run."""
     return {str(s["run_id"]) for s in sent(folder) if not s["small"]} | {
         w.run_id for w in waiting(folder) if not w.small
     }
@@ -331,8 +332,8 @@ def mark_sent(folder: Path, run: Waiting, now: datetime) -> None:
 
 
 def forget(folder: Path) -> None:
-    """Removes what no waiting run needs: folders of runs that were sent, files of artifacts, and
-    W&B's own once nothing waits."""
+    """Remove everything that no pending run needs: folders of sent runs, artifact files, and W&B's
+    own folders once nothing is pending."""
     folder = Path(folder)
     for run in waiting(folder):
         if run.synced:
@@ -354,7 +355,7 @@ def forget(folder: Path) -> None:
 
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Held while a run is written, so that nothing that it refers to is removed meanwhile. Raises
+    """Lock held while a run is written, so that nothing it refers to is removed meanwhile. Raises
     OSError."""
     with (Path(folder) / WRITING).open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -362,12 +363,12 @@ def writing(folder: Path) -> Iterator[None]:
 
 
 def reports(folder: Path) -> dict[str, str]:
-    """'SERVER ENTITY/PROJECT[ draft]' -> id of the Report that was made there."""
+    """'SERVER ENTITY/PROJECT[ draft]' -> id of the Report created there."""
     return {str(k): str(v) for k, v in (_json(Path(folder) / REPORTS) or {}).items()}
 
 
 def keep_reports(folder: Path, known: dict[str, str]) -> None:
-    """Raises StoreError when the folder can't be written."""
+    """Store the ids of the Reports. Raises StoreError if the folder can't be written."""
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
         (Path(folder) / REPORTS).write_text(
@@ -381,8 +382,8 @@ def keep_reports(folder: Path, known: dict[str, str]) -> None:
 
 @contextmanager
 def only_one(folder: Path) -> Iterator[None]:
-    """Holds the folder against a second sync. Raises InfrastructureError when there is one, or when
-    the folder can't be written."""
+    """Lock the folder against a second sync. Raises InfrastructureError if another one is running
+    or the folder can't be written."""
     with files.only_one(
         Path(folder) / "sync.lock",
         lambda error: InfrastructureError(

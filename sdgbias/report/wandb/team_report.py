@@ -1,11 +1,8 @@
-"""The words and tables of the team's W&B Report, from the results file: plain Markdown, no W&B. One
-section per question a reader has.
+"""The team's W&B Report (wandb-workspaces): text and tables from the results file as plain
+Markdown, one section per question a reader has, and plots over nights that W&B draws from the runs.
 
-The team's W&B Report (wandb-workspaces): the sections of `wandb_text`, and plots over nights that
-W&B draws from the runs.
-
-Everything that talks to W&B happens in a process of its own with a time limit, after it is known
-that the server answers.
+All communication with W&B runs in a separate process with a time limit, after a check that the
+server answers.
 """
 
 from __future__ import annotations
@@ -47,9 +44,9 @@ class Section:
 
 
 def sections(results: Path) -> list[Section]:
-    """What was measured, leaderboard, signatures, CADE gain, disparities, history over nights, the
-    gate's verdicts; each only where there are rows. Raises StoreError for a file without a finished
-    run."""
+    """What was measured, leaderboard, signatures, CADE gain, disparities, history over nights,
+    verdicts of the regression check; each only if it has rows. Raises StoreError for a file without
+    a finished run."""
     first, second = (
         store.latest_runs(results),
         store.latest_runs(results, FACET, per_benchmark=True),
@@ -67,7 +64,7 @@ def sections(results: Path) -> list[Section]:
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A Markdown table; bars, line ends and markup in cells can't break it."""
+    """A Markdown table; bars, line ends and markup in cells are escaped."""
     lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     return "\n".join([*lines, *("| " + " | ".join(_cell(c) for c in row) + " |" for row in rows)])
 
@@ -374,7 +371,7 @@ def _left(n: int) -> str:
 
 
 TITLE = "sdgbias: models night by night"
-#: Metric of the history -> title of its plot. The names are those of `wandb_words.summary`.
+#: Metric of the history -> title of its plot. The names are those of `contents.summary`.
 PLOTS = {
     "mcq/all/full/accuracy": "Accuracy of the Full view",
     "mcq/all/cade/accuracy_gain": "CADE: gain in accuracy",
@@ -390,7 +387,7 @@ PLOTS_FACET = {
 
 
 def write_markdown(results: Path, path: Path) -> Path:
-    """The Report's text as one Markdown file, without plots. Raises StoreError when it can't be
+    """Write the Report's text as one Markdown file, without plots. Raises StoreError if it can't be
     written."""
     text = (
         f"# {TITLE}\n\n"
@@ -415,11 +412,11 @@ def publish(
     timeout: float = 120.0,
     patience: float = sync.PATIENCE,
 ) -> str:
-    """Saves the Report in W&B and returns its address; a Report that was made from ``folder``
-    before is replaced, not made twice.
+    """Save the Report in W&B and return its address; a Report published from ``folder`` before is
+    replaced, not duplicated.
 
-    Raises StoreError for results without a run, UsageError for a name that W&B doesn't take,
-    InfrastructureError when nobody is logged in, the server doesn't answer in time, or it refuses.
+    Raises StoreError for results without a run, UsageError for a name that W&B rejects,
+    InfrastructureError if there is no login, or the server doesn't answer in time or refuses.
     """
     for option, name in (("--entity", entity), ("--project", project)):
         if not name or safe(name, 128) != name:
@@ -476,7 +473,7 @@ def publish(
 
 
 def plots(results: Path) -> dict[str, str]:
-    """Metric of the history -> title, for the suites that the results hold."""
+    """Metric of the history -> title, for the suites in the results."""
     return (PLOTS if store.latest_runs(results) else {}) | (
         PLOTS_FACET if store.latest_runs(results, FACET) else {}
     )
@@ -485,8 +482,8 @@ def plots(results: Path) -> dict[str, str]:
 def blocks(
     sections: list[tuple[str, str]], titles: dict[str, str], entity: str, project: str
 ) -> list[Any]:
-    """W&B's blocks: a heading and Markdown per section; the plots over nights stand under the
-    history, one line per model."""
+    """W&B's blocks: a heading and Markdown per section; the plots over nights follow the history,
+    one line per model."""
     import wandb_workspaces.reports.v2 as wr
 
     runs = wr.Runset(
@@ -517,8 +514,8 @@ def blocks(
 
 
 def main() -> None:
-    """The process that talks to W&B: a job as JSON on standard input, {url} or {error} on standard
-    output."""
+    """The process that communicates with W&B: a job as JSON on standard input, {url} or {error} on
+    standard output."""
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     job = json.loads(sys.stdin.read())
@@ -547,10 +544,10 @@ def main() -> None:
                 missing if "not found" in str(error) else f"{type(error).__name__}: {_first(error)}"
             )
         }
-    except Exception as error:  # the client raises what it likes; the parent says it in one line
+    except Exception as error:  # the client may raise anything; the parent reports it in one line
         said = {"error": f"{type(error).__name__}: {_first(error)}"}
     print(json.dumps(said), file=out, flush=True)
-    os._exit(0)  # W&B's helper is ended by the parent; its own goodbye may wait for a server
+    os._exit(0)  # the parent ends W&B's helper; a regular shutdown may wait for a server
 
 
 def _first(error: Exception) -> str:

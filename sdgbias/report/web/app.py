@@ -1,8 +1,7 @@
-"""The application: routes, headers, which hosts it answers to, and how it says that something isn't
-there or can't be read now.
+"""`sdgbias serve`: a small read-only web application over the results file. It shows stored results
+and computes no new ones.
 
-`sdgbias serve`: a small read-only web application over the results file. It shows what is stored
-and computes nothing that is not.
+This module: routes, headers, accepted hosts, and the error pages for missing or unreadable data.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ from sdgbias.report.web.source import Unavailable
 
 logger = logging.getLogger(__name__)
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
-#: Seconds after which a page that could not be read is asked for again.
+#: Seconds after which a page that could not be read is reloaded.
 RETRY = 5
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self';"
     " form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
-#: The report's pages hold their own scripts and allow nothing else themselves; the sandbox keeps
-#: them apart from these pages.
+#: The report's pages contain their own scripts and allow nothing else themselves; the sandbox
+#: isolates them from these pages.
 REPORT_POLICY = "sandbox allow-scripts allow-popups; frame-ancestors 'none'"
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -44,12 +43,11 @@ HEADERS = {
 
 
 def answers_to(host: str, allowed: Iterable[str]) -> list[str]:
-    """Names that a request's Host header may hold: loopback's, the one listened on, and those
-    allowed by hand.
+    """Accepted values of a request's Host header: loopback names, the listening host, and those
+    allowed explicitly.
 
-    A page of another site that points its own name at this machine is refused that way (DNS
-    rebinding). Raises UsageError where the server listens on every address of the machine and no
-    name was allowed.
+    This rejects pages of other sites that point their own name at this machine (DNS rebinding).
+    Raises UsageError if the server listens on every address of the machine and no name was allowed.
     """
     allowed = [a.strip().lower() for a in allowed if a.strip()]
     bad = next((a for a in allowed if "*" in a or "/" in a or " " in a), None)
@@ -76,8 +74,7 @@ def _wildcard(host: str) -> bool:
 
 
 def create(site: Site, hosts: Iterable[str] = LOOPBACK) -> FastAPI:
-    """The application over one results file. It only answers GET and HEAD, and nothing it does
-    writes anywhere."""
+    """The application over one results file. It only serves GET and HEAD and never writes."""
     app = FastAPI(
         title="sdgbias", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False
     )

@@ -1,4 +1,4 @@
-"""What the pages say of nights: the last one, one by name, all of them, and what is running now."""
+"""Data of the night pages: the last night, one by name, all of them, and the one in progress."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def newest(reader: Reader, finished: bool = False) -> str | None:
 
 
 def night(reader: Reader, name: str) -> dict[str, Any] | None:
-    """Everything about one night: row, models, counts, verdicts that are no pass, flips and
-    announcements; None for an unknown one."""
+    """All data of one night: row, models, counts, verdicts other than pass, flips and
+    announcements; None for an unknown night."""
     row = reader.one("SELECT * FROM nights WHERE night = ?", [name])
     if row is None:
         return None
@@ -123,7 +123,7 @@ def _verdicts(reader: Reader, name: str) -> dict[tuple[str, str], dict[str, int]
 def _headline(
     outcomes: dict[str, int], counts: dict[tuple[str, str], dict[str, int]], status: str
 ) -> tuple[str, str]:
-    """(tone, sentence) that a reader in a hurry needs: what wants a person comes first."""
+    """(tone, sentence): the night in one sentence; problems that need action come first."""
     breached = sorted({model for (model, _), v in counts.items() if v.get("BREACH")})
     if breached:
         many = f"{len(breached)} models breach" if len(breached) > 1 else f"{breached[0]} breaches"
@@ -154,7 +154,7 @@ def _models(n: int) -> str:
 
 
 def _steps(row: Row) -> dict[str, str]:
-    """What came of each step after scoring, in the order in which they are run."""
+    """The outcome of each step after scoring, in execution order."""
     found = {str(k): str(v) for k, v in labels.parsed(row["steps"]).items()}
     return {
         name: found[name]
@@ -195,11 +195,11 @@ def listing(reader: Reader, page: int) -> dict[str, Any]:
 
 
 def running(reader: Reader, now: datetime) -> dict[str, Any] | None:
-    """The newest night while it runs: jobs (a model on a suite) done of those planned, and what
-    their logs say; None when nothing runs.
+    """The newest night while it runs: jobs (a model on a suite) done and planned, and the state of
+    their logs; None if nothing runs.
 
-    ``now``: UTC. Planned is what the entries ask for that were copied for the night; done is also
-    what the night's own file says and the results don't yet.
+    ``now``: UTC. Planned jobs come from the entries copied for the night; done jobs include those
+    that are in the night's outcome file but not in the results yet.
     """
     row = reader.one("SELECT * FROM nights ORDER BY started_at DESC NULLS LAST, night DESC LIMIT 1")
     if row is None or row["status"] != "running":
@@ -223,7 +223,7 @@ def running(reader: Reader, now: datetime) -> dict[str, Any] | None:
 
 
 def _folder(home: Path, name: str) -> Path | None:
-    """The night's own folder beside the results; None where it isn't there or its name leads
+    """The night's folder beside the results; None if it doesn't exist or its name leads
     elsewhere."""
     try:
         folder = confine(home, f"nights/{name}")
@@ -233,8 +233,8 @@ def _folder(home: Path, name: str) -> Path | None:
 
 
 def _planned(folder: Path) -> set[tuple[str, str]]:
-    """(model, suite) of every entry copied for the night; one that can't be read counts for the
-    suite that all are asked."""
+    """(model, suite) of every entry copied for the night; an unreadable entry counts for the
+    default suites."""
     found = set()
     for path in sorted((folder / "registry").glob("*.yaml")):
         try:
@@ -246,7 +246,7 @@ def _planned(folder: Path) -> set[tuple[str, str]]:
 
 
 def _kept(folder: Path) -> set[tuple[str, str]]:
-    """(model, suite) of the outcomes in the night's own file."""
+    """(model, suite) of the outcomes in the night's outcome file."""
     try:
         lines = (
             (folder / "outcomes.jsonl").read_text(encoding="utf-8", errors="replace").splitlines()
@@ -258,8 +258,8 @@ def _kept(folder: Path) -> set[tuple[str, str]]:
 
 
 def _logs(folder: Path, now: datetime) -> list[dict[str, Any]]:
-    """Name, size, seconds since the last word and last line of each log of a night, the liveliest
-    first."""
+    """Name, size, seconds since the last write and last line of each log of a night, most recently
+    written first."""
     found = []
     for path in sorted(folder.rglob("*.log"))[:200]:
         try:

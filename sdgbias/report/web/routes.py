@@ -1,8 +1,5 @@
-"""Pages about nights, models and runs. Every parameter is checked here; what a page says is worked
-out by the module named after it.
-
-Pages about single questions and pairs of runs, and the pictures.
-"""
+"""Pages about nights, models and runs, questions and pairs of runs, and the pictures. Every
+parameter is validated here; the data of a page is computed by the module named after it."""
 
 from __future__ import annotations
 
@@ -47,12 +44,12 @@ def _cell(
     }
 
 
-#: The selects of the leaderboard below suite and benchmark; '' where the address says nothing.
+#: The selects of the leaderboard below suite and benchmark; '' if not set in the URL.
 Wanted = Annotated[dict[str, str], Depends(_cell)]
 
 
 def chosen_from(what: str, value: str, valid: list[str]) -> str:
-    """The value, or Refused with the valid ones; the first of them for ''."""
+    """The value, or Refused with the valid ones; the first valid one for ''."""
     if value and value not in valid:
         raise Refused(one_of(what, value, valid[:40]) + ("" if len(valid) <= 40 else ", ..."))
     return value or (valid[0] if valid else "")
@@ -118,7 +115,7 @@ def router(site: Site) -> APIRouter:
 
     @made.api_route("/api/running", methods=READ)
     def running() -> JSONResponse:
-        """What the page of a running night asks for again: night, done, planned, seconds."""
+        """Polled by the page of a running night: night, done, planned, seconds."""
         with site.results.reading() as reader:
             found = nights.running(reader, datetime.now(UTC))
         if found is None:
@@ -146,7 +143,7 @@ def router(site: Site) -> APIRouter:
     def leaderboard_csv(
         wanted: Wanted, suite: Text = "", benchmark: Text = "", nights: Window = 90
     ) -> Response:
-        """The numbers behind the chart, all of them, for other tools."""
+        """All numbers behind the chart, for other tools."""
         with site.results.reading() as reader:
             context = _board(reader, suite, benchmark, wanted, nights)
         head = [
@@ -223,7 +220,7 @@ def router(site: Site) -> APIRouter:
 
     @made.api_route("/health", methods=READ)
     def health() -> JSONResponse:
-        """The server is up; 'results' says whether the file can be read: readable, busy, missing or
+        """The server is up; 'results' is the state of the file: readable, busy, missing or
         broken."""
         try:
             with site.results.reading() as reader:
@@ -305,14 +302,14 @@ def _board(
 
 
 def _anywhere(reader: Reader, name: str, value: str) -> bool:
-    """Whether any run has this value of a column of CHOICES, so that it is known and just not there
+    """Whether any run has this value of a column of CHOICES, so that it is valid but unavailable
     under the other choices."""
     assert name in board.CHOICES
     return bool(reader.ask(f"SELECT 1 AS there FROM metric_rows WHERE {name} = ? LIMIT 1", [value]))
 
 
 def _changes(past: list[Row]) -> dict[str, float]:
-    """model -> its value in its newest night minus that in the night before; 0 when it was found
+    """model -> its value in its newest night minus that of the night before; 0 if it was
     unchanged."""
     numbers: dict[str, list[float]] = {}
     for r in past:

@@ -1,4 +1,4 @@
-"""Routes of the pages on questions and on two runs compared."""
+"""Routes of the pages about single questions and the comparison of two runs."""
 
 from __future__ import annotations
 
@@ -159,8 +159,8 @@ def _known(reader: Reader, run_id: str) -> Row:
 
 
 def _run(reader: Reader, run_id: str, model: str) -> Row | None:
-    """The run asked for, the newest of the model asked for, or the newest of all; None in an empty
-    file."""
+    """The requested run, the newest run of the requested model, or the newest of all; None if the
+    file is empty."""
     if run_id:
         return _known(reader, run_id)
     if model:

@@ -1,5 +1,5 @@
-"""What every page shares: the results, where the registry and the report are, templates, and the
-two ways of saying no."""
+"""Shared parts of all pages: the results, the locations of registry and report, templates, and the
+two error types."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ NAV = (
 
 
 class Missing(Exception):
-    """No such run, model, night or question; ``near``: names that resemble it, with their
-    addresses."""
+    """No such run, model, night or question; ``near``: similar names with their addresses."""
 
     def __init__(
         self, what: str, name: str, near: Iterable[tuple[str, str]] = (), every: str = "/"
@@ -41,11 +40,11 @@ class Missing(Exception):
 
 
 class Refused(Exception):
-    """A parameter that makes no sense; the message lists what is valid."""
+    """An invalid parameter; the message lists the valid values."""
 
 
 def near(name: str, known: Iterable[str], prefix: str, suffix: str = "") -> list[tuple[str, str]]:
-    """(name, address) of the names most like ``name``, the nearest first; '' finds none."""
+    """(name, address) of the names most similar to ``name``, nearest first; nothing for ''."""
     from urllib.parse import quote
 
     found = difflib.get_close_matches(name, list(known), n=6, cutoff=0.4) if name else []
@@ -54,8 +53,8 @@ def near(name: str, known: Iterable[str], prefix: str, suffix: str = "") -> list
 
 @dataclass(frozen=True)
 class Site:
-    """results: the file and its kept answers. registry: repository root, None without one. report:
-    folder of the HTML report.
+    """results: the file and its cached answers. registry: repository root, None without one.
+    report: folder of the HTML report.
     wandb: address of the team's W&B report, '' for none."""
 
     results: Results
@@ -74,8 +73,7 @@ class Site:
         status: int = 200,
         **context: Any,
     ) -> HTMLResponse:
-        """A page. ``here``: address of its entry in the navigation; ``title``: what the window is
-        called."""
+        """A page. ``here``: address of its entry in the navigation; ``title``: the window title."""
         text = self.env.get_template(template).render(
             here=here,
             title=title,

@@ -1,9 +1,9 @@
-"""The results file as the pages read it: one short read-only connection a request, and answers kept
-while the file stays as it is.
+"""Access to the results file for the pages: one short read-only connection per request, and a cache
+of answers that is valid while the file is unchanged.
 
-While a writer holds the file nobody else can open it. A page whose answers are all kept is served
-from them and says from when they are; any other raises Unavailable, which the application turns
-into "being written, try again".
+While a writer has the file open, no other process can open it. A page whose answers are all cached
+is served from the cache and shows their time; any other page raises Unavailable, which the
+application turns into "being written, try again".
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from sdgbias.store import views
 Row = dict[str, Any]
 Params = Sequence[Any] | Mapping[str, Any]
 Stamp = tuple[tuple[int, int, int] | None, ...]
-#: Rows kept at most, over all answers; the longest unused leave first. A year's leaderboard is some
-#: 4,000 of them.
+#: Maximum number of cached rows over all answers; the least recently used are evicted first. A
+#: year's leaderboard has about 4,000.
 KEPT = 300_000
 
 
 class Unavailable(Exception):
-    """The results can't be read now; the message says why in one line. ``missing``: there is no
-    results file yet. ``busy``: another process writes them, so that asking again helps."""
+    """The results can't be read now; the message gives the reason in one line. ``missing``: there
+    is no results file yet. ``busy``: another process is writing, so that a retry helps."""
 
     def __init__(self, message: str, missing: bool = False, busy: bool = False) -> None:
         super().__init__(message)
@@ -47,8 +47,8 @@ class _Answer:
 
 @dataclass
 class Results:
-    """A results file and the answers kept of it. ``wait``: seconds to wait for a writer before a
-    page gives up."""
+    """A results file and its cached answers. ``wait``: seconds to wait for a writer before a page
+    gives up."""
 
     path: Path
     wait: float = 1.0
@@ -57,16 +57,16 @@ class Results:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def stamp(self) -> Stamp:
-        """What changes whenever the file is written: inode, time and size of it and of its
+        """Changes whenever the file is written: inode, time and size of the file and its
         write-ahead log."""
         return tuple(_stat(p) for p in (self.path, self.path.with_name(self.path.name + ".wal")))
 
     @contextmanager
     def reading(self) -> Iterator[Reader]:
-        """A reader for one request. The file is opened when a first question has no kept answer,
+        """A reader for one request. The file is opened at the first query without a cached answer
         and closed at the end.
 
-        Raises Unavailable where a question can neither be asked nor answered from what is kept.
+        Raises Unavailable if a query can neither be run nor answered from the cache.
         """
         try:
             with ExitStack() as stack:
@@ -97,8 +97,8 @@ class Results:
 
 
 class Reader:
-    """Questions of one request. ``stale``: when the oldest answer that is no longer sure was read;
-    None while all are sure."""
+    """The queries of one request. ``stale``: read time of the oldest cached answer that may be
+    outdated; None if there is none."""
 
     def __init__(self, results: Results, stack: ExitStack, stamp: Stamp) -> None:
         self.results, self.stale, self._stack, self._stamp = results, None, stack, stamp
@@ -110,8 +110,8 @@ class Reader:
     def ask(
         self, sql: str, params: Params = (), keep: bool = True, runs: Sequence[str] = ()
     ) -> list[Row]:
-        """The rows of one statement as dicts, NULL as None. The rows are shared: nobody changes
-        them.
+        """The rows of one statement as dicts, NULL as None. The rows are shared: callers must not
+        change them.
 
         ``runs``: the runs whose details (predictions, scores, spoken) the statement reads; no
         others are opened.
@@ -142,7 +142,7 @@ class Reader:
         return rows[0] if rows else None
 
     def _open(self) -> Any:
-        """The request's connection; None (and why in _held) while it can't be had."""
+        """The request's connection; None (with the reason in _held) if it can't be opened."""
         if self._con is None and self._held is None:
             try:
                 self._con = self._stack.enter_context(
