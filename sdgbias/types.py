@@ -15,7 +15,7 @@ SDG, FACET = "sdg", "facet"
 SUITES = (SDG, FACET)
 
 #: The states of a registered model: under evaluation, scored every night, suspended for a while,
-#: removed for good.
+#: no longer scored.
 CANDIDATE, ENABLED, QUARANTINED, RETIRED = "candidate", "enabled", "quarantined", "retired"
 STATES = (CANDIDATE, ENABLED, QUARANTINED, RETIRED)
 

@@ -353,7 +353,7 @@ PROBED = ("hf", "planted", "vllm")
 @dataclass(frozen=True)
 class Verdict:
     """passed: nothing prevents enabling the model; line: the reason, in one line; told: the verdict
-    as stored by `save`, None without a probe."""
+    that `save` stores, None without a probe."""
 
     passed: bool
     line: str
