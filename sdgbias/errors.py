@@ -1,28 +1,26 @@
-"""The exception tree: every message a person can meet, and the exit code that goes with it.
+"""The exception tree: every error a user can meet, and its exit code.
 
     SdgbiasError                exit 1   anything below
     +-- UsageError              exit 2   an option or argument makes no sense
-    +-- InputError              exit 3   raw data, tables or images that can't be read as what they
-    should be
+    +-- InputError              exit 3   unreadable or malformed raw data, tables or images
     +-- RegistryError           exit 4   a model entry that is unknown, invalid or a duplicate
     +-- ModelError              exit 5   a model that loads but can't be scored (no token for a
-    candidate, ...)
+    |   |                                candidate, ...)
     |   +-- KeyRefused                   an endpoint refuses its key or the account behind it
-    +-- GateError               exit 6   a table rule of the quality gate failed
+    +-- GateError               exit 6   a table rule of the quality check failed
     +-- StoreError              exit 7   results can't be written or read (read-only, full disk,
-    locked)
-    |   +-- Busy                         another process holds the file: wait, then again
-    |   +-- DiskFull                     no room: nothing is torn, make room, then again
-    +-- SuiteError              exit 9   a folder of own questions (suite.yaml) that has faults
+    |   |                                locked)
+    |   +-- Busy                         another process holds the file: wait and retry
+    |   +-- DiskFull                     no room: nothing is torn, free some space and retry
+    +-- SuiteError              exit 9   a folder of custom questions (suite.yaml) with faults
     +-- InfrastructureError     exit 8   out of memory, timeout, gated model: recorded apart,
-    retried, never scored
-        +-- OutOfMemory                  of the accelerator or of the machine; half a batch may fit
+        |                                retried, never scored
+        +-- OutOfMemory                  of the accelerator or the machine; half a batch may fit
         +-- Hung                         the engine didn't answer in time
-        +-- Gated                        the hub wants its conditions accepted, or shows the
-        repository to nobody of this token
-        +-- ExpiredToken                 the hub or the endpoint doesn't accept the token (any more)
-        +-- HubUnreachable               no answer from the hub, and not everything is in the local
-        cache
+        +-- Gated                        the hub requires accepting its conditions, or this token
+        |                                has no access to the repository
+        +-- ExpiredToken                 the hub or the endpoint rejects the token
+        +-- HubUnreachable               no answer from the hub, and the local cache is incomplete
 
 A message is one line. It names the file and the value at fault and ends with the next command or
 the valid names.
@@ -35,7 +33,7 @@ from contextvars import ContextVar
 
 
 class SdgbiasError(Exception):
-    """Base of all errors that a person can mend; printed as one line without a traceback."""
+    """Base of all errors that a user can fix; printed as one line without a traceback."""
 
     exit_code = 1
 
@@ -57,7 +55,7 @@ class ModelError(SdgbiasError):
 
 
 class KeyRefused(ModelError):
-    """An endpoint refuses the key or the account behind it, whatever is asked."""
+    """An endpoint refuses the key or the account behind it, whatever the request."""
 
 
 class GateError(SdgbiasError):
@@ -73,11 +71,11 @@ class Busy(StoreError):
 
 
 class DiskFull(StoreError):
-    """No room left, or a file may not grow. What was there before is as it was."""
+    """No room left, or a file may not grow. Existing data are unchanged."""
 
 
 class SuiteError(SdgbiasError):
-    """A folder of own questions that can't become a benchmark as it is."""
+    """A folder of custom questions that can't become a benchmark as it is."""
 
     exit_code = 9
 
@@ -87,8 +85,8 @@ class InfrastructureError(SdgbiasError):
 
 
 class NotAnswerable(ModelError):
-    """A prompt that this kind of engine can't answer, however often it is asked. Says nothing about
-    the other prompts; counted apart from failures, because asking again is of no use."""
+    """A prompt that this kind of engine can never answer. Implies nothing about other prompts;
+    counted apart from failures, because retrying is useless."""
 
     kind = "NotAnswerable"
     of_prompt = True
@@ -103,25 +101,26 @@ class Hung(InfrastructureError):
 
 
 class Gated(InfrastructureError):
-    """The hub hands a repository out only to those who accepted its conditions, or not to the owner
-    of this token."""
+    """The hub serves a repository only to accounts that accepted its conditions, or not to this
+    token."""
 
 
 class ExpiredToken(InfrastructureError):
-    """The hub or an endpoint refuses the token itself, whatever is asked for."""
+    """The hub or an endpoint refuses the token itself, whatever the request."""
 
 
 class HubUnreachable(InfrastructureError):
-    """The hub does not answer (or may not be asked), and the local cache lacks a file."""
+    """The hub does not answer (or network access is disabled), and the local cache lacks a file."""
 
 
-#: Receives the error of a process that ends without raising it: the watchdog of an engine that hangs
-#: in a C library can only end the process. Set where an outcome is written (nightly/process.py).
+#: Receives the error of a process that ends without raising it: the watchdog of an engine that
+#: hangs in a C library can only end the process. Set where an outcome is written
+#: (nightly/process.py).
 BEFORE_EXIT: ContextVar[Callable[[SdgbiasError], None] | None] = ContextVar(
     "BEFORE_EXIT", default=None
 )
 
 
 def one_of(what: str, value: object, valid: Iterable[str]) -> str:
-    """The standard sentence for an unknown name: it lists the valid ones."""
+    """The standard sentence for an unknown name, listing the valid ones."""
     return f"unknown {what} {value!r}; valid: {', '.join(sorted(valid))}"

@@ -1,9 +1,12 @@
-"""Files named by data: their paths stay inside the folder that the user named, their faults carry a
-rule name.
+"""File helpers.
 
-One process at a time behind a file. The lock dies with its process, so no crash leaves it held.
+Paths that come from data stay inside the folder that the user named; a fault in a raw file carries
+the name of its rule.
 
-YAML that people write: read strictly, searched for secrets, and changed in a few fields without
+Locks allow one process at a time per file. A lock dies with its process, so no crash leaves it
+held.
+
+Hand-written YAML is parsed strictly, searched for secrets, and changed in a few fields without
 touching the rest of the text.
 """
 
@@ -26,13 +29,13 @@ from sdgbias.errors import InputError, SdgbiasError
 
 
 def packaged(*parts: str) -> Path:
-    """A file or folder that ships inside the package; the package's own folder without parts."""
+    """A file or folder that ships inside the package; without ``parts``, the package's folder."""
     return Path(str(resources.files("sdgbias").joinpath(*parts)))
 
 
 def source_digest(without: Collection[str] = ()) -> str:
     """SHA-256 over the files that ship inside the package, names and bytes: code, templates, SQL
-    and data. ``without``: rooms (folders of the package) that don't count; a new room counts."""
+    and data. ``without``: folders of the package that don't count; a new folder counts."""
     home, digest = packaged(), hashlib.sha256()
     for path in sorted(home.rglob("*")):
         within = path.relative_to(home)
@@ -49,7 +52,7 @@ class FileError(InputError):
     def __init__(self, rule: str, message: str) -> None:
         super().__init__(
             rule, message
-        )  # both in args, so that it survives the way back from a worker process
+        )  # both in args, so that it survives pickling from a worker process
         self.rule = rule
 
     def __str__(self) -> str:
@@ -78,8 +81,8 @@ def confine(root: Path, relative: str) -> Path:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A path beside ``path`` to write to: renamed onto it at the end of the block, removed when the
-    block fails (a full disk), so that nothing half-written stays."""
+    """A temporary path beside ``path`` to write to: renamed onto it at the end of the block,
+    removed when the block fails (e.g. a full disk), so that no partial file remains."""
     part = path.with_name(f".{path.name}.part")
     try:
         yield part
@@ -93,10 +96,11 @@ def replacing(path: Path) -> Iterator[Path]:
 def only_one(
     path: Path, unwritable: Callable[[OSError], SdgbiasError], busy: Callable[[str], SdgbiasError]
 ) -> Iterator[TextIO]:
-    """Holds the file's lock; gives the file, to leave a word in for whoever comes second.
+    """Holds the file's lock; yields the open file, so that the holder can leave a message for the
+    next process.
 
-    Raises what ``unwritable`` makes of the error when the file can't be opened, and what ``busy``
-    makes of the holder's word ('' without one) when another process has it.
+    Raises the result of ``unwritable(error)`` when the file can't be opened, and that of ``busy``
+    (called with the holder's message, '' without one) when another process holds it.
     """
     try:
         handle = path.open("a+", encoding="utf-8")
@@ -111,13 +115,13 @@ def only_one(
         yield handle
 
 
-#: Names that smell of a credential; counts such as ``num_image_tokens: 1`` are let through.
+#: Names that look like a credential; counts such as ``num_image_tokens: 1`` are let through.
 _SECRET_NAME = re.compile(r"key|token|secret|passw", re.IGNORECASE)
 _SECRET_VALUE = re.compile(r"\b(sk-|hf_|ghp_|AIza)[A-Za-z0-9_-]{16,}")
 
 
-#: What a YAML file of a person may hold: those of this repository have 3 kB, 230
-#: nodes and 4 levels at most. What is larger is a mistake or an attack.
+#: Limits of a hand-written YAML file: those of this repository have 3 kB, 230 nodes and 4 levels at
+#: most. Anything larger than the limits is a mistake or an attack.
 MOST_BYTES = 256 * 1024
 MOST_NODES = 20_000
 DEEPEST = 20
@@ -129,7 +133,7 @@ else:  # libyaml, ten times as fast, where PyYAML was built with it
 
 
 class _StrictLoader(_SafeLoader):
-    """safe_load that refuses a key given twice (plain yaml keeps the last one without a word)."""
+    """safe_load that refuses a duplicate key (plain yaml silently keeps the last one)."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[object] = set()
@@ -144,16 +148,15 @@ class _StrictLoader(_SafeLoader):
 
 
 def load_yaml(text: str) -> Any:
-    """What a YAML text says; no objects, no key twice, no aliases (a few of them stand for
-    gigabytes, or for themselves), no more than MOST_NODES nodes and DEEPEST levels. yaml.YAMLError,
+    """The content of a YAML text: no objects, no duplicate keys, no aliases (a few can expand to
+    gigabytes, or be recursive), at most MOST_NODES nodes and DEEPEST levels. Raises yaml.YAMLError,
     or ValueError for a date that doesn't exist."""
     _bound(text)
     return yaml.load(text, Loader=_StrictLoader)  # a SafeLoader
 
 
 def _bound(text: str) -> None:
-    """Looks at a text event by event, which takes no more memory than one of them, before anything
-    is built."""
+    """Checks a text event by event, in constant memory, before anything is built."""
     depth = nodes = 0
     for event in yaml.parse(text, Loader=_SafeLoader):  # type: ignore[no-untyped-call]
         nodes += isinstance(event, yaml.NodeEvent)
@@ -171,8 +174,8 @@ def _bound(text: str) -> None:
 
 
 def read_small(path: Path, errors: str = "strict") -> str:
-    """The text of a regular file of at most MOST_BYTES. Anything else is refused before it is read:
-    a pipe would never end, and so would a device. InputError, OSError, UnicodeDecodeError."""
+    """The text of a regular file of at most MOST_BYTES. Anything else is refused before it is read,
+    because a pipe or a device may never end. Raises InputError, OSError, UnicodeDecodeError."""
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
@@ -185,9 +188,9 @@ def read_small(path: Path, errors: str = "strict") -> str:
 
 
 def with_yaml_fields(text: str, fields: Mapping[str, str], old_names: Mapping[str, str]) -> str:
-    """The text with top-level fields set to these values; '' removes one, a new one stands below
-    the first. Every other character stays, comments among them. ``old_names``: earlier name -> the
-    field that takes its place. The first field must stand in the text."""
+    """The text with top-level fields set to these values; '' removes a field, a new one is inserted
+    below the first. Every other character stays, including comments. ``old_names``: earlier name ->
+    the field that replaces it. The first field must be in the text."""
     text = text if text.endswith("\n") else text + "\n"
     node = yaml.compose(text, Loader=yaml.SafeLoader)
     assert isinstance(node, yaml.MappingNode)
@@ -223,8 +226,8 @@ def with_yaml_fields(text: str, fields: Mapping[str, str], old_names: Mapping[st
 
 
 def find_secret(data: Mapping[Any, Any], allowed: Collection[str] = ()) -> str:
-    """The first name in nested data whose name or value looks like a credential; '' when none does.
-    ``allowed``: names that may stand."""
+    """The first name in nested data whose name or value looks like a credential; '' if none does.
+    ``allowed``: names that are exempt."""
     for name, value in _walk(data):
         is_count = name.endswith("tokens") and isinstance(value, int)
         named = _SECRET_NAME.search(name) and not (

@@ -1,9 +1,9 @@
-"""A process that ends when the one that started it does, however that happens.
+"""Ends a child process as soon as its parent ends, however that happens.
 
-The starter holds the writing end of a pipe for as long as it lives and gives the reading end to its
-child before the child's first instruction; the end of the file is the end of the starter. So there
-is no moment at which the child could miss it: asking for a parent's process id, or for a signal at
-its death, comes too late where the parent dies during the child's imports.
+The parent holds the writing end of a pipe for as long as it lives and passes the reading end to its
+child before the child's first instruction; end-of-file means that the parent is gone. So the child
+can never miss it: polling the parent's process id, or requesting a signal at its death, comes too
+late where the parent dies during the child's imports.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import stat
 import threading
 from collections.abc import Mapping
 
-#: Environment variable: number and inode of the pipe. The inode tells a process further down,
-#: which inherits the variable but not the pipe, that the number is something else there.
+#: Environment variable: number and inode of the pipe. The inode lets a grandchild, which inherits
+#: the variable but not the pipe, detect that the number is another file there.
 _NAME = "SDGBIAS_LIFELINE"
 _LOCK = threading.Lock()
 _PIPE: tuple[int, int] | None = None  # one for all children; never closed
@@ -32,8 +32,8 @@ def given(environment: Mapping[str, str]) -> tuple[dict[str, str], tuple[int, ..
 
 
 def watch() -> None:
-    """Kills this process as soon as the one that gave it a lifeline is gone, at once where it is
-    gone already. Without one nothing happens: a person started it."""
+    """Kills this process as soon as its parent's lifeline closes, at once if it is closed already.
+    Does nothing without a lifeline: the process was started by hand."""
     number, _, inode = os.environ.pop(_NAME, "").partition(":")
     if not (number.isdigit() and inode.isdigit()):
         return
@@ -49,12 +49,12 @@ def watch() -> None:
 
 
 def _end_with(reading: int) -> None:
-    os.read(reading, 1)  # nothing is ever written: this returns at the end of the file
+    os.read(reading, 1)  # nothing is ever written: this returns at end-of-file
     os.kill(os.getpid(), signal.SIGKILL)  # no handler, no thread and no exit hook delays it
 
 
 def _forget() -> None:
-    """A fork must not hold the pipe open for its parent."""
+    """A forked child must not hold its parent's pipe open."""
     global _PIPE, _LOCK
     _LOCK = threading.Lock()
     if _PIPE is not None:

@@ -1,5 +1,5 @@
-"""The values that flow through the house: views, context tests, prompts, scores, models. No
-behaviour beyond names."""
+"""The values shared by all packages: views, context tests, prompts, scores, models. No behaviour
+beyond names."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 SDG, FACET = "sdg", "facet"
 SUITES = (SDG, FACET)
 
-#: The life of a registered model: being looked at, asked every night, put aside for a while, put
-#: aside for good.
+#: The states of a registered model: under evaluation, scored every night, suspended for a while,
+#: no longer scored.
 CANDIDATE, ENABLED, QUARANTINED, RETIRED = "candidate", "enabled", "quarantined", "retired"
 STATES = (CANDIDATE, ENABLED, QUARANTINED, RETIRED)
 
 LETTERS = "ABC"
-#: Letters of a suite of own questions, which has up to ten options.
+#: Letters of a suite of custom questions, which has up to ten options.
 OPTION_LETTERS = "ABCDEFGHIJ"
 DIGITS = "0123456789"
 
@@ -74,8 +74,7 @@ class ContextTest(StrEnum):
     T5 = "T5"
 
 
-#: Context tests that each task is asked under (regression: the authors' release has T2 and T5
-#: only).
+#: Context tests of each task (regression: the authors' release has T2 and T5 only).
 TESTS: dict[Task, tuple[ContextTest, ...]] = {
     Task.MCQ: tuple(ContextTest),
     Task.REGRESSION: (ContextTest.T2, ContextTest.T5),
@@ -95,11 +94,10 @@ TOLERANCES = {
 
 @dataclass(frozen=True)
 class Prompt:
-    """One distinct thing to ask a model: text, its pictures if any, and the candidates of its first
-    token.
+    """One distinct prompt: text, its pictures if any, and the candidates of its first token.
 
     ``images`` holds encoded bytes (PNG or JPEG) of each picture, in the order shown, none for an
-    image-free prompt; ``image_id`` is their sha256 hex digest as shards.image_id makes it (''
+    image-free prompt; ``image_id`` is their sha256 hex digest as computed by shards.image_id (''
     without a picture); ``candidates`` is a string of one-character candidates, e.g. 'AB', 'ABC',
     '0123456789'.
     """
@@ -118,12 +116,13 @@ class ScoreBatch:
     logsumexp, NaN beyond its candidates. mass (N,) float32: share of the whole vocabulary's
     probability that lies on the candidates. minus_logit (N,) float32: logit of '-', a diagnostic
     for regression (NaN without such a token). top_token: decoded argmax over the whole vocabulary,
-    i.e. what greedy decoding says first. n_tokens (N,) int32: prompt length, image tokens included.
+    i.e. the first token of greedy decoding. n_tokens (N,) int32: prompt length, image tokens
+    included.
 
-    upper (N, K) float32, None where all scores are exact: the largest value that a logit can truly
-    have. A *censored* candidate, one whose score was withheld, has -inf in logits and its bound
-    here; one that was told in part (another spelling of it may be withheld) has both; NaN where the
-    logit is exact and beyond a prompt's candidates.
+    upper (N, K) float32, None where all scores are exact: an upper bound of the true logit. A
+    *censored* candidate, one whose score was withheld, has -inf in logits and its bound here; a
+    partly withheld one (another spelling of it may be missing) has both; NaN where the logit is
+    exact and beyond a prompt's candidates.
     """
 
     logits: np.ndarray
@@ -170,5 +169,5 @@ class ModelSpec:
 
     @property
     def enabled(self) -> bool:
-        """Whether the nightly asks it every night."""
+        """Whether the model is scored every night."""
         return self.state == ENABLED

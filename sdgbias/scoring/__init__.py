@@ -1,1 +1,1 @@
-"""Plan, score cache, scorer, workers, and the evaluation of one model on one benchmark."""
+"""Plan, score cache, scorer, worker pools, and the evaluation of one model on one benchmark."""

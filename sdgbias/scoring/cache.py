@@ -1,13 +1,12 @@
-"""The score cache: one row per distinct prompt and model, kept in small Parquet shards that are
-never changed.
+"""The score cache: one row per distinct prompt and model, in small immutable Parquet shards.
 
-A batch becomes one shard, written beside its final name and renamed into place: a process killed at
-any moment loses at most the batch in flight. The next start reads what is there and scores only
-what is missing; how many shards there are or who wrote them does not matter. `compact` folds many
+A batch becomes one shard, written under a temporary name and renamed into place: a process killed
+at any moment loses at most the batch in flight. The next start reads the existing shards and scores
+only what is missing; the number of shards and their writers don't matter. `compact` merges many
 small shards into one.
 
     scores/<model>/<fingerprint>/scores-*.parquet        key, candidates, logits, mass, minus_logit,
-    top_token, n_tokens, upper
+                                                         top_token, n_tokens, upper
     scores/<model>/<fingerprint>/generations-*.parquet   key, start, text
 """
 
@@ -64,7 +63,7 @@ class ScoreCache:
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """One scorer per model and fingerprint at a time; a second one is told at once. The lock
+        """One scorer per model and fingerprint at a time; a second one fails immediately. The lock
         dies with its process."""
         path = self.folder / ".lock"
         with files.only_one(
@@ -113,8 +112,8 @@ class ScoreCache:
                 path.rename(path.with_suffix(".bad"))
 
     def read(self, kind: str) -> pd.DataFrame:
-        """All rows of `kind`, sorted by key; a shard that can't be read is set aside as *.bad and
-        scored anew."""
+        """All rows of `kind`, sorted by key; an unreadable shard is renamed to *.bad and its
+        prompts are scored again."""
         tables = [SCHEMAS[kind].empty_table(), *self._shards(kind)]
         unique = ["key"] if kind == "scores" else ["key", "start"]
         frame = pa.concat_tables(tables).to_pandas()
@@ -123,8 +122,8 @@ class ScoreCache:
         )
 
     def keys(self, kind: str) -> pd.Series:
-        """The keys of all rows of `kind`, in no order; of several answers to one prompt each
-        counts."""
+        """The keys of all rows of `kind`, unordered; several answers to one prompt count
+        separately."""
         return self._keys(kind).to_pandas()
 
     def lacks(self, kind: str, keys: pd.Series) -> np.ndarray:
@@ -139,8 +138,8 @@ class ScoreCache:
         return pa.concat_tables([empty, *self._shards(kind, ["key"])])["key"]
 
     def compact(self, kind: str) -> None:
-        """Folds all shards of `kind` into one. Killed in between, rows may stand twice; `read`
-        keeps the first."""
+        """Merges all shards of `kind` into one. If killed in between, rows may be duplicated;
+        `read` keeps the first."""
         shards = sorted(self.folder.glob(f"{kind}-*.parquet"))
         if len(shards) < 2:
             return

@@ -1,11 +1,12 @@
-"""What scoring a benchmark costs, before any model is loaded: prompts and tokens, as the paper
-would spend them and as planned.
+"""The cost of scoring a benchmark before any model is loaded: prompts and tokens, under the paper's
+protocol and as planned.
 
-Naive is the paper's protocol: every cell (view x test of an item) is a pass of its own. Planned is
-what sdgbias does: each distinct prompt once, common beginnings of the prompts about one picture
-prefilled once (engines/hf/shared_prefix.py). Both are counted over the paper's views alone, so that
-they compare; what extra passes add to the plan stands beside them. Tokens are exact: the model's own tokenizer and chat template,
-the same trees that the engine builds.
+Naive is the paper's protocol: every cell (view x test of an item) is a separate forward pass.
+Planned is what sdgbias does: each distinct prompt once, with common prefixes of the prompts about
+one picture prefilled once (engines/hf/shared_prefix.py). Both are counted over the paper's views
+alone, so that they are comparable; what extra prompts add to the plan is reported separately.
+Tokens are exact: counted with the model's tokenizer and chat template, over the same trees that the
+engine builds.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ _ENCODED = 4096  # prompts tokenized at once
 
 @dataclass(frozen=True)
 class Cost:
-    """*_naive, *_full, *_distinct, *_planned: the paper's views without extra passes. *_full:
-    Full-view passes alone, the plain evaluation that the paper compares CADE's price with.
-    images_*: encodings of a picture. *_extra: what the extra passes add to the planned counts.
-    seconds: expected for all tokens, extra passes included, at the pace of the newest run of this
-    model, None without one."""
+    """*_naive, *_full, *_distinct, *_planned: the paper's views without extra prompts. *_full:
+    Full-view prompts alone, the plain evaluation that the paper compares CADE's price with.
+    images_*: encodings of a picture. *_extra: what extra prompts add to the planned counts.
+    seconds: expected for all tokens, extra prompts included, at the pace of this model's newest
+    run, None without one."""
 
     model: str
     items: int
@@ -120,9 +121,9 @@ def cost(
     seed: int = 0,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Cost:
-    """Counts for one registered model on one benchmark. ``image_tokens``: tokens a picture, instead
-    of the model's own; ``task``: 'mcq' or 'regression' alone; ``passes``: what is asked beyond the
-    paper's views. Raises UsageError for an engine without a tokenizer here."""
+    """Counts for one registered model on one benchmark. ``image_tokens``: tokens per picture,
+    instead of the model's number; ``task``: 'mcq' or 'regression' alone; ``passes``: prompts beyond
+    the paper's views. Raises UsageError for an engine without a tokenizer here."""
     if spec.backend not in TOKENIZED:
         raise UsageError(
             f"{spec.name}: backend {spec.backend} has no tokenizer to count with; plan works for:"
@@ -203,7 +204,7 @@ def _first_picture(benchmark: Path, ids: pd.Series) -> tuple[bytes, ...]:
 
 def _planned(plan: Plan, paths: list[np.ndarray], size: int, limit: int | None) -> tuple[int, int]:
     """(tokens prefilled, pictures encoded) when the chunks of the plan are scored in trees of at
-    most ``limit`` tokens (None: alone)."""
+    most ``limit`` tokens (None: each prompt alone)."""
     ids = plan.distinct["image_id"]
     tokens = pictures = start = 0
     while start < len(ids):

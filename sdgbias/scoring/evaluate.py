@@ -1,5 +1,5 @@
-"""Scoring a model on a benchmark: plan, score what is missing, summarise, publish. The one place
-that ties the rooms together."""
+"""Scoring a model on a benchmark: plan, score what is missing, summarise, publish. The only module
+that connects engines, suites and the store."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from sdgbias.suites.sdg import read_table
 from sdgbias.suites.suite import EvalSettings, Scored, Suite
 from sdgbias.types import ModelSpec, View
 
-#: Why an engine that only chooses labels can't be asked a prompt.
+#: Why an engine that only chooses labels can't score a prompt.
 NO_LIST = "not a question that this model can answer: it chooses one of listed labels"
 
 
@@ -37,8 +37,8 @@ def _silent(what: str, done: int, total: int) -> None:
 
 @dataclass(frozen=True)
 class Pool:
-    """Where engines run; it never changes a result. ``workers``: processes of this machine, or
-    actors at most on the Ray cluster at address ``ray``."""
+    """Where engines run; this never changes a result. ``workers``: number of processes on this
+    machine, or the maximum number of actors on the Ray cluster at address ``ray``."""
 
     workers: int | None = None
     ray: str = ""
@@ -46,10 +46,10 @@ class Pool:
 
 @dataclass(frozen=True)
 class Outcome:
-    """run_id of the published run, and what it took: naive, the cells of the paper's views; planned,
-    distinct prompts, of which ``extra`` are asked by extra passes alone; scored now, found in the
-    cache, failed; and those that its model can't be asked on principle, which are none of the
-    planned ones and no reason to start again."""
+    """run_id of the published run, and its cost: naive, the cells of the paper's views; planned,
+    distinct prompts, of which ``extra`` belong to extra prompts alone; scored now, found in the
+    cache, failed; and unanswerable prompts, which no engine of this kind can answer: they are not
+    part of the planned ones and no reason to retry."""
 
     run_id: str
     naive: int
@@ -59,7 +59,7 @@ class Outcome:
     failed: int
     unanswerable: int = 0
     extra: int = 0
-    published: bool = True  # False: the run was there, whole, and nothing was done
+    published: bool = True  # False: the complete run was there already and nothing was done
 
 
 def identify(
@@ -70,9 +70,9 @@ def identify(
     settings: EvalSettings,
 ) -> str:
     """The id of a run: model, engine and weights (``fingerprint``), benchmark (its ``card``),
-    settings and the suite's version. The same of them always make the same run; nothing else
-    does. A night calls this with the outside view of a model as ``fingerprint``
-    (nightly/identity.py): two jobs of one such id need one process."""
+    settings and the suite's version. Equal inputs give an equal id, and nothing else enters it. The
+    nightly run passes a model's external identity as ``fingerprint`` (nightly/identity.py): two
+    jobs with one such id need only one process."""
     parts = [fingerprint, str(card["benchmark_id"]), suite.identity(settings), suite.version]
     digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
     return f"{spec.name}-{digest[:12]}"
@@ -82,9 +82,9 @@ def identify(
 def open_engine(
     spec: ModelSpec, root: Path, benchmark: Path, results: Path, pool: Pool
 ) -> Iterator[Backend | EnginePool]:
-    """The engine of a run: one in this process, or several that bring a scorer of their own.
-    Raises UsageError for several engines at an endpoint: its budget has one ledger, and one engine
-    asks it many things at once."""
+    """The engine of a run: one in this process, or a pool with its own scorer. Raises UsageError
+    for several engines at an endpoint: its budget has one ledger, and one engine already sends
+    requests in parallel."""
     several = (pool.workers or 1) > 1
     if spec.backend == "api" and (pool.ray or several):
         raise UsageError(
@@ -110,8 +110,8 @@ def open_engine(
 
 @dataclass(frozen=True)
 class Scoring:
-    """What became of a plan: what is scored, the scorer with its failures, and ``asked``, keys of
-    the prompts that were asked for the first time."""
+    """The state of a plan after scoring: the scores, the scorer with its failures, and ``asked``,
+    keys of the prompts that were sent for the first time."""
 
     plan: Plan
     scored: Scored
@@ -134,12 +134,12 @@ class Scoring:
 
     @property
     def extra(self) -> int:
-        """Distinct prompts of extra passes alone, those that can't be asked on principle aside."""
+        """Distinct prompts that only extra prompts need, unanswerable ones excluded."""
         beyond = set(self.plan.distinct["key"]) - self.plan.paper()
         return sum(self.failures.get(key) != NotAnswerable.kind for key in beyond)
 
     def outcome(self, run_id: str) -> Outcome:
-        """Counts of prompts; those that can't be asked on principle are none of the planned."""
+        """Counts of prompts; unanswerable prompts are not among the planned ones."""
         unanswerable = sum(kind == NotAnswerable.kind for kind in self.failures.values())
         planned, failed = self.plan.planned - unanswerable, len(self.failures) - unanswerable
         fresh = len(self.asked - set(self.failures))
@@ -170,15 +170,15 @@ def score_model(
     settings: EvalSettings = EvalSettings(),
     progress: Progress = _silent,
 ) -> Scoring:
-    """Everything of a run that needs the model: what the cache beside ``results`` lacks is asked
-    and committed to it."""
+    """The part of a run that needs the model: scores every prompt that is missing from the cache
+    beside ``results`` and commits the rows to it."""
     suite = suites.of(benchmark)
     plan = make_plan(suite.cells(benchmark, settings), engine.fingerprint)
     cache = ScoreCache(results.parent, spec.name, engine.fingerprint)
     images = Pictures(ImageReader(benchmark))
     images.require(plan.distinct["image_id"])
     with cache.exclusive():
-        # the budget is that of this benchmark's runs, over all starts
+        # the budget covers all runs on this benchmark, over all starts
         benchmark_id = str(suites.benchmark_card(benchmark)["benchmark_id"])
         engine.use_ledger(cache.folder / "spent.json", benchmark_id)
         scorer = scorer_for(engine, cache, images, spec)
@@ -203,9 +203,9 @@ def score_model(
 def _unanswerable(
     engine: Backend | EnginePool, benchmark: Path, suite: Suite, plan: Plan, wanted: pd.DataFrame
 ) -> dict[str, str]:
-    """Key -> why of the prompts that an engine can't be asked on principle: what has candidates
-    where it only chooses one of listed labels, and what has a right answer that is none of the few
-    it can say."""
+    """Key -> reason of the prompts that this engine can never answer: prompts with candidates where
+    it only chooses one of the listed labels, and prompts whose right answer is not among the few
+    names it can give."""
     named = {} if engine.names is None else suite.unanswerable(benchmark, wanted, engine.names)
     if not engine.chooses_labels:
         return named
@@ -227,13 +227,13 @@ def evaluate(
     file.
 
     Prompts scored before (by this or an interrupted run) are read from the cache beside the results
-    file. The same model, benchmark and settings give the same run_id; a run that is published
-    already and lacks nothing is left alone.
+    file. The same model, benchmark and settings give the same run_id; a complete published run is
+    left alone.
     """
     started = datetime.now(UTC)
     card, suite = suites.benchmark_card(benchmark), suites.of(benchmark)
     with store.connect(results, details=()):
-        pass  # a folder that can't be written is an error before any prompt is scored
+        pass  # an unwritable folder is an error before any prompt is scored
     with open_engine(spec, root, benchmark, results, pool) as engine:
         run_id = identify(spec, card, engine.fingerprint, suite, settings)
         if (done := _published(results, run_id)) is not None and not done.failed:
@@ -269,7 +269,7 @@ def evaluate(
 
 
 def _published(results: Path, run_id: str) -> Outcome | None:
-    """What a stored run took when it was made; None where there is none."""
+    """The outcome of a stored run, as recorded when it was computed; None if there is none."""
     if not store.has_run(results, run_id):
         return None
     sql = """SELECT n_prompts_naive, n_prompts_planned, n_failed, coalesce(CAST(config ->>
@@ -285,8 +285,8 @@ def _published(results: Path, run_id: str) -> Outcome | None:
 def _nothing_scored(
     spec: ModelSpec, benchmark: Path, suite: Suite, failures: list[tuple[str, str, str]]
 ) -> ModelError | InfrastructureError:
-    """The error of a run without a single answer: of the model where it can't be asked on
-    principle, else of what failed first."""
+    """The error of a run without a single answer: a model error if no prompt is answerable by it,
+    else the first failure."""
     if failures and all(kind == NotAnswerable.kind for _, kind, _ in failures):
         return ModelError(
             f"{spec.name}: can't be asked a single question of {benchmark}: {failures[0][2]};"
@@ -305,8 +305,8 @@ def _nothing_scored(
 
 
 def _work(engine: Backend | EnginePool, scoring: Scoring) -> dict[str, float]:
-    """What the engines did, and the seconds that it took inside them: what `sdgbias plan` judges
-    the next run's time by."""
+    """The engines' counters, and the seconds spent inside them, from which `sdgbias plan` estimates
+    the next run's time."""
     seconds = round(scoring.scorer.seconds, 3)
     return {**engine.counts, "seconds": seconds, "engines": engine.size}
 
@@ -314,8 +314,8 @@ def _work(engine: Backend | EnginePool, scoring: Scoring) -> dict[str, float]:
 def _circumstances(
     spec: ModelSpec, card: Mapping[str, object], scoring: Scoring
 ) -> dict[str, object]:
-    """What a run's config keeps that its id doesn't hang on. extra: cells and distinct prompts
-    beyond the suite's views."""
+    """Parts of a run's config that don't enter its id. extra: cells and distinct prompts beyond the
+    suite's views."""
     return {
         "extra": {
             "cells": int((~scoring.paper).sum()),
@@ -329,7 +329,7 @@ def _circumstances(
 
 
 def _of_model(spec: ModelSpec, fingerprint: str) -> dict[str, object]:
-    """What table ``runs`` keeps of a model."""
+    """The model's fields in table ``runs``."""
     return {
         "model": spec.name,
         "title": spec.title,

@@ -1,16 +1,14 @@
-"""Does a model give the same scores on every engine that can serve it, and on one engine whatever
-stands beside a prompt?
+"""Parity check: does a model give the same scores on every engine that can serve it, and on one
+engine whatever else is in the batch?
 
-A fixed set of probes, drawn from a benchmark's prompts by seed, is scored by the model's own engine
+A fixed set of probes, drawn from a benchmark's prompts by seed, is scored by the model's engine
 three times (each prompt alone, in batches, in batches of another order) and by every other engine
-of the same weights. What is compared, and what counts as the same, is agreement.py's. `sdgbias
-models check` runs it; `evaluate` publishes nothing for a model whose stored verdict is `disagree`.
+of the same weights. engines/agreement.py defines the comparison and its tolerances. `sdgbias models
+check` runs it; `evaluate` publishes nothing for a model whose stored verdict is `disagree`.
 
-May this model be asked every night? A few probes on its own engine decide: each alone, in batches,
-and in batches of another order.
-
-A model whose probes differ, or have no score, stays a candidate with that as its reason; so does
-one that can't run here.
+Whether a model may be enabled for the nightly run is decided by a few probes on its engine alone:
+each alone, in batches, and in batches of another order. A model whose probes differ or have no
+score, or that can't run here, stays a candidate with that as its reason.
 """
 
 from __future__ import annotations
@@ -58,14 +56,14 @@ from sdgbias.types import ModelSpec, Prompt, ScoreBatch
 
 #: Which other engines serve the same weights.
 SAME_WEIGHTS = {"hf": ("vllm",), "vllm": ("hf",)}
-#: Options of an entry that still mean something when another engine takes its place.
+#: Options of an entry that remain valid when another engine takes its place.
 _KEPT_OPTIONS = (*HOUSE_OPTIONS, "chunk_timeout", "max_images")
 #: progress(what, done, total)
 Progress = Callable[[str, int, int], None]
 
 
 def counterparts(spec: ModelSpec, root: Path, against: Sequence[str] = ()) -> dict[str, ModelSpec]:
-    """Name -> what to compare with: `against`, else the entry's option `parity`, else every other
+    """Name -> entry to compare with: `against`, else the entry's option `parity`, else every other
     engine of the same weights. A name is an engine's (the same entry on that engine) or that of
     another entry."""
     listed = spec.options.get("parity", [])
@@ -100,9 +98,9 @@ def counterparts(spec: ModelSpec, root: Path, against: Sequence[str] = ()) -> di
 def score(
     engine: Backend, prompts: Sequence[Prompt], order: Sequence[int], size: int
 ) -> tuple[ScoreBatch, list[str]]:
-    """(scores in the order of the prompts, failures) when they are asked for in another order and
-    ``size`` at a time. A prompt that fails alone has NaN; when all do, the first error is raised.
-    """
+    """(scores in the order of the prompts, failures) when they are sent in another order and
+    ``size`` at a time. A prompt that fails alone has NaN; when all do, the first error is
+    raised."""
     width = max(len(p.candidates) for p in prompts)
     logits, mass = (
         np.full((len(prompts), width), np.nan, dtype=np.float32),
@@ -157,7 +155,7 @@ def check(
     progress: Progress = lambda what, done, total: None,
 ) -> dict[str, Any]:
     """The verdict on one model as it is stored. ``others``: see counterparts; one that can't be
-    loaded here is recorded as missing, or with ``must`` raised."""
+    loaded here is recorded as missing, or with ``must`` raises."""
     limit = TOLERANCES[spec.dtype] if tolerance is None else tolerance
     prompts, size = found.prompts, spec.batch_size
     batched = list(range(len(prompts)))
@@ -234,7 +232,7 @@ def check(
 
 
 def _loaded(spec: ModelSpec, root: Path) -> Any:
-    """The engine; one in another process ends with the block."""
+    """The engine; one in another process is closed at the end of the block."""
     engine: Any = load(spec, root)
     return closing(engine) if hasattr(engine, "close") else nullcontext(engine)
 
@@ -264,11 +262,11 @@ def _row(
 
 
 def save(folder: Path, told: dict[str, Any]) -> tuple[dict[str, Any], Path]:
-    """Completes a verdict and writes it (atomically) to parity/<model>.json below ``folder``; (what
-    was written, its path).
+    """Completes a verdict and writes it (atomically) to parity/<model>.json below ``folder``;
+    returns (the stored verdict, its path).
 
-    What the same fingerprint was compared with before, and not now, stays and counts. The digest
-    leaves the date out.
+    Earlier comparisons of the same fingerprint that were not repeated now are kept and still count.
+    The digest excludes the date.
     """
     model = str(told["model"])
     before = read_verdict(folder, model)
@@ -347,15 +345,15 @@ def lines(told: Mapping[str, Any]) -> list[str]:
 
 
 PROBES = 12
-#: Backends whose probes say something about the entry; those of others cost money, or ask what the
-#: engine isn't made for.
+#: Backends whose probes are informative about the entry; those of others cost money, or send
+#: prompts that the engine isn't made for.
 PROBED = ("hf", "planted", "vllm")
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """passed: nothing speaks against enabling the model; line: why, in one line; told: what
-    parity.keep stores, None without a probe."""
+    """passed: nothing prevents enabling the model; line: the reason, in one line; told: the verdict
+    that `save` stores, None without a probe."""
 
     passed: bool
     line: str
@@ -363,7 +361,7 @@ class Verdict:
 
 
 def here(root: Path) -> Host:
-    """This machine, as register.propose wants it."""
+    """This machine, as registry/propose.py needs it."""
     vllm = ModelSpec(name="vllm", title="", backend="vllm", repo="", revision="", state="")
     try:
         interpreter(vllm, root)
@@ -381,8 +379,8 @@ def probe(
     seed: int = 0,
     progress: Progress = lambda what, done, total: None,
 ) -> Verdict:
-    """Loads the model and asks it n prompts of a benchmark (None: of one made for this). Never
-    raises for what the model does."""
+    """Loads the model and scores n prompts of a benchmark (None: of one generated for this). Never
+    raises for a fault of the model."""
     if spec.backend not in PROBED:
         return Verdict(True, f"not probed: backend {spec.backend}")
     found = probes(benchmark, n, seed)

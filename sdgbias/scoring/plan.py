@@ -1,8 +1,8 @@
 """Which prompts are distinct, and in which order they are scored.
 
-Of the 20 view x test cells of a question only the distinct prompts are scored: at T5 Full is IMG+Q
-and CTX+Q is Q-only, IMG+Q and Q-only are the same under every test, and text-only prompts repeat
-across the items of an indicator. Two cells are the same prompt when text, image bytes and
+Of the 20 view x test cells of a question only the distinct prompts are scored: at T5 Full equals
+IMG+Q and CTX+Q equals Q-only, IMG+Q and Q-only are the same under every test, and text-only prompts
+repeat across the items of an indicator. Two cells share a prompt when text, image bytes and
 candidates agree.
 """
 
@@ -21,9 +21,8 @@ _SAME = ["candidates", "image_id", "text"]
 @dataclass(frozen=True)
 class Plan:
     """distinct: one row per distinct prompt (key, text, image_id, candidates, uses), in scoring
-    order.
-    cells: the benchmark's prompts with the key of the distinct prompt that answers them (task,
-    item_id, test, view, key)."""
+    order. cells: the benchmark's prompts with the key of the distinct prompt that answers them
+    (task, item_id, test, view, key)."""
 
     distinct: pd.DataFrame
     cells: pd.DataFrame
@@ -37,8 +36,8 @@ class Plan:
         return len(self.distinct)
 
     def paper(self) -> frozenset[str]:
-        """Keys of the distinct prompts that the paper's views ask; the others are asked by extra
-        passes alone, and are no part of a comparison with the paper's cells."""
+        """Keys of the distinct prompts of the paper's views; the others belong to extra prompts
+        alone and don't enter a comparison with the paper's cells."""
         views = [view.value for view in View]
         return frozenset(self.cells.loc[self.cells["view"].isin(views), "key"])
 
@@ -51,12 +50,12 @@ def prompt_key(fingerprint: str, candidates: str, image_id: str, text: str) -> s
 
 
 def make_plan(prompts: pd.DataFrame, fingerprint: str) -> Plan:
-    """Distinct prompts in the order in which an engine can reuse most.
+    """Distinct prompts in the order that lets an engine reuse most.
 
-    All prompts about one picture stand together, and within them those that begin alike; pictures
-    with the longest prompts come first, so that a chunk that is too large shows at once; prompts
-    without a picture come last. prompts: task, item_id, test, view, text, image_id, candidates. The
-    order of its rows does not matter.
+    All prompts about one picture are adjacent, sorted by common prefix; pictures with the longest
+    prompts come first, so that a chunk that is too large fails at once; prompts without a picture
+    come last. prompts: task, item_id, test, view, text, image_id, candidates. The order of its rows
+    does not matter.
     """
     groups = prompts.groupby(_SAME, sort=True)
     distinct = groups.size().rename("uses").reset_index()
@@ -75,11 +74,11 @@ def make_plan(prompts: pd.DataFrame, fingerprint: str) -> Plan:
 
 
 def chunks(image_id: pd.Series, start: int, size: int) -> int:
-    """Where the chunk that begins at row ``start`` ends: about ``size`` prompts, whole pictures
-    where one has no more than that."""
+    """End of the chunk that begins at row ``start``: about ``size`` prompts, and whole pictures
+    unless one has more prompts than that."""
     end = min(start + size, len(image_id))
     if end == len(image_id) or image_id.iloc[end] == "":
         return end
     ids = image_id.iloc[start : end + 1].to_numpy()
-    first = int((ids == ids[-1]).argmax())  # where the picture that the cut would part begins
+    first = int((ids == ids[-1]).argmax())  # first row of the picture that the cut would split
     return start + first if first else end

@@ -1,4 +1,5 @@
-"""The fixed set of prompts on which engines are compared: drawn from a benchmark, or from a small one made for it."""
+"""The fixed set of prompts on which engines are compared, drawn from a benchmark or from a small
+synthetic one."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from sdgbias.scoring.plan import make_plan
 from sdgbias.suites import sdg
 from sdgbias.types import Prompt
 
-_PER_PICTURE = 16  # probes per picture, so that prompts share what they begin with
+_PER_PICTURE = 16  # probes per picture, so that prompts share a prefix
 
 
 _THIRD = re.compile(r"; C\. [^\n]*(?=\n)")
@@ -27,8 +28,8 @@ _THIRD = re.compile(r"; C\. [^\n]*(?=\n)")
 
 @dataclass(frozen=True)
 class Probes:
-    """prompts in plan order; origin: the benchmark's id, or that they were made for this check;
-    strata: how many of each kind."""
+    """prompts in plan order; origin: the benchmark's id, or that they were generated for this
+    check; strata: the number of each kind."""
 
     prompts: list[Prompt]
     origin: str
@@ -42,8 +43,8 @@ class Probes:
 
 def draw(distinct: pd.DataFrame, n: int, seed: int) -> pd.DataFrame:
     """At most n of a plan's distinct prompts, in its order: equal shares of each kind (with and
-    without a picture, two options, three options, digits), of each kind the shortest, the longest,
-    and then by the seed, the pictured ones about a few pictures.
+    without a picture, two options, three options, digits); of each kind the shortest, the longest,
+    and then by the seed, those with pictures about a few pictures.
 
     distinct: text, image_id, candidates. Where it holds no question with two options, some of three
     lose their last one. A kind with too few prompts leaves its share to the others.
@@ -83,8 +84,8 @@ def _with_two_options(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def probes(benchmark: Path | None, n: int, seed: int) -> Probes:
-    """Probes of a benchmark folder; None: of a small one that is made here from synthetic places
-    and thrown away."""
+    """Probes of a benchmark folder; None: of a small temporary one, generated from synthetic
+    places."""
     if benchmark is None:
         with tempfile.TemporaryDirectory() as folder:
             _make_benchmark(Path(folder))

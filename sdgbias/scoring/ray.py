@@ -1,12 +1,12 @@
 """One plan on a Ray cluster: Ray Data's batch inference with one stateful actor per engine. Ray is
-imported only when asked for.
+imported only when needed.
 
-The pieces (scoring.cut) wait as files on the driver's machine, where their pictures are read and
-sent along as bytes; an actor loads its engine once, scores whole pieces and returns the rows; the
-driver commits them as they arrive. So nodes need the package and the model, but no common file
-system. Ray restarts the actors of a lost node as soon as there is room; what they had not answered
-comes again in the next round, in smaller pieces, so that a prompt that ends its engine is alone in
-the end and recorded as a failure.
+The work units (scorer.split_work) are files on the driver's machine, where their pictures are read
+and sent along as bytes; an actor loads its engine once, scores whole units and returns the rows;
+the driver commits them as they arrive. So nodes need the package and the model, but no shared file
+system. Ray restarts the actors of a lost node as soon as there is room; their unanswered prompts
+are sent again in the next round, in smaller units, so that a prompt that kills its engine is
+finally alone and recorded as a failure.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ from sdgbias.scoring.scorer import (
 from sdgbias.scoring.workers import gpus_per_engine
 from sdgbias.types import ModelSpec
 
-#: Seconds that a machine has to take a connection, and that a cluster has to answer.
+#: Seconds allowed for a machine to accept a connection, and for a cluster to answer.
 CONNECT_TIMEOUT, PATIENCE = 10.0, 60.0
-#: Said to the cluster by another process first: Ray itself waits for minutes on what is none, and
-#: writes lines of warnings meanwhile.
+#: Run in another process first: on an address without a cluster Ray itself waits for minutes and
+#: prints warnings meanwhile.
 PROBE = "import ray, sys; ray.init(address=sys.argv[1], log_to_driver=False)"
-#: Chunks in a piece (at most) of the rounds: first with all that is missing, then with what was not
-#: answered; 0: one prompt, and a second time, for those whose node was lost while they were alone.
+#: Most chunks per work unit, by round: first for all missing prompts, then for the unanswered ones;
+#: 0: one prompt per unit, and a second time for those whose node was lost while they were alone.
 ROUNDS = (16, 1, 0, 0)
 
 
 @dataclass
 class Answer:
-    """What an engine returns for a piece: rows by kind, failures, seconds inside the engine, its
+    """An engine's result for one work unit: rows by kind, failures, seconds inside the engine, its
     counts; or an error."""
 
     rows: dict[str, list[pd.DataFrame]] = field(
@@ -69,7 +69,7 @@ class Answer:
 
 
 class BufferSink:
-    """A Sink that keeps what is finished, for its way to the driver."""
+    """A Sink that buffers finished chunks until they are sent to the driver."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.answer = folder, Answer()
@@ -79,7 +79,7 @@ class BufferSink:
 
 
 class Engine:
-    """One actor: loads the engine, then answers pieces."""
+    """One actor: loads the engine, then scores work units."""
 
     def __init__(self, spec: ModelSpec, root: Path, fingerprint: str) -> None:
         self.folder = tempfile.TemporaryDirectory(prefix="sdgbias-")
@@ -126,12 +126,12 @@ class Engine:
 
 
 class Cluster(EnginePool):
-    """The engines of one model on a cluster: what a backend has of an identity, what a Scorer has
-    of a run (scoring.Run).
+    """The engines of one model on a cluster; has the identity attributes of a backend and the run
+    attributes of a Scorer (scorer.Run).
 
     ``most``: engines at most (None: as many as fit). Raises UsageError without Ray,
-    InfrastructureError when the cluster doesn't answer or no node has room for an engine, and what
-    loading the model raises.
+    InfrastructureError when the cluster doesn't answer or no node has room for an engine, and the
+    errors of loading the model.
     """
 
     def __init__(
@@ -188,8 +188,8 @@ class Cluster(EnginePool):
             ) from None
 
     def run(self, missing: pd.DataFrame, wanted: pd.DataFrame, progress: Progress) -> None:
-        """Scores ``missing`` and decodes the numbers ``wanted``, in rounds. Raises what no other
-        engine would be spared."""
+        """Scores ``missing`` and decodes the numbers ``wanted``, in rounds. Raises errors that
+        every engine would meet."""
         tally = ProgressTracker(missing, wanted, progress)
         rest = WorkUnit(missing, wanted)
         for chunks in ROUNDS:
@@ -232,8 +232,8 @@ class Cluster(EnginePool):
         self.counts.update(answer.counts)
 
     def _stream(self, pieces: Mapping[int, WorkUnit], ahead: int) -> Iterator[tuple[int, Answer]]:
-        """(number, answer) of the pieces as they come; ends without those that died with their
-        engine, of which each has ``ahead``."""
+        """(number, answer) of the work units as they arrive; units that were lost with their engine
+        are missing. ``ahead``: most units in flight per actor."""
         import ray.data
 
         if not pieces:
@@ -258,8 +258,8 @@ class Cluster(EnginePool):
                 compute=ray.data.ActorPoolStrategy(
                     size=min(self.size, len(pieces)), max_tasks_in_flight_per_actor=ahead
                 ),
-                # a task that waits for its actor to come back would wait for a node that may never
-                # do
+                # no retries: a task that waits for its actor's restart would wait for a node that
+                # may never return
                 ray_remote_args_fn=lambda: {"max_restarts": -1, "max_task_retries": 0},
                 **self.needs,
             )
@@ -331,15 +331,15 @@ def connect(address: str) -> Any:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
-    context.max_errored_blocks = -1  # what died with its engine comes again in the next round
+    context.max_errored_blocks = -1  # units lost with an engine are resent next round
     return ray
 
 
 def resources_for(
     spec: ModelSpec, nodes: Sequence[Mapping[str, Any]]
 ) -> tuple[dict[str, Any], int]:
-    """(what one engine takes, how many fit on the nodes alive). GPUs where the cluster has any and
-    the engine uses them, else option `num_cpus` (default 1) of the nodes' CPUs."""
+    """(resources of one engine, how many engines fit on the live nodes). GPUs where the cluster has
+    any and the engine uses them, else option `num_cpus` (default 1) of the nodes' CPUs."""
     alive = [node["Resources"] for node in nodes if node.get("Alive", node.get("alive"))]
     gpus = gpus_per_engine(spec)
     if gpus and any(node.get("GPU", 0) for node in alive):
@@ -356,8 +356,8 @@ def _said(needs: Mapping[str, float]) -> str:
 
 
 def _root_here(root: Path) -> Path:
-    """The folder that 'local:' repositories are relative to: the driver's where this node has it,
-    else this node's own."""
+    """The folder that 'local:' repositories are relative to: the driver's path if it exists on this
+    node, else this node's default."""
     return root if (root / "registry" / "models").is_dir() else find_root()
 
 
@@ -370,7 +370,7 @@ def _probe(spec: ModelSpec, root: Path) -> tuple[str, bool] | SdgbiasError:
 
 
 class Fetch:
-    """The one actor on the driver's machine that reads pieces and their pictures."""
+    """The one actor on the driver's machine that reads work units and their pictures."""
 
     def __init__(self, folder: Path, benchmark: Path) -> None:
         self.folder, self.pictures = folder, Pictures(ImageReader(benchmark))

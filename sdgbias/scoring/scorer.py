@@ -1,13 +1,13 @@
-"""Scoring prompts into the cache, chunk by chunk: nothing that is done is lost, nothing is done
-twice, one bad prompt stops nobody.
+"""Scores prompts into the cache, chunk by chunk: no finished work is lost or repeated, and one bad
+prompt doesn't stop the others.
 
-A chunk is a few whole pictures with all their prompts (plan.chunks), committed as one shard. What
-fails is told apart: a chunk that runs out of memory is halved and the size that fits is kept; a
-prompt that fails alone is recorded with its kind and left unscored, so that the next start tries it
-again. A watchdog ends a process whose engine hangs, and names the prompts in flight.
+A chunk is a few whole pictures with all their prompts (plan.chunks), committed as one shard.
+Failures are isolated: a chunk that runs out of memory is halved and the size that fits is kept; a
+prompt that fails alone is recorded with its kind and left unscored, so that the next start retries
+it. A watchdog ends a process whose engine hangs, and names the prompts in flight.
 
-Several engines on one plan get it in pieces (`cut`): workers.py (processes of this machine),
-ray_run.py (a cluster).
+Several engines on one plan receive it in work units (`split_work`): workers.py (processes of this
+machine), ray.py (a cluster).
 """
 
 from __future__ import annotations
@@ -46,15 +46,14 @@ from sdgbias.types import DIGITS, ModelSpec, Prompt
 
 #: progress(what, done, total)
 Progress = Callable[[str, int, int], None]
-#: Seconds that one chunk may take before the engine counts as hung (registry option
-#: `chunk_timeout`).
+#: Seconds before a chunk's engine counts as hung (registry option `chunk_timeout`).
 CHUNK_TIMEOUT = 1800.0
 NOTES = "in_flight*.json"
 SCORING, DECODING = "scoring prompts", "decoding numbers"
 
 
 class Sink(Protocol):
-    """Where finished chunks go: a ScoreCache, or a list that travels to one."""
+    """Destination of finished chunks: a ScoreCache, or a buffer that is sent to one."""
 
     folder: Path
 
@@ -62,8 +61,8 @@ class Sink(Protocol):
 
 
 class Run(Protocol):
-    """What scores a plan: a Scorer here, workers.Crew in several processes, ray_run.Cluster on
-    several machines."""
+    """Scores a plan: a Scorer here, workers.WorkerPool in several processes, ray.Cluster on several
+    machines."""
 
     failures: list[tuple[str, str, str]]
     seconds: float
@@ -74,7 +73,7 @@ class Run(Protocol):
 
 
 class EnginePool(Loaded, ABC):
-    """Engines in other processes: they bring a scorer of their own."""
+    """Engines in other processes; the pool provides the scorer."""
 
     @abstractmethod
     def scorer(self, cache: ScoreCache, images: Mapping[str, tuple[bytes, ...]]) -> Run: ...
@@ -94,7 +93,7 @@ def scorer_for(
 class Scorer:
     """Scores prompts into a cache. `failures`: (key, kind, message) of prompts that failed alone;
     `size`: prompts per chunk, smaller once a chunk ran out of memory; `seconds`: time spent inside
-    the engine. `worker`: number of this worker among several."""
+    the engine. `worker`: index of this worker in its pool."""
 
     def __init__(
         self,
@@ -106,7 +105,7 @@ class Scorer:
     ) -> None:
         self.backend, self.cache, self.images, self.spec = backend, cache, images, spec
         self.failures: list[tuple[str, str, str]] = []
-        self.scored_any = any(cache.folder.glob("scores-*.parquet"))  # by an earlier start, too
+        self.scored_any = any(cache.folder.glob("scores-*.parquet"))  # including earlier starts
         self.forces_starts = backend.forces_starts
         self.size = spec.batch_size
         self.seconds = 0.0
@@ -132,7 +131,7 @@ class Scorer:
     def _guarded(
         self, rows: pd.DataFrame, work: Callable[[pd.DataFrame], pd.DataFrame]
     ) -> list[pd.DataFrame]:
-        """The finished parts of a chunk: whole, or halved again and again around the prompts that
+        """The finished parts of a chunk: whole, or halved repeatedly to isolate the prompts that
         fail."""
         try:
             with self.watchdog.watching(rows["key"].tolist()):
@@ -153,7 +152,7 @@ class Scorer:
                 and not getattr(error, "of_prompt", False)
                 and not (self.scored_any or any(self.cache.folder.glob("scores-*.parquet")))
             ):
-                raise  # nothing was scored yet: it isn't this prompt, it is the model
+                raise  # nothing was scored yet: the fault is the model's, not this prompt's
             kind = getattr(error, "kind", type(error).__name__)
             self.failures.append(
                 (
@@ -245,15 +244,15 @@ class Scorer:
 
 
 class Watchdog:
-    """Writes which prompts are in flight since when, and ends the process with exit code 8 when a
-    chunk takes longer than ``limit`` seconds (0: never). A C library that hangs can't be
-    interrupted in any other way; what is committed is safe. The next start finds the note and
+    """Records the prompts in flight and their start time, and ends the process with exit code 8
+    when a chunk takes longer than ``limit`` seconds (0: no limit). A hanging C library can't be
+    interrupted in any other way; committed chunks are safe. The next start finds the note and
     scores those prompts last and one by one, so that one of them can't stop the others. ``alone``:
-    no other process sees to those prompts, so the person is told what to do."""
+    no other process retries those prompts, so the error message says what to do."""
 
     def __init__(self, path: Path, limit: float, alone: bool = True) -> None:
         self.path, self.limit, self.alone = path, limit, alone
-        self.report = BEFORE_EXIT.get()  # here, because the timer's thread has no context
+        self.report = BEFORE_EXIT.get()  # read here, because the timer's thread has no context
         self.suspects = suspects(path.parent)
 
     def _write(self, keys: list[str], hung: bool) -> None:
@@ -303,19 +302,19 @@ class Watchdog:
         return pd.concat([rows[~late], rows[late]], ignore_index=True) if late.any() else rows
 
     def cut(self, keys: pd.Series, start: int, end: int) -> int:
-        """Where the chunk [start, end) ends, so that a prompt that hung before stands alone."""
+        """End of the chunk [start, end), so that a prompt that hung before is alone."""
         late = np.flatnonzero(keys.iloc[start:end].isin(self.suspects))
         return end if not len(late) else start + max(1, int(late[0]))
 
 
 def note_path(folder: Path, worker: int | None = None) -> Path:
-    """Where a watchdog writes which prompts are in flight."""
+    """The file in which a watchdog records the prompts in flight."""
     return folder / ("in_flight.json" if worker is None else f"in_flight-{worker}.json")
 
 
 def read_note(path: Path) -> tuple[list[str], int, bool]:
-    """(keys in flight, process id, whether the engine hung) of a watchdog's note; nothing in flight
-    without a readable one."""
+    """(keys in flight, process id, whether the engine hung) of a watchdog's note; no keys without a
+    readable note."""
     try:
         note = json.loads(path.read_text(encoding="utf-8"))
         return [str(key) for key in note["keys"]], int(note["pid"]), bool(note["hung"])
@@ -324,7 +323,7 @@ def read_note(path: Path) -> tuple[list[str], int, bool]:
 
 
 def suspects(folder: Path) -> set[str]:
-    """Keys of the prompts on which an engine hung when it was last at work in this folder."""
+    """Keys of the prompts on which an engine hung in the last run in this folder."""
     notes = [read_note(path) for path in folder.glob(NOTES)]
     return {key for keys, _, hung in notes if hung for key in keys}
 
@@ -346,8 +345,8 @@ def timeout(spec: ModelSpec) -> float:
 
 
 def not_generated(rows: pd.DataFrame, decoded: pd.Series) -> pd.DataFrame:
-    """The ``rows`` (key, forced) of which not every answer is among ``decoded``, the keys of the
-    answers there are."""
+    """The ``rows`` (key, forced) with answers missing from ``decoded``, the keys of the existing
+    answers."""
     if rows.empty:
         return rows
     have = rows["key"].map(decoded.value_counts()).fillna(0)
@@ -356,23 +355,22 @@ def not_generated(rows: pd.DataFrame, decoded: pd.Series) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class WorkUnit:
-    """A part of a plan that one engine does in one go: rows to ``score`` and rows to ``decode``
-    (the suite's generations_needed), in plan order.
-    ``alone``: one prompt that was in flight when an engine ended; when that happens again it is a
-    failure."""
+    """A part of a plan that one engine scores at a time: rows to ``score`` and rows to ``decode``
+    (the suite's generations_needed), in plan order. ``alone``: a single prompt that was in flight
+    when an engine ended; if that happens again it is recorded as a failure."""
 
     score: pd.DataFrame
     decode: pd.DataFrame
     alone: bool = False
 
     def prompts(self) -> list[str]:
-        """Their keys, each once."""
+        """The keys of its prompts, without duplicates."""
         return list(dict.fromkeys([*self.score["key"], *self.decode["key"]]))
 
     def only(
         self, scores: Collection[str], numbers: Collection[str], alone: bool = False
     ) -> WorkUnit:
-        """What of it concerns these keys."""
+        """The part of the unit with these keys."""
         return WorkUnit(
             self.score[self.score["key"].isin(scores)],
             self.decode[self.decode["key"].isin(numbers)],
@@ -384,15 +382,15 @@ class WorkUnit:
 
 
 class ProgressTracker:
-    """Progress over several engines: every change is told once."""
+    """Progress over several engines; every change is reported once."""
 
     def __init__(self, missing: pd.DataFrame, wanted: pd.DataFrame, progress: Progress) -> None:
         self.totals, self.progress = {SCORING: len(missing), DECODING: len(wanted)}, progress
         self.told = dict.fromkeys(self.totals, 0)
 
     def left(self, pieces: Iterable[WorkUnit], begun: Iterable[Mapping[str, int]] = ()) -> None:
-        """``pieces`` wait; of those that are ``begun`` so many prompts are left, by kind of
-        work."""
+        """Reports the remaining prompts: all of the waiting ``pieces`` plus those left of the
+        ``begun`` ones, by kind of work."""
         left = Counter({SCORING: 0, DECODING: 0})
         for piece in pieces:
             left.update({SCORING: len(piece.score), DECODING: len(piece.decode)})
@@ -412,9 +410,9 @@ def split_work(
     late: Collection[str] = (),
     most: int = 16,
 ) -> list[WorkUnit]:
-    """The rest of a plan in pieces of whole pictures, in plan order: about eight for each engine,
-    of 1 to ``most`` chunks of ``size`` prompts. Prompts in ``late`` come last and alone. The rows
-    of ``missing`` and ``wanted`` carry the index of the plan."""
+    """The rest of a plan in work units of whole pictures, in plan order: about eight per engine, of
+    1 to ``most`` chunks of ``size`` prompts. Prompts in ``late`` come last and alone. The rows of
+    ``missing`` and ``wanted`` carry the index of the plan."""
     scores, numbers = (rows[~rows["key"].isin(late)] for rows in (missing, wanted))
     ids = pd.concat([scores["image_id"], numbers["image_id"]])
     ids = ids[~ids.index.duplicated()].sort_index()

@@ -1,16 +1,14 @@
-"""One of several engines of this machine, in a process of its own: `python -m
-sdgbias.scoring.workers FD`, started by workers.Crew.
+"""A pool of engines on this machine, each in its own process (`python -m sdgbias.scoring.workers
+FD`), working on one plan.
 
-It loads the engine, then scores the pieces that come down the pipe and commits each chunk as a
-shard of the common cache. When the parent goes away, however that happens, it ends at once: a new
-run must never meet an old worker that is still writing.
+The parent holds the lock of the cache and the progress bar, and assigns work units of whole
+pictures to free workers. A worker loads the engine, then scores the units that it receives over a
+pipe and commits each chunk as a shard of the common cache. When a worker dies (killed, crashed,
+hung), the rest of its unit goes to the others and a new worker takes its place. The prompts that
+were in flight come last and alone: one that kills an engine a second time is recorded as a failure.
 
-Several engines on this machine, each in a process of its own (worker.py), on one plan.
-
-The parent holds the lock of the cache and the progress bar, and hands out pieces of whole pictures
-to whoever is free; the workers commit what they score. Of a worker that dies (killed, crashed,
-hung) the rest of its piece goes to the others, and a new worker takes its place. The prompts that
-were in flight come last and alone: one that ends an engine a second time is recorded as a failure.
+When the parent ends, however that happens, its workers end at once: a new run must never meet an
+old worker that is still writing.
 """
 
 from __future__ import annotations
@@ -60,8 +58,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Start:
-    """First message to a worker: what to load, where scores go (the folder of the results file),
-    which worker of how many it is."""
+    """First message to a worker: the model to load, the destination of scores (the folder of the
+    results file), and the worker's index."""
 
     spec: ModelSpec
     root: Path
@@ -80,7 +78,7 @@ class Ready:
 
 @dataclass(frozen=True)
 class Advance:
-    """A chunk is committed: ``done`` prompts of the piece so far, of this kind of work."""
+    """A chunk is committed: ``done`` prompts of the work unit so far, of this kind of work."""
 
     what: str
     done: int
@@ -88,8 +86,7 @@ class Advance:
 
 @dataclass(frozen=True)
 class Done:
-    """A piece is finished: what failed in it, seconds inside the engine, what the engine
-    counted."""
+    """A work unit is finished: its failures, seconds inside the engine, the engine's counts."""
 
     failures: list[tuple[str, str, str]]
     seconds: float
@@ -98,13 +95,13 @@ class Done:
 
 @dataclass(frozen=True)
 class Trouble:
-    """An error that a person can mend (errors.py) and that no other worker would be spared."""
+    """An error that a user can fix (errors.py) and that every other worker would meet too."""
 
     error: SdgbiasError
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears Ctrl-C and closes the pipe
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and closes the pipe
     pipe = Connection(int(sys.argv[1]))
     jobs: queue.SimpleQueue[Start | WorkUnit] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(pipe, jobs), daemon=True).start()
@@ -114,7 +111,7 @@ def main() -> None:
             _work(scorer, jobs.get(), pipe)
     except SdgbiasError as error:
         pipe.send(Trouble(error))
-        jobs.get()  # until the parent closes the pipe, so that the message arrives
+        jobs.get()  # blocks until the parent closes the pipe, so that the message arrives
     except (BrokenPipeError, ConnectionResetError):
         os._exit(0)
 
@@ -124,7 +121,7 @@ def _listen(pipe: Connection, jobs: queue.SimpleQueue[Start | WorkUnit]) -> None
         while True:
             jobs.put(pipe.recv())
     except (EOFError, OSError):
-        os._exit(0)  # the parent held the other end from before this process began (lifeline.py)
+        os._exit(0)  # the parent held the other end before this process began (lifeline.py)
 
 
 def _load(start: Start | WorkUnit, pipe: Connection) -> Scorer:
@@ -159,8 +156,8 @@ def _work(scorer: Scorer, piece: Start | WorkUnit, pipe: Connection) -> None:
 
 @dataclass
 class Worker:
-    """One process: its pipe, the piece it is at (None: free, or still loading) and how much of that
-    is left, per kind of work."""
+    """One process: its pipe, its current work unit (None: idle, or still loading) and the number of
+    prompts left in it, per kind of work."""
 
     number: int
     process: subprocess.Popen[bytes]
@@ -171,9 +168,9 @@ class Worker:
 
 
 class WorkerPool(EnginePool):
-    """N engines of one model. Has what a backend has of an identity (`fingerprint`, `counts`) and
-    what a Scorer has of a run (scoring.Run); `seconds`: inside all engines together. The first
-    engine is loaded at once, the others when there is work."""
+    """N engines of one model. Has the identity attributes of a backend (`fingerprint`, `counts`)
+    and the run attributes of a Scorer (scorer.Run); `seconds`: inside all engines together. The
+    first engine is loaded at once, the others when there is work."""
 
     def __init__(
         self, spec: ModelSpec, root: Path, benchmark: Path, results: Path, size: int
@@ -215,7 +212,7 @@ class WorkerPool(EnginePool):
         self.close()
 
     def close(self) -> None:
-        """Ends every worker: one whose pipe closes leaves at once."""
+        """Ends every worker: a worker exits as soon as its pipe closes."""
         for worker in self.workers.values():
             worker.pipe.close()
         for worker in self.workers.values():
@@ -232,8 +229,8 @@ class WorkerPool(EnginePool):
         return self
 
     def run(self, missing: pd.DataFrame, wanted: pd.DataFrame, progress: Progress) -> None:
-        """Scores ``missing`` and decodes the numbers ``wanted``. Raises what no other worker would
-        be spared, and InfrastructureError when engines keep dying; what is committed stays."""
+        """Scores ``missing`` and decodes the numbers ``wanted``. Raises errors that every worker
+        would meet, and InfrastructureError when engines keep dying; committed chunks are kept."""
         pieces = deque(
             split_work(
                 missing, wanted, self.spec.batch_size, self.size, suspects(self.cache.folder)
@@ -273,11 +270,12 @@ class WorkerPool(EnginePool):
     def _dispatch(self, worker: Worker, pieces: deque[WorkUnit]) -> None:
         worker.piece = piece = pieces.popleft()
         worker.left = {SCORING: len(piece.score), DECODING: len(piece.decode)}
-        with suppress(OSError):  # it died while it was free: `wait` tells so next
+        with suppress(OSError):  # it died while idle: `wait` reports that next
             worker.pipe.send(piece)
 
     def _receive(self, worker: Worker) -> bool:
-        """Takes one message; False when the worker is gone. Raises what it was told."""
+        """Receives one message; False when the worker is gone. Raises an error that the worker
+        sent."""
         try:
             message = worker.pipe.recv()
         except (EOFError, OSError):
@@ -311,7 +309,8 @@ class WorkerPool(EnginePool):
             )
 
     def _on_exit(self, worker: Worker, pieces: deque[WorkUnit]) -> None:
-        """Its piece, less what is committed, goes back; what was in flight comes last and alone."""
+        """Puts its unit, less the committed part, back; the prompts in flight come last and
+        alone."""
         end = _end(worker)
         worker.pipe.close()
         del self.workers[worker.number]
@@ -349,12 +348,12 @@ class WorkerPool(EnginePool):
                 " finished is kept: run the same command again with fewer --workers (memory?), or"
                 " with one to see why"
             )
-        if pieces and worker.ready:  # one that can't be loaded beside the others isn't tried again
+        if pieces and worker.ready:  # one that failed to load beside the others isn't restarted
             self._spawn(worker.number)
 
 
 def unfinished(piece: WorkUnit, cache: ScoreCache) -> WorkUnit:
-    """What of a piece isn't in the cache yet."""
+    """The part of a work unit that isn't in the cache yet."""
     scores = piece.score["key"][cache.lacks("scores", piece.score["key"])]
     return piece.only(
         set(scores), set(not_generated(piece.decode, cache.keys("generations"))["key"])
@@ -375,8 +374,8 @@ def _threads(size: int) -> dict[str, str]:
 
 
 def gpus_per_engine(spec: ModelSpec) -> float:
-    """GPUs that one engine takes where there are any: option `num_gpus` (0.5: two engines share
-    one), else vLLM's `tensor_parallel_size`, else 1; none for an engine without weights here."""
+    """GPUs per engine where there are any: option `num_gpus` (0.5: two engines share one), else
+    vLLM's `tensor_parallel_size`, else 1; 0 for an engine without local weights."""
     if spec.backend == "api" or spec.backend.startswith("planted"):
         return 0.0
     value = spec.options.get("num_gpus", spec.options.get("tensor_parallel_size", 1))
@@ -384,8 +383,8 @@ def gpus_per_engine(spec: ModelSpec) -> float:
 
 
 def _devices(spec: ModelSpec, number: int) -> dict[str, str]:
-    """The GPUs of worker ``number``: its own where there are enough, else shared in turn; nothing
-    is set without GPUs."""
+    """The GPUs of worker ``number``: dedicated ones where there are enough, else shared in turn;
+    nothing is set without GPUs."""
     each = gpus_per_engine(spec)
     said = os.environ.get("CUDA_VISIBLE_DEVICES")
     seen = (

@@ -1,11 +1,11 @@
-"""The results file: the only place that opens DuckDB for results.
+"""The results file: the only package that opens DuckDB for results.
 
-One DuckDB file holds every run; its big tables lie in Parquet files beside it (``details/``) and
-are read as if they were tables here. There is one writer at a time: DuckDB locks the whole file
-against other processes, so connections are short, and who finds the file held waits and tries
-again. A run is published whole, in one transaction (rows replaced by key), so a killed publish
-leaves the state of before and a repeated one changes nothing. The schema grows by the numbered
-files of ``migrations/``; ``schema_version`` says which have been applied.
+One DuckDB file holds every run; its big tables are Parquet files beside it (``<results>.runs/``)
+and are read as if they were tables here. There is one writer at a time: DuckDB locks the whole file
+against other processes, so connections are short, and a process that finds the file locked waits
+and retries. A run is published whole, in one transaction (rows replaced by key), so a killed
+publish leaves the previous state and a repeated one changes nothing. The schema grows by the
+numbered files of ``migrations/``; ``schema_version`` records which have been applied.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from sdgbias.store.tables import arrow_table, json_text
 
 PROVENANCE = ("measured", "planted")
 
-#: What identifies a row within its run (or within its benchmark). Checked at publish, because no
-#: table has a primary key.
+#: Key of a row within its run (or within its benchmark). Checked at publish, because no table has a
+#: primary key.
 RUN_TABLES: dict[str, tuple[str, ...]] = {
     **DETAILS,
     "cade_params": ("task", "test"),
@@ -70,12 +70,12 @@ NIGHT_TABLES: dict[str, tuple[str, ...]] = {
     "announcements": ("night", "target"),
 }
 
-#: Values of metric_rows.indicator that stand for all indicators or classes together. Their rows
-#: stand in headline_rows as well, which is a quarter of the size: publish and replace keep it so,
-#: and readers of many runs ask it first.
+#: Values of metric_rows.indicator that stand for all indicators or classes together. Their rows are
+#: duplicated in headline_rows, a quarter of the size, which readers of many runs query first;
+#: publish and replace keep the two consistent.
 HEADLINES = ("all", "all-52")
 
-#: DuckDB locks processes against each other, not threads; this lock does the latter.
+#: DuckDB locks against other processes, not threads; this lock covers threads.
 _WRITER = threading.RLock()
 
 
@@ -128,12 +128,11 @@ def connect(
     """Open the results file, migrated to this version's schema, and close it at the end of the
     block.
 
-    A file that another process holds is tried again for ``wait`` seconds. Writing creates the file
-    and its folder.
-    ``details``: the big tables that can be read (views.show adds others later); ``runs``: only of
-    these runs. Naming them saves some 10 ms a table where there are thousands of runs. Raises
-    StoreError: no such file (read-only), held too long, not writable, disk full, or written by a
-    newer sdgbias.
+    A file that another process holds is retried for ``wait`` seconds. Writing creates the file and
+    its folder. ``details``: the big tables that can be read (views.show adds others later);
+    ``runs``: restrict them to these runs. Naming them saves some 10 ms per table with thousands of
+    runs. Raises StoreError: no such file (read-only), locked too long, not writable, disk full, or
+    written by a newer sdgbias.
     """
     path = _local(path)
     if read_only:
@@ -167,12 +166,12 @@ def publish(
 ) -> None:
     """Write a whole run in one transaction; publishing the same run again changes nothing.
 
-    ``tables``: any of ``RUN_TABLES`` (what the run had before is replaced, also by nothing when a
-    table is left out) and ``BENCHMARK_TABLES`` (items and previews are added to those of other runs
+    ``tables``: any of ``RUN_TABLES`` (the run's previous rows are replaced; a table that is left
+    out becomes empty) and ``BENCHMARK_TABLES`` (items and previews are added to those of other runs
     on the same benchmark, replacing equal keys; quarantine is replaced whole). ``run_id``,
-    ``benchmark_id``, and in ``metric_rows`` model and suite are filled in. Columns that are missing
-    become NULL; ``options``, ``context`` may be dicts or lists (stored as JSON). Raises StoreError
-    on an unknown table or column, a missing or repeated key, and on everything ``connect`` raises.
+    ``benchmark_id``, and in ``metric_rows`` model and suite are filled in. Missing columns become
+    NULL; ``options``, ``context`` may be dicts or lists (stored as JSON). Raises StoreError on an
+    unknown table or column, a missing or repeated key, and every error of ``connect``.
     """
     record = _record(run)
     for name in tables:
@@ -209,10 +208,10 @@ def publish(
 
 
 def replace(path: Path | str, run_id: str, tables: Mapping[str, pd.DataFrame]) -> None:
-    """Replaces the rows of some ``RUN_TABLES`` of a published run in one transaction; everything
-    else of it stays.
+    """Replaces the rows of some ``RUN_TABLES`` of a published run in one transaction; its other
+    tables stay unchanged.
 
-    Raises StoreError for a run that isn't there, and on everything ``publish`` raises.
+    Raises StoreError for an unknown run, and every error of ``publish``.
     """
     for name in tables:
         if name not in RUN_TABLES:
@@ -255,13 +254,12 @@ def upsert(
     tables: Mapping[str, pd.DataFrame],
     by: Mapping[str, tuple[str, ...]] | None = None,
 ) -> None:
-    """Adds rows to ``NIGHT_TABLES`` in one transaction, in place of the rows that have the same
-    key.
+    """Adds rows to ``NIGHT_TABLES`` in one transaction, replacing rows with the same key.
 
     ``by``: table -> the leading key columns whose rows are replaced whole (verdicts: ('night',
-    'model', 'suite') replaces all verdicts on one model of one night, also those that are not among
-    the new rows). Columns that are missing become NULL. Raises StoreError on an unknown table or
-    column, a missing or repeated key, and on everything ``connect`` raises.
+    'model', 'suite') replaces all verdicts on one model of one night, including those that are not
+    among the new rows). Missing columns become NULL. Raises StoreError on an unknown table or
+    column, a missing or repeated key, and every error of ``connect``.
     """
     for name in tables:
         if name not in NIGHT_TABLES:
@@ -305,8 +303,8 @@ def query(
     """Run one read-only SQL statement and return its rows. Raises StoreError (also for SQL that
     doesn't parse).
 
-    ``runs``: the statement concerns the details (scores, predictions, decoded, spoken) of these
-    runs only, whatever else it says.
+    ``runs``: restricts the details (scores, predictions, decoded, spoken) to these runs, whatever
+    the statement.
     """
     with connect(path, True, wait, views.tables_in(sql), runs) as con:
         frame: pd.DataFrame = con.execute(
@@ -316,8 +314,8 @@ def query(
 
 
 def ask(path: Path | str, sql: str, wait: float = 30.0) -> pd.DataFrame:
-    """The rows of one SELECT that a person wrote (untrusted.py): it opens no file but the results
-    and their details, and writes none. Raises UsageError for any other statement and for SQL that
+    """The rows of one SELECT written by a user (untrusted.py): it can open no file but the results
+    and their details, and write none. Raises UsageError for any other statement and for SQL that
     doesn't parse, StoreError."""
     with connect(path, True, wait, details=()) as con:
         return untrusted.answer(con, _local(path), sql)
@@ -338,8 +336,7 @@ def latest_runs(
     among: Sequence[str] | None = None,
 ) -> list[str]:
     """The newest finished run of each model in one suite, by model name; ``per_benchmark``: of each
-    model on each benchmark;
-    ``among``: of these runs only (retention/past.py)."""
+    model on each benchmark; ``among``: restrict to these runs (snapshots.py)."""
     within = "model, benchmark_id" if per_benchmark else "model"
     mine = "" if among is None else "AND list_contains($among, run_id)"
     sql = f"""SELECT run_id FROM runs WHERE finished_at IS NOT NULL AND suite = $suite {mine}
@@ -363,8 +360,8 @@ def dropped(path: Path | str, run_ids: Sequence[str]) -> dict[str, datetime]:
 
 
 def has_run(path: Path | str, run_id: str) -> bool:
-    """Whether a finished run of this id is in the file, and its Parquet files are there (a run that
-    lost one is evaluated again, from the cached scores); False when there is no file yet."""
+    """Whether a finished run of this id is in the file and its Parquet files exist (a run that lost
+    one is evaluated again, from the cached scores); False when there is no file yet."""
     if not Path(path).exists():
         return False
     with connect(path, read_only=True, details=()) as con:
@@ -398,7 +395,7 @@ def _local(path: Path | str) -> Path:
 def _show(
     con: duckdb.DuckDBPyConnection, path: Path, details: Iterable[str], runs: Sequence[str] | None
 ) -> None:
-    """The views of the details, and what a bucket needs first."""
+    """Creates the views of the details, and the setup that a bucket needs first."""
     where = parquet.home(path)
     if parquet.is_remote(where):
         views.load_remote(con, where)
@@ -407,7 +404,7 @@ def _show(
 
 @contextmanager
 def _writing(path: Path) -> Iterator[None]:
-    """Nobody clears files away until what is being written stands in the catalogue."""
+    """Blocks clean-up until the files being written are in the catalogue."""
     database.make_folder(path)
     with locking.shared(path):
         yield
@@ -471,7 +468,7 @@ def _rows_of_run(
 
 
 def _first_seen(con: duckdb.DuckDBPyConnection, rows: pa.Table) -> pa.Table:
-    """The pictures of ``incoming`` with the run that brought each first."""
+    """The pictures of ``incoming`` with the first run that contains each."""
     sql = """SELECT i.* REPLACE (coalesce(p.run_id, i.run_id) AS run_id) FROM incoming i
              LEFT JOIN previews p ON p.benchmark_id = i.benchmark_id AND p.image_id = i.image_id"""
     found: pa.Table = con.sql(sql).to_arrow_table().cast(rows.schema)

@@ -1,7 +1,7 @@
 """Backup and restore: the Parquet files are copied once (they never change), the DuckDB file each
-time, and a manifest says what belongs together.
+time, and a manifest lists the files that belong together.
 
-DIR/manifest.json            written last: a backup that was killed leaves the one before
+DIR/manifest.json            written last: a killed backup leaves the previous one valid
 DIR/results-<hash>.duckdb
 DIR/runs/run_id=.../*.parquet  those of earlier backups stay
 """
@@ -28,7 +28,7 @@ MANIFEST, FORMAT = "manifest.json", 1
 
 @dataclass(frozen=True)
 class Copied:
-    """files and bytes copied now, and files that were there already."""
+    """files and bytes copied now, and files that existed already."""
 
     files: int
     bytes: int
@@ -43,14 +43,14 @@ def back_up(
     check_all: bool = False,
     progress: Progress | None = None,
 ) -> Copied:
-    """Copies what is not in ``to`` yet and writes its manifest. Every copy is read back and
-    compared with the catalogue's sha256; files of earlier backups are compared by size, or whole
-    with ``check_all``. ``now``: UTC, for the manifest. Raises StoreError, naming the file at fault.
-    """
+    """Copies the files missing in ``to`` and writes its manifest. Every copy is read back and
+    compared with the catalogue's sha256; files of earlier backups are compared by size, or
+    whole with ``check_all``. ``now``: UTC, for the manifest. Raises StoreError, naming the file
+    at fault."""
     folder = parquet.local_home(results, "sdgbias store backup")
     try:
         to.mkdir(parents=True, exist_ok=True)
-        with locking.shared(results):  # nothing is cleared away meanwhile; publishing goes on
+        with locking.shared(results):  # no clean-up meanwhile; publishing goes on
             draft = to / ".results.duckdb.part"
             with store.connect(results, details=()) as con:
                 con.execute("CHECKPOINT")
@@ -96,7 +96,7 @@ def back_up(
 
 
 def _copy(source: Path, target: Path, digest: str, what: str) -> None:
-    """One file, beside its final name first, read back and compared."""
+    """Copies one file under a temporary name, reads it back and compares it."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with replacing(target) as draft:
         try:
@@ -107,7 +107,7 @@ def _copy(source: Path, target: Path, digest: str, what: str) -> None:
             ) from None
         with draft.open("rb+") as handle:
             os.fsync(handle.fileno())
-        shutil.copystat(source, draft)  # readers need not hash a copy whose time is known
+        shutil.copystat(source, draft)  # with its time, so that readers need not hash the copy
         if parquet.sha256(draft) != digest:
             raise StoreError(
                 f"{what}: {source} is damaged; sdgbias store verify lists every such file"
@@ -115,7 +115,7 @@ def _copy(source: Path, target: Path, digest: str, what: str) -> None:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Raises InputError for a folder that holds no backup."""
+    """The manifest of a backup. Raises InputError for a folder without one."""
     path = folder / MANIFEST
     try:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -161,24 +161,24 @@ def check(folder: Path, progress: Progress | None = None) -> dict[str, Any]:
 
 
 def _let_go(results: Path) -> None:
-    """Waits until nobody has the file open, and removes its log. What is no results file any more
-    is replaced without a word."""
+    """Waits until no process has the file open, and removes its log. A file that is no valid
+    results file is replaced silently."""
     try:
         with store.connect(results, details=()) as con:
             con.execute("CHECKPOINT")
     except Busy:
         raise
     except StoreError:
-        pass  # damaged: this is what the backup replaces
+        pass  # damaged: the backup replaces it
     results.with_name(results.name + ".wal").unlink(missing_ok=True)
 
 
 def restore(
     folder: Path, results: Path, *, overwrite: bool = False, progress: Progress | None = None
 ) -> int:
-    """Puts a backup in place of ``results``, or where there is nothing; returns its number of
-    Parquet files. Everything is checked before anything is written. The results file comes last, by
-    a rename. Raises UsageError where there are results and ``overwrite`` is False."""
+    """Replaces ``results`` by a backup, or creates it; returns its number of Parquet files.
+    Everything is checked before anything is written. The results file comes last, by a rename.
+    Raises UsageError where there are results and ``overwrite`` is False."""
     if results.exists() and not overwrite:
         raise UsageError(
             f"{results} exists; give another --results, or --overwrite to lose what it holds"

@@ -1,8 +1,8 @@
-"""The DuckDB file underneath the results: opening it, waiting for it, its schema, and what its
-errors mean to a person.
+"""The DuckDB file that holds the results: opening it, waiting for it, its schema, and user-readable
+messages for its errors.
 
-The schema grows by the numbered files of ``migrations/``; table ``schema_version`` says which have
-been applied.
+The schema grows by the numbered files of ``migrations/``; table ``schema_version`` records which
+have been applied.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _BUSY = re.compile(
     r"Could not set lock|Conflicting lock|different configuration|already attached|being used by"
     r" another"
 )
-#: The migration from which on the catalogue holds the times of files.
+#: The first migration whose catalogue holds the times of files.
 _WITH_TIMES = 9
 _HOLDER = re.compile(r"held in (.+?\(PID \d+\))")
 _CATALOGUE = pa.schema(
@@ -80,7 +80,7 @@ def make_folder(path: Path) -> None:
 
 @contextmanager
 def translate_errors(path: Path, verb: str) -> Iterator[None]:
-    """Every DuckDB error inside the block leaves as one line."""
+    """Every DuckDB error inside the block is re-raised as a one-line error."""
     try:
         yield
     except duckdb.Error as error:
@@ -126,8 +126,8 @@ def latest() -> int:
 
 
 def version(con: duckdb.DuckDBPyConnection, path: Path) -> int:
-    """Number of the last applied migration (0 for an empty file); StoreError when it is unknown to
-    this version."""
+    """Number of the last applied migration (0 for an empty file); StoreError when this version
+    doesn't have it."""
     return _state(con, path)[0]
 
 
@@ -158,7 +158,7 @@ def _state(con: duckdb.DuckDBPyConnection, path: Path) -> tuple[int, list[str]]:
 
 
 def migrate(con: duckdb.DuckDBPyConnection, path: Path) -> None:
-    """Apply what is missing, each file in a transaction of its own, in order of number."""
+    """Applies the missing migrations, each file in its own transaction, in order of number."""
     done = version(con, path)
     for number, script in _scripts().items():
         if number <= done:
@@ -178,8 +178,8 @@ def migrate(con: duckdb.DuckDBPyConnection, path: Path) -> None:
 
 
 def _note_times(con: duckdb.DuckDBPyConnection, path: Path) -> None:
-    """The times of files that an older version wrote, where their sizes are right: hashing a year
-    of them would take minutes, and `sdgbias store verify` does it when it is wanted."""
+    """Records the times of files that an older version wrote, if their sizes match: hashing a year
+    of them would take minutes, and `sdgbias store verify` does it on demand."""
     where = parquet.home(path)
     if parquet.is_remote(where):
         return
@@ -196,8 +196,8 @@ def _note_times(con: duckdb.DuckDBPyConnection, path: Path) -> None:
 
 
 def _move_details(con: duckdb.DuckDBPyConnection, path: Path) -> None:
-    """Rows of old tables into Parquet files, a run at a time: killed in between, the next opening
-    goes on."""
+    """Moves rows of old tables into Parquet files, one run at a time: if killed in between, the
+    next opening continues."""
     for table in _state(con, path)[1]:
         runs = [
             run
@@ -227,7 +227,7 @@ def catalogue(made: Sequence[parquet.RunTable]) -> pa.Table:
 
 
 def copy(source: Path, target: Path) -> None:
-    """Everything of one DuckDB file into a new one, without holes. Nobody may write to ``source``
+    """Everything of one DuckDB file into a new one, without holes. ``source`` must have no writer
     meanwhile."""
     quoted = ["'" + str(p).replace("'", "''") + "'" for p in (source, target)]
     with (

@@ -1,9 +1,9 @@
-"""Who may write: everybody who writes a run shares a lock; who clears away or swaps files holds it
-alone.
+"""Locks for writers: processes that write a run share a lock; a process that clears away or swaps
+files holds it exclusively.
 
-DuckDB's own lock covers the results file while it is open. Parquet files are written before that,
-and a results file is swapped after, so both need a lock that lasts longer. It is the kernel's
-(flock): it dies with its process.
+DuckDB's lock covers the results file while it is open. Parquet files are written before that, and a
+results file is swapped after, so both need a lock that lasts longer. It is the kernel's (flock): it
+dies with its process.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ def _file(results: Path) -> Path:
 
 @contextmanager
 def shared(results: Path, wait: float = 30.0) -> Iterator[None]:
-    """Held while a run is written. Where no lock file can be made nothing is locked: DuckDB then
-    says why it can't write either."""
+    """Held while a run is written. Where no lock file can be created nothing is locked: DuckDB then
+    reports why it can't write either."""
     with _held(results, fcntl.LOCK_SH, wait):
         yield
 
 
 @contextmanager
 def alone(results: Path, wait: float = 30.0) -> Iterator[None]:
-    """Held while files are cleared away or swapped: nobody writes meanwhile. Raises StoreError
-    after ``wait`` seconds."""
+    """Held while files are cleared away or swapped: no other process writes meanwhile. Raises
+    StoreError after ``wait`` seconds."""
     with _held(results, fcntl.LOCK_EX, wait):
         yield
 

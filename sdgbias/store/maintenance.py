@@ -1,15 +1,14 @@
-"""Results that grow: what there is, how long the details of a run are kept, clearing up, backup,
-checking.
+"""Maintenance of growing results: size report, verification, retention, clean-up.
 
-Everything here works on the results file and the Parquet files that belong to it; nothing of it
-changes a metric.
+Everything here works on the results file and its Parquet files; no metric changes.
 
-What a results file holds and how big it is, and whether every file of it is as it was written.
+Report and verification: contents and sizes of a results file, and whether every file is as it was
+written.
 
-Retention: whose details (scores, predictions, decoded, spoken) are kept. Metrics, verdicts and
-nights are kept for ever.
+Retention: which runs keep their details (scores, predictions, decoded, spoken). Metrics, verdicts
+and nights are kept for ever.
 
-Clearing up: files that nothing refers to go, and the DuckDB file is copied to a new one without its
+Clean-up: unreferenced files are removed, and the DuckDB file is copied to a new one without its
 holes.
 """
 
@@ -44,7 +43,7 @@ def catalogued(results: Path, where: str = "dropped_at IS NULL") -> list[RunTabl
 
 
 def orphans(results: Path) -> list[Path]:
-    """Files below the folder of details that no row of the catalogue names: left by a killed or
+    """Files below the folder of details without a row in the catalogue: left by a killed or
     repeated publish, or by retention."""
     folder = parquet.local_home(results, "clearing up")
     named = {folder / d.file for d in catalogued(results)}
@@ -96,7 +95,7 @@ def _when(value: Any) -> str:
 
 
 def lines(found: Mapping[str, Any]) -> list[str]:
-    """``info`` as a person reads it."""
+    """``info`` as readable lines."""
     period = f", {found['oldest']} to {found['newest']} UTC" if found["runs"] else ""
     said = [
         (
@@ -137,7 +136,7 @@ def size(n: int) -> str:
 
 
 def verify(results: Path, progress: Progress | None = None) -> list[tuple[RunTable, str]]:
-    """Every catalogued file whose bytes are not those that were written: (file, 'missing' |
+    """Every catalogued file whose bytes differ from those written: (file, 'missing' |
     'damaged')."""
     folder = parquet.local_home(results, "sdgbias store verify")
     found, known = [], catalogued(results)
@@ -150,8 +149,8 @@ def verify(results: Path, progress: Progress | None = None) -> list[tuple[RunTab
     return found
 
 
-#: In the order in which they are named. A night is a row of `nights`; a day (UTC) on which a run
-#: was finished by hand counts as one.
+#: Reasons to keep details, in the order of reports. A night is a row of `nights`; a day (UTC) on
+#: which a run was finished by hand counts as one.
 _SQL = """
 WITH days AS (
     SELECT finished_at::DATE AS day FROM runs WHERE finished_at IS NOT NULL UNION SELECT
@@ -186,20 +185,20 @@ FROM ranked r JOIN sizes USING (run_id) ORDER BY finished_at, r.run_id"""
 
 
 def plan(results: Path, nights: int = 90, per_model: int = 3) -> pd.DataFrame:
-    """One row per run that has details: run_id, model, suite, finished_at, bytes, files, kept (why
-    it stays, '' = its details may go).
+    """One row per run that has details: run_id, model, suite, finished_at, bytes, files, kept (the
+    reason, '' = its details may be dropped).
 
     Kept are the details of the newest ``nights`` nights, of the newest ``per_model`` runs of each
-    model and suite, of one run per model, suite and month (its newest), of whatever the newest
+    model and suite, of one run per model, suite and month (its newest), of the runs that the newest
     verdicts compare, and of accepted runs.
     """
     return store.query(results, _SQL, {"nights": nights, "per_model": per_model})
 
 
 def apply(results: Path, nights: int, per_model: int, now: datetime) -> pd.DataFrame:
-    """Drops the details that ``plan`` lets go and returns its rows. First the catalogue forgets
-    them, in one transaction, then the files go: killed in between, `compact` clears the rest.
-    ``now``: UTC."""
+    """Drops the details that ``plan`` releases and returns its rows. They are first marked in the
+    catalogue, in one transaction, then the files are deleted: if killed in between, `compact`
+    removes the rest. ``now``: UTC."""
     folder = parquet.local_home(results, "sdgbias store keep --apply")
     with locking.alone(results):
         planned = plan(results, nights, per_model)
@@ -226,15 +225,15 @@ def remove_if_empty(folder: Path) -> None:
         folder.rmdir()
 
 
-#: A score cache of a fingerprint without a run may belong to an interrupted evaluation: it goes
-#: when nothing was written to it for so long.
+#: A score cache of a fingerprint without a run may belong to an interrupted evaluation: it is
+#: removed once nothing was written to it for this long.
 UNTOUCHED = timedelta(days=7)
 
 
 @dataclass(frozen=True)
 class Cleared:
-    """What went: orphans (files, bytes), score caches (folders, bytes), and the DuckDB file before
-    and after (bytes)."""
+    """Removed: orphans (files, bytes), score caches (folders, bytes), and the DuckDB file's size
+    before and after (bytes)."""
 
     orphans: int
     orphan_bytes: int
@@ -247,9 +246,10 @@ class Cleared:
 def compact(
     results: Path, *, caches: bool = False, now: datetime, progress: Progress | None = None
 ) -> Cleared:
-    """Nobody writes meanwhile; readers are not disturbed. ``caches``: also score caches whose
-    fingerprint no run has and that were left alone for a week before ``now``. Raises StoreError
-    while another process writes, or where there is no room for a second DuckDB file."""
+    """Removes orphans and rewrites the DuckDB file. Blocks writers meanwhile; readers are not
+    disturbed. ``caches``: also score caches whose fingerprint no run has and that are unchanged for
+    a week before ``now``. Raises StoreError while another process writes, or where there is no room
+    for a second DuckDB file."""
     folder = parquet.local_home(results, "sdgbias store compact")
     with locking.alone(results):
         left = orphans(results)
@@ -275,12 +275,12 @@ def compact(
 
 
 def _copy(results: Path) -> None:
-    """The DuckDB file through a new one, renamed into place; a reader keeps the old one until it
+    """Copies the DuckDB file to a new one, renamed into place; a reader keeps the old one until it
     closes it."""
     draft = results.with_name(f".{results.name}.part")
     _discard(draft)
     with store.connect(results, details=()) as con:
-        con.execute("CHECKPOINT")  # what a killed writer left in the log stands in the file
+        con.execute("CHECKPOINT")  # moves what a killed writer left in the log into the file
     try:
         database.copy(results, draft)
         with draft.open("rb") as handle:

@@ -1,4 +1,4 @@
-"""Where the Parquet files of runs lie, and how one is written and checked."""
+"""Location of the Parquet files of runs, and how one is written and checked."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sdgbias.store.tables import TABLES
 #: Environment variable: a folder (absolute path or file://) or s3://bucket/prefix for the files,
 #: instead of beside the results file.
 ELSEWHERE = "SDGBIAS_DETAILS"
-#: Small enough that looking up one question reads a part of the file only.
+#: Small enough that looking up one question reads only a part of the file.
 ROW_GROUP = 131_072
 _NAME = re.compile(
     rf"run_id=(?P<run>[^/'\"]+)/(?P<table>{'|'.join(TABLES)})-[0-9a-f]{{16}}\.parquet"
@@ -36,9 +36,9 @@ _WHY = {
 
 @dataclass(frozen=True)
 class RunTable:
-    """One row of the catalogue. ``file``: relative to ``home``; ``columns``: how many the file has
-    (columns are only ever added); ``written_ns``: the file's time of modification when it was
-    written (ns since 1970; None: not known)."""
+    """One row of the catalogue. ``file``: relative to ``home``; ``columns``: number of columns in
+    the file (columns are only ever added); ``written_ns``: the file's modification time when it was
+    written (ns since 1970; None: unknown)."""
 
     run_id: str
     table: str
@@ -58,8 +58,8 @@ _COMPARED: dict[str, tuple[int, int, int, str]] = {}
 
 
 def home(results: Path) -> str:
-    """The folder, or the URL, below which the Parquet files of this results file lie. Raises
-    UsageError on a location of another kind."""
+    """The folder, or the URL, that contains the Parquet files of this results file. Raises
+    UsageError on any other kind of location."""
     elsewhere = os.environ.get(ELSEWHERE, "").strip().rstrip("/")
     name = results.with_suffix(".runs").name
     if not elsewhere:
@@ -82,7 +82,7 @@ def is_remote(where: str) -> bool:
 
 
 def local_home(results: Path, what: str) -> Path:
-    """``home`` as a folder. Raises UsageError for a bucket, naming what can't be done there."""
+    """``home`` as a folder. Raises UsageError for a bucket, naming the unsupported operation."""
     where = home(results)
     if is_remote(where):
         raise UsageError(
@@ -98,7 +98,7 @@ def folder_of(run_id: str) -> str:
 
 
 def named_in(text: str) -> tuple[str, str] | None:
-    """(run id, file) of the first detail file that a message names."""
+    """(run id, file) of the first detail file named in a message."""
     found = _NAME.search(text)
     return (unquote(found["run"]), found[0]) if found else None
 
@@ -107,7 +107,7 @@ def write(results: Path, run_id: str, table: str, rows: pa.Table) -> RunTable:
     """Writes the rows of one table of one run, sorted by key, and returns its row of the catalogue.
     Same rows, same bytes, same name.
 
-    Raises StoreError where the file can't be written; nothing is left then.
+    Raises StoreError where the file can't be written; no partial file remains.
     """
     where, sizes = home(results), (len(rows), rows.num_columns)
     rows = rows.sort_by([(key, "ascending") for key in TABLES[table]]).drop_columns("run_id")
@@ -156,10 +156,9 @@ def sha256(path: Path) -> str:
 
 
 def fault(where: Path | str, detail: RunTable, *, whole: bool = False) -> str:
-    """'' where the file is as the catalogue says, else 'missing' or 'damaged'. Looked at: its size
-    and its time of modification; where the time is another one (the file was replaced, or copied
-    without its times), every byte, by its sha256, once in a process. ``whole``: every byte in any
-    case."""
+    """'' where the file matches the catalogue, else 'missing' or 'damaged'. Checks its size and
+    modification time; where the time differs (the file was replaced, or copied without its times),
+    every byte, by its sha256, once per process. ``whole``: every byte in any case."""
     path = f"{where}/{detail.file}"
     try:
         found = os.stat(path)
@@ -180,7 +179,7 @@ def fault(where: Path | str, detail: RunTable, *, whole: bool = False) -> str:
 
 
 def advice(run_id: str, file: str, why: str) -> str:
-    """The line that a reader of a broken run is shown."""
+    """The message for a reader of a broken run."""
     next_step = (
         f"check {ELSEWHERE} and that NAME.runs stands beside NAME.duckdb"
         if why == "missing"

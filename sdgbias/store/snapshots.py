@@ -1,4 +1,4 @@
-"""The results as they were: which runs and which night there were at a moment of the past."""
+"""The results at an earlier moment: which runs and which night existed then."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from sdgbias.errors import StoreError, UsageError
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What was there at a moment of the past: ids of the finished runs, oldest first, and the last
-    night until then ('' none)."""
+    """The contents at an earlier moment: ids of the finished runs, oldest first, and the last night
+    until then ('' none)."""
 
     runs: tuple[str, ...]
     night: str = ""
 
 
 def snapshot_at(results: Path, when: str) -> Snapshot:
-    """What was there at the end of a night (2026-11-21T0130) or of a day in UTC (2026-11-21).
+    """The contents at the end of a night (2026-11-21T0130) or of a day in UTC (2026-11-21).
 
-    Raises StoreError for a night that the file doesn't know or where no run was finished yet,
-    UsageError for anything else.
+    Raises StoreError for a night that is not in the file or before any finished run, UsageError for
+    anything else.
     """
     unknown = UsageError(f"{when!r} is neither a night (2026-11-21T0130) nor a date (2026-11-21)")
     if re.fullmatch(r"\d{4}-\d\d-\d\d", when):
@@ -75,8 +75,8 @@ def snapshot_at(results: Path, when: str) -> Snapshot:
 
 
 def only(results: Path, run_ids: Sequence[str]) -> Snapshot:
-    """These runs and nothing else. Raises StoreError for one that isn't there, UsageError for two
-    of one model on one benchmark."""
+    """A snapshot of exactly these runs. Raises StoreError for an unknown run, UsageError for two of
+    one model on one benchmark."""
     known = store.query(
         results,
         "SELECT run_id, model, benchmark_id FROM runs WHERE finished_at IS NOT NULL AND"
@@ -99,8 +99,8 @@ def only(results: Path, run_ids: Sequence[str]) -> Snapshot:
 
 
 def content_digest(results: Path) -> str:
-    """One digest over the rows of all tables but those about nights, whatever their order; of the
-    details over their catalogue, which has each file's sha256. Raises StoreError."""
+    """One digest over the rows of all tables except those about nights, whatever their order;
+    details enter by their catalogue, which has each file's sha256. Raises StoreError."""
     with store.connect(results, read_only=True, details=()) as con:
         names = con.execute(
             "SELECT table_name FROM duckdb_tables() WHERE schema_name = 'main' ORDER BY 1"

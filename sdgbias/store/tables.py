@@ -1,13 +1,13 @@
 """Rows of a frame as an Arrow table of exactly the columns and types of a results table.
 
-The big tables of a run, as Parquet files that are never changed.
+The big tables of a run are Parquet files that never change:
 
     <results without its suffix>.runs/run_id=<run>/<table>-<first 16 digits of the sha256>.parquet
 
-A file is written beside its final name and renamed into place, before the results file is opened
-for writing: the lock that keeps readers out is held for the rows of the catalogue only (table
-``details`` of the results file). What no row of the catalogue names is an orphan: never read, and
-cleared away by `sdgbias store compact`.
+A file is written under a temporary name and renamed into place, before the results file is opened
+for writing: the lock that keeps readers out is held only for the rows of the catalogue (table
+``details`` of the results file). A file without a row in the catalogue is an orphan: never read,
+and removed by `sdgbias store compact`.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def arrow_table(
     )
 
 
-#: Table -> what its files are sorted by, which is also what identifies a row within its run.
+#: Table -> sort columns of its files, which also identify a row within its run.
 TABLES: dict[str, tuple[str, ...]] = {
     "scores": ("task", "item_id", "test", "view"),
     "predictions": ("task", "item_id", "test", "method"),

@@ -1,10 +1,10 @@
-"""SQL that a person wrote, on a connection that can open no file.
+"""Users' SQL queries, on a connection that can open no file.
 
-The type of a statement is no guard: `WITH t AS (COPY ... TO file) SELECT` is a SELECT to DuckDB,
-and `EXPLAIN ANALYZE COPY` an EXPLAIN; and a folder that DuckDB may read it may write as well, the
-results file included. So DuckDB's file system is switched off once the results are open, and the
-Parquet files of runs come through Arrow, which only reads them. The types are looked at for the
-sake of the message.
+The type of a statement is no protection: `WITH t AS (COPY ... TO file) SELECT` is a SELECT to
+DuckDB, and `EXPLAIN ANALYZE COPY` an EXPLAIN; and a folder that DuckDB may read it may also write,
+including the results file. So DuckDB's file system is disabled once the results are open, and the
+Parquet files of runs come through Arrow, which only reads them. The types are checked only to give
+a better error message.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LOCKED = (
     "SET disabled_filesystems = 'LocalFileSystem'",
     "SET lock_configuration = true",
 )
-#: A PIVOT is a MULTI: DuckDB runs it as several statements of its own.
+#: A PIVOT is a MULTI: DuckDB runs it as several statements.
 _READS = (duckdb.StatementType.SELECT, duckdb.StatementType.MULTI)
 _EXPLAIN = re.compile(r"\s*EXPLAIN(\s+ANALYZE\b)?(\s*\([^()]*\))?", re.IGNORECASE)
 _ONLY_READS = (
@@ -38,8 +38,8 @@ _ONLY_READS = (
 
 def answer(con: duckdb.DuckDBPyConnection, results: Path, sql: str) -> pd.DataFrame:
     """The rows of one SELECT, or the plan of one. ``con``: a read-only connection to ``results``
-    that is used for nothing else afterwards. Raises UsageError for anything else and for SQL that
-    DuckDB refuses, duckdb.Error for files that can't be read."""
+    that must not be used afterwards. Raises UsageError for anything else and for SQL that DuckDB
+    refuses, duckdb.Error for unreadable files."""
     try:
         _check(con, sql)
         for table in views.tables_in(sql):
@@ -50,7 +50,7 @@ def answer(con: duckdb.DuckDBPyConnection, results: Path, sql: str) -> pd.DataFr
     except duckdb.PermissionException:
         raise UsageError(_ONLY_READS) from None
     except (duckdb.ProgrammingError, duckdb.DataError) as error:
-        # A statement that DuckDB refuses is the person's; one that meets a broken file is not.
+        # A statement that DuckDB refuses is the user's fault; one that meets a broken file is not.
         if views.MARK in str(error) or parquet.named_in(str(error)):
             raise
         raise UsageError(f"--sql: {' '.join(str(error).split())[:300]}") from None
@@ -74,8 +74,8 @@ def _check(con: duckdb.DuckDBPyConnection, sql: str) -> None:
 
 
 def _show(con: duckdb.DuckDBPyConnection, results: Path, table: str) -> None:
-    """The view ``table`` over the files of all runs. Which run a row belongs to stands in the
-    file's folder; columns that older files lack are NULL."""
+    """The view ``table`` over the files of all runs. The run of a row is encoded in the file's
+    folder name; columns that older files lack are NULL."""
     where = parquet.home(results)
     sound, broken = views.files(con, results, table)
     schema = con.sql(f"FROM detail.{table} LIMIT 0").to_arrow_table().schema

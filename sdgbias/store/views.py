@@ -15,17 +15,17 @@ from sdgbias.store.tables import TABLES
 
 _WORD = re.compile(rf"\b({'|'.join(TABLES)})\b", re.IGNORECASE)
 _TAME = re.compile(rf"run_id=[^/\\]+/({'|'.join(TABLES)})-[0-9a-f]{{16}}\.parquet")
-#: Begins the message of a broken file inside a DuckDB error.
+#: Prefix of the message of a broken file inside a DuckDB error.
 MARK = "sdgbias-details: "
 
 
 def tables_in(sql: str) -> list[str]:
-    """The tables of details that a statement names, anywhere in its text."""
+    """The detail tables that a statement names, anywhere in its text."""
     return sorted({word.lower() for word in _WORD.findall(sql)})
 
 
 def load_remote(con: Any, where: str) -> None:
-    """Readies a connection for details in a bucket; credentials come from the environment
+    """Prepares a connection for details in a bucket; credentials come from the environment
     (AWS_...). Raises StoreError."""
     try:
         con.execute("LOAD httpfs")
@@ -43,11 +43,11 @@ def show(
     tables: Iterable[str] = tuple(TABLES),
     runs: Sequence[str] | None = None,
 ) -> None:
-    """Makes the views over every catalogued file, or over those of ``runs`` only (much less work
-    where there are thousands).
+    """Creates the views over every catalogued file, or over those of ``runs`` only (much cheaper
+    with thousands of runs).
 
-    A filter on run_id opens the files of those runs alone. A file that is missing or damaged is
-    told by whoever reads its run.
+    A filter on run_id opens only the files of those runs. A missing or damaged file raises an error
+    only for readers of its run.
     """
     where = parquet.home(results)
     for table in tables:
@@ -65,9 +65,9 @@ def show(
 def files(
     con: Any, results: Path, table: str, runs: Sequence[str] | None = None
 ) -> tuple[list[RunTable], list[tuple[str, str]]]:
-    """The catalogued files of a table that are as they were written, by file, and the others as
-    (run id, why): one that can't be opened would hide all the rest from DuckDB. Files in a bucket
-    are not looked at. Raises StoreError where the catalogue names a file elsewhere."""
+    """The intact catalogued files of a table, by file, and the others as (run id, reason): one
+    unreadable file would make DuckDB fail on all the rest. Files in a bucket are not checked.
+    Raises StoreError where the catalogue names a file elsewhere."""
     where = parquet.home(results)
     mine = "" if runs is None else " AND list_contains($runs, run_id)"
     found = [
@@ -98,7 +98,7 @@ def files(
 
 
 def lost(broken: Sequence[tuple[str, str]]) -> list[str]:
-    """A part of a view that raises an error for who reads a run with a broken file."""
+    """A part of a view that raises an error when a run with a broken file is read."""
     values = ", ".join(
         "(" + ", ".join("'" + v.replace("'", "''") + "'" for v in pair) + ")" for pair in broken
     )

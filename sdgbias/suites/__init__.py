@@ -1,10 +1,9 @@
-"""What a benchmark folder asks, whichever suite it belongs to.
+"""Suites: the prompts of a benchmark folder, and the results computed from their scores. A suite
+never sees a model.
 
-Suites: what is asked and what is concluded from the scores. A suite never sees a model.
-
-`SUITES` holds those that are written in Python. A suite that is a folder of its own (its
-benchmark's card has ``kind: own``) has a name that its author chose: `of` makes its Suite from a
-benchmark, `named` a reader's one from the name that stored runs carry.
+`SUITES` holds the suites that are written in Python. A suite that is a folder of custom questions
+(its benchmark's card has ``kind: own``) has a name chosen by its author: `of` builds its Suite from
+a benchmark, `named` builds one for readers from the name stored with a run.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ __all__ = [
 ]
 
 SUITES: dict[str, Suite] = {suite.name: suite for suite in (sdg_tables.SUITE, facet.SUITE)}
-#: Field ``kind`` of a card -> what makes the suite of such a benchmark: (folder, its card).
+#: Field ``kind`` of a card -> constructor of the suite of such a benchmark: (folder, its card).
 KINDS: dict[str, Callable[[Path, Mapping[str, object]], Suite]] = {own.KIND: own.suite}
 
 
 def benchmark_card(benchmark: Path) -> dict[str, object]:
-    """benchmark.json of a finished folder. Raises InputError when there is none, when it can't be
-    read, or when it names no suite of this version."""
+    """benchmark.json of a finished folder. Raises InputError when it is missing, unreadable, or
+    names a suite unknown to this version."""
     path = benchmark / "benchmark.json"
     if not path.exists():
         raise InputError(
@@ -65,7 +64,8 @@ def benchmark_card(benchmark: Path) -> dict[str, object]:
 
 
 def suite_of(card: Mapping[str, object]) -> str:
-    """The suite's name in a card; folders made before there were two belong to the first."""
+    """The suite's name in a card; folders built before there were two suites belong to the
+    first."""
     return str(card.get("suite", sdg.NAME))
 
 
@@ -77,9 +77,9 @@ def of(benchmark: Path) -> Suite:
 
 
 def named(name: str) -> Suite:
-    """The suite of stored runs. A name that isn't in SUITES is that of somebody's own questions:
-    they are multiple choice and stored as the first suite's are, and errors are clustered by
-    whatever their author named."""
+    """The suite of stored runs. A name that isn't in SUITES is that of a suite of custom questions:
+    multiple choice, stored in the first suite's layout, with errors clustered by the column that
+    its author named."""
     return SUITES.get(name) or replace(
         SUITES[sdg.NAME],
         name=name,
@@ -91,7 +91,7 @@ def named(name: str) -> Suite:
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """Names of suites as pages and reports list them: those of SUITES first, others by name."""
+    """Names of suites in the order of pages and reports: those of SUITES first, others by name."""
     order = list(SUITES)
     return sorted(set(names), key=lambda n: (order.index(n) if n in order else len(order), n))
 
@@ -99,9 +99,9 @@ def in_order(names: Iterable[str]) -> list[str]:
 def newest_runs(
     results: Path, among: Sequence[str] | None = None, *, per_benchmark: bool = False
 ) -> list[str]:
-    """The newest finished runs of each model in every suite that the results hold, suite by suite:
-    on each benchmark where the suite keeps benchmarks apart, or with ``per_benchmark`` in any case.
-    ``among``: of these runs only."""
+    """The newest finished runs of each model in every suite of the results, suite by suite: on each
+    benchmark where the suite keeps benchmarks apart, or with ``per_benchmark`` in any case.
+    ``among``: restrict to these runs."""
     sql = "SELECT DISTINCT suite FROM runs WHERE finished_at IS NOT NULL"
     found = []
     for name in in_order(store.query(results, sql)["suite"]):

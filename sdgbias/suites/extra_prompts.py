@@ -1,24 +1,22 @@
-"""Extra passes: what some baselines and Table J need to ask beyond the four views x five tests.
-Pure text and picture ids.
+"""Extra prompts: what some baselines and Table J need beyond the four views x five tests. Works on
+text and picture ids only.
 
-A pass adds cells with the columns of `views.view_cells`; their ``view`` is a name of the pass, so
-that plan, scores and store treat them as any other. Passes and their names:
+Each kind ("pass") adds cells with the columns of `views.view_cells`; their ``view`` is a name of
+the pass, so that plan, scores and store treat them as any other. Passes and their names:
 
 * table_j (multiple choice, under T1): Q-only with options reversed (q_reversed), in an order drawn
-per item (q_random), as a, b, c
-  (q_abc) or 1, 2, 3 (q_123). The text changes with the tokens;
+  per item (q_random), as a, b, c (q_abc) or 1, 2, 3 (q_123). The text changes with the tokens;
 * content_free:0..2: the context is "N/A", "" or "[MASK]", no picture. random_words:0..19: the
-context is a bag of words drawn from
-  the contexts of that test. One item stands for all of its indicator and options (`spread` gives
-  its scores to them). T5 has no context, so there both are Q-only;
+  context is a bag of words drawn from the contexts of that test. One item represents all items of
+  its indicator and options (`spread` copies its scores to them). T5 has no context, so there both
+  are Q-only;
 * noise: Full with a noised picture. icd:0..5: Full after a disturbing instruction;
 * perm:1, perm:2 (multiple choice): Full with the options' contents shifted under the same letters,
-on all rows ('perm') or on 5 % of
-  val ('pride');
-* blank:ctx_q, blank:q_only: the text-only views as the authors' code asks them, with a blank
-picture and "Ignore the image.";
-* wording:0..7 (multiple choice, under T1): Q-only in other words (paraphrases.py); one item stands
-for all of its indicator and options.
+  on all rows ('perm') or on 5 % of val ('pride');
+* blank:ctx_q, blank:q_only: the text-only views in the form of the authors' code, with a blank
+  picture and "Ignore the image.";
+* wording:0..7 (multiple choice, under T1): Q-only paraphrased (paraphrases.py); one item represents
+  all items of its indicator and options.
 """
 
 from __future__ import annotations
@@ -39,10 +37,10 @@ from sdgbias.raw.images.variants import blank_id, noise_id
 from sdgbias.suites import paraphrases
 from sdgbias.types import LETTERS, TESTS, ContextTest, Task, View
 
-#: Contexts that say nothing (METHODS 1.7).
+#: Contexts without information (METHODS 1.7).
 CONTENT_FREE = ("N/A", "", "[MASK]")
 RANDOM_BAGS = 20
-#: Instructions that disturb (METHODS 1.4): the five that are published, then one about places. They
+#: Disturbing instructions (METHODS 1.4): the five published ones, then one about places. They
 #: precede the question.
 DISTURBANCES = (
     "You are an object detector to recognize every different objects.",
@@ -59,7 +57,7 @@ DISTURBANCES = (
     ),
 )
 NOISE_STEP = 500
-#: What the authors' code appends to a prompt that shows a blank picture (METHODS 3.4).
+#: Appended by the authors' code to a prompt that shows a blank picture (METHODS 3.4).
 IGNORE_IMAGE = "\nIgnore the image."
 #: Share of the val rows that PriDe estimates its prior from (METHODS 1.10).
 PRIDE_SHARE = 0.05
@@ -81,7 +79,7 @@ VIEWS: dict[str, tuple[str, ...]] = {
 }
 CHEAP = ("table_j", "content_free", "random_words")
 COSTLY = ("noise", "icd", "perm", "pride", "blank")
-#: What the methods and tables of the paper need. `paraphrases` is asked by name only.
+#: The prompts needed by the paper's methods and tables. `paraphrases` is included only if named.
 BUNDLES = {"none": (), "cheap": CHEAP, "costly": COSTLY, "all": CHEAP + COSTLY}
 COLUMNS = ("task", "item_id", "test", "view", "text", "image_id", "candidates")
 _OPTIONS, _VALID = (
@@ -89,7 +87,7 @@ _OPTIONS, _VALID = (
     re.compile(r"^VALID OPTIONS: .*$", re.MULTILINE),
 )
 _CONTEXT, _BREAK = r"(?m)^Context: (.*)$", "\x1f"
-#: What a prompt says about letters -> what it says when its options are named otherwise.
+#: Wording about letters in a prompt -> its replacement when the options are named otherwise.
 _WORDS = {
     "abc": (("ONE uppercase letter", "ONE lowercase letter"),),
     "123": (("ONE uppercase letter", "ONE number"), ("(no words, numbers,", "(no words, letters,")),
@@ -98,7 +96,7 @@ _WORDS = {
 
 def choose(text: str) -> tuple[str, ...]:
     """Passes, in a fixed order, of a comma-separated list of bundles, passes and methods of
-    debias.py. Raises UsageError."""
+    methods/baselines.py. Raises UsageError."""
     wanted: set[str] = set()
     for name in filter(None, (part.strip() for part in text.split(","))):
         if name in BUNDLES:
@@ -136,7 +134,7 @@ def extra_cells(
 
 
 def lacking(method: str, extra: Mapping[str, np.ndarray]) -> str:
-    """Name of the pass that a method needs and that ``extra`` lacks, '' if it can run."""
+    """Name of the pass that a method needs and that ``extra`` lacks, '' if the method can run."""
     for need in METHODS[method].needs:
         if not any(VIEWS[name][0] in extra for name in need.split("|")):
             return need.split("|")[0]
@@ -144,8 +142,8 @@ def lacking(method: str, extra: Mapping[str, np.ndarray]) -> str:
 
 
 def orders(items: pd.DataFrame, view: str, seed: int = 0) -> np.ndarray:
-    """(N, 3) which option's content a pass shows at each position, -1 where the item has no such
-    position."""
+    """(N, 3) index of the option whose content a pass shows at each position, -1 where the item has
+    no such position."""
     n = n_options(items)[:, None]
     at = np.arange(len(LETTERS))[None, :]
     if view == "q_reversed":
@@ -168,8 +166,8 @@ def orders(items: pd.DataFrame, view: str, seed: int = 0) -> np.ndarray:
 
 
 def to_contents(logits: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Logits (N, K) by position -> by the option whose content stood there, so that answers compare
-    by meaning."""
+    """Logits (N, K) by position -> by the option whose content was shown there, so that answers
+    compare by meaning."""
     out = np.full(logits.shape, np.nan)
     rows, positions = np.nonzero(order >= 0)
     out[rows, order[rows, positions]] = logits[rows, positions]
@@ -177,13 +175,13 @@ def to_contents(logits: np.ndarray, order: np.ndarray) -> np.ndarray:
 
 
 def is_shared(view: str) -> bool:
-    """Whether one item was asked for all of its indicator and options."""
+    """Whether one item represents all items of its indicator and options."""
     return view.startswith(("content_free:", "random_words:", "wording:"))
 
 
 def spread(items: pd.DataFrame, logits: np.ndarray) -> np.ndarray:
-    """Scores (N, K) of a shared pass, NaN but for the items that were asked -> those of each item's
-    group."""
+    """Scores (N, K) of a shared pass, NaN except for the representative items -> those of each
+    item's group."""
     group = _groups(items)
     asked = np.flatnonzero(np.isfinite(logits).any(axis=1))[::-1]
     source = np.full(int(group.max(initial=-1)) + 1, -1)
@@ -192,8 +190,8 @@ def spread(items: pd.DataFrame, logits: np.ndarray) -> np.ndarray:
 
 
 def pride_rows(items: pd.DataFrame, seed: int = 0) -> np.ndarray:
-    """(N,) the 5 % of val rows that PriDe estimates from: those with the smallest hashes of their
-    item_id."""
+    """(N,) the 5 % of val rows from which PriDe estimates its prior: those with the smallest hashes
+    of their item_id."""
     val = np.flatnonzero((items["split"] == "val").to_numpy())
     ranked = val[np.argsort(_hashes(items.iloc[val], f"pride-{seed}"), kind="stable")]
     chosen = np.zeros(len(items), dtype=bool)
@@ -209,7 +207,7 @@ def n_options(items: pd.DataFrame) -> np.ndarray:
 
 
 # ----------------------------------------------------------------------
-# makers
+# builders
 
 
 def _table_j(
@@ -337,7 +335,7 @@ _MAKERS: dict[
 
 
 # ----------------------------------------------------------------------
-# parts
+# helpers
 
 
 def _cells(
@@ -361,8 +359,8 @@ def _mcq_rows(
 def _shared_rows(
     items: Mapping[Task, pd.DataFrame], prompts: pd.DataFrame
 ) -> Iterator[pd.DataFrame]:
-    """Per task and test the rows that stand for all of their indicator and options, `bare` being
-    their text of T5."""
+    """Per task and test the rows that represent all items of their indicator and options; `bare` is
+    their T5 text."""
     for task, table in items.items():
         if table.empty:
             continue
@@ -394,7 +392,7 @@ def _groups(items: pd.DataFrame) -> np.ndarray:
 
 
 def _hashes(items: pd.DataFrame, key: str) -> np.ndarray:
-    """(N,) 63 bits per item_id, the same in every order of rows."""
+    """(N,) 63 bits per item_id, independent of the order of rows."""
     digests = (hashlib.sha256(f"{key}|{item}".encode()).digest() for item in items["item_id"])
     return np.fromiter(
         (int.from_bytes(d[:8], "big") >> 1 for d in digests), dtype=np.int64, count=len(items)
@@ -402,8 +400,8 @@ def _hashes(items: pd.DataFrame, key: str) -> np.ndarray:
 
 
 def _with_context(rows: pd.DataFrame, context: str) -> pd.Series:
-    """The text without context, with a Context line where Tables C and D have it; T5 stays
-    without."""
+    """The text without context, with a Context line where Tables C and D have it; T5 stays without
+    one."""
     if (rows["test"] == ContextTest.T5.value).all():
         return rows["bare"]
     mcq = (rows["task"] == Task.MCQ.value).all()
@@ -416,8 +414,8 @@ def _with_context(rows: pd.DataFrame, context: str) -> pd.Series:
 def _with_options(
     texts: pd.Series, items: pd.DataFrame, order: np.ndarray, tokens: str
 ) -> pd.Series:
-    """Prompts with their options in another order or named by other tokens; the words about letters
-    change with the tokens."""
+    """Prompts with their options in another order or named by other tokens; the wording about
+    letters changes with the tokens."""
     options = items[[f"option_{c.lower()}" for c in LETTERS]].to_numpy(dtype=object)
     line = np.full(len(items), "Options: ", dtype=object)
     for j, token in enumerate(tokens):
@@ -443,7 +441,7 @@ def _with_options(
 
 
 def _renamed(text: str, options: str, valid: str, tokens: str) -> str:
-    """One prompt with these lines, '' where it lacks a line or a word that has to change."""
+    """One prompt with these lines, '' where it lacks a line or a word to be replaced."""
     text, some = _OPTIONS.subn(lambda _: options, text, count=1)
     text, more = _VALID.subn(lambda _: valid, text, count=1)
     found = bool(some and more)

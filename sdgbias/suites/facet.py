@@ -1,10 +1,11 @@
 """Fairness over demographic attributes as a suite (Wu et al.): from free answers and candidate
 scores to labels, recall and disparity.
 
-The answer that counts is the generated one, as in the paper (method ``full``). Single-choice
+The generated answer is the one that counts, as in the paper (method ``full``). Single-choice
 questions also have first-token scores of A, B and C: their argmax with the picture
-(``full_argmax``) and without it (``q_only``) stand beside it. Nothing is tuned here, so every
-annotated person is reported on; what is tuned (lab/fairness.py) is reported on the test pictures.
+(``full_argmax``) and without it (``q_only``) is reported beside it. Nothing is tuned here, so every
+annotated person enters the results; tuned methods (analysis/studies/fairness.py) are reported on
+the test pictures.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ from sdgbias.suites.suite import EvalSettings, Images, Progress, Scored, Suite
 from sdgbias.types import FACET, View
 
 NAME = FACET
-#: Bumped when what is made of answers changes (an answer's reading by form, a metric), so that
-#: older runs are made anew.
+#: Bumped when the processing of answers changes (parsing an answer by form, a metric), so that
+#: older runs are recomputed.
 ANALYSIS = "3"
-#: Why an engine can't be asked a prompt.
+#: Why an engine can't answer a prompt.
 BEYOND = "the right answer is none that this model can say"
 LETTERS = "".join(OPTIONS)
 ANSWERS = list(OPTIONS.values())
@@ -45,8 +46,8 @@ _RATES: dict[str, Callable[[pd.DataFrame], ArrayLike]] = {
 
 
 def identity(settings: EvalSettings) -> dict[str, object]:
-    """What a run's id and a night's key hang on besides model and benchmark: the seed, this suite's
-    version and the constants of its analysis. JSON values."""
+    """Settings that enter a run's id and a night's key, besides model and benchmark: the seed, this
+    suite's version and the constants of its analysis. JSON values."""
     return {
         "seed": settings.seed,
         "analysis": ANALYSIS,
@@ -63,7 +64,7 @@ def load_items(benchmark: Path) -> pd.DataFrame:
 
 def load_prompts(benchmark: Path) -> pd.DataFrame:
     """All cells of a benchmark folder: every question with its picture, the single-choice ones also
-    without."""
+    without it."""
     return view_cells(read_table(benchmark, "prompts"))
 
 
@@ -77,9 +78,9 @@ def generations_needed(
 
 
 def beyond(benchmark: Path, asked: pd.DataFrame, names: Collection[str]) -> list[str]:
-    """Keys of the ``asked`` prompts (text, image_id, key) whose right answer is none of the
-    ``names`` that an engine can say. To ask them would only say what is known before: they are no
-    question for it."""
+    """Keys of the ``asked`` prompts (text, image_id, key) whose right answer is not among the
+    ``names`` that an engine can give. Their outcome is known in advance, so they are no test of
+    that engine."""
     items = load_items(benchmark)
     gold = read_table(benchmark, "prompts").merge(items[["item_id", "gold"]], on="item_id")
     gold = gold[~gold["test"].isin(list(CHOICES)) & ~gold["gold"].isin(list(names))]
@@ -92,7 +93,7 @@ def beyond(benchmark: Path, asked: pd.DataFrame, names: Collection[str]) -> list
 
 
 def labels_of(prompt: str) -> list[str]:
-    """What a prompt may be answered with."""
+    """The permitted answers of a prompt."""
     return (
         ANSWERS
         if prompt in CHOICES
@@ -105,7 +106,7 @@ def labels_of(prompt: str) -> list[str]:
 def read(
     texts: Sequence[str], prompt: str, encoder: TextEncoder, floor: float | None = None
 ) -> list[Label]:
-    """Free answers to one prompt as labels. ``floor``: instead of the encoder's own."""
+    """Free answers to one prompt as labels. ``floor``: replaces the encoder's default."""
     return encode(
         texts,
         labels_of(prompt),
@@ -117,7 +118,7 @@ def read(
 
 
 def answers(scored: Scored, encoder: TextEncoder | None = None) -> pd.DataFrame:
-    """task, item_id, test, view, text, label, how, similarity: every free answer, read.
+    """task, item_id, test, view, text, label, how, similarity: every free answer with its label.
     ``encoder``: default the packaged one."""
     encoder = encoder or LetterGrams()
     cells = scored.cells[scored.cells["view"] == "full"]
@@ -153,8 +154,8 @@ def choices(scored: Scored) -> pd.DataFrame:
 
 
 def predictions(items: pd.DataFrame, spoken: pd.DataFrame, picked: pd.DataFrame) -> pd.DataFrame:
-    """task, item_id, test, method, split, pred, correct, how: an answer that wasn't understood is
-    wrong, and counted by how."""
+    """task, item_id, test, method, split, pred, correct, how: an answer that couldn't be mapped to
+    a label is wrong, and counted by how."""
     free = spoken.assign(method="full")[["task", "item_id", "test", "method", "label", "how"]]
     table = pd.concat([free, picked.assign(how="argmax")], ignore_index=True)
     table = table.merge(items[["item_id", "split", "gold"]], on="item_id").rename(
@@ -186,7 +187,7 @@ def metric_rows(
 def _cell_rows(
     part: pd.DataFrame, test: str, method: str, draws: int, seed: int
 ) -> facet_groups.Rows:
-    free = method.split(":")[0] == "full"  # full:clip is the same answers, read by another encoder
+    free = method.split(":")[0] == "full"  # full:clip: the same answers under another encoder
     if test in ATTRIBUTES:
         yield from facet_groups.attribute_rows(part, test, draws=draws, seed=seed)
         if free:
@@ -242,7 +243,7 @@ def tables(
     encoder: TextEncoder | None = None,
     images: Mapping[str, tuple[bytes, ...]] | None = None,
 ) -> dict[str, pd.DataFrame]:
-    """The rows of every store table for one run, scores and failures aside. ``images``: also
+    """The rows of every store table for one run, except scores and failures. ``images``: also store
     previews of some of the pictures."""
     items = load_items(benchmark)
     people = read_table(benchmark, "people")[["person_id", "dataset"]]

@@ -1,10 +1,10 @@
-"""The floor of a text encoder: how similar an answer must be to a class to be read as it.
+"""The floor of a text encoder: the similarity that an answer needs to be mapped to a class.
 
-The paper has none and takes the nearest class for every answer (App. A.2). Here the floor is set on
-answers whose right reading is known (data/people_answers.yaml and slips of the pen in the classes'
-own names), by one rule for every encoder: the lowest floor at which at most ``WRONG`` of the
-answers that mean no class of the list, or that class in another language, are read as a class that
-is wrong. What it costs stands beside it: the share of misspelt class names that are read right.
+The paper has no floor and takes the nearest class for every answer (App. A.2). Here it is
+calibrated on answers with known labels (data/people_answers.yaml and misspellings of the class
+names), by one rule for every encoder: the lowest floor at which at most ``WRONG`` of the answers
+that mean no class of the list, or that class in another language, are mapped to a wrong class. Its
+cost is reported too: the share of misspelt class names that are still recognised.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ SLIPS = 6
 
 @dataclass(frozen=True)
 class Answer:
-    """text; labels: the list asked about; right: the label that it means, '' for none; strict:
-    leaving it unread is a miss."""
+    """text; labels: the list in the prompt; right: the label that it means, '' for none; strict:
+    leaving it unmapped is a miss."""
 
     text: str
     labels: tuple[str, ...]
@@ -41,8 +41,8 @@ class Answer:
 
 @dataclass(frozen=True)
 class Curve:
-    """By floor: wrong (answers read as a class that is wrong, of those that need not be read), read
-    (misspelt names read as their class)."""
+    """By floor: wrong (share of the non-strict answers mapped to a wrong class), read (share of the
+    misspelt names mapped to their class)."""
 
     floors: tuple[float, ...]
     wrong: tuple[Estimate, ...]
@@ -50,7 +50,7 @@ class Curve:
 
     @property
     def floor(self) -> float:
-        """The lowest with at most WRONG wrong; the highest of all where none is."""
+        """The lowest floor with at most WRONG wrong; the highest of all if none qualifies."""
         return next(
             (f for f, e in zip(self.floors, self.wrong, strict=True) if e.value <= WRONG),
             self.floors[-1],
@@ -58,8 +58,8 @@ class Curve:
 
 
 def slips(name: str) -> list[str]:
-    """Six misspellings of a name with one slip each: a letter left out, doubled, changed, or
-    swapped with the next; by hash of the name."""
+    """Six misspellings of a name with one slip each: a letter omitted, doubled, changed, or swapped
+    with the next; by hash of the name."""
     made: list[str] = []
     for turn in range(40):
         digest = hashlib.sha256(f"{name}|{turn}".encode()).digest()
@@ -77,7 +77,7 @@ def slips(name: str) -> list[str]:
 
 
 def answers() -> list[Answer]:
-    """Every answer that its form alone doesn't settle (encoding.by_form): only these reach an
+    """Every answer that its form alone doesn't settle (methods/labels.by_form): only these reach an
     encoder."""
     known = yaml.safe_load(DATA.read_text(encoding="utf-8"))
     everything = tuple(CLASSES)

@@ -1,9 +1,9 @@
-"""Recall by class and group, and how far groups lie apart (Wu et al., Sec. 2.2; METHODS 2.5).
+"""Recall by class and group, and the disparity between groups (Wu et al., Sec. 2.2; METHODS 2.5).
 Arrays and frames in, rows out.
 
-recall(g, c) is the share of group g's pictures of class c that are answered right; the disparity of
+recall(g, c) is the share of group g's pictures of class c with a correct answer; the disparity of
 two groups is the difference of their recalls. The paper pools the pictures of its 13 classes
-(micro); the mean of class recalls (macro) stands beside it. A group of fewer than ``smallest``
+(micro); the mean of class recalls (macro) is reported beside it. A group of fewer than ``smallest``
 pictures has no value: the paper prints recalls of groups of one or two pictures, and 0 for empty
 ones.
 """
@@ -40,7 +40,7 @@ def difference(a: stats.Estimate, b: stats.Estimate) -> stats.Estimate:
 
 
 def _share(hits: np.ndarray, place: np.ndarray, smallest: int) -> stats.Estimate:
-    """stats.share; without a value below ``smallest`` rows, which stay counted."""
+    """stats.share; without a value below ``smallest`` rows, though n is kept."""
     if len(hits) < max(smallest, 1):
         return stats.Estimate(float("nan"), len(hits), float("nan"), float("nan"))
     return stats.share(hits, place)
@@ -100,8 +100,7 @@ def _spread(
     draws: int,
     seed: int,
 ) -> stats.Estimate:
-    """Largest minus smallest recall of the groups, resampled; no value while one of them has
-    none."""
+    """Largest minus smallest recall of the groups, resampled; no value if any group lacks one."""
     means = stats.group_means(hits, of, place, draws=draws, seed=seed, smallest=smallest)
     if means.value.shape[-1] < len(groups) or np.isnan(means.value).any():
         return NOTHING
@@ -110,7 +109,7 @@ def _spread(
 
 def _macro(hits: np.ndarray, name: np.ndarray, place: np.ndarray, smallest: int) -> stats.Estimate:
     """Mean of the 13 class recalls; no value while a class has fewer than ``smallest`` pictures,
-    because the mean would be of others."""
+    because the mean would be over a different set of classes."""
     chosen = np.isin(name, SELECTED)
     rows = [int((name == c).sum()) for c in SELECTED]
     if min(rows) < max(smallest, 1):
@@ -142,8 +141,8 @@ def rate_rows(
     *,
     smallest: int = stats.SMALLEST,
 ) -> Rows:
-    """Shares of answers by group, all classes pooled: e.g. how often a model says No, or yes to a
-    class that is wrong."""
+    """Shares of answers by group, all classes pooled: e.g. how often a model answers No, or yes to
+    a wrong class."""
     place = stats.codes(frame["image_id"].to_numpy(dtype=str))[0]
     for metric, flag in flags.items():
         hits = np.asarray(flag(frame), dtype=float)
@@ -172,9 +171,9 @@ def attribute_rows(
     draws: int = 2_000,
     seed: int = 0,
 ) -> Rows:
-    """Faces without classes: how often the attribute asked for is recognised, by it (``all`` and
-    its groups), by the others and by race, and how far groups lie apart. An attribute that nobody
-    of the data has a group of has no rows."""
+    """Faces without classes: how often the requested attribute is recognised, by that attribute
+    (``all`` and its groups), by the other attributes and by race, and the disparity between groups.
+    An attribute without annotated groups in the data has no rows."""
     hits, place = (
         frame["correct"].to_numpy(dtype=float),
         stats.codes(frame["image_id"].to_numpy(dtype=str))[0],

@@ -1,9 +1,9 @@
-"""A suite that is a folder of your own questions: its cells, and from scores to what a run stores.
+"""A suite of custom questions: its cells, and the tables that a run stores.
 
-Multiple choice with 2 to 10 options, stored as SDGBiasBench's: task mcq, one test (T1 where there
-are contexts, else T5, as Table E names them), the views that the folder has, and CADE where it has
-a view with a picture and rows to tune on. Everything is measured on split test; errors are
-clustered by the column that the folder names.
+Multiple choice with 2 to 10 options, stored in SDGBiasBench's layout: task mcq, one test (T1 with
+contexts, else T5, as Table E names them), the views that the folder has, and CADE where it has a
+view with a picture and rows to tune on. Everything is measured on split test; errors are clustered
+by the column that the folder names.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sdgbias.suites import sdg, sdg_tables
 from sdgbias.suites.suite import EvalSettings, Images, Progress, Scored, Suite
 from sdgbias.types import OPTION_LETTERS, ContextTest, Task, View
 
-#: Raised when what is made of answers changes, so that older runs are made anew.
+#: Bumped when the processing of answers changes, so that older runs are recomputed.
 ANALYSIS = "1"
 #: Field ``kind`` of a benchmark's card.
 KIND = "own"
@@ -57,8 +57,8 @@ def load_items(benchmark: Path) -> pd.DataFrame:
 def load_prompts(benchmark: Path) -> pd.DataFrame:
     """The cells of a benchmark folder: one test, and the views that a question has.
 
-    Without contexts CTX+Q is the prompt of Q-only: it is kept beside pictures, because CADE takes
-    it there as the paper does at T5, and is no method of its own.
+    Without contexts CTX+Q is the prompt of Q-only: it is kept where there are pictures, because
+    CADE uses it there as the paper does at T5, and is not reported as a separate method.
     """
     prompts = sdg.read_table(benchmark, "prompts")
     cells = view_cells(prompts)
@@ -71,7 +71,7 @@ def load_prompts(benchmark: Path) -> pd.DataFrame:
 
 
 def identity(settings: EvalSettings) -> dict[str, object]:
-    """What a run's id hangs on beside model, benchmark and version."""
+    """Settings that enter a run's id besides model, benchmark and version."""
     named = sdg.identity(settings)
     return {name: value for name, value in named.items() if name not in ("mode", "passes")}
 
@@ -79,8 +79,8 @@ def identity(settings: EvalSettings) -> dict[str, object]:
 def tables(
     benchmark: Path, scored: Scored, settings: EvalSettings, images: Images, progress: Progress
 ) -> dict[str, pd.DataFrame]:
-    """The rows of every store table for one run, scores and failures aside. Raises InputError where
-    no answer was scored, GateError where the predictions break a rule."""
+    """The rows of every store table for one run, except scores and failures. Raises InputError
+    where no answer was scored, GateError where the predictions break a rule."""
     items = load_items(benchmark)
     progress("tuning CADE", 0, 1)
     summary = sdg.summarise(
@@ -114,14 +114,14 @@ def tables(
 
 
 def _no_numbers() -> pd.DataFrame:
-    """The regression items of a suite without any."""
+    """Empty regression items, for a suite without any."""
     return pd.DataFrame({"item_id": [], "split": [], "answer": [], "tolerance": []}).astype(
         {"item_id": "int64", "split": "str"}
     )
 
 
 def item_cards(items: pd.DataFrame, benchmark: Path) -> pd.DataFrame:
-    """What the store keeps of a question, in the columns of the first suite; the others stay
+    """The stored fields of a question, in the columns of the first suite; unused columns stay
     empty."""
     letters = option_letters(items)
     options = items[[f"option_{c.lower()}" for c in letters]].to_numpy(dtype=object)
@@ -155,10 +155,10 @@ def preview(picture: bytes) -> bytes:
 def metric_rows(
     items: pd.DataFrame, answers: pd.DataFrame, scored: Scored, *, draws: int = 2_000, seed: int = 0
 ) -> pd.DataFrame:
-    """Rows beside the first suite's: letters (share_A: how often a letter is chosen, recall_A: how
-    often it is where it is right), tie_rate of the views, and by group accuracy (pillar
-    ``colour=red``) and its disparity (pillar ``colour:max-min``). Split test; test 'all' is the
-    suite's one test."""
+    """Rows in addition to the first suite's: letters (share_A: how often a letter is chosen,
+    recall_A: how often it is chosen where it is right), tie_rate of the views, and by group
+    accuracy (pillar ``colour=red``) and its disparity (pillar ``colour:max-min``). Split test; test
+    'all' is the suite's one test."""
     gold = items[["item_id", "cluster_id", "answer", "groups"]]
     known = answers[answers["split"] == "test"].merge(gold, on="item_id")
     known = known.merge(_ties(scored), on=["item_id", "method"], how="left")
@@ -182,7 +182,7 @@ def metric_rows(
 
 
 def _ties(scored: Scored) -> pd.DataFrame:
-    """item_id, method, tied of every view: whether its largest logit is that of two options."""
+    """item_id, method, tied of every view: whether two options share its largest logit."""
     cells = scored.cells.merge(scored.scores[["key", "logits"]], on="key")
 
     def tied(logits: np.ndarray) -> float:
@@ -214,8 +214,8 @@ def _letters(part: pd.DataFrame, place: np.ndarray) -> Iterator[tuple[str, stats
 def _by_group(
     name: str, level: np.ndarray, part: pd.DataFrame, place: np.ndarray, draws: int, seed: int
 ) -> Iterator[tuple[str, str, stats.Estimate]]:
-    """(pillar, metric, estimate) of one group column: accuracy of each level, and how far apart the
-    best and the worst known levels of at least ``stats.SMALLEST`` questions are."""
+    """(pillar, metric, estimate) of one group column: accuracy of each level, and the difference
+    between the best and the worst known levels of at least ``stats.SMALLEST`` questions."""
     hits = part["correct"].to_numpy(dtype=float)
     for each in sorted(set(level)):
         mine = level == each
@@ -230,13 +230,14 @@ def _by_group(
 
 
 def noted(card: Mapping[str, object]) -> dict[str, object]:
-    """What a run keeps of its benchmark's card, for the pages: what is left out, and why."""
+    """The part of the benchmark's card that a run keeps for the pages: what is left out, and
+    why."""
     fields = ("title", "version", "cluster_by", "views", "views_left_out", "cade_left_out")
     return {"own": {name: card.get(name, "") for name in fields}}
 
 
 def suite(benchmark: Path, card: Mapping[str, object]) -> Suite:
-    """The suite of a benchmark of own questions."""
+    """The suite of a benchmark of custom questions."""
     return Suite(
         name=str(card["suite"]),
         title=str(card.get("title") or card["suite"]),

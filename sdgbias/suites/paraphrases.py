@@ -1,8 +1,9 @@
-"""The extra pass `paraphrases`: each multiple-choice question in other words (data/paraphrases.yaml).
+"""The extra prompts `paraphrases`: other wordings of each multiple-choice question
+(data/paraphrases.yaml).
 
-Q-only asks one prompt per indicator, so that which way a model leans rests on a handful of answers.
-With eight further wordings each it rests on a sample of prompts. Text without picture and context,
-under T1; one item stands for all of its indicator and options.
+Q-only has one prompt per indicator, so that the measured direction of a model's answers rests on a
+handful of prompts. Eight further wordings each give a larger sample. Text without picture and
+context, under T1; one item represents all items of its indicator and options.
 """
 
 from __future__ import annotations
@@ -42,15 +43,15 @@ def wordings() -> Mapping[str, tuple[str, ...]]:
 
 
 def asked(items: pd.DataFrame) -> pd.Series:
-    """(N,) whether the further wordings are those of an item's question: an imported benchmark may
-    ask something else under the name of an indicator."""
+    """(N,) whether the further wordings apply to an item's question: an imported benchmark may use
+    the name of an indicator for another question."""
     reference = {entry.slug: entry.question for entry in load_indicators()}
     return items["indicator"].map(reference) == items["question"]
 
 
 def texts(items: pd.DataFrame, rows: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
-    """(view, rows with their text in other words) of each wording. items: multiple-choice items;
-    rows: the prompts to reword, of T5.
+    """(view, rows with paraphrased text) of each wording. items: multiple-choice items; rows: the
+    prompts to reword, of T5.
 
     Raises InputError where no question is one of indicators.yaml, or a prompt doesn't begin with
     its question.

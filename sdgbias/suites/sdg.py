@@ -27,23 +27,24 @@ from sdgbias.suites.suite import EvalSettings, Scored
 from sdgbias.types import DIGITS, OPTION_LETTERS, SDG, TESTS, ContextTest, Task, View
 
 NAME = SDG
-#: Bumped when what is made of scores changes (how an answer is read, a metric), so that older runs
-#: are made anew.
+#: Bumped when the processing of scores changes (parsing an answer, a metric), so that older runs
+#: are recomputed.
 ANALYSIS = "3"
 _ITEM = ("item_id", "cluster_id", "pillar", "indicator", "answer", "split")
-#: Columns without which nothing can be asked or concluded.
+#: Columns required to build prompts and compute results.
 _NEEDED = {
     "prompts": ("task", "item_id", "test", "text", "image_id", "candidates"),
     "items_mcq": (*_ITEM, "option_a", "option_b"),
     "items_regression": (*_ITEM, "target"),
 }
-#: With fewer val rows than this, CADE's parameters are those of a few questions, and results say so.
+#: With fewer val rows than this, CADE's parameters rest on a few questions, and the results carry a
+#: note.
 FEWEST_VAL = 50
 
 
 def identity(settings: EvalSettings) -> dict[str, object]:
-    """What a run's id and a night's key hang on besides model and benchmark: the settings of an
-    evaluation, this suite's version and the constants of its analysis. JSON values."""
+    """Settings that enter a run's id and a night's key, besides model and benchmark: the evaluation
+    settings, this suite's version and the constants of its analysis. JSON values."""
     return {
         "seed": settings.seed,
         "draws": settings.draws,
@@ -110,8 +111,8 @@ def read_table(benchmark: Path, name: str) -> pd.DataFrame:
 class TestResult:
     """One task under one context test: logits (N, K) per view, present (N, K), choice (N,) per
     method, and for regression value (N,) per method; CADE's confidence, divergence and gate (N,);
-    the search that tuned it (None without val rows); what withheld scores leave open
-    (`withheld.judged`, None where every score of the task is exact)."""
+    the search that tuned it (None without val rows); the uncertainty due to withheld scores
+    (`sdg_censoring.judged`, None where every score of the task is exact)."""
 
     test: ContextTest
     logits: Mapping[View, np.ndarray]
@@ -130,8 +131,8 @@ def view_logits(
     scored: Scored, items: pd.DataFrame, task: Task, test: ContextTest, view: View
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(keys (N,), logits (N, K), upper (N, K)) of one view x test; NaN where the item lacks the
-    candidate or has no score (yet). logits are -inf where a score is withheld; upper is the largest
-    value that a logit can truly have, NaN where it is exact."""
+    candidate or has no score (yet). logits are -inf where a score is withheld; upper is an upper
+    bound of the true logit, NaN where it is exact."""
     c = scored.cells
     rows = c[(c["task"] == task.value) & (c["test"] == test.value) & (c["view"] == view.value)]
     keys = rows.set_index("item_id")["key"].reindex(items["item_id"])
@@ -187,7 +188,7 @@ def digit_values(
 ) -> tuple[np.ndarray, np.ndarray]:
     """(values, unparsed), both (N, 10): the number that each first digit leads to. `continue` =
     greedy decoding after the forced digit, `replace` = the free answer with its first digit
-    exchanged (the reference). The free answer's sign is kept by both. Where neither states a number
+    exchanged (the reference). Both keep the free answer's sign. Where the text contains no number
     the value is 0.0 (the reference) and unparsed is True."""
     values = np.full((len(keys), len(DIGITS)), np.nan)
     unparsed = np.zeros(values.shape, dtype=bool)
@@ -207,7 +208,7 @@ def digit_values(
 
 def decoded_numbers(items: pd.DataFrame, scored: Scored, mode: str) -> pd.DataFrame:
     """Regression: item_id, test, view, free, parsed, and by_digit (10 numbers, Full only) of every
-    answer that was decoded."""
+    decoded answer."""
     spoken, blocks = _spoken(scored), []
     for test in TESTS[Task.REGRESSION] if len(items) else ():
         for view in View:
@@ -243,8 +244,8 @@ def run_test(
     kind: Kind = "random",
 ) -> TestResult:
     """Predictions of every view and of CADE for one task x test. Where scores are withheld, a view
-    says the largest of those that are known, and CADE takes the others at their bounds; InputError
-    with numerics other than `exact`, whose bounds these are."""
+    chooses the largest of the known ones, and CADE takes the others at their bounds; InputError
+    with numerics other than `exact`, for which the bounds don't hold."""
     present = present_options(items, task)
     found = {view: view_logits(scored, items, task, test, view) for view in View}
     logits = {view: z for view, (_, z, _) in found.items()}
@@ -349,7 +350,7 @@ def predictions(items: pd.DataFrame, task: Task, r: TestResult) -> pd.DataFrame:
 
 
 def tuning_note(items: pd.DataFrame, task: Task, n_val: int) -> str:
-    """What a reader has to know of the val rows that CADE was tuned on; '' for nothing."""
+    """Caveat about the val rows on which CADE was tuned; '' for none."""
     notes = [f"tuned on fewer than {FEWEST_VAL} val rows"] if n_val < FEWEST_VAL else []
     val = items[items["split"] == "val"]
     if task is Task.MCQ and val["answer"].nunique() < 2:
@@ -384,7 +385,7 @@ def summarise(
         asked = set(scored.cells.loc[scored.cells["task"] == task.value, "test"])
         for test in TESTS[task]:
             if test.value not in asked:
-                continue  # own questions have one test
+                continue  # custom questions have one test
             r = run_test(
                 scored,
                 table,

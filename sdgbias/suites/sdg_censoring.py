@@ -1,8 +1,8 @@
-"""What withheld scores leave open of a run's answers, for runs of an endpoint that names only its
-likeliest tokens.
+"""Uncertainty of a run's answers due to withheld scores, for runs of an endpoint that returns only
+its likeliest tokens.
 
-An answer is certain if no value of what was withheld can change it. Where it isn't, it may be worth
-anything between two bounds. Everything is judged on the test split, by the arithmetic of
+An answer is certain if no value of the withheld scores can change it. Otherwise its payoff lies
+between two bounds. Everything is measured on the test split, by the arithmetic of
 sdgbias/methods/bounds.py.
 """
 
@@ -29,8 +29,8 @@ def judged(
 ) -> pd.DataFrame:
     """One row per test item and method (the views, and cade if it was tuned): item_id, cluster_id,
     pillar, indicator, method, censored (a candidate's score is withheld; for cade in any view),
-    unanswered (no candidate was named), certain, low, high (payoff bounds). payoff (N, K) and
-    usable (N,) as in `search.py`; a view that has no scores for an item gives no row."""
+    unanswered (no candidate was returned), certain, low, high (payoff bounds). payoff (N, K) and
+    usable (N,) as in `methods/search`; a view without scores for an item gives no row."""
     test = (items["split"] == "test").to_numpy()
     anywhere = np.zeros(len(items), dtype=bool)
     blocks = []
@@ -81,8 +81,8 @@ def _block(
 
 
 def estimates(part: pd.DataFrame, task: Task) -> Iterator[tuple[str, stats.Estimate]]:
-    """Metrics of the rows of one method in one group. The number that a view gives is decoded
-    freely, so no score bears on it."""
+    """Metrics of the rows of one method in one group. A view's number is decoded freely, so no
+    score bears on it."""
     place, method = part["cluster_id"].to_numpy(), part["method"].iloc[0]
     yield "censored_rate", stats.share(part["censored"], place)
     if task is Task.MCQ and method != "cade":

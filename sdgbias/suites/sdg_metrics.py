@@ -1,4 +1,4 @@
-"""Metric rows of the predictions of one task and test, with what each interval counts."""
+"""Metric rows of the predictions of one task and test, with the sampling unit of each interval."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from sdgbias.types import DIGITS, TESTS, Task, View
 IMAGE_FREE = (View.Q_ONLY.value, View.CTX_Q.value)
 
 
-#: An estimate and what its interval counts: 'places' or 'prompts'.
+#: An estimate and the units its interval counts: 'places' or 'prompts'.
 Judged = tuple[stats.Estimate, str]
 
 
 def present_options(items: pd.DataFrame, task: Task) -> np.ndarray:
-    """(N, K) which candidates an item has."""
+    """(N, K) the candidates that each item has."""
     if task is Task.REGRESSION:
         return np.ones((len(items), len(DIGITS)), dtype=bool)
     return np.column_stack(
@@ -38,7 +38,7 @@ def candidates(items: pd.DataFrame, task: Task) -> str:
 
 def _groups(frame: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
     yield "all", "all", frame
-    frame = frame[frame["pillar"] != ""]  # own questions have no pillars
+    frame = frame[frame["pillar"] != ""]  # custom questions have no pillars
     for pillar, part in frame.groupby("pillar", sort=True):
         yield str(pillar), "all", part
     for (within, indicator), part in frame.groupby(["pillar", "indicator"], sort=True):
@@ -46,10 +46,10 @@ def _groups(frame: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
 
 
 def _direction(items: pd.DataFrame) -> pd.DataFrame:
-    """item_id -> what choosing each letter says (pessimistic, conservative, optimistic) and the number
-    of options."""
+    """item_id -> direction of each letter (pessimistic, conservative, optimistic) and the number of
+    options."""
     count = present_options(items, Task.MCQ).sum(axis=1)
-    # a release may hold indicators whose polarity nobody has said: their answers have no direction
+    # a release may hold indicators without a recorded polarity: their answers have no direction
     table = {
         (p, int(k)): letter_directions(p, int(k)) if p else ("",) * int(k)
         for p in set(items["polarity"])
@@ -63,9 +63,9 @@ def _direction(items: pd.DataFrame) -> pd.DataFrame:
 
 
 def _judged(part: pd.DataFrame, values: ArrayLike, kind: stats.Kind = "share") -> Judged:
-    """Mean of one value per row of ``part``, and what its interval counts. Without a picture many
-    rows share one prompt and hence one answer: there the interval is the wider of that over places
-    and that over distinct prompts."""
+    """Mean of one value per row of ``part``, and the units its interval counts. Without a picture
+    many rows share one prompt and hence one answer: there the interval is the wider of that over
+    places and that over distinct prompts."""
     by_place = stats.mean(values, part["cluster_id"], kind)
     if part.empty or str(part["method"].iloc[0]) not in IMAGE_FREE:
         return by_place, "places"
@@ -128,9 +128,9 @@ def metric_rows(
     judged: pd.DataFrame | None = None,
 ) -> pd.DataFrame:
     """Rows task, test, method, pillar, indicator, metric, value, n, ci_low, ci_high, clusters, note
-    of the test split. Test 'all' pools T1..T5. clusters: how many places or distinct prompts the
-    interval counts; note: 'too few places' or 'too few prompts' where there is none for that.
-    `judged`: what withheld scores leave open, with a column test."""
+    of the test split. Test 'all' pools T1..T5. clusters: number of places or distinct prompts that
+    the interval counts; note: 'too few places' or 'too few prompts' where they don't suffice for an
+    interval. `judged`: the uncertainty due to withheld scores, with a column test."""
     known = scored.cells.merge(scored.scores[["key", "mass", "top_token"]], on="key", how="left")
     known = known.rename(columns={"view": "method"})[
         ["task", "item_id", "test", "method", "key", "mass", "top_token"]
@@ -141,7 +141,7 @@ def metric_rows(
     test = test.merge(known, on=["task", "item_id", "test", "method"], how="left")
     test["cluster_id"] = pd.factorize(test["cluster_id"], sort=True)[
         0
-    ]  # only told apart from here on, and numbers are quicker
+    ]  # only compared for equality from here on, and integers are faster
     test["prompt"] = pd.factorize(test["key"], sort=True)[0]
     names = candidates(items, task)
     test["off_candidate"] = ~test["top_token"].isin(list(names))

@@ -1,5 +1,5 @@
-"""What a run of SDGBiasBench puts into the results file: analysis, and what the report shows of
-items."""
+"""The tables that a run of SDGBiasBench stores: the analysis, and the items as the report shows
+them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def cells(benchmark: Path, settings: EvalSettings) -> pd.DataFrame:
 def tables(
     benchmark: Path, scored: Scored, settings: EvalSettings, images: Images, progress: Progress
 ) -> dict[str, pd.DataFrame]:
-    """The rows of every store table for one run, scores and failures aside. Raises GateError where
+    """The rows of every store table for one run, except scores and failures. Raises GateError where
     the predictions break a rule."""
     items = sdg.load_items(benchmark)
     progress("tuning CADE", 0, 1)
@@ -79,7 +79,7 @@ def check_predictions(predictions: pd.DataFrame, items: dict[Task, pd.DataFrame]
 
 
 def item_cards(task: Task, items: pd.DataFrame) -> pd.DataFrame:
-    """What the report shows of an item: question, options, context, gold."""
+    """The fields of an item for the report: question, options, context, gold."""
     from sdgbias.benchmark.prompts import context_lines
 
     cards = items[

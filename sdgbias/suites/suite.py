@@ -1,5 +1,5 @@
-"""What differs between suites, as one value: everything else asks a `Suite` and is the same code
-for all of them."""
+"""Everything that differs between suites, as one value: all other code takes a `Suite` and is the
+same for all of them."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ Images = Mapping[str, tuple[bytes, ...]]
 
 @dataclass(frozen=True)
 class EvalSettings:
-    """How one run is evaluated. Which of it a run's id hangs on is the suite's to say (`identity`).
+    """How one run is evaluated. The suite decides which of the settings enter a run's id
+    (`identity`).
 
     draws, search: of CADE's search on val. numerics: `exact`, or `reference` (the authors' floors).
     mode: regression answers, `continue` (decode after CADE's digit) or `replace`. passes: prompts
-    beyond the suite's own views (extra_prompts.py).
+    beyond the suite's views (extra_prompts.py).
     """
 
     draws: int = 10_000
@@ -46,9 +47,9 @@ class Scored:
 
 
 class Tables(Protocol):
-    """The rows of every store table of one run, scores and failures aside: items (or people),
-    predictions, metric_rows and what else the suite keeps. Raises InputError where nothing can be
-    concluded, GateError where the predictions break a rule of quality."""
+    """The rows of every store table of one run, except scores and failures: items (or people),
+    predictions, metric_rows and the suite's other tables. Raises InputError where no result can be
+    computed, GateError where the predictions break a quality rule."""
 
     def __call__(
         self,
@@ -62,26 +63,26 @@ class Tables(Protocol):
 
 @dataclass(frozen=True)
 class Suite:
-    """What differs between suites.
+    """The differences between suites.
 
-    name: in results, commands and files. title: on pages. version: raised when what is made of
-    answers changes, so that older runs are made anew. cluster_unit: what errors are clustered by,
+    name: in results, commands and files. title: on pages. version: bumped when the processing of
+    answers changes, so that older runs are recomputed. cluster_unit: what errors are clustered by,
     in words.
 
-    items_table: where its questions are stored, 'items' or 'people'; rooms above look up by it what
-    differs further between these two layouts. question_keys: the columns of that table that name a
-    question of a benchmark.
+    items_table: where its questions are stored, 'items' or 'people'; higher-level packages use it
+    to look up other differences between these two layouts. question_keys: the columns of that table
+    that identify a question of a benchmark.
 
-    identity: what of the settings a run's id hangs on. cells: task, item_id, test, view, text,
-    image_id, candidates of every prompt. generations_needed(cells, distinct, can_force): the
-    distinct prompts to decode, with column forced. unanswerable(benchmark, wanted, names): key ->
-    why, of prompts whose right answer is none of the ``names`` that an engine can say. tables: see
-    `Tables`. noted: what a run's config keeps of the benchmark's card.
+    identity: the settings that enter a run's id. cells: task, item_id, test, view, text, image_id,
+    candidates of every prompt. generations_needed(cells, distinct, can_force): the distinct prompts
+    to decode, with column forced. unanswerable(benchmark, wanted, names): key -> reason, of prompts
+    whose right answer is not among the ``names`` that an engine can give. tables: see `Tables`.
+    noted: the part of the benchmark's card that a run's config keeps.
 
     per_benchmark: runs on different benchmarks are different results (data sets); the newer does
     not replace the older. held_out: only split 'test' is reported, because CADE is tuned on the
     rest; so draws, extra prompts and searches matter. signatures: answers lean in a direction (bias
-    signatures). private: pictures show people; they are blurred until a reader asks.
+    signatures). private: pictures show people; they are blurred until a reader reveals them.
     """
 
     name: str
@@ -106,15 +107,16 @@ class Suite:
 
     @property
     def docs_folder(self) -> str:
-        """Folder beside a report's pages for the quality gate's docs and the benchmark's card."""
+        """Folder beside a report's pages for the docs of the quality check and the benchmark's
+        card."""
         return self.docs or f"benchmark-{self.name}"
 
     def same_question(self, question: str, answer: str) -> str:
-        """SQL: a row of ``items_table`` (by its alias) is the question of an answer, benchmarks
-        aside."""
+        """SQL: a row of ``items_table`` (by its alias) is the question of an answer, ignoring
+        benchmarks."""
         return " AND ".join(f"{question}.{key} = {answer}.{key}" for key in self.question_keys)
 
     def reported(self, *answers: str) -> str:
-        """SQL, beginning with AND: the answers (by their aliases) are among those reported on; ''
+        """SQL, beginning with AND: the answers (by their aliases) are among the reported ones; ''
         where all are."""
         return "".join(f" AND {a}.split = 'test'" for a in answers) if self.held_out else ""
