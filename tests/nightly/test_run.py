@@ -189,7 +189,7 @@ def test_a_failed_selfcheck_is_told_and_the_results_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps = finish.run_step
-    monkeypatch.setattr(finish, "HOUSE", [sys.executable, "-c", BROKEN])
+    monkeypatch.setattr(finish, "CLI", [sys.executable, "-c", BROKEN])
     monkeypatch.setattr(
         finish,
         "run_step",
