@@ -30,7 +30,7 @@ def _unknown_has_reason(frame: pd.DataFrame, given: RuleContext) -> Judged:
 
 
 def _has_class_or_attribute(frame: pd.DataFrame, given: RuleContext) -> Judged:
-    """The person has a class or an attribute; without either there is no question about them."""
+    """The person has a class, a gender or an age; otherwise there is no question about them."""
     return frame["class1"].isin(CLASSES) | (
         (frame["class1"] == "") & ((frame["gender"] != UNKNOWN) | (frame["age"] != UNKNOWN))
     )
