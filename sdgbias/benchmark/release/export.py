@@ -369,7 +369,7 @@ def _write_images(benchmark: Path, out: Path, paths: pd.DataFrame, progress: Pro
     """Write every image under its path, and blank.png: that of the imported release, else white in
     the size of the first image.
 
-    An existing image is complete: it was renamed into place by an earlier run.
+    An existing image was written completely by an earlier run.
     """
     reader = ImageReader(benchmark)
     count = 0

@@ -2,16 +2,15 @@
 reviewer.
 
     sheet.html           one item at a time, keys and buttons; keeps the verdicts in the browser,
-    saves them as a CSV, asks no server
-    items/<nnn>.js       the items, 100 a file, loaded as they are needed
-    images/<id>-<k>.jpg  the pictures
-    <reviewer>.csv       empty verdicts, for those who prefer a spreadsheet; never replaced once
-    somebody has written in it
-    sample.json          which sample of which benchmark this is
+                         saves them as a CSV, needs no server
+    items/<nnn>.js       the items, 100 a file, loaded on demand
+    images/<id>-<k>.jpg  the images
+    <reviewer>.csv       empty verdicts, for use in a spreadsheet; never replaced once it contains
+                         verdicts
+    sample.json          identifies the sample and its benchmark
     README.md
 
-The folder contains street photos with recognisable faces: don't redistribute it
-(docs/how-to/review.md).
+The folder contains street photos with faces in them: don't redistribute it (docs/how-to/review.md).
 """
 
 from __future__ import annotations
