@@ -1,1 +1,1 @@
-"""Items, prompts, quality rules, card, review and release of a benchmark. Never knows a model."""
+"""Items, prompts, quality rules, card, review and release of a benchmark. Independent of models."""

@@ -1,12 +1,12 @@
 """From a raw folder to a benchmark folder, one stage per arrow:
 
-clusters -> images -> series -> items -> prompts -> card (-> the gate of quality.py, called by the
+clusters -> images -> series -> items -> prompts -> card (-> the quality check, called by the
 command line).
 
 Each stage reads files and writes files, so that DVC can run them one by one and `build` can run
-them all. A table's row rules are judged where the table is made: what breaks one leaves for
-quarantine/<stage>.parquet with its reason. Tables are written beside their final name and renamed;
-rows are sorted by key; the same inputs give the same bytes.
+them all. A table's row rules are checked by the stage that builds it: broken rows go to
+quarantine/<stage>.parquet with the reason. Tables are written to a temporary file and renamed; rows
+are sorted by key; the same inputs give the same bytes.
 """
 
 from __future__ import annotations
@@ -113,8 +113,8 @@ def _readme(raw: Path) -> str:
 
 
 def made_without_images(raw: Path) -> bool:
-    """Whether this is a sample of `sdgbias sample --no-images`: then there is nothing to draw, and
-    nothing is wrong."""
+    """Whether this is a sample of `sdgbias sample --no-images`: then missing images are no
+    error."""
     return _readme(raw).startswith("Synthetic sample") and "\nimages: no\n" in _readme(raw)
 
 
@@ -136,7 +136,7 @@ def build_images(
         imagestore.clear_store(out)
         (out / "images").mkdir(
             parents=True, exist_ok=True
-        )  # DVC wants its outputs, also an empty one
+        )  # DVC requires its outputs, even empty ones
         index, lost, counts = (
             imagestore.pending_index(table),
             pd.DataFrame(columns=list(items.QUARANTINE_COLUMNS)),
@@ -189,10 +189,9 @@ def build_items(
 ) -> None:
     """Stage 4: clusters x images x series -> items_mcq, items_regression.
 
-    An item that breaks a row rule leaves and the draw is completed, until every item that is kept
-    keeps all of them.
-    ``keep_bins``: an earlier benchmark folder whose options are used again. ``review``: verdicts
-    (review.load_verdicts), and ``review_figures`` the JSON beside them.
+    An item that breaks a row rule is removed and replaced by the draw, until all items satisfy
+    every rule. ``keep_bins``: an earlier benchmark folder whose options are reused. ``review``:
+    verdicts (review.load_verdicts), and ``review_figures`` the JSON beside them.
     """
     clusters, images, known = (
         _read(out, "clusters"),
@@ -268,8 +267,8 @@ def build_items(
 
 
 def _keep_figures(source: Path | None, target: Path) -> None:
-    """What a review measured (agreement, rates) goes where the card looks for it; without a review
-    there is nothing to say."""
+    """Copy the figures of a review (agreement, rates) to the path that the card reads; without a
+    review remove the file."""
     if source is not None and source.is_file():
         _replace(target, lambda part: part.write_bytes(source.read_bytes()))
     else:
@@ -335,8 +334,8 @@ def build(
     workers: int | None = None,
     progress: Progress = _silent,
 ) -> dict[str, Any]:
-    """All stages in order; returns the card. The quality gate is quality.run_gate, called by the
-    command line afterwards."""
+    """All stages in order; returns the card. The command line runs the quality check
+    (quality.run_gate) afterwards."""
     build_clusters(raw, out)
     images = not made_without_images(raw) if images is None else images
     build_images(raw, out, (settings or ImageSettings()) if images else None, workers, progress)

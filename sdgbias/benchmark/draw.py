@@ -1,8 +1,8 @@
-"""The seeded, stratified draw of a benchmark's items, and the ids that make it stable. Set-based;
-knows no question.
+"""The seeded, stratified draw of a benchmark's items, and the ids that make it stable. Set-based,
+independent of question texts.
 
-Every number here comes from md5 over the item's own names, so that neither the order of the input
-nor another country's clusters reshuffle what is kept.
+Every number here comes from md5 over the item's names, so that neither the order of the input nor
+another country's clusters change the draw.
 """
 
 from __future__ import annotations
@@ -93,9 +93,9 @@ def quotas(
 ) -> tuple[dict[str, int], dict[str, Any]]:
     """(items to keep per indicator, notes with every shortfall in words).
 
-    ``pillars``: slug -> pillar; ``capacity``: slug -> candidates; ``total``: items asked for (None:
-    all there are). Pillars get their share of Table A, indicators an even part of their pillar's,
-    and what one can't fill goes to the others.
+    ``pillars``: slug -> pillar; ``capacity``: slug -> candidates; ``total``: items requested (None:
+    all). Pillars get their share of Table A, indicators an even part of their pillar's, and the
+    part that one can't fill goes to the others.
     """
     short: list[str] = []
     kept: dict[str, int] = dict(capacity)
@@ -141,7 +141,7 @@ def largest_remainder(total: int, weights: Sequence[int]) -> list[int]:
 
 
 def _fill(quota: int, capacity: Mapping[str, int]) -> dict[str, int]:
-    """Spread `quota` evenly, nobody above capacity; what one can't hold goes to the others."""
+    """Spread `quota` evenly up to each capacity; the excess of one goes to the others."""
     given = dict.fromkeys(capacity, 0)
     left = quota
     while left and (free := [slug for slug in capacity if given[slug] < capacity[slug]]):
@@ -158,10 +158,10 @@ def draw(
     total: int | None,
     without: Collection[int] = (),
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """(the candidates that are kept, notes of quotas). ``candidates``: with_ids; ``without``:
-    item_ids that may not be kept.
+    """(the drawn candidates, notes of quotas). ``candidates``: from with_ids; ``without``: item_ids
+    to exclude.
 
-    What is taken out is replaced by the next rank of its indicator; nothing else moves.
+    An excluded item is replaced by the next rank of its indicator; nothing else changes.
     """
     if len(without):
         candidates = candidates[~candidates["item_id"].isin(list(without))]

@@ -43,7 +43,7 @@ REGRESSION_COLUMNS = (
     "review",
 )
 QUARANTINE_COLUMNS = ("table", "key", "rule", "detail")
-#: What decides whether two questions of one indicator are the same.
+#: The columns that decide whether two questions of one indicator are the same.
 _SAME = ("image_id", "image_group", "context")
 SPLITS = ("id", "place")
 REVIEW_ACTIONS = ("drop", "mark")
@@ -53,9 +53,9 @@ MAX_GAP = 10
 
 @dataclass(frozen=True)
 class Candidates:
-    """Every question that could be asked: base (clusters with an image), found per task (with
-    item_id and rank), the options per MCQ indicator, what can't be asked and why, and notes in
-    plain JSON."""
+    """Every possible question: base (clusters with an image), found per task (with item_id and
+    rank), the options per MCQ indicator, the impossible questions with reasons, and notes in plain
+    JSON."""
 
     base: pd.DataFrame
     found: Mapping[Task, pd.DataFrame]
@@ -66,7 +66,7 @@ class Candidates:
 
 @dataclass(frozen=True)
 class Built:
-    """What choose_items returns. `notes` is plain JSON: quotas, shortfalls in words, bins,
+    """The result of choose_items. `notes` is plain JSON: quotas, shortfalls in words, bins,
     coverage, splits."""
 
     items_mcq: pd.DataFrame
@@ -89,7 +89,7 @@ def build_items(
     seed: int,
     max_gap: int = MAX_GAP,
 ) -> Built:
-    """find_candidates, then choose_items: the whole room in one call."""
+    """find_candidates, then choose_items, in one call."""
     found = find_candidates(clusters, images, series, gdl_regions, seed=seed, max_gap=max_gap)
     return choose_items(found, mcq=mcq, regression=regression)
 
@@ -104,15 +104,15 @@ def find_candidates(
     max_gap: int = MAX_GAP,
     keep_bins: Mapping[str, Bins] | None = None,
 ) -> Candidates:
-    """Ask every indicator of every cluster with an image and a value.
+    """Pair every indicator with every cluster that has an image and a value.
 
     `clusters`: the columns of clusters.parquet; gdl_region may be absent or ''. `images`:
-    cluster_id, image_id and, where there is one, image_group (near-duplicates). `gdl_regions`:
-    cname, adm1dhs, gdl_region, fills empty regions. `series`: series.read_series. `max_gap`: most
-    years between a national or regional value and the survey, where the indicator table says
-    nothing else. `keep_bins`: options of an earlier benchmark by indicator, used instead of
-    terciles over these clusters, so that a new country doesn't move the cut points of old
-    questions. Raises InputError for a missing column, UsageError for a negative number.
+    cluster_id, image_id and optionally image_group (near-duplicates). `gdl_regions`: cname,
+    adm1dhs, gdl_region, fills empty regions. `series`: series.read_series. `max_gap`: most years
+    between a national or regional value and the survey, unless the indicator table has another
+    limit. `keep_bins`: options of an earlier benchmark by indicator, used instead of terciles over
+    these clusters, so that a new country doesn't move the cut points of old questions. Raises
+    InputError for a missing column, UsageError for a negative number.
     """
     if max_gap < 0:
         raise UsageError(f"max_gap is {max_gap}; give a number of 0 or more")
@@ -137,12 +137,12 @@ def choose_items(
     review_action: str = "drop",
     split: str = "id",
 ) -> Built:
-    """Keep `mcq` and `regression` items (None: all) as Table A wants them.
+    """Keep `mcq` and `regression` items (None: all) in the proportions of Table A.
 
-    `without`: item_ids that may not be kept. `review`: task, item_id, verdict ('accepted',
-    'rejected') of human review; `review_action` 'drop' takes rejected items out and draws others
-    for them, 'mark' only writes the verdict into the column review. `split`: 'id' is the authors'
-    rule, 'place' keeps countries apart. Raises UsageError.
+    `without`: item_ids to exclude. `review`: task, item_id, verdict ('accepted', 'rejected') of
+    human review; `review_action` 'drop' replaces rejected items by others, 'mark' only writes the
+    verdict into the column review. `split`: 'id' is the authors' rule, 'place' keeps countries
+    apart. Raises UsageError.
     """
     for name, number in (("mcq", mcq), ("regression", regression)):
         if number is not None and number < 0:
@@ -200,7 +200,7 @@ def authors_split(task: str, ids: Sequence[int] | np.ndarray | pd.Series) -> np.
     """'val' or 'test' per item id (N,) by the authors' rule.
 
     The first 15 hex digits of the md5 of '<task>-<id>', as a fraction of 1, lie below 0.2 for val.
-    The rule knows nothing of places: two questions about one country can stand on both sides (see
+    The rule ignores places: questions about one country can be on both sides (see
     split_by_country).
     """
     if task not in [known.value for known in Task]:
@@ -210,7 +210,7 @@ def authors_split(task: str, ids: Sequence[int] | np.ndarray | pd.Series) -> np.
 
 
 def split_by_country(countries: pd.DataFrame) -> tuple[dict[str, str], dict[str, Any]]:
-    """'val' or 'test' per cname, and a note; no country stands on both sides. `countries`: cname,
+    """'val' or 'test' per cname, and a note; no country is on both sides. `countries`: cname,
     official_split.
 
     SustainBench's val countries are val, all others test. Where that leaves one side empty, the
@@ -376,7 +376,7 @@ def _lookup(
     """`rows` plus value, value_year, source, level: most local level first, then the nearest year,
     then series order, then the earlier of two years equally near.
 
-    Every series keeps its own limit: NaN where no level has a value within the gap (years) of the
+    Every series has its own limit: NaN where no level has a value within the gap (years) of the
     survey year.
     """
     keys = ["iso3", "gdl_region", "urban", "year"]
@@ -411,11 +411,11 @@ def _lookup(
 
 
 def _once(rows: pd.DataFrame, task: Task) -> tuple[pd.DataFrame, list[pd.DataFrame]]:
-    """(rows of one indicator without repetitions, the quarantined ones): the first by cluster_id
+    """(rows of one indicator without duplicates, the quarantined ones): the first by cluster_id
     stays (App. B.2).
 
-    A duplicate shows the very same image. A near-duplicate shows one of the same group of images
-    (perceptual hash) beside the same context.
+    A duplicate has the same image. A near-duplicate has an image of the same group (perceptual
+    hash) and the same context.
     """
     rows = rows.sort_values("cluster_id", kind="stable").reset_index(drop=True)
     lost = []
@@ -444,7 +444,7 @@ def _quarantine(task: Task, rows: pd.DataFrame, rule: str, detail: pd.Series) ->
 
 
 def _concat(frames: list[pd.DataFrame], columns: list[str]) -> pd.DataFrame:
-    """The non-empty frames' columns below each other; an empty frame with these columns if there is
+    """The non-empty frames' columns concatenated; an empty frame with these columns if there are
     none."""
     frames = [frame[columns] for frame in frames if len(frame)]
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns)
@@ -453,8 +453,8 @@ def _concat(frames: list[pd.DataFrame], columns: list[str]) -> pd.DataFrame:
 def _finish(
     chosen: pd.DataFrame, candidates: Candidates, task: Task, place: Mapping[str, str]
 ) -> pd.DataFrame:
-    """The item table: what the indicator table says of each question, cluster columns, labels, both
-    splits; sorted by item_id."""
+    """The item table: indicator columns, cluster columns, labels, both splits; sorted by
+    item_id."""
     own = candidates.base.set_index("cluster_id")[["iso3", "country", "urban", "image_id", *LABELS]]
     items = chosen.join(own, on="cluster_id").merge(
         _said(candidates.options, task), on="indicator", how="left"
@@ -494,6 +494,6 @@ def _said(options: Mapping[str, Bins], task: Task) -> pd.DataFrame:
 
 
 def _typed(items: pd.DataFrame, numbers: Mapping[str, str]) -> pd.DataFrame:
-    """The contract's types: the named numbers, labels as double, everything else text."""
+    """The column types: the named numbers, labels as double, everything else text."""
     kinds = {**dict.fromkeys(LABELS, "float64"), **numbers}
     return items.astype({column: kinds.get(column, "str") for column in items.columns})

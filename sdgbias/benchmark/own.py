@@ -1,7 +1,7 @@
-"""Your own questions: a folder with suite.yaml and a table of items, read and checked whole.
+"""Custom questions: read and check a folder with suite.yaml and a table of items.
 
-`read_folder` reads everything and reports every fault with file, line and what to do; nothing is
-raised for what a folder holds. The format is described in docs/how-to/own-questions.md.
+`read_folder` reads everything and reports every fault with file, line and advice; it never raises
+because of a folder's contents. The format is described in docs/how-to/own-questions.md.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Question:
-    """One row of the table: options are those that it has, answer is a letter, image a path inside
+    """One row of the table: options are the non-empty ones, answer is a letter, image a path inside
     the folder ('' none), groups the levels of the suite's group columns in their order."""
 
     line: int
@@ -55,8 +55,8 @@ class Question:
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder as read. spec is None where suite.yaml is unusable; with any fault the questions are
-    incomplete. notes: what is worth knowing and no fault."""
+    """The parsed folder. spec is None when suite.yaml is unusable; with any fault the questions are
+    incomplete. notes: remarks that are no faults."""
 
     root: Path
     spec: Spec | None
@@ -74,25 +74,25 @@ class Folder:
 
     @property
     def views(self) -> tuple[View, ...]:
-        """The views that the folder can have."""
+        """The views that are possible for the folder."""
         return tuple(view for view in View if view not in self.left_out)
 
     @property
     def left_out(self) -> dict[View, str]:
-        """View -> why the folder can't have it."""
+        """View -> why it isn't possible for the folder."""
         lost = {} if self.has_pictures else {View.IMG_Q: NO_PICTURES, View.FULL: NO_PICTURES}
         return lost | ({} if self.has_context else {View.CTX_Q: NO_CONTEXT})
 
     @property
     def no_cade(self) -> str:
-        """Why CADE is left out; '' where it isn't."""
+        """Why CADE is left out; '' when it isn't."""
         if not self.has_pictures:
             return NO_IMAGE_VIEW
         return "" if any(q.split == "val" and q.image for q in self.questions) else NO_VAL
 
 
 def read_folder(root: Path, progress: Progress | None = None) -> Folder:
-    """Everything of a folder, with all its faults sorted by file and line."""
+    """Read a folder completely, with all its faults sorted by file and line."""
     if not root.is_dir():
         return Folder(root, None, (), (Fault(FILE, 0, f"{root} is no folder; name one"),))
     spec, faults = read_spec(root)
@@ -146,7 +146,7 @@ def _questions(
     """Every row that could be read; its faults are added to ``faults``."""
     unit = "row" if spec.items.lower().endswith(".parquet") else "line"
     seen: dict[str, int] = {}
-    pictures: dict[str, str] = {}  # path -> its fault, '' when it is whole
+    pictures: dict[str, str] = {}  # path -> its fault, '' when it is usable
     found = []
     for done, (line, row) in enumerate(table.rows, 1):
         problems: list[str] = []
@@ -199,8 +199,8 @@ def _questions(
 
 
 def _options(spec: Spec, row: dict[str, str]) -> tuple[tuple[str, ...], list[str]]:
-    """(the options of a row, its faults). Cells may be empty at the end only: a letter that is left
-    out in the middle would shift those after it."""
+    """(the options of a row, its faults). Only cells at the end may be empty: a missing letter in
+    the middle would shift the following ones."""
     cells = [row[name] for name in spec.options]
     given = [cell for cell in cells if cell]
     problems = []
@@ -240,7 +240,7 @@ def letter_of(answer: str, options: Sequence[str]) -> tuple[str, str]:
 
 
 def picture_fault(root: Path, name: str) -> str:
-    """What is wrong with a picture, '' when it can be shown to a model."""
+    """The fault of an image, '' when it can be sent to a model."""
     if "://" in name:
         return f"image {name!r} is an address; put the picture into the folder and name its path"
     try:
@@ -250,7 +250,7 @@ def picture_fault(root: Path, name: str) -> str:
             f"image {name!r} leads out of the folder; put the picture into the folder, without '..'"
             " or links"
         )
-    except (OSError, RuntimeError):  # a link that leads to itself, a name that is too long
+    except (OSError, RuntimeError):  # a circular link, or a name that is too long
         return f"image {name!r} can't be followed; name a file in the folder"
     try:
         if not path.is_file():
@@ -260,7 +260,9 @@ def picture_fault(root: Path, name: str) -> str:
         size = path.stat().st_size
         if size > MAX_BYTES:
             return f"image {name!r} has {size:,} bytes, at most {MAX_BYTES:,}; make it smaller"
-        with warnings.catch_warnings():  # Pillow warns of big pictures; they are refused here
+        with (
+            warnings.catch_warnings()
+        ):  # Pillow only warns about large images; they are refused here
             warnings.simplefilter("ignore")
             open_picture(path.read_bytes())
     except Image.DecompressionBombError:
@@ -270,20 +272,20 @@ def picture_fault(root: Path, name: str) -> str:
             return f"image {name!r} is no PNG or JPEG; save it as one"
         cause = error.strerror or str(error).splitlines()[0]
         return f"image {name!r} can't be read ({cause}); save it again"
-    except Exception as error:  # any decoder's complaint: the picture can't be shown to a model
+    except Exception as error:  # any decoder error: the image can't be sent to a model
         return f"image {name!r} can't be decoded ({type(error).__name__}); save it again"
     return ""
 
 
 def assign_splits(name: str, questions: Iterable[Question]) -> list[Question]:
     """The questions with val for the first clusters by hash until a fifth of the questions is in
-    val, else test; all questions of a cluster stand on one side. One cluster alone is test."""
+    val, else test; all questions of a cluster are on one side. A single cluster is test."""
     listed = list(questions)
     sizes = Counter(q.cluster for q in listed)
     order = sorted(sizes, key=lambda c: hashlib.sha256(f"split|{name}|{c}".encode()).hexdigest())
     val: set[str] = set()
     count = 0
-    for cluster in order[:-1]:  # something is always left to report on
+    for cluster in order[:-1]:  # test is never empty
         if count >= VAL_SHARE * len(listed):
             break
         val.add(cluster)
@@ -299,7 +301,7 @@ def _split_faults(spec: Spec, questions: list[Question], faults: list[Fault]) ->
 
 
 def _notes(folder: Folder, spec: Spec) -> Iterable[str]:
-    """What a person should know of a folder without faults."""
+    """Remarks for the user on a folder without faults."""
     questions = folder.questions
     for view, why in folder.left_out.items():
         yield f"view {view.value} is left out: {why}"

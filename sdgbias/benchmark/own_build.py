@@ -1,7 +1,7 @@
-"""A folder of own questions -> a benchmark folder: items_own, images, prompts, card.
+"""A folder of custom questions -> a benchmark folder: items_own, images, prompts, card.
 
-The same folder gives the same bytes. benchmark.json is removed first and written last: it says that
-all is there.
+The same folder gives the same bytes. benchmark.json is removed first and written last: its presence
+marks the folder as complete.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sdgbias.types import OPTION_LETTERS, ContextTest, Task
 
 #: Field `kind` of the card.
 KIND = "own"
-#: The tables that make such a benchmark what it is.
+#: The tables that define such a benchmark's identity.
 TABLES = ("items_own", "images", "prompts")
 OPTIONS = [f"option_{letter.lower()}" for letter in OPTION_LETTERS]
 _DIGESTED = {"images": ("cluster_id", "image_id")}
@@ -39,8 +39,8 @@ def _silent(what: str, done: int, total: int) -> None:
 
 
 def build_own(folder: Path, out: Path, progress: Progress = _silent) -> dict[str, Any]:
-    """Builds the benchmark folder ``out`` and returns its card. The gate is quality.run_gate,
-    called by the command line afterwards.
+    """Build the benchmark folder ``out`` and return its card. The command line runs the quality
+    check (quality.run_gate) afterwards.
 
     Raises SuiteError (the folder has faults), UsageError (``out`` is the folder itself or another
     suite's benchmark), GateError (a row breaks a rule), StoreError (``out`` can't be written).
@@ -65,7 +65,7 @@ def build_own(folder: Path, out: Path, progress: Progress = _silent) -> dict[str
 
 
 def refusal(found: Folder) -> str:
-    """One line for a folder with faults."""
+    """The error line for a folder with faults."""
     n = len(found.faults)
     more = f"{n} faults, the first: " if n > 1 else ""
     return f"{found.root}: {more}{found.faults[0]}; list all: sdgbias suite check {found.root}"
@@ -97,8 +97,8 @@ def _require_target(folder: Path, out: Path, spec: Spec) -> None:
 
 
 def _store(found: Folder, out: Path, progress: Progress) -> pd.DataFrame:
-    """Writes the image store; returns images.parquet: each distinct picture once, under the first
-    path that holds its bytes."""
+    """Writes the image store; returns images.parquet: each distinct image once, under the first
+    path with its bytes."""
     paths = sorted({q.image for q in found.questions if q.image})
 
     def pictures() -> Iterator[tuple[str, str, list[bytes]]]:

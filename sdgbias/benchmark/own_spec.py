@@ -1,4 +1,4 @@
-"""suite.yaml of a folder of own questions: read strictly, every fault with its line."""
+"""suite.yaml of a custom-question folder: parsed strictly, every fault with its line."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The table of a suite of own questions as text cells with line numbers: CSV, JSONL or Parquet.
+"""The table of a custom-question suite as text cells with line numbers: CSV, JSONL or Parquet.
 
-Cells are text, stripped of surrounding blanks; an empty one is ''. Numbers of CSV and JSONL stay as
-they are written ('0.50'), so that an answer is compared with an option as a person reads both.
-Faults are collected, not raised, so that one pass reports all of them.
+Cells are text, stripped of surrounding blanks; empty cells are ''. Numbers in CSV and JSONL stay as
+written ('0.50'), so that an answer is compared with an option as both read on paper. Faults are
+collected, not raised, so that one run reports all of them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 SUFFIXES = (".csv", ".jsonl", ".parquet")
-#: What to do with tables of other kinds.
+#: Advice for unsupported table formats.
 _OTHERS = {
     ".json": "write one JSON object per line and name the file .jsonl",
     ".tsv": "separate the columns by commas and name the file .csv",
@@ -35,8 +35,8 @@ _CONTROL = {chr(code) for code in range(32)} - set("\t\n\r") | {"\x7f"}
 
 @dataclass(frozen=True, order=True)
 class Fault:
-    """One thing to mend. file: path relative to the suite's folder; line: of the text, of a Parquet
-    table the row; 0 for the file as a whole. message: the fault and what to do."""
+    """One problem to fix. file: path relative to the suite's folder; line: line of the text, or row
+    of a Parquet table; 0 for the whole file. message: the fault and how to fix it."""
 
     file: str
     line: int
@@ -51,7 +51,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Table:
-    """columns in the file's order; rows: (line, column -> cell), as far as they could be read."""
+    """columns in the file's order; rows: (line, column -> cell), those that could be read."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[int, dict[str, str]], ...]
@@ -59,8 +59,8 @@ class Table:
 
 
 def read_table(path: Path, name: str) -> Table:
-    """Reads a table of items; ``name`` is the file as faults call it. Never raises for what the
-    file holds."""
+    """Read a table of items; ``name`` is the file name used in faults. Never raises because of the
+    file's contents."""
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
         fix = _OTHERS.get(suffix, "write it as .csv, .jsonl or .parquet")
@@ -101,7 +101,7 @@ def _broken(name: str, message: str, line: int = 0) -> Table:
 def _without_control(
     table: Table, name: str, faults: list[Fault]
 ) -> Iterator[tuple[int, dict[str, str]]]:
-    """The rows; characters that no person can see are faults."""
+    """The rows; invisible control characters are reported as faults."""
     for line, cells in table.rows:
         for column, cell in cells.items():
             if not _CONTROL.isdisjoint(cell):
@@ -124,7 +124,7 @@ def _header(columns: list[str], name: str) -> list[Fault]:
 
 
 def _csv(text: str, name: str) -> Table:
-    """Cells separated by commas, quoted by double quotes where they hold commas or line ends."""
+    """Cells separated by commas, in double quotes when they contain commas or line ends."""
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     columns: list[str] = []
     rows: list[tuple[int, dict[str, str]]] = []
@@ -170,7 +170,7 @@ def _csv(text: str, name: str) -> Table:
 
 
 class _Twice(ValueError):
-    """A JSON object that names a key twice."""
+    """A JSON object with a duplicate key."""
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -266,8 +266,8 @@ def _parquet(path: Path, name: str) -> Table:
 
 
 def _cell(value: Any) -> str:
-    """A Parquet value as a cell: 3.0 is '3', because pandas makes floats of whole numbers with
-    gaps."""
+    """A Parquet value as a cell: 3.0 is '3', because pandas stores whole numbers with gaps as
+    floats."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     if isinstance(value, bool):

@@ -1,12 +1,12 @@
-"""From annotated pictures to a benchmark folder of the second suite: people, pictures, questions,
+"""From annotated pictures to a benchmark folder of the second suite: people, images, questions,
 prompts, card.
 
-The folder looks like that of the first suite (pictures in shards, quarantine, benchmark.json), so
-that plan, engines, cache and store work on it as they are. What is asked stands in prompts.py; a
-person whose picture can't be used leaves with a reason.
+The folder has the layout of the first suite (images in shards, quarantine, benchmark.json), so that
+plan, engines, cache and store work on it unchanged. The questions are in people_items.py; a person
+without a usable image is quarantined with a reason.
 
-Pictures of people with annotated, perceived attributes: what the second suite asks about (Wu et
-al., FACET).
+The second suite asks about images of people with annotated, perceived attributes (Wu et al.,
+FACET).
 """
 
 from __future__ import annotations
@@ -47,8 +47,7 @@ def _silent(what: str, done: int, total: int) -> None:
 
 
 def split_of(image_id: str) -> str:
-    """'val' for a fifth of the pictures, by hash; all questions about a picture stand on one
-    side."""
+    """'val' for a fifth of the images, by hash; all questions about an image are on one side."""
     return (
         "val"
         if int(hashlib.sha256(f"split|{image_id}".encode()).hexdigest()[:15], 16) / 16**15
@@ -58,7 +57,7 @@ def split_of(image_id: str) -> str:
 
 
 def read_people(source: Path, dataset: str) -> tuple[Annotations, dict[str, Path], dict[str, str]]:
-    """(annotations, file name -> picture, file name -> rule of those that can't be had). Raises
+    """(annotations, file name -> image path, file name -> rule of the unavailable ones). Raises
     InputError."""
     if dataset == "facet":
         table = next(
@@ -100,8 +99,8 @@ def build_people(
     list_seed: int | None = None,
     progress: Progress = _silent,
 ) -> dict[str, Any]:
-    """Builds the benchmark folder ``out`` and returns its card. Same source and settings, same
-    bytes.
+    """Build the benchmark folder ``out`` and return its card. The same source and settings give the
+    same bytes.
 
     Raises InputError (source), GateError (a table rule of expectations/ is broken), StoreError
     (``out`` can't be written).
@@ -168,7 +167,7 @@ def build_people(
         left.sort_values(["table", "key", "rule"], kind="stable", ignore_index=True),
     )
     card = _card(out, people, items, left, found.n_rows, dataset, synthetic)
-    write_json(out / "benchmark.json", card)  # last: it says that all is there
+    write_json(out / "benchmark.json", card)  # last: its presence marks the folder as complete
     return card
 
 
@@ -183,13 +182,13 @@ def _picture(
     faults: dict[str, tuple[str, str]],
     boxes: dict[str, tuple[float, float, float, float]],
 ) -> bytes | None:
-    """The picture's own bytes, once they are known to decode and the person's box to lie inside;
-    else None and the fault noted."""
+    """The unchanged bytes of the image if they decode and the person's box lies inside; else None,
+    with the fault noted."""
     person = row["person_id"]
     try:
         data = path.read_bytes()
         size = open_picture(data).size
-    except Exception as error:  # any decoder's complaint: the picture can't be shown to a model
+    except Exception as error:  # any decoder error: the image can't be sent to a model
         faults[person] = ("image-corrupt", f"{row['file']}: {type(error).__name__}")
         return None
     box = (row["x"], row["y"], row["w"], row["h"])

@@ -1,10 +1,10 @@
-"""What is asked about a person: the paper's prompts p1, p2, p3 word for word (App. A.1), and the
-same about a class that is wrong.
+"""The questions about a person: the paper's prompts p1, p2, p3 verbatim (App. A.1), and the same
+prompts about a wrong class.
 
 The paper only ever asks about the right class, so a model that always says yes has recall 1
 (METHODS 2.5). For every person p2 and p3 are therefore asked twice: about the annotated class (gold
-yes) and about another one (gold no), drawn by a hash of the person. Data without classes (FairFace,
-UTKFace) is asked about the attributes themselves, which neither paper reports.
+yes) and about another one (gold no), drawn by a hash of the person. For data without classes
+(FairFace, UTKFace) the questions are about the attributes themselves, which neither paper reports.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CHOICES = {
         " of the following: A. Yes, B. No, C. Unknown."
     ),
 }
-#: Ours, for data that has no person classes: prompt id -> what is asked for.
+#: Our prompts for data without person classes: prompt id -> the attribute in question.
 ATTRIBUTES = {"gender": "gender presentation", "age": "age group"}
 ATTRIBUTE = (
     "Give me a one-word label in quotation marks for the {what} of the person in this image from"
@@ -47,7 +47,7 @@ def _hash(*parts: object) -> int:
 
 def class_list(seed: int | None = None, key: str = "") -> str:
     """The 52 classes joined by ', ': in FACET's order, or with a seed shuffled by a hash of it and
-    ``key`` (the reference shuffles with the global generator, so its order can't be had again)."""
+    ``key`` (the reference shuffles with the global generator, so its order can't be reproduced)."""
     names = (
         list(CLASSES) if seed is None else sorted(CLASSES, key=lambda name: _hash(seed, key, name))
     )

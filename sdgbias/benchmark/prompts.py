@@ -1,5 +1,5 @@
-"""From items to prompts: four views x five context tests (Tables C, D and E). Pure text; knows no
-model and no chat template.
+"""From items to prompts: four views x five context tests (Tables C, D and E). Pure text,
+independent of models and chat templates.
 
 The only choices that the paper leaves open are made here and pinned by snapshots in the tests:
 
@@ -85,8 +85,8 @@ def option_letters(items: pd.DataFrame) -> str:
 
 
 def option_lines(items: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
-    """(options line, candidates such as 'ABC') per item; an empty option text marks an option the
-    item lacks."""
+    """(options line, candidates such as 'ABC') per item; an empty option text means that the item
+    lacks the option."""
     options = pd.Series("", index=items.index, dtype=object)
     letters = pd.Series("", index=items.index, dtype=object)
     for letter in option_letters(items):
@@ -166,7 +166,7 @@ def build_prompts(items: pd.DataFrame, task: Task) -> pd.DataFrame:
 
 
 def view_cells(prompts: pd.DataFrame) -> pd.DataFrame:
-    """The paper's cells, duplicates included (plan.py finds them): four rows per row of
+    """The paper's cells, duplicates included (plan.py removes them): four rows per row of
     prompts.parquet (Sec. 3.1).
 
     Full is (text, image), CTX+Q (text, no image), IMG+Q (text of T5, image), Q-only (text of T5, no

@@ -317,13 +317,13 @@ def _content_mean(e: Evidence, shifts: list[Floats]) -> Floats:
 
 def permutation_average(e: Evidence) -> Floats:
     """Mean probability of each option's content over the n cyclic shifts of contents under fixed
-    letters (METHODS 1.11). Rows that were not asked under all shifts have no answer."""
+    letters (METHODS 1.11). Rows that were not scored under all shifts have no answer."""
     valid, complete, shifts = _permuted(e)
     return np.where(valid & complete[:, None], _log(_content_mean(e, shifts)), -np.inf)
 
 
 def pride(e: Evidence) -> Floats:
-    """Full over a prior of the letters that is estimated from the fit rows asked under all shifts
+    """Full over a prior of the letters that is estimated from the fit rows scored under all shifts
     (METHODS 1.10).
 
     A row's prior: softmax over letters of the mean over shifts of log(p + 1e-10). The global prior,

@@ -1,17 +1,17 @@
 """CADE (Sec. 4) on scores of which only bounds are known, as pure array code in float64. No I/O, no
 pandas.
 
-An interface that names its k likeliest tokens says nothing of a candidate outside them but that it
-lies below the last one named. Such a score is *censored*: an interval, never zero. Per row this
-module finds every candidate that CADE (`cade.decide`, exact numerics, KL, stream full+img) could
-choose for *some* scores within the intervals. Where that is one candidate the decision is certain:
-no value of what was withheld can change it. Where it is more the row is open, and what follows from
-the choice has a lower and an upper value.
+For a candidate outside its k likeliest tokens, an interface only implies that it lies below the
+last one returned. Such a score is *censored*: an interval, never zero. Per row this module finds
+every candidate that CADE (`cade.decide`, exact numerics, KL, stream full+img) could choose for
+*some* scores within the intervals. Where that is one candidate the decision is certain: no value of
+what was withheld can change it. Where it is more the row is open, and what follows from the choice
+has a lower and an upper value.
 
 The set is never too small. It may be too large, because the bounds of D and of each pair of
 candidates are taken one by one. A candidate censored in CTX+Q or Q-only can usually win, since its
 score grows without limit as its probability there goes to zero (Eq. 9 divides by it); `between(...,
-floor=...)` says what follows if no probability is below a floor.
+floor=...)` gives the result if no probability is below a floor.
 """
 
 from __future__ import annotations
@@ -226,7 +226,7 @@ def _leading(view: Bounds, valid: Bools) -> Bools:
 
 
 def _told(views: list[Bounds], possible: Bools, choice: Ints) -> Verdict:
-    """The verdict on what is possible; rows without any interval get their one `choice`, ties
+    """The verdict on the possible choices; rows without any interval get their one `choice`, ties
     included."""
     exact = np.logical_and.reduce(
         [np.all((v.low == v.high) | np.isnan(v.high), axis=1) for v in views]

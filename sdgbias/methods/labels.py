@@ -49,8 +49,8 @@ _UNSURE = re.compile(
 
 class TextEncoder(Protocol):
     """name: how runs and reports call it. floor: how similar an answer must be to a label, None
-    where nobody has said (people/calibrate.py finds one). embed: N texts -> (N, D) float32, rows of
-    length one (zero for a text without content)."""
+    when none has been chosen (people/calibrate.py finds one). embed: N texts -> (N, D) float32,
+    rows of length one (zero for a text without content)."""
 
     name: str
 

@@ -21,7 +21,7 @@ def verdict(shares: Mapping[str, Estimate]) -> str:
 
     'splits between X and Y': the third option lies below one third and below both. Else 'shows no
     clear direction'. 'N prompts: too few to say' below ``FEWEST_PROMPTS``; 'can't be judged'
-    without three shares, or where nobody counted the prompts.
+    without three shares, or when the prompts weren't counted.
     """
     counted = min((e.clusters for e in shares.values()), default=0)
     if len(shares) < 3 or counted == 0:

@@ -1,1 +1,2 @@
-"""Raw folders read and checked, pictures drawn, synthetic samples made. Never knows a question."""
+"""Reading and checking raw folders, rendering images, synthetic samples. Independent of
+questions."""

@@ -1,8 +1,8 @@
-"""What a raw folder holds, what it lacks, what that means for a build, and where a person gets it
-(`sdgbias raw check`).
+"""The contents of a raw folder, its gaps, their effect on a build, and where to get the missing
+files (`sdgbias raw check`).
 
-Names, sizes and tables are looked at; no pixel is decoded. Only packed tarballs of unknown size are
-read through.
+Names, sizes and tables are checked; no pixel is decoded. Only packed tarballs of unknown size are
+read completely.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SERIES_SOURCES = tuple(entry.id for entry in sources() if entry.series)
 @dataclass(frozen=True)
 class RawReport:
     """`findings` one per source (tiles: one per tarball), `notes` on single files; `pictures`:
-    clusters with tile and photos."""
+    number of clusters with tile and photos."""
 
     folder: Path
     indicators: Path
@@ -55,7 +55,7 @@ class RawReport:
         return 0 if self.ok else InputError.exit_code
 
     def lines(self) -> list[str]:
-        """A table, the notes, what to get, and the next command."""
+        """A table, the notes, the missing files, and the next command."""
         width = max(len(f.source) for f in self.findings)
         out = [f"{self.folder} (series: {self.indicators})"]
         for f in self.findings:
@@ -85,9 +85,9 @@ class RawReport:
 def check_raw(
     folder: Path, indicators: Path | None = None, progress: Progress = silent
 ) -> RawReport:
-    """Look through a raw folder and its indicator series; nothing is written.
+    """Check a raw folder and its indicator series; writes nothing.
 
-    ``indicators`` defaults to what `sdgbias build` takes: folder/indicators, else data/indicators.
+    ``indicators`` defaults to that of `sdgbias build`: folder/indicators, else data/indicators.
     Damage is reported, not raised; InputError only when ``folder`` is no folder.
     """
     folder = Path(folder)
@@ -137,8 +137,8 @@ def _labels(folder: Path, notes: list[str]) -> tuple[Finding, pd.DataFrame | Non
 
 
 def _label_notes(path: Path) -> Iterator[str]:
-    """Oddities that the reader puts up with: said, because they tell of a file that went through
-    other tools."""
+    """Irregularities that the reader tolerates, reported because they show that the file was
+    changed by other tools."""
     data = path.read_bytes()
     try:
         data.decode("utf-8-sig")
@@ -180,7 +180,7 @@ def _label_notes(path: Path) -> Iterator[str]:
 
 
 def _series(folder: Path) -> list[Finding]:
-    """One finding per publisher: its series, the countries they cover and the questions that hang
+    """One finding per publisher: its series, the countries they cover and the questions that depend
     on them."""
     entries = [entry for entry in sources() if entry.series]
     regions = source("gdl_regions")
@@ -248,7 +248,7 @@ def _regions(entry: Source, folder: Path) -> Finding:
 
 
 def _half_downloads(folder: Path, indicators: Path) -> Iterator[str]:
-    """Files that a browser or a downloader hasn't finished."""
+    """Incomplete files of a browser or download tool."""
     seen: Counter[str] = Counter()
     for root in dict.fromkeys(
         (folder, folder / "dhs_npzs", *(folder / "mapillary" / n for n in ("metadata", "imagery")))

@@ -1,8 +1,8 @@
 """DHS clusters: the packaged country table and the reader of SustainBench's label file (DATA.md
 sections 1 and 7).
 
-A row that can't be used leaves with a reason; a value that can't be true is blanked with a reason
-and the row stays. Of rows with one id the fullest is kept, whatever their order in the file.
+An unusable row is quarantined with a reason; an impossible value is blanked with a reason and the
+row stays. Of several rows with one id the most complete is kept, whatever their order in the file.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def read_clusters(raw: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def _read_text(path: Path) -> pd.DataFrame:
-    """Every column of COLUMNS as stripped strings; '' where the file has nothing."""
+    """Every column of COLUMNS as stripped strings; '' for empty cells."""
     if not path.is_file():
         raise InputError(
             f"no file {path}; --raw wants SustainBench's layout ('sdgbias sample' writes a small"
@@ -211,8 +211,8 @@ def _row_faults(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _fullest(table: pd.DataFrame) -> pd.DataFrame:
-    """One row per id: most labels filled, then by text, so that the order of the file decides
-    nothing but the line."""
+    """One row per id: most labels filled, then by text, so that the order of the file affects only
+    the line number."""
     filled = sum((~table[name].str.lower().isin(_MISSING)).astype(int) for name in LABELS)
     ranked = table.assign(filled=filled).sort_values(
         ["filled", *COLUMNS, "line"], ascending=[False] + [True] * 22, kind="stable"

@@ -1,9 +1,9 @@
-"""Folders of labelled faces that stand in where FACET can't be had: FairFace's table and UTKFace's
-file names.
+"""Folders of labelled faces for use when FACET isn't available: FairFace's table and UTKFace's file
+names.
 
-They label people, not what people do: there is no person class, so the questions asked of them are
-about the attributes themselves. A published age range that straddles one of the suite's limits (25
-and 65 years) is ``unknown``, reason ``straddles``.
+They have attribute labels but no person class, so the questions are about the attributes
+themselves. A published age range that straddles one of the suite's limits (25 and 65 years) is
+``unknown``, reason ``straddles``.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _UTK_NAME = re.compile(r"^(\d{1,3})_([01])_([0-4])_\d+")
 
 
 def age_range(text: str) -> tuple[int, int] | None:
-    """Years of a written range, both included: '20-29', 'more than 70', '7', and what spreadsheets
-    make of ranges: '03-Sep' is 3-9, 'Oct-19' is 10-19. None when it is neither."""
+    """Years of a written range, both included: '20-29', 'more than 70', '7', and ranges converted
+    to dates by spreadsheets: '03-Sep' is 3-9, 'Oct-19' is 10-19. None for anything else."""
     clean = text.strip().casefold().replace("–", "-")
     if clean.isdigit():
         return int(clean), int(clean)
@@ -43,7 +43,7 @@ def age_range(text: str) -> tuple[int, int] | None:
     if len(words) != 2 or not all(word.isdigit() or word in _MONTHS for word in words):
         return None
     low, high = (_MONTHS[word] if word in _MONTHS else int(word) for word in words)
-    if low > high and any(word in _MONTHS for word in words):  # a spreadsheet writes the day first
+    if low > high and any(word in _MONTHS for word in words):  # spreadsheets write the day first
         low, high = high, low
     return (low, high) if low <= high else None
 

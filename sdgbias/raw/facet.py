@@ -1,11 +1,10 @@
-"""The classes, groups and label lists of the second suite, and how names written in other ways are
-recognised.
+"""The classes, groups and label lists of the second suite, including alternative spellings.
 
 FACET's annotations: one row per person, with votes for perceived gender, age and skin tone.
 
-Rows are known by ``person_id``, never by file name. Votes become one group by strict maximum; a
-tie, no vote at all or a vote for "not apparent" is ``unknown``, with the reason beside it. Persons
-without a group stay in the table: they leave the metrics of that attribute only.
+Rows are identified by ``person_id``, never by file name. Votes become one group by strict maximum;
+a tie, no vote or a vote for "not apparent" is ``unknown``, with the reason in its own column.
+Persons without a group stay in the table; only the metrics of that attribute exclude them.
 """
 
 from __future__ import annotations
@@ -117,8 +116,8 @@ _BY_LETTERS = {
 
 
 def normalise(name: str) -> str:
-    """The class that a name means: case, spaces, hyphens and underscores don't matter ("Tennis
-    player"), nor do SPELLINGS; '' for no class."""
+    """The class of a name: case, spaces, hyphens and underscores don't matter ("Tennis player"),
+    nor do SPELLINGS; '' for no class."""
     return _BY_LETTERS.get(_LETTERS.sub("", name.casefold()), "")
 
 
@@ -143,7 +142,8 @@ VOTES: dict[str, dict[str, tuple[str, ...]]] = {
         "na": ("age_presentation_na",),
     },
 }
-#: Winners that are no group of the metrics: they become `unknown` and stand as the reason.
+#: Winning votes that are no group of the metrics: they become `unknown`, with the vote as the
+#: reason.
 NO_GROUP = ("non-binary", "na")
 COLUMNS = (
     "person_id",
@@ -184,7 +184,7 @@ class Annotations:
 
 
 def read_annotations(path: Path) -> Annotations:
-    """Reads ``annotations.csv``. Raises InputError for a file that can't be read or lacks a
+    """Read ``annotations.csv``. Raises InputError for a file that can't be read or lacks a
     column."""
     try:
         raw = pd.read_csv(path, dtype=str, keep_default_na=False)
@@ -279,8 +279,8 @@ def vote(rows: pd.DataFrame, attribute: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def read_box(text: str) -> tuple[float, float, float, float] | None:
-    """(x, y, width, height) in pixels of a written dictionary; None when it isn't one or has no
-    area."""
+    """(x, y, width, height) in pixels of a written dictionary; None for malformed text or a box
+    without area."""
     try:
         box = ast.literal_eval(text)
         x, y, w, h = (float(box[name]) for name in ("x", "y", "width", "height"))
@@ -292,7 +292,7 @@ def read_box(text: str) -> tuple[float, float, float, float] | None:
 def clip_box(
     box: tuple[float, float, float, float], width: int, height: int
 ) -> tuple[float, float, float, float] | None:
-    """The part of a box that lies inside a picture of that size; None when none does."""
+    """The part of a box inside an image of that size; None when they don't overlap."""
     x0, y0 = max(box[0], 0.0), max(box[1], 0.0)
     x1, y1 = min(box[0] + box[2], float(width)), min(box[1] + box[3], float(height))
     return (x0, y0, x1 - x0, y1 - y0) if x1 > x0 and y1 > y0 else None

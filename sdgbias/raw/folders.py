@@ -1,5 +1,5 @@
-"""Files of a raw folder: tiles and their tarballs, street photos and their metadata; what is there
-and what is damaged."""
+"""Files of a raw folder: tiles and their tarballs, street photos and their metadata; inventory and
+damage report."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sdgbias.raw.images.photos import CLUSTER_NAMES, ID_NAMES
 from sdgbias.raw.sources import Source, source
 
 STATES = ("present", "partial", "missing", "broken", "unneeded")
-TILE_SAMPLE = 200  # tiles whose last bytes are looked at; of all others only the size
+TILE_SAMPLE = 200  # tiles whose last bytes are checked; for all others only the size
 PHOTO_SAMPLE = 3  # clusters per country whose photos are compared with the metadata
 #: Photos were matched to clusters within 0.1 degree; positions are rounded.
 NEAR_DEGREES = 0.15
@@ -39,8 +39,7 @@ TILETILE_GROUPS = {
 
 @dataclass(frozen=True)
 class Finding:
-    """One source: its state (STATES), what was found, what a build loses by it, and how a person
-    mends it."""
+    """One source: its state (STATES), the files found, the effect on a build, and the fix."""
 
     source: str
     state: str
@@ -67,8 +66,8 @@ def names(values: list[str] | set[str], most: int = 8) -> str:
 def tiles(
     folder: Path, known: pd.DataFrame | None, notes: list[str], progress: Progress
 ) -> tuple[list[Finding], set[str]]:
-    """One finding per tarball, and the clusters of the labels (or all, without labels) whose tile
-    lies there."""
+    """One finding per tarball, and the clusters of the labels (or all, without labels) that have a
+    tile."""
     entry, root = source("sustainbench_tiles"), folder / "dhs_npzs"
     there, short, misplaced = _walk_tiles(root, progress)
     ids = set(known["cluster_id"]) if known is not None else set(there)
@@ -142,7 +141,7 @@ def tiles(
 
 
 def _walk_tiles(root: Path, progress: Progress) -> tuple[dict[str, int], list[str], list[str]]:
-    """(tile -> bytes, names of short tiles, folders that are no surveys) below ``root``."""
+    """(tile -> bytes, names of short tiles, folders that aren't surveys) below ``root``."""
     there: dict[str, int] = {}
     misplaced: list[str] = []
     surveys = sorted(os.scandir(root), key=lambda e: e.name) if root.is_dir() else []
@@ -171,8 +170,7 @@ def _walk_tiles(root: Path, progress: Progress) -> tuple[dict[str, int], list[st
 
 
 def tarball_fault(path: Path, published: int | None = None, progress: Progress = silent) -> str:
-    """'' for a complete .tar.gz, else what is wrong with it. A file of the ``published`` size isn't
-    read."""
+    """'' for a complete .tar.gz, else its fault. A file of the ``published`` size isn't read."""
     size = path.stat().st_size
     if size == published:
         return ""
@@ -264,7 +262,7 @@ def _state(
 
 
 def read_metadata(path: Path) -> pd.DataFrame:
-    """photo_id, cluster_id, and lat, lon, path where the table has them. Raises InputError when it
+    """photo_id, cluster_id, and lat, lon, path if the table has them. Raises InputError when it
     can't be read."""
     try:
         header = {
@@ -300,8 +298,8 @@ def read_metadata(path: Path) -> pd.DataFrame:
 
 
 def _strangers(listed: dict[str, pd.DataFrame], known: pd.DataFrame | None) -> Iterator[str]:
-    """Metadata rows that seem to speak of another cluster: another country, another folder, or a
-    place too far off."""
+    """Metadata rows that seem to belong to another cluster: another country, another folder, or too
+    far away."""
     for cc, rows in listed.items():
         foreign = rows[rows["cluster_id"].str[:2] != cc]
         if len(foreign):
@@ -340,8 +338,8 @@ def _strangers(listed: dict[str, pd.DataFrame], known: pd.DataFrame | None) -> I
 def _imagery(
     root: Path, listed: dict[str, pd.DataFrame], notes: list[str], progress: Progress
 ) -> tuple[set[str], set[str], list[str]]:
-    """(countries with photos, clusters with photos, unreadable archives). Folders win over
-    archives, as in a build."""
+    """(countries with photos, clusters with photos, unreadable archives). Folders take precedence
+    over archives, as in a build."""
     have: set[str] = set()
     held: set[str] = set()
     broken: list[str] = []

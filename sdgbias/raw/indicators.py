@@ -1,5 +1,4 @@
-"""The indicator table (data/indicators.yaml): what is asked, of which series, with which options
-and which polarity.
+"""The indicator table (data/indicators.yaml): the questions, their series, options and polarity.
 
 12 multiple-choice indicators and 9 regression tasks, App. B.3-B.5 of the paper. Cut points,
 polarity and question wording are ours, because the paper prints none of them; the table gives the
@@ -108,7 +107,7 @@ def bins(indicator: Indicator, values: np.ndarray) -> Bins:
 
     Established thresholds hold whatever the data. Terciles are rounded to the displayed decimals,
     so that what is shown is what decides; where fewer ranges can be told apart there are two
-    options, and with a single value none (see `reason`).
+    options, and none with a single value (see `reason`).
     """
     if indicator.thresholds:
         return Bins(

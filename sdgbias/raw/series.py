@@ -4,8 +4,8 @@ countries.
 Columns: series, iso3, region ('' national, else the Global Data Lab code in lower case), stratum
 ('all', 'urban', 'rural'), year (int), value (float), source. Regional aggregates and other
 countries are left out. Traps of the dumps: M49 codes, years such as '2016-2017', Latin-1, blanks
-and -9 for missing, region codes in mixed case, country names. A file that holds other codes than
-its kind wants is refused: read as it is, it would silently lose every row.
+and -9 for missing, region codes in mixed case, country names. A file with codes of another kind
+than expected is rejected: otherwise it would silently lose every row.
 """
 
 from __future__ import annotations
@@ -74,13 +74,13 @@ def _countries() -> pd.DataFrame:
 
 
 def read_series(folder: Path) -> tuple[pd.DataFrame, list[str]]:
-    """Read whatever ``folder`` holds; return (tidy frame sorted by its keys, names out of SERIES
-    that weren't found).
+    """Read all series in ``folder``; return (tidy frame sorted by its keys, names in SERIES that
+    weren't found).
 
-    Looks into the subfolders unsd_sdg, uis, who_gho, ihme_haq, gdl_shdi, gdl_area and tidy, and at
-    CSV files with the tidy header in ``folder`` itself (so that data/indicators is such a folder).
-    A dump wins over a tidy copy of the same value. Raises InputError for a missing folder, a folder
-    without any series, a file that lacks a column, or a value that's no number.
+    Reads the subfolders unsd_sdg, uis, who_gho, ihme_haq, gdl_shdi, gdl_area and tidy, and at CSV
+    files with the tidy header in ``folder`` itself (so that data/indicators is such a folder). A
+    dump takes precedence over a tidy copy of the same value. Raises InputError for a missing
+    folder, a folder without any series, a file that lacks a column, or a non-numeric value.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -97,7 +97,7 @@ def read_series(folder: Path) -> tuple[pd.DataFrame, list[str]]:
         )
     frame = pd.concat(parts, ignore_index=True)
     keys = list(COLUMNS[:5])
-    frame = frame.drop_duplicates(keys)  # parts stand in order of preference
+    frame = frame.drop_duplicates(keys)  # parts are in order of preference
     frame = pd.concat([frame, _alignment(frame)], ignore_index=True).drop_duplicates(keys)
     frame = frame.sort_values(keys, kind="stable").reset_index(drop=True)
     return frame, [name for name in SERIES if name not in set(frame["series"])]

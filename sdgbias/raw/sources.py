@@ -1,5 +1,5 @@
-"""The table of raw sources (data/sources.yaml): what each is, whose, on which terms, and how a
-person gets it."""
+"""The table of raw sources (data/sources.yaml): description, owner, licence and how to obtain
+each."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Source:
     bytes: Mapping[str, int] = field(default_factory=dict)
 
     def provenance(self) -> dict[str, Any]:
-        """What a .dvc file or a card says of it."""
+        """The provenance fields for a .dvc file or a card."""
         return {
             name: getattr(self, name)
             for name in (
@@ -71,6 +71,5 @@ def source(name: str) -> Source:
 
 
 def source_of_series(series: str) -> Source | None:
-    """The source that publishes a series of sdgbias/raw/series.py; None for a name that none
-    has."""
+    """The source that publishes a series of sdgbias/raw/series.py; None for an unknown name."""
     return next((entry for entry in sources() if series in entry.series), None)

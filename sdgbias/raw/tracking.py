@@ -54,10 +54,10 @@ def track_raw(folder: Path, project: Path = Path(".")) -> Tracked:
     """`dvc add` of ``folder``, whole, and the provenance of the sources found in it written into
     its .dvc file.
 
-    Running it again records what changed and keeps further keys that a person wrote under `meta`.
-    Raises InputError when ``folder`` is missing, empty of known sources or outside the DVC project
-    that holds ``project``, and when a pipeline stage already owns it; InfrastructureError when DVC
-    can't run.
+    Running it again records the changes and keeps other keys that users added under `meta`. Raises
+    InputError when ``folder`` is missing, empty of known sources or outside the DVC project that
+    holds ``project``, and when a pipeline stage already owns it; InfrastructureError when DVC can't
+    run.
     """
     folder, root = Path(folder), _root(Path(project))
     if not folder.is_dir():
@@ -137,8 +137,8 @@ def _count(folder: Path) -> tuple[int, int]:
 
 
 def _dvc_add(relative: str, root: Path) -> None:
-    """`dvc add`; its progress bars are shown where somebody watches, otherwise its words are kept
-    for the error."""
+    """`dvc add`; its progress bars are shown on a terminal, otherwise its output is captured for
+    the error message."""
     watched = sys.stderr.isatty()
     environment = {**os.environ, "DVC_NO_ANALYTICS": "1"}
     try:
@@ -178,7 +178,7 @@ def _dvc_add(relative: str, root: Path) -> None:
 
 
 def _describe(path: Path, found: list[Source]) -> None:
-    """Set `desc` and `meta.sources` of a .dvc file, leaving what DVC and people wrote."""
+    """Set `desc` and `meta.sources` of a .dvc file, keeping the fields of DVC and of users."""
     try:
         content: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
         content["desc"] = (

@@ -1,8 +1,8 @@
-"""The dataset card: benchmark.json, README.md and quarantine.parquet, made from a benchmark
-folder's tables and nothing else.
+"""The dataset card: benchmark.json, README.md and quarantine.parquet, derived from the tables of a
+benchmark folder alone.
 
-Figures are in card_figures.py, the text in card_text.py; here files are read (only the columns that
-are needed, long tables batch by batch) and written. The same tables give the same bytes.
+figures.py computes the figures and readme.py the text; this module reads (only the needed columns,
+long tables batch by batch) and writes the files. The same tables give the same bytes.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from sdgbias.files import replacing
 from sdgbias.types import ContextTest, Task
 
 LICENCE = "CC BY-SA 4.0"
-#: The tables that make a benchmark what it is, and the columns that count (all, where none is
-#: named). A picture counts through its image_id, whatever shard it lies in.
+#: The tables that define a benchmark's identity, and the columns that count (all when none is
+#: named). An image counts through its image_id, whatever its shard.
 TABLES: dict[str, tuple[str, ...]] = {
     "clusters": (),
     "images": ("cluster_id", "image_id"),
@@ -61,10 +61,10 @@ _BATCH = 65_536
 
 def build_card(out: Path) -> dict[str, Any]:
     """Write quarantine.parquet, README.md and benchmark.json into the benchmark folder `out`;
-    return what benchmark.json says.
+    return the content of benchmark.json.
 
-    Reads the tables of TABLES, series.parquet and reviews.json where they are, items_notes.json,
-    origin.json and quarantine/*.parquet. Columns that an imported release lacks count as unknown.
+    Reads the tables of TABLES, series.parquet and reviews.json if present, items_notes.json,
+    origin.json and quarantine/*.parquet. Columns missing from an imported release count as unknown.
     Raises InputError, StoreError.
     """
     out = Path(out)
@@ -89,13 +89,13 @@ def build_card(out: Path) -> dict[str, Any]:
     _replace(out / "README.md", lambda part: part.write_text(readme(card), encoding="utf-8"))
     _replace(
         out / "benchmark.json", lambda part: part.write_text(text, encoding="utf-8")
-    )  # last: it says that all is there
+    )  # last: its presence marks the folder as complete
     return card
 
 
 def benchmark_id(out: Path) -> str:
-    """16 hex digits of the sha256 over the contents of TABLES, however Parquet packs them. Raises
-    InputError."""
+    """16 hex digits of the sha256 over the contents of TABLES, independent of the Parquet encoding.
+    Raises InputError."""
     digest = hashlib.sha256()
     for name, columns in TABLES.items():
         digest.update(content_digest(_path(out, name), columns).encode())
@@ -103,8 +103,8 @@ def benchmark_id(out: Path) -> str:
 
 
 def content_digest(path: Path, columns: Sequence[str] = ()) -> str:
-    """sha256 hex over the rows of a table, in their order; packing, column order and number widths
-    don't matter.
+    """sha256 hex over the rows of a table, in their order; independent of encoding, column order
+    and number widths.
 
     `columns`: those that count (default: all). Raises InputError for a column that is absent or
     holds neither text nor numbers.
@@ -112,7 +112,7 @@ def content_digest(path: Path, columns: Sequence[str] = ()) -> str:
     names = sorted(columns or _open(path).schema_arrow.names)
     streams: dict[
         str, Any
-    ] = {}  # a column's lengths, gaps and bytes each on their own, so that batches don't show
+    ] = {}  # lengths, gaps and bytes of a column separately, so that the batch size doesn't matter
     rows = 0
     for batch in _batches(path, names):
         rows += batch.num_rows
@@ -126,8 +126,8 @@ def content_digest(path: Path, columns: Sequence[str] = ()) -> str:
 
 
 def _canonical(name: str, values: pa.Array) -> Iterator[tuple[str, bytes | memoryview]]:
-    """(stream, bytes) of one batch of a column: the same for equal values, whatever their type is
-    called."""
+    """(stream, bytes) of one batch of a column: the same for equal values, whatever their Arrow
+    type."""
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
     kind = values.type
@@ -206,8 +206,8 @@ def _batches(path: Path, columns: Sequence[str], **options: Any) -> Iterator[pa.
 
 
 def _read(out: Path, name: str, columns: Sequence[str]) -> pd.DataFrame:
-    """The named columns; absent ones are '' or NaN, except those without which there is no card.
-    Raises InputError."""
+    """The named columns; absent ones are '' or NaN, except those that the card requires. Raises
+    InputError."""
     path = _path(out, name)
     file = _open(path, [column for column in columns if column in _NEEDED])
     try:
@@ -233,7 +233,7 @@ def _read(out: Path, name: str, columns: Sequence[str]) -> pd.DataFrame:
 
 
 def _distinct_prompts(path: Path) -> dict[str, int]:
-    """Different texts that a model sees without context (T5), per task."""
+    """Number of distinct texts without context (T5), per task."""
     seen: dict[str, set[str]] = {task.value: set() for task in Task}
     for batch in _batches(path, ["task", "test", "text"], read_dictionary=["text"]):
         bare = pc.filter(batch, pc.equal(batch.column("test"), ContextTest.T5.value))
@@ -251,8 +251,8 @@ def _distinct_prompts(path: Path) -> dict[str, int]:
 
 
 def _series(out: Path) -> pd.DataFrame:
-    """series, source: every pair in series.parquet once; empty where there is no such table
-    (imported releases)."""
+    """series, source: the distinct pairs in series.parquet; empty without that table (imported
+    releases)."""
     columns = ["series", "source"]
     if not _path(out, "series").is_file():
         return pd.DataFrame(columns=columns, dtype="str")
@@ -267,11 +267,11 @@ def _series(out: Path) -> pd.DataFrame:
 
 
 def _merge_quarantine(out: Path) -> pd.DataFrame:
-    """quarantine/*.parquet below each other -> quarantine.parquet; returns table, rule, what, n
+    """Concatenate quarantine/*.parquet into quarantine.parquet; returns table, rule, what, n
     ('what': the key's last part).
 
-    Row group by row group: at full size most of a million rows tell that an indicator has no value
-    for a cluster.
+    Row group by row group: at full size there are close to a million rows, mostly for indicators
+    without a value for a cluster.
     """
     parts = sorted((out / "quarantine").glob("*.parquet"))
     counts: list[pa.Table] = []
@@ -300,7 +300,7 @@ def _merge_quarantine(out: Path) -> pd.DataFrame:
 
 
 def _json(path: Path, needed: bool = False) -> Mapping[str, Any]:
-    """A JSON object; {} for an absent file, unless it is needed. Raises InputError."""
+    """A JSON object; {} for a missing file, unless it is needed. Raises InputError."""
     if not path.is_file() and not needed:
         return {}
     try:
@@ -320,7 +320,7 @@ def _json(path: Path, needed: bool = False) -> Mapping[str, Any]:
 
 
 def _replace(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file beside its final name, then rename it: a card is whole or not there."""
+    """Write a temporary file, then rename it: a card is complete or absent."""
     try:
         with replacing(path) as part:
             write(part)

@@ -1,4 +1,4 @@
-"""How far, in years, the gold values of a benchmark lie from the surveys that they are gold for."""
+"""Distance in years between the gold values of a benchmark and their surveys."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ SPANS = (("same year", 0, 0), ("1-2", 1, 2), ("3-5", 3, 5), ("6-10", 6, 10), ("o
 
 
 def gold_distance(mcq: pd.DataFrame) -> list[dict[str, Any]]:
-    """Per indicator, in pillar order: n questions, and how many of their gold values lie how many
-    years before or after the survey; `unknown` counts those without a year. mcq: pillar, indicator,
-    year, value_year (NaN unknown)."""
+    """Per indicator, in pillar order: n questions, and the counts of gold values by years before or
+    after the survey; `unknown` counts those without a year. mcq: pillar, indicator, year,
+    value_year (NaN unknown)."""
     found = []
     gap = (mcq["value_year"] - mcq["year"]).abs()
     order = {pillar: at for at, pillar in enumerate(PILLARS)}

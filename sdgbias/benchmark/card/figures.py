@@ -1,5 +1,4 @@
-"""What the dataset card says in numbers: plain JSON out of a benchmark's tables. Reads and writes
-no file.
+"""The figures of the dataset card: plain JSON computed from a benchmark's tables. No file I/O.
 
 `paper` keys are the SDGBiasBench paper's figures (Tables A and B), `share_low` and `share_high` a
 95 % Wilson interval (stats.share: questions of one cluster count as dependent); everything else is
@@ -43,7 +42,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Facts:
-    """What card.py read. Text columns hold '' and numbers NaN where unknown.
+    """The input read by build_card. Unknown text is '', unknown numbers are NaN.
 
     quarantine: table, rule, what (indicator or ''), n. distinct_prompts: task -> texts without
     context. series: series, source.
@@ -147,14 +146,14 @@ def _percent(part: float, whole: float) -> float | None:
 
 
 def images_kind(images: pd.DataFrame) -> str:
-    """'none' (built without pictures), 'composite' (one picture a cluster) or 'several'."""
+    """'none' (built without images), 'composite' (one image per cluster) or 'several'."""
     if not len(images) or images["image_id"].str.startswith("pending:").all():
         return "none"
     return "several" if (images["n_parts"] > 1).any() else "composite"
 
 
 def _quota(facts: Facts, task: Task) -> Mapping[str, Any]:
-    """The notes of the draw; {} where there are none."""
+    """The notes of the draw; {} when there are none."""
     found = facts.notes.get(task.value)
     return found if isinstance(found, Mapping) else {}
 
@@ -165,7 +164,7 @@ def _pillars(items: pd.DataFrame) -> list[str]:
 
 def table_a(facts: Facts) -> list[Row]:
     """Per task and pillar: the paper's count (multiple choice: of distinct questions x 5 tests),
-    what was asked for, what is there."""
+    the requested count, the actual count."""
     found: list[Row] = []
     for task, items in facts.items.items():
         have, quota = items["pillar"].value_counts(), _quota(facts, task).get("pillar_quotas") or {}
@@ -235,7 +234,7 @@ def table_b(mcq: pd.DataFrame) -> list[Row]:
 
 
 def by_country(facts: Facts, both: pd.DataFrame) -> list[Row]:
-    """Clusters, pictures and questions per country, unknown ones ('') included."""
+    """Clusters, images and questions per country, unknown ones ('') included."""
     clusters = facts.clusters[["cluster_id", "cname", "country"]]
     pictured = facts.images["cluster_id"][~facts.images["image_id"].str.startswith("pending:")]
     names = (
@@ -283,8 +282,8 @@ def _grouped(rows: pd.DataFrame, by: str) -> list[Row]:
 
 
 def splits(both: pd.DataFrame) -> dict[str, Any]:
-    """Both split columns: questions, clusters and countries per side, and what stands on more than
-    one side of it."""
+    """Both split columns: questions, clusters and countries per side, and those on more than one
+    side."""
     found: dict[str, Any] = {}
     for column in ("split", "split_place"):
         overlap = {
@@ -308,8 +307,8 @@ def missing_labels(clusters: pd.DataFrame) -> list[Row]:
 
 
 def missing_values(facts: Facts) -> list[Row]:
-    """Per indicator or regression task: clusters that got no question because nothing is known, and
-    other reasons by rule."""
+    """Per indicator or regression task: clusters without a question because the value is unknown,
+    and other reasons by rule."""
     lost = facts.quarantine[
         facts.quarantine["table"].str.startswith("items_") & (facts.quarantine["what"] != "")
     ]
@@ -350,8 +349,8 @@ def missing_values(facts: Facts) -> list[Row]:
 
 
 def levels(mcq: pd.DataFrame) -> list[Row]:
-    """Per indicator: percent of gold values that are a region's, a town's or countryside's, a
-    nation's; how many differ; how old."""
+    """Per indicator: percent of gold values at regional, urban/rural and national level; number of
+    distinct values; age."""
     found: list[Row] = []
     gap = (mcq["value_year"] - mcq["year"]).abs()
     for slug, part in mcq.groupby("indicator", sort=True):
@@ -377,7 +376,7 @@ def _whole(value: float) -> int | None:
 
 
 def series_not_found(notes: Mapping[str, Any]) -> list[Row]:
-    """Every series that the indicator folder lacked, and the indicators that would use it."""
+    """Every series missing from the indicator folder, and the indicators that would use it."""
     users: dict[str, list[str]] = {}
     for entry in load_indicators():
         for ref in entry.series:
@@ -389,11 +388,11 @@ def series_not_found(notes: Mapping[str, Any]) -> list[Row]:
 
 
 def sources_used(facts: Facts, images: str) -> list[Row]:
-    """Raw sources behind this benchmark's questions: licence, citation, and how many
-    multiple-choice questions rest on each.
+    """Raw sources behind this benchmark's questions: licence, citation, and the number of
+    multiple-choice questions based on each.
 
-    A gold value's `source` begins with the source's id; where it doesn't (a tidy CSV of one's own),
-    its series tells.
+    A gold value's `source` begins with the source's id; where it doesn't (a user's tidy CSV), its
+    series determines the source.
     """
     table = {entry.id: entry for entry in sources()}
     by_text = {
@@ -433,7 +432,7 @@ def sources_used(facts: Facts, images: str) -> list[Row]:
 
 
 def _source_row(entry: Source, mcq: int | None) -> Row:
-    """`mcq` is null for labels and pictures, which every question rests on."""
+    """`mcq` is null for labels and images, which every question uses."""
     told = {name: value for name, value in entry.provenance().items() if name != "get"}
     return {**told, "mcq": mcq}
 
@@ -451,8 +450,8 @@ def source_lines(facts: Facts, used: list[Row]) -> list[str]:
 
 
 def review(facts: Facts, both: pd.DataFrame) -> dict[str, Any]:
-    """Human review: verdicts on the questions that are in, how many left for it, and the figures of
-    reviews.json."""
+    """Human review: verdicts on the included questions, the number of questions removed by it, and
+    the figures of reviews.json."""
     verdicts = [
         {"task": task.value, **{name: int((own == word).sum()) for name, word in _VERDICTS.items()}}
         for task in Task
@@ -466,7 +465,7 @@ _VERDICTS = {"accepted": "accepted", "rejected": "rejected", "not_reviewed": ""}
 
 
 def known_limits(card: Mapping[str, Any]) -> list[str]:
-    """What whoever uses the benchmark must know, in sentences with this benchmark's numbers."""
+    """The known limits for users of the benchmark, as sentences with its numbers."""
     counts, values, by_id = card["counts"], card["levels"], card["splits"]["split"]
     n = sum(row["n"] for row in values)
     national = sum(row["n"] * row["national"] for row in values) / n if n else 0.0

@@ -30,7 +30,7 @@ _IMAGES = {
 
 
 def readme(card: Card) -> str:
-    """The whole page. Every number comes out of `card` (card_figures.py)."""
+    """The whole page. Every number comes from `card` (figures.py)."""
     counts = card["counts"]
     mcq_tests, regression_tests = len(TESTS[Task.MCQ]), len(TESTS[Task.REGRESSION])
     parts = [
@@ -252,7 +252,7 @@ def _absent(row: Mapping[str, Any]) -> str:
 
 
 def _review(found: Card) -> str:
-    """Verdicts, and the agreement of the two reviewers where reviews.json tells it."""
+    """Verdicts, and the agreement of the two reviewers if reviews.json contains it."""
     figures, rows = found["figures"], found["questions"]
     reviewed = sum(row["accepted"] + row["rejected"] for row in rows)
     if not (figures or found["left_out"] or reviewed):
@@ -332,7 +332,7 @@ def _list(title: str, lines: Sequence[str]) -> str:
 
 
 def _table(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, str]) -> str:
-    """A Markdown table of `columns` (key -> heading); numbers to the right."""
+    """A Markdown table of `columns` (key -> heading); numbers right-aligned."""
     rows = list(rows)
     if not rows:
         return "None."

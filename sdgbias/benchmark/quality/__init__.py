@@ -1,9 +1,9 @@
-"""The quality gate of a benchmark: table rules as data (expectations/<table>.json), see
-quality_suites for how they are judged.
+"""The quality check of a benchmark: table rules as data (expectations/<table>.json), evaluated in
+expectations.py.
 
 Automatic checks of App. B.2 (missing modality, inconsistent metadata, duplicates and
-near-duplicates, invalid option sets) plus what the prompts promise. `sift` is for the stages of a
-build: rows that break a row rule leave. `run_gate` judges what was built.
+near-duplicates, invalid option sets) plus the invariants of the prompts. The build stages call
+`sift`, which removes rows that break a row rule; `run_gate` checks the finished benchmark.
 """
 
 from __future__ import annotations
@@ -47,11 +47,12 @@ __all__ = [
     "write_docs",
 ]
 
-#: the tables of a benchmark folder, in the order of the build
+#: Tables of a benchmark folder, in build order.
 TABLES = ("clusters", "series", "images", "items_mcq", "items_regression", "prompts")
-#: the same of a folder of people, by the names of their suites (suites.FILES says which file)
+#: Tables of a people benchmark, by the names of their suites (FILES in expectations.py maps them to
+#: files).
 PEOPLE = ("people", "images_people", "items_people", "prompts_people")
-#: the same of a folder of own questions
+#: Tables of a benchmark of custom questions.
 OWN = ("images_own", "items_own", "prompts_own")
 #: Suite (or kind of suites) -> its tables and the command that builds them, where they aren't
 #: TABLES.
@@ -65,7 +66,7 @@ _REPEATED = dict.fromkeys(
 
 @dataclass(frozen=True)
 class Report:
-    """The verdicts of a benchmark folder by table, and where quality.json lies."""
+    """The verdicts of a benchmark folder by table, and the path of quality.json."""
 
     verdicts: dict[str, Verdict]
     path: Path
@@ -87,18 +88,19 @@ def sift(
     suites: Path | None = None,
     split: str = "id",
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """(the rows that keep every row rule, in their order; quarantine rows table, key, rule,
-    detail). ``split``: see check.
+    """Return (the rows that satisfy every row rule, in their order; quarantine rows: table, key,
+    rule, detail). ``split``: see check.
 
-    Rules across tables are judged as far as ``tables`` goes. Raises GateError when the rows that
-    stay break a gate rule. A row that leaves can make another one whole (the first of two
-    duplicates goes for a reason of its own): ask until none leaves.
+    Rules across tables are evaluated where ``tables`` has the other table. Raises GateError when
+    the remaining rows break a gate rule. Removing a row can make another one valid (for example
+    when the first of two duplicates is removed for a different reason): call repeatedly until no
+    row is removed.
     """
     suites = suites or find_suites()
     verdict = check(table, frame, suites, tables, split)
     kept = frame[verdict.rows_ok] if not verdict.rows_ok.all() else frame
     stops = verdict.of("gate")
-    if stops and len(kept) < len(frame):  # the rows that left may have been the ones
+    if stops and len(kept) < len(frame):  # the removed rows may have been the broken ones
         stops = check(table, kept, suites, tables, split).of("gate")
     if stops:
         raise GateError(
@@ -114,21 +116,21 @@ def run_gate(
     docs: bool = False,
     split: str | None = None,
 ) -> Report:
-    """Judge the tables of a benchmark folder of either suite, write ``quality.json`` into it (and
-    with ``docs`` data_docs/), return the report.
+    """Check the tables of a benchmark folder of any suite, write ``quality.json`` into it (and with
+    ``docs`` data_docs/), and return the report.
 
-    GateError names table, rule and count when a gate rule is broken. A finished benchmark must not
-    hold rows that belong in quarantine either: with ``strict`` (default) they raise too, without
-    they are only counted. Both files are written in any case. ``split``: 'id' or 'place', what the
-    column `split` must follow; default what items_notes.json says, else 'id'. InputError when a
-    table is missing or can't be read.
+    Raises GateError with table, rule and count when a gate rule is broken. A finished benchmark
+    must not hold rows that belong in quarantine either: with ``strict`` (default) they raise too,
+    otherwise they are only counted. Both outputs are written in any case. ``split``: 'id' or
+    'place', the rule that column `split` must follow; default: the value in items_notes.json, else
+    'id'. Raises InputError when a table is missing or can't be read.
     """
     benchmark = Path(benchmark)
     suites = suites or find_suites()
     split, imported = split or _split(benchmark), _imported(benchmark)
     names = _TABLES_OF.get(_suite(benchmark), TABLES)
     tables = {name: _read(benchmark, name, suites) for name in names}
-    # a table without its columns is told of, but nothing can be compared with it
+    # a table that lacks columns is reported, but can't be used by rules of other tables
     whole = {
         name: frame
         for name, frame in tables.items()
@@ -160,8 +162,8 @@ def run_gate(
 
 
 def _suite(benchmark: Path) -> str:
-    """The kind of suite that the folder's card names, else its suite; '' where it names none or
-    can't be read."""
+    """The `kind` in the folder's card, else its `suite`; '' when the card has neither or can't be
+    read."""
     try:
         card = json.loads((benchmark / "benchmark.json").read_text(encoding="utf-8"))
         return str(card.get("kind") or card.get("suite") or "")
@@ -170,12 +172,12 @@ def _suite(benchmark: Path) -> str:
 
 
 def _again(benchmark: Path) -> str:
-    """The command that builds the folder."""
+    """The command that rebuilds the folder."""
     return _BUILT_BY.get(_suite(benchmark), "sdgbias build")
 
 
 def _imported(benchmark: Path) -> bool:
-    """Whether the folder was made by `sdgbias release import`."""
+    """Whether the folder was created by `sdgbias release import`."""
     try:
         return bool(
             json.loads((benchmark / "origin.json").read_text(encoding="utf-8")).get(
@@ -200,7 +202,7 @@ def _line(where: str, finding: Finding) -> str:
 
 
 def _split(benchmark: Path) -> str:
-    """The split rule that the build wrote down."""
+    """The split rule recorded by the build."""
     path = benchmark / "items_notes.json"
     if not path.is_file():
         return "id"
@@ -217,11 +219,11 @@ def _split(benchmark: Path) -> str:
 
 
 def _read(benchmark: Path, name: str, suites: Path) -> pd.DataFrame:
-    """The columns of a table that its suite asks for, texts of prompts once each."""
+    """The columns of a table that its suite needs; prompt texts as a categorical."""
     path = benchmark / f"{FILES.get(name, name)}.parquet"
     if (
         not path.is_file() and name == "series" and _imported(benchmark)
-    ):  # a release has no series of its own
+    ):  # a release has no series table
         return pd.DataFrame(columns=sorted(needed_columns(load_suite(name, suites))))
     if not path.is_file():
         raise InputError(f"{path}: no such table; make it: {_again(benchmark)} --out {benchmark}")

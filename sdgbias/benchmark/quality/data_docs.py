@@ -1,10 +1,10 @@
-"""Data Docs of the quality gate: what quality.json counted, as pages rendered by Great
-Expectations, for reading without a network.
+"""Data Docs of the quality check: the counts in quality.json as pages rendered by Great
+Expectations, readable offline.
 
-Great Expectations' own page view pulls style sheets, scripts, fonts and pictures from six hosts;
-only the part that it renders from the validation results is kept, in a page with a small style of
-ours. Pages carry no time and no path, at most five examples per rule, and everything that comes out
-of data is escaped (Great Expectations doesn't).
+The standard page view of Great Expectations loads style sheets, scripts, fonts and images from six
+hosts; only the part rendered from the validation results is used, in a page with our small style
+sheet. Pages contain no time stamps or paths and at most five examples per rule; everything that
+comes from data is escaped (Great Expectations doesn't do so).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def write_docs(benchmark: Path, out: Path, suites: Path | None = None) -> Path:
     path of index.html.
 
     The same quality.json gives the same bytes. Raises InputError when it is missing, unreadable or
-    of another set of rules, StoreError when ``out`` can't be written.
+    was written for another set of rules, StoreError when ``out`` can't be written.
     """
     path = Path(benchmark) / "quality.json"
     again = f"judge the benchmark first: sdgbias build --stage check --out {benchmark}"
@@ -140,7 +140,7 @@ def _table_page(name: str, found: Mapping[str, Any], suites: Path) -> str:
 
 
 def _rendered(name: str, found: Mapping[str, Any], rules: Mapping[str, Mapping[str, Any]]) -> str:
-    """What Great Expectations renders of the validation results, without the page around it."""
+    """The validation results as rendered by Great Expectations, without the page around them."""
     package, _ = gx()
     from great_expectations.core import (
         ExpectationSuiteValidationResult,
@@ -200,7 +200,7 @@ def _result(rows: int, broken: Mapping[str, Any] | None) -> dict[str, Any]:
     count = broken["count"] if broken else 0
     percent = 100 * count / rows if rows else 0.0
     examples = [escape(str(key)) for key in broken["examples"]] if broken else []
-    if broken and not examples:  # a rule about the whole table: its message says what was observed
+    if broken and not examples:  # a rule about the whole table: its message has the observed value
         return {"observed_value": escape(str(broken["message"]))}
     return {
         "element_count": rows,
@@ -211,8 +211,8 @@ def _result(rows: int, broken: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _bare(page: str) -> str:
-    """The sections of a page of Great Expectations: no navigation, footer, script, picture or link,
-    no blank lines."""
+    """The sections of a Great Expectations page, without navigation, footer, scripts, images, links
+    and blank lines."""
     start, end = page.index('<div id="section-1"'), page.index("<footer")
     body = re.sub(r"(?s)<script.*?</script>|<img[^>]*>|</?a\b[^>]*>", "", page[start:end])
     body = re.sub(r"\s*\n\s*", "\n", body).strip()

@@ -1,10 +1,10 @@
-"""One table against its suite (expectations/<table>.json), judged by Great Expectations on pandas
+"""Check one table against its suite (expectations/<table>.json) with Great Expectations on pandas
 frames.
 
-Every rule has a kebab-case name and a severity: ``gate`` stops the benchmark, ``quarantine`` takes
-single rows out, ``warn`` is only told. Rules that Great Expectations has no expectation for are
-computed as flag columns and judged by one of our own, ``expect_rule_to_hold``. Nothing is stored by
-it and nothing leaves the machine.
+Every rule has a kebab-case name and a severity: ``gate`` rejects the benchmark, ``quarantine``
+removes single rows, ``warn`` is only reported. Rules that Great Expectations has no expectation for
+are computed as flag columns and checked by a custom one, ``expect_rule_to_hold``. Great
+Expectations stores nothing and sends nothing.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ SUITES = (
     "images_own",
     "prompts_own",
 )
-#: Suites of tables whose file is called otherwise: a folder of people and one of own questions have
-#: an images.parquet and a prompts.parquet each.
+#: Suites whose table has another file name: people benchmarks and custom-question benchmarks each
+#: have an images.parquet and a prompts.parquet.
 FILES = {
     "images_people": "images",
     "prompts_people": "prompts",
@@ -63,8 +63,8 @@ FLAGS: dict[str, dict[str, Flag]] = {
     **quality_people.FLAGS,
     **rules_own.FLAGS,
 }
-_SHOWN = 5  # examples told of a broken rule
-_MOST = 10_000  # broken rows of one gate or warn rule that are looked at for examples
+_SHOWN = 5  # examples reported per broken rule
+_MOST = 10_000  # broken rows of one gate or warn rule that are searched for examples
 
 
 @dataclass(frozen=True)
@@ -81,11 +81,11 @@ class Finding:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the suite of one table says of N rows.
+    """The result of checking N rows of one table against its suite.
 
     ``rows_ok``: (N,) bool, False where a quarantine rule is broken. ``quarantine``: table, key,
-    rule, detail; one line per row and broken quarantine rule. ``counts``: every judged rule ->
-    broken rows. ``skipped``: rule -> why it wasn't judged.
+    rule, detail; one line per row and broken quarantine rule. ``counts``: every evaluated rule ->
+    broken rows. ``skipped``: rule -> why it wasn't evaluated.
     """
 
     table: str
@@ -103,7 +103,8 @@ class Verdict:
 
 def find_suites(start: Path | None = None) -> Path:
     """The expectations folder: that of the repository named by SDGBIAS_REGISTRY if it has one, else
-    the nearest at or above ``start`` (default: the working folder). InputError when there is none.
+    the nearest at or above ``start`` (default: the working folder). Raises InputError when there is
+    none.
     """
     here = (start or Path.cwd()).resolve()
     named = os.environ.get("SDGBIAS_REGISTRY", "") if start is None else ""
@@ -117,7 +118,7 @@ def find_suites(start: Path | None = None) -> Path:
 
 
 def load_suite(table: str, suites: Path) -> dict[str, Any]:
-    """The suite of a table as read from JSON. InputError: malformed, a name given twice, a wrong
+    """The suite of a table as read from JSON. Raises InputError: malformed, duplicate name, unknown
     severity."""
     if table not in SUITES:
         raise InputError(one_of("table", table, SUITES))
@@ -150,7 +151,7 @@ def load_suite(table: str, suites: Path) -> dict[str, Any]:
 
 
 def needed_columns(suite: Mapping[str, Any]) -> set[str]:
-    """The columns that a suite's whole-table rules ask for."""
+    """The columns that a suite's whole-table rules need."""
     return {str(c) for e in suite["expectations"] for c in e["kwargs"].get("column_set", ())}
 
 
@@ -162,22 +163,23 @@ def check(
     split: str = "id",
     imported: bool = False,
 ) -> Verdict:
-    """Judge one table. ``tables``: the other tables of the benchmark, for rules across tables
-    (skipped without). ``split``: the rule that the column `split` follows, 'id' (the authors') or
-    'place' (no country on both sides). ``imported``: the table is of somebody else's release; rules
-    that only our own builds promise (`not_for_releases` in the suite) are skipped.
+    """Check one table. ``tables``: the other tables of the benchmark, for rules across tables
+    (otherwise skipped). ``split``: the rule that column `split` follows, 'id' (the authors') or
+    'place' (no country on both sides). ``imported``: the table comes from an imported release;
+    rules that hold only for our builds (`not_for_releases` in the suite) are skipped.
 
-    Order of rows doesn't matter except for which rows are meant by ``rows_ok``. InputError when a
-    suite or a column's type makes a rule impossible to judge: a rule is never passed over in
-    silence.
+    The order of rows matters only for ``rows_ok``. Raises InputError when a suite or a column's
+    type makes a rule impossible to evaluate: no rule is skipped silently.
     """
     suite = load_suite(table, suites or find_suites())
     rules = {str(e["meta"]["rule"]): e for e in suite["expectations"]}
     frame = frame.reset_index(drop=True)
     shape = {rule: e for rule, e in rules.items() if "column_set" in e["kwargs"]}
-    # on no rows: Great Expectations copies the table that it is given once per rule
+    # on no rows: Great Expectations copies the given table once per rule
     broken = _run(table, pd.DataFrame(columns=frame.columns), shape)
-    if not needed_columns(suite) <= set(frame):  # nothing else can be judged without its columns
+    if not needed_columns(suite) <= set(
+        frame
+    ):  # without these columns no other rule can be evaluated
         return _verdict(
             table,
             frame,
@@ -223,8 +225,8 @@ def check(
 def _derived(
     table: str, frame: pd.DataFrame, given: RuleContext, wanted: set[str]
 ) -> dict[str, np.ndarray | pd.Series | str]:
-    """The columns of ``wanted`` that the table itself lacks; a text is the reason why one can't be
-    made."""
+    """The columns of ``wanted`` that the table lacks; a text is the reason why a column can't be
+    computed."""
     if table == "prompts":
         return {column(rule): _plain(flag) for rule, flag in prompt_flags(frame, given).items()}
     made: dict[str, np.ndarray | pd.Series | str] = {
@@ -245,8 +247,8 @@ def _plain(flag: Judged) -> np.ndarray | str:
 
 
 def _no_gaps(values: pd.Series) -> pd.Series:
-    """Missing text as '', because Great Expectations passes over missing values; missing numbers
-    stay missing."""
+    """Missing text as '', because Great Expectations skips missing values; missing numbers stay
+    missing."""
     if pd.api.types.is_numeric_dtype(values):
         return values
     return (
@@ -309,9 +311,9 @@ def _named(frame: pd.DataFrame, keys: list[str], rows: np.ndarray) -> list[str]:
 
 @cache
 def gx() -> tuple[Any, Any]:
-    """(great_expectations, where frames are handed to it), in an ephemeral context without progress
-    bars, analytics or logging; imported on first use. One data source serves all tables: setting
-    one up costs more than judging a small table."""
+    """(great_expectations, the batch definition that takes frames), in an ephemeral context without
+    progress bars, analytics or logging; imported on first use. One data source serves all tables:
+    creating one costs more than checking a small table."""
     os.environ["GX_ANALYTICS_ENABLED"] = "false"  # read when the package is imported
     logging.getLogger("great_expectations").setLevel(logging.CRITICAL)
     import great_expectations as package
@@ -319,8 +321,8 @@ def gx() -> tuple[Any, Any]:
     from great_expectations.expectations.core import ExpectColumnValuesToBeInSet
 
     class ExpectRuleToHold(ExpectColumnValuesToBeInSet):
-        """Judges a flag column: True = the row keeps the rule. Its name is `expect_rule_to_hold`,
-        known from here on."""
+        """Checks a flag column: True = the row satisfies the rule. Defining the class registers it
+        as `expect_rule_to_hold`."""
 
         value_set: list[Any] = [True]  # noqa: RUF012
 
@@ -334,8 +336,8 @@ def gx() -> tuple[Any, Any]:
 
 
 def expectations(table: str, rules: Mapping[str, Mapping[str, Any]]) -> Any:
-    """A suite of Great Expectations with these rules, all of them: an unknown type is an
-    InputError, never left out."""
+    """A Great Expectations suite with all of these rules; an unknown type raises InputError and is
+    never dropped."""
     package, _ = gx()
     written = [
         {**e, "description": f"{rule} ({e['meta']['severity']}): {e['meta']['message']}"}
@@ -350,7 +352,7 @@ def expectations(table: str, rules: Mapping[str, Mapping[str, Any]]) -> Any:
         ) from None
     if len(suite.expectations) != len(
         rules
-    ):  # an unknown type can vanish from a suite without a word
+    ):  # Great Expectations can drop an unknown type silently
         raise InputError(
             f"expectations/{table}.json: {len(rules)} rules written, {len(suite.expectations)}"
             " loaded"
@@ -359,8 +361,8 @@ def expectations(table: str, rules: Mapping[str, Mapping[str, Any]]) -> Any:
 
 
 def _run(table: str, frame: pd.DataFrame, rules: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Rule -> sorted array of broken row numbers ((0,) when kept), or a text when a whole-table
-    rule is broken."""
+    """Rule -> sorted array of broken row numbers ((0,) when satisfied), or a text when a
+    whole-table rule is broken."""
     if not rules:
         return {}
     with warnings.catch_warnings():
@@ -368,8 +370,8 @@ def _run(table: str, frame: pd.DataFrame, rules: Mapping[str, Mapping[str, Any]]
         _, frames = gx()
         suite = expectations(table, rules)
         batch = frames.get_batch(batch_parameters={"dataframe": frame})
-        # without index columns GE lists the frame's own index, here row numbers: much faster than a
-        # key column
+        # without index columns GE lists the frame's index, here row numbers: much faster than a key
+        # column
         detail = {"result_format": "COMPLETE", "return_unexpected_index_query": False}
         outcome = batch.validate(suite, result_format=detail)
     results = {str(r.expectation_config.meta["rule"]): r for r in outcome.results}

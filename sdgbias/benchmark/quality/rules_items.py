@@ -1,5 +1,4 @@
-"""What the quality gate asks of items_mcq.parquet and items_regression.parquet: one boolean column
-per rule."""
+"""Quality rules for items_mcq.parquet and items_regression.parquet, one boolean column per rule."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ from sdgbias.types import LETTERS, TOLERANCES, Task
 _NUMBER = re.compile(r"(?<![\d.])[-−]?\d+(?:\.\d+)?")
 _OPTIONS = ("option_a", "option_b", "option_c")
 _EPS = 1e-9
-#: lowest and highest value of an option, and whether each of them belongs to it
+#: Lowest and highest value of an option, and whether each of them is included.
 Range = tuple[float, float, bool, bool]
 
 
@@ -66,7 +65,7 @@ def _labels_agree(frame: pd.DataFrame, given: RuleContext) -> Judged:
 
 
 def _one_value_per(group: str, *names: str) -> Flag:
-    """Within a ``group`` every one of ``names`` has a single value."""
+    """Each of ``names`` has a single value within a ``group``."""
 
     def flag(frame: pd.DataFrame, given: RuleContext) -> Judged:
         single = np.ones(len(frame), dtype=bool)
@@ -80,7 +79,7 @@ def _one_value_per(group: str, *names: str) -> Flag:
 
 
 def _split_by_id(task: Task) -> Flag:
-    """split is what the authors' rule says of task and id."""
+    """split equals the authors' rule applied to task and id."""
 
     def flag(frame: pd.DataFrame, given: RuleContext) -> Judged:
         if given.split != "id":
@@ -93,7 +92,7 @@ def _split_by_id(task: Task) -> Flag:
 
 
 def _split_by_place(other: str) -> Flag:
-    """No country stands on both sides of ``split``, the other task's items included."""
+    """No country is on both sides of ``split``, including the other task's items."""
 
     def flag(frame: pd.DataFrame, given: RuleContext) -> Judged:
         return (
@@ -123,8 +122,8 @@ def _same_side(frame: pd.DataFrame, given: RuleContext, other: str, name: str) -
 
 
 def _asked(frame: pd.DataFrame, texts: tuple[str, ...]) -> pd.Series:
-    """(N,) the same number for the same words: lower case, everything but letters and digits as one
-    space."""
+    """(N,) equal numbers for equal wording: lower case, with everything but letters and digits
+    collapsed to one space."""
     number = pd.Series(0, index=frame.index, dtype="int64")
     for name in texts:
         codes, distinct = pd.factorize(frame[name].fillna("").astype("str"))
@@ -136,8 +135,8 @@ def _asked(frame: pd.DataFrame, texts: tuple[str, ...]) -> pd.Series:
 
 
 def _duplicate(near: bool, *texts: str) -> Flag:
-    """False for every item but the first by cluster_id among those that ask the same words of the
-    same image; ``near``: of one image_group beside the same context (labels at one decimal, urban).
+    """False for all but the first item (by cluster_id) with the same wording and the same image;
+    with ``near``: the same image_group and the same context (labels at one decimal, urban).
     """
 
     def flag(frame: pd.DataFrame, given: RuleContext) -> Judged:
@@ -177,12 +176,12 @@ def _has_prompts(task: Task) -> Flag:
 
 
 def option_range(text: str) -> Range | None:
-    """What values an option's text covers: 'below 20 %' -> (-inf, 20, True, False); None without a
-    number.
+    """The range of values that an option's text covers: 'below 20 %' -> (-inf, 20, True, False);
+    None without a number.
 
-    'X to under Y' lacks its upper end, 'X-Y' holds both; a number alone is the top of a scale ('100
-    %'). A denominator such as 'per 100,000' isn't a bound; a hyphen between two numbers is a dash,
-    not a minus.
+    'X to under Y' excludes its upper end, 'X-Y' includes both; a number alone is the top of a scale
+    ('100 %'). A denominator such as 'per 100,000' isn't a bound; a hyphen between two numbers is a
+    dash, not a minus.
     """
     plain = re.sub(r"\bper\s+[\d,.]+", "", text.lower())
     plain = re.sub(r"(?<=\d),(?=\d{3})", "", plain)
@@ -205,8 +204,8 @@ def option_range(text: str) -> Range | None:
 
 
 def _ranges(frame: pd.DataFrame) -> tuple[np.ndarray, list[tuple[list[Range | None], str]]]:
-    """(code (N,), per code the ranges of the options that have a text, and the unit): each set is
-    read once."""
+    """(code (N,), per code the ranges of the non-empty options, and the unit): each option set is
+    parsed once."""
     sets = frame[[*_OPTIONS, "unit"]].fillna("").astype("str")
     codes = sets.groupby(list(sets.columns), sort=False).ngroup().to_numpy()
     distinct = sets.iloc[np.unique(codes, return_index=True)[1]] if len(sets) else sets
@@ -217,7 +216,7 @@ def _ranges(frame: pd.DataFrame) -> tuple[np.ndarray, list[tuple[list[Range | No
 
 
 def _bins_ordered(frame: pd.DataFrame, given: RuleContext) -> Judged:
-    """Options ascend: no bound of an option lies below that of the option before, and the last lies
+    """Options ascend: no bound of an option is below that of the previous option, and the last is
     above the first."""
     codes, sets = _ranges(frame)
     return np.array([_ascending(ranges) for ranges, _ in sets], dtype=bool)[codes]
@@ -234,7 +233,7 @@ def _ascending(ranges: list[Range | None]) -> bool:
 
 
 def _bins_cover(frame: pd.DataFrame, given: RuleContext) -> Judged:
-    """Options are exclusive and cover the scale: each range begins where the one before ends, and
+    """Options are exclusive and cover the scale: each range begins where the previous one ends, and
     that number belongs to exactly one of them; nothing is left below the first or above the last.
     """
     codes, sets = _ranges(frame)
@@ -244,15 +243,15 @@ def _bins_cover(frame: pd.DataFrame, given: RuleContext) -> Judged:
 def _covering(ranges: list[Range | None], unit: str) -> bool:
     found = [r for r in ranges if r is not None]
     if len(found) < len(ranges) or not found:
-        return True  # words can't be judged; a mixture is bins-ordered's
+        return True  # words can't be compared; mixtures are left to bins-ordered
     low, high = unit_range(unit)
     touch = all(a[1] == b[0] and a[3] != b[2] for a, b in pairwise(found))
     return touch and found[0][0] <= low and found[-1][1] >= high
 
 
 def _gold_in_option(frame: pd.DataFrame, given: RuleContext) -> Judged:
-    """The value lies in the range of the gold option. A missing value, letter or option is another
-    rule's."""
+    """The value lies in the range of the gold option. Missing values, letters and options are left
+    to other rules."""
     codes, sets = _ranges(frame)
     limits = np.full((max(len(sets), 1), len(LETTERS), 4), np.nan)
     for at, (ranges, _) in enumerate(sets):
@@ -308,8 +307,8 @@ def _answers_follow_values(frame: pd.DataFrame, given: RuleContext) -> Judged:
 
 
 def _value_in_unit_range(frame: pd.DataFrame, given: RuleContext) -> Judged:
-    """Units that begin with % hold 0 to 100; 'index, 0-100' and the like hold what they say. NaN is
-    another rule's."""
+    """Units that begin with % allow 0 to 100; 'index, 0-100' and the like allow the range they
+    name. NaN is left to another rule."""
     codes, units = pd.factorize(frame["unit"].fillna("").astype("str"))
     limits = np.array([unit_range(str(unit)) for unit in units], dtype=float).reshape(-1, 2)[codes]
     value = frame["value"]
@@ -317,7 +316,7 @@ def _value_in_unit_range(frame: pd.DataFrame, given: RuleContext) -> Judged:
 
 
 def unit_range(unit: str) -> tuple[float, float]:
-    """Lowest and highest value that a unit allows; infinite where it says nothing."""
+    """Lowest and highest value that a unit allows; infinite when it names no range."""
     if unit.startswith(("%", "percent")):
         return 0.0, 100.0
     stated = re.search(r"(\d+(?:\.\d+)?)\s*[-–]\s*(\d+(?:\.\d+)?)", unit)
@@ -325,7 +324,7 @@ def unit_range(unit: str) -> tuple[float, float]:
 
 
 def _value_from_series(frame: pd.DataFrame, given: RuleContext) -> Judged:
-    """The value stands in the series table: same country, year and source."""
+    """The value is in the series table: same country, year and source."""
     if "series" not in given.tables:
         return missing_table("series")
     keys = {"iso3": "iso3", "value_year": "year", "value": "value", "source": "source"}
@@ -352,7 +351,7 @@ def _tolerance_of_target(frame: pd.DataFrame, given: RuleContext) -> Judged:
 
 
 def _answer_is_label(frame: pd.DataFrame, given: RuleContext) -> Judged:
-    """The gold number is the target's own label, up to rounding to one decimal."""
+    """The gold number equals the target's label, up to rounding to one decimal."""
     ok = pd.Series(False, index=frame.index)
     for target in LABELS:
         ok |= (frame["target"] == target) & ((frame["answer"] - frame[target]).abs() <= 0.05 + _EPS)

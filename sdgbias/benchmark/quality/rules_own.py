@@ -1,6 +1,6 @@
-"""Rules of the tables of a suite of own questions, as flag columns. Tables are known by the names
-of their rule files: items_own, and images_own and prompts_own, which are images.parquet and
-prompts.parquet of its folder."""
+"""Rules of the tables of a custom-question suite, as flag columns. Tables go by the names of their
+rule files: items_own, and images_own and prompts_own, which are images.parquet and prompts.parquet
+of its folder."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def _filled(column: str) -> Flag:
 
 
 def _counts(frame: pd.DataFrame) -> np.ndarray:
-    """(N,) how many options a question has."""
+    """(N,) number of options of each question."""
     return np.asarray((frame[_OPTIONS].fillna("") != "").to_numpy().sum(axis=1))
 
 
 def _options_whole(frame: pd.DataFrame, given: RuleContext) -> Judged:
-    """2 to 10 options, empty cells only after the last, no two alike."""
+    """2 to 10 options, empty cells only after the last, no duplicates."""
     cells = frame[_OPTIONS].fillna("").to_numpy(dtype=object)
     there = cells != ""
     count = there.sum(axis=1)
@@ -60,7 +60,7 @@ def _groups_named(frame: pd.DataFrame, given: RuleContext) -> Judged:
 
 
 def _image_known(frame: pd.DataFrame, given: RuleContext) -> Judged:
-    """No picture, or one of images.parquet."""
+    """No image, or one in images.parquet."""
     if "images_own" not in given.tables:
         return missing_table("images_own")
     known_ids = given.tables["images_own"]["image_id"]
@@ -76,7 +76,7 @@ def _has_prompt(frame: pd.DataFrame, given: RuleContext) -> Judged:
 
 
 def _of_item(frame: pd.DataFrame, given: RuleContext) -> pd.DataFrame | None:
-    """The item of each row of prompts, '' where there is none."""
+    """The item of each row of prompts, '' when there is none."""
     if "items_own" not in given.tables:
         return None
     items = given.tables["items_own"].drop_duplicates("item_id").set_index("item_id")
@@ -107,7 +107,7 @@ def _image_of_item(frame: pd.DataFrame, given: RuleContext) -> Judged:
 
 
 def _stored(fact: str) -> Flag:
-    """What the shards say of the picture (rules_raw.stored_facts)."""
+    """A fact about the stored image (rules_raw.stored_facts)."""
     return lambda frame, given: frame.get(fact, "the pictures aren't at hand")
 
 

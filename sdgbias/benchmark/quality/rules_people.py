@@ -1,5 +1,5 @@
 """Rules of the second suite's tables that Great Expectations has no expectation for, as flag
-columns. Tables are known by the names of their suites: people, items_people, and images_people and
+columns. Tables go by the names of their suites: people, items_people, and images_people and
 prompts_people, which are images.parquet and prompts.parquet of its folder."""
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _unknown_has_reason(frame: pd.DataFrame, given: RuleContext) -> Judged:
 
 
 def _has_class_or_attribute(frame: pd.DataFrame, given: RuleContext) -> Judged:
-    """Nothing can be asked about a person without a class, a gender and an age."""
+    """The person has a class, a gender or an age; otherwise there is no question about them."""
     return frame["class1"].isin(CLASSES) | (
         (frame["class1"] == "") & ((frame["gender"] != UNKNOWN) | (frame["age"] != UNKNOWN))
     )
@@ -41,7 +41,8 @@ def _box_has_area(frame: pd.DataFrame, given: RuleContext) -> Judged:
 
 
 def _gold_fits(frame: pd.DataFrame, given: RuleContext) -> Judged:
-    """yes for the annotated class, no for another one, the class itself where it is asked for."""
+    """yes for the annotated class, no for another one, the class name for the prompt that asks for
+    it."""
     choice = frame["prompt"].isin(_CHOICES)
     right = frame["asked"] == frame["class1"]
     chosen = (
@@ -64,8 +65,8 @@ def _negative_is_no(frame: pd.DataFrame, given: RuleContext) -> Judged:
 
 
 def _repeats(name: str, table: str, key: str, own: str = "") -> Flag:
-    """A column of the row is that of its row in ``table``, found by ``key`` (here called
-    ``own``)."""
+    """Column ``name`` equals that of the matching row in ``table``, joined by ``key`` (called
+    ``own`` in this table)."""
 
     def flag(frame: pd.DataFrame, given: RuleContext) -> Judged:
         if table not in given.tables:
@@ -91,12 +92,12 @@ def _person_known(frame: pd.DataFrame, given: RuleContext) -> Judged:
 
 
 def _stored(fact: str) -> Flag:
-    """What the shards say of the picture, see quality/images.py."""
+    """A fact about the stored image (rules_raw.stored_facts)."""
     return lambda frame, given: frame.get(fact, "the pictures aren't at hand")
 
 
 def _of_item(frame: pd.DataFrame, given: RuleContext) -> pd.DataFrame | None:
-    """prompt and asked of each row's question, '' of an unknown one."""
+    """prompt and asked of each row's question, '' for an unknown one."""
     if "items_people" not in given.tables:
         return None
     items = (
@@ -118,7 +119,7 @@ def _prompt_of_item(frame: pd.DataFrame, given: RuleContext) -> Judged:
 
 
 def _as_specified(text: str, prompt: str, asked: str) -> bool:
-    """p1's list may stand in any order: it is shuffled by a seed."""
+    """p1's class list may be in any order: it is shuffled by a seed."""
     if prompt in people_items.CHOICES:
         return text == people_items.CHOICES[prompt].format(name=asked)
     if prompt in people_items.ATTRIBUTES:

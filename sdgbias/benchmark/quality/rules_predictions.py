@@ -1,5 +1,5 @@
-"""What the quality gate asks of predictions (the frame of suites.sdg.Summary, and the store's
-table): one boolean column per rule.
+"""Quality rules for predictions (the frame of suites.sdg.Summary, and the store's table), one
+boolean column per rule.
 
 One row per task, item, test and method: pred (letter, or first digit), value and error
 (regression), correct, and CADE's confidence, kl and kept.
@@ -18,7 +18,7 @@ _TABLES = {Task.MCQ: "items_mcq", Task.REGRESSION: "items_regression"}
 
 
 def _facts(frame: pd.DataFrame, given: RuleContext) -> pd.DataFrame | None:
-    """Per row of ``frame`` what its item says: split, gold (letter), number, tolerance, letters;
+    """The item's fields per row of ``frame``: split, gold (letter), number, tolerance, letters;
     NaN/'' where there's no such item (known False). None without both item tables."""
     parts = []
     for task, name in _TABLES.items():
@@ -79,7 +79,7 @@ def _test_of_task(frame: pd.DataFrame, given: RuleContext) -> Judged:
 
 
 def _pred_known(frame: pd.DataFrame, given: RuleContext) -> Judged:
-    """A letter for multiple choice; a digit, or '' where no digit was chosen, for regression."""
+    """A letter for multiple choice; a digit, or '' when no digit was chosen, for regression."""
     pred = frame["pred"].fillna("").astype("str")
     return np.where(_mcq(frame), pred.isin(list(_letters(given))), pred.isin([*DIGITS, ""]))
 
@@ -137,8 +137,8 @@ def _of_facts(name: str) -> Flag:
 
 
 def _all_items(frame: pd.DataFrame, given: RuleContext) -> Judged:
-    """Every method of a task and test answers all items of the task; False on the rows of one that
-    doesn't."""
+    """Every method of a task and test answers all items of the task; False on the rows of an
+    incomplete one."""
     items = {task.value: given.tables[name]["item_id"].nunique() for task, name in _TABLES.items()}
     answered = frame.groupby(["task", "test", "method"], sort=False)["item_id"].transform("nunique")
     return answered >= frame["task"].map(items).astype(float)

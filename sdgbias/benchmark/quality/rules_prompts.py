@@ -1,7 +1,6 @@
-"""What the quality gate asks of prompts.parquet (one row per item x test): one boolean column per
-rule.
+"""Quality rules for prompts.parquet (one row per item x test), one boolean column per rule.
 
-The big column is `text`: each distinct text is taken apart once, and rows are compared by small
+The large column is `text`: each distinct text is parsed once, and rows are compared by integer
 codes.
 """
 
@@ -31,7 +30,7 @@ _NAMED = (ContextTest.T3.value, ContextTest.T4.value)
 _REDUCED = (ContextTest.T2.value, ContextTest.T4.value)
 _URBAN = {"U": 1.0, "R": 0.0}
 _WORDS = {"Urban": 1.0, "Rural": 0.0}
-_BLOCK = 50_000  # texts cut at once
+_BLOCK = 50_000  # texts parsed at once
 _HALF = 0.05 + 1e-9  # values are shown with one decimal
 #: rules that compare with the item tables
 _OF_ITEMS = (
@@ -47,9 +46,9 @@ _OF_ITEMS = (
 
 @dataclass(frozen=True)
 class Texts:
-    """The distinct texts taken apart; ``codes`` (N,) says which is a row's. Per distinct text:
-    line, its Context line ('' none), and bare, the number of what is left without it. Per number:
-    question, options, letters and whether it is a whole prompt."""
+    """The parsed distinct texts; ``codes`` (N,) gives each row's text. Per distinct text: line, its
+    Context line ('' none), and bare, the number of the text without that line. Per number:
+    question, options, letters and whether it is a complete prompt."""
 
     codes: np.ndarray
     line: pa.Array
@@ -81,8 +80,8 @@ def _bools(found: pa.Array) -> np.ndarray:
 
 
 def take_apart(text: pd.Series) -> Texts:
-    """Texts of the column `text`; a categorical is taken as it is, so that each distinct text is
-    looked at once."""
+    """Parse the column `text`; a categorical is used as it is, so that each distinct text is parsed
+    once."""
     kinds = text.astype("category")
     distinct = _array(pa.array(kinds.cat.categories.astype("str"), pa.large_string()))
     codes = kinds.cat.codes.to_numpy(dtype=np.int64)
@@ -92,7 +91,7 @@ def take_apart(text: pd.Series) -> Texts:
     blocks = [_cut(distinct.slice(at, _BLOCK)) for at in range(0, max(len(distinct), 1), _BLOCK)]
     line = pa.concat_arrays([line for line, _ in blocks])
     numbered = pa.chunked_array([rest for _, rest in blocks]).unify_dictionaries().combine_chunks()
-    rests = numbered.dictionary  # a few dozen: questions times options
+    rests = numbered.dictionary  # a few dozen: questions x options
     end = (
         r"(?:VALID OPTIONS: [A-C, ]+\nSTRICT OUTPUT: (?s:.+)|Answer strictly with a single"
         r" numerical value\..*)\z"
@@ -111,9 +110,9 @@ def take_apart(text: pd.Series) -> Texts:
 
 
 def _cut(texts: pa.Array) -> tuple[pa.Array, pa.DictionaryArray]:
-    """(the Context line where the second line is one, the text without it, numbered)."""
+    """(the Context line when the second line is one, the text without it, dictionary-encoded)."""
     end, none = pa.scalar("\n", pa.large_string()), pa.scalar("", pa.large_string())
-    whole = pc.binary_join_element_wise(texts, end, end, none)  # three lines at least
+    whole = pc.binary_join_element_wise(texts, end, end, none)  # at least three lines
     lines = pc.split_pattern(whole, "\n", max_splits=2)
     first, second, third = (pc.list_element(lines, at) for at in range(3))
     context = pc.starts_with(second, "Context: ")
@@ -125,7 +124,8 @@ def _cut(texts: pa.Array) -> tuple[pa.Array, pa.DictionaryArray]:
 
 
 def item_facts(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame | None:
-    """What prompts must agree with, one row per task and item; None without both item tables."""
+    """The item facts that prompts must agree with, one row per task and item; None without both
+    item tables."""
     parts = []
     for task, name in ((Task.MCQ, "items_mcq"), (Task.REGRESSION, "items_regression")):
         if name not in tables:
@@ -169,7 +169,7 @@ def _among(test: pd.Series, tests: tuple[str, ...]) -> np.ndarray:
 
 
 def prompt_flags(frame: pd.DataFrame, given: RuleContext) -> dict[str, Judged]:
-    """All prompt rules at once: rule -> (N,) bool, or why it can't be judged."""
+    """All prompt rules at once: rule -> (N,) bool, or the reason why it can't be evaluated."""
     texts, keys, test = take_apart(frame["text"]), _keys(frame), frame["test"].astype("category")
     shows = _bools(pc.not_equal(texts.line, ""))[texts.codes]
     task = _mapped(frame["task"], {t.value: i for i, t in enumerate(Task)}, -1)
@@ -200,7 +200,8 @@ def prompt_flags(frame: pd.DataFrame, given: RuleContext) -> dict[str, Judged]:
 
 
 def _context_form(texts: Texts, test: pd.Series, bare_test: np.ndarray) -> np.ndarray:
-    """T1 and T2 give values, T3 and T4 only names; T2 and T4 no more than the reduced names."""
+    """T1 and T2 show values, T3 and T4 only names; T2 and T4 use only the reduced set of
+    variables."""
     values, names = (
         _bools(pc.starts_with(texts.line, "Given: ")),
         _bools(pc.starts_with(texts.line, "You may consider: ")),
@@ -217,8 +218,8 @@ def _context_form(texts: Texts, test: pd.Series, bare_test: np.ndarray) -> np.nd
 
 
 def _same_beside_context(rest: np.ndarray, keys: pd.Index, bare_test: np.ndarray) -> np.ndarray:
-    """Without its Context line every text of an item is its text of T5, letter for letter. An item
-    without T5 is another rule's."""
+    """Without its Context line every text of an item equals its T5 text exactly. Items without T5
+    are left to another rule."""
     first = pd.Series(rest[bare_test], index=keys[bare_test])
     first = first[~first.index.duplicated()]
     at = first.index.get_indexer(keys)
@@ -280,7 +281,7 @@ def _against_items(
 
 
 def _value(line: pa.Array, label: str, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """(number a line gives under a name, 1 and 0 for urban and rural; whether it gives one), per
+    """(the number that a line has for a name, 1 and 0 for urban and rural; whether it has one), per
     distinct text."""
     found = _part(line, rf"(?:^Given: |, ){label}=(?P<x>[^,]*)").to_pandas()
     number = found.map(_WORDS) if name == "urban" else pd.to_numeric(found, errors="coerce")
@@ -290,7 +291,7 @@ def _value(line: pa.Array, label: str, name: str) -> tuple[np.ndarray, np.ndarra
 def _same_words(
     said: pa.Array, numbers: np.ndarray, wanted: pd.Series, at: np.ndarray
 ) -> np.ndarray:
-    """(N,) what a row's text says is what its item says."""
+    """(N,) bool: the words in a row's text equal those of its item."""
     kinds = wanted.astype("category")
     theirs = kinds.cat.categories.get_indexer(pd.Index(said.to_pandas()))
     same: np.ndarray = theirs[numbers] == kinds.cat.codes.to_numpy()[at]

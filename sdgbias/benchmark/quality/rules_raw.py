@@ -1,13 +1,13 @@
-"""Set-based rules of the quality gate as boolean columns: True = the row keeps the rule. Pure
-pandas, no I/O.
+"""Set-based quality rules as boolean columns: True = the row satisfies the rule. Pure pandas, no
+I/O, except stored_facts.
 
-Great Expectations judges one value of one row; what needs two columns, two rows or two tables is
-computed here and in quality_items, quality_prompts and quality_predictions, one flag per rule, as a
-column ``ok_<rule>`` that a suite in expectations/ then requires to hold. A flag that can't be
-judged is the reason why, as text; its rule is reported as skipped.
+Great Expectations checks one value of one row; rules that need two columns, two rows or two tables
+are computed here and in rules_items, rules_prompts and rules_predictions, one flag per rule, as a
+column ``ok_<rule>`` that a suite in expectations/ requires to be True. When a rule can't be
+evaluated, its flag is the reason as text and the rule is reported as skipped.
 
-What the stored pictures say of the rows of images.parquet; shards are read a few rows at a time, so
-that memory stays flat.
+stored_facts compares images.parquet with the stored images; it reads shards a few rows at a time to
+keep memory flat.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from sdgbias.types import TOLERANCES
 
 LABELS = tuple(TOLERANCES)
 PENDING = "pending:"  # image_id of a benchmark built without images
-#: what the shards say of each row of images.parquet, see quality_images
+#: Facts about each row of images.parquet that are read from the shards, see stored_facts.
 STORED = ("stored", "id_is_sha256", "is_whole")
 _HEX = r"(?:[0-9a-f]{16})?"  # '': no hash, near to none
 
 
 @dataclass(frozen=True)
 class RuleContext:
-    """What a flag may look at beside its own table: other tables of the benchmark by name, the
-    suite's meta block, and which split rule is asked for ('id' or 'place'). ``tables['countries']``
-    replaces the packaged country crosswalk."""
+    """What a flag may use besides its own table: other tables of the benchmark by name, the suite's
+    meta block, and the required split rule ('id' or 'place'). ``tables['countries']`` replaces the
+    packaged country crosswalk."""
 
     tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     meta: Mapping[str, Any] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class RuleContext:
         return self.tables["countries"] if "countries" in self.tables else clusters.countries()
 
 
-#: (N,) bool, or why the rule can't be judged
+#: (N,) bool, or the reason why the rule can't be evaluated.
 Judged = pd.Series | np.ndarray | str
 Flag = Callable[[pd.DataFrame, RuleContext], Judged]
 
@@ -61,7 +61,7 @@ def column(rule: str) -> str:
 
 
 def missing_table(table: str) -> str:
-    """The reason of a rule that compares with a table that isn't given."""
+    """The reason to skip a rule that needs a table that isn't given."""
     return f"{table} isn't at hand"
 
 
@@ -130,8 +130,8 @@ def _country_known(frame: pd.DataFrame, given: RuleContext) -> Judged:
 
 
 def _crosswalk_right(frame: pd.DataFrame, given: RuleContext) -> Judged:
-    """The packaged crosswalk says of the row's country what the suite's list says; ISO-3 and M49
-    are each one country's."""
+    """The packaged crosswalk agrees with the suite's list on the row's country; each ISO-3 and M49
+    code belongs to one country."""
     table = given.countries()
     number = pd.to_numeric(table["m49"], errors="coerce").astype("Int64").astype("str")
     line = table["cname"] + "|" + table["iso3"] + "|" + number + "|" + table["official_split"]
@@ -142,7 +142,7 @@ def _crosswalk_right(frame: pd.DataFrame, given: RuleContext) -> Judged:
     )
     listed = {str(line).split("|")[0] for line in given.meta["countries"]}
     right = set(table["cname"][line.isin(given.meta["countries"]) & unique])
-    return ~frame["cname"].isin(listed - right)  # an unlisted country is another rule's
+    return ~frame["cname"].isin(listed - right)  # unlisted countries are left to another rule
 
 
 def _has_series(frame: pd.DataFrame, given: RuleContext) -> Judged:
@@ -172,8 +172,8 @@ def _series_country(frame: pd.DataFrame, given: RuleContext) -> Judged:
 
 
 def _region_of_country(frame: pd.DataFrame, given: RuleContext) -> Judged:
-    """'' (national), or a Global Data Lab code of the row's own country ('afgr101'); regional
-    values know no strata."""
+    """'' (national), or a Global Data Lab code of the row's country ('afgr101'); regional values
+    have no strata."""
     region = frame["region"].fillna("").astype("str")
     form = region.str.fullmatch(r"[a-z]{3}r\d{3}") & (
         region.str[:3] == frame["iso3"].fillna("").astype("str").str.lower()
@@ -182,7 +182,7 @@ def _region_of_country(frame: pd.DataFrame, given: RuleContext) -> Judged:
 
 
 def _value_in_range(frame: pd.DataFrame, given: RuleContext) -> Judged:
-    """meta.ranges: series -> [low, high, unit]. NaN and unknown series are other rules'."""
+    """meta.ranges: series -> [low, high, unit]. NaN and unknown series are left to other rules."""
     low, high = (
         frame["series"]
         .map({name: entry[at] for name, entry in given.meta["ranges"].items()})
@@ -193,8 +193,8 @@ def _value_in_range(frame: pd.DataFrame, given: RuleContext) -> Judged:
 
 
 def _unit_scale(frame: pd.DataFrame, given: RuleContext) -> Judged:
-    """A series in percent doesn't stay at or below 1 everywhere: that would be a share. Under 10
-    rows nothing is said."""
+    """A series in percent has values above 1: otherwise it would be a share. Not evaluated below 10
+    rows."""
     percent = frame["series"].isin(
         [name for name, entry in given.meta["ranges"].items() if str(entry[2]).startswith("%")]
     )
@@ -211,7 +211,7 @@ def _pending(frame: pd.DataFrame) -> pd.Series:
 
 
 def _of_bytes(judge: Callable[[pd.DataFrame], pd.Series]) -> Flag:
-    """A rule about stored pictures: skipped where none was made."""
+    """A rule about stored images: skipped when the benchmark has none."""
 
     def flag(frame: pd.DataFrame, given: RuleContext) -> Judged:
         return "built with --no-images" if len(frame) and _pending(frame).all() else judge(frame)
@@ -238,7 +238,7 @@ def _pending_all_or_none(frame: pd.DataFrame, given: RuleContext) -> Judged:
 
 
 def _image_group_known(frame: pd.DataFrame, given: RuleContext) -> Judged:
-    """image_group is the id of an image of the table that leads its own group."""
+    """image_group is the id of an image in the table that is the leader of its group."""
     leaders = frame.loc[frame["image_id"] == frame["image_group"], "image_id"]
     return among(frame["image_group"], leaders)
 
@@ -282,19 +282,19 @@ FLAGS: dict[str, dict[str, Flag]] = {
 }
 
 
-_ROWS = 16  # pictures held in memory at once
+_ROWS = 16  # images held in memory at once
 _SAME = ("photo_id", "n_photos", "n_parts", "tile_hash", "photo_hash")
 _PNG_START, _PNG_END = b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82"
 _JPEG_START, _JPEG_END = b"\xff\xd8\xff", b"\xff\xd9"
 
 
 def stored_facts(benchmark: Path, index: pd.DataFrame) -> pd.DataFrame:
-    """``index`` (images.parquet) with a bool column for each of STORED: its shard holds the row as
-    the index has it; image_id is the digest of the bytes; every part is a whole PNG or JPEG.
+    """``index`` (images.parquet) with a bool column for each of STORED: the shard contains the row
+    as indexed; image_id is the digest of the bytes; every part is a complete PNG or JPEG.
 
-    Header and trailer are looked at, pixels aren't decoded. A row that isn't stored breaks only the
-    first. Rows without pictures ('pending:') aren't looked for. Raises InputError for a shard that
-    can't be read or a name that leaves the folder.
+    Header and trailer are checked, pixels aren't decoded. A row that isn't stored breaks only the
+    first. Rows without images ('pending:') are skipped. Raises InputError for an unreadable shard
+    or a name that leads out of the folder.
     """
     wanted = index.loc[~index["image_id"].fillna("").astype("str").str.startswith(PENDING)]
     found = [_shard(benchmark, str(name)) for name in sorted(wanted["shard"].fillna("").unique())]
@@ -321,7 +321,7 @@ def _facts(rows: list[tuple[object, ...]]) -> pd.DataFrame:
 
 
 def _shard(benchmark: Path, name: str) -> pd.DataFrame:
-    """The rows of one shard, without their pictures; none when there's no such file."""
+    """The rows of one shard, without their images; none when there's no such file."""
     path = confine(benchmark / shards.FOLDER, f"{name}.parquet")
     if not path.is_file():
         return _facts([])

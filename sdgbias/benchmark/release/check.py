@@ -1,9 +1,10 @@
-"""Records of a release read and checked: parsed into staging files by DuckDB, compared across
-files, faults named by rule.
+"""Read and check the records of a release: DuckDB parses them into staging files and compares them
+across files; faults are reported by rule.
 
 Rules: no-item-id, duplicate-record (the same line again: one is kept), conflicting-records (one
-file says two things of an item), inconsistent-item (two files do), incomplete-item (in one file,
-not in another), invalid-options, answer-not-an-option, answer-not-a-number, invalid-split.
+file contradicts itself on an item), inconsistent-item (two files contradict each other),
+incomplete-item (in one file but not in another), invalid-options, answer-not-an-option,
+answer-not-a-number, invalid-split.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from sdgbias.types import ContextTest, Task
 #: progress(what, done, total)
 Progress = Callable[[str, int, int], None]
 Part = tuple[Task, ContextTest]
-#: Fields that must say the same in every test's file.
+#: Fields that must be equal in every test's file.
 _SHARED = ("image", "A", "B", "C", "answer", "split", "pillar", "indicator", "target", "cluster_id")
 FIELDS = tuple(dict.fromkeys((*AUTHORS_FIELDS, *OWN_FIELDS)))
 _STRUCT = ", ".join(
@@ -34,7 +35,7 @@ _STRUCT = ", ".join(
     for name in FIELDS
 )
 _TEXT_FIELDS = ", ".join(f'r."{name}"' for name in FIELDS if name not in ("item_id", "images"))
-#: What follows the question in a text that holds more than the question.
+#: The markers that follow the question in a text with more than the question.
 _BARE = (
     r"(?s)^(?:Question: ?)?(.*?)(?:\n\s*(?:Context:|Options:|VALID OPTIONS|STRICT OUTPUT|Answer"
     r" ).*)?$"
@@ -86,7 +87,7 @@ def database(**settings: str) -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 def find_parts(folder: Path) -> dict[Part, Path]:
-    """The data files that are there, in the order of PARTS."""
+    """The existing data files, in the order of PARTS."""
     found = {}
     for part in PARTS:
         name = f"{stem(*part)}.jsonl"
@@ -107,8 +108,8 @@ def find_parts(folder: Path) -> dict[Part, Path]:
 
 
 def stage_records(con: duckdb.DuckDBPyConnection, path: Path, staged: Path) -> int:
-    """Parse a data file block by block into Parquet; returns its number of records. InputError
-    names the first bad line."""
+    """Parse a data file block by block into Parquet; returns its number of records. Raises
+    InputError with the first bad line."""
     again = "copy that file again from its source"
     seen, records = 0, 0
     writer: pq.ParquetWriter | None = None
@@ -144,8 +145,8 @@ def stage_records(con: duckdb.DuckDBPyConnection, path: Path, staged: Path) -> i
 
 
 def question_kind(con: duckdb.DuckDBPyConnection, task: Task, staged: str) -> str:
-    """What `question` holds: 'complete' (with options or answer instruction), 'with context', or
-    'bare'; one for the file."""
+    """The kind of `question` in a file: 'complete' (with options or answer instruction), 'with
+    context', or 'bare'."""
     ends = _OPTIONS if task is Task.MCQ else _TAIL
     query = f"""SELECT avg(regexp_matches(coalesce(question, ''), $ends)::INT),
                 bool_or(regexp_matches(coalesce(question, ''), $context))
@@ -162,8 +163,8 @@ def find_faults(job: Job) -> list[str]:
     """Fill table `faults` (tbl, item_id, key, rule, detail) from all files; returns the tasks whose
     questions can't be compared.
 
-    Tables `records` (the fields compared, of every record) and `good` (task, item_id) are left
-    behind for the next steps.
+    Tables `records` (the fields compared, of every record) and `good` (task, item_id) stay for the
+    next steps.
     """
     con = job.con
     shared = ", ".join(

@@ -1,10 +1,10 @@
 """A benchmark folder as files in the layout of the authors' release (`sdgbias release export`); the
-way back is import_.
+inverse is import_.
 
 data/<task>_T<k>.jsonl (7), views/<task>_T<k>.jsonl and <task>_T<k>_text.jsonl (14), images/,
-images/blank.png, release.json. A view file asks what a model is asked: the prompt of the Full view,
-or of CTX+Q without the image (`none`) or with a blank one (`blank-image`, METHODS 3.4). A benchmark
-that was itself imported gives back its records as they came.
+images/blank.png, release.json. A view file contains the prompts sent to a model: those of the Full
+view, or of CTX+Q without the image (`none`) or with a blank one (`blank-image`, METHODS 3.4). An
+imported benchmark is exported with its original records.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def _silent(what: str, done: int, total: int) -> None:
 
 @dataclass(frozen=True)
 class Exported:
-    """records: number of records per data file (its stem); images: number of pictures, blank.png
-    not counted."""
+    """records: number of records per data file (its stem); images: number of images, blank.png not
+    counted."""
 
     folder: Path
     records: dict[str, int]
@@ -86,8 +86,8 @@ def export(
     bytes.
 
     ``out`` must be empty, new, or an earlier (perhaps interrupted) export of the same benchmark and
-    text view: then pictures that are there stay. Raises UsageError (text view, foreign folder),
-    InputError (no benchmark, or one without images), StoreError.
+    text view: then existing images stay. Raises UsageError (text view, foreign folder), InputError
+    (no benchmark, or one without images), StoreError.
     """
     if text_view not in TEXT_VIEWS:
         raise UsageError(one_of("text view", text_view, TEXT_VIEWS))
@@ -127,8 +127,8 @@ Lines = tuple[str, pa.Array, pa.Array, pa.Array]
 
 
 def _write_records(out: Path, parts: Iterator[Lines]) -> dict[str, int]:
-    """All files of all parts are renamed together; a file of an earlier export that has no records
-    now is removed."""
+    """All files of all parts are renamed together; a file of an earlier export that now has no
+    records is removed."""
     names = {stem(task, test): _files(out, stem(task, test)) for task, test in PARTS}
     records = dict.fromkeys(names, 0)
     with replaced(*(path for three in names.values() for path in three)) as files:
@@ -165,8 +165,8 @@ def _table(benchmark: Path, name: str, columns: list[str] | None = None) -> pa.T
         ) from None
 
 
-# ---------------------------------------------------------------------------------- records of our
-# own items
+# ---------------------------------------------------------------------------------- records of
+# built items
 
 
 def _own_paths(benchmark: Path) -> pd.DataFrame:
@@ -199,7 +199,7 @@ def _own_paths(benchmark: Path) -> pd.DataFrame:
 def _composed(
     benchmark: Path, text_view: str, paths: pd.DataFrame, progress: Progress
 ) -> Iterator[Lines]:
-    """The records of items that the house made, in the order of prompts.parquet."""
+    """The records of items built by the package, in the order of prompts.parquet."""
     several = paths["paths"].str.len() > 1
     pictures = pa.table(
         {
@@ -279,8 +279,8 @@ def _own_lines(
 def _views(
     fields: Mapping[str, Any], asked: pa.Array, text_view: str, raw: Sequence[str]
 ) -> tuple[pa.Array, pa.Array]:
-    """(lines of the Full view, of the text view): the authors' fields, `question` being the prompt
-    that is asked."""
+    """(lines of the Full view, of the text view): the authors' fields, with the prompt as
+    `question`."""
     picture, suffix = ("", "") if text_view == "none" else (BLANK, IGNORE)
     plain = [name for name in raw if name not in ("question", "image")]
     own = {name: fields[name] for name in AUTHORS_FIELDS if name in fields} | {"question": asked}
@@ -291,7 +291,7 @@ def _views(
 
 
 def _without_blanks(values: pa.Array) -> pa.Array:
-    """Text '' as missing: a record leaves out what it has no value for."""
+    """Text '' as missing: a record omits fields without a value."""
     return (
         pc.if_else(pc.equal(values, ""), None, values)
         if pa.types.is_string(values.type) or pa.types.is_large_string(values.type)
@@ -304,7 +304,7 @@ def _without_blanks(values: pa.Array) -> pa.Array:
 
 
 def _recorded_paths(benchmark: Path) -> pd.DataFrame:
-    """image_id, paths: where the imported records say that their pictures lie."""
+    """image_id, paths: the image paths in the imported records."""
     with database() as con:
         table = con.sql(
             """SELECT DISTINCT i.image_id, i.cluster_id, r.paths FROM read_parquet($records) r JOIN
@@ -324,8 +324,8 @@ def _recorded_paths(benchmark: Path) -> pd.DataFrame:
 
 
 def _recorded(benchmark: Path, text_view: str, progress: Progress) -> Iterator[Lines]:
-    """The imported records as they came, in their own order; in the views the authors' fields,
-    question and image being ours."""
+    """The imported records unchanged and in their order; in the views the authors' fields, with our
+    question and image."""
     names = (*AUTHORS_FIELDS, "images")
     struct = "{" + ", ".join(f'"{name}": "JSON"' for name in names) + "}"
     done, total = 0, int(pq.read_metadata(benchmark / "records.parquet").num_rows)
@@ -366,10 +366,10 @@ def _sources(benchmark: Path) -> dict[str, str]:
 
 
 def _write_images(benchmark: Path, out: Path, paths: pd.DataFrame, progress: Progress) -> int:
-    """Every picture under its path, and blank.png: that of the imported release, else white in the
-    size of the first picture.
+    """Write every image under its path, and blank.png: that of the imported release, else white in
+    the size of the first image.
 
-    A picture that is there was written whole by an earlier run.
+    An existing image was written completely by an earlier run.
     """
     reader = ImageReader(benchmark)
     count = 0

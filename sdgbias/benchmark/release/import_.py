@@ -1,10 +1,10 @@
 """A folder in the layout of the authors' release -> a benchmark folder that `sdgbias evaluate`
-takes like our own.
+accepts like a built one.
 
-Records are parsed, compared and joined by DuckDB; no Python object per record. Every imported line
-is kept as it came in records.parquet (task, test, line, item_id, paths, record), so that nothing a
-record holds is lost on the way back. What can't be used leaves for quarantine/release.parquet with
-the rule it broke; a broken item leaves all its tests.
+Records are parsed, compared and joined by DuckDB, without a Python object per record. Every
+imported line is stored unchanged in records.parquet (task, test, line, item_id, paths, record), so
+that export loses nothing. Unusable rows go to quarantine/release.parquet with the broken rule; a
+broken item is removed from all its tests.
 """
 
 from __future__ import annotations
@@ -67,12 +67,10 @@ def _silent(what: str, done: int, total: int) -> None:
 
 @dataclass(frozen=True)
 class Imported:
-    """items per task; files: data file -> (records, what its question holds); missing: data files
-    that aren't there;
-    uncompared: tasks whose question texts differ between files by more than the context, for most
-    items;
-    quarantined: rule -> rows; unknown: items whose indicator isn't one of ours, so that nobody
-    knows which answer is good."""
+    """items per task; files: data file -> (records, kind of its question); missing: missing data
+    files; uncompared: tasks whose question texts differ between files by more than the context, for
+    most items; quarantined: rule -> rows; unknown: items whose indicator isn't in our table, so
+    that the polarity of their answers is unknown."""
 
     out: Path
     items: dict[str, int]
@@ -115,12 +113,12 @@ class Imported:
 
 
 def import_(folder: Path, out: Path, progress: Progress = _silent) -> Imported:
-    """Make ``out`` a benchmark folder from ``folder``/data/*.jsonl (or ``folder``/*.jsonl) and the
-    images they name.
+    """Build the benchmark folder ``out`` from ``folder``/data/*.jsonl (or ``folder``/*.jsonl) and
+    the images they name.
 
-    A partial release is taken as far as it goes; a missing T5 is made from another test by leaving
-    out the context, because two views need it. Raises InputError (no data file, a line that is no
-    JSON record, nothing usable), UsageError (``out`` holds something else), StoreError.
+    A partial release is imported as far as possible; a missing T5 is derived from another test by
+    removing the context, because two views need it. Raises InputError (no data file, a line that is
+    no JSON record, nothing usable), UsageError (``out`` holds something else), StoreError.
     """
     manifest = read_manifest(folder, MANIFEST)
     if manifest.get("complete") is False:
@@ -137,7 +135,10 @@ def import_(folder: Path, out: Path, progress: Progress = _silent) -> Imported:
     }
     refuse_foreign(out, mine=read_manifest(out, "origin.json") == origin)
     write_json(out / "origin.json", origin)
-    for name in ("benchmark.json", "quality.json"):  # until the end, this is no benchmark
+    for name in (
+        "benchmark.json",
+        "quality.json",
+    ):  # until the end, this is not a complete benchmark
         (out / name).unlink(missing_ok=True)
     work = out / ".import"
     shutil.rmtree(work, ignore_errors=True)
@@ -215,8 +216,8 @@ def _run(job: Job, counts: Mapping[str, int]) -> Imported:
 
 
 def _one_per_item(job: Job, task: Task) -> pd.DataFrame:
-    """A record per good item with all its fields, from the last test's file: the question there is
-    the barest."""
+    """One record per good item with all its fields, from the last test's file, whose question has
+    the least context."""
     parts = job.parts(task)
     if not parts:
         names = [
@@ -306,8 +307,8 @@ def _lost(
 def _pictures(
     job: Job, pictures: pd.DataFrame, bad: dict[str, tuple[str, str]]
 ) -> Iterator[tuple[str, str, Sequence[bytes]]]:
-    """(cluster id, photo id, encoded pictures) of all that can be shown; the others' rule and
-    detail go into ``bad``."""
+    """(cluster id, photo id, encoded images) of all usable images; rule and detail of the others go
+    into ``bad``."""
     photo = pictures["photo_id"].astype("str").where(pictures["photo_id"].notna(), "")
     for done, (paths, place, photo_id) in enumerate(
         zip(pictures["paths"], pictures["place"], photo, strict=True), start=1
@@ -322,7 +323,7 @@ def _pictures(
 
 
 def _picture(folder: Path, paths: str) -> list[bytes] | tuple[str, str]:
-    """The bytes of one picture's files, or (rule, detail)."""
+    """The bytes of one image's files, or (rule, detail)."""
     parts = []
     for name in paths.split(_PLACE):
         if not name:
@@ -346,8 +347,8 @@ def _picture(folder: Path, paths: str) -> list[bytes] | tuple[str, str]:
                     )
                 if image.format == "PNG":
                     image.verify()
-                # a JPEG has no checksum; decoded at an eighth of its size it shows whether its end
-                # is there
+                # a JPEG has no checksum; decoding it at an eighth of its size shows whether it is
+                # truncated
                 else:
                     image.draft("RGB", (max(1, image.width // 8), max(1, image.height // 8)))
                     image.load()
@@ -362,7 +363,7 @@ def _picture(folder: Path, paths: str) -> list[bytes] | tuple[str, str]:
 
 
 def _write_prompts(job: Job, items: Mapping[Task, pd.DataFrame], kinds: Mapping[Part, str]) -> None:
-    """prompts.parquet: the question as it came where it is complete, else completed by views.py."""
+    """prompts.parquet: the original question when it is complete, else completed by prompts.py."""
     con = job.con
     schema = pa.schema(
         [
@@ -430,14 +431,14 @@ def _asked(job: Job, part: Part, items: pd.DataFrame, kind: str) -> str:
     question = items["item_id"].map(said.set_index("item_id")["question"]).astype("str")
     view = (
         View.FULL if kind == "bare" else View.Q_ONLY
-    )  # a context that came with the question isn't written again
+    )  # a context that is already in the question isn't added again
     return _registered(
         job, test, items["item_id"], prompt_texts(items.assign(question=question), task, test, view)
     )
 
 
 def _asked_without_context(job: Job, part: Part, items: pd.DataFrame, kind: str) -> str:
-    """SQL for the T5 that a partial release lacks, made from another test."""
+    """SQL for the T5 that a partial release lacks, derived from another test."""
     test = ContextTest.T5
     if kind == "complete":
         text = "regexp_replace(coalesce(question, ''), '(?m)^Context:.*\n?', '')"
@@ -451,8 +452,8 @@ def _registered(job: Job, test: ContextTest, ids: pd.Series, texts: pd.Series) -
 
 
 def _write_records(job: Job, items: Mapping[Task, pd.DataFrame]) -> None:
-    """records.parquet: the lines of all items that are kept, file by file in their order; repeated
-    lines once."""
+    """records.parquet: the lines of all retained items, file by file in their order, without
+    repeated lines."""
     names = ("task", "test", "line", "item_id", "paths", "record")
     kinds = {"line": pa.int64(), "item_id": pa.int64(), "paths": pa.list_(pa.string())}
     schema = pa.schema([(name, kinds.get(name, pa.string())) for name in names])

@@ -1,8 +1,8 @@
-"""Imported records as item and cluster tables: what a foreign record lacks is filled from our own
+"""Imported records as item and cluster tables: fields that a record lacks are filled from our
 tables, or left blank.
 
-The indicator table gives polarity, unit, title and pillar where a name in the record matches (slug,
-title or SDG code, whatever the case and punctuation). A cluster id in DHS's form gives country and
+The indicator table gives polarity, unit, title and pillar when a name in the record matches (slug,
+title or SDG code, ignoring case and punctuation). A cluster id in DHS's form gives country and
 survey year. The rest is '' or NaN, and counted.
 """
 
@@ -34,7 +34,7 @@ _CLUSTER = ("cluster_id", "cname", "iso3", "country", "year", "urban", *LABELS)
 
 def place_of_paths(paths: pd.Series) -> pd.Series:
     """A cluster id per distinct image path: the path without 'images/' and suffix, or with it where
-    two paths would meet."""
+    two paths would collide."""
     short = paths.map(
         lambda path: str(PurePosixPath(path).with_suffix("")) if PurePosixPath(path).name else path
     )
@@ -88,7 +88,8 @@ def item_table(task: Task, records: pd.DataFrame) -> tuple[pd.DataFrame, dict[st
 
 
 def clusters_of(items: Mapping[Task, pd.DataFrame]) -> pd.DataFrame:
-    """clusters.parquet: what the items know of their places, sorted; coordinates unknown."""
+    """clusters.parquet: the places as far as the items contain them, sorted; coordinates
+    unknown."""
     both = pd.concat(
         [table[list(_CLUSTER)] for table in items.values() if len(table)], ignore_index=True
     )

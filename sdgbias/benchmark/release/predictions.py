@@ -1,9 +1,9 @@
 """The benchmark authors' prediction tables (DATA.md-style file contract): read them, run CADE on
-them, write the answer.
+them, write the results.
 
 A folder holds `<task>_T<k>` (Full; IMG+Q at T5) and `<task>_T<k>_text` (CTX+Q; Q-only at T5) as
-.csv or .parquet. Rows are joined by `index`, never by position. A table or row that lacks a view is
-said and counted; nothing is dropped in silence.
+.csv or .parquet. Rows are joined by `index`, never by position. Tables or rows that lack a view are
+reported and counted; nothing is dropped silently.
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ _LARGEST_ID = 2**63 - 1
 @dataclass(frozen=True)
 class Tables:
     """One task x level of a model: ids (N,), split (N,), gold (N,) as written, present (N, K),
-    logits per view (N, K), generated (N,) text, target (N,) and the counts of what was not as it
-    should be."""
+    logits per view (N, K), generated (N,) text, target (N,) and the counts of irregularities."""
 
     task: Task
     level: ContextTest
@@ -106,8 +105,8 @@ def _read_table(folder: Path, stem: str, columns: list[str]) -> pd.DataFrame | N
 
 
 def _ids(path: Path, given: pd.Series) -> pd.Series:
-    """Item ids (N,) as int64, exactly as written. Raises InputError for what is no integer, doesn't
-    fit, or is a float beyond 2^53, where floats skip integers."""
+    """Item ids (N,) as int64, exactly as written. Raises InputError for a value that is no integer,
+    doesn't fit, or is a float beyond 2^53, where floats skip integers."""
     if pd.api.types.is_float_dtype(given.dtype):
         values = given.astype("float64")
         whole, fits = values % 1 == 0, values.abs() <= 2**53
@@ -131,8 +130,8 @@ def _ids(path: Path, given: pd.Series) -> pd.Series:
 def _require_logits(
     folder: Path, stem: str, table: pd.DataFrame, asked: np.ndarray | None, columns: list[str]
 ) -> None:
-    """InputError where a column holds no logit at all though questions have that option: without it
-    the option could never be chosen. asked (N, K): what the options' texts say, in the order of the
+    """Raise InputError when a column has no logit at all though questions have that option: the
+    option could then never be chosen. asked (N, K): which options have a text, in the order of the
     table's rows; None without texts, when every column is needed."""
     missing = [column for column in columns if table[column].isna().all()]
     nameless = asked is None and len(columns) == len(LETTERS)
@@ -228,9 +227,9 @@ def read_tables(folder: Path, task: Task, level: ContextTest) -> Tables:
 
 @dataclass(frozen=True)
 class Prepared:
-    """Tables turned into arrays: streams; payoff (N, K) for the search (0 without a gold answer);
-    values (N, K) number if a digit is chosen (regression); gold_ok (N,); generated (N,) what the
-    model said, NaN/'' where it can't be parsed."""
+    """Tables as arrays: streams; payoff (N, K) for the search (0 without a gold answer); values (N,
+    K) number if a digit is chosen (regression); gold_ok (N,); generated (N,) the model's answer,
+    NaN/'' where it can't be parsed."""
 
     streams: Streams
     payoff: Floats
@@ -242,7 +241,7 @@ class Prepared:
 
 
 def prepare(t: Tables, numerics: Numerics) -> Prepared:
-    """Streams, gold answers and what each candidate would earn."""
+    """Streams, gold answers and the payoff of each candidate."""
     s = streams(
         t.views["full"], t.views["ctx"], t.views["img"], t.views["q"], t.present, numerics=numerics
     )
@@ -285,7 +284,7 @@ def prepare(t: Tables, numerics: Numerics) -> Prepared:
 
 
 def search(t: Tables, p: Prepared, *, draws: int, seed: int, kind: Kind = "random") -> SearchResult:
-    """Tunes CADE on the validation rows that have a gold answer and an image view; `exact`
+    """Tune CADE on the validation rows that have a gold answer and an image view; `exact`
     cross-validates over ids."""
     rows = (t.frame["split"] == "val").to_numpy() & p.gold_ok & p.streams.valid.any(axis=1)
     if not rows.any():
@@ -410,7 +409,7 @@ def read_params(path: Path) -> CadeParams:
 
 
 def not_usable(params: CadeParams) -> str:
-    """Why these hyper-parameters can't be applied; '' where they can."""
+    """Why these hyper-parameters can't be applied; '' when they can."""
     for name, value in asdict(params).items():
         if not (np.isfinite(value) and value >= 0):
             return f"{name.replace('_', '-')} is {value:g}; it must be a finite number, 0 or more"
@@ -418,7 +417,8 @@ def not_usable(params: CadeParams) -> str:
 
 
 def check_out(out: Path) -> None:
-    """UsageError where results can't go into `out` because it, or a folder above it, is a file."""
+    """Raise UsageError when results can't be written to `out` because it, or a folder above it, is
+    a file."""
     for place in (out, *out.parents):
         if place.exists():
             if not place.is_dir():
@@ -427,8 +427,9 @@ def check_out(out: Path) -> None:
 
 
 def write_results(out: Path, predictions: pd.DataFrame, config: Mapping[str, object]) -> None:
-    """cade_predictions.csv and cade_config.json (finite numbers or null): both are written beside
-    their places before either takes it. Raises DiskFull, StoreError; then nothing has changed."""
+    """cade_predictions.csv and cade_config.json (finite numbers or null): both are written to
+    temporary files before either is renamed. Raises DiskFull, StoreError; then nothing has
+    changed."""
     texts = {
         "cade_predictions.csv": predictions.to_csv(index=False, lineterminator="\n"),
         "cade_config.json": (
@@ -467,7 +468,7 @@ _RESERVATIONS = {
 
 
 def reservations(config: Mapping[str, Any]) -> list[str]:
-    """What a reader of the metrics must know of the rows behind them, one line each."""
+    """Caveats about the rows behind the metrics, one line each."""
     notes = config["notes"]
     return [
         f"{notes[name]:,} of {notes['rows']:,} rows {what}"

@@ -1,9 +1,9 @@
-"""The benchmark authors' record files (DATA.md section 5): which there are, what a record holds,
-how a line is written.
+"""The benchmark authors' record files (DATA.md section 5): file names, record fields,
+serialisation.
 
-`data/<task>_T<k>.jsonl` (7 files) holds one JSON object a line; `views/` holds the 14 files that a
-model runner is given: `<task>_T<k>` (Full; IMG+Q at T5) and `<task>_T<k>_text` (CTX+Q; Q-only at
-T5). Our own columns ride along in the data files under their own names (FIELD_OF names the five
+`data/<task>_T<k>.jsonl` (7 files) holds one JSON object a line; `views/` holds the 14 input files
+for a model runner: `<task>_T<k>` (Full; IMG+Q at T5) and `<task>_T<k>_text` (CTX+Q; Q-only at T5).
+Our additional columns are included in the data files under their names (FIELD_OF renames the five
 that would collide).
 """
 
@@ -48,14 +48,14 @@ AUTHORS_FIELDS = (
     ),
     *("task_name", "target", "num_options"),
 )
-#: Our columns whose name means something else in a record, or that the authors call otherwise.
+#: Our columns whose name has another meaning in a record, or that the authors name differently.
 FIELD_OF = {
     **{"question": "item_question", "level": "value_level", "indicator_title": "task_name"},
     **{"option_a": "A", "option_b": "B", "option_c": "C"},
 }
 COLUMNS = {Task.MCQ: MCQ_COLUMNS, Task.REGRESSION: REGRESSION_COLUMNS}
-#: Our fields that ride along: the columns of both item tables that the authors have no name for,
-#: and two of the images.
+#: Our additional fields: the columns of both item tables that the authors have no name for, and two
+#: of the images.
 OWN_FIELDS = (
     *sorted(
         {FIELD_OF.get(c, c) for columns in COLUMNS.values() for c in columns}
@@ -84,7 +84,7 @@ def json_lines(
     """One JSON object per row (N,), fields in the given order, missing values and NaN left out.
 
     The text is that of json.dumps(ensure_ascii=False), except that a whole double has no `.0`.
-    Fields named in ``raw`` hold JSON already. Text, integers and doubles only (TypeError
+    Fields named in ``raw`` already contain JSON. Text, integers and doubles only (TypeError
     otherwise).
     """
     plain = set(raw)
@@ -100,7 +100,7 @@ def json_lines(
 
 
 def _joined(*parts: str | pa.Array) -> pa.Array:
-    """Texts behind each other; missing where one of them is."""
+    """Concatenated texts; missing where any part is."""
     texts = [
         pa.scalar(part, pa.large_string()) if isinstance(part, str) else part for part in parts
     ]
@@ -129,7 +129,7 @@ def _quoted(text: pa.Array) -> pa.Array:
 
 
 def write_lines(file: BinaryIO, lines: pa.Array) -> None:
-    """Append every row (no nulls) and a newline; no Python object per row."""
+    """Append every row (no nulls) and a newline, without a Python object per row."""
     text = _joined(lines.cast(pa.large_string()), "\n")
     size = pc.sum(pc.binary_length(text)).as_py() or 0
     if size:
@@ -138,8 +138,8 @@ def write_lines(file: BinaryIO, lines: pa.Array) -> None:
 
 @contextmanager
 def replaced(*paths: Path) -> Iterator[list[BinaryIO]]:
-    """Files opened for writing beside ``paths``, renamed together at the end of the block, removed
-    when it fails. StoreError."""
+    """Temporary files for ``paths``, renamed together at the end of the block, removed when it
+    fails. Raises StoreError."""
     parts = [path.with_name(f".{path.name}.part") for path in paths]
     files: list[BinaryIO] = []
     try:
@@ -175,7 +175,7 @@ def write_manifest(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def read_manifest(folder: Path, name: str) -> dict[str, Any]:
-    """A small JSON object of a folder; {} where there is none or it isn't one."""
+    """A small JSON object of a folder; {} when it is missing or not an object."""
     try:
         found = json.loads((folder / name).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -184,7 +184,7 @@ def read_manifest(folder: Path, name: str) -> dict[str, Any]:
 
 
 def refuse_foreign(out: Path, mine: bool) -> None:
-    """UsageError when ``out`` holds anything and isn't an earlier run's own folder (``mine``)."""
+    """Raise UsageError when ``out`` isn't empty and isn't from an earlier run (``mine``)."""
     if mine:
         return
     try:

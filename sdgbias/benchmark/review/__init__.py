@@ -1,6 +1,6 @@
-"""Human review (App. B.2): a stratified sample, two reviewers, an adjudicator, and what they found.
+"""Human review (App. B.2): a stratified sample, two reviewers, an adjudicator, and the results.
 
-The sheets that people fill in are written by review_sheet.py, their CSVs read by review_csv.py.
+sheet.py writes the review sheets, verdicts.py reads the CSVs.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ def draw_sample(benchmark: Path, share: float = SHARE, seed: int = 0) -> pd.Data
     the sheet).
 
     Proportional within task x indicator (hence pillar) x country, at least one item per task and
-    indicator. The draw is systematic in the order of a hash keyed by (seed, item): other countries
-    or indicators never change what is drawn from one, and a new item changes its own stratum by one
-    item at most per draw. The order is random, so that the part reviewed so far is a sample too.
-    Raises UsageError, InputError.
+    indicator. The draw is systematic in the order of a hash keyed by (seed, item): the sample of a
+    country or indicator doesn't depend on the others, and a new item changes its stratum by at most
+    one item per draw. The order is random, so that the part reviewed so far is a sample too. Raises
+    UsageError, InputError.
     """
     if not 0 < share <= 1:
         raise UsageError(
@@ -94,7 +94,7 @@ def _strata(benchmark: Path) -> pd.DataFrame:
 
 
 def read_table(path: Path, columns: Sequence[str] | None = None) -> pd.DataFrame:
-    """Columns of a Parquet table; InputError when it isn't there or isn't one."""
+    """Columns of a Parquet table. Raises InputError when it is missing or not Parquet."""
     if not path.is_file():
         raise InputError(
             f"{path}: not there; name a benchmark folder, or make one with 'sdgbias build'"
@@ -174,13 +174,13 @@ def _interval(low: float | None, high: float | None, scale: float = 1, digits: i
 def import_reviews(
     first: Path, second: Path, benchmark: Path, out: Path, adjudicator: Path | None = None
 ) -> Reviews:
-    """Two reviewers' CSVs and, where there is one, the adjudicator's -> `out` (Parquet), its .json
-    and open disagreements.
+    """Merge two reviewers' CSVs and, if given, the adjudicator's into `out` (Parquet), its .json
+    and the open disagreements.
 
-    The verdict of an item is what both say, or else the adjudicator's; everything else stays out
-    and is counted. The adjudicator's CSV lists open disagreements only, is called
-    `<out>-disagreements.csv` and never replaces one that somebody has written in. Raises
-    InputError, UsageError, StoreError.
+    The verdict of an item is the reviewers' common verdict, else the adjudicator's; items without
+    one are left out and counted. The CSV for the adjudicator, `<out>-disagreements.csv`, lists only
+    open disagreements and never replaces a file that contains verdicts. Raises InputError,
+    UsageError, StoreError.
     """
     if out.suffix != ".parquet":
         raise UsageError(f"--out {out}: give a file that ends in .parquet")
@@ -275,8 +275,7 @@ def _final(
 
 
 def _reasons(final: pd.DataFrame) -> dict[str, int]:
-    """How often each reason was named for a rejected item ('none given' included); an item can have
-    two."""
+    """Number of rejected items per reason ('none given' included); an item can have two reasons."""
     named = (
         final.loc[final["verdict"] == "rejected", "reason"]
         .replace("", "none given")
@@ -328,7 +327,8 @@ def _notes(
 
 
 def _write_waiting(out: Path, waiting: pd.DataFrame, names: Sequence[str]) -> Path:
-    """The open disagreements as a CSV for the adjudicator; `said` tells who said what."""
+    """Write the open disagreements as a CSV for the adjudicator; column `said` has each reviewer's
+    verdict."""
     told = []
     for at, name in enumerate(names[:2], start=1):
         reason, comment = (
@@ -430,8 +430,8 @@ def kappa(one: np.ndarray, two: np.ndarray) -> stats.Estimate:
     """Cohen's kappa of two (N,) boolean verdicts with a 95 % interval (Fleiss, Cohen & Everitt
     1969, large samples).
 
-    NaN where chance alone would agree always (both give one and the same verdict throughout). NaN
-    bounds where all verdicts agree: the estimated variance is 0 there and would feign certainty.
+    NaN when chance agreement is 1 (both give the same single verdict throughout). NaN bounds when
+    all verdicts agree: the estimated variance is 0 there, which would suggest false certainty.
     """
     n, nan = len(one), float("nan")
     if not n:
@@ -454,7 +454,7 @@ def kappa(one: np.ndarray, two: np.ndarray) -> stats.Estimate:
 
 
 def load_verdicts(path: Path) -> pd.DataFrame:
-    """task, item_id, verdict ('accepted' | 'rejected') of a file made by import_reviews. Raises
+    """task, item_id, verdict ('accepted' | 'rejected') of a file written by import_reviews. Raises
     InputError."""
     if not path.is_file():
         raise InputError(f"{path}: not there; make it with 'sdgbias review import'")

@@ -1,16 +1,16 @@
-"""What reviewers work with (App. B.2): a page that shows every item of the sample, and a CSV for
-each of them.
+"""The material for reviewers (App. B.2): a page that shows every item of the sample, and a CSV per
+reviewer.
 
     sheet.html           one item at a time, keys and buttons; keeps the verdicts in the browser,
-    saves them as a CSV, asks no server
-    items/<nnn>.js       the items, 100 a file, loaded as they are needed
-    images/<id>-<k>.jpg  the pictures
-    <reviewer>.csv       empty verdicts, for those who prefer a spreadsheet; never replaced once
-    somebody has written in it
-    sample.json          which sample of which benchmark this is
+                         saves them as a CSV, needs no server
+    items/<nnn>.js       the items, 100 a file, loaded on demand
+    images/<id>-<k>.jpg  the images
+    <reviewer>.csv       empty verdicts, for use in a spreadsheet; never replaced once it contains
+                         verdicts
+    sample.json          identifies the sample and its benchmark
     README.md
 
-The folder shows people's streets, and faces in them: it isn't for passing on (docs/how-to/review.md).
+The folder contains street photos with faces in them: don't redistribute it (docs/how-to/review.md).
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Sheets:
-    """What write_sheets left in `out`; `kept` are CSVs that somebody had written in."""
+    """The result of write_sheets; `kept` are the existing CSVs with verdicts."""
 
     out: Path
     benchmark: Path
@@ -108,8 +108,8 @@ def write_sheets(
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> Sheets:
-    """Draw the sample and write the sheet and a CSV per reviewer into `out`. Same benchmark, same
-    bytes; can be resumed.
+    """Draw the sample and write the sheet and a CSV per reviewer into `out`. The same benchmark
+    gives the same bytes; can be resumed.
 
     Raises UsageError (names; `out` holds verdicts on another sample), InputError, StoreError.
     """
@@ -183,8 +183,8 @@ def _names(reviewers: Sequence[str]) -> list[str]:
 
 
 def _written(out: Path, sample_id: str, csvs: Sequence[str]) -> tuple[str, ...]:
-    """The CSVs that hold verdicts. UsageError when these are on another sample than the one about
-    to be written."""
+    """The CSVs that contain verdicts. Raises UsageError when these belong to another sample than
+    the one about to be written."""
     kept = tuple(name for name in csvs if written_in(out / name))
     others = [
         path.name
@@ -204,7 +204,7 @@ def _written(out: Path, sample_id: str, csvs: Sequence[str]) -> tuple[str, ...]:
 
 
 def _items(benchmark: Path, sample: pd.DataFrame) -> tuple[list[dict[str, Any]], int]:
-    """(what the page shows of each item, in the order of the sample; number of items in the
+    """(the page's content per item, in the order of the sample; number of items in the
     benchmark)."""
     index = read_table(
         Path(benchmark) / "images.parquet", ["image_id", "n_parts", "photo_id"]
@@ -232,8 +232,8 @@ def _items(benchmark: Path, sample: pd.DataFrame) -> tuple[list[dict[str, Any]],
 
 
 def _shown(own: pd.DataFrame, task: Task) -> pd.DataFrame:
-    """One row per item: key, no, image, parts and the texts. The context is that of the fullest
-    test that asks the item."""
+    """One row per item: key, no, image, parts and the texts. The context is that of the test with
+    the fullest context for the item."""
     test = TESTS[task][0]
     groups = own.groupby("target", sort=True) if "target" in own else [("", own)]
     context = pd.concat(
@@ -295,8 +295,8 @@ def _file(image: str, part: int) -> str:
 def _write_images(
     benchmark: Path, folder: Path, parts: dict[str, int], workers: int, progress: Progress | None
 ) -> None:
-    """Every part of every image as a JPEG; those that are there already stay. In cluster order, as
-    they lie; threads encode."""
+    """Write every part of every image as a JPEG; existing files stay. Read in storage (cluster)
+    order, encoded by threads."""
     missing = {
         image
         for image, count in parts.items()
@@ -309,7 +309,7 @@ def _write_images(
     )
     wanted = [image for image in index["image_id"].drop_duplicates() if image in missing]
     reader, done = ImageReader(Path(benchmark)), 0
-    step = 16 * workers  # bounds what is in memory
+    step = 16 * workers  # bounds memory
     with ThreadPoolExecutor(workers) as pool:
         for at in range(0, len(wanted), step):
             jobs = [
@@ -325,7 +325,7 @@ def _write_images(
 
 
 def _write_image(benchmark: Path, path: Path, data: bytes) -> None:
-    """Re-encoded, so that no metadata of the photo travels along."""
+    """Re-encode the image, so that no photo metadata is copied."""
     try:
         with Image.open(io.BytesIO(data), formats=("PNG", "JPEG")) as opened:
             picture = opened.convert("RGB")
@@ -342,7 +342,7 @@ def _write_image(benchmark: Path, path: Path, data: bytes) -> None:
 
 
 def _clear(folder: Path, wanted: set[str]) -> None:
-    """Remove pictures and item files of an earlier sample: nothing of anybody's work is in them."""
+    """Remove images and item files of an earlier sample: they contain no reviewer's work."""
     try:
         for path in folder.glob("*"):
             if path.name not in wanted and _OURS[folder.name].fullmatch(
@@ -357,8 +357,8 @@ def _clear(folder: Path, wanted: set[str]) -> None:
 
 
 def _inline(value: object) -> str:
-    """JSON that can stand in a script element: '<' can't end it, and no line end of older
-    JavaScript is in it."""
+    """JSON that is safe inside a script element: '<' can't end it, and line separators of older
+    JavaScript are escaped."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
     return text.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 

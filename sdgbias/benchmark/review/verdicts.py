@@ -1,7 +1,8 @@
-"""What a reviewer says, as a CSV: read with patience, written so that spreadsheets don't spoil it.
+"""Reviewers' verdicts as CSV files: read tolerantly, written so that spreadsheets don't corrupt
+them.
 
-An item is named `<task>-<item_id>`: a bare number of 15 digits is shortened by spreadsheets. A
-plain number is read all the same.
+Items are named `<task>-<item_id>`, because spreadsheets round bare numbers of 15 digits. Plain
+numbers are also accepted.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ def keys(frame: pd.DataFrame) -> pd.Series:
 
 
 def csv_text(rows: pd.DataFrame) -> str:
-    """A CSV as spreadsheets take it: byte-order mark, '\\r\\n', ids as text."""
+    """A CSV for spreadsheets: byte-order mark, '\\r\\n', ids as text."""
     text = rows.assign(item_id=keys(rows)).to_csv(index=False, lineterminator="\r\n")
     return "\ufeff" + str(text)
 
 
 def write_file(path: Path, content: str | bytes) -> None:
-    """Beside its final name, then renamed. StoreError where that can't be done."""
+    """Write a temporary file, then rename it. Raises StoreError."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as part:
@@ -57,7 +58,7 @@ def write_file(path: Path, content: str | bytes) -> None:
 
 
 def read_verdicts(path: Path) -> pd.DataFrame:
-    """A reviewer's CSV: COLUMNS and row (line number); one row per item, verdict '' where none is
+    """A reviewer's CSV: COLUMNS and row (line number); one row per item, verdict '' when none is
     given.
 
     Comma, semicolon or tab; UTF-8, UTF-16 with a byte-order mark, or Windows-1252. Raises
@@ -151,7 +152,7 @@ def _row(
 
 
 def written_in(path: Path) -> bool:
-    """Has somebody written into this CSV? A file that can't be read as one counts as written in."""
+    """Whether this CSV contains verdicts; an unreadable file counts as if it did."""
     if not path.exists():
         return False
     try:

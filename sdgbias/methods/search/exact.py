@@ -1,7 +1,7 @@
 """Exact search: from the best random draws along lines whose best plateau is known in closed form,
 until no line gains.
 
-What is exact is each line, not the whole: the best setting of all four at once is not known to be
+Each line is exact, not the whole search: the best setting of all four at once is not known to be
 found. Starting from the best of the paper's 10,000 draws, scored on all rows, the result is never
 worse than that.
 """
@@ -40,7 +40,7 @@ _ROUNDS, _OBLIQUE, _GAIN = 20, 2, 1e-12
 
 @dataclass(frozen=True)
 class ExactResult(SearchResult):
-    """A SearchResult and what the search knows about it.
+    """A SearchResult with details of the search.
 
     drawn: the best of the random draws on all rows, where it started. peak: where it ended, before
     it was centred. plateau: (low, high) of alpha, lambda_kl, beta and tau, each with the other
@@ -140,7 +140,7 @@ def ascend(
 def centre(
     rows: Packed, point: Floats, ranges: Ranges
 ) -> tuple[Floats, tuple[tuple[float, float], ...]]:
-    """Moves each parameter to the middle of the plateau it lies on: (point (4,), the plateaus
+    """Move each parameter to the middle of the plateau it lies on: (point (4,), the plateaus
     there). The value doesn't fall."""
     value = one_payoff(rows, point)
     for which in (TAU, ALPHA, LAMBDA, BETA) * 2:

@@ -30,7 +30,7 @@ SMALLEST = 20
 @dataclass(frozen=True)
 class ByGroup:
     """A metric by group. names: the g group keys, sorted; value, low, high (g,), NaN where small;
-    n, clusters (g,); small (g,): fewer rows than asked for. se, df (g,): clustered standard error
+    n, clusters (g,); small (g,): fewer rows than requested. se, df (g,): clustered standard error
     and its degrees of freedom."""
 
     names: tuple[object, ...]

@@ -24,7 +24,7 @@ from scipy.special import expit, logit, stdtrit
 from sdgbias.methods.cade import Floats, Ints
 
 LEVEL = 0.95
-#: Below this many clusters nothing is known of how much they differ, and there is no interval.
+#: Below this many clusters the variation between them can't be estimated, and there is no interval.
 FEWEST = 5
 
 #: Range of a metric: any number; 0 or 1 in each row; 0 or more; from 0 to 1.
@@ -145,7 +145,7 @@ def estimate(value: float, n: int, spread: Spread, kind: Kind = "mean") -> Estim
 
 
 def nothing() -> Estimate:
-    """What is known of no rows at all."""
+    """The result for no rows."""
     return Estimate(float("nan"), 0, float("nan"), float("nan"))
 
 

@@ -1,1 +1,1 @@
-"""Pictures: tiles and photos read, drawn once, kept by content."""
+"""Images: tiles and photos are read, rendered once, and stored by content."""

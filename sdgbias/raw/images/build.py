@@ -1,8 +1,8 @@
-"""From tiles and photos to the image store, each picture rendered once.
+"""From tiles and photos to the image store, each image rendered once.
 
-Before anything is drawn, it is looked up in the shards that lie in the folder, those of a killed
-run included (render.py says what counts as the same). Shards are made in parallel, staged, and put
-into place together at the end.
+Before rendering, an image is looked up in the existing shards, including those of a killed run
+(render.py defines equality). Shards are built in parallel, staged, and moved into place together at
+the end.
 """
 
 from __future__ import annotations
@@ -54,10 +54,9 @@ QUARANTINE_COLUMNS = ["table", "key", "rule", "detail"]
 @dataclass(frozen=True)
 class Stored:
     """index: images.parquet without image_group. quarantine: table, key, rule, detail; table
-    'images' (the cluster has no
-    picture: a row per missing or broken modality) or 'photos' (an unusable photo). rendered,
-    reused: clusters whose tile and photos were decoded now, and those taken over as they were (with
-    or without a picture)."""
+    'images' (the cluster has no picture: a row per missing or broken modality) or 'photos' (an
+    unusable photo). rendered, reused: clusters whose tile and photos were decoded now, and those
+    reused unchanged (with or without an image)."""
 
     index: pd.DataFrame
     quarantine: pd.DataFrame
@@ -84,9 +83,9 @@ def render_store(
     images.parquet is the caller's.
 
     The same inputs give the same bytes whatever the number of workers, the order of the rows, or
-    what lay in the folder. A cluster without a usable tile and a readable photo gets no picture.
-    ``progress(done, total)`` counts clusters. Raises InputError when a folder is missing or a path
-    leads out of ``raw``, StoreError when ``out`` can't be written.
+    the previous contents of the folder. A cluster without a usable tile and a readable photo gets
+    no image. ``progress(done, total)`` counts clusters. Raises InputError when a folder is missing
+    or a path leads out of ``raw``, StoreError when ``out`` can't be written.
     """
     raw, settings = Path(raw), settings or ImageSettings()
     if not (raw / "dhs_npzs").is_dir():
@@ -191,7 +190,7 @@ def _tasks(
 
 def _known(out: Path) -> dict[str, list[Known]]:
     """cluster_id -> earlier outcomes, from finished shards and those of a killed run. Damaged files
-    are passed over."""
+    are skipped."""
     found: dict[str, list[Known]] = {}
     for path in [*list_shards(out), *sorted(staging(out).glob("*.parquet"))]:
         if path.name.startswith("."):
@@ -211,8 +210,8 @@ def _known(out: Path) -> dict[str, list[Known]]:
 
 
 def _run(shards: Iterator[Shard], workers: int) -> Iterator[tuple[Made, int]]:
-    """(what came of a shard, its clusters) as they get done; few shards are in the air, so that
-    memory stays flat."""
+    """(result of a shard, its number of clusters) in order of completion; few shards are in flight,
+    so that memory stays flat."""
     if workers <= 1:
         yield from ((make_shard(shard), len(shard.clusters)) for shard in shards)
         return
@@ -241,8 +240,7 @@ def _run(shards: Iterator[Shard], workers: int) -> Iterator[tuple[Made, int]]:
 
 
 def _leave_with_parent() -> None:
-    """Ends this worker when the main process is killed; otherwise it would wait for work for
-    ever."""
+    """End this worker when the main process is killed; otherwise it would wait for work forever."""
     parent = multiprocessing.parent_process()
 
     def watch() -> None:

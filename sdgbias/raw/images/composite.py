@@ -1,4 +1,4 @@
-"""Satellite tiles, and the pictures of a cluster that models see.
+"""Satellite tiles, and the images of a cluster that are sent to models.
 
 Composite, 448x448 RGB: top half (448x224) the street photo, centre-cropped to 2:1; bottom left
 (224x224) the tile in colour; bottom right the tile's nightlights. As several pictures: photos
@@ -21,8 +21,8 @@ from sdgbias.files import FileError
 
 TILE_SHAPE = (8, 255, 255)
 NIGHTLIGHTS = 7
-#: What is shown as red, green and blue. False colour: plants red, towns cyan. SWIR: bare and built
-#: ground pink, plants green.
+#: The bands shown as red, green and blue. False colour: plants red, towns cyan. SWIR: bare and
+#: built ground pink, plants green.
 BANDS = {"true-colour": (2, 1, 0), "false-colour": (6, 2, 1), "swir": (3, 6, 2)}
 STRETCHES = ("authors", "percentile")
 NIGHT_SCALES = ("log", "linear", "none")
@@ -65,9 +65,7 @@ def tile_inside(raw: Path, cluster_id: str) -> Path:
 def tile_bytes(path: Path) -> bytes:
     try:
         return Path(path).read_bytes()
-    except (
-        OSError
-    ) as error:  # the disk's fault, not the tile's: stop instead of leaving a cluster out
+    except OSError as error:  # a disk error, not a broken tile: stop instead of dropping a cluster
         raise InputError(
             f"{path}: can't be read ({error.strerror or error}); check the disk and permissions"
         ) from error

@@ -31,7 +31,7 @@ def groups(keys: Sequence[str], hashes: Sequence[Sequence[str]], threshold: int 
     ``keys``: N texts. ``hashes``: per row (N) its hashes, 16 hex digits (64 bits) each, the same
     number for every row. Two rows are near when every pair of hashes differs in at most
     ``threshold`` bits; a row with an empty hash is near to none. The order of the rows never
-    matters. Raises UsageError for a threshold outside 0 to 63, InputError for a hash that's none.
+    matters. Raises UsageError for a threshold outside 0 to 63, InputError for an invalid hash.
     """
     if not 0 <= threshold < BITS:
         raise UsageError(f"threshold {threshold}: bits that may differ, 0 to {BITS - 1}")
@@ -58,7 +58,7 @@ def groups(keys: Sequence[str], hashes: Sequence[Sequence[str]], threshold: int 
 
 
 def _first_of(inverse: np.ndarray) -> np.ndarray:
-    """Where each of the distinct rows stands first."""
+    """Index of the first occurrence of each distinct row."""
     first = np.unique(inverse, return_index=True)[1]
     return np.asarray(first, dtype=np.int64)
 
@@ -93,14 +93,14 @@ def _numbers(hashes: Sequence[Sequence[str]]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _components(hashes: np.ndarray, threshold: int) -> np.ndarray:
-    """(M,) a member that stands for the component of each of the distinct rows (M, K)."""
+    """(M,) a representative of the component of each distinct row (M, K)."""
     parent = np.arange(len(hashes), dtype=np.int64)
     edges = np.linspace(0, BITS, threshold + 2).astype(np.int64)
     cuts = [
         (np.uint64(low), np.uint64((1 << int(high - low)) - 1)) for low, high in pairwise(edges)
     ]
     banded = [[(column >> low) & mask for low, mask in cuts] for column in hashes.T]
-    for band in min(banded, key=_pairs):  # the kind of hash that parts the rows best
+    for band in min(banded, key=_pairs):  # the kind of hash that separates the rows best
         order = np.argsort(band, kind="stable")
         starts = np.flatnonzero(np.r_[True, np.diff(band[order]) != 0, True])
         _join(hashes, order, starts, threshold, parent)

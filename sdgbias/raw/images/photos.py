@@ -22,11 +22,13 @@ from sdgbias.errors import InputError
 from sdgbias.files import FileError, confine
 
 IMAGERY = Path("mapillary") / "imagery"
-PHOTO_CANDIDATES = 8  # readable photos looked at for each one wanted
-NEAR_BITS = 4  # of 64: photos of one cluster that differ in no more are the same view
+PHOTO_CANDIDATES = 8  # readable photos considered for each one wanted
+NEAR_BITS = (
+    4  # of 64: photos of one cluster that differ in at most this many bits show the same view
+)
 MAX_PHOTO_PIXELS = 89_478_485  # Pillow's own decompression-bomb limit: a quarter of a GiB as RGB
 MAX_FILE_BYTES = 64 * 2**20
-#: Names of the metadata columns that we need, the usual one first; compared without regard to case.
+#: Names of the required metadata columns, the usual one first; compared ignoring case.
 ID_NAMES = ("id", "image_id", "mapillary_id")
 CLUSTER_NAMES = ("DHSID_EA", "dhsid", "cluster")
 
@@ -64,8 +66,8 @@ def _zip(path: str) -> zipfile.ZipFile:
 
 
 def photo_bytes(path: Path | str) -> bytes:
-    """The file as it lies there; ``path`` as in read_photo. Raises PhotoError (too large, damaged
-    in its archive)."""
+    """The bytes of the file; ``path`` as in read_photo. Raises PhotoError (too large, damaged in
+    its archive)."""
     outer, inside, member = str(path).partition(".zip::")
     try:
         archive = _zip(outer + ".zip") if inside else None
@@ -76,9 +78,7 @@ def photo_bytes(path: Path | str) -> bytes:
         return Path(path).read_bytes() if archive is None else archive.read(member)
     except InputError:
         raise
-    except (
-        OSError
-    ) as error:  # the disk's fault, not the photo's: stop instead of leaving a cluster out
+    except OSError as error:  # a disk error, not a broken photo: stop instead of dropping a cluster
         raise InputError(
             f"{path}: can't be read ({error.strerror or error}); check the disk and permissions"
         ) from error
@@ -87,7 +87,7 @@ def photo_bytes(path: Path | str) -> bytes:
 
 
 def photo_digest(path: Path | str) -> str:
-    """sha256 of the photo's bytes; of the fault when they can't be had, so that a mended archive
+    """sha256 of the photo's bytes; of the fault when they can't be read, so that a fixed archive
     counts as a change."""
     try:
         return hashlib.sha256(photo_bytes(path)).hexdigest()
@@ -125,8 +125,8 @@ def _decode(path: Path | str, prepare: Callable[[Image.Image], Image.Image]) -> 
 
 
 def read_photo(path: Path | str) -> Image.Image:
-    """Read one photo as RGB, turned upright as its EXIF says; damaged EXIF costs the turning, not
-    the photo.
+    """Read one photo as RGB, rotated upright by its EXIF tag; with damaged EXIF the photo is used
+    unrotated.
 
     ``path`` may name a member of an archive: 'imagery/AL.zip::AL/AL-2008-5#-00000001/123.jpeg'.
     Raises PhotoError.
@@ -154,8 +154,8 @@ def _glance(path: Path | str) -> Image.Image:
 
 
 def _information(glance: Image.Image) -> float:
-    """How much a photo shows: variance of the gradient's magnitude. Fog, night, a lens cap or a
-    wall score near 0."""
+    """Information content of a photo: variance of the gradient's magnitude. Fog, night, a lens cap
+    or a wall score near 0."""
     grey = np.asarray(glance, dtype=float)
     if min(grey.shape) < 2:
         return 0.0
@@ -175,8 +175,8 @@ def distance(one: str, other: str) -> int:
 
 @dataclass
 class Choice:
-    """What choose_photos found: the photos, best first; the unreadable ones met on the way; ids and
-    digests of all that were looked at; whether these were all there are."""
+    """The result of choose_photos: the photos, best first; the unreadable ones among those tried;
+    ids and digests of all photos considered; whether these were all of the cluster's photos."""
 
     photos: list[tuple[str, Image.Image]] = field(default_factory=list)
     broken: list[tuple[str, PhotoError]] = field(default_factory=list)
@@ -188,9 +188,9 @@ def choose_photos(raw: Path, photos: Sequence[tuple[str, str]], wanted: int = 1)
     """The most informative of the first 8 x ``wanted`` readable ``photos`` in photo_id order; ties
     go to the lower id.
 
-    ``photos``: (photo_id, path) pairs as photo_index gives them. A photo that nearly equals a
-    better one (NEAR_BITS) is passed over, so there may be fewer than ``wanted``. Raises InputError
-    when a path leads out of ``raw``.
+    ``photos``: (photo_id, path) pairs as photo_index gives them. A near-duplicate of a better photo
+    (NEAR_BITS) is skipped, so there may be fewer than ``wanted``. Raises InputError when a path
+    leads out of ``raw``.
     """
     choice = Choice()
     ranked: list[tuple[float, str, str, str]] = []
@@ -239,7 +239,7 @@ def locate(raw: Path, relative: str) -> str:
 @dataclass(frozen=True)
 class PhotoIndex:
     """rows: cluster_id, photo_id, path, sorted. named: the clusters that metadata names. misplaced:
-    quarantine rows of photos that metadata gives to one cluster and that lie in another one's
+    quarantine rows of photos that metadata assigns to one cluster but are in another one's
     folder."""
 
     rows: pd.DataFrame
@@ -259,7 +259,7 @@ def photo_index(raw: Path) -> pd.DataFrame:
 
 
 def index_photos(raw: Path) -> PhotoIndex:
-    """photo_index with what metadata says beside the files."""
+    """photo_index plus the clusters named by metadata and the misplaced photos."""
     listed = _listing(raw)
     tables = {path.stem: path for path in sorted((raw / IMAGERY.parent / "metadata").glob("*.csv"))}
     parts = [listed[~listed["cc"].isin(list(tables))]]
@@ -325,8 +325,8 @@ def _of_others(
 
 
 def _listing(raw: Path) -> pd.DataFrame:
-    """Photo files as they lie: cluster_id, photo_id, path, cc (folder or archive name). Folders win
-    over archives."""
+    """Photo files on disk: cluster_id, photo_id, path, cc (folder or archive name). Folders take
+    precedence over archives."""
     root = raw / IMAGERY
     if not root.is_dir():
         raise InputError(

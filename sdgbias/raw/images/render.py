@@ -1,9 +1,9 @@
-"""One shard of the image store: pictures that are unchanged are taken over, the others drawn.
+"""One shard of the image store: unchanged images are reused, the others rendered.
 
-A picture's `source` is a digest over everything it was made from: renderer, settings, the tile's
-bytes, the bytes of every photo looked at, and the sensor where it matters. A cluster that gives no
-picture, or has a broken photo, leaves a note in the shard: its source and its quarantine rows, so
-that it isn't decoded in vain again.
+An image's `source` is a digest over all its inputs: renderer, settings, the tile's bytes, the bytes
+of every photo considered, and the sensor where it matters. For a cluster without an image or with a
+broken photo the shard stores a note, its source and its quarantine rows, so that the failed
+decoding isn't repeated.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ from sdgbias.raw.images.photos import (
 )
 from sdgbias.raw.images.shards import Row, image_id, index_of, read_parts, read_rows, write_shard
 
-#: Raised when the same inputs would be drawn otherwise. Pillow resamples and encodes, so its
-#: version counts too.
+#: Incremented when the same inputs give another image. Pillow resamples and encodes, so its version
+#: counts too.
 RENDERER = f"1 pillow {PIL.__version__}"
 LAYOUTS = ("composite", "several")
 MAX_PHOTOS = 4
@@ -59,10 +59,10 @@ MAX_PHOTOS = 4
 
 @dataclass(frozen=True)
 class ImageSettings:
-    """How pictures are drawn. Raises UsageError for names and numbers that don't exist.
+    """How images are rendered. Raises UsageError for unknown names and invalid numbers.
 
-    layout: 'composite' (one picture per cluster, for models that take one) or 'several'. stretch:
-    imagery.STRETCHES, with exceptions per country (DHS code) in ``stretch_for``. bands:
+    layout: 'composite' (one image per cluster, for models that accept only one) or 'several'.
+    stretch: imagery.STRETCHES, with exceptions per country (DHS code) in ``stretch_for``. bands:
     imagery.BANDS. nightlights: imagery.NIGHT_SCALES. photos: 1 to 4, more than one with 'several'
     only.
     """
@@ -106,8 +106,7 @@ class ImageSettings:
 
 @dataclass(frozen=True)
 class Known:
-    """One earlier outcome of a cluster: its row in a shard (None: no picture came of it) and its
-    note."""
+    """One earlier outcome of a cluster: its row in a shard (None: no image) and its note."""
 
     path: Path
     row: int | None
@@ -117,7 +116,7 @@ class Known:
 
 @dataclass(frozen=True)
 class Cluster:
-    """What a worker needs to draw a cluster; photos: (photo_id, path) of all, sorted."""
+    """The input for rendering a cluster; photos: (photo_id, path) of all, sorted."""
 
     cluster_id: str
     year: int
@@ -127,8 +126,8 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Shard:
-    """One file to make; ``folder``: where a finished one may lie already, ``staging``: where a new
-    one goes."""
+    """One file to build; ``folder``: location of an existing finished file, ``staging``: location
+    of a new one."""
 
     raw: Path
     name: str
@@ -148,8 +147,8 @@ class Made:
 
 
 def make_shard(shard: Shard) -> Made:
-    """Write one shard unless the very same lies there; pictures that are known are copied, the
-    others drawn."""
+    """Write one shard unless an identical one exists; known images are copied, the others
+    rendered."""
     reused = {
         cluster.cluster_id: known
         for cluster in shard.clusters
@@ -187,8 +186,8 @@ def _quarantine(notes: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
 def _already(
     shard: Shard, reused: Mapping[str, Known], n_photos: Mapping[str, int]
 ) -> pd.DataFrame | None:
-    """The rows of the finished file of this name when it holds these clusters' outcomes and nothing
-    else."""
+    """The rows of the finished file of this name when it contains exactly these clusters'
+    outcomes."""
     if len(reused) < len(shard.clusters) or len({known.path for known in reused.values()}) != 1:
         return None
     path = next(iter(reused.values())).path
@@ -204,7 +203,7 @@ def _already(
 
 
 def _reusable(shard: Shard, cluster: Cluster) -> Known | None:
-    """The earlier outcome that these very inputs would lead to again."""
+    """The earlier outcome for identical inputs, if any."""
     wanted = shard.settings.photos
     for known in cluster.known:
         if known.note is None:
@@ -234,7 +233,7 @@ def _reusable(shard: Shard, cluster: Cluster) -> Known | None:
 
 
 def _copy(known: Known) -> Row | None:
-    """The row with its pictures; None when the file was damaged or replaced after all."""
+    """The row with its images; None when the file has been damaged or replaced in the meantime."""
     try:
         stat = known.path.stat()
         values = _rows_of(known.path, stat.st_size, stat.st_mtime_ns)[known.row or 0]
@@ -254,7 +253,8 @@ def _rows_of(path: Path, _size: int, _changed: int) -> list[Row]:
 
 
 def _paths(cluster: Cluster, looked_at: int) -> str:
-    """A note tells where a broken photo lies, so it holds only as long as the photos lie there."""
+    """A note contains the path of a broken photo, so it is valid only while the photos are at the
+    same paths."""
     return hashlib.sha256(
         "\n".join(path for _, path in cluster.photos[:looked_at]).encode()
     ).hexdigest()[:16]
@@ -271,8 +271,7 @@ def _source(shard: Shard, cluster: Cluster, tile: str, photos: list[tuple[str, s
 
 
 def _draw(shard: Shard, cluster: Cluster) -> tuple[Row | None, dict[str, Any] | None]:
-    """(row or None, note or None) of one cluster: the pictures, or everything that keeps it from
-    having any."""
+    """(row or None, note or None) of one cluster: the images, or all reasons why there are none."""
     reasons: list[list[str]] = []
     choice, tile, data = Choice(), None, b""
     try:
@@ -281,7 +280,7 @@ def _draw(shard: Shard, cluster: Cluster) -> tuple[Row | None, dict[str, Any] | 
         tile = read_tile(path, data)
         choice = choose_photos(
             shard.raw, cluster.photos, shard.settings.photos
-        )  # most of the time: not decoded in vain
+        )  # the most expensive step: reached only when the tile is readable
     except TileError as error:
         reasons.append(["images", cluster.cluster_id, error.rule, _inside(shard.raw, error)])
     source = _source(shard, cluster, hashlib.sha256(data).hexdigest(), choice.looked_at)
@@ -313,7 +312,7 @@ def _draw(shard: Shard, cluster: Cluster) -> tuple[Row | None, dict[str, Any] | 
 
 
 def _row(shard: Shard, cluster: Cluster, tile: Any, choice: Choice) -> Row:
-    """Pictures and hashes; the hashes are those of the default panels, so that they don't depend on
+    """Images and hashes; the hashes are those of the default panels, so that they don't depend on
     the settings."""
     s = shard.settings
     photo, plain = photo_panel(choice.photos[0][1]), tile_panel(tile)
@@ -346,6 +345,6 @@ def _row(shard: Shard, cluster: Cluster, tile: Any, choice: Choice) -> Row:
 
 
 def _inside(raw: Path, error: FileError) -> str:
-    """The message without the machine's own folders: the quarantine table is the same wherever the
-    raw folder lies."""
+    """The message without absolute paths, so that the quarantine table doesn't depend on the
+    location of the raw folder."""
     return str(error).replace(f"{raw}/", "")

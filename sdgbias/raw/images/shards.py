@@ -1,10 +1,10 @@
-"""The image store on disk: a benchmark's pictures in a few large Parquet files,
+"""The image store on disk: a benchmark's images in a few large Parquet files,
 images/<CC>-<nnn>.parquet.
 
 One row per picture: cluster_id, image_id, source (what it was made from), photo_id, n_photos,
-n_parts, tile_hash, photo_hash, parts (encoded bytes, one or several). A small number of rows makes
-a row group, so that one picture can be read without its neighbours. What could not be drawn stands
-in the file's metadata (`notes`).
+n_parts, tile_hash, photo_hash, parts (encoded bytes, one or several). Row groups are small, so that
+one image can be read without its neighbours. Clusters that could not be rendered are listed in the
+file's metadata (`notes`).
 """
 
 from __future__ import annotations
@@ -73,14 +73,14 @@ def image_id(parts: Sequence[bytes]) -> str:
 def write_shard(
     path: Path, rows: Iterable[Row], notes: Callable[[], Mapping[str, Any]] = dict
 ) -> pd.DataFrame:
-    """Write ``rows`` beside ``path`` as they come, then rename; returns them without parts.
-    ``notes`` is asked at the end.
+    """Write ``rows`` to a temporary file as they arrive, then rename; returns them without parts.
+    ``notes`` is called at the end.
 
     Raises StoreError when the disk is full or read-only.
     """
     part = path.with_name(
         f".{path.name}.{os.getpid()}.part"
-    )  # an orphan of a killed run may still be at work
+    )  # an orphaned worker of a killed run may still be writing
     kept: list[Row] = []
     source = iter(rows)
     try:
@@ -138,14 +138,15 @@ def list_shards(out: Path) -> list[Path]:
 
 
 def staging(out: Path) -> Path:
-    """Where new shards wait until all are there, so that a reader never meets half a store."""
+    """The folder for new shards until all are finished, so that a reader never sees an incomplete
+    store."""
     return out / FOLDER / ".next"
 
 
 def publish(out: Path, names: Collection[str]) -> None:
     """Move staged shards into place and remove every shard that is not among ``names``. A kill
-    between two steps loses
-    nothing: what is staged stays staged, and a removed shard is needed by nobody."""
+    between two steps loses nothing: staged shards stay staged, and removed shards are no longer
+    referenced."""
     try:
         for path in sorted(staging(out).glob("*.parquet")):
             if path.stem in names:
@@ -179,13 +180,14 @@ def join_index(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 
 def shard_prefix(country: str) -> str:
-    """A country code as it may stand in a file name; what is none becomes XX."""
+    """A country code for use in a file name; anything else becomes XX."""
     return country if country.isascii() and country.isalnum() and len(country) <= 8 else "XX"
 
 
 def picture_hashes(parts: Sequence[bytes]) -> tuple[str, str]:
     """(tile_hash, photo_hash) of finished pictures: of the panels of a composite, else of the last
-    and the first picture. '' for what can't be decoded; the gate's image rules name it."""
+    and the first picture. '' for images that can't be decoded; the image rules of the quality check
+    report them."""
     try:
         images = [open_picture(part) for part in (parts[0], parts[-1])]
     except Exception:
@@ -197,12 +199,11 @@ def picture_hashes(parts: Sequence[bytes]) -> tuple[str, str]:
 
 
 def store_images(out: Path, rows: Iterable[tuple[str, str, Sequence[bytes]]]) -> pd.DataFrame:
-    """Store finished pictures, (cluster_id, photo_id, parts) in cluster_id order, in place of what
-    is in out/images.
+    """Store finished pictures, (cluster_id, photo_id, parts) in cluster_id order, replacing the
+    contents of out/images.
 
     Returns INDEX_COLUMNS (images.parquet without image_group). Memory stays flat. Raises InputError
-    when a cluster comes twice or out of order: the order must not decide which shard a picture lies
-    in.
+    when a cluster is repeated or out of order: the order must not determine an image's shard.
     """
     parts: list[pd.DataFrame] = []
     counts: dict[str, int] = {}
@@ -247,7 +248,7 @@ def store_images(out: Path, rows: Iterable[tuple[str, str, Sequence[bytes]]]) ->
 def _peek(
     rows: Iterator[tuple[str, str, Sequence[bytes]]],
 ) -> Iterator[tuple[str, str, Sequence[bytes]]] | None:
-    """``rows`` with nothing taken off, None when there are none."""
+    """``rows`` with nothing consumed, None when it is empty."""
     first = next(rows, None)
     return None if first is None else chain([first], rows)
 
@@ -265,8 +266,8 @@ def pending_index(clusters: pd.DataFrame) -> pd.DataFrame:
 
 
 class ImageReader(Mapping[str, tuple[bytes, ...]]):
-    """image_id -> its pictures (encoded bytes). Row groups are read when asked for; at most
-    ``limit_bytes`` are kept, so reading in cluster_id order reads every file once. Raises
+    """image_id -> its images (encoded bytes). Row groups are read on demand; at most
+    ``limit_bytes`` are cached, so reading in cluster_id order reads every file once. Raises
     InputError when images.parquet or a shard is missing or damaged, or the benchmark was built
     without images."""
 
@@ -297,7 +298,7 @@ class ImageReader(Mapping[str, tuple[bytes, ...]]):
         return key in self._shard
 
     def require(self, wanted: Iterable[str]) -> None:
-        """Raises InputError unless every id of ``wanted`` ('' aside) is there with its pictures."""
+        """Raise InputError unless every id of ``wanted`` (except '') exists with its images."""
         asked = {key for key in wanted if key}
         path = self.benchmark / "images.parquet"
         if any(key.startswith(PENDING) for key in asked):

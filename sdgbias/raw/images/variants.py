@@ -1,8 +1,7 @@
-"""Pictures that are made from stored ones when they are asked for: noised ones (VCD) and blank
-ones.
+"""Images derived on demand: noised copies of stored images (VCD) and blank images.
 
-A derived picture has an id like a stored one, ``noise-<step>:<image_id>`` or
-``blank:<width>x<height>``, and always the same bytes.
+A derived image has an id, ``noise-<step>:<image_id>`` or ``blank:<width>x<height>``, and always the
+same bytes.
 """
 
 from __future__ import annotations
@@ -39,10 +38,10 @@ def blank_id(width: int = SIDE, height: int = SIDE) -> str:
 
 
 class Pictures(Mapping[str, tuple[bytes, ...]]):
-    """image_id -> its pictures, derived ids included. Iterates over the stored ones. Raises
+    """image_id -> its images, derived ids included. Iterates over the stored ones. Raises
     InputError as ImageReader does.
 
-    The last noised pictures are kept, because prompts about one picture stand together.
+    The most recent noised images are cached, because prompts about one image are adjacent.
     """
 
     def __init__(self, stored: ImageReader) -> None:
@@ -61,8 +60,8 @@ class Pictures(Mapping[str, tuple[bytes, ...]]):
         )
 
     def require(self, wanted: Iterable[str]) -> None:
-        """Raises InputError unless every id ('' aside), or the picture that it is made from, is
-        there."""
+        """Raise InputError unless every id (except ''), or the image that it is derived from,
+        exists."""
         self.stored.require({_source(key) for key in wanted if not _BLANK.fullmatch(key)})
 
     def __getitem__(self, key: str) -> tuple[bytes, ...]:
@@ -96,8 +95,8 @@ def noise(picture: bytes, step: int, key: str) -> bytes:
     """PNG of sqrt(s) x + sqrt(1 - s) e: x the picture's pixels in CLIP's normalised units, s =
     signal_left(step), e standard normal, drawn from ``key`` and the step alone.
 
-    The noise is added at the picture's own size and the result is clipped to what a picture can
-    hold. The reference adds it after the model's preprocessing, to the resized tensor, without
+    The noise is added at the original image size and the result is clipped to the valid pixel
+    range. The reference adds it after the model's preprocessing, to the resized tensor, without
     clipping, from a global random state (METHODS 1.3).
     """
     seed = int.from_bytes(hashlib.sha256(f"noise-{step}:{key}".encode()).digest()[:8], "big")
@@ -120,7 +119,7 @@ def _white(width: int, height: int) -> bytes:
 
 
 def _png(image: Image.Image, level: int = 0) -> bytes:
-    """Noise can't be compressed, so no time is spent on trying."""
+    """Uncompressed by default, because noise can't be compressed."""
     out = io.BytesIO()
     image.save(out, format="PNG", compress_level=level)
     return out.getvalue()

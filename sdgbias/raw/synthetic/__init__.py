@@ -1,9 +1,9 @@
-"""A synthetic raw folder in SustainBench's exact layout whose images truly carry the signal.
+"""A synthetic raw folder in SustainBench's exact layout whose images contain the signal.
 
-``write_sample`` is the whole face: labels, satellite tiles, street photos and indicator series, all
-of them functions of one hidden wealth per cluster (latent.py). Made for trying the pipeline, for
-teaching and for tests; nothing in it is real. Photos are denser than in SustainBench on purpose: 97
-% of the clusters have some, there 18.7 %.
+``write_sample`` is the public function: it writes labels, satellite tiles, street photos and
+indicator series, all functions of one hidden wealth per cluster (latent.py). For trials of the
+pipeline, teaching and tests; all data are invented. Photos are deliberately more frequent than in
+SustainBench: 97 % of the clusters have some, against 18.7 %.
 """
 
 from __future__ import annotations
@@ -71,12 +71,12 @@ def write_sample(
     ``countries``: DHS codes (default DEFAULT_COUNTRIES); the clusters are split evenly over them
     and a country's k-th cluster never depends on the others. ``images`` False leaves out tiles,
     photos and the photos' metadata (their folders hold a note). ``progress(done, total)`` is called
-    from this process as clusters get their images. ``workers``: processes, default one per
+    from this process as cluster images are finished. ``workers``: processes, default one per
     available CPU. Returns counts: out, seed, clusters, countries, tiles, photos, missing_tile,
     missing_photo, series_files. About 2 % of the clusters lack the tile and 3 % the photos, so that
-    the rules about missing pictures have something to see. Raises UsageError for an unknown
-    country, a bad number, or a folder that holds anything else than this very sample, StoreError
-    when the disk is full or read-only, InfrastructureError when a worker is killed.
+    the rules about missing images are exercised. Raises UsageError for an unknown country, a bad
+    number, or a folder that contains anything but this sample, StoreError when the disk is full or
+    read-only, InfrastructureError when a worker is killed.
     """
     codes = check_countries(countries)
     if clusters < 1:
@@ -100,10 +100,12 @@ def write_sample(
             for folder in (
                 "dhs_npzs",
                 "mapillary",
-            ):  # the layout stays whole, so that a pipeline finds its folders
+            ):  # keep the complete layout, so that the pipeline finds its folders
                 (out / folder).mkdir(exist_ok=True)
                 (out / folder / "README.txt").write_text(_NO_PICTURES, encoding="utf-8")
-        _labels(out / "dhs_final_labels.csv", rows)  # last: a folder that has it is complete
+        _labels(
+            out / "dhs_final_labels.csv", rows
+        )  # last: its presence marks the folder as complete
     except OSError as error:
         raise StoreError(
             f"can't write {error.filename or out} ({error.strerror}); free space or name another"
@@ -128,7 +130,7 @@ def write_sample(
 
 
 def _claim(out: Path, readme: str) -> None:
-    """Make the folder; refuse one with other contents. A sample that was cut short is completed in
+    """Create the folder; reject one with other contents. An interrupted sample is completed in
     place."""
     note = out / "README.txt"
     taken = any(out.iterdir()) if out.is_dir() else out.exists()

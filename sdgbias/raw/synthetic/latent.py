@@ -1,11 +1,11 @@
 """The hidden causes of the synthetic sample: wealth and urbanity, and the 21 label columns that
 they lead to.
 
-Everything here is pure and keyed: a draw depends only on (seed, country[, cluster number]), so one
-country never changes because another was added, and the k-th cluster of a country is always the
-same one. Wealth is in abstract units, about -3 (poorest) to 3 (richest). Column order, units,
-ranges and missing rates are those of SustainBench's dhs_final_labels.csv (DHS surveys 1996-2019);
-the values are invented.
+Everything here is pure and keyed: a draw depends only on (seed, country[, cluster number]), so
+adding a country never changes another one, and the k-th cluster of a country is always the same.
+Wealth is in abstract units, about -3 (poorest) to 3 (richest). Column order, units, ranges and
+missing rates are those of SustainBench's dhs_final_labels.csv (DHS surveys 1996-2019); the values
+are invented.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ MISSING = {
     "women_edu": 0.005,
     "women_bmi": 0.194,
 }
-#: Eight countries with the awkward codes among them: NM (Namibia, ISO-2 'NA'), IA (India), NP, AM.
+#: Eight countries, including those with irregular codes: NM (Namibia, ISO-2 'NA'), IA (India), NP,
+#: AM.
 DEFAULT_COUNTRIES = ("SN", "KE", "NM", "BF", "IA", "PE", "NP", "AM")
 REGIONS = (1, 2, 3, 4)
 URBAN_STEP, RURAL_STEP = 0.7, -0.35
@@ -131,8 +132,8 @@ class Survey:
 
 @dataclass(frozen=True)
 class Cluster:
-    """One synthetic survey cluster: hidden causes first, then what the label file says (None = n <
-    5, unknown)."""
+    """One synthetic survey cluster: hidden causes first, then the fields of the label file (None =
+    n < 5, unknown)."""
 
     seed: int
     cname: str
@@ -188,7 +189,7 @@ class Cluster:
 
 
 def keyed(seed: int, *key: object) -> np.random.Generator:
-    """A generator whose stream depends on (seed, key) only, never on what was drawn before."""
+    """A generator whose stream depends only on (seed, key), never on earlier draws."""
     text = "|".join(map(str, (seed, *key)))
     return np.random.Generator(
         np.random.PCG64(int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big"))
@@ -196,8 +197,8 @@ def keyed(seed: int, *key: object) -> np.random.Generator:
 
 
 def check_countries(countries: Sequence[str] | None) -> tuple[str, ...]:
-    """The country codes to draw, in the order given; UsageError on an unknown or repeated one, or
-    on none at all."""
+    """The country codes to draw, in the order given; raises UsageError on an unknown or repeated
+    code, or an empty list."""
     codes = tuple(DEFAULT_COUNTRIES if countries is None else countries)
     for cc in codes:
         if cc not in CENTROIDS:
@@ -217,7 +218,7 @@ def country_wealth(seed: int, cc: str) -> float:
 
 @lru_cache(maxsize=4096)
 def region_offset(seed: int, cc: str, region: int) -> float:
-    """What one of the four regions adds to its country's wealth, N(0, 0.35)."""
+    """Wealth offset of one of the four regions to its country, N(0, 0.35)."""
     return float(keyed(seed, "region", cc, region).normal(0, 0.35))
 
 
@@ -327,7 +328,7 @@ def draw_cluster(seed: int, cc: str, k: int) -> Cluster:
 
 
 def plan_clusters(clusters: int, countries: Sequence[str]) -> list[tuple[str, int]]:
-    """(country, k) of every cluster: split as evenly as possible, the first countries take what is
-    left over."""
+    """(country, k) of every cluster: split as evenly as possible, the remainder goes to the first
+    countries."""
     share, rest = divmod(clusters, len(countries))
     return [(cc, k) for i, cc in enumerate(countries) for k in range(share + (i < rest))]

@@ -1,4 +1,4 @@
-"""An example of a folder of own questions: 100 questions about 50 pictures of the sample."""
+"""An example of a custom-question folder: 100 questions about 50 images of the sample."""
 
 from __future__ import annotations
 
@@ -41,12 +41,11 @@ WEALTH = ("among the poorest third", "in the middle third", "among the richest t
 def write_example(
     out: Path, seed: int = 0, progress: Callable[[str, int, int], None] | None = None
 ) -> int:
-    """Writes suite.yaml, items.csv and pictures/ into a new or empty folder; returns the number of
+    """Write suite.yaml, items.csv and pictures/ into a new or empty folder; return the number of
     questions. The same seed gives the same bytes.
 
-    Answers are given once as letter and once as text, and one kind of question has two options, the
-    other three. Raises UsageError for a folder that holds something, StoreError when it can't be
-    written.
+    Answers are given once as letter and once as text; one kind of question has two options, the
+    other three. Raises UsageError for a non-empty folder, StoreError when it can't be written.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"{out} already holds something; name a new folder")

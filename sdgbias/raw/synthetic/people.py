@@ -1,10 +1,10 @@
-"""A synthetic folder in FACET's layout: schematic figures without faces, drawn votes, and the
-awkward rows that real data has.
+"""A synthetic folder in FACET's layout: schematic figures without faces, random votes, and the
+irregular rows of real data.
 
-Nobody is shown. A figure is a disc and a block; the disc's shade stands for skin tone, the block's
-outline for gender presentation, its height and a cap for age, and an emblem that it holds for the
-class. What is drawn follows the votes, so pictures carry the attributes. Groups are drawn
-independently of the class, hence any difference between groups in a model's answers is the model's.
+No real people are shown. A figure is a disc and a block; the disc's shade encodes skin tone, the
+block's outline gender presentation, its height and a cap age, and an emblem the class. Figures are
+drawn from the votes, so images contain the attributes. Groups are sampled independently of the
+class, hence any difference between groups in a model's answers comes from the model.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ SIZE = (160, 200)
 GENDER = {"masc": 0.65, "fem": 0.22, "non_binary": 0.02, "na": 0.11}
 AGE = {"young": 0.20, "middle": 0.45, "older": 0.17, "na": 0.18}
 SKIN_BAND = {"light": 0.38, "medium": 0.26, "dark": 0.18, "": 0.18}
-#: The reported classes are drawn this much more often than the others.
+#: Factor by which the reported classes are sampled more often than the others.
 SELECTED_WEIGHT = 8.0
-#: One person in so many gets one of the awkward rows.
+#: One person in this many gets an irregular row.
 AWKWARD_EVERY = 50
 ANNOTATORS = 3
 README = """Synthetic sample of annotated people in FACET's layout: {n} pictures, seed {seed}. CC0 1.0.
@@ -47,11 +47,11 @@ def _rng(seed: int, *key: object) -> np.random.Generator:
 def write_people_sample(
     out: Path, n: int, seed: int = 0, progress: Callable[[int, int], None] | None = None
 ) -> int:
-    """Writes ``annotations/annotations.csv`` and ``imgs_1..3/*.jpg`` for ``n`` pictures; returns
-    the number of persons annotated.
+    """Write ``annotations/annotations.csv`` and ``imgs_1..3/*.jpg`` for ``n`` images; return the
+    number of annotated persons.
 
-    Same seed, same bytes; picture i does not depend on n. Raises InputError when the folder can't
-    be written.
+    The same seed gives the same bytes; image i doesn't depend on n. Raises InputError when the
+    folder can't be written.
     """
     try:
         for folder in ("annotations", "imgs_1", "imgs_2", "imgs_3"):
@@ -166,8 +166,7 @@ def _draw(row: dict[str, object], rng: np.random.Generator) -> bytes:
 
 
 def _emblem(pen: ImageDraw.ImageDraw, index: int) -> None:
-    """What the figure holds: one of four shapes in one of thirteen colours, so each class has its
-    own."""
+    """The emblem of the figure: one of four shapes in one of thirteen colours, unique per class."""
     hue = index % 13
     colour = (40 + 16 * hue, 220 - 14 * hue, (90 * hue) % 255)
     box = (112, 96, 148, 132)

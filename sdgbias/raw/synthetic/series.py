@@ -4,8 +4,8 @@ Data Lab).
 Every value is a monotone function of the same latent wealth that the images show: the country's,
 the country's urban or rural stratum's, or the region's, plus a small offset per indicator and place
 and a slow gain over time. Units and ranges are those of the real series; world aggregates and decoy
-rows (other sexes, quintiles, 'No data') are in the files because readers must leave them out. No
-figure is real.
+rows (other sexes, quintiles, 'No data') are included because readers must skip them. All figures
+are invented.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def crosswalk() -> dict[str, dict[str, str]]:
         return {row["cname"]: row for row in csv.DictReader(lines)}
 
 
-PLACE_SD = 0.12  # wealth units: how far a place's indicator strays from what its wealth says
+PLACE_SD = 0.12  # wealth units: standard deviation of a place's indicator from its wealth
 GAIN = 0.03  # wealth units a year, 0 in 2010
 WORLD = "WLD"
 WORLD_WEALTH = 0.6

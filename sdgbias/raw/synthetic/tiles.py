@@ -1,7 +1,7 @@
 """Synthetic satellite tiles: 8 bands, 255 x 255 pixels of 30 m, drawn from a cluster's wealth and
 urbanity.
 
-What grows with wealth and urbanity, and can still be seen at 48 x 48 pixels: the size of the
+These grow with wealth and urbanity and remain visible at 48 x 48 pixels: the size of the
 settlement, how regular its street grid is, bright metal and tiled roofs instead of brown thatch,
 paved (dark) instead of dirt (pale) roads, and above all the extent and brightness of the night
 lights. Aridity, fields, rivers and the settlement's place are nuisances. Reflectances keep roughly
