@@ -193,8 +193,7 @@ def enable_model(
     """Have the nightly ask a model every night. Its probes must pass first; a model whose probes
     don't stays as it is."""
     from sdgbias.registry import entries
-    from sdgbias.scoring import parity, probes
-    from sdgbias.scoring import parity as admission
+    from sdgbias.scoring import parity
 
     root = entries.find_root()
     path, spec = entries.moved(root, name, ENABLED)
@@ -202,7 +201,7 @@ def enable_model(
         folder = benchmark or (
             DEFAULT_BENCHMARK if (DEFAULT_BENCHMARK / "benchmark.json").is_file() else None
         )
-        verdict = admission.probe(spec, root, folder, probes, progress=Bars())
+        verdict = parity.probe(spec, root, folder, probes, progress=Bars())
         typer.echo(f"{name}: {verdict.line}")
         if verdict.told:
             parity.save(results.parent, dict(verdict.told))
@@ -296,13 +295,13 @@ def watch_models(
     from dataclasses import asdict
 
     from sdgbias.registry import entries, watch
-    from sdgbias.scoring import parity as admission
+    from sdgbias.scoring import parity
 
     root = entries.find_root()
     found = watch.watch(
         root,
         watch.read(rules or root / "registry" / "watch.yaml"),
-        admission.here(root),
+        parity.here(root),
         dry_run=dry_run,
     )
     if as_json:
@@ -484,7 +483,6 @@ def register_model(
     from sdgbias.cli.options import Bars
     from sdgbias.registry import entries, propose
     from sdgbias.scoring import parity
-    from sdgbias.scoring import parity as admission
 
     asked = tuple(part.strip() for part in suites.split(",") if part.strip())
     for fault in filter(None, map(entries.suite_fault, asked)):
@@ -502,7 +500,7 @@ def register_model(
         suites=asked,
         gpu=gpu,
     )
-    found = propose.propose(repo, root, admission.here(root), wanted)
+    found = propose.propose(repo, root, parity.here(root), wanted)
     spec = found.spec
     entries.require_free(root, spec, overwrite)
     typer.echo("\n".join(found.verdicts))
@@ -520,7 +518,7 @@ def register_model(
         folder = benchmark or (
             DEFAULT_BENCHMARK if (DEFAULT_BENCHMARK / "benchmark.json").is_file() else None
         )
-        verdict = admission.probe(spec, root, folder, probes, progress=Bars())
+        verdict = parity.probe(spec, root, folder, probes, progress=Bars())
         said = verdict.line
         spec = (
             replace(spec, state=ENABLED, reason="")
