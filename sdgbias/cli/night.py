@@ -227,9 +227,10 @@ def lines(done: Summary) -> list[str]:
         why = f"{o.kind}: {o.message}" if o.kind else o.message
         aside = f"quarantined until {o.quarantined_until}" if o.quarantined_until else ""
         reason = "; ".join(part for part in (aside, why[:160]) if part)
-        made.append(
-            f"  {o.model:24} {o.suite:6} {o.outcome:10} {o.attempts:5} {o.seconds:8.1f}  {reason}".rstrip()
+        line = (
+            f"  {o.model:24} {o.suite:6} {o.outcome:10} {o.attempts:5} {o.seconds:8.1f}  {reason}"
         )
+        made.append(line.rstrip())
     if not done.outcomes:
         made.append("  nobody is due: sdgbias models list")
     made += [f"  {name}: {said}" for name, said in (done.steps or {}).items() if said != "done"]

@@ -14,7 +14,8 @@ counts as uniform;
 * nothing is estimated on test rows unless a setting says ``transductive``.
 
 A contrast is a tuple of names: views ('ctx', 'q', 'img'), extra passes ('noise', 'icd:0', ...), or
-'content_free:*' for all that begin so. Formulas and sources: docs/reference/methods.md, section Baselines.
+'content_free:*' for all that begin so. Formulas and sources: docs/reference/methods.md, section
+Baselines.
 """
 
 from __future__ import annotations

@@ -145,7 +145,8 @@ def propose(
     elif not machine.fits(gib, wanted.tensor_parallel, here.machine):
         obstacle = (
             obstacle
-            or f"too large for this machine: {room}; where it fits: sdgbias models enable {spec.name}"
+            or f"too large for this machine: {room}; where it fits: sdgbias models enable"
+            f" {spec.name}"
         )
     if not obstacle and backend == "vllm" and here.no_vllm:
         obstacle = (

@@ -404,7 +404,8 @@ def test_folder_in_the_repository(root: Path) -> None:
 def test_dtype_of_weights_whose_config_names_none(
     root: Path, kind: str, size: int, dtype: str
 ) -> None:
-    """4 bytes a parameter are float32, 2 are of half precision, whatever the header adds to them."""
+    """4 bytes a parameter are float32, 2 are of half precision, whatever the header adds to
+    them."""
     config = {k: v for k, v in VLM.items() if k != "dtype"}
     folder = saved(root / "registry" / "weights" / "plain", config)
     header = json.dumps(

@@ -40,7 +40,7 @@ AT_LEAST, AT_MOST = "at_least", "at_most"
 
 @dataclass(frozen=True)
 class RuleEvidence:
-    """RuleEvidence for one rule at one test, method, level and metric. before, value: of the old and
+    """Evidence for one rule at one test, method, level and metric. before, value: of the old and
     the new run on the same questions; change, low, high: new - old with its 95 % interval (floors:
     of the value itself). p: of "not worse", before correction. se, df: of the change.
     undetectable_share: the largest share of worse places that could remain unseen with this number
