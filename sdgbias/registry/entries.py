@@ -395,9 +395,10 @@ def suites(spec: ModelSpec) -> tuple[str, ...]:
 def suite_fault(name: object) -> str:
     """Why this can't be the name of a suite; '' where it can. Custom suites may have any other
     name, except one that looks like a typo of one of SUITES."""
+    if name in SUITES:
+        return ""
     if isinstance(name, str) and SUITE_NAME.fullmatch(name):
-        near = difflib.get_close_matches(name, SUITES, 1, 0.75)
-        if name in SUITES or not near:
+        if not difflib.get_close_matches(name, SUITES, 1, 0.75):
             return ""
     return one_of("suite", name, SUITES)
 

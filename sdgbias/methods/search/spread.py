@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sdgbias.methods.cade import Floats, Streams
+from sdgbias.methods.protocol import DRAWS, RANGES, Ranges
 from sdgbias.methods.search.kernel import Packed, mean_payoff, pack, row_payoff
-from sdgbias.methods.search.random import DRAWS, RANGES, Ranges, decidable, draw_settings, take
+from sdgbias.methods.search.random import decidable, draw_settings, take
 from sdgbias.types import CadeParams, Task
 
 #: Resamples held in memory at a time.

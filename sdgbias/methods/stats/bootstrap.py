@@ -15,8 +15,6 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import sparse
-from scipy.special import ndtr, ndtri
 
 from sdgbias.methods.cade import Floats, Ints
 from sdgbias.methods.stats.intervals import FEWEST, LEVEL, Estimate, codes
@@ -52,6 +50,8 @@ def cluster_sums(values: Floats, code: Ints, groups: int) -> Floats:
 def replicates(sums: Any, draws: int, seed: int) -> Floats:
     """(G, M) per-cluster sums, dense or scipy.sparse -> (B, M) sums of each bootstrap sample of G
     clusters."""
+    from scipy import sparse
+
     groups, columns = sums.shape
     out = np.empty((draws, columns))
     starts = np.random.SeedSequence(seed).generate_state(draws, np.uint64)
@@ -123,6 +123,8 @@ def interval(value: Floats, draws: Floats, left: Floats | None = None) -> tuple[
     Draws that are NaN (a group that no drawn cluster belongs to) are left out; the bounds of a NaN
     value are NaN.
     """
+    from scipy.special import ndtr, ndtri
+
     ordered = np.sort(draws, axis=0)  # NaN last
     many = np.sum(~np.isnan(ordered), axis=0)
     tails = np.array([(1 - LEVEL) / 2, (1 + LEVEL) / 2])

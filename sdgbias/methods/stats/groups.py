@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import sparse
 
 from sdgbias.methods.cade import Bools, Floats, Ints
 from sdgbias.methods.stats.bootstrap import interval, replicates
@@ -255,6 +254,8 @@ def group_means(
     Below ``smallest`` rows a group has no value, in no draw either. Fewer than ``FEWEST``
     clusters: draws are NaN.
     """
+    from scipy import sparse
+
     x = np.asarray(values, dtype=float)
     x = x[:, None] if x.ndim == 1 else x
     m = x.shape[1]
