@@ -397,9 +397,9 @@ def suite_fault(name: object) -> str:
     name, except one that looks like a typo of one of SUITES."""
     if name in SUITES:
         return ""
-    if isinstance(name, str) and SUITE_NAME.fullmatch(name):
-        if not difflib.get_close_matches(name, SUITES, 1, 0.75):
-            return ""
+    valid = isinstance(name, str) and SUITE_NAME.fullmatch(name)
+    if valid and not difflib.get_close_matches(str(name), SUITES, 1, 0.75):
+        return ""
     return one_of("suite", name, SUITES)
 
 
