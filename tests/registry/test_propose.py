@@ -625,7 +625,8 @@ def test_probes_decide(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_weights_that_are_none_have_no_score(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    
+    import shutil
+
     from sdgbias.types import Prompt
 
     monkeypatch.setattr(

@@ -27,13 +27,14 @@ class Spread:
     """95 % percentile intervals over resampled places. params (4, 2): of the winning alpha,
     lambda_kl, beta, tau; value: of what the winner earns in its own resample; given: of what the
     given setting earns there.
-    n_candidates: settings that could win."""
+    n_candidates: settings that could win; clusters: places that are resampled."""
 
     params: Floats
     value: tuple[float, float]
     given: tuple[float, float]
     n_candidates: int
     n_resamples: int
+    clusters: int
 
 
 def search_spread(
@@ -90,6 +91,7 @@ def search_spread(
         _interval(given),
         len(pool),
         resamples,
+        names.size,
     )
 
 
