@@ -20,7 +20,7 @@ import numpy as np
 import torch
 import transformers
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForImageTextToText
+from transformers import AutoConfig
 
 from sdgbias.engines import Backend
 from sdgbias.engines.fingerprint import fingerprint, local_folder
@@ -35,6 +35,7 @@ from sdgbias.engines.hf.prompting import (
     render,
     template_of,
 )
+from sdgbias.engines.hf.text_only import model_class
 from sdgbias.engines.hf.tokens import find_candidates
 from sdgbias.engines.hub_errors import BROKEN as _BROKEN
 from sdgbias.engines.hub_errors import translate
@@ -113,7 +114,8 @@ class HuggingFace(Backend):
         self.processor, self.template = load_processor(spec, root), template_of(spec)
         prompting.check_template(self.processor, self.template, spec.name)
         try:
-            model: Any = AutoModelForImageTextToText.from_pretrained(
+            loader = model_class(spec, source, **where)
+            model: Any = loader.from_pretrained(
                 source, dtype=self.dtype, use_safetensors=True, **where
             )
         except torch.OutOfMemoryError as error:
