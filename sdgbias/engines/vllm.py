@@ -330,12 +330,12 @@ class VLLM(Backend):
         """One engine request per prompt and ending (token ids appended to the prompt), prompt by
         prompt. A picture is decoded once per call and identified to the engine by its id, so that
         its encoding for one prompt is reused for the next."""
-        from sdgbias.engines.hf.engine import _too_many
+        from sdgbias.engines.hf.loading import too_many
         from sdgbias.raw.images.composite import open_picture
 
         most = max((len(p.images) for p in prompts), default=0)
         if self.max_images is not None and most > self.max_images:
-            raise ModelError(_too_many(self.name, most, f"takes {self.max_images} at most"))
+            raise ModelError(too_many(self.name, most, f"takes {self.max_images} at most"))
         opened: dict[str, list[Any]] = {}
         requests = []
         for prompt in prompts:

@@ -132,7 +132,7 @@ def cost(
             f"{spec.name}: backend {spec.backend} has no tokenizer to count with; plan works for:"
             f" {', '.join(TOKENIZED)}"
         )
-    from sdgbias.engines.hf.engine import tree_tokens
+    from sdgbias.engines.hf.loading import tree_tokens
     from sdgbias.engines.hf.processor import load_processor
     from sdgbias.engines.hf.prompting import template_of, token_paths
     from sdgbias.engines.hub_errors import BROKEN

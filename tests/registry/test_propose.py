@@ -15,7 +15,7 @@ import typer
 import yaml
 from typer.testing import CliRunner
 
-from sdgbias.cli import models
+from sdgbias.cli import register as command
 from sdgbias.cli.models import models_app
 from sdgbias.errors import (
     ExpiredToken,
@@ -647,7 +647,7 @@ def commands(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 APP = typer.Typer()
-models.add_to(APP)
+command.add_to(APP)
 APP.add_typer(models_app, name="models")
 
 
@@ -715,12 +715,12 @@ def test_a_person_is_asked_before_it_is_written(
         monkeypatch.setattr(
             "typer.confirm", lambda text, default, answer=answer: said.append(text) or answer
         )
-        models.register_model(
+        command.register_model(
             "local:real", enable=False, revision="", results=commands / "r.duckdb", **REST
         )
         assert (commands / "registry" / "models" / "real.yaml").exists() == expected
     assert said == ["Write registry/models/real.yaml?"] * 2
-    models.register_model(
+    command.register_model(
         "local:real",
         enable=False,
         revision="",
