@@ -128,8 +128,8 @@ def propose(
 
     base: the entry whose settings are kept; default: the one of the same repository (and name, if
     one is given). A hub revision is resolved to its commit. Errors: RegistryError (not found, no
-    safetensors, neither a vision-language nor a language model, remote code), Gated, ExpiredToken, HubUnreachable (and
-    no commit given).
+    safetensors, neither a vision-language nor a language model, remote code), Gated, ExpiredToken,
+    HubUnreachable (and no commit given).
     """
     if wanted.backend and wanted.backend not in BACKENDS:
         raise RegistryError(one_of("backend", wanted.backend, BACKENDS))
@@ -177,8 +177,8 @@ def propose(
     size = f"{spec.params_b:g} billion parameters" if spec.params_b else "parameters unknown"
     verdicts = (
         (
-            f"model     {facts.family or 'family unknown'}, {size}, {spec.dtype}{why_dtype}, licence"
-            f" {spec.licence or 'not stated'}{code}"
+            f"model     {facts.family or 'family unknown'}, {size}, {spec.dtype}{why_dtype},"
+            f" licence {spec.licence or 'not stated'}{code}"
         ),
         f"revision  {revision}",
         f"backend   {backend}: {why_backend}",
