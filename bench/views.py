@@ -41,7 +41,7 @@ def benchmark(folder: Path, clusters: int, mcq: int) -> Path:
     build.build_clusters(raw, out)
     build.build_images(raw, out, ImageSettings(), 1)
     build.build_series(raw / "indicators", out)
-    build.build_items(out, mcq, 20)
+    build.build_items(out, build.Draw(mcq, 20))
     build.build_prompts(out)
     build.build_card(out)
     return out

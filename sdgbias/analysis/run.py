@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from sdgbias import store
 from sdgbias.errors import StoreError
-from sdgbias.methods.cade import Divergence, Stream, Streams, streams
+from sdgbias.methods.cade import Divergence, Form, Stream, Streams, streams
 from sdgbias.types import (
     DIGITS,
     LETTERS,
@@ -104,7 +104,7 @@ class Cell:
         full, ctx, img, q = (
             self.known(v) for v in (View.FULL, View.CTX_Q, View.IMG_Q, View.Q_ONLY)
         )
-        return streams(full, ctx, img, q, self.present, stream=stream, divergence=divergence)
+        return streams(full, ctx, img, q, self.present, Form(stream=stream, divergence=divergence))
 
 
 @dataclass(frozen=True)

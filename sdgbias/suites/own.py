@@ -86,10 +86,7 @@ def tables(
     summary = sdg.summarise(
         {Task.MCQ: items},
         scored,
-        draws=settings.draws,
-        seed=settings.seed,
-        numerics=settings.numerics,
-        search=settings.search,
+        settings,
     )
     progress("tuning CADE", 1, 1)
     answers, found = summary.predictions, summary.metrics

@@ -19,8 +19,8 @@ from sdgbias.errors import InputError
 from sdgbias.methods import metrics, stats
 from sdgbias.methods.answers import parse_number, with_first_digit
 from sdgbias.methods.bounds import between, fill
-from sdgbias.methods.cade import Numerics, argmax_view, decide, streams
-from sdgbias.methods.search import Kind, SearchResult, constants, take, tune
+from sdgbias.methods.cade import Form, argmax_view, decide, streams
+from sdgbias.methods.search import SearchResult, SearchSettings, constants, take, tune
 from sdgbias.suites import sdg_censoring
 from sdgbias.suites.sdg_metrics import candidates, metric_rows, present_options
 from sdgbias.suites.suite import EvalSettings, Scored
@@ -236,12 +236,7 @@ def run_test(
     items: pd.DataFrame,
     task: Task,
     test: ContextTest,
-    *,
-    draws: int,
-    seed: int,
-    numerics: Numerics,
-    mode: str,
-    kind: Kind = "random",
+    settings: EvalSettings,
 ) -> TestResult:
     """Predictions of every view and of CADE for one task x test. Where scores are withheld, a view
     chooses the largest of the known ones, and CADE takes the others at their bounds; InputError
@@ -250,6 +245,7 @@ def run_test(
     found = {view: view_logits(scored, items, task, test, view) for view in View}
     logits = {view: z for view, (_, z, _) in found.items()}
     bounded = _bounded(scored, task)
+    numerics = settings.numerics
     if bounded and numerics != "exact":
         raise InputError(
             f"{task.value}: some scores of this model are withheld, and what that leaves open is"
@@ -260,7 +256,7 @@ def run_test(
     full, ctx, img, q = (
         fill(views[view]) for view in (View.FULL, View.CTX_Q, View.IMG_Q, View.Q_ONLY)
     )
-    s = streams(full, ctx, img, q, present, numerics=numerics)
+    s = streams(full, ctx, img, q, present, Form(numerics))
     choice = {view.value: argmax_view(logits[view], present) for view in View}
     value: dict[str, np.ndarray] = {}
     unparsed: dict[str, np.ndarray] = {}
@@ -271,12 +267,18 @@ def run_test(
         spoken = _spoken(scored)
         for view in View:
             value[view.value], unparsed[view.value] = _free_values(found[view][0], spoken)
-        by_digit, no_number = digit_values(found[View.FULL][0], spoken, mode)
+        by_digit, no_number = digit_values(found[View.FULL][0], spoken, settings.mode)
         payoff = -np.abs(by_digit - items["answer"].to_numpy(dtype=float)[:, None])
     usable = s.valid.any(axis=1) & np.isfinite(payoff).all(axis=1)
     val = (items["split"] == "val").to_numpy() & usable
     search = (
-        tune(take(s, val), payoff[val], task, search=kind, draws=draws, seed=seed)
+        tune(
+            take(s, val),
+            payoff[val],
+            task,
+            search=settings.search,
+            settings=SearchSettings(settings.draws, settings.seed),
+        )
         if val.any()
         else None
     )
@@ -368,12 +370,7 @@ class Summary:
 def summarise(
     items: Mapping[Task, pd.DataFrame],
     scored: Scored,
-    *,
-    draws: int,
-    seed: int,
-    numerics: Numerics = "exact",
-    mode: str = "continue",
-    search: Kind = "random",
+    settings: EvalSettings,
 ) -> Summary:
     """From scores to predictions, metric rows and CADE parameters, for both tasks and all their
     tests."""
@@ -391,11 +388,7 @@ def summarise(
                 table,
                 task,
                 test,
-                draws=draws,
-                seed=seed,
-                numerics=numerics,
-                mode=mode,
-                kind=search,
+                settings,
             )
             block = predictions(table, task, r)
             for method, flags in r.unparsed.items():
@@ -416,7 +409,7 @@ def summarise(
                         p.lambda_kl,
                         p.beta,
                         p.tau,
-                        "" if task is Task.MCQ else mode,
+                        "" if task is Task.MCQ else settings.mode,
                         objective,
                         found.value,
                         found.n_val,

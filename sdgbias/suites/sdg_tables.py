@@ -40,11 +40,7 @@ def tables(
     summary = sdg.summarise(
         items,
         scored,
-        draws=settings.draws,
-        seed=settings.seed,
-        numerics=settings.numerics,
-        mode=settings.mode,
-        search=settings.search,
+        settings,
     )
     progress("tuning CADE", 1, 1)
     check_predictions(summary.predictions, items)

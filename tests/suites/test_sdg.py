@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from sdgbias.suites import sdg
+from sdgbias.suites.suite import EvalSettings
 from sdgbias.types import TESTS, ContextTest, Task, View
 
 T1, T2, T3 = ContextTest.T1, ContextTest.T2, ContextTest.T3
@@ -81,7 +82,7 @@ def mcq_scored(
 
 
 def summary(items: pd.DataFrame, task: Task, scored: sdg.Scored) -> sdg.Summary:
-    return sdg.summarise({task: items}, scored, draws=20, seed=0)
+    return sdg.summarise({task: items}, scored, EvalSettings(draws=20))
 
 
 def cell(

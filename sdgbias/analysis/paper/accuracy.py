@@ -10,7 +10,7 @@ import pandas as pd
 
 from sdgbias.analysis.paper import printed as paper
 from sdgbias.analysis.paper.cells import Cell, Column, Row, Table, cell, number
-from sdgbias.analysis.paper.results import Evidence, Run, Subject
+from sdgbias.analysis.paper.results import Evidence, Run, Slice, Subject
 from sdgbias.methods import stats
 from sdgbias.methods.stats import Estimate
 from sdgbias.types import LETTERS, PILLARS, TESTS, TOLERANCES, Task
@@ -196,7 +196,10 @@ def _interval_change(
 ) -> Cell:
     """Change of interval accuracy, with the paired interval if the run was analysed."""
     found = e.found(
-        s.run, "regression", "interval_accuracy_change", task="regression", test=test, method="cade"
+        s.run,
+        "regression",
+        "interval_accuracy_change",
+        Slice(task="regression", test=test, method="cade"),
     )
     if found is None:
         return number(plain, s.status, printed, why=NO_VAL)
@@ -347,11 +350,7 @@ def _target(e: Evidence, s: Subject, target: str, test: str, method: str, metric
         s.run,
         "regression",
         metric,
-        task="regression",
-        test=test,
-        method=method,
-        by=by,
-        level=target,
+        Slice(task="regression", test=test, method=method, by=by, level=target),
     )
     return cell(
         found,

@@ -13,7 +13,7 @@ from sdgbias.analysis.paper.fairness_cells import (
     _lines,
     subjects,
 )
-from sdgbias.analysis.paper.results import Evidence
+from sdgbias.analysis.paper.results import Evidence, Slice
 from sdgbias.benchmark.people_items import ATTRIBUTES, CHOICE
 from sdgbias.methods.stats import Estimate
 from sdgbias.raw.facet import GROUPS
@@ -139,7 +139,10 @@ def debiasing(e: Evidence) -> Table:
             cells = []
             for pillar, metric in asked:
                 found = e.found(
-                    s.run, "fairness", metric, task=CHOICE, test=test, method=method, pillar=pillar
+                    s.run,
+                    "fairness",
+                    metric,
+                    Slice(task=CHOICE, test=test, method=method, pillar=pillar),
                 )
                 if len(lacking):
                     cells.append(Cell(status=f"not in store: {lacking['note'].iloc[0]}"))

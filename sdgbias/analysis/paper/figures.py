@@ -9,7 +9,7 @@ from sdgbias.analysis.paper import printed as paper
 from sdgbias.analysis.paper.accuracy import MCQ_TESTS, NO_VAL, test_mean
 from sdgbias.analysis.paper.cells import NOT_RUN, Cell, Column, Row, Table, cell, number
 from sdgbias.analysis.paper.numbered import DIRECTIONS, VIEWS
-from sdgbias.analysis.paper.results import Evidence, Run, Subject
+from sdgbias.analysis.paper.results import Evidence, Run, Slice, Subject
 from sdgbias.methods.stats import Estimate
 from sdgbias.types import PILLARS, TESTS, Task
 
@@ -48,7 +48,10 @@ def figure_4(e: Evidence) -> Table:
             )
             cells.append(cell(two, s.status, "not in store: no question with two options"))
             invalid = e.found(
-                s.run, "directions", "answered_invalid", test="T1", method="q_only", pillar=pillar
+                s.run,
+                "directions",
+                "answered_invalid",
+                Slice(test="T1", method="q_only", pillar=pillar),
             )
             cells.append(
                 cell(
@@ -104,10 +107,7 @@ def figure_5(e: Evidence) -> Table:
                     s.run,
                     "directions",
                     "full_minus_ctx_q",
-                    test=test,
-                    method="full",
-                    pillar=pillar,
-                    indicator=indicator,
+                    Slice(test=test, method="full", pillar=pillar, indicator=indicator),
                 )
                 cells.append(cell(found, s.status, e.why(s.run, "directions", f"no {test}")))
             if s.run is None or indicator == "all" or any(c.made for c in cells):
@@ -157,7 +157,7 @@ def figure_8(e: Evidence) -> Table:
                     continue
                 best = min(val, key=lambda x: (-val[x].value, x))
                 ends = sorted(there.values(), key=lambda at: at.value)
-                tuned = e.found(s.run, "sweep", "optimum", test=test, by=parameter)
+                tuned = e.found(s.run, "sweep", "optimum", Slice(test=test, by=parameter))
                 cells = (
                     cell(tuned, s.status),
                     number(best, s.status, said),

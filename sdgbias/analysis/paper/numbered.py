@@ -8,7 +8,7 @@ import math
 from sdgbias.analysis.paper import printed as paper
 from sdgbias.analysis.paper.accuracy import MCQ_TESTS, NO_VAL, test_mean
 from sdgbias.analysis.paper.cells import NOT_RUN, Cell, Column, Row, Table, cell, number
-from sdgbias.analysis.paper.results import Evidence, Run
+from sdgbias.analysis.paper.results import Evidence, Run, Slice
 from sdgbias.methods.stats import Estimate
 
 VIEWS = (("q_only", "Q-only"), ("ctx_q", "CTX+Q"), ("img_q", "IMG+Q"), ("full", "Full"))
@@ -20,7 +20,7 @@ def method_accuracy(e: Evidence, run: Run | None, method: str, test: str) -> Est
     """Accuracy of a view, of CADE, or of a debiasing method or control of the study 'methods'."""
     if method in {v for v, _ in VIEWS} | {"cade"}:
         return e.metric(run, "accuracy", test=test, method=method)
-    return e.found(run, "methods", "accuracy", test=test, method=method)
+    return e.found(run, "methods", "accuracy", Slice(test=test, method=method))
 
 
 def table_1(e: Evidence) -> Table:
@@ -65,7 +65,10 @@ def table_2(e: Evidence) -> Table:
             cells = []
             for mode in ("retuned", "zeroed"):
                 found = e.found(
-                    s.run, "ablation", "accuracy", test="T1", method=step, by="mode", level=mode
+                    s.run,
+                    "ablation",
+                    "accuracy",
+                    Slice(test="T1", method=step, by="mode", level=mode),
                 )
                 if found is None and step == "full":
                     found = e.metric(s.run, "accuracy", test="T1")
@@ -77,7 +80,10 @@ def table_2(e: Evidence) -> Table:
                     cells.append(Cell())
                     continue
                 gain = e.found(
-                    s.run, "ablation", "step_gain", test="T1", method=step, by="mode", level=mode
+                    s.run,
+                    "ablation",
+                    "step_gain",
+                    Slice(test="T1", method=step, by="mode", level=mode),
                 )
                 cells.append(
                     cell(gain, s.status, why, s.printed("table_2", method=step, metric="step_gain"))
@@ -154,7 +160,10 @@ def _stream(
     if not stream:
         return e.metric(run, "accuracy", test=test)
     return e.found(
-        run, "streams", "accuracy", test=test, method=stream, by="divergence", level=divergence
+        run,
+        "streams",
+        "accuracy",
+        Slice(test=test, method=stream, by="divergence", level=divergence),
     )
 
 
@@ -178,10 +187,7 @@ def table_j(e: Evidence) -> Table:
                     s.run,
                     "perturbation",
                     metric,
-                    test="T1",
-                    method="q_only",
-                    by="order",
-                    level=level,
+                    Slice(test="T1", method="q_only", by="order", level=level),
                 )
                 why = e.why(s.run, "perturbation", "this pass was not asked")
                 cells.append(

@@ -8,7 +8,7 @@ import pandas as pd
 from sdgbias.analysis.paper.accuracy import MCQ_TESTS, NO_VAL, REGRESSION_TESTS
 from sdgbias.analysis.paper.cells import NOT_ANALYSED, Cell, Column, Row, Table, cell, number
 from sdgbias.analysis.paper.numbered import method_accuracy
-from sdgbias.analysis.paper.results import Evidence, Run
+from sdgbias.analysis.paper.results import Evidence, Run, Slice
 from sdgbias.methods.stats import Estimate
 
 #: The controls always shown beside Table H: method name -> description.
@@ -108,7 +108,10 @@ def methods_regression(e: Evidence) -> Table:
                         at = e.metric(s.run, metric, task="regression", test=test, method=method)
                     else:
                         at = e.found(
-                            s.run, "methods", metric, task="regression", test=test, method=method
+                            s.run,
+                            "methods",
+                            metric,
+                            Slice(task="regression", test=test, method=method),
                         )
                     lacks = e.why(
                         s.run,

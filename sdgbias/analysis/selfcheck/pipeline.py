@@ -469,8 +469,7 @@ def small_benchmark(
         folder / "raw",
         folder / "raw" / "indicators",
         folder / "benchmark",
-        mcq=mcq,
-        regression=regression,
+        build.Draw(mcq, regression),
         progress=progress,
     )
     return folder / "benchmark"

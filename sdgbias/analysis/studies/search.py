@@ -23,6 +23,7 @@ from sdgbias.analysis.tuning import (
 from sdgbias.methods import stats
 from sdgbias.methods.search import (
     ExactResult,
+    SearchSettings,
     exact_search,
     held_out,
     mean_payoff,
@@ -50,7 +51,7 @@ def _rows(p: Problem, settings: Settings) -> list[dict[str, object]]:
     val, test = p.rows(p.val), p.rows(p.test)
     paper = random_search(s, payoff, p.task, draws=draws, seed=seed)
     many = draws_of(p.task, MANY * draws, seed)
-    best = exact_search(s, payoff, p.task, draws=draws, seed=seed)
+    best = exact_search(s, payoff, p.task, settings=SearchSettings(draws=draws, seed=seed))
     found = {
         "random": (
             as_vector(paper.params),
@@ -94,7 +95,14 @@ def _trust(p: Problem, found: ExactResult, settings: Settings) -> list[dict[str,
     place = p.place[p.val]
     columns = {**p.columns, "method": "exact_centred"}
     metric, made = metric_of(p.task), list[dict[str, object]]()
-    held = held_out(s, payoff, p.task, place, draws=settings.draws, seed=settings.seed, folds=FOLDS)
+    held = held_out(
+        s,
+        payoff,
+        p.task,
+        place,
+        settings=SearchSettings(draws=settings.draws, seed=settings.seed),
+        folds=FOLDS,
+    )
     if np.isfinite(held).all():
         note = f"{FOLDS} folds over places"
         made.append(
@@ -117,9 +125,8 @@ def _trust(p: Problem, found: ExactResult, settings: Settings) -> list[dict[str,
         p.task,
         found.params,
         place,
-        draws=settings.draws,
+        settings=SearchSettings(draws=settings.draws, seed=settings.seed),
         resamples=many,
-        seed=settings.seed,
     )
     note = f"interval: optimum among {spread.n_candidates} settings in {many} resamples of places"
     for i, (name, x) in enumerate(zip(PARAMETERS, as_vector(found.params), strict=True)):

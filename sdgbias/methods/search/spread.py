@@ -10,7 +10,14 @@ from numpy.typing import ArrayLike
 
 from sdgbias.methods.cade import Floats, Streams
 from sdgbias.methods.search.kernel import Packed, mean_payoff, pack, row_payoff
-from sdgbias.methods.search.random import DRAWS, RANGES, Ranges, decidable, draw_settings, take
+from sdgbias.methods.search.random import (
+    RANGES,
+    Ranges,
+    SearchSettings,
+    decidable,
+    draw_settings,
+    take,
+)
 from sdgbias.types import CadeParams, Task
 
 #: Resamples held in memory at a time.
@@ -41,11 +48,9 @@ def search_spread(
     task: Task,
     found: CadeParams,
     clusters: ArrayLike,
+    settings: SearchSettings = SearchSettings(),
     *,
-    draws: int = DRAWS,
     resamples: int = 500,
-    seed: int = 0,
-    ranges: Ranges | None = None,
 ) -> Spread:
     """Repeats the choice of the best setting on `resamples` resamples of the places (clusters (N,),
     with replacement).
@@ -56,10 +61,9 @@ def search_spread(
     """
     use = decidable(s)
     rows = pack(take(s, use), payoff[use])
-    limits = ranges or RANGES[task]
-    pool = _candidates(
-        rows, np.array([found.alpha, found.lambda_kl, found.beta, found.tau]), limits, draws, seed
-    )
+    at = np.array([found.alpha, found.lambda_kl, found.beta, found.tau])
+    limits = settings.ranges or RANGES[task]
+    pool = _candidates(rows, at, limits, settings.draws, settings.seed)
     names, codes = np.unique(np.asarray(clusters)[use], return_inverse=True)
     order = np.argsort(codes, kind="stable")
     starts = np.searchsorted(codes[order], np.arange(names.size))
@@ -67,7 +71,7 @@ def search_spread(
         [np.add.reduceat(row_payoff(rows, setting[None])[0][order], starts) for setting in pool]
     )
     sizes = np.bincount(codes).astype(np.float64)
-    rng = np.random.default_rng([seed, 2])
+    rng = np.random.default_rng([settings.seed, 2])
     winners, values, given = [], [], []
     for start in range(0, resamples, _CHUNK):
         many = min(_CHUNK, resamples - start)

@@ -128,7 +128,7 @@ def write(
             for old in folder.glob(f"wandb/offline-run-*-{name}"):
                 shutil.rmtree(old)
             pieces = contents.pieces(results, found.record, folder)
-            return _write(results, found, folder, name, night, pieces, small, outcome)
+            return _write(results, found, folder, night, pieces, small, outcome)
     except OSError as error:
         raise StoreError(
             f"can't write {folder}: {error.strerror or type(error).__name__}; choose another --dir"
@@ -139,7 +139,6 @@ def _write(
     results: Path,
     found: Stored,
     folder: Path,
-    name: str,
     night: str,
     pieces: dict[str, contents.ArtifactSpec],
     small: bool,
@@ -148,6 +147,7 @@ def _write(
     import wandb
 
     record, when = found.record, contents.night_of(night, found.record)
+    name = contents.wandb_id(str(record["run_id"]), night)
     facts = {f"night/{k}": v for k, v in outcome.items() if v is not None and v == v}
     rows = contents.history(found.metrics) | {
         k: v for k, v in facts.items() if not isinstance(v, str)
