@@ -33,8 +33,6 @@ Names = tuple[str, ...]
 VIEWS = ("full", "ctx", "img", "q")
 #: PriDe adds this to every probability before the logarithm.
 PRIDE_FLOOR = 1e-10
-#: The paper's search protocol (App. C.4), the same as for CADE.
-DRAWS, SEARCH_SHARE, FINALISTS = 10_000, 0.2, 100
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import pandas as pd
 
-from sdgbias.methods.cade import Numerics
-from sdgbias.methods.search import Kind
+if TYPE_CHECKING:
+    from sdgbias.methods.cade import Numerics
+    from sdgbias.methods.search import Kind
 
 #: progress(what, done, total)
 Progress = Callable[[str, int, int], None]

@@ -241,9 +241,18 @@ def _gap(e: RuleEvidence, both: Pairs, note: str, seed: int) -> RuleEvidence:
         n=change.n,
         se=float(np.nanstd(draws)),
         df=max(stats.codes(both.cluster[chosen])[1] - 1, 1),
-        note="; ".join(x for x in (_of_groups(e, names), note) if x),
+        note="; ".join(x for x in (_of_groups(e, names), _few(change, e), note) if x),
     )
     return replace(made, p=_one_sided(float(change.p[0]), made))
+
+
+def _few(gap: stats.Disparity, e: RuleEvidence) -> str:
+    many = int(gap.clusters[0])
+    return (
+        f"a group by {e.level} has {many} clusters: too few to judge"
+        if gap.estimate().too_few
+        else ""
+    )
 
 
 def _of_groups(e: RuleEvidence, names: list[str]) -> str:
@@ -255,7 +264,14 @@ def _of_groups(e: RuleEvidence, names: list[str]) -> str:
 
 
 def _column(means: stats.GroupMeans, i: int) -> stats.GroupMeans:
-    return replace(means, value=means.value[i : i + 1], draws=means.draws[:, i : i + 1])
+    one = slice(i, i + 1)
+    return replace(
+        means,
+        value=means.value[one],
+        draws=means.draws[:, one],
+        clusters=means.clusters[one],
+        worth=means.worth[one],
+    )
 
 
 def _grouped(e: RuleEvidence, groups: Any) -> tuple[np.ndarray | None, list[str]]:
@@ -334,7 +350,7 @@ def _bounded_gap(e: RuleEvidence, found: Measured, seed: int) -> RuleEvidence:
         n=gap.n,
         se=float(np.nanstd(gap.draws[:, 0])),
         df=max(stats.codes(found.cluster[chosen])[1] - 1, 1),
-        note=_of_groups(e, names),
+        note="; ".join(x for x in (_of_groups(e, names), _few(gap, e)) if x),
     )
 
 
