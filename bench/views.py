@@ -25,7 +25,7 @@ import pandas as pd
 
 from sdgbias.benchmark import build
 from sdgbias.engines.hf.engine import HuggingFace
-from sdgbias.raw.images.build import ImageReader, ImageSettings
+from sdgbias.raw.images.image_store import ImageReader, ImageSettings
 from sdgbias.raw.synthetic import write_sample
 from sdgbias.registry import entries
 from sdgbias.scoring.cache import ScoreCache

@@ -51,7 +51,7 @@ from transformers.models.clip.image_processing_pil_clip import CLIPImageProcesso
 
 from sdgbias.benchmark.build import Draw, build
 from sdgbias.benchmark.prompts import prompt_texts
-from sdgbias.raw.images.build import ImageReader
+from sdgbias.raw.images.image_store import ImageReader
 from sdgbias.raw.indicators import directions
 from sdgbias.raw.synthetic import write_sample
 from sdgbias.types import PILLARS, TESTS, ContextTest, Task, View

@@ -27,9 +27,9 @@ from sdgbias.errors import InputError, StoreError
 from sdgbias.files import replacing
 from sdgbias.raw import clusters as clusters_module
 from sdgbias.raw import series
-from sdgbias.raw.images import build as imagestore
+from sdgbias.raw.images import image_store as imagestore
 from sdgbias.raw.images import near_duplicates
-from sdgbias.raw.images.build import ImageSettings
+from sdgbias.raw.images.image_store import ImageSettings
 from sdgbias.raw.indicators import Bins
 from sdgbias.types import Task
 

@@ -169,7 +169,7 @@ def build(
     """
     from sdgbias.benchmark import build as stages
     from sdgbias.benchmark.review import load_verdicts
-    from sdgbias.raw.images.build import ImageSettings
+    from sdgbias.raw.images.image_store import ImageSettings
 
     if indicators is None:
         indicators = (

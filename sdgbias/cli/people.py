@@ -23,7 +23,7 @@ RAW, BENCHMARK = Path("data/people/raw"), Path("data/people/benchmark")
 
 def sample(out: Path, people: int, seed: int) -> None:
     """A synthetic folder in FACET's layout."""
-    from sdgbias.raw.synthetic.people import write_people_sample
+    from sdgbias.raw.synthetic.schematic_people import write_people_sample
 
     bars = Bars()
     persons = write_people_sample(

@@ -128,7 +128,7 @@ def _probes(benchmark: Path, n: int, seed: int, origin: str) -> Probes:
 
 def _make_benchmark(folder: Path) -> None:
     from sdgbias.benchmark import build
-    from sdgbias.raw.images.build import ImageSettings
+    from sdgbias.raw.images.image_store import ImageSettings
     from sdgbias.raw.synthetic import write_sample
 
     write_sample(folder / "raw", 24, 0)

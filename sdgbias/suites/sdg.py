@@ -24,7 +24,7 @@ from sdgbias.methods.cade import Form, argmax_view, decide, streams
 from sdgbias.methods.protocol import constants
 from sdgbias.suites import sdg_censoring
 from sdgbias.suites.sdg_metrics import candidates, metric_rows, present_options
-from sdgbias.suites.suite import EvalSettings, Scored
+from sdgbias.suites.suite import EvalSettings, StoredScores
 from sdgbias.types import DIGITS, OPTION_LETTERS, SDG, TESTS, ContextTest, Task, View
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ class TestResult:
 
 
 def view_logits(
-    scored: Scored, items: pd.DataFrame, task: Task, test: ContextTest, view: View
+    scored: StoredScores, items: pd.DataFrame, task: Task, test: ContextTest, view: View
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(keys (N,), logits (N, K), upper (N, K)) of one view x test; NaN where the item lacks the
     candidate or has no score (yet). logits are -inf where a score is withheld; upper is an upper
@@ -149,7 +149,7 @@ def view_logits(
     return keys.to_numpy(dtype=object), logits, upper
 
 
-def _bounded(scored: Scored, task: Task) -> bool:
+def _bounded(scored: StoredScores, task: Task) -> bool:
     """Whether any score of a task is known by its bound only."""
     bounded = scored.scores.loc[scored.scores["upper"].notna(), "key"]
     if bounded.empty:
@@ -166,7 +166,7 @@ def gold_index(items: pd.DataFrame) -> np.ndarray:
     )
 
 
-def _spoken(scored: Scored) -> dict[tuple[str, str], str]:
+def _spoken(scored: StoredScores) -> dict[tuple[str, str], str]:
     g = scored.generations
     return dict(zip(zip(g["key"], g["start"], strict=True), g["text"], strict=True))
 
@@ -210,7 +210,7 @@ def digit_values(
     return values, unparsed
 
 
-def decoded_numbers(items: pd.DataFrame, scored: Scored, mode: str) -> pd.DataFrame:
+def decoded_numbers(items: pd.DataFrame, scored: StoredScores, mode: str) -> pd.DataFrame:
     """Regression: item_id, test, view, free, parsed, and by_digit (10 numbers, Full only) of every
     decoded answer."""
     spoken, blocks = _spoken(scored), []
@@ -236,7 +236,7 @@ def decoded_numbers(items: pd.DataFrame, scored: Scored, mode: str) -> pd.DataFr
 
 
 def run_test(
-    scored: Scored,
+    scored: StoredScores,
     items: pd.DataFrame,
     task: Task,
     test: ContextTest,
@@ -376,7 +376,7 @@ class Summary:
 
 def summarise(
     items: Mapping[Task, pd.DataFrame],
-    scored: Scored,
+    scored: StoredScores,
     settings: EvalSettings,
 ) -> Summary:
     """From scores to predictions, metric rows and CADE parameters, for both tasks and all their

@@ -18,7 +18,7 @@ from PIL import Image
 from sdgbias.benchmark import quality
 from sdgbias.benchmark.own_build import build_own
 from sdgbias.benchmark.prompts import build_prompts
-from sdgbias.benchmark.quality.expectations import FILES, Verdict
+from sdgbias.benchmark.quality.expectations import FILES, TableVerdict
 from sdgbias.benchmark.quality.rules_raw import stored_facts
 from sdgbias.raw.images import shards
 from sdgbias.types import PILLARS, TESTS, TOLERANCES, Task
@@ -374,7 +374,7 @@ def save_people(tables: Tables, folder: Path) -> Path:
 
 def check(
     table: str, tables: Tables, folder: Path, suites: Path = SUITES, split: str = "id"
-) -> Verdict:
+) -> TableVerdict:
     """quality.check with the other tables at hand; of images with what its shards (written into
     ``folder``) say."""
     frame = tables[table]

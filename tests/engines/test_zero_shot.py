@@ -21,7 +21,7 @@ from sdgbias.benchmark.people_items import CHOICES, P1, class_list
 from sdgbias.engines.hf.zero_shot import ClipZeroShot, VitZeroShot, labels_of, packaged_labels
 from sdgbias.errors import ModelError, NotAnswerable, RegistryError
 from sdgbias.raw.facet import CLASSES
-from sdgbias.raw.synthetic.people import write_people_sample
+from sdgbias.raw.synthetic.schematic_people import write_people_sample
 from sdgbias.scoring import evaluate
 from sdgbias.types import ModelSpec, Prompt
 from tests.builders.tiny_clip import byte_tokenizer, save_clip, save_vit

@@ -90,7 +90,7 @@ class Slice:
 
 
 @dataclass(frozen=True)
-class Evidence:
+class PaperResults:
     """All data that the tables are built from. ``chosen``: registry names selected by the user;
     empty: all."""
 
@@ -242,7 +242,7 @@ def load(
     suite: str = "sdg",
     known: Collection[str] = (),
     among: Sequence[str] | None = None,
-) -> Evidence:
+) -> PaperResults:
     """The newest finished run of each model (of ``models``, if given) in one suite. In the people
     suite, one per model and benchmark, because runs on different benchmarks answer different
     questions. ``known``: names of the paper's models. ``among``: restrict to these runs.
@@ -265,7 +265,7 @@ def load(
     for name in models:
         if name not in valid:
             raise UsageError("--model: " + one_of("model", name, valid))
-    return Evidence(
+    return PaperResults(
         Path(path), tuple(r for r in runs if not models or r.model in models), tuple(models)
     )
 

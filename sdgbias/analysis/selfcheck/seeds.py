@@ -18,7 +18,6 @@ from scipy.stats import binomtest
 from sdgbias.analysis.selfcheck import truth
 from sdgbias.analysis.selfcheck.checks import Check
 from sdgbias.analysis.selfcheck.faults import Instrument
-from sdgbias.analysis.selfcheck.models import plant
 from sdgbias.analysis.selfcheck.nominal import (
     at_most,
     average,
@@ -27,6 +26,7 @@ from sdgbias.analysis.selfcheck.nominal import (
     rate,
     uniform,
 )
+from sdgbias.analysis.selfcheck.plants import plant
 from sdgbias.analysis.selfcheck.truth import Population
 from sdgbias.engines.planted import Habits
 from sdgbias.methods import cade, lean, metrics, stats

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pandas as pd
 
-from sdgbias.analysis.rows import Settings, row, table
+from sdgbias.analysis.rows import AnalysisSettings, row, table
 from sdgbias.analysis.run import RunData
 from sdgbias.analysis.tuning import (
     PARAMETERS,
@@ -38,7 +38,7 @@ STUDY = "search"
 MANY, FOLDS, RESAMPLES = 10, 5, 200
 
 
-def rows(run: RunData, settings: Settings) -> pd.DataFrame:
+def rows(run: RunData, settings: AnalysisSettings) -> pd.DataFrame:
     """Per task and test, methods random (the paper's protocol), many_draws (all val rows, ten times
     the draws), exact and exact_centred: accuracy or mae on test, the same on val (val_...), the
     four parameters, and on test the gain over random, paired by item. For exact_centred also
@@ -47,7 +47,7 @@ def rows(run: RunData, settings: Settings) -> pd.DataFrame:
     return table(r for p in problems(run) for r in _rows(p, settings))
 
 
-def _rows(p: Problem, settings: Settings) -> list[dict[str, object]]:
+def _rows(p: Problem, settings: AnalysisSettings) -> list[dict[str, object]]:
     s, payoff = p.tunable()
     draws, seed = settings.draws, settings.seed
     val, test = p.rows(p.val), p.rows(p.test)
@@ -91,7 +91,7 @@ def _rows(p: Problem, settings: Settings) -> list[dict[str, object]]:
     return made + _trust(p, best, settings)
 
 
-def _trust(p: Problem, found: ExactResult, settings: Settings) -> list[dict[str, object]]:
+def _trust(p: Problem, found: ExactResult, settings: AnalysisSettings) -> list[dict[str, object]]:
     """Reliability of the centred exact optimum: held-out places, plateaus, resampled places."""
     s, payoff = p.tunable()
     place = p.place[p.val]

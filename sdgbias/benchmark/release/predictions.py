@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sdgbias.benchmark.release.prediction_tables import Tables, read_tables
+from sdgbias.benchmark.release.prediction_tables import PredictionTables, read_tables
 from sdgbias.errors import DiskFull, InputError, StoreError, UsageError
 from sdgbias.methods import metrics, stats
 from sdgbias.methods.answers import parse_letter, parse_number, with_first_digit
@@ -38,7 +38,7 @@ class Prepared:
     generated: pd.Series
 
 
-def prepare(t: Tables, numerics: Numerics) -> Prepared:
+def prepare(t: PredictionTables, numerics: Numerics) -> Prepared:
     """Streams, gold answers and the payoff of each candidate."""
     s = streams(
         t.views["full"], t.views["ctx"], t.views["img"], t.views["q"], t.present, Form(numerics)
@@ -90,7 +90,7 @@ class Tuning:
     seed: int = 0
 
 
-def search(t: Tables, p: Prepared, tuning: Tuning) -> SearchResult:
+def search(t: PredictionTables, p: Prepared, tuning: Tuning) -> SearchResult:
     """Tune CADE on the validation rows that have a gold answer and an image view; `exact`
     cross-validates over ids."""
     rows = (t.frame["split"] == "val").to_numpy() & p.gold_ok & p.streams.valid.any(axis=1)
@@ -123,7 +123,7 @@ def _mean_summary(values: np.ndarray, ids: np.ndarray) -> dict[str, float | int]
 
 
 def apply(
-    t: Tables, p: Prepared, params: CadeParams, tolerance: float | None
+    t: PredictionTables, p: Prepared, params: CadeParams, tolerance: float | None
 ) -> tuple[pd.DataFrame, dict[str, object]]:
     """(cade_predictions rows, metrics by split). Regression answers are the generated number with
     CADE's first digit (`mode=replace`; tables can't be decoded further). A generated text without a

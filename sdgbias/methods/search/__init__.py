@@ -13,7 +13,7 @@ from sdgbias.methods.search.random import (
     random_search,
     take,
 )
-from sdgbias.methods.search.spread import Spread, search_spread
+from sdgbias.methods.search.spread import SearchSpread, search_spread
 
 __all__ = [
     "DRAWS",
@@ -25,7 +25,7 @@ __all__ = [
     "Ranges",
     "SearchResult",
     "SearchSettings",
-    "Spread",
+    "SearchSpread",
     "draw_settings",
     "evaluate_draws",
     "exact_search",

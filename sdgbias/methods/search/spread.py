@@ -23,7 +23,7 @@ _DRAWN, _SCALES, _NEAR, _NEAR_DRAWN = 100, (0.3, 0.1, 0.03, 0.01, 0.003), 40, 10
 
 
 @dataclass(frozen=True)
-class Spread:
+class SearchSpread:
     """95 % percentile intervals over resampled places. params (4, 2): of the winning alpha,
     lambda_kl, beta, tau; value: of what the winner earns in its own resample; given: of what the
     given setting earns there.
@@ -46,7 +46,7 @@ def search_spread(
     settings: SearchSettings = SearchSettings(),
     *,
     resamples: int = 500,
-) -> Spread:
+) -> SearchSpread:
     """Repeats the choice of the best setting on `resamples` resamples of the places (clusters (N,),
     with replacement).
 
@@ -82,7 +82,7 @@ def search_spread(
         values.append(means[np.arange(many), winner])
         given.append(means[:, 0])
     chosen = pool[np.concatenate(winners)]
-    return Spread(
+    return SearchSpread(
         np.quantile(chosen, [0.025, 0.975], axis=0).T,
         _interval(values),
         _interval(given),

@@ -270,7 +270,7 @@ def choices(reader: Reader, run: Row) -> dict[str, list[str]]:
 
 
 @dataclass(frozen=True)
-class Listed:
+class Selection:
     """Which answers of a run are listed. cell: task, test, method. outcome: right, wrong, or '' for
     both. flipped: only answers that differ from the previous run. text: part of the question's
     text, case-insensitive. page: from 1. filters: name of one of `filters_of` -> value."""
@@ -283,7 +283,7 @@ class Listed:
     filters: Mapping[str, str] = field(default_factory=dict)
 
 
-def page(reader: Reader, run: Row, listed: Listed) -> dict[str, Any]:
+def page(reader: Reader, run: Row, listed: Selection) -> dict[str, Any]:
     """rows (item_id, what, place, question, gold, said, correct, was, was_right, split), total,
     page, pages, previous (run before; None without one)."""
     suite = suites.named(run["suite"])

@@ -51,7 +51,7 @@ def question_router(site: Site) -> APIRouter:
                 reader,
                 request.query_params,
                 chosen,
-                questions.Listed((task, test, method), outcome, flipped, q.strip(), page),
+                questions.Selection((task, test, method), outcome, flipped, q.strip(), page),
             )
             return site.html(
                 reader,
@@ -173,7 +173,7 @@ def _browse(
     reader: Reader,
     given: Mapping[str, str],
     run: Row,
-    wanted: questions.Listed,
+    wanted: questions.Selection,
 ) -> dict[str, Any]:
     cells = questions.cells(reader, run)
     chosen: list[str] = []
