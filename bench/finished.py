@@ -60,7 +60,7 @@ def build(folder: Path, clusters: int, mcq: int) -> Path:
     )
     stages.write_table(out, "images", index.assign(image_group=index["image_id"]))
     stages.build_series(raw / "indicators", out)
-    stages.build_items(out, mcq, mcq // 5)
+    stages.build_items(out, stages.Draw(mcq, mcq // 5))
     stages.build_prompts(out)
     stages.build_card(out)
     return out

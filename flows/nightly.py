@@ -31,7 +31,7 @@ from sdgbias.errors import GateError, InfrastructureError, SdgbiasError
 from sdgbias.nightly import attempt as work
 from sdgbias.nightly import process, schedule, steps
 from sdgbias.nightly import run as nights
-from sdgbias.nightly.attempt import Outcome
+from sdgbias.nightly.attempt import JobOutcome
 from sdgbias.nightly.plan import TIMEOUT, Job, Night, Settings, benchmarks_of, check, name_of
 from sdgbias.registry import entries
 
@@ -55,7 +55,7 @@ def tell(line: str) -> None:
 )
 def attempt(
     job: Job, results: Path, number: int, device: str | None, pools: bool
-) -> State[Outcome]:
+) -> State[JobOutcome]:
     """One attempt on one model, on this machine or in the work pool of its machine type. The
     timeout is the job's, not Prefect's: it ends the process with all its children, which a Prefect
     timeout cannot do."""
@@ -75,18 +75,18 @@ def step(name: str, settings: Settings, night: Night) -> State[str]:
     return Completed(data=said) if said == steps.DONE else Failed(message=said, data=said)
 
 
-def ask(job: Job, results: Path, device: str | None, pools: bool) -> Outcome:
+def ask(job: Job, results: Path, device: str | None, pools: bool) -> JobOutcome:
     """Attempt one model until its outcome is final; each attempt is a separate task run."""
     started = datetime.now(UTC)
 
-    def once(number: int) -> Outcome:
+    def once(number: int) -> JobOutcome:
         state = attempt(job, results, number, device, pools, return_state=True)
         made = state.result(raise_on_failure=False)
         if isinstance(made, process.Stopped):
             raise made
         if isinstance(made, BaseException):  # an error in the code around the model's process
             return replace(work.crashed(job, made, started, datetime.now(UTC)), attempts=number)
-        if isinstance(made, Outcome):
+        if isinstance(made, JobOutcome):
             return made
         lost = work.crashed(
             job, InfrastructureError(str(state.message)), started, datetime.now(UTC)
@@ -101,7 +101,9 @@ def hands(settings: Settings, pools: bool, address: str) -> nights.Executor:
     artifacts."""
     bar: list[UUID | None] = []
 
-    def seen(event: str, night: Night, found: Sequence[Outcome], said: Mapping[str, str]) -> None:
+    def seen(
+        event: str, night: Night, found: Sequence[JobOutcome], said: Mapping[str, str]
+    ) -> None:
         if event == "planned":
             bar.append(pages.shown(pages.progress, night))
         if event in ("planned", "settled"):
@@ -123,7 +125,7 @@ def hands(settings: Settings, pools: bool, address: str) -> nights.Executor:
     )
 
 
-def ended(summary: nights.Summary) -> State[None]:
+def ended(summary: nights.NightSummary) -> State[None]:
     """Convert a night's summary to the final state of its flow run."""
     if summary.note:
         return Completed(message=summary.note)

@@ -18,7 +18,7 @@ from prefect.artifacts import (
 
 from sdgbias import store
 from sdgbias.errors import StoreError
-from sdgbias.nightly.attempt import Outcome
+from sdgbias.nightly.attempt import JobOutcome
 from sdgbias.nightly.plan import Night
 
 Shown = TypeVar("Shown")
@@ -55,7 +55,7 @@ def advance(bar: UUID | None, done: int, total: int) -> None:
         update_progress_artifact(bar, 100.0 * done / max(1, total))
 
 
-def outcomes(night: Night, found: Sequence[Outcome]) -> None:
+def outcomes(night: Night, found: Sequence[JobOutcome]) -> None:
     """One row per model and suite, including the skipped ones."""
     rows: list[dict[str, object]] = [
         {
@@ -84,7 +84,7 @@ def outcomes(night: Night, found: Sequence[Outcome]) -> None:
     )
 
 
-def counts(found: Sequence[Outcome]) -> str:
+def counts(found: Sequence[JobOutcome]) -> str:
     """'2 published, 1 failed'."""
     kinds = sorted({o.outcome for o in found})
     return (

@@ -49,12 +49,15 @@ def shared() -> Path:
 @pytest.fixture(scope="session")
 def small_benchmark(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A benchmark of 60 synthetic clusters, 120 MCQs and 40 regression questions."""
-    from sdgbias.benchmark.build import build
+    from sdgbias.benchmark.build import Draw, build
     from sdgbias.raw.synthetic import write_sample
 
     folder = tmp_path_factory.mktemp("small")
     write_sample(folder / "raw", 60, 5)
     build(
-        folder / "raw", folder / "raw" / "indicators", folder / "benchmark", mcq=120, regression=40
+        folder / "raw",
+        folder / "raw" / "indicators",
+        folder / "benchmark",
+        Draw(mcq=120, regression=40),
     )
     return folder / "benchmark"

@@ -73,7 +73,7 @@ class ModelNight:
 
 
 @dataclass(frozen=True)
-class Night:
+class NightRecord:
     """night: its id. row: of table ``nights``, with steps, config and benchmarks as dicts. models:
     breaches and failures first. history: night, model, suite, outcome, verdict of the last nights,
     oldest first."""
@@ -105,7 +105,7 @@ def known(results: Path) -> list[str]:
     )
 
 
-def load(results: Path, night: str = "") -> Night | None:
+def load(results: Path, night: str = "") -> NightRecord | None:
     """A night, by default the newest; None if the file has no nights. Raises UsageError for an
     unknown night."""
     nights = known(results)
@@ -158,7 +158,7 @@ def load(results: Path, night: str = "") -> Night | None:
         )
     )
     shown = nights[: nights.index(night) + 1][-NIGHTS_SHOWN:]
-    return Night(night, row, models, _history(results, shown))
+    return NightRecord(night, row, models, _history(results, shown))
 
 
 def _text(value: object) -> str:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from sdgbias import store
 from sdgbias.errors import StoreError
-from sdgbias.methods.cade import Divergence, Stream, Streams, streams
+from sdgbias.methods.cade import Divergence, Form, Stream, Streams, streams
 from sdgbias.types import (
     DIGITS,
     LETTERS,
@@ -30,7 +30,7 @@ _VIEWS = tuple(v.value for v in View)
 
 
 @dataclass(frozen=True)
-class Cell:
+class TaskCell:
     """One task under one context test of one run: N items sorted by item_id, K candidates (3
     letters, up to 10 for user-supplied questions, or 10 digits).
 
@@ -104,7 +104,7 @@ class Cell:
         full, ctx, img, q = (
             self.known(v) for v in (View.FULL, View.CTX_Q, View.IMG_Q, View.Q_ONLY)
         )
-        return streams(full, ctx, img, q, self.present, stream=stream, divergence=divergence)
+        return streams(full, ctx, img, q, self.present, Form(stream=stream, divergence=divergence))
 
 
 @dataclass(frozen=True)
@@ -113,23 +113,23 @@ class RunData:
     regression answers were generated."""
 
     run: Mapping[str, Any]
-    cells: Mapping[tuple[Task, ContextTest], Cell]
+    cells: Mapping[tuple[Task, ContextTest], TaskCell]
     mode: str
 
     @property
     def model(self) -> str:
         return str(self.run["model"])
 
-    def of(self, task: Task) -> list[Cell]:
+    def of(self, task: Task) -> list[TaskCell]:
         """The cells of a task, in the order of the tests."""
         return [self.cells[(task, test)] for test in TESTS[task] if (task, test) in self.cells]
 
     @property
-    def mcq(self) -> list[Cell]:
+    def mcq(self) -> list[TaskCell]:
         return self.of(Task.MCQ)
 
     @property
-    def regression(self) -> list[Cell]:
+    def regression(self) -> list[TaskCell]:
         return self.of(Task.REGRESSION)
 
 
@@ -151,7 +151,7 @@ def load(results: Path, run_id: str) -> RunData:
             "records"
         )
     }
-    cells: dict[tuple[Task, ContextTest], Cell] = {}
+    cells: dict[tuple[Task, ContextTest], TaskCell] = {}
     for task in Task:
         items = _items(results, str(run["benchmark_id"]), run_id, task)
         if items.empty:
@@ -322,7 +322,7 @@ def _cell(
     scores: _Scores,
     decoded: Mapping[tuple[str, str], tuple[np.ndarray, np.ndarray, np.ndarray]],
     params: CadeParams | None,
-) -> Cell:
+) -> TaskCell:
     n, width = len(items), _width(task, items)
     present = np.arange(width)[None, :] < items["n_options"].to_numpy()[:, None]
     nothing = (np.full(n, np.nan), np.zeros(n, dtype=bool), np.full((n, width), np.nan))
@@ -338,7 +338,7 @@ def _cell(
         if task is Task.REGRESSION
         else {}
     )
-    return Cell(
+    return TaskCell(
         task=task,
         test=test,
         items=items,

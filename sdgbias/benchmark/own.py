@@ -16,7 +16,7 @@ from pathlib import Path
 from PIL import Image, UnidentifiedImageError
 
 from sdgbias.benchmark.own_spec import FILE, Spec, near, read_spec
-from sdgbias.benchmark.own_table import Fault, Table, read_table
+from sdgbias.benchmark.own_table import Fault, ItemTable, read_table
 from sdgbias.errors import InputError
 from sdgbias.files import confine
 from sdgbias.raw.images.composite import MAX_PIXELS, open_picture
@@ -126,7 +126,7 @@ def read_folder(root: Path, progress: Progress | None = None) -> Folder:
     return found if faults else replace(found, notes=tuple(_notes(found, spec)))
 
 
-def _missing_columns(spec: Spec, table: Table) -> list[Fault]:
+def _missing_columns(spec: Spec, table: ItemTable) -> list[Fault]:
     if not table.columns:
         return []
     return [
@@ -141,7 +141,7 @@ def _missing_columns(spec: Spec, table: Table) -> list[Fault]:
 
 
 def _questions(
-    root: Path, spec: Spec, table: Table, faults: list[Fault], progress: Progress | None
+    root: Path, spec: Spec, table: ItemTable, faults: list[Fault], progress: Progress | None
 ) -> list[Question]:
     """Every row that could be read; its faults are added to ``faults``."""
     unit = "row" if spec.items.lower().endswith(".parquet") else "line"

@@ -364,7 +364,6 @@ def check_model(
         found,
         others,
         must=bool(against),
-        seed=seed,
         tolerance=tolerance,
         progress=Bars(),
     )

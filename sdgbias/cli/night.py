@@ -21,7 +21,7 @@ from sdgbias.errors import UsageError
 
 if TYPE_CHECKING:
     from sdgbias.nightly.plan import Settings
-    from sdgbias.nightly.run import Summary
+    from sdgbias.nightly.run import NightSummary
 
 ENV_TIMEZONE = "SDGBIAS_TIMEZONE"
 
@@ -217,7 +217,7 @@ def _dry_run(settings: Settings, as_json: bool) -> None:
         typer.echo(f"  {skipped.model:24} {skipped.suite:6} not asked: {skipped.reason}")
 
 
-def lines(done: Summary) -> list[str]:
+def lines(done: NightSummary) -> list[str]:
     """The summary: a table of models, the steps, where to look."""
     if done.note:
         return [done.note]
@@ -242,7 +242,7 @@ def lines(done: Summary) -> list[str]:
     return [*made, f"report: {done.report}"]
 
 
-def _as_dict(done: Summary) -> dict[str, Any]:
+def _as_dict(done: NightSummary) -> dict[str, Any]:
     return asdict(done) | {"exit_code": done.exit_code}
 
 

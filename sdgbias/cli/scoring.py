@@ -59,10 +59,8 @@ def plan(
         entries.load(root, model),
         root,
         benchmark,
-        image_tokens=image_tokens,
+        cost.Counted(chosen, image_tokens, choose(passes)),
         results=results,
-        task=chosen,
-        passes=choose(passes),
         progress=None if as_json else Bars(),
     )
     typer.echo(found.json() if as_json else "\n".join(found.lines()))

@@ -12,7 +12,7 @@ from sdgbias.cli.options import DEFAULT_RESULTS, Bars, ResultsOption
 from sdgbias.errors import InfrastructureError, SdgbiasError
 
 if TYPE_CHECKING:
-    from sdgbias.report.wandb.night import Logged
+    from sdgbias.report.wandb.night_runs import Logged
 
 wandb_app = typer.Typer(
     help="Weights & Biases: a run per model and night, offline until it is sent.",
@@ -58,7 +58,7 @@ def log(
     They belong to the team and project that WANDB_ENTITY and WANDB_PROJECT name now (default: the
     key's own, sdgbias).
     """
-    from sdgbias.report.wandb.night import log_night
+    from sdgbias.report.wandb.night_runs import log_night
 
     target = _folder(results, folder)
     made = log_night(
@@ -95,7 +95,7 @@ def told(made: list[Logged], target: Path) -> list[Logged]:
 def offline_runs(results: Path, target: Path) -> None:
     """What `sdgbias report --wandb` does: the newest runs into a folder; whatever goes wrong is one
     line, the report stands."""
-    from sdgbias.report.wandb.night import log_night
+    from sdgbias.report.wandb.night_runs import log_night
 
     try:
         failed = told(log_night(results, target), target)

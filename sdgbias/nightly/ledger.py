@@ -20,7 +20,7 @@ import pandas as pd
 
 from sdgbias import files, store
 from sdgbias.errors import InfrastructureError, StoreError
-from sdgbias.nightly.attempt import PUBLISHED, SKIPPED, UNCHANGED, Outcome
+from sdgbias.nightly.attempt import PUBLISHED, SKIPPED, UNCHANGED, JobOutcome
 from sdgbias.nightly.plan import Night, Settings
 from sdgbias.nightly.schedule import NIGHT
 
@@ -107,7 +107,7 @@ def begin(settings: Settings, night: Night, now: datetime) -> str:
     return ""
 
 
-def record(results: Path, night: Night, outcomes: Sequence[Outcome]) -> str:
+def record(results: Path, night: Night, outcomes: Sequence[JobOutcome]) -> str:
     """Store outcomes, first beside the results file; return why they could not be stored ('' if
     they were). A locked or full file never raises. An outcome published by an earlier start of this
     night stays 'published'."""
@@ -132,7 +132,7 @@ def end(
     status: str,
     steps: Mapping[str, str],
     now: datetime,
-    outcomes: Sequence[Outcome] = (),
+    outcomes: Sequence[JobOutcome] = (),
 ) -> str:
     """Close a night; ``outcomes``: all of its outcomes, stored again in case the file was locked
     earlier. Returns why the results file could not be written ('' if it was); the next `begin` then
@@ -273,8 +273,8 @@ def _keep_rows(results: Path, night: str, rows: list[dict[str, Any]]) -> None:
         store.upsert(results, {"night_models": _frame(kept)})
 
 
-def _skipped(night: Night, skipped: Any, now: datetime) -> Outcome:
-    return Outcome(
+def _skipped(night: Night, skipped: Any, now: datetime) -> JobOutcome:
+    return JobOutcome(
         skipped.model,
         skipped.suite,
         SKIPPED,

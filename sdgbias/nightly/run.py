@@ -28,21 +28,21 @@ from typing import TypeVar
 from sdgbias.errors import GateError, InfrastructureError, SdgbiasError
 from sdgbias.nightly import attempt, ledger, process, quarantine, schedule
 from sdgbias.nightly import steps as finish
-from sdgbias.nightly.attempt import FAILED, Outcome
+from sdgbias.nightly.attempt import FAILED, JobOutcome
 from sdgbias.nightly.plan import Job, Night, Settings, check, name_of, tonight
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Summary:
+class NightSummary:
     """Result of a night. status: 'done', 'failed' (no model could be scored), '' (the night was
     already done). steps: step -> 'done' or the reason it failed. unsaved: why the results file
     could not be written, '' if it was. note: why nothing was run."""
 
     night: str
     status: str
-    outcomes: tuple[Outcome, ...] = ()
+    outcomes: tuple[JobOutcome, ...] = ()
     steps: dict[str, str] | None = None
     seconds: float = 0.0
     report: str = ""
@@ -67,7 +67,9 @@ class Summary:
         return InfrastructureError.exit_code if bad else 0
 
 
-def _nobody(event: str, night: Night, outcomes: Sequence[Outcome], said: Mapping[str, str]) -> None:
+def _nobody(
+    event: str, night: Night, outcomes: Sequence[JobOutcome], said: Mapping[str, str]
+) -> None:
     return None
 
 
@@ -82,10 +84,10 @@ class Executor:
     model), 'asked' (after the last), the name of each step, and 'closed'.
     """
 
-    ask: Callable[[Job, Path, str | None], Outcome] = attempt.keep_trying_here
+    ask: Callable[[Job, Path, str | None], JobOutcome] = attempt.keep_trying_here
     step: Callable[[str, Settings, Night], str] = finish.do
     devices: Callable[[int, int], list[str | None]] = lambda jobs, models: attempt.devices(jobs)
-    seen: Callable[[str, Night, Sequence[Outcome], Mapping[str, str]], None] = _nobody
+    seen: Callable[[str, Night, Sequence[JobOutcome], Mapping[str, str]], None] = _nobody
 
 
 def run(
@@ -94,7 +96,7 @@ def run(
     tell: Callable[[str], None] = print,
     hands: Executor = Executor(),
     steps: Sequence[str] = finish.STEPS,
-) -> Summary:
+) -> NightSummary:
     """Run a whole night. A night of this name that is already done is not run again; an interrupted
     one is resumed.
 
@@ -108,7 +110,7 @@ def run(
     settings = replace(settings, night=name)  # fixed now: the minute in the name may change later
     with ledger.only_one(settings.results, name):
         if ledger.status(settings.results, name) == ledger.DONE:
-            return Summary(name, "", note=f"night {name} is done already; nothing to do")
+            return NightSummary(name, "", note=f"night {name} is done already; nothing to do")
         night = tonight(settings, now())
         ledger.begin(settings, night, now())
         said: dict[str, str] = {}
@@ -130,7 +132,7 @@ def run(
             process.stop_all()
             ledger.end(settings.results, night, ledger.INTERRUPTED, said, now(), [])
             raise
-    return Summary(
+    return NightSummary(
         name,
         status,
         tuple(outcomes),
@@ -141,11 +143,11 @@ def run(
     )
 
 
-def _unreadable(night: Night, now: datetime) -> list[Outcome]:
+def _unreadable(night: Night, now: datetime) -> list[JobOutcome]:
     """Record unreadable registry entries as failures of tonight. They are not quarantined: there is
     no valid entry to write that into."""
     return [
-        Outcome(
+        JobOutcome(
             s.model,
             s.suite,
             FAILED,
@@ -166,7 +168,7 @@ def _everybody(
     now: Callable[[], datetime],
     tell: Callable[[str], None],
     hands: Executor,
-) -> list[Outcome]:
+) -> list[JobOutcome]:
     """Run all jobs, those with a finished run first (they need no process). The suites of one model
     run one after the other, because they share its scores."""
     today = now().astimezone(schedule.zone(settings.timezone)).date()
@@ -226,7 +228,7 @@ def _at_once(attempt: Sequence[Callable[[], T]], most: int) -> list[T]:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def line(outcome: Outcome) -> str:
+def line(outcome: JobOutcome) -> str:
     """Describe one outcome in a line: 'published, 12 s', 'failed after 2 attempts, 31 s:
     OutOfMemory: ...'."""
     tries = f" after {outcome.attempts} attempts" if outcome.attempts > 1 else ""
@@ -238,7 +240,7 @@ def line(outcome: Outcome) -> str:
 def _close(
     settings: Settings,
     night: Night,
-    outcomes: Sequence[Outcome],
+    outcomes: Sequence[JobOutcome],
     said: dict[str, str],
     steps: Sequence[str],
     tell: Callable[[str], None],

@@ -18,13 +18,13 @@ from sdgbias import __version__, store, suites
 from sdgbias.engines import Backend, load
 from sdgbias.engines.agreement import require_agreement
 from sdgbias.errors import InfrastructureError, ModelError, NotAnswerable, OutOfMemory, UsageError
-from sdgbias.raw.images.build import ImageReader
+from sdgbias.raw.images.image_store import ImageReader
 from sdgbias.raw.images.variants import Pictures
 from sdgbias.scoring.cache import ScoreCache
 from sdgbias.scoring.plan import Plan, askable, make_plan
-from sdgbias.scoring.scorer import EnginePool, Progress, Run, not_generated, scorer_for
+from sdgbias.scoring.scorer import EnginePool, PlanScorer, Progress, not_generated, scorer_for
 from sdgbias.suites.sdg import read_table
-from sdgbias.suites.suite import EvalSettings, Scored, Suite
+from sdgbias.suites.suite import EvalSettings, StoredScores, Suite
 from sdgbias.types import NEEDS_PICTURES, ModelSpec, View
 
 #: Why an engine that only chooses labels can't score a prompt.
@@ -95,9 +95,9 @@ def open_engine(
         )
     engine: Backend | EnginePool
     if pool.ray:
-        from sdgbias.scoring.ray import Cluster
+        from sdgbias.scoring.ray import RayCluster
 
-        engine = Cluster(spec, root, benchmark, pool.ray, pool.workers)
+        engine = RayCluster(spec, root, benchmark, pool.ray, pool.workers)
     elif several:
         from sdgbias.scoring.workers import WorkerPool
 
@@ -116,8 +116,8 @@ class Scoring:
     keys of the prompts that were sent for the first time."""
 
     plan: Plan
-    scored: Scored
-    scorer: Run
+    scored: StoredScores
+    scorer: PlanScorer
     asked: frozenset[str]
 
     @property
@@ -198,7 +198,7 @@ def score_model(
         scorer.failures += [(key, NotAnswerable.kind, why) for key, why in unanswerable.items()]
         for kind in ("scores", "generations"):
             cache.compact(kind)
-        scored = Scored(plan.cells, cache.read("scores"), cache.read("generations"))
+        scored = StoredScores(plan.cells, cache.read("scores"), cache.read("generations"))
         return Scoring(plan, scored, scorer, asked)
 
 

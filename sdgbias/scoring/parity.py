@@ -150,7 +150,6 @@ def check(
     others: Mapping[str, ModelSpec],
     *,
     must: bool = False,
-    seed: int = 0,
     tolerance: float | None = None,
     progress: Progress = lambda what, done, total: None,
 ) -> dict[str, Any]:
@@ -159,7 +158,7 @@ def check(
     limit = TOLERANCES[spec.dtype] if tolerance is None else tolerance
     prompts, size = found.prompts, spec.batch_size
     batched = list(range(len(prompts)))
-    shuffled = np.random.default_rng(seed).permutation(len(prompts)).tolist()
+    shuffled = np.random.default_rng(found.seed).permutation(len(prompts)).tolist()
     steps = 3 + len(others)
     progress(f"{spec.name}: probing", 0, steps)
     with _loaded(spec, root) as engine:
@@ -217,7 +216,7 @@ def check(
         "dtype": spec.dtype,
         "fingerprint": fingerprint,
         "tolerance": limit,
-        "seed": seed,
+        "seed": found.seed,
         "probes": {
             "n": len(prompts),
             "of": found.origin,
@@ -385,7 +384,7 @@ def probe(
         return Verdict(True, f"not probed: backend {spec.backend}")
     found = probes(benchmark, n, seed, spec.views)
     try:
-        told = check(spec, root, found, {}, seed=seed, progress=progress)
+        told = check(spec, root, found, {}, progress=progress)
     except (ModelError, InfrastructureError, RegistryError) as error:
         return Verdict(False, f"{type(error).__name__}: {str(error).splitlines()[0]}")
     failed, bad = told["probes"]["failed"], [row for row in told["itself"] if not row["agrees"]]

@@ -30,11 +30,12 @@ _THIRD = re.compile(r"; C\. [^\n]*(?=\n)")
 @dataclass(frozen=True)
 class Probes:
     """prompts in plan order; origin: the benchmark's id, or that they were generated for this
-    check; strata: the number of each kind."""
+    check; strata: the number of each kind; seed: of the draw."""
 
     prompts: list[Prompt]
     origin: str
     strata: dict[str, int]
+    seed: int = 0
 
     @property
     def digest(self) -> str:
@@ -125,17 +126,17 @@ def _probes(benchmark: Path, n: int, seed: int, origin: str, views: Sequence[str
         f"{kind} {'with a picture' if p.images else 'without'}"
         for kind, p in zip(kinds, prompts, strict=True)
     ]
-    return Probes(prompts, origin, {name: names.count(name) for name in sorted(set(names))})
+    return Probes(prompts, origin, {name: names.count(name) for name in sorted(set(names))}, seed)
 
 
 def _make_benchmark(folder: Path) -> None:
     from sdgbias.benchmark import build
-    from sdgbias.raw.images.build import ImageSettings
+    from sdgbias.raw.images.image_store import ImageSettings
     from sdgbias.raw.synthetic import write_sample
 
     write_sample(folder / "raw", 24, 0)
     build.build_clusters(folder / "raw", folder)
     build.build_images(folder / "raw", folder, ImageSettings())
     build.build_series(folder / "raw" / "indicators", folder)
-    build.build_items(folder, 96, 48)
+    build.build_items(folder, build.Draw(96, 48))
     build.build_prompts(folder)

@@ -60,9 +60,9 @@ class Sink(Protocol):
     def append(self, kind: str, rows: pd.DataFrame) -> None: ...
 
 
-class Run(Protocol):
-    """Scores a plan: a Scorer here, workers.WorkerPool in several processes, ray.Cluster on several
-    machines."""
+class PlanScorer(Protocol):
+    """Scores a plan: a Scorer here, workers.WorkerPool in several processes, ray.RayCluster on
+    several machines."""
 
     failures: list[tuple[str, str, str]]
     seconds: float
@@ -76,7 +76,7 @@ class EnginePool(Loaded, ABC):
     """Engines in other processes; the pool provides the scorer."""
 
     @abstractmethod
-    def scorer(self, cache: ScoreCache, images: Mapping[str, tuple[bytes, ...]]) -> Run: ...
+    def scorer(self, cache: ScoreCache, images: Mapping[str, tuple[bytes, ...]]) -> PlanScorer: ...
 
 
 def scorer_for(
@@ -84,7 +84,7 @@ def scorer_for(
     cache: ScoreCache,
     images: Mapping[str, tuple[bytes, ...]],
     spec: ModelSpec,
-) -> Run:
+) -> PlanScorer:
     if isinstance(engine, EnginePool):
         return engine.scorer(cache, images)
     return Scorer(engine, cache, images, spec)

@@ -169,8 +169,8 @@ class Worker:
 
 class WorkerPool(EnginePool):
     """N engines of one model. Has the identity attributes of a backend (`fingerprint`, `counts`)
-    and the run attributes of a Scorer (scorer.Run); `seconds`: inside all engines together. The
-    first engine is loaded at once, the others when there is work."""
+    and the run attributes of a Scorer (scorer.PlanScorer); `seconds`: inside all engines together.
+    The first engine is loaded at once, the others when there is work."""
 
     def __init__(
         self, spec: ModelSpec, root: Path, benchmark: Path, results: Path, size: int

@@ -26,7 +26,7 @@ from sdgbias.methods.labels import OPTIONS, Label, LetterGrams, TextEncoder, enc
 from sdgbias.raw.facet import CLASSES, GROUPS, SPELLINGS
 from sdgbias.suites import facet_groups
 from sdgbias.suites.sdg import read_table
-from sdgbias.suites.suite import EvalSettings, Images, Progress, Scored, Suite
+from sdgbias.suites.suite import EvalSettings, Images, Progress, StoredScores, Suite
 from sdgbias.types import FACET, View
 
 NAME = FACET
@@ -117,7 +117,7 @@ def read(
     )
 
 
-def answers(scored: Scored, encoder: TextEncoder | None = None) -> pd.DataFrame:
+def answers(scored: StoredScores, encoder: TextEncoder | None = None) -> pd.DataFrame:
     """task, item_id, test, view, text, label, how, similarity: every free answer with its label.
     ``encoder``: default the packaged one."""
     encoder = encoder or LetterGrams()
@@ -136,7 +136,7 @@ def answers(scored: Scored, encoder: TextEncoder | None = None) -> pd.DataFrame:
     return pd.concat(blocks, ignore_index=True) if blocks else pd.DataFrame(columns=columns)
 
 
-def choices(scored: Scored) -> pd.DataFrame:
+def choices(scored: StoredScores) -> pd.DataFrame:
     """task, item_id, test, method, label of the first token's candidates: full_argmax and q_only.
     Ties go to the earlier letter."""
     cells = scored.cells[scored.cells["task"] == CHOICE].merge(
@@ -237,7 +237,7 @@ def previews(items: pd.DataFrame, images: Mapping[str, tuple[bytes, ...]]) -> pd
 
 def tables(
     benchmark: Path,
-    scored: Scored,
+    scored: StoredScores,
     *,
     seed: int = 0,
     encoder: TextEncoder | None = None,
@@ -267,7 +267,11 @@ def _unanswerable(benchmark: Path, wanted: pd.DataFrame, names: Collection[str])
 
 
 def _tables(
-    benchmark: Path, scored: Scored, settings: EvalSettings, images: Images, progress: Progress
+    benchmark: Path,
+    scored: StoredScores,
+    settings: EvalSettings,
+    images: Images,
+    progress: Progress,
 ) -> dict[str, pd.DataFrame]:
     return tables(benchmark, scored, seed=settings.seed, images=images)
 

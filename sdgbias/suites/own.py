@@ -23,7 +23,7 @@ from sdgbias.errors import InputError
 from sdgbias.methods import metrics, stats
 from sdgbias.raw.images.composite import open_picture
 from sdgbias.suites import sdg, sdg_tables
-from sdgbias.suites.suite import EvalSettings, Images, Progress, Scored, Suite
+from sdgbias.suites.suite import EvalSettings, Images, Progress, StoredScores, Suite
 from sdgbias.types import OPTION_LETTERS, ContextTest, Task, View
 
 #: Bumped when the processing of answers changes, so that older runs are recomputed.
@@ -77,7 +77,11 @@ def identity(settings: EvalSettings) -> dict[str, object]:
 
 
 def tables(
-    benchmark: Path, scored: Scored, settings: EvalSettings, images: Images, progress: Progress
+    benchmark: Path,
+    scored: StoredScores,
+    settings: EvalSettings,
+    images: Images,
+    progress: Progress,
 ) -> dict[str, pd.DataFrame]:
     """The rows of every store table for one run, except scores and failures. Raises InputError
     where no answer was scored, GateError where the predictions break a rule."""
@@ -86,10 +90,7 @@ def tables(
     summary = sdg.summarise(
         {Task.MCQ: items},
         scored,
-        draws=settings.draws,
-        seed=settings.seed,
-        numerics=settings.numerics,
-        search=settings.search,
+        settings,
     )
     progress("tuning CADE", 1, 1)
     answers, found = summary.predictions, summary.metrics
@@ -153,7 +154,12 @@ def preview(picture: bytes) -> bytes:
 
 
 def metric_rows(
-    items: pd.DataFrame, answers: pd.DataFrame, scored: Scored, *, draws: int = 2_000, seed: int = 0
+    items: pd.DataFrame,
+    answers: pd.DataFrame,
+    scored: StoredScores,
+    *,
+    draws: int = 2_000,
+    seed: int = 0,
 ) -> pd.DataFrame:
     """Rows in addition to the first suite's: letters (share_A: how often a letter is chosen,
     recall_A: how often it is chosen where it is right), tie_rate of the views, and by group
@@ -181,7 +187,7 @@ def metric_rows(
     return pd.DataFrame(rows, columns=_ROW)
 
 
-def _ties(scored: Scored) -> pd.DataFrame:
+def _ties(scored: StoredScores) -> pd.DataFrame:
     """item_id, method, tied of every view: whether two options share its largest logit."""
     cells = scored.cells.merge(scored.scores[["key", "logits"]], on="key")
 

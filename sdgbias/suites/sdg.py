@@ -20,15 +20,15 @@ from sdgbias.errors import InputError
 from sdgbias.methods import metrics, stats
 from sdgbias.methods.answers import parse_number, with_first_digit
 from sdgbias.methods.bounds import between, fill
-from sdgbias.methods.cade import Numerics, argmax_view, decide, streams
+from sdgbias.methods.cade import Form, argmax_view, decide, streams
 from sdgbias.methods.protocol import constants
 from sdgbias.suites import sdg_censoring
 from sdgbias.suites.sdg_metrics import candidates, metric_rows, present_options
-from sdgbias.suites.suite import EvalSettings, Scored
+from sdgbias.suites.suite import EvalSettings, StoredScores
 from sdgbias.types import DIGITS, OPTION_LETTERS, SDG, TESTS, ContextTest, Task, View
 
 if TYPE_CHECKING:
-    from sdgbias.methods.search import Kind, SearchResult
+    from sdgbias.methods.search import SearchResult
 
 NAME = SDG
 #: Bumped when the processing of scores changes (parsing an answer, a metric), so that older runs
@@ -132,7 +132,7 @@ class TestResult:
 
 
 def view_logits(
-    scored: Scored, items: pd.DataFrame, task: Task, test: ContextTest, view: View
+    scored: StoredScores, items: pd.DataFrame, task: Task, test: ContextTest, view: View
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(keys (N,), logits (N, K), upper (N, K)) of one view x test; NaN where the item lacks the
     candidate or has no score (yet). logits are -inf where a score is withheld; upper is an upper
@@ -149,7 +149,7 @@ def view_logits(
     return keys.to_numpy(dtype=object), logits, upper
 
 
-def _bounded(scored: Scored, task: Task) -> bool:
+def _bounded(scored: StoredScores, task: Task) -> bool:
     """Whether any score of a task is known by its bound only."""
     bounded = scored.scores.loc[scored.scores["upper"].notna(), "key"]
     if bounded.empty:
@@ -166,7 +166,7 @@ def gold_index(items: pd.DataFrame) -> np.ndarray:
     )
 
 
-def _spoken(scored: Scored) -> dict[tuple[str, str], str]:
+def _spoken(scored: StoredScores) -> dict[tuple[str, str], str]:
     g = scored.generations
     return dict(zip(zip(g["key"], g["start"], strict=True), g["text"], strict=True))
 
@@ -210,7 +210,7 @@ def digit_values(
     return values, unparsed
 
 
-def decoded_numbers(items: pd.DataFrame, scored: Scored, mode: str) -> pd.DataFrame:
+def decoded_numbers(items: pd.DataFrame, scored: StoredScores, mode: str) -> pd.DataFrame:
     """Regression: item_id, test, view, free, parsed, and by_digit (10 numbers, Full only) of every
     decoded answer."""
     spoken, blocks = _spoken(scored), []
@@ -236,26 +236,23 @@ def decoded_numbers(items: pd.DataFrame, scored: Scored, mode: str) -> pd.DataFr
 
 
 def run_test(
-    scored: Scored,
+    scored: StoredScores,
     items: pd.DataFrame,
     task: Task,
     test: ContextTest,
-    *,
-    draws: int,
-    seed: int,
-    numerics: Numerics,
-    mode: str,
-    kind: Kind = "random",
+    settings: EvalSettings,
 ) -> TestResult:
     """Predictions of every view and of CADE for one task x test. Where scores are withheld, a view
     chooses the largest of the known ones, and CADE takes the others at their bounds; InputError
     with numerics other than `exact`, for which the bounds don't hold."""
-    from sdgbias.methods.search import take, tune  # numba: not for those who only need an id
+    # numba: not for those who only need an id
+    from sdgbias.methods.search import SearchSettings, take, tune
 
     present = present_options(items, task)
     found = {view: view_logits(scored, items, task, test, view) for view in View}
     logits = {view: z for view, (_, z, _) in found.items()}
     bounded = _bounded(scored, task)
+    numerics = settings.numerics
     if bounded and numerics != "exact":
         raise InputError(
             f"{task.value}: some scores of this model are withheld, and what that leaves open is"
@@ -266,7 +263,7 @@ def run_test(
     full, ctx, img, q = (
         fill(views[view]) for view in (View.FULL, View.CTX_Q, View.IMG_Q, View.Q_ONLY)
     )
-    s = streams(full, ctx, img, q, present, numerics=numerics)
+    s = streams(full, ctx, img, q, present, Form(numerics))
     choice = {view.value: argmax_view(logits[view], present) for view in View}
     value: dict[str, np.ndarray] = {}
     unparsed: dict[str, np.ndarray] = {}
@@ -277,12 +274,18 @@ def run_test(
         spoken = _spoken(scored)
         for view in View:
             value[view.value], unparsed[view.value] = _free_values(found[view][0], spoken)
-        by_digit, no_number = digit_values(found[View.FULL][0], spoken, mode)
+        by_digit, no_number = digit_values(found[View.FULL][0], spoken, settings.mode)
         payoff = -np.abs(by_digit - items["answer"].to_numpy(dtype=float)[:, None])
     usable = s.valid.any(axis=1) & np.isfinite(payoff).all(axis=1)
     val = (items["split"] == "val").to_numpy() & usable
     search = (
-        tune(take(s, val), payoff[val], task, search=kind, draws=draws, seed=seed)
+        tune(
+            take(s, val),
+            payoff[val],
+            task,
+            search=settings.search,
+            settings=SearchSettings(settings.draws, settings.seed),
+        )
         if val.any()
         else None
     )
@@ -373,13 +376,8 @@ class Summary:
 
 def summarise(
     items: Mapping[Task, pd.DataFrame],
-    scored: Scored,
-    *,
-    draws: int,
-    seed: int,
-    numerics: Numerics = "exact",
-    mode: str = "continue",
-    search: Kind = "random",
+    scored: StoredScores,
+    settings: EvalSettings,
 ) -> Summary:
     """From scores to predictions, metric rows and CADE parameters, for both tasks and all their
     tests."""
@@ -397,11 +395,7 @@ def summarise(
                 table,
                 task,
                 test,
-                draws=draws,
-                seed=seed,
-                numerics=numerics,
-                mode=mode,
-                kind=search,
+                settings,
             )
             block = predictions(table, task, r)
             for method, flags in r.unparsed.items():
@@ -422,7 +416,7 @@ def summarise(
                         p.lambda_kl,
                         p.beta,
                         p.tau,
-                        "" if task is Task.MCQ else mode,
+                        "" if task is Task.MCQ else settings.mode,
                         objective,
                         found.value,
                         found.n_val,

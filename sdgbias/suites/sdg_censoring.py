@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from sdgbias.methods import stats
-from sdgbias.methods.bounds import Bounds, Verdict, alone, payoff_bounds, verdict
+from sdgbias.methods.bounds import BoundedChoice, Bounds, alone, payoff_bounds, verdict
 from sdgbias.methods.cade import Bools, Floats
 from sdgbias.types import CadeParams, Task, View
 
@@ -70,7 +70,7 @@ def _block(
     rows: Bools,
     censored: Bools,
     unanswered: Bools,
-    v: Verdict,
+    v: BoundedChoice,
     payoff: Floats,
 ) -> pd.DataFrame:
     low, high = payoff_bounds(v, payoff)

@@ -12,7 +12,7 @@ from sdgbias.benchmark.prompts import option_letters
 from sdgbias.methods import stats
 from sdgbias.raw.indicators import letter_directions
 from sdgbias.suites import sdg_censoring
-from sdgbias.suites.suite import Scored
+from sdgbias.suites.suite import StoredScores
 from sdgbias.types import DIGITS, TESTS, Task, View
 
 IMAGE_FREE = (View.Q_ONLY.value, View.CTX_Q.value)
@@ -124,7 +124,7 @@ def metric_rows(
     items: pd.DataFrame,
     task: Task,
     frame: pd.DataFrame,
-    scored: Scored,
+    scored: StoredScores,
     judged: pd.DataFrame | None = None,
 ) -> pd.DataFrame:
     """Rows task, test, method, pillar, indicator, metric, value, n, ci_low, ci_high, clusters, note

@@ -39,7 +39,7 @@ class EvalSettings:
 
 
 @dataclass(frozen=True)
-class Scored:
+class StoredScores:
     """cells: task, item_id, test, view, key. scores and generations as read from the cache."""
 
     cells: pd.DataFrame
@@ -55,7 +55,7 @@ class Tables(Protocol):
     def __call__(
         self,
         benchmark: Path,
-        scored: Scored,
+        scored: StoredScores,
         settings: EvalSettings,
         images: Images,
         progress: Progress,

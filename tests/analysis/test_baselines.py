@@ -12,8 +12,8 @@ import pandas as pd
 import pytest
 
 from sdgbias import store
-from sdgbias.analysis.rows import KEY, Settings
-from sdgbias.analysis.run import Cell, RunData, load
+from sdgbias.analysis.rows import KEY, AnalysisSettings
+from sdgbias.analysis.run import RunData, TaskCell, load
 from sdgbias.analysis.studies import baselines, perturbation
 from sdgbias.methods.baselines import METHODS
 from sdgbias.registry import entries
@@ -23,14 +23,14 @@ from sdgbias.suites.suite import EvalSettings
 from sdgbias.types import ContextTest, ModelSpec, Task, View
 from tests.builders.analysis_run import mcq_cell, number_cell, one, run_of
 
-QUICK = Settings(draws=50, bootstrap=100)
+QUICK = AnalysisSettings(draws=50, bootstrap=100)
 NAN = float("nan")
 P = np.log
 
 
 def cell(
     test: str = "T1", split: tuple[str, ...] = ("test", "test", "test", "val", "val", "val")
-) -> Cell:
+) -> TaskCell:
     """Six items of two places. Full says A, B, A, C, C, A. Against the context Post-Hoc says C, B,
     A, ...; gold A, B, B, C, C, B."""
     full = P(

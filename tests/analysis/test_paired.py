@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sdgbias.analysis.rows import KEY, Settings
+from sdgbias.analysis.rows import KEY, AnalysisSettings
 from sdgbias.analysis.studies import paired
 from sdgbias.errors import UsageError
 from tests.builders.analysis_run import OPEN, mcq_cell, number_cell, one, run_of
@@ -22,7 +22,7 @@ def test_gain_by_place_and_by_country() -> None:
         params=OPEN,
         country=[f"country-{i // 2:02d}" for i in range(24)],
     )
-    rows = paired.rows(run_of(cell), Settings())
+    rows = paired.rows(run_of(cell), AnalysisSettings())
     pick = {"test": "T1", "method": "cade", "level": "cade minus full"}
     place, country = (
         one(rows, **pick, by=by, metric="accuracy_gain") for by in ("cluster", "country")
@@ -49,7 +49,7 @@ def test_few_countries_have_no_interval_and_say_so() -> None:
         {"full": [A] * 4, "img_q": [B, A, A, A]}, "BAAA", params=OPEN, country=["x", "x", "y", "z"]
     )
     row = one(
-        paired.rows(run_of(cell), Settings()),
+        paired.rows(run_of(cell), AnalysisSettings()),
         test="T1",
         level="cade minus full",
         by="country",
@@ -66,7 +66,7 @@ def test_numbers_are_compared_by_interval_accuracy() -> None:
         {"full": [4.0] * 3}, [7.0, 7.0, 4.0], digits, {"full": z.tolist()}, params=OPEN
     )
     row = one(
-        paired.rows(run_of(cell), Settings()),
+        paired.rows(run_of(cell), AnalysisSettings()),
         task="regression",
         test="T2",
         level="cade minus full",

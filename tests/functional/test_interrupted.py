@@ -33,7 +33,7 @@ WATCHED = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "shutil.rmt
 
 def _run(stage: str, raw: Path, out: Path) -> None:
     from sdgbias.benchmark import build, quality
-    from sdgbias.raw.images.build import ImageSettings
+    from sdgbias.raw.images.image_store import ImageSettings
 
     steps: dict[str, Callable[[], object]] = {
         "clusters": lambda: build.build_clusters(raw, out),

@@ -16,7 +16,7 @@ import pytest
 from sdgbias import store
 from sdgbias.cli import wandb
 from sdgbias.errors import InfrastructureError, UsageError
-from sdgbias.report.wandb import night as wandb_night
+from sdgbias.report.wandb import night_runs as wandb_night
 from sdgbias.report.wandb import sync, team_report
 from sdgbias.report.wandb.sections import report_sections
 from tests.builders.commands import environment, ok, refused, sdgbias

@@ -35,7 +35,7 @@ from sdgbias.analysis.selfcheck.faults import instrument
 size = seeds.Size(tuned=2, plain=40, items=500, draws=50, copies=20)
 found = tuple(seeds.checks(size, instrument("order"), 0, pipeline.silent))
 failed = tuple(checks.failed(found))
-verdict = selfcheck.Verdict(
+verdict = selfcheck.SelfcheckVerdict(
     found, failed, (), "small", 0, "b1", True, 0, 0, 0, 2, 40, 0.0, "order"
 )
 try:
@@ -57,7 +57,9 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return told
 
 
-def run(s: Settings, argv, lines: list[str] | None = None, now: datetime = NOW) -> nights.Summary:  # type: ignore[no-untyped-def]
+def run(
+    s: Settings, argv, lines: list[str] | None = None, now: datetime = NOW
+) -> nights.NightSummary:  # type: ignore[no-untyped-def]
     hands = nights.Executor(
         ask=partial(attempt.keep_trying_here, sleep=lambda seconds: None, argv=argv)
     )
@@ -83,7 +85,7 @@ def test_one_bad_model_never_spoils_the_night(
             raise ZeroDivisionError("in the code around it")
         return codes(job, results, number)
 
-    def ask(job: Job, results: Path, device: str | None) -> attempt.Outcome:
+    def ask(job: Job, results: Path, device: str | None) -> attempt.JobOutcome:
         patient = replace(
             job, timeout_s=1.5 if job.model == "hung" else 120.0
         )  # on a busy machine good models take their time as well
@@ -282,7 +284,7 @@ def test_analysis_waits_for_something_new(tmp_path: Path) -> None:
     ledger.record(
         s.results,
         later,
-        [attempt.Outcome("a", "sdg", "published", run_id="a-2", night=later.night)],
+        [attempt.JobOutcome("a", "sdg", "published", run_id="a-2", night=later.night)],
     )
     assert finish.needed("analyse", s, later)
     assert quarantine.failures(ledger.history(s.results, "a")) == 0

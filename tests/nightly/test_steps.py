@@ -11,7 +11,7 @@ import pytest
 
 from sdgbias.nightly import ledger, process, steps
 from sdgbias.nightly import run as nights
-from sdgbias.nightly.attempt import Outcome
+from sdgbias.nightly.attempt import JobOutcome
 from sdgbias.nightly.plan import Night, Settings
 from tests.builders.night_stubs import NIGHT, NOW, settings
 
@@ -34,7 +34,7 @@ def test_page_and_wandb_are_made_at_the_same_time_and_told_in_order(tmp_path: Pa
         return "the folder is full" if name == "wandb" else steps.DONE
 
     def look(
-        event: str, night: Night, outcomes: Sequence[Outcome], said: Mapping[str, str]
+        event: str, night: Night, outcomes: Sequence[JobOutcome], said: Mapping[str, str]
     ) -> None:
         seen.append((event, tuple(said)))
 

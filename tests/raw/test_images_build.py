@@ -11,9 +11,9 @@ import pandas as pd
 import pytest
 
 from sdgbias.errors import InputError, UsageError
-from sdgbias.raw.images import build as imagestore
-from sdgbias.raw.images.build import ImageReader, ImageSettings, Stored, render_store
+from sdgbias.raw.images import image_store as imagestore
 from sdgbias.raw.images.composite import open_picture
+from sdgbias.raw.images.image_store import ImageReader, ImageSettings, StoredImages, render_store
 from tests.builders.raw_folder import (
     ONE,
     TWO,
@@ -39,12 +39,12 @@ def files(folder: Path) -> dict[str, bytes]:
     }
 
 
-def same(one: Stored, other: Stored) -> None:
+def same(one: StoredImages, other: StoredImages) -> None:
     pd.testing.assert_frame_equal(one.index, other.index)
     pd.testing.assert_frame_equal(one.quarantine, other.quarantine)
 
 
-def pictures(out: Path, stored: Stored) -> dict[str, tuple[bytes, ...]]:
+def pictures(out: Path, stored: StoredImages) -> dict[str, tuple[bytes, ...]]:
     """cluster_id -> pictures"""
     stored.index.to_parquet(out / "images.parquet")
     reader = ImageReader(out)

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from sdgbias.suites import sdg
+from sdgbias.suites.suite import EvalSettings, StoredScores
 from sdgbias.types import TESTS, ContextTest, Task, View
 
 T1, T2, T3 = ContextTest.T1, ContextTest.T2, ContextTest.T3
@@ -52,7 +53,7 @@ def mcq_items() -> pd.DataFrame:
 def mcq_scored(
     changed: Mapping[tuple[int, ContextTest, View], tuple[str, float]] | None = None,
     absent: Sequence[tuple[int, ContextTest, View]] = (),
-) -> sdg.Scored:
+) -> StoredScores:
     """Every view of MCQ under T1 to T5. CTX+Q and Q-only are even, so CADE's score is the image
     stream's. Q-only asks one prompt per indicator. Item 1 puts 0.4 on its letters under T1 in Full,
     where 'The' is likelier than they are."""
@@ -73,15 +74,15 @@ def mcq_scored(
                         "top_token": "The" if odd else answer or "A",
                         "upper": None,
                     }
-    return sdg.Scored(
+    return StoredScores(
         pd.DataFrame(cells, columns=["task", "item_id", "test", "view", "key"]),
         pd.DataFrame(list(scores.values())),
         pd.DataFrame({"key": [], "start": [], "text": []}),
     )
 
 
-def summary(items: pd.DataFrame, task: Task, scored: sdg.Scored) -> sdg.Summary:
-    return sdg.summarise({task: items}, scored, draws=20, seed=0)
+def summary(items: pd.DataFrame, task: Task, scored: StoredScores) -> sdg.Summary:
+    return sdg.summarise({task: items}, scored, EvalSettings(draws=20))
 
 
 def cell(
@@ -234,7 +235,7 @@ def number_items() -> pd.DataFrame:
     )
 
 
-def number_scored(silent: Sequence[int] = ()) -> sdg.Scored:
+def number_scored(silent: Sequence[int] = ()) -> StoredScores:
     """Each first digit d leads to dd: 4 to 44. The other views say 50 freely. Of ``silent`` items
     no number was decoded yet."""
     cells, scores, said = [], [], []
@@ -253,7 +254,7 @@ def number_scored(silent: Sequence[int] = ()) -> sdg.Scored:
                 said.append((key, "", free if view is View.FULL else "50"))
                 if view is View.FULL:
                     said += [(key, d, 2 * d) for d in "0123456789"]
-    return sdg.Scored(
+    return StoredScores(
         pd.DataFrame(cells, columns=["task", "item_id", "test", "view", "key"]),
         pd.DataFrame(scores, columns=["key", "logits", "mass", "top_token", "upper"]),
         pd.DataFrame(said, columns=["key", "start", "text"]),

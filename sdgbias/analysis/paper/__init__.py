@@ -10,14 +10,14 @@ from functools import partial
 from sdgbias.analysis.paper import accuracy, benchmark, figures, footnotes, numbered, studies
 from sdgbias.analysis.paper.cells import MADE, Table
 from sdgbias.analysis.paper.formats import HEAD
-from sdgbias.analysis.paper.results import Evidence, load
+from sdgbias.analysis.paper.results import PaperResults, load
 from sdgbias.errors import UsageError, one_of
 
 __all__ = ["HEAD", "ITEMS", "build", "chosen", "load"]
 
 #: `--table` name -> function: the paper's items in its order, then companion tables, then raw
 #: study rows.
-ITEMS: Mapping[str, Callable[[Evidence], Table]] = {
+ITEMS: Mapping[str, Callable[[PaperResults], Table]] = {
     "A": benchmark.table_a,
     "B": benchmark.table_b,
     "C": benchmark.table_c,
@@ -68,13 +68,13 @@ def chosen(names: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def build(e: Evidence, names: Sequence[str] = ()) -> list[Table]:
+def build(e: PaperResults, names: Sequence[str] = ()) -> list[Table]:
     """The tables of these names, each with footnotes: the paper's contradictions and the limits of
     our values."""
     return [_noted(ITEMS[name](e), e) for name in chosen(names)]
 
 
-def _noted(table: Table, e: Evidence) -> Table:
+def _noted(table: Table, e: PaperResults) -> Table:
     made = {c.status for r in table.rows for c in r.cells if c.status in MADE}
     notes = list(footnotes.PAPER.get(table.item, ()))
     notes += [text for kind, text in footnotes.OWN.items() if kind in made]

@@ -76,7 +76,21 @@ class Subject:
 
 
 @dataclass(frozen=True)
-class Evidence:
+class Slice:
+    """The part of a run that a study's row is about: the columns of study_rows that say so."""
+
+    task: str = "mcq"
+    test: str = "all"
+    method: str = ""
+    pillar: str = "all"
+    indicator: str = "all"
+    by: str = ""
+    level: str = ""
+    x: float | None = None
+
+
+@dataclass(frozen=True)
+class PaperResults:
     """All data that the tables are built from. ``chosen``: registry names selected by the user;
     empty: all."""
 
@@ -145,15 +159,7 @@ class Evidence:
         run: Run | None,
         study: str,
         metric: str,
-        *,
-        task: str = "mcq",
-        test: str = "all",
-        method: str = "",
-        pillar: str = "all",
-        indicator: str = "all",
-        by: str = "",
-        level: str = "",
-        x: float | None = None,
+        part: Slice,
     ) -> Estimate | None:
         """One estimate of a study, None if the run has none."""
         if run is None:
@@ -162,15 +168,15 @@ class Evidence:
             self._memory["index", study] = _index(self.study(study), _STUDY)
         key = (
             run.run_id,
-            task,
-            test,
-            method,
-            pillar,
-            indicator,
-            by,
-            level,
+            part.task,
+            part.test,
+            part.method,
+            part.pillar,
+            part.indicator,
+            part.by,
+            part.level,
             metric,
-            None if x is None else round(x, 9),
+            None if part.x is None else round(part.x, 9),
         )
         one: Estimate | None = self._memory["index", study].get(key)
         return one
@@ -236,7 +242,7 @@ def load(
     suite: str = "sdg",
     known: Collection[str] = (),
     among: Sequence[str] | None = None,
-) -> Evidence:
+) -> PaperResults:
     """The newest finished run of each model (of ``models``, if given) in one suite. In the people
     suite, one per model and benchmark, because runs on different benchmarks answer different
     questions. ``known``: names of the paper's models. ``among``: restrict to these runs.
@@ -259,7 +265,7 @@ def load(
     for name in models:
         if name not in valid:
             raise UsageError("--model: " + one_of("model", name, valid))
-    return Evidence(
+    return PaperResults(
         Path(path), tuple(r for r in runs if not models or r.model in models), tuple(models)
     )
 

@@ -30,7 +30,7 @@ import numpy as np
 import pandas as pd
 
 from sdgbias import store
-from sdgbias.analysis.rows import Settings, row, table
+from sdgbias.analysis.rows import AnalysisSettings, row, table
 from sdgbias.benchmark.people_items import CANDIDATES, CHOICE, CHOICES
 from sdgbias.methods import baselines, cade, search, stats, tuning
 from sdgbias.methods.baselines import METHODS, Evidence, Method
@@ -63,7 +63,7 @@ NO_VAL = "no val questions about both the annotated and a wrong class"
 
 
 @dataclass(frozen=True)
-class Question:
+class ChoiceQuestions:
     """N questions of one prompt, sorted by item_id. items: item_id, image_id, negative, gender,
     skin, age, split. full, q (N, 3): logits of yes, no, unknown, NaN without a score; every row has
     a Full score. gold (N,): 0 yes, 1 no."""
@@ -99,21 +99,21 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Scored:
+class MethodScores:
     """score (N, 3) of a method, -inf where masked. note: the method's settings."""
 
     score: Floats
     note: str
 
 
-def rows(results: Path, run_id: str, settings: Settings) -> pd.DataFrame:
+def rows(results: Path, run_id: str, settings: AnalysisSettings) -> pd.DataFrame:
     """Study rows of one run: recall (by group), false_yes_rate and accuracy_balanced of each method
     and prompt, disparity, and against Full recall_change and disparity_change (of its size), both
     paired. A method that can't run has one row not_run."""
     return table(r for question in load(results, run_id) for r in question_rows(question, settings))
 
 
-def load(results: Path, run_id: str) -> list[Question]:
+def load(results: Path, run_id: str) -> list[ChoiceQuestions]:
     """The single-choice questions of a run by prompt; empty if it has none (data without
     classes)."""
     found = store.query(
@@ -141,7 +141,7 @@ def load(results: Path, run_id: str) -> list[Question]:
         )
         items = full[there].reset_index().drop(columns=["view", "logits", "upper", "prompt"])
         made.append(
-            Question(
+            ChoiceQuestions(
                 test, items, logits[there], q[there], items["negative"].to_numpy(dtype=np.int64)
             )
         )
@@ -172,7 +172,7 @@ def _plain(values: Any) -> Floats:
 
 
 def answers(
-    question: Question, settings: Settings
+    question: ChoiceQuestions, settings: AnalysisSettings
 ) -> tuple[dict[str, Ints], dict[str, str], dict[str, str]]:
     """(choice (N,) by method, note by method, reason by method that can't run)."""
     tunable = question.tunable
@@ -200,7 +200,9 @@ def answers(
     return choice, notes, absent
 
 
-def _scored(question: Question, settings: Settings, names: list[str]) -> dict[str, Scored]:
+def _scored(
+    question: ChoiceQuestions, settings: AnalysisSettings, names: list[str]
+) -> dict[str, MethodScores]:
     present = np.ones(question.full.shape, dtype=bool)
     nothing, group = (
         np.full(question.full.shape, np.nan),
@@ -208,7 +210,7 @@ def _scored(question: Question, settings: Settings, names: list[str]) -> dict[st
     )
     e = Evidence(question.full, question.q, nothing, question.q, present, group, question.val)
     found = {
-        FULL: Scored(
+        FULL: MethodScores(
             np.where(
                 np.isfinite(question.full),
                 baselines.log_softmax(question.full, np.isfinite(question.full)),
@@ -227,13 +229,15 @@ def _scored(question: Question, settings: Settings, names: list[str]) -> dict[st
             best = _tune(method, e, question, settings)
             own, said = {**own, **best}, f"; {_listed(best)}"
         own |= {"contrast": ("q",)} if "contrast" in own else {}
-        found[name] = Scored(
+        found[name] = MethodScores(
             baselines.scores(name, e, **own), f"{method.title.removesuffix(', tuned on val')}{said}"
         )
     return found
 
 
-def _tune(method: Method, e: Evidence, question: Question, settings: Settings) -> dict[str, float]:
+def _tune(
+    method: Method, e: Evidence, question: ChoiceQuestions, settings: AnalysisSettings
+) -> dict[str, float]:
     """The best of uniform draws on all val rows. There is no two-stage search as elsewhere: a fifth
     of few val rows can contain so many more questions about the annotated class that always yes
     wins it."""
@@ -258,7 +262,7 @@ def _tune(method: Method, e: Evidence, question: Question, settings: Settings) -
     }
 
 
-def _cade(question: Question, settings: Settings) -> Scored:
+def _cade(question: ChoiceQuestions, settings: AnalysisSettings) -> MethodScores:
     """CADE with Q-only as CTX+Q and Full as IMG+Q. A row kept by the gate has Full's
     log-probabilities."""
     s = cade.streams(question.full, question.q, question.full, question.q)
@@ -273,7 +277,7 @@ def _cade(question: Question, settings: Settings) -> Scored:
     made = cade.decide(s, found)
     kept = np.where(s.valid, cade.log_softmax(question.full, s.valid), -np.inf)
     values = {"alpha": found.alpha, "lambda": found.lambda_kl, "beta": found.beta, "tau": found.tau}
-    return Scored(np.where(made.kept[:, None], kept, made.score), f"CADE; {_listed(values)}")
+    return MethodScores(np.where(made.kept[:, None], kept, made.score), f"CADE; {_listed(values)}")
 
 
 def at_recall(score: Floats, rows: Bools, target: int) -> tuple[Ints, int]:
@@ -308,7 +312,7 @@ def _listed(values: Mapping[str, float]) -> str:
 # measuring
 
 
-def question_rows(question: Question, settings: Settings) -> list[dict[str, object]]:
+def question_rows(question: ChoiceQuestions, settings: AnalysisSettings) -> list[dict[str, object]]:
     """All rows of one prompt."""
     choice, notes, absent = answers(question, settings)
     base = {"task": CHOICE, "test": question.test}
@@ -355,7 +359,7 @@ def _by_group(
     hits: Mapping[str, Floats],
     rows: Bools,
     place: Ints,
-    settings: Settings,
+    settings: AnalysisSettings,
 ) -> Iterator[dict[str, object]]:
     """Recall of each group, the disparity of the attribute's pair, and its change against Full, for
     every method."""

@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 
 from sdgbias.analysis import outcomes as answers
-from sdgbias.analysis.outcomes import CADE, Level, Outcome
-from sdgbias.analysis.rows import Settings, row, table
+from sdgbias.analysis.outcomes import CADE, Level, TaskOutcome
+from sdgbias.analysis.rows import AnalysisSettings, row, table
 from sdgbias.analysis.run import RunData
 from sdgbias.analysis.studies.directions import directed
 from sdgbias.methods import metrics, stats
@@ -30,7 +30,7 @@ GROUPINGS = {"country": False, "urban": True, "wealth": True, "urban x wealth": 
 _URBAN = {"U": "urban", "R": "rural"}
 
 
-def rows(run: RunData, settings: Settings) -> pd.DataFrame:
+def rows(run: RunData, settings: AnalysisSettings) -> pd.DataFrame:
     """Accuracy and answer direction (numbers: MAE and interval accuracy per target) by group,
     disparities and their change."""
     made: list[dict[str, object]] = []
@@ -77,7 +77,7 @@ def _coded(items: pd.DataFrame, name: str) -> tuple[Ints, list[str]]:
     return place[code], known
 
 
-def _by_group(o: Outcome, by: str) -> list[dict[str, object]]:
+def _by_group(o: TaskOutcome, by: str) -> list[dict[str, object]]:
     methods = [m for m in METHODS if m in o.hit]
     made = []
     if o.task is Task.MCQ:
@@ -107,7 +107,9 @@ def _by_group(o: Outcome, by: str) -> list[dict[str, object]]:
     return made
 
 
-def _disparities(found: Sequence[Outcome], settings: Settings) -> list[dict[str, object]]:
+def _disparities(
+    found: Sequence[TaskOutcome], settings: AnalysisSettings
+) -> list[dict[str, object]]:
     made = []
     for by, per_test in GROUPINGS.items():
         mine = [o for o in found if per_test or o.test == "all"]
@@ -123,7 +125,9 @@ def _disparities(found: Sequence[Outcome], settings: Settings) -> list[dict[str,
     return made
 
 
-def _batch(by: str, batch: Sequence[Outcome], settings: Settings) -> list[dict[str, object]]:
+def _batch(
+    by: str, batch: Sequence[TaskOutcome], settings: AnalysisSettings
+) -> list[dict[str, object]]:
     level = level_of(batch[0].items, by)
     there = level.code >= 0
     unique = [columns["level"] for columns in level.columns]

@@ -16,8 +16,8 @@ import numpy as np
 import pandas as pd
 
 from sdgbias.analysis import outcomes as answers
-from sdgbias.analysis.outcomes import CADE, Outcome
-from sdgbias.analysis.rows import Settings, row, table
+from sdgbias.analysis.outcomes import CADE, TaskOutcome
+from sdgbias.analysis.rows import AnalysisSettings, row, table
 from sdgbias.analysis.run import RunData
 from sdgbias.errors import UsageError
 from sdgbias.methods import stats
@@ -28,7 +28,7 @@ STUDY = "paired"
 SAME = ["item_id", "gold", "gold_value", "question", "options"]
 
 
-def rows(run: RunData, settings: Settings) -> pd.DataFrame:
+def rows(run: RunData, settings: AnalysisSettings) -> pd.DataFrame:
     """CADE against Full and every other view, by test: gain, its two intervals, MDE, McNemar."""
     made: list[dict[str, object]] = []
     for task in Task:
@@ -104,7 +104,7 @@ def _finish(made: list[dict[str, object]]) -> pd.DataFrame:
     return table(made)
 
 
-def _versus(o: Outcome, difference: Floats, level: str) -> list[dict[str, object]]:
+def _versus(o: TaskOutcome, difference: Floats, level: str) -> list[dict[str, object]]:
     gain = "accuracy_gain" if o.task is Task.MCQ else "interval_accuracy_gain"
     common: dict[str, object] = {
         "task": o.task.value,
@@ -146,13 +146,13 @@ def _tested(
     ]
 
 
-def _common(one: Outcome, other: Outcome) -> tuple[np.ndarray, np.ndarray, int]:
+def _common(one: TaskOutcome, other: TaskOutcome) -> tuple[np.ndarray, np.ndarray, int]:
     """Positions of the common questions (same wording and same gold), and how many of either run
     were left out."""
     if one.items is other.items or one.items[SAME].equals(other.items[SAME]):
         return np.arange(len(one.items)), np.arange(len(one.items)), 0
 
-    def key(o: Outcome) -> pd.Index:
+    def key(o: TaskOutcome) -> pd.Index:
         test = (
             np.repeat("", len(o.items))
             if o.test != "all"
@@ -167,7 +167,9 @@ def _common(one: Outcome, other: Outcome) -> tuple[np.ndarray, np.ndarray, int]:
     return mine, theirs, len(a) + len(b) - 2 * len(mine)
 
 
-def _pair(one: Outcome, other: Outcome, level: str, study: str, by: str) -> list[dict[str, object]]:
+def _pair(
+    one: TaskOutcome, other: TaskOutcome, level: str, study: str, by: str
+) -> list[dict[str, object]]:
     mine, theirs, left = _common(one, other)
     made = []
     for method in (View.FULL.value, CADE):
@@ -192,7 +194,7 @@ def _pair(one: Outcome, other: Outcome, level: str, study: str, by: str) -> list
     return made
 
 
-def _leaderboard(found: dict[str, Outcome]) -> list[dict[str, object]]:
+def _leaderboard(found: dict[str, TaskOutcome]) -> list[dict[str, object]]:
     """Letters per method over the questions common to all these models."""
     made = []
     first = next(iter(found.values()))

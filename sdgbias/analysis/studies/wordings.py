@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 
 from sdgbias.analysis.outcomes import levels, rows_of, spread
-from sdgbias.analysis.rows import Settings, row, table
-from sdgbias.analysis.run import Cell, RunData
+from sdgbias.analysis.rows import AnalysisSettings, row, table
+from sdgbias.analysis.run import RunData, TaskCell
 from sdgbias.analysis.studies.perturbation import answer_directions
 from sdgbias.methods.cade import argmax_view
 from sdgbias.methods.stats import Estimate
@@ -24,7 +24,7 @@ from sdgbias.types import Task, View
 STUDY = "wordings"
 
 
-def rows(run: RunData, settings: Settings) -> pd.DataFrame:
+def rows(run: RunData, settings: AnalysisSettings) -> pd.DataFrame:
     """Shares of pessimistic, conservative and optimistic prompts with three options, and
     distinct_prompts, over all, by pillar and by indicator. One row not_run without the extra
     prompts paraphrases."""
@@ -49,7 +49,7 @@ def rows(run: RunData, settings: Settings) -> pd.DataFrame:
     return table(made)
 
 
-def _prompts(cell: Cell) -> pd.DataFrame:
+def _prompts(cell: TaskCell) -> pd.DataFrame:
     """pillar, indicator, says ('optimistic', ...) of every distinct answered prompt with three
     options and a direction: the paraphrases, and the reference wording where a paraphrase was
     answered."""

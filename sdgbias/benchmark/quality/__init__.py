@@ -23,8 +23,8 @@ from sdgbias.benchmark.quality import rules_raw as quality_images
 from sdgbias.benchmark.quality.data_docs import write_docs
 from sdgbias.benchmark.quality.expectations import (
     FILES,
-    Finding,
-    Verdict,
+    BrokenRule,
+    TableVerdict,
     check,
     find_suites,
     load_suite,
@@ -68,7 +68,7 @@ _REPEATED = dict.fromkeys(
 class Report:
     """The verdicts of a benchmark folder by table, and the path of quality.json."""
 
-    verdicts: dict[str, Verdict]
+    verdicts: dict[str, TableVerdict]
     path: Path
 
     @property
@@ -192,7 +192,7 @@ def _several(lines: list[str]) -> str:
     return "; ".join(lines[:5]) + (f"; and {len(lines) - 5} more" if len(lines) > 5 else "")
 
 
-def _line(where: str, finding: Finding) -> str:
+def _line(where: str, finding: BrokenRule) -> str:
     rows = f" (e.g. {', '.join(finding.examples[:3])})" if finding.examples else ""
     belong = ", rows that belong in quarantine" if finding.severity == "quarantine" else ""
     return (

@@ -43,7 +43,7 @@ from sdgbias.benchmark.review.verdicts import (
 )
 from sdgbias.errors import InputError, StoreError, UsageError
 from sdgbias.files import packaged
-from sdgbias.raw.images.build import ImageReader
+from sdgbias.raw.images.image_store import ImageReader
 from sdgbias.types import LETTERS, TESTS, Task
 
 PAGE = 100

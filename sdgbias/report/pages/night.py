@@ -18,7 +18,7 @@ import pandas as pd
 from sdgbias import store, suites
 from sdgbias.analysis import night_text as words
 from sdgbias.analysis import nights
-from sdgbias.analysis.nights import INSUFFICIENT, MISSING, PASS, UNCHANGED, ModelNight, Night
+from sdgbias.analysis.nights import INSUFFICIENT, MISSING, PASS, UNCHANGED, ModelNight, NightRecord
 from sdgbias.report import labels
 from sdgbias.report.charts import described, over_nights, still
 from sdgbias.report.pages.examples import _options, _pictures
@@ -44,12 +44,12 @@ SIGNS = {
 }
 
 
-def load(results: Path, night: str = "") -> Night | None:
+def load(results: Path, night: str = "") -> NightRecord | None:
     """A night, by default the newest; None if the file has none."""
     return nights.load(results, night)
 
 
-def render(night: Night, results: Path, nav: Sequence[tuple[str, str]]) -> str:
+def render(night: NightRecord, results: Path, nav: Sequence[tuple[str, str]]) -> str:
     """The page as self-contained HTML. ``nav``: (file, title) of all pages including this one."""
     env = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
@@ -107,7 +107,7 @@ def _when(value: object) -> str:
     )
 
 
-def _facts(night: Night) -> list[tuple[str, str]]:
+def _facts(night: NightRecord) -> list[tuple[str, str]]:
     row = night.row
     status = {
         "done": "finished",
@@ -126,7 +126,7 @@ def _facts(night: Night) -> list[tuple[str, str]]:
     return facts
 
 
-def _troubles(night: Night) -> list[str]:
+def _troubles(night: NightRecord) -> list[str]:
     """Problems of the night as a whole, beyond single models."""
     steps = {step: str(result) for step, result in night.row["steps"].items()}
     said = [
@@ -266,7 +266,7 @@ def _open(m: ModelNight) -> dict[str, Any]:
     return {"model": m.model, "suite": m.suite, "weak": weak, "missing": named} if rows else {}
 
 
-def _history(night: Night) -> dict[str, Any]:
+def _history(night: NightRecord) -> dict[str, Any]:
     """heads: nights, oldest first; rows: (model, suite, cells of sign and words)."""
     frame = night.history
     heads = sorted(set(zip(frame["at"], frame["night"], strict=True)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sdgbias import suites
@@ -269,38 +269,39 @@ def choices(reader: Reader, run: Row) -> dict[str, list[str]]:
     return made
 
 
-def page(
-    reader: Reader,
-    run: Row,
-    cell: tuple[str, str, str],
-    filters: Mapping[str, str],
-    outcome: str,
-    flipped: bool,
-    text: str,
-    at: int,
-) -> dict[str, Any]:
-    """rows (item_id, what, place, question, gold, said, correct, was, was_right, split), total,
-    page, pages, previous (run before; None without one).
+@dataclass(frozen=True)
+class Selection:
+    """Which answers of a run are listed. cell: task, test, method. outcome: right, wrong, or '' for
+    both. flipped: only answers that differ from the previous run. text: part of the question's
+    text, case-insensitive. page: from 1. filters: name of one of `filters_of` -> value."""
 
-    ``filters``: name of one of `filters_of` -> value. ``flipped``: only answers that differ from
-    the previous run. ``text``: part of the question's text, case-insensitive.
-    """
+    cell: tuple[str, str, str]
+    outcome: str = ""
+    flipped: bool = False
+    text: str = ""
+    page: int = 1
+    filters: Mapping[str, str] = field(default_factory=dict)
+
+
+def page(reader: Reader, run: Row, listed: Selection) -> dict[str, Any]:
+    """rows (item_id, what, place, question, gold, said, correct, was, was_right, split), total,
+    page, pages, previous (run before; None without one)."""
     suite = suites.named(run["suite"])
     layout = _LAYOUTS[suite.items_table]
-    task, test, method = cell
+    task, test, method = listed.cell
     where, params = ["i.benchmark_id = ?"], [run["benchmark_id"]]
     if "task" in suite.question_keys:
         where.append("i.task = ?")
         params.append(task)
-    for name, value in filters.items():
+    for name, value in listed.filters.items():
         where.append(f"i.{layout.filters[name][0]} = ?")
         params.append(value)
-    if outcome:
+    if listed.outcome:
         where.append("p.correct = ?")
-        params.append(outcome == "right")
-    if text:
+        params.append(listed.outcome == "right")
+    if listed.text:
         where.append(f"contains(lower({layout.searched}), lower(?))")
-        params.append(text)
+        params.append(listed.text)
     previous = known.before(reader, run)
     mine = "SELECT * FROM predictions WHERE run_id = ? AND task = ? AND test = ? AND method = ?"
     head: list[Any] = [run["run_id"], task, test, method]
@@ -310,7 +311,7 @@ def page(
         join = f"LEFT JOIN ({mine}) o ON o.item_id = p.item_id"
         was = f"{SAID.format('o')} AS was, o.correct AS was_right"
         head += [previous, task, test, method]
-    if flipped:
+    if listed.flipped:
         where.append(
             f"{SAID.format('p')} IS DISTINCT FROM {SAID.format('o')} AND o.item_id IS NOT NULL"
             if previous
@@ -324,13 +325,13 @@ def page(
     rows = reader.ask(
         f"""SELECT p.item_id, {SAID.format("p")} AS said, p.correct, p.split, i.gold,
             {layout.shown}, {was} {body} ORDER BY p.item_id LIMIT {PAGE} OFFSET ?""",
-        [*head, *params, (at - 1) * PAGE],
+        [*head, *params, (listed.page - 1) * PAGE],
         runs=own,
     )
     return {
         "rows": rows,
         "total": total,
-        "page": at,
+        "page": listed.page,
         "pages": max(1, -(-total // PAGE)),
         "previous": previous,
     }

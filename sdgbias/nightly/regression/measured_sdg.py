@@ -15,8 +15,8 @@ import numpy as np
 
 from sdgbias.analysis import outcomes
 from sdgbias.analysis import run as data
-from sdgbias.analysis.outcomes import CADE, Outcome
-from sdgbias.analysis.run import Cell
+from sdgbias.analysis.outcomes import CADE, TaskOutcome
+from sdgbias.analysis.run import TaskCell
 from sdgbias.analysis.studies import directions
 from sdgbias.analysis.studies.paired import SAME
 from sdgbias.methods.cade import Floats
@@ -30,7 +30,7 @@ _NAN = float("nan")
 def load(results: Path, run_id: str) -> RunMetrics:
     """Raises StoreError for a run that doesn't exist or has no scores."""
     run = data.load(results, run_id)
-    kept: dict[tuple[str, str], tuple[Outcome, Cell]] = {}
+    kept: dict[tuple[str, str], tuple[TaskOutcome, TaskCell]] = {}
     for task in Task:
         cells = outcomes.reportable(run, task)
         for outcome, cell in zip(outcomes.outcomes(cells), cells, strict=True):
@@ -51,7 +51,7 @@ def load(results: Path, run_id: str) -> RunMetrics:
     )
 
 
-def _columns(o: Outcome) -> tuple[Keys, Keys, Keys, dict[str, np.ndarray]]:
+def _columns(o: TaskOutcome) -> tuple[Keys, Keys, Keys, dict[str, np.ndarray]]:
     """key, cluster by place, cluster by prompt, groups."""
     groups = {name: o.items[name].to_numpy(dtype=str) for name in ("country", "urban", "wealth")}
     same = o.items[list(SAME)].fillna({"gold_value": 0.0})
@@ -63,7 +63,7 @@ def _columns(o: Outcome) -> tuple[Keys, Keys, Keys, dict[str, np.ndarray]]:
     )
 
 
-def _value(o: Outcome, cell: Cell, metric: str, method: str) -> Floats | None:
+def _value(o: TaskOutcome, cell: TaskCell, metric: str, method: str) -> Floats | None:
     """(n,) values for the rows of ``o``; None if the run doesn't have the method."""
     if metric in ("accuracy", "interval_accuracy", "disparity"):
         return o.hit.get(method)
