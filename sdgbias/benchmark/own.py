@@ -206,7 +206,7 @@ def _options(spec: Spec, row: dict[str, str]) -> tuple[tuple[str, ...], list[str
     problems = []
     if len(given) < 2:
         count = "1 option" if given else "no option"
-        problems.append(f"has {count}; a question has 2 to {len(OPTION_LETTERS)}")
+        problems.append(f"has {count}; fill 2 to {len(OPTION_LETTERS)} option columns")
     elif cells[: len(given)] != given:
         gap, after = cells.index(""), max(i for i, cell in enumerate(cells) if cell)
         problems.append(

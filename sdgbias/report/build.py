@@ -111,7 +111,7 @@ def write_report(
     texts[fairness.PAGE.file] = (
         fairness.render(faces, beside, checked.get(FACET, "")) if faces is not None else None
     )
-    texts[own.PAGE.file] = own.render(asked, beside) if asked is not None else None
+    texts[own.PAGE.file] = own.render(asked, beside, checked) if asked is not None else None
     texts[night_page.PAGE.file] = (
         night_page.render(night, results, beside) if night is not None else None
     )

@@ -335,9 +335,13 @@ def _place(r: Mapping[Any, Any], uris: Mapping[str, str]) -> dict[str, Any]:
     where = ", ".join(
         x for x in (str(r["country"] or ""), "" if pd.isna(r["year"]) else str(int(r["year"]))) if x
     )
+    custom = isinstance(r["source_id"], str)
+    if custom:
+        levels = [str(v) for v in labels.parsed(r["groups"]).values()]
+        where = ", ".join([f"question {r['source_id']}", *levels])
     return {
         "picture": uris.get(str(r["image_id"]), ""),
-        "alt": f"Picture of the place: {where}",
+        "alt": f"Picture of {'' if custom else 'the place: '}{where}",
         "blur": False,
         "question": r["question"],
         "options": options,

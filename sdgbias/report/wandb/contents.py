@@ -13,7 +13,8 @@ import hashlib
 import json
 import re
 from calendar import isleap
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -148,7 +149,8 @@ def without_secrets(value: Any, name: str = "") -> Any:
 def summary(metrics: pd.DataFrame) -> dict[str, float | int]:
     """Flat names for every cell that covers all indicators:
     ``task/test/method[/pillar][/indicator]/metric`` = value, with ``.../n``, ``.../ci_low``,
-    ``.../ci_high``; NaN is left out. The indicator is named if it isn't 'all' (all-52, macro)."""
+    ``.../ci_high``; NaN is left out. The indicator is named if it isn't 'all' (all-52, macro). A
+    suite's author names its groups: where two share a slug, their names end in a hash."""
     flat: dict[str, float | int] = {}
     columns = [
         "task",
@@ -165,10 +167,12 @@ def summary(metrics: pd.DataFrame) -> dict[str, float | int]:
     rows = metrics.loc[
         metrics["indicator"].str.startswith("all") | (metrics["indicator"] == "macro"), columns
     ]
+    slugs = distinct_slugs(rows["pillar"])
     for task, test, method, pillar, indicator, metric, *numbers in rows.itertuples(
         index=False, name=None
     ):
-        place = [slug(str(p)) for p in (pillar, indicator) if p != "all"]
+        place = [slugs[pillar]] if pillar != "all" else []
+        place += [slug(str(indicator))] if indicator != "all" else []
         name = "/".join([str(task), str(test), str(method), *place, str(metric)])
         for key, value in zip(
             (name, f"{name}/n", f"{name}/ci_low", f"{name}/ci_high"), numbers, strict=True
@@ -189,7 +193,20 @@ def history(metrics: pd.DataFrame) -> dict[str, float | int]:
 
 
 def slug(text: str) -> str:
-    return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-")
+    """``text`` in lower case, anything but letters, digits and dots as a hyphen."""
+    return re.sub(r"[^\w.]+|_+", "-", text.lower()).strip("-")
+
+
+def distinct_slugs(texts: Iterable[str]) -> dict[str, str]:
+    """text -> its slug; equal slugs of different texts each end in a hash of the text."""
+    found = {text: slug(text) for text in sorted(set(texts))}
+    counts = Counter(found.values())
+    return {
+        text: short
+        if short and counts[short] == 1
+        else f"{short}-{hashlib.sha256(text.encode()).hexdigest()[:8]}".strip("-")
+        for text, short in found.items()
+    }
 
 
 # ----------------------------------------------------------------------
