@@ -69,10 +69,10 @@ def attempt(
 
 
 @task(task_run_name="{name}", cache_policy=NO_CACHE, persist_result=False)
-def step(name: str, settings: Settings, night: Night) -> State[str]:
+def step(name: str, settings: Settings, night: Night) -> State[steps.Ended]:
     """Run one of the closing commands of a night."""
-    said = steps.do(name, settings, night)
-    return Completed(data=said) if said == steps.DONE else Failed(message=said, data=said)
+    ended = steps.do(name, settings, night)
+    return Completed(data=ended) if ended == steps.DONE else Failed(message=str(ended), data=ended)
 
 
 def ask(job: Job, results: Path, device: str | None, pools: bool) -> Outcome:
@@ -101,7 +101,14 @@ def hands(settings: Settings, pools: bool, address: str) -> nights.Executor:
     artifacts."""
     bar: list[UUID | None] = []
 
-    def seen(event: str, night: Night, found: Sequence[Outcome], said: Mapping[str, str]) -> None:
+    def close(name: str, its: Settings, night: Night) -> steps.Ended:
+        made = step(name, its, night, return_state=True).result(raise_on_failure=False)
+        # an error in the code around the step, or a task run that Prefect abandoned
+        return made if isinstance(made, steps.Ended) else steps.Ended(steps.FAILED, str(made))
+
+    def seen(
+        event: str, night: Night, found: Sequence[Outcome], said: Mapping[str, steps.Ended]
+    ) -> None:
         if event == "planned":
             bar.append(pages.shown(pages.progress, night))
         if event in ("planned", "settled"):
@@ -115,9 +122,7 @@ def hands(settings: Settings, pools: bool, address: str) -> nights.Executor:
 
     return nights.Executor(
         ask=lambda job, results, device: ask(job, results, device, pools),
-        step=lambda name, its, night: str(
-            step(name, its, night, return_state=True).result(raise_on_failure=False)
-        ),
+        step=close,
         devices=lambda jobs, models: [None] * max(1, models) if pools else work.devices(jobs),
         seen=seen,
     )

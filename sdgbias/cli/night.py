@@ -211,7 +211,7 @@ def _dry_run(settings: Settings, as_json: bool) -> None:
             f" {f'unchanged: {job.run_id}' if job.run_id else f'will be scored ({job.gpu})'}"
         )
     for skipped in night.skipped:
-        typer.echo(f"  {skipped.model:24} {skipped.suite:6} not asked: {skipped.reason}")
+        typer.echo(f"  {skipped.model:24} {skipped.suite:6} skipped: {skipped.reason}")
 
 
 def lines(done: Summary) -> list[str]:
@@ -231,15 +231,16 @@ def lines(done: Summary) -> list[str]:
             f"  {o.model:24} {o.suite:6} {o.outcome:10} {o.attempts:5} {o.seconds:8.1f}  {reason}".rstrip()
         )
     if not done.outcomes:
-        made.append("  nobody is due: sdgbias models list")
-    made += [f"  {name}: {said}" for name, said in (done.steps or {}).items() if said != "done"]
+        made.append("  no model is due: sdgbias models list")
+    made += [f"  {name}: {e}" for name, e in (done.steps or {}).items() if e.state != "done"]
     if done.unsaved:
         made.append(f"  not in the results file yet, the next night brings it in: {done.unsaved}")
     return [*made, f"report: {done.report}"]
 
 
 def _as_dict(done: Summary) -> dict[str, Any]:
-    return asdict(done) | {"exit_code": done.exit_code}
+    steps = {name: str(ended) for name, ended in (done.steps or {}).items()}
+    return asdict(done) | {"steps": steps, "exit_code": done.exit_code}
 
 
 def _say_json(found: dict[str, Any]) -> None:

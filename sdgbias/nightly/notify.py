@@ -69,11 +69,10 @@ def message(night: Night, link: str = "") -> dict[str, Any]:
     )
     title = f"sdgbias, night {night.night}"
     lines = [words.headline(night)]
-    ended = {name: str(said) for name, said in night.row["steps"].items() if name != "announce"}
     steps = [
-        f"• {name}: {said[:400]}"
-        for name, said in ended.items()
-        if said != "done" and not said.startswith("breach")
+        f"• {name}: {reason[:400]}"
+        for name, reason in nights.failed_steps(night.row).items()
+        if name != "announce"
     ]
     breaches = [
         f"• {m.label}, {m.suite}: {words.moved(r)}" for m in night.breached for r in m.breaches

@@ -94,6 +94,7 @@ def keep_night(path: Path, night: str, models: list[dict[str, object]], **more: 
         "status": "done",
         "benchmarks": {"sdg": fake_results.BENCHMARK},
         "steps": {"analyse": "done"},
+        "step_states": {"analyse": "done"},
         "report": "reports/latest",
         **more,
     }

@@ -128,12 +128,7 @@ def _facts(night: Night) -> list[tuple[str, str]]:
 
 def _troubles(night: Night) -> list[str]:
     """Problems of the night as a whole, beyond single models."""
-    steps = {step: str(result) for step, result in night.row["steps"].items()}
-    said = [
-        f"{step}: {result}"
-        for step, result in steps.items()
-        if result != "done" and not result.startswith("breach")
-    ]
+    said = [f"{step}: {reason}" for step, reason in nights.failed_steps(night.row).items()]
     if night.row["status"] in ("interrupted", "failed"):
         said.insert(
             0,
