@@ -90,7 +90,7 @@ def counts(found: Sequence[Outcome]) -> str:
     kinds = sorted({o.outcome for o in found})
     return (
         ", ".join(f"{sum(o.outcome == kind for o in found)} {kind}" for kind in kinds)
-        or "no model asked"
+        or "no model evaluated"
     )
 
 
@@ -130,5 +130,5 @@ def links(report: Path, results: Path, address: str, steps: Mapping[str, Ended])
     runs = (
         f"{server}/{entity}/{project}" if entity else (results.parent / "wandb").resolve().as_uri()
     )
-    said = f"W&B: {steps.get('wandb', 'not made')}; offline until somebody calls sdgbias wandb sync"
+    said = f"W&B: {steps.get('wandb', 'not made')}; offline until sdgbias wandb sync is run"
     create_link_artifact(runs, link_text="W&B runs", key="wandb", description=said)

@@ -327,7 +327,7 @@ def _notes(folder: Folder, spec: Spec) -> Iterable[str]:
     if not spec.cluster_by:
         yield "no cluster_by: each question is its own cluster"
     elif len({q.cluster for q in questions}) == 1:
-        yield f"column {spec.cluster_by!r} has one value: no interval can be had"
+        yield f"column {spec.cluster_by!r} has one value: there is no interval"
     for at, name in enumerate(spec.groups):
         levels = Counter(q.groups[at] for q in questions)
         if levels[UNKNOWN]:

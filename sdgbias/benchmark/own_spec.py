@@ -97,7 +97,7 @@ def read_spec(folder: Path) -> tuple[Spec | None, list[Fault]]:
         mark = getattr(error, "problem_mark", None)
         cause = getattr(error, "problem", None) or type(error).__name__
         line = mark.line + 1 if mark is not None else 0
-        return None, [Fault(FILE, line, f"not YAML: {cause}; mind indents, colons and quotes")]
+        return None, [Fault(FILE, line, f"not YAML: {cause}; check indents, colons and quotes")]
     if not isinstance(node, yaml.MappingNode):
         return None, [Fault(FILE, 1, f"holds no fields; it needs {', '.join(NEEDED)}")]
     return _Reader().spec(node)

@@ -151,7 +151,7 @@ def build(
         int,
         typer.Option(
             min=0,
-            help="Most years between a value and the survey, where an indicator says nothing else.",
+            help="Most years between a value and the survey, where an indicator sets no limit of its own.",
         ),
     ] = 10,
     split: Annotated[
@@ -398,9 +398,7 @@ def evaluate(
         Path | None,
         typer.Option(
             "--outcome",
-            help=(
-                "Write what came of it as JSON; the process then ends with the one that started it."
-            ),
+            help=("Write the outcome as JSON; the process then ends with its parent."),
         ),
     ] = None,
 ) -> None:
@@ -445,7 +443,7 @@ def evaluate(
         f"{f', {outcome.extra:,} more of extra passes' if outcome.extra else ''}:"
         f" {outcome.scored:,} scored now, {outcome.cached:,} from the cache,"
         f" {outcome.failed}"
-        f" failed{f', {outcome.unanswerable:,} that it can not be asked' if outcome.unanswerable else ''}."
+        f" failed{f', {outcome.unanswerable:,} that it can not answer' if outcome.unanswerable else ''}."
         f" Next: sdgbias results --results {results}"
     )
 
@@ -614,7 +612,7 @@ def demo(
 
 
 def main() -> None:
-    """Entry point: errors a person can mend are one line and an exit code of their own
+    """Entry point: errors a person can fix are one line and an exit code of their own
     (errors.py). What a night started ends with it."""
     lifeline.watch()
     try:

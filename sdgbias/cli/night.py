@@ -72,7 +72,7 @@ def nightly(
         typer.Option(
             help=(
                 "When this night was due, with its offset, e.g. 2026-11-21T01:30:00+00:00. Default:"
-                " it starts by hand."
+                " started manually."
             )
         ),
     ] = None,
@@ -102,14 +102,18 @@ def nightly(
         ),
     ] = "",
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say who would be asked, and who not and why.")
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Only list the models that would be evaluated, and those that would not and why.",
+        ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
 ) -> None:
     """One night: everybody who is due is scored, compared with before, judged, published and told.
     One bad model never spoils it.
 
-    Run it from cron, from a systemd timer or by hand; `sdgbias up` starts a server that does it by
+    Run it from cron, from a systemd timer or manually; `sdgbias up` starts a server that does it by
     a schedule. A model that did not change costs nothing. Exit code 0: everybody was asked; 6: the
     gate found a breach; 8: nobody could be scored, or nothing could be shown.
     """

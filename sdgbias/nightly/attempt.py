@@ -302,5 +302,5 @@ def _classified(job: Job, ended: process.Ended, told: dict[str, Any], blank: Out
     return replace(
         blank,
         kind=_BY_CODE.get(ended.code, "Unexpected"),
-        message=words or f"ended with exit code {ended.code} and told nothing",
+        message=words or f"ended with exit code {ended.code} and reported no outcome",
     )

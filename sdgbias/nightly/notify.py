@@ -148,7 +148,7 @@ def announce(
     """
     chosen = nights.load(results, night)
     if chosen is None:
-        raise UsageError(f"{results}: no night to tell of; run `sdgbias nightly` first")
+        raise UsageError(f"{results}: no night to report; run `sdgbias nightly` first")
     address = os.environ.get(variable, "").strip()
     if not address:
         _keep(results, chosen.night, "", "skipped", 0, "", now)

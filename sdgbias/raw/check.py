@@ -195,7 +195,7 @@ def _series(folder: Path) -> list[Finding]:
         frame, _ = series.read_series(folder)
     except InputError as error:
         rows = [
-            Finding(e.id, "broken", "not read", "a build stops there", f"mend this first: {error}")
+            Finding(e.id, "broken", "not read", "a build stops there", f"fix this first: {error}")
             for e in entries
         ]
         return [*rows, _regions(regions, folder)]

@@ -47,7 +47,9 @@ def studied() -> pd.DataFrame:
         row("methods", "accuracy", at(0.34), test=t, method="always_b") for t in (*TESTS, "all")
     ]
     made += [
-        row("methods", "not_run", float("nan"), method="vcd", note="extra pass noise was not asked")
+        row(
+            "methods", "not_run", float("nan"), method="vcd", note="extra pass noise was not scored"
+        )
     ]
     made += [row("methods", "mae", at(8.5), task="regression", test="T2", method="vdd")]
     for i, step in enumerate(("+alpha", "+lambda", "+beta", "+tau")):
@@ -473,13 +475,13 @@ def test_methods_that_could_not_run_are_named(full: Path) -> None:
     run = next(r for r in e.runs if r.model == "llava-1.5-7b")
     assert (
         e.why(run, "methods", "no vcd", method="vcd")
-        == "not in store: extra pass noise was not asked"
+        == "not in store: extra pass noise was not scored"
     )
     assert e.why(run, "methods", "no bc", method="bc") == "not in store: no bc"
     assert cell(build(full, "methods"), "T1", LLAVA, "post_hoc").value == 0.51
     assert (
         cell(build(full, "methods"), "T1", LLAVA, "vcd").status
-        == "not in store: extra pass noise was not asked"
+        == "not in store: extra pass noise was not scored"
     )
     assert cell(build(full, "methods-regression"), "T2 MAE", LLAVA, "vdd").value == 8.5
 

@@ -47,8 +47,8 @@ def pairable(old: Row, new: Row) -> str:
         return "The same run was chosen twice. Choose another run on one side."
     if old["suite"] != new["suite"]:
         return (
-            f"One run is of suite {old['suite']}, the other of suite {new['suite']}: they were"
-            " asked different questions."
+            f"One run is of suite {old['suite']}, the other of suite {new['suite']}: their"
+            " questions differ."
         )
     table = suites.named(old["suite"]).items_table
     if old["benchmark_id"] != new["benchmark_id"] and table not in _SAME:

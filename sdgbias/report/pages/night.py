@@ -40,7 +40,7 @@ SIGNS = {
     "unchanged": ("○", "unchanged"),
     "failed": ("✕", "failed"),
     "skipped": ("–", "skipped"),
-    "": ("·", "not asked"),
+    "": ("·", "not evaluated"),
 }
 
 

@@ -22,8 +22,7 @@ from sdgbias.suites import SUITES
 PAGE = Page(
     "own.html",
     "Own questions",
-    "Suites that are folders of somebody's own questions: accuracy, groups, and which letters"
-    " models prefer.",
+    "Suites of your own questions: accuracy, groups, and which letters models prefer.",
     (),
 )
 METHODS = ("q_only", "ctx_q", "img_q", "full", "cade")

@@ -159,7 +159,7 @@ def _cade(
     )
     if answer["kept"]:
         why = (
-            f"The Full view is sure to {sure:.3f}, which reaches the gate τ = {tau:.3f}: CADE keeps"
+            f"The confidence of the Full view is {sure:.3f}, which reaches the gate τ = {tau:.3f}: CADE keeps"
             " its answer."
         )
     else:
@@ -167,12 +167,10 @@ def _cade(
             answer["pred"],
             answer["value"],
         )
-        outcome = (
-            "and its answer differs from Full’s" if changed else "and comes to the same answer"
-        )
+        outcome = "and its answer differs from Full’s" if changed else "and gives the same answer"
         why = (
-            f"The Full view is sure to {sure:.3f}, less than the gate τ = {tau:.3f}: CADE weighs"
-            f" the views anew, {outcome}."
+            f"The confidence of the Full view is {sure:.3f}, less than the gate τ = {tau:.3f}: CADE combines"
+            f" the views again, {outcome}."
         )
     return {"params": params, "answer": answer, "why": why}
 

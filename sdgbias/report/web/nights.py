@@ -141,11 +141,7 @@ def _headline(
         return "plain", "Still running."
     return (
         "good",
-        (
-            "Nothing needs a person."
-            if counts
-            else "Every model was asked. Nothing was judged by the gate."
-        ),
+        ("No action is needed." if counts else "Every model was evaluated. The gate judged none."),
     )
 
 
