@@ -25,8 +25,9 @@ test: .venv/installed-dev
 test-long: .venv/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m long
 
-# the reference of all commands and options, from the commands themselves
+# the reference of all commands and options, from the commands themselves; tables of registry options, from the engines
 docs: .venv/installed-dev
+	$(BIN)/python scripts/option_tables.py
 	$(BIN)/typer sdgbias.cli utils docs --name sdgbias --output docs/reference/commands.md
 
 install: .venv/installed-dev

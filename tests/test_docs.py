@@ -251,6 +251,18 @@ def test_the_reference_of_commands_is_the_commands_own_help(tmp_path: Path) -> N
     assert written.read_text(encoding="utf-8") == current, "run: make docs"
 
 
+def test_tables_of_options_are_the_engines_own() -> None:
+    from scripts import option_tables
+
+    pages = {}
+    for name in ("docs/how-to/api-models.md", "docs/how-to/vllm.md"):
+        text = TEXT[name]
+        assert "<!-- options: " in text and option_tables.filled(text) == text, "run: make docs"
+        pages[name] = text.replace("| `", "| `x", 1)
+    for text in pages.values():  # a row that was edited by hand is replaced
+        assert option_tables.filled(text) in TEXT.values()
+
+
 def test_every_indicator_is_documented() -> None:
     for entry in (*load_indicators(), *load_regression_tasks()):
         assert f"`{entry.slug}`" in TEXT["docs/how-to/data.md"], (
