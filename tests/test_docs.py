@@ -370,6 +370,10 @@ def test_links_lead_somewhere() -> None:
                 )
 
 
+#: Names of modules in text that are none of the project's.
+OF_OTHERS = {"utils.py"}
+
+
 def test_named_files_exist() -> None:
     """Paths in backticks that look like files of the project are files of the project."""
     pattern = re.compile(
@@ -378,6 +382,19 @@ def test_named_files_exist() -> None:
     for page, text in TEXT.items():
         for name in pattern.findall(text):
             assert (REPOSITORY / name).is_file(), f"{page}: {name} doesn't exist"
+    sources = [*TEXT.items()]
+    for folder in ("sdgbias", "flows"):
+        paths = sorted((REPOSITORY / folder).rglob("*.py"))
+        sources += [(str(p.relative_to(REPOSITORY)), p.read_text("utf-8")) for p in paths]
+    known = {
+        path.relative_to(REPOSITORY).as_posix()
+        for folder in ("sdgbias", "flows", "tests", "bench", "scripts")
+        for path in (REPOSITORY / folder).rglob("*.py")
+    }
+    ends = {"/".join(p.split("/")[at:]) for p in known for at in range(p.count("/") + 1)}
+    for page, text in sources:
+        for name in re.findall(r"[\w/]+\.py\b", text):
+            assert name.lstrip("/") in ends or name in OF_OTHERS, f"{page}: {name} doesn't exist"
 
 
 def test_no_machine_paths() -> None:
