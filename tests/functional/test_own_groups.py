@@ -23,6 +23,7 @@ from sdgbias.nightly.regression import policy
 from sdgbias.nightly.regression.baseline import Target
 from sdgbias.registry import entries
 from sdgbias.report import build
+from sdgbias.report.pages import night as night_page
 from sdgbias.report.wandb import contents, custom_questions, team_report
 from sdgbias.report.web import app
 from sdgbias.report.web.site import Site
@@ -152,6 +153,32 @@ def test_a_rule_of_the_gate_takes_any_group_column(walk: Path) -> None:
     assert "there are: Sprach region, gender" in rows.loc[("typo", "gendre"), "note"]
     flips = regression.flips.examples(walk / "r.duckdb", _run(walk), _run(walk), "fotos", 5)
     assert flips.empty
+
+
+def test_the_page_of_a_night_names_the_flipped_question(walk: Path) -> None:
+    results, night = walk / "r.duckdb", "2026-11-21T0130"
+    rule = {"name": "high", "suite": "fotos", "metric": "accuracy", "at_most": 0.01, "min_n": 20}
+    made = policy.parse({"rules": [{**rule, "worse": "higher"}]}, "policy.yaml")
+    target = Target(night, "leaning", "fotos", _run(walk))
+    [judged] = regression.judge_runs(results, [target], made)
+    assert judged.breached
+    item = store.query(results, "SELECT item_id FROM items WHERE source_id = 'Q 4/ü'")["item_id"]
+    who = {"night": night, "model": "leaning", "suite": "fotos", "run_id": _run(walk)}
+    flip = {"task": "mcq", "test": "T5", "method": "full", "item_id": int(item[0]), "gold": "A"}
+    store.upsert(
+        results,
+        {
+            "nights": pd.DataFrame([{"night": night, "status": "done"}]),
+            "night_models": pd.DataFrame([{**who, "outcome": "published"}]),
+            "flips": pd.DataFrame(
+                [{**who, **flip, "baseline": "", "was": "A", "now": "B", "better": False}]
+            ),
+        },
+    )
+    found = night_page.load(results)
+    assert found is not None
+    text = night_page.render(found, results, [])
+    assert "question Q 4/ü, 日本 語, female" in text and "Picture of the place" not in text
 
 
 def test_weights_and_biases_tells_the_levels_apart(walk: Path) -> None:

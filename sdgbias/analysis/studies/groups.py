@@ -150,9 +150,8 @@ def _compared(o: Outcome) -> list[str]:
     """The methods whose groups are compared: Full and CADE; where no question has a picture, the
     view with most evidence."""
     answered = [m for m in o.hit if not np.isnan(o.hit[m]).all()]
-    return [m for m in ("full", CADE) if m in answered] or [
-        m for m in ("ctx_q", "q_only") if m in answered
-    ][:1]
+    without: list[str] = [m for m in ("ctx_q", "q_only") if m in answered]
+    return [m for m in ("full", CADE) if m in answered] or without[:1]
 
 
 def _apart(
