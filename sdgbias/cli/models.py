@@ -472,7 +472,7 @@ def register_model(
         bool, typer.Option("--overwrite", help="Replace an entry of the same name.")
     ] = False,
 ) -> None:
-    """Add a model as registry/models/NAME.yaml: its revision pinned, its memory judged, asked a few
+    """Add a model as registry/models/NAME.yaml: its revision pinned, its memory judged, tried on a few
     probes, shown, then written.
 
     It is enabled only when its probes pass, else a candidate with the reason. Memory of each GPU

@@ -110,12 +110,12 @@ def nightly(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
 ) -> None:
-    """One night: everybody who is due is scored, compared with before, judged, published and told.
-    One bad model never spoils it.
+    """One night: score every model that is due, compare and judge its runs, publish the report and
+    notify the team. A model that fails stops no other.
 
     Run it from cron, from a systemd timer or manually; `sdgbias up` starts a server that does it by
-    a schedule. A model that did not change costs nothing. Exit code 0: everybody was asked; 6: the
-    gate found a breach; 8: nobody could be scored, or nothing could be shown.
+    a schedule. A model that did not change costs nothing. Exit code 0: every model was tried; 6: the
+    gate found a breach; 8: no model could be scored, or nothing could be shown.
     """
     from sdgbias.nightly import ledger, plan, schedule
     from sdgbias.nightly import run as nights

@@ -58,7 +58,7 @@ class Summary:
         steps = self.steps or {}
         if self.status == FAILED or self.unsaved:
             return InfrastructureError.exit_code
-        if steps.get("gate", finish.DONE).state == finish.BREACH:
+        if steps.get("gate", finish.DONE).state == ledger.BREACH:
             return GateError.exit_code
         bad = [
             name

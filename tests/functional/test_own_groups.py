@@ -24,7 +24,7 @@ from sdgbias.nightly.regression.baseline import Target
 from sdgbias.registry import entries
 from sdgbias.report import build
 from sdgbias.report.pages import night as night_page
-from sdgbias.report.wandb import contents, custom_questions, team_report
+from sdgbias.report.wandb import contents, custom_questions, slugs, team_report
 from sdgbias.report.web import app
 from sdgbias.report.web.site import Site
 from sdgbias.report.web.source import Results
@@ -194,9 +194,9 @@ def test_weights_and_biases_tells_the_levels_apart(walk: Path) -> None:
 
 
 def test_levels_that_share_a_slug_keep_their_names() -> None:
-    found = contents.distinct_slugs(["a=light blue", "a=light-blue", "a=日本", "a=中国", "..."])
+    found = slugs.distinct_slugs(["a=light blue", "a=light-blue", "a=日本", "a=中国", "..."])
     assert len(set(found.values())) == 5 and found["a=日本"] == "a-日本"
-    assert contents.slug("Good Health & Well-being_2") == "good-health-well-being-2"
+    assert slugs.slug("Good Health & Well-being_2") == "good-health-well-being-2"
 
 
 def test_results_prints_the_disparities(walk: Path) -> None:

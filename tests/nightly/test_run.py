@@ -41,11 +41,11 @@ except errors.GateError as error:
 
 
 @pytest.fixture(autouse=True)
-def steps(monkeypatch: pytest.MonkeyPatch) -> dict[str, finish.Ended]:
+def steps(monkeypatch: pytest.MonkeyPatch) -> dict[str, ledger.Ended]:
     """What each closing step comes to; no command is run for them."""
-    told: dict[str, finish.Ended] = {}
+    told: dict[str, ledger.Ended] = {}
 
-    def run_step(name: str, settings: Settings, night: Night) -> finish.Ended:
+    def run_step(name: str, settings: Settings, night: Night) -> ledger.Ended:
         return told.setdefault(name, finish.DONE)
 
     monkeypatch.setattr(finish, "run_step", run_step)
@@ -168,14 +168,14 @@ def test_a_broken_entry_is_a_failure_of_the_night_and_nobody_is_due_is_none(tmp_
     assert (nobody.status, nobody.exit_code, nobody.outcomes) == ("done", 0, ())
 
 
-def failed(message: str) -> finish.Ended:
-    return finish.Ended("failed", message)
+def failed(message: str) -> ledger.Ended:
+    return ledger.Ended("failed", message)
 
 
 def test_what_the_steps_come_to_is_the_exit_code(
-    tmp_path: Path, steps: dict[str, finish.Ended]
+    tmp_path: Path, steps: dict[str, ledger.Ended]
 ) -> None:
-    steps.update(analyse=failed("no space"), gate=finish.Ended("breach", "fine: accuracy"))
+    steps.update(analyse=failed("no space"), gate=ledger.Ended("breach", "fine: accuracy"))
     done = run(settings(tmp_path, "fine"), by_model(fine=PUBLISH))
     assert done.exit_code == 6 and list(done.steps or {}) == [
         "benchmark",
@@ -186,7 +186,7 @@ def test_what_the_steps_come_to_is_the_exit_code(
         ({"announce": failed("no answer")}, 0),
         ({"wandb": failed("done")}, 0),
         ({"gate": failed("breach: a sentence decides nothing")}, 8),
-        ({"gate": finish.Ended("breach", "in other words")}, 6),
+        ({"gate": ledger.Ended("breach", "in other words")}, 6),
     ):
         assert replace(done, steps=said).exit_code == code
     assert replace(done, steps={}, unsaved="locked").exit_code == 8
@@ -230,7 +230,7 @@ def test_a_failed_selfcheck_is_told_and_the_results_stay(
 
 
 def test_a_benchmark_that_fails_its_gate_is_asked_of_nobody(
-    tmp_path: Path, steps: dict[str, finish.Ended]
+    tmp_path: Path, steps: dict[str, ledger.Ended]
 ) -> None:
     steps["benchmark"] = failed("items_mcq: rule unique-ids broken")
     done = run(settings(tmp_path, "fine"), by_model(fine="raise SystemExit(1)"))

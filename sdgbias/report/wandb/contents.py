@@ -13,8 +13,7 @@ import hashlib
 import json
 import re
 from calendar import isleap
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -28,6 +27,7 @@ from sdgbias import __version__, store, suites
 from sdgbias.errors import UsageError
 from sdgbias.files import replacing
 from sdgbias.raw.indicators import DIRECTIONS
+from sdgbias.report.wandb.slugs import distinct_slugs, slug
 
 #: The first 15 characters of a night's id: local wall clock of its start.
 NIGHT = re.compile(r"\d{4}-\d{2}-\d{2}T\d{4}")
@@ -190,23 +190,6 @@ def history(metrics: pd.DataFrame) -> dict[str, float | int]:
         & ((metrics["pillar"] == "all") | (metrics["metric"] == "disparity"))
     ]
     return summary(own)
-
-
-def slug(text: str) -> str:
-    """``text`` in lower case, anything but letters, digits and dots as a hyphen."""
-    return re.sub(r"[^\w.]+|_+", "-", text.lower()).strip("-")
-
-
-def distinct_slugs(texts: Iterable[str]) -> dict[str, str]:
-    """text -> its slug; equal slugs of different texts each end in a hash of the text."""
-    found = {text: slug(text) for text in sorted(set(texts))}
-    counts = Counter(found.values())
-    return {
-        text: short
-        if short and counts[short] == 1
-        else f"{short}-{hashlib.sha256(text.encode()).hexdigest()[:8]}".strip("-")
-        for text, short in found.items()
-    }
 
 
 # ----------------------------------------------------------------------

@@ -13,7 +13,7 @@ from sdgbias import store, suites
 from sdgbias.methods.stats import Estimate
 from sdgbias.report import labels
 from sdgbias.report.pages import own
-from sdgbias.report.wandb import contents
+from sdgbias.report.wandb import slugs
 
 #: The view of a suite's plots: the one with most evidence that the suite has.
 _VIEWS = ("full", "ctx_q", "q_only")
@@ -34,7 +34,7 @@ def sections(results: Path, run_ids: Sequence[str]) -> list[tuple[str, str]]:
     from sdgbias.report.wandb.team_report import table
 
     made = []
-    for suite, frame in _metrics(results, run_ids).groupby("suite", sort=True):
+    for suite, frame in _by_suite(_metrics(results, run_ids)):
         title = own.facts(str(frame["config"].iloc[0])).get("title") or suite
         rows = [
             (
@@ -60,19 +60,23 @@ def sections(results: Path, run_ids: Sequence[str]) -> list[tuple[str, str]]:
 def plots(results: Path) -> dict[str, dict[str, str]]:
     """Suite -> (metric of the history, as `contents.summary` names it -> title of its plot)."""
     made: dict[str, dict[str, str]] = {}
-    for suite, frame in _metrics(results, runs(results)).groupby("suite", sort=True):
+    for suite, frame in _by_suite(_metrics(results, runs(results))):
         methods = set(frame["method"])
         view = next(v for v in (*_VIEWS, *sorted(methods)) if v in methods)
         shown = labels.VIEWS.get(view, view)
         titles = {f"mcq/all/{view}/accuracy": f"{suite}: accuracy, {shown}"}
         if "cade" in methods:
             titles["mcq/all/cade/accuracy_gain"] = f"{suite}: CADE, gain in accuracy"
-        names = contents.distinct_slugs(frame["pillar"])
+        names = slugs.distinct_slugs(frame["pillar"])
         for pillar, name in names.items():
             if pillar.endswith(":max-min"):
                 titles[f"mcq/all/{view}/{name}/disparity"] = f"{suite}: {labels.group(pillar)}"
-        made[str(suite)] = titles
+        made[suite] = titles
     return made
+
+
+def _by_suite(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    return [(str(suite), part) for suite, part in frame.groupby("suite", sort=True)]
 
 
 def _metrics(results: Path, run_ids: Sequence[str]) -> pd.DataFrame:
