@@ -37,7 +37,8 @@ class Cell:
 
     items: N rows with item_id, cluster_id, country, urban, wealth, pillar, indicator, polarity,
         split, target, tolerance, gold, gold_value, question, options (JSON text), n_options,
-        groups (JSON text, '' outside suites of custom questions).
+        groups (JSON text) and evidence (its picture and context), '' outside suites of custom
+        questions.
     logits (N, K) per view: NaN where the item lacks the candidate or has no score, -inf where
         censored.
     upper (N, K) per view: the bound of a censored score, or of a reported score for which another
@@ -187,7 +188,9 @@ def _items(results: Path, benchmark_id: str, run_id: str, task: Task) -> pd.Data
         results,
         """SELECT item_id, cluster_id, country, urban, wealth, pillar, indicator, polarity, split,
            target, tolerance, gold, gold_value,
-           question, options::VARCHAR AS options, groups::VARCHAR AS groups FROM items WHERE benchmark_id = $b AND task = $t
+           question, options::VARCHAR AS options, groups::VARCHAR AS groups,
+           CASE WHEN source_id IS NULL THEN '' ELSE concat_ws(chr(31), image_id, context::VARCHAR)
+           END AS evidence FROM items WHERE benchmark_id = $b AND task = $t
            AND item_id IN (SELECT item_id FROM scores WHERE run_id = $r AND task = $t) ORDER BY
            item_id""",
         {"b": benchmark_id, "t": task.value, "r": run_id},

@@ -455,7 +455,7 @@ def register_model(
         bool,
         typer.Option(
             "--enable/--candidate",
-            help="Enabled if its probes pass, or a candidate without asking it.",
+            help="Enabled if its probes pass, or a candidate without probing it.",
         ),
     ] = True,
     probes: Annotated[int, typer.Option(min=6, help="Prompts scored before it is enabled.")] = 12,

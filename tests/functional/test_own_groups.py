@@ -19,8 +19,9 @@ from sdgbias.benchmark import quality
 from sdgbias.benchmark.own_build import build_own
 from sdgbias.cli import app as cli
 from sdgbias.nightly import regression
-from sdgbias.nightly.regression import policy
+from sdgbias.nightly.regression import policy, sdg
 from sdgbias.nightly.regression.baseline import Target
+from sdgbias.nightly.regression.measured import paired
 from sdgbias.registry import entries
 from sdgbias.report import build
 from sdgbias.report.pages import night as night_page
@@ -179,6 +180,46 @@ def test_the_page_of_a_night_names_the_flipped_question(walk: Path) -> None:
     assert found is not None
     text = night_page.render(found, results, [])
     assert "question Q 4/ü, 日本 語, female" in text and "Picture of the place" not in text
+
+
+def test_a_question_with_another_picture_is_another_question(walk: Path, tmp_path: Path) -> None:
+    """A later benchmark whose author replaced one picture and kept id and text: the question is
+    neither compared nor counted as flipped."""
+    results = tmp_path / "r.duckdb"
+    columns = {"items": "options::VARCHAR AS options, context::VARCHAR AS context"}
+    tables = {
+        name: store.query(
+            walk / "r.duckdb",
+            f"SELECT * REPLACE ({columns[name]}) FROM {name}"
+            if name in columns
+            else f"FROM {name}",
+            runs=[_run(walk)],
+        )
+        for name in ("items", "scores", "predictions")
+    }
+    [run] = store.query(walk / "r.duckdb", "FROM runs").to_dict("records")
+    store.publish(results, run, tables)
+    items = tables["items"].drop(columns="benchmark_id")
+    items.loc[items["source_id"] == "Q 4/ü", "image_id"] = "another"
+    answers = tables["predictions"].assign(correct=~tables["predictions"]["correct"])
+    later = {**run, "run_id": "later", "benchmark_id": "later"}
+    store.publish(
+        results,
+        later,
+        {
+            "items": items,
+            "predictions": answers.drop(columns="run_id"),
+            "scores": tables["scores"].drop(columns="run_id"),
+        },
+    )
+    old, new = (sdg.load(results, name) for name in (_run(walk), "later"))
+    both = paired(old, new, "mcq", ["T5"], "accuracy", "full")
+    split = items.set_index("source_id")["split"]
+    assert both is not None and split["Q 4/ü"] == "test"
+    assert both.left == 2 and len(both.before) == (split == "test").sum() - 1
+    flips = regression.flips.examples(results, _run(walk), "later", "fotos", 1000)
+    replaced = items.loc[items["source_id"] == "Q 4/ü", "item_id"].iloc[0]
+    assert len(flips) and replaced not in set(flips["item_id"])
 
 
 def test_weights_and_biases_tells_the_levels_apart(walk: Path) -> None:
