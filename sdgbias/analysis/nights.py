@@ -74,9 +74,9 @@ class ModelNight:
 
 @dataclass(frozen=True)
 class Night:
-    """night: its id. row: of table ``nights``, with steps, step_states, config and benchmarks as dicts. models:
-    breaches and failures first. history: night, model, suite, outcome, verdict of the last nights,
-    oldest first."""
+    """night: its id. row: of table ``nights``, with its JSON columns as dicts. models: breaches and
+    failures first. history: night, model, suite, outcome, verdict of the last nights, oldest
+    first."""
 
     night: str
     row: Mapping[str, Any]

@@ -197,8 +197,8 @@ WORST = ("BREACH", "MISSING", "INSUFFICIENT_EVIDENCE", "PASS")
 
 
 def title(metric: str) -> str:
-    """'accuracy_gain' -> 'Accuracy gain over Full'; the metric's name if it has no title ('share_A':
-    'Share A')."""
+    """'accuracy_gain' -> 'Accuracy gain over Full'; the metric's name if it has no title
+    ('share_A': 'Share A')."""
     text = metric.replace("_", " ")
     return TITLES.get(metric, text[:1].upper() + text[1:])
 

@@ -6,12 +6,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import pandas as pd
 
-from sdgbias.methods.cade import Numerics
-from sdgbias.methods.search import Kind
+if TYPE_CHECKING:
+    from sdgbias.methods.cade import Numerics
+    from sdgbias.methods.search import Kind
 
 #: progress(what, done, total)
 Progress = Callable[[str, int, int], None]
@@ -83,8 +84,8 @@ class Suite:
     not replace the older. held_out: only split 'test' is reported, because CADE is tuned on the
     rest; so draws, extra prompts and searches matter. signatures: answers lean in a direction (bias
     signatures). custom: the questions are a user's folder, multiple choice, described by its group
-    columns instead of places and indicators. private: pictures show people; they are blurred until
-    a reader reveals them.
+    columns instead of places and indicators. needs_pictures: a language model can't answer it.
+    private: pictures show people; they are blurred until a reader reveals them.
     """
 
     name: str
@@ -105,6 +106,7 @@ class Suite:
     held_out: bool = True
     signatures: bool = False
     custom: bool = False
+    needs_pictures: bool = False
     private: bool = False
     docs: str = ""
 

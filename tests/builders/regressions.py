@@ -206,7 +206,13 @@ def told_night(path: Path) -> Path:
         },
         {"model": "new", "outcome": "published", "run_id": "new-1"},
     ]
-    keep_night(path, SECOND, asked, steps={"analyse": "done", "wandb": "timeout after 60 s"})
+    keep_night(
+        path,
+        SECOND,
+        asked,
+        steps={"analyse": "done", "wandb": "timeout after 60 s"},
+        step_states={"analyse": "done", "wandb": "failed"},
+    )
     rows = [
         verdict(
             LOST,

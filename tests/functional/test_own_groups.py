@@ -25,7 +25,7 @@ from sdgbias.nightly.regression.measured import paired
 from sdgbias.registry import entries
 from sdgbias.report import build
 from sdgbias.report.pages import night as night_page
-from sdgbias.report.wandb import contents, custom_questions, slugs, team_report
+from sdgbias.report.wandb import contents, custom_questions, sections, slugs
 from sdgbias.report.web import app
 from sdgbias.report.web.site import Site
 from sdgbias.report.web.source import Results
@@ -39,7 +39,8 @@ name: fotos
 title: Fotos & <Regionen>
 version: 2026-a
 items: fragen.jsonl
-columns: {id: nr, question: frage, options: [o1, o2, o3, o4, o5, o6, o7], answer: lösung, image: bild}
+columns:
+  {id: nr, question: frage, options: [o1, o2, o3, o4, o5, o6, o7], answer: lösung, image: bild}
 groups: [Sprach region, gender]
 """
 #: Two levels without a Latin letter, one with quotes; the fourth is left out.
@@ -230,7 +231,7 @@ def test_weights_and_biases_tells_the_levels_apart(walk: Path) -> None:
     plots = custom_questions.plots(walk / "r.duckdb")
     assert set(plots) == {"fotos"} and set(plots["fotos"]) <= set(names)
     assert "mcq/all/full/gender-max-min/disparity" in plots["fotos"]
-    text = "\n".join(s.markdown for s in team_report.sections(walk / "r.duckdb"))
+    text = "\n".join(s.markdown for s in sections.report_sections(walk / "r.duckdb"))
     assert "Sprach region: 日本 語" in text and "gender: best minus worst" in text
 
 

@@ -15,6 +15,7 @@ import pytest
 import torch
 from PIL import Image
 
+from sdgbias.engines.hf import decoding
 from sdgbias.engines.hf import engine as hf
 from sdgbias.types import DIGITS, LETTERS, ModelSpec, Prompt
 from tests.builders.tiny_models import save
@@ -163,7 +164,7 @@ def test_numbers_are_decoded_the_same_from_one_cache_and_one_by_one(
     engine, starts = load(family), ["", "1", "-"]
     shown = [PROMPTS[3], PROMPTS[9], PROMPTS[16]]
     with torch.inference_mode():
-        one_by_one = engine._generate_by_prefix(shown, starts, 6)
+        one_by_one = decoding.by_prefix(engine, shown, starts, 6)
     assert engine.generate(shown, starts, 6) == one_by_one
 
 

@@ -67,7 +67,8 @@ NOTES: Mapping[str, tuple[str, ...]] = {
             "Single choice only ever asks about the right class, so a model that always says yes"
             " has recall 1 and disparity 0: see `rates`."
         ),
-        "Which CLIP and which ViT isn't stated, nor which of the two text encoders read the answers.",
+        "Which CLIP and which ViT isn't stated, nor which of the two text encoders read the"
+        " answers.",
     ),
     "skin": (
         (

@@ -71,8 +71,8 @@ PAPER: Mapping[str, tuple[str, ...]] = {
             " be -10.09 % (-1.09 / 10.80)."
         ),
         (
-            "Under which context test the numbers were measured isn't stated; the release has T2 and"
-            " T5. The printed numbers stand beside ours of both."
+            "The context test under which the numbers were measured isn't stated; the release has"
+            " T2 and T5. The printed numbers stand beside ours of both."
         ),
         (
             "The MAE pools six targets in different units, so that under-5 mortality dominates; by"
@@ -149,8 +149,8 @@ PAPER: Mapping[str, tuple[str, ...]] = {
     "fig7": ("The figure prints no numbers; Tables H and I print those behind it.",),
     "fig8": (
         (
-            "Ranges, fixed values and whether val or test is shown aren't stated. The printed values"
-            " are the text's 'about'."
+            "Ranges, fixed values and whether val or test is shown aren't stated. The printed"
+            " values are the text's 'about'."
         ),
     ),
     "claims": (

@@ -194,7 +194,7 @@ def _apart(
             )
         for i, (o, m) in enumerate(columns):
             if m == CADE:
-                change = stats.disparity_change(_one(d, i - 1), _one(d, i))
+                change = stats.disparity_change(d.take([i - 1]), d.take([i]))
                 made.append(
                     row(
                         STUDY,
@@ -210,13 +210,6 @@ def _apart(
                     )
                 )
     return made
-
-
-def _one(d: stats.Disparity, i: int) -> stats.Disparity:
-    part = slice(i, i + 1)
-    return stats.Disparity(
-        d.value[part], d.n, d.low[part], d.high[part], d.p[part], d.draws[:, part]
-    )
 
 
 def _reductions(

@@ -83,7 +83,8 @@ class Sheets:
         ]
         if self.without_image:
             said.append(
-                f"{self.without_image:,} items have no image in this benchmark; the sheet marks them."
+                f"{self.without_image:,} items have no image in this benchmark; the sheet marks"
+                " them."
             )
         if self.kept:
             said.append(
@@ -197,7 +198,7 @@ def _written(out: Path, sample_id: str, csvs: Sequence[str]) -> tuple[str, ...]:
         before = ""
     if (kept or others) and before != sample_id:
         raise UsageError(
-            f"{out}: verdicts have been entered in {', '.join([*kept, *others])}, for another sample;"
+            f"{out}: verdicts were entered in {', '.join([*kept, *others])}, for another sample;"
             " give another folder with --out"
         )
     return kept

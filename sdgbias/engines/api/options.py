@@ -147,7 +147,7 @@ ABOUT = {
     "api_key_env": "the variable that holds the key; the key itself is never written or logged",
     "base_url": "https, or http on this machine",
     "model": "without one the entry's `repo`",
-    "served_model": "an answer with another name stops the run; without one the first answer's name",
+    "served_model": "an answer with another name stops the run; default the first answer's name",
     "top_logprobs": "tokens whose log-probabilities are requested; most endpoints allow 20 or 5",
     "candidate_ids": "for servers that take `logprob_token_ids` (vLLM): exact scores, see below",
     "spellings": "`A`, ` A`, ...; 4 if the vocabulary isn't known",

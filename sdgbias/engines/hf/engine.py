@@ -16,126 +16,34 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-import transformers
-from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForImageTextToText
 
 from sdgbias.engines import Backend
-from sdgbias.engines.fingerprint import fingerprint, local_folder
-from sdgbias.engines.hf import prompting, shared_prefix
+from sdgbias.engines.fingerprint import fingerprint
+from sdgbias.engines.hf import decoding, prompting, scores, shared_prefix
+from sdgbias.engines.hf.loading import NO_MEMORY, attention, load_model, max_images, too_many
 from sdgbias.engines.hf.pixels import PixelCache
 from sdgbias.engines.hf.processor import load_processor, processor_options
-from sdgbias.engines.hf.prompting import (
-    adds_special_tokens,
-    end_ids,
-    forced_ids,
-    minus_ids,
-    render,
-    template_of,
-)
+from sdgbias.engines.hf.prompting import adds_special_tokens, minus_ids, render, template_of
 from sdgbias.engines.hf.tokens import find_candidates
-from sdgbias.engines.hub_errors import BROKEN as _BROKEN
-from sdgbias.engines.hub_errors import translate
-from sdgbias.errors import ModelError, OutOfMemory, RegistryError
+from sdgbias.errors import ModelError, OutOfMemory
 from sdgbias.types import DIGITS, LETTERS, OPTION_LETTERS, ModelSpec, Prompt, ScoreBatch
 
 _VERSION = "hf-2"
-#: Text of the plain RuntimeError that torch raises when main memory is full.
-_NO_MEMORY = "can't allocate memory"
-
-
-def _max_images(spec: ModelSpec) -> int | None:
-    """Option `max_images` of a registry entry: how many pictures one prompt may show; None if
-    unset."""
-    value = spec.options.get("max_images")
-    if value is None:
-        return None
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise RegistryError(
-            f"registry/models/{spec.name}.yaml: max_images is {value!r}; give a whole number from"
-            " 1 on"
-        )
-    return value
-
-
-def _too_many(name: str, pictures: int, why: str) -> str:
-    return (
-        f"{name}: {pictures} pictures in one prompt, {why}; build the benchmark with the image"
-        " layout composite (layout: composite)"
-    )
-
-
-def tree_tokens(spec: ModelSpec, root: Path) -> int | None:
-    """Upper limit on the tokens of one tree of prompts (shared_prefix.py), from the model's
-    configuration alone; None where prompts can't be scored together. Raises ModelError,
-    InfrastructureError."""
-    if not spec.options.get("share_prefix", True) or shared_prefix.reads_the_question(
-        load_processor(spec, root)
-    ):
-        return None
-    folder = local_folder(spec, root)
-    where = {} if folder else {"revision": spec.revision}
-    try:
-        config = AutoConfig.from_pretrained(
-            str(folder or spec.repo), trust_remote_code=spec.trust_remote_code, **where
-        )
-    except (*_BROKEN, OSError, ValueError) as error:
-        raise translate(spec, folder, "can't read the configuration of", error) from None
-    return shared_prefix.row_tokens(int(getattr(config.get_text_config(), "hidden_size", 0)))
-
-
-def _attention(config: Any) -> str:
-    """The attention implementations that the model and its parts selected, e.g. 'sdpa
-    text_config:sdpa vision_config:sdpa'."""
-    parts = {
-        name: getattr(config, name, None) for name in sorted(getattr(config, "sub_configs", ()))
-    }
-    named = [
-        f"{name}:{getattr(part, '_attn_implementation', None)}"
-        for name, part in parts.items()
-        if part is not None
-    ]
-    return " ".join([str(getattr(config, "_attn_implementation", None)), *named])
 
 
 class HuggingFace(Backend):
     def __init__(self, spec: ModelSpec, root: Path) -> None:
-        folder = local_folder(spec, root)
-        source = str(folder) if folder else spec.repo
-        where: dict[str, Any] = {"trust_remote_code": spec.trust_remote_code}
-        if folder is None:
-            where["revision"] = spec.revision
         self.dtype = getattr(torch, spec.dtype)
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
         self.processor, self.template = load_processor(spec, root), template_of(spec)
         prompting.check_template(self.processor, self.template, spec.name)
-        try:
-            model: Any = AutoModelForImageTextToText.from_pretrained(
-                source, dtype=self.dtype, use_safetensors=True, **where
-            )
-        except torch.OutOfMemoryError as error:
-            raise OutOfMemory(
-                f"{spec.name}: out of memory while loading; {str(error).splitlines()[0]}"
-            ) from None
-        except (*_BROKEN, OSError, ValueError, ImportError, SafetensorError) as error:
-            raise translate(spec, folder, "can't load", error) from None
-        # out of memory; else tensors whose shape differs from the configuration
-        except RuntimeError as error:
-            if _NO_MEMORY in str(error):
-                raise OutOfMemory(
-                    f"{spec.name}: out of memory while loading; {str(error).splitlines()[0]}"
-                ) from None
-            raise ModelError(
-                f"{spec.name}: can't load {source}: {str(error).strip().splitlines()[0]}"
-            ) from None
+        model = load_model(spec, root)
         self.model = model.eval().to(self.device)
         self.pixels = PixelCache(self.processor.image_processor)
         self.processor.image_processor = self.pixels
         self.name = spec.name
-        self.max_images = _max_images(spec)
+        self.max_images = max_images(spec)
         self.tokenizer = self.processor.tokenizer
         self.tokenizer.padding_side = "left"
         if self.tokenizer.pad_token is None:
@@ -180,7 +88,7 @@ class HuggingFace(Backend):
             root,
             _VERSION,
             self.device.type,
-            f"attention {_attention(self.model.config)}",
+            f"attention {attention(self.model.config)}",
             f"prompts {prompting.probe_hash(self.processor, self.template)}",
             f"pictures {json.dumps(processor_options(spec), sort_keys=True)}",
         )
@@ -203,7 +111,7 @@ class HuggingFace(Backend):
                 for p, text in zip(prompts, texts, strict=True)
             ]
         if self.max_images is not None and most > self.max_images:
-            raise ModelError(_too_many(self.name, most, f"takes {self.max_images} at most"))
+            raise ModelError(too_many(self.name, most, f"takes {self.max_images} at most"))
         images = self.pixels.open(prompts)
         options: dict[str, Any] = {"padding": True, "return_tensors": "pt"}
         if not adds_special_tokens(self.tokenizer, texts[0]):
@@ -221,7 +129,7 @@ class HuggingFace(Backend):
                 str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             )
             raise ModelError(
-                _too_many(self.name, most, f"its processor refuses: {cause}")
+                too_many(self.name, most, f"its processor refuses: {cause}")
             ) from error
         finally:
             self.pixels.once = False
@@ -291,11 +199,11 @@ class HuggingFace(Backend):
         try:
             return model(**self.known_to(model.forward, {**inputs, **options}))
         except RuntimeError as error:
-            if isinstance(error, torch.OutOfMemoryError) or _NO_MEMORY in str(error):
+            if isinstance(error, torch.OutOfMemoryError) or NO_MEMORY in str(error):
                 raise OutOfMemory(f"out of memory: {str(error).splitlines()[0]}") from None
             raise
 
-    def _step(self, inputs: dict[str, Any], cache: Any, token: torch.Tensor) -> Any:
+    def step(self, inputs: dict[str, Any], cache: Any, token: torch.Tensor) -> Any:
         """One decoding step; extends the attention mask (and positions) held in `inputs`."""
         mask = inputs["attention_mask"]
         inputs["attention_mask"] = torch.cat([mask, mask.new_ones((mask.shape[0], 1))], dim=1)
@@ -334,7 +242,7 @@ class HuggingFace(Backend):
         """(B, V) logits of the token that follows a lone space."""
         space = torch.full((out.logits.shape[0], 1), self.candidates.space or 0, device=self.device)
         if self.steps:
-            logits: torch.Tensor = self._step(inputs, out.past_key_values, space).logits[:, -1]
+            logits: torch.Tensor = self.step(inputs, out.past_key_values, space).logits[:, -1]
             return logits
         longer = {
             k: torch.cat([inputs[k], v], dim=1)
@@ -351,54 +259,14 @@ class HuggingFace(Backend):
         logits = self.forward({**inputs, **longer}).logits[:, -1]
         return logits
 
-    def _put(
-        self, out: ScoreBatch, prompts: Sequence[Prompt], scored: Sequence[shared_prefix.Scored]
-    ) -> None:
-        """Logits over the vocabulary -> rows of `out`, for prompts with the same candidates."""
-        if not scored:
-            return
-        candidates = prompts[scored[0].row].candidates
-        logits = torch.stack([s.logits for s in scored]).double()  # (B, V)
-        total = torch.logsumexp(logits, dim=-1)
-        merged = torch.stack(
-            [torch.logsumexp(logits[:, list(self.candidates.ids[c])], -1) for c in candidates],
-            dim=1,
-        )  # (B, K)
-        if any(c in self.candidates.needs_space for c in candidates):
-            after = torch.log_softmax(
-                torch.stack([s.after_space for s in scored if s.after_space is not None]).double(),
-                dim=-1,
-            )
-            for k, c in enumerate(candidates):
-                if c in self.candidates.needs_space:
-                    spaced = logits[:, self.candidates.space] + torch.logsumexp(
-                        after[:, list(self.candidates.ids[c])], -1
-                    )
-                    merged[:, k] = torch.logaddexp(merged[:, k], spaced)
-        rows = [s.row for s in scored]
-        out.logits[rows, : len(candidates)] = merged.cpu().numpy()
-        out.mass[rows] = torch.exp(torch.logsumexp(merged, -1) - total).cpu().numpy()
-        out.n_tokens[rows] = [s.n_tokens for s in scored]
-        if self.minus_ids:
-            out.minus_logit[rows] = torch.logsumexp(logits[:, self.minus_ids], -1).cpu().numpy()
-        for s, top in zip(scored, logits.argmax(-1).tolist(), strict=True):
-            out.top_token[s.row] = self.tokenizer.decode([top]).strip()
-
     @torch.inference_mode()
     def candidate_scores(self, prompts: Sequence[Prompt]) -> ScoreBatch:
         """Prompts about one picture share its encoding and their common prefix (shared_prefix.py),
         where the model allows it."""
-        n, width = len(prompts), max((len(p.candidates) for p in prompts), default=0)
-        out = ScoreBatch(
-            np.full((n, width), np.nan, dtype=np.float32),
-            np.full(n, np.nan, dtype=np.float32),
-            np.full(n, np.nan, dtype=np.float32),
-            [""] * n,
-            np.zeros(n, dtype=np.int32),
-        )
-        self.counts["prompts"] += n
+        out = scores.empty(prompts)
+        self.counts["prompts"] += len(prompts)
         for scored in self._scored(prompts):
-            self._put(out, prompts, scored)
+            scores.put(self, out, prompts, scored)
         return out
 
     def _spaced(self, prompt: Prompt) -> bool:
@@ -411,8 +279,8 @@ class HuggingFace(Backend):
             done = self._together(prompts, rows) if self.shares and len(rows) > 1 else []
             if not done:
                 alone += rows
-            yield from _by_candidates(prompts, done)
-        yield from _by_candidates(prompts, self._alone(prompts, alone))
+            yield from scores.by_candidates(prompts, done)
+        yield from scores.by_candidates(prompts, self._alone(prompts, alone))
 
     def _alone(self, prompts: Sequence[Prompt], rows: Sequence[int]) -> list[shared_prefix.Scored]:
         """Padded batches, grouped by whether the prompts show a picture and whether a lone space
@@ -472,76 +340,4 @@ class HuggingFace(Backend):
     def generate(
         self, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int
     ) -> list[list[str]]:
-        if self.place is not None or not self.steps:
-            return self._generate_by_prefix(prompts, starts, max_new_tokens)
-        answers: list[list[str]] = [[""] * len(starts) for _ in prompts]
-        for with_image in (True, False):
-            rows = [i for i, p in enumerate(prompts) if bool(p.images) is with_image]
-            if not rows:
-                continue
-            texts = self._branch([prompts[i] for i in rows], starts, max_new_tokens)
-            for i, said in zip(rows, texts, strict=True):
-                answers[i] = said
-        return answers
-
-    def _branch(
-        self, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int
-    ) -> list[list[str]]:
-        """Prefill once, repeat the KV cache per start, decode greedily; B prompts x S starts."""
-        s = len(starts)
-        inputs = self.inputs(prompts)
-        prefill = self.forward(inputs, use_cache=True)
-        cache = prefill.past_key_values
-        cache.batch_repeat_interleave(s)
-        state: dict[str, Any] = {
-            k: inputs[k].repeat_interleave(s, 0)
-            for k in ("attention_mask", "position_ids")
-            if k in inputs
-        }
-        logits = prefill.logits[:, -1].repeat_interleave(s, 0)  # (B*S, V)
-        forced = [forced_ids(start, self.candidates, self.minus_ids) for start in starts] * len(
-            prompts
-        )
-        ends = end_ids(self.model.generation_config.eos_token_id, self.tokenizer)
-        said: list[list[int]] = [[] for _ in forced]
-        done = [False] * len(forced)
-        for step in range(max_new_tokens + max(map(len, forced))):
-            greedy = logits.argmax(-1).tolist()
-            token = [
-                queue[step] if step < len(queue) else greedy[i] for i, queue in enumerate(forced)
-            ]
-            for i, t in enumerate(token):
-                done[i] = done[i] or t in ends or step >= len(forced[i]) + max_new_tokens
-                if not done[i]:
-                    said[i].append(t)
-            if all(done):
-                break
-            ids = torch.tensor(token, device=self.device)[:, None]
-            logits = self._step(state, cache, ids).logits[:, -1]
-        texts = [self.tokenizer.decode(ids, skip_special_tokens=True).strip() for ids in said]
-        return [texts[i : i + s] for i in range(0, len(texts), s)]
-
-    def _generate_by_prefix(
-        self, prompts: Sequence[Prompt], starts: Sequence[str], limit: int
-    ) -> list[list[str]]:
-        """For models that compute positions themselves or keep no plain cache: one ordinary
-        generation per start."""
-        answers: list[list[str]] = [[] for _ in prompts]
-        for start in starts:
-            for i, prompt in enumerate(prompts):
-                inputs = self.inputs([prompt], suffix=start)
-                inputs.pop("position_ids", None)
-                ids = self.model.generate(**inputs, max_new_tokens=limit, do_sample=False)
-                length = inputs["input_ids"].shape[1]
-                new = ids[0, length:] if ids.shape[1] > length else ids[0]
-                answers[i].append(
-                    start + self.tokenizer.decode(new, skip_special_tokens=True).strip()
-                )
-        return answers
-
-
-def _by_candidates(
-    prompts: Sequence[Prompt], done: Sequence[shared_prefix.Scored]
-) -> Iterator[list[shared_prefix.Scored]]:
-    for candidates in dict.fromkeys(prompts[s.row].candidates for s in done):
-        yield [s for s in done if prompts[s.row].candidates == candidates]
+        return decoding.generate(self, prompts, starts, max_new_tokens)

@@ -27,8 +27,8 @@ _SAME_SDG = """SELECT x.task, x.item_id, x.cluster_id AS place,
                items x JOIN items y USING (task, item_id)
     WHERE x.benchmark_id = $old AND y.benchmark_id = $new AND x.gold IS NOT DISTINCT FROM y.gold
     AND x.question IS NOT DISTINCT FROM y.question
-    AND (x.source_id IS NULL OR (x.image_id IS NOT DISTINCT FROM y.image_id AND x.context::VARCHAR IS
-    NOT DISTINCT FROM y.context::VARCHAR))
+    AND (x.source_id IS NULL OR (x.image_id IS NOT DISTINCT FROM y.image_id AND x.context::VARCHAR
+    IS NOT DISTINCT FROM y.context::VARCHAR))
     AND x.gold_value IS NOT DISTINCT FROM y.gold_value AND x.options::VARCHAR IS NOT DISTINCT FROM
     y.options::VARCHAR"""
 _ONE_SDG = (

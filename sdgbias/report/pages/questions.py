@@ -159,8 +159,8 @@ def _cade(
     )
     if answer["kept"]:
         why = (
-            f"The confidence of the Full view is {sure:.3f}, which reaches the gate τ = {tau:.3f}: CADE keeps"
-            " its answer."
+            f"The confidence of the Full view is {sure:.3f}, which reaches the gate"
+            f" τ = {tau:.3f}: CADE keeps its answer."
         )
     else:
         changed = full is not None and (full["pred"], full["value"]) != (
@@ -169,8 +169,8 @@ def _cade(
         )
         outcome = "and its answer differs from Full’s" if changed else "and gives the same answer"
         why = (
-            f"The confidence of the Full view is {sure:.3f}, less than the gate τ = {tau:.3f}: CADE combines"
-            f" the views again, {outcome}."
+            f"The confidence of the Full view is {sure:.3f}, less than the gate"
+            f" τ = {tau:.3f}: CADE combines the views again, {outcome}."
         )
     return {"params": params, "answer": answer, "why": why}
 
@@ -181,9 +181,9 @@ PAGE = 40
 @dataclass(frozen=True)
 class Layout:
     """How questions of one table are read and shown. filters: name in the URL -> (column of a
-    question ``i``, label on the page). columns: columns of one question. searched: SQL for the words of a question ``i``.
-    shown: SQL for its columns what, place and question. asked: the question's text; options: its
-    (letter, text); letters: the meaning of single letters."""
+    question ``i``, label on the page). columns: columns of one question. searched: SQL for
+    the words of a question ``i``. shown: SQL for its columns what, place and question. asked: the
+    question's text; options: its (letter, text); letters: the meaning of single letters."""
 
     filters: Mapping[str, tuple[str, str]]
     columns: str
@@ -243,7 +243,10 @@ _CUSTOM = replace(
     ),
 )
 #: The answer of a prediction (by its alias): the number of an estimate, else the letter or label.
-SAID = """CASE WHEN {0}."value" IS NULL OR isnan({0}."value") THEN {0}.pred ELSE printf('%.4g', {0}."value") END"""
+SAID = (
+    'CASE WHEN {0}."value" IS NULL OR isnan({0}."value") THEN {0}.pred'
+    """ ELSE printf('%.4g', {0}."value") END"""
+)
 RIGHT_OR_WRONG = {"right": "Right", "wrong": "Wrong"}
 PLACES = {"U": "urban", "R": "rural"}
 
@@ -349,8 +352,8 @@ def page(
     )
     total = reader.ask(f"SELECT count(*) AS n {body}", [*head, *params], runs=own)[0]["n"]
     rows = reader.ask(
-        f"""SELECT p.item_id, {SAID.format("p")} AS said, p.correct, p.split, i.gold, {layout.shown}, {was}
-            {body} ORDER BY p.item_id LIMIT {PAGE} OFFSET ?""",
+        f"""SELECT p.item_id, {SAID.format("p")} AS said, p.correct, p.split, i.gold,
+            {layout.shown}, {was} {body} ORDER BY p.item_id LIMIT {PAGE} OFFSET ?""",
         [*head, *params, (at - 1) * PAGE],
         runs=own,
     )

@@ -31,7 +31,7 @@ def runs(results: Path) -> list[str]:
 def sections(results: Path, run_ids: Sequence[str]) -> list[tuple[str, str]]:
     """(title, Markdown) of each suite, by name: accuracy of all questions, of each level of the
     group columns, and best minus worst level."""
-    from sdgbias.report.wandb.team_report import table
+    from sdgbias.report.wandb.sections import table
 
     made = []
     for suite, frame in _by_suite(_metrics(results, run_ids)):

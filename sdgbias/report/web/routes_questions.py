@@ -254,7 +254,8 @@ def _compared(reader: Reader, old: Row, new: Row, cell: str, page: int) -> dict[
         return {
             "why": (
                 why
-                or "No question was answered by both: their questions differ, or the answers of one are no longer kept."
+                or "No question was answered by both: their questions differ, or the"
+                " answers of one are no longer kept."
             ),
             "rows": [],
         }

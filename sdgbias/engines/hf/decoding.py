@@ -1,0 +1,90 @@
+"""Greedy answers of the transformers engine, one per forced start.
+
+Prompts are prefilled once and their KV cache is repeated for each start, where the model keeps a
+plain cache and counts positions by one; elsewhere each start is one ordinary generation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from sdgbias.engines.hf.prompting import end_ids, forced_ids
+from sdgbias.types import Prompt
+
+if TYPE_CHECKING:
+    from sdgbias.engines.hf.engine import HuggingFace
+
+
+def generate(
+    engine: HuggingFace, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int
+) -> list[list[str]]:
+    """(N, S) texts, each with its start."""
+    if engine.place is not None or not engine.steps:
+        return by_prefix(engine, prompts, starts, max_new_tokens)
+    answers: list[list[str]] = [[""] * len(starts) for _ in prompts]
+    for with_image in (True, False):
+        rows = [i for i, p in enumerate(prompts) if bool(p.images) is with_image]
+        if not rows:
+            continue
+        texts = branch(engine, [prompts[i] for i in rows], starts, max_new_tokens)
+        for i, text in zip(rows, texts, strict=True):
+            answers[i] = text
+    return answers
+
+
+def branch(
+    engine: HuggingFace, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int
+) -> list[list[str]]:
+    """Prefill once, repeat the KV cache per start, decode greedily; B prompts x S starts."""
+    s = len(starts)
+    inputs = engine.inputs(prompts)
+    prefill = engine.forward(inputs, use_cache=True)
+    cache = prefill.past_key_values
+    cache.batch_repeat_interleave(s)
+    state: dict[str, Any] = {
+        k: inputs[k].repeat_interleave(s, 0)
+        for k in ("attention_mask", "position_ids")
+        if k in inputs
+    }
+    logits = prefill.logits[:, -1].repeat_interleave(s, 0)  # (B*S, V)
+    forced = [forced_ids(start, engine.candidates, engine.minus_ids) for start in starts] * len(
+        prompts
+    )
+    ends = end_ids(engine.model.generation_config.eos_token_id, engine.tokenizer)
+    said: list[list[int]] = [[] for _ in forced]
+    done = [False] * len(forced)
+    for step in range(max_new_tokens + max(map(len, forced))):
+        greedy = logits.argmax(-1).tolist()
+        token = [queue[step] if step < len(queue) else greedy[i] for i, queue in enumerate(forced)]
+        for i, t in enumerate(token):
+            done[i] = done[i] or t in ends or step >= len(forced[i]) + max_new_tokens
+            if not done[i]:
+                said[i].append(t)
+        if all(done):
+            break
+        ids = torch.tensor(token, device=engine.device)[:, None]
+        logits = engine.step(state, cache, ids).logits[:, -1]
+    texts = [engine.tokenizer.decode(ids, skip_special_tokens=True).strip() for ids in said]
+    return [texts[i : i + s] for i in range(0, len(texts), s)]
+
+
+def by_prefix(
+    engine: HuggingFace, prompts: Sequence[Prompt], starts: Sequence[str], limit: int
+) -> list[list[str]]:
+    """For models that compute positions themselves or keep no plain cache: one ordinary
+    generation per start."""
+    answers: list[list[str]] = [[] for _ in prompts]
+    for start in starts:
+        for i, prompt in enumerate(prompts):
+            inputs = engine.inputs([prompt], suffix=start)
+            inputs.pop("position_ids", None)
+            ids = engine.model.generate(**inputs, max_new_tokens=limit, do_sample=False)
+            length = inputs["input_ids"].shape[1]
+            new = ids[0, length:] if ids.shape[1] > length else ids[0]
+            answers[i].append(
+                start + engine.tokenizer.decode(new, skip_special_tokens=True).strip()
+            )
+    return answers

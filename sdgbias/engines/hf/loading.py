@@ -1,0 +1,109 @@
+"""Loads an image-text-to-text or a language model, and reads what its registry entry and its
+configuration say about prompts: the largest number of pictures, whether prompts can be scored
+together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from safetensors import SafetensorError
+from transformers import AutoConfig
+
+from sdgbias.engines.fingerprint import local_folder
+from sdgbias.engines.hf import shared_prefix
+from sdgbias.engines.hf.processor import load_processor
+from sdgbias.engines.hf.text_only import model_class
+from sdgbias.engines.hub_errors import BROKEN, translate
+from sdgbias.errors import ModelError, OutOfMemory, RegistryError
+from sdgbias.types import ModelSpec
+
+#: Text of the plain RuntimeError that torch raises when main memory is full.
+NO_MEMORY = "can't allocate memory"
+
+
+def load_model(spec: ModelSpec, root: Path) -> Any:
+    """The model of a registry entry in its dtype, in main memory. Safetensors only. Raises
+    ModelError, InfrastructureError, OutOfMemory."""
+    folder = local_folder(spec, root)
+    source = str(folder) if folder else spec.repo
+    where: dict[str, Any] = {"trust_remote_code": spec.trust_remote_code}
+    if folder is None:
+        where["revision"] = spec.revision
+    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        return model_class(spec, source, **where).from_pretrained(
+            source, dtype=getattr(torch, spec.dtype), use_safetensors=True, **where
+        )
+    except torch.OutOfMemoryError as error:
+        raise OutOfMemory(
+            f"{spec.name}: out of memory while loading; {str(error).splitlines()[0]}"
+        ) from None
+    except (*BROKEN, OSError, ValueError, ImportError, SafetensorError) as error:
+        raise translate(spec, folder, "can't load", error) from None
+    # out of memory; else tensors whose shape differs from the configuration
+    except RuntimeError as error:
+        if NO_MEMORY in str(error):
+            raise OutOfMemory(
+                f"{spec.name}: out of memory while loading; {str(error).splitlines()[0]}"
+            ) from None
+        raise ModelError(
+            f"{spec.name}: can't load {source}: {str(error).strip().splitlines()[0]}"
+        ) from None
+
+
+def max_images(spec: ModelSpec) -> int | None:
+    """Option `max_images` of a registry entry: how many pictures one prompt may show; None if
+    unset."""
+    value = spec.options.get("max_images")
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise RegistryError(
+            f"registry/models/{spec.name}.yaml: max_images is {value!r}; give a whole number from"
+            " 1 on"
+        )
+    return value
+
+
+def too_many(name: str, pictures: int, why: str) -> str:
+    """The message of the error about a prompt that shows too many pictures."""
+    return (
+        f"{name}: {pictures} pictures in one prompt, {why}; build the benchmark with the image"
+        " layout composite (layout: composite)"
+    )
+
+
+def tree_tokens(spec: ModelSpec, root: Path) -> int | None:
+    """Upper limit on the tokens of one tree of prompts (shared_prefix.py), from the model's
+    configuration alone; None where prompts can't be scored together. Raises ModelError,
+    InfrastructureError."""
+    if not spec.options.get("share_prefix", True) or shared_prefix.reads_the_question(
+        load_processor(spec, root)
+    ):
+        return None
+    folder = local_folder(spec, root)
+    where = {} if folder else {"revision": spec.revision}
+    try:
+        config = AutoConfig.from_pretrained(
+            str(folder or spec.repo), trust_remote_code=spec.trust_remote_code, **where
+        )
+    except (*BROKEN, OSError, ValueError) as error:
+        raise translate(spec, folder, "can't read the configuration of", error) from None
+    return shared_prefix.row_tokens(int(getattr(config.get_text_config(), "hidden_size", 0)))
+
+
+def attention(config: Any) -> str:
+    """The attention implementations that the model and its parts selected, e.g. 'sdpa
+    text_config:sdpa vision_config:sdpa'."""
+    parts = {
+        name: getattr(config, name, None) for name in sorted(getattr(config, "sub_configs", ()))
+    }
+    named = [
+        f"{name}:{getattr(part, '_attn_implementation', None)}"
+        for name, part in parts.items()
+        if part is not None
+    ]
+    return " ".join([str(getattr(config, "_attn_implementation", None)), *named])

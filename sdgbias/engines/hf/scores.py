@@ -1,0 +1,68 @@
+"""Logits of the first token -> the rows of a ScoreBatch: token variants of a candidate merged, the
+candidates' share of the whole vocabulary, the token that greedy decoding begins with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from sdgbias.engines.hf.shared_prefix import Scored
+from sdgbias.types import Prompt, ScoreBatch
+
+if TYPE_CHECKING:
+    from sdgbias.engines.hf.engine import HuggingFace
+
+
+def empty(prompts: Sequence[Prompt]) -> ScoreBatch:
+    """A batch of N prompts without any score."""
+    n, width = len(prompts), max((len(p.candidates) for p in prompts), default=0)
+    return ScoreBatch(
+        np.full((n, width), np.nan, dtype=np.float32),
+        np.full(n, np.nan, dtype=np.float32),
+        np.full(n, np.nan, dtype=np.float32),
+        [""] * n,
+        np.zeros(n, dtype=np.int32),
+    )
+
+
+def put(
+    engine: HuggingFace, out: ScoreBatch, prompts: Sequence[Prompt], scored: Sequence[Scored]
+) -> None:
+    """Logits over the vocabulary -> rows of `out`, for prompts with the same candidates."""
+    if not scored:
+        return
+    candidates = prompts[scored[0].row].candidates
+    logits = torch.stack([s.logits for s in scored]).double()  # (B, V)
+    total = torch.logsumexp(logits, dim=-1)
+    merged = torch.stack(
+        [torch.logsumexp(logits[:, list(engine.candidates.ids[c])], -1) for c in candidates],
+        dim=1,
+    )  # (B, K)
+    if any(c in engine.candidates.needs_space for c in candidates):
+        after = torch.log_softmax(
+            torch.stack([s.after_space for s in scored if s.after_space is not None]).double(),
+            dim=-1,
+        )
+        for k, c in enumerate(candidates):
+            if c in engine.candidates.needs_space:
+                spaced = logits[:, engine.candidates.space] + torch.logsumexp(
+                    after[:, list(engine.candidates.ids[c])], -1
+                )
+                merged[:, k] = torch.logaddexp(merged[:, k], spaced)
+    rows = [s.row for s in scored]
+    out.logits[rows, : len(candidates)] = merged.cpu().numpy()
+    out.mass[rows] = torch.exp(torch.logsumexp(merged, -1) - total).cpu().numpy()
+    out.n_tokens[rows] = [s.n_tokens for s in scored]
+    if engine.minus_ids:
+        out.minus_logit[rows] = torch.logsumexp(logits[:, engine.minus_ids], -1).cpu().numpy()
+    for s, top in zip(scored, logits.argmax(-1).tolist(), strict=True):
+        out.top_token[s.row] = engine.tokenizer.decode([top]).strip()
+
+
+def by_candidates(prompts: Sequence[Prompt], done: Sequence[Scored]) -> Iterator[list[Scored]]:
+    """The scored prompts, grouped by their candidates."""
+    for candidates in dict.fromkeys(prompts[s.row].candidates for s in done):
+        yield [s for s in done if prompts[s.row].candidates == candidates]
