@@ -1,7 +1,7 @@
 # make demo   raw sample -> benchmark -> nightly over every enabled model -> report (a few minutes on a bare machine)
 # make test   ruff, mypy, the import contract and pytest
 # make test-long   the tests that `make test` leaves out
-# make docs   docs/reference/commands.md anew
+# make docs   generate docs/reference/commands.md and the option tables
 # make vllm   an environment of its own in which the vLLM backend runs on CPU; make test then tests it too
 PYTHON ?= python3.11
 BIN := .venv/bin
@@ -26,8 +26,9 @@ test: .venv/installed-dev
 test-long: .venv/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m long
 
-# the reference of all commands and options, from the commands themselves
+# the reference of all commands and options, from the commands themselves; tables of registry options, from the engines
 docs: .venv/installed-dev
+	$(BIN)/python scripts/option_tables.py
 	$(BIN)/typer sdgbias.cli utils docs --name sdgbias --output docs/reference/commands.md
 
 install: .venv/installed-dev

@@ -29,7 +29,7 @@ from prefect.states import Completed, Failed, State
 from flows import pages, score
 from sdgbias.errors import GateError, InfrastructureError, SdgbiasError
 from sdgbias.nightly import attempt as work
-from sdgbias.nightly import process, schedule, steps
+from sdgbias.nightly import ledger, process, schedule, steps
 from sdgbias.nightly import run as nights
 from sdgbias.nightly.attempt import JobOutcome
 from sdgbias.nightly.plan import TIMEOUT, Job, Night, Settings, benchmarks_of, check, name_of
@@ -69,10 +69,10 @@ def attempt(
 
 
 @task(task_run_name="{name}", cache_policy=NO_CACHE, persist_result=False)
-def step(name: str, settings: Settings, night: Night) -> State[str]:
+def step(name: str, settings: Settings, night: Night) -> State[ledger.Ended]:
     """Run one of the closing commands of a night."""
-    said = steps.do(name, settings, night)
-    return Completed(data=said) if said == steps.DONE else Failed(message=said, data=said)
+    ended = steps.do(name, settings, night)
+    return Completed(data=ended) if ended == steps.DONE else Failed(message=str(ended), data=ended)
 
 
 def ask(job: Job, results: Path, device: str | None, pools: bool) -> JobOutcome:
@@ -101,8 +101,13 @@ def hands(settings: Settings, pools: bool, address: str) -> nights.Executor:
     artifacts."""
     bar: list[UUID | None] = []
 
+    def close(name: str, its: Settings, night: Night) -> ledger.Ended:
+        made = step(name, its, night, return_state=True).result(raise_on_failure=False)
+        # an error in the code around the step, or a task run that Prefect abandoned
+        return made if isinstance(made, ledger.Ended) else ledger.Ended(ledger.FAILED, str(made))
+
     def seen(
-        event: str, night: Night, found: Sequence[JobOutcome], said: Mapping[str, str]
+        event: str, night: Night, found: Sequence[JobOutcome], said: Mapping[str, ledger.Ended]
     ) -> None:
         if event == "planned":
             bar.append(pages.shown(pages.progress, night))
@@ -117,9 +122,7 @@ def hands(settings: Settings, pools: bool, address: str) -> nights.Executor:
 
     return nights.Executor(
         ask=lambda job, results, device: ask(job, results, device, pools),
-        step=lambda name, its, night: str(
-            step(name, its, night, return_state=True).result(raise_on_failure=False)
-        ),
+        step=close,
         devices=lambda jobs, models: [None] * max(1, models) if pools else work.devices(jobs),
         seen=seen,
     )

@@ -19,6 +19,7 @@ from prefect.artifacts import (
 from sdgbias import store
 from sdgbias.errors import StoreError
 from sdgbias.nightly.attempt import JobOutcome
+from sdgbias.nightly.ledger import Ended
 from sdgbias.nightly.plan import Night
 
 Shown = TypeVar("Shown")
@@ -89,7 +90,7 @@ def counts(found: Sequence[JobOutcome]) -> str:
     kinds = sorted({o.outcome for o in found})
     return (
         ", ".join(f"{sum(o.outcome == kind for o in found)} {kind}" for kind in kinds)
-        or "no model asked"
+        or "no model evaluated"
     )
 
 
@@ -113,7 +114,7 @@ def verdicts(results: Path, night: str) -> None:
     )
 
 
-def links(report: Path, results: Path, address: str, steps: Mapping[str, str]) -> None:
+def links(report: Path, results: Path, address: str, steps: Mapping[str, Ended]) -> None:
     """Links to the report and to W&B. ``report``: its first page; ``address``: URL at which its
     folder is served, '' for file links. W&B: the project's page if WANDB_ENTITY is set, else the
     folder of the offline runs."""
@@ -129,5 +130,5 @@ def links(report: Path, results: Path, address: str, steps: Mapping[str, str]) -
     runs = (
         f"{server}/{entity}/{project}" if entity else (results.parent / "wandb").resolve().as_uri()
     )
-    said = f"W&B: {steps.get('wandb', 'not made')}; offline until somebody calls sdgbias wandb sync"
+    said = f"W&B: {steps.get('wandb', 'not made')}; offline until sdgbias wandb sync is run"
     create_link_artifact(runs, link_text="W&B runs", key="wandb", description=said)

@@ -60,9 +60,14 @@ def study(
         progress(f"analysing {run.model}", len(STUDIES), len(STUDIES))
     parts.append(_settings_rows(settings))
     rows = (record for part in parts for record in part.to_dict("records"))
+    custom = suites.named(str(run.run["suite"])).custom
     return table(
-        record for record in rows if record["pillar"]
-    )  # user-supplied questions have no pillars
+        record
+        for record in rows
+        # custom questions have no pillars, and a country only where it is a group column
+        if record["pillar"]
+        and (not custom or record["by"] != "country" or record["study"] == groups.STUDY)
+    )
 
 
 def people_study(

@@ -165,7 +165,7 @@ def headline(night: NightRecord) -> str:
     """One sentence on a night: the outcomes and the models in breach."""
     asked = night.models
     if not asked:
-        return "No model was asked."
+        return "No model was evaluated."
     parts = [f"{len(night.of(k)):,} {said}" for k, said in OUTCOMES.items() if night.of(k)]
     breached = sorted({m.model for m in night.breached})
     told = "nothing is in breach" if night.of("published", "unchanged") else "nothing was judged"

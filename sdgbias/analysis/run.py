@@ -13,6 +13,7 @@ import pandas as pd
 import pyarrow as pa
 
 from sdgbias import store
+from sdgbias.benchmark.own import UNKNOWN
 from sdgbias.errors import StoreError
 from sdgbias.methods.cade import Divergence, Form, Stream, Streams, streams
 from sdgbias.types import (
@@ -35,7 +36,9 @@ class TaskCell:
     letters, up to 10 for user-supplied questions, or 10 digits).
 
     items: N rows with item_id, cluster_id, country, urban, wealth, pillar, indicator, polarity,
-        split, target, tolerance, gold, gold_value, question, options (JSON text), n_options.
+        split, target, tolerance, gold, gold_value, question, options (JSON text), n_options,
+        groups (JSON text) and evidence (its picture and context), '' outside suites of custom
+        questions.
     logits (N, K) per view: NaN where the item lacks the candidate or has no score, -inf where
         censored.
     upper (N, K) per view: the bound of a censored score, or of a reported score for which another
@@ -185,7 +188,9 @@ def _items(results: Path, benchmark_id: str, run_id: str, task: Task) -> pd.Data
         results,
         """SELECT item_id, cluster_id, country, urban, wealth, pillar, indicator, polarity, split,
            target, tolerance, gold, gold_value,
-           question, options::VARCHAR AS options FROM items WHERE benchmark_id = $b AND task = $t
+           question, options::VARCHAR AS options, groups::VARCHAR AS groups,
+           CASE WHEN source_id IS NULL THEN '' ELSE concat_ws(chr(31), image_id, context::VARCHAR)
+           END AS evidence FROM items WHERE benchmark_id = $b AND task = $t
            AND item_id IN (SELECT item_id FROM scores WHERE run_id = $r AND task = $t) ORDER BY
            item_id""",
         {"b": benchmark_id, "t": task.value, "r": run_id},
@@ -203,6 +208,7 @@ def _items(results: Path, benchmark_id: str, run_id: str, task: Task) -> pd.Data
         "target",
         "gold",
         "question",
+        "groups",
     ):
         frame[name] = frame[name].fillna("").astype(str)
     if task is Task.MCQ:
@@ -211,6 +217,19 @@ def _items(results: Path, benchmark_id: str, run_id: str, task: Task) -> pd.Data
     else:
         frame["n_options"] = len(DIGITS)
     return frame
+
+
+def group_columns(items: pd.DataFrame) -> dict[str, np.ndarray]:
+    """Group column of a suite of custom questions -> (N,) level of each item, '' where the author
+    gave none; {} for items of other suites."""
+    code, texts = pd.factorize(items["groups"])
+    levels = [json.loads(text) if text else {} for text in texts]
+    names = list(dict.fromkeys(name for found in levels for name in found))
+    table = {name: [str(found.get(name, UNKNOWN)) for found in levels] for name in names}
+    return {
+        name: np.array(["" if v == UNKNOWN else v for v in column], dtype=object)[code].astype(str)
+        for name, column in table.items()
+    }
 
 
 def _width(task: Task, items: pd.DataFrame) -> int:

@@ -206,7 +206,7 @@ def _options(spec: Spec, row: dict[str, str]) -> tuple[tuple[str, ...], list[str
     problems = []
     if len(given) < 2:
         count = "1 option" if given else "no option"
-        problems.append(f"has {count}; a question has 2 to {len(OPTION_LETTERS)}")
+        problems.append(f"has {count}; fill 2 to {len(OPTION_LETTERS)} option columns")
     elif cells[: len(given)] != given:
         gap, after = cells.index(""), max(i for i, cell in enumerate(cells) if cell)
         problems.append(
@@ -327,7 +327,7 @@ def _notes(folder: Folder, spec: Spec) -> Iterable[str]:
     if not spec.cluster_by:
         yield "no cluster_by: each question is its own cluster"
     elif len({q.cluster for q in questions}) == 1:
-        yield f"column {spec.cluster_by!r} has one value: no interval can be had"
+        yield f"column {spec.cluster_by!r} has one value: there is no interval"
     for at, name in enumerate(spec.groups):
         levels = Counter(q.groups[at] for q in questions)
         if levels[UNKNOWN]:

@@ -99,7 +99,7 @@ def build(
         int,
         typer.Option(
             min=0,
-            help="Most years between a value and the survey, where an indicator says nothing else.",
+            help="Most years between a value and the survey, where an indicator sets no limit.",
         ),
     ] = 10,
     split: Annotated[

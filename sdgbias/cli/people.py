@@ -139,8 +139,8 @@ def read(
     """Read the stored answers of the newest runs again with a text encoder of the registry, beside
     the packaged one.
 
-    Nothing is asked again. `sdgbias reproduce --paper fairness --table encoders` shows the readings
-    beside each other.
+    No model is evaluated again. `sdgbias reproduce --paper fairness --table encoders` shows the
+    readings beside each other.
     """
     from sdgbias import store
     from sdgbias.analysis.studies.rereading import read_again

@@ -109,9 +109,7 @@ def evaluate(
         Path | None,
         typer.Option(
             "--outcome",
-            help=(
-                "Write what came of it as JSON; the process then ends with the one that started it."
-            ),
+            help=("Write the outcome as JSON; the process then ends with its parent."),
         ),
     ] = None,
 ) -> None:
@@ -156,6 +154,6 @@ def evaluate(
         f" {outcome.planned - outcome.extra:,} distinct prompts"
         f"{f', {outcome.extra:,} more of extra passes' if outcome.extra else ''}:"
         f" {outcome.scored:,} scored now, {outcome.cached:,} from the cache,"
-        f" {outcome.failed} failed{f', {unasked:,} that it can not be asked' if unasked else ''}."
+        f" {outcome.failed} failed{f', {unasked:,} that it can not answer' if unasked else ''}."
         f" Next: sdgbias results --results {results}"
     )

@@ -52,8 +52,8 @@ def log(
         bool, typer.Option("--again", help="Also runs that were sent before.")
     ] = False,
 ) -> None:
-    """Write a night's W&B runs, one per model, into a folder. Nothing is sent; nobody has to be
-    logged in.
+    """Write a night's W&B runs, one per model, into a folder. Nothing is sent; no login is
+    needed.
 
     They belong to the team and project that WANDB_ENTITY and WANDB_PROJECT name now (default: the
     key's own, sdgbias).
@@ -114,7 +114,9 @@ def sync(
     timeout: Annotated[float, typer.Option(min=1, help="Seconds for one run.")] = 120.0,
     patience: Annotated[
         float,
-        typer.Option(min=0.1, help="Seconds until a server that says nothing counts as not there."),
+        typer.Option(
+            min=0.1, help="Seconds until a server that doesn't respond counts as unreachable."
+        ),
     ] = 10.0,
     keep: Annotated[
         bool, typer.Option("--keep", help="Keep the files of runs that were sent.")

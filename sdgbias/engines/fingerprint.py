@@ -43,7 +43,7 @@ def local_folder(spec: ModelSpec, root: Path) -> Path | None:
     folder = (root / rest) if kind == "local" else Path(rest)
     if not (folder / "config.json").is_file():
         raise ModelError(
-            f"{folder}: no config.json; registry entry {spec.name} says repo: {spec.repo}"
+            f"{folder}: no config.json; registry entry {spec.name} has repo: {spec.repo}"
         )
     return folder
 

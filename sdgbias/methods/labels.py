@@ -49,7 +49,7 @@ _UNSURE = re.compile(
 
 class TextEncoder(Protocol):
     """name: how runs and reports call it. floor: how similar an answer must be to a label, None
-    when none has been chosen (people/calibrate.py finds one). embed: N texts -> (N, D) float32,
+    when none has been chosen (suites/facet_floor.py finds one). embed: N texts -> (N, D) float32,
     rows of length one (zero for a text without content)."""
 
     name: str

@@ -304,5 +304,5 @@ def _classified(
     return replace(
         blank,
         kind=_BY_CODE.get(ended.code, "Unexpected"),
-        message=words or f"ended with exit code {ended.code} and told nothing",
+        message=words or f"ended with exit code {ended.code} and reported no outcome",
     )

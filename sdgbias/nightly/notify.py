@@ -69,11 +69,10 @@ def message(night: NightRecord, link: str = "") -> dict[str, Any]:
     )
     title = f"sdgbias, night {night.night}"
     lines = [words.headline(night)]
-    ended = {name: str(said) for name, said in night.row["steps"].items() if name != "announce"}
     steps = [
-        f"• {name}: {said[:400]}"
-        for name, said in ended.items()
-        if said != "done" and not said.startswith("breach")
+        f"• {name}: {reason[:400]}"
+        for name, reason in nights.failed_steps(night.row).items()
+        if name != "announce"
     ]
     breaches = [
         f"• {m.label}, {m.suite}: {words.moved(r)}" for m in night.breached for r in m.breaches
@@ -149,7 +148,7 @@ def announce(
     """
     chosen = nights.load(results, night)
     if chosen is None:
-        raise UsageError(f"{results}: no night to tell of; run `sdgbias nightly` first")
+        raise UsageError(f"{results}: no night to report; run `sdgbias nightly` first")
     address = os.environ.get(variable, "").strip()
     if not address:
         _keep(results, chosen.night, "", "skipped", 0, "", now)

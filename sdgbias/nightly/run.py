@@ -29,6 +29,7 @@ from sdgbias.errors import GateError, InfrastructureError, SdgbiasError
 from sdgbias.nightly import attempt, ledger, process, quarantine, schedule
 from sdgbias.nightly import steps as finish
 from sdgbias.nightly.attempt import FAILED, JobOutcome
+from sdgbias.nightly.ledger import Ended
 from sdgbias.nightly.plan import Job, Night, Settings, check, name_of, tonight
 
 T = TypeVar("T")
@@ -37,13 +38,13 @@ T = TypeVar("T")
 @dataclass(frozen=True)
 class NightSummary:
     """Result of a night. status: 'done', 'failed' (no model could be scored), '' (the night was
-    already done). steps: step -> 'done' or the reason it failed. unsaved: why the results file
+    already done). steps: step -> how it ended. unsaved: why the results file
     could not be written, '' if it was. note: why nothing was run."""
 
     night: str
     status: str
     outcomes: tuple[JobOutcome, ...] = ()
-    steps: dict[str, str] | None = None
+    steps: dict[str, Ended] | None = None
     seconds: float = 0.0
     report: str = ""
     unsaved: str = ""
@@ -54,21 +55,21 @@ class NightSummary:
         """0: all models were attempted and at least one outcome is good (or none was due); 6: the
         regression check found a breach; 8: no model could be scored, the results could not be
         saved, or a required step failed."""
-        said = self.steps or {}
+        steps = self.steps or {}
         if self.status == FAILED or self.unsaved:
             return InfrastructureError.exit_code
-        if said.get("gate", "").startswith(finish.BREACH):
+        if steps.get("gate", finish.DONE).state == ledger.BREACH:
             return GateError.exit_code
         bad = [
             name
-            for name, words in said.items()
-            if words != finish.DONE and name not in finish.OPTIONAL_STEPS
+            for name, ended in steps.items()
+            if ended != finish.DONE and name not in finish.OPTIONAL_STEPS
         ]
         return InfrastructureError.exit_code if bad else 0
 
 
 def _nobody(
-    event: str, night: Night, outcomes: Sequence[JobOutcome], said: Mapping[str, str]
+    event: str, night: Night, outcomes: Sequence[JobOutcome], steps: Mapping[str, Ended]
 ) -> None:
     return None
 
@@ -78,16 +79,16 @@ class Executor:
     """Implementation of the parts of a night.
 
     ask(job, results, device): score one model until its outcome is final. step(name, settings,
-    night): run finish.CHECK or a closing step; returns 'done' or the reason it failed.
+    night): run finish.CHECK or a closing step.
     devices(jobs, models): the device of each parallel slot (attempt.devices). seen(event, night,
     outcomes so far, steps so far): progress callback; events are 'planned', 'settled' (after each
     model), 'asked' (after the last), the name of each step, and 'closed'.
     """
 
     ask: Callable[[Job, Path, str | None], JobOutcome] = attempt.keep_trying_here
-    step: Callable[[str, Settings, Night], str] = finish.do
+    step: Callable[[str, Settings, Night], Ended] = finish.do
     devices: Callable[[int, int], list[str | None]] = lambda jobs, models: attempt.devices(jobs)
-    seen: Callable[[str, Night, Sequence[JobOutcome], Mapping[str, str]], None] = _nobody
+    seen: Callable[[str, Night, Sequence[JobOutcome], Mapping[str, Ended]], None] = _nobody
 
 
 def run(
@@ -113,7 +114,7 @@ def run(
             return NightSummary(name, "", note=f"night {name} is done already; nothing to do")
         night = tonight(settings, now())
         ledger.begin(settings, night, now())
-        said: dict[str, str] = {}
+        said: dict[str, Ended] = {}
         try:
             process.begin()
             said[finish.CHECK] = hands.step(finish.CHECK, settings, night)
@@ -241,7 +242,7 @@ def _close(
     settings: Settings,
     night: Night,
     outcomes: Sequence[JobOutcome],
-    said: dict[str, str],
+    said: dict[str, Ended],
     steps: Sequence[str],
     tell: Callable[[str], None],
     hands: Executor,
@@ -249,7 +250,7 @@ def _close(
     """Run the closing steps in order; each reads the results of the earlier ones from the results
     file."""
 
-    def one(name: str) -> tuple[str, float]:
+    def one(name: str) -> tuple[Ended, float]:
         began = time.monotonic()
         came_to = (
             hands.step(name, settings, night)

@@ -196,7 +196,7 @@ def _series(folder: Path) -> list[SourceState]:
     except InputError as error:
         rows = [
             SourceState(
-                e.id, "broken", "not read", "a build stops there", f"mend this first: {error}"
+                e.id, "broken", "not read", "a build stops there", f"fix this first: {error}"
             )
             for e in entries
         ]

@@ -531,7 +531,7 @@ def set_state(
         same = False
     if not same:  # such as an entry written on one line
         raise RegistryError(
-            f"{path}: can't be changed by a program; write state: {state} into it by hand"
+            f"{path}: can't be changed by a program; write state: {state} into it yourself"
         )
     _replace(path, text)
     return path

@@ -285,7 +285,7 @@ def _backend(
     wanted: Request, base: ModelSpec | None, facts: ModelFacts, here: Host
 ) -> tuple[str, str]:
     """(backend, reason)."""
-    backend, why = wanted.backend, "as asked"
+    backend, why = wanted.backend, "as requested"
     if not backend and base:
         backend, why = base.backend, f"as {base.name} has it"
     elif not backend and facts.family not in (*SERVED_BY_VLLM, *LANGUAGE_SERVED_BY_VLLM):

@@ -118,7 +118,9 @@ def write_report(
     texts[disparities.PAGE.file] = (
         disparities.render(faces, beside, checked.get(FACET, "")) if faces is not None else None
     )
-    texts[own_suite.PAGE.file] = own_suite.render(asked, beside) if asked is not None else None
+    texts[own_suite.PAGE.file] = (
+        own_suite.render(asked, beside, checked) if asked is not None else None
+    )
     texts[night_page.PAGE.file] = (
         night_page.render(night, results, beside) if night is not None else None
     )

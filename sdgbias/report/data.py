@@ -127,9 +127,7 @@ def load(results: Path, run_ids: list[str] | None = None) -> ReportData:
     there is none."""
     chosen = store.latest_runs(results) if run_ids is None else run_ids
     if not chosen:
-        raise StoreError(
-            f"{results} holds no finished run; run `sdgbias evaluate --model NAME` first"
-        )
+        raise StoreError(f"{results} holds no finished run; run `sdgbias evaluate NAME` first")
 
     def ask(sql: str) -> pd.DataFrame:
         return store.query(results, sql, {"runs": chosen}, runs=chosen)

@@ -90,7 +90,7 @@ def open_engine(
     several = (pool.workers or 1) > 1
     if spec.backend == "api" and (pool.ray or several):
         raise UsageError(
-            f"{spec.name}: an endpoint is asked by one engine; leave out --workers and --ray, and"
+            f"{spec.name}: an endpoint is called by one engine; leave out --workers and --ray, and"
             " set options.concurrency instead"
         )
     engine: Backend | EnginePool
@@ -296,7 +296,7 @@ def _nothing_scored(
     else the first failure."""
     if failures and all(kind == NotAnswerable.kind for _, kind, _ in failures):
         return ModelError(
-            f"{spec.name}: can't be asked a single question of {benchmark}: {failures[0][2]};"
+            f"{spec.name}: can't answer any question of {benchmark}: {failures[0][2]};"
             f" take suite {suite.name} out of its options.suites in"
             f" registry/models/{spec.name}.yaml"
         )

@@ -215,7 +215,7 @@ class RayCluster(EnginePool):
             )
         else:
             self.failures += [
-                (key, "EngineDied", "every engine that was asked ended on this prompt")
+                (key, "EngineDied", "every engine that scored this prompt ended")
                 for key in rest.prompts()
             ]
         self.failures.sort()

@@ -34,7 +34,7 @@ NAME = FACET
 #: older runs are recomputed.
 ANALYSIS = "3"
 #: Why an engine can't answer a prompt.
-BEYOND = "the right answer is none that this model can say"
+BEYOND = "the right answer is not among those this model can give"
 LETTERS = "".join(OPTIONS)
 ANSWERS = list(OPTIONS.values())
 #: Pictures kept beside the results for the report's examples, and their longer side.

@@ -83,8 +83,9 @@ class Suite:
     per_benchmark: runs on different benchmarks are different results (data sets); the newer does
     not replace the older. held_out: only split 'test' is reported, because CADE is tuned on the
     rest; so draws, extra prompts and searches matter. signatures: answers lean in a direction (bias
-    signatures). needs_pictures: a language model can't be asked. private: pictures show people;
-    they are blurred until a reader reveals them.
+    signatures). custom: the questions are a user's folder, multiple choice, described by its group
+    columns instead of places and indicators. needs_pictures: a language model can't answer it.
+    private: pictures show people; they are blurred until a reader reveals them.
     """
 
     name: str
@@ -104,6 +105,7 @@ class Suite:
     per_benchmark: bool = False
     held_out: bool = True
     signatures: bool = False
+    custom: bool = False
     needs_pictures: bool = False
     private: bool = False
     docs: str = ""

@@ -40,4 +40,4 @@ def test_a_wording_is_one_answer_whatever_the_number_of_places() -> None:
 def test_without_the_pass_it_says_so() -> None:
     rows = wordings.rows(run_of(mcq_cell({"full": [A]}, "A")), AnalysisSettings())
     assert list(rows["metric"]) == ["not_run"]
-    assert rows["note"][0] == "extra pass paraphrases was not asked"
+    assert rows["note"][0] == "extra pass paraphrases was not scored"

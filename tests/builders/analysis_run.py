@@ -39,6 +39,8 @@ def mcq_cell(
         gold=list(gold),
         options=[json.dumps(o) for o in options],
         n_options=present.sum(axis=1),
+        groups="",
+        evidence="",
     )
     tokens = {v: np.array((top_token or {}).get(v.value, [""] * n), dtype=object) for v in View}
     return _cell(
@@ -78,6 +80,8 @@ def number_cell(
         {"target": ["women_bmi"] * n, "tolerance": [1.0] * n, **columns},
         gold_value=gold,
         n_options=[10] * n,
+        groups="",
+        evidence="",
     )
     return _cell(
         Task.REGRESSION,
@@ -139,6 +143,8 @@ def _items(
         "question": ["How much?"] * n,
         "options": ["[]"] * n,
         "n_options": [3] * n,
+        "groups": [""] * n,
+        "evidence": [""] * n,
     }
     return pd.DataFrame({**base, **more, **columns})
 

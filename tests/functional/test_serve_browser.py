@@ -232,7 +232,7 @@ def test_a_journey_by_keyboard_from_last_night_to_one_question_and_back(
     follow(chrome.find_element("css selector", "tbody th a").text)
     assert (
         "/mcq/" in chrome.current_url
-        and "CADE says" in chrome.find_element("tag name", "main").text
+        and "CADE answers" in chrome.find_element("tag name", "main").text
     )
     assert (
         chrome.execute_script(

@@ -187,7 +187,7 @@ def test_a_breach_stays_one_until_it_is_mended_or_accepted(judged: Path) -> None
     assert (
         third.verdict == BREACH
         and third.breached
-        and "that nobody has accepted" in third.rows[0]["note"]
+        and "that has not been accepted" in third.rows[0]["note"]
     )
     shown = nights.load(results)
     assert (
@@ -218,7 +218,7 @@ def test_a_breach_stays_one_until_it_is_mended_or_accepted(judged: Path) -> None
     )
     with pytest.raises(UsageError, match="nothing to accept"):
         baseline.accept(results, f"{STEADY}-1", "why not", datetime(2026, 11, 22))
-    with pytest.raises(UsageError, match="say in one line why"):
+    with pytest.raises(UsageError, match="state in one line why"):
         baseline.accept(results, f"{LOST}-2", " ", datetime(2026, 11, 22))
 
 

@@ -46,11 +46,11 @@ except errors.GateError as error:
 
 
 @pytest.fixture(autouse=True)
-def steps(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+def steps(monkeypatch: pytest.MonkeyPatch) -> dict[str, ledger.Ended]:
     """What each closing step comes to; no command is run for them."""
-    told: dict[str, str] = {}
+    told: dict[str, ledger.Ended] = {}
 
-    def run_step(name: str, settings: Settings, night: Night) -> str:
+    def run_step(name: str, settings: Settings, night: Night) -> ledger.Ended:
         return told.setdefault(name, finish.DONE)
 
     monkeypatch.setattr(finish, "run_step", run_step)
@@ -175,18 +175,25 @@ def test_a_broken_entry_is_a_failure_of_the_night_and_nobody_is_due_is_none(tmp_
     assert (nobody.status, nobody.exit_code, nobody.outcomes) == ("done", 0, ())
 
 
-def test_what_the_steps_come_to_is_the_exit_code(tmp_path: Path, steps: dict[str, str]) -> None:
-    steps.update(analyse="no space", gate="breach: fine: accuracy")
+def failed(message: str) -> ledger.Ended:
+    return ledger.Ended("failed", message)
+
+
+def test_what_the_steps_come_to_is_the_exit_code(
+    tmp_path: Path, steps: dict[str, ledger.Ended]
+) -> None:
+    steps.update(analyse=failed("no space"), gate=ledger.Ended("breach", "fine: accuracy"))
     done = run(settings(tmp_path, "fine"), by_model(fine=PUBLISH))
     assert done.exit_code == 6 and list(done.steps or {}) == [
         "benchmark",
         *finish.STEPS,
     ], "a failed step stops none"
     for said, code in (
-        ({"report": "disk full"}, 8),
-        ({"announce": "no answer"}, 0),
-        ({"wandb": "no"}, 0),
-        ({"gate": "crashed"}, 8),
+        ({"report": failed("disk full")}, 8),
+        ({"announce": failed("no answer")}, 0),
+        ({"wandb": failed("done")}, 0),
+        ({"gate": failed("breach: a sentence decides nothing")}, 8),
+        ({"gate": ledger.Ended("breach", "in other words")}, 6),
     ):
         assert replace(done, steps=said).exit_code == code
     assert replace(done, steps={}, unsaved="locked").exit_code == 8
@@ -204,7 +211,7 @@ def test_a_failed_selfcheck_is_told_and_the_results_stay(
     )
     s, lines = settings(tmp_path, "fine", selfcheck=True), []  # type: ignore[var-annotated]
     done = run(s, by_model(fine=PUBLISH), lines)
-    said = (done.steps or {})[finish.SELFCHECK]
+    said = str((done.steps or {})[finish.SELFCHECK])
     assert re.match(
         r"self-check: \d+ of \d+ checks failed: .*context term.*; trust no figure", said
     ), said
@@ -230,9 +237,9 @@ def test_a_failed_selfcheck_is_told_and_the_results_stay(
 
 
 def test_a_benchmark_that_fails_its_gate_is_asked_of_nobody(
-    tmp_path: Path, steps: dict[str, str]
+    tmp_path: Path, steps: dict[str, ledger.Ended]
 ) -> None:
-    steps["benchmark"] = "items_mcq: rule unique-ids broken"
+    steps["benchmark"] = failed("items_mcq: rule unique-ids broken")
     done = run(settings(tmp_path, "fine"), by_model(fine="raise SystemExit(1)"))
     assert (done.status, done.exit_code, done.outcomes) == ("failed", 8, ())
     assert entries.load(tmp_path, "fine").state == "enabled"

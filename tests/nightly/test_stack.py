@@ -205,7 +205,7 @@ def test_a_half_dead_stack_says_which_part_is_gone(home: Path) -> None:
     well, said = stack.lines(home)
     assert not well
     assert any("worker-cpu" in line and "NOT RUNNING" in line for line in said) and any(
-        "nobody watches" in line for line in said
+        "no supervisor is running" in line for line in said
     )
     (home.parent / "infra").mkdir()
     (home.parent / settings.SOURCE).write_text("deployments: []")

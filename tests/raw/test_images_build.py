@@ -139,10 +139,10 @@ def test_what_changed_is_drawn_again_and_nothing_else(tmp_path: Path) -> None:
         (lambda: (raw / f"mapillary/imagery/AL/{ids[0]}/10.jpeg").unlink(), 1),
         (lambda: put_tile(raw, ids[2]), 0),  # a missing tile appears; there is no photo either
         (lambda: put_photo(raw, ids[6], "70"), 1),  # a missing photo appears
-        (lambda: put_tile(raw, ids[16]), 1),  # a broken tile is mended
+        (lambda: put_tile(raw, ids[16]), 1),  # a broken tile is fixed
         (lambda: put_photo(raw, ids[10], "110"), 1),  # so is a photo of a cluster without any other
         (lambda: put_photo(raw, ids[12], "139"), 1),  # a cluster with a broken photo gets another
-        (lambda: put_photo(raw, ids[12], "130"), 1),  # and the broken one is mended
+        (lambda: put_photo(raw, ids[12], "130"), 1),  # and the broken one is fixed
         (lambda: os.utime(tile, (1, 1)), 0),  # content counts, not dates
         (tile.unlink, 0),
     ]

@@ -385,7 +385,7 @@ def test_set_state_of_other_ways_to_write_it(root: Path, reason: str) -> None:
         yaml.safe_load(f"{top}state: enabled\nfamily: f"), "m"
     )
     path.write_text(f"{{{', '.join(top.splitlines())}, state: enabled}}")
-    with pytest.raises(RegistryError, match="by hand"):
+    with pytest.raises(RegistryError, match="into it yourself"):
         entries.set_state(root, "m", "quarantined", reason="x")
 
 

@@ -268,7 +268,7 @@ REFUSALS: list[tuple[str, str, Request, type[SdgbiasError], str]] = [
         "refuses your token: expired or revoked",
     ),
     ("shut/private", "hf_stranger00000000", Request(), RegistryError, "not on the hub"),
-    ("shut/banned", "", Request(), Gated, "keeps it from you"),
+    ("shut/banned", "", Request(), Gated, "denies access"),
     ("shut/broken", "", Request(), HubUnreachable, "answers 503"),
 ]
 
@@ -695,7 +695,7 @@ def test_enabled_only_when_its_probes_pass(commands: Path, monkeypatch: pytest.M
     save_llava(commands / "real")
     shy = run.invoke(APP, ["register-model", "local:real", "--name", "shy", "--candidate", *where])
     assert (
-        "not asked: --candidate; its processor loads (LlavaProcessor)" in shy.output
+        "not probed: --candidate; its processor loads (LlavaProcessor)" in shy.output
         and "models enable shy" in entries.load(commands, "shy").reason
     )
     none = run.invoke(APP, ["register-model", "local:w", "--name", "none", "--candidate", *where])

@@ -154,7 +154,7 @@ def test_the_strip_says_each_night_in_words(text: str) -> None:
         f"{FIRST}: published, not judged",
         f"{SECOND}: in breach",
         f"{SECOND}: failed",
-        f"{FIRST}: not asked",
+        f"{FIRST}: not evaluated",
     ):
         assert words in said, words
 

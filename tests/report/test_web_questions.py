@@ -69,7 +69,7 @@ def test_a_question_shows_what_was_stored(client: TestClient, served: Path) -> N
     assert (
         "Given: urban=Urban" in said
         and "right answer" in said
-        and "CADE says" in said
+        and "CADE answers" in said
         and "τ 0.85" in said
     )
     picture = re.search(r'<img src="(/pictures/[^"]+)"', html)

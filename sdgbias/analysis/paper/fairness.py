@@ -55,7 +55,7 @@ NOTES: Mapping[str, tuple[str, ...]] = {
             " differences."
         ),
         (
-            "Whether the single-choice numbers are p2's or p3's isn't said (a mean would lie on a"
+            "Whether the single-choice numbers are p2's or p3's isn't stated (a mean would lie on a"
             " grid twice as fine): they stand beside both of ours."
         ),
         (
@@ -67,7 +67,8 @@ NOTES: Mapping[str, tuple[str, ...]] = {
             "Single choice only ever asks about the right class, so a model that always says yes"
             " has recall 1 and disparity 0: see `rates`."
         ),
-        "Which CLIP and which ViT isn't said, nor which of the two text encoders read the answers.",
+        "Which CLIP and which ViT isn't stated, nor which of the two text encoders read the"
+        " answers.",
     ),
     "skin": (
         (

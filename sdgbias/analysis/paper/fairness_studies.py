@@ -116,7 +116,7 @@ def debiasing(e: PaperResults) -> Table:
     for s in subjects(e, ""):
         part = study[study["run_id"] == (s.run.run_id if s.run else "")]
         if part.empty:
-            why = e.why(s.run, "fairness", "the run was asked no single-choice question")
+            why = e.why(s.run, "fairness", "the run has no single-choice questions")
             rows.append(
                 Row(
                     (s.label, "", ""),

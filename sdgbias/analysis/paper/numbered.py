@@ -93,7 +93,7 @@ def table_2(e: PaperResults) -> Table:
     return Table(
         "2",
         "Table 2: CADE part by part, T1",
-        "Accuracy on the test split. Retuned: each step is searched anew with the parts it has;"
+        "Accuracy on the test split. Retuned: each step is searched again with the parts it has;"
         " zeroed: the final parameters with the parts still missing set to zero. Step: what the"
         " part adds, paired by question. Every step but the first uses the Full + IMG+Q stream.",
         ("model", "variant"),
@@ -132,7 +132,7 @@ def table_3(e: PaperResults) -> Table:
         "3",
         "Table 3: image stream and divergence",
         "Accuracy of CADE with the image stream made of IMG+Q (Img.), Full or both, and KL or JS in"
-        " Eq. 7, parameters tuned anew for each. T1-T5: mean of the tests, without an interval.",
+        " Eq. 7, parameters tuned again for each. T1-T5: mean of the tests, without an interval.",
         ("model", "tests"),
         columns,
         tuple(rows),
@@ -189,7 +189,7 @@ def table_j(e: PaperResults) -> Table:
                     metric,
                     Slice(test="T1", method="q_only", by="order", level=level),
                 )
-                why = e.why(s.run, "perturbation", "this pass was not asked")
+                why = e.why(s.run, "perturbation", "this pass was not scored")
                 cells.append(
                     cell(found, s.status, why, s.printed("table_j", method=level, metric=metric))
                 )

@@ -140,18 +140,18 @@ def _why_not(name: str, cells: Sequence[TaskCell], seed: int, settings: Analysis
         if not np.isfinite(cell.known(View.FULL)).any():
             return "needs the Full view, which no question has"
         if lack := extra_prompts.lacking(name, cell.extra):
-            return f"extra pass {lack} was not asked"
+            return f"extra pass {lack} was not scored"
         if method.tuned and not (cell.val & np.isfinite(cell.payoff).all(axis=1)).any():
             return "no val rows to tune on"
         if name == "perm_avg" and not np.isfinite(cell.extra["perm:1"][cell.test_rows]).any():
-            return "extra pass perm was not asked"
+            return "extra pass perm was not scored"
         if (
             name == "pride"
             and not np.isfinite(
                 cell.extra["perm:1"][extra_prompts.pride_rows(cell.items, seed)]
             ).any()
         ):
-            return "extra pass pride was not asked"
+            return "extra pass pride was not scored"
     return ""
 
 

@@ -25,7 +25,7 @@ from sdgbias.methods.cade import Floats
 from sdgbias.types import Task, View
 
 STUDY = "paired"
-SAME = ["item_id", "gold", "gold_value", "question", "options"]
+SAME = ["item_id", "gold", "gold_value", "question", "options", "evidence"]
 
 
 def rows(run: RunData, settings: AnalysisSettings) -> pd.DataFrame:

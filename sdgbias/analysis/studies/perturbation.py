@@ -41,7 +41,7 @@ def rows(run: RunData, settings: AnalysisSettings) -> pd.DataFrame:
     if cell is None:
         return table([])
     if not any(view in cell.extra for view in ORDERS.values()):
-        note = "extra pass table_j was not asked"
+        note = "extra pass table_j was not scored"
         return table(
             [row(STUDY, "not_run", float("nan"), test=cell.test.value, method="q_only", note=note)]
         )

@@ -33,7 +33,7 @@ def rows(run: RunData, settings: AnalysisSettings) -> pd.DataFrame:
         return table([])
     common = {"test": cell.test.value, "method": View.Q_ONLY.value}
     if not any(view in cell.extra for view in paraphrases.VIEWS):
-        note = "extra pass paraphrases was not asked"
+        note = "extra pass paraphrases was not scored"
         return table([row(STUDY, "not_run", float("nan"), **common, note=note)])
     prompts = _prompts(cell)
     says = prompts["says"].to_numpy(dtype=object)

@@ -104,7 +104,7 @@ def sift(
         stops = check(table, kept, suites, tables, split, direct=True).of("gate")
     if stops:
         raise GateError(
-            f"{_several([_line(table, f) for f in stops])}; mend the source, then: sdgbias build"
+            f"{_several([_line(table, f) for f in stops])}; fix the source, then: sdgbias build"
         )
     return kept, verdict.quarantine
 
@@ -155,7 +155,7 @@ def run_gate(
         write_docs(benchmark, benchmark / quality_docs.FOLDER, suites)
     if faults:
         raise GateError(
-            f"{benchmark}: {_several(faults)}; see {report.path}, mend the source, then:"
+            f"{benchmark}: {_several(faults)}; see {report.path}, fix the source, then:"
             f" {_again(benchmark)}"
         )
     return report

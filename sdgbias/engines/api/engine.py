@@ -294,7 +294,7 @@ class Api(Backend):
             raise ModelError(
                 f"{self.name}: an answer came from {served!r}, not from {self._served!r}: the"
                 " endpoint changed its model; pin a dated one in options.model and"
-                " options.served_model, then score anew"
+                " options.served_model, then score again"
             )
         self._served = served
         choice = answer["choices"][0]

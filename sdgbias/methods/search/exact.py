@@ -47,7 +47,7 @@ class ExactResult(SearchResult):
     it was centred. plateau: (low, high) of alpha, lambda_kl, beta and tau, each with the other
     three held, within which the value doesn't fall; params is its centre. held_out: mean payoff of
     rows whose place was left out of the tuning (K-fold cross-validation over places), NaN where it
-    wasn't asked for; optimism: value - held_out.
+    wasn't requested; optimism: value - held_out.
     """
 
     drawn: float

@@ -115,7 +115,7 @@ def _evidence(
 
 def _carried(t: Target, breach: bool) -> Judgement:
     note = f"the same run as in night {t.judged}" + (
-        ", which found a breach that nobody has accepted" if breach else ", judged there"
+        ", which found a breach that has not been accepted" if breach else ", judged there"
     )
     row = {"rule": UNCHANGED, "verdict": BREACH if breach else PASS, "note": note}
     blank: dict[str, object] = dict.fromkeys(

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from sdgbias import suites
 from sdgbias.methods import metrics, stats
 from sdgbias.methods.stats.intervals import wilson
 from sdgbias.nightly.regression.measured import Measured, Pairs, RunMetrics, paired, pooled
@@ -215,9 +216,7 @@ def _gap(e: RuleEvidence, both: Pairs, note: str, seed: int) -> RuleEvidence:
     """Change of the gap between groups: |after| - |before|, by resampling places."""
     chosen, names = _grouped(e, both.groups)
     if chosen is None:
-        return replace(
-            e, n=len(both.before), note=f"fewer than two groups by {e.level}", missing=True
-        )
+        return replace(e, n=len(both.before), note=_no_groups(e, both.groups), missing=True)
     values = np.stack([both.before, both.after], axis=1)[chosen]
     means = stats.group_means(values, both.groups[e.level][chosen], both.cluster[chosen], seed=seed)
     before, after = (stats.disparity(_column(means, i), _apart(e, names)) for i in (0, 1))
@@ -274,15 +273,26 @@ def _column(means: stats.GroupMeans, i: int) -> stats.GroupMeans:
     )
 
 
-def _grouped(e: RuleEvidence, groups: Any) -> tuple[np.ndarray | None, list[str]]:
+def _grouped(
+    e: RuleEvidence, groups: Mapping[str, np.ndarray]
+) -> tuple[np.ndarray | None, list[str]]:
     """Rows of known groups that are large enough, and the names of the groups; for levels in PAIRS
     the paper's two groups, or none."""
-    of = groups[e.level]
+    of = groups.get(e.level)
+    if of is None:
+        return None, []
     names, count = np.unique(of[of != ""], return_counts=True)
     known = [str(n) for n, many in zip(names, count, strict=True) if many >= stats.SMALLEST]
-    if e.level in PAIRS:
+    if e.level in PAIRS and not suites.named(e.rule.suite).custom:
         known = list(PAIRS[e.level]) if set(PAIRS[e.level]) <= set(known) else []
     return (np.isin(of, known), known) if len(known) > 1 else (None, [])
+
+
+def _no_groups(e: RuleEvidence, groups: Mapping[str, np.ndarray]) -> str:
+    if e.level not in groups:
+        there = ", ".join(groups) or "none (evaluate it again)"
+        return f"the questions have no group column {e.level!r}; there are: {there}"
+    return f"fewer than two groups by {e.level}"
 
 
 def _apart(e: RuleEvidence, names: list[str]):  # type: ignore[no-untyped-def]
@@ -329,12 +339,7 @@ def _kind(metric: str, values: np.ndarray) -> stats.Kind:
 def _bounded_gap(e: RuleEvidence, found: Measured, seed: int) -> RuleEvidence:
     chosen, names = _grouped(e, found.groups)
     if chosen is None:
-        return replace(
-            e,
-            n=len(found.value),
-            note=f"fewer than two groups by {e.level}",
-            missing=True,
-        )
+        return replace(e, n=len(found.value), note=_no_groups(e, found.groups), missing=True)
     means = stats.group_means(
         found.value[chosen], found.groups[e.level][chosen], found.cluster[chosen], seed=seed
     )

@@ -1,6 +1,9 @@
 """Suite sdg: metrics of a run per question of the test split, from its stored scores
 (analysis.outcomes).
 
+Also of suites of custom questions, which have the group columns of their table instead of country,
+urban and wealth.
+
 Questions share a place, so rows are clustered by place. A prompt without a picture may contain
 nothing about the place: all questions of an indicator with the same options share one prompt of the
 Q-only view, and of CTX+Q under T3 to T5. Those rows are clustered by prompt.
@@ -53,7 +56,9 @@ def load(results: Path, run_id: str) -> RunMetrics:
 
 def _columns(o: TaskOutcome) -> tuple[Keys, Keys, Keys, dict[str, np.ndarray]]:
     """key, cluster by place, cluster by prompt, groups."""
-    groups = {name: o.items[name].to_numpy(dtype=str) for name in ("country", "urban", "wealth")}
+    groups = data.group_columns(o.items) or {
+        name: o.items[name].to_numpy(dtype=str) for name in ("country", "urban", "wealth")
+    }
     same = o.items[list(SAME)].fillna({"gold_value": 0.0})
     return (
         hashed(same),

@@ -22,15 +22,18 @@ from sdgbias.report.web.source import Reader, Row
 PAGE = 50
 #: Questions with identical wording and gold answer in both runs: one benchmark, or equal items of
 #: two.
-_SAME_SDG = """SELECT x.task, x.item_id, x.cluster_id AS place, x.indicator_title AS what FROM
+_SAME_SDG = """SELECT x.task, x.item_id, x.cluster_id AS place,
+               coalesce(x.source_id, x.indicator_title) AS what FROM
                items x JOIN items y USING (task, item_id)
     WHERE x.benchmark_id = $old AND y.benchmark_id = $new AND x.gold IS NOT DISTINCT FROM y.gold
     AND x.question IS NOT DISTINCT FROM y.question
+    AND (x.source_id IS NULL OR (x.image_id IS NOT DISTINCT FROM y.image_id AND x.context::VARCHAR
+    IS NOT DISTINCT FROM y.context::VARCHAR))
     AND x.gold_value IS NOT DISTINCT FROM y.gold_value AND x.options::VARCHAR IS NOT DISTINCT FROM
     y.options::VARCHAR"""
 _ONE_SDG = (
-    "SELECT task, item_id, cluster_id AS place, indicator_title AS what FROM items WHERE"
-    " benchmark_id = $old AND $old = $new"
+    "SELECT task, item_id, cluster_id AS place, coalesce(source_id, indicator_title) AS what FROM"
+    " items WHERE benchmark_id = $old AND $old = $new"
 )
 _ONE_FACET = """SELECT item_id, person_id AS place, coalesce(nullif(asked, ''), class1) AS what
                 FROM people
@@ -46,8 +49,8 @@ def pairable(old: Row, new: Row) -> str:
         return "The same run was chosen twice. Choose another run on one side."
     if old["suite"] != new["suite"]:
         return (
-            f"One run is of suite {old['suite']}, the other of suite {new['suite']}: they were"
-            " asked different questions."
+            f"One run is of suite {old['suite']}, the other of suite {new['suite']}: their"
+            " questions differ."
         )
     table = suites.named(old["suite"]).items_table
     if old["benchmark_id"] != new["benchmark_id"] and table not in _SAME:

@@ -40,7 +40,7 @@ SIGNS = {
     "unchanged": ("○", "unchanged"),
     "failed": ("✕", "failed"),
     "skipped": ("–", "skipped"),
-    "": ("·", "not asked"),
+    "": ("·", "not evaluated"),
 }
 
 
@@ -128,12 +128,7 @@ def _facts(night: NightRecord) -> list[tuple[str, str]]:
 
 def _troubles(night: NightRecord) -> list[str]:
     """Problems of the night as a whole, beyond single models."""
-    steps = {step: str(result) for step, result in night.row["steps"].items()}
-    said = [
-        f"{step}: {result}"
-        for step, result in steps.items()
-        if result != "done" and not result.startswith("breach")
-    ]
+    said = [f"{step}: {reason}" for step, reason in nights.failed_steps(night.row).items()]
     if night.row["status"] in ("interrupted", "failed"):
         said.insert(
             0,
@@ -335,9 +330,13 @@ def _place(r: Mapping[Any, Any], uris: Mapping[str, str]) -> dict[str, Any]:
     where = ", ".join(
         x for x in (str(r["country"] or ""), "" if pd.isna(r["year"]) else str(int(r["year"]))) if x
     )
+    custom = isinstance(r["source_id"], str)
+    if custom:
+        levels = [str(v) for v in labels.parsed(r["groups"]).values()]
+        where = ", ".join([f"question {r['source_id']}", *levels])
     return {
         "picture": uris.get(str(r["image_id"]), ""),
-        "alt": f"Picture of the place: {where}",
+        "alt": f"Picture of {'' if custom else 'the place: '}{where}",
         "blur": False,
         "question": r["question"],
         "options": options,

@@ -21,7 +21,7 @@ import pandas as pd
 
 from sdgbias import store, suites
 from sdgbias.errors import StoreError, one_of
-from sdgbias.report.wandb import contents, sync
+from sdgbias.report.wandb import contents, slugs, sync
 from sdgbias.types import Task
 
 if TYPE_CHECKING:
@@ -229,7 +229,7 @@ def _of_places(results: Path, run_id: str) -> dict[str, bytes]:
     from sdgbias.report.charts import paper
 
     return {
-        f"{name}/{contents.slug(p.title)}": paper.png(p)
+        f"{name}/{slugs.slug(p.title)}": paper.png(p)
         for name, panels in _figures(data.load(results, [run_id])).items()
         for p in panels
     }

@@ -103,7 +103,7 @@ def question_router(site: Site) -> APIRouter:
                 reader,
                 "question.html.j2",
                 here="/questions",
-                title=f"Question {item_id}",
+                title=f"Question {found['item'].get('source_id') or item_id}",
                 **context,
             )
 
@@ -198,12 +198,12 @@ def _browse(
         )
         chosen.append(value if value in options else default or (options[0] if options else ""))
         valid.append(options)
-    choices = questions.choices(reader, run)
+    choices, known = questions.choices(reader, run), questions.filters_of(reader, run)
     filters = {}
     for name, options in choices.items():
         value = given.get(name, "")[:200]
         if value:
-            filters[name] = chosen_from(questions.filters_of(run)[name][1], value, options)
+            filters[name] = chosen_from(known[name][1], value, options)
     if wanted.outcome:
         chosen_from("outcome", wanted.outcome, list(questions.RIGHT_OR_WRONG))
     task, test, method = chosen
@@ -227,11 +227,12 @@ def _browse(
         "outcome": listed.outcome,
         "flipped": listed.flipped,
         "text": listed.text,
-        "labels": {k: v[1] for k, v in questions.filters_of(run).items()},
+        "labels": {name: label for name, (_, label) in known.items()},
         "offered": runs.offered(reader, (run["run_id"],)),
         "kept": kept,
         "back": labels.url("/questions", **kept, page=listed.page if listed.page > 1 else ""),
         "people": suites.named(run["suite"]).private,
+        "custom": suites.named(run["suite"]).custom,
         "places": questions.PLACES,
         "quote": quote,
     }
@@ -244,7 +245,7 @@ def _compared(reader: Reader, old: Row, new: Row, cell: str, page: int) -> dict[
         return {
             "why": (
                 why
-                or "No question was answered by both: they were asked other questions, or the"
+                or "No question was answered by both: their questions differ, or the"
                 " answers of one are no longer kept."
             ),
             "rows": [],
