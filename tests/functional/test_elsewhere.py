@@ -48,7 +48,7 @@ def wrapped(folder: Path, code: str) -> Path:
     return script
 
 
-def gone(pid: int, patience: float = 120) -> bool:
+def gone(pid: int, patience: float = 600) -> bool:
     end = time.monotonic() + patience
     while time.monotonic() < end:
         try:
