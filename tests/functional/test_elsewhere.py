@@ -109,6 +109,8 @@ def test_evaluate_publishes_the_same_run(tiny_benchmark: Path, tmp_path: Path) -
             tmp_path / f"{name}.duckdb",
             "--draws",
             50,
+            "--passes",
+            "none",
             registry=tmp_path,
         )
     a, b = (

@@ -162,7 +162,7 @@ def test_batch_size_never_changes_a_result(
         500,
         "--batch-size",
         5,
-        entries=planted.parent,
+        registry=planted.parent,
     )
     order = COLUMNS[:9]
     a, b = (metrics(p).sort_values(order, ignore_index=True) for p in (planted, other))
@@ -198,7 +198,7 @@ def start(
         str(results),
     ]
     return subprocess.Popen(
-        [*command, "--draws", "200", "--batch-size", "16"],
+        [*command, "--draws", "200", "--batch-size", "16", "--passes", "none"],
         cwd=REPOSITORY,
         env=environment(entries),
         stdout=subprocess.PIPE,
@@ -234,6 +234,8 @@ def test_kill_9_loses_at_most_one_batch(small_benchmark: Path, tmp_path: Path) -
         200,
         "--batch-size",
         16,
+        "--passes",
+        "none",
     )
     run = store.query(results, "SELECT * FROM runs").iloc[0]
     assert run["n_cached"] == len(kept), said
