@@ -14,6 +14,8 @@ demo: .venv/installed
 
 # three processes with one thread each: on two cores one of them is nearly always waiting for something
 test: export OMP_NUM_THREADS = 1
+# pytest keeps the test modules with their rewritten assertions, half the time that a process takes to collect them
+test: export PYTHONDONTWRITEBYTECODE =
 test: .venv/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -23,6 +25,7 @@ test: .venv/installed-dev
 	if test -f .venv-vllm/installed; then .venv-vllm/bin/python -m pytest tests/vllm; else echo "no .venv-vllm: the tests of the vLLM engine are skipped; build it: make vllm"; fi
 
 # what `make test` leaves out, because a quicker test shows it as well: whole commands killed from outside, second machines, second engines
+test-long: export PYTHONDONTWRITEBYTECODE =
 test-long: .venv/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m long
 

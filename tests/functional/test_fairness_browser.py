@@ -63,7 +63,7 @@ def test_it_fits_and_runs(chrome: Any, page: Path, width: int, scheme: str) -> N
         {"features": [{"name": "prefers-color-scheme", "value": scheme}]},
     )
     chrome.get(page.as_uri())
-    WebDriverWait(chrome, 120).until(
+    WebDriverWait(chrome, 600).until(
         lambda c: c.execute_script("return document.documentElement.dataset.figures")
     )
     ready, asked = chrome.execute_script("return document.documentElement.dataset.figures").split(

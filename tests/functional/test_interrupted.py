@@ -123,7 +123,7 @@ def _go(
     counted.unlink(missing_ok=True)
     process = server.Process(target=_child, args=(stage, str(raw), str(out), kill_at, str(counted)))
     process.start()
-    process.join(300)
+    process.join(900)
     assert process.exitcode is not None, "the stage hangs"
     return process.exitcode, int(counted.read_text()) if counted.is_file() else 0
 

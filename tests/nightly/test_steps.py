@@ -24,7 +24,7 @@ def somebody_to_tell(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_page_and_wandb_are_made_at_the_same_time_and_told_in_order(tmp_path: Path) -> None:
-    both = threading.Barrier(2, timeout=60)
+    both = threading.Barrier(2, timeout=600)
     began: list[str] = []
     seen: list[tuple[str, tuple[str, ...]]] = []
     lines: list[str] = []
