@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -23,11 +23,12 @@ from sdgbias.errors import InputError
 from sdgbias.methods import metrics, stats
 from sdgbias.raw.images.composite import open_picture
 from sdgbias.suites import sdg, sdg_tables
+from sdgbias.suites.sdg_metrics import IMAGE_FREE
 from sdgbias.suites.suite import EvalSettings, Images, Progress, Scored, Suite
 from sdgbias.types import OPTION_LETTERS, ContextTest, Task, View
 
 #: Bumped when the processing of answers changes, so that older runs are recomputed.
-ANALYSIS = "1"
+ANALYSIS = "2"
 #: Field ``kind`` of a benchmark's card.
 KIND = "own"
 PREVIEW_SIDE = 448
@@ -42,6 +43,8 @@ _ROW = [
     "n",
     "ci_low",
     "ci_high",
+    "clusters",
+    "note",
 ]
 
 
@@ -162,27 +165,41 @@ def metric_rows(
     gold = items[["item_id", "cluster_id", "answer", "groups"]]
     known = answers[answers["split"] == "test"].merge(gold, on="item_id")
     known = known.merge(_ties(scored), on=["item_id", "method"], how="left")
+    known["prompt"] = pd.factorize(known["key"].fillna(""), sort=True)[0]
     groups = pd.DataFrame([json.loads(text) for text in known["groups"]], index=known.index)
     rows: list[tuple[object, ...]] = []
     for (task, test, method), part in known.groupby(["task", "test", "method"], sort=True):
-        place = stats.codes(part["cluster_id"].to_numpy(dtype=str))[0]
-        found = [("all", "all", name, e) for name, e in _letters(part, place)]
+        units = [stats.codes(part["cluster_id"].to_numpy(dtype=str))[0]]
+        if method in IMAGE_FREE:  # questions may share a prompt, and then its one answer
+            units.append(part["prompt"].to_numpy())
+        found = [("all", "all", name, e) for name, e in _letters(part, units)]
         for name in groups.columns:
             level = groups.loc[part.index, name].to_numpy(dtype=str)
             found += [
                 (pillar, "all", metric, e)
-                for pillar, metric, e in _by_group(str(name), level, part, place, draws, seed)
+                for pillar, metric, e in _by_group(str(name), level, part, units, draws, seed)
             ]
         for at in (str(test), "all"):
             rows += [
-                (task, at, method, pillar, indicator, metric, e.value, e.n, e.low, e.high)
+                (task, at, method, pillar, indicator, metric, *_numbers(e))
                 for pillar, indicator, metric, e in found
             ]
     return pd.DataFrame(rows, columns=_ROW)
 
 
+def _numbers(e: stats.Estimate) -> tuple[object, ...]:
+    note = f"{e.clusters} clusters: too few for an interval" if e.too_few else ""
+    return e.value, e.n, e.low, e.high, e.clusters, note
+
+
+def _share(hits: np.ndarray, units: Sequence[np.ndarray], rows: np.ndarray) -> stats.Estimate:
+    """The share among the rows, by the way to cluster that claims less."""
+    return stats.widest([stats.share(hits[rows], unit[rows]) for unit in units])
+
+
 def _ties(scored: Scored) -> pd.DataFrame:
-    """item_id, method, tied of every view: whether two options share its largest logit."""
+    """item_id, method, key of its prompt, tied of every view: whether two options share its
+    largest logit."""
     cells = scored.cells.merge(scored.scores[["key", "logits"]], on="key")
 
     def tied(logits: np.ndarray) -> float:
@@ -194,39 +211,51 @@ def _ties(scored: Scored) -> pd.DataFrame:
         {
             "item_id": cells["item_id"],
             "method": cells["view"],
+            "key": cells["key"],
             "tied": [tied(z) for z in cells["logits"]],
         }
     )
 
 
-def _letters(part: pd.DataFrame, place: np.ndarray) -> Iterator[tuple[str, stats.Estimate]]:
+def _letters(
+    part: pd.DataFrame, units: Sequence[np.ndarray]
+) -> Iterator[tuple[str, stats.Estimate]]:
     """Metrics of the letters of one method."""
     gold, said = part["answer"].to_numpy(dtype=str), part["pred"].to_numpy(dtype=str)
+    all_rows = np.ones(len(part), dtype=bool)
     for letter in sorted(set(gold) | set(said)):
-        yield f"share_{letter}", stats.share(said == letter, place)
+        yield f"share_{letter}", _share(said == letter, units, all_rows)
         right = gold == letter
         if right.any():
-            yield f"recall_{letter}", stats.share(said[right] == letter, place[right])
+            yield f"recall_{letter}", _share(said == letter, units, right)
     if part["tied"].notna().any():
-        yield "tie_rate", stats.share(part["tied"].to_numpy(dtype=float), place)
+        yield "tie_rate", _share(part["tied"].to_numpy(dtype=float), units, all_rows)
 
 
 def _by_group(
-    name: str, level: np.ndarray, part: pd.DataFrame, place: np.ndarray, draws: int, seed: int
+    name: str,
+    level: np.ndarray,
+    part: pd.DataFrame,
+    units: Sequence[np.ndarray],
+    draws: int,
+    seed: int,
 ) -> Iterator[tuple[str, str, stats.Estimate]]:
     """(pillar, metric, estimate) of one group column: accuracy of each level, and the difference
     between the best and the worst known levels of at least ``stats.SMALLEST`` questions."""
     hits = part["correct"].to_numpy(dtype=float)
     for each in sorted(set(level)):
         mine = level == each
-        e = stats.share(hits[mine], place[mine])
+        e = _share(hits, units, mine)
         small = mine.sum() < stats.SMALLEST
         unknown = stats.Estimate(float("nan"), int(mine.sum()), float("nan"), float("nan"))
         yield f"{name}={each}", "accuracy", unknown if small else e
     rows = level != UNKNOWN
     if len(set(level[rows])) > 1:
-        means = stats.group_means(hits[rows], level[rows], place[rows], draws=draws, seed=seed)
-        yield f"{name}:max-min", "disparity", stats.disparity(means, metrics.max_min).estimate()
+        found = []
+        for unit in units:
+            means = stats.group_means(hits[rows], level[rows], unit[rows], draws=draws, seed=seed)
+            found.append(stats.disparity(means, metrics.max_min).estimate())
+        yield f"{name}:max-min", "disparity", stats.widest(found)
 
 
 def noted(card: Mapping[str, object]) -> dict[str, object]:

@@ -12,7 +12,7 @@ import pytest
 from sdgbias.analysis.rows import Settings, table
 from sdgbias.analysis.studies import fairness
 from sdgbias.analysis.studies.fairness import FULL, Question, answers, at_recall, question_rows
-from sdgbias.raw.facet import GROUPS
+from sdgbias.raw.facet import GROUPS, SELECTED
 
 FEW = Settings(draws=300, seed=0, bootstrap=300)
 
@@ -35,6 +35,7 @@ def question(
         [f"i{k}" for k in range(n)],
         np.where(np.arange(n) % 4 == 0, "val", "test"),
     )
+    people["asked"] = np.array(SELECTED)[np.arange(n) % len(SELECTED)]
     chance = recall + np.where(people["gender"] == "female", female, 0.0)
     parts, said = [people.assign(negative=False)], [np.where(rng.random(n) < chance, 0, 1)]
     if negatives:
