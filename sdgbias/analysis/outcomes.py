@@ -159,6 +159,23 @@ def unit(o: TaskOutcome, method: str) -> Ints:
     return prompts(o.items) if image_free(method, o.test) else o.place
 
 
+def spread_of(
+    o: TaskOutcome,
+    method: str,
+    level: Level,
+    values: Mapping[str, Floats],
+    kind: stats.Kind = "share",
+    smallest: int = 1,
+) -> dict[str, stats.ByGroup]:
+    """`spread` of values that a method's answers have a part in, e.g. of another's minus its own:
+    over places, and where many places share its prompts, the wider of that and over prompts."""
+    found = spread(level, values, o.place, kind, smallest)
+    if not image_free(method, o.test):
+        return found
+    by_prompt = spread(level, values, prompts(o.items), kind, smallest)
+    return {name: stats.wider(found[name], by_prompt[name]) for name in found}
+
+
 @dataclass(frozen=True)
 class Level:
     """A grouping of rows. code (n,): each row's group, -1 for none. columns: the columns of the

@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -233,6 +233,7 @@ def evaluate(
     left alone.
     """
     started = datetime.now(UTC)
+    read = _files(benchmark)
     card, suite = suites.benchmark_card(benchmark), suites.of(benchmark)
     if suite.needs_pictures and not spec.pictured:
         raise UsageError(
@@ -252,6 +253,14 @@ def evaluate(
     require_agreement(results.parent, spec.name, engine.fingerprint)
     tables = suite.tables(benchmark, scoring.scored, settings, scoring.scorer.images, progress)
     tables |= scoring.tables() | {"quarantine": read_table(benchmark, "quarantine")}
+    # prompts were read before the scoring and items after it: both must be of one build
+    if (now := _files(benchmark)) != read:
+        changed = sorted(name for name in now | read if now.get(name) != read.get(name))
+        raise InfrastructureError(
+            f"{benchmark}: built again while {spec.name} was being evaluated"
+            f" ({', '.join(changed)}); nothing is published, what is scored is kept: sdgbias"
+            f" evaluate {spec.name} --benchmark {benchmark}"
+        )
     outcome = scoring.outcome(run_id)
     config = suite.identity(settings) | suite.noted(card) | _circumstances(spec, card, scoring)
     record = _of_model(spec, engine.fingerprint) | {
@@ -273,6 +282,18 @@ def evaluate(
     }
     store.publish(results, record, tables)
     return outcome
+
+
+def _files(benchmark: Path) -> dict[str, tuple[int, int, int]]:
+    """Inode, size and time of the card and the tables of questions and prompts. A build replaces
+    files, so that an old one that is open stays whole."""
+    seen = {}
+    for pattern in ("benchmark.json", "items*.parquet", "prompts*.parquet"):
+        for path in benchmark.glob(pattern):
+            with suppress(FileNotFoundError):
+                at = path.stat()
+                seen[path.name] = (at.st_ino, at.st_size, at.st_mtime_ns)
+    return seen
 
 
 def _published(results: Path, run_id: str) -> Outcome | None:

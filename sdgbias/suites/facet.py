@@ -32,7 +32,7 @@ from sdgbias.types import FACET, View
 NAME = FACET
 #: Bumped when the processing of answers changes (parsing an answer by form, a metric), so that
 #: older runs are recomputed.
-ANALYSIS = "3"
+ANALYSIS = "4"
 #: Why an engine can't answer a prompt.
 BEYOND = "the right answer is not among those this model can give"
 LETTERS = "".join(OPTIONS)
@@ -172,12 +172,16 @@ def metric_rows(
     items: pd.DataFrame, table: pd.DataFrame, *, draws: int = 2_000, seed: int = 0
 ) -> pd.DataFrame:
     """task, test, method, pillar (the group), indicator (the class), metric, value, n, ci_low,
-    ci_high, clusters (pictures, 0 where none are counted), note."""
+    ci_high, clusters (pictures, without a picture distinct prompts; 0 where none are counted),
+    note."""
     known = table.merge(items.drop(columns=["split"]), on="item_id")
     rows: list[tuple[object, ...]] = []
     for (task, test, method), part in known.groupby(["task", "test", "method"], sort=True):
+        unit = "pictures"
+        if method == View.Q_ONLY.value:  # one answer for all pictures of a class
+            part, unit = part.assign(image_id=part["asked"]), "prompts"
         for pillar, indicator, metric, e in _cell_rows(part, str(test), str(method), draws, seed):
-            note = "too few pictures" if e.too_few else ""
+            note = f"too few {unit}" if e.too_few else ""
             numbers = (e.value, e.n, e.low, e.high, e.clusters, note)
             rows.append((task, test, method, pillar, indicator, metric, *numbers))
     columns = ["task", "test", "method", *facet_groups.ROW, "clusters", "note"]

@@ -214,7 +214,7 @@ def _ties(scored: StoredScores) -> pd.DataFrame:
 
 
 def _numbers(e: stats.Estimate) -> tuple[object, ...]:
-    note = "too few clusters or prompts" if e.too_few else ""
+    note = f"{e.clusters} clusters: too few for an interval" if e.too_few else ""
     return e.value, e.n, e.low, e.high, e.clusters, note
 
 
@@ -255,9 +255,11 @@ def _by_group(
         yield f"{name}={each}", "accuracy", unknown if small else e
     rows = level != UNKNOWN
     if len(set(level[rows])) > 1:
-        coarsest = min(place, key=lambda unit: len(set(unit[rows])))[rows]
-        means = stats.group_means(hits[rows], level[rows], coarsest, draws=draws, seed=seed)
-        yield f"{name}:max-min", "disparity", stats.disparity(means, metrics.max_min).estimate()
+        found = []
+        for unit in place:
+            means = stats.group_means(hits[rows], level[rows], unit[rows], draws=draws, seed=seed)
+            found.append(stats.disparity(means, metrics.max_min).estimate())
+        yield f"{name}:max-min", "disparity", stats.widest(found)
 
 
 def noted(card: Mapping[str, object]) -> dict[str, object]:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 NAME = SDG
 #: Bumped when the processing of scores changes (parsing an answer, a metric), so that older runs
 #: are recomputed.
-ANALYSIS = "3"
+ANALYSIS = "4"
 _ITEM = ("item_id", "cluster_id", "pillar", "indicator", "answer", "split")
 #: Columns required to build prompts and compute results.
 _NEEDED = {

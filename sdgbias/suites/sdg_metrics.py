@@ -165,11 +165,13 @@ def metric_rows(
             count = stats.Estimate(prompts, len(part), float("nan"), float("nan"))
             found.append(("distinct_prompts", (count, "prompts")))
         rows += [(task.value, *cell, m, *_numbers(e, unit)) for m, (e, unit) in found]
+    if judged is not None:
+        keys = known[known["task"] == task.value][["item_id", "test", "method", "key"]]
+        judged = judged.merge(keys, on=["item_id", "test", "method"], how="left")
+        judged["prompt"] = pd.factorize(judged["key"], sort=True)[0]
     for cell, part in () if judged is None else _parts(judged, task):
-        rows += [
-            (task.value, *cell, m, *_numbers(e, "places"))
-            for m, e in sdg_censoring.estimates(part, task)
-        ]
+        for m, values, kind in sdg_censoring.metrics(part, task):
+            rows.append((task.value, *cell, m, *_numbers(*_judged(part, values, kind))))
     columns = [
         "task",
         "test",

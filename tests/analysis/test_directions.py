@@ -109,3 +109,16 @@ def test_gaps_between_views() -> None:
 def test_keys_are_unique_and_an_empty_run_has_no_rows() -> None:
     assert not _rows().duplicated(list(KEY)).any()
     assert directions.rows(run_of(), AnalysisSettings()).empty
+
+
+def test_a_gap_to_answers_that_share_a_prompt_counts_prompts() -> None:
+    """Without context values CTX+Q is one prompt for forty places: one answer, not forty."""
+    for test, known in (("T1", True), ("T3", False)):
+        cell = mcq_cell({"full": [A, B] * 20, "ctx_q": [A] * 40}, "AABB" * 10, test=test)
+        rows = directions.rows(run_of(cell), AnalysisSettings())
+        gap = one(rows, test=test, metric="full_minus_ctx_q", pillar="all", indicator="all")
+        assert np.isfinite(gap["ci_low"]) == known
+        assert gap["note"].startswith("1 clusters: too few") != known
+        assert np.isfinite(
+            one(rows, test=test, metric="full_minus_img_q", pillar="all", indicator="all")["ci_low"]
+        )

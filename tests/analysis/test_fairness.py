@@ -18,7 +18,7 @@ from sdgbias.analysis.studies.fairness import (
     at_recall,
     question_rows,
 )
-from sdgbias.raw.facet import GROUPS
+from sdgbias.raw.facet import GROUPS, SELECTED
 
 FEW = AnalysisSettings(draws=300, seed=0, bootstrap=300)
 
@@ -41,6 +41,7 @@ def question(
         [f"i{k}" for k in range(n)],
         np.where(np.arange(n) % 4 == 0, "val", "test"),
     )
+    people["asked"] = np.array(SELECTED)[np.arange(n) % len(SELECTED)]
     chance = recall + np.where(people["gender"] == "female", female, 0.0)
     parts, said = [people.assign(negative=False)], [np.where(rng.random(n) < chance, 0, 1)]
     if negatives:

@@ -185,3 +185,22 @@ def test_pooled_rows_pair_test_by_test_when_the_benchmark_grew() -> None:
     assert row["note"].startswith("0 better, 1 worse") and row["n"] == 4, (
         "only item 1 under T2 got worse; item 2 is new"
     )
+
+
+def test_questions_of_one_place_have_one_vote_and_shared_prompts_widen() -> None:
+    """Forty better answers at four places: 2 / 2^4, not 2 / 2^40. Q-only gives them one prompt."""
+    cell = mcq_cell(
+        {"full": [A] * 40, "img_q": [B] * 40, "q_only": [A] * 40},
+        "B" * 40,
+        params=OPEN,
+        cluster_id=[f"place-{i % 4}" for i in range(40)],
+    )
+    rows = paired.rows(run_of(cell), AnalysisSettings())
+    exact = one(rows, test="T1", level="cade minus full", by="cluster", metric="mcnemar")
+    assert "40 better, 0 worse; by place 4 to 0" in exact["note"] and "alone 0.125" in exact["note"]
+    spread = mcq_cell({"full": [A] * 40, "img_q": [B] * 40}, "BA" * 20, params=OPEN)
+    rows = paired.rows(run_of(spread), AnalysisSettings())
+    pick = {"test": "T1", "by": "cluster", "metric": "accuracy_gain"}
+    assert np.isfinite(one(rows, **pick, level="cade minus full")["ci_low"])
+    shared = one(rows, **pick, level="cade minus q_only")
+    assert np.isnan(shared["ci_low"]) and shared["note"].startswith("1 clusters: too few")

@@ -77,7 +77,7 @@ def test_a_breach_is_explained_with_its_numbers(text: str) -> None:
         "3.1 points",
         "1,200",
         "&lt; 0.001",
-        "3 better, 71 worse, McNemar p &lt; 0.001",
+        "3 better, 71 worse, groups of questions 3 to 70, sign test p &lt; 0.001",
         "at least 20.0 %",
         "+0.400 tolerances",
         "sdgbias gate accept fake-optimist-2 --reason TEXT",

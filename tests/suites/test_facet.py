@@ -159,3 +159,16 @@ def test_labels_depend_on_the_prompt() -> None:
         "",
         "",
     ], "a letter is an option only where there are some"
+
+
+def test_answers_without_a_picture_count_prompts(items: pd.DataFrame) -> None:
+    """Forty nurses share one prompt: one answer, and no interval."""
+    yes = [2.0, 0.0, 0.0]
+    logits = {"p3 right": [yes] * N, "p3 right alone": [yes] * N}
+    found = scored(items, {"p3 right": ["A"] * N}, logits)
+    table = facet.predictions(items, facet.answers(found), facet.choices(found))
+    made = facet.metric_rows(items, table, draws=20).query("metric == 'recall' and pillar == 'all'")
+    for method, clusters, note in (("q_only", 1, "too few prompts"), ("full_argmax", N, "")):
+        r = made[(made["method"] == method) & (made["indicator"] == "all-52")].iloc[0]
+        assert (r["value"], r["n"], r["clusters"], r["note"]) == (1.0, N, clusters, note)
+        assert np.isnan(r["ci_low"]) == (method == "q_only")

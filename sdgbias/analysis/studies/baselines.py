@@ -20,7 +20,7 @@ from sdgbias.analysis.outcomes import (
     levels,
     outcomes,
     rows_of,
-    spread,
+    spread_of,
 )
 from sdgbias.analysis.rows import AnalysisSettings, row, table
 from sdgbias.analysis.run import RunData, TaskCell
@@ -255,7 +255,9 @@ def _pools(
     ]
     for outcome, columns, own in zip(done, each, found, strict=True):
         yield outcome, columns, {m: a.note for m, a in own.items()}
-    items = pd.concat([o.items[["pillar", "indicator"]] for o in done], ignore_index=True)
+    items = pd.concat(
+        [o.items[["pillar", "indicator", "question", "options"]] for o in done], ignore_index=True
+    )
     whole = replace(done[0], test="all", items=items, place=np.concatenate([o.place for o in done]))
     names = [m for m in found[0] if all(m in own for own in found)]
     columns = {
@@ -289,7 +291,8 @@ def _rows(
     for level in levels(outcome.items):
         for metric, values in columns.items():
             kind = _KINDS[metric]
-            for method, found in spread(level, values, outcome.place, kind).items():
+            for method, value in values.items():
+                found = spread_of(outcome, method, level, {method: value}, kind)[method]
                 yield from rows_of(
                     STUDY,
                     level,

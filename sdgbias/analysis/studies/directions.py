@@ -137,7 +137,10 @@ def _gaps(o: TaskOutcome, levels: Sequence[Level]) -> list[dict[str, object]]:
     }
     made = []
     for level in levels:
-        found = answers.spread(level, columns, o.place, "mean")
+        found: dict[str, stats.ByGroup] = {}
+        for name, gap in columns.items():
+            view = name.removeprefix("full_minus_")
+            found |= answers.spread_of(o, view, level, {name: gap}, "mean")
         made += answers.rows_of(
             STUDY,
             level,

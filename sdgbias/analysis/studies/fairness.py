@@ -37,7 +37,7 @@ from sdgbias.methods.baselines import METHODS, Evidence, Method
 from sdgbias.methods.cade import Bools, Floats, Ints
 from sdgbias.raw.facet import GROUPS, SELECTED
 from sdgbias.suites.facet_groups import PAIRS
-from sdgbias.types import CadeParams, Task
+from sdgbias.types import CadeParams, Task, View
 
 STUDY, FULL, AT_RECALL = "fairness", "full_argmax", "@recall"
 #: Baselines that need only Full and Q-only, without duplicates: with Q-only as CTX+Q, other
@@ -64,9 +64,9 @@ NO_VAL = "no val questions about both the annotated and a wrong class"
 
 @dataclass(frozen=True)
 class ChoiceQuestions:
-    """N questions of one prompt, sorted by item_id. items: item_id, image_id, negative, gender,
-    skin, age, split. full, q (N, 3): logits of yes, no, unknown, NaN without a score; every row has
-    a Full score. gold (N,): 0 yes, 1 no."""
+    """N questions of one prompt, sorted by item_id. items: item_id, image_id, asked, negative,
+    gender, skin, age, split. full, q (N, 3): logits of yes, no, unknown, NaN without a score; every
+    row has a Full score. gold (N,): 0 yes, 1 no."""
 
     test: str
     items: pd.DataFrame
@@ -118,8 +118,8 @@ def load(results: Path, run_id: str) -> list[ChoiceQuestions]:
     classes)."""
     found = store.query(
         results,
-        """SELECT i.item_id, i.image_id, i.prompt, i.negative, i.gender, i.skin, i.age, i.split,
-           s."view", s.logits, s.upper
+        """SELECT i.item_id, i.image_id, i.prompt, i.asked, i.negative, i.gender, i.skin, i.age,
+           i.split, s."view", s.logits, s.upper
            FROM scores s JOIN runs r USING (run_id) JOIN people i ON i.benchmark_id =
            r.benchmark_id AND i.item_id = s.item_id
            WHERE run_id = $run AND s.task = $task AND list_contains($classes, i.class1) ORDER BY
@@ -322,10 +322,13 @@ def question_rows(question: ChoiceQuestions, settings: AnalysisSettings) -> list
     ]
     test = ~question.val
     right, wrong = test & question.asked_right, test & ~question.asked_right
-    place = stats.codes(question.items["image_id"].to_numpy(dtype=str))[0]
+    pictures, prompts = (
+        stats.codes(question.items[name].to_numpy(dtype=str))[0] for name in ("image_id", "asked")
+    )
     hits = {name: np.where(c < 0, np.nan, (c == YES).astype(float)) for name, c in choice.items()}
     for name, yes in hits.items():
         own = {**base, "method": name, "note": notes[name]}
+        place = prompts if name == View.Q_ONLY.value else pictures
         correct = np.where(np.isnan(yes), np.nan, (choice[name] == question.gold).astype(float))
         made.append(row(STUDY, "recall", stats.share(yes[right], place[right]), **own))
         if wrong.any() and right.any():
@@ -343,7 +346,8 @@ def question_rows(question: ChoiceQuestions, settings: AnalysisSettings) -> list
             made.append(row(STUDY, "recall_change", paired.estimate, **own, p=paired.p))
     changes: list[dict[str, object]] = []
     for attribute in GROUPS:
-        for r in _by_group(attribute, question.items[right], hits, right, place[right], settings):
+        units = {False: pictures[right], True: prompts[right]}
+        for r in _by_group(attribute, question.items[right], hits, right, units, settings):
             r |= {**base, "note": notes[str(r["method"])]}
             (changes if r["metric"] == "disparity_change" else made).append(r)
     for r, p in zip(
@@ -358,18 +362,19 @@ def _by_group(
     items: pd.DataFrame,
     hits: Mapping[str, Floats],
     rows: Bools,
-    place: Ints,
+    units: Mapping[bool, Ints],
     settings: AnalysisSettings,
 ) -> Iterator[dict[str, object]]:
     """Recall of each group, the disparity of the attribute's pair, and its change against Full, for
-    every method."""
+    every method. units: the pictures, and (True) the prompts that answers without a picture
+    share."""
     of = items[attribute].to_numpy(dtype=str)
     one, other = PAIRS[attribute]
     pillar = f"{attribute}:{one}-{other}"
     for group in GROUPS[attribute]:
         mine = of == group
         for name, yes in hits.items():
-            e = stats.share(yes[rows][mine], place[mine])
+            e = stats.share(yes[rows][mine], units[_blind(name)][mine])
             if e.n < stats.SMALLEST:
                 e = stats.Estimate(float("nan"), e.n, float("nan"), float("nan"))
             yield row(STUDY, "recall", e, method=name, pillar=f"{attribute}={group}")
@@ -380,15 +385,17 @@ def _by_group(
         yield from (row(STUDY, "disparity", nothing, method=name, pillar=pillar) for name in hits)
         return
     values = np.column_stack([yes[rows][pair] for yes in hits.values()])
-    means = stats.group_means(
-        values, of[pair], place[pair], draws=settings.bootstrap, seed=settings.seed
-    )
     sign = 1.0 if one < other else -1.0  # groups are sorted by name
-    found = stats.disparity(means, lambda v: sign * (v[..., 0] - v[..., 1]) + 0.0)
-    at = list(hits).index(FULL)
-    before = found.take(np.full(len(hits), at))
-    change = stats.disparity_change(before, found)
+    at = np.full(len(hits), list(hits).index(FULL))
+    tables = {}
+    for blind in sorted({_blind(name) for name in hits}):
+        means = stats.group_means(
+            values, of[pair], units[blind][pair], draws=settings.bootstrap, seed=settings.seed
+        )
+        found = stats.disparity(means, lambda v: sign * (v[..., 0] - v[..., 1]) + 0.0)
+        tables[blind] = found, stats.disparity_change(found.take(at), found)
     for j, name in enumerate(hits):
+        found, change = tables[_blind(name)]
         e = replace(found.estimate(j), n=min(n.values()))
         yield row(STUDY, "disparity", e, method=name, pillar=pillar, p=float(found.p[j]))
         if name != FULL:
@@ -396,3 +403,7 @@ def _by_group(
             yield row(
                 STUDY, "disparity_change", e, method=name, pillar=pillar, p=float(change.p[j])
             )
+
+
+def _blind(method: str) -> bool:
+    return method == View.Q_ONLY.value

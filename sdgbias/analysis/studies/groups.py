@@ -122,7 +122,7 @@ def _by_group(o: TaskOutcome, by: str) -> list[dict[str, object]]:
             ("share", {"interval_accuracy": o.hit[m]}),
             ("amount", {"mae": o.error[m]}),
         ):
-            found = answers.spread(level, columns, o.place, kind, smallest=stats.SMALLEST)  # type: ignore[arg-type]
+            found = answers.spread_of(o, m, level, columns, kind, stats.SMALLEST)  # type: ignore[arg-type]
             made += answers.rows_of(
                 STUDY, level, found, {"task": o.task.value, "test": o.test, "method": m}
             )

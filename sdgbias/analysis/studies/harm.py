@@ -184,7 +184,8 @@ def _fixed_and_broken(o: TaskOutcome, level: Level) -> list[dict[str, object]]:
     ):
         up, down = int(counts[0][i]), int(counts[1][i])
         r["note"] = f"{up} fixed, {down} broken"
-        made += [r, {**r, "metric": "mcnemar", "p": stats.sign_test(up, down)}]
+        votes = stats.net_signs(change[level.code == i], o.place[level.code == i])
+        made += [r, {**r, "metric": "mcnemar", "p": stats.sign_test(*votes)}]
     return made
 
 

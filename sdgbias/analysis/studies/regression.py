@@ -67,21 +67,20 @@ def _targets(o: TaskOutcome) -> Level:
 def _method(o: TaskOutcome, method: str, spread: Mapping[str, float]) -> list[dict[str, object]]:
     common: dict[str, object] = {"task": o.task.value, "test": o.test, "method": method}
     scaled, level = _scaled(o, method, spread), _targets(o)
-    made = answers.rows_of(STUDY, level, answers.spread(level, scaled, o.place, "amount"), common)
-    made += answers.rows_of(
-        STUDY, level, answers.spread(level, {"interval_accuracy": o.hit[method]}, o.place), common
+    made = answers.rows_of(
+        STUDY, level, answers.spread_of(o, method, level, scaled, "amount"), common
     )
+    hits = {"interval_accuracy": o.hit[method]}
+    made += answers.rows_of(STUDY, level, answers.spread_of(o, method, level, hits), common)
+    units = [o.place, *([answers.prompts(o.items)] if answers.image_free(method, o.test) else [])]
     target = level.code
     for name, values in {**scaled, "interval_accuracy": o.hit[method]}.items():
-        micro = (
-            stats.share(values, o.place)
-            if name == "interval_accuracy"
-            else stats.amount(values, o.place)
-        )
+        hit = name == "interval_accuracy"
+        micro = stats.widest([stats.mean(values, u, "share" if hit else "amount") for u in units])
         note = _MIXED if name == "mae" else ""
         made.append(row(STUDY, f"{name}_micro", micro, **common, note=note))
-        kind: stats.Kind = "fraction" if name == "interval_accuracy" else "amount"
-        macro = stats.macro(values, target, o.place, kind)
+        kind: stats.Kind = "fraction" if hit else "amount"
+        macro = stats.widest([stats.macro(values, target, u, kind) for u in units])
         made.append(row(STUDY, f"{name}_macro", macro, **common, note=note))
     return made
 

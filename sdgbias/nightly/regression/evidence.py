@@ -175,19 +175,18 @@ def _mean(e: RuleEvidence, both: Pairs, note: str) -> RuleEvidence:
         df=test.df,
     )
     p, unseen = test.p, NAN
+    up, down = stats.net_signs(difference, both.cluster)
     if e.metric in COUNTED or e.metric.startswith("share_"):
-        code, places = stats.codes(both.cluster)
-        net = np.bincount(code, weights=difference, minlength=places)
-        up, down = int((net > 0).sum()), int((net < 0).sum())
+        places = stats.codes(both.cluster)[1]
         p = max(p, stats.sign_test(up, down)) if p == p else p
         if e.method not in IMAGE_FREE:  # all image-free prompts are scored: none is unseen
             unseen = float(1 - 0.025 ** (1 / places))
     notes = [note]
     if e.metric in HITS:
-        flips = stats.mcnemar(both.before, both.after)
-        notes.insert(
-            0, f"{flips.fixed:,} better, {flips.broken:,} worse, McNemar p {short_p(flips.p)}"
-        )
+        better, worse = int((difference > 0).sum()), int((difference < 0).sum())
+        by_group = f"groups of questions {up:,} to {down:,}"
+        sign = short_p(stats.sign_test(up, down))
+        notes.insert(0, f"{better:,} better, {worse:,} worse, {by_group}, sign test p {sign}")
     if test.estimate.clusters < stats.FEWEST:
         notes.append(f"{test.estimate.clusters} independent groups of questions: too few to judge")
     elif test.estimate.clusters < 10:
