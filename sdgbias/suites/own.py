@@ -156,12 +156,11 @@ def metric_rows(
     items: pd.DataFrame, answers: pd.DataFrame, scored: Scored, *, draws: int = 2_000, seed: int = 0
 ) -> pd.DataFrame:
     """Rows in addition to the first suite's: letters (share_A: how often a letter is chosen,
-    recall_A: how often it is chosen where it is right), tie_rate of the views, and by group
+    recall_A: how often it is chosen where it is right), and by group
     accuracy (pillar ``colour=red``) and its disparity (pillar ``colour:max-min``). Split test; test
     'all' is the suite's one test."""
     gold = items[["item_id", "cluster_id", "answer", "groups"]]
     known = answers[answers["split"] == "test"].merge(gold, on="item_id")
-    known = known.merge(_ties(scored), on=["item_id", "method"], how="left")
     groups = pd.DataFrame([json.loads(text) for text in known["groups"]], index=known.index)
     rows: list[tuple[object, ...]] = []
     for (task, test, method), part in known.groupby(["task", "test", "method"], sort=True):
@@ -181,24 +180,6 @@ def metric_rows(
     return pd.DataFrame(rows, columns=_ROW)
 
 
-def _ties(scored: Scored) -> pd.DataFrame:
-    """item_id, method, tied of every view: whether two options share its largest logit."""
-    cells = scored.cells.merge(scored.scores[["key", "logits"]], on="key")
-
-    def tied(logits: np.ndarray) -> float:
-        finite = np.asarray(logits, dtype=float)
-        finite = finite[np.isfinite(finite)]
-        return float((finite == finite.max()).sum() > 1) if finite.size else float("nan")
-
-    return pd.DataFrame(
-        {
-            "item_id": cells["item_id"],
-            "method": cells["view"],
-            "tied": [tied(z) for z in cells["logits"]],
-        }
-    )
-
-
 def _letters(part: pd.DataFrame, place: np.ndarray) -> Iterator[tuple[str, stats.Estimate]]:
     """Metrics of the letters of one method."""
     gold, said = part["answer"].to_numpy(dtype=str), part["pred"].to_numpy(dtype=str)
@@ -207,8 +188,6 @@ def _letters(part: pd.DataFrame, place: np.ndarray) -> Iterator[tuple[str, stats
         right = gold == letter
         if right.any():
             yield f"recall_{letter}", stats.share(said[right] == letter, place[right])
-    if part["tied"].notna().any():
-        yield "tie_rate", stats.share(part["tied"].to_numpy(dtype=float), place)
 
 
 def _by_group(
