@@ -334,8 +334,8 @@ def check_model(
         typer.Option(
             min=0,
             help=(
-                "Largest difference in log-probability; default: 1e-3 for float32, 5e-2 for half"
-                " precision."
+                "Largest difference in log-probability; default: 1e-3 for float32, for half"
+                " precision 5e-2 or six times the measured rounding noise."
             ),
         ),
     ] = None,

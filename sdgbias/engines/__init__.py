@@ -68,6 +68,12 @@ class Backend(Loaded, ABC):
         """Greedy answers of N prompts, one per forced start: (N, S) texts, each with its start (''
         = free decoding)."""
 
+    def noise(self, prompts: Sequence[Prompt]) -> float:
+        """Standard deviation of what rounding in the model's dtype does to a log-probability among
+        the candidates, over all its layers (agreement.rounding_noise); 0.0 where that is
+        negligible (float32) or can't be measured."""
+        return 0.0
+
 
 def load(spec: ModelSpec, root: Path) -> Backend:
     """The engine of a registry entry, in this process or in a child process of another environment

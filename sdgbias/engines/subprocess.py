@@ -242,6 +242,9 @@ class ChildEngine(engines.Backend):
         texts: list[list[str]] = header["texts"]
         return texts
 
+    def noise(self, prompts: Sequence[Prompt]) -> float:
+        return float(self._ask({"ask": "noise"}, prompts)[0]["noise"])
+
     def close(self) -> None:
         """Ends the child; kills it if it doesn't exit by itself."""
         for end in (self.child.stdin, self.child.stdout):
@@ -388,7 +391,15 @@ def _texts(engine: engines.Backend, frame: Frame) -> Frame:
     }, b""
 
 
-_WORK: dict[str, Callable[[engines.Backend, Frame], Frame]] = {"scores": _scores, "texts": _texts}
+def _noise(engine: engines.Backend, frame: Frame) -> Frame:
+    return {"noise": engine.noise(get_prompts(frame))}, b""
+
+
+_WORK: dict[str, Callable[[engines.Backend, Frame], Frame]] = {
+    "scores": _scores,
+    "texts": _texts,
+    "noise": _noise,
+}
 
 
 if __name__ == "__main__":

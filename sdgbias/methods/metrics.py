@@ -31,6 +31,26 @@ def within_tolerance(error: Floats, tolerance: Floats) -> Bools:
     return np.nan_to_num(error, nan=np.inf) <= tolerance + SLACK
 
 
+def margin(logits: Floats) -> Floats:
+    """(N, K) logits, or log-probabilities up to a constant per row -> (N,) lead of the best
+    candidate over the second in nats, 0 for a tie. Withheld and missing ones (-inf, NaN) don't
+    count; NaN where fewer than two are known."""
+    known = np.where(np.isfinite(logits), logits, -np.inf).astype(float)
+    if known.shape[1] < 2:
+        return np.full(len(known), np.nan)
+    second, best = np.partition(known, known.shape[1] - 2, axis=1)[:, -2:].T
+    return np.where(np.isfinite(second), best - np.where(np.isfinite(second), second, 0.0), np.nan)
+
+
+def tie_flags(logits: Floats, near: float) -> tuple[Floats, Floats]:
+    """(N, K) logits -> (tie (N,), near tie (N,)): 1.0 where the best two candidates have equal
+    logits, or logits at most ``near`` nats apart (a tie is a near tie), else 0.0; NaN where fewer
+    than two candidates are known."""
+    lead = margin(logits)
+    unknown = np.isnan(lead)
+    return np.where(unknown, np.nan, lead == 0.0), np.where(unknown, np.nan, lead <= near)
+
+
 def brier(p: Floats, gold: Ints) -> Floats:
     """(N, K) probabilities -> (N,) squared distance to the gold answer, summed over candidates: 0
     to 2. NaN without scores."""

@@ -16,7 +16,7 @@ import pandas as pd
 
 from sdgbias import __version__, store, suites
 from sdgbias.engines import Backend, load
-from sdgbias.engines.agreement import require_agreement
+from sdgbias.engines.agreement import TOLERANCES, require_agreement
 from sdgbias.errors import InfrastructureError, ModelError, NotAnswerable, OutOfMemory, UsageError
 from sdgbias.raw.images.image_store import ImageReader
 from sdgbias.raw.images.variants import Pictures
@@ -198,7 +198,12 @@ def score_model(
         scorer.failures += [(key, NotAnswerable.kind, why) for key, why in unanswerable.items()]
         for kind in ("scores", "generations"):
             cache.compact(kind)
-        scored = StoredScores(plan.cells, cache.read("scores"), cache.read("generations"))
+        scored = StoredScores(
+            plan.cells,
+            cache.read("scores"),
+            cache.read("generations"),
+            near=TOLERANCES[spec.dtype],
+        )
         return Scoring(plan, scored, scorer, asked)
 
 

@@ -30,13 +30,13 @@ from sdgbias.engines.agreement import (
     AGREE,
     ALONE,
     DISAGREE,
-    TOLERANCES,
     Comparison,
     compare,
     log_shares,
     read_verdict,
     verdict_path,
 )
+from sdgbias.engines.agreement import tolerance as within
 from sdgbias.engines.hf import checkpoint
 from sdgbias.engines.subprocess import interpreter
 from sdgbias.errors import (
@@ -58,6 +58,8 @@ from sdgbias.types import ModelSpec, Prompt, ScoreBatch
 SAME_WEIGHTS = {"hf": ("vllm",), "vllm": ("hf",)}
 #: Options of an entry that remain valid when another engine takes its place.
 _KEPT_OPTIONS = (*HOUSE_OPTIONS, "chunk_timeout", "max_images")
+#: Probes by which the rounding noise of a model is measured.
+NOISE_PROBES = 32
 #: progress(what, done, total)
 Progress = Callable[[str, int, int], None]
 
@@ -155,7 +157,6 @@ def check(
 ) -> dict[str, Any]:
     """The verdict on one model as it is stored. ``others``: see counterparts; one that can't be
     loaded here is recorded as missing, or with ``must`` raises."""
-    limit = TOLERANCES[spec.dtype] if tolerance is None else tolerance
     prompts, size = found.prompts, spec.batch_size
     batched = list(range(len(prompts)))
     shuffled = np.random.default_rng(found.seed).permutation(len(prompts)).tolist()
@@ -169,6 +170,9 @@ def check(
         progress(f"{spec.name}: probing", 2, steps)
         mixed, _ = score(engine, prompts, shuffled, size)
         progress(f"{spec.name}: probing", 3, steps)
+        known = [p for p, z in zip(prompts, own.logits, strict=True) if np.isfinite(z).any()]
+        noise = engine.noise(known[:NOISE_PROBES])
+    limit = within(spec.dtype, noise) if tolerance is None else tolerance
     itself = [
         _row(
             compare(f"{spec.backend}: alone / in batches", alone, own, limit),
@@ -216,6 +220,7 @@ def check(
         "dtype": spec.dtype,
         "fingerprint": fingerprint,
         "tolerance": limit,
+        "noise": noise,
         "seed": found.seed,
         "probes": {
             "n": len(prompts),
@@ -298,7 +303,7 @@ def _reason(row: Mapping[str, Any]) -> str:
     first = row["worst"]["text"].splitlines()[0][:80]
     return (
         f"{row['what']}: log-probabilities differ by up to {row['logp_max']:.2g}, candidate mass by"
-        f" {row['mass_max']:.2g} (tolerance {row['tolerance']:g}), {row['flips']} of {row['n']}"
+        f" {row['mass_max']:.2g} (tolerance {row['tolerance']:.3g}), {row['flips']} of {row['n']}"
         f" best candidates differ; the worst probe is {row['worst']['probe']} ({first!r})"
     )
 
@@ -308,7 +313,7 @@ def lines(told: Mapping[str, Any]) -> list[str]:
     p = told["probes"]
     out = [
         f"{told['model']}: {p['n']} probes of {p['of']} (seed {told['seed']}), {told['dtype']},"
-        f" tolerance {told['tolerance']:g}"
+        f" tolerance {told['tolerance']:.3g} (rounding noise {told['noise']:.2g})"
     ]
     out += [f"  {count:4} {kind}" for kind, count in p["kinds"].items()]
     out += [

@@ -166,13 +166,14 @@ def metric_rows(
     seed: int = 0,
 ) -> pd.DataFrame:
     """Rows in addition to the first suite's: letters (share_A: how often a letter is chosen,
-    recall_A: how often it is chosen where it is right), tie_rate of the views, and by group
+    recall_A: how often it is chosen where it is right), and by group
     accuracy (pillar ``colour=red``) and its disparity (pillar ``colour:max-min``). Split test; test
     'all' is the suite's one test. Where a view shows no picture, questions may share a prompt: the
     interval is the wider of that over clusters and that over distinct prompts."""
     gold = items[["item_id", "cluster_id", "answer", "groups"]]
     known = answers[answers["split"] == "test"].merge(gold, on="item_id")
-    known = known.merge(_ties(scored), on=["item_id", "method"], how="left")
+    shown = scored.cells[["item_id", "view", "key"]].rename(columns={"view": "method"})
+    known = known.merge(shown, on=["item_id", "method"], how="left")
     groups = pd.DataFrame([json.loads(text) for text in known["groups"]], index=known.index)
     rows: list[tuple[object, ...]] = []
     for (task, test, method), part in known.groupby(["task", "test", "method"], sort=True):
@@ -191,26 +192,6 @@ def metric_rows(
                 for pillar, indicator, metric, e in found
             ]
     return pd.DataFrame(rows, columns=_ROW)
-
-
-def _ties(scored: StoredScores) -> pd.DataFrame:
-    """item_id, method, key of the prompt, tied of every view: whether two options share its largest
-    logit."""
-    cells = scored.cells.merge(scored.scores[["key", "logits"]], on="key")
-
-    def tied(logits: np.ndarray) -> float:
-        finite = np.asarray(logits, dtype=float)
-        finite = finite[np.isfinite(finite)]
-        return float((finite == finite.max()).sum() > 1) if finite.size else float("nan")
-
-    return pd.DataFrame(
-        {
-            "item_id": cells["item_id"],
-            "method": cells["view"],
-            "key": cells["key"],
-            "tied": [tied(z) for z in cells["logits"]],
-        }
-    )
 
 
 def _numbers(e: stats.Estimate) -> tuple[object, ...]:
@@ -232,8 +213,6 @@ def _letters(
         right = gold == letter
         if right.any():
             yield f"recall_{letter}", _share(said[right] == letter, [u[right] for u in place])
-    if part["tied"].notna().any():
-        yield "tie_rate", _share(part["tied"].to_numpy(dtype=float), place)
 
 
 def _by_group(

@@ -9,7 +9,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from sdgbias.benchmark.prompts import option_letters
-from sdgbias.methods import stats
+from sdgbias.methods import metrics, stats
 from sdgbias.raw.indicators import letter_directions
 from sdgbias.suites import sdg_censoring
 from sdgbias.suites.suite import StoredScores
@@ -91,6 +91,10 @@ def _cell_metrics(part: pd.DataFrame, task: Task) -> Iterator[tuple[str, Judged]
     if part["mass"].notna().any():
         yield "candidate_mass", _judged(part, part["mass"], "fraction")
         yield "off_candidate_rate", _judged(part, part["off_candidate"])
+    decided = part[part["tie"].notna()]
+    if len(decided):
+        yield "tie_rate", _judged(decided, decided["tie"])
+        yield "near_tie_rate", _judged(decided, decided["near_tie"])
 
 
 def _paired_metrics(part: pd.DataFrame, task: Task) -> Iterator[tuple[str, Judged]]:
@@ -120,6 +124,21 @@ def _parts(
                 yield (test, str(method), pillar, indicator), part
 
 
+def _with_ties(scores: pd.DataFrame, near: float) -> pd.DataFrame:
+    """key, mass, top_token, tie, near_tie (metrics.tie_flags) of every score."""
+    width = max((len(z) for z in scores["logits"]), default=0)
+    logits = np.full((len(scores), width), np.nan)
+    for row, z in enumerate(scores["logits"]):
+        logits[row, : len(z)] = z
+    tie, near_tie = metrics.tie_flags(logits, near)
+    return scores[["key", "mass", "top_token"]].assign(tie=tie, near_tie=near_tie)
+
+
+def _numeric(tokens: pd.Series) -> pd.Series:
+    """Whether each token is a number of several ASCII digits."""
+    return tokens.str.fullmatch(r"[0-9]{2,}").fillna(False).astype(bool)
+
+
 def metric_rows(
     items: pd.DataFrame,
     task: Task,
@@ -131,10 +150,9 @@ def metric_rows(
     of the test split. Test 'all' pools T1..T5. clusters: number of places or distinct prompts that
     the interval counts; note: 'too few places' or 'too few prompts' where they don't suffice for an
     interval. `judged`: the uncertainty due to withheld scores, with a column test."""
-    known = scored.cells.merge(scored.scores[["key", "mass", "top_token"]], on="key", how="left")
-    known = known.rename(columns={"view": "method"})[
-        ["task", "item_id", "test", "method", "key", "mass", "top_token"]
-    ]
+    scores = _with_ties(scored.scores, scored.near)
+    known = scored.cells.merge(scores, on="key", how="left").rename(columns={"view": "method"})
+    known = known[["task", "item_id", "test", "method", *scores.columns]]
     test = frame[frame["split"] == "test"].merge(
         items[["item_id", "cluster_id", "pillar", "indicator"]], on="item_id"
     )
@@ -144,7 +162,9 @@ def metric_rows(
     ]  # only compared for equality from here on, and integers are faster
     test["prompt"] = pd.factorize(test["key"], sort=True)[0]
     names = candidates(items, task)
-    test["off_candidate"] = ~test["top_token"].isin(list(names))
+    # a number of several digits that is one token begins with its first digit
+    first = test["top_token"].where(~_numeric(test["top_token"]), test["top_token"].str[:1])
+    test["off_candidate"] = ~first.isin(list(names))
     if task is Task.MCQ:
         test = test.merge(_direction(items), on="item_id")
         letters = test[[f"says_{c}" for c in names]].to_numpy(dtype=object)

@@ -40,11 +40,13 @@ class EvalSettings:
 
 @dataclass(frozen=True)
 class StoredScores:
-    """cells: task, item_id, test, view, key. scores and generations as read from the cache."""
+    """cells: task, item_id, test, view, key. scores and generations as read from the cache. near:
+    largest margin between the best two candidates, in nats, that counts as a near tie."""
 
     cells: pd.DataFrame
     scores: pd.DataFrame
     generations: pd.DataFrame
+    near: float = 1e-3
 
 
 class Tables(Protocol):

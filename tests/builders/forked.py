@@ -29,7 +29,8 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 #: Variables that change from test to test and that only sdgbias reads, when a command runs. All
-#: others may be read by third parties when they are imported: each such environment has its own server.
+#: others may be read by third parties when they are imported: each such environment has its own
+#: server.
 OURS = ("SDGBIAS_", "PYTEST_")
 MOST = 2  # servers at a time
 #: Packages that the server imports once a command has needed them. Importing them starts no thread.

@@ -54,3 +54,15 @@ def test_a_decimal_error_of_exactly_the_tolerance_is_within_it() -> None:
     error = np.array([0.4 - 0.3, 0.1002, np.nan])
     assert error[0] > 0.1, "in binary 0.4 - 0.3 is 0.10000000000000003"
     assert metrics.within_tolerance(error, np.full(3, 0.1)).tolist() == [True, False, False]
+
+
+def test_margins_and_ties_leave_out_what_is_not_known() -> None:
+    nan, gone = np.nan, -np.inf
+    logits = np.array(
+        [[1.0, 1.0, 0.5], [2.0, 1.98, nan], [3.0, gone, gone], [nan] * 3, [0.0, 4.0, 4.04]]
+    )
+    assert metrics.margin(logits) == pytest.approx([0.0, 0.02, nan, nan, 0.04], nan_ok=True)
+    tie, near = metrics.tie_flags(logits, 0.03)
+    assert tie == pytest.approx([1.0, 0.0, nan, nan, 0.0], nan_ok=True)
+    assert near == pytest.approx([1.0, 1.0, nan, nan, 0.0], nan_ok=True)
+    assert np.isnan(metrics.margin(np.ones((2, 1)))).all()

@@ -95,6 +95,9 @@ def test_answers_are_those_of_the_stored_predictions(written: Path) -> None:
     np.testing.assert_array_equal(sum(s.value for s in shares if s), np.ones(120))
     mass = side.of("mcq", "T1", "candidate_mass", "full")
     assert mass is not None and mass.value.mean() == pytest.approx(0.97)
+    ties, near = (side.of("mcq", "T1", m, "full") for m in ("tie_rate", "near_tie_rate"))
+    assert ties is not None and near is not None
+    assert set(ties.value) <= {0.0, 1.0} and (near.value >= ties.value).all()
     off = side.of("mcq", "T1", "parse_failures", "full")
     assert off is not None and off.value.max() == 0
     assert (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -114,6 +115,8 @@ def test_accuracy_and_directions_of_a_view_by_hand() -> None:
         "share_optimistic_two_option": (1.0, 1),
         "candidate_mass": ((0.4 + 5 * 1.0) / 6, 6),
         "off_candidate_rate": (1 / 6, 6),
+        "tie_rate": (0.0, 6),
+        "near_tie_rate": (0.0, 6),
     }
     assert cell(rows, "T1", "full", "P1")["accuracy"] == (1 / 3, 3)
     assert cell(rows, "T1", "full", "P2")["accuracy"] == (3 / 3, 3)
@@ -121,6 +124,32 @@ def test_accuracy_and_directions_of_a_view_by_hand() -> None:
     assert "share_optimistic" not in cell(rows, "T1", "full", "P2", "i3")
     # even logits are a tie, which goes to A: right for 1 and 4
     assert cell(rows, "T1", "q_only")["accuracy"] == (2 / 6, 6)
+
+
+def test_ties_and_near_ties_are_counted_with_the_unit_of_accuracy() -> None:
+    """Q-only has even logits everywhere; under T1 Full of 1 and 2 gets margins of 0.04 and 0.06."""
+    scored = mcq_scored()
+    logits = scored.scores.set_index("key")["logits"]
+    for key, margin in ((f"1-{T1}-{View.FULL}", 0.04), (f"2-{T1}-{View.FULL}", 0.06)):
+        z = np.array(logits[key], dtype=float)
+        z[np.argmax(z)] = np.sort(z)[-2] + margin
+        scored.scores.at[scored.scores.index[scored.scores["key"] == key][0], "logits"] = z
+    for near, found in ((1e-3, 0.0), (0.05, 1 / 6), (0.1, 2 / 6)):
+        rows = summary(mcq_items(), Task.MCQ, dataclasses.replace(scored, near=near)).metrics
+        full, alone = cell(rows, "T1", "full"), cell(rows, "T1", "q_only")
+        assert full["tie_rate"] == (0.0, 6) and full["near_tie_rate"] == (found, 6)
+        assert alone["tie_rate"] == alone["near_tie_rate"] == (1.0, 6)
+    mine = rows[(rows["metric"] == "near_tie_rate") & (rows["method"] == "full")]
+    assert (
+        mine["ci_low"]
+        .notna()
+        .equals(
+            rows[(rows["metric"] == "accuracy") & (rows["method"] == "full")]["ci_low"]
+            .notna()
+            .set_axis(mine.index)
+        )
+    )
+    assert not ((rows["method"] == "cade") & rows["metric"].str.endswith("tie_rate")).any()
 
 
 def test_where_lower_is_better_the_first_answer_is_the_optimistic_one() -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sdgbias.engines import vllm
+from sdgbias.engines.agreement import TOLERANCES, log_shares
 from sdgbias.engines.vllm import VLLM, PromptTooLong
 from sdgbias.errors import ModelError
 from sdgbias.types import ModelSpec, Prompt, ScoreBatch
@@ -182,6 +184,45 @@ def test_answers_equal_the_greedy_ones_of_transformers(
     assert engine.generate(numbers[:1], [""], 2) == reference.generate(numbers[:1], [""], 2)
     with pytest.raises(ModelError, match="digits and a leading '-' only"):
         engine.generate(numbers[:1], ["A7x"], 8)
+
+
+def test_more_tokens_than_one_request_may_ask_for(
+    engine, prompts: list[Prompt], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    some = prompts[:12]
+    wanted = engine.candidate_scores(some)
+    monkeypatch.setattr(vllm, "_MOST_IDS", 2)
+    counts = change(engine, lambda: engine.candidate_scores(some))
+    assert counts["requests"] == sum(len(engine._parts(p.candidates)) for p in some) > 2 * len(some)
+    assert_same(engine.candidate_scores(some), wanted)
+
+
+def test_a_forced_start_is_the_likeliest_number_that_begins_with_it(
+    engine, reference, prompts: list[Prompt], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tokenizer that writes 71 and 72 as one token. Two others stand for them."""
+    spelled = reference.candidates.ids
+    numbers = {spelled["7"][0]: "7", spelled["1"][0]: "71", spelled["2"][0]: "72"}
+    for backend in (engine, reference):
+        monkeypatch.setattr(backend, "candidates", replace(backend.candidates, numbers=numbers))
+    asked = [p for p in prompts if p.candidates != "ABC"][:6]
+    found = engine.generate(asked, ["7", "-7", "1"], 4)
+    assert found == reference.generate(asked, ["7", "-7", "1"], 4)
+    assert any(text[0] in "12" for text, *_ in found)
+
+
+def test_the_head_of_a_model_in_bfloat16_is_in_float32(tiny: ModelSpec, reference) -> None:
+    """Of the language model inside a multimodal one: no logit is a multiple of a bfloat16 step."""
+    half = replace(tiny, dtype="bfloat16")
+    engine = VLLM(half, REPOSITORY)
+    asked = [p for place in range(90, 94) for p in prompts_of(place)]
+    found = engine.candidate_scores(asked)
+    plain = type(reference)(replace(half, backend="hf", options={}), REPOSITORY)
+    far = np.abs(log_shares(found.logits) - log_shares(in_batches(plain, asked).logits))
+    assert np.nanmax(far) < TOLERANCES["bfloat16"]
+    steps = (found.logits[:, 1:] - found.logits[:, :1]) * 128
+    steps = steps[np.isfinite(steps)]
+    assert np.mean(np.abs(steps - np.round(steps)) > 0.01) > 0.9
 
 
 def test_a_prompt_that_is_too_long_fails_alone(engine, prompts: list[Prompt]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sdgbias.engines.vllm import OPTIONS, VLLM, load_error, read_options
+from sdgbias.engines.vllm import OPTIONS, VLLM, float32_head, load_error, read_options
 from sdgbias.errors import InfrastructureError, ModelError, RegistryError
 from sdgbias.types import ModelSpec
 from tests.vllm.conftest import has_vllm
@@ -101,3 +101,11 @@ def test_the_kind_of_a_failed_start() -> None:
     )
     assert isinstance(broken, ModelError)
     assert str(broken) == "m: vLLM can't load folder: Cannot find any model weights"
+
+
+def test_both_configurations_of_a_multimodal_model_name_a_float32_head() -> None:
+    from transformers import LlavaConfig, Qwen2Config
+
+    config = float32_head(LlavaConfig())
+    assert config.head_dtype == config.text_config.head_dtype == "float32"
+    assert float32_head(Qwen2Config()).head_dtype == "float32"

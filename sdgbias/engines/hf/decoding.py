@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+from transformers import LogitsProcessor
 
-from sdgbias.engines.hf.prompting import end_ids, forced_ids
+from sdgbias.engines.hf.prompting import end_ids, start_choices
 from sdgbias.types import Prompt
 
 if TYPE_CHECKING:
@@ -50,15 +51,16 @@ def branch(
         if k in inputs
     }
     logits = prefill.logits[:, -1].repeat_interleave(s, 0)  # (B*S, V)
-    forced = [forced_ids(start, engine.candidates, engine.minus_ids) for start in starts] * len(
-        prompts
-    )
+    forced = _choices(engine, starts) * len(prompts)
     ends = end_ids(engine.model.generation_config.eos_token_id, engine.tokenizer)
     said: list[list[int]] = [[] for _ in forced]
     done = [False] * len(forced)
     for step in range(max_new_tokens + max(map(len, forced))):
         greedy = logits.argmax(-1).tolist()
-        token = [queue[step] if step < len(queue) else greedy[i] for i, queue in enumerate(forced)]
+        token = [
+            _likeliest(logits[i], queue[step]) if step < len(queue) else greedy[i]
+            for i, queue in enumerate(forced)
+        ]
         for i, t in enumerate(token):
             done[i] = done[i] or t in ends or step >= len(forced[i]) + max_new_tokens
             if not done[i]:
@@ -71,20 +73,51 @@ def branch(
     return [texts[i : i + s] for i in range(0, len(texts), s)]
 
 
+def _choices(engine: HuggingFace, starts: Sequence[str]) -> list[list[tuple[int, ...]]]:
+    """The tokens to choose from at each position of each start."""
+    return [start_choices(start, engine.candidates, engine.minus_ids) for start in starts]
+
+
+def _likeliest(logits: torch.Tensor, ids: tuple[int, ...]) -> int:
+    """Which of ``ids`` has the largest of the logits (V,)."""
+    return ids[0] if len(ids) == 1 else ids[int(logits[list(ids)].argmax())]
+
+
+class _Forced(LogitsProcessor):  # type: ignore[misc]
+    """Leaves the tokens of a start at its positions, and everything after them."""
+
+    def __init__(self, choices: Sequence[tuple[int, ...]]) -> None:
+        self.left = list(choices)
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        if not self.left:
+            return scores
+        ids = list(self.left.pop(0))
+        allowed = torch.full_like(scores, -torch.inf)
+        allowed[:, ids] = scores[:, ids]
+        return allowed
+
+
 def by_prefix(
     engine: HuggingFace, prompts: Sequence[Prompt], starts: Sequence[str], limit: int
 ) -> list[list[str]]:
     """For models that compute positions themselves or keep no plain cache: one ordinary
     generation per start."""
     answers: list[list[str]] = [[] for _ in prompts]
-    for start in starts:
+    for start, choices in zip(starts, _choices(engine, starts), strict=True):
+        # several digits are one token: a text that ends with the first one is not what it writes
+        chosen = any(len(ids) > 1 for ids in choices)
         for i, prompt in enumerate(prompts):
-            inputs = engine.inputs([prompt], suffix=start)
+            inputs = engine.inputs([prompt], suffix="" if chosen else start)
             inputs.pop("position_ids", None)
-            ids = engine.model.generate(**inputs, max_new_tokens=limit, do_sample=False)
+            ids = engine.model.generate(
+                **inputs,
+                max_new_tokens=limit + (len(choices) if chosen else 0),
+                do_sample=False,
+                logits_processor=[_Forced(choices)] if chosen else None,
+            )
             length = inputs["input_ids"].shape[1]
             new = ids[0, length:] if ids.shape[1] > length else ids[0]
-            answers[i].append(
-                start + engine.tokenizer.decode(new, skip_special_tokens=True).strip()
-            )
+            text = engine.tokenizer.decode(new, skip_special_tokens=True).strip()
+            answers[i].append(text if chosen else start + text)
     return answers

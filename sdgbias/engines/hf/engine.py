@@ -19,8 +19,10 @@ from typing import Any
 import torch
 
 from sdgbias.engines import Backend
+from sdgbias.engines.agreement import rounding_noise
 from sdgbias.engines.fingerprint import fingerprint
 from sdgbias.engines.hf import decoding, prompting, scores, shared_prefix
+from sdgbias.engines.hf.head import jittered, keep_precise
 from sdgbias.engines.hf.loading import NO_MEMORY, attention, load_model, max_images, too_many
 from sdgbias.engines.hf.pixels import PixelCache
 from sdgbias.engines.hf.processor import load_processor, processor_options
@@ -29,7 +31,7 @@ from sdgbias.engines.hf.tokens import find_candidates
 from sdgbias.errors import ModelError, OutOfMemory
 from sdgbias.types import DIGITS, LETTERS, OPTION_LETTERS, ModelSpec, Prompt, ScoreBatch
 
-_VERSION = "hf-2"
+_VERSION = "hf-3"
 
 
 class HuggingFace(Backend):
@@ -40,6 +42,8 @@ class HuggingFace(Backend):
         prompting.check_template(self.processor, self.template, spec.name)
         model = load_model(spec, root)
         self.model = model.eval().to(self.device)
+        #: The head that gives float32 logits of a model in bfloat16 or float16; None elsewhere.
+        self.head = keep_precise(self.model)
         self.pixels = PixelCache(self.processor.image_processor)
         self.processor.image_processor = self.pixels
         self.name = spec.name
@@ -335,6 +339,16 @@ class HuggingFace(Backend):
                 if not torch.allclose(one, two, atol=limit, rtol=0):
                     return False
         return True
+
+    @torch.inference_mode()
+    def noise(self, prompts: Sequence[Prompt]) -> float:
+        if self.head is None or not prompts:
+            return 0.0
+        plain = self.candidate_scores(prompts)
+        with jittered(self.head, seed=0):
+            moved = self.candidate_scores(prompts)
+        layers = getattr(self.model.config.get_text_config(), "num_hidden_layers", 1)
+        return rounding_noise(plain, moved, int(layers))
 
     @torch.inference_mode()
     def generate(

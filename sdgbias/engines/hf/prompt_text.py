@@ -19,6 +19,8 @@ from sdgbias.engines.hf.prompting import (
 from sdgbias.engines.hf.tokens import find_candidates
 from sdgbias.types import DIGITS, LETTERS, ModelSpec, Prompt
 
+_SHOWN = 8
+
 
 def lines(spec: ModelSpec, root: Path, prompt: Prompt) -> list[str]:
     """Rendered text with its special tokens, token ids, picture tokens, the ids of each candidate
@@ -50,8 +52,11 @@ def lines(spec: ModelSpec, root: Path, prompt: Prompt) -> list[str]:
         out.append("picture tokens: none, this view shows no picture")
     for candidate in prompt.candidates:
         own = found.ids.get(candidate, ())
-        names = " ".join(map(repr, tokenizer.convert_ids_to_tokens(list(own))))
-        out.append(f"candidate {candidate!r}: ids {' '.join(map(str, own))} ({names})")
+        shown = list(own[:_SHOWN])  # of the numbers that begin with a digit there may be 111
+        names = " ".join(map(repr, tokenizer.convert_ids_to_tokens(shown)))
+        more = f", and {len(own) - len(shown)} more" if len(own) > len(shown) else ""
+        out.append(f"candidate {candidate!r}: ids {' '.join(map(str, shown))} ({names}){more}")
+    several = ", or as a number of several digits" if found.numbers else ""
     digits = ", ".join(f"{d}: {found.ids[d][0]}" for d in DIGITS)
     minus = " ".join(map(str, minus_ids(tokenizer))) or "no token"
     space = (
@@ -59,6 +64,6 @@ def lines(spec: ModelSpec, root: Path, prompt: Prompt) -> list[str]:
         if found.space is not None
         else "without a space token of its own"
     )
-    out.append(f"a number begins with a digit ({digits}) or a minus ({minus}), {space}")
+    out.append(f"a number begins with a digit ({digits}){several}, or a minus ({minus}), {space}")
     out.append(f"hash of the rendered probe prompts: {probe_hash(processor, template)}")
     return out

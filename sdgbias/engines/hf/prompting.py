@@ -19,7 +19,7 @@ import torch
 from PIL import Image
 
 from sdgbias.engines.hf.shared_prefix import OF_TEXT
-from sdgbias.engines.hf.tokens import CandidateTokens
+from sdgbias.engines.hf.tokens import SPACE_MARKS, CandidateTokens
 from sdgbias.engines.hub_errors import BROKEN
 from sdgbias.errors import ModelError, RegistryError
 from sdgbias.raw.images.composite import open_picture
@@ -138,6 +138,30 @@ def forced_ids(start: str, candidates: CandidateTokens, minus: Sequence[int]) ->
                 f"a forced start may hold digits and a leading '-' only, not {start!r}"
             )
     return ids
+
+
+def start_choices(
+    start: str, candidates: CandidateTokens, minus: Sequence[int]
+) -> list[tuple[int, ...]]:
+    """The tokens that a forced start may consist of, position by position; of several, the model's
+    likeliest is taken.
+
+    A tokenizer that writes numbers digit by digit leaves one token for each character. One with
+    tokens of several digits writes 87 as one token, so that a "8" of its own is a beginning that
+    the model never reads before another digit: there the digits of a start are any token that
+    begins with them. ModelError for anything but a number's start.
+    """
+    ids = forced_ids(start, candidates, minus)
+    digits = start.removeprefix("-")
+    signed = digits != start
+    whole = tuple(
+        index
+        for index, text in candidates.numbers.items()
+        if text.lstrip(SPACE_MARKS).startswith(digits) and not (signed and text[0] in SPACE_MARKS)
+    )
+    if not digits or not whole:
+        return [(index,) for index in ids]
+    return [*([(ids[0],)] if signed else []), whole]
 
 
 def end_ids(configured: int | Sequence[int] | None, tokenizer: Any) -> set[int]:

@@ -1,12 +1,14 @@
 """Which tokens can begin an answer: the single-token variants of a candidate ("A", " A",
-"\u2581A")."""
+"\u2581A"), and for a digit every token of a number that begins with it ("8", "87", " 87")."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from sdgbias.errors import ModelError, NotAnswerable
+from sdgbias.types import DIGITS
 
 SPACE_MARKS = " \u2581\u0120\n\t"
 
@@ -20,13 +22,17 @@ class Ids(dict[str, tuple[int, ...]]):
 
 @dataclass(frozen=True)
 class CandidateTokens:
-    """ids: candidate -> its token ids; space: id of the lone-space token when some candidate has no
-    variant that includes the space (SentencePiece digits), so that the model may emit the space
-    first and the digit second."""
+    """ids: candidate -> its token ids; of a digit those of all numbers that begin with it, single
+    digits first. space: id of the lone-space token, None where no candidate needs it. needs_space:
+    the candidates that may come second, after that token: those without a variant that includes
+    the space (SentencePiece digits), and all digits where some number has no such variant.
+    numbers: where the tokenizer has tokens of several digits, the id of every token of digits
+    alone -> its text; else empty."""
 
     ids: Ids
     space: int | None
     needs_space: frozenset[str]
+    numbers: Mapping[int, str] = field(default_factory=dict)
 
 
 def find_candidates(tokenizer: Any, wanted: str, optional: str = "") -> CandidateTokens:
@@ -34,18 +40,27 @@ def find_candidates(tokenizer: Any, wanted: str, optional: str = "") -> Candidat
     ``optional`` one is then left out."""
     special = set(tokenizer.all_special_tokens)
     found: dict[str, list[int]] = {c: [] for c in wanted + optional}
+    numbers: dict[int, str] = {}
+    longer: dict[str, list[int]] = {c: [] for c in found if c in DIGITS}
     spaced: set[str] = set()
     space: int | None = None
+    byte_space: int | None = None
     for token, index in sorted(tokenizer.get_vocab().items(), key=lambda pair: pair[1]):
         if token in special:
             continue
         bare = token.lstrip(SPACE_MARKS)
+        if bare[:1] in longer and bare.isascii() and bare.isdecimal():
+            numbers[index] = token
         if bare in found and len(bare) == 1:
             found[bare].append(index)
             if bare != token:
                 spaced.add(bare)
+        elif index in numbers:
+            longer[bare[0]].append(index)
         elif token == "\u2581":
             space = index
+        elif token == "\u0120":
+            byte_space = index
     missing = [c for c in wanted if not found[c]]
     if missing:
         name = getattr(tokenizer, "name_or_path", "") or type(tokenizer).__name__
@@ -54,6 +69,11 @@ def find_candidates(tokenizer: Any, wanted: str, optional: str = "") -> Candidat
             f" first-token scores over {wanted!r} don't exist; retire the model: sdgbias models"
             " retire NAME --reason TEXT"
         )
-    known = Ids({c: tuple(ids) for c, ids in found.items() if ids})
-    needs = frozenset(known) - spaced if space is not None else frozenset()
-    return CandidateTokens(known, space, needs)
+    known = Ids({c: (*ids, *longer.get(c, ())) for c, ids in found.items() if ids})
+    if not any(longer.values()):
+        needs = frozenset(known) - spaced if space is not None else frozenset()
+        return CandidateTokens(known, space, needs)
+    # some numbers have a token with the space and others none, whatever their first digit
+    space = byte_space if space is None else space
+    needs = frozenset(known) - (spaced - set(longer)) if space is not None else frozenset()
+    return CandidateTokens(known, space, needs, numbers)

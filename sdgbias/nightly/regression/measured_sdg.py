@@ -11,6 +11,7 @@ Q-only view, and of CTX+Q under T3 to T5. Those rows are clustered by prompt.
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from pathlib import Path
 
@@ -22,6 +23,8 @@ from sdgbias.analysis.outcomes import CADE, TaskOutcome
 from sdgbias.analysis.run import TaskCell
 from sdgbias.analysis.studies import directions
 from sdgbias.analysis.studies.paired import SAME
+from sdgbias.engines.agreement import TOLERANCES
+from sdgbias.methods import metrics
 from sdgbias.methods.cade import Floats
 from sdgbias.nightly.regression.measured import Keys, Measured, RunMetrics, hashed
 from sdgbias.raw.indicators import DIRECTIONS
@@ -38,12 +41,14 @@ def load(results: Path, run_id: str) -> RunMetrics:
         cells = outcomes.reportable(run, task)
         for outcome, cell in zip(outcomes.outcomes(cells), cells, strict=True):
             kept[task.value, outcome.test] = outcome, cell
+    spec = json.loads(run.run["config"] or "{}").get("spec", {})
+    near = TOLERANCES[str(spec.get("dtype", "float32"))]
     columns = cache(lambda task, test: _columns(kept[task, test][0]))
 
     def of(task: str, test: str, metric: str, method: str) -> Measured | None:
         if (task, test) not in kept:
             return None
-        value = _value(*kept[task, test], metric, method)
+        value = _value(*kept[task, test], metric, method, near)
         if value is None or np.isnan(value).all():
             return None
         key, place, prompt, groups = columns(task, test)
@@ -68,8 +73,9 @@ def _columns(o: TaskOutcome) -> tuple[Keys, Keys, Keys, dict[str, np.ndarray]]:
     )
 
 
-def _value(o: TaskOutcome, cell: TaskCell, metric: str, method: str) -> Floats | None:
-    """(n,) values for the rows of ``o``; None if the run doesn't have the method."""
+def _value(o: TaskOutcome, cell: TaskCell, metric: str, method: str, near: float) -> Floats | None:
+    """(n,) values for the rows of ``o``; None if the run doesn't have the method. near: the margin
+    of a near tie."""
     if metric in ("accuracy", "interval_accuracy", "disparity"):
         return o.hit.get(method)
     if metric == "mae":
@@ -87,6 +93,9 @@ def _value(o: TaskOutcome, cell: TaskCell, metric: str, method: str) -> Floats |
     view = View(method)
     if metric == "candidate_mass":
         return cell.mass[view][cell.test_rows]
+    if metric in ("tie_rate", "near_tie_rate"):
+        flags = metrics.tie_flags(cell.logits[view], near)
+        return flags[metric == "near_tie_rate"][cell.test_rows]
     if metric == "parse_failures" and o.task is Task.MCQ:
         return directions.invalid(cell, view)[cell.test_rows]
     if metric == "parse_failures":

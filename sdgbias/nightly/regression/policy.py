@@ -62,6 +62,8 @@ METRICS: Mapping[str, Mapping[str, Metric]] = {
         "disparity": Metric(_BOTH, (*_VIEWS, _CADE), ("country", "urban", "wealth")),
         "parse_failures": Metric(_BOTH, _VIEWS),
         "candidate_mass": Metric(_BOTH, _VIEWS),
+        "tie_rate": Metric(_BOTH, _VIEWS),
+        "near_tie_rate": Metric(_BOTH, _VIEWS),
         "failed_share": Metric(),
         "throughput": Metric(),
     },

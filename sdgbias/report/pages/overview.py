@@ -261,19 +261,23 @@ def _change_rows(d: ReportData, model: str) -> list[dict[str, Any]]:
     return out
 
 
+_ANSWER_METRICS = (
+    "candidate_mass",
+    "off_candidate_rate",
+    "unparsed_rate",
+    "tie_rate",
+    "near_tie_rate",
+)
+
+
 def _answer_rows(d: ReportData) -> list[dict[str, Any]]:
-    """Candidate mass, off-candidate and unparsed answers per model, task and view, pooled over
-    tests."""
+    """_ANSWER_METRICS per model, task and view, pooled over tests."""
     out = []
     for model in d.models:
         for task in Task:
             for view in View:
                 where = {"model": model, "task": task.value, "test": "all", "method": view.value}
-                mass, off, unparsed = (
-                    _cell(d, {"metric": m, **where})
-                    for m in ("candidate_mass", "off_candidate_rate", "unparsed_rate")
-                )
-                cells = [mass, off, unparsed]
+                cells = [_cell(d, {"metric": m, **where}) for m in _ANSWER_METRICS]
                 if any(cells):
                     out.append(
                         {

@@ -43,6 +43,8 @@ HISTORY = (
     "interval_accuracy",
     "candidate_mass",
     "off_candidate_rate",
+    "tie_rate",
+    "near_tie_rate",
     "unparsed_rate",
     "disparity",
     "recall",

@@ -1,0 +1,178 @@
+"""Scores of a model in bfloat16: no ties and no position bias made by the head, and no flips beyond
+the rounding noise."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from sdgbias.engines.agreement import TOLERANCES, compare, log_shares, rounding_noise, tolerance
+from sdgbias.engines.hf.engine import HuggingFace
+from sdgbias.engines.hf.head import jitter, keep_precise
+from sdgbias.types import LETTERS, ModelSpec, Prompt
+from tests.builders.tiny_models import save
+from tests.spec.test_backends import image
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save(tmp_path_factory.mktemp("half") / "llava", "llava")
+
+
+def load(folder: Path, dtype: str = "bfloat16", **options: Any) -> HuggingFace:
+    spec = ModelSpec("m", "M", "hf", f"path:{folder}", "local", "enabled", dtype=dtype)
+    return HuggingFace(dataclasses.replace(spec, options=options), Path())
+
+
+def questions(n: int, seed: int = 0) -> list[Prompt]:
+    rng = np.random.default_rng(seed)
+    words = ["how", "high", "is", "it", "asset=1.5", "water=2", "low;", "rural", "urban", "years"]
+    return [
+        Prompt(f"{i} {' '.join(rng.choice(words, rng.integers(3, 12)))}", LETTERS) for i in range(n)
+    ]
+
+
+class Bare(torch.nn.Module):
+    """A head alone, as a model presents it."""
+
+    def __init__(self, head: torch.nn.Module) -> None:
+        super().__init__()
+        self.head = head
+
+    def get_output_embeddings(self) -> torch.nn.Module:
+        return self.head
+
+
+def shares_of_letters(logits: torch.Tensor) -> tuple[np.ndarray, float]:
+    """How often each of three letters is the argmax, and the share of rows tied at the top."""
+    z = logits.float().numpy()
+    tied = (z == z.max(axis=1, keepdims=True)).sum(axis=1) > 1
+    return np.bincount(z.argmax(axis=1), minlength=3) / len(z), float(tied.mean())
+
+
+def test_a_uniform_head_in_bfloat16_prefers_no_letter() -> None:
+    """180,000 hidden states of which each letter reads its own third, alike in distribution, around
+    a logit of 20: each share has a standard error of 0.11 %."""
+    torch.manual_seed(0)
+    head = torch.nn.Linear(97, 3, bias=False).to(torch.bfloat16)
+    rows = torch.zeros(3, 97)
+    rows[:, 0] = 1.0
+    for letter in range(3):
+        rows[letter, 1 + 32 * letter : 33 + 32 * letter] = 0.125
+    head.weight.data.copy_(rows)
+    hidden = torch.randn(180_000, 97)
+    hidden[:, 0] = 20.0
+    hidden = hidden.to(torch.bfloat16)
+    with torch.inference_mode():
+        rounded, ties = shares_of_letters(head(hidden))
+        assert ties > 0.05 and rounded[0] > 0.345, "the fault that a float32 head is there to cure"
+        assert keep_precise(Bare(head)) is head
+        logits = head(hidden)
+        exact, ties = shares_of_letters(logits)
+    assert logits.dtype == torch.float32
+    assert np.abs(exact - 1 / 3).max() <= 0.005
+    assert ties < 1e-3
+
+
+def test_a_planted_uniform_model_in_bfloat16_gives_each_letter_a_third(folder: Path) -> None:
+    """A model whose letters lie around a logit of 20, half a unit apart, scored with the rows of
+    the three letters in each of their rotations: whatever a prompt's hidden state is, each letter
+    is the best in one of three, so that only ties could move a share from a third."""
+    engine = load(folder)
+    prompts = [*questions(240), Prompt("Q", LETTERS, (image(1),), "one")]
+    head = engine.model.get_output_embeddings()
+    ids = [engine.candidates.ids[c][0] for c in LETTERS]
+    seen: list[torch.Tensor] = []
+    watch = head.register_forward_pre_hook(lambda _, given: seen.append(given[0][0, -1].float()))
+    engine.candidate_scores(prompts[:8])
+    watch.remove()
+    middle = torch.stack(seen).mean(0)
+    torch.manual_seed(1)
+    rows = 20 * middle / middle.square().sum() + 0.5 * torch.randn(3, len(middle)) / middle.norm()
+    won = np.zeros(3)
+    for turn in range(3):
+        with torch.inference_mode():
+            head.weight[ids] = rows.roll(turn, 0).to(head.weight.dtype)
+        logits = engine.candidate_scores(prompts).logits
+        assert np.abs(logits).mean() > 10
+        won += np.bincount(logits.argmax(axis=1), minlength=3)
+    assert np.abs(won / won.sum() - 1 / 3).max() <= 0.005
+
+
+def test_other_neighbours_flip_nothing_beyond_the_noise(folder: Path) -> None:
+    """1,000 prompts in batches of 8 and, in another order, of 32: no best letter differs where the
+    margin exceeds the tolerance, which follows from the dtype and the measured noise."""
+    engine = load(folder, share_prefix=False)
+    prompts = questions(1000)
+    limit = tolerance("bfloat16", engine.noise(prompts[:32]))
+    assert limit < 1.0
+    one = engine.candidate_scores(prompts)
+    engine.batch_size = 32
+    order = np.random.default_rng(0).permutation(len(prompts))
+    mixed = engine.candidate_scores([prompts[i] for i in order])
+    back = np.argsort(order)
+    two = dataclasses.replace(
+        mixed,
+        logits=mixed.logits[back],
+        mass=mixed.mass[back],
+        n_tokens=mixed.n_tokens[back],
+    )
+    found = compare("8 / 32", one, two, limit)
+    assert found.n == 1000 and found.flips == 0 and found.agrees(limit)
+    ordered = np.sort(log_shares(one.logits), axis=1)
+    assert (ordered[:, -1] - ordered[:, -2] > limit).mean() > 0.5, "few margins exceed the noise"
+
+
+def test_the_measured_noise_is_that_of_the_dtype(folder: Path) -> None:
+    """Against the same weights in float32, which has no such rounding: of the same size."""
+    half, prompts = load(folder), questions(64)
+    noise = half.noise(prompts)
+    exact = load(folder, "float32")
+    assert exact.head is None and exact.noise(prompts) == 0.0
+    # rounded weights and float32 arithmetic: what is left is the rounding of the arithmetic
+    exact.model.load_state_dict(
+        {name: w.float() for name, w in half.model.state_dict().items()}, strict=False
+    )
+    apart = log_shares(half.candidate_scores(prompts).logits) - log_shares(
+        exact.candidate_scores(prompts).logits
+    )
+    real = float(np.sqrt(np.mean(apart**2)))
+    assert noise / 5 < real < 5 * noise
+
+
+def test_jitter_has_the_variance_of_rounding() -> None:
+    torch.manual_seed(0)
+    exact = torch.randn(400, 500)
+    hidden = exact.to(torch.bfloat16)
+    moved = jitter(hidden, torch.Generator().manual_seed(1))  # not the seed of the states
+    assert moved.dtype == torch.bfloat16
+    ratio = (moved - hidden).float().square().mean() / (hidden.float() - exact).square().mean()
+    assert 0.9 < float(ratio) < 1.1
+
+
+def test_a_model_in_float32_keeps_its_own_head(folder: Path) -> None:
+    engine = load(folder, "float32")
+    assert engine.head is None
+    assert "forward" not in vars(engine.model.get_output_embeddings())
+
+
+def test_tolerances_follow_from_dtype_and_noise(folder: Path) -> None:
+    assert tolerance("float32", 1e-6) == TOLERANCES["float32"]
+    assert tolerance("bfloat16", 0.001) == TOLERANCES["bfloat16"]
+    assert tolerance("bfloat16", 0.05) == pytest.approx(0.3)
+    scores = load(folder, "float32").candidate_scores(questions(4))
+    assert rounding_noise(scores, scores, 32) == 0.0
+
+
+@pytest.mark.parametrize("family", ["gemma3", "mllama", "qwen", "instructblip"])
+def test_logits_of_every_kind_of_head_are_in_float32(family: str, tmp_path: Path) -> None:
+    engine = load(save(tmp_path / family, family))
+    prompt = Prompt("Q", LETTERS, (image(1),), "one")
+    with torch.inference_mode():
+        assert engine.forward(engine.inputs([prompt])).logits.dtype == torch.float32
+        assert engine.forward(engine.inputs([Prompt("Q", LETTERS)])).logits.dtype == torch.float32

@@ -1,0 +1,200 @@
+"""Tokenizers that write several digits as one token: first digits and forced starts against
+exhaustive generation by the bare model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+from sdgbias.engines.hf import decoding
+from sdgbias.engines.hf.engine import HuggingFace
+from sdgbias.engines.hf.prompting import start_choices
+from sdgbias.engines.hf.tokens import SPACE_MARKS, find_candidates
+from sdgbias.types import DIGITS, LETTERS, ModelSpec, Prompt
+from tests.builders import tiny_models
+from tests.spec.test_backends import image
+
+#: How Llama 3 and tekken, and how Qwen cut numbers; and a SentencePiece-like cut at spaces alone.
+PATTERNS = {"three": r"\p{N}{1,3}|\p{L}+|[^\s\p{L}\p{N}]|\s", "one": r"\p{N}|\p{L}+|\S|\s"}
+PROMPTS = [
+    Prompt("How many years?", DIGITS),
+    Prompt("How many years of schooling?", DIGITS, (image(1),), "one"),
+    Prompt("How many of 871?", DIGITS),
+]
+
+
+def trained(kind: str) -> PreTrainedTokenizerFast:
+    """A BPE tokenizer trained on numbers; three, one: byte-level; metaspace: SentencePiece-like."""
+    core = Tokenizer(models.BPE(unk_token="<unk>" if kind == "metaspace" else None))
+    special = [*tiny_models.SPECIAL, "<unk>"]
+    numbers = [str(n) for n in range(0, 1000, 3)]
+    texts = [*numbers, " ".join(numbers), "A B C A. low; B. mid; USER: ASSISTANT: -7 - -1"]
+    if kind == "metaspace":
+        core.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never")
+        core.decoder = decoders.Metaspace(prepend_scheme="never")
+        alphabet = ["\u2581", "\n", *(chr(c) for c in range(33, 127))]
+    else:
+        core.pre_tokenizer = pre_tokenizers.Sequence(
+            [
+                pre_tokenizers.Split(Regex(PATTERNS[kind]), "isolated"),
+                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+            ]
+        )
+        core.decoder = decoders.ByteLevel()
+        alphabet = pre_tokenizers.ByteLevel.alphabet()
+    core.train_from_iterator(
+        texts,
+        trainers.BpeTrainer(
+            vocab_size=len(special) + len(alphabet) + 120,
+            special_tokens=special,
+            initial_alphabet=alphabet,
+            show_progress=False,
+        ),
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=core,
+        bos_token="<s>",
+        eos_token="</s>",
+        pad_token="<pad>",
+        model_max_length=4096,
+        extra_special_tokens={"image_token": "<image>"},
+    )
+
+
+@pytest.fixture(scope="module", params=["three", "one", "metaspace"])
+def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp(str(request.param))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tiny_models, "tokenizer", lambda *_, **__: trained(str(request.param)))
+        tiny_models.save(folder, "llava")
+    spec = ModelSpec("m", "M", "hf", f"path:{folder}", "local", "enabled")
+    return HuggingFace(spec, Path())
+
+
+def log_p(engine: HuggingFace, prompt: Prompt, tokens: list[list[int]]) -> torch.Tensor:
+    """(B, V) log-probabilities of what follows the prompt and each list of tokens, by plain forward
+    passes without padding, cache or sharing."""
+    found = []
+    for own in tokens:
+        inputs = engine.inputs([prompt])
+        ids = torch.cat([inputs["input_ids"], torch.tensor([own], dtype=torch.long)], dim=1)
+        given = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+        if "pixel_values" in inputs:
+            given["pixel_values"] = inputs["pixel_values"]
+        with torch.inference_mode():
+            logits = engine.model(**given).logits[0, -1].double()
+        found.append(torch.log_softmax(logits, -1))
+    return torch.stack(found)
+
+
+def texts_of(engine: HuggingFace) -> dict[int, str]:
+    return {i: engine.tokenizer.decode([i]) for i in range(len(engine.tokenizer))}
+
+
+def test_the_tokenizers_are_what_they_stand_for() -> None:
+    longest = {}
+    for kind in ("three", "one", "metaspace"):
+        tokenizer = trained(kind)
+        pieces = [tokenizer.convert_ids_to_tokens(i) for i in tokenizer("A 871")["input_ids"]]
+        longest[kind] = max(
+            len(t.lstrip(SPACE_MARKS))
+            for t in tokenizer.get_vocab()
+            if t.strip(SPACE_MARKS).isdigit()
+        )
+        assert "".join(pieces).replace("\u2581", "\u0120").endswith("\u0120871")
+    assert longest["three"] >= 2 and longest["one"] == 1 and longest["metaspace"] >= 2
+
+
+def test_first_digits_equal_those_of_all_answers_that_begin_with_them(engine: HuggingFace) -> None:
+    """Every first token is tried; after a lone space every second one."""
+    texts = texts_of(engine)
+    assert len(texts) > 200
+    scores = engine.candidate_scores(PROMPTS)
+    vocabulary = engine.tokenizer.get_vocab()
+    space = next(vocabulary[s] for s in ("\u2581", "\u0120") if s in vocabulary)
+    for row, prompt in enumerate(PROMPTS):
+        first = log_p(engine, prompt, [[]])[0]
+        second = log_p(engine, prompt, [[space]])[0]
+        want = dict.fromkeys(DIGITS, 0.0)
+        for index, text in texts.items():
+            number = text.strip()
+            if index == space or not (number.isascii() and number.isdecimal()):
+                continue
+            want[number[0]] += float(first[index].exp())
+            if not text.startswith(" "):
+                want[number[0]] += float((first[space] + second[index]).exp())
+        mass = sum(want.values())
+        shares = np.exp(scores.logits[row] - np.logaddexp.reduce(scores.logits[row]))
+        assert shares == pytest.approx([want[d] / mass for d in DIGITS], abs=1e-3)
+        assert scores.mass[row] == pytest.approx(mass, abs=1e-3)
+
+
+def by_hand(engine: HuggingFace, prompt: Prompt, start: str, length: int) -> str:
+    """Greedy tokens of plain forward passes; the first of a start is the likeliest number that
+    begins with it."""
+    texts = texts_of(engine)
+    tokens: list[int] = []
+    if start.startswith("-"):
+        tokens.append(engine.minus_ids[0])
+    digits = start.removeprefix("-")
+    for at in range(length + bool(digits)):
+        scores = log_p(engine, prompt, [tokens])[0]
+        begins = [
+            i
+            for i, t in texts.items()
+            if t.strip().isdecimal() and t.strip().startswith(digits) and t.isascii()
+        ]
+        if digits and at == 0:
+            token = max(begins, key=lambda i: float(scores[i]))
+        else:
+            token = int(scores.argmax())
+        if token == engine.tokenizer.eos_token_id:
+            break
+        tokens.append(token)
+    return str(engine.tokenizer.decode(tokens, skip_special_tokens=True)).strip()
+
+
+def test_forced_starts_stay_on_the_numbers_that_the_model_writes(engine: HuggingFace) -> None:
+    if not engine.candidates.numbers:
+        assert start_choices("-87", engine.candidates, [5])[1:] == [
+            (engine.candidates.ids[c][0],) for c in "87"
+        ]
+        return
+    starts = ["", *DIGITS, "-7", "-"]
+    prompts = PROMPTS[:2]
+    answers = engine.generate(prompts, starts, 3)
+    for prompt, row in zip(prompts, answers, strict=True):
+        assert row == [by_hand(engine, prompt, start, 3) for start in starts]
+        assert all(text.startswith(start) for start, text in zip(starts, row, strict=True))
+    several = [text for row in answers for text in row[1:11] if text[1:2].isdecimal()]
+    assert several, "no start went on within its own token"
+    with torch.inference_mode():
+        assert decoding.by_prefix(engine, prompts, starts, 3) == answers
+
+
+def test_the_digit_of_the_free_answer_gives_the_free_answer(engine: HuggingFace) -> None:
+    """With the head turned so that numbers are what the model writes first."""
+    head = engine.model.get_output_embeddings()
+    before = head.weight.detach().clone()
+    ids = sorted({i for d in DIGITS for i in engine.candidates.ids[d]})
+    inputs = engine.inputs([PROMPTS[0]])
+    with torch.inference_mode():
+        last = engine.model(**inputs, output_hidden_states=True).hidden_states[-1][0, -1]
+        head.weight[ids] += 2 * last / last.norm()
+        try:
+            free = engine.generate([PROMPTS[0]], [""], 3)[0][0]
+            assert free[0] in DIGITS
+            assert engine.generate([PROMPTS[0]], [free[0]], 3)[0][0].startswith(free)
+        finally:
+            head.weight.copy_(before)
+
+
+def test_a_number_of_several_digits_is_no_candidate_of_letters() -> None:
+    found = find_candidates(trained("three"), LETTERS)
+    assert found.numbers == {} and set(found.ids) == set(LETTERS)
