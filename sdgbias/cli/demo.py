@@ -8,12 +8,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
-from sdgbias import store
+from sdgbias.cli.options import DEFAULT_RESULTS, ResultsOption
 from sdgbias.errors import GateError, InfrastructureError, UsageError
-from sdgbias.nightly.stack.settings import QUIET
 from sdgbias.types import FACET
 
 HEADLINE = (
@@ -35,10 +35,17 @@ PEOPLE = (
 )
 
 
+def add_to(app: typer.Typer) -> None:
+    """Adds this command to the command line."""
+    app.command()(demo)
+
+
 def _step(title: str, command: list[str], fine: tuple[int, ...] = (0,)) -> None:
     typer.echo(
         f"\n== {title}: {' '.join(Path(c).name if c == sys.executable else c for c in command)}"
     )
+    from sdgbias.nightly.stack.settings import QUIET
+
     environment = {**QUIET, **os.environ}
     home = Path(environment.setdefault("PREFECT_HOME", str(Path("results/.prefect").resolve())))
     home.mkdir(parents=True, exist_ok=True)
@@ -52,9 +59,14 @@ def _step(title: str, command: list[str], fine: tuple[int, ...] = (0,)) -> None:
         )
 
 
-def run(results: Path, report: Path) -> None:
-    """Raw sample -> benchmark (DVC) -> every enabled model (Prefect) -> report and headline
-    table."""
+def demo(
+    results: ResultsOption = DEFAULT_RESULTS,
+    report: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("reports/latest"),
+) -> None:
+    """The main job end to end: dvc repro, then the Prefect flow `nightly` over every enabled model,
+    report, W&B offline."""
+    from sdgbias import store
+
     if not Path("dvc.yaml").is_file():
         raise UsageError("no dvc.yaml here; run `sdgbias demo` in the folder of the project")
     began = time.monotonic()

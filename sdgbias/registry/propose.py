@@ -28,19 +28,31 @@ from sdgbias.registry.entries import (
     to_dict,
 )
 from sdgbias.registry.machine import Machine
-from sdgbias.types import CANDIDATE, ENABLED, QUARANTINED, ModelSpec
+from sdgbias.types import CANDIDATE, ENABLED, IMAGE_FREE, QUARANTINED, VIEWS, ModelSpec
 
 _SAVED = "give a folder saved with save_pretrained()"
 #: Vision-language configs without a ``vision_config`` block.
 _VISION_TYPES = ("fuyu", "git", "kosmos-2", "vilt")
-_PIPELINES = ("", "image-text-to-text", "image-to-text", "visual-question-answering", "any-to-any")
+_PIPELINES = (
+    "",
+    "image-text-to-text",
+    "image-to-text",
+    "visual-question-answering",
+    "any-to-any",
+    "text-generation",
+)
 #: Families that vLLM was verified to serve, and those that it can't: their Q-Former reads the
 #: question.
 SERVED_BY_VLLM = ("internvl", "llava", "llava_onevision", "qwen2_5_vl")
+#: The same of language models.
+LANGUAGE_SERVED_BY_VLLM = ("gemma", "gpt_neox", "llama", "qwen2")
 NOT_SERVED_BY_VLLM = ("instructblip", "instructblipvideo")
 #: Families that were trained on one picture per prompt: the benchmark's composite layout.
 ONE_PICTURE = ("blip-2", "instructblip", "llava", "paligemma", "vipllava")
 _WEIGHTED = ("hf", "vllm")
+#: Up to this many parameters float32 costs little on any device, and is proposed whatever the
+#: config states: in half precision the answer to a prompt varies with the rest of its batch.
+FLOAT32_PARAMS = 100_000_000
 
 
 @dataclass(frozen=True)
@@ -63,12 +75,14 @@ class Request:
 
 @dataclass(frozen=True)
 class Host:
-    """The host that would run the model. families: the model_types that this transformers supports,
-    computed only when needed; no_vllm: why vLLM can't run here, '' when it can."""
+    """The host that would run the model. families, language: the model_types that this transformers
+    supports as vision-language and as language models, computed only when needed; no_vllm: why vLLM
+    can't run here, '' when it can."""
 
     machine: Machine
     families: Callable[[], frozenset[str]] = frozenset
     no_vllm: str = "vLLM isn't installed here"
+    language: Callable[[], frozenset[str]] = frozenset
 
 
 @dataclass(frozen=True)
@@ -114,8 +128,8 @@ def propose(
 
     base: the entry whose settings are kept; default: the one of the same repository (and name, if
     one is given). A hub revision is resolved to its commit. Errors: RegistryError (not found, no
-    safetensors, not a vision-language model, remote code), Gated, ExpiredToken, HubUnreachable (and
-    no commit given).
+    safetensors, neither a vision-language nor a language model, remote code), Gated, ExpiredToken,
+    HubUnreachable (and no commit given).
     """
     if wanted.backend and wanted.backend not in BACKENDS:
         raise RegistryError(one_of("backend", wanted.backend, BACKENDS))
@@ -128,7 +142,9 @@ def propose(
     base = base or _existing_entry(repo, wanted.name, root)
     revision, facts = _look(repo, wanted.revision, root)
     backend, why_backend = _backend(wanted, base, facts, here)
-    spec = _entry(repo, revision, backend, wanted, base, facts)
+    dtype, why_dtype = _dtype(wanted, base, facts, here)
+    views = IMAGE_FREE if _language(facts, here) else base.views if base else VIEWS
+    spec = _entry(repo, revision, backend, replace(wanted, dtype=dtype), base, facts, views)
     trusted = spec.trust_remote_code and bool(spec.notes.strip())
     code = _judge(repo, backend, facts, here, trusted)
     spec = parse(to_dict(spec), f"register-model {repo}")
@@ -145,7 +161,8 @@ def propose(
     elif not machine.fits(gib, wanted.tensor_parallel, here.machine):
         obstacle = (
             obstacle
-            or f"too large for this machine: {room}; where it fits: sdgbias models enable {spec.name}"
+            or f"too large for this machine: {room}; where it fits: sdgbias models enable"
+            f" {spec.name}"
         )
     if not obstacle and backend == "vllm" and here.no_vllm:
         obstacle = (
@@ -160,12 +177,14 @@ def propose(
     size = f"{spec.params_b:g} billion parameters" if spec.params_b else "parameters unknown"
     verdicts = (
         (
-            f"model     {facts.family or 'family unknown'}, {size}, {spec.dtype}, licence"
-            f" {spec.licence or 'not stated'}{code}"
+            f"model     {facts.family or 'family unknown'}, {size}, {spec.dtype}{why_dtype},"
+            f" licence {spec.licence or 'not stated'}{code}"
         ),
         f"revision  {revision}",
         f"backend   {backend}: {why_backend}",
-        f"pictures  {layout}",
+        f"pictures  {layout}"
+        if spec.pictured
+        else f"views     {', '.join(spec.views)}: a language model, shown no pictures",
         f"memory    {room}{'; too large' if obstacle.startswith('too large') else ''}",
     )
     waits = obstacle or f"not checked yet: sdgbias models enable {spec.name}"
@@ -195,6 +214,7 @@ def _entry(
     wanted: Request,
     base: ModelSpec | None,
     facts: ModelFacts,
+    views: tuple[str, ...],
 ) -> ModelSpec:
     stem = (
         re.sub(r"[^a-z0-9._-]+", "-", repo.rstrip("/").split(":")[-1].split("/")[-1].lower()).strip(
@@ -228,7 +248,7 @@ def _entry(
         reason="not checked yet",
         family=facts.family or (base.family if base else ""),
         params_b=params,
-        dtype=wanted.dtype or (base.dtype if base else facts.dtype),
+        dtype=wanted.dtype,
         batch_size=wanted.batch_size
         or (base.batch_size if base else 256 if backend == "vllm" else _batch_size(params)),
         max_new_tokens=base.max_new_tokens if base else 8,
@@ -236,6 +256,7 @@ def _entry(
         licence=facts.licence or (base.licence if base else ""),
         notes=notes,
         options=options,
+        views=views,
     )
 
 
@@ -245,6 +266,21 @@ def _batch_size(params_b: float | None) -> int:
     return next((size for limit, size in steps if params_b is not None and params_b < limit), 4)
 
 
+def _dtype(
+    wanted: Request, base: ModelSpec | None, facts: ModelFacts, here: Host
+) -> tuple[str, str]:
+    """(dtype, reason in brackets, '' where it is the requested or the config's one)."""
+    if wanted.dtype or base or facts.dtype == "float32" or not facts.params:
+        return wanted.dtype or (base.dtype if base else facts.dtype), ""
+    if facts.params <= FLOAT32_PARAMS:
+        return "float32", f" (config: {facts.dtype}; small enough for float32)"
+    gib = machine.need(machine.weights_gib(facts.params, "float32"), wanted.tensor_parallel)
+    cpu = not here.machine.gpus and not wanted.gpu  # option gpu: it runs on another machine
+    if cpu and machine.fits(gib, wanted.tensor_parallel, here.machine):
+        return "float32", f" (config: {facts.dtype}; no GPU here)"
+    return facts.dtype, ""
+
+
 def _backend(
     wanted: Request, base: ModelSpec | None, facts: ModelFacts, here: Host
 ) -> tuple[str, str]:
@@ -252,7 +288,7 @@ def _backend(
     backend, why = wanted.backend, "as asked"
     if not backend and base:
         backend, why = base.backend, f"as {base.name} has it"
-    elif not backend and facts.family not in SERVED_BY_VLLM:
+    elif not backend and facts.family not in (*SERVED_BY_VLLM, *LANGUAGE_SERVED_BY_VLLM):
         backend, why = "hf", f"vLLM isn't known to serve {facts.family or 'this family'}"
     elif not backend and here.no_vllm:
         backend, why = "hf", here.no_vllm
@@ -273,17 +309,34 @@ def _backend(
     return backend, why
 
 
+def _language(facts: ModelFacts, here: Host) -> bool:
+    """Whether the model reads text alone."""
+    return (
+        "vision_config" not in facts.config
+        and facts.family not in _VISION_TYPES
+        and facts.family not in here.families()
+        and facts.family in here.language()
+    )
+
+
 def _judge(repo: str, backend: str, facts: ModelFacts, here: Host, trusted: bool) -> str:
     """RegistryError for a model that can't be scored or needs remote code without permission; else
     a note on such code."""
     if backend not in _WEIGHTED or facts.unread:
         return ""
     kind, own_code = facts.family, "auto_map" in facts.config or "auto_map" in facts.processor
-    if "vision_config" not in facts.config and kind not in _VISION_TYPES and not own_code:
+    language = _language(facts, here)
+    if (
+        not language
+        and "vision_config" not in facts.config
+        and kind not in _VISION_TYPES
+        and not own_code
+    ):
         raise RegistryError(
-            f"{repo}: model_type {kind!r} has no vision_config; choose an image-text-to-text model"
+            f"{repo}: model_type {kind!r} has no vision_config, and is no language model that this"
+            " transformers knows; choose an image-text-to-text or a text-generation model"
         )
-    if kind in here.families():
+    if language or kind in here.families():
         return (
             "; its own code (auto_map) isn't run: transformers knows the family"
             if own_code and not trusted
@@ -332,7 +385,8 @@ def _look(repo: str, revision: str, root: Path) -> tuple[str, ModelFacts]:
         )
     if found.pipeline not in _PIPELINES:
         raise RegistryError(
-            f"{repo}: the hub lists it for {found.pipeline!r}; choose an image-text-to-text model"
+            f"{repo}: the hub lists it for {found.pipeline!r}; choose an image-text-to-text or a"
+            " text-generation model"
         )
     return found.commit, ModelFacts(
         found.config, found.processor, found.params, found.weight_bytes, found.licence

@@ -6,12 +6,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import pandas as pd
 
-from sdgbias.methods.cade import Numerics
-from sdgbias.methods.search import Kind
+if TYPE_CHECKING:
+    from sdgbias.methods.cade import Numerics
+    from sdgbias.methods.search import Kind
 
 #: progress(what, done, total)
 Progress = Callable[[str, int, int], None]
@@ -82,7 +83,8 @@ class Suite:
     per_benchmark: runs on different benchmarks are different results (data sets); the newer does
     not replace the older. held_out: only split 'test' is reported, because CADE is tuned on the
     rest; so draws, extra prompts and searches matter. signatures: answers lean in a direction (bias
-    signatures). private: pictures show people; they are blurred until a reader reveals them.
+    signatures). needs_pictures: a language model can't be asked. private: pictures show people;
+    they are blurred until a reader reveals them.
     """
 
     name: str
@@ -102,6 +104,7 @@ class Suite:
     per_benchmark: bool = False
     held_out: bool = True
     signatures: bool = False
+    needs_pictures: bool = False
     private: bool = False
     docs: str = ""
 

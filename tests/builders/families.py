@@ -208,7 +208,8 @@ def fit_pictures(processor: Any, config: Any) -> None:
 
 
 def tokenizer(named: list[str], attributes: Mapping[str, str]) -> Any:
-    """One token per byte beside the special ones; ``attributes``: those that the tokenizer names."""
+    """One token per byte beside the special ones; ``attributes``: those that the tokenizer
+    names."""
     special = list(dict.fromkeys((*_BASE, *attributes.values(), *named, "|SPEAKER|", "|NEWLINE|")))
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     words = {token: at for at, token in enumerate([*special, *alphabet])}

@@ -20,15 +20,10 @@ VLM = {
 
 
 def watch(folder: Path) -> str:
-    quiet = {
-        "PREFECT_HOME": str(folder / "prefect"),
-        "PREFECT_LOGGING_LEVEL": "ERROR",
-        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-    }
     done = subprocess.run(
         [sys.executable, "-m", "flows.watch"],
         cwd=REPOSITORY,
-        env={**environment(folder), **quiet},
+        env={**environment(folder), "PREFECT_HOME": str(folder / "prefect")},
         capture_output=True,
         text=True,
         timeout=600,

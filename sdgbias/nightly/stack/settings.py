@@ -16,9 +16,9 @@ from sdgbias.errors import InputError, UsageError
 from sdgbias.nightly.schedule import CRON, TIMEZONE
 from sdgbias.nightly.stack.processes import read, write
 
-#: Turns off telemetry and other outgoing traffic of Prefect and other tools, and gives a temporary
-#: server time to start on a slow machine.
-QUIET = {
+#: Defaults of a Prefect flow wherever it runs: no telemetry, quiet logs, and a temporary server has
+#: time to start on a busy machine (Prefect's own 20 s are too short there).
+FLOWS = {
     "DO_NOT_TRACK": "1",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "PREFECT_CLOUD_ENABLE_ORCHESTRATION_TELEMETRY": "false",
@@ -26,7 +26,12 @@ QUIET = {
     "PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED": "false",
     "PREFECT_LOGGING_TO_API_ENABLED": "false",
     "PREFECT_LOGGING_LEVEL": "WARNING",
-    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
+    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "300",
+}
+#: The same for the demo and for stacks, and no outgoing traffic of other tools. Flows started by
+#: hand don't get these: a night may download weights.
+QUIET = {
+    **FLOWS,
     "DVC_NO_ANALYTICS": "1",
     "WANDB_MODE": "offline",
     "HF_HUB_OFFLINE": "1",

@@ -1,0 +1,260 @@
+"""`sdgbias sample` and `sdgbias build`: a synthetic raw folder, and the benchmark of raw data."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sdgbias.cli import people as cli_people
+from sdgbias.cli.options import DEFAULT_BENCHMARK, DEFAULT_RAW, Bars, RawOption, choice
+from sdgbias.errors import UsageError, one_of
+from sdgbias.types import FACET, SUITES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def add_to(app: typer.Typer) -> None:
+    """Adds these commands to the command line."""
+    app.command()(sample)
+    app.command()(build)
+
+
+def sample(
+    out: Annotated[Path, typer.Option(help="Folder to write.")] = DEFAULT_RAW,
+    clusters: Annotated[
+        int, typer.Option(min=1, help="Number of survey clusters over all countries.")
+    ] = 300,
+    seed: Annotated[int, typer.Option(help="Same seed, same bytes.")] = 0,
+    countries: Annotated[
+        str, typer.Option(help="DHS country codes, comma-separated; empty: eight default ones.")
+    ] = "",
+    images: Annotated[
+        bool, typer.Option("--images/--no-images", help="Draw tiles and photos.")
+    ] = True,
+    suite: Annotated[
+        str,
+        typer.Option(help="sdg: places in SustainBench's layout; facet: people in FACET's layout."),
+    ] = "sdg",
+    people: Annotated[
+        int, typer.Option(min=1, help="Number of pictures of people (suite facet).")
+    ] = 600,
+) -> None:
+    """Write a synthetic raw folder: places whose images truly carry the signal, or schematic people
+    (--suite facet)."""
+    from sdgbias.raw.synthetic import write_sample
+
+    if draw := _SAMPLES.get(choice("--suite", suite, SUITES)):
+        draw(out, people, seed)
+        return
+    chosen = [c.strip() for c in countries.split(",") if c.strip()] or None
+    write_sample(out, clusters, seed, chosen, images, _step("drawing clusters"))
+    more = "" if images else " --no-images"
+    typer.echo(
+        f"{out}: {clusters} synthetic clusters. Next: sdgbias build --raw {out} --indicators"
+        f" {out}/indicators{more}"
+    )
+
+
+def _step(what: str) -> Callable[[int, int], None]:
+    bars = Bars()
+    return lambda done, total: bars(what, done, total)
+
+
+#: Suite -> what draws its sample, where it isn't places.
+_SAMPLES = {
+    FACET: lambda out, people, seed: cli_people.sample(
+        cli_people.RAW if out == DEFAULT_RAW else out, people, seed
+    )
+}
+
+
+def build(
+    raw: RawOption = DEFAULT_RAW,
+    indicators: Annotated[
+        Path | None,
+        typer.Option(
+            help=(
+                "Indicator series folder. Default: RAW/indicators if it exists, else"
+                " data/indicators."
+            )
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Benchmark folder to write.")] = DEFAULT_BENCHMARK,
+    mcq: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="Number of distinct multiple-choice questions; default: all. Paper: 100000."
+        ),
+    ] = None,
+    regression: Annotated[
+        int | None,
+        typer.Option(min=0, help="Number of regression questions; default: all. Paper: 50000."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the stratified draw.")] = 0,
+    max_gap: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Most years between a value and the survey, where an indicator says nothing else.",
+        ),
+    ] = 10,
+    split: Annotated[
+        str, typer.Option(help="id: the authors' rule; place: no country in both val and test.")
+    ] = "id",
+    keep_bins: Annotated[
+        Path | None,
+        typer.Option(help="Earlier benchmark folder whose answer options are used again."),
+    ] = None,
+    review: Annotated[
+        Path | None, typer.Option(help="Verdicts of `sdgbias review import` (reviews.parquet).")
+    ] = None,
+    review_action: Annotated[
+        str, typer.Option(help="What happens to rejected items: drop (others are drawn) or mark.")
+    ] = "drop",
+    images: Annotated[
+        bool | None,
+        typer.Option(
+            "--images/--no-images",
+            help=(
+                "Draw the pictures (default, except for a sample without); nothing can be evaluated"
+                " without."
+            ),
+        ),
+    ] = None,
+    layout: Annotated[
+        str,
+        typer.Option(
+            help="composite: one picture per place; several: photo, tile and night lights apart."
+        ),
+    ] = "composite",
+    stretch: Annotated[
+        str, typer.Option(help="Contrast of the tile: authors or percentile.")
+    ] = "authors",
+    stretch_for: Annotated[
+        str,
+        typer.Option(help="Another stretch for some countries, e.g. KH=percentile,NP=percentile."),
+    ] = "",
+    bands: Annotated[
+        str,
+        typer.Option(
+            help="Colours of the tile: true-colour, false-colour (NIR, red, green) or swir."
+        ),
+    ] = "true-colour",
+    nightlights: Annotated[str, typer.Option(help="Night lights: log, linear or none.")] = "log",
+    photos: Annotated[
+        int, typer.Option(min=1, help="Street photos per place (layout several only).")
+    ] = 1,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes that draw pictures; default: one per CPU.")
+    ] = None,
+    stage: Annotated[
+        str,
+        typer.Option(
+            help=(
+                "One stage only: clusters, images, series, items, prompts, card, check (used by"
+                " dvc.yaml)."
+            )
+        ),
+    ] = "",
+) -> None:
+    """Build a benchmark: clusters -> images -> series -> questions -> prompts, then the quality
+    gate.
+
+    Everything is resumable: run the same command again after an interruption. The paper's size:
+    --mcq 100000 --regression 50000.
+    """
+    from sdgbias.benchmark import build as stages
+    from sdgbias.benchmark.review import load_verdicts
+    from sdgbias.raw.images.build import ImageSettings
+
+    if indicators is None:
+        indicators = (
+            raw / "indicators" if (raw / "indicators").is_dir() else Path("data/indicators")
+        )
+    source, bars = indicators, Bars()
+    if images is None and (images := not stages.made_without_images(raw)) is False:
+        typer.echo(
+            f"{raw}: a sample without pictures; questions are built without them and can't be"
+            " evaluated",
+            err=True,
+        )
+    settings = (
+        ImageSettings(
+            layout, stretch, _pairs("--stretch-for", stretch_for), bands, nightlights, photos
+        )
+        if images
+        else None
+    )
+    steps: dict[str, Callable[[], object]] = {
+        "clusters": lambda: stages.build_clusters(raw, out),
+        "images": lambda: _said_of_images(*stages.build_images(raw, out, settings, workers, bars)),
+        "series": lambda: stages.build_series(source, out),
+        "items": lambda: stages.build_items(
+            out,
+            mcq,
+            regression,
+            seed,
+            max_gap=max_gap,
+            split=split,
+            keep_bins=keep_bins,
+            review=load_verdicts(review) if review else None,
+            review_figures=review.with_suffix(".json") if review else None,
+            review_action=review_action,
+        ),
+        "prompts": lambda: stages.build_prompts(out),
+        "card": lambda: stages.build_card(out),
+        "check": lambda: _gate(out),
+    }
+    if stage and stage not in steps:
+        raise UsageError(f"--stage: {one_of('stage', stage, steps)}")
+    for name in [stage] if stage else list(steps):
+        steps[name]()
+    if not stage or stage == "check":
+        _print_card(out)
+
+
+def _pairs(option: str, text: str) -> tuple[tuple[str, str], ...]:
+    """'KH=percentile,NP=percentile' -> pairs."""
+    parts = [part.strip().partition("=") for part in text.split(",") if part.strip()]
+    for name, equals, value in parts:
+        if not (name and equals and value):
+            raise UsageError(
+                f"{option} {text!r}: write COUNTRY=VALUE, several separated by commas, e.g."
+                " KH=percentile"
+            )
+    return tuple((name, value) for name, _, value in parts)
+
+
+def _said_of_images(rendered: int, reused: int) -> None:
+    if rendered or reused:
+        typer.echo(f"images: {rendered} drawn, {reused} unchanged and kept")
+
+
+def _gate(out: Path) -> None:
+    from sdgbias.benchmark import quality
+
+    for warning in quality.run_gate(out, docs=True).warnings:
+        typer.echo(f"  warning: {warning}", err=True)
+
+
+def _print_card(out: Path) -> None:
+    card = json.loads((out / "benchmark.json").read_text(encoding="utf-8"))
+    counts = card["counts"]
+    if "items_mcq" not in counts:
+        what = ", ".join(f"{n} {name}" for name, n in counts.items() if name == "people")
+        typer.echo(f"{out}: benchmark {card['benchmark_id']} of {what}, passed the quality gate")
+        return
+    typer.echo(
+        f"{out}: benchmark {card['benchmark_id']}, {counts['items_mcq']} MCQs x T1-T5,"
+        f" {counts['items_regression']} regression questions, {counts['clusters_used']} of"
+        f" {counts['clusters']} clusters. {card['licence']}."
+    )
+    for rule, n in card["quarantined"].items():
+        typer.echo(f"  left out: {rule} {n}")
+    for kind in ("mcq", "regression"):
+        for line in card["notes"].get(kind, {}).get("short", []):
+            typer.echo(f"  quota not filled: {kind}: {line}")

@@ -1,0 +1,186 @@
+"""`sdgbias register-model`: a hub repository or a folder becomes a registry entry."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sdgbias.cli.options import DEFAULT_BENCHMARK, DEFAULT_RESULTS, Bars, ResultsOption
+from sdgbias.errors import InfrastructureError, UsageError
+from sdgbias.types import CANDIDATE, ENABLED
+
+if TYPE_CHECKING:
+    from sdgbias.types import ModelSpec
+
+
+def add_to(app: typer.Typer) -> None:
+    """Adds this command to the command line."""
+    app.command("register-model")(register_model)
+
+
+def _try_processor(spec: ModelSpec, root: Path) -> str:
+    """Loads what makes prompts of text and pictures, without the weights, and says how that went.
+    ModelError where the files can never be loaded; a hub that doesn't answer is no reason
+    against a candidate."""
+    if spec.backend not in ("hf", "vllm"):
+        return "no processor of its own"
+    from sdgbias.engines.hf.processor import load_processor
+
+    try:
+        processor = load_processor(spec, root)
+    except InfrastructureError as error:
+        return f"its processor was not tried: {error}"
+    return f"its processor loads ({type(processor).__name__})"
+
+
+def register_model(
+    repo: Annotated[str, typer.Argument(help="Hub id (owner/name) or a local folder.")],
+    name: Annotated[
+        str, typer.Option(help="Name in the registry; default: the last part of REPO.")
+    ] = "",
+    revision: Annotated[
+        str,
+        typer.Option(
+            help="Branch, tag or commit; default: the newest commit. A commit is registered."
+        ),
+    ] = "",
+    backend: Annotated[
+        str,
+        typer.Option(
+            help=(
+                "hf, vllm or a zero-shot one; default: vllm where it runs here and serves the"
+                " family."
+            )
+        ),
+    ] = "",
+    dtype: Annotated[
+        str,
+        typer.Option(
+            help=(
+                "float32, bfloat16, float16; default: the config's, or float32 for small models and"
+                " without a GPU."
+            )
+        ),
+    ] = "",
+    tensor_parallel: Annotated[
+        int, typer.Option(min=1, help="GPUs that share the model (vllm).")
+    ] = 1,
+    max_images: Annotated[
+        int | None,
+        typer.Option(min=1, help="Pictures a prompt may show; default: 1 for families trained so."),
+    ] = None,
+    trust_remote_code: Annotated[
+        bool,
+        typer.Option("--trust-remote-code", help="Run the repository's own code; needs --notes."),
+    ] = False,
+    notes: Annotated[
+        str,
+        typer.Option(help="Free text of the entry; for remote code: who read it, at which commit."),
+    ] = "",
+    suites: Annotated[
+        str, typer.Option(help="What the nightly asks it: sdg, facet or sdg,facet; default: sdg.")
+    ] = "",
+    gpu: Annotated[
+        str, typer.Option(help="GPU kind of the work pool that runs it; default: cpu.")
+    ] = "",
+    enable: Annotated[
+        bool,
+        typer.Option(
+            "--enable/--candidate",
+            help="Enabled if its probes pass, or a candidate without asking it.",
+        ),
+    ] = True,
+    probes: Annotated[
+        int, typer.Option(min=6, help="Prompts that it is asked before it is enabled.")
+    ] = 12,
+    benchmark: Annotated[
+        Path | None,
+        typer.Option(help="Benchmark folder to draw probes from; default: as for `models check`."),
+    ] = None,
+    results: ResultsOption = DEFAULT_RESULTS,
+    yes: Annotated[bool, typer.Option("--yes", help="Write without asking.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be written, and write nothing.")
+    ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace an entry of the same name.")
+    ] = False,
+) -> None:
+    """Add a model as registry/models/NAME.yaml: its revision pinned, its memory judged, asked a few
+    probes, shown, then written.
+
+    It is enabled only when its probes pass, else a candidate with the reason. Memory of each GPU
+    (or of the machine, without one): 1.15 x weights / --tensor-parallel, plus as much as the
+    weights for activations and cache, 0.5 to 4 GiB. Reads no pickles, runs no code of the
+    repository (unless --trust-remote-code). HF_ENDPOINT names another hub.
+    """
+    from sdgbias.registry import entries, propose
+    from sdgbias.scoring import parity
+
+    asked = tuple(part.strip() for part in suites.split(",") if part.strip())
+    for fault in filter(None, map(entries.suite_fault, asked)):
+        raise UsageError(f"--suites: {fault}")
+    root = entries.find_root()
+    wanted = propose.Request(
+        name=name,
+        backend=backend,
+        revision=revision,
+        dtype=dtype,
+        tensor_parallel=tensor_parallel,
+        max_images=max_images,
+        trust_remote_code=trust_remote_code,
+        notes=notes,
+        suites=asked,
+        gpu=gpu,
+    )
+    found = propose.propose(repo, root, parity.here(root), wanted)
+    spec = found.spec
+    entries.require_free(root, spec, overwrite)
+    typer.echo("\n".join(found.verdicts))
+    verdict = None
+    if not enable:
+        said = f"not asked: --candidate; {_try_processor(spec, root)}"
+        spec = replace(
+            spec,
+            reason=found.obstacle
+            or f"registered with --candidate: sdgbias models enable {spec.name}",
+        )
+    elif found.obstacle:
+        said = "not asked: it can't run here"
+    else:
+        folder = benchmark or (
+            DEFAULT_BENCHMARK if (DEFAULT_BENCHMARK / "benchmark.json").is_file() else None
+        )
+        verdict = parity.probe(spec, root, folder, probes, progress=Bars())
+        said = verdict.line
+        spec = (
+            replace(spec, state=ENABLED, reason="")
+            if verdict.passed
+            else replace(spec, state=CANDIDATE, reason=verdict.line)
+        )
+    typer.echo(
+        f"probes    {said}\nstate    "
+        f" {spec.state}{f': {spec.reason}' if spec.reason else ''}\n\n{entries.to_yaml(spec)}"
+    )
+    if dry_run:
+        typer.echo("nothing written (--dry-run)")
+        return
+    if (
+        not yes
+        and sys.stdin.isatty()
+        and not typer.confirm(f"Write registry/models/{spec.name}.yaml?", default=True)
+    ):
+        typer.echo("nothing written")
+        return
+    path = entries.write(root, spec, overwrite=overwrite)
+    if verdict and verdict.told:
+        parity.save(results.parent, dict(verdict.told))
+    onward = f"sdgbias evaluate {spec.name}" if spec.enabled else f"sdgbias models show {spec.name}"
+    typer.echo(
+        f"{path}: {spec.name} ({spec.backend}, {spec.dtype}, {spec.revision}), {spec.state}. Next:"
+        f" {onward}"
+    )

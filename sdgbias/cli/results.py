@@ -1,0 +1,163 @@
+"""`sdgbias results` and `sdgbias report`: the headline table, any query, and the HTML report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sdgbias.cli import store as cli_store
+from sdgbias.cli.options import DEFAULT_RESULTS, ResultsOption
+from sdgbias.cli.wandb import offline_runs
+from sdgbias.types import FACET
+
+
+def add_to(app: typer.Typer) -> None:
+    """Adds these commands to the command line."""
+    app.command()(results)
+    app.command()(report)
+
+
+def results(
+    results: ResultsOption = DEFAULT_RESULTS,
+    sql: Annotated[
+        str,
+        typer.Option(help="Any query; the public view is metrics(run_id, model, ..., ci_high)."),
+    ] = "",
+    csv: Annotated[bool, typer.Option("--csv", help="Comma-separated instead of a table.")] = False,
+) -> None:
+    """Print the headline table, and disparities of the runs on people (not with --csv); or the
+    answer to --sql. Runs on own questions stand in the table, which then names the suite."""
+    from sdgbias import store, suites
+    from sdgbias.cli.demo import PEOPLE
+
+    people = None
+    if not sql:
+        if chosen := [] if csv else store.latest_runs(results, FACET, per_benchmark=True):
+            people = store.query(results, PEOPLE, [chosen])
+        suite_of: dict[str, str] = dict(
+            store.query(results, "SELECT run_id, suite FROM runs").itertuples(index=False)
+        )
+        runs = [
+            run
+            for run in suites.newest_runs(results)
+            if suites.named(suite_of[run]).items_table == "items"
+        ]
+        marks = ", ".join("?" for _ in runs) or "''"
+        # the column is there where there is more to tell apart than models
+        column = "suite, " if {suite_of[run] for run in runs} - set(suites.SUITES) else ""
+        sql = (
+            f"SELECT {column}model, task, test, method, metric, round(value, 4) AS value, n,"
+            " round(ci_low, 4) AS ci_low, round(ci_high, 4) AS ci_high FROM metrics"
+            " WHERE pillar = 'all' AND indicator = 'all'"
+            " AND method IN ('q_only', 'ctx_q', 'img_q', 'full', 'cade')"
+            " AND metric IN ('accuracy', 'mae', 'interval_accuracy', 'accuracy_gain', 'mae_change')"
+            f" AND run_id IN ({marks}) ORDER BY {column}model, task, metric, test, method"
+        )
+        table = store.query(results, sql, runs)
+    else:
+        table = store.ask(results, sql)
+    if people is None or len(table):
+        typer.echo(table.to_csv(index=False).rstrip("\n") if csv else table.to_string(index=False))
+    if people is not None:
+        said = (
+            "Pictures of people: difference of recall between groups, all classes pooled, 95 %"
+            " interval\n"
+        )
+        typer.echo(f"\n{said}" if len(table) else said)
+        typer.echo(people.to_string(index=False))
+
+
+def report(
+    results: ResultsOption = DEFAULT_RESULTS,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help=(
+                "Folder for index.html and the pages beside it. Default: reports/latest; of earlier"
+                " runs reports/NIGHT or RUN."
+            )
+        ),
+    ] = None,
+    benchmark: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help=(
+                "Benchmark folder whose Data Docs and card are published beside it; may be given"
+                " several times, once a suite."
+            )
+        ),
+    ] = None,
+    figures: Annotated[
+        bool,
+        typer.Option(
+            "--figures", help="Also every figure as SVG and PNG (300 dpi) in OUT/figures."
+        ),
+    ] = False,
+    rank_planted: Annotated[
+        bool,
+        typer.Option("--rank-planted", help="Planted models in the leaderboard of measured ones."),
+    ] = False,
+    wandb: Annotated[
+        bool, typer.Option("--wandb/--no-wandb", help="Also write an offline W&B run per model.")
+    ] = False,
+    changed: Annotated[
+        bool,
+        typer.Option(
+            "--changed",
+            help=(
+                "Only the page of the last night where no run, analysis or version changed since"
+                " the last report."
+            ),
+        ),
+    ] = False,
+    run: Annotated[
+        list[str] | None,
+        typer.Option("--run", help="Of this run, not of the newest; may be given several times."),
+    ] = None,
+    as_of: Annotated[
+        str,
+        typer.Option(
+            "--as-of", help="As it was after this night (2026-11-21T0130) or day (2026-11-21)."
+        ),
+    ] = "",
+) -> None:
+    """Write the self-contained HTML report of the newest run of each model: an overview and a page
+    per group of studies."""
+    from sdgbias import store
+    from sdgbias.report import build as html
+    from sdgbias.report import freshness
+
+    then = cli_store.then(results, run, as_of)
+    out = out or Path("reports") / ("latest" if then is None else as_of or (run or [""])[0])
+    asked, benchmarks = (figures, rank_planted), tuple(benchmark or ())
+    if changed and then is None and freshness.is_fresh(results, out, benchmarks, asked):
+        typer.echo(
+            f"report: {html.write_night(results, out)}; the other pages stay as they are: nothing"
+            " in them changed"
+        )
+        return
+    from sdgbias.analysis import paper
+    from sdgbias.analysis.paper import results as stored
+
+    among = then.runs if then else None
+    made = (
+        paper.build(stored.load(results, among=among))
+        if store.latest_runs(results, among=among)
+        else None
+    )
+    page = html.write_report(
+        results,
+        out,
+        benchmarks,
+        tables=made,
+        print_figures=figures,
+        rank_planted=rank_planted,
+        then=then,
+    )
+    if then is None:
+        freshness.stamp(results, out, benchmarks, asked)
+    if wandb:
+        offline_runs(results, out / "wandb")
+    typer.echo(f"report: {page}")

@@ -1,0 +1,163 @@
+"""`sdgbias plan` and `sdgbias evaluate`: what scoring a model costs, and scoring it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sdgbias.cli.options import (
+    DEFAULT_BENCHMARK,
+    DEFAULT_RESULTS,
+    Bars,
+    BenchmarkOption,
+    ResultsOption,
+    SearchOption,
+    choice,
+)
+from sdgbias.errors import UsageError
+
+PassesOption = Annotated[
+    str,
+    typer.Option(
+        help=(
+            "Extra passes for baselines and Table J: none, cheap, costly, all, or names of passes"
+            " and methods with commas."
+        )
+    ),
+]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Adds these commands to the command line."""
+    app.command()(plan)
+    app.command()(evaluate)
+
+
+def plan(
+    model: Annotated[str, typer.Argument(help="Name of a registered model (sdgbias models).")],
+    benchmark: BenchmarkOption = DEFAULT_BENCHMARK,
+    results: ResultsOption = DEFAULT_RESULTS,
+    image_tokens: Annotated[
+        int | None,
+        typer.Option(min=1, help="Tokens a picture, instead of the model's own (LLaVA-1.5: 576)."),
+    ] = None,
+    task: Annotated[str, typer.Option(help="mcq or regression alone; default: both.")] = "",
+    passes: PassesOption = "cheap",
+    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
+) -> None:
+    """What scoring would cost: prompts and tokens, naive and planned, counted with the model's
+    tokenizer, no weights loaded."""
+    from sdgbias.registry import entries
+    from sdgbias.scoring import cost
+    from sdgbias.suites.extra_prompts import choose
+
+    root = entries.find_root()
+    chosen = choice("--task", task, ("", "mcq", "regression"))
+    found = cost.cost(
+        entries.load(root, model),
+        root,
+        benchmark,
+        image_tokens=image_tokens,
+        results=results,
+        task=chosen,
+        passes=choose(passes),
+        progress=None if as_json else Bars(),
+    )
+    typer.echo(found.json() if as_json else "\n".join(found.lines()))
+
+
+def evaluate(
+    model: Annotated[str, typer.Argument(help="Name of a registered model (sdgbias models).")],
+    benchmark: BenchmarkOption = DEFAULT_BENCHMARK,
+    results: ResultsOption = DEFAULT_RESULTS,
+    search: SearchOption = "random",
+    draws: Annotated[
+        int, typer.Option(min=1, help="Random-search draws for CADE (paper: 10,000).")
+    ] = 10_000,
+    seed: Annotated[int, typer.Option(help="Seed of the search.")] = 0,
+    numerics: Annotated[
+        str, typer.Option(help="exact, or reference (the authors' floors).")
+    ] = "exact",
+    mode: Annotated[
+        str,
+        typer.Option(help="Regression answers: continue (decode after CADE's digit) or replace."),
+    ] = "continue",
+    batch_size: Annotated[
+        int | None, typer.Option(min=1, help="Prompts per batch; default: the registry entry's.")
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Engines, each in a process of its own; default: 1, with --ray as many as fit.",
+        ),
+    ] = None,
+    ray: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Run on this Ray cluster (HOST:PORT, or auto).")
+    ] = "",
+    passes: PassesOption = "cheap",
+    entry: Annotated[
+        Path | None,
+        typer.Option(
+            help=(
+                "Registry file to read instead of registry/models/MODEL.yaml, e.g. a night's copy"
+                " of it."
+            )
+        ),
+    ] = None,
+    outcome_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--outcome",
+            help=(
+                "Write what came of it as JSON; the process then ends with the one that started it."
+            ),
+        ),
+    ] = None,
+) -> None:
+    """Score a registered model under four views x T1-T5, tune CADE on val, publish the test
+    results."""
+    from dataclasses import asdict, replace
+
+    from sdgbias.nightly import process
+
+    with process.report_outcome(outcome_file) as told:
+        from sdgbias.registry import entries
+        from sdgbias.scoring import evaluate as evaluation
+        from sdgbias.suites.extra_prompts import choose
+        from sdgbias.suites.suite import EvalSettings
+
+        root = entries.find_root()
+        spec = entries.read(entry) if entry else entries.load(root, model)
+        if spec.name != model:
+            raise UsageError(f"--entry {entry} is the entry of {spec.name}, not of {model}")
+        if batch_size:
+            spec = replace(spec, batch_size=batch_size)
+        outcome = evaluation.evaluate(
+            spec,
+            root,
+            benchmark,
+            results,
+            EvalSettings(
+                draws=draws,
+                seed=seed,
+                numerics=choice("--numerics", numerics, ("exact", "reference")),
+                mode=choice("--mode", mode, ("continue", "replace")),
+                passes=choose(passes),
+                search=choice("--search", search, ("random", "exact")),
+            ),
+            pool=evaluation.Pool(workers, ray),
+            progress=Bars(),
+        )
+        told |= asdict(outcome)
+    unasked = outcome.unanswerable
+    typer.echo(
+        f"{model}: run {outcome.run_id}: {outcome.naive:,} cells of the paper's views,"
+        f" {outcome.planned - outcome.extra:,} distinct prompts"
+        f"{f', {outcome.extra:,} more of extra passes' if outcome.extra else ''}:"
+        f" {outcome.scored:,} scored now, {outcome.cached:,} from the cache,"
+        f" {outcome.failed} failed{f', {unasked:,} that it can not be asked' if unasked else ''}."
+        f" Next: sdgbias results --results {results}"
+    )
