@@ -187,6 +187,7 @@ def enable_model(
 ) -> None:
     """Have the nightly ask a model every night. Its probes must pass first; a model whose probes
     don't stays as it is."""
+    from sdgbias.nightly.regression.policy import least_mass
     from sdgbias.registry import entries
     from sdgbias.scoring import parity
 
@@ -196,7 +197,8 @@ def enable_model(
         folder = benchmark or (
             DEFAULT_BENCHMARK if (DEFAULT_BENCHMARK / "benchmark.json").is_file() else None
         )
-        verdict = parity.probe(spec, root, folder, probes, progress=Bars())
+        floor = least_mass(root)
+        verdict = parity.probe(spec, root, folder, probes, floor=floor, progress=Bars())
         typer.echo(f"{name}: {verdict.line}")
         if verdict.told:
             parity.save(results.parent, dict(verdict.told))

@@ -89,19 +89,24 @@ _NAMED = {
 }
 
 
-def write(folder: Path, name: str, seed: int = 0) -> Path:
-    """The repository of one family. Raises whatever its classes raise."""
-    family = FAMILIES.get(name, Family())
+def write(
+    folder: Path, name: str, seed: int = 0, shard: str = "5GB", settings: Family | None = None
+) -> Path:
+    """The repository of one family, its weights in shards of at most ``shard``. Raises whatever its
+    classes raise."""
+    family = settings or FAMILIES.get(name, Family())
     torch.manual_seed(seed)
     processor = make_processor(name, family)
     config = make_config(name, family, processor)
     fit_pictures(processor, config)
     model = getattr(transformers, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES[name])(config).float()
-    for key, gate in model.named_parameters():
+    for key, weight in model.named_parameters():
         # closed in a new model (Mllama), so that no picture would change anything
-        if "gate" in key and gate.dim() <= 1:
-            torch.nn.init.ones_(gate)
-    return write_hub_files(folder, model, processor)
+        if "gate" in key and weight.dim() <= 1:
+            torch.nn.init.ones_(weight)
+        elif weight.dim() > 1 and not weight.any():  # Gemma's projection: no picture would, either
+            torch.nn.init.normal_(weight, std=0.1)
+    return write_hub_files(folder, model, processor, shard)
 
 
 def _class(name: str, home: str) -> Any:

@@ -18,9 +18,9 @@ class Family:
     """What can't be read off the family's classes. ``processor``: its class, where the mapping has
     none; ``given``: arguments of it; ``special``: tokens that the tokenizer names as attributes;
     ``template``: what stands for a picture in the chat template, '' for no template at all;
-    ``config``: values by path ('text_config.x'), or functions of the tokenizer; ``images``, ``videos``, ``sounds``: classes;
-    ``named``: whether the tokenizer has attributes for the tokens that the processor reads off it;
-    ``words``: further tokens."""
+    ``config``: values by path ('text_config.x'), or functions of the tokenizer; ``images``,
+    ``videos``, ``sounds``: classes; ``named``: whether the tokenizer has attributes for the tokens
+    that the processor reads off it; ``words``: further tokens."""
 
     processor: str = ""
     given: Mapping[str, Any] = field(default_factory=dict)

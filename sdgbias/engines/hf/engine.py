@@ -97,8 +97,8 @@ class HuggingFace(Backend):
         #: Whether prompts are scored together: not where the model can't, nor after a group's
         #: scores differed from those prompt by prompt.
         self.shares = bool(spec.options.get("share_prefix", True)) and shared_prefix.possible(self)
-        #: Whether positions are passed to the model, and the kinds of prompts (with a picture: True,
-        #: without: False) for which they are known to be its own (batching.py).
+        #: Whether positions are passed to the model, and the kinds of prompts (with a picture:
+        #: True, without: False) for which they are known to be its own (batching.py).
         self.places, self.placed = "position_ids" in self.accepts, set[bool]()
         #: Whether padded batches give the scores of single prompts, with a picture (True) and
         #: without (False), as far as known (batching.py).
