@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import LogitsProcessor
 
+from sdgbias.engines.hf.loading import language_part
 from sdgbias.engines.hf.prompting import end_ids, start_choices
+from sdgbias.engines.hf.shared_prefix import OF_TEXT
+from sdgbias.errors import ModelError, OutOfMemory
 from sdgbias.types import Prompt
 
 if TYPE_CHECKING:
@@ -23,14 +26,25 @@ def generate(
     engine: HuggingFace, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int
 ) -> list[list[str]]:
     """(N, S) texts, each with its start."""
-    if engine.place is not None or not engine.steps:
+    if engine.place is not None or not engine.steps or not engine.places:
         return by_prefix(engine, prompts, starts, max_new_tokens)
     answers: list[list[str]] = [[""] * len(starts) for _ in prompts]
     for with_image in (True, False):
         rows = [i for i, p in enumerate(prompts) if bool(p.images) is with_image]
         if not rows:
             continue
-        texts = branch(engine, [prompts[i] for i in rows], starts, max_new_tokens)
+        if engine.batches.get(with_image) is False:
+            for i in rows:
+                answers[i] = by_prefix(engine, [prompts[i]], starts, max_new_tokens)[0]
+            continue
+        own = [prompts[i] for i in rows]
+        try:
+            texts = branch(engine, own, starts, max_new_tokens)
+        except (OutOfMemory, ModelError):
+            raise
+        except Exception:  # a cache that can't be repeated, or layers that keep no such cache
+            engine.steps = False
+            return by_prefix(engine, prompts, starts, max_new_tokens)
         for i, text in zip(rows, texts, strict=True):
             answers[i] = text
     return answers
@@ -108,15 +122,23 @@ def by_prefix(
         # several digits are one token: a text that ends with the first one is not what it writes
         chosen = any(len(ids) > 1 for ids in choices)
         for i, prompt in enumerate(prompts):
-            inputs = engine.inputs([prompt], suffix="" if chosen else start)
+            inputs = engine.inputs([prompt], suffix="" if chosen or engine.begin else start)
             inputs.pop("position_ids", None)
-            ids = engine.model.generate(
+            if engine.begin:
+                given = [] if chosen else [ids[0] for ids in choices]
+                begin = torch.tensor([[*engine.begin, *given]], device=engine.device)
+                inputs["decoder_input_ids"] = begin
+            model = engine.model
+            if engine.needs_picture and not prompt.images:
+                model = language_part(model, engine.name)
+                inputs = {k: v for k, v in inputs.items() if k in OF_TEXT}
+            ids = model.generate(
                 **inputs,
                 max_new_tokens=limit + (len(choices) if chosen else 0),
                 do_sample=False,
                 logits_processor=[_Forced(choices)] if chosen else None,
             )
-            length = inputs["input_ids"].shape[1]
+            length = inputs["decoder_input_ids" if engine.begin else "input_ids"].shape[1]
             new = ids[0, length:] if ids.shape[1] > length else ids[0]
             text = engine.tokenizer.decode(new, skip_special_tokens=True).strip()
             answers[i].append(text if chosen else start + text)
