@@ -19,9 +19,10 @@ from pathlib import Path
 def convert(source: Path, folder: Path) -> str:
     """Writes FOLDER; returns a line about what it holds. Raises ImportError without gguf or
     accelerate, OSError and ValueError for a file that transformers can't read."""
-    import sdgbias.engines  # noqa: F401  declares torchvision's operators, before transformers
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+
+    import sdgbias.engines  # noqa: F401  declares torchvision's operators, before transformers
 
     where, file = str(source.parent), source.name
     tokenizer = AutoTokenizer.from_pretrained(where, gguf_file=file)

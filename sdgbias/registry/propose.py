@@ -306,7 +306,12 @@ def _judge(repo: str, backend: str, facts: ModelFacts, here: Host, trusted: bool
         return ""
     kind, own_code = facts.family, "auto_map" in facts.config or "auto_map" in facts.processor
     language = _language(facts, here)
-    if not language and "vision_config" not in facts.config and kind not in _VISION_TYPES and not own_code:
+    if (
+        not language
+        and "vision_config" not in facts.config
+        and kind not in _VISION_TYPES
+        and not own_code
+    ):
         raise RegistryError(
             f"{repo}: model_type {kind!r} has no vision_config, and is no language model that this"
             " transformers knows; choose an image-text-to-text or a text-generation model"

@@ -171,9 +171,7 @@ def table(runs: list[Row], found: Mapping[str, Row], metric: str) -> list[Row]:
 def unpictured(runs: list[Row], found: Mapping[str, Row], method: str) -> list[str]:
     """The models without this number because they are shown no pictures (language models)."""
     return [
-        r["model"]
-        for r in runs
-        if r["run_id"] not in found and needs_pictures(r["config"], method)
+        r["model"] for r in runs if r["run_id"] not in found and needs_pictures(r["config"], method)
     ]
 
 

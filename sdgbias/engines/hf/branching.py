@@ -77,7 +77,7 @@ def _verified(engine: HuggingFace, prompts: Sequence[Prompt]) -> bool:
         plain = [_plain(engine, prompt) for prompt in prompts]
     except OutOfMemory:
         raise
-    except Exception:  # its own generate can't take such prompts (InstructBLIP without a picture)
+    except Exception:  # its own generate doesn't take such prompts
         return simple
     try:
         return _agree(engine, prompts, plain)
@@ -87,12 +87,22 @@ def _verified(engine: HuggingFace, prompts: Sequence[Prompt]) -> bool:
         return False
 
 
+def generator(engine: HuggingFace, inputs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """(the part of the model whose `generate` answers these inputs, those that it takes): where the
+    model requires a picture, its language model answers the prompts that show none."""
+    if not engine.needs_picture or "pixel_values" in inputs:
+        return engine.model, inputs
+    names = ("input_ids", "attention_mask")
+    return engine.model.language_model, {name: inputs[name] for name in names}
+
+
 def _plain(engine: HuggingFace, prompt: Prompt) -> tuple[list[int], torch.Tensor]:
     """(tokens, (PROBED, V) logits) of the library's own greedy generation, one prompt alone."""
     inputs = engine.inputs([prompt])
     inputs.pop("position_ids", None)
-    out = engine.model.generate(
-        **inputs,
+    model, known = generator(engine, inputs)
+    out = model.generate(
+        **known,
         max_new_tokens=PROBED,
         min_new_tokens=PROBED,
         do_sample=False,

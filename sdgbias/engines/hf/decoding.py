@@ -72,7 +72,8 @@ def by_prefix(
         for i, prompt in enumerate(prompts):
             inputs = engine.inputs([prompt], suffix=start)
             inputs.pop("position_ids", None)
-            ids = engine.model.generate(**inputs, max_new_tokens=limit, do_sample=False)
+            model, known = branching.generator(engine, inputs)
+            ids = model.generate(**known, max_new_tokens=limit, do_sample=False)
             length = inputs["input_ids"].shape[1]
             new = ids[0, length:] if ids.shape[1] > length else ids[0]
             answers[i].append(
