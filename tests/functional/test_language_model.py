@@ -114,7 +114,24 @@ def test_every_page_says_what_needs_pictures(
     # its signatures stand beside the other's: Figure 4 and the share of each direction
     [four] = paper.build(stored.load(results), ["fig4"])
     signed = [r for r in four.rows if "planted-language (planted)" in r.labels]
-    assert signed and all(c.made for r in signed for c in r.cells)
+    assert signed and all(c.made for r in signed for c in r.cells if c.status)
+
+
+def test_the_web_leaderboard_names_it_under_every_method(results: Path) -> None:
+    from starlette.testclient import TestClient
+
+    from sdgbias.report.web import app as web
+    from sdgbias.report.web.site import Site
+    from sdgbias.report.web.source import Results
+
+    client = TestClient(web.create(Site(Results(results))), base_url="http://127.0.0.1:8321")
+    # its run is the newest, and the page still opens with the Full view of the others
+    full = client.get("/leaderboard").text
+    assert "Accuracy, Full, all tests" in full
+    assert "language models have no such number: planted-language." in full
+    prior = client.get("/leaderboard?method=q_only").text
+    assert 'href="/models/planted-language"' in prior and "no such number" not in prior
+    assert client.get("/models/planted-language").status_code == 200
 
 
 def test_the_regression_check_judges_the_two_views(results: Path) -> None:
