@@ -96,6 +96,10 @@ class ReportData:
     def models(self) -> list[str]:
         return list(self.runs["model"])
 
+    def config(self, model: str) -> str:
+        """The configuration of a model's run, JSON text."""
+        return str(self.runs.loc[self.runs["model"] == model, "config"].iloc[0] or "")
+
     def cell(self, **where: str) -> stats.Estimate | None:
         """The estimate of one cell of the public ``metrics`` view (pillar and indicator default to
         'all'), None if absent."""

@@ -8,10 +8,12 @@ from dataclasses import replace
 from functools import partial
 
 from sdgbias.analysis.paper import accuracy, benchmark, figures, footnotes, numbered, studies
-from sdgbias.analysis.paper.cells import MADE, Table
+from sdgbias.analysis.paper.accuracy import NO_VAL
+from sdgbias.analysis.paper.cells import MADE, Cell, Table
 from sdgbias.analysis.paper.formats import HEAD
 from sdgbias.analysis.paper.results import PaperResults, load
 from sdgbias.errors import UsageError, one_of
+from sdgbias.types import NEEDS_PICTURES
 
 __all__ = ["HEAD", "ITEMS", "build", "chosen", "load"]
 
@@ -71,7 +73,26 @@ def chosen(names: Sequence[str]) -> list[str]:
 def build(e: PaperResults, names: Sequence[str] = ()) -> list[Table]:
     """The tables of these names, each with footnotes: the paper's contradictions and the limits of
     our values."""
-    return [_noted(ITEMS[name](e), e) for name in chosen(names)]
+    return [_noted(_unpictured(ITEMS[name](e), e), e) for name in chosen(names)]
+
+
+def _unpictured(table: Table, e: Evidence) -> Table:
+    """The table with the reason of a language model's missing cells: what it lacks are views with
+    pictures and what rests on them."""
+    blind = {r.label for r in e.runs if r.language}
+
+    def told(c: Cell) -> Cell:
+        # not "no question with three options", which is a reason of its own
+        lacks = c.status == NO_VAL or (
+            c.status.startswith("not in store: no ") and "question" not in c.status
+        )
+        return replace(c, status=f"not in store: {NEEDS_PICTURES}") if lacks else c
+
+    rows = [
+        replace(row, cells=tuple(map(told, row.cells))) if blind & set(row.labels) else row
+        for row in table.rows
+    ]
+    return replace(table, rows=tuple(rows))
 
 
 def _noted(table: Table, e: PaperResults) -> Table:

@@ -1,21 +1,19 @@
 """Greedy answers of the transformers engine, one per forced start.
 
-Prompts are prefilled once and their KV cache is repeated for each start, where the model keeps a
-plain cache and counts positions by one; elsewhere each start is one ordinary generation.
+Prompts are prefilled once and their KV cache is repeated for each start (branching.py), where that
+equals plain generation; elsewhere each start is one ordinary generation.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from transformers import LogitsProcessor
 
-from sdgbias.engines.hf.loading import language_part
+from sdgbias.engines.hf import branching
 from sdgbias.engines.hf.prompting import end_ids, start_choices
-from sdgbias.engines.hf.shared_prefix import OF_TEXT
-from sdgbias.errors import ModelError, OutOfMemory
 from sdgbias.types import Prompt
 
 if TYPE_CHECKING:
@@ -26,25 +24,17 @@ def generate(
     engine: HuggingFace, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int
 ) -> list[list[str]]:
     """(N, S) texts, each with its start."""
-    if engine.place is not None or not engine.steps or not engine.places:
-        return by_prefix(engine, prompts, starts, max_new_tokens)
     answers: list[list[str]] = [[""] * len(starts) for _ in prompts]
     for with_image in (True, False):
         rows = [i for i, p in enumerate(prompts) if bool(p.images) is with_image]
         if not rows:
             continue
-        if engine.batches.get(with_image) is False:
-            for i in rows:
-                answers[i] = by_prefix(engine, [prompts[i]], starts, max_new_tokens)[0]
-            continue
         own = [prompts[i] for i in rows]
-        try:
-            texts = branch(engine, own, starts, max_new_tokens)
-        except (OutOfMemory, ModelError):
-            raise
-        except Exception:  # a cache that can't be repeated, or layers that keep no such cache
-            engine.steps = False
-            return by_prefix(engine, prompts, starts, max_new_tokens)
+        together = (
+            engine.places and not engine.begin and engine.batches.get(with_image) is not False
+        )
+        decode = branch if together and branching.holds(engine, own, with_image) else by_prefix
+        texts = decode(engine, own, starts, max_new_tokens)
         for i, text in zip(rows, texts, strict=True):
             answers[i] = text
     return answers
@@ -55,16 +45,7 @@ def branch(
 ) -> list[list[str]]:
     """Prefill once, repeat the KV cache per start, decode greedily; B prompts x S starts."""
     s = len(starts)
-    inputs = engine.inputs(prompts)
-    prefill = engine.forward(inputs, use_cache=True)
-    cache = prefill.past_key_values
-    cache.batch_repeat_interleave(s)
-    state: dict[str, Any] = {
-        k: inputs[k].repeat_interleave(s, 0)
-        for k in ("attention_mask", "position_ids")
-        if k in inputs
-    }
-    logits = prefill.logits[:, -1].repeat_interleave(s, 0)  # (B*S, V)
+    state, cache, logits = branching.prefill(engine, prompts, s)  # (B*S, V)
     forced = _choices(engine, starts) * len(prompts)
     ends = end_ids(engine.model.generation_config.eos_token_id, engine.tokenizer)
     said: list[list[int]] = [[] for _ in forced]
@@ -82,7 +63,7 @@ def branch(
         if all(done):
             break
         ids = torch.tensor(token, device=engine.device)[:, None]
-        logits = engine.step(state, cache, ids).logits[:, -1]
+        logits = branching.step(engine, state, cache, ids).logits[:, -1]
     texts = [engine.tokenizer.decode(ids, skip_special_tokens=True).strip() for ids in said]
     return [texts[i : i + s] for i in range(0, len(texts), s)]
 
@@ -115,8 +96,7 @@ class _Forced(LogitsProcessor):  # type: ignore[misc]
 def by_prefix(
     engine: HuggingFace, prompts: Sequence[Prompt], starts: Sequence[str], limit: int
 ) -> list[list[str]]:
-    """For models that compute positions themselves or keep no plain cache: one ordinary
-    generation per start."""
+    """For models whose branches differ from plain generation: one ordinary generation per start."""
     answers: list[list[str]] = [[] for _ in prompts]
     for start, choices in zip(starts, _choices(engine, starts), strict=True):
         # several digits are one token: a text that ends with the first one is not what it writes
@@ -128,12 +108,9 @@ def by_prefix(
                 given = [] if chosen else [ids[0] for ids in choices]
                 begin = torch.tensor([[*engine.begin, *given]], device=engine.device)
                 inputs["decoder_input_ids"] = begin
-            model = engine.model
-            if engine.needs_picture and not prompt.images:
-                model = language_part(model, engine.name)
-                inputs = {k: v for k, v in inputs.items() if k in OF_TEXT}
+            model, known = branching.generator(engine, inputs)
             ids = model.generate(
-                **inputs,
+                **known,
                 max_new_tokens=limit + (len(choices) if chosen else 0),
                 do_sample=False,
                 logits_processor=[_Forced(choices)] if chosen else None,

@@ -39,6 +39,7 @@ from sdgbias.report.charts import (
 from sdgbias.report.data import ALL_TESTS, NOT_ANALYSED, Studies, method_name
 from sdgbias.report.labels import DASH, number
 from sdgbias.report.leaderboard import Board
+from sdgbias.types import NEEDS_PICTURES
 
 if TYPE_CHECKING:
     from sdgbias.analysis.paper.cells import Cell, Table
@@ -252,7 +253,11 @@ def leaderboard(board: Board, *, pooled: bool = False) -> list[dict[str, Any]]:
     out = []
     places = board.places[board.places["test"] == ALL_TESTS] if pooled else board.places
     for (benchmark, kind), part in places.groupby(["benchmark_id", "kind"], sort=True):
-        rows = []
+        rows: list[dict[str, Any]] = []
+        blind = board.unpictured
+        beside = sorted(
+            blind.loc[(blind["benchmark_id"] == benchmark) & (blind["kind"] == kind), "model"]
+        )
         tests = sorted(set(part["test"]), key=lambda t: (t != ALL_TESTS, t))
         for test in tests:
             cells = {
@@ -262,14 +267,13 @@ def leaderboard(board: Board, *, pooled: bool = False) -> list[dict[str, Any]]:
                 ["value", "model"], ascending=[False, True]
             )
             models = [*full["model"], *sorted({m for m, _ in cells} - set(full["model"]))]
+            ranked: list[dict[str, Any]] = [
+                {"model": m, "cells": [_place(cells.get((m, x))) for x in ("Full", "CADE")]}
+                for m in models
+            ]
+            missing = [{"missing": NEEDS_PICTURES}] * 2
             rows.append(
-                {
-                    "test": test,
-                    "models": [
-                        {"model": m, "cells": [_place(cells.get((m, x))) for x in ("Full", "CADE")]}
-                        for m in models
-                    ],
-                }
+                {"test": test, "models": ranked + [{"model": m, "cells": missing} for m in beside]}
             )
         out.append(
             {"benchmark": benchmark, "kind": kind, "tests": rows, "models": part["model"].nunique()}
