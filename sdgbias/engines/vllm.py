@@ -36,7 +36,7 @@ from sdgbias.engines.hf.prompting import (
 )
 from sdgbias.engines.hf.tokens import find_candidates
 from sdgbias.errors import InfrastructureError, ModelError, OutOfMemory, RegistryError, one_of
-from sdgbias.types import DIGITS, LETTERS, OPTION_LETTERS, ModelSpec, Prompt, ScoreBatch
+from sdgbias.types import DIGITS, LETTERS, OPTION_LETTERS, Generated, ModelSpec, Prompt, ScoreBatch
 
 _VERSION = "vllm-1"
 #: The same pixels as in the transformers engine, bit for bit: Pillow's. Only image processors
@@ -453,12 +453,12 @@ class VLLM(Backend):
 
     def generate(
         self, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int
-    ) -> list[list[str]]:
-        """Greedy answers, (N, S) texts, each with its forced start. ModelError for a start that
-        doesn't begin a number."""
+    ) -> Generated:
+        """Greedy answers, each with its forced start. ModelError for a start that doesn't begin a
+        number."""
         forced = [forced_ids(start, self.candidates, self.minus) for start in starts]
         if not prompts or not starts:
-            return [[] for _ in prompts]
+            return Generated.whole([[] for _ in prompts])
         outputs = self._run(
             self._requests(prompts, forced),
             max_tokens=max_new_tokens,
@@ -474,7 +474,11 @@ class VLLM(Backend):
                     [*forced[row % len(forced)], *said], skip_special_tokens=True
                 ).strip()
             )
-        return [texts[i : i + len(starts)] for i in range(0, len(texts), len(starts))]
+        cut = [output.outputs[0].finish_reason == "length" for output in outputs]
+        rows = range(0, len(texts), len(starts))
+        return Generated(
+            [texts[i : i + len(starts)] for i in rows], [cut[i : i + len(starts)] for i in rows]
+        )
 
     @property
     def counts(self) -> dict[str, int]:  # type: ignore[override]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from sdgbias.engines.hf.prompting import end_ids, forced_ids
-from sdgbias.types import Prompt
+from sdgbias.types import Generated, Prompt
 
 if TYPE_CHECKING:
     from sdgbias.engines.hf.engine import HuggingFace
@@ -20,24 +20,24 @@ if TYPE_CHECKING:
 
 def generate(
     engine: HuggingFace, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int
-) -> list[list[str]]:
-    """(N, S) texts, each with its start."""
+) -> Generated:
     if engine.place is not None or not engine.steps:
         return by_prefix(engine, prompts, starts, max_new_tokens)
-    answers: list[list[str]] = [[""] * len(starts) for _ in prompts]
+    texts = [[""] * len(starts) for _ in prompts]
+    truncated = [[False] * len(starts) for _ in prompts]
     for with_image in (True, False):
         rows = [i for i, p in enumerate(prompts) if bool(p.images) is with_image]
         if not rows:
             continue
-        texts = branch(engine, [prompts[i] for i in rows], starts, max_new_tokens)
-        for i, text in zip(rows, texts, strict=True):
-            answers[i] = text
-    return answers
+        found = branch(engine, [prompts[i] for i in rows], starts, max_new_tokens)
+        for i, text, cut in zip(rows, found.texts, found.truncated, strict=True):
+            texts[i], truncated[i] = text, cut
+    return Generated(texts, truncated)
 
 
 def branch(
     engine: HuggingFace, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int
-) -> list[list[str]]:
+) -> Generated:
     """Prefill once, repeat the KV cache per start, decode greedily; B prompts x S starts."""
     s = len(starts)
     inputs = engine.inputs(prompts)
@@ -55,12 +55,14 @@ def branch(
     )
     ends = end_ids(engine.model.generation_config.eos_token_id, engine.tokenizer)
     said: list[list[int]] = [[] for _ in forced]
-    done = [False] * len(forced)
+    done, ended = [False] * len(forced), [False] * len(forced)
     for step in range(max_new_tokens + max(map(len, forced))):
         greedy = logits.argmax(-1).tolist()
         token = [queue[step] if step < len(queue) else greedy[i] for i, queue in enumerate(forced)]
         for i, t in enumerate(token):
-            done[i] = done[i] or t in ends or step >= len(forced[i]) + max_new_tokens
+            done[i] = done[i] or step >= len(forced[i]) + max_new_tokens
+            ended[i] = ended[i] or (not done[i] and t in ends)
+            done[i] = done[i] or ended[i]
             if not done[i]:
                 said[i].append(t)
         if all(done):
@@ -68,15 +70,20 @@ def branch(
         ids = torch.tensor(token, device=engine.device)[:, None]
         logits = engine.step(state, cache, ids).logits[:, -1]
     texts = [engine.tokenizer.decode(ids, skip_special_tokens=True).strip() for ids in said]
-    return [texts[i : i + s] for i in range(0, len(texts), s)]
+    rows = range(0, len(texts), s)
+    return Generated(
+        [texts[i : i + s] for i in rows], [[not e for e in ended[i : i + s]] for i in rows]
+    )
 
 
 def by_prefix(
     engine: HuggingFace, prompts: Sequence[Prompt], starts: Sequence[str], limit: int
-) -> list[list[str]]:
+) -> Generated:
     """For models that compute positions themselves or keep no plain cache: one ordinary
     generation per start."""
     answers: list[list[str]] = [[] for _ in prompts]
+    truncated: list[list[bool]] = [[] for _ in prompts]
+    ends = end_ids(engine.model.generation_config.eos_token_id, engine.tokenizer)
     for start in starts:
         for i, prompt in enumerate(prompts):
             inputs = engine.inputs([prompt], suffix=start)
@@ -87,4 +94,5 @@ def by_prefix(
             answers[i].append(
                 start + engine.tokenizer.decode(new, skip_special_tokens=True).strip()
             )
-    return answers
+            truncated[i].append(len(new) >= limit and int(new[-1]) not in ends)
+    return Generated(answers, truncated)
