@@ -108,7 +108,7 @@ def steps(folder: Path) -> dict[str, float]:
     from sdgbias.scoring.cache import ScoreCache
     from sdgbias.scoring.plan import make_plan
     from sdgbias.scoring.scorer import not_generated
-    from sdgbias.suites import sdg
+    from sdgbias.suites import sdg, sdg_tables
 
     took: dict[str, float] = {}
 

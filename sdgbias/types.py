@@ -65,6 +65,11 @@ class View(StrEnum):
         return self in (View.IMG_Q, View.FULL)
 
 
+#: All views, and those that a language model without a vision tower can be asked.
+VIEWS = tuple(view.value for view in View)
+IMAGE_FREE = tuple(view.value for view in View if not view.has_image)
+#: Printed instead of a number that a model without views of pictures can't have.
+NEEDS_PICTURES = "needs pictures"
 #: Suffix of methods that read a generated multiple-choice answer: full_generated.
 GENERATED = "_generated"
 
@@ -191,6 +196,12 @@ class ModelSpec:
     licence: str = ""
     notes: str = ""
     options: dict[str, object] = field(default_factory=dict)
+    views: tuple[str, ...] = VIEWS
+
+    @property
+    def pictured(self) -> bool:
+        """Whether the model is asked any view with a picture; a language model isn't."""
+        return any(View(view).has_image for view in self.views)
 
     @property
     def enabled(self) -> bool:

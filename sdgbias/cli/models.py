@@ -357,7 +357,7 @@ def check_model(
     folder = benchmark or (
         DEFAULT_BENCHMARK if (DEFAULT_BENCHMARK / "benchmark.json").is_file() else None
     )
-    found = choose_probes(folder, probes, seed)
+    found = choose_probes(folder, probes, seed, spec.views)
     told = parity.check(
         spec,
         root,

@@ -18,6 +18,7 @@ from sdgbias.cli.options import (
     BenchmarksOption,
     GeneratedOption,
     ResultsOption,
+    choice,
 )
 from sdgbias.errors import UsageError
 

@@ -245,6 +245,7 @@ class VLLM(Backend):
             import torch
 
             from sdgbias.engines.hf.processor import load_processor
+            from sdgbias.engines.hf.text_only import TextProcessor
 
             cpu = not torch.cuda.is_available()
             self.own_process = bool(options.get("engine_process", False))
@@ -264,6 +265,7 @@ class VLLM(Backend):
         try:
             with _offline(folder is not None):
                 self.processor: Any = load_processor(spec, root)
+                self._shows_pictures = not isinstance(self.processor, TextProcessor)
                 self.template = template_of(spec)
                 check_template(self.processor, self.template, spec.name)
                 self._find_tokens(spec.name)
@@ -280,7 +282,7 @@ class VLLM(Backend):
                     disable_log_stats=False,
                     use_tqdm_on_load=False,
                     seed=0,
-                    mm_processor_kwargs={**_PIXELS, **options.get("processor", {})},
+                    **(_pictures(options) if self._shows_pictures else {}),
                     **settings,
                 )
         except torch.OutOfMemoryError as error:
@@ -296,7 +298,11 @@ class VLLM(Backend):
             self.engine.model_config.try_get_generation_config().get("eos_token_id"), self.tokenizer
         )
         self._sums = {"requests": 0, "prompt_tokens": 0, "cached_tokens": 0, "pictures": 0}
-        self._counts_encoder = not self.own_process and options.get("tensor_parallel_size", 1) == 1
+        self._counts_encoder = (
+            self._shows_pictures
+            and not self.own_process
+            and options.get("tensor_parallel_size", 1) == 1
+        )
         if self._counts_encoder:
             self.engine.apply_model(_count_encoder)
         asked = probe_hash(self.processor, self.template)
@@ -523,10 +529,16 @@ def _settings(options: Mapping[str, Any], cpu: bool) -> dict[str, Any]:
         settings.setdefault("block_size", 32)
     if cpu or "kv_cache_gib" in options:
         settings["kv_cache_memory_bytes"] = int(options.get("kv_cache_gib", 1) * 2**30)
-    settings["limit_mm_per_prompt"] = {"video": 0} | (
-        {"image": options["max_images"]} if "max_images" in options else {}
-    )
     return settings
+
+
+def _pictures(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The engine's arguments about pictures, which it refuses for a language model."""
+    most = {"image": options["max_images"]} if "max_images" in options else {}
+    return {
+        "limit_mm_per_prompt": {"video": 0} | most,
+        "mm_processor_kwargs": {**_PIXELS, **options.get("processor", {})},
+    }
 
 
 def _log_probabilities(name: str, output: Any) -> dict[int, float]:

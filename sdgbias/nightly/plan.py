@@ -19,8 +19,12 @@ from sdgbias.errors import InputError, RegistryError, StoreError, UsageError, on
 from sdgbias.nightly import identity, schedule
 from sdgbias.registry import entries
 from sdgbias.suites import EvalSettings
+<<<<<<< HEAD
 from sdgbias.suites.suite import Generation
 from sdgbias.types import QUARANTINED, ModelSpec
+=======
+from sdgbias.types import NEEDS_PICTURES, QUARANTINED, ModelSpec
+>>>>>>> fast
 
 #: Default timeout of one attempt on one model, in seconds.
 TIMEOUT = 6 * 3600.0
@@ -97,7 +101,7 @@ class Job:
 @dataclass(frozen=True)
 class Skipped:
     """A model and suite not scored tonight, and the reason. state: the registry's state, 'broken'
-    for an unreadable file, or 'no benchmark'."""
+    for an unreadable file, 'no benchmark', or 'needs pictures' (a language model)."""
 
     model: str
     suite: str
@@ -140,7 +144,8 @@ def tonight(settings: Settings, now: datetime, write: bool = True) -> Night:
     and that copy is what is scored.
 
     A broken registry file becomes a Skipped with state 'broken', a suite without a benchmark one
-    with state 'no benchmark'. Raises UsageError (two benchmarks of one suite), RegistryError (an
+    with state 'no benchmark', a language model on a suite of pictures one with 'needs pictures'.
+    Raises UsageError (two benchmarks of one suite), RegistryError (an
     unknown name in ``models``), InputError (a folder that is not a benchmark).
     """
     name = name_of(settings, now)
@@ -158,7 +163,12 @@ def tonight(settings: Settings, now: datetime, write: bool = True) -> Night:
                 why = "no benchmark of this suite; name its folder with --benchmark"
                 skipped.append(Skipped(spec.name, suite, why, "no benchmark"))
                 continue
-            of, folder_of_suite, ids[suite] = benchmarks[suite]
+            of, folder_of_suite, benchmark_id = benchmarks[suite]
+            if of.needs_pictures and not spec.pictured:
+                why = f"{NEEDS_PICTURES}: this model is asked {', '.join(spec.views)} alone"
+                skipped.append(Skipped(spec.name, suite, why, NEEDS_PICTURES))
+                continue
+            ids[suite] = benchmark_id
             options = (
                 "--passes",
                 settings.passes,

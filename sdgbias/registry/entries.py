@@ -29,11 +29,13 @@ from sdgbias.types import (
     ANSWER_TOKENS,
     CANDIDATE,
     ENABLED,
+    IMAGE_FREE,
     QUARANTINED,
     RETIRED,
     SDG,
     STATES,
     SUITES,
+    VIEWS,
     ModelSpec,
 )
 
@@ -52,6 +54,7 @@ DEFAULT_SUITES = (SDG,)
 DTYPES = ("float32", "bfloat16", "float16")
 UNPINNED = "unpinned"
 VALID_REPOS = "OWNER/NAME on the hub, local:FOLDER below the repository root, path:/ABSOLUTE/FOLDER"
+VALID_VIEWS = f"[{', '.join(VIEWS)}] (the default), or [{', '.join(IMAGE_FREE)}]"
 ENV_ROOT = "SDGBIAS_REGISTRY"
 _GO_THERE = f"change to the repository, or: export {ENV_ROOT}=/path/to/repository"
 SCHEMA_LINE = "# yaml-language-server: $schema=../model.schema.json\n"
@@ -259,9 +262,14 @@ def parse(data: object, where: Path | str) -> ModelSpec:
     values = dict(data)
     if values.get("params_b") is not None:
         values["params_b"] = float(values["params_b"])
+<<<<<<< HEAD
     limit = values.get("max_new_tokens", {})
     if isinstance(limit, int):
         values["max_new_tokens"] = dict.fromkeys(ANSWER_TOKENS, limit)
+=======
+    if "views" in values:
+        values["views"] = tuple(values["views"])
+>>>>>>> fast
     spec = ModelSpec(**values)
     for fault in _faults(spec):
         raise RegistryError(f"{where}: {fault}")
@@ -312,6 +320,9 @@ def _check_types(data: Mapping[str, Any], where: Path | str) -> None:
                 and 0 < value < float("inf")
             )
             ok, valid = value is None or number, "a number of billions above 0, or null"
+        elif key == "views":
+            ok = isinstance(value, list | tuple) and all(isinstance(v, str) for v in value)
+            valid = f"a list: {VALID_VIEWS}"
         else:
             ok, valid = (
                 isinstance(value, dict) and all(isinstance(k, str) for k in value),
@@ -345,6 +356,8 @@ def _faults(spec: ModelSpec) -> Iterator[str]:
         yield one_of("backend", spec.backend, BACKENDS)
     if spec.dtype not in DTYPES:
         yield one_of("dtype", spec.dtype, DTYPES)
+    if spec.views not in (VIEWS, IMAGE_FREE):
+        yield f"views is {list(spec.views)!r}; valid: {VALID_VIEWS}"
     yield from _repo_faults(spec)
     yield from _state_faults(spec)
     if spec.trust_remote_code and not spec.notes.strip():

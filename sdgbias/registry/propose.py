@@ -28,15 +28,24 @@ from sdgbias.registry.entries import (
     to_dict,
 )
 from sdgbias.registry.machine import Machine
-from sdgbias.types import CANDIDATE, ENABLED, QUARANTINED, ModelSpec
+from sdgbias.types import CANDIDATE, ENABLED, IMAGE_FREE, QUARANTINED, VIEWS, ModelSpec
 
 _SAVED = "give a folder saved with save_pretrained()"
 #: Vision-language configs without a ``vision_config`` block.
 _VISION_TYPES = ("fuyu", "git", "kosmos-2", "vilt")
-_PIPELINES = ("", "image-text-to-text", "image-to-text", "visual-question-answering", "any-to-any")
+_PIPELINES = (
+    "",
+    "image-text-to-text",
+    "image-to-text",
+    "visual-question-answering",
+    "any-to-any",
+    "text-generation",
+)
 #: Families that vLLM was verified to serve, and those that it can't: their Q-Former reads the
 #: question.
 SERVED_BY_VLLM = ("internvl", "llava", "llava_onevision", "qwen2_5_vl")
+#: The same of language models.
+LANGUAGE_SERVED_BY_VLLM = ("gemma", "gpt_neox", "llama", "qwen2")
 NOT_SERVED_BY_VLLM = ("instructblip", "instructblipvideo")
 #: Families that were trained on one picture per prompt: the benchmark's composite layout.
 ONE_PICTURE = ("blip-2", "instructblip", "llava", "paligemma", "vipllava")
@@ -63,12 +72,14 @@ class Request:
 
 @dataclass(frozen=True)
 class Host:
-    """The host that would run the model. families: the model_types that this transformers supports,
-    computed only when needed; no_vllm: why vLLM can't run here, '' when it can."""
+    """The host that would run the model. families, language: the model_types that this transformers
+    supports as vision-language and as language models, computed only when needed; no_vllm: why vLLM
+    can't run here, '' when it can."""
 
     machine: Machine
     families: Callable[[], frozenset[str]] = frozenset
     no_vllm: str = "vLLM isn't installed here"
+    language: Callable[[], frozenset[str]] = frozenset
 
 
 @dataclass(frozen=True)
@@ -114,7 +125,7 @@ def propose(
 
     base: the entry whose settings are kept; default: the one of the same repository (and name, if
     one is given). A hub revision is resolved to its commit. Errors: RegistryError (not found, no
-    safetensors, not a vision-language model, remote code), Gated, ExpiredToken, HubUnreachable (and
+    safetensors, neither a vision-language nor a language model, remote code), Gated, ExpiredToken, HubUnreachable (and
     no commit given).
     """
     if wanted.backend and wanted.backend not in BACKENDS:
@@ -128,7 +139,8 @@ def propose(
     base = base or _existing_entry(repo, wanted.name, root)
     revision, facts = _look(repo, wanted.revision, root)
     backend, why_backend = _backend(wanted, base, facts, here)
-    spec = _entry(repo, revision, backend, wanted, base, facts)
+    views = IMAGE_FREE if _language(facts, here) else base.views if base else VIEWS
+    spec = _entry(repo, revision, backend, wanted, base, facts, views)
     trusted = spec.trust_remote_code and bool(spec.notes.strip())
     code = _judge(repo, backend, facts, here, trusted)
     spec = parse(to_dict(spec), f"register-model {repo}")
@@ -165,7 +177,9 @@ def propose(
         ),
         f"revision  {revision}",
         f"backend   {backend}: {why_backend}",
-        f"pictures  {layout}",
+        f"pictures  {layout}"
+        if spec.pictured
+        else f"views     {', '.join(spec.views)}: a language model, shown no pictures",
         f"memory    {room}{'; too large' if obstacle.startswith('too large') else ''}",
     )
     waits = obstacle or f"not checked yet: sdgbias models enable {spec.name}"
@@ -195,6 +209,7 @@ def _entry(
     wanted: Request,
     base: ModelSpec | None,
     facts: ModelFacts,
+    views: tuple[str, ...],
 ) -> ModelSpec:
     stem = (
         re.sub(r"[^a-z0-9._-]+", "-", repo.rstrip("/").split(":")[-1].split("/")[-1].lower()).strip(
@@ -236,6 +251,7 @@ def _entry(
         licence=facts.licence or (base.licence if base else ""),
         notes=notes,
         options=options,
+        views=views,
     )
 
 
@@ -252,7 +268,7 @@ def _backend(
     backend, why = wanted.backend, "as asked"
     if not backend and base:
         backend, why = base.backend, f"as {base.name} has it"
-    elif not backend and facts.family not in SERVED_BY_VLLM:
+    elif not backend and facts.family not in (*SERVED_BY_VLLM, *LANGUAGE_SERVED_BY_VLLM):
         backend, why = "hf", f"vLLM isn't known to serve {facts.family or 'this family'}"
     elif not backend and here.no_vllm:
         backend, why = "hf", here.no_vllm
@@ -273,17 +289,34 @@ def _backend(
     return backend, why
 
 
+def _language(facts: ModelFacts, here: Host) -> bool:
+    """Whether the model reads text alone."""
+    return (
+        "vision_config" not in facts.config
+        and facts.family not in _VISION_TYPES
+        and facts.family not in here.families()
+        and facts.family in here.language()
+    )
+
+
 def _judge(repo: str, backend: str, facts: ModelFacts, here: Host, trusted: bool) -> str:
     """RegistryError for a model that can't be scored or needs remote code without permission; else
     a note on such code."""
     if backend not in _WEIGHTED or facts.unread:
         return ""
     kind, own_code = facts.family, "auto_map" in facts.config or "auto_map" in facts.processor
-    if "vision_config" not in facts.config and kind not in _VISION_TYPES and not own_code:
+    language = _language(facts, here)
+    if (
+        not language
+        and "vision_config" not in facts.config
+        and kind not in _VISION_TYPES
+        and not own_code
+    ):
         raise RegistryError(
-            f"{repo}: model_type {kind!r} has no vision_config; choose an image-text-to-text model"
+            f"{repo}: model_type {kind!r} has no vision_config, and is no language model that this"
+            " transformers knows; choose an image-text-to-text or a text-generation model"
         )
-    if kind in here.families():
+    if language or kind in here.families():
         return (
             "; its own code (auto_map) isn't run: transformers knows the family"
             if own_code and not trusted
@@ -332,7 +365,8 @@ def _look(repo: str, revision: str, root: Path) -> tuple[str, ModelFacts]:
         )
     if found.pipeline not in _PIPELINES:
         raise RegistryError(
-            f"{repo}: the hub lists it for {found.pipeline!r}; choose an image-text-to-text model"
+            f"{repo}: the hub lists it for {found.pipeline!r}; choose an image-text-to-text or a"
+            " text-generation model"
         )
     return found.commit, ModelFacts(
         found.config, found.processor, found.params, found.weight_bytes, found.licence

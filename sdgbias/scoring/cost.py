@@ -24,8 +24,8 @@ from sdgbias.engines.hf import token_tree
 from sdgbias.errors import ModelError, UsageError
 from sdgbias.raw.images.shards import ImageReader
 from sdgbias.raw.images.variants import Pictures
-from sdgbias.scoring.plan import Plan, chunks, make_plan
-from sdgbias.types import ModelSpec, Prompt, View
+from sdgbias.scoring.plan import Plan, askable, chunks, make_plan
+from sdgbias.types import NEEDS_PICTURES, ModelSpec, Prompt, View
 
 TOKENIZED = ("hf", "vllm")
 _ENCODED = 4096  # prompts tokenized at once
@@ -60,9 +60,10 @@ class Cost:
     def json(self) -> str:
         ratios = {
             "ratio_naive": self.tokens_naive / max(self.tokens_planned, 1),
-            "ratio_full": self.tokens_planned / max(self.tokens_full, 1),
+            "ratio_full": self.tokens_planned / self.tokens_full if self.tokens_full else None,
         }
-        return json.dumps({**asdict(self), **{k: round(v, 3) for k, v in ratios.items()}}, indent=2)
+        rounded = {k: v if v is None else round(v, 3) for k, v in ratios.items()}
+        return json.dumps({**asdict(self), **rounded}, indent=2)
 
     def lines(self) -> list[str]:
         rows = [
@@ -86,18 +87,20 @@ class Cost:
                     self.images_planned + self.images_extra,
                 ),
             ]
-        out = [f"{self.model}: {self.items:,} questions, {self.image_tokens} tokens a picture", ""]
+        shown = f"{self.image_tokens} tokens a picture" if self.prompts_full else "no pictures"
+        out = [f"{self.model}: {self.items:,} questions, {shown}", ""]
         out += [f"{'':28} {'prompts':>12} {'tokens':>15} {'pictures':>10}"]
         out += [
             f"{name:28} {p:>12,} {t:>15,} {'' if i is None else f'{i:,}':>10}"
             for name, p, t, i in rows
         ]
         ratio = self.tokens_naive / max(self.tokens_planned, 1)
+        of_full = f"{self.tokens_planned / max(self.tokens_full, 1):.2f} of plain Full only"
         out += [
             "",
             (
                 f"planned: {ratio:.1f} times fewer tokens than naive,"
-                f" {self.tokens_planned / max(self.tokens_full, 1):.2f} of plain Full only"
+                f" {of_full if self.prompts_full else f'plain Full {NEEDS_PICTURES}'}"
                 f"{', all three without extra passes' if self.prompts_extra else ''}"
             ),
         ]
@@ -137,7 +140,7 @@ def cost(
     processor, template = load_processor(spec, root), template_of(spec)
     asked = suites.EvalSettings(passes=passes, seed=seed)
     cells = suites.of(benchmark).cells(benchmark, asked)
-    cells = cells[cells["task"] == task] if task else cells
+    cells = askable(cells[cells["task"] == task] if task else cells, spec)
     plan = make_plan(cells, spec.name)
     paper = cells["view"].isin([view.value for view in View]).to_numpy()
     rows = plan.distinct

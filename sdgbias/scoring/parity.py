@@ -368,7 +368,7 @@ def here(root: Path) -> Host:
         no_vllm = ""
     except InfrastructureError:
         no_vllm = "vLLM isn't installed here"
-    return Host(machine.this(), checkpoint.known, no_vllm)
+    return Host(machine.this(), checkpoint.known, no_vllm, checkpoint.language)
 
 
 def probe(
@@ -383,7 +383,7 @@ def probe(
     raises for a fault of the model."""
     if spec.backend not in PROBED:
         return Verdict(True, f"not probed: backend {spec.backend}")
-    found = probes(benchmark, n, seed)
+    found = probes(benchmark, n, seed, spec.views)
     try:
         told = check(spec, root, found, {}, seed=seed, progress=progress)
     except (ModelError, InfrastructureError, RegistryError) as error:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from sdgbias.types import View
+from sdgbias.types import IMAGE_FREE, VIEWS, ModelSpec, View
 
 _SAME = ["candidates", "image_id", "text"]
 
@@ -48,6 +48,15 @@ class Plan:
         alone and don't enter a comparison with the paper's cells."""
         views = [view.value for view in View]
         return frozenset(self.cells.loc[self.cells["view"].isin(views), "key"])
+
+
+def askable(prompts: pd.DataFrame, spec: ModelSpec) -> pd.DataFrame:
+    """The cells that a model can be asked: all, or for a language model those without a picture,
+    whether of the views or of extra prompts."""
+    if spec.pictured:
+        return prompts
+    pictured = prompts["view"].isin([view for view in VIEWS if view not in IMAGE_FREE])
+    return prompts[~pictured & (prompts["image_id"] == "")].reset_index(drop=True)
 
 
 def prompt_key(fingerprint: str, candidates: str, image_id: str, text: str) -> str:

@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from sdgbias.errors import (
 from sdgbias.raw.images.shards import ImageReader
 from sdgbias.scoring.plan import make_plan
 from sdgbias.suites import sdg
-from sdgbias.types import Prompt
+from sdgbias.types import VIEWS, Prompt
 
 _PER_PICTURE = 16  # probes per picture, so that prompts share a prefix
 
@@ -83,13 +84,13 @@ def _with_two_options(table: pd.DataFrame) -> pd.DataFrame:
     return both.sort_values(["at"], kind="stable", ignore_index=True).drop(columns="at")
 
 
-def probes(benchmark: Path | None, n: int, seed: int) -> Probes:
+def probes(benchmark: Path | None, n: int, seed: int, views: Sequence[str] = VIEWS) -> Probes:
     """Probes of a benchmark folder; None: of a small temporary one, generated from synthetic
-    places."""
+    places. ``views``: of these alone."""
     if benchmark is None:
         with tempfile.TemporaryDirectory() as folder:
             _make_benchmark(Path(folder))
-            return _probes(Path(folder), n, seed, "24 synthetic places")
+            return _probes(Path(folder), n, seed, "24 synthetic places", views)
     try:
         origin = str(
             json.loads((benchmark / "benchmark.json").read_text(encoding="utf-8"))["benchmark_id"]
@@ -99,11 +100,13 @@ def probes(benchmark: Path | None, n: int, seed: int) -> Probes:
             f"{benchmark / 'benchmark.json'}: no benchmark here; build one (sdgbias build), or"
             " leave --benchmark out"
         ) from None
-    return _probes(benchmark, n, seed, origin)
+    return _probes(benchmark, n, seed, origin, views)
 
 
-def _probes(benchmark: Path, n: int, seed: int, origin: str) -> Probes:
-    rows = draw(make_plan(sdg.load_prompts(benchmark), "").distinct, n, seed)
+def _probes(benchmark: Path, n: int, seed: int, origin: str, views: Sequence[str]) -> Probes:
+    cells = sdg.load_prompts(benchmark)
+    cells = cells[cells["view"].isin(views)].reset_index(drop=True)
+    rows = draw(make_plan(cells, "").distinct, n, seed)
     if rows.empty:
         raise InputError(
             f"{benchmark}: no prompts to probe with; build the benchmark again: sdgbias build"

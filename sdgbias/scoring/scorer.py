@@ -36,6 +36,7 @@ from sdgbias.errors import (
     Hung,
     InputError,
     ModelError,
+    NoScores,
     OutOfMemory,
     StoreError,
 )

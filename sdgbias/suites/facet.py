@@ -301,5 +301,6 @@ SUITE = Suite(
     per_benchmark=True,
     held_out=False,
     private=True,
+    needs_pictures=True,
     docs="people",
 )

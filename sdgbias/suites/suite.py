@@ -97,7 +97,7 @@ class Suite:
     per_benchmark: runs on different benchmarks are different results (data sets); the newer does
     not replace the older. held_out: only split 'test' is reported, because CADE is tuned on the
     rest; so draws, extra prompts and searches matter. signatures: answers lean in a direction (bias
-    signatures). private: pictures show people; they are blurred until a reader reveals them.
+    signatures). needs_pictures: a language model can't be asked. private: pictures show people; they are blurred until a reader reveals them.
     """
 
     name: str
@@ -120,6 +120,7 @@ class Suite:
     per_benchmark: bool = False
     held_out: bool = True
     signatures: bool = False
+    needs_pictures: bool = False
     private: bool = False
     docs: str = ""
 

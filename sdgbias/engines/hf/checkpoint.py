@@ -90,3 +90,11 @@ def known() -> frozenset[str]:
     from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
     return frozenset(map(str, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES))
+
+
+def language() -> frozenset[str]:
+    """The model_types that it can load as causal language models, and not as vision-language
+    models."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    return frozenset(map(str, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)) - known()

@@ -1,4 +1,4 @@
-"""Loads an image-text-to-text model, and reads what its registry entry and its configuration say
+"""Loads an image-text-to-text or a language model, and reads what its registry entry and its configuration say
 about prompts: the largest number of pictures, whether prompts can be scored together."""
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from typing import Any
 import torch
 import transformers
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForImageTextToText
+from transformers import AutoConfig
 
 from sdgbias.engines.fingerprint import local_folder
 from sdgbias.engines.hf import shared_prefix
 from sdgbias.engines.hf.processor import load_processor
+from sdgbias.engines.hf.text_only import model_class
 from sdgbias.engines.hub_errors import BROKEN, translate
 from sdgbias.errors import ModelError, OutOfMemory, RegistryError
 from sdgbias.types import ModelSpec
@@ -32,7 +33,7 @@ def load_model(spec: ModelSpec, root: Path) -> Any:
         where["revision"] = spec.revision
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
-        return AutoModelForImageTextToText.from_pretrained(
+        return model_class(spec, source, **where).from_pretrained(
             source, dtype=getattr(torch, spec.dtype), use_safetensors=True, **where
         )
     except torch.OutOfMemoryError as error:

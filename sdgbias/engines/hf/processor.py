@@ -9,6 +9,7 @@ from typing import Any
 from transformers import AutoImageProcessor, AutoProcessor
 
 from sdgbias.engines.fingerprint import local_folder
+from sdgbias.engines.hf.text_only import processor_of
 from sdgbias.engines.hub_errors import translate
 from sdgbias.errors import RegistryError
 from sdgbias.types import ModelSpec
@@ -28,7 +29,7 @@ def load_processor(spec: ModelSpec, root: Path) -> Any:
     if folder is None:
         where["revision"] = spec.revision
     try:
-        processor: Any = AutoProcessor.from_pretrained(source, **where)
+        processor: Any = processor_of(spec, AutoProcessor.from_pretrained(source, **where))
         if getattr(processor, "image_processor", None) is not None:
             options = processor_options(spec)
             processor.image_processor = AutoImageProcessor.from_pretrained(
