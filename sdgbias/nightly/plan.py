@@ -19,12 +19,8 @@ from sdgbias.errors import InputError, RegistryError, StoreError, UsageError, on
 from sdgbias.nightly import identity, schedule
 from sdgbias.registry import entries
 from sdgbias.suites import EvalSettings
-<<<<<<< HEAD
 from sdgbias.suites.suite import Generation
-from sdgbias.types import QUARANTINED, ModelSpec
-=======
 from sdgbias.types import NEEDS_PICTURES, QUARANTINED, ModelSpec
->>>>>>> fast
 
 #: Default timeout of one attempt on one model, in seconds.
 TIMEOUT = 6 * 3600.0

@@ -262,14 +262,11 @@ def parse(data: object, where: Path | str) -> ModelSpec:
     values = dict(data)
     if values.get("params_b") is not None:
         values["params_b"] = float(values["params_b"])
-<<<<<<< HEAD
     limit = values.get("max_new_tokens", {})
     if isinstance(limit, int):
         values["max_new_tokens"] = dict.fromkeys(ANSWER_TOKENS, limit)
-=======
     if "views" in values:
         values["views"] = tuple(values["views"])
->>>>>>> fast
     spec = ModelSpec(**values)
     for fault in _faults(spec):
         raise RegistryError(f"{where}: {fault}")

@@ -31,13 +31,8 @@ from sdgbias.scoring.cache import ScoreCache
 from sdgbias.scoring.plan import Plan, askable, make_plan
 from sdgbias.scoring.scorer import EnginePool, Progress, Run, not_generated, scorer_for
 from sdgbias.suites.sdg import read_table
-<<<<<<< HEAD
 from sdgbias.suites.suite import Abilities, EvalSettings, Scored, Suite
-from sdgbias.types import ModelSpec, View
-=======
-from sdgbias.suites.suite import EvalSettings, Scored, Suite
 from sdgbias.types import NEEDS_PICTURES, ModelSpec, View
->>>>>>> fast
 
 #: Why an engine that only chooses labels can't score a prompt.
 NO_LIST = "not a question that this model can answer: it chooses one of listed labels"
@@ -85,19 +80,15 @@ def identify(
     settings and the suite's version. Equal inputs give an equal id, and nothing else enters it. The
     nightly run passes a model's external identity as ``fingerprint`` (nightly/identity.py): two
     jobs with one such id need only one process."""
-<<<<<<< HEAD
-    parts = [
+    parts: list[object] = [
         fingerprint,
         str(card["benchmark_id"]),
         suite.identity(settings),
         suite.version,
         suite.token_limits(spec),
     ]
-=======
-    parts = [fingerprint, str(card["benchmark_id"]), suite.identity(settings), suite.version]
     if not spec.pictured:  # the same weights asked all views are another run
         parts.append({"views": list(spec.views)})
->>>>>>> fast
     digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
     return f"{spec.name}-{digest[:12]}"
 
@@ -218,11 +209,7 @@ def score_model(
     """The part of a run that needs the model: scores every prompt that is missing from the cache
     beside ``results`` and commits the rows to it."""
     suite = suites.of(benchmark)
-<<<<<<< HEAD
-    whole = make_plan(suite.cells(benchmark, settings), engine.fingerprint)
-=======
-    plan = make_plan(askable(suite.cells(benchmark, settings), spec), engine.fingerprint)
->>>>>>> fast
+    whole = make_plan(askable(suite.cells(benchmark, settings), spec), engine.fingerprint)
     cache = ScoreCache(results.parent, spec.name, engine.fingerprint)
     images = Pictures(ImageReader(benchmark))
     images.require(whole.distinct["image_id"])
