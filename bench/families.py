@@ -1,4 +1,5 @@
-"""Which vision-language families of the installed transformers this package scores, and how exactly.
+"""Which vision-language families of the installed transformers this package scores, and how
+exactly.
 
     PYTHONPATH=. python bench/families.py [NAME ...] [--rows FILE] [--page docs/reference/models.md]
 
@@ -111,11 +112,11 @@ def page(rows: list[dict[str, Any]]) -> str:
         " files of a hub repository. *Scores*: candidate scores of all four views and regression"
         " equal those of the bare model, asked by hand one prompt at a time, to 1e-4 in float32,"
         " and greedy numbers equal its `generate`. *Shares*: beginnings that prompts have in common"
-        " are read once. *Tokens*: of one picture of 448 x 448 with the marks around it, at the sizes that the family's"
-        " classes have by default; a repository may set others. *vLLM*: yes, seen to be served; no,"
-        " seen not to be; ?, not tried. *Why not*: a line that begins with the name of an error says"
-        " where the folder built here fails; often its shapes are at fault, not the family. Families"
-        " without a row were not tried.",
+        " are read once. *Tokens*: of one picture of 448 x 448 with the marks around it, at"
+        " the sizes that the family's classes have by default; a repository may set others."
+        " *vLLM*: yes, seen to be served; no, seen not to be; ?, not tried. *Why not*: a line that"
+        " begins with the name of an error says where the folder built here fails; often its"
+        " shapes are at fault, not the family. Families without a row were not tried.",
         "",
         "| family | loads | scores | shares | vLLM | tokens | why not |",
         "|---|---|---|---|---|---|---|",

@@ -263,9 +263,9 @@ def measure(shape: str, args: argparse.Namespace) -> None:
     card = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
     print(
         f"\n{shape}{' (tiny)' if args.tiny else ' at 7B shapes'}, {dtype}, {card}, torch"
-        f" {torch.__version__}, transformers {transformers.__version__}; {args.pictures} pictures of"
-        f" {side} x {side}, batches of {args.batch}, {args.runs} runs (medians); written and loaded"
-        f" in {ready:.0f} s; {long:.1f} characters a token; at most {most:.1f} GiB"
+        f" {torch.__version__}, transformers {transformers.__version__}; {args.pictures} pictures"
+        f" of {side} x {side}, batches of {args.batch}, {args.runs} runs (medians); written and"
+        f" loaded in {ready:.0f} s; {long:.1f} characters a token; at most {most:.1f} GiB"
     )
     print(f"sharing {'on' if agrees else 'REFUSED: the two ways disagree'}")
     report(table["item_id"].nunique(), median, counted, work)

@@ -22,8 +22,8 @@ from sdgbias.nightly.attempt import Outcome
 from sdgbias.nightly.plan import Night
 
 Shown = TypeVar("Shown")
-VERDICTS = """SELECT model, suite, verdict, rule, task, test, method, side, metric, "before", "value",
-              change, ci_low, ci_high, n, mde, quarantines, required, note
+VERDICTS = """SELECT model, suite, verdict, rule, task, test, method, side, metric, "before",
+              "value", change, ci_low, ci_high, n, mde, quarantines, required, note
               FROM verdicts WHERE night = ? ORDER BY CASE verdict WHEN 'BREACH' THEN 0 WHEN
               'MISSING' THEN 1 WHEN 'INSUFFICIENT_EVIDENCE'
               THEN 2 ELSE 3 END, model, suite, rule LIMIT 500"""

@@ -1,4 +1,5 @@
-"""Do two results files say the same? Benchmarks, questions, scores and metric rows of each model's latest run.
+"""Do two results files say the same? Benchmarks, questions, scores and metric rows of each model's
+latest run.
 
     python scripts/compare_results.py BEFORE.duckdb AFTER.duckdb [--tolerance 1e-12]
 
@@ -17,36 +18,41 @@ import pandas as pd
 
 from sdgbias import store
 
-#: kind of row -> (SQL over the latest finished run of each model and suite, columns that identify a row)
+#: kind of row -> (SQL over the latest finished run of each model and suite, columns that identify a
+#: row)
 KINDS = {
     "benchmarks": (
         "SELECT model, suite, benchmark_id FROM latest",
         ["model", "suite"],
     ),
     "questions": (
-        "SELECT benchmark_id, task, item_id, question, CAST(options AS VARCHAR) AS options, gold, gold_value, split, image_id"
-        " FROM items WHERE benchmark_id IN (SELECT benchmark_id FROM latest)",
+        "SELECT benchmark_id, task, item_id, question, CAST(options AS VARCHAR) AS options, gold,"
+        " gold_value, split, image_id FROM items WHERE benchmark_id IN"
+        " (SELECT benchmark_id FROM latest)",
         ["benchmark_id", "task", "item_id"],
     ),
     "scores": (
-        'SELECT l.model, l.suite, s.task, s.item_id, s.test, s."view", CAST(s.logits AS VARCHAR) AS logits, s.top_token'
-        " FROM scores s JOIN latest l USING (run_id)",
+        'SELECT l.model, l.suite, s.task, s.item_id, s.test, s."view", CAST(s.logits AS VARCHAR)'
+        " AS logits, s.top_token FROM scores s JOIN latest l USING (run_id)",
         ["model", "suite", "task", "item_id", "test", "view"],
     ),
     "metric rows": (
-        "SELECT l.model, l.suite, m.task, m.test, m.method, m.pillar, m.indicator, m.metric, m.value, m.n,"
-        " m.ci_low, m.ci_high FROM metric_rows m JOIN latest l USING (run_id)",
+        "SELECT l.model, l.suite, m.task, m.test, m.method, m.pillar, m.indicator, m.metric,"
+        " m.value, m.n, m.ci_low, m.ci_high FROM metric_rows m JOIN latest l USING (run_id)",
         ["model", "suite", "task", "test", "method", "pillar", "indicator", "metric"],
     ),
 }
-LATEST = """WITH latest AS (SELECT run_id, model, suite, benchmark_id FROM runs WHERE finished_at IS NOT NULL
-            QUALIFY row_number() OVER (PARTITION BY model, suite ORDER BY finished_at DESC, run_id DESC) = 1) """
+LATEST = """WITH latest AS (SELECT run_id, model, suite, benchmark_id FROM runs
+            WHERE finished_at IS NOT NULL
+            QUALIFY row_number() OVER
+            (PARTITION BY model, suite ORDER BY finished_at DESC, run_id DESC) = 1) """
 
 
 def differences(
     before: pd.DataFrame, after: pd.DataFrame, key: list[str], tolerance: float
 ) -> pd.DataFrame:
-    """The rows that stand on one side only or whose values differ by more than ``tolerance``, with both values."""
+    """The rows that stand on one side only or whose values differ by more than ``tolerance``,
+    with both values."""
     both = before.merge(
         after, on=key, how="outer", suffixes=("_before", "_after"), indicator="side"
     )

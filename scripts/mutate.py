@@ -11,7 +11,7 @@ invalid (pytest could not run the tests, or they fail without the mutant too).
 `run` takes its mutants from scripts/mutants.yaml: id, file, old (occurs exactly once in the file),
 new, tests, verdict (of the last recorded run) and, for a mutant that changes no result, equivalent:
 why. `--record` writes the verdicts back. `generate` makes the simple mutants (comparisons, +-1,
-and/or, +/-, a dropped not, swapped arguments, a negated return) of the lines that the tests execute.
+and/or, +/-, a dropped not, swapped arguments, a negated return) of the lines that the tests run.
 """
 
 from __future__ import annotations

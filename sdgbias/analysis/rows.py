@@ -45,12 +45,17 @@ class Settings:
 def row(
     study: str, metric: str, estimate: Estimate | float, **columns: object
 ) -> dict[str, object]:
-    """One row. An Estimate fills value, n, ci_low and ci_high; a bare number only value. Raises
+    """One row. An Estimate fills value, n, ci_low and ci_high, and where it has too few
+    clusters for an interval the note; a bare number only value. Raises
     ValueError for an unknown column."""
     unknown = set(columns) - set(COLUMNS)
     if unknown:
         raise ValueError(f"no such column of study_rows: {sorted(unknown)[0]}")
     if isinstance(estimate, Estimate):
+        if estimate.too_few:
+            given = str(columns.get("note", ""))
+            few = f"{estimate.clusters} clusters: too few for an interval"
+            columns["note"] = "; ".join(part for part in (given, few) if part)
         numbers = {
             "value": estimate.value,
             "n": estimate.n,

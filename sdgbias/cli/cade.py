@@ -41,12 +41,15 @@ ToleranceOption = Annotated[
 
 
 def _cade(pred_dir: Path, task: str, level: str, out: Path, numerics: str, **more: Any) -> None:
+    from sdgbias.benchmark.release import prediction_tables
     from sdgbias.benchmark.release import predictions as release
     from sdgbias.types import Task
 
     kind = Task(choice("--task", task, tuple(t.value for t in Task)))
     rules = choice("--numerics", numerics, ("exact", "reference"))
-    config = release.run(pred_dir, kind, release.parse_level(level), out, numerics=rules, **more)
+    config = release.run(
+        pred_dir, kind, prediction_tables.parse_level(level), out, numerics=rules, **more
+    )
     measured: Any = config["metrics"]
     shown = {"params": config["params"], "test": measured["test"]}
     typer.echo(json.dumps(shown, indent=2, default=str))

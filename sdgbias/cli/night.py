@@ -117,8 +117,7 @@ def nightly(
     a schedule. A model that did not change costs nothing. Exit code 0: everybody was asked; 6: the
     gate found a breach; 8: nobody could be scored, or nothing could be shown.
     """
-    from sdgbias.nightly import ledger, plan, schedule
-    from sdgbias.nightly import run as nights
+    from sdgbias.nightly import plan, schedule
     from sdgbias.registry import entries
 
     if (night is not None) + (scheduled_for is not None) + catch_up > 1:
@@ -145,6 +144,8 @@ def nightly(
     )
     plan.check(settings)
     if catch_up:
+        from sdgbias.nightly import ledger
+
         due = schedule.missed(
             cron, settings.timezone, ledger.last_finished(results), datetime.now(UTC)
         )
@@ -159,6 +160,8 @@ def nightly(
     if dry_run:
         _dry_run(settings, as_json)
         return
+    from sdgbias.nightly import run as nights
+
     signal.signal(signal.SIGTERM, _stop)
     done = nights.run(
         settings, tell=lambda text: typer.echo(f"{datetime.now(UTC):%H:%M:%S} {text}", err=True)
@@ -232,9 +235,10 @@ def lines(done: Summary) -> list[str]:
         why = f"{o.kind}: {o.message}" if o.kind else o.message
         aside = f"quarantined until {o.quarantined_until}" if o.quarantined_until else ""
         reason = "; ".join(part for part in (aside, why[:160]) if part)
-        made.append(
-            f"  {o.model:24} {o.suite:6} {o.outcome:10} {o.attempts:5} {o.seconds:8.1f}  {reason}".rstrip()
+        line = (
+            f"  {o.model:24} {o.suite:6} {o.outcome:10} {o.attempts:5} {o.seconds:8.1f}  {reason}"
         )
+        made.append(line.rstrip())
     if not done.outcomes:
         made.append("  nobody is due: sdgbias models list")
     made += [f"  {name}: {said}" for name, said in (done.steps or {}).items() if said != "done"]

@@ -124,10 +124,8 @@ def calibrate(
     typer.echo("floor  read as a wrong class  misspelt and read right")
     for floor, wrong, right in zip(curve.floors, curve.wrong, curve.read, strict=True):
         shares = (f"{e.value:6.1%} [{e.low:5.1%}, {e.high:5.1%}]" for e in (wrong, right))
-        typer.echo(
-            f"{floor:5.2f} "
-            f" {'  '.join(shares)}{'  <- lowest with at most 1 % wrong' if floor == curve.floor else ''}"
-        )
+        chosen = "  <- lowest with at most 1 % wrong" if floor == curve.floor else ""
+        typer.echo(f"{floor:5.2f}  {'  '.join(shares)}{chosen}")
     typer.echo(
         f"in use: {curve.floor if chosen.floor is None else chosen.floor}; another: options.floor"
         " of the registry entry"

@@ -58,7 +58,13 @@ def register_model(
         ),
     ] = "",
     dtype: Annotated[
-        str, typer.Option(help="float32, bfloat16, float16; default: the config's.")
+        str,
+        typer.Option(
+            help=(
+                "float32, bfloat16, float16; default: the config's, or float32 for small models and"
+                " without a GPU."
+            )
+        ),
     ] = "",
     tensor_parallel: Annotated[
         int, typer.Option(min=1, help="GPUs that share the model (vllm).")

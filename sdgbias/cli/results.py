@@ -48,10 +48,11 @@ def results(
         # the column is there where there is more to tell apart than models
         column = "suite, " if {suite_of[run] for run in runs} - set(suites.SUITES) else ""
         sql = (
-            f"SELECT {column}model, task, test, method, metric, round(value, 4) AS value, n, round(ci_low,"
-            " 4) AS ci_low, round(ci_high, 4) AS ci_high FROM metrics WHERE pillar = 'all' AND"
-            " indicator = 'all' AND method IN ('q_only', 'ctx_q', 'img_q', 'full', 'cade') AND"
-            " metric IN ('accuracy', 'mae', 'interval_accuracy', 'accuracy_gain', 'mae_change')"
+            f"SELECT {column}model, task, test, method, metric, round(value, 4) AS value, n,"
+            " round(ci_low, 4) AS ci_low, round(ci_high, 4) AS ci_high FROM metrics"
+            " WHERE pillar = 'all' AND indicator = 'all'"
+            " AND method IN ('q_only', 'ctx_q', 'img_q', 'full', 'cade')"
+            " AND metric IN ('accuracy', 'mae', 'interval_accuracy', 'accuracy_gain', 'mae_change')"
             f" AND run_id IN ({marks}) ORDER BY {column}model, task, metric, test, method"
         )
         table = store.query(results, sql, runs)

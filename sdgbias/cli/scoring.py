@@ -156,12 +156,12 @@ def evaluate(
             progress=Bars(),
         )
         told |= asdict(outcome)
+    unasked = outcome.unanswerable
     typer.echo(
         f"{model}: run {outcome.run_id}: {outcome.naive:,} cells of the paper's views,"
         f" {outcome.planned - outcome.extra:,} distinct prompts"
         f"{f', {outcome.extra:,} more of extra passes' if outcome.extra else ''}:"
         f" {outcome.scored:,} scored now, {outcome.cached:,} from the cache,"
-        f" {outcome.failed}"
-        f" failed{f', {outcome.unanswerable:,} that it can not be asked' if outcome.unanswerable else ''}."
+        f" {outcome.failed} failed{f', {unasked:,} that it can not be asked' if unasked else ''}."
         f" Next: sdgbias results --results {results}"
     )

@@ -155,10 +155,8 @@ def status(home: HomeOption = None, results: ResultsOption = DEFAULT_RESULTS) ->
     made = settings.load(where)
     typer.echo(f"last night  {catch_up.last_night(made.results if made else results)}")
     if made and well:
-        typer.echo(
-            "next night "
-            f" {catch_up.next_due(made, datetime.now(UTC)) if made.schedule else 'none by schedule'}"
-        )
+        due = catch_up.next_due(made, datetime.now(UTC)) if made.schedule else "none by schedule"
+        typer.echo(f"next night  {due}")
     if not well:
         raise InfrastructureError(
             f"the stack in {where} is not whole; start it, or what of it is missing: sdgbias up"

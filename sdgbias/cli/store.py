@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 store_app = typer.Typer(
     help=(
-        "Results that grow: sizes, retention, clearing up, backup. docs/reference/results.md says what lies"
-        " where."
+        "Results that grow: sizes, retention, clearing up, backup. docs/reference/results.md says"
+        " what lies where."
     ),
     no_args_is_help=True,
 )

@@ -198,7 +198,7 @@ def report(
     if out is not None:
         typer.echo(f"wrote {team_report.write_markdown(results, out)}")
         return
-    typer.echo(
-        "W&B report:"
-        f" {team_report.publish(results, entity, project, _folder(results, folder), draft=draft, timeout=timeout)}"
+    address = team_report.publish(
+        results, entity, project, _folder(results, folder), draft=draft, timeout=timeout
     )
+    typer.echo(f"W&B report: {address}")

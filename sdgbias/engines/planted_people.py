@@ -52,8 +52,12 @@ class PlantedPeople(Backend):
         for name in spec.options:
             if name not in (*_NUMBERS, "oracle", "effects"):
                 raise RegistryError(
-                    f"{where}:"
-                    f" {one_of('option of a planted model of people', name, (*_NUMBERS, 'oracle', 'effects'))}"
+                    f"{where}: "
+                    + one_of(
+                        "option of a planted model of people",
+                        name,
+                        (*_NUMBERS, "oracle", "effects"),
+                    )
                 )
         if "oracle" not in spec.options:
             raise RegistryError(

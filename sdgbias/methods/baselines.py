@@ -14,7 +14,8 @@ counts as uniform;
 * nothing is estimated on test rows unless a setting says ``transductive``.
 
 A contrast is a tuple of names: views ('ctx', 'q', 'img'), extra passes ('noise', 'icd:0', ...), or
-'content_free:*' for all that begin so. Formulas and sources: docs/reference/methods.md, section Baselines.
+'content_free:*' for all that begin so. Formulas and sources: docs/reference/methods.md, section
+Baselines.
 """
 
 from __future__ import annotations
@@ -32,8 +33,6 @@ Names = tuple[str, ...]
 VIEWS = ("full", "ctx", "img", "q")
 #: PriDe adds this to every probability before the logarithm.
 PRIDE_FLOOR = 1e-10
-#: The paper's search protocol (App. C.4), the same as for CADE.
-DRAWS, SEARCH_SHARE, FINALISTS = 10_000, 0.2, 100
 
 
 @dataclass(frozen=True)

@@ -88,12 +88,3 @@ def difference(values: Floats, one: int, other: int) -> Floats:
     """(..., g) values of groups -> (...,) group ``one`` minus group ``other``; NaN where either
     is."""
     return values[..., one] - values[..., other]
-
-
-def min_max_ratio(values: Floats) -> Floats:
-    """(..., g) values of groups, NaN unknown -> (...,) smallest over largest, 1 for equal groups;
-    NaN with fewer than two."""
-    known = ~np.isnan(values)
-    top = np.max(np.where(known, values, -np.inf), axis=-1, initial=-np.inf)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(known.sum(axis=-1) >= 2, (top - max_min(values)) / top, np.nan)

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numba
 import numpy as np
 
-from sdgbias.methods.baselines import DRAWS, FINALISTS, METHODS, SEARCH_SHARE, Evidence, _top
+from sdgbias.methods.baselines import METHODS, Evidence, _top
 from sdgbias.methods.cade import Bools, Floats, Ints
+from sdgbias.methods.protocol import DRAWS, FINALISTS, SEARCH_SHARE
 
 
 @dataclass(frozen=True)

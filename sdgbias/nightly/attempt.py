@@ -20,8 +20,8 @@ from sdgbias.nightly.plan import WEBHOOK, Job
 PUBLISHED, UNCHANGED, FAILED, SKIPPED = "published", "unchanged", "failed", "skipped"
 CLI = (sys.executable, "-m", "sdgbias.cli")
 
-#: kind of failure -> (total attempts, seconds before the second, factor of each further wait). Kinds
-#: not listed: OTHER.
+#: kind of failure -> (total attempts, seconds before the second, factor of each further wait).
+#: Kinds not listed: OTHER.
 TRIES: dict[str, tuple[int, float, float]] = {
     "Busy": (5, 5.0, 2.0),
     "DiskFull": (2, 60.0, 1.0),

@@ -11,7 +11,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator
+from fnmatch import translate
+from functools import cache
 from pathlib import Path
 
 from sdgbias import files
@@ -107,13 +110,35 @@ def _elsewhere(spec: ModelSpec, root: Path) -> Iterator[str]:
             )
 
 
-def _outside(folder: Path, patterns: Sequence[str]) -> Iterator[str]:
+def _outside(folder: Path, patterns: tuple[str, ...]) -> Iterator[str]:
     """Name, size, inode and times of the files; a change of content changes the inode's time, which
     users can't set."""
-    for path in sorted({path for pattern in patterns for path in folder.glob(pattern)}):
+    for within, wanted in _by_folder(patterns).items():
+        place = os.path.join(folder, within)
         try:
-            seen = path.stat()
-        except OSError:
-            yield f"{path} is gone"
+            names = sorted(filter(wanted.fullmatch, os.listdir(place)))
+        except OSError:  # no such folder
             continue
-        yield f"{path.name} {seen.st_size} {seen.st_ino} {seen.st_mtime_ns} {seen.st_ctime_ns}"
+        for name in names:
+            path = os.path.join(place, name)
+            try:
+                seen = os.stat(path)
+            except OSError:
+                yield f"{path} is gone"
+                continue
+            yield f"{name} {seen.st_size} {seen.st_ino} {seen.st_mtime_ns} {seen.st_ctime_ns}"
+
+
+@cache
+def _by_folder(patterns: tuple[str, ...]) -> dict[str, re.Pattern[str]]:
+    """Folder of the patterns -> one expression for the names in it: a folder is listed once, not
+    once per pattern, because a night may have a thousand models."""
+    folders = sorted({os.path.dirname(pattern) for pattern in patterns})
+    return {
+        within: re.compile(
+            "|".join(
+                translate(os.path.basename(p)) for p in patterns if os.path.dirname(p) == within
+            )
+        )
+        for within in folders
+    }

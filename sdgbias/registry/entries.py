@@ -419,10 +419,11 @@ def suites(spec: ModelSpec) -> tuple[str, ...]:
 def suite_fault(name: object) -> str:
     """Why this can't be the name of a suite; '' where it can. Custom suites may have any other
     name, except one that looks like a typo of one of SUITES."""
-    if isinstance(name, str) and SUITE_NAME.fullmatch(name):
-        near = difflib.get_close_matches(name, SUITES, 1, 0.75)
-        if name in SUITES or not near:
-            return ""
+    if name in SUITES:
+        return ""
+    valid = isinstance(name, str) and SUITE_NAME.fullmatch(name)
+    if valid and not difflib.get_close_matches(str(name), SUITES, 1, 0.75):
+        return ""
     return one_of("suite", name, SUITES)
 
 

@@ -50,6 +50,9 @@ NOT_SERVED_BY_VLLM = ("instructblip", "instructblipvideo")
 #: Families that were trained on one picture per prompt: the benchmark's composite layout.
 ONE_PICTURE = ("blip-2", "instructblip", "llava", "paligemma", "vipllava")
 _WEIGHTED = ("hf", "vllm")
+#: Up to this many parameters float32 costs little on any device, and is proposed whatever the
+#: config states: in half precision the answer to a prompt varies with the rest of its batch.
+FLOAT32_PARAMS = 100_000_000
 
 
 @dataclass(frozen=True)
@@ -125,8 +128,8 @@ def propose(
 
     base: the entry whose settings are kept; default: the one of the same repository (and name, if
     one is given). A hub revision is resolved to its commit. Errors: RegistryError (not found, no
-    safetensors, neither a vision-language nor a language model, remote code), Gated, ExpiredToken, HubUnreachable (and
-    no commit given).
+    safetensors, neither a vision-language nor a language model, remote code), Gated, ExpiredToken,
+    HubUnreachable (and no commit given).
     """
     if wanted.backend and wanted.backend not in BACKENDS:
         raise RegistryError(one_of("backend", wanted.backend, BACKENDS))
@@ -139,8 +142,9 @@ def propose(
     base = base or _existing_entry(repo, wanted.name, root)
     revision, facts = _look(repo, wanted.revision, root)
     backend, why_backend = _backend(wanted, base, facts, here)
+    dtype, why_dtype = _dtype(wanted, base, facts, here)
     views = IMAGE_FREE if _language(facts, here) else base.views if base else VIEWS
-    spec = _entry(repo, revision, backend, wanted, base, facts, views)
+    spec = _entry(repo, revision, backend, replace(wanted, dtype=dtype), base, facts, views)
     trusted = spec.trust_remote_code and bool(spec.notes.strip())
     code = _judge(repo, backend, facts, here, trusted)
     spec = parse(to_dict(spec), f"register-model {repo}")
@@ -157,7 +161,8 @@ def propose(
     elif not machine.fits(gib, wanted.tensor_parallel, here.machine):
         obstacle = (
             obstacle
-            or f"too large for this machine: {room}; where it fits: sdgbias models enable {spec.name}"
+            or f"too large for this machine: {room}; where it fits: sdgbias models enable"
+            f" {spec.name}"
         )
     if not obstacle and backend == "vllm" and here.no_vllm:
         obstacle = (
@@ -172,8 +177,8 @@ def propose(
     size = f"{spec.params_b:g} billion parameters" if spec.params_b else "parameters unknown"
     verdicts = (
         (
-            f"model     {facts.family or 'family unknown'}, {size}, {spec.dtype}, licence"
-            f" {spec.licence or 'not stated'}{code}"
+            f"model     {facts.family or 'family unknown'}, {size}, {spec.dtype}{why_dtype},"
+            f" licence {spec.licence or 'not stated'}{code}"
         ),
         f"revision  {revision}",
         f"backend   {backend}: {why_backend}",
@@ -243,7 +248,7 @@ def _entry(
         reason="not checked yet",
         family=facts.family or (base.family if base else ""),
         params_b=params,
-        dtype=wanted.dtype or (base.dtype if base else facts.dtype),
+        dtype=wanted.dtype,
         batch_size=wanted.batch_size
         or (base.batch_size if base else 256 if backend == "vllm" else _batch_size(params)),
         max_new_tokens=base.max_new_tokens if base else {},
@@ -259,6 +264,21 @@ def _batch_size(params_b: float | None) -> int:
     """A starting value in prompts per batch; bigger models leave less room for activations."""
     steps = ((0.1, 32), (1.0, 16), (9.0, 8))
     return next((size for limit, size in steps if params_b is not None and params_b < limit), 4)
+
+
+def _dtype(
+    wanted: Request, base: ModelSpec | None, facts: ModelFacts, here: Host
+) -> tuple[str, str]:
+    """(dtype, reason in brackets, '' where it is the requested or the config's one)."""
+    if wanted.dtype or base or facts.dtype == "float32" or not facts.params:
+        return wanted.dtype or (base.dtype if base else facts.dtype), ""
+    if facts.params <= FLOAT32_PARAMS:
+        return "float32", f" (config: {facts.dtype}; small enough for float32)"
+    gib = machine.need(machine.weights_gib(facts.params, "float32"), wanted.tensor_parallel)
+    cpu = not here.machine.gpus and not wanted.gpu  # option gpu: it runs on another machine
+    if cpu and machine.fits(gib, wanted.tensor_parallel, here.machine):
+        return "float32", f" (config: {facts.dtype}; no GPU here)"
+    return facts.dtype, ""
 
 
 def _backend(

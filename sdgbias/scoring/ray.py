@@ -325,7 +325,8 @@ def connect(address: str) -> Any:
         )
         raise InfrastructureError(
             f"--ray {address}: no Ray cluster answers ({why}); start one: ray start --head, and"
-            " give all of it the same RAY_AUTH_MODE and RAY_AUTH_TOKEN; see docs/how-to/operations.md"
+            " give all of it the same RAY_AUTH_MODE and RAY_AUTH_TOKEN; see"
+            " docs/how-to/operations.md"
         ) from None
     for name in ("ray", "ray.data"):
         logging.getLogger(name).setLevel(logging.CRITICAL)

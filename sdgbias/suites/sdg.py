@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -20,11 +21,14 @@ from sdgbias.methods import metrics, stats
 from sdgbias.methods.answers import TRUNCATED, parse_number, read_letter, with_first_digit
 from sdgbias.methods.bounds import between, fill
 from sdgbias.methods.cade import Numerics, argmax_view, decide, streams
-from sdgbias.methods.search import Kind, SearchResult, constants, take, tune
+from sdgbias.methods.protocol import constants
 from sdgbias.suites import sdg_censoring
 from sdgbias.suites.sdg_metrics import candidates, metric_rows, present_options
 from sdgbias.suites.suite import Abilities, EvalSettings, Scored
 from sdgbias.types import DIGITS, GENERATED, OPTION_LETTERS, SDG, TESTS, ContextTest, Task, View
+
+if TYPE_CHECKING:
+    from sdgbias.methods.search import Kind, SearchResult
 
 NAME = SDG
 #: Bumped when the processing of scores changes (parsing an answer, a metric), so that older runs
@@ -307,6 +311,8 @@ def run_test(
     """Predictions of every view and of CADE for one task x test. Where scores are withheld, a view
     chooses the largest of the known ones, and CADE takes the others at their bounds; InputError
     with numerics other than `exact`, for which the bounds don't hold."""
+    from sdgbias.methods.search import take, tune  # numba: not for those who only need an id
+
     present = present_options(items, task)
     found = {view: view_logits(scored, items, task, test, view) for view in View}
     logits = {view: z for view, (_, z, _) in found.items()}

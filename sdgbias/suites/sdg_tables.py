@@ -69,7 +69,10 @@ def check_predictions(predictions: pd.DataFrame, items: dict[Task, pd.DataFrame]
     from sdgbias.benchmark import quality
 
     verdict = quality.check(
-        "predictions", predictions, tables={f"items_{task}": table for task, table in items.items()}
+        "predictions",
+        predictions,
+        tables={f"items_{task}": table for task, table in items.items()},
+        direct=True,
     )
     for finding in (*verdict.of("gate"), *verdict.of("quarantine")):
         raise GateError(

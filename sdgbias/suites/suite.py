@@ -6,13 +6,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import pandas as pd
 
-from sdgbias.methods.cade import Numerics
-from sdgbias.methods.search import Kind
 from sdgbias.types import ANSWER_TOKENS, ModelSpec
+
+if TYPE_CHECKING:
+    from sdgbias.methods.cade import Numerics
+    from sdgbias.methods.search import Kind
 
 #: Which multiple-choice answers are generated.
 Generation = Literal["T1", "all", "views", "none"]
@@ -97,7 +99,8 @@ class Suite:
     per_benchmark: runs on different benchmarks are different results (data sets); the newer does
     not replace the older. held_out: only split 'test' is reported, because CADE is tuned on the
     rest; so draws, extra prompts and searches matter. signatures: answers lean in a direction (bias
-    signatures). needs_pictures: a language model can't be asked. private: pictures show people; they are blurred until a reader reveals them.
+    signatures). needs_pictures: a language model can't be asked. private: pictures show people;
+    they are blurred until a reader reveals them.
     """
 
     name: str

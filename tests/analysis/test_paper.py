@@ -3,168 +3,32 @@ the same model's only."""
 
 from __future__ import annotations
 
-import csv
-import io
-import json
-from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
 
-from sdgbias import cli, store
+from sdgbias import store
 from sdgbias.analysis import paper as tables
 from sdgbias.analysis.paper import benchmark, formats, results, studies
 from sdgbias.analysis.paper import printed as paper
-from sdgbias.analysis.paper.cells import MADE, NOT_ANALYSED, NOT_RUN, Cell, Table
+from sdgbias.analysis.paper.cells import MADE, NOT_ANALYSED, NOT_RUN, Cell
 from sdgbias.analysis.rows import row, table
 from sdgbias.benchmark.prompts import prompt_texts
 from sdgbias.errors import UsageError
-from sdgbias.methods.stats import Estimate
 from sdgbias.suites.sdg_tables import item_cards
 from sdgbias.types import PILLARS, ContextTest, Task, View
-from tests.builders.results import NAMED, copied, publish_models
-
-TESTS = ("T1", "T2", "T3", "T4", "T5")
-LLAVA, TINY, QWEN = "LLaVA-v1.5-7B (measured)", "tiny-llava (embedded)", "qwen2.5-vl-7b (planted)"
-
-
-@pytest.fixture(scope="module")
-def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return publish_models(tmp_path_factory.mktemp("bare") / "r.duckdb")
-
-
-def studied() -> pd.DataFrame:
-    """A few rows of each study that a table reads; values are 0.5 plus what the test looks for."""
-
-    def at(value: float) -> Estimate:
-        return Estimate(value, 48, value - 0.1, value + 0.1)
-
-    made = [row("methods", "accuracy", at(0.51), test=t, method="post_hoc") for t in ("T1", "all")]
-    made += [
-        row("methods", "accuracy", at(0.34), test=t, method="always_b") for t in (*TESTS, "all")
-    ]
-    made += [
-        row("methods", "not_run", float("nan"), method="vcd", note="extra pass noise was not asked")
-    ]
-    made += [row("methods", "mae", at(8.5), task="regression", test="T2", method="vdd")]
-    for i, step in enumerate(("+alpha", "+lambda", "+beta", "+tau")):
-        made.append(
-            row(
-                "ablation",
-                "accuracy",
-                at(0.55 + i / 100),
-                test="T1",
-                method=step,
-                by="mode",
-                level="retuned",
-            )
-        )
-        made.append(
-            row(
-                "ablation",
-                "step_gain",
-                at(0.01),
-                test="T1",
-                method=step,
-                by="mode",
-                level="retuned",
-            )
-        )
-    made += [
-        row(
-            "streams",
-            "accuracy",
-            at(0.58 + i / 100),
-            test=t,
-            method="img",
-            by="divergence",
-            level="js",
-        )
-        for i, t in enumerate(TESTS)
-    ]
-    made += [
-        row(
-            "perturbation",
-            "share_optimistic",
-            at(0.61),
-            test="T1",
-            method="q_only",
-            by="order",
-            level="reversed",
-        )
-    ]
-    made += [
-        row("directions", "full_minus_ctx_q", at(0.02), test="T1", method="full", pillar=p)
-        for p in ("all", *PILLARS)
-    ]
-    made += [
-        row(
-            "directions",
-            "full_minus_ctx_q",
-            at(0.03),
-            test="T2",
-            method="full",
-            pillar=PILLARS[0],
-            indicator="stunting",
-        )
-    ]
-    made += [
-        row(
-            "regression",
-            "mae",
-            at(12.5),
-            task="regression",
-            test="T2",
-            method="cade",
-            by="target",
-            level="under5_mort",
-        )
-    ]
-    made += [row("regression", "mae_macro", at(3.25), task="regression", test="T5", method="full")]
-    for split, values in (("val", (0.50, 0.62, 0.62)), ("test", (0.45, 0.57, 0.60))):
-        for x, value in zip((0.5, 1.0, 1.5), values, strict=True):
-            made.append(
-                row("sweep", "accuracy", at(value), test="T1", method=split, by="alpha", x=x)
-            )
-    made += [row("sweep", "optimum", 0.82, test="T1", by="alpha")]
-    made += [row("paired", "accuracy_gain", at(0.04), test="all", method="cade", p=0.03)]
-    return table(made)
-
-
-@pytest.fixture(scope="module")
-def full(bare: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = copied(bare, tmp_path_factory.mktemp("full") / "r.duckdb")
-    store.replace(path, "llava-1.5-7b-0", {"study_rows": studied()})
-    return path
-
-
-@cache
-def everything(path: Path) -> dict[str, Table]:
-    return {t.item: t for t in tables.build(results.load(path), ["all"])}
-
-
-def build(path: Path, item: str) -> Table:
-    return everything(path)[item]
-
-
-def cell(t: Table, column: str, *labels: str) -> Cell:
-    [found] = [r for r in t.rows if r.labels == labels]
-    return found.cells[[c.name for c in t.columns].index(column)]
-
-
-def stored(
-    path: Path, model: str, metric: str, method: str, test: str, task: str = "mcq"
-) -> pd.Series:
-    sql = """SELECT value, n, ci_low, ci_high FROM metrics WHERE model = ? AND metric = ? AND
-             method = ? AND test = ? AND task = ?
-             AND pillar = 'all' AND indicator = 'all'"""
-    found = store.query(path, sql, [model, metric, method, test, task])
-    assert len(found) == 1
-    return found.iloc[0]
-
+from tests.builders.paper_tables import (
+    LLAVA,
+    QWEN,
+    TESTS,
+    TINY,
+    build,
+    cell,
+    stored,
+)
+from tests.builders.results import copied
 
 # -- what stands beside what
 # ----------------------------------------------------------------------
@@ -554,109 +418,3 @@ def test_letters_are_shares_of_answers(bare: Path) -> None:
 
 # -- pages
 # ----------------------------------------------------------------------
-
-
-def test_names_in_any_case_and_controls_beside_table_h() -> None:
-    assert tables.chosen(["h"]) == ["H", "controls"] and tables.chosen(["FIG3", "fig3", "k"]) == [
-        "fig3",
-        "K",
-    ]
-    assert tables.chosen(["all"]) == list(tables.ITEMS)
-    assert set(tables.ITEMS) - set(tables.chosen([])) == set(studies.PLAIN)
-    with pytest.raises(UsageError, match="--table: unknown table '7'; valid: 1, 2, 3, A, B"):
-        tables.chosen(["7"])
-
-
-def test_text_fits_120_columns_and_says_what_is_missing(full: Path) -> None:
-    e = results.load(full)
-    made = list(everything(full).values())
-    text = formats.text(made, e.runs)
-    some = ["G", "fig4", "letters"]
-    assert formats.text(tables.build(e, some), e.runs) == formats.text(
-        [everything(full)[name] for name in some], e.runs
-    )
-    assert max(len(line) for line in text.splitlines()) <= 120
-    for t in made:
-        assert t.title in text
-    assert "llava-1.5-7b (measured): run llava-1.5-7b-0, benchmark 0123456789abcdef" in text
-
-
-def test_a_column_that_says_nothing_is_left_out(bare: Path) -> None:
-    def shown(model: str) -> bool:
-        text = formats.text(tables.build(results.load(bare, [model]), ["fig4"]), [])
-        return any(line.endswith("  the text says") for line in text.splitlines())
-
-    assert shown("llava-1.5-7b") and not shown("tiny-llava")
-
-
-def test_csv_and_json_hold_every_cell(full: Path) -> None:
-    e = results.load(full)
-    made = list(everything(full).values())
-    said = [c for t in made for r in t.rows for c in r.cells if c.status or c.paper]
-    lines = list(csv.DictReader(io.StringIO(formats.as_csv(made))))
-    assert len(lines) == len(said) and list(lines[0]) == list(formats.CSV_COLUMNS)
-    read = json.loads(formats.as_json(made, e.runs))
-    assert sum(len(t["cells"]) for t in read["tables"]) == len(said) and {
-        r["model"] for r in read["runs"]
-    } == set(NAMED)
-    [line] = [
-        c
-        for t in read["tables"]
-        if t["item"] == "H"
-        for c in t["cells"]
-        if c["row"] == f"{LLAVA} | Ours" and c["column"] == "T3"
-    ]
-    assert (
-        line["paper"] == 0.55
-        and line["paper_printed"] == "0.55"
-        and line["status"] == "measured"
-        and line["ci_low"] < line["value"]
-    )
-    counted = {k: sum(1 for c in said if c.status.split(":")[0] == k) for k in read["counts"]}
-    assert read["counts"] == counted and counted["measured"] > 100 and counted["not run"] > 100
-
-
-def test_footnotes_name_the_contradictions_and_what_ours_is(full: Path) -> None:
-    by_item = {t.item: " ".join(t.footnotes) for t in everything(full).values()}
-    assert (
-        "-10.09 %" in by_item["I"]
-        and "0.396" in by_item["H"]
-        and "0.130 s" in by_item["L"]
-        and "Sec. 3.2" in by_item["J"]
-    )
-    assert (
-        "Planted:" in by_item["H"]
-        and "Embedded:" in by_item["H"]
-        and "Embedded:" not in by_item["G"]
-    )
-
-
-def test_markdown_cell_shows_value_interval_n_and_paper(full: Path) -> None:
-    text = formats.markdown(build(full, "1"))
-    assert "| 0.510 (0.41..0.61, n 48); paper 0.34 |" in text and "| not run; paper 0.57 |" in text
-
-
-def test_command_prints_writes_and_refuses(full: Path, tmp_path: Path) -> None:
-    def run(*options: str) -> str:
-        found = CliRunner().invoke(
-            cli.app, ["reproduce", "--results", str(full), *options], catch_exceptions=False
-        )
-        assert found.exit_code == 0
-        return found.stdout
-
-    printed = run("--table", "H", "--model", "llava-1.5-7b")
-    assert "Controls beside Table H" in printed and "InstructBLIP" not in printed.split("* ")[0]
-    assert printed.rstrip().splitlines()[-1].startswith("2 tables, ")
-    assert {t["item"] for t in json.loads(run("--json", "--table", "g"))["tables"]} == {"G"}
-    assert run("--csv", "--table", "fig3").startswith("item,row,column,")
-    run("--out", str(tmp_path), "--table", "A", "--table", "controls")
-    assert sorted(p.name for p in tmp_path.iterdir()) == [
-        "controls.csv",
-        "controls.md",
-        "table_A.csv",
-        "table_A.md",
-    ]
-    with pytest.raises(UsageError, match="give one of"):
-        run("--csv", "--json")
-    with pytest.raises(UsageError, match="unknown table"):
-        run("--table", "Z")

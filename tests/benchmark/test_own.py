@@ -119,7 +119,10 @@ def test_separators_encodings_and_quotes(tmp_path: Path) -> None:
     assert "UTF-16" in faults(folder)[0]
     (folder / "items.csv").write_text(good + 'q99,"an open quote,one,two\n')
     assert "items.csv:42: a double quote is opened and not closed" in faults(folder)[0]
-    quoted = 'q99,"two\nlines, quoted",one,two,three,A,,,test,b1,red\nq100,?,one,two,three,D,,,val,b1,red\n'
+    quoted = (
+        'q99,"two\nlines, quoted",one,two,three,A,,,test,b1,red\n'
+        "q100,?,one,two,three,D,,,val,b1,red\n"
+    )
     (folder / "items.csv").write_text(good + quoted)
     assert [f.split(":")[1] for f in faults(folder)] == ["44"]  # lines of the file, not rows
 

@@ -13,14 +13,8 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from sdgbias.benchmark.release.predictions import (
-    parse_level,
-    prepare,
-    read_params,
-    read_tables,
-    reservations,
-    run,
-)
+from sdgbias.benchmark.release.prediction_tables import parse_level, read_tables
+from sdgbias.benchmark.release.predictions import prepare, read_params, reservations, run
 from sdgbias.cli import app
 from sdgbias.errors import InputError, StoreError, UsageError
 from sdgbias.methods.cade import Numerics, decide, streams

@@ -94,7 +94,8 @@ class Family:
     none; ``given``: arguments of it; ``special``: tokens that the tokenizer names as attributes;
     ``template``: what stands for a picture in the chat template, '' for no template at all;
     ``config``: values by path ('text_config.x'); ``images``, ``videos``, ``sounds``: classes;
-    ``named``: whether the tokenizer has attributes for the tokens that the processor reads off it."""
+    ``named``: whether the tokenizer has attributes for the tokens that the processor reads off
+    it."""
 
     processor: str = ""
     given: Mapping[str, Any] = field(default_factory=dict)
@@ -333,7 +334,8 @@ def fit_pictures(processor: Any, config: Any) -> None:
 
 
 def tokenizer(named: list[str], attributes: Mapping[str, str]) -> Any:
-    """One token per byte beside the special ones; ``attributes``: those that the tokenizer names."""
+    """One token per byte beside the special ones; ``attributes``: those that the tokenizer
+    names."""
     special = list(dict.fromkeys((*_BASE, *attributes.values(), *named, "|SPEAKER|", "|NEWLINE|")))
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     words = {token: at for at, token in enumerate([*special, *alphabet])}

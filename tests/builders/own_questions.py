@@ -12,7 +12,8 @@ name: dots
 title: Counting dots
 version: 1
 items: items.csv
-columns: {id: id, question: question, options: [a, b, c], answer: answer, image: picture, context: hint, split: split}
+columns: {id: id, question: question, options: [a, b, c], answer: answer,
+          image: picture, context: hint, split: split}
 cluster_by: batch
 groups: [colour]
 """

@@ -372,16 +372,27 @@ def save_people(tables: Tables, folder: Path) -> Path:
     return folder
 
 
-def check(
-    table: str, tables: Tables, folder: Path, suites: Path = SUITES, split: str = "id"
-) -> Verdict:
-    """quality.check with the other tables at hand; of images with what its shards (written into
-    ``folder``) say."""
+def stored(table: str, tables: Tables, folder: Path) -> pd.DataFrame:
+    """A table; of images with what its shards (written into ``folder``) say."""
     frame = tables[table]
     if table in _PICTURES and {"shard", "image_id", "n_parts"} <= set(frame):
         write_shards(tables, folder, _PICTURES[table])
         frame = stored_facts(folder, frame)
-    return quality.check(table, frame, suites, tables, split)
+    return frame
+
+
+def check(
+    table: str, tables: Tables, folder: Path, suites: Path = SUITES, split: str = "id"
+) -> Verdict:
+    """quality.check with the other tables at hand, which must give the same verdict with and
+    without Great Expectations."""
+    frame = stored(table, tables, folder)
+    verdict = quality.check(table, frame, suites, tables, split)
+    direct = quality.check(table, frame, suites, tables, split, direct=True)
+    assert (direct.findings, direct.counts) == (verdict.findings, verdict.counts)
+    assert (direct.rows_ok == verdict.rows_ok).all() and direct.skipped == verdict.skipped
+    pd.testing.assert_frame_equal(direct.quarantine, verdict.quarantine)
+    return verdict
 
 
 def only(folder: Path, *rules: str) -> Path:

@@ -23,20 +23,23 @@ SITE = textwrap.dedent("""
         end = time.monotonic() + 200
 
         def note(kind, prompts):
-            line = "".join(f"{kind}\\t{os.getpid()}\\t{os.environ.get('OMP_NUM_THREADS')}\\t{hash_of(p)}\\n" for p in prompts)
+            head = f"{kind}\\t{os.getpid()}\\t{os.environ.get('OMP_NUM_THREADS')}"
+            line = "".join(f"{head}\\t{hash_of(p)}\\n" for p in prompts)
             file = os.open(os.environ["PLANTED_LOG"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
             os.write(file, line.encode())
             os.close(file)
 
         def hash_of(prompt):
             import hashlib
-            return hashlib.sha256(f"{prompt.candidates}|{prompt.image_id}|{prompt.text}".encode()).hexdigest()[:16]
+            text = f"{prompt.candidates}|{prompt.image_id}|{prompt.text}"
+            return hashlib.sha256(text.encode()).hexdigest()[:16]
 
         def together():
             while time.monotonic() < end:
                 with open(os.environ["PLANTED_LOG"]) as log:
-                    if len({line.split("\\t")[1] for line in log if line.endswith("\\n")}) >= int(os.environ["PLANTED_ENGINES"]):
-                        return
+                    engines = {line.split("\\t")[1] for line in log if line.endswith("\\n")}
+                if len(engines) >= int(os.environ["PLANTED_ENGINES"]):
+                    return
                 time.sleep(0.05)
 
         def candidate_scores(self, prompts):

@@ -104,8 +104,8 @@ def scores(e: Planted, *prompts: Prompt) -> np.ndarray:
 
 
 def test_without_an_oracle_nothing_has_changed() -> None:
-    """Logits and fingerprint as they were before oracles existed: docs/explanation/architecture.md and stored
-    runs rest on them."""
+    """Logits and fingerprint as they were before oracles existed: docs/explanation/architecture.md
+    and stored runs rest on them."""
     old = Planted(
         replace(
             SPEC,

@@ -38,7 +38,8 @@ def test_every_family_loads_with_pillow_pixels_and_its_own_video_processor(
 def test_torchvision_is_imported_beside_this_torch() -> None:
     """In a new process, in the order of the package: engines first, then transformers."""
     code = (
-        "import sdgbias.engines, torchvision, torch; from transformers import Qwen2VLVideoProcessor;"
+        "import sdgbias.engines, torchvision, torch;"
+        " from transformers import Qwen2VLVideoProcessor;"
         " assert hasattr(torch.ops.torchvision, 'nms'); Qwen2VLVideoProcessor()"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

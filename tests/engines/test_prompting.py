@@ -145,7 +145,8 @@ def vocabulary(*tokens: str, special: tuple[str, ...] = ()) -> SimpleNamespace:
 
 
 def test_every_single_token_of_a_candidate_counts_in_the_order_of_ids() -> None:
-    """\u0120B, a special C and AB: one way to say A plainly, two with a space, none that is special."""
+    """\u0120B, a special C and AB: one way to say A plainly, two with a space, none that is
+    special."""
     tokens = ("\u0120A", "A", "\u2581A", "B", "AB", "C", "\u0120C")
     found = find_candidates(vocabulary(*tokens, special=("C",)), "ABC")
     assert found.ids == {"A": (10, 11, 12), "B": (13,), "C": (16,)}

@@ -264,7 +264,8 @@ def test_an_engine_that_hangs_ends_with_its_parent(tmp_path: Path) -> None:
         from pathlib import Path
         from sdgbias.engines.subprocess import ChildEngine
         from sdgbias.types import ModelSpec, Prompt
-        engine = ChildEngine(ModelSpec("m", "M", "planted", "planted", "local", True), Path(), Path({str(python)!r}))
+        spec = ModelSpec("m", "M", "planted", "planted", "local", True)
+        engine = ChildEngine(spec, Path(), Path({str(python)!r}))
         print(engine.child.pid, flush=True)
         engine.candidate_scores([Prompt("x", "AB")])
     """

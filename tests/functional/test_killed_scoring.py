@@ -36,9 +36,13 @@ SCORE = textwrap.dedent("""
                 log.write("".join(p.text + "\\\\n" for p in prompts))
             return super().candidate_scores(prompts)
 
-    spec = ModelSpec(name="p", title="p", backend="planted", repo="planted/planted", revision="local", state="enabled", batch_size=int(sys.argv[2]))
+    spec = ModelSpec(
+        name="p", title="p", backend="planted", repo="planted/planted", revision="local",
+        state="enabled", batch_size=int(sys.argv[2]),
+    )
     rows = [("mcq", n, "T5", "q_only", f"question {n:04d}", "", "ABC") for n in range(1500)]
-    plan = make_plan(pd.DataFrame(rows, columns=["task", "item_id", "test", "view", "text", "image_id", "candidates"]), "f").distinct
+    columns = ["task", "item_id", "test", "view", "text", "image_id", "candidates"]
+    plan = make_plan(pd.DataFrame(rows, columns=columns), "f").distinct
     cache = ScoreCache(Path(sys.argv[1]), "p", "f")
     with cache.exclusive():
         missing = plan[~plan["key"].isin(cache.read("scores")["key"])]

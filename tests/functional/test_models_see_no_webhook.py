@@ -16,7 +16,8 @@ from tests.builders.commands import add_model
 SPY = """
 import os, pathlib, sys
 if "evaluate" in sys.orig_argv:
-    pathlib.Path(os.environ["SPY"]).write_text("\\n".join(f"{name}={value}" for name, value in os.environ.items()))
+    seen = "\\n".join(f"{name}={value}" for name, value in os.environ.items())
+    pathlib.Path(os.environ["SPY"]).write_text(seen)
 """
 
 

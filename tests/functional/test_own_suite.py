@@ -55,8 +55,8 @@ def test_the_how_to_runs_as_written(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Ten options, 200 questions in 50 clusters about as many pictures; a planted model that sees pictures
-    and always leans to the last option."""
+    """Ten options, 200 questions in 50 clusters about as many pictures; a planted model that sees
+    pictures and always leans to the last option."""
     at = tmp_path_factory.mktemp("planted")
     yaml = LEAST.format(items="items.jsonl", options=", ".join(LETTERS)).replace(
         "answer: answer}", "answer: answer, image: picture}"

@@ -29,7 +29,8 @@ BATCH = 16
 LOOPBACK = textwrap.dedent("""
     import fcntl, socket, struct, sys
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
-        fcntl.ioctl(s, 0x8914, struct.pack("16sh14x", b"lo", 0x1 | 0x40))  # SIOCSIFFLAGS: IFF_UP | IFF_RUNNING
+        # SIOCSIFFLAGS: IFF_UP | IFF_RUNNING
+        fcntl.ioctl(s, 0x8914, struct.pack("16sh14x", b"lo", 0x1 | 0x40))
     print("up", flush=True)
     sys.stdin.read()
 """)

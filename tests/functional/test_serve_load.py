@@ -1,4 +1,5 @@
-"""`sdgbias serve` under more connections at once than it has threads: they wait, none is refused."""
+"""`sdgbias serve` under more connections at once than it has threads: they wait, none is
+refused."""
 
 from __future__ import annotations
 

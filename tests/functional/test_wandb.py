@@ -18,6 +18,7 @@ from sdgbias.cli import wandb
 from sdgbias.errors import InfrastructureError, UsageError
 from sdgbias.report.wandb import night as wandb_night
 from sdgbias.report.wandb import sync, team_report
+from sdgbias.report.wandb.sections import report_sections
 from tests.builders.commands import environment, ok, refused, sdgbias
 from tests.builders.results import BENCHMARK, publish_fake
 from tests.builders.wandb_server import KEY, Server, wandb_server
@@ -234,7 +235,7 @@ def cell(text: str, row: str, column: str) -> str:
 
 
 def test_the_reports_text_has_the_stores_figures(results: Path) -> None:
-    found = {s.title: s.markdown for s in team_report.sections(results)}
+    found = {s.title: s.markdown for s in report_sections(results)}
     assert list(found) == [
         "What was measured",
         "Leaderboard",
@@ -295,9 +296,9 @@ def test_the_report_reaches_the_server(
         assert view["id"] == "VmlldzoxMjM0", "the Report of before, not a second one"
         blocks = sent_blocks(server)
         headings = [b["children"][0]["text"] for b in blocks if b["type"] == "heading"]  # type: ignore[index]
-        assert headings == [s.title for s in team_report.sections(results)]
+        assert headings == [s.title for s in report_sections(results)]
         assert [b["content"] for b in blocks if b["type"] == "markdown-block"] == [
-            s.markdown for s in team_report.sections(results)
+            s.markdown for s in report_sections(results)
         ]
         [grid] = [b["metadata"] for b in blocks if b["type"] == "panel-grid"]
         plots = [p["config"] for p in grid["panelBankSectionConfig"]["panels"]]  # type: ignore[index]

@@ -99,7 +99,8 @@ def test_bca_by_its_formula() -> None:
         np.array([0.4]),
         np.array([[0.0], [0.0], [0.0], [3.0]]),
     )
-    low, high = stats.interval(value, draws, left)
+    many = np.ones(10**6)
+    low, high = stats.interval(value, draws, left, sizes=many)
     shift = norm.ppf((399 + 0.5) / 999)  # 399 draws below, one equal
     bend = (3 * 0.75**3 - 2.25**3) / (
         6 * (3 * 0.75**2 + 2.25**2) ** 1.5
@@ -107,9 +108,9 @@ def test_bca_by_its_formula() -> None:
     for found, z in ((low[0], -1.959964), (high[0], 1.959964)):
         level = norm.cdf(shift + (shift + z) / (1 - bend * (shift + z)))
         assert found == pytest.approx(0.001 + level * 0.998, abs=1e-6)
-    plain = stats.interval(value, draws)
+    plain = stats.interval(value, draws, sizes=many)
     assert (plain[0][0], plain[1][0]) == pytest.approx(
-        (0.001 + 0.025 * 0.998, 0.001 + 0.975 * 0.998)
+        (0.001 + 0.025 * 0.998, 0.001 + 0.975 * 0.998), abs=2e-6
     )
 
 
@@ -140,3 +141,27 @@ def test_coverage_of_clustered_differences(kind: stats.Interval) -> None:
         ).estimate()
         covered += e.low <= 0.5 <= e.high
     assert abs(covered / 300 - 0.95) < 4 * np.sqrt(0.95 * 0.05 / 300)
+
+
+@pytest.mark.parametrize("places", [5, 8])
+@pytest.mark.parametrize("kind", ["percentile", "bca"])
+def test_coverage_with_few_places(kind: stats.Interval, places: int) -> None:
+    """Without the widening 83 to 88 % of these intervals cover."""
+    rng = np.random.default_rng(places)
+    covered = 0
+    for k in range(300):
+        place = np.repeat(np.arange(places), rng.integers(5, 30, places))
+        x = rng.normal(0, 0.5, places)[place] + rng.normal(0, 1, place.size)
+        e = stats.bootstrap(x, place, 400, seed=k, kind=kind).estimate()
+        covered += e.low <= 0 <= e.high
+    assert covered / 300 > 0.95 - 3 * np.sqrt(0.95 * 0.05 / 300), covered / 300
+
+
+def test_widening_is_that_of_t_and_nothing_below_five() -> None:
+    wide = stats.widening([1.5, 5, 10, 10**6])
+    assert wide[0] == stats.widening(2)
+    assert wide[1] == pytest.approx(2.776445 * np.sqrt(5 / 4) / 1.959964, abs=1e-6)
+    assert wide[2] == pytest.approx(2.262157 * np.sqrt(10 / 9) / 1.959964, abs=1e-6)
+    assert wide[3] == pytest.approx(1.0, abs=1e-5)
+    few = stats.bootstrap(np.arange(8.0), [1, 2, 3, 4] * 2, 50).estimate()
+    assert few.too_few and np.isnan([few.low, few.high]).all()

@@ -78,7 +78,6 @@ def test_empty_and_single_cluster() -> None:
 def test_reductions_of_group_values() -> None:
     v = np.array([[0.5, 0.8, 0.2], [0.5, np.nan, 0.4], [np.nan, np.nan, 0.4]])
     assert metrics.max_min(v) == pytest.approx([0.8 - 0.2, 0.5 - 0.4, np.nan], nan_ok=True)
-    assert metrics.min_max_ratio(v) == pytest.approx([0.2 / 0.8, 0.4 / 0.5, np.nan], nan_ok=True)
     assert metrics.difference(v, 0, 2) == pytest.approx([0.5 - 0.2, 0.5 - 0.4, np.nan], nan_ok=True)
 
 
@@ -103,12 +102,6 @@ def test_disparity_of_two_groups() -> None:
         d.value[0],
         d.p[0],
     ), "of two groups, max - min is the size of the difference"
-    ratio = stats.disparity(means, metrics.min_max_ratio, ratio=True)
-    assert (
-        ratio.value[0] == pytest.approx(0.5 / 0.8)
-        and ratio.low[0] < 0.625 < ratio.high[0]
-        and np.isnan(ratio.p[0])
-    )
 
 
 def test_change_of_a_disparity() -> None:
@@ -118,17 +111,7 @@ def test_change_of_a_disparity() -> None:
         np.column_stack([before, after, before]), group, np.arange(800), draws=1_000
     )
     d = stats.disparity(means, lambda v: metrics.difference(v, 1, 0))
-    pick = [
-        stats.Disparity(
-            d.value[i : i + 1],
-            d.n,
-            d.low[i : i + 1],
-            d.high[i : i + 1],
-            d.p[i : i + 1],
-            d.draws[:, i : i + 1],
-        )
-        for i in range(3)
-    ]
+    pick = [d.take([i]) for i in range(3)]
     narrower = stats.disparity_change(pick[0], pick[1])
     assert (
         narrower.value[0] == pytest.approx(0.1 - 0.3)
@@ -168,3 +151,39 @@ def test_max_min_of_equal_groups_covers_zero_and_rejects_as_stated() -> None:
         covered, rejected = covered + (d.low[0] == 0), rejected + (d.p[0] < 0.05)
     slack = 4 * np.sqrt(0.05 * 0.95 / 200)
     assert covered / 200 > 0.95 - slack and rejected / 200 < 0.05 + slack
+
+
+@pytest.mark.parametrize("places", [5, 8])
+def test_disparities_cover_with_few_places(places: int) -> None:
+    """Two groups in every place, and three, none of which differ. Without the widening 81 to 90 %
+    of the intervals hold zero."""
+    rng = np.random.default_rng(places)
+    covered = np.zeros(2)
+    for k in range(200):
+        place = np.repeat(np.arange(places), rng.integers(15, 40, places))
+        right = 1 / (1 + np.exp(-rng.normal(0, 1, places)[place]))
+        hit = (rng.random(place.size) < right).astype(float)
+        for i, groups in enumerate((2, 3)):
+            group = rng.integers(0, groups, place.size)
+            means = stats.group_means(hit, group, place, draws=200, seed=k, smallest=1)
+            reduction = (lambda v: metrics.difference(v, 1, 0), metrics.max_min)[i]
+            d = stats.disparity(means, reduction).estimate()
+            covered[i] += d.low <= 0 <= d.high
+    assert (covered / 200 > 0.95 - 3 * np.sqrt(0.95 * 0.05 / 200)).all(), covered / 200
+
+
+def test_a_compared_group_with_too_few_places_leaves_no_interval() -> None:
+    """Forty places, but one group lives in three of them: resampling can't tell how it varies."""
+    hits, rng = np.random.default_rng(0).integers(0, 2, 800).astype(float), np.random.default_rng(1)
+    place = np.repeat(np.arange(40), 20)
+    group = np.where(place < 3, "coast", np.where(rng.random(800) < 0.5, "hills", "plain"))
+    means = stats.group_means(hits, group, place, draws=200)
+    assert means.clusters.tolist() == [[3, 37, 37]]
+    others = stats.disparity(means, lambda v: metrics.difference(v, 1, 2))
+    assert others.estimate().clusters == 37 and np.isfinite([others.low[0], others.p[0]]).all()
+    for reduction in (metrics.max_min, lambda v: metrics.difference(v, 0, 2)):
+        d = stats.disparity(means, reduction)
+        assert d.estimate().too_few and np.isfinite(d.value[0])
+        assert np.isnan([d.low[0], d.high[0], d.p[0]]).all()
+        change = stats.disparity_change(d, others)
+        assert change.estimate().too_few and np.isnan([change.low[0], change.p[0]]).all()

@@ -18,6 +18,7 @@ from sdgbias.analysis.nights import BREACH, MISSING, PASS
 from sdgbias.errors import Busy
 from sdgbias.nightly import quarantine
 from sdgbias.nightly.regression import judge
+from sdgbias.nightly.regression.evidence import of_rule
 from sdgbias.nightly.regression.measured import Measured, RunMetrics
 from sdgbias.nightly.regression.policy import Policy, Rule
 from sdgbias.report.pages import night as page
@@ -103,7 +104,7 @@ def _judged() -> list[dict[str, object]]:
     rows = np.arange(400)
     answers = Measured(rows.astype(np.uint64), (rows < 200).astype(float), rows, {})
     new = RunMetrics({}, {"mcq": ["T1"]}, lambda task, test, metric, method: answers)
-    found = [e for rule in rules for e in judge.evidence(rule, new, None, "first run")]
+    found = [e for rule in rules for e in of_rule(rule, new, None, "first run")]
     return judge.apply_multiplicity(found, Policy(rules))
 
 

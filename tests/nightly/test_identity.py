@@ -4,6 +4,9 @@ makes the id and the key."""
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +16,9 @@ import pandas as pd
 import pytest
 
 from sdgbias import files, store
-from sdgbias.methods import stats
+from sdgbias.methods import protocol, stats
 from sdgbias.methods.labels import LetterGrams
-from sdgbias.methods.search import RANGES
-from sdgbias.methods.search import random as random_search
+from sdgbias.methods.protocol import RANGES
 from sdgbias.nightly import identity, plan
 from sdgbias.registry import entries
 from sdgbias.scoring import evaluate
@@ -65,8 +67,8 @@ def _unchanged(s: plan.Settings) -> set[str]:
         (LetterGrams, "name", "letter-grams-2", {SDG}),
         (stats, "SMALLEST", 30, {SDG}),
         (sdg, "ANALYSIS", "next", {FACET}),
-        (random_search, "SEARCH_SHARE", 0.3, {FACET}),
-        (random_search, "FINALISTS", 50, {FACET}),
+        (protocol, "SEARCH_SHARE", 0.3, {FACET}),
+        (protocol, "FINALISTS", 50, {FACET}),
         (stats, "LEVEL", 0.9, set()),
     ],
 )
@@ -152,3 +154,52 @@ def test_only_rooms_above_scoring_do_not_count() -> None:
     above = layers[: layers.index("sdgbias.scoring")]
     rooms = {name.strip() for layer in above for name in layer.split("|")}
     assert {f"sdgbias.{room}" for room in identity.ABOVE} == rooms - {"flows"}
+
+
+def test_every_file_of_the_weights_counts_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand models: each folder is listed once, not once per pattern."""
+    settings(tmp_path)
+    folder = tmp_path / "weights"
+    (folder / "additional_chat_templates").mkdir(parents=True)
+    for name in ("config.json", "model.safetensors", "additional_chat_templates/tool.jinja"):
+        (folder / name).write_text("1")
+    path = entry(tmp_path, "m", backend="hf", repo="local:weights", revision="local")
+
+    def key() -> str:
+        spec = entries.read(path)
+        return identity.key(spec, tmp_path, "b1", SUITES[SDG], EvalSettings(), ("code",))
+
+    keys = [key()]
+    for name in ("additional_chat_templates/tool.jinja", "config.json", "model.safetensors"):
+        (folder / name).write_text("22")
+        keys.append(key())
+    assert len(set(keys)) == 4
+    for name in ("notes.md", "additional_chat_templates/notes.md"):
+        (folder / name).write_text("not read by an engine")
+    listed: list[str] = []
+    listdir = os.listdir
+    monkeypatch.setattr(os, "listdir", lambda at: listed.append(os.fspath(at)) or listdir(at))
+    assert key() == keys[-1]
+    assert len(listed) == len(set(listed)) == 2
+
+
+def test_planning_a_night_loads_no_compiler(tmp_path: Path) -> None:
+    """numba and scipy took a third of the time of a dry run over a thousand models."""
+    s = settings(tmp_path, "m")
+    code = (
+        "import sys; from sdgbias.cli import main; sys.argv = sys.argv[1:]\n"
+        "try: main()\n"
+        "except SystemExit as end: print(end.code, *{'numba', 'scipy', 'torch'} & {*sys.modules})"
+    )
+    given = ["nightly", "--dry-run", "--benchmark", str(s.benchmarks[0])]
+    done = subprocess.run(
+        [sys.executable, "-c", code, "sdgbias", *given, "--results", str(s.results)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, entries.ENV_ROOT: str(tmp_path)},
+    )
+    assert "m                        sdg    will be scored (cpu)" in done.stdout
+    assert done.stdout.splitlines()[-1] == "0"

@@ -13,6 +13,7 @@ import pytest
 from sdgbias.analysis.nights import BREACH, INSUFFICIENT, MISSING, PASS, overall
 from sdgbias.methods import stats
 from sdgbias.nightly.regression import judge
+from sdgbias.nightly.regression.evidence import of_rule
 from sdgbias.nightly.regression.measured import Measured, RunMetrics
 from sdgbias.nightly.regression.policy import Policy, Rule
 
@@ -67,7 +68,7 @@ def judged(
     r: Rule, before: Any, after: Any, policy: Policy | None = None, **more: Any
 ) -> dict[str, Any]:
     [row] = judge.apply_multiplicity(
-        judge.evidence(r, side({"T1": after}, **more), side({"T1": before}, **more)),
+        of_rule(r, side({"T1": after}, **more), side({"T1": before}, **more)),
         policy or Policy((r,)),
     )
     return row
@@ -145,7 +146,7 @@ def test_floors_need_no_other_run() -> None:
     r = rule(allowed=None, at_least=0.5)
     for right, verdict in ((150, BREACH), (198, INSUFFICIENT), (300, PASS)):
         [row] = judge.apply_multiplicity(
-            judge.evidence(r, side({"T1": hits(right, 400)}), None, "first run"), Policy((r,))
+            of_rule(r, side({"T1": hits(right, 400)}), None, "first run"), Policy((r,))
         )
         assert (row["verdict"], row["side"], row["allowed"]) == (verdict, "at_least", 0.5)
         assert row["level"] == ""
@@ -153,7 +154,7 @@ def test_floors_need_no_other_run() -> None:
         assert row["ci_low"] < low <= high < row["ci_high"]
     top = rule(allowed=None, at_most=0.3)
     [row] = judge.apply_multiplicity(
-        judge.evidence(top, side({"T1": hits(200, 400)}), None), Policy((top,))
+        of_rule(top, side({"T1": hits(200, 400)}), None), Policy((top,))
     )
     assert row["verdict"] == BREACH and row["side"] == "at_most"
 
@@ -161,7 +162,7 @@ def test_floors_need_no_other_run() -> None:
 def test_what_is_missing_says_why() -> None:
     r = rule(required=True)
     [first] = judge.apply_multiplicity(
-        judge.evidence(r, side({"T1": hits(3, 40)}), None, "first run: nothing to compare with"),
+        of_rule(r, side({"T1": hits(3, 40)}), None, "first run: nothing to compare with"),
         Policy((r,)),
     )
     assert (first["verdict"], first["value"], first["note"], first["required"]) == (
@@ -171,14 +172,12 @@ def test_what_is_missing_says_why() -> None:
         True,
     )
     [other] = judge.apply_multiplicity(
-        judge.evidence(r, side({"T1": hits(3, 40)}), side({"T1": hits(3, 40)}, start=1000)),
+        of_rule(r, side({"T1": hits(3, 40)}), side({"T1": hits(3, 40)}, start=1000)),
         Policy((r,)),
     )
     assert other["note"].startswith("no question is in both runs")
     [absent] = judge.apply_multiplicity(
-        judge.evidence(
-            rule(methods=("img_q",)), side({"T1": hits(3, 40)}), side({"T1": hits(3, 40)})
-        ),
+        of_rule(rule(methods=("img_q",)), side({"T1": hits(3, 40)}), side({"T1": hits(3, 40)})),
         Policy((r,)),
     )
     assert absent["note"] == "this run has no accuracy for img_q"
@@ -187,7 +186,7 @@ def test_what_is_missing_says_why() -> None:
 def test_only_questions_of_both_runs_count() -> None:
     r = rule()
     [row] = judge.apply_multiplicity(
-        judge.evidence(r, side({"T1": hits(300, 400)}, start=100), side({"T1": hits(400, 400)})),
+        of_rule(r, side({"T1": hits(300, 400)}, start=100), side({"T1": hits(400, 400)})),
         Policy((r,)),
     )
     assert (
@@ -203,11 +202,11 @@ def test_all_tests_pool_what_both_were_asked_and_each_is_a_row_each() -> None:
         side({"T1": hits(200, 400), "T2": hits(100, 400)}),
         side({"T2": hits(300, 400), "T1": hits(300, 400), "T3": hits(1, 9)}),
     )
-    [row] = judge.apply_multiplicity(judge.evidence(rule(), new, old), Policy((rule(),)))
+    [row] = judge.apply_multiplicity(of_rule(rule(), new, old), Policy((rule(),)))
     assert (row["n"], row["before"], row["value"]) == (800, 0.75, 0.375)
     each = rule(tests=("each",))
     assert [
-        r["test"] for r in judge.apply_multiplicity(judge.evidence(each, new, old), Policy((each,)))
+        r["test"] for r in judge.apply_multiplicity(of_rule(each, new, old), Policy((each,)))
     ] == [
         "T1",
         "T2",
@@ -221,7 +220,7 @@ def test_holm_counts_every_test_of_a_model_but_not_floors() -> None:
     found = [
         e
         for r in [*many, rule(name="f", allowed=None, at_least=0.1)]
-        for e in judge.evidence(r, side({"T1": after}), side({"T1": before}))
+        for e in of_rule(r, side({"T1": after}), side({"T1": before}))
     ]
     rows = judge.apply_multiplicity(found, Policy(tuple(many)))
     assert rows[0]["p"] == pytest.approx(9 * alone) and "Holm over 9 tests" in rows[0]["note"]
@@ -257,9 +256,7 @@ def test_throughput_is_a_ratio_of_like_runs_only() -> None:
             **{k: v for k, v in other.items() if k != "engine"},
             "config": json.dumps({"engine": other.get("engine", {"seconds": 125.0})}),
         }
-        [found] = judge.apply_multiplicity(
-            judge.evidence(r, side({}, run=new), side({})), Policy((r,))
-        )
+        [found] = judge.apply_multiplicity(of_rule(r, side({}, run=new), side({})), Policy((r,)))
         return found
 
     assert row()["verdict"] == BREACH and row()["change"] == pytest.approx(
@@ -278,7 +275,7 @@ def test_failed_prompts_are_a_share_of_those_planned() -> None:
     r = Rule("f", "failed_share", at_most=0.01, min_n=20)
     for failed, verdict in ((0, PASS), (50, INSUFFICIENT), (500, BREACH)):
         [row] = judge.apply_multiplicity(
-            judge.evidence(r, side({}, run={**RUN, "n_failed": failed}), None), Policy((r,))
+            of_rule(r, side({}, run={**RUN, "n_failed": failed}), None), Policy((r,))
         )
         assert (row["verdict"], row["value"], row["n"]) == (verdict, failed / 5000, 5000)
 
@@ -315,9 +312,7 @@ def test_where_nothing_changed_a_breach_is_rarer_than_alpha() -> None:
         found = []
         for r in policy.rules:
             before, after = simulated(rng, 0.0)
-            found += judge.evidence(
-                r, side({"T1": after}, places=150), side({"T1": before}, places=150)
-            )
+            found += of_rule(r, side({"T1": after}, places=150), side({"T1": before}, places=150))
         wrong += overall(judge.apply_multiplicity(found, policy)) == BREACH
     assert wrong / nights <= policy.alpha + 2 * (0.05 * 0.95 / nights) ** 0.5
 
@@ -343,9 +338,7 @@ def test_a_loss_of_the_minimum_detectable_size_is_caught_four_times_out_of_five(
         found = []
         for i, r in enumerate(policy.rules):
             before, after = simulated(rng, drop if i == 0 else 0.0)
-            found += judge.evidence(
-                r, side({"T1": after}, places=150), side({"T1": before}, places=150)
-            )
+            found += of_rule(r, side({"T1": after}, places=150), side({"T1": before}, places=150))
         return judge.apply_multiplicity(found, policy)[0]
 
     size = float(np.mean([night(0.1)["mde"] for _ in range(20)]))

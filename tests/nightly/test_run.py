@@ -32,9 +32,14 @@ from sdgbias import errors
 from sdgbias.analysis import selfcheck
 from sdgbias.analysis.selfcheck import checks, pipeline, seeds
 from sdgbias.analysis.selfcheck.faults import instrument
-found = list(seeds.checks(seeds.Size(tuned=2, plain=40, items=500, draws=50, copies=20), instrument("order"), 0, pipeline.silent))
+size = seeds.Size(tuned=2, plain=40, items=500, draws=50, copies=20)
+found = tuple(seeds.checks(size, instrument("order"), 0, pipeline.silent))
+failed = tuple(checks.failed(found))
+verdict = selfcheck.Verdict(
+    found, failed, (), "small", 0, "b1", True, 0, 0, 0, 2, 40, 0.0, "order"
+)
 try:
-    selfcheck.gate(selfcheck.Verdict(tuple(found), tuple(checks.failed(found)), (), "small", 0, "b1", True, 0, 0, 0, 2, 40, 0.0, "order"))
+    selfcheck.gate(verdict)
 except errors.GateError as error:
     sys.exit(print(f"error: {error}") or error.exit_code)
 """

@@ -391,7 +391,7 @@ def test_folder_in_the_repository(root: Path) -> None:
     assert (spec.name, spec.family, spec.dtype, spec.params_b) == (
         "tiny_vlm",
         "llava",
-        "bfloat16",
+        "float32",  # so small: whatever the config states
         0.002,
     )  # 1000 x 2000
     assert (spec.revision, spec.batch_size, spec.state) == ("local", 32, "candidate")
@@ -402,10 +402,12 @@ def test_folder_in_the_repository(root: Path) -> None:
 
 @pytest.mark.parametrize(("kind", "size", "dtype"), [("F32", 4, "float32"), ("F16", 2, "bfloat16")])
 def test_dtype_of_weights_whose_config_names_none(
-    root: Path, kind: str, size: int, dtype: str
+    root: Path, kind: str, size: int, dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """4 bytes a parameter are float32, 2 are of half precision, whatever the header adds to them."""
+    """4 bytes a parameter are float32, 2 are of half precision, whatever the header adds to
+    them."""
     config = {k: v for k, v in VLM.items() if k != "dtype"}
+    monkeypatch.setattr(register, "FLOAT32_PARAMS", 0)
     folder = saved(root / "registry" / "weights" / "plain", config)
     header = json.dumps(
         {"w": {"dtype": kind, "shape": [100, 200], "data_offsets": [0, 20_000 * size]}}
@@ -413,7 +415,26 @@ def test_dtype_of_weights_whose_config_names_none(
     (folder / "model.safetensors").write_bytes(
         struct.pack("<Q", len(header)) + header + bytes(20_000 * size)
     )
-    assert propose(str(folder), root, SMALL).spec.dtype == dtype
+    assert propose(str(folder), root, BIG).spec.dtype == dtype
+
+
+def test_float32_where_half_precision_saves_nothing(root: Path, served: Hub) -> None:
+    """In half precision the answers of tiny-llava vary with the batch; bfloat16 pays on a GPU."""
+
+    def dtype(name: str, here: Host, **wanted: Any) -> tuple[str, str]:
+        found = propose(name, root, here, Request(**wanted))
+        return found.spec.dtype, found.verdicts[0]
+
+    small = str(saved(root / "registry" / "weights" / "small", VLM))  # 2 million parameters
+    for here in (SMALL, BIG):
+        assert dtype(small, here)[0] == "float32"
+    assert "float32 (config: bfloat16; small enough for float32)" in dtype(small, SMALL)[1]
+    assert dtype(small, SMALL, dtype="bfloat16")[0] == "bfloat16"
+    cpu = replace(SMALL, machine=Machine((), 64.0))  # 7.06 billion: 1.15 x 26.3 + 4 = 34.2 GiB
+    assert "float32 (config: bfloat16; no GPU here)" in dtype("open/Llava-7B", cpu)[1]
+    assert dtype("open/Llava-7B", cpu, gpu="h100")[0] == "bfloat16", "runs on another machine"
+    for here in (SMALL, BIG):  # does not fit into 8 GiB either way; has a GPU
+        assert dtype("open/Llava-7B", here)[0] == "bfloat16"
 
 
 def test_folder_elsewhere_is_marked(root: Path, tmp_path_factory: pytest.TempPathFactory) -> None:

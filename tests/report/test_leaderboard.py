@@ -108,7 +108,7 @@ def test_an_older_file_gets_it_when_a_page_first_opens_it(results: Path) -> None
 
     before = said()
     older(results)
-    # an older file doesn't know what its intervals count, so the signatures of a model read otherwise
+    # an older file doesn't know what its intervals count, so a model's signatures read otherwise
     after = said()
     assert after[:2] == before[:2] and all("Signature" in pages[2] for pages in (before, after))
     assert before[0].count("\n") == 7 and "+50.0" in before[1]

@@ -8,7 +8,8 @@ import pandas as pd
 import pytest
 
 from sdgbias import store
-from sdgbias.report.wandb import night, team_report
+from sdgbias.report.wandb import night
+from sdgbias.report.wandb.sections import report_sections
 
 COLUMNS = [
     "task",
@@ -61,7 +62,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_people_are_told_by_model_and_benchmark(results: Path) -> None:
     """As the page about people: a run on a second benchmark doesn't hide the first."""
-    found = {s.title: s.markdown for s in team_report.sections(results)}
+    found = {s.title: s.markdown for s in report_sections(results)}
     rows = [
         [c.strip() for c in line.strip("|").split(" | ")]
         for line in found["Disparities"].splitlines()

@@ -4,11 +4,9 @@ they refuse, and that they only read."""
 from __future__ import annotations
 
 import io
-import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from shutil import copytree
 
@@ -17,18 +15,15 @@ import pytest
 from starlette.testclient import TestClient
 
 from sdgbias import store
-from sdgbias.analysis import analyse
-from sdgbias.analysis.studies import paired
 from sdgbias.errors import UsageError
 from sdgbias.report import leaderboard
-from sdgbias.report.pages import compare
-from sdgbias.report.web import app, nights
+from sdgbias.report.web import app
 from sdgbias.report.web.site import Site
 from sdgbias.report.web.source import Results
-from tests.builders.nights import BROKEN, publish_nights, publish_persons
+from tests.builders.nights import BROKEN, publish_persons
 from tests.builders.nights import name as night_name
+from tests.builders.web_pages import BEFORE, RUN, text
 
-RUN, BEFORE = "fake-optimist-3", "fake-optimist-2"
 PAGES = (
     "/",
     "/nights",
@@ -46,41 +41,6 @@ PAGES = (
     f"/compare?a={BEFORE}&b={RUN}",
     f"/compare?a={RUN}&b=fake-pessimist-1",
 )
-
-
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = publish_nights(tmp_path_factory.mktemp("nights") / "sdgbias.duckdb")
-    answers = store.query(
-        path, "SELECT * EXCLUDE (run_id) FROM predictions WHERE run_id = ?", [RUN]
-    )
-    scores = store.query(path, "SELECT * EXCLUDE (run_id) FROM scores WHERE run_id = ?", [RUN])
-    estimate = pd.DataFrame(
-        [
-            {
-                "task": "regression",
-                "item_id": 1060,
-                "test": "T2",
-                "method": "full",
-                "split": "test",
-                "pred": "4",
-                "value": 41.5,
-                "error": 1.5,
-                "correct": True,
-            }
-        ]
-    )
-    store.replace(
-        path,
-        RUN,
-        {"predictions": pd.concat([answers, estimate], ignore_index=True), "scores": scores},
-    )
-    return path
-
-
-@pytest.fixture(scope="module")
-def client(results: Path) -> TestClient:
-    return TestClient(app.create(Site(Results(results))), base_url="http://127.0.0.1:8321")
 
 
 @contextmanager
@@ -101,13 +61,6 @@ def writing(path: Path) -> Iterator[None]:
         yield
     finally:
         holder.communicate(timeout=120)
-
-
-def text(html: str) -> str:
-    """What a reader reads: no tags, single spaces."""
-    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", html.split("<main")[1])).replace(
-        "\u00a0", " "
-    )
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -146,40 +99,17 @@ def test_nothing_can_be_written(client: TestClient, method: str) -> None:
     assert len(routes) > 12 and all(set(r.methods) <= {"GET", "HEAD"} for r in routes)
 
 
-def test_pages_leave_the_results_as_they_are(client: TestClient, results: Path) -> None:
-    before = {p: p.read_bytes() for p in sorted(results.parent.rglob("*")) if p.is_file()}
+def test_pages_leave_the_results_as_they_are(client: TestClient, served: Path) -> None:
+    before = {p: p.read_bytes() for p in sorted(served.parent.rglob("*")) if p.is_file()}
     for page in PAGES:
         client.get(page)
-    assert before == {p: p.read_bytes() for p in sorted(results.parent.rglob("*")) if p.is_file()}
+    assert before == {p: p.read_bytes() for p in sorted(served.parent.rglob("*")) if p.is_file()}
 
 
-def test_last_night_says_what_wants_a_person_first(client: TestClient) -> None:
-    said = text(client.get("/").text)
-    assert (
-        f"Last night {night_name(3)}" in said
-        and "fake-optimist breaches the policy (1 rule). 1 model failed." in said
-    )
-    assert (
-        "OutOfMemory: CUDA out of memory at batch size 1" in said
-        and "3 attempts" in said
-        and "quarantined until 2026-11-23" in said
-    )
-    assert "Planted, not measured: fake-optimist, fake-pessimist" in said
-    assert (
-        "3 answers differ from the last good run, 0 for the better" in said
-        and "wandb no network" in said
-    )
-    assert (
-        said.index("fake-optimist", said.index("Look"))
-        < said.index(BROKEN, said.index("Look"))
-        < said.index("fake-pessimist", said.index("Look"))
-    )
-
-
-def test_leaderboard_shows_what_is_stored(client: TestClient, results: Path) -> None:
+def test_leaderboard_shows_what_is_stored(client: TestClient, served: Path) -> None:
     said = text(client.get("/leaderboard?metric=accuracy&method=cade&test=T2").text)
     row = store.query(
-        results,
+        served,
         """SELECT "value", ci_low, ci_high, n FROM metric_rows WHERE run_id = ? AND task = 'mcq'
            AND metric = 'accuracy' AND method = 'cade'
            AND test = 'T2' AND pillar = 'all' AND indicator = 'all'""",
@@ -201,10 +131,10 @@ def test_leaderboard_shows_what_is_stored(client: TestClient, results: Path) -> 
 
 
 def test_numbers_are_found_wherever_their_runs_lie(
-    client: TestClient, results: Path, tmp_path: Path
+    client: TestClient, served: Path, tmp_path: Path
 ) -> None:
-    copytree(results.parent, tmp_path / "r")
-    path = tmp_path / "r" / results.name
+    copytree(served.parent, tmp_path / "r")
+    path = tmp_path / "r" / served.name
     chosen = {
         "task": "mcq",
         "metric": "accuracy",
@@ -313,135 +243,11 @@ def test_no_text_of_a_visitor_becomes_sql_or_markup(client: TestClient, nasty: s
     assert " 0 questions" in text(client.get("/questions", params={"q": nasty}).text)
 
 
-def test_questions_are_filtered_in_the_results(client: TestClient, results: Path) -> None:
-    def count(**filters: str) -> int:
-        found = re.search(
-            r"([\d,]+) questions?",
-            text(client.get("/questions", params={"run": RUN, "test": "T2", **filters}).text),
-        )
-        assert found
-        return int(found.group(1))
-
-    now, before = (
-        store.query(
-            results,
-            "SELECT p.*, i.urban FROM predictions p JOIN items i USING (task, item_id) WHERE run_id"
-            " = ? AND test = 'T2' AND method = 'full' AND task = 'mcq'",
-            [r],
-        ).set_index("item_id")
-        for r in (RUN, BEFORE)
-    )
-    assert count() == len(now) == 60
-    assert count(outcome="wrong") == (~now["correct"]).sum() > 0
-    assert count(urban="U") == (now["urban"] == "U").sum() > 0
-    changed = now["pred"] != before["pred"].reindex(now.index)
-    assert count(flipped="true") == changed.sum() > 0
-    assert (
-        count(flipped="true", outcome="wrong", urban="R")
-        == (changed & ~now["correct"] & (now["urban"] == "R")).sum()
-    )
-    assert count(q="STUNTING prevalence") == 20 and count(indicator="Access to electricity") == 20
-    page = client.get("/questions", params={"run": RUN, "page": "2"}).text
-    assert (
-        page.count('class="badge right"') + page.count('class="badge wrong"') == 20
-    )  # 60 in pages of 40
-
-
-def test_a_question_shows_what_was_stored(client: TestClient, results: Path) -> None:
-    html = client.get(f"/questions/{RUN}/mcq/1?test=T2").text
-    said = text(html)
-    logits = store.query(
-        results,
-        "SELECT logits FROM scores WHERE run_id = ? AND task = 'mcq' AND item_id = 1 AND test ="
-        " 'T2' AND \"view\" = 'img_q'",
-        [RUN],
-    )
-    z = [float(v) for v in logits["logits"][0]]
-    shares = [
-        100 * 2.718281828459045 ** (v - max(z)) / sum(2.718281828459045 ** (w - max(z)) for w in z)
-        for v in z
-    ]
-    for share in shares:
-        assert f"{share:.1f} %" in said
-    assert (
-        "Given: urban=Urban" in said
-        and "right answer" in said
-        and "CADE says" in said
-        and "τ 0.85" in said
-    )
-    picture = re.search(r'<img src="(/pictures/[^"]+)"', html)
-    assert picture and client.get(picture.group(1)).content.startswith(b"\x89PNG")
-    estimate = text(client.get(f"/questions/{RUN}/regression/1060?test=T2").text)
-    assert "Right answer: 40.0" in estimate
-
-
-def test_differences_are_those_of_the_laboratory(results: Path) -> None:
-    with Results(results).reading() as reader:
-        old, new, other = (
-            reader.ask("SELECT * FROM runs WHERE run_id = ?", [r])[0]
-            for r in (BEFORE, RUN, "fake-pessimist-1")
-        )
-        nights_apart, models_apart = (
-            compare.differences(reader, old, new),
-            compare.differences(reader, other, new),
-        )
-    loaded = [analyse.load(results, r) for r in (BEFORE, RUN, "fake-pessimist-1")]
-    for mine, theirs in (
-        (nights_apart, paired.between_nights(*loaded[:2])),
-        (models_apart, paired.between_models([loaded[1], loaded[2]])),
-    ):
-        found = {(r["task"], r["test"], r["method"]): r for r in mine}
-        gains = theirs[(theirs["metric"] == "accuracy_gain") & (theirs["task"] == "mcq")]
-        mde = theirs[theirs["metric"] == "mde"].set_index(["task", "test", "method"])["value"]
-        assert len(gains) == 12
-        for g in gains.to_dict("records"):
-            ours = found[g["task"], g["test"], g["method"]]
-            assert (ours["value"], ours["n"], ours["ci_low"], ours["ci_high"]) == pytest.approx(
-                (g["value"], g["n"], g["ci_low"], g["ci_high"])
-            )
-            assert ours["mde"] == pytest.approx(mde[g["task"], g["test"], g["method"]])
-
-
-def test_questions_of_two_benchmarks_are_paired_where_they_have_the_same_right_answer(
-    results: Path,
-) -> None:
-    """The newer run moves to a second benchmark with the same questions, of which three have another
-    right answer."""
-    test = ("mcq", "T1", "full")
-
-    def paired_by_hand() -> int:
-        with Results(results).reading() as reader:
-            old, new = (
-                reader.ask("SELECT * FROM runs WHERE run_id = ?", [r])[0] for r in (BEFORE, RUN)
-            )
-            found = compare.differences(reader, old, new)
-        [n] = [r["n"] for r in found if (r["task"], r["test"], r["method"]) == test]
-        return int(n)
-
-    whole = paired_by_hand()
-    with store.connect(results, details=()) as con:
-        con.execute("INSERT INTO items SELECT * REPLACE ('other' AS benchmark_id) FROM items")
-        con.execute("UPDATE runs SET benchmark_id = 'other' WHERE run_id = ?", [RUN])
-    assert paired_by_hand() == whole
-    with store.connect(results, details=()) as con:
-        con.execute(
-            """UPDATE items SET gold = if(gold = 'A', 'B', 'A')
-               WHERE benchmark_id = 'other' AND task = 'mcq' AND item_id IN (
-                   SELECT DISTINCT item_id FROM items WHERE task = 'mcq' AND split = 'test'
-                   ORDER BY item_id LIMIT 3)"""
-        )
-    assert paired_by_hand() == whole - 3
-
-
-def test_runs_that_can_not_be_paired_say_why(client: TestClient) -> None:
-    assert "The same run was chosen twice" in text(client.get(f"/compare?a={RUN}&b={RUN}").text)
-
-
 def test_while_the_file_is_written_old_answers_serve_or_a_page_asks_again(
-    results: Path, tmp_path: Path
+    served: Path, tmp_path: Path
 ) -> None:
-    copytree(results.parent, tmp_path / "r")
-    path = tmp_path / "r" / results.name
+    copytree(served.parent, tmp_path / "r")
+    path = tmp_path / "r" / served.name
     held = TestClient(app.create(Site(Results(path, wait=0.1))), base_url="http://localhost")
     fresh = held.get("/models")
     with writing(path):
@@ -468,9 +274,9 @@ def test_while_the_file_is_written_old_answers_serve_or_a_page_asks_again(
     )
 
 
-def test_a_new_run_is_seen_at_once(results: Path, tmp_path: Path) -> None:
-    copytree(results.parent, tmp_path / "r")
-    path = tmp_path / "r" / results.name
+def test_a_new_run_is_seen_at_once(served: Path, tmp_path: Path) -> None:
+    copytree(served.parent, tmp_path / "r")
+    path = tmp_path / "r" / served.name
     client = TestClient(app.create(Site(Results(path))), base_url="http://localhost")
     assert "brand-new" not in client.get("/runs").text
     store.publish(
@@ -521,9 +327,9 @@ def test_empty_results_have_pages(tmp_path: Path) -> None:
     assert "No night has been kept yet" in client.get("/").text
 
 
-def test_only_known_hosts_are_answered(results: Path) -> None:
+def test_only_known_hosts_are_answered(served: Path) -> None:
     client = TestClient(
-        app.create(Site(Results(results)), app.answers_to("127.0.0.1", ["bias.example.org"])),
+        app.create(Site(Results(served)), app.answers_to("127.0.0.1", ["bias.example.org"])),
         base_url="http://127.0.0.1",
     )
     for host, status in {
@@ -549,7 +355,7 @@ def test_only_known_hosts_are_answered(results: Path) -> None:
 
 
 def test_options_that_make_no_sense_are_refused_and_another_host_is_warned_of(
-    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    served: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import uvicorn
     from typer.testing import CliRunner
@@ -562,7 +368,7 @@ def test_options_that_make_no_sense_are_refused_and_another_host_is_warned_of(
         "run",
         lambda self, sockets: started.extend(s.close() or "" for s in sockets),
     )
-    base = ["serve", "--results", str(results), "--port", "0"]
+    base = ["serve", "--results", str(served), "--port", "0"]
     for more, said in {
         ("--host", "0.0.0.0"): "--allowed-host",
         ("--report", str(tmp_path / "none")): "no such folder",
@@ -591,9 +397,9 @@ def test_options_that_make_no_sense_are_refused_and_another_host_is_warned_of(
     )
 
 
-def test_people_have_pages_of_their_own(results: Path, tmp_path: Path) -> None:
-    copytree(results.parent, tmp_path / "r")
-    path = publish_persons(tmp_path / "r" / results.name)
+def test_people_have_pages_of_their_own(served: Path, tmp_path: Path) -> None:
+    copytree(served.parent, tmp_path / "r")
+    path = publish_persons(tmp_path / "r" / served.name)
     client = TestClient(app.create(Site(Results(path))), base_url="http://localhost")
     said = text(client.get("/leaderboard?suite=facet&metric=disparity").text)
     assert "+50.0 points" in said and "Disparity, Full, p1, gender:male-female, all-52" in said
@@ -614,11 +420,11 @@ def test_people_have_pages_of_their_own(results: Path, tmp_path: Path) -> None:
     assert "One run is of suite facet" in text(client.get(f"/compare?a=unfair-0&b={RUN}").text)
 
 
-def test_a_report_is_shown_apart_from_these_pages(results: Path, tmp_path: Path) -> None:
+def test_a_report_is_shown_apart_from_these_pages(served: Path, tmp_path: Path) -> None:
     (tmp_path / "index.html").write_text("<script>1</script>the report")
     (tmp_path.parent / "outside.txt").write_text("secret")
     client = TestClient(
-        app.create(Site(Results(results), report=tmp_path, wandb="https://wandb.example.org/r")),
+        app.create(Site(Results(served), report=tmp_path, wandb="https://wandb.example.org/r")),
         base_url="http://localhost",
     )
     answer = client.get("/report/index.html")
@@ -631,72 +437,3 @@ def test_a_report_is_shown_apart_from_these_pages(results: Path, tmp_path: Path)
         client.get("/report/../outside.txt").status_code == 404
         and client.get("/report/%2e%2e/outside.txt").status_code == 404
     )
-
-
-def test_a_running_night_shows_how_far_it_is(results: Path, tmp_path: Path) -> None:
-    copytree(results.parent, tmp_path / "r")
-    path, night = tmp_path / "r" / results.name, "2026-11-30T0130"
-    start = datetime(2026, 11, 30, 0, 30)
-    done = {
-        "night": night,
-        "model": "fake-optimist",
-        "suite": "sdg",
-        "outcome": "published",
-        "run_id": RUN,
-        "seconds": 60.0,
-    }
-    store.upsert(
-        path,
-        {
-            "nights": pd.DataFrame([{"night": night, "started_at": start, "status": "running"}]),
-            "night_models": pd.DataFrame([done]),
-        },
-    )
-    folder = path.parent / "nights" / night
-    (folder / "registry").mkdir(parents=True)
-    for model in ("a", "b", "c"):
-        (folder / "registry" / f"{model}.yaml").write_text("name: x")
-    (folder / "outcomes.jsonl").write_text(
-        "".join(
-            json.dumps({"model": m, "suite": "sdg"}) + "\n"
-            for m in ("a", "b", "b", "fake-optimist")
-        )
-        + '{"model": "c", "su'
-    )
-    (folder / "a.log").write_text("first\n\x1b[32mscoring 10 %\rscoring 20 % <b>\n\n")
-    (folder / "out.log").symlink_to("/etc/hostname")
-    with Results(path).reading() as reader:
-        found = nights.running(reader, start.replace(tzinfo=UTC) + timedelta(hours=1))
-        assert found and found["seconds"] == 3600 and found["planned"] == 4 and found["done"] == 3
-        assert [(log["name"], log["last"]) for log in found["logs"]] == [
-            ("a.log", "scoring 20 % <b>")
-        ]
-    client = TestClient(app.create(Site(Results(path))), base_url="http://localhost")
-    html = client.get("/").text
-    assert (
-        f"Night {night} is running" in html
-        and "3 of 4 done" in text(html)
-        and "scoring 20 % &lt;b&gt;" in html
-    )
-    assert f"Last night {night_name(3)}" in text(html), "the last night that ended stays in sight"
-    assert client.get("/api/running").json() | {"lasted": ""} == {
-        "night": night,
-        "done": 3,
-        "planned": 4,
-        "lasted": "",
-    }
-    store.upsert(
-        path,
-        {
-            "nights": pd.DataFrame(
-                [
-                    {
-                        "night": "../../escape",
-                        "started_at": start + timedelta(days=1),
-                        "status": "running",
-                    }
-                ]
-            )
-        },
-    )
-    assert client.get("/").status_code == 200, "a night whose name leads elsewhere has no folder"

@@ -297,7 +297,9 @@ size = os.path.getsize({str(path)!r})
 resource.setrlimit(resource.RLIMIT_FSIZE, (size + 4096, size + 4096))
 big = tables(0.9)
 import numpy, pandas
-big["previews"] = pandas.DataFrame({{"image_id": [str(i) for i in range(200)], "png": [numpy.random.bytes(20000) for _ in range(200)]}})
+pictures = [numpy.random.bytes(20000) for _ in range(200)]
+names = [str(i) for i in range(200)]
+big["previews"] = pandas.DataFrame({{"image_id": names, "png": pictures}})
 try:
     store.publish({str(path)!r}, run(), big)
 except store.StoreError as error:

@@ -185,7 +185,8 @@ def test_a_disk_that_is_full_for_the_parquet_file(results: Path) -> None:
     code = f"""
 import resource, numpy
 big = tables(0.9, items=20000)
-big["scores"]["logits"] = list(numpy.random.default_rng(0).normal(size=(20000, 3)).astype("float32"))
+logits = numpy.random.default_rng(0).normal(size=(20000, 3))
+big["scores"]["logits"] = list(logits.astype("float32"))
 resource.setrlimit(resource.RLIMIT_FSIZE, (100000, 100000))
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 try:

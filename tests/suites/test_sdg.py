@@ -102,8 +102,8 @@ def cell(
 
 
 def test_accuracy_and_directions_of_a_view_by_hand() -> None:
-    """Full under T1: 1 and 2 and 7 say A, 3 says C, 4 A, 5 B. Right are 1, 3, 4 and 5. Where lower is
-    better A is the optimistic answer: pessimistic are 1, 2, 7 and 3, optimistic is 4."""
+    """Full under T1: 1 and 2 and 7 say A, 3 says C, 4 A, 5 B. Right are 1, 3, 4 and 5. Where lower
+    is better A is the optimistic answer: pessimistic are 1, 2, 7 and 3, optimistic is 4."""
     rows = summary(mcq_items(), Task.MCQ, mcq_scored()).metrics
     assert cell(rows, "T1", "full") == {
         "accuracy": (4 / 6, 6),
@@ -235,8 +235,8 @@ def number_items() -> pd.DataFrame:
 
 
 def number_scored(silent: Sequence[int] = ()) -> sdg.Scored:
-    """Each first digit d leads to dd: 4 to 44. The other views say 50 freely. Of ``silent`` items no
-    number was decoded yet."""
+    """Each first digit d leads to dd: 4 to 44. The other views say 50 freely. Of ``silent`` items
+    no number was decoded yet."""
     cells, scores, said = [], [], []
     for i, _, _, _, free, unsure, sure in NUMBERS:
         for test in TESTS[Task.REGRESSION]:

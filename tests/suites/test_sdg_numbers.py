@@ -1,4 +1,5 @@
-"""Numbers read out of decoded answers: what each first digit leads to, and what states no number."""
+"""Numbers read out of decoded answers: what each first digit leads to, and what states no
+number."""
 
 from __future__ import annotations
 

@@ -168,7 +168,8 @@ PLAIN = {
     ),
     "wordings": (
         "Wordings",
-        "Which way Q-only answers lean over the wordings of each question; intervals count prompts.",
+        "Which way Q-only answers lean over the wordings of each question; intervals count"
+        " prompts.",
     ),
     "regression": ("Regression in depth", "By target, macro and scale-free errors."),
     "search": ("The search", "How much seed, draws and the choice on val matter."),

@@ -37,10 +37,8 @@ def _interval(c: Check) -> str:
 
 
 def _line(c: Check, bad: bool) -> str:
-    return (
-        f"{'  FAILED ' if bad else '  '}{c.what:{55 if bad else 62}}{_number(c.truth):>9}{_number(c.measured):>10}"
-        f"   {_interval(c):18}{c.n:>7}"
-    )
+    what = f"  FAILED {c.what:55}" if bad else f"  {c.what:62}"
+    return f"{what}{_number(c.truth):>9}{_number(c.measured):>10}   {_interval(c):18}{c.n:>7}"
 
 
 def _groups(v: Verdict) -> Iterable[tuple[str, list[Check]]]:
@@ -184,8 +182,8 @@ def html(v: Verdict) -> str:
     )
     for title, found in _groups(v):
         body = "".join(
-            f"<tr{' class=bad' if id(c) in bad else ''}><td>{escape(c.what)}</td><td>{_number(c.truth)}</td><td>{_number(c.measured)}</td>"
-            f"<td>{_interval(c)}</td><td>{c.n:,}</td><td>{c.p:.3g}</td></tr>"
+            f"<tr{' class=bad' if id(c) in bad else ''}><td>{escape(c.what)}</td>"
+            f"<td>{_number(c.truth)}</td><td>{_number(c.measured)}</td><td>{_interval(c)}</td><td>{c.n:,}</td><td>{c.p:.3g}</td></tr>"
             for c in found
         )
         failures = sum(id(c) in bad for c in found)

@@ -13,12 +13,20 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.special import ndtri
-from scipy.stats import binomtest, kstest, ttest_1samp
+from scipy.stats import binomtest
 
 from sdgbias.analysis.selfcheck import truth
-from sdgbias.analysis.selfcheck.checks import Check, p_at_most, p_same
+from sdgbias.analysis.selfcheck.checks import Check
 from sdgbias.analysis.selfcheck.faults import Instrument
 from sdgbias.analysis.selfcheck.models import plant
+from sdgbias.analysis.selfcheck.nominal import (
+    at_most,
+    average,
+    bounded,
+    near_optimum,
+    rate,
+    uniform,
+)
 from sdgbias.analysis.selfcheck.truth import Population
 from sdgbias.engines.planted import Habits
 from sdgbias.methods import cade, lean, metrics, stats
@@ -26,12 +34,9 @@ from sdgbias.raw.indicators import DIRECTIONS
 from sdgbias.types import CadeParams, ContextTest, View
 
 T1, T5 = ContextTest.T1, ContextTest.T5
-#: How far below the known optimum CADE may truly stay after a search on a fifth of the items.
-LOSS = 0.03
 NOMINAL = 0.05
 #: Numbers of places in the interval checks, and of prompts in the lean checks.
 FEW, PROMPTS = (5, 8, 12, 30), (4, 6, 9, 12, 36)
-_NAN = float("nan")
 
 
 @dataclass(frozen=True)
@@ -118,65 +123,6 @@ def checks(
     yield from _tuned(size, used, seed, progress)
 
 
-def _rate(plant_name: str, what: str, hits: int, n: int, nominal: float) -> Check:
-    """Frequency of an event against its nominal rate, exact binomial."""
-    found = binomtest(hits, n, nominal)
-    low, high = found.proportion_ci(0.95, method="exact")
-    return Check(
-        "seeds",
-        plant_name,
-        what,
-        nominal,
-        hits / n,
-        n,
-        float(low),
-        float(high),
-        float(found.pvalue),
-        headline=True,
-    )
-
-
-def _average(
-    plant_name: str,
-    what: str,
-    expected: float,
-    values: np.ndarray,
-    error: float = 0.0,
-    headline: bool = True,
-) -> Check:
-    """A mean over seeds against its expected value (t test; exact if all seeds agree)."""
-    n, value = len(values), float(values.mean())
-    se = float(np.hypot(values.std(ddof=1) / n**0.5, error))
-    if se < 1e-12:
-        return Check(
-            "seeds",
-            plant_name,
-            what,
-            expected,
-            value,
-            n,
-            value,
-            value,
-            p_same(expected, value),
-            headline=headline,
-        )
-    low, high = ttest_1samp(values, expected).confidence_interval(0.95)
-    p = 2 * p_at_most(0.0, abs(value - expected), se, n - 1)
-    return Check(
-        "seeds",
-        plant_name,
-        what,
-        expected,
-        value,
-        n,
-        float(low),
-        float(high),
-        min(1.0, p),
-        error,
-        headline=headline,
-    )
-
-
 def _answers(views: dict[View, np.ndarray], view: View) -> np.ndarray:
     return cade.argmax_view(views[view], np.ones(views[view].shape, dtype=bool))
 
@@ -219,32 +165,13 @@ def _coverage(
         ]
         progress("seeds: intervals", i + 1, size.plain)
     for name, hits in zip(names, held, strict=True):
-        yield _rate(
+        yield rate(
             "patchy",
             f"95 % intervals that hold the truth: {name}",
             int(hits),
             size.plain,
             1 - NOMINAL,
         )
-
-
-def _bound(plant_name: str, what: str, hits: int, n: int, limit: float, *, least: bool) -> Check:
-    """Frequency of an event that must not fall below (``least``) or exceed a rate: exact binomial,
-    one-sided."""
-    found = binomtest(hits, n, limit, alternative="less" if least else "greater")
-    low, high = binomtest(hits, n, limit).proportion_ci(0.95, method="exact")
-    return Check(
-        "seeds",
-        plant_name,
-        f"{what}: at {'least' if least else 'most'}",
-        limit,
-        hits / n,
-        n,
-        float(low),
-        float(high),
-        float(found.pvalue),
-        headline=True,
-    )
 
 
 def cluster_sizes(rng: np.random.Generator, clusters: int, *, even: bool) -> np.ndarray:
@@ -278,7 +205,7 @@ def _few_clusters(
             kind = "of one size" if even else "of unlike sizes"
             for name, hits in zip(("share", "rare share", "mean"), held, strict=True):
                 what = f"95 % intervals that hold the truth: {name}, {clusters} places {kind}"
-                yield _bound("arrays", what, int(hits), size.plain, 0.93, least=True)
+                yield bounded("arrays", what, int(hits), size.plain, 0.93, least=True)
         progress("seeds: few places", FEW.index(clusters) + 1, len(FEW))
 
 
@@ -297,7 +224,7 @@ def _leans(
             told += _lean(np.repeat(says, rows), np.repeat(np.arange(prompts), rows), used)
         what = f"a random direction per prompt, {prompts} prompts: pillars said to lean"
         limit = NOMINAL if prompts >= lean.FEWEST_PROMPTS else 0.0
-        yield _bound("arrays", what, told, size.plain, limit, least=False)
+        yield bounded("arrays", what, told, size.plain, limit, least=False)
         progress("seeds: leans", PROMPTS.index(prompts) + 1, len(PROMPTS))
     found = 0
     for i in range(size.plain):
@@ -305,7 +232,7 @@ def _leans(
         says = rng.choice(3, size=27, p=[0.1, 0.1, 0.8])
         found += _lean(says, np.arange(27), used, "leans optimistic")
     what = "80 % optimistic over 27 wordings: pillars said to lean optimistic"
-    yield _bound("arrays", what, found, size.plain, 0.8, least=True)
+    yield bounded("arrays", what, found, size.plain, 0.8, least=True)
 
 
 def _lean(says: np.ndarray, prompt: np.ndarray, used: Instrument, wanted: str = "") -> bool:
@@ -350,23 +277,8 @@ def _false_alarms(
         ]
         progress("seeds: false alarms", i + 1, size.plain)
     for name, hits in zip(names, raised, strict=True):
-        yield _rate("null", f"false alarms at 5 %: {name}", int(hits), size.plain, NOMINAL)
-    yield _uniform("null", "p-values are uniform: Full and CTX+Q differ", p_values)
-
-
-def _uniform(plant_name: str, what: str, p_values: np.ndarray) -> Check:
-    found = kstest(p_values, "uniform")
-    return Check(
-        "seeds",
-        plant_name,
-        f"{what} (distance)",
-        0.0,
-        float(found.statistic),
-        len(p_values),
-        _NAN,
-        _NAN,
-        float(found.pvalue),
-    )
+        yield rate("null", f"false alarms at 5 %: {name}", int(hits), size.plain, NOMINAL)
+    yield uniform("null", "p-values are uniform: Full and CTX+Q differ", p_values)
 
 
 def _streams(used: Instrument, views: dict[View, np.ndarray], **more: str) -> cade.Streams:
@@ -467,72 +379,26 @@ def _tuned(
                     p_values.append(stats.paired(gain, p.place[p.test]).p)
         progress("seeds: tuning", i + 1, size.tuned)
     found = np.array(p_values)
-    yield _rate(
+    yield rate(
         "null",
         "false alarms at 5 %: CADE gains or loses",
         int((found <= NOMINAL).sum()),
         size.tuned,
         NOMINAL,
     )
-    yield _uniform("null", "p-values are uniform: CADE's gain", found)
-    yield _average("null", "CADE's mean gain, tuned on val, on test", 0.0, np.array(gains["null"]))
-    yield _average(
+    yield uniform("null", "p-values are uniform: CADE's gain", found)
+    yield average("null", "CADE's mean gain, tuned on val, on test", 0.0, np.array(gains["null"]))
+    yield average(
         "even", "CADE's gain at T5, where nothing contradicts", 0.0, np.array(gains["even T5"])
     )
-    yield _average("right", "CADE's gain where Full is always right", 0.0, np.array(gains["right"]))
-    yield _limit(
+    yield average("right", "CADE's gain where Full is always right", 0.0, np.array(gains["right"]))
+    yield at_most(
         "even", "CADE's mean gain where no rule can gain: at most", 0.0, np.array(gains["even"])
     )
     best = known(replace(plant("prior").habits, prior={}), View.IMG_Q)[0]
-    yield from _near("prior", best, 0.0, np.array(accuracy["prior"]))
+    yield from near_optimum("prior", best, 0.0, np.array(accuracy["prior"]))
     best, error = _grid_optimum(plant("misled").habits, size, seed)
-    yield from _near("misled", best, error, np.array(accuracy["misled"]))
-
-
-def _limit(plant_name: str, what: str, limit: float, values: np.ndarray) -> Check:
-    low, high = ttest_1samp(values, limit).confidence_interval(0.95)
-    p = p_at_most(
-        limit, float(values.mean()), float(values.std(ddof=1) / len(values) ** 0.5), len(values) - 1
-    )
-    return Check(
-        "seeds",
-        plant_name,
-        what,
-        limit,
-        float(values.mean()),
-        len(values),
-        float(low),
-        float(high),
-        p,
-        headline=True,
-    )
-
-
-def _near(plant_name: str, best: float, error: float, values: np.ndarray) -> Iterator[Check]:
-    """Tuned CADE's accuracy lies between the optimum minus LOSS and the optimum."""
-    n, value = len(values), float(values.mean())
-    se = float(np.hypot(values.std(ddof=1) / n**0.5, error))
-    low, high = ttest_1samp(values, best).confidence_interval(0.95)
-    for what, p in (
-        (
-            f"tuned CADE's accuracy within {LOSS} of the optimum",
-            p_at_most(LOSS - best, -value, se, n - 1),
-        ),
-        ("tuned CADE's accuracy not above the optimum", p_at_most(best, value, se, n - 1)),
-    ):
-        yield Check(
-            "seeds",
-            plant_name,
-            what,
-            best,
-            value,
-            n,
-            float(low),
-            float(high),
-            p,
-            error,
-            headline="within" in what,
-        )
+    yield from near_optimum("misled", best, error, np.array(accuracy["misled"]))
 
 
 def _grid_optimum(h: Habits, size: Size, seed: int) -> tuple[float, float]:

@@ -134,7 +134,8 @@ def _test(judged: dict[str, Judged], test: str, settings: Settings) -> list[dict
         key: slice(int(end) - c.shape[1], int(end))
         for (key, c), end in zip(columns.items(), ends, strict=True)
     }
-    draws = stats.replicates(sums, settings.bootstrap, settings.seed) if len(sums) > 1 else None
+    enough = len(sums) >= stats.FEWEST
+    draws = stats.replicates(sums, settings.bootstrap, settings.seed) if enough else None
     made = []
     for m, j in judged.items():
         common: dict[str, object] = {"test": test, "method": m}
@@ -192,11 +193,13 @@ def _ece(sums: Floats, draws: Floats | None, bins: slice, rows: slice, n: int) -
     gaps, count = sums[:, bins], sums[:, rows].sum(axis=1)
     value = metrics.calibration_error(gaps.sum(axis=0), np.array(n))
     if draws is None:
-        return stats.Estimate(float(value), n, float("nan"), float("nan"))
+        return stats.Estimate(float(value), n, float("nan"), float("nan"), len(sums))
     each = metrics.calibration_error(draws[:, bins], draws[:, rows].sum(axis=1))
     left = metrics.calibration_error(gaps.sum(axis=0) - gaps, n - count)
-    low, high = stats.interval(value[None], each[:, None], left[:, None])
-    return stats.Estimate(float(value), n, float(low[0]), float(high[0]))
+    low, high = stats.interval(
+        value[None], each[:, None], left[:, None], sizes=count, within=(0.0, 1.0)
+    )
+    return stats.Estimate(float(value), n, float(low[0]), float(high[0]), len(sums))
 
 
 def _selective(
@@ -206,17 +209,19 @@ def _selective(
         risk = metrics.risk_curve(both[..., :STEPS], both[..., STEPS:])
         return np.concatenate([risk, np.nanmean(risk, axis=-1, keepdims=True)], axis=-1)
 
-    total = sums[:, columns].sum(axis=0)
+    total, rows = sums[:, columns].sum(axis=0), sums[:, columns][:, STEPS:].sum(axis=1)
     value = curve(total)
     low = high = np.full(STEPS + 1, np.nan)
     if draws is not None:
-        low, high = stats.interval(value, curve(draws[:, columns]))
+        low, high = stats.interval(value, curve(draws[:, columns]), sizes=rows, within=(0.0, 1.0))
     covered = np.cumsum(total[STEPS:]).astype(int)
     made = [
         row(
             "selective",
             "risk",
-            stats.Estimate(float(value[k]), int(covered[k]), float(low[k]), float(high[k])),
+            stats.Estimate(
+                float(value[k]), int(covered[k]), float(low[k]), float(high[k]), len(sums)
+            ),
             **common,
             by="coverage",
             x=round((k + 1) / STEPS, 2),
@@ -224,7 +229,7 @@ def _selective(
         for k in range(STEPS)
         if covered[k]
     ]
-    area = stats.Estimate(float(value[STEPS]), n, float(low[STEPS]), float(high[STEPS]))
+    area = stats.Estimate(float(value[STEPS]), n, float(low[STEPS]), float(high[STEPS]), len(sums))
     return [
         *made,
         row("selective", "aurc", area, **common, note=f"mean risk over {STEPS} steps of coverage"),

@@ -22,7 +22,7 @@ disparity is Holm-corrected over the methods and attributes of its prompt.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -382,22 +382,13 @@ def _by_group(
     sign = 1.0 if one < other else -1.0  # groups are sorted by name
     found = stats.disparity(means, lambda v: sign * (v[..., 0] - v[..., 1]) + 0.0)
     at = list(hits).index(FULL)
-    before = _pick(found, np.full(len(hits), at))
+    before = found.take(np.full(len(hits), at))
     change = stats.disparity_change(before, found)
     for j, name in enumerate(hits):
-        low, high = float(found.low[j]), float(found.high[j])
-        e = stats.Estimate(float(found.value[j]), min(n.values()), low, high)
+        e = replace(found.estimate(j), n=min(n.values()))
         yield row(STUDY, "disparity", e, method=name, pillar=pillar, p=float(found.p[j]))
         if name != FULL:
-            e = stats.Estimate(
-                float(change.value[j]), min(n.values()), float(change.low[j]), float(change.high[j])
-            )
+            e = replace(change.estimate(j), n=min(n.values()))
             yield row(
                 STUDY, "disparity_change", e, method=name, pillar=pillar, p=float(change.p[j])
             )
-
-
-def _pick(found: stats.Disparity, at: Ints) -> stats.Disparity:
-    return stats.Disparity(
-        found.value[at], found.n, found.low[at], found.high[at], found.p[at], found.draws[:, at]
-    )

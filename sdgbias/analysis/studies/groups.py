@@ -158,7 +158,7 @@ def _batch(by: str, batch: Sequence[Outcome], settings: Settings) -> list[dict[s
             )
         for i, (o, m) in enumerate(columns):
             if m == CADE:
-                change = stats.disparity_change(_one(d, i - 1), _one(d, i))
+                change = stats.disparity_change(d.take([i - 1]), d.take([i]))
                 made.append(
                     row(
                         STUDY,
@@ -174,13 +174,6 @@ def _batch(by: str, batch: Sequence[Outcome], settings: Settings) -> list[dict[s
                     )
                 )
     return made
-
-
-def _one(d: stats.Disparity, i: int) -> stats.Disparity:
-    part = slice(i, i + 1)
-    return stats.Disparity(
-        d.value[part], d.n, d.low[part], d.high[part], d.p[part], d.draws[:, part]
-    )
 
 
 def _reductions(by: str, names: Sequence[str]) -> dict[str, Callable[[np.ndarray], np.ndarray]]:

@@ -3,6 +3,8 @@ test (reporting)."""
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pandas as pd
 
@@ -121,14 +123,15 @@ def _trust(p: Problem, found: ExactResult, settings: Settings) -> list[dict[str,
         resamples=many,
         seed=settings.seed,
     )
+    enough = spread.clusters >= stats.FEWEST
     note = f"interval: optimum among {spread.n_candidates} settings in {many} resamples of places"
     for i, (name, x) in enumerate(zip(PARAMETERS, as_vector(found.params), strict=True)):
-        low, high = spread.params[i]
+        low, high = spread.params[i] if enough else (math.nan, math.nan)
         made.append(
             row(
                 STUDY,
                 name,
-                stats.Estimate(float(x), len(p.val), float(low), float(high)),
+                stats.Estimate(float(x), len(p.val), float(low), float(high), spread.clusters),
                 **columns,
                 note=note,
             )
@@ -147,7 +150,9 @@ def _trust(p: Problem, found: ExactResult, settings: Settings) -> list[dict[str,
                 note=where,
             )
         )
-    low, high = sorted(display_value(p.task, x) for x in spread.value)
-    value = stats.Estimate(display_value(p.task, found.value), len(p.val), low, high)
+    low, high = sorted(display_value(p.task, x) if enough else math.nan for x in spread.value)
+    value = stats.Estimate(
+        display_value(p.task, found.value), len(p.val), low, high, spread.clusters
+    )
     made.append(row(STUDY, f"optimum_val_{metric}", value, **columns, note=note))
     return made

@@ -1,5 +1,5 @@
 """The quality check of a benchmark: table rules as data (expectations/<table>.json), evaluated in
-expectations.py.
+expectations.py by Great Expectations, or the same rules in direct.py without importing it.
 
 Automatic checks of App. B.2 (missing modality, inconsistent metadata, duplicates and
 near-duplicates, invalid option sets) plus the invariants of the prompts. The build stages call
@@ -97,11 +97,11 @@ def sift(
     row is removed.
     """
     suites = suites or find_suites()
-    verdict = check(table, frame, suites, tables, split)
+    verdict = check(table, frame, suites, tables, split, direct=True)
     kept = frame[verdict.rows_ok] if not verdict.rows_ok.all() else frame
     stops = verdict.of("gate")
     if stops and len(kept) < len(frame):  # the removed rows may have been the broken ones
-        stops = check(table, kept, suites, tables, split).of("gate")
+        stops = check(table, kept, suites, tables, split, direct=True).of("gate")
     if stops:
         raise GateError(
             f"{_several([_line(table, f) for f in stops])}; mend the source, then: sdgbias build"

@@ -35,10 +35,13 @@ _GROUPS = {
     "warn": "Warnings",
 }
 _STYLE = """
-body{font:15px/1.45 system-ui,sans-serif;margin:0 auto;max-width:70rem;padding:1rem;color:#1a1a1a;background:#fff}
-table{border-collapse:collapse;width:100%;margin:.3rem 0 1rem}td,th{border-bottom:1px solid #ddd;padding:.3rem .5rem;text-align:left;
-vertical-align:top}.ge-section h5{font-size:1.1rem;margin:1.2rem 0 .2rem}.ge-section h6{margin:.5rem 0}.text-success{color:#17693a}
-.text-danger{color:#a3161c}i{font-style:normal}.fa-check-circle::before{content:"\\2714"}.fa-times::before{content:"\\2718"}
+body{font:15px/1.45 system-ui,sans-serif;margin:0 auto;max-width:70rem;padding:1rem;color:#1a1a1a;
+background:#fff}
+table{border-collapse:collapse;width:100%;margin:.3rem 0 1rem}
+td,th{border-bottom:1px solid #ddd;padding:.3rem .5rem;text-align:left;vertical-align:top}
+.ge-section h5{font-size:1.1rem;margin:1.2rem 0 .2rem}.ge-section h6{margin:.5rem 0}
+.text-success{color:#17693a}.text-danger{color:#a3161c}i{font-style:normal}
+.fa-check-circle::before{content:"\\2714"}.fa-times::before{content:"\\2718"}
 .fa-exclamation-triangle::before{content:"!"}a{color:#0b4f8a}
 @media(prefers-color-scheme:dark){body{color:#e8e8e8;background:#181818}td,th{border-color:#444}.text-success{color:#6fce95}
 .text-danger{color:#ff8a8f}a{color:#8ec5ff}}
@@ -86,7 +89,8 @@ def _page(title: str, body: str) -> str:
     )
     return (
         "<!doctype html>\n<html"
-        f' lang="en"><head>{head}</head>\n<body>\n<h1>{escape(title)}</h1>\n{body}\n</body></html>\n'
+        f' lang="en"><head>{head}</head>\n<body>\n'
+        f"<h1>{escape(title)}</h1>\n{body}\n</body></html>\n"
     )
 
 

@@ -27,6 +27,7 @@ from sdgbias.benchmark.quality import rules_own
 from sdgbias.benchmark.quality import rules_people as quality_people
 from sdgbias.benchmark.quality import rules_predictions as quality_predictions
 from sdgbias.benchmark.quality import rules_raw as quality_flags
+from sdgbias.benchmark.quality.direct import judge
 from sdgbias.benchmark.quality.rules_prompts import prompt_flags
 from sdgbias.benchmark.quality.rules_raw import Flag, Judged, RuleContext, column
 from sdgbias.errors import InputError, one_of
@@ -162,11 +163,13 @@ def check(
     tables: Mapping[str, pd.DataFrame] | None = None,
     split: str = "id",
     imported: bool = False,
+    direct: bool = False,
 ) -> Verdict:
     """Check one table. ``tables``: the other tables of the benchmark, for rules across tables
     (otherwise skipped). ``split``: the rule that column `split` follows, 'id' (the authors') or
     'place' (no country on both sides). ``imported``: the table comes from an imported release;
-    rules that hold only for our builds (`not_for_releases` in the suite) are skipped.
+    rules that hold only for our builds (`not_for_releases` in the suite) are skipped. ``direct``:
+    without Great Expectations where direct.py knows the rule's type; the verdict is the same.
 
     The order of rows matters only for ``rows_ok``. Raises InputError when a suite or a column's
     type makes a rule impossible to evaluate: no rule is skipped silently.
@@ -176,7 +179,7 @@ def check(
     frame = frame.reset_index(drop=True)
     shape = {rule: e for rule, e in rules.items() if "column_set" in e["kwargs"]}
     # on no rows: Great Expectations copies the given table once per rule
-    broken = _run(table, pd.DataFrame(columns=frame.columns), shape)
+    broken = _run(table, pd.DataFrame(columns=frame.columns), shape, direct)
     if not needed_columns(suite) <= set(
         frame
     ):  # without these columns no other rule can be evaluated
@@ -218,7 +221,7 @@ def check(
         if rule not in skipped:
             judged[name] = made[name] if name in made else _no_gaps(frame[name])
     rest = {rule: rules[rule] for rule in wanted if rule not in skipped}
-    broken |= _run(table, pd.DataFrame(judged, index=frame.index), rest)
+    broken |= _run(table, pd.DataFrame(judged, index=frame.index), rest, direct)
     return _verdict(table, frame, suite, broken, skipped)
 
 
@@ -360,13 +363,17 @@ def expectations(table: str, rules: Mapping[str, Mapping[str, Any]]) -> Any:
     return suite
 
 
-def _run(table: str, frame: pd.DataFrame, rules: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def _run(
+    table: str, frame: pd.DataFrame, rules: Mapping[str, Mapping[str, Any]], direct: bool
+) -> dict[str, Any]:
     """Rule -> sorted array of broken row numbers ((0,) when satisfied), or a text when a
-    whole-table rule is broken."""
-    if not rules:
-        return {}
+    whole-table rule is broken. ``direct``: see check."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        known = judge(frame, rules) if direct else {}
+        rules = {rule: e for rule, e in rules.items() if rule not in known}
+        if not rules:
+            return known
         _, frames = gx()
         suite = expectations(table, rules)
         batch = frames.get_batch(batch_parameters={"dataframe": frame})
@@ -381,7 +388,7 @@ def _run(table: str, frame: pd.DataFrame, rules: Mapping[str, Mapping[str, Any]]
             f"expectations/{table}.json: rule {missing[0]} wasn't judged; check its type and"
             " arguments"
         )
-    return {rule: _broken(table, rule, results[rule]) for rule in rules}
+    return known | {rule: _broken(table, rule, results[rule]) for rule in rules}
 
 
 def _broken(table: str, rule: str, outcome: Any) -> np.ndarray | str:

@@ -1,5 +1,6 @@
-"""Loads an image-text-to-text or a language model, and reads what its registry entry and its configuration say
-about prompts: the largest number of pictures, whether prompts can be scored together."""
+"""Loads an image-text-to-text or a language model, and reads what its registry entry and its
+configuration say about prompts: the largest number of pictures, whether prompts can be scored
+together."""
 
 from __future__ import annotations
 

@@ -2,14 +2,11 @@
 ``exact``: line searches over the breakpoints of the objective; ``spread``: how far the optimum
 moves when places are resampled; ``kernel``: the payoff of many settings at once."""
 
+from sdgbias.methods.protocol import DRAWS, RANGES, Ranges
 from sdgbias.methods.search.exact import KINDS, ExactResult, Kind, exact_search, held_out, tune
 from sdgbias.methods.search.kernel import Packed, mean_payoff, pack, row_payoff
 from sdgbias.methods.search.random import (
-    DRAWS,
-    RANGES,
-    Ranges,
     SearchResult,
-    constants,
     draw_settings,
     evaluate_draws,
     random_search,
@@ -27,7 +24,6 @@ __all__ = [
     "Ranges",
     "SearchResult",
     "Spread",
-    "constants",
     "draw_settings",
     "evaluate_draws",
     "exact_search",

@@ -16,12 +16,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sdgbias.methods.cade import BASELINE, Floats, Streams
+from sdgbias.methods.protocol import DRAWS, RANGES, Ranges
 from sdgbias.methods.search.kernel import Packed, mean_payoff, one_payoff, pack, row_payoff
 from sdgbias.methods.search.lines import Plateau, Steps, along, along_tau, around, best
 from sdgbias.methods.search.random import (
-    DRAWS,
-    RANGES,
-    Ranges,
     SearchResult,
     baseline_value,
     decidable,

@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from sdgbias.methods import protocol
 from sdgbias.methods.cade import Floats, Streams, decide
+from sdgbias.methods.protocol import DRAWS, RANGES, Ranges
 from sdgbias.methods.search.kernel import mean_payoff, pack
 from sdgbias.types import CadeParams, Task
-
-Ranges = Sequence[tuple[float, float]]
-#: Table G, in the order alpha, lambda_kl, beta, tau.
-RANGES: dict[Task, tuple[tuple[float, float], ...]] = {
-    Task.MCQ: ((0.5, 2.0), (0.0, 5.0), (0.0, 1.5), (0.65, 0.99)),
-    Task.REGRESSION: ((0.0, 7.0), (0.0, 7.0), (0.0, 7.0), (0.25, 0.99)),
-}
-DRAWS, SEARCH_SHARE, FINALISTS = 10_000, 0.2, 100
-
-
-def constants() -> dict[str, object]:
-    """What a random search hangs on besides its rows, draws and seed; JSON values."""
-    return {
-        "ranges": {task.value: [list(pair) for pair in RANGES[task]] for task in RANGES},
-        "search_share": SEARCH_SHARE,
-        "finalists": FINALISTS,
-    }
 
 
 @dataclass(frozen=True)
@@ -104,10 +88,10 @@ def random_search(
     s, payoff = take(s, rows), payoff[rows]
     rng = np.random.default_rng(seed)
     settings = draw_settings(ranges or RANGES[task], draws, rng)
-    n_search = max(1, round(SEARCH_SHARE * rows.size))
+    n_search = max(1, round(protocol.SEARCH_SHARE * rows.size))
     subset = np.sort(rng.permutation(rows.size)[:n_search])
     first = evaluate_draws(take(s, subset), payoff[subset], settings)
-    finalists = np.sort(np.argsort(-first, kind="stable")[:FINALISTS])
+    finalists = np.sort(np.argsort(-first, kind="stable")[: protocol.FINALISTS])
     final = evaluate_draws(s, payoff, settings[finalists])
     best = int(np.argmax(final))
     params = CadeParams(*(float(x) for x in settings[finalists[best]]))

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sdgbias.methods.cade import Floats, Streams
+from sdgbias.methods.protocol import DRAWS, RANGES, Ranges
 from sdgbias.methods.search.kernel import Packed, mean_payoff, pack, row_payoff
-from sdgbias.methods.search.random import DRAWS, RANGES, Ranges, decidable, draw_settings, take
+from sdgbias.methods.search.random import decidable, draw_settings, take
 from sdgbias.types import CadeParams, Task
 
 #: Resamples held in memory at a time.
@@ -26,13 +27,14 @@ class Spread:
     """95 % percentile intervals over resampled places. params (4, 2): of the winning alpha,
     lambda_kl, beta, tau; value: of what the winner earns in its own resample; given: of what the
     given setting earns there.
-    n_candidates: settings that could win."""
+    n_candidates: settings that could win; clusters: places that are resampled."""
 
     params: Floats
     value: tuple[float, float]
     given: tuple[float, float]
     n_candidates: int
     n_resamples: int
+    clusters: int
 
 
 def search_spread(
@@ -89,6 +91,7 @@ def search_spread(
         _interval(given),
         len(pool),
         resamples,
+        names.size,
     )
 
 

@@ -22,6 +22,7 @@ from sdgbias.methods.stats.bootstrap import (
     cluster_sums,
     interval,
     replicates,
+    widening,
 )
 from sdgbias.methods.stats.groups import (
     SMALLEST,
@@ -107,5 +108,6 @@ __all__ = [
     "sign_test",
     "spread_of",
     "two_way",
+    "widening",
     "widest",
 ]

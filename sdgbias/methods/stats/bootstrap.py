@@ -5,6 +5,10 @@ A draw is a multinomial weight per cluster; the draws' sums are one matrix produ
 per-cluster sums of the columns, made in blocks so that memory stays bounded. Weights come from a
 counter per draw: the same seed gives the same draws, in blocks of any size and for any number of
 columns.
+
+Draws of few clusters vary too little: with 5 of them plain percentiles cover 80 to 85 % where 95
+are stated. Intervals are therefore widened (`widening`): with 5, 8 and 12 clusters of 5 to 30 rows
+they then cover 94 to 95 %. Below ``FEWEST`` clusters there is no interval.
 """
 
 from __future__ import annotations
@@ -15,8 +19,6 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import sparse
-from scipy.special import ndtr, ndtri
 
 from sdgbias.methods.cade import Floats, Ints
 from sdgbias.methods.stats.intervals import FEWEST, LEVEL, Estimate, codes
@@ -29,17 +31,22 @@ BLOCK, SPARSE = 1 << 23, 0.08
 
 @dataclass(frozen=True)
 class Boot:
-    """S statistics: value (S,), n (S,) rows, low and high (S,), draws (B, S)."""
+    """S statistics: value (S,), n (S,) rows, low and high (S,), draws (B, S), clusters."""
 
     value: Floats
     n: Ints
     low: Floats
     high: Floats
     draws: Floats
+    clusters: int = 0
 
     def estimate(self, i: int = 0) -> Estimate:
         return Estimate(
-            float(self.value[i]), int(self.n[i]), float(self.low[i]), float(self.high[i])
+            float(self.value[i]),
+            int(self.n[i]),
+            float(self.low[i]),
+            float(self.high[i]),
+            self.clusters,
         )
 
 
@@ -52,6 +59,8 @@ def cluster_sums(values: Floats, code: Ints, groups: int) -> Floats:
 def replicates(sums: Any, draws: int, seed: int) -> Floats:
     """(G, M) per-cluster sums, dense or scipy.sparse -> (B, M) sums of each bootstrap sample of G
     clusters."""
+    from scipy import sparse
+
     groups, columns = sums.shape
     out = np.empty((draws, columns))
     starts = np.random.SeedSequence(seed).generate_state(draws, np.uint64)
@@ -110,23 +119,57 @@ def bootstrap(
     n = np.full(value.shape, int(there.any(axis=1).sum()), dtype=np.int64)
     if groups < FEWEST:
         nan = np.full(value.shape, np.nan)
-        return Boot(value, n, nan, nan, np.full((draws, *value.shape), np.nan))
+        return Boot(value, n, nan, nan, np.full((draws, *value.shape), np.nan), groups)
     found = of(replicates(both, draws, seed))
     left = of(both.sum(axis=0) - both) if kind == "bca" else None
-    return Boot(value, n, *interval(value, found, left), found)
+    low_high = interval(value, found, left, sizes=np.bincount(code))
+    return Boot(value, n, *low_high, found, groups)
 
 
-def interval(value: Floats, draws: Floats, left: Floats | None = None) -> tuple[Floats, Floats]:
-    """(S,) bounds from (B, S) draws; with ``left`` (G, S), the statistic with each cluster left
-    out, BCa bounds.
+def effective(sizes: ArrayLike) -> Floats:
+    """(..., G) rows of each cluster -> (...,) clusters of one size that a mean over them is worth
+    (Kish 1965); NaN without rows."""
+    n = np.asarray(sizes, dtype=float)
+    with np.errstate(invalid="ignore"):
+        worth: Floats = n.sum(axis=-1) ** 2 / (n**2).sum(axis=-1)
+    return worth
+
+
+def widening(worth: ArrayLike) -> Floats:
+    """How much wider than its draws an interval over so many `effective` clusters is: the t
+    quantile on one fewer over the normal one, times sqrt(G / (G - 1)), because resampling G
+    clusters loses a degree of freedom (Hesterberg 2015)."""
+    from scipy.special import ndtri, stdtrit
+
+    many, tail = np.maximum(np.asarray(worth, dtype=float), 2.0), (1 + LEVEL) / 2
+    wider: Floats = stdtrit(many - 1, tail) * np.sqrt(many / (many - 1)) / ndtri(tail)
+    return wider
+
+
+def interval(
+    value: Floats,
+    draws: Floats,
+    left: Floats | None = None,
+    *,
+    sizes: ArrayLike,
+    within: tuple[float, float] = (-np.inf, np.inf),
+) -> tuple[Floats, Floats]:
+    """(S,) bounds from (B, S) draws of clusters of (G,) ``sizes``; with ``left`` (G, S), the
+    statistic with each cluster left out, BCa bounds. ``within``: the range of the statistic. NaN
+    below ``FEWEST`` clusters.
 
     Draws that are NaN (a group that no drawn cluster belongs to) are left out; the bounds of a NaN
     value are NaN.
     """
+    from scipy.special import ndtr, ndtri
+
+    rows = np.asarray(sizes)
+    if np.count_nonzero(rows) < FEWEST:
+        return np.full(value.shape, np.nan), np.full(value.shape, np.nan)
     ordered = np.sort(draws, axis=0)  # NaN last
     many = np.sum(~np.isnan(ordered), axis=0)
-    tails = np.array([(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    levels = np.repeat(tails[:, None], draws.shape[1], axis=1)
+    z = np.repeat(ndtri([[(1 - LEVEL) / 2], [0.5], [(1 + LEVEL) / 2]]), draws.shape[1], axis=1)
+    levels = ndtr(z)
     if left is not None:
         below = np.sum(draws < value, axis=0) + 0.5 * np.sum(draws == value, axis=0)
         shift = ndtri(
@@ -141,14 +184,19 @@ def interval(value: Floats, draws: Floats, left: Floats | None = None) -> tuple[
         bend = np.where(
             spread > 0, np.nansum(gap**3, axis=0) / (6 * np.where(spread > 0, spread, 1.0)), 0.0
         )
-        z = shift + ndtri(tails)[:, None]
-        levels = ndtr(shift + z / (1 - bend * z))
+        levels = ndtr(shift + (shift + z) / (1 - bend * (shift + z)))
     at = levels * np.maximum(many - 1, 0)
     lower = np.floor(at).astype(int)
     upper = np.minimum(lower + 1, np.maximum(many - 1, 0))
     columns = np.arange(draws.shape[1])
-    low_high = ordered[lower, columns] + (at - lower) * (
+    low, middle, high = ordered[lower, columns] + (at - lower) * (
         ordered[upper, columns] - ordered[lower, columns]
     )
-    low_high[:, np.isnan(value) | (many == 0)] = np.nan
-    return low_high[0], low_high[1]
+    centre = value if left is None else middle
+    wider = widening(effective(rows))
+    none = np.isnan(value) | (many == 0)
+    low, high = (
+        np.where(none, np.nan, np.clip(centre + wider * (end - centre), *within))
+        for end in (low, high)
+    )
+    return low, high

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import sparse
 
 from sdgbias.methods.cade import Bools, Floats, Ints
-from sdgbias.methods.stats.bootstrap import interval, replicates
+from sdgbias.methods.stats.bootstrap import replicates, widening
 from sdgbias.methods.stats.intervals import (
     FEWEST,
     LEVEL,
@@ -161,18 +160,23 @@ def grouped(
 @dataclass(frozen=True)
 class GroupMeans:
     """Means of M columns in g groups, sorted, NaN where small: value (M, g); draws (B, M, g) of
-    resampled clusters; n rows; most: how far two means can lie apart (1 where rows are 0 or 1)."""
+    resampled clusters; n rows; clusters (M, g) of each mean, worth
+    (M, g) of them when of one size; most: how far two means can lie apart
+    (1 where rows are 0 or 1)."""
 
     value: Floats
     draws: Floats
     n: int
+    clusters: Ints
+    worth: Floats
     most: float = np.inf
 
 
 @dataclass(frozen=True)
 class Disparity:
     """A reduction over the groups of each of M columns: value, low, high, p (M,); draws (B, M); n
-    rows that count."""
+    rows that count; clusters (M,): those of the compared group that has the fewest; wider (M,): how
+    much the draws are widened for that, NaN below ``FEWEST``."""
 
     value: Floats
     n: int
@@ -180,14 +184,28 @@ class Disparity:
     high: Floats
     p: Floats
     draws: Floats
+    clusters: Ints
+    wider: Floats
 
     def estimate(self, i: int = 0) -> Estimate:
-        return Estimate(float(self.value[i]), self.n, float(self.low[i]), float(self.high[i]))
+        return Estimate(
+            float(self.value[i]),
+            self.n,
+            float(self.low[i]),
+            float(self.high[i]),
+            int(self.clusters[i]),
+        )
+
+    def take(self, columns: ArrayLike) -> Disparity:
+        """The same for some of the columns (an index, a mask or a slice)."""
+        at = columns if isinstance(columns, slice) else np.asarray(columns)
+        low, high, p, clusters = (v[at] for v in (self.low, self.high, self.p, self.clusters))
+        return Disparity(
+            self.value[at], self.n, low, high, p, self.draws[:, at], clusters, self.wider[at]
+        )
 
 
-def disparity(
-    means: GroupMeans, reduction: Callable[[Floats], Floats], *, ratio: bool = False
-) -> Disparity:
+def disparity(means: GroupMeans, reduction: Callable[[Floats], Floats]) -> Disparity:
     """Reduces the group means of each column, e.g. with metrics.max_min, with an interval and a
     test.
 
@@ -196,15 +214,15 @@ def disparity(
     as large in size, the test of "no group differs". The interval is value +- the 95 % quantile of
     the same, cut at 0 for a reduction that can't be negative. It holds because
     |r(a) - r(b)| <= r(a - b) for differences and for largest minus smallest; a percentile interval
-    of the latter would lie above zero even where no group differs. For a reduction that isn't of
-    this kind, ``ratio``: percentile interval, no p.
+    of the latter would lie above zero even where no group differs.
+    Draws are widened for the clusters of the compared group that has the fewest: with 5 places
+    they would cover 81 to 85 %. Where a compared group has fewer than ``FEWEST``, interval and p
+    are NaN.
     """
     reduced, each = reduction(means.value), reduction(means.draws)
-    if ratio:
-        return Disparity(
-            reduced, means.n, *interval(reduced, each), np.full(reduced.shape, np.nan), each
-        )
-    alike = reduction(means.draws - means.value)
+    clusters, worth = _fewest(means, reduction)
+    wider = np.where(clusters < FEWEST, np.nan, widening(worth))
+    alike = wider * reduction(means.draws - means.value)
     low, high = _symmetric(reduced, np.abs(alike))
     never = np.all(np.isnan(alike) | (alike >= 0), axis=0)
     return Disparity(
@@ -214,21 +232,45 @@ def disparity(
         np.minimum(high, means.most),
         p_of_draws(reduced, alike + reduced),
         each,
+        clusters,
+        wider,
     )
+
+
+def _fewest(means: GroupMeans, reduction: Callable[[Floats], Floats]) -> tuple[Ints, Floats]:
+    """(M,) clusters, and what they are worth, of the compared group that has the fewest; 0 where
+    nothing is compared. A group is compared where the reduction would notice if it were extreme."""
+    g = means.value.shape[-1]
+    probe = np.repeat(means.value[None], g, axis=0)
+    k = np.arange(g)
+    probe[k, :, k] += 1e6  # (g, M, g): NaN stays NaN
+    compared = (reduction(probe) != reduction(means.value)) & ~np.isnan(means.value.T)  # (g, M)
+    none = ~compared.any(axis=0)
+    big = np.iinfo(np.int32).max
+    fewest, least = (
+        np.where(none, 0, np.where(compared, v.T, big).min(axis=0, initial=big))
+        for v in (means.clusters, means.worth)
+    )
+    return fewest.astype(np.int64), least
 
 
 def disparity_change(before: Disparity, after: Disparity) -> Disparity:
     """|after| - |before| of two disparities resampled with the same seed and clusters: below zero
     means narrower.
 
-    Interval: value +- the 95 % quantile of the draws' distance from it; p by the same draws.
+    Interval: value +- the 95 % quantile of the draws' distance from it, widened as that of
+    `disparity`; p by the same draws.
     """
     value, draws = (
         np.abs(after.value) - np.abs(before.value),
         np.abs(after.draws) - np.abs(before.draws),
     )
-    low, high = _symmetric(value, np.abs(draws - value))
-    return Disparity(value, min(before.n, after.n), low, high, p_of_draws(value, draws), draws)
+    clusters = np.minimum(before.clusters, after.clusters)
+    wider = np.maximum(before.wider, after.wider)
+    wide = value + wider * (draws - value)
+    low, high = _symmetric(value, np.abs(wide - value))
+    p = p_of_draws(value, wide)
+    return Disparity(value, min(before.n, after.n), low, high, p, draws, clusters, wider)
 
 
 def _symmetric(value: Floats, distance: Floats) -> tuple[Floats, Floats]:
@@ -252,9 +294,10 @@ def group_means(
     """Means of (N, M) columns by (N,) group keys, and those of each bootstrap sample of clusters.
     NaN rows are left out.
 
-    Below ``smallest`` rows a group has no value, in no draw either. Fewer than ``FEWEST``
-    clusters: draws are NaN.
+    Below ``smallest`` rows a group has no value, in no draw either.
     """
+    from scipy import sparse
+
     x = np.asarray(values, dtype=float)
     x = x[:, None] if x.ndim == 1 else x
     m = x.shape[1]
@@ -274,9 +317,14 @@ def group_means(
     sums = sparse.hstack(parts, format="csr")
     total = np.asarray(sums.sum(axis=0)).reshape(-1, g)
     small = np.broadcast_to(total[m:], (m, g)) < max(smallest, 1)
+    sizes = sums[:, m * g :]
+    clusters = np.broadcast_to(np.asarray((sizes > 0).sum(axis=0)).reshape(-1, g), (m, g))
+    squares = np.asarray(sizes.multiply(sizes).sum(axis=0)).reshape(-1, g)
     with np.errstate(divide="ignore", invalid="ignore"):
         value = np.where(small, np.nan, total[:m] / total[m:])
+        worth = np.broadcast_to(total[m:] ** 2 / squares, (m, g))  # as bootstrap.effective
         if places < FEWEST:
-            return GroupMeans(value, np.full((draws, m, g), np.nan), n, most)
+            return GroupMeans(value, np.full((draws, m, g), np.nan), n, clusters, worth, most)
         each = replicates(sums, draws, seed).reshape(draws, -1, g)
-        return GroupMeans(value, np.where(small, np.nan, each[:, :m] / each[:, m:]), n, most)
+        apart = np.where(small, np.nan, each[:, :m] / each[:, m:])
+        return GroupMeans(value, apart, n, clusters, worth, most)

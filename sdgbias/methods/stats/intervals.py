@@ -19,7 +19,6 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import expit, logit, stdtrit
 
 from sdgbias.methods.cade import Floats, Ints
 
@@ -120,6 +119,8 @@ def known(values: ArrayLike, *keys: ArrayLike) -> tuple[Floats, list[np.ndarray]
 def bounds(value: Floats, n: Floats, spread: Spread, kind: Kind) -> tuple[Floats, Floats]:
     """(low, high) of (g,) values of one kind; NaN below ``FEWEST`` clusters and where a bound isn't
     finite."""
+    from scipy.special import expit, logit, stdtrit  # 0.2 s, not for every command
+
     t = stdtrit(np.nan_to_num(spread.df, nan=1.0), 0.5 + LEVEL / 2)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         half = t * spread.variance**0.5
@@ -194,6 +195,8 @@ def wilson(
     The design effect is the clustered variance over p (1 - p) / n. Where all answers agree it can't
     be seen: clusters count as rows, the cautious choice. One cluster counts as one row.
     """
+    from scipy.special import stdtrit
+
     many = np.asarray(groups, dtype=float)
     simple = p * (1 - p) / np.maximum(n, 1)
     with np.errstate(divide="ignore", invalid="ignore"):

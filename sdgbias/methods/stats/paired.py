@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import bdtr, stdtr, stdtrit
 
 from sdgbias.methods.stats.intervals import (
     FEWEST,
@@ -59,6 +58,7 @@ def mcnemar(before: ArrayLike, after: ArrayLike, *, mid_p: bool = False) -> McNe
 def sign_test(fixed: int, broken: int, *, mid_p: bool = False) -> float:
     """Two-sided p of (fixed, broken) against Binomial(fixed + broken, 1/2); NaN counts of rows
     don't arise here."""
+    from scipy.special import bdtr
     from scipy.stats import binom, binomtest
 
     n = fixed + broken
@@ -93,6 +93,8 @@ def paired(difference: ArrayLike, clusters: ArrayLike) -> PairedTest:
 def t_test(value: float, variance: float, df: float, clusters: int) -> float:
     """Two-sided p of value against zero, NaN below ``FEWEST`` clusters; as scipy, 0 where the
     variance is zero and the value isn't."""
+    from scipy.special import stdtr
+
     if clusters < FEWEST or np.isnan(variance) or np.isnan(value):
         return float("nan")
     if value == 0:
@@ -130,6 +132,8 @@ def minimum_detectable(se: float, df: float, *, alpha: float = 0.05, power: floa
     (t_{1-alpha/2, df} + t_{power, df}) se: about 2.8 standard errors at 5 % and 80 %. In the
     difference's own unit.
     """
+    from scipy.special import stdtrit
+
     if df < 1 or not np.isfinite(se):
         return float("nan")
     return float((stdtrit(df, 1 - alpha / 2) + stdtrit(df, power)) * se)

@@ -25,6 +25,7 @@ from sdgbias.analysis.nights import BREACH, PASS, UNCHANGED, overall
 from sdgbias.nightly.regression import baseline as runs
 from sdgbias.nightly.regression import facet, flips, judge, sdg
 from sdgbias.nightly.regression.baseline import Target
+from sdgbias.nightly.regression.evidence import RuleEvidence, of_rule
 from sdgbias.nightly.regression.policy import Policy
 
 Progress = Callable[[str, int, int], None]
@@ -72,7 +73,7 @@ def judge_runs(
         sorted(targets, key=lambda t: (t.night, t.model, t.suite)), key=lambda t: (t.night, t.model)
     ):
         mine = list(group)
-        found: list[tuple[Target, str, list[judge.Evidence]]] = []
+        found: list[tuple[Target, str, list[RuleEvidence]]] = []
         for t in mine:
             if progress:
                 progress("judging runs", done, len(targets))
@@ -99,7 +100,7 @@ def judge_runs(
 
 def _evidence(
     results: Path, t: Target, policy: Policy, baseline: str, seed: int
-) -> tuple[str, list[judge.Evidence]]:
+) -> tuple[str, list[RuleEvidence]]:
     base, why = (
         (runs.named(results, t.run_id, baseline), "")
         if baseline
@@ -108,7 +109,7 @@ def _evidence(
     load = _MEASURED[suites.named(t.suite).items_table]
     new, old = load(results, t.run_id), load(results, base) if base else None
     rules = [rule for rule in policy.rules if rule.suite == t.suite]
-    return base, [e for rule in rules for e in judge.evidence(rule, new, old, why, seed)]
+    return base, [e for rule in rules for e in of_rule(rule, new, old, why, seed)]
 
 
 def _carried(t: Target, breach: bool) -> Judgement:

@@ -148,7 +148,8 @@ def load(path: Path) -> Policy:
         where = f" line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or type(error).__name__
         raise UsageError(
-            f"{path}:{where} is not readable YAML: {str(problem).splitlines()[0]}; see docs/reference/gate.md"
+            f"{path}:{where} is not readable YAML: {str(problem).splitlines()[0]}; see"
+            " docs/reference/gate.md"
         ) from None
     return parse(data, path)
 

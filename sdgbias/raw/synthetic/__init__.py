@@ -40,9 +40,10 @@ __all__ = [
 _CHUNK = 8
 _README = """Synthetic sample - nothing in this folder is real.
 
-Layout of SustainBench's DHS data (labels, satellite tiles, street photos) and of public indicator dumps (indicators/),
-made by `sdgbias sample`. Every label, picture and series is drawn from an invented wealth per cluster and country; the
-names of countries are used only so that readers meet real codes. Draw no conclusion about any place from it.
+Layout of SustainBench's DHS data (labels, satellite tiles, street photos) and of public indicator
+dumps (indicators/), made by `sdgbias sample`. Every label, picture and series is drawn from an
+invented wealth per cluster and country; the names of countries are used only so that readers meet
+real codes. Draw no conclusion about any place from it.
 
 seed: {seed}
 clusters: {clusters}

@@ -17,7 +17,8 @@ name: streets             # the suite's name in results, commands and pages
 title: Streets of the sample
 version: 1
 items: items.csv          # .csv, .jsonl or .parquet beside this file
-columns: {id: id, question: question, options: [a, b, c], answer: answer, image: picture, context: hint}
+columns: {id: id, question: question, options: [a, b, c], answer: answer,
+          image: picture, context: hint}
 cluster_by: place         # column that errors are clustered by
 groups: [setting, topic]  # columns for accuracy and disparity by group
 """

@@ -34,7 +34,8 @@ SELECTED_WEIGHT = 8.0
 #: One person in this many gets an irregular row.
 AWKWARD_EVERY = 50
 ANNOTATORS = 3
-README = """Synthetic sample of annotated people in FACET's layout: {n} pictures, seed {seed}. CC0 1.0.
+README = """\
+Synthetic sample of annotated people in FACET's layout: {n} pictures, seed {seed}. CC0 1.0.
 Schematic figures; nobody is shown and nothing here says anything about real people.
 """
 

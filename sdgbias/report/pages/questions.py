@@ -233,7 +233,10 @@ _LAYOUTS = {
     ),
 }
 #: The answer of a prediction (by its alias): the number of an estimate, else the letter or label.
-SAID = """CASE WHEN {0}."value" IS NULL OR isnan({0}."value") THEN {0}.pred ELSE printf('%.4g', {0}."value") END"""
+SAID = (
+    'CASE WHEN {0}."value" IS NULL OR isnan({0}."value") THEN {0}.pred'
+    """ ELSE printf('%.4g', {0}."value") END"""
+)
 RIGHT_OR_WRONG = {"right": "Right", "wrong": "Wrong"}
 PLACES = {"U": "urban", "R": "rural"}
 
@@ -319,8 +322,8 @@ def page(
     )
     total = reader.ask(f"SELECT count(*) AS n {body}", [*head, *params], runs=own)[0]["n"]
     rows = reader.ask(
-        f"""SELECT p.item_id, {SAID.format("p")} AS said, p.correct, p.split, i.gold, {layout.shown}, {was}
-            {body} ORDER BY p.item_id LIMIT {PAGE} OFFSET ?""",
+        f"""SELECT p.item_id, {SAID.format("p")} AS said, p.correct, p.split, i.gold,
+            {layout.shown}, {was} {body} ORDER BY p.item_id LIMIT {PAGE} OFFSET ?""",
         [*head, *params, (at - 1) * PAGE],
         runs=own,
     )

@@ -9,7 +9,8 @@ from sdgbias.report.web.source import Reader, Row
 PAGE = 50
 #: Runs per model offered in a select.
 OFFERED = 6
-_COLUMNS = """run_id, suite, model, benchmark_id, provenance, started_at, finished_at, n_prompts_planned, n_scored, n_cached, n_failed, revision,
+_COLUMNS = """run_id, suite, model, benchmark_id, provenance, started_at, finished_at,
+              n_prompts_planned, n_scored, n_cached, n_failed, revision,
               epoch(finished_at - started_at) AS seconds"""
 
 

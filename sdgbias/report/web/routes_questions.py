@@ -253,7 +253,8 @@ def _compared(reader: Reader, old: Row, new: Row, cell: str, page: int) -> dict[
         return {
             "why": (
                 why
-                or "No question was answered by both: they were asked other questions, or the answers of one are no longer kept."
+                or "No question was answered by both: they were asked other questions, or the"
+                " answers of one are no longer kept."
             ),
             "rows": [],
         }

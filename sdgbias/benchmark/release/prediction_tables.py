@@ -1,0 +1,216 @@
+"""Reads the benchmark authors' prediction tables (DATA.md-style file contract).
+
+A folder holds `<task>_T<k>` (Full; IMG+Q at T5) and `<task>_T<k>_text` (CTX+Q; Q-only at T5) as
+.csv or .parquet. Rows are joined by `index`, never by position. Tables or rows that lack a view are
+reported and counted; nothing is dropped silently.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from sdgbias.benchmark.items import authors_split
+from sdgbias.errors import InputError, UsageError
+from sdgbias.methods.cade import Floats
+from sdgbias.types import DIGITS, LETTERS, ContextTest, Task
+
+_LARGEST_ID = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class Tables:
+    """One task x level of a model: ids (N,), split (N,), gold (N,) as written, present (N, K),
+    logits per view (N, K), generated (N,) text, target (N,) and the counts of irregularities."""
+
+    task: Task
+    level: ContextTest
+    frame: pd.DataFrame
+    present: np.ndarray
+    views: dict[str, Floats]
+    notes: dict[str, int]
+
+
+def parse_level(text: str) -> ContextTest:
+    """'T2', 't2' or '2' -> ContextTest.T2."""
+    name = text.strip().upper()
+    name = name if name.startswith("T") else f"T{name}"
+    if name not in ContextTest.__members__:
+        raise UsageError(f"--level {text!r} is not a context test; valid: 1 to 5 or T1 to T5")
+    return ContextTest(name)
+
+
+def _read_table(folder: Path, stem: str, columns: list[str]) -> pd.DataFrame | None:
+    """One table indexed by integer `index`; None when neither file exists."""
+    paths = [p for p in (folder / f"{stem}.parquet", folder / f"{stem}.csv") if p.exists()]
+    if not paths:
+        return None
+    if len(paths) > 1:
+        raise InputError(f"{folder}: both {stem}.csv and {stem}.parquet exist; keep one of them")
+    path = paths[0]
+    try:
+        if path.suffix == ".parquet":
+            table = pd.read_parquet(path)
+        else:
+            texts = dict.fromkeys(
+                ("index", "prediction", "answer", "split", "pillar", "target", *LETTERS), str
+            )
+            table = pd.read_csv(
+                path,
+                dtype=texts,
+                keep_default_na=False,
+                na_values={c: ["", "nan", "NaN"] for c in columns},
+            )
+    except (OSError, ValueError, pd.errors.ParserError) as error:
+        raise InputError(
+            f"{path}: can't be read as a table ({str(error).splitlines()[0]})"
+        ) from None
+    if "index" not in table.columns:
+        raise InputError(
+            f"{path}: no column 'index' (= item_id); found: {', '.join(map(str, table.columns))}"
+        )
+    table["index"] = _ids(path, table["index"])
+    twice = table["index"].duplicated()
+    if twice.any():
+        raise InputError(
+            f"{path}: index {int(table['index'][twice].iloc[0])} stands in more than one row;"
+            " remove duplicates"
+        )
+    if not any(c in table.columns for c in columns):
+        raise InputError(f"{path}: no logit columns; expected {', '.join(columns)}")
+    for column in columns:
+        values = table[column] if column in table.columns else pd.Series(np.nan, index=table.index)
+        numbers = pd.to_numeric(values, errors="coerce").astype(float)
+        unread = numbers.isna() & values.notna()
+        if unread.any():
+            at = int(np.flatnonzero(unread)[0])
+            raise InputError(
+                f"{path}: index {table['index'].iloc[at]}: {column} {values.iloc[at]!r} is not a"
+                " number; leave the cell empty where there is no logit, or write the table again"
+            )
+        table[column] = numbers
+    return table.set_index("index").sort_index()
+
+
+def _ids(path: Path, given: pd.Series) -> pd.Series:
+    """Item ids (N,) as int64, exactly as written. Raises InputError for a value that is no integer,
+    doesn't fit, or is a float beyond 2^53, where floats skip integers."""
+    if pd.api.types.is_float_dtype(given.dtype):
+        values = given.astype("float64")
+        whole, fits = values % 1 == 0, values.abs() <= 2**53
+    elif pd.api.types.is_integer_dtype(given.dtype):
+        whole, fits = given.notna(), (given <= _LARGEST_ID).fillna(False)
+    else:
+        texts = given.astype("str").str.strip()
+        whole = texts.str.fullmatch(r"[+-]?\d{1,40}(\.0*)?") & given.notna()
+        given = texts.where(whole, "0").str.split(".").str[0].map(int).astype(object)
+        fits = given.map(lambda number: abs(number) <= _LARGEST_ID)
+        given = given.where(whole, texts)
+    for bad, why in (
+        (~whole.astype(bool), "is not an integer item id"),
+        (~fits.astype(bool), "is an item id too large to be read exactly; write ids as integers"),
+    ):
+        if bad.any():
+            raise InputError(f"{path}: index {given[bad].iloc[0]!r} {why}")
+    return given.astype("int64")
+
+
+def _require_logits(
+    folder: Path, stem: str, table: pd.DataFrame, asked: np.ndarray | None, columns: list[str]
+) -> None:
+    """Raise InputError when a column has no logit at all though questions have that option: the
+    option could then never be chosen. asked (N, K): which options have a text, in the order of the
+    table's rows; None without texts, when every column is needed."""
+    missing = [column for column in columns if table[column].isna().all()]
+    nameless = asked is None and len(columns) == len(LETTERS)
+    for at, column in enumerate(columns):
+        needed = len(table) if asked is None else int(asked[:, at].sum())
+        if column in missing and needed and len(missing) < len(columns):
+            raise InputError(
+                f"{folder / stem}: no logit in column {column}, which {needed:,} of"
+                f" {len(table):,} rows need; write the table again with {', '.join(columns)}"
+                f"{', or name the options in columns A, B, C' if nameless else ''}"
+            )
+
+
+def _text_column(table: pd.DataFrame, name: str) -> pd.Series:
+    if name not in table.columns:
+        return pd.Series("", index=table.index, dtype=object)
+    column = table[name].astype(object)
+    return column.where(column.notna(), "").map(
+        lambda v: v.strip() if isinstance(v, str) else str(v)
+    )
+
+
+def read_tables(folder: Path, task: Task, level: ContextTest) -> Tables:
+    """The four views of one task x level (reference: IMG+Q and Q-only always come from T5 and
+    T5_text)."""
+    candidates = LETTERS if task is Task.MCQ else DIGITS
+    columns = [f"logit_{c}" for c in candidates]
+    stems = {
+        "full": f"{task.value}_{level.value}",
+        "ctx": f"{task.value}_{level.value}_text",
+        "img": f"{task.value}_T5",
+        "q": f"{task.value}_T5_text",
+    }
+    found = {view: _read_table(folder, stem, columns) for view, stem in stems.items()}
+    full = found["full"]
+    if full is None:
+        there = (
+            ", ".join(sorted(p.name for p in folder.glob("*_T*")))
+            if folder.is_dir()
+            else "no such folder"
+        )
+        raise InputError(
+            f"{folder}: no table {stems['full']}.csv or .parquet (the Full view); found:"
+            f" {there or 'nothing'}"
+        )
+    texts = None
+    if task is Task.MCQ and all(c in full.columns for c in "AB"):
+        texts = np.column_stack([(_text_column(full, c) != "").to_numpy() for c in LETTERS])
+    notes = {"rows": len(full)}
+    views: dict[str, Floats] = {}
+    for view, table in found.items():
+        if table is None:
+            views[view] = np.full((len(full), len(candidates)), np.nan)
+        else:
+            own = table.reindex(full.index)
+            _require_logits(folder, stems[view], own, texts, columns)
+            views[view] = own[columns].to_numpy(dtype=float)
+        notes[f"rows_without_{view}"] = int((~np.isfinite(views[view]).any(axis=1)).sum())
+        if table is not None and view != "full":
+            notes[f"{view}_rows_not_in_full"] = int((~table.index.isin(full.index)).sum())
+    if texts is not None:
+        present = texts
+    elif task is Task.MCQ:
+        present = np.logical_or.reduce([~np.isnan(v) for v in views.values()])
+    else:
+        present = np.ones((len(full), len(candidates)), dtype=bool)
+    partial = np.zeros(len(full), dtype=bool)
+    for values in views.values():
+        finite = np.isfinite(values)
+        partial |= (present & ~finite).any(axis=1) & (present & finite).any(axis=1)
+    notes["rows_with_masked_candidates"] = int(partial.sum())
+    split = _text_column(full, "split").str.lower()
+    given = split.isin(["val", "test"])
+    if not (given | (split == "")).all():
+        raise InputError(
+            f"{folder}/{stems['full']}: split {split[~given & (split != '')].iloc[0]!r}; valid:"
+            " val, test"
+        )
+    notes["rows_split_by_rule"] = int((~given).sum())
+    by_rule = pd.Series(
+        authors_split(task.value, full.index.to_numpy()), index=full.index, dtype=object
+    )
+    frame = pd.DataFrame(
+        {
+            "split": split.where(given, by_rule),
+            "answer": _text_column(full, "answer"),
+            "prediction": _text_column(full, "prediction"),
+            "target": _text_column(full, "target"),
+        }
+    )
+    return Tables(task, level, frame, present, views, notes)

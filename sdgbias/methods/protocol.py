@@ -1,0 +1,26 @@
+"""The paper's tuning protocol: what a random search depends on besides its rows, draws and seed
+(App. C.4, Table G). Apart from the search itself, so that a run's id needs no compiler."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sdgbias.types import Task
+
+Ranges = Sequence[tuple[float, float]]
+#: Table G, in the order alpha, lambda_kl, beta, tau.
+RANGES: dict[Task, tuple[tuple[float, float], ...]] = {
+    Task.MCQ: ((0.5, 2.0), (0.0, 5.0), (0.0, 1.5), (0.65, 0.99)),
+    Task.REGRESSION: ((0.0, 7.0), (0.0, 7.0), (0.0, 7.0), (0.25, 0.99)),
+}
+#: Random draws, the share of val that scores them all, and how many are scored again on all of val.
+DRAWS, SEARCH_SHARE, FINALISTS = 10_000, 0.2, 100
+
+
+def constants() -> dict[str, object]:
+    """What a random search depends on besides its rows, draws and seed; JSON values."""
+    return {
+        "ranges": {task.value: [list(pair) for pair in RANGES[task]] for task in RANGES},
+        "search_share": SEARCH_SHARE,
+        "finalists": FINALISTS,
+    }

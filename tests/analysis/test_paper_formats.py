@@ -1,0 +1,128 @@
+"""The paper's tables as text, CSV, JSON and Markdown, and the command that writes them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from sdgbias import cli
+from sdgbias.analysis import paper as tables
+from sdgbias.analysis.paper import formats, results, studies
+from sdgbias.errors import UsageError
+from tests.builders.paper_tables import (
+    LLAVA,
+    build,
+    everything,
+)
+from tests.builders.results import NAMED
+
+
+def test_names_in_any_case_and_controls_beside_table_h() -> None:
+    assert tables.chosen(["h"]) == ["H", "controls"] and tables.chosen(["FIG3", "fig3", "k"]) == [
+        "fig3",
+        "K",
+    ]
+    assert tables.chosen(["all"]) == list(tables.ITEMS)
+    assert set(tables.ITEMS) - set(tables.chosen([])) == set(studies.PLAIN)
+    with pytest.raises(UsageError, match="--table: unknown table '7'; valid: 1, 2, 3, A, B"):
+        tables.chosen(["7"])
+
+
+def test_text_fits_120_columns_and_says_what_is_missing(full: Path) -> None:
+    e = results.load(full)
+    made = list(everything(full).values())
+    text = formats.text(made, e.runs)
+    some = ["G", "fig4", "letters"]
+    assert formats.text(tables.build(e, some), e.runs) == formats.text(
+        [everything(full)[name] for name in some], e.runs
+    )
+    assert max(len(line) for line in text.splitlines()) <= 120
+    for t in made:
+        assert t.title in text
+    assert "llava-1.5-7b (measured): run llava-1.5-7b-0, benchmark 0123456789abcdef" in text
+
+
+def test_a_column_that_says_nothing_is_left_out(bare: Path) -> None:
+    def shown(model: str) -> bool:
+        text = formats.text(tables.build(results.load(bare, [model]), ["fig4"]), [])
+        return any(line.endswith("  the text says") for line in text.splitlines())
+
+    assert shown("llava-1.5-7b") and not shown("tiny-llava")
+
+
+def test_csv_and_json_hold_every_cell(full: Path) -> None:
+    e = results.load(full)
+    made = list(everything(full).values())
+    said = [c for t in made for r in t.rows for c in r.cells if c.status or c.paper]
+    lines = list(csv.DictReader(io.StringIO(formats.as_csv(made))))
+    assert len(lines) == len(said) and list(lines[0]) == list(formats.CSV_COLUMNS)
+    read = json.loads(formats.as_json(made, e.runs))
+    assert sum(len(t["cells"]) for t in read["tables"]) == len(said) and {
+        r["model"] for r in read["runs"]
+    } == set(NAMED)
+    [line] = [
+        c
+        for t in read["tables"]
+        if t["item"] == "H"
+        for c in t["cells"]
+        if c["row"] == f"{LLAVA} | Ours" and c["column"] == "T3"
+    ]
+    assert (
+        line["paper"] == 0.55
+        and line["paper_printed"] == "0.55"
+        and line["status"] == "measured"
+        and line["ci_low"] < line["value"]
+    )
+    counted = {k: sum(1 for c in said if c.status.split(":")[0] == k) for k in read["counts"]}
+    assert read["counts"] == counted and counted["measured"] > 100 and counted["not run"] > 100
+
+
+def test_footnotes_name_the_contradictions_and_what_ours_is(full: Path) -> None:
+    by_item = {t.item: " ".join(t.footnotes) for t in everything(full).values()}
+    assert (
+        "-10.09 %" in by_item["I"]
+        and "0.396" in by_item["H"]
+        and "0.130 s" in by_item["L"]
+        and "Sec. 3.2" in by_item["J"]
+    )
+    assert (
+        "Planted:" in by_item["H"]
+        and "Embedded:" in by_item["H"]
+        and "Embedded:" not in by_item["G"]
+    )
+
+
+def test_markdown_cell_shows_value_interval_n_and_paper(full: Path) -> None:
+    text = formats.markdown(build(full, "1"))
+    assert "| 0.510 (0.41..0.61, n 48); paper 0.34 |" in text and "| not run; paper 0.57 |" in text
+
+
+def test_command_prints_writes_and_refuses(full: Path, tmp_path: Path) -> None:
+    def run(*options: str) -> str:
+        found = CliRunner().invoke(
+            cli.app, ["reproduce", "--results", str(full), *options], catch_exceptions=False
+        )
+        assert found.exit_code == 0
+        return found.stdout
+
+    printed = run("--table", "H", "--model", "llava-1.5-7b")
+    assert "Controls beside Table H" in printed and "InstructBLIP" not in printed.split("* ")[0]
+    assert printed.rstrip().splitlines()[-1].startswith("2 tables, ")
+    assert {t["item"] for t in json.loads(run("--json", "--table", "g"))["tables"]} == {"G"}
+    assert run("--csv", "--table", "fig3").startswith("item,row,column,")
+    run("--out", str(tmp_path), "--table", "A", "--table", "controls")
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "controls.csv",
+        "controls.md",
+        "table_A.csv",
+        "table_A.md",
+    ]
+    with pytest.raises(UsageError, match="give one of"):
+        run("--csv", "--json")
+    with pytest.raises(UsageError, match="unknown table"):
+        run("--table", "Z")

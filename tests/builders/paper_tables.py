@@ -1,0 +1,145 @@
+"""The paper's tables of published models: rows of studies that they read, and how a test looks up a
+cell."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import pandas as pd
+
+from sdgbias import store
+from sdgbias.analysis import paper as tables
+from sdgbias.analysis.paper import results
+from sdgbias.analysis.paper.cells import Cell, Table
+from sdgbias.analysis.rows import row, table
+from sdgbias.methods.stats import Estimate
+from sdgbias.types import PILLARS
+
+TESTS = ("T1", "T2", "T3", "T4", "T5")
+
+
+LLAVA, TINY, QWEN = "LLaVA-v1.5-7B (measured)", "tiny-llava (embedded)", "qwen2.5-vl-7b (planted)"
+
+
+def studied() -> pd.DataFrame:
+    """A few rows of each study that a table reads; values are 0.5 plus what the test looks for."""
+
+    def at(value: float) -> Estimate:
+        return Estimate(value, 48, value - 0.1, value + 0.1)
+
+    made = [row("methods", "accuracy", at(0.51), test=t, method="post_hoc") for t in ("T1", "all")]
+    made += [
+        row("methods", "accuracy", at(0.34), test=t, method="always_b") for t in (*TESTS, "all")
+    ]
+    made += [
+        row("methods", "not_run", float("nan"), method="vcd", note="extra pass noise was not asked")
+    ]
+    made += [row("methods", "mae", at(8.5), task="regression", test="T2", method="vdd")]
+    for i, step in enumerate(("+alpha", "+lambda", "+beta", "+tau")):
+        made.append(
+            row(
+                "ablation",
+                "accuracy",
+                at(0.55 + i / 100),
+                test="T1",
+                method=step,
+                by="mode",
+                level="retuned",
+            )
+        )
+        made.append(
+            row(
+                "ablation",
+                "step_gain",
+                at(0.01),
+                test="T1",
+                method=step,
+                by="mode",
+                level="retuned",
+            )
+        )
+    made += [
+        row(
+            "streams",
+            "accuracy",
+            at(0.58 + i / 100),
+            test=t,
+            method="img",
+            by="divergence",
+            level="js",
+        )
+        for i, t in enumerate(TESTS)
+    ]
+    made += [
+        row(
+            "perturbation",
+            "share_optimistic",
+            at(0.61),
+            test="T1",
+            method="q_only",
+            by="order",
+            level="reversed",
+        )
+    ]
+    made += [
+        row("directions", "full_minus_ctx_q", at(0.02), test="T1", method="full", pillar=p)
+        for p in ("all", *PILLARS)
+    ]
+    made += [
+        row(
+            "directions",
+            "full_minus_ctx_q",
+            at(0.03),
+            test="T2",
+            method="full",
+            pillar=PILLARS[0],
+            indicator="stunting",
+        )
+    ]
+    made += [
+        row(
+            "regression",
+            "mae",
+            at(12.5),
+            task="regression",
+            test="T2",
+            method="cade",
+            by="target",
+            level="under5_mort",
+        )
+    ]
+    made += [row("regression", "mae_macro", at(3.25), task="regression", test="T5", method="full")]
+    for split, values in (("val", (0.50, 0.62, 0.62)), ("test", (0.45, 0.57, 0.60))):
+        for x, value in zip((0.5, 1.0, 1.5), values, strict=True):
+            made.append(
+                row("sweep", "accuracy", at(value), test="T1", method=split, by="alpha", x=x)
+            )
+    made += [row("sweep", "optimum", 0.82, test="T1", by="alpha")]
+    made += [row("paired", "accuracy_gain", at(0.04), test="all", method="cade", p=0.03)]
+    return table(made)
+
+
+@cache
+def everything(path: Path) -> dict[str, Table]:
+    return {t.item: t for t in tables.build(results.load(path), ["all"])}
+
+
+def build(path: Path, item: str) -> Table:
+    return everything(path)[item]
+
+
+def cell(t: Table, column: str, *labels: str) -> Cell:
+    [found] = [r for r in t.rows if r.labels == labels]
+    return found.cells[[c.name for c in t.columns].index(column)]
+
+
+def stored(
+    path: Path, model: str, metric: str, method: str, test: str, task: str = "mcq"
+) -> pd.Series:
+    sql = """SELECT value, n, ci_low, ci_high FROM metrics WHERE model = ? AND metric = ? AND
+             method = ? AND test = ? AND task = ?
+             AND pillar = 'all' AND indicator = 'all'"""
+    found = store.query(path, sql, [model, metric, method, test, task])
+    assert len(found) == 1
+    return found.iloc[0]

@@ -1,0 +1,140 @@
+"""Pages of questions and pairs of runs: what they show is what the results hold."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from sdgbias import store
+from sdgbias.analysis import analyse
+from sdgbias.analysis.studies import paired
+from sdgbias.report.pages import compare
+from sdgbias.report.web.source import Results
+from tests.builders.web_pages import BEFORE, RUN, text
+
+
+def test_questions_are_filtered_in_the_results(client: TestClient, served: Path) -> None:
+    def count(**filters: str) -> int:
+        found = re.search(
+            r"([\d,]+) questions?",
+            text(client.get("/questions", params={"run": RUN, "test": "T2", **filters}).text),
+        )
+        assert found
+        return int(found.group(1))
+
+    now, before = (
+        store.query(
+            served,
+            "SELECT p.*, i.urban FROM predictions p JOIN items i USING (task, item_id) WHERE run_id"
+            " = ? AND test = 'T2' AND method = 'full' AND task = 'mcq'",
+            [r],
+        ).set_index("item_id")
+        for r in (RUN, BEFORE)
+    )
+    assert count() == len(now) == 60
+    assert count(outcome="wrong") == (~now["correct"]).sum() > 0
+    assert count(urban="U") == (now["urban"] == "U").sum() > 0
+    changed = now["pred"] != before["pred"].reindex(now.index)
+    assert count(flipped="true") == changed.sum() > 0
+    assert (
+        count(flipped="true", outcome="wrong", urban="R")
+        == (changed & ~now["correct"] & (now["urban"] == "R")).sum()
+    )
+    assert count(q="STUNTING prevalence") == 20 and count(indicator="Access to electricity") == 20
+    page = client.get("/questions", params={"run": RUN, "page": "2"}).text
+    assert (
+        page.count('class="badge right"') + page.count('class="badge wrong"') == 20
+    )  # 60 in pages of 40
+
+
+def test_a_question_shows_what_was_stored(client: TestClient, served: Path) -> None:
+    html = client.get(f"/questions/{RUN}/mcq/1?test=T2").text
+    said = text(html)
+    logits = store.query(
+        served,
+        "SELECT logits FROM scores WHERE run_id = ? AND task = 'mcq' AND item_id = 1 AND test ="
+        " 'T2' AND \"view\" = 'img_q'",
+        [RUN],
+    )
+    z = [float(v) for v in logits["logits"][0]]
+    shares = [
+        100 * 2.718281828459045 ** (v - max(z)) / sum(2.718281828459045 ** (w - max(z)) for w in z)
+        for v in z
+    ]
+    for share in shares:
+        assert f"{share:.1f} %" in said
+    assert (
+        "Given: urban=Urban" in said
+        and "right answer" in said
+        and "CADE says" in said
+        and "τ 0.85" in said
+    )
+    picture = re.search(r'<img src="(/pictures/[^"]+)"', html)
+    assert picture and client.get(picture.group(1)).content.startswith(b"\x89PNG")
+    estimate = text(client.get(f"/questions/{RUN}/regression/1060?test=T2").text)
+    assert "Right answer: 40.0" in estimate
+
+
+def test_differences_are_those_of_the_laboratory(served: Path) -> None:
+    with Results(served).reading() as reader:
+        old, new, other = (
+            reader.ask("SELECT * FROM runs WHERE run_id = ?", [r])[0]
+            for r in (BEFORE, RUN, "fake-pessimist-1")
+        )
+        nights_apart, models_apart = (
+            compare.differences(reader, old, new),
+            compare.differences(reader, other, new),
+        )
+    loaded = [analyse.load(served, r) for r in (BEFORE, RUN, "fake-pessimist-1")]
+    for mine, theirs in (
+        (nights_apart, paired.between_nights(*loaded[:2])),
+        (models_apart, paired.between_models([loaded[1], loaded[2]])),
+    ):
+        found = {(r["task"], r["test"], r["method"]): r for r in mine}
+        gains = theirs[(theirs["metric"] == "accuracy_gain") & (theirs["task"] == "mcq")]
+        mde = theirs[theirs["metric"] == "mde"].set_index(["task", "test", "method"])["value"]
+        assert len(gains) == 12
+        for g in gains.to_dict("records"):
+            ours = found[g["task"], g["test"], g["method"]]
+            assert (ours["value"], ours["n"], ours["ci_low"], ours["ci_high"]) == pytest.approx(
+                (g["value"], g["n"], g["ci_low"], g["ci_high"])
+            )
+            assert ours["mde"] == pytest.approx(mde[g["task"], g["test"], g["method"]])
+
+
+def test_questions_of_two_benchmarks_are_paired_where_they_have_the_same_right_answer(
+    served: Path,
+) -> None:
+    """The newer run moves to a second benchmark with the same questions; three of them have another
+    right answer."""
+    test = ("mcq", "T1", "full")
+
+    def paired_by_hand() -> int:
+        with Results(served).reading() as reader:
+            old, new = (
+                reader.ask("SELECT * FROM runs WHERE run_id = ?", [r])[0] for r in (BEFORE, RUN)
+            )
+            found = compare.differences(reader, old, new)
+        [n] = [r["n"] for r in found if (r["task"], r["test"], r["method"]) == test]
+        return int(n)
+
+    whole = paired_by_hand()
+    with store.connect(served, details=()) as con:
+        con.execute("INSERT INTO items SELECT * REPLACE ('other' AS benchmark_id) FROM items")
+        con.execute("UPDATE runs SET benchmark_id = 'other' WHERE run_id = ?", [RUN])
+    assert paired_by_hand() == whole
+    with store.connect(served, details=()) as con:
+        con.execute(
+            """UPDATE items SET gold = if(gold = 'A', 'B', 'A')
+               WHERE benchmark_id = 'other' AND task = 'mcq' AND item_id IN (
+                   SELECT DISTINCT item_id FROM items WHERE task = 'mcq' AND split = 'test'
+                   ORDER BY item_id LIMIT 3)"""
+        )
+    assert paired_by_hand() == whole - 3
+
+
+def test_runs_that_can_not_be_paired_say_why(client: TestClient) -> None:
+    assert "The same run was chosen twice" in text(client.get(f"/compare?a={RUN}&b={RUN}").text)
