@@ -31,9 +31,9 @@ class EvalSettings:
 
     generated: which multiple-choice answers are also generated and read (method
     `full_generated`): those of the Full view at T1 or at all tests, of all views at all tests, or
-    none. draws, search: of CADE's search on val. numerics: `exact`, or `reference` (the authors' floors).
-    mode: regression answers, `continue` (decode after CADE's digit) or `replace`. passes: prompts
-    beyond the suite's views (extra_prompts.py).
+    none. draws, search: of CADE's search on val. numerics: `exact`, or `reference` (the authors'
+    floors). mode: regression answers, `continue` (decode after CADE's digit) or `replace`. passes:
+    prompts beyond the suite's views (extra_prompts.py).
     """
 
     draws: int = 10_000
@@ -91,10 +91,11 @@ class Suite:
 
     identity: the settings that enter a run's id. cells: task, item_id, test, view, text, image_id,
     candidates of every prompt. generations_needed(cells, distinct, settings, abilities): the
-    distinct prompts to decode, with columns task and forced. answer_kinds: task -> kind of question
-    (ANSWER_TOKENS), which limits the length of its answers. unanswerable(benchmark, wanted, names): key -> reason, of prompts
-    whose right answer is not among the ``names`` that an engine can give. tables: see `Tables`.
-    noted: the part of the benchmark's card that a run's config keeps.
+    distinct prompts to decode, with columns task and forced. answer_kinds: task -> kind of
+    question (ANSWER_TOKENS), which limits the length of its answers. unanswerable(benchmark,
+    wanted, names): key -> reason, of prompts whose right answer is not among the ``names`` that an
+    engine can give. tables: see `Tables`. noted: the part of the benchmark's card that a run's
+    config keeps.
 
     per_benchmark: runs on different benchmarks are different results (data sets); the newer does
     not replace the older. held_out: only split 'test' is reported, because CADE is tuned on the
