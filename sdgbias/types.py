@@ -70,6 +70,8 @@ VIEWS = tuple(view.value for view in View)
 IMAGE_FREE = tuple(view.value for view in View if not view.has_image)
 #: Printed instead of a number that a model without views of pictures can't have.
 NEEDS_PICTURES = "needs pictures"
+#: Printed instead of a number that a model that gives text only can't have.
+NEEDS_SCORES = "needs log-probabilities"
 #: Suffix of methods that read a generated multiple-choice answer: full_generated.
 GENERATED = "_generated"
 

@@ -1,16 +1,17 @@
 """Greedy answers of the transformers engine, one per forced start.
 
-Prompts are prefilled once and their KV cache is repeated for each start, where the model keeps a
-plain cache and counts positions by one; elsewhere each start is one ordinary generation.
+Prompts are prefilled once and their KV cache is repeated for each start (branching.py), where that
+equals plain generation; elsewhere each start is one ordinary generation.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
+from sdgbias.engines.hf import branching
 from sdgbias.engines.hf.prompting import end_ids, forced_ids
 from sdgbias.types import Generated, Prompt
 
@@ -21,15 +22,15 @@ if TYPE_CHECKING:
 def generate(
     engine: HuggingFace, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int
 ) -> Generated:
-    if engine.place is not None or not engine.steps:
-        return by_prefix(engine, prompts, starts, max_new_tokens)
     texts = [[""] * len(starts) for _ in prompts]
     truncated = [[False] * len(starts) for _ in prompts]
     for with_image in (True, False):
         rows = [i for i, p in enumerate(prompts) if bool(p.images) is with_image]
         if not rows:
             continue
-        found = branch(engine, [prompts[i] for i in rows], starts, max_new_tokens)
+        own = [prompts[i] for i in rows]
+        decode = branch if branching.holds(engine, own, with_image) else by_prefix
+        found = decode(engine, own, starts, max_new_tokens)
         for i, text, cut in zip(rows, found.texts, found.truncated, strict=True):
             texts[i], truncated[i] = text, cut
     return Generated(texts, truncated)
@@ -40,16 +41,7 @@ def branch(
 ) -> Generated:
     """Prefill once, repeat the KV cache per start, decode greedily; B prompts x S starts."""
     s = len(starts)
-    inputs = engine.inputs(prompts)
-    prefill = engine.forward(inputs, use_cache=True)
-    cache = prefill.past_key_values
-    cache.batch_repeat_interleave(s)
-    state: dict[str, Any] = {
-        k: inputs[k].repeat_interleave(s, 0)
-        for k in ("attention_mask", "position_ids")
-        if k in inputs
-    }
-    logits = prefill.logits[:, -1].repeat_interleave(s, 0)  # (B*S, V)
+    state, cache, logits = branching.prefill(engine, prompts, s)  # (B*S, V)
     forced = [forced_ids(start, engine.candidates, engine.minus_ids) for start in starts] * len(
         prompts
     )
@@ -68,7 +60,7 @@ def branch(
         if all(done):
             break
         ids = torch.tensor(token, device=engine.device)[:, None]
-        logits = engine.step(state, cache, ids).logits[:, -1]
+        logits = branching.step(engine, state, cache, ids).logits[:, -1]
     texts = [engine.tokenizer.decode(ids, skip_special_tokens=True).strip() for ids in said]
     rows = range(0, len(texts), s)
     return Generated(
@@ -79,8 +71,7 @@ def branch(
 def by_prefix(
     engine: HuggingFace, prompts: Sequence[Prompt], starts: Sequence[str], limit: int
 ) -> Generated:
-    """For models that compute positions themselves or keep no plain cache: one ordinary
-    generation per start."""
+    """For models whose branches differ from plain generation: one ordinary generation per start."""
     answers: list[list[str]] = [[] for _ in prompts]
     truncated: list[list[bool]] = [[] for _ in prompts]
     ends = end_ids(engine.model.generation_config.eos_token_id, engine.tokenizer)

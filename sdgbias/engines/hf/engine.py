@@ -83,6 +83,8 @@ class HuggingFace(Backend):
         #: The kinds of groups (with a picture: True, without: False) whose first group was scored
         #: both ways with equal scores.
         self.proven: set[bool] = set()
+        #: The same kinds -> whether answers that branch off one prefill equal plain generation.
+        self.branches: dict[bool, bool] = {}
         self.fingerprint = fingerprint(
             spec,
             root,
