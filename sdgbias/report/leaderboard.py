@@ -335,14 +335,12 @@ def compare(results: Path, runs: pd.DataFrame, *, rank_planted: bool = False) ->
     """Build the leaderboard and all pairs. ``runs``: as in ``Studies``."""
     places: list[dict[str, object]] = []
     pairs: list[dict[str, object]] = []
-    configs = {
-        run_id: config
-        for run_id, config in store.query(
-            results,
-            "SELECT run_id, config FROM runs WHERE list_contains($runs, run_id)",
-            {"runs": list(runs["run_id"])},
-        ).itertuples(index=False)
-    }
+    found = store.query(
+        results,
+        "SELECT run_id, config FROM runs WHERE list_contains($runs, run_id)",
+        {"runs": list(runs["run_id"])},
+    )
+    configs = dict(zip(found["run_id"], found["config"], strict=True))
     kind = np.where(
         (runs["provenance"] == "planted") & (not rank_planted),
         "planted",
@@ -357,14 +355,8 @@ def compare(results: Path, runs: pd.DataFrame, *, rank_planted: bool = False) ->
             asked = {t.value: _hits(results, list(labels), method, t.value) for t in ContextTest}
             tests = {t: found for t, found in asked.items() if found is not None}
             complete |= tests.keys()
-            if tests.keys() == complete:  # not for an answer generated at T1 alone
-                tests = {
-                    "all": (
-                        np.concatenate([h for h, _ in tests.values()], axis=1),
-                        np.concatenate([c for _, c in tests.values()]),
-                    ),
-                    **tests,
-                }
+            if tests and tests.keys() == complete:  # not for answers generated at T1 alone
+                tests = {"all": _pooled(list(tests.values())), **tests}
             for test, (hits, place) in tests.items():
                 columns = {
                     "benchmark_id": benchmark,
@@ -385,6 +377,13 @@ def compare(results: Path, runs: pd.DataFrame, *, rank_planted: bool = False) ->
         pd.DataFrame(pairs, columns=_PAIRS),
         without[["benchmark_id", "kind", "label", *why]].rename(columns={"label": "model"}),
     )
+
+
+def _pooled(tests: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    """(R, N) hits and (N,) places over all tests; a run that answers fewer tests is left out."""
+    hits = np.concatenate([h for h, _ in tests], axis=1)
+    hits[[any(np.isnan(h[run]).all() for h, _ in tests) for run in range(len(hits))]] = np.nan
+    return hits, np.concatenate([c for _, c in tests])
 
 
 def _hits(

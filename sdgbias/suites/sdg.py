@@ -150,8 +150,9 @@ class TestResult:
     """One task under one context test: logits (N, K) per view, present (N, K), choice (N,) per
     method, and for regression value (N,) per method; how (N,) each generated answer was read (''
     where none was generated; 'number', 'option', or why it holds none: methods/answers.py); CADE's
-    confidence, divergence and gate (N,); the search that tuned it (None without val rows); the uncertainty due to withheld scores
-    (`sdg_censoring.judged`, None where every score of the task is exact)."""
+    confidence, divergence and gate (N,); the search that tuned it (None without val rows); the
+    uncertainty due to withheld scores (`sdg_censoring.judged`, None where every score of the task
+    is exact)."""
 
     test: ContextTest
     logits: Mapping[View, np.ndarray]

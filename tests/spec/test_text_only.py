@@ -19,6 +19,7 @@ from sdgbias import store
 from sdgbias.engines import load
 from sdgbias.errors import ModelError
 from sdgbias.raw.images.shards import image_id
+from sdgbias.report.build import write_report
 from sdgbias.scoring.evaluate import evaluate
 from sdgbias.suites.suite import EvalSettings
 from sdgbias.types import DIGITS, ModelSpec, Prompt
@@ -186,6 +187,17 @@ def test_nothing_that_needs_scores_is_published(run: tuple[Path, str, int]) -> N
     config = store.query(results, "SELECT config FROM runs WHERE run_id = ?", [run_id])
     assert json.loads(config["config"].iloc[0])["gives_scores"] is False
     assert store.query(results, "SELECT * FROM cade_params WHERE run_id = ?", [run_id]).empty
+
+
+def test_the_report_shows_its_number_and_says_why_there_is_no_other(
+    run: tuple[Path, str, int], tmp_path: Path
+) -> None:
+    results, _, _ = run
+    write_report(results, tmp_path / "report")
+    page = (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
+    assert "needs log-probabilities" in page and "Full, generated" in page
+    everywhere = metric(results, run[1], test="all", method="full_generated", metric="accuracy")
+    assert f"{100 * everywhere['value']:.1f}" in page
 
 
 def test_it_is_asked_for_scores_once_and_nothing_twice(

@@ -271,11 +271,8 @@ def leaderboard(board: Board, *, pooled: bool = False) -> list[dict[str, Any]]:
                 ["value", "model"], ascending=[False, True]
             )
             measured = sorted({m for m, _ in cells} - set(full["model"]))
-            beside = sorted(
-                m
-                for m in set(own.index) - {m for m, _ in cells}
-                if (own.loc[m, columns] != "").any()
-            )
+            unplaced = own[(own[columns] != "").any(axis=1)].index
+            beside = sorted(set(unplaced) - {m for m, _ in cells})
             rows.append(
                 {
                     "test": test,
