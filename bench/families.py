@@ -84,7 +84,7 @@ def examine(name: str, folder: Path) -> dict[str, Any]:
         # the template writes a line end after the picture
         row["tokens"] = int(lengths[0] - lengths[1]) - bool(bare.processor.chat_template)
         numbers = [prompts[-2]] if engine.asks_for_picture else prompts[-2:]
-        ours = [answers[0] for answers in engine.generate(numbers, [""], 3)]
+        ours = [answers[0] for answers in engine.generate(numbers, [""], 3).texts]
         row["answers"] = ours == [bare.answer(p, 3) for p in numbers]
         sees = bool(np.abs(bare.scores(prompts[0]) - bare.scores(prompts[4])).max() > 0)
         row["scores"] = row["difference"] <= LIMIT and row["answers"] and sees

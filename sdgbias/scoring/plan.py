@@ -9,6 +9,7 @@ candidates agree.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import pandas as pd
@@ -36,6 +37,13 @@ class Plan:
     @property
     def planned(self) -> int:
         return len(self.distinct)
+
+    def only(self, keys: Collection[str]) -> Plan:
+        """The part of the plan that these prompts answer."""
+        return Plan(
+            self.distinct[self.distinct["key"].isin(keys)].reset_index(drop=True),
+            self.cells[self.cells["key"].isin(keys)].reset_index(drop=True),
+        )
 
     def paper(self) -> frozenset[str]:
         """Keys of the distinct prompts of the paper's views; the others belong to extra prompts

@@ -77,7 +77,8 @@ def test_two_views_are_asked_and_no_other_number_is_stored(results: Path) -> Non
 
 def test_its_two_views_are_those_of_the_same_model_with_four(results: Path) -> None:
     sql = """SELECT s.task, s.test, s.item_id, s.view, s.logits FROM scores s
-             JOIN runs r USING (run_id) WHERE r.model = ? AND view IN ('q_only', 'ctx_q') ORDER BY ALL"""
+             JOIN runs r USING (run_id)
+             WHERE r.model = ? AND view IN ('q_only', 'ctx_q') ORDER BY ALL"""
     two, four = (store.query(results, sql, [m]) for m in ("planted-language", "planted-seeing"))
     assert len(two) == len(four) > 1000
     assert all((a == b).all() for a, b in zip(two["logits"], four["logits"], strict=True))

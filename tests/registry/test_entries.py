@@ -61,7 +61,7 @@ CASES: dict[str, tuple[dict[str, Any], str | None]] = {
             "params_b": 7,
             "dtype": "bfloat16",
             "batch_size": 4,
-            "max_new_tokens": 8,
+            "max_new_tokens": {"mcq": 8, "people": 64},
             "licence": "MIT",
             "trust_remote_code": True,
             "notes": "read by A at that commit",

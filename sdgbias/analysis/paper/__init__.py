@@ -13,7 +13,7 @@ from sdgbias.analysis.paper.cells import MADE, Cell, Table
 from sdgbias.analysis.paper.formats import HEAD
 from sdgbias.analysis.paper.results import PaperResults, load
 from sdgbias.errors import UsageError, one_of
-from sdgbias.types import NEEDS_PICTURES
+from sdgbias.types import NEEDS_PICTURES, NEEDS_SCORES
 
 __all__ = ["HEAD", "ITEMS", "build", "chosen", "load"]
 
@@ -76,22 +76,24 @@ def build(e: PaperResults, names: Sequence[str] = ()) -> list[Table]:
     return [_noted(_unpictured(ITEMS[name](e), e), e) for name in chosen(names)]
 
 
-def _unpictured(table: Table, e: Evidence) -> Table:
-    """The table with the reason of a language model's missing cells: what it lacks are views with
-    pictures and what rests on them."""
-    blind = {r.label for r in e.runs if r.language}
+def _unpictured(table: Table, e: PaperResults) -> Table:
+    """The table with the reason of the missing cells of a language model (views with pictures and
+    what rests on them) or of a model that gives text only."""
+    why = {r.label: NEEDS_SCORES for r in e.runs if not r.scored}
+    why |= {r.label: NEEDS_PICTURES for r in e.runs if r.language}
 
-    def told(c: Cell) -> Cell:
+    def told(c: Cell, reason: str) -> Cell:
         # not "no question with three options", which is a reason of its own
         lacks = c.status == NO_VAL or (
             c.status.startswith("not in store: no ") and "question" not in c.status
         )
-        return replace(c, status=f"not in store: {NEEDS_PICTURES}") if lacks else c
+        return replace(c, status=f"not in store: {reason}") if lacks else c
 
-    rows = [
-        replace(row, cells=tuple(map(told, row.cells))) if blind & set(row.labels) else row
-        for row in table.rows
-    ]
+    rows = []
+    for row in table.rows:
+        reason = next((why[label] for label in row.labels if label in why), "")
+        cells = tuple(told(c, reason) for c in row.cells)
+        rows.append(replace(row, cells=cells) if reason else row)
     return replace(table, rows=tuple(rows))
 
 

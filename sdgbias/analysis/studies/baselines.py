@@ -30,7 +30,7 @@ from sdgbias.methods.baselines import METHODS, Evidence
 from sdgbias.methods.cade import Bools, Floats, Ints, argmax_view
 from sdgbias.methods.stats import Kind
 from sdgbias.suites import extra_prompts
-from sdgbias.types import NEEDS_PICTURES, Task, View
+from sdgbias.types import Task, View
 
 STUDY = "methods"
 FULL = View.FULL.value
@@ -138,7 +138,7 @@ def _why_not(name: str, cells: Sequence[TaskCell], seed: int, settings: Analysis
         return "not defined for digits"
     for cell in cells:
         if not np.isfinite(cell.known(View.FULL)).any():
-            return f"{NEEDS_PICTURES}: no question of this run has a Full view"
+            return "no question of this run has scores of the Full view"
         if lack := extra_prompts.lacking(name, cell.extra):
             return f"extra pass {lack} was not scored"
         if method.tuned and not (cell.val & np.isfinite(cell.payoff).all(axis=1)).any():

@@ -14,7 +14,7 @@ from transformers import LogitsProcessor
 
 from sdgbias.engines.hf import branching
 from sdgbias.engines.hf.prompting import end_ids, start_choices
-from sdgbias.types import Prompt
+from sdgbias.types import Generated, Prompt
 
 if TYPE_CHECKING:
     from sdgbias.engines.hf.engine import HuggingFace
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 def generate(
     engine: HuggingFace, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int
-) -> list[list[str]]:
-    """(N, S) texts, each with its start."""
-    answers: list[list[str]] = [[""] * len(starts) for _ in prompts]
+) -> Generated:
+    texts = [[""] * len(starts) for _ in prompts]
+    truncated = [[False] * len(starts) for _ in prompts]
     for with_image in (True, False):
         rows = [i for i, p in enumerate(prompts) if bool(p.images) is with_image]
         if not rows:
@@ -34,22 +34,22 @@ def generate(
             engine.places and not engine.begin and engine.batches.get(with_image) is not False
         )
         decode = branch if together and branching.holds(engine, own, with_image) else by_prefix
-        texts = decode(engine, own, starts, max_new_tokens)
-        for i, text in zip(rows, texts, strict=True):
-            answers[i] = text
-    return answers
+        found = decode(engine, own, starts, max_new_tokens)
+        for i, text, cut in zip(rows, found.texts, found.truncated, strict=True):
+            texts[i], truncated[i] = text, cut
+    return Generated(texts, truncated)
 
 
 def branch(
     engine: HuggingFace, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int
-) -> list[list[str]]:
+) -> Generated:
     """Prefill once, repeat the KV cache per start, decode greedily; B prompts x S starts."""
     s = len(starts)
     state, cache, logits = branching.prefill(engine, prompts, s)  # (B*S, V)
     forced = _choices(engine, starts) * len(prompts)
     ends = end_ids(engine.model.generation_config.eos_token_id, engine.tokenizer)
     said: list[list[int]] = [[] for _ in forced]
-    done = [False] * len(forced)
+    done, ended = [False] * len(forced), [False] * len(forced)
     for step in range(max_new_tokens + max(map(len, forced))):
         greedy = logits.argmax(-1).tolist()
         token = [
@@ -57,7 +57,9 @@ def branch(
             for i, queue in enumerate(forced)
         ]
         for i, t in enumerate(token):
-            done[i] = done[i] or t in ends or step >= len(forced[i]) + max_new_tokens
+            done[i] = done[i] or step >= len(forced[i]) + max_new_tokens
+            ended[i] = ended[i] or (not done[i] and t in ends)
+            done[i] = done[i] or ended[i]
             if not done[i]:
                 said[i].append(t)
         if all(done):
@@ -65,7 +67,10 @@ def branch(
         ids = torch.tensor(token, device=engine.device)[:, None]
         logits = branching.step(engine, state, cache, ids).logits[:, -1]
     texts = [engine.tokenizer.decode(ids, skip_special_tokens=True).strip() for ids in said]
-    return [texts[i : i + s] for i in range(0, len(texts), s)]
+    rows = range(0, len(texts), s)
+    return Generated(
+        [texts[i : i + s] for i in rows], [[not e for e in ended[i : i + s]] for i in rows]
+    )
 
 
 def _choices(engine: HuggingFace, starts: Sequence[str]) -> list[list[tuple[int, ...]]]:
@@ -95,9 +100,11 @@ class _Forced(LogitsProcessor):  # type: ignore[misc]
 
 def by_prefix(
     engine: HuggingFace, prompts: Sequence[Prompt], starts: Sequence[str], limit: int
-) -> list[list[str]]:
+) -> Generated:
     """For models whose branches differ from plain generation: one ordinary generation per start."""
     answers: list[list[str]] = [[] for _ in prompts]
+    truncated: list[list[bool]] = [[] for _ in prompts]
+    ends = end_ids(engine.model.generation_config.eos_token_id, engine.tokenizer)
     for start, choices in zip(starts, _choices(engine, starts), strict=True):
         # several digits are one token: a text that ends with the first one is not what it writes
         chosen = any(len(ids) > 1 for ids in choices)
@@ -119,4 +126,5 @@ def by_prefix(
             new = ids[0, length:] if ids.shape[1] > length else ids[0]
             text = engine.tokenizer.decode(new, skip_special_tokens=True).strip()
             answers[i].append(text if chosen else start + text)
-    return answers
+            truncated[i].append(len(new) >= limit and int(new[-1]) not in ends)
+    return Generated(answers, truncated)

@@ -37,7 +37,7 @@ from sdgbias.engines.hf.processor import load_processor, processor_options
 from sdgbias.engines.hf.prompting import adds_special_tokens, minus_ids, render, template_of
 from sdgbias.engines.hf.tokens import find_candidates
 from sdgbias.errors import ModelError, OutOfMemory
-from sdgbias.types import DIGITS, LETTERS, OPTION_LETTERS, ModelSpec, Prompt, ScoreBatch
+from sdgbias.types import DIGITS, LETTERS, OPTION_LETTERS, Generated, ModelSpec, Prompt, ScoreBatch
 
 _VERSION = "hf-3"
 
@@ -387,5 +387,5 @@ class HuggingFace(Backend):
     @torch.inference_mode()
     def generate(
         self, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int
-    ) -> list[list[str]]:
+    ) -> Generated:
         return decoding.generate(self, prompts, starts, max_new_tokens)

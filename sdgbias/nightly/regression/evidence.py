@@ -22,13 +22,13 @@ from typing import Any
 import numpy as np
 
 from sdgbias import suites
-from sdgbias.analysis.asked import needs_pictures
+from sdgbias.analysis.asked import needs
 from sdgbias.methods import metrics, stats
 from sdgbias.methods.stats.intervals import wilson
 from sdgbias.nightly.regression.measured import Measured, Pairs, RunMetrics, paired, pooled
 from sdgbias.nightly.regression.policy import ALL, EACH, WHOLE, Rule
 from sdgbias.suites.facet_groups import PAIRS
-from sdgbias.types import NEEDS_PICTURES, View
+from sdgbias.types import View
 
 NAN = float("nan")
 #: Metrics whose rows are 0 or 1, or differences of such; with few changed rows a t test rejects too
@@ -154,8 +154,8 @@ def _compared(
             if pooled(new, e.task, tests, e.metric, e.method) is None
             else "the run compared with"
         )
-        blind = needs_pictures(new.run.get("config"), e.method)
-        note = NEEDS_PICTURES if blind else f"{absent} has no {e.metric} for {e.method}"
+        lacks = needs(new.run.get("config"), e.method, e.task)
+        note = lacks or f"{absent} has no {e.metric} for {e.method}"
         return replace(e, note=note, missing=True)
     if not len(both.before):
         return replace(e, note="no question is in both runs word for word", missing=True)
@@ -312,8 +312,8 @@ def _bounded(
     e = replace(e, side=side, bound=floor)
     found = pooled(new, e.task, tests, e.metric, e.method)
     if found is None or not len(found.value):
-        blind = needs_pictures(new.run.get("config"), e.method)
-        note = NEEDS_PICTURES if blind else f"this run has no {e.metric} for {e.method}"
+        lacks = needs(new.run.get("config"), e.method, e.task)
+        note = lacks or f"this run has no {e.metric} for {e.method}"
         return replace(e, note=note, missing=True)
     if e.rule.by:
         return _bounded_gap(e, found, seed)

@@ -9,13 +9,13 @@ from typing import Any
 import jinja2
 import pandas as pd
 
-from sdgbias.analysis.asked import language_model, needs_pictures
+from sdgbias.analysis.asked import gives_scores, language_model, needs
 from sdgbias.files import packaged
 from sdgbias.report import data, labels
 from sdgbias.report.charts import paper
 from sdgbias.report.data import METHODS, ReportData
 from sdgbias.report.pages import examples, studies
-from sdgbias.types import CONTEXT_NAMES, NEEDS_PICTURES, PILLARS, Task, View
+from sdgbias.types import CONTEXT_NAMES, NEEDS_PICTURES, NEEDS_SCORES, PILLARS, Task, View
 
 FILE, TITLE = "index.html", "Overview"
 TEMPLATES = packaged("report", "templates")
@@ -131,6 +131,9 @@ def _headline(d: ReportData, model: str) -> dict[str, Any]:
     if blind := language_model(d.config(model)):
         why = "a language model: it is asked the two views without a picture"
         extra.append((f"Pictures and CADE: {NEEDS_PICTURES}", why))
+    if not gives_scores(d.config(model)):
+        why = "its endpoint gives text only: its answers are read, as the papers read closed models"
+        extra.append((f"Signatures and CADE: {NEEDS_SCORES}", why))
     return {
         "model": model,
         "title": row["title"] or model,
@@ -146,8 +149,8 @@ def _cell(d: ReportData, where: dict[str, str], digits: int = 1) -> dict[str, An
     store has no such cell."""
     e = d.cell(**where)
     if e is None or e.value != e.value:
-        blind = needs_pictures(d.config(where["model"]), where["method"])
-        return {"missing": NEEDS_PICTURES} if blind else None
+        lacks = needs(d.config(where["model"]), where["method"], where.get("task", ""))
+        return {"missing": lacks} if lacks else None
     scale = _SCALE.get(where["metric"], 100.0)
     ci = labels.interval(e, scale, digits)
     return {"value": labels.number(scale * e.value, digits), "ci": ci, "n": e.n}

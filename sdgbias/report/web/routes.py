@@ -287,7 +287,7 @@ def _board(
         "options": options,
         "replaced": [f"{name} {wanted[name]!r}" for name in replaced],
         "rows": rows,
-        "unpictured": board.unpictured(newest, found, chosen["method"]),
+        "lacking": board.lacking(newest, found, chosen["method"]),
         "past": past,
         "plots": wide,
         "narrow": narrow,
