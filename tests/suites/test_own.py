@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from sdgbias.suites import own
-from sdgbias.suites.suite import Scored
+from sdgbias.suites.suite import StoredScores
 
 N = 40
 
@@ -33,7 +33,7 @@ def test_image_free_answers_count_prompts_and_say_where_these_are_too_few() -> N
     answers = cells.rename(columns={"view": "method"}).drop(columns="key")
     answers = answers.assign(task="mcq", test="T5", split="test", pred="A")
     answers["correct"] = answers["item_id"] % 2 == 0
-    rows = own.metric_rows(items, answers, Scored(cells, scores, pd.DataFrame()))
+    rows = own.metric_rows(items, answers, StoredScores(cells, scores, pd.DataFrame()))
     rows = rows[rows["test"] == "all"].set_index(["method", "pillar", "metric"])
     for pillar, metric in (
         ("all", "share_A"),
