@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
 from uuid import UUID
 
 from prefect import flow, get_run_logger, task
@@ -165,6 +166,7 @@ def nightly(
     pools: bool = False,
     selfcheck: bool = False,
     passes: str = "cheap",
+    generated: Literal["T1", "all", "views", "none"] = "T1",
     draws: int = 10_000,
     webhook_env: str = "",
     report_address: str = "",
@@ -187,6 +189,7 @@ def nightly(
         gpu of the registry entry).
         selfcheck: Also run the full self-check on planted models.
         passes: Extra prompts beyond the paper's views, as in sdgbias evaluate.
+        generated: Multiple-choice answers that are also generated, as in sdgbias evaluate.
         draws: Random-search draws for CADE, as in sdgbias evaluate.
         webhook_env: Name of the environment variable that holds the webhook's address; empty: the
         policy's.
@@ -216,6 +219,7 @@ def nightly(
             cron=cron,
             timezone=timezone,
             passes=passes,
+            generated=generated,
             draws=draws,
         )
         check(settings)

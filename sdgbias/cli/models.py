@@ -186,6 +186,7 @@ def enable_model(
     results: ResultsOption = DEFAULT_RESULTS,
 ) -> None:
     """Evaluate a model in every night. Its probes must pass first; otherwise nothing changes."""
+    from sdgbias.nightly.regression.policy import least_mass
     from sdgbias.registry import entries
     from sdgbias.scoring import parity
 
@@ -195,7 +196,8 @@ def enable_model(
         folder = benchmark or (
             DEFAULT_BENCHMARK if (DEFAULT_BENCHMARK / "benchmark.json").is_file() else None
         )
-        verdict = parity.probe(spec, root, folder, probes, progress=Bars())
+        floor = least_mass(root)
+        verdict = parity.probe(spec, root, folder, probes, floor=floor, progress=Bars())
         typer.echo(f"{name}: {verdict.line}")
         if verdict.told:
             parity.save(results.parent, dict(verdict.told))

@@ -14,8 +14,11 @@ import typer
 
 from sdgbias.cli.options import (
     DEFAULT_RESULTS,
+    GENERATIONS,
     BenchmarksOption,
+    GeneratedOption,
     ResultsOption,
+    choice,
 )
 from sdgbias.errors import UsageError
 
@@ -55,6 +58,7 @@ def nightly(
     ] = 10_000,
     seed: Annotated[int, typer.Option(help="Seed of the search.")] = 0,
     passes: Annotated[str, typer.Option(help="Extra passes, as in `sdgbias evaluate`.")] = "cheap",
+    generated: GeneratedOption = "T1",
     selfcheck: Annotated[
         bool,
         typer.Option(
@@ -138,6 +142,7 @@ def nightly(
         cron=cron,
         timezone=timezone or os.environ.get(ENV_TIMEZONE) or schedule.TIMEZONE,
         passes=passes,
+        generated=choice("--generated", generated, GENERATIONS),
         draws=draws,
         seed=seed,
     )

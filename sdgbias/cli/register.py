@@ -119,6 +119,7 @@ def register_model(
     weights for activations and cache, 0.5 to 4 GiB. Reads no pickles, runs no code of the
     repository (unless --trust-remote-code). HF_ENDPOINT names another hub.
     """
+    from sdgbias.nightly.regression.policy import least_mass
     from sdgbias.registry import entries, propose
     from sdgbias.scoring import parity
 
@@ -156,7 +157,8 @@ def register_model(
         folder = benchmark or (
             DEFAULT_BENCHMARK if (DEFAULT_BENCHMARK / "benchmark.json").is_file() else None
         )
-        verdict = parity.probe(spec, root, folder, probes, progress=Bars())
+        floor = least_mass(root)
+        verdict = parity.probe(spec, root, folder, probes, floor=floor, progress=Bars())
         said = verdict.line
         spec = (
             replace(spec, state=ENABLED, reason="")

@@ -10,8 +10,10 @@ import typer
 from sdgbias.cli.options import (
     DEFAULT_BENCHMARK,
     DEFAULT_RESULTS,
+    GENERATIONS,
     Bars,
     BenchmarkOption,
+    GeneratedOption,
     ResultsOption,
     SearchOption,
     choice,
@@ -96,6 +98,7 @@ def evaluate(
         str, typer.Option(metavar="ADDRESS", help="Run on this Ray cluster (HOST:PORT, or auto).")
     ] = "",
     passes: PassesOption = "cheap",
+    generated: GeneratedOption = "T1",
     entry: Annotated[
         Path | None,
         typer.Option(
@@ -143,6 +146,7 @@ def evaluate(
                 mode=choice("--mode", mode, ("continue", "replace")),
                 passes=choose(passes),
                 search=choice("--search", search, ("random", "exact")),
+                generated=choice("--generated", generated, GENERATIONS),
             ),
             pool=evaluation.Pool(workers, ray),
             progress=Bars(),

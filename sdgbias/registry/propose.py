@@ -251,7 +251,7 @@ def _entry(
         dtype=wanted.dtype,
         batch_size=wanted.batch_size
         or (base.batch_size if base else 256 if backend == "vllm" else _batch_size(params)),
-        max_new_tokens=base.max_new_tokens if base else 8,
+        max_new_tokens=base.max_new_tokens if base else {},
         trust_remote_code=wanted.trust_remote_code or bool(base and base.trust_remote_code),
         licence=facts.licence or (base.licence if base else ""),
         notes=notes,

@@ -51,6 +51,7 @@ from sdgbias.errors import (
 from sdgbias.files import replacing
 from sdgbias.registry import entries, machine
 from sdgbias.registry.propose import Host
+from sdgbias.scoring import admission
 from sdgbias.scoring.probes import Probes, probes
 from sdgbias.types import ModelSpec, Prompt, ScoreBatch
 
@@ -172,6 +173,14 @@ def check(
         progress(f"{spec.name}: probing", 3, steps)
         known = [p for p, z in zip(prompts, own.logits, strict=True) if np.isfinite(z).any()]
         noise = engine.noise(known[:NOISE_PROBES])
+        asked = None
+        if found.questions:
+            asked = admission.ask(
+                engine,
+                [q.prompt for q in found.questions],
+                [q.view for q in found.questions],
+                [q.item for q in found.questions],
+            )
     limit = within(spec.dtype, noise) if tolerance is None else tolerance
     itself = [
         _row(
@@ -232,6 +241,7 @@ def check(
         "itself": itself,
         "against": against,
         "missing": missing,
+        **({"admission": asked.stored()} if asked else {}),
     }
 
 
@@ -381,13 +391,15 @@ def probe(
     benchmark: Path | None = None,
     n: int = PROBES,
     seed: int = 0,
+    floor: float = admission.FLOOR,
     progress: Progress = lambda what, done, total: None,
 ) -> Verdict:
-    """Loads the model and scores n prompts of a benchmark (None: of one generated for this). Never
-    raises for a fault of the model."""
+    """Loads the model, scores n prompts of a benchmark (None: of one generated for this) and asks
+    admission's questions; below ``floor`` of candidate mass it doesn't pass. Never raises for a
+    fault of the model."""
     if spec.backend not in PROBED:
         return Verdict(True, f"not probed: backend {spec.backend}")
-    found = probes(benchmark, n, seed, spec.views)
+    found = probes(benchmark, n, seed, spec.views, admission.QUESTIONS)
     try:
         told = check(spec, root, found, {}, progress=progress)
     except (ModelError, InfrastructureError, RegistryError) as error:
@@ -408,10 +420,14 @@ def probe(
             " candidates",
             told,
         )
+    asked = admission.Admission(**told["admission"])
+    refused = admission.refusal(asked, spec, root, floor)
+    if refused:
+        return Verdict(False, refused, told)
     most = max(float(row["logp_max"]) for row in told["itself"])
     return Verdict(
         True,
         f"{len(found.prompts)} of {found.origin} agree alone, in batches and shuffled:"
-        f" log-probabilities to {most:.2g}",
+        f" log-probabilities to {most:.2g}; {asked.line()}",
         told,
     )

@@ -355,9 +355,7 @@ class WorkerPool(EnginePool):
 def unfinished(piece: WorkUnit, cache: ScoreCache) -> WorkUnit:
     """The part of a work unit that isn't in the cache yet."""
     scores = piece.score["key"][cache.lacks("scores", piece.score["key"])]
-    return piece.only(
-        set(scores), set(not_generated(piece.decode, cache.keys("generations"))["key"])
-    )
+    return piece.only(set(scores), set(not_generated(piece.decode, cache.decoded())["key"]))
 
 
 def _end(worker: Worker) -> str:

@@ -19,14 +19,22 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from sdgbias.benchmark.people_items import ATTRIBUTES, CHOICE, CHOICES, view_cells
+from sdgbias.benchmark.people_items import ATTRIBUTES, CHOICE, CHOICES, DIRECT, view_cells
 from sdgbias.errors import InputError
 from sdgbias.methods import stats
+from sdgbias.methods.answers import TRUNCATED
 from sdgbias.methods.labels import OPTIONS, Label, LetterGrams, TextEncoder, encode
 from sdgbias.raw.facet import CLASSES, GROUPS, SPELLINGS
 from sdgbias.suites import facet_groups
 from sdgbias.suites.sdg import read_table
-from sdgbias.suites.suite import EvalSettings, Images, Progress, StoredScores, Suite
+from sdgbias.suites.suite import (
+    Abilities,
+    EvalSettings,
+    Images,
+    Progress,
+    StoredScores,
+    Suite,
+)
 from sdgbias.types import FACET, View
 
 NAME = FACET
@@ -42,6 +50,7 @@ PREVIEWS, PREVIEW_SIDE = 60, 320
 _RATES: dict[str, Callable[[pd.DataFrame], ArrayLike]] = {
     "unparsed_rate": lambda f: f["how"].isin(["unparsed", "empty", "several"]).to_numpy(),
     "refusal_rate": lambda f: (f["how"] == "refusal").to_numpy(),
+    "truncated_rate": lambda f: (f["how"] == TRUNCATED).to_numpy(),
 }
 
 
@@ -69,12 +78,16 @@ def load_prompts(benchmark: Path) -> pd.DataFrame:
 
 
 def generations_needed(
-    cells: pd.DataFrame, distinct: pd.DataFrame, can_force: bool = True
+    cells: pd.DataFrame,
+    distinct: pd.DataFrame,
+    settings: EvalSettings = EvalSettings(),
+    abilities: Abilities = Abilities(),
 ) -> pd.DataFrame:
-    """The ``distinct`` prompts that are answered freely, with column forced: all that show a
-    picture, none of them forced."""
-    full = set(cells.loc[cells["view"] == View.FULL.value, "key"])
-    return distinct[distinct["key"].isin(full)].assign(forced=False)
+    """The ``distinct`` prompts that are answered freely, with columns task and forced: all that
+    show a picture, none of them forced."""
+    tasks = cells[cells["view"] == View.FULL.value].drop_duplicates("key").set_index("key")["task"]
+    rows = distinct[distinct["key"].isin(tasks.index)]
+    return rows.assign(task=rows["key"].map(tasks), forced=False)
 
 
 def beyond(benchmark: Path, asked: pd.DataFrame, names: Collection[str]) -> list[str]:
@@ -122,14 +135,20 @@ def answers(scored: StoredScores, encoder: TextEncoder | None = None) -> pd.Data
     ``encoder``: default the packaged one."""
     encoder = encoder or LetterGrams()
     cells = scored.cells[scored.cells["view"] == "full"]
-    said = scored.generations[scored.generations["start"] == ""].set_index("key")["text"]
+    said = scored.generations[scored.generations["start"] == ""].set_index("key")
     cells = cells[cells["key"].isin(said.index)]
     blocks = []
     for test, part in cells.groupby("test", sort=True):
-        texts = said.reindex(part["key"]).to_numpy(dtype=object)
+        answer = said.loc[part["key"]]
+        texts = answer["text"].to_numpy(dtype=object)
         found = read(list(texts), str(test), encoder)
         block = part[["task", "item_id", "test", "view"]].assign(
-            text=texts, label=[x.name for x in found], how=[x.how for x in found]
+            text=texts,
+            label=[x.name for x in found],
+            how=[
+                TRUNCATED if cut and not x.name and x.how != "refusal" else x.how
+                for x, cut in zip(found, answer["truncated"], strict=True)
+            ],
         )
         blocks.append(block.assign(similarity=[x.similarity for x in found]))
     columns = ["task", "item_id", "test", "view", "text", "label", "how", "similarity"]
@@ -288,6 +307,7 @@ SUITE = Suite(
     identity=identity,
     cells=lambda benchmark, settings: load_prompts(benchmark),
     generations_needed=generations_needed,
+    answer_kinds={DIRECT: "people", CHOICE: "people"},
     tables=_tables,
     unanswerable=_unanswerable,
     noted=lambda card: {"unknown_because": card.get("unknown_because", {})},

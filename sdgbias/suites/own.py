@@ -258,6 +258,7 @@ def suite(benchmark: Path, card: Mapping[str, object]) -> Suite:
         identity=identity,
         cells=lambda folder, settings: load_prompts(folder),
         generations_needed=sdg.generations_needed,
+        answer_kinds={Task.MCQ.value: "mcq"},
         tables=tables,
         noted=noted,
         custom=True,

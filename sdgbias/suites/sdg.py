@@ -7,7 +7,7 @@ every array the N rows are the items sorted by item_id and the K columns their c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,14 +18,14 @@ import pandas as pd
 from sdgbias.benchmark.prompts import view_cells
 from sdgbias.errors import InputError
 from sdgbias.methods import metrics, stats
-from sdgbias.methods.answers import parse_number, with_first_digit
+from sdgbias.methods.answers import TRUNCATED, parse_number, read_letter, with_first_digit
 from sdgbias.methods.bounds import between, fill
 from sdgbias.methods.cade import Form, argmax_view, decide, streams
 from sdgbias.methods.protocol import constants
 from sdgbias.suites import sdg_censoring
 from sdgbias.suites.sdg_metrics import candidates, metric_rows, present_options
-from sdgbias.suites.suite import EvalSettings, StoredScores
-from sdgbias.types import DIGITS, OPTION_LETTERS, SDG, TESTS, ContextTest, Task, View
+from sdgbias.suites.suite import Abilities, EvalSettings, StoredScores
+from sdgbias.types import DIGITS, GENERATED, OPTION_LETTERS, SDG, TESTS, ContextTest, Task, View
 
 if TYPE_CHECKING:
     from sdgbias.methods.search import SearchResult
@@ -56,6 +56,7 @@ def identity(settings: EvalSettings) -> dict[str, object]:
         "mode": settings.mode,
         "passes": list(settings.passes),
         "search": settings.search,
+        "generated": settings.generated,
         "analysis": ANALYSIS,
         **constants(),
         "confidence": stats.LEVEL,
@@ -76,18 +77,51 @@ def load_prompts(benchmark: Path) -> pd.DataFrame:
 
 
 def generations_needed(
-    cells: pd.DataFrame, distinct: pd.DataFrame, can_force: bool = True
+    cells: pd.DataFrame,
+    distinct: pd.DataFrame,
+    settings: EvalSettings = EvalSettings(),
+    abilities: Abilities = Abilities(),
 ) -> pd.DataFrame:
-    """The ``distinct`` prompts whose number is decoded, with column forced: every regression prompt
-    of the paper's views, the Full ones (T2, T5) once for each first digit, where the engine can
-    force a start."""
-    numbers = cells[
-        (cells["task"] == Task.REGRESSION.value) & cells["view"].isin([view.value for view in View])
-    ]
-    full = set(numbers.loc[numbers["view"] == View.FULL.value, "key"])
-    rows = distinct[distinct["key"].isin(set(numbers["key"]))].copy()
-    rows["forced"] = rows["key"].isin(full) & can_force
-    return rows
+    """The ``distinct`` prompts that are decoded, with columns task and forced.
+
+    Regression: every prompt of the paper's views, the Full ones (T2, T5) once for each first digit,
+    where the engine can force a start. Multiple choice: settings.generated. A model without scores
+    is asked as the papers asked closed models: Full only, at all tests, or all views where
+    settings.generated says so; no digit is forced, because CADE can't choose one.
+    """
+    scores, wanted = abilities.gives_scores, settings.generated
+    full = cells["view"] == richest_view(cells)
+    every = cells["view"].isin([view.value for view in View])
+    at_t1 = cells["test"].isin([ContextTest.T1.value, *_only_test(cells)])
+    numbers = (cells["task"] == Task.REGRESSION.value) & (
+        every if scores or wanted == "views" else full
+    )
+    letters = (cells["task"] == Task.MCQ.value) & {
+        "T1": full & (at_t1 | (not scores)),
+        "all": full,
+        "views": every,
+        "none": full & (not scores),
+    }[wanted]
+    tasks = cells[numbers | letters].drop_duplicates("key").set_index("key")["task"]
+    forced = set(cells.loc[numbers & (cells["view"] == View.FULL.value), "key"])
+    rows = distinct[distinct["key"].isin(tasks.index)]
+    return rows.assign(
+        task=rows["key"].map(tasks),
+        forced=rows["key"].isin(forced) & abilities.forces_starts & scores,
+    )
+
+
+def richest_view(cells: pd.DataFrame) -> str:
+    """The view that shows most of a question: Full, or less where a suite has no pictures."""
+    asked = set(cells["view"])
+    order = (View.FULL, View.IMG_Q, View.CTX_Q, View.Q_ONLY)
+    return next((view.value for view in order if view.value in asked), View.FULL.value)
+
+
+def _only_test(cells: pd.DataFrame) -> list[str]:
+    """The test of a suite that has just one (custom questions without contexts)."""
+    tests = cells["test"].unique()
+    return list(tests) if len(tests) == 1 else []
 
 
 def read_table(benchmark: Path, name: str) -> pd.DataFrame:
@@ -114,16 +148,18 @@ def read_table(benchmark: Path, name: str) -> pd.DataFrame:
 @dataclass(frozen=True)
 class TestResult:
     """One task under one context test: logits (N, K) per view, present (N, K), choice (N,) per
-    method, and for regression value (N,) per method; CADE's confidence, divergence and gate (N,);
-    the search that tuned it (None without val rows); the uncertainty due to withheld scores
-    (`sdg_censoring.judged`, None where every score of the task is exact)."""
+    method, and for regression value (N,) per method; how (N,) each generated answer was read (''
+    where none was generated; 'number', 'option', or why it holds none: methods/answers.py); CADE's
+    confidence, divergence and gate (N,); the search that tuned it (None without val rows); the
+    uncertainty due to withheld scores (`sdg_censoring.judged`, None where every score of the task
+    is exact)."""
 
     test: ContextTest
     logits: Mapping[View, np.ndarray]
     present: np.ndarray
     choice: Mapping[str, np.ndarray]
     value: Mapping[str, np.ndarray]
-    unparsed: Mapping[str, np.ndarray]
+    how: Mapping[str, np.ndarray]
     confidence: np.ndarray
     divergence: np.ndarray
     kept: np.ndarray
@@ -171,10 +207,16 @@ def _spoken(scored: StoredScores) -> dict[tuple[str, str], str]:
     return dict(zip(zip(g["key"], g["start"], strict=True), g["text"], strict=True))
 
 
+def _truncated(scored: StoredScores) -> frozenset[str]:
+    """Keys of the prompts whose free answer the limit of tokens ended."""
+    g = scored.generations
+    return frozenset(g.loc[(g["start"] == "") & g["truncated"].astype(bool), "key"])
+
+
 def _free_values(
-    keys: np.ndarray, spoken: Mapping[tuple[str, str], str]
+    keys: np.ndarray, spoken: Mapping[tuple[str, str], str], cut: Collection[str] = ()
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(values (N,), unparsed (N,)) of freely generated numbers; an answer without a number is 0.0
+    """(values (N,), how (N,)) of freely generated numbers; an answer without a number is 0.0
     (reference) and counted."""
     texts = [spoken.get((key, "")) if isinstance(key, str) else None for key in keys]
     numbers = [None if t is None else parse_number(t) for t in texts]
@@ -182,9 +224,29 @@ def _free_values(
         np.nan if t is None else (0.0 if n is None else n)
         for t, n in zip(texts, numbers, strict=True)
     ]
-    return np.array(values, dtype=float), np.array(
-        [t is not None and n is None for t, n in zip(texts, numbers, strict=True)], dtype=bool
-    )
+    how = [
+        "" if t is None else "number" if n is not None else TRUNCATED if key in cut else "unparsed"
+        for key, t, n in zip(keys, texts, numbers, strict=True)
+    ]
+    return np.array(values, dtype=float), np.array(how, dtype=object)
+
+
+def generated_letters(
+    keys: np.ndarray, valid: Sequence[str], scored: StoredScores
+) -> tuple[np.ndarray, np.ndarray]:
+    """(choice (N,), how (N,)) of generated multiple-choice answers; ``valid``: the letters of each
+    item's options. choice is -1 where the answer states no letter (how says why) or none was
+    generated (how is '')."""
+    spoken, cut = _spoken(scored), _truncated(scored)
+    choice = np.full(len(keys), -1, dtype=np.int64)
+    how = np.full(len(keys), "", dtype=object)
+    for i, (key, letters) in enumerate(zip(keys, valid, strict=True)):
+        text = spoken.get((key, "")) if isinstance(key, str) else None
+        if text is None:
+            continue
+        letter, how[i] = read_letter(text, letters, key in cut)
+        choice[i] = letters.index(letter) if letter else -1
+    return choice, how
 
 
 def digit_values(
@@ -217,14 +279,14 @@ def decoded_numbers(items: pd.DataFrame, scored: StoredScores, mode: str) -> pd.
     for test in TESTS[Task.REGRESSION] if len(items) else ():
         for view in View:
             keys = view_logits(scored, items, Task.REGRESSION, test, view)[0]
-            free, unparsed = _free_values(keys, spoken)
+            free, how = _free_values(keys, spoken)
             block = pd.DataFrame(
                 {
                     "item_id": items["item_id"],
                     "test": test.value,
                     "view": view.value,
                     "free": free,
-                    "parsed": ~unparsed,
+                    "parsed": how == "number",
                 }
             )
             block["by_digit"] = (
@@ -266,14 +328,19 @@ def run_test(
     s = streams(full, ctx, img, q, present, Form(numerics))
     choice = {view.value: argmax_view(logits[view], present) for view in View}
     value: dict[str, np.ndarray] = {}
-    unparsed: dict[str, np.ndarray] = {}
+    how: dict[str, np.ndarray] = {}
     n = len(items)
     if task is Task.MCQ:
+        letters = ["".join(np.array(list(candidates(items, task)))[row]) for row in present]
+        for view in View:
+            said, read = generated_letters(found[view][0], letters, scored)
+            if (read != "").any():
+                choice[view.value + GENERATED], how[view.value + GENERATED] = said, read
         payoff = (np.arange(present.shape[1]) == gold_index(items)[:, None]).astype(float)
     else:
-        spoken = _spoken(scored)
+        spoken, cut = _spoken(scored), _truncated(scored)
         for view in View:
-            value[view.value], unparsed[view.value] = _free_values(found[view][0], spoken)
+            value[view.value], how[view.value] = _free_values(found[view][0], spoken, cut)
         by_digit, no_number = digit_values(found[View.FULL][0], spoken, settings.mode)
         payoff = -np.abs(by_digit - items["answer"].to_numpy(dtype=float)[:, None])
     usable = s.valid.any(axis=1) & np.isfinite(payoff).all(axis=1)
@@ -297,9 +364,10 @@ def run_test(
         if task is Task.REGRESSION:
             picked = by_digit[np.arange(n), np.maximum(decision.choice, 0)]
             value["cade"] = np.where(choice["cade"] >= 0, picked, np.nan)
-            unparsed["cade"] = (choice["cade"] >= 0) & no_number[
-                np.arange(n), np.maximum(decision.choice, 0)
-            ]
+            lacking = no_number[np.arange(n), np.maximum(decision.choice, 0)]
+            how["cade"] = np.where(
+                choice["cade"] >= 0, np.where(lacking, "unparsed", "number"), ""
+            ).astype(object)
     judged = (
         sdg_censoring.judged(
             items, views, present, payoff, usable, search.params if search else None
@@ -313,7 +381,7 @@ def run_test(
         present,
         choice,
         value,
-        unparsed,
+        how,
         s.confidence,
         s.divergence,
         kept,
@@ -324,7 +392,8 @@ def run_test(
 
 def predictions(items: pd.DataFrame, task: Task, r: TestResult) -> pd.DataFrame:
     """Long table task, item_id, test, method, split, pred, value, correct, error, confidence, kl,
-    kept - all items, val included."""
+    kept, how - all items, val included. A generated answer that states no letter has pred '' and is
+    wrong."""
     blocks = []
     names = np.array([*candidates(items, task), ""], dtype=object)
     for method, choice in r.choice.items():
@@ -342,6 +411,7 @@ def predictions(items: pd.DataFrame, task: Task, r: TestResult) -> pd.DataFrame:
                 "confidence": r.confidence,
                 "kl": r.divergence,
                 "kept": r.kept if method == "cade" else np.ones(len(items), dtype=bool),
+                "how": r.how.get(method, np.full(len(items), "", dtype=object)),
             }
         )
         if task is Task.MCQ:
@@ -352,9 +422,12 @@ def predictions(items: pd.DataFrame, task: Task, r: TestResult) -> pd.DataFrame:
             block["correct"] = metrics.within_tolerance(
                 error, items["tolerance"].to_numpy(dtype=float)
             )
-        blocks.append(
-            block[choice >= 0] if task is Task.MCQ else block[np.isfinite(r.value[method])]
+        answered = (
+            (choice >= 0) | (block["how"] != "").to_numpy()
+            if task is Task.MCQ
+            else np.isfinite(r.value[method])
         )
+        blocks.append(block[answered])
     return pd.concat(blocks, ignore_index=True)
 
 
@@ -398,10 +471,6 @@ def summarise(
                 settings,
             )
             block = predictions(table, task, r)
-            for method, flags in r.unparsed.items():
-                rows = block["method"] == method
-                lookup = pd.Series(flags, index=table["item_id"])
-                block.loc[rows, "unparsed"] = block.loc[rows, "item_id"].map(lookup)
             blocks.append(block)
             if r.withheld is not None:
                 judged.append(r.withheld.assign(test=test.value))
@@ -426,14 +495,12 @@ def summarise(
                     )
                 )
         frame = pd.concat(blocks, ignore_index=True)
-        if task is Task.REGRESSION:
-            frame["unparsed"] = frame["unparsed"].fillna(False).astype(bool)
         all_metrics.append(
             metric_rows(
                 table, task, frame, scored, pd.concat(judged, ignore_index=True) if judged else None
             )
         )
-        all_predictions.append(frame.drop(columns=["unparsed"], errors="ignore"))
+        all_predictions.append(frame.drop(columns="how"))
     names = [
         "task",
         "test",

@@ -185,6 +185,7 @@ SUITE = Suite(
     identity=sdg.identity,
     cells=cells,
     generations_needed=sdg.generations_needed,
+    answer_kinds={task.value: task.value for task in Task},
     tables=tables,
     signatures=True,
     docs="benchmark",

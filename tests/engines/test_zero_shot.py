@@ -86,7 +86,7 @@ def test_labels_are_the_prompts_list() -> None:
 def test_clip_says_the_label_that_is_most_similar(clip: Path) -> None:
     engine = engines.load(spec(clip, "clip-zero-shot"), Path())
     prompts = [direct(i) for i in range(5)]
-    said = [texts[0] for texts in engine.generate(prompts, [""], 8)]
+    said = [texts[0] for texts in engine.generate(prompts, [""], 8).texts]
     whole, tokens = CLIPModel.from_pretrained(clip), byte_tokenizer()
     texts = tokens(
         [f"a photo of a {name.replace('_', ' ')}" for name in CLASSES],
@@ -115,11 +115,11 @@ def test_answers_depend_on_nobody_else(clip: Path) -> None:
         direct(3, "singer, nurse"),
         direct(4),
     ]
-    together = engine.generate(prompts, [""], 8)
-    assert together == [engine.generate([p], [""], 8)[0] for p in prompts]
+    together = engine.generate(prompts, [""], 8).texts
+    assert together == [engine.generate([p], [""], 8).texts[0] for p in prompts]
     assert all(a[0] in labels_of(p) for a, p in zip(together, prompts, strict=True))
     alone = replace(spec(clip, "clip-zero-shot"), batch_size=1)
-    assert ClipZeroShot(alone, Path()).generate(prompts, [""], 8) == together
+    assert ClipZeroShot(alone, Path()).generate(prompts, [""], 8).texts == together
 
 
 @pytest.mark.parametrize("backend", ["clip-zero-shot", "vit-zero-shot"])
@@ -167,7 +167,7 @@ def test_vit_adds_up_the_outputs_of_a_label(vit: Path) -> None:
         )
     assert found[:, 0] == pytest.approx(shares[:, 1] + shares[:, 2], abs=1e-6)
     assert found[:, 1] == pytest.approx(shares[:, 0], abs=1e-6) and (found[:, 2] == 0).all()
-    said = [texts[0] for texts in engine.generate([direct(i) for i in range(6)], [""], 8)]
+    said = [texts[0] for texts in engine.generate([direct(i) for i in range(6)], [""], 8).texts]
     assert said == ["nurse" if a > b else "ballplayer" for a, b, _ in found]
     with pytest.raises(NotAnswerable, match="is in its map"):
         engine.generate([direct(0, "singer, dancer")], [""], 8)

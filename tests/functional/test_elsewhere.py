@@ -92,7 +92,7 @@ def test_the_transformers_engine_there_and_its_counts() -> None:
     assert there.fingerprint == here.fingerprint
     with pytest.raises(ModelError, match="a forced start may hold digits"):
         there.generate(PROMPTS, ["7x"], 8)
-    assert len(there.generate(PROMPTS[2:], ["", "7"], 8)[0]) == 2, "an error ends nothing"
+    assert len(there.generate(PROMPTS[2:], ["", "7"], 8).texts[0]) == 2, "an error ends nothing"
     there.close()
 
 

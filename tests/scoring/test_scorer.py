@@ -20,7 +20,7 @@ from sdgbias.errors import InputError, ModelError, OutOfMemory
 from sdgbias.scoring.cache import ScoreCache
 from sdgbias.scoring.plan import make_plan
 from sdgbias.scoring.scorer import Scorer, not_generated
-from sdgbias.types import ModelSpec, Prompt, ScoreBatch
+from sdgbias.types import Generated, ModelSpec, Prompt, ScoreBatch
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 COLUMNS = ["task", "item_id", "test", "view", "text", "image_id", "candidates"]
@@ -61,8 +61,8 @@ class Engine(Backend):
 
     def generate(
         self, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int
-    ) -> list[list[str]]:
-        return [[start + "1" for start in starts] for _ in prompts]
+    ) -> Generated:
+        return Generated.whole([[start + "1" for start in starts] for _ in prompts])
 
 
 def plan(texts: Sequence[str]) -> pd.DataFrame:
@@ -206,8 +206,11 @@ def test_a_wrong_timeout_is_one_line(tmp_path: Path) -> None:
 
 def test_a_prompt_is_generated_when_its_free_answer_and_one_for_each_digit_are_there() -> None:
     rows = pd.DataFrame(
-        {"key": ["free", "ten", "all", "none"], "forced": [False, True, True, True]}
+        {"key": ["free", "ten", "all", "none"], "forced": [False, True, True, True], "limit": 8}
     )
-    decoded = pd.Series(["free"] + ["ten"] * 10 + ["all"] * (1 + 10))
+    keys = ["free"] + ["ten"] * 10 + ["all"] * (1 + 10)
+    decoded = pd.DataFrame({"key": keys, "limit": 8})
     assert not_generated(rows, decoded)["key"].tolist() == ["ten", "none"]
     assert not_generated(rows, decoded[:0])["key"].tolist() == ["free", "ten", "all", "none"]
+    longer = rows.assign(limit=16)
+    assert not_generated(longer, decoded)["key"].tolist() == ["free", "ten", "all", "none"]

@@ -51,7 +51,11 @@ def scored(
         name = str(test) if test == "p1" else f"{test} {'wrong' if negative else 'right'}"
         part = part.sort_values("person_id")
         if view == "full" and name in text:
-            said.append(pd.DataFrame({"key": part["key"], "start": "", "text": text[name]}))
+            said.append(
+                pd.DataFrame(
+                    {"key": part["key"], "start": "", "text": text[name], "truncated": False}
+                )
+            )
         which = name if view == "full" else f"{name} alone"
         if logits and which in logits:
             numbers.append(

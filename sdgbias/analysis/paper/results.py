@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 
 from sdgbias import store, suites
+from sdgbias.analysis.asked import gives_scores, language_model
 from sdgbias.analysis.paper import printed as paper
 from sdgbias.analysis.paper.cells import NOT_ANALYSED, NOT_RUN
 from sdgbias.analysis.paper.printed import Printed
@@ -41,6 +42,16 @@ class Run:
         kind."""
         name = paper.names().get(self.model, self.model) if self.kind == "measured" else self.model
         return f"{name} ({self.kind})"
+
+    @property
+    def scored(self) -> bool:
+        """Whether its model gave scores of candidates."""
+        return gives_scores(self.record.get("config"))
+
+    @property
+    def language(self) -> bool:
+        """Whether its model was shown no pictures."""
+        return language_model(self.record.get("config"))
 
     @property
     def says(self) -> str:

@@ -111,7 +111,10 @@ CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "base_url": (_text, "an address that ends before /chat/completions"),
     "model": (_text, "the name that the endpoint knows the model by"),
     "served_model": (_text, "the name that every answer must carry"),
-    "top_logprobs": (_whole(1, 1000), "a whole number from 1 on"),
+    "top_logprobs": (
+        _whole(0, 1000),
+        "a whole number from 1 on, or 0 for an endpoint that gives text only",
+    ),
     "candidate_ids": (_ids, "token ids by candidate, e.g. {A: [34, 362]}"),
     "spellings": (
         _whole(1, 100),

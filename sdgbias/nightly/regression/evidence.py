@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from sdgbias import suites
+from sdgbias.analysis.asked import needs
 from sdgbias.methods import metrics, stats
 from sdgbias.methods.stats.intervals import wilson
 from sdgbias.nightly.regression.measured import Measured, Pairs, RunMetrics, paired, pooled
@@ -153,7 +154,9 @@ def _compared(
             if pooled(new, e.task, tests, e.metric, e.method) is None
             else "the run compared with"
         )
-        return replace(e, note=f"{absent} has no {e.metric} for {e.method}", missing=True)
+        lacks = needs(new.run.get("config"), e.method, e.task)
+        note = lacks or f"{absent} has no {e.metric} for {e.method}"
+        return replace(e, note=note, missing=True)
     if not len(both.before):
         return replace(e, note="no question is in both runs word for word", missing=True)
     note = f"{both.left:,} questions are in one run only" if both.left else ""
@@ -309,7 +312,9 @@ def _bounded(
     e = replace(e, side=side, bound=floor)
     found = pooled(new, e.task, tests, e.metric, e.method)
     if found is None or not len(found.value):
-        return replace(e, note=f"this run has no {e.metric} for {e.method}", missing=True)
+        lacks = needs(new.run.get("config"), e.method, e.task)
+        note = lacks or f"this run has no {e.metric} for {e.method}"
+        return replace(e, note=note, missing=True)
     if e.rule.by:
         return _bounded_gap(e, found, seed)
     value = stats.mean(found.value, found.cluster, _kind(e.metric, found.value))

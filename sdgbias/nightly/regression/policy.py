@@ -159,6 +159,12 @@ def load(path: Path) -> Policy:
     return parse(data, path)
 
 
+def least_mass(root: Path) -> float:
+    """The least candidate mass that the policy allows a model; 0 where no rule names one."""
+    rules = load(find(root)).rules
+    return max((r.at_least or 0.0 for r in rules if r.metric == "candidate_mass"), default=0.0)
+
+
 def parse(data: object, where: Path | str) -> Policy:
     """Parse a mapping read from YAML. ``where`` names the file in errors. Raises UsageError."""
     given = _known(data, [f.name for f in fields(Policy)], str(where))

@@ -246,13 +246,25 @@ def lacking(page: Page, s: Studies) -> list[dict[str, str]]:
     return made
 
 
+#: Columns of the leaderboard; the generated answer stands there where a model has one.
+BOARD = ("Full, generated", "Full", "CADE")
+
+
+def _missing(lacking: pd.DataFrame, model: str, method: str) -> dict[str, Any] | None:
+    why = str(lacking.loc[model, method]) if model in lacking.index else ""
+    return {"missing": why} if why else None
+
+
 def leaderboard(board: Board, *, pooled: bool = False) -> list[dict[str, Any]]:
     """Per benchmark and kind of model: rows by test (``pooled``: all tests as one) and model with
     accuracy, interval, n and letters."""
     out = []
     places = board.places[board.places["test"] == ALL_TESTS] if pooled else board.places
     for (benchmark, kind), part in places.groupby(["benchmark_id", "kind"], sort=True):
-        rows = []
+        rows: list[dict[str, Any]] = []
+        own = board.lacking
+        own = own[(own["benchmark_id"] == benchmark) & (own["kind"] == kind)].set_index("model")
+        columns = [m for m in BOARD if m in set(part["method"]) | {"Full", "CADE"}]
         tests = sorted(set(part["test"]), key=lambda t: (t != ALL_TESTS, t))
         for test in tests:
             cells = {
@@ -261,18 +273,32 @@ def leaderboard(board: Board, *, pooled: bool = False) -> list[dict[str, Any]]:
             full = part[(part["test"] == test) & (part["method"] == "Full")].sort_values(
                 ["value", "model"], ascending=[False, True]
             )
-            models = [*full["model"], *sorted({m for m, _ in cells} - set(full["model"]))]
+            measured = sorted({m for m, _ in cells} - set(full["model"]))
+            unplaced = own[(own[columns] != "").any(axis=1)].index
+            beside = sorted(set(unplaced) - {m for m, _ in cells})
             rows.append(
                 {
                     "test": test,
                     "models": [
-                        {"model": m, "cells": [_place(cells.get((m, x))) for x in ("Full", "CADE")]}
-                        for m in models
+                        {
+                            "model": m,
+                            "cells": [
+                                _place(cells.get((m, x))) or _missing(own, m, x) for x in columns
+                            ],
+                        }
+                        for m in [*full["model"], *measured, *beside]
                     ],
                 }
             )
+        models = part["model"].nunique()
         out.append(
-            {"benchmark": benchmark, "kind": kind, "tests": rows, "models": part["model"].nunique()}
+            {
+                "benchmark": benchmark,
+                "kind": kind,
+                "columns": columns,
+                "tests": rows,
+                "models": models,
+            }
         )
     return out
 
