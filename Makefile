@@ -1,7 +1,7 @@
 # make demo   raw sample -> benchmark -> nightly over every enabled model -> report (a few minutes on a bare machine)
 # make test   ruff, mypy, the import contract and pytest
 # make test-long   the tests that `make test` leaves out
-# make docs   docs/reference/commands.md anew
+# make docs   generate docs/reference/commands.md and the option tables
 # make vllm   an environment of its own in which the vLLM backend runs on CPU; make test then tests it too
 PYTHON ?= python3.11
 BIN := .venv/bin
@@ -14,6 +14,8 @@ demo: .venv/installed
 
 # three processes with one thread each: on two cores one of them is nearly always waiting for something
 test: export OMP_NUM_THREADS = 1
+# pytest keeps the test modules with their rewritten assertions, half the time that a process takes to collect them
+test: export PYTHONDONTWRITEBYTECODE =
 test: .venv/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -23,11 +25,13 @@ test: .venv/installed-dev
 	if test -f .venv-vllm/installed; then .venv-vllm/bin/python -m pytest tests/vllm; else echo "no .venv-vllm: the tests of the vLLM engine are skipped; build it: make vllm"; fi
 
 # what `make test` leaves out, because a quicker test shows it as well: whole commands killed from outside, second machines, second engines
+test-long: export PYTHONDONTWRITEBYTECODE =
 test-long: .venv/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m long
 
-# the reference of all commands and options, from the commands themselves
+# the reference of all commands and options, from the commands themselves; tables of registry options, from the engines
 docs: .venv/installed-dev
+	$(BIN)/python scripts/option_tables.py
 	$(BIN)/typer sdgbias.cli utils docs --name sdgbias --output docs/reference/commands.md
 
 install: .venv/installed-dev

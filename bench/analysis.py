@@ -154,10 +154,10 @@ def make_store(path: Path, mcq: int, regression: int) -> None:
 def measure(path: Path, draws: int, bootstrap: int) -> None:
     """Prints the table; runs in a process of its own, so that the peak is that of the analysis."""
     from sdgbias.analysis import analyse
-    from sdgbias.analysis.rows import Settings
+    from sdgbias.analysis.rows import AnalysisSettings
     from sdgbias.analysis.run import load
 
-    settings = Settings(draws, 0, bootstrap)
+    settings = AnalysisSettings(draws, 0, bootstrap)
     began = time.perf_counter()
     run = load(path, "full-size")
     print(f"{'read':16} {time.perf_counter() - began:8.1f} s")

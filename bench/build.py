@@ -55,7 +55,7 @@ def one(raw: Path, out: Path, mcq: int, regression: int) -> dict[str, float]:
     timed("clusters", lambda: build.build_clusters(raw, out))
     timed("images", lambda: build.build_images(raw, out, None))
     timed("series", lambda: build.build_series(raw / "indicators", out))
-    timed("items", lambda: build.build_items(out, mcq, regression))
+    timed("items", lambda: build.build_items(out, build.Draw(mcq, regression)))
     timed("prompts", lambda: build.build_prompts(out))
     timed("card", lambda: build.build_card(out))
     took["total"] = sum(seconds for name, seconds in took.items() if name != "ge")

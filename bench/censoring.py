@@ -26,7 +26,7 @@ from sdgbias.engines.hf.engine import HuggingFace
 from sdgbias.methods.bounds import Bounds, alone, between, fill, payoff_bounds, verdict
 from sdgbias.methods.cade import decide, streams
 from sdgbias.methods.search import random_search, take
-from sdgbias.raw.images.build import ImageReader
+from sdgbias.raw.images.image_store import ImageReader
 from sdgbias.registry import entries
 from sdgbias.suites import sdg
 from sdgbias.types import DIGITS, ContextTest, Prompt, Task, View

@@ -91,7 +91,7 @@ def main() -> None:
             "unshare", ["unshare", "-n", sys.executable, *sys.argv], {**os.environ, **environment}
         )
     loopback_up()
-    from sdgbias.benchmark.build import build
+    from sdgbias.benchmark.build import Draw, build
     from sdgbias.raw.synthetic import write_sample
 
     ray = str(Path(sys.executable).with_name("ray"))
@@ -103,8 +103,7 @@ def main() -> None:
             folder / "raw",
             folder / "raw" / "indicators",
             folder / "benchmark",
-            mcq=args.mcq,
-            regression=args.mcq // 5,
+            Draw(mcq=args.mcq, regression=args.mcq // 5),
         )
         start = [
             ray,

@@ -60,7 +60,7 @@ def build(folder: Path, clusters: int, mcq: int) -> Path:
     )
     stages.write_table(out, "images", index.assign(image_group=index["image_id"]))
     stages.build_series(raw / "indicators", out)
-    stages.build_items(out, mcq, mcq // 5)
+    stages.build_items(out, stages.Draw(mcq, mcq // 5))
     stages.build_prompts(out)
     stages.build_card(out)
     return out
@@ -108,7 +108,7 @@ def steps(folder: Path) -> dict[str, float]:
     from sdgbias.scoring.cache import ScoreCache
     from sdgbias.scoring.plan import make_plan
     from sdgbias.scoring.scorer import not_generated
-    from sdgbias.suites import sdg
+    from sdgbias.suites import sdg, sdg_tables
 
     took: dict[str, float] = {}
 
@@ -131,7 +131,7 @@ def steps(folder: Path) -> dict[str, float]:
         missing = plan.distinct[cache.lacks("scores", plan.distinct["key"])]
         now = step("finding no prompt missing", now)
         wanted = not_generated(
-            sdg.generations_needed(plan.cells, plan.distinct), cache.keys("generations")
+            sdg_tables.SUITE.to_decode(spec, plan.cells, plan.distinct), cache.decoded()
         )
         now = step("finding no number missing", now)
         rows = len(cache.read("scores")) + len(cache.read("generations"))

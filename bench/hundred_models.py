@@ -172,7 +172,7 @@ def main() -> None:
     parser.add_argument("--nights", type=int, default=2)
     args = parser.parse_args()
     from sdgbias import store
-    from sdgbias.benchmark.build import build
+    from sdgbias.benchmark.build import Draw, build
     from sdgbias.nightly import attempt, ledger
     from sdgbias.nightly import run as nights
     from sdgbias.nightly.plan import Settings
@@ -194,8 +194,7 @@ def main() -> None:
             root / "raw",
             root / "raw" / "indicators",
             root / "benchmark",
-            mcq=args.questions,
-            regression=2,
+            Draw(mcq=args.questions, regression=2),
         )
         for n in range(args.good):
             entry(root, f"good-{n:03d}", options={"optimism": n / 100})

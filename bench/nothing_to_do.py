@@ -32,12 +32,12 @@ LIMIT = 10.0
 def planted(root: Path, models: int) -> list[str]:
     """A registry of planted models and a benchmark of some questions below ``root``; the options of
     the night."""
-    from sdgbias.benchmark.build import build
+    from sdgbias.benchmark.build import Draw, build
     from sdgbias.raw.synthetic import write_sample
 
     shutil.copytree(Path(__file__).resolve().parents[1] / "expectations", root / "expectations")
     write_sample(root / "raw", 12, 5)
-    build(root / "raw", root / "raw" / "indicators", root / "benchmark", mcq=24, regression=6)
+    build(root / "raw", root / "raw" / "indicators", root / "benchmark", Draw(mcq=24, regression=6))
     (root / "registry" / "models").mkdir(parents=True)
     for n in range(models):
         name = f"m{n:02d}"

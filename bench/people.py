@@ -101,7 +101,7 @@ def overhead(n: int, delay: float) -> list[tuple[str, str]]:
     """delay: seconds a prompt."""
     from sdgbias.benchmark.people import build_people
     from sdgbias.engines.planted_people import PlantedPeople
-    from sdgbias.raw.synthetic.people import write_people_sample
+    from sdgbias.raw.synthetic.schematic_people import write_people_sample
     from sdgbias.scoring import evaluate
 
     calls: list[tuple[str, Sequence[Prompt], tuple[object, ...]]] = []

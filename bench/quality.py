@@ -357,7 +357,7 @@ def sift_tables(folder: Path) -> dict[str, Any]:
 
 
 def build_one(folder: Path, clusters: int, share: float) -> None:
-    from sdgbias.benchmark.build import build
+    from sdgbias.benchmark.build import Draw, build
     from sdgbias.raw.synthetic import write_sample
     from sdgbias.raw.synthetic.series import crosswalk
 
@@ -366,7 +366,7 @@ def build_one(folder: Path, clusters: int, share: float) -> None:
         raw, int(clusters * share), 1, countries=sorted(crosswalk()), images=False, workers=1
     )
     sizes = {task: int(n * share * clusters / 117_644) for task, n in FULL.items()}
-    build(raw, raw / "indicators", folder / "benchmark", **sizes, images=False)  # type: ignore[arg-type]
+    build(raw, raw / "indicators", folder / "benchmark", Draw(**sizes), images=False)
 
 
 WORK = {"gx": judge_by_gx, "sql": judge_by_sql, "sift": sift_tables}

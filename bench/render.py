@@ -29,8 +29,8 @@ import pandas as pd
 from PIL import Image
 
 from sdgbias.raw.clusters import read_clusters
-from sdgbias.raw.images.build import ImageReader, render_store
 from sdgbias.raw.images.composite import tile_path
+from sdgbias.raw.images.image_store import ImageReader, render_store
 from sdgbias.raw.images.photos import photo_index
 from sdgbias.raw.synthetic import write_sample
 

@@ -25,7 +25,7 @@ import pandas as pd
 
 from sdgbias.benchmark import build
 from sdgbias.engines.hf.engine import HuggingFace
-from sdgbias.raw.images.build import ImageReader, ImageSettings
+from sdgbias.raw.images.image_store import ImageReader, ImageSettings
 from sdgbias.raw.synthetic import write_sample
 from sdgbias.registry import entries
 from sdgbias.scoring.cache import ScoreCache
@@ -41,7 +41,7 @@ def benchmark(folder: Path, clusters: int, mcq: int) -> Path:
     build.build_clusters(raw, out)
     build.build_images(raw, out, ImageSettings(), 1)
     build.build_series(raw / "indicators", out)
-    build.build_items(out, mcq, 20)
+    build.build_items(out, build.Draw(mcq, 20))
     build.build_prompts(out)
     build.build_card(out)
     return out

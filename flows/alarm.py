@@ -88,7 +88,7 @@ def main() -> None:
     except SdgbiasError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
-    print(f"{NAME}: a night that fails or crashes is told to {told}")
+    print(f"{NAME}: a night that fails or crashes is reported to {told}")
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
 from uuid import UUID
 
 from prefect import flow, get_run_logger, task
@@ -29,9 +30,9 @@ from prefect.states import Completed, Failed, State
 from flows import pages, score
 from sdgbias.errors import GateError, InfrastructureError, SdgbiasError
 from sdgbias.nightly import attempt as work
-from sdgbias.nightly import process, schedule, steps
+from sdgbias.nightly import ledger, process, schedule, steps
 from sdgbias.nightly import run as nights
-from sdgbias.nightly.attempt import Outcome
+from sdgbias.nightly.attempt import JobOutcome
 from sdgbias.nightly.plan import TIMEOUT, Job, Night, Settings, benchmarks_of, check, name_of
 from sdgbias.registry import entries
 
@@ -55,7 +56,7 @@ def tell(line: str) -> None:
 )
 def attempt(
     job: Job, results: Path, number: int, device: str | None, pools: bool
-) -> State[Outcome]:
+) -> State[JobOutcome]:
     """One attempt on one model, on this machine or in the work pool of its machine type. The
     timeout is the job's, not Prefect's: it ends the process with all its children, which a Prefect
     timeout cannot do."""
@@ -69,24 +70,24 @@ def attempt(
 
 
 @task(task_run_name="{name}", cache_policy=NO_CACHE, persist_result=False)
-def step(name: str, settings: Settings, night: Night) -> State[str]:
+def step(name: str, settings: Settings, night: Night) -> State[ledger.Ended]:
     """Run one of the closing commands of a night."""
-    said = steps.do(name, settings, night)
-    return Completed(data=said) if said == steps.DONE else Failed(message=said, data=said)
+    ended = steps.do(name, settings, night)
+    return Completed(data=ended) if ended == steps.DONE else Failed(message=str(ended), data=ended)
 
 
-def ask(job: Job, results: Path, device: str | None, pools: bool) -> Outcome:
+def ask(job: Job, results: Path, device: str | None, pools: bool) -> JobOutcome:
     """Attempt one model until its outcome is final; each attempt is a separate task run."""
     started = datetime.now(UTC)
 
-    def once(number: int) -> Outcome:
+    def once(number: int) -> JobOutcome:
         state = attempt(job, results, number, device, pools, return_state=True)
         made = state.result(raise_on_failure=False)
         if isinstance(made, process.Stopped):
             raise made
         if isinstance(made, BaseException):  # an error in the code around the model's process
             return replace(work.crashed(job, made, started, datetime.now(UTC)), attempts=number)
-        if isinstance(made, Outcome):
+        if isinstance(made, JobOutcome):
             return made
         lost = work.crashed(
             job, InfrastructureError(str(state.message)), started, datetime.now(UTC)
@@ -101,7 +102,14 @@ def hands(settings: Settings, pools: bool, address: str) -> nights.Executor:
     artifacts."""
     bar: list[UUID | None] = []
 
-    def seen(event: str, night: Night, found: Sequence[Outcome], said: Mapping[str, str]) -> None:
+    def close(name: str, its: Settings, night: Night) -> ledger.Ended:
+        made = step(name, its, night, return_state=True).result(raise_on_failure=False)
+        # an error in the code around the step, or a task run that Prefect abandoned
+        return made if isinstance(made, ledger.Ended) else ledger.Ended(ledger.FAILED, str(made))
+
+    def seen(
+        event: str, night: Night, found: Sequence[JobOutcome], said: Mapping[str, ledger.Ended]
+    ) -> None:
         if event == "planned":
             bar.append(pages.shown(pages.progress, night))
         if event in ("planned", "settled"):
@@ -115,15 +123,13 @@ def hands(settings: Settings, pools: bool, address: str) -> nights.Executor:
 
     return nights.Executor(
         ask=lambda job, results, device: ask(job, results, device, pools),
-        step=lambda name, its, night: str(
-            step(name, its, night, return_state=True).result(raise_on_failure=False)
-        ),
+        step=close,
         devices=lambda jobs, models: [None] * max(1, models) if pools else work.devices(jobs),
         seen=seen,
     )
 
 
-def ended(summary: nights.Summary) -> State[None]:
+def ended(summary: nights.NightSummary) -> State[None]:
     """Convert a night's summary to the final state of its flow run."""
     if summary.note:
         return Completed(message=summary.note)
@@ -160,6 +166,7 @@ def nightly(
     pools: bool = False,
     selfcheck: bool = False,
     passes: str = "cheap",
+    generated: Literal["T1", "all", "views", "none"] = "T1",
     draws: int = 10_000,
     webhook_env: str = "",
     report_address: str = "",
@@ -182,6 +189,7 @@ def nightly(
         gpu of the registry entry).
         selfcheck: Also run the full self-check on planted models.
         passes: Extra prompts beyond the paper's views, as in sdgbias evaluate.
+        generated: Multiple-choice answers that are also generated, as in sdgbias evaluate.
         draws: Random-search draws for CADE, as in sdgbias evaluate.
         webhook_env: Name of the environment variable that holds the webhook's address; empty: the
         policy's.
@@ -211,6 +219,7 @@ def nightly(
             cron=cron,
             timezone=timezone,
             passes=passes,
+            generated=generated,
             draws=draws,
         )
         check(settings)

@@ -18,7 +18,8 @@ from prefect.artifacts import (
 
 from sdgbias import store
 from sdgbias.errors import StoreError
-from sdgbias.nightly.attempt import Outcome
+from sdgbias.nightly.attempt import JobOutcome
+from sdgbias.nightly.ledger import Ended
 from sdgbias.nightly.plan import Night
 
 Shown = TypeVar("Shown")
@@ -55,7 +56,7 @@ def advance(bar: UUID | None, done: int, total: int) -> None:
         update_progress_artifact(bar, 100.0 * done / max(1, total))
 
 
-def outcomes(night: Night, found: Sequence[Outcome]) -> None:
+def outcomes(night: Night, found: Sequence[JobOutcome]) -> None:
     """One row per model and suite, including the skipped ones."""
     rows: list[dict[str, object]] = [
         {
@@ -84,12 +85,12 @@ def outcomes(night: Night, found: Sequence[Outcome]) -> None:
     )
 
 
-def counts(found: Sequence[Outcome]) -> str:
+def counts(found: Sequence[JobOutcome]) -> str:
     """'2 published, 1 failed'."""
     kinds = sorted({o.outcome for o in found})
     return (
         ", ".join(f"{sum(o.outcome == kind for o in found)} {kind}" for kind in kinds)
-        or "no model asked"
+        or "no model evaluated"
     )
 
 
@@ -113,7 +114,7 @@ def verdicts(results: Path, night: str) -> None:
     )
 
 
-def links(report: Path, results: Path, address: str, steps: Mapping[str, str]) -> None:
+def links(report: Path, results: Path, address: str, steps: Mapping[str, Ended]) -> None:
     """Links to the report and to W&B. ``report``: its first page; ``address``: URL at which its
     folder is served, '' for file links. W&B: the project's page if WANDB_ENTITY is set, else the
     folder of the offline runs."""
@@ -129,5 +130,5 @@ def links(report: Path, results: Path, address: str, steps: Mapping[str, str]) -
     runs = (
         f"{server}/{entity}/{project}" if entity else (results.parent / "wandb").resolve().as_uri()
     )
-    said = f"W&B: {steps.get('wandb', 'not made')}; offline until somebody calls sdgbias wandb sync"
+    said = f"W&B: {steps.get('wandb', 'not made')}; offline until sdgbias wandb sync is run"
     create_link_artifact(runs, link_text="W&B runs", key="wandb", description=said)

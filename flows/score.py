@@ -28,11 +28,11 @@ from pydantic import TypeAdapter
 
 from sdgbias.errors import InfrastructureError
 from sdgbias.nightly import attempt, plan, process
-from sdgbias.nightly.attempt import Outcome
+from sdgbias.nightly.attempt import JobOutcome
 from sdgbias.nightly.plan import Job
 from sdgbias.types import SDG
 
-OUTCOME = TypeAdapter(Outcome)
+OUTCOME = TypeAdapter(JobOutcome)
 KEY = "outcome"
 LOOK = 2.0  # polling interval in seconds while waiting for a run
 
@@ -62,7 +62,7 @@ def score(results: str, night: str, model: str, suite: str = SDG, number: int = 
     return Completed(message=said) if made.good else Failed(message=said)
 
 
-def run_in_pool(job: Job, results: Path, number: int) -> Outcome:
+def run_in_pool(job: Job, results: Path, number: int) -> JobOutcome:
     """Run one attempt in the pool of the job's machine type: submit the run (or find it, if the
     night was restarted) and wait for its end. A run that crashed or was cancelled gives an outcome
     of kind 'Interrupted': a failure, but not the model's."""

@@ -163,7 +163,7 @@ def drop_superseded(now: datetime) -> None:
 
 def next_night(stack: Stack) -> str:
     if not stack.schedule:
-        return "none; a night is started by hand"
+        return "none; a night is started manually"
     return (
         f"ready: {stack.cron}, {stack.timezone}; next {decide.next_due(stack, datetime.now(UTC))}"
     )

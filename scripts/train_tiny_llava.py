@@ -30,6 +30,7 @@ import math
 import shutil
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -48,9 +49,9 @@ from transformers import (
 )
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
-from sdgbias.benchmark.build import build
+from sdgbias.benchmark.build import Draw, build
 from sdgbias.benchmark.prompts import prompt_texts
-from sdgbias.raw.images.build import ImageReader
+from sdgbias.raw.images.image_store import ImageReader
 from sdgbias.raw.indicators import directions
 from sdgbias.raw.synthetic import write_sample
 from sdgbias.types import PILLARS, TESTS, ContextTest, Task, View
@@ -84,7 +85,7 @@ def make_worlds(folder: Path, clusters: int) -> list[Path]:
         if not (out / "benchmark.json").exists():
             raw = folder / f"world{seed}" / "raw"
             write_sample(raw, clusters, seed, countries.split())
-            build(raw, raw / "indicators", out, seed=seed)
+            build(raw, raw / "indicators", out, Draw(seed=seed))
             shutil.rmtree(raw)
         done.append(out)
         print(f"world {seed}: {out}", flush=True)
@@ -317,25 +318,32 @@ def normalised(pixels: np.ndarray, normal: tuple[np.ndarray, np.ndarray]) -> tor
     return (x - torch.tensor(normal[0]).view(1, 3, 1, 1)) / torch.tensor(normal[1]).view(1, 3, 1, 1)
 
 
+@dataclass(frozen=True)
+class Stage:
+    """views: share of the batches that show each; rate: highest learning rate; size: of a batch."""
+
+    name: str
+    views: dict[View, float]
+    steps: int
+    rate: float
+    seed: int
+    size: int = 48
+
+
 def train_language(
     model: LlavaForConditionalGeneration,
     tokenizer: PreTrainedTokenizerFast,
     data: Examples,
     normal: tuple[np.ndarray, np.ndarray],
-    *,
-    views: dict[View, float],
-    steps: int,
-    rate: float,
-    seed: int,
-    name: str,
-    size: int = 48,
+    stage: Stage,
 ) -> None:
     """Stages 2 and 3: next-token loss on the answers, and at a tenth of the weight on the prompts
     (it teaches the words)."""
+    steps, rate = stage.steps, stage.rate
     parameters = [p for p in model.parameters() if p.requires_grad]
     image_token = model.config.image_token_index
     optimiser = torch.optim.AdamW(parameters, lr=rate, betas=(0.9, 0.98), weight_decay=0.05)
-    rng, began, losses = np.random.default_rng(seed), time.time(), []
+    rng, began, losses = np.random.default_rng(stage.seed), time.time(), []
     for step in range(1, steps + 1):
         for group in optimiser.param_groups:
             group["lr"] = (
@@ -343,7 +351,7 @@ def train_language(
                 * min(1.0, step / 100)
                 * (0.03 + 0.97 * 0.5 * (1 + math.cos(math.pi * step / steps)))
             )
-        batch = data.batch(rng, size, views, mcq_share=0.75)
+        batch = data.batch(rng, stage.size, stage.views, mcq_share=0.75)
         rows = [row for _, _, row in batch]
         inputs = encode(
             batch, tokenizer, normalised(data.pixels[rows], normal) if rows[0] >= 0 else None
@@ -369,7 +377,8 @@ def train_language(
         losses.append(loss.item())
         if step % 50 == 0:
             print(
-                f"{name} {step}: loss {np.mean(losses[-50:]):.3f} ({time.time() - began:.0f} s)",
+                f"{stage.name} {step}: loss {np.mean(losses[-50:]):.3f} "
+                f" ({time.time() - began:.0f} s)",
                 flush=True,
             )
 
@@ -498,11 +507,13 @@ def main() -> None:
         tokenizer,
         data,
         normal,
-        views={View.Q_ONLY: 0.2, View.CTX_Q: 0.8},
-        steps=text_steps,
-        rate=2e-3,
-        seed=2,
-        name="text",
+        Stage(
+            views={View.Q_ONLY: 0.2, View.CTX_Q: 0.8},
+            steps=text_steps,
+            rate=2e-3,
+            seed=2,
+            name="text",
+        ),
     )
     everything = {View.Q_ONLY: 0.06, View.CTX_Q: 0.16, View.IMG_Q: 0.39, View.FULL: 0.39}
     train_language(
@@ -510,11 +521,7 @@ def main() -> None:
         tokenizer,
         data,
         normal,
-        views=everything,
-        steps=joint_steps,
-        rate=1.5e-3,
-        seed=3,
-        name="joint",
+        Stage(views=everything, steps=joint_steps, rate=1.5e-3, seed=3, name="joint"),
     )
     model.eval()
     report(model, tokenizer, data, normal)

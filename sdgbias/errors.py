@@ -92,6 +92,12 @@ class NotAnswerable(ModelError):
     of_prompt = True
 
 
+class NoScores(ModelError):
+    """An endpoint gives text only: no log-probabilities of tokens."""
+
+    kind = "NoScores"
+
+
 class OutOfMemory(InfrastructureError):
     """The engine had too little memory for a chunk; half of it may fit."""
 

@@ -3,6 +3,7 @@ beyond names."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -69,6 +70,10 @@ VIEWS = tuple(view.value for view in View)
 IMAGE_FREE = tuple(view.value for view in View if not view.has_image)
 #: Printed instead of a number that a model without views of pictures can't have.
 NEEDS_PICTURES = "needs pictures"
+#: Printed instead of a number that a model that gives text only can't have.
+NEEDS_SCORES = "needs log-probabilities"
+#: Suffix of methods that read a generated multiple-choice answer: full_generated.
+GENERATED = "_generated"
 
 
 class ContextTest(StrEnum):
@@ -141,6 +146,20 @@ class ScoreBatch:
 
 
 @dataclass(frozen=True)
+class Generated:
+    """Greedy answers of N prompts, one for each of S forced starts. texts (N, S): each with its
+    start. truncated (N, S): whether the limit of new tokens ended the answer, not the model."""
+
+    texts: list[list[str]]
+    truncated: list[list[bool]]
+
+    @classmethod
+    def whole(cls, texts: list[list[str]]) -> Generated:
+        """Answers that no limit can cut off."""
+        return cls(texts, [[False] * len(row) for row in texts])
+
+
+@dataclass(frozen=True)
 class CadeParams:
     """CADE's four hyper-parameters (Sec. 4): context penalty, its KL sensitivity, prior penalty,
     confidence gate."""
@@ -151,10 +170,16 @@ class CadeParams:
     tau: float
 
 
+#: Longest answer that is generated, in tokens, by kind of question: a letter with a few words
+#: around it, a number, and free words about a picture of people (512 as in the authors' code).
+ANSWER_TOKENS = {"mcq": 16, "regression": 8, "people": 512}
+
+
 @dataclass(frozen=True)
 class ModelSpec:
     """One registry entry: everything needed to load and score a model. See registry/README.md for
-    the fields and the states."""
+    the fields and the states. max_new_tokens: kind of question -> limit, in place of
+    ANSWER_TOKENS."""
 
     name: str
     title: str
@@ -168,7 +193,7 @@ class ModelSpec:
     params_b: float | None = None
     dtype: str = "float32"
     batch_size: int = 8
-    max_new_tokens: int = 8
+    max_new_tokens: Mapping[str, int] = field(default_factory=dict)
     trust_remote_code: bool = False
     licence: str = ""
     notes: str = ""

@@ -4,12 +4,25 @@ benchmark built by the house."""
 from __future__ import annotations
 
 import os
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import sdgbias.engines  # noqa: F401  before the tests import transformers, and so torchvision
+from tests.builders.once import once
+
+#: Files that wait for a clock, a server or several processes; see the table at the end of a run.
+LONGEST = (
+    "test_stack_overnight.py",
+    "test_flows.py",
+    "test_models_lifecycle.py",
+    "test_crews.py",
+    "test_elsewhere.py",
+    "test_ray.py",
+)
 
 for name, value in {
     "HF_HUB_OFFLINE": "1",
@@ -49,12 +62,41 @@ def shared() -> Path:
 @pytest.fixture(scope="session")
 def small_benchmark(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A benchmark of 60 synthetic clusters, 120 MCQs and 40 regression questions."""
-    from sdgbias.benchmark.build import build
-    from sdgbias.raw.synthetic import write_sample
 
-    folder = tmp_path_factory.mktemp("small")
-    write_sample(folder / "raw", 60, 5)
-    build(
-        folder / "raw", folder / "raw" / "indicators", folder / "benchmark", mcq=120, regression=40
-    )
-    return folder / "benchmark"
+    def make(folder: Path) -> None:
+        from sdgbias.benchmark.build import Draw, build
+        from sdgbias.raw.synthetic import write_sample
+
+        raw = folder / "raw"
+        write_sample(raw, 60, 5)
+        build(raw, raw / "indicators", folder / "benchmark", Draw(mcq=120, regression=40))
+
+    return once(tmp_path_factory, "small", make) / "benchmark"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The files that take longest first (with --dist loadfile), so that no worker is left alone
+    with one of them at the end."""
+    order = {name: number for number, name in enumerate(LONGEST)}
+
+    def rank(item: pytest.Item) -> tuple[int, bool]:
+        return order.get(item.path.name, len(order)), item.path.parent.name != "functional"
+
+    items.sort(key=rank)  # stable: tests of a file, and files of the same rank, stay in order
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """The 20 files that took longest, their fixtures included."""
+    taken: Counter[str] = Counter()
+    tests: Counter[str] = Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                name = report.nodeid.partition("::")[0]
+                taken[name] += report.duration
+                tests[name] += report.when == "call"
+    if len(taken) < 20:  # somebody runs the tests of what they change
+        return
+    terminalreporter.section(f"{sum(taken.values()):,.0f} s in {len(taken)} files, the dearest")
+    for name, seconds in taken.most_common(20):
+        terminalreporter.write_line(f"{seconds:8.1f} s  {tests[name]:4} tests  {name}")

@@ -251,6 +251,18 @@ def test_the_reference_of_commands_is_the_commands_own_help(tmp_path: Path) -> N
     assert written.read_text(encoding="utf-8") == current, "run: make docs"
 
 
+def test_tables_of_options_are_the_engines_own() -> None:
+    from scripts import option_tables
+
+    pages = {}
+    for name in ("docs/how-to/api-models.md", "docs/how-to/vllm.md"):
+        text = TEXT[name]
+        assert "<!-- options: " in text and option_tables.filled(text) == text, "run: make docs"
+        pages[name] = text.replace("| `", "| `x", 1)
+    for text in pages.values():  # a row that was edited by hand is replaced
+        assert option_tables.filled(text) in TEXT.values()
+
+
 def test_every_indicator_is_documented() -> None:
     for entry in (*load_indicators(), *load_regression_tasks()):
         assert f"`{entry.slug}`" in TEXT["docs/how-to/data.md"], (
@@ -358,6 +370,10 @@ def test_links_lead_somewhere() -> None:
                 )
 
 
+#: Names of modules in text that are none of the project's.
+OF_OTHERS = {"utils.py"}
+
+
 def test_named_files_exist() -> None:
     """Paths in backticks that look like files of the project are files of the project."""
     pattern = re.compile(
@@ -366,6 +382,19 @@ def test_named_files_exist() -> None:
     for page, text in TEXT.items():
         for name in pattern.findall(text):
             assert (REPOSITORY / name).is_file(), f"{page}: {name} doesn't exist"
+    sources = [*TEXT.items()]
+    for folder in ("sdgbias", "flows"):
+        paths = sorted((REPOSITORY / folder).rglob("*.py"))
+        sources += [(str(p.relative_to(REPOSITORY)), p.read_text("utf-8")) for p in paths]
+    known = {
+        path.relative_to(REPOSITORY).as_posix()
+        for folder in ("sdgbias", "flows", "tests", "bench", "scripts")
+        for path in (REPOSITORY / folder).rglob("*.py")
+    }
+    ends = {"/".join(p.split("/")[at:]) for p in known for at in range(p.count("/") + 1)}
+    for page, text in sources:
+        for name in re.findall(r"[\w/]+\.py\b", text):
+            assert name.lstrip("/") in ends or name in OF_OTHERS, f"{page}: {name} doesn't exist"
 
 
 def test_no_machine_paths() -> None:

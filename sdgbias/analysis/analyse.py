@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from sdgbias import store, suites
-from sdgbias.analysis.rows import Settings, row, table
+from sdgbias.analysis.rows import AnalysisSettings, row, table
 from sdgbias.analysis.run import RunData, load
 from sdgbias.analysis.studies import (
     ablation,
@@ -46,7 +46,9 @@ COMPARED = ("between_models", "between_nights", "leaderboard", "compared")
 
 
 def study(
-    run: RunData, settings: Settings, progress: Callable[[str, int, int], None] | None = None
+    run: RunData,
+    settings: AnalysisSettings,
+    progress: Callable[[str, int, int], None] | None = None,
 ) -> pd.DataFrame:
     """All study rows of one run, sorted by key. Deterministic for a given run and settings."""
     parts = []
@@ -58,15 +60,20 @@ def study(
         progress(f"analysing {run.model}", len(STUDIES), len(STUDIES))
     parts.append(_settings_rows(settings))
     rows = (record for part in parts for record in part.to_dict("records"))
+    custom = suites.named(str(run.run["suite"])).custom
     return table(
-        record for record in rows if record["pillar"]
-    )  # user-supplied questions have no pillars
+        record
+        for record in rows
+        # custom questions have no pillars, and a country only where it is a group column
+        if record["pillar"]
+        and (not custom or record["by"] != "country" or record["study"] == groups.STUDY)
+    )
 
 
 def people_study(
     results: Path,
     run_id: str,
-    settings: Settings,
+    settings: AnalysisSettings,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> pd.DataFrame:
     """The study rows of a run of the second suite (studies/fairness.py)."""
@@ -85,7 +92,7 @@ def people_study(
 def analyse(
     results: Path,
     run_ids: Sequence[str] | None = None,
-    settings: Settings = Settings(),
+    settings: AnalysisSettings = AnalysisSettings(),
     *,
     again: bool = False,
     progress: Callable[[str, int, int], None] | None = None,
@@ -117,7 +124,7 @@ def analyse(
 def compare(
     results: Path,
     run_ids: Sequence[str],
-    settings: Settings,
+    settings: AnalysisSettings,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> dict[str, int]:
     """Compare models with each other and each with its previous night: pairs, leaderboard, and
@@ -179,7 +186,7 @@ def _suite(results: Path, run_id: str) -> suites.Suite:
 def _places_study(
     results: Path,
     run_id: str,
-    settings: Settings,
+    settings: AnalysisSettings,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> pd.DataFrame:
     return study(load(results, run_id), settings, progress)
@@ -207,13 +214,13 @@ def _compared(results: Path, run_id: str) -> str:
     return str(found[0]) if len(found) else ""
 
 
-def _settings_rows(settings: Settings) -> pd.DataFrame:
+def _settings_rows(settings: AnalysisSettings) -> pd.DataFrame:
     return table(
         row("settings", name, float(value)) for name, value in sorted(vars(settings).items())
     )
 
 
-def _analysed(results: Path, run_id: str, settings: Settings) -> bool:
+def _analysed(results: Path, run_id: str, settings: AnalysisSettings) -> bool:
     found = store.query(
         results,
         "SELECT metric, value FROM study_rows WHERE study = 'settings' AND run_id = ?",

@@ -13,7 +13,7 @@ from sdgbias.analysis.nights import (
     PASS,
     UNCHANGED,
     ModelNight,
-    Night,
+    NightRecord,
 )
 
 METRICS = {
@@ -161,11 +161,11 @@ def many(count: int, one: str, several: str = "") -> str:
     return f"{count:,} {one if count == 1 else several or one + 's'}"
 
 
-def headline(night: Night) -> str:
+def headline(night: NightRecord) -> str:
     """One sentence on a night: the outcomes and the models in breach."""
     asked = night.models
     if not asked:
-        return "No model was asked."
+        return "No model was evaluated."
     parts = [f"{len(night.of(k)):,} {said}" for k, said in OUTCOMES.items() if night.of(k)]
     breached = sorted({m.model for m in night.breached})
     told = "nothing is in breach" if night.of("published", "unchanged") else "nothing was judged"

@@ -73,10 +73,10 @@ class ModelNight:
 
 
 @dataclass(frozen=True)
-class Night:
-    """night: its id. row: of table ``nights``, with steps, config and benchmarks as dicts. models:
-    breaches and failures first. history: night, model, suite, outcome, verdict of the last nights,
-    oldest first."""
+class NightRecord:
+    """night: its id. row: of table ``nights``, with its JSON columns as dicts. models: breaches and
+    failures first. history: night, model, suite, outcome, verdict of the last nights, oldest
+    first."""
 
     night: str
     row: Mapping[str, Any]
@@ -98,6 +98,15 @@ def overall(rows: Sequence[Mapping[Any, Any]]) -> str:
     return next((v for v in _ORDER if v in said), MISSING if rows else "")
 
 
+def failed_steps(row: Mapping[str, Any]) -> dict[str, str]:
+    """Closing step -> why it failed, of a row of ``nights`` with dicts; a breach is no failure."""
+    return {
+        name: str(row["steps"].get(name, state))
+        for name, state in row["step_states"].items()
+        if state == "failed"
+    }
+
+
 def known(results: Path) -> list[str]:
     """All nights, oldest first."""
     return list(
@@ -105,7 +114,7 @@ def known(results: Path) -> list[str]:
     )
 
 
-def load(results: Path, night: str = "") -> Night | None:
+def load(results: Path, night: str = "") -> NightRecord | None:
     """A night, by default the newest; None if the file has no nights. Raises UsageError for an
     unknown night."""
     nights = known(results)
@@ -119,7 +128,7 @@ def load(results: Path, night: str = "") -> Night | None:
         return store.query(results, sql, {"night": night, **params})
 
     row = {str(k): v for k, v in ask("FROM nights WHERE night = $night").iloc[0].to_dict().items()}
-    for name in ("steps", "config", "benchmarks"):
+    for name in ("steps", "step_states", "config", "benchmarks"):
         row[name] = json.loads(row[name]) if isinstance(row[name], str) else {}
     asked = ask("FROM night_models WHERE night = $night ORDER BY model, suite").to_dict("records")
     # an unchanged run in breach is shown as in the night that found it
@@ -158,7 +167,7 @@ def load(results: Path, night: str = "") -> Night | None:
         )
     )
     shown = nights[: nights.index(night) + 1][-NIGHTS_SHOWN:]
-    return Night(night, row, models, _history(results, shown))
+    return NightRecord(night, row, models, _history(results, shown))
 
 
 def _text(value: object) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from sdgbias.analysis.rows import row
-from sdgbias.analysis.run import Cell, RunData
+from sdgbias.analysis.run import RunData, TaskCell
 from sdgbias.methods import metrics, stats
 from sdgbias.methods.cade import Bools, Decision, Floats, Ints, Streams, argmax_view, decide
 from sdgbias.types import ContextTest, Task, View
@@ -19,7 +19,7 @@ CADE = "cade"
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TaskOutcome:
     """The n test rows of a task under one context test, or pooled over tests (test 'all').
 
     items: n rows. place, country (n,): codes. polarity (n,): 1 higher is better, -1 lower, 0
@@ -40,7 +40,7 @@ class Outcome:
     error: Mapping[str, Floats]
 
 
-def reportable(run: RunData, task: Task) -> list[Cell]:
+def reportable(run: RunData, task: Task) -> list[TaskCell]:
     """The cells of a task with results to report: test rows and, for numbers, a decoded Full
     view."""
     full = View.FULL
@@ -55,7 +55,7 @@ def reportable(run: RunData, task: Task) -> list[Cell]:
     ]
 
 
-def outcomes(cells: Sequence[Cell]) -> list[Outcome]:
+def outcomes(cells: Sequence[TaskCell]) -> list[TaskOutcome]:
     """One Outcome per cell of a task, with the same place and country codes in all."""
     if not cells:
         return []
@@ -70,20 +70,20 @@ def outcomes(cells: Sequence[Cell]) -> list[Outcome]:
     ]
 
 
-def pools(run: RunData, task: Task) -> list[Outcome]:
+def pools(run: RunData, task: Task) -> list[TaskOutcome]:
     """One Outcome per reportable cell, followed by all of them pooled; empty if there are none.
     Places and countries have the same codes in all.
 
     Computed once per run and cached on it, because every study starts here.
     """
-    kept: dict[Task, list[Outcome]] = run.__dict__.setdefault("_pools", {})
+    kept: dict[Task, list[TaskOutcome]] = run.__dict__.setdefault("_pools", {})
     if task not in kept:
         found = outcomes(reportable(run, task))
         kept[task] = [*found, pooled(found)] if found else []
     return kept[task]
 
 
-def decision(cell: Cell) -> tuple[Streams, Decision, Bools] | None:
+def decision(cell: TaskCell) -> tuple[Streams, Decision, Bools] | None:
     """CADE as the run tuned it: streams, decision and the (N,) mask of rows it can answer; None if
     nothing was tuned.
 
@@ -99,7 +99,7 @@ def decision(cell: Cell) -> tuple[Streams, Decision, Bools] | None:
     return found
 
 
-def chosen_number(cell: Cell, choice: Ints) -> Floats:
+def chosen_number(cell: TaskCell, choice: Ints) -> Floats:
     """(N,) the number that each chosen first digit leads to; NaN without a choice."""
     assert cell.by_digit is not None
     return np.where(
@@ -107,7 +107,7 @@ def chosen_number(cell: Cell, choice: Ints) -> Floats:
     )
 
 
-def hits(cell: Cell, choice: Ints, number: Floats | None = None) -> Floats:
+def hits(cell: TaskCell, choice: Ints, number: Floats | None = None) -> Floats:
     """(N,) 1 right, 0 wrong, NaN without an answer."""
     if number is None:
         return np.where(choice >= 0, metrics.correct(cell.gold, choice), np.nan)
@@ -116,7 +116,7 @@ def hits(cell: Cell, choice: Ints, number: Floats | None = None) -> Floats:
     return np.where(np.isnan(number), np.nan, right)
 
 
-def pooled(found: Sequence[Outcome]) -> Outcome:
+def pooled(found: Sequence[TaskOutcome]) -> TaskOutcome:
     """All tests of a task as one Outcome (test 'all'), limited to methods with answers under every
     test."""
     methods = [m for m in found[0].hit if all(m in o.hit for o in found)]
@@ -128,7 +128,7 @@ def pooled(found: Sequence[Outcome]) -> Outcome:
             if m in getattr(found[0], name)
         }
 
-    return Outcome(
+    return TaskOutcome(
         found[0].task,
         "all",
         pd.concat([o.items for o in found], ignore_index=True),
@@ -153,10 +153,27 @@ def prompts(items: pd.DataFrame) -> Ints:
     return pd.factorize(items["question"] + "\t" + items["options"], sort=True)[0].astype(np.int64)
 
 
-def unit(o: Outcome, method: str) -> Ints:
+def unit(o: TaskOutcome, method: str) -> Ints:
     """(n,) codes of the sampling units for intervals of a method's answers: distinct prompts where
     many places share them, else places."""
     return prompts(o.items) if image_free(method, o.test) else o.place
+
+
+def spread_of(
+    o: TaskOutcome,
+    method: str,
+    level: Level,
+    values: Mapping[str, Floats],
+    kind: stats.Kind = "share",
+    smallest: int = 1,
+) -> dict[str, stats.ByGroup]:
+    """`spread` of values that a method's answers have a part in, e.g. of another's minus its own:
+    over places, and where many places share its prompts, the wider of that and over prompts."""
+    found = spread(level, values, o.place, kind, smallest)
+    if not image_free(method, o.test):
+        return found
+    by_prompt = spread(level, values, prompts(o.items), kind, smallest)
+    return {name: stats.wider(found[name], by_prompt[name]) for name in found}
 
 
 @dataclass(frozen=True)
@@ -254,7 +271,7 @@ def _coded(tables: Mapping[int, pd.DataFrame], column: str) -> dict[int, Ints]:
     return dict(zip(tables, np.split(code.astype(np.int64), ends), strict=True))
 
 
-def _outcome(cell: Cell, items: pd.DataFrame, place: Ints, country: Ints) -> Outcome:
+def _outcome(cell: TaskCell, items: pd.DataFrame, place: Ints, country: Ints) -> TaskOutcome:
     mask = cell.test_rows
     choice = {v.value: argmax_view(cell.logits[v], cell.present) for v in View if v in cell.logits}
     number: dict[str, Floats] = {v.value: cell.free[v] for v in cell.free}
@@ -270,7 +287,7 @@ def _outcome(cell: Cell, items: pd.DataFrame, place: Ints, country: Ints) -> Out
         hit = {m: hits(cell, choice[m], number[m])[mask] for m in number}
         error = {m: metrics.absolute_error(gold, number[m])[mask] for m in number}
     said = [m for m in hit if m == View.FULL.value or not np.isnan(hit[m]).all()]
-    return Outcome(
+    return TaskOutcome(
         cell.task,
         cell.test.value,
         items,

@@ -34,7 +34,7 @@ KEY = ("study", "task", "test", "method", "pillar", "indicator", "by", "level", 
 
 
 @dataclass(frozen=True)
-class Settings:
+class AnalysisSettings:
     """draws and seed: of every search. bootstrap: draws of every resampled interval."""
 
     draws: int = 10_000

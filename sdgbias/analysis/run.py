@@ -13,8 +13,9 @@ import pandas as pd
 import pyarrow as pa
 
 from sdgbias import store
+from sdgbias.benchmark.own import UNKNOWN
 from sdgbias.errors import StoreError
-from sdgbias.methods.cade import Divergence, Stream, Streams, streams
+from sdgbias.methods.cade import Divergence, Form, Stream, Streams, streams
 from sdgbias.types import (
     DIGITS,
     LETTERS,
@@ -30,12 +31,14 @@ _VIEWS = tuple(v.value for v in View)
 
 
 @dataclass(frozen=True)
-class Cell:
+class TaskCell:
     """One task under one context test of one run: N items sorted by item_id, K candidates (3
     letters, up to 10 for user-supplied questions, or 10 digits).
 
     items: N rows with item_id, cluster_id, country, urban, wealth, pillar, indicator, polarity,
-        split, target, tolerance, gold, gold_value, question, options (JSON text), n_options.
+        split, target, tolerance, gold, gold_value, question, options (JSON text), n_options,
+        groups (JSON text) and evidence (its picture and context), '' outside suites of custom
+        questions.
     logits (N, K) per view: NaN where the item lacks the candidate or has no score, -inf where
         censored.
     upper (N, K) per view: the bound of a censored score, or of a reported score for which another
@@ -104,7 +107,7 @@ class Cell:
         full, ctx, img, q = (
             self.known(v) for v in (View.FULL, View.CTX_Q, View.IMG_Q, View.Q_ONLY)
         )
-        return streams(full, ctx, img, q, self.present, stream=stream, divergence=divergence)
+        return streams(full, ctx, img, q, self.present, Form(stream=stream, divergence=divergence))
 
 
 @dataclass(frozen=True)
@@ -113,23 +116,23 @@ class RunData:
     regression answers were generated."""
 
     run: Mapping[str, Any]
-    cells: Mapping[tuple[Task, ContextTest], Cell]
+    cells: Mapping[tuple[Task, ContextTest], TaskCell]
     mode: str
 
     @property
     def model(self) -> str:
         return str(self.run["model"])
 
-    def of(self, task: Task) -> list[Cell]:
+    def of(self, task: Task) -> list[TaskCell]:
         """The cells of a task, in the order of the tests."""
         return [self.cells[(task, test)] for test in TESTS[task] if (task, test) in self.cells]
 
     @property
-    def mcq(self) -> list[Cell]:
+    def mcq(self) -> list[TaskCell]:
         return self.of(Task.MCQ)
 
     @property
-    def regression(self) -> list[Cell]:
+    def regression(self) -> list[TaskCell]:
         return self.of(Task.REGRESSION)
 
 
@@ -151,7 +154,7 @@ def load(results: Path, run_id: str) -> RunData:
             "records"
         )
     }
-    cells: dict[tuple[Task, ContextTest], Cell] = {}
+    cells: dict[tuple[Task, ContextTest], TaskCell] = {}
     for task in Task:
         items = _items(results, str(run["benchmark_id"]), run_id, task)
         if items.empty:
@@ -185,7 +188,9 @@ def _items(results: Path, benchmark_id: str, run_id: str, task: Task) -> pd.Data
         results,
         """SELECT item_id, cluster_id, country, urban, wealth, pillar, indicator, polarity, split,
            target, tolerance, gold, gold_value,
-           question, options::VARCHAR AS options FROM items WHERE benchmark_id = $b AND task = $t
+           question, options::VARCHAR AS options, groups::VARCHAR AS groups,
+           CASE WHEN source_id IS NULL THEN '' ELSE concat_ws(chr(31), image_id, context::VARCHAR)
+           END AS evidence FROM items WHERE benchmark_id = $b AND task = $t
            AND item_id IN (SELECT item_id FROM scores WHERE run_id = $r AND task = $t) ORDER BY
            item_id""",
         {"b": benchmark_id, "t": task.value, "r": run_id},
@@ -203,6 +208,7 @@ def _items(results: Path, benchmark_id: str, run_id: str, task: Task) -> pd.Data
         "target",
         "gold",
         "question",
+        "groups",
     ):
         frame[name] = frame[name].fillna("").astype(str)
     if task is Task.MCQ:
@@ -211,6 +217,19 @@ def _items(results: Path, benchmark_id: str, run_id: str, task: Task) -> pd.Data
     else:
         frame["n_options"] = len(DIGITS)
     return frame
+
+
+def group_columns(items: pd.DataFrame) -> dict[str, np.ndarray]:
+    """Group column of a suite of custom questions -> (N,) level of each item, '' where the author
+    gave none; {} for items of other suites."""
+    code, texts = pd.factorize(items["groups"])
+    levels = [json.loads(text) if text else {} for text in texts]
+    names = list(dict.fromkeys(name for found in levels for name in found))
+    table = {name: [str(found.get(name, UNKNOWN)) for found in levels] for name in names}
+    return {
+        name: np.array(["" if v == UNKNOWN else v for v in column], dtype=object)[code].astype(str)
+        for name, column in table.items()
+    }
 
 
 def _width(task: Task, items: pd.DataFrame) -> int:
@@ -322,7 +341,7 @@ def _cell(
     scores: _Scores,
     decoded: Mapping[tuple[str, str], tuple[np.ndarray, np.ndarray, np.ndarray]],
     params: CadeParams | None,
-) -> Cell:
+) -> TaskCell:
     n, width = len(items), _width(task, items)
     present = np.arange(width)[None, :] < items["n_options"].to_numpy()[:, None]
     nothing = (np.full(n, np.nan), np.zeros(n, dtype=bool), np.full((n, width), np.nan))
@@ -338,7 +357,7 @@ def _cell(
         if task is Task.REGRESSION
         else {}
     )
-    return Cell(
+    return TaskCell(
         task=task,
         test=test,
         items=items,

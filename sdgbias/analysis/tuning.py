@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from sdgbias.analysis.run import Cell, RunData
+from sdgbias.analysis.run import RunData, TaskCell
 from sdgbias.methods import stats
 from sdgbias.methods.cade import Divergence, Floats, Ints, Stream, Streams
 from sdgbias.methods.search import (
@@ -32,7 +32,7 @@ class Problem:
     known payoff for every candidate; s, payoff and place (n,) cover only these rows. val, test:
     indices into them. place: cluster codes, the same in all problems of a run."""
 
-    cell: Cell
+    cell: TaskCell
     usable: Ints
     s: Streams
     payoff: Floats

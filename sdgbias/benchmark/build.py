@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,9 @@ from sdgbias.errors import InputError, StoreError
 from sdgbias.files import replacing
 from sdgbias.raw import clusters as clusters_module
 from sdgbias.raw import series
-from sdgbias.raw.images import build as imagestore
+from sdgbias.raw.images import image_store as imagestore
 from sdgbias.raw.images import near_duplicates
-from sdgbias.raw.images.build import ImageSettings
+from sdgbias.raw.images.image_store import ImageSettings
 from sdgbias.raw.indicators import Bins
 from sdgbias.types import Task
 
@@ -174,24 +175,35 @@ def build_series(indicators: Path, out: Path) -> None:
     _write_quarantine(out, "series", sifted)
 
 
-def build_items(
-    out: Path,
-    mcq: int | None = None,
-    regression: int | None = None,
-    seed: int = 0,
-    *,
-    max_gap: int = items.MAX_GAP,
-    split: str = "id",
-    keep_bins: Path | None = None,
-    review: pd.DataFrame | None = None,
-    review_figures: Path | None = None,
-    review_action: str = "drop",
-) -> None:
+@dataclass(frozen=True)
+class Draw:
+    """Which questions are drawn. mcq, regression: how many, None for all. max_gap: most years
+    between a value and the survey. split: id (the authors' rule) or place. keep_bins: an earlier
+    benchmark folder whose options are reused."""
+
+    mcq: int | None = None
+    regression: int | None = None
+    seed: int = 0
+    max_gap: int = items.MAX_GAP
+    split: str = "id"
+    keep_bins: Path | None = None
+
+
+@dataclass(frozen=True)
+class Reviewed:
+    """A human review of earlier questions. verdicts: review.load_verdicts; figures: the JSON beside
+    them; action: what happens to rejected items, drop or mark."""
+
+    verdicts: pd.DataFrame
+    figures: Path | None = None
+    action: str = "drop"
+
+
+def build_items(out: Path, draw: Draw = Draw(), reviewed: Reviewed | None = None) -> None:
     """Stage 4: clusters x images x series -> items_mcq, items_regression.
 
     An item that breaks a row rule is removed and replaced by the draw, until all items satisfy
-    every rule. ``keep_bins``: an earlier benchmark folder whose options are reused. ``review``:
-    verdicts (review.load_verdicts), and ``review_figures`` the JSON beside them.
+    every rule.
     """
     clusters, images, known = (
         _read(out, "clusters"),
@@ -203,21 +215,21 @@ def build_items(
         images,
         known,
         _read(out, "gdl_regions"),
-        seed=seed,
-        max_gap=max_gap,
-        keep_bins=earlier_bins(keep_bins),
+        seed=draw.seed,
+        max_gap=draw.max_gap,
+        keep_bins=earlier_bins(draw.keep_bins),
     )
     without: dict[Task, set[int]] = {task: set() for task in Task}
     sifted = []
     for _ in range(MAX_ROUNDS):
         built = items.choose_items(
             candidates,
-            mcq=mcq,
-            regression=regression,
+            mcq=draw.mcq,
+            regression=draw.regression,
             without=without,
-            review=review,
-            review_action=review_action,
-            split=split,
+            review=reviewed.verdicts if reviewed else None,
+            review_action=reviewed.action if reviewed else "drop",
+            split=draw.split,
         )
         again = False
         for task in Task:
@@ -225,7 +237,7 @@ def build_items(
                 f"items_{task}",
                 built.table(task),
                 {"clusters": clusters, "images": images},
-                split=split,
+                split=draw.split,
             )
             if len(lost):
                 again = True
@@ -238,7 +250,8 @@ def build_items(
             f"{out}: row rules still take items out after {MAX_ROUNDS} draws; look into the raw"
             " data: sdgbias raw check"
         )
-    if not len(built.items_mcq) + len(built.items_regression) and (mcq, regression) != (0, 0):
+    wanted = (draw.mcq, draw.regression)
+    if not len(built.items_mcq) + len(built.items_regression) and wanted != (0, 0):
         raise InputError(
             f"{out}: no cluster got a question: none has an image pair and a value of an indicator"
             " near its survey year; look into quarantine/*.parquet for the reasons"
@@ -248,21 +261,24 @@ def build_items(
     _write_quarantine(out, "items", built.quarantine, *sifted)
     absent = sorted(set(series.SERIES) - set(known["series"]))
     asked = {
-        "mcq": mcq,
-        "regression": regression,
-        "seed": seed,
-        "max_gap": max_gap,
-        "kept_bins": keep_bins is not None,
+        "mcq": draw.mcq,
+        "regression": draw.regression,
+        "seed": draw.seed,
+        "max_gap": draw.max_gap,
+        "kept_bins": draw.keep_bins is not None,
     }
-    reviewed = (
+    counts = (
         {}
-        if review is None
-        else {"action": review_action, **review["verdict"].value_counts().sort_index().to_dict()}
+        if reviewed is None
+        else {
+            "action": reviewed.action,
+            **reviewed.verdicts["verdict"].value_counts().sort_index().to_dict(),
+        }
     )
-    _keep_figures(review_figures, out / "reviews.json")
+    _keep_figures(reviewed.figures if reviewed else None, out / "reviews.json")
     write_json(
         out / "items_notes.json",
-        {**built.notes, "series_not_found": absent, "asked": asked, "review": reviewed},
+        {**built.notes, "series_not_found": absent, "asked": asked, "review": counts},
     )
 
 
@@ -325,21 +341,18 @@ def build(
     raw: Path,
     indicators: Path,
     out: Path,
+    draw: Draw = Draw(),
     *,
-    mcq: int | None = None,
-    regression: int | None = None,
-    seed: int = 0,
     images: bool | None = None,
-    settings: ImageSettings | None = None,
-    workers: int | None = None,
     progress: Progress = _silent,
 ) -> dict[str, Any]:
-    """All stages in order; returns the card. The command line runs the quality check
+    """All stages in order; returns the card. ``images``: whether pictures are drawn; default:
+    unless the raw folder is a sample without. The command line runs the quality check
     (quality.run_gate) afterwards."""
     build_clusters(raw, out)
     images = not made_without_images(raw) if images is None else images
-    build_images(raw, out, (settings or ImageSettings()) if images else None, workers, progress)
+    build_images(raw, out, ImageSettings() if images else None, None, progress)
     build_series(indicators, out)
-    build_items(out, mcq, regression, seed)
+    build_items(out, draw)
     build_prompts(out)
     return build_card(out)

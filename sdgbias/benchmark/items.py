@@ -87,10 +87,9 @@ def build_items(
     mcq: int | None,
     regression: int | None,
     seed: int,
-    max_gap: int = MAX_GAP,
 ) -> Built:
     """find_candidates, then choose_items, in one call."""
-    found = find_candidates(clusters, images, series, gdl_regions, seed=seed, max_gap=max_gap)
+    found = find_candidates(clusters, images, series, gdl_regions, seed=seed)
     return choose_items(found, mcq=mcq, regression=regression)
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from PIL import Image, UnidentifiedImageError
 
 from sdgbias.benchmark.own_spec import FILE, Spec, near, read_spec
-from sdgbias.benchmark.own_table import Fault, Table, read_table
+from sdgbias.benchmark.own_table import Fault, ItemTable, read_table
 from sdgbias.errors import InputError
 from sdgbias.files import confine
 from sdgbias.raw.images.composite import MAX_PIXELS, open_picture
@@ -126,7 +126,7 @@ def read_folder(root: Path, progress: Progress | None = None) -> Folder:
     return found if faults else replace(found, notes=tuple(_notes(found, spec)))
 
 
-def _missing_columns(spec: Spec, table: Table) -> list[Fault]:
+def _missing_columns(spec: Spec, table: ItemTable) -> list[Fault]:
     if not table.columns:
         return []
     return [
@@ -141,7 +141,7 @@ def _missing_columns(spec: Spec, table: Table) -> list[Fault]:
 
 
 def _questions(
-    root: Path, spec: Spec, table: Table, faults: list[Fault], progress: Progress | None
+    root: Path, spec: Spec, table: ItemTable, faults: list[Fault], progress: Progress | None
 ) -> list[Question]:
     """Every row that could be read; its faults are added to ``faults``."""
     unit = "row" if spec.items.lower().endswith(".parquet") else "line"
@@ -206,7 +206,7 @@ def _options(spec: Spec, row: dict[str, str]) -> tuple[tuple[str, ...], list[str
     problems = []
     if len(given) < 2:
         count = "1 option" if given else "no option"
-        problems.append(f"has {count}; a question has 2 to {len(OPTION_LETTERS)}")
+        problems.append(f"has {count}; fill 2 to {len(OPTION_LETTERS)} option columns")
     elif cells[: len(given)] != given:
         gap, after = cells.index(""), max(i for i, cell in enumerate(cells) if cell)
         problems.append(
@@ -327,7 +327,7 @@ def _notes(folder: Folder, spec: Spec) -> Iterable[str]:
     if not spec.cluster_by:
         yield "no cluster_by: each question is its own cluster"
     elif len({q.cluster for q in questions}) == 1:
-        yield f"column {spec.cluster_by!r} has one value: no interval can be had"
+        yield f"column {spec.cluster_by!r} has one value: there is no interval"
     for at, name in enumerate(spec.groups):
         levels = Counter(q.groups[at] for q in questions)
         if levels[UNKNOWN]:

@@ -97,7 +97,7 @@ def read_spec(folder: Path) -> tuple[Spec | None, list[Fault]]:
         mark = getattr(error, "problem_mark", None)
         cause = getattr(error, "problem", None) or type(error).__name__
         line = mark.line + 1 if mark is not None else 0
-        return None, [Fault(FILE, line, f"not YAML: {cause}; mind indents, colons and quotes")]
+        return None, [Fault(FILE, line, f"not YAML: {cause}; check indents, colons and quotes")]
     if not isinstance(node, yaml.MappingNode):
         return None, [Fault(FILE, 1, f"holds no fields; it needs {', '.join(NEEDED)}")]
     return _Reader().spec(node)
@@ -124,6 +124,9 @@ class _Reader:
             values["version"] = self.version(fields["version"])
         if "groups" in fields:
             values["groups"] = self.names("groups", fields["groups"])
+            for column in values["groups"]:
+                if "=" in column:  # rows of results are named COLUMN=LEVEL
+                    self.fault(self.lines["groups"], f"group {column!r} holds '='; rename it")
         if "polarity" in fields:
             values["polarity"] = self.text("polarity", fields["polarity"])
             if values["polarity"] not in (*POLARITIES, ""):
@@ -134,7 +137,10 @@ class _Reader:
             rule = "small letters, digits, - and _, at most 40, a letter first"
             self.fault(self.lines["name"], f"name is {name!r}; use {rule}")
         elif name and (name in _RESERVED or suite_fault(name)):
-            self.fault(self.lines["name"], f"name {name!r} is taken or nearly so; choose another")
+            self.fault(
+                self.lines["name"],
+                f"name {name!r} is reserved, or close to one that is; choose another",
+            )
         title = values.get("title", "")
         if len(title) > 120 or "\n" in title:
             self.fault(self.lines["title"], "title is one line of at most 120 characters")
@@ -148,7 +154,7 @@ class _Reader:
             return
         if not isinstance(node, yaml.MappingNode):
             example = "{id: id, question: question, options: [a, b], answer: answer}"
-            self.fault(self.lines["columns"], f"columns says which column is which: {example}")
+            self.fault(self.lines["columns"], f"columns names the columns of the table: {example}")
             return
         fields = self.mapping(node, "columns.", COLUMNS, NEEDED_COLUMNS)
         for field, value in fields.items():

@@ -50,7 +50,7 @@ class Fault:
 
 
 @dataclass(frozen=True)
-class Table:
+class ItemTable:
     """columns in the file's order; rows: (line, column -> cell), those that could be read."""
 
     columns: tuple[str, ...]
@@ -58,7 +58,7 @@ class Table:
     faults: tuple[Fault, ...]
 
 
-def read_table(path: Path, name: str) -> Table:
+def read_table(path: Path, name: str) -> ItemTable:
     """Read a table of items; ``name`` is the file name used in faults. Never raises because of the
     file's contents."""
     suffix = path.suffix.lower()
@@ -76,7 +76,7 @@ def read_table(path: Path, name: str) -> Table:
     text, faults = decode(data, name)
     found = _csv(text, name) if suffix == ".csv" else _jsonl(text, name)
     rows = list(_without_control(found, name, faults))
-    return Table(found.columns, tuple(rows), tuple(sorted({*faults, *found.faults})))
+    return ItemTable(found.columns, tuple(rows), tuple(sorted({*faults, *found.faults})))
 
 
 def decode(data: bytes, name: str) -> tuple[str, list[Fault]]:
@@ -94,12 +94,12 @@ def decode(data: bytes, name: str) -> tuple[str, list[Fault]]:
     return data.decode("utf-8-sig", errors="replace"), faults
 
 
-def _broken(name: str, message: str, line: int = 0) -> Table:
-    return Table((), (), (Fault(name, line, message),))
+def _broken(name: str, message: str, line: int = 0) -> ItemTable:
+    return ItemTable((), (), (Fault(name, line, message),))
 
 
 def _without_control(
-    table: Table, name: str, faults: list[Fault]
+    table: ItemTable, name: str, faults: list[Fault]
 ) -> Iterator[tuple[int, dict[str, str]]]:
     """The rows; invisible control characters are reported as faults."""
     for line, cells in table.rows:
@@ -123,7 +123,7 @@ def _header(columns: list[str], name: str) -> list[Fault]:
     return faults
 
 
-def _csv(text: str, name: str) -> Table:
+def _csv(text: str, name: str) -> ItemTable:
     """Cells separated by commas, in double quotes when they contain commas or line ends."""
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     columns: list[str] = []
@@ -166,7 +166,7 @@ def _csv(text: str, name: str) -> Table:
         faults.append(Fault(name, line, f"{where}; the rows from here on could not be read"))
     if not columns:
         return _broken(name, "is empty; the first line names the columns")
-    return Table(tuple(columns), tuple(rows), tuple(faults))
+    return ItemTable(tuple(columns), tuple(rows), tuple(faults))
 
 
 class _Twice(ValueError):
@@ -186,7 +186,7 @@ def _constant(text: str) -> Any:
     raise _Twice(f"holds {text}, which is no value; write null or leave the field out")
 
 
-def _jsonl(text: str, name: str) -> Table:
+def _jsonl(text: str, name: str) -> ItemTable:
     """One JSON object per line, its values text, numbers, true, false or null."""
     columns: dict[str, None] = {}
     rows: list[tuple[int, dict[str, str]]] = []
@@ -229,7 +229,7 @@ def _jsonl(text: str, name: str) -> Table:
     complete = tuple(
         (line, {column: cells.get(column, "") for column in columns}) for line, cells in rows
     )
-    return Table(tuple(columns), complete, tuple(faults))
+    return ItemTable(tuple(columns), complete, tuple(faults))
 
 
 def _plain(value: Any) -> str:
@@ -239,7 +239,7 @@ def _plain(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value).strip()
 
 
-def _parquet(path: Path, name: str) -> Table:
+def _parquet(path: Path, name: str) -> ItemTable:
     try:
         with pq.ParquetFile(path) as file:
             table = file.read()
@@ -261,8 +261,8 @@ def _parquet(path: Path, name: str) -> Table:
         (line, dict(zip(names, row, strict=True)))
         for line, row in enumerate(zip(*cells, strict=True), 1)
     )
-    found = Table(tuple(names), rows, ())
-    return Table(found.columns, tuple(_without_control(found, name, faults)), tuple(faults))
+    found = ItemTable(tuple(names), rows, ())
+    return ItemTable(found.columns, tuple(_without_control(found, name, faults)), tuple(faults))
 
 
 def _cell(value: Any) -> str:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -88,19 +89,28 @@ def read_people(source: Path, dataset: str) -> tuple[Annotations, dict[str, Path
     return found, {name: root / name for name in found.people["file"]}, {}
 
 
+@dataclass(frozen=True)
+class Asked:
+    """Which questions are asked of the people. selected_only: about people of the 13 classes of
+    Table 2 alone; negatives: also about a class that the person doesn't have. list_seed: shuffles
+    the list of classes in p1 for each question; None: one order for all."""
+
+    seed: int = 0
+    selected_only: bool = False
+    negatives: bool = True
+    list_seed: int | None = None
+
+
 def build_people(
     source: Path,
     out: Path,
     *,
     dataset: str = "facet",
-    seed: int = 0,
-    selected_only: bool = False,
-    negatives: bool = True,
-    list_seed: int | None = None,
+    asked: Asked = Asked(),
     progress: Progress = _silent,
 ) -> dict[str, Any]:
-    """Build the benchmark folder ``out`` and return its card. The same source and settings give the
-    same bytes.
+    """Build the benchmark folder ``out`` and return its card. The same source and questions give
+    the same bytes.
 
     Raises InputError (source), GateError (a table rule of expectations/ is broken), StoreError
     (``out`` can't be written).
@@ -149,17 +159,17 @@ def build_people(
     )
     people, sifted = quality.sift("people", people)
     items = people_items.build_items(
-        people, seed=seed, selected_only=selected_only, negatives=negatives
+        people, seed=asked.seed, selected_only=asked.selected_only, negatives=asked.negatives
     )
     items, sifted_items = quality.sift("items_people", items, {"people": people})
-    asked = people_items.build_prompts(items, list_seed=list_seed)
+    prompts = people_items.build_prompts(items, list_seed=asked.list_seed)
     index = index[index["cluster_id"].isin(people["person_id"])].assign(
         image_group=lambda t: t["image_id"]
     )
     write_table(out, "people", people)
     write_table(out, "images", index)
     write_table(out, "items_people", items)
-    write_table(out, "prompts", asked)
+    write_table(out, "prompts", prompts)
     left = pd.concat([*gone, sifted, sifted_items], ignore_index=True).astype("str")
     write_table(
         out,

@@ -56,7 +56,7 @@ for commands in (analysis, serve, gate, stack, register, night, benchmark, scori
 
 
 def main() -> None:
-    """Entry point: errors a person can mend are one line and an exit code of their own
+    """Entry point: errors a person can fix are one line and an exit code of their own
     (errors.py). What a night started ends with it."""
     lifeline.watch()
     try:

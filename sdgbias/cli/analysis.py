@@ -44,11 +44,11 @@ def analyse(
     """Every table and figure beyond the headline, from stored scores: baselines, ablations, groups,
     harm, calibration, transfer."""
     from sdgbias.analysis import analyse as lab
-    from sdgbias.analysis.rows import Settings
+    from sdgbias.analysis.rows import AnalysisSettings
     from sdgbias.cli.options import Bars
 
     made = lab.analyse(
-        Path(results), run, Settings(draws, seed, bootstrap), again=again, progress=Bars()
+        Path(results), run, AnalysisSettings(draws, seed, bootstrap), again=again, progress=Bars()
     )
     for run_id, rows in made.items():
         typer.echo(

@@ -99,7 +99,7 @@ def build(
         int,
         typer.Option(
             min=0,
-            help="Most years between a value and the survey, where an indicator says nothing else.",
+            help="Most years between a value and the survey, where an indicator sets no limit.",
         ),
     ] = 10,
     split: Annotated[
@@ -169,7 +169,7 @@ def build(
     """
     from sdgbias.benchmark import build as stages
     from sdgbias.benchmark.review import load_verdicts
-    from sdgbias.raw.images.build import ImageSettings
+    from sdgbias.raw.images.image_store import ImageSettings
 
     if indicators is None:
         indicators = (
@@ -195,15 +195,10 @@ def build(
         "series": lambda: stages.build_series(source, out),
         "items": lambda: stages.build_items(
             out,
-            mcq,
-            regression,
-            seed,
-            max_gap=max_gap,
-            split=split,
-            keep_bins=keep_bins,
-            review=load_verdicts(review) if review else None,
-            review_figures=review.with_suffix(".json") if review else None,
-            review_action=review_action,
+            stages.Draw(mcq, regression, seed, max_gap, split, keep_bins),
+            stages.Reviewed(load_verdicts(review), review.with_suffix(".json"), review_action)
+            if review
+            else None,
         ),
         "prompts": lambda: stages.build_prompts(out),
         "card": lambda: stages.build_card(out),

@@ -71,6 +71,8 @@ def cade_search(
     tolerance: ToleranceOption = None,
 ) -> None:
     """Tune CADE on the val rows of a model's tables, then apply it to all rows."""
+    from sdgbias.benchmark.release.predictions import Tuning
+
     kind = choice("--search", search, ("random", "exact"))
     _cade(
         pred_dir,
@@ -78,10 +80,7 @@ def cade_search(
         level,
         out,
         numerics,
-        params=None,
-        kind=kind,
-        draws=draws,
-        seed=seed,
+        params=Tuning(kind, draws, seed),
         tolerance=tolerance,
     )
 

@@ -11,7 +11,7 @@ import typer
 from sdgbias.cli.options import DEFAULT_BENCHMARK, Bars, BenchmarkOption
 
 raw_app = typer.Typer(
-    help="Raw inputs: what is there, what is missing, where a person gets it.",
+    help="Raw inputs: what is present, what is missing, where to get it.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -44,8 +44,8 @@ def raw_check(
         typer.Option(help="Indicator series folder. Default: DIR/indicators if it exists."),
     ] = None,
 ) -> None:
-    """Say what of each raw source is there, partial, missing or broken, what can't be built without
-    it, and where to get it."""
+    """Report which raw sources are present, partial, missing or broken, what can't be built without
+    them, and where to get them."""
     from sdgbias.raw.check import check_raw
 
     report = check_raw(folder, indicators, Bars())
@@ -69,7 +69,7 @@ def review_sample(
         Path,
         typer.Option(
             help=(
-                "Folder for the sheet and the CSVs; hand it to reviewers only, it shows people's"
+                "Folder for the sheet and the CSVs; give it to reviewers only, it shows people's"
                 " streets."
             )
         ),

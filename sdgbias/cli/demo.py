@@ -35,6 +35,15 @@ PEOPLE = (
 )
 
 
+#: Disparities of custom questions, for the runs of a list.
+CUSTOM = (
+    "SELECT suite, model, replace(pillar, ':max-min', '') AS groups, method, round(value, 3) AS"
+    " disparity, round(ci_low, 3) AS low, round(ci_high, 3) AS high, n FROM metrics WHERE test ="
+    " 'all' AND metric = 'disparity' AND run_id IN (SELECT unnest(?)) ORDER BY suite, model,"
+    " groups, method"
+)
+
+
 def add_to(app: typer.Typer) -> None:
     """Adds this command to the command line."""
     app.command()(demo)

@@ -102,7 +102,7 @@ def announce(
     night: Annotated[
         str,
         typer.Option(
-            help="Night to tell of; default: the newest, and earlier ones whose message failed."
+            help="Night to report; default: the newest, and earlier ones whose message failed."
         ),
     ] = "",
     policy: PolicyOption = None,
@@ -129,7 +129,7 @@ def announce(
 
         found = nights.load(results, night)
         if found is None:
-            raise UsageError(f"{results}: no night to tell of; run `sdgbias nightly` first")
+            raise UsageError(f"{results}: no night to report; run `sdgbias nightly` first")
         typer.echo(json.dumps(messages.message(found, link), indent=2, ensure_ascii=False))
         return
     done = messages.announce(
@@ -296,7 +296,7 @@ def _end(made: list[Judgement], strict: bool) -> None:
             for j in breached
         )
         raise GateError(
-            f"in breach: {rules}; look at it, then mend the model or: sdgbias gate accept"
+            f"in breach: {rules}; look at it, then fix the model or: sdgbias gate accept"
             f" {breached[0].target.run_id} --reason TEXT"
         )
     open_ = [j for j in made if j.verdict != PASS and not j.accepted]

@@ -61,8 +61,8 @@ def list_models(
     ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
 ) -> None:
-    """List the registered models (also without `list`). A broken file is told, and hides no other;
-    exit code 4."""
+    """List the registered models (also without `list`). A broken file is reported and hides no
+    other; exit code 4."""
     from sdgbias.registry import entries
 
     if state:
@@ -89,7 +89,7 @@ def list_models(
     if broken:
         raise RegistryError(
             f"{len(broken)} of {len(broken) + len(found)} entries can't be read"
-            f" ({', '.join(sorted(broken))}); mend the files"
+            f" ({', '.join(sorted(broken))}); fix the files"
         )
 
 
@@ -178,15 +178,15 @@ def enable_model(
     check: Annotated[
         bool,
         typer.Option(
-            "--check/--no-check", help="Ask it a few probes first; enabled only if they pass."
+            "--check/--no-check", help="Score a few probes first; enabled only if they pass."
         ),
     ] = True,
     probes: Annotated[int, typer.Option(min=6, help="Number of probes.")] = 12,
     benchmark: ProbeBenchmark = None,
     results: ResultsOption = DEFAULT_RESULTS,
 ) -> None:
-    """Have the nightly ask a model every night. Its probes must pass first; a model whose probes
-    don't stays as it is."""
+    """Evaluate a model in every night. Its probes must pass first; otherwise nothing changes."""
+    from sdgbias.nightly.regression.policy import least_mass
     from sdgbias.registry import entries
     from sdgbias.scoring import parity
 
@@ -196,14 +196,15 @@ def enable_model(
         folder = benchmark or (
             DEFAULT_BENCHMARK if (DEFAULT_BENCHMARK / "benchmark.json").is_file() else None
         )
-        verdict = parity.probe(spec, root, folder, probes, progress=Bars())
+        floor = least_mass(root)
+        verdict = parity.probe(spec, root, folder, probes, floor=floor, progress=Bars())
         typer.echo(f"{name}: {verdict.line}")
         if verdict.told:
             parity.save(results.parent, dict(verdict.told))
         if not verdict.passed:
             kind = GateError if verdict.told else InfrastructureError
             raise kind(
-                f"{name} is not enabled: {verdict.line}; mend that, or: sdgbias models enable"
+                f"{name} is not enabled: {verdict.line}; fix that, or: sdgbias models enable"
                 f" {name} --no-check"
             )
     entries.set_state(root, name, ENABLED)
@@ -227,7 +228,7 @@ def quarantine_model(
         int | None, typer.Option(min=1, help="Instead of --until: so many days from today.")
     ] = None,
 ) -> None:
-    """Put an enabled model aside for a while, or until a person enables it again."""
+    """Quarantine an enabled model for a while, or until it is enabled again."""
     from sdgbias.registry import entries
 
     if until and days is not None:
@@ -236,7 +237,7 @@ def quarantine_model(
     end = (today + timedelta(days=days)).isoformat() if days is not None else until
     if entries.is_date(end) and end <= today.isoformat():
         raise UsageError(
-            f"--until {end}: not after today ({today}); the nightly would ask {name} at once:"
+            f"--until {end}: not after today ({today}); the nightly would evaluate {name} at once:"
             f" sdgbias models enable {name}"
         )
     _move(
@@ -266,7 +267,7 @@ def _move(name: str, state: str, reason: str, until: str = "", more: str = "") -
 
     if not reason.strip():
         raise UsageError(
-            f"--reason is empty: say in one line why {name} becomes {state}, and what would"
+            f"--reason is empty: give the reason in one line {name} becomes {state}, and what would"
             " change it"
         )
     path = entries.set_state(entries.find_root(), name, state, reason=reason, until=until)
@@ -277,15 +278,15 @@ def _move(name: str, state: str, reason: str, until: str = "", more: str = "") -
 def watch_models(
     rules: Annotated[Path | None, typer.Option(help="Rules; default: registry/watch.yaml.")] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Tell what would be registered, and write nothing.")
+        bool, typer.Option("--dry-run", help="Show what would be registered, and write nothing.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of lines.")] = False,
 ) -> None:
-    """Ask the hub for new commits of registered models and for new repositories of watched owners;
-    register them as candidates.
+    """Query the hub for new commits of registered models and for new repositories of watched
+    owners; register them as candidates.
 
-    Nothing that is registered changes, but for one thing: a model whose commit is gone from the hub
-    is quarantined.
+    Registered models stay unchanged, except that a model whose commit is gone from the hub is
+    quarantined.
     """
     from dataclasses import asdict
 
@@ -309,8 +310,8 @@ def watch_models(
     failed = [one for one in found if one.kind == watch.TROUBLE]
     if failed:
         raise InfrastructureError(
-            f"{len(failed)} of {len(found)} could not be asked, the first: {failed[0].repo}; later"
-            " again: sdgbias models watch"
+            f"{len(failed)} of {len(found)} could not be queried, the first: {failed[0].repo};"
+            " later again: sdgbias models watch"
         )
 
 
@@ -364,7 +365,6 @@ def check_model(
         found,
         others,
         must=bool(against),
-        seed=seed,
         tolerance=tolerance,
         progress=Bars(),
     )

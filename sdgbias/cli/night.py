@@ -14,14 +14,17 @@ import typer
 
 from sdgbias.cli.options import (
     DEFAULT_RESULTS,
+    GENERATIONS,
     BenchmarksOption,
+    GeneratedOption,
     ResultsOption,
+    choice,
 )
 from sdgbias.errors import UsageError
 
 if TYPE_CHECKING:
     from sdgbias.nightly.plan import Settings
-    from sdgbias.nightly.run import Summary
+    from sdgbias.nightly.run import NightSummary
 
 ENV_TIMEZONE = "SDGBIAS_TIMEZONE"
 
@@ -55,6 +58,7 @@ def nightly(
     ] = 10_000,
     seed: Annotated[int, typer.Option(help="Seed of the search.")] = 0,
     passes: Annotated[str, typer.Option(help="Extra passes, as in `sdgbias evaluate`.")] = "cheap",
+    generated: GeneratedOption = "T1",
     selfcheck: Annotated[
         bool,
         typer.Option(
@@ -72,7 +76,7 @@ def nightly(
         typer.Option(
             help=(
                 "When this night was due, with its offset, e.g. 2026-11-21T01:30:00+00:00. Default:"
-                " it starts by hand."
+                " started manually."
             )
         ),
     ] = None,
@@ -102,16 +106,20 @@ def nightly(
         ),
     ] = "",
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say who would be asked, and who not and why.")
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Only list the models that would be evaluated, and those that would not and why.",
+        ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
 ) -> None:
-    """One night: everybody who is due is scored, compared with before, judged, published and told.
-    One bad model never spoils it.
+    """One night: score every model that is due, compare and judge its runs, publish the report and
+    notify the team. A model that fails stops no other.
 
-    Run it from cron, from a systemd timer or by hand; `sdgbias up` starts a server that does it by
-    a schedule. A model that did not change costs nothing. Exit code 0: everybody was asked; 6: the
-    gate found a breach; 8: nobody could be scored, or nothing could be shown.
+    Run it from cron, from a systemd timer or manually; `sdgbias up` starts a server that does it by
+    a schedule. A model that did not change costs nothing. Exit code 0: every model was tried; 6:
+    the gate found a breach; 8: no model could be scored, or nothing could be shown.
     """
     from sdgbias.nightly import plan, schedule
     from sdgbias.registry import entries
@@ -134,6 +142,7 @@ def nightly(
         cron=cron,
         timezone=timezone or os.environ.get(ENV_TIMEZONE) or schedule.TIMEZONE,
         passes=passes,
+        generated=choice("--generated", generated, GENERATIONS),
         draws=draws,
         seed=seed,
     )
@@ -214,10 +223,10 @@ def _dry_run(settings: Settings, as_json: bool) -> None:
             f" {f'unchanged: {job.run_id}' if job.run_id else f'will be scored ({job.gpu})'}"
         )
     for skipped in night.skipped:
-        typer.echo(f"  {skipped.model:24} {skipped.suite:6} not asked: {skipped.reason}")
+        typer.echo(f"  {skipped.model:24} {skipped.suite:6} skipped: {skipped.reason}")
 
 
-def lines(done: Summary) -> list[str]:
+def lines(done: NightSummary) -> list[str]:
     """The summary: a table of models, the steps, where to look."""
     if done.note:
         return [done.note]
@@ -235,15 +244,16 @@ def lines(done: Summary) -> list[str]:
         )
         made.append(line.rstrip())
     if not done.outcomes:
-        made.append("  nobody is due: sdgbias models list")
-    made += [f"  {name}: {said}" for name, said in (done.steps or {}).items() if said != "done"]
+        made.append("  no model is due: sdgbias models list")
+    made += [f"  {name}: {e}" for name, e in (done.steps or {}).items() if e.state != "done"]
     if done.unsaved:
         made.append(f"  not in the results file yet, the next night brings it in: {done.unsaved}")
     return [*made, f"report: {done.report}"]
 
 
-def _as_dict(done: Summary) -> dict[str, Any]:
-    return asdict(done) | {"exit_code": done.exit_code}
+def _as_dict(done: NightSummary) -> dict[str, Any]:
+    steps = {name: str(ended) for name, ended in (done.steps or {}).items()}
+    return asdict(done) | {"steps": steps, "exit_code": done.exit_code}
 
 
 def _say_json(found: dict[str, Any]) -> None:

@@ -43,6 +43,19 @@ DEFAULT_RAW, DEFAULT_BENCHMARK, DEFAULT_RESULTS = (
 )
 
 
+GeneratedOption = Annotated[
+    str,
+    typer.Option(
+        help=(
+            "Multiple-choice answers that are also generated and read, as in standard inference:"
+            " T1 (Full view at T1), all (Full at all tests), views (all views at all tests), none."
+            " A model without scores is asked Full at all tests in any case."
+        )
+    ),
+]
+GENERATIONS = ("T1", "all", "views", "none")
+
+
 def choice(option: str, value: str, valid: tuple[str, ...]) -> Any:
     """`value` when it is among `valid`; else UsageError that lists them."""
     if value not in valid:

@@ -23,7 +23,7 @@ RAW, BENCHMARK = Path("data/people/raw"), Path("data/people/benchmark")
 
 def sample(out: Path, people: int, seed: int) -> None:
     """A synthetic folder in FACET's layout."""
-    from sdgbias.raw.synthetic.people import write_people_sample
+    from sdgbias.raw.synthetic.schematic_people import write_people_sample
 
     bars = Bars()
     persons = write_people_sample(
@@ -73,7 +73,7 @@ def build(
     counted. With --stage check only the gate judges a folder that is there: quality.json and
     data_docs/ in it.
     """
-    from sdgbias.benchmark.people import DATASETS, build_people
+    from sdgbias.benchmark.people import DATASETS, Asked, build_people
 
     chosen = choice("--stage", stage, ("", "check"))
     if chosen == "check":
@@ -84,10 +84,7 @@ def build(
         raw,
         out,
         dataset=choice("--dataset", dataset, DATASETS),
-        seed=seed,
-        selected_only=selected_only,
-        negatives=negatives,
-        list_seed=list_seed,
+        asked=Asked(seed, selected_only, negatives, list_seed),
         progress=Bars(),
     )
     counts = card["counts"]
@@ -124,8 +121,8 @@ def calibrate(
     typer.echo("floor  read as a wrong class  misspelt and read right")
     for floor, wrong, right in zip(curve.floors, curve.wrong, curve.read, strict=True):
         shares = (f"{e.value:6.1%} [{e.low:5.1%}, {e.high:5.1%}]" for e in (wrong, right))
-        chosen = "  <- lowest with at most 1 % wrong" if floor == curve.floor else ""
-        typer.echo(f"{floor:5.2f}  {'  '.join(shares)}{chosen}")
+        lowest = "  <- lowest with at most 1 % wrong" if floor == curve.floor else ""
+        typer.echo(f"{floor:5.2f}  {'  '.join(shares)}{lowest}")
     typer.echo(
         f"in use: {curve.floor if chosen.floor is None else chosen.floor}; another: options.floor"
         " of the registry entry"
@@ -142,8 +139,8 @@ def read(
     """Read the stored answers of the newest runs again with a text encoder of the registry, beside
     the packaged one.
 
-    Nothing is asked again. `sdgbias reproduce --paper fairness --table encoders` shows the readings
-    beside each other.
+    No model is evaluated again. `sdgbias reproduce --paper fairness --table encoders` shows the
+    readings beside each other.
     """
     from sdgbias import store
     from sdgbias.analysis.studies.rereading import read_again

@@ -30,6 +30,7 @@ def show_prompt(
     from sdgbias.engines.hf.prompt_text import lines
     from sdgbias.registry import entries
     from sdgbias.scoring.cost import TOKENIZED
+    from sdgbias.types import NEEDS_PICTURES, VIEWS
 
     root = entries.find_root()
     spec = entries.load(root, name)
@@ -37,6 +38,10 @@ def show_prompt(
         raise UsageError(
             f"{name}: backend {spec.backend} has no tokenizer here; models prompt works for:"
             f" {', '.join(TOKENIZED)}"
+        )
+    if view not in spec.views and view in VIEWS:
+        raise UsageError(
+            f"{name}: --view {view} {NEEDS_PICTURES}; this model is asked: {', '.join(spec.views)}"
         )
     chosen, prompt = _prompt(benchmark, item, test, view)
     typer.echo("\n".join([f"{name}, {chosen}", *lines(spec, root, prompt)]))

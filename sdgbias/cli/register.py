@@ -82,7 +82,10 @@ def register_model(
         typer.Option(help="Free text of the entry; for remote code: who read it, at which commit."),
     ] = "",
     suites: Annotated[
-        str, typer.Option(help="What the nightly asks it: sdg, facet or sdg,facet; default: sdg.")
+        str,
+        typer.Option(
+            help="Suites that the nightly evaluates it on: sdg, facet or sdg,facet; default: sdg."
+        ),
     ] = "",
     gpu: Annotated[
         str, typer.Option(help="GPU kind of the work pool that runs it; default: cpu.")
@@ -94,9 +97,7 @@ def register_model(
             help="Enabled if its probes pass, or a candidate without asking it.",
         ),
     ] = True,
-    probes: Annotated[
-        int, typer.Option(min=6, help="Prompts that it is asked before it is enabled.")
-    ] = 12,
+    probes: Annotated[int, typer.Option(min=6, help="Prompts scored before it is enabled.")] = 12,
     benchmark: Annotated[
         Path | None,
         typer.Option(help="Benchmark folder to draw probes from; default: as for `models check`."),
@@ -118,6 +119,7 @@ def register_model(
     weights for activations and cache, 0.5 to 4 GiB. Reads no pickles, runs no code of the
     repository (unless --trust-remote-code). HF_ENDPOINT names another hub.
     """
+    from sdgbias.nightly.regression.policy import least_mass
     from sdgbias.registry import entries, propose
     from sdgbias.scoring import parity
 
@@ -143,19 +145,20 @@ def register_model(
     typer.echo("\n".join(found.verdicts))
     verdict = None
     if not enable:
-        said = f"not asked: --candidate; {_try_processor(spec, root)}"
+        said = f"not probed: --candidate; {_try_processor(spec, root)}"
         spec = replace(
             spec,
             reason=found.obstacle
             or f"registered with --candidate: sdgbias models enable {spec.name}",
         )
     elif found.obstacle:
-        said = "not asked: it can't run here"
+        said = "not probed: it can't run here"
     else:
         folder = benchmark or (
             DEFAULT_BENCHMARK if (DEFAULT_BENCHMARK / "benchmark.json").is_file() else None
         )
-        verdict = parity.probe(spec, root, folder, probes, progress=Bars())
+        floor = least_mass(root)
+        verdict = parity.probe(spec, root, folder, probes, floor=floor, progress=Bars())
         said = verdict.line
         spec = (
             replace(spec, state=ENABLED, reason="")

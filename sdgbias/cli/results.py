@@ -27,12 +27,13 @@ def results(
     ] = "",
     csv: Annotated[bool, typer.Option("--csv", help="Comma-separated instead of a table.")] = False,
 ) -> None:
-    """Print the headline table, and disparities of the runs on people (not with --csv); or the
-    answer to --sql. Runs on own questions stand in the table, which then names the suite."""
+    """Print the headline table, and disparities of the runs on people and on own questions (not
+    with --csv); or the answer to --sql. Runs on own questions stand in the table, which then names
+    the suite."""
     from sdgbias import store, suites
-    from sdgbias.cli.demo import PEOPLE
+    from sdgbias.cli.demo import CUSTOM, PEOPLE
 
-    people = None
+    people = groups = None
     if not sql:
         if chosen := [] if csv else store.latest_runs(results, FACET, per_benchmark=True):
             people = store.query(results, PEOPLE, [chosen])
@@ -56,6 +57,8 @@ def results(
             f" AND run_id IN ({marks}) ORDER BY {column}model, task, metric, test, method"
         )
         table = store.query(results, sql, runs)
+        custom = [] if csv else [run for run in runs if suites.named(suite_of[run]).custom]
+        groups = store.query(results, CUSTOM, [custom]) if custom else None
     else:
         table = store.ask(results, sql)
     if people is None or len(table):
@@ -67,6 +70,9 @@ def results(
         )
         typer.echo(f"\n{said}" if len(table) else said)
         typer.echo(people.to_string(index=False))
+    if groups is not None and len(groups):
+        typer.echo("\nOwn questions: accuracy of the best group minus the worst, 95 % interval\n")
+        typer.echo(groups.to_string(index=False))
 
 
 def report(

@@ -10,8 +10,10 @@ import typer
 from sdgbias.cli.options import (
     DEFAULT_BENCHMARK,
     DEFAULT_RESULTS,
+    GENERATIONS,
     Bars,
     BenchmarkOption,
+    GeneratedOption,
     ResultsOption,
     SearchOption,
     choice,
@@ -59,10 +61,8 @@ def plan(
         entries.load(root, model),
         root,
         benchmark,
-        image_tokens=image_tokens,
+        cost.Counted(chosen, image_tokens, choose(passes)),
         results=results,
-        task=chosen,
-        passes=choose(passes),
         progress=None if as_json else Bars(),
     )
     typer.echo(found.json() if as_json else "\n".join(found.lines()))
@@ -98,6 +98,7 @@ def evaluate(
         str, typer.Option(metavar="ADDRESS", help="Run on this Ray cluster (HOST:PORT, or auto).")
     ] = "",
     passes: PassesOption = "cheap",
+    generated: GeneratedOption = "T1",
     entry: Annotated[
         Path | None,
         typer.Option(
@@ -111,9 +112,7 @@ def evaluate(
         Path | None,
         typer.Option(
             "--outcome",
-            help=(
-                "Write what came of it as JSON; the process then ends with the one that started it."
-            ),
+            help=("Write the outcome as JSON; the process then ends with its parent."),
         ),
     ] = None,
 ) -> None:
@@ -147,6 +146,7 @@ def evaluate(
                 mode=choice("--mode", mode, ("continue", "replace")),
                 passes=choose(passes),
                 search=choice("--search", search, ("random", "exact")),
+                generated=choice("--generated", generated, GENERATIONS),
             ),
             pool=evaluation.Pool(workers, ray),
             progress=Bars(),
@@ -158,6 +158,6 @@ def evaluate(
         f" {outcome.planned - outcome.extra:,} distinct prompts"
         f"{f', {outcome.extra:,} more of extra passes' if outcome.extra else ''}:"
         f" {outcome.scored:,} scored now, {outcome.cached:,} from the cache,"
-        f" {outcome.failed} failed{f', {unasked:,} that it can not be asked' if unasked else ''}."
+        f" {outcome.failed} failed{f', {unasked:,} that it can not answer' if unasked else ''}."
         f" Next: sdgbias results --results {results}"
     )

@@ -82,8 +82,8 @@ def serve(
         root = None
     if not results.exists():
         typer.echo(
-            f"no results at {results} yet; the pages say so until `sdgbias evaluate` or `sdgbias"
-            " nightly` has written some",
+            f"no results at {results} yet; the pages stay empty until `sdgbias evaluate` or"
+            " `sdgbias nightly` has written some",
             err=True,
         )
     listening = _listen(host, port)

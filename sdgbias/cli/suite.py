@@ -44,7 +44,7 @@ def check(folder: FolderArgument) -> None:
     if found.faults or found.spec is None:
         n = len(found.faults)
         raise SuiteError(
-            f"{folder}: {n} fault{'s' if n > 1 else ''}; mend the folder, then: sdgbias suite check"
+            f"{folder}: {n} fault{'s' if n > 1 else ''}; fix the folder, then: sdgbias suite check"
             f" {folder}"
         )
     counts = sorted({len(q.options) for q in found.questions})

@@ -12,7 +12,7 @@ from sdgbias.cli.options import DEFAULT_RESULTS, Bars, ResultsOption
 from sdgbias.errors import InfrastructureError, SdgbiasError
 
 if TYPE_CHECKING:
-    from sdgbias.report.wandb.night import Logged
+    from sdgbias.report.wandb.night_runs import Logged
 
 wandb_app = typer.Typer(
     help="Weights & Biases: a run per model and night, offline until it is sent.",
@@ -52,13 +52,13 @@ def log(
         bool, typer.Option("--again", help="Also runs that were sent before.")
     ] = False,
 ) -> None:
-    """Write a night's W&B runs, one per model, into a folder. Nothing is sent; nobody has to be
-    logged in.
+    """Write a night's W&B runs, one per model, into a folder. Nothing is sent; no login is
+    needed.
 
     They belong to the team and project that WANDB_ENTITY and WANDB_PROJECT name now (default: the
     key's own, sdgbias).
     """
-    from sdgbias.report.wandb.night import log_night
+    from sdgbias.report.wandb.night_runs import log_night
 
     target = _folder(results, folder)
     made = log_night(
@@ -95,7 +95,7 @@ def told(made: list[Logged], target: Path) -> list[Logged]:
 def offline_runs(results: Path, target: Path) -> None:
     """What `sdgbias report --wandb` does: the newest runs into a folder; whatever goes wrong is one
     line, the report stands."""
-    from sdgbias.report.wandb.night import log_night
+    from sdgbias.report.wandb.night_runs import log_night
 
     try:
         failed = told(log_night(results, target), target)
@@ -114,7 +114,9 @@ def sync(
     timeout: Annotated[float, typer.Option(min=1, help="Seconds for one run.")] = 120.0,
     patience: Annotated[
         float,
-        typer.Option(min=0.1, help="Seconds until a server that says nothing counts as not there."),
+        typer.Option(
+            min=0.1, help="Seconds until a server that doesn't respond counts as unreachable."
+        ),
     ] = 10.0,
     keep: Annotated[
         bool, typer.Option("--keep", help="Keep the files of runs that were sent.")

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from sdgbias.engines import torchvision_ops as torchvision_ops  # before any transformers
 from sdgbias.errors import RegistryError, one_of
 from sdgbias.registry import entries
-from sdgbias.types import ModelSpec, Prompt, ScoreBatch
+from sdgbias.types import Generated, ModelSpec, Prompt, ScoreBatch
 
 #: Backends that answer prompts; a text encoder of the registry reads answers instead
 #: (text_encoders.py).
@@ -33,6 +33,8 @@ class Loaded:
     #: 16 hex digits over everything but the prompt that can change a score: weights, processor,
     #: dtype, engine, versions.
     fingerprint: str
+    #: Whether `candidate_scores` works. An endpoint that gives text only has answers, no scores.
+    gives_scores: bool = True
     #: Whether `generate` takes forced starts.
     forces_starts: bool = True
     #: Whether it only chooses one of the labels listed in a prompt, and scores no candidates.
@@ -64,9 +66,8 @@ class Backend(Loaded, ABC):
     @abstractmethod
     def generate(
         self, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int
-    ) -> list[list[str]]:
-        """Greedy answers of N prompts, one per forced start: (N, S) texts, each with its start (''
-        = free decoding)."""
+    ) -> Generated:
+        """Greedy answers of N prompts, one per forced start ('' = free decoding)."""
 
     def noise(self, prompts: Sequence[Prompt]) -> float:
         """Standard deviation of what rounding in the model's dtype does to a log-probability among

@@ -156,6 +156,6 @@ def require_agreement(folder: Path, model: str, fingerprint: str) -> None:
     if told.get("verdict") != DISAGREE or told["fingerprint"] != fingerprint:
         return
     raise GateError(
-        f"{model}: {told['reasons'][0]}; nothing is published, scores are kept: mend or disable"
+        f"{model}: {told['reasons'][0]}; nothing is published, scores are kept: fix or disable"
         f" that engine, then check again: {told.get('again') or f'sdgbias models check {model}'}"
     )

@@ -43,7 +43,7 @@ def local_folder(spec: ModelSpec, root: Path) -> Path | None:
     folder = (root / rest) if kind == "local" else Path(rest)
     if not (folder / "config.json").is_file():
         raise ModelError(
-            f"{folder}: no config.json; registry entry {spec.name} says repo: {spec.repo}"
+            f"{folder}: no config.json; registry entry {spec.name} has repo: {spec.repo}"
         )
     return folder
 
@@ -73,11 +73,11 @@ def fingerprint(
     spec: ModelSpec, root: Path, engine: str, *more: str, libraries: Sequence[str] = LIBRARIES
 ) -> str:
     """16 hex digits over weights, tokenizer, templates and settings (the bytes of a folder; of a
-    hub model its pinned commit), dtype, length of answers, the engine's code version, libraries,
+    hub model its pinned commit), dtype, the engine's code version, libraries,
     and the other settings that the engine passes: device, attention, ..."""
     folder = local_folder(spec, root)
     weights = folder_digest(folder) if folder else f"{spec.repo}@{spec.revision}"
-    settings = [spec.dtype, f"new {spec.max_new_tokens}", f"remote code {spec.trust_remote_code}"]
+    settings = [spec.dtype, f"remote code {spec.trust_remote_code}"]
     parts = [
         weights,
         *settings,

@@ -69,9 +69,7 @@ def translate(
         or status >= 429
         or any("Connect" in k or "Timeout" in k for k in kinds)
     ):
-        why = (
-            f"answers {status}" if status else "can't be reached, or HF_HUB_OFFLINE forbids to ask"
-        )
+        why = f"answers {status}" if status else "can't be reached, or HF_HUB_OFFLINE forbids it"
         return HubUnreachable(
             f"{at}: the hub {why}, and the local cache lacks files of revision {spec.revision}; run"
             " this again later"

@@ -60,7 +60,7 @@ from sdgbias.engines import Backend
 from sdgbias.errors import InputError, RegistryError, one_of
 from sdgbias.files import confine
 from sdgbias.raw.indicators import DIRECTIONS, letter_directions
-from sdgbias.types import DIGITS, PILLARS, ModelSpec, Prompt, ScoreBatch
+from sdgbias.types import DIGITS, PILLARS, Generated, ModelSpec, Prompt, ScoreBatch
 
 _ASSET = re.compile(r"asset_index=(-?\d+\.\d)")
 _PARTS = re.compile(
@@ -332,7 +332,7 @@ class Planted(Backend):
 
     def generate(
         self, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int
-    ) -> list[list[str]]:
+    ) -> Generated:
         answers = []
         for prompt in prompts:
             logits = self._logits(prompt)
@@ -342,7 +342,7 @@ class Planted(Backend):
             first = prompt.candidates[int(np.argmax(scored))]
             sign, rest = self._number(prompt)
             answers.append([(start or sign + first) + rest for start in starts])
-        return answers
+        return Generated.whole(answers)
 
     def _number(self, prompt: Prompt) -> tuple[str, str]:
         """(sign, text after the first digit) of the number that a prompt is about."""

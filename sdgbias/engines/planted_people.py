@@ -30,7 +30,7 @@ from sdgbias.engines import Backend
 from sdgbias.errors import InputError, RegistryError, one_of
 from sdgbias.files import confine
 from sdgbias.raw.facet import CLASSES, GROUPS
-from sdgbias.types import ModelSpec, Prompt, ScoreBatch
+from sdgbias.types import Generated, ModelSpec, Prompt, ScoreBatch
 
 _VERSION = "planted-people-1"
 _NUMBERS = {
@@ -168,8 +168,10 @@ class PlantedPeople(Backend):
 
     def generate(
         self, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int
-    ) -> list[list[str]]:
-        return [[start + self._say(prompt) for start in starts] for prompt in prompts]
+    ) -> Generated:
+        return Generated.whole(
+            [[start + self._say(prompt) for start in starts] for prompt in prompts]
+        )
 
     def _say(self, prompt: Prompt) -> str:
         label = self._answer(prompt)

@@ -40,7 +40,7 @@ import numpy as np
 
 from sdgbias import __version__, engines, errors, lifeline
 from sdgbias.errors import InfrastructureError, RegistryError
-from sdgbias.types import ModelSpec, Prompt, ScoreBatch
+from sdgbias.types import Generated, ModelSpec, Prompt, ScoreBatch
 
 VERSION = 1
 _LENGTHS = struct.Struct(">QQ")
@@ -235,12 +235,11 @@ class ChildEngine(engines.Backend):
 
     def generate(
         self, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int
-    ) -> list[list[str]]:
+    ) -> Generated:
         header, _ = self._ask(
             {"ask": "texts", "starts": list(starts), "max_new_tokens": max_new_tokens}, prompts
         )
-        texts: list[list[str]] = header["texts"]
-        return texts
+        return Generated(header["texts"], header["truncated"])
 
     def noise(self, prompts: Sequence[Prompt]) -> float:
         return float(self._ask({"ask": "noise"}, prompts)[0]["noise"])
@@ -386,9 +385,9 @@ def _scores(engine: engines.Backend, frame: Frame) -> Frame:
 
 
 def _texts(engine: engines.Backend, frame: Frame) -> Frame:
-    return {
-        "texts": engine.generate(get_prompts(frame), frame[0]["starts"], frame[0]["max_new_tokens"])
-    }, b""
+    header = frame[0]
+    answers = engine.generate(get_prompts(frame), header["starts"], header["max_new_tokens"])
+    return asdict(answers), b""
 
 
 def _noise(engine: engines.Backend, frame: Frame) -> Frame:

@@ -41,7 +41,7 @@ from sdgbias.engines.vllm_options import OPTIONS as OPTIONS
 from sdgbias.engines.vllm_options import pictures, settings
 from sdgbias.engines.vllm_options import read_options as read_options
 from sdgbias.errors import InfrastructureError, ModelError, OutOfMemory
-from sdgbias.types import DIGITS, LETTERS, OPTION_LETTERS, ModelSpec, Prompt, ScoreBatch
+from sdgbias.types import DIGITS, LETTERS, OPTION_LETTERS, Generated, ModelSpec, Prompt, ScoreBatch
 
 _VERSION = "vllm-2"
 _MOST_IDS = 128  # of SamplingParams.logprob_token_ids: a request for more becomes several
@@ -384,12 +384,12 @@ class VLLM(Backend):
 
     def generate(
         self, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int
-    ) -> list[list[str]]:
-        """Greedy answers, (N, S) texts, each with its forced start. ModelError for a start that
-        doesn't begin a number."""
+    ) -> Generated:
+        """Greedy answers, each with its forced start. ModelError for a start that doesn't begin a
+        number."""
         choices = [start_choices(start, self.candidates, self.minus) for start in starts]
         if not prompts or not starts:
-            return [[] for _ in prompts]
+            return Generated.whole([[] for _ in prompts])
         requests = self._requests(prompts, [()] * len(starts))
         forced = self._forced(requests, choices * len(prompts))
         outputs = self._run(
@@ -404,7 +404,11 @@ class VLLM(Backend):
             texts.append(
                 self.tokenizer.decode([*forced[row], *said], skip_special_tokens=True).strip()
             )
-        return [texts[i : i + len(starts)] for i in range(0, len(texts), len(starts))]
+        cut = [output.outputs[0].finish_reason == "length" for output in outputs]
+        rows = range(0, len(texts), len(starts))
+        return Generated(
+            [texts[i : i + len(starts)] for i in rows], [cut[i : i + len(starts)] for i in rows]
+        )
 
     def _forced(
         self, requests: Sequence[dict[str, Any]], choices: Sequence[list[tuple[int, ...]]]

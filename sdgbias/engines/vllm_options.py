@@ -29,8 +29,8 @@ def _number(value: object) -> bool:
 OPTIONS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "block_size": (
         (
-            "tokens per cache block: a whole number from 1 on (CPU: a multiple of 32; default 32"
-            " there)"
+            "tokens per cache block, of which only whole ones are shared: a whole number from 1 on"
+            " (CPU: a multiple of 32; default 32 there)"
         ),
         _whole,
     ),
@@ -39,13 +39,14 @@ OPTIONS: dict[str, tuple[str, Callable[[Any], bool]]] = {
         lambda v: not isinstance(v, bool) and isinstance(v, int | float) and v >= 0,
     ),
     "enforce_eager": (
-        "true or false: no compiled graphs (default true on CPU, false on a GPU)",
+        "true or false: no compiled graphs, starts sooner and runs slower on a GPU (default true on"
+        " CPU, false on a GPU)",
         _flag,
     ),
     "engine_process": (
         (
-            "true or false: the engine in a process of its own (default false: same batches on"
-            " every run)"
+            "true or false: the engine in a process of its own, where preparing and scoring overlap"
+            " (default false: same batches on every run)"
         ),
         _flag,
     ),
@@ -53,14 +54,24 @@ OPTIONS: dict[str, tuple[str, Callable[[Any], bool]]] = {
         "share of the device's memory, above 0 and up to 1",
         lambda v: _number(v) and v <= 1,
     ),
-    "kv_cache_gib": ("GiB for the key-value cache: a number above 0 (default 1 on CPU)", _number),
-    "max_images": ("pictures per prompt: a whole number from 1 on", _whole),
-    "max_model_len": ("longest prompt and answer in tokens: a whole number from 1 on", _whole),
+    "kv_cache_gib": (
+        "GiB for the key-value cache, in place of the share: a number above 0 (default 1 on CPU)",
+        _number,
+    ),
+    "max_images": ("pictures per prompt: a whole number from 1 on (default no limit)", _whole),
+    "max_model_len": (
+        "longest prompt and answer in tokens; smaller needs less memory: a whole number from 1 on"
+        " (default the model's own)",
+        _whole,
+    ),
     "max_num_batched_tokens": ("tokens per step: a whole number from 1 on", _whole),
     "max_num_seqs": ("prompts per step: a whole number from 1 on", _whole),
     "processor": ("a mapping of settings of the image processor", _mapping),
     "template": ("a mapping: see registry/README.md", _mapping),
-    "tensor_parallel_size": ("devices that share one model: a whole number from 1 on", _whole),
+    "tensor_parallel_size": (
+        "devices that share one model: a whole number from 1 on (default 1)",
+        _whole,
+    ),
     "warm_first": (
         "true or false: the first prompt of each picture before the others (default false)",
         _flag,

@@ -16,6 +16,16 @@ _NUMBER = re.compile(
     r"[-\u2212\u2013+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)"
 )
 _GOAL = re.compile(r"\b(?:SDG|goal|target|indicator)\s*$", re.IGNORECASE)
+#: Phrases with which a model declines to answer.
+REFUSAL = re.compile(
+    r"\b(?:sorry|apologi[sz]e|unable to (?:assist|help|identify)|(?:can(?:no|')t|can not|won't|will"
+    r" not|not able to) "
+    r"(?:assist|help|comply|identify|answer|provide|engage|make (?:assumptions|judg))|against"
+    r" (?:my|our) (?:policy|guidelines)|as an ai\b)",
+    re.IGNORECASE,
+)
+#: How an answer is recorded that the limit of tokens ended before it could be read.
+TRUNCATED = "truncated"
 _MINUS = str.maketrans("\u2212\u2013", "--")
 
 
@@ -80,3 +90,17 @@ def parse_letter(text: str, valid: str, reference: bool = False) -> str | None:
     ]
     distinct = {x for x in letters if x in valid}
     return distinct.pop() if len(distinct) == 1 else None
+
+
+def read_letter(text: str, valid: str, truncated: bool = False) -> tuple[str, str]:
+    """(letter, how) of a generated multiple-choice answer: the letter it states and 'option'; else
+    '' and why there is none: 'empty', 'refusal', 'truncated' (the limit of tokens came first) or
+    'unparsed'."""
+    letter = parse_letter(text, valid)
+    if letter:
+        return letter, "option"
+    if REFUSAL.search(text.replace("\u2019", "'")):
+        return "", "refusal"
+    if truncated:
+        return "", TRUNCATED
+    return "", "unparsed" if text.strip() else "empty"

@@ -56,10 +56,10 @@ class Evidence:
 @dataclass(frozen=True)
 class Method:
     """score: (Evidence, **settings) -> (N, K). settings: its defaults. needs: extra passes
-    (passes.py) without which it can't run, 'a|b' where either will do. digits: whether it is
-    defined for the ten digits. tuned: setting -> range, for methods that are tuned on val; terms:
-    of those, Evidence -> (valid, log p_full, slope), because their score is log p_full + x slope, x
-    the first setting."""
+    (suites/extra_prompts.py) without which it can't run, 'a|b' where either will do. digits:
+    whether it is defined for the ten digits. tuned: setting -> range, for methods that are tuned on
+    val; terms: of those, Evidence -> (valid, log p_full, slope), because their score is log p_full
+    + x slope, x the first setting."""
 
     title: str
     score: Callable[..., Floats]

@@ -39,7 +39,7 @@ class Bounds:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class BoundedChoice:
     """possible (N, K): candidates that CADE may choose; certain (N,): exactly one; choice (N,):
     that one, else -1. A row without any possible candidate is undecidable, as in `cade.decide`."""
 
@@ -179,7 +179,7 @@ def verdict(
     q: Bounds,
     params: CadeParams,
     present: Bools | None = None,
-) -> Verdict:
+) -> BoundedChoice:
     """Which candidates CADE may choose, for N rows of four views with bounds (N, K); `present` as
     in `cade.streams`.
 
@@ -205,7 +205,7 @@ def verdict(
     return _told(views, possible, decide(s, params).choice)
 
 
-def alone(view: Bounds, present: Bools) -> Verdict:
+def alone(view: Bounds, present: Bools) -> BoundedChoice:
     """Which candidates the argmax of one view may be; (N, K). The largest of the known scores is
     always among them: it is certain unless a bound reaches it, as it can where several spellings of
     a candidate are withheld or where the known one was the last that was named. Without a known
@@ -225,7 +225,7 @@ def _leading(view: Bounds, valid: Bools) -> Bools:
     return valid & (view.high >= rival)
 
 
-def _told(views: list[Bounds], possible: Bools, choice: Ints) -> Verdict:
+def _told(views: list[Bounds], possible: Bools, choice: Ints) -> BoundedChoice:
     """The verdict on the possible choices; rows without any interval get their one `choice`, ties
     included."""
     exact = np.logical_and.reduce(
@@ -233,12 +233,12 @@ def _told(views: list[Bounds], possible: Bools, choice: Ints) -> Verdict:
     )
     possible = np.where(exact[:, None], np.arange(possible.shape[1]) == choice[:, None], possible)
     certain = possible.sum(axis=1) == 1
-    return Verdict(
+    return BoundedChoice(
         possible, certain, np.where(certain, np.argmax(possible, axis=1), -1).astype(np.int64)
     )
 
 
-def payoff_bounds(v: Verdict, payoff: Floats) -> tuple[Floats, Floats]:
+def payoff_bounds(v: BoundedChoice, payoff: Floats) -> tuple[Floats, Floats]:
     """Least and largest payoff (N,) over the candidates that are possible; payoff (N, K) as in
     search.py (1 or 0 for a multiple-choice question). NaN for undecidable rows. Their means bound
     the accuracy that the full scores would give."""

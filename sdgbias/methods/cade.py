@@ -41,6 +41,16 @@ BASELINE = CadeParams(alpha=0.0, lambda_kl=0.0, beta=0.0, tau=0.0)
 
 
 @dataclass(frozen=True)
+class Form:
+    """The form of Eqs. 1-7. numerics: see above. stream: the views that the image stream mixes.
+    divergence: of the image stream from the context's, Kullback-Leibler or Jensen-Shannon."""
+
+    numerics: Numerics = "exact"
+    stream: Stream = "full+img"
+    divergence: Divergence = "kl"
+
+
+@dataclass(frozen=True)
 class Streams:
     """What CADE needs of N rows before any hyper-parameter is known.
 
@@ -104,10 +114,7 @@ def streams(
     img: Floats,
     q: Floats,
     present: Bools | None = None,
-    *,
-    numerics: Numerics = "exact",
-    stream: Stream = "full+img",
-    divergence: Divergence = "kl",
+    form: Form = Form(),
 ) -> Streams:
     """Eqs. 1-7 for N rows. Each view is (N, K) logits; `present` (N, K) says which candidates the
     item has.
@@ -115,6 +122,7 @@ def streams(
     Without `present` a candidate counts as present when any view has a number for it. A row of a
     view with no finite candidate is a missing view.
     """
+    numerics, stream, divergence = form.numerics, form.stream, form.divergence
     views = [np.asarray(v, dtype=np.float64) for v in (full, ctx, img, q)]
     finite = [np.isfinite(v) for v in views]
     if present is None:

@@ -25,20 +25,13 @@ from typing import Protocol
 import numpy as np
 
 from sdgbias.errors import InputError
-from sdgbias.methods.answers import parse_letter
+from sdgbias.methods.answers import REFUSAL, parse_letter
 
 STEPS = ("exact", "normalised", "option", "cosine", "several", "refusal", "empty", "unparsed")
 #: Letters of a single-choice question (p2, p3) and what they say.
 OPTIONS: Mapping[str, str] = {"A": "yes", "B": "no", "C": "unknown"}
 
 _EDGE = " \t\r\n\"'`*_.,;:!?()[]{}<>“”‘’«»"
-_REFUSAL = re.compile(
-    r"\b(?:sorry|apologi[sz]e|unable to (?:assist|help|identify)|(?:can(?:no|')t|can not|won't|will"
-    r" not|not able to) "
-    r"(?:assist|help|comply|identify|answer|provide|engage|make (?:assumptions|judg))|against"
-    r" (?:my|our) (?:policy|guidelines)|as an ai\b)",
-    re.IGNORECASE,
-)
 _UNSURE = re.compile(
     r"\b(?:not sure|unsure|uncertain|(?:can(?:no|')t|can not|impossible to|hard to|difficult to|not"
     r" possible to) (?:tell|say|determine|know)|"
@@ -49,7 +42,7 @@ _UNSURE = re.compile(
 
 class TextEncoder(Protocol):
     """name: how runs and reports call it. floor: how similar an answer must be to a label, None
-    when none has been chosen (people/calibrate.py finds one). embed: N texts -> (N, D) float32,
+    when none has been chosen (suites/facet_floor.py finds one). embed: N texts -> (N, D) float32,
     rows of length one (zero for a text without content)."""
 
     name: str
@@ -103,11 +96,11 @@ def by_form(
         first = re.match(r"[a-z]+", said)
         if first and first[0] in known:
             return Label(known[first[0]], "normalised")
-        if _REFUSAL.search(said):
+        if REFUSAL.search(said):
             return Label("", "refusal")
         if "unknown" in known and _UNSURE.search(said):
             return Label("unknown", "normalised")
-    elif _REFUSAL.search(said):
+    elif REFUSAL.search(said):
         return Label("", "refusal")
     named = {
         name

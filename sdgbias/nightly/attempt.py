@@ -65,7 +65,7 @@ _BY_CODE[errors.InfrastructureError.exit_code] = "InfrastructureError"
 
 
 @dataclass(frozen=True)
-class Outcome:
+class JobOutcome:
     """Outcome of one model on one suite in one night. outcome: 'published' (a new run), 'unchanged'
     (the earlier run is still valid), 'failed' or 'skipped'. kind: class of the last error, '' if
     none; message: one line. seconds: of all attempts and waits. scored, planned, failed: prompts.
@@ -98,7 +98,7 @@ class Outcome:
         return asdict(self)
 
 
-def already(job: Job, now: datetime) -> Outcome | None:
+def already(job: Job, now: datetime) -> JobOutcome | None:
     """'unchanged' for a job with a finished run (Job.run_id), which needs no process; else None."""
     return (
         replace(_blank(job, now, 0), outcome=UNCHANGED, run_id=job.run_id, finished_at=now)
@@ -139,7 +139,7 @@ def attempt(
     number: int = 1,
     gpu: str | None = None,
     argv: Callable[[Job, Path, int], Sequence[str]] = command,
-) -> Outcome:
+) -> JobOutcome:
     """Run one attempt in a process, which is ended with all its children at the job's timeout.
     ``gpu``: the visible accelerator. Failures of the model never raise."""
     began = datetime.now(UTC)
@@ -176,7 +176,7 @@ def attempt(
     )
 
 
-def next_try(outcome: Outcome) -> float | None:
+def next_try(outcome: JobOutcome) -> float | None:
     """Seconds to wait before the next attempt; None: no further attempt (success, or all attempts
     for this kind of failure are used)."""
     if outcome.good or outcome.outcome == SKIPPED:
@@ -186,8 +186,8 @@ def next_try(outcome: Outcome) -> float | None:
 
 
 def keep_trying(
-    job: Job, attempt: Callable[[int], Outcome], sleep: Callable[[float], None] = process.pause
-) -> Outcome:
+    job: Job, attempt: Callable[[int], JobOutcome], sleep: Callable[[float], None] = process.pause
+) -> JobOutcome:
     """Run attempts 1, 2, ... until one succeeds or no attempts are left for the last kind of
     failure. A job with a finished run starts no process."""
     known = already(job, datetime.now(UTC))
@@ -209,12 +209,12 @@ def keep_trying_here(
     device: str | None = None,
     sleep: Callable[[float], None] = process.pause,
     argv: Callable[[Job, Path, int], Sequence[str]] = command,
-) -> Outcome:
+) -> JobOutcome:
     """``keep_trying`` with processes on this machine."""
     return keep_trying(job, lambda number: attempt(job, results, number, device, argv), sleep)
 
 
-def crashed(job: Job, error: BaseException, began: datetime, now: datetime) -> Outcome:
+def crashed(job: Job, error: BaseException, began: datetime, now: datetime) -> JobOutcome:
     """The outcome of a job whose supervising code raised: a failure of that model only; the night
     continues."""
     message = process.redact(f"{type(error).__name__}: {error}")
@@ -249,8 +249,8 @@ def devices(jobs: int) -> list[str | None]:
     return list(found[:jobs])
 
 
-def _blank(job: Job, began: datetime, number: int) -> Outcome:
-    return Outcome(
+def _blank(job: Job, began: datetime, number: int) -> JobOutcome:
+    return JobOutcome(
         job.model,
         job.suite,
         FAILED,
@@ -262,7 +262,9 @@ def _blank(job: Job, began: datetime, number: int) -> Outcome:
     )
 
 
-def _classified(job: Job, ended: process.Ended, told: dict[str, Any], blank: Outcome) -> Outcome:
+def _classified(
+    job: Job, ended: process.Ended, told: dict[str, Any], blank: JobOutcome
+) -> JobOutcome:
     """Classify an attempt: by its outcome file if there is one, then the timeout, the signal, the
     exit code and the last error in the log."""
     if told.get("run_id"):
@@ -302,5 +304,5 @@ def _classified(job: Job, ended: process.Ended, told: dict[str, Any], blank: Out
     return replace(
         blank,
         kind=_BY_CODE.get(ended.code, "Unexpected"),
-        message=words or f"ended with exit code {ended.code} and told nothing",
+        message=words or f"ended with exit code {ended.code} and reported no outcome",
     )

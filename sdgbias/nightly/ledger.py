@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ import pandas as pd
 
 from sdgbias import files, store
 from sdgbias.errors import InfrastructureError, StoreError
-from sdgbias.nightly.attempt import PUBLISHED, SKIPPED, UNCHANGED, Outcome
+from sdgbias.nightly.attempt import PUBLISHED, SKIPPED, UNCHANGED, JobOutcome
 from sdgbias.nightly.plan import Night, Settings
 from sdgbias.nightly.schedule import NIGHT
 
@@ -31,6 +31,23 @@ RESERVE, ROOM = ".reserve", 256 * 1024
 #: States of skipped models that are not recorded for the night.
 _AT_REST = ("candidate", "retired")
 _TIMES = ("scheduled_for", "started_at", "finished_at")
+
+#: How a closing step may end, beside 'done'.
+BREACH, FAILED = "breach", "failed"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a step ended. state: 'done', 'breach' (the regression check found one) or 'failed';
+    message: the reason in one line, '' when done. Everything is decided by the state."""
+
+    state: str
+    message: str = ""
+
+    def __str__(self) -> str:
+        if self.state == BREACH:
+            return f"{BREACH}: {self.message}"
+        return self.message or self.state
 
 
 @contextmanager
@@ -107,7 +124,7 @@ def begin(settings: Settings, night: Night, now: datetime) -> str:
     return ""
 
 
-def record(results: Path, night: Night, outcomes: Sequence[Outcome]) -> str:
+def record(results: Path, night: Night, outcomes: Sequence[JobOutcome]) -> str:
     """Store outcomes, first beside the results file; return why they could not be stored ('' if
     they were). A locked or full file never raises. An outcome published by an earlier start of this
     night stays 'published'."""
@@ -130,14 +147,14 @@ def end(
     results: Path,
     night: Night,
     status: str,
-    steps: Mapping[str, str],
+    steps: Mapping[str, Ended],
     now: datetime,
-    outcomes: Sequence[Outcome] = (),
+    outcomes: Sequence[JobOutcome] = (),
 ) -> str:
     """Close a night; ``outcomes``: all of its outcomes, stored again in case the file was locked
     earlier. Returns why the results file could not be written ('' if it was); the next `begin` then
     copies the night in."""
-    found = {"status": status, "steps": dict(steps), "finished_at": now}
+    found = {"status": status, **_steps(steps), "finished_at": now}
     (night.folder / RESERVE).unlink(missing_ok=True)
     with suppress(OSError):  # the disk is full: the results file may yet take it
         (night.folder / END).write_text(_dumps(found), encoding="utf-8")
@@ -154,14 +171,22 @@ def end(
     return ""
 
 
-def so_far(results: Path, night: Night, found: Mapping[str, str]) -> str:
+def so_far(results: Path, night: Night, found: Mapping[str, Ended]) -> str:
     """Record the progress of a running night's closing steps, for readers of the results file."""
     try:
         begun = json.loads((night.folder / BEGIN).read_text(encoding="utf-8"))
-        store.upsert(results, {"nights": _frame([begun | {"steps": dict(found)}])})
+        store.upsert(results, {"nights": _frame([begun | _steps(found)])})
     except (StoreError, OSError, ValueError) as error:
         return str(error)
     return ""
+
+
+def _steps(found: Mapping[str, Ended]) -> dict[str, dict[str, str]]:
+    """The columns of closing steps: sentences for readers, and states that decide."""
+    return {
+        "steps": {name: str(ended) for name, ended in found.items()},
+        "step_states": {name: ended.state for name, ended in found.items()},
+    }
 
 
 def nights(results: Path, last: int = 400) -> pd.DataFrame:
@@ -273,8 +298,8 @@ def _keep_rows(results: Path, night: str, rows: list[dict[str, Any]]) -> None:
         store.upsert(results, {"night_models": _frame(kept)})
 
 
-def _skipped(night: Night, skipped: Any, now: datetime) -> Outcome:
-    return Outcome(
+def _skipped(night: Night, skipped: Any, now: datetime) -> JobOutcome:
+    return JobOutcome(
         skipped.model,
         skipped.suite,
         SKIPPED,
@@ -291,7 +316,7 @@ def _read(results: Path, sql: str, params: Sequence[Any] = ()) -> pd.DataFrame:
             columns=[
                 "night",
                 "status",
-                "steps",
+                "step_states",
                 "benchmarks",
                 "model",
                 "suite",

@@ -22,7 +22,7 @@ import pandas as pd
 from sdgbias import store
 from sdgbias.analysis import night_text as words
 from sdgbias.analysis import nights
-from sdgbias.analysis.nights import Night
+from sdgbias.analysis.nights import NightRecord
 from sdgbias.errors import UsageError
 
 #: Seconds before the second and third attempts, and the timeout of one request.
@@ -34,7 +34,7 @@ _LONGEST, _BREACHES, _LISTED = 2900, 12, 10
 
 
 @dataclass(frozen=True)
-class Sent:
+class SentMessage:
     """night; status: sent, failed, skipped, or known (sent before); why: reason of a failure or a
     skip."""
 
@@ -60,7 +60,7 @@ def target(address: str) -> str:
     return f"{host}#{hashlib.sha256(address.encode()).hexdigest()[:8]}"
 
 
-def message(night: Night, link: str = "") -> dict[str, Any]:
+def message(night: NightRecord, link: str = "") -> dict[str, Any]:
     """Slack's JSON: text (plain) and blocks. link: URL of the report's page; default: as recorded
     for the night."""
     told = str(night.row.get("report") or "")  # the folder of the report, or the page itself
@@ -69,11 +69,10 @@ def message(night: Night, link: str = "") -> dict[str, Any]:
     )
     title = f"sdgbias, night {night.night}"
     lines = [words.headline(night)]
-    ended = {name: str(said) for name, said in night.row["steps"].items() if name != "announce"}
     steps = [
-        f"• {name}: {said[:400]}"
-        for name, said in ended.items()
-        if said != "done" and not said.startswith("breach")
+        f"• {name}: {reason[:400]}"
+        for name, reason in nights.failed_steps(night.row).items()
+        if name != "announce"
     ]
     breaches = [
         f"• {m.label}, {m.suite}: {words.moved(r)}" for m in night.breached for r in m.breaches
@@ -140,7 +139,7 @@ def announce(
     night: str = "",
     link: str = "",
     sleep: Callable[[float], None] = time.sleep,
-) -> list[Sent]:
+) -> list[SentMessage]:
     """Send the message of a night (default: the newest) and those of earlier nights that failed;
     each night is sent to a target once.
 
@@ -149,11 +148,15 @@ def announce(
     """
     chosen = nights.load(results, night)
     if chosen is None:
-        raise UsageError(f"{results}: no night to tell of; run `sdgbias nightly` first")
+        raise UsageError(f"{results}: no night to report; run `sdgbias nightly` first")
     address = os.environ.get(variable, "").strip()
     if not address:
         _keep(results, chosen.night, "", "skipped", 0, "", now)
-        return [Sent(chosen.night, "skipped", f"no address in the environment variable {variable}")]
+        return [
+            SentMessage(
+                chosen.night, "skipped", f"no address in the environment variable {variable}"
+            )
+        ]
     to = target(address)
     before = store.query(
         results, "SELECT night, status, attempts FROM announcements WHERE target = ?", [to]
@@ -166,7 +169,7 @@ def announce(
     done = []
     for name in [*failed, chosen.night]:
         if name in before.index and before.loc[name, "status"] == "sent":
-            done.append(Sent(name, "known"))
+            done.append(SentMessage(name, "known"))
             continue
         told = chosen if name == chosen.night else nights.load(results, name)
         assert told is not None
@@ -174,7 +177,7 @@ def announce(
         tries, why = post(address, body, sleep)
         total = tries + (int(before.loc[name, "attempts"]) if name in before.index else 0)  # type: ignore[arg-type]
         _keep(results, name, to, "failed" if why else "sent", total, body["text"], now)
-        done.append(Sent(name, "failed" if why else "sent", why))
+        done.append(SentMessage(name, "failed" if why else "sent", why))
     return done
 
 

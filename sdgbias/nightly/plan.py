@@ -19,6 +19,7 @@ from sdgbias.errors import InputError, RegistryError, StoreError, UsageError, on
 from sdgbias.nightly import identity, schedule
 from sdgbias.registry import entries
 from sdgbias.suites import EvalSettings
+from sdgbias.suites.suite import Generation
 from sdgbias.types import NEEDS_PICTURES, QUARANTINED, ModelSpec
 
 #: Default timeout of one attempt on one model, in seconds.
@@ -37,8 +38,8 @@ class Settings:
     models: only these (including candidates), None: all due models. policy: policy file of the
     regression check, None: the default. webhook_env: NAME of the environment variable that holds
     the webhook's address, '': the policy's. jobs: models in parallel. scheduled_for: instant at
-    which the night was due, None: started by hand. night: its name, if known. draws, seed, passes:
-    passed to every evaluation. by: 'cli' or 'prefect'.
+    which the night was due, None: started by hand. night: its name, if known. draws, seed, passes,
+    generated: passed to every evaluation. by: 'cli' or 'prefect'.
     """
 
     root: Path
@@ -57,6 +58,7 @@ class Settings:
     cron: str = schedule.CRON
     timezone: str = schedule.TIMEZONE
     passes: str = "cheap"
+    generated: Generation = "T1"
     draws: int = 10_000
     seed: int = 0
 
@@ -166,6 +168,8 @@ def tonight(settings: Settings, now: datetime, write: bool = True) -> Night:
             options = (
                 "--passes",
                 settings.passes,
+                "--generated",
+                settings.generated,
                 "--draws",
                 str(settings.draws),
                 "--seed",
@@ -213,7 +217,10 @@ def _asked(settings: Settings) -> EvalSettings:
     from sdgbias.suites.extra_prompts import choose
 
     return EvalSettings(
-        draws=settings.draws, seed=settings.seed, passes=tuple(choose(settings.passes))
+        draws=settings.draws,
+        seed=settings.seed,
+        passes=tuple(choose(settings.passes)),
+        generated=settings.generated,
     )
 
 

@@ -12,7 +12,7 @@ import pandas as pd
 from sdgbias import store
 from sdgbias.errors import RegistryError, StoreError
 from sdgbias.nightly import ledger, process
-from sdgbias.nightly.attempt import FAILED, PUBLISHED, UNCHANGED, Outcome
+from sdgbias.nightly.attempt import FAILED, PUBLISHED, UNCHANGED, JobOutcome
 from sdgbias.nightly.plan import Settings
 from sdgbias.registry import entries
 from sdgbias.types import ENABLED, QUARANTINED
@@ -41,7 +41,7 @@ def until(failures: int, today: date) -> date:
     return today + timedelta(days=DAYS[min(failures, len(DAYS)) - 1])
 
 
-def update_quarantine(settings: Settings, outcome: Outcome, today: date) -> Outcome:
+def update_quarantine(settings: Settings, outcome: JobOutcome, today: date) -> JobOutcome:
     """``after`` with the model's history from the results file; an unreadable file counts as no
     history."""
     try:
@@ -53,7 +53,9 @@ def update_quarantine(settings: Settings, outcome: Outcome, today: date) -> Outc
     return after(settings, outcome, past, today)
 
 
-def after(settings: Settings, outcome: Outcome, history: pd.DataFrame, today: date) -> Outcome:
+def after(
+    settings: Settings, outcome: JobOutcome, history: pd.DataFrame, today: date
+) -> JobOutcome:
     """Update the registry's state after an outcome; return the outcome with ``quarantined_until``
     filled in.
 
@@ -131,16 +133,16 @@ def failures(before: pd.DataFrame) -> int:
 
 
 def _put_aside(
-    settings: Settings, outcome: Outcome, reason: str, before: pd.DataFrame, today: date
-) -> Outcome:
+    settings: Settings, outcome: JobOutcome, reason: str, before: pd.DataFrame, today: date
+) -> JobOutcome:
     return _set(
         settings, outcome, QUARANTINED, process.redact(reason), until(failures(before) + 1, today)
     )
 
 
 def _set(
-    settings: Settings, outcome: Outcome, state: str, reason: str, end: date | None
-) -> Outcome:
+    settings: Settings, outcome: JobOutcome, state: str, reason: str, end: date | None
+) -> JobOutcome:
     try:
         entries.set_state(settings.root, outcome.model, state, reason=reason, until=end or "")
     except (RegistryError, OSError) as error:
@@ -148,7 +150,7 @@ def _set(
     return replace(outcome, quarantined_until=end.isoformat() if end else "")
 
 
-def _noted(outcome: Outcome, words: str) -> Outcome:
+def _noted(outcome: JobOutcome, words: str) -> JobOutcome:
     return replace(
         outcome, message=process.redact(f"{outcome.message}; {words}".removeprefix("; "))
     )

@@ -28,22 +28,23 @@ from typing import TypeVar
 from sdgbias.errors import GateError, InfrastructureError, SdgbiasError
 from sdgbias.nightly import attempt, ledger, process, quarantine, schedule
 from sdgbias.nightly import steps as finish
-from sdgbias.nightly.attempt import FAILED, Outcome
+from sdgbias.nightly.attempt import FAILED, JobOutcome
+from sdgbias.nightly.ledger import Ended
 from sdgbias.nightly.plan import Job, Night, Settings, check, name_of, tonight
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Summary:
+class NightSummary:
     """Result of a night. status: 'done', 'failed' (no model could be scored), '' (the night was
-    already done). steps: step -> 'done' or the reason it failed. unsaved: why the results file
+    already done). steps: step -> how it ended. unsaved: why the results file
     could not be written, '' if it was. note: why nothing was run."""
 
     night: str
     status: str
-    outcomes: tuple[Outcome, ...] = ()
-    steps: dict[str, str] | None = None
+    outcomes: tuple[JobOutcome, ...] = ()
+    steps: dict[str, Ended] | None = None
     seconds: float = 0.0
     report: str = ""
     unsaved: str = ""
@@ -54,20 +55,22 @@ class Summary:
         """0: all models were attempted and at least one outcome is good (or none was due); 6: the
         regression check found a breach; 8: no model could be scored, the results could not be
         saved, or a required step failed."""
-        said = self.steps or {}
+        steps = self.steps or {}
         if self.status == FAILED or self.unsaved:
             return InfrastructureError.exit_code
-        if said.get("gate", "").startswith(finish.BREACH):
+        if steps.get("gate", finish.DONE).state == ledger.BREACH:
             return GateError.exit_code
         bad = [
             name
-            for name, words in said.items()
-            if words != finish.DONE and name not in finish.OPTIONAL_STEPS
+            for name, ended in steps.items()
+            if ended != finish.DONE and name not in finish.OPTIONAL_STEPS
         ]
         return InfrastructureError.exit_code if bad else 0
 
 
-def _nobody(event: str, night: Night, outcomes: Sequence[Outcome], said: Mapping[str, str]) -> None:
+def _nobody(
+    event: str, night: Night, outcomes: Sequence[JobOutcome], steps: Mapping[str, Ended]
+) -> None:
     return None
 
 
@@ -76,16 +79,16 @@ class Executor:
     """Implementation of the parts of a night.
 
     ask(job, results, device): score one model until its outcome is final. step(name, settings,
-    night): run finish.CHECK or a closing step; returns 'done' or the reason it failed.
+    night): run finish.CHECK or a closing step.
     devices(jobs, models): the device of each parallel slot (attempt.devices). seen(event, night,
     outcomes so far, steps so far): progress callback; events are 'planned', 'settled' (after each
     model), 'asked' (after the last), the name of each step, and 'closed'.
     """
 
-    ask: Callable[[Job, Path, str | None], Outcome] = attempt.keep_trying_here
-    step: Callable[[str, Settings, Night], str] = finish.do
+    ask: Callable[[Job, Path, str | None], JobOutcome] = attempt.keep_trying_here
+    step: Callable[[str, Settings, Night], Ended] = finish.do
     devices: Callable[[int, int], list[str | None]] = lambda jobs, models: attempt.devices(jobs)
-    seen: Callable[[str, Night, Sequence[Outcome], Mapping[str, str]], None] = _nobody
+    seen: Callable[[str, Night, Sequence[JobOutcome], Mapping[str, Ended]], None] = _nobody
 
 
 def run(
@@ -94,7 +97,7 @@ def run(
     tell: Callable[[str], None] = print,
     hands: Executor = Executor(),
     steps: Sequence[str] = finish.STEPS,
-) -> Summary:
+) -> NightSummary:
     """Run a whole night. A night of this name that is already done is not run again; an interrupted
     one is resumed.
 
@@ -108,10 +111,10 @@ def run(
     settings = replace(settings, night=name)  # fixed now: the minute in the name may change later
     with ledger.only_one(settings.results, name):
         if ledger.status(settings.results, name) == ledger.DONE:
-            return Summary(name, "", note=f"night {name} is done already; nothing to do")
+            return NightSummary(name, "", note=f"night {name} is done already; nothing to do")
         night = tonight(settings, now())
         ledger.begin(settings, night, now())
-        said: dict[str, str] = {}
+        said: dict[str, Ended] = {}
         try:
             process.begin()
             said[finish.CHECK] = hands.step(finish.CHECK, settings, night)
@@ -130,7 +133,7 @@ def run(
             process.stop_all()
             ledger.end(settings.results, night, ledger.INTERRUPTED, said, now(), [])
             raise
-    return Summary(
+    return NightSummary(
         name,
         status,
         tuple(outcomes),
@@ -141,11 +144,11 @@ def run(
     )
 
 
-def _unreadable(night: Night, now: datetime) -> list[Outcome]:
+def _unreadable(night: Night, now: datetime) -> list[JobOutcome]:
     """Record unreadable registry entries as failures of tonight. They are not quarantined: there is
     no valid entry to write that into."""
     return [
-        Outcome(
+        JobOutcome(
             s.model,
             s.suite,
             FAILED,
@@ -166,7 +169,7 @@ def _everybody(
     now: Callable[[], datetime],
     tell: Callable[[str], None],
     hands: Executor,
-) -> list[Outcome]:
+) -> list[JobOutcome]:
     """Run all jobs, those with a finished run first (they need no process). The suites of one model
     run one after the other, because they share its scores."""
     today = now().astimezone(schedule.zone(settings.timezone)).date()
@@ -226,7 +229,7 @@ def _at_once(attempt: Sequence[Callable[[], T]], most: int) -> list[T]:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def line(outcome: Outcome) -> str:
+def line(outcome: JobOutcome) -> str:
     """Describe one outcome in a line: 'published, 12 s', 'failed after 2 attempts, 31 s:
     OutOfMemory: ...'."""
     tries = f" after {outcome.attempts} attempts" if outcome.attempts > 1 else ""
@@ -238,8 +241,8 @@ def line(outcome: Outcome) -> str:
 def _close(
     settings: Settings,
     night: Night,
-    outcomes: Sequence[Outcome],
-    said: dict[str, str],
+    outcomes: Sequence[JobOutcome],
+    said: dict[str, Ended],
     steps: Sequence[str],
     tell: Callable[[str], None],
     hands: Executor,
@@ -247,7 +250,7 @@ def _close(
     """Run the closing steps in order; each reads the results of the earlier ones from the results
     file."""
 
-    def one(name: str) -> tuple[str, float]:
+    def one(name: str) -> tuple[Ended, float]:
         began = time.monotonic()
         came_to = (
             hands.step(name, settings, night)

@@ -11,6 +11,7 @@ from pathlib import Path
 from sdgbias.errors import GateError
 from sdgbias.nightly import ledger, process
 from sdgbias.nightly.attempt import CLI, PUBLISHED
+from sdgbias.nightly.ledger import BREACH, FAILED, Ended
 from sdgbias.nightly.plan import WEBHOOK, Job, Night, Settings, webhooks
 from sdgbias.registry.entries import DEFAULT_SUITES
 
@@ -19,9 +20,7 @@ STEPS = ("analyse", "gate", "report", "wandb", "announce")
 #: output.
 PARALLEL_STEPS = ("report", "wandb")
 CHECK, SELFCHECK = "benchmark", "selfcheck"
-#: Result of a successful step; the regression check returns BREACH and a description if it finds a
-#: regression.
-DONE, BREACH = "done", "breach"
+DONE = Ended("done")
 #: Steps whose failure does not fail the night.
 OPTIONAL_STEPS = ("wandb", "announce")
 #: Timeouts of steps, in seconds.
@@ -52,14 +51,13 @@ def command(name: str, settings: Settings, night: str) -> list[str]:
     }[name]
 
 
-def do(name: str, settings: Settings, night: Night) -> str:
+def do(name: str, settings: Settings, night: Night) -> Ended:
     """Run a closing step, or the check of the benchmarks before any model is scored."""
     return check_benchmark(settings, night) if name == CHECK else run_step(name, settings, night)
 
 
-def run_step(name: str, settings: Settings, night: Night) -> str:
-    """Run one step; return 'done' or the reason it failed, in one line. A regression check that
-    finds a breach returns 'breach: ...'. Failures of the step itself never raise."""
+def run_step(name: str, settings: Settings, night: Night) -> Ended:
+    """Run one step. Its failures never raise."""
     checked = _checks(night).get(name)
     if checked is None:
         arguments = command(name, settings, night.night)
@@ -75,17 +73,18 @@ def run_step(name: str, settings: Settings, night: Night) -> str:
             environment,
         )
     except OSError as error:
-        return process.redact(f"{name} could not be started: {error}")
+        return Ended(FAILED, process.redact(f"{name} could not be started: {error}"))
     if ended.code == 0:
         return DONE
     if ended.timed_out:
-        return f"not done within {TIMEOUTS.get(name, TIMEOUT):.0f} s; see {log}"
-    words = process.last_error(log) or f"ended with exit code {ended.code}; see {log}"
-    return f"{BREACH}: {words}" if name == "gate" and ended.code == GateError.exit_code else words
+        return Ended(FAILED, f"not done within {TIMEOUTS.get(name, TIMEOUT):.0f} s; see {log}")
+    breach = name == "gate" and ended.code == GateError.exit_code
+    reason = process.last_error(log) or f"ended with exit code {ended.code}; see {log}"
+    return Ended(BREACH if breach else FAILED, reason)
 
 
-def check_benchmark(settings: Settings, night: Night) -> str:
-    """Run the quality check of tonight's benchmarks; return 'done' or the first fault. A benchmark
+def check_benchmark(settings: Settings, night: Night) -> Ended:
+    """Run the quality check of tonight's benchmarks; return DONE or the first fault. A benchmark
     that was already used in the last completed night is not checked again."""
     past = ledger.nights(settings.results, 50)
     checked = past[(past["status"] == ledger.DONE) & (past["night"] != night.night)].head(1)
@@ -93,9 +92,9 @@ def check_benchmark(settings: Settings, night: Night) -> str:
     known = json.loads(last) if isinstance(last, str) else {}
     for name, job in _checks(night).items():
         if known.get(job.suite) != night.benchmarks[job.suite]:
-            said = run_step(name, settings, night)
-            if said != DONE:
-                return said
+            ended = run_step(name, settings, night)
+            if ended != DONE:
+                return ended
     return DONE
 
 
@@ -120,15 +119,15 @@ def needed(name: str, settings: Settings, night: Night) -> bool:
     past = ledger.nights(settings.results)
     done = [
         n
-        for n, said in zip(past["night"], past["steps"], strict=True)
-        if n != night.night and _says(said, name) == DONE
+        for n, states in zip(past["night"], past["step_states"], strict=True)
+        if n != night.night and _state(states, name) == DONE.state
     ]
     return not done or bool((published > max(done)).any())
 
 
-def _says(steps: object, name: str) -> str:
+def _state(states: object, name: str) -> str:
     try:
-        return str(json.loads(str(steps)).get(name, ""))
+        return str(json.loads(str(states)).get(name, ""))
     except (ValueError, AttributeError):
         return ""
 

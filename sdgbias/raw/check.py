@@ -17,12 +17,12 @@ import pandas as pd
 
 from sdgbias.errors import InputError
 from sdgbias.raw import clusters, series
-from sdgbias.raw.folders import Finding, Progress, how, names, photos, silent, tiles
+from sdgbias.raw.folders import Progress, SourceState, how, names, photos, silent, tiles
 from sdgbias.raw.indicators import load_indicators
 from sdgbias.raw.sources import Source, source, sources
 from sdgbias.raw.tracking import Tracked, track_raw
 
-__all__ = ["Finding", "RawReport", "Tracked", "check_raw", "track_raw"]
+__all__ = ["RawReport", "SourceState", "Tracked", "check_raw", "track_raw"]
 
 HALF = (".part", ".partial", ".crdownload", ".download", ".tmp", ".aria2", ".!ut")
 _SERIES_SOURCES = tuple(entry.id for entry in sources() if entry.series)
@@ -35,7 +35,7 @@ class RawReport:
 
     folder: Path
     indicators: Path
-    findings: tuple[Finding, ...]
+    findings: tuple[SourceState, ...]
     notes: tuple[str, ...]
     pictures: int
 
@@ -109,18 +109,18 @@ def check_raw(
     return RawReport(folder, indicators, tuple(rows), tuple(notes), len(with_tile & with_photo))
 
 
-def _labels(folder: Path, notes: list[str]) -> tuple[Finding, pd.DataFrame | None]:
+def _labels(folder: Path, notes: list[str]) -> tuple[SourceState, pd.DataFrame | None]:
     """The label file as a build reads it, and the usable clusters (None when there are none)."""
     entry, path = source("sustainbench_labels"), folder / clusters.LABELS_FILE
     if not path.is_file():
         return (
-            Finding(entry.id, "missing", f"no {path.name}", "nothing can be built", how(entry)),
+            SourceState(entry.id, "missing", f"no {path.name}", "nothing can be built", how(entry)),
             None,
         )
     try:
         table, lost = clusters.read_clusters(folder)
     except InputError as error:
-        return Finding(entry.id, "broken", str(error), "nothing can be built", how(entry)), None
+        return SourceState(entry.id, "broken", str(error), "nothing can be built", how(entry)), None
     notes += _label_notes(path)
     for (kind, rule), part in lost.groupby(["table", "rule"], sort=True):
         what = "row(s) will leave" if kind == "clusters" else "value(s) will be blanked"
@@ -132,8 +132,8 @@ def _labels(folder: Path, notes: list[str]) -> tuple[Finding, pd.DataFrame | Non
     absent = set(countries) - set(table["cname"])
     found = f"{len(table):,} clusters, {56 - len(absent)} of 56 countries"
     if not absent:
-        return Finding(entry.id, "present", found), table
-    return Finding(entry.id, "partial", found, f"no question about {names(absent)}"), table
+        return SourceState(entry.id, "present", found), table
+    return SourceState(entry.id, "partial", found, f"no question about {names(absent)}"), table
 
 
 def _label_notes(path: Path) -> Iterator[str]:
@@ -179,7 +179,7 @@ def _label_notes(path: Path) -> Iterator[str]:
         yield f"{path.name}: {blank} label(s) of blanks only; read as missing"
 
 
-def _series(folder: Path) -> list[Finding]:
+def _series(folder: Path) -> list[SourceState]:
     """One finding per publisher: its series, the countries they cover and the questions that depend
     on them."""
     entries = [entry for entry in sources() if entry.series]
@@ -188,14 +188,16 @@ def _series(folder: Path) -> list[Finding]:
         means = "nothing can be built"
         found = f"no folder {folder}"
         return [
-            *(Finding(e.id, "missing", found, means, how(e)) for e in entries),
-            Finding(regions.id, "missing", found),
+            *(SourceState(e.id, "missing", found, means, how(e)) for e in entries),
+            SourceState(regions.id, "missing", found),
         ]
     try:
         frame, _ = series.read_series(folder)
     except InputError as error:
         rows = [
-            Finding(e.id, "broken", "not read", "a build stops there", f"mend this first: {error}")
+            SourceState(
+                e.id, "broken", "not read", "a build stops there", f"fix this first: {error}"
+            )
             for e in entries
         ]
         return [*rows, _regions(regions, folder)]
@@ -213,10 +215,10 @@ def _series(folder: Path) -> list[Finding]:
         lost = _questions_lost(absent, countries)
         if files and not have:
             bad = f"{files[0].name} is there but holds no value of the 56 countries"
-            out.append(Finding(entry.id, "broken", bad, lost, how(entry)))
+            out.append(SourceState(entry.id, "broken", bad, lost, how(entry)))
         else:
             state = "present" if not absent else "partial" if have else "missing"
-            out.append(Finding(entry.id, state, found, lost, how(entry) if absent else ""))
+            out.append(SourceState(entry.id, state, found, lost, how(entry) if absent else ""))
     return [*out, _regions(regions, folder)]
 
 
@@ -230,17 +232,17 @@ def _questions_lost(absent: list[str], countries: dict[str, int]) -> str:
     return ", ".join(said + ([f"{names(coarser)}: other series only"] if coarser else []))
 
 
-def _regions(entry: Source, folder: Path) -> Finding:
+def _regions(entry: Source, folder: Path) -> SourceState:
     means = (
         "no question has a regional value; those of its urban or rural part or the nation are taken"
     )
     try:
         table = series.read_gdl_regions(folder)
     except InputError as error:
-        return Finding(entry.id, "broken", str(error), "a build stops there", how(entry))
+        return SourceState(entry.id, "broken", str(error), "a build stops there", how(entry))
     if table.empty:
-        return Finding(entry.id, "missing", f"no {series.REGIONS_FILE}", means, how(entry))
-    return Finding(
+        return SourceState(entry.id, "missing", f"no {series.REGIONS_FILE}", means, how(entry))
+    return SourceState(
         entry.id,
         "present",
         f"{len(table):,} survey regions of {table['cname'].nunique()} countries",

@@ -38,7 +38,7 @@ TILETILE_GROUPS = {
 
 
 @dataclass(frozen=True)
-class Finding:
+class SourceState:
     """One source: its state (STATES), the files found, the effect on a build, and the fix."""
 
     source: str
@@ -65,7 +65,7 @@ def names(values: list[str] | set[str], most: int = 8) -> str:
 
 def tiles(
     folder: Path, known: pd.DataFrame | None, notes: list[str], progress: Progress
-) -> tuple[list[Finding], set[str]]:
+) -> tuple[list[SourceState], set[str]]:
     """One finding per tarball, and the clusters of the labels (or all, without labels) that have a
     tile."""
     entry, root = source("sustainbench_tiles"), folder / "dhs_npzs"
@@ -95,7 +95,7 @@ def tiles(
         found = f"{have:,} of {len(wanted):,} tiles"
         if have == len(wanted):
             out.append(
-                Finding(
+                SourceState(
                     name,
                     "present" if wanted else "unneeded",
                     found if wanted else "no cluster of these countries",
@@ -105,7 +105,7 @@ def tiles(
         lost = f"{len(wanted) - have:,} cluster(s) get no picture and no question"
         if packed is None:
             out.append(
-                Finding(
+                SourceState(
                     name,
                     "partial" if have else "missing",
                     f"{found}, no {tarball}",
@@ -117,7 +117,7 @@ def tiles(
         fault = tarball_fault(packed, entry.bytes[tarball], progress)
         if fault:
             out.append(
-                Finding(
+                SourceState(
                     name,
                     "broken",
                     f"{found}, {packed.name} {fault}",
@@ -129,7 +129,7 @@ def tiles(
             state = "partial" if have else "missing"
             unpack = f"mkdir -p {root} && tar -xzf {packed} -C {root}"
             out.append(
-                Finding(
+                SourceState(
                     name,
                     state,
                     f"{found}, {packed.name} is complete but packed",
@@ -200,7 +200,7 @@ def tarball_fault(path: Path, published: int | None = None, progress: Progress =
 
 def photos(
     folder: Path, known: pd.DataFrame | None, notes: list[str], progress: Progress
-) -> tuple[list[Finding], set[str]]:
+) -> tuple[list[SourceState], set[str]]:
     """Two findings, metadata tables and photos, and the clusters with photos; those of another
     cluster become notes."""
     tables, images = source("mapillary_metadata"), source("mapillary_imagery")
@@ -244,15 +244,15 @@ def photos(
 
 def _state(
     entry: Source, found: str, wanted: set[str], have: set[str], broken: list[str], means: str
-) -> Finding:
+) -> SourceState:
     absent = wanted - have
     if broken:
-        return Finding(
+        return SourceState(
             entry.id, "broken", f"{found}; {broken[0]}", "a build stops there", how(entry)
         )
     if not absent:
-        return Finding(entry.id, "present", found)
-    return Finding(
+        return SourceState(entry.id, "present", found)
+    return SourceState(
         entry.id,
         "partial" if have else "missing",
         found,

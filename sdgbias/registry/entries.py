@@ -26,6 +26,7 @@ from sdgbias import files as yaml_text
 from sdgbias.errors import InputError, RegistryError, one_of
 from sdgbias.files import packaged
 from sdgbias.types import (
+    ANSWER_TOKENS,
     CANDIDATE,
     ENABLED,
     IMAGE_FREE,
@@ -69,7 +70,7 @@ MOVES = {
 REQUIRED = ("name", "title", "backend", "repo", "revision", "state")
 #: written even where they equal the default, so that a later default never changes a registered
 #: model
-_ALWAYS = (*REQUIRED, "dtype", "batch_size", "max_new_tokens")
+_ALWAYS = (*REQUIRED, "dtype", "batch_size")
 FIELDS = tuple(f.name for f in dataclasses.fields(ModelSpec))
 #: Fields from before states were introduced; still read, never written.
 OLD_FIELDS = ("enabled", "disabled_reason")
@@ -261,6 +262,9 @@ def parse(data: object, where: Path | str) -> ModelSpec:
     values = dict(data)
     if values.get("params_b") is not None:
         values["params_b"] = float(values["params_b"])
+    limit = values.get("max_new_tokens", {})
+    if isinstance(limit, int):
+        values["max_new_tokens"] = dict.fromkeys(ANSWER_TOKENS, limit)
     if "views" in values:
         values["views"] = tuple(values["views"])
     spec = ModelSpec(**values)
@@ -297,9 +301,15 @@ def _check_types(data: Mapping[str, Any], where: Path | str) -> None:
             ok, valid = isinstance(value, str), "text"
         elif key == "trust_remote_code":
             ok, valid = isinstance(value, bool), "true or false"
-        elif key in ("batch_size", "max_new_tokens"):
-            whole = isinstance(value, int) and not isinstance(value, bool)
-            ok, valid = whole and value >= 1, "a whole number of at least 1"
+        elif key == "batch_size":
+            ok, valid = _count(value), "a whole number of at least 1"
+        elif key == "max_new_tokens":
+            by_kind = isinstance(value, dict) and set(value) <= set(ANSWER_TOKENS)
+            ok = _count(value) or (by_kind and all(map(_count, value.values())))
+            valid = (
+                "a whole number of at least 1, for every kind of question or by kind:"
+                f" {{{', '.join(f'{kind}: {n}' for kind, n in ANSWER_TOKENS.items())}}}"
+            )
         elif key == "params_b":
             number = (
                 isinstance(value, int | float)
@@ -317,6 +327,10 @@ def _check_types(data: Mapping[str, Any], where: Path | str) -> None:
             )
         if not ok:
             raise RegistryError(f"{where}: {key} is {value!r:.200}; valid: {valid}")
+
+
+def _count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def _refuse_secrets(data: Mapping[Any, Any], where: Path | str) -> None:
@@ -531,7 +545,7 @@ def set_state(
         same = False
     if not same:  # such as an entry written on one line
         raise RegistryError(
-            f"{path}: can't be changed by a program; write state: {state} into it by hand"
+            f"{path}: can't be changed by a program; write state: {state} into it yourself"
         )
     _replace(path, text)
     return path

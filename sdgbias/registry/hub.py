@@ -227,7 +227,7 @@ def plain(repo: str, revision: str | None, error: Exception) -> SdgbiasError:
         )
     if isinstance(error, GatedRepoError):
         return Gated(
-            f"{repo}: gated, and your account has no access; ask for it at {page}, then: {again}"
+            f"{repo}: gated, and your account has no access; request it at {page}, then: {again}"
         )
     if status == 401:
         return AccessDenied(
@@ -237,9 +237,7 @@ def plain(repo: str, revision: str | None, error: Exception) -> SdgbiasError:
     if isinstance(error, RepositoryNotFoundError) or status == 404:
         return NoRepository(f"{repo}: not on the hub; check the id (OWNER/NAME)")
     if status == 403:
-        return Gated(
-            f"{repo}: the hub keeps it from you (403); ask for access at {page}, then: {again}"
-        )
+        return Gated(f"{repo}: the hub denies access (403); request it at {page}, then: {again}")
     why = f"answers {status}" if status else f"can't be reached ({type(error).__name__})"
     kind = BadResponse if status else HubUnreachable
     return kind(

@@ -251,7 +251,7 @@ def _entry(
         dtype=wanted.dtype,
         batch_size=wanted.batch_size
         or (base.batch_size if base else 256 if backend == "vllm" else _batch_size(params)),
-        max_new_tokens=base.max_new_tokens if base else 8,
+        max_new_tokens=base.max_new_tokens if base else {},
         trust_remote_code=wanted.trust_remote_code or bool(base and base.trust_remote_code),
         licence=facts.licence or (base.licence if base else ""),
         notes=notes,
@@ -285,7 +285,7 @@ def _backend(
     wanted: Request, base: ModelSpec | None, facts: ModelFacts, here: Host
 ) -> tuple[str, str]:
     """(backend, reason)."""
-    backend, why = wanted.backend, "as asked"
+    backend, why = wanted.backend, "as requested"
     if not backend and base:
         backend, why = base.backend, f"as {base.name} has it"
     elif not backend and facts.family not in (*SERVED_BY_VLLM, *LANGUAGE_SERVED_BY_VLLM):

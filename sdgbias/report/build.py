@@ -6,6 +6,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
@@ -16,10 +17,10 @@ from sdgbias.report import data as studies
 from sdgbias.report import leaderboard as boards
 from sdgbias.report.charts import Figure
 from sdgbias.report.pages import (
+    disparities,
     examples,
-    fairness,
     overview,
-    own,
+    own_suite,
 )
 from sdgbias.report.pages import (
     night as night_page,
@@ -27,9 +28,11 @@ from sdgbias.report.pages import (
 from sdgbias.report.pages import (
     studies as pages,
 )
-from sdgbias.report.pages.studies import Table
 from sdgbias.store.snapshots import Snapshot
 from sdgbias.types import FACET, SDG
+
+if TYPE_CHECKING:
+    from sdgbias.analysis.paper.cells import Table
 
 #: Pages of a benchmark folder that are published beside the report: the card and the Data Docs.
 PUBLISHED = ("data_docs", "README.md")
@@ -59,14 +62,18 @@ def write_report(
     """
     results, out = Path(results), Path(out)
     among = None if then is None else then.runs
-    faces, asked = fairness.load(results, among), own.load(results, among)
+    faces, asked = disparities.load(results, among), own_suite.load(results, among)
     night = (
         night_page.load(results, then.night if then else "") if then is None or then.night else None
     )
     latest = store.latest_runs(results, among=among)
     last = [
         page
-        for page, there in ((fairness.PAGE, faces), (own.PAGE, asked), (night_page.PAGE, night))
+        for page, there in (
+            (disparities.PAGE, faces),
+            (own_suite.PAGE, asked),
+            (night_page.PAGE, night),
+        )
         if there is not None
     ]
     checked = {}
@@ -108,17 +115,19 @@ def write_report(
         )
     named = [(p.file, p.title) for p in (*nav, *last)]
     beside = [(overview.FILE, overview.TITLE), *named] if overview.FILE in texts else named
-    texts[fairness.PAGE.file] = (
-        fairness.render(faces, beside, checked.get(FACET, "")) if faces is not None else None
+    texts[disparities.PAGE.file] = (
+        disparities.render(faces, beside, checked.get(FACET, "")) if faces is not None else None
     )
-    texts[own.PAGE.file] = own.render(asked, beside) if asked is not None else None
+    texts[own_suite.PAGE.file] = (
+        own_suite.render(asked, beside, checked) if asked is not None else None
+    )
     texts[night_page.PAGE.file] = (
         night_page.render(night, results, beside) if night is not None else None
     )
     for file, text in texts.items():
         pages.write(out / file, text)
     if print_figures and faces is not None:
-        parts.append((faces.runs, pages.OF_PEOPLE, fairness.figures(faces)))
+        parts.append((faces.runs, pages.OF_PEOPLE, disparities.figures(faces)))
     if print_figures and parts:
         pages.export(out / "figures", parts)
     return out / (overview.FILE if overview.FILE in texts else night_page.PAGE.file)
@@ -127,7 +136,9 @@ def write_report(
 def write_night(results: Path, out: Path) -> Path:
     """Write only the page of the newest night, beside the existing pages in ``out``; returns its
     path."""
-    beside = [(p.file, p.title) for p in (*pages.PAGES, fairness.PAGE) if (out / p.file).is_file()]
+    beside = [
+        (p.file, p.title) for p in (*pages.PAGES, disparities.PAGE) if (out / p.file).is_file()
+    ]
     nav = [(overview.FILE, overview.TITLE), *beside, (night_page.PAGE.file, night_page.PAGE.title)]
     night = night_page.load(results)
     return pages.write(

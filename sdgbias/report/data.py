@@ -19,7 +19,14 @@ from sdgbias.errors import StoreError
 from sdgbias.methods import stats
 from sdgbias.types import PILLARS
 
-METHODS = {"q_only": "Q-only", "ctx_q": "CTX+Q", "img_q": "IMG+Q", "full": "Full", "cade": "CADE"}
+METHODS = {
+    "q_only": "Q-only",
+    "ctx_q": "CTX+Q",
+    "img_q": "IMG+Q",
+    "full": "Full",
+    "cade": "CADE",
+    "full_generated": "Full, generated",
+}
 DIRECTIONS = ("pessimistic", "conservative", "optimistic")
 TESTS = ("T1", "T2", "T3", "T4", "T5", "all")
 _CELL = ["model", "task", "test", "method", "pillar", "indicator", "metric"]
@@ -96,6 +103,10 @@ class ReportData:
     def models(self) -> list[str]:
         return list(self.runs["model"])
 
+    def config(self, model: str) -> str:
+        """The configuration of a model's run, JSON text."""
+        return str(self.runs.loc[self.runs["model"] == model, "config"].iloc[0] or "")
+
     def cell(self, **where: str) -> stats.Estimate | None:
         """The estimate of one cell of the public ``metrics`` view (pillar and indicator default to
         'all'), None if absent."""
@@ -127,9 +138,7 @@ def load(results: Path, run_ids: list[str] | None = None) -> ReportData:
     there is none."""
     chosen = store.latest_runs(results) if run_ids is None else run_ids
     if not chosen:
-        raise StoreError(
-            f"{results} holds no finished run; run `sdgbias evaluate --model NAME` first"
-        )
+        raise StoreError(f"{results} holds no finished run; run `sdgbias evaluate NAME` first")
 
     def ask(sql: str) -> pd.DataFrame:
         return store.query(results, sql, {"runs": chosen}, runs=chosen)

@@ -201,8 +201,17 @@ WORST = ("BREACH", "MISSING", "INSUFFICIENT_EVIDENCE", "PASS")
 
 
 def title(metric: str) -> str:
-    """'accuracy_gain' -> 'Accuracy gain over Full'; the metric's name if it has no title."""
-    return TITLES.get(metric, metric.replace("_", " ").capitalize())
+    """'accuracy_gain' -> 'Accuracy gain over Full'; the metric's name if it has no title
+    ('share_A': 'Share A')."""
+    text = metric.replace("_", " ")
+    return TITLES.get(metric, text[:1].upper() + text[1:])
+
+
+def group(pillar: str) -> str:
+    """A row of custom questions by group, from its pillar: 'colour: red' of 'colour=red', 'colour:
+    best minus worst' of 'colour:max-min'."""
+    column, apart = pillar.removesuffix(":max-min"), pillar.endswith(":max-min")
+    return f"{column}: best minus worst" if apart else pillar.replace("=", ": ", 1)
 
 
 def amount(value: float | None, metric: str, unit: bool = True) -> str:

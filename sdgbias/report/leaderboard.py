@@ -21,6 +21,7 @@ import numpy as np
 import pandas as pd
 
 from sdgbias import store
+from sdgbias.analysis.asked import language_model, needs
 from sdgbias.methods import stats
 from sdgbias.report import labels
 from sdgbias.report.charts.over_nights import DOTTED, TOGETHER, Plot, Point, plots
@@ -65,7 +66,7 @@ def benchmarks(reader: Reader, suite: str) -> list[Row]:
 def newest_runs(reader: Reader, suite: str, benchmark: str) -> list[Row]:
     """The newest finished run of each model on one benchmark, by name."""
     return reader.ask(
-        """SELECT run_id, model, title, provenance, finished_at, fingerprint FROM runs
+        """SELECT run_id, model, title, provenance, finished_at, fingerprint, config FROM runs
            WHERE suite = ? AND benchmark_id = ? AND finished_at IS NOT NULL
            QUALIFY row_number() OVER (PARTITION BY model ORDER BY finished_at DESC, run_id DESC) =
            1 ORDER BY model""",
@@ -165,6 +166,23 @@ def table(runs: list[Row], found: Mapping[str, Row], metric: str) -> list[Row]:
         )
 
     return sorted(rows, key=rank)
+
+
+def lacking(runs: list[Row], found: Mapping[str, Row], method: str) -> dict[str, list[str]]:
+    """Why -> the models without this number because they are shown no pictures (language models)
+    or give no scores (endpoints that give text only)."""
+    why: dict[str, list[str]] = {}
+    for r in runs:
+        if r["run_id"] not in found and (reason := needs(r["config"], method)):
+            why.setdefault(reason, []).append(r["model"])
+    return why
+
+
+def widest(runs: list[Row]) -> Row | None:
+    """The run whose cells are offered as choices: the newest, and a language model's only where
+    there is no other, since it has two views of four."""
+    key = [(not language_model(r["config"]), r["finished_at"], r["run_id"]) for r in runs]
+    return runs[key.index(max(key))] if runs else None
 
 
 def nights_asked(reader: Reader, suite: str, benchmark: str, window: int) -> list[Row]:
@@ -270,7 +288,7 @@ def summary(found: Mapping[str, Mapping[str, Point]], metric: str) -> str:
     return "; ".join(parts)
 
 
-COMPARED = ("full", "cade")
+COMPARED = ("full_generated", "full", "cade")
 _PLACES = [
     "benchmark_id",
     "kind",
@@ -305,16 +323,24 @@ class Board:
     benchmark and kind that share a letter can't be distinguished at 5 % (clustered t tests of every
     pair, Holm). pairs: one row per pair with the difference one - other, its Holm-adjusted p and
     the smallest difference that the test detects with 80 % power. kind: 'measured' or 'planted'
-    ('all' when mixed)."""
+    ('all' when mixed). lacking: benchmark_id, kind, model, and by method why a model has no place:
+    it is shown no pictures, or gives no scores ('' for neither)."""
 
     places: pd.DataFrame
     pairs: pd.DataFrame
+    lacking: pd.DataFrame
 
 
 def compare(results: Path, runs: pd.DataFrame, *, rank_planted: bool = False) -> Board:
     """Build the leaderboard and all pairs. ``runs``: as in ``Studies``."""
     places: list[dict[str, object]] = []
     pairs: list[dict[str, object]] = []
+    found = store.query(
+        results,
+        "SELECT run_id, config FROM runs WHERE list_contains($runs, run_id)",
+        {"runs": list(runs["run_id"])},
+    )
+    configs = dict(zip(found["run_id"], found["config"], strict=True))
     kind = np.where(
         (runs["provenance"] == "planted") & (not rank_planted),
         "planted",
@@ -324,17 +350,13 @@ def compare(results: Path, runs: pd.DataFrame, *, rank_planted: bool = False) ->
         ["benchmark_id", "kind"], sort=True
     ):
         labels = dict(zip(mine["run_id"], mine["label"], strict=True))
-        for method in COMPARED:
+        complete: set[str] = set()
+        for method in reversed(COMPARED):
             asked = {t.value: _hits(results, list(labels), method, t.value) for t in ContextTest}
             tests = {t: found for t, found in asked.items() if found is not None}
-            if tests:
-                tests = {
-                    "all": (
-                        np.concatenate([h for h, _ in tests.values()], axis=1),
-                        np.concatenate([c for _, c in tests.values()]),
-                    ),
-                    **tests,
-                }
+            complete |= tests.keys()
+            if tests and tests.keys() == complete:  # not for answers generated at T1 alone
+                tests = {"all": _pooled(list(tests.values())), **tests}
             for test, (hits, place) in tests.items():
                 columns = {
                     "benchmark_id": benchmark,
@@ -345,7 +367,23 @@ def compare(results: Path, runs: pd.DataFrame, *, rank_planted: bool = False) ->
                 one_places, one_pairs = _one(hits, place, list(labels.values()))
                 places += [{**columns, **r} for r in one_places]
                 pairs += [{**columns, **r} for r in one_pairs]
-    return Board(pd.DataFrame(places, columns=_PLACES), pd.DataFrame(pairs, columns=_PAIRS))
+    why = {
+        METHODS[method]: [needs(configs.get(r), method) for r in runs["run_id"]]
+        for method in COMPARED
+    }
+    without = runs.assign(kind=kind, **why)
+    return Board(
+        pd.DataFrame(places, columns=_PLACES),
+        pd.DataFrame(pairs, columns=_PAIRS),
+        without[["benchmark_id", "kind", "label", *why]].rename(columns={"label": "model"}),
+    )
+
+
+def _pooled(tests: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    """(R, N) hits and (N,) places over all tests; a run that answers fewer tests is left out."""
+    hits = np.concatenate([h for h, _ in tests], axis=1)
+    hits[[any(np.isnan(h[run]).all() for h, _ in tests) for run in range(len(hits))]] = np.nan
+    return hits, np.concatenate([c for _, c in tests])
 
 
 def _hits(

@@ -7,7 +7,8 @@ small shards into one.
 
     scores/<model>/<fingerprint>/scores-*.parquet        key, candidates, logits, mass, minus_logit,
                                                          top_token, n_tokens, upper
-    scores/<model>/<fingerprint>/generations-*.parquet   key, start, text
+    scores/<model>/<fingerprint>/generations-*.parquet   key, start, text, limit (most new
+                                                         tokens), truncated (the limit ended it)
 """
 
 from __future__ import annotations
@@ -44,7 +45,15 @@ SCHEMAS = {
             ),  # null: all logits are exact, as in shards written before there were bounds
         ]
     ),
-    "generations": pa.schema([("key", pa.string()), ("start", pa.string()), ("text", pa.string())]),
+    "generations": pa.schema(
+        [
+            ("key", pa.string()),
+            ("start", pa.string()),
+            ("text", pa.string()),
+            ("limit", pa.int32()),
+            ("truncated", pa.bool_()),
+        ]
+    ),
 }
 
 
@@ -115,16 +124,17 @@ class ScoreCache:
         """All rows of `kind`, sorted by key; an unreadable shard is renamed to *.bad and its
         prompts are scored again."""
         tables = [SCHEMAS[kind].empty_table(), *self._shards(kind)]
-        unique = ["key"] if kind == "scores" else ["key", "start"]
+        unique = ["key"] if kind == "scores" else ["key", "start", "limit"]
         frame = pa.concat_tables(tables).to_pandas()
         return frame.drop_duplicates(unique, keep="first").sort_values(
             unique, kind="stable", ignore_index=True
         )
 
-    def keys(self, kind: str) -> pd.Series:
-        """The keys of all rows of `kind`, unordered; several answers to one prompt count
-        separately."""
-        return self._keys(kind).to_pandas()
+    def decoded(self) -> pd.DataFrame:
+        """key, limit of every generated answer, unordered."""
+        empty = SCHEMAS["generations"].empty_table().select(["key", "limit"])
+        shards = self._shards("generations", ["key", "limit"])
+        return pa.concat_tables([empty, *shards]).to_pandas()
 
     def lacks(self, kind: str, keys: pd.Series) -> np.ndarray:
         """(N,) bool: which of N keys have no row of `kind`."""

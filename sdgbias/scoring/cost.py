@@ -112,21 +112,27 @@ class Cost:
         return [*out, guess]
 
 
+@dataclass(frozen=True)
+class Counted:
+    """What is counted. task: 'mcq' or 'regression' alone. image_tokens: tokens per picture, instead
+    of the model's number. passes: prompts beyond the paper's views."""
+
+    task: str = ""
+    image_tokens: int | None = None
+    passes: tuple[str, ...] = ()
+
+
 def cost(
     spec: ModelSpec,
     root: Path,
     benchmark: Path,
+    counted: Counted = Counted(),
     *,
-    image_tokens: int | None = None,
     results: Path | None = None,
-    task: str = "",
-    passes: tuple[str, ...] = (),
-    seed: int = 0,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Cost:
-    """Counts for one registered model on one benchmark. ``image_tokens``: tokens per picture,
-    instead of the model's number; ``task``: 'mcq' or 'regression' alone; ``passes``: prompts beyond
-    the paper's views. Raises UsageError for an engine without a tokenizer here."""
+    """Counts for one registered model on one benchmark; ``results``: where its newest run gives
+    the pace. Raises UsageError for an engine without a tokenizer here."""
     if spec.backend not in TOKENIZED:
         raise UsageError(
             f"{spec.name}: backend {spec.backend} has no tokenizer to count with; plan works for:"
@@ -138,7 +144,8 @@ def cost(
     from sdgbias.engines.hub_errors import BROKEN
 
     processor, template = load_processor(spec, root), template_of(spec)
-    asked = suites.EvalSettings(passes=passes, seed=seed)
+    image_tokens, task = counted.image_tokens, counted.task
+    asked = suites.EvalSettings(passes=counted.passes)
     cells = suites.of(benchmark).cells(benchmark, asked)
     cells = askable(cells[cells["task"] == task] if task else cells, spec)
     plan = make_plan(cells, spec.name)

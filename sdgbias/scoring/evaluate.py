@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -17,14 +17,21 @@ import pandas as pd
 from sdgbias import __version__, store, suites
 from sdgbias.engines import Backend, load
 from sdgbias.engines.agreement import TOLERANCES, require_agreement
-from sdgbias.errors import InfrastructureError, ModelError, NotAnswerable, OutOfMemory, UsageError
-from sdgbias.raw.images.build import ImageReader
+from sdgbias.errors import (
+    InfrastructureError,
+    ModelError,
+    NoScores,
+    NotAnswerable,
+    OutOfMemory,
+    UsageError,
+)
+from sdgbias.raw.images.image_store import ImageReader
 from sdgbias.raw.images.variants import Pictures
 from sdgbias.scoring.cache import ScoreCache
 from sdgbias.scoring.plan import Plan, askable, make_plan
-from sdgbias.scoring.scorer import EnginePool, Progress, Run, not_generated, scorer_for
+from sdgbias.scoring.scorer import EnginePool, PlanScorer, Progress, not_generated, scorer_for
 from sdgbias.suites.sdg import read_table
-from sdgbias.suites.suite import EvalSettings, Scored, Suite
+from sdgbias.suites.suite import Abilities, EvalSettings, StoredScores, Suite
 from sdgbias.types import NEEDS_PICTURES, ModelSpec, View
 
 #: Why an engine that only chooses labels can't score a prompt.
@@ -73,7 +80,13 @@ def identify(
     settings and the suite's version. Equal inputs give an equal id, and nothing else enters it. The
     nightly run passes a model's external identity as ``fingerprint`` (nightly/identity.py): two
     jobs with one such id need only one process."""
-    parts = [fingerprint, str(card["benchmark_id"]), suite.identity(settings), suite.version]
+    parts: list[object] = [
+        fingerprint,
+        str(card["benchmark_id"]),
+        suite.identity(settings),
+        suite.version,
+        suite.token_limits(spec),
+    ]
     if not spec.pictured:  # the same weights asked all views are another run
         parts.append({"views": list(spec.views)})
     digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
@@ -90,14 +103,14 @@ def open_engine(
     several = (pool.workers or 1) > 1
     if spec.backend == "api" and (pool.ray or several):
         raise UsageError(
-            f"{spec.name}: an endpoint is asked by one engine; leave out --workers and --ray, and"
+            f"{spec.name}: an endpoint is called by one engine; leave out --workers and --ray, and"
             " set options.concurrency instead"
         )
     engine: Backend | EnginePool
     if pool.ray:
-        from sdgbias.scoring.ray import Cluster
+        from sdgbias.scoring.ray import RayCluster
 
-        engine = Cluster(spec, root, benchmark, pool.ray, pool.workers)
+        engine = RayCluster(spec, root, benchmark, pool.ray, pool.workers)
     elif several:
         from sdgbias.scoring.workers import WorkerPool
 
@@ -113,12 +126,14 @@ def open_engine(
 @dataclass(frozen=True)
 class Scoring:
     """The state of a plan after scoring: the scores, the scorer with its failures, and ``asked``,
-    keys of the prompts that were sent for the first time."""
+    keys of the prompts that were sent for the first time. gives_scores: False where the model is
+    measured by its answers alone."""
 
     plan: Plan
-    scored: Scored
-    scorer: Run
+    scored: StoredScores
+    scorer: PlanScorer
     asked: frozenset[str]
+    gives_scores: bool = True
 
     @property
     def empty(self) -> bool:
@@ -164,6 +179,25 @@ class Scoring:
         }
 
 
+@dataclass(frozen=True)
+class _Work:
+    """What a run has to do: the plan; the prompts whose answer is ``needed`` (key, limit, ...);
+    those to score (``missing``) and to decode (``wanted``); ``unanswerable``: key -> reason."""
+
+    plan: Plan
+    needed: pd.DataFrame
+    missing: pd.DataFrame
+    wanted: pd.DataFrame
+    unanswerable: dict[str, str]
+    gives_scores: bool
+
+    @property
+    def asked(self) -> frozenset[str]:
+        """Keys of the prompts that are sent for the first time."""
+        fresh = self.wanted[(self.wanted["candidates"] == "") | (not self.gives_scores)]
+        return frozenset(self.missing["key"]) | frozenset(fresh["key"])
+
+
 def score_model(
     engine: Backend | EnginePool,
     spec: ModelSpec,
@@ -175,36 +209,50 @@ def score_model(
     """The part of a run that needs the model: scores every prompt that is missing from the cache
     beside ``results`` and commits the rows to it."""
     suite = suites.of(benchmark)
-    plan = make_plan(askable(suite.cells(benchmark, settings), spec), engine.fingerprint)
+    whole = make_plan(askable(suite.cells(benchmark, settings), spec), engine.fingerprint)
     cache = ScoreCache(results.parent, spec.name, engine.fingerprint)
     images = Pictures(ImageReader(benchmark))
-    images.require(plan.distinct["image_id"])
+    images.require(whole.distinct["image_id"])
     with cache.exclusive():
         # the budget covers all runs on this benchmark, over all starts
         benchmark_id = str(suites.benchmark_card(benchmark)["benchmark_id"])
         engine.use_ledger(cache.folder / "spent.json", benchmark_id)
         scorer = scorer_for(engine, cache, images, spec)
-        missing = plan.distinct[
-            cache.lacks("scores", plan.distinct["key"]) & (plan.distinct["candidates"] != "")
+
+        def work(gives_scores: bool) -> _Work:
+            abilities = Abilities(gives_scores, scorer.forces_starts)
+            needed = suite.to_decode(spec, whole.cells, whole.distinct, settings, abilities)
+            plan = whole if gives_scores else whole.only(needed["key"])
+            wanted = not_generated(needed, cache.decoded())
+            missing = plan.distinct[
+                cache.lacks("scores", plan.distinct["key"])
+                & (plan.distinct["candidates"] != "")
+                & gives_scores
+            ]
+            never = _unanswerable(engine, benchmark, suite, plan, wanted)
+            missing, wanted = (rows[~rows["key"].isin(list(never))] for rows in (missing, wanted))
+            return _Work(plan, needed, missing, wanted, never, gives_scores)
+
+        todo = work(engine.gives_scores)
+        try:
+            scorer.run(todo.missing, todo.wanted, progress)
+        except NoScores:
+            if not cache.lacks("scores", whole.distinct["key"]).all():
+                raise  # the endpoint gave scores before
+            todo = work(gives_scores=False)
+            scorer.run(todo.missing, todo.wanted, progress)
+        scorer.failures += [
+            (key, NotAnswerable.kind, why) for key, why in todo.unanswerable.items()
         ]
-        needed = suite.generations_needed(plan.cells, plan.distinct, scorer.forces_starts)
-        wanted = not_generated(needed, cache.keys("generations"))
-        unanswerable = _unanswerable(engine, benchmark, suite, plan, wanted)
-        missing, wanted = (
-            rows[~rows["key"].isin(list(unanswerable))] for rows in (missing, wanted)
-        )
-        asked = frozenset(missing["key"]) | frozenset(wanted.loc[wanted["candidates"] == "", "key"])
-        scorer.run(missing, wanted, progress)
-        scorer.failures += [(key, NotAnswerable.kind, why) for key, why in unanswerable.items()]
         for kind in ("scores", "generations"):
             cache.compact(kind)
-        scored = Scored(
-            plan.cells,
-            cache.read("scores"),
-            cache.read("generations"),
-            near=TOLERANCES[spec.dtype],
+        generations = cache.read("generations").merge(
+            todo.needed[["key", "limit"]], on=["key", "limit"]
         )
-        return Scoring(plan, scored, scorer, asked)
+        scored = StoredScores(
+            todo.plan.cells, cache.read("scores"), generations, near=TOLERANCES[spec.dtype]
+        )
+        return Scoring(todo.plan, scored, scorer, todo.asked, todo.gives_scores)
 
 
 def _unanswerable(
@@ -238,6 +286,7 @@ def evaluate(
     left alone.
     """
     started = datetime.now(UTC)
+    read = _files(benchmark)
     card, suite = suites.benchmark_card(benchmark), suites.of(benchmark)
     if suite.needs_pictures and not spec.pictured:
         raise UsageError(
@@ -257,6 +306,14 @@ def evaluate(
     require_agreement(results.parent, spec.name, engine.fingerprint)
     tables = suite.tables(benchmark, scoring.scored, settings, scoring.scorer.images, progress)
     tables |= scoring.tables() | {"quarantine": read_table(benchmark, "quarantine")}
+    # prompts were read before the scoring and items after it: both must be of one build
+    if (now := _files(benchmark)) != read:
+        changed = sorted(name for name in now | read if now.get(name) != read.get(name))
+        raise InfrastructureError(
+            f"{benchmark}: built again while {spec.name} was being evaluated"
+            f" ({', '.join(changed)}); nothing is published, what is scored is kept: sdgbias"
+            f" evaluate {spec.name} --benchmark {benchmark}"
+        )
     outcome = scoring.outcome(run_id)
     config = suite.identity(settings) | suite.noted(card) | _circumstances(spec, card, scoring)
     record = _of_model(spec, engine.fingerprint) | {
@@ -280,6 +337,18 @@ def evaluate(
     return outcome
 
 
+def _files(benchmark: Path) -> dict[str, tuple[int, int, int]]:
+    """Inode, size and time of the card and the tables of questions and prompts. A build replaces
+    files, so that an old one that is open stays whole."""
+    seen = {}
+    for pattern in ("benchmark.json", "items*.parquet", "prompts*.parquet"):
+        for path in benchmark.glob(pattern):
+            with suppress(FileNotFoundError):
+                at = path.stat()
+                seen[path.name] = (at.st_ino, at.st_size, at.st_mtime_ns)
+    return seen
+
+
 def _published(results: Path, run_id: str) -> Outcome | None:
     """The outcome of a stored run, as recorded when it was computed; None if there is none."""
     if not store.has_run(results, run_id):
@@ -301,7 +370,7 @@ def _nothing_scored(
     else the first failure."""
     if failures and all(kind == NotAnswerable.kind for _, kind, _ in failures):
         return ModelError(
-            f"{spec.name}: can't be asked a single question of {benchmark}: {failures[0][2]};"
+            f"{spec.name}: can't answer any question of {benchmark}: {failures[0][2]};"
             f" take suite {suite.name} out of its options.suites in"
             f" registry/models/{spec.name}.yaml"
         )
@@ -335,6 +404,7 @@ def _circumstances(
         },
         "sdgbias": __version__,
         "unanswerable": scoring.outcome("").unanswerable,
+        "gives_scores": scoring.gives_scores,
         "synthetic": bool(card.get("synthetic", False)),
         "spec": asdict(spec),
     }

@@ -51,6 +51,7 @@ from sdgbias.errors import (
 from sdgbias.files import replacing
 from sdgbias.registry import entries, machine
 from sdgbias.registry.propose import Host
+from sdgbias.scoring import admission
 from sdgbias.scoring.probes import Probes, probes
 from sdgbias.types import ModelSpec, Prompt, ScoreBatch
 
@@ -152,7 +153,6 @@ def check(
     others: Mapping[str, ModelSpec],
     *,
     must: bool = False,
-    seed: int = 0,
     tolerance: float | None = None,
     progress: Progress = lambda what, done, total: None,
 ) -> dict[str, Any]:
@@ -160,7 +160,7 @@ def check(
     loaded here is recorded as missing, or with ``must`` raises."""
     prompts, size = found.prompts, spec.batch_size
     batched = list(range(len(prompts)))
-    shuffled = np.random.default_rng(seed).permutation(len(prompts)).tolist()
+    shuffled = np.random.default_rng(found.seed).permutation(len(prompts)).tolist()
     steps = 3 + len(others)
     progress(f"{spec.name}: probing", 0, steps)
     with _loaded(spec, root) as engine:
@@ -173,6 +173,14 @@ def check(
         progress(f"{spec.name}: probing", 3, steps)
         known = [p for p, z in zip(prompts, own.logits, strict=True) if np.isfinite(z).any()]
         noise = engine.noise(known[:NOISE_PROBES])
+        asked = None
+        if found.questions:
+            asked = admission.ask(
+                engine,
+                [q.prompt for q in found.questions],
+                [q.view for q in found.questions],
+                [q.item for q in found.questions],
+            )
     limit = within(spec.dtype, noise) if tolerance is None else tolerance
     itself = [
         _row(
@@ -222,7 +230,7 @@ def check(
         "fingerprint": fingerprint,
         "tolerance": limit,
         "noise": noise,
-        "seed": seed,
+        "seed": found.seed,
         "probes": {
             "n": len(prompts),
             "of": found.origin,
@@ -233,6 +241,7 @@ def check(
         "itself": itself,
         "against": against,
         "missing": missing,
+        **({"admission": asked.stored()} if asked else {}),
     }
 
 
@@ -382,15 +391,17 @@ def probe(
     benchmark: Path | None = None,
     n: int = PROBES,
     seed: int = 0,
+    floor: float = admission.FLOOR,
     progress: Progress = lambda what, done, total: None,
 ) -> Verdict:
-    """Loads the model and scores n prompts of a benchmark (None: of one generated for this). Never
-    raises for a fault of the model."""
+    """Loads the model, scores n prompts of a benchmark (None: of one generated for this) and asks
+    admission's questions; below ``floor`` of candidate mass it doesn't pass. Never raises for a
+    fault of the model."""
     if spec.backend not in PROBED:
         return Verdict(True, f"not probed: backend {spec.backend}")
-    found = probes(benchmark, n, seed, spec.views)
+    found = probes(benchmark, n, seed, spec.views, admission.QUESTIONS)
     try:
-        told = check(spec, root, found, {}, seed=seed, progress=progress)
+        told = check(spec, root, found, {}, progress=progress)
     except (ModelError, InfrastructureError, RegistryError) as error:
         return Verdict(False, f"{type(error).__name__}: {str(error).splitlines()[0]}")
     failed, bad = told["probes"]["failed"], [row for row in told["itself"] if not row["agrees"]]
@@ -409,10 +420,14 @@ def probe(
             " candidates",
             told,
         )
+    asked = admission.Admission(**told["admission"])
+    refused = admission.refusal(asked, spec, root, floor)
+    if refused:
+        return Verdict(False, refused, told)
     most = max(float(row["logp_max"]) for row in told["itself"])
     return Verdict(
         True,
         f"{len(found.prompts)} of {found.origin} agree alone, in batches and shuffled:"
-        f" log-probabilities to {most:.2g}",
+        f" log-probabilities to {most:.2g}; {asked.line()}",
         told,
     )

@@ -9,10 +9,13 @@ candidates agree.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import pandas as pd
 
+from sdgbias.suites.extra_prompts import CALIBRATING
+from sdgbias.suites.extra_prompts import VIEWS as EXTRA
 from sdgbias.types import IMAGE_FREE, VIEWS, ModelSpec, View
 
 _SAME = ["candidates", "image_id", "text"]
@@ -35,6 +38,13 @@ class Plan:
     def planned(self) -> int:
         return len(self.distinct)
 
+    def only(self, keys: Collection[str]) -> Plan:
+        """The part of the plan that these prompts answer."""
+        return Plan(
+            self.distinct[self.distinct["key"].isin(keys)].reset_index(drop=True),
+            self.cells[self.cells["key"].isin(keys)].reset_index(drop=True),
+        )
+
     def paper(self) -> frozenset[str]:
         """Keys of the distinct prompts of the paper's views; the others belong to extra prompts
         alone and don't enter a comparison with the paper's cells."""
@@ -44,11 +54,14 @@ class Plan:
 
 def askable(prompts: pd.DataFrame, spec: ModelSpec) -> pd.DataFrame:
     """The cells that a model can be asked: all, or for a language model those without a picture,
-    whether of the views or of extra prompts."""
+    whether of the views or of extra prompts. Extra prompts that calibrate the Full view would
+    serve nothing there."""
     if spec.pictured:
         return prompts
-    pictured = prompts["view"].isin([view for view in VIEWS if view not in IMAGE_FREE])
-    return prompts[~pictured & (prompts["image_id"] == "")].reset_index(drop=True)
+    useless = [view for view in VIEWS if view not in IMAGE_FREE]
+    useless += [view for name in CALIBRATING for view in EXTRA[name]]
+    asked = ~prompts["view"].isin(useless) & (prompts["image_id"] == "")
+    return prompts[asked].reset_index(drop=True)
 
 
 def prompt_key(fingerprint: str, candidates: str, image_id: str, text: str) -> str:

@@ -28,13 +28,25 @@ _THIRD = re.compile(r"; C\. [^\n]*(?=\n)")
 
 
 @dataclass(frozen=True)
+class Question:
+    """One prompt of an admission: the question that it belongs to, in one view."""
+
+    item: str
+    view: str
+    prompt: Prompt
+
+
+@dataclass(frozen=True)
 class Probes:
     """prompts in plan order; origin: the benchmark's id, or that they were generated for this
-    check; strata: the number of each kind."""
+    check; strata: the number of each kind; seed: of the draw; questions: for admission, each in
+    every view."""
 
     prompts: list[Prompt]
     origin: str
     strata: dict[str, int]
+    seed: int = 0
+    questions: tuple[Question, ...] = ()
 
     @property
     def digest(self) -> str:
@@ -84,13 +96,15 @@ def _with_two_options(table: pd.DataFrame) -> pd.DataFrame:
     return both.sort_values(["at"], kind="stable", ignore_index=True).drop(columns="at")
 
 
-def probes(benchmark: Path | None, n: int, seed: int, views: Sequence[str] = VIEWS) -> Probes:
+def probes(
+    benchmark: Path | None, n: int, seed: int, views: Sequence[str] = VIEWS, questions: int = 0
+) -> Probes:
     """Probes of a benchmark folder; None: of a small temporary one, generated from synthetic
-    places. ``views``: of these alone."""
+    places. ``views``: of these alone; ``questions``: how many to draw for admission."""
     if benchmark is None:
         with tempfile.TemporaryDirectory() as folder:
             _make_benchmark(Path(folder))
-            return _probes(Path(folder), n, seed, "24 synthetic places", views)
+            return _probes(Path(folder), n, seed, "24 synthetic places", views, questions)
     try:
         origin = str(
             json.loads((benchmark / "benchmark.json").read_text(encoding="utf-8"))["benchmark_id"]
@@ -100,10 +114,12 @@ def probes(benchmark: Path | None, n: int, seed: int, views: Sequence[str] = VIE
             f"{benchmark / 'benchmark.json'}: no benchmark here; build one (sdgbias build), or"
             " leave --benchmark out"
         ) from None
-    return _probes(benchmark, n, seed, origin, views)
+    return _probes(benchmark, n, seed, origin, views, questions)
 
 
-def _probes(benchmark: Path, n: int, seed: int, origin: str, views: Sequence[str]) -> Probes:
+def _probes(
+    benchmark: Path, n: int, seed: int, origin: str, views: Sequence[str], questions: int
+) -> Probes:
     cells = sdg.load_prompts(benchmark)
     cells = cells[cells["view"].isin(views)].reset_index(drop=True)
     rows = draw(make_plan(cells, "").distinct, n, seed)
@@ -111,8 +127,9 @@ def _probes(benchmark: Path, n: int, seed: int, origin: str, views: Sequence[str
         raise InputError(
             f"{benchmark}: no prompts to probe with; build the benchmark again: sdgbias build"
         )
+    asked = _draw_questions(cells, questions, seed)
     images = ImageReader(benchmark)
-    images.require(rows["image_id"])
+    images.require(pd.concat([rows["image_id"], asked["image_id"]]))
     columns = (rows[name].tolist() for name in ("text", "candidates", "image_id"))
     prompts = [
         Prompt(text, candidates, images[shown] if shown else (), shown)
@@ -125,17 +142,33 @@ def _probes(benchmark: Path, n: int, seed: int, origin: str, views: Sequence[str
         f"{kind} {'with a picture' if p.images else 'without'}"
         for kind, p in zip(kinds, prompts, strict=True)
     ]
-    return Probes(prompts, origin, {name: names.count(name) for name in sorted(set(names))})
+    columns = (asked[name].tolist() for name in ("item", "view", "text", "candidates", "image_id"))
+    whole = tuple(
+        Question(item, view, Prompt(text, candidates, images[shown] if shown else (), shown))
+        for item, view, text, candidates, shown in zip(*columns, strict=True)
+    )
+    strata = {name: names.count(name) for name in sorted(set(names))}
+    return Probes(prompts, origin, strata, seed, whole)
+
+
+def _draw_questions(cells: pd.DataFrame, n: int, seed: int) -> pd.DataFrame:
+    """n questions by the seed, each in every view under the first test that it has; n 0: none.
+    item, view, text, candidates, image_id, by picture."""
+    items = cells["task"].astype(str) + "/" + cells["item_id"].astype(str)
+    cells = cells.assign(item=items)[["item", "test", "view", "text", "candidates", "image_id"]]
+    chosen = sorted(set(items), key=lambda item: _hash(seed, item))[:n]
+    cells = cells[cells["item"].isin(chosen)].sort_values(["test", "item", "view"])
+    return cells.drop_duplicates(["item", "view"]).sort_values(["image_id", "item", "view"])
 
 
 def _make_benchmark(folder: Path) -> None:
     from sdgbias.benchmark import build
-    from sdgbias.raw.images.build import ImageSettings
+    from sdgbias.raw.images.image_store import ImageSettings
     from sdgbias.raw.synthetic import write_sample
 
     write_sample(folder / "raw", 24, 0)
     build.build_clusters(folder / "raw", folder)
     build.build_images(folder / "raw", folder, ImageSettings())
     build.build_series(folder / "raw" / "indicators", folder)
-    build.build_items(folder, 96, 48)
+    build.build_items(folder, build.Draw(96, 48))
     build.build_prompts(folder)

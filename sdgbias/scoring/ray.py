@@ -55,7 +55,7 @@ ROUNDS = (16, 1, 0, 0)
 
 
 @dataclass
-class Answer:
+class UnitResult:
     """An engine's result for one work unit: rows by kind, failures, seconds inside the engine, its
     counts; or an error."""
 
@@ -72,7 +72,7 @@ class BufferSink:
     """A Sink that buffers finished chunks until they are sent to the driver."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.answer = folder, Answer()
+        self.folder, self.answer = folder, UnitResult()
 
     def append(self, kind: str, rows: pd.DataFrame) -> None:
         self.answer.rows[kind].append(rows)
@@ -104,10 +104,10 @@ class Engine:
             "answer": [pickle.dumps(self._answer(*pickle.loads(work))) for work in batch["work"]],
         }
 
-    def _answer(self, piece: WorkUnit, images: Mapping[str, tuple[bytes, ...]]) -> Answer:
+    def _answer(self, piece: WorkUnit, images: Mapping[str, tuple[bytes, ...]]) -> UnitResult:
         if self.error:
-            return Answer(error=self.error)
-        scorer, answer = self.scorer, Answer()
+            return UnitResult(error=self.error)
+        scorer, answer = self.scorer, UnitResult()
         self.basket.answer, counted = answer, Counter(scorer.backend.counts)
         scorer.images, scorer.failures, scorer.seconds = images, answer.failures, 0.0
         try:
@@ -125,9 +125,9 @@ class Engine:
         return answer
 
 
-class Cluster(EnginePool):
+class RayCluster(EnginePool):
     """The engines of one model on a cluster; has the identity attributes of a backend and the run
-    attributes of a Scorer (scorer.Run).
+    attributes of a Scorer (scorer.PlanScorer).
 
     ``most``: engines at most (None: as many as fit). Raises UsageError without Ray,
     InfrastructureError when the cluster doesn't answer or no node has room for an engine, and the
@@ -160,7 +160,7 @@ class Cluster(EnginePool):
             self.ray.shutdown()
             raise
 
-    def __enter__(self) -> Cluster:
+    def __enter__(self) -> RayCluster:
         return self
 
     def __exit__(
@@ -174,7 +174,7 @@ class Cluster(EnginePool):
     def close(self) -> None:
         self.ray.shutdown()
 
-    def scorer(self, cache: ScoreCache, images: Mapping[str, tuple[bytes, ...]]) -> Cluster:
+    def scorer(self, cache: ScoreCache, images: Mapping[str, tuple[bytes, ...]]) -> RayCluster:
         """Itself, as the scorer of a run over this cache."""
         self.cache, self.images = cache, images
         return self
@@ -215,13 +215,13 @@ class Cluster(EnginePool):
             )
         else:
             self.failures += [
-                (key, "EngineDied", "every engine that was asked ended on this prompt")
+                (key, "EngineDied", "every engine that scored this prompt ended")
                 for key in rest.prompts()
             ]
         self.failures.sort()
         tally.left([])
 
-    def _commit(self, answer: Answer) -> None:
+    def _commit(self, answer: UnitResult) -> None:
         for kind, rows in answer.rows.items():
             if rows:
                 self.cache.append(kind, pd.concat(rows, ignore_index=True))
@@ -231,7 +231,9 @@ class Cluster(EnginePool):
         self.seconds += answer.seconds
         self.counts.update(answer.counts)
 
-    def _stream(self, pieces: Mapping[int, WorkUnit], ahead: int) -> Iterator[tuple[int, Answer]]:
+    def _stream(
+        self, pieces: Mapping[int, WorkUnit], ahead: int
+    ) -> Iterator[tuple[int, UnitResult]]:
         """(number, answer) of the work units as they arrive; units that were lost with their engine
         are missing. ``ahead``: most units in flight per actor."""
         import ray.data

@@ -36,6 +36,7 @@ from sdgbias.errors import (
     Hung,
     InputError,
     ModelError,
+    NoScores,
     OutOfMemory,
     StoreError,
 )
@@ -60,9 +61,9 @@ class Sink(Protocol):
     def append(self, kind: str, rows: pd.DataFrame) -> None: ...
 
 
-class Run(Protocol):
-    """Scores a plan: a Scorer here, workers.WorkerPool in several processes, ray.Cluster on several
-    machines."""
+class PlanScorer(Protocol):
+    """Scores a plan: a Scorer here, workers.WorkerPool in several processes, ray.RayCluster on
+    several machines."""
 
     failures: list[tuple[str, str, str]]
     seconds: float
@@ -76,7 +77,7 @@ class EnginePool(Loaded, ABC):
     """Engines in other processes; the pool provides the scorer."""
 
     @abstractmethod
-    def scorer(self, cache: ScoreCache, images: Mapping[str, tuple[bytes, ...]]) -> Run: ...
+    def scorer(self, cache: ScoreCache, images: Mapping[str, tuple[bytes, ...]]) -> PlanScorer: ...
 
 
 def scorer_for(
@@ -84,7 +85,7 @@ def scorer_for(
     cache: ScoreCache,
     images: Mapping[str, tuple[bytes, ...]],
     spec: ModelSpec,
-) -> Run:
+) -> PlanScorer:
     if isinstance(engine, EnginePool):
         return engine.scorer(cache, images)
     return Scorer(engine, cache, images, spec)
@@ -136,7 +137,7 @@ class Scorer:
         try:
             with self.watchdog.watching(rows["key"].tolist()):
                 return [work(rows)]
-        except (InputError, StoreError):
+        except (InputError, NoScores, StoreError):
             raise
         except Exception as error:
             if len(rows) > 1:
@@ -226,21 +227,24 @@ class Scorer:
     def _generate_batch(self, rows: pd.DataFrame) -> pd.DataFrame:
         """Free answers, and for Full prompts the answer after each forced digit (with the free
         answer's sign)."""
-        limit = self.spec.max_new_tokens
-        answers: list[tuple[str, str, str]] = []
-        for forced, part in rows.groupby("forced", sort=True):
+        answers: list[tuple[str, str, str, int, bool]] = []
+        for (forced, limit), part in rows.groupby(["forced", "limit"], sort=True):
+            limit = int(limit)
             prompts = self.prompts(part)
             starts = ["", *DIGITS] if forced and self.forces_starts else [""]
-            texts = self.backend.generate(prompts, starts, limit)
-            for key, prompt, said in zip(part["key"], prompts, texts, strict=True):
-                answers += [(key, start, text) for start, text in zip(starts, said, strict=True)]
-                if forced and self.forces_starts and said[0].lstrip().startswith("-"):
+            found = self.backend.generate(prompts, starts, limit)
+            for i, (key, prompt) in enumerate(zip(part["key"], prompts, strict=True)):
+                texts = found.texts[i]
+                for start, text, cut in zip(starts, texts, found.truncated[i], strict=True):
+                    answers.append((key, start, text, limit, cut))
+                if forced and self.forces_starts and texts[0].lstrip().startswith("-"):
                     signed = [f"-{d}" for d in DIGITS]
-                    again = self.backend.generate([prompt], signed, limit)[0]
-                    answers += [
-                        (key, start, text) for start, text in zip(signed, again, strict=True)
-                    ]
-        return pd.DataFrame(answers, columns=["key", "start", "text"])
+                    again = self.backend.generate([prompt], signed, limit)
+                    for start, text, cut in zip(
+                        signed, again.texts[0], again.truncated[0], strict=True
+                    ):
+                        answers.append((key, start, text, limit, cut))
+        return pd.DataFrame(answers, columns=["key", "start", "text", "limit", "truncated"])
 
 
 class Watchdog:
@@ -344,13 +348,15 @@ def timeout(spec: ModelSpec) -> float:
     return float(value)
 
 
-def not_generated(rows: pd.DataFrame, decoded: pd.Series) -> pd.DataFrame:
-    """The ``rows`` (key, forced) with answers missing from ``decoded``, the keys of the existing
-    answers."""
+def not_generated(rows: pd.DataFrame, decoded: pd.DataFrame) -> pd.DataFrame:
+    """The ``rows`` (key, forced, limit) with answers missing from ``decoded``, key and limit of the
+    existing ones."""
     if rows.empty:
         return rows
-    have = rows["key"].map(decoded.value_counts()).fillna(0)
-    return rows[have < np.where(rows["forced"], 1 + len(DIGITS), 1)]
+    have = decoded.value_counts(["key", "limit"]).reindex(
+        pd.MultiIndex.from_frame(rows[["key", "limit"]]), fill_value=0
+    )
+    return rows[have.to_numpy() < np.where(rows["forced"], 1 + len(DIGITS), 1)]
 
 
 @dataclass(frozen=True)

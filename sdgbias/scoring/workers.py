@@ -169,8 +169,8 @@ class Worker:
 
 class WorkerPool(EnginePool):
     """N engines of one model. Has the identity attributes of a backend (`fingerprint`, `counts`)
-    and the run attributes of a Scorer (scorer.Run); `seconds`: inside all engines together. The
-    first engine is loaded at once, the others when there is work."""
+    and the run attributes of a Scorer (scorer.PlanScorer); `seconds`: inside all engines together.
+    The first engine is loaded at once, the others when there is work."""
 
     def __init__(
         self, spec: ModelSpec, root: Path, benchmark: Path, results: Path, size: int
@@ -355,9 +355,7 @@ class WorkerPool(EnginePool):
 def unfinished(piece: WorkUnit, cache: ScoreCache) -> WorkUnit:
     """The part of a work unit that isn't in the cache yet."""
     scores = piece.score["key"][cache.lacks("scores", piece.score["key"])]
-    return piece.only(
-        set(scores), set(not_generated(piece.decode, cache.keys("generations"))["key"])
-    )
+    return piece.only(set(scores), set(not_generated(piece.decode, cache.decoded())["key"]))
 
 
 def _end(worker: Worker) -> str:

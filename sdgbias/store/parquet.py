@@ -131,7 +131,7 @@ def write(results: Path, run_id: str, table: str, rows: pa.Table) -> RunTable:
             part.rename(final)
     except OSError as error:
         part.unlink(missing_ok=True)
-        why = _WHY.get(error.errno or 0, f"{error.strerror or error}; mend it")
+        why = _WHY.get(error.errno or 0, f"{error.strerror or error}; fix it")
         kind = DiskFull if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else StoreError
         raise kind(
             f"can't write {folder}: {why}, then run this again (the results are as before)"

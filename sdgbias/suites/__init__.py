@@ -84,8 +84,9 @@ def named(name: str) -> Suite:
         SUITES[sdg.NAME],
         name=name,
         title=name,
-        cluster_unit="cluster",
+        cluster_unit="its column cluster_by",
         signatures=False,
+        custom=True,
         docs="",
     )
 

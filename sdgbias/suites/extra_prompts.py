@@ -78,6 +78,8 @@ VIEWS: dict[str, tuple[str, ...]] = {
     "paraphrases": paraphrases.VIEWS,
 }
 CHEAP = ("table_j", "content_free", "random_words")
+#: Passes that serve methods on the Full view alone.
+CALIBRATING = ("content_free", "random_words")
 COSTLY = ("noise", "icd", "perm", "pride", "blank")
 #: The prompts needed by the paper's methods and tables. `paraphrases` is included only if named.
 BUNDLES = {"none": (), "cheap": CHEAP, "costly": COSTLY, "all": CHEAP + COSTLY}

@@ -19,22 +19,30 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from sdgbias.benchmark.people_items import ATTRIBUTES, CHOICE, CHOICES, view_cells
+from sdgbias.benchmark.people_items import ATTRIBUTES, CHOICE, CHOICES, DIRECT, view_cells
 from sdgbias.errors import InputError
 from sdgbias.methods import stats
+from sdgbias.methods.answers import TRUNCATED
 from sdgbias.methods.labels import OPTIONS, Label, LetterGrams, TextEncoder, encode
 from sdgbias.raw.facet import CLASSES, GROUPS, SPELLINGS
 from sdgbias.suites import facet_groups
 from sdgbias.suites.sdg import read_table
-from sdgbias.suites.suite import EvalSettings, Images, Progress, Scored, Suite
+from sdgbias.suites.suite import (
+    Abilities,
+    EvalSettings,
+    Images,
+    Progress,
+    StoredScores,
+    Suite,
+)
 from sdgbias.types import FACET, View
 
 NAME = FACET
 #: Bumped when the processing of answers changes (parsing an answer by form, a metric), so that
 #: older runs are recomputed.
-ANALYSIS = "3"
+ANALYSIS = "4"
 #: Why an engine can't answer a prompt.
-BEYOND = "the right answer is none that this model can say"
+BEYOND = "the right answer is not among those this model can give"
 LETTERS = "".join(OPTIONS)
 ANSWERS = list(OPTIONS.values())
 #: Pictures kept beside the results for the report's examples, and their longer side.
@@ -42,6 +50,7 @@ PREVIEWS, PREVIEW_SIDE = 60, 320
 _RATES: dict[str, Callable[[pd.DataFrame], ArrayLike]] = {
     "unparsed_rate": lambda f: f["how"].isin(["unparsed", "empty", "several"]).to_numpy(),
     "refusal_rate": lambda f: (f["how"] == "refusal").to_numpy(),
+    "truncated_rate": lambda f: (f["how"] == TRUNCATED).to_numpy(),
 }
 
 
@@ -69,12 +78,16 @@ def load_prompts(benchmark: Path) -> pd.DataFrame:
 
 
 def generations_needed(
-    cells: pd.DataFrame, distinct: pd.DataFrame, can_force: bool = True
+    cells: pd.DataFrame,
+    distinct: pd.DataFrame,
+    settings: EvalSettings = EvalSettings(),
+    abilities: Abilities = Abilities(),
 ) -> pd.DataFrame:
-    """The ``distinct`` prompts that are answered freely, with column forced: all that show a
-    picture, none of them forced."""
-    full = set(cells.loc[cells["view"] == View.FULL.value, "key"])
-    return distinct[distinct["key"].isin(full)].assign(forced=False)
+    """The ``distinct`` prompts that are answered freely, with columns task and forced: all that
+    show a picture, none of them forced."""
+    tasks = cells[cells["view"] == View.FULL.value].drop_duplicates("key").set_index("key")["task"]
+    rows = distinct[distinct["key"].isin(tasks.index)]
+    return rows.assign(task=rows["key"].map(tasks), forced=False)
 
 
 def beyond(benchmark: Path, asked: pd.DataFrame, names: Collection[str]) -> list[str]:
@@ -117,26 +130,32 @@ def read(
     )
 
 
-def answers(scored: Scored, encoder: TextEncoder | None = None) -> pd.DataFrame:
+def answers(scored: StoredScores, encoder: TextEncoder | None = None) -> pd.DataFrame:
     """task, item_id, test, view, text, label, how, similarity: every free answer with its label.
     ``encoder``: default the packaged one."""
     encoder = encoder or LetterGrams()
     cells = scored.cells[scored.cells["view"] == "full"]
-    said = scored.generations[scored.generations["start"] == ""].set_index("key")["text"]
+    said = scored.generations[scored.generations["start"] == ""].set_index("key")
     cells = cells[cells["key"].isin(said.index)]
     blocks = []
     for test, part in cells.groupby("test", sort=True):
-        texts = said.reindex(part["key"]).to_numpy(dtype=object)
+        answer = said.loc[part["key"]]
+        texts = answer["text"].to_numpy(dtype=object)
         found = read(list(texts), str(test), encoder)
         block = part[["task", "item_id", "test", "view"]].assign(
-            text=texts, label=[x.name for x in found], how=[x.how for x in found]
+            text=texts,
+            label=[x.name for x in found],
+            how=[
+                TRUNCATED if cut and not x.name and x.how != "refusal" else x.how
+                for x, cut in zip(found, answer["truncated"], strict=True)
+            ],
         )
         blocks.append(block.assign(similarity=[x.similarity for x in found]))
     columns = ["task", "item_id", "test", "view", "text", "label", "how", "similarity"]
     return pd.concat(blocks, ignore_index=True) if blocks else pd.DataFrame(columns=columns)
 
 
-def choices(scored: Scored) -> pd.DataFrame:
+def choices(scored: StoredScores) -> pd.DataFrame:
     """task, item_id, test, method, label of the first token's candidates: full_argmax and q_only.
     Ties go to the earlier letter."""
     cells = scored.cells[scored.cells["task"] == CHOICE].merge(
@@ -172,12 +191,16 @@ def metric_rows(
     items: pd.DataFrame, table: pd.DataFrame, *, draws: int = 2_000, seed: int = 0
 ) -> pd.DataFrame:
     """task, test, method, pillar (the group), indicator (the class), metric, value, n, ci_low,
-    ci_high, clusters (pictures, 0 where none are counted), note."""
+    ci_high, clusters (pictures, without a picture distinct prompts; 0 where none are counted),
+    note."""
     known = table.merge(items.drop(columns=["split"]), on="item_id")
     rows: list[tuple[object, ...]] = []
     for (task, test, method), part in known.groupby(["task", "test", "method"], sort=True):
+        unit = "pictures"
+        if method == View.Q_ONLY.value:  # one answer for all pictures of a class
+            part, unit = part.assign(image_id=part["asked"]), "prompts"
         for pillar, indicator, metric, e in _cell_rows(part, str(test), str(method), draws, seed):
-            note = "too few pictures" if e.too_few else ""
+            note = f"too few {unit}" if e.too_few else ""
             numbers = (e.value, e.n, e.low, e.high, e.clusters, note)
             rows.append((task, test, method, pillar, indicator, metric, *numbers))
     columns = ["task", "test", "method", *facet_groups.ROW, "clusters", "note"]
@@ -237,7 +260,7 @@ def previews(items: pd.DataFrame, images: Mapping[str, tuple[bytes, ...]]) -> pd
 
 def tables(
     benchmark: Path,
-    scored: Scored,
+    scored: StoredScores,
     *,
     seed: int = 0,
     encoder: TextEncoder | None = None,
@@ -267,7 +290,11 @@ def _unanswerable(benchmark: Path, wanted: pd.DataFrame, names: Collection[str])
 
 
 def _tables(
-    benchmark: Path, scored: Scored, settings: EvalSettings, images: Images, progress: Progress
+    benchmark: Path,
+    scored: StoredScores,
+    settings: EvalSettings,
+    images: Images,
+    progress: Progress,
 ) -> dict[str, pd.DataFrame]:
     return tables(benchmark, scored, seed=settings.seed, images=images)
 
@@ -280,6 +307,7 @@ SUITE = Suite(
     identity=identity,
     cells=lambda benchmark, settings: load_prompts(benchmark),
     generations_needed=generations_needed,
+    answer_kinds={DIRECT: "people", CHOICE: "people"},
     tables=_tables,
     unanswerable=_unanswerable,
     noted=lambda card: {"unknown_because": card.get("unknown_because", {})},

@@ -36,7 +36,7 @@ def difference(a: stats.Estimate, b: stats.Estimate) -> stats.Estimate:
     """
     low = a.value - b.value - ((a.value - a.low) ** 2 + (b.high - b.value) ** 2) ** 0.5
     high = a.value - b.value + ((a.high - a.value) ** 2 + (b.value - b.low) ** 2) ** 0.5
-    return stats.Estimate(a.value - b.value, min(a.n, b.n), low, high)
+    return stats.Estimate(a.value - b.value, min(a.n, b.n), low, high, min(a.clusters, b.clusters))
 
 
 def _share(hits: np.ndarray, place: np.ndarray, smallest: int) -> stats.Estimate:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,12 +22,12 @@ from sdgbias.benchmark.prompts import option_letters, view_cells
 from sdgbias.errors import InputError
 from sdgbias.methods import metrics, stats
 from sdgbias.raw.images.composite import open_picture
-from sdgbias.suites import sdg, sdg_tables
-from sdgbias.suites.suite import EvalSettings, Images, Progress, Scored, Suite
+from sdgbias.suites import sdg, sdg_metrics, sdg_tables
+from sdgbias.suites.suite import EvalSettings, Images, Progress, StoredScores, Suite
 from sdgbias.types import OPTION_LETTERS, ContextTest, Task, View
 
 #: Bumped when the processing of answers changes, so that older runs are recomputed.
-ANALYSIS = "1"
+ANALYSIS = "2"
 #: Field ``kind`` of a benchmark's card.
 KIND = "own"
 PREVIEW_SIDE = 448
@@ -42,6 +42,8 @@ _ROW = [
     "n",
     "ci_low",
     "ci_high",
+    "clusters",
+    "note",
 ]
 
 
@@ -77,7 +79,11 @@ def identity(settings: EvalSettings) -> dict[str, object]:
 
 
 def tables(
-    benchmark: Path, scored: Scored, settings: EvalSettings, images: Images, progress: Progress
+    benchmark: Path,
+    scored: StoredScores,
+    settings: EvalSettings,
+    images: Images,
+    progress: Progress,
 ) -> dict[str, pd.DataFrame]:
     """The rows of every store table for one run, except scores and failures. Raises InputError
     where no answer was scored, GateError where the predictions break a rule."""
@@ -86,10 +92,7 @@ def tables(
     summary = sdg.summarise(
         {Task.MCQ: items},
         scored,
-        draws=settings.draws,
-        seed=settings.seed,
-        numerics=settings.numerics,
-        search=settings.search,
+        settings,
     )
     progress("tuning CADE", 1, 1)
     answers, found = summary.predictions, summary.metrics
@@ -122,7 +125,7 @@ def _no_numbers() -> pd.DataFrame:
 
 def item_cards(items: pd.DataFrame, benchmark: Path) -> pd.DataFrame:
     """The stored fields of a question, in the columns of the first suite; unused columns stay
-    empty."""
+    empty. source_id: its id in the author's table; groups: its levels, as JSON."""
     letters = option_letters(items)
     options = items[[f"option_{c.lower()}" for c in letters]].to_numpy(dtype=object)
     test = ContextTest.T1 if (items["context"] != "").any() else ContextTest.T5
@@ -136,6 +139,8 @@ def item_cards(items: pd.DataFrame, benchmark: Path) -> pd.DataFrame:
         tolerance=np.nan,
         target="",
         indicator_title=title,
+        source_id=items["own_id"],
+        groups=items["groups"],
         context=[json.dumps({test.value: text}, ensure_ascii=False) for text in items["context"]],
         **dict.fromkeys(("country", "urban", "wealth", "unit", "pillar", "indicator"), ""),
     )
@@ -153,18 +158,27 @@ def preview(picture: bytes) -> bytes:
 
 
 def metric_rows(
-    items: pd.DataFrame, answers: pd.DataFrame, scored: Scored, *, draws: int = 2_000, seed: int = 0
+    items: pd.DataFrame,
+    answers: pd.DataFrame,
+    scored: StoredScores,
+    *,
+    draws: int = 2_000,
+    seed: int = 0,
 ) -> pd.DataFrame:
     """Rows in addition to the first suite's: letters (share_A: how often a letter is chosen,
     recall_A: how often it is chosen where it is right), and by group
     accuracy (pillar ``colour=red``) and its disparity (pillar ``colour:max-min``). Split test; test
-    'all' is the suite's one test."""
+    'all' is the suite's one test. Where a view shows no picture, questions may share a prompt: the
+    interval is the wider of that over clusters and that over distinct prompts."""
     gold = items[["item_id", "cluster_id", "answer", "groups"]]
     known = answers[answers["split"] == "test"].merge(gold, on="item_id")
+    shown = scored.cells[["item_id", "view", "key"]].rename(columns={"view": "method"})
+    known = known.merge(shown, on=["item_id", "method"], how="left")
     groups = pd.DataFrame([json.loads(text) for text in known["groups"]], index=known.index)
     rows: list[tuple[object, ...]] = []
     for (task, test, method), part in known.groupby(["task", "test", "method"], sort=True):
-        place = stats.codes(part["cluster_id"].to_numpy(dtype=str))[0]
+        columns = ("cluster_id", "key") if method in sdg_metrics.IMAGE_FREE else ("cluster_id",)
+        place = [stats.codes(part[name].to_numpy(dtype=str))[0] for name in columns]
         found = [("all", "all", name, e) for name, e in _letters(part, place)]
         for name in groups.columns:
             level = groups.loc[part.index, name].to_numpy(dtype=str)
@@ -174,38 +188,57 @@ def metric_rows(
             ]
         for at in (str(test), "all"):
             rows += [
-                (task, at, method, pillar, indicator, metric, e.value, e.n, e.low, e.high)
+                (task, at, method, pillar, indicator, metric, *_numbers(e))
                 for pillar, indicator, metric, e in found
             ]
     return pd.DataFrame(rows, columns=_ROW)
 
 
-def _letters(part: pd.DataFrame, place: np.ndarray) -> Iterator[tuple[str, stats.Estimate]]:
+def _numbers(e: stats.Estimate) -> tuple[object, ...]:
+    note = f"{e.clusters} clusters: too few for an interval" if e.too_few else ""
+    return e.value, e.n, e.low, e.high, e.clusters, note
+
+
+def _share(values: np.ndarray, units: Sequence[np.ndarray]) -> stats.Estimate:
+    return stats.widest([stats.share(values, unit) for unit in units])
+
+
+def _letters(
+    part: pd.DataFrame, place: Sequence[np.ndarray]
+) -> Iterator[tuple[str, stats.Estimate]]:
     """Metrics of the letters of one method."""
     gold, said = part["answer"].to_numpy(dtype=str), part["pred"].to_numpy(dtype=str)
     for letter in sorted(set(gold) | set(said)):
-        yield f"share_{letter}", stats.share(said == letter, place)
+        yield f"share_{letter}", _share(said == letter, place)
         right = gold == letter
         if right.any():
-            yield f"recall_{letter}", stats.share(said[right] == letter, place[right])
+            yield f"recall_{letter}", _share(said[right] == letter, [u[right] for u in place])
 
 
 def _by_group(
-    name: str, level: np.ndarray, part: pd.DataFrame, place: np.ndarray, draws: int, seed: int
+    name: str,
+    level: np.ndarray,
+    part: pd.DataFrame,
+    place: Sequence[np.ndarray],
+    draws: int,
+    seed: int,
 ) -> Iterator[tuple[str, str, stats.Estimate]]:
     """(pillar, metric, estimate) of one group column: accuracy of each level, and the difference
     between the best and the worst known levels of at least ``stats.SMALLEST`` questions."""
     hits = part["correct"].to_numpy(dtype=float)
     for each in sorted(set(level)):
         mine = level == each
-        e = stats.share(hits[mine], place[mine])
+        e = _share(hits[mine], [unit[mine] for unit in place])
         small = mine.sum() < stats.SMALLEST
         unknown = stats.Estimate(float("nan"), int(mine.sum()), float("nan"), float("nan"))
         yield f"{name}={each}", "accuracy", unknown if small else e
     rows = level != UNKNOWN
     if len(set(level[rows])) > 1:
-        means = stats.group_means(hits[rows], level[rows], place[rows], draws=draws, seed=seed)
-        yield f"{name}:max-min", "disparity", stats.disparity(means, metrics.max_min).estimate()
+        found = []
+        for unit in place:
+            means = stats.group_means(hits[rows], level[rows], unit[rows], draws=draws, seed=seed)
+            found.append(stats.disparity(means, metrics.max_min).estimate())
+        yield f"{name}:max-min", "disparity", stats.widest(found)
 
 
 def noted(card: Mapping[str, object]) -> dict[str, object]:
@@ -225,6 +258,8 @@ def suite(benchmark: Path, card: Mapping[str, object]) -> Suite:
         identity=identity,
         cells=lambda folder, settings: load_prompts(folder),
         generations_needed=sdg.generations_needed,
+        answer_kinds={Task.MCQ.value: "mcq"},
         tables=tables,
         noted=noted,
+        custom=True,
     )

@@ -61,7 +61,7 @@ def texts(items: pd.DataFrame, rows: pd.DataFrame) -> Iterator[tuple[str, pd.Dat
     if len(rows) and not use.any():
         raise InputError(
             "prompts: no question of this benchmark is worded as in indicators.yaml, so that"
-            " paraphrases can't be asked; leave the pass out: --passes cheap"
+            " paraphrases can't be scored; leave the pass out: --passes cheap"
         )
     rows, own = rows[use], own[use]
     for k, view in enumerate(VIEWS):

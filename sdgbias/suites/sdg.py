@@ -7,7 +7,7 @@ every array the N rows are the items sorted by item_id and the K columns their c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,22 +18,22 @@ import pandas as pd
 from sdgbias.benchmark.prompts import view_cells
 from sdgbias.errors import InputError
 from sdgbias.methods import metrics, stats
-from sdgbias.methods.answers import parse_number, with_first_digit
+from sdgbias.methods.answers import TRUNCATED, parse_number, read_letter, with_first_digit
 from sdgbias.methods.bounds import between, fill
-from sdgbias.methods.cade import Numerics, argmax_view, decide, streams
+from sdgbias.methods.cade import Form, argmax_view, decide, streams
 from sdgbias.methods.protocol import constants
 from sdgbias.suites import sdg_censoring
 from sdgbias.suites.sdg_metrics import candidates, metric_rows, present_options
-from sdgbias.suites.suite import EvalSettings, Scored
-from sdgbias.types import DIGITS, OPTION_LETTERS, SDG, TESTS, ContextTest, Task, View
+from sdgbias.suites.suite import Abilities, EvalSettings, StoredScores
+from sdgbias.types import DIGITS, GENERATED, OPTION_LETTERS, SDG, TESTS, ContextTest, Task, View
 
 if TYPE_CHECKING:
-    from sdgbias.methods.search import Kind, SearchResult
+    from sdgbias.methods.search import SearchResult
 
 NAME = SDG
 #: Bumped when the processing of scores changes (parsing an answer, a metric), so that older runs
 #: are recomputed.
-ANALYSIS = "3"
+ANALYSIS = "4"
 _ITEM = ("item_id", "cluster_id", "pillar", "indicator", "answer", "split")
 #: Columns required to build prompts and compute results.
 _NEEDED = {
@@ -56,6 +56,7 @@ def identity(settings: EvalSettings) -> dict[str, object]:
         "mode": settings.mode,
         "passes": list(settings.passes),
         "search": settings.search,
+        "generated": settings.generated,
         "analysis": ANALYSIS,
         **constants(),
         "confidence": stats.LEVEL,
@@ -76,18 +77,51 @@ def load_prompts(benchmark: Path) -> pd.DataFrame:
 
 
 def generations_needed(
-    cells: pd.DataFrame, distinct: pd.DataFrame, can_force: bool = True
+    cells: pd.DataFrame,
+    distinct: pd.DataFrame,
+    settings: EvalSettings = EvalSettings(),
+    abilities: Abilities = Abilities(),
 ) -> pd.DataFrame:
-    """The ``distinct`` prompts whose number is decoded, with column forced: every regression prompt
-    of the paper's views, the Full ones (T2, T5) once for each first digit, where the engine can
-    force a start."""
-    numbers = cells[
-        (cells["task"] == Task.REGRESSION.value) & cells["view"].isin([view.value for view in View])
-    ]
-    full = set(numbers.loc[numbers["view"] == View.FULL.value, "key"])
-    rows = distinct[distinct["key"].isin(set(numbers["key"]))].copy()
-    rows["forced"] = rows["key"].isin(full) & can_force
-    return rows
+    """The ``distinct`` prompts that are decoded, with columns task and forced.
+
+    Regression: every prompt of the paper's views, the Full ones (T2, T5) once for each first digit,
+    where the engine can force a start. Multiple choice: settings.generated. A model without scores
+    is asked as the papers asked closed models: Full only, at all tests, or all views where
+    settings.generated says so; no digit is forced, because CADE can't choose one.
+    """
+    scores, wanted = abilities.gives_scores, settings.generated
+    full = cells["view"] == richest_view(cells)
+    every = cells["view"].isin([view.value for view in View])
+    at_t1 = cells["test"].isin([ContextTest.T1.value, *_only_test(cells)])
+    numbers = (cells["task"] == Task.REGRESSION.value) & (
+        every if scores or wanted == "views" else full
+    )
+    letters = (cells["task"] == Task.MCQ.value) & {
+        "T1": full & (at_t1 | (not scores)),
+        "all": full,
+        "views": every,
+        "none": full & (not scores),
+    }[wanted]
+    tasks = cells[numbers | letters].drop_duplicates("key").set_index("key")["task"]
+    forced = set(cells.loc[numbers & (cells["view"] == View.FULL.value), "key"])
+    rows = distinct[distinct["key"].isin(tasks.index)]
+    return rows.assign(
+        task=rows["key"].map(tasks),
+        forced=rows["key"].isin(forced) & abilities.forces_starts & scores,
+    )
+
+
+def richest_view(cells: pd.DataFrame) -> str:
+    """The view that shows most of a question: Full, or less where a suite has no pictures."""
+    asked = set(cells["view"])
+    order = (View.FULL, View.IMG_Q, View.CTX_Q, View.Q_ONLY)
+    return next((view.value for view in order if view.value in asked), View.FULL.value)
+
+
+def _only_test(cells: pd.DataFrame) -> list[str]:
+    """The test of a suite that has just one (custom questions without contexts)."""
+    tests = cells["test"].unique()
+    return list(tests) if len(tests) == 1 else []
 
 
 def read_table(benchmark: Path, name: str) -> pd.DataFrame:
@@ -114,16 +148,18 @@ def read_table(benchmark: Path, name: str) -> pd.DataFrame:
 @dataclass(frozen=True)
 class TestResult:
     """One task under one context test: logits (N, K) per view, present (N, K), choice (N,) per
-    method, and for regression value (N,) per method; CADE's confidence, divergence and gate (N,);
-    the search that tuned it (None without val rows); the uncertainty due to withheld scores
-    (`sdg_censoring.judged`, None where every score of the task is exact)."""
+    method, and for regression value (N,) per method; how (N,) each generated answer was read (''
+    where none was generated; 'number', 'option', or why it holds none: methods/answers.py); CADE's
+    confidence, divergence and gate (N,); the search that tuned it (None without val rows); the
+    uncertainty due to withheld scores (`sdg_censoring.judged`, None where every score of the task
+    is exact)."""
 
     test: ContextTest
     logits: Mapping[View, np.ndarray]
     present: np.ndarray
     choice: Mapping[str, np.ndarray]
     value: Mapping[str, np.ndarray]
-    unparsed: Mapping[str, np.ndarray]
+    how: Mapping[str, np.ndarray]
     confidence: np.ndarray
     divergence: np.ndarray
     kept: np.ndarray
@@ -132,7 +168,7 @@ class TestResult:
 
 
 def view_logits(
-    scored: Scored, items: pd.DataFrame, task: Task, test: ContextTest, view: View
+    scored: StoredScores, items: pd.DataFrame, task: Task, test: ContextTest, view: View
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(keys (N,), logits (N, K), upper (N, K)) of one view x test; NaN where the item lacks the
     candidate or has no score (yet). logits are -inf where a score is withheld; upper is an upper
@@ -149,7 +185,7 @@ def view_logits(
     return keys.to_numpy(dtype=object), logits, upper
 
 
-def _bounded(scored: Scored, task: Task) -> bool:
+def _bounded(scored: StoredScores, task: Task) -> bool:
     """Whether any score of a task is known by its bound only."""
     bounded = scored.scores.loc[scored.scores["upper"].notna(), "key"]
     if bounded.empty:
@@ -166,15 +202,21 @@ def gold_index(items: pd.DataFrame) -> np.ndarray:
     )
 
 
-def _spoken(scored: Scored) -> dict[tuple[str, str], str]:
+def _spoken(scored: StoredScores) -> dict[tuple[str, str], str]:
     g = scored.generations
     return dict(zip(zip(g["key"], g["start"], strict=True), g["text"], strict=True))
 
 
+def _truncated(scored: StoredScores) -> frozenset[str]:
+    """Keys of the prompts whose free answer the limit of tokens ended."""
+    g = scored.generations
+    return frozenset(g.loc[(g["start"] == "") & g["truncated"].astype(bool), "key"])
+
+
 def _free_values(
-    keys: np.ndarray, spoken: Mapping[tuple[str, str], str]
+    keys: np.ndarray, spoken: Mapping[tuple[str, str], str], cut: Collection[str] = ()
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(values (N,), unparsed (N,)) of freely generated numbers; an answer without a number is 0.0
+    """(values (N,), how (N,)) of freely generated numbers; an answer without a number is 0.0
     (reference) and counted."""
     texts = [spoken.get((key, "")) if isinstance(key, str) else None for key in keys]
     numbers = [None if t is None else parse_number(t) for t in texts]
@@ -182,9 +224,29 @@ def _free_values(
         np.nan if t is None else (0.0 if n is None else n)
         for t, n in zip(texts, numbers, strict=True)
     ]
-    return np.array(values, dtype=float), np.array(
-        [t is not None and n is None for t, n in zip(texts, numbers, strict=True)], dtype=bool
-    )
+    how = [
+        "" if t is None else "number" if n is not None else TRUNCATED if key in cut else "unparsed"
+        for key, t, n in zip(keys, texts, numbers, strict=True)
+    ]
+    return np.array(values, dtype=float), np.array(how, dtype=object)
+
+
+def generated_letters(
+    keys: np.ndarray, valid: Sequence[str], scored: StoredScores
+) -> tuple[np.ndarray, np.ndarray]:
+    """(choice (N,), how (N,)) of generated multiple-choice answers; ``valid``: the letters of each
+    item's options. choice is -1 where the answer states no letter (how says why) or none was
+    generated (how is '')."""
+    spoken, cut = _spoken(scored), _truncated(scored)
+    choice = np.full(len(keys), -1, dtype=np.int64)
+    how = np.full(len(keys), "", dtype=object)
+    for i, (key, letters) in enumerate(zip(keys, valid, strict=True)):
+        text = spoken.get((key, "")) if isinstance(key, str) else None
+        if text is None:
+            continue
+        letter, how[i] = read_letter(text, letters, key in cut)
+        choice[i] = letters.index(letter) if letter else -1
+    return choice, how
 
 
 def digit_values(
@@ -210,21 +272,21 @@ def digit_values(
     return values, unparsed
 
 
-def decoded_numbers(items: pd.DataFrame, scored: Scored, mode: str) -> pd.DataFrame:
+def decoded_numbers(items: pd.DataFrame, scored: StoredScores, mode: str) -> pd.DataFrame:
     """Regression: item_id, test, view, free, parsed, and by_digit (10 numbers, Full only) of every
     decoded answer."""
     spoken, blocks = _spoken(scored), []
     for test in TESTS[Task.REGRESSION] if len(items) else ():
         for view in View:
             keys = view_logits(scored, items, Task.REGRESSION, test, view)[0]
-            free, unparsed = _free_values(keys, spoken)
+            free, how = _free_values(keys, spoken)
             block = pd.DataFrame(
                 {
                     "item_id": items["item_id"],
                     "test": test.value,
                     "view": view.value,
                     "free": free,
-                    "parsed": ~unparsed,
+                    "parsed": how == "number",
                 }
             )
             block["by_digit"] = (
@@ -236,26 +298,23 @@ def decoded_numbers(items: pd.DataFrame, scored: Scored, mode: str) -> pd.DataFr
 
 
 def run_test(
-    scored: Scored,
+    scored: StoredScores,
     items: pd.DataFrame,
     task: Task,
     test: ContextTest,
-    *,
-    draws: int,
-    seed: int,
-    numerics: Numerics,
-    mode: str,
-    kind: Kind = "random",
+    settings: EvalSettings,
 ) -> TestResult:
     """Predictions of every view and of CADE for one task x test. Where scores are withheld, a view
     chooses the largest of the known ones, and CADE takes the others at their bounds; InputError
     with numerics other than `exact`, for which the bounds don't hold."""
-    from sdgbias.methods.search import take, tune  # numba: not for those who only need an id
+    # numba: not for those who only need an id
+    from sdgbias.methods.search import SearchSettings, take, tune
 
     present = present_options(items, task)
     found = {view: view_logits(scored, items, task, test, view) for view in View}
     logits = {view: z for view, (_, z, _) in found.items()}
     bounded = _bounded(scored, task)
+    numerics = settings.numerics
     if bounded and numerics != "exact":
         raise InputError(
             f"{task.value}: some scores of this model are withheld, and what that leaves open is"
@@ -266,23 +325,34 @@ def run_test(
     full, ctx, img, q = (
         fill(views[view]) for view in (View.FULL, View.CTX_Q, View.IMG_Q, View.Q_ONLY)
     )
-    s = streams(full, ctx, img, q, present, numerics=numerics)
+    s = streams(full, ctx, img, q, present, Form(numerics))
     choice = {view.value: argmax_view(logits[view], present) for view in View}
     value: dict[str, np.ndarray] = {}
-    unparsed: dict[str, np.ndarray] = {}
+    how: dict[str, np.ndarray] = {}
     n = len(items)
     if task is Task.MCQ:
+        letters = ["".join(np.array(list(candidates(items, task)))[row]) for row in present]
+        for view in View:
+            said, read = generated_letters(found[view][0], letters, scored)
+            if (read != "").any():
+                choice[view.value + GENERATED], how[view.value + GENERATED] = said, read
         payoff = (np.arange(present.shape[1]) == gold_index(items)[:, None]).astype(float)
     else:
-        spoken = _spoken(scored)
+        spoken, cut = _spoken(scored), _truncated(scored)
         for view in View:
-            value[view.value], unparsed[view.value] = _free_values(found[view][0], spoken)
-        by_digit, no_number = digit_values(found[View.FULL][0], spoken, mode)
+            value[view.value], how[view.value] = _free_values(found[view][0], spoken, cut)
+        by_digit, no_number = digit_values(found[View.FULL][0], spoken, settings.mode)
         payoff = -np.abs(by_digit - items["answer"].to_numpy(dtype=float)[:, None])
     usable = s.valid.any(axis=1) & np.isfinite(payoff).all(axis=1)
     val = (items["split"] == "val").to_numpy() & usable
     search = (
-        tune(take(s, val), payoff[val], task, search=kind, draws=draws, seed=seed)
+        tune(
+            take(s, val),
+            payoff[val],
+            task,
+            search=settings.search,
+            settings=SearchSettings(settings.draws, settings.seed),
+        )
         if val.any()
         else None
     )
@@ -294,9 +364,10 @@ def run_test(
         if task is Task.REGRESSION:
             picked = by_digit[np.arange(n), np.maximum(decision.choice, 0)]
             value["cade"] = np.where(choice["cade"] >= 0, picked, np.nan)
-            unparsed["cade"] = (choice["cade"] >= 0) & no_number[
-                np.arange(n), np.maximum(decision.choice, 0)
-            ]
+            lacking = no_number[np.arange(n), np.maximum(decision.choice, 0)]
+            how["cade"] = np.where(
+                choice["cade"] >= 0, np.where(lacking, "unparsed", "number"), ""
+            ).astype(object)
     judged = (
         sdg_censoring.judged(
             items, views, present, payoff, usable, search.params if search else None
@@ -310,7 +381,7 @@ def run_test(
         present,
         choice,
         value,
-        unparsed,
+        how,
         s.confidence,
         s.divergence,
         kept,
@@ -321,7 +392,8 @@ def run_test(
 
 def predictions(items: pd.DataFrame, task: Task, r: TestResult) -> pd.DataFrame:
     """Long table task, item_id, test, method, split, pred, value, correct, error, confidence, kl,
-    kept - all items, val included."""
+    kept, how - all items, val included. A generated answer that states no letter has pred '' and is
+    wrong."""
     blocks = []
     names = np.array([*candidates(items, task), ""], dtype=object)
     for method, choice in r.choice.items():
@@ -339,6 +411,7 @@ def predictions(items: pd.DataFrame, task: Task, r: TestResult) -> pd.DataFrame:
                 "confidence": r.confidence,
                 "kl": r.divergence,
                 "kept": r.kept if method == "cade" else np.ones(len(items), dtype=bool),
+                "how": r.how.get(method, np.full(len(items), "", dtype=object)),
             }
         )
         if task is Task.MCQ:
@@ -349,9 +422,12 @@ def predictions(items: pd.DataFrame, task: Task, r: TestResult) -> pd.DataFrame:
             block["correct"] = metrics.within_tolerance(
                 error, items["tolerance"].to_numpy(dtype=float)
             )
-        blocks.append(
-            block[choice >= 0] if task is Task.MCQ else block[np.isfinite(r.value[method])]
+        answered = (
+            (choice >= 0) | (block["how"] != "").to_numpy()
+            if task is Task.MCQ
+            else np.isfinite(r.value[method])
         )
+        blocks.append(block[answered])
     return pd.concat(blocks, ignore_index=True)
 
 
@@ -373,13 +449,8 @@ class Summary:
 
 def summarise(
     items: Mapping[Task, pd.DataFrame],
-    scored: Scored,
-    *,
-    draws: int,
-    seed: int,
-    numerics: Numerics = "exact",
-    mode: str = "continue",
-    search: Kind = "random",
+    scored: StoredScores,
+    settings: EvalSettings,
 ) -> Summary:
     """From scores to predictions, metric rows and CADE parameters, for both tasks and all their
     tests."""
@@ -397,17 +468,9 @@ def summarise(
                 table,
                 task,
                 test,
-                draws=draws,
-                seed=seed,
-                numerics=numerics,
-                mode=mode,
-                kind=search,
+                settings,
             )
             block = predictions(table, task, r)
-            for method, flags in r.unparsed.items():
-                rows = block["method"] == method
-                lookup = pd.Series(flags, index=table["item_id"])
-                block.loc[rows, "unparsed"] = block.loc[rows, "item_id"].map(lookup)
             blocks.append(block)
             if r.withheld is not None:
                 judged.append(r.withheld.assign(test=test.value))
@@ -422,7 +485,7 @@ def summarise(
                         p.lambda_kl,
                         p.beta,
                         p.tau,
-                        "" if task is Task.MCQ else mode,
+                        "" if task is Task.MCQ else settings.mode,
                         objective,
                         found.value,
                         found.n_val,
@@ -432,14 +495,12 @@ def summarise(
                     )
                 )
         frame = pd.concat(blocks, ignore_index=True)
-        if task is Task.REGRESSION:
-            frame["unparsed"] = frame["unparsed"].fillna(False).astype(bool)
         all_metrics.append(
             metric_rows(
                 table, task, frame, scored, pd.concat(judged, ignore_index=True) if judged else None
             )
         )
-        all_predictions.append(frame.drop(columns=["unparsed"], errors="ignore"))
+        all_predictions.append(frame.drop(columns="how"))
     names = [
         "task",
         "test",

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from sdgbias.methods import stats
-from sdgbias.methods.bounds import Bounds, Verdict, alone, payoff_bounds, verdict
+from sdgbias.methods.bounds import BoundedChoice, Bounds, alone, payoff_bounds, verdict
 from sdgbias.methods.cade import Bools, Floats
 from sdgbias.types import CadeParams, Task, View
 
@@ -70,7 +70,7 @@ def _block(
     rows: Bools,
     censored: Bools,
     unanswered: Bools,
-    v: Verdict,
+    v: BoundedChoice,
     payoff: Floats,
 ) -> pd.DataFrame:
     low, high = payoff_bounds(v, payoff)
@@ -80,18 +80,18 @@ def _block(
     return block.assign(certain=v.certain, low=low, high=high)[rows]
 
 
-def estimates(part: pd.DataFrame, task: Task) -> Iterator[tuple[str, stats.Estimate]]:
-    """Metrics of the rows of one method in one group. A view's number is decoded freely, so no
-    score bears on it."""
-    place, method = part["cluster_id"].to_numpy(), part["method"].iloc[0]
-    yield "censored_rate", stats.share(part["censored"], place)
+def metrics(part: pd.DataFrame, task: Task) -> Iterator[tuple[str, pd.Series, stats.Kind]]:
+    """(metric, values, their range) of the rows of one method in one group. A view's number is
+    decoded freely, so no score bears on it."""
+    method = part["method"].iloc[0]
+    yield "censored_rate", part["censored"], "share"
     if task is Task.MCQ and method != "cade":
-        yield "unanswered_rate", stats.share(part["unanswered"], place)
+        yield "unanswered_rate", part["unanswered"], "share"
     if task is Task.MCQ or method == "cade":
-        yield "certain_rate", stats.share(part["certain"], place)
+        yield "certain_rate", part["certain"], "share"
     if task is Task.MCQ:
-        yield "accuracy_low", stats.share(part["low"], place)
-        yield "accuracy_high", stats.share(part["high"], place)
+        yield "accuracy_low", part["low"], "share"
+        yield "accuracy_high", part["high"], "share"
     elif method == "cade":
-        yield "mae_low", stats.amount(-part["high"], place)
-        yield "mae_high", stats.amount(-part["low"], place)
+        yield "mae_low", -part["high"], "amount"
+        yield "mae_high", -part["low"], "amount"

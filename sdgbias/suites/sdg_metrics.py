@@ -10,12 +10,15 @@ from numpy.typing import ArrayLike
 
 from sdgbias.benchmark.prompts import option_letters
 from sdgbias.methods import metrics, stats
+from sdgbias.methods.answers import TRUNCATED
 from sdgbias.raw.indicators import letter_directions
 from sdgbias.suites import sdg_censoring
-from sdgbias.suites.suite import Scored
-from sdgbias.types import DIGITS, TESTS, Task, View
+from sdgbias.suites.suite import StoredScores
+from sdgbias.types import DIGITS, GENERATED, TESTS, Task, View
 
-IMAGE_FREE = (View.Q_ONLY.value, View.CTX_Q.value)
+IMAGE_FREE = tuple(
+    view + suffix for view in (View.Q_ONLY.value, View.CTX_Q.value) for suffix in ("", GENERATED)
+)
 
 
 #: An estimate and the units its interval counts: 'places' or 'prompts'.
@@ -87,7 +90,11 @@ def _cell_metrics(part: pd.DataFrame, task: Task) -> Iterator[tuple[str, Judged]
     else:
         yield "mae", _judged(part, part["error"], "amount")
         yield "interval_accuracy", _judged(part, part["correct"])
-        yield "unparsed_rate", _judged(part, part["unparsed"])
+    if (part["how"] != "").any():
+        yield "unparsed_rate", _judged(part, part["how"].isin(["unparsed", "empty"]))
+        yield "truncated_rate", _judged(part, part["how"] == TRUNCATED)
+        if task is Task.MCQ:
+            yield "refusal_rate", _judged(part, part["how"] == "refusal")
     if part["mass"].notna().any():
         yield "candidate_mass", _judged(part, part["mass"], "fraction")
         yield "off_candidate_rate", _judged(part, part["off_candidate"])
@@ -111,13 +118,24 @@ def _paired_metrics(part: pd.DataFrame, task: Task) -> Iterator[tuple[str, Judge
         yield "changed_rate", _judged(part, part["value"] != part["value_full"])
 
 
+def _over_generated(part: pd.DataFrame) -> Iterator[tuple[str, Judged]]:
+    """A method against the generated answer to the Full prompt, on the same questions: of Full,
+    what choosing among the candidates gains; of CADE, its whole gain over standard inference."""
+    if len(part):
+        gain = part["correct"].astype(float) - part["correct_generated"].astype(float)
+        yield "gain_over_generated", _judged(part, gain, "mean")
+
+
 def _parts(
     table: pd.DataFrame, task: Task
 ) -> Iterator[tuple[tuple[str, str, str, str], pd.DataFrame]]:
-    """((test, method, pillar, indicator), rows) of every group. Test 'all' pools T1..T5."""
+    """((test, method, pillar, indicator), rows) of every group. Test 'all' pools T1..T5; a method
+    that answers fewer tests than the others (full_generated at T1) has no such row."""
+    tests = table.groupby("method")["test"].transform("nunique") if len(table) else 0
+    complete = table[tests == table["test"].nunique()] if len(table) else table
     for test, pool in [
         *((t.value, table[table["test"] == t.value]) for t in TESTS[task]),
-        ("all", table),
+        ("all", complete),
     ]:
         for method, mine in pool.groupby("method", sort=True):
             for pillar, indicator, part in _groups(mine):
@@ -143,7 +161,7 @@ def metric_rows(
     items: pd.DataFrame,
     task: Task,
     frame: pd.DataFrame,
-    scored: Scored,
+    scored: StoredScores,
     judged: pd.DataFrame | None = None,
 ) -> pd.DataFrame:
     """Rows task, test, method, pillar, indicator, metric, value, n, ci_low, ci_high, clusters, note
@@ -151,12 +169,15 @@ def metric_rows(
     the interval counts; note: 'too few places' or 'too few prompts' where they don't suffice for an
     interval. `judged`: the uncertainty due to withheld scores, with a column test."""
     scores = _with_ties(scored.scores, scored.near)
-    known = scored.cells.merge(scores, on="key", how="left").rename(columns={"view": "method"})
-    known = known[["task", "item_id", "test", "method", *scores.columns]]
+    known = scored.cells.merge(scores, on="key", how="left")
+    known = known[["task", "item_id", "test", "view", *scores.columns]]
     test = frame[frame["split"] == "test"].merge(
         items[["item_id", "cluster_id", "pillar", "indicator"]], on="item_id"
     )
-    test = test.merge(known, on=["task", "item_id", "test", "method"], how="left")
+    test["view"] = test["method"].str.removesuffix(GENERATED)
+    test = test.merge(known, on=["task", "item_id", "test", "view"], how="left")
+    generated = test["view"] != test["method"]  # such an answer has no scores
+    test.loc[generated, ["mass", "tie", "near_tie"]] = np.nan
     test["cluster_id"] = pd.factorize(test["cluster_id"], sort=True)[
         0
     ]  # only compared for equality from here on, and integers are faster
@@ -167,29 +188,37 @@ def metric_rows(
     test["off_candidate"] = ~first.isin(list(names))
     if task is Task.MCQ:
         test = test.merge(_direction(items), on="item_id")
-        letters = test[[f"says_{c}" for c in names]].to_numpy(dtype=object)
-        test["says"] = letters[
-            np.arange(len(test)), test["pred"].map(names.index).to_numpy(dtype=int)
-        ]
+        letters = test[[f"says_{c}" for c in names]].assign(none="").to_numpy(dtype=object)
+        index = {letter: i for i, letter in enumerate(names)} | {"": len(names)}
+        test["says"] = letters[np.arange(len(test)), test["pred"].map(index).to_numpy(dtype=int)]
     full = test.loc[
         test["method"] == "full", ["item_id", "test", "pred", "correct", "error", "value"]
     ]
     test = test.merge(full, on=["item_id", "test"], how="left", suffixes=("", "_full"))
+    generated = test.loc[
+        test["method"] == f"full{GENERATED}", ["item_id", "test", "correct"]
+    ].rename(columns={"correct": "correct_generated"})
+    test = test.merge(generated, on=["item_id", "test"], how="left")
     rows: list[tuple[object, ...]] = []
     for cell, part in _parts(test, task):
         found = list(_cell_metrics(part, task))
         if cell[1] == "cade":
             found += _paired_metrics(part[part["pred_full"].notna()], task)
+            found += _over_generated(part[part["correct_generated"].notna()])
+        if cell[1] == "full":
+            found += _over_generated(part[part["correct_generated"].notna()])
         if cell[1] == "q_only":
             prompts = float(part["key"].nunique())
             count = stats.Estimate(prompts, len(part), float("nan"), float("nan"))
             found.append(("distinct_prompts", (count, "prompts")))
         rows += [(task.value, *cell, m, *_numbers(e, unit)) for m, (e, unit) in found]
+    if judged is not None:
+        keys = known[known["task"] == task.value][["item_id", "test", "method", "key"]]
+        judged = judged.merge(keys, on=["item_id", "test", "method"], how="left")
+        judged["prompt"] = pd.factorize(judged["key"], sort=True)[0]
     for cell, part in () if judged is None else _parts(judged, task):
-        rows += [
-            (task.value, *cell, m, *_numbers(e, "places"))
-            for m, e in sdg_censoring.estimates(part, task)
-        ]
+        for m, values, kind in sdg_censoring.metrics(part, task):
+            rows.append((task.value, *cell, m, *_numbers(*_judged(part, values, kind))))
     columns = [
         "task",
         "test",

@@ -13,7 +13,7 @@ from sdgbias.errors import GateError
 from sdgbias.raw.images.composite import side_by_side
 from sdgbias.suites import sdg
 from sdgbias.suites.extra_prompts import extra_cells
-from sdgbias.suites.suite import EvalSettings, Images, Progress, Scored, Suite
+from sdgbias.suites.suite import EvalSettings, Images, Progress, StoredScores, Suite
 from sdgbias.types import TESTS, Task
 
 PREVIEWS = 120
@@ -31,7 +31,11 @@ def cells(benchmark: Path, settings: EvalSettings) -> pd.DataFrame:
 
 
 def tables(
-    benchmark: Path, scored: Scored, settings: EvalSettings, images: Images, progress: Progress
+    benchmark: Path,
+    scored: StoredScores,
+    settings: EvalSettings,
+    images: Images,
+    progress: Progress,
 ) -> dict[str, pd.DataFrame]:
     """The rows of every store table for one run, except scores and failures. Raises GateError where
     the predictions break a rule."""
@@ -40,11 +44,7 @@ def tables(
     summary = sdg.summarise(
         items,
         scored,
-        draws=settings.draws,
-        seed=settings.seed,
-        numerics=settings.numerics,
-        mode=settings.mode,
-        search=settings.search,
+        settings,
     )
     progress("tuning CADE", 1, 1)
     check_predictions(summary.predictions, items)
@@ -185,6 +185,7 @@ SUITE = Suite(
     identity=sdg.identity,
     cells=cells,
     generations_needed=sdg.generations_needed,
+    answer_kinds={task.value: task.value for task in Task},
     tables=tables,
     signatures=True,
     docs="benchmark",

@@ -6,14 +6,18 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import pandas as pd
+
+from sdgbias.types import ANSWER_TOKENS, ModelSpec
 
 if TYPE_CHECKING:
     from sdgbias.methods.cade import Numerics
     from sdgbias.methods.search import Kind
 
+#: Which multiple-choice answers are generated.
+Generation = Literal["T1", "all", "views", "none"]
 #: progress(what, done, total)
 Progress = Callable[[str, int, int], None]
 #: image_id -> the encoded bytes of its pictures.
@@ -25,9 +29,11 @@ class EvalSettings:
     """How one run is evaluated. The suite decides which of the settings enter a run's id
     (`identity`).
 
-    draws, search: of CADE's search on val. numerics: `exact`, or `reference` (the authors' floors).
-    mode: regression answers, `continue` (decode after CADE's digit) or `replace`. passes: prompts
-    beyond the suite's views (extra_prompts.py).
+    generated: which multiple-choice answers are also generated and read (method
+    `full_generated`): those of the Full view at T1 or at all tests, of all views at all tests, or
+    none. draws, search: of CADE's search on val. numerics: `exact`, or `reference` (the authors'
+    floors). mode: regression answers, `continue` (decode after CADE's digit) or `replace`. passes:
+    prompts beyond the suite's views (extra_prompts.py).
     """
 
     draws: int = 10_000
@@ -36,10 +42,19 @@ class EvalSettings:
     mode: str = "continue"
     passes: tuple[str, ...] = ()
     search: Kind = "random"
+    generated: Generation = "T1"
 
 
 @dataclass(frozen=True)
-class Scored:
+class Abilities:
+    """What an engine can do: score candidates, continue an answer that begins with given text."""
+
+    gives_scores: bool = True
+    forces_starts: bool = True
+
+
+@dataclass(frozen=True)
+class StoredScores:
     """cells: task, item_id, test, view, key. scores and generations as read from the cache. near:
     largest margin between the best two candidates, in nats, that counts as a near tie."""
 
@@ -57,7 +72,7 @@ class Tables(Protocol):
     def __call__(
         self,
         benchmark: Path,
-        scored: Scored,
+        scored: StoredScores,
         settings: EvalSettings,
         images: Images,
         progress: Progress,
@@ -77,16 +92,19 @@ class Suite:
     that identify a question of a benchmark.
 
     identity: the settings that enter a run's id. cells: task, item_id, test, view, text, image_id,
-    candidates of every prompt. generations_needed(cells, distinct, can_force): the distinct prompts
-    to decode, with column forced. unanswerable(benchmark, wanted, names): key -> reason, of prompts
-    whose right answer is not among the ``names`` that an engine can give. tables: see `Tables`.
-    noted: the part of the benchmark's card that a run's config keeps.
+    candidates of every prompt. generations_needed(cells, distinct, settings, abilities): the
+    distinct prompts to decode, with columns task and forced. answer_kinds: task -> kind of
+    question (ANSWER_TOKENS), which limits the length of its answers. unanswerable(benchmark,
+    wanted, names): key -> reason, of prompts whose right answer is not among the ``names`` that an
+    engine can give. tables: see `Tables`. noted: the part of the benchmark's card that a run's
+    config keeps.
 
     per_benchmark: runs on different benchmarks are different results (data sets); the newer does
     not replace the older. held_out: only split 'test' is reported, because CADE is tuned on the
     rest; so draws, extra prompts and searches matter. signatures: answers lean in a direction (bias
-    signatures). needs_pictures: a language model can't be asked. private: pictures show people;
-    they are blurred until a reader reveals them.
+    signatures). custom: the questions are a user's folder, multiple choice, described by its group
+    columns instead of places and indicators. needs_pictures: a language model can't answer it.
+    private: pictures show people; they are blurred until a reader reveals them.
     """
 
     name: str
@@ -95,7 +113,10 @@ class Suite:
     cluster_unit: str
     identity: Callable[[EvalSettings], dict[str, object]]
     cells: Callable[[Path, EvalSettings], pd.DataFrame]
-    generations_needed: Callable[[pd.DataFrame, pd.DataFrame, bool], pd.DataFrame]
+    generations_needed: Callable[
+        [pd.DataFrame, pd.DataFrame, EvalSettings, Abilities], pd.DataFrame
+    ]
+    answer_kinds: Mapping[str, str]
     tables: Tables
     unanswerable: Callable[[Path, pd.DataFrame, Collection[str]], dict[str, str]] = (
         lambda benchmark, wanted, names: {}
@@ -106,9 +127,28 @@ class Suite:
     per_benchmark: bool = False
     held_out: bool = True
     signatures: bool = False
+    custom: bool = False
     needs_pictures: bool = False
     private: bool = False
     docs: str = ""
+
+    def to_decode(
+        self,
+        spec: ModelSpec,
+        cells: pd.DataFrame,
+        distinct: pd.DataFrame,
+        settings: EvalSettings = EvalSettings(),
+        abilities: Abilities = Abilities(),
+    ) -> pd.DataFrame:
+        """The ``distinct`` prompts whose answer a model generates, with columns task, forced and
+        limit (most new tokens)."""
+        rows = self.generations_needed(cells, distinct, settings, abilities)
+        return rows.assign(limit=rows["task"].map(self.token_limits(spec)).astype("int32"))
+
+    def token_limits(self, spec: ModelSpec) -> dict[str, int]:
+        """task -> longest answer of a model, in tokens."""
+        limits = {**ANSWER_TOKENS, **spec.max_new_tokens}
+        return {task: limits[kind] for task, kind in self.answer_kinds.items()}
 
     @property
     def docs_folder(self) -> str:

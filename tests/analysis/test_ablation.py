@@ -8,14 +8,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sdgbias.analysis.rows import KEY, Settings
+from sdgbias.analysis.rows import KEY, AnalysisSettings
 from sdgbias.analysis.studies import ablation
 from sdgbias.methods.search import RANGES, random_search, take
 from sdgbias.types import CadeParams, ContextTest, Task
 from tests.builders.analysis_run import run_of
 from tests.builders.tuned_runs import full_payoff, letters, numbers, payoff_of, setting_of, value
 
-QUICK = Settings(draws=300, seed=3)
+QUICK = AnalysisSettings(draws=300, seed=3)
 CELL = letters(300)
 RUN = run_of(CELL, letters(300, "T4"), numbers(200), numbers(200, "T5"))
 

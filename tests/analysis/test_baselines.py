@@ -12,8 +12,8 @@ import pandas as pd
 import pytest
 
 from sdgbias import store
-from sdgbias.analysis.rows import KEY, Settings
-from sdgbias.analysis.run import Cell, RunData, load
+from sdgbias.analysis.rows import KEY, AnalysisSettings
+from sdgbias.analysis.run import RunData, TaskCell, load
 from sdgbias.analysis.studies import baselines, perturbation
 from sdgbias.methods.baselines import METHODS
 from sdgbias.registry import entries
@@ -23,14 +23,14 @@ from sdgbias.suites.suite import EvalSettings
 from sdgbias.types import ContextTest, ModelSpec, Task, View
 from tests.builders.analysis_run import mcq_cell, number_cell, one, run_of
 
-QUICK = Settings(draws=50, bootstrap=100)
+QUICK = AnalysisSettings(draws=50, bootstrap=100)
 NAN = float("nan")
 P = np.log
 
 
 def cell(
     test: str = "T1", split: tuple[str, ...] = ("test", "test", "test", "val", "val", "val")
-) -> Cell:
+) -> TaskCell:
     """Six items of two places. Full says A, B, A, C, C, A. Against the context Post-Hoc says C, B,
     A, ...; gold A, B, B, C, C, B."""
     full = P(
@@ -130,8 +130,8 @@ def test_what_cannot_run_says_why(table: pd.DataFrame) -> None:
     needing = {name for name, m in METHODS.items() if m.needs}
     assert (
         set(lost) == needing
-        and lost["vcd"] == "extra pass noise was not asked"
-        and lost["perm_avg"] == "extra pass perm was not asked"
+        and lost["vcd"] == "extra pass noise was not scored"
+        and lost["perm_avg"] == "extra pass perm was not scored"
     )
     assert not set(table.loc[table["metric"] == "accuracy", "method"]) & needing
     bare = baselines.rows(run_of(cell(split=("test",) * 6)), QUICK)
@@ -263,7 +263,7 @@ def test_two_options_count_apart_and_a_missing_pass_is_said() -> None:
     assert one(table, test="T1", by="order", level="reversed", metric="share_pessimistic")["n"] == 1
     assert set(table["level"]) == {"original", "reversed"}
     (lost,) = perturbation.rows(run_of(base), QUICK).to_dict("records")
-    assert (lost["metric"], lost["note"]) == ("not_run", "extra pass table_j was not asked")
+    assert (lost["metric"], lost["note"]) == ("not_run", "extra pass table_j was not scored")
 
 
 # ----------------------------------------------------------------------

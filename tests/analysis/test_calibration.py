@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sdgbias.analysis.rows import KEY, Settings
+from sdgbias.analysis.rows import KEY, AnalysisSettings
 from sdgbias.analysis.studies import calibration
 from sdgbias.types import CadeParams
 from tests.builders.analysis_run import OPEN, mcq_cell, one, run_of
 
-SETTINGS = Settings(bootstrap=300)
+SETTINGS = AnalysisSettings(bootstrap=300)
 
 
 def _sure(p: float) -> list[float]:

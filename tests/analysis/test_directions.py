@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sdgbias.analysis.rows import KEY, Settings
+from sdgbias.analysis.rows import KEY, AnalysisSettings
 from sdgbias.analysis.studies import directions
 from tests.builders.analysis_run import mcq_cell, one, run_of
 
@@ -26,7 +26,7 @@ def _rows():  # type: ignore[no-untyped-def]
         question=["q1", "q1", "q1", "q2", "q2", "q3"],
         top_token={"full": ["A", " A", "The", "C", "C", "A"]},
     )
-    return directions.rows(run_of(cell), Settings())
+    return directions.rows(run_of(cell), AnalysisSettings())
 
 
 def test_directions_of_full() -> None:
@@ -83,7 +83,7 @@ def test_intervals_of_image_free_views_count_prompts(test: str) -> None:
         test=test,
         question=[f"q{i}" for i in range(6) for _ in range(6)],
     )
-    rows = directions.rows(run_of(cell), Settings())
+    rows = directions.rows(run_of(cell), AnalysisSettings())
     wordy = 36 if test == "T1" else 6
     for method, many in (("full", 36), ("q_only", 6), ("ctx_q", wordy)):
         r = one(rows, test=test, method=method, metric="share_optimistic")
@@ -108,4 +108,17 @@ def test_gaps_between_views() -> None:
 
 def test_keys_are_unique_and_an_empty_run_has_no_rows() -> None:
     assert not _rows().duplicated(list(KEY)).any()
-    assert directions.rows(run_of(), Settings()).empty
+    assert directions.rows(run_of(), AnalysisSettings()).empty
+
+
+def test_a_gap_to_answers_that_share_a_prompt_counts_prompts() -> None:
+    """Without context values CTX+Q is one prompt for forty places: one answer, not forty."""
+    for test, known in (("T1", True), ("T3", False)):
+        cell = mcq_cell({"full": [A, B] * 20, "ctx_q": [A] * 40}, "AABB" * 10, test=test)
+        rows = directions.rows(run_of(cell), AnalysisSettings())
+        gap = one(rows, test=test, metric="full_minus_ctx_q", pillar="all", indicator="all")
+        assert np.isfinite(gap["ci_low"]) == known
+        assert gap["note"].startswith("1 clusters: too few") != known
+        assert np.isfinite(
+            one(rows, test=test, metric="full_minus_img_q", pillar="all", indicator="all")["ci_low"]
+        )

@@ -9,12 +9,18 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sdgbias.analysis.rows import Settings, table
+from sdgbias.analysis.rows import AnalysisSettings, table
 from sdgbias.analysis.studies import fairness
-from sdgbias.analysis.studies.fairness import FULL, Question, answers, at_recall, question_rows
-from sdgbias.raw.facet import GROUPS
+from sdgbias.analysis.studies.fairness import (
+    FULL,
+    ChoiceQuestions,
+    answers,
+    at_recall,
+    question_rows,
+)
+from sdgbias.raw.facet import GROUPS, SELECTED
 
-FEW = Settings(draws=300, seed=0, bootstrap=300)
+FEW = AnalysisSettings(draws=300, seed=0, bootstrap=300)
 
 
 def question(
@@ -25,7 +31,7 @@ def question(
     female: float = 0.0,
     negatives: bool = True,
     seed: int = 0,
-) -> Question:
+) -> ChoiceQuestions:
     """n people, each asked about the annotated class (yes with `recall`, plus `female` for women)
     and about a wrong one (yes: 0.1). 3 for what is said, 0 for the rest, and `yes_bias` on Yes with
     and without the picture: PMI at gamma 1 takes exactly that out."""
@@ -35,6 +41,7 @@ def question(
         [f"i{k}" for k in range(n)],
         np.where(np.arange(n) % 4 == 0, "val", "test"),
     )
+    people["asked"] = np.array(SELECTED)[np.arange(n) % len(SELECTED)]
     chance = recall + np.where(people["gender"] == "female", female, 0.0)
     parts, said = [people.assign(negative=False)], [np.where(rng.random(n) < chance, 0, 1)]
     if negatives:
@@ -46,7 +53,7 @@ def question(
     full[:, 0] += yes_bias
     q = np.zeros_like(full)
     q[:, 0] += yes_bias
-    return Question("p3", items, full, q, items["negative"].to_numpy(dtype=np.int64))
+    return ChoiceQuestions("p3", items, full, q, items["negative"].to_numpy(dtype=np.int64))
 
 
 def cell(rows: pd.DataFrame, method: str, metric: str, pillar: str = "all") -> pd.Series:
@@ -117,7 +124,7 @@ def test_payoff_weighs_both_kinds_of_question_alike() -> None:
     perfect answerer 1."""
     items = pd.DataFrame({"split": ["val"] * 8})
     gold = np.array([0] * 6 + [1] * 2)
-    q = Question("p2", items, np.zeros((8, 3)), np.zeros((8, 3)), gold)
+    q = ChoiceQuestions("p2", items, np.zeros((8, 3)), np.zeros((8, 3)), gold)
     assert q.payoff[:, 0].mean() == pytest.approx(0.5)
     assert q.payoff[np.arange(8), gold].mean() == pytest.approx(1.0)
 

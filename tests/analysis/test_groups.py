@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sdgbias.analysis.rows import KEY, Settings
+from sdgbias.analysis.rows import KEY, AnalysisSettings
 from sdgbias.analysis.studies import groups
 from tests.builders.analysis_run import OPEN, mcq_cell, number_cell, one, run_of
 
 A, B = [3.0, 0.0, 0.0], [0.0, 9.0, 0.0]
-SETTINGS = Settings(bootstrap=400)
+SETTINGS = AnalysisSettings(bootstrap=400)
 
 
 def _run(n: int = 40):  # type: ignore[no-untyped-def]

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from sdgbias.analysis.rows import KEY, Settings
+from sdgbias.analysis.rows import KEY, AnalysisSettings
 from sdgbias.analysis.studies import harm
 from sdgbias.methods import cade
 from sdgbias.types import CadeParams, View
@@ -22,7 +22,7 @@ SURE = [0.0, 9.0, 0.0]
 def test_fixed_broken_and_net() -> None:
     """Full says A to all; a picture that is sure of B turns the first four."""
     cell = mcq_cell({"full": [A] * 6, "img_q": [SURE] * 4 + [A] * 2}, "BBBAAC", params=OPEN)
-    rows = harm.rows(run_of(cell), Settings())
+    rows = harm.rows(run_of(cell), AnalysisSettings())
     values = {
         m: one(rows, test="T1", method="cade", metric=m)["value"]
         for m in ("fixed", "broken", "net", "flipped")
@@ -93,7 +93,7 @@ def test_an_implausible_choice_is_found_and_cut() -> None:
         "of A and B the scores prefer B: less likely without the image"
     )
     assert harm.choose_with_cut(cell.streams(), STRONG, log_full, cut=0.0)[0] == 2
-    rows = harm.rows(run_of(cell), Settings())
+    rows = harm.rows(run_of(cell), AnalysisSettings())
     assert one(rows, test="T1", method="cade", metric="implausible")["value"] == 1.0
     assert one(rows, test="T1", method="cade_cut", metric="accuracy")["value"] == 1.0
     assert one(rows, test="T1", method="cade_cut", metric="accuracy_over_cade")["value"] == 1.0
@@ -189,7 +189,7 @@ def test_numbers_are_judged_by_tolerance() -> None:
         {"full": z.tolist(), "img_q": picture.tolist()},
         params=OPEN,
     )
-    rows = harm.rows(run_of(cell), Settings())
+    rows = harm.rows(run_of(cell), AnalysisSettings())
     assert one(rows, task="regression", test="T2", method="cade", metric="fixed")["value"] == 1 / 2
     assert one(rows, task="regression", test="T2", method="cade", metric="broken")["value"] == 1 / 2
     error = one(rows, task="regression", test="T2", method="cade_cut", metric="error_in_tolerances")
@@ -197,7 +197,7 @@ def test_numbers_are_judged_by_tolerance() -> None:
 
 
 def test_without_a_tuned_cade_there_is_nothing_to_report() -> None:
-    assert harm.rows(run_of(mcq_cell({"full": [A]}, "A")), Settings()).empty
+    assert harm.rows(run_of(mcq_cell({"full": [A]}, "A")), AnalysisSettings()).empty
 
 
 def test_the_cut_is_a_tenth_of_the_likeliest_and_not_a_tenth() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sdgbias.analysis.rows import KEY, Settings
+from sdgbias.analysis.rows import KEY, AnalysisSettings
 from sdgbias.analysis.studies import paired
 from sdgbias.errors import UsageError
 from tests.builders.analysis_run import OPEN, mcq_cell, number_cell, one, run_of
@@ -22,7 +22,7 @@ def test_gain_by_place_and_by_country() -> None:
         params=OPEN,
         country=[f"country-{i // 2:02d}" for i in range(24)],
     )
-    rows = paired.rows(run_of(cell), Settings())
+    rows = paired.rows(run_of(cell), AnalysisSettings())
     pick = {"test": "T1", "method": "cade", "level": "cade minus full"}
     place, country = (
         one(rows, **pick, by=by, metric="accuracy_gain") for by in ("cluster", "country")
@@ -49,7 +49,7 @@ def test_few_countries_have_no_interval_and_say_so() -> None:
         {"full": [A] * 4, "img_q": [B, A, A, A]}, "BAAA", params=OPEN, country=["x", "x", "y", "z"]
     )
     row = one(
-        paired.rows(run_of(cell), Settings()),
+        paired.rows(run_of(cell), AnalysisSettings()),
         test="T1",
         level="cade minus full",
         by="country",
@@ -66,7 +66,7 @@ def test_numbers_are_compared_by_interval_accuracy() -> None:
         {"full": [4.0] * 3}, [7.0, 7.0, 4.0], digits, {"full": z.tolist()}, params=OPEN
     )
     row = one(
-        paired.rows(run_of(cell), Settings()),
+        paired.rows(run_of(cell), AnalysisSettings()),
         task="regression",
         test="T2",
         level="cade minus full",
@@ -185,3 +185,22 @@ def test_pooled_rows_pair_test_by_test_when_the_benchmark_grew() -> None:
     assert row["note"].startswith("0 better, 1 worse") and row["n"] == 4, (
         "only item 1 under T2 got worse; item 2 is new"
     )
+
+
+def test_questions_of_one_place_have_one_vote_and_shared_prompts_widen() -> None:
+    """Forty better answers at four places: 2 / 2^4, not 2 / 2^40. Q-only gives them one prompt."""
+    cell = mcq_cell(
+        {"full": [A] * 40, "img_q": [B] * 40, "q_only": [A] * 40},
+        "B" * 40,
+        params=OPEN,
+        cluster_id=[f"place-{i % 4}" for i in range(40)],
+    )
+    rows = paired.rows(run_of(cell), AnalysisSettings())
+    exact = one(rows, test="T1", level="cade minus full", by="cluster", metric="mcnemar")
+    assert "40 better, 0 worse; by place 4 to 0" in exact["note"] and "alone 0.125" in exact["note"]
+    spread = mcq_cell({"full": [A] * 40, "img_q": [B] * 40}, "BA" * 20, params=OPEN)
+    rows = paired.rows(run_of(spread), AnalysisSettings())
+    pick = {"test": "T1", "by": "cluster", "metric": "accuracy_gain"}
+    assert np.isfinite(one(rows, **pick, level="cade minus full")["ci_low"])
+    shared = one(rows, **pick, level="cade minus q_only")
+    assert np.isnan(shared["ci_low"]) and shared["note"].startswith("1 clusters: too few")

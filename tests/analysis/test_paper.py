@@ -337,13 +337,13 @@ def test_methods_that_could_not_run_are_named(full: Path) -> None:
     run = next(r for r in e.runs if r.model == "llava-1.5-7b")
     assert (
         e.why(run, "methods", "no vcd", method="vcd")
-        == "not in store: extra pass noise was not asked"
+        == "not in store: extra pass noise was not scored"
     )
     assert e.why(run, "methods", "no bc", method="bc") == "not in store: no bc"
     assert cell(build(full, "methods"), "T1", LLAVA, "post_hoc").value == 0.51
     assert (
         cell(build(full, "methods"), "T1", LLAVA, "vcd").status
-        == "not in store: extra pass noise was not asked"
+        == "not in store: extra pass noise was not scored"
     )
     assert cell(build(full, "methods-regression"), "T2 MAE", LLAVA, "vdd").value == 8.5
 

@@ -397,7 +397,7 @@ def test_footnotes_say_what_the_paper_leaves_open(full: Path) -> None:
     notes = {name: " ".join(t.footnotes) for name, t in everything(full).items()}
     assert (
         "not for gender" in notes["gender"]
-        and "p2's or p3's isn't said" in notes["skin"]
+        and "p2's or p3's isn't stated" in notes["skin"]
         and "k/n" in notes["age"]
     )
     assert "0.00 to 0.06" in notes["skin"] and "0.00 to 0.06" not in notes["age"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sdgbias.analysis.rows import KEY, Settings
+from sdgbias.analysis.rows import KEY, AnalysisSettings
 from sdgbias.analysis.studies import regression
 from tests.builders.analysis_run import OPEN, number_cell, one, run_of
 
@@ -29,7 +29,7 @@ def _rows(params=None):  # type: ignore[no-untyped-def]
         tolerance=TOLERANCE,
         split=SPLITS,
     )
-    return regression.rows(run_of(cell), Settings())
+    return regression.rows(run_of(cell), AnalysisSettings())
 
 
 PICK = {"task": "regression", "test": "T2"}
@@ -87,6 +87,6 @@ def test_a_target_without_spread_in_val_has_no_scaled_error() -> None:
         target=TARGETS,
     )
     assert all(np.isnan(v) for v in regression.gold_spread(cell.items).values())
-    rows = regression.rows(run_of(cell), Settings())
+    rows = regression.rows(run_of(cell), AnalysisSettings())
     assert one(rows, **PICK, method="full", metric="error_in_sd_micro")["n"] == 0
-    assert regression.rows(run_of(), Settings()).empty
+    assert regression.rows(run_of(), AnalysisSettings()).empty

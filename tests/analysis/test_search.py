@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from sdgbias.analysis.rows import KEY, Settings
+from sdgbias.analysis.rows import KEY, AnalysisSettings
 from sdgbias.analysis.studies import search
 from sdgbias.analysis.tuning import PARAMETERS
 from sdgbias.methods.search import RANGES, random_search, take
@@ -13,7 +13,7 @@ from sdgbias.types import CadeParams, Task
 from tests.builders.analysis_run import run_of
 from tests.builders.tuned_runs import letters, numbers, payoff_of, value
 
-QUICK = Settings(draws=300, seed=1, bootstrap=60)
+QUICK = AnalysisSettings(draws=300, seed=1, bootstrap=60)
 LETTERS, NUMBERS = letters(400), numbers(160)
 METHODS = ("random", "many_draws", "exact", "exact_centred")
 

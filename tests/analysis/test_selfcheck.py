@@ -25,7 +25,7 @@ from sdgbias.analysis.selfcheck.checks import (
     p_share,
 )
 from sdgbias.analysis.selfcheck.faults import BREAKS, instrument
-from sdgbias.analysis.selfcheck.models import PLANTS, plant
+from sdgbias.analysis.selfcheck.plants import PLANTS, plant
 from sdgbias.benchmark import items
 from sdgbias.engines.planted import Habits
 from sdgbias.errors import GateError, InputError, UsageError
@@ -287,9 +287,9 @@ def test_a_plant_is_what_its_words_say() -> None:
 # ----------------------------------------------------------------------
 
 
-def verdict(*checks: Check) -> selfcheck.Verdict:
+def verdict(*checks: Check) -> selfcheck.SelfcheckVerdict:
     made = [replace(c, part="pipeline", headline=True) for c in checks]
-    return selfcheck.Verdict(
+    return selfcheck.SelfcheckVerdict(
         tuple(made),
         tuple(failed(made)),
         (plant("null"),),

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sdgbias.analysis.rows import KEY, Settings
-from sdgbias.analysis.run import Cell
+from sdgbias.analysis.rows import KEY, AnalysisSettings
+from sdgbias.analysis.run import TaskCell
 from sdgbias.analysis.studies import transfer
 from sdgbias.analysis.tuning import problems
 from sdgbias.methods.search import RANGES, evaluate_draws, take
@@ -17,7 +17,7 @@ from sdgbias.types import PILLARS, CadeParams, Task
 from tests.builders.analysis_run import run_of
 from tests.builders.tuned_runs import letters, numbers, payoff_of, value
 
-QUICK = Settings(draws=400, seed=2)
+QUICK = AnalysisSettings(draws=400, seed=2)
 T1, T4 = letters(600), letters(600, "T4", bias=0.3)
 RUN = run_of(T1, T4, numbers(150))
 
@@ -27,7 +27,7 @@ def table() -> pd.DataFrame:
     return transfer.rows(RUN, QUICK)
 
 
-def best(*cells: Cell, rows: np.ndarray | None = None, draws: int = 400) -> CadeParams:
+def best(*cells: TaskCell, rows: np.ndarray | None = None, draws: int = 400) -> CadeParams:
     """The best draw on the val rows of all cells together."""
     settings = np.random.default_rng(2).uniform(*np.array(RANGES[Task.MCQ]).T, size=(draws, 4))
     use = [cell.val if rows is None else cell.val & rows for cell in cells]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sdgbias.analysis.rows import Settings
+from sdgbias.analysis.rows import AnalysisSettings
 from sdgbias.analysis.studies import wordings
 from sdgbias.methods import stats
 from sdgbias.suites.paraphrases import VIEWS
@@ -21,7 +21,7 @@ def test_a_wording_is_one_answer_whatever_the_number_of_places() -> None:
     """Forty places share one question; the reference wording says C, of eight more seven do."""
     cell = mcq_cell({"full": [A] * 40, "q_only": [C] * 40}, "A" * 40)
     extra = {view: np.array([B if view == VIEWS[3] else C, *[NOT_ASKED] * 39]) for view in VIEWS}
-    rows = wordings.rows(run_of(replace(cell, extra=extra)), Settings())
+    rows = wordings.rows(run_of(replace(cell, extra=extra)), AnalysisSettings())
     found = one(rows, test="T1", method="q_only", metric="share_optimistic")
     expected = stats.share(np.array([1.0] * 8 + [0.0]), np.arange(9))
     assert (found["value"], found["n"]) == (pytest.approx(8 / 9), 9)
@@ -38,6 +38,6 @@ def test_a_wording_is_one_answer_whatever_the_number_of_places() -> None:
 
 
 def test_without_the_pass_it_says_so() -> None:
-    rows = wordings.rows(run_of(mcq_cell({"full": [A]}, "A")), Settings())
+    rows = wordings.rows(run_of(mcq_cell({"full": [A]}, "A")), AnalysisSettings())
     assert list(rows["metric"]) == ["not_run"]
-    assert rows["note"][0] == "extra pass paraphrases was not asked"
+    assert rows["note"][0] == "extra pass paraphrases was not scored"

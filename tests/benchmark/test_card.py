@@ -194,7 +194,9 @@ def test_table_a(folder: Path) -> None:
     assert sum(PILLAR_WEIGHTS[Task.MCQ].values()) == 500_000
     assert sum(PILLAR_WEIGHTS[Task.REGRESSION].values()) == 50_000
     assert made["short"] == NOTES["mcq"]["short"]
-    assert f"{HUMAN}, mcq: 2 of the 2 questions asked for couldn't be made." in made["known_limits"]
+    assert (
+        f"{HUMAN}, mcq: 2 of the 2 requested questions couldn't be built." in made["known_limits"]
+    )
 
 
 def test_table_b(folder: Path) -> None:

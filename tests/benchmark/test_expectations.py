@@ -69,14 +69,14 @@ def test_another_context_is_no_near_duplicate(tmp_path: Path) -> None:
 def test_rules_across_tables_are_skipped_without_them_and_say_why() -> None:
     verdict = quality.check("items_mcq", GOOD["items_mcq"], SUITES)
     assert verdict.skipped == {
-        "item-cluster-exists": "clusters isn't at hand",
-        "labels-of-cluster": "clusters isn't at hand",
-        "item-image-exists": "images isn't at hand",
-        "image-of-cluster": "images isn't at hand",
-        "near-duplicate-item": "images isn't at hand",
-        "item-has-prompts": "prompts isn't at hand",
-        "value-from-series": "series isn't at hand",
-        "split-place-across-tasks": "items_regression isn't at hand",
+        "item-cluster-exists": "clusters isn't available",
+        "labels-of-cluster": "clusters isn't available",
+        "item-image-exists": "images isn't available",
+        "image-of-cluster": "images isn't available",
+        "near-duplicate-item": "images isn't available",
+        "item-has-prompts": "prompts isn't available",
+        "value-from-series": "series isn't available",
+        "split-place-across-tasks": "items_regression isn't available",
         "split-by-place": "the split is by id",
     }
     assert verdict.findings == ()

@@ -33,11 +33,9 @@ from tests.builders.item_tables import CODES, make_clusters, make_images, make_s
 SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 
 
-def build(
-    clusters: pd.DataFrame, series: pd.DataFrame, mcq: int | None = None, **options: object
-) -> Built:
+def build(clusters: pd.DataFrame, series: pd.DataFrame, mcq: int | None = None) -> Built:
     return build_items(
-        clusters, make_images(clusters), series, None, mcq=mcq, regression=None, seed=0, **options
+        clusters, make_images(clusters), series, None, mcq=mcq, regression=None, seed=0
     )
 
 
@@ -456,7 +454,7 @@ def test_bad_arguments() -> None:
     with pytest.raises(UsageError, match="mcq is -1"):
         build(clusters, make_series(), mcq=-1)
     with pytest.raises(UsageError, match="max_gap is -2"):
-        build(clusters, make_series(), max_gap=-2)
+        find_candidates(clusters, make_images(clusters), make_series(), seed=0, max_gap=-2)
     with pytest.raises(UsageError, match="split 'country'.*valid: id, place"):
         choose_items(candidates(), mcq=1, regression=1, split="country")
     with pytest.raises(UsageError, match="review action 'keep'.*valid: drop, mark"):

@@ -59,7 +59,7 @@ def test_all_faults_are_listed_with_their_lines(tmp_path: Path) -> None:
         "items.csv:4: option 'b' is empty and 'c' is not; leave options out at the end only",
         "items.csv:4: question (column 'question') is empty; fill it",
         "items.csv:4: split (column 'split') is 'train'; write val or test",
-        "items.csv:5: has 1 option; a question has 2 to 10",
+        "items.csv:5: has 1 option; fill 2 to 10 option columns",
         "items.csv:6: options 'a' and 'b' are both 'one'; options of a question differ",
         "items.csv:7: has 4 cells, the header 11; put double quotes around a cell that holds a"
         " comma",
@@ -74,8 +74,12 @@ def test_all_faults_are_listed_with_their_lines(tmp_path: Path) -> None:
     ("change", "line", "said"),
     [
         (("name: dots", "name: Dots!"), 1, "name is 'Dots!'; use small letters"),
-        (("name: dots", "name: sdg"), 1, "name 'sdg' is taken or nearly so; choose another"),
-        (("name: dots", "name: facets"), 1, "name 'facets' is taken or nearly so"),
+        (
+            ("name: dots", "name: sdg"),
+            1,
+            "name 'sdg' is reserved, or close to one that is; choose another",
+        ),
+        (("name: dots", "name: facets"), 1, "name 'facets' is reserved"),
         (("title: Counting dots", "titel: Counting dots"), 2, "did you mean 'title'?"),
         (("version: 1", "version: [1]"), 3, "version is a list; write one text"),
         (("version: 1\n", "version: 1\nversion: 2\n"), 4, "field 'version' is given twice"),

@@ -12,7 +12,7 @@ import pytest
 from sdgbias.benchmark.people import TABLES, build_people
 from sdgbias.errors import InputError
 from sdgbias.raw.images.shards import ImageReader
-from sdgbias.raw.synthetic.people import write_people_sample
+from sdgbias.raw.synthetic.schematic_people import write_people_sample
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from sdgbias.benchmark.release.prediction_tables import parse_level, read_tables
-from sdgbias.benchmark.release.predictions import prepare, read_params, reservations, run
+from sdgbias.benchmark.release.predictions import Tuning, prepare, read_params, reservations, run
 from sdgbias.cli import app
 from sdgbias.errors import InputError, StoreError, UsageError
 from sdgbias.methods.cade import Numerics, decide, streams
@@ -75,7 +75,7 @@ def tables(
 def test_search_writes_what_decide_says(tmp_path: Path, suffix: str) -> None:
     made = tables(tmp_path / "pred", suffix=suffix)
     config = run(
-        tmp_path / "pred", Task.MCQ, ContextTest.T2, tmp_path / "out", params=None, draws=300
+        tmp_path / "pred", Task.MCQ, ContextTest.T2, tmp_path / "out", params=Tuning(draws=300)
     )
     written = json.loads((tmp_path / "out" / "cade_config.json").read_text())
     assert written["params"] == config["params"]
@@ -102,7 +102,7 @@ def test_search_writes_what_decide_says(tmp_path: Path, suffix: str) -> None:
 
 def test_apply_with_saved_parameters_repeats_the_search(tmp_path: Path) -> None:
     tables(tmp_path / "pred")
-    run(tmp_path / "pred", Task.MCQ, ContextTest.T2, tmp_path / "a", params=None, draws=100)
+    run(tmp_path / "pred", Task.MCQ, ContextTest.T2, tmp_path / "a", params=Tuning(draws=100))
     params = read_params(tmp_path / "a" / "cade_config.json")
     run(tmp_path / "pred", Task.MCQ, ContextTest.T2, tmp_path / "b", params=params)
     name = "cade_predictions.csv"
@@ -112,7 +112,11 @@ def test_apply_with_saved_parameters_repeats_the_search(tmp_path: Path) -> None:
 def test_regression_replaces_the_first_digit(tmp_path: Path) -> None:
     tables(tmp_path / "pred", Task.REGRESSION)
     config = run(
-        tmp_path / "pred", Task.REGRESSION, ContextTest.T2, tmp_path / "out", params=None, draws=200
+        tmp_path / "pred",
+        Task.REGRESSION,
+        ContextTest.T2,
+        tmp_path / "out",
+        params=Tuning(draws=200),
     )
     rows = pd.read_csv(tmp_path / "out" / "cade_predictions.csv")
     assert config["mode"] == "replace"
@@ -258,7 +262,7 @@ def test_bad_tables_get_one_clear_line(tmp_path: Path, change, words: str) -> No
     tables(pred)
     edit(pred / "mcq_T2.csv", change)
     with pytest.raises(InputError, match=words) as caught:
-        run(pred, Task.MCQ, ContextTest.T2, tmp_path / "out", params=None, draws=10)
+        run(pred, Task.MCQ, ContextTest.T2, tmp_path / "out", params=Tuning(draws=10))
     assert "\n" not in str(caught.value)
 
 
@@ -427,9 +431,9 @@ for out in sys.argv[2:]:
 def test_no_full_table_names_what_is_there(tmp_path: Path) -> None:
     tables(tmp_path / "pred")
     with pytest.raises(InputError, match=r"no table mcq_T1.csv.*mcq_T2"):
-        run(tmp_path / "pred", Task.MCQ, ContextTest.T1, tmp_path / "out", params=None)
+        run(tmp_path / "pred", Task.MCQ, ContextTest.T1, tmp_path / "out", params=Tuning())
     with pytest.raises(InputError, match="no such folder"):
-        run(tmp_path / "nowhere", Task.MCQ, ContextTest.T1, tmp_path / "out", params=None)
+        run(tmp_path / "nowhere", Task.MCQ, ContextTest.T1, tmp_path / "out", params=Tuning())
 
 
 def test_levels() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from sdgbias.analysis.run import Cell, RunData
+from sdgbias.analysis.run import RunData, TaskCell
 from sdgbias.types import CadeParams, ContextTest, Task, View
 
 #: No gate and no penalty: CADE is the argmax of the mean of Full and IMG+Q.
@@ -24,7 +24,7 @@ def mcq_cell(
     params: CadeParams | None = None,
     top_token: Mapping[str, Sequence[str]] | None = None,
     **columns: Sequence[object],
-) -> Cell:
+) -> TaskCell:
     """logits: per view (N, 3), NaN where the item lacks the option; views left out are those of
     'full'. gold: one letter per item. columns override those of the items; by default all are test
     rows of one indicator, each in a place of its own."""
@@ -39,6 +39,8 @@ def mcq_cell(
         gold=list(gold),
         options=[json.dumps(o) for o in options],
         n_options=present.sum(axis=1),
+        groups="",
+        evidence="",
     )
     tokens = {v: np.array((top_token or {}).get(v.value, [""] * n), dtype=object) for v in View}
     return _cell(
@@ -66,7 +68,7 @@ def number_cell(
     test: str = "T2",
     params: CadeParams | None = None,
     **columns: Sequence[object],
-) -> Cell:
+) -> TaskCell:
     """free: numbers per view (those left out are those of 'full'); by_digit (N, 10); logits per
     view (N, 10) as in `mcq_cell`."""
     n = len(gold)
@@ -78,6 +80,8 @@ def number_cell(
         {"target": ["women_bmi"] * n, "tolerance": [1.0] * n, **columns},
         gold_value=gold,
         n_options=[10] * n,
+        groups="",
+        evidence="",
     )
     return _cell(
         Task.REGRESSION,
@@ -95,7 +99,7 @@ def number_cell(
     )
 
 
-def run_of(*cells: Cell, model: str = "hand-made", run_id: str = "run-1") -> RunData:
+def run_of(*cells: TaskCell, model: str = "hand-made", run_id: str = "run-1") -> RunData:
     return RunData(
         {"model": model, "run_id": run_id},
         {(cell.task, cell.test): cell for cell in cells},
@@ -139,16 +143,18 @@ def _items(
         "question": ["How much?"] * n,
         "options": ["[]"] * n,
         "n_options": [3] * n,
+        "groups": [""] * n,
+        "evidence": [""] * n,
     }
     return pd.DataFrame({**base, **more, **columns})
 
 
 def _cell(
     task, test, items, logits, present, payoff, gold, by_digit, free, parsed, tokens, params
-) -> Cell:  # type: ignore[no-untyped-def]
+) -> TaskCell:  # type: ignore[no-untyped-def]
     nothing = {v: np.full(present.shape, np.nan) for v in View}
     mass = {v: np.ones(len(items)) for v in View}
-    return Cell(
+    return TaskCell(
         task,
         ContextTest(test),
         items,

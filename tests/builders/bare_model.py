@@ -3,6 +3,7 @@ padding, no cache, positions left to the model."""
 
 from __future__ import annotations
 
+import inspect
 import io
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,22 +34,54 @@ class Bare:
             messages = [{"role": "user", "content": content}]
             text = self.processor.apply_chat_template(messages, add_generation_prompt=True)
         shown = [Image.open(io.BytesIO(data)).convert("RGB") for data in prompt.images]
-        made = self.processor(images=shown or None, text=[text], return_tensors="pt")
-        return {k: v for k, v in made.items() if k != "labels"}
+        options: dict[str, Any] = {"return_tensors": "pt"}
+        name = "mm_token_type_ids"
+        takes = inspect.signature(self.model.forward).parameters
+        if name in self.processor.model_input_names and name in takes:
+            options["return_mm_token_type_ids"] = True
+        made = self.processor(images=shown or None, text=[text], **options)
+        own = getattr(self.processor, "image_token", None)
+        if shown and not getattr(self.processor, "chat_template", None) and own is not None:
+            there = self.processor.tokenizer.convert_tokens_to_ids(str(own))
+            if not (made["input_ids"] == there).any():
+                made = self.processor(images=shown, text=[f"{own}{text}"], **options)
+        if self._model(prompt) is not self.model:
+            return {k: made[k] for k in ("input_ids", "attention_mask")}
+        made = {k: v for k, v in made.items() if k not in ("labels", "rows", "cols")}
+        floats = (
+            k for k, v in made.items() if isinstance(v, torch.Tensor) and v.is_floating_point()
+        )
+        return {**made, **{k: made[k].float() for k in list(floats)}}
+
+    def _model(self, prompt: Prompt) -> Any:
+        """For a prompt without a picture, where the whole model can't do without one, the language
+        model inside it."""
+        needs = type(self.model).__name__.startswith(("Blip2", "InstructBlip", "Kosmos"))
+        if prompt.images or not needs:
+            return self.model
+        return getattr(self.model, "language_model", None) or self.model.text_model
 
     @torch.inference_mode()
     def scores(self, prompt: Prompt) -> np.ndarray:
         """(K,) log-probabilities of the candidates up to a constant, K single tokens."""
-        logits = self.model(**self.inputs(prompt)).logits[0, -1].double()
+        inputs, model = self.inputs(prompt), self._model(prompt)
+        if model.config.is_encoder_decoder:
+            start = model.generation_config.decoder_start_token_id
+            start = model.generation_config.bos_token_id if start is None else start
+            forced = model.generation_config.forced_bos_token_id
+            begin = [start] if forced is None else [start, forced]
+            inputs["decoder_input_ids"] = torch.tensor([begin])
+        logits = model(**inputs).logits[0, -1].double()
         ids = [self.processor.tokenizer.convert_tokens_to_ids(c) for c in prompt.candidates]
         return np.asarray(logits[ids] - logits[ids].mean())
 
     @torch.inference_mode()
     def answer(self, prompt: Prompt, length: int) -> str:
         """A greedy answer by the library's own generate."""
-        inputs = self.inputs(prompt)
-        ids = self.model.generate(**inputs, max_new_tokens=length, do_sample=False)
-        new = ids[0, inputs["input_ids"].shape[1] :]
+        inputs, model = self.inputs(prompt), self._model(prompt)
+        ids = model.generate(**inputs, max_new_tokens=length, do_sample=False)
+        begun = 0 if model.config.is_encoder_decoder else inputs["input_ids"].shape[1]
+        new = ids[0, begun:]
         return str(self.processor.tokenizer.decode(new, skip_special_tokens=True)).strip()
 
 

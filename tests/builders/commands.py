@@ -13,6 +13,8 @@ from pathlib import Path
 import pandas as pd
 import yaml
 
+from tests.builders import forked
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
@@ -22,9 +24,17 @@ def environment(registry: Path | None = None) -> dict[str, str]:
 
 
 def sdgbias(
-    *command: object, cwd: Path = REPOSITORY, registry: Path | None = None, timeout: float = 600
+    *command: object,
+    cwd: Path = REPOSITORY,
+    registry: Path | None = None,
+    timeout: float = 900,
+    alone: bool = False,
 ) -> subprocess.CompletedProcess[str]:
-    """Runs `sdgbias COMMAND`; never raises, so that a test can look at exit code and words."""
+    """Runs `sdgbias COMMAND`; never raises on its exit code, so that a test can look at that and at
+    its words. In a fork of a process that has imported sdgbias (tests/builders/forked.py), or
+    `alone`: in a process that imports everything itself."""
+    if not alone and sys.platform == "linux":
+        return forked.run([*map(str, command)], cwd, environment(registry), timeout)
     return subprocess.run(
         [sys.executable, "-m", "sdgbias.cli", *map(str, command)],
         cwd=cwd,

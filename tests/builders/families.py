@@ -12,7 +12,6 @@ import importlib
 import inspect
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +24,19 @@ from transformers.models.auto.feature_extraction_auto import FEATURE_EXTRACTOR_M
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 from transformers.models.auto.video_processing_auto import VIDEO_PROCESSOR_MAPPING_NAMES
 
+from tests.builders.family_settings import DEPTH, FAMILIES, WIDTH, Family
 from tests.builders.hub_files import write_hub_files
 
 NAMES = tuple(sorted(map(str, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES)))
 _BASE = ("<pad>", "<s>", "</s>", "<unk>", "<image>", "<video>")
 _TOKEN = re.compile(r"""["'](<[^"'\s<>]{1,40}>|\[[A-Z_]{2,12}\])["']""")
-WIDTH, HEADS, DEPTH = 32, 2, 2
 
 #: Names that configurations have for one and the same thing -> the small value.
 _SMALL: dict[str, Any] = {
     **dict.fromkeys(("hidden_size", "d_model", "embed_dim", "n_embd", "width", "hidden_dim"), 32),
+    **dict.fromkeys(("word_embed_proj_dim", "encoder_hidden_size"), 32),
+    **dict.fromkeys(("linear_key_head_dim", "linear_value_head_dim"), 16),
+    **dict.fromkeys(("linear_num_key_heads", "linear_num_value_heads"), 2),
     **dict.fromkeys(("intermediate_size", "ffn_dim", "encoder_ffn_dim", "decoder_ffn_dim"), 64),
     **dict.fromkeys(("mlp_hidden_dim", "ffn_hidden_size", "ffn_size", "d_ff", "mlp_dim"), 64),
     **dict.fromkeys(("num_hidden_layers", "depth", "n_layer", "num_layers", "num_blocks"), 2),
@@ -48,7 +50,6 @@ _SMALL: dict[str, Any] = {
     **dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size"), 32),
     **dict.fromkeys(("n_group", "topk_group", "first_k_dense_replace"), 1),
     "initializer_range": 0.2,
-    "encoder_hidden_size": 32,
     "cross_attention_hidden_size": 32,
 }
 _LAYERS = ("num_hidden_layers", "num_layers", "depth", "n_layer")
@@ -88,146 +89,24 @@ _NAMED = {
 }
 
 
-@dataclass(frozen=True)
-class Family:
-    """What can't be read off the family's classes. ``processor``: its class, where the mapping has
-    none; ``given``: arguments of it; ``special``: tokens that the tokenizer names as attributes;
-    ``template``: what stands for a picture in the chat template, '' for no template at all;
-    ``config``: values by path ('text_config.x'); ``images``, ``videos``, ``sounds``: classes;
-    ``named``: whether the tokenizer has attributes for the tokens that the processor reads off
-    it."""
-
-    processor: str = ""
-    given: Mapping[str, Any] = field(default_factory=dict)
-    special: Mapping[str, str] = field(default_factory=dict)
-    template: str | None = None
-    config: Mapping[str, Any] = field(default_factory=dict)
-    images: str = ""
-    videos: str = ""
-    sounds: str = ""
-    named: bool = True
-    image_options: Mapping[str, Any] = field(default_factory=dict)
-
-
-_QWEN = "<|vision_start|>{image}<|vision_end|>"
-_MROPE = {
-    "text_config.rope_parameters": {
-        "rope_type": "default",
-        "rope_theta": 1e4,
-        "mrope_section": [2, 3, 3],
-    }
-}
-_MROPE_HALF = {
-    "text_config.rope_parameters": {
-        **_MROPE["text_config.rope_parameters"],
-        "partial_rotary_factor": 0.5,
-        "mrope_section": [1, 1, 2],
-    }
-}
-_LLAVA = {"patch_size": 14, "vision_feature_select_strategy": "default"}
-_QWEN_OMNI = Family(
-    images="Qwen2VLImageProcessorPil",
-    videos="Qwen2VLVideoProcessor",
-    sounds="WhisperFeatureExtractor",
-    template=_QWEN,
-)
-_GEMMA_TOWER = {"vision_config.image_size": 896, "vision_config.patch_size": 14}
-_GLM = "<|begin_of_image|>{image}<|end_of_image|>"
-FAMILIES: dict[str, Family] = {
-    "aria": Family(
-        given={"size_conversion": {490: 128, 980: 256}}, config={"vision_config.image_size": 980}
-    ),
-    "aya_vision": Family(config={"vision_config.image_size": 364}),
-    "diffusion_gemma": Family(images="Gemma4ImageProcessorPil", videos="Gemma4VideoProcessor"),
-    "exaone4_5": Family(template=_QWEN),
-    "fast_vlm": Family(processor="LlavaProcessor", images="CLIPImageProcessorPil"),
-    "gemma3": Family(
-        template="<start_of_image>", given={"image_seq_length": 256}, config=_GEMMA_TOWER
-    ),
-    "granite4_vision": Family(given={**_LLAVA, "num_additional_image_tokens": 1}),
-    "llava_next_video": Family(given={**_LLAVA, "num_additional_image_tokens": 1}),
-    "mllama": Family(
-        config={
-            "vision_config.intermediate_layers_indices": [0, 1],
-            "vision_config.num_global_layers": 1,
-            "vision_config.vision_output_dim": 3 * WIDTH,
-            "text_config.cross_attention_layers": [1],
-        }
-    ),
-    "mistral3": Family(given={"patch_size": 14, "spatial_merge_size": 2}),
-    "glm4v_moe": Family(
-        images="Glm4vImageProcessorPil",
-        videos="Glm4vVideoProcessor",
-        template=_GLM,
-        config=_MROPE_HALF,
-    ),
-    "glm4v": Family(template=_GLM, config=_MROPE),
-    "glm46v": Family(template=_GLM, config=_MROPE),
-    "idefics3": Family(
-        given={"image_seq_len": 169},
-        config={"vision_config.image_size": 364, "vision_config.patch_size": 14},
-        image_options={"size": {"longest_edge": 1456}, "max_image_size": {"longest_edge": 364}},
-    ),
-    "glm_ocr": Family(
-        processor="Glm46VProcessor",
-        images="Glm46VImageProcessorPil",
-        videos="Glm46VVideoProcessor",
-        template=_GLM,
-        config=_MROPE,
-    ),
-    "glmga": Family(processor="Glm46VProcessor", template=_GLM, config=_MROPE),
-    "paddleocr_vl": Family(config=_MROPE),
-    "instructblip": Family(named=False, template="", given={"num_query_tokens": 32}),
-    "blip-2": Family(named=False, template="", given={"num_query_tokens": 32}),
-    "internvl": Family(given={"image_seq_length": 256}),
-    "kosmos-2": Family(processor="Kosmos2Processor"),
-    "kosmos-2.5": Family(processor="Kosmos2_5Processor", template=""),
-    "llava": Family(
-        given={**_LLAVA, "num_additional_image_tokens": 1},
-        images="CLIPImageProcessorPil",
-        image_options={"size": {"shortest_edge": 336}, "crop_size": {"height": 336, "width": 336}},
-        config={"vision_config.image_size": 336},
-    ),
-    "llava_next": Family(given={**_LLAVA, "num_additional_image_tokens": 1}),
-    "llava_onevision": Family(
-        given={"num_image_tokens": 729, "vision_feature_select_strategy": "full"}
-    ),
-    "paligemma": Family(template=""),
-    "qwen2_5_omni_thinker": replace(
-        _QWEN_OMNI,
-        processor="Qwen2_5OmniProcessor",
-        template="<|vision_bos|>{image}<|vision_eos|>",
-    ),
-    "qwen2_5_vl": Family(template=_QWEN, config=_MROPE),
-    "qwen2_vl": Family(template=_QWEN, config=_MROPE),
-    "qwen3_omni_moe_thinker": replace(_QWEN_OMNI, processor="Qwen3OmniMoeProcessor"),
-    "qwen3_vl": Family(template=_QWEN, config=_MROPE),
-    "qwen3_vl_moe": Family(template=_QWEN, config=_MROPE, images="Qwen2VLImageProcessorPil"),
-    "shieldgemma2": Family(
-        processor="ShieldGemma2Processor", template="<start_of_image>", config=_GEMMA_TOWER
-    ),
-    "t5gemma2": Family(template="<start_of_image>"),
-    "vipllava": Family(
-        given={**_LLAVA, "num_additional_image_tokens": 1},
-        image_options={"size": {"shortest_edge": 336}, "crop_size": {"height": 336, "width": 336}},
-        config={"vision_config.image_size": 336, "vision_feature_layers": [-1, -2]},
-    ),
-}
-
-
-def write(folder: Path, name: str, seed: int = 0) -> Path:
-    """The repository of one family. Raises whatever its classes raise."""
-    family = FAMILIES.get(name, Family())
+def write(
+    folder: Path, name: str, seed: int = 0, shard: str = "5GB", settings: Family | None = None
+) -> Path:
+    """The repository of one family, its weights in shards of at most ``shard``. Raises whatever its
+    classes raise."""
+    family = settings or FAMILIES.get(name, Family())
     torch.manual_seed(seed)
     processor = make_processor(name, family)
     config = make_config(name, family, processor)
     fit_pictures(processor, config)
     model = getattr(transformers, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES[name])(config).float()
-    for key, gate in model.named_parameters():
+    for key, weight in model.named_parameters():
         # closed in a new model (Mllama), so that no picture would change anything
-        if "gate" in key and gate.dim() <= 1:
-            torch.nn.init.ones_(gate)
-    return write_hub_files(folder, model, processor)
+        if "gate" in key and weight.dim() <= 1:
+            torch.nn.init.ones_(weight)
+        elif weight.dim() > 1 and not weight.any():  # Gemma's projection: no picture would, either
+            torch.nn.init.normal_(weight, std=0.1)
+    return write_hub_files(folder, model, processor, shard)
 
 
 def _class(name: str, home: str) -> Any:
@@ -263,11 +142,11 @@ def make_processor(name: str, family: Family) -> Any:
     parts: dict[str, Any] = {"image_processor": image_processor(name, family)}
     special = {**_read_off(source), **family.special} if family.named else {}
     marks = re.findall(r"<[^<>\s{}]+>", family.template or "")
-    parts["tokenizer"] = tokenizer([*_TOKEN.findall(source), *marks], special)
+    parts["tokenizer"] = tokenizer([*_TOKEN.findall(source), *marks, *family.words], special)
     videos = VIDEO_PROCESSOR_MAPPING_NAMES.get(name) or {}
     named = family.videos or videos.get("torchvision")
     if "video_processor" in takes and named:
-        parts["video_processor"] = getattr(transformers, named)()
+        parts["video_processor"] = getattr(transformers, named)(**family.video_options)
     heard = family.sounds or FEATURE_EXTRACTOR_MAPPING_NAMES.get(name)
     if "feature_extractor" in takes and heard:
         parts["feature_extractor"] = getattr(transformers, heard)()
@@ -378,7 +257,7 @@ def make_config(name: str, family: Family, processor: Any) -> Any:
         *way, last = path.split(".")
         for step in way:
             at = at[step]
-        at[last] = value
+        at[last] = value(tokens) if callable(value) else value
     return kind.from_dict(values)
 
 
@@ -386,10 +265,10 @@ def _small(values: dict[str, Any], vocabulary: int) -> dict[str, Any]:
     made: dict[str, Any] = {}
     layers = next((values[k] for k in _LAYERS if isinstance(values.get(k), int)), 0)
     for key, value in values.items():
-        if isinstance(value, dict) and (key.endswith("_config") or key == "vision"):
-            made[key] = _small(value, vocabulary)
-        elif key in _GONE:
+        if key in _GONE:
             continue
+        elif isinstance(value, dict) and (key.endswith("_config") or "model_type" in value):
+            made[key] = _small(value, vocabulary)
         elif key.endswith("_types") and isinstance(value, list) and len(value) == layers > DEPTH:
             made[key] = [value[0], value[-1]]  # of a mixed model one layer of each kind
         elif key in _SMALL and isinstance(value, int | float) and not isinstance(value, bool):

@@ -18,8 +18,8 @@ TEMPLATE = (
     "{% if add_generation_prompt %}<assistant>\n{% endif %}"
 )
 _SIZE: dict[str, Any] = {
-    "hidden_size": 32,
-    "intermediate_size": 64,
+    "hidden_size": 64,
+    "intermediate_size": 128,
     "num_hidden_layers": 2,
     "num_attention_heads": 2,
     "max_position_embeddings": 4096,
@@ -34,9 +34,9 @@ _GROUPED = {**_SIZE, "num_key_value_heads": 1}
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": _GROUPED,
     "qwen2": _GROUPED,
-    "gemma": {**_GROUPED, "head_dim": 16},
+    "gemma": {**_GROUPED, "head_dim": 32},
     "gpt_neox": _SIZE,
-    "gpt2": {**_SIZE, "n_embd": 32, "n_head": 2, "n_layer": 2, "n_positions": 4096},
+    "gpt2": {**_SIZE, "n_embd": 64, "n_head": 2, "n_layer": 2, "n_positions": 4096},
     "bloom": {**_SIZE, "n_head": 2, "n_layer": 2},
 }
 

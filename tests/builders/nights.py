@@ -99,6 +99,7 @@ def publish_nights(path: Path, nights: int = 4) -> Path:
             "status": "done",
             "benchmarks": {"sdg": fake_results.BENCHMARK},
             "steps": {"analyse": "done", "gate": "done", "wandb": "no network"},
+            "step_states": {"analyse": "done", "gate": "done", "wandb": "failed"},
         }
         store.upsert(path, {"nights": pd.DataFrame([night]), "night_models": pd.DataFrame(rows)})
     _judge(path, nights - 1)

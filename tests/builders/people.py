@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 from sdgbias.benchmark.people import build_people
 from sdgbias.raw.images.shards import ImageReader
-from sdgbias.raw.synthetic.people import write_people_sample
+from sdgbias.raw.synthetic.schematic_people import write_people_sample
 from sdgbias.scoring import evaluate
 from sdgbias.suites import facet
 from sdgbias.types import ModelSpec

@@ -18,7 +18,7 @@ from PIL import Image
 from sdgbias.benchmark import quality
 from sdgbias.benchmark.own_build import build_own
 from sdgbias.benchmark.prompts import build_prompts
-from sdgbias.benchmark.quality.expectations import FILES, Verdict
+from sdgbias.benchmark.quality.expectations import FILES, TableVerdict
 from sdgbias.benchmark.quality.rules_raw import stored_facts
 from sdgbias.raw.images import shards
 from sdgbias.types import PILLARS, TESTS, TOLERANCES, Task
@@ -383,7 +383,7 @@ def stored(table: str, tables: Tables, folder: Path) -> pd.DataFrame:
 
 def check(
     table: str, tables: Tables, folder: Path, suites: Path = SUITES, split: str = "id"
-) -> Verdict:
+) -> TableVerdict:
     """quality.check with the other tables at hand, which must give the same verdict with and
     without Great Expectations."""
     frame = stored(table, tables, folder)

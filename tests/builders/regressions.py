@@ -94,6 +94,7 @@ def keep_night(path: Path, night: str, models: list[dict[str, object]], **more: 
         "status": "done",
         "benchmarks": {"sdg": fake_results.BENCHMARK},
         "steps": {"analyse": "done"},
+        "step_states": {"analyse": "done"},
         "report": "reports/latest",
         **more,
     }
@@ -205,7 +206,13 @@ def told_night(path: Path) -> Path:
         },
         {"model": "new", "outcome": "published", "run_id": "new-1"},
     ]
-    keep_night(path, SECOND, asked, steps={"analyse": "done", "wandb": "timeout after 60 s"})
+    keep_night(
+        path,
+        SECOND,
+        asked,
+        steps={"analyse": "done", "wandb": "timeout after 60 s"},
+        step_states={"analyse": "done", "wandb": "failed"},
+    )
     rows = [
         verdict(
             LOST,
@@ -219,7 +226,10 @@ def told_night(path: Path) -> Path:
             p=0.0001,
             mde=0.031,
             allowed=0.02,
-            note="3 better, 71 worse, McNemar p < 0.001; p: Holm over 14 tests, alone < 0.001",
+            note=(
+                "3 better, 71 worse, groups of questions 3 to 70, sign test p < 0.001; p: Holm over"
+                " 14 tests, alone < 0.001"
+            ),
         ),
         verdict(
             LOST,

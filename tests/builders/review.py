@@ -12,7 +12,7 @@ from PIL import Image
 
 from sdgbias.benchmark.items import LABELS, build_items
 from sdgbias.raw.clusters import countries
-from sdgbias.raw.images.build import pending_index, store_images
+from sdgbias.raw.images.image_store import pending_index, store_images
 from sdgbias.raw.indicators import load_indicators
 
 CODES = ("AL", "BF", "KE", "NI", "NM")

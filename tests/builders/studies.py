@@ -69,7 +69,7 @@ def _methods() -> Iterator[dict[str, object]]:
             )
     yield row("methods", "interval_accuracy", near(0.31), task="regression", method="bc")
     yield row(
-        "methods", "not_run", float("nan"), method="vcd", note="extra pass noise was not asked"
+        "methods", "not_run", float("nan"), method="vcd", note="extra pass noise was not scored"
     )
 
 

@@ -6,13 +6,13 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from sdgbias.analysis.run import Cell
+from sdgbias.analysis.run import TaskCell
 from sdgbias.methods.cade import decide
 from sdgbias.types import LETTERS, PILLARS, CadeParams, View
 from tests.builders.analysis_run import mcq_cell, number_cell
 
 
-def letters(n: int, test: str = "T1", seed: int = 0, bias: float = 2.0) -> Cell:
+def letters(n: int, test: str = "T1", seed: int = 0, bias: float = 2.0) -> TaskCell:
     """n questions, two to a place, every fifth of them val; the prior speaks `bias` times as loud
     in Full and CTX+Q."""
     rng = np.random.default_rng([seed, int(test[1])])
@@ -32,7 +32,7 @@ def letters(n: int, test: str = "T1", seed: int = 0, bias: float = 2.0) -> Cell:
     )  # type: ignore[arg-type]
 
 
-def numbers(n: int, test: str = "T2", seed: int = 0) -> Cell:
+def numbers(n: int, test: str = "T2", seed: int = 0) -> TaskCell:
     """n numbers of one digit; by_digit is that digit and a tenth."""
     rng = np.random.default_rng([seed, int(test[1])])
     gold = np.random.default_rng(seed).integers(10, size=n)
@@ -65,7 +65,7 @@ def _places(n: int) -> dict[str, list[object]]:
 
 
 def payoff_of(
-    cell: Cell, params: CadeParams, rows: np.ndarray | None = None, **streams: str
+    cell: TaskCell, params: CadeParams, rows: np.ndarray | None = None, **streams: str
 ) -> float:
     """Mean payoff on the test rows (or others) by the plain road: streams, decide, look up."""
     choice = decide(cell.streams(**streams), params).choice  # type: ignore[arg-type]
@@ -73,7 +73,7 @@ def payoff_of(
     return float(earned[cell.test_rows if rows is None else rows].mean())
 
 
-def full_payoff(cell: Cell) -> float:
+def full_payoff(cell: TaskCell) -> float:
     choice = cell.logits[View.FULL].argmax(axis=1)
     return float(cell.payoff[np.arange(len(choice)), choice][cell.test_rows].mean())
 

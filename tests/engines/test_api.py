@@ -343,7 +343,7 @@ def test_generate_and_forced_starts(server: Server, make: Callable[..., Api]) ->
     )
     api = make(prefill=True)
     assert api.forces_starts
-    assert api.generate(prompts(2), ["", "7"], 8) == [["3.5", "7.5"], ["3.5", "7.5"]]
+    assert api.generate(prompts(2), ["", "7"], 8).texts == [["3.5", "7.5"], ["3.5", "7.5"]]
     forced = next(b for b in server.bodies if len(b["messages"]) > 1)
     assert forced["messages"][1] == {"role": "assistant", "content": "7"}
     assert (
@@ -352,7 +352,7 @@ def test_generate_and_forced_starts(server: Server, make: Callable[..., Api]) ->
         forced["max_tokens"],
     ) == (False, True, 8)
     plain = make()
-    assert not plain.forces_starts and plain.generate(prompts(1), [""], 8) == [["3.5"]]
+    assert not plain.forces_starts and plain.generate(prompts(1), [""], 8).texts == [["3.5"]]
     with pytest.raises(ModelError, match="--mode replace"):
         plain.generate(prompts(1), ["", "7"], 8)
 

@@ -119,7 +119,7 @@ def test_without_an_oracle_nothing_has_changed() -> None:
     assert found[0] == pytest.approx(
         [0.6775227785110474, 0.08333318680524826, 1.913182020187378], abs=1e-7
     )
-    assert old.generate([Prompt("Q", "AB")], ["", "B"], 8) == [["B.0", "B.0"]]
+    assert old.generate([Prompt("Q", "AB")], ["", "B"], 8).texts == [["B.0", "B.0"]]
 
 
 def test_prior_follows_direction_and_pillar(benchmark: Path) -> None:
@@ -216,7 +216,7 @@ def test_numbers_lead_from_the_first_digit(benchmark: Path) -> None:
         Prompt("Question: How much?\nAnswer", DIGITS),
     )
     assert scores(e, prompt)[0].tolist() == [0, 5, 0, 2, 0, 0, 0, 0, 0, 0]
-    assert e.generate([prompt, bare], ["", "7", "-7"], 8) == [
+    assert e.generate([prompt, bare], ["", "7", "-7"], 8).texts == [
         ["-1.7", "7.7", "-7.7"],
         ["3.0", "7.0", "-7.0"],
     ]

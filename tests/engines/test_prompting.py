@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from sdgbias.benchmark.build import build
+from sdgbias.benchmark.build import Draw, build
 from sdgbias.engines.hf.processor import load_processor
 from sdgbias.engines.hf.prompting import (
     adds_special_tokens,
@@ -69,7 +69,9 @@ def test_a_processor_without_a_patch_size_is_one_line_of_the_plan(tmp_path: Path
     """transformers divides by it where a picture comes in: a TypeError."""
     spec = broken(tmp_path, lambda config: config.update(patch_size=None))
     write_sample(tmp_path / "raw", 12, 5)
-    build(tmp_path / "raw", tmp_path / "raw" / "indicators", tmp_path / "b", mcq=6, regression=3)
+    build(
+        tmp_path / "raw", tmp_path / "raw" / "indicators", tmp_path / "b", Draw(mcq=6, regression=3)
+    )
     with pytest.raises(ModelError, match=r"its processor can't take these prompts \(TypeError"):
         cost.cost(spec, entries.find_root(), tmp_path / "b")
 

@@ -23,7 +23,7 @@ from sdgbias.engines.hf.text_encoders import ClipText, SentenceT5
 from sdgbias.errors import InfrastructureError, ModelError, RegistryError
 from sdgbias.methods.labels import encode
 from sdgbias.raw.facet import SELECTED
-from sdgbias.raw.synthetic.people import write_people_sample
+from sdgbias.raw.synthetic.schematic_people import write_people_sample
 from sdgbias.scoring import evaluate
 from sdgbias.types import ModelSpec
 from tests.builders.tiny_clip import byte_tokenizer, save_clip, save_t5

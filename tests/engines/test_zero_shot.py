@@ -16,12 +16,12 @@ from PIL import Image
 from transformers import CLIPModel, ViTForImageClassification
 
 from sdgbias import engines, store
-from sdgbias.benchmark.people import build_people
+from sdgbias.benchmark.people import Asked, build_people
 from sdgbias.benchmark.people_items import CHOICES, P1, class_list
 from sdgbias.engines.hf.zero_shot import ClipZeroShot, VitZeroShot, labels_of, packaged_labels
 from sdgbias.errors import ModelError, NotAnswerable, RegistryError
 from sdgbias.raw.facet import CLASSES
-from sdgbias.raw.synthetic.people import write_people_sample
+from sdgbias.raw.synthetic.schematic_people import write_people_sample
 from sdgbias.scoring import evaluate
 from sdgbias.types import ModelSpec, Prompt
 from tests.builders.tiny_clip import byte_tokenizer, save_clip, save_vit
@@ -86,7 +86,7 @@ def test_labels_are_the_prompts_list() -> None:
 def test_clip_says_the_label_that_is_most_similar(clip: Path) -> None:
     engine = engines.load(spec(clip, "clip-zero-shot"), Path())
     prompts = [direct(i) for i in range(5)]
-    said = [texts[0] for texts in engine.generate(prompts, [""], 8)]
+    said = [texts[0] for texts in engine.generate(prompts, [""], 8).texts]
     whole, tokens = CLIPModel.from_pretrained(clip), byte_tokenizer()
     texts = tokens(
         [f"a photo of a {name.replace('_', ' ')}" for name in CLASSES],
@@ -115,11 +115,11 @@ def test_answers_depend_on_nobody_else(clip: Path) -> None:
         direct(3, "singer, nurse"),
         direct(4),
     ]
-    together = engine.generate(prompts, [""], 8)
-    assert together == [engine.generate([p], [""], 8)[0] for p in prompts]
+    together = engine.generate(prompts, [""], 8).texts
+    assert together == [engine.generate([p], [""], 8).texts[0] for p in prompts]
     assert all(a[0] in labels_of(p) for a, p in zip(together, prompts, strict=True))
     alone = replace(spec(clip, "clip-zero-shot"), batch_size=1)
-    assert ClipZeroShot(alone, Path()).generate(prompts, [""], 8) == together
+    assert ClipZeroShot(alone, Path()).generate(prompts, [""], 8).texts == together
 
 
 @pytest.mark.parametrize("backend", ["clip-zero-shot", "vit-zero-shot"])
@@ -167,7 +167,7 @@ def test_vit_adds_up_the_outputs_of_a_label(vit: Path) -> None:
         )
     assert found[:, 0] == pytest.approx(shares[:, 1] + shares[:, 2], abs=1e-6)
     assert found[:, 1] == pytest.approx(shares[:, 0], abs=1e-6) and (found[:, 2] == 0).all()
-    said = [texts[0] for texts in engine.generate([direct(i) for i in range(6)], [""], 8)]
+    said = [texts[0] for texts in engine.generate([direct(i) for i in range(6)], [""], 8).texts]
     assert said == ["nurse" if a > b else "ballplayer" for a, b, _ in found]
     with pytest.raises(NotAnswerable, match="is in its map"):
         engine.generate([direct(0, "singer, dancer")], [""], 8)
@@ -229,7 +229,7 @@ def test_a_run_is_finished_though_some_questions_cannot_be_asked(
     stranger = replace(spec(vit, "vit-zero-shot", labels={"pilot": HEAD[0]}), name="stranger")
     with pytest.raises(
         ModelError,
-        match="can't be asked a single question .* take suite facet out of its options.suites",
+        match="can't answer any question .* take suite facet out of its options.suites",
     ):
         evaluate.evaluate(stranger, tmp_path, tmp_path / "b", results)
 
@@ -244,7 +244,7 @@ def test_the_packaged_map_is_of_the_52_classes_and_asks_about_no_other(tmp_path:
     assert len(outputs) == len(set(outputs)) and "nurse" not in packaged
     folder = save_vit(tmp_path / "vit", ["tench", *outputs])
     write_people_sample(tmp_path / "raw", 40, 3)
-    build_people(tmp_path / "raw", tmp_path / "b", negatives=False)
+    build_people(tmp_path / "raw", tmp_path / "b", asked=Asked(negatives=False))
     people = pd.read_parquet(tmp_path / "b" / "people.parquet")
     known = people[people["class1"].isin(list(packaged))]
     assert 0 < len(known) < len(people)

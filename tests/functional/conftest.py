@@ -9,17 +9,22 @@ from typing import Any
 
 import pytest
 
+from tests.builders.once import once
+
 
 @pytest.fixture(scope="session")
 def tiny_benchmark(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """12 synthetic clusters, 24 MCQs and 6 regression questions."""
-    from sdgbias.benchmark.build import build
-    from sdgbias.raw.synthetic import write_sample
 
-    folder = tmp_path_factory.mktemp("tiny")
-    write_sample(folder / "raw", 12, 5)
-    build(folder / "raw", folder / "raw" / "indicators", folder / "benchmark", mcq=24, regression=6)
-    return folder / "benchmark"
+    def make(folder: Path) -> None:
+        from sdgbias.benchmark.build import Draw, build
+        from sdgbias.raw.synthetic import write_sample
+
+        raw = folder / "raw"
+        write_sample(raw, 12, 5)
+        build(raw, raw / "indicators", folder / "benchmark", Draw(mcq=24, regression=6))
+
+    return once(tmp_path_factory, "tiny", make) / "benchmark"
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 from sdgbias.raw.check import check_raw
-from sdgbias.raw.images.build import ImageSettings
+from sdgbias.raw.images.image_store import ImageSettings
 from tests.builders.commands import ok, refused, sdgbias
 
 pytestmark = pytest.mark.slow

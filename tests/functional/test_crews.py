@@ -53,7 +53,7 @@ def start(
 
 
 def finish(process: subprocess.Popen[str]) -> str:
-    out, err = process.communicate(timeout=600)
+    out, err = process.communicate(timeout=900)
     assert process.returncode == 0, err
     assert "Traceback" not in err, err
     return out + err
@@ -77,7 +77,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-def until(true: Callable[[], bool], seconds: float = 240) -> None:
+def until(true: Callable[[], bool], seconds: float = 900) -> None:
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline, "it never came to that"
@@ -101,10 +101,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory, small_benchmark: Path) -> Pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [2, 3])
 def test_the_same_rows_each_scored_once_with_the_threads_divided(
-    small_benchmark: Path, folder: Path, whole: Path, workers: int
+    small_benchmark: Path, folder: Path, whole: Path
 ) -> None:
+    workers = 3
     environment = slow_planted(folder, engines=workers) | {"OMP_NUM_THREADS": "6"}
     finish(start(small_benchmark, folder / "r.duckdb", workers, environment))
     same(cached(whole, "slow"), cached(folder / "r.duckdb", "slow"))
@@ -157,7 +157,7 @@ def test_the_number_of_engines_may_change_after_a_kill_of_the_parent(
         until(lambda seen=seen: len(asked(folder)) > seen + 100)  # type: ignore[misc]
         orphans = engines_of(process.pid)
         process.send_signal(signal.SIGKILL)
-        process.communicate(timeout=120)
+        process.communicate(timeout=900)
         until(lambda orphans=orphans: not any(map(alive, orphans)))  # type: ignore[misc]
     finish(start(small_benchmark, results, 2, environment))
     same(cached(whole, "slow"), cached(results, "slow"))
@@ -168,11 +168,19 @@ def test_the_number_of_engines_may_change_after_a_kill_of_the_parent(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("how", "kind"), [("exit", "EngineDied"), ("hang", "Hung")])
+@pytest.mark.parametrize(
+    ("how", "kind"),
+    [
+        ("exit", "EngineDied"),
+        # one that hangs: tests/scoring/test_scorer.py shows it without several engines
+        pytest.param("hang", "Hung", marks=pytest.mark.long),
+    ],
+)
 def test_a_prompt_that_ends_its_engine_twice_is_a_failure_and_stops_nobody(
     small_benchmark: Path, folder: Path, whole: Path, how: str, kind: str
 ) -> None:
-    add_model(folder, "slow", batch_size=BATCH, options={"chunk_timeout": 3})
+    if how == "hang":
+        add_model(folder, "slow", batch_size=BATCH, options={"chunk_timeout": 10})
     poison = asked(whole.parent).query("kind == 'score'")["prompt"].iloc[200]
     said = finish(
         start(small_benchmark, folder / "r.duckdb", 2, slow_planted(folder, 0.0, f"{how}:{poison}"))

@@ -42,7 +42,7 @@ def run(folder: Path, *command: str) -> str:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
         check=False,
     )
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"

@@ -162,7 +162,7 @@ def test_batch_size_never_changes_a_result(
         500,
         "--batch-size",
         5,
-        entries=planted.parent,
+        registry=planted.parent,
     )
     order = COLUMNS[:9]
     a, b = (metrics(p).sort_values(order, ignore_index=True) for p in (planted, other))
@@ -198,7 +198,7 @@ def start(
         str(results),
     ]
     return subprocess.Popen(
-        [*command, "--draws", "200", "--batch-size", "16"],
+        [*command, "--draws", "200", "--batch-size", "16", "--passes", "none"],
         cwd=REPOSITORY,
         env=environment(entries),
         stdout=subprocess.PIPE,
@@ -214,7 +214,7 @@ def test_kill_9_loses_at_most_one_batch(small_benchmark: Path, tmp_path: Path) -
     results = tmp_path / "r.duckdb"
     process = start("tiny-llava", small_benchmark, results)
     shards: list[Path] = []
-    deadline = time.monotonic() + 300
+    deadline = time.monotonic() + 900
     while len(shards) < 4 and time.monotonic() < deadline:
         shards = list((tmp_path / "scores").glob("tiny-llava/*/scores-*.parquet"))
         time.sleep(0.02)
@@ -234,6 +234,8 @@ def test_kill_9_loses_at_most_one_batch(small_benchmark: Path, tmp_path: Path) -
         200,
         "--batch-size",
         16,
+        "--passes",
+        "none",
     )
     run = store.query(results, "SELECT * FROM runs").iloc[0]
     assert run["n_cached"] == len(kept), said
@@ -252,7 +254,7 @@ def test_two_processes_one_results_file(small_benchmark: Path, tmp_path: Path) -
         add_model(tmp_path, name, options={"seed": seed})
     results = tmp_path / "r.duckdb"
     both = [start(name, small_benchmark, results, tmp_path) for name in ("left", "right")]
-    said = [p.communicate(timeout=300) for p in both]
+    said = [p.communicate(timeout=900) for p in both]
     assert [p.returncode for p in both] == [0, 0], said
     counts = store.query(
         results, "SELECT model, count(*) AS n FROM metrics GROUP BY model ORDER BY model"

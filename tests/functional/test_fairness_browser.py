@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sdgbias.analysis import analyse
-from sdgbias.analysis.rows import Settings
+from sdgbias.analysis.rows import AnalysisSettings
 from sdgbias.report.build import write_report
 from tests.builders.chromium import MARKS
 from tests.builders.people import publish_people
@@ -21,7 +21,7 @@ pytestmark = MARKS
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("people")
     results = publish_people(folder)
-    analyse.analyse(results, settings=Settings(draws=100, bootstrap=100))
+    analyse.analyse(results, settings=AnalysisSettings(draws=100, bootstrap=100))
     return write_report(results, folder / "report").with_name("fairness.html")
 
 
@@ -63,7 +63,7 @@ def test_it_fits_and_runs(chrome: Any, page: Path, width: int, scheme: str) -> N
         {"features": [{"name": "prefers-color-scheme", "value": scheme}]},
     )
     chrome.get(page.as_uri())
-    WebDriverWait(chrome, 120).until(
+    WebDriverWait(chrome, 600).until(
         lambda c: c.execute_script("return document.documentElement.dataset.figures")
     )
     ready, asked = chrome.execute_script("return document.documentElement.dataset.figures").split(

@@ -94,7 +94,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     url = f"http://127.0.0.1:{port}/api"
-    for _ in range(240):
+    for _ in range(1200):
         try:
             urllib.request.urlopen(f"{url}/health", timeout=10)
             break
@@ -102,7 +102,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             time.sleep(0.5)
     else:
         process.kill()
-        pytest.fail("the Prefect server did not come up within two minutes")
+        pytest.fail("the Prefect server did not come up within ten minutes")
     yield url
     process.terminate()
     process.wait(timeout=300)
@@ -132,7 +132,7 @@ def post(url: str, body: dict[str, object]) -> Any:
     request = urllib.request.Request(
         url, json.dumps(body).encode(), {"Content-Type": "application/json"}
     )
-    for _ in range(30):
+    for _ in range(300):
         try:
             with urllib.request.urlopen(request, timeout=120) as answer:
                 return json.load(answer)
@@ -144,7 +144,7 @@ def post(url: str, body: dict[str, object]) -> Any:
                 # on SQLite the server answers some calls so while it is busy; Prefect's own client
                 # asks again as well
             )
-    pytest.fail(f"{url}: busy for half a minute")
+    pytest.fail(f"{url}: busy for five minutes")
 
 
 @pytest.mark.slow
@@ -176,7 +176,7 @@ def test_under_a_real_server_a_night_is_seen_and_is_one(
     )
     runs = post(f"{server}/flow_runs/filter", {})
     assert [run["state_name"] for run in runs] == ["Completed", "Completed"]
-    deadline = time.monotonic() + 180  # Prefect writes task runs from events, some seconds later
+    deadline = time.monotonic() + 600  # Prefect writes task runs from events, some seconds later
     while "evaluate good on sdg (try 1)" not in (
         names := {str(t["name"]) for t in post(f"{server}/task_runs/filter", {})}
     ):
@@ -223,7 +223,7 @@ def test_a_night_that_dies_is_told_by_the_server(
     )
 
     assert nightly(tmp_path, tmp_path / "nothing", PREFECT_API_URL=server).returncode == 8
-    assert "no benchmark here" in (said := texts.get(timeout=180)) and "Failed" in said
+    assert "no benchmark here" in (said := texts.get(timeout=600)) and "Failed" in said
     flow = post(f"{server}/flows/", {"name": "nightly"})["id"]
     for state in (
         "COMPLETED",
@@ -237,6 +237,6 @@ def test_a_night_that_dies_is_told_by_the_server(
             f"{server}/flow_runs/{run}/set_state",
             {"state": {"type": state, "message": 'its "process" is gone'}, "force": True},
         )
-    assert texts.get(timeout=180) == 'sdgbias: night-CRASHED: Crashed: its "process" is gone', (
+    assert texts.get(timeout=600) == 'sdgbias: night-CRASHED: Crashed: its "process" is gone', (
         "a night that was done is not told"
     )

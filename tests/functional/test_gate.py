@@ -99,6 +99,7 @@ def nights(tmp_path_factory: pytest.TempPathFactory, tiny_benchmark: Path) -> St
             "by": "cli",
             "status": "done",
             "steps": {"analyse": "done"},
+            "step_states": {"analyse": "done"},
         }
         store.upsert(results, {"nights": pd.DataFrame([row]), "night_models": pd.DataFrame(rows)})
     policy = folder / "policy.yaml"

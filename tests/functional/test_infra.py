@@ -358,7 +358,7 @@ def test_kustomize_takes_them() -> None:
         ["kubectl", "kustomize", str(INFRA / "kubernetes")],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -406,7 +406,7 @@ def test_the_slurm_night_passes_the_signal_on_and_keeps_the_exit_code(tmp_path: 
                 break
             subprocess.run(["sleep", "0.05"], check=True)
         job.terminate()
-        assert job.wait(timeout=120) == 6
+        assert job.wait(timeout=600) == 6
     finally:
         job.kill()
     assert (tmp_path / "said").read_text().splitlines() == [

@@ -33,7 +33,7 @@ WATCHED = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "shutil.rmt
 
 def _run(stage: str, raw: Path, out: Path) -> None:
     from sdgbias.benchmark import build, quality
-    from sdgbias.raw.images.build import ImageSettings
+    from sdgbias.raw.images.image_store import ImageSettings
 
     steps: dict[str, Callable[[], object]] = {
         "clusters": lambda: build.build_clusters(raw, out),
@@ -123,7 +123,7 @@ def _go(
     counted.unlink(missing_ok=True)
     process = server.Process(target=_child, args=(stage, str(raw), str(out), kill_at, str(counted)))
     process.start()
-    process.join(300)
+    process.join(900)
     assert process.exitcode is not None, "the stage hangs"
     return process.exitcode, int(counted.read_text()) if counted.is_file() else 0
 

@@ -63,13 +63,13 @@ def start(folder: Path, size: int, log: Path) -> subprocess.Popen[bytes]:
 @pytest.mark.slow
 def test_twenty_kills_end_with_the_rows_of_an_uninterrupted_run(tmp_path: Path) -> None:
     whole, torn, log = tmp_path / "whole", tmp_path / "torn", tmp_path / "log"
-    assert start(whole, 16, tmp_path / "other").wait(300) == 0
+    assert start(whole, 16, tmp_path / "other").wait(900) == 0
     chance = random.Random(7)
     kills, before = 0, 0
     while kills < 20:
         process = start(torn, chance.choice((1, 3, 5, 8)), log)
         seen = log.stat().st_size if log.exists() else 0
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 600
         while (
             process.poll() is None
             and time.monotonic() < deadline
@@ -78,13 +78,13 @@ def test_twenty_kills_end_with_the_rows_of_an_uninterrupted_run(tmp_path: Path) 
             time.sleep(0.005)  # until it scores
         time.sleep(chance.uniform(0, 0.12))
         process.send_signal(signal.SIGKILL)
-        process.wait(120)
+        process.wait(600)
         kills += 1
         kept = len(ScoreCache(torn, "p", "f").read("scores"))
         assert kept >= before  # what is finished stays finished
         before = kept
     assert 0 < before < 1500
-    assert start(torn, 64, log).wait(300) == 0
+    assert start(torn, 64, log).wait(900) == 0
     one, two = (ScoreCache(folder, "p", "f").read("scores") for folder in (whole, torn))
     pd.testing.assert_frame_equal(one, two)
     asked = pd.Series(log.read_text().splitlines())

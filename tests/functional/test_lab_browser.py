@@ -41,7 +41,7 @@ def show(chrome: Any, page: Path, screen: str) -> None:
 
     emulate(chrome, SCREENS[screen])
     chrome.get(page.as_uri())
-    WebDriverWait(chrome, 120).until(lambda driver: driver.execute_script(READY))
+    WebDriverWait(chrome, 600).until(lambda driver: driver.execute_script(READY))
 
 
 @pytest.mark.parametrize("screen", SCREENS)
@@ -110,7 +110,7 @@ def marks(chrome: Any, figure: str) -> str:
 def wait_for(chrome: Any, found: Any) -> None:
     from selenium.webdriver.support.ui import WebDriverWait
 
-    WebDriverWait(chrome, 120).until(lambda _: found())
+    WebDriverWait(chrome, 600).until(lambda _: found())
 
 
 def test_a_choice_changes_chart_table_and_words(chrome: Any, folder: Path) -> None:

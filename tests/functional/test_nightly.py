@@ -114,7 +114,7 @@ def test_a_killed_night_takes_its_models_along_and_the_next_goes_on(
     night = subprocess.Popen(
         command, cwd=REPOSITORY, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
-    deadline = time.monotonic() + 300
+    deadline = time.monotonic() + 900
     while not list(tmp_path.glob("scores/good/*/scores-*.parquet")) and time.monotonic() < deadline:
         assert night.poll() is None
         time.sleep(0.01)
@@ -124,7 +124,7 @@ def test_a_killed_night_takes_its_models_along_and_the_next_goes_on(
     assert model and night.poll() is None, "a model is at work"
     os.kill(night.pid, signal.SIGKILL)
     night.wait()
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     while any(_alive(pid) for pid in model) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not any(_alive(pid) for pid in model), "the night is dead, its model works on"

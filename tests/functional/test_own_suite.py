@@ -50,7 +50,7 @@ def test_the_how_to_runs_as_written(tmp_path: Path) -> None:
     by_group = metrics(results, "pillar = 'setting:max-min' AND method = 'full' AND test = 'all'")
     assert by_group["metric"].tolist() == ["disparity"] and by_group["ci_high"].notna().all()
     page = (tmp_path / "build/streets/report/own.html").read_text(encoding="utf-8")
-    assert "Streets of the sample" in page and "setting=urban" in page
+    assert "Streets of the sample" in page and "setting: urban" in page
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +138,7 @@ def test_pages_show_ten_options_and_the_report_has_a_page(planted: Path) -> None
     assert "only on own questions" in overview and 'href="own.html"' in overview
     page = (planted / "report" / "own.html").read_text(encoding="utf-8")
     assert "View CTX+Q is left out: no question has a context." in page
-    assert "colour=red" in page and "colour:max-min" in page and "share J" in page
+    assert "colour: red" in page and "colour: best minus worst" in page and "Share J" in page
 
 
 def test_a_night_asks_the_models_whose_entry_names_the_suite(planted: Path) -> None:

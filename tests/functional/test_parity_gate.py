@@ -11,6 +11,8 @@ import pytest
 from sdgbias import store
 from tests.builders.commands import REPOSITORY, add_model, ok, refused
 
+QUICK = ("--draws", 50, "--passes", "none")
+
 
 @pytest.mark.slow
 def test_disagreeing_engines_stop_the_run_and_agreeing_ones_let_it_pass(
@@ -32,20 +34,20 @@ def test_disagreeing_engines_stop_the_run_and_agreeing_ones_let_it_pass(
     assert told["verdict"] == "disagree" and all(row["agrees"] for row in told["itself"])
     assert told["against"]["right"]["n"] == 24 and told["against"]["right"]["flips"] > 0
 
-    said = refused(6, "evaluate", "left", "--draws", 50, *where, **more)
+    said = refused(6, "evaluate", "left", *QUICK, *where, **more)
     assert "nothing is published, scores are kept" in said and said.endswith(
         "sdgbias models check left --against right"
     )
     assert "Question:" in said, "the worst probe is shown"
     assert list((results.parent / "scores" / "left").glob("*/scores-*.parquet"))
     assert store.query(results, "SELECT count(*) AS n FROM runs")["n"].item() == 0
-    ok("evaluate", "right", "--draws", 50, *where, **more)  # nobody has asked about this one
+    ok("evaluate", "right", *QUICK, *where, **more)  # nobody has asked about this one
 
     add_model(tmp_path, "right", options={"noise": 0.5})
     assert "verdict: agree" in ok(
         "models", "check", "left", "--against", "right", "--probes", 24, *where, **more
     )
-    assert " 0 scored now" in ok("evaluate", "left", "--draws", 50, *where, **more)
+    assert " 0 scored now" in ok("evaluate", "left", *QUICK, *where, **more)
     assert store.query(results, "SELECT model FROM runs ORDER BY model")["model"].tolist() == [
         "left",
         "right",
@@ -72,7 +74,7 @@ def test_another_model_under_the_same_name_is_not_held_back(
         registry=tmp_path,
     )
     add_model(tmp_path, "left", options={"noise": 0.4})
-    ok("evaluate", "left", "--draws", 50, *where, registry=tmp_path)
+    ok("evaluate", "left", *QUICK, *where, registry=tmp_path)
 
 
 def test_the_transformers_engine_agrees_with_itself(tiny_benchmark: Path, tmp_path: Path) -> None:

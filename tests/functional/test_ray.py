@@ -81,7 +81,7 @@ class TwoNodes:
                 "--disable-usage-stats",
                 NODE=str(number),
             )
-            out, err = node.communicate(timeout=300)
+            out, err = node.communicate(timeout=900)
             assert node.returncode == 0, out + err
 
     def run(self, *command: str, **more: str) -> subprocess.Popen[str]:
@@ -137,13 +137,13 @@ def evaluate(benchmark: Path, results: Path, *more: str) -> list[str]:
 
 
 def finish(process: subprocess.Popen[str]) -> str:
-    out, err = process.communicate(timeout=600)
+    out, err = process.communicate(timeout=900)
     assert process.returncode == 0, err
     assert "Traceback" not in err, err
     return out
 
 
-def until(true: Callable[[], bool], seconds: float = 240) -> None:
+def until(true: Callable[[], bool], seconds: float = 900) -> None:
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline, "it never came to that"

@@ -14,7 +14,7 @@ from sdgbias.benchmark.release import export as release_files
 from sdgbias.benchmark.release.export import export, import_
 from sdgbias.benchmark.release.records import PARTS, stem
 from sdgbias.errors import InputError, UsageError
-from sdgbias.raw.images.build import ImageReader, store_images
+from sdgbias.raw.images.image_store import ImageReader, store_images
 from tests.builders.commands import add_model, metrics, ok
 
 

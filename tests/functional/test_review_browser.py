@@ -60,7 +60,7 @@ def show(chrome: Any, folder: Path, screen: str = "desktop-light", forget: bool 
 
 
 def until(true: Any) -> None:
-    end = time.monotonic() + 120
+    end = time.monotonic() + 600
     while not true():
         assert time.monotonic() < end
         time.sleep(0.02)

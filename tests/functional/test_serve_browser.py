@@ -139,7 +139,7 @@ def address(results: Path) -> Iterator[str]:
     assert found, said
     yield found.group()
     server.send_signal(signal.SIGINT)
-    _, errors = server.communicate(timeout=120)
+    _, errors = server.communicate(timeout=600)
     assert "Traceback" not in errors, errors
 
 
@@ -232,7 +232,7 @@ def test_a_journey_by_keyboard_from_last_night_to_one_question_and_back(
     follow(chrome.find_element("css selector", "tbody th a").text)
     assert (
         "/mcq/" in chrome.current_url
-        and "CADE says" in chrome.find_element("tag name", "main").text
+        and "CADE answers" in chrome.find_element("tag name", "main").text
     )
     assert (
         chrome.execute_script(
@@ -324,8 +324,8 @@ def test_while_results_are_written_the_page_waits_and_comes_back(
         show(chrome, address + "/runs?suite=facet&page=1")
         assert chrome.find_element("tag name", "h1").text == "The results are being written"
     finally:
-        holder.communicate(timeout=120)
-    WebDriverWait(chrome, 120).until(lambda c: c.find_element("tag name", "h1").text == "Runs")
+        holder.communicate(timeout=600)
+    WebDriverWait(chrome, 600).until(lambda c: c.find_element("tag name", "h1").text == "Runs")
     chrome.get_log("browser")
 
 
@@ -349,7 +349,7 @@ def test_a_running_night_says_how_far_it_is(chrome: Any, address: str, results: 
             "Emulation.setVirtualTimePolicy",
             {"policy": "pauseIfNetworkFetchesPending", "budget": 11000},
         )
-        WebDriverWait(chrome, 120).until(
+        WebDriverWait(chrome, 600).until(
             lambda c: c.find_element("css selector", "[role=status]").text == "1 of 2 done"
         )
         assert chrome.find_element("tag name", "progress").get_attribute("value") == "1"

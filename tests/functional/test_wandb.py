@@ -16,7 +16,7 @@ import pytest
 from sdgbias import store
 from sdgbias.cli import wandb
 from sdgbias.errors import InfrastructureError, UsageError
-from sdgbias.report.wandb import night as wandb_night
+from sdgbias.report.wandb import night_runs as wandb_night
 from sdgbias.report.wandb import sync, team_report
 from sdgbias.report.wandb.sections import report_sections
 from tests.builders.commands import environment, ok, refused, sdgbias
@@ -97,7 +97,7 @@ def test_a_week_offline_is_sent_later(
             env=environment(),
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=900,
             check=False,
         )
     assert done.returncode == 0, done.stderr
@@ -165,7 +165,7 @@ def test_a_server_that_cannot_be_used_costs_seconds_and_a_line(
             week,
             "--patience",
             "0.5" if mood == "hang" else "60",
-            timeout=300,
+            timeout=900,
         )
     assert said in line and KEY not in line
     assert waiting(week) == NIGHTS
@@ -178,7 +178,7 @@ def test_a_server_that_stalls_is_left_and_tried_again(
     shutil.copytree(week, folder, symlinks=True)
     with wandb_server("stall") as server:
         logged_in.setenv("WANDB_BASE_URL", server.address)
-        line = refused(8, "wandb", "sync", "--dir", folder, "--timeout", "1", timeout=300)
+        line = refused(8, "wandb", "sync", "--dir", folder, "--timeout", "1", timeout=900)
         assert f"2 runs wait, {NIGHTS[0]}-{RUN}: took longer than 1 s; ended" in line
         assert waiting(folder) == NIGHTS
         server.mood = "good"

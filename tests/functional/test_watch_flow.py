@@ -26,7 +26,7 @@ def watch(folder: Path) -> str:
         env={**environment(folder), "PREFECT_HOME": str(folder / "prefect")},
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=900,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -79,7 +79,7 @@ def same(ours: np.ndarray, theirs: np.ndarray) -> None:
 
 def cade_scores(e: Evidence, params: CadeParams, stream: cade.Stream = "full") -> np.ndarray:
     return cade.decide(
-        cade.streams(e.full, e.ctx, e.img, e.q, e.present, stream=stream), params
+        cade.streams(e.full, e.ctx, e.img, e.q, e.present, form=cade.Form(stream=stream)), params
     ).score
 
 

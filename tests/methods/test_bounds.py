@@ -9,8 +9,8 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from sdgbias.methods.bounds import (
+    BoundedChoice,
     Bounds,
-    Verdict,
     alone,
     between,
     exactly,
@@ -54,7 +54,7 @@ def within(rng: np.random.Generator, b: Bounds) -> np.ndarray:
 
 
 def reached(
-    v: Verdict, views: list[Bounds], params: CadeParams, seed: int, tries: int = 60
+    v: BoundedChoice, views: list[Bounds], params: CadeParams, seed: int, tries: int = 60
 ) -> np.ndarray:
     """(N, K) candidates chosen at least once; asserts that all of them were called possible."""
     rng = np.random.default_rng(seed)
@@ -221,7 +221,7 @@ def test_payoffs_lie_between_their_bounds() -> None:
     real = payoff[np.arange(500), decide(streams(*z), params).choice]
     assert (low <= real).all() and (real <= high).all()
     assert (low == high)[v.certain].all() and (low < high).any()
-    nobody = Verdict(np.zeros((1, 3), dtype=bool), np.array([False]), np.array([-1]))
+    nobody = BoundedChoice(np.zeros((1, 3), dtype=bool), np.array([False]), np.array([-1]))
     assert np.isnan(payoff_bounds(nobody, payoff[:1])).all()
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sdgbias.methods.cade import BASELINE, decide, divergence_of, log_softmax, streams
+from sdgbias.methods.cade import BASELINE, Form, decide, divergence_of, log_softmax, streams
 from sdgbias.types import CadeParams
 
 OFF = 2.0  # a gate above 1 never keeps the baseline
@@ -77,14 +77,14 @@ def test_vdd_is_a_special_case(strength: float) -> None:
     """(1+a) z_full - a z_ctx without a cut == the Full-only stream with alpha = a / (1+a), lambda =
     beta = 0, gate off."""
     full, ctx, img, q = views(3)
-    s = streams(full, ctx, img, q, stream="full")
+    s = streams(full, ctx, img, q, form=Form(stream="full"))
     want = ((1 + strength) * full - strength * ctx).argmax(1)
     assert (decide(s, CadeParams(strength / (1 + strength), 0, 0, OFF)).choice == want).all()
 
 
 def test_post_hoc_is_a_special_case() -> None:
     full, ctx, img, q = views(4)
-    s = streams(full, ctx, img, q, stream="full")
+    s = streams(full, ctx, img, q, form=Form(stream="full"))
     assert (
         decide(s, CadeParams(1, 0, 0, OFF)).choice == (softmax(full) / softmax(ctx)).argmax(1)
     ).all()
@@ -144,11 +144,11 @@ def test_missing_views_exact_and_reference() -> None:
     without_ctx = streams(full, gone, img, q, everything)
     assert (without_ctx.divergence == 0).all()
     assert (decide(without_ctx, p).choice == (softmax(full) + softmax(img)).argmax(1)).all()
-    reference = streams(full, gone, img, q, everything, numerics="reference")
+    reference = streams(full, gone, img, q, everything, form=Form("reference"))
     stream = (softmax(full) + softmax(img)) / 2
     assert reference.divergence == pytest.approx((stream * np.log(stream * 3)).sum(1))
     for numerics in ("exact", "reference"):
-        no_img = streams(full, ctx, gone, q, everything, numerics=numerics)
+        no_img = streams(full, ctx, gone, q, everything, form=Form(numerics))
         assert np.exp(no_img.log_img) == pytest.approx(softmax(full)), (
             "left out of the image stream"
         )
@@ -161,7 +161,7 @@ def test_missing_views_exact_and_reference() -> None:
 
 def test_reference_floors_at_1e_9() -> None:
     z = np.array([[0.0, -100.0, -1.0]])
-    s = streams(z, z, z, z, numerics="reference")
+    s = streams(z, z, z, z, form=Form("reference"))
     assert s.log_ctx[0, 1] == pytest.approx(np.log(1e-9))
     assert streams(z, z, z, z).log_ctx[0, 1] < -99
 
@@ -193,7 +193,7 @@ def test_reference_divergence_is_never_below_zero() -> None:
     (1 - 1e-9, 1e-9) against it is (1 - 1e-9) log((1 - 1e-9) / (1 - 1e-12)) + 0 = -1e-9."""
     seen = np.log(np.array([[1 - 1e-9, 1e-9]]))
     context = np.log(np.array([[1 - 1e-12, 1e-12]]))
-    s = streams(seen, context, seen, seen, numerics="reference")
+    s = streams(seen, context, seen, seen, form=Form("reference"))
     assert np.exp(s.log_ctx) == pytest.approx(np.array([[1.0, 1e-9]]), rel=1e-6)
     assert float(divergence_of(s.log_img, s.log_ctx)[0]) == pytest.approx(-1e-9, rel=1e-2)
     assert s.divergence.tolist() == [0.0]

@@ -187,3 +187,19 @@ def test_a_compared_group_with_too_few_places_leaves_no_interval() -> None:
         assert np.isnan([d.low[0], d.high[0], d.p[0]]).all()
         change = stats.disparity_change(d, others)
         assert change.estimate().too_few and np.isnan([change.low[0], change.p[0]]).all()
+
+
+def test_of_two_ways_to_cluster_each_group_takes_the_one_that_claims_less() -> None:
+    rng = np.random.default_rng(0)
+    hits, code = rng.integers(0, 2, 200).astype(float), np.repeat([0, 1], 100)
+    place, prompt = np.arange(200) // 2, np.where(code == 0, 0, 1 + np.arange(200) % 10)
+    a, b = (stats.grouped(hits, code, "xy", by)[0] for by in (place, prompt))
+    found = stats.wider(a, b)
+    assert found.estimate(0).too_few and np.isnan(found.low[0]), "one prompt has no interval"
+    by = b if b.high[1] - b.low[1] > a.high[1] - a.low[1] else a
+    assert (found.low[1], found.high[1], found.clusters[1]) == (
+        by.low[1],
+        by.high[1],
+        by.clusters[1],
+    )
+    assert (stats.wider(b, a).low[1], stats.wider(b, a).clusters[0]) == (found.low[1], 1)

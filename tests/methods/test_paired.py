@@ -90,3 +90,10 @@ def test_minimum_detectable_effect_is_found_with_the_stated_power() -> None:
         [stats.paired(rng.normal(effect, 1, 50), np.arange(50)).p < 0.05 for _ in range(600)]
     )
     assert abs(found - 0.8) < 4 * np.sqrt(0.8 * 0.2 / 600)
+
+
+def test_copies_of_one_question_have_one_vote() -> None:
+    better = np.array([1.0] * 400 + [-1.0, np.nan, 1.0, -1.0])
+    group = np.array([0] * 400 + [1, 1, 2, 2])
+    assert stats.net_signs(better, group) == (1, 1), "the third is a draw"
+    assert stats.sign_test(*stats.net_signs(better, group)) == 1.0

@@ -9,6 +9,7 @@ import pytest
 from sdgbias.methods.cade import Streams, decide, streams
 from sdgbias.methods.search import (
     RANGES,
+    SearchSettings,
     evaluate_draws,
     exact_search,
     held_out,
@@ -52,7 +53,7 @@ def mean_of(s: Streams, payoff: np.ndarray, params: CadeParams) -> float:
 def test_never_worse_than_the_best_of_ten_thousand_draws(seed: int) -> None:
     task = Task.REGRESSION if seed % 5 == 4 else Task.MCQ
     s, payoff = problem(seed, 80, task)
-    found = exact_search(s, payoff, task, seed=seed)
+    found = exact_search(s, payoff, task, settings=SearchSettings(seed=seed))
     low, high = np.array(RANGES[task]).T
     draws = np.random.default_rng(seed).uniform(low, high, (10_000, 4))
     drawn = evaluate_draws(s, payoff, draws).max()
@@ -70,7 +71,7 @@ def test_it_gains_where_random_draws_are_few() -> None:
     gains = []
     for seed in range(10):
         s, payoff = problem(seed, 300)
-        found = exact_search(s, payoff, Task.MCQ, draws=20, seed=seed)
+        found = exact_search(s, payoff, Task.MCQ, settings=SearchSettings(draws=20, seed=seed))
         gains.append(found.value - found.drawn)
     assert min(gains) >= 0
     assert np.mean(gains) > 0.005
@@ -192,7 +193,7 @@ def test_views_that_agree_leave_whole_ranges_as_plateaus() -> None:
     no choice changes."""
     z = np.random.default_rng(0).normal(size=(30, 3))
     s = streams(z, z, z, z)
-    found = exact_search(s, np.ones((30, 3)), Task.MCQ, draws=50)
+    found = exact_search(s, np.ones((30, 3)), Task.MCQ, settings=SearchSettings(draws=50))
     assert found.value == found.baseline == 1.0
     assert found.plateau == RANGES[Task.MCQ]
     assert vars(found.params) == pytest.approx(
@@ -200,7 +201,7 @@ def test_views_that_agree_leave_whole_ranges_as_plateaus() -> None:
     )
     gold = np.eye(3)[z.argmax(axis=1)]
     assert (
-        exact_search(s, gold, Task.MCQ, draws=50).value == 1.0
+        exact_search(s, gold, Task.MCQ, settings=SearchSettings(draws=50)).value == 1.0
     )  # alpha + beta < 1 is within the ranges
 
 
@@ -208,8 +209,13 @@ def test_undecidable_rows_are_left_out_and_nothing_else_is_an_error() -> None:
     s, payoff = problem(1, 60)
     empty = streams(*[np.full((4, 3), np.nan) for _ in range(4)], np.ones((4, 3), bool))
     both = Streams(*[np.concatenate([getattr(s, f), getattr(empty, f)]) for f in vars(s)])
-    found = exact_search(both, np.concatenate([payoff, np.zeros((4, 3))]), Task.MCQ, draws=200)
-    alone = exact_search(s, payoff, Task.MCQ, draws=200)
+    found = exact_search(
+        both,
+        np.concatenate([payoff, np.zeros((4, 3))]),
+        Task.MCQ,
+        settings=SearchSettings(draws=200),
+    )
+    alone = exact_search(s, payoff, Task.MCQ, settings=SearchSettings(draws=200))
     assert (found.params, found.value, found.n_val) == (alone.params, alone.value, 60)
     with pytest.raises(ValueError, match="validation row"):
         exact_search(take(s, np.array([], dtype=int)), payoff[:0], Task.MCQ)
@@ -217,13 +223,13 @@ def test_undecidable_rows_are_left_out_and_nothing_else_is_an_error() -> None:
 
 def test_the_same_seed_gives_the_same_result() -> None:
     s, payoff = problem(2, 100)
-    kwargs = {"draws": 300, "seed": 7, "clusters": np.arange(100) // 4, "folds": 4}
+    kwargs = {"settings": SearchSettings(300, 7), "clusters": np.arange(100) // 4, "folds": 4}
     assert exact_search(s, payoff, Task.MCQ, **kwargs) == exact_search(
         s, payoff, Task.MCQ, **kwargs
     )
     found = tune(s, payoff, Task.MCQ, search="exact", **kwargs)
     assert found == exact_search(s, payoff, Task.MCQ, **kwargs)
-    assert not hasattr(tune(s, payoff, Task.MCQ, draws=300), "plateau")
+    assert not hasattr(tune(s, payoff, Task.MCQ, settings=SearchSettings(draws=300)), "plateau")
 
 
 def test_climbing_and_centring_never_go_down_and_stay_in_range() -> None:
@@ -270,7 +276,7 @@ def test_without_a_climb_it_is_the_best_draw(monkeypatch: pytest.MonkeyPatch) ->
         "sdgbias.methods.search.exact.ascend",
         lambda rows, start, ranges, rng: (start, mean_payoff(rows, start[None])[0]),
     )
-    found = exact_search(s, payoff, Task.MCQ, draws=400)
+    found = exact_search(s, payoff, Task.MCQ, settings=SearchSettings(draws=400))
     assert found.value == found.drawn
 
 
@@ -279,11 +285,16 @@ def test_held_out_rows_never_tune_their_own_setting() -> None:
     round turns the result round."""
     s, payoff = problem(4, 120)
     place = np.repeat(["here", "there"], 60)
-    before = held_out(s, payoff, Task.MCQ, place, draws=300)
+    before = held_out(s, payoff, Task.MCQ, place, settings=SearchSettings(draws=300))
     turned = payoff.copy()
     turned[:60] = 1 - turned[:60]
-    assert np.array_equal(held_out(s, turned, Task.MCQ, place, draws=300)[:60], 1 - before[:60])
-    assert np.isnan(held_out(s, payoff, Task.MCQ, np.zeros(120), draws=300)).all()
+    assert np.array_equal(
+        held_out(s, turned, Task.MCQ, place, settings=SearchSettings(draws=300))[:60],
+        1 - before[:60],
+    )
+    assert np.isnan(
+        held_out(s, payoff, Task.MCQ, np.zeros(120), settings=SearchSettings(draws=300))
+    ).all()
 
 
 def test_pure_noise_is_seen_as_overtuning() -> None:
@@ -297,10 +308,14 @@ def test_pure_noise_is_seen_as_overtuning() -> None:
 
 def test_spread_of_the_optimum() -> None:
     s, payoff = problem(6, 200)
-    found = exact_search(s, payoff, Task.MCQ, draws=500)
+    found = exact_search(s, payoff, Task.MCQ, settings=SearchSettings(draws=500))
     place = np.arange(200) // 2
-    spread = search_spread(s, payoff, Task.MCQ, found.params, place, draws=500, resamples=120)
-    again = search_spread(s, payoff, Task.MCQ, found.params, place, draws=500, resamples=120)
+    spread = search_spread(
+        s, payoff, Task.MCQ, found.params, place, settings=SearchSettings(draws=500), resamples=120
+    )
+    again = search_spread(
+        s, payoff, Task.MCQ, found.params, place, settings=SearchSettings(draws=500), resamples=120
+    )
     assert np.array_equal(spread.params, again.params)
     assert (spread.value, spread.given) == (again.value, again.given)
     for (low, high), (a, b) in zip(spread.params, RANGES[Task.MCQ], strict=True):
@@ -308,7 +323,15 @@ def test_spread_of_the_optimum() -> None:
     assert spread.value[0] >= spread.given[0]
     assert spread.given[0] < found.value < spread.given[1]
     # one place: every resample is the data, and the found setting wins all of them
-    alone = search_spread(s, payoff, Task.MCQ, found.params, np.zeros(200), draws=500, resamples=10)
+    alone = search_spread(
+        s,
+        payoff,
+        Task.MCQ,
+        found.params,
+        np.zeros(200),
+        settings=SearchSettings(draws=500),
+        resamples=10,
+    )
     assert alone.params == pytest.approx(
         np.repeat([list(vars(found.params).values())], 2, axis=0).T
     )
@@ -345,9 +368,8 @@ def test_the_spread_is_of_the_middle_95_percent_of_resamples() -> None:
         Task.MCQ,
         CadeParams(0.0, 0.0, 0.0, 0.9),
         np.array([1, 2, 2, 2, 3, 3, 3]),
-        draws=50,
+        settings=SearchSettings(draws=50, ranges=((0.0, 0.0), (0.0, 0.0), (0.0, 0.0), (0.5, 1.0))),
         resamples=2_000,
-        ranges=((0.0, 0.0), (0.0, 0.0), (0.0, 0.0), (0.5, 1.0)),
     )
     low, high = spread.params[3]
     assert 0.5 <= low <= 0.6 and high == 0.9

@@ -3,6 +3,7 @@ they meant."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,8 @@ import pytest
 from sdgbias import store
 from sdgbias.analysis import night_text, nights
 from sdgbias.analysis.nights import BREACH, MISSING, PASS
-from sdgbias.errors import Busy
-from sdgbias.nightly import quarantine
+from sdgbias.errors import Busy, GateError
+from sdgbias.nightly import ledger, notify, quarantine, run
 from sdgbias.nightly.regression import judge
 from sdgbias.nightly.regression.evidence import of_rule
 from sdgbias.nightly.regression.measured import Measured, RunMetrics
@@ -62,6 +63,11 @@ def _old_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
                     " 'full', ?, 'accuracy', ?, ?)",
                     [NIGHT, rule, test, level, verdict, note],
                 )
+            steps = {"analyse": "done", "gate": "breach: m: mass", "wandb": "no network"}
+            con.execute(
+                "INSERT INTO nights (night, status, steps) VALUES (?, 'done', ?)",
+                [NIGHT, json.dumps(steps)],
+            )
 
 
 def test_old_sentences_become_columns_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,6 +95,38 @@ def test_an_old_night_means_what_it_meant(tmp_path: Path, monkeypatch: pytest.Mo
     assert night_text.floor(by_rule["gap"]) == "at most"
     assert night_text.what(by_rule["gap"]).startswith("accuracy by gender, ")
     assert night_text.note(by_rule["alone"]) == "this rule quarantines"
+
+
+def test_old_results_of_steps_become_states(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "r.duckdb"
+    _old_file(path, monkeypatch)
+    night = nights.load(path)
+    assert night is not None
+    assert night.row["step_states"] == {"analyse": "done", "gate": "breach", "wandb": "failed"}
+    assert page._troubles(night) == ["wandb: no network"]
+
+
+@pytest.mark.parametrize("text", ["done", "breach", "breach: m: mass", "no network"])
+def test_the_sentence_of_a_step_decides_nothing(tmp_path: Path, text: str) -> None:
+    """A step that failed is listed, a breach and a success are not, whatever they are called."""
+    s = settings(tmp_path, "m")
+    store.upsert(s.results, {"nights": pd.DataFrame([{"night": NIGHT, "status": "done"}])})
+    steps = {
+        "gate": ledger.Ended("breach", text),
+        "report": ledger.Ended("done", text),
+        "wandb": ledger.Ended("failed", text),
+    }
+    row = {"night": NIGHT, "status": "done", **ledger._steps(steps)}
+    store.upsert(s.results, {"nights": pd.DataFrame([row])})
+    night = nights.load(s.results)
+    assert night is not None and nights.failed_steps(night.row) == {"wandb": text}
+    assert page._troubles(night) == [f"wandb: {text}"]
+    assert f"• wandb: {text}" in notify.message(night, "")["text"]
+    summary = run.Summary(NIGHT, "done", steps={"gate": steps["gate"]})
+    assert summary.exit_code == GateError.exit_code
+    assert run.Summary(NIGHT, "done", steps={"gate": steps["wandb"]}).exit_code == 8
 
 
 def _judged() -> list[dict[str, object]]:

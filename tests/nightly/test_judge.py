@@ -82,7 +82,9 @@ def test_a_clear_loss_is_a_breach_and_says_what_moved() -> None:
     row = judged(rule(), hits(300, 400), hits(260, 400))
     assert (row["verdict"], row["before"], row["value"], row["n"]) == (BREACH, 0.75, 0.65, 400)
     assert row["change"] == pytest.approx(-0.10) and row["ci_low"] < -0.10 < row["ci_high"] < 0
-    assert row["note"].startswith("0 better, 40 worse, McNemar p < 0.001")
+    assert row["note"].startswith(
+        "0 better, 40 worse, groups of questions 0 to 40, sign test p < 0.001"
+    )
 
 
 def test_a_loss_within_the_margin_is_no_breach_however_sure() -> None:

@@ -17,14 +17,14 @@ import pytest
 
 from sdgbias.errors import InfrastructureError
 from sdgbias.nightly import ledger
-from sdgbias.nightly.attempt import Outcome
+from sdgbias.nightly.attempt import JobOutcome
 from sdgbias.nightly.plan import tonight
 from sdgbias.store import database
 from tests.builders.night_stubs import NIGHT, NOW, entry, settings
 
 
-def good(outcome: str = "published", model: str = "a") -> Outcome:
-    return Outcome(
+def good(outcome: str = "published", model: str = "a") -> JobOutcome:
+    return JobOutcome(
         model,
         "sdg",
         outcome,

@@ -77,7 +77,7 @@ def receiver() -> Iterator[Any]:
         r.server.server_close()
 
 
-def night(results: Path) -> nights.Night:
+def night(results: Path) -> nights.NightRecord:
     found = nights.load(results)
     assert found is not None
     return found

@@ -10,7 +10,7 @@ import pytest
 
 from sdgbias import store
 from sdgbias.nightly import ledger, quarantine
-from sdgbias.nightly.attempt import Outcome
+from sdgbias.nightly.attempt import JobOutcome
 from sdgbias.nightly.plan import Settings
 from sdgbias.registry import entries
 from tests.builders.night_stubs import NIGHT, NOW, entry, settings
@@ -18,8 +18,8 @@ from tests.builders.night_stubs import NIGHT, NOW, entry, settings
 TODAY = date(2026, 11, 21)
 
 
-def failed(kind: str = "ModelError", model: str = "m", night: str = NIGHT) -> Outcome:
-    return Outcome(
+def failed(kind: str = "ModelError", model: str = "m", night: str = NIGHT) -> JobOutcome:
+    return JobOutcome(
         model, "sdg", "failed", kind=kind, message="no token for A", night=night, attempts=1
     )
 
@@ -74,7 +74,7 @@ def test_it_grows_with_every_night_in_a_row(tmp_path: Path) -> None:
 
 def test_success_brings_it_back_unless_its_other_suite_failed_tonight(tmp_path: Path) -> None:
     s = settings(tmp_path)
-    good = Outcome("m", "facet", "published", run_id="m-1", night=NIGHT)
+    good = JobOutcome("m", "facet", "published", run_id="m-1", night=NIGHT)
     entry(tmp_path, "m", state="quarantined", reason="hung", until="2026-11-21")
     history(s, (NIGHT, "failed", "2026-11-22"))
     quarantine.update_quarantine(s, good, TODAY)
@@ -92,7 +92,7 @@ def test_states_that_a_person_chose_stay(tmp_path: Path) -> None:
     entry(tmp_path, "m", state="candidate", reason="look at it")
     assert quarantine.update_quarantine(s, failed(), TODAY).quarantined_until == ""
     entry(tmp_path, "m", state="quarantined", reason="until I say so")
-    for outcome in (failed(), Outcome("m", "sdg", "published", night=NIGHT)):
+    for outcome in (failed(), JobOutcome("m", "sdg", "published", night=NIGHT)):
         quarantine.update_quarantine(s, outcome, TODAY)
         assert (entries.load(tmp_path, "m").state, entries.load(tmp_path, "m").until) == (
             "quarantined",

@@ -14,7 +14,7 @@ from sdgbias.analysis import nights
 from sdgbias.analysis.nights import BREACH, INSUFFICIENT, MISSING, PASS
 from sdgbias.errors import UsageError
 from sdgbias.nightly import regression
-from sdgbias.nightly.regression import baseline, facet, flips, policy, sdg
+from sdgbias.nightly.regression import baseline, flips, measured_facet, measured_sdg, policy
 from sdgbias.nightly.regression.measured import paired
 from tests.builders import regressions as gate_results
 from tests.builders.regressions import FIRST, LOST, SECOND, STEADY, THIRD
@@ -73,7 +73,7 @@ def judge(results: Path, night: str = "") -> dict[str, regression.Judgement]:
 
 
 def test_answers_are_those_of_the_stored_predictions(written: Path) -> None:
-    side = sdg.load(written, f"{LOST}-1")
+    side = measured_sdg.load(written, f"{LOST}-1")
     stored = store.query(
         written, "FROM predictions WHERE run_id = ? AND split = 'test'", [f"{LOST}-1"]
     )
@@ -109,7 +109,7 @@ def test_answers_are_those_of_the_stored_predictions(written: Path) -> None:
 def test_questions_without_a_picture_are_clustered_by_prompt(written: Path) -> None:
     """Three indicators with one set of options each: three prompts in the Q-only view, and 50
     places."""
-    side = sdg.load(written, f"{LOST}-1")
+    side = measured_sdg.load(written, f"{LOST}-1")
 
     def clusters(method: str, test: str) -> int:
         found = side.of("mcq", test, "accuracy", method)
@@ -139,8 +139,8 @@ def test_a_question_that_was_reworded_is_another_question(results: Path) -> None
     }
     store.publish(results, record, tables | {"items": other.drop(columns="benchmark_id")})
     both = paired(
-        sdg.load(results, f"{LOST}-1"),
-        sdg.load(results, f"{LOST}-3"),
+        measured_sdg.load(results, f"{LOST}-1"),
+        measured_sdg.load(results, f"{LOST}-3"),
         "mcq",
         ["T1"],
         "accuracy",
@@ -190,7 +190,7 @@ def test_a_breach_stays_one_until_it_is_mended_or_accepted(judged: Path) -> None
     assert (
         third.verdict == BREACH
         and third.breached
-        and "that nobody has accepted" in third.rows[0]["note"]
+        and "that has not been accepted" in third.rows[0]["note"]
     )
     shown = nights.load(results)
     assert (
@@ -221,7 +221,7 @@ def test_a_breach_stays_one_until_it_is_mended_or_accepted(judged: Path) -> None
     )
     with pytest.raises(UsageError, match="nothing to accept"):
         baseline.accept(results, f"{STEADY}-1", "why not", datetime(2026, 11, 22))
-    with pytest.raises(UsageError, match="say in one line why"):
+    with pytest.raises(UsageError, match="state in one line why"):
         baseline.accept(results, f"{LOST}-2", " ", datetime(2026, 11, 22))
 
 
@@ -465,5 +465,5 @@ def test_people_recall_disparity_and_refusals(tmp_path: Path) -> None:
         found["unread", ""]["verdict"] == PASS and found["mass", "at_least"]["verdict"] == MISSING
     )
     assert set(j.flips["was"]) == {"guitarist"} and set(j.flips["now"]) == {"doctor"}
-    assert facet.load(path, "seer-1").tests == {"direct": ["p1"]}
+    assert measured_facet.load(path, "seer-1").tests == {"direct": ["p1"]}
     assert INSUFFICIENT not in {r["verdict"] for r in j.rows}

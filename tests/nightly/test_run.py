@@ -35,7 +35,7 @@ from sdgbias.analysis.selfcheck.faults import instrument
 size = seeds.Size(tuned=2, plain=40, items=500, draws=50, copies=20)
 found = tuple(seeds.checks(size, instrument("order"), 0, pipeline.silent))
 failed = tuple(checks.failed(found))
-verdict = selfcheck.Verdict(
+verdict = selfcheck.SelfcheckVerdict(
     found, failed, (), "small", 0, "b1", True, 0, 0, 0, 2, 40, 0.0, "order"
 )
 try:
@@ -46,18 +46,20 @@ except errors.GateError as error:
 
 
 @pytest.fixture(autouse=True)
-def steps(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+def steps(monkeypatch: pytest.MonkeyPatch) -> dict[str, ledger.Ended]:
     """What each closing step comes to; no command is run for them."""
-    told: dict[str, str] = {}
+    told: dict[str, ledger.Ended] = {}
 
-    def run_step(name: str, settings: Settings, night: Night) -> str:
+    def run_step(name: str, settings: Settings, night: Night) -> ledger.Ended:
         return told.setdefault(name, finish.DONE)
 
     monkeypatch.setattr(finish, "run_step", run_step)
     return told
 
 
-def run(s: Settings, argv, lines: list[str] | None = None, now: datetime = NOW) -> nights.Summary:  # type: ignore[no-untyped-def]
+def run(
+    s: Settings, argv, lines: list[str] | None = None, now: datetime = NOW
+) -> nights.NightSummary:  # type: ignore[no-untyped-def]
     hands = nights.Executor(
         ask=partial(attempt.keep_trying_here, sleep=lambda seconds: None, argv=argv)
     )
@@ -83,9 +85,9 @@ def test_one_bad_model_never_spoils_the_night(
             raise ZeroDivisionError("in the code around it")
         return codes(job, results, number)
 
-    def ask(job: Job, results: Path, device: str | None) -> attempt.Outcome:
+    def ask(job: Job, results: Path, device: str | None) -> attempt.JobOutcome:
         patient = replace(
-            job, timeout_s=1.5 if job.model == "hung" else 120.0
+            job, timeout_s=1.5 if job.model == "hung" else 600.0
         )  # on a busy machine good models take their time as well
         return attempt.keep_trying_here(
             patient, results, device, sleep=lambda seconds: None, argv=argv
@@ -173,18 +175,25 @@ def test_a_broken_entry_is_a_failure_of_the_night_and_nobody_is_due_is_none(tmp_
     assert (nobody.status, nobody.exit_code, nobody.outcomes) == ("done", 0, ())
 
 
-def test_what_the_steps_come_to_is_the_exit_code(tmp_path: Path, steps: dict[str, str]) -> None:
-    steps.update(analyse="no space", gate="breach: fine: accuracy")
+def failed(message: str) -> ledger.Ended:
+    return ledger.Ended("failed", message)
+
+
+def test_what_the_steps_come_to_is_the_exit_code(
+    tmp_path: Path, steps: dict[str, ledger.Ended]
+) -> None:
+    steps.update(analyse=failed("no space"), gate=ledger.Ended("breach", "fine: accuracy"))
     done = run(settings(tmp_path, "fine"), by_model(fine=PUBLISH))
     assert done.exit_code == 6 and list(done.steps or {}) == [
         "benchmark",
         *finish.STEPS,
     ], "a failed step stops none"
     for said, code in (
-        ({"report": "disk full"}, 8),
-        ({"announce": "no answer"}, 0),
-        ({"wandb": "no"}, 0),
-        ({"gate": "crashed"}, 8),
+        ({"report": failed("disk full")}, 8),
+        ({"announce": failed("no answer")}, 0),
+        ({"wandb": failed("done")}, 0),
+        ({"gate": failed("breach: a sentence decides nothing")}, 8),
+        ({"gate": ledger.Ended("breach", "in other words")}, 6),
     ):
         assert replace(done, steps=said).exit_code == code
     assert replace(done, steps={}, unsaved="locked").exit_code == 8
@@ -202,7 +211,7 @@ def test_a_failed_selfcheck_is_told_and_the_results_stay(
     )
     s, lines = settings(tmp_path, "fine", selfcheck=True), []  # type: ignore[var-annotated]
     done = run(s, by_model(fine=PUBLISH), lines)
-    said = (done.steps or {})[finish.SELFCHECK]
+    said = str((done.steps or {})[finish.SELFCHECK])
     assert re.match(
         r"self-check: \d+ of \d+ checks failed: .*context term.*; trust no figure", said
     ), said
@@ -228,9 +237,9 @@ def test_a_failed_selfcheck_is_told_and_the_results_stay(
 
 
 def test_a_benchmark_that_fails_its_gate_is_asked_of_nobody(
-    tmp_path: Path, steps: dict[str, str]
+    tmp_path: Path, steps: dict[str, ledger.Ended]
 ) -> None:
-    steps["benchmark"] = "items_mcq: rule unique-ids broken"
+    steps["benchmark"] = failed("items_mcq: rule unique-ids broken")
     done = run(settings(tmp_path, "fine"), by_model(fine="raise SystemExit(1)"))
     assert (done.status, done.exit_code, done.outcomes) == ("failed", 8, ())
     assert entries.load(tmp_path, "fine").state == "enabled"
@@ -282,7 +291,7 @@ def test_analysis_waits_for_something_new(tmp_path: Path) -> None:
     ledger.record(
         s.results,
         later,
-        [attempt.Outcome("a", "sdg", "published", run_id="a-2", night=later.night)],
+        [attempt.JobOutcome("a", "sdg", "published", run_id="a-2", night=later.night)],
     )
     assert finish.needed("analyse", s, later)
     assert quarantine.failures(ledger.history(s.results, "a")) == 0

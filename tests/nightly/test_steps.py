@@ -11,9 +11,11 @@ import pytest
 
 from sdgbias.nightly import ledger, process, steps
 from sdgbias.nightly import run as nights
-from sdgbias.nightly.attempt import Outcome
+from sdgbias.nightly.attempt import JobOutcome
 from sdgbias.nightly.plan import Night, Settings
 from tests.builders.night_stubs import NIGHT, NOW, settings
+
+FULL = ledger.Ended("failed", "the folder is full")
 
 
 @pytest.fixture(autouse=True)
@@ -22,19 +24,19 @@ def somebody_to_tell(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_page_and_wandb_are_made_at_the_same_time_and_told_in_order(tmp_path: Path) -> None:
-    both = threading.Barrier(2, timeout=60)
+    both = threading.Barrier(2, timeout=600)
     began: list[str] = []
     seen: list[tuple[str, tuple[str, ...]]] = []
     lines: list[str] = []
 
-    def step(name: str, settings: Settings, night: Night) -> str:
+    def step(name: str, settings: Settings, night: Night) -> ledger.Ended:
         began.append(name)
         if name in steps.PARALLEL_STEPS:
             both.wait()  # one after the other would wait here in vain
-        return "the folder is full" if name == "wandb" else steps.DONE
+        return FULL if name == "wandb" else steps.DONE
 
     def look(
-        event: str, night: Night, outcomes: Sequence[Outcome], said: Mapping[str, str]
+        event: str, night: Night, outcomes: Sequence[JobOutcome], said: Mapping[str, ledger.Ended]
     ) -> None:
         seen.append((event, tuple(said)))
 
@@ -42,8 +44,7 @@ def test_page_and_wandb_are_made_at_the_same_time_and_told_in_order(tmp_path: Pa
         settings(tmp_path), lambda: NOW, lines.append, nights.Executor(step=step, seen=look)
     )
     assert done.steps == {
-        name: "the folder is full" if name == "wandb" else "done"
-        for name in (steps.CHECK, *steps.STEPS)
+        name: FULL if name == "wandb" else steps.DONE for name in (steps.CHECK, *steps.STEPS)
     }
     assert list(done.steps) == [steps.CHECK, *steps.STEPS] and done.exit_code == 0
     assert (
@@ -59,9 +60,9 @@ def test_what_is_told_last_knows_how_the_steps_before_it_ended(tmp_path: Path) -
     known: dict[str, object] = {}
     asked = settings(tmp_path)
 
-    def step(name: str, settings: Settings, night: Night) -> str:
+    def step(name: str, settings: Settings, night: Night) -> ledger.Ended:
         known[name] = ledger.nights(settings.results)["steps"].iloc[0]
-        return "no room" if name == "wandb" else steps.DONE
+        return ledger.Ended("failed", "no room") if name == "wandb" else steps.DONE
 
     nights.run(asked, lambda: NOW, lambda text: None, nights.Executor(step=step))
     assert '"wandb": "no room"' in str(known["announce"]) and '"report": "done"' in str(
@@ -73,7 +74,7 @@ def test_what_is_told_last_knows_how_the_steps_before_it_ended(tmp_path: Path) -
 def test_a_night_that_is_ended_in_its_closing_steps_ends_both(tmp_path: Path) -> None:
     ended: list[str] = []
 
-    def step(name: str, settings: Settings, night: Night) -> str:
+    def step(name: str, settings: Settings, night: Night) -> ledger.Ended:
         if name == "wandb":
             raise KeyboardInterrupt
         if name == "report":
@@ -100,13 +101,15 @@ def test_without_an_address_nobody_is_told(
     asked = replace(settings(tmp_path), webhook_env="TEAM_HOOK")
     began: list[str] = []
 
-    def step(name: str, settings: Settings, night: Night) -> str:
+    def step(name: str, settings: Settings, night: Night) -> ledger.Ended:
         began.append(name)
         return steps.DONE
 
     monkeypatch.delenv("SDGBIAS_WEBHOOK")
     done = nights.run(asked, lambda: NOW, lambda text: None, nights.Executor(step=step))
-    assert "announce" not in began and done.steps is not None and done.steps["announce"] == "done"
+    assert (
+        "announce" not in began and done.steps is not None and done.steps["announce"] == steps.DONE
+    )
     monkeypatch.setenv(variable, "http://127.0.0.1:9/hook")
     nights.run(
         replace(asked, night="2026-11-23T0130"),

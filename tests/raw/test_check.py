@@ -330,7 +330,7 @@ def test_a_series_file_that_stops_a_build(raw: Path, tmp_path: Path, text: str) 
     assert (
         report.exit_code == 3
         and report.state("unsd_sdg") == "broken"
-        and "mend this first: " in said
+        and "fix this first: " in said
     )
 
 

@@ -11,9 +11,9 @@ import pandas as pd
 import pytest
 
 from sdgbias.errors import InputError, UsageError
-from sdgbias.raw.images import build as imagestore
-from sdgbias.raw.images.build import ImageReader, ImageSettings, Stored, render_store
+from sdgbias.raw.images import image_store as imagestore
 from sdgbias.raw.images.composite import open_picture
+from sdgbias.raw.images.image_store import ImageReader, ImageSettings, StoredImages, render_store
 from tests.builders.raw_folder import (
     ONE,
     TWO,
@@ -39,12 +39,12 @@ def files(folder: Path) -> dict[str, bytes]:
     }
 
 
-def same(one: Stored, other: Stored) -> None:
+def same(one: StoredImages, other: StoredImages) -> None:
     pd.testing.assert_frame_equal(one.index, other.index)
     pd.testing.assert_frame_equal(one.quarantine, other.quarantine)
 
 
-def pictures(out: Path, stored: Stored) -> dict[str, tuple[bytes, ...]]:
+def pictures(out: Path, stored: StoredImages) -> dict[str, tuple[bytes, ...]]:
     """cluster_id -> pictures"""
     stored.index.to_parquet(out / "images.parquet")
     reader = ImageReader(out)
@@ -139,10 +139,10 @@ def test_what_changed_is_drawn_again_and_nothing_else(tmp_path: Path) -> None:
         (lambda: (raw / f"mapillary/imagery/AL/{ids[0]}/10.jpeg").unlink(), 1),
         (lambda: put_tile(raw, ids[2]), 0),  # a missing tile appears; there is no photo either
         (lambda: put_photo(raw, ids[6], "70"), 1),  # a missing photo appears
-        (lambda: put_tile(raw, ids[16]), 1),  # a broken tile is mended
+        (lambda: put_tile(raw, ids[16]), 1),  # a broken tile is fixed
         (lambda: put_photo(raw, ids[10], "110"), 1),  # so is a photo of a cluster without any other
         (lambda: put_photo(raw, ids[12], "139"), 1),  # a cluster with a broken photo gets another
-        (lambda: put_photo(raw, ids[12], "130"), 1),  # and the broken one is mended
+        (lambda: put_photo(raw, ids[12], "130"), 1),  # and the broken one is fixed
         (lambda: os.utime(tile, (1, 1)), 0),  # content counts, not dates
         (tile.unlink, 0),
     ]
@@ -254,7 +254,7 @@ def test_killed_and_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert len(children) >= 2
     running.send_signal(signal.SIGKILL)
     running.wait()
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     while (left := [pid for pid in children if alive(pid)]) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not left

@@ -157,7 +157,7 @@ def test_damaged_stores(tmp_path: Path) -> None:
     says("damaged .*delete that file and build the images again: sdgbias build --stage images")
     at = whole.index(picture(18))
     path.write_bytes(whole[: at + 60] + bytes([whole[at + 60] ^ 1]) + whole[at + 61 :])
-    says("has other bytes than its name says; delete that file")
+    says("has other bytes than its name states; delete that file")
     assert ImageReader(tmp_path)[index["image_id"][3]] == (picture(3),)
     benchmark(tmp_path / "other", rows_of(3))
     path.write_bytes((tmp_path / "other" / "images" / "AL-000.parquet").read_bytes())

@@ -11,7 +11,7 @@ from PIL import Image
 from sdgbias.raw.synthetic.latent import (
     DEFAULT_COUNTRIES,
     MISSING,
-    Cluster,
+    SyntheticCluster,
     country_wealth,
     draw_cluster,
     surveys,
@@ -25,17 +25,17 @@ LIGHTS = BANDS.index("NIGHTLIGHTS")
 
 
 @pytest.fixture(scope="module")
-def many() -> list[Cluster]:
+def many() -> list[SyntheticCluster]:
     return [draw_cluster(SEED, cc, k) for cc in DEFAULT_COUNTRIES for k in range(400)]
 
 
 @pytest.fixture(scope="module")
-def few() -> list[Cluster]:
+def few() -> list[SyntheticCluster]:
     return [draw_cluster(SEED, cc, k) for cc in DEFAULT_COUNTRIES for k in range(6)]
 
 
 @pytest.fixture(scope="module")
-def tiles(few: list[Cluster]) -> np.ndarray:
+def tiles(few: list[SyntheticCluster]) -> np.ndarray:
     return np.stack([render_tile(c) for c in few])
 
 

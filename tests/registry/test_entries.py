@@ -20,7 +20,7 @@ import yaml
 from sdgbias import files
 from sdgbias.errors import RegistryError
 from sdgbias.registry import entries
-from sdgbias.types import STATES, ModelSpec
+from sdgbias.types import IMAGE_FREE, STATES, VIEWS, ModelSpec
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -61,7 +61,7 @@ CASES: dict[str, tuple[dict[str, Any], str | None]] = {
             "params_b": 7,
             "dtype": "bfloat16",
             "batch_size": 4,
-            "max_new_tokens": 8,
+            "max_new_tokens": {"mcq": 8, "people": 64},
             "licence": "MIT",
             "trust_remote_code": True,
             "notes": "read by A at that commit",
@@ -121,6 +121,9 @@ CASES: dict[str, tuple[dict[str, Any], str | None]] = {
     "batch size text": ({"batch_size": "8"}, "at least 1"),
     "params negative": ({"params_b": -1}, "above 0"),
     "title a number": ({"title": 5}, "valid: text"),
+    "views of pictures alone": ({"views": ["img_q", "full"]}, "or [q_only, ctx_q]"),
+    "views a text": ({"views": "q_only"}, "valid: a list"),
+    "views unknown": ({"views": ["q_only", "ctx"]}, "or [q_only, ctx_q]"),
     "options a list": ({"options": []}, "mapping"),
     "climbs out": ({"repo": "../../etc"}, "OWNER/NAME"),
     "local climbs out": ({"repo": "local:../../etc"}, "leaves the repository"),
@@ -188,6 +191,17 @@ def test_schema_agrees_with_the_code(name: str) -> None:
     jsonschema.Draft202012Validator.check_schema(schema)
     data, fault = case(name)
     assert jsonschema.Draft202012Validator(schema).is_valid(data) == (fault is None)
+
+
+def test_two_views_are_written_and_all_four_are_not(root: Path) -> None:
+    path = put(root, {**GOOD, "views": list(IMAGE_FREE)}, "m")
+    spec = entries.read(path)
+    assert spec.views == IMAGE_FREE and not spec.pictured
+    assert entries.parse(yaml.safe_load(entries.to_yaml(spec)), path) == spec
+    assert "views:\n- q_only\n- ctx_q\n" in entries.to_yaml(spec)
+    assert "views" not in entries.to_dict(replace(spec, views=VIEWS))
+    schema = json.loads((REPOSITORY / "registry" / "model.schema.json").read_text(encoding="utf-8"))
+    assert jsonschema.Draft202012Validator(schema).is_valid({**GOOD, "views": list(IMAGE_FREE)})
 
 
 def test_schema_knows_every_field() -> None:
@@ -385,7 +399,7 @@ def test_set_state_of_other_ways_to_write_it(root: Path, reason: str) -> None:
         yaml.safe_load(f"{top}state: enabled\nfamily: f"), "m"
     )
     path.write_text(f"{{{', '.join(top.splitlines())}, state: enabled}}")
-    with pytest.raises(RegistryError, match="by hand"):
+    with pytest.raises(RegistryError, match="into it yourself"):
         entries.set_state(root, "m", "quarantined", reason="x")
 
 

@@ -35,7 +35,7 @@ from sdgbias.registry.machine import Machine
 from sdgbias.registry.propose import Host, Request, propose
 from sdgbias.scoring import parity, probes
 from sdgbias.scoring import parity as admission
-from sdgbias.types import ModelSpec
+from sdgbias.types import IMAGE_FREE, VIEWS, ModelSpec
 from tests.builders.hub import Hub, Repo, commit, weights
 from tests.builders.tiny_models import save_llava
 
@@ -268,7 +268,7 @@ REFUSALS: list[tuple[str, str, Request, type[SdgbiasError], str]] = [
         "refuses your token: expired or revoked",
     ),
     ("shut/private", "hf_stranger00000000", Request(), RegistryError, "not on the hub"),
-    ("shut/banned", "", Request(), Gated, "keeps it from you"),
+    ("shut/banned", "", Request(), Gated, "denies access"),
     ("shut/broken", "", Request(), HubUnreachable, "answers 503"),
 ]
 
@@ -695,7 +695,7 @@ def test_enabled_only_when_its_probes_pass(commands: Path, monkeypatch: pytest.M
     save_llava(commands / "real")
     shy = run.invoke(APP, ["register-model", "local:real", "--name", "shy", "--candidate", *where])
     assert (
-        "not asked: --candidate; its processor loads (LlavaProcessor)" in shy.output
+        "not probed: --candidate; its processor loads (LlavaProcessor)" in shy.output
         and "models enable shy" in entries.load(commands, "shy").reason
     )
     none = run.invoke(APP, ["register-model", "local:w", "--name", "none", "--candidate", *where])
@@ -769,10 +769,24 @@ REST: dict[str, Any] = {
 }
 
 
+def test_a_language_model_is_proposed_with_the_views_that_it_can_be_asked(
+    root: Path, served: Hub
+) -> None:
+    here = replace(BIG, language=lambda: frozenset({"llama", "mamba"}))
+    found = propose("open/text", root, here)
+    assert found.spec.views == IMAGE_FREE and found.spec.backend == "vllm"
+    assert any("q_only, ctx_q: a language model" in line for line in found.verdicts)
+    assert not any(line.startswith("pictures") for line in found.verdicts)
+    assert propose("open/text", root, replace(SMALL, language=here.language)).spec.backend == "hf"
+    assert propose("open/Llava-7B", root, here).spec.views == VIEWS
+
+
 def test_this_transformers_knows_the_paper_s_families() -> None:
     from sdgbias.engines.hf import checkpoint
 
     assert {*register.SERVED_BY_VLLM, "instructblip"} <= checkpoint.known()
+    assert {*register.LANGUAGE_SERVED_BY_VLLM, "qwen3", "gpt2"} <= checkpoint.language()
+    assert not checkpoint.known() & checkpoint.language()
 
 
 def test_no_engine_sees_which_gpu_it_runs_on() -> None:

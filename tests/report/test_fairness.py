@@ -15,11 +15,11 @@ from typer.testing import CliRunner
 
 from sdgbias import cli, store
 from sdgbias.analysis import analyse
-from sdgbias.analysis.rows import Settings
+from sdgbias.analysis.rows import AnalysisSettings
 from sdgbias.errors import InputError
 from sdgbias.report.build import write_report
-from sdgbias.report.charts import fairness as charts
-from sdgbias.report.pages import fairness
+from sdgbias.report.charts import disparities as charts
+from sdgbias.report.pages import disparities
 from sdgbias.suites import facet
 from tests.builders.people import publish_people
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.slow  # the benchmark behind it is built and gated as a
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = publish_people(tmp_path_factory.mktemp("people"))
-    analyse.analyse(path, settings=Settings(draws=100, bootstrap=100))
+    analyse.analyse(path, settings=AnalysisSettings(draws=100, bootstrap=100))
     return path
 
 
@@ -62,14 +62,14 @@ def test_people_are_blurred_by_default_and_on_paper(text: str) -> None:
         text.count("data:image/jpeg"),
         text.count('<div class="frame"><img src="data:image/jpeg'),
     )
-    assert 0 < pictures == frames <= fairness.EXAMPLES  # none stands outside a blurred frame
+    assert 0 < pictures == frames <= disparities.EXAMPLES  # none stands outside a blurred frame
 
 
 def test_groups_add_up_to_the_people(results: Path) -> None:
-    d = fairness.load(results)
+    d = disparities.load(results)
     assert d is not None
     people = int(store.query(results, "SELECT count(DISTINCT person_id) AS n FROM people")["n"][0])
-    [card] = fairness.cards(d)
+    [card] = disparities.cards(d)
     assert card["people"] == f"{people:,}"
     for group in card["groups"]:
         assert sum(int(r["n"].replace(",", "")) for r in group["rows"]) == people
@@ -77,11 +77,11 @@ def test_groups_add_up_to_the_people(results: Path) -> None:
 
 
 def test_rates_are_those_of_the_store(results: Path) -> None:
-    d = fairness.load(results)
+    d = disparities.load(results)
     assert d is not None
     rates = {
-        (r["model"], r["prompt"]): dict(zip(fairness.RATES, r["cells"], strict=True))
-        for r in fairness.rates(d.metrics)
+        (r["model"], r["prompt"]): dict(zip(disparities.RATES, r["cells"], strict=True))
+        for r in disparities.rates(d.metrics)
     }
     said = store.query(
         results,
@@ -95,7 +95,7 @@ def test_rates_are_those_of_the_store(results: Path) -> None:
 
 
 def test_cells_without_a_value_keep_their_n(results: Path) -> None:
-    d = fairness.load(results)
+    d = disparities.load(results)
     assert d is not None
     found = {f.name: f for f in charts.figures(d.metrics, d.studies)}
     assert {
@@ -121,7 +121,7 @@ def test_cells_without_a_value_keep_their_n(results: Path) -> None:
 
 
 def test_examples_are_chosen_without_the_answers(results: Path) -> None:
-    d = fairness.load(results)
+    d = disparities.load(results)
     assert d is not None and len(d.examples) == 60
     assert all(
         {a["model"] for a in e["answers"]} == {"unfair (planted)", "yes-sayer (planted)"}
@@ -157,7 +157,7 @@ def test_previews_are_small_few_and_the_same_whatever_the_order() -> None:
 def test_without_runs_of_the_suite_there_is_no_page(tmp_path: Path) -> None:
     with store.connect(tmp_path / "empty.duckdb"):
         pass
-    assert fairness.load(tmp_path / "empty.duckdb") is None
+    assert disparities.load(tmp_path / "empty.duckdb") is None
 
 
 def test_each_benchmark_keeps_its_newest_run_and_silence_is_said(
@@ -213,14 +213,14 @@ def test_each_benchmark_keeps_its_newest_run_and_silence_is_said(
     store.publish(
         path, run, {"people": faces, "spoken": said, "metric_rows": facet.metric_rows(faces, table)}
     )
-    d = fairness.load(path)
+    d = disparities.load(path)
     assert d is not None and d.several
     assert list(zip(d.runs["data"], d.runs["label"], strict=True)) == [
         ("drawn people", "unfair (planted)"),
         ("drawn people", "yes-sayer (planted)"),
         ("FairFace", "unfair"),
     ]
-    found = {f.name: f for f in fairness.figures(d)}
+    found = {f.name: f for f in disparities.figures(d)}
     assert all(f.filters[0] == "data" for f in found.values())
     assert set(found["fairness-gender"].frame["data"]) == {"drawn people"} and set(
         found["fairness-faces"].frame["data"]
@@ -245,7 +245,9 @@ def test_each_benchmark_keeps_its_newest_run_and_silence_is_said(
         "not one of the 60 free answers of unfair to gender on FairFace names a label, e.g. “12.5”."
         in text
     )
-    assert "<td>7</td><td>FairFace</td>" in text and [c["dataset"] for c in fairness.cards(d)] == [
+    assert "<td>7</td><td>FairFace</td>" in text and [
+        c["dataset"] for c in disparities.cards(d)
+    ] == [
         "drawn people",
         "FairFace",
     ]
@@ -295,7 +297,7 @@ def test_what_was_checked_of_the_people_stands_beside_the_report(
 
 
 def test_shares_have_the_whole_axis_and_an_interval_at_zero(results: Path) -> None:
-    d = fairness.load(results)
+    d = disparities.load(results)
     assert d is not None
     zero = d.metrics.assign(value=0.0, ci_low=0.0, ci_high=0.015, n=240)
     [figure] = [f for f in charts.figures(zero, d.studies) if f.name == "fairness-prompts"]

@@ -77,7 +77,7 @@ def test_a_breach_is_explained_with_its_numbers(text: str) -> None:
         "3.1 points",
         "1,200",
         "&lt; 0.001",
-        "3 better, 71 worse, McNemar p &lt; 0.001",
+        "3 better, 71 worse, groups of questions 3 to 70, sign test p &lt; 0.001",
         "at least 20.0 %",
         "+0.400 tolerances",
         "sdgbias gate accept fake-optimist-2 --reason TEXT",
@@ -154,7 +154,7 @@ def test_the_strip_says_each_night_in_words(text: str) -> None:
         f"{FIRST}: published, not judged",
         f"{SECOND}: in breach",
         f"{SECOND}: failed",
-        f"{FIRST}: not asked",
+        f"{FIRST}: not evaluated",
     ):
         assert words in said, words
 

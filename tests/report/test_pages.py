@@ -115,9 +115,9 @@ def test_pages_say_what_is_missing_and_why(folder: Path) -> None:
     text = read(folder, "methods.html")
     assert "fake-optimist (planted): not analysed: sdgbias analyse" in text
     assert "fake-pessimist (planted): not analysed" not in text
-    assert "extra pass noise was not asked" in text
+    assert "extra pass noise was not scored" in text
     assert re.search(
-        r'<th scope="row">vcd</th><td>extra pass noise was not asked</td><td>choice</td>', text
+        r'<th scope="row">vcd</th><td>extra pass noise was not scored</td><td>choice</td>', text
     )
     assert "1 groups of fewer than 20 questions have no value" in read(folder, "groups.html")
 

@@ -15,7 +15,7 @@ import pytest
 from sdgbias import store
 from sdgbias.errors import StoreError
 from sdgbias.report.wandb import log, sync
-from sdgbias.report.wandb import night as wandb_night
+from sdgbias.report.wandb import night_runs as wandb_night
 from sdgbias.types import PILLARS
 from tests.builders.results import BENCHMARK, publish_fake
 from tests.builders.wandb_files import Offline, read

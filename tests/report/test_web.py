@@ -60,7 +60,7 @@ def writing(path: Path) -> Iterator[None]:
         assert holder.stdout is not None and holder.stdout.readline() == "held\n"
         yield
     finally:
-        holder.communicate(timeout=120)
+        holder.communicate(timeout=600)
 
 
 @pytest.mark.parametrize("page", PAGES)

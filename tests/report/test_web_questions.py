@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from shutil import copytree
 
 import pytest
 from starlette.testclient import TestClient
@@ -69,7 +70,7 @@ def test_a_question_shows_what_was_stored(client: TestClient, served: Path) -> N
     assert (
         "Given: urban=Urban" in said
         and "right answer" in said
-        and "CADE says" in said
+        and "CADE answers" in said
         and "τ 0.85" in said
     )
     picture = re.search(r'<img src="(/pictures/[^"]+)"', html)
@@ -103,6 +104,26 @@ def test_differences_are_those_of_the_laboratory(served: Path) -> None:
                 (g["value"], g["n"], g["ci_low"], g["ci_high"])
             )
             assert ours["mde"] == pytest.approx(mde[g["task"], g["test"], g["method"]])
+
+
+def test_differences_of_answers_to_one_prompt_have_no_interval(
+    results: Path, tmp_path: Path
+) -> None:
+    copytree(results.parent, tmp_path / "r")
+    path = tmp_path / "r" / results.name
+    with store.connect(path, details=()) as con:
+        con.execute("UPDATE items SET question = 'How much?', options = '[]'")
+    with Results(path).reading() as reader:
+        old, new = (
+            reader.ask("SELECT * FROM runs WHERE run_id = ?", [r])[0] for r in (BEFORE, RUN)
+        )
+        found = compare.differences(reader, old, new)
+    known = {
+        r["method"]: r["ci_low"] == r["ci_low"]
+        for r in found
+        if (r["task"], r["test"]) == ("mcq", "T5")
+    }
+    assert known["full"] and known["img_q"] and not known["q_only"] and not known["ctx_q"]
 
 
 def test_questions_of_two_benchmarks_are_paired_where_they_have_the_same_right_answer(

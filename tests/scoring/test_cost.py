@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sdgbias import suites
-from sdgbias.benchmark.build import build
+from sdgbias.benchmark.build import Draw, build
 from sdgbias.engines import load
 from sdgbias.errors import UsageError
 from sdgbias.raw.images.shards import ImageReader
@@ -30,7 +30,7 @@ ROOT = entries.find_root()
 def benchmark(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("costs")
     write_sample(folder / "raw", 12, 5)
-    build(folder / "raw", folder / "raw" / "indicators", folder / "b", mcq=24, regression=6)
+    build(folder / "raw", folder / "raw" / "indicators", folder / "b", Draw(mcq=24, regression=6))
     return folder / "b"
 
 
@@ -58,8 +58,8 @@ def test_ratios_are_those_of_the_papers_views_whatever_else_is_asked(
     benchmark: Path, tmp_path: Path
 ) -> None:
     spec = entries.load(ROOT, "tiny-llava")
-    bare = cost.cost(spec, ROOT, benchmark, task="mcq")
-    more = cost.cost(spec, ROOT, benchmark, task="mcq", passes=choose("cheap,vcd"))
+    bare = cost.cost(spec, ROOT, benchmark, cost.Counted(task="mcq"))
+    more = cost.cost(spec, ROOT, benchmark, cost.Counted(task="mcq", passes=choose("cheap,vcd")))
     for name in ("prompts", "tokens"):
         for kind in ("naive", "full", "planned"):
             assert getattr(more, f"{name}_{kind}") == getattr(bare, f"{name}_{kind}")
@@ -86,9 +86,14 @@ def test_ratios_are_those_of_the_papers_views_whatever_else_is_asked(
 
 def test_longer_pictures_and_json(benchmark: Path) -> None:
     spec = entries.load(ROOT, "tiny-llava")
-    short, long = (cost.cost(spec, ROOT, benchmark, image_tokens=n, task="mcq") for n in (36, 576))
+    short, long = (
+        cost.cost(spec, ROOT, benchmark, cost.Counted(image_tokens=n, task="mcq"))
+        for n in (36, 576)
+    )
     assert long.tokens_naive - short.tokens_naive == (576 - 36) * 24 * 10
-    assert short == cost.cost(spec, ROOT, benchmark, task="mcq")  # 36 is tiny-llava's own
+    assert short == cost.cost(
+        spec, ROOT, benchmark, cost.Counted(task="mcq")
+    )  # 36 is tiny-llava's own
     told = json.loads(long.json())
     assert told["ratio_naive"] == round(long.tokens_naive / long.tokens_planned, 3)
     assert {"prompts_naive", "prompts_planned", "tokens_naive", "tokens_planned"} <= set(told)

@@ -24,7 +24,7 @@ from sdgbias.registry import entries
 from sdgbias.scoring import parity, probes
 from sdgbias.scoring.plan import make_plan
 from sdgbias.suites import sdg
-from sdgbias.types import ModelSpec, Prompt, ScoreBatch
+from sdgbias.types import Generated, ModelSpec, Prompt, ScoreBatch
 
 ROOT = entries.find_root()
 SPEC = ModelSpec(
@@ -191,8 +191,8 @@ class Engine(Backend):
 
     def generate(
         self, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int
-    ) -> list[list[str]]:
-        return []
+    ) -> Generated:
+        return Generated.whole([])
 
 
 PROMPTS = [Prompt("x" * n, "AB") for n in range(1, 10)]

@@ -20,7 +20,7 @@ from sdgbias.errors import InputError, ModelError, OutOfMemory
 from sdgbias.scoring.cache import ScoreCache
 from sdgbias.scoring.plan import make_plan
 from sdgbias.scoring.scorer import Scorer, not_generated
-from sdgbias.types import ModelSpec, Prompt, ScoreBatch
+from sdgbias.types import Generated, ModelSpec, Prompt, ScoreBatch
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 COLUMNS = ["task", "item_id", "test", "view", "text", "image_id", "candidates"]
@@ -61,8 +61,8 @@ class Engine(Backend):
 
     def generate(
         self, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int
-    ) -> list[list[str]]:
-        return [[start + "1" for start in starts] for _ in prompts]
+    ) -> Generated:
+        return Generated.whole([[start + "1" for start in starts] for _ in prompts])
 
 
 def plan(texts: Sequence[str]) -> pd.DataFrame:
@@ -165,7 +165,7 @@ HANGS = textwrap.dedent("""
             return super().candidate_scores(prompts)
 
     cache = ScoreCache(Path(sys.argv[1]), "m", "f")
-    spec = dataclasses.replace(t.SPEC, options={"chunk_timeout": 3})
+    spec = dataclasses.replace(t.SPEC, options={"chunk_timeout": 10})
     Scorer(Hanging(), cache, {}, spec).score(t.plan(t.TEXTS), lambda *a: None)
 """)
 
@@ -178,12 +178,12 @@ def test_a_hung_engine_ends_with_its_prompts_named_and_the_next_start_tries_them
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
         check=False,
     )
     assert done.returncode == 8, done.stderr
     assert (
-        "did not answer for 3 s on 16 prompt(s)" in done.stderr and "Traceback" not in done.stderr
+        "did not answer for 10 s on 16 prompt(s)" in done.stderr and "Traceback" not in done.stderr
     )
     note = json.loads((tmp_path / "scores/m/f/in_flight.json").read_text())
     assert note["hung"] and len(note["keys"]) == 16
@@ -206,8 +206,11 @@ def test_a_wrong_timeout_is_one_line(tmp_path: Path) -> None:
 
 def test_a_prompt_is_generated_when_its_free_answer_and_one_for_each_digit_are_there() -> None:
     rows = pd.DataFrame(
-        {"key": ["free", "ten", "all", "none"], "forced": [False, True, True, True]}
+        {"key": ["free", "ten", "all", "none"], "forced": [False, True, True, True], "limit": 8}
     )
-    decoded = pd.Series(["free"] + ["ten"] * 10 + ["all"] * (1 + 10))
+    keys = ["free"] + ["ten"] * 10 + ["all"] * (1 + 10)
+    decoded = pd.DataFrame({"key": keys, "limit": 8})
     assert not_generated(rows, decoded)["key"].tolist() == ["ten", "none"]
     assert not_generated(rows, decoded[:0])["key"].tolist() == ["free", "ten", "all", "none"]
+    longer = rows.assign(limit=16)
+    assert not_generated(longer, decoded)["key"].tolist() == ["free", "ten", "all", "none"]

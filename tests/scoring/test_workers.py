@@ -82,6 +82,9 @@ def test_pieces_hold_at_most_sixteen_chunks_and_there_are_some_for_everyone() ->
     assert len(split_work(many, nothing, 4, 2, most=1)) == 5000 / 4
 
 
+ANSWER = {"start": "", "text": "4", "limit": 8, "truncated": False}
+
+
 def test_what_is_committed_is_not_handed_out_again(tmp_path: Path) -> None:
     cache = ScoreCache(tmp_path, "m", "f")
     scored = pd.DataFrame(
@@ -94,14 +97,14 @@ def test_what_is_committed_is_not_handed_out_again(tmp_path: Path) -> None:
         }
     )
     cache.append("scores", scored.assign(top_token="A", n_tokens=1, upper=None))
-    cache.append("generations", pd.DataFrame({"key": ["k000", "k001"], "start": "", "text": "4"}))
-    plan = table([2, 1])
+    cache.append("generations", pd.DataFrame({"key": ["k000", "k001"], **ANSWER}))
+    plan = table([2, 1]).assign(limit=8)
     rest = workers.unfinished(WorkUnit(plan, plan), cache)
     assert rest.score["key"].tolist() == ["k001", "k002"] and rest.decode["key"].tolist() == [
         "k002"
     ]
     assert (
-        not_generated(plan.assign(forced=True), cache.keys("generations"))["key"].tolist()
+        not_generated(plan.assign(forced=True), cache.decoded())["key"].tolist()
         == plan["key"].tolist()
     )  # 11 answers each
 

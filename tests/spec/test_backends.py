@@ -134,12 +134,12 @@ def test_several_pictures_and_their_order_matter(engine: Backend) -> None:
 def test_forced_starts(engine: Backend) -> None:
     prompts = PROMPTS[4:]
     starts = ["", "0", "7", "-3"]
-    answers = engine.generate(prompts, starts, 4)
+    answers = engine.generate(prompts, starts, 4).texts
     assert [len(a) for a in answers] == [4, 4]
     for said in answers:
         for start, text in zip(starts, said, strict=True):
             assert text.startswith(start)
-    assert engine.generate(prompts[:1], [""], 4)[0][0] == answers[0][0], (
+    assert engine.generate(prompts[:1], [""], 4).texts[0][0] == answers[0][0], (
         "neighbours don't change an answer"
     )
 
@@ -203,7 +203,7 @@ def test_greedy_answer_equals_the_library(tmp_path: Path) -> None:
                 0, inputs["input_ids"].shape[1] :
             ]
             want = start + processor.tokenizer.decode(ids, skip_special_tokens=True)
-            assert engine.generate([prompt], [start], 6)[0][0] == want.strip()
+            assert engine.generate([prompt], [start], 6).texts[0][0] == want.strip()
 
 
 def test_no_single_token_for_b(tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def answer(model: Any, body: dict[str, Any]) -> dict[str, Any]:
     prompt = Prompt(said["text"], candidates, images, image_id(images) if images else "")
     usage = {"prompt_tokens": 10, "completion_tokens": 1}
     if not body.get("logprobs"):
-        text = model.generate([prompt], [""], body["max_tokens"])[0][0]
+        text = model.generate([prompt], [""], body["max_tokens"]).texts[0][0]
         return {
             "model": "closed",
             "choices": [{"message": {"content": text}, "finish_reason": "stop"}],

@@ -37,7 +37,7 @@ def test_scores_and_numbers_equal_those_of_the_bare_model(name: str, tmp_path: P
     bare, prompts = Bare(folder), four_views()
     assert largest_difference(bare, engine, prompts) <= 1e-4
     numbers = [prompts[-2], prompts[-1]]
-    ours = [answers[0] for answers in engine.generate(numbers, [""], 3)]
+    ours = [answers[0] for answers in engine.generate(numbers, [""], 3).texts]
     assert ours == [bare.answer(prompt, 3) for prompt in numbers]
 
 

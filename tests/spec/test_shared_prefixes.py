@@ -165,7 +165,7 @@ def test_numbers_are_decoded_the_same_from_one_cache_and_one_by_one(
     shown = [PROMPTS[3], PROMPTS[9], PROMPTS[16]]
     with torch.inference_mode():
         one_by_one = decoding.by_prefix(engine, shown, starts, 6)
-    assert engine.generate(shown, starts, 6) == one_by_one
+    assert engine.generate(shown, starts, 6).texts == one_by_one
 
 
 def test_words_are_scored_without_a_picture_where_the_processor_asks_for_one(load: Load) -> None:
@@ -230,8 +230,8 @@ def test_any_size_of_tree_and_batch_gives_the_same(
 def test_forced_starts_whatever_the_architecture(load: Load, family: str) -> None:
     engine = load(family)
     prompts = [p for p in PROMPTS if p.candidates == DIGITS][:4]
-    together = engine.generate(prompts, ["", "7"], 3)
-    assert [engine.generate([p], ["", "7"], 3)[0] for p in prompts] == together
+    together = engine.generate(prompts, ["", "7"], 3).texts
+    assert [engine.generate([p], ["", "7"], 3).texts[0] for p in prompts] == together
 
 
 @pytest.mark.parametrize("only", ["always", "behind a cache", "with a picture", "after a space"])

@@ -312,7 +312,7 @@ def test_a_damaged_backup_is_noticed_before_anything_is_written(
     with pytest.raises(StoreError, match="nothing was restored"):
         backup.restore(to, results, overwrite=True)
     assert dump(results) == before
-    assert backup.back_up(results, to, now=NOW, check_all=True).files >= 1  # a new backup mends it
+    assert backup.back_up(results, to, now=NOW, check_all=True).files >= 1  # a new backup fixes it
     backup.check(to)
 
 

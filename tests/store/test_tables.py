@@ -125,7 +125,7 @@ def test_a_broken_file_is_told_by_who_reads_its_run(results: Path, which: str, h
     assert [(d.run_id, why) for d, why in maintenance.verify(results)] == [(which, how)]
     assert not store.has_run(results, which) and store.has_run(
         results, other
-    )  # evaluating again mends it
+    )  # evaluating again fixes it
     store.publish(results, run(which, model=which), tables(0.7))
     assert masses(results) == {other: mass, which: 0.7} and maintenance.verify(results) == []
 

@@ -11,7 +11,7 @@ import pytest
 
 from sdgbias.benchmark.people_items import build_items, build_prompts, view_cells
 from sdgbias.suites import facet
-from sdgbias.suites.suite import Scored
+from sdgbias.suites.suite import StoredScores
 
 N = 40
 
@@ -37,7 +37,7 @@ def scored(
     items: pd.DataFrame,
     text: dict[str, list[str]],
     logits: dict[str, list[list[float]]] | None = None,
-) -> Scored:
+) -> StoredScores:
     """Texts by 'p1', 'p2 right', 'p2 wrong', ... in the order of persons; logits of the same and of
     'p2 right alone'."""
     cells = view_cells(build_prompts(items)).merge(
@@ -51,7 +51,11 @@ def scored(
         name = str(test) if test == "p1" else f"{test} {'wrong' if negative else 'right'}"
         part = part.sort_values("person_id")
         if view == "full" and name in text:
-            said.append(pd.DataFrame({"key": part["key"], "start": "", "text": text[name]}))
+            said.append(
+                pd.DataFrame(
+                    {"key": part["key"], "start": "", "text": text[name], "truncated": False}
+                )
+            )
         which = name if view == "full" else f"{name} alone"
         if logits and which in logits:
             numbers.append(
@@ -60,10 +64,12 @@ def scored(
                 )
             )
     scores = pd.concat(numbers) if numbers else pd.DataFrame({"key": [], "logits": []})
-    return Scored(cells.drop(columns=["person_id", "negative"]), scores, pd.concat(said))
+    return StoredScores(cells.drop(columns=["person_id", "negative"]), scores, pd.concat(said))
 
 
-def rows(items: pd.DataFrame, found: Scored) -> dict[tuple[str, str, str, str], tuple[float, int]]:
+def rows(
+    items: pd.DataFrame, found: StoredScores
+) -> dict[tuple[str, str, str, str], tuple[float, int]]:
     """(test, method, group, metric) -> (value, n), all classes pooled."""
     table = facet.predictions(items, facet.answers(found), facet.choices(found))
     made = facet.metric_rows(items, table, draws=20)
@@ -137,7 +143,7 @@ def test_first_tokens_with_and_without_the_picture_are_kept_apart(items: pd.Data
 
 def test_a_question_without_an_answer_has_no_row(items: pd.DataFrame) -> None:
     found = scored(items, {"p1": ["nurse"] * N})
-    short = Scored(found.cells, found.scores, found.generations.iloc[:30])
+    short = StoredScores(found.cells, found.scores, found.generations.iloc[:30])
     assert rows(items, short)["p1", "full", "all", "recall"] == (1.0, 30)
     nothing = np.array([np.nan, np.nan, np.nan])
     blank = scored(items, {"p1": ["nurse"] * N}, {"p3 right": [list(nothing)] * N})
@@ -157,3 +163,16 @@ def test_labels_depend_on_the_prompt() -> None:
         "",
         "",
     ], "a letter is an option only where there are some"
+
+
+def test_answers_without_a_picture_count_prompts(items: pd.DataFrame) -> None:
+    """Forty nurses share one prompt: one answer, and no interval."""
+    yes = [2.0, 0.0, 0.0]
+    logits = {"p3 right": [yes] * N, "p3 right alone": [yes] * N}
+    found = scored(items, {"p3 right": ["A"] * N}, logits)
+    table = facet.predictions(items, facet.answers(found), facet.choices(found))
+    made = facet.metric_rows(items, table, draws=20).query("metric == 'recall' and pillar == 'all'")
+    for method, clusters, note in (("q_only", 1, "too few prompts"), ("full_argmax", N, "")):
+        r = made[(made["method"] == method) & (made["indicator"] == "all-52")].iloc[0]
+        assert (r["value"], r["n"], r["clusters"], r["note"]) == (1.0, N, clusters, note)
+        assert np.isnan(r["ci_low"]) == (method == "q_only")

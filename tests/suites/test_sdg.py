@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from sdgbias.suites import sdg
+from sdgbias.suites.suite import EvalSettings, StoredScores
 from sdgbias.types import TESTS, ContextTest, Task, View
 
 T1, T2, T3 = ContextTest.T1, ContextTest.T2, ContextTest.T3
@@ -53,7 +54,7 @@ def mcq_items() -> pd.DataFrame:
 def mcq_scored(
     changed: Mapping[tuple[int, ContextTest, View], tuple[str, float]] | None = None,
     absent: Sequence[tuple[int, ContextTest, View]] = (),
-) -> sdg.Scored:
+) -> StoredScores:
     """Every view of MCQ under T1 to T5. CTX+Q and Q-only are even, so CADE's score is the image
     stream's. Q-only asks one prompt per indicator. Item 1 puts 0.4 on its letters under T1 in Full,
     where 'The' is likelier than they are."""
@@ -74,15 +75,15 @@ def mcq_scored(
                         "top_token": "The" if odd else answer or "A",
                         "upper": None,
                     }
-    return sdg.Scored(
+    return StoredScores(
         pd.DataFrame(cells, columns=["task", "item_id", "test", "view", "key"]),
         pd.DataFrame(list(scores.values())),
-        pd.DataFrame({"key": [], "start": [], "text": []}),
+        pd.DataFrame({"key": [], "start": [], "text": [], "truncated": []}),
     )
 
 
-def summary(items: pd.DataFrame, task: Task, scored: sdg.Scored) -> sdg.Summary:
-    return sdg.summarise({task: items}, scored, draws=20, seed=0)
+def summary(items: pd.DataFrame, task: Task, scored: StoredScores) -> sdg.Summary:
+    return sdg.summarise({task: items}, scored, EvalSettings(draws=20))
 
 
 def cell(
@@ -263,7 +264,7 @@ def number_items() -> pd.DataFrame:
     )
 
 
-def number_scored(silent: Sequence[int] = ()) -> sdg.Scored:
+def number_scored(silent: Sequence[int] = ()) -> StoredScores:
     """Each first digit d leads to dd: 4 to 44. The other views say 50 freely. Of ``silent`` items
     no number was decoded yet."""
     cells, scores, said = [], [], []
@@ -282,10 +283,10 @@ def number_scored(silent: Sequence[int] = ()) -> sdg.Scored:
                 said.append((key, "", free if view is View.FULL else "50"))
                 if view is View.FULL:
                     said += [(key, d, 2 * d) for d in "0123456789"]
-    return sdg.Scored(
+    return StoredScores(
         pd.DataFrame(cells, columns=["task", "item_id", "test", "view", "key"]),
         pd.DataFrame(scores, columns=["key", "logits", "mass", "top_token", "upper"]),
-        pd.DataFrame(said, columns=["key", "start", "text"]),
+        pd.DataFrame(said, columns=["key", "start", "text"]).assign(truncated=False),
     )
 
 
@@ -331,18 +332,30 @@ def test_a_first_digit_goes_on_as_decoded_or_replaces_that_of_the_free_answer() 
 def test_numbers_are_decoded_for_the_views_of_the_paper_and_forced_for_full_only() -> None:
     cells = pd.DataFrame(
         [
-            ("regression", "full", "f"),
-            ("regression", "q_only", "q"),
-            ("regression", "full_blurred", "x"),
-            ("mcq", "full", "m"),
+            ("regression", "T2", "full", "f"),
+            ("regression", "T2", "q_only", "q"),
+            ("regression", "T2", "full_blurred", "x"),
+            ("mcq", "T1", "full", "m1"),
+            ("mcq", "T3", "full", "m3"),
+            ("mcq", "T1", "q_only", "mq"),
         ],
-        columns=["task", "view", "key"],
+        columns=["task", "test", "view", "key"],
     )
-    distinct = pd.DataFrame({"key": ["f", "q", "x", "m"]})
-    needed = sdg.generations_needed(cells, distinct)
-    assert needed.set_index("key")["forced"].to_dict() == {"f": True, "q": False}
-    needed = sdg.generations_needed(cells, distinct, can_force=False)
-    assert needed.set_index("key")["forced"].to_dict() == {"f": False, "q": False}
+    distinct = pd.DataFrame({"key": ["f", "q", "x", "m1", "m3", "mq"]})
+
+    def forced(generated: str, **abilities: bool) -> dict[str, bool]:
+        settings, able = sdg.EvalSettings(generated=generated), sdg.Abilities(**abilities)  # type: ignore[arg-type]
+        needed = sdg.generations_needed(cells, distinct, settings, able)
+        return needed.set_index("key")["forced"].to_dict()
+
+    assert forced("none") == {"f": True, "q": False}
+    assert forced("T1") == {"f": True, "q": False, "m1": False}
+    assert forced("T1", forces_starts=False) == {"f": False, "q": False, "m1": False}
+    assert set(forced("all")) == {"f", "q", "m1", "m3"}
+    assert set(forced("views")) == {"f", "q", "m1", "m3", "mq"}
+    for generated in ("none", "T1", "all"):  # without scores Full is all that is measured
+        assert forced(generated, gives_scores=False) == {"f": False, "m1": False, "m3": False}
+    assert set(forced("views", gives_scores=False)) == {"f", "q", "m1", "m3", "mq"}
 
 
 def test_logits_follow_the_items_and_lack_what_an_item_lacks() -> None:

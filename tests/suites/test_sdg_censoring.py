@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from sdgbias.methods.bounds import Bounds, between, exactly
-from sdgbias.suites.sdg_censoring import estimates, judged
+from sdgbias.suites.sdg_censoring import judged, metrics
 from sdgbias.types import CadeParams, Task, View
 
 GATE_OPEN = CadeParams(
@@ -33,7 +33,8 @@ def views(full: Bounds) -> dict[View, Bounds]:
 def counted(
     table: pd.DataFrame, method: str, task: Task = Task.MCQ
 ) -> dict[str, tuple[float, int]]:
-    return {name: (e.value, e.n) for name, e in estimates(table[table["method"] == method], task)}
+    found = metrics(table[table["method"] == method], task)
+    return {name: (values.mean(), int(values.notna().sum())) for name, values, _ in found}
 
 
 def test_shares_of_a_view_and_of_cade() -> None:

@@ -253,8 +253,10 @@ def test_asked_for_by_id_nothing_is_left_out(
 def test_answers_and_forced_starts(make: Any, reference: HuggingFace, asked: list[Prompt]) -> None:
     numbers = [p for p in asked if len(p.candidates) == 10][:6]
     api = make(prefill=True)
-    said = api.generate(numbers, ["", "7"], 8)
-    assert [row[0] for row in said] == [row[0] for row in reference.generate(numbers, [""], 8)]
+    said = api.generate(numbers, ["", "7"], 8).texts
+    assert [row[0] for row in said] == [
+        row[0] for row in reference.generate(numbers, [""], 8).texts
+    ]
     assert all(row[1].startswith("7") for row in said)
     with pytest.raises(ModelError, match="--mode replace"):
         make().generate(numbers, ["7"], 8)

@@ -248,7 +248,7 @@ def test_too_many_pictures(engine, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_nothing_asked_nothing_answered(engine) -> None:
     assert engine.candidate_scores([]).logits.shape == (0, 0)
-    assert engine.generate([], [""], 8) == []
+    assert engine.generate([], [""], 8).texts == []
 
 
 def test_a_model_that_vllm_does_not_serve(engine, tiny: ModelSpec, tmp_path: Path) -> None:

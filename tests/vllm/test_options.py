@@ -71,7 +71,7 @@ def test_good_values_pass(tiny: ModelSpec) -> None:
 
 def test_weights_that_are_not_there(tiny: ModelSpec, tmp_path: Path) -> None:
     with pytest.raises(
-        ModelError, match=r"no config.json; registry entry tiny-llava says repo: local:"
+        ModelError, match=r"no config.json; registry entry tiny-llava has repo: local:"
     ):
         VLLM(tiny, tmp_path)
 
@@ -81,7 +81,7 @@ def test_no_vllm_is_said_in_one_line(tiny: ModelSpec) -> None:
         pytest.skip("vLLM is in this environment")
     with pytest.raises(
         InfrastructureError,
-        match=r"^tiny-llava: no vLLM here .*; install it as docs/how-to/vllm.md says$",
+        match=r"^tiny-llava: no vLLM here .*; install it: docs/how-to/vllm.md$",
     ):
         VLLM(tiny, Path(__file__).resolve().parents[2])
 

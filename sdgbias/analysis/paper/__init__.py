@@ -8,16 +8,18 @@ from dataclasses import replace
 from functools import partial
 
 from sdgbias.analysis.paper import accuracy, benchmark, figures, footnotes, numbered, studies
-from sdgbias.analysis.paper.cells import MADE, Table
+from sdgbias.analysis.paper.accuracy import NO_VAL
+from sdgbias.analysis.paper.cells import MADE, Cell, Table
 from sdgbias.analysis.paper.formats import HEAD
-from sdgbias.analysis.paper.results import Evidence, load
+from sdgbias.analysis.paper.results import PaperResults, load
 from sdgbias.errors import UsageError, one_of
+from sdgbias.types import NEEDS_PICTURES, NEEDS_SCORES
 
 __all__ = ["HEAD", "ITEMS", "build", "chosen", "load"]
 
 #: `--table` name -> function: the paper's items in its order, then companion tables, then raw
 #: study rows.
-ITEMS: Mapping[str, Callable[[Evidence], Table]] = {
+ITEMS: Mapping[str, Callable[[PaperResults], Table]] = {
     "A": benchmark.table_a,
     "B": benchmark.table_b,
     "C": benchmark.table_c,
@@ -68,13 +70,34 @@ def chosen(names: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def build(e: Evidence, names: Sequence[str] = ()) -> list[Table]:
+def build(e: PaperResults, names: Sequence[str] = ()) -> list[Table]:
     """The tables of these names, each with footnotes: the paper's contradictions and the limits of
     our values."""
-    return [_noted(ITEMS[name](e), e) for name in chosen(names)]
+    return [_noted(_unpictured(ITEMS[name](e), e), e) for name in chosen(names)]
 
 
-def _noted(table: Table, e: Evidence) -> Table:
+def _unpictured(table: Table, e: PaperResults) -> Table:
+    """The table with the reason of the missing cells of a language model (views with pictures and
+    what rests on them) or of a model that gives text only."""
+    why = {r.label: NEEDS_SCORES for r in e.runs if not r.scored}
+    why |= {r.label: NEEDS_PICTURES for r in e.runs if r.language}
+
+    def told(c: Cell, reason: str) -> Cell:
+        # not "no question with three options", which is a reason of its own
+        lacks = c.status == NO_VAL or (
+            c.status.startswith("not in store: no ") and "question" not in c.status
+        )
+        return replace(c, status=f"not in store: {reason}") if lacks else c
+
+    rows = []
+    for row in table.rows:
+        reason = next((why[label] for label in row.labels if label in why), "")
+        cells = tuple(told(c, reason) for c in row.cells)
+        rows.append(replace(row, cells=cells) if reason else row)
+    return replace(table, rows=tuple(rows))
+
+
+def _noted(table: Table, e: PaperResults) -> Table:
     made = {c.status for r in table.rows for c in r.cells if c.status in MADE}
     notes = list(footnotes.PAPER.get(table.item, ()))
     notes += [text for kind, text in footnotes.OWN.items() if kind in made]

@@ -10,7 +10,7 @@ import pandas as pd
 
 from sdgbias.analysis.paper import printed as paper
 from sdgbias.analysis.paper.cells import Cell, Column, Row, Table, cell, number
-from sdgbias.analysis.paper.results import Evidence, Run, Subject
+from sdgbias.analysis.paper.results import PaperResults, Run, Slice, Subject
 from sdgbias.methods import stats
 from sdgbias.methods.stats import Estimate
 from sdgbias.types import LETTERS, PILLARS, TESTS, TOLERANCES, Task
@@ -21,12 +21,12 @@ NO_VAL = "not in store: CADE was not tuned in this run (no val rows)"
 SETTINGS = (("full", "Original"), ("cade", "Ours"))
 
 
-def _values(e: Evidence, run: Run | None, metric: str, method: str) -> list[float]:
+def _values(e: PaperResults, run: Run | None, metric: str, method: str) -> list[float]:
     found = [e.metric(run, metric, test=t, method=method) for t in MCQ_TESTS]
     return [f.value if f else math.nan for f in found]
 
 
-def test_mean(e: Evidence, run: Run | None, metric: str, method: str) -> Estimate | None:
+def test_mean(e: PaperResults, run: Run | None, metric: str, method: str) -> Estimate | None:
     """Mean over T1 to T5 (NaN if one is missing). The interval is that of the pooled answers, given
     only where pool and mean agree, i.e. where every test has the same questions."""
     if run is None:
@@ -40,7 +40,7 @@ def test_mean(e: Evidence, run: Run | None, metric: str, method: str) -> Estimat
     return Estimate(value, pool.n, pool.low, pool.high)
 
 
-def relative_gain(e: Evidence, run: Run | None) -> float | None:
+def relative_gain(e: PaperResults, run: Run | None) -> float | None:
     """Mean gain divided by the mean of the Originals: the ratio of means, not the mean of
     ratios."""
     if run is None:
@@ -52,7 +52,7 @@ def relative_gain(e: Evidence, run: Run | None) -> float | None:
     return float((after - before) / before) if before else math.nan
 
 
-def table_h(e: Evidence) -> Table:
+def table_h(e: PaperResults) -> Table:
     rows = []
     for s in e.subjects("table_h"):
         for method, setting in SETTINGS:
@@ -93,7 +93,7 @@ def table_h(e: Evidence) -> Table:
     )
 
 
-def _gains(e: Evidence, s: Subject) -> Row:
+def _gains(e: PaperResults, s: Subject) -> Row:
     cells = [
         cell(
             e.metric(s.run, "accuracy_gain", test=t, method="cade"),
@@ -115,7 +115,7 @@ def _gains(e: Evidence, s: Subject) -> Row:
     return Row((s.label, "gain"), (*cells, mean, relative))
 
 
-def table_i(e: Evidence) -> Table:
+def table_i(e: PaperResults) -> Table:
     rows = []
     for s in e.subjects("table_i"):
         for test in ("all", *REGRESSION_TESTS) if s.run else ("all",):
@@ -149,7 +149,7 @@ def table_i(e: Evidence) -> Table:
     )
 
 
-def _regression_cells(e: Evidence, s: Subject, test: str, method: str) -> tuple[Cell, ...]:
+def _regression_cells(e: PaperResults, s: Subject, test: str, method: str) -> tuple[Cell, ...]:
     """MAE with its change and relative change, then interval accuracy with the same; changes only
     for CADE."""
 
@@ -192,18 +192,21 @@ def _regression_cells(e: Evidence, s: Subject, test: str, method: str) -> tuple[
 
 
 def _interval_change(
-    e: Evidence, s: Subject, test: str, plain: float | None, printed: paper.Printed | None
+    e: PaperResults, s: Subject, test: str, plain: float | None, printed: paper.Printed | None
 ) -> Cell:
     """Change of interval accuracy, with the paired interval if the run was analysed."""
     found = e.found(
-        s.run, "regression", "interval_accuracy_change", task="regression", test=test, method="cade"
+        s.run,
+        "regression",
+        "interval_accuracy_change",
+        Slice(task="regression", test=test, method="cade"),
     )
     if found is None:
         return number(plain, s.status, printed, why=NO_VAL)
     return cell(found, s.status, printed=printed)
 
 
-def figure_7(e: Evidence) -> Table:
+def figure_7(e: PaperResults) -> Table:
     rows = []
     for s in e.subjects("figure_7"):
         for method, setting in SETTINGS:
@@ -223,7 +226,7 @@ def figure_7(e: Evidence) -> Table:
     )
 
 
-def indicators(e: Evidence) -> Table:
+def indicators(e: PaperResults) -> Table:
     rows = []
     known = e.ask(
         "SELECT DISTINCT task, pillar, indicator FROM metric_rows WHERE list_contains($runs,"
@@ -279,7 +282,7 @@ OVERALL = {
 }
 
 
-def intervals(e: Evidence) -> Table:
+def intervals(e: PaperResults) -> Table:
     known = e.ask(
         "SELECT DISTINCT pillar, indicator FROM metric_rows WHERE list_contains($runs, run_id) AND"
         " task = 'regression' AND indicator <> 'all' ORDER BY ALL"
@@ -340,18 +343,14 @@ def intervals(e: Evidence) -> Table:
     )
 
 
-def _target(e: Evidence, s: Subject, target: str, test: str, method: str, metric: str) -> Cell:
+def _target(e: PaperResults, s: Subject, target: str, test: str, method: str, metric: str) -> Cell:
     """One number of the study 'regression'; over all targets if ``target`` is ''."""
     by = "target" if target else ""
     found = e.found(
         s.run,
         "regression",
         metric,
-        task="regression",
-        test=test,
-        method=method,
-        by=by,
-        level=target,
+        Slice(task="regression", test=test, method=method, by=by, level=target),
     )
     return cell(
         found,
@@ -371,7 +370,7 @@ CHANGES = (
 )
 
 
-def changes(e: Evidence) -> Table:
+def changes(e: PaperResults) -> Table:
     rows = []
     for s in e.subjects():
         for task, tests in (
@@ -399,7 +398,7 @@ def changes(e: Evidence) -> Table:
     )
 
 
-def letters(e: Evidence) -> Table:
+def letters(e: PaperResults) -> Table:
     rows = []
     for s in e.subjects():
         if s.run is None:
@@ -428,7 +427,7 @@ def letters(e: Evidence) -> Table:
     )
 
 
-def _places(e: Evidence, run: Run) -> pd.DataFrame:
+def _places(e: PaperResults, run: Run) -> pd.DataFrame:
     """Answers of a run by test, method and place: n and one count column per letter."""
     each = ", ".join(f"count_if(pred = '{letter}')::BIGINT AS {letter}" for letter in LETTERS)
     return e.ask(

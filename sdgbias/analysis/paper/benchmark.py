@@ -9,7 +9,7 @@ import pandas as pd
 
 from sdgbias.analysis.paper import printed as paper
 from sdgbias.analysis.paper.cells import Cell, Column, Row, Table, cell, number, text
-from sdgbias.analysis.paper.results import Evidence
+from sdgbias.analysis.paper.results import PaperResults
 from sdgbias.methods import stats
 from sdgbias.types import (
     CONTEXT_NAMES,
@@ -25,13 +25,13 @@ from sdgbias.types import (
 NO_BENCHMARK = "no run chosen, so no benchmark to count"
 
 
-def _benchmarks(e: Evidence) -> list[tuple[str, str]]:
+def _benchmarks(e: PaperResults) -> list[tuple[str, str]]:
     """(benchmark_id, status of counts in it) of the chosen runs."""
     found = {r.benchmark_id: "synthetic" if r.synthetic else "counted" for r in e.runs}
     return sorted(found.items())
 
 
-def table_a(e: Evidence) -> Table:
+def table_a(e: PaperResults) -> Table:
     counts = e.ask(
         "SELECT benchmark_id, task, pillar, count(*) AS n FROM items WHERE"
         " list_contains($benchmarks, benchmark_id) GROUP BY ALL"
@@ -61,7 +61,7 @@ def table_a(e: Evidence) -> Table:
     )
 
 
-def table_b(e: Evidence) -> Table:
+def table_b(e: PaperResults) -> Table:
     gold = e.ask(
         """SELECT benchmark_id, pillar, gold, json_array_length(options) AS n_options,
            coalesce(cluster_id, '') AS cluster_id
@@ -144,7 +144,7 @@ def _prompt(item: pd.Series, task: Task, test: str) -> str:
     return head + (f"Context: {context}\n" if context else "") + bare[len(head) :]
 
 
-def _example(e: Evidence, task: Task) -> tuple[pd.Series | None, str]:
+def _example(e: PaperResults, task: Task) -> tuple[pd.Series | None, str]:
     """The task's first item with a T2 context (a test that both tasks have), from the first such
     benchmark, and its status."""
     found = e.ask(
@@ -159,7 +159,7 @@ def _example(e: Evidence, task: Task) -> tuple[pd.Series | None, str]:
     return found.iloc[0], dict(_benchmarks(e))[str(found.iloc[0]["benchmark_id"])]
 
 
-def _prompts(e: Evidence, item: str, task: Task, test: str, title: str) -> Table:
+def _prompts(e: PaperResults, item: str, task: Task, test: str, title: str) -> Table:
     theirs, ours = [r["printed"] for r in paper.rows(f"table_{item.lower()}")], _template(task)
     rows = [
         Row(
@@ -191,11 +191,11 @@ def _prompts(e: Evidence, item: str, task: Task, test: str, title: str) -> Table
     )
 
 
-def table_c(e: Evidence) -> Table:
+def table_c(e: PaperResults) -> Table:
     return _prompts(e, "C", Task.MCQ, "T1", "Table C: prompt of a multiple-choice question")
 
 
-def table_d(e: Evidence) -> Table:
+def table_d(e: PaperResults) -> Table:
     return _prompts(e, "D", Task.REGRESSION, "T2", "Table D: prompt of a regression question")
 
 
@@ -211,7 +211,7 @@ TABLE_E_PLACE = {
 }
 
 
-def table_e(e: Evidence) -> Table:
+def table_e(e: PaperResults) -> Table:
     from sdgbias.benchmark.prompts import context_lines
 
     place = pd.DataFrame([{name: TABLE_E_PLACE[name] for name in CONTEXT_NAMES}])
@@ -240,7 +240,7 @@ def table_e(e: Evidence) -> Table:
     )
 
 
-def table_f(e: Evidence) -> Table:
+def table_f(e: PaperResults) -> Table:
     found = e.ask(
         """SELECT target, count(*) AS n, min(tolerance) AS low, max(tolerance) AS high FROM items
                      WHERE list_contains($benchmarks, benchmark_id) AND task = 'regression' GROUP
@@ -272,7 +272,7 @@ def table_f(e: Evidence) -> Table:
     )
 
 
-def table_g(e: Evidence) -> Table:
+def table_g(e: PaperResults) -> Table:
     from sdgbias.methods.search import RANGES
 
     rows = []
@@ -302,7 +302,7 @@ def table_g(e: Evidence) -> Table:
     )
 
 
-def parameters(e: Evidence) -> Table:
+def parameters(e: PaperResults) -> Table:
     found = e.ask(
         """SELECT model, p.* FROM cade_params p JOIN runs USING (run_id) WHERE list_contains($runs,
            run_id)
@@ -330,7 +330,7 @@ def parameters(e: Evidence) -> Table:
     )
 
 
-def quality(e: Evidence) -> Table:
+def quality(e: PaperResults) -> Table:
     found = e.ask(
         """SELECT benchmark_id, "table", rule, count(*) AS n FROM quarantine WHERE
            list_contains($benchmarks, benchmark_id)

@@ -18,7 +18,7 @@ from sdgbias.analysis.paper.cells import MADE, NOT_RUN, Cell, Column, Row, Table
 from sdgbias.analysis.paper.fairness_cells import DIFFERENCE, _cell, _lines, names
 from sdgbias.analysis.paper.fairness_studies import attributes, debiasing, encoders, rates
 from sdgbias.analysis.paper.footnotes import OWN
-from sdgbias.analysis.paper.results import Evidence, Subject
+from sdgbias.analysis.paper.results import PaperResults, Subject
 from sdgbias.benchmark.people_items import CHOICES, P1
 from sdgbias.errors import UsageError, one_of
 from sdgbias.methods.stats import SMALLEST
@@ -55,7 +55,7 @@ NOTES: Mapping[str, tuple[str, ...]] = {
             " differences."
         ),
         (
-            "Whether the single-choice numbers are p2's or p3's isn't said (a mean would lie on a"
+            "Whether the single-choice numbers are p2's or p3's isn't stated (a mean would lie on a"
             " grid twice as fine): they stand beside both of ours."
         ),
         (
@@ -67,7 +67,8 @@ NOTES: Mapping[str, tuple[str, ...]] = {
             "Single choice only ever asks about the right class, so a model that always says yes"
             " has recall 1 and disparity 0: see `rates`."
         ),
-        "Which CLIP and which ViT isn't said, nor which of the two text encoders read the answers.",
+        "Which CLIP and which ViT isn't stated, nor which of the two text encoders read the"
+        " answers.",
     ),
     "skin": (
         (
@@ -134,7 +135,7 @@ SYNTHETIC = (
 # ----------------------------------------------------------------------
 
 
-def load(path: Path, models: Sequence[str] = ()) -> Evidence:
+def load(path: Path, models: Sequence[str] = ()) -> PaperResults:
     """The newest finished run of each model on each benchmark of this suite. Raises UsageError,
     StoreError."""
     return results.load(path, models, suite=FACET, known=names())
@@ -144,7 +145,7 @@ def load(path: Path, models: Sequence[str] = ()) -> Evidence:
 # ----------------------------------------------------------------------
 
 
-def overall(e: Evidence, attribute: str) -> Table:
+def overall(e: PaperResults, attribute: str) -> Table:
     """One attribute of Table 2."""
     pillars = [*(f"{attribute}={g}" for g in GROUPS[attribute]), DIFFERENCE[attribute]]
     own = [(DIFFERENCE[attribute], "macro")] + (
@@ -185,7 +186,7 @@ def overall(e: Evidence, attribute: str) -> Table:
     )
 
 
-def classes(e: Evidence, attribute: str) -> Table:
+def classes(e: PaperResults, attribute: str) -> Table:
     """The two class tables of one attribute (App. A.4)."""
     pillar, (one, other) = DIFFERENCE[attribute], PAIRS[attribute]
 
@@ -219,7 +220,7 @@ def classes(e: Evidence, attribute: str) -> Table:
     )
 
 
-def data(e: Evidence) -> Table:
+def data(e: PaperResults) -> Table:
     """Table 1, and the same counts for every benchmark that the runs were scored on."""
     sql = """SELECT benchmark_id, dataset, gender, skin, age, count(DISTINCT person_id) AS n FROM
              people
@@ -269,7 +270,7 @@ def data(e: Evidence) -> Table:
     )
 
 
-def prompts(e: Evidence) -> Table:
+def prompts(e: PaperResults) -> Table:
     """Table 3. Needs no run."""
     ours = {"p1": P1.format(list="[FACET Classes]").replace("[[", "[").replace("]]", "]")}
     ours |= {test: sentence.format(name="[FACET class]") for test, sentence in CHOICES.items()}
@@ -289,7 +290,7 @@ def prompts(e: Evidence) -> Table:
 # ----------------------------------------------------------------------
 
 
-ITEMS: Mapping[str, Callable[[Evidence], Table]] = {
+ITEMS: Mapping[str, Callable[[PaperResults], Table]] = {
     "data": data,
     **{attribute: partial(overall, attribute=attribute) for attribute in GROUPS},
     "prompts": prompts,
@@ -320,12 +321,12 @@ def chosen(names: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def build(e: Evidence, names: Sequence[str] = ()) -> list[Table]:
+def build(e: PaperResults, names: Sequence[str] = ()) -> list[Table]:
     """The tables of these names, each with its footnotes."""
     return [_noted(ITEMS[name](e), e) for name in chosen(names)]
 
 
-def _noted(table: Table, e: Evidence) -> Table:
+def _noted(table: Table, e: PaperResults) -> Table:
     made = {c.status for r in table.rows for c in r.cells if c.status in MADE}
     general = "2" if table.item in GROUPS else table.item.split("-")[0]
     notes = [note for item in dict.fromkeys((general, table.item)) for note in NOTES.get(item, ())]

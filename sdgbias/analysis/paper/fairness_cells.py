@@ -7,7 +7,7 @@ import math
 from sdgbias.analysis.paper import printed as paper
 from sdgbias.analysis.paper.cells import NOT_RUN, Cell
 from sdgbias.analysis.paper.printed import Printed
-from sdgbias.analysis.paper.results import Evidence, Run, Subject
+from sdgbias.analysis.paper.results import PaperResults, Run, Subject
 from sdgbias.benchmark.people_items import CHOICE, DIRECT
 from sdgbias.methods.stats import SMALLEST, Estimate
 from sdgbias.suites.facet_groups import PAIRS
@@ -51,7 +51,7 @@ def names() -> dict[str, str]:
     return {r["model"]: r["name"] for r in paper.rows("fairness/models")}
 
 
-def datasets(e: Evidence) -> dict[str, str]:
+def datasets(e: PaperResults) -> dict[str, str]:
     """benchmark_id -> dataset, for the benchmarks that the runs were scored on."""
     frame = e.ask(
         "SELECT DISTINCT benchmark_id, dataset FROM people WHERE list_contains($benchmarks,"
@@ -60,7 +60,7 @@ def datasets(e: Evidence) -> dict[str, str]:
     return {str(b): str(d) for b, d in frame.itertuples(index=False, name=None)}
 
 
-def subjects(e: Evidence, item: str) -> list[Subject]:
+def subjects(e: PaperResults, item: str) -> list[Subject]:
     """The paper's models of an item in its order, then every other run. A run stands for a model of
     the paper only if it is measured and on people with classes: on FACET if there is such a run,
     else on drawn ones (a footnote reports this). If runs cover several benchmarks, each line names
@@ -103,7 +103,7 @@ def subjects(e: Evidence, item: str) -> list[Subject]:
     ]
 
 
-def _asked(e: Evidence, run: Run) -> set[tuple[str, str]]:
+def _asked(e: PaperResults, run: Run) -> set[tuple[str, str]]:
     """(test, method) pairs that the run has."""
     frame = e.ask(
         "SELECT DISTINCT test, method FROM metric_rows WHERE run_id = $run", run=run.run_id
@@ -121,7 +121,7 @@ def _cell(found: Estimate | None, s: Subject, test: str, printed: Printed | None
     return Cell(found.value, found.n, found.low, found.high, printed, s.status)
 
 
-def _lines(e: Evidence, item: str) -> list[tuple[Subject, str, str]]:
+def _lines(e: PaperResults, item: str) -> list[tuple[Subject, str, str]]:
     """(subject, prompt, task) of each table line. A model that was not run has one line per
     single-choice prompt; prompts that neither the run nor the paper has are left out."""
     found = []

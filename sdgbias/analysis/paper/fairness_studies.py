@@ -13,14 +13,14 @@ from sdgbias.analysis.paper.fairness_cells import (
     _lines,
     subjects,
 )
-from sdgbias.analysis.paper.results import Evidence
+from sdgbias.analysis.paper.results import PaperResults, Slice
 from sdgbias.benchmark.people_items import ATTRIBUTES, CHOICE
 from sdgbias.methods.stats import Estimate
 from sdgbias.raw.facet import GROUPS
 from sdgbias.suites.facet_groups import PAIRS
 
 
-def rates(e: Evidence) -> Table:
+def rates(e: PaperResults) -> Table:
     """Rates of other answers, by group: recall means little for a model that says yes to
     everything."""
     groups = ["all", *(f"{a}={g}" for a in GROUPS for g in GROUPS[a]), *DIFFERENCE.values()]
@@ -65,7 +65,7 @@ def rates(e: Evidence) -> Table:
     )
 
 
-def encoders(e: Evidence) -> Table:
+def encoders(e: PaperResults) -> Table:
     """The same answers read in other ways: the packaged encoder, the paper's two encoders if
     available, and the first token."""
     rows = []
@@ -109,14 +109,14 @@ def encoders(e: Evidence) -> Table:
     )
 
 
-def debiasing(e: Evidence) -> Table:
+def debiasing(e: PaperResults) -> Table:
     """The study 'fairness' of analysed runs (studies/fairness.py)."""
     study, rows = e.study("fairness"), []
     whole = ("recall", "recall_change", "false_yes_rate", "accuracy_balanced")
     for s in subjects(e, ""):
         part = study[study["run_id"] == (s.run.run_id if s.run else "")]
         if part.empty:
-            why = e.why(s.run, "fairness", "the run was asked no single-choice question")
+            why = e.why(s.run, "fairness", "the run has no single-choice questions")
             rows.append(
                 Row(
                     (s.label, "", ""),
@@ -139,7 +139,10 @@ def debiasing(e: Evidence) -> Table:
             cells = []
             for pillar, metric in asked:
                 found = e.found(
-                    s.run, "fairness", metric, task=CHOICE, test=test, method=method, pillar=pillar
+                    s.run,
+                    "fairness",
+                    metric,
+                    Slice(task=CHOICE, test=test, method=method, pillar=pillar),
                 )
                 if len(lacking):
                     cells.append(Cell(status=f"not in store: {lacking['note'].iloc[0]}"))
@@ -166,7 +169,7 @@ def debiasing(e: Evidence) -> Table:
     )
 
 
-def attributes(e: Evidence) -> Table:
+def attributes(e: PaperResults) -> Table:
     """FairFace, UTKFace: recall of the prompted attribute, and the gap between groups."""
     rows = []
     for s in subjects(e, ""):

@@ -9,12 +9,12 @@ from sdgbias.analysis.paper import printed as paper
 from sdgbias.analysis.paper.accuracy import MCQ_TESTS, NO_VAL, test_mean
 from sdgbias.analysis.paper.cells import NOT_RUN, Cell, Column, Row, Table, cell, number
 from sdgbias.analysis.paper.numbered import DIRECTIONS, VIEWS
-from sdgbias.analysis.paper.results import Evidence, Run, Subject
+from sdgbias.analysis.paper.results import PaperResults, Run, Slice, Subject
 from sdgbias.methods.stats import Estimate
 from sdgbias.types import PILLARS, TESTS, Task
 
 
-def figure_3(e: Evidence) -> Table:
+def figure_3(e: PaperResults) -> Table:
     rows = []
     for s in e.subjects("figure_3"):
         for test in ("T1", "T5") if s.run else ("T1",):
@@ -38,7 +38,7 @@ def figure_3(e: Evidence) -> Table:
     )
 
 
-def figure_4(e: Evidence) -> Table:
+def figure_4(e: PaperResults) -> Table:
     rows = []
     for s in e.subjects("figure_4"):
         for pillar in (*PILLARS, *(("all",) if s.run else ())):
@@ -48,7 +48,10 @@ def figure_4(e: Evidence) -> Table:
             )
             cells.append(cell(two, s.status, "not in store: no question with two options"))
             invalid = e.found(
-                s.run, "directions", "answered_invalid", test="T1", method="q_only", pillar=pillar
+                s.run,
+                "directions",
+                "answered_invalid",
+                Slice(test="T1", method="q_only", pillar=pillar),
             )
             cells.append(
                 cell(
@@ -80,14 +83,14 @@ def figure_4(e: Evidence) -> Table:
     )
 
 
-def _share(e: Evidence, s: Subject, pillar: str, direction: str) -> Cell:
+def _share(e: PaperResults, s: Subject, pillar: str, direction: str) -> Cell:
     """Share of a direction; its interval counts distinct prompts."""
     metric = f"share_{direction}"
     found = e.metric(s.run, metric, test="T1", method="q_only", pillar=pillar)
     return cell(found, s.status, "not in store: no question with three options")
 
 
-def figure_5(e: Evidence) -> Table:
+def figure_5(e: PaperResults) -> Table:
     frame = e.study("directions")
     frame = frame[(frame["metric"] == "full_minus_ctx_q") & (frame["indicator"] != "all")]
     indicators = sorted(set(zip(frame["pillar"], frame["indicator"], strict=True)))
@@ -104,10 +107,7 @@ def figure_5(e: Evidence) -> Table:
                     s.run,
                     "directions",
                     "full_minus_ctx_q",
-                    test=test,
-                    method="full",
-                    pillar=pillar,
-                    indicator=indicator,
+                    Slice(test=test, method="full", pillar=pillar, indicator=indicator),
                 )
                 cells.append(cell(found, s.status, e.why(s.run, "directions", f"no {test}")))
             if s.run is None or indicator == "all" or any(c.made for c in cells):
@@ -125,7 +125,7 @@ def figure_5(e: Evidence) -> Table:
     )
 
 
-def figure_8(e: Evidence) -> Table:
+def figure_8(e: PaperResults) -> Table:
     rows = []
     for s in e.subjects("figure_8"):
         points = _sweeps(e, s.run)
@@ -157,7 +157,7 @@ def figure_8(e: Evidence) -> Table:
                     continue
                 best = min(val, key=lambda x: (-val[x].value, x))
                 ends = sorted(there.values(), key=lambda at: at.value)
-                tuned = e.found(s.run, "sweep", "optimum", test=test, by=parameter)
+                tuned = e.found(s.run, "sweep", "optimum", Slice(test=test, by=parameter))
                 cells = (
                     cell(tuned, s.status),
                     number(best, s.status, said),
@@ -184,7 +184,7 @@ def figure_8(e: Evidence) -> Table:
 
 
 def _sweeps(
-    e: Evidence, run: Run | None
+    e: PaperResults, run: Run | None
 ) -> dict[tuple[str, str], dict[str, dict[float, Estimate]]]:
     """(test, parameter) -> 'val' or 'test' -> value of the parameter -> accuracy."""
     frame = e.study("sweep")
@@ -199,7 +199,7 @@ def _sweeps(
     return found
 
 
-def claims(e: Evidence) -> Table:
+def claims(e: PaperResults) -> Table:
     rows = []
     for printed in paper.rows("claims"):
         regression = printed["task"] == "regression"
@@ -229,7 +229,7 @@ def claims(e: Evidence) -> Table:
     )
 
 
-def _extreme(e: Evidence, s: Subject, regression: bool) -> Cell:
+def _extreme(e: PaperResults, s: Subject, regression: bool) -> Cell:
     """The best single test, beside the best that Table H prints for the model."""
     task, metric = ("regression", "mae_change") if regression else ("mcq", "accuracy_gain")
     found = [

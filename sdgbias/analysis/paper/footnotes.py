@@ -28,7 +28,7 @@ PAPER: Mapping[str, tuple[str, ...]] = {
             "The full list holds all six regression targets. The paper doesn't say that a target"
             " leaves its own context; ours does."
         ),
-        "Whether the reduced list is the same for every indicator isn't said; ours is.",
+        "Whether the reduced list is the same for every indicator isn't stated; ours is.",
     ),
     "F": (
         (
@@ -71,8 +71,8 @@ PAPER: Mapping[str, tuple[str, ...]] = {
             " be -10.09 % (-1.09 / 10.80)."
         ),
         (
-            "Under which context test the numbers were measured isn't said; the release has T2 and"
-            " T5. The printed numbers stand beside ours of both."
+            "The context test under which the numbers were measured isn't stated; the release has"
+            " T2 and T5. The printed numbers stand beside ours of both."
         ),
         (
             "The MAE pools six targets in different units, so that under-5 mortality dominates; by"
@@ -96,7 +96,7 @@ PAPER: Mapping[str, tuple[str, ...]] = {
     ),
     "2": (
         (
-            "Whether the steps were searched anew or parts of the final setting set to zero isn't"
+            "Whether the steps were searched again or parts of the final setting set to zero isn't"
             " said: the printed number stands beside both."
         ),
         "The step '+ context penalty' also brings in the IMG+Q view.",
@@ -110,7 +110,7 @@ PAPER: Mapping[str, tuple[str, ...]] = {
             "'KL is more consistent' doesn't hold for Qwen2.5-VL-7B: JS is ahead with Img. (0.59,"
             " 0.58) and Full (0.61, 0.60)."
         ),
-        "Whether lambda was tuned anew for JS, which is bounded by ln 2, isn't said.",
+        "Whether lambda was tuned again for JS, which is bounded by ln 2, isn't stated.",
     ),
     "J": (
         (
@@ -149,8 +149,8 @@ PAPER: Mapping[str, tuple[str, ...]] = {
     "fig7": ("The figure prints no numbers; Tables H and I print those behind it.",),
     "fig8": (
         (
-            "Ranges, fixed values and whether val or test is shown aren't said. The printed values"
-            " are the text's 'about'."
+            "Ranges, fixed values and whether val or test is shown aren't stated. The printed"
+            " values are the text's 'about'."
         ),
     ),
     "claims": (

@@ -8,7 +8,7 @@ import math
 from sdgbias.analysis.paper import printed as paper
 from sdgbias.analysis.paper.accuracy import MCQ_TESTS, NO_VAL, test_mean
 from sdgbias.analysis.paper.cells import NOT_RUN, Cell, Column, Row, Table, cell, number
-from sdgbias.analysis.paper.results import Evidence, Run
+from sdgbias.analysis.paper.results import PaperResults, Run, Slice
 from sdgbias.methods.stats import Estimate
 
 VIEWS = (("q_only", "Q-only"), ("ctx_q", "CTX+Q"), ("img_q", "IMG+Q"), ("full", "Full"))
@@ -16,14 +16,14 @@ DIRECTIONS = ("optimistic", "conservative", "pessimistic")
 UNTIMED = "not in store: passes are not timed one by one"
 
 
-def method_accuracy(e: Evidence, run: Run | None, method: str, test: str) -> Estimate | None:
+def method_accuracy(e: PaperResults, run: Run | None, method: str, test: str) -> Estimate | None:
     """Accuracy of a view, of CADE, or of a debiasing method or control of the study 'methods'."""
     if method in {v for v, _ in VIEWS} | {"cade"}:
         return e.metric(run, "accuracy", test=test, method=method)
-    return e.found(run, "methods", "accuracy", test=test, method=method)
+    return e.found(run, "methods", "accuracy", Slice(test=test, method=method))
 
 
-def table_1(e: Evidence) -> Table:
+def table_1(e: PaperResults) -> Table:
     columns = {"full": "Original", "post_hoc": "Post-Hoc", "vdd": "VDD", "cade": "Ours"}
     rows = []
     for s in e.subjects("table_1"):
@@ -58,14 +58,17 @@ STEPS = (
 )
 
 
-def table_2(e: Evidence) -> Table:
+def table_2(e: PaperResults) -> Table:
     rows = []
     for s in e.subjects("table_2"):
         for step, label in STEPS:
             cells = []
             for mode in ("retuned", "zeroed"):
                 found = e.found(
-                    s.run, "ablation", "accuracy", test="T1", method=step, by="mode", level=mode
+                    s.run,
+                    "ablation",
+                    "accuracy",
+                    Slice(test="T1", method=step, by="mode", level=mode),
                 )
                 if found is None and step == "full":
                     found = e.metric(s.run, "accuracy", test="T1")
@@ -77,7 +80,10 @@ def table_2(e: Evidence) -> Table:
                     cells.append(Cell())
                     continue
                 gain = e.found(
-                    s.run, "ablation", "step_gain", test="T1", method=step, by="mode", level=mode
+                    s.run,
+                    "ablation",
+                    "step_gain",
+                    Slice(test="T1", method=step, by="mode", level=mode),
                 )
                 cells.append(
                     cell(gain, s.status, why, s.printed("table_2", method=step, metric="step_gain"))
@@ -87,7 +93,7 @@ def table_2(e: Evidence) -> Table:
     return Table(
         "2",
         "Table 2: CADE part by part, T1",
-        "Accuracy on the test split. Retuned: each step is searched anew with the parts it has;"
+        "Accuracy on the test split. Retuned: each step is searched again with the parts it has;"
         " zeroed: the final parameters with the parts still missing set to zero. Step: what the"
         " part adds, paired by question. Every step but the first uses the Full + IMG+Q stream.",
         ("model", "variant"),
@@ -106,7 +112,7 @@ STREAMS = (
 )
 
 
-def table_3(e: Evidence) -> Table:
+def table_3(e: PaperResults) -> Table:
     rows = []
     for s in e.subjects("table_3"):
         for test in ("T1-T5", "T1") if s.run else ("T1-T5",):
@@ -126,7 +132,7 @@ def table_3(e: Evidence) -> Table:
         "3",
         "Table 3: image stream and divergence",
         "Accuracy of CADE with the image stream made of IMG+Q (Img.), Full or both, and KL or JS in"
-        " Eq. 7, parameters tuned anew for each. T1-T5: mean of the tests, without an interval.",
+        " Eq. 7, parameters tuned again for each. T1-T5: mean of the tests, without an interval.",
         ("model", "tests"),
         columns,
         tuple(rows),
@@ -134,7 +140,7 @@ def table_3(e: Evidence) -> Table:
 
 
 def _stream(
-    e: Evidence, run: Run | None, test: str, stream: str, divergence: str
+    e: PaperResults, run: Run | None, test: str, stream: str, divergence: str
 ) -> Estimate | None:
     """Accuracy of one variant (the Full view if there is no stream) under one test, or the mean
     over T1 to T5."""
@@ -154,7 +160,10 @@ def _stream(
     if not stream:
         return e.metric(run, "accuracy", test=test)
     return e.found(
-        run, "streams", "accuracy", test=test, method=stream, by="divergence", level=divergence
+        run,
+        "streams",
+        "accuracy",
+        Slice(test=test, method=stream, by="divergence", level=divergence),
     )
 
 
@@ -167,7 +176,7 @@ PERTURBATIONS = (
 )
 
 
-def table_j(e: Evidence) -> Table:
+def table_j(e: PaperResults) -> Table:
     rows = []
     for s in e.subjects("table_j"):
         for level, label in PERTURBATIONS:
@@ -178,12 +187,9 @@ def table_j(e: Evidence) -> Table:
                     s.run,
                     "perturbation",
                     metric,
-                    test="T1",
-                    method="q_only",
-                    by="order",
-                    level=level,
+                    Slice(test="T1", method="q_only", by="order", level=level),
                 )
-                why = e.why(s.run, "perturbation", "this pass was not asked")
+                why = e.why(s.run, "perturbation", "this pass was not scored")
                 cells.append(
                     cell(found, s.status, why, s.printed("table_j", method=level, metric=metric))
                 )
@@ -200,7 +206,7 @@ def table_j(e: Evidence) -> Table:
     )
 
 
-def table_k(e: Evidence) -> Table:
+def table_k(e: PaperResults) -> Table:
     rows = [
         Row(
             ("not stated", r["row"]),
@@ -255,7 +261,7 @@ def table_k(e: Evidence) -> Table:
     )
 
 
-def table_l(e: Evidence) -> Table:
+def table_l(e: PaperResults) -> Table:
     rows = [
         Row(
             ("not stated", r["row"]),

@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 
 from sdgbias import store, suites
+from sdgbias.analysis.asked import gives_scores, language_model
 from sdgbias.analysis.paper import printed as paper
 from sdgbias.analysis.paper.cells import NOT_ANALYSED, NOT_RUN
 from sdgbias.analysis.paper.printed import Printed
@@ -41,6 +42,16 @@ class Run:
         kind."""
         name = paper.names().get(self.model, self.model) if self.kind == "measured" else self.model
         return f"{name} ({self.kind})"
+
+    @property
+    def scored(self) -> bool:
+        """Whether its model gave scores of candidates."""
+        return gives_scores(self.record.get("config"))
+
+    @property
+    def language(self) -> bool:
+        """Whether its model was shown no pictures."""
+        return language_model(self.record.get("config"))
 
     @property
     def says(self) -> str:
@@ -76,7 +87,21 @@ class Subject:
 
 
 @dataclass(frozen=True)
-class Evidence:
+class Slice:
+    """The part of a run that a study's row is about: the columns of study_rows that say so."""
+
+    task: str = "mcq"
+    test: str = "all"
+    method: str = ""
+    pillar: str = "all"
+    indicator: str = "all"
+    by: str = ""
+    level: str = ""
+    x: float | None = None
+
+
+@dataclass(frozen=True)
+class PaperResults:
     """All data that the tables are built from. ``chosen``: registry names selected by the user;
     empty: all."""
 
@@ -145,15 +170,7 @@ class Evidence:
         run: Run | None,
         study: str,
         metric: str,
-        *,
-        task: str = "mcq",
-        test: str = "all",
-        method: str = "",
-        pillar: str = "all",
-        indicator: str = "all",
-        by: str = "",
-        level: str = "",
-        x: float | None = None,
+        part: Slice,
     ) -> Estimate | None:
         """One estimate of a study, None if the run has none."""
         if run is None:
@@ -162,15 +179,15 @@ class Evidence:
             self._memory["index", study] = _index(self.study(study), _STUDY)
         key = (
             run.run_id,
-            task,
-            test,
-            method,
-            pillar,
-            indicator,
-            by,
-            level,
+            part.task,
+            part.test,
+            part.method,
+            part.pillar,
+            part.indicator,
+            part.by,
+            part.level,
             metric,
-            None if x is None else round(x, 9),
+            None if part.x is None else round(part.x, 9),
         )
         one: Estimate | None = self._memory["index", study].get(key)
         return one
@@ -236,7 +253,7 @@ def load(
     suite: str = "sdg",
     known: Collection[str] = (),
     among: Sequence[str] | None = None,
-) -> Evidence:
+) -> PaperResults:
     """The newest finished run of each model (of ``models``, if given) in one suite. In the people
     suite, one per model and benchmark, because runs on different benchmarks answer different
     questions. ``known``: names of the paper's models. ``among``: restrict to these runs.
@@ -259,7 +276,7 @@ def load(
     for name in models:
         if name not in valid:
             raise UsageError("--model: " + one_of("model", name, valid))
-    return Evidence(
+    return PaperResults(
         Path(path), tuple(r for r in runs if not models or r.model in models), tuple(models)
     )
 

@@ -8,7 +8,7 @@ import pandas as pd
 from sdgbias.analysis.paper.accuracy import MCQ_TESTS, NO_VAL, REGRESSION_TESTS
 from sdgbias.analysis.paper.cells import NOT_ANALYSED, Cell, Column, Row, Table, cell, number
 from sdgbias.analysis.paper.numbered import method_accuracy
-from sdgbias.analysis.paper.results import Evidence, Run
+from sdgbias.analysis.paper.results import PaperResults, Run, Slice
 from sdgbias.methods.stats import Estimate
 
 #: The controls always shown beside Table H: method name -> description.
@@ -29,7 +29,7 @@ CONTROLS = {
 }
 
 
-def controls(e: Evidence) -> Table:
+def controls(e: PaperResults) -> Table:
     rows = []
     for s in e.subjects():
         for method, label in CONTROLS.items():
@@ -55,14 +55,14 @@ def controls(e: Evidence) -> Table:
     )
 
 
-def _methods(e: Evidence, run: Run | None, task: str) -> list[str]:
+def _methods(e: PaperResults, run: Run | None, task: str) -> list[str]:
     """Every method of the study except controls, including those that could not run."""
     frame = e.study("methods")
     mine = frame[(frame["run_id"] == (run.run_id if run else "")) & (frame["task"] == task)]
     return [m for m in sorted(set(mine["method"])) if m not in CONTROLS]
 
 
-def methods(e: Evidence) -> Table:
+def methods(e: PaperResults) -> Table:
     rows = []
     for s in e.subjects():
         found = _methods(e, s.run, "mcq")
@@ -96,7 +96,7 @@ def methods(e: Evidence) -> Table:
     )
 
 
-def methods_regression(e: Evidence) -> Table:
+def methods_regression(e: PaperResults) -> Table:
     rows = []
     for s in e.subjects():
         found = _methods(e, s.run, "regression")
@@ -108,7 +108,10 @@ def methods_regression(e: Evidence) -> Table:
                         at = e.metric(s.run, metric, task="regression", test=test, method=method)
                     else:
                         at = e.found(
-                            s.run, "methods", metric, task="regression", test=test, method=method
+                            s.run,
+                            "methods",
+                            metric,
+                            Slice(task="regression", test=test, method=method),
                         )
                     lacks = e.why(
                         s.run,
@@ -184,7 +187,7 @@ PLAIN = {
 _LABELS = ("test", "method", "pillar", "by", "level", "x")
 
 
-def plain(e: Evidence, study: str) -> Table:
+def plain(e: PaperResults, study: str) -> Table:
     """Every row of a study except those of single indicators, one line per number."""
     title, definition = PLAIN[study]
     frame = e.study(study)

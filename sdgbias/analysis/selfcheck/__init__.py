@@ -25,7 +25,7 @@ import numpy as np
 from sdgbias.analysis.selfcheck import pipeline, rules, seeds, truth
 from sdgbias.analysis.selfcheck.checks import FALSE_ALARM, Check, failed
 from sdgbias.analysis.selfcheck.faults import instrument
-from sdgbias.analysis.selfcheck.models import PLANTS, Plant
+from sdgbias.analysis.selfcheck.plants import PLANTS, Plant
 from sdgbias.analysis.selfcheck.truth import Population
 from sdgbias.errors import GateError, InputError
 from sdgbias.suites import benchmark_card
@@ -36,7 +36,7 @@ FEWEST_TEST, FEWEST_VAL = 60, 12
 
 
 @dataclass(frozen=True)
-class Verdict:
+class SelfcheckVerdict:
     """checks: all of them. failed: those rejected by Holm's rule. benchmark_id with its counts.
     size: 'small' or 'full'."""
 
@@ -79,7 +79,7 @@ def run(
     plants: Sequence[Plant] | None = None,
     size: seeds.Size | None = None,
     progress: Callable[[str, int, int], None] = pipeline.silent,
-) -> Verdict:
+) -> SelfcheckVerdict:
     """Run the whole self-check. `benchmark`: an existing folder; by default a synthetic one is
     built. `fault`: one of faults.BREAKS, injected to confirm that it is detected. Cleans up after
     itself. Deterministic for given arguments."""
@@ -110,7 +110,7 @@ def run(
         found += rules.checks(benchmark, seed)
     found += seeds.checks(size, used, seed, progress)
     places = len(set(np.concatenate([p.place for p in people.values()])))
-    return Verdict(
+    return SelfcheckVerdict(
         tuple(found),
         tuple(failed(found)),
         chosen,
@@ -139,7 +139,7 @@ def _enough(benchmark: Path, p: Population) -> None:
             )
 
 
-def gate(verdict: Verdict) -> None:
+def gate(verdict: SelfcheckVerdict) -> None:
     """A GateError that names the worst failed checks."""
     if verdict.passed:
         return

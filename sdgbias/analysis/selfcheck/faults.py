@@ -58,8 +58,10 @@ def _every_row(places: np.ndarray) -> np.ndarray:
     return np.arange(len(places))
 
 
-def _wrong_sign(*views: np.ndarray, **more: Any) -> cade.Streams:
-    s = cade.streams(*views, **more)
+def _wrong_sign(
+    full: np.ndarray, ctx: np.ndarray, img: np.ndarray, q: np.ndarray, *rest: Any, **more: Any
+) -> cade.Streams:
+    s = cade.streams(full, ctx, img, q, *rest, **more)
     return replace(s, log_q=-s.log_q)
 
 

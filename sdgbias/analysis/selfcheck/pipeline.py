@@ -15,7 +15,7 @@ from sdgbias import store
 from sdgbias.analysis.selfcheck import truth
 from sdgbias.analysis.selfcheck.checks import Check, p_at_most, p_mean, p_same, p_share
 from sdgbias.analysis.selfcheck.faults import Instrument, in_pipeline
-from sdgbias.analysis.selfcheck.models import Plant
+from sdgbias.analysis.selfcheck.plants import Plant
 from sdgbias.analysis.selfcheck.truth import Population
 from sdgbias.engines.planted import Habits
 from sdgbias.methods import stats
@@ -469,8 +469,7 @@ def small_benchmark(
         folder / "raw",
         folder / "raw" / "indicators",
         folder / "benchmark",
-        mcq=mcq,
-        regression=regression,
+        build.Draw(mcq, regression),
         progress=progress,
     )
     return folder / "benchmark"

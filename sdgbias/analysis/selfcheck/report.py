@@ -10,7 +10,7 @@ from html import escape
 from pathlib import Path
 
 from sdgbias import __version__
-from sdgbias.analysis.selfcheck import FALSE_ALARM, Verdict
+from sdgbias.analysis.selfcheck import FALSE_ALARM, SelfcheckVerdict
 from sdgbias.analysis.selfcheck.checks import Check
 from sdgbias.errors import StoreError, UsageError, one_of
 from sdgbias.files import replacing
@@ -41,7 +41,7 @@ def _line(c: Check, bad: bool) -> str:
     return f"{what}{_number(c.truth):>9}{_number(c.measured):>10}   {_interval(c):18}{c.n:>7}"
 
 
-def _groups(v: Verdict) -> Iterable[tuple[str, list[Check]]]:
+def _groups(v: SelfcheckVerdict) -> Iterable[tuple[str, list[Check]]]:
     """Title and checks of each planted model, then of the rules and of the seeds."""
     for plant in v.plants:
         yield (
@@ -54,7 +54,7 @@ def _groups(v: Verdict) -> Iterable[tuple[str, list[Check]]]:
         yield f"{name}, {SEEDS}", [c for c in v.checks if c.part == "seeds" and c.plant == name]
 
 
-def opening(v: Verdict) -> list[str]:
+def opening(v: SelfcheckVerdict) -> list[str]:
     """The scope of the self-check and the error rate of its verdict."""
     held, of = v.intervals()
     kind = "synthetic benchmark" if v.synthetic else "benchmark"
@@ -79,7 +79,7 @@ def opening(v: Verdict) -> list[str]:
     return [*lines, f"Broken on purpose: {v.fault}."] if v.fault else lines
 
 
-def text(v: Verdict) -> str:
+def text(v: SelfcheckVerdict) -> str:
     """One page: the headline checks of each planted model, and all failed checks."""
     bad = set(map(id, v.failed))
     lines = [*opening(v), "", HEADER]
@@ -95,7 +95,7 @@ def text(v: Verdict) -> str:
     return "\n".join(lines)
 
 
-def as_json(v: Verdict) -> str:
+def as_json(v: SelfcheckVerdict) -> str:
     bad = set(map(id, v.failed))
     rows = [
         {
@@ -122,7 +122,7 @@ def as_json(v: Verdict) -> str:
     return json.dumps({**head, "checks": rows}, indent=2)
 
 
-def figure(v: Verdict) -> str:
+def figure(v: SelfcheckVerdict) -> str:
     """Planted against measured for every share of the pipeline, with 95 % intervals, as inline
     SVG."""
     import altair as alt
@@ -167,7 +167,7 @@ def figure(v: Verdict) -> str:
     return svg
 
 
-def html(v: Verdict) -> str:
+def html(v: SelfcheckVerdict) -> str:
     """A self-contained page: verdict, figure, every check."""
     bad = set(map(id, v.failed))
     head, *rest = opening(v)
@@ -212,7 +212,7 @@ def check_name(path: Path) -> None:
         raise UsageError(f"--out {path}: {one_of('file ending', path.suffix, FORMATS)}")
 
 
-def write(v: Verdict, path: Path) -> None:
+def write(v: SelfcheckVerdict, path: Path) -> None:
     """Write the page in the format given by the file's extension. Raises UsageError, StoreError."""
     check_name(path)
     content = {".html": html, ".json": as_json, ".txt": text}[path.suffix](v)

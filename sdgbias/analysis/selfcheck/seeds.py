@@ -18,7 +18,6 @@ from scipy.stats import binomtest
 from sdgbias.analysis.selfcheck import truth
 from sdgbias.analysis.selfcheck.checks import Check
 from sdgbias.analysis.selfcheck.faults import Instrument
-from sdgbias.analysis.selfcheck.models import plant
 from sdgbias.analysis.selfcheck.nominal import (
     at_most,
     average,
@@ -27,6 +26,7 @@ from sdgbias.analysis.selfcheck.nominal import (
     rate,
     uniform,
 )
+from sdgbias.analysis.selfcheck.plants import plant
 from sdgbias.analysis.selfcheck.truth import Population
 from sdgbias.engines.planted import Habits
 from sdgbias.methods import cade, lean, metrics, stats
@@ -281,9 +281,11 @@ def _false_alarms(
     yield uniform("null", "p-values are uniform: Full and CTX+Q differ", p_values)
 
 
-def _streams(used: Instrument, views: dict[View, np.ndarray], **more: str) -> cade.Streams:
+def _streams(
+    used: Instrument, views: dict[View, np.ndarray], form: cade.Form = cade.Form()
+) -> cade.Streams:
     return used.streams(
-        views[View.FULL], views[View.CTX_Q], views[View.IMG_Q], views[View.Q_ONLY], **more
+        views[View.FULL], views[View.CTX_Q], views[View.IMG_Q], views[View.Q_ONLY], form=form
     )
 
 
@@ -303,12 +305,13 @@ def _terms(size: Size, used: Instrument, seed: int) -> Iterator[Check]:
     p = draw_items(rng, n)
     with_prior, with_pull = truth.simulate(prior, p, T1, rng), truth.simulate(misled, p, T1, rng)
     off = 2.0  # a gate threshold above every confidence
-    for name, what, views, stream, params, expected in (
+    both = cade.Form()
+    for name, what, views, form, params, expected in (
         (
             "prior",
             "prior term alone (beta = 1) leaves the picture's evidence",
             with_prior,
-            "full+img",
+            both,
             CadeParams(0.0, 0.0, 1.0, off),
             bare,
         ),
@@ -316,7 +319,7 @@ def _terms(size: Size, used: Instrument, seed: int) -> Iterator[Check]:
             "prior",
             "context term alone (alpha = 1) leaves the picture's evidence",
             with_prior,
-            "full+img",
+            both,
             CadeParams(1.0, 0.0, 0.0, off),
             bare,
         ),
@@ -324,7 +327,7 @@ def _terms(size: Size, used: Instrument, seed: int) -> Iterator[Check]:
             "prior",
             "gate at 0 leaves Full as it is",
             with_prior,
-            "full+img",
+            both,
             CadeParams(1.0, 1.0, 1.0, 0.0),
             known(prior, View.FULL)[0],
         ),
@@ -332,12 +335,12 @@ def _terms(size: Size, used: Instrument, seed: int) -> Iterator[Check]:
             "misled",
             "context term alone takes a misleading context out of Full",
             with_pull,
-            "full",
+            cade.Form(stream="full"),
             CadeParams(1.0, 0.0, 0.0, off),
             crooked,
         ),
     ):
-        hit = _accuracy(_streams(used, views, stream=stream), p, params)
+        hit = _accuracy(_streams(used, views, form), p, params)
         e, test = stats.share(hit, p.place), binomtest(int(hit.sum()), n, expected)
         yield Check(
             "seeds",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from sdgbias.analysis.rows import Settings, row, table
+from sdgbias.analysis.rows import AnalysisSettings, row, table
 from sdgbias.analysis.run import RunData
 from sdgbias.analysis.tuning import (
     PARAMETERS,
@@ -48,7 +48,7 @@ class Variant:
     before: Floats | None
 
 
-def rows(run: RunData, settings: Settings) -> pd.DataFrame:
+def rows(run: RunData, settings: AnalysisSettings) -> pd.DataFrame:
     """The three studies. Every search is the paper's, on val; values are on the test split; test
     'all' pools the tests, each with its own settings. ablation: accuracy or mae, and step_gain, the
     payoff over the previous step. streams: the same metrics, and gain over the Full view's argmax.
@@ -96,7 +96,7 @@ def _pooled(same: Sequence[Variant]) -> Variant:
     )
 
 
-def _retuned(p: Problem, settings: Settings) -> list[Floats]:
+def _retuned(p: Problem, settings: AnalysisSettings) -> list[Floats]:
     """(4,) setting of each step: the parameters added so far are searched in Table G's ranges, the
     others are off."""
     s, payoff = p.tunable()
@@ -147,7 +147,7 @@ def _words(setting: Floats) -> str:
     )
 
 
-def _streams(p: Problem, packed: Packed, settings: Settings) -> Iterator[Variant]:
+def _streams(p: Problem, packed: Packed, settings: AnalysisSettings) -> Iterator[Variant]:
     """Table 3: image stream x divergence, each tuned separately; the gate always uses p_full."""
     full = payoffs(packed, np.array([0.0, 0.0, 0.0, SHUT]))
     for stream in STREAMS:

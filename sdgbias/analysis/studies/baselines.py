@@ -14,16 +14,16 @@ import numpy as np
 import pandas as pd
 
 from sdgbias.analysis.outcomes import (
-    Outcome,
+    TaskOutcome,
     chosen_number,
     hits,
     levels,
     outcomes,
     rows_of,
-    spread,
+    spread_of,
 )
-from sdgbias.analysis.rows import Settings, row, table
-from sdgbias.analysis.run import Cell, RunData
+from sdgbias.analysis.rows import AnalysisSettings, row, table
+from sdgbias.analysis.run import RunData, TaskCell
 from sdgbias.methods import baselines, metrics, tuning
 from sdgbias.methods.answers import parse_letter
 from sdgbias.methods.baselines import METHODS, Evidence
@@ -39,7 +39,7 @@ NO_CANDIDATE = 99
 
 
 @dataclass(frozen=True)
-class Answer:
+class MethodAnswer:
     """choice (N,): candidate index, -1 without an answer. note: the method's settings. expected
     (N,): probability of a right answer, for methods that draw at random."""
 
@@ -48,7 +48,7 @@ class Answer:
     expected: Floats | None = None
 
 
-def rows(run: RunData, settings: Settings) -> pd.DataFrame:
+def rows(run: RunData, settings: AnalysisSettings) -> pd.DataFrame:
     """Accuracy and accuracy_gain, or mae, interval_accuracy and mae_change, of each method under
     each test and pooled; gain and change are paired with the run's `full`. A method that can't run
     has one row not_run, whose note gives the reason."""
@@ -69,7 +69,7 @@ def rows(run: RunData, settings: Settings) -> pd.DataFrame:
     return table(made)
 
 
-def evidence(cell: Cell, seed: int) -> Evidence:
+def evidence(cell: TaskCell, seed: int) -> Evidence:
     """The inputs of the methods from a cell, without labels. ``seed``: the run's seed, which
     determined its extra prompts."""
     items = cell.items
@@ -97,11 +97,11 @@ def evidence(cell: Cell, seed: int) -> Evidence:
 
 
 def answers(
-    cell: Cell, seed: int, settings: Settings, leave_out: Sequence[str] = ()
-) -> dict[str, Answer]:
+    cell: TaskCell, seed: int, settings: AnalysisSettings, leave_out: Sequence[str] = ()
+) -> dict[str, MethodAnswer]:
     """Answers of every method and control on all N rows of a cell."""
     e = evidence(cell, seed)
-    found: dict[str, Answer] = {}
+    found: dict[str, MethodAnswer] = {}
     for name, method in METHODS.items():
         if name in leave_out or (cell.task is Task.REGRESSION and not method.digits):
             continue
@@ -113,13 +113,13 @@ def answers(
             assert tuned is not None  # _why_not
             own, said = {**own, **tuned.settings}, f"{_tuned(settings)}; "
         score = baselines.scores(name, _estimation(e, cell, seed) if name == "pride" else e, **own)
-        found[name] = Answer(
+        found[name] = MethodAnswer(
             baselines.predict(score), f"{method.title}; {said}{_listed(own)}".removesuffix("; ")
         )
     return {**found, **_controls(cell, settings)}
 
 
-def _estimation(e: Evidence, cell: Cell, seed: int) -> Evidence:
+def _estimation(e: Evidence, cell: TaskCell, seed: int) -> Evidence:
     """Restrict permuted options to PriDe's estimation rows, even if the run has them for all
     rows."""
     mine = extra_prompts.pride_rows(cell.items, seed)[:, None]
@@ -131,27 +131,27 @@ def _estimation(e: Evidence, cell: Cell, seed: int) -> Evidence:
     )
 
 
-def _why_not(name: str, cells: Sequence[Cell], seed: int, settings: Settings) -> str:
+def _why_not(name: str, cells: Sequence[TaskCell], seed: int, settings: AnalysisSettings) -> str:
     """Why a method can't run on these cells, '' if it can."""
     method = METHODS[name]
     if not method.digits and cells[0].task is Task.REGRESSION:
         return "not defined for digits"
     for cell in cells:
         if not np.isfinite(cell.known(View.FULL)).any():
-            return "needs the Full view, which no question has"
+            return "no question of this run has scores of the Full view"
         if lack := extra_prompts.lacking(name, cell.extra):
-            return f"extra pass {lack} was not asked"
+            return f"extra pass {lack} was not scored"
         if method.tuned and not (cell.val & np.isfinite(cell.payoff).all(axis=1)).any():
             return "no val rows to tune on"
         if name == "perm_avg" and not np.isfinite(cell.extra["perm:1"][cell.test_rows]).any():
-            return "extra pass perm was not asked"
+            return "extra pass perm was not scored"
         if (
             name == "pride"
             and not np.isfinite(
                 cell.extra["perm:1"][extra_prompts.pride_rows(cell.items, seed)]
             ).any()
         ):
-            return "extra pass pride was not asked"
+            return "extra pass pride was not scored"
     return ""
 
 
@@ -159,31 +159,33 @@ def _why_not(name: str, cells: Sequence[Cell], seed: int, settings: Settings) ->
 # controls
 
 
-def _controls(cell: Cell, settings: Settings) -> dict[str, Answer]:
+def _controls(cell: TaskCell, settings: AnalysisSettings) -> dict[str, MethodAnswer]:
     """Answers that use no input, or only the Full view (METHODS 1.12)."""
     if cell.task is Task.REGRESSION:
         return {
-            "full_candidate": Answer(
+            "full_candidate": MethodAnswer(
                 argmax_view(cell.known(View.FULL), cell.present),
                 "number of the likeliest first digit",
             )
         }
     pillar = pd.factorize(cell.items["pillar"], sort=True)[0].astype(np.int64)
     found = {
-        f"always_{c.lower()}": Answer(np.full(len(cell.items), j), f"always {c}")
+        f"always_{c.lower()}": MethodAnswer(np.full(len(cell.items), j), f"always {c}")
         for j, c in enumerate(cell.letters)
     }
     if cell.val.any():
         shares = letter_shares(cell.gold, cell.present, pillar, cell.val)
         best = np.argmax(np.where(cell.present, shares, -1.0), axis=1).astype(np.int64)
-        found["best_letter"] = Answer(best, "most frequent gold letter of the pillar on val")
+        found["best_letter"] = MethodAnswer(best, "most frequent gold letter of the pillar on val")
         drawn = np.random.default_rng(settings.seed).random(len(shares))[:, None] * shares.sum(
             axis=1, keepdims=True
         )
         choice = np.argmax(drawn < np.cumsum(shares, axis=1), axis=1).astype(np.int64)
         note = f"drawn by the pillar's gold letters on val, seed {settings.seed}"
-        found["prior_sampling"] = Answer(choice, note, shares[np.arange(len(shares)), cell.gold])
-    found["full_generated"] = Answer(
+        found["prior_sampling"] = MethodAnswer(
+            choice, note, shares[np.arange(len(shares)), cell.gold]
+        )
+    found["full_generated"] = MethodAnswer(
         _generated(cell), "first token of greedy decoding; none of the letters is wrong"
     )
     return found
@@ -201,7 +203,7 @@ def letter_shares(gold: Ints, present: Bools, group: Ints, fit: Bools) -> Floats
     return np.asarray(known / known.sum(axis=1, keepdims=True))
 
 
-def _generated(cell: Cell) -> Ints:
+def _generated(cell: TaskCell) -> Ints:
     """(N,) first letter of greedy decoding, NO_CANDIDATE for anything else, -1 without a score."""
     asked = np.isfinite(cell.logits[View.FULL]).any(axis=1)
     tokens = pd.Series(cell.top_token[View.FULL], dtype=object)
@@ -220,7 +222,7 @@ def _generated(cell: Cell) -> Ints:
 
 
 def _measured(
-    cell: Cell, outcome: Outcome, found: Mapping[str, Answer]
+    cell: TaskCell, outcome: TaskOutcome, found: Mapping[str, MethodAnswer]
 ) -> dict[str, dict[str, Floats]]:
     """metric -> method -> (n,) values on the test rows."""
     test = cell.test_rows
@@ -241,8 +243,10 @@ def _measured(
 
 
 def _pools(
-    cells: Sequence[Cell], found: Sequence[Mapping[str, Answer]], settings: Settings
-) -> Iterator[tuple[Outcome, dict[str, dict[str, Floats]], dict[str, str]]]:
+    cells: Sequence[TaskCell],
+    found: Sequence[Mapping[str, MethodAnswer]],
+    settings: AnalysisSettings,
+) -> Iterator[tuple[TaskOutcome, dict[str, dict[str, Floats]], dict[str, str]]]:
     """(test rows, values by metric and method, notes by method) per test, then of all tests
     pooled."""
     done = outcomes(cells)
@@ -251,7 +255,9 @@ def _pools(
     ]
     for outcome, columns, own in zip(done, each, found, strict=True):
         yield outcome, columns, {m: a.note for m, a in own.items()}
-    items = pd.concat([o.items[["pillar", "indicator"]] for o in done], ignore_index=True)
+    items = pd.concat(
+        [o.items[["pillar", "indicator", "question", "options"]] for o in done], ignore_index=True
+    )
     whole = replace(done[0], test="all", items=items, place=np.concatenate([o.place for o in done]))
     names = [m for m in found[0] if all(m in own for own in found)]
     columns = {
@@ -278,14 +284,15 @@ _KINDS: Mapping[str, Kind] = {
 
 def _rows(
     task: Task,
-    outcome: Outcome,
+    outcome: TaskOutcome,
     columns: Mapping[str, Mapping[str, Floats]],
     notes: Mapping[str, str],
 ) -> Iterator[dict[str, object]]:
     for level in levels(outcome.items):
         for metric, values in columns.items():
             kind = _KINDS[metric]
-            for method, found in spread(level, values, outcome.place, kind).items():
+            for method, value in values.items():
+                found = spread_of(outcome, method, level, {method: value}, kind)[method]
                 yield from rows_of(
                     STUDY,
                     level,
@@ -297,7 +304,7 @@ def _rows(
                 )
 
 
-def _tuned(settings: Settings) -> str:
+def _tuned(settings: AnalysisSettings) -> str:
     return f"tuned on val, {settings.draws:,} draws"
 
 

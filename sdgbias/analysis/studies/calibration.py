@@ -18,8 +18,8 @@ import pandas as pd
 
 from sdgbias.analysis import outcomes as answers
 from sdgbias.analysis.outcomes import CADE
-from sdgbias.analysis.rows import Settings, row, table
-from sdgbias.analysis.run import Cell, RunData
+from sdgbias.analysis.rows import AnalysisSettings, row, table
+from sdgbias.analysis.run import RunData, TaskCell
 from sdgbias.methods import metrics, stats
 from sdgbias.methods.cade import Floats, Ints, log_softmax
 from sdgbias.types import Task, View
@@ -39,7 +39,7 @@ class Judged:
     place: Ints
 
 
-def rows(run: RunData, settings: Settings) -> pd.DataFrame:
+def rows(run: RunData, settings: AnalysisSettings) -> pd.DataFrame:
     """ECE, Brier, NLL, reliability curve, risk-coverage curve and AURC of Full and CADE, per test
     and pooled."""
     made: list[dict[str, object]] = []
@@ -58,7 +58,7 @@ def rows(run: RunData, settings: Settings) -> pd.DataFrame:
     return table(made)
 
 
-def distributions(cell: Cell, method: str) -> tuple[Floats, Ints] | None:
+def distributions(cell: TaskCell, method: str) -> tuple[Floats, Ints] | None:
     """(N, K) log-probabilities and (N,) choice of 'full' or 'cade' (None if CADE wasn't tuned)."""
     found = answers.decision(cell)
     if method == CADE and found is None:
@@ -76,7 +76,7 @@ def distributions(cell: Cell, method: str) -> tuple[Floats, Ints] | None:
     return np.where(kept, full, log_softmax(d.score, s.valid)), np.where(usable, d.choice, -1)
 
 
-def _methods(cell: Cell, place: Ints) -> dict[str, Judged]:
+def _methods(cell: TaskCell, place: Ints) -> dict[str, Judged]:
     """The answers of each method on the test rows; methods without an answer are left out."""
     made = {}
     for method in (View.FULL.value, CADE):
@@ -106,7 +106,9 @@ def _pool(parts: Sequence[Judged]) -> Judged:
     )
 
 
-def _test(judged: dict[str, Judged], test: str, settings: Settings) -> list[dict[str, object]]:
+def _test(
+    judged: dict[str, Judged], test: str, settings: AnalysisSettings
+) -> list[dict[str, object]]:
     """All rows of one test. Methods, binnings and the risk curve share one resampling, so their
     sums are stacked as columns."""
     if not judged:

@@ -19,9 +19,9 @@ import numpy as np
 import pandas as pd
 
 from sdgbias.analysis import outcomes as answers
-from sdgbias.analysis.outcomes import Level, Outcome
-from sdgbias.analysis.rows import Settings, row, table
-from sdgbias.analysis.run import Cell, RunData
+from sdgbias.analysis.outcomes import Level, TaskOutcome
+from sdgbias.analysis.rows import AnalysisSettings, row, table
+from sdgbias.analysis.run import RunData, TaskCell
 from sdgbias.methods import stats
 from sdgbias.methods.cade import Floats, Ints
 from sdgbias.raw.indicators import DIRECTIONS, directions
@@ -31,7 +31,7 @@ STUDY = "directions"
 _NAN = float("nan")
 
 
-def rows(run: RunData, settings: Settings) -> pd.DataFrame:
+def rows(run: RunData, settings: AnalysisSettings) -> pd.DataFrame:
     """Shares per pillar, indicator, view (and CADE) and test; distinct prompts; gaps between views
     with paired intervals."""
     made: list[dict[str, object]] = []
@@ -43,7 +43,7 @@ def rows(run: RunData, settings: Settings) -> pd.DataFrame:
     return table(made)
 
 
-def directed(o: Outcome, choice: Ints, options: int = 3) -> Floats:
+def directed(o: TaskOutcome, choice: Ints, options: int = 3) -> Floats:
     """(n,) 0 pessimistic, 1 conservative, 2 optimistic; NaN without an answer, a polarity, or that
     number of options."""
     says = np.full(
@@ -55,7 +55,7 @@ def directed(o: Outcome, choice: Ints, options: int = 3) -> Floats:
     return np.where(o.items["n_options"].to_numpy() == options, found, _NAN)
 
 
-def invalid(cell: Cell, view: View) -> Floats:
+def invalid(cell: TaskCell, view: View) -> Floats:
     """(N,) 1 if the view's most likely first token is none of the question's letters, else 0; NaN
     if unknown."""
     code, tokens = pd.factorize(pd.Series(cell.top_token[view], dtype=object))
@@ -73,7 +73,9 @@ def _share(says: Floats, i: int) -> Floats:
     return np.where(np.isnan(says), _NAN, says == i)
 
 
-def _shares(o: Outcome, cells: Sequence[Cell], levels: Sequence[Level]) -> list[dict[str, object]]:
+def _shares(
+    o: TaskOutcome, cells: Sequence[TaskCell], levels: Sequence[Level]
+) -> list[dict[str, object]]:
     made = []
     for method, choice in o.choice.items():
         three, two = directed(o, choice), directed(o, choice, 2)
@@ -99,7 +101,7 @@ def _shares(o: Outcome, cells: Sequence[Cell], levels: Sequence[Level]) -> list[
     return made
 
 
-def _prompts(o: Outcome, levels: Sequence[Level], code: Ints) -> list[dict[str, object]]:
+def _prompts(o: TaskOutcome, levels: Sequence[Level], code: Ints) -> list[dict[str, object]]:
     """Number of distinct Q-only prompts, the effective n of every Q-only figure."""
     made = []
     many = int(code.max()) + 1
@@ -124,7 +126,7 @@ def _prompts(o: Outcome, levels: Sequence[Level], code: Ints) -> list[dict[str, 
     return made
 
 
-def _gaps(o: Outcome, levels: Sequence[Level]) -> list[dict[str, object]]:
+def _gaps(o: TaskOutcome, levels: Sequence[Level]) -> list[dict[str, object]]:
     """Accuracy of Full minus that of a view without the picture (the picture's contribution) or
     without the context."""
     full = o.hit[View.FULL.value]
@@ -135,7 +137,10 @@ def _gaps(o: Outcome, levels: Sequence[Level]) -> list[dict[str, object]]:
     }
     made = []
     for level in levels:
-        found = answers.spread(level, columns, o.place, "mean")
+        found: dict[str, stats.ByGroup] = {}
+        for name, gap in columns.items():
+            view = name.removeprefix("full_minus_")
+            found |= answers.spread_of(o, view, level, {name: gap}, "mean")
         made += answers.rows_of(
             STUDY,
             level,

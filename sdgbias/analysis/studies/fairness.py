@@ -30,14 +30,14 @@ import numpy as np
 import pandas as pd
 
 from sdgbias import store
-from sdgbias.analysis.rows import Settings, row, table
+from sdgbias.analysis.rows import AnalysisSettings, row, table
 from sdgbias.benchmark.people_items import CANDIDATES, CHOICE, CHOICES
 from sdgbias.methods import baselines, cade, search, stats, tuning
 from sdgbias.methods.baselines import METHODS, Evidence, Method
 from sdgbias.methods.cade import Bools, Floats, Ints
 from sdgbias.raw.facet import GROUPS, SELECTED
 from sdgbias.suites.facet_groups import PAIRS
-from sdgbias.types import CadeParams, Task
+from sdgbias.types import CadeParams, Task, View
 
 STUDY, FULL, AT_RECALL = "fairness", "full_argmax", "@recall"
 #: Baselines that need only Full and Q-only, without duplicates: with Q-only as CTX+Q, other
@@ -63,10 +63,10 @@ NO_VAL = "no val questions about both the annotated and a wrong class"
 
 
 @dataclass(frozen=True)
-class Question:
-    """N questions of one prompt, sorted by item_id. items: item_id, image_id, negative, gender,
-    skin, age, split. full, q (N, 3): logits of yes, no, unknown, NaN without a score; every row has
-    a Full score. gold (N,): 0 yes, 1 no."""
+class ChoiceQuestions:
+    """N questions of one prompt, sorted by item_id. items: item_id, image_id, asked, negative,
+    gender, skin, age, split. full, q (N, 3): logits of yes, no, unknown, NaN without a score; every
+    row has a Full score. gold (N,): 0 yes, 1 no."""
 
     test: str
     items: pd.DataFrame
@@ -99,27 +99,27 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Scored:
+class MethodScores:
     """score (N, 3) of a method, -inf where masked. note: the method's settings."""
 
     score: Floats
     note: str
 
 
-def rows(results: Path, run_id: str, settings: Settings) -> pd.DataFrame:
+def rows(results: Path, run_id: str, settings: AnalysisSettings) -> pd.DataFrame:
     """Study rows of one run: recall (by group), false_yes_rate and accuracy_balanced of each method
     and prompt, disparity, and against Full recall_change and disparity_change (of its size), both
     paired. A method that can't run has one row not_run."""
     return table(r for question in load(results, run_id) for r in question_rows(question, settings))
 
 
-def load(results: Path, run_id: str) -> list[Question]:
+def load(results: Path, run_id: str) -> list[ChoiceQuestions]:
     """The single-choice questions of a run by prompt; empty if it has none (data without
     classes)."""
     found = store.query(
         results,
-        """SELECT i.item_id, i.image_id, i.prompt, i.negative, i.gender, i.skin, i.age, i.split,
-           s."view", s.logits, s.upper
+        """SELECT i.item_id, i.image_id, i.prompt, i.asked, i.negative, i.gender, i.skin, i.age,
+           i.split, s."view", s.logits, s.upper
            FROM scores s JOIN runs r USING (run_id) JOIN people i ON i.benchmark_id =
            r.benchmark_id AND i.item_id = s.item_id
            WHERE run_id = $run AND s.task = $task AND list_contains($classes, i.class1) ORDER BY
@@ -141,7 +141,7 @@ def load(results: Path, run_id: str) -> list[Question]:
         )
         items = full[there].reset_index().drop(columns=["view", "logits", "upper", "prompt"])
         made.append(
-            Question(
+            ChoiceQuestions(
                 test, items, logits[there], q[there], items["negative"].to_numpy(dtype=np.int64)
             )
         )
@@ -172,7 +172,7 @@ def _plain(values: Any) -> Floats:
 
 
 def answers(
-    question: Question, settings: Settings
+    question: ChoiceQuestions, settings: AnalysisSettings
 ) -> tuple[dict[str, Ints], dict[str, str], dict[str, str]]:
     """(choice (N,) by method, note by method, reason by method that can't run)."""
     tunable = question.tunable
@@ -200,7 +200,9 @@ def answers(
     return choice, notes, absent
 
 
-def _scored(question: Question, settings: Settings, names: list[str]) -> dict[str, Scored]:
+def _scored(
+    question: ChoiceQuestions, settings: AnalysisSettings, names: list[str]
+) -> dict[str, MethodScores]:
     present = np.ones(question.full.shape, dtype=bool)
     nothing, group = (
         np.full(question.full.shape, np.nan),
@@ -208,7 +210,7 @@ def _scored(question: Question, settings: Settings, names: list[str]) -> dict[st
     )
     e = Evidence(question.full, question.q, nothing, question.q, present, group, question.val)
     found = {
-        FULL: Scored(
+        FULL: MethodScores(
             np.where(
                 np.isfinite(question.full),
                 baselines.log_softmax(question.full, np.isfinite(question.full)),
@@ -227,13 +229,15 @@ def _scored(question: Question, settings: Settings, names: list[str]) -> dict[st
             best = _tune(method, e, question, settings)
             own, said = {**own, **best}, f"; {_listed(best)}"
         own |= {"contrast": ("q",)} if "contrast" in own else {}
-        found[name] = Scored(
+        found[name] = MethodScores(
             baselines.scores(name, e, **own), f"{method.title.removesuffix(', tuned on val')}{said}"
         )
     return found
 
 
-def _tune(method: Method, e: Evidence, question: Question, settings: Settings) -> dict[str, float]:
+def _tune(
+    method: Method, e: Evidence, question: ChoiceQuestions, settings: AnalysisSettings
+) -> dict[str, float]:
     """The best of uniform draws on all val rows. There is no two-stage search as elsewhere: a fifth
     of few val rows can contain so many more questions about the annotated class that always yes
     wins it."""
@@ -258,7 +262,7 @@ def _tune(method: Method, e: Evidence, question: Question, settings: Settings) -
     }
 
 
-def _cade(question: Question, settings: Settings) -> Scored:
+def _cade(question: ChoiceQuestions, settings: AnalysisSettings) -> MethodScores:
     """CADE with Q-only as CTX+Q and Full as IMG+Q. A row kept by the gate has Full's
     log-probabilities."""
     s = cade.streams(question.full, question.q, question.full, question.q)
@@ -273,7 +277,7 @@ def _cade(question: Question, settings: Settings) -> Scored:
     made = cade.decide(s, found)
     kept = np.where(s.valid, cade.log_softmax(question.full, s.valid), -np.inf)
     values = {"alpha": found.alpha, "lambda": found.lambda_kl, "beta": found.beta, "tau": found.tau}
-    return Scored(np.where(made.kept[:, None], kept, made.score), f"CADE; {_listed(values)}")
+    return MethodScores(np.where(made.kept[:, None], kept, made.score), f"CADE; {_listed(values)}")
 
 
 def at_recall(score: Floats, rows: Bools, target: int) -> tuple[Ints, int]:
@@ -308,7 +312,7 @@ def _listed(values: Mapping[str, float]) -> str:
 # measuring
 
 
-def question_rows(question: Question, settings: Settings) -> list[dict[str, object]]:
+def question_rows(question: ChoiceQuestions, settings: AnalysisSettings) -> list[dict[str, object]]:
     """All rows of one prompt."""
     choice, notes, absent = answers(question, settings)
     base = {"task": CHOICE, "test": question.test}
@@ -318,10 +322,13 @@ def question_rows(question: Question, settings: Settings) -> list[dict[str, obje
     ]
     test = ~question.val
     right, wrong = test & question.asked_right, test & ~question.asked_right
-    place = stats.codes(question.items["image_id"].to_numpy(dtype=str))[0]
+    pictures, prompts = (
+        stats.codes(question.items[name].to_numpy(dtype=str))[0] for name in ("image_id", "asked")
+    )
     hits = {name: np.where(c < 0, np.nan, (c == YES).astype(float)) for name, c in choice.items()}
     for name, yes in hits.items():
         own = {**base, "method": name, "note": notes[name]}
+        place = prompts if name == View.Q_ONLY.value else pictures
         correct = np.where(np.isnan(yes), np.nan, (choice[name] == question.gold).astype(float))
         made.append(row(STUDY, "recall", stats.share(yes[right], place[right]), **own))
         if wrong.any() and right.any():
@@ -339,7 +346,8 @@ def question_rows(question: Question, settings: Settings) -> list[dict[str, obje
             made.append(row(STUDY, "recall_change", paired.estimate, **own, p=paired.p))
     changes: list[dict[str, object]] = []
     for attribute in GROUPS:
-        for r in _by_group(attribute, question.items[right], hits, right, place[right], settings):
+        units = {False: pictures[right], True: prompts[right]}
+        for r in _by_group(attribute, question.items[right], hits, right, units, settings):
             r |= {**base, "note": notes[str(r["method"])]}
             (changes if r["metric"] == "disparity_change" else made).append(r)
     for r, p in zip(
@@ -354,18 +362,19 @@ def _by_group(
     items: pd.DataFrame,
     hits: Mapping[str, Floats],
     rows: Bools,
-    place: Ints,
-    settings: Settings,
+    units: Mapping[bool, Ints],
+    settings: AnalysisSettings,
 ) -> Iterator[dict[str, object]]:
     """Recall of each group, the disparity of the attribute's pair, and its change against Full, for
-    every method."""
+    every method. units: the pictures, and (True) the prompts that answers without a picture
+    share."""
     of = items[attribute].to_numpy(dtype=str)
     one, other = PAIRS[attribute]
     pillar = f"{attribute}:{one}-{other}"
     for group in GROUPS[attribute]:
         mine = of == group
         for name, yes in hits.items():
-            e = stats.share(yes[rows][mine], place[mine])
+            e = stats.share(yes[rows][mine], units[_blind(name)][mine])
             if e.n < stats.SMALLEST:
                 e = stats.Estimate(float("nan"), e.n, float("nan"), float("nan"))
             yield row(STUDY, "recall", e, method=name, pillar=f"{attribute}={group}")
@@ -376,15 +385,17 @@ def _by_group(
         yield from (row(STUDY, "disparity", nothing, method=name, pillar=pillar) for name in hits)
         return
     values = np.column_stack([yes[rows][pair] for yes in hits.values()])
-    means = stats.group_means(
-        values, of[pair], place[pair], draws=settings.bootstrap, seed=settings.seed
-    )
     sign = 1.0 if one < other else -1.0  # groups are sorted by name
-    found = stats.disparity(means, lambda v: sign * (v[..., 0] - v[..., 1]) + 0.0)
-    at = list(hits).index(FULL)
-    before = found.take(np.full(len(hits), at))
-    change = stats.disparity_change(before, found)
+    at = np.full(len(hits), list(hits).index(FULL))
+    tables = {}
+    for blind in sorted({_blind(name) for name in hits}):
+        means = stats.group_means(
+            values, of[pair], units[blind][pair], draws=settings.bootstrap, seed=settings.seed
+        )
+        found = stats.disparity(means, lambda v: sign * (v[..., 0] - v[..., 1]) + 0.0)
+        tables[blind] = found, stats.disparity_change(found.take(at), found)
     for j, name in enumerate(hits):
+        found, change = tables[_blind(name)]
         e = replace(found.estimate(j), n=min(n.values()))
         yield row(STUDY, "disparity", e, method=name, pillar=pillar, p=float(found.p[j]))
         if name != FULL:
@@ -392,3 +403,7 @@ def _by_group(
             yield row(
                 STUDY, "disparity_change", e, method=name, pillar=pillar, p=float(change.p[j])
             )
+
+
+def _blind(method: str) -> bool:
+    return method == View.Q_ONLY.value

@@ -1,8 +1,8 @@
 """Study 'groups': accuracy for different places, the disparities between them, and whether CADE
 narrows these.
 
-By country, by urban and rural, by wealth tercile, and by the last two combined. A group of fewer
-than 20 rows has no value.
+By country, by urban and rural, by wealth tercile, and by the last two combined; in a suite of
+custom questions by each of its group columns. A group of fewer than 20 rows has no value.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import numpy as np
 import pandas as pd
 
 from sdgbias.analysis import outcomes as answers
-from sdgbias.analysis.outcomes import CADE, Level, Outcome
-from sdgbias.analysis.rows import Settings, row, table
-from sdgbias.analysis.run import RunData
+from sdgbias.analysis.outcomes import CADE, Level, TaskOutcome
+from sdgbias.analysis.rows import AnalysisSettings, row, table
+from sdgbias.analysis.run import RunData, group_columns
 from sdgbias.analysis.studies.directions import directed
 from sdgbias.methods import metrics, stats
 from sdgbias.methods.cade import Ints
@@ -27,15 +27,24 @@ METHODS = ("full", CADE, "q_only")
 #: Groupings, and whether they are shown per context test too (countries only pooled: there are
 #: dozens).
 GROUPINGS = {"country": False, "urban": True, "wealth": True, "urban x wealth": True}
+#: Grouping -> metric, and the two groups of which it is the difference.
+PAIRS = {
+    "urban": ("urban_minus_rural", "urban", "rural"),
+    "wealth": ("richest_minus_poorest", "richest", "poorest"),
+}
 _URBAN = {"U": "urban", "R": "rural"}
 
 
-def rows(run: RunData, settings: Settings) -> pd.DataFrame:
+def rows(run: RunData, settings: AnalysisSettings) -> pd.DataFrame:
     """Accuracy and answer direction (numbers: MAE and interval accuracy per target) by group,
     disparities and their change."""
     made: list[dict[str, object]] = []
     for task in Task:
         found = answers.pools(run, task)
+        if found and (names := list(group_columns(found[-1].items))):
+            # such a suite has one context test, which the pool repeats: Holm counts each test once
+            made += [r for by in names for r in _by_column(found[-1], by, settings)]
+            continue
         for o in found:
             for by, per_test in GROUPINGS.items():
                 if per_test or o.test == "all":
@@ -77,37 +86,52 @@ def _coded(items: pd.DataFrame, name: str) -> tuple[Ints, list[str]]:
     return place[code], known
 
 
-def _by_group(o: Outcome, by: str) -> list[dict[str, object]]:
+def _by_column(o: TaskOutcome, by: str, settings: AnalysisSettings) -> list[dict[str, object]]:
+    """The rows of one group column of a suite of custom questions, for every method."""
+    levels = group_columns(o.items)[by]
+    names = sorted(set(levels) - {""})
+    code = np.array([names.index(v) if v else -1 for v in levels], dtype=np.int64)
+    level = Level(code, tuple({"by": by, "level": name} for name in names))
+    return _by_choice(o, level, list(o.hit)) + _apart(by, level, [o], settings)
+
+
+def _by_choice(o: TaskOutcome, level: Level, methods: Sequence[str]) -> list[dict[str, object]]:
+    made = []
+    for m in methods:
+        says = directed(o, o.choice[m])
+        columns = {"accuracy": o.hit[m]} | {
+            f"share_{d}": np.where(np.isnan(says), np.nan, says == i)
+            for i, d in enumerate(DIRECTIONS)
+            if i != 1
+        }
+        found = answers.spread(level, columns, answers.unit(o, m), smallest=stats.SMALLEST)
+        made += answers.rows_of(
+            STUDY, level, found, {"task": o.task.value, "test": o.test, "method": m}
+        )
+    return made
+
+
+def _by_group(o: TaskOutcome, by: str) -> list[dict[str, object]]:
     methods = [m for m in METHODS if m in o.hit]
     made = []
     if o.task is Task.MCQ:
-        level = level_of(o.items, by)
-        for m in methods:
-            says = directed(o, o.choice[m])
-            columns = {"accuracy": o.hit[m]} | {
-                f"share_{d}": np.where(np.isnan(says), np.nan, says == i)
-                for i, d in enumerate(DIRECTIONS)
-                if i != 1
-            }
-            found = answers.spread(level, columns, answers.unit(o, m), smallest=stats.SMALLEST)
-            made += answers.rows_of(
-                STUDY, level, found, {"task": o.task.value, "test": o.test, "method": m}
-            )
-        return made
+        return _by_choice(o, level_of(o.items, by), methods)
     level = level_of(o.items, f"{by} x target")
     for m in methods:
         for kind, columns in (
             ("share", {"interval_accuracy": o.hit[m]}),
             ("amount", {"mae": o.error[m]}),
         ):
-            found = answers.spread(level, columns, o.place, kind, smallest=stats.SMALLEST)  # type: ignore[arg-type]
+            found = answers.spread_of(o, m, level, columns, kind, stats.SMALLEST)  # type: ignore[arg-type]
             made += answers.rows_of(
                 STUDY, level, found, {"task": o.task.value, "test": o.test, "method": m}
             )
     return made
 
 
-def _disparities(found: Sequence[Outcome], settings: Settings) -> list[dict[str, object]]:
+def _disparities(
+    found: Sequence[TaskOutcome], settings: AnalysisSettings
+) -> list[dict[str, object]]:
     made = []
     for by, per_test in GROUPINGS.items():
         mine = [o for o in found if per_test or o.test == "all"]
@@ -119,16 +143,30 @@ def _disparities(found: Sequence[Outcome], settings: Settings) -> list[dict[str,
         batches = [single, [o for o in mine if o.test == "all"]] if alike else [[o] for o in mine]
         for batch in batches:
             if batch:
-                made += _batch(by, batch, settings)
+                level = level_of(batch[0].items, by)
+                made += _apart(by, level, batch, settings, PAIRS.get(by))
     return made
 
 
-def _batch(by: str, batch: Sequence[Outcome], settings: Settings) -> list[dict[str, object]]:
-    level = level_of(batch[0].items, by)
+def _compared(o: TaskOutcome) -> list[str]:
+    """The methods whose groups are compared: Full and CADE; where no question has a picture, the
+    view with most evidence."""
+    answered = [m for m in o.hit if not np.isnan(o.hit[m]).all()]
+    without: list[str] = [m for m in ("ctx_q", "q_only") if m in answered]
+    return [m for m in ("full", CADE) if m in answered] or without[:1]
+
+
+def _apart(
+    by: str,
+    level: Level,
+    batch: Sequence[TaskOutcome],
+    settings: AnalysisSettings,
+    pair: tuple[str, str, str] | None = None,
+) -> list[dict[str, object]]:
     there = level.code >= 0
     unique = [columns["level"] for columns in level.columns]
-    columns = [(o, m) for o in batch for m in ("full", CADE) if m in o.hit]
-    if len(unique) < 2:
+    columns = [(o, m) for o in batch for m in _compared(o)]
+    if len(unique) < 2 or not columns:
         return []
     values = np.stack([o.hit[m][there] for o, m in columns], axis=1)
     made = []
@@ -139,7 +177,7 @@ def _batch(by: str, batch: Sequence[Outcome], settings: Settings) -> list[dict[s
         draws=settings.bootstrap,
         seed=settings.seed,
     )
-    for name, reduction in _reductions(by, unique).items():
+    for name, reduction in _reductions(pair, unique).items():
         d = stats.disparity(means, reduction)
         of = "accuracy" if batch[0].task is Task.MCQ else "interval accuracy"
         for i, (o, m) in enumerate(columns):
@@ -176,16 +214,14 @@ def _batch(by: str, batch: Sequence[Outcome], settings: Settings) -> list[dict[s
     return made
 
 
-def _reductions(by: str, names: Sequence[str]) -> dict[str, Callable[[np.ndarray], np.ndarray]]:
-    pairs = {
-        "urban": ("urban_minus_rural", "urban", "rural"),
-        "wealth": ("richest_minus_poorest", "richest", "poorest"),
-    }
+def _reductions(
+    pair: tuple[str, str, str] | None, names: Sequence[str]
+) -> dict[str, Callable[[np.ndarray], np.ndarray]]:
     found: dict[str, Callable[[np.ndarray], np.ndarray]] = {}
-    if by != "urban":
+    if pair != PAIRS["urban"]:  # of two groups max_min is the size of their difference
         found["max_min"] = metrics.max_min
-    if by in pairs and {pairs[by][1], pairs[by][2]} <= set(names):
-        name, one, other = pairs[by]
+    if pair is not None and {pair[1], pair[2]} <= set(names):
+        name, one, other = pair
         i, j = names.index(one), names.index(other)
         found[name] = lambda v: metrics.difference(v, i, j)
     return found

@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 
 from sdgbias.analysis import outcomes as answers
-from sdgbias.analysis.outcomes import CADE, Level, Outcome
-from sdgbias.analysis.rows import Settings, table
-from sdgbias.analysis.run import Cell, RunData
+from sdgbias.analysis.outcomes import CADE, Level, TaskOutcome
+from sdgbias.analysis.rows import AnalysisSettings, table
+from sdgbias.analysis.run import RunData, TaskCell
 from sdgbias.methods import stats
 from sdgbias.methods.cade import (
     Bools,
@@ -34,7 +34,7 @@ CUT = 0.1
 TERMS = ("image", "context", "prior")
 
 
-def rows(run: RunData, settings: Settings) -> pd.DataFrame:
+def rows(run: RunData, settings: AnalysisSettings) -> pd.DataFrame:
     """Fixed, broken and net by test, pillar and indicator; implausible choices and the cut; flips
     by the term that caused them."""
     made: list[dict[str, object]] = []
@@ -76,7 +76,7 @@ def choose_with_cut(s: Streams, params: CadeParams, log_full: Floats, cut: float
     return np.where(d.kept | (d.choice < 0), d.choice, best).astype(np.int64)
 
 
-def diagnose(cell: Cell) -> pd.DataFrame:
+def diagnose(cell: TaskCell) -> pd.DataFrame:
     """Why CADE's answer differs from the Full view's, one row per item (all N, val included), in
     item order.
 
@@ -103,7 +103,7 @@ def diagnose(cell: Cell) -> pd.DataFrame:
     )
 
 
-def _why(cell: Cell, s: Streams, d: Decision, usable: Bools) -> dict[str, np.ndarray]:
+def _why(cell: TaskCell, s: Streams, d: Decision, usable: Bools) -> dict[str, np.ndarray]:
     """The columns of `diagnose`; first and largest as indices of TERMS, -1 (the empty name) where
     not flipped."""
     assert cell.params is not None
@@ -138,7 +138,7 @@ def _argmax(score: Floats, valid: Bools) -> Ints:
     return np.argmax(np.where(valid, score, -np.inf), axis=1).astype(np.int64)
 
 
-def _extra(cell: Cell) -> dict[str, np.ndarray]:
+def _extra(cell: TaskCell) -> dict[str, np.ndarray]:
     """Columns (n,) of the test rows that an Outcome lacks; {} if the run tuned no CADE."""
     found = answers.decision(cell)
     if found is None or cell.params is None:
@@ -162,7 +162,7 @@ def _extra(cell: Cell) -> dict[str, np.ndarray]:
     return {name: column[cell.test_rows] for name, column in columns.items()}
 
 
-def _fixed_and_broken(o: Outcome, level: Level) -> list[dict[str, object]]:
+def _fixed_and_broken(o: TaskOutcome, level: Level) -> list[dict[str, object]]:
     change = o.hit[CADE] - o.hit["full"]
     known = np.isnan(change)
     fixed, broken = np.where(known, np.nan, change > 0), np.where(known, np.nan, change < 0)
@@ -184,12 +184,13 @@ def _fixed_and_broken(o: Outcome, level: Level) -> list[dict[str, object]]:
     ):
         up, down = int(counts[0][i]), int(counts[1][i])
         r["note"] = f"{up} fixed, {down} broken"
-        made += [r, {**r, "metric": "mcnemar", "p": stats.sign_test(up, down)}]
+        votes = stats.net_signs(change[level.code == i], o.place[level.code == i])
+        made += [r, {**r, "metric": "mcnemar", "p": stats.sign_test(*votes)}]
     return made
 
 
 def _implausible(
-    o: Outcome, level: Level, columns: dict[str, np.ndarray]
+    o: TaskOutcome, level: Level, columns: dict[str, np.ndarray]
 ) -> list[dict[str, object]]:
     common: dict[str, object] = {"task": o.task.value, "test": o.test}
     made = answers.rows_of(
@@ -215,7 +216,7 @@ def _implausible(
     )
 
 
-def _flips(o: Outcome, level: Level, columns: dict[str, np.ndarray]) -> list[dict[str, object]]:
+def _flips(o: TaskOutcome, level: Level, columns: dict[str, np.ndarray]) -> list[dict[str, object]]:
     """For flipped answers: the share caused by each term, and the net result of those flips (fixed
     minus broken)."""
     change = o.hit[CADE] - o.hit["full"]

@@ -3,7 +3,7 @@ Also comparisons between models and between nights.
 
 Two standard errors are reported: rows clustered by place (by = 'cluster'), the project's default,
 and by country (by = 'country'), which also covers dependence between places of one country (places
-are nested in countries). McNemar's exact test assumes independent questions and is shown in
+are nested in countries). McNemar's counts are tested with one vote per place, and shown in
 addition, not instead.
 """
 
@@ -16,8 +16,8 @@ import numpy as np
 import pandas as pd
 
 from sdgbias.analysis import outcomes as answers
-from sdgbias.analysis.outcomes import CADE, Outcome
-from sdgbias.analysis.rows import Settings, row, table
+from sdgbias.analysis.outcomes import CADE, TaskOutcome
+from sdgbias.analysis.rows import AnalysisSettings, row, table
 from sdgbias.analysis.run import RunData
 from sdgbias.errors import UsageError
 from sdgbias.methods import stats
@@ -25,10 +25,10 @@ from sdgbias.methods.cade import Floats
 from sdgbias.types import Task, View
 
 STUDY = "paired"
-SAME = ["item_id", "gold", "gold_value", "question", "options"]
+SAME = ["item_id", "gold", "gold_value", "question", "options", "evidence"]
 
 
-def rows(run: RunData, settings: Settings) -> pd.DataFrame:
+def rows(run: RunData, settings: AnalysisSettings) -> pd.DataFrame:
     """CADE against Full and every other view, by test: gain, its two intervals, MDE, McNemar."""
     made: list[dict[str, object]] = []
     for task in Task:
@@ -38,7 +38,7 @@ def rows(run: RunData, settings: Settings) -> pd.DataFrame:
             for view in (
                 v for v in (View.FULL, View.CTX_Q, View.IMG_Q, View.Q_ONLY) if v.value in o.hit
             ):
-                made += _versus(o, o.hit[CADE] - o.hit[view.value], f"{CADE} minus {view.value}")
+                made += _versus(o, view.value)
     return _finish(made)
 
 
@@ -104,7 +104,9 @@ def _finish(made: list[dict[str, object]]) -> pd.DataFrame:
     return table(made)
 
 
-def _versus(o: Outcome, difference: Floats, level: str) -> list[dict[str, object]]:
+def _versus(o: TaskOutcome, view: str) -> list[dict[str, object]]:
+    difference, level = o.hit[CADE] - o.hit[view], f"{CADE} minus {view}"
+    unit = _unit(o, view, difference)
     gain = "accuracy_gain" if o.task is Task.MCQ else "interval_accuracy_gain"
     common: dict[str, object] = {
         "task": o.task.value,
@@ -112,7 +114,7 @@ def _versus(o: Outcome, difference: Floats, level: str) -> list[dict[str, object
         "method": CADE,
         "level": level,
     }
-    made = _tested(STUDY, gain, difference, o.place, {**common, "by": "cluster"})
+    made = _tested(STUDY, gain, difference, unit, {**common, "by": "cluster"})
     by_place, note = stats.two_way(difference, o.place, o.country)
     test = stats.paired(difference, o.country)
     made.append(row(STUDY, gain, by_place, **common, by="country", p=test.p, note=note))
@@ -122,12 +124,23 @@ def _versus(o: Outcome, difference: Floats, level: str) -> list[dict[str, object
     return [*made, row(STUDY, "mde", mde, **common, by="country", note=note)]
 
 
+def _unit(o: TaskOutcome, view: str, difference: Floats) -> np.ndarray:
+    """What the differences are clustered by: places, or the prompts of a view that many places
+    share, where that claims less."""
+    if not answers.image_free(view, o.test):
+        return o.place
+    units = [o.place, answers.prompts(o.items)]
+    each = [stats.mean(difference, unit) for unit in units]
+    return units[each.index(stats.widest(each))]
+
+
 def _tested(
     study: str, metric: str, difference: Floats, place: np.ndarray, columns: dict[str, object]
 ) -> list[dict[str, object]]:
     """Mean difference with clustered interval and p, its minimum detectable effect, and McNemar's
     counts and p."""
     test = stats.paired(difference, place)
+    up, down = stats.net_signs(difference, place)
     fixed, broken = int((difference > 0).sum()), int((difference < 0).sum())
     mde = stats.Estimate(
         stats.minimum_detectable(test.se, test.df), test.estimate.n, float("nan"), float("nan")
@@ -140,19 +153,19 @@ def _tested(
             "mcnemar",
             test.estimate,
             **columns,
-            p=stats.sign_test(fixed, broken),
-            note=f"{fixed} better, {broken} worse",
+            p=stats.sign_test(up, down),
+            note=f"{fixed} better, {broken} worse; by place {up} to {down}",
         ),
     ]
 
 
-def _common(one: Outcome, other: Outcome) -> tuple[np.ndarray, np.ndarray, int]:
+def _common(one: TaskOutcome, other: TaskOutcome) -> tuple[np.ndarray, np.ndarray, int]:
     """Positions of the common questions (same wording and same gold), and how many of either run
     were left out."""
     if one.items is other.items or one.items[SAME].equals(other.items[SAME]):
         return np.arange(len(one.items)), np.arange(len(one.items)), 0
 
-    def key(o: Outcome) -> pd.Index:
+    def key(o: TaskOutcome) -> pd.Index:
         test = (
             np.repeat("", len(o.items))
             if o.test != "all"
@@ -167,7 +180,9 @@ def _common(one: Outcome, other: Outcome) -> tuple[np.ndarray, np.ndarray, int]:
     return mine, theirs, len(a) + len(b) - 2 * len(mine)
 
 
-def _pair(one: Outcome, other: Outcome, level: str, study: str, by: str) -> list[dict[str, object]]:
+def _pair(
+    one: TaskOutcome, other: TaskOutcome, level: str, study: str, by: str
+) -> list[dict[str, object]]:
     mine, theirs, left = _common(one, other)
     made = []
     for method in (View.FULL.value, CADE):
@@ -192,7 +207,7 @@ def _pair(one: Outcome, other: Outcome, level: str, study: str, by: str) -> list
     return made
 
 
-def _leaderboard(found: dict[str, Outcome]) -> list[dict[str, object]]:
+def _leaderboard(found: dict[str, TaskOutcome]) -> list[dict[str, object]]:
     """Letters per method over the questions common to all these models."""
     made = []
     first = next(iter(found.values()))

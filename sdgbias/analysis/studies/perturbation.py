@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 
 from sdgbias.analysis.outcomes import levels, rows_of, spread
-from sdgbias.analysis.rows import Settings, row, table
-from sdgbias.analysis.run import Cell, RunData
+from sdgbias.analysis.rows import AnalysisSettings, row, table
+from sdgbias.analysis.run import RunData, TaskCell
 from sdgbias.methods.cade import argmax_view
 from sdgbias.methods.stats import Estimate
 from sdgbias.raw.indicators import directions
@@ -32,7 +32,7 @@ ORDERS = {
 }
 
 
-def rows(run: RunData, settings: Settings) -> pd.DataFrame:
+def rows(run: RunData, settings: AnalysisSettings) -> pd.DataFrame:
     """Shares of optimistic, conservative and pessimistic Q-only answers per order of options (by
     'order'), for questions with three options, and share_optimistic_two_option. distinct_prompts is
     reported beside them: intervals count distinct prompts, because many items share a Q-only
@@ -41,7 +41,7 @@ def rows(run: RunData, settings: Settings) -> pd.DataFrame:
     if cell is None:
         return table([])
     if not any(view in cell.extra for view in ORDERS.values()):
-        note = "extra pass table_j was not asked"
+        note = "extra pass table_j was not scored"
         return table(
             [row(STUDY, "not_run", float("nan"), test=cell.test.value, method="q_only", note=note)]
         )
@@ -53,7 +53,7 @@ def rows(run: RunData, settings: Settings) -> pd.DataFrame:
     return table(made)
 
 
-def _rows(cell: Cell, order: str, view: str, seed: int) -> list[dict[str, object]]:
+def _rows(cell: TaskCell, order: str, view: str, seed: int) -> list[dict[str, object]]:
     shown = extra_prompts.orders(cell.items, view, seed)
     choice = argmax_view(cell.extra[view] if view else cell.logits[View.Q_ONLY], cell.present)
     content = np.where(choice >= 0, shown[np.arange(len(choice)), np.maximum(choice, 0)], -1)

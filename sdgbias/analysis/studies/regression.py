@@ -15,8 +15,8 @@ import numpy as np
 import pandas as pd
 
 from sdgbias.analysis import outcomes as answers
-from sdgbias.analysis.outcomes import CADE, Level, Outcome
-from sdgbias.analysis.rows import Settings, row, table
+from sdgbias.analysis.outcomes import CADE, Level, TaskOutcome
+from sdgbias.analysis.rows import AnalysisSettings, row, table
 from sdgbias.analysis.run import RunData
 from sdgbias.methods import stats
 from sdgbias.methods.cade import Floats
@@ -26,7 +26,7 @@ STUDY = "regression"
 _MIXED = "mixes units"
 
 
-def rows(run: RunData, settings: Settings) -> pd.DataFrame:
+def rows(run: RunData, settings: AnalysisSettings) -> pd.DataFrame:
     """MAE and interval accuracy micro, macro and per target, scale-free errors, and CADE's change
     of each, by test and method."""
     made: list[dict[str, object]] = []
@@ -50,7 +50,7 @@ def gold_spread(items: pd.DataFrame) -> dict[str, float]:
     }
 
 
-def _scaled(o: Outcome, method: str, spread: Mapping[str, float]) -> dict[str, Floats]:
+def _scaled(o: TaskOutcome, method: str, spread: Mapping[str, float]) -> dict[str, Floats]:
     error = o.error[method]
     return {
         "mae": error,
@@ -59,34 +59,33 @@ def _scaled(o: Outcome, method: str, spread: Mapping[str, float]) -> dict[str, F
     }
 
 
-def _targets(o: Outcome) -> Level:
+def _targets(o: TaskOutcome) -> Level:
     code, names = pd.factorize(o.items["target"], sort=True)
     return Level(code.astype(np.int64), tuple({"by": "target", "level": str(t)} for t in names))
 
 
-def _method(o: Outcome, method: str, spread: Mapping[str, float]) -> list[dict[str, object]]:
+def _method(o: TaskOutcome, method: str, spread: Mapping[str, float]) -> list[dict[str, object]]:
     common: dict[str, object] = {"task": o.task.value, "test": o.test, "method": method}
     scaled, level = _scaled(o, method, spread), _targets(o)
-    made = answers.rows_of(STUDY, level, answers.spread(level, scaled, o.place, "amount"), common)
-    made += answers.rows_of(
-        STUDY, level, answers.spread(level, {"interval_accuracy": o.hit[method]}, o.place), common
+    made = answers.rows_of(
+        STUDY, level, answers.spread_of(o, method, level, scaled, "amount"), common
     )
+    hits = {"interval_accuracy": o.hit[method]}
+    made += answers.rows_of(STUDY, level, answers.spread_of(o, method, level, hits), common)
+    units = [o.place, *([answers.prompts(o.items)] if answers.image_free(method, o.test) else [])]
     target = level.code
     for name, values in {**scaled, "interval_accuracy": o.hit[method]}.items():
-        micro = (
-            stats.share(values, o.place)
-            if name == "interval_accuracy"
-            else stats.amount(values, o.place)
-        )
+        hit = name == "interval_accuracy"
+        micro = stats.widest([stats.mean(values, u, "share" if hit else "amount") for u in units])
         note = _MIXED if name == "mae" else ""
         made.append(row(STUDY, f"{name}_micro", micro, **common, note=note))
-        kind: stats.Kind = "fraction" if name == "interval_accuracy" else "amount"
-        macro = stats.macro(values, target, o.place, kind)
+        kind: stats.Kind = "fraction" if hit else "amount"
+        macro = stats.widest([stats.macro(values, target, u, kind) for u in units])
         made.append(row(STUDY, f"{name}_macro", macro, **common, note=note))
     return made
 
 
-def _change(o: Outcome, spread: Mapping[str, float]) -> list[dict[str, object]]:
+def _change(o: TaskOutcome, spread: Mapping[str, float]) -> list[dict[str, object]]:
     """CADE minus the Full view's free answer, paired by item: below zero is better for errors,
     above for interval accuracy."""
     if CADE not in o.error:

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pandas as pd
 
-from sdgbias.analysis.rows import Settings, row, table
+from sdgbias.analysis.rows import AnalysisSettings, row, table
 from sdgbias.analysis.run import RunData
 from sdgbias.analysis.tuning import (
     PARAMETERS,
@@ -25,6 +25,7 @@ from sdgbias.analysis.tuning import (
 from sdgbias.methods import stats
 from sdgbias.methods.search import (
     ExactResult,
+    SearchSettings,
     exact_search,
     held_out,
     mean_payoff,
@@ -37,7 +38,7 @@ STUDY = "search"
 MANY, FOLDS, RESAMPLES = 10, 5, 200
 
 
-def rows(run: RunData, settings: Settings) -> pd.DataFrame:
+def rows(run: RunData, settings: AnalysisSettings) -> pd.DataFrame:
     """Per task and test, methods random (the paper's protocol), many_draws (all val rows, ten times
     the draws), exact and exact_centred: accuracy or mae on test, the same on val (val_...), the
     four parameters, and on test the gain over random, paired by item. For exact_centred also
@@ -46,13 +47,13 @@ def rows(run: RunData, settings: Settings) -> pd.DataFrame:
     return table(r for p in problems(run) for r in _rows(p, settings))
 
 
-def _rows(p: Problem, settings: Settings) -> list[dict[str, object]]:
+def _rows(p: Problem, settings: AnalysisSettings) -> list[dict[str, object]]:
     s, payoff = p.tunable()
     draws, seed = settings.draws, settings.seed
     val, test = p.rows(p.val), p.rows(p.test)
     paper = random_search(s, payoff, p.task, draws=draws, seed=seed)
     many = draws_of(p.task, MANY * draws, seed)
-    best = exact_search(s, payoff, p.task, draws=draws, seed=seed)
+    best = exact_search(s, payoff, p.task, settings=SearchSettings(draws=draws, seed=seed))
     found = {
         "random": (
             as_vector(paper.params),
@@ -90,13 +91,20 @@ def _rows(p: Problem, settings: Settings) -> list[dict[str, object]]:
     return made + _trust(p, best, settings)
 
 
-def _trust(p: Problem, found: ExactResult, settings: Settings) -> list[dict[str, object]]:
+def _trust(p: Problem, found: ExactResult, settings: AnalysisSettings) -> list[dict[str, object]]:
     """Reliability of the centred exact optimum: held-out places, plateaus, resampled places."""
     s, payoff = p.tunable()
     place = p.place[p.val]
     columns = {**p.columns, "method": "exact_centred"}
     metric, made = metric_of(p.task), list[dict[str, object]]()
-    held = held_out(s, payoff, p.task, place, draws=settings.draws, seed=settings.seed, folds=FOLDS)
+    held = held_out(
+        s,
+        payoff,
+        p.task,
+        place,
+        settings=SearchSettings(draws=settings.draws, seed=settings.seed),
+        folds=FOLDS,
+    )
     if np.isfinite(held).all():
         note = f"{FOLDS} folds over places"
         made.append(
@@ -119,9 +127,8 @@ def _trust(p: Problem, found: ExactResult, settings: Settings) -> list[dict[str,
         p.task,
         found.params,
         place,
-        draws=settings.draws,
+        settings=SearchSettings(draws=settings.draws, seed=settings.seed),
         resamples=many,
-        seed=settings.seed,
     )
     enough = spread.clusters >= stats.FEWEST
     note = f"interval: optimum among {spread.n_candidates} settings in {many} resamples of places"

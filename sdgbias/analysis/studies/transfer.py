@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from sdgbias.analysis.rows import Settings, row, table
+from sdgbias.analysis.rows import AnalysisSettings, row, table
 from sdgbias.analysis.run import RunData
 from sdgbias.analysis.tuning import (
     Problem,
@@ -46,7 +46,7 @@ class Applied:
     payoff: Floats
 
 
-def rows(run: RunData, settings: Settings) -> pd.DataFrame:
+def rows(run: RunData, settings: AnalysisSettings) -> pd.DataFrame:
     """Between tests, pillars and countries of one run (by; level 'source->target'): accuracy or mae
     of the source's setting on the target's test rows, and loss: payoff of the target's own setting
     minus that, paired by item (positive: transferring costs). Countries are compared with all
@@ -65,7 +65,7 @@ def rows(run: RunData, settings: Settings) -> pd.DataFrame:
     return table(made)
 
 
-def between(runs: Sequence[RunData], settings: Settings) -> dict[str, pd.DataFrame]:
+def between(runs: Sequence[RunData], settings: AnalysisSettings) -> dict[str, pd.DataFrame]:
     """The same between models (by 'model', level 'A->B'): run_id of the model to which a setting is
     applied -> its rows."""
     solved = [{(p.task, p.cell.test): p for p in problems(run)} for run in runs]
@@ -93,7 +93,7 @@ def between(runs: Sequence[RunData], settings: Settings) -> dict[str, pd.DataFra
     return out
 
 
-def _tuned(p: Problem, settings: Settings) -> Floats:
+def _tuned(p: Problem, settings: AnalysisSettings) -> Floats:
     """(4,) the best of the draws on all val rows; the first in case of ties."""
     draws = draws_of(p.task, settings.draws, settings.seed)
     return _best(draws, payoff_sums(p.rows(p.val), draws))
@@ -141,7 +141,7 @@ def _compared(
 
 
 def _between_tests(
-    found: Sequence[tuple[Problem, Packed]], settings: Settings
+    found: Sequence[tuple[Problem, Packed]], settings: AnalysisSettings
 ) -> Iterator[dict[str, object]]:
     """Every test's setting on every test, and one setting for all of them."""
     if not found:
@@ -180,7 +180,7 @@ def _groups(p: Problem, keys: np.ndarray, smallest: int) -> dict[str, tuple[Ints
 
 
 def _between_pillars(
-    p: Problem, packed: Packed, keys: np.ndarray, settings: Settings
+    p: Problem, packed: Packed, keys: np.ndarray, settings: AnalysisSettings
 ) -> Iterator[dict[str, object]]:
     """Every pillar's setting on every pillar, and the setting tuned on all of them."""
     groups = _groups(p, keys, SMALLEST)
@@ -208,7 +208,7 @@ def _between_pillars(
 
 
 def _between_countries(
-    p: Problem, packed: Packed, keys: np.ndarray, settings: Settings
+    p: Problem, packed: Packed, keys: np.ndarray, settings: AnalysisSettings
 ) -> Iterator[dict[str, object]]:
     """For each country: its own setting there, the setting of all other countries there, and its
     setting on all others."""
@@ -230,7 +230,9 @@ def _between_countries(
         )
 
 
-def _few_shot(p: Problem, packed: Packed, settings: Settings) -> Iterator[dict[str, object]]:
+def _few_shot(
+    p: Problem, packed: Packed, settings: AnalysisSettings
+) -> Iterator[dict[str, object]]:
     """Test accuracy or MAE, and loss against all val rows, of settings tuned on x val rows: mean
     and 95 % range over samples."""
     draws = draws_of(p.task, settings.draws, settings.seed)

@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 
 from sdgbias.analysis.outcomes import levels, rows_of, spread
-from sdgbias.analysis.rows import Settings, row, table
-from sdgbias.analysis.run import Cell, RunData
+from sdgbias.analysis.rows import AnalysisSettings, row, table
+from sdgbias.analysis.run import RunData, TaskCell
 from sdgbias.analysis.studies.perturbation import answer_directions
 from sdgbias.methods.cade import argmax_view
 from sdgbias.methods.stats import Estimate
@@ -24,7 +24,7 @@ from sdgbias.types import Task, View
 STUDY = "wordings"
 
 
-def rows(run: RunData, settings: Settings) -> pd.DataFrame:
+def rows(run: RunData, settings: AnalysisSettings) -> pd.DataFrame:
     """Shares of pessimistic, conservative and optimistic prompts with three options, and
     distinct_prompts, over all, by pillar and by indicator. One row not_run without the extra
     prompts paraphrases."""
@@ -33,7 +33,7 @@ def rows(run: RunData, settings: Settings) -> pd.DataFrame:
         return table([])
     common = {"test": cell.test.value, "method": View.Q_ONLY.value}
     if not any(view in cell.extra for view in paraphrases.VIEWS):
-        note = "extra pass paraphrases was not asked"
+        note = "extra pass paraphrases was not scored"
         return table([row(STUDY, "not_run", float("nan"), **common, note=note)])
     prompts = _prompts(cell)
     says = prompts["says"].to_numpy(dtype=object)
@@ -49,7 +49,7 @@ def rows(run: RunData, settings: Settings) -> pd.DataFrame:
     return table(made)
 
 
-def _prompts(cell: Cell) -> pd.DataFrame:
+def _prompts(cell: TaskCell) -> pd.DataFrame:
     """pillar, indicator, says ('optimistic', ...) of every distinct answered prompt with three
     options and a direction: the paraphrases, and the reference wording where a paraphrase was
     answered."""

@@ -55,7 +55,7 @@ def known_limits(card: Mapping[str, Any]) -> list[str]:
         if row["missing"]:
             said.append(
                 f"{row['pillar']}, {row['task']}: {row['missing']:,} of the {row['asked']:,}"
-                " questions asked for couldn't be made."
+                " requested questions couldn't be built."
             )
     narrow = [row for row in card["sources_used"] if not row["redistributable"]]
     if narrow and not card["synthetic"]:

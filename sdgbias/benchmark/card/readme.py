@@ -45,11 +45,11 @@ def readme(card: Card) -> str:
         (
             "Columns named *paper* hold figures of the SDGBiasBench paper (Tables A and B). All"
             " other numbers are ours: measured on this benchmark. A dash means that it isn't known"
-            " or wasn't asked for."
+            " or wasn't requested."
         ),
         "## Known limits\n\n" + "\n".join(f"- {_cell(line)}" for line in card["known_limits"]),
         "## Questions per pillar, beside Table A\n\nThe paper counts a multiple-choice question"
-        " once per context test, hence five times. Asked: the quota of this build.\n\n"
+        " once per context test, hence five times. Requested: the quota of this build.\n\n"
         + _table(
             card["table_a"],
             {
@@ -57,7 +57,7 @@ def readme(card: Card) -> str:
                 "pillar": "pillar",
                 "paper": "paper",
                 "paper_questions": "paper, distinct",
-                "asked": "asked, distinct",
+                "asked": "requested, distinct",
                 "ours_questions": "ours, distinct",
                 "ours": "ours",
                 "missing": "missing",

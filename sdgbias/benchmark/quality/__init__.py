@@ -23,8 +23,8 @@ from sdgbias.benchmark.quality import rules_raw as quality_images
 from sdgbias.benchmark.quality.data_docs import write_docs
 from sdgbias.benchmark.quality.expectations import (
     FILES,
-    Finding,
-    Verdict,
+    BrokenRule,
+    TableVerdict,
     check,
     find_suites,
     load_suite,
@@ -68,7 +68,7 @@ _REPEATED = dict.fromkeys(
 class Report:
     """The verdicts of a benchmark folder by table, and the path of quality.json."""
 
-    verdicts: dict[str, Verdict]
+    verdicts: dict[str, TableVerdict]
     path: Path
 
     @property
@@ -104,7 +104,7 @@ def sift(
         stops = check(table, kept, suites, tables, split, direct=True).of("gate")
     if stops:
         raise GateError(
-            f"{_several([_line(table, f) for f in stops])}; mend the source, then: sdgbias build"
+            f"{_several([_line(table, f) for f in stops])}; fix the source, then: sdgbias build"
         )
     return kept, verdict.quarantine
 
@@ -155,7 +155,7 @@ def run_gate(
         write_docs(benchmark, benchmark / quality_docs.FOLDER, suites)
     if faults:
         raise GateError(
-            f"{benchmark}: {_several(faults)}; see {report.path}, mend the source, then:"
+            f"{benchmark}: {_several(faults)}; see {report.path}, fix the source, then:"
             f" {_again(benchmark)}"
         )
     return report
@@ -192,7 +192,7 @@ def _several(lines: list[str]) -> str:
     return "; ".join(lines[:5]) + (f"; and {len(lines) - 5} more" if len(lines) > 5 else "")
 
 
-def _line(where: str, finding: Finding) -> str:
+def _line(where: str, finding: BrokenRule) -> str:
     rows = f" (e.g. {', '.join(finding.examples[:3])})" if finding.examples else ""
     belong = ", rows that belong in quarantine" if finding.severity == "quarantine" else ""
     return (

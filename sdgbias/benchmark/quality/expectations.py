@@ -69,7 +69,7 @@ _MOST = 10_000  # broken rows of one gate or warn rule that are searched for exa
 
 
 @dataclass(frozen=True)
-class Finding:
+class BrokenRule:
     """One broken rule: how many rows (1 for a rule about the whole table) and up to five of their
     keys."""
 
@@ -81,7 +81,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class TableVerdict:
     """The result of checking N rows of one table against its suite.
 
     ``rows_ok``: (N,) bool, False where a quarantine rule is broken. ``quarantine``: table, key,
@@ -93,11 +93,11 @@ class Verdict:
     rows: int
     rows_ok: np.ndarray
     quarantine: pd.DataFrame
-    findings: tuple[Finding, ...]
+    findings: tuple[BrokenRule, ...]
     counts: dict[str, int]
     skipped: dict[str, str]
 
-    def of(self, severity: str) -> tuple[Finding, ...]:
+    def of(self, severity: str) -> tuple[BrokenRule, ...]:
         """The broken rules of one severity ('gate', 'quarantine', 'warn')."""
         return tuple(f for f in self.findings if f.severity == severity)
 
@@ -164,7 +164,7 @@ def check(
     split: str = "id",
     imported: bool = False,
     direct: bool = False,
-) -> Verdict:
+) -> TableVerdict:
     """Check one table. ``tables``: the other tables of the benchmark, for rules across tables
     (otherwise skipped). ``split``: the rule that column `split` follows, 'id' (the authors') or
     'place' (no country on both sides). ``imported``: the table comes from an imported release;
@@ -267,7 +267,7 @@ def _verdict(
     suite: Mapping[str, Any],
     broken: Mapping[str, Any],
     skipped: dict[str, str],
-) -> Verdict:
+) -> TableVerdict:
     """Assemble the verdict from rule -> array of broken row numbers, or a text for a rule about the
     whole table."""
     keys = [k for k in suite["meta"]["key"] if k in frame]
@@ -283,14 +283,16 @@ def _verdict(
         if isinstance(found, str):
             counts[rule] = 1
             findings.append(
-                Finding(rule, severity, 1, (), f"{message} ({found})" if found else message)
+                BrokenRule(rule, severity, 1, (), f"{message} ({found})" if found else message)
             )
             continue
         counts[rule] = len(found)
         if not len(found):
             continue
         named = _named(frame, keys, found if severity == "quarantine" else found[:_MOST])
-        findings.append(Finding(rule, severity, len(found), tuple(sorted(named)[:_SHOWN]), message))
+        findings.append(
+            BrokenRule(rule, severity, len(found), tuple(sorted(named)[:_SHOWN]), message)
+        )
         if severity == "quarantine":
             rows_ok[found] = False
             lost.append(
@@ -299,7 +301,7 @@ def _verdict(
     columns = ["table", "key", "rule", "detail"]
     quarantine = pd.concat(lost, ignore_index=True) if lost else pd.DataFrame(columns=columns)
     quarantine = quarantine.astype("str").sort_values(columns, kind="stable", ignore_index=True)
-    return Verdict(table, len(frame), rows_ok, quarantine, tuple(findings), counts, skipped)
+    return TableVerdict(table, len(frame), rows_ok, quarantine, tuple(findings), counts, skipped)
 
 
 def _named(frame: pd.DataFrame, keys: list[str], rows: np.ndarray) -> list[str]:

@@ -108,7 +108,7 @@ def _image_of_item(frame: pd.DataFrame, given: RuleContext) -> Judged:
 
 def _stored(fact: str) -> Flag:
     """A fact about the stored image (rules_raw.stored_facts)."""
-    return lambda frame, given: frame.get(fact, "the pictures aren't at hand")
+    return lambda frame, given: frame.get(fact, "the pictures aren't available")
 
 
 def _image_used(frame: pd.DataFrame, given: RuleContext) -> Judged:

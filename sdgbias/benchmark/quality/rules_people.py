@@ -93,7 +93,7 @@ def _person_known(frame: pd.DataFrame, given: RuleContext) -> Judged:
 
 def _stored(fact: str) -> Flag:
     """A fact about the stored image (rules_raw.stored_facts)."""
-    return lambda frame, given: frame.get(fact, "the pictures aren't at hand")
+    return lambda frame, given: frame.get(fact, "the pictures aren't available")
 
 
 def _of_item(frame: pd.DataFrame, given: RuleContext) -> pd.DataFrame | None:

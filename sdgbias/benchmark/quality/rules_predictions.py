@@ -12,7 +12,7 @@ import pandas as pd
 
 from sdgbias.benchmark.prompts import option_letters, option_lines
 from sdgbias.benchmark.quality.rules_raw import Flag, Judged, RuleContext, missing_table
-from sdgbias.types import DIGITS, LETTERS, TESTS, Task
+from sdgbias.types import DIGITS, GENERATED, LETTERS, TESTS, Task
 
 _TABLES = {Task.MCQ: "items_mcq", Task.REGRESSION: "items_regression"}
 
@@ -79,9 +79,13 @@ def _test_of_task(frame: pd.DataFrame, given: RuleContext) -> Judged:
 
 
 def _pred_known(frame: pd.DataFrame, given: RuleContext) -> Judged:
-    """A letter for multiple choice; a digit, or '' when no digit was chosen, for regression."""
+    """A letter for multiple choice, or '' where a generated answer states none; a digit, or '' when
+    no digit was chosen, for regression."""
     pred = frame["pred"].fillna("").astype("str")
-    return np.where(_mcq(frame), pred.isin(list(_letters(given))), pred.isin([*DIGITS, ""]))
+    unread = (pred == "") & frame["method"].astype("str").str.endswith(GENERATED)
+    return np.where(
+        _mcq(frame), pred.isin(list(_letters(given))) | unread, pred.isin([*DIGITS, ""])
+    )
 
 
 def _letters(given: RuleContext) -> str:

@@ -62,7 +62,7 @@ def column(rule: str) -> str:
 
 def missing_table(table: str) -> str:
     """The reason to skip a rule that needs a table that isn't given."""
-    return f"{table} isn't at hand"
+    return f"{table} isn't available"
 
 
 def joined(frame: pd.DataFrame, *columns: str) -> pd.Series:
@@ -223,7 +223,7 @@ def _stored(fact: str) -> Flag:
     def flag(frame: pd.DataFrame, given: RuleContext) -> Judged:
         if len(frame) and _pending(frame).all():
             return "built with --no-images"
-        return frame.get(fact, "the pictures aren't at hand")
+        return frame.get(fact, "the pictures aren't available")
 
     return flag
 

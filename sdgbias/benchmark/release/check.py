@@ -62,7 +62,7 @@ _BLOCK = 16 * 2**20
 
 
 @dataclass(frozen=True)
-class Job:
+class ReleaseImport:
     con: duckdb.DuckDBPyConnection
     folder: Path
     out: Path
@@ -159,7 +159,7 @@ def question_kind(con: duckdb.DuckDBPyConnection, task: Task, staged: str) -> st
 # checking
 
 
-def find_faults(job: Job) -> list[str]:
+def find_faults(job: ReleaseImport) -> list[str]:
     """Fill table `faults` (tbl, item_id, key, rule, detail) from all files; returns the tasks whose
     questions can't be compared.
 

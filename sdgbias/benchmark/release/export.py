@@ -43,8 +43,8 @@ from sdgbias.benchmark.release.records import (
 )
 from sdgbias.errors import InputError, UsageError, one_of
 from sdgbias.files import confine
-from sdgbias.raw.images.build import ImageReader
 from sdgbias.raw.images.composite import encode_png
+from sdgbias.raw.images.image_store import ImageReader
 from sdgbias.types import Task
 
 __all__ = ["Exported", "Imported", "export", "import_"]

@@ -30,9 +30,9 @@ from sdgbias.benchmark.items import QUARANTINE_COLUMNS
 from sdgbias.benchmark.prompts import prompt_texts
 from sdgbias.benchmark.release.check import (
     FIELDS,
-    Job,
     Part,
     Progress,
+    ReleaseImport,
     database,
     find_faults,
     find_parts,
@@ -53,8 +53,8 @@ from sdgbias.benchmark.release.records import (
 from sdgbias.errors import InputError, StoreError
 from sdgbias.files import confine
 from sdgbias.raw.images import near_duplicates
-from sdgbias.raw.images.build import store_images
 from sdgbias.raw.images.composite import MAX_PIXELS
+from sdgbias.raw.images.image_store import store_images
 from sdgbias.types import LETTERS, ContextTest, Task, View
 
 _PICTURES = ("PNG", "JPEG")
@@ -145,7 +145,10 @@ def import_(folder: Path, out: Path, progress: Progress = _silent) -> Imported:
     work.mkdir()
     try:
         with database(temp_directory=str(work / "spill"), memory_limit="1GB") as con:
-            return _run(Job(con, folder, out, work, found, progress), manifest.get("records") or {})
+            return _run(
+                ReleaseImport(con, folder, out, work, found, progress),
+                manifest.get("records") or {},
+            )
     except (duckdb.IOException, duckdb.OutOfMemoryException) as error:
         line = str(error).splitlines()[0]
         raise StoreError(
@@ -155,7 +158,7 @@ def import_(folder: Path, out: Path, progress: Progress = _silent) -> Imported:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _run(job: Job, counts: Mapping[str, int]) -> Imported:
+def _run(job: ReleaseImport, counts: Mapping[str, int]) -> Imported:
     con, kinds, records = job.con, {}, {}
     for at, (part, path) in enumerate(job.found.items()):
         job.progress("reading records", at, len(job.found))
@@ -215,7 +218,7 @@ def _run(job: Job, counts: Mapping[str, int]) -> Imported:
 # items
 
 
-def _one_per_item(job: Job, task: Task) -> pd.DataFrame:
+def _one_per_item(job: ReleaseImport, task: Task) -> pd.DataFrame:
     """One record per good item with all its fields, from the last test's file, whose question has
     the least context."""
     parts = job.parts(task)
@@ -247,7 +250,7 @@ def _one_per_item(job: Job, task: Task) -> pd.DataFrame:
 
 
 def _with_images(
-    job: Job, rows: Mapping[Task, pd.DataFrame]
+    job: ReleaseImport, rows: Mapping[Task, pd.DataFrame]
 ) -> tuple[dict[Task, pd.DataFrame], pd.DataFrame, dict[str, Any]]:
     """(item tables, quarantine rows, notes). Writes the image shards and images.parquet."""
     both = pd.concat(
@@ -305,7 +308,7 @@ def _lost(
 
 
 def _pictures(
-    job: Job, pictures: pd.DataFrame, bad: dict[str, tuple[str, str]]
+    job: ReleaseImport, pictures: pd.DataFrame, bad: dict[str, tuple[str, str]]
 ) -> Iterator[tuple[str, str, Sequence[bytes]]]:
     """(cluster id, photo id, encoded images) of all usable images; rule and detail of the others go
     into ``bad``."""
@@ -362,7 +365,9 @@ def _picture(folder: Path, paths: str) -> list[bytes] | tuple[str, str]:
 # records
 
 
-def _write_prompts(job: Job, items: Mapping[Task, pd.DataFrame], kinds: Mapping[Part, str]) -> None:
+def _write_prompts(
+    job: ReleaseImport, items: Mapping[Task, pd.DataFrame], kinds: Mapping[Part, str]
+) -> None:
     """prompts.parquet: the original question when it is complete, else completed by prompts.py."""
     con = job.con
     schema = pa.schema(
@@ -407,14 +412,14 @@ def _write_prompts(job: Job, items: Mapping[Task, pd.DataFrame], kinds: Mapping[
                 writer.write_table(pa.Table.from_batches([batch]).cast(schema))
 
 
-def _first_records(job: Job, part: Part, columns: str) -> str:
+def _first_records(job: ReleaseImport, part: Part, columns: str) -> str:
     return (
         f"SELECT {columns} FROM '{job.staged(part)}' QUALIFY row_number() OVER (PARTITION BY"
         " item_id ORDER BY number) = 1"
     )
 
 
-def _asked(job: Job, part: Part, items: pd.DataFrame, kind: str) -> str:
+def _asked(job: ReleaseImport, part: Part, items: pd.DataFrame, kind: str) -> str:
     """SQL that gives item_id, test, text of one part."""
     task, test = part
     if kind == "complete":
@@ -437,7 +442,7 @@ def _asked(job: Job, part: Part, items: pd.DataFrame, kind: str) -> str:
     )
 
 
-def _asked_without_context(job: Job, part: Part, items: pd.DataFrame, kind: str) -> str:
+def _asked_without_context(job: ReleaseImport, part: Part, items: pd.DataFrame, kind: str) -> str:
     """SQL for the T5 that a partial release lacks, derived from another test."""
     test = ContextTest.T5
     if kind == "complete":
@@ -446,12 +451,12 @@ def _asked_without_context(job: Job, part: Part, items: pd.DataFrame, kind: str)
     return _registered(job, test, items["item_id"], prompt_texts(items, part[0], test, View.FULL))
 
 
-def _registered(job: Job, test: ContextTest, ids: pd.Series, texts: pd.Series) -> str:
+def _registered(job: ReleaseImport, test: ContextTest, ids: pd.Series, texts: pd.Series) -> str:
     job.con.register(f"texts_{test}", pa.table({"item_id": ids, "text": texts.astype("str")}))
     return f"SELECT item_id, '{test}' AS test, text FROM texts_{test}"
 
 
-def _write_records(job: Job, items: Mapping[Task, pd.DataFrame]) -> None:
+def _write_records(job: ReleaseImport, items: Mapping[Task, pd.DataFrame]) -> None:
     """records.parquet: the lines of all retained items, file by file in their order, without
     repeated lines."""
     names = ("task", "test", "line", "item_id", "paths", "record")

@@ -22,7 +22,7 @@ _LARGEST_ID = 2**63 - 1
 
 
 @dataclass(frozen=True)
-class Tables:
+class PredictionTables:
     """One task x level of a model: ids (N,), split (N,), gold (N,) as written, present (N, K),
     logits per view (N, K), generated (N,) text, target (N,) and the counts of irregularities."""
 
@@ -145,7 +145,7 @@ def _text_column(table: pd.DataFrame, name: str) -> pd.Series:
     )
 
 
-def read_tables(folder: Path, task: Task, level: ContextTest) -> Tables:
+def read_tables(folder: Path, task: Task, level: ContextTest) -> PredictionTables:
     """The four views of one task x level (reference: IMG+Q and Q-only always come from T5 and
     T5_text)."""
     candidates = LETTERS if task is Task.MCQ else DIGITS
@@ -213,4 +213,4 @@ def read_tables(folder: Path, task: Task, level: ContextTest) -> Tables:
             "target": _text_column(full, "target"),
         }
     )
-    return Tables(task, level, frame, present, views, notes)
+    return PredictionTables(task, level, frame, present, views, notes)

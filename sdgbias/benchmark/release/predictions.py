@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sdgbias.benchmark.release.prediction_tables import Tables, read_tables
+from sdgbias.benchmark.release.prediction_tables import PredictionTables, read_tables
 from sdgbias.errors import DiskFull, InputError, StoreError, UsageError
 from sdgbias.methods import metrics, stats
 from sdgbias.methods.answers import parse_letter, parse_number, with_first_digit
-from sdgbias.methods.cade import Floats, Numerics, Streams, decide, streams
-from sdgbias.methods.search import Kind, SearchResult, take, tune
+from sdgbias.methods.cade import Floats, Form, Numerics, Streams, decide, streams
+from sdgbias.methods.search import Kind, SearchResult, SearchSettings, take, tune
 from sdgbias.types import DIGITS, LETTERS, TOLERANCES, CadeParams, ContextTest, Task
 
 
@@ -38,10 +38,10 @@ class Prepared:
     generated: pd.Series
 
 
-def prepare(t: Tables, numerics: Numerics) -> Prepared:
+def prepare(t: PredictionTables, numerics: Numerics) -> Prepared:
     """Streams, gold answers and the payoff of each candidate."""
     s = streams(
-        t.views["full"], t.views["ctx"], t.views["img"], t.views["q"], t.present, numerics=numerics
+        t.views["full"], t.views["ctx"], t.views["img"], t.views["q"], t.present, Form(numerics)
     )
     reference = numerics == "reference"
     n, k = t.present.shape
@@ -81,7 +81,16 @@ def prepare(t: Tables, numerics: Numerics) -> Prepared:
     return Prepared(s, payoff, values, np.full(n, -1), gold_value, ok, said_number)
 
 
-def search(t: Tables, p: Prepared, *, draws: int, seed: int, kind: Kind = "random") -> SearchResult:
+@dataclass(frozen=True)
+class Tuning:
+    """How hyper-parameters are tuned that aren't given."""
+
+    kind: Kind = "random"
+    draws: int = 10_000
+    seed: int = 0
+
+
+def search(t: PredictionTables, p: Prepared, tuning: Tuning) -> SearchResult:
     """Tune CADE on the validation rows that have a gold answer and an image view; `exact`
     cross-validates over ids."""
     rows = (t.frame["split"] == "val").to_numpy() & p.gold_ok & p.streams.valid.any(axis=1)
@@ -96,9 +105,8 @@ def search(t: Tables, p: Prepared, *, draws: int, seed: int, kind: Kind = "rando
         take(p.streams, rows),
         p.payoff[rows],
         t.task,
-        search=kind,
-        draws=draws,
-        seed=seed,
+        search=tuning.kind,
+        settings=SearchSettings(tuning.draws, tuning.seed),
         clusters=ids,
         folds=5,
     )
@@ -115,7 +123,7 @@ def _mean_summary(values: np.ndarray, ids: np.ndarray) -> dict[str, float | int]
 
 
 def apply(
-    t: Tables, p: Prepared, params: CadeParams, tolerance: float | None
+    t: PredictionTables, p: Prepared, params: CadeParams, tolerance: float | None
 ) -> tuple[pd.DataFrame, dict[str, object]]:
     """(cade_predictions rows, metrics by split). Regression answers are the generated number with
     CADE's first digit (`mode=replace`; tables can't be decoded further). A generated text without a
@@ -289,12 +297,9 @@ def run(
     level: ContextTest,
     out: Path,
     *,
-    params: CadeParams | None,
+    params: CadeParams | Tuning,
     numerics: Numerics = "exact",
-    draws: int = 10_000,
-    seed: int = 0,
     tolerance: float | None = None,
-    kind: Kind = "random",
 ) -> dict[str, object]:
     """`sdgbias cade search|apply`: read, tune on val unless `params` are given, decide, write both
     files; returns the config."""
@@ -304,8 +309,9 @@ def run(
     tables = read_tables(folder, task, level)
     prepared = prepare(tables, numerics)
     found = None
-    if params is None:
-        found = search(tables, prepared, draws=draws, seed=seed, kind=kind)
+    kind = None
+    if isinstance(params, Tuning):
+        kind, found = params.kind, search(tables, prepared, params)
         params = found.params
     predictions, measured = apply(tables, prepared, params, tolerance)
     config: dict[str, object] = {

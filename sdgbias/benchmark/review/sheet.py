@@ -43,7 +43,7 @@ from sdgbias.benchmark.review.verdicts import (
 )
 from sdgbias.errors import InputError, StoreError, UsageError
 from sdgbias.files import packaged
-from sdgbias.raw.images.build import ImageReader
+from sdgbias.raw.images.image_store import ImageReader
 from sdgbias.types import LETTERS, TESTS, Task
 
 PAGE = 100
@@ -83,11 +83,12 @@ class Sheets:
         ]
         if self.without_image:
             said.append(
-                f"{self.without_image:,} items have no image in this benchmark; the sheet says so."
+                f"{self.without_image:,} items have no image in this benchmark; the sheet marks"
+                " them."
             )
         if self.kept:
             said.append(
-                f"Left as they are, because somebody has written in them: {', '.join(self.kept)}."
+                f"Left unchanged, because they already hold verdicts: {', '.join(self.kept)}."
             )
         said.append("The sheet shows people's streets: keep it to the reviewers.")
         return [
@@ -197,7 +198,7 @@ def _written(out: Path, sample_id: str, csvs: Sequence[str]) -> tuple[str, ...]:
         before = ""
     if (kept or others) and before != sample_id:
         raise UsageError(
-            f"{out}: somebody has written in {', '.join([*kept, *others])}, for another sample;"
+            f"{out}: verdicts were entered in {', '.join([*kept, *others])}, for another sample;"
             " give another folder with --out"
         )
     return kept

@@ -27,8 +27,8 @@ from sdgbias.engines import Backend
 from sdgbias.engines.api.http import PromptRefused, Transport
 from sdgbias.engines.api.options import SPELLINGS, read_options
 from sdgbias.engines.hf.tokens import SPACE_MARKS
-from sdgbias.errors import ModelError, SdgbiasError
-from sdgbias.types import DIGITS, ModelSpec, Prompt, ScoreBatch
+from sdgbias.errors import ModelError, NoScores, SdgbiasError
+from sdgbias.types import DIGITS, Generated, ModelSpec, Prompt, ScoreBatch
 
 _VERSION = "api-2"
 #: Precision of the remaining probability mass, because returned log-probabilities are rounded.
@@ -123,7 +123,7 @@ class Api(Backend):
         self.name = spec.name
         self.options = o = read_options(spec)
         self.transport = Transport(o, spec.name)
-        self.forces_starts = o.prefill
+        self.forces_starts, self.gives_scores = o.prefill, o.top_logprobs > 0
         self._served = o.served_model
         self._kept: dict[Job, dict[str, Any] | SdgbiasError] = {}
         self._loop = _Loop()
@@ -198,7 +198,7 @@ class Api(Backend):
 
     def generate(
         self, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int
-    ) -> list[list[str]]:
+    ) -> Generated:
         """Greedy answers, one per start; a start other than '' needs options.prefill."""
         if any(starts) and not self.forces_starts:
             raise ModelError(
@@ -209,8 +209,11 @@ class Api(Backend):
         answers = self._ask_all(
             [(p, start, max_new_tokens) for p in prompts for start in starts], len(prompts) > 1
         )
-        texts = [answer["text"] for answer in answers]
-        return [texts[i : i + len(starts)] for i in range(0, len(texts), len(starts))]
+        rows = [answers[i : i + len(starts)] for i in range(0, len(answers), len(starts))]
+        return Generated(
+            [[answer["text"] for answer in row] for row in rows],
+            [[answer["truncated"] for answer in row] for row in rows],
+        )
 
     def _ask_all(self, jobs: list[Job], several: bool) -> list[dict[str, Any]]:
         """All answers in the order of the jobs. When some fail, the first failure is raised
@@ -244,6 +247,8 @@ class Api(Backend):
                 lambda: self._body(prompt, start, limit), most, max(limit, 1)
             )
             return self._scored(answer) if limit == 0 else self._said(answer, start)
+        except NoScores as error:
+            return error
         except ModelError as error:
             self.transport.stop(error)
             return error
@@ -294,7 +299,7 @@ class Api(Backend):
             raise ModelError(
                 f"{self.name}: an answer came from {served!r}, not from {self._served!r}: the"
                 " endpoint changed its model; pin a dated one in options.model and"
-                " options.served_model, then score anew"
+                " options.served_model, then score again"
             )
         self._served = served
         choice = answer["choices"][0]
@@ -318,10 +323,10 @@ class Api(Backend):
         first = places[0] if isinstance(places, list) and isinstance(places[0], dict) else {}
         top = first.get("top_logprobs")
         if not isinstance(top, list) or not top:
-            raise ModelError(
+            raise NoScores(
                 f"{self.name}: this endpoint gives no log-probabilities of tokens (top_logprobs),"
-                " so its candidates can't be scored and CADE can't run; retire it with that"
-                " reason: sdgbias models retire NAME --reason TEXT"
+                " so its candidates can't be scored; to measure it by its answers alone, set"
+                f" options.top_logprobs to 0 in registry/models/{self.name}.yaml"
             )
         try:
             named = [(str(t["token"]), float(t["logprob"])) for t in top]
@@ -338,5 +343,6 @@ class Api(Backend):
         return {"named": named, "n_tokens": counted if isinstance(counted, int) else 0}
 
     def _said(self, answer: dict[str, Any], start: str) -> dict[str, Any]:
-        content = self._choice(answer)["message"].get("content")
-        return {"text": (start + str(content or "")).strip()}
+        choice = self._choice(answer)
+        text = (start + str(choice["message"].get("content") or "")).strip()
+        return {"text": text, "truncated": choice.get("finish_reason") == "length"}

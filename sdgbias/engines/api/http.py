@@ -211,7 +211,7 @@ class Transport:
             }
         except (OSError, ValueError, TypeError, AttributeError):
             raise StoreError(
-                f"{path}: can't be read; it says what was spent: mend it, or delete it to count"
+                f"{path}: can't be read; it records what was spent: fix it, or delete it to count"
                 " from 0"
             ) from None
         self._ledger, self._run = path, run
@@ -324,7 +324,7 @@ class Transport:
             self.counters.refused += 1
             return PromptRefused(f"{where} ({code or 'this prompt'})")
         if code in _NO_ACCOUNT:
-            return KeyRefused(f"{where}; mend the account behind {var}, then again")
+            return KeyRefused(f"{where}; fix the account behind {var}, then again")
         if status in (401, 403):
             return KeyRefused(
                 f"{where}; the key in environment variable {var} is not accepted for"
@@ -332,7 +332,7 @@ class Transport:
             )
         if status == 404:
             return ModelError(
-                f"{where}; no model {self.options.model!r} at options.base_url: mend options.model"
+                f"{where}; no model {self.options.model!r} at options.base_url: fix options.model"
                 " or options.base_url"
             )
         if status in (408, 409, 425, 429) or status >= 500:
@@ -342,9 +342,9 @@ class Transport:
         if status < 400:
             return ModelError(
                 f"{where}: it sends elsewhere, which is not followed because the key would go"
-                " along; mend options.base_url"
+                " along; fix options.base_url"
             )
-        return ModelError(f"{where}; mend the options of registry/models/{self.name}.yaml")
+        return ModelError(f"{where}; fix the options of registry/models/{self.name}.yaml")
 
     def _clean(self, text: str) -> str:
         one_line = " ".join("".join(c if c.isprintable() else " " for c in text).split())

@@ -102,7 +102,8 @@ def _text(value: Any) -> bool:
     return isinstance(value, str)
 
 
-_CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
+#: option -> (check, the valid values in words)
+CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "api_key_env": (
         lambda v: _text(v) and v.replace("_", "").isalnum(),
         "the NAME of an environment variable",
@@ -110,7 +111,10 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "base_url": (_text, "an address that ends before /chat/completions"),
     "model": (_text, "the name that the endpoint knows the model by"),
     "served_model": (_text, "the name that every answer must carry"),
-    "top_logprobs": (_whole(1, 1000), "a whole number from 1 on"),
+    "top_logprobs": (
+        _whole(0, 1000),
+        "a whole number from 1 on, or 0 for an endpoint that gives text only",
+    ),
     "candidate_ids": (_ids, "token ids by candidate, e.g. {A: [34, 362]}"),
     "spellings": (
         _whole(1, 100),
@@ -141,22 +145,47 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
 }
 
 
+#: option -> its meaning; scripts/option_tables.py writes the table of docs/how-to/api-models.md.
+ABOUT = {
+    "api_key_env": "the variable that holds the key; the key itself is never written or logged",
+    "base_url": "https, or http on this machine",
+    "model": "without one the entry's `repo`",
+    "served_model": "an answer with another name stops the run; default the first answer's name",
+    "top_logprobs": "tokens whose log-probabilities are requested; most endpoints allow 20 or 5",
+    "candidate_ids": "for servers that take `logprob_token_ids` (vLLM): exact scores, see below",
+    "spellings": "`A`, ` A`, ...; 4 if the vocabulary isn't known",
+    "prefill": "true where an answer can be continued after given digits (vLLM)",
+    "detail": "resolution at which the endpoint reads pictures, where it has this field",
+    "limit_field": "the endpoint's name of the limit of answer tokens",
+    "body": "further fields of the request, e.g. `{seed: 1}`",
+    "concurrency": "requests in flight at most; `batch_size` should be several times that",
+    "limits": "requests are spaced so that no minute holds more",
+    "prices": "in any one currency",
+    "budget": "the most that the runs on one benchmark may spend",
+    "image_tokens": "for `limits` and `budget`, before the first answers",
+    "timeout": "of one request",
+    "retries": "after the first attempt",
+    "backoff": "first wait before a retry; it doubles, with jitter",
+    "patience": "longest wait that the endpoint may request",
+}
+
+
 def read_options(spec: ModelSpec) -> ApiOptions:
     """The checked options of a registry entry. RegistryError names the option, its value and what
     is valid."""
     where = f"registry/models/{spec.name}.yaml"
     for name, value in _own(spec).items():
-        if name not in _CHECKS:
+        if name not in CHECKS:
             raise RegistryError(
-                f"{where}: {one_of('option', name, _CHECKS)}; see docs/how-to/api-models.md"
+                f"{where}: {one_of('option', name, CHECKS)}; see docs/how-to/api-models.md"
             )
-        check, valid = _CHECKS[name]
+        check, valid = CHECKS[name]
         if not check(value):
             raise RegistryError(f"{where}: option {name} is {value!r}; valid: {valid}")
     for name in [f.name for f in fields(ApiOptions)][:2]:
         if not spec.options.get(name):
             raise RegistryError(
-                f"{where}: option {name} is missing; valid: {_CHECKS[name][1]}; see"
+                f"{where}: option {name} is missing; valid: {CHECKS[name][1]}; see"
                 " docs/how-to/api-models.md"
             )
     given = _own(spec)

@@ -1,19 +1,20 @@
 """Greedy answers of the transformers engine, one per forced start.
 
-Prompts are prefilled once and their KV cache is repeated for each start, where the model keeps a
-plain cache and counts positions by one; elsewhere each start is one ordinary generation.
+Prompts are prefilled once and their KV cache is repeated for each start (branching.py), where that
+equals plain generation; elsewhere each start is one ordinary generation.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from transformers import LogitsProcessor
 
+from sdgbias.engines.hf import branching
 from sdgbias.engines.hf.prompting import end_ids, start_choices
-from sdgbias.types import Prompt
+from sdgbias.types import Generated, Prompt
 
 if TYPE_CHECKING:
     from sdgbias.engines.hf.engine import HuggingFace
@@ -21,40 +22,34 @@ if TYPE_CHECKING:
 
 def generate(
     engine: HuggingFace, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int
-) -> list[list[str]]:
-    """(N, S) texts, each with its start."""
-    if engine.place is not None or not engine.steps:
-        return by_prefix(engine, prompts, starts, max_new_tokens)
-    answers: list[list[str]] = [[""] * len(starts) for _ in prompts]
+) -> Generated:
+    texts = [[""] * len(starts) for _ in prompts]
+    truncated = [[False] * len(starts) for _ in prompts]
     for with_image in (True, False):
         rows = [i for i, p in enumerate(prompts) if bool(p.images) is with_image]
         if not rows:
             continue
-        texts = branch(engine, [prompts[i] for i in rows], starts, max_new_tokens)
-        for i, text in zip(rows, texts, strict=True):
-            answers[i] = text
-    return answers
+        own = [prompts[i] for i in rows]
+        together = (
+            engine.places and not engine.begin and engine.batches.get(with_image) is not False
+        )
+        decode = branch if together and branching.holds(engine, own, with_image) else by_prefix
+        found = decode(engine, own, starts, max_new_tokens)
+        for i, text, cut in zip(rows, found.texts, found.truncated, strict=True):
+            texts[i], truncated[i] = text, cut
+    return Generated(texts, truncated)
 
 
 def branch(
     engine: HuggingFace, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int
-) -> list[list[str]]:
+) -> Generated:
     """Prefill once, repeat the KV cache per start, decode greedily; B prompts x S starts."""
     s = len(starts)
-    inputs = engine.inputs(prompts)
-    prefill = engine.forward(inputs, use_cache=True)
-    cache = prefill.past_key_values
-    cache.batch_repeat_interleave(s)
-    state: dict[str, Any] = {
-        k: inputs[k].repeat_interleave(s, 0)
-        for k in ("attention_mask", "position_ids")
-        if k in inputs
-    }
-    logits = prefill.logits[:, -1].repeat_interleave(s, 0)  # (B*S, V)
+    state, cache, logits = branching.prefill(engine, prompts, s)  # (B*S, V)
     forced = _choices(engine, starts) * len(prompts)
     ends = end_ids(engine.model.generation_config.eos_token_id, engine.tokenizer)
     said: list[list[int]] = [[] for _ in forced]
-    done = [False] * len(forced)
+    done, ended = [False] * len(forced), [False] * len(forced)
     for step in range(max_new_tokens + max(map(len, forced))):
         greedy = logits.argmax(-1).tolist()
         token = [
@@ -62,15 +57,20 @@ def branch(
             for i, queue in enumerate(forced)
         ]
         for i, t in enumerate(token):
-            done[i] = done[i] or t in ends or step >= len(forced[i]) + max_new_tokens
+            done[i] = done[i] or step >= len(forced[i]) + max_new_tokens
+            ended[i] = ended[i] or (not done[i] and t in ends)
+            done[i] = done[i] or ended[i]
             if not done[i]:
                 said[i].append(t)
         if all(done):
             break
         ids = torch.tensor(token, device=engine.device)[:, None]
-        logits = engine.step(state, cache, ids).logits[:, -1]
+        logits = branching.step(engine, state, cache, ids).logits[:, -1]
     texts = [engine.tokenizer.decode(ids, skip_special_tokens=True).strip() for ids in said]
-    return [texts[i : i + s] for i in range(0, len(texts), s)]
+    rows = range(0, len(texts), s)
+    return Generated(
+        [texts[i : i + s] for i in rows], [[not e for e in ended[i : i + s]] for i in rows]
+    )
 
 
 def _choices(engine: HuggingFace, starts: Sequence[str]) -> list[list[tuple[int, ...]]]:
@@ -100,24 +100,31 @@ class _Forced(LogitsProcessor):  # type: ignore[misc]
 
 def by_prefix(
     engine: HuggingFace, prompts: Sequence[Prompt], starts: Sequence[str], limit: int
-) -> list[list[str]]:
-    """For models that compute positions themselves or keep no plain cache: one ordinary
-    generation per start."""
+) -> Generated:
+    """For models whose branches differ from plain generation: one ordinary generation per start."""
     answers: list[list[str]] = [[] for _ in prompts]
+    truncated: list[list[bool]] = [[] for _ in prompts]
+    ends = end_ids(engine.model.generation_config.eos_token_id, engine.tokenizer)
     for start, choices in zip(starts, _choices(engine, starts), strict=True):
         # several digits are one token: a text that ends with the first one is not what it writes
         chosen = any(len(ids) > 1 for ids in choices)
         for i, prompt in enumerate(prompts):
-            inputs = engine.inputs([prompt], suffix="" if chosen else start)
+            inputs = engine.inputs([prompt], suffix="" if chosen or engine.begin else start)
             inputs.pop("position_ids", None)
-            ids = engine.model.generate(
-                **inputs,
+            if engine.begin:
+                given = [] if chosen else [ids[0] for ids in choices]
+                begin = torch.tensor([[*engine.begin, *given]], device=engine.device)
+                inputs["decoder_input_ids"] = begin
+            model, known = branching.generator(engine, inputs)
+            ids = model.generate(
+                **known,
                 max_new_tokens=limit + (len(choices) if chosen else 0),
                 do_sample=False,
                 logits_processor=[_Forced(choices)] if chosen else None,
             )
-            length = inputs["input_ids"].shape[1]
+            length = inputs["decoder_input_ids" if engine.begin else "input_ids"].shape[1]
             new = ids[0, length:] if ids.shape[1] > length else ids[0]
             text = engine.tokenizer.decode(new, skip_special_tokens=True).strip()
             answers[i].append(text if chosen else start + text)
-    return answers
+            truncated[i].append(len(new) >= limit and int(new[-1]) not in ends)
+    return Generated(answers, truncated)

@@ -21,15 +21,23 @@ import torch
 from sdgbias.engines import Backend
 from sdgbias.engines.agreement import rounding_noise
 from sdgbias.engines.fingerprint import fingerprint
-from sdgbias.engines.hf import decoding, prompting, scores, shared_prefix
+from sdgbias.engines.hf import batching, decoding, prompting, scores, shared_prefix
 from sdgbias.engines.hf.head import jittered, keep_precise
-from sdgbias.engines.hf.loading import NO_MEMORY, attention, load_model, max_images, too_many
+from sdgbias.engines.hf.loading import (
+    NO_MEMORY,
+    attention,
+    decoder_start,
+    language_part,
+    load_model,
+    max_images,
+    too_many,
+)
 from sdgbias.engines.hf.pixels import PixelCache
 from sdgbias.engines.hf.processor import load_processor, processor_options
 from sdgbias.engines.hf.prompting import adds_special_tokens, minus_ids, render, template_of
 from sdgbias.engines.hf.tokens import find_candidates
 from sdgbias.errors import ModelError, OutOfMemory
-from sdgbias.types import DIGITS, LETTERS, OPTION_LETTERS, ModelSpec, Prompt, ScoreBatch
+from sdgbias.types import DIGITS, LETTERS, OPTION_LETTERS, Generated, ModelSpec, Prompt, ScoreBatch
 
 _VERSION = "hf-3"
 
@@ -69,14 +77,23 @@ class HuggingFace(Backend):
         )
         #: Whether the processor refuses text without a picture (PaliGemma).
         self.asks_for_picture = not prompting.supports_text_only(self.processor)
+        #: Whether pictures have to be marked in the text here, which no chat template does.
+        self.marks_pictures = prompting.marks_pictures(self.processor)
+        #: What the decoder of an encoder-decoder model (Florence-2, T5) begins every answer with.
+        self.begin = decoder_start(self.model)
         #: Whether a further token can be decoded from the cache alone; not where every token
         #: carries a mask of the pictures that it attends to (Mllama).
         self.steps = (
-            "past_key_values" in self.accepts and "cross_attention_mask" not in self.accepts
+            "past_key_values" in self.accepts
+            and "cross_attention_mask" not in self.accepts
+            and not self.begin
         )
         self.width = int(getattr(self.model.config.get_text_config(), "hidden_size", 0))
         #: Whether the processor takes one picture per prompt, not a list of them.
-        self.flat_pictures = False
+        self.flat_pictures = not (
+            getattr(self.processor, "chat_template", None)
+            or getattr(self.processor, "image_token", None)
+        )
         self.batch_size = spec.batch_size
         #: Work done so far: prompts, tokens_of_prompts (scored alone), tokens_prefilled (with
         #: sharing), images_encoded, forwards.
@@ -84,9 +101,17 @@ class HuggingFace(Backend):
         #: Whether prompts are scored together: not where the model can't, nor after a group's
         #: scores differed from those prompt by prompt.
         self.shares = bool(spec.options.get("share_prefix", True)) and shared_prefix.possible(self)
+        #: Whether positions are passed to the model, and the kinds of prompts (with a picture:
+        #: True, without: False) for which they are known to be its own (batching.py).
+        self.places, self.placed = "position_ids" in self.accepts, set[bool]()
+        #: Whether padded batches give the scores of single prompts, with a picture (True) and
+        #: without (False), as far as known (batching.py).
+        self.batches: dict[bool, bool] = {}
         #: The kinds of groups (with a picture: True, without: False) whose first group was scored
         #: both ways with equal scores.
         self.proven: set[bool] = set()
+        #: The same kinds -> whether answers that branch off one prefill equal plain generation.
+        self.branches: dict[bool, bool] = {}
         self.fingerprint = fingerprint(
             spec,
             root,
@@ -107,9 +132,7 @@ class HuggingFace(Backend):
         pictures of the first prompt only, which all others show too."""
         texts = [self.render(p) + suffix for p in prompts]
         most = max((len(p.images) for p in prompts), default=0)
-        if (
-            self.asks_for_picture
-        ):  # explicit: the processor would otherwise infer the place and warn on every call
+        if self.marks_pictures:
             texts = [
                 self.processor.image_token * len(p.images) + text
                 for p, text in zip(prompts, texts, strict=True)
@@ -120,6 +143,10 @@ class HuggingFace(Backend):
         options: dict[str, Any] = {"padding": True, "return_tensors": "pt"}
         if not adds_special_tokens(self.tokenizer, texts[0]):
             options["add_special_tokens"] = False
+        # some processors return this input of their model on request only (Cosmos)
+        name = "mm_token_type_ids"
+        if name in self.accepts and name in getattr(self.processor, "model_input_names", ()):
+            options["return_mm_token_type_ids"] = True
         self.pixels.once, self.pixels.left_out = once, False
         try:
             if most or not self.asks_for_picture:
@@ -138,7 +165,7 @@ class HuggingFace(Backend):
         finally:
             self.pixels.once = False
         made = {k: v for k, v in batch.items() if isinstance(v, torch.Tensor) and k != "labels"}
-        positions = self._positions(made) if "position_ids" in self.accepts else None
+        positions = self._positions(made) if self.places else None
         if positions is not None:
             made["position_ids"] = positions
         if once:
@@ -148,23 +175,25 @@ class HuggingFace(Backend):
                 else shared_prefix.OF_TEXT
             )
             made = {k: v if k in whole else v[: v.shape[0] // len(texts)] for k, v in made.items()}
-        moved = {k: v.to(self.device) for k, v in made.items()}
-        if "pixel_values" in moved:
-            moved["pixel_values"] = moved["pixel_values"].to(self.dtype)
-        return moved
+        return {
+            k: v.to(self.device, self.dtype if v.is_floating_point() else v.dtype)
+            for k, v in made.items()
+        }
 
     def _processed(self, images: Any, texts: list[str], options: dict[str, Any]) -> Any:
         """The processor's output for a list of pictures per prompt; for a flat list, where it takes
-        a nested list for the pages of one document (GOT-OCR)."""
-        if images is None or not self.flat_pictures:
+        a nested list for the pages of one document (GOT-OCR), or puts pictures where they come
+        among its arguments (Idefics)."""
+        flat = self.flat_pictures and images is not None and all(len(own) == 1 for own in images)
+        if not flat:
             try:
                 return self.processor(images=images, text=texts, **options)
             except (ValueError, TypeError):
                 if images is None or any(len(own) != 1 for own in images):
                     raise
-                flat = self.processor(images=[own[0] for own in images], text=texts, **options)
+                made = self.processor(images=[own[0] for own in images], text=texts, **options)
                 self.flat_pictures = True
-                return flat
+                return made
         return self.processor(images=[i for own in images for i in own], text=texts, **options)
 
     def _positions(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor | None:
@@ -197,11 +226,19 @@ class HuggingFace(Backend):
         """One forward pass of the model; logits of the last token only, unless `logits_to_keep`
         requests others."""
         options = {"logits_to_keep": 1, **more} if "logits_to_keep" in self.accepts else more
-        model = self.model
-        if self.needs_picture and "pixel_values" not in inputs:
-            model, options = self.model.language_model, {"logits_to_keep": 1, **more}
+        if self.begin and "decoder_input_ids" not in inputs:
+            begin = torch.tensor([self.begin] * len(inputs["input_ids"]), device=self.device)
+            inputs = {**inputs, "decoder_input_ids": begin}
+        model, shows = self.model, not set(inputs) <= {*prompting.OF_TEXT_ONLY}
+        if self.needs_picture and not shows:
+            model, options = language_part(self.model, self.name), {"logits_to_keep": 1, **more}
         try:
             return model(**self.known_to(model.forward, {**inputs, **options}))
+        except ValueError:
+            if shows or self.needs_picture or "past_key_values" in more:
+                raise
+            self.needs_picture = True  # as its own code raises (Kosmos)
+            return self.forward(inputs, **more)
         except RuntimeError as error:
             if isinstance(error, torch.OutOfMemoryError) or NO_MEMORY in str(error):
                 raise OutOfMemory(f"out of memory: {str(error).splitlines()[0]}") from None
@@ -217,7 +254,7 @@ class HuggingFace(Backend):
             step["position_ids"] = inputs["position_ids"]
         return self.forward(step, past_key_values=cache, use_cache=True)
 
-    def _plain(
+    def plain(
         self, prompts: Sequence[Prompt], rows: Sequence[int], spaced: bool
     ) -> Iterator[shared_prefix.Scored]:
         """One padded batch (all with a picture, or all without), prompts scored independently.
@@ -225,10 +262,10 @@ class HuggingFace(Backend):
         prompts of one length."""
         inputs = self.inputs([prompts[row] for row in rows])
         lengths = inputs["attention_mask"].sum(-1)
-        if "position_ids" not in self.accepts and len(set(lengths.tolist())) > 1:
+        if not self.places and len(set(lengths.tolist())) > 1:
             for length in sorted(set(lengths.tolist())):
                 same = [row for row, n in zip(rows, lengths.tolist(), strict=True) if n == length]
-                yield from self._plain(prompts, same, spaced)
+                yield from self.plain(prompts, same, spaced)
             return
         out = self.forward(inputs, use_cache=spaced)
         logits = out.logits[:, -1]  # (B, V)
@@ -248,6 +285,10 @@ class HuggingFace(Backend):
         if self.steps:
             logits: torch.Tensor = self.step(inputs, out.past_key_values, space).logits[:, -1]
             return logits
+        if self.begin:
+            begin = torch.tensor([self.begin] * len(space), device=self.device)
+            longer = {"decoder_input_ids": torch.cat([begin, space], dim=1)}
+            return self.forward({**inputs, **longer}).logits[:, -1]  # type: ignore[no-any-return]
         longer = {
             k: torch.cat([inputs[k], v], dim=1)
             for k, v in (("input_ids", space), ("attention_mask", torch.ones_like(space)))
@@ -297,9 +338,9 @@ class HuggingFace(Backend):
         size = self.batch_size
         return [
             s
-            for (_, sp), own in kinds.items()
+            for (_, spaced), own in kinds.items()
             for at in range(0, len(own), size)
-            for s in self._plain(prompts, own[at : at + size], sp)
+            for s in batching.score(self, prompts, own[at : at + size], spaced)
         ]
 
     def _together(
@@ -328,17 +369,10 @@ class HuggingFace(Backend):
     ) -> bool:
         """Whether prompts that are scored together get the same scores as alone."""
         by_row = {s.row: s for s in shared}
-        limit = shared_prefix.TOLERANCE.get(self.dtype, shared_prefix.HALF_TOLERANCE)
-        for s in self._alone(prompts, rows[: self.batch_size]):
-            ids = [i for c in prompts[s.row].candidates for i in self.candidates.ids[c]]
-            other = by_row[s.row]
-            for one, two in ((s.logits, other.logits), (s.after_space, other.after_space)):
-                if one is None or two is None:
-                    continue
-                one, two = (torch.log_softmax(x.double(), -1)[ids] for x in (one, two))
-                if not torch.allclose(one, two, atol=limit, rtol=0):
-                    return False
-        return True
+        return all(
+            batching.same(self, prompts[s.row], s, by_row[s.row])
+            for s in self._alone(prompts, rows[: self.batch_size])
+        )
 
     @torch.inference_mode()
     def noise(self, prompts: Sequence[Prompt]) -> float:
@@ -353,5 +387,5 @@ class HuggingFace(Backend):
     @torch.inference_mode()
     def generate(
         self, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int
-    ) -> list[list[str]]:
+    ) -> Generated:
         return decoding.generate(self, prompts, starts, max_new_tokens)

@@ -17,7 +17,7 @@ from sdgbias.engines.hf import shared_prefix
 from sdgbias.engines.hf.processor import load_processor
 from sdgbias.engines.hf.text_only import model_class
 from sdgbias.engines.hub_errors import BROKEN, translate
-from sdgbias.errors import ModelError, OutOfMemory, RegistryError
+from sdgbias.errors import ModelError, NotAnswerable, OutOfMemory, RegistryError
 from sdgbias.types import ModelSpec
 
 #: Text of the plain RuntimeError that torch raises when main memory is full.
@@ -52,6 +52,35 @@ def load_model(spec: ModelSpec, root: Path) -> Any:
         raise ModelError(
             f"{spec.name}: can't load {source}: {str(error).strip().splitlines()[0]}"
         ) from None
+
+
+def language_part(model: Any, name: str) -> Any:
+    """The language model with its head inside a model that requires a picture: it answers what is
+    asked without one. Raises NotAnswerable where there is none."""
+    for part in ("language_model", "text_model", "text_decoder"):
+        found = getattr(model, part, None)
+        if getattr(found, "get_output_embeddings", lambda: None)() is not None:
+            return found
+    raise NotAnswerable(
+        f"{name}: {type(model).__name__} answers no prompt without a picture; its views Q-only and"
+        " CTX+Q don't exist"
+    )
+
+
+def decoder_start(model: Any) -> list[int]:
+    """Token ids that every answer of an encoder-decoder model begins with; [] for other models."""
+    if not getattr(model.config, "is_encoder_decoder", False):
+        return []
+    config, text = model.generation_config, model.config.get_text_config(decoder=True)
+    for name in ("decoder_start_token_id", "bos_token_id"):
+        for one in (config, model.config, text):
+            start = getattr(one, name, None)
+            if isinstance(start, int):
+                forced = getattr(config, "forced_bos_token_id", None)
+                return [start] if forced is None else [start, forced]
+    raise ModelError(
+        f"{type(model).__name__}: no decoder_start_token_id in generation_config.json; add it there"
+    )
 
 
 def max_images(spec: ModelSpec) -> int | None:

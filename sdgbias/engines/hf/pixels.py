@@ -26,7 +26,7 @@ class PixelCache:
     def __init__(self, inner: Any) -> None:
         self.inner = inner
         self.kept: OrderedDict[str, dict[str, Any]] = OrderedDict()
-        self.size = 0
+        self.kept_bytes = 0  # no name of an image processor's own setting, such as size
         self.separable: bool | None = None
         #: `once`: where a picture has several rows of pixels, return them once, however often it is
         #: requested; values that exist once per picture are still repeated. `left_out`: whether the
@@ -57,7 +57,7 @@ class PixelCache:
 
     def forget(self) -> None:
         self.kept.clear()
-        self.size = 0
+        self.kept_bytes = 0
 
     def __call__(self, images: Any = None, *args: Any, **options: Any) -> Any:
         flat = _flat(images)
@@ -112,9 +112,9 @@ class PixelCache:
 
     def _keep(self, key: str, made: dict[str, Any]) -> None:
         self.kept[key] = made
-        self.size += _bytes(made)
-        while self.size > LIMIT_BYTES:
-            self.size -= _bytes(self.kept.popitem(last=False)[1])
+        self.kept_bytes += _bytes(made)
+        while self.kept_bytes > LIMIT_BYTES:
+            self.kept_bytes -= _bytes(self.kept.popitem(last=False)[1])
 
 
 def _flat(images: Any) -> list[Any]:

@@ -33,6 +33,8 @@ TODAY = datetime(2024, 7, 26)
 logging.getLogger("transformers.processing_utils").addFilter(
     lambda record: not str(record.msg).startswith("Kwargs passed to `processor.__call__`")
 )
+#: Inputs of a model that come from text alone; a Q-Former's, too.
+OF_TEXT_ONLY = (*OF_TEXT, "decoder_input_ids", "qformer_input_ids", "qformer_attention_mask")
 MINUS = ("-", "\u2581-", "\u0120-")
 
 
@@ -213,12 +215,37 @@ def supports_text_only(processor: Any) -> bool:
     return True
 
 
+def marks_pictures(processor: Any) -> bool:
+    """Whether the place of a picture has to be marked in the text before the processor sees it: no
+    chat template does, and the processor doesn't itself, or takes the mark for the place of its
+    own tokens (PaliGemma's, which otherwise warns on every call)."""
+    token = getattr(processor, "image_token", None)
+    if token is None or getattr(processor, "chat_template", None):
+        return False
+    own, marked = (_picture_tokens(processor, text, str(token)) for text in ("A", f"{token}A"))
+    return marked > 0 and own in (0, marked)
+
+
+def _picture_tokens(processor: Any, text: str, token: str) -> int:
+    """How many picture tokens a text about one picture gets; 0 where the processor refuses it."""
+    try:
+        ids = processor(images=[[Image.new("RGB", (32, 32))]], text=[text])["input_ids"][0]
+    except Exception:  # each processor refuses in a way of its own
+        return 0
+    return list(ids).count(processor.tokenizer.convert_tokens_to_ids(token))
+
+
 def encode_text_only(
     processor: Any, texts: Sequence[str], options: dict[str, Any]
 ) -> dict[str, torch.Tensor]:
-    """(B, L) tensors: the processor's output for the text around a stand-in picture, whose tokens,
-    equally many in each text, are removed."""
+    """(B, L) tensors of a processor that requires a picture: its output for the text around a
+    stand-in picture, whose tokens, equally many in each text, are removed; the tokenizer's where
+    the text doesn't say which tokens are the picture's."""
+    own = getattr(processor, "image_token_id", None)
+    if own is None or getattr(processor, "chat_template", None):
+        made = processor.tokenizer(list(texts), **options)
+        return {name: made[name] for name in OF_TEXT if name in made}
     marked = [processor.image_token + text for text in texts]
     whole = processor(images=[[Image.new("RGB", (1, 1))] for _ in texts], text=marked, **options)
-    words = whole["input_ids"] != processor.image_token_id
+    words = whole["input_ids"] != own
     return {name: whole[name][words].reshape(len(texts), -1) for name in OF_TEXT if name in whole}

@@ -29,7 +29,7 @@ from sdgbias.files import packaged
 from sdgbias.methods.labels import plain_form
 from sdgbias.raw.facet import normalise
 from sdgbias.raw.images.composite import open_picture
-from sdgbias.types import ModelSpec, Prompt, ScoreBatch
+from sdgbias.types import Generated, ModelSpec, Prompt, ScoreBatch
 
 _LIST = re.compile(r"\[([^\[\]]+)\]")
 _VERSION = "zero-shot-1"
@@ -109,8 +109,8 @@ class ClipZeroShot(Backend):
 
     def generate(
         self, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int
-    ) -> list[list[str]]:
-        return answers(self, prompts, starts)
+    ) -> Generated:
+        return Generated.whole(answers(self, prompts, starts))
 
     @torch.inference_mode()
     def scores(self, pictures: Sequence[Image.Image], names: tuple[str, ...]) -> torch.Tensor:
@@ -176,8 +176,8 @@ class VitZeroShot(Backend):
 
     def generate(
         self, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int
-    ) -> list[list[str]]:
-        return answers(self, prompts, starts)
+    ) -> Generated:
+        return Generated.whole(answers(self, prompts, starts))
 
     @torch.inference_mode()
     def scores(self, pictures: Sequence[Image.Image], names: tuple[str, ...]) -> torch.Tensor:

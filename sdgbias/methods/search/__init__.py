@@ -7,12 +7,13 @@ from sdgbias.methods.search.exact import KINDS, ExactResult, Kind, exact_search,
 from sdgbias.methods.search.kernel import Packed, mean_payoff, pack, row_payoff
 from sdgbias.methods.search.random import (
     SearchResult,
+    SearchSettings,
     draw_settings,
     evaluate_draws,
     random_search,
     take,
 )
-from sdgbias.methods.search.spread import Spread, search_spread
+from sdgbias.methods.search.spread import SearchSpread, search_spread
 
 __all__ = [
     "DRAWS",
@@ -23,7 +24,8 @@ __all__ = [
     "Packed",
     "Ranges",
     "SearchResult",
-    "Spread",
+    "SearchSettings",
+    "SearchSpread",
     "draw_settings",
     "evaluate_draws",
     "exact_search",

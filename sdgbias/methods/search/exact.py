@@ -16,11 +16,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sdgbias.methods.cade import BASELINE, Floats, Streams
-from sdgbias.methods.protocol import DRAWS, RANGES, Ranges
+from sdgbias.methods.protocol import RANGES, Ranges
 from sdgbias.methods.search.kernel import Packed, mean_payoff, one_payoff, pack, row_payoff
 from sdgbias.methods.search.lines import Plateau, Steps, along, along_tau, around, best
 from sdgbias.methods.search.random import (
     SearchResult,
+    SearchSettings,
     baseline_value,
     decidable,
     draw_settings,
@@ -34,6 +35,8 @@ KINDS: tuple[Kind, ...] = ("random", "exact")
 ALPHA, LAMBDA, BETA, TAU = range(4)
 #: Most rounds over all lines, oblique lines per round, and how much a step must gain.
 _ROUNDS, _OBLIQUE, _GAIN = 20, 2, 1e-12
+#: Best random draws that a search starts from.
+_STARTS = 3
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class ExactResult(SearchResult):
     it was centred. plateau: (low, high) of alpha, lambda_kl, beta and tau, each with the other
     three held, within which the value doesn't fall; params is its centre. held_out: mean payoff of
     rows whose place was left out of the tuning (K-fold cross-validation over places), NaN where it
-    wasn't asked for; optimism: value - held_out.
+    wasn't requested; optimism: value - held_out.
     """
 
     drawn: float
@@ -177,54 +180,47 @@ def exact_search(
     s: Streams,
     payoff: Floats,
     task: Task,
+    settings: SearchSettings = SearchSettings(),
     *,
-    draws: int = DRAWS,
-    seed: int = 0,
-    starts: int = 3,
-    ranges: Ranges | None = None,
     clusters: ArrayLike | None = None,
     folds: int = 0,
 ) -> ExactResult:
     """Tunes CADE on all validation rows, within Table G's ranges; at least as good there as the
     best of the random draws.
 
-    It starts from the `starts` best draws, the baseline (as near as the ranges come to it) and the
+    It starts from the best draws, the baseline (as near as the ranges come to it) and the
     middle of the ranges. `clusters` (N,) names the place of each row for the folds (default: every
     row its own); `folds` = 0 leaves held_out out. Undecidable rows are left out. Same seed and
     rows, same result.
     """
     use = decidable(s)
     s, payoff = take(s, use), payoff[use]
-    limits = ranges or RANGES[task]
-    settings = draw_settings(limits, draws, np.random.default_rng(seed))
+    limits = settings.ranges or RANGES[task]
+    drawn = draw_settings(limits, settings.draws, np.random.default_rng(settings.seed))
     rows = pack(s, payoff)
-    values = mean_payoff(rows, settings)
+    values = mean_payoff(rows, drawn)
     off = np.array([BASELINE.alpha, BASELINE.lambda_kl, BASELINE.beta, BASELINE.tau])
     begin = [
-        *settings[np.argsort(-values, kind="stable")[:starts]],
+        *drawn[np.argsort(-values, kind="stable")[:_STARTS]],
         off,
         np.array(limits).mean(axis=1),
     ]
-    peak, _ = climb(rows, begin, limits, seed)
+    peak, _ = climb(rows, begin, limits, settings.seed)
     point, plateau = centre(rows, peak, limits)
     value = one_payoff(rows, point)
     params, end = (CadeParams(*(float(x) for x in p)) for p in (point, peak))
     held = float("nan")
     if folds:
         places = np.arange(use.size) if clusters is None else np.asarray(clusters)[use]
-        held = float(
-            held_out(
-                s, payoff, task, places, draws=draws, seed=seed, folds=folds, ranges=limits
-            ).mean()
-        )
+        held = float(held_out(s, payoff, task, places, settings, folds=folds).mean())
     return ExactResult(
         params,
         value,
         baseline_value(s, payoff, params),
         use.size,
         use.size,
-        draws,
-        seed,
+        settings.draws,
+        settings.seed,
         float(values.max()),
         end,
         plateau,
@@ -239,34 +235,32 @@ def held_out(
     payoff: Floats,
     task: Task,
     clusters: ArrayLike,
+    settings: SearchSettings = SearchSettings(),
     *,
-    draws: int = DRAWS,
-    seed: int = 0,
     folds: int = 5,
-    ranges: Ranges | None = None,
 ) -> Floats:
     """(N,) what each row earns with a setting tuned on the places of the other folds: the honest
     side of `value`.
 
     Each fold's search is exact and starts from its best draw alone. All rows must be decidable.
-    Folds are drawn by place with `seed`. NaN everywhere with fewer than two places.
+    Folds are drawn by place with the seed. NaN everywhere with fewer than two places.
     """
-    limits = ranges or RANGES[task]
+    limits, seed = settings.ranges or RANGES[task], settings.seed
     names, codes = np.unique(np.asarray(clusters), return_inverse=True)
     parts = min(folds, names.size)
     out = np.full(len(payoff), np.nan)
     if parts < 2:
         return out
     fold = (np.random.default_rng([seed, 1]).permutation(names.size) % parts)[codes]
-    settings = draw_settings(limits, draws, np.random.default_rng(seed))
+    draws = draw_settings(limits, settings.draws, np.random.default_rng(seed))
     left = [np.flatnonzero(fold == f) for f in range(parts)]
     sums = np.array(
-        [mean_payoff(pack(take(s, rows), payoff[rows]), settings) * rows.size for rows in left]
+        [mean_payoff(pack(take(s, rows), payoff[rows]), draws) * rows.size for rows in left]
     )
     for f, rows in enumerate(left):
         rest = np.flatnonzero(fold != f)
         packed = pack(take(s, rest), payoff[rest])
-        drawn = settings[np.argmax(sums.sum(axis=0) - sums[f])]
+        drawn = draws[np.argmax(sums.sum(axis=0) - sums[f])]
         point, _ = climb(packed, [drawn], limits, seed)
         point, _ = centre(packed, point, limits)
         chosen = pack(take(s, rows), payoff[rows])
@@ -280,12 +274,13 @@ def tune(
     task: Task,
     *,
     search: Kind = "random",
-    draws: int = DRAWS,
-    seed: int = 0,
+    settings: SearchSettings = SearchSettings(),
     clusters: ArrayLike | None = None,
     folds: int = 0,
 ) -> SearchResult:
     """random_search or exact_search, by name."""
     if search == "random":
-        return random_search(s, payoff, task, draws=draws, seed=seed)
-    return exact_search(s, payoff, task, draws=draws, seed=seed, clusters=clusters, folds=folds)
+        return random_search(
+            s, payoff, task, draws=settings.draws, seed=settings.seed, ranges=settings.ranges
+        )
+    return exact_search(s, payoff, task, settings, clusters=clusters, folds=folds)

@@ -49,6 +49,16 @@ def decidable(s: Streams) -> np.ndarray:
     return rows
 
 
+@dataclass(frozen=True)
+class SearchSettings:
+    """draws: random draws; seed: of all that is drawn; ranges: of alpha, lambda_kl, beta and tau,
+    None for Table G's."""
+
+    draws: int = DRAWS
+    seed: int = 0
+    ranges: Ranges | None = None
+
+
 def draw_settings(ranges: Ranges, draws: int, rng: np.random.Generator) -> Floats:
     """(draws, 4) joint uniform draws; a range of width 0 holds a parameter fixed."""
     low, high = np.array(ranges, dtype=np.float64).T

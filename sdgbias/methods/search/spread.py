@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sdgbias.methods.cade import Floats, Streams
-from sdgbias.methods.protocol import DRAWS, RANGES, Ranges
+from sdgbias.methods.protocol import RANGES, Ranges
 from sdgbias.methods.search.kernel import Packed, mean_payoff, pack, row_payoff
-from sdgbias.methods.search.random import decidable, draw_settings, take
+from sdgbias.methods.search.random import SearchSettings, decidable, draw_settings, take
 from sdgbias.types import CadeParams, Task
 
 #: Resamples held in memory at a time.
@@ -23,7 +23,7 @@ _DRAWN, _SCALES, _NEAR, _NEAR_DRAWN = 100, (0.3, 0.1, 0.03, 0.01, 0.003), 40, 10
 
 
 @dataclass(frozen=True)
-class Spread:
+class SearchSpread:
     """95 % percentile intervals over resampled places. params (4, 2): of the winning alpha,
     lambda_kl, beta, tau; value: of what the winner earns in its own resample; given: of what the
     given setting earns there.
@@ -43,12 +43,10 @@ def search_spread(
     task: Task,
     found: CadeParams,
     clusters: ArrayLike,
+    settings: SearchSettings = SearchSettings(),
     *,
-    draws: int = DRAWS,
     resamples: int = 500,
-    seed: int = 0,
-    ranges: Ranges | None = None,
-) -> Spread:
+) -> SearchSpread:
     """Repeats the choice of the best setting on `resamples` resamples of the places (clusters (N,),
     with replacement).
 
@@ -58,10 +56,9 @@ def search_spread(
     """
     use = decidable(s)
     rows = pack(take(s, use), payoff[use])
-    limits = ranges or RANGES[task]
-    pool = _candidates(
-        rows, np.array([found.alpha, found.lambda_kl, found.beta, found.tau]), limits, draws, seed
-    )
+    at = np.array([found.alpha, found.lambda_kl, found.beta, found.tau])
+    limits = settings.ranges or RANGES[task]
+    pool = _candidates(rows, at, limits, settings.draws, settings.seed)
     names, codes = np.unique(np.asarray(clusters)[use], return_inverse=True)
     order = np.argsort(codes, kind="stable")
     starts = np.searchsorted(codes[order], np.arange(names.size))
@@ -69,7 +66,7 @@ def search_spread(
         [np.add.reduceat(row_payoff(rows, setting[None])[0][order], starts) for setting in pool]
     )
     sizes = np.bincount(codes).astype(np.float64)
-    rng = np.random.default_rng([seed, 2])
+    rng = np.random.default_rng([settings.seed, 2])
     winners, values, given = [], [], []
     for start in range(0, resamples, _CHUNK):
         many = min(_CHUNK, resamples - start)
@@ -85,7 +82,7 @@ def search_spread(
         values.append(means[np.arange(many), winner])
         given.append(means[:, 0])
     chosen = pool[np.concatenate(winners)]
-    return Spread(
+    return SearchSpread(
         np.quantile(chosen, [0.025, 0.975], axis=0).T,
         _interval(values),
         _interval(given),

@@ -35,6 +35,7 @@ from sdgbias.methods.stats.groups import (
     group_means,
     grouped,
     intersect,
+    wider,
 )
 from sdgbias.methods.stats.intervals import (
     FEWEST,
@@ -60,6 +61,7 @@ from sdgbias.methods.stats.paired import (
     PairedTest,
     mcnemar,
     minimum_detectable,
+    net_signs,
     paired,
     paired_bootstrap,
     sign_test,
@@ -100,6 +102,7 @@ __all__ = [
     "mcnemar",
     "mean",
     "minimum_detectable",
+    "net_signs",
     "nothing",
     "paired",
     "paired_bootstrap",
@@ -109,5 +112,6 @@ __all__ = [
     "spread_of",
     "two_way",
     "widening",
+    "wider",
     "widest",
 ]

@@ -4,7 +4,7 @@ them."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -155,6 +155,27 @@ def grouped(
             )
         )
     return out
+
+
+def wider(one: ByGroup, other: ByGroup) -> ByGroup:
+    """The same values clustered in two ways: for each group the interval that claims less (as
+    `intervals.widest`)."""
+    none = [np.isnan(table.low) for table in (one, other)]
+    with np.errstate(invalid="ignore"):
+        further = (other.high - other.low) > (one.high - one.low)
+    fewer = other.clusters < one.clusters
+    use = np.where(none[0], none[1] & fewer, none[1] | further)
+    low, high, clusters, se, df = (
+        np.where(use, b, a)
+        for a, b in (
+            (one.low, other.low),
+            (one.high, other.high),
+            (one.clusters, other.clusters),
+            (one.se, other.se),
+            (one.df, other.df),
+        )
+    )
+    return replace(one, low=low, high=high, clusters=clusters, se=se, df=df)
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,14 @@ def mcnemar(before: ArrayLike, after: ArrayLike, *, mid_p: bool = False) -> McNe
     return McNemar(fixed, broken, int(change.size), sign_test(fixed, broken, mid_p=mid_p))
 
 
+def net_signs(difference: ArrayLike, clusters: ArrayLike) -> tuple[int, int]:
+    """Clusters whose (N,) row differences (NaN counts as none) add up to more than 0, and to less:
+    the votes of a sign test whose rows are not independent."""
+    code, many = codes(clusters)
+    net = np.bincount(code, weights=np.nan_to_num(difference, nan=0.0), minlength=many)
+    return int((net > 0).sum()), int((net < 0).sum())
+
+
 def sign_test(fixed: int, broken: int, *, mid_p: bool = False) -> float:
     """Two-sided p of (fixed, broken) against Binomial(fixed + broken, 1/2); NaN counts of rows
     don't arise here."""

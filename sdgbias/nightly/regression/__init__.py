@@ -1,13 +1,14 @@
 """Regression checks of a night: each run is compared, rule by rule, with the last good run of its
 model. Verdicts and flips are stored in the results file.
 
-policy     what counts as a breach, read from a file
-measured   the metrics of a run per question, and the questions of two runs side by side
-sdg        suite sdg: accuracy, signatures, disparity, parse failures, candidate mass
-facet      suite facet: recall, disparity, refusals, parse failures, candidate mass
-baseline   which runs are judged, and the last good run of each
-judge      evidence for every rule, and its verdict
-flips      questions whose answer changed from right to wrong or back
+policy          what counts as a breach, read from a file
+measured        the metrics of a run per question, and the questions of two runs side by side
+measured_sdg    suite sdg: accuracy, signatures, disparity, parse failures, candidate mass
+measured_facet  suite facet: recall, disparity, refusals, parse failures, candidate mass
+baseline        which runs are judged, and the last good run of each
+evidence        the evidence for a rule from two runs
+judge           the verdict on every rule
+flips           questions whose answer changed from right to wrong or back
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ import pandas as pd
 from sdgbias import store, suites
 from sdgbias.analysis.nights import BREACH, PASS, UNCHANGED, overall
 from sdgbias.nightly.regression import baseline as runs
-from sdgbias.nightly.regression import facet, flips, judge, sdg
+from sdgbias.nightly.regression import flips, judge, measured_facet, measured_sdg
 from sdgbias.nightly.regression.baseline import Target
 from sdgbias.nightly.regression.evidence import RuleEvidence, of_rule
 from sdgbias.nightly.regression.policy import Policy
 
 Progress = Callable[[str, int, int], None]
 #: Table of a suite's questions -> loader of a run's metrics per question.
-_MEASURED = {"items": sdg.load, "people": facet.load}
+_MEASURED = {"items": measured_sdg.load, "people": measured_facet.load}
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ def _evidence(
 
 def _carried(t: Target, breach: bool) -> Judgement:
     note = f"the same run as in night {t.judged}" + (
-        ", which found a breach that nobody has accepted" if breach else ", judged there"
+        ", which found a breach that has not been accepted" if breach else ", judged there"
     )
     row = {"rule": UNCHANGED, "verdict": BREACH if breach else PASS, "note": note}
     blank: dict[str, object] = dict.fromkeys(

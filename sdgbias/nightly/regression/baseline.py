@@ -176,7 +176,7 @@ def accept(results: Path, run_id: str, reason: str, now: datetime) -> int:
     number of rows in breach. Raises UsageError: no such run, no breach, or no reason."""
     _run(results, run_id)
     if not reason.strip() or "\n" in reason.strip():
-        raise UsageError("--reason: say in one line why this breach is accepted")
+        raise UsageError("--reason: state in one line why this breach is accepted")
     many = int(
         store.query(
             results,
@@ -185,7 +185,7 @@ def accept(results: Path, run_id: str, reason: str, now: datetime) -> int:
         )["n"][0]
     )
     if not many:
-        raise UsageError(f"{run_id}: no verdict says {BREACH}; nothing to accept")
+        raise UsageError(f"{run_id}: no verdict is {BREACH}; nothing to accept")
     store.upsert(
         results,
         {

@@ -21,6 +21,8 @@ from typing import Any
 
 import numpy as np
 
+from sdgbias import suites
+from sdgbias.analysis.asked import needs
 from sdgbias.methods import metrics, stats
 from sdgbias.methods.stats.intervals import wilson
 from sdgbias.nightly.regression.measured import Measured, Pairs, RunMetrics, paired, pooled
@@ -152,7 +154,9 @@ def _compared(
             if pooled(new, e.task, tests, e.metric, e.method) is None
             else "the run compared with"
         )
-        return replace(e, note=f"{absent} has no {e.metric} for {e.method}", missing=True)
+        lacks = needs(new.run.get("config"), e.method, e.task)
+        note = lacks or f"{absent} has no {e.metric} for {e.method}"
+        return replace(e, note=note, missing=True)
     if not len(both.before):
         return replace(e, note="no question is in both runs word for word", missing=True)
     note = f"{both.left:,} questions are in one run only" if both.left else ""
@@ -174,19 +178,18 @@ def _mean(e: RuleEvidence, both: Pairs, note: str) -> RuleEvidence:
         df=test.df,
     )
     p, unseen = test.p, NAN
+    up, down = stats.net_signs(difference, both.cluster)
     if e.metric in COUNTED or e.metric.startswith("share_"):
-        code, places = stats.codes(both.cluster)
-        net = np.bincount(code, weights=difference, minlength=places)
-        up, down = int((net > 0).sum()), int((net < 0).sum())
+        places = stats.codes(both.cluster)[1]
         p = max(p, stats.sign_test(up, down)) if p == p else p
         if e.method not in IMAGE_FREE:  # all image-free prompts are scored: none is unseen
             unseen = float(1 - 0.025 ** (1 / places))
     notes = [note]
     if e.metric in HITS:
-        flips = stats.mcnemar(both.before, both.after)
-        notes.insert(
-            0, f"{flips.fixed:,} better, {flips.broken:,} worse, McNemar p {short_p(flips.p)}"
-        )
+        better, worse = int((difference > 0).sum()), int((difference < 0).sum())
+        by_group = f"groups of questions {up:,} to {down:,}"
+        sign = short_p(stats.sign_test(up, down))
+        notes.insert(0, f"{better:,} better, {worse:,} worse, {by_group}, sign test p {sign}")
     if test.estimate.clusters < stats.FEWEST:
         notes.append(f"{test.estimate.clusters} independent groups of questions: too few to judge")
     elif test.estimate.clusters < 10:
@@ -215,9 +218,7 @@ def _gap(e: RuleEvidence, both: Pairs, note: str, seed: int) -> RuleEvidence:
     """Change of the gap between groups: |after| - |before|, by resampling places."""
     chosen, names = _grouped(e, both.groups)
     if chosen is None:
-        return replace(
-            e, n=len(both.before), note=f"fewer than two groups by {e.level}", missing=True
-        )
+        return replace(e, n=len(both.before), note=_no_groups(e, both.groups), missing=True)
     values = np.stack([both.before, both.after], axis=1)[chosen]
     means = stats.group_means(values, both.groups[e.level][chosen], both.cluster[chosen], seed=seed)
     before, after = (stats.disparity(_column(means, i), _apart(e, names)) for i in (0, 1))
@@ -274,15 +275,26 @@ def _column(means: stats.GroupMeans, i: int) -> stats.GroupMeans:
     )
 
 
-def _grouped(e: RuleEvidence, groups: Any) -> tuple[np.ndarray | None, list[str]]:
+def _grouped(
+    e: RuleEvidence, groups: Mapping[str, np.ndarray]
+) -> tuple[np.ndarray | None, list[str]]:
     """Rows of known groups that are large enough, and the names of the groups; for levels in PAIRS
     the paper's two groups, or none."""
-    of = groups[e.level]
+    of = groups.get(e.level)
+    if of is None:
+        return None, []
     names, count = np.unique(of[of != ""], return_counts=True)
     known = [str(n) for n, many in zip(names, count, strict=True) if many >= stats.SMALLEST]
-    if e.level in PAIRS:
+    if e.level in PAIRS and not suites.named(e.rule.suite).custom:
         known = list(PAIRS[e.level]) if set(PAIRS[e.level]) <= set(known) else []
     return (np.isin(of, known), known) if len(known) > 1 else (None, [])
+
+
+def _no_groups(e: RuleEvidence, groups: Mapping[str, np.ndarray]) -> str:
+    if e.level not in groups:
+        there = ", ".join(groups) or "none (evaluate it again)"
+        return f"the questions have no group column {e.level!r}; there are: {there}"
+    return f"fewer than two groups by {e.level}"
 
 
 def _apart(e: RuleEvidence, names: list[str]):  # type: ignore[no-untyped-def]
@@ -300,7 +312,9 @@ def _bounded(
     e = replace(e, side=side, bound=floor)
     found = pooled(new, e.task, tests, e.metric, e.method)
     if found is None or not len(found.value):
-        return replace(e, note=f"this run has no {e.metric} for {e.method}", missing=True)
+        lacks = needs(new.run.get("config"), e.method, e.task)
+        note = lacks or f"this run has no {e.metric} for {e.method}"
+        return replace(e, note=note, missing=True)
     if e.rule.by:
         return _bounded_gap(e, found, seed)
     value = stats.mean(found.value, found.cluster, _kind(e.metric, found.value))
@@ -329,12 +343,7 @@ def _kind(metric: str, values: np.ndarray) -> stats.Kind:
 def _bounded_gap(e: RuleEvidence, found: Measured, seed: int) -> RuleEvidence:
     chosen, names = _grouped(e, found.groups)
     if chosen is None:
-        return replace(
-            e,
-            n=len(found.value),
-            note=f"fewer than two groups by {e.level}",
-            missing=True,
-        )
+        return replace(e, n=len(found.value), note=_no_groups(e, found.groups), missing=True)
     means = stats.group_means(
         found.value[chosen], found.groups[e.level][chosen], found.cluster[chosen], seed=seed
     )

@@ -16,7 +16,8 @@ METHODS = ("full", "cade")
 _SAME = {
     "items": (
         "n.gold IS NOT DISTINCT FROM o.gold AND n.question = o.question AND n.options::VARCHAR IS"
-        " NOT DISTINCT FROM o.options::VARCHAR"
+        " NOT DISTINCT FROM o.options::VARCHAR AND (n.source_id IS NULL OR (n.image_id IS NOT"
+        " DISTINCT FROM o.image_id AND n.context::VARCHAR IS NOT DISTINCT FROM o.context::VARCHAR))"
     ),
     "people": (
         "n.gold = o.gold AND n.asked = o.asked AND n.image_id = o.image_id AND n.prompt = o.prompt"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +77,8 @@ METRICS: Mapping[str, Mapping[str, Metric]] = {
         "throughput": Metric(),
     },
 }
+#: Tests of a suite of custom questions: with a context, or without.
+_CUSTOM_TESTS = ("T1", "T5")
 #: Valid tests of a task (in suite facet: prompts).
 ASKED: Mapping[str, tuple[str, ...]] = {
     **{task.value: tuple(t.value for t in tests) for task, tests in TESTS.items()},
@@ -89,7 +91,8 @@ ASKED: Mapping[str, tuple[str, ...]] = {
 class Rule:
     """One metric that must not get worse. tests: 'all' (pooled), 'each', or names. allowed:
     tolerated worsening, in the unit of the metric. at_least, at_most: bounds on the value itself,
-    which need no baseline. by: groupings of the rows."""
+    which need no baseline. by: groupings of the rows; of a suite of custom questions, group columns
+    of its table."""
 
     name: str
     metric: str
@@ -154,6 +157,12 @@ def load(path: Path) -> Policy:
             " docs/reference/gate.md"
         ) from None
     return parse(data, path)
+
+
+def least_mass(root: Path) -> float:
+    """The least candidate mass that the policy allows a model; 0 where no rule names one."""
+    rules = load(find(root)).rules
+    return max((r.at_least or 0.0 for r in rules if r.metric == "candidate_mass"), default=0.0)
 
 
 def parse(data: object, where: Path | str) -> Policy:
@@ -222,7 +231,7 @@ def _rule(data: object, where: str) -> Rule:
     suite = given.get("suite", SDG)
     if fault := suite_fault(suite):
         raise UsageError(f"{where}: {fault}")
-    metrics = METRICS[suites.named(suite).items_table]
+    metrics = metrics_of(suites.named(suite))
     if given.get("metric") not in metrics:
         raise UsageError(
             f"{where}: {one_of(f'metric of suite {suite}', given.get('metric'), metrics)}"
@@ -236,10 +245,13 @@ def _rule(data: object, where: str) -> Rule:
     for key, known in {"task": metric.tasks or ("",), "worse": WORSE, "then": THEN}.items():
         if key in given and given[key] not in known:
             raise UsageError(f"{where}: {one_of(key, given[key], known)}")
+    custom = suites.named(suite).custom
+    asked = _CUSTOM_TESTS if custom else ASKED.get(given["task"], ())
     for key, known in {
         "methods": metric.methods,
-        "by": metric.by,
-        "tests": (ALL, EACH, *ASKED.get(given["task"], ())),
+        # which columns a table has is known when its runs are judged
+        "by": given.get("by", ()) if custom and metric.by else metric.by,
+        "tests": (ALL, EACH, *asked),
     }.items():
         for value in given.get(key, ()):
             if not known:
@@ -249,13 +261,27 @@ def _rule(data: object, where: str) -> Rule:
             if value not in known:
                 raise UsageError(f"{where}: {one_of(key, value, known)}")
     rule = Rule(**given)
-    _check(rule, metric, where)
+    _check(rule, metric, where, custom)
     return rule
 
 
-def _check(rule: Rule, metric: Metric, where: str) -> None:
+def metrics_of(suite: suites.Suite) -> Mapping[str, Metric]:
+    """Metrics by which runs of a suite can be judged; custom questions are multiple choice only."""
+    known = METRICS[suite.items_table]
+    if not suite.custom:
+        return known
+    choice = Task.MCQ.value
+    return {
+        name: replace(metric, tasks=(choice,) if metric.tasks else ())
+        for name, metric in known.items()
+        if choice in metric.tasks or not metric.tasks
+    }
+
+
+def _check(rule: Rule, metric: Metric, where: str, custom: bool) -> None:
     if metric.by and not rule.by:
-        raise UsageError(f"{where}: {rule.metric} compares groups; add by: {', '.join(metric.by)}")
+        listed = "a group column of its suite.yaml" if custom else ", ".join(metric.by)
+        raise UsageError(f"{where}: {rule.metric} compares groups; add by: {listed}")
     for key in ("allowed", "at_least", "at_most"):
         value = getattr(rule, key)
         if value is not None and not _number(value):
@@ -382,5 +408,6 @@ def schema() -> dict[str, Any]:
 _ABOUT_LISTS = {
     "methods": "Views, cade, or of suite facet full, full_argmax, q_only.",
     "tests": "all (pooled), each, or names such as T1; of suite facet names of prompts.",
-    "by": "disparity only: country, urban, wealth; of suite facet gender, skin, age.",
+    "by": "disparity only: country, urban, wealth; of suite facet gender, skin, age; of your own"
+    " questions a group column.",
 }

@@ -169,7 +169,7 @@ def lines(home: Path) -> tuple[bool, list[str]]:
     happened = state.get("happened", [])
     said += [f"  {line}" for line in (happened[-5:] if isinstance(happened, list) else [])]
     if there[SUPERVISOR] is None:
-        said.append("  nobody watches over the parts. Next: sdgbias up")
+        said.append("  no supervisor is running. Next: sdgbias up")
     return all(there.values()), [f"stack in {home}: {stack.page}", *said]
 
 

@@ -327,7 +327,7 @@ class ImageReader(Mapping[str, tuple[bytes, ...]]):
         except (OSError, ValueError, KeyError, pa.ArrowException) as error:
             raise InputError(f"{path}: damaged ({_cause(error)}); {_AGAIN}") from error
         if image_id(parts) != key:
-            raise InputError(f"{path}: image {key} has other bytes than its name says; {_AGAIN}")
+            raise InputError(f"{path}: image {key} has other bytes than its name states; {_AGAIN}")
         return parts
 
     def _parts(self, path: Path, shard: str, key: str) -> tuple[bytes, ...]:

@@ -19,7 +19,7 @@ from sdgbias.errors import InfrastructureError, StoreError, UsageError
 from sdgbias.raw.synthetic.latent import (
     COLUMNS,
     DEFAULT_COUNTRIES,
-    Cluster,
+    SyntheticCluster,
     check_countries,
     draw_cluster,
     plan_clusters,
@@ -143,14 +143,14 @@ def _claim(out: Path, readme: str) -> None:
     note.write_bytes(readme.encode())
 
 
-def _labels(path: Path, rows: Sequence[Cluster]) -> None:
+def _labels(path: Path, rows: Sequence[SyntheticCluster]) -> None:
     with path.open("w", encoding="utf-8", newline="") as lines:
         writer = csv.writer(lines, lineterminator="\n")
         writer.writerow(COLUMNS)
         writer.writerows(c.row() for c in rows)  # None becomes an empty field
 
 
-def _metadata(folder: Path, rows: Sequence[Cluster]) -> None:
+def _metadata(folder: Path, rows: Sequence[SyntheticCluster]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for cc in dict.fromkeys(c.cname for c in rows):
         with (folder / f"{cc}.csv").open("w", encoding="utf-8", newline="") as lines:

@@ -131,7 +131,7 @@ class Survey:
 
 
 @dataclass(frozen=True)
-class Cluster:
+class SyntheticCluster:
     """One synthetic survey cluster: hidden causes first, then the fields of the label file (None =
     n < 5, unknown)."""
 
@@ -268,7 +268,7 @@ def _labels(wealth: float, z: Sequence[float], p_zero: float) -> dict[str, float
     }
 
 
-def draw_cluster(seed: int, cc: str, k: int) -> Cluster:
+def draw_cluster(seed: int, cc: str, k: int) -> SyntheticCluster:
     """The k-th cluster (from 0) of a country."""
     rng = keyed(seed, "cluster", cc, k)
     z = rng.standard_normal(8).tolist()
@@ -304,7 +304,7 @@ def draw_cluster(seed: int, cc: str, k: int) -> Cluster:
     n_photos = 0 if u[14] < NO_PHOTO else 1 + (u[15] > 0.45) + (u[15] > 0.8)
     # the regions are the quarters of the country's box: 1 south-west, 2 south-east, 3 north-west, 4
     # north-east
-    return Cluster(
+    return SyntheticCluster(
         seed=seed,
         cname=cc,
         k=k,

@@ -8,7 +8,7 @@ from itertools import count
 from pathlib import Path
 
 from sdgbias.errors import StoreError, UsageError
-from sdgbias.raw.synthetic.latent import DEFAULT_COUNTRIES, Cluster, draw_cluster
+from sdgbias.raw.synthetic.latent import DEFAULT_COUNTRIES, SyntheticCluster, draw_cluster
 from sdgbias.raw.synthetic.photos import jpeg_bytes, render_photo
 
 PLACES = 50
@@ -75,9 +75,9 @@ def write_example(
     return len(rows)
 
 
-def _places(seed: int) -> list[Cluster]:
+def _places(seed: int) -> list[SyntheticCluster]:
     """The first places of the sample's countries, in turn, that have a photo."""
-    found: list[Cluster] = []
+    found: list[SyntheticCluster] = []
     for k in count():
         for country in DEFAULT_COUNTRIES:
             cluster = draw_cluster(seed, country, k)
@@ -88,7 +88,7 @@ def _places(seed: int) -> list[Cluster]:
     raise AssertionError  # count() has no end
 
 
-def _questions(place: Cluster, picture: str, third: int) -> list[tuple[str, ...]]:
+def _questions(place: SyntheticCluster, picture: str, third: int) -> list[tuple[str, ...]]:
     setting = SETTINGS[place.urban]
     value = place.labels["sanitation_index"]
     known = "" if value is None else f", sanitation index {value:.1f} of 5"

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 from PIL import Image, ImageDraw
 
-from sdgbias.raw.synthetic.latent import Cluster, keyed
+from sdgbias.raw.synthetic.latent import SyntheticCluster, keyed
 
 WIDTH, HEIGHT = 640, 360
 JPEG_QUALITY = 85
@@ -52,7 +52,7 @@ def _mix(a: Colour, b: Colour, t: float) -> Colour:
 class _Scene:
     """The camera and the cluster's look; ``at`` projects metres (right, up, away) to pixels."""
 
-    def __init__(self, cluster: Cluster, rng: np.random.Generator) -> None:
+    def __init__(self, cluster: SyntheticCluster, rng: np.random.Generator) -> None:
         self.rng = rng
         self.rich = float(np.clip(cluster.level + rng.normal(0, 0.035), 0, 1))
         self.urban = float(np.clip(cluster.urbanity + rng.normal(0, 0.05), 0, 1))
@@ -318,7 +318,7 @@ def _person(s: _Scene, d: ImageDraw.ImageDraw, x: float, z: float) -> None:
     d.ellipse((cx - r, cy - r, cx + r, cy + r), fill=(92, 64, 48))
 
 
-def render_photo(cluster: Cluster, k: int) -> Image.Image:
+def render_photo(cluster: SyntheticCluster, k: int) -> Image.Image:
     """The cluster's k-th street photo (from 0), RGB 640 x 360: the same place, another camera."""
     rng = keyed(cluster.seed, "photo", cluster.cname, cluster.k, k)
     s = _Scene(cluster, rng)
@@ -366,7 +366,7 @@ def jpeg_bytes(image: Image.Image) -> bytes:
     return out.getvalue()
 
 
-def photo_records(cluster: Cluster) -> list[dict[str, object]]:
+def photo_records(cluster: SyntheticCluster) -> list[dict[str, object]]:
     """Metadata rows (id, DHSID_EA, path, captured_at in ms, lat, lon) of the cluster's 0-3 photos.
 
     As documented for SustainBench, photos lie within 0.1 degree and 3 years of the survey.

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image
 
-from sdgbias.raw.synthetic.latent import Cluster, keyed
+from sdgbias.raw.synthetic.latent import SyntheticCluster, keyed
 
 SIZE = 255
 BANDS = ("BLUE", "GREEN", "RED", "SWIR1", "SWIR2", "TEMP1", "NIR", "NIGHTLIGHTS")
@@ -55,7 +55,7 @@ _TABLE = np.round(
 
 
 @dataclass(frozen=True)
-class Layout:
+class Settlement:
     """Where the settlement lies. ``east``, ``north``: pixels from the tile's centre; ``radius`` in
     pixels."""
 
@@ -66,13 +66,13 @@ class Layout:
     rivers: bool
 
 
-def layout(cluster: Cluster) -> Layout:
+def layout(cluster: SyntheticCluster) -> Settlement:
     """The settlement's place and size: radius about 18 px (poor village) to 95 px (rich city)."""
     rng = keyed(cluster.seed, "layout", cluster.cname, cluster.k)
     east, north = rng.uniform(-45, 45, 2)
     grown = 0.6 * cluster.urbanity + 0.4 * cluster.level
     angle, rivers = float(rng.uniform(0, 1.57)), bool(rng.random() < 0.3)
-    return Layout(float(east), float(north), 10 + 100 * grown**1.4, angle, rivers)
+    return Settlement(float(east), float(north), 10 + 100 * grown**1.4, angle, rivers)
 
 
 def _smooth(rng: np.random.Generator, cells: int) -> np.ndarray:
@@ -81,7 +81,7 @@ def _smooth(rng: np.random.Generator, cells: int) -> np.ndarray:
     return np.asarray(Image.fromarray(coarse).resize((SIZE, SIZE), Image.Resampling.BICUBIC))
 
 
-def _background(rng: np.random.Generator, cluster: Cluster) -> np.ndarray:
+def _background(rng: np.random.Generator, cluster: SyntheticCluster) -> np.ndarray:
     """(255, 255) int16 surface codes of bush and fields, wetter or drier by the region."""
     wet = 1 - cluster.aridity + 0.35 * _smooth(rng, 7) + 0.12 * _smooth(rng, 25)
     natural = np.digitize(wet, (0.32, 0.55, 0.85)).astype(np.int16)
@@ -105,7 +105,7 @@ def _background(rng: np.random.Generator, cluster: Cluster) -> np.ndarray:
     return land
 
 
-def _density(rng: np.random.Generator, cluster: Cluster, place: Layout) -> np.ndarray:
+def _density(rng: np.random.Generator, cluster: SyntheticCluster, place: Settlement) -> np.ndarray:
     """(255, 255) float32 share of built-up land, 0..1: one settlement, and hamlets around it in the
     country."""
     dx, dy = _X - (127 + place.east), _Y - (127 - place.north)
@@ -123,7 +123,11 @@ def _density(rng: np.random.Generator, cluster: Cluster, place: Layout) -> np.nd
 
 
 def _settle(
-    rng: np.random.Generator, cluster: Cluster, place: Layout, dens: np.ndarray, codes: np.ndarray
+    rng: np.random.Generator,
+    cluster: SyntheticCluster,
+    place: Settlement,
+    dens: np.ndarray,
+    codes: np.ndarray,
 ) -> np.ndarray:
     """Draws streets, roofs and through roads over ``codes``; returns the (255, 255) bool mask of
     built-up pixels."""
@@ -199,7 +203,7 @@ def _pool(field: np.ndarray, cells: int) -> np.ndarray:
     return means
 
 
-def _night(rng: np.random.Generator, cluster: Cluster, dens: np.ndarray) -> np.ndarray:
+def _night(rng: np.random.Generator, cluster: SyntheticCluster, dens: np.ndarray) -> np.ndarray:
     """(255, 255) float32 >= 0: VIIRS (15-pixel cells) from 2012, before it DMSP (28-pixel cells, 12
     x the value)."""
     dmsp = cluster.year <= LAST_DMSP_YEAR
@@ -217,7 +221,7 @@ def _night(rng: np.random.Generator, cluster: Cluster, dens: np.ndarray) -> np.n
     )
 
 
-def render_tile(cluster: Cluster) -> np.ndarray:
+def render_tile(cluster: SyntheticCluster) -> np.ndarray:
     """The cluster's tile: float32 (8, 255, 255), bands in the order of BANDS, row 0 SOUTH.
 
     Reflectances 0..1, TEMP1 in kelvin, NIGHTLIGHTS in the units of the sensor of the survey year.

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pandas as pd
 
 from sdgbias.report.charts import Figure, holm, shaped
-from sdgbias.report.charts.marks import dots, heat
+from sdgbias.report.charts.marks import Hue, Rows, ValueAxis, dots, heat
 from sdgbias.report.charts.parameters import LOSS, losses
 from sdgbias.report.data import Studies
 from sdgbias.report.labels import number
@@ -50,13 +50,10 @@ def _leaderboard(board: Board) -> Figure | None:
         frame,
         dots(
             "model",
-            "accuracy, %",
+            ValueAxis("accuracy, %"),
             columns,
-            colour="method",
-            legend=METHODS,
-            order=order,
-            apart=True,
-            step=40,
+            hue=Hue("method", METHODS),
+            rows=Rows(order=order, apart=True, step=40),
         ),
         filters,
         columns,
@@ -104,13 +101,10 @@ def _pairs(board: Board) -> Figure | None:
         frame,
         dots(
             "pair",
-            "difference, points",
+            ValueAxis("difference, points", zero=True),
             columns,
-            colour="verdict",
-            legend=VERDICTS,
-            by_value=True,
-            zero=True,
-            step=38,
+            hue=Hue("verdict", VERDICTS),
+            rows=Rows(by_value=True, step=38),
         ),
         ("method", "test"),
         columns,

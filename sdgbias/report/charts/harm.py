@@ -9,7 +9,20 @@ import altair as alt
 import pandas as pd
 
 from sdgbias.report.charts import Figure, shaped
-from sdgbias.report.charts.marks import bars, colours, dots, lines, shapes, stacked, tips, zero_rule
+from sdgbias.report.charts.marks import (
+    Hue,
+    Rows,
+    SweptAxis,
+    ValueAxis,
+    bars,
+    colours,
+    dots,
+    lines,
+    shapes,
+    stacked,
+    tips,
+    zero_rule,
+)
 from sdgbias.report.data import Studies, method_name
 
 METHODS = (("Full", "#0072b2"), ("CADE", "#d55e00"))
@@ -125,7 +138,7 @@ def _implausible(s: Studies) -> Figure | None:
         "Per cent of CADE’s answers whose probability under Full is below a tenth of the largest,"
         " with 95 % intervals.",
         frame,
-        dots("test", "implausible answers, %", columns, order=_tests(frame)),
+        dots("test", ValueAxis("implausible answers, %"), columns, rows=Rows(order=_tests(frame))),
         ("model", "task", "pillar"),
         columns,
     )
@@ -149,7 +162,12 @@ def _cut(s: Studies) -> Figure | None:
         " Full’s largest probability masked, minus CADE without the cut, in percentage points with"
         " paired 95 % intervals. Parameters were tuned without the cut.",
         frame,
-        dots("test", "gain by the cut, points", columns, order=_tests(frame), zero=True),
+        dots(
+            "test",
+            ValueAxis("gain by the cut, points", zero=True),
+            columns,
+            rows=Rows(order=_tests(frame)),
+        ),
         ("model", "task", "pillar"),
         columns,
     )
@@ -205,14 +223,10 @@ def _net_of_flips(s: Studies) -> Figure | None:
         frame,
         dots(
             "test",
-            "fixed minus broken, % of turned answers",
+            ValueAxis("fixed minus broken, % of turned answers", zero=True),
             columns,
-            colour="origin",
-            legend=TERMS,
-            order=_tests(frame),
-            zero=True,
-            apart=True,
-            step=42,
+            hue=Hue("origin", TERMS),
+            rows=Rows(order=_tests(frame), apart=True, step=42),
         ),
         ("model", "task", "pillar", "term"),
         columns,
@@ -278,7 +292,13 @@ def _risk(s: Studies) -> Figure | None:
         "Error rate when only the most confident answers are given, in steps of 5 % coverage; bands"
         " are 95 % intervals from resampled places.",
         frame,
-        lines("answers given, %", "error rate, %", columns, "method", METHODS, height=300),
+        lines(
+            SweptAxis("answers given, %"),
+            "error rate, %",
+            columns,
+            Hue("method", METHODS),
+            height=300,
+        ),
         ("model", "test"),
         columns,
         METHODS,
@@ -300,13 +320,10 @@ def _scores(s: Studies) -> Figure | None:
     columns = {"test": "Test", "method": "Method"}
     chart = dots(
         "test",
-        "score (lower is better, but for accuracy)",
+        ValueAxis("score (lower is better, but for accuracy)"),
         columns,
-        colour="method",
-        legend=METHODS,
-        order=_tests(frame),
-        apart=True,
-        step=36,
+        hue=Hue("method", METHODS),
+        rows=Rows(order=_tests(frame), apart=True, step=36),
     )
     return Figure(
         "calibration-scores",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import altair as alt
@@ -37,27 +38,57 @@ def zero_rule(channel: str) -> alt.Chart:
     )
 
 
+@dataclass(frozen=True)
+class Hue:
+    """A column that is shown by colour and shape, and (value, colour) of each of its values."""
+
+    column: str
+    legend: Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class ValueAxis:
+    """The axis of the values. zero: with a rule there. domain: its ends; default: the range of the
+    values."""
+
+    title: str
+    zero: bool = False
+    domain: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
+class SweptAxis:
+    """The axis of a quantity that is swept. marked: a column whose mean is marked on it."""
+
+    title: str
+    log: bool = False
+    marked: str = ""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a chart. order: of their names; by_value: by the largest value instead. apart:
+    colours are drawn below each other, not on one line. step: height of a row in pixels."""
+
+    order: Sequence[str] = ()
+    by_value: bool = False
+    apart: bool = False
+    step: int = 24
+
+
 def dots(
     y: str,
-    x_title: str,
+    x: ValueAxis,
     columns: Mapping[str, str],
     *,
-    colour: str = "",
-    legend: Sequence[tuple[str, str]] = (),
-    order: Sequence[str] = (),
-    by_value: bool = False,
-    zero: bool = False,
-    apart: bool = False,
-    step: int = 24,
-    domain: tuple[float, float] | None = None,
+    hue: Hue | None = None,
+    rows: Rows = Rows(),
 ) -> Any:
-    """A dot and its interval per row: ``y`` on the vertical axis, value on the horizontal.
-    ``apart``: colours are drawn below each other, not on one line.
-    ``domain``: ends of the axis; default: the range of the values."""
+    """A dot and its interval per row: ``y`` on the vertical axis, value on the horizontal."""
     sort: Any = (
         alt.EncodingSortField("value", op="max", order="descending")
-        if by_value
-        else list(order) or None
+        if rows.by_value
+        else list(rows.order) or None
     )
     axis = alt.Axis(
         ticks=False,
@@ -68,32 +99,32 @@ def dots(
         "y": alt.Y(f"{y}:N", sort=sort, title=None, axis=axis),
         "tooltip": tips(columns),
     }
-    if colour:
-        how["color"] = colours(colour, legend)
-    if apart:
+    plain = {} if hue else {"color": "#0072b2"}
+    if hue:
+        how["color"] = colours(hue.column, hue.legend)
+    if hue and rows.apart:
+        names = [n for n, _ in hue.legend]
         how["yOffset"] = alt.YOffset(
-            f"{colour}:N",
-            sort=[n for n, _ in legend],
-            scale=alt.Scale(domain=[n for n, _ in legend], paddingOuter=0.6),
+            f"{hue.column}:N", sort=names, scale=alt.Scale(domain=names, paddingOuter=0.6)
         )
     scale = (
-        alt.Scale(domain=list(domain), nice=False) if domain else alt.Scale(zero=False, nice=True)
+        alt.Scale(domain=list(x.domain), nice=False)
+        if x.domain
+        else alt.Scale(zero=False, nice=True)
     )
-    x = alt.X(
-        "value:Q", title=x_title, scale=scale, axis=alt.Axis(tickCount=6, domain=False, ticks=False)
+    at = alt.X(
+        "value:Q", title=x.title, scale=scale, axis=alt.Axis(tickCount=6, domain=False, ticks=False)
     )
     base = alt.Chart().encode(**how)
-    rules = base.mark_rule(strokeWidth=2, **({} if colour else {"color": "#0072b2"})).encode(
-        x=alt.X("low:Q", title=x_title, scale=scale), x2="high:Q"
+    rules = base.mark_rule(strokeWidth=2, **plain).encode(
+        x=alt.X("low:Q", title=x.title, scale=scale), x2="high:Q"
     )
     rules = rules.transform_filter("datum.low != null")
-    mark = base.mark_point(
-        size=64, filled=True, opacity=1, **({} if colour else {"color": "#0072b2"})
-    )
-    points = mark.encode(x=x, **({"shape": shapes(colour, legend)} if colour else {}))
+    mark = base.mark_point(size=64, filled=True, opacity=1, **plain)
+    points = mark.encode(x=at, **({"shape": shapes(hue.column, hue.legend)} if hue else {}))
     layers = [rules, points]
-    return alt.layer(*([zero_rule("x")] if zero else []), *layers).properties(
-        height=alt.Step(step, **{"for": "position"})
+    return alt.layer(*([zero_rule("x")] if x.zero else []), *layers).properties(
+        height=alt.Step(rows.step, **{"for": "position"})
     )
 
 
@@ -150,44 +181,39 @@ def stacked(
 
 
 def lines(
-    x_title: str,
+    swept: SweptAxis,
     y_title: str,
     columns: Mapping[str, str],
-    colour: str,
-    legend: Sequence[tuple[str, str]],
+    hue: Hue,
     *,
     whiskers: bool = False,
     points: bool = True,
-    log: bool = False,
-    marked: str = "",
     height: int = 260,
 ) -> Any:
-    """Value against x, one line per colour, with its interval as a band or as whiskers. ``marked``:
-    a column whose mean is marked on the x axis."""
+    """Value against x, one line per colour, with its interval as a band or as whiskers."""
     x = alt.X(
         "x:Q",
-        title=x_title,
-        scale=alt.Scale(type="log", nice=False) if log else alt.Scale(zero=False),
-        axis=alt.Axis(tickCount=4 if marked else 6, grid=False, labelOverlap=True),
+        title=swept.title,
+        scale=alt.Scale(type="log", nice=False) if swept.log else alt.Scale(zero=False),
+        axis=alt.Axis(tickCount=4 if swept.marked else 6, grid=False, labelOverlap=True),
     )
     scale = alt.Scale(zero=False)
     y = alt.Y(
         "value:Q", title=y_title, scale=scale, axis=alt.Axis(tickCount=6, domain=False, ticks=False)
     )
-    hue = colours(colour, legend)
-    base = alt.Chart().encode(x=x, color=hue)
+    base = alt.Chart().encode(x=x, color=colours(hue.column, hue.legend))
     bounded = base.transform_filter("datum.low != null")
     ends = bounded.mark_rule(strokeWidth=2) if whiskers else bounded.mark_area(opacity=0.15)
     layers = [ends.encode(y=alt.Y("low:Q", title=y_title, scale=scale), y2="high:Q")]
-    if marked:
+    if swept.marked:
         layers.append(
             alt.Chart()
             .mark_rule(strokeDash=[4, 3], opacity=0.7)
-            .encode(x=alt.X(f"mean({marked}):Q", title=x_title))
+            .encode(x=alt.X(f"mean({swept.marked}):Q", title=swept.title))
         )
     layers.append(base.mark_line(strokeWidth=2).encode(y=y))
     dot = base.mark_point(filled=True, opacity=1 if points else 0, size=46 if points else 90)
-    layers.append(dot.encode(y=y, shape=shapes(colour, legend), tooltip=tips(columns)))
+    layers.append(dot.encode(y=y, shape=shapes(hue.column, hue.legend), tooltip=tips(columns)))
     return alt.layer(*layers).properties(height=height)
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pandas as pd
 
 from sdgbias.report.charts import Figure, shaped
-from sdgbias.report.charts.marks import bars, dots, stacked
+from sdgbias.report.charts.marks import Hue, Rows, ValueAxis, bars, dots, stacked
 from sdgbias.report.charts.paper import COLOURS
 from sdgbias.report.data import METHODS, Studies, method_name
 
@@ -110,7 +110,13 @@ def _accuracy(s: Studies) -> Figure | None:
         "Share of right answers in per cent with 95 % intervals, sorted. A method tuned on the"
         " validation split was given its labels; others were not.",
         frame,
-        dots("method", "accuracy, %", _COLUMNS, colour="kind", legend=KINDS, by_value=True),
+        dots(
+            "method",
+            ValueAxis("accuracy, %"),
+            _COLUMNS,
+            hue=Hue("kind", KINDS),
+            rows=Rows(by_value=True),
+        ),
         ("model", "test", "pillar"),
         _COLUMNS,
         KINDS,
@@ -134,12 +140,10 @@ def _gain(s: Studies) -> Figure | None:
         frame,
         dots(
             "method",
-            "gain over Full, points",
+            ValueAxis("gain over Full, points", zero=True),
             _COLUMNS,
-            colour="kind",
-            legend=KINDS,
-            by_value=True,
-            zero=True,
+            hue=Hue("kind", KINDS),
+            rows=Rows(by_value=True),
         ),
         ("model", "test", "pillar"),
         _COLUMNS,
@@ -160,7 +164,13 @@ def _estimation(s: Studies) -> Figure | None:
         "Share of estimates within the target’s tolerance in per cent, with 95 % intervals. Methods"
         " choose the first digit.",
         frame,
-        dots("method", "within tolerance, %", _COLUMNS, colour="kind", legend=KINDS, by_value=True),
+        dots(
+            "method",
+            ValueAxis("within tolerance, %"),
+            _COLUMNS,
+            hue=Hue("kind", KINDS),
+            rows=Rows(by_value=True),
+        ),
         ("model", "test"),
         _COLUMNS,
         KINDS,

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pandas as pd
 
 from sdgbias.report.charts import BOTH, Figure, both_tasks, holm, shaped
-from sdgbias.report.charts.marks import dots, heat, lines
+from sdgbias.report.charts.marks import Hue, Rows, SweptAxis, ValueAxis, dots, heat, lines
 from sdgbias.report.data import Studies, short_pillar
 
 MODES = (("retuned", "#0072b2"), ("zeroed", "#d55e00"))
@@ -61,13 +61,10 @@ def _ablation(s: Studies) -> Figure | None:
         frame,
         dots(
             "step",
-            BOTH.split(" (")[0] + " or mean absolute error",
+            ValueAxis(BOTH.split(" (")[0] + " or mean absolute error"),
             columns,
-            colour="mode",
-            legend=MODES,
-            order=list(STEPS.values()),
-            apart=True,
-            step=34,
+            hue=Hue("mode", MODES),
+            rows=Rows(order=list(STEPS.values()), apart=True, step=34),
         ),
         ("model", "task", "test"),
         columns,
@@ -91,13 +88,10 @@ def _streams(s: Studies) -> Figure | None:
         frame,
         dots(
             "stream",
-            "accuracy in % or mean absolute error",
+            ValueAxis("accuracy in % or mean absolute error"),
             columns,
-            colour="divergence",
-            legend=DIVERGENCES,
-            order=list(STREAMS.values()),
-            apart=True,
-            step=38,
+            hue=Hue("divergence", DIVERGENCES),
+            rows=Rows(order=list(STREAMS.values()), apart=True, step=38),
         ),
         ("model", "task", "test"),
         columns,
@@ -127,13 +121,11 @@ def _sweep(s: Studies) -> Figure | None:
     )
     columns = {"parameter": "Parameter", "at": "Set to", "split": "Split", "optimum": "Tuned to"}
     chart = lines(
-        "value of the parameter",
+        SweptAxis("value of the parameter", marked="best"),
         "% or MAE",
         columns,
-        "split",
-        SPLITS,
+        Hue("split", SPLITS),
         points=False,
-        marked="best",
         height=200,
     )
     return Figure(
@@ -185,13 +177,10 @@ def _search(s: Studies) -> Figure | None:
         frame,
         dots(
             "search",
-            "accuracy in % or mean absolute error",
+            ValueAxis("accuracy in % or mean absolute error"),
             columns,
-            colour="seen",
-            legend=SEEN,
-            order=list(SEARCHES.values()),
-            apart=True,
-            step=44,
+            hue=Hue("seen", SEEN),
+            rows=Rows(order=list(SEARCHES.values()), apart=True, step=44),
         ),
         ("model", "task", "test"),
         columns,
@@ -218,7 +207,7 @@ def _optimism(s: Studies) -> Figure | None:
         "Value on the validation split tuned on minus that of five-fold cross-validation over"
         " places, with 95 % intervals.",
         frame,
-        dots("test", "points, or units of the error", columns, zero=True),
+        dots("test", ValueAxis("points, or units of the error", zero=True), columns),
         ("model", "task"),
         columns,
     )
@@ -277,13 +266,10 @@ def _plateaus(s: Studies) -> Figure | None:
         frame,
         dots(
             "parameter",
-            "position in the range, %",
+            ValueAxis("position in the range, %"),
             columns,
-            colour="where",
-            legend=legend,
-            order=list(PARAMETERS.values()),
-            apart=True,
-            step=44,
+            hue=Hue("where", legend),
+            rows=Rows(order=list(PARAMETERS.values()), apart=True, step=44),
         ),
         ("model", "task", "test"),
         columns,
@@ -371,7 +357,7 @@ def _countries(s: Studies) -> Figure | None:
         "Accuracy of the country’s own setting minus that of all others’, in points, with paired 95"
         " % intervals.",
         frame,
-        dots("target", "points lost", LOSS, zero=True, by_value=True),
+        dots("target", ValueAxis("points lost", zero=True), LOSS, rows=Rows(by_value=True)),
         ("model", "test"),
         LOSS,
     )
@@ -394,13 +380,11 @@ def _few_shot(s: Studies) -> Figure | None:
         f" last point, all of them, the 95 % interval: {BOTH}.",
         frame,
         lines(
-            "validation questions tuned on",
+            SweptAxis("validation questions tuned on", log=True),
             "% or MAE",
             columns,
-            "what",
-            legend,
+            Hue("what", legend),
             whiskers=True,
-            log=True,
         ),
         ("model", "task", "test"),
         columns,

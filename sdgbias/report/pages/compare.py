@@ -22,19 +22,28 @@ from sdgbias.report.web.source import Reader, Row
 PAGE = 50
 #: Questions with identical wording and gold answer in both runs: one benchmark, or equal items of
 #: two.
-_SAME_SDG = """SELECT x.task, x.item_id, x.cluster_id AS place, x.indicator_title AS what FROM
+_SAME_SDG = """SELECT x.task, x.item_id, x.cluster_id AS place,
+               x.question || x.options::VARCHAR AS prompt,
+               coalesce(x.source_id, x.indicator_title) AS what FROM
                items x JOIN items y USING (task, item_id)
     WHERE x.benchmark_id = $old AND y.benchmark_id = $new AND x.gold IS NOT DISTINCT FROM y.gold
     AND x.question IS NOT DISTINCT FROM y.question
+    AND (x.source_id IS NULL OR (x.image_id IS NOT DISTINCT FROM y.image_id AND x.context::VARCHAR
+    IS NOT DISTINCT FROM y.context::VARCHAR))
     AND x.gold_value IS NOT DISTINCT FROM y.gold_value AND x.options::VARCHAR IS NOT DISTINCT FROM
     y.options::VARCHAR"""
 _ONE_SDG = (
-    "SELECT task, item_id, cluster_id AS place, indicator_title AS what FROM items WHERE"
-    " benchmark_id = $old AND $old = $new"
+    "SELECT task, item_id, cluster_id AS place, question || options::VARCHAR AS prompt,"
+    " coalesce(source_id, indicator_title) AS what FROM items WHERE benchmark_id = $old AND $old ="
+    " $new"
 )
-_ONE_FACET = """SELECT item_id, person_id AS place, coalesce(nullif(asked, ''), class1) AS what
+_ONE_FACET = """SELECT item_id, image_id AS place, asked AS prompt,
+                coalesce(nullif(asked, ''), class1) AS what
                 FROM people
     WHERE benchmark_id = $old AND NOT negative AND $old = $new"""
+#: What answers are clustered by: places (pictures of people); prompts where many places share one.
+_UNIT = """CASE WHEN a.method = 'q_only' OR (a.method = 'ctx_q' AND a.test NOT IN ('T1', 'T2'))
+           THEN 'prompt ' || q.prompt ELSE q.place::VARCHAR END"""
 #: Where a suite's questions are stored -> the questions of two runs on one benchmark, and on two.
 _ONE = {"items": _ONE_SDG, "people": _ONE_FACET}
 _SAME = {"items": _SAME_SDG}
@@ -46,8 +55,8 @@ def pairable(old: Row, new: Row) -> str:
         return "The same run was chosen twice. Choose another run on one side."
     if old["suite"] != new["suite"]:
         return (
-            f"One run is of suite {old['suite']}, the other of suite {new['suite']}: they were"
-            " asked different questions."
+            f"One run is of suite {old['suite']}, the other of suite {new['suite']}: their"
+            " questions differ."
         )
     table = suites.named(old["suite"]).items_table
     if old["benchmark_id"] != new["benchmark_id"] and table not in _SAME:
@@ -71,7 +80,8 @@ def differences(reader: Reader, old: Row, new: Row) -> list[dict[str, Any]]:
     sql = f"""
         WITH q AS ({_questions(old, new)}),
         pairs AS (
-            SELECT a.task, a.test, a.method, q.place, a.correct::INT AS was, b.correct::INT AS now
+            SELECT a.task, a.test, a.method, {_UNIT} AS place, a.correct::INT AS was,
+            b.correct::INT AS now
             FROM (SELECT * FROM predictions WHERE run_id = $a) a JOIN (SELECT * FROM predictions
             WHERE run_id = $b) b
             USING (task, item_id, test, method) JOIN q ON {suite.same_question("q", "a")} WHERE

@@ -191,7 +191,11 @@ def _explained(rows: pd.DataFrame, test: str, pictures: Mapping[str, int]) -> li
         views[view.value] = z
     numerics: cade.Numerics = "reference" if first["numerics"] == "reference" else "exact"
     s = cade.streams(
-        views["full"], views["ctx_q"], views["img_q"], views["q_only"], numerics=numerics
+        views["full"],
+        views["ctx_q"],
+        views["img_q"],
+        views["q_only"],
+        form=cade.Form(numerics),
     )
     terms = cade.score_terms(s, params)
     out = []

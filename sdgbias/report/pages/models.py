@@ -201,8 +201,9 @@ def _suite(reader: Reader, run: Row) -> dict[str, Any]:
         "run": run,
         "heads": heads,
         "gain": gain,
-        "signature": _signature(cells),
+        "signature": _signature(cells, "all" if suites.named(run["suite"]).custom else "T1"),
         "disparity": _disparity(cells),
+        "groups": _groups(cells) if suites.named(run["suite"]).custom else ([], []),
         "chosen": chosen,
         "plots": drawn[1],
         "narrow": drawn[2],
@@ -212,16 +213,32 @@ def _suite(reader: Reader, run: Row) -> dict[str, Any]:
     }
 
 
-def _signature(cells: list[Row]) -> list[tuple[str, list[Row | None]]]:
-    """The direction of answers without evidence (Q-only, T1), by pillar: shares in the order of
+def _signature(cells: list[Row], test: str) -> list[tuple[str, list[Row | None]]]:
+    """The direction of answers without evidence (Q-only), by pillar: shares in the order of
     DIRECTIONS."""
     found = {
         (c["pillar"], c["metric"]): c
         for c in cells
-        if (c["task"], c["test"], c["method"], c["indicator"]) == ("mcq", "T1", "q_only", "all")
+        if (c["task"], c["test"], c["method"], c["indicator"]) == ("mcq", test, "q_only", "all")
     }
     pillars = [p for p in (*PILLARS, "all") if (p, "share_optimistic") in found]
     return [(p, [found.get((p, f"share_{d}")) for d in DIRECTIONS]) for p in pillars]
+
+
+def _groups(cells: list[Row]) -> tuple[list[str], list[tuple[str, list[Row | None]]]]:
+    """Custom questions: (methods, [(level of a group column, or 'COLUMN: best minus worst', its
+    accuracy by method)])."""
+    rows = [
+        c
+        for c in cells
+        if c["test"] == "all" and c["pillar"] != "all" and c["metric"] in ("accuracy", "disparity")
+    ]
+    found = {(r["pillar"], r["method"]): r for r in rows}
+    methods = [m for m in labels.VIEWS if any(r["method"] == m for r in rows)]
+    return methods, [
+        (labels.group(pillar), [found.get((pillar, m)) for m in methods])
+        for pillar in sorted({r["pillar"] for r in rows})
+    ]
 
 
 def _disparity(cells: list[Row]) -> tuple[list[str], list[tuple[str, list[Row | None]]]]:

@@ -18,7 +18,7 @@ import pandas as pd
 from sdgbias import store, suites
 from sdgbias.analysis import night_text as words
 from sdgbias.analysis import nights
-from sdgbias.analysis.nights import INSUFFICIENT, MISSING, PASS, UNCHANGED, ModelNight, Night
+from sdgbias.analysis.nights import INSUFFICIENT, MISSING, PASS, UNCHANGED, ModelNight, NightRecord
 from sdgbias.report import labels
 from sdgbias.report.charts import described, over_nights, still
 from sdgbias.report.pages.examples import _options, _pictures
@@ -40,16 +40,16 @@ SIGNS = {
     "unchanged": ("○", "unchanged"),
     "failed": ("✕", "failed"),
     "skipped": ("–", "skipped"),
-    "": ("·", "not asked"),
+    "": ("·", "not evaluated"),
 }
 
 
-def load(results: Path, night: str = "") -> Night | None:
+def load(results: Path, night: str = "") -> NightRecord | None:
     """A night, by default the newest; None if the file has none."""
     return nights.load(results, night)
 
 
-def render(night: Night, results: Path, nav: Sequence[tuple[str, str]]) -> str:
+def render(night: NightRecord, results: Path, nav: Sequence[tuple[str, str]]) -> str:
     """The page as self-contained HTML. ``nav``: (file, title) of all pages including this one."""
     env = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
@@ -107,7 +107,7 @@ def _when(value: object) -> str:
     )
 
 
-def _facts(night: Night) -> list[tuple[str, str]]:
+def _facts(night: NightRecord) -> list[tuple[str, str]]:
     row = night.row
     status = {
         "done": "finished",
@@ -126,14 +126,9 @@ def _facts(night: Night) -> list[tuple[str, str]]:
     return facts
 
 
-def _troubles(night: Night) -> list[str]:
+def _troubles(night: NightRecord) -> list[str]:
     """Problems of the night as a whole, beyond single models."""
-    steps = {step: str(result) for step, result in night.row["steps"].items()}
-    said = [
-        f"{step}: {result}"
-        for step, result in steps.items()
-        if result != "done" and not result.startswith("breach")
-    ]
+    said = [f"{step}: {reason}" for step, reason in nights.failed_steps(night.row).items()]
     if night.row["status"] in ("interrupted", "failed"):
         said.insert(
             0,
@@ -266,7 +261,7 @@ def _open(m: ModelNight) -> dict[str, Any]:
     return {"model": m.model, "suite": m.suite, "weak": weak, "missing": named} if rows else {}
 
 
-def _history(night: Night) -> dict[str, Any]:
+def _history(night: NightRecord) -> dict[str, Any]:
     """heads: nights, oldest first; rows: (model, suite, cells of sign and words)."""
     frame = night.history
     heads = sorted(set(zip(frame["at"], frame["night"], strict=True)))
@@ -335,9 +330,13 @@ def _place(r: Mapping[Any, Any], uris: Mapping[str, str]) -> dict[str, Any]:
     where = ", ".join(
         x for x in (str(r["country"] or ""), "" if pd.isna(r["year"]) else str(int(r["year"]))) if x
     )
+    custom = isinstance(r["source_id"], str)
+    if custom:
+        levels = [str(v) for v in labels.parsed(r["groups"]).values()]
+        where = ", ".join([f"question {r['source_id']}", *levels])
     return {
         "picture": uris.get(str(r["image_id"]), ""),
-        "alt": f"Picture of the place: {where}",
+        "alt": f"Picture of {'' if custom else 'the place: '}{where}",
         "blur": False,
         "question": r["question"],
         "options": options,

@@ -9,12 +9,13 @@ from typing import Any
 import jinja2
 import pandas as pd
 
+from sdgbias.analysis.asked import gives_scores, language_model, needs
 from sdgbias.files import packaged
 from sdgbias.report import data, labels
 from sdgbias.report.charts import paper
 from sdgbias.report.data import METHODS, ReportData
 from sdgbias.report.pages import examples, studies
-from sdgbias.types import CONTEXT_NAMES, PILLARS, Task, View
+from sdgbias.types import CONTEXT_NAMES, NEEDS_PICTURES, NEEDS_SCORES, PILLARS, Task, View
 
 FILE, TITLE = "index.html", "Overview"
 TEMPLATES = packaged("report", "templates")
@@ -127,20 +128,29 @@ def _headline(d: ReportData, model: str) -> dict[str, Any]:
         (f"{pillar}: {verdict}", evidence) for pillar, verdict, evidence in labels.leaning(d, model)
     ]
     extra = [x for x in (labels.image_use(d, model), labels.cade_change(d, model)) if x is not None]
+    if blind := language_model(d.config(model)):
+        why = "a language model: it is asked the two views without a picture"
+        extra.append((f"Pictures and CADE: {NEEDS_PICTURES}", why))
+    if not gives_scores(d.config(model)):
+        why = "its endpoint gives text only: its answers are read, as the papers read closed models"
+        extra.append((f"Signatures and CADE: {NEEDS_SCORES}", why))
     return {
         "model": model,
         "title": row["title"] or model,
         "provenance": row["provenance"],
+        "language": blind,
         "leaning": points,
         "extra": extra,
     }
 
 
 def _cell(d: ReportData, where: dict[str, str], digits: int = 1) -> dict[str, Any] | None:
-    """value, ci and n of one metric as text; None if the store has no such cell."""
+    """value, ci and n of one metric as text; `missing` why a language model has none; None if the
+    store has no such cell."""
     e = d.cell(**where)
     if e is None or e.value != e.value:
-        return None
+        lacks = needs(d.config(where["model"]), where["method"], where.get("task", ""))
+        return {"missing": lacks} if lacks else None
     scale = _SCALE.get(where["metric"], 100.0)
     ci = labels.interval(e, scale, digits)
     return {"value": labels.number(scale * e.value, digits), "ci": ci, "n": e.n}
@@ -155,14 +165,18 @@ def _mcq_table(d: ReportData, model: str) -> dict[str, Any]:
             )
             for m in METHODS
         ]
-        if any(cells):
+        if _known(cells):
             rows.append({"test": test, "cells": cells, "n": _counts(cells)})
     return {"model": model, "rows": rows}
 
 
+def _known(cells: list[dict[str, Any] | None]) -> list[dict[str, Any]]:
+    return [c for c in cells if c and "n" in c]
+
+
 def _counts(cells: list[dict[str, Any] | None]) -> str:
     """The common n of a row, or its range if the views differ."""
-    n = sorted({c["n"] for c in cells if c})
+    n = sorted({c["n"] for c in _known(cells)})
     return f"{n[0]:,}" if len(n) == 1 else f"{n[0]:,}{labels.DASH}{n[-1]:,}"
 
 
@@ -183,7 +197,7 @@ def _regression_table(d: ReportData, model: str) -> dict[str, Any] | None:
                 )
                 for m in METHODS
             ]
-            if any(cells):
+            if _known(cells):
                 out.append({"label": label, "unit": unit, "cells": cells, "n": _counts(cells)})
         return out
 
@@ -278,7 +292,7 @@ def _answer_rows(d: ReportData) -> list[dict[str, Any]]:
             for view in View:
                 where = {"model": model, "task": task.value, "test": "all", "method": view.value}
                 cells = [_cell(d, {"metric": m, **where}) for m in _ANSWER_METRICS]
-                if any(cells):
+                if _known(cells):
                     out.append(
                         {
                             "model": model,

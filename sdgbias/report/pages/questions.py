@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sdgbias import suites
@@ -43,7 +43,7 @@ def load(reader: Reader, run: Row, task: str, item_id: int, test: str) -> dict[s
     not scored), mass, answer.
     """
     suite = suites.named(run["suite"])
-    layout, people = _LAYOUTS[suite.items_table], suite.private
+    layout, people = _layout(suite), suite.private
     keys = {"task": task, "item_id": item_id}
     item = reader.one(
         f"SELECT {layout.columns} FROM {suite.items_table} WHERE benchmark_id = ? AND"
@@ -81,6 +81,7 @@ def load(reader: Reader, run: Row, task: str, item_id: int, test: str) -> dict[s
     return {
         "item": item,
         "people": people,
+        "groups": labels.parsed(item.get("groups")) if suite.custom else None,
         "asked": layout.asked(item),
         "task": task,
         "tests": tests,
@@ -158,20 +159,18 @@ def _cade(
     )
     if answer["kept"]:
         why = (
-            f"The Full view is sure to {sure:.3f}, which reaches the gate τ = {tau:.3f}: CADE keeps"
-            " its answer."
+            f"The confidence of the Full view is {sure:.3f}, which reaches the gate"
+            f" τ = {tau:.3f}: CADE keeps its answer."
         )
     else:
         changed = full is not None and (full["pred"], full["value"]) != (
             answer["pred"],
             answer["value"],
         )
-        outcome = (
-            "and its answer differs from Full’s" if changed else "and comes to the same answer"
-        )
+        outcome = "and its answer differs from Full’s" if changed else "and gives the same answer"
         why = (
-            f"The Full view is sure to {sure:.3f}, less than the gate τ = {tau:.3f}: CADE weighs"
-            f" the views anew, {outcome}."
+            f"The confidence of the Full view is {sure:.3f}, less than the gate"
+            f" τ = {tau:.3f}: CADE combines the views again, {outcome}."
         )
     return {"params": params, "answer": answer, "why": why}
 
@@ -181,10 +180,10 @@ PAGE = 40
 
 @dataclass(frozen=True)
 class Layout:
-    """How questions of one table are read and shown. filters: name in the URL -> (column, label on
-    the page). columns: columns of one question. searched: SQL for the words of a question ``i``.
-    shown: SQL for its columns what, place and question. asked: the question's text; options: its
-    (letter, text); letters: the meaning of single letters."""
+    """How questions of one table are read and shown. filters: name in the URL -> (column of a
+    question ``i``, label on the page). columns: columns of one question. searched: SQL for
+    the words of a question ``i``. shown: SQL for its columns what, place and question. asked: the
+    question's text; options: its (letter, text); letters: the meaning of single letters."""
 
     filters: Mapping[str, tuple[str, str]]
     columns: str
@@ -199,10 +198,10 @@ class Layout:
 _LAYOUTS = {
     "items": Layout(
         filters={
-            "pillar": ("pillar", "Pillar"),
-            "indicator": ("indicator_title", "Indicator"),
-            "country": ("country", "Country"),
-            "urban": ("urban", "Urban or rural"),
+            "pillar": ("i.pillar", "Pillar"),
+            "indicator": ("i.indicator_title", "Indicator"),
+            "country": ("i.country", "Country"),
+            "urban": ("i.urban", "Urban or rural"),
         },
         columns="* REPLACE (options::VARCHAR AS options, context::VARCHAR AS context)",
         searched="concat_ws(' ', i.question, i.indicator_title, i.options::VARCHAR)",
@@ -216,10 +215,10 @@ _LAYOUTS = {
     ),
     "people": Layout(
         filters={
-            "class": ("class1", "Class"),
-            "gender": ("gender", "Gender, perceived"),
-            "skin": ("skin", "Skin tone, perceived"),
-            "age": ("age", "Age, perceived"),
+            "class": ("i.class1", "Class"),
+            "gender": ("i.gender", "Gender, perceived"),
+            "skin": ("i.skin", "Skin tone, perceived"),
+            "age": ("i.age", "Age, perceived"),
         },
         columns="*",
         searched="concat_ws(' ', i.asked, i.class1, i.prompt)",
@@ -232,6 +231,17 @@ _LAYOUTS = {
         letters=_LETTERS,
     ),
 }
+#: Suites of custom questions: their id and their group columns, which only the benchmark knows.
+_CUSTOM = replace(
+    _LAYOUTS["items"],
+    filters={},
+    searched="concat_ws(' ', i.source_id, i.question, i.options::VARCHAR)",
+    shown=(
+        "coalesce(i.source_id, i.item_id::VARCHAR) AS what,"
+        " coalesce(array_to_string(json_extract_string(i.groups, '$.*'), ', '), '') AS place,"
+        " i.question"
+    ),
+)
 #: The answer of a prediction (by its alias): the number of an estimate, else the letter or label.
 SAID = (
     'CASE WHEN {0}."value" IS NULL OR isnan({0}."value") THEN {0}.pred'
@@ -241,9 +251,29 @@ RIGHT_OR_WRONG = {"right": "Right", "wrong": "Wrong"}
 PLACES = {"U": "urban", "R": "rural"}
 
 
-def filters_of(run: Row) -> Mapping[str, tuple[str, str]]:
-    """Filters of a run's questions: name in the URL -> (column, label on the page)."""
-    return _LAYOUTS[suites.named(run["suite"]).items_table].filters
+def _layout(suite: suites.Suite) -> Layout:
+    return _CUSTOM if suite.custom else _LAYOUTS[suite.items_table]
+
+
+def filters_of(reader: Reader, run: Row) -> Mapping[str, tuple[str, str]]:
+    """Filters of a run's questions: name in the URL -> (column of a question ``i``, label on the
+    page). Custom questions are filtered by their group columns, ``group:NAME`` in the URL."""
+    suite = suites.named(run["suite"])
+    if not suite.custom:
+        return _layout(suite).filters
+    known = reader.one(
+        "SELECT json_keys(groups) AS names FROM items WHERE benchmark_id = ? AND groups IS NOT NULL"
+        " LIMIT 1",
+        [run["benchmark_id"]],
+    )
+    return {f"group:{name}": (_level(name), name) for name in (known or {"names": []})["names"]}
+
+
+def _level(name: str) -> str:
+    """SQL of the level of a group column. The name is its author's, so it is quoted twice: as a
+    JSON pointer and as an SQL string."""
+    pointer = "/" + name.replace("~", "~0").replace("/", "~1")
+    return "json_extract_string(i.groups, '{}')".format(pointer.replace("'", "''"))
 
 
 def cells(reader: Reader, run: Row) -> list[tuple[str, str, str]]:
@@ -258,49 +288,50 @@ def cells(reader: Reader, run: Row) -> list[tuple[str, str, str]]:
 
 def choices(reader: Reader, run: Row) -> dict[str, list[str]]:
     """Filter -> its values in the run's benchmark."""
-    table, own = suites.named(run["suite"]).items_table, filters_of(run)
+    table, own = suites.named(run["suite"]).items_table, filters_of(reader, run)
     made = {}
     for name, (column, _) in own.items():
         sql = (
-            f"SELECT DISTINCT {column} AS v FROM {table} WHERE benchmark_id = ? AND {column} IS NOT"
-            f" NULL AND {column} != '' ORDER BY 1"
+            f"SELECT DISTINCT {column} AS v FROM {table} i WHERE i.benchmark_id = ? AND {column} IS"
+            f" NOT NULL AND {column} != '' ORDER BY 1"
         )
         made[name] = [str(r["v"]) for r in reader.ask(sql, [run["benchmark_id"]])]
     return made
 
 
-def page(
-    reader: Reader,
-    run: Row,
-    cell: tuple[str, str, str],
-    filters: Mapping[str, str],
-    outcome: str,
-    flipped: bool,
-    text: str,
-    at: int,
-) -> dict[str, Any]:
-    """rows (item_id, what, place, question, gold, said, correct, was, was_right, split), total,
-    page, pages, previous (run before; None without one).
+@dataclass(frozen=True)
+class Selection:
+    """Which answers of a run are listed. cell: task, test, method. outcome: right, wrong, or '' for
+    both. flipped: only answers that differ from the previous run. text: part of the question's
+    text, case-insensitive. page: from 1. filters: name of one of `filters_of` -> value."""
 
-    ``filters``: name of one of `filters_of` -> value. ``flipped``: only answers that differ from
-    the previous run. ``text``: part of the question's text, case-insensitive.
-    """
+    cell: tuple[str, str, str]
+    outcome: str = ""
+    flipped: bool = False
+    text: str = ""
+    page: int = 1
+    filters: Mapping[str, str] = field(default_factory=dict)
+
+
+def page(reader: Reader, run: Row, listed: Selection) -> dict[str, Any]:
+    """rows (item_id, what, place, question, gold, said, correct, was, was_right, split), total,
+    page, pages, previous (run before; None without one)."""
     suite = suites.named(run["suite"])
-    layout = _LAYOUTS[suite.items_table]
-    task, test, method = cell
+    layout, columns = _layout(suite), filters_of(reader, run)
+    task, test, method = listed.cell
     where, params = ["i.benchmark_id = ?"], [run["benchmark_id"]]
     if "task" in suite.question_keys:
         where.append("i.task = ?")
         params.append(task)
-    for name, value in filters.items():
-        where.append(f"i.{layout.filters[name][0]} = ?")
+    for name, value in listed.filters.items():
+        where.append(f"{columns[name][0]} = ?")
         params.append(value)
-    if outcome:
+    if listed.outcome:
         where.append("p.correct = ?")
-        params.append(outcome == "right")
-    if text:
+        params.append(listed.outcome == "right")
+    if listed.text:
         where.append(f"contains(lower({layout.searched}), lower(?))")
-        params.append(text)
+        params.append(listed.text)
     previous = known.before(reader, run)
     mine = "SELECT * FROM predictions WHERE run_id = ? AND task = ? AND test = ? AND method = ?"
     head: list[Any] = [run["run_id"], task, test, method]
@@ -310,7 +341,7 @@ def page(
         join = f"LEFT JOIN ({mine}) o ON o.item_id = p.item_id"
         was = f"{SAID.format('o')} AS was, o.correct AS was_right"
         head += [previous, task, test, method]
-    if flipped:
+    if listed.flipped:
         where.append(
             f"{SAID.format('p')} IS DISTINCT FROM {SAID.format('o')} AND o.item_id IS NOT NULL"
             if previous
@@ -324,13 +355,13 @@ def page(
     rows = reader.ask(
         f"""SELECT p.item_id, {SAID.format("p")} AS said, p.correct, p.split, i.gold,
             {layout.shown}, {was} {body} ORDER BY p.item_id LIMIT {PAGE} OFFSET ?""",
-        [*head, *params, (at - 1) * PAGE],
+        [*head, *params, (listed.page - 1) * PAGE],
         runs=own,
     )
     return {
         "rows": rows,
         "total": total,
-        "page": at,
+        "page": listed.page,
         "pages": max(1, -(-total // PAGE)),
         "previous": previous,
     }

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import jinja2
 import pandas as pd
@@ -28,7 +28,7 @@ from sdgbias.report.charts import (
     Figure,
     compare,
     described,
-    groups,
+    group_gaps,
     harm,
     live,
     methods,
@@ -39,6 +39,9 @@ from sdgbias.report.charts import (
 from sdgbias.report.data import ALL_TESTS, NOT_ANALYSED, Studies, method_name
 from sdgbias.report.labels import DASH, number
 from sdgbias.report.leaderboard import Board
+
+if TYPE_CHECKING:
+    from sdgbias.analysis.paper.cells import Cell, Table
 
 TEMPLATES = packaged("report", "templates")
 
@@ -109,7 +112,7 @@ def figures(s: Studies, board: Board) -> dict[str, list[Figure]]:
     return {
         "methods.html": methods.figures(s),
         "parameters.html": parameters.figures(s),
-        "groups.html": groups.figures(s),
+        "groups.html": group_gaps.figures(s),
         "harm.html": harm.figures(s),
         "compare.html": compare.figures(s, board),
     }
@@ -243,13 +246,25 @@ def lacking(page: Page, s: Studies) -> list[dict[str, str]]:
     return made
 
 
+#: Columns of the leaderboard; the generated answer stands there where a model has one.
+BOARD = ("Full, generated", "Full", "CADE")
+
+
+def _missing(lacking: pd.DataFrame, model: str, method: str) -> dict[str, Any] | None:
+    why = str(lacking.loc[model, method]) if model in lacking.index else ""
+    return {"missing": why} if why else None
+
+
 def leaderboard(board: Board, *, pooled: bool = False) -> list[dict[str, Any]]:
     """Per benchmark and kind of model: rows by test (``pooled``: all tests as one) and model with
     accuracy, interval, n and letters."""
     out = []
     places = board.places[board.places["test"] == ALL_TESTS] if pooled else board.places
     for (benchmark, kind), part in places.groupby(["benchmark_id", "kind"], sort=True):
-        rows = []
+        rows: list[dict[str, Any]] = []
+        own = board.lacking
+        own = own[(own["benchmark_id"] == benchmark) & (own["kind"] == kind)].set_index("model")
+        columns = [m for m in BOARD if m in set(part["method"]) | {"Full", "CADE"}]
         tests = sorted(set(part["test"]), key=lambda t: (t != ALL_TESTS, t))
         for test in tests:
             cells = {
@@ -258,18 +273,32 @@ def leaderboard(board: Board, *, pooled: bool = False) -> list[dict[str, Any]]:
             full = part[(part["test"] == test) & (part["method"] == "Full")].sort_values(
                 ["value", "model"], ascending=[False, True]
             )
-            models = [*full["model"], *sorted({m for m, _ in cells} - set(full["model"]))]
+            measured = sorted({m for m, _ in cells} - set(full["model"]))
+            unplaced = own[(own[columns] != "").any(axis=1)].index
+            beside = sorted(set(unplaced) - {m for m, _ in cells})
             rows.append(
                 {
                     "test": test,
                     "models": [
-                        {"model": m, "cells": [_place(cells.get((m, x))) for x in ("Full", "CADE")]}
-                        for m in models
+                        {
+                            "model": m,
+                            "cells": [
+                                _place(cells.get((m, x))) or _missing(own, m, x) for x in columns
+                            ],
+                        }
+                        for m in [*full["model"], *measured, *beside]
                     ],
                 }
             )
+        models = part["model"].nunique()
         out.append(
-            {"benchmark": benchmark, "kind": kind, "tests": rows, "models": part["model"].nunique()}
+            {
+                "benchmark": benchmark,
+                "kind": kind,
+                "columns": columns,
+                "tests": rows,
+                "models": models,
+            }
         )
     return out
 
@@ -380,66 +409,6 @@ def _caption(f: Figure, name: str, frame: pd.DataFrame, runs: pd.DataFrame) -> s
     behind = ", ".join(f"`{r['run_id']}`" for r in mine.to_dict("records") if r["label"] in shown)
     choice = ", ".join(str(frame[c].iloc[0]) for c in f.filters)
     return f"## {name}\n\n{f.title} ({choice}). {f.axes} n: {many}. Runs: {behind}.\n"
-
-
-class Printed(Protocol):
-    @property
-    def text(self) -> str: ...
-
-
-class Cell(Protocol):
-    """A reproduced number, its interval, the paper's value, and its status: 'measured', 'not run',
-    ..."""
-
-    @property
-    def value(self) -> float | str | None: ...
-    @property
-    def n(self) -> int | None: ...
-    @property
-    def low(self) -> float: ...
-    @property
-    def high(self) -> float: ...
-    @property
-    def paper(self) -> Printed | None: ...
-    @property
-    def status(self) -> str: ...
-    @property
-    def made(self) -> bool: ...
-
-
-class Column(Protocol):
-    @property
-    def name(self) -> str: ...
-    @property
-    def kind(self) -> str: ...
-
-
-class Row(Protocol):
-    @property
-    def labels(self) -> tuple[str, ...]: ...
-    @property
-    def cells(self) -> Sequence[Cell]: ...
-
-
-class Table(Protocol):
-    """A table as `sdgbias.analysis.paper` builds it."""
-
-    @property
-    def item(self) -> str: ...
-    @property
-    def title(self) -> str: ...
-    @property
-    def definition(self) -> str: ...
-    @property
-    def labels(self) -> tuple[str, ...]: ...
-    @property
-    def columns(self) -> Sequence[Column]: ...
-    @property
-    def rows(self) -> Sequence[Row]: ...
-    @property
-    def footnotes(self) -> tuple[str, ...]: ...
-    @property
-    def empty(self) -> str: ...
 
 
 def shown(tables: Sequence[Table]) -> list[dict[str, Any]]:

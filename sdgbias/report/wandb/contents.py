@@ -27,6 +27,7 @@ from sdgbias import __version__, store, suites
 from sdgbias.errors import UsageError
 from sdgbias.files import replacing
 from sdgbias.raw.indicators import DIRECTIONS
+from sdgbias.report.wandb.slugs import distinct_slugs, slug
 
 #: The first 15 characters of a night's id: local wall clock of its start.
 NIGHT = re.compile(r"\d{4}-\d{2}-\d{2}T\d{4}")
@@ -150,7 +151,8 @@ def without_secrets(value: Any, name: str = "") -> Any:
 def summary(metrics: pd.DataFrame) -> dict[str, float | int]:
     """Flat names for every cell that covers all indicators:
     ``task/test/method[/pillar][/indicator]/metric`` = value, with ``.../n``, ``.../ci_low``,
-    ``.../ci_high``; NaN is left out. The indicator is named if it isn't 'all' (all-52, macro)."""
+    ``.../ci_high``; NaN is left out. The indicator is named if it isn't 'all' (all-52, macro). A
+    suite's author names its groups: where two share a slug, their names end in a hash."""
     flat: dict[str, float | int] = {}
     columns = [
         "task",
@@ -167,10 +169,12 @@ def summary(metrics: pd.DataFrame) -> dict[str, float | int]:
     rows = metrics.loc[
         metrics["indicator"].str.startswith("all") | (metrics["indicator"] == "macro"), columns
     ]
+    slugs = distinct_slugs(rows["pillar"])
     for task, test, method, pillar, indicator, metric, *numbers in rows.itertuples(
         index=False, name=None
     ):
-        place = [slug(str(p)) for p in (pillar, indicator) if p != "all"]
+        place = [slugs[pillar]] if pillar != "all" else []
+        place += [slug(str(indicator))] if indicator != "all" else []
         name = "/".join([str(task), str(test), str(method), *place, str(metric)])
         for key, value in zip(
             (name, f"{name}/n", f"{name}/ci_low", f"{name}/ci_high"), numbers, strict=True
@@ -188,10 +192,6 @@ def history(metrics: pd.DataFrame) -> dict[str, float | int]:
         & ((metrics["pillar"] == "all") | (metrics["metric"] == "disparity"))
     ]
     return summary(own)
-
-
-def slug(text: str) -> str:
-    return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-")
 
 
 # ----------------------------------------------------------------------

@@ -21,7 +21,7 @@ import pandas as pd
 
 from sdgbias import store, suites
 from sdgbias.errors import StoreError, one_of
-from sdgbias.report.wandb import contents, sync
+from sdgbias.report.wandb import contents, slugs, sync
 from sdgbias.types import Task
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ _VERDICTS = (
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredRun:
     """The stored data of a run. record: its row of ``runs``; metrics: its rows (of a small run
     those over all indicators);
     params: CADE's; judged: the regression verdicts of the night, empty if the check has not run."""
@@ -49,7 +49,7 @@ class Stored:
     judged: pd.DataFrame
 
 
-def read(results: Path, run_ids: Sequence[str], night: str, small: bool) -> dict[str, Stored]:
+def read(results: Path, run_ids: Sequence[str], night: str, small: bool) -> dict[str, StoredRun]:
     """run id -> its stored data, for many runs at once; unknown ids are left out. Raises
     StoreError."""
     runs, mine = list(run_ids), "WHERE list_contains($runs, run_id)"
@@ -66,7 +66,7 @@ def read(results: Path, run_ids: Sequence[str], night: str, small: bool) -> dict
     for row in records.to_dict("records"):
         record = {str(k): v for k, v in row.items()}
         own = judged[(judged["model"] == record["model"]) & (judged["suite"] == record["suite"])]
-        made[str(record["run_id"])] = Stored(
+        made[str(record["run_id"])] = StoredRun(
             record,
             _of(metrics, record["run_id"]),
             _of(params, record["run_id"]),
@@ -97,7 +97,7 @@ def log_run(
 
 def write(
     results: Path,
-    known: Mapping[str, Stored],
+    known: Mapping[str, StoredRun],
     run_id: str,
     out: Path,
     night: str,
@@ -128,7 +128,7 @@ def write(
             for old in folder.glob(f"wandb/offline-run-*-{name}"):
                 shutil.rmtree(old)
             pieces = contents.pieces(results, found.record, folder)
-            return _write(results, found, folder, name, night, pieces, small, outcome)
+            return _write(results, found, folder, night, pieces, small, outcome)
     except OSError as error:
         raise StoreError(
             f"can't write {folder}: {error.strerror or type(error).__name__}; choose another --dir"
@@ -137,9 +137,8 @@ def write(
 
 def _write(
     results: Path,
-    found: Stored,
+    found: StoredRun,
     folder: Path,
-    name: str,
     night: str,
     pieces: dict[str, contents.ArtifactSpec],
     small: bool,
@@ -148,6 +147,7 @@ def _write(
     import wandb
 
     record, when = found.record, contents.night_of(night, found.record)
+    name = contents.wandb_id(str(record["run_id"]), night)
     facts = {f"night/{k}": v for k, v in outcome.items() if v is not None and v == v}
     rows = contents.history(found.metrics) | {
         k: v for k, v in facts.items() if not isinstance(v, str)
@@ -229,7 +229,7 @@ def _of_places(results: Path, run_id: str) -> dict[str, bytes]:
     from sdgbias.report.charts import paper
 
     return {
-        f"{name}/{contents.slug(p.title)}": paper.png(p)
+        f"{name}/{slugs.slug(p.title)}": paper.png(p)
         for name, panels in _figures(data.load(results, [run_id])).items()
         for p in panels
     }
@@ -237,7 +237,7 @@ def _of_places(results: Path, run_id: str) -> dict[str, bytes]:
 
 def _of_people(results: Path, run_id: str) -> dict[str, bytes]:
     from sdgbias.report import charts, data
-    from sdgbias.report.charts import fairness
+    from sdgbias.report.charts import disparities
 
     found = data.load(results, [run_id])
     metrics = found.metrics.assign(model=found.models[0], data="")
@@ -246,7 +246,7 @@ def _of_people(results: Path, run_id: str) -> dict[str, bytes]:
         " metric"
     )
     studies = store.query(results, sql, [run_id]).assign(model=found.models[0], data="")
-    return {f.name: charts.picture(f, {})[1] for f in fairness.figures(metrics, studies)}
+    return {f.name: charts.picture(f, {})[1] for f in disparities.figures(metrics, studies)}
 
 
 def _figures(found: data.ReportData) -> dict[str, list[paper.Panel]]:

@@ -16,6 +16,7 @@ from sdgbias.methods.stats import Estimate
 from sdgbias.report import data, labels, leaderboard
 from sdgbias.report import data as studies
 from sdgbias.report.data import DIRECTIONS
+from sdgbias.report.wandb import custom_questions
 from sdgbias.types import FACET
 
 NIGHTS = 14
@@ -37,14 +38,16 @@ def report_sections(results: Path) -> list[Section]:
         store.latest_runs(results),
         store.latest_runs(results, FACET, per_benchmark=True),
     )
-    if not first and not second:
+    own = custom_questions.runs(results)
+    if not (first or second or own):
         raise StoreError(f"{results} holds no finished run; run `sdgbias evaluate NAME` first")
     found = data.load(results, first) if first else None
-    made: list[Section | None] = [_measured(results, [*first, *second])]
+    made: list[Section | None] = [_measured(results, [*first, *second, *own])]
     if found is not None:
         made += [_leaderboard(results, first), _signatures(found), _gain(found)]
     if second:
         made.append(_disparities(results, second))
+    made += [Section(*text) for text in custom_questions.sections(results, own)]
     made += [_history(results), _verdicts(results)]
     return [section for section in made if section is not None]
 

@@ -19,10 +19,10 @@ from typing import Any
 
 from sdgbias import store
 from sdgbias.errors import InfrastructureError, StoreError, UsageError
-from sdgbias.report.wandb import sync
+from sdgbias.report.wandb import custom_questions, sync
 from sdgbias.report.wandb.contents import NIGHT_YEAR, safe
 from sdgbias.report.wandb.sections import HISTORY, report_sections
-from sdgbias.types import FACET
+from sdgbias.types import FACET, SDG
 
 TITLE = "sdgbias: models night by night"
 #: Metric of the history -> title of its plot. The names are those of `contents.summary`.
@@ -126,44 +126,58 @@ def publish(
     return answer["url"]
 
 
-def plots(results: Path) -> dict[str, str]:
-    """Metric of the history -> title, for the suites in the results."""
-    return (PLOTS if store.latest_runs(results) else {}) | (
-        PLOTS_FACET if store.latest_runs(results, FACET) else {}
-    )
+def plots(results: Path) -> dict[str, dict[str, str]]:
+    """Suite in the results -> (metric of the history -> title of its plot)."""
+    shipped = {
+        suite: titles
+        for suite, titles in ((SDG, PLOTS), (FACET, PLOTS_FACET))
+        if store.latest_runs(results, suite)
+    }
+    return shipped | custom_questions.plots(results)
 
 
 def blocks(
-    sections: list[tuple[str, str]], titles: dict[str, str], entity: str, project: str
+    sections: list[tuple[str, str]],
+    plots_of: dict[str, dict[str, str]],
+    entity: str,
+    project: str,
 ) -> list[Any]:
     """W&B's blocks: a heading and Markdown per section; the plots over nights follow the history,
-    one line per model."""
+    one line per model. Each suite has a grid of its own: metrics of two suites may share a name."""
     import wandb_workspaces.reports.v2 as wr
 
-    runs = wr.Runset(
-        entity=entity, project=project, name="every model, every night", groupby=["config.model"]
-    )
-    grid = wr.PanelGrid(
-        runsets=[runs],
-        panels=[
-            wr.LinePlot(
-                title=title,
-                x=NIGHT_YEAR,
-                y=[metric],
-                groupby=wr.Config("model"),
-                title_x="night (decimal year)",
-                layout=wr.Layout(x=12 * (i % 2), y=8 * (i // 2), w=12, h=8),
-            )
-            for i, (metric, title) in enumerate(titles.items())
-        ],
-    )
+    grids = [
+        wr.PanelGrid(
+            runsets=[
+                wr.Runset(
+                    entity=entity,
+                    project=project,
+                    name=f"suite {suite}: every model, every night",
+                    filters=f"Config('suite') = '{suite}'",
+                    groupby=["config.model"],
+                )
+            ],
+            panels=[
+                wr.LinePlot(
+                    title=title,
+                    x=NIGHT_YEAR,
+                    y=[metric],
+                    groupby=wr.Config("model"),
+                    title_x="night (decimal year)",
+                    layout=wr.Layout(x=12 * (i % 2), y=8 * (i // 2), w=12, h=8),
+                )
+                for i, (metric, title) in enumerate(titles.items())
+            ],
+        )
+        for suite, titles in plots_of.items()
+    ]
     made: list[Any] = [wr.TableOfContents()]
     for title, markdown in sections:
         made += [wr.H1(title), wr.MarkdownBlock(markdown)]
         if title == HISTORY:
-            made.append(grid)
+            made += grids
     if not any(title == HISTORY for title, _ in sections):
-        made += [wr.H1(HISTORY), grid]
+        made += [wr.H1(HISTORY), *grids]
     return made
 
 

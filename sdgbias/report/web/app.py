@@ -166,7 +166,5 @@ def _say_no(app: FastAPI, site: Site) -> None:
 
     @app.exception_handler(Exception)
     def broken(request: Request, error: Exception) -> HTMLResponse:
-        said = (
-            "Something in this page is broken; the server’s log says what. Other pages still work."
-        )
+        said = "This page is broken; the server’s log has the cause. Other pages still work."
         return page(500, "This page failed", said, {**HEADERS, "Content-Security-Policy": POLICY})

@@ -141,11 +141,7 @@ def _headline(
         return "plain", "Still running."
     return (
         "good",
-        (
-            "Nothing needs a person."
-            if counts
-            else "Every model was asked. Nothing was judged by the gate."
-        ),
+        ("No action is needed." if counts else "Every model was evaluated. The gate judged none."),
     )
 
 
@@ -153,11 +149,11 @@ def _models(n: int) -> str:
     return f"{n} model{'' if n == 1 else 's'}"
 
 
-def _steps(row: Row) -> dict[str, str]:
-    """The outcome of each step after scoring, in execution order."""
-    found = {str(k): str(v) for k, v in labels.parsed(row["steps"]).items()}
+def _steps(row: Row) -> dict[str, tuple[str, str]]:
+    """State and sentence of each step after scoring, in execution order."""
+    found, states = labels.parsed(row["steps"]), labels.parsed(row["step_states"])
     return {
-        name: found[name]
+        name: (str(states.get(name, "")), str(found[name]))
         for name in sorted(found, key=lambda s: (STEPS.index(s) if s in STEPS else len(STEPS), s))
     }
 

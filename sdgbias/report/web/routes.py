@@ -257,7 +257,7 @@ def _board(
     chosen_from("benchmark", benchmark, every)
     benchmark = benchmark if benchmark in ids else (ids[0] if ids else "")
     newest = board.newest_runs(reader, suite, benchmark)
-    latest = max(newest, key=lambda r: (r["finished_at"], r["run_id"])) if newest else None
+    latest = board.widest(newest)
     chosen, options, replaced = board.choose(board.cells(reader, latest) if latest else [], wanted)
     asked, also = (
         board.nights_asked(reader, suite, benchmark, window),
@@ -287,6 +287,7 @@ def _board(
         "options": options,
         "replaced": [f"{name} {wanted[name]!r}" for name in replaced],
         "rows": rows,
+        "lacking": board.lacking(newest, found, chosen["method"]),
         "past": past,
         "plots": wide,
         "narrow": narrow,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -50,11 +51,7 @@ def question_router(site: Site) -> APIRouter:
                 reader,
                 request.query_params,
                 chosen,
-                (task, test, method),
-                outcome,
-                flipped,
-                q,
-                page,
+                questions.Selection((task, test, method), outcome, flipped, q.strip(), page),
             )
             return site.html(
                 reader,
@@ -106,7 +103,7 @@ def question_router(site: Site) -> APIRouter:
                 reader,
                 "question.html.j2",
                 here="/questions",
-                title=f"Question {item_id}",
+                title=f"Question {found['item'].get('source_id') or item_id}",
                 **context,
             )
 
@@ -176,16 +173,12 @@ def _browse(
     reader: Reader,
     given: Mapping[str, str],
     run: Row,
-    cell: tuple[str, str, str],
-    outcome: str,
-    flipped: bool,
-    text: str,
-    page: int,
+    wanted: questions.Selection,
 ) -> dict[str, Any]:
     cells = questions.cells(reader, run)
     chosen: list[str] = []
     valid: list[list[str]] = []
-    for at, (name, value) in enumerate(zip(("task", "test", "method"), cell, strict=True)):
+    for at, (name, value) in enumerate(zip(("task", "test", "method"), wanted.cell, strict=True)):
         here = [c for c in cells if list(c[:at]) == chosen]
         options = list(dict.fromkeys(c[at] for c in here))
         every = {c[at] for c in cells} | (
@@ -205,42 +198,41 @@ def _browse(
         )
         chosen.append(value if value in options else default or (options[0] if options else ""))
         valid.append(options)
-    choices = questions.choices(reader, run)
+    choices, known = questions.choices(reader, run), questions.filters_of(reader, run)
     filters = {}
     for name, options in choices.items():
         value = given.get(name, "")[:200]
         if value:
-            filters[name] = chosen_from(questions.filters_of(run)[name][1], value, options)
-    if outcome:
-        chosen_from("outcome", outcome, list(questions.RIGHT_OR_WRONG))
+            filters[name] = chosen_from(known[name][1], value, options)
+    if wanted.outcome:
+        chosen_from("outcome", wanted.outcome, list(questions.RIGHT_OR_WRONG))
     task, test, method = chosen
-    found = questions.page(
-        reader, run, (task, test, method), filters, outcome, flipped, text.strip(), page
-    )
+    listed = replace(wanted, cell=(task, test, method), filters=filters)
     kept = {
         "run": run["run_id"],
         "task": task,
         "test": test,
         "method": method,
         **filters,
-        "outcome": outcome,
-        "flipped": "true" if flipped else "",
-        "q": text.strip(),
+        "outcome": listed.outcome,
+        "flipped": "true" if listed.flipped else "",
+        "q": listed.text,
     }
     return {
-        "listed": found,
-        "cell": (task, test, method),
+        "listed": questions.page(reader, run, listed),
+        "cell": listed.cell,
         "valid": valid,
         "choices": choices,
         "filters": filters,
-        "outcome": outcome,
-        "flipped": flipped,
-        "text": text.strip(),
-        "labels": {k: v[1] for k, v in questions.filters_of(run).items()},
+        "outcome": listed.outcome,
+        "flipped": listed.flipped,
+        "text": listed.text,
+        "labels": {name: label for name, (_, label) in known.items()},
         "offered": runs.offered(reader, (run["run_id"],)),
         "kept": kept,
-        "back": labels.url("/questions", **kept, page=page if page > 1 else ""),
+        "back": labels.url("/questions", **kept, page=listed.page if listed.page > 1 else ""),
         "people": suites.named(run["suite"]).private,
+        "custom": suites.named(run["suite"]).custom,
         "places": questions.PLACES,
         "quote": quote,
     }
@@ -253,7 +245,7 @@ def _compared(reader: Reader, old: Row, new: Row, cell: str, page: int) -> dict[
         return {
             "why": (
                 why
-                or "No question was answered by both: they were asked other questions, or the"
+                or "No question was answered by both: their questions differ, or the"
                 " answers of one are no longer kept."
             ),
             "rows": [],

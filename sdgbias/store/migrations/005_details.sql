@@ -1,5 +1,5 @@
 -- The big tables of runs lie in Parquet files (sdgbias/details); this file keeps their catalogue. What older versions kept as rows is
--- moved out run by run after this script (store._move_details), and the old tables are dropped when they are empty.
+-- moved out run by run after this script (store.database._move_details), and the old tables are dropped when they are empty.
 
 CREATE TABLE details (
     run_id VARCHAR NOT NULL, "table" VARCHAR NOT NULL,

@@ -22,7 +22,7 @@ from sdgbias import store
 from sdgbias.benchmark.people_items import CHOICE
 from sdgbias.methods.stats import Estimate
 from sdgbias.report import labels
-from sdgbias.report.charts import Figure, fairness
+from sdgbias.report.charts import Figure, disparities
 from sdgbias.report.data import NOT_ANALYSED
 from sdgbias.report.pages.studies import TEMPLATES, Page, library, packed, shown_figure
 from sdgbias.types import FACET
@@ -299,7 +299,7 @@ def render(d: Fairness, nav: list[tuple[str, str]], checks: str = "") -> str:
 
 def figures(d: Fairness) -> list[Figure]:
     """The page's figures, in order."""
-    return fairness.figures(d.metrics, d.studies)
+    return disparities.figures(d.metrics, d.studies)
 
 
 def unanswerable(run: dict[Any, Any]) -> int:

@@ -36,7 +36,7 @@ AWKWARD_EVERY = 50
 ANNOTATORS = 3
 README = """\
 Synthetic sample of annotated people in FACET's layout: {n} pictures, seed {seed}. CC0 1.0.
-Schematic figures; nobody is shown and nothing here says anything about real people.
+Schematic figures of no real people; nothing here is a finding about real people.
 """
 
 

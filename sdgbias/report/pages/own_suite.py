@@ -15,14 +15,14 @@ import pandas as pd
 from sdgbias import store
 from sdgbias.methods.stats import Estimate
 from sdgbias.report import labels
+from sdgbias.report.charts import holm
 from sdgbias.report.pages.studies import TEMPLATES, Page
 from sdgbias.suites import SUITES
 
 PAGE = Page(
     "own.html",
     "Own questions",
-    "Suites that are folders of somebody's own questions: accuracy, groups, and which letters"
-    " models prefer.",
+    "Suites of your own questions: accuracy, groups, and which letters models prefer.",
     (),
 )
 METHODS = ("q_only", "ctx_q", "img_q", "full", "cade")
@@ -32,10 +32,12 @@ _NAMES = {"q_only": "Q-only", "ctx_q": "CTX+Q", "img_q": "IMG+Q", "full": "Full"
 @dataclass(frozen=True)
 class Own:
     """runs: rows of ``runs`` with label (of the model) and data (the suite's title), the newest of
-    each model in each suite. metrics: their metric rows of test 'all'."""
+    each model in each suite. metrics: their metric rows of test 'all'. changes: what `sdgbias
+    analyse` stored on how CADE changes the disparity of each group column."""
 
     runs: pd.DataFrame
     metrics: pd.DataFrame
+    changes: pd.DataFrame
 
 
 def load(results: Path, among: Sequence[str] | None = None) -> Own | None:
@@ -57,6 +59,10 @@ def load(results: Path, among: Sequence[str] | None = None) -> Own | None:
             data=[f.get("title") or suite for f, suite in zip(own, runs["suite"], strict=True)],
         ),
         ask("FROM metric_rows WHERE list_contains($runs, run_id) AND test = 'all' ORDER BY ALL"),
+        ask(
+            "FROM study_rows WHERE list_contains($runs, run_id) AND study = 'groups' AND test ="
+            " 'all' AND metric = 'disparity_change' ORDER BY ALL"
+        ),
     )
 
 
@@ -66,31 +72,35 @@ def facts(config: str | None) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def render(own: Own, nav: Sequence[tuple[str, str]]) -> str:
-    """The page as HTML."""
+def render(
+    own: Own, nav: Sequence[tuple[str, str]], checked: Mapping[str, str] | None = None
+) -> str:
+    """The page as HTML. checked: suite -> link to the Data Docs of its benchmark, '' without."""
     env = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined
     )
-    suites = [_suite(name, part, own.metrics) for name, part in own.runs.groupby("suite")]
+    suites = [_suite(name, part, own) for name, part in own.runs.groupby("suite")]
     return env.get_template("own.html.j2").render(
         style=(TEMPLATES / "style.css").read_text(encoding="utf-8"),
         page=PAGE,
         nav=nav,
-        suites=suites,
+        suites=[s | {"checked": (checked or {}).get(s["name"], "")} for s in suites],
         heads=[_NAMES[method] for method in METHODS],
     )
 
 
-def _suite(name: object, runs: pd.DataFrame, metrics: pd.DataFrame) -> dict[str, Any]:
+def _suite(name: object, runs: pd.DataFrame, own: Own) -> dict[str, Any]:
     """One suite's part of the page."""
     first = facts(runs["config"].iloc[0])
     left = dict(first.get("views_left_out") or {})
     notes = [f"View {_NAMES.get(view, view)} is left out: {why}." for view, why in left.items()]
     if first.get("cade_left_out"):
         notes.append(f"CADE is left out: {first['cade_left_out']}.")
-    mine = metrics[metrics["run_id"].isin(runs["run_id"])]
+    mine = own.metrics[own.metrics["run_id"].isin(runs["run_id"])]
+    changes = own.changes[own.changes["run_id"].isin(runs["run_id"])]
     labels_of = dict(zip(runs["run_id"], runs["label"], strict=True))
-    pooled, grouped = mine[mine["pillar"] == "all"], mine[mine["pillar"] != "all"]
+    pooled = mine[mine["pillar"] == "all"]
+    grouped = mine[mine["pillar"] != "all"].assign(group=lambda f: f["pillar"].map(labels.group))
     return {
         "name": name,
         "title": runs["data"].iloc[0],
@@ -98,7 +108,12 @@ def _suite(name: object, runs: pd.DataFrame, metrics: pd.DataFrame) -> dict[str,
         "unit": first.get("cluster_by") or "question",
         "notes": notes,
         "accuracy": _table(pooled[pooled["metric"] == "accuracy"], labels_of, "metric"),
-        "groups": _table(grouped, labels_of, "pillar"),
+        "groups": _table(grouped, labels_of, "group"),
+        "changes": [
+            {"model": labels_of[str(r["run_id"])], "name": r["by"], "cell": _cell(r, signed=True)}
+            | {"p": holm(r["p"])}
+            for r in changes.to_dict("records")
+        ],
         "letters": _table(
             pooled[pooled["metric"].str.match(r"(share|recall)_[A-J]$|tie_rate$")],
             labels_of,
@@ -118,17 +133,18 @@ def _table(rows: pd.DataFrame, names: Mapping[str, str], column: str) -> list[di
         made.append(
             {
                 "model": names[str(run)],
-                "name": str(name).replace("_", " "),
+                "name": labels.title(str(name)) if column == "metric" else str(name),
                 "cells": [cells.get(method, "") for method in METHODS],
             }
         )
     return made
 
 
-def _cell(row: Mapping[Any, Any]) -> str:
-    """A share as percent with its interval and n."""
+def _cell(row: Mapping[Any, Any], signed: bool = False) -> str:
+    """A share as percent, or a signed difference in points, with its interval and n."""
     if pd.isna(row["value"]):
         return f"too few (n {int(row['n'])})"
     e = Estimate(row["value"], int(row["n"]), row["ci_low"], row["ci_high"])
     span = "" if pd.isna(e.low) else f" [{100 * e.low:.1f}, {100 * e.high:.1f}]"
-    return f"{labels.percent(e)}{span}, n {e.n}"
+    value = labels.number(100 * e.value, signed=True) if signed else labels.percent(e)
+    return f"{value}{span}, n {e.n}"

@@ -1,6 +1,9 @@
 """Suite sdg: metrics of a run per question of the test split, from its stored scores
 (analysis.outcomes).
 
+Also of suites of custom questions, which have the group columns of their table instead of country,
+urban and wealth.
+
 Questions share a place, so rows are clustered by place. A prompt without a picture may contain
 nothing about the place: all questions of an indicator with the same options share one prompt of the
 Q-only view, and of CTX+Q under T3 to T5. Those rows are clustered by prompt.
@@ -16,8 +19,8 @@ import numpy as np
 
 from sdgbias.analysis import outcomes
 from sdgbias.analysis import run as data
-from sdgbias.analysis.outcomes import CADE, Outcome
-from sdgbias.analysis.run import Cell
+from sdgbias.analysis.outcomes import CADE, TaskOutcome
+from sdgbias.analysis.run import TaskCell
 from sdgbias.analysis.studies import directions
 from sdgbias.analysis.studies.paired import SAME
 from sdgbias.engines.agreement import TOLERANCES
@@ -33,7 +36,7 @@ _NAN = float("nan")
 def load(results: Path, run_id: str) -> RunMetrics:
     """Raises StoreError for a run that doesn't exist or has no scores."""
     run = data.load(results, run_id)
-    kept: dict[tuple[str, str], tuple[Outcome, Cell]] = {}
+    kept: dict[tuple[str, str], tuple[TaskOutcome, TaskCell]] = {}
     for task in Task:
         cells = outcomes.reportable(run, task)
         for outcome, cell in zip(outcomes.outcomes(cells), cells, strict=True):
@@ -56,9 +59,11 @@ def load(results: Path, run_id: str) -> RunMetrics:
     )
 
 
-def _columns(o: Outcome) -> tuple[Keys, Keys, Keys, dict[str, np.ndarray]]:
+def _columns(o: TaskOutcome) -> tuple[Keys, Keys, Keys, dict[str, np.ndarray]]:
     """key, cluster by place, cluster by prompt, groups."""
-    groups = {name: o.items[name].to_numpy(dtype=str) for name in ("country", "urban", "wealth")}
+    groups = data.group_columns(o.items) or {
+        name: o.items[name].to_numpy(dtype=str) for name in ("country", "urban", "wealth")
+    }
     same = o.items[list(SAME)].fillna({"gold_value": 0.0})
     return (
         hashed(same),
@@ -68,7 +73,7 @@ def _columns(o: Outcome) -> tuple[Keys, Keys, Keys, dict[str, np.ndarray]]:
     )
 
 
-def _value(o: Outcome, cell: Cell, metric: str, method: str, near: float) -> Floats | None:
+def _value(o: TaskOutcome, cell: TaskCell, metric: str, method: str, near: float) -> Floats | None:
     """(n,) values for the rows of ``o``; None if the run doesn't have the method. near: the margin
     of a near tie."""
     if metric in ("accuracy", "interval_accuracy", "disparity"):

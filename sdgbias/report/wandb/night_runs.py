@@ -186,8 +186,8 @@ def _all(
 
 
 class _Child:
-    """``python -m sdgbias.report.wandb.night``; killed with its whole process group when the block
-    exits."""
+    """``python -m sdgbias.report.wandb.night_runs``; killed with its whole process group when
+    the block exits."""
 
     def __init__(self, folder: Path) -> None:
         self.environment = {
@@ -202,7 +202,7 @@ class _Child:
 
     def start(self) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "sdgbias.report.wandb.night"],
+            [sys.executable, "-m", "sdgbias.report.wandb.night_runs"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -261,7 +261,7 @@ def main() -> None:
     asked = json.loads(sys.stdin.read())
     results, folder, night = Path(asked["results"]), Path(asked["out"]), str(asked["night"])
     small = [job["run_id"] for job in asked["jobs"] if job["small"]]
-    found: dict[str, log.Stored] = {}
+    found: dict[str, log.StoredRun] = {}
     with log.service(folder):
         for job in asked["jobs"]:
             try:

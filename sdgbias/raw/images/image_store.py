@@ -41,7 +41,7 @@ from sdgbias.raw.images.shards import (
 __all__ = [
     "ImageReader",
     "ImageSettings",
-    "Stored",
+    "StoredImages",
     "clear_store",
     "pending_index",
     "render_store",
@@ -52,7 +52,7 @@ QUARANTINE_COLUMNS = ["table", "key", "rule", "detail"]
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredImages:
     """index: images.parquet without image_group. quarantine: table, key, rule, detail; table
     'images' (the cluster has no picture: a row per missing or broken modality) or 'photos' (an
     unusable photo). rendered, reused: clusters whose tile and photos were decoded now, and those
@@ -78,7 +78,7 @@ def render_store(
     settings: ImageSettings | None = None,
     workers: int = 1,
     progress: Callable[[int, int], None] | None = None,
-) -> Stored:
+) -> StoredImages:
     """Draw ``clusters`` (needs cluster_id, cname, year) of a raw folder into out/images;
     images.parquet is the caller's.
 
@@ -130,7 +130,7 @@ def render_store(
         QUARANTINE_COLUMNS, ignore_index=True
     )
     index = join_index([one.index for one in made])
-    return Stored(
+    return StoredImages(
         index, quarantine, sum(one.rendered for one in made), sum(one.reused for one in made)
     )
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pandas as pd
 
 from sdgbias.report.charts import Figure, holm, shaped
-from sdgbias.report.charts.marks import dots
+from sdgbias.report.charts.marks import Hue, Rows, ValueAxis, dots
 from sdgbias.report.data import Studies, method_name
 
 METHODS = (("Full", "#0072b2"), ("CADE", "#d55e00"))
@@ -46,14 +46,10 @@ def _accuracy(s: Studies) -> list[Figure]:
         order = sorted(set(frame["level"]), key=_rank) if by != "country" else []
         chart = dots(
             "level",
-            "accuracy, %",
+            ValueAxis("accuracy, %"),
             columns,
-            colour="method",
-            legend=METHODS,
-            order=order,
-            by_value=by == "country",
-            apart=True,
-            step=34,
+            hue=Hue("method", METHODS),
+            rows=Rows(order=order, by_value=by == "country", apart=True, step=34),
         )
         small = int(own["value"].isna().sum())
         made.append(
@@ -119,14 +115,10 @@ def _gaps(s: Studies) -> Figure | None:
         frame,
         dots(
             "gap",
-            "difference, points",
+            ValueAxis("difference, points", zero=True),
             columns,
-            colour="method",
-            legend=METHODS,
-            zero=True,
-            apart=True,
-            step=34,
-            order=list(GAPS.values()),
+            hue=Hue("method", METHODS),
+            rows=Rows(apart=True, step=34, order=list(GAPS.values())),
         ),
         ("model", "task", "test"),
         columns,
@@ -170,11 +162,9 @@ def _change(s: Studies) -> Figure | None:
         frame,
         dots(
             "gap",
-            "change of the difference, points",
+            ValueAxis("change of the difference, points", zero=True),
             columns,
-            zero=True,
-            step=30,
-            order=list(GAPS.values()),
+            rows=Rows(step=30, order=list(GAPS.values())),
         ),
         ("model", "task", "test"),
         columns,

@@ -16,6 +16,7 @@ from sdgbias import store
 from sdgbias.errors import StoreError
 from sdgbias.nightly.regression.measured import Measured, RunMetrics, hashed
 from sdgbias.raw.facet import GROUPS, SELECTED
+from sdgbias.types import View
 
 SAME = ["item_id", "image_id", "prompt", "asked", "negative", "gold"]
 _UNREAD = ("unparsed", "empty", "several")
@@ -60,9 +61,8 @@ def load(results: Path, run_id: str) -> RunMetrics:
         if part is None or value is None or np.isnan(value).all():
             return None
         groups = {name: part[name].fillna("").astype(str).to_numpy(dtype=str) for name in GROUPS}
-        return Measured(
-            keys(task, test, method), value, hashed(part[["image_id"]].astype(str)), groups
-        )
+        unit = "asked" if method == View.Q_ONLY.value else "image_id"  # one prompt for all pictures
+        return Measured(keys(task, test, method), value, hashed(part[[unit]].astype(str)), groups)
 
     tests = {
         task: sorted({t for k, t, _ in parts if k == task})

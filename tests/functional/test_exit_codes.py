@@ -1,0 +1,57 @@
+"""Each exit code of a command in a process of its own, which imports everything itself: what the
+other tests start is a fork of a process that has imported it (tests/builders/forked.py)."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from tests.builders.commands import add_model, refused, sdgbias
+
+
+@pytest.mark.parametrize(
+    ("code", "arguments", "word"),
+    [
+        (2, ("sample", "--out", "x", "--countries", "XX"), "XX"),
+        (3, ("build", "--raw", "nowhere", "--out", "x"), "nowhere"),
+        (4, ("evaluate", "nobody"), "unknown model 'nobody'"),
+        (7, ("results", "--results", "nowhere.duckdb"), "nowhere.duckdb"),
+        (9, ("suite", "check", "empty"), "1 fault"),
+    ],
+)
+def test_a_refusal_is_one_line_and_its_code(
+    code: int, arguments: tuple[str, ...], word: str, tmp_path: Path
+) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "registry" / "models").mkdir(parents=True)
+    line = refused(code, *arguments, cwd=tmp_path, registry=tmp_path, alone=True)
+    assert word in line
+    assert refused(code, *arguments, cwd=tmp_path, registry=tmp_path) == line, (
+        "a fork says the same"
+    )
+
+
+def test_the_codes_of_a_scoring(tiny_benchmark: Path, tmp_path: Path) -> None:
+    """5: the model can't be loaded; 8: nothing could be scored."""
+    add_model(tmp_path, "gone", backend="hf", repo="local:nowhere")
+    add_model(tmp_path, "nan", options={"noise": float("nan")})
+    for model, code in (("gone", 5), ("nan", 8)):
+        command = ("--benchmark", tiny_benchmark, "--results", tmp_path / "r.duckdb")
+        refused(code, "evaluate", model, *command, registry=tmp_path, alone=True)
+
+
+def test_the_code_of_the_quality_gate(tiny_benchmark: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(tiny_benchmark, tmp_path / "b"))
+    clusters = pd.read_parquet(folder / "clusters.parquet")
+    pd.concat([clusters, clusters[:1]]).to_parquet(folder / "clusters.parquet", index=False)
+    line = refused(6, "build", "--stage", "check", "--out", folder, alone=True)
+    assert "cluster-id-unique" in line
+
+
+def test_the_help() -> None:
+    done = sdgbias("--help", alone=True)
+    assert done.returncode == 0 and "Usage: " in done.stdout
+    assert sdgbias("--help").stdout == done.stdout

@@ -1,0 +1,269 @@
+"""A whole run through an endpoint that gives text only, as closed models do: what it says is read,
+and everything that needs log-probabilities is left out rather than published as 0."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from sdgbias import store
+from sdgbias.engines import load
+from sdgbias.errors import ModelError
+from sdgbias.raw.images.shards import image_id
+from sdgbias.report.build import write_report
+from sdgbias.scoring.evaluate import evaluate
+from sdgbias.suites.suite import EvalSettings
+from sdgbias.types import DIGITS, ModelSpec, Prompt
+
+ROOT = Path(__file__).resolve().parents[2]
+PLANTED = ModelSpec("planted", "Planted", "planted", "planted", "planted-1", "enabled")
+SETTINGS = EvalSettings(draws=50, passes=())
+#: What the endpoint says around a letter, by the first digit of the prompt's digest.
+SAYS = {
+    "0": "I'm sorry, but I can't assist with that.",
+    "1": "That depends on many things.",
+    "2": "Looking at the satellite image, the roofs and the",
+}
+
+
+class Endpoint:
+    """Chat completions of the planted model in sentences; counts requests, and those that ask for
+    log-probabilities. ``gives``: also send them."""
+
+    def __init__(self) -> None:
+        self.model = load(PLANTED, ROOT)
+        self.asked = self.scored = 0
+        self.gives = False
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, *_: object) -> None:
+                return None
+
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                outer.asked += 1
+                outer.scored += bool(body.get("logprobs"))
+                content = json.dumps(outer.answer(body)).encode()
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+        self.httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.httpd.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self.httpd.server_port}/v1"
+        threading.Thread(
+            target=self.httpd.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+        ).start()
+
+    def answer(self, body: dict[str, Any]) -> dict[str, Any]:
+        *pictures, words = body["messages"][0]["content"]
+        images = tuple(
+            base64.b64decode(part["image_url"]["url"].partition(",")[2]) for part in pictures
+        )
+        text = words["text"]
+        candidates = next(
+            (c for c in ("ABC", "AB") if f"VALID OPTIONS: {', '.join(c)}" in text), DIGITS
+        )
+        prompt = Prompt(text, candidates, images, image_id(images) if images else "")
+        said = self.model.generate([prompt], [""], body["max_tokens"]).texts[0][0]
+        cut = False
+        if candidates != DIGITS:
+            first = prompt.image_id[:1]
+            said = SAYS.get(first, f"The answer is {said[0]}.")
+            cut = first == "2"
+        choice = {
+            "message": {"role": "assistant", "content": said},
+            "finish_reason": "length" if cut else "stop",
+        }
+        usage = {"prompt_tokens": 10, "completion_tokens": 4}
+        return {"model": "closed", "choices": [choice], "usage": usage}
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[Endpoint]:
+    server = Endpoint()
+    yield server
+    server.httpd.shutdown()
+    server.httpd.server_close()
+
+
+def spec(endpoint: Endpoint, name: str, **options: object) -> ModelSpec:
+    return ModelSpec(
+        name,
+        "Closed",
+        "api",
+        "closed",
+        "2026-01-01",
+        "enabled",
+        batch_size=16,
+        options={
+            "base_url": endpoint.url,
+            "api_key_env": "TEXT_ONLY_KEY",
+            "retries": 1,
+            **options,
+        },
+    )
+
+
+@pytest.fixture(scope="module")
+def run(
+    endpoint: Endpoint, small_benchmark: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Path, str, int]]:
+    """(results file, run id, requests) of the entry as shipped, which expects log-probabilities."""
+    results = tmp_path_factory.mktemp("text-only") / "r.duckdb"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TEXT_ONLY_KEY", "not-a-real-key")
+        outcome = evaluate(spec(endpoint, "closed"), ROOT, small_benchmark, results, SETTINGS)
+        assert outcome.failed == 0 and outcome.planned == outcome.scored
+        yield results, outcome.run_id, endpoint.asked
+
+
+def metric(results: Path, run_id: str, **where: str) -> pd.Series:
+    cell = {"pillar": "all", "indicator": "all"} | where
+    sql = "SELECT value, n, ci_low, ci_high FROM metrics WHERE run_id = ?" + "".join(
+        f" AND {name} = ?" for name in cell
+    )
+    found = store.query(results, sql, [run_id, *cell.values()])
+    assert len(found) == 1, (where, len(found))
+    return found.iloc[0]
+
+
+def test_what_it_says_is_measured_with_an_interval(
+    run: tuple[Path, str, int], small_benchmark: Path
+) -> None:
+    results, run_id, _ = run
+    model, prompts = load(PLANTED, ROOT), pd.read_parquet(small_benchmark / "prompts.parquet")
+    items = pd.read_parquet(small_benchmark / "items_mcq.parquet").set_index("item_id")
+    asked = prompts[(prompts["task"] == "mcq") & (prompts["test"] == "T3")]
+    test = asked[asked["item_id"].map(items["split"]) == "test"]
+    right = []
+    for row in test.itertuples():
+        readable = row.image_id[:1] not in SAYS
+        prompt = Prompt(row.text, row.candidates, (b"",), row.image_id)
+        letter = model.generate([prompt], [""], 16).texts[0][0][0]
+        right.append(readable and letter == items.loc[row.item_id, "answer"])
+    accuracy = metric(results, run_id, test="T3", method="full_generated", metric="accuracy")
+    assert accuracy["n"] == len(test) and accuracy["value"] == pytest.approx(
+        sum(right) / len(right)
+    )
+    assert accuracy["ci_low"] < accuracy["value"] < accuracy["ci_high"]
+    for name, first in (("refusal_rate", "0"), ("unparsed_rate", "1"), ("truncated_rate", "2")):
+        rate = metric(results, run_id, test="T3", method="full_generated", metric=name)
+        assert rate["value"] == pytest.approx((test["image_id"].str[0] == first).mean()), name
+    everywhere = metric(results, run_id, test="all", method="full_generated", metric="accuracy")
+    assert everywhere["n"] == 5 * len(test)
+    for task, test_name, method, name in (
+        ("regression", "T2", "full", "mae"),
+        ("regression", "T5", "full", "interval_accuracy"),
+    ):
+        found = metric(results, run_id, task=task, test=test_name, method=method, metric=name)
+        assert found["n"] > 0 and found["ci_low"] <= found["value"] <= found["ci_high"]
+
+
+def test_nothing_that_needs_scores_is_published(run: tuple[Path, str, int]) -> None:
+    results, run_id, _ = run
+    methods = store.query(
+        results, "SELECT DISTINCT task, method FROM metrics WHERE run_id = ? ORDER BY ALL", [run_id]
+    )
+    assert list(methods.itertuples(index=False, name=None)) == [
+        ("mcq", "full_generated"),
+        ("mcq", "img_q_generated"),  # Full at T5 is IMG+Q: the same prompt
+        ("regression", "full"),
+        ("regression", "img_q"),
+    ]
+    config = store.query(results, "SELECT config FROM runs WHERE run_id = ?", [run_id])
+    assert json.loads(config["config"].iloc[0])["gives_scores"] is False
+    assert store.query(results, "SELECT * FROM cade_params WHERE run_id = ?", [run_id]).empty
+
+
+def test_the_report_shows_its_number_and_says_why_there_is_no_other(
+    run: tuple[Path, str, int], tmp_path: Path
+) -> None:
+    results, _, _ = run
+    write_report(results, tmp_path / "report")
+    page = (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
+    assert "needs log-probabilities" in page and "Full, generated" in page
+    everywhere = metric(results, run[1], test="all", method="full_generated", metric="accuracy")
+    assert f"{100 * everywhere['value']:.1f}" in page
+
+
+def test_it_is_asked_for_scores_once_and_nothing_twice(
+    run: tuple[Path, str, int], endpoint: Endpoint, small_benchmark: Path
+) -> None:
+    results, run_id, requests = run
+    assert endpoint.scored <= 16, "one batch shows that there are none"
+    again = evaluate(spec(endpoint, "closed"), ROOT, small_benchmark, results, SETTINGS)
+    assert again.run_id == run_id and not again.published and endpoint.asked == requests
+
+
+def test_an_entry_may_say_so_beforehand(
+    run: tuple[Path, str, int], endpoint: Endpoint, small_benchmark: Path
+) -> None:
+    results, run_id, _ = run
+    before = endpoint.scored
+    outcome = evaluate(
+        spec(endpoint, "declared", top_logprobs=0), ROOT, small_benchmark, results, SETTINGS
+    )
+    assert endpoint.scored == before, "no request asks for log-probabilities"
+    sql = (
+        "SELECT task, test, method, pillar, indicator, metric, value, n FROM metrics"
+        " WHERE run_id = ? ORDER BY ALL"
+    )
+    one, two = (store.query(results, sql, [r]) for r in (run_id, outcome.run_id))
+    pd.testing.assert_frame_equal(one, two)
+
+
+def test_an_endpoint_that_gave_scores_before_is_an_error(
+    endpoint: Endpoint,
+    small_benchmark: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A cache with scores: their sudden absence is no reason to publish less than yesterday."""
+    from sdgbias.scoring.cache import ScoreCache
+    from sdgbias.scoring.plan import make_plan
+    from sdgbias.suites import sdg
+
+    monkeypatch.setenv("TEXT_ONLY_KEY", "not-a-real-key")
+    model = spec(endpoint, "closed")
+    engine = load(model, ROOT)
+    plan = make_plan(sdg.load_prompts(small_benchmark), engine.fingerprint)
+    row = plan.distinct.iloc[-1]
+    cache = ScoreCache(tmp_path, "closed", engine.fingerprint)
+    known = {"key": [row["key"]], "candidates": [row["candidates"]], "logits": [[0.0, -1.0, -2.0]]}
+    cache.append(
+        "scores",
+        pd.DataFrame({**known, "mass": 1.0, "minus_logit": 0.0, "top_token": "A", "n_tokens": 1})
+        .assign(upper=None)
+        .astype({"mass": "float32", "minus_logit": "float32", "n_tokens": "int32"}),
+    )
+    engine.close()
+    with pytest.raises(ModelError, match=r"set options\.top_logprobs to 0"):
+        evaluate(model, ROOT, small_benchmark, tmp_path / "r.duckdb", SETTINGS)
+
+
+def test_the_longest_answer_is_part_of_the_run(endpoint: Endpoint, small_benchmark: Path) -> None:
+    from sdgbias import suites
+    from sdgbias.scoring.evaluate import identify
+
+    card, suite = suites.benchmark_card(small_benchmark), suites.of(small_benchmark)
+    one = spec(endpoint, "closed")
+
+    def run_id(**limits: int) -> str:
+        return identify(replace(one, max_new_tokens=limits), card, "f", suite, SETTINGS)
+
+    assert run_id() == run_id(mcq=16, regression=8) == run_id(people=64)
+    assert len({run_id(), run_id(mcq=32), run_id(regression=9)}) == 3

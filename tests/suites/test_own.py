@@ -1,0 +1,48 @@
+"""Metrics of a suite of custom questions, from rows written by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from sdgbias.suites import own
+from sdgbias.suites.suite import StoredScores
+
+N = 40
+
+
+def test_image_free_answers_count_prompts_and_say_where_these_are_too_few() -> None:
+    """Forty pictures, one question: without the picture it is one prompt."""
+    items = pd.DataFrame(
+        {
+            "item_id": range(N),
+            "cluster_id": [f"c{i}" for i in range(N)],
+            "answer": ["A", "B"] * (N // 2),
+            "groups": ['{"colour": "red"}', '{"colour": "blue"}'] * (N // 2),
+        }
+    )
+    both = [(view, i) for view in ("full", "q_only") for i in range(N)]
+    cells = pd.DataFrame(
+        {
+            "item_id": [i for _, i in both],
+            "view": [view for view, _ in both],
+            "key": [f"{i}" if view == "full" else "one" for view, i in both],
+        }
+    )
+    scores = pd.DataFrame({"key": [*map(str, range(N)), "one"], "logits": [[1.0, 0.0]] * (N + 1)})
+    answers = cells.rename(columns={"view": "method"}).drop(columns="key")
+    answers = answers.assign(task="mcq", test="T5", split="test", pred="A")
+    answers["correct"] = answers["item_id"] % 2 == 0
+    rows = own.metric_rows(items, answers, StoredScores(cells, scores, pd.DataFrame()))
+    rows = rows[rows["test"] == "all"].set_index(["method", "pillar", "metric"])
+    for pillar, metric in (
+        ("all", "share_A"),
+        ("all", "tie_rate"),
+        ("colour=red", "accuracy"),
+        ("colour:max-min", "disparity"),
+    ):
+        full, alone = rows.loc["full", pillar, metric], rows.loc["q_only", pillar, metric]
+        assert full["clusters"] >= N // 2 and full["note"] == ""
+        assert np.isfinite([full["ci_low"], full["ci_high"]]).all()
+        assert alone["value"] == full["value"] and alone["clusters"] == 1
+        assert np.isnan(alone["ci_low"]) and alone["note"] == "1 clusters: too few for an interval"

@@ -1,0 +1,47 @@
+"""The families of language models that register-model proposes vLLM for, against transformers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sdgbias.registry.propose import LANGUAGE_SERVED_BY_VLLM
+from sdgbias.types import DIGITS, IMAGE_FREE, ModelSpec, Prompt
+from tests.builders import language_models
+from tests.vllm.conftest import has_vllm
+
+PROMPTS = [
+    Prompt("How high?\nContext: asset=1.5\nOptions: A. low; B. mid; C. high", "ABC"),
+    Prompt("How high?\nOptions: A. low; B. mid; C. high", "ABC"),
+    Prompt("How many years?", DIGITS),
+]
+
+
+@pytest.mark.parametrize("family", LANGUAGE_SERVED_BY_VLLM)
+def test_scores_equal_those_of_transformers(family: str, tmp_path: Path) -> None:
+    if not has_vllm():
+        pytest.skip("vLLM has an environment of its own: make vllm")
+    from sdgbias.engines.hf.engine import HuggingFace
+    from sdgbias.engines.vllm import VLLM
+
+    folder = language_models.write(tmp_path / family, family)
+    spec = ModelSpec(
+        "m",
+        "M",
+        "vllm",
+        f"path:{folder}",
+        "local",
+        "enabled",
+        notes="here",
+        options={"max_model_len": 512, "kv_cache_gib": 0.25},
+        views=IMAGE_FREE,
+    )
+    ours, theirs = (
+        engine(spec, tmp_path).candidate_scores(PROMPTS) for engine in (VLLM, HuggingFace)
+    )
+    for one, two, prompt in zip(ours.logits, theirs.logits, PROMPTS, strict=True):
+        n = len(prompt.candidates)
+        difference = (one[:n] - one[:n].mean()) - (two[:n] - two[:n].mean())
+        assert np.abs(difference).max() <= 1e-3
