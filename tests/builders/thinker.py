@@ -2,7 +2,8 @@
 
 Its layers add nothing to the embedding of the last token, and its head maps that token to the next:
 after the template's "ASSISTANT:" it writes <think>, after a closed, empty block of thoughts it
-writes a letter or a digit, each of the thirteen alike. The template is Qwen3's: `enable_thinking: false` closes the block.
+writes a letter or a digit, each of the thirteen alike. The template is Qwen3's:
+`enable_thinking: false` closes the block.
 """
 
 from __future__ import annotations
