@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from sdgbias import store
 from sdgbias.analysis.analyse import analyse
-from sdgbias.analysis.rows import Settings
+from sdgbias.analysis.rows import AnalysisSettings
 from sdgbias.benchmark import quality
 from sdgbias.benchmark.own_build import build_own
 from sdgbias.cli import app as cli
@@ -76,7 +76,7 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     spec = entries.load(at, "leaning")
     settings = EvalSettings(draws=50)
     evaluate(spec, at, at / "b", at / "r.duckdb", settings)
-    analyse(at / "r.duckdb", settings=Settings(draws=50, bootstrap=200))
+    analyse(at / "r.duckdb", settings=AnalysisSettings(draws=50, bootstrap=200))
     return at
 
 
