@@ -263,7 +263,7 @@ def _blank(job: Job, began: datetime, number: int) -> JobOutcome:
 
 
 def _classified(
-    job: Job, ended: process.Ended, told: dict[str, Any], blank: JobOutcome
+    job: Job, ended: process.ProcessEnd, told: dict[str, Any], blank: JobOutcome
 ) -> JobOutcome:
     """Classify an attempt: by its outcome file if there is one, then the timeout, the signal, the
     exit code and the last error in the log."""

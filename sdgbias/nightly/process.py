@@ -50,7 +50,7 @@ class Stopped(Exception):
 
 
 @dataclass(frozen=True)
-class Ended:
+class ProcessEnd:
     """How a process ended: exit code (negative: the signal), whether it timed out, its duration in
     seconds."""
 
@@ -65,7 +65,7 @@ def run(
     timeout_s: float,
     environment: Mapping[str, str] | None = None,
     without: Collection[str] = (),
-) -> Ended:
+) -> ProcessEnd:
     """Run a command to its end or to the timeout (0: none); its output is appended to ``log``. No
     process of its group survives it, and an sdgbias command ends when this process does.
     ``without``: environment variables that are not passed on. Raises Stopped if `stop_all` ended
@@ -109,7 +109,7 @@ def run(
                 _RUNNING.discard(child)
     if _STOPPING.is_set():
         raise Stopped
-    return Ended(child.returncode, timed_out, time.monotonic() - began)
+    return ProcessEnd(child.returncode, timed_out, time.monotonic() - began)
 
 
 def begin() -> None:

@@ -28,7 +28,7 @@ _THIRD = re.compile(r"; C\. [^\n]*(?=\n)")
 
 
 @dataclass(frozen=True)
-class Question:
+class ProbedQuestion:
     """One prompt of an admission: the question that it belongs to, in one view."""
 
     item: str
@@ -46,7 +46,7 @@ class Probes:
     origin: str
     strata: dict[str, int]
     seed: int = 0
-    questions: tuple[Question, ...] = ()
+    questions: tuple[ProbedQuestion, ...] = ()
 
     @property
     def digest(self) -> str:
@@ -144,7 +144,7 @@ def _probes(
     ]
     columns = (asked[name].tolist() for name in ("item", "view", "text", "candidates", "image_id"))
     whole = tuple(
-        Question(item, view, Prompt(text, candidates, images[shown] if shown else (), shown))
+        ProbedQuestion(item, view, Prompt(text, candidates, images[shown] if shown else (), shown))
         for item, view, text, candidates, shown in zip(*columns, strict=True)
     )
     strata = {name: names.count(name) for name in sorted(set(names))}

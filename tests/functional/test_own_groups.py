@@ -14,12 +14,12 @@ from typer.testing import CliRunner
 
 from sdgbias import store
 from sdgbias.analysis.analyse import analyse
-from sdgbias.analysis.rows import Settings
+from sdgbias.analysis.rows import AnalysisSettings
 from sdgbias.benchmark import quality
 from sdgbias.benchmark.own_build import build_own
 from sdgbias.cli import app as cli
 from sdgbias.nightly import regression
-from sdgbias.nightly.regression import policy, sdg
+from sdgbias.nightly.regression import measured_sdg, policy
 from sdgbias.nightly.regression.baseline import Target
 from sdgbias.nightly.regression.measured import paired
 from sdgbias.registry import entries
@@ -76,7 +76,7 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     spec = entries.load(at, "leaning")
     settings = EvalSettings(draws=50)
     evaluate(spec, at, at / "b", at / "r.duckdb", settings)
-    analyse(at / "r.duckdb", settings=Settings(draws=50, bootstrap=200))
+    analyse(at / "r.duckdb", settings=AnalysisSettings(draws=50, bootstrap=200))
     return at
 
 
@@ -213,7 +213,7 @@ def test_a_question_with_another_picture_is_another_question(walk: Path, tmp_pat
             "scores": tables["scores"].drop(columns="run_id"),
         },
     )
-    old, new = (sdg.load(results, name) for name in (_run(walk), "later"))
+    old, new = (measured_sdg.load(results, name) for name in (_run(walk), "later"))
     both = paired(old, new, "mcq", ["T5"], "accuracy", "full")
     split = items.set_index("source_id")["split"]
     assert both is not None and split["Q 4/ü"] == "test"

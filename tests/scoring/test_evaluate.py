@@ -6,11 +6,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-from sdgbias.raw.synthetic.people import write_people_sample
 
 from sdgbias import store
 from sdgbias.benchmark.people import build_people
 from sdgbias.errors import InfrastructureError
+from sdgbias.raw.synthetic.schematic_people import write_people_sample
 from sdgbias.scoring.evaluate import evaluate
 from sdgbias.types import ModelSpec
 

@@ -12,7 +12,7 @@ import pandas as pd
 from sdgbias import store, suites
 from sdgbias.methods.stats import Estimate
 from sdgbias.report import labels
-from sdgbias.report.pages import own
+from sdgbias.report.pages import own_suite
 from sdgbias.report.wandb import slugs
 
 #: The view of a suite's plots: the one with most evidence that the suite has.
@@ -35,7 +35,7 @@ def sections(results: Path, run_ids: Sequence[str]) -> list[tuple[str, str]]:
 
     made = []
     for suite, frame in _by_suite(_metrics(results, run_ids)):
-        title = own.facts(str(frame["config"].iloc[0])).get("title") or suite
+        title = own_suite.facts(str(frame["config"].iloc[0])).get("title") or suite
         rows = [
             (
                 r["model"],
