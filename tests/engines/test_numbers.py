@@ -168,14 +168,14 @@ def test_forced_starts_stay_on_the_numbers_that_the_model_writes(engine: Hugging
         return
     starts = ["", *DIGITS, "-7", "-"]
     prompts = PROMPTS[:2]
-    answers = engine.generate(prompts, starts, 3)
+    answers = engine.generate(prompts, starts, 3).texts
     for prompt, row in zip(prompts, answers, strict=True):
         assert row == [by_hand(engine, prompt, start, 3) for start in starts]
         assert all(text.startswith(start) for start, text in zip(starts, row, strict=True))
     several = [text for row in answers for text in row[1:11] if text[1:2].isdecimal()]
     assert several, "no start went on within its own token"
     with torch.inference_mode():
-        assert decoding.by_prefix(engine, prompts, starts, 3) == answers
+        assert decoding.by_prefix(engine, prompts, starts, 3).texts == answers
 
 
 def test_the_digit_of_the_free_answer_gives_the_free_answer(engine: HuggingFace) -> None:
@@ -188,9 +188,9 @@ def test_the_digit_of_the_free_answer_gives_the_free_answer(engine: HuggingFace)
         last = engine.model(**inputs, output_hidden_states=True).hidden_states[-1][0, -1]
         head.weight[ids] += 2 * last / last.norm()
         try:
-            free = engine.generate([PROMPTS[0]], [""], 3)[0][0]
+            free = engine.generate([PROMPTS[0]], [""], 3).texts[0][0]
             assert free[0] in DIGITS
-            assert engine.generate([PROMPTS[0]], [free[0]], 3)[0][0].startswith(free)
+            assert engine.generate([PROMPTS[0]], [free[0]], 3).texts[0][0].startswith(free)
         finally:
             head.weight.copy_(before)
 

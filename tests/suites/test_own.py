@@ -37,7 +37,6 @@ def test_image_free_answers_count_prompts_and_say_where_these_are_too_few() -> N
     rows = rows[rows["test"] == "all"].set_index(["method", "pillar", "metric"])
     for pillar, metric in (
         ("all", "share_A"),
-        ("all", "tie_rate"),
         ("colour=red", "accuracy"),
         ("colour:max-min", "disparity"),
     ):

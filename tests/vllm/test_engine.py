@@ -206,8 +206,8 @@ def test_a_forced_start_is_the_likeliest_number_that_begins_with_it(
     for backend in (engine, reference):
         monkeypatch.setattr(backend, "candidates", replace(backend.candidates, numbers=numbers))
     asked = [p for p in prompts if p.candidates != "ABC"][:6]
-    found = engine.generate(asked, ["7", "-7", "1"], 4)
-    assert found == reference.generate(asked, ["7", "-7", "1"], 4)
+    found = engine.generate(asked, ["7", "-7", "1"], 4).texts
+    assert found == reference.generate(asked, ["7", "-7", "1"], 4).texts
     assert any(text[0] in "12" for text, *_ in found)
 
 

@@ -116,9 +116,10 @@ def by_prefix(
                 begin = torch.tensor([[*engine.begin, *given]], device=engine.device)
                 inputs["decoder_input_ids"] = begin
             model, known = branching.generator(engine, inputs)
+            most = limit + (len(choices) if chosen else 0)
             ids = model.generate(
                 **known,
-                max_new_tokens=limit + (len(choices) if chosen else 0),
+                max_new_tokens=most,
                 do_sample=False,
                 logits_processor=[_Forced(choices)] if chosen else None,
             )
@@ -126,5 +127,5 @@ def by_prefix(
             new = ids[0, length:] if ids.shape[1] > length else ids[0]
             text = engine.tokenizer.decode(new, skip_special_tokens=True).strip()
             answers[i].append(text if chosen else start + text)
-            truncated[i].append(len(new) >= limit and int(new[-1]) not in ends)
+            truncated[i].append(len(new) >= most and int(new[-1]) not in ends)
     return Generated(answers, truncated)
