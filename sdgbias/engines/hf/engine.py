@@ -37,7 +37,7 @@ from sdgbias.engines.hf.tokens import find_candidates
 from sdgbias.errors import ModelError, OutOfMemory
 from sdgbias.types import DIGITS, LETTERS, OPTION_LETTERS, ModelSpec, Prompt, ScoreBatch
 
-_VERSION = "hf-2"
+_VERSION = "hf-3"
 
 
 class HuggingFace(Backend):
