@@ -420,14 +420,14 @@ def probe(
             " candidates",
             told,
         )
-    asked = admission.Admission(**told["admission"])
-    refused = admission.refusal(asked, spec, root, floor)
+    asked = admission.Admission(**told["admission"]) if "admission" in told else None
+    refused = admission.refusal(asked, spec, root, floor) if asked else ""
     if refused:
         return Verdict(False, refused, told)
     most = max(float(row["logp_max"]) for row in told["itself"])
     return Verdict(
         True,
         f"{len(found.prompts)} of {found.origin} agree alone, in batches and shuffled:"
-        f" log-probabilities to {most:.2g}; {asked.line()}",
+        f" log-probabilities to {most:.2g}{f'; {asked.line()}' if asked else ''}",
         told,
     )
