@@ -41,8 +41,7 @@ def show_prompt(
         )
     if view not in spec.views and view in VIEWS:
         raise UsageError(
-            f"{name}: --view {view} {NEEDS_PICTURES}; this model is asked:"
-            f" {', '.join(spec.views)}"
+            f"{name}: --view {view} {NEEDS_PICTURES}; this model is asked: {', '.join(spec.views)}"
         )
     chosen, prompt = _prompt(benchmark, item, test, view)
     typer.echo("\n".join([f"{name}, {chosen}", *lines(spec, root, prompt)]))
