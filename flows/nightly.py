@@ -70,7 +70,7 @@ def attempt(
 
 
 @task(task_run_name="{name}", cache_policy=NO_CACHE, persist_result=False)
-def step(name: str, settings: Settings, night: Night) -> State[ledger.Ended]:
+def step(name: str, settings: Settings, night: Night) -> State[ledger.StepResult]:
     """Run one of the closing commands of a night."""
     ended = steps.do(name, settings, night)
     return Completed(data=ended) if ended == steps.DONE else Failed(message=str(ended), data=ended)
@@ -102,13 +102,17 @@ def hands(settings: Settings, pools: bool, address: str) -> nights.Executor:
     artifacts."""
     bar: list[UUID | None] = []
 
-    def close(name: str, its: Settings, night: Night) -> ledger.Ended:
+    def close(name: str, its: Settings, night: Night) -> ledger.StepResult:
         made = step(name, its, night, return_state=True).result(raise_on_failure=False)
         # an error in the code around the step, or a task run that Prefect abandoned
-        return made if isinstance(made, ledger.Ended) else ledger.Ended(ledger.FAILED, str(made))
+        return (
+            made
+            if isinstance(made, ledger.StepResult)
+            else ledger.StepResult(ledger.FAILED, str(made))
+        )
 
     def seen(
-        event: str, night: Night, found: Sequence[JobOutcome], said: Mapping[str, ledger.Ended]
+        event: str, night: Night, found: Sequence[JobOutcome], said: Mapping[str, ledger.StepResult]
     ) -> None:
         if event == "planned":
             bar.append(pages.shown(pages.progress, night))

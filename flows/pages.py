@@ -19,7 +19,7 @@ from prefect.artifacts import (
 from sdgbias import store
 from sdgbias.errors import StoreError
 from sdgbias.nightly.attempt import JobOutcome
-from sdgbias.nightly.ledger import Ended
+from sdgbias.nightly.ledger import StepResult
 from sdgbias.nightly.plan import Night
 
 Shown = TypeVar("Shown")
@@ -114,7 +114,7 @@ def verdicts(results: Path, night: str) -> None:
     )
 
 
-def links(report: Path, results: Path, address: str, steps: Mapping[str, Ended]) -> None:
+def links(report: Path, results: Path, address: str, steps: Mapping[str, StepResult]) -> None:
     """Links to the report and to W&B. ``report``: its first page; ``address``: URL at which its
     folder is served, '' for file links. W&B: the project's page if WANDB_ENTITY is set, else the
     folder of the offline runs."""

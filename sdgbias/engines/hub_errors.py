@@ -7,6 +7,7 @@ causes.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +27,7 @@ from sdgbias.types import ModelSpec
 #: does not help.
 BROKEN = (TypeError, LookupError, AttributeError)
 #: Errors that transformers raises about files that it could read.
-_OF_FILES = (ValueError, ImportError, TypeError, KeyError, AttributeError)
+_OF_FILES = (ValueError, ImportError, TypeError, KeyError, AttributeError, RuntimeError)
 
 
 def translate(
@@ -36,7 +37,7 @@ def translate(
     processor of')."""
     line = (str(error).strip().splitlines() or [type(error).__name__])[0]
     told = f"{spec.name}: {what} {folder or spec.repo}: {line}"
-    never = _never(spec, folder, error)
+    never = _never(spec, folder, error) or _damaged(folder, error)
     if never:
         return ModelError(f"{spec.name}: {what} {folder or spec.repo}: {never}")
     if folder is not None or isinstance(error, BROKEN):
@@ -108,8 +109,45 @@ def _never(spec: ModelSpec, folder: Path | None, error: BaseException) -> str:
             "its processor needs torchvision, which is not installed here:"
             " pip install --constraint constraints.txt --no-deps torchvision"
         )
+    if package in ("num2words", "timm"):
+        return (
+            f"it needs the package {package}, of the extra families:"
+            ' pip install --constraint constraints.txt ".[families]"'
+        )
     if package and isinstance(error, ImportError):
         return f"it needs the package {package}: pip install {package}"
+    return ""
+
+
+def _damaged(folder: Path | None, error: BaseException) -> str:
+    """What is wrong with the files of a folder, with the next command; '' where they look whole."""
+    if folder is None:
+        return ""
+    again = "copy the folder again"
+    for path in sorted(folder.glob("*.json")):
+        try:
+            whole = isinstance(json.loads(path.read_text(encoding="utf-8")), dict)
+        except (OSError, ValueError):
+            whole = False
+        if not whole:
+            return f"{path.name} is no JSON object, cut off or edited; {again}"
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        shards = json.loads(index.read_text(encoding="utf-8")).get("weight_map", {}).values()
+        lost = sorted({str(name) for name in shards if not (folder / str(name)).is_file()})
+        if lost:
+            return f"{lost[0]} is missing ({len(lost)} of {len(set(shards))} shards); {again}"
+    text = " ".join(str(cause) for cause in _causes(error))
+    if "SafetensorError" in {type(cause).__name__ for cause in _causes(error)}:
+        return f"its safetensors are damaged or cut off ({str(error).splitlines()[0]}); {again}"
+    if "no file named" in text:
+        return "no model.safetensors in it; convert: model.save_pretrained(FOLDER)"
+    if "ignore_mismatched_sizes" in text or "size mismatch" in text:
+        return (
+            "its weights have other shapes than config.json says; copy both again, of one revision"
+        )
+    if "image processor" in text and not (folder / "preprocessor_config.json").is_file():
+        return f"no preprocessor_config.json in it; {again}"
     return ""
 
 

@@ -37,7 +37,7 @@ BREACH, FAILED = "breach", "failed"
 
 
 @dataclass(frozen=True)
-class Ended:
+class StepResult:
     """How a step ended. state: 'done', 'breach' (the regression check found one) or 'failed';
     message: the reason in one line, '' when done. Everything is decided by the state."""
 
@@ -147,7 +147,7 @@ def end(
     results: Path,
     night: Night,
     status: str,
-    steps: Mapping[str, Ended],
+    steps: Mapping[str, StepResult],
     now: datetime,
     outcomes: Sequence[JobOutcome] = (),
 ) -> str:
@@ -171,7 +171,7 @@ def end(
     return ""
 
 
-def so_far(results: Path, night: Night, found: Mapping[str, Ended]) -> str:
+def so_far(results: Path, night: Night, found: Mapping[str, StepResult]) -> str:
     """Record the progress of a running night's closing steps, for readers of the results file."""
     try:
         begun = json.loads((night.folder / BEGIN).read_text(encoding="utf-8"))
@@ -181,7 +181,7 @@ def so_far(results: Path, night: Night, found: Mapping[str, Ended]) -> str:
     return ""
 
 
-def _steps(found: Mapping[str, Ended]) -> dict[str, dict[str, str]]:
+def _steps(found: Mapping[str, StepResult]) -> dict[str, dict[str, str]]:
     """The columns of closing steps: sentences for readers, and states that decide."""
     return {
         "steps": {name: str(ended) for name, ended in found.items()},

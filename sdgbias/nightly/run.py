@@ -29,7 +29,7 @@ from sdgbias.errors import GateError, InfrastructureError, SdgbiasError
 from sdgbias.nightly import attempt, ledger, process, quarantine, schedule
 from sdgbias.nightly import steps as finish
 from sdgbias.nightly.attempt import FAILED, JobOutcome
-from sdgbias.nightly.ledger import Ended
+from sdgbias.nightly.ledger import StepResult
 from sdgbias.nightly.plan import Job, Night, Settings, check, name_of, tonight
 
 T = TypeVar("T")
@@ -44,7 +44,7 @@ class NightSummary:
     night: str
     status: str
     outcomes: tuple[JobOutcome, ...] = ()
-    steps: dict[str, Ended] | None = None
+    steps: dict[str, StepResult] | None = None
     seconds: float = 0.0
     report: str = ""
     unsaved: str = ""
@@ -69,7 +69,7 @@ class NightSummary:
 
 
 def _nobody(
-    event: str, night: Night, outcomes: Sequence[JobOutcome], steps: Mapping[str, Ended]
+    event: str, night: Night, outcomes: Sequence[JobOutcome], steps: Mapping[str, StepResult]
 ) -> None:
     return None
 
@@ -86,9 +86,9 @@ class Executor:
     """
 
     ask: Callable[[Job, Path, str | None], JobOutcome] = attempt.keep_trying_here
-    step: Callable[[str, Settings, Night], Ended] = finish.do
+    step: Callable[[str, Settings, Night], StepResult] = finish.do
     devices: Callable[[int, int], list[str | None]] = lambda jobs, models: attempt.devices(jobs)
-    seen: Callable[[str, Night, Sequence[JobOutcome], Mapping[str, Ended]], None] = _nobody
+    seen: Callable[[str, Night, Sequence[JobOutcome], Mapping[str, StepResult]], None] = _nobody
 
 
 def run(
@@ -114,7 +114,7 @@ def run(
             return NightSummary(name, "", note=f"night {name} is done already; nothing to do")
         night = tonight(settings, now())
         ledger.begin(settings, night, now())
-        said: dict[str, Ended] = {}
+        said: dict[str, StepResult] = {}
         try:
             process.begin()
             said[finish.CHECK] = hands.step(finish.CHECK, settings, night)
@@ -242,7 +242,7 @@ def _close(
     settings: Settings,
     night: Night,
     outcomes: Sequence[JobOutcome],
-    said: dict[str, Ended],
+    said: dict[str, StepResult],
     steps: Sequence[str],
     tell: Callable[[str], None],
     hands: Executor,
@@ -250,7 +250,7 @@ def _close(
     """Run the closing steps in order; each reads the results of the earlier ones from the results
     file."""
 
-    def one(name: str) -> tuple[Ended, float]:
+    def one(name: str) -> tuple[StepResult, float]:
         began = time.monotonic()
         came_to = (
             hands.step(name, settings, night)

@@ -11,7 +11,7 @@ from pathlib import Path
 from sdgbias.errors import GateError
 from sdgbias.nightly import ledger, process
 from sdgbias.nightly.attempt import CLI, PUBLISHED
-from sdgbias.nightly.ledger import BREACH, FAILED, Ended
+from sdgbias.nightly.ledger import BREACH, FAILED, StepResult
 from sdgbias.nightly.plan import WEBHOOK, Job, Night, Settings, webhooks
 from sdgbias.registry.entries import DEFAULT_SUITES
 
@@ -20,7 +20,7 @@ STEPS = ("analyse", "gate", "report", "wandb", "announce")
 #: output.
 PARALLEL_STEPS = ("report", "wandb")
 CHECK, SELFCHECK = "benchmark", "selfcheck"
-DONE = Ended("done")
+DONE = StepResult("done")
 #: Steps whose failure does not fail the night.
 OPTIONAL_STEPS = ("wandb", "announce")
 #: Timeouts of steps, in seconds.
@@ -51,12 +51,12 @@ def command(name: str, settings: Settings, night: str) -> list[str]:
     }[name]
 
 
-def do(name: str, settings: Settings, night: Night) -> Ended:
+def do(name: str, settings: Settings, night: Night) -> StepResult:
     """Run a closing step, or the check of the benchmarks before any model is scored."""
     return check_benchmark(settings, night) if name == CHECK else run_step(name, settings, night)
 
 
-def run_step(name: str, settings: Settings, night: Night) -> Ended:
+def run_step(name: str, settings: Settings, night: Night) -> StepResult:
     """Run one step. Its failures never raise."""
     checked = _checks(night).get(name)
     if checked is None:
@@ -73,17 +73,17 @@ def run_step(name: str, settings: Settings, night: Night) -> Ended:
             environment,
         )
     except OSError as error:
-        return Ended(FAILED, process.redact(f"{name} could not be started: {error}"))
+        return StepResult(FAILED, process.redact(f"{name} could not be started: {error}"))
     if ended.code == 0:
         return DONE
     if ended.timed_out:
-        return Ended(FAILED, f"not done within {TIMEOUTS.get(name, TIMEOUT):.0f} s; see {log}")
+        return StepResult(FAILED, f"not done within {TIMEOUTS.get(name, TIMEOUT):.0f} s; see {log}")
     breach = name == "gate" and ended.code == GateError.exit_code
     reason = process.last_error(log) or f"ended with exit code {ended.code}; see {log}"
-    return Ended(BREACH if breach else FAILED, reason)
+    return StepResult(BREACH if breach else FAILED, reason)
 
 
-def check_benchmark(settings: Settings, night: Night) -> Ended:
+def check_benchmark(settings: Settings, night: Night) -> StepResult:
     """Run the quality check of tonight's benchmarks; return DONE or the first fault. A benchmark
     that was already used in the last completed night is not checked again."""
     past = ledger.nights(settings.results, 50)

@@ -45,7 +45,7 @@ _PIPELINES = (
 #: question.
 SERVED_BY_VLLM = ("internvl", "llava", "llava_onevision", "qwen2_5_vl")
 #: The same of language models.
-LANGUAGE_SERVED_BY_VLLM = ("gemma", "gpt_neox", "llama", "qwen2")
+LANGUAGE_SERVED_BY_VLLM = ("gemma", "llama", "qwen2")
 NOT_SERVED_BY_VLLM = ("instructblip", "instructblipvideo")
 #: Families that were trained on one picture per prompt: the benchmark's composite layout.
 ONE_PICTURE = ("blip-2", "instructblip", "llava", "paligemma", "vipllava")

@@ -16,6 +16,7 @@ from sdgbias.report.data import DIRECTIONS, METHODS, ReportData
 from sdgbias.types import PILLARS
 
 NBSP, MINUS, DASH = "\u00a0", "\u2212", "\u2013"
+NO_INTERVAL = "no interval"
 #: Shares whose interval was clustered by place, as stored by versions before schema 7.
 EARLIER = "; measured before prompts were counted: evaluate again"
 
@@ -37,9 +38,12 @@ def percent(e: Estimate | None) -> str:
 def interval(
     e: Estimate | None, scale: float = 100.0, digits: int = 1, signed: bool = False
 ) -> str:
-    """'41.0-45.5' (en dash), or '-1.2 to +0.4' when signed; 'no interval' if there is none."""
+    """'41.0-45.5' (en dash), or '-1.2 to +0.4' when signed; 'no interval' if there is none, with
+    the number of clusters where that is too few."""
+    if e is not None and e.too_few and e.low != e.low:
+        return f"{NO_INTERVAL}: {e.clusters} cluster{'' if e.clusters == 1 else 's'}"
     if e is None or e.low != e.low or e.high != e.high:
-        return "no interval"
+        return NO_INTERVAL
     low, high = number(scale * e.low, digits, signed), number(scale * e.high, digits, signed)
     return f"{low} to {high}" if signed or e.low < 0 else f"{low}{DASH}{high}"
 
@@ -47,9 +51,7 @@ def interval(
 def aside(e: Estimate, signed: bool = False, scale: float = 100.0) -> str:
     """'(95 % CI 41.0-45.5, n = 1,200)'."""
     ci = interval(e, scale, signed=signed)
-    return (
-        f"({'no interval' if ci == 'no interval' else f'95{NBSP}% CI {ci}'}, n{NBSP}={NBSP}{e.n:,})"
-    )
+    return f"({ci if ci.startswith(NO_INTERVAL) else f'95{NBSP}% CI {ci}'}, n{NBSP}={NBSP}{e.n:,})"
 
 
 def sign_of(e: Estimate) -> int:

@@ -76,7 +76,11 @@ def test_a_folder_is_always_the_models_own_fault() -> None:
         ),
         (
             ImportError("Package `num2words` is required to run SmolVLM processor."),
-            "it needs the package num2words: pip install num2words",
+            'the extra families: pip install --constraint constraints.txt ".[families]"',
+        ),
+        (
+            ImportError("ParakeetFeatureExtractor requires the librosa library. But that was not"),
+            "it needs the package librosa: pip install librosa",
         ),
         (ValueError("Could not load any class"), "Could not load any class"),
     ],

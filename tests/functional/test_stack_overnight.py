@@ -58,6 +58,13 @@ def who_may_ask(port: int, origin: str) -> str | None:
         return None
 
 
+def parts(home: Path) -> dict[str, int]:
+    """Process ids of the parts of a stack, without the flow runs: on a slow machine the night has
+    begun before the second `up`."""
+    there = {name: processes.alive(home, name) for name in processes.names(home)}
+    return {name: process.pid for name, process in there.items() if process is not None}
+
+
 def kill(process: psutil.Process | None) -> None:
     assert process is not None
     os.kill(process.pid, signal.SIGKILL)
@@ -98,9 +105,9 @@ def test_a_stack_lives_through_what_happens_at_night(small_benchmark: Path, tmp_
             "schedule     ready",
         ):
             assert part in said
-        before = {p.pid for p in processes.marked(home)}
+        before = parts(home)
         ok(*command, registry=tmp_path)
-        assert {p.pid for p in processes.marked(home)} == before, "twice is once"
+        assert len(before) >= 3 and parts(home) == before, "twice is once"
         assert "sdgbias down" in refused(2, *command, "--jobs", 2, registry=tmp_path)
         assert "next night" in ok("status", "--home", home)
         assert who_may_ask(port, "https://elsewhere.example") is None, (

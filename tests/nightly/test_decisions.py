@@ -114,9 +114,9 @@ def test_the_sentence_of_a_step_decides_nothing(tmp_path: Path, text: str) -> No
     s = settings(tmp_path, "m")
     store.upsert(s.results, {"nights": pd.DataFrame([{"night": NIGHT, "status": "done"}])})
     steps = {
-        "gate": ledger.Ended("breach", text),
-        "report": ledger.Ended("done", text),
-        "wandb": ledger.Ended("failed", text),
+        "gate": ledger.StepResult("breach", text),
+        "report": ledger.StepResult("done", text),
+        "wandb": ledger.StepResult("failed", text),
     }
     row = {"night": NIGHT, "status": "done", **ledger._steps(steps)}
     store.upsert(s.results, {"nights": pd.DataFrame([row])})

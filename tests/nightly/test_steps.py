@@ -15,7 +15,7 @@ from sdgbias.nightly.attempt import JobOutcome
 from sdgbias.nightly.plan import Night, Settings
 from tests.builders.night_stubs import NIGHT, NOW, settings
 
-FULL = ledger.Ended("failed", "the folder is full")
+FULL = ledger.StepResult("failed", "the folder is full")
 
 
 @pytest.fixture(autouse=True)
@@ -29,14 +29,17 @@ def test_page_and_wandb_are_made_at_the_same_time_and_told_in_order(tmp_path: Pa
     seen: list[tuple[str, tuple[str, ...]]] = []
     lines: list[str] = []
 
-    def step(name: str, settings: Settings, night: Night) -> ledger.Ended:
+    def step(name: str, settings: Settings, night: Night) -> ledger.StepResult:
         began.append(name)
         if name in steps.PARALLEL_STEPS:
             both.wait()  # one after the other would wait here in vain
         return FULL if name == "wandb" else steps.DONE
 
     def look(
-        event: str, night: Night, outcomes: Sequence[JobOutcome], said: Mapping[str, ledger.Ended]
+        event: str,
+        night: Night,
+        outcomes: Sequence[JobOutcome],
+        said: Mapping[str, ledger.StepResult],
     ) -> None:
         seen.append((event, tuple(said)))
 
@@ -60,9 +63,9 @@ def test_what_is_told_last_knows_how_the_steps_before_it_ended(tmp_path: Path) -
     known: dict[str, object] = {}
     asked = settings(tmp_path)
 
-    def step(name: str, settings: Settings, night: Night) -> ledger.Ended:
+    def step(name: str, settings: Settings, night: Night) -> ledger.StepResult:
         known[name] = ledger.nights(settings.results)["steps"].iloc[0]
-        return ledger.Ended("failed", "no room") if name == "wandb" else steps.DONE
+        return ledger.StepResult("failed", "no room") if name == "wandb" else steps.DONE
 
     nights.run(asked, lambda: NOW, lambda text: None, nights.Executor(step=step))
     assert '"wandb": "no room"' in str(known["announce"]) and '"report": "done"' in str(
@@ -74,7 +77,7 @@ def test_what_is_told_last_knows_how_the_steps_before_it_ended(tmp_path: Path) -
 def test_a_night_that_is_ended_in_its_closing_steps_ends_both(tmp_path: Path) -> None:
     ended: list[str] = []
 
-    def step(name: str, settings: Settings, night: Night) -> ledger.Ended:
+    def step(name: str, settings: Settings, night: Night) -> ledger.StepResult:
         if name == "wandb":
             raise KeyboardInterrupt
         if name == "report":
@@ -101,7 +104,7 @@ def test_without_an_address_nobody_is_told(
     asked = replace(settings(tmp_path), webhook_env="TEAM_HOOK")
     began: list[str] = []
 
-    def step(name: str, settings: Settings, night: Night) -> ledger.Ended:
+    def step(name: str, settings: Settings, night: Night) -> ledger.StepResult:
         began.append(name)
         return steps.DONE
 

@@ -214,7 +214,7 @@ DRIVER = """
 import sys, time
 from pathlib import Path
 import pandas as pd
-from sdgbias.raw.images import build as imagestore
+from sdgbias.raw.images import image_store as imagestore
 
 def stop(done, total):  # once something is finished: the test never comes too late
     if list((out / "images" / ".next").glob("[A-Z]*.parquet")):

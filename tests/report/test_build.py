@@ -181,6 +181,9 @@ def test_numbers_as_text() -> None:
     assert words.interval(Estimate(0.5, 9, 0.25, 0.75)) == "25.0–75.0"
     assert words.interval(Estimate(0.0, 9, -0.01, 0.02), signed=True) == "−1.0 to +2.0"
     assert words.interval(Estimate(0.5, 1, float("nan"), float("nan"))) == "no interval"
+    few = Estimate(0.5, 40, float("nan"), float("nan"), 3)
+    assert words.interval(few) == "no interval: 3 clusters"
+    assert words.aside(few).startswith("(no interval: 3 clusters, n")
 
 
 def test_headline_sentences(results: Path) -> None:

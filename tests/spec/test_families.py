@@ -14,13 +14,19 @@ from tests.builders.bare_model import Bare, four_views, largest_difference
 
 QUICK = ("llava", "qwen2_5_vl", "internvl", "lfm2_vl")
 MORE = (
+    "blip-2",
     "cohere2_vision",
     "exaone4_5",
+    "florence2",
     "git",
     "hyperclovax_vision_v2",
+    "idefics",
     "idefics2",
+    "kosmos-2",
     "llava_next",
     "llava_onevision",
+    "minicpmv4_6",
+    "mllama",
     "qwen2_vl",
     "qwen3_vl",
 )
@@ -44,12 +50,19 @@ def test_scores_and_numbers_equal_those_of_the_bare_model(name: str, tmp_path: P
 def test_the_page_counts_what_its_rows_say() -> None:
     from bench import families as bench
 
-    row = {"difference": 1e-6, "answers": True, "shares": True, "tokens": 576, "why": ""}
+    row = {
+        "difference": 1e-6,
+        "answers": True,
+        "shares": True,
+        "tokens": 576,
+        "why": "",
+        "seconds": 1.6,
+    }
     good = {**row, "name": "llava", "built": True, "loads": True, "scores": True}
     bad = {**good, "name": "a", "scores": False, "shares": None, "tokens": None, "why": "x | y"}
     lines = bench.page([good, bad]).splitlines()
     assert "2 were tried, 2 load and 1 score as the bare model does." in lines[2]
     assert lines[-2:] == [
-        "| `a` | yes | no |  | ? |  | x \\| y |",
-        "| `llava` | yes | yes | yes | yes | 576 |  |",
+        "| `a` | yes | no |  | ? |  | 2 | x \\| y |",
+        "| `llava` | yes | yes | yes | yes | 576 | 2 |  |",
     ]

@@ -11,7 +11,7 @@ from transformers import AutoImageProcessor, AutoProcessor
 from sdgbias.engines.fingerprint import local_folder
 from sdgbias.engines.hf.text_only import processor_of
 from sdgbias.engines.hub_errors import translate
-from sdgbias.errors import RegistryError
+from sdgbias.errors import RegistryError, SdgbiasError
 from sdgbias.types import ModelSpec
 
 
@@ -36,7 +36,9 @@ def load_processor(spec: ModelSpec, root: Path) -> Any:
                 source, backend="pil", **where, **options
             )
             _check(spec, processor.image_processor, options)
-    except (OSError, ValueError, ImportError, TypeError, KeyError, AttributeError) as error:
+    except SdgbiasError:
+        raise
+    except Exception as error:  # faulty files raise nearly anything inside transformers
         raise translate(spec, folder, "can't load the processor of", error) from None
     return processor
 

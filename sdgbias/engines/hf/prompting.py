@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from jinja2 import TemplateError
 from PIL import Image
 
 from sdgbias.engines.hf.shared_prefix import OF_TEXT
@@ -73,6 +74,13 @@ def check_template(processor: Any, template: Template, name: str) -> None:
     where = f"registry/models/{name}.yaml: template"
     if not text and (template.arguments or template.system):
         raise RegistryError(f"{where}: this model has no chat template; valid: answer_prefix alone")
+    try:
+        probe_hash(processor, template)
+    except TemplateError as error:
+        raise ModelError(
+            f"{name}: its chat template can't be rendered ({str(error).splitlines()[0]}); repair"
+            " chat_template.jinja, or set another system prompt or argument: options: template"
+        ) from None
     for argument in template.arguments:
         if argument not in str(text):
             raise RegistryError(

@@ -107,11 +107,13 @@ def shaped(
     """Rows of the store (value, n, ci_low, ci_high) -> value, low, high times ``scale``, said, ci,
     n. Rows without a value are dropped."""
     frame = frame[frame["value"].notna()].copy()
+    if "clusters" not in frame:
+        frame["clusters"] = 0
     found = [
-        Estimate(float(v), 0 if pd.isna(n) else int(n), float(a), float(b))
-        for v, n, a, b in frame[["value", "n", "ci_low", "ci_high"]].itertuples(
-            index=False, name=None
-        )
+        Estimate(float(v), 0 if pd.isna(n) else int(n), float(a), float(b), int(c))
+        for v, n, a, b, c in frame[["value", "n", "ci_low", "ci_high", "clusters"]]
+        .fillna({"clusters": 0})
+        .itertuples(index=False, name=None)
     ]
     frame["said"] = [labels.number(scale * e.value, digits, signed) for e in found]
     frame["ci"] = [labels.interval(e, scale, digits, signed) for e in found]
