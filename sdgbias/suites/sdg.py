@@ -7,7 +7,7 @@ every array the N rows are the items sorted by item_id and the K columns their c
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,14 +18,20 @@ import pandas as pd
 from sdgbias.benchmark.prompts import view_cells
 from sdgbias.errors import InputError
 from sdgbias.methods import metrics, stats
-from sdgbias.methods.answers import TRUNCATED, parse_number, read_letter, with_first_digit
 from sdgbias.methods.bounds import between, fill
 from sdgbias.methods.cade import Form, argmax_view, decide, streams
 from sdgbias.methods.protocol import constants
 from sdgbias.suites import sdg_censoring
 from sdgbias.suites.sdg_metrics import candidates, metric_rows, present_options
+from sdgbias.suites.sdg_numbers import (
+    digit_values,
+    free_values,
+    generated_letters,
+    spoken_texts,
+    truncated_keys,
+)
 from sdgbias.suites.suite import Abilities, EvalSettings, StoredScores
-from sdgbias.types import DIGITS, GENERATED, OPTION_LETTERS, SDG, TESTS, ContextTest, Task, View
+from sdgbias.types import GENERATED, OPTION_LETTERS, SDG, TESTS, ContextTest, Task, View
 
 if TYPE_CHECKING:
     from sdgbias.methods.search import SearchResult
@@ -202,84 +208,14 @@ def gold_index(items: pd.DataFrame) -> np.ndarray:
     )
 
 
-def _spoken(scored: StoredScores) -> dict[tuple[str, str], str]:
-    g = scored.generations
-    return dict(zip(zip(g["key"], g["start"], strict=True), g["text"], strict=True))
-
-
-def _truncated(scored: StoredScores) -> frozenset[str]:
-    """Keys of the prompts whose free answer the limit of tokens ended."""
-    g = scored.generations
-    return frozenset(g.loc[(g["start"] == "") & g["truncated"].astype(bool), "key"])
-
-
-def _free_values(
-    keys: np.ndarray, spoken: Mapping[tuple[str, str], str], cut: Collection[str] = ()
-) -> tuple[np.ndarray, np.ndarray]:
-    """(values (N,), how (N,)) of freely generated numbers; an answer without a number is 0.0
-    (reference) and counted."""
-    texts = [spoken.get((key, "")) if isinstance(key, str) else None for key in keys]
-    numbers = [None if t is None else parse_number(t) for t in texts]
-    values = [
-        np.nan if t is None else (0.0 if n is None else n)
-        for t, n in zip(texts, numbers, strict=True)
-    ]
-    how = [
-        "" if t is None else "number" if n is not None else TRUNCATED if key in cut else "unparsed"
-        for key, t, n in zip(keys, texts, numbers, strict=True)
-    ]
-    return np.array(values, dtype=float), np.array(how, dtype=object)
-
-
-def generated_letters(
-    keys: np.ndarray, valid: Sequence[str], scored: StoredScores
-) -> tuple[np.ndarray, np.ndarray]:
-    """(choice (N,), how (N,)) of generated multiple-choice answers; ``valid``: the letters of each
-    item's options. choice is -1 where the answer states no letter (how says why) or none was
-    generated (how is '')."""
-    spoken, cut = _spoken(scored), _truncated(scored)
-    choice = np.full(len(keys), -1, dtype=np.int64)
-    how = np.full(len(keys), "", dtype=object)
-    for i, (key, letters) in enumerate(zip(keys, valid, strict=True)):
-        text = spoken.get((key, "")) if isinstance(key, str) else None
-        if text is None:
-            continue
-        letter, how[i] = read_letter(text, letters, key in cut)
-        choice[i] = letters.index(letter) if letter else -1
-    return choice, how
-
-
-def digit_values(
-    keys: np.ndarray, spoken: Mapping[tuple[str, str], str], mode: str
-) -> tuple[np.ndarray, np.ndarray]:
-    """(values, unparsed), both (N, 10): the number that each first digit leads to. `continue` =
-    greedy decoding after the forced digit, `replace` = the free answer with its first digit
-    exchanged (the reference). Both keep the free answer's sign. Where the text contains no number
-    the value is 0.0 (the reference) and unparsed is True."""
-    values = np.full((len(keys), len(DIGITS)), np.nan)
-    unparsed = np.zeros(values.shape, dtype=bool)
-    for i, key in enumerate(keys):
-        free = spoken.get((key, ""))
-        if free is None:
-            continue
-        stated = parse_number(free)
-        sign = "-" if (stated or 0.0) < 0 else ""
-        for j, digit in enumerate(DIGITS):
-            text = spoken.get((key, sign + digit)) if mode == "continue" else None
-            number = parse_number(text) if text is not None else None
-            values[i, j] = with_first_digit(free, digit) if number is None else number
-            unparsed[i, j] = number is None and stated is None
-    return values, unparsed
-
-
 def decoded_numbers(items: pd.DataFrame, scored: StoredScores, mode: str) -> pd.DataFrame:
     """Regression: item_id, test, view, free, parsed, and by_digit (10 numbers, Full only) of every
     decoded answer."""
-    spoken, blocks = _spoken(scored), []
+    spoken, blocks = spoken_texts(scored), []
     for test in TESTS[Task.REGRESSION] if len(items) else ():
         for view in View:
             keys = view_logits(scored, items, Task.REGRESSION, test, view)[0]
-            free, how = _free_values(keys, spoken)
+            free, how = free_values(keys, spoken)
             block = pd.DataFrame(
                 {
                     "item_id": items["item_id"],
@@ -338,9 +274,9 @@ def run_test(
                 choice[view.value + GENERATED], how[view.value + GENERATED] = said, read
         payoff = (np.arange(present.shape[1]) == gold_index(items)[:, None]).astype(float)
     else:
-        spoken, cut = _spoken(scored), _truncated(scored)
+        spoken, cut = spoken_texts(scored), truncated_keys(scored)
         for view in View:
-            value[view.value], how[view.value] = _free_values(found[view][0], spoken, cut)
+            value[view.value], how[view.value] = free_values(found[view][0], spoken, cut)
         by_digit, no_number = digit_values(found[View.FULL][0], spoken, settings.mode)
         payoff = -np.abs(by_digit - items["answer"].to_numpy(dtype=float)[:, None])
     usable = s.valid.any(axis=1) & np.isfinite(payoff).all(axis=1)

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sdgbias.suites import sdg
+from sdgbias.suites import sdg, sdg_numbers
 from sdgbias.suites.suite import EvalSettings, StoredScores
 from sdgbias.types import TESTS, ContextTest, Task, View
 
@@ -322,7 +322,9 @@ def test_a_first_digit_goes_on_as_decoded_or_replaces_that_of_the_free_answer() 
     """The sign of the free answer is kept; a start that was not decoded is replaced."""
     spoken = {("a", ""): "-0.5", ("a", "-3"): "-3.25", ("a", "3"): "3.75", ("b", ""): "about 62"}
     keys = np.array(["a", "b", np.nan, "unscored"], dtype=object)
-    going_on, replaced = (sdg.digit_values(keys, spoken, m)[0] for m in ("continue", "replace"))
+    going_on, replaced = (
+        sdg_numbers.digit_values(keys, spoken, m)[0] for m in ("continue", "replace")
+    )
     assert (going_on[0, 3], going_on[0, 4]) == (-3.25, -4.5)
     assert (replaced[0, 3], replaced[0, 4]) == (-3.5, -4.5)
     assert going_on[1].tolist() == replaced[1].tolist() == [10.0 * d + 2 for d in range(10)]

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sdgbias.suites.sdg import digit_values
+from sdgbias.suites.sdg_numbers import digit_values
 from sdgbias.types import DIGITS
 
 SPOKEN = {

@@ -1,0 +1,81 @@
+"""What was decoded for suite sdg: numbers by first digit, free answers, letters."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+import numpy as np
+
+from sdgbias.methods.answers import TRUNCATED, parse_number, read_letter, with_first_digit
+from sdgbias.suites.suite import StoredScores
+from sdgbias.types import DIGITS
+
+
+def spoken_texts(scored: StoredScores) -> dict[tuple[str, str], str]:
+    g = scored.generations
+    return dict(zip(zip(g["key"], g["start"], strict=True), g["text"], strict=True))
+
+
+def truncated_keys(scored: StoredScores) -> frozenset[str]:
+    """Keys of the prompts whose free answer the limit of tokens ended."""
+    g = scored.generations
+    return frozenset(g.loc[(g["start"] == "") & g["truncated"].astype(bool), "key"])
+
+
+def free_values(
+    keys: np.ndarray, spoken: Mapping[tuple[str, str], str], cut: Collection[str] = ()
+) -> tuple[np.ndarray, np.ndarray]:
+    """(values (N,), how (N,)) of freely generated numbers; an answer without a number is 0.0
+    (reference) and counted."""
+    texts = [spoken.get((key, "")) if isinstance(key, str) else None for key in keys]
+    numbers = [None if t is None else parse_number(t) for t in texts]
+    values = [
+        np.nan if t is None else (0.0 if n is None else n)
+        for t, n in zip(texts, numbers, strict=True)
+    ]
+    how = [
+        "" if t is None else "number" if n is not None else TRUNCATED if key in cut else "unparsed"
+        for key, t, n in zip(keys, texts, numbers, strict=True)
+    ]
+    return np.array(values, dtype=float), np.array(how, dtype=object)
+
+
+def generated_letters(
+    keys: np.ndarray, valid: Sequence[str], scored: StoredScores
+) -> tuple[np.ndarray, np.ndarray]:
+    """(choice (N,), how (N,)) of generated multiple-choice answers; ``valid``: the letters of each
+    item's options. choice is -1 where the answer states no letter (how says why) or none was
+    generated (how is '')."""
+    spoken, cut = spoken_texts(scored), truncated_keys(scored)
+    choice = np.full(len(keys), -1, dtype=np.int64)
+    how = np.full(len(keys), "", dtype=object)
+    for i, (key, letters) in enumerate(zip(keys, valid, strict=True)):
+        text = spoken.get((key, "")) if isinstance(key, str) else None
+        if text is None:
+            continue
+        letter, how[i] = read_letter(text, letters, key in cut)
+        choice[i] = letters.index(letter) if letter else -1
+    return choice, how
+
+
+def digit_values(
+    keys: np.ndarray, spoken: Mapping[tuple[str, str], str], mode: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """(values, unparsed), both (N, 10): the number that each first digit leads to. `continue` =
+    greedy decoding after the forced digit, `replace` = the free answer with its first digit
+    exchanged (the reference). Both keep the free answer's sign. Where the text contains no number
+    the value is 0.0 (the reference) and unparsed is True."""
+    values = np.full((len(keys), len(DIGITS)), np.nan)
+    unparsed = np.zeros(values.shape, dtype=bool)
+    for i, key in enumerate(keys):
+        free = spoken.get((key, ""))
+        if free is None:
+            continue
+        stated = parse_number(free)
+        sign = "-" if (stated or 0.0) < 0 else ""
+        for j, digit in enumerate(DIGITS):
+            text = spoken.get((key, sign + digit)) if mode == "continue" else None
+            number = parse_number(text) if text is not None else None
+            values[i, j] = with_first_digit(free, digit) if number is None else number
+            unparsed[i, j] = number is None and stated is None
+    return values, unparsed
