@@ -228,8 +228,8 @@ class Scorer:
         """Free answers, and for Full prompts the answer after each forced digit (with the free
         answer's sign)."""
         answers: list[tuple[str, str, str, int, bool]] = []
-        for (forced, limit), part in rows.groupby(["forced", "limit"], sort=True):
-            limit = int(limit)
+        for (forced, _), part in rows.groupby(["forced", "limit"], sort=True):
+            limit = int(part["limit"].iloc[0])
             prompts = self.prompts(part)
             starts = ["", *DIGITS] if forced and self.forces_starts else [""]
             found = self.backend.generate(prompts, starts, limit)

@@ -131,8 +131,8 @@ def _parts(
 ) -> Iterator[tuple[tuple[str, str, str, str], pd.DataFrame]]:
     """((test, method, pillar, indicator), rows) of every group. Test 'all' pools T1..T5; a method
     that answers fewer tests than the others (full_generated at T1) has no such row."""
-    tests = table.groupby("method")["test"].transform("nunique") if len(table) else 0
-    complete = table[tests == table["test"].nunique()] if len(table) else table
+    tests = table.groupby("method")["test"].nunique()
+    complete = table[table["method"].isin(tests.index[tests == table["test"].nunique()])]
     for test, pool in [
         *((t.value, table[table["test"] == t.value]) for t in TESTS[task]),
         ("all", complete),
@@ -195,10 +195,9 @@ def metric_rows(
         test["method"] == "full", ["item_id", "test", "pred", "correct", "error", "value"]
     ]
     test = test.merge(full, on=["item_id", "test"], how="left", suffixes=("", "_full"))
-    generated = test.loc[
-        test["method"] == f"full{GENERATED}", ["item_id", "test", "correct"]
-    ].rename(columns={"correct": "correct_generated"})
-    test = test.merge(generated, on=["item_id", "test"], how="left")
+    said = test.loc[test["method"] == f"full{GENERATED}", ["item_id", "test", "correct"]]
+    said = said.rename(columns={"correct": "correct_generated"})
+    test = test.merge(said, on=["item_id", "test"], how="left")
     rows: list[tuple[object, ...]] = []
     for cell, part in _parts(test, task):
         found = list(_cell_metrics(part, task))
