@@ -87,7 +87,7 @@ def test_accuracy_and_gain_by_hand(table: pd.DataFrame) -> None:
 def test_controls_by_hand(table: pd.DataFrame) -> None:
     accuracy = {
         m: one(table, method=m, test="T1", metric="accuracy")["value"]
-        for m in ("always_a", "always_b", "always_c", "best_letter", "full_generated")
+        for m in ("always_a", "always_b", "always_c", "best_letter", "full_first_token")
     }
     # val gold: C, C, B, so the best letter is C; greedy decoding says A, B and "The", which is no
     # letter
@@ -97,7 +97,7 @@ def test_controls_by_hand(table: pd.DataFrame) -> None:
             "always_b": 2 / 3,
             "always_c": 0,
             "best_letter": 0,
-            "full_generated": 2 / 3,
+            "full_first_token": 2 / 3,
         }
     )
     expected = one(table, method="prior_sampling", test="T1", metric="expected_accuracy")["value"]
@@ -212,7 +212,7 @@ def test_numbers_by_hand() -> None:
     assert one(table, method="vdd", test="T2", metric="interval_accuracy")["value"] == 1.0
     lost = table[table["metric"] == "not_run"].set_index("method")["note"]
     assert lost["pride"] == lost["perm_avg"] == "not defined for digits"
-    assert {"always_a", "prior_sampling", "full_generated"}.isdisjoint(table["method"])
+    assert {"always_a", "prior_sampling", "full_first_token"}.isdisjoint(table["method"])
 
 
 # ----------------------------------------------------------------------

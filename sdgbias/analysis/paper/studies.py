@@ -23,7 +23,7 @@ CONTROLS = {
     "img_q": "IMG+Q",
     "mean_views": "mean of the four views",
     "full": "Full, best candidate",
-    "full_generated": "Full, generated answer",
+    "full_first_token": "Full, first generated token",
     "pmi": "PMI: log Full - log Q-only",
     "cade": "CADE",
 }

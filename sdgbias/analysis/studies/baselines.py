@@ -185,8 +185,8 @@ def _controls(cell: TaskCell, settings: AnalysisSettings) -> dict[str, MethodAns
         found["prior_sampling"] = MethodAnswer(
             choice, note, shares[np.arange(len(shares)), cell.gold]
         )
-    found["full_generated"] = MethodAnswer(
-        _generated(cell), "first token of greedy decoding; none of the letters is wrong"
+    found["full_first_token"] = MethodAnswer(
+        _first_token(cell), "first token of greedy decoding; none of the letters is wrong"
     )
     return found
 
@@ -203,7 +203,7 @@ def letter_shares(gold: Ints, present: Bools, group: Ints, fit: Bools) -> Floats
     return np.asarray(known / known.sum(axis=1, keepdims=True))
 
 
-def _generated(cell: TaskCell) -> Ints:
+def _first_token(cell: TaskCell) -> Ints:
     """(N,) first letter of greedy decoding, NO_CANDIDATE for anything else, -1 without a score."""
     asked = np.isfinite(cell.logits[View.FULL]).any(axis=1)
     tokens = pd.Series(cell.top_token[View.FULL], dtype=object)
