@@ -263,7 +263,7 @@ def _quarantine(made: list[Judgement]) -> None:
     """Models whose breach is of a rule with `then: quarantine` leave the nightly until a person
     enables them."""
     from sdgbias.analysis.nights import BREACH
-    from sdgbias.registry import entries
+    from sdgbias.registry import changes, entries
 
     for j in made:
         rules = sorted(
@@ -273,7 +273,7 @@ def _quarantine(made: list[Judgement]) -> None:
             continue
         reason = f"gate: {', '.join(rules)} in breach, run {j.target.run_id}"
         try:
-            entries.set_state(entries.find_root(), j.target.model, "quarantined", reason=reason)
+            changes.set_state(entries.find_root(), j.target.model, "quarantined", reason=reason)
         except RegistryError as error:
             typer.echo(f"{j.target.model}: not quarantined: {error}", err=True)
         else:

@@ -63,7 +63,7 @@ def list_models(
 ) -> None:
     """List the registered models (also without `list`). A broken file is reported and hides no
     other; exit code 4."""
-    from sdgbias.registry import entries
+    from sdgbias.registry import changes, entries
 
     if state:
         choice("--state", state, STATES)
@@ -72,7 +72,7 @@ def list_models(
     if as_json:
         rows = [
             {
-                **entries.to_dict(spec),
+                **changes.to_dict(spec),
                 "reason": spec.reason,
                 "until": spec.until,
                 "suites": entries.suites(spec),
@@ -119,10 +119,10 @@ def show_model(name: NameArgument, results: ResultsOption = DEFAULT_RESULTS) -> 
     """One model: its entry, the memory it needs, the last check of its engines, its last nights and
     runs."""
     from sdgbias.engines.agreement import read_verdict, verdict_path
-    from sdgbias.registry import entries, machine
+    from sdgbias.registry import changes, entries, machine
 
     spec = entries.load(entries.find_root(), name)
-    typer.echo(entries.to_yaml(spec))
+    typer.echo(changes.to_yaml(spec))
     weights = machine.weights_gib((spec.params_b or 0) * 1e9, spec.dtype)
     devices = spec.options.get("tensor_parallel_size", 1)
     shared = devices if isinstance(devices, int) else 1
@@ -187,11 +187,11 @@ def enable_model(
 ) -> None:
     """Evaluate a model in every night. Its probes must pass first; otherwise nothing changes."""
     from sdgbias.nightly.regression.policy import least_mass
-    from sdgbias.registry import entries
+    from sdgbias.registry import changes, entries
     from sdgbias.scoring import parity
 
     root = entries.find_root()
-    path, spec = entries.moved(root, name, ENABLED)
+    path, spec = changes.moved(root, name, ENABLED)
     if check:
         folder = benchmark or (
             DEFAULT_BENCHMARK if (DEFAULT_BENCHMARK / "benchmark.json").is_file() else None
@@ -207,7 +207,7 @@ def enable_model(
                 f"{name} is not enabled: {verdict.line}; fix that, or: sdgbias models enable"
                 f" {name} --no-check"
             )
-    entries.set_state(root, name, ENABLED)
+    changes.set_state(root, name, ENABLED)
     typer.echo(f"{path}: {name} is enabled. Next: sdgbias evaluate {name}")
 
 
@@ -263,14 +263,14 @@ def reopen_model(name: NameArgument, reason: ReasonOption = "reopened, not check
 
 
 def _move(name: str, state: str, reason: str, until: str = "", more: str = "") -> None:
-    from sdgbias.registry import entries
+    from sdgbias.registry import changes, entries
 
     if not reason.strip():
         raise UsageError(
             f"--reason is empty: give the reason in one line {name} becomes {state}, and what would"
             " change it"
         )
-    path = entries.set_state(entries.find_root(), name, state, reason=reason, until=until)
+    path = changes.set_state(entries.find_root(), name, state, reason=reason, until=until)
     typer.echo(f"{path}: {name} is {state}: {reason.strip()}{more}")
 
 

@@ -120,7 +120,7 @@ def register_model(
     repository (unless --trust-remote-code). HF_ENDPOINT names another hub.
     """
     from sdgbias.nightly.regression.policy import least_mass
-    from sdgbias.registry import entries, propose
+    from sdgbias.registry import changes, entries, propose
     from sdgbias.scoring import parity
 
     asked = tuple(part.strip() for part in suites.split(",") if part.strip())
@@ -141,7 +141,7 @@ def register_model(
     )
     found = propose.propose(repo, root, parity.here(root), wanted)
     spec = found.spec
-    entries.require_free(root, spec, overwrite)
+    changes.require_free(root, spec, overwrite)
     typer.echo("\n".join(found.verdicts))
     verdict = None
     if not enable:
@@ -167,7 +167,7 @@ def register_model(
         )
     typer.echo(
         f"probes    {said}\nstate    "
-        f" {spec.state}{f': {spec.reason}' if spec.reason else ''}\n\n{entries.to_yaml(spec)}"
+        f" {spec.state}{f': {spec.reason}' if spec.reason else ''}\n\n{changes.to_yaml(spec)}"
     )
     if dry_run:
         typer.echo("nothing written (--dry-run)")
@@ -179,7 +179,7 @@ def register_model(
     ):
         typer.echo("nothing written")
         return
-    path = entries.write(root, spec, overwrite=overwrite)
+    path = changes.write(root, spec, overwrite=overwrite)
     if verdict and verdict.told:
         parity.save(results.parent, dict(verdict.told))
     onward = f"sdgbias evaluate {spec.name}" if spec.enabled else f"sdgbias models show {spec.name}"

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from sdgbias import files
 from sdgbias.engines.fingerprint import FILES, LIBRARIES, installed
-from sdgbias.registry import entries
+from sdgbias.registry import changes, entries
 from sdgbias.suites.suite import EvalSettings, Suite
 from sdgbias.types import ModelSpec
 
@@ -54,7 +54,7 @@ def key(
     from sdgbias.scoring.evaluate import identify
 
     entry = {
-        name: value for name, value in entries.to_dict(spec).items() if name not in IGNORED_FIELDS
+        name: value for name, value in changes.to_dict(spec).items() if name not in IGNORED_FIELDS
     }
     outside = [
         json.dumps([entry, suite.name], sort_keys=True, default=str),

@@ -17,7 +17,7 @@ import yaml
 from sdgbias import files, suites
 from sdgbias.errors import InputError, RegistryError, StoreError, UsageError, one_of
 from sdgbias.nightly import identity, schedule
-from sdgbias.registry import entries
+from sdgbias.registry import changes, entries
 from sdgbias.suites import EvalSettings
 from sdgbias.suites.suite import Generation
 from sdgbias.types import NEEDS_PICTURES, QUARANTINED, ModelSpec
@@ -387,7 +387,7 @@ def _snapshot(folder: Path, specs: list[ModelSpec]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         for spec in specs:
             with files.replacing(folder / f"{spec.name}.yaml") as part:
-                part.write_text(entries.to_yaml(spec), encoding="utf-8")
+                part.write_text(changes.to_yaml(spec), encoding="utf-8")
     except OSError as error:
         raise StoreError(
             f"{folder}: can't be written ({error.strerror}); make room or give a writable folder"

@@ -14,7 +14,7 @@ from sdgbias.errors import RegistryError, StoreError
 from sdgbias.nightly import ledger, process
 from sdgbias.nightly.attempt import FAILED, PUBLISHED, UNCHANGED, JobOutcome
 from sdgbias.nightly.plan import Settings
-from sdgbias.registry import entries
+from sdgbias.registry import changes, entries
 from sdgbias.types import ENABLED, QUARANTINED
 
 #: Kinds of failure not caused by the model: the results file, the network, a token, the benchmark,
@@ -108,7 +108,7 @@ def from_verdicts(settings: Settings, night: str) -> dict[str, str]:
     for model, reason in found.items():
         with suppress(RegistryError):  # entry gone or broken meanwhile: it won't be scored anyway
             if entries.load(settings.root, model).state == ENABLED:
-                entries.set_state(settings.root, model, QUARANTINED, reason=process.redact(reason))
+                changes.set_state(settings.root, model, QUARANTINED, reason=process.redact(reason))
     return found
 
 
@@ -144,7 +144,7 @@ def _set(
     settings: Settings, outcome: JobOutcome, state: str, reason: str, end: date | None
 ) -> JobOutcome:
     try:
-        entries.set_state(settings.root, outcome.model, state, reason=reason, until=end or "")
+        changes.set_state(settings.root, outcome.model, state, reason=reason, until=end or "")
     except (RegistryError, OSError) as error:
         return _noted(outcome, f"not {state}: {error}")
     return replace(outcome, quarantined_until=end.isoformat() if end else "")

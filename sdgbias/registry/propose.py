@@ -17,6 +17,7 @@ from typing import Any
 
 from sdgbias.errors import HubUnreachable, RegistryError, UsageError, one_of
 from sdgbias.registry import hub, machine
+from sdgbias.registry.changes import to_dict
 from sdgbias.registry.entries import (
     BACKENDS,
     COMMIT,
@@ -25,7 +26,6 @@ from sdgbias.registry.entries import (
     VALID_REPOS,
     load_readable,
     parse,
-    to_dict,
 )
 from sdgbias.registry.machine import Machine
 from sdgbias.types import CANDIDATE, ENABLED, IMAGE_FREE, QUARANTINED, VIEWS, ModelSpec

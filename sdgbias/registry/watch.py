@@ -27,8 +27,8 @@ from sdgbias.errors import (
     RegistryError,
     one_of,
 )
+from sdgbias.registry import changes, hub, propose
 from sdgbias.registry import entries as registry
-from sdgbias.registry import hub, propose
 from sdgbias.types import CANDIDATE, ENABLED, QUARANTINED, RETIRED, ModelSpec
 
 NEW_COMMIT, NEW_REPOSITORY, GONE, SAME, REFUSED, TROUBLE = (
@@ -251,7 +251,7 @@ def _commits(
         state = CANDIDATE if spec.state == CANDIDATE else QUARANTINED
         is_new = spec.reason != gone[spec.name]
         if is_new and not dry_run:
-            registry.set_state(root, spec.name, state, reason=gone[spec.name])
+            changes.set_state(root, spec.name, state, reason=gone[spec.name])
         told = f"{gone[spec.name]}; {spec.name} is {'now' if is_new else 'still'} {state}"
         found.append(Finding(GONE, repo, spec.revision, spec.name, told, is_new and not dry_run))
     try:
@@ -319,7 +319,7 @@ def _register(root: Path, found: propose.Proposal, kind: str, why: str, dry_run:
     onward = found.obstacle or f"not checked yet: sdgbias models enable {found.spec.name}"
     spec = replace(found.spec, reason=f"{why}; {onward}")
     if not dry_run:
-        registry.write(root, spec)
+        changes.write(root, spec)
     return Finding(
         kind,
         spec.repo,

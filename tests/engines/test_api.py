@@ -25,7 +25,7 @@ import pytest
 from sdgbias.engines.api.engine import Api, first_token
 from sdgbias.engines.api.http import DOWN_AFTER, BudgetSpent, PromptRefused
 from sdgbias.errors import InfrastructureError, ModelError, RegistryError, StoreError
-from sdgbias.registry import entries
+from sdgbias.registry import changes, entries
 from sdgbias.types import ModelSpec, Prompt
 
 KEY = "unit-test-key-0123456789abcdef"
@@ -763,7 +763,7 @@ def test_the_registry_takes_every_option(server: Server) -> None:
         patience=60,
         body={"seed": 1},
     )
-    assert entries.parse(entries.to_dict(full), "closed.yaml").options == full.options
+    assert entries.parse(changes.to_dict(full), "closed.yaml").options == full.options
 
 
 def test_the_fingerprint_follows_what_changes_scores(

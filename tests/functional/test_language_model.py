@@ -22,7 +22,7 @@ from sdgbias.cli import app
 from sdgbias.errors import UsageError
 from sdgbias.nightly import plan
 from sdgbias.nightly.regression import judge
-from sdgbias.registry import entries
+from sdgbias.registry import changes
 from sdgbias.report import build as report
 from sdgbias.scoring.evaluate import evaluate
 from sdgbias.suites.suite import EvalSettings
@@ -49,7 +49,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("root")
     (folder / "registry" / "models").mkdir(parents=True)
     for spec in (PLANTED, SEEING):
-        entries.write(folder, spec)
+        changes.write(folder, spec)
     return folder
 
 

@@ -14,7 +14,7 @@ import torch
 
 from sdgbias import store
 from sdgbias.engines import load
-from sdgbias.registry import entries
+from sdgbias.registry import changes, entries
 from sdgbias.registry.propose import propose
 from sdgbias.scoring import parity
 from sdgbias.scoring.evaluate import evaluate
@@ -52,7 +52,7 @@ def test_a_real_language_model_from_its_file_to_its_signatures(
     (tmp_path / "registry" / "models").mkdir(parents=True)
     found = propose(str(folder), tmp_path, parity.here(tmp_path))
     assert (found.spec.family, found.spec.views, found.obstacle) == ("llama", IMAGE_FREE, "")
-    entries.write(tmp_path, found.spec)
+    changes.write(tmp_path, found.spec)
     spec = entries.load(tmp_path, found.spec.name)
     prompts = parity.probes(small_benchmark, 6, 0, spec.views).prompts
     got = load(spec, tmp_path).candidate_scores(prompts)

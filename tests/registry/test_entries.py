@@ -19,7 +19,7 @@ import yaml
 
 from sdgbias import files
 from sdgbias.errors import RegistryError
-from sdgbias.registry import entries
+from sdgbias.registry import changes, entries
 from sdgbias.types import IMAGE_FREE, STATES, VIEWS, ModelSpec
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -197,9 +197,9 @@ def test_two_views_are_written_and_all_four_are_not(root: Path) -> None:
     path = put(root, {**GOOD, "views": list(IMAGE_FREE)}, "m")
     spec = entries.read(path)
     assert spec.views == IMAGE_FREE and not spec.pictured
-    assert entries.parse(yaml.safe_load(entries.to_yaml(spec)), path) == spec
-    assert "views:\n- q_only\n- ctx_q\n" in entries.to_yaml(spec)
-    assert "views" not in entries.to_dict(replace(spec, views=VIEWS))
+    assert entries.parse(yaml.safe_load(changes.to_yaml(spec)), path) == spec
+    assert "views:\n- q_only\n- ctx_q\n" in changes.to_yaml(spec)
+    assert "views" not in changes.to_dict(replace(spec, views=VIEWS))
     schema = json.loads((REPOSITORY / "registry" / "model.schema.json").read_text(encoding="utf-8"))
     assert jsonschema.Draft202012Validator(schema).is_valid({**GOOD, "views": list(IMAGE_FREE)})
 
@@ -291,31 +291,31 @@ def test_find_root(
 
 def test_write_then_load_gives_the_same(root: Path) -> None:
     spec = ModelSpec(**{**GOOD, "options": {"a": 1}, "params_b": 2.0, "notes": "naïve: yes"})
-    path = entries.write(root, spec)
+    path = changes.write(root, spec)
     assert entries.load(root, "m") == spec
     text = path.read_text(encoding="utf-8")
     assert text.startswith("# yaml-language-server: $schema=../model.schema.json\n")
     assert [p.name for p in path.parent.iterdir()] == ["m.yaml"]  # nothing left behind
     with pytest.raises(RegistryError, match="exists already"):
-        entries.write(root, spec)
-    entries.write(root, replace(spec, title="New"), overwrite=True)
+        changes.write(root, spec)
+    changes.write(root, replace(spec, title="New"), overwrite=True)
     assert entries.load(root, "m").title == "New"
 
 
 def test_write_refuses_what_load_would_refuse(root: Path) -> None:
     with pytest.raises(RegistryError, match="40 hex"):
-        entries.write(root, ModelSpec(**{**GOOD, "revision": "main"}))
+        changes.write(root, ModelSpec(**{**GOOD, "revision": "main"}))
     put(root, GOOD, "m", ".yml")
     with pytest.raises(RegistryError, match="--name NAME"):
-        entries.write(root, ModelSpec(**GOOD))
+        changes.write(root, ModelSpec(**GOOD))
 
 
 def test_unpinned_entry_is_completed_without_overwrite(root: Path) -> None:
     put(root, {**GOOD, **OFF, "revision": "unpinned"})
-    entries.write(root, ModelSpec(**GOOD))
+    changes.write(root, ModelSpec(**GOOD))
     assert entries.load(root, "m").enabled
     with pytest.raises(RegistryError, match="exists already"):
-        entries.write(root, ModelSpec(**{**GOOD, "revision": COMMIT[::-1]}))
+        changes.write(root, ModelSpec(**{**GOOD, "revision": COMMIT[::-1]}))
 
 
 # ----------------------------------------------------------------------
@@ -361,14 +361,14 @@ def test_old_fields_are_read(root: Path) -> None:
 def test_set_state_changes_three_fields_and_nothing_else(root: Path) -> None:
     path = put(root, BY_HAND)
     before = entries.load(root, "m")
-    assert entries.set_state(root, "m", "enabled") == path
+    assert changes.set_state(root, "m", "enabled") == path
     now = path.read_text().splitlines()
     assert now == [
         line.replace("enabled: false  #", "state: enabled  #")
         for line in BY_HAND.splitlines()
         if not line.startswith("disabled_reason")
     ]
-    entries.set_state(root, "m", **QUARANTINED)
+    changes.set_state(root, "m", **QUARANTINED)
     at = now.index("state: enabled  # not yet")
     three = [
         "state: quarantined  # not yet",
@@ -377,12 +377,12 @@ def test_set_state_changes_three_fields_and_nothing_else(root: Path) -> None:
     ]
     assert path.read_text().splitlines() == [*now[:at], *three, *now[at + 1 :]]
     assert entries.load(root, "m") == replace(before, **QUARANTINED)
-    entries.set_state(root, "m", "quarantined", reason="again", until=date(2026, 12, 2))
+    changes.set_state(root, "m", "quarantined", reason="again", until=date(2026, 12, 2))
     assert (entries.load(root, "m").reason, entries.load(root, "m").until) == (
         "again",
         "2026-12-02",
     )
-    entries.set_state(root, "m", "enabled")
+    changes.set_state(root, "m", "enabled")
     assert path.read_text().splitlines() == now
     assert [p.name for p in path.parent.iterdir()] == ["m.yaml"]
 
@@ -394,13 +394,13 @@ def test_set_state_of_other_ways_to_write_it(root: Path, reason: str) -> None:
     top = "name: m\ntitle: M\nbackend: planted\nrepo: p\nrevision: r\n"
     path = put(root, f"{top}{reason}until: 2026-11-30\nstate: quarantined\nfamily: f")
     assert entries.load(root, "m").until == "2026-11-30", "a bare date is one, too"
-    entries.set_state(root, "m", "enabled")
+    changes.set_state(root, "m", "enabled")
     assert entries.load(root, "m") == entries.parse(
         yaml.safe_load(f"{top}state: enabled\nfamily: f"), "m"
     )
     path.write_text(f"{{{', '.join(top.splitlines())}, state: enabled}}")
     with pytest.raises(RegistryError, match="into it yourself"):
-        entries.set_state(root, "m", "quarantined", reason="x")
+        changes.set_state(root, "m", "quarantined", reason="x")
 
 
 @pytest.mark.parametrize("old", STATES)
@@ -415,14 +415,14 @@ def test_moves(root: Path, old: str, new: str) -> None:
     path = put(root, {**GOOD, "state": old, "reason": "before"})
     text = path.read_text()
     if new in legal[old]:
-        entries.set_state(root, "m", new, reason="now")
+        changes.set_state(root, "m", new, reason="now")
         assert (entries.load(root, "m").state, entries.load(root, "m").reason) == (new, "now")
         return
     with pytest.raises(
         RegistryError,
         match=f"{old} can't become {new}; valid: .*{'reopen m' if old == 'retired' else ''}",
     ):
-        entries.set_state(root, "m", new, reason="now")
+        changes.set_state(root, "m", new, reason="now")
     assert path.read_text() == text
 
 
@@ -440,19 +440,19 @@ def test_set_state_refuses(root: Path, change: dict[str, str], words: str) -> No
     path = put(root, GOOD)
     text = path.read_text()
     with pytest.raises(RegistryError, match=words) as caught:
-        entries.set_state(root, "m", **change)
+        changes.set_state(root, "m", **change)
     assert str(path) in str(caught.value) and path.read_text() == text
     with pytest.raises(RegistryError, match="unknown model 'gone'; valid: m"):
-        entries.set_state(root, "gone", "enabled")
+        changes.set_state(root, "gone", "enabled")
     put(root, "colour: red")
     with pytest.raises(RegistryError, match="unknown field 'colour'"):
-        entries.set_state(root, "m", "enabled")
+        changes.set_state(root, "m", "enabled")
 
 
 def test_an_unpinned_candidate_is_not_enabled(root: Path) -> None:
     put(root, {**GOOD, **OFF, "revision": "unpinned"})
     with pytest.raises(RegistryError, match="40 hex digits"):
-        entries.set_state(root, "m", "enabled")
+        changes.set_state(root, "m", "enabled")
 
 
 def test_whom_a_night_asks(root: Path) -> None:
@@ -486,7 +486,7 @@ def test_a_broken_entry_hides_no_other(root: Path) -> None:
 
 def test_a_snapshot_is_read_from_anywhere(root: Path, tmp_path: Path) -> None:
     spec = ModelSpec(**GOOD)
-    (tmp_path / "m.yaml").write_text(entries.to_yaml(spec))
+    (tmp_path / "m.yaml").write_text(changes.to_yaml(spec))
     assert entries.read(tmp_path / "m.yaml") == spec
     with pytest.raises(RegistryError, match="can't be read"):
         entries.read(tmp_path / "gone.yaml")
@@ -589,7 +589,7 @@ def test_no_field_holds_a_secret(root: Path, field: str) -> None:
     spec = entries.parse({**GOOD, **OFF}, "x")
     token = "hf_" + "a1B2" * 6
     with pytest.raises(RegistryError, match=f"'{field}' looks like a secret") as told:
-        entries.write(root, replace(spec, **{field: f"made with {token}"}))
+        changes.write(root, replace(spec, **{field: f"made with {token}"}))
     assert token not in str(told.value) and not list((root / "registry" / "models").iterdir())
 
 
@@ -597,7 +597,7 @@ def test_a_reason_holds_no_secret(root: Path) -> None:
     path = put(root, GOOD)
     before = path.read_bytes()
     with pytest.raises(RegistryError, match="'reason' looks like a secret"):
-        entries.set_state(root, "m", "retired", reason="key sk-" + "a1B2" * 6)
+        changes.set_state(root, "m", "retired", reason="key sk-" + "a1B2" * 6)
     assert path.read_bytes() == before
 
 

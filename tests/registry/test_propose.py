@@ -29,7 +29,7 @@ from sdgbias.errors import (
     SdgbiasError,
     UsageError,
 )
-from sdgbias.registry import entries, hub, machine
+from sdgbias.registry import changes, entries, hub, machine
 from sdgbias.registry import propose as register
 from sdgbias.registry.machine import Machine
 from sdgbias.registry.propose import Host, Request, propose
@@ -145,7 +145,7 @@ def test_a_hub_model_is_pinned_and_described(root: Path, served: Hub) -> None:
         licence="llama2",
         options={"max_images": 1},
     )
-    assert found.obstacle == "" and entries.write(root, found.spec).is_file()
+    assert found.obstacle == "" and changes.write(root, found.spec).is_file()
     said = "\n".join(found.verdicts)
     assert (
         "about 19.1 GiB (weights 13.2 GiB); seen here: 4 GPUs of 80 GiB" in said
@@ -202,7 +202,7 @@ def test_too_large_is_a_candidate(root: Path, served: Hub) -> None:
             and found.spec.reason == found.obstacle
         )
         assert here.machine.words() in found.obstacle and "\n" not in found.obstacle
-        entries.write(root, found.spec)
+        changes.write(root, found.spec)
 
 
 REFUSALS: list[tuple[str, str, Request, type[SdgbiasError], str]] = [
@@ -333,7 +333,7 @@ def test_without_a_hub_a_known_commit_is_a_candidate(
         found.obstacle.startswith("registered unread (the hub can't be reached")
         and found.spec.state == "candidate"
     )
-    entries.write(root, found.spec)
+    changes.write(root, found.spec)
 
 
 def test_an_entry_of_the_same_repository_keeps_its_settings(root: Path, served: Hub) -> None:
@@ -361,7 +361,7 @@ def test_an_entry_of_the_same_repository_keeps_its_settings(root: Path, served: 
         3,
     )
     assert found.options == {"suites": ["facet"]} and entries.COMMIT.fullmatch(found.revision)
-    assert entries.write(root, found).name == "paper.yaml"
+    assert changes.write(root, found).name == "paper.yaml"
     (root / "registry/models/bad.yaml").write_text("colour: red")
     assert propose("open/Llava-7B", root, BIG, Request(name="other")).spec.batch_size == 256, (
         "another name, settings of its own"
@@ -396,7 +396,7 @@ def test_folder_in_the_repository(root: Path) -> None:
     )  # 1000 x 2000
     assert (spec.revision, spec.batch_size, spec.state) == ("local", 32, "candidate")
     assert entries.weights_path(spec, root) == root / "registry" / "weights" / "Tiny_VLM"
-    entries.write(root, spec)
+    changes.write(root, spec)
     assert entries.load(root, "tiny_vlm") == spec
 
 

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from sdgbias.errors import ExpiredToken, HubUnreachable, RegistryError
-from sdgbias.registry import entries, watch
+from sdgbias.registry import changes, entries, watch
 from sdgbias.registry.machine import Machine
 from sdgbias.registry.propose import Host
 from sdgbias.registry.watch import (
@@ -128,8 +128,8 @@ def test_a_new_commit_becomes_a_candidate_once(root: Path, served: Hub) -> None:
         "the second time there is nothing new"
     )
 
-    entries.set_state(root, "vlm", "retired", reason="superseded")
-    entries.set_state(root, made.name, "retired", reason="superseded, too")
+    changes.set_state(root, "vlm", "retired", reason="superseded")
+    changes.set_state(root, made.name, "retired", reason="superseded, too")
     assert watch.watch(root, Rules(), HERE) == [], "what is retired isn't watched"
 
 

@@ -1,0 +1,144 @@
+"""Writing registry entries: new ones, replaced ones, and a move to another state."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from sdgbias import files as yaml_text
+from sdgbias.errors import RegistryError, one_of
+from sdgbias.registry.entries import (
+    _ALWAYS,
+    FIELDS,
+    MOVES,
+    OLD_FIELDS,
+    SCHEMA_LINE,
+    UNPINNED,
+    _faults,
+    _files,
+    _parsed,
+    _refuse_secrets,
+    find_root,
+    parse,
+    read,
+)
+from sdgbias.types import (
+    RETIRED,
+    STATES,
+    ModelSpec,
+)
+
+
+def to_dict(spec: ModelSpec) -> dict[str, Any]:
+    """The fields to write, in ModelSpec's order: those of _ALWAYS and those that differ from the
+    defaults."""
+    blank = ModelSpec(name="", title="", backend="", repo="", revision="", state="")
+    return {
+        f: getattr(spec, f) for f in FIELDS if f in _ALWAYS or getattr(spec, f) != getattr(blank, f)
+    }
+
+
+def write(root: Path | None, spec: ModelSpec, overwrite: bool = False) -> Path:
+    """Write ``registry/models/<name>.yaml`` (atomically) and return its path. RegistryError as
+    require_free."""
+    path = require_free(root := root or find_root(), spec, overwrite)
+    _replace(path, SCHEMA_LINE + to_yaml(spec))
+    return path
+
+
+def require_free(root: Path, spec: ModelSpec, overwrite: bool = False) -> Path:
+    """The file that ``write`` would write. RegistryError when the spec is not valid or the name is
+    taken.
+
+    An entry of the same repo whose revision is still 'unpinned' may always be completed; anything
+    else needs ``overwrite``.
+    """
+    path = root / "registry" / "models" / f"{spec.name}.yaml"
+    parse(to_dict(spec), path)
+    taken = {stem.lower(): file for stem, file in _files(root).items()}.get(spec.name.lower())
+    if taken is not None and taken != path:
+        raise RegistryError(
+            f"{path}: taken by {taken.name} (case and ending don't count); choose another: --name"
+            " NAME"
+        )
+    if taken is not None and not overwrite:
+        old = read(taken)
+        if (old.repo, old.revision) != (spec.repo, UNPINNED):
+            raise RegistryError(
+                f"{path}: exists already; replace it: --overwrite, or add a second entry: --name"
+                " NAME"
+            )
+    return path
+
+
+def to_yaml(spec: ModelSpec) -> str:
+    """The text of an entry's file, below the line that names the schema."""
+    return yaml.safe_dump(to_dict(spec), sort_keys=False, allow_unicode=True, width=10_000)
+
+
+def _replace(path: Path, text: str) -> None:
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        os.replace(part, path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise RegistryError(
+            f"{path}: can't be written ({error.strerror}); make registry/models writable, then"
+            " again"
+        ) from None
+
+
+def set_state(
+    root: Path | None, name: str, state: str, *, reason: str = "", until: str | date = ""
+) -> Path:
+    """Moves one model to another state and returns its file. Only state, reason and until change;
+    comments and order are preserved.
+
+    reason: one line, needed unless the new state is 'enabled'. until: quarantined only, an ISO date
+    from which on the nightly run scores it again; '' for a quarantine that lasts until the model is
+    enabled by hand. RegistryError: no such entry, a broken one, an illegal move (MOVES).
+    """
+    path, new = moved(root, name, state, reason=reason, until=until)
+    fields = {"state": new.state, "reason": new.reason, "until": new.until}
+    text = yaml_text.with_yaml_fields(
+        path.read_text(encoding="utf-8"), fields, dict(zip(OLD_FIELDS, fields, strict=False))
+    )
+    try:
+        same = _parsed(text, path) == new
+    except RegistryError:
+        same = False
+    if not same:  # such as an entry written on one line
+        raise RegistryError(
+            f"{path}: can't be changed by a program; write state: {state} into it yourself"
+        )
+    _replace(path, text)
+    return path
+
+
+def moved(
+    root: Path | None, name: str, state: str, *, reason: str = "", until: str | date = ""
+) -> tuple[Path, ModelSpec]:
+    """(file, its entry's new text) of set_state, without writing it. Raises the same errors."""
+    files = _files(root or find_root())
+    if name not in files:
+        raise RegistryError(one_of("model", name, files))
+    path = files[name]
+    old = read(path)
+    if state not in STATES:
+        raise RegistryError(f"{path}: {one_of('state', state, STATES)}")
+    if state not in MOVES[old.state]:
+        back = f"; first: sdgbias models reopen {name}" if old.state == RETIRED else ""
+        raise RegistryError(
+            f"{path}: {old.state} can't become {state}; valid: {', '.join(MOVES[old.state])}{back}"
+        )
+    new = dataclasses.replace(old, state=state, reason=reason.strip(), until=str(until))
+    _refuse_secrets(to_dict(new), path)
+    for fault in _faults(new):
+        raise RegistryError(f"{path}: {fault}")
+    return path, new
