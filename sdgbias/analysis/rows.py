@@ -54,7 +54,8 @@ def row(
     if isinstance(estimate, Estimate):
         if estimate.too_few:
             given = str(columns.get("note", ""))
-            few = f"{estimate.clusters} clusters: too few for an interval"
+            many = f"{estimate.clusters} cluster{'s' * (estimate.clusters != 1)}"
+            few = f"{many}: too few for an interval"
             columns["note"] = "; ".join(part for part in (given, few) if part)
         numbers = {
             "value": estimate.value,

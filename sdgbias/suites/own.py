@@ -195,7 +195,8 @@ def metric_rows(
 
 
 def _numbers(e: stats.Estimate) -> tuple[object, ...]:
-    note = f"{e.clusters} clusters: too few for an interval" if e.too_few else ""
+    many = f"{e.clusters} cluster{'s' * (e.clusters != 1)}"
+    note = f"{many}: too few for an interval" if e.too_few else ""
     return e.value, e.n, e.low, e.high, e.clusters, note
 
 

@@ -81,7 +81,8 @@ def test_accuracy_and_gain_by_hand(table: pd.DataFrame) -> None:
     )  # Full has A, B, A: two right
     pooled = one(table, method="post_hoc", test="all", metric="accuracy_gain")
     assert pooled["n"] == 6 and pooled["value"] == gain["value"]
-    assert row["note"] == "Post-Hoc debias, diagonal; contrast=ctx, floor=0.0001"
+    method, few = "Post-Hoc debias, diagonal; contrast=ctx, floor=0.0001", "too few for an interval"
+    assert row["note"] == f"{method}; 2 clusters: {few}"
 
 
 def test_controls_by_hand(table: pd.DataFrame) -> None:

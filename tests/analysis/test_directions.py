@@ -118,7 +118,7 @@ def test_a_gap_to_answers_that_share_a_prompt_counts_prompts() -> None:
         rows = directions.rows(run_of(cell), AnalysisSettings())
         gap = one(rows, test=test, metric="full_minus_ctx_q", pillar="all", indicator="all")
         assert np.isfinite(gap["ci_low"]) == known
-        assert gap["note"].startswith("1 clusters: too few") != known
+        assert gap["note"].startswith("1 cluster: too few") != known
         assert np.isfinite(
             one(rows, test=test, metric="full_minus_img_q", pillar="all", indicator="all")["ci_low"]
         )

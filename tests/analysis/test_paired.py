@@ -203,4 +203,4 @@ def test_questions_of_one_place_have_one_vote_and_shared_prompts_widen() -> None
     pick = {"test": "T1", "by": "cluster", "metric": "accuracy_gain"}
     assert np.isfinite(one(rows, **pick, level="cade minus full")["ci_low"])
     shared = one(rows, **pick, level="cade minus q_only")
-    assert np.isnan(shared["ci_low"]) and shared["note"].startswith("1 clusters: too few")
+    assert np.isnan(shared["ci_low"]) and shared["note"].startswith("1 cluster: too few")

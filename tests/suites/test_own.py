@@ -44,4 +44,4 @@ def test_image_free_answers_count_prompts_and_say_where_these_are_too_few() -> N
         assert full["clusters"] >= N // 2 and full["note"] == ""
         assert np.isfinite([full["ci_low"], full["ci_high"]]).all()
         assert alone["value"] == full["value"] and alone["clusters"] == 1
-        assert np.isnan(alone["ci_low"]) and alone["note"] == "1 clusters: too few for an interval"
+        assert np.isnan(alone["ci_low"]) and alone["note"] == "1 cluster: too few for an interval"
