@@ -37,12 +37,12 @@ SAYS = {
 
 class Endpoint:
     """Chat completions of the planted model in sentences; counts requests, and those that ask for
-    log-probabilities. ``gives``: also send them."""
+    log-probabilities. ``refuses``: such a request is an error."""
 
     def __init__(self) -> None:
         self.model = load(PLANTED, ROOT)
         self.asked = self.scored = 0
-        self.gives = False
+        self.refuses = False
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -55,8 +55,10 @@ class Endpoint:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 outer.asked += 1
                 outer.scored += bool(body.get("logprobs"))
-                content = json.dumps(outer.answer(body)).encode()
-                self.send_response(200)
+                refused = outer.refuses and "logprobs" in body
+                reply = {"error": {"message": "logprobs: unknown field"}} if refused else None
+                content = json.dumps(reply or outer.answer(body)).encode()
+                self.send_response(400 if refused else 200)
                 self.send_header("Content-Length", str(len(content)))
                 self.end_headers()
                 self.wfile.write(content)
@@ -253,6 +255,24 @@ def test_an_endpoint_that_gave_scores_before_is_an_error(
     engine.close()
     with pytest.raises(ModelError, match=r"set options\.top_logprobs to 0"):
         evaluate(model, ROOT, small_benchmark, tmp_path / "r.duckdb", SETTINGS)
+
+
+def test_an_endpoint_that_refuses_the_field_gives_text_only(
+    endpoint: Endpoint,
+    small_benchmark: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TEXT_ONLY_KEY", "not-a-real-key")
+    monkeypatch.setattr(endpoint, "refuses", True)
+    model = spec(endpoint, "strict")
+    settings = EvalSettings(draws=50, passes=(), generated="none")
+    outcome = evaluate(model, ROOT, small_benchmark, tmp_path / "r.duckdb", settings)
+    assert outcome.failed == 0
+    found = store.query(
+        tmp_path / "r.duckdb", "SELECT DISTINCT method FROM metrics WHERE task = 'mcq' ORDER BY ALL"
+    )
+    assert found["method"].tolist() == ["full_generated", "img_q_generated"]
 
 
 def test_the_longest_answer_is_part_of_the_run(endpoint: Endpoint, small_benchmark: Path) -> None:

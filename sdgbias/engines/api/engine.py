@@ -225,6 +225,8 @@ class Api(Backend):
         failures = [r for r in results if isinstance(r, SdgbiasError)]
         if not failures:
             return [r for r in results if isinstance(r, dict)]
+        if any(isinstance(f, NoScores) for f in failures):
+            self.transport.resume()  # it may still be asked for text
         if several:
             self._kept = dict(zip(jobs, results, strict=True))
         raise next((f for f in failures if isinstance(f, ModelError)), failures[0])
@@ -247,8 +249,6 @@ class Api(Backend):
                 lambda: self._body(prompt, start, limit), most, max(limit, 1)
             )
             return self._scored(answer) if limit == 0 else self._said(answer, start)
-        except NoScores as error:
-            return error
         except ModelError as error:
             self.transport.stop(error)
             return error

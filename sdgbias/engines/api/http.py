@@ -20,7 +20,14 @@ from typing import Any
 import httpx
 
 from sdgbias.engines.api.options import ApiOptions, read_key
-from sdgbias.errors import InfrastructureError, KeyRefused, ModelError, SdgbiasError, StoreError
+from sdgbias.errors import (
+    InfrastructureError,
+    KeyRefused,
+    ModelError,
+    NoScores,
+    SdgbiasError,
+    StoreError,
+)
 
 #: After this many consecutive prompts that used up their attempts, the endpoint counts as down for
 #: the rest of the process.
@@ -105,6 +112,10 @@ class Transport:
     def stop(self, error: SdgbiasError) -> None:
         """Ends all further requests: the error applies to every prompt."""
         self._fatal = error
+
+    def resume(self) -> None:
+        """Takes requests again, of another kind."""
+        self._fatal = None
 
     def price(self, usage: Mapping[str, Any]) -> float:
         p = self.options.prices
@@ -344,7 +355,13 @@ class Transport:
                 f"{where}: it sends elsewhere, which is not followed because the key would go"
                 " along; fix options.base_url"
             )
-        return ModelError(f"{where}; fix the options of registry/models/{self.name}.yaml")
+        entry = f"registry/models/{self.name}.yaml"
+        if "logprob" in text.lower():
+            return NoScores(
+                f"{where}; to measure the model by its answers alone, set options.top_logprobs to 0"
+                f" in {entry}"
+            )
+        return ModelError(f"{where}; fix the options of {entry}")
 
     def _clean(self, text: str) -> str:
         one_line = " ".join("".join(c if c.isprintable() else " " for c in text).split())

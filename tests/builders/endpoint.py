@@ -1,0 +1,164 @@
+"""A real endpoint on loopback that a test scripts: what it answers, when it drops a connection."""
+
+from __future__ import annotations
+
+import json
+import math
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from sdgbias.types import ModelSpec, Prompt
+
+KEY = "unit-test-key-0123456789abcdef"
+
+
+PNG = b"\x89PNG\r\n\x1a\n-not-looked-at"
+
+
+Reply = tuple[int, dict[str, str], bytes]
+
+
+def completion(
+    named: list[tuple[str, float]] | None, text: str = "A", prompt_tokens: int = 10, **more: Any
+) -> dict[str, Any]:
+    """A chat completion whose first token has these alternatives."""
+    top = (
+        None
+        if named is None
+        else [{"token": t, "logprob": p, "bytes": list(t.encode())} for t, p in named]
+    )
+    logprobs = (
+        None if top is None else {"content": [{**top[0], "top_logprobs": top}] if top else []}
+    )
+    choice = {
+        "index": 0,
+        "message": {"role": "assistant", "content": text},
+        "logprobs": logprobs,
+        "finish_reason": "length",
+    }
+    usage = {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": 1,
+        "total_tokens": prompt_tokens + 1,
+    }
+    return {
+        "model": "tiny",
+        "system_fingerprint": "fp1",
+        "choices": [choice],
+        "usage": usage,
+    } | more
+
+
+def ok(answer: dict[str, Any]) -> Reply:
+    return 200, {}, json.dumps(answer).encode()
+
+
+def refusal(status: int, message: str = "no", code: str | None = None, **headers: str) -> Reply:
+    return (
+        status,
+        {k.replace("_", "-"): v for k, v in headers.items()},
+        json.dumps({"error": {"message": message, "code": code}}).encode(),
+    )
+
+
+def question(body: dict[str, Any]) -> str:
+    return str(body["messages"][0]["content"][-1]["text"])
+
+
+class Server:
+    """Answers by `script(body, time it was asked this question)`; None drops the connection. Counts
+    what a test asks about."""
+
+    def __init__(self) -> None:
+        self.script: Callable[[dict[str, Any], int], Reply | None] = lambda body, n: ok(
+            completion([("A", -0.1), ("B", -3.0)])
+        )
+        self.asked: Counter[str] = Counter()
+        self.bodies: list[dict[str, Any]] = []
+        self.headers: list[dict[str, str]] = []
+        self.times: list[float] = []
+        self.now = self.most = 0
+        lock = threading.Lock()
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, *_: object) -> None:
+                return None
+
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                with lock:
+                    outer.now += 1
+                    outer.most = max(outer.most, outer.now)
+                    outer.asked[question(body)] += 1
+                    n = outer.asked[question(body)]
+                    outer.bodies.append(body)
+                    outer.headers.append(dict(self.headers))
+                    outer.times.append(time.monotonic())
+                try:
+                    reply = outer.script(body, n)
+                finally:
+                    with lock:
+                        outer.now -= 1
+                if reply is None:
+                    self.connection.shutdown(socket.SHUT_RDWR)
+                    self.close_connection = True
+                    return
+                status, headers, content = reply
+                self.send_response(status)
+                for name, value in {
+                    "Content-Type": "application/json",
+                    "Content-Length": str(len(content)),
+                    **headers,
+                }.items():
+                    self.send_header(name, value)
+                with suppress(ConnectionError):  # a client that waited no longer
+                    self.end_headers()
+                    self.wfile.write(content)
+
+        self.httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.httpd.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self.httpd.server_port}/v1"
+        threading.Thread(
+            target=self.httpd.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+        ).start()
+
+
+def spec(server: Server, **options: Any) -> ModelSpec:
+    base = {
+        "api_key_env": "UNIT_KEY",
+        "base_url": server.url,
+        "model": "tiny",
+        "backoff": 0.01,
+        "retries": 3,
+        "timeout": 60,
+    }
+    return ModelSpec(
+        "closed",
+        "Closed",
+        "api",
+        "someone/closed",
+        "2024-08-06",
+        "candidate",
+        reason="test",
+        options={**base, **options},
+    )
+
+
+def prompts(n: int, candidates: str = "AB") -> list[Prompt]:
+    return [Prompt(f"question {i}", candidates) for i in range(n)]
+
+
+def planted(body: dict[str, Any], n: int) -> Reply:
+    """Scores that depend on the question alone."""
+    i = int(question(body).split()[1])
+    p = (i + 1) / 100
+    return ok(completion([("A", math.log(p)), ("B", math.log(0.9 - p))]))

@@ -1,0 +1,176 @@
+"""Registry entries that are written, replaced, and moved to another state."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+
+import pytest
+import yaml
+
+from sdgbias.errors import RegistryError
+from sdgbias.registry import changes, entries
+from sdgbias.types import STATES, ModelSpec
+from tests.builders.entries import COMMIT, GOOD, OFF, OLD, QUARANTINED, put
+
+
+def test_write_then_load_gives_the_same(root: Path) -> None:
+    spec = ModelSpec(**{**GOOD, "options": {"a": 1}, "params_b": 2.0, "notes": "naïve: yes"})
+    path = changes.write(root, spec)
+    assert entries.load(root, "m") == spec
+    text = path.read_text(encoding="utf-8")
+    assert text.startswith("# yaml-language-server: $schema=../model.schema.json\n")
+    assert [p.name for p in path.parent.iterdir()] == ["m.yaml"]  # nothing left behind
+    with pytest.raises(RegistryError, match="exists already"):
+        changes.write(root, spec)
+    changes.write(root, replace(spec, title="New"), overwrite=True)
+    assert entries.load(root, "m").title == "New"
+
+
+def test_write_refuses_what_load_would_refuse(root: Path) -> None:
+    with pytest.raises(RegistryError, match="40 hex"):
+        changes.write(root, ModelSpec(**{**GOOD, "revision": "main"}))
+    put(root, GOOD, "m", ".yml")
+    with pytest.raises(RegistryError, match="--name NAME"):
+        changes.write(root, ModelSpec(**GOOD))
+
+
+def test_unpinned_entry_is_completed_without_overwrite(root: Path) -> None:
+    put(root, {**GOOD, **OFF, "revision": "unpinned"})
+    changes.write(root, ModelSpec(**GOOD))
+    assert entries.load(root, "m").enabled
+    with pytest.raises(RegistryError, match="exists already"):
+        changes.write(root, ModelSpec(**{**GOOD, "revision": COMMIT[::-1]}))
+
+
+# ----------------------------------------------------------------------
+# states
+
+BY_HAND = """# looked at by A
+name: m   # as the file
+title: M
+enabled: false  # not yet
+backend:   "hf"
+repo: owner/m
+revision: "0123456789abcdef0123456789abcdef01234567"
+# why it waits:
+disabled_reason: needs a GPU
+options:
+    suites:
+      - sdg   # places
+    max_images: 1
+notes: >-
+  one
+  two
+"""
+
+
+def test_old_fields_are_read(root: Path) -> None:
+    put(root, BY_HAND)
+    spec = entries.load(root, "m")
+    assert (spec.state, spec.reason, spec.until, spec.enabled) == (
+        "candidate",
+        "needs a GPU",
+        "",
+        False,
+    )
+    put(root, {**OLD, "enabled": True})
+    assert entries.load(root, "m").enabled
+
+
+def test_set_state_changes_three_fields_and_nothing_else(root: Path) -> None:
+    path = put(root, BY_HAND)
+    before = entries.load(root, "m")
+    assert changes.set_state(root, "m", "enabled") == path
+    now = path.read_text().splitlines()
+    assert now == [
+        line.replace("enabled: false  #", "state: enabled  #")
+        for line in BY_HAND.splitlines()
+        if not line.startswith("disabled_reason")
+    ]
+    changes.set_state(root, "m", **QUARANTINED)
+    at = now.index("state: enabled  # not yet")
+    three = [
+        "state: quarantined  # not yet",
+        "reason: 'OutOfMemory: needs 40 GiB: really'",
+        "until: '2026-11-30'",
+    ]
+    assert path.read_text().splitlines() == [*now[:at], *three, *now[at + 1 :]]
+    assert entries.load(root, "m") == replace(before, **QUARANTINED)
+    changes.set_state(root, "m", "quarantined", reason="again", until=date(2026, 12, 2))
+    assert (entries.load(root, "m").reason, entries.load(root, "m").until) == (
+        "again",
+        "2026-12-02",
+    )
+    changes.set_state(root, "m", "enabled")
+    assert path.read_text().splitlines() == now
+    assert [p.name for p in path.parent.iterdir()] == ["m.yaml"]
+
+
+@pytest.mark.parametrize(
+    "reason", ["reason: |-\n  of two\n", 'reason: "x"  # so\n', "reason: >\n  folded\n  text\n\n"]
+)
+def test_set_state_of_other_ways_to_write_it(root: Path, reason: str) -> None:
+    top = "name: m\ntitle: M\nbackend: planted\nrepo: p\nrevision: r\n"
+    path = put(root, f"{top}{reason}until: 2026-11-30\nstate: quarantined\nfamily: f")
+    assert entries.load(root, "m").until == "2026-11-30", "a bare date is one, too"
+    changes.set_state(root, "m", "enabled")
+    assert entries.load(root, "m") == entries.parse(
+        yaml.safe_load(f"{top}state: enabled\nfamily: f"), "m"
+    )
+    path.write_text(f"{{{', '.join(top.splitlines())}, state: enabled}}")
+    with pytest.raises(RegistryError, match="into it yourself"):
+        changes.set_state(root, "m", "quarantined", reason="x")
+
+
+@pytest.mark.parametrize("old", STATES)
+@pytest.mark.parametrize("new", STATES)
+def test_moves(root: Path, old: str, new: str) -> None:
+    legal = {
+        "candidate": {"candidate", "enabled", "retired"},
+        "enabled": {"enabled", "quarantined", "retired"},
+        "quarantined": {"quarantined", "enabled", "retired"},
+        "retired": {"retired", "candidate"},
+    }
+    path = put(root, {**GOOD, "state": old, "reason": "before"})
+    text = path.read_text()
+    if new in legal[old]:
+        changes.set_state(root, "m", new, reason="now")
+        assert (entries.load(root, "m").state, entries.load(root, "m").reason) == (new, "now")
+        return
+    with pytest.raises(
+        RegistryError,
+        match=f"{old} can't become {new}; valid: .*{'reopen m' if old == 'retired' else ''}",
+    ):
+        changes.set_state(root, "m", new, reason="now")
+    assert path.read_text() == text
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"state": "asleep"}, "valid: candidate, enabled, quarantined, retired"),
+        ({"state": "quarantined"}, "without a reason"),
+        ({"state": "quarantined", "reason": "two\nlines"}, "one line"),
+        ({"state": "quarantined", "reason": "x", "until": "2026-02-30"}, "such as 2026-11-30"),
+        ({"state": "enabled", "until": "2026-11-30"}, "only for a quarantined"),
+    ],
+)
+def test_set_state_refuses(root: Path, change: dict[str, str], words: str) -> None:
+    path = put(root, GOOD)
+    text = path.read_text()
+    with pytest.raises(RegistryError, match=words) as caught:
+        changes.set_state(root, "m", **change)
+    assert str(path) in str(caught.value) and path.read_text() == text
+    with pytest.raises(RegistryError, match="unknown model 'gone'; valid: m"):
+        changes.set_state(root, "gone", "enabled")
+    put(root, "colour: red")
+    with pytest.raises(RegistryError, match="unknown field 'colour'"):
+        changes.set_state(root, "m", "enabled")
+
+
+def test_an_unpinned_candidate_is_not_enabled(root: Path) -> None:
+    put(root, {**GOOD, **OFF, "revision": "unpinned"})
+    with pytest.raises(RegistryError, match="40 hex digits"):
+        changes.set_state(root, "m", "enabled")
