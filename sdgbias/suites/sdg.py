@@ -96,7 +96,7 @@ def generations_needed(
     settings.generated says so; no digit is forced, because CADE can't choose one.
     """
     scores, wanted = abilities.gives_scores, settings.generated
-    full = cells["view"] == richest_view(cells)
+    full = cells["view"] == (View.FULL.value if scores else richest_view(cells))
     every = cells["view"].isin([view.value for view in View])
     at_t1 = cells["test"].isin([ContextTest.T1.value, *_only_test(cells)])
     numbers = (cells["task"] == Task.REGRESSION.value) & (

@@ -67,7 +67,14 @@ def planted(tmp_path_factory: pytest.TempPathFactory, small_benchmark: Path) -> 
 def test_the_public_view(planted: Path) -> None:
     table = metrics(planted)
     assert list(table.columns) == COLUMNS
-    assert set(table["method"]) == {"q_only", "ctx_q", "img_q", "full", "cade"}
+    assert set(table["method"]) == {
+        "q_only",
+        "ctx_q",
+        "img_q",
+        "full",
+        "full_generated",
+        "cade",
+    }
     assert set(table.loc[table["task"] == "mcq", "test"]) == {"T1", "T2", "T3", "T4", "T5", "all"}
     assert set(table.loc[table["task"] == "regression", "test"]) == {"T2", "T5", "all"}
     whole = table[(table["pillar"] == "all") & (table["indicator"] == "all")]
@@ -92,7 +99,8 @@ def test_accuracy_is_what_the_scores_say(planted: Path, small_benchmark: Path) -
         planted, "task = 'mcq' AND metric = 'accuracy' AND indicator = 'all' AND method <> 'cade'"
     )
     for _, row in table.iterrows():
-        mine = joined[joined["view"] == row["method"]]
+        # the planted model writes the letter that it scores highest
+        mine = joined[joined["view"] == row["method"].removesuffix("_generated")]
         mine = mine if row["test"] == "all" else mine[mine["test"] == row["test"]]
         mine = mine if row["pillar"] == "all" else mine[mine["pillar"] == row["pillar"]]
         assert row["n"] == len(mine)

@@ -39,7 +39,7 @@ def _run(stage: str, raw: Path, out: Path) -> None:
         "clusters": lambda: build.build_clusters(raw, out),
         "images": lambda: build.build_images(raw, out, ImageSettings(), 2),
         "series": lambda: build.build_series(raw / "indicators", out),
-        "items": lambda: build.build_items(out, 60, 20),
+        "items": lambda: build.build_items(out, build.Draw(mcq=60, regression=20)),
         "prompts": lambda: build.build_prompts(out),
         "card": lambda: build.build_card(out),
         "check": lambda: quality.run_gate(out, docs=True),
