@@ -12,11 +12,10 @@ name: dots
 title: Counting dots
 version: 1
 items: items.csv
-columns: {id: id, question: question, options: [a, b, c], answer: answer,
-          image: picture, context: hint, split: split}
+columns: {id: id, question: question, options: [a, b, c], answer: answer, image: picture, context: hint, split: split}
 cluster_by: batch
 groups: [colour]
-"""
+"""  # noqa: E501
 HEADER = "id,question,a,b,c,answer,picture,hint,split,batch,colour"
 LEAST = """\
 name: least

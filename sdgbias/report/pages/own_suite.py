@@ -25,8 +25,15 @@ PAGE = Page(
     "Suites of your own questions: accuracy, groups, and which letters models prefer.",
     (),
 )
-METHODS = ("q_only", "ctx_q", "img_q", "full", "cade")
-_NAMES = {"q_only": "Q-only", "ctx_q": "CTX+Q", "img_q": "IMG+Q", "full": "Full", "cade": "CADE"}
+METHODS = ("q_only", "ctx_q", "img_q", "full_generated", "full", "cade")
+_NAMES = {
+    "q_only": "Q-only",
+    "ctx_q": "CTX+Q",
+    "img_q": "IMG+Q",
+    "full_generated": "Full, generated",
+    "full": "Full",
+    "cade": "CADE",
+}
 
 
 @dataclass(frozen=True)
