@@ -158,8 +158,7 @@ class VLLM(Backend):
             from vllm import LLM, SamplingParams  # type: ignore[import-not-found]
         except ImportError as error:
             raise InfrastructureError(
-                f"{spec.name}: no vLLM here ({_reason(error)}); install it as"
-                " docs/how-to/vllm.md says"
+                f"{spec.name}: no vLLM here ({_reason(error)}); install it: docs/how-to/vllm.md"
             ) from None
         for quiet in ("transformers.processing_utils", "transformers.tokenization_utils_base"):
             logging.getLogger(quiet).setLevel(

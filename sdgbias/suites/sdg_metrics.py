@@ -212,7 +212,8 @@ def metric_rows(
             found.append(("distinct_prompts", (count, "prompts")))
         rows += [(task.value, *cell, m, *_numbers(e, unit)) for m, (e, unit) in found]
     if judged is not None:
-        keys = known[known["task"] == task.value][["item_id", "test", "method", "key"]]
+        keys = known[known["task"] == task.value].rename(columns={"view": "method"})
+        keys = keys[["item_id", "test", "method", "key"]]
         judged = judged.merge(keys, on=["item_id", "test", "method"], how="left")
         judged["prompt"] = pd.factorize(judged["key"], sort=True)[0]
     for cell, part in () if judged is None else _parts(judged, task):

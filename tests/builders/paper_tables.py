@@ -33,7 +33,9 @@ def studied() -> pd.DataFrame:
         row("methods", "accuracy", at(0.34), test=t, method="always_b") for t in (*TESTS, "all")
     ]
     made += [
-        row("methods", "not_run", float("nan"), method="vcd", note="extra pass noise was not scored")
+        row(
+            "methods", "not_run", float("nan"), method="vcd", note="extra pass noise was not scored"
+        )
     ]
     made += [row("methods", "mae", at(8.5), task="regression", test="T2", method="vdd")]
     for i, step in enumerate(("+alpha", "+lambda", "+beta", "+tau")):

@@ -55,7 +55,7 @@ def test_scores_and_answers_equal_the_bare_model(
         assert np.abs((own - own.mean()) - (want - want.mean())).max() <= 1e-4
         if prompt.candidates == DIGITS:
             text = tokens.decode(said, skip_special_tokens=True).strip()
-            assert engine.generate([prompt], [""], 3) == [[text]]
+            assert engine.generate([prompt], [""], 3).texts == [[text]]
 
 
 def test_a_system_prompt_is_rendered_as_text(tmp_path: Path) -> None:

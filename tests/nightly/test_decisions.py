@@ -124,9 +124,9 @@ def test_the_sentence_of_a_step_decides_nothing(tmp_path: Path, text: str) -> No
     assert night is not None and nights.failed_steps(night.row) == {"wandb": text}
     assert page._troubles(night) == [f"wandb: {text}"]
     assert f"• wandb: {text}" in notify.message(night, "")["text"]
-    summary = run.Summary(NIGHT, "done", steps={"gate": steps["gate"]})
+    summary = run.NightSummary(NIGHT, "done", steps={"gate": steps["gate"]})
     assert summary.exit_code == GateError.exit_code
-    assert run.Summary(NIGHT, "done", steps={"gate": steps["wandb"]}).exit_code == 8
+    assert run.NightSummary(NIGHT, "done", steps={"gate": steps["wandb"]}).exit_code == 8
 
 
 def _judged() -> list[dict[str, object]]:

@@ -61,7 +61,16 @@ def test_a_night_from_begin_to_end(tmp_path: Path) -> None:
     assert ledger.begin(s, night, NOW) == ""
     assert ledger.status(s.results, NIGHT) == "running" and ledger.last_finished(s.results) is None
     assert ledger.record(s.results, night, [good()]) == ""
-    assert ledger.end(s.results, night, "done", {"gate": "done"}, NOW + timedelta(minutes=3)) == ""
+    assert (
+        ledger.end(
+            s.results,
+            night,
+            "done",
+            {"gate": ledger.StepResult("done")},
+            NOW + timedelta(minutes=3),
+        )
+        == ""
+    )
     row = ledger.nights(s.results).iloc[0]
     assert (row["status"], row["by"], json.loads(row["benchmarks"]), row["steps"]) == (
         "done",
@@ -104,7 +113,9 @@ def test_a_locked_file_loses_no_outcome(tmp_path: Path, monkeypatch: pytest.Monk
     )
     with elsewhere(f"import duckdb; con = duckdb.connect({str(s.results)!r})"):
         assert "is held by" in ledger.record(s.results, night, [good()])
-        assert "is held by" in ledger.end(s.results, night, "done", {"report": "done"}, NOW)
+        assert "is held by" in ledger.end(
+            s.results, night, "done", {"report": ledger.StepResult("done")}, NOW
+        )
     with (night.folder / ledger.OUTCOMES).open("a") as torn:
         torn.write('{"model": "b", "su')
     later = tonight(replace(s, night="2026-11-22T0130"), NOW)

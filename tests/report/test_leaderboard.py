@@ -62,6 +62,8 @@ def older(path: Path) -> None:
             "ALTER TABLE details DROP COLUMN written_ns",
             *(f"ALTER TABLE metric_rows DROP COLUMN {name}" for name in ("clusters", "note")),
             "ALTER TABLE cade_params DROP COLUMN note",
+            "ALTER TABLE nights DROP COLUMN step_states",
+            *(f"ALTER TABLE items DROP COLUMN {name}" for name in ("source_id", "groups")),
             "DELETE FROM schema_version WHERE version >= 6",
         ):
             con.execute(statement)

@@ -107,10 +107,10 @@ def test_differences_are_those_of_the_laboratory(served: Path) -> None:
 
 
 def test_differences_of_answers_to_one_prompt_have_no_interval(
-    results: Path, tmp_path: Path
+    served: Path, tmp_path: Path
 ) -> None:
-    copytree(results.parent, tmp_path / "r")
-    path = tmp_path / "r" / results.name
+    copytree(served.parent, tmp_path / "r")
+    path = tmp_path / "r" / served.name
     with store.connect(path, details=()) as con:
         con.execute("UPDATE items SET question = 'How much?', options = '[]'")
     with Results(path).reading() as reader:

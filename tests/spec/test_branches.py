@@ -145,6 +145,6 @@ def test_a_cache_that_can_not_be_repeated_is_no_error(
 def test_a_model_that_requires_a_picture_answers_without_one_too(tmp_path: Path) -> None:
     folder = tiny_models.save(tmp_path / "m", "instructblip")
     engine = load(ModelSpec("m", "M", "hf", f"path:{folder}", "local", "enabled"), Path())
-    [answers] = engine.generate([Prompt("How many years?", DIGITS)], ["", "7"], 3)
+    [answers] = engine.generate([Prompt("How many years?", DIGITS)], ["", "7"], 3).texts
     assert len(answers) == 2 and answers[1].startswith("7")
     assert engine.branches == {False: True}  # type: ignore[attr-defined]

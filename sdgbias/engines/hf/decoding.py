@@ -30,13 +30,17 @@ def generate(
         if not rows:
             continue
         own = [prompts[i] for i in rows]
-        together = (
-            engine.places and not engine.begin and engine.batches.get(with_image) is not False
-        )
-        decode = branch if together and branching.holds(engine, own, with_image) else by_prefix
-        found = decode(engine, own, starts, max_new_tokens)
-        for i, text, cut in zip(rows, found.texts, found.truncated, strict=True):
-            texts[i], truncated[i] = text, cut
+        # without positions that allow for padding, or where prompts disturb each other, one by one
+        alone = not engine.places or engine.batches.get(with_image) is False
+        size = 1 if alone else len(own)
+        shared = not engine.begin and branching.holds(engine, own[:size], with_image)
+        decode = branch if shared else by_prefix
+        for at in range(0, len(own), size):
+            found = decode(engine, own[at : at + size], starts, max_new_tokens)
+            for i, text, cut in zip(
+                rows[at : at + size], found.texts, found.truncated, strict=True
+            ):
+                texts[i], truncated[i] = text, cut
     return Generated(texts, truncated)
 
 
@@ -125,7 +129,7 @@ def by_prefix(
             )
             length = inputs["decoder_input_ids" if engine.begin else "input_ids"].shape[1]
             new = ids[0, length:] if ids.shape[1] > length else ids[0]
-            text = engine.tokenizer.decode(new, skip_special_tokens=True).strip()
-            answers[i].append(text if chosen else start + text)
+            text = engine.tokenizer.decode(new, skip_special_tokens=True)
+            answers[i].append((text if chosen else start + text).strip())
             truncated[i].append(len(new) >= most and int(new[-1]) not in ends)
     return Generated(answers, truncated)
