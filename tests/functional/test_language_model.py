@@ -16,12 +16,12 @@ from typer.testing import CliRunner
 from sdgbias import store
 from sdgbias.analysis import paper
 from sdgbias.analysis.analyse import analyse
+from sdgbias.analysis.asked import needs
 from sdgbias.analysis.paper import results as stored
 from sdgbias.analysis.rows import AnalysisSettings
 from sdgbias.cli import app
 from sdgbias.errors import UsageError
 from sdgbias.nightly import plan
-from sdgbias.nightly.regression import judge
 from sdgbias.registry import changes
 from sdgbias.report import build as report
 from sdgbias.scoring.evaluate import evaluate
@@ -72,7 +72,7 @@ def test_two_views_are_asked_and_no_other_number_is_stored(results: Path) -> Non
     methods = "SELECT DISTINCT method FROM metric_rows JOIN runs r USING (run_id) WHERE r.model = ?"
     assert asked(results, "planted-language", views) == sorted(IMAGE_FREE)
     assert asked(results, "planted-language", methods) == sorted(IMAGE_FREE)
-    assert asked(results, "planted-seeing", methods) == sorted([*VIEWS, "cade"])
+    assert asked(results, "planted-seeing", methods) == sorted([*VIEWS, "cade", "full_generated"])
 
 
 def test_its_two_views_are_those_of_the_same_model_with_four(results: Path) -> None:
@@ -106,8 +106,9 @@ def test_every_page_says_what_needs_pictures(
     text = re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]+>", " ", text)))
     card = text.split("Planted language model")[1][:1500]
     assert f"Pictures and CADE: {NEEDS_PICTURES}" in card
-    [t1] = re.findall(r"planted-language Test Q-only CTX\+Q IMG\+Q Full CADE T1 (.*?) T2 ", text)
-    assert t1.endswith(" ".join([NEEDS_PICTURES] * 3)) and t1.count(NEEDS_PICTURES) == 3
+    heads = r"Test Q-only CTX\+Q IMG\+Q Full CADE Full, generated"
+    [t1] = re.findall(rf"planted-language {heads} T1 (.*?) T2 ", text)
+    assert t1.endswith(" ".join([NEEDS_PICTURES] * 4)) and t1.count(NEEDS_PICTURES) == 4
     assert f"planted-language (planted) {NEEDS_PICTURES} {NEEDS_PICTURES}" in text  # leaderboard
     [h] = [t for t in tables if t.item == "H"]
     cells = [c for r in h.rows if "planted-language (planted)" in r.labels for c in r.cells]
@@ -129,9 +130,9 @@ def test_the_web_leaderboard_names_it_under_every_method(results: Path) -> None:
     # its run is the newest, and the page still opens with the Full view of the others
     full = client.get("/leaderboard").text
     assert "Accuracy, Full, all tests" in full
-    assert "language models have no such number: planted-language." in full
+    assert f"because it {NEEDS_PICTURES}: planted-language." in full
     prior = client.get("/leaderboard?method=q_only").text
-    assert 'href="/models/planted-language"' in prior and "no such number" not in prior
+    assert 'href="/models/planted-language"' in prior and NEEDS_PICTURES not in prior
     assert client.get("/models/planted-language").status_code == 200
 
 
@@ -143,8 +144,8 @@ def test_the_regression_check_judges_the_two_views(results: Path) -> None:
     assert measured.of("mcq", "T1", "accuracy", "full") is None
     found = measured.of("mcq", "T1", "accuracy", "ctx_q")
     assert found is not None and len(found.value) > 50
-    assert judge.needs_pictures(measured.run["config"], "full")
-    assert not judge.needs_pictures(measured.run["config"], "ctx_q")
+    assert needs(measured.run["config"], "full") == NEEDS_PICTURES
+    assert needs(measured.run["config"], "ctx_q") == ""
 
 
 def test_the_suite_of_people_is_skipped_with_a_line(
@@ -192,4 +193,6 @@ def test_registered_by_command_with_the_views_that_it_can_be_asked(
     assert "views     q_only, ctx_q: a language model, shown no pictures" in done.output
     entry = yaml.safe_load((root / "registry" / "models" / "tiny-lm.yaml").read_text("utf-8"))
     (root / "registry" / "models" / "tiny-lm.yaml").unlink()
-    assert (entry["state"], entry["views"]) == ("enabled", list(IMAGE_FREE)), done.output
+    # random weights put no mass on the candidates: admission says so
+    assert (entry["state"], entry["views"]) == ("candidate", list(IMAGE_FREE)), done.output
+    assert "candidate mass" in entry["reason"] and "is below" in entry["reason"]

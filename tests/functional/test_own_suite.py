@@ -172,7 +172,7 @@ def test_without_pictures_there_is_no_cade_and_it_is_said(tmp_path: Path) -> Non
     assert set(found["method"]) == {"q_only", "ctx_q"} and set(found["test"]) == {"T1", "all"}
     ok("analyse", "--results", results, "--draws", 100, "--bootstrap", 100)
     why = store.query(results, "SELECT note FROM study_rows WHERE method = 'vdd'")["note"]
-    assert why.tolist() == ["needs the Full view, which no question has"]
+    assert why.tolist() == ["needs scores of the Full view, which no question has"]
 
 
 def test_every_fault_is_listed_and_nothing_is_built(tmp_path: Path) -> None:

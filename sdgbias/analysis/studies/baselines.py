@@ -138,7 +138,7 @@ def _why_not(name: str, cells: Sequence[TaskCell], seed: int, settings: Analysis
         return "not defined for digits"
     for cell in cells:
         if not np.isfinite(cell.known(View.FULL)).any():
-            return "no question of this run has scores of the Full view"
+            return "needs scores of the Full view, which no question has"
         if lack := extra_prompts.lacking(name, cell.extra):
             return f"extra pass {lack} was not scored"
         if method.tuned and not (cell.val & np.isfinite(cell.payoff).all(axis=1)).any():
