@@ -65,7 +65,7 @@ def test_a_round_trip_loses_nothing(folders: tuple[Path, Path, Path]) -> None:
 def test_a_round_trip_of_real_bytes(shared: Path, tmp_path: Path) -> None:
     """Real photos, tiles, labels and series: numbers as they are published, not as a generator
     rounds them."""
-    build(shared / "realpack", shared / "indicators", tmp_path / "benchmark", workers=1)
+    build(shared / "realpack", shared / "indicators", tmp_path / "benchmark")
     export(tmp_path / "benchmark", tmp_path / "release")
     import_(tmp_path / "release", tmp_path / "again")
     for name in ("items_mcq", "items_regression", "prompts"):
