@@ -100,7 +100,8 @@ def case(
     ]
     scores = vocabulary_scores(engine, prompts, 48)
     words = [engine.tokenizer.decode([t]) for t in range(scores.shape[1])]
-    width, present = len(sdg.CANDIDATES[task]), sdg.present_options(items, task)
+    present = sdg.present_options(items, task)
+    width = present.shape[1]
     place = cells.merge(
         asked.reset_index(names="row"), on=["text", "image_id", "candidates"]
     ).set_index(["view", "item_id"])["row"]

@@ -29,9 +29,11 @@ from typing import Any
 
 import numpy as np
 
-from sdgbias.methods.cade import Streams, streams
+from sdgbias.methods.cade import Floats, Streams, streams
 from sdgbias.methods.search import (
     RANGES,
+    ExactResult,
+    SearchSettings,
     draw_settings,
     evaluate_draws,
     exact_search,
@@ -175,6 +177,10 @@ def compare(given: argparse.Namespace) -> None:
         )
 
 
+def exact(s: Streams, payoff: Floats, task: Task, *, draws: int) -> ExactResult:
+    return exact_search(s, payoff, task, SearchSettings(draws=draws))
+
+
 def searches(given: argparse.Namespace) -> None:
     print("\n| search | rows | val value | s |\n|---|---|---|---|")
     for case, (task, k, open_gate) in CASES.items():
@@ -184,7 +190,7 @@ def searches(given: argparse.Namespace) -> None:
         s, payoff = problem(rows, k)
         for name, search in (
             ("random, the paper's protocol", random_search),
-            ("exact", exact_search),
+            ("exact", exact),
         ):
             search(*problem(200, k), task, draws=300)
             seconds = []

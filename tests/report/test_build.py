@@ -19,6 +19,7 @@ from sdgbias.methods.stats import Estimate
 from sdgbias.report import data
 from sdgbias.report import labels as words
 from sdgbias.report.build import write_report
+from sdgbias.report.charts import methods as methods_chart
 from sdgbias.report.charts import paper
 from sdgbias.report.pages import examples
 from sdgbias.types import PILLARS
@@ -346,3 +347,40 @@ def test_an_unreadable_picture_is_left_out(results: Path, tmp_path: Path) -> Non
         con.execute("UPDATE previews SET png = 'no png'::BLOB WHERE image_id = 'image3'")
     found = examples.examples(path, store.latest_runs(path))
     assert any(q["picture"] == -1 for q in found["questions"])
+
+
+def test_a_row_without_an_interval_gives_its_number_of_clusters() -> None:
+    nothing = float("nan")
+    row = {"value": 0.5, "n": 40, "ci_low": nothing, "ci_high": nothing, "clusters": 3}
+    assert words.interval_of(row, "accuracy") == "no interval: 3 clusters"
+    assert words.interval_of(row | {"clusters": None}, "accuracy") == "no interval"
+    assert words.interval_of(row | {"ci_low": 0.4, "ci_high": 0.6}, "accuracy") == "40.0–60.0"
+
+
+def test_a_method_is_the_highest_only_beyond_the_intervals_of_all_others() -> None:
+    def sentence(*bounds: tuple[float | None, float | None]) -> str:
+        return methods_chart._best(
+            pd.DataFrame(
+                {
+                    "model": "m",
+                    "test": "T1",
+                    "pillar": "all",
+                    "method": ["x", "y", "z"],
+                    "value": [60.0, 50.0, 40.0],
+                    "said": ["60.0", "50.0", "40.0"],
+                    "low": [low for low, _ in bounds],
+                    "high": [high for _, high in bounds],
+                    "ci": "c",
+                    "n": 90,
+                }
+            ),
+            " %",
+        )
+
+    apart = sentence((56.0, 64.0), (46.0, 54.0), (36.0, 44.0))
+    assert apart == "for m, the highest is x with 60.0 % (95 % CI c, n 90; T1)."
+    reached = sentence((53.0, 67.0), (43.0, 57.0), (36.0, 44.0))
+    assert "no method is the highest" in reached and "1 of 2 others" in reached
+    # without an interval of its own, or of another, nothing is told apart
+    assert "2 of 2 others" in sentence((None, None), (46.0, 54.0), (36.0, 44.0))
+    assert "1 of 2 others" in sentence((56.0, 64.0), (None, None), (36.0, 44.0))

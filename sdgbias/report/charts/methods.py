@@ -83,18 +83,29 @@ def _ranked(s: Studies, own: pd.DataFrame, headline: pd.DataFrame) -> pd.DataFra
 
 
 def _best(frame: pd.DataFrame, unit: str) -> str:
-    """'for tiny-llava, x is highest: 61.2 % (95 % CI ..., n 956)' for the first model, pooled over
-    everything."""
+    """A sentence about the first model, pooled over everything. A method is called the highest only
+    where its interval lies above those of all others; else the number of methods that its interval
+    does not tell apart from it is given."""
     first = frame.iloc[0]
     mine = frame[
         (frame["model"] == first["model"])
         & (frame["test"] == first["test"])
         & (frame["pillar"] == first["pillar"])
     ]
-    top = mine.loc[mine["value"].astype(float).idxmax()]
+    at = mine["value"].astype(float).idxmax()
+    top, others = mine.loc[at], mine.drop(index=at)
+    measured = (
+        f"{top['method']} with {top['said']}{unit} (95 % CI {top['ci']}, n {top['n']:,};"
+        f" {top['test']})"
+    )
+    # an estimate without an interval (too few places) can be told apart from nothing
+    low = float("nan") if top["low"] is None else float(top["low"])
+    reach = int((~(others["high"].astype(float) < low)).sum())
+    if reach == 0:
+        return f"for {top['model']}, the highest is {measured}."
     return (
-        f"for {top['model']}, {top['method']} is highest with {top['said']}{unit} (95 % CI"
-        f" {top['ci']}, n {top['n']:,}; {top['test']})."
+        f"for {top['model']}, no method is the highest beyond its interval: first {measured}, and"
+        f" {reach} of {len(others)} others can't be told apart from it."
     )
 
 

@@ -13,7 +13,6 @@ import jinja2
 import pandas as pd
 
 from sdgbias import store
-from sdgbias.methods.stats import Estimate
 from sdgbias.report import labels
 from sdgbias.report.charts import holm
 from sdgbias.report.pages.studies import TEMPLATES, Page
@@ -151,7 +150,8 @@ def _cell(row: Mapping[Any, Any], signed: bool = False) -> str:
     """A share as percent, or a signed difference in points, with its interval and n."""
     if pd.isna(row["value"]):
         return f"too few (n {int(row['n'])})"
-    e = Estimate(row["value"], int(row["n"]), row["ci_low"], row["ci_high"])
-    span = "" if pd.isna(e.low) else f" [{100 * e.low:.1f}, {100 * e.high:.1f}]"
+    e = labels.estimate(row)
+    bounds = f"{100 * e.low:.1f}, {100 * e.high:.1f}"
+    span = labels.interval(e) if pd.isna(e.low) else bounds
     value = labels.number(100 * e.value, signed=True) if signed else labels.percent(e)
-    return f"{value}{span}, n {e.n}"
+    return f"{value} [{span}], n {e.n}"

@@ -22,7 +22,6 @@ import pandas as pd
 
 from sdgbias.errors import StoreError
 from sdgbias.files import packaged, replacing
-from sdgbias.methods.stats import Estimate
 from sdgbias.report import labels
 from sdgbias.report.charts import (
     Figure,
@@ -306,7 +305,7 @@ def leaderboard(board: Board, *, pooled: bool = False) -> list[dict[str, Any]]:
 def _place(r: dict[Any, Any] | None) -> dict[str, str] | None:
     if r is None:
         return None
-    e = Estimate(float(r["value"]), int(r["n"]), float(r["ci_low"]), float(r["ci_high"]))
+    e = labels.estimate(r)
     return {
         "value": labels.number(100 * e.value),
         "ci": labels.interval(e),

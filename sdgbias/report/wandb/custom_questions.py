@@ -10,7 +10,6 @@ from typing import Any
 import pandas as pd
 
 from sdgbias import store, suites
-from sdgbias.methods.stats import Estimate
 from sdgbias.report import labels
 from sdgbias.report.pages import own_suite
 from sdgbias.report.wandb import slugs
@@ -95,6 +94,6 @@ def _metrics(results: Path, run_ids: Sequence[str]) -> pd.DataFrame:
 def _value(r: dict[Any, Any]) -> str:
     if pd.isna(r["value"]):
         return "too few questions"
-    e = Estimate(float(r["value"]), int(r["n"]), float(r["ci_low"]), float(r["ci_high"]))
+    e = labels.estimate(r)
     signed = r["metric"] == "disparity"
     return f"{labels.number(100 * e.value, signed=signed)} ({labels.interval(e, signed=signed)})"

@@ -68,8 +68,7 @@ def _cell(value: object) -> str:
 def _estimate(
     r: pd.Series | dict[object, object], low: str = "ci_low", high: str = "ci_high"
 ) -> Estimate:
-    n = r["n"]
-    return Estimate(float(r["value"]), 0 if pd.isna(n) else int(n), float(r[low]), float(r[high]))  # type: ignore[arg-type, call-overload]
+    return labels.estimate(dict(r), low, high)
 
 
 def _percent(e: Estimate | None, signed: bool = False) -> str:
@@ -229,7 +228,8 @@ def _gain(found: data.ReportData) -> Section | None:
 
 
 def _disparities(results: Path, runs: list[str]) -> Section | None:
-    sql = """SELECT r.model, r.benchmark_id, m.test, m.pillar, m.value, m.n, m.ci_low, m.ci_high
+    sql = """SELECT r.model, r.benchmark_id, m.test, m.pillar, m.value, m.n, m.ci_low, m.ci_high,
+             m.clusters
              FROM metric_rows m JOIN runs r USING (run_id)
              WHERE list_contains($runs, run_id) AND m.metric = 'disparity' AND m.method = 'full'
              AND m.indicator = 'all-52'
@@ -264,8 +264,8 @@ def _disparities(results: Path, runs: list[str]) -> Section | None:
 def _history(results: Path) -> Section | None:
     sql = f"""
         WITH shown AS (SELECT DISTINCT night FROM night_models ORDER BY night DESC LIMIT {NIGHTS})
-        SELECT n.night, n.model, n.suite, n.outcome, n.kind, a.value, a.n, a.ci_low, a.ci_high,
-        n.quarantined_until
+        SELECT n.night, n.model, n.suite, n.outcome, n.kind, a.value, a.n, a.ci_low,
+        a.ci_high, a.clusters, n.quarantined_until
         FROM night_models n JOIN shown USING (night)
         LEFT JOIN metric_rows a ON a.run_id = n.run_id AND a.task = 'mcq' AND a.test = 'all' AND
         a.method = 'full' AND a.pillar = 'all'
