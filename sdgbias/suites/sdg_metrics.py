@@ -65,7 +65,7 @@ def _direction(items: pd.DataFrame) -> pd.DataFrame:
     return frame.assign(item_id=items["item_id"], n_options=count)
 
 
-def _judged(part: pd.DataFrame, values: ArrayLike, kind: stats.Kind = "share") -> Judged:
+def judged(part: pd.DataFrame, values: ArrayLike, kind: stats.Kind = "share") -> Judged:
     """Mean of one value per row of ``part``, and the units its interval counts. Without a picture
     many rows share one prompt and hence one answer: there the interval is the wider of that over
     places and that over distinct prompts."""
@@ -80,42 +80,42 @@ def _judged(part: pd.DataFrame, values: ArrayLike, kind: stats.Kind = "share") -
 def _cell_metrics(part: pd.DataFrame, task: Task) -> Iterator[tuple[str, Judged]]:
     """Metrics of the rows of one method in one group."""
     if task is Task.MCQ:
-        yield "accuracy", _judged(part, part["correct"])
+        yield "accuracy", judged(part, part["correct"])
         three = part[(part["n_options"] >= 3) & (part["says"] != "")]
         for says in ("pessimistic", "conservative", "optimistic") if len(three) else ():
-            yield f"share_{says}", _judged(three, three["says"] == says)
+            yield f"share_{says}", judged(three, three["says"] == says)
         two = part[(part["n_options"] == 2) & (part["says"] != "")]
         if len(two):
-            yield "share_optimistic_two_option", _judged(two, two["says"] == "optimistic")
+            yield "share_optimistic_two_option", judged(two, two["says"] == "optimistic")
     else:
-        yield "mae", _judged(part, part["error"], "amount")
-        yield "interval_accuracy", _judged(part, part["correct"])
+        yield "mae", judged(part, part["error"], "amount")
+        yield "interval_accuracy", judged(part, part["correct"])
     if (part["how"] != "").any():
-        yield "unparsed_rate", _judged(part, part["how"].isin(["unparsed", "empty"]))
-        yield "truncated_rate", _judged(part, part["how"] == TRUNCATED)
+        yield "unparsed_rate", judged(part, part["how"].isin(["unparsed", "empty"]))
+        yield "truncated_rate", judged(part, part["how"] == TRUNCATED)
         if task is Task.MCQ:
-            yield "refusal_rate", _judged(part, part["how"] == "refusal")
+            yield "refusal_rate", judged(part, part["how"] == "refusal")
     if part["mass"].notna().any():
-        yield "candidate_mass", _judged(part, part["mass"], "fraction")
-        yield "off_candidate_rate", _judged(part, part["off_candidate"])
+        yield "candidate_mass", judged(part, part["mass"], "fraction")
+        yield "off_candidate_rate", judged(part, part["off_candidate"])
     decided = part[part["tie"].notna()]
     if len(decided):
-        yield "tie_rate", _judged(decided, decided["tie"])
-        yield "near_tie_rate", _judged(decided, decided["near_tie"])
+        yield "tie_rate", judged(decided, decided["tie"])
+        yield "near_tie_rate", judged(decided, decided["near_tie"])
 
 
 def _paired_metrics(part: pd.DataFrame, task: Task) -> Iterator[tuple[str, Judged]]:
     """CADE against the Full view on the same rows (columns *_full)."""
     if task is Task.MCQ:
         now, before = part["correct"].astype(float), part["correct_full"].astype(float)
-        yield "accuracy_gain", _judged(part, now - before, "mean")
-        yield "changed_rate", _judged(part, part["pred"] != part["pred_full"])
-        yield "fixed_rate", _judged(part, now > before)
-        yield "broken_rate", _judged(part, now < before)
-        yield "kept_rate", _judged(part, part["kept"])
+        yield "accuracy_gain", judged(part, now - before, "mean")
+        yield "changed_rate", judged(part, part["pred"] != part["pred_full"])
+        yield "fixed_rate", judged(part, now > before)
+        yield "broken_rate", judged(part, now < before)
+        yield "kept_rate", judged(part, part["kept"])
     else:
-        yield "mae_change", _judged(part, part["error"] - part["error_full"], "mean")
-        yield "changed_rate", _judged(part, part["value"] != part["value_full"])
+        yield "mae_change", judged(part, part["error"] - part["error_full"], "mean")
+        yield "changed_rate", judged(part, part["value"] != part["value_full"])
 
 
 def _over_generated(part: pd.DataFrame) -> Iterator[tuple[str, Judged]]:
@@ -123,7 +123,7 @@ def _over_generated(part: pd.DataFrame) -> Iterator[tuple[str, Judged]]:
     what choosing among the candidates gains; of CADE, its whole gain over standard inference."""
     if len(part):
         gain = part["correct"].astype(float) - part["correct_generated"].astype(float)
-        yield "gain_over_generated", _judged(part, gain, "mean")
+        yield "gain_over_generated", judged(part, gain, "mean")
 
 
 def _parts(
@@ -218,7 +218,7 @@ def metric_rows(
         judged["prompt"] = pd.factorize(judged["key"], sort=True)[0]
     for cell, part in () if judged is None else _parts(judged, task):
         for m, values, kind in sdg_censoring.metrics(part, task):
-            rows.append((task.value, *cell, m, *_numbers(*_judged(part, values, kind))))
+            rows.append((task.value, *cell, m, *_numbers(*judged(part, values, kind))))
     columns = [
         "task",
         "test",

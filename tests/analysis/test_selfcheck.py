@@ -176,7 +176,7 @@ def sound() -> list[Check]:
 
 
 def test_seeds_pass_and_repeat(sound: list[Check]) -> None:
-    assert len(sound) == 51
+    assert len(sound) == 55
     assert {type(v) for c in sound for v in asdict(c).values()} <= {
         str,
         int,
@@ -188,6 +188,17 @@ def test_seeds_pass_and_repeat(sound: list[Check]) -> None:
     assert all(
         a == next(c for c in sound if c.what == a.what) for a in again if a.covered is not None
     )
+
+
+def test_intervals_over_places_of_repeated_answers_are_seen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def by_place(rows: pd.DataFrame, right: np.ndarray) -> tuple[stats.Estimate, str]:
+        return stats.mean(right, rows["cluster_id"], "share"), "places"
+
+    monkeypatch.setattr(seeds, "judged", by_place)
+    made = list(seeds._repeated_answers(TINY, instrument(), 0, pipeline.silent))
+    assert len(made) == 4 and failed(made) == made
 
 
 def test_rules_hold_and_a_broken_rule_is_seen(

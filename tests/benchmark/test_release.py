@@ -9,9 +9,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,6 +21,7 @@ from PIL import Image
 
 from sdgbias.benchmark.items import authors_split
 from sdgbias.benchmark.release import import_ as release_import
+from sdgbias.benchmark.release.check import question_kind
 from sdgbias.benchmark.release.export import export, import_
 from sdgbias.benchmark.release.items import place_of_paths
 from sdgbias.benchmark.release.records import PARTS, json_lines, stem, write_lines
@@ -193,6 +196,17 @@ def test_complete_questions_stay_and_bare_ones_are_completed(
     prompts = read(tmp_path / "out", "prompts").set_index(["task", "test", "item_id"])["text"]
     assert prompts["mcq", "T1", 3] == mcq(3, "T1")["question"]
     assert prompts["regression", "T5", 3].startswith("Question: How heavy?\nAnswer strictly")
+
+
+def test_a_file_of_half_complete_questions_is_complete(tmp_path: Path) -> None:
+    staged = tmp_path / "staged.parquet"
+    texts = [mcq(3, "T1")["question"], "How many?"]
+    pq.write_table(pa.table({"question": texts}), staged)
+    with duckdb.connect() as con:
+        assert question_kind(con, Task.MCQ, str(staged)) == "complete"
+    pq.write_table(pa.table({"question": [*texts, "How much?"]}), staged)
+    with duckdb.connect() as con:
+        assert question_kind(con, Task.MCQ, str(staged)) != "complete"
 
 
 def test_a_context_that_came_with_the_question_is_not_written_twice(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import duckdb
 import numpy as np
 import pandas as pd
 import pytest
@@ -347,6 +349,31 @@ def test_an_unreadable_picture_is_left_out(results: Path, tmp_path: Path) -> Non
         con.execute("UPDATE previews SET png = 'no png'::BLOB WHERE image_id = 'image3'")
     found = examples.examples(path, store.latest_runs(path))
     assert any(q["picture"] == -1 for q in found["questions"])
+
+
+def test_distinct_prompts_are_those_of_the_test_split(results: Path, tmp_path: Path) -> None:
+    before = data.load(results).prompts
+    again = tmp_path / "sdgbias.duckdb"
+    shutil.copytree(results.parent, tmp_path, dirs_exist_ok=True)
+    with duckdb.connect(str(again)) as con:
+        con.execute(
+            """INSERT INTO items BY NAME SELECT * REPLACE (item_id + 1000000 AS item_id,
+               'val' AS split, 'another question' AS question) FROM items"""
+        )
+    pd.testing.assert_frame_equal(data.load(again).prompts, before)
+
+
+def test_pages_of_studies_show_rows_over_all_indicators(results: Path, tmp_path: Path) -> None:
+    runs = store.latest_runs(results)
+    before = data.load_studies(results, runs)
+    again = tmp_path / "sdgbias.duckdb"
+    shutil.copytree(results.parent, tmp_path, dirs_exist_ok=True)
+    with duckdb.connect(str(again)) as con:
+        con.execute(
+            "INSERT INTO metric_rows BY NAME SELECT * REPLACE ('stunting' AS indicator) FROM"
+            " metric_rows"
+        )
+    pd.testing.assert_frame_equal(data.load_studies(again, runs).metrics, before.metrics)
 
 
 def test_a_row_without_an_interval_gives_its_number_of_clusters() -> None:

@@ -211,6 +211,15 @@ def test_a_picture_is_prepared_once(
     )
 
 
+def test_beginnings_are_shared_only_where_the_model_takes_a_tree_and_reads_no_question(
+    load: Load,
+) -> None:
+    engine = load("llava", "metaspace")
+    assert hf.shared_prefix.possible(engine)
+    engine.accepts = engine.accepts - {"past_key_values"}
+    assert not hf.shared_prefix.possible(engine)
+
+
 @pytest.mark.parametrize("limit", [1, 40])
 @pytest.mark.parametrize("family", ["llava", "qwen"])
 def test_any_size_of_tree_and_batch_gives_the_same(

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
+import pandas as pd
 from scipy.special import ndtri
 from scipy.stats import binomtest
 
@@ -31,12 +32,15 @@ from sdgbias.analysis.selfcheck.truth import Population
 from sdgbias.engines.planted import Habits
 from sdgbias.methods import cade, lean, metrics, stats
 from sdgbias.raw.indicators import DIRECTIONS
+from sdgbias.suites.sdg_metrics import judged
 from sdgbias.types import CadeParams, ContextTest, View
 
 T1, T5 = ContextTest.T1, ContextTest.T5
 NOMINAL = 0.05
 #: Numbers of places in the interval checks, and of prompts in the lean checks.
 FEW, PROMPTS = (5, 8, 12, 30), (4, 6, 9, 12, 36)
+#: Numbers of prompts in the checks of answers that are repeated over places.
+REPEATED = (6, 12)
 
 
 @dataclass(frozen=True)
@@ -118,6 +122,7 @@ def checks(
     yield from _coverage(size, used, seed, progress)
     yield from _few_clusters(size, used, seed, progress)
     yield from _leans(size, used, seed, progress)
+    yield from _repeated_answers(size, used, seed, progress)
     yield from _false_alarms(size, seed, progress)
     yield from _terms(size, used, seed)
     yield from _tuned(size, used, seed, progress)
@@ -233,6 +238,43 @@ def _leans(
         found += _lean(says, np.arange(27), used, "leans optimistic")
     what = "80 % optimistic over 27 wordings: pillars said to lean optimistic"
     yield bounded("arrays", what, found, size.plain, 0.8, least=True)
+
+
+def _repeated_answers(
+    size: Size, used: Instrument, seed: int, progress: Callable[[str, int, int], None]
+) -> Iterator[Check]:
+    """A prompt without place or picture is one answer, however many places it is scored on: 95 %
+    intervals of its accuracy hold the truth although the right answers are not equally frequent.
+
+    Each prompt draws one answer; 60, 30 and 10 % of the rows have the first, second and third as
+    the right one, so the expected accuracy is a third. Over places alone the interval of this
+    accuracy holds the truth in 50 to 80 % of the seeds.
+    """
+    for prompts in REPEATED:
+        for even in (True, False):
+            held = 0
+            for i in range(size.plain):
+                rng = np.random.default_rng([seed, 9, prompts, even, i])
+                prompt = np.repeat(np.arange(prompts), cluster_sizes(rng, prompts, even=even))
+                place = rng.integers(0, 60, len(prompt))
+                answer = rng.integers(0, 3, prompts)[prompt]
+                right = rng.choice(3, size=len(prompt), p=[0.6, 0.3, 0.1]) == answer
+                rows = pd.DataFrame(
+                    {
+                        "cluster_id": used.clusters(place),
+                        "prompt": used.clusters(prompt),
+                        "method": View.Q_ONLY.value,
+                    }
+                )
+                found, _ = judged(rows, right)
+                held += found.low <= 1 / 3 <= found.high
+            kind = "of one size" if even else "of unlike sizes"
+            what = (
+                f"95 % intervals that hold the truth: one answer per prompt, {prompts} prompts"
+                f" {kind}"
+            )
+            yield bounded("arrays", what, held, size.plain, 0.93, least=True)
+        progress("seeds: repeated answers", REPEATED.index(prompts) + 1, len(REPEATED))
 
 
 def _lean(says: np.ndarray, prompt: np.ndarray, used: Instrument, wanted: str = "") -> bool:
