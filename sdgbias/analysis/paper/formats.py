@@ -18,8 +18,8 @@ from sdgbias.analysis.paper.results import Run
 WIDTH = 120
 HEAD = (
     "Ours: the newest finished run of each model, on its test split. n: questions or answers; CI:"
-    " 95 %, clustered by place. A line 'paper' without one of ours: not run here. The paper's"
-    " number stands only beside the same model's."
+    " 95 %, clustered by place, and by prompt where places share one. A line 'paper' without one of"
+    " ours: not run here. The paper's number stands only beside the same model's."
 )
 CSV_COLUMNS = (
     "item",

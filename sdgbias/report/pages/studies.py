@@ -335,11 +335,12 @@ def write(path: Path, text: str | None) -> Path:
 
 #: What the numbers of each suite's figures refer to, and the clusters of their intervals.
 OF_PLACES = (
-    "Everything is of the test split unless a caption says otherwise; CI: 95 %, clustered by place."
+    "Everything is of the test split unless a caption says otherwise; CI: 95 %, clustered by place,"
+    " and by prompt where places share one."
 )
 OF_PEOPLE = (
     "Answers about people: of everyone annotated unless a caption says otherwise; CI: 95 %,"
-    " clustered by picture."
+    " clustered by picture, and by prompt where pictures share one."
 )
 
 

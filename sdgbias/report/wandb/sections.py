@@ -90,7 +90,8 @@ def _measured(results: Path, runs: list[str]) -> Section:
     again = len(frame) > len(frame[["model", "suite"]].drop_duplicates())
     text = (
         f"{of}{', about people on each benchmark' if again else ''}. Every figure has its n and a"
-        " 95 % interval, clustered by place or picture."
+        " 95 % interval, clustered by place or picture, and by prompt where many places share one."
+        " Below five clusters there is no interval."
     )
     if planted:
         text += f" {planted} of them are planted: their bias is known, they are no model's figures."
