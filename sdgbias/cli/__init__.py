@@ -4,10 +4,11 @@ runs, so that `sdgbias --help` answers at once."""
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import typer
 
-from sdgbias import lifeline
+from sdgbias import __version__, lifeline
 from sdgbias.cli import (
     analysis,
     benchmark,
@@ -25,6 +26,7 @@ from sdgbias.cli.data import raw_app, release_app, review_app
 from sdgbias.cli.models import models_app
 from sdgbias.cli.options import close_bars
 from sdgbias.cli.people import people_app
+from sdgbias.cli.sections import Sections
 from sdgbias.cli.store import store_app
 from sdgbias.cli.suite import suite_app
 from sdgbias.cli.wandb import wandb_app
@@ -32,6 +34,8 @@ from sdgbias.errors import SdgbiasError
 
 app = typer.Typer(
     name="sdgbias",
+    cls=Sections,
+    context_settings={"help_option_names": ["-h", "--help"]},
     help=(
         "How biased is a vision-language model about sustainable development, and how much of it"
         " can be taken out?\n\nA first run: make demo. Step by step: sample, build, evaluate,"
@@ -53,6 +57,21 @@ app.add_typer(wandb_app, name="wandb")
 app.add_typer(store_app, name="store")
 for commands in (analysis, serve, gate, stack, register, night, benchmark, scoring, results, demo):
     commands.add_to(app)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"sdgbias {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None: ...
 
 
 def main() -> None:

@@ -15,7 +15,12 @@ from sdgbias.errors import UsageError, one_of
 
 RawOption = Annotated[Path, typer.Option("--raw", help="Raw folder in SustainBench's layout.")]
 BenchmarkOption = Annotated[
-    Path, typer.Option("--benchmark", help="Benchmark folder made by `sdgbias build`.")
+    Path,
+    typer.Option(
+        "--benchmark",
+        envvar="SDGBIAS_BENCHMARK",
+        help="Benchmark folder made by `sdgbias build`.",
+    ),
 ]
 BenchmarksOption = Annotated[
     list[Path] | None,
@@ -28,7 +33,12 @@ BenchmarksOption = Annotated[
     ),
 ]
 ResultsOption = Annotated[
-    Path, typer.Option("--results", help="Results file (DuckDB); score shards lie beside it.")
+    Path,
+    typer.Option(
+        "--results",
+        envvar="SDGBIAS_RESULTS",
+        help="Results file (DuckDB); score shards lie beside it.",
+    ),
 ]
 SearchOption = Annotated[
     str,

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from sdgbias.cli import store as cli_store
-from sdgbias.cli.options import DEFAULT_RESULTS, ResultsOption
+from sdgbias.cli.options import DEFAULT_RESULTS, ResultsOption, choice
 from sdgbias.cli.wandb import offline_runs
 from sdgbias.types import FACET
 
@@ -20,6 +20,9 @@ def add_to(app: typer.Typer) -> None:
 
 
 def results(
+    what: Annotated[
+        str, typer.Argument(help="headline, or tables: what the file holds.")
+    ] = "headline",
     results: ResultsOption = DEFAULT_RESULTS,
     sql: Annotated[
         str,
@@ -28,11 +31,17 @@ def results(
     csv: Annotated[bool, typer.Option("--csv", help="Comma-separated instead of a table.")] = False,
 ) -> None:
     """Print the headline table, and disparities of the runs on people and on own questions (not
-    with --csv); or the answer to --sql. Runs on own questions stand in the table, which then names
-    the suite."""
+    with --csv); or the answer to --sql. `results tables` lists the tables, columns, metrics and
+    methods that a query can name. Runs on own questions stand in the table, which then names the
+    suite."""
     from sdgbias import store, suites
     from sdgbias.cli.demo import CUSTOM, PEOPLE
 
+    if choice("WHAT", what, ("headline", "tables")) == "tables":
+        from sdgbias.report import contents
+
+        typer.echo("\n".join(contents.lines(results)))
+        return
     people = groups = None
     if not sql:
         if chosen := [] if csv else store.latest_runs(results, FACET, per_benchmark=True):

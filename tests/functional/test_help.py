@@ -1,0 +1,57 @@
+"""What the command line tells about itself: sections, versions, the contents of a results file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from sdgbias import __version__, store
+from sdgbias.cli import app
+from sdgbias.cli.sections import SECTIONS
+from sdgbias.report.contents import TABLES
+from tests.builders.commands import sdgbias
+from tests.builders.results import publish_fake
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return publish_fake(tmp_path_factory.mktemp("results") / "sdgbias.duckdb")
+
+
+def test_every_command_stands_in_one_section() -> None:
+    listed = [name for section in SECTIONS.values() for name in section]
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    assert sorted(listed) == sorted(commands)
+    help_page = sdgbias("-h").stdout
+    assert help_page == sdgbias("--help").stdout
+    for title, section in SECTIONS.items():
+        assert f"{title}:\n" in help_page
+        for text in section.values():
+            assert text in help_page, "no line is cut"
+
+
+def test_the_version() -> None:
+    assert sdgbias("--version").stdout == f"sdgbias {__version__}\n"
+
+
+def test_tables_metrics_and_methods_are_listed(results: Path) -> None:
+    page = sdgbias("results", "tables", "--results", results).stdout
+    names = store.query(results, "SELECT DISTINCT table_name FROM information_schema.columns")
+    assert set(names["table_name"]) == set(TABLES)
+    for name in TABLES:
+        assert f"\n  {name}: {TABLES[name]}\n" in page
+    assert "\n  accuracy: Accuracy (sdg)\n" in page and "\n  cade: CADE (sdg)" in page
+
+
+def test_results_and_benchmark_from_the_environment(
+    results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SDGBIAS_RESULTS", str(results))
+    assert sdgbias("results").stdout == sdgbias("results", "--results", results).stdout != ""
+
+
+def test_an_unknown_word_is_a_usage_error(results: Path) -> None:
+    done = sdgbias("results", "tablez", "--results", results)
+    assert done.returncode == 2 and "'tablez'" in done.stderr and "tables" in done.stderr
