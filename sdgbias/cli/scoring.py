@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,6 +19,9 @@ from sdgbias.cli.options import (
     choice,
 )
 from sdgbias.errors import UsageError
+
+if TYPE_CHECKING:
+    from sdgbias.types import ModelSpec
 
 PassesOption = Annotated[
     str,
@@ -69,7 +72,12 @@ def plan(
 
 
 def evaluate(
-    model: Annotated[str, typer.Argument(help="Name of a registered model (sdgbias models).")],
+    model: Annotated[
+        list[str],
+        typer.Argument(
+            help="Names of registered models (sdgbias models), or folders and hub ids that aren't."
+        ),
+    ],
     benchmark: BenchmarkOption = DEFAULT_BENCHMARK,
     results: ResultsOption = DEFAULT_RESULTS,
     search: SearchOption = "random",
@@ -84,6 +92,16 @@ def evaluate(
         str,
         typer.Option(help="Regression answers: continue (decode after CADE's digit) or replace."),
     ] = "continue",
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            min=5,
+            help=(
+                "A first look at so many questions of each kind: stored in first-look.duckdb beside"
+                " the results, on no leaderboard."
+            ),
+        ),
+    ] = None,
     batch_size: Annotated[
         int | None, typer.Option(min=1, help="Prompts per batch; default: the registry entry's.")
     ] = None,
@@ -116,48 +134,100 @@ def evaluate(
         ),
     ] = None,
 ) -> None:
-    """Score a registered model under four views x T1-T5, tune CADE on val, publish the test
-    results."""
+    """Score models under four views x T1-T5, tune CADE on val, publish the test results.
+
+    A model is a name of the registry; or a folder or hub id, which is then scored as `sdgbias
+    register-model` would propose it, without an entry. With several, the next one starts when one
+    is published.
+    """
     from dataclasses import asdict, replace
 
     from sdgbias.nightly import process
 
-    with process.report_outcome(outcome_file) as told:
-        from sdgbias.registry import entries
-        from sdgbias.scoring import evaluate as evaluation
-        from sdgbias.suites.extra_prompts import choose
-        from sdgbias.suites.suite import EvalSettings
+    if len(model) > 1 and (entry or outcome_file):
+        raise UsageError("--entry and --outcome are about one model; name one")
+    runs = []
+    for name in model:
+        with process.report_outcome(outcome_file) as told:
+            from sdgbias.benchmark.first_look import first_look
+            from sdgbias.registry import entries
+            from sdgbias.scoring import evaluate as evaluation
+            from sdgbias.suites import benchmark_card
+            from sdgbias.suites.extra_prompts import choose
+            from sdgbias.suites.suite import EvalSettings
 
-        root = entries.find_root()
-        spec = entries.read(entry) if entry else entries.load(root, model)
-        if spec.name != model:
-            raise UsageError(f"--entry {entry} is the entry of {spec.name}, not of {model}")
-        if batch_size:
-            spec = replace(spec, batch_size=batch_size)
-        outcome = evaluation.evaluate(
-            spec,
-            root,
-            benchmark,
-            results,
-            EvalSettings(
-                draws=draws,
-                seed=seed,
-                numerics=choice("--numerics", numerics, ("exact", "reference")),
-                mode=choice("--mode", mode, ("continue", "replace")),
-                passes=choose(passes),
-                search=choice("--search", search, ("random", "exact")),
-                generated=choice("--generated", generated, GENERATIONS),
-            ),
-            pool=evaluation.Pool(workers, ray),
-            progress=Bars(),
+            root = entries.find_root()
+            spec = entries.read(entry) if entry else _spec(root, name)
+            if entry and spec.name != name:
+                raise UsageError(f"--entry {entry} is the entry of {spec.name}, not of {name}")
+            if batch_size:
+                spec = replace(spec, batch_size=batch_size)
+            if limit and "first_look" not in benchmark_card(benchmark):
+                benchmark = first_look(benchmark, results.parent / "first-look", limit)
+                results = results.parent / "first-look.duckdb"
+            outcome = evaluation.evaluate(
+                spec,
+                root,
+                benchmark,
+                results,
+                EvalSettings(
+                    draws=draws,
+                    seed=seed,
+                    numerics=choice("--numerics", numerics, ("exact", "reference")),
+                    mode=choice("--mode", mode, ("continue", "replace")),
+                    passes=choose(passes),
+                    search=choice("--search", search, ("random", "exact")),
+                    generated=choice("--generated", generated, GENERATIONS),
+                ),
+                pool=evaluation.Pool(workers, ray),
+                progress=Bars(),
+            )
+            told |= asdict(outcome)
+        runs.append(outcome.run_id)
+        unasked = outcome.unanswerable
+        typer.echo(
+            f"{spec.name}: run {outcome.run_id}: {outcome.naive:,} cells of the paper's views,"
+            f" {outcome.planned - outcome.extra:,} distinct prompts"
+            f"{f', {outcome.extra:,} more of extra passes' if outcome.extra else ''}:"
+            f" {outcome.scored:,} scored now, {outcome.cached:,} from the cache,"
+            f" {outcome.failed} failed{f', {unasked:,} that it can not answer' if unasked else ''}."
+            f" Next: sdgbias results --results {results}"
         )
-        told |= asdict(outcome)
-    unasked = outcome.unanswerable
-    typer.echo(
-        f"{model}: run {outcome.run_id}: {outcome.naive:,} cells of the paper's views,"
-        f" {outcome.planned - outcome.extra:,} distinct prompts"
-        f"{f', {outcome.extra:,} more of extra passes' if outcome.extra else ''}:"
-        f" {outcome.scored:,} scored now, {outcome.cached:,} from the cache,"
-        f" {outcome.failed} failed{f', {unasked:,} that it can not answer' if unasked else ''}."
-        f" Next: sdgbias results --results {results}"
-    )
+    if outcome_file is None:
+        typer.echo(_table(results, runs))
+
+
+def _spec(root: Path, name: str) -> ModelSpec:
+    """The entry of a name; for a folder or hub id without one, the entry that `register-model`
+    would propose."""
+    from sdgbias.errors import RegistryError
+    from sdgbias.registry import entries
+
+    if "/" not in name and not Path(name).is_dir():
+        return entries.load(root, name)
+    from sdgbias.registry import propose
+    from sdgbias.scoring import parity
+
+    found = propose.propose(name, root, parity.here(root), propose.Request())
+    if found.obstacle:
+        raise RegistryError(
+            f"{name}: {found.obstacle}; what else can be done: sdgbias register-model {name}"
+            " --dry-run"
+        )
+    return found.spec
+
+
+#: What a run says first: accuracy and mean absolute error, recall of people, over all tests.
+_HEADLINE = """
+    SELECT model, task, test, method, metric, round(value, 3) AS value, round(ci_low, 3) AS low,
+    round(ci_high, 3) AS high, n FROM metrics
+    WHERE run_id IN (SELECT unnest(?)) AND pillar = 'all' AND (
+        (test = 'all' AND indicator = 'all' AND metric IN ('accuracy', 'mae'))
+        OR (indicator = 'all-52' AND metric = 'recall' AND method = 'full'))
+    ORDER BY model, task, metric, test, method"""
+
+
+def _table(results: Path, runs: list[str]) -> str:
+    from sdgbias import store
+
+    return "\n" + store.query(results, _HEADLINE, [runs]).to_string(index=False)
