@@ -1,30 +1,39 @@
 # make demo   raw sample -> benchmark -> nightly over every enabled model -> report (a few minutes on a bare machine)
-# make test   ruff, mypy, the import contract and pytest
-# make test-long   the tests that `make test` leaves out
+# make test   before each commit: ruff, mypy, the import contract and the quick tests
+# make test-slow   the rest: whole commands, nights, servers, browsers; make test-all: both, what CI runs
+# make test-long   the tests that both leave out
 # make docs   generate docs/reference/commands.md and the option tables
-# make vllm   an environment of its own in which the vLLM backend runs on CPU; make test then tests it too
+# make vllm   an environment of its own in which the vLLM backend runs on CPU; make test-slow then tests it too
 PYTHON ?= python3.11
 BIN := .venv/bin
 INSTALL := scripts/install.py --constraint constraints.txt
 
-.PHONY: demo test test-long docs install vllm clean
+.PHONY: demo test test-slow test-all test-long docs install vllm clean
 
 demo: .venv/installed
 	$(BIN)/sdgbias demo
 
 # three processes with one thread each: on two cores one of them is nearly always waiting for something
-test: export OMP_NUM_THREADS = 1
+WORKERS := -n 3 --dist loadfile --no-loadscope-reorder --ignore=tests/vllm/test_api.py
+test test-slow: export OMP_NUM_THREADS = 1
 # pytest keeps the test modules with their rewritten assertions, half the time that a process takes to collect them
-test: export PYTHONDONTWRITEBYTECODE =
+test test-slow: export PYTHONDONTWRITEBYTECODE =
 test: .venv/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m 'not long' --ignore=tests/vllm/test_api.py
+	$(BIN)/pytest $(WORKERS) -m 'not slow and not long'
+
+test-slow: .venv/installed-dev
+	$(BIN)/pytest $(WORKERS) -m 'slow and not long'
 	if test -f .venv-vllm/installed; then .venv-vllm/bin/python -m pytest tests/vllm; else echo "no .venv-vllm: the tests of the vLLM engine are skipped; build it: make vllm"; fi
 
-# what `make test` leaves out, because a quicker test shows it as well: whole commands killed from outside, second machines, second engines
+test-all:
+	$(MAKE) test
+	$(MAKE) test-slow
+
+# what `make test-all` leaves out, because a quicker test shows it as well: whole commands killed from outside, second machines, second engines
 test-long: export PYTHONDONTWRITEBYTECODE =
 test-long: .venv/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m long

@@ -14,15 +14,33 @@ import pytest
 import sdgbias.engines  # noqa: F401  before the tests import transformers, and so torchvision
 from tests.builders.once import once
 
-#: Files that wait for a clock, a server or several processes; see the table at the end of a run.
+#: The files that take longest, the longest first; see the table at the end of a run. They start
+#: first, so that no worker is left alone with one of them at the end.
 LONGEST = (
     "test_stack_overnight.py",
+    "test_docs.py",
+    "test_nightly.py",
     "test_flows.py",
-    "test_models_lifecycle.py",
-    "test_crews.py",
-    "test_elsewhere.py",
+    "test_evaluate.py",
+    "test_own_suite.py",
     "test_ray.py",
+    "test_people.py",
+    "test_interrupted.py",
+    "test_elsewhere.py",
+    "test_gate.py",
+    "test_head.py",
+    "test_crews.py",
+    "test_bad_raw.py",
+    "test_store_commands.py",
+    "test_censored_run.py",
+    "test_parity_gate.py",
+    "test_pages.py",
 )
+
+#: Tests that drive whole commands belong to the slow tier, but for these.
+QUICK = ("test_exit_codes.py", "test_models_lifecycle.py")
+#: Files elsewhere that belong to the slow tier as a whole.
+SLOW: tuple[str, ...] = ()
 
 for name, value in {
     "HF_HUB_OFFLINE": "1",
@@ -74,15 +92,35 @@ def small_benchmark(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return once(tmp_path_factory, "small", make) / "benchmark"
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Files without a test of the tier that is asked for aren't imported, which takes some 10 s of
+    every worker."""
+    if not collection_path.name.startswith("test_"):
+        return None
+    tier = config.getoption("markexpr")
+    slow = _slow(collection_path)
+    if tier == "slow and not long" and not slow:
+        return "mark.slow" not in collection_path.read_text(encoding="utf-8") or None
+    return (tier == "not slow and not long" and slow) or None
+
+
+def _slow(path: Path) -> bool:
+    """Whether all tests of a file are of the slow tier."""
+    return (path.parent.name == "functional" and path.name not in QUICK) or path.name in SLOW
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The files that take longest first (with --dist loadfile), so that no worker is left alone
-    with one of them at the end."""
+    """The files that take longest first (with --dist loadfile); the slow tier is marked."""
     order = {name: number for number, name in enumerate(LONGEST)}
 
     def rank(item: pytest.Item) -> tuple[int, bool]:
         return order.get(item.path.name, len(order)), item.path.parent.name != "functional"
 
     items.sort(key=rank)  # stable: tests of a file, and files of the same rank, stay in order
+    for item in items:
+        if _slow(item.path):
+            item.add_marker(pytest.mark.slow)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

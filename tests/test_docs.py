@@ -11,6 +11,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,8 @@ PAGES = sorted(
 TEXT = {page.relative_to(REPOSITORY).as_posix(): page.read_text(encoding="utf-8") for page in PAGES}
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`(sdgbias [^`\n]+)`")
+#: Sizes of the whole benchmark as the README builds it, and as the tests do.
+SMALLER = {"117644": "1176", "100000": "1000", "50000": "500"}
 #: What a line of a shell block may begin with besides sdgbias, make and python; blocks of the
 #: README with only the former run.
 RUN = {"mkdir", "for", "IFS=:", "done"}
@@ -177,8 +180,7 @@ def runnable(block: str) -> bool:
 
 @pytest.mark.slow
 def test_the_readme_tour_runs_as_written(tmp_path: Path) -> None:
-    """Every runnable block of the README, in order, by bash, in a folder with a registry of its
-    own."""
+    """Every runnable block of the README, in order; of the whole benchmark a hundredth."""
     tour = [block for block in blocks("README.md") if runnable(block)]
     said = "".join(tour)
     for name in (
@@ -194,18 +196,34 @@ def test_the_readme_tour_runs_as_written(tmp_path: Path) -> None:
         "register-model",
     ):
         assert name in said, f"the tour doesn't show {name}"
+    for number in SMALLER:
+        assert f" {number} " in said, f"the tour doesn't build the whole benchmark: {number}"
+    run([reduce(lambda text, n: text.replace(n, SMALLER[n]), SMALLER, b) for b in tour], tmp_path)
+    assert (tmp_path / "build/tour/report/index.html").stat().st_size > 10_000
+    assert (tmp_path / "registry/models/tiny-llava-again.yaml").is_file()
+    check_same_parameters(tmp_path / "build/tour")
+
+
+@pytest.mark.long  # the tour builds a hundredth of it with the same commands
+def test_the_whole_benchmark_is_built_as_written(tmp_path: Path) -> None:
+    run([b for b in blocks("README.md") if runnable(b) and " 117644 " in b], tmp_path)
+    assert (tmp_path / "build/full/benchmark/README.md").is_file()
+
+
+def run(scripts: list[str], folder: Path) -> None:
+    """Run shell blocks by bash, in a folder with a registry of its own."""
     for name in ("registry", "expectations"):
-        shutil.copytree(REPOSITORY / name, tmp_path / name)
+        shutil.copytree(REPOSITORY / name, folder / name)
     tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {k: v for k, v in os.environ.items() if k != "SDGBIAS_REGISTRY"} | {
         "PATH": tools,
         "PYTHONPATH": str(REPOSITORY),
     }
-    for block in tour:
+    for block in scripts:
         command = ["bash", "-euo", "pipefail", "-c", block]
         done = subprocess.run(
             command,
-            cwd=tmp_path,
+            cwd=folder,
             env=environment,
             capture_output=True,
             text=True,
@@ -213,9 +231,6 @@ def test_the_readme_tour_runs_as_written(tmp_path: Path) -> None:
             check=False,
         )
         assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
-    assert (tmp_path / "build/tour/report/index.html").stat().st_size > 10_000
-    assert (tmp_path / "registry/models/tiny-llava-again.yaml").is_file()
-    check_same_parameters(tmp_path / "build/tour")
 
 
 def check_same_parameters(tour: Path) -> None:

@@ -35,6 +35,8 @@ from sdgbias.types import Task
 
 STAGES = ("clusters", "images", "series", "items", "prompts", "card")
 MAX_ROUNDS = 20
+#: With fewer clusters than this, starting a worker takes longer than drawing their pictures.
+FEW_PICTURES = 32
 #: progress(what, done, total)
 Progress = Callable[[str, int, int], None]
 
@@ -144,7 +146,8 @@ def build_images(
             (0, 0),
         )
     else:
-        count = workers or os.cpu_count() or 1
+        few = len(table) < FEW_PICTURES
+        count = workers or (1 if few else os.cpu_count() or 1)
         stored = imagestore.render_store(
             raw,
             table,

@@ -149,7 +149,10 @@ def build(
         int, typer.Option(min=1, help="Street photos per place (layout several only).")
     ] = 1,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes that draw pictures; default: one per CPU.")
+        int | None,
+        typer.Option(
+            min=1, help="Processes that draw pictures; default: one per CPU, one for few places."
+        ),
     ] = None,
     stage: Annotated[
         str,

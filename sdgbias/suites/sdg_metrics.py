@@ -13,6 +13,7 @@ from sdgbias.methods import metrics, stats
 from sdgbias.methods.answers import TRUNCATED
 from sdgbias.raw.indicators import letter_directions
 from sdgbias.suites import sdg_censoring
+from sdgbias.suites.rows import Rows
 from sdgbias.suites.suite import StoredScores
 from sdgbias.types import DIGITS, GENERATED, TESTS, Task, View
 
@@ -21,6 +22,7 @@ IMAGE_FREE = tuple(
 )
 
 
+DIRECTIONS = ("pessimistic", "conservative", "optimistic")
 #: An estimate and the units its interval counts: 'places' or 'prompts'.
 Judged = tuple[stats.Estimate, str]
 
@@ -37,15 +39,6 @@ def present_options(items: pd.DataFrame, task: Task) -> np.ndarray:
 def candidates(items: pd.DataFrame, task: Task) -> str:
     """The candidates of a task's items: the letters of their option columns, or the digits."""
     return option_letters(items) if task is Task.MCQ else DIGITS
-
-
-def _groups(frame: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
-    yield "all", "all", frame
-    frame = frame[frame["pillar"] != ""]  # custom questions have no pillars
-    for pillar, part in frame.groupby("pillar", sort=True):
-        yield str(pillar), "all", part
-    for (within, indicator), part in frame.groupby(["pillar", "indicator"], sort=True):
-        yield str(within), str(indicator), part
 
 
 def _direction(items: pd.DataFrame) -> pd.DataFrame:
@@ -65,81 +58,130 @@ def _direction(items: pd.DataFrame) -> pd.DataFrame:
     return frame.assign(item_id=items["item_id"], n_options=count)
 
 
-def judged(part: pd.DataFrame, values: ArrayLike, kind: stats.Kind = "share") -> Judged:
+def clustered_mean(part: Rows, values: ArrayLike, kind: stats.Kind = "share") -> Judged:
     """Mean of one value per row of ``part``, and the units its interval counts. Without a picture
     many rows share one prompt and hence one answer: there the interval is the wider of that over
     places and that over distinct prompts."""
     by_place = stats.mean(values, part["cluster_id"], kind)
-    if part.empty or str(part["method"].iloc[0]) not in IMAGE_FREE:
+    if not len(part) or str(part.columns["method"][part.at[0]]) not in IMAGE_FREE:
         return by_place, "places"
     by_prompt = stats.mean(values, part["prompt"], kind)
     chosen = stats.widest([by_prompt, by_place])
     return chosen, "prompts" if chosen is by_prompt else "places"
 
 
-def _cell_metrics(part: pd.DataFrame, task: Task) -> Iterator[tuple[str, Judged]]:
+def _facts(test: pd.DataFrame, task: Task) -> Rows:
+    """The rows of the test split with what their metrics are made of: numbers and flags."""
+    names = ["cluster_id", "prompt", "test", "method", "pillar", "indicator"]
+    facts = {name: test[name].to_numpy() for name in names}
+    for name in ("correct", "mass", "off_candidate", "tie", "near_tie", "correct_generated"):
+        facts[name] = test[name].to_numpy(dtype=float, na_value=np.nan)
+    how = test["how"].to_numpy(dtype=object)
+    facts |= {
+        "parsed": how != "",
+        "unparsed": (how == "unparsed") | (how == "empty"),
+        "truncated": how == TRUNCATED,
+        "refused": how == "refusal",
+        "compared": test["pred_full"].notna().to_numpy(),
+        "kept": test["kept"].to_numpy(dtype=float, na_value=np.nan),
+    }
+    names = ["correct"] if task is Task.MCQ else ["error", "value"]
+    now, before = (
+        {n: test[n + of].to_numpy(dtype=float, na_value=np.nan) for n in names}
+        for of in ("", "_full")
+    )
+    if task is Task.MCQ:
+        says, count = test["says"].to_numpy(dtype=object), test["n_options"].to_numpy()
+        facts |= {direction: says == direction for direction in DIRECTIONS}
+        facts |= {
+            "three": (count >= 3) & (says != ""),
+            "two": (count == 2) & (says != ""),
+            "gain": now["correct"] - before["correct"],
+            "changed": (test["pred"] != test["pred_full"]).to_numpy(dtype=bool),
+        }
+    else:
+        facts |= {
+            "error": now["error"],
+            "gain": now["error"] - before["error"],
+            "changed": now["value"] != before["value"],
+        }
+    return Rows(facts, np.arange(len(test)))
+
+
+def _cell_metrics(part: Rows, task: Task) -> Iterator[tuple[str, Judged]]:
     """Metrics of the rows of one method in one group."""
     if task is Task.MCQ:
-        yield "accuracy", judged(part, part["correct"])
-        three = part[(part["n_options"] >= 3) & (part["says"] != "")]
-        for says in ("pessimistic", "conservative", "optimistic") if len(three) else ():
-            yield f"share_{says}", judged(three, three["says"] == says)
-        two = part[(part["n_options"] == 2) & (part["says"] != "")]
+        yield "accuracy", clustered_mean(part, part["correct"])
+        three = part.where(part["three"])
+        for says in DIRECTIONS if len(three) else ():
+            yield f"share_{says}", clustered_mean(three, three[says])
+        two = part.where(part["two"])
         if len(two):
-            yield "share_optimistic_two_option", judged(two, two["says"] == "optimistic")
+            yield "share_optimistic_two_option", clustered_mean(two, two["optimistic"])
     else:
-        yield "mae", judged(part, part["error"], "amount")
-        yield "interval_accuracy", judged(part, part["correct"])
-    if (part["how"] != "").any():
-        yield "unparsed_rate", judged(part, part["how"].isin(["unparsed", "empty"]))
-        yield "truncated_rate", judged(part, part["how"] == TRUNCATED)
+        yield "mae", clustered_mean(part, part["error"], "amount")
+        yield "interval_accuracy", clustered_mean(part, part["correct"])
+    if part["parsed"].any():
+        yield "unparsed_rate", clustered_mean(part, part["unparsed"])
+        yield "truncated_rate", clustered_mean(part, part["truncated"])
         if task is Task.MCQ:
-            yield "refusal_rate", judged(part, part["how"] == "refusal")
-    if part["mass"].notna().any():
-        yield "candidate_mass", judged(part, part["mass"], "fraction")
-        yield "off_candidate_rate", judged(part, part["off_candidate"])
-    decided = part[part["tie"].notna()]
+            yield "refusal_rate", clustered_mean(part, part["refused"])
+    if not np.isnan(part["mass"]).all():
+        yield "candidate_mass", clustered_mean(part, part["mass"], "fraction")
+        yield "off_candidate_rate", clustered_mean(part, part["off_candidate"])
+    decided = part.where(~np.isnan(part["tie"]))
     if len(decided):
-        yield "tie_rate", judged(decided, decided["tie"])
-        yield "near_tie_rate", judged(decided, decided["near_tie"])
+        yield "tie_rate", clustered_mean(decided, decided["tie"])
+        yield "near_tie_rate", clustered_mean(decided, decided["near_tie"])
 
 
-def _paired_metrics(part: pd.DataFrame, task: Task) -> Iterator[tuple[str, Judged]]:
-    """CADE against the Full view on the same rows (columns *_full)."""
+def _paired_metrics(part: Rows, task: Task) -> Iterator[tuple[str, Judged]]:
+    """CADE against the Full view on the same rows."""
     if task is Task.MCQ:
-        now, before = part["correct"].astype(float), part["correct_full"].astype(float)
-        yield "accuracy_gain", judged(part, now - before, "mean")
-        yield "changed_rate", judged(part, part["pred"] != part["pred_full"])
-        yield "fixed_rate", judged(part, now > before)
-        yield "broken_rate", judged(part, now < before)
-        yield "kept_rate", judged(part, part["kept"])
+        gain = part["gain"]
+        yield "accuracy_gain", clustered_mean(part, gain, "mean")
+        yield "changed_rate", clustered_mean(part, part["changed"])
+        yield "fixed_rate", clustered_mean(part, gain > 0)
+        yield "broken_rate", clustered_mean(part, gain < 0)
+        yield "kept_rate", clustered_mean(part, part["kept"])
     else:
-        yield "mae_change", judged(part, part["error"] - part["error_full"], "mean")
-        yield "changed_rate", judged(part, part["value"] != part["value_full"])
+        yield "mae_change", clustered_mean(part, part["gain"], "mean")
+        yield "changed_rate", clustered_mean(part, part["changed"])
 
 
-def _over_generated(part: pd.DataFrame) -> Iterator[tuple[str, Judged]]:
+def _over_generated(part: Rows) -> Iterator[tuple[str, Judged]]:
     """A method against the generated answer to the Full prompt, on the same questions: of Full,
     what choosing among the candidates gains; of CADE, its whole gain over standard inference."""
+    part = part.where(~np.isnan(part["correct_generated"]))
     if len(part):
-        gain = part["correct"].astype(float) - part["correct_generated"].astype(float)
-        yield "gain_over_generated", judged(part, gain, "mean")
+        gain = part["correct"] - part["correct_generated"]
+        yield "gain_over_generated", clustered_mean(part, gain, "mean")
 
 
-def _parts(
-    table: pd.DataFrame, task: Task
-) -> Iterator[tuple[tuple[str, str, str, str], pd.DataFrame]]:
+def _parts(table: Rows, task: Task) -> Iterator[tuple[tuple[str, str, str, str], Rows]]:
     """((test, method, pillar, indicator), rows) of every group. Test 'all' pools T1..T5; a method
     that answers fewer tests than the others (full_generated at T1) has no such row."""
-    tests = table.groupby("method")["test"].nunique()
-    complete = table[table["method"].isin(tests.index[tests == table["test"].nunique()])]
-    for test, pool in [
-        *((t.value, table[table["test"] == t.value]) for t in TESTS[task]),
-        ("all", complete),
+    (test, tests), (method, methods), (pillar, pillars), (indicator, indicators) = (
+        pd.factorize(table.columns[name], sort=True)
+        for name in ("test", "method", "pillar", "indicator")
+    )
+    pillar = np.where(table.columns["pillar"] == "", -1, pillar)  # custom questions have none
+    answered = [len(np.unique(test[method == m])) for m in range(len(methods))]
+    complete = np.array([n == len(tests) for n in answered], dtype=bool)
+    names = np.asarray(tests, dtype=object)
+    for name, keep in [
+        *((t.value, names[test] == t.value) for t in TESTS[task]),
+        ("all", complete[method]),
     ]:
-        for method, mine in pool.groupby("method", sort=True):
-            for pillar, indicator, part in _groups(mine):
-                yield (test, str(method), pillar, indicator), part
+        for mine in table.where(keep).split(method):
+            of = str(methods[method[mine.at[0]]])
+            yield (name, of, "all", "all"), mine
+            for part in mine.split(pillar):
+                yield (name, of, str(pillars[pillar[part.at[0]]]), "all"), part
+            for part in mine.split(pillar, indicator):
+                first = part.at[0]
+                group = str(pillars[pillar[first]]), str(indicators[indicator[first]])
+                yield (name, of, *group), part
 
 
 def _with_ties(scores: pd.DataFrame, near: float) -> pd.DataFrame:
@@ -178,9 +220,8 @@ def metric_rows(
     test = test.merge(known, on=["task", "item_id", "test", "view"], how="left")
     generated = test["view"] != test["method"]  # such an answer has no scores
     test.loc[generated, ["mass", "tie", "near_tie"]] = np.nan
-    test["cluster_id"] = pd.factorize(test["cluster_id"], sort=True)[
-        0
-    ]  # only compared for equality from here on, and integers are faster
+    # only compared for equality from here on, and integers are faster
+    test["cluster_id"] = pd.factorize(test["cluster_id"], sort=True)[0]
     test["prompt"] = pd.factorize(test["key"], sort=True)[0]
     names = candidates(items, task)
     # a number of several digits that is one token begins with its first digit
@@ -199,15 +240,15 @@ def metric_rows(
     said = said.rename(columns={"correct": "correct_generated"})
     test = test.merge(said, on=["item_id", "test"], how="left")
     rows: list[tuple[object, ...]] = []
-    for cell, part in _parts(test, task):
+    for cell, part in _parts(_facts(test, task), task):
         found = list(_cell_metrics(part, task))
         if cell[1] == "cade":
-            found += _paired_metrics(part[part["pred_full"].notna()], task)
-            found += _over_generated(part[part["correct_generated"].notna()])
-        if cell[1] == "full":
-            found += _over_generated(part[part["correct_generated"].notna()])
+            found += _paired_metrics(part.where(part["compared"]), task)
+        if cell[1] in ("cade", "full"):
+            found += _over_generated(part)
         if cell[1] == "q_only":
-            prompts = float(part["key"].nunique())
+            asked = part["prompt"]
+            prompts = float(len(np.unique(asked[asked >= 0])))
             count = stats.Estimate(prompts, len(part), float("nan"), float("nan"))
             found.append(("distinct_prompts", (count, "prompts")))
         rows += [(task.value, *cell, m, *_numbers(e, unit)) for m, (e, unit) in found]
@@ -216,9 +257,9 @@ def metric_rows(
         keys = keys[["item_id", "test", "method", "key"]]
         judged = judged.merge(keys, on=["item_id", "test", "method"], how="left")
         judged["prompt"] = pd.factorize(judged["key"], sort=True)[0]
-    for cell, part in () if judged is None else _parts(judged, task):
-        for m, values, kind in sdg_censoring.metrics(part, task):
-            rows.append((task.value, *cell, m, *_numbers(*judged(part, values, kind))))
+    for cell, part in () if judged is None else _parts(Rows.of(judged), task):
+        for m, values, kind in sdg_censoring.metrics(cell[1], part, task):
+            rows.append((task.value, *cell, m, *_numbers(*clustered_mean(part, values, kind))))
     columns = [
         "task",
         "test",

@@ -31,6 +31,7 @@ from sdgbias.engines.planted import Habits
 from sdgbias.errors import GateError, InputError, UsageError
 from sdgbias.methods import cade, stats
 from sdgbias.scoring.plan import Plan
+from sdgbias.suites.rows import Rows
 from sdgbias.types import CadeParams, ContextTest, Task, View
 
 TINY = seeds.Size(tuned=40, plain=120, items=1000, draws=500, copies=20)
@@ -193,10 +194,10 @@ def test_seeds_pass_and_repeat(sound: list[Check]) -> None:
 def test_intervals_over_places_of_repeated_answers_are_seen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def by_place(rows: pd.DataFrame, right: np.ndarray) -> tuple[stats.Estimate, str]:
+    def by_place(rows: Rows, right: np.ndarray) -> tuple[stats.Estimate, str]:
         return stats.mean(right, rows["cluster_id"], "share"), "places"
 
-    monkeypatch.setattr(seeds, "judged", by_place)
+    monkeypatch.setattr(seeds, "clustered_mean", by_place)
     made = list(seeds._repeated_answers(TINY, instrument(), 0, pipeline.silent))
     assert len(made) == 4 and failed(made) == made
 

@@ -25,7 +25,7 @@ COLUMNS = "series,iso3,region,stratum,year,value,source"
 @pytest.fixture(scope="module")
 def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bad") / "raw"
-    ok("sample", "--out", folder, "--clusters", 48, "--seed", 11, "--countries", "NM,KE,IA,BF")
+    ok("sample", "--out", folder, "--clusters", 30, "--seed", 11, "--countries", "NM,KE,IA,BF")
     return folder
 
 

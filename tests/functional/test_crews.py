@@ -91,22 +91,22 @@ def same(one: dict[str, pd.DataFrame], other: dict[str, pd.DataFrame]) -> None:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory, small_benchmark: Path) -> Path:
+def whole(tmp_path_factory: pytest.TempPathFactory, tiny_benchmark: Path) -> Path:
     """Results of one engine in one process; its log of prompts lies beside."""
     folder = tmp_path_factory.mktemp("whole")
     add_model(folder, "slow", batch_size=BATCH)
     (folder / "expectations").symlink_to(REPOSITORY / "expectations")
-    finish(start(small_benchmark, folder / "r.duckdb", 1, slow_planted(folder, 0.0)))
+    finish(start(tiny_benchmark, folder / "r.duckdb", 1, slow_planted(folder, 0.0)))
     return folder / "r.duckdb"
 
 
 @pytest.mark.slow
 def test_the_same_rows_each_scored_once_with_the_threads_divided(
-    small_benchmark: Path, folder: Path, whole: Path
+    tiny_benchmark: Path, folder: Path, whole: Path
 ) -> None:
     workers = 3
     environment = slow_planted(folder, engines=workers) | {"OMP_NUM_THREADS": "6"}
-    finish(start(small_benchmark, folder / "r.duckdb", workers, environment))
+    finish(start(tiny_benchmark, folder / "r.duckdb", workers, environment))
     same(cached(whole, "slow"), cached(folder / "r.duckdb", "slow"))
     order = ["task", "test", "method", "pillar", "indicator", "metric"]
     one, several = (
@@ -128,10 +128,10 @@ def test_the_same_rows_each_scored_once_with_the_threads_divided(
 
 @pytest.mark.slow
 def test_a_killed_engine_is_replaced_and_its_rest_is_scored(
-    small_benchmark: Path, folder: Path, whole: Path
+    tiny_benchmark: Path, folder: Path, whole: Path
 ) -> None:
     process = start(
-        small_benchmark, folder / "r.duckdb", 2, slow_planted(folder, engines=3)
+        tiny_benchmark, folder / "r.duckdb", 2, slow_planted(folder, engines=3)
     )  # the third replaces the second
     until(lambda: asked(folder)["pid"].nunique() == 2)
     first, second = engines_of(process.pid)
@@ -148,18 +148,18 @@ def test_a_killed_engine_is_replaced_and_its_rest_is_scored(
 
 @pytest.mark.long
 def test_the_number_of_engines_may_change_after_a_kill_of_the_parent(
-    small_benchmark: Path, folder: Path, whole: Path
+    tiny_benchmark: Path, folder: Path, whole: Path
 ) -> None:
     environment, results = slow_planted(folder, 0.05), folder / "r.duckdb"
     for workers in (3, 1, 2):
-        process = start(small_benchmark, results, workers, environment)
+        process = start(tiny_benchmark, results, workers, environment)
         seen = len(asked(folder))
         until(lambda seen=seen: len(asked(folder)) > seen + 100)  # type: ignore[misc]
         orphans = engines_of(process.pid)
         process.send_signal(signal.SIGKILL)
         process.communicate(timeout=900)
         until(lambda orphans=orphans: not any(map(alive, orphans)))  # type: ignore[misc]
-    finish(start(small_benchmark, results, 2, environment))
+    finish(start(tiny_benchmark, results, 2, environment))
     same(cached(whole, "slow"), cached(results, "slow"))
     scored = asked(folder).loc[lambda t: t["kind"] == "score", "prompt"]
     assert len(scored) - scored.nunique() <= (3 + 1 + 2) * BATCH, (
@@ -177,13 +177,13 @@ def test_the_number_of_engines_may_change_after_a_kill_of_the_parent(
     ],
 )
 def test_a_prompt_that_ends_its_engine_twice_is_a_failure_and_stops_nobody(
-    small_benchmark: Path, folder: Path, whole: Path, how: str, kind: str
+    tiny_benchmark: Path, folder: Path, whole: Path, how: str, kind: str
 ) -> None:
     if how == "hang":
         add_model(folder, "slow", batch_size=BATCH, options={"chunk_timeout": 10})
     poison = asked(whole.parent).query("kind == 'score'")["prompt"].iloc[200]
     said = finish(
-        start(small_benchmark, folder / "r.duckdb", 2, slow_planted(folder, 0.0, f"{how}:{poison}"))
+        start(tiny_benchmark, folder / "r.duckdb", 2, slow_planted(folder, 0.0, f"{how}:{poison}"))
     )
     assert " 1 failed" in said
     failures = store.query(folder / "r.duckdb", "SELECT key, kind, message FROM failures")
@@ -195,14 +195,14 @@ def test_a_prompt_that_ends_its_engine_twice_is_a_failure_and_stops_nobody(
     assert times[poison] == 2
 
 
-def test_an_engine_that_cant_be_loaded_is_one_line(small_benchmark: Path, folder: Path) -> None:
+def test_an_engine_that_cant_be_loaded_is_one_line(tiny_benchmark: Path, folder: Path) -> None:
     add_model(folder, "gone", backend="hf", repo="local:nowhere")
     words = refused(
         5,
         "evaluate",
         "gone",
         "--benchmark",
-        small_benchmark,
+        tiny_benchmark,
         "--results",
         folder / "r.duckdb",
         "--workers",
@@ -212,7 +212,7 @@ def test_an_engine_that_cant_be_loaded_is_one_line(small_benchmark: Path, folder
     assert "config.json" in words
 
 
-def test_an_endpoint_has_one_engine(small_benchmark: Path, folder: Path) -> None:
+def test_an_endpoint_has_one_engine(tiny_benchmark: Path, folder: Path) -> None:
     add_model(
         folder,
         "hosted",
@@ -224,7 +224,7 @@ def test_an_endpoint_has_one_engine(small_benchmark: Path, folder: Path) -> None
         "evaluate",
         "hosted",
         "--benchmark",
-        small_benchmark,
+        tiny_benchmark,
         "--results",
         folder / "r.duckdb",
     )

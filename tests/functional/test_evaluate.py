@@ -256,12 +256,12 @@ def test_kill_9_loses_at_most_one_batch(small_benchmark: Path, tmp_path: Path) -
     assert (new.loc[old.index] == old).all(), "what was finished was not scored again"
 
 
-def test_two_processes_one_results_file(small_benchmark: Path, tmp_path: Path) -> None:
+def test_two_processes_one_results_file(tiny_benchmark: Path, tmp_path: Path) -> None:
     """Two models evaluated at the same time into one file: both runs are there, whole."""
     for name, seed in (("left", 1), ("right", 2)):
         add_model(tmp_path, name, options={"seed": seed})
     results = tmp_path / "r.duckdb"
-    both = [start(name, small_benchmark, results, tmp_path) for name in ("left", "right")]
+    both = [start(name, tiny_benchmark, results, tmp_path) for name in ("left", "right")]
     said = [p.communicate(timeout=900) for p in both]
     assert [p.returncode for p in both] == [0, 0], said
     counts = store.query(
@@ -271,7 +271,7 @@ def test_two_processes_one_results_file(small_benchmark: Path, tmp_path: Path) -
     assert counts["n"].nunique() == 1
 
 
-def test_a_second_process_on_the_same_model_is_told(small_benchmark: Path, tmp_path: Path) -> None:
+def test_a_second_process_on_the_same_model_is_told(tiny_benchmark: Path, tmp_path: Path) -> None:
     add_model(tmp_path, "left", options={"seed": 1})
     from sdgbias.engines import load
     from sdgbias.registry import entries
@@ -284,7 +284,7 @@ def test_a_second_process_on_the_same_model_is_told(small_benchmark: Path, tmp_p
             "evaluate",
             "left",
             "--benchmark",
-            small_benchmark,
+            tiny_benchmark,
             "--results",
             tmp_path / "r.duckdb",
             registry=tmp_path,
@@ -292,15 +292,17 @@ def test_a_second_process_on_the_same_model_is_told(small_benchmark: Path, tmp_p
     assert "another evaluation" in words
 
 
-def test_a_broken_model_is_reported_not_scored(small_benchmark: Path, tmp_path: Path) -> None:
+def test_a_broken_model_is_reported_not_scored(tiny_benchmark: Path, tmp_path: Path) -> None:
     """A model that yields NaN: nothing is scored as wrong, the failures are in the store, the next
     start tries again."""
     add_model(tmp_path, "nan", options={"noise": float("nan")})
     done = sdgbias(
         "evaluate",
         "nan",
+        "--passes",
+        "none",
         "--benchmark",
-        small_benchmark,
+        tiny_benchmark,
         "--results",
         tmp_path / "r.duckdb",
         registry=tmp_path,
@@ -311,13 +313,13 @@ def test_a_broken_model_is_reported_not_scored(small_benchmark: Path, tmp_path: 
 
 
 def test_missing_benchmark_unknown_model_and_unwritable_results(
-    small_benchmark: Path, tmp_path: Path
+    tiny_benchmark: Path, tmp_path: Path
 ) -> None:
     assert "sdgbias build" in refused(
         3, "evaluate", "tiny-llava", "--benchmark", tmp_path, "--results", tmp_path / "r.duckdb"
     )
     assert "tiny-llava" in refused(
-        4, "evaluate", "nobody", "--benchmark", small_benchmark, "--results", tmp_path / "r.duckdb"
+        4, "evaluate", "nobody", "--benchmark", tiny_benchmark, "--results", tmp_path / "r.duckdb"
     )
     (tmp_path / "file").write_text("")
     add_model(tmp_path, "left")
@@ -326,7 +328,7 @@ def test_missing_benchmark_unknown_model_and_unwritable_results(
         "evaluate",
         "left",
         "--benchmark",
-        small_benchmark,
+        tiny_benchmark,
         "--results",
         tmp_path / "file" / "r.duckdb",
         registry=tmp_path,

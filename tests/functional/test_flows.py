@@ -49,15 +49,13 @@ def nightly(
 
 
 @pytest.mark.long
-def test_ephemeral_night_goes_on_when_one_model_fails(
-    small_benchmark: Path, tmp_path: Path
-) -> None:
+def test_ephemeral_night_goes_on_when_one_model_fails(tiny_benchmark: Path, tmp_path: Path) -> None:
     add_model(tmp_path, "good")
     absent = add_model(
         tmp_path, "absent", backend="hf", repo="path:/nowhere/at/all", notes="a folder that is gone"
     )
     add_model(tmp_path, "asleep", state="candidate", reason="not tonight")
-    done = nightly(tmp_path, small_benchmark)
+    done = nightly(tmp_path, tiny_benchmark)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "absent: failed" in done.stdout and "ModelError" in done.stdout
     assert "1 failed, 1 published" in done.stdout.splitlines()[-1]
@@ -149,11 +147,11 @@ def post(url: str, body: dict[str, object]) -> Any:
 
 @pytest.mark.slow
 def test_under_a_real_server_a_night_is_seen_and_is_one(
-    server: str, small_benchmark: Path, tmp_path: Path
+    server: str, tiny_benchmark: Path, tmp_path: Path
 ) -> None:
     add_model(tmp_path, "good")
     due = ("--scheduled-for", "2026-11-21T01:30:00+00:00")
-    done = nightly(tmp_path, small_benchmark, *due, PREFECT_API_URL=server)
+    done = nightly(tmp_path, tiny_benchmark, *due, PREFECT_API_URL=server)
     assert done.returncode == 0, done.stdout + done.stderr
     artifacts = {str(a["key"]): str(a["data"]) for a in post(f"{server}/artifacts/filter", {})}
     assert set(artifacts) == {"progress", "outcomes", "verdicts", "report", "wandb"}
@@ -169,7 +167,7 @@ def test_under_a_real_server_a_night_is_seen_and_is_one(
         "a first night has nothing to compare with"
     )
     assert (tmp_path / "report" / "night.html").resolve().as_uri() in artifacts["report"]
-    again = nightly(tmp_path, small_benchmark, *due, PREFECT_API_URL=server)
+    again = nightly(tmp_path, tiny_benchmark, *due, PREFECT_API_URL=server)
     assert (
         again.returncode == 0
         and again.stdout.strip() == "night 2026-11-21T0130 is done already; nothing to do"

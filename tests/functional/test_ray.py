@@ -165,13 +165,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoNodes]:
 
 @pytest.fixture(scope="module")
 def local(
-    cluster: TwoNodes, small_benchmark: Path, tmp_path_factory: pytest.TempPathFactory
+    cluster: TwoNodes, tiny_benchmark: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, pd.DataFrame]:
     """The rows of a run without Ray."""
     results = tmp_path_factory.mktemp("local") / "r.duckdb"
     environment = slow_planted(results.parent, 0.0) | {"SDGBIAS_REGISTRY": str(cluster.folder)}
     subprocess.run(
-        evaluate(small_benchmark, results),
+        evaluate(tiny_benchmark, results),
         env=environment,
         cwd=REPOSITORY,
         check=True,
@@ -182,9 +182,9 @@ def local(
 
 @pytest.mark.long
 def test_both_nodes_give_the_rows_of_a_local_run(
-    cluster: TwoNodes, small_benchmark: Path, local: dict[str, pd.DataFrame], tmp_path: Path
+    cluster: TwoNodes, tiny_benchmark: Path, local: dict[str, pd.DataFrame], tmp_path: Path
 ) -> None:
-    process = cluster.run(*evaluate(small_benchmark, tmp_path / "r.duckdb", "--ray", ADDRESS))
+    process = cluster.run(*evaluate(tiny_benchmark, tmp_path / "r.duckdb", "--ray", ADDRESS))
     assert " 0 failed" in finish(process)
     for kind, rows in cached(tmp_path / "r.duckdb", "slow").items():
         pd.testing.assert_frame_equal(rows, local[kind])
@@ -194,10 +194,10 @@ def test_both_nodes_give_the_rows_of_a_local_run(
 
 @pytest.mark.slow
 def test_a_node_killed_on_the_way_changes_nothing(
-    cluster: TwoNodes, small_benchmark: Path, local: dict[str, pd.DataFrame], tmp_path: Path
+    cluster: TwoNodes, tiny_benchmark: Path, local: dict[str, pd.DataFrame], tmp_path: Path
 ) -> None:
     before = set(asked(cluster.folder)["pid"])
-    process = cluster.run(*evaluate(small_benchmark, tmp_path / "r.duckdb", "--ray", ADDRESS))
+    process = cluster.run(*evaluate(tiny_benchmark, tmp_path / "r.duckdb", "--ray", ADDRESS))
     until(lambda: len(set(asked(cluster.folder)["pid"]) - before) == 2)
     cluster.kill("NODE=1")
     assert " 0 failed" in finish(process)
@@ -211,7 +211,7 @@ def test_a_node_killed_on_the_way_changes_nothing(
 
 @pytest.mark.long
 def test_without_the_option_nothing_of_ray_is_imported(
-    small_benchmark: Path, tmp_path: Path
+    tiny_benchmark: Path, tmp_path: Path
 ) -> None:
     add_model(tmp_path, "left")
     code = textwrap.dedent("""
@@ -228,7 +228,7 @@ def test_without_the_option_nothing_of_ray_is_imported(
             "evaluate",
             "left",
             "--benchmark",
-            str(small_benchmark),
+            str(tiny_benchmark),
             "--results",
             str(tmp_path / "r.duckdb"),
             "--draws",
@@ -246,14 +246,14 @@ def test_without_the_option_nothing_of_ray_is_imported(
 
 
 def test_an_address_without_a_cluster_is_one_line_in_a_bounded_time(
-    small_benchmark: Path, tmp_path: Path
+    tiny_benchmark: Path, tmp_path: Path
 ) -> None:
     add_model(tmp_path, "left")
     command = (
         "evaluate",
         "left",
         "--benchmark",
-        small_benchmark,
+        tiny_benchmark,
         "--results",
         tmp_path / "r.duckdb",
         "--ray",
@@ -266,7 +266,7 @@ def test_an_address_without_a_cluster_is_one_line_in_a_bounded_time(
 
 
 def test_without_ray_the_install_command_is_named(
-    small_benchmark: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_benchmark: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add_model(tmp_path, "left")
     (tmp_path / "hidden" / "ray").mkdir(parents=True)
@@ -284,7 +284,7 @@ def test_without_ray_the_install_command_is_named(
             "evaluate",
             "left",
             "--benchmark",
-            str(small_benchmark),
+            str(tiny_benchmark),
             "--results",
             str(tmp_path / "r.duckdb"),
             "--ray",

@@ -19,9 +19,20 @@ VLM = {
 }
 
 
-def watch(folder: Path) -> str:
+#: Two looks in one process, whose Prefect server takes longest to start; the hub is gone by the
+#: second.
+TWO_LOOKS = """
+import os
+from flows.watch import watch
+print(watch(return_state=True).message)
+os.environ["HF_ENDPOINT"] = "http://127.0.0.1:9"
+print(watch(return_state=True).message)
+"""
+
+
+def watch_twice(folder: Path) -> list[str]:
     done = subprocess.run(
-        [sys.executable, "-m", "flows.watch"],
+        [sys.executable, "-c", TWO_LOOKS],
         cwd=REPOSITORY,
         env={**environment(folder), "PREFECT_HOME": str(folder / "prefect")},
         capture_output=True,
@@ -30,7 +41,7 @@ def watch(folder: Path) -> str:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    return done.stdout.splitlines()
 
 
 @pytest.mark.slow
@@ -43,12 +54,11 @@ def test_what_is_new_becomes_a_candidate(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "registry" / "watch.yaml").write_text("commits: true\n")
     with Hub({"lab/vlm": Repo([first, second], params=7_000_000_000)}) as hub:
         hub.into(monkeypatch, tmp_path / "hf")
-        assert "1 of 1 new: vlm-" in watch(tmp_path)
+        first_look, second_look = watch_twice(tmp_path)
+    assert "1 of 1 new: vlm-" in first_look and "can't be reached" in second_look
     made = sorted(path.name for path in (tmp_path / "registry" / "models").iterdir())
     assert made == [f"vlm-{second.sha[:8]}.yaml", "vlm.yaml"]
     assert (
         yaml.safe_load((tmp_path / "registry" / "models" / made[0]).read_text())["state"]
         == "candidate"
     )
-    assert "can't be reached" in watch(tmp_path), "the hub is gone by now"
-    assert sorted(path.name for path in (tmp_path / "registry" / "models").iterdir()) == made

@@ -24,13 +24,15 @@ from sdgbias.suites import sdg
 from sdgbias.suites.extra_prompts import choose
 
 ROOT = entries.find_root()
+MCQ, REGRESSION = 8, 2
 
 
 @pytest.fixture(scope="module")
 def benchmark(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("costs")
-    write_sample(folder / "raw", 12, 5)
-    build(folder / "raw", folder / "raw" / "indicators", folder / "b", Draw(mcq=24, regression=6))
+    write_sample(folder / "raw", 6, 5)
+    draw = Draw(mcq=MCQ, regression=REGRESSION)
+    build(folder / "raw", folder / "raw" / "indicators", folder / "b", draw)
     return folder / "b"
 
 
@@ -38,8 +40,9 @@ def benchmark(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_engine_does_what_the_plan_says(benchmark: Path, tmp_path: Path, shared: bool) -> None:
     spec = replace(entries.load(ROOT, "tiny-llava"), options={"share_prefix": shared})
     told = cost.cost(spec, ROOT, benchmark)
-    assert told.prompts_naive == 24 * 20 + 6 * 8
-    assert (told.prompts_full, told.images_naive) == (24 * 5 + 6 * 2, 24 * 10 + 6 * 4)
+    assert told.prompts_naive == MCQ * 20 + REGRESSION * 8
+    assert told.prompts_full == MCQ * 5 + REGRESSION * 2
+    assert told.images_naive == MCQ * 10 + REGRESSION * 4
     engine = load(spec, ROOT)
     engine.proven = {True, False}  # type: ignore[attr-defined]  # the first group is otherwise scored both ways, which costs once
     distinct = make_plan(sdg.load_prompts(benchmark), "f").distinct
@@ -90,7 +93,7 @@ def test_longer_pictures_and_json(benchmark: Path) -> None:
         cost.cost(spec, ROOT, benchmark, cost.Counted(image_tokens=n, task="mcq"))
         for n in (36, 576)
     )
-    assert long.tokens_naive - short.tokens_naive == (576 - 36) * 24 * 10
+    assert long.tokens_naive - short.tokens_naive == (576 - 36) * MCQ * 10
     assert short == cost.cost(
         spec, ROOT, benchmark, cost.Counted(task="mcq")
     )  # 36 is tiny-llava's own

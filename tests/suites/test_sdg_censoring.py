@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from sdgbias.methods.bounds import Bounds, between, exactly
+from sdgbias.suites.rows import Rows
 from sdgbias.suites.sdg_censoring import judged, metrics
 from sdgbias.types import CadeParams, Task, View
 
@@ -33,8 +34,9 @@ def views(full: Bounds) -> dict[View, Bounds]:
 def counted(
     table: pd.DataFrame, method: str, task: Task = Task.MCQ
 ) -> dict[str, tuple[float, int]]:
-    found = metrics(table[table["method"] == method], task)
-    return {name: (values.mean(), int(values.notna().sum())) for name, values, _ in found}
+    found = metrics(method, Rows.of(table[table["method"] == method]), task)
+    sums = {name: pd.Series(values, dtype=float) for name, values, _ in found}
+    return {name: (values.mean(), int(values.notna().sum())) for name, values in sums.items()}
 
 
 def test_shares_of_a_view_and_of_cade() -> None:

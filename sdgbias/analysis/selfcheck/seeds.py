@@ -32,7 +32,8 @@ from sdgbias.analysis.selfcheck.truth import Population
 from sdgbias.engines.planted import Habits
 from sdgbias.methods import cade, lean, metrics, stats
 from sdgbias.raw.indicators import DIRECTIONS
-from sdgbias.suites.sdg_metrics import judged
+from sdgbias.suites.rows import Rows
+from sdgbias.suites.sdg_metrics import clustered_mean
 from sdgbias.types import CadeParams, ContextTest, View
 
 T1, T5 = ContextTest.T1, ContextTest.T5
@@ -266,7 +267,7 @@ def _repeated_answers(
                         "method": View.Q_ONLY.value,
                     }
                 )
-                found, _ = judged(rows, right)
+                found, _ = clustered_mean(Rows.of(rows), right)
                 held += found.low <= 1 / 3 <= found.high
             kind = "of one size" if even else "of unlike sizes"
             what = (
