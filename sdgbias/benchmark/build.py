@@ -154,14 +154,26 @@ def build_images(
             lambda done, total: progress("rendering images", done, total),
         )
         index, lost, counts = stored.index, stored.quarantine, (stored.rendered, stored.reused)
-        first = near_duplicates.groups(
-            index["cluster_id"].tolist(), index[["tile_hash", "photo_hash"]].to_numpy().tolist()
-        )
-        index["image_group"] = index.set_index("cluster_id")["image_id"].loc[first].to_numpy()
+        index["image_group"] = _image_groups(index)
     index, sifted = quality.sift("images", index, {"clusters": table})
     write_table(out, "images", index)
     _write_quarantine(out, "images", lost, sifted)
     return counts
+
+
+def _image_groups(index: pd.DataFrame) -> pd.Series:
+    """image_id of the image that leads each row's group of near-duplicates: tile and photo are
+    near, or only the tile where both rows show no photo."""
+    leader = index.set_index("cluster_id")["image_id"]
+    group = index["image_id"].copy()
+    alone = index["photo_hash"] == ""
+    for rows, hashes in ((~alone, ["tile_hash", "photo_hash"]), (alone, ["tile_hash"])):
+        part = index[rows]
+        first = near_duplicates.groups(
+            part["cluster_id"].tolist(), part[hashes].to_numpy().tolist()
+        )
+        group[rows] = leader.loc[first].to_numpy()
+    return group
 
 
 def build_series(indicators: Path, out: Path) -> None:
@@ -207,7 +219,7 @@ def build_items(out: Path, draw: Draw = Draw(), reviewed: Reviewed | None = None
     """
     clusters, images, known = (
         _read(out, "clusters"),
-        _read(out, "images", ["cluster_id", "image_id", "image_group"]),
+        _read(out, "images", ["cluster_id", "image_id", "image_group", "modalities"]),
         _read(out, "series"),
     )
     candidates = items.find_candidates(

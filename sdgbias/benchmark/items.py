@@ -26,7 +26,7 @@ _PLACE = ("item_id", "cluster_id", "cname", "iso3", "country", "year", "urban")
 _KIND = ("pillar", "indicator", "indicator_title", "sdg", "unit")
 _SHARED = ("pillar", "indicator_title", "sdg", "unit")
 _OPTIONS = ("option_a", "option_b", "option_c")
-_SPLITS = ("split", "split_place", "image_id")
+_SPLITS = ("split", "split_place", "image_id", "modalities")
 MCQ_COLUMNS = (
     *(*_PLACE, *_KIND, "value", "value_year", "source", "level", "polarity", "question"),
     *(*_OPTIONS, "answer", *_SPLITS, *LABELS, "review"),
@@ -106,7 +106,8 @@ def find_candidates(
     """Pair every indicator with every cluster that has an image and a value.
 
     `clusters`: the columns of clusters.parquet; gdl_region may be absent or ''. `images`:
-    cluster_id, image_id and optionally image_group (near-duplicates). `gdl_regions`: cname,
+    cluster_id, image_id and optionally image_group (near-duplicates) and modalities (what it
+    shows). `gdl_regions`: cname,
     adm1dhs, gdl_region, fills empty regions. `series`: series.read_series. `max_gap`: most years
     between a national or regional value and the survey, unless the indicator table has another
     limit. `keep_bins`: options of an earlier benchmark by indicator, used instead of terciles over
@@ -261,7 +262,8 @@ def _base(
             base["gdl_region"] != "", base.pop("given").fillna("").str.lower()
         )
     image = images[["cluster_id", "image_id"]].assign(
-        image_group=images.get("image_group", images["image_id"])
+        image_group=images.get("image_group", images["image_id"]),
+        modalities=images.get("modalities", ""),
     )
     image = image.sort_values(["cluster_id", "image_id"]).drop_duplicates("cluster_id")
     kept = base.merge(image, on="cluster_id", how="inner")
@@ -454,7 +456,9 @@ def _finish(
 ) -> pd.DataFrame:
     """The item table: indicator columns, cluster columns, labels, both splits; sorted by
     item_id."""
-    own = candidates.base.set_index("cluster_id")[["iso3", "country", "urban", "image_id", *LABELS]]
+    own = candidates.base.set_index("cluster_id")[
+        ["iso3", "country", "urban", "image_id", "modalities", *LABELS]
+    ]
     items = chosen.join(own, on="cluster_id").merge(
         _said(candidates.options, task), on="indicator", how="left"
     )

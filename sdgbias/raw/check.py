@@ -31,13 +31,14 @@ _SERIES_SOURCES = tuple(entry.id for entry in sources() if entry.series)
 @dataclass(frozen=True)
 class RawReport:
     """`findings` one per source (tiles: one per tarball), `notes` on single files; `pictures`:
-    number of clusters with tile and photos."""
+    number of clusters with a tile, `with_photo`: those of them with photos."""
 
     folder: Path
     indicators: Path
     findings: tuple[SourceState, ...]
     notes: tuple[str, ...]
     pictures: int
+    with_photo: int
 
     def state(self, name: str) -> str:
         return next(f.state for f in self.findings if f.source == name)
@@ -70,7 +71,8 @@ class RawReport:
                 wanted.setdefault(f.get, []).append(f.source)
         out += [f"  to get {', '.join(names)}: {text}" for text, names in wanted.items()]
         out.append(
-            f"  {self.pictures:,} cluster(s) have both a tile and photos and so can have a picture."
+            f"  {self.pictures:,} cluster(s) have a tile and so can have a picture;"
+            f" {self.with_photo:,} of them have photos (--photo required keeps only these)."
         )
         images = "" if self.pictures else " --no-images"
         command = f"sdgbias build --raw {self.folder} --indicators {self.indicators}{images}"
@@ -106,7 +108,8 @@ def check_raw(
     photo_rows, with_photo = photos(folder, known, notes, progress)
     rows = [labels, *tile_rows, *photo_rows, *_series(indicators)]
     notes += _half_downloads(folder, indicators)
-    return RawReport(folder, indicators, tuple(rows), tuple(notes), len(with_tile & with_photo))
+    pictures = (len(with_tile), len(with_tile & with_photo))
+    return RawReport(folder, indicators, tuple(rows), tuple(notes), *pictures)
 
 
 def _labels(folder: Path, notes: list[str]) -> tuple[SourceState, pd.DataFrame | None]:

@@ -89,6 +89,7 @@ def test_rules_about_pictures_are_skipped_without_them(tmp_path: Path) -> None:
         photo_id="",
         n_photos=0,
         n_parts=0,
+        modalities="",
         tile_hash="",
         photo_hash="",
         shard="",
@@ -101,7 +102,9 @@ def test_rules_about_pictures_are_skipped_without_them(tmp_path: Path) -> None:
         "image-stored",
         "image-id-is-sha256",
         "image-is-whole",
+        "modalities-known",
         "photo-id-present",
+        "photo-hash-present",
         "photo-count",
         "part-count",
     }

@@ -20,6 +20,14 @@ def known_limits(card: Mapping[str, Any]) -> list[str]:
         )
     if card["images"] == "none":
         said.append("Built without pictures: it can be checked, not evaluated.")
+    alone = [row for row in card["by_modalities"] if row["modalities"].startswith("tile")]
+    if alone:
+        clusters, asked = (sum(row[name] for row in alone) for name in ("clusters", "mcq"))
+        said.append(
+            f"{clusters:,} of {counts['images']:,} clusters with a picture have no street photo and"
+            f" are shown by their satellite tile alone ({asked:,} multiple-choice questions): compare"
+            " models also within the groups with and without a photo."
+        )
     if n:
         said.append(
             f"{national:.1f} % of the multiple-choice answers come from national series: all"

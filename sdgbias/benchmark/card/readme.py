@@ -23,9 +23,13 @@ _SIZES = (
 _IMAGES = {
     "none": "no pictures (built from tables only)",
     "composite": (
-        "one picture per cluster: street photo above, satellite tile and night lights below"
+        "one picture per cluster: street photo above where there is one, satellite tile and night"
+        " lights below"
     ),
-    "several": "several pictures per cluster: street photos, satellite tile, night lights",
+    "several": (
+        "several pictures per cluster: street photos where there are any, satellite tile, night"
+        " lights"
+    ),
 }
 
 
@@ -118,7 +122,21 @@ def readme(card: Card) -> str:
                 "country": "country",
                 "clusters": "clusters",
                 "clusters_with_image": "with picture",
+                "clusters_with_photo": "with street photo",
+                "photo_percent": "of those with a picture, %",
                 "clusters_used": "with a question",
+                "mcq": "multiple choice",
+                "regression": "regression",
+            },
+        ),
+        "## What the pictures show\n\nColumn `modalities` of `images.parquet` and of the questions;"
+        " a dash: not stated by the release.\n\n"
+        + _table(
+            card["by_modalities"],
+            {
+                "modalities": "shown",
+                "clusters": "clusters",
+                "percent": "%",
                 "mcq": "multiple choice",
                 "regression": "regression",
             },
