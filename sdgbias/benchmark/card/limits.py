@@ -34,6 +34,13 @@ def known_limits(card: Mapping[str, Any]) -> list[str]:
             " clusters of a country and year share them"
             + (f" (wholly so: {', '.join(shared)})." if shared else ".")
         )
+    placed = card["notes"].get("survey_regions") or {}
+    unplaced = sum(n for name, n in placed.items() if not name.startswith("by "))
+    if unplaced:
+        said.append(
+            f"{unplaced:,} of {counts['clusters']:,} clusters have no region of the series: their"
+            " regional values (development index, alignment) are those of the nation."
+        )
     said.append(
         "Coordinates are jittered by the survey, up to 2 km in towns and 10 km elsewhere: a picture"
         " shows the surroundings."

@@ -98,6 +98,7 @@ def readme(card: Card) -> str:
                 "largest_gap": "largest distance, years",
             },
         ),
+        _regions(card["notes"].get("survey_regions")),
         "Gold values by the years between value and survey (before or after), questions:\n\n"
         + _table(
             [spans(row) for row in card["gold_distance"]],
@@ -259,6 +260,20 @@ def _splits(card: Card) -> str:
             },
         )
     return text
+
+
+def _regions(found: Mapping[str, int] | None) -> str:
+    """How clusters got their region; '' for a release, whose regions aren't known."""
+    if not found:
+        return ""
+    return (
+        "Survey regions, by which a cluster gets a regional value; every name that didn't match is"
+        " in `regions_review.csv`:\n\n"
+        + _table(
+            [{"status": name, "clusters": n} for name, n in found.items()],
+            {"status": "region of the series found", "clusters": "clusters"},
+        )
+    )
 
 
 def _absent(row: Mapping[str, Any]) -> str:
