@@ -73,6 +73,7 @@ def test_rules_across_tables_are_skipped_without_them_and_say_why() -> None:
         "labels-of-cluster": "clusters isn't available",
         "item-image-exists": "images isn't available",
         "image-of-cluster": "images isn't available",
+        "modalities-of-image": "images.modalities isn't available",
         "near-duplicate-item": "images isn't available",
         "item-has-prompts": "prompts isn't available",
         "value-from-series": "series isn't available",

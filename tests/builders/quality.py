@@ -304,6 +304,7 @@ def people_tables() -> Tables:
             "cluster_id": people["person_id"],
             "image_id": people["image_id"],
             "photo_id": people["file"],
+            "modalities": "",
         }
     )
     images["n_photos"], images["n_parts"] = (
