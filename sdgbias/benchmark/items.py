@@ -1,4 +1,4 @@
-"""Clusters + indicator series -> questions with gold answers: 12 multiple-choice indicators and 9
+"""Clusters + indicator series -> questions with gold answers: multiple-choice indicators and
 regression tasks.
 
 Everything is set-based. Order of the input never matters: items are keyed by (task, indicator,
@@ -173,12 +173,14 @@ def choose_items(
         lost.append(
             _quarantine(task, gone, "rejected-in-review", "item " + gone["item_id"].astype(str))
         )
-        pillars = {
-            i.slug: i.pillar
-            for i in (load_indicators() if task is Task.MCQ else load_regression_tasks())
-        }
+        entries = load_indicators() if task is Task.MCQ else load_regression_tasks()
         chosen, notes[task.value] = draw(
-            found, task, pillars, total, {*(without or {}).get(task, ()), *rejected}
+            found,
+            task,
+            {entry.slug: entry.pillar for entry in entries},
+            total,
+            {*(without or {}).get(task, ()), *rejected},
+            {i.slug: i.family for i in load_indicators()} if task is Task.MCQ else None,
         )
         items = _finish(chosen, candidates, task, place)
         if split == "place":
