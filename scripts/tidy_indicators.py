@@ -16,7 +16,14 @@ import sys
 from pathlib import Path
 
 from sdgbias.errors import SdgbiasError
-from sdgbias.raw.series import COLUMNS, SHDI, UNSD, read_series
+from sdgbias.raw.series import (
+    COLUMNS,
+    REGION_NAMES_FILE,
+    SHDI,
+    UNSD,
+    read_region_names,
+    read_series,
+)
 
 #: Survey years of the benchmark; SHDI's earlier years would only make the files bigger.
 SHDI_YEARS = (1996, 2019)
@@ -57,7 +64,8 @@ benchmark. Made by `scripts/tidy_indicators.py` from the original dumps; not edi
 * UNSD: regional aggregates and other countries left out (M49 codes mapped to ISO-3); children under 5; `se_tot_cplr` lower
   secondary, female, all wealth quantiles together; `sh_sta_wash` both sexes. Where one year has several natures of a value, the
   country-adjusted one is kept, then country, estimated, modelled, global. All areas, urban and rural are kept as `stratum`.
-* SHDI: years {first}-{last}; region codes in lower case; `region` is empty for the national value.
+* SHDI: years {first}-{last}; region codes in lower case; `region` is empty for the national value. `gdl_region_names.csv`
+  (columns `iso3,region,name`) holds the publisher's names of these regions, without the country's: survey regions are matched by them.
 * Missing values (blank, -9) left out; values are unchanged otherwise.
 * `sdgbias` itself derives the education-health alignment score, 1 - |edindex - healthindex|, when it reads them.
 
@@ -72,9 +80,12 @@ copies of these files in `tidy/`, and pass it as `--indicators`.
 | Healthcare Access and Quality index (GBD 2015) | `ihme_haq/*.csv` (Entity, Year, HAQ Index (IHME (2017))) | IHME, <https://ghdx.healthdata.org/>; repackaged by Our World in Data | non-commercial |
 | female lower-secondary completion, UIS | `uis/cr_2_f.csv` | UNESCO Institute for Statistics, <https://uis.unesco.org/> | see UIS |
 | regional stunting, wasting, electricity | `gdl_area/GDL-AreaData*.csv` | Global Data Lab area database, <https://globaldatalab.org/areadata/> (free registration) | none stated |
-| map of survey regions to Global Data Lab regions | `gdl_regions.csv` (cname, adm1dhs, gdl_region) | made by you, from the surveys' region labels | - |
+| map of survey regions to Global Data Lab regions, an override | `gdl_regions.csv` (cname, adm1dhs, gdl_region) | made by you, from the surveys' region labels | - |
 
-Without them physical inactivity and HAQ have no items, and stunting, wasting and electricity have no regional values.
+Without them physical inactivity and HAQ have no items, stunting and wasting have national values only, and electricity has urban and
+rural ones. SHDI and the alignment score have regional values here; a cluster reaches them through the name of its survey region, which
+SustainBench's labels don't hold: put the surveys' GPS tables beside them (`RAW/dhs_gps/*.csv`), else these two are national as well.
+UHC, HAQ, physical inactivity and WASH mortality are national whatever is added.
 """
 
 
@@ -102,6 +113,14 @@ def main(argv: list[str] | None = None) -> int:
             f"| `{name}` | {TITLES[series]} | {origin} | {len(own)} | {own['iso3'].nunique()} |"
             f" {years} | `{digest}` |"
         )
+    known = read_region_names(options.dumps)
+    known = known[known["region"].isin(frame["region"][frame["series"].isin(SHDI)])]
+    text = known.to_csv(index=False, lineterminator="\n").encode()
+    (options.out / REGION_NAMES_FILE).write_bytes(text)
+    rows.append(
+        f"| `{REGION_NAMES_FILE}` | names of the regions of these three | SHDI | {len(known)} |"
+        f" {known['iso3'].nunique()} | | `{hashlib.sha256(text).hexdigest()}` |"
+    )
     readme = README.format(rows="\n".join(rows), first=SHDI_YEARS[0], last=SHDI_YEARS[1])
     (options.out / "README.md").write_text(readme, encoding="utf-8")
     print(f"wrote {len(rows)} series to {options.out}")

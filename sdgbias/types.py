@@ -38,6 +38,9 @@ CONTEXT_NAMES = {
     "women_bmi": "woman_bmi",
     "urban": "urban",
 }
+#: What the picture of a cluster can show, in the order of the panels. Tables hold the shown ones as
+#: text: 'photo, tile, nightlights'; '' unknown (an imported release that doesn't state it).
+MODALITIES = ("photo", "tile", "nightlights")
 #: The reduced subset of Table E (T2, T4).
 REDUCED_CONTEXT = ("asset_index", "sanitation_index", "urban")
 

@@ -35,7 +35,8 @@ class TaskCell:
     """One task under one context test of one run: N items sorted by item_id, K candidates (3
     letters, up to 10 for user-supplied questions, or 10 digits).
 
-    items: N rows with item_id, cluster_id, country, urban, wealth, pillar, indicator, polarity,
+    items: N rows with item_id, cluster_id, country, urban, wealth, photo ('with photo', 'without
+        photo' or '', by what its picture shows), pillar, indicator, polarity,
         split, target, tolerance, gold, gold_value, question, options (JSON text), n_options,
         groups (JSON text) and evidence (its picture and context), '' outside suites of custom
         questions.
@@ -186,7 +187,9 @@ def _items(results: Path, benchmark_id: str, run_id: str, task: Task) -> pd.Data
     """The run's items of a task, sorted by item_id; text columns without NULLs."""
     frame = store.query(
         results,
-        """SELECT item_id, cluster_id, country, urban, wealth, pillar, indicator, polarity, split,
+        """SELECT item_id, cluster_id, country, urban, wealth,
+           CASE WHEN coalesce(modalities, '') = '' THEN '' WHEN starts_with(modalities, 'photo')
+           THEN 'with photo' ELSE 'without photo' END AS photo, pillar, indicator, polarity, split,
            target, tolerance, gold, gold_value,
            question, options::VARCHAR AS options, groups::VARCHAR AS groups,
            CASE WHEN source_id IS NULL THEN '' ELSE concat_ws(chr(31), image_id, context::VARCHAR)
@@ -201,6 +204,7 @@ def _items(results: Path, benchmark_id: str, run_id: str, task: Task) -> pd.Data
         "country",
         "urban",
         "wealth",
+        "photo",
         "pillar",
         "indicator",
         "polarity",

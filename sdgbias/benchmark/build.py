@@ -26,7 +26,7 @@ from sdgbias.benchmark import card, items, prompts, quality
 from sdgbias.errors import InputError, StoreError
 from sdgbias.files import replacing
 from sdgbias.raw import clusters as clusters_module
-from sdgbias.raw import series
+from sdgbias.raw import regions, series
 from sdgbias.raw.images import image_store as imagestore
 from sdgbias.raw.images import near_duplicates
 from sdgbias.raw.images.image_store import ImageSettings
@@ -75,7 +75,7 @@ def _replace(path: Path, write: Callable[[Path], object]) -> None:
 
 def _read(out: Path, name: str, columns: Sequence[str] | None = None) -> pd.DataFrame:
     path = out / f"{name}.parquet"
-    stage = "items" if name.startswith("items") else "series" if name == "gdl_regions" else name
+    stage = "items" if name.startswith("items") else "series" if name.startswith("gdl") else name
     if not path.is_file():
         raise InputError(
             f"{path}: not there; run the stage that makes it: sdgbias build --stage {stage} --out"
@@ -102,8 +102,13 @@ def _write_quarantine(out: Path, stage: str, *parts: pd.DataFrame) -> None:
 
 
 def build_clusters(raw: Path, out: Path) -> None:
-    """Stage 1: labels -> clusters.parquet, origin.json."""
+    """Stage 1: labels, and names of survey regions where there are any -> clusters.parquet,
+    origin.json."""
     table, lost = clusters_module.read_clusters(raw)
+    named = regions.read_cluster_regions(raw).set_index("dhs_id")["region_name"]
+    table["region_name"] = (
+        regions.dhs_ids(table["cluster_id"]).map(named).fillna("").astype("str")
+    )
     table, sifted = quality.sift("clusters", table)
     write_table(out, "clusters", table)
     _write_quarantine(out, "clusters", lost, sifted)
@@ -157,24 +162,38 @@ def build_images(
             lambda done, total: progress("rendering images", done, total),
         )
         index, lost, counts = stored.index, stored.quarantine, (stored.rendered, stored.reused)
-        first = near_duplicates.groups(
-            index["cluster_id"].tolist(), index[["tile_hash", "photo_hash"]].to_numpy().tolist()
-        )
-        index["image_group"] = index.set_index("cluster_id")["image_id"].loc[first].to_numpy()
+        index["image_group"] = _image_groups(index)
     index, sifted = quality.sift("images", index, {"clusters": table})
     write_table(out, "images", index)
     _write_quarantine(out, "images", lost, sifted)
     return counts
 
 
+def _image_groups(index: pd.DataFrame) -> pd.Series:
+    """image_id of the image that leads each row's group of near-duplicates: tile and photo are
+    near, or only the tile where both rows show no photo."""
+    leader = index.set_index("cluster_id")["image_id"]
+    group = index["image_id"].copy()
+    alone = index["photo_hash"] == ""
+    for rows, hashes in ((~alone, ["tile_hash", "photo_hash"]), (alone, ["tile_hash"])):
+        part = index[rows]
+        first = near_duplicates.groups(
+            part["cluster_id"].tolist(), part[hashes].to_numpy().tolist()
+        )
+        group[rows] = leader.loc[first].to_numpy()
+    return group
+
+
 def build_series(indicators: Path, out: Path) -> None:
-    """Stage 3: the dumps of an indicators folder -> series.parquet and gdl_regions.parquet, for the
-    56 countries."""
+    """Stage 3: the dumps of an indicators folder -> series.parquet, gdl_regions.parquet (the
+    hand-written map) and gdl_region_names.parquet, for the 56 countries."""
     table, _ = series.read_series(indicators)
-    regions = series.read_gdl_regions(indicators)
+    given = series.read_gdl_regions(indicators)
+    names = series.read_region_names(indicators)
     table, sifted = quality.sift("series", table)
     write_table(out, "series", table)
-    write_table(out, "gdl_regions", regions)
+    write_table(out, "gdl_regions", given)
+    write_table(out, "gdl_region_names", names)
     _write_quarantine(out, "series", sifted)
 
 
@@ -203,21 +222,26 @@ class Reviewed:
 
 
 def build_items(out: Path, draw: Draw = Draw(), reviewed: Reviewed | None = None) -> None:
-    """Stage 4: clusters x images x series -> items_mcq, items_regression.
+    """Stage 4: clusters x images x series -> items_mcq, items_regression, regions_review.csv.
 
     An item that breaks a row rule is removed and replaced by the draw, until all items satisfy
     every rule.
     """
     clusters, images, known = (
         _read(out, "clusters"),
-        _read(out, "images", ["cluster_id", "image_id", "image_group"]),
+        _read(out, "images", ["cluster_id", "image_id", "image_group", "modalities"]),
         _read(out, "series"),
     )
+    clusters["gdl_region"], review = regions.match_regions(
+        clusters, _read(out, "gdl_regions"), _read(out, "gdl_region_names")
+    )
+    text = review.to_csv(index=False, lineterminator="\n")
+    _replace(out / "regions_review.csv", lambda part: part.write_text(text, encoding="utf-8"))
+    by_status = review.groupby("status")["clusters"].sum()
     candidates = items.find_candidates(
         clusters,
         images,
         known,
-        _read(out, "gdl_regions"),
         seed=draw.seed,
         max_gap=draw.max_gap,
         keep_bins=earlier_bins(draw.keep_bins),
@@ -281,7 +305,13 @@ def build_items(out: Path, draw: Draw = Draw(), reviewed: Reviewed | None = None
     _keep_figures(reviewed.figures if reviewed else None, out / "reviews.json")
     write_json(
         out / "items_notes.json",
-        {**built.notes, "series_not_found": absent, "asked": asked, "review": counts},
+        {
+            **built.notes,
+            "series_not_found": absent,
+            "asked": asked,
+            "review": counts,
+            "survey_regions": {str(name): int(n) for name, n in by_status.items()},
+        },
     )
 
 

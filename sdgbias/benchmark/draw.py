@@ -89,22 +89,28 @@ def _without_collisions(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def quotas(
-    task: Task, pillars: Mapping[str, str], capacity: Mapping[str, int], total: int | None
+    task: Task,
+    pillars: Mapping[str, str],
+    capacity: Mapping[str, int],
+    total: int | None,
+    families: Mapping[str, str] | None = None,
 ) -> tuple[dict[str, int], dict[str, Any]]:
     """(items to keep per indicator, notes with every shortfall in words).
 
     ``pillars``: slug -> pillar; ``capacity``: slug -> candidates; ``total``: items requested (None:
-    all). Pillars get their share of Table A, indicators an even part of their pillar's, and the
-    part that one can't fill goes to the others.
+    all); ``families``: slug -> construct (default: each indicator its own). Pillars get their share
+    of Table A, constructs an even part of their pillar's, indicators an even part of their
+    construct's, and the part that one can't fill goes to the others.
     """
+    families = families or {slug: slug for slug in pillars}
     short: list[str] = []
     kept: dict[str, int] = dict(capacity)
     weights = PILLAR_WEIGHTS[task]
     wanted = dict(zip(PILLARS, largest_remainder(total or 0, list(weights.values())), strict=True))
     for pillar in PILLARS if total is not None else ():
         own = {slug: capacity[slug] for slug in pillars if pillars[slug] == pillar}
-        even = dict(zip(own, largest_remainder(wanted[pillar], [1] * len(own)), strict=True))
-        kept |= (given := _fill(wanted[pillar], own))
+        even = _by_family(wanted[pillar], dict.fromkeys(own, wanted[pillar]), families)
+        kept |= (given := _by_family(wanted[pillar], own, families))
         for slug in own:
             if given[slug] < even[slug]:
                 short.append(f"{pillar}, {slug}: wanted {even[slug]}, the data gives {given[slug]}")
@@ -140,6 +146,20 @@ def largest_remainder(total: int, weights: Sequence[int]) -> list[int]:
     return whole
 
 
+def _by_family(
+    quota: int, capacity: Mapping[str, int], families: Mapping[str, str]
+) -> dict[str, int]:
+    """Spread `quota` evenly over the families, and the part of each over its indicators."""
+    members: dict[str, dict[str, int]] = {}
+    for slug, n in capacity.items():
+        members.setdefault(families[slug], {})[slug] = n
+    parts = _fill(quota, {family: sum(own.values()) for family, own in members.items()})
+    given = {}
+    for family, own in members.items():
+        given |= _fill(parts[family], own)
+    return given
+
+
 def _fill(quota: int, capacity: Mapping[str, int]) -> dict[str, int]:
     """Spread `quota` evenly up to each capacity; the excess of one goes to the others."""
     given = dict.fromkeys(capacity, 0)
@@ -157,9 +177,10 @@ def draw(
     pillars: Mapping[str, str],
     total: int | None,
     without: Collection[int] = (),
+    families: Mapping[str, str] | None = None,
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """(the drawn candidates, notes of quotas). ``candidates``: from with_ids; ``without``: item_ids
-    to exclude.
+    to exclude; ``families``: see quotas.
 
     An excluded item is replaced by the next rank of its indicator; nothing else changes.
     """
@@ -169,7 +190,8 @@ def draw(
             rank=candidates.sort_values("rank").groupby("indicator").cumcount()
         )
     have = candidates["indicator"].value_counts()
-    kept, notes = quotas(task, pillars, {slug: int(have.get(slug, 0)) for slug in pillars}, total)
+    capacity = {slug: int(have.get(slug, 0)) for slug in pillars}
+    kept, notes = quotas(task, pillars, capacity, total, families)
     if total is not None and len(candidates):
         candidates = candidates[candidates["rank"] < candidates["indicator"].map(kept)]
     return candidates.drop(columns="rank"), notes

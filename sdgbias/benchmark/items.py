@@ -1,4 +1,4 @@
-"""Clusters + indicator series -> questions with gold answers: 12 multiple-choice indicators and 9
+"""Clusters + indicator series -> questions with gold answers: multiple-choice indicators and
 regression tasks.
 
 Everything is set-based. Order of the input never matters: items are keyed by (task, indicator,
@@ -26,7 +26,7 @@ _PLACE = ("item_id", "cluster_id", "cname", "iso3", "country", "year", "urban")
 _KIND = ("pillar", "indicator", "indicator_title", "sdg", "unit")
 _SHARED = ("pillar", "indicator_title", "sdg", "unit")
 _OPTIONS = ("option_a", "option_b", "option_c")
-_SPLITS = ("split", "split_place", "image_id")
+_SPLITS = ("split", "split_place", "image_id", "modalities")
 MCQ_COLUMNS = (
     *(*_PLACE, *_KIND, "value", "value_year", "source", "level", "polarity", "question"),
     *(*_OPTIONS, "answer", *_SPLITS, *LABELS, "review"),
@@ -106,7 +106,8 @@ def find_candidates(
     """Pair every indicator with every cluster that has an image and a value.
 
     `clusters`: the columns of clusters.parquet; gdl_region may be absent or ''. `images`:
-    cluster_id, image_id and optionally image_group (near-duplicates). `gdl_regions`: cname,
+    cluster_id, image_id and optionally image_group (near-duplicates) and modalities (what it
+    shows). `gdl_regions`: cname,
     adm1dhs, gdl_region, fills empty regions. `series`: series.read_series. `max_gap`: most years
     between a national or regional value and the survey, unless the indicator table has another
     limit. `keep_bins`: options of an earlier benchmark by indicator, used instead of terciles over
@@ -172,12 +173,14 @@ def choose_items(
         lost.append(
             _quarantine(task, gone, "rejected-in-review", "item " + gone["item_id"].astype(str))
         )
-        pillars = {
-            i.slug: i.pillar
-            for i in (load_indicators() if task is Task.MCQ else load_regression_tasks())
-        }
+        entries = load_indicators() if task is Task.MCQ else load_regression_tasks()
         chosen, notes[task.value] = draw(
-            found, task, pillars, total, {*(without or {}).get(task, ()), *rejected}
+            found,
+            task,
+            {entry.slug: entry.pillar for entry in entries},
+            total,
+            {*(without or {}).get(task, ()), *rejected},
+            {i.slug: i.family for i in load_indicators()} if task is Task.MCQ else None,
         )
         items = _finish(chosen, candidates, task, place)
         if split == "place":
@@ -261,7 +264,8 @@ def _base(
             base["gdl_region"] != "", base.pop("given").fillna("").str.lower()
         )
     image = images[["cluster_id", "image_id"]].assign(
-        image_group=images.get("image_group", images["image_id"])
+        image_group=images.get("image_group", images["image_id"]),
+        modalities=images.get("modalities", ""),
     )
     image = image.sort_values(["cluster_id", "image_id"]).drop_duplicates("cluster_id")
     kept = base.merge(image, on="cluster_id", how="inner")
@@ -454,7 +458,9 @@ def _finish(
 ) -> pd.DataFrame:
     """The item table: indicator columns, cluster columns, labels, both splits; sorted by
     item_id."""
-    own = candidates.base.set_index("cluster_id")[["iso3", "country", "urban", "image_id", *LABELS]]
+    own = candidates.base.set_index("cluster_id")[
+        ["iso3", "country", "urban", "image_id", "modalities", *LABELS]
+    ]
     items = chosen.join(own, on="cluster_id").merge(
         _said(candidates.options, task), on="indicator", how="left"
     )

@@ -145,6 +145,15 @@ def build(
         ),
     ] = "true-colour",
     nightlights: Annotated[str, typer.Option(help="Night lights: log, linear or none.")] = "log",
+    photo: Annotated[
+        str,
+        typer.Option(
+            help=(
+                "when_available: the tile alone where a place has no street photo; required: no"
+                " picture and no question there."
+            )
+        ),
+    ] = "when_available",
     photos: Annotated[
         int, typer.Option(min=1, help="Street photos per place (layout several only).")
     ] = 1,
@@ -187,7 +196,7 @@ def build(
         )
     settings = (
         ImageSettings(
-            layout, stretch, _pairs("--stretch-for", stretch_for), bands, nightlights, photos
+            layout, stretch, _pairs("--stretch-for", stretch_for), bands, nightlights, photos, photo
         )
         if images
         else None

@@ -16,7 +16,7 @@ from pathlib import Path
 import pandas as pd
 
 from sdgbias.errors import InputError
-from sdgbias.raw import clusters, series
+from sdgbias.raw import clusters, regions, series
 from sdgbias.raw.folders import Progress, SourceState, how, names, photos, silent, tiles
 from sdgbias.raw.indicators import load_indicators
 from sdgbias.raw.sources import Source, source, sources
@@ -31,13 +31,14 @@ _SERIES_SOURCES = tuple(entry.id for entry in sources() if entry.series)
 @dataclass(frozen=True)
 class RawReport:
     """`findings` one per source (tiles: one per tarball), `notes` on single files; `pictures`:
-    number of clusters with tile and photos."""
+    number of clusters with a tile, `with_photo`: those of them with photos."""
 
     folder: Path
     indicators: Path
     findings: tuple[SourceState, ...]
     notes: tuple[str, ...]
     pictures: int
+    with_photo: int
 
     def state(self, name: str) -> str:
         return next(f.state for f in self.findings if f.source == name)
@@ -70,7 +71,8 @@ class RawReport:
                 wanted.setdefault(f.get, []).append(f.source)
         out += [f"  to get {', '.join(names)}: {text}" for text, names in wanted.items()]
         out.append(
-            f"  {self.pictures:,} cluster(s) have both a tile and photos and so can have a picture."
+            f"  {self.pictures:,} cluster(s) have a tile and so can have a picture;"
+            f" {self.with_photo:,} of them have photos (--photo required keeps only these)."
         )
         images = "" if self.pictures else " --no-images"
         command = f"sdgbias build --raw {self.folder} --indicators {self.indicators}{images}"
@@ -104,9 +106,10 @@ def check_raw(
     labels, known = _labels(folder, notes)
     tile_rows, with_tile = tiles(folder, known, notes, progress)
     photo_rows, with_photo = photos(folder, known, notes, progress)
-    rows = [labels, *tile_rows, *photo_rows, *_series(indicators)]
+    rows = [labels, *tile_rows, *photo_rows, _gps(folder, known), *_series(indicators)]
     notes += _half_downloads(folder, indicators)
-    return RawReport(folder, indicators, tuple(rows), tuple(notes), len(with_tile & with_photo))
+    pictures = (len(with_tile), len(with_tile & with_photo))
+    return RawReport(folder, indicators, tuple(rows), tuple(notes), *pictures)
 
 
 def _labels(folder: Path, notes: list[str]) -> tuple[SourceState, pd.DataFrame | None]:
@@ -183,13 +186,13 @@ def _series(folder: Path) -> list[SourceState]:
     """One finding per publisher: its series, the countries they cover and the questions that depend
     on them."""
     entries = [entry for entry in sources() if entry.series]
-    regions = source("gdl_regions")
+    override = source("gdl_regions")
     if not folder.is_dir():
         means = "nothing can be built"
         found = f"no folder {folder}"
         return [
             *(SourceState(e.id, "missing", found, means, how(e)) for e in entries),
-            SourceState(regions.id, "missing", found),
+            SourceState(override.id, "missing", found),
         ]
     try:
         frame, _ = series.read_series(folder)
@@ -200,7 +203,7 @@ def _series(folder: Path) -> list[SourceState]:
             )
             for e in entries
         ]
-        return [*rows, _regions(regions, folder)]
+        return [*rows, _regions(override, folder)]
     countries = {str(name): int(n) for name, n in frame.groupby("series")["iso3"].nunique().items()}
     out = []
     for entry in entries:
@@ -219,7 +222,7 @@ def _series(folder: Path) -> list[SourceState]:
         else:
             state = "present" if not absent else "partial" if have else "missing"
             out.append(SourceState(entry.id, state, found, lost, how(entry) if absent else ""))
-    return [*out, _regions(regions, folder)]
+    return [*out, _regions(override, folder)]
 
 
 def _questions_lost(absent: list[str], countries: dict[str, int]) -> str:
@@ -232,10 +235,27 @@ def _questions_lost(absent: list[str], countries: dict[str, int]) -> str:
     return ", ".join(said + ([f"{names(coarser)}: other series only"] if coarser else []))
 
 
+def _gps(folder: Path, known: pd.DataFrame | None) -> SourceState:
+    """The names of survey regions, by which clusters get regional values."""
+    entry = source("dhs_gps")
+    means = "a regional value needs a line in gdl_regions.csv"
+    try:
+        table = regions.read_cluster_regions(folder)
+    except InputError as error:
+        return SourceState(entry.id, "broken", str(error), "a build stops there", how(entry))
+    if table.empty:
+        return SourceState(
+            entry.id, "missing", f"no {regions.GPS_FOLDER}/*.csv", means, how(entry)
+        )
+    ids = regions.dhs_ids(known["cluster_id"]) if known is not None else pd.Series(dtype="str")
+    named = int(ids.isin(table["dhs_id"][table["region_name"] != ""]).sum())
+    found = f"region names of {named:,} of {len(ids):,} clusters"
+    whole = named == len(ids)
+    return SourceState(entry.id, "present" if whole else "partial", found, "" if whole else means)
+
+
 def _regions(entry: Source, folder: Path) -> SourceState:
-    means = (
-        "no question has a regional value; those of its urban or rural part or the nation are taken"
-    )
+    means = "survey regions are matched by their names alone"
     try:
         table = series.read_gdl_regions(folder)
     except InputError as error:

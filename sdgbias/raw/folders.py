@@ -238,7 +238,7 @@ def photos(
     )
     if surveyed & set(images.none_for):
         found += f"; SustainBench has none of {names(surveyed & set(images.none_for))}"
-    findings.append(_state(images, found, wanted, have, bad, "no picture and no question there"))
+    findings.append(_state(images, found, wanted, have, bad, "pictures show the tile alone there"))
     return findings, used
 
 

@@ -1,6 +1,7 @@
 """The indicator table (data/indicators.yaml): the questions, their series, options and polarity.
 
-12 multiple-choice indicators and 9 regression tasks, App. B.3-B.5 of the paper. Cut points,
+The 12 multiple-choice constructs (water and sanitation as two indicators each) and the 9 regression
+tasks of App. B.3-B.5 of the paper. Cut points,
 polarity and question wording are ours, because the paper prints none of them; the table gives the
 source of every established threshold.
 """
@@ -40,7 +41,7 @@ class SeriesRef:
 @dataclass(frozen=True)
 class Indicator:
     """One MCQ indicator; `thresholds` is empty where the bins are terciles, `limits` is the closed
-    valid range."""
+    valid range, `family` the construct of the paper that it asks about."""
 
     slug: str
     title: str
@@ -55,6 +56,7 @@ class Indicator:
     bins_source: str
     limits: tuple[float, float]
     decimals: int
+    family: str
     context: tuple[str, ...]
     question: str
 
@@ -313,7 +315,7 @@ def _is_series(entry: Any) -> bool:
 
 def _indicator(slug: str, entry: _Fields) -> Indicator:
     entry.known(
-        "title pillar sdg unit suffix series levels polarity bins range decimals context question"
+        "title pillar sdg unit suffix series levels polarity bins range decimals context question family"
     )
     cut = entry.fields.get("bins")
     thresholds: tuple[float, ...] = ()
@@ -350,6 +352,7 @@ def _indicator(slug: str, entry: _Fields) -> Indicator:
         bins_source=source,
         limits=(low, high),
         decimals=decimals,
+        family=entry.text("family") if "family" in entry.fields else slug,
         context=tuple(CONTEXT_NAMES),
         question=" ".join(entry.text("question").split()),
     )

@@ -23,6 +23,7 @@ from sdgbias.errors import InputError
 
 COLUMNS = ("series", "iso3", "region", "stratum", "year", "value", "source")
 REGIONS_FILE = "gdl_regions.csv"
+REGION_NAMES_FILE = "gdl_region_names.csv"
 STRATA = {"allarea": "all", "urban": "urban", "rural": "rural"}
 #: UNSD's nature of a value, best first: country-adjusted, country, estimated, modelled, global
 #: monitoring.
@@ -141,6 +142,35 @@ def read_gdl_regions(folder: Path) -> pd.DataFrame:
             " survey region"
         )
     return table.drop_duplicates().sort_values(["cname", "adm1dhs"]).reset_index(drop=True)
+
+
+def read_region_names(folder: Path) -> pd.DataFrame:
+    """Names of the Global Data Lab's regions: iso3, region (code in lower case), name without its
+    country; a region has several rows where it has several names. No rows without any.
+
+    Reads gdl_region_names.csv (shipped with data/indicators) and what lies beside the dumps:
+    gdl_shdi/entities_subnat.csv and the regions of the area file. Raises InputError for a file that
+    lacks a column.
+    """
+    parts = []
+    for pattern, region, name in (
+        (REGION_NAMES_FILE, "region", "name"),
+        (f"tidy/{REGION_NAMES_FILE}", "region", "name"),
+        ("gdl_shdi/entities_subnat.csv", "subnat", "name"),
+        ("gdl_area/GDL-AreaData*.csv", "GDLCODE", "region"),
+    ):
+        for path in sorted(Path(folder).glob(pattern)):
+            table = _read(path, (region, name))
+            parts.append(pd.DataFrame({"region": table[region].str.lower(), "name": table[name]}))
+    if not parts:
+        return pd.DataFrame({"iso3": [], "region": [], "name": []}, dtype="str")
+    names = pd.concat(parts, ignore_index=True)
+    names = names[names["region"].str.fullmatch(r"[a-z]{3}r\d{3}")]
+    names.insert(0, "iso3", names["region"].str[:3].str.upper())
+    names = names[names["iso3"].isin(set(_countries()["iso3"]))].copy()
+    names["name"] = names["name"].str.replace(r"^[^(]*? - ", "", regex=True).str.strip()
+    names = names[names["name"] != ""].drop_duplicates()
+    return names.sort_values(["region", "name"], kind="stable", ignore_index=True).astype("str")
 
 
 def iso3_of_name(name: str) -> str:
@@ -350,9 +380,12 @@ def _tidies(folder: Path) -> Iterator[pd.DataFrame]:
     """CSVs (or .csv.gz) with the tidy header: all of tidy/, and those of the folder with a `series`
     column."""
     own = [
-        path for path in _csvs(folder) if path.name != REGIONS_FILE and "series" in _header(path)
+        path
+        for path in _csvs(folder)
+        if path.name not in (REGIONS_FILE, REGION_NAMES_FILE) and "series" in _header(path)
     ]
-    for path in [*_csvs(folder / "tidy"), *own]:
+    copies = [path for path in _csvs(folder / "tidy") if path.name != REGION_NAMES_FILE]
+    for path in [*copies, *own]:
         table = _read(path, COLUMNS)
         unknown = sorted(set(table["series"]) - set(SERIES))
         if unknown:

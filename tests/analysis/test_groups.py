@@ -26,6 +26,7 @@ def _run(n: int = 40):  # type: ignore[no-untyped-def]
             urban=["U"] * n + ["R"] * n + [""],
             wealth=["richest"] * n + ["poorest"] * n + ["richest"],
             country=["Peru"] * n + ["Nepal"] * (n + 1),
+            photo=["with photo"] * n + ["without photo"] * n + [""],
         )
         for test in ("T1", "T2")
     ]
@@ -67,6 +68,16 @@ def test_accuracy_and_lean_by_group() -> None:
         "rural",
         "urban_minus_rural",
     }, "no group of the unknown"
+    without = one(
+        rows, test="T1", method="full", by="photo", level="without photo", metric="accuracy"
+    )
+    assert (without["value"], without["n"]) == (20 / 40, 40)
+    assert set(rows.loc[rows["by"] == "photo", "level"]) == {
+        "",
+        "with photo",
+        "without photo",
+        "with_minus_without_photo",
+    }, "no group of the unknown"
     assert not rows.duplicated(list(KEY)).any()
 
 
@@ -74,6 +85,7 @@ def test_disparities_and_their_change() -> None:
     rows = groups.rows(_run(), SETTINGS)
     for by, name in (
         ("urban", "urban_minus_rural"),
+        ("photo", "with_minus_without_photo"),
         ("wealth", "max_min"),
         ("urban x wealth", "max_min"),
     ):

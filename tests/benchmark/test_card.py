@@ -126,6 +126,8 @@ def test_by_country_and_years(folder: Path) -> None:
         "country": "Kenya",
         "clusters": 4,
         "clusters_with_image": 3,
+        "clusters_with_photo": 3,
+        "photo_percent": 100.0,
         "clusters_used": 3,
         "mcq": 4,
         "regression": 1,
@@ -135,11 +137,30 @@ def test_by_country_and_years(folder: Path) -> None:
         "country": "Namibia",
         "clusters": 3,
         "clusters_with_image": 2,
+        "clusters_with_photo": 1,
+        "photo_percent": 50.0,
         "clusters_used": 2,
         "mcq": 2,
         "regression": 1,
     }
     assert made["by_country"] == [kenya, namibia]
+    assert made["by_modalities"] == [
+        {
+            "modalities": "photo, tile, nightlights",
+            "percent": 80.0,
+            "mcq": 5,
+            "regression": 1,
+            "clusters": 4,
+        },
+        {
+            "modalities": "tile, nightlights",
+            "percent": 20.0,
+            "mcq": 1,
+            "regression": 1,
+            "clusters": 1,
+        },
+    ]
+    assert any("1 of 5 clusters with a picture have no" in line for line in made["known_limits"])
     assert made["by_years"] == [
         {"years": "2005-2009", "mcq": 2, "regression": 1, "clusters": 2, "countries": 1},
         {"years": "2010-2014", "mcq": 4, "regression": 1, "clusters": 3, "countries": 1},
@@ -352,7 +373,7 @@ def test_the_page_tells_whose_numbers(folder: Path) -> None:
     assert "| mcq | Health & Nutrition | 222,900 | 44,580 | 4 | 4 | 20 | 0 |" in text
     assert "paper %" in text
     assert "3 of 5 clusters and 2 of 2 countries have questions in both val and test" in text
-    assert "| KE | Kenya | 4 | 3 | 3 | 4 | 1 |" in text
+    assert "| KE | Kenya | 4 | 3 | 3 | 100.00 | 3 | 4 | 1 |" in text
     front = yaml.safe_load(text.split("---\n")[1])
     assert front["size_categories"] == ["n<1K"]
     assert {entry["data_files"] for entry in front["configs"]} <= {
@@ -394,6 +415,8 @@ def test_an_imported_release_without_places_and_notes(folder: Path) -> None:
             "country": "",
             "clusters": 7,
             "clusters_with_image": 5,
+            "clusters_with_photo": 0,
+            "photo_percent": None,
             "clusters_used": 5,
             "mcq": 6,
             "regression": 0,

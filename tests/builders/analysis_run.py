@@ -132,6 +132,7 @@ def _items(
         "country": ["Peru"] * n,
         "urban": ["U"] * n,
         "wealth": ["middle"] * n,
+        "photo": ["with photo"] * n,
         "pillar": ["Health & Nutrition"] * n,
         "indicator": ["wasting"] * n,
         "polarity": ["higher"] * n,

@@ -34,6 +34,7 @@ def images() -> pd.DataFrame:
             "image_id": ids,
             "image_group": [ids[0], *ids[:1], *ids[2:]],
             "n_parts": 1,
+            "modalities": ["photo, tile, nightlights"] * 4 + ["tile, nightlights"],
             "shard": "KE-000",
         }
     )
@@ -76,6 +77,8 @@ def regression() -> pd.DataFrame:
 def placed(items: pd.DataFrame) -> pd.DataFrame:
     place = clusters()[["cluster_id", "cname", "country", "year"]]
     items = items.merge(place, on="cluster_id").assign(review="", item_id=range(len(items)))
+    shown = images().set_index("cluster_id")["modalities"]
+    items["modalities"] = items["cluster_id"].map(shown)
     return items.assign(split_place=items["cname"].map({"KE": "test", "NM": "val"}))
 
 

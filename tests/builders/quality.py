@@ -89,10 +89,14 @@ def _images(clusters: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     )
     images["n_photos"] = np.full(len(images), 2, dtype="int32")
     images["n_parts"] = np.array([len(p) for p in parts], dtype="int32")
+    images["modalities"] = "photo, tile, nightlights"
     images["tile_hash"], images["photo_hash"] = (
         [f"{i:016x}" for i in range(len(images))],
         "0123456789abcdef",
     )
+    without = images["cluster_id"] == clusters["cluster_id"][6]
+    images.loc[without, ["modalities", "photo_id", "photo_hash"]] = ["tile, nightlights", "", ""]
+    images.loc[without, "n_photos"] = 0
     images["image_group"], images["shard"] = (
         images["image_id"],
         images["cluster_id"].str[:2] + "-000",
@@ -195,6 +199,7 @@ def _with_place(
         {"AL": "test", "BF": "val", "NM": "val", "AO": "test"}
     )
     items["image_id"], items["review"] = images["image_id"].iloc[at].to_numpy(), ""
+    items["modalities"] = images["modalities"].iloc[at].to_numpy()
     return items
 
 
@@ -299,6 +304,7 @@ def people_tables() -> Tables:
             "cluster_id": people["person_id"],
             "image_id": people["image_id"],
             "photo_id": people["file"],
+            "modalities": "",
         }
     )
     images["n_photos"], images["n_parts"] = (

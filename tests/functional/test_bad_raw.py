@@ -156,9 +156,9 @@ def _give_photo_of(folder: Path, cluster: str, other: str) -> None:
         ("channel-last", "images", "tile-wrong-shape"),
         ("all-zero", "images", "tile-all-zero"),
         ("scaled", "images", "tile-wrong-scale"),
-        ("corrupt-photo", "images", "photo-corrupt"),
+        ("corrupt-photo", "photos", "photo-corrupt"),
         ("no-tile", "images", "missing-tile"),
-        ("no-photo", "images", "photo-missing-file"),
+        ("no-photo", "photos", "photo-missing-file"),
         ("other-cluster", "photos", "photo-of-other-cluster"),
     ],
 )
@@ -333,20 +333,19 @@ def test_aggregates_and_spans_in_the_series(raw: Path, tmp_path: Path) -> None:
 
 
 def test_a_country_missing_from_one_source(raw: Path, tmp_path: Path) -> None:
-    """No photos of Kenya, no series of Namibia: both leave with a reason, the others are built."""
+    """No photos of Kenya: its tiles are shown alone. No series of Namibia: it leaves with a reason."""
     folder = copy(raw, tmp_path / "raw")
     shutil.rmtree(folder / "mapillary" / "imagery" / "KE")
     (folder / "mapillary" / "metadata" / "KE.csv").unlink()
     for path in folder.glob("indicators/unsd_sdg/*datapoints*.csv"):
         rows = pd.read_csv(path, dtype=str, keep_default_na=False)
         rows[rows["geo_area"] != "516"].to_csv(path, index=False)
-    assert "without KE: no picture and no question there" in ok("raw", "check", folder)
+    assert "without KE: pictures show the tile alone there" in ok("raw", "check", folder)
     lost = build(folder, tmp_path / "b", "clusters", "images", "series", "items")
     items = pd.read_parquet(tmp_path / "b" / "items_mcq.parquet")
-    assert "KE" not in set(items["cname"]) and {"BF", "IA"} <= set(items["cname"])
-    assert set(
-        lost.loc[(lost["rule"] == "missing-photo") & lost["key"].str.startswith("KE"), "table"]
-    ) == {"images"}
+    assert {"KE", "BF", "IA"} <= set(items["cname"])
+    assert set(items.loc[items["cname"] == "KE", "modalities"]) == {"tile, nightlights"}
+    assert not (lost["rule"] == "missing-photo").any()
     gone = lost[(lost["rule"] == "no-indicator-value") & lost["key"].str.contains("NM-")]
     assert (
         gone["key"].str.contains("uhc_index").any()

@@ -186,17 +186,18 @@ def test_a_path_that_climbs_out_of_the_raw_folder(raw: Path, tmp_path: Path) -> 
 
 @pytest.mark.long
 def test_real_bytes(shared: Path, tmp_path: Path) -> None:
-    """Real labels, real Landsat pixels, real street photos, real series: whatever lacks a modality
-    leaves with its reason."""
+    """Real labels, real Landsat pixels, real street photos, real series: a cluster without a tile
+    leaves with its reason, one without a photo keeps its tile."""
     out = tmp_path / "b"
     said = ok(
         "build", "--raw", shared / "realpack", "--indicators", shared / "indicators", "--out", out
     )
-    assert "missing-photo" in said
+    assert "missing-tile" in said and "missing-photo" not in said
     quarantine = pd.read_parquet(out / "quarantine.parquet")
     images = pd.read_parquet(out / "images.parquet")
-    lost = set(quarantine.loc[quarantine["rule"].isin(["missing-photo", "missing-tile"]), "key"])
+    lost = set(quarantine.loc[quarantine["rule"] == "missing-tile", "key"])
     assert len(images) + len(lost) == 30
+    assert set(images["modalities"]) == {"photo, tile, nightlights", "tile, nightlights"}
     ok(
         "evaluate",
         "tiny-llava",

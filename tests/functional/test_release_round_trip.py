@@ -56,7 +56,8 @@ def test_a_round_trip_loses_nothing(folders: tuple[Path, Path, Path]) -> None:
     )
     shown = sorted(set(pd.read_parquet(benchmark / "prompts.parquet")["image_id"]))
     assert sorted(after.index) == shown
-    assert (after["photo_id"] == before.loc[after.index, "photo_id"]).all()
+    for name in ("photo_id", "modalities"):
+        assert (after[name] == before.loc[after.index, name]).all()
     ours, theirs = ImageReader(benchmark), ImageReader(again)
     assert all(ours[key] == theirs[key] for key in shown)
     assert json.loads((again / "origin.json").read_text())["synthetic"] is True

@@ -12,7 +12,7 @@ import pytest
 
 from sdgbias.errors import InputError, UsageError
 from sdgbias.raw.images import image_store as imagestore
-from sdgbias.raw.images.composite import open_picture
+from sdgbias.raw.images.composite import MASKED, open_picture, panels
 from sdgbias.raw.images.image_store import ImageReader, ImageSettings, StoredImages, render_store
 from tests.builders.raw_folder import (
     ONE,
@@ -65,6 +65,40 @@ def test_every_fault_and_no_other_cluster_is_left_out(tmp_path: Path) -> None:
     }
     assert faults == {
         ("images", "0003", "missing-tile"),
+        ("images", "0005", "tile-all-zero"),
+        ("photos", "/110", "photo-corrupt"),
+        ("photos", "/111", "photo-corrupt"),
+        ("photos", "/130", "photo-corrupt"),
+        ("images", "0017", "tile-truncated"),
+    }
+    assert len(stored.index) == 15
+    alone = stored.index[stored.index["modalities"] == "tile, nightlights"]
+    assert alone["cluster_id"].str[-4:].tolist() == ["0007", "0011"]
+    assert alone[["photo_id", "photo_hash"]].eq("").all(axis=None)
+    assert alone["n_photos"].tolist() == [0, 2]
+    others = stored.index.drop(alone.index)
+    assert set(others["modalities"]) == {"photo, tile, nightlights"}
+    assert set(others["n_photos"]) == {2}
+    assert set(stored.index["shard"]) == {"AL-000"}
+    assert stored.index["cluster_id"].is_monotonic_increasing
+    assert calls == [(1, 18), (18, 18)]
+    assert (stored.rendered, stored.reused) == (17, 0)
+    assert stored.lines() == ["15 clusters with pictures in 1 shards; 17 rendered, 0 unchanged"]
+    assert (
+        not stored.quarantine["detail"].str.contains(str(tmp_path), regex=False).any()
+    )  # same table wherever the folder lies
+
+
+def test_a_required_photo_leaves_out_the_clusters_without(tmp_path: Path) -> None:
+    raw, out = tmp_path / "raw", tmp_path / "a"
+    clusters = raw_folder(raw)
+    tile_alone = pictures(out, render_store(raw, clusters, out))["AL-2008-5#-00000007"]
+    stored = render_store(raw, clusters, out, ImageSettings(photo="required"))
+    faults = {
+        (table, key[-4:], rule) for table, key, rule, _ in stored.quarantine.itertuples(index=False)
+    }
+    assert faults == {
+        ("images", "0003", "missing-tile"),
         ("images", "0003", "missing-photo"),
         ("images", "0005", "tile-all-zero"),
         ("images", "0007", "missing-photo"),
@@ -72,16 +106,27 @@ def test_every_fault_and_no_other_cluster_is_left_out(tmp_path: Path) -> None:
         ("photos", "/130", "photo-corrupt"),
         ("images", "0017", "tile-truncated"),
     }
+    assert set(stored.index["modalities"]) == {"photo, tile, nightlights"}
     assert len(stored.index) == 13
-    assert set(stored.index["n_photos"]) == {2}
-    assert set(stored.index["shard"]) == {"AL-000"}
-    assert stored.index["cluster_id"].is_monotonic_increasing
-    assert calls == [(2, 18), (18, 18)]
-    assert (stored.rendered, stored.reused) == (16, 0)
-    assert stored.lines() == ["13 clusters with pictures in 1 shards; 16 rendered, 0 unchanged"]
-    assert (
-        not stored.quarantine["detail"].str.contains(str(tmp_path), regex=False).any()
-    )  # same table wherever the folder lies
+    back = render_store(raw, clusters, out)
+    assert pictures(out, back)["AL-2008-5#-00000007"] == tile_alone
+    cut = panels(open_picture(tile_alone[0]))
+    assert cut["photo"].getcolors() == [(448 * 224, (MASKED, MASKED, MASKED))]
+    assert cut["tile"].tobytes() != cut["photo"].tobytes()[: len(cut["tile"].tobytes())]
+
+
+def test_photos_that_metadata_names_are_missed(tmp_path: Path) -> None:
+    """The cluster keeps its tile; the photo that should be there is reported."""
+    raw = tmp_path / "raw"
+    clusters = raw_folder(raw)
+    table = raw / "mapillary" / "metadata" / "AL.csv"
+    table.parent.mkdir()
+    named = [f"AL-2008-5#-{n:08d}" for n in (1, 7)]
+    table.write_text("id,DHSID_EA\n" + "".join(f"{n}0,{key}\n" for n, key in zip((1, 7), named, strict=True)))
+    stored = render_store(raw, clusters, tmp_path / "a")
+    lost = stored.quarantine[stored.quarantine["rule"] == "photo-missing-file"]
+    assert lost[["table", "key"]].values.tolist() == [["photos", named[1]]]
+    assert named[1] in set(stored.index["cluster_id"])
 
 
 def test_neither_order_nor_workers_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,11 +149,11 @@ def test_nothing_is_drawn_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
     again = render_store(raw, clusters, out)
     same(first, again)
-    assert (again.rendered, again.reused) == (0, 16)
+    assert (again.rendered, again.reused) == (0, 17)
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
     monkeypatch.setattr(imagestore, "PER_SHARD", 7)
     parted = render_store(raw, clusters, out)
-    assert (parted.rendered, parted.reused) == (0, 16)
+    assert (parted.rendered, parted.reused) == (0, 17)
     assert files(out) == files(fresh(raw, clusters, tmp_path / "parted"))
     fewer = render_store(raw, clusters[4:], out)
     assert fewer.rendered == 0
@@ -137,7 +182,7 @@ def test_what_changed_is_drawn_again_and_nothing_else(tmp_path: Path) -> None:
         (lambda: put_photo(raw, ids[0], "10", jpeg(make_photo(77))), 1),
         (lambda: put_photo(raw, ids[0], "99"), 1),  # a third photo
         (lambda: (raw / f"mapillary/imagery/AL/{ids[0]}/10.jpeg").unlink(), 1),
-        (lambda: put_tile(raw, ids[2]), 0),  # a missing tile appears; there is no photo either
+        (lambda: put_tile(raw, ids[2]), 1),  # a missing tile appears; there is no photo
         (lambda: put_photo(raw, ids[6], "70"), 1),  # a missing photo appears
         (lambda: put_tile(raw, ids[16]), 1),  # a broken tile is fixed
         (lambda: put_photo(raw, ids[10], "110"), 1),  # so is a photo of a cluster without any other
@@ -206,7 +251,7 @@ def test_damaged_shards_are_drawn_again(
         data[:half] if damage == "cut" else data[:half] + bytes([data[half] ^ 1]) + data[half + 1 :]
     )
     monkeypatch.setattr(imagestore, "PER_SHARD", 30 if damage == "cut" else 9)
-    assert render_store(raw, clusters, out).rendered == (16 if damage == "cut" else 1)
+    assert render_store(raw, clusters, out).rendered == (17 if damage == "cut" else 1)
     assert files(out) == files(fresh(raw, clusters, tmp_path / "fresh"))
 
 
@@ -317,7 +362,8 @@ def test_metadata_without_files_and_of_others(tmp_path: Path) -> None:
     put_tile(raw, ONE)
     put_photo(raw, TWO, "5")
     put_metadata(raw, f"id,DHSID_EA,path\n5,{TWO},\n6,{ONE},\n7,{TWO},\n5,{ONE},AL/{TWO}/5.jpeg\n")
-    stored = render_store(raw, clusters_of(ONE), tmp_path / "out")
+    required = ImageSettings(photo="required")
+    stored = render_store(raw, clusters_of(ONE), tmp_path / "out", required)
     assert stored.index.empty
     assert stored.index.dtypes.equals(
         render_store(raw, clusters_of(TWO), tmp_path / "two").index.dtypes

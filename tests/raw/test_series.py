@@ -395,7 +395,7 @@ def test_the_committed_files_have_the_digests_that_the_readme_states() -> None:
     folder = REPO / "data" / "indicators"
     readme = (folder / "README.md").read_text(encoding="utf-8")
     files = [path for path in folder.iterdir() if path.name.endswith((".csv", ".csv.gz"))]
-    assert len(files) == 13
+    assert len(files) == 14
     for path in files:
         assert (
             f"| `{path.name}` |" in readme

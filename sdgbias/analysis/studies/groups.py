@@ -1,8 +1,8 @@
 """Study 'groups': accuracy for different places, the disparities between them, and whether CADE
 narrows these.
 
-By country, by urban and rural, by wealth tercile, and by the last two combined; in a suite of
-custom questions by each of its group columns. A group of fewer than 20 rows has no value.
+By country, by urban and rural, by wealth tercile, by the last two combined, and by whether the
+picture shows a street photo; in a suite of custom questions by each of its group columns. A group of fewer than 20 rows has no value.
 """
 
 from __future__ import annotations
@@ -26,11 +26,18 @@ STUDY = "groups"
 METHODS = ("full", CADE, "q_only")
 #: Groupings, and whether they are shown per context test too (countries only pooled: there are
 #: dozens).
-GROUPINGS = {"country": False, "urban": True, "wealth": True, "urban x wealth": True}
+GROUPINGS = {
+    "country": False,
+    "urban": True,
+    "wealth": True,
+    "urban x wealth": True,
+    "photo": True,
+}
 #: Grouping -> metric, and the two groups of which it is the difference.
 PAIRS = {
     "urban": ("urban_minus_rural", "urban", "rural"),
     "wealth": ("richest_minus_poorest", "richest", "poorest"),
+    "photo": ("with_minus_without_photo", "with photo", "without photo"),
 }
 _URBAN = {"U": "urban", "R": "rural"}
 
@@ -51,7 +58,7 @@ def rows(run: RunData, settings: AnalysisSettings) -> pd.DataFrame:
                     made += _by_group(o, by)
         made += _disparities(found, settings)
     for metrics_of in (
-        ("max_min", "urban_minus_rural", "richest_minus_poorest"),
+        ("max_min", *(metric for metric, _, _ in PAIRS.values())),
         ("disparity_change",),
     ):
         answers.adjust([r for r in made if r["metric"] in metrics_of])
@@ -218,7 +225,7 @@ def _reductions(
     pair: tuple[str, str, str] | None, names: Sequence[str]
 ) -> dict[str, Callable[[np.ndarray], np.ndarray]]:
     found: dict[str, Callable[[np.ndarray], np.ndarray]] = {}
-    if pair != PAIRS["urban"]:  # of two groups max_min is the size of their difference
+    if pair not in (PAIRS["urban"], PAIRS["photo"]):  # of two groups max_min is the size of their difference
         found["max_min"] = metrics.max_min
     if pair is not None and {pair[1], pair[2]} <= set(names):
         name, one, other = pair

@@ -46,10 +46,11 @@ _ITEM = (
     "split",
     "split_place",
     "review",
+    "modalities",
 )
 _READ: dict[str, tuple[str, ...]] = {
     "clusters": ("cluster_id", "cname", "country", *_LABELS),
-    "images": ("cluster_id", "image_id", "image_group", "n_parts"),
+    "images": ("cluster_id", "image_id", "image_group", "n_parts", "modalities"),
     "items_mcq": (*_ITEM, "answer", "value", "value_year", "source", "level"),
     "items_regression": (*_ITEM, "target"),
 }

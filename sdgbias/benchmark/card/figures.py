@@ -103,6 +103,7 @@ def figures(facts: Facts, prompts: int) -> dict[str, Any]:
         "label_shares_percent": label_shares(mcq),
         "table_b": table_b(mcq),
         "by_country": by_country(facts, both),
+        "by_modalities": by_modalities(facts, both, kind),
         "by_years": by_years(both),
         "splits": splits(both),
         "missing_labels": missing_labels(facts.clusters),
@@ -125,7 +126,10 @@ def figures(facts: Facts, prompts: int) -> dict[str, Any]:
     return {**card, "known_limits": known_limits(card)}
 
 
-_SHARED = ("cluster_id", "cname", "country", "year", "split", "split_place", "review")
+_SHARED = (
+    *("cluster_id", "cname", "country", "year", "split", "split_place", "review"),
+    "modalities",
+)
 
 
 def _counts(values: pd.Series) -> dict[str, int]:
@@ -237,7 +241,9 @@ def table_b(mcq: pd.DataFrame) -> list[Row]:
 def by_country(facts: Facts, both: pd.DataFrame) -> list[Row]:
     """Clusters, images and questions per country, unknown ones ('') included."""
     clusters = facts.clusters[["cluster_id", "cname", "country"]]
-    pictured = facts.images["cluster_id"][~facts.images["image_id"].str.startswith("pending:")]
+    images = facts.images[~facts.images["image_id"].str.startswith("pending:")]
+    pictured = images["cluster_id"]
+    with_photo = pictured[images["modalities"].str.startswith("photo")]
     names = (
         pd.concat([clusters[["cname", "country"]], both[["cname", "country"]]])
         .groupby("cname")["country"]
@@ -250,6 +256,9 @@ def by_country(facts: Facts, both: pd.DataFrame) -> list[Row]:
             "clusters_with_image": (
                 clusters[clusters["cluster_id"].isin(pictured)].groupby("cname").size()
             ),
+            "clusters_with_photo": (
+                clusters[clusters["cluster_id"].isin(with_photo)].groupby("cname").size()
+            ),
             "clusters_used": both.groupby("cname")["cluster_id"].nunique(),
             **{
                 task.value: both[both["task"] == task.value].groupby("cname").size()
@@ -260,7 +269,28 @@ def by_country(facts: Facts, both: pd.DataFrame) -> list[Row]:
     table = table.rename_axis("cname").sort_index()
     numbers = table.columns[1:]
     table[numbers] = table[numbers].fillna(0).astype("int64")
+    share = 100 * table["clusters_with_photo"] / table["clusters_with_image"].replace(0, np.nan)
+    known = (images["modalities"] != "").any()
+    table.insert(
+        list(table.columns).index("clusters_used"),
+        "photo_percent",
+        share.round(2) if known else np.nan,
+    )
     return _rows(table.reset_index())
+
+
+def by_modalities(facts: Facts, both: pd.DataFrame, kind: str) -> list[Row]:
+    """Clusters and questions by what their pictures show ('' not stated, as in releases of others);
+    none without pictures."""
+    if kind == "none":
+        return []
+    clusters = facts.images.groupby("modalities").size().rename("clusters")
+    asked = pd.crosstab(both["modalities"], both["task"]).reindex(
+        columns=[task.value for task in Task], fill_value=0
+    )
+    table = asked.join(clusters, how="outer").fillna(0).astype("int64")
+    table.insert(0, "percent", (100 * table["clusters"] / len(facts.images)).round(2))
+    return _rows(table.rename_axis("modalities").reset_index())
 
 
 def by_years(both: pd.DataFrame) -> list[Row]:

@@ -20,11 +20,26 @@ def known_limits(card: Mapping[str, Any]) -> list[str]:
         )
     if card["images"] == "none":
         said.append("Built without pictures: it can be checked, not evaluated.")
+    alone = [row for row in card["by_modalities"] if row["modalities"].startswith("tile")]
+    if alone:
+        clusters, asked = (sum(row[name] for row in alone) for name in ("clusters", "mcq"))
+        said.append(
+            f"{clusters:,} of {counts['images']:,} clusters with a picture have no street photo and"
+            f" are shown by their satellite tile alone ({asked:,} multiple-choice questions): compare"
+            " models also within the groups with and without a photo."
+        )
     if n:
         said.append(
             f"{national:.1f} % of the multiple-choice answers come from national series: all"
             " clusters of a country and year share them"
             + (f" (wholly so: {', '.join(shared)})." if shared else ".")
+        )
+    placed = card["notes"].get("survey_regions") or {}
+    unplaced = sum(n for name, n in placed.items() if not name.startswith("by "))
+    if unplaced:
+        said.append(
+            f"{unplaced:,} of {counts['clusters']:,} clusters have no region of the series: their"
+            " regional values (development index, alignment) are those of the nation."
         )
     said.append(
         "Coordinates are jittered by the survey, up to 2 km in towns and 10 km elsewhere: a picture"

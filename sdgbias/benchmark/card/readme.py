@@ -23,9 +23,13 @@ _SIZES = (
 _IMAGES = {
     "none": "no pictures (built from tables only)",
     "composite": (
-        "one picture per cluster: street photo above, satellite tile and night lights below"
+        "one picture per cluster: street photo above where there is one, satellite tile and night"
+        " lights below"
     ),
-    "several": "several pictures per cluster: street photos, satellite tile, night lights",
+    "several": (
+        "several pictures per cluster: street photos where there are any, satellite tile, night"
+        " lights"
+    ),
 }
 
 
@@ -94,6 +98,7 @@ def readme(card: Card) -> str:
                 "largest_gap": "largest distance, years",
             },
         ),
+        _regions(card["notes"].get("survey_regions")),
         "Gold values by the years between value and survey (before or after), questions:\n\n"
         + _table(
             [spans(row) for row in card["gold_distance"]],
@@ -118,7 +123,21 @@ def readme(card: Card) -> str:
                 "country": "country",
                 "clusters": "clusters",
                 "clusters_with_image": "with picture",
+                "clusters_with_photo": "with street photo",
+                "photo_percent": "of those with a picture, %",
                 "clusters_used": "with a question",
+                "mcq": "multiple choice",
+                "regression": "regression",
+            },
+        ),
+        "## What the pictures show\n\nColumn `modalities` of `images.parquet` and of the questions;"
+        " a dash: not stated by the release.\n\n"
+        + _table(
+            card["by_modalities"],
+            {
+                "modalities": "shown",
+                "clusters": "clusters",
+                "percent": "%",
                 "mcq": "multiple choice",
                 "regression": "regression",
             },
@@ -241,6 +260,20 @@ def _splits(card: Card) -> str:
             },
         )
     return text
+
+
+def _regions(found: Mapping[str, int] | None) -> str:
+    """How clusters got their region; '' for a release, whose regions aren't known."""
+    if not found:
+        return ""
+    return (
+        "Survey regions, by which a cluster gets a regional value; every name that didn't match is"
+        " in `regions_review.csv`:\n\n"
+        + _table(
+            [{"status": name, "clusters": n} for name, n in found.items()],
+            {"status": "region of the series found", "clusters": "clusters"},
+        )
+    )
 
 
 def _absent(row: Mapping[str, Any]) -> str:

@@ -47,6 +47,13 @@ def _image_of_cluster(frame: pd.DataFrame, given: RuleContext) -> Judged:
     return frame["cluster_id"].map(images) == frame["image_id"]
 
 
+def _modalities_of_image(frame: pd.DataFrame, given: RuleContext) -> Judged:
+    if "images" not in given.tables or "modalities" not in given.tables["images"]:
+        return missing_table("images.modalities")
+    images = given.tables["images"].drop_duplicates("image_id")
+    return frame["image_id"].map(images.set_index("image_id")["modalities"]) == frame["modalities"]
+
+
 def _labels_agree(frame: pd.DataFrame, given: RuleContext) -> Judged:
     """Place, year, urban and context values are those of the item's cluster (NaN equals NaN)."""
     if "clusters" not in given.tables:
@@ -364,6 +371,7 @@ def _any_item(task: Task, other: str, texts: tuple[str, ...]) -> dict[str, Flag]
         "item-cluster-exists": known("cluster_id", "clusters"),
         "item-image-exists": known("image_id", "images"),
         "image-of-cluster": _image_of_cluster,
+        "modalities-of-image": _modalities_of_image,
         "labels-of-cluster": _labels_agree,
         "split-place-by-country": _one_value_per("cname", "split_place"),
         "split-place-across-tasks": _place_across_tasks(other),

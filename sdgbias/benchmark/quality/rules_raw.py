@@ -34,6 +34,7 @@ PENDING = "pending:"  # image_id of a benchmark built without images
 #: Facts about each row of images.parquet that are read from the shards, see stored_facts.
 STORED = ("stored", "id_is_sha256", "is_whole")
 _HEX = r"(?:[0-9a-f]{16})?"  # '': no hash, near to none
+_SHOWN = r"(?:photo, )?tile(?:, nightlights)?"
 
 
 @dataclass(frozen=True)
@@ -232,6 +233,17 @@ def _hashed(name: str) -> Flag:
     return _of_bytes(lambda frame: frame[name].fillna("").astype("str").str.fullmatch(_HEX))
 
 
+def _with_photo(frame: pd.DataFrame) -> pd.Series:
+    """(N,) bool: the picture shows a street photo; where that isn't stated, it is assumed."""
+    shown = frame["modalities"].fillna("").astype("str")
+    return (shown == "") | shown.str.startswith("photo")
+
+
+def _only_with_photo(name: str) -> Flag:
+    """The column is filled where the picture shows a photo, and only there."""
+    return _of_bytes(lambda frame: (frame[name].fillna("") != "") == _with_photo(frame))
+
+
 def _pending_all_or_none(frame: pd.DataFrame, given: RuleContext) -> Judged:
     pending = _pending(frame)
     return np.full(len(frame), len(frame) == 0 or bool(pending.all() or not pending.any()))
@@ -268,8 +280,12 @@ FLAGS: dict[str, dict[str, Flag]] = {
     "images": {
         "image-cluster-exists": known("cluster_id", "clusters"),
         "pending-all-or-none": _pending_all_or_none,
-        "photo-id-present": _of_bytes(lambda frame: frame["photo_id"].fillna("") != ""),
-        "photo-count": _of_bytes(lambda frame: frame["n_photos"] >= 1),
+        "modalities-known": _of_bytes(
+            lambda frame: frame["modalities"].fillna("").astype("str").str.fullmatch(_SHOWN)
+        ),
+        "photo-id-present": _only_with_photo("photo_id"),
+        "photo-hash-present": _only_with_photo("photo_hash"),
+        "photo-count": _of_bytes(lambda frame: (frame["n_photos"] >= 1) | ~_with_photo(frame)),
         "part-count": _of_bytes(lambda frame: frame["n_parts"] >= 1),
         "tile-hash-format": _hashed("tile_hash"),
         "photo-hash-format": _hashed("photo_hash"),

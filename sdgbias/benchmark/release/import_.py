@@ -254,7 +254,8 @@ def _with_images(
 ) -> tuple[dict[Task, pd.DataFrame], pd.DataFrame, dict[str, Any]]:
     """(item tables, quarantine rows, notes). Writes the image shards and images.parquet."""
     both = pd.concat(
-        [table[["paths", "cluster_id", "photo_id"]] for table in rows.values()], ignore_index=True
+        [table[["paths", "cluster_id", "photo_id", "modalities"]] for table in rows.values()],
+        ignore_index=True,
     )
     pictures = both.drop_duplicates("paths").sort_values("paths", ignore_index=True)
     given = pictures["cluster_id"].astype("str").where(pictures["cluster_id"].notna(), "")
@@ -270,6 +271,8 @@ def _with_images(
     index["image_group"] = near_duplicates.groups(
         index["image_id"].tolist(), index[["tile_hash", "photo_hash"]].to_numpy().tolist()
     )
+    shown_in = pictures.drop_duplicates("place").set_index("place")["modalities"]
+    index["modalities"] = index["cluster_id"].map(shown_in).fillna("").astype("str")
     write_table(job.out, "images", index)
     if (job.folder / BLANK).is_file():
         write_file(job.out / "blank.png", confine(job.folder, BLANK).read_bytes())

@@ -1,8 +1,10 @@
 """Satellite tiles, and the images of a cluster that are sent to models.
 
 Composite, 448x448 RGB: top half (448x224) the street photo, centre-cropped to 2:1; bottom left
-(224x224) the tile in colour; bottom right the tile's nightlights. As several pictures: photos
-(longer side 448 at most), tile and nightlights (255x255 each). Maps are north up; tiles store south
+(224x224) the tile in colour; bottom right the tile's nightlights. A cluster without a photo keeps
+the square with a dark grey top half: its tile has the same size and place as every other one, and
+models that crop to the centre lose nothing of it. As several pictures: photos (longer side 448 at
+most, none where there is none), tile and nightlights (255x255 each). Maps are north up; tiles store south
 first (DATA.md section 2).
 """
 
@@ -184,11 +186,14 @@ def tile_panel(
     )
 
 
-def composite(photo: Image.Image, tile: Image.Image, night: np.ndarray | None) -> Image.Image:
-    """The 448x448 RGB picture of one cluster from its photo_panel, tile_panel and nightlights
-    (None: dark grey instead)."""
+def composite(
+    photo: Image.Image | None, tile: Image.Image, night: np.ndarray | None
+) -> Image.Image:
+    """The 448x448 RGB picture of one cluster from its photo_panel, tile_panel and nightlights;
+    dark grey instead of a photo or nightlights that are None."""
     canvas = Image.new("RGB", (SIDE, SIDE), (MASKED, MASKED, MASKED))
-    canvas.paste(photo, (0, 0))
+    if photo is not None:
+        canvas.paste(photo, (0, 0))
     canvas.paste(tile, (0, HALF))
     if night is not None:
         canvas.paste(

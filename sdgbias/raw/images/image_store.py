@@ -21,8 +21,16 @@ import pandas as pd
 import pyarrow as pa
 
 from sdgbias.errors import InfrastructureError, InputError
-from sdgbias.raw.images.photos import index_photos
-from sdgbias.raw.images.render import Cluster, ImageSettings, Known, Made, Shard, make_shard
+from sdgbias.raw.images.photos import PhotoIndex, index_photos
+from sdgbias.raw.images.render import (
+    REQUIRED,
+    Cluster,
+    ImageSettings,
+    Known,
+    Made,
+    Shard,
+    make_shard,
+)
 from sdgbias.raw.images.shards import (
     FOLDER,
     PER_SHARD,
@@ -55,7 +63,7 @@ QUARANTINE_COLUMNS = ["table", "key", "rule", "detail"]
 class StoredImages:
     """index: images.parquet without image_group. quarantine: table, key, rule, detail; table
     'images' (the cluster has no picture: a row per missing or broken modality) or 'photos' (an
-    unusable photo). rendered, reused: clusters whose tile and photos were decoded now, and those
+    unusable photo; the cluster is shown with another one or with its tile alone). rendered, reused: clusters whose tile and photos were decoded now, and those
     reused unchanged (with or without an image)."""
 
     index: pd.DataFrame
@@ -83,8 +91,8 @@ def render_store(
     images.parquet is the caller's.
 
     The same inputs give the same bytes whatever the number of workers, the order of the rows, or
-    the previous contents of the folder. A cluster without a usable tile and a readable photo gets
-    no image. ``progress(done, total)`` counts clusters. Raises InputError when a folder is missing
+    the previous contents of the folder. A cluster without a usable tile gets no image, nor one
+    without a readable photo where the settings require it. ``progress(done, total)`` counts clusters. Raises InputError when a folder is missing
     or a path leads out of ``raw``, StoreError when ``out`` can't be written.
     """
     raw, settings = Path(raw), settings or ImageSettings()
@@ -94,7 +102,7 @@ def render_store(
         )
     photos = index_photos(raw)
     table = clusters[["cluster_id", "cname", "year"]].sort_values("cluster_id", ignore_index=True)
-    missing, drawable = _without(raw, table, photos.rows, photos.named)
+    missing, drawable = _without(raw, table, photos, settings)
     plan = _plan(drawable)
     total, done = len(table), len(table) - len(drawable)
     if progress is not None:
@@ -136,10 +144,11 @@ def render_store(
 
 
 def _without(
-    raw: Path, table: pd.DataFrame, photos: pd.DataFrame, named: frozenset[str]
+    raw: Path, table: pd.DataFrame, photos: PhotoIndex, settings: ImageSettings
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """(quarantine rows of clusters that lack a modality, the other clusters). Nothing is decoded
-    for the former."""
+    """(quarantine rows of clusters that lack a modality, the clusters to draw). Nothing is decoded
+    for clusters without an image. A photo that isn't required is reported only where metadata names
+    one."""
     tiles = {
         file.name.removesuffix(".npz")
         for folder in os.scandir(raw / "dhs_npzs")
@@ -149,10 +158,13 @@ def _without(
     }
     has_tile, has_photo = (
         table["cluster_id"].isin(tiles),
-        table["cluster_id"].isin(set(photos["cluster_id"])),
+        table["cluster_id"].isin(set(photos.rows["cluster_id"])),
     )
+    required = settings.photo == REQUIRED
     no_tile, no_photo = table.loc[~has_tile, "cluster_id"], table.loc[~has_photo, "cluster_id"]
-    said = no_photo.isin(named)
+    if not required:
+        no_photo = no_photo[no_photo.isin(photos.named)]
+    said = no_photo.isin(photos.named)
     rule = said.map({True: "photo-missing-file", False: "missing-photo"})
     detail = said.map(
         {True: "metadata names photos, but no file is there", False: "no street photo"}
@@ -161,8 +173,10 @@ def _without(
     rows = [
         pd.DataFrame({"table": "images", "key": no_tile, "rule": "missing-tile", "detail": path})
     ]
-    rows += [pd.DataFrame({"table": "images", "key": no_photo, "rule": rule, "detail": detail})]
-    return pd.concat(rows, ignore_index=True).astype("str"), table[has_tile & has_photo]
+    where = "images" if required else "photos"
+    rows += [pd.DataFrame({"table": where, "key": no_photo, "rule": rule, "detail": detail})]
+    drawable = table[has_tile & has_photo if required else has_tile]
+    return pd.concat(rows, ignore_index=True).astype("str"), drawable
 
 
 def _plan(drawable: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -185,7 +199,9 @@ def _tasks(
         for key, g in mine.groupby(level=0)
     }
     rows = part[["cluster_id", "year"]].itertuples(index=False, name=None)
-    return [Cluster(key, int(year), groups[key], known.get(key, [])) for key, year in rows]
+    return [
+        Cluster(key, int(year), groups.get(key, []), known.get(key, [])) for key, year in rows
+    ]
 
 
 def _known(out: Path) -> dict[str, list[Known]]:

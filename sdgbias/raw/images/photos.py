@@ -330,7 +330,8 @@ def _listing(raw: Path) -> pd.DataFrame:
     root = raw / IMAGERY
     if not root.is_dir():
         raise InputError(
-            f"no folder {root}; put SustainBench's Mapillary photos there (CC/ or CC.zip)"
+            f"no folder {root}; put SustainBench's Mapillary photos there (CC/ or CC.zip), or"
+            " make it empty to show tiles alone"
         )
     rows: list[tuple[str, str, str, str]] = []
     for cc in sorted(entry for entry in root.iterdir() if entry.is_dir()):

@@ -49,11 +49,15 @@ from sdgbias.raw.images.photos import (
     photo_digest,
 )
 from sdgbias.raw.images.shards import Row, image_id, index_of, read_parts, read_rows, write_shard
+from sdgbias.types import MODALITIES
 
 #: Incremented when the same inputs give another image. Pillow resamples and encodes, so its version
 #: counts too.
-RENDERER = f"1 pillow {PIL.__version__}"
+RENDERER = f"2 pillow {PIL.__version__}"
 LAYOUTS = ("composite", "several")
+#: Whether a cluster needs a street photo: the paper shows one when available (Sec. 5.1).
+WHEN_AVAILABLE, REQUIRED = "when_available", "required"
+PHOTO = (WHEN_AVAILABLE, REQUIRED)
 MAX_PHOTOS = 4
 
 
@@ -64,7 +68,8 @@ class ImageSettings:
     layout: 'composite' (one image per cluster, for models that accept only one) or 'several'.
     stretch: imagery.STRETCHES, with exceptions per country (DHS code) in ``stretch_for``. bands:
     imagery.BANDS. nightlights: imagery.NIGHT_SCALES. photos: 1 to 4, more than one with 'several'
-    only.
+    only. photo: 'when_available' shows the tile alone where there is no readable photo, 'required'
+    gives such a cluster no image.
     """
 
     layout: str = "composite"
@@ -73,6 +78,7 @@ class ImageSettings:
     bands: str = "true-colour"
     nightlights: str = "log"
     photos: int = 1
+    photo: str = WHEN_AVAILABLE
 
     def __post_init__(self) -> None:
         exceptions = dict(self.stretch_for)
@@ -82,7 +88,7 @@ class ImageSettings:
             ("stretch", self.stretch, STRETCHES),
             ("bands", self.bands, tuple(BANDS)),
         ]
-        checks += [("nightlights", self.nightlights, NIGHT_SCALES)]
+        checks += [("nightlights", self.nightlights, NIGHT_SCALES), ("photo", self.photo, PHOTO)]
         checks += [
             (f"stretch for {country}", name, STRETCHES) for country, name in exceptions.items()
         ]
@@ -262,7 +268,8 @@ def _paths(cluster: Cluster, looked_at: int) -> str:
 
 def _source(shard: Shard, cluster: Cluster, tile: str, photos: list[tuple[str, str]]) -> str:
     s = shard.settings
-    parts = [RENDERER, s.layout, shard.stretch, s.bands, s.nightlights, str(s.photos), tile]
+    parts = [RENDERER, s.layout, shard.stretch, s.bands, s.nightlights, str(s.photos), s.photo]
+    parts.append(tile)
     parts += [
         "" if s.nightlights == "none" else sensor(cluster.year),
         *(f"{key} {digest}" for key, digest in photos),
@@ -285,7 +292,7 @@ def _draw(shard: Shard, cluster: Cluster) -> tuple[Row | None, dict[str, Any] | 
         reasons.append(["images", cluster.cluster_id, error.rule, _inside(shard.raw, error)])
     source = _source(shard, cluster, hashlib.sha256(data).hexdigest(), choice.looked_at)
     row = None
-    if tile is not None and choice.photos:
+    if tile is not None and (choice.photos or shard.settings.photo != REQUIRED):
         reasons += [
             ["photos", f"{cluster.cluster_id}/{key}", error.rule, _inside(shard.raw, error)]
             for key, error in choice.broken
@@ -315,7 +322,8 @@ def _row(shard: Shard, cluster: Cluster, tile: Any, choice: Choice) -> Row:
     """Images and hashes; the hashes are those of the default panels, so that they don't depend on
     the settings."""
     s = shard.settings
-    photo, plain = photo_panel(choice.photos[0][1]), tile_panel(tile)
+    photo = photo_panel(choice.photos[0][1]) if choice.photos else None
+    plain = tile_panel(tile)
     night = None if s.nightlights == "none" else nightlights(tile, cluster.year, s.nightlights)
     usual = (shard.stretch, s.bands) == ("authors", "true-colour")
     if s.layout == "composite":
@@ -338,8 +346,13 @@ def _row(shard: Shard, cluster: Cluster, tile: Any, choice: Choice) -> Row:
         "photo_id": ",".join(key for key, _ in choice.photos),
         "n_photos": len(cluster.photos),
         "n_parts": len(parts),
+        "modalities": ", ".join(
+            name
+            for name, there in zip(MODALITIES, (photo, plain, night), strict=True)
+            if there is not None
+        ),
         "tile_hash": perceptual_hash(plain),
-        "photo_hash": perceptual_hash(photo),
+        "photo_hash": "" if photo is None else perceptual_hash(photo),
         "parts": parts,
     }
 

@@ -2,7 +2,7 @@
 images/<CC>-<nnn>.parquet.
 
 One row per picture: cluster_id, image_id, source (what it was made from), photo_id, n_photos,
-n_parts, tile_hash, photo_hash, parts (encoded bytes, one or several). Row groups are small, so that
+n_parts, modalities (what it shows), tile_hash, photo_hash, parts (encoded bytes, one or several). Row groups are small, so that
 one image can be read without its neighbours. Clusters that could not be rendered are listed in the
 file's metadata (`notes`).
 """
@@ -40,6 +40,7 @@ INDEX_COLUMNS = [
     "photo_id",
     "n_photos",
     "n_parts",
+    "modalities",
     "tile_hash",
     "photo_hash",
     "shard",
@@ -52,6 +53,7 @@ SCHEMA = pa.schema(
         ("photo_id", pa.string()),
         ("n_photos", pa.int32()),
         ("n_parts", pa.int32()),
+        ("modalities", pa.string()),
         ("tile_hash", pa.string()),
         ("photo_hash", pa.string()),
         ("parts", pa.list_(pa.binary())),
@@ -202,7 +204,8 @@ def store_images(out: Path, rows: Iterable[tuple[str, str, Sequence[bytes]]]) ->
     """Store finished pictures, (cluster_id, photo_id, parts) in cluster_id order, replacing the
     contents of out/images.
 
-    Returns INDEX_COLUMNS (images.parquet without image_group). Memory stays flat. Raises InputError
+    Returns INDEX_COLUMNS (images.parquet without image_group; modalities unknown, ''). Memory stays
+    flat. Raises InputError
     when a cluster is repeated or out of order: the order must not determine an image's shard.
     """
     parts: list[pd.DataFrame] = []
@@ -225,6 +228,7 @@ def store_images(out: Path, rows: Iterable[tuple[str, str, Sequence[bytes]]]) ->
             photo_id,
             1,
             len(pictures),
+            "",
             *hashes,
             list(pictures),
         )

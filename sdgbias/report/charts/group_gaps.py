@@ -1,5 +1,5 @@
-"""Figures of the page Groups: accuracy by country, urban and rural, wealth; disparities between
-groups, and whether CADE narrows them."""
+"""Figures of the page Groups: accuracy by country, urban and rural, wealth, with and without a street
+photo; disparities between groups, and whether CADE narrows them."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ BY = {
     "urban": "urban and rural",
     "wealth": "wealth",
     "urban x wealth": "urban and rural by wealth",
+    "photo": "pictures with and without a street photo",
 }
 #: (grouping, reduction) -> description of the comparison.
 GAPS = {
@@ -23,6 +24,7 @@ GAPS = {
     ("wealth", "max_min"): "best − worst wealth",
     ("wealth", "richest_minus_poorest"): "richest − poorest",
     ("urban x wealth", "max_min"): "best − worst of both",
+    ("photo", "with_minus_without_photo"): "with − without photo",
 }
 _LEVELS = ("poorest", "middle", "richest")
 

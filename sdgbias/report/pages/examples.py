@@ -222,6 +222,7 @@ def _explained(rows: pd.DataFrame, test: str, pictures: Mapping[str, int]) -> li
                 "indicator": r["indicator_title"],
                 "place": ", ".join(x for x in (str(r["country"] or ""), year, where) if x),
                 "picture": pictures.get(r["image_id"], -1),
+                "photo": not str(r["modalities"]).startswith("tile"),
                 "context": _context(r["context"], test),
                 "question": r["question"],
                 "options": _options(r["options"], k),

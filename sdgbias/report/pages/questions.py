@@ -18,7 +18,7 @@ from sdgbias.raw.facet import CLASSES
 from sdgbias.report import labels
 from sdgbias.report.pages import runs as known
 from sdgbias.report.web.source import Reader, Row
-from sdgbias.types import OPTION_LETTERS, View
+from sdgbias.types import MODALITIES, OPTION_LETTERS, View
 
 #: How an answer about people was parsed (suites/facet.py).
 HOW = {
@@ -89,6 +89,7 @@ def load(reader: Reader, run: Row, task: str, item_id: int, test: str) -> dict[s
         "views": views,
         "said": said,
         "picture": shown is not None,
+        "shown": caption(item.get("modalities")),
         "options": layout.options(item),
         "context": str(labels.parsed(item.get("context")).get(test) or ""),
         "cade": _cade(reader, run, task, test, said),
@@ -173,6 +174,22 @@ def _cade(
             f" τ = {tau:.3f}: CADE combines the views again, {outcome}."
         )
     return {"params": params, "answer": answer, "why": why}
+
+
+_SHOWN = {
+    "photo": "a street photo",
+    "tile": "the satellite tile, north up",
+    "nightlights": "the night lights",
+}
+
+
+def caption(modalities: object) -> str:
+    """What the picture of a question shows, in words; of a question of an earlier version, whose
+    picture isn't described, the usual panels."""
+    known = str(modalities or "")
+    names = [name for name in MODALITIES if name in known.split(", ")] or list(MODALITIES)
+    text = f"What the model was shown: {', '.join(_SHOWN[name] for name in names)}."
+    return text if "photo" in names else f"{text} There is no street photo of this place."
 
 
 PAGE = 40

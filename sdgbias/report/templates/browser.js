@@ -82,7 +82,7 @@
       return el(letter === q.gold ? "li.gold" : "li", el("span", letter), el("span", text), el("span.tags", tags.join(", ")));
     }));
     const pictures = el("div",
-      el("div.pictures", crop(uri, "photo", "Street photo"), crop(uri, "tile", "Satellite, north up"), crop(uri, "lights", "Nightlights, log scale")));
+      el("div.pictures", ...(q.photo ? [crop(uri, "photo", "Street photo")] : []), crop(uri, "tile", "Satellite, north up"), crop(uri, "lights", "Nightlights, log scale")));
     const text = el("div",
       el("h3", q.indicator || q.pillar),
       el("p.meta", [q.place, q.model, q.test, outcomes[q.outcome]].filter(Boolean).join(" · ")),
