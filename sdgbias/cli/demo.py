@@ -4,14 +4,18 @@ the headline table."""
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from sdgbias import progress
 from sdgbias.cli.options import DEFAULT_RESULTS, ResultsOption
 from sdgbias.errors import GateError, InfrastructureError, UsageError
 from sdgbias.types import FACET
@@ -50,22 +54,52 @@ def add_to(app: typer.Typer) -> None:
 
 
 def _step(title: str, command: list[str], fine: tuple[int, ...] = (0,)) -> None:
-    typer.echo(
-        f"\n== {title}: {' '.join(Path(c).name if c == sys.executable else c for c in command)}"
-    )
+    """Run one command of the tour: its stage is on this command's line, its output above it."""
+    shown = " ".join(Path(c).name if c == sys.executable else c for c in command)
+    typer.echo(f"\n== {title}: {shown}")
     from sdgbias.nightly.stack.settings import QUIET
 
+    progress.update(title)
     environment = {**QUIET, **os.environ}
     home = Path(environment.setdefault("PREFECT_HOME", str(Path("results/.prefect").resolve())))
     home.mkdir(parents=True, exist_ok=True)
     # tools of the same environment (dvc calls sdgbias) must be found even when it is not activated
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', '')}"
-    done = subprocess.run(command, env=environment, check=False)
-    if done.returncode not in fine:
+    with subprocess.Popen(
+        command,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    ) as child:
+        assert child.stdout is not None
+        for line in child.stdout:
+            typer.echo(line.rstrip("\n"))
+    if child.returncode not in fine:
         raise InfrastructureError(
-            f"{title} ended with exit code {done.returncode}; what is finished is kept: run the"
+            f"{title} ended with exit code {child.returncode}; what is finished is kept: run the"
             " same command again"
         )
+
+
+@contextmanager
+def _lock_apart() -> Iterator[None]:
+    """Keep the demo's dvc.lock out of the project's folder between runs. It holds digests of the
+    code, so a committed one would be out of date with the next commit, and DVC refuses to work
+    beside one that git ignores. One that was there before is the user's own and stays."""
+    lock, kept = Path("dvc.lock"), Path(".dvc/tmp/demo.lock")
+    if lock.exists():
+        yield
+        return
+    if kept.exists():
+        shutil.copyfile(kept, lock)
+    try:
+        yield
+    finally:
+        if lock.exists():
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            shutil.move(lock, kept)
 
 
 def demo(
@@ -79,7 +113,8 @@ def demo(
     if not Path("dvc.yaml").is_file():
         raise UsageError("no dvc.yaml here; run `sdgbias demo` in the folder of the project")
     began = time.monotonic()
-    _step("data", [sys.executable, "-m", "dvc", "repro", "--quiet"])
+    with _lock_apart():
+        _step("data", [sys.executable, "-m", "dvc", "repro", "--quiet"])
     _step(
         "nightly",
         [sys.executable, "-m", "flows.nightly", "--results", str(results), "--report", str(report)],
