@@ -25,6 +25,7 @@ from sdgbias import suites
 from sdgbias.analysis.asked import needs
 from sdgbias.methods import metrics, stats
 from sdgbias.methods.stats.intervals import wilson
+from sdgbias.nightly.regression.baseline import FIRST_RUN
 from sdgbias.nightly.regression.measured import Measured, Pairs, RunMetrics, paired, pooled
 from sdgbias.nightly.regression.policy import ALL, EACH, WHOLE, Rule
 from sdgbias.suites.facet_groups import PAIRS
@@ -47,7 +48,8 @@ class RuleEvidence:
     of the value itself). p: of "not worse", before correction. se, df: of the change.
     undetectable_share: the largest share of worse places that could remain unseen with this number
     of places, NaN if the metric isn't 0 or 1. bound: allowed, or the floor. side: AT_LEAST or
-    AT_MOST for a floor or ceiling, '' for a change. missing: nothing to judge."""
+    AT_MOST for a floor or ceiling, '' for a change. missing: nothing to judge. first: because this
+    is the model's first run."""
 
     rule: Rule
     task: str = ""
@@ -69,6 +71,7 @@ class RuleEvidence:
     side: str = ""
     note: str = ""
     missing: bool = False
+    first: bool = False
 
     @property
     def floor(self) -> bool:
@@ -145,7 +148,12 @@ def _compared(
             else NAN
         )
         return replace(
-            e, value=value, n=0 if found is None else len(found.value), note=why, missing=True
+            e,
+            value=value,
+            n=0 if found is None else len(found.value),
+            note=why,
+            missing=True,
+            first=why == FIRST_RUN,
         )
     both = paired(old, new, e.task, tests, e.metric, e.method)
     if both is None:
@@ -409,7 +417,15 @@ def _throughput(
     common = {"metric": rule.metric, "bound": float(rule.allowed or 0.0)}
     rate, count, engines = speed(new)
     if old is None:
-        return {**common, "value": rate, "n": count, "note": why, "missing": True}
+        first = why == FIRST_RUN
+        return {
+            **common,
+            "value": rate,
+            "n": count,
+            "note": why,
+            "missing": True,
+            "first": first,
+        }
     was, count_was, engines_was = speed(old)
     known = {**common, "before": was, "value": rate, "n": min(count, count_was)}
     if not (rate > 0 and was > 0):
