@@ -14,7 +14,7 @@ from sdgbias.cli import app
 from sdgbias.nightly import ledger, process, steps
 from sdgbias.nightly import run as nights
 from sdgbias.nightly.attempt import JobOutcome
-from sdgbias.nightly.plan import Night, Settings
+from sdgbias.nightly.plan import Night, Settings, tonight
 from tests.builders.night_stubs import NIGHT, NOW, settings
 
 FULL = ledger.StepResult("failed", "the folder is full")
@@ -116,6 +116,20 @@ def test_the_page_of_a_night_that_ended_says_how(tmp_path: Path) -> None:
     assert "scoring ended; publishing was under way" in before and "Ended" not in before
     assert "finished" in after and "Ended" in after and "under way" not in after
     assert f"wandb: {FULL.message}" in after
+
+
+def test_a_benchmark_that_passed_its_gate_is_not_checked_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = settings(tmp_path, "m")
+    passed: set[Path] = set()
+    ran: list[str] = []
+    monkeypatch.setattr(steps, "has_passed", lambda folder, rules: folder in passed)
+    monkeypatch.setattr(steps, "run_step", lambda name, *rest: ran.append(name) or steps.DONE)
+    night = tonight(asked, NOW, write=False)
+    assert steps.check_benchmark(asked, night) == steps.DONE and ran == [steps.CHECK]
+    passed.add(asked.benchmarks[0])
+    assert steps.check_benchmark(asked, night) == steps.DONE and ran == [steps.CHECK]
 
 
 @pytest.mark.parametrize("variable", ["SDGBIAS_WEBHOOK", "TEAM_HOOK"])

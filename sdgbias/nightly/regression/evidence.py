@@ -37,6 +37,8 @@ NAN = float("nan")
 COUNTED = ("accuracy", "interval_accuracy", "recall", "cade_gain", "parse_failures", "refusals")
 #: Those of them whose flips are between right and wrong.
 HITS = ("accuracy", "interval_accuracy", "recall")
+#: Why there is no gap between groups, where there are groups.
+NONE_RIGHT = "no answer is right, so groups can't be compared"
 IMAGE_FREE = (View.Q_ONLY.value, View.CTX_Q.value)
 AT_LEAST, AT_MOST = "at_least", "at_most"
 
@@ -228,6 +230,8 @@ def _gap(e: RuleEvidence, both: Pairs, note: str, seed: int) -> RuleEvidence:
     if chosen is None:
         return replace(e, n=len(both.before), note=_no_groups(e, both.groups), missing=True)
     values = np.stack([both.before, both.after], axis=1)[chosen]
+    if not values[:, 1].any() and np.isin(values, (0.0, 1.0)).all():
+        return replace(e, n=int(chosen.sum()), note=NONE_RIGHT, missing=True)
     means = stats.group_means(values, both.groups[e.level][chosen], both.cluster[chosen], seed=seed)
     before, after = (stats.disparity(_column(means, i), _apart(e, names)) for i in (0, 1))
     change = stats.disparity_change(before, after)
@@ -352,6 +356,8 @@ def _bounded_gap(e: RuleEvidence, found: Measured, seed: int) -> RuleEvidence:
     chosen, names = _grouped(e, found.groups)
     if chosen is None:
         return replace(e, n=len(found.value), note=_no_groups(e, found.groups), missing=True)
+    if not found.value[chosen].any():
+        return replace(e, n=int(chosen.sum()), note=NONE_RIGHT, missing=True)
     means = stats.group_means(
         found.value[chosen], found.groups[e.level][chosen], found.cluster[chosen], seed=seed
     )
