@@ -54,21 +54,29 @@ def add_to(app: typer.Typer) -> None:
     app.command()(demo)
 
 
+def _environment() -> dict[str, str]:
+    """The environment of everything that the tour starts."""
+    from sdgbias.nightly.stack.settings import QUIET
+
+    made = {**QUIET, **os.environ}
+    home = Path(made.setdefault("PREFECT_HOME", str(Path("results/.prefect").resolve())))
+    home.mkdir(parents=True, exist_ok=True)
+    # two small models share the cores: a thread that waits for the others leaves its core to them
+    made.setdefault("OMP_NUM_THREADS", str(os.cpu_count() or 1))
+    made.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # tools of the same environment (dvc calls sdgbias) must be found even when it is not activated
+    made["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{made.get('PATH', '')}"
+    return made
+
+
 def _step(title: str, command: list[str], fine: tuple[int, ...] = (0,)) -> None:
     """Run one command of the tour: its stage is on this command's line, its output above it."""
     shown = " ".join(Path(c).name if c == sys.executable else c for c in command)
     typer.echo(f"\n== {title}: {shown}")
-    from sdgbias.nightly.stack.settings import QUIET
-
     progress.update(title)
-    environment = {**QUIET, **os.environ}
-    home = Path(environment.setdefault("PREFECT_HOME", str(Path("results/.prefect").resolve())))
-    home.mkdir(parents=True, exist_ok=True)
-    # tools of the same environment (dvc calls sdgbias) must be found even when it is not activated
-    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', '')}"
     with subprocess.Popen(
         command,
-        env=environment,
+        env=_environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -82,6 +90,33 @@ def _step(title: str, command: list[str], fine: tuple[int, ...] = (0,)) -> None:
             f"{title} ended with exit code {child.returncode}; what is finished is kept: run the"
             " same command again"
         )
+
+
+@contextmanager
+def _meanwhile() -> Iterator[None]:
+    """Prepare, beside the block, what a night in a fresh clone would wait for: Prefect's database
+    and the compiled kernels. Either is made by the night itself if this fails."""
+    environment = {**_environment(), "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
+    environment.pop(progress.FOLDER, None)
+    ahead = (
+        ["-m", "sdgbias.methods.compiled"],
+        ["-m", "prefect", "server", "database", "upgrade", "--yes"],
+    )
+    if (Path(environment["PREFECT_HOME"]) / "prefect.db").exists():
+        ahead = ahead[:1]
+    nothing = subprocess.DEVNULL
+    started = [
+        subprocess.Popen([sys.executable, *one], env=environment, stdout=nothing, stderr=nothing)
+        for one in ahead
+    ]
+    try:
+        yield
+        for child in started:
+            child.wait()
+    finally:
+        for child in started:
+            child.kill()
+            child.wait()
 
 
 def _at_a_time() -> int:
@@ -125,7 +160,7 @@ def demo(
     if not Path("dvc.yaml").is_file():
         raise UsageError("no dvc.yaml here; run `sdgbias demo` in the folder of the project")
     began = time.monotonic()
-    with _lock_apart():
+    with _lock_apart(), _meanwhile():
         _step("data", [sys.executable, "-m", "dvc", "repro", "--quiet"])
     night = [sys.executable, "-m", "flows.nightly", "--results", str(results)]
     _step(
