@@ -16,6 +16,7 @@ import argparse
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,6 +29,7 @@ from prefect.runtime import deployment, flow_run
 from prefect.states import Completed, Failed, State
 
 from flows import pages, score
+from sdgbias import progress
 from sdgbias.errors import GateError, InfrastructureError, SdgbiasError
 from sdgbias.nightly import attempt as work
 from sdgbias.nightly import ledger, process, schedule, steps
@@ -265,18 +267,20 @@ def main() -> None:
         "--selfcheck", action="store_true", help="also the full self-check on planted models"
     )
     args = parser.parse_args()
-    state = nightly(
-        args.benchmark,
-        args.results,
-        args.report,
-        args.model,
-        args.policy,
-        args.jobs,
-        selfcheck=args.selfcheck,
-        scheduled_for=args.scheduled_for,
-        timezone=args.timezone,
-        return_state=True,
-    )
+    # below another command, the models and steps write to its line themselves
+    with nullcontext() if progress.FOLDER in os.environ else progress.shown("nightly"):
+        state = nightly(
+            args.benchmark,
+            args.results,
+            args.report,
+            args.model,
+            args.policy,
+            args.jobs,
+            selfcheck=args.selfcheck,
+            scheduled_for=args.scheduled_for,
+            timezone=args.timezone,
+            return_state=True,
+        )
     print(state.message, file=sys.stderr if state.is_failed() else sys.stdout)
     sys.exit(
         InfrastructureError.exit_code

@@ -8,6 +8,7 @@ from typing import Any
 
 from sdgbias.analysis.nights import (
     BREACH,
+    FIRST,
     INSUFFICIENT,
     MISSING,
     PASS,
@@ -41,7 +42,15 @@ METHODS = {
     "full_argmax": "Full, first token",
 }
 TASKS = {"mcq": "choice", "regression": "estimate", "direct": "named class", "choice": "yes or no"}
-VERDICTS = {BREACH: "breach", PASS: "pass", INSUFFICIENT: "not enough evidence", MISSING: "missing"}
+VERDICTS = {
+    BREACH: "breach",
+    PASS: "pass",
+    INSUFFICIENT: "not enough evidence",
+    MISSING: "missing",
+    FIRST: "first run",
+}
+#: In place of a number of rules: the first run of a model has no change to judge.
+NOTHING_YET = "first run: nothing to compare with yet"
 OUTCOMES = {
     "published": "published",
     "unchanged": "unchanged",
@@ -175,6 +184,8 @@ def headline(night: NightRecord) -> str:
         )
     elif not any(m.verdict for m in asked) and night.of("published", "unchanged"):
         told = "nothing was judged"
+    elif {m.verdict for m in asked if m.verdict} == {FIRST}:
+        told = NOTHING_YET
     return f"{many(len(asked), 'evaluation')}: {', '.join(parts)}; {told}."
 
 
@@ -192,6 +203,9 @@ def back(model: str) -> str:
 
 
 def summary(rows: Sequence[Mapping[Any, Any]]) -> str:
-    """'3 breach, 12 pass, 2 missing' of rows of table ``verdicts``."""
+    """'3 breach, 12 pass, 2 missing' of rows of table ``verdicts``; of a first run: '2 pass, first
+    run: nothing to compare with yet'."""
     found = {v: sum(r["verdict"] == v for r in rows) for v in VERDICTS}
-    return ", ".join(f"{n} {VERDICTS[v]}" for v, n in found.items() if n)
+    return ", ".join(
+        NOTHING_YET if v == FIRST else f"{n} {VERDICTS[v]}" for v, n in found.items() if n
+    )

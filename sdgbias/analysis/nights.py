@@ -15,10 +15,12 @@ from sdgbias import store
 from sdgbias.errors import UsageError, one_of
 
 BREACH, PASS, INSUFFICIENT, MISSING = "BREACH", "PASS", "INSUFFICIENT_EVIDENCE", "MISSING"
+#: A rule on a change, in the first run of a model: nothing is wrong and nothing is lacking.
+FIRST = "FIRST_RUN"
 #: The rule of the single verdict row of a run that was judged by an earlier night.
 UNCHANGED = "unchanged"
 NIGHTS_SHOWN = 30
-_ORDER = {BREACH: 0, MISSING: 1, INSUFFICIENT: 2, PASS: 3}
+_ORDER = {BREACH: 0, MISSING: 1, INSUFFICIENT: 2, FIRST: 3, PASS: 4}
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,13 @@ runs, so that `sdgbias --help` answers at once."""
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
+from itertools import takewhile
 from typing import Annotated
 
 import typer
 
-from sdgbias import __version__, lifeline
+from sdgbias import __version__, lifeline, progress
 from sdgbias.cli import (
     analysis,
     benchmark,
@@ -24,7 +26,6 @@ from sdgbias.cli import (
 from sdgbias.cli.cade import cade_app
 from sdgbias.cli.data import raw_app, release_app, review_app
 from sdgbias.cli.models import models_app
-from sdgbias.cli.options import close_bars
 from sdgbias.cli.people import people_app
 from sdgbias.cli.sections import Sections
 from sdgbias.cli.store import store_app
@@ -78,10 +79,13 @@ def main() -> None:
     """Entry point: errors a person can fix are one line and an exit code of their own
     (errors.py). What a night started ends with it."""
     lifeline.watch()
+    words = list(takewhile(lambda word: not word.startswith("-"), sys.argv[1:]))
+    # a server has no end to come nearer to
+    shown = nullcontext() if words[:1] == ["serve"] else progress.shown(" ".join(words[:2]))
     try:
-        app()
+        with shown:
+            app()
     except SdgbiasError as error:
-        close_bars()
         typer.echo(f"error: {error}", err=True)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sdgbias import progress
 from sdgbias.cli import people as cli_people
 from sdgbias.cli.options import DEFAULT_BENCHMARK, DEFAULT_RAW, Bars, RawOption, choice
 from sdgbias.errors import UsageError, one_of
@@ -188,6 +189,8 @@ def build(
             raw / "indicators" if (raw / "indicators").is_dir() else Path("data/indicators")
         )
     source, bars = indicators, Bars()
+    if stage:
+        progress.update(f"stage {stage}")
     if images is None and (images := not stages.made_without_images(raw)) is False:
         typer.echo(
             f"{raw}: a sample without pictures; questions are built without them and can't be"

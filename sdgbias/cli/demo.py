@@ -4,14 +4,18 @@ the headline table."""
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from sdgbias import progress
 from sdgbias.cli.options import DEFAULT_RESULTS, ResultsOption
 from sdgbias.errors import GateError, InfrastructureError, UsageError
 from sdgbias.types import FACET
@@ -28,7 +32,8 @@ HEADLINE = (
 PEOPLE = (
     "SELECT m.model, (SELECT any_value(dataset) FROM people p WHERE p.benchmark_id ="
     " r.benchmark_id) AS people, test, pillar AS groups, round(value, 3) AS disparity,"
-    " round(ci_low, 3) AS low, round(ci_high, 3) AS high, n FROM metrics m JOIN runs r USING"
+    " round(ci_low, 3) AS low, round(ci_high, 3) AS high, n, coalesce(note, '') AS note FROM"
+    " metrics m JOIN runs r USING"
     " (run_id) WHERE method = 'full' AND metric = 'disparity' AND (indicator = 'all-52' OR test IN"
     " ('gender', 'age')) AND pillar NOT LIKE '%max-min' AND run_id IN (SELECT unnest(?)) ORDER BY"
     " m.model, people, r.benchmark_id, test, pillar"
@@ -49,23 +54,99 @@ def add_to(app: typer.Typer) -> None:
     app.command()(demo)
 
 
-def _step(title: str, command: list[str], fine: tuple[int, ...] = (0,)) -> None:
-    typer.echo(
-        f"\n== {title}: {' '.join(Path(c).name if c == sys.executable else c for c in command)}"
-    )
+def _environment() -> dict[str, str]:
+    """The environment of everything that the tour starts."""
     from sdgbias.nightly.stack.settings import QUIET
 
-    environment = {**QUIET, **os.environ}
-    home = Path(environment.setdefault("PREFECT_HOME", str(Path("results/.prefect").resolve())))
+    made = {**QUIET, **os.environ}
+    home = Path(made.setdefault("PREFECT_HOME", str(Path("results/.prefect").resolve())))
     home.mkdir(parents=True, exist_ok=True)
+    # two small models share the cores: a thread that waits for the others leaves its core to them
+    made.setdefault("OMP_NUM_THREADS", str(os.cpu_count() or 1))
+    made.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # tools of the same environment (dvc calls sdgbias) must be found even when it is not activated
-    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', '')}"
-    done = subprocess.run(command, env=environment, check=False)
-    if done.returncode not in fine:
+    made["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{made.get('PATH', '')}"
+    return made
+
+
+def _step(title: str, command: list[str], fine: tuple[int, ...] = (0,)) -> None:
+    """Run one command of the tour: its stage is on this command's line, its output above it."""
+    shown = " ".join(Path(c).name if c == sys.executable else c for c in command)
+    typer.echo(f"\n== {title}: {shown}")
+    progress.update(title)
+    with subprocess.Popen(
+        command,
+        env=_environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    ) as child:
+        assert child.stdout is not None
+        for line in child.stdout:
+            typer.echo(line.rstrip("\n"))
+    if child.returncode not in fine:
         raise InfrastructureError(
-            f"{title} ended with exit code {done.returncode}; what is finished is kept: run the"
+            f"{title} ended with exit code {child.returncode}; what is finished is kept: run the"
             " same command again"
         )
+
+
+@contextmanager
+def _meanwhile() -> Iterator[None]:
+    """Prepare, beside the block, what a night in a fresh clone would wait for: Prefect's database
+    and the compiled kernels. Either is made by the night itself if this fails."""
+    environment = {**_environment(), "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
+    environment.pop(progress.FOLDER, None)
+    ahead = (
+        ["-m", "sdgbias.methods.compiled"],
+        ["-m", "prefect", "server", "database", "upgrade", "--yes"],
+    )
+    if (Path(environment["PREFECT_HOME"]) / "prefect.db").exists():
+        ahead = ahead[:1]
+    nothing = subprocess.DEVNULL
+    started = [
+        subprocess.Popen([sys.executable, *one], env=environment, stdout=nothing, stderr=nothing)
+        for one in ahead
+    ]
+    try:
+        yield
+        for child in started:
+            child.wait()
+    finally:
+        for child in started:
+            child.kill()
+            child.wait()
+
+
+def _at_a_time() -> int:
+    """Models that this machine scores at a time: two of these small ones on two cores without
+    accelerators, where one with two threads gains little; else one."""
+    from sdgbias.nightly import attempt
+
+    try:
+        return min(len(attempt.devices(2)), os.cpu_count() or 1)
+    except UsageError:  # one accelerator
+        return 1
+
+
+@contextmanager
+def _lock_apart() -> Iterator[None]:
+    """Keep the demo's dvc.lock out of the project's folder between runs. It holds digests of the
+    code, so a committed one would be out of date with the next commit, and DVC refuses to work
+    beside one that git ignores. One that was there before is the user's own and stays."""
+    lock, kept = Path("dvc.lock"), Path(".dvc/tmp/demo.lock")
+    if lock.exists():
+        yield
+        return
+    if kept.exists():
+        shutil.copyfile(kept, lock)
+    try:
+        yield
+    finally:
+        if lock.exists():
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            shutil.move(lock, kept)
 
 
 def demo(
@@ -79,10 +160,12 @@ def demo(
     if not Path("dvc.yaml").is_file():
         raise UsageError("no dvc.yaml here; run `sdgbias demo` in the folder of the project")
     began = time.monotonic()
-    _step("data", [sys.executable, "-m", "dvc", "repro", "--quiet"])
+    with _lock_apart(), _meanwhile():
+        _step("data", [sys.executable, "-m", "dvc", "repro", "--quiet"])
+    night = [sys.executable, "-m", "flows.nightly", "--results", str(results)]
     _step(
         "nightly",
-        [sys.executable, "-m", "flows.nightly", "--results", str(results), "--report", str(report)],
+        [*night, "--report", str(report), "--jobs", str(_at_a_time())],
         (0, GateError.exit_code),
     )
     table = store.query(results, HEADLINE, [store.latest_runs(results)])

@@ -55,8 +55,8 @@ def gate(
 ) -> None:
     """Judge the runs of the newest night, rule by rule, against the last good run of each model.
 
-    Verdicts: PASS, BREACH, INSUFFICIENT_EVIDENCE, MISSING. Exit code 6 on a breach, else 0. Without
-    nights: the newest run of each model.
+    Verdicts: PASS, BREACH, INSUFFICIENT_EVIDENCE, MISSING, FIRST_RUN. Exit code 6 on a breach, else
+    0. Without nights: the newest run of each model.
     """
     if context.invoked_subcommand is not None:
         return
@@ -170,15 +170,15 @@ def _print(made: list[Judgement], as_json: bool) -> None:
         typer.echo(_json(made))
         return
     from sdgbias.analysis import night_text as words
-    from sdgbias.analysis.nights import MISSING
+    from sdgbias.analysis.nights import FIRST, MISSING
 
     for j in made:
-        compared = f"compared with {j.baseline}" if j.baseline else "nothing to compare with"
+        compared = f", compared with {j.baseline}" if j.baseline else ""
         typer.echo(
-            f"\n{j.target.model} ({j.target.suite}): {j.verdict}. {j.target.run_id}, {compared};"
+            f"\n{j.target.model} ({j.target.suite}): {j.verdict}. {j.target.run_id}{compared};"
             f" {words.summary(j.rows)}" + (f"; accepted: {j.accepted}" if j.accepted else "")
         )
-        listed = [_line(r) for r in j.rows if r["verdict"] != MISSING]
+        listed = [_line(r) for r in j.rows if r["verdict"] not in (MISSING, FIRST)]
         width = (
             [max(len(line[i]) for line in listed) for i in range(len(listed[0]))] if listed else []
         )

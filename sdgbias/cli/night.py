@@ -195,9 +195,14 @@ def _instant(text: str | None) -> datetime | None:
 
 
 def _dry_run(settings: Settings, as_json: bool) -> None:
-    from sdgbias.nightly import plan
+    from sdgbias.nightly import plan, steps
 
     night = plan.tonight(settings, datetime.now(UTC), write=False)
+    there = plan.finished(settings, night)
+    wanted = [*steps.STEPS[:1], *[steps.SELFCHECK] * settings.selfcheck, *steps.STEPS[1:]]
+    idle = {name: steps.not_due(name, settings, night) for name in wanted}
+    if any(not job.run_id for job in night.jobs):
+        idle["analyse"] = ""  # whatever is published tonight is analysed
     if as_json:
         _say_json(
             {
@@ -209,21 +214,33 @@ def _dry_run(settings: Settings, as_json: bool) -> None:
                         "gpu": j.gpu,
                         "key": j.key,
                         "unchanged": j.run_id,
+                        "checked": there.get((j.model, j.suite), ""),
                     }
                     for j in night.jobs
                 ],
                 "skipped": [asdict(s) for s in night.skipped],
+                "steps": [name for name, why in idle.items() if not why],
+                "not_due": {name: why for name, why in idle.items() if why},
             }
         )
         return
     typer.echo(f"night {night.night}: {len(night.jobs)} jobs")
     for job in night.jobs:
-        typer.echo(
-            f"  {job.model:24} {job.suite:6}"
-            f" {f'unchanged: {job.run_id}' if job.run_id else f'will be scored ({job.gpu})'}"
+        run = there.get((job.model, job.suite))
+        what = (
+            f"unchanged: {job.run_id}"
+            if job.run_id
+            else f"will be started ({job.gpu}): unchanged if {run} still stands, else scored"
+            if run
+            else f"will be scored ({job.gpu})"
         )
+        typer.echo(f"  {job.model:24} {job.suite:6} {what}")
     for skipped in night.skipped:
         typer.echo(f"  {skipped.model:24} {skipped.suite:6} skipped: {skipped.reason}")
+    typer.echo(f"then: {', '.join(name for name, why in idle.items() if not why)}")
+    for name, why in idle.items():
+        if why:
+            typer.echo(f"  {name}: not due: {why}")
 
 
 def lines(done: NightSummary) -> list[str]:

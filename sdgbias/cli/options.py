@@ -1,16 +1,13 @@
-"""Options that several command groups share, and how a wrong value is told.
-
-Progress bars of the command line.
-"""
+"""Options that several command groups share, and how a wrong value is told."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from sdgbias import progress
 from sdgbias.errors import UsageError, one_of
 
 RawOption = Annotated[Path, typer.Option("--raw", help="Raw folder in SustainBench's layout.")]
@@ -73,41 +70,8 @@ def choice(option: str, value: str, valid: tuple[str, ...]) -> Any:
     return value
 
 
-#: Bars that are shown now, so that an error can begin on a line of its own.
-_SHOWN: list[Any] = []
-
-
-def close_bars() -> None:
-    """Ends the line of every bar that is still shown."""
-    while _SHOWN:
-        _SHOWN.pop().close()
-
-
 class Bars:
-    """progress(what, done, total) as one tqdm bar per `what`, with item counts and ETA, on standard
-    error."""
-
-    def __init__(self) -> None:
-        self.bars: dict[str, Any] = {}
+    """progress(what, done, total) of this command's line (`sdgbias.progress`)."""
 
     def __call__(self, what: str, done: int, total: int) -> None:
-        from tqdm import tqdm
-
-        if total <= 0:
-            return
-        if what not in self.bars:
-            self.bars[what] = tqdm(
-                total=total,
-                desc=what,
-                unit="",
-                dynamic_ncols=True,
-                mininterval=0.5,
-                file=sys.stderr,
-            )
-            _SHOWN.append(self.bars[what])
-        bar = self.bars[what]
-        bar.total = total
-        bar.update(done - bar.n)
-        if done >= total:
-            bar.close()
-            _SHOWN.remove(self.bars.pop(what))
+        progress.update(what, done, total)

@@ -10,6 +10,7 @@ import typer
 from sdgbias.cli import store as cli_store
 from sdgbias.cli.options import DEFAULT_RESULTS, ResultsOption, choice
 from sdgbias.cli.wandb import offline_runs
+from sdgbias.errors import UsageError
 from sdgbias.types import FACET
 
 
@@ -127,6 +128,13 @@ def report(
             ),
         ),
     ] = False,
+    last_night: Annotated[
+        bool,
+        typer.Option(
+            "--last-night",
+            help="Only the page of the last night; the pages beside it stay as they are.",
+        ),
+    ] = False,
     run: Annotated[
         list[str] | None,
         typer.Option("--run", help="Of this run, not of the newest; may be given several times."),
@@ -146,6 +154,11 @@ def report(
 
     then = cli_store.then(results, run, as_of)
     out = out or Path("reports") / ("latest" if then is None else as_of or (run or [""])[0])
+    if last_night:
+        if then is not None:
+            raise UsageError("--last-night is of the newest night; leave out --run and --as-of")
+        typer.echo(f"report: {html.write_night(results, out)}")
+        return
     asked, benchmarks = (figures, rank_planted), tuple(benchmark or ())
     if changed and then is None and freshness.is_fresh(results, out, benchmarks, asked):
         typer.echo(

@@ -12,7 +12,7 @@ from pathlib import Path
 from signal import Signals
 from typing import Any
 
-from sdgbias import errors
+from sdgbias import errors, progress
 from sdgbias.nightly import process
 from sdgbias.nightly import process as child
 from sdgbias.nightly.plan import WEBHOOK, Job
@@ -152,6 +152,7 @@ def attempt(
         stale.unlink(missing_ok=True)
     environment = {
         "SDGBIAS_REGISTRY": str(job.root),
+        progress.TASK: job.name,
         **({} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu}),
     }
     if job.threads and "OMP_NUM_THREADS" not in os.environ:

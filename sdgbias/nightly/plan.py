@@ -382,6 +382,29 @@ def _known(results: Path, never: set[str]) -> dict[tuple[str, str, str], str]:
     }
 
 
+def finished(settings: Settings, night: Night) -> dict[tuple[str, str], str]:
+    """(model, suite) -> run_id of the newest complete run on tonight's benchmarks, for the jobs
+    without a run of the same key. Their process compares more than the key does, e.g. the bytes of
+    weights that were copied, and may find that this run stands."""
+    from sdgbias import store
+
+    if not settings.results.exists():
+        return {}
+    sql = """SELECT model, suite, benchmark_id, arg_max(run_id, finished_at) FROM runs
+             WHERE finished_at IS NOT NULL AND n_failed = 0 GROUP BY ALL"""
+    try:
+        rows = list(store.query(settings.results, sql).itertuples(index=False, name=None))
+    except StoreError:
+        return {}
+    newest = {(model, suite, benchmark): run for model, suite, benchmark, run in rows}
+    open_ = [job for job in night.jobs if not job.run_id]
+    found = {
+        (job.model, job.suite): newest.get((job.model, job.suite, night.benchmarks[job.suite]), "")
+        for job in open_
+    }
+    return {job: run for job, run in found.items() if run}
+
+
 def _snapshot(folder: Path, specs: list[ModelSpec]) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)

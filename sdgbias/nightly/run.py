@@ -133,6 +133,8 @@ def run(
             process.stop_all()
             ledger.end(settings.results, night, ledger.INTERRUPTED, said, now(), [])
             raise
+        if "report" in said:
+            _page_of_the_end(settings, night, tell, hands)
     return NightSummary(
         name,
         status,
@@ -252,12 +254,7 @@ def _close(
 
     def one(name: str) -> tuple[StepResult, float]:
         began = time.monotonic()
-        came_to = (
-            hands.step(name, settings, night)
-            if finish.needed(name, settings, night)
-            else finish.DONE
-        )
-        return came_to, time.monotonic() - began
+        return hands.step(name, settings, night), time.monotonic() - began
 
     wanted = [
         name
@@ -269,7 +266,12 @@ def _close(
     for _, turn in groupby(
         wanted, key=lambda name: finish.PARALLEL_STEPS if name in finish.PARALLEL_STEPS else name
     ):
-        names = list(turn)
+        names = []
+        for name in turn:
+            if why := finish.not_due(name, settings, night):
+                tell(f"{name}: not due: {why}")
+            else:
+                names.append(name)
         ledger.so_far(settings.results, night, said)
         for name, (came_to, seconds) in zip(
             names, _at_once([partial(one, name) for name in names], len(names)), strict=True
@@ -280,6 +282,16 @@ def _close(
                 _put_aside(settings, night, tell)
             hands.seen(name, night, outcomes, said)
     hands.seen("closed", night, outcomes, said)
+
+
+def _page_of_the_end(
+    settings: Settings, night: Night, tell: Callable[[str], None], hands: Executor
+) -> None:
+    """Write the page of the night once more: the report was written before the steps after it
+    ended. A failure costs only this page: the results file has the end of the night."""
+    came_to = hands.step(finish.LAST_PAGE, settings, night)
+    if came_to != finish.DONE:
+        tell(f"{finish.LAST_PAGE}: {came_to}")
 
 
 def _put_aside(settings: Settings, night: Night, tell: Callable[[str], None]) -> None:

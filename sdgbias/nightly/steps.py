@@ -8,6 +8,8 @@ import json
 import os
 from pathlib import Path
 
+from sdgbias import progress
+from sdgbias.benchmark.quality import has_passed
 from sdgbias.errors import GateError
 from sdgbias.nightly import ledger, process
 from sdgbias.nightly.attempt import CLI, PUBLISHED
@@ -20,6 +22,8 @@ STEPS = ("analyse", "gate", "report", "wandb", "announce")
 #: output.
 PARALLEL_STEPS = ("report", "wandb")
 CHECK, SELFCHECK = "benchmark", "selfcheck"
+#: After the end of the night is recorded: its page again, which then says how it ended.
+LAST_PAGE = "last page"
 DONE = StepResult("done")
 #: Steps whose failure does not fail the night.
 OPTIONAL_STEPS = ("wandb", "announce")
@@ -46,6 +50,7 @@ def command(name: str, settings: Settings, night: str) -> list[str]:
             *benchmarks,
             "--changed",
         ],
+        LAST_PAGE: ["report", *results, "--out", str(settings.report), "--last-night"],
         "wandb": ["wandb", "log", *results, "--night", night],
         "announce": ["announce", *results, "--night", night, *policy, *webhook],
     }[name]
@@ -63,8 +68,8 @@ def run_step(name: str, settings: Settings, night: Night) -> StepResult:
         arguments = command(name, settings, night.night)
     else:
         arguments = ["build", "--stage", "check", "--out", str(checked.benchmark)]
-    log = night.folder / "logs" / f"_{name}.log"
-    environment = {"SDGBIAS_REGISTRY": str(settings.root)}
+    log = night.folder / "logs" / f"_{name.replace(' ', '-')}.log"
+    environment = {"SDGBIAS_REGISTRY": str(settings.root), progress.TASK: name}
     try:
         ended = process.run(
             [*CLI, *arguments],
@@ -85,13 +90,16 @@ def run_step(name: str, settings: Settings, night: Night) -> StepResult:
 
 def check_benchmark(settings: Settings, night: Night) -> StepResult:
     """Run the quality check of tonight's benchmarks; return DONE or the first fault. A benchmark
-    that was already used in the last completed night is not checked again."""
+    that was already used in the last completed night is not checked again, nor one that passed the
+    check since its last change."""
     past = ledger.nights(settings.results, 50)
     checked = past[(past["status"] == ledger.DONE) & (past["night"] != night.night)].head(1)
     last = checked["benchmarks"].iloc[0] if len(checked) else None
     known = json.loads(last) if isinstance(last, str) else {}
     for name, job in _checks(night).items():
-        if known.get(job.suite) != night.benchmarks[job.suite]:
+        if known.get(job.suite) != night.benchmarks[job.suite] and not has_passed(
+            job.benchmark, settings.root / "expectations"
+        ):
             ended = run_step(name, settings, night)
             if ended != DONE:
                 return ended
@@ -105,15 +113,15 @@ def _checks(night: Night) -> dict[str, Job]:
     }
 
 
-def needed(name: str, settings: Settings, night: Night) -> bool:
-    """Whether a step can have any effect: analyse has nothing to do if nothing was published since
-    it last succeeded, and announce needs a webhook address."""
+def not_due(name: str, settings: Settings, night: Night) -> str:
+    """Why a step has nothing to do tonight, '' if it is due. Such a step is not run and not
+    recorded."""
     if name == "announce":
-        return any(
-            os.environ.get(variable, "").strip() for variable in (WEBHOOK, *webhooks(settings))
-        )
+        variables = dict.fromkeys((WEBHOOK, *webhooks(settings)))
+        addressed = any(os.environ.get(variable, "").strip() for variable in variables)
+        return "" if addressed else f"no webhook address in {' or '.join(variables)}"
     if name != "analyse" or not settings.results.exists():
-        return True
+        return ""
     rows = ledger.history(settings.results)
     published = rows[rows["outcome"] == PUBLISHED]["night"]
     past = ledger.nights(settings.results)
@@ -122,7 +130,9 @@ def needed(name: str, settings: Settings, night: Night) -> bool:
         for n, states in zip(past["night"], past["step_states"], strict=True)
         if n != night.night and _state(states, name) == DONE.state
     ]
-    return not done or bool((published > max(done)).any())
+    if not done or bool((published > max(done)).any()):
+        return ""
+    return "nothing was published since the last analysis"
 
 
 def _state(states: object, name: str) -> str:

@@ -211,9 +211,10 @@ VERDICTS = {
     "BREACH": "Breach",
     "INSUFFICIENT_EVIDENCE": "Not enough evidence",
     "MISSING": "Missing",
+    "FIRST_RUN": "First run",
 }
 #: Verdicts in order of severity: the first one present stands for a group.
-WORST = ("BREACH", "MISSING", "INSUFFICIENT_EVIDENCE", "PASS")
+WORST = ("BREACH", "MISSING", "INSUFFICIENT_EVIDENCE", "FIRST_RUN", "PASS")
 
 
 def title(metric: str) -> str:

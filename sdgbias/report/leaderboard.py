@@ -113,8 +113,8 @@ def choose(
 def numbers(
     reader: Reader, chosen: Mapping[str, str], asked: list[Row], also: Sequence[str] = ()
 ) -> dict[str, Row]:
-    """run_id -> value, n, ci_low, ci_high, clusters of one cell, for the runs of ``asked`` (see
-    `nights_asked`) and ``also``.
+    """run_id -> value, n, ci_low, ci_high, clusters, note of one cell, for the runs of
+    ``asked`` (see `nights_asked`) and ``also``.
 
     Runs are stored in order of publication, so only the end of the table is read, from the
     estimated position of the oldest run of ``asked``. Up to four runs that this misses are queried
@@ -123,7 +123,7 @@ def numbers(
     table = "headline_rows" if chosen["indicator"] in store.HEADLINES else "metric_rows"
     cell = [chosen[name] for name in CHOICES]
     where = " AND ".join(f"{name} = ?" for name in CHOICES)
-    sql = f'SELECT run_id, "value", n, ci_low, ci_high, clusters FROM {table} WHERE {where}'
+    sql = f'SELECT run_id, "value", n, ci_low, ci_high, clusters, note FROM {table} WHERE {where}'
     wanted = {r["run_id"] for r in asked} | set(also)
     found = {
         r["run_id"]: r

@@ -40,7 +40,9 @@ from sdgbias.types import FACET, View
 NAME = FACET
 #: Bumped when the processing of answers changes (parsing an answer by form, a metric), so that
 #: older runs are recomputed.
-ANALYSIS = "4"
+ANALYSIS = "5"
+#: Why a prompt has no disparity.
+NOT_UNDERSTOOD, NONE_RIGHT = "no answer understood", "no answer right"
 #: Why an engine can't answer a prompt.
 BEYOND = "the right answer is not among those this model can give"
 LETTERS = "".join(OPTIONS)
@@ -199,12 +201,23 @@ def metric_rows(
         unit = "pictures"
         if method == View.Q_ONLY.value:  # one answer for all pictures of a class
             part, unit = part.assign(image_id=part["asked"]), "prompts"
+        silent = _says_nothing(part)
         for pillar, indicator, metric, e in _cell_rows(part, str(test), str(method), draws, seed):
             note = f"too few {unit}" if e.too_few else ""
+            if metric == "disparity" and silent:
+                e, note = stats.Estimate(np.nan, e.n, np.nan, np.nan), silent
             numbers = (e.value, e.n, e.low, e.high, e.clusters, note)
             rows.append((task, test, method, pillar, indicator, metric, *numbers))
     columns = ["task", "test", "method", *facet_groups.ROW, "clusters", "note"]
     return pd.DataFrame(rows, columns=columns)
+
+
+def _says_nothing(part: pd.DataFrame) -> str:
+    """Why the answers to a prompt say nothing about groups, '' if they do: where none is right,
+    recall is 0 whoever is in the picture, and differences of 0 are no sign of fairness."""
+    if not (part["pred"] != "").any():
+        return NOT_UNDERSTOOD
+    return "" if part["correct"].any() else NONE_RIGHT
 
 
 def _cell_rows(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -85,6 +86,22 @@ def test_gate_passes_a_good_benchmark(tmp_path: Path, capfd: pytest.CaptureFixtu
     assert capfd.readouterr() == ("", "")  # no progress bars, no logging
 
 
+def test_a_passed_gate_holds_until_a_table_or_a_rule_changes(tmp_path: Path) -> None:
+    folder, rules = save(GOOD, tmp_path / "b"), tmp_path / "rules"
+    shutil.copytree(SUITES, rules)
+    assert not quality.has_passed(folder, rules)
+    quality.run_gate(folder, rules)
+    assert quality.has_passed(folder, rules)
+    before = (folder / "prompts.parquet").read_bytes()
+    (folder / "prompts.parquet").write_bytes(before + b" ")
+    assert not quality.has_passed(folder, rules)
+    (folder / "prompts.parquet").write_bytes(before)
+    assert quality.has_passed(folder, rules)
+    (rules / "prompts.json").write_text((rules / "prompts.json").read_text() + "\n")
+    assert not quality.has_passed(folder, rules)
+    assert not quality.has_passed(folder, tmp_path / "nowhere")
+
+
 def test_gate_stops_and_says_why(tmp_path: Path) -> None:
     suites = only(tmp_path, "tests-differ-in-context-only")
     tables = copies()
@@ -97,7 +114,7 @@ def test_gate_stops_and_says_why(tmp_path: Path) -> None:
     )
     assert "\n" not in str(caught.value)
     written = json.loads((tmp_path / "quality.json").read_text(encoding="utf-8"))
-    assert written["passed"] is False
+    assert written["passed"] is False and not quality.has_passed(tmp_path, suites)
     assert written["tables"]["prompts"]["rules"]["tests-differ-in-context-only"] == n
 
 

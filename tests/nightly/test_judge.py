@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sdgbias.analysis.nights import BREACH, INSUFFICIENT, MISSING, PASS, overall
+from sdgbias.analysis import night_text
+from sdgbias.analysis.nights import BREACH, FIRST, INSUFFICIENT, MISSING, PASS, overall
 from sdgbias.methods import stats
 from sdgbias.nightly.regression import judge
+from sdgbias.nightly.regression.baseline import FIRST_RUN
 from sdgbias.nightly.regression.evidence import of_rule
 from sdgbias.nightly.regression.measured import Measured, RunMetrics
 from sdgbias.nightly.regression.policy import Policy, Rule
@@ -161,16 +163,25 @@ def test_floors_need_no_other_run() -> None:
     assert row["verdict"] == BREACH and row["side"] == "at_most"
 
 
+def test_a_first_run_lacks_nothing() -> None:
+    rules = (rule(required=True), rule(allowed=None, at_most=0.3))
+    evidence = [e for r in rules for e in of_rule(r, side({"T1": hits(3, 40)}), None, FIRST_RUN)]
+    rows = judge.apply_multiplicity(evidence, Policy(rules))
+    assert [(r["verdict"], r["required"]) for r in rows] == [(FIRST, False), (PASS, False)]
+    assert overall(rows) == FIRST
+    assert night_text.summary(rows) == "1 pass, first run: nothing to compare with yet"
+
+
 def test_what_is_missing_says_why() -> None:
     r = rule(required=True)
     [first] = judge.apply_multiplicity(
-        of_rule(r, side({"T1": hits(3, 40)}), None, "first run: nothing to compare with"),
+        of_rule(r, side({"T1": hits(3, 40)}), None, "all 2 earlier runs are in breach"),
         Policy((r,)),
     )
     assert (first["verdict"], first["value"], first["note"], first["required"]) == (
         MISSING,
         3 / 40,
-        "first run: nothing to compare with",
+        "all 2 earlier runs are in breach",
         True,
     )
     [other] = judge.apply_multiplicity(

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
 from sdgbias import store
+from sdgbias.cli import app
 from sdgbias.errors import InputError, RegistryError, UsageError
 from sdgbias.nightly import plan
 from sdgbias.registry import entries
@@ -46,6 +48,35 @@ def test_everybody_who_is_due_and_why_the_others_are_not(tmp_path: Path) -> None
 def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
     plan.tonight(settings(tmp_path, "a"), NOW, write=False)
     assert not (tmp_path / "results").exists()
+
+
+def test_a_dry_run_says_what_the_night_then_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    s = settings(tmp_path, "known", "moved", "new")
+    monkeypatch.setenv("SDGBIAS_REGISTRY", str(tmp_path))
+    monkeypatch.delenv(plan.WEBHOOK, raising=False)
+    key = next(j.key for j in plan.tonight(s, NOW, write=False).jobs if j.model == "known")
+    runs = [
+        {"run_id": f"{model}-1", "model": model, "suite": "sdg", "benchmark_id": "b1"}
+        for model in ("known", "moved")
+    ]
+    when = datetime(2026, 11, 20, 2)
+    seen = {**runs[0], "night": "2026-11-20T0130", "outcome": "published", "key": key}
+    del seen["benchmark_id"]
+    for run in runs:
+        store.publish(s.results, {**run, "finished_at": when, "n_failed": 0}, {})
+    store.upsert(s.results, {"night_models": pd.DataFrame([seen])})
+    command = ["nightly", "--dry-run", "--results", s.results, "--benchmark", s.benchmarks[0]]
+    said = CliRunner().invoke(app, [str(part) for part in command], catch_exceptions=False).output
+    lines = {" ".join(line.split()) for line in said.splitlines()}
+    assert lines >= {
+        "known sdg unchanged: known-1",
+        "moved sdg will be started (cpu): unchanged if moved-1 still stands, else scored",
+        "new sdg will be scored (cpu)",
+        "then: analyse, gate, report, wandb",
+        f"announce: not due: no webhook address in {plan.WEBHOOK}",
+    }
 
 
 def test_the_key_moves_with_what_can_change_a_score_and_with_nothing_else(tmp_path: Path) -> None:

@@ -153,7 +153,7 @@ def test_a_question_that_was_reworded_is_another_question(results: Path) -> None
 
 def test_a_planted_loss_is_a_breach_and_an_unchanged_run_is_not_judged_again(both) -> None:  # type: ignore[no-untyped-def]
     results, first, second = both
-    assert {j.verdict for j in first.values()} == {MISSING} and first[LOST].baseline == ""
+    assert {j.verdict for j in first.values()} == {nights.FIRST} and first[LOST].baseline == ""
     assert set(second) == {LOST, STEADY}  # the one that failed has no run
     lost = {r["rule"]: r for r in second[LOST].rows if r["method"] in ("full", "")}
     assert (
@@ -226,7 +226,7 @@ def test_a_breach_stays_one_until_it_is_mended_or_accepted(judged: Path) -> None
 
 
 def test_what_a_run_may_be_compared_with(results: Path) -> None:
-    assert baseline.last_good(results, f"{LOST}-1") == ("", "first run: nothing to compare with")
+    assert baseline.last_good(results, f"{LOST}-1") == ("", baseline.FIRST_RUN)
     store.upsert(
         results,
         {

@@ -287,11 +287,12 @@ def test_analysis_waits_for_something_new(tmp_path: Path) -> None:
     run(s, by_model(a=PUBLISH))
     later = tonight(replace(s, night="2026-11-22T0130"), NOW + timedelta(days=1))
     ledger.begin(s, later, NOW)
-    assert finish.needed("gate", s, later) and not finish.needed("analyse", s, later)
+    assert not finish.not_due("gate", s, later)
+    assert finish.not_due("analyse", s, later) == "nothing was published since the last analysis"
     ledger.record(
         s.results,
         later,
         [attempt.JobOutcome("a", "sdg", "published", run_id="a-2", night=later.night)],
     )
-    assert finish.needed("analyse", s, later)
+    assert not finish.not_due("analyse", s, later)
     assert quarantine.failures(ledger.history(s.results, "a")) == 0

@@ -8,11 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from sdgbias.cli import app
 from sdgbias.nightly import ledger, process, steps
 from sdgbias.nightly import run as nights
 from sdgbias.nightly.attempt import JobOutcome
-from sdgbias.nightly.plan import Night, Settings
+from sdgbias.nightly.plan import Night, Settings, tonight
 from tests.builders.night_stubs import NIGHT, NOW, settings
 
 FULL = ledger.StepResult("failed", "the folder is full")
@@ -52,7 +54,7 @@ def test_page_and_wandb_are_made_at_the_same_time_and_told_in_order(tmp_path: Pa
     assert list(done.steps) == [steps.CHECK, *steps.STEPS] and done.exit_code == 0
     assert (
         began[:3] == [steps.CHECK, "analyse", "gate"]
-        and began[-1] == "announce"
+        and began[5:] == ["announce", steps.LAST_PAGE]
         and set(began[3:5]) == set(steps.PARALLEL_STEPS)
     )
     assert [line.split(":")[0] for line in lines] == list(steps.STEPS)
@@ -97,6 +99,39 @@ def test_a_night_that_is_ended_in_its_closing_steps_ends_both(tmp_path: Path) ->
     assert ended == ["report"] and ledger.status(asked.results, NIGHT) == ledger.INTERRUPTED
 
 
+def test_the_page_of_a_night_that_ended_says_how(tmp_path: Path) -> None:
+    asked = settings(tmp_path)
+    pages: list[str] = []
+
+    def step(name: str, settings: Settings, night: Night) -> ledger.StepResult:
+        if name in ("report", steps.LAST_PAGE):
+            command = steps.command(steps.LAST_PAGE, settings, night.night)
+            made = CliRunner().invoke(app, command, catch_exceptions=False)
+            assert made.exit_code == 0, made.output
+            pages.append((asked.report / "night.html").read_text(encoding="utf-8"))
+        return FULL if name == "wandb" else steps.DONE
+
+    nights.run(asked, lambda: NOW, lambda text: None, nights.Executor(step=step))
+    before, after = pages
+    assert "scoring ended; publishing was under way" in before and "Ended" not in before
+    assert "finished" in after and "Ended" in after and "under way" not in after
+    assert f"wandb: {FULL.message}" in after
+
+
+def test_a_benchmark_that_passed_its_gate_is_not_checked_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = settings(tmp_path, "m")
+    passed: set[Path] = set()
+    ran: list[str] = []
+    monkeypatch.setattr(steps, "has_passed", lambda folder, rules: folder in passed)
+    monkeypatch.setattr(steps, "run_step", lambda name, *rest: ran.append(name) or steps.DONE)
+    night = tonight(asked, NOW, write=False)
+    assert steps.check_benchmark(asked, night) == steps.DONE and ran == [steps.CHECK]
+    passed.add(asked.benchmarks[0])
+    assert steps.check_benchmark(asked, night) == steps.DONE and ran == [steps.CHECK]
+
+
 @pytest.mark.parametrize("variable", ["SDGBIAS_WEBHOOK", "TEAM_HOOK"])
 def test_without_an_address_nobody_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
@@ -109,10 +144,10 @@ def test_without_an_address_nobody_is_told(
         return steps.DONE
 
     monkeypatch.delenv("SDGBIAS_WEBHOOK")
-    done = nights.run(asked, lambda: NOW, lambda text: None, nights.Executor(step=step))
-    assert (
-        "announce" not in began and done.steps is not None and done.steps["announce"] == steps.DONE
-    )
+    lines: list[str] = []
+    done = nights.run(asked, lambda: NOW, lines.append, nights.Executor(step=step))
+    assert "announce" not in began and "announce" not in (done.steps or {})
+    assert "announce: not due: no webhook address in SDGBIAS_WEBHOOK or TEAM_HOOK" in lines
     monkeypatch.setenv(variable, "http://127.0.0.1:9/hook")
     nights.run(
         replace(asked, night="2026-11-23T0130"),
@@ -120,4 +155,4 @@ def test_without_an_address_nobody_is_told(
         lambda text: None,
         nights.Executor(step=step),
     )
-    assert began[-1] == "announce"
+    assert began[-2:] == ["announce", steps.LAST_PAGE]

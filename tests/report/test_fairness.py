@@ -225,8 +225,10 @@ def test_each_benchmark_keeps_its_newest_run_and_silence_is_said(
     assert set(found["fairness-gender"].frame["data"]) == {"drawn people"} and set(
         found["fairness-faces"].frame["data"]
     ) == {"FairFace"}
-    apart = found["fairness-faces-apart"].frame
-    assert apart["pillar"].tolist() == ["gender:male-female"] and apart["value"].tolist() == [0.0]
+    assert "fairness-faces-apart" not in found  # nothing was understood: 0 would read as fairness
+    void = d.metrics[(d.metrics["data"] == "FairFace") & (d.metrics["metric"] == "disparity")]
+    assert len(void) and set(void["note"]) == {facet.NOT_UNDERSTOOD}
+    assert void[["value", "ci_low", "ci_high"]].isna().all(axis=None) and (void["n"] > 0).any()
     assert [(s["model"], s["data"], s["n"], s["prompts"], s["texts"]) for s in d.silent] == [
         ("unfair", "FairFace", "60", ["gender"], ["12.5"])
     ]

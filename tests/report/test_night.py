@@ -205,7 +205,7 @@ def test_an_accepted_breach_is_no_alarm(written: Path, tmp_path: Path) -> None:
     text = night.render(found, path, [])
     assert (
         "Look at this first" not in text
-        and "the last steps were under way" in text
+        and "publishing was under way" in text
         and "Ended" not in text
     )
     assert (

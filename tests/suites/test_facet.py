@@ -100,6 +100,35 @@ def test_only_a_label_is_right_and_every_answer_is_counted(items: pd.DataFrame) 
     assert math.isnan(made["p1", "full", "skin=dark", "recall"][0])
 
 
+@pytest.mark.parametrize(
+    ("texts", "why"),
+    [(["12.5"] * N, facet.NOT_UNDERSTOOD), (["doctor", "12.5"] * (N // 2), facet.NONE_RIGHT)],
+)
+def test_answers_that_are_never_right_have_no_disparity(
+    items: pd.DataFrame, texts: list[str], why: str
+) -> None:
+    found = scored(items, {"p1": texts})
+    table = facet.predictions(items, facet.answers(found), facet.choices(found))
+    made = facet.metric_rows(items, table, draws=20)
+    apart = made[made["metric"] == "disparity"]
+    assert len(apart) and set(apart["note"]) == {why}
+    assert apart[["value", "ci_low", "ci_high"]].isna().all(axis=None)
+    by_gender = apart[(apart["pillar"] == "gender:male-female") & (apart["indicator"] == "all-52")]
+    assert by_gender["n"].tolist() == [20]
+    recall = made[(made["metric"] == "recall") & (made["indicator"] == "all-52")]
+    # counted as wrong, never dropped
+    assert recall[recall["pillar"] == "all"][["value", "n"]].values.tolist() == [[0.0, N]]
+    one_right = facet.predictions(
+        items, facet.answers(scored(items, {"p1": ["nurse", *texts[1:]]})), facet.choices(found)
+    )
+    assert (
+        facet.metric_rows(items, one_right, draws=20)
+        .query("metric == 'disparity'")["value"]
+        .notna()
+        .any()
+    )
+
+
 def test_questions_about_a_wrong_class_are_no_part_of_recall(items: pd.DataFrame) -> None:
     """Yes to 30 of 40 right classes, and to 10 of 40 wrong ones; No to the others, Unknown to two
     of the right ones."""

@@ -57,7 +57,10 @@ def test_a_row_says_that_its_prompts_are_too_few() -> None:
     few = frame["cluster_id"] < 3
     e, unit = sdg_metrics.clustered_mean(Rows.of(frame[few]), hits[few])
     assert sdg_metrics._numbers(e, unit)[-2:] == (3, "too few places")
-    assert sdg_metrics._numbers(*sdg_metrics.clustered_mean(Rows.of(frame), hits))[-2:] == (PLACES, "")
+    assert sdg_metrics._numbers(*sdg_metrics.clustered_mean(Rows.of(frame), hits))[-2:] == (
+        PLACES,
+        "",
+    )
 
 
 def test_a_tuning_on_few_or_one_sided_val_rows_says_so() -> None:

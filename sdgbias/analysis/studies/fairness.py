@@ -396,9 +396,13 @@ def _by_group(
         tables[blind] = found, stats.disparity_change(found.take(at), found)
     for j, name in enumerate(hits):
         found, change = tables[_blind(name)]
+        if not values[:, j].any():  # never right about anyone: 0 would read as fairness
+            nothing = stats.Estimate(float("nan"), min(n.values()), float("nan"), float("nan"))
+            yield row(STUDY, "disparity", nothing, method=name, pillar=pillar)
+            continue
         e = replace(found.estimate(j), n=min(n.values()))
         yield row(STUDY, "disparity", e, method=name, pillar=pillar, p=float(found.p[j]))
-        if name != FULL:
+        if name != FULL and values[:, at[0]].any():
             e = replace(change.estimate(j), n=min(n.values()))
             yield row(
                 STUDY, "disparity_change", e, method=name, pillar=pillar, p=float(change.p[j])

@@ -225,7 +225,10 @@ def _reductions(
     pair: tuple[str, str, str] | None, names: Sequence[str]
 ) -> dict[str, Callable[[np.ndarray], np.ndarray]]:
     found: dict[str, Callable[[np.ndarray], np.ndarray]] = {}
-    if pair not in (PAIRS["urban"], PAIRS["photo"]):  # of two groups max_min is the size of their difference
+    if pair not in (
+        PAIRS["urban"],
+        PAIRS["photo"],
+    ):  # of two groups max_min is the size of their difference
         found["max_min"] = metrics.max_min
     if pair is not None and {pair[1], pair[2]} <= set(names):
         name, one, other = pair

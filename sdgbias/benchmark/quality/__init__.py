@@ -8,6 +8,7 @@ near-duplicates, invalid option sets) plus the invariants of the prompts. The bu
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -41,6 +42,7 @@ __all__ = [
     "Verdict",
     "check",
     "find_suites",
+    "has_passed",
     "load_suite",
     "run_gate",
     "sift",
@@ -150,7 +152,7 @@ def run_gate(
         for f in v.of(s)
     ]
     report = Report(verdicts, benchmark / "quality.json")
-    _write(report, passed=not faults, split=split)
+    _write(report, passed=not faults, split=split, of=_content(benchmark, suites))
     if docs:
         write_docs(benchmark, benchmark / quality_docs.FOLDER, suites)
     if faults:
@@ -159,6 +161,32 @@ def run_gate(
             f" {_again(benchmark)}"
         )
     return report
+
+
+def has_passed(benchmark: Path, suites: Path | None = None) -> bool:
+    """Whether `run_gate` passed these very tables under these very rules: quality.json holds a
+    digest of both. False where anything differs or can't be read; the gate then has to run."""
+    try:
+        found = json.loads((Path(benchmark) / "quality.json").read_text(encoding="utf-8"))
+        content = _content(Path(benchmark), suites or find_suites())
+        return found["passed"] is True and found["of"] == content
+    except (OSError, ValueError, KeyError, TypeError, InputError):
+        return False
+
+
+def _content(benchmark: Path, suites: Path) -> str:
+    """SHA-256 over the bytes of tables, cards and rules, and over name and size of every shard of
+    pictures, which may hold hundreds of gigabytes and whose own digests are in the tables."""
+    digest = hashlib.sha256()
+    cards = [benchmark / name for name in ("benchmark.json", "origin.json", "items_notes.json")]
+    read = [*sorted(benchmark.glob("*.parquet")), *filter(Path.is_file, cards)]
+    rules = [*sorted(suites.glob("*.json")), *sorted(Path(__file__).parent.glob("*.py"))]
+    for path in (*read, *rules):
+        digest.update(f"{path.name}\0".encode())
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    for path in sorted((benchmark / "images").glob("*")):
+        digest.update(f"{path.name}\0{path.stat().st_size}\0".encode())
+    return digest.hexdigest()
 
 
 def _suite(benchmark: Path) -> str:
@@ -241,7 +269,7 @@ def _read(benchmark: Path, name: str, suites: Path) -> pd.DataFrame:
         ) from None
 
 
-def _write(report: Report, passed: bool, split: str) -> None:
+def _write(report: Report, passed: bool, split: str, of: str) -> None:
     tables: dict[str, Any] = {
         name: {
             "rows": v.rows,
@@ -254,7 +282,7 @@ def _write(report: Report, passed: bool, split: str) -> None:
     }
     text = (
         json.dumps(
-            {"passed": passed, "split": split, "tables": tables},
+            {"passed": passed, "split": split, "of": of, "tables": tables},
             indent=2,
             sort_keys=True,
             ensure_ascii=False,

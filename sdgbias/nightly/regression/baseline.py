@@ -12,6 +12,8 @@ from sdgbias import store, suites
 from sdgbias.analysis.nights import BREACH, UNCHANGED
 from sdgbias.errors import UsageError, one_of
 
+#: Why there is no baseline: no earlier run of the model at all.
+FIRST_RUN = "first run: nothing to compare with yet"
 #: Prefix in column ``night`` for verdicts that belong to no night.
 BY_HAND = "run:"
 
@@ -125,7 +127,7 @@ def last_good(results: Path, run_id: str) -> tuple[str, str]:
     }
     earlier = store.query(results, sql, asked)
     if earlier.empty:
-        return "", "first run: nothing to compare with"
+        return "", FIRST_RUN
     good = earlier[~earlier["bad"].astype(bool)]
     if good.empty:
         return (

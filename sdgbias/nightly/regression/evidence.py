@@ -25,6 +25,7 @@ from sdgbias import suites
 from sdgbias.analysis.asked import needs
 from sdgbias.methods import metrics, stats
 from sdgbias.methods.stats.intervals import wilson
+from sdgbias.nightly.regression.baseline import FIRST_RUN
 from sdgbias.nightly.regression.measured import Measured, Pairs, RunMetrics, paired, pooled
 from sdgbias.nightly.regression.policy import ALL, EACH, WHOLE, Rule
 from sdgbias.suites.facet_groups import PAIRS
@@ -36,6 +37,8 @@ NAN = float("nan")
 COUNTED = ("accuracy", "interval_accuracy", "recall", "cade_gain", "parse_failures", "refusals")
 #: Those of them whose flips are between right and wrong.
 HITS = ("accuracy", "interval_accuracy", "recall")
+#: Why there is no gap between groups, where there are groups.
+NONE_RIGHT = "no answer is right, so groups can't be compared"
 IMAGE_FREE = (View.Q_ONLY.value, View.CTX_Q.value)
 AT_LEAST, AT_MOST = "at_least", "at_most"
 
@@ -47,7 +50,8 @@ class RuleEvidence:
     of the value itself). p: of "not worse", before correction. se, df: of the change.
     undetectable_share: the largest share of worse places that could remain unseen with this number
     of places, NaN if the metric isn't 0 or 1. bound: allowed, or the floor. side: AT_LEAST or
-    AT_MOST for a floor or ceiling, '' for a change. missing: nothing to judge."""
+    AT_MOST for a floor or ceiling, '' for a change. missing: nothing to judge. first: because this
+    is the model's first run."""
 
     rule: Rule
     task: str = ""
@@ -69,6 +73,7 @@ class RuleEvidence:
     side: str = ""
     note: str = ""
     missing: bool = False
+    first: bool = False
 
     @property
     def floor(self) -> bool:
@@ -145,7 +150,12 @@ def _compared(
             else NAN
         )
         return replace(
-            e, value=value, n=0 if found is None else len(found.value), note=why, missing=True
+            e,
+            value=value,
+            n=0 if found is None else len(found.value),
+            note=why,
+            missing=True,
+            first=why == FIRST_RUN,
         )
     both = paired(old, new, e.task, tests, e.metric, e.method)
     if both is None:
@@ -220,6 +230,8 @@ def _gap(e: RuleEvidence, both: Pairs, note: str, seed: int) -> RuleEvidence:
     if chosen is None:
         return replace(e, n=len(both.before), note=_no_groups(e, both.groups), missing=True)
     values = np.stack([both.before, both.after], axis=1)[chosen]
+    if not values[:, 1].any() and np.isin(values, (0.0, 1.0)).all():
+        return replace(e, n=int(chosen.sum()), note=NONE_RIGHT, missing=True)
     means = stats.group_means(values, both.groups[e.level][chosen], both.cluster[chosen], seed=seed)
     before, after = (stats.disparity(_column(means, i), _apart(e, names)) for i in (0, 1))
     change = stats.disparity_change(before, after)
@@ -344,6 +356,8 @@ def _bounded_gap(e: RuleEvidence, found: Measured, seed: int) -> RuleEvidence:
     chosen, names = _grouped(e, found.groups)
     if chosen is None:
         return replace(e, n=len(found.value), note=_no_groups(e, found.groups), missing=True)
+    if not found.value[chosen].any():
+        return replace(e, n=int(chosen.sum()), note=NONE_RIGHT, missing=True)
     means = stats.group_means(
         found.value[chosen], found.groups[e.level][chosen], found.cluster[chosen], seed=seed
     )
@@ -409,7 +423,15 @@ def _throughput(
     common = {"metric": rule.metric, "bound": float(rule.allowed or 0.0)}
     rate, count, engines = speed(new)
     if old is None:
-        return {**common, "value": rate, "n": count, "note": why, "missing": True}
+        first = why == FIRST_RUN
+        return {
+            **common,
+            "value": rate,
+            "n": count,
+            "note": why,
+            "missing": True,
+            "first": first,
+        }
     was, count_was, engines_was = speed(old)
     known = {**common, "before": was, "value": rate, "n": min(count, count_was)}
     if not (rate > 0 and was > 0):

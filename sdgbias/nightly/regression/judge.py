@@ -7,6 +7,7 @@ this night, and d > allowed
 PASS                    the upper bound of d's 95 % interval is at most allowed; for answers that
 are right or wrong, so is the share of places that could be worse unseen
 INSUFFICIENT_EVIDENCE   neither, or fewer than min_n questions
+FIRST_RUN               a change, in the model's first run: the next one is compared with it
 MISSING                 nothing to judge: the note says why
 
 The minimum detectable effect is the true worsening that gives a BREACH with the policy's power, at
@@ -21,7 +22,7 @@ from dataclasses import replace
 import numpy as np
 from scipy.special import stdtrit
 
-from sdgbias.analysis.nights import BREACH, INSUFFICIENT, MISSING, PASS
+from sdgbias.analysis.nights import BREACH, FIRST, INSUFFICIENT, MISSING, PASS
 from sdgbias.methods import stats
 from sdgbias.nightly.regression.evidence import AT_LEAST, NAN, RuleEvidence, short_p
 from sdgbias.nightly.regression.policy import Policy
@@ -68,7 +69,7 @@ def _row(e: RuleEvidence, p: float, family: int, policy: Policy) -> dict[str, ob
 def _verdict(e: RuleEvidence, p: float, policy: Policy) -> tuple[str, str]:
     """(verdict, a note on what the numbers alone don't show)."""
     if e.missing:
-        return MISSING, ""
+        return FIRST if e.first else MISSING, ""
     if e.n < e.rule.min_n:
         return INSUFFICIENT, f"fewer than {e.rule.min_n:,}: nothing is concluded"
     if e.rule.metric == "throughput":

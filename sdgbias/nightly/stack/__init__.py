@@ -24,6 +24,7 @@ from pathlib import Path
 
 import psutil
 
+from sdgbias import progress
 from sdgbias.errors import InfrastructureError, UsageError
 from sdgbias.nightly.stack import processes
 from sdgbias.nightly.stack.settings import (
@@ -98,12 +99,13 @@ def _wait(stack: Stack, say: Callable[[str], None], patience: float) -> None:
                 say(f"  {step:<12} {state[step]}")
                 told.add(step)
         late = time.monotonic() - began > patience
+        if waiting := [step for step in STEPS if step not in told]:
+            progress.update(f"waiting for {waiting[0]}")
         if len(told) < len(STEPS) and (late or processes.alive(home, SUPERVISOR) is None):
-            missing = next(step for step in STEPS if step not in told)
             why = f"not ready after {patience:.0f} s" if late else "the supervisor ended"
             said = state.get("trouble") or _last_line(processes.log_of(home, SUPERVISOR))
             raise InfrastructureError(
-                f"{missing}: {why}: {said}; logs in {home / 'logs'}; try again: sdgbias down;"
+                f"{waiting[0]}: {why}: {said}; logs in {home / 'logs'}; try again: sdgbias down;"
                 " sdgbias up"
             )
         time.sleep(0.1)

@@ -199,9 +199,7 @@ def _tasks(
         for key, g in mine.groupby(level=0)
     }
     rows = part[["cluster_id", "year"]].itertuples(index=False, name=None)
-    return [
-        Cluster(key, int(year), groups.get(key, []), known.get(key, [])) for key, year in rows
-    ]
+    return [Cluster(key, int(year), groups.get(key, []), known.get(key, [])) for key, year in rows]
 
 
 def _known(out: Path) -> dict[str, list[Known]]:

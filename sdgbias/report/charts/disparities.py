@@ -13,6 +13,7 @@ from sdgbias.benchmark.people_items import ATTRIBUTES
 from sdgbias.raw.facet import SELECTED
 from sdgbias.report.charts import Figure, holm, shaped
 from sdgbias.report.charts.marks import Hue, Rows, ValueAxis, dots, tips
+from sdgbias.suites.facet import NONE_RIGHT, NOT_UNDERSTOOD
 from sdgbias.suites.facet_groups import PAIRS
 
 PROMPTS = (("p1", "#0072b2"), ("p2", "#d55e00"), ("p3", "#009e73"))
@@ -68,16 +69,35 @@ def _said(method: str) -> str:
     return METHODS.get(method, method)
 
 
+def _is_silent(rows: pd.DataFrame) -> pd.Series:
+    """Which disparities have no value because the model's answers say nothing about groups."""
+    return rows["value"].isna() & rows["note"].fillna("").isin([NOT_UNDERSTOOD, NONE_RIGHT])
+
+
+def _silent(rows: pd.DataFrame) -> str:
+    """A sentence per reason, naming the models and prompts without any disparity; '' for none."""
+    out = rows[_is_silent(rows)]
+    return "".join(
+        f" {why.capitalize()}, so without a disparity: "
+        + "; ".join(
+            f"{model}, {', '.join(sorted(set(part['test'])))}"
+            for model, part in mine.groupby("model", sort=False)
+        )
+        + "."
+        for why, mine in out.groupby("note", sort=True)
+    )
+
+
 def _apart(metrics: pd.DataFrame, attribute: str) -> Figure | None:
     own = metrics[
         (metrics["metric"] == "disparity")
         & metrics["pillar"].str.startswith(f"{attribute}:")
         & metrics["indicator"].isin(list(POOLS))
     ]
-    frame = shaped(own, signed=True)
+    frame, silent = shaped(own, signed=True), _silent(own)
     if frame.empty:
         return None
-    small = len(own) - len(frame)
+    small = len(own) - len(frame) - int(_is_silent(own).sum())
     frame = frame.assign(
         by=frame["pillar"].str.removeprefix(f"{attribute}:"),
         term=frame["indicator"].map(POOLS),
@@ -103,7 +123,8 @@ def _apart(metrics: pd.DataFrame, attribute: str) -> Figure | None:
             f" {small:,} differences have no value: a group or a class has fewer than 20 people."
             if small
             else ""
-        ),
+        )
+        + silent,
         frame,
         dots(
             "model",
@@ -135,7 +156,10 @@ def _classes(metrics: pd.DataFrame) -> Figure | None:
         value=None,
         low=None,
         high=None,
-        said=[f"n {n:,}" for n in counts],
+        said=[
+            "none" if silent else f"n {n:,}"
+            for n, silent in zip(counts, _is_silent(void), strict=True)
+        ],
         ci="no value",
         n=counts.astype(object),
     )
@@ -153,7 +177,7 @@ def _classes(metrics: pd.DataFrame) -> Figure | None:
         "Orange: the first of the two groups is recognised more often; blue: the second. With 13"
         " classes and three attributes some cells are large by chance.",
         "Percentage points. A dashed cell has fewer than 20 people in one of the groups and no"
-        " value; it says how many the smaller one has.",
+        " value; it says how many the smaller one has." + _silent(own),
         frame,
         _heat(columns, list(pairs.values()), len(known) > 0),
         ("model", "test", "method"),
@@ -341,10 +365,10 @@ def _faces(metrics: pd.DataFrame) -> Figure | None:
 
 def _faces_apart(metrics: pd.DataFrame) -> Figure | None:
     own = metrics[metrics["metric"] == "disparity"]
-    frame = shaped(own, signed=True)
+    frame, silent = shaped(own, signed=True), _silent(own)
     if frame.empty:
         return None
-    small = len(own) - len(frame)
+    small = len(own) - len(frame) - int(_is_silent(own).sum())
     frame = frame.assign(by=frame["pillar"], prompt=frame["test"])
     columns = {"model": "Model", "prompt": "Asked for"}
     return Figure(
@@ -358,7 +382,8 @@ def _faces_apart(metrics: pd.DataFrame) -> Figure | None:
             f" {small:,} differences have no value: a group has fewer than 20 people."
             if small
             else ""
-        ),
+        )
+        + silent,
         frame,
         dots(
             "model",

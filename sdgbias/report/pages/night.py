@@ -18,7 +18,15 @@ import pandas as pd
 from sdgbias import store, suites
 from sdgbias.analysis import night_text as words
 from sdgbias.analysis import nights
-from sdgbias.analysis.nights import INSUFFICIENT, MISSING, PASS, UNCHANGED, ModelNight, NightRecord
+from sdgbias.analysis.nights import (
+    FIRST,
+    INSUFFICIENT,
+    MISSING,
+    PASS,
+    UNCHANGED,
+    ModelNight,
+    NightRecord,
+)
 from sdgbias.report import labels
 from sdgbias.report.charts import described, over_nights, still
 from sdgbias.report.pages.examples import _options, _pictures
@@ -111,7 +119,7 @@ def _facts(night: NightRecord) -> list[tuple[str, str]]:
     row = night.row
     status = {
         "done": "finished",
-        "running": "models are done, the last steps were under way when this page was written",
+        "running": "scoring ended; publishing was under way when this page was written",
         "interrupted": "interrupted",
         "failed": "failed",
     }
@@ -166,7 +174,9 @@ def _row(m: ModelNight, linked: bool) -> dict[str, Any]:
         "outcome": words.OUTCOMES.get(m.outcome, m.outcome),
         "verdict": words.VERDICTS.get(m.verdict, "not judged"),
         "kind": (
-            {nights.BREACH: "bad", PASS: "good"}.get(m.verdict, "open" if m.verdict else "none")
+            {nights.BREACH: "bad", PASS: "good", FIRST: "none"}.get(
+                m.verdict, "open" if m.verdict else "none"
+            )
         ),
         "rules": words.summary(m.rows.to_dict("records")) if len(m.rows) and not note else "",
         "why": said or words.why(m) or note or next(iter(needed), ""),

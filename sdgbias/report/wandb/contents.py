@@ -272,6 +272,7 @@ def gate_summary(found: pd.DataFrame) -> dict[str, float | int | str]:
             "BREACH",
             "MISSING",
             "INSUFFICIENT_EVIDENCE",
+            "FIRST_RUN",
             "PASS",
             str(found["verdict"].iloc[0]),
         )

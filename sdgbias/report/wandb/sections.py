@@ -230,7 +230,7 @@ def _gain(found: data.ReportData) -> Section | None:
 
 def _disparities(results: Path, runs: list[str]) -> Section | None:
     sql = """SELECT r.model, r.benchmark_id, m.test, m.pillar, m.value, m.n, m.ci_low, m.ci_high,
-             m.clusters
+             m.clusters, coalesce(m.note, '') AS note
              FROM metric_rows m JOIN runs r USING (run_id)
              WHERE list_contains($runs, run_id) AND m.metric = 'disparity' AND m.method = 'full'
              AND m.indicator = 'all-52'
@@ -242,7 +242,7 @@ def _disparities(results: Path, runs: list[str]) -> Section | None:
             r["benchmark_id"],
             r["test"],
             r["pillar"],
-            _percent(_estimate(r), signed=True),
+            r["note"] if r["value"] != r["value"] else _percent(_estimate(r), signed=True),
             r["n"],
         )
         for r in frame.to_dict("records")

@@ -84,7 +84,7 @@ def night(reader: Reader, name: str) -> dict[str, Any] | None:
                 "note": night_text.note(j),
             }
             for j in reader.ask(
-                f"""SELECT * FROM verdicts WHERE night = ? AND verdict != 'PASS'
+                f"""SELECT * FROM verdicts WHERE night = ? AND verdict NOT IN ('PASS', 'FIRST_RUN')
                 ORDER BY verdict != 'BREACH', verdict != 'MISSING', model, suite, rule, task, test,
                 method LIMIT {VERDICTS + 1}""",
                 [name],
@@ -139,10 +139,11 @@ def _headline(
         )
     if status == "running":
         return "plain", "Still running."
-    return (
-        "good",
-        ("No action is needed." if counts else "Every model was evaluated. The gate judged none."),
-    )
+    if not counts:
+        return "good", "Every model was evaluated. The gate judged none."
+    first = sum(bool(v.get("FIRST_RUN")) for v in counts.values())
+    yet = " First run: nothing to compare with yet." if first == len(counts) else ""
+    return "good", f"No action is needed.{yet}"
 
 
 def _models(n: int) -> str:

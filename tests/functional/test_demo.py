@@ -1,0 +1,86 @@
+"""`sdgbias demo` in a clone: what it leaves in git, and what DVC keeps of it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from sdgbias.cli import demo
+from tests.builders.commands import REPOSITORY
+
+
+def git(folder: Path, *command: str) -> str:
+    author = ("-c", "user.name=tester", "-c", "user.email=tester@example.org")
+    done = subprocess.run(
+        ["git", *author, *command], cwd=folder, check=True, capture_output=True, text=True
+    )
+    return done.stdout
+
+
+def test_git_ignores_whatever_a_stage_writes(tmp_path: Path) -> None:
+    shutil.copy(REPOSITORY / ".gitignore", tmp_path)
+    git(tmp_path, "init", "-q")
+    stages = yaml.safe_load((REPOSITORY / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
+    outs = [next(iter(o)) if isinstance(o, dict) else o for s in stages.values() for o in s["outs"]]
+    for out in outs:
+        (tmp_path / out).mkdir(parents=True)
+        (tmp_path / out / "file").touch()
+    assert git(tmp_path, "status", "--porcelain", "--untracked-files=all") == "?? .gitignore\n"
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_the_demo_keeps_its_lock_apart_and_leaves_a_users_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lock, kept = Path("dvc.lock"), Path(".dvc/tmp/demo.lock")
+    if own:
+        lock.write_text("the user's")
+    for night in ("first", "second"):
+        with demo._lock_apart():
+            before = lock.read_text() if lock.exists() else ""
+            assert before == ("the user's" if own else "" if night == "first" else "of the first")
+            if not own:
+                lock.write_text(f"of the {night}")
+        assert lock.exists() == own and kept.exists() != own
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_a_clone_is_clean_after_the_demo(tmp_path: Path) -> None:
+    """Of a project of this size: a clone with the working tree's files, committed."""
+    clone = tmp_path / "clone"
+    git(REPOSITORY, "clone", "-q", "--shared", str(REPOSITORY), str(clone))
+    names = git(REPOSITORY, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    for name in filter(None, names.split("\0")):
+        if (REPOSITORY / name).is_file():
+            (clone / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(REPOSITORY / name, clone / name)
+    params = yaml.safe_load((clone / "params.yaml").read_text(encoding="utf-8"))
+    params["sample"]["clusters"], params["people"]["people"] = 40, 30
+    params["benchmark"] |= {"mcq": 40, "regression": 10}
+    (clone / "params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
+    git(clone, "add", "-A")
+    git(clone, "commit", "-q", "--allow-empty", "-m", "as it is here")
+    environment = {**os.environ, "PYTHONPATH": str(clone)}
+    done = subprocess.run(
+        [sys.executable, "-m", "sdgbias.cli", "demo"],
+        cwd=clone,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    assert git(clone, "status", "--porcelain") == ""
+    page = (clone / "reports/latest/night.html").read_text(encoding="utf-8")
+    assert "finished" in page and "under way" not in page
+    shown = done.stdout + done.stderr
+    assert "tiny-llava: scoring prompts" in shown or "tiny-llava (facet): " in shown
+    assert not any(word in shown for word in ("Traceback", "Warning", "wandb:", "To track"))

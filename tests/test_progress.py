@@ -1,0 +1,118 @@
+"""The line that says what a command is doing: its text, who feeds it, and what it leaves behind."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from sdgbias import progress
+from sdgbias.progress import Record
+
+CHILD = textwrap.dedent("""
+    import sys
+    from sdgbias import progress
+    with progress.shown("evaluate tiny"):
+        progress.update("scoring prompts", 0, 900)
+        progress.update("scoring prompts", 300, 900)
+        print("ready", flush=True)
+        sys.stdin.readline()
+""")
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No command above this one, and no wait before the first line."""
+    monkeypatch.delenv(progress.FOLDER, raising=False)
+    monkeypatch.delenv(progress.TASK, raising=False)
+    monkeypatch.setattr(progress, "QUIET", 0.0)
+    monkeypatch.setattr(progress, "OFTEN", 0.02)
+
+
+@pytest.mark.parametrize(
+    ("record", "text"),
+    [
+        (Record("report", "", seconds=3.4), "report: 3 s"),
+        (
+            Record("a (facet)", "tuning CADE", 0, 1, seconds=75),
+            "a (facet): tuning CADE, 1 min 15 s",
+        ),
+        (
+            Record("a", "scoring prompts", 1200, 5700, 98.2, 12.0),
+            "a: scoring prompts, 1,200 of 5,700, 98/s, 46 s left",
+        ),
+        (Record("a", "scoring", 30, 90, 0.005), "a: scoring, 30 of 90, 0.0/s, 3 h 20 min left"),
+        (Record("a", "scoring", 90, 90, 8.0, 9.0), "a: scoring, 90 of 90, 9 s"),
+    ],
+)
+def test_the_line_names_task_stage_count_rate_and_time_left(record: Record, text: str) -> None:
+    assert progress.text(record) == text
+
+
+def test_a_child_feeds_the_line_of_the_command_that_started_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with progress.shown("nightly"):
+        folder = Path(os.environ[progress.FOLDER])
+        environment = {**os.environ, progress.TASK: "tiny (facet)"}
+        with subprocess.Popen(
+            [sys.executable, "-c", CHILD],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
+            text=True,
+        ) as child:
+            assert child.stdout is not None and child.stdout.readline() == "ready\n"
+            seen = ""
+            deadline = time.monotonic() + 60
+            while "300 of 900" not in seen and time.monotonic() < deadline:
+                time.sleep(0.02)
+                seen += capsys.readouterr().err
+            _, said = child.communicate("\n")
+        assert "tiny (facet): scoring prompts, 300 of 900" in seen and "nightly: " in seen
+        assert said == "" and progress.records(folder) == []  # the child drew no line of its own
+    assert not folder.exists() and progress.FOLDER not in os.environ
+
+
+def test_a_record_of_a_process_that_is_gone_is_not_shown(tmp_path: Path) -> None:
+    for name, age in (("1", 0.0), ("2", 2 * progress.STALE)):
+        path = tmp_path / f"{name}.json"
+        path.write_text(json.dumps(asdict(Record(name))))
+        os.utime(path, (time.time() - age,) * 2)
+    (tmp_path / "3.json").write_text('{"task": ')
+    assert progress.records(tmp_path) == [Record("1")]
+
+
+def test_on_a_terminal_output_stands_above_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setattr(progress, "PERIOD", 0.01)
+    with progress.shown("report"):
+        progress.update("drawing figures", 1, 4)
+        deadline = time.monotonic() + 60
+        while "1 of 4" not in screen.getvalue() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        print("first page")
+        before = screen.getvalue()
+        while screen.getvalue() == before and time.monotonic() < deadline:
+            time.sleep(0.01)
+    text = screen.getvalue()
+    assert "1 of 4" in text and text.count("first page\n") == 1
+    above, below = text.split("first page\n")
+    # nothing is left of the line: it is erased before the output, drawn again after it, and erased
+    assert above.endswith("\r\x1b[2K") and below.startswith("\r\x1b[2Kreport: drawing figures")
+    assert text.endswith("\r\x1b[2K") and sys.stdout is screen
