@@ -3,14 +3,10 @@ and everything that needs log-probabilities is left out rather than published as
 
 from __future__ import annotations
 
-import base64
 import json
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -18,88 +14,20 @@ import pytest
 from sdgbias import store
 from sdgbias.engines import load
 from sdgbias.errors import ModelError
-from sdgbias.raw.images.shards import image_id
 from sdgbias.report.build import write_report
 from sdgbias.scoring.evaluate import evaluate
 from sdgbias.suites.suite import EvalSettings
-from sdgbias.types import DIGITS, ModelSpec, Prompt
+from sdgbias.types import ModelSpec, Prompt
+from tests.builders.text_only import PLANTED, ROOT, SAYS, Endpoint
 
-ROOT = Path(__file__).resolve().parents[2]
-PLANTED = ModelSpec("planted", "Planted", "planted", "planted", "planted-1", "enabled")
 SETTINGS = EvalSettings(draws=50, passes=())
-#: What the endpoint says around a letter, by the first digit of the prompt's digest.
-SAYS = {
-    "0": "I'm sorry, but I can't assist with that.",
-    "1": "That depends on many things.",
-    "2": "Looking at the satellite image, the roofs and the",
-}
-
-
-class Endpoint:
-    """Chat completions of the planted model in sentences; counts requests, and those that ask for
-    log-probabilities. ``refuses``: such a request is an error."""
-
-    def __init__(self) -> None:
-        self.model = load(PLANTED, ROOT)
-        self.asked = self.scored = 0
-        self.refuses = False
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def log_message(self, *_: object) -> None:
-                return None
-
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                outer.asked += 1
-                outer.scored += bool(body.get("logprobs"))
-                refused = outer.refuses and "logprobs" in body
-                reply = {"error": {"message": "logprobs: unknown field"}} if refused else None
-                content = json.dumps(reply or outer.answer(body)).encode()
-                self.send_response(400 if refused else 200)
-                self.send_header("Content-Length", str(len(content)))
-                self.end_headers()
-                self.wfile.write(content)
-
-        self.httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.httpd.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self.httpd.server_port}/v1"
-        threading.Thread(
-            target=self.httpd.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
-        ).start()
-
-    def answer(self, body: dict[str, Any]) -> dict[str, Any]:
-        *pictures, words = body["messages"][0]["content"]
-        images = tuple(
-            base64.b64decode(part["image_url"]["url"].partition(",")[2]) for part in pictures
-        )
-        text = words["text"]
-        candidates = next(
-            (c for c in ("ABC", "AB") if f"VALID OPTIONS: {', '.join(c)}" in text), DIGITS
-        )
-        prompt = Prompt(text, candidates, images, image_id(images) if images else "")
-        said = self.model.generate([prompt], [""], body["max_tokens"]).texts[0][0]
-        cut = False
-        if candidates != DIGITS:
-            first = prompt.image_id[:1]
-            said = SAYS.get(first, f"The answer is {said[0]}.")
-            cut = first == "2"
-        choice = {
-            "message": {"role": "assistant", "content": said},
-            "finish_reason": "length" if cut else "stop",
-        }
-        usage = {"prompt_tokens": 10, "completion_tokens": 4}
-        return {"model": "closed", "choices": [choice], "usage": usage}
 
 
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[Endpoint]:
     server = Endpoint()
     yield server
-    server.httpd.shutdown()
-    server.httpd.server_close()
+    server.close()
 
 
 def spec(endpoint: Endpoint, name: str, **options: object) -> ModelSpec:
@@ -264,7 +192,10 @@ def test_an_endpoint_that_refuses_the_field_gives_text_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("TEXT_ONLY_KEY", "not-a-real-key")
-    monkeypatch.setattr(endpoint, "refuses", True)
+    refusal = {"error": {"message": "logprobs: unknown field"}}
+    monkeypatch.setattr(
+        endpoint, "refuses", lambda body: (400, refusal) if "logprobs" in body else None
+    )
     model = spec(endpoint, "strict")
     settings = EvalSettings(draws=50, passes=(), generated="none")
     outcome = evaluate(model, ROOT, small_benchmark, tmp_path / "r.duckdb", settings)
