@@ -12,12 +12,19 @@ import pandas as pd
 import pytest
 
 from sdgbias import store
+from sdgbias.analysis.analyse import analyse
+from sdgbias.analysis.nights import BREACH, MISSING
+from sdgbias.analysis.rows import AnalysisSettings
 from sdgbias.engines import load
 from sdgbias.errors import ModelError
+from sdgbias.nightly import regression
+from sdgbias.nightly.regression import baseline as runs
+from sdgbias.nightly.regression import measured_sdg, policy
 from sdgbias.report.build import write_report
 from sdgbias.scoring.evaluate import evaluate
 from sdgbias.suites.suite import EvalSettings
-from sdgbias.types import ModelSpec, Prompt
+from sdgbias.types import NEEDS_SCORES, ModelSpec, Prompt
+from tests.builders import text_only
 from tests.builders.text_only import PLANTED, ROOT, SAYS, Endpoint
 
 SETTINGS = EvalSettings(draws=50, passes=())
@@ -218,3 +225,59 @@ def test_the_longest_answer_is_part_of_the_run(endpoint: Endpoint, small_benchma
 
     assert run_id() == run_id(mcq=16, regression=8) == run_id(people=64)
     assert len({run_id(), run_id(mcq=32), run_id(regression=9)}) == 3
+
+
+@pytest.fixture(scope="module")
+def later(
+    run: tuple[Path, str, int], endpoint: Endpoint, small_benchmark: Path
+) -> tuple[Path, str]:
+    """(results file, run id) of the next version of the model, which refuses more pictures."""
+    results, _, _ = run
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text_only, "SAYS", {**SAYS, **dict.fromkeys("3456", SAYS["0"])})
+        patch.setenv("TEXT_ONLY_KEY", "not-a-real-key")
+        model = replace(spec(endpoint, "closed"), revision="2026-02-01")
+        return results, evaluate(model, ROOT, small_benchmark, results, SETTINGS).run_id
+
+
+def test_the_regression_check_reads_what_it_says(
+    run: tuple[Path, str, int], later: tuple[Path, str]
+) -> None:
+    """What needs scores is missing without being asked for; a version that answers less is in
+    breach."""
+    results, before, _ = run
+    metrics = measured_sdg.load(results, before)
+    assert metrics.tests == {
+        "mcq": ["T1", "T2", "T3", "T4", "T5"],
+        "regression": ["T2", "T5"],
+    }
+    for task, method, name in (
+        ("mcq", "full_generated", "accuracy"),
+        ("regression", "full", "interval_accuracy"),
+    ):
+        found = metrics.of(task, "T5", name, method)
+        published = metric(results, before, task=task, test="T5", method=method, metric=name)
+        assert found is not None and len(found.value) == published["n"]
+        assert found.value.mean() == pytest.approx(published["value"])
+    [judged] = regression.judge_runs(
+        results, [runs.by_hand(results, later[1])], policy.load(policy.DEFAULT), baseline=before
+    )
+    said = {(r["rule"], r["method"]): r for r in judged.rows if not r["level"]}
+    assert judged.breached
+    for rule in ("accuracy-generated", "parse-failures-generated"):
+        assert said[rule, "full_generated"]["verdict"] == BREACH
+    assert said["mae", "full"]["verdict"] != MISSING and said["mae", "full"]["n"] > 0
+    for rule, method in (("accuracy", "full"), ("accuracy", "cade"), ("candidate-mass", "full")):
+        row = said[rule, method]
+        assert (row["verdict"], row["note"], row["required"]) == (MISSING, NEEDS_SCORES, False)
+    assert set(judged.flips["method"]) == {"full_generated"}
+
+
+def test_there_is_nothing_to_analyse_and_nothing_to_compare(later: tuple[Path, str]) -> None:
+    """Every study rests on scores: the run is marked as analysed, and compared with no other."""
+    results, run_id = later
+    settings = AnalysisSettings(draws=20, bootstrap=100)
+    assert analyse(results, settings=settings)[run_id] > 0
+    sql = "SELECT DISTINCT study FROM study_rows WHERE run_id = ?"
+    assert store.query(results, sql, [run_id])["study"].tolist() == ["settings"]
+    assert analyse(results, settings=settings)[run_id] == 0

@@ -47,7 +47,8 @@ class RuleEvidence:
     of the value itself). p: of "not worse", before correction. se, df: of the change.
     undetectable_share: the largest share of worse places that could remain unseen with this number
     of places, NaN if the metric isn't 0 or 1. bound: allowed, or the floor. side: AT_LEAST or
-    AT_MOST for a floor or ceiling, '' for a change. missing: nothing to judge."""
+    AT_MOST for a floor or ceiling, '' for a change. missing: nothing to judge; excused: because
+    the model can't have this metric (no pictures, no scores)."""
 
     rule: Rule
     task: str = ""
@@ -69,6 +70,7 @@ class RuleEvidence:
     side: str = ""
     note: str = ""
     missing: bool = False
+    excused: bool = False
 
     @property
     def floor(self) -> bool:
@@ -137,6 +139,9 @@ def _compared(
     seed: int,
 ) -> RuleEvidence:
     e = replace(e, bound=float(e.rule.allowed or 0.0))
+    lacks = needs(new.run.get("config"), e.method, e.task)
+    if lacks:
+        return replace(e, note=lacks, missing=True, excused=True)
     if old is None:
         found = pooled(new, e.task, tests, e.metric, e.method)
         value = (
@@ -154,8 +159,7 @@ def _compared(
             if pooled(new, e.task, tests, e.metric, e.method) is None
             else "the run compared with"
         )
-        lacks = needs(new.run.get("config"), e.method, e.task)
-        note = lacks or f"{absent} has no {e.metric} for {e.method}"
+        note = f"{absent} has no {e.metric} for {e.method}"
         return replace(e, note=note, missing=True)
     if not len(both.before):
         return replace(e, note="no question is in both runs word for word", missing=True)
