@@ -127,7 +127,7 @@ def page(rows: list[dict[str, Any]]) -> str:
         "",
         "Each is a folder of random weights, made by the family's own classes and saved in the"
         " files of a hub repository. *Scores*: candidate scores of all four views and regression"
-        " equal those of the bare model, asked by hand one prompt at a time, to 1e-4 in float32,"
+        " equal those of the bare model, called directly, one prompt at a time, to 1e-4 in float32,"
         " greedy numbers equal its `generate`, and another picture changes them; prompts without a"
         " picture are left out where the family's own processor refuses them. *Shares*: beginnings"
         " that prompts have in common are read once. *Tokens*: of one picture of 448 x 448 with the"

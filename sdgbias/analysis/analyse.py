@@ -9,6 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from sdgbias import store, suites
+from sdgbias.analysis.asked import gives_scores
 from sdgbias.analysis.rows import AnalysisSettings, row, table
 from sdgbias.analysis.run import RunData, load
 from sdgbias.analysis.studies import (
@@ -103,7 +104,7 @@ def analyse(
     A run already analysed with these settings is skipped unless ``again``, and 0 rows are reported
     for it.
     """
-    made = {}
+    made, without = {}, _text_only(results)
     for run_id in run_ids if run_ids is not None else suites.newest_runs(results):
         if not again and _analysed(results, run_id, settings):
             made[run_id] = 0
@@ -114,7 +115,8 @@ def analyse(
     comparable: dict[str, list[str]] = {}
     for run_id in made:
         suite = _suite(results, run_id)
-        if suite.held_out:  # comparisons concern CADE, which needs a split to tune on
+        # comparisons concern CADE, which needs scores and a split to tune on
+        if suite.held_out and run_id not in without:
             comparable.setdefault(suite.name, []).append(run_id)
     for run_ids in comparable.values():
         compare(results, run_ids, settings, progress)
@@ -178,6 +180,14 @@ def compare(
     return {run_id: len(rows) for run_id, rows in made.items()}
 
 
+def _text_only(results: Path) -> set[str]:
+    """Runs whose model gave no scores."""
+    found = store.query(results, "SELECT run_id, config FROM runs")
+    return {
+        str(r) for r, c in zip(found["run_id"], found["config"], strict=True) if not gives_scores(c)
+    }
+
+
 def _suite(results: Path, run_id: str) -> suites.Suite:
     found = store.query(results, "SELECT suite FROM runs WHERE run_id = ?", [run_id])["suite"]
     return suites.named(str(found[0]) if len(found) else "")
@@ -189,6 +199,8 @@ def _places_study(
     settings: AnalysisSettings,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> pd.DataFrame:
+    if run_id in _text_only(results):  # every study rests on scores
+        return table(_settings_rows(settings).to_dict("records"))
     return study(load(results, run_id), settings, progress)
 
 

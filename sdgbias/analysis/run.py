@@ -157,7 +157,7 @@ def load(results: Path, run_id: str) -> RunData:
     }
     cells: dict[tuple[Task, ContextTest], TaskCell] = {}
     for task in Task:
-        items = _items(results, str(run["benchmark_id"]), run_id, task)
+        items = items_of(results, str(run["benchmark_id"]), run_id, task)
         if items.empty:
             continue
         scores = _Scores(results, run_id, task, items)
@@ -183,18 +183,21 @@ def load(results: Path, run_id: str) -> RunData:
     return RunData(run, cells, mode)
 
 
-def _items(results: Path, benchmark_id: str, run_id: str, task: Task) -> pd.DataFrame:
-    """The run's items of a task, sorted by item_id; text columns without NULLs."""
+def items_of(
+    results: Path, benchmark_id: str, run_id: str, task: Task, table: str = "scores"
+) -> pd.DataFrame:
+    """The run's items of a task that are in ``table``, sorted by item_id; text columns without
+    NULLs."""
     frame = store.query(
         results,
-        """SELECT item_id, cluster_id, country, urban, wealth,
+        f"""SELECT item_id, cluster_id, country, urban, wealth,
            CASE WHEN coalesce(modalities, '') = '' THEN '' WHEN starts_with(modalities, 'photo')
            THEN 'with photo' ELSE 'without photo' END AS photo, pillar, indicator, polarity, split,
            target, tolerance, gold, gold_value,
            question, options::VARCHAR AS options, groups::VARCHAR AS groups,
            CASE WHEN source_id IS NULL THEN '' ELSE concat_ws(chr(31), image_id, context::VARCHAR)
            END AS evidence FROM items WHERE benchmark_id = $b AND task = $t
-           AND item_id IN (SELECT item_id FROM scores WHERE run_id = $r AND task = $t) ORDER BY
+           AND item_id IN (SELECT item_id FROM {table} WHERE run_id = $r AND task = $t) ORDER BY
            item_id""",
         {"b": benchmark_id, "t": task.value, "r": run_id},
         runs=[run_id],

@@ -127,6 +127,11 @@ def load_error(
     a dead engine process or a repository that can't be reached, ModelError for a folder that vLLM
     can't serve."""
     reason = _reason(error)
+    if "unquantized lm_head" in str(error):
+        return ModelError(
+            f"{name}: vLLM can't compute the logits of {source} in float32, because its head is"
+            f" quantised; set backend: hf in registry/models/{name}.yaml"
+        )
     here = not local or any(
         word in str(error).lower() for word in ("memory", "engine core initialization failed")
     )
@@ -196,6 +201,8 @@ class VLLM(Backend):
             ) from None
         except (OSError, ValueError, ImportError, RuntimeError, AssertionError) as error:
             raise load_error(spec.name, source, error, local=folder is not None) from None
+        if self.engine.model_config.head_dtype != torch.float32:  # vLLM itself only warns
+            raise ModelError(f"{spec.name}: vLLM has no float32 head here; set backend: hf")
         self.name = spec.name
         self.warm_first = bool(options.get("warm_first", False))
         self.max_images: int | None = options.get("max_images")

@@ -16,12 +16,14 @@ _NUMBER = re.compile(
     r"[-\u2212\u2013+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)"
 )
 _GOAL = re.compile(r"\b(?:SDG|goal|target|indicator)\s*$", re.IGNORECASE)
+#: What stands in an answer for the part that an endpoint's content filter removed: a refusal.
+FILTERED = "[removed by the endpoint's content filter]"
 #: Phrases with which a model declines to answer.
 REFUSAL = re.compile(
     r"\b(?:sorry|apologi[sz]e|unable to (?:assist|help|identify)|(?:can(?:no|')t|can not|won't|will"
     r" not|not able to) "
     r"(?:assist|help|comply|identify|answer|provide|engage|make (?:assumptions|judg))|against"
-    r" (?:my|our) (?:policy|guidelines)|as an ai\b)",
+    r" (?:my|our) (?:policy|guidelines)|as an ai\b|removed by the endpoint's content filter)",
     re.IGNORECASE,
 )
 #: How an answer is recorded that the limit of tokens ended before it could be read.

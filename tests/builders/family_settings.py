@@ -374,6 +374,8 @@ FAMILIES: dict[str, Family] = {
         given={"num_image_tokens": 729, "vision_feature_select_strategy": "full"}
     ),
     "paligemma": Family(template=""),
+    # its processor leaves every token of the picture to the chat template
+    "pp_chart2table": Family(template="<img>" + "<image>" * 256 + "</img>"),
     "qwen2_5_omni_thinker": replace(
         _QWEN_OMNI,
         processor="Qwen2_5OmniProcessor",

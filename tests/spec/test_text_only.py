@@ -3,103 +3,38 @@ and everything that needs log-probabilities is left out rather than published as
 
 from __future__ import annotations
 
-import base64
 import json
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
 
 from sdgbias import store
+from sdgbias.analysis.analyse import analyse
+from sdgbias.analysis.nights import BREACH, MISSING
+from sdgbias.analysis.rows import AnalysisSettings
 from sdgbias.engines import load
 from sdgbias.errors import ModelError
-from sdgbias.raw.images.shards import image_id
+from sdgbias.nightly import regression
+from sdgbias.nightly.regression import baseline as runs
+from sdgbias.nightly.regression import measured_sdg, policy
 from sdgbias.report.build import write_report
 from sdgbias.scoring.evaluate import evaluate
 from sdgbias.suites.suite import EvalSettings
-from sdgbias.types import DIGITS, ModelSpec, Prompt
+from sdgbias.types import NEEDS_SCORES, ModelSpec, Prompt
+from tests.builders import text_only
+from tests.builders.text_only import PLANTED, ROOT, SAYS, Endpoint
 
-ROOT = Path(__file__).resolve().parents[2]
-PLANTED = ModelSpec("planted", "Planted", "planted", "planted", "planted-1", "enabled")
 SETTINGS = EvalSettings(draws=50, passes=())
-#: What the endpoint says around a letter, by the first digit of the prompt's digest.
-SAYS = {
-    "0": "I'm sorry, but I can't assist with that.",
-    "1": "That depends on many things.",
-    "2": "Looking at the satellite image, the roofs and the",
-}
-
-
-class Endpoint:
-    """Chat completions of the planted model in sentences; counts requests, and those that ask for
-    log-probabilities. ``refuses``: such a request is an error."""
-
-    def __init__(self) -> None:
-        self.model = load(PLANTED, ROOT)
-        self.asked = self.scored = 0
-        self.refuses = False
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def log_message(self, *_: object) -> None:
-                return None
-
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                outer.asked += 1
-                outer.scored += bool(body.get("logprobs"))
-                refused = outer.refuses and "logprobs" in body
-                reply = {"error": {"message": "logprobs: unknown field"}} if refused else None
-                content = json.dumps(reply or outer.answer(body)).encode()
-                self.send_response(400 if refused else 200)
-                self.send_header("Content-Length", str(len(content)))
-                self.end_headers()
-                self.wfile.write(content)
-
-        self.httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.httpd.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self.httpd.server_port}/v1"
-        threading.Thread(
-            target=self.httpd.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
-        ).start()
-
-    def answer(self, body: dict[str, Any]) -> dict[str, Any]:
-        *pictures, words = body["messages"][0]["content"]
-        images = tuple(
-            base64.b64decode(part["image_url"]["url"].partition(",")[2]) for part in pictures
-        )
-        text = words["text"]
-        candidates = next(
-            (c for c in ("ABC", "AB") if f"VALID OPTIONS: {', '.join(c)}" in text), DIGITS
-        )
-        prompt = Prompt(text, candidates, images, image_id(images) if images else "")
-        said = self.model.generate([prompt], [""], body["max_tokens"]).texts[0][0]
-        cut = False
-        if candidates != DIGITS:
-            first = prompt.image_id[:1]
-            said = SAYS.get(first, f"The answer is {said[0]}.")
-            cut = first == "2"
-        choice = {
-            "message": {"role": "assistant", "content": said},
-            "finish_reason": "length" if cut else "stop",
-        }
-        usage = {"prompt_tokens": 10, "completion_tokens": 4}
-        return {"model": "closed", "choices": [choice], "usage": usage}
 
 
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[Endpoint]:
     server = Endpoint()
     yield server
-    server.httpd.shutdown()
-    server.httpd.server_close()
+    server.close()
 
 
 def spec(endpoint: Endpoint, name: str, **options: object) -> ModelSpec:
@@ -264,7 +199,10 @@ def test_an_endpoint_that_refuses_the_field_gives_text_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("TEXT_ONLY_KEY", "not-a-real-key")
-    monkeypatch.setattr(endpoint, "refuses", True)
+    refusal = {"error": {"message": "logprobs: unknown field"}}
+    monkeypatch.setattr(
+        endpoint, "refuses", lambda body: (400, refusal) if "logprobs" in body else None
+    )
     model = spec(endpoint, "strict")
     settings = EvalSettings(draws=50, passes=(), generated="none")
     outcome = evaluate(model, ROOT, small_benchmark, tmp_path / "r.duckdb", settings)
@@ -287,3 +225,59 @@ def test_the_longest_answer_is_part_of_the_run(endpoint: Endpoint, small_benchma
 
     assert run_id() == run_id(mcq=16, regression=8) == run_id(people=64)
     assert len({run_id(), run_id(mcq=32), run_id(regression=9)}) == 3
+
+
+@pytest.fixture(scope="module")
+def later(
+    run: tuple[Path, str, int], endpoint: Endpoint, small_benchmark: Path
+) -> tuple[Path, str]:
+    """(results file, run id) of the next version of the model, which refuses more pictures."""
+    results, _, _ = run
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text_only, "SAYS", {**SAYS, **dict.fromkeys("3456", SAYS["0"])})
+        patch.setenv("TEXT_ONLY_KEY", "not-a-real-key")
+        model = replace(spec(endpoint, "closed"), revision="2026-02-01")
+        return results, evaluate(model, ROOT, small_benchmark, results, SETTINGS).run_id
+
+
+def test_the_regression_check_reads_what_it_says(
+    run: tuple[Path, str, int], later: tuple[Path, str]
+) -> None:
+    """What needs scores is missing without being asked for; a version that answers less is in
+    breach."""
+    results, before, _ = run
+    metrics = measured_sdg.load(results, before)
+    assert metrics.tests == {
+        "mcq": ["T1", "T2", "T3", "T4", "T5"],
+        "regression": ["T2", "T5"],
+    }
+    for task, method, name in (
+        ("mcq", "full_generated", "accuracy"),
+        ("regression", "full", "interval_accuracy"),
+    ):
+        found = metrics.of(task, "T5", name, method)
+        published = metric(results, before, task=task, test="T5", method=method, metric=name)
+        assert found is not None and len(found.value) == published["n"]
+        assert found.value.mean() == pytest.approx(published["value"])
+    [judged] = regression.judge_runs(
+        results, [runs.by_hand(results, later[1])], policy.load(policy.DEFAULT), baseline=before
+    )
+    said = {(r["rule"], r["method"]): r for r in judged.rows if not r["level"]}
+    assert judged.breached
+    for rule in ("accuracy-generated", "parse-failures-generated"):
+        assert said[rule, "full_generated"]["verdict"] == BREACH
+    assert said["mae", "full"]["verdict"] != MISSING and said["mae", "full"]["n"] > 0
+    for rule, method in (("accuracy", "full"), ("accuracy", "cade"), ("candidate-mass", "full")):
+        row = said[rule, method]
+        assert (row["verdict"], row["note"], row["required"]) == (MISSING, NEEDS_SCORES, False)
+    assert set(judged.flips["method"]) == {"full_generated"}
+
+
+def test_there_is_nothing_to_analyse_and_nothing_to_compare(later: tuple[Path, str]) -> None:
+    """Every study rests on scores: the run is marked as analysed, and compared with no other."""
+    results, run_id = later
+    settings = AnalysisSettings(draws=20, bootstrap=100)
+    assert analyse(results, settings=settings)[run_id] > 0
+    sql = "SELECT DISTINCT study FROM study_rows WHERE run_id = ?"
+    assert store.query(results, sql, [run_id])["study"].tolist() == ["settings"]
+    assert analyse(results, settings=settings)[run_id] == 0

@@ -14,6 +14,7 @@ from sdgbias.engines import vllm
 from sdgbias.engines.agreement import TOLERANCES, log_shares
 from sdgbias.engines.vllm import VLLM, PromptTooLong
 from sdgbias.errors import ModelError
+from sdgbias.scoring import admission
 from sdgbias.types import ModelSpec, Prompt, ScoreBatch
 from tests.builders.sample_prompts import picture, prompts_of, sample_prompts
 from tests.vllm.conftest import REPOSITORY
@@ -251,6 +252,24 @@ def test_a_model_that_vllm_does_not_serve(engine, tiny: ModelSpec, tmp_path: Pat
     assert str(told.value).startswith("tiny-llava: vLLM can't load ") and "\n" not in str(
         told.value
     )
+
+
+def test_admission_asks_the_same_of_both_engines(
+    engine, reference, prompts: list[Prompt], tiny: ModelSpec
+) -> None:
+    """The questions of `register-model` and `models enable`: the same mass, first tokens and
+    verdict."""
+    asked = prompts[:40]
+    views = ["full" if p.images else "q_only" for p in asked]
+    items = [str(at % 10) for at in range(len(asked))]
+    ours, theirs = (admission.ask(one, asked, views, items) for one in (engine, reference))
+    assert ours.mass == pytest.approx(theirs.mass, abs=TOLERANCE)
+    assert ours.by_view == pytest.approx(theirs.by_view, abs=TOLERANCE)
+    assert (ours.first, ours.ties, ours.thinks) == (theirs.first, theirs.ties, theirs.thinks)
+    assert ours.questions == 10 and ours.prompts == 40 and ours.seconds > 0
+    assert admission.refusal(ours, tiny, REPOSITORY) == ""
+    doubted = admission.refusal(ours, tiny, REPOSITORY, floor=1.01)
+    assert "candidate mass" in doubted and "registry/models/tiny-llava.yaml" in doubted
 
 
 def test_sample_prompts_are_distinct() -> None:

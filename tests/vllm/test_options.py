@@ -109,3 +109,14 @@ def test_both_configurations_of_a_multimodal_model_name_a_float32_head() -> None
     config = float32_head(LlavaConfig())
     assert config.head_dtype == config.text_config.head_dtype == "float32"
     assert float32_head(Qwen2Config()).head_dtype == "float32"
+
+
+def test_a_quantised_head_is_refused_with_the_engine_that_takes_it() -> None:
+    """vLLM's own words; where its engine is a process of its own, among others."""
+    words = (
+        "A head_dtype different from the model dtype is only supported for an unquantized lm_head."
+    )
+    for text in (words, f"Engine core initialization failed. See root cause above. {words}"):
+        told = load_error("m", "folder", ValueError(text), local=True)
+        assert isinstance(told, ModelError)
+        assert "its head is quantised; set backend: hf in registry/models/m.yaml" in str(told)

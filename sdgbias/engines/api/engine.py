@@ -28,6 +28,7 @@ from sdgbias.engines.api.http import PromptRefused, Transport
 from sdgbias.engines.api.options import SPELLINGS, read_options
 from sdgbias.engines.hf.tokens import SPACE_MARKS
 from sdgbias.errors import ModelError, NoScores, SdgbiasError
+from sdgbias.methods.answers import FILTERED
 from sdgbias.types import DIGITS, Generated, ModelSpec, Prompt, ScoreBatch
 
 _VERSION = "api-2"
@@ -127,6 +128,7 @@ class Api(Backend):
         self._served = o.served_model
         self._kept: dict[Job, dict[str, Any] | SdgbiasError] = {}
         self._loop = _Loop()
+        self._scored_any = False
         # On this machine the port does not identify the model; elsewhere one name may mean other
         # weights on another host.
         where = (
@@ -144,6 +146,8 @@ class Api(Backend):
                 "body",
             )
         }
+        if o.temperature != 0:
+            settings["temperature"] = o.temperature
         identity = [
             _VERSION,
             spec.repo,
@@ -277,9 +281,10 @@ class Api(Backend):
             **o.body,
             "model": o.model,
             "messages": messages,
-            "temperature": 0,
             o.limit_field: max(limit, 1),
         }
+        if o.temperature == 0:
+            body["temperature"] = 0
         if limit == 0:
             body |= {"logprobs": True, "top_logprobs": o.top_logprobs}
             if self._by_id(prompt):
@@ -292,8 +297,8 @@ class Api(Backend):
         return body
 
     def _choice(self, answer: dict[str, Any]) -> dict[str, Any]:
-        """The only choice of an answer, from the requested model. PromptRefused when a content
-        filter removed it."""
+        """The only choice of an answer, from the requested model. PromptRefused without a
+        message."""
         served = str(answer.get("model") or "")
         if self._served and served != self._served:
             raise ModelError(
@@ -306,17 +311,18 @@ class Api(Backend):
         message = choice.get("message") if isinstance(choice, dict) else None
         if not isinstance(message, dict):
             raise PromptRefused(f"{self.name}: an answer without a message")
-        if choice.get("finish_reason") == "content_filter" or message.get("refusal"):
-            self.transport.counters.refused += 1
-            raise PromptRefused(f"{self.name}: the endpoint's content filter took the answer")
         return {**choice, "message": message}
 
     def _scored(self, answer: dict[str, Any]) -> dict[str, Any]:
         """named: (token, log-probability) of the first token's alternatives; n_tokens: prompt
         tokens."""
-        given = self._choice(answer).get("logprobs")
+        choice = self._choice(answer)
+        if _filtered(choice) or choice["message"].get("refusal"):
+            self.transport.counters.refused += 1
+            raise PromptRefused(f"{self.name}: the endpoint's content filter took the answer")
+        given = choice.get("logprobs")
         places = given.get("content") if isinstance(given, dict) else None
-        if places == []:
+        if places == [] or (not places and self._scored_any and not _text(choice["message"])):
             raise PromptRefused(
                 f"{self.name}: an empty answer, so there is no first token to score"
             )
@@ -338,11 +344,33 @@ class Api(Backend):
                 f"{self.name}: top_logprobs hold what is no log-probability; this endpoint is not"
                 " OpenAI-compatible in this"
             )
+        self._scored_any = True
         usage = answer.get("usage")
         counted = usage.get("prompt_tokens") if isinstance(usage, dict) else 0
         return {"named": named, "n_tokens": counted if isinstance(counted, int) else 0}
 
     def _said(self, answer: dict[str, Any], start: str) -> dict[str, Any]:
+        """text, and truncated. An answer that a content filter removed is a refusal, like one in
+        words."""
         choice = self._choice(answer)
-        text = (start + str(choice["message"].get("content") or "")).strip()
-        return {"text": text, "truncated": choice.get("finish_reason") == "length"}
+        refusal, filtered = choice["message"].get("refusal"), _filtered(choice)
+        self.transport.counters.refused += bool(refusal or filtered)
+        text = start + (_text(choice["message"]) or str(refusal or ""))
+        if filtered:
+            text = f"{text} {FILTERED}"
+        return {"text": text.strip(), "truncated": choice.get("finish_reason") == "length"}
+
+
+def _filtered(choice: dict[str, Any]) -> bool:
+    """Whether a content filter ended the answer; some endpoints add the reason."""
+    return str(choice.get("finish_reason") or "").startswith("content_filter")
+
+
+def _text(message: dict[str, Any]) -> str:
+    """The content of a message, a text or a list of parts."""
+    content = message.get("content")
+    if isinstance(content, list):
+        return "".join(
+            str(part.get("text") or "") if isinstance(part, dict) else str(part) for part in content
+        )
+    return str(content or "")

@@ -11,6 +11,7 @@ import asyncio
 import email.utils
 import json
 import random
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -40,6 +41,9 @@ _REFUSALS = (
     "context_length_exceeded",
 )
 _TOO_LONG = ("context length", "maximum context", "too long", "max_model_len")
+_LOG_PROBABILITIES = re.compile(r"log[ _-]?prob", re.IGNORECASE)
+#: Names of the limit of answer tokens; an endpoint that refuses the first gets the second.
+_LIMIT, _NEWER_LIMIT = "max_tokens", "max_completion_tokens"
 _NO_ACCOUNT = ("insufficient_quota", "billing_hard_limit_reached", "billing_not_active")
 
 
@@ -93,6 +97,7 @@ class Transport:
         self._spent: dict[str, float] = {}  # by run, before this start
         self._next = self._hold = 0.0
         self._factor = 1.0
+        self._limit_field = options.limit_field
         self._failed = 0
         self._fatal: SdgbiasError | None = None
         self._dice = random.Random()
@@ -292,6 +297,28 @@ class Transport:
         return self.price(usage)
 
     async def _send(self, body: dict[str, Any]) -> dict[str, Any]:
+        field = self._limit_field
+        reply, answer = await self._post(body, field)
+        if reply.status_code == 400 and field == _LIMIT and _NEWER_LIMIT in _message(answer):
+            self._limit_field = _NEWER_LIMIT  # of all further requests
+            self.counters.requests += 1
+            reply, answer = await self._post(body, _NEWER_LIMIT)
+        problem = answer.get("error") if isinstance(answer, dict) else None
+        if reply.status_code == 200 and not problem:
+            if (
+                isinstance(answer, dict)
+                and isinstance(answer.get("choices"), list)
+                and answer["choices"]
+            ):
+                return answer
+            raise _Again("an answer that is not a chat completion", billed=True)
+        raise self._failure(reply, answer)
+
+    async def _post(self, body: dict[str, Any], field: str) -> tuple[httpx.Response, Any]:
+        """The reply and its JSON, None where it holds none. ``field``: the name of the limit of
+        answer tokens."""
+        given = self.options.limit_field
+        body = {field if name == given else name: value for name, value in body.items()}
         try:
             reply = await self._http.post(f"{self.options.base_url}/chat/completions", json=body)
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
@@ -303,28 +330,22 @@ class Transport:
         try:
             answer = json.loads(reply.content)
         except ValueError:
-            answer = None
-        problem = answer.get("error") if isinstance(answer, dict) else None
-        if reply.status_code == 200 and not problem:
-            if (
-                isinstance(answer, dict)
-                and isinstance(answer.get("choices"), list)
-                and answer["choices"]
-            ):
-                return answer
-            raise _Again("an answer that is not a chat completion", billed=True)
-        raise self._failure(reply, problem)
+            return reply, None
+        if isinstance(answer, list) and len(answer) == 1:  # Gemini's errors
+            answer = answer[0]
+        return reply, answer
 
-    def _failure(self, reply: httpx.Response, problem: object) -> Exception:
+    def _failure(self, reply: httpx.Response, answer: object) -> Exception:
         """The exception for a reply that is not an answer."""
-        said = problem if isinstance(problem, dict) else {"message": problem or ""}
+        problem = answer.get("error") if isinstance(answer, dict) else None
+        said = problem if isinstance(problem, dict) else {}
         code, inner = str(said.get("code") or ""), said.get("code")
         status = (
             reply.status_code
             if reply.status_code != 200
             else (inner if isinstance(inner, int) else 502)
         )
-        text = self._clean(str(said.get("message") or ""))
+        text = self._clean(_message(answer))
         where = f"{self.name}: the endpoint says {status}" + (f": {text}" if text else "")
         var = self.options.api_key_env
         if (
@@ -341,6 +362,12 @@ class Transport:
                 f"{where}; the key in environment variable {var} is not accepted for"
                 f" {self.options.model}"
             )
+        entry = f"registry/models/{self.name}.yaml"
+        if status in (400, 404, 422, 501) and _LOG_PROBABILITIES.search(text):
+            return NoScores(
+                f"{where}; to measure the model by its answers alone, set options.top_logprobs to 0"
+                f" in {entry}"
+            )
         if status == 404:
             return ModelError(
                 f"{where}; no model {self.options.model!r} at options.base_url: fix options.model"
@@ -355,11 +382,10 @@ class Transport:
                 f"{where}: it sends elsewhere, which is not followed because the key would go"
                 " along; fix options.base_url"
             )
-        entry = f"registry/models/{self.name}.yaml"
-        if "logprob" in text.lower():
-            return NoScores(
-                f"{where}; to measure the model by its answers alone, set options.top_logprobs to 0"
-                f" in {entry}"
+        if "temperature" in text and self.options.temperature == 0:
+            return ModelError(
+                f"{where}; to let it answer at its own temperature, set options.temperature to"
+                f" default in {entry}"
             )
         return ModelError(f"{where}; fix the options of {entry}")
 
@@ -381,6 +407,18 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
             except (ValueError, TypeError):
                 return None
     return None
+
+
+def _message(answer: object) -> str:
+    """What a reply that is not an answer says is wrong: OpenAI's error object, its text alone, or
+    the fields `detail` and `message` of other servers; with the parameter where one is named."""
+    if not isinstance(answer, dict):
+        return ""
+    problem = answer.get("error") or answer.get("detail") or answer.get("message") or ""
+    if not isinstance(problem, dict):
+        return problem if isinstance(problem, str) else json.dumps(problem)
+    text, about = str(problem.get("message") or ""), str(problem.get("param") or "")
+    return f"{text} ({about})" if about and about not in text else text
 
 
 def _count(usage: object, name: str) -> int:

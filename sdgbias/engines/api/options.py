@@ -49,6 +49,7 @@ class ApiOptions:
     prefill: bool = False
     detail: str = ""
     limit_field: str = "max_tokens"
+    temperature: float | str = 0
     body: Mapping[str, Any] = field(default_factory=dict)
     concurrency: int = 8
     limits: Mapping[str, float] = field(default_factory=dict)
@@ -126,6 +127,10 @@ CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda v: v in ("max_tokens", "max_completion_tokens"),
         "max_tokens or max_completion_tokens",
     ),
+    "temperature": (
+        lambda v: v == "default" or (v == 0 and _number(v, 0)),
+        "0, or default for a model that takes none",
+    ),
     "body": (
         lambda v: isinstance(v, dict) and not set(v) & _FIXED,
         f"fields of the request other than {', '.join(sorted(_FIXED))}",
@@ -156,7 +161,14 @@ ABOUT = {
     "spellings": "`A`, ` A`, ...; 4 if the vocabulary isn't known",
     "prefill": "true where an answer can be continued after given digits (vLLM)",
     "detail": "resolution at which the endpoint reads pictures, where it has this field",
-    "limit_field": "the endpoint's name of the limit of answer tokens",
+    "limit_field": (
+        "the endpoint's name of the limit of answer tokens; one that refuses the first name gets"
+        " the second"
+    ),
+    "temperature": (
+        "`default` sends none: answers are then sampled at the endpoint's own, and the same"
+        " question may get another answer"
+    ),
     "body": "further fields of the request, e.g. `{seed: 1}`",
     "concurrency": "requests in flight at most; `batch_size` should be several times that",
     "limits": "requests are spaced so that no minute holds more",

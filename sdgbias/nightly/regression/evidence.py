@@ -50,8 +50,9 @@ class RuleEvidence:
     of the value itself). p: of "not worse", before correction. se, df: of the change.
     undetectable_share: the largest share of worse places that could remain unseen with this number
     of places, NaN if the metric isn't 0 or 1. bound: allowed, or the floor. side: AT_LEAST or
-    AT_MOST for a floor or ceiling, '' for a change. missing: nothing to judge. first: because this
-    is the model's first run."""
+    AT_MOST for a floor or ceiling, '' for a change. missing: nothing to judge; first: because this
+    is the model's first run; excused: because the model can't have this metric (no pictures, no
+    scores)."""
 
     rule: Rule
     task: str = ""
@@ -74,6 +75,7 @@ class RuleEvidence:
     note: str = ""
     missing: bool = False
     first: bool = False
+    excused: bool = False
 
     @property
     def floor(self) -> bool:
@@ -142,6 +144,9 @@ def _compared(
     seed: int,
 ) -> RuleEvidence:
     e = replace(e, bound=float(e.rule.allowed or 0.0))
+    lacks = needs(new.run.get("config"), e.method, e.task)
+    if lacks:
+        return replace(e, note=lacks, missing=True, excused=True)
     if old is None:
         found = pooled(new, e.task, tests, e.metric, e.method)
         value = (
@@ -164,8 +169,7 @@ def _compared(
             if pooled(new, e.task, tests, e.metric, e.method) is None
             else "the run compared with"
         )
-        lacks = needs(new.run.get("config"), e.method, e.task)
-        note = lacks or f"{absent} has no {e.metric} for {e.method}"
+        note = f"{absent} has no {e.metric} for {e.method}"
         return replace(e, note=note, missing=True)
     if not len(both.before):
         return replace(e, note="no question is in both runs word for word", missing=True)

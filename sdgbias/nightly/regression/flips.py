@@ -9,10 +9,13 @@ from pathlib import Path
 import pandas as pd
 
 from sdgbias import store, suites
+from sdgbias.analysis.asked import gives_scores
 
 COLUMNS = ["task", "test", "method", "item_id", "gold", "was", "now", "better"]
 #: Methods whose flips are stored: the answer with all evidence, and CADE's.
 METHODS = ("full", "cade")
+#: Of a model that gives no scores.
+TEXT_ONLY = ("full", "full_generated")
 _SAME = {
     "items": (
         "n.gold IS NOT DISTINCT FROM o.gold AND n.question = o.question AND n.options::VARCHAR IS"
@@ -34,6 +37,8 @@ def examples(
     runs give the same rows."""
     of = suites.named(suite)
     table = of.items_table
+    config = store.query(results, "SELECT config FROM runs WHERE run_id = ?", [new])["config"]
+    methods = METHODS if all(map(gives_scores, config)) else TEXT_ONLY
     said = (
         "coalesce(CASE WHEN {0}.task = 'regression' THEN format('{{:.1f}}', {0}.\"value\") ELSE"
         " {0}.pred END, '')"
@@ -52,7 +57,7 @@ def examples(
             p.correct <> b.correct AND {_SAME[table]}{of.reported("p")}
             ORDER BY better, list_contains($breached, p.method) DESC, sure DESC, p.item_id, p.test,
             p.method DESC""",
-        {"new": new, "old": old, "methods": list(METHODS), "breached": sorted(breached)},
+        {"new": new, "old": old, "methods": list(methods), "breached": sorted(breached)},
     )
     turn = frame.groupby(["better", "item_id"]).cumcount()
     order = frame.assign(turn=turn).sort_values(

@@ -61,7 +61,7 @@ def _row(e: RuleEvidence, p: float, family: int, policy: Policy) -> dict[str, ob
         "mde": detectable(e, family, policy),
         "allowed": e.bound,
         "quarantines": said == BREACH and e.rule.then == "quarantine",
-        "required": said == MISSING and e.rule.required,
+        "required": said == MISSING and e.rule.required and not e.excused,
         "note": "; ".join(n for n in notes if n),
     }
 

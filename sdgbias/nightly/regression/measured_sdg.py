@@ -17,8 +17,10 @@ from pathlib import Path
 
 import numpy as np
 
+from sdgbias import store
 from sdgbias.analysis import outcomes
 from sdgbias.analysis import run as data
+from sdgbias.analysis.asked import gives_scores
 from sdgbias.analysis.outcomes import CADE, TaskOutcome
 from sdgbias.analysis.run import TaskCell
 from sdgbias.analysis.studies import directions
@@ -26,15 +28,19 @@ from sdgbias.analysis.studies.paired import SAME
 from sdgbias.engines.agreement import TOLERANCES
 from sdgbias.methods import metrics
 from sdgbias.methods.cade import Floats
+from sdgbias.nightly.regression import measured_generated
 from sdgbias.nightly.regression.measured import Keys, Measured, RunMetrics, hashed
 from sdgbias.raw.indicators import DIRECTIONS
-from sdgbias.types import Task, View
+from sdgbias.types import GENERATED, Task, View
 
 _NAN = float("nan")
 
 
 def load(results: Path, run_id: str) -> RunMetrics:
-    """Raises StoreError for a run that doesn't exist or has no scores."""
+    """Raises StoreError for a run that doesn't exist or has no answers."""
+    found = store.query(results, "FROM runs WHERE run_id = ?", [run_id])
+    if len(found) and not gives_scores(found["config"].iloc[0]):
+        return measured_generated.load(results, {str(k): v for k, v in found.iloc[0].items()})
     run = data.load(results, run_id)
     kept: dict[tuple[str, str], tuple[TaskOutcome, TaskCell]] = {}
     for task in Task:
@@ -43,9 +49,12 @@ def load(results: Path, run_id: str) -> RunMetrics:
             kept[task.value, outcome.test] = outcome, cell
     spec = json.loads(run.run["config"] or "{}").get("spec", {})
     near = TOLERANCES[str(spec.get("dtype", "float32"))]
+    generated = cache(lambda: measured_generated.load(results, run.run))
     columns = cache(lambda task, test: _columns(kept[task, test][0]))
 
     def of(task: str, test: str, metric: str, method: str) -> Measured | None:
+        if method.endswith(GENERATED):
+            return generated().of(task, test, metric, method)
         if (task, test) not in kept:
             return None
         value = _value(*kept[task, test], metric, method, near)

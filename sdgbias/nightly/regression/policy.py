@@ -22,7 +22,7 @@ from sdgbias.files import packaged
 from sdgbias.raw.indicators import DIRECTIONS
 from sdgbias.registry.entries import SUITE_NAME, suite_fault
 from sdgbias.suites.facet_groups import PAIRS
-from sdgbias.types import SDG, TESTS, Task, View
+from sdgbias.types import GENERATED, SDG, TESTS, Task, View
 
 #: Policy of a registry without a policy file; identical to registry/policy.yaml of this repository.
 DEFAULT = packaged("data", "policy.yaml")
@@ -30,6 +30,7 @@ ALL, EACH = "all", "each"
 WORSE, THEN = ("lower", "higher", "either"), ("alarm", "quarantine")
 _VIEWS = tuple(v.value for v in View)
 _CADE = "cade"
+_GENERATED = tuple(v + GENERATED for v in _VIEWS)
 _ENV = re.compile(r"[A-Z_][A-Z0-9_]*")
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
 #: The three shares that the metric signature stands for.
@@ -53,14 +54,14 @@ class Metric:
 #: Metrics by table of a suite's questions.
 METRICS: Mapping[str, Mapping[str, Metric]] = {
     "items": {
-        "accuracy": Metric((Task.MCQ.value,), (*_VIEWS, _CADE)),
+        "accuracy": Metric((Task.MCQ.value,), (*_VIEWS, _CADE, *_GENERATED)),
         "interval_accuracy": Metric(_NUMBERS, (*_VIEWS, _CADE)),
         "mae": Metric(_NUMBERS, (*_VIEWS, _CADE)),
         "cade_gain": Metric(_BOTH, (_CADE,)),
         "signature": Metric((Task.MCQ.value,), (*_VIEWS, _CADE)),
         **{share: Metric((Task.MCQ.value,), (*_VIEWS, _CADE)) for share in SIGNATURE},
-        "disparity": Metric(_BOTH, (*_VIEWS, _CADE), ("country", "urban", "wealth")),
-        "parse_failures": Metric(_BOTH, _VIEWS),
+        "disparity": Metric(_BOTH, (*_VIEWS, _CADE, *_GENERATED), ("country", "urban", "wealth")),
+        "parse_failures": Metric(_BOTH, (*_VIEWS, *_GENERATED)),
         "candidate_mass": Metric(_BOTH, _VIEWS),
         "tie_rate": Metric(_BOTH, _VIEWS),
         "near_tie_rate": Metric(_BOTH, _VIEWS),

@@ -1,0 +1,85 @@
+"""Suite sdg: metrics of generated answers per question of the test split, from a run's stored
+predictions.
+
+They need no scores: this is all that a run of an endpoint that gives text only can be judged by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from sdgbias import store
+from sdgbias.analysis import outcomes
+from sdgbias.analysis import run as data
+from sdgbias.analysis.studies.paired import SAME
+from sdgbias.methods.cade import Floats
+from sdgbias.nightly.regression.measured import Measured, RunMetrics, hashed
+from sdgbias.types import GENERATED, TESTS, Task
+
+_SQL = """
+    SELECT p.task, p.item_id, p.test, p.method, p.pred, p.correct, p."error", d.parsed
+    FROM predictions p LEFT JOIN decoded d ON d.run_id = p.run_id AND d.item_id = p.item_id
+         AND d.test = p.test AND d."view" = p.method
+    WHERE p.run_id = $run AND p.split = 'test'
+          AND (p.task = 'regression' OR ends_with(p.method, $suffix))
+    ORDER BY p.task, p.test, p.method, p.item_id"""
+
+
+def load(results: Path, run: Mapping[str, Any]) -> RunMetrics:
+    """``run``: its row of ``runs``. Methods: full_generated and the like, and the views of
+    regression."""
+    run_id = str(run["run_id"])
+    answers = store.query(results, _SQL, {"run": run_id, "suffix": GENERATED}, runs=[run_id])
+    tables = {
+        task.value: data.items_of(
+            results, str(run["benchmark_id"]), run_id, task, "predictions"
+        ).set_index("item_id", drop=False)
+        for task in Task
+    }
+    parts = {
+        (str(a), str(b), str(c)): part
+        for (a, b, c), part in answers.groupby(["task", "test", "method"], sort=True)
+    }
+
+    @cache
+    def of(task: str, test: str, metric: str, method: str) -> Measured | None:
+        part = parts.get((task, test, method))
+        if part is None:
+            return None
+        items = tables[task].loc[part["item_id"]]
+        value = _value(part, items, task, metric)
+        if value is None or np.isnan(value).all():
+            return None
+        image_free = outcomes.image_free(method.removesuffix(GENERATED), test)
+        unit = ["question", "options"] if image_free else ["cluster_id"]
+        groups = data.group_columns(items) or {
+            name: items[name].to_numpy(dtype=str) for name in ("country", "urban", "wealth")
+        }
+        key = hashed(items[list(SAME)].fillna({"gold_value": 0.0}))
+        return Measured(key, value, hashed(items[unit]), groups)
+
+    asked = {(task, test) for task, test, _ in parts}
+    tests = {
+        task.value: [t.value for t in TESTS[task] if (task.value, t.value) in asked]
+        for task in Task
+    }
+    return RunMetrics(run, tests, of)
+
+
+def _value(part: pd.DataFrame, items: pd.DataFrame, task: str, metric: str) -> Floats | None:
+    """(n,) values of the answers ``part`` to ``items``; None for a metric that they don't have."""
+    if metric in ("accuracy", "interval_accuracy", "disparity"):
+        return part["correct"].to_numpy(dtype=float)
+    if metric == "mae":
+        return part["error"].to_numpy(dtype=float) / items["tolerance"].to_numpy(dtype=float)
+    if metric == "parse_failures" and task == Task.MCQ.value:
+        return (part["pred"].fillna("") == "").to_numpy(dtype=float)
+    if metric == "parse_failures":
+        return 1.0 - part["parsed"].astype("boolean").to_numpy(dtype=float, na_value=np.nan)
+    return None
