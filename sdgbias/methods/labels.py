@@ -120,29 +120,35 @@ def encode(
     options: Mapping[str, str] | None = None,
     spellings: Mapping[str, str] | None = None,
     floor: float | None = None,
-    template: str = "{}",
+    nearest: bool = False,
 ) -> list[Label]:
-    """One Label per text. ``floor``: instead of the encoder's own; one of them must be.
-    ``template`` is put around each label before it is embedded ("a photo of a {}", App. A.2). Equal
-    texts are embedded once; ties go to the earlier label. Without an encoder nothing is found by
-    meaning."""
+    """One Label per text. ``floor``: instead of the encoder's own; one of them must be. Equal texts
+    are embedded once; ties go to the earlier label. Without an encoder nothing is found by meaning.
+
+    ``nearest``: the papers' reading, without a floor: the nearest label of every answer, refusals
+    and answers that name several among them; unparsed only where no label is nearer than another.
+    """
     distinct = {text: by_form(text, labels, options, spellings) for text in dict.fromkeys(texts)}
-    open_texts = [text for text, label in distinct.items() if label is None]
+    open_texts = [
+        text
+        for text, label in distinct.items()
+        if label is None or (nearest and not label.name and label.how != "empty")
+    ]
     if encoder is not None and open_texts:
-        least = encoder.floor if floor is None else floor
+        least = -np.inf if nearest else encoder.floor if floor is None else floor
         if least is None:
             raise InputError(
                 f"text encoder {encoder.name} has no floor; put options.floor into its registry"
                 " entry: sdgbias people calibrate"
             )
-        classes = encoder.embed([template.format(plain_form(name)) for name in labels])
+        classes = encoder.embed([plain_form(name) for name in labels])
         similar = encoder.embed(open_texts) @ classes.T  # (M, L)
         best = similar.argmax(axis=1)
         for text, at, row in zip(open_texts, best, similar, strict=True):
             close = float(row[at])
             distinct[text] = (
                 Label(labels[at], "cosine", close)
-                if close >= least
+                if close >= least and not (nearest and close == row.min())
                 else Label("", "unparsed", close)
             )
     return [distinct[text] or Label("", "unparsed") for text in texts]

@@ -6,9 +6,13 @@ only what is missing; the number of shards and their writers don't matter. `comp
 small shards into one.
 
     scores/<model>/<fingerprint>/scores-*.parquet        key, candidates, logits, mass, minus_logit,
-                                                         top_token, n_tokens, upper
+                                                         top_token, n_tokens, upper, seconds, run
     scores/<model>/<fingerprint>/generations-*.parquet   key, start, text, limit (most new
-                                                         tokens), truncated (the limit ended it)
+                                                         tokens), truncated (the limit ended it),
+                                                         seconds, run
+
+seconds: the row's part of the engine's time for its batch, and run: the run that paid it; null
+where no time was measured, as in shards of earlier versions.
 """
 
 from __future__ import annotations
@@ -29,6 +33,7 @@ import pyarrow.parquet as pq
 from sdgbias import files
 from sdgbias.errors import Busy, DiskFull, StoreError
 
+TIMED = (("seconds", pa.float32()), ("run", pa.string()))
 SCHEMAS = {
     "scores": pa.schema(
         [
@@ -43,6 +48,7 @@ SCHEMAS = {
                 "upper",
                 pa.list_(pa.float32()),
             ),  # null: all logits are exact, as in shards written before there were bounds
+            *TIMED,
         ]
     ),
     "generations": pa.schema(
@@ -52,6 +58,7 @@ SCHEMAS = {
             ("text", pa.string()),
             ("limit", pa.int32()),
             ("truncated", pa.bool_()),
+            *TIMED,
         ]
     ),
 }
@@ -91,6 +98,7 @@ class ScoreCache:
 
     def append(self, kind: str, rows: pd.DataFrame) -> None:
         """Commits one batch of `kind` ('scores' or 'generations') atomically."""
+        rows = rows.assign(**{name: None for name, _ in TIMED if name not in rows})
         self._write(kind, pa.Table.from_pandas(rows, schema=SCHEMAS[kind], preserve_index=False))
 
     def _write(self, kind: str, table: pa.Table) -> Path:
@@ -120,12 +128,13 @@ class ScoreCache:
             except (OSError, pa.ArrowInvalid):
                 path.rename(path.with_suffix(".bad"))
 
-    def read(self, kind: str) -> pd.DataFrame:
-        """All rows of `kind`, sorted by key; an unreadable shard is renamed to *.bad and its
-        prompts are scored again."""
+    def read(self, kind: str, timed: bool = False) -> pd.DataFrame:
+        """All rows of `kind`, sorted by key, with their times if ``timed``; an unreadable shard is
+        renamed to *.bad and its prompts are scored again."""
         tables = [SCHEMAS[kind].empty_table(), *self._shards(kind)]
         unique = ["key"] if kind == "scores" else ["key", "start", "limit"]
         frame = pa.concat_tables(tables).to_pandas()
+        frame = frame if timed else frame.drop(columns=[name for name, _ in TIMED])
         return frame.drop_duplicates(unique, keep="first").sort_values(
             unique, kind="stable", ignore_index=True
         )
@@ -135,6 +144,14 @@ class ScoreCache:
         empty = SCHEMAS["generations"].empty_table().select(["key", "limit"])
         shards = self._shards("generations", ["key", "limit"])
         return pa.concat_tables([empty, *shards]).to_pandas()
+
+    def lengths(self, keys: pd.Series) -> np.ndarray:
+        """(N,) prompt tokens of N keys, 0 for those without scores."""
+        empty = SCHEMAS["scores"].empty_table().select(["key", "n_tokens"])
+        shards = self._shards("scores", ["key", "n_tokens"])
+        known = pa.concat_tables([empty, *shards]).to_pandas().drop_duplicates("key")
+        of_key = known.set_index("key")["n_tokens"].reindex(keys).fillna(0)
+        return of_key.to_numpy(dtype=np.int64)
 
     def lacks(self, kind: str, keys: pd.Series) -> np.ndarray:
         """(N,) bool: which of N keys have no row of `kind`."""
@@ -153,7 +170,9 @@ class ScoreCache:
         shards = sorted(self.folder.glob(f"{kind}-*.parquet"))
         if len(shards) < 2:
             return
-        table = pa.Table.from_pandas(self.read(kind), schema=SCHEMAS[kind], preserve_index=False)
+        table = pa.Table.from_pandas(
+            self.read(kind, timed=True), schema=SCHEMAS[kind], preserve_index=False
+        )
         final = self._write(kind, table)
         for path in shards:
             if path != final:

@@ -7,7 +7,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -27,9 +27,10 @@ from sdgbias.errors import (
 )
 from sdgbias.raw.images.image_store import ImageReader
 from sdgbias.raw.images.variants import Pictures
-from sdgbias.scoring.cache import ScoreCache
+from sdgbias.scoring.cache import TIMED, ScoreCache
 from sdgbias.scoring.plan import Plan, askable, make_plan
 from sdgbias.scoring.scorer import EnginePool, PlanScorer, Progress, not_generated, scorer_for
+from sdgbias.scoring.timing import timings
 from sdgbias.suites.sdg import read_table
 from sdgbias.suites.suite import Abilities, EvalSettings, StoredScores, Suite
 from sdgbias.types import NEEDS_PICTURES, ModelSpec, View
@@ -127,13 +128,14 @@ def open_engine(
 class Scoring:
     """The state of a plan after scoring: the scores, the scorer with its failures, and ``asked``,
     keys of the prompts that were sent for the first time. gives_scores: False where the model is
-    measured by its answers alone."""
+    measured by its answers alone. times: rows of the table ``timings``."""
 
     plan: Plan
     scored: StoredScores
     scorer: PlanScorer
     asked: frozenset[str]
     gives_scores: bool = True
+    times: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     @property
     def empty(self) -> bool:
@@ -172,10 +174,11 @@ class Scoring:
         )
 
     def tables(self) -> dict[str, pd.DataFrame]:
-        """Rows of the tables ``scores`` and ``failures``."""
+        """Rows of the tables ``scores``, ``failures`` and ``timings``."""
         return {
             "scores": self.scored.cells.merge(self.scored.scores, on="key").drop(columns="key"),
             "failures": pd.DataFrame(self.scorer.failures, columns=["key", "kind", "message"]),
+            "timings": self.times,
         }
 
 
@@ -205,9 +208,10 @@ def score_model(
     results: Path,
     settings: EvalSettings = EvalSettings(),
     progress: Progress = _silent,
+    run_id: str = "",
 ) -> Scoring:
     """The part of a run that needs the model: scores every prompt that is missing from the cache
-    beside ``results`` and commits the rows to it."""
+    beside ``results`` and commits the rows to it, as paid by ``run_id``."""
     suite = suites.of(benchmark)
     whole = make_plan(askable(suite.cells(benchmark, settings), spec), engine.fingerprint)
     cache = ScoreCache(results.parent, spec.name, engine.fingerprint)
@@ -230,7 +234,12 @@ def score_model(
                 & gives_scores
             ]
             never = _unanswerable(engine, benchmark, suite, plan, wanted)
-            missing, wanted = (rows[~rows["key"].isin(list(never))] for rows in (missing, wanted))
+            missing, wanted = (
+                rows[~rows["key"].isin(list(never))].assign(run=run_id)
+                for rows in (missing, wanted)
+            )
+            if len(wanted):
+                wanted = wanted.assign(n_tokens=cache.lengths(wanted["key"]))
             return _Work(plan, needed, missing, wanted, never, gives_scores)
 
         todo = work(engine.gives_scores)
@@ -246,13 +255,19 @@ def score_model(
         ]
         for kind in ("scores", "generations"):
             cache.compact(kind)
-        generations = cache.read("generations").merge(
+        generations = cache.read("generations", timed=True).merge(
             todo.needed[["key", "limit"]], on=["key", "limit"]
         )
+        scores, cells = cache.read("scores", timed=True), todo.plan.cells
+        times = timings(cells, scores, generations, run_id, settings.passes)
+        of_time = [name for name, _ in TIMED]
         scored = StoredScores(
-            todo.plan.cells, cache.read("scores"), generations, near=TOLERANCES[spec.dtype]
+            cells,
+            scores.drop(columns=of_time),
+            generations.drop(columns=of_time),
+            near=TOLERANCES[spec.dtype],
         )
-        return Scoring(todo.plan, scored, scorer, todo.asked, todo.gives_scores)
+        return Scoring(todo.plan, scored, scorer, todo.asked, todo.gives_scores, times)
 
 
 def _unanswerable(
@@ -299,7 +314,7 @@ def evaluate(
         run_id = identify(spec, card, engine.fingerprint, suite, settings)
         if (done := _published(results, run_id)) is not None and not done.failed:
             return done
-        scoring = score_model(engine, spec, benchmark, results, settings, progress)
+        scoring = score_model(engine, spec, benchmark, results, settings, progress, run_id)
         done_by_engine = _work(engine, scoring)
     if scoring.empty:
         raise _nothing_scored(spec, benchmark, suite, scoring.scorer.failures)

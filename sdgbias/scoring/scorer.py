@@ -94,7 +94,11 @@ def scorer_for(
 class Scorer:
     """Scores prompts into a cache. `failures`: (key, kind, message) of prompts that failed alone;
     `size`: prompts per chunk, smaller once a chunk ran out of memory; `seconds`: time spent inside
-    the engine. `worker`: index of this worker in its pool."""
+    the engine; `lengths`: tokens of the prompts scored so far. `worker`: index of this worker in
+    its pool.
+
+    Rows may carry `run`, the run that asks for them, and `n_tokens`, the length of a prompt that an
+    earlier start scored (0: not known): both serve the times of the cache's rows alone."""
 
     def __init__(
         self,
@@ -110,6 +114,7 @@ class Scorer:
         self.forces_starts = backend.forces_starts
         self.size = spec.batch_size
         self.seconds = 0.0
+        self.lengths: dict[str, int] = {}
         self.watchdog = Watchdog(
             note_path(cache.folder, worker), timeout(spec), alone=worker is None
         )
@@ -195,7 +200,9 @@ class Scorer:
 
     def _score_batch(self, rows: pd.DataFrame) -> pd.DataFrame:
         prompts = self.prompts(rows)
+        began = time.perf_counter()
         batch = self.backend.candidate_scores(prompts)
+        seconds = time.perf_counter() - began
         bounds = np.full_like(batch.logits, np.nan) if batch.upper is None else batch.upper
         logits, upper = (
             [table[i, : len(p.candidates)] for i, p in enumerate(prompts)]
@@ -220,31 +227,55 @@ class Scorer:
                 "top_token": batch.top_token,
                 "n_tokens": batch.n_tokens,
                 "upper": [None if np.isnan(u).all() else u for u in upper],
+                "seconds": _by_tokens(seconds, batch.n_tokens),
+                "run": rows["run"].to_numpy() if "run" in rows else None,
             }
         )
+        self.lengths.update(zip(table["key"], table["n_tokens"].tolist(), strict=True))
         return table[finite]
 
     def _generate_batch(self, rows: pd.DataFrame) -> pd.DataFrame:
         """Free answers, and for Full prompts the answer after each forced digit (with the free
         answer's sign)."""
-        answers: list[tuple[str, str, str, int, bool]] = []
+        answers: list[tuple[str, str, str, int, bool, float, str | None]] = []
         for (forced, _), part in rows.groupby(["forced", "limit"], sort=True):
             limit = int(part["limit"].iloc[0])
             prompts = self.prompts(part)
             starts = ["", *DIGITS] if forced and self.forces_starts else [""]
+            began = time.perf_counter()
             found = self.backend.generate(prompts, starts, limit)
-            for i, (key, prompt) in enumerate(zip(part["key"], prompts, strict=True)):
-                texts = found.texts[i]
+            seconds = _by_tokens(time.perf_counter() - began, self._lengths(part)) / len(starts)
+            runs = part["run"] if "run" in part else [None] * len(part)
+            for i, (key, prompt, run) in enumerate(zip(part["key"], prompts, runs, strict=True)):
+                texts, each = found.texts[i], float(seconds[i])
                 for start, text, cut in zip(starts, texts, found.truncated[i], strict=True):
-                    answers.append((key, start, text, limit, cut))
+                    answers.append((key, start, text, limit, cut, each, run))
                 if forced and self.forces_starts and texts[0].lstrip().startswith("-"):
                     signed = [f"-{d}" for d in DIGITS]
+                    began = time.perf_counter()
                     again = self.backend.generate([prompt], signed, limit)
+                    each = (time.perf_counter() - began) / len(signed)
                     for start, text, cut in zip(
                         signed, again.texts[0], again.truncated[0], strict=True
                     ):
-                        answers.append((key, start, text, limit, cut))
-        return pd.DataFrame(answers, columns=["key", "start", "text", "limit", "truncated"])
+                        answers.append((key, start, text, limit, cut, each, run))
+        columns = ["key", "start", "text", "limit", "truncated", "seconds", "run"]
+        return pd.DataFrame(answers, columns=columns)
+
+    def _lengths(self, rows: pd.DataFrame) -> np.ndarray:
+        """(N,) tokens of N prompts, 0 where no start has scored them."""
+        earlier = rows["n_tokens"] if "n_tokens" in rows else [0] * len(rows)
+        known = zip(rows["key"], earlier, strict=True)
+        return np.array([self.lengths.get(key, n) for key, n in known])
+
+
+def _by_tokens(seconds: float, tokens: np.ndarray) -> np.ndarray:
+    """(N,) the time of a batch of N prompts, divided in proportion to their tokens: what they
+    share, a picture or a common beginning, is divided with it. Evenly where a length is unknown."""
+    weights = np.asarray(tokens, dtype=float)
+    if not (weights > 0).all():
+        weights = np.ones(len(weights))
+    return seconds * weights / weights.sum()
 
 
 class Watchdog:

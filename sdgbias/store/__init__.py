@@ -38,6 +38,7 @@ RUN_TABLES: dict[str, tuple[str, ...]] = {
     "cade_params": ("task", "test"),
     "metric_rows": ("task", "test", "method", "pillar", "indicator", "metric"),
     "failures": (),
+    "timings": ("task", "phase", "view"),
     "study_rows": (
         "study",
         "task",

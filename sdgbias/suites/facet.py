@@ -220,6 +220,42 @@ def _says_nothing(part: pd.DataFrame) -> str:
     return "" if part["correct"].any() else NONE_RIGHT
 
 
+def printed_rows(
+    items: pd.DataFrame, spoken: pd.DataFrame, encoder: TextEncoder, method: str = "full"
+) -> pd.DataFrame:
+    """Rows as of `metric_rows`, of method ``METHOD:paper``: the same answers in the paper's own
+    reading (nearest label without a floor, facet_groups.as_printed), to stand beside its printed
+    numbers. spoken: task, item_id, test, text."""
+    blocks = []
+    for test, part in spoken[~spoken["test"].isin(list(ATTRIBUTES))].groupby("test", sort=True):
+        found = encode(
+            part["text"].tolist(),
+            labels_of(str(test)),
+            encoder,
+            options=OPTIONS if test in CHOICES else None,
+            spellings=SPELLINGS,
+            nearest=True,
+        )
+        blocks.append(
+            part[["task", "item_id", "test"]].assign(
+                label=[x.name for x in found], how=[x.how for x in found]
+            )
+        )
+    columns = ["task", "test", "method", *facet_groups.ROW, "clusters", "note"]
+    if not blocks:
+        return pd.DataFrame(columns=columns)
+    nothing = pd.DataFrame(columns=["task", "item_id", "test", "method", "label"])
+    table = predictions(items, pd.concat(blocks, ignore_index=True), nothing)
+    known = table.merge(items.drop(columns=["split"]), on="item_id")
+    known = known[~known["negative"].astype(bool)]
+    rows = [
+        (task, test, f"{method}:paper", *names, e.value, e.n, e.low, e.high, e.clusters, "")
+        for (task, test), part in known.groupby(["task", "test"], sort=True)
+        for *names, e in facet_groups.as_printed(part)
+    ]
+    return pd.DataFrame(rows, columns=columns)
+
+
 def _cell_rows(
     part: pd.DataFrame, test: str, method: str, draws: int, seed: int
 ) -> facet_groups.Rows:
@@ -294,7 +330,13 @@ def tables(
         "people": items.merge(people, on="person_id"),
         "spoken": spoken,
         "predictions": table.drop(columns=["how"]),
-        "metric_rows": metric_rows(items, table, seed=seed),
+        "metric_rows": pd.concat(
+            [
+                metric_rows(items, table, seed=seed),
+                printed_rows(items, spoken, encoder or LetterGrams()),
+            ],
+            ignore_index=True,
+        ),
     }
 
 

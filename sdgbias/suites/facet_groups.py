@@ -4,8 +4,8 @@ Arrays and frames in, rows out.
 recall(g, c) is the share of group g's pictures of class c with a correct answer; the disparity of
 two groups is the difference of their recalls. The paper pools the pictures of its 13 classes
 (micro); the mean of class recalls (macro) is reported beside it. A group of fewer than ``smallest``
-pictures has no value: the paper prints recalls of groups of one or two pictures, and 0 for empty
-ones.
+pictures has no value: the paper prints recalls of groups of two or four pictures, and 0 for empty
+ones. `as_printed` follows the paper in this, for comparison with its numbers alone.
 """
 
 from __future__ import annotations
@@ -84,6 +84,25 @@ def recall_rows(
         yield from ((f"{attribute}={g}", "macro", "recall", e) for g, e in found.items())
         yield from _apart(attribute, "macro", found)
     yield from _crossed(frame, hits, place, selections["all"], smallest)
+
+
+def as_printed(frame: pd.DataFrame) -> Rows:
+    """Recall and disparity as the paper's tables have them (METHODS 2.5): of people whose gender is
+    known, whatever the attribute; the 13 classes pooled ('all') and one by one; groups of any size,
+    0 for an empty one (n is 0 and there is no interval). Columns of ``frame`` as in recall_rows."""
+    frame = frame[(frame["gender"] != UNKNOWN) & frame["class1"].isin(SELECTED)]
+    hits, name = frame["correct"].to_numpy(dtype=float), frame["class1"].to_numpy(dtype=str)
+    place = stats.codes(frame["image_id"].to_numpy(dtype=str))[0]
+    empty = stats.Estimate(0.0, 0, float("nan"), float("nan"))
+    for label in ("all", *SELECTED):
+        chosen = np.ones(len(name), dtype=bool) if label == "all" else name == label
+        for attribute, groups in GROUPS.items():
+            mine = {g: chosen & (frame[attribute] == g).to_numpy() for g in groups}
+            found = {
+                g: stats.share(hits[m], place[m]) if m.any() else empty for g, m in mine.items()
+            }
+            yield from ((f"{attribute}={g}", label, "recall", e) for g, e in found.items())
+            yield from _apart(attribute, label, found)
 
 
 def _apart(attribute: str, label: str, found: dict[str, stats.Estimate]) -> Rows:

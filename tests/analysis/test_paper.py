@@ -371,35 +371,82 @@ def test_a_study_as_it_is(full: Path) -> None:
 # ----------------------------------------------------------------------
 
 
-def test_table_k_divides_the_engines_seconds_by_the_questions(bare: Path) -> None:
-    t = build(bare, "K")
-    # 60 questions x 5 tests were asked; nothing of this run came from the cache
-    assert cell(t, "s / question", LLAVA, "CADE (four views)").value == pytest.approx(34.8 / 300)
-    assert (
-        cell(t, "s / question", QWEN, "CADE (four views)").status
-        == "not in store: 10 of 700 prompts came from the cache"
+def timing(task: str, phase: str, view: str, s: float, **more: float) -> dict[str, object]:
+    counts = {"cells": 100, "prompts": 80, "cached": 0, "untimed": 0, "tokens": 9000}
+    sums = dict.fromkeys(("seconds", "seconds_measured", "seconds_alone"), s)
+    return {"task": task, "phase": phase, "view": view, "pass": "", **counts, **sums, **more}
+
+
+@pytest.fixture(scope="module")
+def timed(bare: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """LLaVA with times of everything; Qwen with a prompt that an earlier version scored."""
+    path = copied(bare, tmp_path_factory.mktemp("timed") / "r.duckdb")
+    rows = [
+        timing("mcq", "score", "full", 12.0, seconds_alone=14.0, seconds=0.0, cached=80),
+        timing("mcq", "score", "img_q", 10.0, seconds_alone=99.0),
+        timing("mcq", "score", "ctx_q", 4.0),
+        timing("mcq", "score", "q_only", 2.0),
+        timing("mcq", "score", "noise", 500.0) | {"pass": "noise"},
+        timing("mcq", "decode", "full", 600.0),
+        *(timing("regression", "score", v, 1.0) for v in ("full", "img_q", "ctx_q", "q_only")),
+        *(timing("regression", "decode", v, 5.0) for v in ("full", "img_q", "ctx_q", "q_only")),
+        timing("regression", "force", "full", 3.0),
+    ]
+    store.replace(path, "llava-1.5-7b-0", {"timings": pd.DataFrame(rows)})
+    late = pd.DataFrame(rows[:4]).assign(untimed=[1, 0, 0, 2])
+    store.replace(path, "qwen2.5-vl-7b-0", {"timings": late})
+    return path
+
+
+def test_table_k_is_the_cost_of_cade_over_that_of_plain_full(timed: Path) -> None:
+    t = build(timed, "K")
+
+    def k(column: str, task: str, method: str, model: str = LLAVA) -> Cell:
+        return cell(t, column, model, task, method)
+
+    plain, four = "Full inference", "CADE (four views)"
+    # Full alone pays its shared prompts in full; extra passes and generated letters are left out
+    assert (k("s / question", "mcq", plain).value, k("relative", "mcq", plain).value) == (0.14, 1)
+    assert k("s / question", "mcq", four).value == pytest.approx(28 / 100)
+    assert k("relative", "mcq", four).value == pytest.approx(28 / 14)
+    assert k("s / question", "mcq", four).n == 100, "the questions stand beside the seconds"
+    # a number: Full's free answer; CADE's four scores, Full's free answer and those of each digit
+    assert k("s / question", "regression", plain).value == pytest.approx(5 / 100)
+    assert k("relative", "regression", four).value == pytest.approx((4 + 5 + 3) / 5)
+    assert k("s / question", "mcq", plain, QWEN).status == (
+        "not in store: 1 of 80 prompts came from the cache of a version that kept no times"
     )
-    assert cell(t, "relative", "not stated", "CADE").paper.text == "2.25×"  # type: ignore[union-attr]
+    assert k("relative", "mcq", four, QWEN).status.startswith("not in store: 3 of 320 prompts")
+    assert "of a version that kept no times" in k("relative", "mcq", four, TINY).status
+    printed = cell(t, "relative", "not stated", "not stated", "CADE").paper
+    assert printed is not None and printed.text == "2.25×"
 
 
-def test_table_k_charges_no_extra_pass_to_the_four_views(bare: Path, tmp_path: Path) -> None:
-    path = copied(bare, tmp_path / "r.duckdb")
+def test_table_l_divides_the_seconds_by_view(timed: Path) -> None:
+    t = build(timed, "L")
+    views = ("Full", "IMG+Q", "CTX+Q", "Q-only")
+    shares = [cell(t, "runtime", LLAVA, view) for view in views]
+    assert [c.value for c in shares] == pytest.approx([13 / 32, 11 / 32, 5 / 32, 3 / 32])
+    assert [c.n for c in shares] == [160] * 4 and {c.status for c in shares} == {"measured"}
+    assert cell(t, "s", LLAVA, "Full").value == 13
+    # every fake prompt has 120 tokens
+    assert [cell(t, "prompt tokens", TINY, view).value for view in views] == [0.25] * 4
+    assert cell(t, "runtime", "not stated", "Full").paper.value == 0.4  # type: ignore[union-attr]
+
+
+def test_times_that_a_model_cannot_have_say_why(timed: Path, tmp_path: Path) -> None:
+    path = copied(timed, tmp_path / "r.duckdb")
     with store.connect(path) as db:
         db.execute(
             "UPDATE runs SET config = json_merge_patch(config, ?) WHERE run_id = 'llava-1.5-7b-0'",
-            ['{"extra": {"cells": 9, "prompts": 7}}'],
+            ['{"gives_scores": false}'],
         )
-    status = cell(build(path, "K"), "s / question", LLAVA, "CADE (four views)").status
-    assert status.startswith("not in store: 7 of 700 prompts were those of extra passes")
-
-
-def test_table_l_tokens_by_view(bare: Path) -> None:
-    t = build(bare, "L")
-    shares = [
-        cell(t, "prompt tokens", TINY, view).value for view in ("Full", "IMG+Q", "CTX+Q", "Q-only")
-    ]
-    assert shares == [0.25] * 4  # every fake prompt has 120 tokens
-    assert cell(t, "runtime", "not stated", "Full").paper.value == 0.4  # type: ignore[union-attr]
+        db.execute("DELETE FROM timings WHERE phase <> 'decode'")
+    t = build(path, "K")
+    plain, four = "Full inference", "CADE (four views)"
+    assert cell(t, "s / question", LLAVA, "mcq", plain).value == 6.0, "its answers are generated"
+    assert cell(t, "s / question", LLAVA, "mcq", four).status == "needs log-probabilities"
+    assert cell(build(path, "L"), "runtime", LLAVA, "Full").status == "needs log-probabilities"
 
 
 def test_letters_are_shares_of_answers(bare: Path) -> None:

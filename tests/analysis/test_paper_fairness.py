@@ -49,13 +49,20 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for seed, (model, provenance) in enumerate(
         (("llava-1.5-7b", "measured"), ("clip-vit-b32", "measured"), ("planted-people", "planted"))
     ):
-        rows = facet.metric_rows(
-            asked, answered(asked, seed, choices=model != "clip-vit-b32"), draws=20
-        )
+        found = answered(asked, seed, choices=model != "clip-vit-b32")
+        free = found[found["method"] == "full"]
+        spoken = free.assign(text=free["pred"].where(free["pred"] != "", "12.5"))
+        rows = [
+            facet.metric_rows(asked, found, draws=20),
+            facet.printed_rows(asked, spoken, facet.LetterGrams()),
+        ]
         store.publish(
             path,
             record(model, provenance=provenance),
-            {"metric_rows": rows, "people": asked.assign(dataset="synthetic")},
+            {
+                "metric_rows": pd.concat(rows, ignore_index=True),
+                "people": asked.assign(dataset="synthetic"),
+            },
         )
     store.publish(path, record("gpt-4o", suite="sdg"), {})
     return path
@@ -104,25 +111,27 @@ def test_table_2_holds_the_stores_numbers_beside_the_papers(full: Path, attribut
             (one, f"{attribute}={one}"),
             (f"{one} - {other}", f"{attribute}:{one}-{other}"),
         ):
-            c, s = (
-                cell(t, column, LLAVA, test),
-                stored(full, test, pillar, "disparity" if ":" in pillar else "recall"),
-            )
-            assert (c.value, c.n, c.low, c.high, c.status) == (
-                s["value"],
-                s["n"],
-                s["ci_low"],
-                s["ci_high"],
-                "measured",
-            )
-            assert c.paper == paper.find(
-                "fairness/table_2", model="llava-1.5-7b", task=task, pillar=pillar
-            )
-            assert cell(t, column, PLANTED, test).paper is None
+            metric = "disparity" if ":" in pillar else "recall"
+            for reading, method in (("ours", "full"), ("paper", "full:paper")):
+                c = cell(t, column, LLAVA, test, reading)
+                s = stored(full, test, pillar, metric, method=method)
+                assert (c.value, c.n, c.low, c.high, c.status) == (
+                    s["value"],
+                    s["n"],
+                    s["ci_low"],
+                    s["ci_high"],
+                    "measured",
+                )
+                assert c.paper == (
+                    paper.find("fairness/table_2", model="llava-1.5-7b", task=task, pillar=pillar)
+                    if reading == "paper"
+                    else None
+                ), "printed numbers stand beside the paper's own reading alone"
+                assert cell(t, column, PLANTED, test, reading).paper is None
     if attribute == "gender":
-        assert cell(t, "male - female", LLAVA, "p1").paper.text == "-0.0115"  # type: ignore[union-attr]
+        assert cell(t, "male - female", LLAVA, "p1", "paper").paper.text == "-0.0115"  # type: ignore[union-attr]
         assert (
-            cell(t, "macro", LLAVA, "p1").value
+            cell(t, "macro", LLAVA, "p1", "ours").value
             == stored(full, "p1", "gender:male-female", "disparity", "macro")["value"]
         )
         assert [c.name for c in t.columns] == ["male", "female", "male - female", "macro"]
@@ -133,14 +142,14 @@ def test_table_2_holds_the_stores_numbers_beside_the_papers(full: Path, attribut
 def test_a_model_that_was_not_run_has_the_papers_numbers_alone(full: Path, empty: Path) -> None:
     for path in (full, empty):
         t = everything(path)["skin"]
-        c = cell(t, "dark", "GPT-4o (not run)", "p2 or p3")
+        c = cell(t, "dark", "GPT-4o (not run)", "p2 or p3", "paper")
         assert (c.value, c.status, c.paper.text) == (None, NOT_RUN, "0.7692")  # type: ignore[union-attr]
-        assert cell(t, "macro", "GPT-4o (not run)", "p1") == Cell()
+        assert cell(t, "macro", "GPT-4o (not run)", "p1", "paper") == Cell()
     labels = [r.labels for r in everything(empty)["gender"].rows]
     assert len(labels) == 10 + 8, "CLIP and ViT have no single-choice line, as in the paper"
     assert all(r.cells[0].status == NOT_RUN for r in everything(empty)["gender"].rows)
-    assert labels[2:4] == [("GPT-4o (not run)", "p1"), ("GPT-4o (not run)", "p2 or p3")]
-    assert ("CLIP (measured)", "p1") in [r.labels for r in everything(full)["gender"].rows]
+    assert labels[2:4] == [("GPT-4o (not run)", test, "paper") for test in ("p1", "p2 or p3")]
+    assert ("CLIP (measured)", "p1", "paper") in [r.labels for r in everything(full)["gender"].rows]
     assert "CLIP (measured)" not in [
         r.labels[0] for r in everything(full)["gender"].rows if r.labels[1] != "p1"
     ]
@@ -149,13 +158,16 @@ def test_a_model_that_was_not_run_has_the_papers_numbers_alone(full: Path, empty
 def test_groups_that_are_too_small_have_no_value_but_their_n(full: Path) -> None:
     old = stored(full, "p1", "age:young-old", "disparity", "nurse")
     assert old["n"] == 0 and np.isnan(old["value"])
-    c = cell(everything(full)["classes-age"], "nurse", LLAVA, "p1")
+    c = cell(everything(full)["classes-age"], "nurse", LLAVA, "p1", "ours")
     assert (c.value, c.n, c.status) == (
         None,
         0,
         "not in store: a group of fewer than 20 pictures has no value",
     )
-    assert c.paper == paper.find(
+    c = cell(everything(full)["classes-age"], "nurse", LLAVA, "p1", "paper")
+    young = stored(full, "p1", "age=young", "recall", "nurse", method="full:paper")
+    assert c.value == young["value"] > 0, "in the paper's reading an empty group has recall 0"
+    assert not c.has_interval and c.paper == paper.find(
         "fairness/classes",
         model="llava-1.5-7b",
         task="direct",
@@ -170,8 +182,8 @@ def test_class_tables_have_thirteen_columns_and_the_printed_digits(full: Path) -
     t = everything(full)["classes-gender"]
     assert [c.name for c in t.columns] == SELECTED
     c, s = (
-        cell(t, "dancer", LLAVA, "p2"),
-        stored(full, "p2", "gender:male-female", "disparity", "dancer"),
+        cell(t, "dancer", LLAVA, "p2", "paper"),
+        stored(full, "p2", "gender:male-female", "disparity", "dancer", method="full:paper"),
     )
     assert (c.value, c.n) == (s["value"], s["n"]) and c.paper.text == "-0.0501"  # type: ignore[union-attr]
 
@@ -334,7 +346,7 @@ def test_a_run_on_faces_neither_hides_one_on_classes_nor_stands_for_the_paper(
         "planted-people on synthetic (planted)",
     ):
         assert (
-            cell(t, "male", model, "p1").value
+            cell(t, "male", model, "p1", "ours").value
             == stored(
                 full,
                 "p1",
@@ -370,8 +382,8 @@ def test_a_planted_run_never_stands_for_a_model_of_the_paper(tmp_path: Path) -> 
         tmp_path / "r.duckdb", record("gpt-4o", provenance="planted"), {"metric_rows": rows}
     )
     t = everything(tmp_path / "r.duckdb")["gender"]
-    assert cell(t, "male", "GPT-4o (not run)", "p1").status == NOT_RUN
-    own = cell(t, "male", "gpt-4o (planted)", "p1")
+    assert cell(t, "male", "GPT-4o (not run)", "p1", "paper").status == NOT_RUN
+    own = cell(t, "male", "gpt-4o (planted)", "p1", "ours")
     assert own.status == "planted" and own.paper is None
 
 
@@ -399,6 +411,7 @@ def test_footnotes_say_what_the_paper_leaves_open(full: Path) -> None:
         "not for gender" in notes["gender"]
         and "p2's or p3's isn't stated" in notes["skin"]
         and "k/n" in notes["age"]
+        and "5 of the 13 classes" in notes["gender"]
     )
     assert "0.00 to 0.06" in notes["skin"] and "0.00 to 0.06" not in notes["age"]
     assert (
@@ -428,7 +441,9 @@ def test_the_command_prints_writes_and_keeps_the_other_paper(full: Path, tmp_pat
     lines = list(
         csv.DictReader(io.StringIO(run("--paper", "fairness", "--table", "gender", "--csv")))
     )
-    [line] = [x for x in lines if x["row"] == "GPT-4o (not run) | p1" and x["column"] == "male"]
+    [line] = [
+        x for x in lines if x["row"] == "GPT-4o (not run) | p1 | paper" and x["column"] == "male"
+    ]
     assert (line["paper_printed"], line["status"]) == ("0.7124", "not run")
     assert {
         t["item"]

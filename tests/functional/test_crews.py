@@ -124,6 +124,12 @@ def test_the_same_rows_each_scored_once_with_the_threads_divided(
         folder / "r.duckdb", "SELECT n_scored, n_cached, n_failed, n_prompts_planned FROM runs"
     ).iloc[0]
     assert (run["n_scored"], run["n_cached"], run["n_failed"]) == (run["n_prompts_planned"], 0, 0)
+    counts = 'FROM timings SELECT task, phase, "view", cells, prompts, cached, untimed, tokens'
+    of_one, of_three = (
+        store.query(p, f"{counts} ORDER BY ALL") for p in (whole, folder / "r.duckdb")
+    )
+    pd.testing.assert_frame_equal(of_one, of_three)
+    assert len(of_one) and not of_one["cached"].any(), "the seconds of every worker are this run's"
 
 
 @pytest.mark.slow

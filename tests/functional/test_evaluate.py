@@ -135,6 +135,9 @@ def test_the_run_counts_what_was_asked_and_says_that_it_is_planted(
     assert row["n_scored"] == row["n_prompts_planned"] >= len(asked) > 0
     assert (row["n_cached"], row["n_failed"], row["beyond"]) == (0, 0, 0)
     assert row["provenance"] == "planted"
+    times = store.query(planted, "FROM timings WHERE run_id = ?", [row["run_id"]])
+    assert set(times["view"]) >= {v.value for v in View} and (times["seconds"] > 0).all()
+    assert not times["cached"].any(), "every prompt was scored in this run"
 
 
 def test_again_is_free_and_identical(planted: Path, small_benchmark: Path) -> None:

@@ -78,18 +78,23 @@ class Toy:
 
 def test_meaning_comes_last_has_a_floor_and_is_asked_once_per_text() -> None:
     toy = Toy()
-    found = encode(
-        ["infirmière", "nurse", "infirmière", "boat"],
-        ["nurse", "sailor"],
-        toy,
-        floor=0.9,
-        template="a photo of a {}",
-    )
+    said = ["infirmière", "nurse", "infirmière", "boat"]
+    found = encode(said, ["nurse", "sailor"], toy, floor=0.9)
     assert [label.how for label in found] == ["cosine", "exact", "cosine", "cosine"]
     assert [label.name for label in found] == ["nurse", "nurse", "nurse", "sailor"]
-    assert toy.asked == ["a photo of a nurse", "a photo of a sailor", "infirmière", "boat"]
+    assert toy.asked == ["nurse", "sailor", "infirmière", "boat"]
     low = encode(["infirmière"], ["sailor"], toy, floor=0.9)[0]
     assert (low.name, low.how) == ("", "unparsed") and low.similarity == pytest.approx(0.6)
+
+
+def test_the_nearest_label_of_every_answer_is_the_papers_reading() -> None:
+    said = ["a tall ship", "nurse, sailor", "I'm sorry, I can't help with that", "", "nurse"]
+    found = encode(said, ["sailor", "nurse"], Toy(), nearest=True)
+    assert [label.name for label in found] == ["sailor", "nurse", "sailor", "", "nurse"]
+    assert [label.how for label in found] == ["cosine", "cosine", "cosine", "empty", "exact"]
+    alike = encode(["12.5"], ["sailor", "pilot"], Toy(), nearest=True)[0]
+    assert (alike.name, alike.how) == ("", "unparsed"), "no class is nearer than another"
+    assert encode(["stud"], CLASSES, LetterGrams(), nearest=True)[0].name == "student"
 
 
 def test_the_packaged_encoder_reads_spelling() -> None:

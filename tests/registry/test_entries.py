@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 from sdgbias import files
+from sdgbias.analysis.paper import printed
 from sdgbias.errors import RegistryError
 from sdgbias.registry import changes, entries
 from sdgbias.types import IMAGE_FREE, STATES, VIEWS, ModelSpec
@@ -310,14 +311,26 @@ def test_shipped_entries() -> None:
         assert text.startswith(entries.SCHEMA_LINE), path
         jsonschema.validate(yaml.safe_load(text), schema)
     assert list(entries.enabled(REPOSITORY)) == ["planted-people", "tiny-llava"]
-    assert [s.backend for s in specs.values()].count("api") == 3
+    assert [s.backend for s in specs.values()].count("api") == 4
     hub = {s.repo for s in specs.values() if s.backend == "hf" and not s.enabled}
-    assert len(hub) == 10  # the open models of Table H
+    assert len(hub) == 10 + 4  # the open models of Table H, and of the fairness paper alone
     assert all(
         f"sdgbias register-model {s.repo} --revision" in s.reason
         for s in specs.values()
         if s.repo in hub
     )
+
+
+def test_every_model_of_a_paper_is_asked_its_suites() -> None:
+    specs = entries.load_all(REPOSITORY)
+    in_sdg = {r["model"] for r in printed.rows("models")}
+    in_facet = {r["registry"] for r in printed.rows("fairness/models")}
+    assert "" not in in_facet and in_sdg & in_facet == {"gpt-4o", "llava-1.5-7b", "llava-1.5-13b"}
+    for name in in_sdg | in_facet:
+        wanted = (["sdg"] if name in in_sdg else []) + (["facet"] if name in in_facet else [])
+        assert list(entries.suites(specs[name])) == wanted, name
+    remote = {n for n in in_facet if "remote code" in specs[n].reason}
+    assert remote == {"minicpm-v-8b"} and not any(specs[n].trust_remote_code for n in in_facet)
 
 
 def test_import_is_light() -> None:

@@ -63,7 +63,8 @@ def test_bounds_come_back_as_written_and_stay_through_compaction(tmp_path: Path)
 
 def test_a_shard_from_before_there_were_bounds_reads_as_exact(tmp_path: Path) -> None:
     cache = ScoreCache(tmp_path, "m", "f")
-    old = pa.schema([field for field in SCHEMAS["scores"] if field.name != "upper"])
+    later = ("upper", "seconds", "run")
+    old = pa.schema([field for field in SCHEMAS["scores"] if field.name not in later])
     pq.write_table(
         pa.Table.from_pandas(batch("old").drop(columns="upper"), schema=old),
         cache.folder / "scores-0.parquet",
@@ -73,6 +74,7 @@ def test_a_shard_from_before_there_were_bounds_reads_as_exact(tmp_path: Path) ->
         read = cache.read("scores").set_index("key")
         assert read.loc["old", "upper"] is None and read.loc["old", "logits"].tolist() == [1.0, 2.0]
         assert read.loc["new", "upper"][1] == 3.0
+        assert cache.read("scores", timed=True)["seconds"].isna().all()
         cache.compact("scores")
     assert not list(cache.folder.glob("*.bad"))
 

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from sdgbias.benchmark.people_items import build_items, build_prompts, view_cells
-from sdgbias.suites import facet
+from sdgbias.suites import facet, facet_groups
 from sdgbias.suites.suite import StoredScores
 
 N = 40
@@ -205,3 +205,34 @@ def test_answers_without_a_picture_count_prompts(items: pd.DataFrame) -> None:
         r = made[(made["method"] == method) & (made["indicator"] == "all-52")].iloc[0]
         assert (r["value"], r["n"], r["clusters"], r["note"]) == (1.0, N, clusters, note)
         assert np.isnan(r["ci_low"]) == (method == "q_only")
+
+
+def test_the_papers_reading_is_of_people_of_known_gender_and_counts_empty_groups_as_0() -> None:
+    frame = pd.DataFrame(
+        [
+            ("nurse", "male", "young", "light", True),
+            ("nurse", "female", "young", "light", False),
+            ("nurse", "unknown", "old", "dark", True),
+            ("doctor", "male", "old", "dark", True),
+        ],
+        columns=["class1", "gender", "age", "skin", "correct"],
+    ).assign(image_id=list("abcd"))
+    found = {(p, c, m): (e.value, e.n) for p, c, m, e in facet_groups.as_printed(frame)}
+    assert found["age=old", "nurse", "recall"] == (0.0, 0), "nobody old whose gender is known"
+    assert found["age:young-old", "nurse", "disparity"] == (0.5, 0)
+    assert found["age=young", "all", "recall"] == (0.5, 2), "a doctor is none of the 13 classes"
+    assert found["gender:male-female", "nurse", "disparity"] == (1.0, 1), "groups of any size"
+
+
+def test_a_run_holds_both_readings_of_its_answers() -> None:
+    items = pd.DataFrame({"item_id": [1, 2], "class1": "nurse", "gold": "nurse", "split": "test"})
+    items = items.assign(
+        image_id=["a", "b"], gender=["male", "female"], age="young", skin="light", negative=False
+    )
+    spoken = pd.DataFrame(
+        {"task": "direct", "item_id": [1, 2], "test": "p1", "text": ["nursing", "nurse, doctor"]}
+    )
+    rows = facet.printed_rows(items, spoken, facet.LetterGrams()).set_index(["pillar", "indicator"])
+    assert set(rows["method"]) == {"full:paper"}
+    assert rows.loc[("gender=male", "all"), "value"] == 1.0, "no floor"
+    assert rows.loc[("gender=female", "all"), "value"] in (0.0, 1.0), "several: the nearest"

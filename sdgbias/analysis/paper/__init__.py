@@ -7,7 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from sdgbias.analysis.paper import accuracy, benchmark, figures, footnotes, numbered, studies
+from sdgbias.analysis.paper import (
+    accuracy,
+    benchmark,
+    figures,
+    footnotes,
+    numbered,
+    runtime,
+    studies,
+)
 from sdgbias.analysis.paper.accuracy import NO_VAL
 from sdgbias.analysis.paper.cells import MADE, Cell, Table
 from sdgbias.analysis.paper.formats import HEAD
@@ -40,8 +48,8 @@ ITEMS: Mapping[str, Callable[[PaperResults], Table]] = {
     "fig7": accuracy.figure_7,
     "fig8": figures.figure_8,
     "J": numbered.table_j,
-    "K": numbered.table_k,
-    "L": numbered.table_l,
+    "K": runtime.table_k,
+    "L": runtime.table_l,
     "claims": figures.claims,
     "quality": benchmark.quality,
     "parameters": benchmark.parameters,

@@ -42,6 +42,14 @@ READINGS = {
 }
 
 
+#: Methods that read the answers as the paper did, and how a table names the reading.
+AS_PRINTED = {
+    "full:paper": "paper",
+    "full:clip:paper": "paper, CLIP",
+    "full:t5:paper": "paper, T5",
+}
+
+
 RATES = ("recall", "no_rate", "unknown_rate", "unparsed_rate", "refusal_rate", "false_yes_rate")
 
 
@@ -111,6 +119,11 @@ def _asked(e: PaperResults, run: Run) -> set[tuple[str, str]]:
     return set(frame.itertuples(index=False, name=None))
 
 
+def reading(method: str) -> str:
+    """How a table names the reading of a line."""
+    return AS_PRINTED.get(method, "ours")
+
+
 def _cell(found: Estimate | None, s: Subject, test: str, printed: Printed | None = None) -> Cell:
     if s.run is None:
         return Cell(paper=printed, status=NOT_RUN)
@@ -142,4 +155,16 @@ def _lines(e: PaperResults, item: str) -> list[tuple[Subject, str, str]]:
             found += [
                 (s, test, task) for test, task in TASKS.items() if test in have or task in printed
             ]
+    return found
+
+
+def read_lines(e: PaperResults, item: str) -> list[tuple[Subject, str, str, str]]:
+    """(subject, prompt, task, method) of each line of a printed table: our reading of a model's
+    answers, then the paper's, which the printed numbers stand beside."""
+    found: list[tuple[Subject, str, str, str]] = []
+    for s, test, task in _lines(e, item):
+        asked = set() if s.run is None else _asked(e, s.run)
+        ours = [] if s.run is None else ["full"]
+        read = [m for m in AS_PRINTED if (test, m) in asked] or ["full:paper"]
+        found += [(s, test, task, method) for method in (*ours, *read)]
     return found

@@ -1,19 +1,16 @@
-"""Tables 1 to 3, J, K, L and Figures 3, 4, 5, 8: results of the studies of `sdgbias analyse` beside
-the paper."""
+"""Tables 1 to 3 and J: results of the studies of `sdgbias analyse` beside the paper."""
 
 from __future__ import annotations
 
 import math
 
-from sdgbias.analysis.paper import printed as paper
 from sdgbias.analysis.paper.accuracy import MCQ_TESTS, NO_VAL, test_mean
-from sdgbias.analysis.paper.cells import NOT_RUN, Cell, Column, Row, Table, cell, number
+from sdgbias.analysis.paper.cells import Cell, Column, Row, Table, cell
 from sdgbias.analysis.paper.results import PaperResults, Run, Slice
 from sdgbias.methods.stats import Estimate
 
 VIEWS = (("q_only", "Q-only"), ("ctx_q", "CTX+Q"), ("img_q", "IMG+Q"), ("full", "Full"))
 DIRECTIONS = ("optimistic", "conservative", "pessimistic")
-UNTIMED = "not in store: passes are not timed one by one"
 
 
 def method_accuracy(e: PaperResults, run: Run | None, method: str, test: str) -> Estimate | None:
@@ -202,102 +199,5 @@ def table_j(e: PaperResults) -> Table:
         " how few they are.",
         ("model", "options"),
         tuple(Column(d, "percent") for d in DIRECTIONS),
-        tuple(rows),
-    )
-
-
-def table_k(e: PaperResults) -> Table:
-    rows = [
-        Row(
-            ("not stated", r["row"]),
-            tuple(
-                Cell(paper=paper.find("table_k", method=r["method"], metric=m), status=NOT_RUN)
-                for m in ("seconds_per_question", "relative_cost")
-            ),
-        )
-        for r in paper.rows("table_k")
-        if r["metric"] == "relative_cost"
-    ]
-    asked = e.ask(
-        """SELECT run_id, count(*) AS n FROM (SELECT DISTINCT run_id, task, item_id, test FROM
-           scores
-                     WHERE list_contains($runs, run_id)) GROUP BY run_id"""
-    ).set_index("run_id")["n"]
-    for s in e.subjects():
-        if s.run is None:
-            continue
-        untimed = Cell(status=UNTIMED)
-        rows.append(Row((s.label, "Full inference"), (untimed, untimed)))
-        seconds = (s.run.config.get("engine") or {}).get("seconds")
-        cached, planned = (
-            int(s.run.record["n_cached"] or 0),
-            int(s.run.record["n_prompts_planned"] or 0),
-        )
-        n = int(asked.get(s.run.run_id, 0))
-        extra = int((s.run.config.get("extra") or {}).get("prompts", 0))
-        if extra:  # engine time includes extra prompts, so it isn't that of the four views
-            four = Cell(
-                status=f"not in store: {extra:,} of {planned:,} prompts were those of extra passes;"
-                " sdgbias evaluate --passes none times the four views alone"
-            )
-        elif cached:
-            four = Cell(
-                status=f"not in store: {cached:,} of {planned:,} prompts came from the cache"
-            )
-        elif not seconds or not n:
-            four = Cell(status="not in store: the engine's seconds are missing")
-        else:
-            four = number(float(seconds) / n, s.status, n=n)
-        rows.append(Row((s.label, "CADE (four views)"), (four, untimed)))
-    return Table(
-        "K",
-        "Table K: seconds per question",
-        "Ours: seconds of the engine over the questions asked (items x tests), all four views,"
-        " prompts that several questions share scored once, numbers of regression decoded. The"
-        " paper: A100, every pass of a question.",
-        ("model", "method"),
-        (Column("s / question", "number"), Column("relative", "number")),
-        tuple(rows),
-    )
-
-
-def table_l(e: PaperResults) -> Table:
-    rows = [
-        Row(
-            ("not stated", r["row"]),
-            (Cell(paper=paper.find("table_l", method=r["method"]), status=NOT_RUN), Cell()),
-        )
-        for r in paper.rows("table_l")
-    ]
-    found = e.ask(
-        """SELECT run_id, "view", sum(n_tokens) AS tokens, count(*) AS n FROM scores WHERE
-           list_contains($runs, run_id)
-                     AND "view" IN ('q_only', 'ctx_q', 'img_q', 'full') AND n_tokens IS NOT NULL
-                     GROUP BY ALL"""
-    )
-    tokens = {
-        (str(r["run_id"]), str(r["view"])): (float(r["tokens"]), int(r["n"]))
-        for r in found.to_dict("records")
-    }
-    for s in e.subjects():
-        if s.run is None:
-            continue
-        total = sum(tokens.get((s.run.run_id, view), (0.0, 0))[0] for view, _ in VIEWS)
-        for view, label in reversed(VIEWS):
-            mine, n = tokens.get((s.run.run_id, view), (math.nan, 0))
-            share = number(
-                mine / total if total else None,
-                s.status,
-                n=n,
-                why="not in store: prompt lengths are missing",
-            )
-            rows.append(Row((s.label, label), (Cell(status=UNTIMED), share)))
-    return Table(
-        "L",
-        "Table L: runtime by view",
-        "Share of the runtime of CADE's four passes. Ours: not timed; beside it the share of prompt"
-        " tokens, image tokens included, every cell asked on its own. Tokens are no seconds.",
-        ("model", "view"),
-        (Column("runtime", "percent"), Column("prompt tokens", "percent")),
         tuple(rows),
     )

@@ -22,8 +22,9 @@ def read_again(
     draws: int = 2_000,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Add the metrics of method ``full:ENCODER`` to a run of the second suite, replacing those of
-    an earlier reading, and return them.
+    """Add the metrics of the methods ``full:ENCODER`` and ``full:ENCODER:paper`` (the paper's own
+    reading with that encoder) to a run of the second suite, replacing those of an earlier reading,
+    and return them.
 
     One additional row per prompt, metric ``floor``, holds the minimum similarity of an answer. The
     answers and the packaged encoder's reading stay unchanged. Publishing the run again discards
@@ -59,11 +60,13 @@ def read_again(
     floors = counts.assign(
         method=method, pillar="all", indicator="all", metric="floor", value=floor
     )
-    made = pd.concat([made, floors], ignore_index=True)
+    printed = facet.printed_rows(items, said, encoder, method)
+    made = pd.concat([made, floors, printed], ignore_index=True)
     kept = store.query(
         results,
-        "SELECT * EXCLUDE (run_id, model, suite) FROM metric_rows WHERE run_id = ? AND method <> ?",
-        [run_id, method],
+        "SELECT * EXCLUDE (run_id, model, suite) FROM metric_rows WHERE run_id = ? AND NOT"
+        " list_contains(?, method)",
+        [run_id, sorted(set(made["method"]))],
     )
     store.replace(results, run_id, {"metric_rows": pd.concat([kept, made], ignore_index=True)})
     return made

@@ -118,7 +118,10 @@ def load(results: Path, among: Sequence[str] | None = None) -> Fairness | None:
     return Fairness(
         runs=runs,
         metrics=named(
-            ask(f"FROM metric_rows {mine} ORDER BY task, test, method, pillar, indicator, metric")
+            ask(
+                f"FROM metric_rows {mine} AND NOT ends_with(method, ':paper') ORDER BY task, test,"
+                " method, pillar, indicator, metric"
+            )
         ),
         studies=named(
             ask(

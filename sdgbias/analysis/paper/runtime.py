@@ -1,0 +1,175 @@
+"""Tables K and L: what the four views cost, from the seconds that a run's batches took."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from sdgbias.analysis.paper import printed as paper
+from sdgbias.analysis.paper.cells import NOT_RUN, Cell, Column, Row, Table, number
+from sdgbias.analysis.paper.numbered import VIEWS
+from sdgbias.analysis.paper.results import PaperResults, Run
+from sdgbias.scoring.timing import DECODE, FORCE, SCORE
+from sdgbias.types import NEEDS_PICTURES, NEEDS_SCORES
+
+BEFORE = "not in store: the run is of a version that kept no times"
+
+
+def _times(e: PaperResults) -> pd.DataFrame:
+    return e.ask(
+        """FROM timings WHERE list_contains($runs, run_id)
+           AND "view" IN ('q_only', 'ctx_q', 'img_q', 'full') ORDER BY ALL"""
+    )
+
+
+def _of(times: pd.DataFrame, run: Run, task: str) -> pd.DataFrame:
+    return times[(times["run_id"] == run.run_id) & (times["task"] == task)]
+
+
+def _missing(run: Run, rows: pd.DataFrame, timed: bool, views: int) -> str:
+    """Why these rows give no time, '' if they do. ``views``: how many views they need."""
+    if not timed:
+        return BEFORE
+    if run.language and views > len(set(rows["view"])):
+        return NEEDS_PICTURES
+    if views > len(set(rows["view"])):
+        return NEEDS_SCORES if not run.scored else "not in store: not all views have an answer"
+    if untimed := int(rows["untimed"].sum()):
+        return (
+            f"not in store: {untimed:,} of {int(rows['prompts'].sum()):,} prompts came from the"
+            " cache of a version that kept no times"
+        )
+    return ""
+
+
+def _full(rows: pd.DataFrame, task: str, scored: bool) -> pd.DataFrame:
+    """What plain inference under Full needs: the first token's scores of a multiple-choice
+    question, where the model gives any, else the free answer."""
+    phase = SCORE if task == "mcq" and scored else DECODE
+    return rows[(rows["view"] == "full") & (rows["phase"] == phase)]
+
+
+def _cade(rows: pd.DataFrame) -> pd.DataFrame:
+    """What CADE needs: the scores of the four views and, for a number, the answers of Full."""
+    decoded = (rows["task"] == "regression") & (rows["view"] == "full")
+    return rows[(rows["phase"] == SCORE) | (decoded & rows["phase"].isin([DECODE, FORCE]))]
+
+
+def table_k(e: PaperResults) -> Table:
+    rows = [
+        Row(
+            ("not stated", "not stated", r["row"]),
+            tuple(
+                Cell(paper=paper.find("table_k", method=r["method"], metric=m), status=NOT_RUN)
+                for m in ("seconds_per_question", "relative_cost")
+            ),
+        )
+        for r in paper.rows("table_k")
+        if r["metric"] == "relative_cost"
+    ]
+    times = _times(e)
+    for s in e.subjects():
+        if s.run is None:
+            continue
+        timed = s.run.run_id in set(times["run_id"])
+        for task in ("mcq", "regression"):
+            mine = _of(times, s.run, task)
+            if timed and mine.empty:
+                continue  # the benchmark has no such questions
+            full, cade = _full(mine, task, s.run.scored), _cade(mine)
+            why = _missing(s.run, full, timed, 1)
+            n = int(full["cells"].sum())
+            plain = float(full["seconds_alone"].sum())
+            four = _missing(s.run, cade[cade["phase"] == SCORE], timed, len(VIEWS)) or why
+            whole = float(cade["seconds_measured"].sum())
+            for label, total, reason in (
+                ("Full inference", plain, why),
+                ("CADE (four views)", whole, four),
+            ):
+                known = None if reason or not n else total
+                cells = (
+                    number(None if known is None else known / n, s.status, n=n, why=reason),
+                    number(
+                        None if known is None or not plain else known / plain,
+                        s.status,
+                        n=n,
+                        why=reason,
+                    ),
+                )
+                rows.append(Row((s.label, task, label), cells))
+    return Table(
+        "K",
+        "Table K: seconds per question",
+        "Ours: seconds inside the engine over the questions asked (questions x tests, n). Full: its"
+        " prompts alone. CADE: the prompts of all four views, each scored once however many"
+        " questions share it; for a number also the answers after each digit. The seconds of a"
+        " batch are divided by tokens, so Full carries only its part of a picture that other views"
+        " share; extra passes and generated letters are left out. A prompt from the cache counts"
+        " with what it took when it was scored. The paper: A100, every pass of a question.",
+        ("model", "task", "method"),
+        (Column("s / question", "number"), Column("relative", "number")),
+        tuple(rows),
+    )
+
+
+def table_l(e: PaperResults) -> Table:
+    rows = [
+        Row(
+            ("not stated", r["row"]),
+            (Cell(paper=paper.find("table_l", method=r["method"]), status=NOT_RUN), Cell(), Cell()),
+        )
+        for r in paper.rows("table_l")
+    ]
+    times, tokens = _times(e), _tokens(e)
+    for s in e.subjects():
+        if s.run is None:
+            continue
+        mine = times[(times["run_id"] == s.run.run_id) & (times["phase"] == SCORE)]
+        timed = s.run.run_id in set(times["run_id"])
+        why = NEEDS_SCORES if not s.run.scored else _missing(s.run, mine, timed, 0)
+        by_view = {
+            str(view): (float(part["seconds_measured"].sum()), int(part["prompts"].sum()))
+            for view, part in mine.groupby("view")
+        }
+        total = sum(seconds for seconds, _ in by_view.values())
+        prompts = sum(tokens.get((s.run.run_id, view), (0.0, 0))[0] for view, _ in VIEWS)
+        for view, label in reversed(VIEWS):
+            absent = s.run.language and view not in by_view
+            reason = NEEDS_PICTURES if absent and timed else why
+            known = not reason and total > 0 and view in by_view
+            seconds, n = by_view[view] if known else (None, None)
+            count, asked = tokens.get((s.run.run_id, view), (0.0, 0))
+            cells = (
+                number(seconds / total if seconds is not None else None, s.status, n=n, why=reason),
+                number(seconds, s.status, n=n, why=reason),
+                number(
+                    count / prompts if prompts and asked else None,
+                    s.status,
+                    n=asked,
+                    why=reason or "not in store: prompt lengths are missing",
+                ),
+            )
+            rows.append(Row((s.label, label), cells))
+    return Table(
+        "L",
+        "Table L: runtime by view",
+        "Share of the runtime of CADE's four passes: the seconds of scoring, divided among the"
+        " prompts of a batch by tokens, and of a prompt of several views evenly among its uses; n"
+        " is the number of distinct prompts. Beside it the share of prompt tokens, image tokens"
+        " included, if every cell were asked on its own.",
+        ("model", "view"),
+        (Column("runtime", "percent"), Column("s", "number"), Column("prompt tokens", "percent")),
+        tuple(rows),
+    )
+
+
+def _tokens(e: PaperResults) -> dict[tuple[str, str], tuple[float, int]]:
+    """(run, view) -> (prompt tokens, cells)."""
+    found = e.ask(
+        """SELECT run_id, "view", sum(n_tokens) AS tokens, count(*) AS n FROM scores WHERE
+           list_contains($runs, run_id)
+           AND "view" IN ('q_only', 'ctx_q', 'img_q', 'full') AND n_tokens > 0 GROUP BY ALL"""
+    )
+    return {
+        (str(r["run_id"]), str(r["view"])): (float(r["tokens"]), int(r["n"]))
+        for r in found.to_dict("records")
+    }

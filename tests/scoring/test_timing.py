@@ -1,0 +1,140 @@
+"""The time of a run by view: whose it is, what the cache saves, what an interrupted start paid."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from sdgbias.engines import load
+from sdgbias.scoring.cache import ScoreCache
+from sdgbias.scoring.evaluate import Scoring, score_model
+from sdgbias.scoring.scorer import Progress, Scorer
+from sdgbias.scoring.timing import timings
+from sdgbias.suites.suite import EvalSettings
+from sdgbias.types import ModelSpec
+from tests.scoring.test_scorer import SPEC, Engine, plan
+
+PLANTED = ModelSpec(
+    name="planted",
+    title="planted",
+    backend="planted",
+    repo="planted:optimist",
+    revision="1",
+    state="enabled",
+)
+
+
+def cache_rows(seconds: dict[str, float], run: str, tokens: int = 10) -> pd.DataFrame:
+    return pd.DataFrame(
+        {"key": list(seconds), "seconds": list(seconds.values()), "run": run, "n_tokens": tokens}
+    )
+
+
+def by_view(table: pd.DataFrame, phase: str = "score") -> pd.DataFrame:
+    return table[table["phase"] == phase].set_index("view")
+
+
+NOTHING = pd.DataFrame({"key": [], "start": [], "seconds": [], "run": []})
+
+
+def test_a_prompt_of_two_views_is_divided_and_alone_it_counts_whole() -> None:
+    cells = pd.DataFrame(
+        [
+            ("mcq", "full", "a"),
+            ("mcq", "full", "shared"),
+            *[("mcq", "img_q", "shared")] * 3,
+            ("mcq", "content_free:0", "shared"),
+            ("mcq", "content_free:0", "b"),
+        ],
+        columns=["task", "view", "key"],
+    )
+    scores = cache_rows({"a": 2.0, "shared": 4.0, "b": 8.0}, "mine")
+    t = by_view(timings(cells, scores, NOTHING, "mine", ("content_free",)))
+    assert t["seconds"].to_dict() == {"full": 3.0, "img_q": 3.0, "content_free:0": 8.0}
+    assert t["seconds"].sum() == 14.0, "every second once"
+    assert t["seconds_alone"].to_dict() == {"full": 6.0, "img_q": 4.0, "content_free:0": 12.0}
+    assert t["cells"].to_dict() == {"full": 2, "img_q": 3, "content_free:0": 2}
+    assert t["prompts"].to_dict() == {"full": 2, "img_q": 1, "content_free:0": 2}
+    assert t["tokens"]["full"] == 20 and t["pass"]["content_free:0"] == "content_free"
+
+
+def test_what_the_cache_gave_costs_this_run_nothing_and_is_counted() -> None:
+    cells = pd.DataFrame([("mcq", "full", key) for key in "abc"], columns=["task", "view", "key"])
+    scores = pd.concat([cache_rows({"a": 2.0}, "mine"), cache_rows({"b": 3.0}, "other")])
+    old = cache_rows({"c": np.nan}, "other").assign(run=None)
+    t = by_view(timings(cells, pd.concat([scores, old]), NOTHING, "mine")).loc["full"]
+    assert (t["seconds"], t["seconds_measured"]) == (2.0, 5.0)
+    assert (t["prompts"], t["cached"], t["untimed"]) == (3, 1, 1)
+
+
+def test_a_batch_is_divided_by_tokens(tmp_path: Path) -> None:
+    class Long(Engine):
+        def candidate_scores(self, prompts):  # type: ignore[no-untyped-def]
+            found = super().candidate_scores(prompts)
+            found.n_tokens[:] = [len(p.text) for p in prompts]
+            return found
+
+    cache = ScoreCache(tmp_path, "m", "f")
+    scorer = Scorer(Long(), cache, {}, SPEC)
+    rows = plan(["x" * 10, "x" * 30]).assign(run="mine")
+    nothing = lambda what, done, total: None  # noqa: E731
+    scorer.score(rows, nothing)
+    asked = rows.assign(forced=False, limit=8)
+    scorer.generate(asked, nothing)
+    Scorer(Long(), cache, {}, SPEC).generate(  # a later start has the lengths from the cache
+        asked.assign(limit=9, n_tokens=cache.lengths(asked["key"])), nothing
+    )
+    lengths = cache.read("scores").set_index("key")["n_tokens"]
+    cache.compact("scores")
+    found = [
+        cache.read("scores", timed=True),
+        *(g for _, g in cache.read("generations", timed=True).groupby("limit")),
+    ]
+    assert len(found) == 3
+    for one in found:
+        assert set(one["run"]) == {"mine"}
+        rate = one["seconds"].to_numpy() / lengths[one["key"]].to_numpy()
+        assert rate[0] == pytest.approx(rate[1], rel=1e-5) and rate[0] > 0
+
+
+@pytest.fixture(scope="module")
+def starts(small_benchmark: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Scoring]:
+    """Run 'first', interrupted once; then run 'second' on the same prompts."""
+    path = tmp_path_factory.mktemp("timed") / "r.duckdb"
+
+    def stop(what: str, done: int, total: int) -> None:
+        if done * 2 > total:
+            raise KeyboardInterrupt
+
+    def start(run: str, progress: Progress = lambda what, done, total: None) -> Scoring:
+        engine = load(PLANTED, small_benchmark)
+        return score_model(engine, PLANTED, small_benchmark, path, EvalSettings(), progress, run)
+
+    with pytest.raises(KeyboardInterrupt):
+        start("first", stop)
+    return [start("first"), start("second")]
+
+
+def test_a_run_that_was_interrupted_has_the_time_of_both_starts(starts: list[Scoring]) -> None:
+    first = starts[0]
+    assert first.outcome("").cached > 0, "the first start's prompts are found by the second"
+    t = first.times
+    assert not t["cached"].any() and not t["untimed"].any() and (t["seconds"] > 0).all()
+    assert set(t["phase"]) == {"score", "decode", "force"}
+    assert (t["seconds"] == t["seconds_measured"]).all()
+    of_score = t[t["phase"] == "score"].set_index(["task", "view"])
+    full = of_score.loc["mcq", "full"]
+    assert full["cells"] == full["prompts"] and full["seconds_alone"] > full["seconds"]  # T5
+
+
+def test_a_run_from_the_cache_cost_nothing_and_knows_what_was_measured(
+    starts: list[Scoring],
+) -> None:
+    first, second = (s.times for s in starts)
+    assert second["seconds"].sum() == 0 and (second["cached"] == second["prompts"]).all()
+    same = ["task", "phase", "view", "cells", "prompts", "tokens", "seconds_measured"]
+    pd.testing.assert_frame_equal(first[same], second[same])
+    assert set(starts[1].scored.scores) & {"seconds", "run"} == set(), "no result knows of time"
