@@ -39,8 +39,22 @@ LONGEST = (
 
 #: Tests that drive whole commands belong to the slow tier, but for these.
 QUICK = ("test_exit_codes.py", "test_models_lifecycle.py")
-#: Files elsewhere that belong to the slow tier as a whole.
-SLOW: tuple[str, ...] = ()
+#: Files elsewhere that take half a minute each, and so belong to it as well.
+SLOW = (
+    "analysis/test_baselines.py",
+    "analysis/test_selfcheck.py",
+    "benchmark/test_items.py",
+    "benchmark/test_quality_defects.py",
+    "engines/test_head.py",
+    "nightly/test_regression.py",
+    "raw/test_check.py",
+    "raw/test_images_build.py",
+    "report/test_build.py",
+    "report/test_fairness.py",
+    "report/test_pages.py",
+    "scoring/test_cost.py",
+    "scoring/test_parity.py",
+)
 
 for name, value in {
     "HF_HUB_OFFLINE": "1",
@@ -99,7 +113,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         return None
     tier = config.getoption("markexpr")
     slow = _slow(collection_path)
-    if tier == "slow and not long" and not slow:
+    if tier == "slow and not long" and not slow:  # a file may hold a slow test among others
         return "mark.slow" not in collection_path.read_text(encoding="utf-8") or None
     return (tier == "not slow and not long" and slow) or None
 
