@@ -14,26 +14,29 @@ import pytest
 import sdgbias.engines  # noqa: F401  before the tests import transformers, and so torchvision
 from tests.builders.once import once
 
-#: The files that take longest, the longest first; see the table at the end of a run. They start
-#: first, so that no worker is left alone with one of them at the end.
+#: The files that take longest start first, the longest before all others, so that no worker is
+#: left alone with one of them at the end; see the table at the end of a run. Files of one or two
+#: long tests come early too: xdist queues the next file behind them.
 LONGEST = (
     "test_stack_overnight.py",
+    "test_flows.py",
     "test_docs.py",
     "test_nightly.py",
-    "test_flows.py",
-    "test_evaluate.py",
-    "test_own_suite.py",
+    "test_watch_flow.py",
+    "test_dvc.py",
     "test_ray.py",
+    "test_own_suite.py",
     "test_people.py",
-    "test_interrupted.py",
     "test_elsewhere.py",
     "test_gate.py",
-    "test_head.py",
+    "test_evaluate.py",
+    "test_interrupted.py",
+    "test_store_commands.py",
+    "test_parity_gate.py",
     "test_crews.py",
     "test_bad_raw.py",
-    "test_store_commands.py",
     "test_censored_run.py",
-    "test_parity_gate.py",
+    "test_head.py",
     "test_pages.py",
 )
 
