@@ -13,8 +13,8 @@ INSTALL := scripts/install.py --constraint constraints.txt
 demo: .venv/installed
 	$(BIN)/sdgbias demo
 
-# three processes with one thread each: on two cores one of them is nearly always waiting for something
-WORKERS := -n 3 --dist loadfile --no-loadscope-reorder --ignore=tests/vllm/test_api.py
+# more processes than cores, with one thread each: some are always waiting for others, in the slow tests most
+WORKERS := --dist loadfile --no-loadscope-reorder --ignore=tests/vllm/test_api.py
 test test-slow: export OMP_NUM_THREADS = 1
 # pytest keeps the test modules with their rewritten assertions, half the time that a process takes to collect them
 test test-slow: export PYTHONDONTWRITEBYTECODE =
@@ -23,10 +23,10 @@ test: .venv/installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest $(WORKERS) -m 'not slow and not long'
+	$(BIN)/pytest -n 3 $(WORKERS) -m 'not slow and not long'
 
 test-slow: .venv/installed-dev
-	$(BIN)/pytest $(WORKERS) -m 'slow and not long'
+	$(BIN)/pytest -n 4 $(WORKERS) -m 'slow and not long'
 	if test -f .venv-vllm/installed; then .venv-vllm/bin/python -m pytest tests/vllm; else echo "no .venv-vllm: the tests of the vLLM engine are skipped; build it: make vllm"; fi
 
 test-all:

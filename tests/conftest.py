@@ -14,33 +14,50 @@ import pytest
 import sdgbias.engines  # noqa: F401  before the tests import transformers, and so torchvision
 from tests.builders.once import once
 
-#: The files that take longest, the longest first; see the table at the end of a run. They start
-#: first, so that no worker is left alone with one of them at the end.
+#: The files that take longest start first, the longest before all others, so that no worker is
+#: left alone with one of them at the end; see the table at the end of a run. Files of one or two
+#: long tests come early too: xdist queues the next file behind them.
 LONGEST = (
     "test_stack_overnight.py",
+    "test_flows.py",
     "test_docs.py",
     "test_nightly.py",
-    "test_flows.py",
-    "test_evaluate.py",
-    "test_own_suite.py",
+    "test_watch_flow.py",
+    "test_dvc.py",
     "test_ray.py",
+    "test_own_suite.py",
     "test_people.py",
-    "test_interrupted.py",
     "test_elsewhere.py",
     "test_gate.py",
-    "test_head.py",
+    "test_evaluate.py",
+    "test_interrupted.py",
+    "test_store_commands.py",
+    "test_parity_gate.py",
     "test_crews.py",
     "test_bad_raw.py",
-    "test_store_commands.py",
     "test_censored_run.py",
-    "test_parity_gate.py",
+    "test_head.py",
     "test_pages.py",
 )
 
 #: Tests that drive whole commands belong to the slow tier, but for these.
 QUICK = ("test_exit_codes.py", "test_models_lifecycle.py")
-#: Files elsewhere that belong to the slow tier as a whole.
-SLOW: tuple[str, ...] = ()
+#: Files elsewhere that take half a minute each, and so belong to it as well.
+SLOW = (
+    "analysis/test_baselines.py",
+    "analysis/test_selfcheck.py",
+    "benchmark/test_items.py",
+    "benchmark/test_quality_defects.py",
+    "engines/test_head.py",
+    "nightly/test_regression.py",
+    "raw/test_check.py",
+    "raw/test_images_build.py",
+    "report/test_build.py",
+    "report/test_fairness.py",
+    "report/test_pages.py",
+    "scoring/test_cost.py",
+    "scoring/test_parity.py",
+)
 
 for name, value in {
     "HF_HUB_OFFLINE": "1",
@@ -99,7 +116,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         return None
     tier = config.getoption("markexpr")
     slow = _slow(collection_path)
-    if tier == "slow and not long" and not slow:
+    if tier == "slow and not long" and not slow:  # a file may hold a slow test among others
         return "mark.slow" not in collection_path.read_text(encoding="utf-8") or None
     return (tier == "not slow and not long" and slow) or None
 

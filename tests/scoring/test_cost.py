@@ -25,6 +25,7 @@ from sdgbias.suites.extra_prompts import choose
 
 ROOT = entries.find_root()
 MCQ, REGRESSION = 8, 2
+MORE = "table_j,content_free,vcd"  # prompts of other lengths, shared ones, other pictures
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +63,7 @@ def test_ratios_are_those_of_the_papers_views_whatever_else_is_asked(
 ) -> None:
     spec = entries.load(ROOT, "tiny-llava")
     bare = cost.cost(spec, ROOT, benchmark, cost.Counted(task="mcq"))
-    more = cost.cost(spec, ROOT, benchmark, cost.Counted(task="mcq", passes=choose("cheap,vcd")))
+    more = cost.cost(spec, ROOT, benchmark, cost.Counted(task="mcq", passes=choose(MORE)))
     for name in ("prompts", "tokens"):
         for kind in ("naive", "full", "planned"):
             assert getattr(more, f"{name}_{kind}") == getattr(bare, f"{name}_{kind}")
@@ -72,7 +73,7 @@ def test_ratios_are_those_of_the_papers_views_whatever_else_is_asked(
     # what the extra passes add is what the engine then does beyond the paper's views
     engine = load(spec, ROOT)
     engine.proven = {True, False}  # type: ignore[attr-defined]
-    cells = suites.of(benchmark).cells(benchmark, suites.EvalSettings(passes=choose("cheap,vcd")))
+    cells = suites.of(benchmark).cells(benchmark, suites.EvalSettings(passes=choose(MORE)))
     plan = make_plan(cells[cells["task"] == "mcq"], "f")
     assert plan.planned == more.prompts_planned + more.prompts_extra > more.prompts_planned
     Scorer(engine, ScoreCache(tmp_path, "m", "f"), Pictures(ImageReader(benchmark)), spec).score(
