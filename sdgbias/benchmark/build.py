@@ -104,9 +104,7 @@ def build_clusters(raw: Path, out: Path) -> None:
     origin.json."""
     table, lost = clusters_module.read_clusters(raw)
     named = regions.read_cluster_regions(raw).set_index("dhs_id")["region_name"]
-    table["region_name"] = (
-        regions.dhs_ids(table["cluster_id"]).map(named).fillna("").astype("str")
-    )
+    table["region_name"] = regions.dhs_ids(table["cluster_id"]).map(named).fillna("").astype("str")
     table, sifted = quality.sift("clusters", table)
     write_table(out, "clusters", table)
     _write_quarantine(out, "clusters", lost, sifted)

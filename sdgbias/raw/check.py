@@ -244,9 +244,7 @@ def _gps(folder: Path, known: pd.DataFrame | None) -> SourceState:
     except InputError as error:
         return SourceState(entry.id, "broken", str(error), "a build stops there", how(entry))
     if table.empty:
-        return SourceState(
-            entry.id, "missing", f"no {regions.GPS_FOLDER}/*.csv", means, how(entry)
-        )
+        return SourceState(entry.id, "missing", f"no {regions.GPS_FOLDER}/*.csv", means, how(entry))
     ids = regions.dhs_ids(known["cluster_id"]) if known is not None else pd.Series(dtype="str")
     named = int(ids.isin(table["dhs_id"][table["region_name"] != ""]).sum())
     found = f"region names of {named:,} of {len(ids):,} clusters"

@@ -33,8 +33,11 @@ NO_NAME, NO_MATCH, SEVERAL = "no region name", "no region of this name", "severa
 _UNKNOWN = ("", "null", "na", "nan", "none", "n/a", "missing", "9999")
 #: Words that say what kind of place a name is. Left out where something else remains.
 _KINDS = frozenset(
-    "region regions province provinces state states department departement departamento governorate"
-    " district county oblast marz division zone area the of de du la le el and y et".split()
+    (
+        *("region", "regions", "province", "provinces", "state", "states", "department"),
+        *("departement", "departamento", "governorate", "district", "county", "oblast", "marz"),
+        *("division", "zone", "area", "the", "of", "de", "du", "la", "le", "el", "and", "y", "et"),
+    )
 )
 
 

@@ -157,7 +157,10 @@ def test_a_country_without_photos_or_tiles(raw: Path) -> None:
     for survey in raw.glob("dhs_npzs/NM-*"):
         shutil.rmtree(survey)
     report, text = check(raw)
-    assert report.state("mapillary_imagery") == "partial" and "without KE: pictures show the tile" in text
+    assert (
+        report.state("mapillary_imagery") == "partial"
+        and "without KE: pictures show the tile" in text
+    )
     assert report.state("tiles NG_SZ") == "missing"
     assert "no dhs_NG_SZ.tar.gz" in text and "Google Drive" in text
     assert report.ok

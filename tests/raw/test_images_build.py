@@ -122,7 +122,9 @@ def test_photos_that_metadata_names_are_missed(tmp_path: Path) -> None:
     table = raw / "mapillary" / "metadata" / "AL.csv"
     table.parent.mkdir()
     named = [f"AL-2008-5#-{n:08d}" for n in (1, 7)]
-    table.write_text("id,DHSID_EA\n" + "".join(f"{n}0,{key}\n" for n, key in zip((1, 7), named, strict=True)))
+    table.write_text(
+        "id,DHSID_EA\n" + "".join(f"{n}0,{key}\n" for n, key in zip((1, 7), named, strict=True))
+    )
     stored = render_store(raw, clusters, tmp_path / "a")
     lost = stored.quarantine[stored.quarantine["rule"] == "photo-missing-file"]
     assert lost[["table", "key"]].values.tolist() == [["photos", named[1]]]

@@ -2,7 +2,8 @@
 narrows these.
 
 By country, by urban and rural, by wealth tercile, by the last two combined, and by whether the
-picture shows a street photo; in a suite of custom questions by each of its group columns. A group of fewer than 20 rows has no value.
+picture shows a street photo; in a suite of custom questions by each of its group columns. A group
+of fewer than 20 rows has no value.
 """
 
 from __future__ import annotations
@@ -225,7 +226,10 @@ def _reductions(
     pair: tuple[str, str, str] | None, names: Sequence[str]
 ) -> dict[str, Callable[[np.ndarray], np.ndarray]]:
     found: dict[str, Callable[[np.ndarray], np.ndarray]] = {}
-    if pair not in (PAIRS["urban"], PAIRS["photo"]):  # of two groups max_min is the size of their difference
+    if pair not in (
+        PAIRS["urban"],
+        PAIRS["photo"],
+    ):  # of two groups max_min is the size of their difference
         found["max_min"] = metrics.max_min
     if pair is not None and {pair[1], pair[2]} <= set(names):
         name, one, other = pair

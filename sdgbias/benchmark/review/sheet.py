@@ -257,7 +257,10 @@ def _shown(own: pd.DataFrame, task: Task) -> pd.DataFrame:
             "cluster": (
                 own["cluster_id"].astype(str)
                 + (", photo " + own["photo_id"]).where(own["photo_id"].fillna("") != "", "")
-                + own["modalities"].str.startswith("tile").map({True: ", no street photo"}).fillna("")
+                + own["modalities"]
+                .str.startswith("tile")
+                .map({True: ", no street photo"})
+                .fillna("")
             ),
             "test": test.value,
             "context": context.astype(str),
